@@ -1,0 +1,2 @@
+//! The `fulmen` command.
+fn main() {}

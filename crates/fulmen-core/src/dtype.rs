@@ -1,0 +1,238 @@
+//! Element types: plain floats, `u32` indices and the GGML block formats.
+
+use std::fmt;
+
+/// How the elements of a tensor are stored.
+///
+/// The names are those of GGUF files. Block formats store a fixed number of elements (a *block*) in a fixed
+/// number of bytes, so a row must be a whole number of blocks.
+#[allow(non_camel_case_types)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DType {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of an `f32`.
+    BF16,
+    /// Unsigned 32-bit integers: token ids, positions, sequence numbers.
+    U32,
+    /// 32 elements, 4 bits each, one scale.
+    Q4_0,
+    /// 32 elements, 4 bits each, scale and minimum.
+    Q4_1,
+    /// 32 elements, 5 bits each, one scale.
+    Q5_0,
+    /// 32 elements, 5 bits each, scale and minimum.
+    Q5_1,
+    /// 32 elements, 8 bits each, one scale.
+    Q8_0,
+    /// 256 elements, 2 bits each, 4-bit scales and minima per 16.
+    Q2_K,
+    /// 256 elements, 3 bits each, 6-bit scales per 16.
+    Q3_K,
+    /// 256 elements, 4 bits each, 6-bit scales and minima per 32.
+    Q4_K,
+    /// 256 elements, 5 bits each, 6-bit scales and minima per 32.
+    Q5_K,
+    /// 256 elements, 6 bits each, 8-bit scales per 16.
+    Q6_K,
+    /// 256 elements, 8 bits each, one `f32` scale and sums per 16: a format for activations.
+    Q8_K,
+}
+
+/// One row per type: the type, its name, its GGML number (if GGUF has one), elements and bytes per block.
+const TABLE: [(DType, &str, Option<u32>, usize, usize); 15] = [
+    (DType::F32, "F32", Some(0), 1, 4),
+    (DType::F16, "F16", Some(1), 1, 2),
+    (DType::BF16, "BF16", Some(30), 1, 2),
+    (DType::U32, "U32", None, 1, 4),
+    (DType::Q4_0, "Q4_0", Some(2), 32, 18),
+    (DType::Q4_1, "Q4_1", Some(3), 32, 20),
+    (DType::Q5_0, "Q5_0", Some(6), 32, 22),
+    (DType::Q5_1, "Q5_1", Some(7), 32, 24),
+    (DType::Q8_0, "Q8_0", Some(8), 32, 34),
+    (DType::Q2_K, "Q2_K", Some(10), 256, 84),
+    (DType::Q3_K, "Q3_K", Some(11), 256, 110),
+    (DType::Q4_K, "Q4_K", Some(12), 256, 144),
+    (DType::Q5_K, "Q5_K", Some(13), 256, 176),
+    (DType::Q6_K, "Q6_K", Some(14), 256, 210),
+    (DType::Q8_K, "Q8_K", Some(15), 256, 292),
+];
+
+/// Why a type or a size was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DTypeError {
+    /// A GGML type number that this library does not know.
+    #[error("unknown GGML type {0}; known are {known}", known = known_ids())]
+    UnknownGgmlType(u32),
+    /// A type name that this library does not know.
+    #[error("unknown type name {0:?}; known are {known}", known = known_names())]
+    UnknownName(String),
+    /// A number of elements that is not a whole number of blocks.
+    #[error("{dtype}: {elements} elements are not a multiple of the block of {block}")]
+    PartialBlock {
+        /// The type.
+        dtype: DType,
+        /// Elements asked for.
+        elements: usize,
+        /// Elements per block.
+        block: usize,
+    },
+    /// A size that does not fit the address space.
+    #[error("{dtype}: the size of {elements} elements overflows")]
+    Overflow {
+        /// The type.
+        dtype: DType,
+        /// Elements asked for.
+        elements: usize,
+    },
+    /// Data whose length does not fit the number of elements.
+    #[error("{call}: {elements} elements of {dtype} need {expected} bytes, got {got}")]
+    Length {
+        /// The function that was called.
+        call: &'static str,
+        /// The type.
+        dtype: DType,
+        /// Elements asked for.
+        elements: usize,
+        /// Bytes needed.
+        expected: usize,
+        /// Bytes given.
+        got: usize,
+    },
+    /// An operation that this type does not have.
+    #[error("{call}: not defined for {dtype}")]
+    Unsupported {
+        /// The function that was called.
+        call: &'static str,
+        /// The type.
+        dtype: DType,
+    },
+}
+
+fn known_ids() -> String {
+    let ids: Vec<String> = TABLE.iter().filter_map(|row| Some(format!("{} ({})", row.2?, row.1))).collect();
+    ids.join(", ")
+}
+
+fn known_names() -> String {
+    TABLE.map(|row| row.1).join(", ")
+}
+
+impl DType {
+    /// Every type, in the order of the table.
+    pub const ALL: [DType; TABLE.len()] = {
+        let mut all = [DType::F32; TABLE.len()];
+        let mut i = 0;
+        while i < TABLE.len() {
+            // Lookups index the table by discriminant, so the order must be that of the enum.
+            assert!(TABLE[i].0 as usize == i);
+            all[i] = TABLE[i].0;
+            i += 1;
+        }
+        all
+    };
+
+    /// The name, as GGUF tools print it.
+    pub const fn name(self) -> &'static str {
+        TABLE[self as usize].1
+    }
+
+    /// The number of this type in a GGUF file; `None` for [`DType::U32`], which GGUF does not have.
+    pub const fn ggml_type(self) -> Option<u32> {
+        TABLE[self as usize].2
+    }
+
+    /// The type with this number in a GGUF file.
+    pub fn from_ggml_type(id: u32) -> Result<DType, DTypeError> {
+        let row = TABLE.iter().find(|row| row.2 == Some(id));
+        row.map(|row| row.0).ok_or(DTypeError::UnknownGgmlType(id))
+    }
+
+    /// Elements per block; 1 for plain types.
+    pub const fn block_len(self) -> usize {
+        TABLE[self as usize].3
+    }
+
+    /// Bytes per block.
+    pub const fn block_bytes(self) -> usize {
+        TABLE[self as usize].4
+    }
+
+    /// Whether elements are stored in blocks with shared scales.
+    pub const fn is_quantized(self) -> bool {
+        self.block_len() > 1
+    }
+
+    /// Whether elements are plain floats.
+    pub const fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::F16 | DType::BF16)
+    }
+
+    /// Bytes that `elements` elements take.
+    ///
+    /// ```
+    /// use fulmen_core::DType;
+    /// assert_eq!(DType::Q4_K.bytes(2560).unwrap(), 1440);
+    /// assert!(DType::Q4_K.bytes(2561).is_err());
+    /// ```
+    pub fn bytes(self, elements: usize) -> Result<usize, DTypeError> {
+        let block = self.block_len();
+        if !elements.is_multiple_of(block) {
+            return Err(DTypeError::PartialBlock { dtype: self, elements, block });
+        }
+        (elements / block)
+            .checked_mul(self.block_bytes())
+            .ok_or(DTypeError::Overflow { dtype: self, elements })
+    }
+
+    /// Bits per element, scales included.
+    pub const fn bits_per_element(self) -> f64 {
+        self.block_bytes() as f64 * 8.0 / self.block_len() as f64
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl std::str::FromStr for DType {
+    type Err = DTypeError;
+
+    /// Reads a name in any case.
+    fn from_str(name: &str) -> Result<DType, DTypeError> {
+        let row = TABLE.iter().find(|row| row.1.eq_ignore_ascii_case(name));
+        row.map(|row| row.0).ok_or_else(|| DTypeError::UnknownName(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_round_trip() {
+        for dtype in DType::ALL {
+            assert_eq!(dtype.name().parse::<DType>(), Ok(dtype));
+            assert_eq!(dtype.name().to_lowercase().parse::<DType>(), Ok(dtype));
+            if let Some(id) = dtype.ggml_type() {
+                assert_eq!(DType::from_ggml_type(id), Ok(dtype));
+            }
+        }
+        assert_eq!(DType::from_ggml_type(4), Err(DTypeError::UnknownGgmlType(4)));
+        let message = DType::from_ggml_type(99).unwrap_err().to_string();
+        assert!(message.contains("99") && message.contains("12 (Q4_K)"), "{message}");
+    }
+
+    #[test]
+    fn sizes_are_checked() {
+        assert_eq!(DType::F16.bytes(3), Ok(6));
+        assert_eq!(DType::Q6_K.bytes(0), Ok(0));
+        assert!(matches!(DType::Q8_0.bytes(31), Err(DTypeError::PartialBlock { block: 32, .. })));
+        assert!(matches!(DType::F32.bytes(usize::MAX), Err(DTypeError::Overflow { .. })));
+    }
+}

@@ -1,0 +1,5 @@
+//! Data types, block formats, the compute graph, its planner and its executor.
+
+pub mod dtype;
+
+pub use dtype::{DType, DTypeError};

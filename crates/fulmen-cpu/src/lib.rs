@@ -1,0 +1,3 @@
+//! Fulmen's CPU backend.
+
+pub mod isa;

@@ -1,0 +1,1 @@
+//! Fulmen's CUDA backend.
