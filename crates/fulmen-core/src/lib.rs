@@ -17,6 +17,7 @@ pub mod dtype;
 mod error;
 mod graph;
 mod memory;
+pub mod quant;
 
 pub use builder::*;
 pub use dtype::{DType, DTypeError};
