@@ -33,7 +33,7 @@ const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 pub enum CudaError {
     /// The driver's library is not there.
     #[error(
-        "the NVIDIA driver library was not found (tried {tried} and versioned names of it); install the NVIDIA driver, \
+        "the NVIDIA driver library was not found (tried {tried} and others); install the NVIDIA driver, \
          or in a container pass the GPU through"
     )]
     LibraryMissing {
@@ -106,7 +106,7 @@ pub fn list_devices() -> Result<Vec<DeviceInfo>, CudaError> {
 
 /// Makes sure that the driver's library can be opened: cudarc panics at the first call when it cannot.
 fn load() -> Result<(), CudaError> {
-    let tried = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so and libcuda.so.1" };
+    let tried = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so, libcuda.so.1" };
     // SAFETY: opening the driver's library runs its initialisers, which NVIDIA makes safe to run in any process.
     let present = unsafe { sys::is_culib_present() };
     if present { Ok(()) } else { Err(CudaError::LibraryMissing { tried }) }
@@ -208,7 +208,7 @@ mod tests {
     fn errors_say_what_was_tried_and_what_to_do() {
         let old = CudaError::DriverTooOld { found: CudaVersion(11080) }.to_string();
         assert!(old.contains("CUDA 11.8") && old.contains("12.4 or newer"), "{old}");
-        let missing = CudaError::LibraryMissing { tried: "libcuda.so and libcuda.so.1" }.to_string();
+        let missing = CudaError::LibraryMissing { tried: "libcuda.so, libcuda.so.1" }.to_string();
         assert!(missing.contains("libcuda.so.1") && missing.contains("install"), "{missing}");
         let hidden = CudaError::Hidden { value: String::new() }.to_string();
         assert!(hidden.contains("CUDA_VISIBLE_DEVICES is \"\""), "{hidden}");
