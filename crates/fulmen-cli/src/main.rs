@@ -1,2 +1,63 @@
-//! The `fulmen` command.
-fn main() {}
+//! The `fulmen` command: arguments and dispatch. Each subcommand has a file of its own.
+
+mod devices;
+mod quiet;
+mod select;
+
+use std::{error::Error, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+/// A GPU execution engine for neural networks: on the processor, on any GPU, and at full speed on NVIDIA.
+#[derive(Debug, Parser)]
+#[command(name = "fulmen", version, propagate_version = true, arg_required_else_help = true, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+// Each subcommand's help is the doc comment of its arguments.
+#[derive(Debug, Subcommand)]
+enum Command {
+    Devices(devices::Args),
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmen devices               what this machine has, and what `auto` takes
+  fulmen devices --json        the same for programs
+  fulmen help devices          the options of one command
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.";
+
+impl Command {
+    fn run(self) -> Result<(), Box<dyn Error>> {
+        match self {
+            Command::Devices(args) => devices::run(&args)?,
+        }
+        Ok(())
+    }
+}
+
+fn main() -> ExitCode {
+    quiet::quiet_drivers();
+    match Cli::parse().command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let style = clap::builder::Styles::styled();
+            let style = style.get_error();
+            anstream::eprintln!("{style}error:{style:#} {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_well_formed() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -13,6 +13,7 @@
 //! - **Errors are typed** and say which node or call, what was expected and what was found.
 
 mod builder;
+pub mod device;
 pub mod dtype;
 mod error;
 mod graph;
@@ -20,6 +21,7 @@ mod memory;
 pub mod quant;
 
 pub use builder::*;
+pub use device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, DeviceSelector};
 pub use dtype::{DType, DTypeError};
 pub use error::{BackendError, BuildError, ExecError, GraphError, Problem};
 pub use graph::*;

@@ -1,3 +1,4 @@
 //! Fulmen's CPU backend.
 
+pub mod device;
 pub mod isa;

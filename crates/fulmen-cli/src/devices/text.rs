@@ -1,0 +1,135 @@
+//! The list of devices for people.
+
+use std::fmt::Write;
+
+use anstyle::{AnsiColor, Style};
+use fulmen_core::device::{BackendReport, DeviceInfo, DeviceSelector, FactValue, format_bytes};
+
+const TAKEN: Style = AnsiColor::Green.on_default().bold();
+const FOUND: Style = Style::new().bold();
+const MISSING: Style = AnsiColor::Yellow.on_default();
+const DIM: Style = Style::new().dimmed();
+
+/// Where the names of facts and their values start.
+const INDENT: usize = 10;
+const VALUES: usize = INDENT + 28;
+/// Where long lines are broken.
+const WIDTH: usize = 100;
+
+/// The whole list. Styles are written into the text; whoever prints it drops them where they do not belong.
+pub(super) fn render(reports: &[BackendReport], asked: DeviceSelector, taken: Option<&DeviceInfo>) -> String {
+    let mut out = String::new();
+    for report in reports {
+        for device in &report.devices {
+            let is_taken = taken.is_some_and(|t| t.selector() == device.selector());
+            push_device(&mut out, device, is_taken);
+            out.push('\n');
+        }
+        if let Some(reason) = &report.unavailable {
+            push_heading(&mut out, ' ', report.backend.name(), "not available", MISSING);
+            push_wrapped(&mut out, reason, INDENT);
+            out.push('\n');
+        }
+    }
+    match taken {
+        Some(device) => {
+            let _ = writeln!(out, "{TAKEN}*{TAKEN:#} {asked} takes {}", device.selector());
+        }
+        None => {
+            let _ = writeln!(out, "{asked} takes no device");
+        }
+    }
+    out
+}
+
+fn push_device(out: &mut String, device: &DeviceInfo, taken: bool) {
+    let (mark, style) = if taken { ('*', TAKEN) } else { (' ', FOUND) };
+    push_heading(out, mark, &device.selector().to_string(), &device.name, style);
+    push_fact(out, "kind", device.kind.name());
+    if !device.driver.is_empty() {
+        push_fact(out, "driver", &device.driver);
+    }
+    if let Some(memory) = device.memory_bytes {
+        let free = device.free_bytes.map(|free| format!(", {} free", format_bytes(free)));
+        push_fact(out, "memory", &format!("{}{}", format_bytes(memory), free.unwrap_or_default()));
+    }
+    for fact in &device.facts {
+        push_fact(out, fact.name, &with_separators(&fact.value));
+    }
+    match &device.runs_graphs {
+        Ok(()) => push_fact(out, "runs graphs", "yes"),
+        Err(reason) => push_fact(out, "runs graphs", &format!("no: {reason}")),
+    }
+}
+
+fn push_heading(out: &mut String, mark: char, id: &str, title: &str, style: Style) {
+    let _ = writeln!(out, "{style}{mark}{style:#} {style}{id:<7}{style:#} {style}{title}{style:#}");
+}
+
+fn push_fact(out: &mut String, name: &str, value: &str) {
+    let width = VALUES - INDENT;
+    let _ = write!(out, "{:INDENT$}{DIM}{name:<width$}{DIM:#}", "");
+    let value = wrap(value, WIDTH - VALUES).join(&format!("\n{:VALUES$}", ""));
+    let _ = writeln!(out, "{value}");
+}
+
+fn push_wrapped(out: &mut String, text: &str, indent: usize) {
+    for line in wrap(text, WIDTH - indent) {
+        let _ = writeln!(out, "{:indent$}{line}", "");
+    }
+}
+
+/// Breaks text between words into lines of at most `width` characters; a longer word has a line of its own.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut used = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if used > 0 && used + 1 + length > width {
+            lines.push(String::new());
+            used = 0;
+        }
+        if let Some(line) = lines.last_mut() {
+            if used > 0 {
+                line.push(' ');
+                used += 1;
+            }
+            line.push_str(word);
+        }
+        used += length;
+    }
+    lines
+}
+
+/// A value for people; counts get a comma for every three digits.
+fn with_separators(value: &FactValue) -> String {
+    let FactValue::Count(count) = value else { return value.to_string() };
+    let digits = count.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_have_a_comma_for_every_three_digits() {
+        for (count, text) in [(0, "0"), (999, "999"), (65535, "65,535"), (1234567, "1,234,567")] {
+            assert_eq!(with_separators(&FactValue::Count(count)), text);
+        }
+    }
+
+    #[test]
+    fn lines_break_between_words_and_lose_none() {
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrap("unbreakable a", 4), ["unbreakable", "a"]);
+        assert_eq!(wrap("", 4), [""]);
+    }
+}

@@ -1,0 +1,108 @@
+//! `fulmen devices`, run as people run it.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn fulmen(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
+    command.args(args).env_remove("FULMEN_DEVICE");
+    command
+}
+
+fn output(command: &mut Command) -> (String, String, Option<i32>) {
+    let Output { status, stdout, stderr } = command.output().expect("the fulmen binary starts");
+    (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap(), status.code())
+}
+
+fn json(command: &mut Command) -> Value {
+    let (stdout, stderr, code) = output(command);
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error} in {stdout}"))
+}
+
+fn backend<'a>(list: &'a Value, name: &str) -> &'a Value {
+    let backends = list["backends"].as_array().unwrap();
+    backends.iter().find(|b| b["backend"] == name).unwrap_or_else(|| panic!("no {name} in {list}"))
+}
+
+#[test]
+fn the_text_lists_the_processor_and_marks_what_auto_takes() {
+    let (stdout, stderr, code) = output(&mut fulmen(&["devices"]));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    assert!(stdout.contains("* cpu "), "{stdout}");
+    assert!(stdout.contains("instruction sets"), "{stdout}");
+    assert!(stdout.ends_with("* auto takes cpu\n"), "{stdout}");
+    assert!(!stdout.contains('\x1b'), "a pipe gets no colours: {stdout:?}");
+    assert!(stdout.lines().all(|line| line == line.trim_end()), "no stray spaces: {stdout:?}");
+}
+
+#[test]
+fn the_json_has_every_backend_with_devices_or_a_reason() {
+    let list = json(&mut fulmen(&["devices", "--json"]));
+    assert_eq!((&list["asked"], &list["taken"]), (&"auto".into(), &"cpu".into()));
+    for name in ["cpu", "wgpu", "cuda"] {
+        let backend = backend(&list, name);
+        let devices = backend["devices"].as_array().unwrap();
+        assert_eq!(devices.is_empty(), backend["unavailable"].is_string(), "{backend}");
+        for device in devices {
+            assert!(!device["name"].as_str().unwrap().is_empty(), "{device}");
+            assert_eq!(device["runs_graphs"] == true, device["reason"].is_null(), "{device}");
+        }
+    }
+    let processor = &backend(&list, "cpu")["devices"][0];
+    assert!(processor["facts"]["threads"].as_u64().unwrap() > 0, "{processor}");
+}
+
+#[test]
+fn wgpu_has_an_adapter() {
+    let list = json(&mut fulmen(&["devices", "--json"]));
+    let wgpu = backend(&list, "wgpu");
+    assert!(
+        wgpu["unavailable"].is_null(),
+        "the tests need a GPU adapter, hardware or software; ./scripts/test installs one on Debian and Ubuntu: {}",
+        wgpu["unavailable"]
+    );
+    for device in wgpu["devices"].as_array().unwrap() {
+        assert!(device["facts"]["largest storage binding"].as_u64().unwrap() >= 128 << 20, "{device}");
+    }
+}
+
+#[test]
+fn hidden_cuda_devices_are_a_reason_and_no_crash() {
+    let list = json(fulmen(&["devices", "--json"]).env("CUDA_VISIBLE_DEVICES", ""));
+    let cuda = backend(&list, "cuda");
+    let reason = cuda["unavailable"].as_str().unwrap();
+    assert!(reason.contains("NVIDIA driver"), "{reason}");
+    assert_eq!(list["taken"], "cpu");
+}
+
+#[test]
+fn an_unknown_device_is_wrong_usage_that_says_what_is_accepted() {
+    for mut command in [fulmen(&["devices", "--device", "gpu"]), {
+        let mut command = fulmen(&["devices"]);
+        command.env("FULMEN_DEVICE", "gpu");
+        command
+    }] {
+        let (stdout, stderr, code) = output(&mut command);
+        assert_eq!((stdout.as_str(), code), ("", Some(2)));
+        assert!(stderr.contains("unknown device \"gpu\"; accepted are auto, cpu, wgpu"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_device_that_cannot_be_taken_fails_after_the_list() {
+    let (stdout, stderr, code) = output(&mut fulmen(&["devices", "--device", "wgpu:0"]));
+    assert_eq!(code, Some(1));
+    assert!(stdout.ends_with("wgpu:0 takes no device\n"), "{stdout}");
+    assert!(stderr.starts_with("error: device wgpu:0 cannot be used: "), "{stderr}");
+}
+
+#[test]
+fn help_teaches_with_examples() {
+    for args in [&["--help"][..], &["devices", "--help"]] {
+        let (stdout, _, code) = output(&mut fulmen(args));
+        assert_eq!(code, Some(0));
+        assert!(stdout.contains("Examples:") && stdout.contains("fulmen devices --json"), "{stdout}");
+    }
+}

@@ -1,0 +1,305 @@
+//! What a device is, as plain data: every backend fills these in, the command line prints them, and nothing here
+//! opens a driver.
+
+use std::{fmt, str::FromStr};
+
+/// One of the three ways to run a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum BackendKind {
+    /// The processor itself.
+    Cpu,
+    /// Any GPU through wgpu: Vulkan, Metal or DX12.
+    Wgpu,
+    /// An NVIDIA GPU through its driver.
+    Cuda,
+}
+
+impl BackendKind {
+    /// Every backend, plainest first.
+    pub const ALL: [BackendKind; 3] = [BackendKind::Cpu, BackendKind::Wgpu, BackendKind::Cuda];
+
+    /// The name, as a [`DeviceSelector`] takes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BackendKind::Cpu => "cpu",
+            BackendKind::Wgpu => "wgpu",
+            BackendKind::Cuda => "cuda",
+        }
+    }
+}
+
+impl fmt::Display for BackendKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What sort of hardware a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DeviceKind {
+    /// The processor itself.
+    Cpu,
+    /// A GPU with memory of its own.
+    DiscreteGpu,
+    /// A GPU that shares the processor's memory.
+    IntegratedGpu,
+    /// A GPU interface that runs on the processor, such as Mesa's lavapipe: for tests, not for speed.
+    SoftwareGpu,
+    /// Hardware of which the driver says no more, such as a GPU inside a virtual machine.
+    Other,
+}
+
+impl DeviceKind {
+    /// The name for people and for JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::DiscreteGpu => "discrete gpu",
+            DeviceKind::IntegratedGpu => "integrated gpu",
+            DeviceKind::SoftwareGpu => "software gpu",
+            DeviceKind::Other => "other",
+        }
+    }
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The value of a [`Fact`]; `Display` writes it for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FactValue {
+    /// A size in bytes.
+    Bytes(u64),
+    /// A number of things.
+    Count(u64),
+    /// Whether the device has it.
+    Flag(bool),
+    /// Anything else.
+    Text(String),
+}
+
+impl fmt::Display for FactValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FactValue::Bytes(bytes) => f.pad(&format_bytes(*bytes)),
+            FactValue::Count(count) => f.pad(&count.to_string()),
+            FactValue::Flag(flag) => f.pad(if *flag { "yes" } else { "no" }),
+            FactValue::Text(text) => f.pad(text),
+        }
+    }
+}
+
+/// One thing that is known about a device: a limit, or a feature that it has or has not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    /// What it is about, in lower case.
+    pub name: &'static str,
+    /// What is known.
+    pub value: FactValue,
+}
+
+impl Fact {
+    /// A size in bytes.
+    pub const fn bytes(name: &'static str, bytes: u64) -> Self {
+        Self { name, value: FactValue::Bytes(bytes) }
+    }
+
+    /// A number of things.
+    pub const fn count(name: &'static str, count: u64) -> Self {
+        Self { name, value: FactValue::Count(count) }
+    }
+
+    /// A feature, present or not.
+    pub const fn flag(name: &'static str, present: bool) -> Self {
+        Self { name, value: FactValue::Flag(present) }
+    }
+
+    /// Anything else.
+    pub fn text(name: &'static str, text: impl Into<String>) -> Self {
+        Self { name, value: FactValue::Text(text.into()) }
+    }
+}
+
+/// One device, found but not opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// The backend that found it.
+    pub backend: BackendKind,
+    /// Its number among that backend's devices.
+    pub index: usize,
+    /// Its name, as the driver gives it.
+    pub name: String,
+    /// What sort of hardware it is.
+    pub kind: DeviceKind,
+    /// The driver and its version. Empty where there is none.
+    pub driver: String,
+    /// All of its memory, where the driver says so.
+    pub memory_bytes: Option<u64>,
+    /// The memory that nobody uses now, where that is known without opening the device.
+    pub free_bytes: Option<u64>,
+    /// What else is known, in the order in which to show it.
+    pub facts: Vec<Fact>,
+    /// Whether graphs can run on it, or the reason why not.
+    pub runs_graphs: Result<(), String>,
+}
+
+impl DeviceInfo {
+    /// The selector that takes just this device.
+    pub const fn selector(&self) -> DeviceSelector {
+        match self.backend {
+            BackendKind::Cpu => DeviceSelector::Backend(BackendKind::Cpu),
+            backend => DeviceSelector::Device(backend, self.index),
+        }
+    }
+}
+
+/// What one backend found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendReport {
+    /// The backend.
+    pub backend: BackendKind,
+    /// Its devices, each at its own index.
+    pub devices: Vec<DeviceInfo>,
+    /// Why there are no devices.
+    pub unavailable: Option<String>,
+}
+
+impl BackendReport {
+    /// A report of the devices found, or of the error that kept them from being found.
+    pub fn new<E: fmt::Display>(backend: BackendKind, found: Result<Vec<DeviceInfo>, E>) -> Self {
+        match found {
+            Ok(devices) => Self { backend, devices, unavailable: None },
+            Err(error) => Self { backend, devices: Vec::new(), unavailable: Some(error.to_string()) },
+        }
+    }
+}
+
+/// Which device to use: `auto`, `cpu`, `wgpu`, `wgpu:1`, `cuda`, `cuda:0`.
+///
+/// ```
+/// use fulmen_core::device::{BackendKind, DeviceSelector};
+///
+/// assert_eq!("cuda:1".parse(), Ok(DeviceSelector::Device(BackendKind::Cuda, 1)));
+/// assert_eq!("wgpu".parse(), Ok(DeviceSelector::Backend(BackendKind::Wgpu)));
+/// assert!("cuda:first".parse::<DeviceSelector>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DeviceSelector {
+    /// The best device that runs graphs.
+    #[default]
+    Auto,
+    /// The best device of one backend.
+    Backend(BackendKind),
+    /// One device of one backend.
+    Device(BackendKind, usize),
+}
+
+impl fmt::Display for DeviceSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceSelector::Auto => f.pad("auto"),
+            DeviceSelector::Backend(backend) => f.pad(backend.name()),
+            DeviceSelector::Device(backend, index) => f.pad(&format!("{backend}:{index}")),
+        }
+    }
+}
+
+/// A text that is no [`DeviceSelector`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown device {0:?}; accepted are auto, cpu, wgpu, wgpu:N, cuda and cuda:N with N = 0, 1, …")]
+pub struct SelectorError(pub String);
+
+impl FromStr for DeviceSelector {
+    type Err = SelectorError;
+
+    fn from_str(text: &str) -> Result<Self, SelectorError> {
+        let refused = || SelectorError(text.to_owned());
+        let (name, index) = match text.split_once(':') {
+            Some((name, index)) => (name, Some(index)),
+            None => (text, None),
+        };
+        if name == "auto" && index.is_none() {
+            return Ok(DeviceSelector::Auto);
+        }
+        let backend = BackendKind::ALL.into_iter().find(|b| b.name() == name).ok_or_else(refused)?;
+        match index {
+            None => Ok(DeviceSelector::Backend(backend)),
+            Some(index) if backend != BackendKind::Cpu && index.bytes().all(|b| b.is_ascii_digit()) => {
+                index.parse().map(|index| DeviceSelector::Device(backend, index)).map_err(|_| refused())
+            }
+            Some(_) => Err(refused()),
+        }
+    }
+}
+
+/// A size for people: whole bytes below 1 KiB, else a binary unit with at most one decimal.
+pub fn format_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut size = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // 1023.95 would be written as 1024.0, which belongs to the next unit.
+    while size >= 1023.95 && unit + 1 < UNITS.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    let number = format!("{size:.1}");
+    format!("{} {}", number.strip_suffix(".0").unwrap_or(&number), UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_parse_and_print_the_same() {
+        for text in ["auto", "cpu", "wgpu", "wgpu:0", "wgpu:12", "cuda", "cuda:3"] {
+            let selector: DeviceSelector = text.parse().unwrap();
+            assert_eq!(selector.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused_with_what_is_accepted() {
+        for text in [
+            "",
+            ":",
+            "gpu",
+            "auto:0",
+            "cpu:0",
+            "CUDA",
+            "cuda:",
+            "cuda:-1",
+            "cuda:+1",
+            "cuda: 1",
+            "cuda:1:2",
+            "wgpu:99999999999999999999",
+        ] {
+            let error = text.parse::<DeviceSelector>().unwrap_err();
+            assert_eq!(error, SelectorError(text.to_owned()));
+            let message = error.to_string();
+            assert!(message.contains("auto, cpu, wgpu, wgpu:N, cuda and cuda:N"), "{message}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_written_for_people() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (1536, "1.5 KiB"),
+            (128 << 20, "128 MiB"),
+            ((2 << 30) - 4, "2 GiB"),
+            ((1 << 20) - 1, "1 MiB"),
+            (u64::MAX, "16 EiB"),
+        ] {
+            assert_eq!(format_bytes(bytes), text);
+        }
+    }
+}
