@@ -32,6 +32,11 @@ pub fn device_info() -> DeviceInfo {
     }
 }
 
+/// Bytes of memory that new work can use, where the system tells.
+pub(crate) fn available_memory() -> Option<u64> {
+    meminfo_bytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")
+}
+
 /// The processor's name as the system gives it.
 fn processor_name() -> Option<String> {
     if cfg!(target_os = "macos") {

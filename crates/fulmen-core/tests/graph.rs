@@ -1,0 +1,216 @@
+//! Checking and running compute graphs, with a dispatcher that only counts.
+
+use fulmen_core::*;
+
+/// Counts calls; products launch two kernels, as a backend that quantises its input first would.
+#[derive(Default)]
+struct Counting {
+    calls: Vec<TensorOp>,
+    fail_at: Option<usize>,
+}
+
+impl Counting {
+    fn count(&mut self, op: TensorOp, launches: usize) -> Result<usize, BackendError> {
+        if self.fail_at == Some(self.calls.len()) {
+            return Err(BackendError::OutOfMemory { needed: 10, available: Some(3) });
+        }
+        self.calls.push(op);
+        Ok(launches)
+    }
+}
+
+impl KernelDispatch for Counting {
+    fn backend(&self) -> &'static str {
+        "counting"
+    }
+    fn dispatch_mul_mat(&mut self, call: &MulMatCall) -> Result<usize, BackendError> {
+        assert_eq!((call.m, call.k), (4, 1536));
+        self.count(TensorOp::MulMat, 2)
+    }
+    fn dispatch_rms_norm(&mut self, call: &RmsNormCall) -> Result<usize, BackendError> {
+        assert_eq!((call.rows, call.width, call.epsilon), (4, 1536, 1e-6));
+        self.count(TensorOp::RmsNorm, 1)
+    }
+    fn dispatch_add(&mut self, call: &BinaryCall) -> Result<usize, BackendError> {
+        assert_eq!((call.a, call.b, call.output, call.n_elements), (0x1000, 0xA000, 0xB000, 4 * 1536));
+        self.count(TensorOp::Add, 1)
+    }
+    fn dispatch_rope(&mut self, call: &RopeCall) -> Result<usize, BackendError> {
+        assert_eq!((call.positions, call.m), (0xE000, 4));
+        self.count(TensorOp::Rope, 1)
+    }
+    fn dispatch_attention(&mut self, call: &AttentionCall) -> Result<usize, BackendError> {
+        assert_eq!(call.kv, KvSource::Rows { k: 0x6000, v: 0x8000 });
+        self.count(TensorOp::Attention, 1)
+    }
+    fn dispatch_copy(&mut self, call: &CopyCall) -> Result<usize, BackendError> {
+        assert_eq!(call.bytes, 4 * 1536 * 4);
+        self.count(TensorOp::Copy, 1)
+    }
+    fn dispatch_mul(&mut self, _: &BinaryCall) -> Result<usize, BackendError> {
+        self.count(TensorOp::Mul, 1)
+    }
+    fn dispatch_silu(&mut self, _: &UnaryCall) -> Result<usize, BackendError> {
+        self.count(TensorOp::Silu, 1)
+    }
+}
+
+const ROW: [u32; 4] = [1536, 1, 4, 0];
+const HEADS: Heads = Heads { n_heads: 12, n_kv_heads: 2, head_dim: 128 };
+
+fn weight(ptr: u64) -> OpParams {
+    OpParams { weight_ptr: ptr, weight_qtype: Some(DType::Q4_K), ..OpParams::default() }
+}
+
+/// RMS norm, Q, K, V, attention, residual add.
+fn layer() -> ComputeGraph {
+    let mut g = ComputeGraph::new();
+    let input = g.add_leaf(0x1000, ROW);
+    let norm = OpParams { gamma_ptr: 0x3000, scalar: 1e-6, ..OpParams::default() };
+    let normed = g.add_op(TensorOp::RmsNorm, 0x2000, ROW, vec![input], norm);
+    let q = g.add_op(TensorOp::MulMat, 0x4000, [1536, 1536, 4, 0], vec![normed], weight(0x5000));
+    let k = g.add_op(TensorOp::MulMat, 0x6000, [256, 1536, 4, 0], vec![normed], weight(0x7000));
+    let v = g.add_op(TensorOp::MulMat, 0x8000, [256, 1536, 4, 0], vec![normed], weight(0x9000));
+    let attention = OpParams { heads: HEADS, scalar: 0.088, ..OpParams::default() };
+    let attended = g.add_op(TensorOp::SoftMax, 0xA000, ROW, vec![q, k, v], attention);
+    g.add_op(TensorOp::Add, 0xB000, ROW, vec![input, attended], OpParams::default());
+    g
+}
+
+#[test]
+fn an_empty_graph_launches_nothing() {
+    assert_eq!(execute_graph(&ComputeGraph::new(), &mut Counting::default()).unwrap(), 0);
+}
+
+#[test]
+fn a_layer_calls_each_op_once_and_counts_what_was_launched() {
+    use fulmen_core::TensorOp::{Add, Attention, MulMat, RmsNorm};
+    let (graph, mut dispatcher) = (layer(), Counting::default());
+    assert_eq!(graph.n_ops(), 6);
+    assert_eq!(execute_graph(&graph, &mut dispatcher).unwrap(), 9);
+    assert_eq!(dispatcher.calls, [RmsNorm, MulMat, MulMat, MulMat, Attention, Add]);
+    let timed = execute_graph_timed(&graph, &mut dispatcher).unwrap();
+    assert_eq!(timed.n_launches, 9);
+}
+
+#[test]
+fn rope_gets_positions_and_copy_copies_all_rows() {
+    let mut g = ComputeGraph::new();
+    let x = g.add_leaf(0x1000, ROW);
+    let positions = g.add_index_leaf(0xE000, 4);
+    let rope = Some(RopeSpec::new(RopePairing::Halves, 128, 1e6));
+    let params = OpParams { rope, ..OpParams::default() };
+    let turned = g.add_op(TensorOp::Rope, 0x2000, [128, 12, 4, 0], vec![x, positions], params);
+    g.add_op(TensorOp::Copy, 0x3000, ROW, vec![turned], OpParams::default());
+    assert_eq!(execute_graph(&g, &mut Counting::default()).unwrap(), 2);
+}
+
+#[test]
+fn nodes_without_rows_launch_nothing() {
+    let mut g = ComputeGraph::new();
+    let x = g.add_leaf(0, [1536, 1, 0, 0]);
+    g.add_op(TensorOp::Silu, 0, [1536, 1, 0, 0], vec![x], OpParams::default());
+    assert_eq!(execute_graph(&g, &mut Counting::default()).unwrap(), 0);
+}
+
+#[test]
+fn what_a_backend_does_not_have_is_an_error_that_names_it() {
+    let mut g = ComputeGraph::new();
+    let x = g.add_leaf(0x1000, ROW);
+    let node = g.add_op(TensorOp::Gelu, 0x2000, ROW, vec![x], OpParams::default());
+    g.set_name(node, "blk.0.act");
+    let error = execute_graph(&g, &mut Counting::default()).unwrap_err().to_string();
+    assert!(error.starts_with("node 1 (Gelu \"blk.0.act\"): counting cannot run Gelu"), "{error}");
+}
+
+#[test]
+fn a_failing_kernel_stops_the_run_and_is_named() {
+    let mut dispatcher = Counting { fail_at: Some(2), ..Counting::default() };
+    let error = execute_graph(&layer(), &mut dispatcher).unwrap_err();
+    assert_eq!(error.to_string(), "node 3 (MulMat): out of memory: 10 bytes needed, 3 available");
+    assert_eq!(dispatcher.calls.len(), 2);
+}
+
+/// Each breaks the layer in one way; the message must name the node and what is wrong.
+#[test]
+fn broken_graphs_are_refused_before_anything_runs() {
+    type Break = fn(&mut ComputeGraph);
+    let cases: &[(&str, Break, &str)] = &[
+        ("missing input", |g| g.nodes[2].inputs.clear(), "node 2 (MulMat): takes 1 or 2 inputs, got 0"),
+        ("too many inputs", |g| g.nodes[6].inputs.push(0), "node 6 (Add): takes 2 inputs, got 3"),
+        ("one of three", |g| g.nodes[5].inputs.truncate(2), "node 5 (SoftMax): takes 1 (softmax) or 3"),
+        (
+            "itself",
+            |g| g.nodes[6].inputs[1] = 6,
+            "node 6 (Add): input 1 refers to node 6, which does not come",
+        ),
+        ("cycle", |g| g.nodes[1].inputs[0] = 6, "node 1 (RmsNorm): input 0 refers to node 6"),
+        ("no such node", |g| g.nodes[3].inputs[0] = 99, "node 3 (MulMat): input 0 refers to node 99"),
+        ("huge index", |g| g.nodes[3].inputs[0] = usize::MAX, "node 3 (MulMat): input 0 refers to node"),
+        ("wrong k", |g| g.nodes[2].shape[1] = 1280, "node 2 (MulMat): the input must be 5120, got 6144"),
+        (
+            "k not of blocks",
+            |g| g.nodes[0].shape[0] = 100,
+            "node 1 (RmsNorm): the input must be 6144, got 400",
+        ),
+        ("wrong m", |g| g.nodes[6].shape[2] = 3, "node 6 (Add): the first input must be 4608, got 6144"),
+        ("fourth size", |g| g.nodes[6].shape[3] = 2, "node 6 (Add): shape[3] must be 0, got 2"),
+        (
+            "heads",
+            |g| g.nodes[5].params.heads.n_kv_heads = 5,
+            "node 5 (SoftMax): n_heads must be a multiple of 5",
+        ),
+        (
+            "no heads",
+            |g| g.nodes[5].params.heads = Heads::default(),
+            "node 5 (SoftMax): n_heads must be at least 1",
+        ),
+        ("null leaf", |g| g.nodes[0].data_ptr = 0, "node 0 (leaf): its data is a null pointer"),
+        ("null output", |g| g.nodes[4].data_ptr = 0, "node 4 (MulMat): the output is a null pointer"),
+        (
+            "null weight",
+            |g| g.nodes[4].params.weight_ptr = 0,
+            "node 4 (MulMat): the weight is a null pointer",
+        ),
+        (
+            "no type",
+            |g| g.nodes[4].params.weight_qtype = None,
+            "node 4 (MulMat): the type of the weight is not set",
+        ),
+        ("null gamma", |g| g.nodes[1].params.gamma_ptr = 0, "node 1 (RmsNorm): gamma_ptr is a null pointer"),
+        (
+            "epsilon",
+            |g| g.nodes[1].params.scalar = f32::NAN,
+            "node 1 (RmsNorm): epsilon must be finite and not",
+        ),
+        ("integers", |g| g.nodes[0].dtype = DType::U32, "node 1 (RmsNorm): the input must be F32, got U32"),
+        ("bias length", |g| g.nodes[2].params.bias_len = 7, "node 2 (MulMat): the bias is a null pointer"),
+    ];
+    for (what, damage, message) in cases {
+        let mut graph = layer();
+        damage(&mut graph);
+        let mut dispatcher = Counting::default();
+        let error = execute_graph(&graph, &mut dispatcher).unwrap_err();
+        assert!(matches!(error, ExecError::Graph(_)), "{what}: {error}");
+        assert!(error.to_string().starts_with(message), "{what}: {error}");
+        assert!(dispatcher.calls.is_empty(), "{what}: something ran");
+    }
+}
+
+#[test]
+fn rope_without_positions_is_refused() {
+    let mut g = ComputeGraph::new();
+    let x = g.add_leaf(0x1000, ROW);
+    let rope = Some(RopeSpec::new(RopePairing::Adjacent, 128, 1e4));
+    g.add_op(TensorOp::Rope, 0x2000, [128, 12, 4, 0], vec![x], OpParams { rope, ..OpParams::default() });
+    let error = g.check().unwrap_err().to_string();
+    assert_eq!(error, "node 1 (Rope): takes 2 (the rows and their positions) inputs, got 1");
+}
+
+#[test]
+fn graphs_print_for_people() {
+    let text = layer().to_string();
+    assert!(text.contains("MulMat") && text.contains("4x256 (k 1536)") && text.contains("Q4_K"), "{text}");
+    let dot = layer().to_dot();
+    assert!(dot.starts_with("digraph") && dot.contains("n1 -> n2;"), "{dot}");
+}
