@@ -1,5 +1,6 @@
 //! Fulmen's CPU backend.
 
 pub mod isa;
+pub mod kernels;
 pub mod simd;
 pub mod threads;

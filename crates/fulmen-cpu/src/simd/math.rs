@@ -103,7 +103,7 @@ pub fn erf<S: Simd>(s: S, x: S::V) -> S::V {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::{
         isa::Isa,
@@ -142,7 +142,7 @@ mod tests {
     }
 
     /// erf in f64: the series near 0, the continued fraction of erfc further out.
-    fn erf_f64(x: f64) -> f64 {
+    pub(crate) fn erf_f64(x: f64) -> f64 {
         let a = x.abs();
         let y = if a < 2.5 {
             let (mut term, mut sum, mut n) = (a, a, 0.0);

@@ -177,6 +177,10 @@ impl Simd for Neon {
         })
     }
     #[inline(always)]
+    fn swap_pairs(self, v: float32x4_t) -> float32x4_t {
+        have!(vrev64q_f32(v))
+    }
+    #[inline(always)]
     fn reduce_sum(self, v: float32x4_t) -> f32 {
         have!(vaddvq_f32(v))
     }
