@@ -19,6 +19,7 @@ mod error;
 mod graph;
 mod memory;
 pub mod quant;
+pub mod sampling;
 
 pub use builder::*;
 pub use device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, DeviceSelector};

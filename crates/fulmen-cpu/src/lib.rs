@@ -2,3 +2,6 @@
 
 pub mod device;
 pub mod isa;
+pub mod kernels;
+pub mod simd;
+pub mod threads;
