@@ -1,0 +1,4 @@
+//! One kernel for each op.
+
+pub mod attention;
+pub mod kv_store;
