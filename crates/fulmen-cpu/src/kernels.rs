@@ -7,9 +7,11 @@
 //! A kernel gives the same bits on any number of threads. Another instruction set may round otherwise.
 
 pub mod argmax;
+pub mod attention;
 pub mod copy;
 pub mod elementwise;
 pub mod embed;
+pub mod kv_store;
 pub mod rms_norm;
 pub mod rope;
 mod share;

@@ -4,6 +4,8 @@
 //! batch's positions, and [`rotate`] applies those to queries or keys. The angles are computed in f64, so they
 //! are as exact at position 131072 as at 1; they serve every head, both queries and keys, and every layer.
 
+use fulmen_core::{RopePairing, RopeSpec};
+
 use super::share::{Shared, rows};
 use crate::{
     isa::Isa,
@@ -16,34 +18,10 @@ use crate::{
 const GRAIN: usize = 16 * 1024;
 const ANGLE_GRAIN: usize = 256;
 
-/// Which two elements of a head turn together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Pairing {
-    /// Elements `2i` and `2i + 1`, as Llama's GGUF files lay them out.
-    Adjacent,
-    /// Elements `i` and `i + n_rot / 2`, as in GPT-NeoX and Qwen.
-    Halves,
-}
-
-/// The parameters of a rotation.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RopeParams {
-    /// Which elements turn together.
-    pub pairing: Pairing,
-    /// The leading elements of each head that turn; even. The rest pass unchanged.
-    pub n_rot: usize,
-    /// Pair `i` turns by `position * base^(-2i / n_rot)`.
-    pub base: f32,
-    /// Multiplies the positions: 1 / n stretches the context n times.
-    pub freq_scale: f32,
-    /// Multiplies the cosines and sines.
-    pub mscale: f32,
-}
-
 /// The frequencies of a rotation.
 #[derive(Clone, Debug)]
 pub struct Rope {
-    params: RopeParams,
+    params: RopeSpec,
     /// The angle of each pair at position 1.
     frequencies: Vec<f64>,
 }
@@ -51,7 +29,7 @@ pub struct Rope {
 /// The cosines and sines of some positions.
 #[derive(Clone, Debug)]
 pub struct Angles {
-    params: RopeParams,
+    params: RopeSpec,
     positions: usize,
     /// For each position what the elements of the first kind are multiplied with, then the second; see
     /// [`Angles::row_len`].
@@ -63,14 +41,14 @@ impl Rope {
     ///
     /// # Panics
     /// If `n_rot` is odd or there is not one factor for each pair.
-    pub fn new(params: RopeParams, factors: Option<&[f32]>) -> Rope {
+    pub fn new(params: RopeSpec, factors: Option<&[f32]>) -> Rope {
         assert!(params.n_rot.is_multiple_of(2), "{} elements do not turn in pairs", params.n_rot);
-        let pairs = params.n_rot / 2;
+        let pairs = params.n_rot as usize / 2;
         if let Some(factors) = factors {
             assert_eq!(factors.len(), pairs, "the frequency factors of rope");
         }
         let frequency = |i: usize| {
-            let exponent = -2.0 * i as f64 / params.n_rot as f64;
+            let exponent = -2.0 * i as f64 / f64::from(params.n_rot);
             let factor = factors.map_or(1.0, |f| f64::from(f[i]));
             f64::from(params.base).powf(exponent) * f64::from(params.freq_scale) / factor
         };
@@ -105,13 +83,13 @@ impl Rope {
 
     fn angles_of(&self, position: u32, row: &mut [f32]) {
         let (first, second) = row.split_at_mut(row.len() / 2);
-        let mscale = f64::from(self.params.mscale);
+        let magnitude = f64::from(self.params.magnitude);
         for (i, frequency) in self.frequencies.iter().enumerate() {
             let (sin, cos) = (f64::from(position) * frequency).sin_cos();
-            let (sin, cos) = ((sin * mscale) as f32, (cos * mscale) as f32);
+            let (sin, cos) = ((sin * magnitude) as f32, (cos * magnitude) as f32);
             match self.params.pairing {
-                Pairing::Halves => (first[i], second[i]) = (cos, sin),
-                Pairing::Adjacent => {
+                RopePairing::Halves => (first[i], second[i]) = (cos, sin),
+                RopePairing::Adjacent => {
                     first[2 * i..2 * i + 2].copy_from_slice(&[cos, cos]);
                     second[2 * i..2 * i + 2].copy_from_slice(&[-sin, sin]);
                 }
@@ -125,8 +103,8 @@ impl Angles {
     /// pairs are adjacent, of every element, with the signs that the exchanged neighbours take.
     fn row_len(&self) -> usize {
         match self.params.pairing {
-            Pairing::Halves => self.params.n_rot,
-            Pairing::Adjacent => 2 * self.params.n_rot,
+            RopePairing::Halves => self.params.n_rot as usize,
+            RopePairing::Adjacent => 2 * self.params.n_rot as usize,
         }
     }
 }
@@ -144,7 +122,7 @@ pub struct Heads {
 
 struct Row<'a> {
     angles: &'a [f32],
-    pairing: Pairing,
+    pairing: RopePairing,
     n_rot: usize,
     head_dim: usize,
     heads: usize,
@@ -164,13 +142,13 @@ impl Kernel for Row<'_> {
             unsafe {
                 let (x, out) = (self.x.add(head * self.head_dim), self.out.add(head * self.head_dim));
                 match self.pairing {
-                    Pairing::Halves => lanes!(S, half, |at, io| {
+                    RopePairing::Halves => lanes!(S, half, |at, io| {
                         let (a, b) = (io.load(s, x.add(at), 0.0), io.load(s, x.add(half + at), 0.0));
                         let (cos, sin) = (io.load(s, first.add(at), 0.0), io.load(s, second.add(at), 0.0));
                         io.store(s, out.add(at), s.fma(a, cos, s.neg(s.mul(b, sin))));
                         io.store(s, out.add(half + at), s.fma(a, sin, s.mul(b, cos)));
                     }),
-                    Pairing::Adjacent => lanes!(S, self.n_rot, |at, io| {
+                    RopePairing::Adjacent => lanes!(S, self.n_rot, |at, io| {
                         let v = io.load(s, x.add(at), 0.0);
                         let (cos, sin) = (io.load(s, first.add(at), 0.0), io.load(s, second.add(at), 0.0));
                         io.store(s, out.add(at), s.fma(v, cos, s.mul(s.swap_pairs(v), sin)));
@@ -201,7 +179,7 @@ pub unsafe fn rotate(
     out: *mut f32,
     out_layout: Heads,
 ) {
-    let (Heads { heads, head_dim, row_stride: stride }, n_rot) = (x_layout, angles.params.n_rot);
+    let (Heads { heads, head_dim, row_stride: stride }, n_rot) = (x_layout, angles.params.n_rot as usize);
     let width = heads * head_dim;
     assert!((heads, head_dim) == (out_layout.heads, out_layout.head_dim), "the heads of rope");
     assert!(stride >= width && out_layout.row_stride >= width, "the rows of rope overlap");
@@ -222,17 +200,18 @@ pub unsafe fn rotate(
 mod tests {
     use super::{super::testing::*, *};
 
-    fn reference(params: RopeParams, factors: Option<&[f32]>, position: u32, head: &[f32]) -> Vec<f64> {
+    fn reference(params: RopeSpec, factors: Option<&[f32]>, position: u32, head: &[f32]) -> Vec<f64> {
         let mut out: Vec<f64> = head.iter().map(|&x| f64::from(x)).collect();
-        for i in 0..params.n_rot / 2 {
+        let n_rot = params.n_rot as usize;
+        for i in 0..n_rot / 2 {
             let theta = f64::from(position) * f64::from(params.freq_scale)
-                / f64::from(params.base).powf(2.0 * i as f64 / params.n_rot as f64)
+                / f64::from(params.base).powf(2.0 * i as f64 / n_rot as f64)
                 / factors.map_or(1.0, |f| f64::from(f[i]));
             let (a, b) = match params.pairing {
-                Pairing::Adjacent => (2 * i, 2 * i + 1),
-                Pairing::Halves => (i, i + params.n_rot / 2),
+                RopePairing::Adjacent => (2 * i, 2 * i + 1),
+                RopePairing::Halves => (i, i + n_rot / 2),
             };
-            let (x, y, m) = (out[a], out[b], f64::from(params.mscale));
+            let (x, y, m) = (out[a], out[b], f64::from(params.magnitude));
             out[a] = (x * theta.cos() - y * theta.sin()) * m;
             out[b] = (x * theta.sin() + y * theta.cos()) * m;
         }
@@ -242,15 +221,15 @@ mod tests {
     #[test]
     fn match_the_reference_in_place_and_not() {
         let mut rng = rng();
-        for pairing in [Pairing::Adjacent, Pairing::Halves] {
+        for pairing in [RopePairing::Adjacent, RopePairing::Halves] {
             for (head_dim, n_rot) in
                 [(0, 0), (1, 0), (2, 2), (6, 4), (33, 32), (64, 64), (80, 34), (128, 128), (256, 64)]
             {
                 for (rows, heads, gap) in [(0, 4, 0), (1, 0, 3), (1, 1, 0), (3, 5, 7), (50, 8, 16)] {
-                    for (base, freq_scale, mscale, with_factors) in
+                    for (base, freq_scale, magnitude, with_factors) in
                         [(10_000.0, 1.0, 1.0, false), (1e6, 0.25, 1.19, false), (500_000.0, 1.0, 1.0, true)]
                     {
-                        let params = RopeParams { pairing, n_rot, base, freq_scale, mscale };
+                        let params = RopeSpec { pairing, n_rot: n_rot as u32, base, freq_scale, magnitude };
                         let factors: Vec<f32> = (0..n_rot / 2).map(|_| 1.0 + 7.0 * rng.f32()).collect();
                         let factors = with_factors.then_some(&factors[..]);
                         let mut positions: Vec<u32> = (0..rows).map(|_| rng.u32(0..131_073)).collect();
@@ -305,8 +284,8 @@ mod tests {
 
     #[test]
     fn special_values_stay_in_their_pair() {
-        for pairing in [Pairing::Adjacent, Pairing::Halves] {
-            let params = RopeParams { pairing, n_rot: 16, base: 1e4, freq_scale: 1.0, mscale: 1.0 };
+        for pairing in [RopePairing::Adjacent, RopePairing::Halves] {
+            let params = RopeSpec { pairing, n_rot: 16, base: 1e4, freq_scale: 1.0, magnitude: 1.0 };
             let layout = Heads { heads: 1, head_dim: 20, row_stride: 20 };
             for (pool, isa) in machines() {
                 let mut angles = Rope::new(params, None).angles(&pool, &[3; 9]);
@@ -316,7 +295,7 @@ mod tests {
                     x[2] = special;
                     // SAFETY: the array is one row.
                     unsafe { rotate(&pool, isa, &angles, x.as_ptr(), layout, x.as_mut_ptr(), layout) };
-                    let partner = if pairing == Pairing::Adjacent { 3 } else { 10 };
+                    let partner = if pairing == RopePairing::Adjacent { 3 } else { 10 };
                     for (i, x) in x.iter().enumerate() {
                         assert_eq!(
                             x.is_finite(),

@@ -1,0 +1,610 @@
+//! [`CpuDispatcher`]: the CPU's kernels behind [`KernelDispatch`].
+//!
+//! Each method looks up its operands, refuses overlaps that its kernel cannot bear, and runs the kernel.
+
+use std::sync::Arc;
+
+use fulmen_core::sampling::SampleState;
+use fulmen_core::*;
+
+use crate::buffer::{CpuMemory, Span};
+use crate::isa::Isa;
+use crate::kernels::attention::{Attention, AttentionScratch, attention};
+use crate::kernels::kv_store::{KvStore, kv_store};
+use crate::kernels::mul_mat::{Activations, Epilogue, Out, Residual, Scratch, Weight, mul_mat, mul_mat_gate_up};
+use crate::kernels::{argmax, copy, elementwise, embed, rms_norm, rope, sample, softmax};
+use crate::kv_view::{KvError, KvLayout, KvView, KvViewMut};
+use crate::rope_cache::RopeCache;
+use crate::threads::Pool;
+
+type Launched = Result<usize, BackendError>;
+
+/// Runs graphs on the processor.
+///
+/// ```
+/// use fulmen_core::{ComputeGraph, DeviceMemory, OpParams, TensorOp, execute_graph};
+/// use fulmen_cpu::CpuDispatcher;
+///
+/// let mut cpu = CpuDispatcher::new();
+/// let (x, y) = (cpu.alloc(12)?, cpu.alloc(12)?);
+/// cpu.write(x, bytemuck::bytes_of(&[1.0f32, -2.0, 3.0]))?;
+///
+/// let mut graph = ComputeGraph::new();
+/// let leaf = graph.add_leaf(x, [3, 1, 1, 0]);
+/// graph.add_op(TensorOp::Add, y, [3, 1, 1, 0], vec![leaf, leaf], OpParams::default());
+/// assert_eq!(execute_graph(&graph, &mut cpu)?, 1);
+///
+/// let mut out = [0f32; 3];
+/// cpu.read(y, bytemuck::bytes_of_mut(&mut out))?;
+/// assert_eq!(out, [2.0, -4.0, 6.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct CpuDispatcher {
+    memory: CpuMemory,
+    pool: Arc<Pool>,
+    isa: Isa,
+    products: Scratch,
+    attention: AttentionScratch,
+    rope: RopeCache,
+    /// Turned keys on their way to the cache.
+    keys: Vec<f32>,
+}
+
+impl Default for CpuDispatcher {
+    fn default() -> CpuDispatcher {
+        CpuDispatcher::new()
+    }
+}
+
+impl CpuDispatcher {
+    /// All threads and the widest instructions of this processor.
+    pub fn new() -> CpuDispatcher {
+        CpuDispatcher::with_threads(std::thread::available_parallelism().map_or(1, |n| n.get()))
+    }
+
+    /// So many threads, this one included; at least one.
+    pub fn with_threads(threads: usize) -> CpuDispatcher {
+        CpuDispatcher {
+            memory: CpuMemory::new(),
+            pool: Arc::new(Pool::new(threads.max(1))),
+            isa: Isa::best(),
+            products: Scratch::new(),
+            attention: AttentionScratch::new(),
+            rope: RopeCache::default(),
+            keys: Vec::new(),
+        }
+    }
+
+    /// Uses other instructions than the widest; refused if this processor does not have them.
+    pub fn with_isa(mut self, isa: Isa) -> Result<CpuDispatcher, BackendError> {
+        if !Isa::available().contains(&isa) {
+            return Err(BackendError::Unsupported { backend: "cpu", what: format!("{isa} instructions") });
+        }
+        self.isa = isa;
+        Ok(self)
+    }
+
+    /// The instructions in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// The threads in use.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// Bytes that graphs, weights and caches take on this dispatcher.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    fn floats(&self, what: &'static str, ptr: u64, rows: u32, width: u32) -> Result<Span, BackendError> {
+        self.memory.span::<f32>(what, ptr, rows as usize * width as usize)
+    }
+
+    fn floats_mut(&self, what: &'static str, ptr: u64, rows: u32, width: u32) -> Result<Span, BackendError> {
+        self.memory.span_mut::<f32>(what, ptr, rows as usize * width as usize)
+    }
+
+    fn weight(&self, what: &'static str, weight: &WeightArg, k: u32) -> Result<Span, BackendError> {
+        let row = weight.dtype.bytes(k as usize).map_err(|e| device_error("mul_mat", e))?;
+        self.memory.span::<u8>(what, weight.ptr, row.saturating_mul(weight.rows as usize))
+    }
+
+    fn indices(&self, what: &'static str, ptr: u64, m: u32) -> Result<Span, BackendError> {
+        self.memory.span::<u32>(what, ptr, m as usize)
+    }
+
+    fn unary(
+        &self,
+        call: &UnaryCall,
+        kernel: unsafe fn(&Pool, Isa, *const f32, *mut f32, usize),
+    ) -> Launched {
+        let x = self.memory.span::<f32>("the input", call.input, call.n_elements)?;
+        let out = self.memory.span_mut::<f32>("the output", call.output, call.n_elements)?;
+        out.apart_or_same(x)?;
+        // SAFETY: both ranges were looked up, and are the same or apart.
+        unsafe { kernel(&self.pool, self.isa, x.ptr.cast(), out.ptr.cast(), call.n_elements) };
+        Ok(1)
+    }
+
+    fn binary(
+        &self,
+        call: &BinaryCall,
+        kernel: unsafe fn(&Pool, Isa, *const f32, *const f32, *mut f32, usize),
+    ) -> Launched {
+        let n = call.n_elements;
+        let a = self.memory.span::<f32>("the first input", call.a, n)?;
+        let b = self.memory.span::<f32>("the second input", call.b, n)?;
+        let out = self.memory.span_mut::<f32>("the output", call.output, n)?;
+        out.apart_or_same(a)?;
+        out.apart_or_same(b)?;
+        // SAFETY: the ranges were looked up, and the output is the same as an input or apart from it.
+        unsafe { kernel(&self.pool, self.isa, a.ptr.cast(), b.ptr.cast(), out.ptr.cast(), n) };
+        Ok(1)
+    }
+
+    /// Keys, values, positions and sequences of a store, with both halves of the cache to write.
+    fn store_operands(&self, call: &KvStoreCall) -> Result<StoreOperands, BackendError> {
+        let (heads, cache) = (call.heads, &call.cache);
+        let layout = cache_layout(cache, heads)?;
+        let bytes = layout.bytes().map_err(kv_error)?;
+        let operands = StoreOperands {
+            k: self.floats("k", call.k, call.m, heads.kv_width())?,
+            v: self.floats("v", call.v, call.m, heads.kv_width())?,
+            positions: self.indices("positions", call.positions, call.m)?,
+            sequences: call.sequences.map(|ptr| self.indices("sequences", ptr, call.m)).transpose()?,
+            k_cache: self.memory.span_mut::<u8>("the keys' cache", cache.k_ptr, bytes)?,
+            v_cache: self.memory.span_mut::<u8>("the values' cache", cache.v_ptr, bytes)?,
+            layout,
+        };
+        let reads = [Some(operands.k), Some(operands.v), Some(operands.positions), operands.sequences];
+        for operand in reads.into_iter().flatten() {
+            operands.k_cache.apart_from(operand)?;
+            operands.v_cache.apart_from(operand)?;
+        }
+        operands.k_cache.apart_from(operands.v_cache)?;
+        Ok(operands)
+    }
+
+    fn mul_mat_part(&mut self, call: &MulMatCall, part: &MatPart, x: &mut Activations<'_>) -> Result<(), BackendError> {
+        let (n, bytes) = (part.weight.rows, self.weight("the weight", &part.weight, call.k)?);
+        let out = self.floats_mut("the output", part.output, call.m, n)?;
+        let bias = part.bias.map(|ptr| self.floats("the bias", ptr, 1, n)).transpose()?;
+        let residual = call.residual.map(|ptr| self.floats("the residual", ptr, call.m, n)).transpose()?;
+        // SAFETY: looked up; `dispatch_mul_mat` checked that no output overlaps what is read.
+        let (bytes, out_slice) = unsafe { (bytes.slice::<u8>(), out.slice_mut::<f32>()) };
+        let epilogue = Epilogue {
+            // SAFETY: as above.
+            bias: bias.map(|bias| unsafe { bias.slice() }),
+            residual: match residual {
+                None => Residual::None,
+                Some(residual) if residual.ptr == out.ptr => Residual::InPlace,
+                // SAFETY: as above; it is not the output.
+                Some(residual) => Residual::Rows { data: unsafe { residual.slice() }, stride: n as usize },
+            },
+        };
+        let weight = Weight::new(part.weight.dtype, bytes, n as usize, call.k as usize);
+        mul_mat(&self.pool, self.isa, weight, x, epilogue, Out::rows(out_slice, n as usize));
+        Ok(())
+    }
+}
+
+struct StoreOperands {
+    k: Span,
+    v: Span,
+    positions: Span,
+    sequences: Option<Span>,
+    k_cache: Span,
+    v_cache: Span,
+    layout: KvLayout,
+}
+
+impl StoreOperands {
+    /// # Safety
+    /// No other reference to any of the operands exists.
+    unsafe fn run(&self, pool: &Pool, keys: Option<&[f32]>) -> Result<(), BackendError> {
+        let width = self.layout.n_kv_heads * self.layout.head_dim;
+        // SAFETY: looked up and apart from each other; the caller has no other reference.
+        unsafe {
+            let rows = KvStore {
+                k: keys.unwrap_or_else(|| self.k.slice()),
+                k_stride: width,
+                v: self.v.slice(),
+                v_stride: width,
+                positions: self.positions.slice(),
+                sequences: self.sequences.map(|s| s.slice()),
+            };
+            let mut k = KvViewMut::new(self.layout, self.k_cache.slice_mut()).map_err(kv_error)?;
+            let mut v = KvViewMut::new(self.layout, self.v_cache.slice_mut()).map_err(kv_error)?;
+            kv_store(pool, &rows, &mut k, &mut v).map_err(kv_error)
+        }
+    }
+}
+
+fn cache_layout(cache: &KvCache, heads: Heads) -> Result<KvLayout, BackendError> {
+    let (n_seqs, n_kv, capacity) = (cache.n_seqs as usize, heads.n_kv_heads as usize, cache.capacity as usize);
+    KvLayout::head_major(cache.dtype, n_seqs, n_kv, capacity, heads.head_dim as usize).map_err(kv_error)
+}
+
+fn device_error(call: &'static str, source: impl std::error::Error + Send + Sync + 'static) -> BackendError {
+    BackendError::Device { backend: "cpu", call, source: Box::new(source) }
+}
+
+fn kv_error(error: KvError) -> BackendError {
+    match error {
+        KvError::Position { row, position, capacity } => BackendError::Index {
+            what: "the position",
+            row,
+            value: position,
+            limit: u32::try_from(capacity).unwrap_or(u32::MAX),
+        },
+        KvError::Sequence { row, sequence, n_seqs } => BackendError::Index {
+            what: "the sequence",
+            row,
+            value: sequence,
+            limit: u32::try_from(n_seqs).unwrap_or(u32::MAX),
+        },
+        other => device_error("the KV cache", other),
+    }
+}
+
+impl KernelDispatch for CpuDispatcher {
+    fn backend(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn dispatch_mul_mat(&mut self, call: &MulMatCall) -> Launched {
+        let x = self.floats("the input", call.input, call.m, call.k)?;
+        let mut outs: Vec<Span> = Vec::with_capacity(call.parts.len());
+        for part in &call.parts {
+            let out = self.floats_mut("the output", part.output, call.m, part.weight.rows)?;
+            out.apart_from(x)?;
+            if let Some(residual) = call.residual {
+                out.apart_or_same(self.floats("the residual", residual, call.m, part.weight.rows)?)?;
+            }
+            for other in &outs {
+                out.apart_from(*other)?;
+            }
+            outs.push(out);
+        }
+        for part in &call.parts {
+            let weight = self.weight("the weight", &part.weight, call.k)?;
+            let bias = part.bias.map(|ptr| self.floats("the bias", ptr, 1, part.weight.rows)).transpose()?;
+            for out in &outs {
+                out.apart_from(weight)?;
+                bias.map_or(Ok(()), |bias| out.apart_from(bias))?;
+            }
+        }
+        let mut products = std::mem::take(&mut self.products);
+        // SAFETY: looked up, and no output overlaps it.
+        let mut x = Activations::new(&mut products, unsafe { x.slice() }, call.m as usize, call.k as usize);
+        let done = call.parts.iter().try_for_each(|part| self.mul_mat_part(call, part, &mut x));
+        self.products = products;
+        done.map(|()| call.parts.len())
+    }
+
+    fn dispatch_gate_up(&mut self, call: &GateUpCall) -> Launched {
+        let (m, n, k) = (call.m as usize, call.gate.rows as usize, call.k as usize);
+        let x = self.floats("the input", call.input, call.m, call.k)?;
+        let gate = self.weight("the gate weight", &call.gate, call.k)?;
+        let up = self.weight("the up weight", &call.up, call.k)?;
+        let out = self.floats_mut("the output", call.output, call.m, call.gate.rows)?;
+        for operand in [x, gate, up] {
+            out.apart_from(operand)?;
+        }
+        // SAFETY: looked up, and the output is apart from what is read.
+        unsafe {
+            let mut x = Activations::new(&mut self.products, x.slice(), m, k);
+            let gate = Weight::new(call.gate.dtype, gate.slice(), n, k);
+            let up = Weight::new(call.up.dtype, up.slice(), n, k);
+            mul_mat_gate_up(&self.pool, self.isa, gate, up, &mut x, Out::rows(out.slice_mut(), n));
+        }
+        Ok(1)
+    }
+
+    fn dispatch_rms_norm(&mut self, call: &RmsNormCall) -> Launched {
+        let x = self.floats("the input", call.input, call.rows, call.width)?;
+        let gamma = self.floats("the gain", call.gamma, 1, call.width)?;
+        let out = self.floats_mut("the output", call.output, call.rows, call.width)?;
+        out.apart_or_same(x)?;
+        out.apart_from(gamma)?;
+        // SAFETY: looked up; the output is the input or apart from it, and apart from the gain.
+        unsafe {
+            let (gamma, rows) = (gamma.slice(), call.rows as usize);
+            rms_norm::rms_norm(&self.pool, self.isa, x.ptr.cast(), gamma, call.epsilon, rows, out.ptr.cast());
+        }
+        Ok(1)
+    }
+
+    fn dispatch_add_rms_norm(&mut self, call: &AddRmsNormCall) -> Launched {
+        let (rows, width) = (call.rows, call.width);
+        let a = self.floats("the first input", call.a, rows, width)?;
+        let b = self.floats("the second input", call.b, rows, width)?;
+        let gamma = self.floats("the gain", call.gamma, 1, width)?;
+        let sum = self.floats_mut("the sum", call.sum, rows, width)?;
+        let out = self.floats_mut("the output", call.output, rows, width)?;
+        for operand in [a, b] {
+            sum.apart_or_same(operand)?;
+            out.apart_from(operand)?;
+        }
+        sum.apart_from(gamma)?;
+        out.apart_from(gamma)?;
+        out.apart_from(sum)?;
+        // SAFETY: looked up; the sum is an input or apart from it, the output is apart from everything.
+        unsafe {
+            let (a, b, gamma) = (a.ptr.cast(), b.ptr.cast(), gamma.slice());
+            let (sum, out) = (sum.ptr.cast(), out.ptr.cast());
+            rms_norm::add_rms_norm(&self.pool, self.isa, a, b, gamma, call.epsilon, rows as usize, sum, out);
+        }
+        Ok(1)
+    }
+
+    fn dispatch_add(&mut self, call: &BinaryCall) -> Launched {
+        self.binary(call, elementwise::add)
+    }
+
+    fn dispatch_mul(&mut self, call: &BinaryCall) -> Launched {
+        self.binary(call, elementwise::mul)
+    }
+
+    fn dispatch_swiglu(&mut self, call: &BinaryCall) -> Launched {
+        self.binary(call, elementwise::swiglu)
+    }
+
+    fn dispatch_silu(&mut self, call: &UnaryCall) -> Launched {
+        self.unary(call, elementwise::silu)
+    }
+
+    fn dispatch_gelu(&mut self, call: &UnaryCall) -> Launched {
+        self.unary(call, elementwise::gelu)
+    }
+
+    fn dispatch_gelu_tanh(&mut self, call: &UnaryCall) -> Launched {
+        self.unary(call, elementwise::gelu_tanh)
+    }
+
+    fn dispatch_scale(&mut self, call: &UnaryCall) -> Launched {
+        let x = self.memory.span::<f32>("the input", call.input, call.n_elements)?;
+        let out = self.memory.span_mut::<f32>("the output", call.output, call.n_elements)?;
+        out.apart_or_same(x)?;
+        let (from, to) = (x.ptr.cast(), out.ptr.cast());
+        // SAFETY: both ranges were looked up, and are the same or apart.
+        unsafe { elementwise::scale(&self.pool, self.isa, from, call.scalar, to, call.n_elements) };
+        Ok(1)
+    }
+
+    fn dispatch_rope(&mut self, call: &RopeCall) -> Launched {
+        let width = call.n_heads * call.head_dim;
+        let x = self.floats("the input", call.input, call.m, width)?;
+        let positions = self.indices("positions", call.positions, call.m)?;
+        let n_factors = call.rope.n_rot / 2;
+        let factors = call.factors.map(|ptr| self.floats("the frequency factors", ptr, 1, n_factors)).transpose()?;
+        let out = self.floats_mut("the output", call.output, call.m, width)?;
+        out.apart_or_same(x)?;
+        out.apart_from(positions)?;
+        factors.map_or(Ok(()), |factors| out.apart_from(factors))?;
+        let (heads, head_dim) = (call.n_heads as usize, call.head_dim as usize);
+        let layout = rope::Heads { heads, head_dim, row_stride: width as usize };
+        // SAFETY: looked up; the output is the input or apart from it, and apart from the rest.
+        unsafe {
+            let (positions, factors) = (positions.slice(), factors.map(|f| f.slice()));
+            let angles = self.rope.angles(&self.pool, call.rope, factors, positions);
+            rope::rotate(&self.pool, self.isa, angles, x.ptr.cast(), layout, out.ptr.cast(), layout);
+        }
+        Ok(1)
+    }
+
+    fn dispatch_softmax(&mut self, call: &SoftMaxCall) -> Launched {
+        let x = self.floats("the input", call.input, call.rows, call.width)?;
+        let out = self.floats_mut("the output", call.output, call.rows, call.width)?;
+        out.apart_or_same(x)?;
+        let (rows, width) = (call.rows as usize, call.width as usize);
+        let (from, to) = (x.ptr.cast(), out.ptr.cast());
+        // SAFETY: both ranges were looked up, and are the same or apart.
+        unsafe { softmax::softmax(&self.pool, self.isa, from, call.scale, rows, width, to) };
+        Ok(1)
+    }
+
+    fn dispatch_attention(&mut self, call: &AttentionCall) -> Launched {
+        let (heads, m) = (call.heads, call.m);
+        let q = self.floats("q", call.q, m, heads.q_width())?;
+        let out = self.floats_mut("the output", call.output, m, heads.q_width())?;
+        out.apart_from(q)?;
+        let own_positions: Vec<u32>;
+        let (layout, k, v, positions, sequences) = match call.kv {
+            KvSource::Rows { k, v } => {
+                let layout = KvLayout::rows(m as usize, heads.n_kv_heads as usize, heads.head_dim as usize);
+                let k = self.floats("k", k, m, heads.kv_width())?;
+                let v = self.floats("v", v, m, heads.kv_width())?;
+                own_positions = (0..m).collect();
+                (layout.map_err(kv_error)?, k, v, &own_positions[..], None)
+            }
+            KvSource::Cache { cache, positions, sequences } => {
+                let layout = cache_layout(&cache, heads)?;
+                let bytes = layout.bytes().map_err(kv_error)?;
+                let k = self.memory.span::<u8>("the keys' cache", cache.k_ptr, bytes)?;
+                let v = self.memory.span::<u8>("the values' cache", cache.v_ptr, bytes)?;
+                let positions = self.indices("positions", positions, m)?;
+                let sequences = sequences.map(|ptr| self.indices("sequences", ptr, m)).transpose()?;
+                out.apart_from(positions)?;
+                sequences.map_or(Ok(()), |sequences| out.apart_from(sequences))?;
+                // SAFETY: looked up, and the output is apart from them.
+                let positions: &[u32] = unsafe { positions.slice() };
+                // SAFETY: as above.
+                (layout, k, v, positions, sequences.map(|s| unsafe { s.slice::<u32>() }))
+            }
+        };
+        out.apart_from(k)?;
+        out.apart_from(v)?;
+        let stride = heads.q_width() as usize;
+        // SAFETY: looked up, and the output is apart from all that is read.
+        unsafe {
+            let args = Attention {
+                q: q.slice(),
+                q_stride: stride,
+                n_heads: heads.n_heads as usize,
+                scale: call.scale,
+                k: KvView::new(layout, k.slice()).map_err(kv_error)?,
+                v: KvView::new(layout, v.slice()).map_err(kv_error)?,
+                positions,
+                sequences,
+            };
+            attention(self.isa, &self.pool, &mut self.attention, &args, out.slice_mut(), stride)
+                .map_err(kv_error)?;
+        }
+        Ok(1)
+    }
+
+    fn dispatch_kv_store(&mut self, call: &KvStoreCall) -> Launched {
+        let operands = self.store_operands(call)?;
+        // SAFETY: no reference to the operands exists.
+        unsafe { operands.run(&self.pool, None)? };
+        Ok(1)
+    }
+
+    fn dispatch_rope_store(&mut self, call: &RopeStoreCall) -> Launched {
+        let (store, heads) = (&call.store, call.store.heads);
+        let (m, head_dim) = (store.m, heads.head_dim);
+        let operands = self.store_operands(store)?;
+        let q = self.floats("q", call.q, m, heads.q_width())?;
+        let out = self.floats_mut("the output", call.output, m, heads.q_width())?;
+        let n_factors = call.rope.n_rot / 2;
+        let factors = call.factors.map(|ptr| self.floats("the frequency factors", ptr, 1, n_factors)).transpose()?;
+        let q_gamma = call.q_gamma.map(|ptr| self.floats("the gain of q", ptr, 1, head_dim)).transpose()?;
+        let k_gamma = call.k_gamma.map(|ptr| self.floats("the gain of k", ptr, 1, head_dim)).transpose()?;
+        out.apart_or_same(q)?;
+        let StoreOperands { k, v, positions, sequences, k_cache, v_cache, layout } = &operands;
+        let read = [Some(*k), Some(*v), Some(*positions), *sequences, factors, q_gamma, k_gamma];
+        for operand in read.into_iter().flatten() {
+            out.apart_from(operand)?;
+        }
+        for cache in [*k_cache, *v_cache] {
+            for operand in [Some(out), Some(q), factors, q_gamma, k_gamma].into_iter().flatten() {
+                cache.apart_from(operand)?;
+            }
+        }
+        // SAFETY: looked up, and no output overlaps them.
+        let (positions, sequences) = unsafe { (positions.slice(), sequences.map(|s| s.slice())) };
+        // Nothing is written if a row has no place in the cache.
+        layout.check_rows(positions, sequences).map_err(kv_error)?;
+
+        let (pool, isa) = (&*self.pool, self.isa);
+        self.keys.resize(m as usize * heads.kv_width() as usize, 0.0);
+        // SAFETY: looked up, and no output overlaps them.
+        let factors = factors.map(|f| unsafe { f.slice() });
+        let angles = self.rope.angles(pool, call.rope, factors, positions);
+        let mut launches = 3;
+        let sides = [
+            (q.ptr.cast::<f32>().cast_const(), q_gamma, heads.n_heads, out.ptr.cast::<f32>()),
+            (k.ptr.cast::<f32>().cast_const(), k_gamma, heads.n_kv_heads, self.keys.as_mut_ptr()),
+        ];
+        for (x, gamma, n_heads, to) in sides {
+            let (n_heads, head_dim) = (n_heads as usize, head_dim as usize);
+            let layout = rope::Heads { heads: n_heads, head_dim, row_stride: n_heads * head_dim };
+            // SAFETY: `x` holds m rows and `to` has room for them; they are the same or apart, and apart from the
+            // gain.
+            unsafe {
+                let turned = match gamma {
+                    Some(gamma) => {
+                        let rows = m as usize * n_heads;
+                        rms_norm::rms_norm(pool, isa, x, gamma.slice(), call.epsilon, rows, to);
+                        launches += 1;
+                        to.cast_const()
+                    }
+                    None => x,
+                };
+                rope::rotate(pool, isa, angles, turned, layout, to, layout);
+            }
+        }
+        // SAFETY: no reference to the operands is used any more, but for shared ones to positions and sequences.
+        unsafe { operands.run(pool, Some(&self.keys))? };
+        Ok(launches)
+    }
+
+    fn dispatch_embed(&mut self, call: &EmbedCall) -> Launched {
+        let dtype = call.table.dtype;
+        let row_bytes = dtype.bytes(call.width as usize).map_err(|e| device_error("embed", e))?;
+        let table = self.weight("the table", &call.table, call.width)?;
+        let tokens = self.indices("tokens", call.tokens, call.m)?;
+        let out = self.floats_mut("the output", call.output, call.m, call.width)?;
+        out.apart_from(table)?;
+        out.apart_from(tokens)?;
+        let decode = |row: &[u8], out: &mut [f32]| {
+            // The lengths are those of a row, and every weight type can be decoded.
+            let _ = quant::dequantize(dtype, row, out);
+        };
+        // SAFETY: looked up, and the output is apart from what is read.
+        let (table, tokens, out) = unsafe { (table.slice(), tokens.slice(), out.slice_mut()) };
+        let done = embed::embed(&self.pool, table, row_bytes, tokens, call.width as usize, decode, out);
+        done.map_err(|e| BackendError::Index {
+            what: "the token",
+            row: e.position,
+            value: e.token,
+            limit: call.table.rows,
+        })?;
+        Ok(1)
+    }
+
+    fn dispatch_copy(&mut self, call: &CopyCall) -> Launched {
+        let from = self.memory.span::<u8>("the input", call.input, call.bytes)?;
+        let to = self.memory.span_mut::<u8>("the output", call.output, call.bytes)?;
+        to.apart_from(from)?;
+        // SAFETY: looked up, and apart from each other.
+        unsafe { copy::copy(&self.pool, from.slice(), to.slice_mut()) };
+        Ok(1)
+    }
+
+    fn dispatch_argmax(&mut self, call: &ArgMaxCall) -> Launched {
+        let x = self.floats("the input", call.input, call.m, call.n)?;
+        let out = self.memory.span_mut::<u32>("the output", call.output, call.m as usize)?;
+        out.apart_from(x)?;
+        // SAFETY: looked up, and apart from each other.
+        unsafe { argmax::argmax(&self.pool, self.isa, x.slice(), call.n as usize, out.slice_mut()) };
+        Ok(1)
+    }
+
+    fn dispatch_sample(&mut self, call: &SampleCall) -> Launched {
+        let logits = self.floats("the logits", call.logits, call.m, call.n)?;
+        let states = self.memory.span_mut::<SampleState>("the sampling states", call.states, call.m as usize)?;
+        let out = self.memory.span_mut::<u32>("the output", call.output, call.m as usize)?;
+        out.apart_from(logits)?;
+        out.apart_from(states)?;
+        states.apart_from(logits)?;
+        // SAFETY: looked up, and apart from each other.
+        let (logits, states, out) =
+            unsafe { (logits.slice(), states.slice_mut::<SampleState>(), out.slice_mut()) };
+        for (row, state) in states.iter().enumerate() {
+            state.validate().map_err(|e| BackendError::Parameter {
+                what: "the sampling state",
+                row,
+                detail: e.to_string(),
+            })?;
+        }
+        sample::sample(&self.pool, self.isa, logits, call.n as usize, states, out);
+        Ok(1)
+    }
+}
+
+impl DeviceMemory for CpuDispatcher {
+    fn alloc(&mut self, bytes: usize) -> Result<u64, BackendError> {
+        self.memory.alloc(bytes)
+    }
+
+    fn free(&mut self, ptr: u64) -> Result<(), BackendError> {
+        self.memory.free(ptr)
+    }
+
+    fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
+        self.memory.write(ptr, data)
+    }
+
+    fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
+        self.memory.read(ptr, out)
+    }
+
+    fn import(&mut self, bytes: SharedBytes) -> Result<u64, BackendError> {
+        self.memory.import(bytes)
+    }
+}

@@ -1,0 +1,267 @@
+//! The inner loops of attention: tiles widened to `f32`, and blocks of products that stay in registers.
+
+#![allow(clippy::needless_range_loop, reason = "blocks of registers read best by index")]
+
+use fulmen_core::DType;
+
+use super::NARROW;
+use crate::{
+    kv_view::Q8_BLOCK,
+    simd::{Simd, math},
+};
+
+/// Rows of floats: the first, and the distance between them.
+#[derive(Clone, Copy)]
+pub(super) struct Tile(pub(super) *const f32, pub(super) usize);
+
+/// e^x of one float.
+#[inline(always)]
+pub(super) fn exp_one<S: Simd>(s: S, x: f32) -> f32 {
+    s.reduce_max(math::exp(s, s.splat(x)))
+}
+
+/// Widens a row to `f32`.
+#[inline(always)]
+pub(super) fn widen<S: Simd>(s: S, dtype: DType, from: &[u8], to: &mut [f32]) {
+    match dtype {
+        DType::F32 => bytemuck::cast_slice_mut(to).copy_from_slice(from),
+        DType::F16 => {
+            let whole =
+                if from.as_ptr().cast::<u16>().is_aligned() { to.len() / S::LANES * S::LANES } else { 0 };
+            for i in (0..whole).step_by(S::LANES) {
+                // SAFETY: both rows hold as many elements, and the vector ends inside them.
+                unsafe { s.store(to.as_mut_ptr().add(i), s.load_f16(from.as_ptr().cast::<u16>().add(i))) };
+            }
+            for (to, from) in to.iter_mut().zip(from.as_chunks().0).skip(whole) {
+                *to = half_to_f32(u16::from_ne_bytes(*from));
+            }
+        }
+        _ => {
+            let blocks = from.as_chunks::<{ Q8_BLOCK.1 }>().0.iter();
+            for (to, from) in to.as_chunks_mut::<{ Q8_BLOCK.0 }>().0.iter_mut().zip(blocks) {
+                let d = half_to_f32(u16::from_le_bytes([from[0], from[1]]));
+                for i in 0..Q8_BLOCK.0 {
+                    to[i] = d * f32::from(from[2 + i] as i8);
+                }
+            }
+        }
+    }
+}
+
+/// Widens one half without asking the processor what it has.
+#[inline(always)]
+fn half_to_f32(half: u16) -> f32 {
+    let bits = u32::from(half & 0x7FFF) << 13;
+    // The exponent is off by the difference of the biases; a product makes up for it, subnormals included.
+    let finite = f32::from_bits(bits) * f32::from_bits(0x7780_0000);
+    let magnitude = if half & 0x7C00 == 0x7C00 { f32::from_bits(bits | 0x7F80_0000) } else { finite };
+    f32::from_bits(magnitude.to_bits() | u32::from(half & 0x8000) << 16)
+}
+
+/// The dot products of `Q` queries and `K` keys: `out[query * chunk + key]`. Returns `Q`.
+///
+/// # Safety
+/// There are so many padded rows of queries and of keys, and room for the products.
+#[inline(always)]
+pub(super) unsafe fn dots<S: Simd, const Q: usize, const K: usize>(
+    s: S,
+    q: *const f32,
+    hd_pad: usize,
+    k: Tile,
+    out: *mut f32,
+) -> usize {
+    let mut sums = [[s.splat(0.0); K]; Q];
+    let mut i = 0;
+    while i < hd_pad {
+        // SAFETY: the caller's promise; a padded row is a whole number of vectors.
+        unsafe {
+            let mut keys = [s.splat(0.0); K];
+            for b in 0..K {
+                keys[b] = s.load(k.0.add(b * k.1 + i));
+            }
+            for a in 0..Q {
+                let query = s.load(q.add(a * hd_pad + i));
+                for b in 0..K {
+                    sums[a][b] = s.fma(query, keys[b], sums[a][b]);
+                }
+            }
+        }
+        i += S::LANES;
+    }
+    for a in 0..Q {
+        for b in 0..K {
+            // SAFETY: the caller's promise.
+            unsafe { *out.add(a * NARROW.0 + b) = s.reduce_sum(sums[a][b]) };
+        }
+    }
+    Q
+}
+
+/// The scores of `V` vectors of queries and `K` keys: `out[key * stride + query]`, the stride being that of `q`.
+/// Returns the number of queries.
+///
+/// # Safety
+/// There are `hd` rows of so many queries, so many rows of `hd` keys, and room for the scores.
+#[inline(always)]
+pub(super) unsafe fn lanes<S: Simd, const K: usize, const V: usize>(
+    s: S,
+    q: Tile,
+    hd: usize,
+    k: Tile,
+    out: *mut f32,
+) -> usize {
+    let mut sums = [[s.splat(0.0); V]; K];
+    for i in 0..hd {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut queries = [s.splat(0.0); V];
+            for v in 0..V {
+                queries[v] = s.load(q.0.add(i * q.1 + v * S::LANES));
+            }
+            for a in 0..K {
+                let key = s.splat(*k.0.add(a * k.1 + i));
+                for v in 0..V {
+                    sums[a][v] = s.fma(key, queries[v], sums[a][v]);
+                }
+            }
+        }
+    }
+    for a in 0..K {
+        for v in 0..V {
+            // SAFETY: the caller's promise.
+            unsafe { s.store(out.add(a * q.1 + v * S::LANES), sums[a][v]) };
+        }
+    }
+    V * S::LANES
+}
+
+/// `Task::softmax_narrow` with a query in each lane, over `n` rows of `padded` scores.
+///
+/// # Safety
+/// `scores` holds these rows; the others hold a float for each query.
+#[inline(always)]
+pub(super) unsafe fn softmax_wide<S: Simd>(
+    s: S,
+    padded: usize,
+    n: usize,
+    scores: *mut f32,
+    max: *mut f32,
+    sum: *mut f32,
+    alpha: *mut f32,
+) {
+    for query in (0..padded).step_by(S::LANES) {
+        // SAFETY: the caller's promise; `padded` is a multiple of every vector length.
+        unsafe {
+            let column = scores.add(query);
+            let old = s.load(max.add(query));
+            let mut top = old;
+            for key in 0..n {
+                top = s.max(top, s.load(column.add(key * padded)));
+            }
+            let base = s.select(s.eq(top, s.splat(f32::NEG_INFINITY)), s.splat(0.0), top);
+            let mut total = s.splat(0.0);
+            for key in 0..n {
+                let place = column.add(key * padded);
+                let weight = math::exp(s, s.sub(s.load(place), base));
+                total = s.add(total, weight);
+                s.store(place, weight);
+            }
+            let factor = math::exp(s, s.sub(old, base));
+            s.store(alpha.add(query), factor);
+            s.store(max.add(query), top);
+            s.store(sum.add(query), s.fma(s.load(sum.add(query)), factor, total));
+        }
+    }
+}
+
+/// Multiplies each row of `acc` with its factor.
+///
+/// # Safety
+/// `acc` holds so many padded rows, and `alpha` a factor for each.
+#[inline(always)]
+pub(super) unsafe fn rescale<S: Simd>(s: S, queries: usize, hd_pad: usize, alpha: *const f32, acc: *mut f32) {
+    for query in 0..queries {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let factor = *alpha.add(query);
+            if factor == 1.0 {
+                continue;
+            }
+            for i in (0..hd_pad).step_by(S::LANES) {
+                let place = acc.add(query * hd_pad + i);
+                s.store(place, s.mul(s.splat(factor), s.load(place)));
+            }
+        }
+    }
+}
+
+/// Adds `n` weighted values to `Q` padded rows of `acc`; the strides are those of `Task::values`.
+///
+/// # Safety
+/// The tile holds `n` padded rows, and there are so many weights and rows of `acc`.
+#[inline(always)]
+pub(super) unsafe fn weigh<S: Simd, const Q: usize>(
+    s: S,
+    v: Tile,
+    n: usize,
+    weights: *const f32,
+    strides: (usize, usize),
+    acc: *mut f32,
+    hd_pad: usize,
+) {
+    let mut i = 0;
+    while i < hd_pad {
+        // SAFETY: the caller's promise; the vectors end inside the padded rows.
+        i += unsafe {
+            let (v, acc) = (Tile(v.0.add(i), v.1), acc.add(i));
+            match (hd_pad - i) / S::LANES {
+                4.. if S::LANES != 8 => weigh_block::<S, Q, 4>(s, v, n, weights, strides, acc, hd_pad),
+                2.. => weigh_block::<S, Q, 2>(s, v, n, weights, strides, acc, hd_pad),
+                _ => weigh_block::<S, Q, 1>(s, v, n, weights, strides, acc, hd_pad),
+            }
+        };
+    }
+}
+
+/// [`weigh`] for `V` vectors of each row. Returns their number of floats.
+///
+/// # Safety
+/// As for [`weigh`].
+#[inline(always)]
+unsafe fn weigh_block<S: Simd, const Q: usize, const V: usize>(
+    s: S,
+    values: Tile,
+    n: usize,
+    weights: *const f32,
+    strides: (usize, usize),
+    acc: *mut f32,
+    hd_pad: usize,
+) -> usize {
+    let mut sums = [[s.splat(0.0); V]; Q];
+    // SAFETY: the caller's promise.
+    unsafe {
+        for q in 0..Q {
+            for v in 0..V {
+                sums[q][v] = s.load(acc.add(q * hd_pad + v * S::LANES));
+            }
+        }
+        for key in 0..n {
+            let mut row = [s.splat(0.0); V];
+            for v in 0..V {
+                row[v] = s.load(values.0.add(key * values.1 + v * S::LANES));
+            }
+            for q in 0..Q {
+                let weight = s.splat(*weights.add(q * strides.0 + key * strides.1));
+                for v in 0..V {
+                    sums[q][v] = s.fma(weight, row[v], sums[q][v]);
+                }
+            }
+        }
+        for q in 0..Q {
+            for v in 0..V {
+                s.store(acc.add(q * hd_pad + v * S::LANES), sums[q][v]);
+            }
+        }
+    }
+    V * S::LANES
+}

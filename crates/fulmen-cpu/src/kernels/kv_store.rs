@@ -1,0 +1,312 @@
+//! Writes rows of keys and values into a KV cache, converting them to its element type.
+
+use fulmen_core::DType;
+use half::{f16, slice::HalfFloatSliceExt};
+
+use crate::{
+    kv_view::{KvError, KvLayout, KvViewMut, Q8_BLOCK, check_strided},
+    threads::Pool,
+};
+
+/// Fewer elements than this are not worth waking the threads for.
+const SERIAL: usize = 1 << 15;
+
+/// The rows to store: row `r` goes to position `positions[r]` of sequence `sequences[r]`.
+#[derive(Clone, Copy, Debug)]
+pub struct KvStore<'a> {
+    /// Keys, `n_kv_heads * head_dim` per row.
+    pub k: &'a [f32],
+    /// Elements from one row of `k` to the next.
+    pub k_stride: usize,
+    /// Values, `n_kv_heads * head_dim` per row.
+    pub v: &'a [f32],
+    /// Elements from one row of `v` to the next.
+    pub v_stride: usize,
+    /// A position for each row.
+    pub positions: &'a [u32],
+    /// A sequence for each row; `None` stands for sequence 0 throughout.
+    pub sequences: Option<&'a [u32]>,
+}
+
+/// Stores every row of `rows` in both caches. Of rows that name the same place the last one stays.
+///
+/// `f16` is rounded to the nearest, ties to even, and overflows to infinity. `Q8_0` takes `amax / 127` as scale
+/// and rounds halves away from zero. Nothing is written where an error is returned.
+pub fn kv_store(
+    pool: &Pool,
+    rows: &KvStore<'_>,
+    k_cache: &mut KvViewMut<'_>,
+    v_cache: &mut KvViewMut<'_>,
+) -> Result<(), KvError> {
+    let (kl, vl) = (*k_cache.layout(), *v_cache.layout());
+    if kl.n_kv_heads != vl.n_kv_heads {
+        return Err(KvError::Shape { what: "value heads", expected: kl.n_kv_heads, got: vl.n_kv_heads });
+    }
+    if kl.head_dim != vl.head_dim {
+        return Err(KvError::Shape { what: "value head size", expected: kl.head_dim, got: vl.head_dim });
+    }
+    let m = kl.check_rows(rows.positions, rows.sequences)?;
+    vl.check_rows(rows.positions, rows.sequences)?;
+    let width = kl.n_kv_heads * kl.head_dim;
+    check_strided("k rows", m, width, rows.k_stride, rows.k.len())?;
+    check_strided("v rows", m, width, rows.v_stride, rows.v.len())?;
+    if m * width == 0 {
+        return Ok(());
+    }
+
+    let k_bytes = Shared(k_cache.bytes_mut().as_mut_ptr());
+    let v_bytes = Shared(v_cache.bytes_mut().as_mut_ptr());
+    let one_head = |task: usize| {
+        let (head, side) = (task / 2, task % 2);
+        let (layout, bytes, data, stride) = match side {
+            0 => (&kl, &k_bytes, rows.k, rows.k_stride),
+            _ => (&vl, &v_bytes, rows.v, rows.v_stride),
+        };
+        for (r, &position) in rows.positions.iter().enumerate() {
+            let sequence = rows.sequences.map_or(0, |s| s[r]);
+            let offset = layout.offset(sequence as usize, head, position as usize);
+            // SAFETY: the view holds every row of its layout, position and sequence were checked, and rows do not
+            // overlap, so that this task, alone in writing this head of this side, has the row to itself.
+            let row = unsafe { std::slice::from_raw_parts_mut(bytes.0.add(offset), layout.row_bytes()) };
+            let from = r * stride + head * layout.head_dim;
+            store_row(layout, &data[from..from + layout.head_dim], row);
+        }
+    };
+    if m * width < SERIAL {
+        (0..2 * kl.n_kv_heads).for_each(one_head);
+    } else {
+        pool.run(2 * kl.n_kv_heads, &one_head);
+    }
+    Ok(())
+}
+
+/// A buffer that tasks write disjoint parts of.
+struct Shared(*mut u8);
+// SAFETY: the tasks that share it write disjoint rows, within the exclusive borrow that it was made from.
+unsafe impl Sync for Shared {}
+
+fn store_row(layout: &KvLayout, x: &[f32], row: &mut [u8]) {
+    match layout.dtype {
+        DType::F32 => row.copy_from_slice(bytemuck::cast_slice(x)),
+        DType::F16 => match bytemuck::try_cast_slice_mut::<u8, f16>(row) {
+            Ok(row) => row.convert_from_f32_slice(x),
+            Err(_) => {
+                for (y, &x) in row.as_chunks_mut::<2>().0.iter_mut().zip(x) {
+                    *y = f16::from_f32(x).to_ne_bytes();
+                }
+            }
+        },
+        _ => {
+            let blocks = row.as_chunks_mut::<{ Q8_BLOCK.1 }>().0.iter_mut();
+            blocks.zip(x.as_chunks().0).for_each(|(y, x)| quantize_q8(x, y));
+        }
+    }
+}
+
+/// One `Q8_0` block. The codes follow the scale before it is rounded to `f16`, as in GGML.
+fn quantize_q8(x: &[f32; Q8_BLOCK.0], y: &mut [u8; Q8_BLOCK.1]) {
+    /// The largest `f32` below one half: adding it and truncating rounds halves away from zero.
+    const HALF: f32 = 0.499_999_97;
+    let amax = x.iter().fold(0f32, |a, x| a.max(x.abs()));
+    let d = amax / 127.0;
+    let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+    y[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
+    for (y, x) in y[2..].iter_mut().zip(x) {
+        let scaled = x * inverse;
+        *y = (scaled + HALF.copysign(scaled)) as i8 as u8;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Decodes the row of one head for the tests, by another way than the kernels.
+    fn decode(layout: &KvLayout, bytes: &[u8], at: (usize, usize, usize)) -> Vec<f32> {
+        let row = &bytes[layout.offset(at.0, at.1, at.2)..][..layout.row_bytes()];
+        match layout.dtype {
+            DType::F32 => row.chunks(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect(),
+            DType::F16 => row.chunks(2).map(|b| f16::from_ne_bytes([b[0], b[1]]).to_f32()).collect(),
+            _ => row
+                .chunks(34)
+                .flat_map(|b| {
+                    let d = f16::from_le_bytes([b[0], b[1]]).to_f32();
+                    b[2..].iter().map(move |&q| d * f32::from(q as i8))
+                })
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn rows_land_in_their_places_and_nowhere_else() {
+        let pool = Pool::new(3);
+        let mut rng = fastrand::Rng::with_seed(1);
+        for dtype in [DType::F32, DType::F16, DType::Q8_0] {
+            for (n_kv, hd, m, gap) in [(1, 32, 1, 0), (3, 64, 5, 32), (2, 96, 0, 0), (8, 128, 40, 64)] {
+                let (capacity, n_seqs) = (64, 3);
+                let mut layout = KvLayout::head_major(dtype, n_seqs, n_kv, capacity, hd + gap).unwrap();
+                layout.head_dim = hd;
+                // Keys and values are parts of wider rows.
+                let width = n_kv * hd;
+                let stride = 2 * width + 5;
+                let data: Vec<f32> = (0..m * stride).map(|_| rng.f32() * 8.0 - 4.0).collect();
+                let positions: Vec<u32> = (0..m).map(|r| ((r * 7) % capacity) as u32).collect();
+                let sequences: Vec<u32> = (0..m).map(|r| ((r + 1) % n_seqs) as u32).collect();
+                // One byte in front of the cache puts the rows at odd addresses.
+                let mut k = vec![0xA5u8; layout.bytes().unwrap() + 1];
+                let mut v = k.clone();
+                let rows = KvStore {
+                    k: &data,
+                    k_stride: stride,
+                    v: data.get(width..).unwrap_or(&[]),
+                    v_stride: stride,
+                    positions: &positions,
+                    sequences: Some(&sequences),
+                };
+                let mut kv = KvViewMut::new(layout, &mut k[1..]).unwrap();
+                kv_store(&pool, &rows, &mut kv, &mut KvViewMut::new(layout, &mut v[1..]).unwrap()).unwrap();
+
+                for (bytes, from) in [(&mut k, 0), (&mut v, width)] {
+                    for r in 0..m {
+                        for head in 0..n_kv {
+                            let at = (sequences[r] as usize, head, positions[r] as usize);
+                            let got = decode(&layout, &bytes[1..], at);
+                            let want = &data[r * stride + from + head * hd..][..hd];
+                            for (block, (got, want)) in got.chunks(32).zip(want.chunks(32)).enumerate() {
+                                let amax = want.iter().fold(0f32, |a, x| a.max(x.abs()));
+                                for (got, want) in got.iter().zip(want) {
+                                    let bound = match dtype {
+                                        DType::F32 => 0.0,
+                                        DType::F16 => want.abs() / 2048.0,
+                                        _ => amax / 127.0 * 0.57,
+                                    };
+                                    assert!((got - want).abs() <= bound, "{dtype} {at:?} block {block}");
+                                }
+                            }
+                            let offset = 1 + layout.offset(at.0, at.1, at.2);
+                            bytes[offset..offset + layout.row_bytes()].fill(0xA5);
+                        }
+                    }
+                    assert!(bytes.iter().all(|&b| b == 0xA5), "{dtype}: a write outside the rows");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn halves_round_to_nearest_even() {
+        let cases: [(f32, u16); 13] = [
+            (0.0, 0x0000),
+            (-0.0, 0x8000),
+            (1.0, 0x3C00),
+            (1.000_488_3, 0x3C00),    // 1 + half a step: to even, down
+            (1.001_464_8, 0x3C02),    // 1 + one step and a half: to even, up
+            (65504.0, 0x7BFF),        // the largest finite value
+            (65519.9, 0x7BFF),        // below halfway to the next step
+            (65520.0, 0x7C00),        // halfway: infinity
+            (-1e30, 0xFC00),          // overflow
+            (5.960_464_5e-8, 0x0001), // the smallest subnormal
+            (2.980_232_2e-8, 0x0000), // half of it: to even
+            (2.980_232_6e-8, 0x0001), // a little more
+            (f32::INFINITY, 0x7C00),
+        ];
+        for odd in [0, 1] {
+            let layout = KvLayout::head_major(DType::F16, 1, 1, 1, cases.len()).unwrap();
+            let x = cases.map(|c| c.0);
+            let mut bytes = vec![0u8; 2 * cases.len() + 2];
+            store_row(&layout, &x, &mut bytes[odd..odd + 2 * cases.len()]);
+            for (case, y) in cases.iter().zip(bytes[odd..].chunks(2)) {
+                assert_eq!(u16::from_ne_bytes([y[0], y[1]]), case.1, "{}", case.0);
+            }
+        }
+        assert!(f16::from_f32(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn blocks_follow_ggml() {
+        let mut x = [0f32; 32];
+        let mut y = [1u8; 34];
+        quantize_q8(&x, &mut y);
+        assert_eq!(y, [0; 34]);
+        // Scale 1: the codes are the values, halves rounded away from zero.
+        x[..6].copy_from_slice(&[127.0, -127.0, 0.5, -0.5, 1.499, -2.5]);
+        quantize_q8(&x, &mut y);
+        assert_eq!(f16::from_le_bytes([y[0], y[1]]).to_f32(), 1.0);
+        assert_eq!(y[2..8].iter().map(|&q| q as i8).collect::<Vec<_>>(), [127, -127, 1, -1, 1, -3]);
+        assert!(y[8..].iter().all(|&q| q == 0));
+    }
+
+    #[test]
+    fn the_last_of_equal_places_stays() {
+        let layout = KvLayout::head_major(DType::F32, 1, 1, 2, 1).unwrap();
+        let (mut k, mut v) = ([0u8; 8], [0u8; 8]);
+        let data = [1.0, 2.0, 3.0];
+        let rows =
+            KvStore { k: &data, k_stride: 1, v: &data, v_stride: 1, positions: &[1, 0, 1], sequences: None };
+        let (mut kv, mut vv) =
+            (KvViewMut::new(layout, &mut k).unwrap(), KvViewMut::new(layout, &mut v).unwrap());
+        kv_store(&Pool::new(2), &rows, &mut kv, &mut vv).unwrap();
+        assert_eq!(k, *bytemuck::bytes_of(&[2f32, 3.0]));
+        assert_eq!(k, v);
+    }
+
+    #[test]
+    fn errors_write_nothing() {
+        let layout = KvLayout::head_major(DType::F16, 2, 2, 4, 8).unwrap();
+        let data = [1f32; 64];
+        let good = KvStore {
+            k: &data,
+            k_stride: 16,
+            v: &data,
+            v_stride: 16,
+            positions: &[0, 3, 1],
+            sequences: Some(&[0, 1, 1]),
+        };
+        let narrow = KvLayout { capacity: 3, ..layout };
+        let cases = [
+            (
+                KvStore { positions: &[0, 1, 4], ..good },
+                layout,
+                KvError::Position { row: 2, position: 4, capacity: 4 },
+            ),
+            (good, narrow, KvError::Position { row: 1, position: 3, capacity: 3 }),
+            (
+                KvStore { sequences: Some(&[0, 2, 0]), ..good },
+                layout,
+                KvError::Sequence { row: 1, sequence: 2, n_seqs: 2 },
+            ),
+            (
+                KvStore { sequences: Some(&[0]), ..good },
+                layout,
+                KvError::Shape { what: "sequences", expected: 3, got: 1 },
+            ),
+            (
+                KvStore { k_stride: 15, ..good },
+                layout,
+                KvError::Shape { what: "k rows", expected: 16, got: 15 },
+            ),
+            (
+                KvStore { v: &data[..47], ..good },
+                layout,
+                KvError::Length { what: "v rows", unit: "elements", need: 48, got: 47 },
+            ),
+            (
+                good,
+                KvLayout { n_kv_heads: 1, ..layout },
+                KvError::Shape { what: "value heads", expected: 2, got: 1 },
+            ),
+            (
+                good,
+                KvLayout { head_dim: 4, ..layout },
+                KvError::Shape { what: "value head size", expected: 8, got: 4 },
+            ),
+        ];
+        for (rows, v_layout, error) in cases {
+            let (mut k, mut v) = ([0u8; 256], [0u8; 256]);
+            let mut kv = KvViewMut::new(layout, &mut k).unwrap();
+            let mut vv = KvViewMut::new(v_layout, &mut v).unwrap();
+            assert_eq!(kv_store(&Pool::new(1), &rows, &mut kv, &mut vv), Err(error));
+            assert!(k.iter().chain(&v).all(|&b| b == 0));
+        }
+    }
+}
