@@ -1,3 +1,5 @@
 //! Fulmen's CPU backend.
 
 pub mod isa;
+pub mod kernels;
+pub mod threads;

@@ -1,0 +1,3 @@
+//! The kernels of the CPU backend.
+
+pub mod mul_mat;
