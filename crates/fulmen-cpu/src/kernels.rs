@@ -12,6 +12,7 @@ pub mod copy;
 pub mod elementwise;
 pub mod embed;
 pub mod kv_store;
+pub mod mul_mat;
 pub mod rms_norm;
 pub mod rope;
 mod share;

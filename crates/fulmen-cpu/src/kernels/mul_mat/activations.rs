@@ -1,0 +1,376 @@
+//! The activations of a product, in the forms that the kernels read.
+//!
+//! The forms are made when a product first needs them and kept for the products that follow, so the three
+//! projections of attention, or the gate and the up projection, quantise their common input once.
+
+use super::{
+    Isa,
+    buffer::{Buffer, Shared},
+    dots::Rows,
+    entries::{Entries, entries},
+};
+use crate::threads::Pool;
+
+/// Memory for the forms of [`Activations`], reused from one to the next. It only grows.
+#[derive(Default)]
+pub struct Scratch {
+    rows: [RowBuffers; 2],
+    tiles: [TileBuffers; 2],
+    float: Buffer,
+}
+
+impl std::fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scratch").finish_non_exhaustive()
+    }
+}
+
+impl Scratch {
+    /// Empty scratch memory.
+    pub fn new() -> Scratch {
+        Scratch::default()
+    }
+}
+
+/// The length of the blocks of activations that share a scale.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Family {
+    /// For formats with blocks of 32.
+    Block32 = 0,
+    /// For the K formats, with blocks of 256.
+    Block256 = 1,
+}
+
+impl Family {
+    pub(super) const fn block(self) -> usize {
+        match self {
+            Family::Block32 => 32,
+            Family::Block256 => 256,
+        }
+    }
+}
+
+#[derive(Default)]
+struct RowBuffers {
+    codes: Buffer,
+    d: Buffer,
+    sums: Buffer,
+    scaled_sums: Buffer,
+}
+
+#[derive(Default)]
+struct TileBuffers {
+    codes: Buffer,
+    d: Buffer,
+    sums16: Buffer,
+    sums32: Buffer,
+}
+
+/// Rows of activations as signed bytes, row after row.
+///
+/// In each block, `x` is about `d * code` with codes in `-127..=127`. A block that holds an infinity or a NaN
+/// has a NaN for `d`, and so has its part in every product; one whose largest magnitude is below 1e-35 counts
+/// as zeros.
+#[derive(Clone, Copy)]
+pub(super) struct IntRows<'a> {
+    /// `[m][k]`, and [`PAD`] more.
+    pub(super) codes: &'a [i8],
+    /// `[m][k / block]`.
+    pub(super) d: &'a [f32],
+    /// Sums of 16 codes, `[m][k / 16]`.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for kernels of x86-64"))]
+    pub(super) sums: &'a [i16],
+    /// The same times `d`, `[m][k / 16]`.
+    pub(super) scaled_sums: &'a [f32],
+}
+
+/// Tiles of rows, interleaved: in each group of four elements, the four bytes of each row of the tile in turn.
+///
+/// The codes are XORed with the instruction set's `X_FLIP`. Rows beyond the last are zeros.
+#[derive(Clone, Copy)]
+pub(super) struct IntTiles<'a> {
+    /// `[tile][k / 4][rows][4]`.
+    pub(super) codes: &'a [u8],
+    /// `[tile][k / block][rows]`.
+    pub(super) d: &'a [f32],
+    /// Sums of 16 codes, `[tile][k / 16][rows]`. Blocks of 256 only.
+    pub(super) sums16: &'a [f32],
+    /// Sums of 32 codes, times `d` for blocks of 32, `[tile][k / 32][rows]`.
+    pub(super) sums32: &'a [f32],
+}
+
+/// Bytes that kernels may read behind the last code.
+pub(super) const PAD: usize = 256;
+
+/// Rows of activations, the left side of a product.
+#[derive(Debug)]
+pub struct Activations<'a> {
+    x: &'a [f32],
+    m: usize,
+    k: usize,
+    stride: usize,
+    scratch: &'a mut Scratch,
+    /// The instruction set that the interleaved forms have been made for, and which forms there are.
+    isa: Option<Isa>,
+    has_rows: [bool; 2],
+    has_tiles: [bool; 2],
+    has_float: bool,
+}
+
+impl<'a> Activations<'a> {
+    /// The rows `x[m, k]`, one after the other. The other forms will be made in `scratch`.
+    ///
+    /// # Panics
+    ///
+    /// Where `x` is not `m * k` long.
+    pub fn new(scratch: &'a mut Scratch, x: &'a [f32], m: usize, k: usize) -> Activations<'a> {
+        assert_eq!(Some(x.len()), m.checked_mul(k), "activations: {m} rows of {k} in {} values", x.len());
+        Activations::strided(scratch, x, m, k, k)
+    }
+
+    /// Rows of `k` values that begin `stride` values after each other.
+    ///
+    /// # Panics
+    ///
+    /// Where the rows overlap or `x` is too short for them.
+    pub fn strided(
+        scratch: &'a mut Scratch,
+        x: &'a [f32],
+        m: usize,
+        k: usize,
+        stride: usize,
+    ) -> Activations<'a> {
+        assert!(stride >= k, "activations: rows of {k} values overlap with stride {stride}");
+        let need = if m == 0 { Some(0) } else { stride.checked_mul(m - 1).and_then(|v| v.checked_add(k)) };
+        assert!(need.is_some_and(|n| n <= x.len()), "activations: {m} rows do not fit {} values", x.len());
+        Activations {
+            x,
+            m,
+            k,
+            stride,
+            scratch,
+            isa: None,
+            has_rows: [false; 2],
+            has_tiles: [false; 2],
+            has_float: false,
+        }
+    }
+
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        self.m
+    }
+
+    /// The number of values per row.
+    pub fn cols(&self) -> usize {
+        self.k
+    }
+
+    /// The rows for dot products, with the quantised form if a family is named.
+    pub(super) fn dot_rows(&self, family: Option<Family>) -> Rows<'_> {
+        let int = family.map(|family| self.int_rows(family));
+        Rows { k: self.k, x: self.x, stride: self.stride, int }
+    }
+
+    fn use_isa(&mut self, isa: Isa) -> &'static Entries {
+        if self.isa.replace(isa) != Some(isa) {
+            self.has_tiles = [false; 2];
+            self.has_float = false;
+        }
+        entries(isa)
+    }
+
+    /// Makes the form of [`int_rows`](Activations::int_rows), unless it is there.
+    pub(super) fn make_int_rows(&mut self, pool: &Pool, isa: Isa, family: Family) {
+        let entries = self.use_isa(isa);
+        if std::mem::replace(&mut self.has_rows[family as usize], true) {
+            return;
+        }
+        let (m, k, block) = (self.m, self.k, family.block());
+        assert!(k.is_multiple_of(block), "activations: rows of {k} are not whole blocks of {block}");
+        let buffers = &mut self.scratch.rows[family as usize];
+        let codes = Shared::new(buffers.codes.reserve::<i8>(m * k + PAD));
+        let d = Shared::new(buffers.d.reserve::<f32>(m * k / block));
+        let sums = Shared::new(buffers.sums.reserve::<i16>(m * k / 16));
+        let scaled = Shared::new(buffers.scaled_sums.reserve::<f32>(m * k / 16));
+        let (x, stride) = (self.x, self.stride);
+        let quantize = entries.quantize[family as usize];
+        pool.run_ranges(m, 1, &|rows| {
+            for i in rows {
+                // SAFETY: the buffers have room for `m` rows, and each row is one task's. The instruction set
+                // was detected.
+                unsafe {
+                    quantize(
+                        &x[i * stride..i * stride + k],
+                        codes.slice(i * k, k),
+                        d.slice(i * (k / block), k / block),
+                        sums.slice(i * (k / 16), k / 16),
+                        scaled.slice(i * (k / 16), k / 16),
+                    );
+                }
+            }
+        });
+    }
+
+    /// The quantised rows, which must have been made.
+    pub(super) fn int_rows(&self, family: Family) -> IntRows<'_> {
+        let (m, k, block) = (self.m, self.k, family.block());
+        assert!(self.has_rows[family as usize]);
+        let buffers = &self.scratch.rows[family as usize];
+        IntRows {
+            codes: buffers.codes.get(m * k + PAD),
+            d: buffers.d.get(m * k / block),
+            sums: buffers.sums.get(m * k / 16),
+            scaled_sums: buffers.scaled_sums.get(m * k / 16),
+        }
+    }
+
+    /// Makes the form of [`int_tiles`](Activations::int_tiles), unless it is there.
+    pub(super) fn make_int_tiles(&mut self, pool: &Pool, isa: Isa, family: Family) {
+        let entries = self.use_isa(isa);
+        if std::mem::replace(&mut self.has_tiles[family as usize], true) {
+            return;
+        }
+        self.make_int_rows(pool, isa, family);
+        let (m, k, block, rows) = (self.m, self.k, family.block(), entries.int_rows);
+        let tiles = m.div_ceil(rows);
+        let (from, to) = (&self.scratch.rows[family as usize], &mut self.scratch.tiles[family as usize]);
+        let codes = Shared::new(to.codes.reserve::<u8>(tiles * rows * k));
+        let d = Shared::new(to.d.reserve::<f32>(tiles * rows * (k / block)));
+        let sums16 = Shared::new(to.sums16.reserve::<f32>(tiles * rows * (k / 16)));
+        let sums32 = Shared::new(to.sums32.reserve::<f32>(tiles * rows * (k / 32)));
+        let src_codes = from.codes.get::<i8>(m * k);
+        let src_d = from.d.get::<f32>(m * k / block);
+        let src_sums = from.sums.get::<i16>(m * k / 16);
+        let flip = u32::from_ne_bytes([entries.x_flip; 4]);
+        pool.run_ranges(tiles, 1, &|range| {
+            for tile in range {
+                // SAFETY: the buffers have room for all tiles, and each tile is one task's.
+                let (codes, d, sums16, sums32) = unsafe {
+                    (
+                        codes.slice(tile * k * rows, k * rows),
+                        d.slice(tile * (k / block) * rows, k / block * rows),
+                        sums16.slice(tile * (k / 16) * rows, k / 16 * rows),
+                        sums32.slice(tile * (k / 32) * rows, k / 32 * rows),
+                    )
+                };
+                if (tile + 1) * rows > m {
+                    codes.fill(entries.x_flip);
+                    d.fill(0.0);
+                    sums16.fill(0.0);
+                    sums32.fill(0.0);
+                }
+                let codes: &mut [[u8; 4]] = codes.as_chunks_mut().0;
+                for (i, row) in (tile * rows..m.min((tile + 1) * rows)).enumerate() {
+                    let fours: &[[i8; 4]] = src_codes[row * k..(row + 1) * k].as_chunks().0;
+                    for (column, four) in codes.chunks_exact_mut(rows).zip(fours) {
+                        column[i] = (u32::from_ne_bytes(four.map(|c| c as u8)) ^ flip).to_ne_bytes();
+                    }
+                    let row_d = &src_d[row * (k / block)..(row + 1) * (k / block)];
+                    for (b, &v) in row_d.iter().enumerate() {
+                        d[b * rows + i] = v;
+                    }
+                    let row_sums = &src_sums[row * (k / 16)..(row + 1) * (k / 16)];
+                    for (b, &v) in row_sums.iter().enumerate() {
+                        sums16[b * rows + i] = f32::from(v);
+                    }
+                    for (b, pair) in row_sums.as_chunks::<2>().0.iter().enumerate() {
+                        let sum = f32::from(pair[0] + pair[1]);
+                        sums32[b * rows + i] = match family {
+                            Family::Block32 => sum * row_d[b],
+                            Family::Block256 => sum,
+                        };
+                    }
+                }
+            }
+        });
+    }
+
+    /// The interleaved tiles of `rows` quantised rows each, which must have been made.
+    pub(super) fn int_tiles(&self, rows: usize, family: Family) -> IntTiles<'_> {
+        assert!(self.has_tiles[family as usize]);
+        let (k, padded) = (self.k, self.m.next_multiple_of(rows));
+        let buffers = &self.scratch.tiles[family as usize];
+        IntTiles {
+            codes: buffers.codes.get(padded * k),
+            d: buffers.d.get(padded * (k / family.block())),
+            sums16: buffers.sums16.get(padded * (k / 16)),
+            sums32: buffers.sums32.get(padded * (k / 32)),
+        }
+    }
+
+    /// Makes the form of [`float_tiles`](Activations::float_tiles), unless it is there.
+    pub(super) fn make_float_tiles(&mut self, pool: &Pool, isa: Isa) {
+        let entries = self.use_isa(isa);
+        if std::mem::replace(&mut self.has_float, true) {
+            return;
+        }
+        let (m, k, rows) = (self.m, self.k, entries.float_rows);
+        let tiles = m.div_ceil(rows);
+        let out = Shared::new(self.scratch.float.reserve::<f32>(tiles * rows * k));
+        let (x, stride) = (self.x, self.stride);
+        pool.run_ranges(tiles, 1, &|range| {
+            for tile in range {
+                let first = tile * rows;
+                // SAFETY: `x` has `m - first` rows from there on, the buffer has room for all tiles and each
+                // tile is one task's. The instruction set was detected.
+                unsafe {
+                    (entries.pack_x)(x.as_ptr().add(first * stride), stride, m - first, k, out.at(first * k))
+                };
+            }
+        });
+    }
+
+    /// Tiles of `rows` rows for the float kernel, which must have been made: `[tile][k][rows]`, with rows
+    /// beyond the last as zeros.
+    pub(super) fn float_tiles(&self, rows: usize) -> &[f32] {
+        assert!(self.has_float);
+        self.scratch.float.get(self.m.next_multiple_of(rows) * self.k)
+    }
+}
+
+/// Quantises a row in blocks of `B`. See [`IntRows`] for what comes out.
+#[inline(always)]
+pub(super) fn quantize_row<const B: usize>(
+    x: &[f32],
+    codes: &mut [i8],
+    d: &mut [f32],
+    sums: &mut [i16],
+    scaled_sums: &mut [f32],
+) {
+    // Adding it to a small number leaves the number, rounded to even, in the low bits.
+    const MAGIC: f32 = 12_582_912.0;
+    const INFINITY: u32 = 0x7f80_0000;
+    let blocks = x.as_chunks::<B>().0.iter().zip(codes.as_chunks_mut::<B>().0).zip(d).enumerate();
+    for (b, ((x, codes), d)) in blocks {
+        // Magnitudes compare like their bits, and what is not finite is above all else.
+        let mut top = 0;
+        for v in x {
+            top = top.max(v.to_bits() & 0x7fff_ffff);
+        }
+        let amax = f32::from_bits(top);
+        let inverse = if top >= INFINITY {
+            *d = f32::NAN;
+            0.0
+        } else if amax < 1e-35 {
+            *d = 0.0;
+            0.0
+        } else {
+            *d = amax / 127.0;
+            127.0 / amax
+        };
+        if inverse == 0.0 {
+            codes.fill(0);
+        } else {
+            for (code, v) in codes.iter_mut().zip(x) {
+                *code = (v * inverse + MAGIC).to_bits() as i8;
+            }
+        }
+        let sums = &mut sums[b * B / 16..(b + 1) * B / 16];
+        let scaled_sums = &mut scaled_sums[b * B / 16..(b + 1) * B / 16];
+        for ((sum, scaled), codes) in sums.iter_mut().zip(scaled_sums).zip(codes.as_chunks::<16>().0) {
+            *sum = codes.iter().map(|&c| i16::from(c)).sum();
+            *scaled = f32::from(*sum) * *d;
+        }
+    }
+}

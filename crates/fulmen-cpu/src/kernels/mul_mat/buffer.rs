@@ -1,0 +1,71 @@
+//! Scratch memory that only grows, aligned to cache lines.
+
+/// One cache line.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// Memory for plain values, kept between uses. Its content after [`reserve`](Buffer::reserve) is unspecified
+/// but initialised.
+#[derive(Default)]
+pub(super) struct Buffer {
+    lines: Vec<Line>,
+}
+
+impl Buffer {
+    /// Makes room for `len` values of `T` and gives a pointer to it, valid until the next call.
+    pub(super) fn reserve<T: bytemuck::Pod>(&mut self, len: usize) -> *mut T {
+        const { assert!(align_of::<T>() <= 64) };
+        let lines = (len * size_of::<T>()).div_ceil(64);
+        if self.lines.len() < lines {
+            self.lines.resize(lines, Line([0; 64]));
+        }
+        self.lines.as_mut_ptr().cast()
+    }
+
+    /// As [`reserve`](Buffer::reserve), as a slice.
+    pub(super) fn slice<T: bytemuck::Pod>(&mut self, len: usize) -> &mut [T] {
+        let p = self.reserve(len);
+        // SAFETY: `reserve` gives room for that many, initialised; any bytes are a valid `T`.
+        unsafe { std::slice::from_raw_parts_mut(p, len) }
+    }
+
+    /// The first `len` values. They must have been reserved.
+    pub(super) fn get<T: bytemuck::Pod>(&self, len: usize) -> &[T] {
+        assert!(len * size_of::<T>() <= self.lines.len() * 64);
+        // SAFETY: checked just above; any bytes are a valid `T`, and alignment is that of a line.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), len) }
+    }
+}
+
+/// A pointer to memory of which each task touches its own part.
+#[derive(Clone, Copy)]
+pub(super) struct Shared<T>(*mut T);
+
+// SAFETY: the users of `at` answer for disjoint access.
+unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    pub(super) fn new(p: *mut T) -> Shared<T> {
+        Shared(p)
+    }
+
+    /// The address of element `i`, which must be within the memory or just behind it.
+    #[inline(always)]
+    pub(super) fn at(self, i: usize) -> *mut T {
+        self.0.wrapping_add(i)
+    }
+
+    /// Elements `start .. start + len`.
+    ///
+    /// # Safety
+    ///
+    /// They must be within the memory, which must live for `'a`, and nobody else may touch them meanwhile.
+    #[inline(always)]
+    pub(super) unsafe fn slice<'a>(self, start: usize, len: usize) -> &'a mut [T] {
+        // SAFETY: by the contract.
+        unsafe { std::slice::from_raw_parts_mut(self.at(start), len) }
+    }
+}

@@ -1,0 +1,324 @@
+//! The block formats, unpacked to one form.
+//!
+//! Every format's elements are `s * code + m`, with signed 8-bit codes and one `s` and `m` per 16 (or more)
+//! elements. The loops are plain so that the compiler vectorises them for the instruction set of the function
+//! they are inlined into.
+
+use super::simd::f16_to_f32;
+
+/// Up to 256 elements of one row. What is beyond the elements unpacked stays as it was.
+#[repr(C, align(64))]
+pub(super) struct Canon {
+    pub(super) codes: [i8; 256],
+    /// Scale of each 16 elements.
+    pub(super) s: [f32; 16],
+    /// Minimum of each 16 elements; written by formats with `MINS` only.
+    pub(super) m: [f32; 16],
+}
+
+impl Canon {
+    pub(super) const ZERO: Canon = Canon { codes: [0; 256], s: [0.0; 16], m: [0.0; 16] };
+}
+
+/// One block format.
+pub(super) trait Format: 'static {
+    /// Elements per block: 32, or 256 for the K family.
+    const BLOCK: usize;
+    /// Bytes per block.
+    const BYTES: usize;
+    /// Elements that share a scale: 16 or 32.
+    const SUB: usize;
+    /// Whether there are minima.
+    const MINS: bool;
+
+    /// Unpacks `blocks` blocks, 256 elements at most.
+    ///
+    /// # Safety
+    ///
+    /// `src` must be readable for `blocks * BYTES` bytes.
+    unsafe fn unpack(src: *const u8, blocks: usize, out: &mut Canon);
+}
+
+/// A run of bytes at an offset, copied out: alignment does not matter.
+///
+/// # Safety
+///
+/// `src + at` must be readable for `N` bytes.
+#[inline(always)]
+unsafe fn bytes<const N: usize>(src: *const u8, at: usize) -> [u8; N] {
+    // SAFETY: by the contract.
+    unsafe { src.add(at).cast::<[u8; N]>().read_unaligned() }
+}
+
+/// # Safety
+///
+/// As [`bytes`].
+#[inline(always)]
+unsafe fn half(src: *const u8, at: usize) -> f32 {
+    // SAFETY: by the contract.
+    f16_to_f32(u16::from_le_bytes(unsafe { bytes(src, at) }))
+}
+
+/// The formats of 32 elements: where the parts of the block are, and how codes are centred.
+macro_rules! block32 {
+    ($name:ident, bytes $bytes:literal, codes at $codes:literal, high bits at $high:expr, minimum $min:expr,
+     centre $centre:literal) => {
+        pub(super) struct $name;
+
+        impl Format for $name {
+            const BLOCK: usize = 32;
+            const BYTES: usize = $bytes;
+            const SUB: usize = 32;
+            const MINS: bool = $min;
+
+            #[inline(always)]
+            unsafe fn unpack(src: *const u8, blocks: usize, out: &mut Canon) {
+                for b in 0..blocks {
+                    // SAFETY: every offset is within the block, and the caller gives `blocks` of them.
+                    let (d, m, q, high) = unsafe {
+                        let src = src.add(b * $bytes);
+                        let high: Option<usize> = $high;
+                        (
+                            half(src, 0),
+                            if $min { half(src, 2) } else { 0.0 },
+                            bytes::<16>(src, $codes),
+                            match high {
+                                Some(at) => u32::from_le_bytes(bytes(src, at)),
+                                None => 0,
+                            },
+                        )
+                    };
+                    out.s[2 * b] = d;
+                    out.s[2 * b + 1] = d;
+                    if $min {
+                        out.m[2 * b] = m;
+                        out.m[2 * b + 1] = m;
+                    }
+                    let codes = &mut out.codes[32 * b..32 * b + 32];
+                    for i in 0..16 {
+                        let (mut low, mut up) = (q[i] & 15, q[i] >> 4);
+                        if high_bits($high) {
+                            low |= ((high >> i) as u8 & 1) << 4;
+                            up |= ((high >> (i + 16)) as u8 & 1) << 4;
+                        }
+                        codes[i] = low as i8 - $centre;
+                        codes[i + 16] = up as i8 - $centre;
+                    }
+                }
+            }
+        }
+    };
+}
+
+#[inline(always)]
+const fn high_bits(at: Option<usize>) -> bool {
+    at.is_some()
+}
+
+block32!(Q4_0, bytes 18, codes at 2, high bits at None, minimum false, centre 8);
+block32!(Q4_1, bytes 20, codes at 4, high bits at None, minimum true, centre 0);
+block32!(Q5_0, bytes 22, codes at 6, high bits at Some(2), minimum false, centre 16);
+block32!(Q5_1, bytes 24, codes at 8, high bits at Some(4), minimum true, centre 0);
+
+pub(super) struct Q8_0;
+
+impl Format for Q8_0 {
+    const BLOCK: usize = 32;
+    const BYTES: usize = 34;
+    const SUB: usize = 32;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    unsafe fn unpack(src: *const u8, blocks: usize, out: &mut Canon) {
+        for b in 0..blocks {
+            // SAFETY: every offset is within the block, and the caller gives `blocks` of them.
+            let (d, q) = unsafe { (half(src, 34 * b), bytes::<32>(src, 34 * b + 2)) };
+            out.s[2 * b] = d;
+            out.s[2 * b + 1] = d;
+            for (code, q) in out.codes[32 * b..32 * b + 32].iter_mut().zip(q) {
+                *code = q as i8;
+            }
+        }
+    }
+}
+
+pub(super) struct Q2K;
+
+impl Format for Q2K {
+    const BLOCK: usize = 256;
+    const BYTES: usize = 84;
+    const SUB: usize = 16;
+    const MINS: bool = true;
+
+    #[inline(always)]
+    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut Canon) {
+        // SAFETY: every offset is within the block.
+        let (scales, q, d, dmin) =
+            unsafe { (bytes::<16>(src, 0), bytes::<64>(src, 16), half(src, 80), half(src, 82)) };
+        for i in 0..16 {
+            out.s[i] = d * f32::from(scales[i] & 15);
+            out.m[i] = -dmin * f32::from(scales[i] >> 4);
+        }
+        for h in 0..2 {
+            for j in 0..4 {
+                for i in 0..32 {
+                    out.codes[128 * h + 32 * j + i] = (q[32 * h + i] >> (2 * j) & 3) as i8;
+                }
+            }
+        }
+    }
+}
+
+pub(super) struct Q3K;
+
+impl Format for Q3K {
+    const BLOCK: usize = 256;
+    const BYTES: usize = 110;
+    const SUB: usize = 16;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut Canon) {
+        // SAFETY: every offset is within the block.
+        let (high, q, scales, d) =
+            unsafe { (bytes::<32>(src, 0), bytes::<64>(src, 32), bytes::<12>(src, 96), half(src, 108)) };
+        for i in 0..16 {
+            let low = if i < 8 { scales[i] & 15 } else { scales[i - 8] >> 4 };
+            let up = scales[8 + i % 4] >> (2 * (i / 4)) & 3;
+            out.s[i] = d * (f32::from(low | up << 4) - 32.0);
+        }
+        for h in 0..2 {
+            for j in 0..4 {
+                for i in 0..32 {
+                    let up = high[i] >> (4 * h + j) & 1;
+                    out.codes[128 * h + 32 * j + i] = ((q[32 * h + i] >> (2 * j) & 3) | up << 2) as i8 - 4;
+                }
+            }
+        }
+    }
+}
+
+/// The eight 6-bit scales and the eight 6-bit minima of a `Q4_K` or `Q5_K` block, from their 12 bytes.
+#[inline(always)]
+pub(super) fn scales_and_minima(packed: [u8; 12]) -> [u8; 16] {
+    let mut out = [0; 16];
+    for i in 0..4 {
+        let (a, b, c) = (packed[i], packed[4 + i], packed[8 + i]);
+        out[i] = a & 63;
+        out[4 + i] = (c & 15) | (a >> 6) << 4;
+        out[8 + i] = b & 63;
+        out[12 + i] = (c >> 4) | (b >> 6) << 4;
+    }
+    out
+}
+
+/// # Safety
+///
+/// `src` must be readable for 16 bytes: `d`, `dmin` and the packed scales.
+#[inline(always)]
+unsafe fn scales_q4k(src: *const u8, out: &mut Canon) {
+    // SAFETY: by the contract.
+    let (d, dmin, packed) = unsafe { (half(src, 0), half(src, 2), bytes::<12>(src, 4)) };
+    let scales = scales_and_minima(packed);
+    for i in 0..16 {
+        out.s[i] = d * f32::from(scales[i / 2]);
+        out.m[i] = -dmin * f32::from(scales[8 + i / 2]);
+    }
+}
+
+pub(super) struct Q4K;
+
+impl Format for Q4K {
+    const BLOCK: usize = 256;
+    const BYTES: usize = 144;
+    const SUB: usize = 32;
+    const MINS: bool = true;
+
+    #[inline(always)]
+    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut Canon) {
+        // SAFETY: every offset is within the block.
+        let q = unsafe {
+            scales_q4k(src, out);
+            bytes::<128>(src, 16)
+        };
+        for j in 0..4 {
+            for i in 0..32 {
+                out.codes[64 * j + i] = (q[32 * j + i] & 15) as i8;
+                out.codes[64 * j + 32 + i] = (q[32 * j + i] >> 4) as i8;
+            }
+        }
+    }
+}
+
+pub(super) struct Q5K;
+
+impl Format for Q5K {
+    const BLOCK: usize = 256;
+    const BYTES: usize = 176;
+    const SUB: usize = 32;
+    const MINS: bool = true;
+
+    #[inline(always)]
+    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut Canon) {
+        // SAFETY: every offset is within the block.
+        let (high, q) = unsafe {
+            scales_q4k(src, out);
+            (bytes::<32>(src, 16), bytes::<128>(src, 48))
+        };
+        for j in 0..4 {
+            for i in 0..32 {
+                let (low, up) = (high[i] >> (2 * j) & 1, high[i] >> (2 * j + 1) & 1);
+                out.codes[64 * j + i] = ((q[32 * j + i] & 15) | low << 4) as i8;
+                out.codes[64 * j + 32 + i] = ((q[32 * j + i] >> 4) | up << 4) as i8;
+            }
+        }
+    }
+}
+
+pub(super) struct Q6K;
+
+impl Format for Q6K {
+    const BLOCK: usize = 256;
+    const BYTES: usize = 210;
+    const SUB: usize = 16;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut Canon) {
+        // SAFETY: every offset is within the block.
+        let (low, high, scales, d) =
+            unsafe { (bytes::<128>(src, 0), bytes::<64>(src, 128), bytes::<16>(src, 192), half(src, 208)) };
+        for i in 0..16 {
+            out.s[i] = d * f32::from(scales[i] as i8);
+        }
+        for h in 0..2 {
+            for i in 0..32 {
+                let (a, b, up) = (low[64 * h + i], low[64 * h + 32 + i], high[32 * h + i]);
+                let codes = &mut out.codes[128 * h + i..];
+                codes[0] = ((a & 15) | (up & 3) << 4) as i8 - 32;
+                codes[32] = ((b & 15) | (up >> 2 & 3) << 4) as i8 - 32;
+                codes[64] = ((a >> 4) | (up >> 4 & 3) << 4) as i8 - 32;
+                codes[96] = ((b >> 4) | (up >> 6) << 4) as i8 - 32;
+            }
+        }
+    }
+}
+
+pub(super) struct Q8K;
+
+impl Format for Q8K {
+    const BLOCK: usize = 256;
+    const BYTES: usize = 292;
+    const SUB: usize = 32;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut Canon) {
+        // SAFETY: every offset is within the block.
+        let (d, q) = unsafe { (f32::from_le_bytes(bytes(src, 0)), bytes::<256>(src, 4)) };
+        out.s = [d; 16];
+        for (code, q) in out.codes.iter_mut().zip(q) {
+            *code = q as i8;
+        }
+    }
+}

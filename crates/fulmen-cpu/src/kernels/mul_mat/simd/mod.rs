@@ -1,0 +1,103 @@
+//! The vector operations that the products are written with, once per instruction set.
+//!
+//! Kernels are generic functions over [`Simd`], always inlined into an entry that enables the features of its
+//! instruction set; only so do the operations become single instructions.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+pub(super) use neon::Neon;
+pub(super) use portable::Portable;
+
+/// Vectors of one instruction set. `LANES` 32-bit lanes make a vector.
+///
+/// # Safety
+///
+/// Every method needs the instruction set, and pointers that are readable (writable for stores) for the whole
+/// vector; no alignment is assumed.
+pub(super) trait Simd: Copy + Send + Sync + 'static {
+    /// 32-bit lanes per vector, a power of two, 16 at most.
+    const LANES: usize;
+    /// What is XORed to the signed activation codes before [`dot4`](Simd::dot4): 0x80 where the instruction
+    /// takes them unsigned. Packed panels make up for it.
+    const X_FLIP: u8;
+    /// Rows of activations that the float kernel takes at once.
+    const FLOAT_ROWS: usize;
+    /// Vectors of output columns that the float kernel takes at once.
+    const FLOAT_VECTORS: usize;
+    /// Rows of activations that the integer kernel takes at once.
+    const INT_ROWS: usize;
+    /// Vectors of output columns that the integer kernel takes at once.
+    const INT_VECTORS: usize;
+
+    /// `LANES` floats.
+    type F: Copy;
+    /// `LANES` 32-bit integers.
+    type I: Copy;
+    /// Four signed bytes of weights per lane, in the shape that `dot4` wants.
+    type W: Copy;
+    /// Four bytes of activations, repeated for each lane.
+    type X: Copy;
+
+    unsafe fn splat(x: f32) -> Self::F;
+    unsafe fn load(p: *const f32) -> Self::F;
+    unsafe fn load_f16(p: *const u16) -> Self::F;
+    unsafe fn load_bf16(p: *const u16) -> Self::F;
+    unsafe fn store(p: *mut f32, v: Self::F);
+    /// `a * b + c`, fused where the instruction set can.
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
+    /// The sum of all lanes.
+    unsafe fn sum(v: Self::F) -> f32;
+
+    unsafe fn load_i(p: *const i32) -> Self::I;
+    unsafe fn splat_i(x: i32) -> Self::I;
+    unsafe fn load_w(p: *const i8) -> Self::W;
+    unsafe fn splat4(p: *const u8) -> Self::X;
+    /// Adds to each lane the dot product of its four bytes of weights and of activations.
+    unsafe fn dot4(acc: Self::I, w: Self::W, x: Self::X) -> Self::I;
+    unsafe fn to_f(v: Self::I) -> Self::F;
+
+    /// The dot product of 256 signed weights and 256 signed activations (none below -127), each 16 of it
+    /// multiplied by its scale of `s[16]`, added to `acc` in parts whose sum over the lanes is the result.
+    unsafe fn dot256(w: *const i8, x: *const i8, s: *const f32, acc: Self::F) -> Self::F;
+
+    /// Writes the `LANES` x `LANES` tile of 32-bit values at `src` (rows `src_stride` apart) transposed to
+    /// `dst` (rows `dst_stride` apart). Strides are in values. The rows are written first to last, so they may
+    /// overlap: the later one wins.
+    unsafe fn transpose(src: *const u32, src_stride: usize, dst: *mut u32, dst_stride: usize);
+}
+
+/// An IEEE half as a float. All values are exact, and infinities and NaN stay what they are.
+#[inline(always)]
+pub(super) fn f16_to_f32(h: u16) -> f32 {
+    let magnitude = u32::from(h & 0x7fff) << 13;
+    // The exponent has another bias: multiplying by 2^112 moves it and normalises subnormals on the way.
+    let scaled = (f32::from_bits(magnitude) * f32::from_bits(0x7780_0000)).to_bits();
+    let special = if h & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
+    f32::from_bits(scaled | special | (u32::from(h & 0x8000) << 16))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::f16_to_f32;
+
+    #[test]
+    fn every_half_converts() {
+        for bits in 0..=u16::MAX {
+            let (want, got) = (half::f16::from_bits(bits).to_f32(), f16_to_f32(bits));
+            assert!(want.to_bits() == got.to_bits() || want.is_nan() && got.is_nan(), "{bits:#x}");
+        }
+    }
+}
