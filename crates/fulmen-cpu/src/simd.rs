@@ -99,6 +99,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// `p` must be readable for `LANES` bfloat16s.
     unsafe fn load_bf16(self, p: *const u16) -> Self::V;
 
+    /// `LANES` signed bytes from `p`, as floats.
+    ///
+    /// # Safety
+    /// `p` must be readable for `LANES` bytes.
+    unsafe fn load_i8(self, p: *const i8) -> Self::V;
+
     /// `x` in every lane.
     fn splat(self, x: f32) -> Self::V;
     /// `a + b`.
@@ -137,6 +143,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn swap_pairs(self, v: Self::V) -> Self::V;
     /// The sum of the lanes, in an order fixed for each instruction set.
     fn reduce_sum(self, v: Self::V) -> f32;
+    /// The sums of four vectors, for less than four times [`Simd::reduce_sum`]. The order may be another.
+    fn reduce_sum4(self, v: [Self::V; 4]) -> [f32; 4];
     /// The largest lane. With a NaN in a lane the result is any lane.
     fn reduce_max(self, v: Self::V) -> f32;
 }
@@ -355,6 +363,36 @@ mod tests {
                 let v = &v[..lanes as usize];
                 assert_eq!(sum, v.iter().sum::<f32>(), "{isa}");
                 assert_eq!(max, v.iter().copied().fold(f32::MIN, f32::max), "{isa}");
+            }
+        }
+    }
+
+    struct Bytes<'a>(&'a [i8]);
+
+    impl Kernel for Bytes<'_> {
+        type Output = (usize, [f32; 4], Vec<f32>);
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> Self::Output {
+            assert!(self.0.len() >= S::LANES + 3);
+            let mut lanes = vec![0.0; S::LANES];
+            // SAFETY: the slice holds three bytes more than a vector, and `lanes` a vector.
+            unsafe {
+                let v = [0, 1, 2, 3].map(|i| s.load_i8(self.0.as_ptr().add(i)));
+                s.store(lanes.as_mut_ptr(), v[1]);
+                (S::LANES, s.reduce_sum4(v), lanes)
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_and_four_sums() {
+        let bytes: Vec<i8> = (0..19i32).map(|i| (i * i * 37 % 256 - 128) as i8).collect();
+        for isa in Isa::available() {
+            let (n, sums, lanes) = dispatch(isa, Bytes(&bytes));
+            assert!(lanes.iter().zip(&bytes[1..]).all(|(&x, &b)| x == f32::from(b)), "{isa}");
+            for (i, sum) in sums.into_iter().enumerate() {
+                let want: i32 = bytes[i..i + n].iter().map(|&b| i32::from(b)).sum();
+                assert_eq!(sum, want as f32, "{isa} {i}");
             }
         }
     }

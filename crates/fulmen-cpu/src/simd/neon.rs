@@ -96,6 +96,14 @@ impl Simd for Neon {
         // SAFETY: the caller's promise.
         unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p))) }
     }
+    #[inline(always)]
+    unsafe fn load_i8(self, p: *const i8) -> float32x4_t {
+        // SAFETY: the caller's promise; only four bytes are read.
+        unsafe {
+            let bytes = vcreate_s8(u64::from(p.cast::<u32>().read_unaligned()));
+            vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))))
+        }
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> float32x4_t {
@@ -183,6 +191,12 @@ impl Simd for Neon {
     #[inline(always)]
     fn reduce_sum(self, v: float32x4_t) -> f32 {
         have!(vaddvq_f32(v))
+    }
+    #[inline(always)]
+    fn reduce_sum4(self, v: [float32x4_t; 4]) -> [f32; 4] {
+        let mut sums = [0.0; 4];
+        have!(vst1q_f32(sums.as_mut_ptr(), vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3]))));
+        sums
     }
     #[inline(always)]
     fn reduce_max(self, v: float32x4_t) -> f32 {

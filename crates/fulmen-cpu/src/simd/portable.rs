@@ -90,6 +90,12 @@ impl Simd for Portable {
         let h = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         each!(|i| f32::from_bits(u32::from(h[i]) << 16))
     }
+    #[inline(always)]
+    unsafe fn load_i8(self, p: *const i8) -> Self::V {
+        // SAFETY: the caller's promise.
+        let b = unsafe { p.cast::<[i8; LANES]>().read() };
+        each!(|i| f32::from(b[i]))
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
@@ -177,6 +183,11 @@ impl Simd for Portable {
     fn reduce_sum(self, v: Self::V) -> f32 {
         let [a, b, c, d, e, f, g, h] = v;
         ((a + e) + (c + g)) + ((b + f) + (d + h))
+    }
+    #[inline(always)]
+    fn reduce_sum4(self, v: [Self::V; 4]) -> [f32; 4] {
+        let [a, b, c, d] = v;
+        [self.reduce_sum(a), self.reduce_sum(b), self.reduce_sum(c), self.reduce_sum(d)]
     }
     #[inline(always)]
     fn reduce_max(self, v: Self::V) -> f32 {

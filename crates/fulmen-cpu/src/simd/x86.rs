@@ -116,6 +116,11 @@ impl Simd for Avx2 {
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
         }
     }
+    #[inline(always)]
+    unsafe fn load_i8(self, p: *const i8) -> __m256 {
+        // SAFETY: the caller's promise; only eight bytes are read.
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) }
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> __m256 {
@@ -210,6 +215,16 @@ impl Simd for Avx2 {
         })
     }
     #[inline(always)]
+    fn reduce_sum4(self, v: [__m256; 4]) -> [f32; 4] {
+        let mut sums = [0.0; 4];
+        have!({
+            let pairs = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+            let sum = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps::<1>(pairs));
+            _mm_storeu_ps(sums.as_mut_ptr(), sum);
+        });
+        sums
+    }
+    #[inline(always)]
     fn reduce_max(self, v: __m256) -> f32 {
         have!({
             let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
@@ -267,6 +282,11 @@ impl Simd for Avx512 {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
         }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(self, p: *const i8) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
     }
 
     #[inline(always)]
@@ -347,6 +367,23 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn reduce_sum(self, v: __m512) -> f32 {
         have!(_mm512_reduce_add_ps(v))
+    }
+    #[inline(always)]
+    fn reduce_sum4(self, v: [__m512; 4]) -> [f32; 4] {
+        let mut sums = [0.0; 4];
+        have!({
+            // Pairs, then fours, within each quarter; then the quarters.
+            let ab = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+            let cd = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+            let low = _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd);
+            let high = _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd);
+            let quarters = _mm512_add_ps(low, high);
+            let halves =
+                _mm256_add_ps(_mm512_castps512_ps256(quarters), _mm512_extractf32x8_ps::<1>(quarters));
+            let sum = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves));
+            _mm_storeu_ps(sums.as_mut_ptr(), sum);
+        });
+        sums
     }
     #[inline(always)]
     fn reduce_max(self, v: __m512) -> f32 {

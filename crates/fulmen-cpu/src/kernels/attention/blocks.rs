@@ -39,9 +39,13 @@ pub(super) fn widen<S: Simd>(s: S, dtype: DType, from: &[u8], to: &mut [f32]) {
         _ => {
             let blocks = from.as_chunks::<{ Q8_BLOCK.1 }>().0.iter();
             for (to, from) in to.as_chunks_mut::<{ Q8_BLOCK.0 }>().0.iter_mut().zip(blocks) {
-                let d = half_to_f32(u16::from_le_bytes([from[0], from[1]]));
-                for i in 0..Q8_BLOCK.0 {
-                    to[i] = d * f32::from(from[2 + i] as i8);
+                let d = s.splat(half_to_f32(u16::from_le_bytes([from[0], from[1]])));
+                for i in (0..Q8_BLOCK.0).step_by(S::LANES) {
+                    // SAFETY: a block is a whole number of vectors on both sides.
+                    unsafe {
+                        let codes = s.load_i8(from.as_ptr().add(2 + i).cast());
+                        s.store(to.as_mut_ptr().add(i), s.mul(d, codes));
+                    }
                 }
             }
         }
@@ -89,9 +93,17 @@ pub(super) unsafe fn dots<S: Simd, const Q: usize, const K: usize>(
         i += S::LANES;
     }
     for a in 0..Q {
-        for b in 0..K {
-            // SAFETY: the caller's promise.
-            unsafe { *out.add(a * NARROW.0 + b) = s.reduce_sum(sums[a][b]) };
+        // SAFETY: the caller's promise.
+        unsafe {
+            let out = out.add(a * NARROW.0);
+            if K == 4 {
+                let four = [sums[a][0], sums[a][1 % K], sums[a][2 % K], sums[a][3 % K]];
+                out.cast::<[f32; 4]>().write(s.reduce_sum4(four));
+            } else {
+                for b in 0..K {
+                    *out.add(b) = s.reduce_sum(sums[a][b]);
+                }
+            }
         }
     }
     Q
