@@ -14,7 +14,7 @@ use half::f16;
 
 /// Lanes of the running sums. Float additions may not be reordered by the compiler, so the sums are spelt
 /// out in the order that vectorises.
-const LANES: usize = 8;
+const LANES: usize = 4;
 
 /// Values beyond this are more than any block's scales can express; cutting them off keeps sums finite.
 const LARGEST: f32 = 1e9;
@@ -42,7 +42,7 @@ pub(super) struct Fit {
 
 /// The integer nearest to `x` in `lo..=hi`. Bounds must lie within ±2^22; NaN gives a bound.
 #[inline(always)]
-fn nearest(x: f32, lo: f32, hi: f32) -> f32 {
+pub(super) fn nearest(x: f32, lo: f32, hi: f32) -> f32 {
     // Comparisons in this form are single instructions, and adding 1.5 * 2^23 leaves no room for a
     // fraction: without SSE4.1 the library's rounding is a call per element.
     const NO_FRACTION: f32 = 12_582_912.0;
@@ -213,8 +213,8 @@ pub(super) fn search_scale<const N: usize>(x: &[f32; N], n: f32) -> f32 {
 
 /// How many steps more (or less) than `n` the peak is from zero on the grids tried: on the side that has
 /// `n` codes, and on the other one.
-const SYM_STARTS: [f32; 8] = [-1.0, -0.7, -0.4, -0.2, 0.0, 0.25, 0.5, 0.9];
-const SYM_FLIPPED: [f32; 6] = [-1.8, -1.5, -1.2, -1.0, -0.7, -0.3];
+const SYM_STARTS: [f32; 5] = [-0.8, -0.4, 0.0, 0.4, 0.9];
+const SYM_FLIPPED: [f32; 4] = [-1.7, -1.3, -0.9, -0.4];
 
 /// The grid with codes `0..=top` that just spans the values, its offset not above `ceiling`.
 #[inline(always)]
@@ -232,13 +232,13 @@ pub(super) fn search_grid<const N: usize>(x: &[f32; N], top: f32, ceiling: f32) 
         return spanning;
     }
     let starts = MIN_STARTS.iter().map(|(below, above)| {
-        // The grid leaves out `below` steps at the lower end and `above` at the upper one.
         let scale = range / (top + below + above);
         Grid::above(scale, (spanning.offset + below * scale).min(ceiling), top)
     });
     best_of(x, starts, |grid, fit| grid.refitted(fit, N as f32, ceiling))
 }
 
+/// How many steps the grids tried leave out at the lower and at the upper end.
 const MIN_STARTS: [(f32, f32); 9] = [
     (0.0, 0.0),
     (-0.3, -0.3),

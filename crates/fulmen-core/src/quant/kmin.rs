@@ -275,17 +275,15 @@ fn encode<const G: usize, const S: usize>(
         let min = grids.iter().map(|grid| -grid.offset).fold(0.0, f32::max);
         (fit::unit_f16(scale, steps), fit::unit_f16(min, steps))
     };
-    let mut best = round_grids(groups, units(&searched), &searched, top, steps);
-    let second = round_grids(groups, units(&spanning), &spanning, top, steps);
-    if second.error < best.error {
-        best = second;
+    let mut best = round_grids(groups, units(&searched), &searched, top, steps, NEAREST);
+    // The plain choice too, so that the result is never worse than that.
+    let plain = round_grids(groups, units(&spanning), &spanning, top, steps, NEAREST);
+    if plain.error < best.error {
+        best = plain;
     }
-    for _ in 0..REFITS {
-        let next = round_grids(groups, refit(groups, &best, top), &searched, top, steps);
-        if next.error >= best.error {
-            break;
-        }
-        best = next;
+    let refitted = round_grids(groups, refit(groups, &best, top), &searched, top, steps, NEIGHBOURS);
+    if refitted.error < best.error {
+        best = refitted;
     }
     for (j, (group, codes)) in groups.iter().zip(codes.as_chunks_mut::<G>().0).enumerate() {
         best.grid(j, top).codes(group, codes);
@@ -293,26 +291,33 @@ fn encode<const G: usize, const S: usize>(
     (best, codes)
 }
 
-const REFITS: usize = 2;
+/// Which multiples of a unit are tried, counted from the nearest one.
+const NEAREST: &[f32] = &[0.0];
+const NEIGHBOURS: &[f32] = &[0.0, -1.0, 1.0];
 
-/// Rounds the groups' grids to multiples of the units, to the neighbours that leave the least error.
+/// Rounds the groups' grids to multiples of the units, to those tried that leave the least error.
 fn round_grids<const G: usize, const S: usize>(
     groups: &[[f32; G]],
     (d, dmin): (f16, f16),
     grids: &[Grid; S],
     top: f32,
     steps: f32,
+    tried: &[f32],
 ) -> Choice<S> {
     let mut choice = Choice { error: 0.0, d, dmin, scale_min: [(0, 0); S] };
     let (d, dmin) = (d.to_f32(), dmin.to_f32());
-    let multiple = |x: f32, unit: f32| if unit == 0.0 { 0.0 } else { (x / unit).round_ties_even() };
+    let multiple = |x: f32, unit: f32| {
+        let steps_of = if unit == 0.0 { 0.0 } else { x / unit };
+        fit::nearest(steps_of, 0.0, steps)
+    };
     for ((group, grid), stored) in groups.iter().zip(grids).zip(&mut choice.scale_min) {
-        let (scale, min) = (multiple(grid.scale, d), multiple(-grid.offset, dmin));
+        let nearest = multiple(grid.scale, d);
+        let min = multiple(-grid.offset, dmin);
         let mut best = (f32::INFINITY, 0.0, 0.0);
-        for scale in [scale, scale - 1.0, scale + 1.0] {
-            let scale = scale.clamp(0.0, steps);
-            for min in [min, min - 1.0, min + 1.0] {
-                let min = min.clamp(0.0, steps);
+        for step in tried {
+            let scale = (nearest + step).clamp(0.0, steps);
+            for step in tried {
+                let min = (min + step).clamp(0.0, steps);
                 let error = Grid::above(d * scale, -(dmin * min), top).fit(group).error;
                 if error < best.0 {
                     best = (error, scale, min);

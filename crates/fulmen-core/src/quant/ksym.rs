@@ -171,12 +171,14 @@ impl Block<256> for BlockQ8_K {
 
     /// Spans the values: the format is for activations, where time counts and the step is small.
     fn encode(values: &[f32; 256]) -> Self {
-        let d = fit::peak(values).abs() / 127.0;
+        // A little below the greatest f32 / 127, so that d * 127 stays finite when rounded.
+        const MOST: f32 = 2.6793e36;
+        let d = (fit::peak(values).abs() / 127.0).min(MOST);
         let mut codes = [0; 256];
         if d > 0.0 {
             for (code, value) in codes.iter_mut().zip(values) {
                 // A division, because the inverse of a subnormal scale is infinite.
-                *code = (value / d).round_ties_even().clamp(-127.0, 127.0) as i8;
+                *code = fit::nearest(value / d, -127.0, 127.0) as i8;
             }
         }
         BlockQ8_K::new(d, &codes)
@@ -211,19 +213,16 @@ fn encode(values: &[f32; 256], n: f32, s: f32) -> (f16, [i8; 16], [i8; 256]) {
     }
     let searched: [f32; 16] = std::array::from_fn(|j| fit::search_scale(&groups[j], n));
     let spanning: [f32; 16] = std::array::from_fn(|j| fit::spanning_scale(&groups[j], n));
-    let round = |scales: &[f32; 16]| round_scales(groups, fit::unit_f16(fit::peak(scales), -s), scales, n, s);
-    let mut best = round(&searched);
-    let second = round(&spanning);
-    if second.error < best.error {
-        best = second;
+    let unit = |scales: &[f32; 16]| fit::unit_f16(fit::peak(scales), -s);
+    let mut best = round_scales(groups, unit(&searched), &searched, n, s, NEAREST);
+    // The plain choice too, so that the result is never worse than that.
+    let plain = round_scales(groups, unit(&spanning), &spanning, n, s, NEAREST);
+    if plain.error < best.error {
+        best = plain;
     }
-    for _ in 0..REFITS {
-        let d = refit(groups, &best, n);
-        let next = round_scales(groups, d, &searched, n, s);
-        if next.error >= best.error {
-            break;
-        }
-        best = next;
+    let refitted = round_scales(groups, refit(groups, &best, n), &searched, n, s, NEIGHBOURS);
+    if refitted.error < best.error {
+        best = refitted;
     }
     for ((group, codes), scale) in groups.iter().zip(codes.as_chunks_mut::<16>().0).zip(best.scales) {
         Grid::symmetric(best.d.to_f32() * f32::from(scale), n).codes(group, codes);
@@ -231,17 +230,19 @@ fn encode(values: &[f32; 256], n: f32, s: f32) -> (f16, [i8; 16], [i8; 256]) {
     (best.d, best.scales, codes)
 }
 
-const REFITS: usize = 2;
+/// Which multiples of the unit are tried, counted from the nearest one.
+const NEAREST: &[f32] = &[0.0];
+const NEIGHBOURS: &[f32] = &[0.0, -1.0, 1.0];
 
-/// Rounds the groups' scales to multiples of `d`, to the neighbour that leaves the least error.
-fn round_scales(groups: &[[f32; 16]], d: f16, scales: &[f32; 16], n: f32, s: f32) -> Choice {
+/// Rounds the groups' scales to multiples of `d`, to those tried that leave the least error.
+fn round_scales(groups: &[[f32; 16]], d: f16, scales: &[f32; 16], n: f32, s: f32, tried: &[f32]) -> Choice {
     let mut choice = Choice { error: 0.0, d, scales: [0; 16] };
     let d = d.to_f32();
     for ((group, scale), stored) in groups.iter().zip(scales).zip(&mut choice.scales) {
-        let nearest = if d == 0.0 { 0.0 } else { (scale / d).round_ties_even() };
+        let nearest = fit::nearest(if d == 0.0 { 0.0 } else { scale / d }, -s, s - 1.0);
         let mut best = (f32::INFINITY, 0.0);
-        for candidate in [nearest, nearest - 1.0, nearest + 1.0] {
-            let candidate = candidate.clamp(-s, s - 1.0);
+        for step in tried {
+            let candidate = (nearest + step).clamp(-s, s - 1.0);
             let error = Grid::symmetric(d * candidate, n).fit(group).error;
             if error < best.0 {
                 best = (error, candidate);

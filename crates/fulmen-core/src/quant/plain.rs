@@ -1,7 +1,7 @@
 //! The plain floats, little endian.
 //!
-//! Bytes need not be aligned, so half-precision elements pass through a small array on the stack; the conversions of a
-//! whole array use the processor's instructions where it has them.
+//! Bytes need not be aligned, so half-precision elements pass through a small array on the stack; converting
+//! a whole array uses the processor's instructions where it has them.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -54,6 +54,10 @@ pub(super) fn encode_f16(values: &[f32], out: &mut [u8]) {
 pub(super) fn encode_bf16(values: &[f32], out: &mut [u8]) {
     let limit = bf16::MAX.to_f32();
     for (pair, value) in out.as_chunks_mut::<2>().0.iter_mut().zip(values) {
-        *pair = bf16::from_f32(value.clamp(-limit, limit)).to_le_bytes();
+        // Rounds to nearest, ties to even. Spelt out, because the values are known not to be NaN, whose
+        // treatment would keep the loop from vectorising.
+        let bits = value.clamp(-limit, limit).to_bits();
+        let rounded = bits + 0x7fff + ((bits >> 16) & 1);
+        *pair = ((rounded >> 16) as u16).to_le_bytes();
     }
 }
