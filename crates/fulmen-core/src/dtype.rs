@@ -110,6 +110,16 @@ pub enum DTypeError {
         /// The type.
         dtype: DType,
     },
+    /// A value that is NaN or infinite where only finite values can be stored.
+    #[error("{call}: the value at index {index} is not finite and cannot be stored as {dtype}")]
+    NotFinite {
+        /// The function that was called.
+        call: &'static str,
+        /// The type.
+        dtype: DType,
+        /// Where the first such value stands.
+        index: usize,
+    },
 }
 
 fn known_ids() -> String {

@@ -1,7 +1,28 @@
-//! Data types, block formats, the compute graph, its planner and its executor.
+//! Data types, block formats, the compute graph, its planner and its executor. No GPU code.
+//!
+//! The choices that shape this crate:
+//!
+//! - **Ops are data.** A graph is a list of nodes that ordinary functions check, print, fuse, plan and run.
+//! - **Two levels.** [`GraphBuilder`] makes a logical graph of tensors without addresses; its passes fuse ops and plan
+//!   memory, and give a [`ComputeGraph`] of device addresses that any [`KernelDispatch`] runs. People who have kernels
+//!   and addresses of their own use the lower level alone.
+//! - **A kernel gets a typed call** ([`OpCall`]) whose sizes were checked against each other once; nothing is guessed.
+//! - **Weights are `[N, K]`, row-major**, in every op and for every number of rows.
+//! - **Step-dependent state lives in device memory**: tokens, positions, sequence numbers, sampling state. A program
+//!   does not change from step to step, so it can be recorded once and replayed.
+//! - **Errors are typed** and say which node or call, what was expected and what was found.
 
+mod builder;
 pub mod device;
 pub mod dtype;
+mod error;
+mod graph;
+mod memory;
+pub mod quant;
 
+pub use builder::*;
 pub use device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, DeviceSelector};
 pub use dtype::{DType, DTypeError};
+pub use error::{BackendError, BuildError, ExecError, GraphError, Problem};
+pub use graph::*;
+pub use memory::{ALIGNMENT, Backend, DeviceMemory, SharedBytes};

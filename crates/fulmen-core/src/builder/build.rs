@@ -1,0 +1,579 @@
+//! Recording a logical graph, with every shape checked at the call.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::op::{BinaryKind, CacheRef, Linear, Op, Slots, TensorId, UnaryKind};
+use super::{LogicalGraph, OpNode, Role, TensorDef};
+use crate::graph::checks::{check_cache, check_heads, check_rope, epsilon, finite, weight_type};
+use crate::{BuildError, DType, Heads, Problem, RopeSpec};
+
+/// A handle to a tensor of one builder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tensor {
+    id: u32,
+    owner: u32,
+}
+
+impl Tensor {
+    /// Its index in the finished graph.
+    pub fn id(self) -> TensorId {
+        self.id as usize
+    }
+}
+
+/// The size of a KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheSpec {
+    /// F32, F16 or Q8_0.
+    pub dtype: DType,
+    /// Sequences.
+    pub n_seqs: u32,
+    /// Positions per sequence.
+    pub capacity: u32,
+    /// Heads; `n_heads` is that of the queries that will read it.
+    pub heads: Heads,
+}
+
+/// A handle to the KV cache of one layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cache {
+    k: Tensor,
+    v: Tensor,
+    spec: CacheSpec,
+}
+
+impl Cache {
+    /// The tensors of the keys and of the values.
+    pub fn tensors(self) -> (Tensor, Tensor) {
+        (self.k, self.v)
+    }
+}
+
+/// How a row is turned: the rotation, the positions and the optional frequency factors.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rotation {
+    /// The rotation.
+    pub spec: RopeSpec,
+    /// One position per row.
+    pub positions: Tensor,
+    /// `n_rot / 2` factors.
+    pub factors: Option<Tensor>,
+}
+
+/// Records a logical graph. Each method checks its arguments and gives the tensor it makes.
+///
+/// ```
+/// use fulmen_core::{DType, GraphBuilder, PlanOptions};
+///
+/// let mut b = GraphBuilder::new();
+/// let x = b.input("x", 4, 256)?;
+/// let gamma = b.vector("norm", 256)?;
+/// let w = b.weight("w", DType::Q4_K, 512, 256)?;
+/// let h = b.rms_norm(x, gamma, 1e-6)?;
+/// let y = b.mul_mat(h, w)?;
+/// b.output("y", y)?;
+/// let plan = b.finish().plan(&PlanOptions::default())?;
+/// println!("{}", plan.graph);
+/// # Ok::<(), fulmen_core::BuildError>(())
+/// ```
+#[derive(Debug)]
+pub struct GraphBuilder {
+    owner: u32,
+    graph: LogicalGraph,
+    names: HashSet<Box<str>>,
+}
+
+impl Default for GraphBuilder {
+    fn default() -> GraphBuilder {
+        GraphBuilder::new()
+    }
+}
+
+type Built<T> = Result<T, BuildError>;
+
+/// The checks of one method: they name it in their errors.
+struct Call<'a> {
+    name: &'static str,
+    builder: &'a GraphBuilder,
+}
+
+impl<'a> Call<'a> {
+    fn fail<T>(&self, problem: Problem) -> Built<T> {
+        Err(BuildError { call: self.name, problem })
+    }
+
+    fn check<T>(&self, result: Result<T, Problem>) -> Built<T> {
+        result.map_err(|problem| BuildError { call: self.name, problem })
+    }
+
+    fn def(&self, what: &'static str, tensor: Tensor) -> Built<&'a TensorDef> {
+        if tensor.owner != self.builder.owner {
+            return self.fail(Problem::Foreign { what });
+        }
+        Ok(&self.builder.graph.tensors[tensor.id()])
+    }
+
+    fn size(&self, what: &'static str, expected: u32, got: u32) -> Built<()> {
+        if expected == got {
+            return Ok(());
+        }
+        self.fail(Problem::Size { what, expected: expected.into(), got: got.into() })
+    }
+
+    /// Floats, computed or given; gives (rows, width).
+    fn rows(&self, what: &'static str, tensor: Tensor) -> Built<(u32, u32)> {
+        let def = self.def(what, tensor)?;
+        if def.dtype != DType::F32 {
+            return self.fail(Problem::Type { what, expected: "F32", got: def.dtype });
+        }
+        Ok((def.rows, def.width))
+    }
+
+    fn rows_of(&self, what: &'static str, tensor: Tensor, rows: u32, width: u32) -> Built<()> {
+        let got = self.rows(what, tensor)?;
+        self.size(what, rows, got.0)?;
+        self.size(what, width, got.1)
+    }
+
+    fn indices(&self, what: &'static str, tensor: Tensor, rows: u32) -> Built<()> {
+        let def = self.def(what, tensor)?;
+        if def.dtype != DType::U32 {
+            return self.fail(Problem::Type { what, expected: "U32", got: def.dtype });
+        }
+        self.size(what, rows, def.rows)?;
+        self.size(what, 1, def.width)
+    }
+
+    /// A weight `[n, k]`; gives n.
+    fn weight(&self, what: &'static str, tensor: Tensor, k: u32) -> Built<u32> {
+        let def = self.def(what, tensor)?;
+        self.size(what, k, def.width)?;
+        self.check(weight_type(what, def.dtype, def.rows, k))?;
+        Ok(def.rows)
+    }
+
+    fn bias(&self, tensor: Option<Tensor>, n: u32) -> Built<()> {
+        tensor.map_or(Ok(()), |bias| self.rows_of("the bias", bias, 1, n))
+    }
+
+    fn rotation(&self, rotation: Rotation, head_dim: u32, rows: u32) -> Built<()> {
+        self.check(check_rope(rotation.spec, head_dim))?;
+        self.indices("positions", rotation.positions, rows)?;
+        match rotation.factors {
+            Some(factors) => self.rows_of("the frequency factors", factors, 1, rotation.spec.n_rot / 2),
+            None => Ok(()),
+        }
+    }
+
+    /// Positions and sequences of `rows` rows, and a cache of this builder.
+    fn slots(&self, cache: Cache, positions: Tensor, sequences: Option<Tensor>, rows: u32) -> Built<()> {
+        self.def("the cache", cache.k)?;
+        self.indices("positions", positions, rows)?;
+        sequences.map_or(Ok(()), |sequences| self.indices("sequences", sequences, rows))
+    }
+}
+
+fn ids(tensor: Option<Tensor>) -> Option<TensorId> {
+    tensor.map(Tensor::id)
+}
+
+fn cache_ref(cache: Cache) -> CacheRef {
+    let CacheSpec { dtype, n_seqs, capacity, .. } = cache.spec;
+    CacheRef { k: cache.k.id(), v: cache.v.id(), dtype, n_seqs, capacity }
+}
+
+impl GraphBuilder {
+    /// An empty builder.
+    pub fn new() -> GraphBuilder {
+        static OWNERS: AtomicU32 = AtomicU32::new(0);
+        let graph = LogicalGraph { tensors: Vec::new(), ops: Vec::new(), outputs: Vec::new() };
+        GraphBuilder { owner: OWNERS.fetch_add(1, Ordering::Relaxed), graph, names: HashSet::new() }
+    }
+
+    /// The recorded graph.
+    pub fn finish(self) -> LogicalGraph {
+        self.graph
+    }
+
+    /// The shape of a tensor: rows and width.
+    pub fn shape(&self, tensor: Tensor) -> Built<(u32, u32)> {
+        let call = self.call("shape");
+        let def = call.def("the tensor", tensor)?;
+        Ok((def.rows, def.width))
+    }
+
+    fn call(&self, name: &'static str) -> Call<'_> {
+        Call { name, builder: self }
+    }
+
+    fn push(&mut self, def: TensorDef) -> Tensor {
+        self.graph.tensors.push(def);
+        // 2^32 tensors do not fit memory.
+        Tensor { id: (self.graph.tensors.len() - 1) as u32, owner: self.owner }
+    }
+
+    fn take_name(&mut self, call: &'static str, name: &str) -> Built<()> {
+        if self.names.insert(name.into()) {
+            return Ok(());
+        }
+        Err(BuildError { call, problem: Problem::Duplicate(name.to_owned()) })
+    }
+
+    fn external(
+        &mut self,
+        call: &'static str,
+        name: &str,
+        role: Role,
+        dtype: DType,
+        rows: u32,
+        width: u32,
+    ) -> Built<Tensor> {
+        let def = TensorDef { name: Some(name.into()), rows, width, dtype, role };
+        self.call(call).check(def.bytes().map_err(Problem::DType))?;
+        self.take_name(call, name)?;
+        Ok(self.push(def))
+    }
+
+    fn emit(&mut self, op: Op, rows: u32, width: u32) -> Tensor {
+        let output =
+            self.push(TensorDef { name: None, rows, width, dtype: DType::F32, role: Role::Computed });
+        self.graph.ops.push(OpNode { op, outputs: vec![output.id()] });
+        output
+    }
+
+    /// Floats that the caller writes before a run.
+    pub fn input(&mut self, name: &str, rows: u32, width: u32) -> Built<Tensor> {
+        self.external("input", name, Role::Input, DType::F32, rows, width)
+    }
+
+    /// Integers that the caller writes before a run: tokens, positions, sequence numbers.
+    pub fn indices(&mut self, name: &str, rows: u32) -> Built<Tensor> {
+        self.external("indices", name, Role::Input, DType::U32, rows, 1)
+    }
+
+    /// A weight `[rows, k]`, or a table of rows.
+    pub fn weight(&mut self, name: &str, dtype: DType, rows: u32, k: u32) -> Built<Tensor> {
+        self.external("weight", name, Role::Weight, dtype, rows, k)
+    }
+
+    /// A constant vector of floats: the gain of a norm, a bias, frequency factors.
+    pub fn vector(&mut self, name: &str, len: u32) -> Built<Tensor> {
+        self.external("vector", name, Role::Weight, DType::F32, 1, len)
+    }
+
+    /// The KV cache of one layer: two states, `name.k` and `name.v`.
+    pub fn kv_cache(&mut self, name: &str, spec: CacheSpec) -> Built<Cache> {
+        let call = self.call("kv_cache");
+        call.check(check_heads(spec.heads))?;
+        call.check(check_cache(spec.dtype, spec.n_seqs, spec.capacity, spec.heads))?;
+        let rows =
+            [spec.n_seqs, spec.heads.n_kv_heads, spec.capacity].into_iter().try_fold(1u32, u32::checked_mul);
+        let problem = Problem::Value {
+            what: "n_seqs · n_kv_heads · capacity",
+            expected: "less than 2^32",
+            got: f64::from(spec.n_seqs) * f64::from(spec.heads.n_kv_heads) * f64::from(spec.capacity),
+        };
+        let rows = call.check(rows.ok_or(problem))?;
+        let width = spec.heads.head_dim;
+        let k = self.external("kv_cache", &format!("{name}.k"), Role::State, spec.dtype, rows, width)?;
+        let v = self.external("kv_cache", &format!("{name}.v"), Role::State, spec.dtype, rows, width)?;
+        Ok(Cache { k, v, spec })
+    }
+
+    /// One [`SampleState`](crate::sampling::SampleState) per row.
+    pub fn sample_states(&mut self, name: &str, rows: u32) -> Built<Tensor> {
+        self.external("sample_states", name, Role::State, DType::U32, rows, 8)
+    }
+
+    /// Marks a tensor as a result of the graph and names it.
+    pub fn output(&mut self, name: &str, tensor: Tensor) -> Built<()> {
+        self.call("output").def("the tensor", tensor)?;
+        self.take_name("output", name)?;
+        let def = &mut self.graph.tensors[tensor.id()];
+        if def.name.is_none() {
+            def.name = Some(name.into());
+        }
+        self.graph.outputs.push(tensor.id());
+        Ok(())
+    }
+
+    /// Rows of `table` by token id.
+    pub fn embed(&mut self, table: Tensor, tokens: Tensor) -> Built<Tensor> {
+        let call = self.call("embed");
+        let (rows, width) = (call.def("tokens", tokens)?.rows, call.def("the table", table)?.width);
+        call.indices("tokens", tokens, rows)?;
+        call.weight("the table", table, width)?;
+        Ok(self.emit(Op::Embed { table: table.id(), tokens: tokens.id() }, rows, width))
+    }
+
+    /// `x · wᵀ`.
+    pub fn mul_mat(&mut self, x: Tensor, w: Tensor) -> Built<Tensor> {
+        self.linear(x, w, None, None)
+    }
+
+    /// `x · wᵀ + bias + residual`.
+    pub fn linear(
+        &mut self,
+        x: Tensor,
+        w: Tensor,
+        bias: Option<Tensor>,
+        residual: Option<Tensor>,
+    ) -> Built<Tensor> {
+        let call = self.call("linear");
+        let (m, k) = call.rows("the input", x)?;
+        let n = call.weight("the weight", w, k)?;
+        call.bias(bias, n)?;
+        if let Some(residual) = residual {
+            call.rows_of("the residual", residual, m, n)?;
+        }
+        let weights = vec![Linear { weight: w.id(), bias: ids(bias) }];
+        Ok(self.emit(Op::MulMat { x: x.id(), weights, residual: ids(residual) }, m, n))
+    }
+
+    /// Several products with one input: `x · wᵀ + bias` for each.
+    pub fn linear_many(&mut self, x: Tensor, weights: &[(Tensor, Option<Tensor>)]) -> Built<Vec<Tensor>> {
+        let call = self.call("linear_many");
+        let (m, k) = call.rows("the input", x)?;
+        if weights.is_empty() {
+            return call.fail(Problem::Arity { expected: "at least 1 weight as", got: 0 });
+        }
+        let mut widths = Vec::new();
+        for &(w, bias) in weights {
+            let n = call.weight("the weight", w, k)?;
+            call.bias(bias, n)?;
+            widths.push(n);
+        }
+        let linears = weights.iter().map(|&(w, bias)| Linear { weight: w.id(), bias: ids(bias) }).collect();
+        let outputs: Vec<Tensor> = widths
+            .into_iter()
+            .map(|width| {
+                self.push(TensorDef { name: None, rows: m, width, dtype: DType::F32, role: Role::Computed })
+            })
+            .collect();
+        self.graph.ops.push(OpNode {
+            op: Op::MulMat { x: x.id(), weights: linears, residual: None },
+            outputs: outputs.iter().map(|t| t.id()).collect(),
+        });
+        Ok(outputs)
+    }
+
+    /// `silu(x · gateᵀ) ∘ (x · upᵀ)`.
+    pub fn gate_up(&mut self, x: Tensor, gate: Tensor, up: Tensor) -> Built<Tensor> {
+        let call = self.call("gate_up");
+        let (m, k) = call.rows("the input", x)?;
+        let n = call.weight("the gate weight", gate, k)?;
+        call.size("the rows of the up weight", n, call.weight("the up weight", up, k)?)?;
+        Ok(self.emit(Op::GateUp { x: x.id(), gate: gate.id(), up: up.id() }, m, n))
+    }
+
+    /// RMS norm; a gain shorter than the row (by a whole factor) gives the norm per head.
+    pub fn rms_norm(&mut self, x: Tensor, gamma: Tensor, eps: f32) -> Built<Tensor> {
+        let call = self.call("rms_norm");
+        let (rows, width) = call.rows("the input", x)?;
+        let (gamma_rows, head) = call.rows("the gain", gamma)?;
+        call.size("the rows of the gain", 1, gamma_rows)?;
+        if head == 0 || !width.is_multiple_of(head) {
+            let (of, got) = (head.into(), width.into());
+            return call.fail(Problem::Multiple { what: "the width of the input", of, got });
+        }
+        let epsilon = call.check(epsilon(eps))?;
+        Ok(self.emit(Op::RmsNorm { x: x.id(), gamma: gamma.id(), epsilon }, rows, width))
+    }
+
+    /// The RMS norm of `a + b`, and the sum.
+    pub fn add_rms_norm(&mut self, a: Tensor, b: Tensor, gamma: Tensor, eps: f32) -> Built<(Tensor, Tensor)> {
+        let call = self.call("add_rms_norm");
+        let (rows, width) = call.rows("the first input", a)?;
+        call.rows_of("the second input", b, rows, width)?;
+        call.rows_of("the gain", gamma, 1, width)?;
+        let epsilon = call.check(epsilon(eps))?;
+        let op = Op::AddRmsNorm { a: a.id(), b: b.id(), gamma: gamma.id(), epsilon };
+        let normed = self.emit(op, rows, width);
+        let sum = self.push(TensorDef { name: None, rows, width, dtype: DType::F32, role: Role::Computed });
+        self.graph.ops.last_mut().expect("an op was just added").outputs.push(sum.id());
+        Ok((normed, sum))
+    }
+
+    /// An element-wise op of two operands of one shape.
+    pub fn binary(&mut self, kind: BinaryKind, a: Tensor, b: Tensor) -> Built<Tensor> {
+        let call = self.call("binary");
+        let (rows, width) = call.rows("the first input", a)?;
+        call.rows_of("the second input", b, rows, width)?;
+        Ok(self.emit(Op::Binary { kind, a: a.id(), b: b.id() }, rows, width))
+    }
+
+    /// `a + b`.
+    pub fn add(&mut self, a: Tensor, b: Tensor) -> Built<Tensor> {
+        self.binary(BinaryKind::Add, a, b)
+    }
+
+    /// `a · b`, element by element.
+    pub fn mul(&mut self, a: Tensor, b: Tensor) -> Built<Tensor> {
+        self.binary(BinaryKind::Mul, a, b)
+    }
+
+    /// An element-wise op of one operand.
+    pub fn unary(&mut self, kind: UnaryKind, x: Tensor) -> Built<Tensor> {
+        let call = self.call("unary");
+        let (rows, width) = call.rows("the input", x)?;
+        if let UnaryKind::Scale(factor) = kind {
+            call.check(finite("the factor", factor))?;
+        }
+        Ok(self.emit(Op::Unary { kind, x: x.id() }, rows, width))
+    }
+
+    /// `x · sigmoid(x)`.
+    pub fn silu(&mut self, x: Tensor) -> Built<Tensor> {
+        self.unary(UnaryKind::Silu, x)
+    }
+
+    /// Rotary position embedding of rows of heads.
+    pub fn rope(&mut self, x: Tensor, head_dim: u32, rotation: Rotation) -> Built<Tensor> {
+        let call = self.call("rope");
+        let (rows, width) = call.rows("the input", x)?;
+        if head_dim == 0 || !width.is_multiple_of(head_dim) {
+            let (of, got) = (head_dim.into(), width.into());
+            return call.fail(Problem::Multiple { what: "the width of the input", of, got });
+        }
+        call.rotation(rotation, head_dim, rows)?;
+        let Rotation { spec, positions, factors } = rotation;
+        let (positions, factors) = (positions.id(), ids(factors));
+        Ok(self.emit(Op::Rope { x: x.id(), positions, factors, head_dim, rope: spec }, rows, width))
+    }
+
+    /// Softmax of `x · scale` over rows.
+    pub fn softmax(&mut self, x: Tensor, scale: f32) -> Built<Tensor> {
+        let call = self.call("softmax");
+        let (rows, width) = call.rows("the input", x)?;
+        call.check(finite("the scale", scale))?;
+        Ok(self.emit(Op::SoftMax { x: x.id(), scale }, rows, width))
+    }
+
+    /// Causal attention of the rows among themselves.
+    pub fn attention(&mut self, q: Tensor, k: Tensor, v: Tensor, heads: Heads, scale: f32) -> Built<Tensor> {
+        let call = self.call("attention");
+        call.check(check_heads(heads))?;
+        let (m, _) = call.rows("q", q)?;
+        call.rows_of("q", q, m, heads.q_width())?;
+        call.rows_of("k", k, m, heads.kv_width())?;
+        call.rows_of("v", v, m, heads.kv_width())?;
+        call.check(finite("the scale", scale))?;
+        let (q, k, v) = (q.id(), k.id(), v.id());
+        Ok(self.emit(Op::Attention { q, k, v, heads, scale }, m, heads.q_width()))
+    }
+
+    /// Causal attention over a cache that already holds the rows' own keys and values.
+    pub fn cache_attention(
+        &mut self,
+        q: Tensor,
+        cache: Cache,
+        positions: Tensor,
+        sequences: Option<Tensor>,
+        scale: f32,
+    ) -> Built<Tensor> {
+        let (call, heads) = (self.call("cache_attention"), cache.spec.heads);
+        let (m, _) = call.rows("q", q)?;
+        call.rows_of("q", q, m, heads.q_width())?;
+        call.slots(cache, positions, sequences, m)?;
+        call.check(finite("the scale", scale))?;
+        let slots = Slots { positions: positions.id(), sequences: ids(sequences) };
+        let op = Op::CacheAttention { q: q.id(), cache: cache_ref(cache), slots, heads, scale };
+        Ok(self.emit(op, m, heads.q_width()))
+    }
+
+    /// Writes rows of keys and values into a cache.
+    pub fn kv_store(
+        &mut self,
+        k: Tensor,
+        v: Tensor,
+        cache: Cache,
+        positions: Tensor,
+        sequences: Option<Tensor>,
+    ) -> Built<()> {
+        let (call, heads) = (self.call("kv_store"), cache.spec.heads);
+        let (m, _) = call.rows("k", k)?;
+        call.rows_of("k", k, m, heads.kv_width())?;
+        call.rows_of("v", v, m, heads.kv_width())?;
+        call.slots(cache, positions, sequences, m)?;
+        let slots = Slots { positions: positions.id(), sequences: ids(sequences) };
+        let op = Op::KvStore { k: k.id(), v: v.id(), cache: cache_ref(cache), slots, heads };
+        self.graph.ops.push(OpNode { op, outputs: Vec::new() });
+        Ok(())
+    }
+
+    /// Norm per head (where gains are given), RoPE, and keys and values into the cache; gives the turned queries.
+    #[allow(clippy::too_many_arguments)]
+    pub fn rope_store(
+        &mut self,
+        [q, k, v]: [Tensor; 3],
+        [q_gamma, k_gamma]: [Option<Tensor>; 2],
+        eps: f32,
+        rotation: Rotation,
+        cache: Cache,
+        sequences: Option<Tensor>,
+    ) -> Built<Tensor> {
+        let (call, heads) = (self.call("rope_store"), cache.spec.heads);
+        let (m, _) = call.rows("q", q)?;
+        call.rows_of("q", q, m, heads.q_width())?;
+        call.rows_of("k", k, m, heads.kv_width())?;
+        call.rows_of("v", v, m, heads.kv_width())?;
+        for gamma in [q_gamma, k_gamma].into_iter().flatten() {
+            call.rows_of("the gain", gamma, 1, heads.head_dim)?;
+        }
+        call.rotation(rotation, heads.head_dim, m)?;
+        call.slots(cache, rotation.positions, sequences, m)?;
+        let epsilon = call.check(epsilon(eps))?;
+        let op = Op::RopeStore {
+            q: q.id(),
+            k: k.id(),
+            v: v.id(),
+            q_gamma: ids(q_gamma),
+            k_gamma: ids(k_gamma),
+            epsilon,
+            rope: rotation.spec,
+            factors: ids(rotation.factors),
+            cache: cache_ref(cache),
+            slots: Slots { positions: rotation.positions.id(), sequences: ids(sequences) },
+            heads,
+        };
+        Ok(self.emit(op, m, heads.q_width()))
+    }
+
+    /// A copy.
+    pub fn copy(&mut self, x: Tensor) -> Built<Tensor> {
+        let (rows, width) = self.call("copy").rows("the input", x)?;
+        Ok(self.emit(Op::Copy { x: x.id() }, rows, width))
+    }
+
+    /// Index of the largest element of each row.
+    pub fn argmax(&mut self, x: Tensor) -> Built<Tensor> {
+        let (rows, width) = self.call("argmax").rows("the input", x)?;
+        self.not_empty("argmax", width)?;
+        Ok(self.emit_indices(Op::ArgMax { x: x.id() }, rows))
+    }
+
+    /// A token drawn from each row of logits, as the row's state says.
+    pub fn sample(&mut self, logits: Tensor, states: Tensor) -> Built<Tensor> {
+        let call = self.call("sample");
+        let (rows, width) = call.rows("the logits", logits)?;
+        call.size("the rows of the states", rows, call.def("the states", states)?.rows)?;
+        call.size("the width of the states", 8, call.def("the states", states)?.width)?;
+        self.not_empty("sample", width)?;
+        Ok(self.emit_indices(Op::Sample { logits: logits.id(), states: states.id() }, rows))
+    }
+
+    fn not_empty(&self, call: &'static str, width: u32) -> Built<()> {
+        if width > 0 {
+            return Ok(());
+        }
+        let problem = Problem::Value { what: "the width of the input", expected: "at least 1", got: 0.0 };
+        Err(BuildError { call, problem })
+    }
+
+    fn emit_indices(&mut self, op: Op, rows: u32) -> Tensor {
+        let output = self.emit(op, rows, 1);
+        self.graph.tensors[output.id()].dtype = DType::U32;
+        output
+    }
+}

@@ -1,0 +1,381 @@
+//! Fusion: ops that belong together become one. Each pass can be switched off; the results must agree.
+
+use super::op::{BinaryKind, CacheRef, Op, TensorId, UnaryKind};
+use super::{LogicalGraph, OpNode};
+
+/// Which fusions are made. All of them by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fusions {
+    /// `silu(a) · b` becomes one op; with both products before it, gate-up.
+    pub swiglu: bool,
+    /// `a + b` and the RMS norm of the sum become one op.
+    pub add_rms_norm: bool,
+    /// A sum with a product becomes the product's residual.
+    pub residual: bool,
+    /// Products of one input (Q, K, V) become one op.
+    pub shared_input: bool,
+    /// Norm per head, RoPE and KV store become one op.
+    pub rope_store: bool,
+}
+
+impl Default for Fusions {
+    fn default() -> Fusions {
+        Fusions::all()
+    }
+}
+
+impl Fusions {
+    /// Every fusion.
+    pub const fn all() -> Fusions {
+        Fusions { swiglu: true, add_rms_norm: true, residual: true, shared_input: true, rope_store: true }
+    }
+
+    /// No fusion.
+    pub const fn none() -> Fusions {
+        Fusions {
+            swiglu: false,
+            add_rms_norm: false,
+            residual: false,
+            shared_input: false,
+            rope_store: false,
+        }
+    }
+}
+
+impl LogicalGraph {
+    /// The same computation with fewer ops. Tensors keep their numbers; those that are not made any more stay in
+    /// the list without an op.
+    pub fn fuse(self, fusions: &Fusions) -> LogicalGraph {
+        let mut rewrite = Rewrite { graph: self, removed: Vec::new() };
+        if fusions.rope_store {
+            rewrite.rope_store();
+        }
+        if fusions.swiglu {
+            rewrite.swiglu();
+            rewrite.gate_up();
+        }
+        if fusions.add_rms_norm {
+            rewrite.add_rms_norm();
+        }
+        if fusions.residual {
+            rewrite.residual();
+        }
+        if fusions.shared_input {
+            rewrite.shared_input();
+        }
+        rewrite.graph
+    }
+}
+
+struct Rewrite {
+    graph: LogicalGraph,
+    /// Ops that the running pass has taken into another.
+    removed: Vec<usize>,
+}
+
+impl Rewrite {
+    /// The op that makes a tensor, if one does.
+    fn maker(&self, id: TensorId) -> Option<usize> {
+        self.graph.ops.iter().position(|node| node.outputs.contains(&id))
+    }
+
+    /// How often a tensor is read, by ops or as a result.
+    fn uses(&self, id: TensorId) -> usize {
+        let by_ops = self.graph.ops.iter().flat_map(|node| node.op.operands()).filter(|&o| o == id).count();
+        by_ops + self.graph.outputs.iter().filter(|&&o| o == id).count()
+    }
+
+    /// The op that makes a tensor which nothing else reads.
+    fn only_maker(&self, id: TensorId) -> Option<usize> {
+        self.maker(id).filter(|op| !self.removed.contains(op) && self.uses(id) == 1)
+    }
+
+    /// Takes out the removed ops.
+    fn sweep(&mut self) {
+        let removed = std::mem::take(&mut self.removed);
+        let mut index = 0;
+        self.graph.ops.retain(|_| {
+            index += 1;
+            !removed.contains(&(index - 1))
+        });
+    }
+
+    /// `silu(a) · b` or `b · silu(a)`.
+    fn swiglu(&mut self) {
+        for index in 0..self.graph.ops.len() {
+            let Op::Binary { kind: BinaryKind::Mul, a, b } = self.graph.ops[index].op else { continue };
+            for (gated, up) in [(a, b), (b, a)] {
+                let Some(maker) = self.only_maker(gated) else { continue };
+                let Op::Unary { kind: UnaryKind::Silu, x } = self.graph.ops[maker].op else { continue };
+                self.graph.ops[index].op = Op::Binary { kind: BinaryKind::SwiGlu, a: x, b: up };
+                self.removed.push(maker);
+                break;
+            }
+        }
+        self.sweep();
+    }
+
+    /// SwiGLU of two products of one input.
+    fn gate_up(&mut self) {
+        for index in 0..self.graph.ops.len() {
+            let Op::Binary { kind: BinaryKind::SwiGlu, a, b } = self.graph.ops[index].op else { continue };
+            let (Some(gate), Some(up)) = (self.only_maker(a), self.only_maker(b)) else { continue };
+            let (Some((x, gate_weight)), Some((y, up_weight))) =
+                (self.plain_product(gate), self.plain_product(up))
+            else {
+                continue;
+            };
+            if x == y {
+                self.graph.ops[index].op = Op::GateUp { x, gate: gate_weight, up: up_weight };
+                self.removed.extend([gate, up]);
+            }
+        }
+        self.sweep();
+    }
+
+    /// Input and weight of a product without bias, residual or further weights.
+    fn plain_product(&self, op: usize) -> Option<(TensorId, TensorId)> {
+        match &self.graph.ops[op].op {
+            Op::MulMat { x, weights, residual: None } if weights.len() == 1 && weights[0].bias.is_none() => {
+                Some((*x, weights[0].weight))
+            }
+            _ => None,
+        }
+    }
+
+    /// `h = a + b` and `rms_norm(h)`, at the place of the sum, since others may read `h` before the norm.
+    fn add_rms_norm(&mut self) {
+        for index in 0..self.graph.ops.len() {
+            let Op::Binary { kind: BinaryKind::Add, a, b } = self.graph.ops[index].op else { continue };
+            let sum = self.graph.ops[index].outputs[0];
+            let norm = (index + 1..self.graph.ops.len()).find_map(|at| match self.graph.ops[at].op {
+                Op::RmsNorm { x, gamma, epsilon } if x == sum && !self.removed.contains(&at) => {
+                    let whole_row = self.graph.tensors[gamma].width == self.graph.tensors[sum].width;
+                    whole_row.then_some((at, gamma, epsilon))
+                }
+                _ => None,
+            });
+            let Some((at, gamma, epsilon)) = norm else { continue };
+            let normed = self.graph.ops[at].outputs[0];
+            self.graph.ops[index] =
+                OpNode { op: Op::AddRmsNorm { a, b, gamma, epsilon }, outputs: vec![normed, sum] };
+            self.removed.push(at);
+        }
+        self.sweep();
+    }
+
+    /// `r + x · wᵀ`, at the place of the sum, since `r` may be made after the product.
+    fn residual(&mut self) {
+        for index in 0..self.graph.ops.len() {
+            let Op::Binary { kind: BinaryKind::Add, a, b } = self.graph.ops[index].op else { continue };
+            for (product, other) in [(b, a), (a, b)] {
+                let Some(maker) = self.only_maker(product) else { continue };
+                let Op::MulMat { x, weights, residual: None } = &self.graph.ops[maker].op else { continue };
+                if weights.len() > 1 {
+                    continue;
+                }
+                let op = Op::MulMat { x: *x, weights: weights.clone(), residual: Some(other) };
+                self.graph.ops[index].op = op;
+                self.removed.push(maker);
+                break;
+            }
+        }
+        self.sweep();
+    }
+
+    /// Products of one input, at the place of the first: weights are there from the start.
+    fn shared_input(&mut self) {
+        for index in 0..self.graph.ops.len() {
+            if self.removed.contains(&index) {
+                continue;
+            }
+            let Op::MulMat { x: input, residual: None, .. } = self.graph.ops[index].op else { continue };
+            for at in index + 1..self.graph.ops.len() {
+                let Op::MulMat { x, weights: more, residual: None } = &self.graph.ops[at].op else {
+                    continue;
+                };
+                if *x != input || self.removed.contains(&at) {
+                    continue;
+                }
+                let (more, outputs) = (more.clone(), self.graph.ops[at].outputs.clone());
+                let first = &mut self.graph.ops[index];
+                if let Op::MulMat { weights, .. } = &mut first.op {
+                    weights.extend(more);
+                    first.outputs.extend(outputs);
+                    self.removed.push(at);
+                }
+            }
+        }
+        self.sweep();
+    }
+
+    /// For each attention over a cache: the RoPE (and norm per head) of its queries, and the store of turned keys
+    /// before it.
+    fn rope_store(&mut self) {
+        for index in 0..self.graph.ops.len() {
+            let Op::CacheAttention { q, cache, .. } = self.graph.ops[index].op else { continue };
+            if let Some((at, op, removed)) = self.rope_store_before(index, q, cache) {
+                self.graph.ops[at] = OpNode { op, outputs: vec![q] };
+                self.removed.extend(removed);
+            }
+        }
+        self.sweep();
+    }
+
+    /// Where the fused op goes, the op, and the ops it takes in.
+    fn rope_store_before(
+        &self,
+        before: usize,
+        q: TensorId,
+        read: CacheRef,
+    ) -> Option<(usize, Op, Vec<usize>)> {
+        let ops = &self.graph.ops;
+        let store = (0..before)
+            .rev()
+            .find(|&at| matches!(ops[at].op, Op::KvStore { cache, .. } if cache == read))
+            .filter(|at| !self.removed.contains(at))?;
+        let Op::KvStore { k, v, cache, slots, heads } = ops[store].op else { return None };
+        let turned = |id: TensorId| -> Option<(usize, TensorId, Op)> {
+            let maker = self.only_maker(id)?;
+            let Op::Rope { x, .. } = ops[maker].op else { return None };
+            Some((maker, x, ops[maker].op.clone()))
+        };
+        let ((q_rope, q_in, q_op), (k_rope, k_in, k_op)) = (turned(q)?, turned(k)?);
+        let (
+            Op::Rope { positions, factors, head_dim, rope, .. },
+            Op::Rope { positions: k_positions, factors: k_factors, head_dim: k_head, rope: k_spec, .. },
+        ) = (q_op, k_op)
+        else {
+            return None;
+        };
+        let same = positions == k_positions && factors == k_factors && head_dim == k_head && rope == k_spec;
+        if !same || positions != slots.positions || head_dim != heads.head_dim {
+            return None;
+        }
+        let norm = |id: TensorId| -> Option<(usize, TensorId, TensorId, f32)> {
+            let maker = self.only_maker(id)?;
+            let Op::RmsNorm { x, gamma, epsilon } = ops[maker].op else { return None };
+            (self.graph.tensors[gamma].width == head_dim).then_some((maker, x, gamma, epsilon))
+        };
+        let mut taken = vec![q_rope, k_rope, store];
+        let (mut q_norm, mut k_norm) = (norm(q_in), norm(k_in));
+        if let (Some(a), Some(b)) = (q_norm, k_norm)
+            && a.3.to_bits() != b.3.to_bits()
+        {
+            (q_norm, k_norm) = (None, None);
+        }
+        taken.extend([q_norm, k_norm].into_iter().flatten().map(|norm| norm.0));
+        // All inputs are there by the later of the two; the fused op takes that place.
+        let at = store.max(q_rope);
+        taken.retain(|&op| op != at);
+        let op = Op::RopeStore {
+            q: q_norm.map_or(q_in, |norm| norm.1),
+            k: k_norm.map_or(k_in, |norm| norm.1),
+            v,
+            q_gamma: q_norm.map(|norm| norm.2),
+            k_gamma: k_norm.map(|norm| norm.2),
+            epsilon: q_norm.or(k_norm).map_or(0.0, |norm| norm.3),
+            rope,
+            factors,
+            cache,
+            slots,
+            heads,
+        };
+        Some((at, op, taken))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CacheSpec, DType, GraphBuilder, Heads, RopePairing, RopeSpec, Rotation};
+
+    /// Two layers of Qwen3: norms per head, grouped queries, SwiGLU.
+    fn qwen3(layers: u32) -> LogicalGraph {
+        let heads = Heads { n_heads: 4, n_kv_heads: 2, head_dim: 32 };
+        let (hidden, inner, m) = (64, 96, 3);
+        let mut b = GraphBuilder::new();
+        let positions = b.indices("positions", m).unwrap();
+        let mut x = b.input("x", m, hidden).unwrap();
+        let spec = RopeSpec::new(RopePairing::Halves, heads.head_dim, 1e6);
+        let rotation = Rotation { spec, positions, factors: None };
+        for layer in 0..layers {
+            let mut weight = |name: &str, rows: u32, k: u32| {
+                b.weight(&format!("{layer}.{name}"), DType::F32, rows, k).unwrap()
+            };
+            let (norm, ffn_norm) = (weight("norm", 1, hidden), weight("ffn_norm", 1, hidden));
+            let (q_norm, k_norm) = (weight("q_norm", 1, 32), weight("k_norm", 1, 32));
+            let (wq, wk) = (weight("q", heads.q_width(), hidden), weight("k", heads.kv_width(), hidden));
+            let (wv, wo) = (weight("v", heads.kv_width(), hidden), weight("o", hidden, heads.q_width()));
+            let (gate, up) = (weight("gate", inner, hidden), weight("up", inner, hidden));
+            let down = weight("down", hidden, inner);
+            let cache_spec = CacheSpec { dtype: DType::F16, n_seqs: 1, capacity: 16, heads };
+            let cache = b.kv_cache(&format!("{layer}.kv"), cache_spec).unwrap();
+
+            let h = b.rms_norm(x, norm, 1e-6).unwrap();
+            let (q, k) = (b.mul_mat(h, wq).unwrap(), b.mul_mat(h, wk).unwrap());
+            let v = b.mul_mat(h, wv).unwrap();
+            let (q, k) = (b.rms_norm(q, q_norm, 1e-6).unwrap(), b.rms_norm(k, k_norm, 1e-6).unwrap());
+            let (q, k) = (b.rope(q, 32, rotation).unwrap(), b.rope(k, 32, rotation).unwrap());
+            b.kv_store(k, v, cache, positions, None).unwrap();
+            let attended = b.cache_attention(q, cache, positions, None, 0.1).unwrap();
+            let o = b.mul_mat(attended, wo).unwrap();
+            x = b.add(x, o).unwrap();
+            let h = b.rms_norm(x, ffn_norm, 1e-6).unwrap();
+            let (g, u) = (b.mul_mat(h, gate).unwrap(), b.mul_mat(h, up).unwrap());
+            let g = b.silu(g).unwrap();
+            let f = b.mul(g, u).unwrap();
+            let d = b.mul_mat(f, down).unwrap();
+            x = b.add(x, d).unwrap();
+        }
+        b.output("y", x).unwrap();
+        b.finish()
+    }
+
+    fn names(graph: &LogicalGraph) -> Vec<&'static str> {
+        graph.ops.iter().map(|node| node.op.name()).collect()
+    }
+
+    #[test]
+    fn a_qwen3_layer_becomes_eight_ops() {
+        let graph = qwen3(2);
+        assert_eq!(graph.ops.len(), 2 * 19);
+        let fused = graph.fuse(&Fusions::all());
+        let layer =
+            ["mul_mat", "rope_store", "cache_attention", "mul_mat", "add_rms_norm", "gate_up", "mul_mat"];
+        let mut expected = vec!["rms_norm"];
+        expected.extend(layer);
+        expected.push("add_rms_norm");
+        expected.extend(layer);
+        // The last product takes the sum along: there is no norm after it.
+        assert_eq!(names(&fused), expected);
+        let Op::MulMat { weights, .. } = &fused.ops[1].op else { panic!("not a product") };
+        assert_eq!((weights.len(), fused.ops[1].outputs.len()), (3, 3));
+    }
+
+    #[test]
+    fn each_fusion_can_be_switched_off() {
+        let none = Fusions::none();
+        assert_eq!(qwen3(1).fuse(&none).ops.len(), 19);
+        for (fusions, saved) in [
+            (Fusions { swiglu: true, ..none }, 3),
+            (Fusions { add_rms_norm: true, ..none }, 1),
+            (Fusions { residual: true, ..none }, 2),
+            (Fusions { shared_input: true, ..none }, 3), // Q, K, V and gate, up
+            (Fusions { rope_store: true, ..none }, 4),
+        ] {
+            assert_eq!(qwen3(1).fuse(&fusions).ops.len(), 19 - saved, "{fusions:?}");
+        }
+    }
+
+    #[test]
+    fn what_others_read_is_not_fused_away() {
+        let mut b = GraphBuilder::new();
+        let x = b.input("x", 2, 8).unwrap();
+        let s = b.silu(x).unwrap();
+        let y = b.mul(s, x).unwrap();
+        b.output("s", s).unwrap();
+        b.output("y", y).unwrap();
+        assert_eq!(names(&b.finish().fuse(&Fusions::all())), ["silu", "mul"]);
+    }
+}

@@ -1,0 +1,234 @@
+//! Lifetimes and the memory plan: which bytes of one arena each tensor takes.
+
+use super::{Fusions, LogicalGraph, Role, TensorId};
+use crate::{ALIGNMENT, BuildError, Problem};
+
+/// How far tensors share memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// Each tensor has bytes of its own, so that all of them can be read after a run.
+    Never,
+    /// Tensors whose lifetimes do not meet may share bytes.
+    ByLifetime,
+    /// As `ByLifetime`; also, an op that can work in place writes over an operand that is not needed any more.
+    #[default]
+    InPlace,
+}
+
+/// What the passes do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PlanOptions {
+    /// Which ops are fused.
+    pub fusions: Fusions,
+    /// How memory is shared.
+    pub sharing: Sharing,
+    /// Bytes left free before and after each tensor, for tests that look for stray writes.
+    pub guard: usize,
+}
+
+/// The bytes of the arena that a tensor takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// First byte; a multiple of [`ALIGNMENT`].
+    pub offset: usize,
+    /// How many.
+    pub bytes: usize,
+}
+
+/// A graph whose tensors have their places in one arena.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The graph after fusion.
+    pub graph: LogicalGraph,
+    /// The place of each tensor; `None` for weights and states, which are bound by name.
+    pub placements: Vec<Option<Placement>>,
+    /// Bytes of the arena.
+    pub arena_bytes: usize,
+}
+
+/// Ops during which a tensor must keep its value: from the one that makes it to the last that reads it.
+#[derive(Clone, Copy, Debug)]
+struct Lifetime {
+    first: usize,
+    last: usize,
+}
+
+impl Lifetime {
+    fn meets(self, other: Lifetime) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+}
+
+/// Tensors that take the same bytes: one, or a chain of in-place results.
+struct Group {
+    life: Lifetime,
+    bytes: usize,
+    members: Vec<TensorId>,
+}
+
+impl LogicalGraph {
+    /// Fuses and plans.
+    pub fn plan(self, options: &PlanOptions) -> Result<Plan, BuildError> {
+        let graph = self.fuse(&options.fusions);
+        let overflow = |problem| BuildError { call: "plan", problem };
+        let guard = options.guard.next_multiple_of(ALIGNMENT);
+        let mut groups = groups(&graph, options.sharing).map_err(overflow)?;
+        // Largest first: the small ones then fit into the holes that are left.
+        groups.sort_by_key(|group| (std::cmp::Reverse(group.bytes), group.life.first));
+
+        let mut placements = vec![None; graph.tensors.len()];
+        let mut placed: Vec<(usize, usize, Lifetime)> = Vec::new(); // (start, end, lifetime), by start
+        let mut arena_bytes = 0usize;
+        for group in groups {
+            let size =
+                group.bytes.checked_next_multiple_of(ALIGNMENT).and_then(|size| size.checked_add(2 * guard));
+            let too_large = || {
+                overflow(Problem::Value {
+                    what: "the arena",
+                    expected: "a size that fits memory",
+                    got: f64::INFINITY,
+                })
+            };
+            let size = size.ok_or_else(too_large)?;
+            let mut start = 0usize;
+            for &(from, to, life) in &placed {
+                let meets = options.sharing == Sharing::Never || life.meets(group.life);
+                if meets && start.saturating_add(size) > from {
+                    start = start.max(to);
+                }
+            }
+            let end = start.checked_add(size).ok_or_else(too_large)?;
+            arena_bytes = arena_bytes.max(end);
+            for &member in &group.members {
+                placements[member] = Some(Placement { offset: start + guard, bytes: group.bytes });
+            }
+            let at = placed.partition_point(|&(from, ..)| from <= start);
+            placed.insert(at, (start, end, group.life));
+        }
+        Ok(Plan { graph, placements, arena_bytes })
+    }
+}
+
+fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<Group>, Problem> {
+    let end = graph.ops.len();
+    let mut lives = vec![Lifetime { first: 0, last: 0 }; graph.tensors.len()];
+    for (index, node) in graph.ops.iter().enumerate() {
+        for &output in &node.outputs {
+            lives[output] = Lifetime { first: index, last: index };
+        }
+        for operand in node.op.operands() {
+            lives[operand].last = lives[operand].last.max(index);
+        }
+    }
+    for (id, tensor) in graph.tensors.iter().enumerate() {
+        if tensor.role == Role::Input || graph.outputs.contains(&id) {
+            lives[id].last = end;
+        }
+    }
+
+    let mut groups: Vec<Group> = Vec::new();
+    let mut group_of = vec![None; graph.tensors.len()];
+    for (id, tensor) in graph.tensors.iter().enumerate() {
+        let in_arena = match tensor.role {
+            Role::Input => true,
+            Role::Weight | Role::State => false,
+            // What fusion removed is made by no op.
+            Role::Computed => graph.ops.iter().any(|node| node.outputs.contains(&id)),
+        };
+        if in_arena {
+            group_of[id] = Some(groups.len());
+            groups.push(Group { life: lives[id], bytes: tensor.bytes()?, members: vec![id] });
+        }
+    }
+    if sharing == Sharing::InPlace {
+        merge_in_place(graph, &lives, &mut groups, &mut group_of);
+    }
+    groups.retain(|group| !group.members.is_empty());
+    Ok(groups)
+}
+
+/// Puts the result of an op that can work in place into the group of an operand that is last read there.
+fn merge_in_place(
+    graph: &LogicalGraph,
+    lives: &[Lifetime],
+    groups: &mut [Group],
+    group_of: &mut [Option<usize>],
+) {
+    for (index, node) in graph.ops.iter().enumerate() {
+        let mut taken: Vec<TensorId> = Vec::new();
+        for (output, operand) in node.op.in_place() {
+            let output = node.outputs[output];
+            let computed = graph.tensors[operand].role == Role::Computed;
+            let (Some(from), Some(to)) = (group_of[output], group_of[operand]) else { continue };
+            let fits = groups[from].bytes == groups[to].bytes && groups[from].members == [output];
+            let dies = lives[operand].last == index && groups[to].life.last == index;
+            if !computed || !fits || !dies || from == to || taken.contains(&operand) {
+                continue;
+            }
+            taken.push(operand);
+            groups[from].members.clear();
+            groups[to].members.push(output);
+            groups[to].life.last = groups[from].life.last;
+            group_of[output] = Some(to);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, GraphBuilder};
+
+    fn chain(n: u32) -> LogicalGraph {
+        let mut b = GraphBuilder::new();
+        let mut x = b.input("x", 4, 64).unwrap();
+        let w = b.weight("w", DType::F32, 64, 64).unwrap();
+        for _ in 0..n {
+            x = b.mul_mat(x, w).unwrap();
+            x = b.silu(x).unwrap();
+        }
+        b.output("y", x).unwrap();
+        b.finish()
+    }
+
+    fn arena(graph: &LogicalGraph, sharing: Sharing, guard: usize) -> usize {
+        let options = PlanOptions { fusions: Fusions::none(), sharing, guard };
+        graph.clone().plan(&options).unwrap().arena_bytes
+    }
+
+    #[test]
+    fn a_chain_needs_as_many_buffers_as_live_at_once() {
+        let (graph, tensor) = (chain(10), 4 * 64 * 4);
+        assert_eq!(arena(&graph, Sharing::Never, 0), 21 * tensor);
+        // The input keeps its place; then two at a time.
+        assert_eq!(arena(&graph, Sharing::ByLifetime, 0), 3 * tensor);
+        assert_eq!(arena(&graph, Sharing::InPlace, 0), 3 * tensor);
+        assert_eq!(arena(&graph, Sharing::Never, 1), 21 * (tensor + 512));
+    }
+
+    #[test]
+    fn tensors_that_live_at_once_never_overlap() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..50 {
+            let mut b = GraphBuilder::new();
+            let mut pool = vec![b.input("x", 3, 100).unwrap()];
+            for _ in 0..40 {
+                let (a, c) = (pool[random.usize(..pool.len())], pool[random.usize(..pool.len())]);
+                let made = if random.bool() { b.add(a, c) } else { b.silu(a) };
+                pool.push(made.unwrap());
+            }
+            b.output("y", pool[pool.len() - 1]).unwrap();
+            let options = PlanOptions { sharing: Sharing::ByLifetime, fusions: Fusions::none(), guard: 0 };
+            let plan = b.finish().plan(&options).unwrap();
+            let groups = groups(&plan.graph, Sharing::Never).unwrap();
+            for a in &groups {
+                for b in &groups {
+                    let (x, y) = (a.members[0], b.members[0]);
+                    let (p, q) = (plan.placements[x].unwrap(), plan.placements[y].unwrap());
+                    let apart = p.offset + p.bytes <= q.offset || q.offset + q.bytes <= p.offset;
+                    assert!(x == y || apart || !a.life.meets(b.life), "tensors {x} and {y} overlap");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Typed calls: what a kernel gets. All sizes in them were checked against each other, and no address that a kernel
+//! must read or write is null. Whether an address belongs to the device is the backend's to check.
+
+use super::{Heads, KvCache, RopeSpec, TensorOp};
+use crate::DType;
+
+/// A weight matrix `[rows, k]`, row-major.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeightArg {
+    /// Its address.
+    pub ptr: u64,
+    /// Its type; a row is a whole number of blocks.
+    pub dtype: DType,
+    /// Its rows: columns of the output.
+    pub rows: u32,
+}
+
+/// One weight of a product and where its result goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatPart {
+    /// The weight, `[n, k]`.
+    pub weight: WeightArg,
+    /// Address of `n` floats that are added to each row.
+    pub bias: Option<u64>,
+    /// Address of the result, `[m, n]`.
+    pub output: u64,
+}
+
+/// `output = input · Wᵀ (+ bias) (+ residual)` for each part; all parts read the same input.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MulMatCall {
+    /// `[m, k]`.
+    pub input: u64,
+    /// One or more weights; more than one never has a residual.
+    pub parts: Vec<MatPart>,
+    /// `[m, n]`, added to the first part's result. May be the output's address.
+    pub residual: Option<u64>,
+    /// Rows of the input.
+    pub m: u32,
+    /// Columns of the input.
+    pub k: u32,
+}
+
+/// `output = silu(input · gateᵀ) ∘ (input · upᵀ)`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GateUpCall {
+    /// `[m, k]`.
+    pub input: u64,
+    /// `[n, k]`.
+    pub gate: WeightArg,
+    /// `[n, k]`.
+    pub up: WeightArg,
+    /// `[m, n]`.
+    pub output: u64,
+    /// Rows of the input.
+    pub m: u32,
+    /// Columns of the input.
+    pub k: u32,
+}
+
+/// Rows of a table by token id.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmbedCall {
+    /// The table, `[rows, width]`.
+    pub table: WeightArg,
+    /// `m` token ids.
+    pub tokens: u64,
+    /// `[m, width]`.
+    pub output: u64,
+    /// Rows.
+    pub m: u32,
+    /// Columns.
+    pub width: u32,
+}
+
+/// RMS norm of `rows` rows of `width` floats. In place is allowed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RmsNormCall {
+    /// `[rows, width]`.
+    pub input: u64,
+    /// `width` floats.
+    pub gamma: u64,
+    /// `[rows, width]`.
+    pub output: u64,
+    /// Columns.
+    pub width: u32,
+    /// Rows; heads times rows of the batch for a norm per head.
+    pub rows: u32,
+    /// Added to the mean square.
+    pub epsilon: f32,
+}
+
+/// `sum = a + b`, `output = rms_norm(sum)`. `sum` may be the address of `a` or `b`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AddRmsNormCall {
+    /// `[rows, width]`.
+    pub a: u64,
+    /// `[rows, width]`.
+    pub b: u64,
+    /// `width` floats.
+    pub gamma: u64,
+    /// `[rows, width]`.
+    pub sum: u64,
+    /// `[rows, width]`.
+    pub output: u64,
+    /// Columns.
+    pub width: u32,
+    /// Rows.
+    pub rows: u32,
+    /// Added to the mean square.
+    pub epsilon: f32,
+}
+
+/// An element-wise op of two operands. In place with either is allowed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BinaryCall {
+    /// First operand.
+    pub a: u64,
+    /// Second operand.
+    pub b: u64,
+    /// Result.
+    pub output: u64,
+    /// Elements.
+    pub n_elements: usize,
+}
+
+/// An element-wise op of one operand. In place is allowed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnaryCall {
+    /// Operand.
+    pub input: u64,
+    /// Result.
+    pub output: u64,
+    /// Elements.
+    pub n_elements: usize,
+    /// The factor of Scale; 1 otherwise.
+    pub scalar: f32,
+}
+
+/// Rotary position embedding. In place is allowed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeCall {
+    /// `[m, n_heads, head_dim]`.
+    pub input: u64,
+    /// `m` positions.
+    pub positions: u64,
+    /// `n_rot / 2` frequency factors.
+    pub factors: Option<u64>,
+    /// `[m, n_heads, head_dim]`.
+    pub output: u64,
+    /// Rows.
+    pub m: u32,
+    /// Heads in a row.
+    pub n_heads: u32,
+    /// Elements per head.
+    pub head_dim: u32,
+    /// The rotation.
+    pub rope: RopeSpec,
+}
+
+/// Softmax of `input · scale` over rows. In place is allowed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SoftMaxCall {
+    /// `[rows, width]`.
+    pub input: u64,
+    /// `[rows, width]`.
+    pub output: u64,
+    /// Columns.
+    pub width: u32,
+    /// Rows.
+    pub rows: u32,
+    /// Multiplies the input.
+    pub scale: f32,
+}
+
+/// Where the keys and values of an attention come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum KvSource {
+    /// Rows of the same batch, `[m, n_kv_heads · head_dim]` floats: row `r` sees rows 0 to `r`.
+    Rows {
+        /// Keys.
+        k: u64,
+        /// Values.
+        v: u64,
+    },
+    /// A cache: row `r` sees positions 0 to `positions[r]` of sequence `sequences[r]`.
+    Cache {
+        /// The cache.
+        cache: KvCache,
+        /// `m` positions.
+        positions: u64,
+        /// `m` sequence numbers; all 0 if not given.
+        sequences: Option<u64>,
+    },
+}
+
+/// Causal grouped-query attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionCall {
+    /// `[m, n_heads · head_dim]`.
+    pub q: u64,
+    /// Keys and values.
+    pub kv: KvSource,
+    /// `[m, n_heads · head_dim]`.
+    pub output: u64,
+    /// Rows of queries.
+    pub m: u32,
+    /// Heads.
+    pub heads: Heads,
+    /// Multiplies the scores.
+    pub scale: f32,
+    /// Layer number, for profiles.
+    pub layer: usize,
+}
+
+/// Rows of keys and values into a cache.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KvStoreCall {
+    /// `[m, n_kv_heads · head_dim]`.
+    pub k: u64,
+    /// `[m, n_kv_heads · head_dim]`.
+    pub v: u64,
+    /// The cache.
+    pub cache: KvCache,
+    /// `m` positions.
+    pub positions: u64,
+    /// `m` sequence numbers; all 0 if not given.
+    pub sequences: Option<u64>,
+    /// Rows.
+    pub m: u32,
+    /// Heads.
+    pub heads: Heads,
+}
+
+/// Norm per head (optional), RoPE and store, in one: see [`TensorOp::RopeStore`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeStoreCall {
+    /// `[m, n_heads · head_dim]`.
+    pub q: u64,
+    /// Keys and values, cache, positions, rows and heads.
+    pub store: KvStoreCall,
+    /// Gain of the query heads' norm.
+    pub q_gamma: Option<u64>,
+    /// Gain of the key heads' norm.
+    pub k_gamma: Option<u64>,
+    /// Epsilon of both norms.
+    pub epsilon: f32,
+    /// The rotation.
+    pub rope: RopeSpec,
+    /// `n_rot / 2` frequency factors.
+    pub factors: Option<u64>,
+    /// The turned queries. May be the address of `q`.
+    pub output: u64,
+}
+
+/// A copy of bytes that do not overlap.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CopyCall {
+    /// From.
+    pub input: u64,
+    /// To.
+    pub output: u64,
+    /// How many.
+    pub bytes: usize,
+}
+
+/// Index of the largest element of each row: the lowest index among equals, NaN never.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ArgMaxCall {
+    /// `[m, n]`.
+    pub input: u64,
+    /// `m` indices.
+    pub output: u64,
+    /// Rows.
+    pub m: u32,
+    /// Columns.
+    pub n: u32,
+}
+
+/// A token drawn from each row of logits; see [`crate::sampling`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampleCall {
+    /// `[m, n]`.
+    pub logits: u64,
+    /// One state per row; its step is counted up.
+    pub states: u64,
+    /// `m` tokens.
+    pub output: u64,
+    /// Rows.
+    pub m: u32,
+    /// Columns.
+    pub n: u32,
+}
+
+/// One call of a kernel.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub enum OpCall {
+    Embed(EmbedCall),
+    MulMat(MulMatCall),
+    GateUp(GateUpCall),
+    RmsNorm(RmsNormCall),
+    AddRmsNorm(AddRmsNormCall),
+    Add(BinaryCall),
+    Mul(BinaryCall),
+    SwiGlu(BinaryCall),
+    Silu(UnaryCall),
+    Gelu(UnaryCall),
+    GeluTanh(UnaryCall),
+    Scale(UnaryCall),
+    Rope(RopeCall),
+    SoftMax(SoftMaxCall),
+    Attention(AttentionCall),
+    KvStore(KvStoreCall),
+    RopeStore(RopeStoreCall),
+    Copy(CopyCall),
+    ArgMax(ArgMaxCall),
+    Sample(SampleCall),
+}
+
+impl OpCall {
+    /// The op that this call runs. A SoftMax node with three inputs runs as Attention.
+    pub fn op(&self) -> TensorOp {
+        match self {
+            OpCall::Embed(_) => TensorOp::Embed,
+            OpCall::MulMat(_) => TensorOp::MulMat,
+            OpCall::GateUp(_) => TensorOp::GateUp,
+            OpCall::RmsNorm(_) => TensorOp::RmsNorm,
+            OpCall::AddRmsNorm(_) => TensorOp::AddRmsNorm,
+            OpCall::Add(_) => TensorOp::Add,
+            OpCall::Mul(_) => TensorOp::Mul,
+            OpCall::SwiGlu(_) => TensorOp::SwiGlu,
+            OpCall::Silu(_) => TensorOp::Silu,
+            OpCall::Gelu(_) => TensorOp::Gelu,
+            OpCall::GeluTanh(_) => TensorOp::GeluTanh,
+            OpCall::Scale(_) => TensorOp::Scale,
+            OpCall::Rope(_) => TensorOp::Rope,
+            OpCall::SoftMax(_) => TensorOp::SoftMax,
+            OpCall::Attention(_) => TensorOp::Attention,
+            OpCall::KvStore(_) => TensorOp::KvStore,
+            OpCall::RopeStore(_) => TensorOp::RopeStore,
+            OpCall::Copy(_) => TensorOp::Copy,
+            OpCall::ArgMax(_) => TensorOp::ArgMax,
+            OpCall::Sample(_) => TensorOp::Sample,
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Checks of sizes and parameters that the graph and the builder share.
+
+use super::{Heads, RopeSpec};
+use crate::{DType, DTypeError, Problem};
+
+pub(crate) type Checked<T> = Result<T, Problem>;
+
+/// `what` must be `expected`.
+pub(crate) fn same(what: &'static str, expected: impl Into<u64>, got: impl Into<u64>) -> Checked<()> {
+    let (expected, got) = (expected.into(), got.into());
+    if expected == got { Ok(()) } else { Err(Problem::Size { what, expected, got }) }
+}
+
+pub(crate) fn at_least_1(what: &'static str, got: u32) -> Checked<()> {
+    if got > 0 { Ok(()) } else { Err(Problem::Value { what, expected: "at least 1", got: 0.0 }) }
+}
+
+pub(crate) fn finite(what: &'static str, got: f32) -> Checked<f32> {
+    let problem = || Problem::Value { what, expected: "finite", got: got.into() };
+    got.is_finite().then_some(got).ok_or_else(problem)
+}
+
+pub(crate) fn epsilon(got: f32) -> Checked<f32> {
+    let problem = || Problem::Value { what: "epsilon", expected: "finite and not negative", got: got.into() };
+    (got.is_finite() && got >= 0.0).then_some(got).ok_or_else(problem)
+}
+
+/// A weight of a product or a table: not integers, whole blocks in a row, and a size that fits memory.
+pub(crate) fn weight_type(what: &'static str, dtype: DType, rows: u32, k: u32) -> Checked<()> {
+    if dtype == DType::U32 {
+        return Err(Problem::Type { what, expected: "a float or block type", got: dtype });
+    }
+    let bytes = dtype.bytes(k as usize)?.checked_mul(rows as usize);
+    let overflow = DTypeError::Overflow { dtype, elements: usize::MAX };
+    bytes.map(|_| ()).ok_or(Problem::DType(overflow))
+}
+
+/// Heads that divide evenly and whose widths fit.
+pub(crate) fn check_heads(heads: Heads) -> Checked<()> {
+    at_least_1("n_heads", heads.n_heads)?;
+    at_least_1("n_kv_heads", heads.n_kv_heads)?;
+    at_least_1("head_dim", heads.head_dim)?;
+    let (of, got) = (heads.n_kv_heads.into(), heads.n_heads.into());
+    if !heads.n_heads.is_multiple_of(heads.n_kv_heads) {
+        return Err(Problem::Multiple { what: "n_heads", of, got });
+    }
+    let width = u64::from(heads.n_heads) * u64::from(heads.head_dim);
+    same("n_heads · head_dim in 32 bits", heads.q_width(), width)
+}
+
+/// A rotation that fits the head.
+pub(crate) fn check_rope(rope: RopeSpec, head_dim: u32) -> Checked<()> {
+    if !rope.n_rot.is_multiple_of(2) {
+        return Err(Problem::Multiple { what: "n_rot", of: 2, got: rope.n_rot.into() });
+    }
+    if rope.n_rot > head_dim || rope.n_rot == 0 {
+        return Err(Problem::Value { what: "n_rot", expected: "from 2 to head_dim", got: rope.n_rot.into() });
+    }
+    if !(rope.base.is_finite() && rope.base > 0.0) {
+        let got = rope.base.into();
+        return Err(Problem::Value { what: "RoPE base", expected: "finite and above 0", got });
+    }
+    finite("RoPE freq_scale", rope.freq_scale)?;
+    finite("RoPE magnitude", rope.magnitude)?;
+    Ok(())
+}
+
+/// A cache whose type and size are possible; addresses are checked by the caller.
+pub(crate) fn check_cache(dtype: DType, n_seqs: u32, capacity: u32, heads: Heads) -> Checked<usize> {
+    if !matches!(dtype, DType::F32 | DType::F16 | DType::Q8_0) {
+        return Err(Problem::Type { what: "the KV cache", expected: "F32, F16 or Q8_0", got: dtype });
+    }
+    at_least_1("n_seqs", n_seqs)?;
+    at_least_1("capacity", capacity)?;
+    let row = dtype.bytes(heads.head_dim as usize)?;
+    [n_seqs, heads.n_kv_heads, capacity]
+        .iter()
+        .try_fold(row, |bytes, &n| bytes.checked_mul(n as usize))
+        .ok_or(Problem::DType(DTypeError::Overflow { dtype, elements: usize::MAX }))
+}

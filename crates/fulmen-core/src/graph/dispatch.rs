@@ -1,0 +1,134 @@
+//! The contract between a graph and the kernels that run it.
+
+use super::call::*;
+use crate::BackendError;
+
+/// Kernels of one device. [`execute_graph`](super::execute_graph) calls one method per node, in order.
+///
+/// Each method returns how many kernels it launched: 0 where there was nothing to do, more than 1 where it needed
+/// several. Calls may return before the work is done; [`synchronize`](KernelDispatch::synchronize) waits for it.
+/// The first eight methods are the least that a transformer layer needs; the others say "unsupported" until a
+/// backend provides them.
+pub trait KernelDispatch {
+    /// The backend's name in messages.
+    fn backend(&self) -> &'static str;
+
+    /// Products with one or several weights.
+    fn dispatch_mul_mat(&mut self, call: &MulMatCall) -> Result<usize, BackendError>;
+
+    /// RMS norm.
+    fn dispatch_rms_norm(&mut self, call: &RmsNormCall) -> Result<usize, BackendError>;
+
+    /// Element-wise sum.
+    fn dispatch_add(&mut self, call: &BinaryCall) -> Result<usize, BackendError>;
+
+    /// Rotary position embedding.
+    fn dispatch_rope(&mut self, call: &RopeCall) -> Result<usize, BackendError>;
+
+    /// Attention within the rows or over a KV cache.
+    fn dispatch_attention(&mut self, call: &AttentionCall) -> Result<usize, BackendError>;
+
+    /// Copy of bytes.
+    fn dispatch_copy(&mut self, call: &CopyCall) -> Result<usize, BackendError>;
+
+    /// Element-wise product.
+    fn dispatch_mul(&mut self, call: &BinaryCall) -> Result<usize, BackendError>;
+
+    /// SiLU.
+    fn dispatch_silu(&mut self, call: &UnaryCall) -> Result<usize, BackendError>;
+
+    /// Rows of a table.
+    fn dispatch_embed(&mut self, call: &EmbedCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "Embed", call)
+    }
+
+    /// Gate and up products with SwiGLU.
+    fn dispatch_gate_up(&mut self, call: &GateUpCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "GateUp", call)
+    }
+
+    /// Residual add and RMS norm.
+    fn dispatch_add_rms_norm(&mut self, call: &AddRmsNormCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "AddRmsNorm", call)
+    }
+
+    /// SwiGLU of two operands.
+    fn dispatch_swiglu(&mut self, call: &BinaryCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "SwiGlu", call)
+    }
+
+    /// GELU by erf.
+    fn dispatch_gelu(&mut self, call: &UnaryCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "Gelu", call)
+    }
+
+    /// GELU by tanh.
+    fn dispatch_gelu_tanh(&mut self, call: &UnaryCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "GeluTanh", call)
+    }
+
+    /// Multiplication by a constant.
+    fn dispatch_scale(&mut self, call: &UnaryCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "Scale", call)
+    }
+
+    /// Softmax over rows.
+    fn dispatch_softmax(&mut self, call: &SoftMaxCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "SoftMax", call)
+    }
+
+    /// Keys and values into the cache.
+    fn dispatch_kv_store(&mut self, call: &KvStoreCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "KvStore", call)
+    }
+
+    /// Norm per head, RoPE and store.
+    fn dispatch_rope_store(&mut self, call: &RopeStoreCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "RopeStore", call)
+    }
+
+    /// Index of the largest element.
+    fn dispatch_argmax(&mut self, call: &ArgMaxCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "ArgMax", call)
+    }
+
+    /// A token drawn from logits.
+    fn dispatch_sample(&mut self, call: &SampleCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "Sample", call)
+    }
+
+    /// Waits until all launched work is done.
+    fn synchronize(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// Runs any call by the method for its op.
+    fn dispatch(&mut self, call: &OpCall) -> Result<usize, BackendError> {
+        match call {
+            OpCall::Embed(call) => self.dispatch_embed(call),
+            OpCall::MulMat(call) => self.dispatch_mul_mat(call),
+            OpCall::GateUp(call) => self.dispatch_gate_up(call),
+            OpCall::RmsNorm(call) => self.dispatch_rms_norm(call),
+            OpCall::AddRmsNorm(call) => self.dispatch_add_rms_norm(call),
+            OpCall::Add(call) => self.dispatch_add(call),
+            OpCall::Mul(call) => self.dispatch_mul(call),
+            OpCall::SwiGlu(call) => self.dispatch_swiglu(call),
+            OpCall::Silu(call) => self.dispatch_silu(call),
+            OpCall::Gelu(call) => self.dispatch_gelu(call),
+            OpCall::GeluTanh(call) => self.dispatch_gelu_tanh(call),
+            OpCall::Scale(call) => self.dispatch_scale(call),
+            OpCall::Rope(call) => self.dispatch_rope(call),
+            OpCall::SoftMax(call) => self.dispatch_softmax(call),
+            OpCall::Attention(call) => self.dispatch_attention(call),
+            OpCall::KvStore(call) => self.dispatch_kv_store(call),
+            OpCall::RopeStore(call) => self.dispatch_rope_store(call),
+            OpCall::Copy(call) => self.dispatch_copy(call),
+            OpCall::ArgMax(call) => self.dispatch_argmax(call),
+            OpCall::Sample(call) => self.dispatch_sample(call),
+        }
+    }
+}
+
+fn unsupported(backend: &'static str, op: &str, call: &impl std::fmt::Debug) -> Result<usize, BackendError> {
+    Err(BackendError::Unsupported { backend, what: format!("{op}: {call:?}") })
+}

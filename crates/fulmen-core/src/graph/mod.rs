@@ -1,0 +1,223 @@
+//! The compute graph: a list of nodes with device addresses, in the order in which they run.
+//!
+//! A graph is plain data. [`ComputeGraph::check`] turns it into a [`Program`] of typed calls, or says which node is
+//! wrong and why; [`execute_graph`] checks it and runs it on anything that implements [`KernelDispatch`]. To run
+//! it many times, keep the [`Program`].
+
+mod call;
+pub(crate) mod checks;
+mod dispatch;
+mod execute;
+mod params;
+mod print;
+mod resolve;
+
+pub use call::*;
+pub use dispatch::KernelDispatch;
+pub use execute::{GraphExecResult, Program, Step, execute_graph, execute_graph_timed};
+pub use params::{ExtraWeight, Heads, KvCache, OpParams, RopePairing, RopeSpec};
+
+use crate::DType;
+
+/// What a node does. Shapes are `[width, inner, m, 0]`: `m` rows of `width · inner` floats, where `inner` is 1 for
+/// all but MulMat (there `inner` is `k`, and a row of the output has `width` floats) and tensors by heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum TensorOp {
+    /// A leaf: data that is there already.
+    None,
+    /// Another output of the input node (its `second_ptr`, or the output of an extra weight). Launches nothing.
+    View,
+    /// Rows of the table `weight_ptr` (`table_rows` rows of `weight_qtype`) by the token ids of input 0.
+    Embed,
+    /// `x · Wᵀ (+ bias) (+ residual)`: inputs x and, if there is one, the residual. Shape `[n, k, m, 0]`.
+    MulMat,
+    /// `silu(x · Wgᵀ) ∘ (x · Wuᵀ)` with the weights `weight_ptr` and `up_ptr`. Shape `[n, k, m, 0]`.
+    GateUp,
+    /// RMS norm over rows of `shape[0]` floats with the gain `gamma_ptr` and epsilon `scalar`.
+    /// Shape `[head_dim, n_heads, m, 0]` gives the norm per head.
+    RmsNorm,
+    /// `sum = a + b` to `second_ptr`, then the RMS norm of the sum.
+    AddRmsNorm,
+    /// `a + b`.
+    Add,
+    /// `a · b`, element by element.
+    Mul,
+    /// `silu(a) · b`.
+    SwiGlu,
+    /// `x · sigmoid(x)`.
+    Silu,
+    /// `x · Φ(x)`, by erf.
+    Gelu,
+    /// GELU by its tanh formula.
+    GeluTanh,
+    /// `x · scalar`.
+    Scale,
+    /// Rotary position embedding: inputs x and positions. Shape `[head_dim, n_heads, m, 0]`.
+    Rope,
+    /// With one input: softmax of `x · scalar` over rows of `shape[0]` floats. With three inputs q, k, v: causal
+    /// attention of the rows among themselves, by `heads` and the score scale `scalar`.
+    SoftMax,
+    /// Causal attention over a KV cache: inputs q, positions and, if there is more than one, sequence numbers.
+    /// Row `r` sees positions 0 to `positions[r]` of its sequence.
+    Attention,
+    /// Writes rows of k and v to the KV cache: inputs k, v, positions, (sequences). The node's address is `k_ptr`.
+    KvStore,
+    /// Norm of the query and key heads (where gains are set), RoPE of both, keys and values to the cache:
+    /// inputs q, k, v, positions, (sequences). The output is the turned q.
+    RopeStore,
+    /// A copy of the whole input.
+    Copy,
+    /// Index of the largest element of each row; the output is U32, `[1, 1, m, 0]`.
+    ArgMax,
+    /// A token for each row of logits, drawn as the row's state at `sample_ptr` says; output as ArgMax.
+    Sample,
+}
+
+impl TensorOp {
+    /// Every op, leaves and views included.
+    pub const ALL: [TensorOp; 22] = {
+        use TensorOp::*;
+        [
+            None, View, Embed, MulMat, GateUp, RmsNorm, AddRmsNorm, Add, Mul, SwiGlu, Silu, Gelu, GeluTanh,
+            Scale, Rope, SoftMax, Attention, KvStore, RopeStore, Copy, ArgMax, Sample,
+        ]
+    };
+
+    /// Whether the op runs a kernel.
+    pub const fn launches(self) -> bool {
+        !matches!(self, TensorOp::None | TensorOp::View)
+    }
+}
+
+impl std::fmt::Display for TensorOp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let TensorOp::None = self else { return f.pad(&format!("{self:?}")) };
+        f.pad("leaf")
+    }
+}
+
+/// One node: what it does, where its result lies, and what it reads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorNode {
+    /// What it does.
+    pub op: TensorOp,
+    /// Address of the result.
+    pub data_ptr: u64,
+    /// Shape, as [`TensorOp`] says.
+    pub shape: [u32; 4],
+    /// F32, or U32 for tokens, positions and sequence numbers.
+    pub dtype: DType,
+    /// Nodes it reads, all of them before it.
+    pub inputs: Vec<usize>,
+    /// Everything else.
+    pub params: OpParams,
+    /// A name for messages and pictures.
+    pub name: Option<Box<str>>,
+}
+
+impl TensorNode {
+    /// Rows.
+    pub fn m(&self) -> u32 {
+        self.shape[2]
+    }
+
+    /// Floats in a row of the result; saturates instead of wrapping.
+    pub fn width(&self) -> u32 {
+        match self.op {
+            TensorOp::MulMat | TensorOp::GateUp => self.shape[0],
+            _ => self.shape[0].saturating_mul(self.shape[1].max(1)),
+        }
+    }
+
+    /// Elements of the result.
+    pub fn n_elements(&self) -> usize {
+        usize::try_from(u64::from(self.width()) * u64::from(self.m())).unwrap_or(usize::MAX)
+    }
+}
+
+/// Nodes in the order in which they run.
+///
+/// ```
+/// use fulmen_core::{ComputeGraph, OpParams, TensorOp};
+///
+/// let mut graph = ComputeGraph::new();
+/// let x = graph.add_leaf(0x1000, [1536, 1, 4, 0]);
+/// let params = OpParams { gamma_ptr: 0x3000, scalar: 1e-6, ..OpParams::default() };
+/// graph.add_op(TensorOp::RmsNorm, 0x2000, [1536, 1, 4, 0], vec![x], params);
+/// assert_eq!(graph.n_ops(), 1);
+/// assert!(graph.check().is_ok());
+///
+/// graph.add_op(TensorOp::Silu, 0x2000, [1536, 1, 4, 0], vec![7], OpParams::default());
+/// let error = graph.check().unwrap_err();
+/// assert!(error.to_string().starts_with("node 2 (Silu): input 0 refers to node 7"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ComputeGraph {
+    /// The nodes.
+    pub nodes: Vec<TensorNode>,
+}
+
+impl ComputeGraph {
+    /// An empty graph.
+    pub fn new() -> ComputeGraph {
+        ComputeGraph::default()
+    }
+
+    /// Adds f32 data that is on the device already, and gives its index.
+    pub fn add_leaf(&mut self, ptr: u64, shape: [u32; 4]) -> usize {
+        self.push(TensorOp::None, ptr, shape, DType::F32, Vec::new(), OpParams::default())
+    }
+
+    /// Adds `m` unsigned integers (tokens, positions, sequence numbers) that are on the device already.
+    pub fn add_index_leaf(&mut self, ptr: u64, m: u32) -> usize {
+        self.push(TensorOp::None, ptr, [1, 1, m, 0], DType::U32, Vec::new(), OpParams::default())
+    }
+
+    /// Adds an op whose result goes to `ptr`, and gives its index. Nothing is checked here: see
+    /// [`check`](ComputeGraph::check).
+    pub fn add_op(
+        &mut self,
+        op: TensorOp,
+        ptr: u64,
+        shape: [u32; 4],
+        inputs: Vec<usize>,
+        params: OpParams,
+    ) -> usize {
+        let dtype = match op {
+            TensorOp::ArgMax | TensorOp::Sample => DType::U32,
+            _ => DType::F32,
+        };
+        self.push(op, ptr, shape, dtype, inputs, params)
+    }
+
+    /// Gives a node a name for messages and pictures. An index that does not exist is ignored.
+    pub fn set_name(&mut self, node: usize, name: &str) {
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.name = Some(name.into());
+        }
+    }
+
+    /// Nodes that run a kernel.
+    pub fn n_ops(&self) -> usize {
+        self.nodes.iter().filter(|node| node.op.launches()).count()
+    }
+
+    /// Checks every node and gives the program that runs them: order, indices, arity, shapes, types, null pointers.
+    pub fn check(&self) -> Result<Program, crate::GraphError> {
+        Program::new(self)
+    }
+
+    fn push(
+        &mut self,
+        op: TensorOp,
+        data_ptr: u64,
+        shape: [u32; 4],
+        dtype: DType,
+        inputs: Vec<usize>,
+        params: OpParams,
+    ) -> usize {
+        self.nodes.push(TensorNode { op, data_ptr, shape, dtype, inputs, params, name: None });
+        self.nodes.len() - 1
+    }
+}

@@ -1,0 +1,133 @@
+//! The parameters of a node, beyond its inputs and its shape.
+
+use crate::DType;
+
+/// Which elements of a head RoPE turns together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RopePairing {
+    /// Elements 2i and 2i+1: Llama's GGUF files.
+    #[default]
+    Adjacent,
+    /// Elements i and i + n_rot/2: Qwen, and what is called NeoX style.
+    Halves,
+}
+
+/// How rotary position embedding turns a head.
+///
+/// The pair `i` of a row at position `p` is turned by `p · freq_scale · base^(-2i/n_rot) / factor[i]`, and
+/// multiplied by `magnitude`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RopeSpec {
+    /// Which elements belong together.
+    pub pairing: RopePairing,
+    /// How many elements of a head are turned; the rest is copied. Even, at most the size of the head.
+    pub n_rot: u32,
+    /// The base of the frequencies, e.g. 10 000.
+    pub base: f32,
+    /// Multiplies the position: 1 / factor for linear scaling, else 1.
+    pub freq_scale: f32,
+    /// Multiplies sine and cosine (YaRN's attention factor), else 1.
+    pub magnitude: f32,
+}
+
+impl RopeSpec {
+    /// Plain RoPE over the whole head.
+    pub fn new(pairing: RopePairing, head_dim: u32, base: f32) -> RopeSpec {
+        RopeSpec { pairing, n_rot: head_dim, base, freq_scale: 1.0, magnitude: 1.0 }
+    }
+}
+
+/// How the columns of a row are divided into heads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Heads {
+    /// Query heads.
+    pub n_heads: u32,
+    /// Key and value heads; divides `n_heads`.
+    pub n_kv_heads: u32,
+    /// Elements per head.
+    pub head_dim: u32,
+}
+
+impl Heads {
+    /// Columns of a query row.
+    pub fn q_width(self) -> u32 {
+        self.n_heads.saturating_mul(self.head_dim)
+    }
+
+    /// Columns of a key or value row.
+    pub fn kv_width(self) -> u32 {
+        self.n_kv_heads.saturating_mul(self.head_dim)
+    }
+}
+
+/// The KV cache of one layer: keys and values, each laid out as `[n_seqs][n_kv_heads][capacity][head_dim]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KvCache {
+    /// Address of the keys.
+    pub k_ptr: u64,
+    /// Address of the values.
+    pub v_ptr: u64,
+    /// F32, F16 or Q8_0.
+    pub dtype: DType,
+    /// Sequences that the cache holds.
+    pub n_seqs: u32,
+    /// Positions per sequence.
+    pub capacity: u32,
+}
+
+/// One more weight of a product that has several (Q, K and V in one node), with its own output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ExtraWeight {
+    /// Address of the weight, `[rows, k]`.
+    pub weight_ptr: u64,
+    /// Its type.
+    pub weight_qtype: DType,
+    /// Its rows: columns of the output.
+    pub rows: u32,
+    /// Address of the bias of `rows` floats, or 0.
+    pub bias_ptr: u64,
+    /// Address of the output, `[m, rows]`.
+    pub output_ptr: u64,
+}
+
+/// Parameters of a node. Which of them an op reads is said at [`TensorOp`](super::TensorOp); the others are ignored.
+/// Nothing is guessed: a parameter that an op needs and that is not set is an error.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OpParams {
+    /// Address of the weight: `[n, k]`, row-major.
+    pub weight_ptr: u64,
+    /// Type of the weight.
+    pub weight_qtype: Option<DType>,
+    /// Address of the second weight of a gate-up node.
+    pub up_ptr: u64,
+    /// Type of the second weight of a gate-up node.
+    pub up_qtype: Option<DType>,
+    /// Further weights that share the input of a MulMat node.
+    pub extra_weights: Vec<ExtraWeight>,
+    /// Address of the bias of a MulMat node, or 0.
+    pub bias_ptr: u64,
+    /// Floats in the bias.
+    pub bias_len: u32,
+    /// Address of the gain of a norm (of the query heads' norm in RopeStore, where 0 means none).
+    pub gamma_ptr: u64,
+    /// Address of the gain of the key heads' norm in RopeStore, or 0.
+    pub k_gamma_ptr: u64,
+    /// Epsilon of a norm; factor of Scale; scale of the scores in SoftMax and Attention.
+    pub scalar: f32,
+    /// Layer number, for people and profiles.
+    pub int_param: u32,
+    /// Address of a second output: the sum in AddRmsNorm.
+    pub second_ptr: u64,
+    /// Rows of the table of an Embed node.
+    pub table_rows: u32,
+    /// Heads of Rope, Attention, KvStore, RopeStore.
+    pub heads: Heads,
+    /// Rotation of Rope and RopeStore.
+    pub rope: Option<RopeSpec>,
+    /// Address of RoPE's frequency factors (n_rot / 2 floats), or 0.
+    pub rope_factors_ptr: u64,
+    /// The KV cache of Attention, KvStore, RopeStore.
+    pub kv: Option<KvCache>,
+    /// Address of one `SampleState` per row, for Sample.
+    pub sample_ptr: u64,
+}

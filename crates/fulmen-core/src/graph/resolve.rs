@@ -1,0 +1,392 @@
+//! From a node to a typed call: every check that needs no device.
+
+use super::call::*;
+use super::checks::*;
+use super::{ComputeGraph, KvCache, RopeSpec, TensorNode, TensorOp};
+use crate::{DType, Problem};
+
+/// The call that a node makes; `None` for leaves, views and nodes without elements.
+pub(super) fn resolve(graph: &ComputeGraph, index: usize) -> Checked<Option<OpCall>> {
+    let node = Node { graph, index, node: &graph.nodes[index] };
+    if node.shape[3] > 1 {
+        return Err(Problem::Size { what: "shape[3]", expected: 0, got: node.shape[3].into() });
+    }
+    let call = match node.op {
+        TensorOp::None => {
+            node.arity(0..=0, "no")?;
+            node.own("its data")?;
+            return Ok(None);
+        }
+        TensorOp::View => {
+            node.view()?;
+            return Ok(None);
+        }
+        TensorOp::Embed => OpCall::Embed(node.embed()?),
+        TensorOp::MulMat => OpCall::MulMat(node.mul_mat()?),
+        TensorOp::GateUp => OpCall::GateUp(node.gate_up()?),
+        TensorOp::RmsNorm => OpCall::RmsNorm(node.rms_norm()?),
+        TensorOp::AddRmsNorm => OpCall::AddRmsNorm(node.add_rms_norm()?),
+        TensorOp::Add => OpCall::Add(node.binary()?),
+        TensorOp::Mul => OpCall::Mul(node.binary()?),
+        TensorOp::SwiGlu => OpCall::SwiGlu(node.binary()?),
+        TensorOp::Silu => OpCall::Silu(node.unary(1.0)?),
+        TensorOp::Gelu => OpCall::Gelu(node.unary(1.0)?),
+        TensorOp::GeluTanh => OpCall::GeluTanh(node.unary(1.0)?),
+        TensorOp::Scale => OpCall::Scale(node.unary(node.params.scalar)?),
+        TensorOp::Rope => OpCall::Rope(node.rope()?),
+        TensorOp::SoftMax if node.inputs.len() == 1 => OpCall::SoftMax(node.softmax()?),
+        TensorOp::SoftMax => OpCall::Attention(node.attention_rows()?),
+        TensorOp::Attention => OpCall::Attention(node.attention_cache()?),
+        TensorOp::KvStore => {
+            node.arity(3..=4, "3 or 4")?;
+            let call = node.kv_store(0)?;
+            let (k_ptr, data_ptr) = (call.cache.k_ptr, node.data_ptr);
+            if data_ptr != k_ptr {
+                return Err(Problem::Size { what: "the node's address", expected: k_ptr, got: data_ptr });
+            }
+            OpCall::KvStore(call)
+        }
+        TensorOp::RopeStore => OpCall::RopeStore(node.rope_store()?),
+        TensorOp::Copy => OpCall::Copy(node.copy()?),
+        TensorOp::ArgMax => {
+            let (input, n) = node.rows_to_index()?;
+            OpCall::ArgMax(ArgMaxCall { input, output: node.own("the output")?, m: node.m(), n })
+        }
+        TensorOp::Sample => {
+            let (logits, n) = node.rows_to_index()?;
+            let states = node.pointer(node.params.sample_ptr, "sample_ptr")?;
+            OpCall::Sample(SampleCall { logits, states, output: node.own("the output")?, m: node.m(), n })
+        }
+    };
+    Ok((node.n_elements() > 0).then_some(call))
+}
+
+struct Node<'a> {
+    graph: &'a ComputeGraph,
+    index: usize,
+    node: &'a TensorNode,
+}
+
+impl std::ops::Deref for Node<'_> {
+    type Target = TensorNode;
+    fn deref(&self) -> &TensorNode {
+        self.node
+    }
+}
+
+impl<'a> Node<'a> {
+    fn arity(&self, expected: std::ops::RangeInclusive<usize>, words: &'static str) -> Checked<()> {
+        let got = self.inputs.len();
+        if expected.contains(&got) { Ok(()) } else { Err(Problem::Arity { expected: words, got }) }
+    }
+
+    fn input(&self, position: usize) -> Checked<&'a TensorNode> {
+        let Some(&input) = self.inputs.get(position) else {
+            return Err(Problem::Arity { expected: "more", got: self.inputs.len() });
+        };
+        let nodes = self.graph.nodes.len();
+        if input >= self.index {
+            return Err(Problem::Order { position, input, nodes });
+        }
+        Ok(&self.graph.nodes[input])
+    }
+
+    fn pointer(&self, ptr: u64, what: &'static str) -> Checked<u64> {
+        if ptr == 0 { Err(Problem::Null { what }) } else { Ok(ptr) }
+    }
+
+    /// The node's own address; null only where there is nothing to write.
+    fn own(&self, what: &'static str) -> Checked<u64> {
+        if self.n_elements() == 0 { Ok(self.data_ptr) } else { self.pointer(self.data_ptr, what) }
+    }
+
+    /// An f32 input with `m` rows of `width`.
+    fn rows(&self, position: usize, what: &'static str, width: u32, m: u32) -> Checked<u64> {
+        let input = self.input(position)?;
+        if input.dtype != DType::F32 {
+            return Err(Problem::Type { what, expected: "F32", got: input.dtype });
+        }
+        // A view or leaf may hold the same elements under another division into heads.
+        same(what, u64::from(width) * u64::from(m), input.n_elements() as u64)?;
+        same(what, m, input.m())?;
+        if input.n_elements() == 0 { Ok(0) } else { self.pointer(input.data_ptr, what) }
+    }
+
+    /// An input of `m` integers.
+    fn indices(&self, position: usize, what: &'static str, m: u32) -> Checked<u64> {
+        let input = self.input(position)?;
+        if input.dtype != DType::U32 {
+            return Err(Problem::Type { what, expected: "U32", got: input.dtype });
+        }
+        same(what, m, input.n_elements() as u64)?;
+        if m == 0 { Ok(0) } else { self.pointer(input.data_ptr, what) }
+    }
+
+    fn optional_indices(&self, position: usize, what: &'static str, m: u32) -> Checked<Option<u64>> {
+        if self.inputs.len() > position { self.indices(position, what, m).map(Some) } else { Ok(None) }
+    }
+
+    fn weight(
+        &self,
+        what: &'static str,
+        ptr: u64,
+        dtype: Option<DType>,
+        rows: u32,
+        k: u32,
+    ) -> Checked<WeightArg> {
+        let dtype = dtype.ok_or(Problem::Missing { what: "the type of the weight" })?;
+        weight_type(what, dtype, rows, k)?;
+        Ok(WeightArg { ptr: self.pointer(ptr, what)?, dtype, rows })
+    }
+
+    fn view(&self) -> Checked<()> {
+        self.arity(1..=1, "1")?;
+        let input = self.input(0)?;
+        let ptr = self.own("the viewed output")?;
+        let extra = input.params.extra_weights.iter().map(|w| w.output_ptr);
+        let mut outputs = extra.chain([input.data_ptr, input.params.second_ptr]).filter(|&p| p != 0);
+        if self.n_elements() == 0 || outputs.any(|output| output == ptr) {
+            return Ok(());
+        }
+        Err(Problem::NotAnOutput { ptr, node: self.inputs[0] })
+    }
+
+    fn embed(&self) -> Checked<EmbedCall> {
+        self.arity(1..=1, "1")?;
+        let (m, width, params) = (self.m(), self.width(), &self.params);
+        at_least_1("table_rows", params.table_rows)?;
+        let table =
+            self.weight("the table", params.weight_ptr, params.weight_qtype, params.table_rows, width)?;
+        let tokens = self.indices(0, "tokens", m)?;
+        Ok(EmbedCall { table, tokens, output: self.own("the output")?, m, width })
+    }
+
+    fn mul_mat(&self) -> Checked<MulMatCall> {
+        self.arity(1..=2, "1 or 2")?;
+        let ([n, k, m, _], params) = (self.shape, &self.params);
+        at_least_1("k", k)?;
+        let input = self.rows(0, "the input", k, m)?;
+        let weight = self.weight("the weight", params.weight_ptr, params.weight_qtype, n, k)?;
+        let bias = (params.bias_ptr != 0).then_some(params.bias_ptr);
+        if bias.is_some() || params.bias_len != 0 {
+            self.pointer(params.bias_ptr, "the bias")?;
+            same("bias_len", n, params.bias_len)?;
+        }
+        let mut parts = vec![MatPart { weight, bias, output: self.own("the output")? }];
+        for extra in &params.extra_weights {
+            at_least_1("the rows of an extra weight", extra.rows)?;
+            let weight =
+                self.weight("an extra weight", extra.weight_ptr, Some(extra.weight_qtype), extra.rows, k)?;
+            let bias = (extra.bias_ptr != 0).then_some(extra.bias_ptr);
+            let output = self.pointer(extra.output_ptr, "the output of an extra weight")?;
+            parts.push(MatPart { weight, bias, output });
+        }
+        if self.inputs.len() == 2 && parts.len() > 1 {
+            return Err(Problem::Arity { expected: "1 (with extra weights)", got: 2 });
+        }
+        let residual = match self.inputs.len() {
+            2 => Some(self.rows(1, "the residual", n, m)?),
+            _ => None,
+        };
+        Ok(MulMatCall { input, parts, residual, m, k })
+    }
+
+    fn gate_up(&self) -> Checked<GateUpCall> {
+        self.arity(1..=1, "1")?;
+        let ([n, k, m, _], params) = (self.shape, &self.params);
+        at_least_1("k", k)?;
+        let input = self.rows(0, "the input", k, m)?;
+        let gate = self.weight("the gate weight", params.weight_ptr, params.weight_qtype, n, k)?;
+        let up = self.weight("the up weight", params.up_ptr, params.up_qtype, n, k)?;
+        Ok(GateUpCall { input, gate, up, output: self.own("the output")?, m, k })
+    }
+
+    fn rms_norm(&self) -> Checked<RmsNormCall> {
+        self.arity(1..=1, "1")?;
+        let (width, rows) = self.rows_of_width()?;
+        Ok(RmsNormCall {
+            input: self.rows(0, "the input", self.width(), self.m())?,
+            gamma: self.pointer(self.params.gamma_ptr, "gamma_ptr")?,
+            output: self.own("the output")?,
+            width,
+            rows,
+            epsilon: epsilon(self.params.scalar)?,
+        })
+    }
+
+    fn add_rms_norm(&self) -> Checked<AddRmsNormCall> {
+        self.arity(2..=2, "2")?;
+        let (width, rows) = self.rows_of_width()?;
+        Ok(AddRmsNormCall {
+            a: self.rows(0, "the first input", self.width(), self.m())?,
+            b: self.rows(1, "the second input", self.width(), self.m())?,
+            gamma: self.pointer(self.params.gamma_ptr, "gamma_ptr")?,
+            sum: self.pointer(self.params.second_ptr, "second_ptr (the sum)")?,
+            output: self.own("the output")?,
+            width,
+            rows,
+            epsilon: epsilon(self.params.scalar)?,
+        })
+    }
+
+    /// `shape[0]` and the number of such rows in the node.
+    fn rows_of_width(&self) -> Checked<(u32, u32)> {
+        let rows = u64::from(self.shape[1].max(1)) * u64::from(self.m());
+        let got = rows as f64;
+        let rows = u32::try_from(rows).map_err(|_| Problem::Value {
+            what: "rows",
+            expected: "less than 2^32",
+            got,
+        })?;
+        Ok((self.shape[0], rows))
+    }
+
+    fn binary(&self) -> Checked<BinaryCall> {
+        self.arity(2..=2, "2")?;
+        Ok(BinaryCall {
+            a: self.rows(0, "the first input", self.width(), self.m())?,
+            b: self.rows(1, "the second input", self.width(), self.m())?,
+            output: self.own("the output")?,
+            n_elements: self.n_elements(),
+        })
+    }
+
+    fn unary(&self, scalar: f32) -> Checked<UnaryCall> {
+        self.arity(1..=1, "1")?;
+        Ok(UnaryCall {
+            input: self.rows(0, "the input", self.width(), self.m())?,
+            output: self.own("the output")?,
+            n_elements: self.n_elements(),
+            scalar: finite("scalar", scalar)?,
+        })
+    }
+
+    fn rope_params(&self, head_dim: u32) -> Checked<(RopeSpec, Option<u64>)> {
+        let rope = self.params.rope.ok_or(Problem::Missing { what: "rope" })?;
+        check_rope(rope, head_dim)?;
+        let factors = self.params.rope_factors_ptr;
+        Ok((rope, (factors != 0).then_some(factors)))
+    }
+
+    fn rope(&self) -> Checked<RopeCall> {
+        self.arity(2..=2, "2 (the rows and their positions)")?;
+        let [head_dim, n_heads, m, _] = self.shape;
+        at_least_1("head_dim", head_dim)?;
+        let (rope, factors) = self.rope_params(head_dim)?;
+        Ok(RopeCall {
+            input: self.rows(0, "the input", self.width(), m)?,
+            positions: self.indices(1, "positions", m)?,
+            factors,
+            output: self.own("the output")?,
+            m,
+            n_heads: n_heads.max(1),
+            head_dim,
+            rope,
+        })
+    }
+
+    fn softmax(&self) -> Checked<SoftMaxCall> {
+        let (width, rows) = self.rows_of_width()?;
+        Ok(SoftMaxCall {
+            input: self.rows(0, "the input", self.width(), self.m())?,
+            output: self.own("the output")?,
+            width,
+            rows,
+            scale: finite("scalar (the scale)", self.params.scalar)?,
+        })
+    }
+
+    fn attention(&self, kv: KvSource) -> Checked<AttentionCall> {
+        let (heads, m) = (self.params.heads, self.m());
+        same("the output's width", heads.q_width(), self.width())?;
+        Ok(AttentionCall {
+            q: self.rows(0, "q", heads.q_width(), m)?,
+            kv,
+            output: self.own("the output")?,
+            m,
+            heads,
+            scale: finite("scalar (the scale)", self.params.scalar)?,
+            layer: self.params.int_param as usize,
+        })
+    }
+
+    fn attention_rows(&self) -> Checked<AttentionCall> {
+        self.arity(3..=3, "1 (softmax) or 3 (attention over q, k, v)")?;
+        let (heads, m) = (self.params.heads, self.m());
+        check_heads(heads)?;
+        let k = self.rows(1, "k", heads.kv_width(), m)?;
+        let v = self.rows(2, "v", heads.kv_width(), m)?;
+        self.attention(KvSource::Rows { k, v })
+    }
+
+    fn attention_cache(&self) -> Checked<AttentionCall> {
+        self.arity(2..=3, "2 or 3 (q, positions, sequences)")?;
+        check_heads(self.params.heads)?;
+        let cache = self.cache()?;
+        let positions = self.indices(1, "positions", self.m())?;
+        let sequences = self.optional_indices(2, "sequences", self.m())?;
+        self.attention(KvSource::Cache { cache, positions, sequences })
+    }
+
+    fn cache(&self) -> Checked<KvCache> {
+        let cache = self.params.kv.ok_or(Problem::Missing { what: "kv" })?;
+        check_cache(cache.dtype, cache.n_seqs, cache.capacity, self.params.heads)?;
+        self.pointer(cache.k_ptr, "k_ptr of the KV cache")?;
+        self.pointer(cache.v_ptr, "v_ptr of the KV cache")?;
+        Ok(cache)
+    }
+
+    /// The store whose k is input `first`, followed by v, positions and sequences.
+    fn kv_store(&self, first: usize) -> Checked<KvStoreCall> {
+        let (heads, m) = (self.params.heads, self.m());
+        check_heads(heads)?;
+        Ok(KvStoreCall {
+            k: self.rows(first, "k", heads.kv_width(), m)?,
+            v: self.rows(first + 1, "v", heads.kv_width(), m)?,
+            cache: self.cache()?,
+            positions: self.indices(first + 2, "positions", m)?,
+            sequences: self.optional_indices(first + 3, "sequences", m)?,
+            m,
+            heads,
+        })
+    }
+
+    fn rope_store(&self) -> Checked<RopeStoreCall> {
+        self.arity(4..=5, "4 or 5 (q, k, v, positions, sequences)")?;
+        let (params, heads) = (&self.params, self.params.heads);
+        let store = self.kv_store(1)?;
+        let (rope, factors) = self.rope_params(heads.head_dim)?;
+        same("the output's width", heads.q_width(), self.width())?;
+        Ok(RopeStoreCall {
+            q: self.rows(0, "q", heads.q_width(), self.m())?,
+            store,
+            q_gamma: (params.gamma_ptr != 0).then_some(params.gamma_ptr),
+            k_gamma: (params.k_gamma_ptr != 0).then_some(params.k_gamma_ptr),
+            epsilon: epsilon(params.scalar)?,
+            rope,
+            factors,
+            output: self.own("the output")?,
+        })
+    }
+
+    fn copy(&self) -> Checked<CopyCall> {
+        self.arity(1..=1, "1")?;
+        let input = self.input(0)?;
+        same("the elements of the input", self.n_elements() as u64, input.n_elements() as u64)?;
+        let bytes = input.dtype.bytes(self.n_elements())?;
+        if bytes == 0 {
+            return Ok(CopyCall { input: 0, output: 0, bytes });
+        }
+        let input = self.pointer(input.data_ptr, "the input")?;
+        Ok(CopyCall { input, output: self.own("the output")?, bytes })
+    }
+
+    /// The input and its columns, for ops that give one integer per row.
+    fn rows_to_index(&self) -> Checked<(u64, u32)> {
+        self.arity(1..=1, "1")?;
+        let n = self.input(0)?.width();
+        at_least_1("the width of the input", n)?;
+        same("the output's width", 1u32, self.width())?;
+        Ok((self.rows(0, "the input", n, self.m())?, n))
+    }
+}

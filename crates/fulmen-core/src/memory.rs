@@ -1,0 +1,42 @@
+//! Device memory, as the planner, the tests and the models see it.
+
+use std::sync::Arc;
+
+use crate::{BackendError, KernelDispatch};
+
+/// Every allocation and every planned tensor starts at a multiple of this many bytes: enough for the widest vector
+/// loads, for CUDA's coalescing and for wgpu's binding offsets.
+pub const ALIGNMENT: usize = 256;
+
+/// Bytes that can be imported into a device and stay alive as long as the device uses them: a mapped file, a `Vec`.
+pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// Memory of one device. Addresses are never null and are aligned to [`ALIGNMENT`]; ranges inside an allocation are
+/// addressed by adding to its address.
+pub trait DeviceMemory {
+    /// Allocates memory with undefined contents.
+    fn alloc(&mut self, bytes: usize) -> Result<u64, BackendError>;
+
+    /// Frees an allocation or an import by the address that made it.
+    fn free(&mut self, ptr: u64) -> Result<(), BackendError>;
+
+    /// Copies `data` to `ptr`. Waits for work that uses the old contents.
+    fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError>;
+
+    /// Copies from `ptr` into `out`. Waits for work that writes there.
+    fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError>;
+
+    /// Makes `bytes` readable by kernels and gives their address: without a copy where the device can read host
+    /// memory, by an upload elsewhere. Kernels must not write there.
+    fn import(&mut self, bytes: SharedBytes) -> Result<u64, BackendError> {
+        let bytes = (*bytes).as_ref();
+        let ptr = self.alloc(bytes.len())?;
+        self.write(ptr, bytes)?;
+        Ok(ptr)
+    }
+}
+
+/// A device that runs graphs: its kernels and its memory.
+pub trait Backend: KernelDispatch + DeviceMemory {}
+
+impl<T: KernelDispatch + DeviceMemory + ?Sized> Backend for T {}

@@ -1,0 +1,269 @@
+//! The search for scales that every encoder uses.
+//!
+//! A group of values is stored as codes on a [`Grid`]: `x = scale * q + offset`, `q` an integer in a range.
+//! The best grid has no closed form, because the codes depend on it; but for given codes the best scale and
+//! offset are a linear fit, and for a given grid the best codes are a rounding. So the search starts from a
+//! few grids around the one that just spans the values, improves each by alternating the two, and keeps the
+//! one with the least squared error. Spanning all values is rarely best: clipping the outermost one a little
+//! makes the step of all the others smaller.
+//!
+//! All errors are measured, never derived from sums by subtraction, so the choice holds for values that
+//! nearly lie on a grid already.
+
+use half::f16;
+
+/// Lanes of the running sums. Float additions may not be reordered by the compiler, so the sums are spelt
+/// out in the order that vectorises.
+const LANES: usize = 8;
+
+/// Values beyond this are more than any block's scales can express; cutting them off keeps sums finite.
+const LARGEST: f32 = 1e9;
+
+/// A group whose values all lie below this is nearest to zero on every grid: half the least positive `f16`.
+pub(super) const SMALLEST: f32 = 1.0 / (1u32 << 25) as f32;
+
+/// The values a group's codes stand for: `scale * q + offset` for `q` from `lo` to `hi`.
+#[derive(Clone, Copy)]
+pub(super) struct Grid {
+    pub(super) scale: f32,
+    pub(super) offset: f32,
+    pub(super) lo: f32,
+    pub(super) hi: f32,
+}
+
+/// How values lie on a grid: sums over the codes `q` nearest to them and over what remains, `r`.
+pub(super) struct Fit {
+    pub(super) error: f32,
+    pub(super) r: f32,
+    pub(super) q: f32,
+    pub(super) rq: f32,
+    pub(super) qq: f32,
+}
+
+/// The integer nearest to `x` in `lo..=hi`. Bounds must lie within ±2^22; NaN gives a bound.
+#[inline(always)]
+fn nearest(x: f32, lo: f32, hi: f32) -> f32 {
+    // Comparisons in this form are single instructions, and adding 1.5 * 2^23 leaves no room for a
+    // fraction: without SSE4.1 the library's rounding is a call per element.
+    const NO_FRACTION: f32 = 12_582_912.0;
+    let x = if x > lo { x } else { lo };
+    let x = if x < hi { x } else { hi };
+    (x + NO_FRACTION) - NO_FRACTION
+}
+
+#[inline(always)]
+fn inverse(scale: f32) -> f32 {
+    if scale == 0.0 { 0.0 } else { 1.0 / scale }
+}
+
+impl Grid {
+    /// Codes `-n..n` without an offset.
+    pub(super) fn symmetric(scale: f32, n: f32) -> Grid {
+        Grid { scale, offset: 0.0, lo: -n, hi: n - 1.0 }
+    }
+
+    /// Codes `0..=top` from an offset up.
+    pub(super) fn above(scale: f32, offset: f32, top: f32) -> Grid {
+        Grid { scale, offset, lo: 0.0, hi: top }
+    }
+
+    /// Lays the values on the grid.
+    #[inline(always)]
+    pub(super) fn fit<const N: usize>(&self, x: &[f32; N]) -> Fit {
+        const { assert!(N.is_multiple_of(LANES)) };
+        let Grid { scale, offset, lo, hi } = *self;
+        let inverse = inverse(scale);
+        let mut sums = [[0.0f32; LANES]; 5];
+        for x in x.as_chunks::<LANES>().0 {
+            for l in 0..LANES {
+                let above = x[l] - offset;
+                let q = nearest(above * inverse, lo, hi);
+                let r = above - scale * q;
+                sums[0][l] += r * r;
+                sums[1][l] += r;
+                sums[2][l] += q;
+                sums[3][l] += r * q;
+                sums[4][l] += q * q;
+            }
+        }
+        let [error, r, q, rq, qq] = sums.map(|lanes| lanes.iter().sum());
+        Fit { error, r, q, rq, qq }
+    }
+
+    /// The codes of the values.
+    #[inline(always)]
+    pub(super) fn codes<const N: usize>(&self, x: &[f32; N], out: &mut [i8; N]) {
+        let inverse = inverse(self.scale);
+        for (x, out) in x.iter().zip(out) {
+            *out = nearest((x - self.offset) * inverse, self.lo, self.hi) as i8;
+        }
+    }
+
+    /// The best symmetric grid for the codes of a fit.
+    #[inline(always)]
+    fn rescaled(&self, fit: &Fit) -> Grid {
+        let step = if fit.qq > 0.0 { fit.rq / fit.qq } else { 0.0 };
+        Grid { scale: self.scale + step, ..*self }
+    }
+
+    /// The best grid for the codes of a fit of `n` values, its offset not above `ceiling`.
+    #[inline(always)]
+    fn refitted(&self, fit: &Fit, n: f32, ceiling: f32) -> Grid {
+        let det = n * fit.qq - fit.q * fit.q;
+        // Codes are integers, so this is zero (all codes equal) or at least n - 1.
+        if det < 0.5 {
+            return *self;
+        }
+        let step = (n * fit.rq - fit.q * fit.r) / det;
+        let offset = self.offset + (fit.r - step * fit.q) / n;
+        if offset <= ceiling {
+            return Grid { scale: self.scale + step, offset, ..*self };
+        }
+        let moved = ceiling - self.offset;
+        Grid { scale: self.scale + (fit.rq - moved * fit.q) / fit.qq, offset: ceiling, ..*self }
+    }
+}
+
+/// The values of a block, cut to the range in which sums stay finite.
+#[inline(always)]
+pub(super) fn load<const N: usize>(values: &[f32; N]) -> [f32; N] {
+    values.map(|value| value.clamp(-LARGEST, LARGEST))
+}
+
+/// The value of the greatest magnitude, with its sign.
+#[inline(always)]
+pub(super) fn peak<const N: usize>(x: &[f32; N]) -> f32 {
+    let (least, most) = span(x);
+    if most > -least { most } else { least }
+}
+
+/// The least and the greatest value.
+#[inline(always)]
+fn span<const N: usize>(x: &[f32; N]) -> (f32, f32) {
+    let mut least = [f32::INFINITY; LANES];
+    let mut most = [f32::NEG_INFINITY; LANES];
+    for x in x.as_chunks::<LANES>().0 {
+        for l in 0..LANES {
+            least[l] = if x[l] < least[l] { x[l] } else { least[l] };
+            most[l] = if x[l] > most[l] { x[l] } else { most[l] };
+        }
+    }
+    (least.into_iter().fold(f32::INFINITY, f32::min), most.into_iter().fold(f32::NEG_INFINITY, f32::max))
+}
+
+/// The nearest `f16`, never infinite.
+#[inline(always)]
+pub(super) fn to_f16(x: f32) -> f16 {
+    f16::from_f32(x.clamp(-f16::MAX.to_f32(), f16::MAX.to_f32()))
+}
+
+/// An `f16` near `greatest / steps` whose multiples up to `steps` reach `greatest`.
+///
+/// Among the least `f16`s the nearest can be so much too small that the greatest scale would be cut; then
+/// the next one up is taken.
+pub(super) fn unit_f16(greatest: f32, steps: f32) -> f16 {
+    let unit = to_f16(greatest / steps);
+    let reach = unit.to_f32().abs() * (steps.abs() + 0.5);
+    if greatest.abs() > reach && unit.to_bits() & 0x7fff < f16::MAX.to_bits() {
+        return f16::from_bits(unit.to_bits() + 1);
+    }
+    unit
+}
+
+/// Alternates fitting and rounding from `start` and returns the best grid met, with its error.
+#[inline(always)]
+fn descend<const N: usize>(
+    x: &[f32; N],
+    start: Grid,
+    rounds: usize,
+    next: impl Fn(&Grid, &Fit) -> Grid,
+) -> (f32, Grid) {
+    let fit = start.fit(x);
+    let mut best = (fit.error, start);
+    let mut grid = next(&start, &fit);
+    for round in 0..rounds {
+        let fit = grid.fit(x);
+        if fit.error >= best.0 {
+            break;
+        }
+        best = (fit.error, grid);
+        if round + 1 < rounds {
+            grid = next(&grid, &fit);
+        }
+    }
+    best
+}
+
+/// The scale of the grid with codes `-n..n` that just spans the values.
+#[inline(always)]
+pub(super) fn spanning_scale<const N: usize>(x: &[f32; N], n: f32) -> f32 {
+    peak(x) / -n
+}
+
+/// A good scale for codes `-n..n`.
+pub(super) fn search_scale<const N: usize>(x: &[f32; N], n: f32) -> f32 {
+    let peak = peak(x);
+    if peak.abs() < SMALLEST {
+        return 0.0;
+    }
+    let starts = SYM_STARTS.iter().map(|steps| peak / -(n + steps));
+    let starts = starts.chain(SYM_FLIPPED.iter().map(|steps| peak / (n + steps)));
+    best_of(x, starts.map(|scale| Grid::symmetric(scale, n)), |grid, fit| grid.rescaled(fit)).scale
+}
+
+/// How many steps more (or less) than `n` the peak is from zero on the grids tried: on the side that has
+/// `n` codes, and on the other one.
+const SYM_STARTS: [f32; 8] = [-1.0, -0.7, -0.4, -0.2, 0.0, 0.25, 0.5, 0.9];
+const SYM_FLIPPED: [f32; 6] = [-1.8, -1.5, -1.2, -1.0, -0.7, -0.3];
+
+/// The grid with codes `0..=top` that just spans the values, its offset not above `ceiling`.
+#[inline(always)]
+pub(super) fn spanning_grid<const N: usize>(x: &[f32; N], top: f32, ceiling: f32) -> Grid {
+    let (least, most) = span(x);
+    let offset = least.min(ceiling);
+    Grid::above((most - offset) / top, offset, top)
+}
+
+/// A good grid with codes `0..=top`, its offset not above `ceiling`.
+pub(super) fn search_grid<const N: usize>(x: &[f32; N], top: f32, ceiling: f32) -> Grid {
+    let spanning = spanning_grid(x, top, ceiling);
+    let range = spanning.scale * top;
+    if range < SMALLEST {
+        return spanning;
+    }
+    let starts = MIN_STARTS.iter().map(|(below, above)| {
+        // The grid leaves out `below` steps at the lower end and `above` at the upper one.
+        let scale = range / (top + below + above);
+        Grid::above(scale, (spanning.offset + below * scale).min(ceiling), top)
+    });
+    best_of(x, starts, |grid, fit| grid.refitted(fit, N as f32, ceiling))
+}
+
+const MIN_STARTS: [(f32, f32); 9] = [
+    (0.0, 0.0),
+    (-0.3, -0.3),
+    (0.3, 0.3),
+    (0.6, 0.6),
+    (0.0, 0.5),
+    (0.5, 0.0),
+    (-0.3, 0.3),
+    (0.3, -0.3),
+    (0.9, 0.9),
+];
+
+/// The best grid that a step of [`descend`] from each start gives, followed to its end.
+#[inline(always)]
+fn best_of<const N: usize>(
+    x: &[f32; N],
+    starts: impl Iterator<Item = Grid>,
+    next: impl Fn(&Grid, &Fit) -> Grid,
+) -> Grid {
+    let mut best = (f32::INFINITY, Grid::symmetric(0.0, 1.0));
+    for start in starts {
+        let found = descend(x, start, 1, &next);
+        if found.0 < best.0 {
+            best = found;
+        }
+    }
+    descend(x, best.1, 3, &next).1
+}

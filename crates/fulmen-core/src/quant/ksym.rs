@@ -1,0 +1,267 @@
+//! The formats with blocks of 256 and scales without minima: Q3_K, Q6_K, Q8_K.
+
+use super::fit::{self, Fit, Grid};
+use super::{Block, half, planes};
+use crate::DType;
+use bytemuck::{Pod, Zeroable};
+use half::f16;
+
+/// `x = d * scale(j) * q`, `q` from -4 to 3, `j` one of 16 groups of 16.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct BlockQ3_K {
+    /// Bit 2 of the codes plus 4: bit `b` of byte `i` belongs to element `32 * b + i`.
+    pub hmask: [u8; 32],
+    /// Bits 0 and 1 of the codes plus 4: per 32 bytes four planes of 32 elements.
+    pub qs: [u8; 64],
+    /// 16 scales of 6 bits; see [`BlockQ3_K::scale`].
+    pub scales: [u8; 12],
+    /// The scale of the scales, an `f16`.
+    pub d: [u8; 2],
+}
+
+/// `x = d * scales[j] * q`, `q` from -32 to 31, `j` one of 16 groups of 16.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct BlockQ6_K {
+    /// Bits 0 to 3 of the codes plus 32: per 64 bytes two planes of 64 elements.
+    pub ql: [u8; 128],
+    /// Bits 4 and 5: per 32 bytes four planes of 32 elements.
+    pub qh: [u8; 64],
+    /// The scales.
+    pub scales: [i8; 16],
+    /// The scale of the scales, an `f16`.
+    pub d: [u8; 2],
+}
+
+/// `x = d * q`, `q` from -127 to 127.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct BlockQ8_K {
+    /// The scale, an `f32`.
+    pub d: [u8; 4],
+    /// Codes.
+    pub qs: [i8; 256],
+    /// The sum of each 16 codes, an `i16`.
+    pub bsums: [[u8; 2]; 16],
+}
+
+impl BlockQ3_K {
+    /// The scale of the scales.
+    pub fn d(&self) -> f32 {
+        half(self.d)
+    }
+
+    /// The scale of group `j`, from -32 to 31. Panics if `j` is not below 16.
+    pub fn scale(&self, j: usize) -> i8 {
+        let low = self.scales[j % 8] >> (j / 8 * 4) & 0x0f;
+        let high = self.scales[8 + j % 4] >> (j / 4 * 2) & 0x03;
+        (low | high << 4) as i8 - 32
+    }
+
+    /// The codes, from -4 to 3.
+    pub fn codes(&self) -> [i8; 256] {
+        let mut codes = [0; 256];
+        planes::unpack::<2, 32>(&self.qs, 0, &mut codes);
+        planes::unpack::<1, 32>(&self.hmask, 2, &mut codes);
+        planes::signed(&codes, 4)
+    }
+
+    /// Packs scales from -32 to 31 and codes from -4 to 3.
+    pub fn new(d: f16, scales: &[i8; 16], codes: &[i8; 256]) -> Self {
+        let mut block = BlockQ3_K { hmask: [0; 32], qs: [0; 64], scales: [0; 12], d: d.to_le_bytes() };
+        let scales = planes::unsigned(scales, 32);
+        planes::pack::<4, 8>(&scales, 0, &mut block.scales[..8]);
+        planes::pack::<2, 4>(&scales, 4, &mut block.scales[8..]);
+        let codes = planes::unsigned(codes, 4);
+        planes::pack::<2, 32>(&codes, 0, &mut block.qs);
+        planes::pack::<1, 32>(&codes, 2, &mut block.hmask);
+        block
+    }
+}
+
+impl BlockQ6_K {
+    /// The scale of the scales.
+    pub fn d(&self) -> f32 {
+        half(self.d)
+    }
+
+    /// The codes, from -32 to 31.
+    pub fn codes(&self) -> [i8; 256] {
+        let mut codes = [0; 256];
+        planes::unpack::<4, 64>(&self.ql, 0, &mut codes);
+        planes::unpack::<2, 32>(&self.qh, 4, &mut codes);
+        planes::signed(&codes, 32)
+    }
+
+    /// Packs scales and codes from -32 to 31.
+    pub fn new(d: f16, scales: &[i8; 16], codes: &[i8; 256]) -> Self {
+        let mut block = BlockQ6_K { ql: [0; 128], qh: [0; 64], scales: *scales, d: d.to_le_bytes() };
+        let codes = planes::unsigned(codes, 32);
+        planes::pack::<4, 64>(&codes, 0, &mut block.ql);
+        planes::pack::<2, 32>(&codes, 4, &mut block.qh);
+        block
+    }
+}
+
+impl BlockQ8_K {
+    /// The scale.
+    pub fn d(&self) -> f32 {
+        f32::from_le_bytes(self.d)
+    }
+
+    /// The codes.
+    pub fn codes(&self) -> [i8; 256] {
+        self.qs
+    }
+
+    /// The sum of the codes of group `j` of 16. Panics if `j` is not below 16.
+    pub fn bsum(&self, j: usize) -> i16 {
+        i16::from_le_bytes(self.bsums[j])
+    }
+
+    /// Packs a scale and codes, and sums these.
+    pub fn new(d: f32, codes: &[i8; 256]) -> Self {
+        let mut block = BlockQ8_K { d: d.to_le_bytes(), qs: *codes, bsums: [[0; 2]; 16] };
+        for (sum, group) in block.bsums.iter_mut().zip(codes.as_chunks::<16>().0) {
+            *sum = group.iter().map(|q| i16::from(*q)).sum::<i16>().to_le_bytes();
+        }
+        block
+    }
+}
+
+impl Block<256> for BlockQ3_K {
+    const DTYPE: DType = DType::Q3_K;
+
+    fn decode(&self, out: &mut [f32; 256]) {
+        decode(self.d(), std::array::from_fn(|j| self.scale(j)), &self.codes(), out);
+    }
+
+    fn encode(values: &[f32; 256]) -> Self {
+        let (d, scales, codes) = encode(values, 4.0, 32.0);
+        BlockQ3_K::new(d, &scales, &codes)
+    }
+}
+
+impl Block<256> for BlockQ6_K {
+    const DTYPE: DType = DType::Q6_K;
+
+    fn decode(&self, out: &mut [f32; 256]) {
+        decode(self.d(), self.scales, &self.codes(), out);
+    }
+
+    fn encode(values: &[f32; 256]) -> Self {
+        let (d, scales, codes) = encode(values, 32.0, 128.0);
+        BlockQ6_K::new(d, &scales, &codes)
+    }
+}
+
+impl Block<256> for BlockQ8_K {
+    const DTYPE: DType = DType::Q8_K;
+
+    fn decode(&self, out: &mut [f32; 256]) {
+        let d = self.d();
+        for (out, q) in out.iter_mut().zip(&self.qs) {
+            *out = d * f32::from(*q);
+        }
+    }
+
+    /// Spans the values: the format is for activations, where time counts and the step is small.
+    fn encode(values: &[f32; 256]) -> Self {
+        let d = fit::peak(values).abs() / 127.0;
+        let mut codes = [0; 256];
+        if d > 0.0 {
+            for (code, value) in codes.iter_mut().zip(values) {
+                // A division, because the inverse of a subnormal scale is infinite.
+                *code = (value / d).round_ties_even().clamp(-127.0, 127.0) as i8;
+            }
+        }
+        BlockQ8_K::new(d, &codes)
+    }
+}
+
+#[inline(always)]
+fn decode(d: f32, scales: [i8; 16], codes: &[i8; 256], out: &mut [f32; 256]) {
+    let groups = out.as_chunks_mut::<16>().0.iter_mut().zip(codes.as_chunks::<16>().0);
+    for ((out, codes), scale) in groups.zip(scales) {
+        let scale = d * f32::from(scale);
+        for (out, q) in out.iter_mut().zip(codes) {
+            *out = scale * f32::from(*q);
+        }
+    }
+}
+
+/// Scales as stored, and the error that they leave.
+struct Choice {
+    error: f32,
+    d: f16,
+    scales: [i8; 16],
+}
+
+/// Chooses scales `-s..s` and codes `-n..n`.
+fn encode(values: &[f32; 256], n: f32, s: f32) -> (f16, [i8; 16], [i8; 256]) {
+    let x = fit::load(values);
+    let groups = x.as_chunks::<16>().0;
+    let mut codes = [0; 256];
+    if fit::peak(&x).abs() < fit::SMALLEST {
+        return (f16::ZERO, [0; 16], codes);
+    }
+    let searched: [f32; 16] = std::array::from_fn(|j| fit::search_scale(&groups[j], n));
+    let spanning: [f32; 16] = std::array::from_fn(|j| fit::spanning_scale(&groups[j], n));
+    let round = |scales: &[f32; 16]| round_scales(groups, fit::unit_f16(fit::peak(scales), -s), scales, n, s);
+    let mut best = round(&searched);
+    let second = round(&spanning);
+    if second.error < best.error {
+        best = second;
+    }
+    for _ in 0..REFITS {
+        let d = refit(groups, &best, n);
+        let next = round_scales(groups, d, &searched, n, s);
+        if next.error >= best.error {
+            break;
+        }
+        best = next;
+    }
+    for ((group, codes), scale) in groups.iter().zip(codes.as_chunks_mut::<16>().0).zip(best.scales) {
+        Grid::symmetric(best.d.to_f32() * f32::from(scale), n).codes(group, codes);
+    }
+    (best.d, best.scales, codes)
+}
+
+const REFITS: usize = 2;
+
+/// Rounds the groups' scales to multiples of `d`, to the neighbour that leaves the least error.
+fn round_scales(groups: &[[f32; 16]], d: f16, scales: &[f32; 16], n: f32, s: f32) -> Choice {
+    let mut choice = Choice { error: 0.0, d, scales: [0; 16] };
+    let d = d.to_f32();
+    for ((group, scale), stored) in groups.iter().zip(scales).zip(&mut choice.scales) {
+        let nearest = if d == 0.0 { 0.0 } else { (scale / d).round_ties_even() };
+        let mut best = (f32::INFINITY, 0.0);
+        for candidate in [nearest, nearest - 1.0, nearest + 1.0] {
+            let candidate = candidate.clamp(-s, s - 1.0);
+            let error = Grid::symmetric(d * candidate, n).fit(group).error;
+            if error < best.0 {
+                best = (error, candidate);
+            }
+        }
+        choice.error += best.0;
+        *stored = best.1 as i8;
+    }
+    choice
+}
+
+/// The scale of scales that is best for a choice's codes.
+fn refit(groups: &[[f32; 16]], choice: &Choice, n: f32) -> f16 {
+    let d = choice.d.to_f32();
+    let (mut rq, mut qq) = (0.0, 0.0);
+    for (group, scale) in groups.iter().zip(choice.scales) {
+        let scale = f32::from(scale);
+        let fit: Fit = Grid::symmetric(d * scale, n).fit(group);
+        rq += scale * fit.rq;
+        qq += scale * scale * fit.qq;
+    }
+    fit::to_f16(if qq > 0.0 { d + rq / qq } else { d })
+}

@@ -1,0 +1,177 @@
+//! The GGML block formats: layouts, exact decoding, and encoding by search.
+
+mod blocks32;
+mod fit;
+mod kmin;
+mod ksym;
+mod plain;
+mod planes;
+
+pub use blocks32::{BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0};
+pub use kmin::{BlockQ2_K, BlockQ4_K, BlockQ5_K};
+pub use ksym::{BlockQ3_K, BlockQ6_K, BlockQ8_K};
+
+use crate::{DType, DTypeError};
+use bytemuck::Pod;
+use half::f16;
+
+/// A block of `N` elements as it lies in memory.
+///
+/// Every implementor is a plain struct of alignment 1 whose size is [`DType::block_bytes`], so bytes from
+/// anywhere in a file can be viewed as blocks with [`bytemuck::cast_slice`].
+///
+/// ```
+/// use fulmen_core::quant::{Block, BlockQ8_0};
+/// let mut bytes = [1u8; 34];
+/// bytes[..2].copy_from_slice(&[0x00, 0x38]); // 0.5 in half precision
+/// let blocks: &[BlockQ8_0] = bytemuck::cast_slice(&bytes);
+/// let mut out = [0.0; 32];
+/// blocks[0].decode(&mut out);
+/// assert_eq!(out, [0.5; 32]);
+/// ```
+pub trait Block<const N: usize>: Pod {
+    /// The type whose blocks these are.
+    const DTYPE: DType;
+
+    /// Writes the elements' values.
+    fn decode(&self, out: &mut [f32; N]);
+
+    /// Chooses scales and codes for finite values.
+    ///
+    /// Values that are not finite give a valid block of unspecified content; [`quantize`] refuses them.
+    fn encode(values: &[f32; N]) -> Self;
+}
+
+/// Decodes `out.len()` elements from `bytes`.
+///
+/// The result is bit for bit that of the `gguf` Python package, scales that are infinite or NaN included
+/// (the payload of a NaN is not specified). Rows of one tensor can be decoded independently, in any order.
+///
+/// ```
+/// use fulmen_core::{DType, quant};
+/// let mut out = [0.0; 2];
+/// quant::dequantize(DType::BF16, &[0x80, 0x3f, 0x00, 0xc0], &mut out).unwrap();
+/// assert_eq!(out, [1.0, -2.0]);
+/// ```
+pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), DTypeError> {
+    check(CALL_DEQUANTIZE, dtype, out.len(), bytes.len())?;
+    match dtype {
+        DType::F32 => plain::decode_f32(bytes, out),
+        DType::F16 => plain::decode_f16(bytes, out),
+        DType::BF16 => plain::decode_bf16(bytes, out),
+        DType::U32 => return Err(DTypeError::Unsupported { call: CALL_DEQUANTIZE, dtype }),
+        DType::Q4_0 => decode_blocks::<BlockQ4_0, 32>(bytes, out),
+        DType::Q4_1 => decode_blocks::<BlockQ4_1, 32>(bytes, out),
+        DType::Q5_0 => decode_blocks::<BlockQ5_0, 32>(bytes, out),
+        DType::Q5_1 => decode_blocks::<BlockQ5_1, 32>(bytes, out),
+        DType::Q8_0 => decode_blocks::<BlockQ8_0, 32>(bytes, out),
+        DType::Q2_K => decode_blocks::<BlockQ2_K, 256>(bytes, out),
+        DType::Q3_K => decode_blocks::<BlockQ3_K, 256>(bytes, out),
+        DType::Q4_K => decode_blocks::<BlockQ4_K, 256>(bytes, out),
+        DType::Q5_K => decode_blocks::<BlockQ5_K, 256>(bytes, out),
+        DType::Q6_K => decode_blocks::<BlockQ6_K, 256>(bytes, out),
+        DType::Q8_K => decode_blocks::<BlockQ8_K, 256>(bytes, out),
+    }
+    Ok(())
+}
+
+/// Decodes `elements` elements from `bytes` into a new vector; see [`dequantize`].
+pub fn dequantize_to_vec(dtype: DType, bytes: &[u8], elements: usize) -> Result<Vec<f32>, DTypeError> {
+    // Checked before the allocation, so that a wrong count cannot ask for more memory than the data justify.
+    check(CALL_DEQUANTIZE, dtype, elements, bytes.len())?;
+    let mut out = vec![0.0; elements];
+    dequantize(dtype, bytes, &mut out)?;
+    Ok(out)
+}
+
+/// Encodes `values` into `out`, which must have the length that [`DType::bytes`] gives.
+///
+/// Every value must be finite. A finite value beyond what the type can express is stored as the nearest
+/// value that it can: no infinity comes out. Works on the calling thread; rows are independent.
+///
+/// ```
+/// use fulmen_core::{DType, DTypeError, quant};
+/// let bytes = quant::quantize_to_vec(DType::Q8_0, &[1.0; 32]).unwrap();
+/// let back = quant::dequantize_to_vec(DType::Q8_0, &bytes, 32).unwrap();
+/// assert!(back.iter().all(|v| (v - 1.0).abs() < 1e-3));
+/// let bad = quant::quantize_to_vec(DType::Q8_0, &[f32::NAN; 32]);
+/// assert!(matches!(bad, Err(DTypeError::NotFinite { index: 0, .. })));
+/// ```
+pub fn quantize(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), DTypeError> {
+    check(CALL_QUANTIZE, dtype, values.len(), out.len())?;
+    if let Some(index) = values.iter().position(|value| !value.is_finite()) {
+        return Err(DTypeError::NotFinite { call: CALL_QUANTIZE, dtype, index });
+    }
+    match dtype {
+        DType::F32 => plain::encode_f32(values, out),
+        DType::F16 => plain::encode_f16(values, out),
+        DType::BF16 => plain::encode_bf16(values, out),
+        DType::U32 => return Err(DTypeError::Unsupported { call: CALL_QUANTIZE, dtype }),
+        DType::Q4_0 => encode_blocks::<BlockQ4_0, 32>(values, out),
+        DType::Q4_1 => encode_blocks::<BlockQ4_1, 32>(values, out),
+        DType::Q5_0 => encode_blocks::<BlockQ5_0, 32>(values, out),
+        DType::Q5_1 => encode_blocks::<BlockQ5_1, 32>(values, out),
+        DType::Q8_0 => encode_blocks::<BlockQ8_0, 32>(values, out),
+        DType::Q2_K => encode_blocks::<BlockQ2_K, 256>(values, out),
+        DType::Q3_K => encode_blocks::<BlockQ3_K, 256>(values, out),
+        DType::Q4_K => encode_blocks::<BlockQ4_K, 256>(values, out),
+        DType::Q5_K => encode_blocks::<BlockQ5_K, 256>(values, out),
+        DType::Q6_K => encode_blocks::<BlockQ6_K, 256>(values, out),
+        DType::Q8_K => encode_blocks::<BlockQ8_K, 256>(values, out),
+    }
+    Ok(())
+}
+
+/// Encodes `values` into a new vector; see [`quantize`].
+pub fn quantize_to_vec(dtype: DType, values: &[f32]) -> Result<Vec<u8>, DTypeError> {
+    if dtype == DType::U32 {
+        return Err(DTypeError::Unsupported { call: CALL_QUANTIZE, dtype });
+    }
+    let mut out = vec![0; dtype.bytes(values.len())?];
+    quantize(dtype, values, &mut out)?;
+    Ok(out)
+}
+
+const CALL_DEQUANTIZE: &str = "dequantize";
+const CALL_QUANTIZE: &str = "quantize";
+
+/// Refuses types without values and lengths that do not fit each other.
+fn check(call: &'static str, dtype: DType, elements: usize, got: usize) -> Result<(), DTypeError> {
+    if dtype == DType::U32 {
+        return Err(DTypeError::Unsupported { call, dtype });
+    }
+    let expected = dtype.bytes(elements)?;
+    if got != expected {
+        return Err(DTypeError::Length { call, dtype, elements, expected, got });
+    }
+    Ok(())
+}
+
+/// What makes the casts below exact: a block struct is its type's block, byte for byte, at any address.
+const fn layout_holds<B: Block<N>, const N: usize>() -> bool {
+    size_of::<B>() == B::DTYPE.block_bytes() && align_of::<B>() == 1 && N == B::DTYPE.block_len()
+}
+
+/// Lengths must have been checked.
+fn decode_blocks<B: Block<N>, const N: usize>(bytes: &[u8], out: &mut [f32]) {
+    const { assert!(layout_holds::<B, N>()) };
+    let blocks: &[B] = bytemuck::cast_slice(bytes);
+    for (block, out) in blocks.iter().zip(out.as_chunks_mut::<N>().0) {
+        block.decode(out);
+    }
+}
+
+/// Lengths must have been checked.
+fn encode_blocks<B: Block<N>, const N: usize>(values: &[f32], out: &mut [u8]) {
+    const { assert!(layout_holds::<B, N>()) };
+    let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
+    for (block, values) in blocks.iter_mut().zip(values.as_chunks::<N>().0) {
+        *block = B::encode(values);
+    }
+}
+
+/// A half-precision field of a block, widened.
+#[inline(always)]
+fn half(bytes: [u8; 2]) -> f32 {
+    f16::from_le_bytes(bytes).to_f32()
+}
