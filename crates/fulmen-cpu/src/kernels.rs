@@ -12,6 +12,7 @@ pub mod elementwise;
 pub mod embed;
 pub mod rms_norm;
 pub mod rope;
+pub mod sample;
 mod share;
 pub mod softmax;
 #[cfg(test)]
