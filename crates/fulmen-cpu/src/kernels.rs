@@ -15,6 +15,7 @@ pub mod kv_store;
 pub mod mul_mat;
 pub mod rms_norm;
 pub mod rope;
+pub mod sample;
 mod share;
 pub mod softmax;
 #[cfg(test)]

@@ -157,7 +157,7 @@ impl Unary for GeluTanh {
     #[inline(always)]
     fn apply<S: Simd>(self, s: S, x: S::V) -> S::V {
         // (1 + tanh(u)) / 2 is the logistic function of 2u, which keeps its precision where tanh nears -1.
-        const TWICE_SQRT_2_OVER_PI: f32 = 1.595_769_1;
+        const TWICE_SQRT_2_OVER_PI: f32 = 1.595_769;
         let cubic = s.fma(s.mul(x, x), s.splat(0.044_715), s.splat(1.0));
         let u = s.mul(s.mul(x, s.splat(TWICE_SQRT_2_OVER_PI)), cubic);
         s.mul(s.max(s.splat(f32::MIN), x), math::sigmoid(s, u))
