@@ -150,7 +150,12 @@ impl CpuMemory {
     }
 
     /// `count` elements of `T` to write.
-    pub(crate) fn span_mut<T>(&self, what: &'static str, ptr: u64, count: usize) -> Result<Span, BackendError> {
+    pub(crate) fn span_mut<T>(
+        &self,
+        what: &'static str,
+        ptr: u64,
+        count: usize,
+    ) -> Result<Span, BackendError> {
         let bytes = count.checked_mul(size_of::<T>()).unwrap_or(usize::MAX);
         self.look_up(what, ptr, bytes, align_of::<T>(), true)
     }
@@ -207,7 +212,8 @@ impl DeviceMemory for CpuMemory {
         let data = (*bytes).as_ref();
         let (start, len) = (data.as_ptr() as u64, data.len());
         let end = start.saturating_add(len as u64);
-        let taken = self.blocks.iter().any(|b| start < b.start.saturating_add(b.bytes as u64) && b.start < end);
+        let taken =
+            self.blocks.iter().any(|b| start < b.start.saturating_add(b.bytes as u64) && b.start < end);
         if len == 0 || taken {
             let ptr = self.alloc(len)?;
             self.write(ptr, data)?;
@@ -271,7 +277,10 @@ mod tests {
     fn more_than_there_is_is_refused_with_both_numbers() {
         for bytes in [1usize << 46, usize::MAX] {
             let error = CpuMemory::new().alloc(bytes).unwrap_err();
-            assert!(matches!(error, BackendError::OutOfMemory { needed, .. } if needed == bytes as u64), "{error}");
+            assert!(
+                matches!(error, BackendError::OutOfMemory { needed, .. } if needed == bytes as u64),
+                "{error}"
+            );
         }
     }
 }

@@ -11,7 +11,9 @@ use crate::buffer::{CpuMemory, Span};
 use crate::isa::Isa;
 use crate::kernels::attention::{Attention, AttentionScratch, attention};
 use crate::kernels::kv_store::{KvStore, kv_store};
-use crate::kernels::mul_mat::{Activations, Epilogue, Out, Residual, Scratch, Weight, mul_mat, mul_mat_gate_up};
+use crate::kernels::mul_mat::{
+    Activations, Epilogue, Out, Residual, Scratch, Weight, mul_mat, mul_mat_gate_up,
+};
 use crate::kernels::{argmax, copy, elementwise, embed, rms_norm, rope, sample, softmax};
 use crate::kv_view::{KvError, KvLayout, KvView, KvViewMut};
 use crate::rope_cache::RopeCache;
@@ -168,7 +170,12 @@ impl CpuDispatcher {
         Ok(operands)
     }
 
-    fn mul_mat_part(&mut self, call: &MulMatCall, part: &MatPart, x: &mut Activations<'_>) -> Result<(), BackendError> {
+    fn mul_mat_part(
+        &mut self,
+        call: &MulMatCall,
+        part: &MatPart,
+        x: &mut Activations<'_>,
+    ) -> Result<(), BackendError> {
         let (n, bytes) = (part.weight.rows, self.weight("the weight", &part.weight, call.k)?);
         let out = self.floats_mut("the output", part.output, call.m, n)?;
         let bias = part.bias.map(|ptr| self.floats("the bias", ptr, 1, n)).transpose()?;
@@ -224,7 +231,8 @@ impl StoreOperands {
 }
 
 fn cache_layout(cache: &KvCache, heads: Heads) -> Result<KvLayout, BackendError> {
-    let (n_seqs, n_kv, capacity) = (cache.n_seqs as usize, heads.n_kv_heads as usize, cache.capacity as usize);
+    let (n_seqs, n_kv, capacity) =
+        (cache.n_seqs as usize, heads.n_kv_heads as usize, cache.capacity as usize);
     KvLayout::head_major(cache.dtype, n_seqs, n_kv, capacity, heads.head_dim as usize).map_err(kv_error)
 }
 
@@ -380,7 +388,8 @@ impl KernelDispatch for CpuDispatcher {
         let x = self.floats("the input", call.input, call.m, width)?;
         let positions = self.indices("positions", call.positions, call.m)?;
         let n_factors = call.rope.n_rot / 2;
-        let factors = call.factors.map(|ptr| self.floats("the frequency factors", ptr, 1, n_factors)).transpose()?;
+        let factors =
+            call.factors.map(|ptr| self.floats("the frequency factors", ptr, 1, n_factors)).transpose()?;
         let out = self.floats_mut("the output", call.output, call.m, width)?;
         out.apart_or_same(x)?;
         out.apart_from(positions)?;
@@ -471,7 +480,8 @@ impl KernelDispatch for CpuDispatcher {
         let q = self.floats("q", call.q, m, heads.q_width())?;
         let out = self.floats_mut("the output", call.output, m, heads.q_width())?;
         let n_factors = call.rope.n_rot / 2;
-        let factors = call.factors.map(|ptr| self.floats("the frequency factors", ptr, 1, n_factors)).transpose()?;
+        let factors =
+            call.factors.map(|ptr| self.floats("the frequency factors", ptr, 1, n_factors)).transpose()?;
         let q_gamma = call.q_gamma.map(|ptr| self.floats("the gain of q", ptr, 1, head_dim)).transpose()?;
         let k_gamma = call.k_gamma.map(|ptr| self.floats("the gain of k", ptr, 1, head_dim)).transpose()?;
         out.apart_or_same(q)?;
@@ -567,7 +577,8 @@ impl KernelDispatch for CpuDispatcher {
 
     fn dispatch_sample(&mut self, call: &SampleCall) -> Launched {
         let logits = self.floats("the logits", call.logits, call.m, call.n)?;
-        let states = self.memory.span_mut::<SampleState>("the sampling states", call.states, call.m as usize)?;
+        let states =
+            self.memory.span_mut::<SampleState>("the sampling states", call.states, call.m as usize)?;
         let out = self.memory.span_mut::<u32>("the output", call.output, call.m as usize)?;
         out.apart_from(logits)?;
         out.apart_from(states)?;
