@@ -139,6 +139,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn round(self, x: Self::V) -> Self::V;
     /// `x * 2^n`, rounded once, for whole `n` with `|n| <= 250` and `|x|` in `[0.5, 2]`; a NaN stays one.
     fn ldexp(self, x: Self::V, n: Self::V) -> Self::V;
+    /// Lanes 0 and 1 exchanged, 2 and 3, and so on.
+    fn swap_pairs(self, v: Self::V) -> Self::V;
     /// The sum of the lanes, in an order fixed for each instruction set.
     fn reduce_sum(self, v: Self::V) -> f32;
     /// The sums of four vectors, for less than four times [`Simd::reduce_sum`]. The order may be another.
@@ -282,6 +284,7 @@ mod tests {
                 ("abs", s.abs(a)),
                 ("copysign", s.copysign(a, b)),
                 ("lt", s.select(s.lt(a, b), a, b)),
+                ("swap", s.swap_pairs(a)),
                 ("eq", s.select(s.eq(a, b), s.splat(1.0), s.splat(2.0))),
             ];
             let mut out = Vec::new();
@@ -329,7 +332,7 @@ mod tests {
                     let b: Vec<f32> = (0..16).map(|i| special[(start + shift + i) % special.len()]).collect();
                     for (name, lanes) in dispatch(isa, EveryOp(&a, &b)) {
                         for (i, &got) in lanes.iter().enumerate() {
-                            let want = expected(name, a[i], b[i]);
+                            let want = if name == "swap" { a[i ^ 1] } else { expected(name, a[i], b[i]) };
                             assert!(same(got, want), "{isa} {name}({}, {}): {got} not {want}", a[i], b[i]);
                         }
                     }

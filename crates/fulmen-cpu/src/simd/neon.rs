@@ -165,7 +165,8 @@ impl Simd for Neon {
     #[inline(always)]
     fn bits(self, m: uint32x4_t) -> u32 {
         let weights = [1u32, 2, 4, 8];
-        have!(vaddvq_u32(vandq_u32(m, vld1q_u32(weights.as_ptr()))))
+        // SAFETY: the token for the instructions; the array holds four words.
+        unsafe { vaddvq_u32(vandq_u32(m, vld1q_u32(weights.as_ptr()))) }
     }
     #[inline(always)]
     fn round(self, x: float32x4_t) -> float32x4_t {
@@ -183,6 +184,10 @@ impl Simd for Neon {
             let second = vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(rest, bias)));
             vmulq_f32(vmulq_f32(x, first), second)
         })
+    }
+    #[inline(always)]
+    fn swap_pairs(self, v: float32x4_t) -> float32x4_t {
+        have!(vrev64q_f32(v))
     }
     #[inline(always)]
     fn reduce_sum(self, v: float32x4_t) -> f32 {

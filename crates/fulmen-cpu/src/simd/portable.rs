@@ -176,6 +176,10 @@ impl Simd for Portable {
         })
     }
     #[inline(always)]
+    fn swap_pairs(self, v: Self::V) -> Self::V {
+        each!(|i| v[i ^ 1])
+    }
+    #[inline(always)]
     fn reduce_sum(self, v: Self::V) -> f32 {
         let [a, b, c, d, e, f, g, h] = v;
         ((a + e) + (c + g)) + ((b + f) + (d + h))

@@ -203,6 +203,10 @@ impl Simd for Avx2 {
         })
     }
     #[inline(always)]
+    fn swap_pairs(self, v: __m256) -> __m256 {
+        have!(_mm256_permute_ps::<0b10_11_00_01>(v))
+    }
+    #[inline(always)]
     fn reduce_sum(self, v: __m256) -> f32 {
         have!({
             let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
@@ -355,6 +359,10 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn ldexp(self, x: __m512, n: __m512) -> __m512 {
         have!(_mm512_scalef_ps(x, n))
+    }
+    #[inline(always)]
+    fn swap_pairs(self, v: __m512) -> __m512 {
+        have!(_mm512_permute_ps::<0b10_11_00_01>(v))
     }
     #[inline(always)]
     fn reduce_sum(self, v: __m512) -> f32 {

@@ -1,0 +1,217 @@
+//! How a token is drawn from a row of logits: the parameters, the random numbers and the rule that every
+//! backend follows.
+//!
+//! # The rule
+//!
+//! For one row of logits `l` and one [`SampleState`] with temperature `T`:
+//!
+//! 1. `T == 0`: the result is the index of the largest logit, the lowest such index on a tie. NaN and -inf never
+//!    win; a row with nothing else gives 0, at any temperature.
+//! 2. The candidates are the logits that are neither NaN nor -inf, sorted by (logit descending, index
+//!    ascending). The first `top_k` are kept; 0 keeps all.
+//! 3. Candidate `i` weighs `w_i = exp((l_i - l_0) / T)`, where `l_0` is the first candidate's logit, and exactly
+//!    1 where `l_i == l_0` (so several +inf share the draw). `Z` is the sum of the weights kept so far, and
+//!    `w_i / Z` is the candidate's probability.
+//! 4. Candidates with `w_i < min_p` are dropped, the first excepted.
+//! 5. The shortest prefix with a sum of weights of at least `top_p * Z` is kept, or all where there is none or
+//!    `top_p >= 1`; never less than one candidate.
+//! 6. `u` is [`uniform`]`(seed_lo, seed_hi, step, row)`. The result is the first candidate at which the running
+//!    sum of the kept weights exceeds `u` times their total.
+//! 7. `step` goes up by one, wrapping.
+//!
+//! The sums are of real numbers: backends may differ where a bound of step 4, 5 or 6 falls within the rounding of
+//! a sum, and nowhere else.
+
+use bytemuck::{Pod, Zeroable};
+
+/// The parameters of one row's draw and the position of its random sequence, as they lie in device memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SampleState {
+    /// Divides the logits; 0 takes the largest.
+    pub temperature: f32,
+    /// How many candidates are kept; 0 for all.
+    pub top_k: u32,
+    /// The probability mass that is kept; 1 or more for all.
+    pub top_p: f32,
+    /// The smallest probability that is kept, as a share of the largest; 0 for any.
+    pub min_p: f32,
+    /// The low half of the seed.
+    pub seed_lo: u32,
+    /// The high half of the seed.
+    pub seed_hi: u32,
+    /// How many draws the sequence has made; the kernel counts it up.
+    pub step: u32,
+    /// Which of several sequences with the same seed this is.
+    pub row: u32,
+}
+
+// SAFETY: eight fields of four bytes each, all of them valid as zero.
+unsafe impl Zeroable for SampleState {}
+// SAFETY: `repr(C)` over eight fields of four bytes: no padding, and every bit pattern is valid.
+unsafe impl Pod for SampleState {}
+
+const _: () = assert!(size_of::<SampleState>() == 32);
+
+/// A sampling parameter that makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum SamplingError {
+    /// The temperature is NaN, infinite or negative.
+    #[error("the temperature must be a finite number of at least 0, not {0}")]
+    Temperature(f32),
+    /// `top_p` is NaN or negative.
+    #[error("top_p must be a number of at least 0, not {0}")]
+    TopP(f32),
+    /// `min_p` is NaN or outside `[0, 1]`.
+    #[error("min_p must be a number from 0 to 1, not {0}")]
+    MinP(f32),
+}
+
+impl SampleState {
+    /// Takes the largest logit, always.
+    pub const fn greedy() -> SampleState {
+        SampleState {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed_lo: 0,
+            seed_hi: 0,
+            step: 0,
+            row: 0,
+        }
+    }
+
+    /// Checks that every parameter is in its range.
+    pub fn validate(&self) -> Result<(), SamplingError> {
+        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
+            return Err(SamplingError::Temperature(self.temperature));
+        }
+        if self.top_p.is_nan() || self.top_p < 0.0 {
+            return Err(SamplingError::TopP(self.top_p));
+        }
+        if !(0.0..=1.0).contains(&self.min_p) {
+            return Err(SamplingError::MinP(self.min_p));
+        }
+        Ok(())
+    }
+
+    /// The random number of the present step, in `[0, 1)`.
+    pub fn uniform(&self) -> f32 {
+        uniform(self.seed_lo, self.seed_hi, self.step, self.row)
+    }
+}
+
+/// Four well-mixed words from four words: the `pcg4d` hash of Jarzynski and Olano (2020). It needs nothing but
+/// wrapping 32-bit arithmetic, which every shading language has.
+pub const fn pcg4d(v: [u32; 4]) -> [u32; 4] {
+    const fn congruential(x: u32) -> u32 {
+        x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223)
+    }
+    const fn mix([mut x, mut y, mut z, mut w]: [u32; 4]) -> [u32; 4] {
+        x = x.wrapping_add(y.wrapping_mul(w));
+        y = y.wrapping_add(z.wrapping_mul(x));
+        z = z.wrapping_add(x.wrapping_mul(y));
+        w = w.wrapping_add(y.wrapping_mul(z));
+        [x, y, z, w]
+    }
+    let [x, y, z, w] = mix([congruential(v[0]), congruential(v[1]), congruential(v[2]), congruential(v[3])]);
+    mix([x ^ (x >> 16), y ^ (y >> 16), z ^ (z >> 16), w ^ (w >> 16)])
+}
+
+/// A random number in `[0, 1)`: the upper 24 bits of the hash's first word over 2^24, which a float holds exactly.
+pub const fn uniform(seed_lo: u32, seed_hi: u32, step: u32, row: u32) -> f32 {
+    (pcg4d([seed_lo, seed_hi, step, row])[0] >> 8) as f32 / (1u32 << 24) as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From an implementation of the published hash in another language.
+    #[test]
+    fn hash_has_fixed_outputs() {
+        let table = [
+            (
+                [0x0000_0000, 0x0000_0000, 0x0000_0000, 0x0000_0000],
+                [0x0f02_f829, 0x2d56_8769, 0x32b0_c43b, 0xd325_48ea],
+            ),
+            (
+                [0x0000_0001, 0x0000_0002, 0x0000_0003, 0x0000_0004],
+                [0x3622_cd16, 0xf114_71d8, 0xe110_9b3f, 0x02b9_4c2f],
+            ),
+            (
+                [0xffff_ffff, 0xffff_ffff, 0xffff_ffff, 0xffff_ffff],
+                [0x974e_d892, 0xc015_dc67, 0x9f95_5760, 0xa1bb_a208],
+            ),
+            (
+                [0xdead_beef, 0x1234_5678, 0x0000_002a, 0x0000_0007],
+                [0xbe72_304f, 0xdb86_66e0, 0x8243_86d6, 0x5098_1aa5],
+            ),
+            (
+                [0x0000_0000, 0x0000_0000, 0x0000_0001, 0x0000_0000],
+                [0x2eda_6c9d, 0x681d_2eed, 0x306c_117d, 0xb060_7dce],
+            ),
+        ];
+        for (input, output) in table {
+            assert_eq!(pcg4d(input), output, "{input:x?}");
+            let [a, b, c, d] = input;
+            assert_eq!(uniform(a, b, c, d), (output[0] >> 8) as f32 / 16_777_216.0);
+        }
+    }
+
+    #[test]
+    fn numbers_are_uniform_over_steps_rows_and_seeds() {
+        const BINS: usize = 64;
+        const DRAWS: u32 = 64_000;
+        type Draw = fn(u32) -> f32;
+        let sequences: [(&str, Draw); 4] = [
+            ("steps", |i| uniform(1234, 0, i, 0)),
+            ("rows", |i| uniform(1234, 0, 7, i)),
+            ("low seeds", |i| uniform(i, 0, 0, 0)),
+            ("high seeds", |i| uniform(5, i, 3, 1)),
+        ];
+        for (name, draw) in sequences {
+            let mut bins = [0u32; BINS];
+            let (mut mean, mut lagged, mut last) = (0.0, 0.0, draw(DRAWS));
+            for i in 0..DRAWS {
+                let u = draw(i);
+                assert!((0.0..1.0).contains(&u));
+                bins[(u * BINS as f32) as usize] += 1;
+                mean += f64::from(u);
+                lagged += (f64::from(u) - 0.5) * (f64::from(last) - 0.5);
+                last = u;
+            }
+            let expected = f64::from(DRAWS) / BINS as f64;
+            let chi2: f64 = bins.iter().map(|&n| (f64::from(n) - expected).powi(2) / expected).sum();
+            // 63 degrees of freedom: 120 is beyond one in a hundred thousand.
+            assert!(chi2 < 120.0, "{name}: chi² {chi2}");
+            assert!((mean / f64::from(DRAWS) - 0.5).abs() < 0.006, "{name}: mean");
+            assert!((lagged / f64::from(DRAWS)).abs() < 0.0016, "{name}: neighbours hang together");
+        }
+    }
+
+    #[test]
+    fn parameters_are_checked() {
+        use SamplingError::*;
+        let good =
+            SampleState { temperature: 0.7, top_k: 40, top_p: 0.9, min_p: 0.05, ..SampleState::greedy() };
+        assert_eq!(good.validate(), Ok(()));
+        assert_eq!(SampleState::greedy().validate(), Ok(()));
+        assert_eq!(SampleState { top_p: 2.0, min_p: 1.0, ..good }.validate(), Ok(()));
+        for t in [-0.1, f32::INFINITY] {
+            assert_eq!(SampleState { temperature: t, ..good }.validate(), Err(Temperature(t)));
+        }
+        assert_eq!(SampleState { top_p: -0.5, ..good }.validate(), Err(TopP(-0.5)));
+        for p in [-0.5, 1.5] {
+            assert_eq!(SampleState { min_p: p, ..good }.validate(), Err(MinP(p)));
+        }
+        for nan in [
+            SampleState { temperature: f32::NAN, ..good },
+            SampleState { top_p: f32::NAN, ..good },
+            SampleState { min_p: f32::NAN, ..good },
+        ] {
+            assert!(nan.validate().is_err());
+        }
+    }
+}

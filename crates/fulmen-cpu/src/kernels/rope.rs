@@ -1,0 +1,331 @@
+//! Rotary position embedding.
+//!
+//! A [`Rope`] holds the frequencies of a model, [`Rope::angles`] turns them into the cosines and sines of a
+//! batch's positions, and [`rotate`] applies those to queries or keys. The angles are computed in f64, so they
+//! are as exact at position 131072 as at 1; they serve every head, both queries and keys, and every layer.
+
+use super::share::{Shared, rows};
+use crate::{
+    isa::Isa,
+    lanes,
+    simd::{Kernel, LaneIo, Simd, dispatch},
+    threads::Pool,
+};
+
+/// Elements that a thread takes at once, of the rotation and of the angles, each of which costs much more.
+const GRAIN: usize = 16 * 1024;
+const ANGLE_GRAIN: usize = 256;
+
+/// Which two elements of a head turn together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pairing {
+    /// Elements `2i` and `2i + 1`, as Llama's GGUF files lay them out.
+    Adjacent,
+    /// Elements `i` and `i + n_rot / 2`, as in GPT-NeoX and Qwen.
+    Halves,
+}
+
+/// The parameters of a rotation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RopeParams {
+    /// Which elements turn together.
+    pub pairing: Pairing,
+    /// The leading elements of each head that turn; even. The rest pass unchanged.
+    pub n_rot: usize,
+    /// Pair `i` turns by `position * base^(-2i / n_rot)`.
+    pub base: f32,
+    /// Multiplies the positions: 1 / n stretches the context n times.
+    pub freq_scale: f32,
+    /// Multiplies the cosines and sines.
+    pub mscale: f32,
+}
+
+/// The frequencies of a rotation.
+#[derive(Clone, Debug)]
+pub struct Rope {
+    params: RopeParams,
+    /// The angle of each pair at position 1.
+    frequencies: Vec<f64>,
+}
+
+/// The cosines and sines of some positions.
+#[derive(Clone, Debug)]
+pub struct Angles {
+    params: RopeParams,
+    positions: usize,
+    /// For each position what the elements of the first kind are multiplied with, then the second; see
+    /// [`Angles::row_len`].
+    table: Vec<f32>,
+}
+
+impl Rope {
+    /// The frequencies of `params`, each divided by its factor where there are any.
+    ///
+    /// # Panics
+    /// If `n_rot` is odd or there is not one factor for each pair.
+    pub fn new(params: RopeParams, factors: Option<&[f32]>) -> Rope {
+        assert!(params.n_rot.is_multiple_of(2), "{} elements do not turn in pairs", params.n_rot);
+        let pairs = params.n_rot / 2;
+        if let Some(factors) = factors {
+            assert_eq!(factors.len(), pairs, "the frequency factors of rope");
+        }
+        let frequency = |i: usize| {
+            let exponent = -2.0 * i as f64 / params.n_rot as f64;
+            let factor = factors.map_or(1.0, |f| f64::from(f[i]));
+            f64::from(params.base).powf(exponent) * f64::from(params.freq_scale) / factor
+        };
+        Rope { params, frequencies: (0..pairs).map(frequency).collect() }
+    }
+
+    /// The cosines and sines for a batch in which row `i` stands at `positions[i]`.
+    pub fn angles(&self, pool: &Pool, positions: &[u32]) -> Angles {
+        let mut angles = Angles { params: self.params, positions: 0, table: Vec::new() };
+        self.refill(pool, positions, &mut angles);
+        angles
+    }
+
+    /// As [`Rope::angles`], in the memory of earlier ones.
+    pub fn refill(&self, pool: &Pool, positions: &[u32], angles: &mut Angles) {
+        *angles = Angles {
+            params: self.params,
+            positions: positions.len(),
+            table: std::mem::take(&mut angles.table),
+        };
+        let len = angles.row_len();
+        angles.table.resize(positions.len() * len, 0.0);
+        let table = Shared::new(angles.table.as_mut_ptr());
+        rows(pool, positions.len(), len, ANGLE_GRAIN, &|r| {
+            for i in r {
+                // SAFETY: row `i` lies in the table and belongs to this call alone.
+                let row = unsafe { std::slice::from_raw_parts_mut(table.at(i * len), len) };
+                self.angles_of(positions[i], row);
+            }
+        });
+    }
+
+    fn angles_of(&self, position: u32, row: &mut [f32]) {
+        let (first, second) = row.split_at_mut(row.len() / 2);
+        let mscale = f64::from(self.params.mscale);
+        for (i, frequency) in self.frequencies.iter().enumerate() {
+            let (sin, cos) = (f64::from(position) * frequency).sin_cos();
+            let (sin, cos) = ((sin * mscale) as f32, (cos * mscale) as f32);
+            match self.params.pairing {
+                Pairing::Halves => (first[i], second[i]) = (cos, sin),
+                Pairing::Adjacent => {
+                    first[2 * i..2 * i + 2].copy_from_slice(&[cos, cos]);
+                    second[2 * i..2 * i + 2].copy_from_slice(&[-sin, sin]);
+                }
+            }
+        }
+    }
+}
+
+impl Angles {
+    /// How many floats the table has for a position: the cosines and the sines of every pair; or, where the
+    /// pairs are adjacent, of every element, with the signs that the exchanged neighbours take.
+    fn row_len(&self) -> usize {
+        match self.params.pairing {
+            Pairing::Halves => self.params.n_rot,
+            Pairing::Adjacent => 2 * self.params.n_rot,
+        }
+    }
+}
+
+/// Where the heads of each row of a batch lie: from `row_stride` floats after those of the row before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// The heads of a row.
+    pub heads: usize,
+    /// The floats of a head.
+    pub head_dim: usize,
+    /// The floats from one row to the next, at least `heads * head_dim`.
+    pub row_stride: usize,
+}
+
+struct Row<'a> {
+    angles: &'a [f32],
+    pairing: Pairing,
+    n_rot: usize,
+    head_dim: usize,
+    heads: usize,
+    x: *const f32,
+    out: *mut f32,
+}
+
+impl Kernel for Row<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (first, second) = self.angles.split_at(self.angles.len() / 2);
+        let (first, second, half) = (first.as_ptr(), second.as_ptr(), self.n_rot / 2);
+        for head in 0..self.heads {
+            // SAFETY: `rotate` hands over rows of `heads` heads; the table has an entry for each pair or element
+            // below `n_rot`. Every element is read before its place is written.
+            unsafe {
+                let (x, out) = (self.x.add(head * self.head_dim), self.out.add(head * self.head_dim));
+                match self.pairing {
+                    Pairing::Halves => lanes!(S, half, |at, io| {
+                        let (a, b) = (io.load(s, x.add(at), 0.0), io.load(s, x.add(half + at), 0.0));
+                        let (cos, sin) = (io.load(s, first.add(at), 0.0), io.load(s, second.add(at), 0.0));
+                        io.store(s, out.add(at), s.fma(a, cos, s.neg(s.mul(b, sin))));
+                        io.store(s, out.add(half + at), s.fma(a, sin, s.mul(b, cos)));
+                    }),
+                    Pairing::Adjacent => lanes!(S, self.n_rot, |at, io| {
+                        let v = io.load(s, x.add(at), 0.0);
+                        let (cos, sin) = (io.load(s, first.add(at), 0.0), io.load(s, second.add(at), 0.0));
+                        io.store(s, out.add(at), s.fma(v, cos, s.mul(s.swap_pairs(v), sin)));
+                    }),
+                }
+                if x != out.cast_const() {
+                    x.add(self.n_rot).copy_to_nonoverlapping(out.add(self.n_rot), self.head_dim - self.n_rot);
+                }
+            }
+        }
+    }
+}
+
+/// Turns the heads of each row of `x` by the row's angles. An infinite or NaN element spoils its pair only.
+///
+/// # Panics
+/// If the heads are narrower than what turns, or the layouts differ in more than the stride.
+///
+/// # Safety
+/// `x` must be readable and `out` writable in their layouts, for a row of each position. They are either at the
+/// same address with the same layout, or apart.
+pub unsafe fn rotate(
+    pool: &Pool,
+    isa: Isa,
+    angles: &Angles,
+    x: *const f32,
+    x_layout: Heads,
+    out: *mut f32,
+    out_layout: Heads,
+) {
+    let (Heads { heads, head_dim, row_stride: stride }, n_rot) = (x_layout, angles.params.n_rot);
+    let width = heads * head_dim;
+    assert!((heads, head_dim) == (out_layout.heads, out_layout.head_dim), "the heads of rope");
+    assert!(stride >= width && out_layout.row_stride >= width, "the rows of rope overlap");
+    assert!(n_rot <= head_dim, "{n_rot} elements of a head of {head_dim} cannot turn");
+    let len = angles.row_len();
+    let (x, out) = (Shared::read(x), Shared::new(out));
+    rows(pool, angles.positions, width, GRAIN, &|r| {
+        for i in r {
+            // SAFETY: row `i` lies in both and belongs to this call alone.
+            let (x, out) = unsafe { (x.at(i * stride), out.at(i * out_layout.row_stride)) };
+            let (pairing, angles) = (angles.params.pairing, &angles.table[i * len..(i + 1) * len]);
+            dispatch(isa, Row { angles, pairing, n_rot, head_dim, heads, x, out });
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::testing::*, *};
+
+    fn reference(params: RopeParams, factors: Option<&[f32]>, position: u32, head: &[f32]) -> Vec<f64> {
+        let mut out: Vec<f64> = head.iter().map(|&x| f64::from(x)).collect();
+        for i in 0..params.n_rot / 2 {
+            let theta = f64::from(position) * f64::from(params.freq_scale)
+                / f64::from(params.base).powf(2.0 * i as f64 / params.n_rot as f64)
+                / factors.map_or(1.0, |f| f64::from(f[i]));
+            let (a, b) = match params.pairing {
+                Pairing::Adjacent => (2 * i, 2 * i + 1),
+                Pairing::Halves => (i, i + params.n_rot / 2),
+            };
+            let (x, y, m) = (out[a], out[b], f64::from(params.mscale));
+            out[a] = (x * theta.cos() - y * theta.sin()) * m;
+            out[b] = (x * theta.sin() + y * theta.cos()) * m;
+        }
+        out
+    }
+
+    #[test]
+    fn match_the_reference_in_place_and_not() {
+        let mut rng = rng();
+        for pairing in [Pairing::Adjacent, Pairing::Halves] {
+            for (head_dim, n_rot) in
+                [(0, 0), (1, 0), (2, 2), (6, 4), (33, 32), (64, 64), (80, 34), (128, 128), (256, 64)]
+            {
+                for (rows, heads, gap) in [(0, 4, 0), (1, 0, 3), (1, 1, 0), (3, 5, 7), (50, 8, 16)] {
+                    for (base, freq_scale, mscale, with_factors) in
+                        [(10_000.0, 1.0, 1.0, false), (1e6, 0.25, 1.19, false), (500_000.0, 1.0, 1.0, true)]
+                    {
+                        let params = RopeParams { pairing, n_rot, base, freq_scale, mscale };
+                        let factors: Vec<f32> = (0..n_rot / 2).map(|_| 1.0 + 7.0 * rng.f32()).collect();
+                        let factors = with_factors.then_some(&factors[..]);
+                        let mut positions: Vec<u32> = (0..rows).map(|_| rng.u32(0..131_073)).collect();
+                        positions.iter_mut().take(1).for_each(|p| *p = 131_072);
+                        let layout = Heads { heads, head_dim, row_stride: heads * head_dim + gap };
+                        let dense = Heads { row_stride: heads * head_dim, ..layout };
+                        let x = normal(&mut rng, rows * layout.row_stride, 1.0);
+                        let mut want = Vec::new();
+                        for (row, &position) in positions.iter().enumerate() {
+                            for head in 0..heads {
+                                let at = row * layout.row_stride + head * head_dim;
+                                want.extend(reference(params, factors, position, &x[at..at + head_dim]));
+                            }
+                        }
+                        let rope = Rope::new(params, factors);
+                        let mut serial = Vec::new();
+                        for (pool, isa) in machines() {
+                            let what = format!("{params:?} {layout:?} on {isa}");
+                            let angles = rope.angles(&pool, &positions);
+                            let got = poisoned(want.len(), |out| {
+                                // SAFETY: both hold the rows in their layouts.
+                                unsafe { rotate(&pool, isa, &angles, x.as_ptr(), layout, out, dense) }
+                            });
+                            assert!(nmse(&got, &want) < 1e-13, "{what}: {}", nmse(&got, &want));
+                            let mut over = x.clone();
+                            // SAFETY: as above, in place.
+                            unsafe {
+                                rotate(&pool, isa, &angles, over.as_ptr(), layout, over.as_mut_ptr(), layout)
+                            };
+                            for row in 0..rows {
+                                let at = row * layout.row_stride;
+                                let (turned, rest) =
+                                    over[at..at + layout.row_stride].split_at(dense.row_stride);
+                                assert_same(
+                                    turned,
+                                    &got[row * dense.row_stride..][..dense.row_stride],
+                                    &what,
+                                );
+                                assert_same(rest, &x[at + dense.row_stride..at + layout.row_stride], &what);
+                            }
+                            if pool.threads() == 1 {
+                                serial = got;
+                            } else {
+                                assert_same(&got, &serial, &what);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn special_values_stay_in_their_pair() {
+        for pairing in [Pairing::Adjacent, Pairing::Halves] {
+            let params = RopeParams { pairing, n_rot: 16, base: 1e4, freq_scale: 1.0, mscale: 1.0 };
+            let layout = Heads { heads: 1, head_dim: 20, row_stride: 20 };
+            for (pool, isa) in machines() {
+                let mut angles = Rope::new(params, None).angles(&pool, &[3; 9]);
+                Rope::new(params, None).refill(&pool, &[5], &mut angles);
+                for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let mut x = [1.0; 20];
+                    x[2] = special;
+                    // SAFETY: the array is one row.
+                    unsafe { rotate(&pool, isa, &angles, x.as_ptr(), layout, x.as_mut_ptr(), layout) };
+                    let partner = if pairing == Pairing::Adjacent { 3 } else { 10 };
+                    for (i, x) in x.iter().enumerate() {
+                        assert_eq!(
+                            x.is_finite(),
+                            i != 2 && i != partner,
+                            "{pairing:?} {special} {i} on {isa}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
