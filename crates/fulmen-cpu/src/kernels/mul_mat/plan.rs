@@ -282,7 +282,7 @@ fn lcm(a: usize, b: usize) -> usize {
 }
 
 fn kernels(entries: &Entries, w: Weight<'_>) -> Kernels {
-    match (entries.kernels)(w.dtype) {
+    match (entries.kernels)(w.dtype, w.k) {
         Some(kernels) => kernels,
         None => panic!("mul_mat: not defined for {}", w.dtype),
     }
