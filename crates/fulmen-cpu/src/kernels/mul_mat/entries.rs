@@ -135,11 +135,13 @@ macro_rules! instruction_set {
                 panel: *const u8,
                 tile: IntTile,
                 k: usize,
+                from: usize,
+                to: usize,
                 c: *mut f32,
                 ldc: usize,
             ) {
                 // SAFETY: the caller keeps the contract of the kernel.
-                unsafe { int_kernel::<$simd, F, $int_rows, $int_vectors>(panel, tile, k, c, ldc) }
+                unsafe { int_kernel::<$simd, F, $int_rows, $int_vectors>(panel, tile, k, from, to, c, ldc) }
             }
 
             $(#[$feature])*

@@ -181,7 +181,13 @@ fn every_type_on_every_instruction_set() {
                         let expected: f64 = w.iter().map(|w| w * w).sum::<f64>() * m as f64;
                         let size: f64 = want[..m * n].iter().map(|v| v * v).sum();
                         let error = nmse(&got, &want[..m * n]) * size / size.max(expected);
-                        let luck = if m * n < 32 { 16.0 } else { 1.0 };
+                        let luck = if m * n < 32 {
+                            16.0
+                        } else if m < 8 {
+                            4.0
+                        } else {
+                            1.0
+                        };
                         assert!(
                             error <= luck * tolerance(dtype),
                             "{dtype} on {isa}, {m} x {n} x {k}: error {error:e}"
