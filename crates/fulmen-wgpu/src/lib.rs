@@ -12,5 +12,6 @@
 //!   matrices are used where an adapter has them; the kernels must be right without any of them.
 
 pub mod device;
+pub mod kernel;
 
 pub use device::{WgpuError, list_devices, report};

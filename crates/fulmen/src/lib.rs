@@ -1,1 +1,50 @@
-//! Fulmen.
+//! Fulmen: a GPU execution engine for neural networks. Record the work once, submit it once, run it at the speed of
+//! memory.
+//!
+//! This crate is what programs depend on; it holds no code of its own. The parts:
+//!
+//! - [`core`](fulmen_core): data types and block formats, the compute graph, its planner and its executor.
+//! - [`cpu`](fulmen_cpu): runs graphs on the processor.
+//! - [`wgpu`](fulmen_wgpu) and [`cuda`](fulmen_cuda): find GPUs; they do not run graphs yet.
+//!
+//! A product and a norm, planned for the processor and run:
+//!
+//! ```
+//! use fulmen::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut b = GraphBuilder::new();
+//! let x = b.input("x", 1, 2)?;
+//! let w = b.weight("w", DType::F32, 3, 2)?;
+//! let y = b.mul_mat(x, w)?;
+//! b.output("y", y)?;
+//! let plan = b.finish().plan(&PlanOptions::default())?;
+//!
+//! let mut cpu = CpuDispatcher::new();
+//! let weight: Vec<u8> = [1f32, 0.0, 0.0, 1.0, 1.0, 1.0].iter().flat_map(|x| x.to_ne_bytes()).collect();
+//! let mut bindings = Bindings::new();
+//! bindings.set("w", cpu.import(std::sync::Arc::new(weight))?);
+//!
+//! let graph = plan.bind(&mut cpu, &bindings)?;
+//! graph.write_f32(&mut cpu, "x", &[3.0, 4.0])?;
+//! graph.run(&mut cpu)?;
+//! assert_eq!(graph.read_f32(&mut cpu, "y")?, [3.0, 4.0, 7.0]);
+//! # Ok(())
+//! # }
+//! ```
+
+pub use fulmen_core as core;
+pub use fulmen_cpu as cpu;
+pub use fulmen_cuda as cuda;
+pub use fulmen_model as model;
+pub use fulmen_wgpu as wgpu;
+
+/// What most programs use.
+pub mod prelude {
+    pub use fulmen_core::{
+        BackendError, Bindings, BoundGraph, BuildError, ComputeGraph, DType, DeviceMemory, ExecError,
+        Fusions, GraphBuilder, GraphError, Heads, KernelDispatch, OpParams, PlanOptions, RopePairing,
+        RopeSpec, Rotation, Sharing, TensorOp, execute_graph, execute_graph_timed,
+    };
+    pub use fulmen_cpu::CpuDispatcher;
+}

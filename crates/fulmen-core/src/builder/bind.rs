@@ -133,6 +133,44 @@ impl BoundGraph {
         Ok(data)
     }
 
+    /// Writes an input of floats.
+    pub fn write_f32<M: DeviceMemory + ?Sized>(
+        &self,
+        memory: &mut M,
+        name: &str,
+        data: &[f32],
+    ) -> Result<(), ExecError> {
+        self.write(memory, name, bytemuck::cast_slice(data))
+    }
+
+    /// Writes an input of integers.
+    pub fn write_u32<M: DeviceMemory + ?Sized>(
+        &self,
+        memory: &mut M,
+        name: &str,
+        data: &[u32],
+    ) -> Result<(), ExecError> {
+        self.write(memory, name, bytemuck::cast_slice(data))
+    }
+
+    /// Reads a tensor of floats.
+    pub fn read_f32<M: DeviceMemory + ?Sized>(
+        &self,
+        memory: &mut M,
+        name: &str,
+    ) -> Result<Vec<f32>, ExecError> {
+        Ok(bytemuck::pod_collect_to_vec(&self.read(memory, name)?))
+    }
+
+    /// Reads a tensor of integers.
+    pub fn read_u32<M: DeviceMemory + ?Sized>(
+        &self,
+        memory: &mut M,
+        name: &str,
+    ) -> Result<Vec<u32>, ExecError> {
+        Ok(bytemuck::pod_collect_to_vec(&self.read(memory, name)?))
+    }
+
     /// Gives the arena back. Weights and states are the caller's.
     pub fn release<M: DeviceMemory + ?Sized>(self, memory: &mut M) -> Result<(), BackendError> {
         memory.free(self.arena)

@@ -29,7 +29,7 @@ use crate::{
 
 mod blocks;
 
-use blocks::{Tile, dots, exp_one, lanes, rescale, softmax_wide, weigh, widen};
+use blocks::{Tile, dots, exp_one, lanes, rescale, weigh, widen};
 
 /// The shortest span of positions that is a task of its own.
 const SPAN: usize = 256;
@@ -43,6 +43,9 @@ const WIDE: usize = 16;
 const NARROW: (usize, usize) = (256, 32);
 /// The same for many.
 const WIDE_CHUNK: usize = 64;
+/// A larger score becomes the new maximum only if it is larger by this, which spares most of the rescaling; the
+/// weights then reach e^8 instead of 1.
+const SLACK: f32 = 8.0;
 /// Sizes in the workspace are multiples of the longest vector.
 const PAD: usize = 16;
 
@@ -357,8 +360,7 @@ impl Kernel for Task<'_> {
                     at += n;
                 }
                 if wide {
-                    self.mask(padded, from..to, scores);
-                    softmax_wide(s, padded, to - from, scores, max, sum, alpha);
+                    self.softmax_wide(s, padded, from..to, scores, max, sum, alpha);
                 } else {
                     self.softmax_narrow(s, from..to, scores, max, sum, alpha);
                 }
@@ -427,10 +429,32 @@ impl Task<'_> {
         if padded > self.queries {
             columns.fill(0.0);
         }
-        for query in 0..self.queries {
-            for (column, x) in columns[query..].iter_mut().step_by(padded).zip(self.query(query)) {
-                *column = x * self.args.scale;
+        // By way of the tile: whole rows first, which the memory delivers best, then four at a time, so that what
+        // is written side by side is written at once.
+        let mut first = 0;
+        while first < self.queries {
+            let n = WIDE_CHUNK.min(self.queries - first);
+            // SAFETY: the tile holds so many padded rows, and `hd` is not longer than one of them.
+            let rows = unsafe { std::slice::from_raw_parts_mut(self.places.tile, n * hd) };
+            for (i, row) in rows.chunks_mut(hd).enumerate() {
+                for (to, from) in row.iter_mut().zip(self.query(first + i)) {
+                    *to = from * self.args.scale;
+                }
             }
+            for (block, rows) in rows.chunks(4 * hd).enumerate() {
+                let query = first + 4 * block;
+                if rows.len() == 4 * hd {
+                    for i in 0..hd {
+                        let four = [rows[i], rows[hd + i], rows[2 * hd + i], rows[3 * hd + i]];
+                        columns[i * padded + query..][..4].copy_from_slice(&four);
+                    }
+                } else {
+                    for (at, x) in rows.iter().enumerate() {
+                        columns[at % hd * padded + query + at / hd] = *x;
+                    }
+                }
+            }
+            first += n;
         }
     }
 
@@ -503,51 +527,31 @@ impl Task<'_> {
     #[inline(always)]
     unsafe fn scores_wide<S: Simd>(&self, s: S, padded: usize, k: Tile, n: usize, scores: *mut f32) {
         let hd = self.args.k.layout().head_dim;
-        let most = if S::LANES == 8 { 2 } else { 4 };
         let mut key = 0;
         while key < n {
-            let several = n - key >= 6;
+            let keys = [1, 1, 2, 2, 4, 4, 6][(n - key).min(6)];
             let mut query = 0;
             while query < padded {
-                let vectors = ((padded - query) / S::LANES).min(most);
+                let vectors = (padded - query) / S::LANES;
                 // SAFETY: the caller's promise; the queries and keys are counted.
                 query += unsafe {
                     let q = Tile(self.places.q.add(query), padded);
                     let k = Tile(k.0.add(key * k.1), k.1);
                     let out = scores.add(key * padded + query);
-                    match (vectors, several) {
-                        (4, true) if S::LANES != 8 => lanes::<S, 6, 4>(s, q, hd, k, out),
-                        (4, false) if S::LANES != 8 => lanes::<S, 1, 4>(s, q, hd, k, out),
-                        (2.., true) => lanes::<S, 6, 2>(s, q, hd, k, out),
-                        (2.., false) => lanes::<S, 1, 2>(s, q, hd, k, out),
-                        (_, true) => lanes::<S, 6, 1>(s, q, hd, k, out),
-                        (_, false) => lanes::<S, 1, 1>(s, q, hd, k, out),
+                    match keys {
+                        6 => lanes::<S, 6>(s, q, vectors, hd, k, out),
+                        4 => lanes::<S, 4>(s, q, vectors, hd, k, out),
+                        2 => lanes::<S, 2>(s, q, vectors, hd, k, out),
+                        _ => lanes::<S, 1>(s, q, vectors, hd, k, out),
                     }
                 };
             }
-            key += if several { 6 } else { 1 };
+            key += keys;
         }
     }
 
-    /// Sets the scores of keys that a query does not see to -inf.
-    ///
-    /// # Safety
-    /// `scores` holds rows of `padded` scores for these keys.
-    #[inline(always)]
-    unsafe fn mask(&self, padded: usize, keys: Range<usize>, scores: *mut f32) {
-        let seen_by_all = self.limits.iter().copied().min().unwrap_or(0);
-        for key in keys.start.max(seen_by_all)..keys.end {
-            // SAFETY: the caller's promise.
-            let row = unsafe {
-                std::slice::from_raw_parts_mut(scores.add((key - keys.start) * padded), self.queries)
-            };
-            for (score, &limit) in row.iter_mut().zip(self.limits) {
-                *score = if key < limit { *score } else { f32::NEG_INFINITY };
-            }
-        }
-    }
-
-    /// Turns scores into weights relative to the running maximum, and updates it and the sum of each query.
+    /// Turns scores into weights relative to the running maximum, and updates it and the sum of each query. What
+    /// earlier results are to be multiplied with goes to `alpha`.
     ///
     /// # Safety
     /// `scores` holds a chunk for each query; the others hold a float for each.
@@ -575,6 +579,7 @@ impl Task<'_> {
                     top = s.max(top, s.load(row.add(i)));
                 }
                 let top = s.reduce_max(top);
+                let top = if top < old + SLACK { old } else { top };
                 let base = if top == f32::NEG_INFINITY { 0.0 } else { top };
                 let mut total = s.splat(0.0);
                 for i in (0..n).step_by(S::LANES) {
@@ -582,10 +587,64 @@ impl Task<'_> {
                     total = s.add(total, weight);
                     s.store(row.add(i), weight);
                 }
-                let factor = exp_one(s, old - base);
+                let factor = if old == f32::NEG_INFINITY { 1.0 } else { exp_one(s, old - base) };
                 *alpha.add(query) = factor;
                 *max.add(query) = top;
                 *sum.add(query) = *sum.add(query) * factor + s.reduce_sum(total);
+            }
+        }
+    }
+
+    /// [`Task::softmax_narrow`] with a query in each lane, over rows of `padded` scores. Weights past the last key
+    /// that any query of a vector sees are not written.
+    ///
+    /// # Safety
+    /// `scores` holds these rows; the others hold a float for each query.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "the places of the task")]
+    unsafe fn softmax_wide<S: Simd>(
+        &self,
+        s: S,
+        padded: usize,
+        keys: Range<usize>,
+        scores: *mut f32,
+        max: *mut f32,
+        sum: *mut f32,
+        alpha: *mut f32,
+    ) {
+        for query in (0..padded).step_by(S::LANES) {
+            let limits = &self.limits[query.min(self.queries)..self.queries.min(query + S::LANES)];
+            let seen_by_all = limits.iter().copied().min().unwrap_or(0);
+            let end = limits.iter().copied().max().unwrap_or(0).min(keys.end);
+            let n = end.saturating_sub(keys.start);
+            // SAFETY: the caller's promise; `padded` is a multiple of every vector length.
+            unsafe {
+                let column = scores.add(query);
+                for key in keys.start.max(seen_by_all)..end {
+                    for (lane, &limit) in limits.iter().enumerate() {
+                        if key >= limit {
+                            *column.add((key - keys.start) * padded + lane) = f32::NEG_INFINITY;
+                        }
+                    }
+                }
+                let (never, old) = (s.splat(f32::NEG_INFINITY), s.load(max.add(query)));
+                let mut top = old;
+                for key in 0..n {
+                    top = s.max(top, s.load(column.add(key * padded)));
+                }
+                let top = s.select(s.lt(top, s.add(old, s.splat(SLACK))), old, top);
+                let base = s.select(s.eq(top, never), s.splat(0.0), top);
+                let mut total = s.splat(0.0);
+                for key in 0..n {
+                    let place = column.add(key * padded);
+                    let weight = math::exp(s, s.sub(s.load(place), base));
+                    total = s.add(total, weight);
+                    s.store(place, weight);
+                }
+                let factor = s.select(s.eq(old, never), s.splat(1.0), math::exp(s, s.sub(old, base)));
+                s.store(alpha.add(query), factor);
+                s.store(max.add(query), top);
+                s.store(sum.add(query), s.fma(s.load(sum.add(query)), factor, total));
             }
         }
     }

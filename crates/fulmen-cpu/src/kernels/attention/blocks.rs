@@ -109,13 +109,36 @@ pub(super) unsafe fn dots<S: Simd, const Q: usize, const K: usize>(
     Q
 }
 
-/// The scores of `V` vectors of queries and `K` keys: `out[key * stride + query]`, the stride being that of `q`.
-/// Returns the number of queries.
+/// The scores of so many vectors of queries, or of the most that registers hold, and `K` keys:
+/// `out[key * stride + query]`, the stride being that of `q`. Returns the number of queries.
 ///
 /// # Safety
 /// There are `hd` rows of so many queries, so many rows of `hd` keys, and room for the scores.
 #[inline(always)]
-pub(super) unsafe fn lanes<S: Simd, const K: usize, const V: usize>(
+pub(super) unsafe fn lanes<S: Simd, const K: usize>(
+    s: S,
+    q: Tile,
+    vectors: usize,
+    hd: usize,
+    k: Tile,
+    out: *mut f32,
+) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match vectors {
+            4.. if S::LANES != 8 => lanes_block::<S, K, 4>(s, q, hd, k, out),
+            2.. => lanes_block::<S, K, 2>(s, q, hd, k, out),
+            _ => lanes_block::<S, K, 1>(s, q, hd, k, out),
+        }
+    }
+}
+
+/// [`lanes`] for `V` vectors.
+///
+/// # Safety
+/// As for [`lanes`].
+#[inline(always)]
+unsafe fn lanes_block<S: Simd, const K: usize, const V: usize>(
     s: S,
     q: Tile,
     hd: usize,
@@ -145,45 +168,6 @@ pub(super) unsafe fn lanes<S: Simd, const K: usize, const V: usize>(
         }
     }
     V * S::LANES
-}
-
-/// `Task::softmax_narrow` with a query in each lane, over `n` rows of `padded` scores.
-///
-/// # Safety
-/// `scores` holds these rows; the others hold a float for each query.
-#[inline(always)]
-pub(super) unsafe fn softmax_wide<S: Simd>(
-    s: S,
-    padded: usize,
-    n: usize,
-    scores: *mut f32,
-    max: *mut f32,
-    sum: *mut f32,
-    alpha: *mut f32,
-) {
-    for query in (0..padded).step_by(S::LANES) {
-        // SAFETY: the caller's promise; `padded` is a multiple of every vector length.
-        unsafe {
-            let column = scores.add(query);
-            let old = s.load(max.add(query));
-            let mut top = old;
-            for key in 0..n {
-                top = s.max(top, s.load(column.add(key * padded)));
-            }
-            let base = s.select(s.eq(top, s.splat(f32::NEG_INFINITY)), s.splat(0.0), top);
-            let mut total = s.splat(0.0);
-            for key in 0..n {
-                let place = column.add(key * padded);
-                let weight = math::exp(s, s.sub(s.load(place), base));
-                total = s.add(total, weight);
-                s.store(place, weight);
-            }
-            let factor = math::exp(s, s.sub(old, base));
-            s.store(alpha.add(query), factor);
-            s.store(max.add(query), top);
-            s.store(sum.add(query), s.fma(s.load(sum.add(query)), factor, total));
-        }
-    }
 }
 
 /// Multiplies each row of `acc` with its factor.
