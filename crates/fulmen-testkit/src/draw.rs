@@ -18,7 +18,7 @@ use crate::reference::DataSet;
 pub enum Draw {
     /// Normal numbers of this mean and standard deviation, encoded in the tensor's type.
     Normal(f32, f32),
-    /// Normal numbers with these numbers put over them: at fixed places, or all of them if there are as many as elements.
+    /// Normal numbers with these numbers put over them, each at its index.
     With(Vec<(usize, f32)>),
     /// These floats.
     Floats(Vec<f32>),
@@ -42,7 +42,7 @@ impl Draw {
     pub const GAIN: Draw = Draw::Normal(1.0, 0.1);
 }
 
-/// Encoded rows that weights are put together from, by type and width: encoding takes much longer than copying.
+/// Encoded rows that weights are put together from, by type, width and distribution: encoding takes much longer than copying.
 #[derive(Debug)]
 pub struct Pools {
     seed: u64,
@@ -126,7 +126,7 @@ impl Pools {
         }
     }
 
-    /// Rows taken at random from a pool of encoded rows.
+    /// Rows taken at random from a pool of encoded rows, each turned by some blocks so that no two are alike.
     fn from_pool(
         &mut self,
         random: &mut fastrand::Rng,
@@ -147,7 +147,10 @@ impl Pools {
         let mut bytes = Vec::with_capacity(tensor.bytes()?);
         for _ in 0..tensor.rows {
             let at = random.usize(..count.max(1)) * row;
-            bytes.extend_from_slice(&pool[at..at + row]);
+            let block = tensor.dtype.block_bytes();
+            let turn = at + random.usize(..(row / block).max(1)) * block;
+            bytes.extend_from_slice(&pool[turn..at + row]);
+            bytes.extend_from_slice(&pool[at..turn]);
         }
         Ok(bytes)
     }

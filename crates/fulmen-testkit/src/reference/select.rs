@@ -41,11 +41,13 @@ fn draw(candidates: &[(f64, u32)], state: &SampleState, slack: Slack) -> u32 {
     let (first, temperature) = (candidates[0].0, f64::from(state.temperature));
     let weight = |x: f64| if x == first { 1.0 } else { ((x - first) / temperature).exp() };
     let mut weights: Vec<f64> = candidates.iter().map(|&(x, _)| weight(x)).collect();
+    // Z: what top_k has kept, before min_p.
+    let total: f64 = weights.iter().sum();
     let min_p = f64::from(state.min_p) * (1.0 + slack[0]);
     let kept = weights.iter().skip(1).position(|&w| w < min_p).map_or(weights.len(), |at| at + 1);
     weights.truncate(kept);
     if state.top_p < 1.0 {
-        let bound = f64::from(state.top_p) * (1.0 + slack[1]) * weights.iter().sum::<f64>();
+        let bound = f64::from(state.top_p) * (1.0 + slack[1]) * total;
         let mut sum = 0.0;
         let reached = weights.iter().position(|w| {
             sum += w;
@@ -53,8 +55,8 @@ fn draw(candidates: &[(f64, u32)], state: &SampleState, slack: Slack) -> u32 {
         });
         weights.truncate(reached.map_or(weights.len(), |at| at + 1));
     }
-    let bound =
-        f64::from(state.uniform()) * weights.iter().sum::<f64>() + slack[2] * weights.iter().sum::<f64>();
+    let kept: f64 = weights.iter().sum();
+    let bound = (f64::from(state.uniform()) + slack[2]) * kept;
     let mut sum = 0.0;
     let chosen = weights.iter().position(|w| {
         sum += w;

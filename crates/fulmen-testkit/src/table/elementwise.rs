@@ -26,32 +26,17 @@ const SHAPES: [(u32, u32); 16] = [
     (33, 9728),
 ];
 
-/// One past the elements that a one-dimensional grid of 256 threads per group can have.
+/// The elements that a one-dimensional grid of groups of 256 threads can have at most.
 const BEYOND_A_GRID: u32 = 65_535 * 256;
 
 const INF: f32 = f32::INFINITY;
-const SPECIAL: [f32; 20] = [
-    0.0,
-    -0.0,
-    1.0,
-    -1.0,
-    1e-45,
-    -1e-45,
-    1e-38,
-    -1e-38,
-    1e38,
-    -1e38,
-    88.0,
-    -88.0,
-    104.0,
-    -104.0,
-    1e4,
-    -1e4,
-    INF,
-    -INF,
-    f32::NAN,
-    0.5,
-];
+/// No number here is subnormal, nor is any activation of one: an infinity times a number that a device flushes to zero
+/// would be NaN.
+const SPECIAL: [f32; 16] =
+    [0.0, -0.0, 1.0, -1.0, 1e-30, -1e-30, 1e38, -1e38, 80.0, -80.0, 1e4, -1e4, INF, -INF, f32::NAN, 0.5];
+
+/// Numbers that are subnormal, or whose activations are.
+const SMALL: [f32; 10] = [1e-45, -1e-45, 1e-40, -1e-40, 1e-38, -1e-38, -88.0, -95.0, -104.0, -1e30];
 
 type Record = fn(&mut GraphBuilder, Tensor, Tensor) -> Result<Tensor, BuildError>;
 
@@ -67,7 +52,6 @@ const OPS: [(&str, Record); 8] = [
     ("copy", |b, x, _| b.copy(x)),
 ];
 
-/// f32 sums and products are rounded once from the exact result, and so is the reference.
 fn tolerance(op: &str) -> Tolerance {
     if op == "copy" { Tolerance::Exact } else { Tolerance::ELEMENT }
 }
@@ -90,6 +74,8 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             cases.push(if real { case.timed() } else { case });
         }
         cases.push(specials(op, record));
+        let small = case("small", record, 1, SMALL.len() as u32);
+        cases.push(small.draw("x", Draw::Floats(SMALL.to_vec())));
         cases.push(in_place(record));
     }
     for (name, record) in [("add", OPS[0].1), ("silu", OPS[3].1), ("scale", OPS[6].1), ("copy", OPS[7].1)] {
@@ -99,9 +85,9 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             cases.push(case(&format!("1x{width}"), record, 1, width).large());
         }
     }
-    cases.push(exact_sums("add", OPS[0].1));
-    cases.push(exact_sums("mul", OPS[1].1));
-    cases.push(exact_sums("scale", OPS[6].1));
+    for (_, record) in [OPS[0], OPS[1], OPS[6]] {
+        cases.push(exact(record));
+    }
     for (_, record) in &OPS[..3] {
         cases.push(twice(*record));
     }
@@ -120,8 +106,9 @@ fn specials(op: &str, record: Record) -> Case {
     case.draw("x", Draw::Floats(x)).draw("y", Draw::Floats(y)).tolerance(tolerance(op))
 }
 
-/// Correctly rounded results, signs of zeros included. No subnormal numbers: devices may flush them.
-fn exact_sums(_: &str, record: Record) -> Case {
+/// Sums and products are rounded once from the exact result, and so is the reference: bit for bit, signs of zeros
+/// included. No subnormal numbers: devices may flush them.
+fn exact(record: Record) -> Case {
     let mut special = at(&[0.0, -0.0, -0.0, 0.0, 1.5, -1.5, 3e38, -3e38, INF, -INF, INF]);
     special.extend([(20, 0.0), (21, -0.0)]);
     let case = Case::new("exact", |b| {

@@ -84,7 +84,7 @@ fn fits(dtype: DType, width: u32) -> bool {
     (width as usize).is_multiple_of(dtype.block_len())
 }
 
-/// The last word of some numbers that a case puts at fixed places.
+/// These numbers at the first places of a tensor.
 fn at(values: &[f32]) -> Vec<(usize, f32)> {
     values.iter().copied().enumerate().collect()
 }
