@@ -100,7 +100,7 @@ impl Pools {
             Draw::Normal(mean, deviation) if tensor.dtype == DType::F32 => {
                 Ok(floats(&normal(random, elements, *mean, *deviation)))
             }
-            Draw::Normal(mean, deviation) => self.from_pool(random, tensor, *mean, *deviation),
+            Draw::Normal(mean, deviation) => self.pooled(random, tensor, *mean, *deviation),
             Draw::With(special) => {
                 let mut values = normal(random, elements, 0.0, 1.0);
                 for &(at, value) in special {
@@ -127,7 +127,7 @@ impl Pools {
     }
 
     /// Rows taken at random from a pool of encoded rows, each turned by some blocks so that no two are alike.
-    fn from_pool(
+    fn pooled(
         &mut self,
         random: &mut fastrand::Rng,
         tensor: &TensorDef,
