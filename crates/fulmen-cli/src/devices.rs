@@ -3,8 +3,9 @@
 mod json;
 mod text;
 
-use std::io::{self, Write};
+use std::io;
 
+use crate::output::print;
 use crate::select::{self, DeviceOption, SelectError};
 
 /// List the devices of this machine, what they can do, and which one is taken.
@@ -48,13 +49,4 @@ pub(crate) fn run(args: &Args) -> Result<(), DevicesError> {
     print(&output)?;
     taken?;
     Ok(())
-}
-
-/// Writes to stdout, with colours only where it is a terminal. A reader that has seen enough is no failure.
-fn print(output: &str) -> io::Result<()> {
-    let mut stdout = anstream::stdout().lock();
-    match stdout.write_all(output.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
-    }
 }

@@ -1,6 +1,8 @@
 //! The `fulmen` command: arguments and dispatch. Each subcommand has a file of its own.
 
 mod devices;
+mod ops;
+mod output;
 mod quiet;
 mod select;
 
@@ -20,12 +22,15 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Devices(devices::Args),
+    Ops(ops::Args),
 }
 
 const EXAMPLES: &str = "\
 Examples:
   fulmen devices               what this machine has, and what `auto` takes
   fulmen devices --json        the same for programs
+  fulmen ops check             is every kernel of this device right?
+  fulmen ops perf              how fast is it, and how fast could it be?
   fulmen help devices          the options of one command
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
@@ -34,6 +39,7 @@ impl Command {
     fn run(self) -> Result<(), Box<dyn Error>> {
         match self {
             Command::Devices(args) => devices::run(&args)?,
+            Command::Ops(args) => ops::run(&args)?,
         }
         Ok(())
     }

@@ -1,1 +1,96 @@
-//! The op table.
+//! The op table: every op, shape and type, its f64 reference and its tolerance.
+//!
+//! - **One table for every backend.** [`table()`] lists the cases: a graph of one op each, how its inputs are drawn, how
+//!   exact its results must be. `fulmen ops check`, `fulmen ops perf` and `cargo test` run the same rows.
+//! - **The reference is the definition.** [`Interpreter`](reference::Interpreter) runs a logical graph in f64,
+//!   straightforwardly; where a kernel and the reference differ, one of them is a bug.
+//! - **The same path as models.** A case is planned, bound and run as a model's graph is; nothing calls a kernel
+//!   directly.
+//! - **Nothing is taken on trust.** Inputs are drawn fresh from a seed that is printed; the memory is full of NaN
+//!   before a run; every byte outside a tensor and every byte that is only read is compared after it; a second run must
+//!   give the same bits. NaN where none belongs fails.
+//! - **The table is tested, too.** [`Broken`](faults::Broken) makes a backend that is wrong in one way, and the tests
+//!   see to it that the table notices for every op.
+//!
+//! A backend joins with one line in a test: see [`enrol!`].
+
+pub mod case;
+pub mod check;
+pub mod compare;
+pub mod draw;
+pub mod faults;
+pub mod perf;
+pub mod reference;
+mod report;
+pub mod rig;
+pub mod table;
+
+pub use case::{Case, Size, Tolerance, Work};
+pub use check::{Failure, Outcome};
+pub use report::{Filter, Report, Row, Tally};
+pub use table::table;
+
+use std::time::Instant;
+
+use fulmen_core::Backend;
+
+/// Runs the rows that the filter takes.
+pub fn run_table(backend: &mut dyn Backend, filter: &Filter, seed: u64) -> Report {
+    run_table_with(backend, filter, seed, |_, _, _| {})
+}
+
+/// [`run_table`] with a function that is told each row as it is done, how many are done, and how many there are.
+pub fn run_table_with(
+    backend: &mut dyn Backend,
+    filter: &Filter,
+    seed: u64,
+    mut progress: impl FnMut(&Row, usize, usize),
+) -> Report {
+    let cases: Vec<Case> = table().into_iter().filter(|case| filter.takes(case)).collect();
+    let mut pools = draw::Pools::new(seed);
+    let mut rows = Vec::with_capacity(cases.len());
+    for case in &cases {
+        let start = Instant::now();
+        let outcome = check::check_case(backend, case, &mut pools);
+        let row = Row {
+            name: case.name.clone(),
+            op: case.op,
+            dtype: case.dtype,
+            outcome,
+            elapsed: start.elapsed(),
+        };
+        progress(&row, rows.len() + 1, cases.len());
+        rows.push(row);
+    }
+    Report { backend: backend.backend(), seed, rows }
+}
+
+/// The seed of a test run: `FULMEN_TEST_SEED`, or another one each time.
+pub fn seed() -> u64 {
+    let given = std::env::var("FULMEN_TEST_SEED").ok().and_then(|text| text.parse().ok());
+    given.unwrap_or_else(|| fastrand::u64(..1_000_000_000))
+}
+
+/// Enrols a backend: makes a test of this name that runs the whole table on it and prints the rows that fail.
+///
+/// ```ignore
+/// fulmen_testkit::enrol!(cpu, fulmen_cpu::CpuDispatcher::new());
+/// fulmen_testkit::enrol!(young, young_backend::Dispatcher::new(), not_yet: ["sample", "argmax"]);
+/// ```
+///
+/// Ops listed as `not_yet` may be unsupported; every other op must be there, and what is there must be right.
+#[macro_export]
+macro_rules! enrol {
+    ($name:ident, $backend:expr) => {
+        $crate::enrol!($name, $backend, not_yet: []);
+    };
+    ($name:ident, $backend:expr, not_yet: [$($op:literal),* $(,)?]) => {
+        #[test]
+        fn $name() {
+            let mut backend = $backend;
+            let report = $crate::run_table(&mut backend, &$crate::Filter::default(), $crate::seed());
+            println!("{report}");
+            assert!(report.is_good(&[$($op),*]), "rows of the table fail: see above");
+        }
+    };
+}

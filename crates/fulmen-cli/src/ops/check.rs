@@ -1,0 +1,189 @@
+//! `fulmen ops check`.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anstyle::{AnsiColor, Style};
+use fulmen_core::DType;
+use fulmen_core::device::DeviceInfo;
+use fulmen_testkit::{Outcome, Report, Tally, Tolerance, run_table_with};
+use serde_json::{Value, json};
+
+use super::{OpsError, Rows, RunOptions, progress_bar, type_name};
+use crate::output::{columns, print};
+
+/// Check every op of a device against a reference in f64.
+///
+/// Data are drawn from a seed that is printed; the memory is full of NaN before each case; bytes outside the outputs must
+/// not change; a second run must give the same bits. Rows that fail are printed in full, and the exit code is 1 if there
+/// are any.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    #[command(flatten)]
+    run: RunOptions,
+
+    #[command(flatten)]
+    rows: Rows,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmen ops check
+  fulmen ops check --op mul_mat --op gate_up --dtype q4_k
+  fulmen ops check --op softmax --seed 42        the data of an earlier run again
+  fulmen ops check --json | jq .failures
+
+In the table of ops, `error` is the largest normalised mean-square error of a row that passed, and `allowed` what that
+row may have.";
+
+const BAD: Style = AnsiColor::Red.on_default().bold();
+const GOOD: Style = AnsiColor::Green.on_default().bold();
+
+pub(super) fn run(args: &Args) -> Result<(), OpsError> {
+    let (filter, seed) = (args.rows.filter(), args.run.seed());
+    let rows = fulmen_testkit::table().iter().filter(|case| filter.takes(case)).count();
+    if rows == 0 {
+        return Err(OpsError::NoRows);
+    }
+    let (device, mut backend) = args.run.open()?;
+    let (bar, start) = (progress_bar(rows), Instant::now());
+    let report = run_table_with(backend.as_mut(), &filter, seed, |row, _, _| {
+        bar.set_message(row.name.clone());
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    let elapsed = start.elapsed();
+    print(&if args.json { as_json(&report, &device, elapsed) } else { as_text(&report, &device, elapsed) })?;
+    match report.bad_rows(&[]).count() {
+        0 => Ok(()),
+        bad => Err(OpsError::Bad { bad, rows }),
+    }
+}
+
+fn as_text(report: &Report, device: &DeviceInfo, elapsed: Duration) -> String {
+    let rows: Vec<Vec<String>> = report.by_op().into_iter().map(|(op, tally)| op_line(op, &tally)).collect();
+    let header = ["op", "rows", "passed", "failed", "none", "error", "allowed"];
+    let mut out = columns(&header, &rows);
+    let bad: Vec<_> = report.bad_rows(&[]).collect();
+    if !bad.is_empty() {
+        out += "\n";
+        for row in bad {
+            out += &format!("{BAD}{row}{BAD:#}\n");
+        }
+    }
+    out += "\nRows by op and type:\n";
+    out += &matrix(report);
+    let Tally { rows, passed, failed, unsupported, .. } = report.total();
+    let style = if rows == passed { GOOD } else { BAD };
+    out += &format!(
+        "\n{style}{rows} rows, {passed} passed, {failed} failed, {unsupported} without a kernel{style:#} \
+         on {} ({}) in {:.1} s, seed {}\n",
+        device.selector(),
+        device.name,
+        elapsed.as_secs_f64(),
+        report.seed
+    );
+    out
+}
+
+fn op_line(op: &str, tally: &Tally) -> Vec<String> {
+    let (error, allowed) = match tally.worst {
+        Some((_, Tolerance::Exact)) => ("0".to_owned(), "exact".to_owned()),
+        Some((error, Tolerance::Within { nmse, .. })) => (format!("{error:.1e}"), format!("{nmse:.0e}")),
+        None => (String::new(), String::new()),
+    };
+    let count = |n: usize| if n == 0 { "-".to_owned() } else { n.to_string() };
+    vec![
+        op.to_owned(),
+        tally.rows.to_string(),
+        tally.passed.to_string(),
+        count(tally.failed),
+        count(tally.unsupported),
+        error,
+        allowed,
+    ]
+}
+
+/// How many rows each op has of each type; where some did not pass, how many did.
+fn matrix(report: &Report) -> String {
+    let coverage = report.coverage();
+    let types: BTreeSet<DType> = coverage.keys().map(|&(_, dtype)| dtype).collect();
+    let names: Vec<String> = types.iter().map(|&dtype| type_name(dtype)).collect();
+    let header: Vec<&str> = ["op"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let rows: Vec<Vec<String>> = report
+        .by_op()
+        .into_iter()
+        .map(|(op, _)| {
+            let cell = |dtype: &DType| match coverage.get(&(op, *dtype)) {
+                None => "·".to_owned(),
+                Some(tally) if tally.passed == tally.rows => tally.rows.to_string(),
+                Some(tally) => format!("{}/{}", tally.passed, tally.rows),
+            };
+            [op.to_owned()].into_iter().chain(types.iter().map(cell)).collect()
+        })
+        .collect();
+    columns(&header, &rows)
+}
+
+/// Field names here are an interface: add, do not rename.
+fn as_json(report: &Report, device: &DeviceInfo, elapsed: Duration) -> String {
+    let total = report.total();
+    let ops: Vec<Value> = report
+        .by_op()
+        .into_iter()
+        .map(|(op, tally)| {
+            let allowed = tally.worst.and_then(|(_, tolerance)| match tolerance {
+                Tolerance::Exact => None,
+                Tolerance::Within { nmse, .. } => Some(nmse),
+            });
+            json!({
+                "op": op,
+                "rows": tally.rows,
+                "passed": tally.passed,
+                "failed": tally.failed,
+                "unsupported": tally.unsupported,
+                "worst_error": tally.worst.map(|(error, _)| error),
+                "allowed_error": allowed,
+            })
+        })
+        .collect();
+    let failures: Vec<Value> = report
+        .bad_rows(&[])
+        .map(|row| {
+            let (kind, reason) = match &row.outcome {
+                Outcome::Failed(failure) => ("failed", failure.to_string()),
+                Outcome::Unsupported(reason) => ("unsupported", reason.clone()),
+                Outcome::Passed { .. } => ("passed", String::new()),
+            };
+            json!({
+                "name": row.name, "op": row.op, "dtype": type_name(row.dtype), "kind": kind, "reason": reason
+            })
+        })
+        .collect();
+    let coverage: Vec<Value> = report
+        .coverage()
+        .into_iter()
+        .map(|((op, dtype), tally)| {
+            json!({ "op": op, "dtype": type_name(dtype), "rows": tally.rows, "passed": tally.passed })
+        })
+        .collect();
+    let report = json!({
+        "device": device.selector().to_string(),
+        "name": device.name,
+        "seed": report.seed,
+        "seconds": elapsed.as_secs_f64(),
+        "rows": total.rows,
+        "passed": total.passed,
+        "failed": total.failed,
+        "unsupported": total.unsupported,
+        "ops": ops,
+        "failures": failures,
+        "coverage": coverage,
+    });
+    format!("{report:#}\n")
+}

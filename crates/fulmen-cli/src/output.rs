@@ -1,0 +1,42 @@
+//! Writing results to stdout.
+
+use std::io::{self, Write};
+
+/// Writes with colours only where stdout is a terminal. A reader that has seen enough is no failure.
+pub(crate) fn print(output: &str) -> io::Result<()> {
+    let mut stdout = anstream::stdout().lock();
+    match stdout.write_all(output.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// Lines of columns: the first to the left, the others to the right, two spaces between them.
+pub(crate) fn columns(header: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = header.iter().map(|cell| cell.chars().count()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: &[String]| {
+        let mut line = String::new();
+        for (at, (cell, &width)) in cells.iter().zip(&widths).enumerate() {
+            line += &if at == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") };
+        }
+        line.trim_end().to_owned() + "\n"
+    };
+    let header: Vec<String> = header.iter().map(|&cell| cell.to_owned()).collect();
+    let mut out = line(&header);
+    rows.iter().for_each(|row| out += &line(row));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn columns_line_up() {
+        let rows = [vec!["add".to_owned(), "12".to_owned()], vec!["rms_norm".to_owned(), "3".to_owned()]];
+        assert_eq!(super::columns(&["op", "n"], &rows), "op         n\nadd       12\nrms_norm   3\n");
+    }
+}

@@ -1,0 +1,200 @@
+//! A row of the table: a graph of one op, how its inputs are drawn, and how exact its results must be.
+
+use fulmen_core::{BuildError, DType, Fusions, GraphBuilder, LogicalGraph, Op, PlanOptions, Role, Sharing};
+
+use crate::draw::Draw;
+
+/// How exact a result must be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Tolerance {
+    /// Bit for bit what the reference gives, rounded once to f32 (a NaN with any payload).
+    Exact,
+    /// A bound on the whole tensor and one on each element.
+    Within {
+        /// The normalised mean-square error, `Σ (got - expected)² / Σ size²`, where the size of an element is its
+        /// own, or that of its terms for a product.
+        nmse: f64,
+        /// How far any element may be off, as a share of its size or of the root mean square of all sizes,
+        /// whichever is larger. The mean alone would hide one wrong element among ten thousand.
+        element: f64,
+    },
+}
+
+impl Tolerance {
+    /// A bound on the mean-square error; an element may be off by eight times the root of it.
+    pub const fn nmse(nmse: f64) -> Tolerance {
+        // Roots are not const, and all the bounds used are powers of ten.
+        let mut root = 1.0;
+        while root * root > nmse * 1.000_001 {
+            root /= 3.162_277_660_168_379_5;
+        }
+        Tolerance::Within { nmse, element: 8.0 * root }
+    }
+
+    /// Element-wise ops, norms and RoPE: rounding to f32.
+    pub const ELEMENT: Tolerance = Tolerance::nmse(1e-7);
+    /// Softmax: sums of exponentials.
+    pub const SOFTMAX: Tolerance = Tolerance::nmse(1e-6);
+    /// Products with float weights.
+    pub const FLOAT_PRODUCT: Tolerance = Tolerance::nmse(1e-6);
+    /// Products with block weights: kernels may round the activations to 8 bits per block.
+    pub const BLOCK_PRODUCT: Tolerance = Tolerance::nmse(1e-4);
+    /// Attention, also over a cache of less than 32 bits.
+    pub const ATTENTION: Tolerance = Tolerance::nmse(1e-4);
+    /// 8-bit blocks written by another encoder: a code may be off by one.
+    pub const REENCODED: Tolerance = Tolerance::nmse(1e-4);
+}
+
+/// What one run of a case does, for its speed.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Work {
+    /// Floating-point operations; a multiplication and an addition count as two.
+    pub flops: u64,
+    /// Bytes that must be read or written at least once.
+    pub bytes: u64,
+}
+
+/// How long a case takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Size {
+    /// Milliseconds.
+    Quick,
+    /// Real models' shapes: up to a second.
+    Large,
+}
+
+/// One row of the table.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Its name: op, type and shape, e.g. `mul_mat/q4_k/m1/9728x2560`.
+    pub name: String,
+    /// The op, as [`Op::name`] gives it.
+    pub op: &'static str,
+    /// The type that the row is about: that of the weight, the cache or the table; F32 elsewhere.
+    pub dtype: DType,
+    /// The graph.
+    pub graph: LogicalGraph,
+    /// How tensors are drawn; what is not listed is drawn as [`Draw::default_of`] says.
+    pub draws: Vec<(String, Draw)>,
+    /// How exact the results must be.
+    pub tolerance: Tolerance,
+    /// How memory is shared while it runs.
+    pub sharing: Sharing,
+    /// What a run does.
+    pub work: Work,
+    /// How long it takes.
+    pub size: Size,
+    /// Whether `fulmen ops perf` times it without being asked for more.
+    pub timed: bool,
+}
+
+impl Case {
+    /// A case whose name is the op and `name`. The op and the work are those of the graph's last op, the type is F32
+    /// and the tolerance that of element-wise ops, until a method below says otherwise.
+    ///
+    /// # Panics
+    /// If the graph is refused or has no op: the table itself is wrong then.
+    pub fn new(
+        name: impl AsRef<str>,
+        record: impl FnOnce(&mut GraphBuilder) -> Result<(), BuildError>,
+    ) -> Case {
+        let (name, mut builder) = (name.as_ref(), GraphBuilder::new());
+        record(&mut builder).unwrap_or_else(|error| panic!("the case {name:?} of the table: {error}"));
+        let graph = builder.finish();
+        let op = graph.ops.last().unwrap_or_else(|| panic!("the case {name:?} has no op")).op.name();
+        Case {
+            name: format!("{op}/{name}"),
+            op,
+            dtype: DType::F32,
+            work: work(&graph),
+            graph,
+            draws: Vec::new(),
+            tolerance: Tolerance::ELEMENT,
+            sharing: Sharing::Never,
+            size: Size::Quick,
+            timed: false,
+        }
+    }
+
+    /// Sets how a tensor is drawn.
+    pub fn draw(mut self, name: &str, draw: Draw) -> Case {
+        assert!(self.graph.find(name).is_some(), "{}: no tensor {name:?}", self.name);
+        self.draws.push((name.to_owned(), draw));
+        self
+    }
+
+    /// Sets the type that the row is about, and puts it after the op in the name.
+    pub fn dtype(mut self, dtype: DType) -> Case {
+        let rest = self.name[self.op.len()..].to_owned();
+        self.name = format!("{}/{}{rest}", self.op, dtype.name().to_lowercase());
+        self.dtype = dtype;
+        self
+    }
+
+    /// Sets the tolerance.
+    pub fn tolerance(self, tolerance: Tolerance) -> Case {
+        Case { tolerance, ..self }
+    }
+
+    /// Sets how memory is shared.
+    pub fn sharing(self, sharing: Sharing) -> Case {
+        Case { sharing, ..self }
+    }
+
+    /// Marks it as one of a real model's shapes.
+    pub fn large(self) -> Case {
+        Case { size: Size::Large, ..self }
+    }
+
+    /// Marks it for `fulmen ops perf`.
+    pub fn timed(self) -> Case {
+        Case { timed: true, ..self }
+    }
+
+    /// Sets the work, where it depends on more than the shapes.
+    pub fn work(self, work: Work) -> Case {
+        Case { work, ..self }
+    }
+
+    /// The options it is planned with: no fusion, so that the op is run as written.
+    pub fn plan_options(&self) -> PlanOptions {
+        PlanOptions { fusions: Fusions::none(), sharing: self.sharing, guard: crate::rig::GUARD }
+    }
+}
+
+/// The work of a graph's ops, each operand read and each result written once. Of a table only the rows asked for are
+/// read. Caches are not counted: how much of them is read depends on the positions.
+fn work(graph: &LogicalGraph) -> Work {
+    let mut total = Work::default();
+    let bytes = |id: usize| graph.tensors[id].bytes().unwrap_or(0) as u64;
+    for node in &graph.ops {
+        let elements = |id: usize| graph.tensors[id].elements() as u64;
+        let outputs: u64 = node.outputs.iter().map(|&id| bytes(id)).sum();
+        let mut operands = node.op.operands();
+        operands.sort_unstable();
+        operands.dedup();
+        operands.retain(|&id| graph.tensors[id].role != Role::State);
+        let mut inputs: u64 = operands.iter().map(|&id| bytes(id)).sum();
+        let first = node.outputs.first().map_or(0, |&id| elements(id));
+        total.flops += match &node.op {
+            Op::Embed { table, tokens } => {
+                let row = bytes(*table) / u64::from(graph.tensors[*table].rows.max(1));
+                inputs = bytes(*tokens) + row * elements(*tokens);
+                0
+            }
+            Op::MulMat { x, weights, .. } => {
+                let rows = u64::from(graph.tensors[*x].rows);
+                weights.iter().map(|linear| 2 * rows * elements(linear.weight)).sum()
+            }
+            Op::GateUp { x, gate, .. } => 4 * u64::from(graph.tensors[*x].rows) * elements(*gate),
+            Op::Attention { q, heads, .. } => {
+                let m = u64::from(graph.tensors[*q].rows);
+                2 * m * (m + 1) * u64::from(heads.q_width())
+            }
+            Op::Copy { .. } => 0,
+            _ => first,
+        };
+        total.bytes += inputs + outputs;
+    }
+    total
+}

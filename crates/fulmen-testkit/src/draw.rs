@@ -1,0 +1,214 @@
+//! Drawing the data of a case from a seed.
+//!
+//! Each case has a generator of its own, seeded by the run's seed and the case's name: a failing row alone draws what it
+//! drew in the whole table.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use fulmen_core::sampling::SampleState;
+use fulmen_core::{DType, DTypeError, LogicalGraph, Role, TensorDef, quant};
+
+use crate::case::Case;
+use crate::reference::DataSet;
+
+/// How a tensor is drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Draw {
+    /// Normal numbers of this mean and standard deviation, encoded in the tensor's type.
+    Normal(f32, f32),
+    /// Normal numbers with these numbers put over them, each at its index.
+    With(Vec<(usize, f32)>),
+    /// These floats.
+    Floats(Vec<f32>),
+    /// Blocks of random codes with scales of ordinary size: codes that no encoder would choose are in them.
+    Blocks,
+    /// Integers below a limit.
+    Below(u32),
+    /// These integers.
+    Ints(Vec<u32>),
+    /// These sampling states.
+    States(Vec<SampleState>),
+}
+
+impl Draw {
+    /// Normal numbers; the caller must say what integers mean.
+    pub fn default_of(tensor: &TensorDef) -> Draw {
+        if tensor.dtype == DType::U32 { Draw::Below(1) } else { Draw::Normal(0.0, 1.0) }
+    }
+
+    /// Gains around 1.
+    pub const GAIN: Draw = Draw::Normal(1.0, 0.1);
+}
+
+/// Encoded rows that weights are put together from, by type, width and distribution: encoding takes much longer than copying.
+#[derive(Debug)]
+pub struct Pools {
+    seed: u64,
+    rows: HashMap<(DType, u32, [u32; 2]), Arc<Vec<u8>>>,
+}
+
+/// Above this many elements numbers repeat with a period that is no multiple of any block, row or workgroup.
+const PERIOD: usize = 1_000_003;
+
+impl Pools {
+    /// Empty pools for a run with this seed.
+    pub fn new(seed: u64) -> Pools {
+        Pools { seed, rows: HashMap::new() }
+    }
+
+    /// The data of all inputs, weights and states of a case.
+    pub fn draw_case(&mut self, case: &Case) -> Result<DataSet, DTypeError> {
+        self.draw_graph(&case.name, &case.graph, &case.draws)
+    }
+
+    /// The data of all inputs, weights and states of a graph.
+    pub fn draw_graph(
+        &mut self,
+        name: &str,
+        graph: &LogicalGraph,
+        draws: &[(String, Draw)],
+    ) -> Result<DataSet, DTypeError> {
+        let mut random = self.generator(&name);
+        let mut data = DataSet::new();
+        for tensor in graph.tensors.iter().filter(|tensor| tensor.role != Role::Computed) {
+            let name = tensor.name.as_deref().unwrap_or("");
+            let given = draws.iter().rev().find(|(of, _)| of == name).map(|(_, draw)| draw.clone());
+            let draw = given.unwrap_or_else(|| Draw::default_of(tensor));
+            data.insert(name.to_owned(), Arc::new(self.draw(&mut random, tensor, &draw)?));
+        }
+        Ok(data)
+    }
+
+    /// A generator for one purpose.
+    fn generator(&self, purpose: &impl Hash) -> fastrand::Rng {
+        let mut hasher = DefaultHasher::new();
+        (self.seed, purpose).hash(&mut hasher);
+        fastrand::Rng::with_seed(hasher.finish())
+    }
+
+    /// The bytes of one tensor.
+    pub fn draw(
+        &mut self,
+        random: &mut fastrand::Rng,
+        tensor: &TensorDef,
+        draw: &Draw,
+    ) -> Result<Vec<u8>, DTypeError> {
+        let elements = tensor.elements();
+        match draw {
+            Draw::Normal(mean, deviation) if tensor.dtype == DType::F32 => {
+                Ok(floats(&normal(random, elements, *mean, *deviation)))
+            }
+            Draw::Normal(mean, deviation) => self.pooled(random, tensor, *mean, *deviation),
+            Draw::With(special) => {
+                let mut values = normal(random, elements, 0.0, 1.0);
+                for &(at, value) in special {
+                    values[at] = value;
+                }
+                Ok(floats(&values))
+            }
+            Draw::Floats(values) => {
+                let expected = DType::F32.bytes(elements)?;
+                let got = 4 * values.len();
+                if expected != got {
+                    let dtype = DType::F32;
+                    return Err(DTypeError::Length { call: "draw", dtype, elements, expected, got });
+                }
+                Ok(floats(values))
+            }
+            Draw::Blocks => Ok(blocks(random, tensor.dtype, elements / tensor.dtype.block_len())),
+            Draw::Below(limit) => {
+                Ok((0..elements).flat_map(|_| random.u32(..(*limit).max(1)).to_le_bytes()).collect())
+            }
+            Draw::Ints(values) => Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect()),
+            Draw::States(states) => Ok(bytemuck::cast_slice(states).to_vec()),
+        }
+    }
+
+    /// Rows taken at random from a pool of encoded rows, each turned by some blocks so that no two are alike.
+    fn pooled(
+        &mut self,
+        random: &mut fastrand::Rng,
+        tensor: &TensorDef,
+        mean: f32,
+        deviation: f32,
+    ) -> Result<Vec<u8>, DTypeError> {
+        let key = (tensor.dtype, tensor.width, [mean.to_bits(), deviation.to_bits()]);
+        let row = tensor.dtype.bytes(tensor.width as usize)?;
+        if !self.rows.contains_key(&key) {
+            let count = (65_536 / tensor.width.max(1) as usize).clamp(5, 61);
+            let mut random = self.generator(&key);
+            let values = normal(&mut random, count * tensor.width as usize, mean, deviation);
+            self.rows.insert(key, Arc::new(quant::quantize_to_vec(tensor.dtype, &values)?));
+        }
+        let pool = &self.rows[&key];
+        let count = pool.len() / row.max(1);
+        let mut bytes = Vec::with_capacity(tensor.bytes()?);
+        for _ in 0..tensor.rows {
+            let at = random.usize(..count.max(1)) * row;
+            let block = tensor.dtype.block_bytes();
+            let turn = at + random.usize(..(row / block).max(1)) * block;
+            bytes.extend_from_slice(&pool[turn..at + row]);
+            bytes.extend_from_slice(&pool[at..turn]);
+        }
+        Ok(bytes)
+    }
+}
+
+fn floats(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// Normal numbers by Box and Muller's formula.
+pub fn normal(random: &mut fastrand::Rng, n: usize, mean: f32, deviation: f32) -> Vec<f32> {
+    let fresh = n.min(PERIOD);
+    let mut values = Vec::with_capacity(n);
+    while values.len() < fresh {
+        let radius = (-2.0 * (1.0 - random.f32()).ln()).sqrt() * deviation;
+        let (sin, cos) = (std::f32::consts::TAU * random.f32()).sin_cos();
+        values.extend([mean + radius * cos, mean + radius * sin]);
+    }
+    values.truncate(fresh);
+    while values.len() < n {
+        let more = (n - values.len()).min(fresh);
+        values.extend_from_within(..more);
+    }
+    values
+}
+
+/// Where the half-precision scales and minima of a block stand.
+fn scales(dtype: DType) -> &'static [usize] {
+    match dtype {
+        DType::Q4_0 | DType::Q5_0 | DType::Q8_0 => &[0],
+        DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
+        DType::Q2_K => &[80, 82],
+        DType::Q3_K => &[108],
+        DType::Q6_K => &[208],
+        _ => &[],
+    }
+}
+
+/// Blocks of random codes.
+fn blocks(random: &mut fastrand::Rng, dtype: DType, count: usize) -> Vec<u8> {
+    let size = dtype.block_bytes();
+    let mut bytes = vec![0; count * size];
+    random.fill(&mut bytes);
+    for block in bytes.chunks_mut(size) {
+        for &at in scales(dtype) {
+            let sign = if random.bool() { 1.0 } else { -1.0 };
+            let scale = half::f16::from_f32(sign * (0.005 + 0.01 * random.f32()));
+            block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        }
+        if dtype == DType::Q8_K {
+            block[..4].copy_from_slice(&(0.005 + 0.01 * random.f32()).to_le_bytes());
+            // The sums of sixteen codes each belong to the codes.
+            for group in 0..16 {
+                let codes = &block[4 + 16 * group..20 + 16 * group];
+                let sum: i16 = codes.iter().map(|&code| i16::from(code as i8)).sum();
+                block[260 + 2 * group..262 + 2 * group].copy_from_slice(&sum.to_le_bytes());
+            }
+        }
+    }
+    bytes
+}

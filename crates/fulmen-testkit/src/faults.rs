@@ -1,0 +1,182 @@
+//! Backends that are wrong on purpose, to see that the table notices.
+
+use fulmen_core::{
+    AttentionCall, Backend, BackendError, BinaryCall, CopyCall, DType, DeviceMemory, KernelDispatch,
+    KvStoreCall, MulMatCall, OpCall, RmsNormCall, RopeCall, SharedBytes, TensorOp, UnaryCall,
+};
+
+/// What a [`Broken`] backend does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Changes the last element of an output.
+    WrongElement,
+    /// Does not run the op at all.
+    Skipped,
+    /// Writes a byte behind an output.
+    StrayAfter,
+    /// Writes a byte before an output.
+    StrayBefore,
+}
+
+impl Fault {
+    /// Every fault.
+    pub const ALL: [Fault; 4] = [Fault::WrongElement, Fault::Skipped, Fault::StrayAfter, Fault::StrayBefore];
+}
+
+/// A backend that does one op wrong, in one way, and everything else as the backend it wraps.
+#[derive(Debug)]
+pub struct Broken<B> {
+    inner: B,
+    op: TensorOp,
+    fault: Fault,
+}
+
+impl<B: Backend> Broken<B> {
+    /// Wraps a backend.
+    pub fn new(inner: B, op: TensorOp, fault: Fault) -> Broken<B> {
+        Broken { inner, op, fault }
+    }
+
+    /// Changes what is at the end of an output.
+    fn spoil(&mut self, output: Output) -> Result<(), BackendError> {
+        let Output { ptr, bytes, dtype } = output;
+        let mut last = [0; 4];
+        match (self.fault, dtype) {
+            (Fault::StrayAfter, _) => self.inner.write(ptr + bytes as u64, &[0x55]),
+            (Fault::StrayBefore, _) => self.inner.write(ptr - 1, &[0x55]),
+            (_, DType::F32) => {
+                let at = ptr + bytes as u64 - 4;
+                self.inner.read(at, &mut last)?;
+                let changed = f32::from_le_bytes(last) * 1.25 + 1.0;
+                // What cannot be changed (NaN, infinity) is replaced.
+                let changed = if changed.is_finite() { changed } else { 0.0 };
+                self.inner.write(at, &changed.to_le_bytes())
+            }
+            (_, DType::U32) => {
+                let at = ptr + bytes as u64 - 4;
+                self.inner.read(at, &mut last)?;
+                self.inner.write(at, &u32::from_le_bytes(last).wrapping_add(1).to_le_bytes())
+            }
+            _ => {
+                // The highest byte of a half, the last code of a block.
+                let at = ptr + bytes as u64 - 1;
+                self.inner.read(at, &mut last[..1])?;
+                self.inner.write(at, &[last[0] ^ 0x40])
+            }
+        }
+    }
+}
+
+/// A range that a call writes.
+#[derive(Clone, Copy, Debug)]
+struct Output {
+    ptr: u64,
+    bytes: usize,
+    dtype: DType,
+}
+
+fn floats(ptr: u64, elements: usize) -> Vec<Output> {
+    vec![Output { ptr, bytes: 4 * elements, dtype: DType::F32 }]
+}
+
+fn store(call: &KvStoreCall) -> Vec<Output> {
+    let (cache, heads) = (&call.cache, call.heads);
+    let rows = cache.n_seqs as usize * heads.n_kv_heads as usize * cache.capacity as usize;
+    let bytes = rows * cache.dtype.bytes(heads.head_dim as usize).unwrap_or(0);
+    [cache.k_ptr, cache.v_ptr].map(|ptr| Output { ptr, bytes, dtype: cache.dtype }).into()
+}
+
+/// What a call writes; the whole cache for those that write somewhere in it.
+fn outputs(call: &OpCall) -> Vec<Output> {
+    let area = |rows: u32, width: u32| rows as usize * width as usize;
+    match call {
+        OpCall::Embed(c) => floats(c.output, area(c.m, c.width)),
+        OpCall::MulMat(c) => {
+            let parts = c.parts.iter().filter(|part| part.weight.rows > 0);
+            parts.flat_map(|part| floats(part.output, area(c.m, part.weight.rows))).collect()
+        }
+        OpCall::GateUp(c) => floats(c.output, area(c.m, c.gate.rows)),
+        OpCall::RmsNorm(c) => floats(c.output, area(c.rows, c.width)),
+        OpCall::AddRmsNorm(c) => {
+            [c.output, c.sum].into_iter().flat_map(|ptr| floats(ptr, area(c.rows, c.width))).collect()
+        }
+        OpCall::Add(c) | OpCall::Mul(c) | OpCall::SwiGlu(c) => floats(c.output, c.n_elements),
+        OpCall::Silu(c) | OpCall::Gelu(c) | OpCall::GeluTanh(c) | OpCall::Scale(c) => {
+            floats(c.output, c.n_elements)
+        }
+        OpCall::Rope(c) => floats(c.output, area(c.m, c.n_heads * c.head_dim)),
+        OpCall::SoftMax(c) => floats(c.output, area(c.rows, c.width)),
+        OpCall::Attention(c) => floats(c.output, area(c.m, c.heads.q_width())),
+        OpCall::KvStore(c) => store(c),
+        OpCall::RopeStore(c) => {
+            let mut outputs = floats(c.output, area(c.store.m, c.store.heads.q_width()));
+            outputs.extend(store(&c.store));
+            outputs
+        }
+        OpCall::Copy(c) => floats(c.output, c.bytes / 4),
+        OpCall::ArgMax(c) => vec![Output { ptr: c.output, bytes: 4 * c.m as usize, dtype: DType::U32 }],
+        OpCall::Sample(c) => vec![Output { ptr: c.output, bytes: 4 * c.m as usize, dtype: DType::U32 }],
+        _ => Vec::new(),
+    }
+}
+
+macro_rules! delegate {
+    ($($method:ident($call:ty)),* $(,)?) => {
+        $(fn $method(&mut self, call: &$call) -> Result<usize, BackendError> {
+            self.inner.$method(call)
+        })*
+    };
+}
+
+impl<B: Backend> KernelDispatch for Broken<B> {
+    fn backend(&self) -> &'static str {
+        self.inner.backend()
+    }
+
+    delegate! {
+        dispatch_mul_mat(MulMatCall), dispatch_rms_norm(RmsNormCall), dispatch_add(BinaryCall),
+        dispatch_rope(RopeCall), dispatch_attention(AttentionCall), dispatch_copy(CopyCall),
+        dispatch_mul(BinaryCall), dispatch_silu(UnaryCall),
+    }
+
+    fn synchronize(&mut self) -> Result<(), BackendError> {
+        self.inner.synchronize()
+    }
+
+    fn dispatch(&mut self, call: &OpCall) -> Result<usize, BackendError> {
+        let broken = call.op() == self.op;
+        if broken && self.fault == Fault::Skipped {
+            return Ok(0);
+        }
+        let launches = self.inner.dispatch(call)?;
+        if broken {
+            self.inner.synchronize()?;
+            for output in outputs(call) {
+                self.spoil(output)?;
+            }
+        }
+        Ok(launches)
+    }
+}
+
+impl<B: Backend> DeviceMemory for Broken<B> {
+    fn alloc(&mut self, bytes: usize) -> Result<u64, BackendError> {
+        self.inner.alloc(bytes)
+    }
+
+    fn free(&mut self, ptr: u64) -> Result<(), BackendError> {
+        self.inner.free(ptr)
+    }
+
+    fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
+        self.inner.write(ptr, data)
+    }
+
+    fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
+        self.inner.read(ptr, out)
+    }
+
+    fn import(&mut self, bytes: SharedBytes) -> Result<u64, BackendError> {
+        self.inner.import(bytes)
+    }
+}

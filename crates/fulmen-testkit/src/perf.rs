@@ -1,0 +1,130 @@
+//! How fast a case runs, beside what the device can do at most.
+
+use std::time::{Duration, Instant};
+
+use fulmen_core::{Backend, DTypeError, ExecError, PlanOptions};
+
+use crate::case::{Case, Work};
+use crate::draw::Pools;
+use crate::rig::Rig;
+
+/// What a device reaches at most, measured on the same machine in the same run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ceiling {
+    /// Bytes per nanosecond when memory is only read.
+    pub read_gb_s: f64,
+    /// Floating-point operations per nanosecond of the best product.
+    pub gflop_s: f64,
+}
+
+/// What limits a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// The bytes that it moves.
+    Memory,
+    /// The operations that it does.
+    Compute,
+}
+
+/// How fast a case ran.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timing {
+    /// The median of the runs.
+    pub median: Duration,
+    /// The fastest run.
+    pub best: Duration,
+    /// How many runs were timed.
+    pub runs: usize,
+    /// What a run does.
+    pub work: Work,
+}
+
+impl Timing {
+    /// Bytes per nanosecond.
+    pub fn gb_s(&self) -> f64 {
+        self.work.bytes as f64 / self.nanoseconds()
+    }
+
+    /// Operations per nanosecond.
+    pub fn gflop_s(&self) -> f64 {
+        self.work.flops as f64 / self.nanoseconds()
+    }
+
+    /// The share of the ceiling that was reached, and which ceiling it is: the one that allows less.
+    pub fn share(&self, ceiling: Ceiling) -> (f64, Bound) {
+        let memory = self.work.bytes as f64 / ceiling.read_gb_s;
+        let compute = self.work.flops as f64 / ceiling.gflop_s;
+        let (floor, bound) =
+            if memory >= compute { (memory, Bound::Memory) } else { (compute, Bound::Compute) };
+        (floor / self.nanoseconds(), bound)
+    }
+
+    fn nanoseconds(&self) -> f64 {
+        (self.median.as_secs_f64() * 1e9).max(1.0)
+    }
+}
+
+/// Why a case could not be timed.
+#[derive(Debug, thiserror::Error)]
+pub enum PerfError {
+    /// The backend refused or failed.
+    #[error(transparent)]
+    Run(#[from] ExecError),
+    /// The data could not be drawn.
+    #[error(transparent)]
+    Data(#[from] DTypeError),
+}
+
+/// Times a case: some runs to warm up, then runs until `budget` is spent, at least three.
+pub fn time_case(
+    backend: &mut dyn Backend,
+    case: &Case,
+    pools: &mut Pools,
+    budget: Duration,
+) -> Result<Timing, PerfError> {
+    let data = pools.draw_case(case)?;
+    let options = PlanOptions { guard: 0, ..case.plan_options() };
+    let rig = Rig::new(backend, case.graph.clone(), &options, &data)?;
+    let times = time_runs(backend, &rig, budget);
+    rig.release(backend)?;
+    let mut times = times?;
+    times.sort_unstable();
+    Ok(Timing { median: times[times.len() / 2], best: times[0], runs: times.len(), work: case.work })
+}
+
+fn time_runs(backend: &mut dyn Backend, rig: &Rig, budget: Duration) -> Result<Vec<Duration>, ExecError> {
+    let (warm_up, start) = (budget / 5, Instant::now());
+    let mut warm_runs = 0;
+    while warm_runs < 1 || start.elapsed() < warm_up {
+        rig.run(backend)?;
+        warm_runs += 1;
+    }
+    let (mut times, start) = (Vec::new(), Instant::now());
+    while times.len() < 3 || start.elapsed() < budget {
+        let began = Instant::now();
+        rig.run(backend)?;
+        times.push(began.elapsed());
+    }
+    Ok(times)
+}
+
+/// How fast `threads` threads read memory that is in no cache: the ceiling of everything that reads weights once.
+pub fn host_read_gb_s(threads: usize) -> f64 {
+    const BYTES: usize = 256 << 20;
+    let data = vec![1u64; BYTES / 8];
+    let part = data.len().div_ceil(threads.max(1));
+    let pass = || {
+        let start = Instant::now();
+        let sum: u64 = std::thread::scope(|scope| {
+            let parts: Vec<_> = data
+                .chunks(part)
+                .map(|part| scope.spawn(|| part.iter().fold(0u64, |sum, &x| sum.wrapping_add(x))))
+                .collect();
+            parts.into_iter().map(|part| part.join().unwrap_or(0)).fold(0, u64::wrapping_add)
+        });
+        std::hint::black_box(sum);
+        start.elapsed().as_secs_f64()
+    };
+    let best = (0..5).map(|_| pass()).fold(f64::INFINITY, f64::min);
+    BYTES as f64 / best / 1e9
+}

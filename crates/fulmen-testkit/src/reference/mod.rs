@@ -1,0 +1,218 @@
+//! The definition of every op: an interpreter of logical graphs in f64.
+//!
+//! It is written to be read, not to be fast. Inputs, weights and caches are decoded exactly from their bytes; what
+//! ops compute stays in f64 until it is written to a cache, which rounds to the cache's type because that is what
+//! the op does.
+
+mod attention;
+mod data;
+mod product;
+mod rows;
+mod select;
+
+pub use data::{Data, Values};
+pub use rows::{gelu, gelu_tanh, sigmoid, silu};
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use fulmen_core::{BinaryKind, DTypeError, LogicalGraph, Op, OpNode, Role, TensorId, UnaryKind};
+
+/// The bytes of inputs, weights and states, by name.
+pub type DataSet = HashMap<String, Arc<Vec<u8>>>;
+
+/// Why the reference could not run.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReferenceError {
+    /// A tensor that has no data yet.
+    #[error("tensor {0} has no data")]
+    NoData(String),
+    /// Integers where floats are needed, or the other way round.
+    #[error("tensor {0} holds the wrong kind of data")]
+    Kind(String),
+    /// A token, position or sequence number outside its range.
+    #[error("{what} {value} is out of range: there are {limit}")]
+    Index {
+        /// What is indexed.
+        what: &'static str,
+        /// The value found.
+        value: u32,
+        /// The first value out of range.
+        limit: u32,
+    },
+    /// An op that the reference does not define.
+    #[error("the reference has no definition of {0}")]
+    Undefined(&'static str),
+    /// Bytes that do not fit their tensor.
+    #[error(transparent)]
+    DType(#[from] DTypeError),
+}
+
+/// Products with more multiplications than this are computed at some columns only.
+pub const PRODUCT_LIMIT: u64 = 1 << 25;
+
+/// Runs a logical graph in f64. States (caches, sampling states) live on from run to run.
+#[derive(Clone, Debug)]
+pub struct Interpreter {
+    graph: LogicalGraph,
+    tensors: Vec<Option<Data>>,
+    /// Products with more multiplications are sampled; see [`PRODUCT_LIMIT`].
+    pub product_limit: u64,
+}
+
+type Result<T, E = ReferenceError> = std::result::Result<T, E>;
+
+impl Interpreter {
+    /// An interpreter of `graph` with the data of its inputs, weights and states.
+    pub fn new(graph: &LogicalGraph, data: &DataSet) -> Result<Interpreter> {
+        let tensors = vec![None; graph.tensors.len()];
+        let mut interpreter = Interpreter { graph: graph.clone(), tensors, product_limit: PRODUCT_LIMIT };
+        for tensor in graph.tensors.iter().filter(|tensor| tensor.role != Role::Computed) {
+            let name = tensor.name.as_deref().unwrap_or("");
+            let bytes = data.get(name).ok_or_else(|| ReferenceError::NoData(name.to_owned()))?;
+            interpreter.set(name, Arc::clone(bytes))?;
+        }
+        Ok(interpreter)
+    }
+
+    /// Sets the bytes of an input, weight or state.
+    pub fn set(&mut self, name: &str, bytes: Arc<Vec<u8>>) -> Result<()> {
+        let id = self.graph.find(name).ok_or_else(|| ReferenceError::NoData(name.to_owned()))?;
+        let def = &self.graph.tensors[id];
+        let (dtype, elements, expected, got) = (def.dtype, def.elements(), def.bytes()?, bytes.len());
+        if expected != got {
+            return Err(DTypeError::Length { call: "reference", dtype, elements, expected, got }.into());
+        }
+        self.tensors[id] = Some(Data::Stored { dtype, width: def.width as usize, bytes });
+        Ok(())
+    }
+
+    /// What a tensor holds.
+    pub fn data(&self, id: TensorId) -> Result<&Data> {
+        self.tensors[id].as_ref().ok_or_else(|| ReferenceError::NoData(self.name(id)))
+    }
+
+    /// Runs every op, in order.
+    pub fn run(&mut self) -> Result<()> {
+        for index in 0..self.graph.ops.len() {
+            let OpNode { op, outputs } = self.graph.ops[index].clone();
+            for (output, data) in outputs.into_iter().zip(self.op(&op)?) {
+                self.tensors[output] = Some(data);
+            }
+        }
+        Ok(())
+    }
+
+    fn name(&self, id: TensorId) -> String {
+        self.graph.tensors[id].name.as_deref().map_or_else(|| format!("%{id}"), str::to_owned)
+    }
+
+    fn width(&self, id: TensorId) -> usize {
+        self.graph.tensors[id].width as usize
+    }
+
+    fn rows(&self, id: TensorId) -> usize {
+        self.graph.tensors[id].rows as usize
+    }
+
+    fn floats(&self, id: TensorId) -> Result<Vec<f64>> {
+        self.data(id)?.floats()?.ok_or_else(|| ReferenceError::Kind(self.name(id)))
+    }
+
+    fn optional_floats(&self, id: Option<TensorId>) -> Result<Option<Vec<f64>>> {
+        id.map(|id| self.floats(id)).transpose()
+    }
+
+    fn ints(&self, id: TensorId) -> Result<Vec<u32>> {
+        self.data(id)?.ints().ok_or_else(|| ReferenceError::Kind(self.name(id)))
+    }
+
+    /// What an op gives, one entry per output.
+    fn op(&mut self, op: &Op) -> Result<Vec<Data>> {
+        let one = |values: Vec<f64>| Ok(vec![Data::Floats(Values::plain(values))]);
+        match op {
+            Op::Embed { table, tokens } => one(self.embed(*table, *tokens)?),
+            Op::MulMat { x, weights, residual } => self.mul_mat(*x, weights, *residual),
+            Op::GateUp { x, gate, up } => self.gate_up(*x, *gate, *up),
+            Op::RmsNorm { x, gamma, epsilon } => {
+                one(rows::rms_norm(&self.floats(*x)?, &self.floats(*gamma)?, *epsilon))
+            }
+            Op::AddRmsNorm { a, b, gamma, epsilon } => {
+                let sum = rows::zip(&self.floats(*a)?, &self.floats(*b)?, |a, b| a + b);
+                let normed = rows::rms_norm(&sum, &self.floats(*gamma)?, *epsilon);
+                Ok([normed, sum].map(|values| Data::Floats(Values::plain(values))).into())
+            }
+            Op::Binary { kind, a, b } => {
+                let f = match kind {
+                    BinaryKind::Add => |a: f64, b: f64| a + b,
+                    BinaryKind::Mul => |a, b| a * b,
+                    BinaryKind::SwiGlu => |a, b| silu(a) * b,
+                };
+                one(rows::zip(&self.floats(*a)?, &self.floats(*b)?, f))
+            }
+            Op::Unary { kind, x } => {
+                let mut values = self.floats(*x)?;
+                for x in &mut values {
+                    *x = match kind {
+                        UnaryKind::Silu => silu(*x),
+                        UnaryKind::Gelu => gelu(*x),
+                        UnaryKind::GeluTanh => gelu_tanh(*x),
+                        UnaryKind::Scale(factor) => *x * f64::from(*factor),
+                    };
+                }
+                one(values)
+            }
+            Op::Rope { x, positions, factors, head_dim, rope } => {
+                let (mut values, positions) = (self.floats(*x)?, self.ints(*positions)?);
+                let factors = self.optional_floats(*factors)?;
+                rows::rope(&mut values, &positions, factors.as_deref(), *head_dim as usize, rope);
+                one(values)
+            }
+            Op::SoftMax { x, scale } => {
+                let mut values = self.floats(*x)?;
+                for row in values.chunks_mut(self.width(*x).max(1)) {
+                    row.iter_mut().for_each(|x| *x *= f64::from(*scale));
+                    rows::softmax(row);
+                }
+                one(values)
+            }
+            Op::Attention { q, k, v, heads, scale } => {
+                let (q, k, v) = (self.floats(*q)?, self.floats(*k)?, self.floats(*v)?);
+                one(attention::over_rows(&q, &k, &v, *heads, f64::from(*scale)))
+            }
+            Op::CacheAttention { q, cache, slots, heads, scale } => {
+                one(self.cache_attention(*q, cache, slots, *heads, f64::from(*scale))?)
+            }
+            Op::KvStore { k, v, cache, slots, heads } => {
+                let (k, v) = (self.floats(*k)?, self.floats(*v)?);
+                self.store(&k, &v, cache, slots, *heads)?;
+                Ok(Vec::new())
+            }
+            Op::RopeStore { q, k, v, q_gamma, k_gamma, epsilon, rope, factors, cache, slots, heads } => {
+                let positions = self.ints(slots.positions)?;
+                let factors = self.optional_floats(*factors)?;
+                let mut turned = Vec::new();
+                for (x, gamma) in [(*q, *q_gamma), (*k, *k_gamma)] {
+                    let mut values = self.floats(x)?;
+                    if let Some(gamma) = gamma {
+                        values = rows::rms_norm(&values, &self.floats(gamma)?, *epsilon);
+                    }
+                    rows::rope(&mut values, &positions, factors.as_deref(), heads.head_dim as usize, rope);
+                    turned.push(values);
+                }
+                let v = self.floats(*v)?;
+                self.store(&turned[1], &v, cache, slots, *heads)?;
+                one(turned.swap_remove(0))
+            }
+            Op::Copy { x } => one(self.floats(*x)?),
+            Op::ArgMax { x } => {
+                let (values, width) = (self.floats(*x)?, self.width(*x));
+                let indices = values.chunks(width).map(select::argmax).collect();
+                Ok(vec![Data::Ints { values: indices, undecided: Vec::new() }])
+            }
+            Op::Sample { logits, states } => self.sample(*logits, *states),
+            other => Err(ReferenceError::Undefined(other.name())),
+        }
+    }
+}

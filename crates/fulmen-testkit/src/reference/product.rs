@@ -1,0 +1,139 @@
+//! Products and tables.
+
+use fulmen_core::{Linear, TensorId};
+
+use super::{Data, Interpreter, ReferenceError, Result, Values, silu};
+
+/// `x · wᵀ` at some columns: values and sizes, `[m, columns]`.
+struct Product {
+    values: Vec<f64>,
+    sizes: Vec<f64>,
+}
+
+impl Interpreter {
+    pub(super) fn embed(&self, table: TensorId, tokens: TensorId) -> Result<Vec<f64>> {
+        let (limit, mut out) = (self.graph.tensors[table].rows, Vec::new());
+        for value in self.ints(tokens)? {
+            if value >= limit {
+                return Err(ReferenceError::Index { what: "token", value, limit });
+            }
+            out.extend(self.weight_row(table, value as usize)?);
+        }
+        Ok(out)
+    }
+
+    pub(super) fn mul_mat(
+        &self,
+        x: TensorId,
+        weights: &[Linear],
+        residual: Option<TensorId>,
+    ) -> Result<Vec<Data>> {
+        let input = self.floats(x)?;
+        let residual = self.optional_floats(residual)?;
+        let mut outputs = Vec::new();
+        for linear in weights {
+            let (m, n) = (self.rows(x), self.rows(linear.weight));
+            let columns = self.columns(m, n, self.width(x));
+            let mut product = self.product(&input, m, linear.weight, &columns)?;
+            let bias = self.optional_floats(linear.bias)?;
+            for (i, (value, size)) in product.values.iter_mut().zip(&mut product.sizes).enumerate() {
+                let (row, column) = (i / columns.len(), columns[i % columns.len()]);
+                let terms =
+                    [bias.as_ref().map(|b| b[column]), residual.as_ref().map(|r| r[row * n + column])];
+                for term in terms.into_iter().flatten() {
+                    *value += term;
+                    *size = size.hypot(term);
+                }
+            }
+            outputs.push(scatter(product, m, n, &columns));
+        }
+        Ok(outputs)
+    }
+
+    pub(super) fn gate_up(&self, x: TensorId, gate: TensorId, up: TensorId) -> Result<Vec<Data>> {
+        let (input, m, n) = (self.floats(x)?, self.rows(x), self.rows(gate));
+        let columns = self.columns(m, n, 2 * self.width(x));
+        let gate = self.product(&input, m, gate, &columns)?;
+        let mut product = self.product(&input, m, up, &columns)?;
+        for (i, (up, size)) in product.values.iter_mut().zip(&mut product.sizes).enumerate() {
+            let (g, u) = (gate.values[i], *up);
+            *up = silu(g) * u;
+            // How far the result moves with either product; silu's slope is at most 1.1.
+            *size = (1.1 * gate.sizes[i] * u).hypot(silu(g) * *size);
+        }
+        Ok(vec![scatter(product, m, n, &columns)])
+    }
+
+    /// All columns, or for a large product some of them: always the first and the last, the others spread evenly
+    /// with a step that does not divide what kernels work in.
+    fn columns(&self, m: usize, n: usize, k: usize) -> Vec<usize> {
+        let per_column = (m as u64 * k as u64).max(1);
+        let count = usize::try_from(self.product_limit / per_column).unwrap_or(n).max(4);
+        if count >= n {
+            return (0..n).collect();
+        }
+        let mut columns: Vec<usize> = (0..count).map(|i| i * (n - 1) / (count - 1)).collect();
+        // An even step of a power of two would always hit the same lane.
+        for (i, column) in columns.iter_mut().enumerate().take(count - 1).skip(1) {
+            *column = (*column + i % 7).min(n - 1);
+        }
+        columns.dedup();
+        columns
+    }
+
+    fn weight_row(&self, weight: TensorId, row: usize) -> Result<Vec<f64>> {
+        let row = self.data(weight)?.rows(row..row + 1, self.width(weight))?;
+        row.ok_or_else(|| ReferenceError::Kind(self.name(weight)))
+    }
+
+    fn product(&self, input: &[f64], m: usize, weight: TensorId, columns: &[usize]) -> Result<Product> {
+        let k = self.width(weight);
+        let count = columns.len();
+        let mut product = Product { values: vec![0.0; m * count], sizes: vec![0.0; m * count] };
+        for (at, &column) in columns.iter().enumerate() {
+            let w = self.weight_row(weight, column)?;
+            for (row, x) in input.chunks(k.max(1)).take(m).enumerate() {
+                let (sum, squares) = dot(x, &w);
+                product.values[row * count + at] = sum;
+                product.sizes[row * count + at] = squares.sqrt();
+            }
+        }
+        Ok(product)
+    }
+}
+
+/// `Σ w x` and `Σ (w x)²`, in four partial sums each for speed.
+fn dot(x: &[f64], w: &[f64]) -> (f64, f64) {
+    let (mut sums, mut squares) = ([0.0; 4], [0.0; 4]);
+    let (x4, x_rest) = x.as_chunks::<4>();
+    let (w4, w_rest) = w.as_chunks::<4>();
+    for (x, w) in x4.iter().zip(w4) {
+        for lane in 0..4 {
+            let term = x[lane] * w[lane];
+            sums[lane] += term;
+            squares[lane] += term * term;
+        }
+    }
+    for (x, w) in x_rest.iter().zip(w_rest) {
+        sums[0] += x * w;
+        squares[0] += (x * w) * (x * w);
+    }
+    (sums.iter().sum(), squares.iter().sum())
+}
+
+/// The columns computed, at their places in `[m, n]`.
+fn scatter(product: Product, m: usize, n: usize, columns: &[usize]) -> Data {
+    if columns.len() == n {
+        return Data::Floats(Values { data: product.values, sizes: Some(product.sizes), known: None });
+    }
+    let (mut data, mut sizes) = (vec![f64::NAN; m * n], vec![f64::NAN; m * n]);
+    let mut known = Vec::with_capacity(m * columns.len());
+    for row in 0..m {
+        for (at, column) in columns.iter().enumerate() {
+            let (to, from) = (row * n + column, row * columns.len() + at);
+            (data[to], sizes[to]) = (product.values[from], product.sizes[from]);
+            known.push(to);
+        }
+    }
+    Data::Floats(Values { data, sizes: Some(sizes), known: Some(known) })
+}

@@ -1,0 +1,87 @@
+//! Ops on elements and on rows.
+
+use fulmen_core::{RopePairing, RopeSpec};
+
+/// `1 / (1 + e^-x)`.
+pub fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// `x · sigmoid(x)`, with its limit 0 at -∞.
+pub fn silu(x: f64) -> f64 {
+    if x == f64::NEG_INFINITY { 0.0 } else { x * sigmoid(x) }
+}
+
+/// `x · Φ(x)`, with its limit 0 at -∞. Φ by the complementary error function, which keeps its digits far below 0.
+pub fn gelu(x: f64) -> f64 {
+    if x == f64::NEG_INFINITY { 0.0 } else { x * 0.5 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2) }
+}
+
+/// GELU by its tanh formula, `x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))`, with its limit 0 at -∞. The tanh is
+/// taken by the logistic function, `(1 + tanh(u)) / 2 = sigmoid(2u)`, which keeps its digits far below 0.
+pub fn gelu_tanh(x: f64) -> f64 {
+    if x == f64::NEG_INFINITY {
+        return 0.0;
+    }
+    let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+    x * sigmoid(2.0 * u)
+}
+
+pub(super) fn zip(a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64) -> Vec<f64> {
+    a.iter().zip(b).map(|(&a, &b)| f(a, b)).collect()
+}
+
+/// RMS norm over rows as long as the gain.
+pub(super) fn rms_norm(x: &[f64], gamma: &[f64], epsilon: f32) -> Vec<f64> {
+    let mut out = Vec::with_capacity(x.len());
+    for row in x.chunks(gamma.len().max(1)) {
+        let mean_square = row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
+        let factor = 1.0 / (mean_square + f64::from(epsilon)).sqrt();
+        out.extend(row.iter().zip(gamma).map(|(x, gamma)| x * factor * gamma));
+    }
+    out
+}
+
+/// Softmax in place. A row of nothing but -∞ is fully masked and gives zeros.
+pub(super) fn softmax(row: &mut [f64]) {
+    if row.iter().all(|&x| x == f64::NEG_INFINITY) {
+        row.fill(0.0);
+        return;
+    }
+    let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    row.iter_mut().for_each(|x| *x = (*x - max).exp());
+    let sum: f64 = row.iter().sum();
+    row.iter_mut().for_each(|x| *x /= sum);
+}
+
+/// Turns the heads of each row by the row's position.
+pub(super) fn rope(
+    x: &mut [f64],
+    positions: &[u32],
+    factors: Option<&[f64]>,
+    head_dim: usize,
+    spec: &RopeSpec,
+) {
+    let n_rot = spec.n_rot as usize;
+    if positions.is_empty() {
+        return;
+    }
+    let width = x.len() / positions.len();
+    for (row, &position) in x.chunks_mut(width.max(1)).zip(positions) {
+        for head in row.chunks_mut(head_dim) {
+            for pair in 0..n_rot / 2 {
+                let frequency = f64::from(spec.base).powf(-2.0 * pair as f64 / n_rot as f64);
+                let factor = factors.map_or(1.0, |factors| factors[pair]);
+                let angle = f64::from(position) * f64::from(spec.freq_scale) * frequency / factor;
+                let (sin, cos) = angle.sin_cos();
+                let (i, j) = match spec.pairing {
+                    RopePairing::Adjacent => (2 * pair, 2 * pair + 1),
+                    RopePairing::Halves => (pair, pair + n_rot / 2),
+                };
+                let (a, b) = (head[i], head[j]);
+                head[i] = (a * cos - b * sin) * f64::from(spec.magnitude);
+                head[j] = (a * sin + b * cos) * f64::from(spec.magnitude);
+            }
+        }
+    }
+}

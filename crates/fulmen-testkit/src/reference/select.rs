@@ -1,0 +1,103 @@
+//! Choosing an index from a row: argmax and sampling.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use fulmen_core::TensorId;
+use fulmen_core::sampling::SampleState;
+
+use super::{Data, Interpreter, ReferenceError, Result};
+
+/// Index of the largest element, the lowest among equals. NaN and -∞ never win; a row of nothing else gives 0.
+pub(super) fn argmax(row: &[f64]) -> u32 {
+    let mut best = (f64::NEG_INFINITY, 0);
+    for (index, &x) in row.iter().enumerate() {
+        if x > best.0 {
+            best = (x, index);
+        }
+    }
+    best.1 as u32
+}
+
+/// How far the bounds of a draw are moved to see whether rounding decides it: those of min_p, top_p and u.
+type Slack = [f64; 3];
+
+/// Backends add up to some 10^5 weights in f32, in parts; this is beyond what that loses.
+const ROUNDING: f64 = 1e-5;
+
+/// The candidates of a row: (logit, index), by the rule of [`fulmen_core::sampling`].
+fn candidates(row: &[f64], top_k: u32) -> Vec<(f64, u32)> {
+    let kept = row.iter().enumerate().filter(|(_, x)| !x.is_nan() && **x != f64::NEG_INFINITY);
+    let mut candidates: Vec<(f64, u32)> = kept.map(|(index, &x)| (x, index as u32)).collect();
+    candidates.sort_by(|a, b| b.0.partial_cmp(&a.0).unwrap_or(Ordering::Equal).then(a.1.cmp(&b.1)));
+    if top_k > 0 {
+        candidates.truncate(top_k as usize);
+    }
+    candidates
+}
+
+/// Steps 3 to 6 of the rule, with its bounds moved by `slack`.
+fn draw(candidates: &[(f64, u32)], state: &SampleState, slack: Slack) -> u32 {
+    let (first, temperature) = (candidates[0].0, f64::from(state.temperature));
+    let weight = |x: f64| if x == first { 1.0 } else { ((x - first) / temperature).exp() };
+    let mut weights: Vec<f64> = candidates.iter().map(|&(x, _)| weight(x)).collect();
+    // Z: what top_k has kept, before min_p.
+    let total: f64 = weights.iter().sum();
+    let min_p = f64::from(state.min_p) * (1.0 + slack[0]);
+    let kept = weights.iter().skip(1).position(|&w| w < min_p).map_or(weights.len(), |at| at + 1);
+    weights.truncate(kept);
+    if state.top_p < 1.0 {
+        let bound = f64::from(state.top_p) * (1.0 + slack[1]) * total;
+        let mut sum = 0.0;
+        let reached = weights.iter().position(|w| {
+            sum += w;
+            sum >= bound
+        });
+        weights.truncate(reached.map_or(weights.len(), |at| at + 1));
+    }
+    let kept: f64 = weights.iter().sum();
+    let bound = (f64::from(state.uniform()) + slack[2]) * kept;
+    let mut sum = 0.0;
+    let chosen = weights.iter().position(|w| {
+        sum += w;
+        sum > bound
+    });
+    candidates[chosen.unwrap_or(weights.len() - 1)].1
+}
+
+/// The token of a row, and whether rounding may decide otherwise.
+fn sample_row(row: &[f64], state: &SampleState) -> (u32, bool) {
+    if state.temperature == 0.0 {
+        return (argmax(row), false);
+    }
+    let candidates = candidates(row, state.top_k);
+    if candidates.is_empty() {
+        return (0, false);
+    }
+    let token = draw(&candidates, state, [0.0; 3]);
+    let moved =
+        (0..8).map(|bits: u32| [0, 1, 2].map(|i| if bits >> i & 1 == 1 { ROUNDING } else { -ROUNDING }));
+    let undecided = moved.into_iter().any(|slack| draw(&candidates, state, slack) != token);
+    (token, undecided)
+}
+
+impl Interpreter {
+    pub(super) fn sample(&mut self, logits: TensorId, states: TensorId) -> Result<Vec<Data>> {
+        let (rows, width) = (self.floats(logits)?, self.width(logits));
+        let name = self.name(states);
+        let Some(Data::Stored { bytes, .. }) = &mut self.tensors[states] else {
+            return Err(ReferenceError::NoData(name));
+        };
+        let bytes = Arc::make_mut(bytes);
+        let (mut values, mut undecided) = (Vec::new(), Vec::new());
+        for (at, (row, bytes)) in rows.chunks(width).zip(bytes.as_chunks_mut::<32>().0).enumerate() {
+            let mut state: SampleState = bytemuck::pod_read_unaligned(bytes);
+            let (token, open) = sample_row(row, &state);
+            values.push(token);
+            undecided.extend(open.then_some(at));
+            state.step = state.step.wrapping_add(1);
+            bytes.copy_from_slice(bytemuck::bytes_of(&state));
+        }
+        Ok(vec![Data::Ints { values, undecided }])
+    }
+}

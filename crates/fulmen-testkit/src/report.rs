@@ -1,0 +1,179 @@
+//! What a run of the table gives, and which rows it takes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use fulmen_core::DType;
+
+use crate::case::{Case, Size, Tolerance};
+use crate::check::Outcome;
+
+/// Which rows are run. The default takes all.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Ops by name; all if empty.
+    pub ops: Vec<String>,
+    /// Types; all if empty.
+    pub dtypes: Vec<DType>,
+    /// A part of the name, or nothing.
+    pub name: String,
+    /// The largest size taken; all if not given.
+    pub up_to: Option<Size>,
+}
+
+impl Filter {
+    /// Rows of one op.
+    pub fn op(op: &str) -> Filter {
+        Filter { ops: vec![op.to_owned()], ..Filter::default() }
+    }
+
+    /// Whether a row is taken.
+    pub fn takes(&self, case: &Case) -> bool {
+        (self.ops.is_empty() || self.ops.iter().any(|op| op == case.op))
+            && (self.dtypes.is_empty() || self.dtypes.contains(&case.dtype))
+            && case.name.contains(&self.name)
+            && self.up_to.is_none_or(|size| case.size <= size)
+    }
+}
+
+/// One row of the table and what came of it.
+#[derive(Debug)]
+pub struct Row {
+    /// The case's name.
+    pub name: String,
+    /// Its op.
+    pub op: &'static str,
+    /// Its type.
+    pub dtype: DType,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// How long it took, with drawing and the reference.
+    pub elapsed: Duration,
+}
+
+/// What came of the rows of one op, or of one op and type.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Rows run.
+    pub rows: usize,
+    /// Rows that passed.
+    pub passed: usize,
+    /// Rows that failed.
+    pub failed: usize,
+    /// Rows that the backend has no kernel for.
+    pub unsupported: usize,
+    /// The largest error of a passed row, with what was allowed there.
+    pub worst: Option<(f64, Tolerance)>,
+}
+
+impl Tally {
+    fn add(&mut self, row: &Row) {
+        self.rows += 1;
+        match &row.outcome {
+            Outcome::Passed { error, tolerance } => {
+                self.passed += 1;
+                if self.worst.is_none_or(|(worst, _)| *error > worst) {
+                    self.worst = Some((*error, *tolerance));
+                }
+            }
+            Outcome::Failed(_) => self.failed += 1,
+            Outcome::Unsupported(_) => self.unsupported += 1,
+        }
+    }
+}
+
+/// What a run of the table gave.
+#[derive(Debug)]
+pub struct Report {
+    /// The backend's name.
+    pub backend: &'static str,
+    /// The seed: the same seed draws the same data again.
+    pub seed: u64,
+    /// The rows, in the order of the table.
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// Whether nothing failed and everything is supported except for the ops listed.
+    pub fn is_good(&self, not_yet: &[&str]) -> bool {
+        self.bad_rows(not_yet).next().is_none()
+    }
+
+    /// Rows that failed, and rows of ops that should be supported and are not.
+    pub fn bad_rows<'a>(&'a self, not_yet: &'a [&str]) -> impl Iterator<Item = &'a Row> {
+        self.rows.iter().filter(move |row| match row.outcome {
+            Outcome::Passed { .. } => false,
+            Outcome::Failed(_) => true,
+            Outcome::Unsupported(_) => !not_yet.contains(&row.op),
+        })
+    }
+
+    /// All rows together.
+    pub fn total(&self) -> Tally {
+        self.rows.iter().fold(Tally::default(), |mut tally, row| {
+            tally.add(row);
+            tally
+        })
+    }
+
+    /// Rows by op, in the order of the table.
+    pub fn by_op(&self) -> Vec<(&'static str, Tally)> {
+        let mut tallies: Vec<(&'static str, Tally)> = Vec::new();
+        for row in &self.rows {
+            match tallies.iter_mut().find(|(op, _)| *op == row.op) {
+                Some((_, tally)) => tally.add(row),
+                None => {
+                    let mut tally = Tally::default();
+                    tally.add(row);
+                    tallies.push((row.op, tally));
+                }
+            }
+        }
+        tallies
+    }
+
+    /// Rows by op and type.
+    pub fn coverage(&self) -> BTreeMap<(&'static str, DType), Tally> {
+        let mut tallies: BTreeMap<_, Tally> = BTreeMap::new();
+        for row in &self.rows {
+            tallies.entry((row.op, row.dtype)).or_default().add(row);
+        }
+        tallies
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.outcome {
+            Outcome::Passed { error, .. } => write!(f, "ok    {} (error {error:.1e})", self.name),
+            Outcome::Failed(failure) => write!(f, "FAIL  {}: {failure}", self.name),
+            Outcome::Unsupported(reason) => write!(f, "none  {}: {reason}", self.name),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    /// The rows that did not pass, and a line that sums up.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut unsupported = BTreeSet::new();
+        for row in &self.rows {
+            match &row.outcome {
+                Outcome::Passed { .. } => {}
+                Outcome::Failed(_) => writeln!(f, "{row}")?,
+                Outcome::Unsupported(_) => {
+                    // One row of each op and type says enough.
+                    if unsupported.insert((row.op, row.dtype)) {
+                        writeln!(f, "{row}")?;
+                    }
+                }
+            }
+        }
+        let Tally { rows, passed, failed, unsupported, .. } = self.total();
+        write!(
+            f,
+            "{}: {rows} rows, {passed} passed, {failed} failed, {unsupported} unsupported (seed {})",
+            self.backend, self.seed
+        )
+    }
+}

@@ -1,0 +1,120 @@
+//! Attention among rows and over a cache.
+
+use fulmen_core::{CacheSpec, DType, Heads};
+
+use super::{CACHES, MODELS, QWEN3_4B, fits, heads};
+use crate::case::{Case, Tolerance, Work};
+use crate::draw::Draw;
+
+fn scale(heads: Heads) -> f32 {
+    1.0 / (heads.head_dim as f32).sqrt()
+}
+
+fn shape(heads: Heads) -> String {
+    format!("{}:{}x{}", heads.n_heads, heads.n_kv_heads, heads.head_dim)
+}
+
+fn over_rows(name: &str, m: u32, heads: Heads, scale: f32) -> Case {
+    let case = Case::new(format!("{name}m{m}/{}", shape(heads)), |b| {
+        let q = b.input("q", m, heads.q_width())?;
+        let (k, v) = (b.input("k", m, heads.kv_width())?, b.input("v", m, heads.kv_width())?);
+        let y = b.attention(q, k, v, heads, scale)?;
+        b.output("y", y)
+    });
+    case.tolerance(Tolerance::ATTENTION)
+}
+
+/// Where the rows of a batch stand.
+struct Rows {
+    positions: Vec<u32>,
+    sequences: Option<Vec<u32>>,
+}
+
+impl Rows {
+    /// Consecutive rows of one sequence.
+    fn run(start: u32, m: u32) -> Rows {
+        Rows { positions: (start..start + m).collect(), sequences: None }
+    }
+}
+
+fn over_cache(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32, capacity: u32) -> Case {
+    let m = rows.positions.len() as u32;
+    let case = Case::new(format!("{name}/{}", shape(heads)), |b| {
+        let q = b.input("q", m, heads.q_width())?;
+        let positions = b.indices("positions", m)?;
+        let sequences = rows.sequences.as_ref().map(|_| b.indices("sequences", m)).transpose()?;
+        let cache = b.kv_cache("kv", CacheSpec { dtype, n_seqs, capacity, heads })?;
+        let y = b.cache_attention(q, cache, positions, sequences, scale(heads))?;
+        b.output("y", y)
+    });
+    // Each row reads all keys and values up to its own; rows of one sequence share what they read.
+    let seen: u64 = rows.positions.iter().map(|&p| u64::from(p) + 1).sum();
+    let read = match &rows.sequences {
+        None => u64::from(rows.positions.iter().max().map_or(0, |p| p + 1)),
+        Some(_) => seen,
+    };
+    let row = dtype.bytes(heads.head_dim as usize).unwrap_or(0) as u64 * u64::from(heads.n_kv_heads);
+    let work = Work {
+        flops: 4 * seen * u64::from(heads.q_width()),
+        bytes: 2 * read * row + 8 * u64::from(m) * u64::from(heads.q_width()),
+    };
+    let case = case.dtype(dtype).tolerance(Tolerance::ATTENTION).work(work);
+    let case = case.draw("positions", Draw::Ints(rows.positions.clone()));
+    match &rows.sequences {
+        Some(sequences) => case.draw("sequences", Draw::Ints(sequences.clone())),
+        None => case,
+    }
+}
+
+pub(super) fn cases(cases: &mut Vec<Case>) {
+    let odd =
+        [heads(1, 1, 1), heads(1, 1, 3), heads(3, 1, 5), heads(4, 4, 32), heads(6, 2, 80), heads(7, 7, 33)];
+    for heads in odd.into_iter().chain(MODELS.iter().map(|model| model.heads)) {
+        for m in [1, 2, 7, 33] {
+            cases.push(over_rows("", m, heads, scale(heads)));
+        }
+    }
+    cases.push(over_rows("", 0, heads(2, 1, 64), 0.125));
+    cases.push(over_rows("", 128, heads(9, 3, 64), 0.125));
+    cases.push(over_rows("", 257, heads(4, 1, 64), 0.125));
+    cases.push(over_rows("sharp/", 33, heads(4, 2, 64), 4.0));
+    cases.push(over_rows("flat/", 33, heads(4, 2, 64), 0.0));
+    cases.push(over_rows("", 256, QWEN3_4B.heads, scale(QWEN3_4B.heads)).large().timed());
+
+    for dtype in CACHES {
+        for heads in odd.into_iter().filter(|heads| fits(dtype, heads.head_dim)) {
+            for (start, m) in [(0, 1), (1, 1), (31, 1), (40, 3), (0, 17)] {
+                let name = format!("m{m}/at{start}");
+                cases.push(over_cache(&name, dtype, &Rows::run(start, m), heads, 1, 64));
+            }
+        }
+        for model in &MODELS {
+            for (start, m) in [(0, 1), (7, 1), (255, 1), (256, 1), (300, 5), (0, 33), (1000, 1)] {
+                let name = format!("{}/m{m}/at{start}", model.name);
+                cases.push(over_cache(&name, dtype, &Rows::run(start, m), model.heads, 1, 1024));
+            }
+            // Four sequences of different lengths, each with one row.
+            let rows = Rows { positions: vec![5, 0, 77, 63], sequences: Some(vec![2, 0, 3, 1]) };
+            cases.push(over_cache(&format!("{}/batch4", model.name), dtype, &rows, model.heads, 4, 96));
+            for position in [1023, 4095] {
+                let name = format!("{}/m1/at{position}/timed", model.name);
+                let rows = Rows::run(position, 1);
+                cases.push(over_cache(&name, dtype, &rows, model.heads, 1, 4096).large().timed());
+            }
+        }
+        // Rows of one sequence that do not follow each other, and two rows at one place.
+        let rows = Rows { positions: vec![9, 3, 3, 40, 0], sequences: Some(vec![1, 1, 0, 1, 0]) };
+        cases.push(over_cache("scattered", dtype, &rows, heads(4, 2, 32), 2, 41));
+        let none = Rows { positions: vec![], sequences: None };
+        cases.push(over_cache("m0", dtype, &none, heads(4, 2, 32), 1, 8));
+        let only = Rows::run(0, 1);
+        cases.push(over_cache("capacity1", dtype, &only, heads(4, 2, 32), 1, 1));
+    }
+    // What lies behind a row's position does not reach it, whatever it is.
+    let (heads, n) = (heads(2, 1, 32), 16 * 32);
+    let beyond: Vec<(usize, f32)> = (4 * 32..n).map(|i| (i, f32::NAN)).collect();
+    let case = over_cache("nan_beyond", DType::F32, &Rows::run(3, 1), heads, 1, 16);
+    cases.push(case.draw("kv.k", Draw::With(beyond.clone())).draw("kv.v", Draw::With(beyond)));
+    let case = over_cache("nan_query", DType::F32, &Rows::run(3, 2), heads, 1, 16);
+    cases.push(case.draw("q", Draw::With(vec![(1, f32::NAN)])));
+}

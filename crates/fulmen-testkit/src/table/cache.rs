@@ -1,0 +1,155 @@
+//! Writing to a cache, alone and with norm and RoPE before it.
+
+use fulmen_core::{CacheSpec, DType, Heads, RopePairing, RopeSpec, Rotation, Sharing};
+
+use super::{CACHES, MODELS, fits, heads};
+use crate::case::{Case, Tolerance};
+use crate::draw::Draw;
+
+/// A batch in a cache of `n_seqs` sequences and `capacity` positions.
+struct Batch {
+    name: &'static str,
+    positions: Vec<u32>,
+    sequences: Option<Vec<u32>>,
+    n_seqs: u32,
+    capacity: u32,
+}
+
+fn batches() -> Vec<Batch> {
+    let batch = |name, positions: &[u32], sequences: Option<&[u32]>, n_seqs, capacity| Batch {
+        name,
+        positions: positions.to_vec(),
+        sequences: sequences.map(<[u32]>::to_vec),
+        n_seqs,
+        capacity,
+    };
+    vec![
+        batch("m1", &[0], None, 1, 1),
+        batch("m1/last", &[16], None, 1, 17),
+        batch("m5", &[3, 4, 5, 6, 7], None, 1, 17),
+        batch("m33", &(0..33).collect::<Vec<_>>(), None, 1, 40),
+        batch("batch3", &[7, 0, 12], Some(&[2, 0, 1]), 3, 13),
+        batch("m0", &[], None, 1, 4),
+    ]
+}
+
+fn kv_store(prefix: &str, batch: &Batch, dtype: DType, heads: Heads) -> Case {
+    let m = batch.positions.len() as u32;
+    let name = format!("{prefix}{}/{}x{}", batch.name, heads.n_kv_heads, heads.head_dim);
+    let case = Case::new(name, |b| {
+        let (k, v) = (b.input("k", m, heads.kv_width())?, b.input("v", m, heads.kv_width())?);
+        let positions = b.indices("positions", m)?;
+        let sequences = batch.sequences.as_ref().map(|_| b.indices("sequences", m)).transpose()?;
+        let &Batch { n_seqs, capacity, .. } = batch;
+        let cache = b.kv_cache("kv", CacheSpec { dtype, n_seqs, capacity, heads })?;
+        b.kv_store(k, v, cache, positions, sequences)
+    });
+    // Encoders of 8-bit blocks may round the scale before or after they choose the codes.
+    let tolerance = if dtype == DType::Q8_0 { Tolerance::REENCODED } else { Tolerance::Exact };
+    placed(case.dtype(dtype).tolerance(tolerance), batch)
+}
+
+fn placed(case: Case, batch: &Batch) -> Case {
+    let case = case.draw("positions", Draw::Ints(batch.positions.clone()));
+    match &batch.sequences {
+        Some(sequences) => case.draw("sequences", Draw::Ints(sequences.clone())),
+        None => case,
+    }
+}
+
+struct Turn {
+    pairing: RopePairing,
+    gains: [bool; 2],
+    factors: bool,
+    sharing: Sharing,
+}
+
+fn rope_store(prefix: &str, batch: &Batch, dtype: DType, heads: Heads, turn: &Turn) -> Case {
+    let m = batch.positions.len() as u32;
+    let shape = format!("{}:{}x{}", heads.n_heads, heads.n_kv_heads, heads.head_dim);
+    let case = Case::new(format!("{prefix}{}/{shape}", batch.name), |b| {
+        let q = b.input("q", m, heads.q_width())?;
+        let (k, v) = (b.input("k", m, heads.kv_width())?, b.input("v", m, heads.kv_width())?);
+        let positions = b.indices("positions", m)?;
+        let sequences = batch.sequences.as_ref().map(|_| b.indices("sequences", m)).transpose()?;
+        let mut vector = |wanted: bool, name: &str, len: u32| {
+            if wanted { b.vector(name, len).map(Some) } else { Ok(None) }
+        };
+        let gains = [
+            vector(turn.gains[0], "q_gamma", heads.head_dim)?,
+            vector(turn.gains[1], "k_gamma", heads.head_dim)?,
+        ];
+        let factors = vector(turn.factors, "factors", heads.head_dim / 2)?;
+        let &Batch { n_seqs, capacity, .. } = batch;
+        let cache = b.kv_cache("kv", CacheSpec { dtype, n_seqs, capacity, heads })?;
+        let spec = RopeSpec::new(turn.pairing, heads.head_dim, 1_000_000.0);
+        let rotation = Rotation { spec, positions, factors };
+        let q = if turn.sharing == Sharing::InPlace { b.add(q, q)? } else { q };
+        let y = b.rope_store([q, k, v], gains, 1e-6, rotation, cache, sequences)?;
+        b.output("y", y)
+    });
+    let tolerance = if dtype == DType::Q8_0 { Tolerance::REENCODED } else { Tolerance::ELEMENT };
+    let mut case = placed(case.dtype(dtype).tolerance(tolerance), batch).sharing(turn.sharing);
+    for (wanted, name, draw) in [
+        (turn.gains[0], "q_gamma", Draw::GAIN),
+        (turn.gains[1], "k_gamma", Draw::GAIN),
+        (turn.factors, "factors", Draw::Normal(4.0, 0.5)),
+    ] {
+        if wanted {
+            case = case.draw(name, draw);
+        }
+    }
+    case
+}
+
+pub(super) fn cases(cases: &mut Vec<Case>) {
+    let odd = [heads(1, 1, 1), heads(2, 2, 3), heads(4, 2, 33), heads(4, 2, 32)];
+    let real = MODELS.iter().map(|model| (model.name, model.heads));
+    let all: Vec<(&str, Heads)> = odd.map(|heads| ("", heads)).into_iter().chain(real).collect();
+    for dtype in CACHES {
+        for &(model, heads) in all.iter().filter(|(_, heads)| fits(dtype, heads.head_dim)) {
+            let prefix = if model.is_empty() { String::new() } else { format!("{model}/") };
+            for batch in batches() {
+                let case = kv_store(&prefix, &batch, dtype, heads);
+                cases.push(if model == "qwen3-4b" && batch.name == "m33" { case.timed() } else { case });
+            }
+        }
+        let big = kv_store("overflow/", &batches()[2], dtype, heads(4, 2, 32));
+        if dtype == DType::F16 {
+            cases.push(big.draw("k", Draw::Normal(0.0, 1e5)));
+        }
+    }
+
+    let plain =
+        Turn { pairing: RopePairing::Halves, gains: [true, true], factors: false, sharing: Sharing::Never };
+    for dtype in CACHES {
+        for model in &MODELS {
+            for batch in batches() {
+                let prefix = format!("{}/", model.name);
+                let case = rope_store(&prefix, &batch, dtype, model.heads, &plain);
+                cases.push(if batch.name.len() == 2 || batch.name == "m33" { case.timed() } else { case });
+            }
+        }
+        for (name, turn) in [
+            ("adjacent/", Turn { pairing: RopePairing::Adjacent, ..plain }),
+            ("no_gains/", Turn { gains: [false, false], ..plain }),
+            ("q_gain/", Turn { gains: [true, false], ..plain }),
+            ("k_gain/", Turn { gains: [false, true], ..plain }),
+            ("factors/", Turn { factors: true, gains: [false, false], ..plain }),
+            (
+                "llama/",
+                Turn {
+                    pairing: RopePairing::Adjacent,
+                    factors: true,
+                    gains: [false, false],
+                    sharing: Sharing::Never,
+                },
+            ),
+            ("in_place/", Turn { sharing: Sharing::InPlace, ..plain }),
+        ] {
+            for batch in [&batches()[2], &batches()[4]] {
+                cases.push(rope_store(name, batch, dtype, heads(6, 2, 32), &turn));
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Rows of a table.
+
+use fulmen_core::DType;
+
+use super::{FLOATS, LLAMA32_1B, QWEN3_4B, SMOLLM2_135M, fits, weight_types};
+use crate::case::{Case, Tolerance};
+use crate::draw::Draw;
+
+fn embed(name: &str, dtype: DType, rows: u32, width: u32, tokens: Draw, m: u32) -> Case {
+    let case = Case::new(name, |b| {
+        let (table, tokens) = (b.weight("table", dtype, rows, width)?, b.indices("tokens", m)?);
+        let y = b.embed(table, tokens)?;
+        b.output("y", y)
+    });
+    // Decoding floats is exact; that of blocks has products that may be fused with sums.
+    let tolerance = if FLOATS.contains(&dtype) { Tolerance::Exact } else { Tolerance::ELEMENT };
+    case.dtype(dtype).draw("tokens", tokens).tolerance(tolerance)
+}
+
+pub(super) fn cases(cases: &mut Vec<Case>) {
+    for dtype in weight_types() {
+        for width in [1, 3, 32, 96, 256, 257, 576, 768, 2048, 2560] {
+            if !fits(dtype, width) {
+                continue;
+            }
+            for m in [1, 5] {
+                let name = format!("m{m}/37x{width}");
+                cases.push(embed(&name, dtype, 37, width, Draw::Below(37), m));
+            }
+        }
+        let edges = Draw::Ints(vec![0, 36, 36, 0, 1]);
+        cases.push(embed("edges/37x512", dtype, 37, 512, edges, 5));
+        cases.push(embed("m0/37x256", dtype, 37, 256, Draw::Ints(vec![]), 0));
+        cases.push(embed("one_row/1x256", dtype, 1, 256, Draw::Ints(vec![0, 0]), 2));
+        if dtype.is_quantized() {
+            let case = embed("blocks/37x1024", dtype, 37, 1024, Draw::Below(37), 37);
+            cases.push(case.draw("table", Draw::Blocks));
+        }
+    }
+    for (model, dtype) in [
+        (&QWEN3_4B, DType::Q4_K),
+        (&QWEN3_4B, DType::Q6_K),
+        (&LLAMA32_1B, DType::Q6_K),
+        (&LLAMA32_1B, DType::Q8_0),
+        (&SMOLLM2_135M, DType::Q8_0),
+        (&SMOLLM2_135M, DType::F16),
+    ] {
+        let name = format!("{}/m32/{}x{}", model.name, model.vocabulary, model.hidden);
+        let mut tokens: Vec<u32> = (0..32).map(|i| i * (model.vocabulary / 37)).collect();
+        tokens[31] = model.vocabulary - 1;
+        cases.push(
+            embed(&name, dtype, model.vocabulary, model.hidden, Draw::Ints(tokens), 32).large().timed(),
+        );
+    }
+}

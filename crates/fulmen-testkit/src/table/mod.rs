@@ -1,0 +1,134 @@
+//! The cases, one file per family of ops.
+
+mod attention;
+mod cache;
+mod elementwise;
+mod embed;
+mod norm;
+mod product;
+mod rope;
+mod select;
+mod softmax;
+
+use fulmen_core::{DType, Heads};
+
+use crate::case::Case;
+
+/// Every case.
+pub fn table() -> Vec<Case> {
+    let mut cases = Vec::new();
+    embed::cases(&mut cases);
+    product::cases(&mut cases);
+    norm::cases(&mut cases);
+    elementwise::cases(&mut cases);
+    rope::cases(&mut cases);
+    softmax::cases(&mut cases);
+    attention::cases(&mut cases);
+    cache::cases(&mut cases);
+    select::cases(&mut cases);
+    cases
+}
+
+/// The names of the ops in the table, in its order.
+pub fn ops() -> Vec<&'static str> {
+    let mut ops = Vec::new();
+    for case in table() {
+        if !ops.contains(&case.op) {
+            ops.push(case.op);
+        }
+    }
+    ops
+}
+
+/// Types of weights that are plain floats.
+const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// Types of weights in blocks of 32.
+const BLOCKS_32: [DType; 5] = [DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0];
+
+/// Types of weights in blocks of 256.
+const BLOCKS_256: [DType; 6] = [DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::Q8_K];
+
+/// Every type of a weight.
+fn weight_types() -> impl Iterator<Item = DType> {
+    FLOATS.into_iter().chain(BLOCKS_32).chain(BLOCKS_256)
+}
+
+/// Types of a cache.
+const CACHES: [DType; 3] = [DType::F32, DType::F16, DType::Q8_0];
+
+/// The shapes of a model.
+struct Model {
+    name: &'static str,
+    hidden: u32,
+    inner: u32,
+    heads: Heads,
+    vocabulary: u32,
+}
+
+const fn heads(n_heads: u32, n_kv_heads: u32, head_dim: u32) -> Heads {
+    Heads { n_heads, n_kv_heads, head_dim }
+}
+
+const QWEN3_4B: Model =
+    Model { name: "qwen3-4b", hidden: 2560, inner: 9728, heads: heads(32, 8, 128), vocabulary: 151_936 };
+const LLAMA32_1B: Model =
+    Model { name: "llama3.2-1b", hidden: 2048, inner: 8192, heads: heads(32, 8, 64), vocabulary: 128_256 };
+/// 576 is no multiple of 256.
+const SMOLLM2_135M: Model =
+    Model { name: "smollm2-135m", hidden: 576, inner: 1536, heads: heads(9, 3, 64), vocabulary: 49_152 };
+const MODELS: [Model; 3] = [QWEN3_4B, LLAMA32_1B, SMOLLM2_135M];
+
+/// Whether rows of this width can have this type.
+fn fits(dtype: DType, width: u32) -> bool {
+    (width as usize).is_multiple_of(dtype.block_len())
+}
+
+/// These numbers at the first places of a tensor.
+fn at(values: &[f32]) -> Vec<(usize, f32)> {
+    values.iter().copied().enumerate().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_start_with_their_op() {
+        let mut names = HashSet::new();
+        for case in table() {
+            assert!(case.name.starts_with(case.op), "{}", case.name);
+            assert!(names.insert(case.name.clone()), "{} twice", case.name);
+        }
+    }
+
+    #[test]
+    fn every_op_has_a_case_that_runs_it() {
+        use fulmen_core::{Bindings, Role, TensorOp};
+        let mut seen = HashSet::new();
+        for case in table() {
+            let plan = case.graph.clone().plan(&case.plan_options()).unwrap();
+            let mut bindings = Bindings::new();
+            for tensor in plan.graph.tensors.iter().filter(|t| matches!(t.role, Role::Weight | Role::State)) {
+                bindings.set(tensor.name.as_deref().unwrap(), 0x1000);
+            }
+            let bound = plan.bind_at(0x1000_0000, &bindings).unwrap();
+            seen.extend(bound.program().steps().iter().map(|step| step.call.op()));
+        }
+        let missing: Vec<TensorOp> =
+            TensorOp::ALL.into_iter().filter(|op| op.launches() && !seen.contains(op)).collect();
+        assert!(missing.is_empty(), "ops without a case: {missing:?}");
+    }
+
+    #[test]
+    fn every_type_is_multiplied_and_embedded() {
+        for op in ["mul_mat", "gate_up", "embed"] {
+            let types: HashSet<DType> = table().iter().filter(|c| c.op == op).map(|c| c.dtype).collect();
+            let missing: Vec<DType> =
+                DType::ALL.into_iter().filter(|t| *t != DType::U32 && !types.contains(t)).collect();
+            assert!(missing.is_empty(), "{op} lacks {missing:?}");
+        }
+    }
+}

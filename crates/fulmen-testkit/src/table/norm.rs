@@ -1,0 +1,72 @@
+//! RMS norms.
+
+use fulmen_core::Sharing;
+
+use super::{MODELS, at};
+use crate::case::Case;
+use crate::draw::Draw;
+
+fn rms_norm(name: &str, rows: u32, width: u32, head: u32, epsilon: f32) -> Case {
+    let case = Case::new(name, |b| {
+        let (x, gamma) = (b.input("x", rows, width)?, b.vector("gamma", head)?);
+        let y = b.rms_norm(x, gamma, epsilon)?;
+        b.output("y", y)
+    });
+    case.draw("gamma", Draw::GAIN)
+}
+
+fn add_rms_norm(name: &str, rows: u32, width: u32, sharing: Sharing) -> Case {
+    let case = Case::new(name, |b| {
+        let (x, y) = (b.input("x", rows, width)?, b.input("y", rows, width)?);
+        let gamma = b.vector("gamma", width)?;
+        // A computed operand, so that the sum may take its place.
+        let a = if sharing == Sharing::InPlace { b.add(x, y)? } else { x };
+        let (normed, sum) = b.add_rms_norm(a, y, gamma, 1e-5)?;
+        b.output("normed", normed)?;
+        b.output("sum", sum)
+    });
+    case.draw("gamma", Draw::GAIN).sharing(sharing)
+}
+
+pub(super) fn cases(cases: &mut Vec<Case>) {
+    for width in [1, 2, 3, 31, 255, 256, 257, 576, 1024, 2048, 2560, 4096] {
+        for rows in [1, 2, 5, 33] {
+            cases.push(rms_norm(&format!("{rows}x{width}"), rows, width, width, 1e-6));
+            cases.push(add_rms_norm(&format!("{rows}x{width}"), rows, width, Sharing::Never));
+        }
+    }
+    for model in &MODELS {
+        for rows in [1, 128] {
+            let name = format!("{}/{rows}x{}", model.name, model.hidden);
+            cases.push(rms_norm(&name, rows, model.hidden, model.hidden, 1e-6).timed());
+            cases.push(add_rms_norm(&name, rows, model.hidden, Sharing::Never).timed());
+        }
+        for rows in [1, 7] {
+            let heads = model.heads;
+            let name = format!("{}/heads/{rows}x{}x{}", model.name, heads.n_heads, heads.head_dim);
+            cases.push(rms_norm(&name, rows, heads.q_width(), heads.head_dim, 1e-6));
+        }
+    }
+    cases.push(rms_norm("heads/3x5x33", 3, 165, 33, 1e-5));
+    cases.push(rms_norm("0x256", 0, 256, 256, 1e-6));
+    cases.push(add_rms_norm("0x256", 0, 256, Sharing::Never));
+    cases.push(rms_norm("epsilon_0/4x300", 4, 300, 300, 0.0));
+    cases.push(rms_norm("epsilon_1/4x300", 4, 300, 300, 1.0));
+    cases.push(rms_norm("zeros/2x300", 2, 300, 300, 1e-6).draw("x", Draw::Floats(vec![0.0; 600])));
+    cases.push(rms_norm("small/2x300", 2, 300, 300, 0.0).draw("x", Draw::Normal(0.0, 1e-15)));
+    cases.push(rms_norm("big/2x300", 2, 300, 300, 1e-6).draw("x", Draw::Normal(0.0, 1e15)));
+    // The second row has a NaN; the others have nothing to do with it.
+    let nan = vec![(300, f32::NAN)];
+    cases.push(rms_norm("nan_row/3x300", 3, 300, 300, 1e-6).draw("x", Draw::With(nan.clone())));
+    cases.push(add_rms_norm("nan_row/3x300", 3, 300, Sharing::Never).draw("x", Draw::With(nan)));
+    cases.push(add_rms_norm("in_place/5x300", 5, 300, Sharing::InPlace));
+    let zeros = at(&[0.0; 16]);
+    cases.push(add_rms_norm("zeros/1x16", 1, 16, Sharing::Never).draw("x", Draw::With(zeros)));
+    let in_place = Case::new("in_place/5x300", |b| {
+        let (x, gamma) = (b.input("x", 5, 300)?, b.vector("gamma", 100)?);
+        let sum = b.add(x, x)?;
+        let y = b.rms_norm(sum, gamma, 1e-6)?;
+        b.output("y", y)
+    });
+    cases.push(in_place.sharing(Sharing::InPlace));
+}

@@ -1,0 +1,200 @@
+//! Products: one weight, several, with bias and residual, and gate-up.
+
+use fulmen_core::{DType, Sharing};
+
+use super::{BLOCKS_32, FLOATS, LLAMA32_1B, MODELS, QWEN3_4B, SMOLLM2_135M, fits, weight_types};
+use crate::case::{Case, Tolerance};
+use crate::draw::Draw;
+
+fn tolerance(dtype: DType) -> Tolerance {
+    if FLOATS.contains(&dtype) { Tolerance::FLOAT_PRODUCT } else { Tolerance::BLOCK_PRODUCT }
+}
+
+fn mul_mat(name: &str, dtype: DType, m: u32, n: u32, k: u32) -> Case {
+    let case = Case::new(format!("{name}m{m}/{n}x{k}"), |b| {
+        let (x, w) = (b.input("x", m, k)?, b.weight("w", dtype, n, k)?);
+        let y = b.mul_mat(x, w)?;
+        b.output("y", y)
+    });
+    case.dtype(dtype).tolerance(tolerance(dtype))
+}
+
+/// What is added to a product.
+#[derive(Clone, Copy)]
+struct Extras {
+    name: &'static str,
+    bias: bool,
+    residual: bool,
+    in_place: bool,
+}
+
+const EXTRAS: [Extras; 4] = [
+    Extras { name: "bias", bias: true, residual: false, in_place: false },
+    Extras { name: "residual", bias: false, residual: true, in_place: false },
+    Extras { name: "bias_residual", bias: true, residual: true, in_place: false },
+    Extras { name: "residual_in_place", bias: false, residual: true, in_place: true },
+];
+
+fn linear(extras: Extras, dtype: DType, m: u32, n: u32, k: u32) -> Case {
+    let case = Case::new(format!("{}/m{m}/{n}x{k}", extras.name), |b| {
+        let (x, w) = (b.input("x", m, k)?, b.weight("w", dtype, n, k)?);
+        let bias = if extras.bias { Some(b.vector("bias", n)?) } else { None };
+        let mut residual = if extras.residual { Some(b.input("residual", m, n)?) } else { None };
+        if let (true, Some(r)) = (extras.in_place, residual) {
+            residual = Some(b.add(r, r)?);
+        }
+        let y = b.linear(x, w, bias, residual)?;
+        b.output("y", y)
+    });
+    let sharing = if extras.in_place { Sharing::InPlace } else { Sharing::Never };
+    case.dtype(dtype).tolerance(tolerance(dtype)).sharing(sharing)
+}
+
+/// Several weights with one input, as Q, K and V.
+fn many(name: &str, types: [DType; 3], m: u32, rows: [u32; 3], k: u32, bias: bool) -> Case {
+    let case = Case::new(format!("{name}/m{m}/{}+{}+{}x{k}", rows[0], rows[1], rows[2]), |b| {
+        let x = b.input("x", m, k)?;
+        let mut weights = Vec::new();
+        for (at, (dtype, n)) in types.into_iter().zip(rows).enumerate() {
+            let w = b.weight(&format!("w{at}"), dtype, n, k)?;
+            // The second has none: each weight has its own.
+            let bias = if bias && at != 1 { Some(b.vector(&format!("b{at}"), n)?) } else { None };
+            weights.push((w, bias));
+        }
+        for (at, y) in b.linear_many(x, &weights)?.into_iter().enumerate() {
+            b.output(&format!("y{at}"), y)?;
+        }
+        Ok(())
+    });
+    case.dtype(types[0]).tolerance(types.map(tolerance).into_iter().fold(tolerance(types[0]), looser))
+}
+
+fn looser(a: Tolerance, b: Tolerance) -> Tolerance {
+    if b == Tolerance::BLOCK_PRODUCT { b } else { a }
+}
+
+fn gate_up(name: &str, [gate, up]: [DType; 2], m: u32, n: u32, k: u32) -> Case {
+    let case = Case::new(format!("{name}m{m}/{n}x{k}"), |b| {
+        let x = b.input("x", m, k)?;
+        let (w, u) = (b.weight("gate", gate, n, k)?, b.weight("up", up, n, k)?);
+        let y = b.gate_up(x, w, u)?;
+        b.output("y", y)
+    });
+    // Terms of ordinary size, so that the gate is not always open or shut.
+    let case = case.draw("x", Draw::Normal(0.0, 1.5 / (k.max(1) as f32).sqrt()));
+    case.dtype(gate).tolerance(looser(tolerance(gate), tolerance(up)))
+}
+
+const M: [u32; 12] = [1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 33, 64];
+
+pub(super) fn cases(cases: &mut Vec<Case>) {
+    for dtype in weight_types() {
+        small(cases, dtype);
+        real(cases, dtype);
+    }
+    // Weights of different types in one op, as K-quant mixes have them.
+    let mixed = [DType::Q4_K, DType::Q4_K, DType::Q6_K];
+    for m in [1, 4, 33] {
+        cases.push(many("mixed", mixed, m, [96, 32, 32], 512, false));
+        cases.push(many("mixed_bias", [DType::F16, DType::Q8_0, DType::F32], m, [96, 33, 5], 512, true));
+        cases.push(gate_up("mixed/", [DType::Q4_K, DType::Q6_K], m, 96, 512));
+        cases.push(gate_up("mixed/", [DType::Q8_0, DType::F16], m, 33, 96));
+    }
+    heads_of_models(cases);
+}
+
+fn small(cases: &mut Vec<Case>, dtype: DType) {
+    for m in M {
+        for (n, k) in [(67, 768), (256, 256), (33, 2304)] {
+            cases.push(mul_mat("", dtype, m, n, k));
+        }
+        cases.push(gate_up("", [dtype; 2], m, 67, 768));
+    }
+    for m in [1, 2, 5, 17] {
+        for (n, k) in [(1, 256), (3, 256), (255, 512), (257, 512)] {
+            cases.push(mul_mat("", dtype, m, n, k));
+        }
+        for (n, k) in [(1, 1), (3, 1), (257, 3), (16, 31), (1, 33), (5, 255), (7, 257), (65, 1000)] {
+            if FLOATS.contains(&dtype) {
+                cases.push(mul_mat("", dtype, m, n, k));
+            }
+        }
+        for (n, k) in [(1, 32), (5, 96), (65, 576), (3, 1056)] {
+            if FLOATS.contains(&dtype) || BLOCKS_32.contains(&dtype) {
+                cases.push(mul_mat("", dtype, m, n, k));
+                cases.push(gate_up("", [dtype; 2], m, n, k));
+            }
+        }
+        for extras in EXTRAS {
+            cases.push(linear(extras, dtype, m, 67, 512));
+        }
+        cases.push(many("three", [dtype; 3], m, [96, 32, 33], 512, false));
+        cases.push(many("three_bias", [dtype; 3], m, [96, 32, 33], 512, true));
+    }
+    cases.push(mul_mat("", dtype, 0, 8, 256));
+    cases.push(gate_up("", [dtype; 2], 0, 8, 256));
+    cases.push(mul_mat("", dtype, 3, 0, 256));
+    if dtype.is_quantized() {
+        for m in [1, 3, 33] {
+            cases.push(mul_mat("blocks/", dtype, m, 37, 1024).draw("w", Draw::Blocks));
+            let blocks = gate_up("blocks/", [dtype; 2], m, 37, 1024);
+            cases.push(blocks.draw("gate", Draw::Blocks).draw("up", Draw::Blocks));
+        }
+    }
+    // A row with a NaN gives a row of NaN; the others have nothing to do with it. An infinity does not become a number.
+    for m in [3, 17] {
+        let nan = mul_mat("nan_row/", dtype, m, 67, 512).draw("x", Draw::With(vec![(512 + 100, f32::NAN)]));
+        cases.push(nan);
+        let zeros = vec![0.0; m as usize * 512];
+        cases.push(mul_mat("zeros/", dtype, m, 67, 512).draw("x", Draw::Floats(zeros)));
+    }
+    for (name, deviation) in [("tiny", 1e-20), ("huge", 1e20)] {
+        let case = mul_mat(&format!("{name}/"), dtype, 3, 67, 512);
+        cases.push(case.draw("x", Draw::Normal(0.0, deviation)));
+    }
+}
+
+/// The products of real models: at one row, as a step has them, and at a few and many, as prompts have them.
+fn real(cases: &mut Vec<Case>, dtype: DType) {
+    for model in &MODELS {
+        let (hidden, inner) = (model.hidden, model.inner);
+        let (q, kv) = (model.heads.q_width(), model.heads.kv_width());
+        for (n, k) in [(q, hidden), (kv, hidden), (hidden, q), (inner, hidden), (hidden, inner)] {
+            if !fits(dtype, k) {
+                continue;
+            }
+            for m in [1, 33] {
+                let case = mul_mat(&format!("{}/", model.name), dtype, m, n, k).large();
+                let timed = m == 1 && (n, k) == (inner, hidden);
+                if !cases.iter().any(|other| other.name == case.name) {
+                    cases.push(if timed { case.timed() } else { case });
+                }
+            }
+        }
+        if fits(dtype, hidden) {
+            for m in [1, 17] {
+                let case = gate_up(&format!("{}/", model.name), [dtype; 2], m, inner, hidden).large();
+                cases.push(if m == 1 { case.timed() } else { case });
+            }
+        }
+    }
+    if matches!(dtype, DType::F32 | DType::F16 | DType::Q4_K | DType::Q8_0) {
+        let name = format!("{}/", QWEN3_4B.name);
+        cases.push(mul_mat(&name, dtype, 512, 2560, 2560).large().timed());
+    }
+}
+
+/// From the last hidden row to the vocabulary.
+fn heads_of_models(cases: &mut Vec<Case>) {
+    for (model, dtype) in [
+        (&QWEN3_4B, DType::Q4_K),
+        (&QWEN3_4B, DType::Q6_K),
+        (&LLAMA32_1B, DType::Q6_K),
+        (&LLAMA32_1B, DType::Q8_0),
+        (&SMOLLM2_135M, DType::Q8_0),
+        (&SMOLLM2_135M, DType::F16),
+    ] {
+        let name = format!("{}/head/", model.name);
+        cases.push(mul_mat(&name, dtype, 1, model.vocabulary, model.hidden).large().timed());
+    }
+}

@@ -1,0 +1,93 @@
+//! An index from each row: argmax and sampling.
+
+use fulmen_core::sampling::SampleState;
+
+use super::MODELS;
+use crate::case::{Case, Tolerance};
+use crate::draw::Draw;
+
+fn argmax(name: &str, m: u32, n: u32) -> Case {
+    let case = Case::new(name, |b| {
+        let x = b.input("x", m, n)?;
+        let y = b.argmax(x)?;
+        b.output("y", y)
+    });
+    case.tolerance(Tolerance::Exact)
+}
+
+fn sample(name: &str, n: u32, states: Vec<SampleState>) -> Case {
+    let m = states.len() as u32;
+    let case = Case::new(format!("{name}/{m}x{n}"), |b| {
+        let (x, states) = (b.input("x", m, n)?, b.sample_states("states", m)?);
+        let y = b.sample(x, states)?;
+        b.output("y", y)
+    });
+    // Logits of models spread more than a normal row.
+    let case = case.draw("x", Draw::Normal(0.0, 3.0));
+    case.draw("states", Draw::States(states)).tolerance(Tolerance::Exact)
+}
+
+/// States that differ in their place of the random sequence only.
+fn rows(state: SampleState, m: u32) -> Vec<SampleState> {
+    (0..m).map(|row| SampleState { row, step: 7 * row, seed_lo: 12_345, seed_hi: 678, ..state }).collect()
+}
+
+pub(super) fn cases(cases: &mut Vec<Case>) {
+    for n in [1, 2, 3, 255, 256, 257, 1000, 32_000] {
+        for m in [1, 4] {
+            cases.push(argmax(&format!("{m}x{n}"), m, n));
+        }
+    }
+    cases.push(argmax("0x256", 0, 256));
+    for model in &MODELS {
+        let name = format!("{}/1x{}", model.name, model.vocabulary);
+        cases.push(argmax(&name, 1, model.vocabulary).timed());
+    }
+    // The lowest index among equals; NaN and -inf never win.
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    let mut ties = vec![0.5; 6 * 300];
+    (ties[7], ties[290], ties[0]) = (2.0, 2.0, nan);
+    ties[300..600].fill(nan);
+    ties[600..900].fill(-inf);
+    (ties[900 + 299], ties[900 + 150]) = (inf, inf);
+    (ties[1200 + 8], ties[1200 + 4]) = (nan, 0.75);
+    ties[1500..1800].fill(-3.0);
+    (ties[1500], ties[1502]) = (-inf, nan);
+    cases.push(argmax("special/6x300", 6, 300).draw("x", Draw::Floats(ties.clone())));
+    let zeros = (0..600).map(|i| if i % 2 == 0 { -0.0 } else { 0.0 }).collect();
+    cases.push(argmax("zeros/2x300", 2, 300).draw("x", Draw::Floats(zeros)));
+
+    let plain = SampleState { temperature: 1.0, ..SampleState::greedy() };
+    let settings = [
+        ("greedy", SampleState::greedy()),
+        ("plain", plain),
+        ("cold", SampleState { temperature: 0.3, ..plain }),
+        ("hot", SampleState { temperature: 3.0, ..plain }),
+        ("top_k_1", SampleState { top_k: 1, ..plain }),
+        ("top_k_40", SampleState { top_k: 40, ..plain }),
+        ("top_k_all", SampleState { top_k: u32::MAX, ..plain }),
+        ("top_p", SampleState { top_p: 0.9, ..plain }),
+        ("top_p_0", SampleState { top_p: 0.0, ..plain }),
+        ("min_p", SampleState { min_p: 0.05, ..plain }),
+        ("min_p_1", SampleState { min_p: 1.0, ..plain }),
+        ("all", SampleState { temperature: 0.7, top_k: 50, top_p: 0.95, min_p: 0.02, ..plain }),
+        ("qwen3", SampleState { temperature: 0.6, top_k: 20, top_p: 0.95, ..plain }),
+    ];
+    for (name, state) in settings {
+        for n in [1, 2, 100, 257, 5000] {
+            cases.push(sample(name, n, rows(state, 8)));
+        }
+        let model = &MODELS[0];
+        let case = sample(&format!("{name}/{}", model.name), model.vocabulary, rows(state, 1));
+        cases.push(if matches!(name, "greedy" | "qwen3" | "plain") { case.timed() } else { case });
+    }
+    cases.push(sample("none", 256, Vec::new()));
+    // The step wraps, and the rows of a batch have settings of their own.
+    let wrapping = SampleState { step: u32::MAX, ..plain };
+    let each: Vec<SampleState> = settings.map(|(_, state)| state).into_iter().chain([wrapping]).collect();
+    cases.push(sample("each_its_own", 1000, each));
+    for (name, state) in [("greedy", SampleState::greedy()), ("plain", plain), ("top_p", settings[7].1)] {
+        let case = sample(&format!("special/{name}"), 300, rows(state, 6));
+        cases.push(case.draw("x", Draw::Floats(ties.clone())));
+    }
+}
