@@ -6,7 +6,7 @@
 
 use super::{
     dots::{DotFn, Dots, ROWS, Rows, WeightRows, by_rows},
-    formats::{Format, Q4_0, Q4_1, Q4K, Q5K},
+    formats::{Format, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K},
 };
 use fulmen_core::DType;
 use std::arch::x86_64::*;
@@ -20,6 +20,8 @@ pub(super) fn specialised(dtype: DType) -> Option<(DotFn, usize)> {
         DType::Q8_0 => Some((dot_q8_0, 64)),
         DType::Q4_0 => Some((dot_q4_0::<Q4_0>, 128)),
         DType::Q4_1 => Some((dot_q4_0::<Q4_1>, 128)),
+        DType::Q5_0 => Some((dot_q4_0::<Q5_0>, 128)),
+        DType::Q5_1 => Some((dot_q4_0::<Q5_1>, 128)),
         _ => None,
     }
 }
@@ -385,7 +387,7 @@ unsafe fn q8_0_rows<const R: usize, const M: usize>(
     }
 }
 
-/// `Q4_0` and `Q4_1`: four blocks make a vector, one in each quarter.
+/// `Q4_0`, `Q4_1`, `Q5_0` and `Q5_1`: four blocks make a vector, one in each quarter.
 ///
 /// # Safety
 ///
@@ -403,7 +405,9 @@ unsafe fn q4_0_rows<F: Format, const R: usize, const M: usize>(
     let low_nibbles = _mm512_set1_epi8(15);
     // The four blocks are gathered by 16-bit words from two overlapping loads of their bytes.
     let (words, back) = (F::BYTES as i16 / 2, F::BYTES as i16 * 2 - 32);
-    let head = if F::MINS { 2 } else { 1 };
+    let fifth_bit = F::BYTES > Q4_1::BYTES;
+    let bits_at = if F::MINS { 4 } else { 2 };
+    let head = bits_at as i16 / 2 + if fifth_bit { 2 } else { 0 };
     let count = _mm512_set_epi64(
         0x0007_0006_0005_0004,
         0x0003_0002_0001_0000,
@@ -416,13 +420,12 @@ unsafe fn q4_0_rows<F: Format, const R: usize, const M: usize>(
     );
     let starts = quarters_epi16(head, words + head, 2 * words + head - back, 3 * words + head - back);
     let gather = _mm512_add_epi16(count, starts);
-    let spread = |w: i16| quarters_epi16(w, words + w, 2 * words + w, 3 * words + w);
-    let half = |v: __m512i| {
-        let even = _mm512_setr_epi64(0, 2, 4, 6, 0, 2, 4, 6);
-        _mm512_permutexvar_epi64(even, v)
-    };
-    let (d_words, m_words) = (half(spread(0)), half(spread(1)));
     let lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    let heads = |w: i16| {
+        let spread = quarters_epi16(w, words + w, 2 * words + w, 3 * words + w);
+        _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 0, 2, 4, 6), spread)
+    };
+    let (d_words, m_words) = (heads(0), heads(1));
     // Activations: the first halves of the four blocks, and the second ones.
     let first_halves = _mm512_setr_epi64(0, 1, 4, 5, 8, 9, 12, 13);
     let second_halves = _mm512_setr_epi64(2, 3, 6, 7, 10, 11, 14, 15);
@@ -444,14 +447,14 @@ unsafe fn q4_0_rows<F: Format, const R: usize, const M: usize>(
                 ];
                 let d = _mm_loadu_ps(int.d.as_ptr().add(at / 32));
                 ds[a] = _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(d));
-                // Each of a block's four lanes takes a quarter of the sum: of 8 per code, or of the minimum.
+                // Each of a block's four lanes takes a quarter of the sum: of 8 or 16 per code, or of the minimum.
                 let sum = _mm_loadu_si128(int.sums.as_ptr().add(at / 16).cast());
                 if F::MINS {
                     let sum = _mm_cvtepi32_ps(_mm_madd_epi16(sum, _mm_set1_epi16(1)));
                     let sum = _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(sum));
                     sums[a] = _mm512_mul_ps(_mm512_mul_ps(sum, ds[a]), _mm512_set1_ps(0.25));
                 } else {
-                    let sum = _mm_madd_epi16(sum, _mm_set1_epi16(-2));
+                    let sum = _mm_madd_epi16(sum, _mm_set1_epi16(if fifth_bit { -4 } else { -2 }));
                     starts[a] = _mm512_permutexvar_epi32(lanes, _mm512_castsi128_si512(sum));
                 }
             }
@@ -465,16 +468,34 @@ unsafe fn q4_0_rows<F: Format, const R: usize, const M: usize>(
             };
             let q = _mm512_permutexvar_epi16(gather, front);
             let q = _mm512_mask_permutexvar_epi16(q, 0xffff_0000, gather, rear);
-            let d = _mm512_cvtph_ps(_mm512_castsi512_si256(_mm512_permutexvar_epi16(d_words, front)));
-            let low = _mm512_and_si512(q, low_nibbles);
-            let high = _mm512_and_si512(_mm512_srli_epi16::<4>(q), low_nibbles);
+            let mut low = _mm512_and_si512(q, low_nibbles);
+            let mut high = _mm512_and_si512(_mm512_srli_epi16::<4>(q), low_nibbles);
+            // SAFETY: the words are within the four blocks.
+            let four_words = |at: usize| unsafe {
+                let word = |b: usize| u64::from(src.add(b * F::BYTES + at).cast::<u16>().read_unaligned());
+                word(0) | word(1) << 16 | word(2) << 32 | word(3) << 48
+            };
+            let floats = |at: usize| {
+                // Where the halves of all blocks are in the first load, that is the shorter way.
+                if !fifth_bit {
+                    let words = _mm512_permutexvar_epi16(if at == 0 { d_words } else { m_words }, front);
+                    return _mm512_cvtph_ps(_mm512_castsi512_si256(words));
+                }
+                let halves = _mm_cvtsi64_si128(four_words(at) as i64);
+                _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(_mm_cvtph_ps(halves)))
+            };
+            let d = floats(0);
+            if fifth_bit {
+                let bit = _mm512_set1_epi8(16);
+                low = _mm512_mask_add_epi8(low, four_words(bits_at), low, bit);
+                high = _mm512_mask_add_epi8(high, four_words(bits_at + 2), high, bit);
+            }
             for a in 0..M {
                 let dot = _mm512_dpbusd_epi32(starts[a], low, xs[a][0]);
                 let dot = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(dot, high, xs[a][1]));
                 acc[a][row] = _mm512_fmadd_ps(dot, _mm512_mul_ps(d, ds[a]), acc[a][row]);
                 if F::MINS {
-                    let m = _mm512_cvtph_ps(_mm512_castsi512_si256(_mm512_permutexvar_epi16(m_words, front)));
-                    acc[a][row] = _mm512_fmadd_ps(m, sums[a], acc[a][row]);
+                    acc[a][row] = _mm512_fmadd_ps(floats(2), sums[a], acc[a][row]);
                 }
             }
         }
