@@ -22,6 +22,7 @@ const CAPACITY: u32 = 8;
 /// What a random graph is made of: tensors of `[m, WIDTH]` and `[m, KV_WIDTH]`, and what every op needs beside them.
 struct Maker {
     b: GraphBuilder,
+    m: u32,
     wide: Vec<Tensor>,
     narrow: Vec<Tensor>,
     square: Vec<Tensor>,
@@ -53,6 +54,7 @@ impl Maker {
             to_narrow: b.weight("w2", DType::F32, KV_WIDTH, WIDTH)?,
             rotation: Rotation { spec, positions, factors: None },
             b,
+            m,
             wide,
             narrow,
             square,
@@ -76,9 +78,12 @@ impl Maker {
             3 => b.silu(x)?,
             4 => b.unary(UnaryKind::Gelu, x)?,
             5 => b.unary(UnaryKind::Scale(0.5), x)?,
-            6 | 7 => b.rms_norm(x, self.gain, 1e-5)?,
+            6 => b.rms_norm(x, self.gain, 1e-5)?,
+            // With one row, what was computed can be a gain or a bias.
+            7 => b.rms_norm(x, if self.m == 1 { y } else { self.gain }, 1e-5)?,
             8 => b.rms_norm(x, self.head_gain, 1e-5)?,
-            9 | 10 => b.mul_mat(x, w)?,
+            9 => b.mul_mat(x, w)?,
+            10 => b.linear(x, w, (self.m == 1).then_some(y), None)?,
             11 => b.linear(x, w, None, Some(y))?,
             12 => b.gate_up(x, w, self.square[0])?,
             13 => b.rope(x, HEADS.head_dim, self.rotation)?,

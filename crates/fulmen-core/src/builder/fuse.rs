@@ -46,7 +46,7 @@ impl LogicalGraph {
     /// The same computation with fewer ops. Tensors keep their numbers; those that are not made any more stay in
     /// the list without an op.
     pub fn fuse(self, fusions: &Fusions) -> LogicalGraph {
-        let mut rewrite = Rewrite { graph: self, removed: Vec::new() };
+        let mut rewrite = Rewrite::new(self);
         if fusions.rope_store {
             rewrite.rope_store();
         }
@@ -70,39 +70,52 @@ impl LogicalGraph {
 struct Rewrite {
     graph: LogicalGraph,
     /// Ops that the running pass has taken into another.
-    removed: Vec<usize>,
+    removed: Vec<bool>,
+    /// The op that makes each tensor, at the start of the pass: a fused op takes the place of one it replaces.
+    makers: Vec<Option<usize>>,
+    /// How often each tensor is read, by ops or as a result, at the start of the pass. Fusion never adds a reader,
+    /// so these are upper bounds.
+    uses: Vec<usize>,
 }
 
 impl Rewrite {
-    /// The op that makes a tensor, if one does.
-    fn maker(&self, id: TensorId) -> Option<usize> {
-        self.graph.ops.iter().position(|node| node.outputs.contains(&id))
-    }
-
-    /// Whether a tensor has its value when the op at `index` runs.
-    fn is_there_at(&self, id: TensorId, index: usize) -> bool {
-        self.maker(id).is_none_or(|maker| maker < index)
-    }
-
-    /// How often a tensor is read, by ops or as a result.
-    fn uses(&self, id: TensorId) -> usize {
-        let by_ops = self.graph.ops.iter().flat_map(|node| node.op.operands()).filter(|&o| o == id).count();
-        by_ops + self.graph.outputs.iter().filter(|&&o| o == id).count()
+    fn new(graph: LogicalGraph) -> Rewrite {
+        let mut rewrite = Rewrite { graph, removed: Vec::new(), makers: Vec::new(), uses: Vec::new() };
+        rewrite.sweep();
+        rewrite
     }
 
     /// The op that makes a tensor which nothing else reads.
     fn only_maker(&self, id: TensorId) -> Option<usize> {
-        self.maker(id).filter(|op| !self.removed.contains(op) && self.uses(id) == 1)
+        self.makers[id].filter(|&op| !self.removed[op] && self.uses[id] == 1)
     }
 
-    /// Takes out the removed ops.
+    /// Whether a tensor has its value when the op at `index` runs. Passes that ask this move ops forward only, so a
+    /// tensor may be there earlier than the start of the pass says, and never later.
+    fn is_there_at(&self, id: TensorId, index: usize) -> bool {
+        self.makers[id].is_none_or(|maker| maker < index)
+    }
+
+    fn remove(&mut self, op: usize) {
+        self.removed[op] = true;
+    }
+
+    /// Takes out the removed ops and looks at the rest anew.
     fn sweep(&mut self) {
         let removed = std::mem::take(&mut self.removed);
         let mut index = 0;
         self.graph.ops.retain(|_| {
             index += 1;
-            !removed.contains(&(index - 1))
+            !removed.get(index - 1).copied().unwrap_or(false)
         });
+        self.removed = vec![false; self.graph.ops.len()];
+        self.makers = vec![None; self.graph.tensors.len()];
+        self.uses = vec![0; self.graph.tensors.len()];
+        for (index, node) in self.graph.ops.iter().enumerate() {
+            node.outputs.iter().for_each(|&id| self.makers[id] = Some(index));
+            node.op.operands().into_iter().for_each(|id| self.uses[id] += 1);
+        }
+        self.graph.outputs.iter().for_each(|&id| self.uses[id] += 1);
     }
 
     /// `silu(a) · b` or `b · silu(a)`.
@@ -113,7 +126,7 @@ impl Rewrite {
                 let Some(maker) = self.only_maker(gated) else { continue };
                 let Op::Unary { kind: UnaryKind::Silu, x } = self.graph.ops[maker].op else { continue };
                 self.graph.ops[index].op = Op::Binary { kind: BinaryKind::SwiGlu, a: x, b: up };
-                self.removed.push(maker);
+                self.remove(maker);
                 break;
             }
         }
@@ -132,7 +145,8 @@ impl Rewrite {
             };
             if x == y {
                 self.graph.ops[index].op = Op::GateUp { x, gate: gate_weight, up: up_weight };
-                self.removed.extend([gate, up]);
+                self.remove(gate);
+                self.remove(up);
             }
         }
         self.sweep();
@@ -154,7 +168,7 @@ impl Rewrite {
             let Op::Binary { kind: BinaryKind::Add, a, b } = self.graph.ops[index].op else { continue };
             let sum = self.graph.ops[index].outputs[0];
             let norm = (index + 1..self.graph.ops.len()).find_map(|at| match self.graph.ops[at].op {
-                Op::RmsNorm { x, gamma, epsilon } if x == sum && !self.removed.contains(&at) => {
+                Op::RmsNorm { x, gamma, epsilon } if x == sum && !self.removed[at] => {
                     let whole_row = self.graph.tensors[gamma].width == self.graph.tensors[sum].width;
                     (whole_row && self.is_there_at(gamma, index)).then_some((at, gamma, epsilon))
                 }
@@ -164,7 +178,7 @@ impl Rewrite {
             let normed = self.graph.ops[at].outputs[0];
             self.graph.ops[index] =
                 OpNode { op: Op::AddRmsNorm { a, b, gamma, epsilon }, outputs: vec![normed, sum] };
-            self.removed.push(at);
+            self.remove(at);
         }
         self.sweep();
     }
@@ -181,7 +195,7 @@ impl Rewrite {
                 }
                 let op = Op::MulMat { x: *x, weights: weights.clone(), residual: Some(other) };
                 self.graph.ops[index].op = op;
-                self.removed.push(maker);
+                self.remove(maker);
                 break;
             }
         }
@@ -191,7 +205,7 @@ impl Rewrite {
     /// Products of one input, at the place of the first, with those whose weights are there by then.
     fn shared_input(&mut self) {
         for index in 0..self.graph.ops.len() {
-            if self.removed.contains(&index) {
+            if self.removed[index] {
                 continue;
             }
             let Op::MulMat { x: input, residual: None, .. } = self.graph.ops[index].op else { continue };
@@ -200,10 +214,7 @@ impl Rewrite {
                     continue;
                 };
                 let mut tensors = more.iter().flat_map(|linear| [Some(linear.weight), linear.bias]).flatten();
-                if *x != input
-                    || self.removed.contains(&at)
-                    || tensors.any(|tensor| !self.is_there_at(tensor, index))
-                {
+                if *x != input || self.removed[at] || tensors.any(|tensor| !self.is_there_at(tensor, index)) {
                     continue;
                 }
                 let (more, outputs) = (more.clone(), self.graph.ops[at].outputs.clone());
@@ -211,7 +222,7 @@ impl Rewrite {
                 if let Op::MulMat { weights, .. } = &mut first.op {
                     weights.extend(more);
                     first.outputs.extend(outputs);
-                    self.removed.push(at);
+                    self.remove(at);
                 }
             }
         }
@@ -225,7 +236,7 @@ impl Rewrite {
             let Op::CacheAttention { q, cache, .. } = self.graph.ops[index].op else { continue };
             if let Some((at, op, removed)) = self.rope_store_before(index, q, cache) {
                 self.graph.ops[at] = OpNode { op, outputs: vec![q] };
-                self.removed.extend(removed);
+                removed.into_iter().for_each(|op| self.remove(op));
             }
         }
         self.sweep();
@@ -245,7 +256,7 @@ impl Rewrite {
                 Op::KvStore { cache, .. } | Op::RopeStore { cache, .. } => cache.k == read.k,
                 _ => false,
             })
-            .filter(|at| !self.removed.contains(at))?;
+            .filter(|&at| !self.removed[at])?;
         let Op::KvStore { k, v, cache, slots, heads } = ops[store].op else { return None };
         let turned = |id: TensorId| -> Option<(usize, TensorId, Op)> {
             let maker = self.only_maker(id)?;

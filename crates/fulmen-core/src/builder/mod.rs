@@ -50,7 +50,7 @@ pub struct TensorDef {
 impl TensorDef {
     /// Elements.
     pub fn elements(&self) -> usize {
-        self.rows as usize * self.width as usize
+        (self.rows as usize).saturating_mul(self.width as usize)
     }
 
     /// Bytes; rows are stored one after the other.

@@ -126,6 +126,8 @@ fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<Group>, Problem>
         }
     }
 
+    let mut made = vec![false; graph.tensors.len()];
+    graph.ops.iter().flat_map(|node| &node.outputs).for_each(|&id| made[id] = true);
     let mut groups: Vec<Group> = Vec::new();
     let mut group_of = vec![None; graph.tensors.len()];
     for (id, tensor) in graph.tensors.iter().enumerate() {
@@ -133,7 +135,7 @@ fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<Group>, Problem>
             Role::Input => true,
             Role::Weight | Role::State => false,
             // What fusion removed is made by no op.
-            Role::Computed => graph.ops.iter().any(|node| node.outputs.contains(&id)),
+            Role::Computed => made[id],
         };
         if in_arena {
             group_of[id] = Some(groups.len());

@@ -127,7 +127,7 @@ macro_rules! by_rows {
         }
     }};
 }
-#[allow(unused_imports)]
+#[cfg(target_arch = "x86_64")]
 pub(super) use by_rows;
 
 /// See [`DotFn`].

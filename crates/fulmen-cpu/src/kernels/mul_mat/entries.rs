@@ -38,8 +38,8 @@ pub(super) struct Entries {
     pub(super) pack_x: unsafe fn(x: *const f32, stride: usize, rows: usize, k: usize, out: *mut f32),
     pub(super) float_kernel: FloatKernelFn,
     pub(super) silu_mul: unsafe fn(gate: &mut [f32], up: &[f32]),
-    /// The kernels of a type, if there are products with it.
-    pub(super) kernels: fn(DType) -> Option<Kernels>,
+    /// The kernels for rows of a type and a length, if there are products with the type.
+    pub(super) kernels: fn(DType, usize) -> Option<Kernels>,
 }
 
 /// The module of one instruction set: the generic kernels within functions that enable its features.
@@ -135,11 +135,13 @@ macro_rules! instruction_set {
                 panel: *const u8,
                 tile: IntTile,
                 k: usize,
+                from: usize,
+                to: usize,
                 c: *mut f32,
                 ldc: usize,
             ) {
                 // SAFETY: the caller keeps the contract of the kernel.
-                unsafe { int_kernel::<$simd, F, $int_rows, $int_vectors>(panel, tile, k, c, ldc) }
+                unsafe { int_kernel::<$simd, F, $int_rows, $int_vectors>(panel, tile, k, from, to, c, ldc) }
             }
 
             $(#[$feature])*
@@ -151,32 +153,33 @@ macro_rules! instruction_set {
                 Some(Kernels::Float { dot: dot_of_floats::<T>, pack: pack_floats::<T> })
             }
 
-            fn blocks<F: f::Format>(dtype: DType) -> Option<Kernels> {
-                let specialised: fn(DType) -> Option<DotFn> = $specialised;
+            fn blocks<F: f::Format>(dtype: DType, k: usize) -> Option<Kernels> {
+                let specialised: fn(DType) -> Option<(DotFn, usize)> = $specialised;
+                let dot = specialised(dtype).filter(|&(_, multiple)| k.is_multiple_of(multiple));
                 Some(Kernels::Int {
                     family: if F::BLOCK == 32 { Family::Block32 } else { Family::Block256 },
-                    dot: specialised(dtype).unwrap_or(dot_of_blocks::<F>),
+                    dot: dot.map_or(dot_of_blocks::<F> as DotFn, |(dot, _)| dot),
                     pack: pack_blocks::<F>,
                     kernel: kernel_of_blocks::<F>,
                 })
             }
 
-            fn kernels(dtype: DType) -> Option<Kernels> {
+            fn kernels(dtype: DType, k: usize) -> Option<Kernels> {
                 match dtype {
                     DType::F32 => floats::<F32>(),
                     DType::F16 => floats::<F16>(),
                     DType::BF16 => floats::<BF16>(),
-                    DType::Q4_0 => blocks::<f::Q4_0>(dtype),
-                    DType::Q4_1 => blocks::<f::Q4_1>(dtype),
-                    DType::Q5_0 => blocks::<f::Q5_0>(dtype),
-                    DType::Q5_1 => blocks::<f::Q5_1>(dtype),
-                    DType::Q8_0 => blocks::<f::Q8_0>(dtype),
-                    DType::Q2_K => blocks::<f::Q2K>(dtype),
-                    DType::Q3_K => blocks::<f::Q3K>(dtype),
-                    DType::Q4_K => blocks::<f::Q4K>(dtype),
-                    DType::Q5_K => blocks::<f::Q5K>(dtype),
-                    DType::Q6_K => blocks::<f::Q6K>(dtype),
-                    DType::Q8_K => blocks::<f::Q8K>(dtype),
+                    DType::Q4_0 => blocks::<f::Q4_0>(dtype, k),
+                    DType::Q4_1 => blocks::<f::Q4_1>(dtype, k),
+                    DType::Q5_0 => blocks::<f::Q5_0>(dtype, k),
+                    DType::Q5_1 => blocks::<f::Q5_1>(dtype, k),
+                    DType::Q8_0 => blocks::<f::Q8_0>(dtype, k),
+                    DType::Q2_K => blocks::<f::Q2K>(dtype, k),
+                    DType::Q3_K => blocks::<f::Q3K>(dtype, k),
+                    DType::Q4_K => blocks::<f::Q4K>(dtype, k),
+                    DType::Q5_K => blocks::<f::Q5K>(dtype, k),
+                    DType::Q6_K => blocks::<f::Q6K>(dtype, k),
+                    DType::Q8_K => blocks::<f::Q8K>(dtype, k),
                     DType::U32 => None,
                 }
             }
@@ -213,7 +216,7 @@ instruction_set!(avx2, super::super::simd::Avx2, rows 6 4, vectors 2 1,
 #[cfg(target_arch = "x86_64")]
 instruction_set!(avx512, super::super::simd::Avx512, rows 12 6, vectors 2 2,
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    specialised |_| None);
+    specialised super::super::dots_avx512::specialised);
 
 /// The kernels for `isa`, or the portable ones where this processor does not have it.
 pub(super) fn entries(isa: Isa) -> &'static Entries {

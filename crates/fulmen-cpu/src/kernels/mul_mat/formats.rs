@@ -59,6 +59,16 @@ unsafe fn half(src: *const u8, at: usize) -> f32 {
     f16_to_f32(u16::from_le_bytes(unsafe { bytes(src, at) }))
 }
 
+/// The scales of up to eight blocks of 32, from their halves, to two places each. Those of absent blocks are 0.
+#[inline(always)]
+fn spread_halves(halves: [u16; 8], out: &mut [f32; 16]) {
+    // All at once, which vectorises.
+    let floats = halves.map(f16_to_f32);
+    for i in 0..16 {
+        out[i] = floats[i / 2];
+    }
+}
+
 /// The formats of 32 elements: where the parts of the block are, and how codes are centred.
 macro_rules! block32 {
     ($name:ident, bytes $bytes:literal, codes at $codes:literal, high bits at $high:expr, minimum $min:expr,
@@ -73,46 +83,60 @@ macro_rules! block32 {
 
             #[inline(always)]
             unsafe fn unpack(src: *const u8, blocks: usize, out: &mut Canon) {
-                for b in 0..blocks {
+                const HIGH: Option<usize> = $high;
+                let (mut d, mut m) = ([0; 8], [0; 8]);
+                for (b, to) in out.codes.as_chunks_mut::<32>().0.iter_mut().enumerate().take(blocks) {
                     // SAFETY: every offset is within the block, and the caller gives `blocks` of them.
-                    let (d, m, q, high) = unsafe {
+                    let q = unsafe {
                         let src = src.add(b * $bytes);
-                        let high: Option<usize> = $high;
-                        (
-                            half(src, 0),
-                            if $min { half(src, 2) } else { 0.0 },
-                            bytes::<16>(src, $codes),
-                            match high {
-                                Some(at) => u32::from_le_bytes(bytes(src, at)),
-                                None => 0,
-                            },
-                        )
-                    };
-                    out.s[2 * b] = d;
-                    out.s[2 * b + 1] = d;
-                    if $min {
-                        out.m[2 * b] = m;
-                        out.m[2 * b + 1] = m;
-                    }
-                    let codes = &mut out.codes[32 * b..32 * b + 32];
-                    for i in 0..16 {
-                        let (mut low, mut up) = (q[i] & 15, q[i] >> 4);
-                        if high_bits($high) {
-                            low |= ((high >> i) as u8 & 1) << 4;
-                            up |= ((high >> (i + 16)) as u8 & 1) << 4;
+                        d[b] = u16::from_le_bytes(bytes(src, 0));
+                        if $min {
+                            m[b] = u16::from_le_bytes(bytes(src, 2));
                         }
-                        codes[i] = low as i8 - $centre;
-                        codes[i + 16] = up as i8 - $centre;
+                        bytes::<16>(src, $codes)
+                    };
+                    let mut codes = [0; 32];
+                    for i in 0..16 {
+                        codes[i] = q[i] & 15;
+                        codes[i + 16] = q[i] >> 4;
                     }
+                    if let Some(high) = HIGH {
+                        // SAFETY: as above.
+                        let bits = spread_bits(unsafe { bytes(src, b * $bytes + high) });
+                        for i in 0..32 {
+                            codes[i] |= bits[i];
+                        }
+                    }
+                    for i in 0..32 {
+                        to[i] = codes[i] as i8 - $centre;
+                    }
+                }
+                spread_halves(d, &mut out.s);
+                if $min {
+                    spread_halves(m, &mut out.m);
                 }
             }
         }
     };
 }
 
+/// Each bit as a byte, 0 or 16.
 #[inline(always)]
-const fn high_bits(at: Option<usize>) -> bool {
-    at.is_some()
+fn spread_bits(bits: [u8; 4]) -> [u8; 32] {
+    const TABLE: [u64; 256] = {
+        let mut table = [0; 256];
+        let mut i = 0;
+        while i < 256 * 8 {
+            table[i / 8] |= ((i / 8 >> (i % 8) & 1) as u64) << (8 * (i % 8) + 4);
+            i += 1;
+        }
+        table
+    };
+    let mut out = [0; 32];
+    for (to, byte) in out.as_chunks_mut::<8>().0.iter_mut().zip(bits) {
+        *to = TABLE[usize::from(byte)].to_le_bytes();
+    }
+    out
 }
 
 block32!(Q4_0, bytes 18, codes at 2, high bits at None, minimum false, centre 8);
@@ -130,15 +154,16 @@ impl Format for Q8_0 {
 
     #[inline(always)]
     unsafe fn unpack(src: *const u8, blocks: usize, out: &mut Canon) {
-        for b in 0..blocks {
+        let mut d = [0; 8];
+        for (b, to) in out.codes.as_chunks_mut::<32>().0.iter_mut().enumerate().take(blocks) {
             // SAFETY: every offset is within the block, and the caller gives `blocks` of them.
-            let (d, q) = unsafe { (half(src, 34 * b), bytes::<32>(src, 34 * b + 2)) };
-            out.s[2 * b] = d;
-            out.s[2 * b + 1] = d;
-            for (code, q) in out.codes[32 * b..32 * b + 32].iter_mut().zip(q) {
-                *code = q as i8;
-            }
+            let q = unsafe {
+                d[b] = u16::from_le_bytes(bytes(src, 34 * b));
+                bytes::<32>(src, 34 * b + 2)
+            };
+            *to = q.map(|q| q as i8);
         }
+        spread_halves(d, &mut out.s);
     }
 }
 
@@ -180,12 +205,18 @@ impl Format for Q3K {
     #[inline(always)]
     unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut Canon) {
         // SAFETY: every offset is within the block.
-        let (high, q, scales, d) =
-            unsafe { (bytes::<32>(src, 0), bytes::<64>(src, 32), bytes::<12>(src, 96), half(src, 108)) };
-        for i in 0..16 {
-            let low = if i < 8 { scales[i] & 15 } else { scales[i - 8] >> 4 };
-            let up = scales[8 + i % 4] >> (2 * (i / 4)) & 3;
-            out.s[i] = d * (f32::from(low | up << 4) - 32.0);
+        let (high, q, scales, d) = unsafe {
+            let scales = (u64::from_le_bytes(bytes(src, 96)), u64::from(u32::from_le_bytes(bytes(src, 104))));
+            (bytes::<32>(src, 0), bytes::<64>(src, 32), scales, half(src, 108))
+        };
+        for i in 0..2 {
+            let low = scales.0 >> (4 * i) & 0x0f0f_0f0f_0f0f_0f0f;
+            let up = scales.1 >> (4 * i);
+            let up = (up | (up >> 2) << 32) & 0x0303_0303_0303_0303;
+            let scales = (low | up << 4).to_le_bytes();
+            for j in 0..8 {
+                out.s[8 * i + j] = d * (f32::from(scales[j]) - 32.0);
+            }
         }
         for h in 0..2 {
             for j in 0..4 {
@@ -198,31 +229,25 @@ impl Format for Q3K {
     }
 }
 
-/// The eight 6-bit scales and the eight 6-bit minima of a `Q4_K` or `Q5_K` block, from their 12 bytes.
-#[inline(always)]
-pub(super) fn scales_and_minima(packed: [u8; 12]) -> [u8; 16] {
-    let mut out = [0; 16];
-    for i in 0..4 {
-        let (a, b, c) = (packed[i], packed[4 + i], packed[8 + i]);
-        out[i] = a & 63;
-        out[4 + i] = (c & 15) | (a >> 6) << 4;
-        out[8 + i] = b & 63;
-        out[12 + i] = (c >> 4) | (b >> 6) << 4;
-    }
-    out
-}
-
 /// # Safety
 ///
-/// `src` must be readable for 16 bytes: `d`, `dmin` and the packed scales.
+/// `src` must be readable for 16 bytes: `d`, `dmin` and the eight 6-bit scales and minima of `Q4_K` and `Q5_K`.
 #[inline(always)]
 unsafe fn scales_q4k(src: *const u8, out: &mut Canon) {
     // SAFETY: by the contract.
-    let (d, dmin, packed) = unsafe { (half(src, 0), half(src, 2), bytes::<12>(src, 4)) };
-    let scales = scales_and_minima(packed);
+    let (d, dmin, a, c) = unsafe {
+        let c = u32::from_le_bytes(bytes(src, 12));
+        (half(src, 0), half(src, 2), u64::from_le_bytes(bytes(src, 4)), u64::from(c))
+    };
+    // In both, four scales and then four minima.
+    let first = a & 0x3f3f_3f3f_3f3f_3f3f;
+    let last = ((c | (c >> 4) << 32) & 0x0f0f_0f0f_0f0f_0f0f) | (a >> 2 & 0x3030_3030_3030_3030);
+    let scales = ((first & 0xffff_ffff) | last << 32).to_le_bytes();
+    let minima = ((first >> 32) | (last & 0xffff_ffff_0000_0000)).to_le_bytes();
+    let (scales, minima) = (scales.map(|v| d * f32::from(v)), minima.map(|v| -dmin * f32::from(v)));
     for i in 0..16 {
-        out.s[i] = d * f32::from(scales[i / 2]);
-        out.m[i] = -dmin * f32::from(scales[8 + i / 2]);
+        out.s[i] = scales[i / 2];
+        out.m[i] = minima[i / 2];
     }
 }
 

@@ -10,6 +10,10 @@ use super::{
     simd::Simd,
 };
 
+/// Elements of `k` that the integer kernel takes at once, so that its panels stay in the first-level cache for
+/// all rows.
+pub(super) const INT_DEPTH: usize = 512;
+
 /// Elements of `k` that a packed float panel holds: 256 of them for a vector of columns and a tile of rows
 /// fit the first-level cache together.
 pub(super) const FLOAT_DEPTH: usize = 256;
@@ -47,8 +51,10 @@ pub(super) struct IntTile {
     pub(super) sums32: *const f32,
 }
 
-/// Computes the tile `c[INT_ROWS][INT_VECTORS * LANES]`, rows `ldc` apart.
-pub(super) type IntKernelFn = unsafe fn(panel: *const u8, tile: IntTile, k: usize, c: *mut f32, ldc: usize);
+/// Computes the tile `c[INT_ROWS][INT_VECTORS * LANES]`, rows `ldc` apart, of the elements `from .. to` of `k`.
+/// It adds to what is there, unless `from` is 0.
+pub(super) type IntKernelFn =
+    unsafe fn(panel: *const u8, tile: IntTile, k: usize, from: usize, to: usize, c: *mut f32, ldc: usize);
 
 /// Packs up to `LANES` rows of `k` float weights (at most [`FLOAT_DEPTH`]) to `out[k][LANES]`, which must have
 /// room for `k` rounded up to whole `LANES`; missing rows become zeros.
@@ -83,36 +89,53 @@ pub(super) unsafe fn pack_int<S: Simd, F: Format>(
     let mut canons = [const { Canon::ZERO }; 16];
     // SAFETY: by the contract; lanes and rows are 16 at most, and every write is within the layout.
     unsafe {
-        let (s, m) = (out.add(layout.s).cast::<f32>(), out.add(layout.m).cast::<f32>());
-        let correction = out.add(layout.correction).cast::<i32>();
+        let canon: *const Canon = canons.as_ptr();
+        let mut scales = [0f32; 16 * 16];
         for part in 0..k.div_ceil(256) {
             let len = (k - part * 256).min(256);
-            for (r, canon) in canons.iter_mut().enumerate().take(S::LANES) {
-                if r < rows {
-                    let src = w.add(r * row_bytes + part * 256 / F::BLOCK * F::BYTES);
-                    F::unpack(src, len / F::BLOCK, canon);
-                }
-                for b in 0..len / F::SUB {
-                    let to = (part * 256 / F::SUB + b) * S::LANES + r;
-                    s.add(to).write(canon.s[b * F::SUB / 16]);
-                    if F::MINS {
-                        m.add(to).write(canon.m[b * F::SUB / 16]);
-                    }
-                    if S::X_FLIP != 0 {
-                        let mut sum = 0;
-                        for i in 0..F::SUB {
-                            sum += i32::from(canon.codes[b * F::SUB + i]);
-                        }
-                        correction.add(to).write(-i32::from(S::X_FLIP) * sum);
-                    }
-                }
+            for (r, canon) in canons.iter_mut().enumerate().take(rows) {
+                F::unpack(w.add(r * row_bytes + part * 256 / F::BLOCK * F::BYTES), len / F::BLOCK, canon);
             }
-            let src = (&raw const canons).cast::<u32>();
-            let to = out.cast::<u32>().add(part * 64 * S::LANES);
-            for i in (0..64).step_by(S::LANES) {
-                S::transpose(src.add(i), size_of::<Canon>() / 4, to.add(i * S::LANES), S::LANES);
+            let codes = out.add(part * 256 * S::LANES);
+            transpose_all::<S>((&raw const (*canon).codes).cast(), 64, codes.cast());
+            let first = part * 256 / F::SUB * S::LANES;
+            let mut spread = |from: *const [f32; 16], to: *mut f32| {
+                transpose_all::<S>(from.cast(), 16, scales.as_mut_ptr().cast());
+                for sub in 0..len / F::SUB {
+                    let v = S::load(scales.as_ptr().add(sub * (F::SUB / 16) * S::LANES));
+                    S::store(to.add(first + sub * S::LANES), v);
+                }
+            };
+            spread(&raw const (*canon).s, out.add(layout.s).cast());
+            if F::MINS {
+                spread(&raw const (*canon).m, out.add(layout.m).cast());
+            }
+            if S::X_FLIP != 0 {
+                let flip = S::splat4([S::X_FLIP; 4].as_ptr());
+                for sub in 0..len / F::SUB {
+                    let mut sum = S::splat_i(0);
+                    for four in 0..F::SUB / 4 {
+                        let at = (sub * (F::SUB / 4) + four) * S::LANES * 4;
+                        sum = S::dot4(sum, S::load_w(codes.add(at).cast()), flip);
+                    }
+                    let to = out.add(layout.correction).cast::<i32>().add(first + sub * S::LANES);
+                    S::store_negated(to, sum);
+                }
             }
         }
+    }
+}
+
+/// Transposes `columns` 32-bit values, a multiple of 16, of a member of `LANES` [`Canon`]s.
+///
+/// # Safety
+///
+/// The instruction set, the members and the room for the result must be there.
+#[inline(always)]
+unsafe fn transpose_all<S: Simd>(src: *const u32, columns: usize, to: *mut u32) {
+    for i in (0..columns).step_by(S::LANES) {
+        // SAFETY: by the contract.
+        unsafe { S::transpose(src.add(i), size_of::<Canon>() / 4, to.add(i * S::LANES), S::LANES) };
     }
 }
 
@@ -127,6 +150,8 @@ pub(super) unsafe fn int_kernel<S: Simd, F: Format, const MR: usize, const NV: u
     panel: *const u8,
     tile: IntTile,
     k: usize,
+    from: usize,
+    to: usize,
     c: *mut f32,
     ldc: usize,
 ) {
@@ -135,7 +160,14 @@ pub(super) unsafe fn int_kernel<S: Simd, F: Format, const MR: usize, const NV: u
     // SAFETY: by the contract; every offset is within the panel, the tile and the result.
     unsafe {
         let mut total = [[S::splat(0.0); NV]; MR];
-        for block in 0..k / F::BLOCK {
+        if from > 0 {
+            for (i, row) in total.iter_mut().enumerate() {
+                for (v, total) in row.iter_mut().enumerate() {
+                    *total = S::load(c.add(i * ldc + v * lanes));
+                }
+            }
+        }
+        for block in from / F::BLOCK..to / F::BLOCK {
             let mut part = [[S::splat(0.0); NV]; MR];
             for sub in 0..F::BLOCK / F::SUB {
                 let sub = block * (F::BLOCK / F::SUB) + sub;

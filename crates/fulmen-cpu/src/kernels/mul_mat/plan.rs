@@ -6,7 +6,7 @@ use super::{
     buffer::Buffer,
     dots::{DotFn, Dots, ROWS, Rows, WeightRows},
     entries::{Entries, Kernels, entries},
-    panels::{FLOAT_DEPTH, IntKernelFn, IntTile, PackFloatFn, PackIntFn, PanelLayout},
+    panels::{FLOAT_DEPTH, INT_DEPTH, IntKernelFn, IntTile, PackFloatFn, PackIntFn, PanelLayout},
 };
 use crate::threads::Pool;
 use std::ops::Range;
@@ -259,18 +259,24 @@ impl<'a> Plan<'a> {
                 // instruction set was detected.
                 unsafe { pack(w, self.row_bytes, count, k, buffer.add(v * panel_bytes)) };
             }
-            for row in rows.clone().step_by(tile_rows) {
-                // SAFETY: the panels are packed, the tile of `row` is there, and `compute` has checked that `c`
-                // has room for whole tiles.
-                unsafe {
-                    let tile = IntTile {
-                        codes: tiles.codes.as_ptr().add(row * k),
-                        d: tiles.d.as_ptr().add(row * (k / block)),
-                        sums16: tiles.sums16.as_ptr().add(row * (k / 16)),
-                        sums32: tiles.sums32.as_ptr().add(row * (k / 32)),
-                    };
-                    let at = (row - rows.start) * ld + first - cols.start;
-                    kernel(buffer, tile, k, c.as_mut_ptr().add(at), ld);
+            if k == 0 {
+                c.fill(0.0);
+            }
+            for from in (0..k).step_by(INT_DEPTH) {
+                let to = k.min(from + INT_DEPTH);
+                for row in rows.clone().step_by(tile_rows) {
+                    // SAFETY: the panels are packed, the tile of `row` is there, and `compute` has checked that
+                    // `c` has room for whole tiles.
+                    unsafe {
+                        let tile = IntTile {
+                            codes: tiles.codes.as_ptr().add(row * k),
+                            d: tiles.d.as_ptr().add(row * (k / block)),
+                            sums16: tiles.sums16.as_ptr().add(row * (k / 16)),
+                            sums32: tiles.sums32.as_ptr().add(row * (k / 32)),
+                        };
+                        let at = (row - rows.start) * ld + first - cols.start;
+                        kernel(buffer, tile, k, from, to, c.as_mut_ptr().add(at), ld);
+                    }
                 }
             }
         }
@@ -282,7 +288,7 @@ fn lcm(a: usize, b: usize) -> usize {
 }
 
 fn kernels(entries: &Entries, w: Weight<'_>) -> Kernels {
-    match (entries.kernels)(w.dtype) {
+    match (entries.kernels)(w.dtype, w.k) {
         Some(kernels) => kernels,
         None => panic!("mul_mat: not defined for {}", w.dtype),
     }

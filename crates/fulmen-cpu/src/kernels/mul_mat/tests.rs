@@ -165,7 +165,7 @@ fn every_type_on_every_instruction_set() {
     let pool = Pool::new(3);
     let rng = &mut fastrand::Rng::with_seed(1);
     for dtype in types() {
-        for blocks in [1, 3, 10] {
+        for blocks in [1, 3, 8] {
             let k = blocks * dtype.block_len().max(16);
             let x = gaussian(rng, 33 * k);
             for n in [1, 3, 16, 17, 64] {
@@ -181,7 +181,13 @@ fn every_type_on_every_instruction_set() {
                         let expected: f64 = w.iter().map(|w| w * w).sum::<f64>() * m as f64;
                         let size: f64 = want[..m * n].iter().map(|v| v * v).sum();
                         let error = nmse(&got, &want[..m * n]) * size / size.max(expected);
-                        let luck = if m * n < 32 { 16.0 } else { 1.0 };
+                        let luck = if m * n < 32 {
+                            16.0
+                        } else if m < 8 {
+                            4.0
+                        } else {
+                            1.0
+                        };
                         assert!(
                             error <= luck * tolerance(dtype),
                             "{dtype} on {isa}, {m} x {n} x {k}: error {error:e}"

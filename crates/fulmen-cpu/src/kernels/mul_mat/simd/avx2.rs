@@ -104,6 +104,14 @@ impl Simd for Avx2 {
 
     #[inline]
     #[target_feature(enable = "avx2")]
+    unsafe fn store_negated(p: *mut i32, v: __m256i) {
+        let negated = _mm256_sub_epi32(_mm256_setzero_si256(), v);
+        // SAFETY: writable by the contract of the trait.
+        unsafe { _mm256_storeu_si256(p.cast(), negated) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
     unsafe fn load_w(p: *const i8) -> (__m256i, __m256i) {
         // SAFETY: readable by the contract of the trait.
         let w = unsafe { _mm256_loadu_si256(p.cast()) };

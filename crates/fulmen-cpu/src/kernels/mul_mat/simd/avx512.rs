@@ -93,6 +93,14 @@ impl Simd for Avx512 {
 
     #[inline]
     #[target_feature(enable = "avx512f")]
+    unsafe fn store_negated(p: *mut i32, v: __m512i) {
+        let negated = _mm512_sub_epi32(_mm512_setzero_si512(), v);
+        // SAFETY: writable by the contract of the trait.
+        unsafe { _mm512_storeu_si512(p.cast(), negated) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
     unsafe fn load_w(p: *const i8) -> __m512i {
         // SAFETY: readable by the contract of the trait.
         unsafe { _mm512_loadu_si512(p.cast()) }

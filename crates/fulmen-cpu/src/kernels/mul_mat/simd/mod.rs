@@ -63,6 +63,8 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
 
     unsafe fn load_i(p: *const i32) -> Self::I;
     unsafe fn splat_i(x: i32) -> Self::I;
+    /// Stores `-v`.
+    unsafe fn store_negated(p: *mut i32, v: Self::I);
     unsafe fn load_w(p: *const i8) -> Self::W;
     unsafe fn splat4(p: *const u8) -> Self::X;
     /// Adds to each lane the dot product of its four bytes of weights and of activations.

@@ -111,6 +111,13 @@ impl Simd for Neon {
 
     #[inline]
     #[target_feature(enable = "neon")]
+    unsafe fn store_negated(p: *mut i32, v: int32x4_t) {
+        // SAFETY: writable by the contract of the trait.
+        unsafe { p.cast::<int32x4_t>().write_unaligned(vnegq_s32(v)) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
     unsafe fn load_w(p: *const i8) -> int8x16_t {
         // SAFETY: readable by the contract of the trait.
         unsafe { p.cast::<int8x16_t>().read_unaligned() }

@@ -94,6 +94,12 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn store_negated(p: *mut i32, v: Self::I) {
+        // SAFETY: writable by the contract of the trait.
+        unsafe { p.cast::<Self::I>().write_unaligned(v.map(|x| -x)) }
+    }
+
+    #[inline(always)]
     unsafe fn load_w(p: *const i8) -> Self::W {
         // SAFETY: readable by the contract of the trait.
         unsafe { p.cast::<Self::W>().read_unaligned() }
