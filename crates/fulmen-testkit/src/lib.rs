@@ -19,6 +19,7 @@ pub mod check;
 pub mod compare;
 pub mod draw;
 pub mod faults;
+pub mod layers;
 pub mod perf;
 pub mod reference;
 mod report;

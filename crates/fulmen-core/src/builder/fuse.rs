@@ -90,6 +90,12 @@ impl Rewrite {
         self.makers[id].filter(|&op| !self.removed[op] && self.uses[id] == 1)
     }
 
+    /// Whether a tensor has its value when the op at `index` runs. Passes that ask this move ops forward only, so a
+    /// tensor may be there earlier than the start of the pass says, and never later.
+    fn is_there_at(&self, id: TensorId, index: usize) -> bool {
+        self.makers[id].is_none_or(|maker| maker < index)
+    }
+
     fn remove(&mut self, op: usize) {
         self.removed[op] = true;
     }
@@ -164,7 +170,7 @@ impl Rewrite {
             let norm = (index + 1..self.graph.ops.len()).find_map(|at| match self.graph.ops[at].op {
                 Op::RmsNorm { x, gamma, epsilon } if x == sum && !self.removed[at] => {
                     let whole_row = self.graph.tensors[gamma].width == self.graph.tensors[sum].width;
-                    whole_row.then_some((at, gamma, epsilon))
+                    (whole_row && self.is_there_at(gamma, index)).then_some((at, gamma, epsilon))
                 }
                 _ => None,
             });
@@ -196,7 +202,7 @@ impl Rewrite {
         self.sweep();
     }
 
-    /// Products of one input, at the place of the first: weights are there from the start.
+    /// Products of one input, at the place of the first, with those whose weights are there by then.
     fn shared_input(&mut self) {
         for index in 0..self.graph.ops.len() {
             if self.removed[index] {
@@ -207,7 +213,8 @@ impl Rewrite {
                 let Op::MulMat { x, weights: more, residual: None } = &self.graph.ops[at].op else {
                     continue;
                 };
-                if *x != input || self.removed[at] {
+                let mut tensors = more.iter().flat_map(|linear| [Some(linear.weight), linear.bias]).flatten();
+                if *x != input || self.removed[at] || tensors.any(|tensor| !self.is_there_at(tensor, index)) {
                     continue;
                 }
                 let (more, outputs) = (more.clone(), self.graph.ops[at].outputs.clone());
@@ -245,7 +252,10 @@ impl Rewrite {
         let ops = &self.graph.ops;
         let store = (0..before)
             .rev()
-            .find(|&at| matches!(ops[at].op, Op::KvStore { cache, .. } if cache == read))
+            .find(|&at| match ops[at].op {
+                Op::KvStore { cache, .. } | Op::RopeStore { cache, .. } => cache.k == read.k,
+                _ => false,
+            })
             .filter(|&at| !self.removed[at])?;
         let Op::KvStore { k, v, cache, slots, heads } = ops[store].op else { return None };
         let turned = |id: TensorId| -> Option<(usize, TensorId, Op)> {
@@ -280,6 +290,10 @@ impl Rewrite {
         taken.extend([q_norm, k_norm].into_iter().flatten().map(|norm| norm.0));
         // All inputs are there by the later of the two; the fused op takes that place.
         let at = store.max(q_rope);
+        // The store moves there, so nothing on the way may read or write the cache.
+        if (store + 1..at).any(|op| ops[op].op.operands().contains(&cache.k)) {
+            return None;
+        }
         taken.retain(|&op| op != at);
         let op = Op::RopeStore {
             q: q_norm.map_or(q_in, |norm| norm.1),
@@ -379,6 +393,42 @@ mod tests {
         ] {
             assert_eq!(qwen3(1).fuse(&fusions).ops.len(), 19 - saved, "{fusions:?}");
         }
+    }
+
+    #[test]
+    fn nothing_is_moved_before_what_it_reads() {
+        let mut b = GraphBuilder::new();
+        let x = b.input("x", 1, 8).unwrap();
+        let w = b.weight("w", DType::F32, 8, 8).unwrap();
+        let y = b.mul_mat(x, w).unwrap();
+        let sum = b.add(x, y).unwrap();
+        // A gain and a bias that are made after the ops they could be fused into.
+        let late = b.silu(sum).unwrap();
+        let normed = b.rms_norm(sum, late, 1e-6).unwrap();
+        let z = b.linear(x, w, Some(normed), None).unwrap();
+        b.output("y", y).unwrap();
+        b.output("z", z).unwrap();
+        let fused = b.finish().fuse(&Fusions::all());
+        assert_eq!(names(&fused), ["mul_mat", "add", "silu", "rms_norm", "mul_mat"]);
+    }
+
+    #[test]
+    fn a_store_is_not_moved_past_another_reader_of_its_cache() {
+        let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: 4 };
+        let mut b = GraphBuilder::new();
+        let (x, positions) = (b.input("x", 1, 4).unwrap(), b.indices("positions", 1).unwrap());
+        let spec = CacheSpec { dtype: DType::F32, n_seqs: 1, capacity: 4, heads };
+        let cache = b.kv_cache("kv", spec).unwrap();
+        let spec = RopeSpec::new(RopePairing::Halves, 4, 1e4);
+        let rotation = Rotation { spec, positions, factors: None };
+        let k = b.rope(x, 4, rotation).unwrap();
+        b.kv_store(k, x, cache, positions, None).unwrap();
+        let first = b.cache_attention(x, cache, positions, None, 1.0).unwrap();
+        let q = b.rope(first, 4, rotation).unwrap();
+        let second = b.cache_attention(q, cache, positions, None, 1.0).unwrap();
+        b.output("y", second).unwrap();
+        let fused = b.finish().fuse(&Fusions::all());
+        assert_eq!(names(&fused), ["rope", "kv_store", "cache_attention", "rope", "cache_attention"]);
     }
 
     #[test]

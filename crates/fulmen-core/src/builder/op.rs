@@ -220,7 +220,7 @@ impl Op {
 
     /// Pairs (output number, operand) that may share one address.
     pub fn in_place(&self) -> Vec<(usize, TensorId)> {
-        match self {
+        let mut pairs = match self {
             Op::RmsNorm { x, .. } | Op::Unary { x, .. } | Op::SoftMax { x, .. } | Op::Rope { x, .. } => {
                 vec![(0, *x)]
             }
@@ -229,7 +229,14 @@ impl Op {
             Op::MulMat { residual: Some(residual), .. } => vec![(0, *residual)],
             Op::RopeStore { q, .. } => vec![(0, *q)],
             _ => Vec::new(),
+        };
+        // An operand that is also read in another role must keep its value until the op is done. Only element-wise
+        // ops read every operand where they write.
+        if !matches!(self, Op::Binary { .. }) {
+            let operands = self.operands();
+            pairs.retain(|(_, id)| operands.iter().filter(|operand| *operand == id).count() == 1);
         }
+        pairs
     }
 
     /// A short name.

@@ -209,6 +209,19 @@ mod tests {
     }
 
     #[test]
+    fn an_operand_in_two_roles_is_not_written_over() {
+        let mut b = GraphBuilder::new();
+        let x = b.input("x", 2, 8).unwrap();
+        let w = b.weight("w", DType::F32, 8, 8).unwrap();
+        let h = b.silu(x).unwrap();
+        let y = b.linear(h, w, None, Some(h)).unwrap();
+        b.output("y", y).unwrap();
+        let options = PlanOptions { fusions: Fusions::none(), sharing: Sharing::InPlace, guard: 0 };
+        let plan = b.finish().plan(&options).unwrap();
+        assert_ne!(plan.placements[h.id()], plan.placements[y.id()]);
+    }
+
+    #[test]
     fn tensors_that_live_at_once_never_overlap() {
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..50 {

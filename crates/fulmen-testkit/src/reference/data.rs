@@ -41,8 +41,8 @@ pub enum Data {
     Ints {
         /// One per row.
         values: Vec<u32>,
-        /// Rows whose draw falls on a bound of the sampling rule, so that rounding decides.
-        undecided: Vec<usize>,
+        /// Rows whose draw falls on a bound of the sampling rule, so that rounding decides, with what it may choose.
+        undecided: Vec<(usize, Vec<u32>)>,
     },
 }
 

@@ -36,8 +36,8 @@ fn candidates(row: &[f64], top_k: u32) -> Vec<(f64, u32)> {
     candidates
 }
 
-/// Steps 3 to 6 of the rule, with its bounds moved by `slack`.
-fn draw(candidates: &[(f64, u32)], state: &SampleState, slack: Slack) -> u32 {
+/// Steps 3 to 6 of the rule, with its bounds moved by `slack`: which candidate is drawn.
+fn draw(candidates: &[(f64, u32)], state: &SampleState, slack: Slack) -> usize {
     let (first, temperature) = (candidates[0].0, f64::from(state.temperature));
     let weight = |x: f64| if x == first { 1.0 } else { ((x - first) / temperature).exp() };
     let mut weights: Vec<f64> = candidates.iter().map(|&(x, _)| weight(x)).collect();
@@ -62,23 +62,27 @@ fn draw(candidates: &[(f64, u32)], state: &SampleState, slack: Slack) -> u32 {
         sum += w;
         sum > bound
     });
-    candidates[chosen.unwrap_or(weights.len() - 1)].1
+    chosen.unwrap_or(weights.len() - 1)
 }
 
-/// The token of a row, and whether rounding may decide otherwise.
-fn sample_row(row: &[f64], state: &SampleState) -> (u32, bool) {
+/// The token of a row, and the tokens that rounding may choose instead.
+fn sample_row(row: &[f64], state: &SampleState) -> (u32, Vec<u32>) {
     if state.temperature == 0.0 {
-        return (argmax(row), false);
+        return (argmax(row), Vec::new());
     }
     let candidates = candidates(row, state.top_k);
     if candidates.is_empty() {
-        return (0, false);
+        return (0, Vec::new());
     }
-    let token = draw(&candidates, state, [0.0; 3]);
-    let moved =
-        (0..8).map(|bits: u32| [0, 1, 2].map(|i| if bits >> i & 1 == 1 { ROUNDING } else { -ROUNDING }));
-    let undecided = moved.into_iter().any(|slack| draw(&candidates, state, slack) != token);
-    (token, undecided)
+    let chosen = draw(&candidates, state, [0.0; 3]);
+    let (mut first, mut last) = (chosen, chosen);
+    for bits in 0..8u32 {
+        let slack = [0, 1, 2].map(|i| if bits >> i & 1 == 1 { ROUNDING } else { -ROUNDING });
+        let moved = draw(&candidates, state, slack);
+        (first, last) = (first.min(moved), last.max(moved));
+    }
+    let others = if first == last { &[] } else { &candidates[first..=last] };
+    (candidates[chosen].1, others.iter().map(|candidate| candidate.1).collect())
 }
 
 impl Interpreter {
@@ -92,9 +96,11 @@ impl Interpreter {
         let (mut values, mut undecided) = (Vec::new(), Vec::new());
         for (at, (row, bytes)) in rows.chunks(width).zip(bytes.as_chunks_mut::<32>().0).enumerate() {
             let mut state: SampleState = bytemuck::pod_read_unaligned(bytes);
-            let (token, open) = sample_row(row, &state);
+            let (token, others) = sample_row(row, &state);
             values.push(token);
-            undecided.extend(open.then_some(at));
+            if !others.is_empty() {
+                undecided.push((at, others));
+            }
             state.step = state.step.wrapping_add(1);
             bytes.copy_from_slice(bytemuck::bytes_of(&state));
         }

@@ -1,0 +1,159 @@
+//! Whole layers, small: the shapes of Qwen3, Llama and Qwen2 with their caches, for tests of fusion, memory sharing and
+//! steps.
+
+use fulmen_core::{
+    BuildError, CacheSpec, DType, GraphBuilder, Heads, LogicalGraph, RopePairing, RopeSpec, Rotation,
+};
+
+use crate::draw::Draw;
+
+/// What the layers of a model have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayerKind {
+    /// A name for messages.
+    pub name: &'static str,
+    /// A norm of each query and key head, as Qwen3 has it.
+    pub head_norms: bool,
+    /// Biases of Q, K and V, as Qwen2 has them.
+    pub biases: bool,
+    /// Frequency factors of RoPE, as Llama 3 has them.
+    pub factors: bool,
+    /// Which elements RoPE turns together.
+    pub pairing: RopePairing,
+}
+
+/// The kinds of layers that models have.
+pub const LAYERS: [LayerKind; 3] = [
+    LayerKind {
+        name: "qwen3",
+        head_norms: true,
+        biases: false,
+        factors: false,
+        pairing: RopePairing::Halves,
+    },
+    LayerKind {
+        name: "llama",
+        head_norms: false,
+        biases: false,
+        factors: true,
+        pairing: RopePairing::Adjacent,
+    },
+    LayerKind {
+        name: "qwen2",
+        head_norms: false,
+        biases: true,
+        factors: false,
+        pairing: RopePairing::Halves,
+    },
+];
+
+/// The sizes of a small model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayerSpec {
+    /// What the layers have.
+    pub kind: LayerKind,
+    /// How many there are.
+    pub layers: u32,
+    /// Rows of a run.
+    pub m: u32,
+    /// Type of the weights.
+    pub weights: DType,
+    /// Type of the cache.
+    pub cache: DType,
+    /// Sequences in the cache; with more than one the graph has an input `sequences`.
+    pub n_seqs: u32,
+}
+
+/// Positions of each sequence.
+pub const CAPACITY: u32 = 24;
+/// Columns of a hidden row.
+pub const HIDDEN: u32 = 256;
+const INNER: u32 = 512;
+const HEADS: Heads = Heads { n_heads: 6, n_kv_heads: 2, head_dim: 32 };
+const EPSILON: f32 = 1e-6;
+
+impl LayerSpec {
+    /// The graph: from rows `x` to rows `y`.
+    pub fn graph(&self) -> Result<LogicalGraph, BuildError> {
+        let (kind, m, k) = (self.kind, self.m, HIDDEN);
+        let mut b = GraphBuilder::new();
+        let positions = b.indices("positions", m)?;
+        let sequences = if self.n_seqs > 1 { Some(b.indices("sequences", m)?) } else { None };
+        let factors = if kind.factors { Some(b.vector("factors", HEADS.head_dim / 2)?) } else { None };
+        let spec = RopeSpec::new(kind.pairing, HEADS.head_dim, 10_000.0);
+        let rotation = Rotation { spec, positions, factors };
+        let mut x = b.input("x", m, HIDDEN)?;
+        for layer in 0..self.layers {
+            let mut weight = |name: &str, rows: u32, k: u32| {
+                // 192 is no multiple of 256.
+                let dtype = if (k as usize).is_multiple_of(self.weights.block_len()) {
+                    self.weights
+                } else {
+                    DType::F32
+                };
+                b.weight(&format!("{layer}.{name}"), dtype, rows, k)
+            };
+            let (wq, wk) = (weight("q", HEADS.q_width(), k)?, weight("k", HEADS.kv_width(), k)?);
+            let (wv, wo) = (weight("v", HEADS.kv_width(), k)?, weight("o", HIDDEN, HEADS.q_width())?);
+            let (gate, up) = (weight("gate", INNER, k)?, weight("up", INNER, k)?);
+            let down = weight("down", HIDDEN, INNER)?;
+            let mut vector = |name: &str, len: u32| b.vector(&format!("{layer}.{name}"), len);
+            let (norm, ffn_norm) = (vector("norm", HIDDEN)?, vector("ffn_norm", HIDDEN)?);
+            let mut optional = |wanted: bool, name: &str, len: u32| {
+                if wanted { vector(name, len).map(Some) } else { Ok(None) }
+            };
+            let q_norm = optional(kind.head_norms, "q_norm", HEADS.head_dim)?;
+            let k_norm = optional(kind.head_norms, "k_norm", HEADS.head_dim)?;
+            let bq = optional(kind.biases, "q_bias", HEADS.q_width())?;
+            let bk = optional(kind.biases, "k_bias", HEADS.kv_width())?;
+            let bv = optional(kind.biases, "v_bias", HEADS.kv_width())?;
+            let cache =
+                CacheSpec { dtype: self.cache, n_seqs: self.n_seqs, capacity: CAPACITY, heads: HEADS };
+            let cache = b.kv_cache(&format!("{layer}.kv"), cache)?;
+
+            let h = b.rms_norm(x, norm, EPSILON)?;
+            let mut q = b.linear(h, wq, bq, None)?;
+            let mut k = b.linear(h, wk, bk, None)?;
+            let v = b.linear(h, wv, bv, None)?;
+            if let (Some(q_norm), Some(k_norm)) = (q_norm, k_norm) {
+                q = b.rms_norm(q, q_norm, EPSILON)?;
+                k = b.rms_norm(k, k_norm, EPSILON)?;
+            }
+            let q = b.rope(q, HEADS.head_dim, rotation)?;
+            let k = b.rope(k, HEADS.head_dim, rotation)?;
+            b.kv_store(k, v, cache, positions, sequences)?;
+            let scale = 1.0 / (HEADS.head_dim as f32).sqrt();
+            let attended = b.cache_attention(q, cache, positions, sequences, scale)?;
+            let o = b.mul_mat(attended, wo)?;
+            x = b.add(x, o)?;
+            let h = b.rms_norm(x, ffn_norm, EPSILON)?;
+            let (g, u) = (b.mul_mat(h, gate)?, b.mul_mat(h, up)?);
+            let g = b.silu(g)?;
+            let f = b.mul(g, u)?;
+            let d = b.mul_mat(f, down)?;
+            x = b.add(x, d)?;
+        }
+        b.output("y", x)?;
+        Ok(b.finish())
+    }
+
+    /// How the weights of `graph` are drawn: products keep the size of what goes in.
+    pub fn draws(&self, graph: &LogicalGraph) -> Vec<(String, Draw)> {
+        let mut draws = Vec::new();
+        for tensor in &graph.tensors {
+            let Some(name) = tensor.name.as_deref() else { continue };
+            let draw = match name.rsplit('.').next() {
+                Some("norm" | "ffn_norm" | "q_norm" | "k_norm") => Draw::GAIN,
+                Some("factors") => Draw::Normal(2.0, 0.2),
+                Some("q" | "k" | "v" | "o" | "gate" | "up" | "down")
+                    if tensor.rows > 1 && !name.contains("kv.") =>
+                {
+                    Draw::Normal(0.0, 1.0 / (tensor.width as f32).sqrt())
+                }
+                _ => continue,
+            };
+            draws.push((name.to_owned(), draw));
+        }
+        draws
+    }
+}

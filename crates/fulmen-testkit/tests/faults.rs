@@ -1,0 +1,88 @@
+//! The table can fail: a backend that does one op wrong is caught, whatever the op and whatever it does wrong.
+
+use fulmen_core::TensorOp;
+use fulmen_cpu::CpuDispatcher;
+use fulmen_testkit::check::check_case;
+use fulmen_testkit::draw::Pools;
+use fulmen_testkit::faults::{Broken, Fault};
+use fulmen_testkit::{Case, Failure, Outcome, Size, table};
+
+/// The name in the table of what an op of a graph does.
+fn names(op: TensorOp) -> &'static [&'static str] {
+    match op {
+        TensorOp::Embed => &["embed"],
+        TensorOp::MulMat => &["mul_mat"],
+        TensorOp::GateUp => &["gate_up"],
+        TensorOp::RmsNorm => &["rms_norm"],
+        TensorOp::AddRmsNorm => &["add_rms_norm"],
+        TensorOp::Add => &["add"],
+        TensorOp::Mul => &["mul"],
+        TensorOp::SwiGlu => &["swiglu"],
+        TensorOp::Silu => &["silu"],
+        TensorOp::Gelu => &["gelu"],
+        TensorOp::GeluTanh => &["gelu_tanh"],
+        TensorOp::Scale => &["scale"],
+        TensorOp::Rope => &["rope"],
+        TensorOp::SoftMax => &["softmax"],
+        // Over rows and over a cache: both are this op when they run.
+        TensorOp::Attention => &["attention", "cache_attention"],
+        TensorOp::KvStore => &["kv_store"],
+        TensorOp::RopeStore => &["rope_store"],
+        TensorOp::Copy => &["copy"],
+        TensorOp::ArgMax => &["argmax"],
+        TensorOp::Sample => &["sample"],
+        _ => &[],
+    }
+}
+
+/// Some of an op's quick rows, on a backend that does it wrong.
+fn rows(op: TensorOp, name: &str, fault: Fault) -> Vec<(Case, Outcome)> {
+    let (mut broken, mut pools) = (Broken::new(CpuDispatcher::with_threads(1), op, fault), Pools::new(1));
+    let cases = table().into_iter().filter(|case| case.op == name && case.size == Size::Quick).step_by(5);
+    cases
+        .map(|case| {
+            let outcome = check_case(&mut broken, &case, &mut pools);
+            (case, outcome)
+        })
+        .collect()
+}
+
+/// Rows without elements, where there is nothing to do wrong.
+fn is_empty(case: &Case) -> bool {
+    let shape = case.name.split('/').any(|part| part == "m0" || part == "none" || part.starts_with("0x"));
+    shape || case.name.ends_with("m3/0x256")
+}
+
+fn caught(fault: Fault, right: impl Fn(&Failure) -> bool) {
+    for op in TensorOp::ALL.into_iter().filter(|op| op.launches()) {
+        assert!(!names(op).is_empty(), "{op} is not in this test's list");
+        for name in names(op) {
+            let rows = rows(op, name, fault);
+            assert!(!rows.is_empty(), "{name} has no rows");
+            for (case, outcome) in rows.iter().filter(|(case, _)| !is_empty(case)) {
+                let caught = matches!(outcome, Outcome::Failed(failure) if right(failure));
+                assert!(caught, "{fault:?} in {op} was not caught by {}: {outcome:?}", case.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wrong_element_is_caught_in_every_op() {
+    caught(Fault::WrongElement, |failure| matches!(failure, Failure::Wrong { .. }));
+}
+
+#[test]
+fn an_output_that_is_not_written_is_caught_in_every_op() {
+    caught(Fault::Skipped, |failure| matches!(failure, Failure::Wrong { .. }));
+}
+
+#[test]
+fn a_write_behind_an_output_is_caught_in_every_op() {
+    caught(Fault::StrayAfter, |failure| matches!(failure, Failure::Stray(_)));
+}
+
+#[test]
+fn a_write_before_an_output_is_caught_in_every_op() {
+    caught(Fault::StrayBefore, |failure| matches!(failure, Failure::Stray(_)));
+}

@@ -1,0 +1,166 @@
+//! Whole layers over several steps: every fusion and every way of sharing memory gives what the f64 reference gives.
+
+use std::sync::Arc;
+
+use fulmen_core::{DType, Fusions, PlanOptions, Sharing};
+use fulmen_cpu::CpuDispatcher;
+use fulmen_testkit::Tolerance;
+use fulmen_testkit::check::compare_all;
+use fulmen_testkit::draw::{Draw, Pools};
+use fulmen_testkit::layers::{HIDDEN, LAYERS, LayerSpec};
+use fulmen_testkit::reference::{DataSet, Interpreter};
+use fulmen_testkit::rig::{GUARD, Rig};
+
+/// Rounding adds up over layers and steps; 8-bit caches and activations are rounded anew in each.
+fn tolerance(spec: &LayerSpec) -> Tolerance {
+    let coarse = spec.weights.is_quantized() || spec.cache == DType::Q8_0;
+    Tolerance::nmse(if coarse { 1e-3 } else { 1e-5 })
+}
+
+fn words(values: &[u32]) -> Arc<Vec<u8>> {
+    Arc::new(values.iter().flat_map(|value| value.to_le_bytes()).collect())
+}
+
+/// Where the rows of a step stand.
+struct Step {
+    positions: Vec<u32>,
+    sequences: Vec<u32>,
+}
+
+/// Steps of `m` rows: one sequence that goes on, or a sequence for each row.
+fn steps(spec: &LayerSpec, count: u32) -> Vec<Step> {
+    let rows = |step: u32| match spec.n_seqs {
+        1 => Step {
+            positions: (step * spec.m..(step + 1) * spec.m).collect(),
+            sequences: vec![0; spec.m as usize],
+        },
+        _ => Step {
+            positions: (0..spec.m).map(|row| step + 2 * row).collect(),
+            sequences: (0..spec.m).rev().collect(),
+        },
+    };
+    (0..count).map(rows).collect()
+}
+
+/// The data of the model, with its cache empty (zeros, which no row may see before it is written).
+fn data(spec: &LayerSpec, seed: u64) -> DataSet {
+    let graph = spec.graph().unwrap();
+    let mut draws = spec.draws(&graph);
+    for name in ["positions", "sequences"] {
+        if graph.find(name).is_some() {
+            draws.push((name.to_owned(), Draw::Below(1)));
+        }
+    }
+    Pools::new(seed).draw_graph(spec.kind.name, &graph, &draws).unwrap()
+}
+
+/// Rows of step `step`, the same for every way of running it.
+fn hidden(rows: usize, step: u32) -> Arc<Vec<u8>> {
+    let mut random = fastrand::Rng::with_seed(u64::from(step) + 99);
+    let values = fulmen_testkit::draw::normal(&mut random, rows * HIDDEN as usize, 0.0, 1.0);
+    Arc::new(values.into_iter().flat_map(f32::to_le_bytes).collect())
+}
+
+fn inputs(spec: &LayerSpec, step: u32, place: &Step) -> Vec<(&'static str, Arc<Vec<u8>>)> {
+    let mut inputs = vec![("x", hidden(spec.m as usize, step)), ("positions", words(&place.positions))];
+    if spec.n_seqs > 1 {
+        inputs.push(("sequences", words(&place.sequences)));
+    }
+    inputs
+}
+
+/// Runs some steps on the processor and in f64, and compares outputs and caches after each.
+fn compare_steps(spec: &LayerSpec, options: &PlanOptions, count: u32) {
+    let (graph, data) = (spec.graph().unwrap(), data(spec, 5));
+    let mut reference = Interpreter::new(&graph, &data).unwrap();
+    let mut cpu = CpuDispatcher::new();
+    let mut rig = Rig::new(&mut cpu, graph, options, &data).unwrap();
+    for (step, place) in steps(spec, count).iter().enumerate() {
+        for (name, bytes) in inputs(spec, step as u32, place) {
+            rig.write(&mut cpu, name, Arc::clone(&bytes)).unwrap();
+            reference.set(name, bytes).unwrap();
+        }
+        rig.run(&mut cpu).unwrap();
+        reference.run().unwrap();
+        let result = compare_all(&mut cpu, &rig, &reference, tolerance(spec));
+        result.unwrap_or_else(|error| panic!("{spec:?} with {options:?}, step {step}: {error}"));
+        rig.surroundings(&mut cpu).unwrap().unwrap();
+    }
+    rig.release(&mut cpu).unwrap();
+}
+
+#[test]
+fn fused_and_shared_layers_give_what_plain_ones_give() {
+    for kind in LAYERS {
+        for (m, n_seqs) in [(1, 1), (3, 1), (3, 3)] {
+            for (weights, cache) in [
+                (DType::F32, DType::F32),
+                (DType::F16, DType::F16),
+                (DType::Q8_0, DType::Q8_0),
+                (DType::Q4_K, DType::F16),
+            ] {
+                let spec = LayerSpec { kind, layers: 2, m, weights, cache, n_seqs };
+                for fusions in [Fusions::all(), Fusions::none()] {
+                    for sharing in [Sharing::Never, Sharing::ByLifetime, Sharing::InPlace] {
+                        compare_steps(&spec, &PlanOptions { fusions, sharing, guard: GUARD }, 4);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_fusion_alone_gives_the_same() {
+    let none = Fusions::none();
+    for kind in LAYERS {
+        let (weights, cache) = (DType::F32, DType::F16);
+        let spec = LayerSpec { kind, layers: 2, m: 2, weights, cache, n_seqs: 1 };
+        for fusions in [
+            Fusions { swiglu: true, ..none },
+            Fusions { add_rms_norm: true, ..none },
+            Fusions { residual: true, ..none },
+            Fusions { shared_input: true, ..none },
+            Fusions { rope_store: true, ..none },
+        ] {
+            compare_steps(&spec, &PlanOptions { fusions, sharing: Sharing::InPlace, guard: GUARD }, 3);
+        }
+    }
+}
+
+/// The rows of a prompt, one run each, or all of them in one run.
+fn outputs(spec: &LayerSpec, prompt: u32) -> Vec<f32> {
+    let (graph, data) = (spec.graph().unwrap(), data(spec, 5));
+    let mut cpu = CpuDispatcher::new();
+    let mut rig = Rig::new(&mut cpu, graph, &PlanOptions::default(), &data).unwrap();
+    let (y, all) = (rig.bound.find("y").unwrap(), hidden(prompt as usize, 0));
+    let mut out = Vec::new();
+    for (step, rows) in all.chunks(spec.m as usize * HIDDEN as usize * 4).enumerate() {
+        let first = step as u32 * spec.m;
+        rig.write(&mut cpu, "x", Arc::new(rows.to_vec())).unwrap();
+        rig.write(&mut cpu, "positions", words(&(first..first + spec.m).collect::<Vec<_>>())).unwrap();
+        rig.run(&mut cpu).unwrap();
+        out.extend(rig.read(&mut cpu, y).unwrap().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)));
+    }
+    rig.release(&mut cpu).unwrap();
+    out
+}
+
+#[test]
+fn a_prompt_at_once_gives_what_its_rows_give_one_by_one() {
+    for kind in LAYERS {
+        for (weights, cache) in
+            [(DType::F32, DType::F32), (DType::F16, DType::F16), (DType::Q4_K, DType::Q8_0)]
+        {
+            let one = LayerSpec { kind, layers: 2, m: 1, weights, cache, n_seqs: 1 };
+            let expected = outputs(&one, 12);
+            for m in [2, 3, 12] {
+                let got = outputs(&LayerSpec { m, ..one }, 12);
+                let error: f64 = got.iter().zip(&expected).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+                let size: f64 = expected.iter().map(|x| f64::from(*x).powi(2)).sum();
+                let bound = if weights.is_quantized() { 1e-3 } else { 1e-6 };
+                assert!(error / size < bound, "{} {weights} m {m}: {:e}", kind.name, error / size);
+            }
+        }
+    }
+}
