@@ -13,7 +13,11 @@ use fulmen_cpu::{
     kernels::mul_mat::{Activations, Epilogue, Out, Scratch, Weight, mul_mat},
     threads::Pool,
 };
-use std::{hint::black_box, time::Instant};
+use std::{
+    hint::black_box,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Instant,
+};
 
 const ROUNDS: usize = 12;
 const SAMPLES: usize = 9;
@@ -75,16 +79,22 @@ impl Bench {
         (0..bytes).map(|_| self.rng.u8(..) & 0x3b | least).collect()
     }
 
+    /// The time until all threads have met in a region and left it.
     fn region(&mut self) {
-        let pool = &self.pool;
-        let time = median(&mut || {
-            for _ in 0..1000 {
-                pool.run(8, &|i| {
-                    black_box(i);
+        let (pool, threads) = (&self.pool, self.pool.threads());
+        let mut regions = || {
+            for _ in 0..100 {
+                let inside = AtomicUsize::new(0);
+                pool.run(threads, &|_| {
+                    inside.fetch_add(1, Ordering::Relaxed);
+                    while inside.load(Ordering::Relaxed) < threads {
+                        std::hint::spin_loop();
+                    }
                 });
             }
-        });
-        println!("\nparallel region of 8 empty tasks: {:.2} us", time / 1000.0 * 1e6);
+        };
+        let best = (0..ROUNDS).map(|_| median(&mut regions)).fold(f64::MAX, f64::min);
+        println!("\nparallel region that all threads join: {:.2} us", best / 100.0 * 1e6);
     }
 
     fn gemv(&mut self) {
