@@ -1,7 +1,7 @@
 //! Dot products straight from the blocks of the common formats, for AVX2.
 
 use super::{
-    dots::{DotFn, Dots, ROWS, Rows, WeightRows, by_rows},
+    dots::{DotFn, Dots, ROWS, Rows, WeightRows, by_rows, prefetch},
     formats::{Format, Q4K, Q5K, six_bit_scales},
     simd::dot4_signed,
 };
@@ -75,17 +75,6 @@ fn sum(v: __m256) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }
 
-/// Asks for the block that is four rows further on, which will be needed next.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn prefetch(src: *const u8, bytes: usize, row_bytes: usize) {
-    let next = src.wrapping_add(ROWS * row_bytes);
-    for line in 0..bytes.div_ceil(64) {
-        // SAFETY: a prefetch of any address is without effect but on the caches.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64 * line).cast()) };
-    }
-}
-
 /// `Q4_K` and `Q5_K`.
 ///
 /// # Safety
@@ -134,7 +123,7 @@ unsafe fn q4_k_rows<F: Format, const R: usize, const M: usize>(
                         low = _mm256_or_si256(low, move_bit(2 * j));
                         high = _mm256_or_si256(high, move_bit(2 * j + 1));
                     }
-                    let pick = |i: i32| _mm256_set1_epi16((2 * i | (2 * i + 1) << 8) as i16);
+                    let pick = |i: i32| _mm256_set1_epi16(((2 * i) | ((2 * i + 1) << 8)) as i16);
                     let low_scale = _mm256_shuffle_epi8(scales, pick(2 * j as i32));
                     let high_scale = _mm256_shuffle_epi8(scales, pick(2 * j as i32 + 1));
                     for a in 0..M {
@@ -219,7 +208,7 @@ unsafe fn q6_k_rows<const R: usize, const M: usize>(
                         _mm256_permute4x64_epi64::<0b11_10_11_10>(scales)
                     };
                     for (c, &codes) in codes.iter().enumerate() {
-                        let pick = |i: i32| _mm_set1_epi16((2 * i | (2 * i + 1) << 8) as i16);
+                        let pick = |i: i32| _mm_set1_epi16(((2 * i) | ((2 * i + 1) << 8)) as i16);
                         let c = c as i32;
                         let scale =
                             _mm256_shuffle_epi8(eight, _mm256_set_m128i(pick(2 * c + 1), pick(2 * c)));

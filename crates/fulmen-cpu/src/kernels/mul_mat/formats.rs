@@ -183,7 +183,7 @@ impl Q8_0 {
     unsafe fn unpack_all(src: *const u8, blocks: usize, out: &mut Canon) {
         for (b, to) in out.codes.as_chunks_mut::<32>().0.iter_mut().enumerate().take(blocks) {
             // SAFETY: every offset is within the block, and the caller gives `blocks` of them.
-            *to = unsafe { bytes::<32>(src, 34 * b + 2) }.map(|q| q as i8);
+            *to = unsafe { src.add(34 * b + 2).cast::<[i8; 32]>().read_unaligned() };
         }
         // SAFETY: by the contract.
         unsafe { halves_of_blocks(src, 34, 0, blocks, &mut out.s) };
@@ -369,10 +369,10 @@ impl Format for Q8K {
     #[inline(always)]
     unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut Canon) {
         // SAFETY: every offset is within the block.
-        let (d, q) = unsafe { (f32::from_le_bytes(bytes(src, 0)), bytes::<256>(src, 4)) };
+        let d = unsafe {
+            out.codes = src.add(4).cast::<[i8; 256]>().read_unaligned();
+            f32::from_le_bytes(bytes(src, 0))
+        };
         out.s = [d; 16];
-        for (code, q) in out.codes.iter_mut().zip(q) {
-            *code = q as i8;
-        }
     }
 }
