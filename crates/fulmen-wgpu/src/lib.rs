@@ -3,8 +3,8 @@
 //! - **What it is for.** Three ways to give a GPU work, over one encoder: `GpuCommandBatch` records array operations,
 //!   `GpuMatmulCache` keeps weights on the device and multiplies by them, and the dispatcher runs a compute graph.
 //!   All three encode into one command encoder and one compute pass, and submit once.
-//! - **What it does so far.** It finds devices and says what they can do ([`device`]). It opens none of them, and runs
-//!   no graphs yet.
+//! - **What it does so far.** It finds devices and says what they can do ([`device`]), and has kernels as data
+//!   ([`kernels`]). It opens no device, and runs no graphs yet.
 //! - **Drivers are found at run time.** wgpu opens the Vulkan loader, Metal or DX12 when asked. A missing driver is an
 //!   error that names what to install, never a build failure and never a panic.
 //! - **OpenGL is left out.** Its storage bindings and workgroup memory are too small for these kernels.

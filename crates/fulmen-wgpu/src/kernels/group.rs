@@ -3,9 +3,9 @@
 use super::template::expand;
 use crate::kernel::Caps;
 
-/// The text of `group_sum(f32)`, `group_max(f32)` and `group_max_key(u32)` over each `team` of the workgroup's `threads`, and of
-/// the variables that they use: `main` sets `group_thread` first and, where there are subgroups, also the other
-/// three. They must be called by all threads together, and give each of them the result.
+/// The text of `group_sum(f32)`, `group_max(f32)` and `group_max_key(u32)` over each `team` of the workgroup's
+/// `threads`, and of the variables that they use, which `main` sets first. They must be called by all threads
+/// together, and give each of them the result.
 pub(super) struct Group {
     /// The functions.
     pub(super) functions: String,

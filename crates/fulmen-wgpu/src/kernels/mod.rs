@@ -8,9 +8,9 @@
 //! Beside each function lies its WGSL, with `{{name}}` where a value is put in. Work that does not fit one binding
 //! becomes several launches, so each gives a [`Plan`].
 //!
-//! **Padding.** Buffers are bound up to a multiple of 16 bytes, so that whole `vec4`s can be loaded. What lies between the
-//! last element and that multiple never reaches a result, and is never written, but for one case: the unused half
-//! of the last word of packed 16-bit floats becomes 0.
+//! **Padding.** Buffers are bound up to a multiple of 16 bytes, so that whole `vec4`s can be loaded. What lies
+//! between the last element and that multiple never reaches a result, and is never written, but for one case: the
+//! unused half of the last word of packed 16-bit floats becomes 0.
 
 pub mod copy;
 pub mod elementwise;

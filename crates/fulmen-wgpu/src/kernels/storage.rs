@@ -102,8 +102,8 @@ pub(crate) const fn element(form: Form, lanes: Lanes) -> &'static str {
     }
 }
 
-/// The declaration of a buffer, and `load_<name>(i)` of its i-th `EwF`; if it may be written and the form can be stored,
-/// also `store_<name>(i, v)` and, for four lanes, `store_part_<name>(i, v, count)` of the first 1 to 3.
+/// The declaration of a buffer, and `load_<name>(i)` of its i-th `EwF`; if it may be written and the form can be
+/// stored, also `store_<name>(i, v)` and, for four lanes, `store_part_<name>(i, v, count)` of the first 1 to 3.
 pub(crate) fn declare(binding: usize, name: &str, form: Form, lanes: Lanes, access: Access) -> String {
     let mut text = variable(binding, name, access, element(form, lanes));
     text += &load(name, form, lanes);

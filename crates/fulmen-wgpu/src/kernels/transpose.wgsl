@@ -1,5 +1,5 @@
-{{enable}}// transpose: each workgroup turns tiles of 32 by 32 through workgroup memory, whose rows are one longer so that columns
-// lie in different banks.
+{{enable}}// transpose: each workgroup turns a tile of 32 by 32 through workgroup memory, whose rows are one longer so
+// that the elements of a column lie in different banks.
 struct Params {
     // The matrix, and the part of it that is turned.
     rows: u32,

@@ -19,8 +19,9 @@ use crate::{
 /// kernel.
 ///
 /// # Errors
-/// [`KernelError::Invalid`] where the program is malformed, [`KernelError::TooManyBuffers`] where it binds more buffers than
-/// the device can, [`KernelError::TooLarge`] where an input that repeats in every row is larger than a binding.
+/// [`KernelError::Invalid`] where the program is malformed, [`KernelError::TooManyBuffers`] where it binds more
+/// buffers than the device can, [`KernelError::TooLarge`] where an input that repeats in every row is larger than a
+/// binding, [`KernelError::TooMany`] where the elements or those of a row are.
 pub fn fused(
     program: &ElementwiseProgram,
     len: u64,
@@ -158,14 +159,15 @@ impl Fused {
         let elems = full.map(|(_, input)| input.elem).chain(self.outputs.iter().map(|o| o.1));
         let widest = elems.map(Elem::bytes).max().unwrap_or(4);
         for (_, input) in &self.inputs {
-            let bytes = match input.broadcast {
-                Broadcast::Row { n } => padded(n * input.elem.bytes()),
-                // Divided by in 32 bits.
-                Broadcast::Column { n } if n >= 1 << 31 => n,
-                _ => 0,
-            };
-            if bytes > caps.max_binding {
+            let (Broadcast::Row { n } | Broadcast::Column { n }) = input.broadcast else { continue };
+            let bytes = padded(n * input.elem.bytes());
+            if bytes > caps.max_binding && input.broadcast == (Broadcast::Row { n }) {
                 return Err(too_large("an input that repeats in every row", bytes));
+            }
+            // The kernel divides by it in 32 bits.
+            if n > 1 << 30 {
+                let what = "the number of elements in a row";
+                return Err(KernelError::TooMany { op: self.kernel.label.to_string(), what });
             }
         }
         if padded(self.len * widest) <= caps.max_binding && self.len <= 1 << 31 {

@@ -34,8 +34,8 @@ impl Helper {
 pub(super) struct Source {
     /// The inputs that it reads, in order.
     pub(super) inputs: Vec<usize>,
-    /// The helpers, a function for each op, and `ew_program(x0, …, s0, …)` of the inputs as `EwF` and all scalars as f32,
-    /// which gives `EwF`, or `EwOut` with the members `o0`, … where there are several outputs.
+    /// The helpers, a function for each op, and `ew_program(x0, …, s0, …)` of the inputs as `EwF` and all scalars as
+    /// f32, which gives `EwF`, or `EwOut` with the members `o0`, … where there are several outputs.
     pub(super) functions: String,
 }
 

@@ -121,8 +121,8 @@ table! {
         |v| r::swish(v[0]), within 1e-6, on -80.0 to 80.0;
     /// x Φ(x), exact: by the error function.
     Gelu: "gelu"(x) = "ew_gelu(x)", [Exp, Sigmoid, Gelu], |v| r::gelu(v[0]), within 1e-6, on -14.0 to 14.0;
-    /// The approximation of [`Gelu`](Self::Gelu) by tanh: x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2. On the far left
-    /// the rounding of x³ is felt.
+    /// The approximation of [`Gelu`](Self::Gelu) by tanh: x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2. On the far
+    /// left the rounding of x³ is felt.
     GeluTanh: "gelu_tanh"(x)
         = "ew_gated(x, ew_sigmoid(1.59576912 * fma(x * x * 0.044715, x, x)))", [Exp, Sigmoid],
         |v| r::gelu_tanh(v[0]), within 2e-5, on -10.0 to 10.0;

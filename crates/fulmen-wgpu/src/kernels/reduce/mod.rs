@@ -1,8 +1,9 @@
 //! One value of a whole array: sum, maximum, minimum, dot product.
 //!
-//! A tree of two stages (more for huge arrays): each workgroup makes one value of a span, then one workgroup makes one of
-//! those. No thread adds more than a few dozen values one after the other, so the rounding errors stay near 1e-7 of
-//! the sum of magnitudes at any length, and the order is fixed, so the same array gives the same bits on one device.
+//! A tree of two stages (more for huge arrays): each workgroup makes one value of a span, then one workgroup makes
+//! one of those. No thread adds more than a few dozen values one after the other, so the rounding errors stay near
+//! 1e-7 of the sum of magnitudes at any length, and the order is fixed, so the same array gives the same bits on one
+//! device.
 //!
 //! The maximum and the minimum are NaN where an element is. Nothing at all has the sum and dot product 0, the maximum
 //! -inf and the minimum inf.

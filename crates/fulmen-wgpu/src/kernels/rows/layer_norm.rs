@@ -6,9 +6,8 @@ use crate::{
     kernels::{Elem, KernelError, Plan},
 };
 
-/// `(x - mean(x)) / √(var(x) + eps) · gamma + beta` along each row, where the variance is over the row's whole width and
-/// taken from the differences to the mean. `gamma` and `beta` are inputs 1 and 2, of a row's length and of the type
-/// `weights`.
+/// `(x - mean(x)) / √(var(x) + eps) · gamma + beta` along each row, where the variance is the mean of the squared
+/// differences to the mean. `gamma` and `beta` are inputs 1 and 2, of a row's length and of the type `weights`.
 ///
 /// # Errors
 /// [`KernelError`] where a row is larger than a binding or the sizes overflow.

@@ -31,7 +31,7 @@ pub struct Rows {
     pub input: Elem,
     /// The type of the output.
     pub output: Elem,
-    /// The output is stored in the input's buffer, which is then bound once, as [`Role::Input`]; they have the same type.
+    /// The output is stored in the input's buffer, which is then bound once, as [`Role::Input`]; they have one type.
     pub in_place: bool,
 }
 
@@ -151,7 +151,8 @@ impl RowKernel<'_> {
         let (keep, each, value) = if kept {
             (
                 format!(
-                    "    var kept: array<EwF, {per_thread}>;\n    for (var k = 0u; k < {per_thread}u; k += 1u) {{\n        \
+                    "    var kept: array<EwF, {per_thread}>;\n    \
+                     for (var k = 0u; k < {per_thread}u; k += 1u) {{\n        \
                      let i = place + k * {team}u;\n        if (i < units) {{ kept[k] = load_x(at + i); }}\n    }}\n"
                 ),
                 format!(

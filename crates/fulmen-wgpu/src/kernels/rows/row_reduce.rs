@@ -10,8 +10,8 @@ use crate::{
 /// [`reduce`](mod@crate::kernels::reduce).
 ///
 /// # Errors
-/// [`KernelError::Invalid`] for [`Reduction::Dot`] or an output that is not f32 of its own, and where a row is larger than a
-/// binding or the sizes overflow.
+/// [`KernelError::Invalid`] for [`Reduction::Dot`] or an output that is not f32 of its own, and where a row is larger
+/// than a binding or the sizes overflow.
 pub fn row_reduce(op: Reduction, matrix: &Rows, caps: &Caps) -> Result<Plan, KernelError> {
     let invalid = |reason: &str| KernelError::Invalid { op: "row_reduce".into(), reason: reason.to_owned() };
     if matrix.output != Elem::F32 {
