@@ -5,6 +5,8 @@
 //!   All three encode into one command encoder and one compute pass, and submit once.
 //! - **What it does so far.** It finds and opens devices ([`device`]), compiles kernels once ([`pipeline`]), encodes and
 //!   submits them ([`encode`]), and moves bytes ([`transfer`]). It runs no graphs yet.
+//! - **What it does so far.** It finds devices and says what they can do ([`device`]), and has kernels as data
+//!   ([`kernels`]). It opens no device, and runs no graphs yet.
 //! - **Drivers are found at run time.** wgpu opens the Vulkan loader, Metal or DX12 when asked. A missing driver is an
 //!   error that names what to install, never a build failure and never a panic.
 //! - **OpenGL is left out.** Its storage bindings and workgroup memory are too small for these kernels.
@@ -20,6 +22,7 @@ pub mod kernel;
 pub mod pipeline;
 pub mod trace;
 pub mod transfer;
+pub mod kernels;
 
 pub use buffer::{BufferSlice, GpuBuffer};
 pub use device::{AdapterSelector, DeviceOptions, DeviceStats, DiskCache, GpuDevice, list_devices, report};
