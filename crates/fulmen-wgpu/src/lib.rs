@@ -13,5 +13,6 @@
 
 pub mod device;
 pub mod kernel;
+pub mod kernels;
 
 pub use device::{WgpuError, list_devices, report};
