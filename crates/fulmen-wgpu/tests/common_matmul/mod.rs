@@ -1,5 +1,5 @@
 //! The least that runs a plan: a device, compiled kernels, buffers with made-up contents, times.
-#![allow(dead_code, reason = "the tests and the bench each use a part")]
+#![allow(dead_code, unreachable_pub, reason = "the tests and the bench each use a part")]
 
 use std::collections::HashMap;
 
@@ -145,6 +145,34 @@ impl Gpu {
         if let Some(pipeline) = self.pipelines.get(kernel) {
             return pipeline.clone();
         }
+        let pipeline = self.compile(kernel);
+        self.pipelines.insert(kernel.clone(), pipeline.clone());
+        pipeline
+    }
+
+    /// Compiles on all cores what is not compiled yet.
+    pub fn compile_all(&mut self, kernels: impl IntoIterator<Item = Kernel>) {
+        let mut new: Vec<_> = kernels.into_iter().filter(|k| !self.pipelines.contains_key(k)).collect();
+        let mut seen = std::collections::HashSet::new();
+        new.retain(|kernel| seen.insert(kernel.clone()));
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let this = &*self;
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        let work = || {
+            let mut made = Vec::new();
+            while let Some(kernel) = new.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+                made.push((kernel.clone(), this.compile(kernel)));
+            }
+            made
+        };
+        let made: Vec<_> = std::thread::scope(|scope| {
+            let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            handles.into_iter().flat_map(|handle| handle.join().unwrap()).collect()
+        });
+        self.pipelines.extend(made);
+    }
+
+    fn compile(&self, kernel: &Kernel) -> wgpu::ComputePipeline {
         let entries: Vec<_> = kernel
             .access
             .iter()
@@ -180,7 +208,7 @@ impl Gpu {
         // by nothing that can be zero.
         let module =
             unsafe { self.device.create_shader_module_trusted(desc, wgpu::ShaderRuntimeChecks::unchecked()) };
-        let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(&kernel.label),
             layout: Some(&layout),
             module: &module,
@@ -190,9 +218,7 @@ impl Gpu {
                 ..Default::default()
             },
             cache: None,
-        });
-        self.pipelines.insert(kernel.clone(), pipeline.clone());
-        pipeline
+        })
     }
 
     fn bind(

@@ -58,11 +58,6 @@ pub fn choose(shape: MatmulShape, caps: &Caps) -> Option<KernelChoice> {
     }
 }
 
-/// Whether a pair of products is one launch.
-pub(super) fn pairs(shape: MatmulShape) -> bool {
-    shape.b == Layout::Nk && shape.m <= FEW_ROWS
-}
-
 /// The numbers of [`RowsNk`], for `products` products with one A.
 pub(super) fn rows_nk(shape: MatmulShape, caps: &Caps, products: u32) -> RowsNk {
     let threads = power_of_two_below(caps.max_invocations.min(128));

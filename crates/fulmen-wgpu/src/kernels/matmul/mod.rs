@@ -23,7 +23,9 @@ mod tiled;
 
 pub use choose::{KernelChoice, TILES, choose};
 pub use epilogue::{EpilogueInput, EpilogueSource};
-pub use plan::{Plan, PlanError, Role, Step, plan, plan_columns, plan_pair, plan_with, split_columns};
+pub use plan::{
+    Plan, PlanError, Role, Step, plan, plan_columns, plan_pair, plan_pair_with, plan_with, split_columns,
+};
 pub use rows_kn::RowsKn;
 pub use rows_nk::{RowsNk, Team};
 pub use tiled::Tiled;

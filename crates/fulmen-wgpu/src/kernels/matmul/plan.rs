@@ -151,10 +151,25 @@ pub fn plan_with(
 /// # Errors
 /// As [`plan`].
 pub fn plan_pair(shape: MatmulShape, epilogue: &EpilogueSource, caps: &Caps) -> Result<Plan, PlanError> {
+    let choice = match choose_or(shape, caps)? {
+        KernelChoice::RowsNk(_) => KernelChoice::RowsNk(choose::rows_nk(shape, caps, 2)),
+        other => other,
+    };
+    plan_pair_with(choice, shape, epilogue, caps)
+}
+
+/// As [`plan_pair`], by the kernel that the caller names; [`KernelChoice::RowsNk`] is one launch.
+///
+/// # Errors
+/// As [`plan_with`].
+pub fn plan_pair_with(
+    choice: KernelChoice,
+    shape: MatmulShape,
+    epilogue: &EpilogueSource,
+    caps: &Caps,
+) -> Result<Plan, PlanError> {
     let columns = 0..shape.n;
-    let choice = choose_or(shape, caps)?;
-    if choose::pairs(shape) {
-        let choice = KernelChoice::RowsNk(choose::rows_nk(shape, caps, 2));
+    if let KernelChoice::RowsNk(_) = choice {
         return build(choice, &Job { shape, columns, ending: Ending::Pair(epilogue), caps });
     }
     let none = EpilogueSource::none();
