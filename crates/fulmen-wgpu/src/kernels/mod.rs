@@ -3,6 +3,7 @@
 //! - [`elementwise`]: the table of element-wise ops, and whole trees of them as one kernel.
 //! - [`reduce`]: sum, maximum, minimum and dot product of arrays of any length.
 //! - [`rows`]: softmax, norms and reductions along the rows of a matrix.
+//! - [`matmul`]: matrix products with epilogues.
 //! - [`mod@transpose`], [`mod@copy`], [`mod@fill`].
 //!
 //! Beside each function lies its WGSL, with `{{name}}` where a value is put in. Work that does not fit one binding
@@ -16,6 +17,7 @@ pub mod copy;
 pub mod elementwise;
 pub mod fill;
 mod group;
+pub mod matmul;
 mod plan;
 pub mod reduce;
 pub mod rows;

@@ -1,0 +1,379 @@
+//! Every matrix kernel against the f64 product.
+
+mod common_matmul;
+
+use std::sync::Mutex;
+
+use common_matmul::{Buffers, Gpu, bytes_of, value};
+use fulmen_wgpu::kernel::Caps;
+use fulmen_wgpu::kernels::matmul::*;
+
+static GPU: Mutex<Option<Gpu>> = Mutex::new(None);
+
+/// Runs `work` with the one device of these tests.
+fn with_gpu(work: impl FnOnce(&mut Gpu)) {
+    let mut guard = GPU.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    work(guard.get_or_insert_with(Gpu::open));
+}
+
+fn floats(count: u32, seed: u32) -> Vec<f32> {
+    (0..count).map(|i| value(i, seed)).collect()
+}
+
+fn f32_bytes(values: &[f32]) -> Vec<u8> {
+    bytes_of(&values.iter().map(|v| v.to_bits()).collect::<Vec<_>>())
+}
+
+/// The f16 next to a value between 2⁻¹⁴ and 2 in size, towards zero; smaller ones become 0.
+fn f16_bits(v: f32) -> u16 {
+    let bits = v.to_bits();
+    let exponent = (bits >> 23 & 0xff) as i32 - 112;
+    let sign = (bits >> 16 & 0x8000) as u16;
+    if exponent <= 0 { sign } else { sign | (exponent as u16) << 10 | (bits >> 13 & 0x3ff) as u16 }
+}
+
+fn f16_value(h: u16) -> f32 {
+    let size = match h >> 10 & 0x1f {
+        0 => 0.0,
+        exponent => (1.0 + f32::from(h & 0x3ff) / 1024.0) * 2f32.powi(i32::from(exponent) - 15),
+    };
+    if h & 0x8000 == 0 { size } else { -size }
+}
+
+/// The product in f64. `b` is as `shape` says.
+fn product(shape: MatmulShape, a: &[f32], b: &[f32]) -> Vec<f64> {
+    let (m, k, n) = (shape.m as usize, shape.k as usize, shape.n as usize);
+    let mut out = vec![0.0; m * n];
+    for (row, values) in out.chunks_exact_mut(n).enumerate() {
+        let a = &a[row * k..][..k];
+        match shape.b {
+            Layout::Nk => values.iter_mut().zip(b.chunks_exact(k)).for_each(|(v, b)| {
+                *v = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+            }),
+            Layout::Kn => a.iter().zip(b.chunks_exact(n)).for_each(|(a, b)| {
+                values.iter_mut().zip(b).for_each(|(v, b)| *v += f64::from(*a) * f64::from(*b));
+            }),
+        }
+    }
+    out
+}
+
+#[track_caller]
+fn assert_close(what: &str, got: &[f32], want: &[f64]) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    let error: f64 = got.iter().zip(want).map(|(g, w)| (f64::from(*g) - w).powi(2)).sum();
+    let power: f64 = want.iter().map(|w| w * w).sum();
+    assert!(error <= 1e-11 * power, "{what}: NMSE {:e}", error / power);
+}
+
+/// Inputs and the f64 product of a shape.
+struct Case {
+    shape: MatmulShape,
+    a: wgpu::Buffer,
+    b: [wgpu::Buffer; 2],
+    want: [Vec<f64>; 2],
+}
+
+impl Case {
+    fn new(gpu: &Gpu, shape: MatmulShape) -> Self {
+        let a = floats(shape.m * shape.k, 1);
+        let both = [2, 3].map(|seed| {
+            let b = floats(shape.n * shape.k, seed);
+            if shape.elem == Elem::F32 {
+                return (gpu.upload(&f32_bytes(&b)), product(shape, &a, &b));
+            }
+            let halves: Vec<u16> = b.iter().map(|v| f16_bits(*v)).collect();
+            let bytes: Vec<u8> = halves.iter().flat_map(|h| h.to_ne_bytes()).collect();
+            let b: Vec<f32> = halves.iter().map(|h| f16_value(*h)).collect();
+            (gpu.upload(&bytes), product(shape, &a, &b))
+        });
+        let [(b0, want0), (b1, want1)] = both;
+        Self { shape, a: gpu.upload(&f32_bytes(&a)), b: [b0, b1], want: [want0, want1] }
+    }
+
+    /// What the plans leave in the output, which starts as NaN.
+    fn run(
+        &self,
+        gpu: &mut Gpu,
+        plans: &[(&Plan, Option<(u64, u64)>)],
+        extras: &[&wgpu::Buffer],
+    ) -> Vec<f32> {
+        let count = self.shape.m as usize * self.shape.n as usize;
+        let out = gpu.upload(&f32_bytes(&vec![f32::NAN; count]));
+        for (plan, part) in plans {
+            let b = [&self.b[0], &self.b[1]];
+            let ready = gpu
+                .prepare(plan, &Buffers { a: &self.a, b, part: *part, out: &out, extras: extras.to_vec() });
+            gpu.run(&[&ready]);
+        }
+        gpu.read_f32(&out, &[(0, count as u64 * 4)])
+    }
+
+    #[track_caller]
+    fn check(&self, gpu: &mut Gpu, what: &str, plan: Result<Plan, PlanError>) {
+        let what = format!("{} {what}", self.shape);
+        let plan = plan.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let names: Vec<_> = plan.steps.iter().map(|step| step.launch.kernel.label.clone()).collect();
+        let got = self.run(gpu, &[(&plan, None)], &[]);
+        assert_close(&format!("{what} {names:?}"), &got, &self.want[0]);
+    }
+}
+
+/// The device's own abilities and three kinds of lesser devices.
+fn kinds(caps: &Caps) -> [(&'static str, Caps); 4] {
+    let small = Caps { workgroup_memory: 16 << 10, max_invocations: 128, ..*caps };
+    [
+        ("plain", *caps),
+        ("no subgroups", Caps { subgroups: None, ..*caps }),
+        ("subgroups of several widths", Caps { subgroups: caps.subgroups.map(|(_, max)| (4, max)), ..*caps }),
+        ("small", Caps { subgroups: None, max_workgroups: 64, ..small }),
+    ]
+}
+
+const LAYOUTS: [Layout; 2] = [Layout::Nk, Layout::Kn];
+
+/// The kernel that is chosen for a shape, with short loops: they compile faster.
+fn chosen(shape: MatmulShape, caps: &Caps) -> Result<Plan, PlanError> {
+    let choice = match choose(shape, caps).expect("a kernel") {
+        KernelChoice::Tiled(tile) => KernelChoice::Tiled(Tiled { unroll: 1, ..tile }),
+        other => other,
+    };
+    plan_with(choice, shape, 0..shape.n, &EpilogueSource::none(), caps)
+}
+
+#[test]
+fn every_shape_agrees_with_f64_by_the_chosen_kernel() {
+    let sides = [1, 3, 4, 6, 64, 255, 256, 257, 300];
+    let rows = [1, 2, 3, 4, 5, 16, 17, 32, 65, 100];
+    with_gpu(|gpu| {
+        let kinds = kinds(&gpu.caps);
+        for (i, k) in sides.into_iter().enumerate() {
+            for (j, n) in sides.into_iter().enumerate() {
+                // One product serves both layouts, and its first rows are the products of fewer rows.
+                let (a, b) = (floats(100 * k, 1), floats(n * k, 2));
+                let want = product(MatmulShape::f32(100, k, n, Layout::Nk), &a, &b);
+                let turned: Vec<f32> = (0..k * n).map(|at| b[(at % n * k + at / n) as usize]).collect();
+                for (layout, b) in [(Layout::Nk, b), (Layout::Kn, turned)] {
+                    let b = gpu.upload(&f32_bytes(&b));
+                    for (l, m) in rows.into_iter().enumerate() {
+                        let shape = MatmulShape::f32(m, k, n, layout);
+                        // Every shape on one kind of device, every kind with many shapes.
+                        let (name, caps) = kinds[(i + j + l) % kinds.len()];
+                        let a = gpu.upload(&f32_bytes(&a[..(m * k) as usize]));
+                        let want = want[..(m * n) as usize].to_vec();
+                        let case = Case { shape, a, b: [b.clone(), b.clone()], want: [want, Vec::new()] };
+                        case.check(gpu, name, chosen(shape, &caps));
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn every_tile_is_right_whole_and_split() {
+    with_gpu(|gpu| {
+        let caps = gpu.caps;
+        for (tile, _) in TILES {
+            for (m, k, n, slices) in [(130, 64, 132, 1), (33, 70, 65, 3), (17, 132, 260, 2), (5, 300, 3, 16)]
+            {
+                for b in LAYOUTS {
+                    let shape = MatmulShape::f32(m, k, n, b);
+                    // One written out in full, which takes long to compile.
+                    let unroll = if (tile.bm, m, slices) == (64, 130, 1) { tile.bk } else { 1 };
+                    let choice = KernelChoice::Tiled(Tiled { slices, unroll, ..tile });
+                    if tile.workgroup_bytes() > caps.workgroup_memory {
+                        let plan = plan_with(choice, shape, 0..n, &EpilogueSource::none(), &caps);
+                        assert!(matches!(plan, Err(PlanError::Unfit { .. })));
+                        continue;
+                    }
+                    let plan = plan_with(choice, shape, 0..n, &EpilogueSource::none(), &caps);
+                    Case::new(gpu, shape).check(gpu, "", plan);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn every_team_and_slicing_of_the_row_kernels_is_right() {
+    with_gpu(|gpu| {
+        let caps = gpu.caps;
+        let none = EpilogueSource::none();
+        for (m, k, n) in [(1, 512, 70), (1, 515, 3), (3, 260, 33), (8, 64, 9), (16, 131, 20)] {
+            let shape = MatmulShape::f32(m, k, n, Layout::Nk);
+            let case = Case::new(gpu, shape);
+            for team in [Team::Subgroup, Team::Workgroup, Team::Lanes(16), Team::Lanes(64)] {
+                for (rows, unroll, fixed_k) in [(1, 4, false), (2, 2, true), (4, 1, false)] {
+                    let choice = KernelChoice::RowsNk(RowsNk { threads: 64, rows, unroll, team, fixed_k });
+                    case.check(gpu, "", plan_with(choice, shape, 0..n, &none, &caps));
+                }
+            }
+            let shape = MatmulShape::f32(m, k, n, Layout::Kn);
+            let case = Case::new(gpu, shape);
+            for (lanes, groups, unroll, slices) in [(32, 4, 4, 1), (8, 8, 2, 3), (16, 1, 1, 1000)] {
+                let choice = KernelChoice::RowsKn(RowsKn { lanes, groups, unroll, slices });
+                case.check(gpu, "", plan_with(choice, shape, 0..n, &none, &caps));
+            }
+        }
+    });
+}
+
+#[test]
+fn many_columns_fold_the_grid() {
+    with_gpu(|gpu| {
+        let caps = Caps { max_workgroups: 64, ..gpu.caps };
+        for (m, b) in [(1, Layout::Nk), (1, Layout::Kn), (3, Layout::Nk), (17, Layout::Nk), (17, Layout::Kn)]
+        {
+            let shape = MatmulShape::f32(m, 8, 65_536 + 5, b);
+            let case = Case::new(gpu, shape);
+            case.check(gpu, "device's grid", chosen(shape, &gpu.caps.clone()));
+            case.check(gpu, "tiny grid", chosen(shape, &caps));
+        }
+    });
+}
+
+#[test]
+fn epilogues_reach_every_kernel() {
+    use EpilogueInput::{PerColumn, PerElement, PerRow};
+    with_gpu(|gpu| {
+        let caps = gpu.caps;
+        let epilogue = EpilogueSource {
+            expr: "softer(v + e0) * params.s0 + e1 - e2 * params.s1 + f32(row) + f32(col)".to_owned(),
+            inputs: vec![PerColumn, PerElement, PerRow],
+            functions: "fn softer(x: f32) -> f32 { return x / (1.0 + abs(x)); }".to_owned(),
+            scalars: vec![3.0, -0.5],
+        };
+        for (m, k, n) in [(1, 300, 40), (3, 1024, 41), (20, 700, 64), (20, 700, 65)] {
+            for b in LAYOUTS {
+                let shape = MatmulShape::f32(m, k, n, b);
+                let case = Case::new(gpu, shape);
+                let inputs = [floats(n, 7), floats(m * n, 8), floats(m, 9)];
+                let buffers = [0, 1, 2].map(|i: usize| gpu.upload(&f32_bytes(&inputs[i])));
+                let extras: Vec<_> = buffers.iter().collect();
+                let want: Vec<f64> = case.want[0]
+                    .iter()
+                    .enumerate()
+                    .map(|(i, v)| {
+                        let (row, col) = (i / n as usize, i % n as usize);
+                        let x = v + f64::from(inputs[0][col]);
+                        let add = f64::from(inputs[1][i]) + 0.5 * f64::from(inputs[2][row]);
+                        3.0 * x / (1.0 + x.abs()) + add + row as f64 + col as f64
+                    })
+                    .collect();
+                let mut plans = vec![plan(shape, &epilogue, &caps).unwrap()];
+                let tile = Tiled { slices: 3, ..TILES[TILES.len() - 1].0 };
+                for tile in [tile, Tiled { slices: 1, ..tile }] {
+                    plans.push(plan_with(KernelChoice::Tiled(tile), shape, 0..n, &epilogue, &caps).unwrap());
+                }
+                for plan in plans {
+                    let got = case.run(gpu, &[(&plan, None)], &extras);
+                    assert_close(&format!("{shape} {}", plan.steps[0].launch.kernel.label), &got, &want);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_gated_pair_is_one_launch_for_few_rows() {
+    with_gpu(|gpu| {
+        for (name, caps) in kinds(&gpu.caps) {
+            for (m, k, n) in [(1, 256, 100), (1, 129, 7), (4, 64, 33), (8, 100, 12), (20, 1024, 64)] {
+                for b in LAYOUTS {
+                    let shape = MatmulShape::f32(m, k, n, b);
+                    let case = Case::new(gpu, shape);
+                    let mut epilogue = EpilogueSource::silu_gate();
+                    epilogue.expr += " + e0";
+                    epilogue.inputs.push(EpilogueInput::PerColumn);
+                    let bias = floats(n, 5);
+                    let want = case.want[0].iter().zip(&case.want[1]).enumerate();
+                    let want: Vec<f64> = want
+                        .map(|(i, (v, u))| v / (1.0 + (-v).exp()) * u + f64::from(bias[i % n as usize]))
+                        .collect();
+                    let plan = plan_pair(shape, &epilogue, &caps).unwrap();
+                    if b == Layout::Nk && m <= 8 {
+                        assert_eq!((plan.steps.len(), plan.scratch.len()), (1, 0));
+                    }
+                    let bias = gpu.upload(&f32_bytes(&bias));
+                    let got = case.run(gpu, &[(&plan, None)], &[&bias]);
+                    assert_close(&format!("{shape} {name}"), &got, &want);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_large_b_is_multiplied_in_parts() {
+    with_gpu(|gpu| {
+        for (m, k, n) in [(1, 100, 1000), (5, 33, 777), (20, 64, 500)] {
+            let shape = MatmulShape::f32(m, k, n, Layout::Nk);
+            let caps = Caps { max_binding: u64::from(k) * 4 * 300, ..gpu.caps };
+            let case = Case::new(gpu, shape);
+            let parts = split_columns(shape, &caps).unwrap();
+            assert!(parts.len() > 1);
+            let plans: Vec<_> = parts
+                .iter()
+                .map(|columns| {
+                    let row = u64::from(k) * 4;
+                    let bound = (u64::from(columns.start) * row, columns.len() as u64 * row);
+                    assert!(
+                        bound.0.is_multiple_of(u64::from(caps.binding_alignment))
+                            && bound.1 <= caps.max_binding
+                    );
+                    (plan_columns(shape, columns.clone(), &EpilogueSource::none(), &caps).unwrap(), bound)
+                })
+                .collect();
+            let plans: Vec<_> = plans.iter().map(|(plan, bound)| (plan, Some(*bound))).collect();
+            assert_close(&shape.to_string(), &case.run(gpu, &plans, &[]), &case.want[0]);
+            let other = MatmulShape { b: Layout::Kn, ..shape };
+            assert!(matches!(split_columns(other, &caps), Err(PlanError::Binding { what: "B", .. })));
+            let none = EpilogueSource::none();
+            assert!(matches!(plan(shape, &none, &caps), Err(PlanError::Binding { what: "B", .. })));
+        }
+    });
+}
+
+#[test]
+fn b_may_be_f16() {
+    with_gpu(|gpu| {
+        let caps = gpu.caps;
+        assert!(caps.f16, "this test needs 16-bit floats");
+        for (m, k, n) in [(1, 256, 100), (1, 129, 7), (4, 64, 33), (20, 300, 66), (40, 70, 64)] {
+            for b in LAYOUTS {
+                let shape = MatmulShape { elem: Elem::F16, ..MatmulShape::f32(m, k, n, b) };
+                Case::new(gpu, shape).check(gpu, "", plan(shape, &EpilogueSource::none(), &caps));
+                let without = Caps { f16: false, ..caps };
+                assert_eq!(plan(shape, &EpilogueSource::none(), &without), Err(PlanError::F16));
+            }
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    with_gpu(|gpu| {
+        let caps = gpu.caps;
+        let none = EpilogueSource::none();
+        for (m, k, n) in [(0, 4, 4), (4, 0, 4), (4, 4, 0)] {
+            let shape = MatmulShape::f32(m, k, n, Layout::Nk);
+            assert!(matches!(plan(shape, &none, &caps), Err(PlanError::Empty { .. })));
+            assert!(matches!(plan_pair(shape, &none, &caps), Err(PlanError::Empty { .. })));
+        }
+        let shape = MatmulShape::f32(2, 4, 8, Layout::Kn);
+        assert!(matches!(plan_columns(shape, 0..4, &none, &caps), Err(PlanError::Columns { .. })));
+        let many = EpilogueSource::of("v", vec![EpilogueInput::PerRow; caps.max_storage_buffers as usize]);
+        assert!(matches!(plan(shape, &many, &caps), Err(PlanError::Inputs { .. })));
+        let rows = KernelChoice::RowsNk(RowsNk {
+            threads: 64,
+            rows: 1,
+            unroll: 1,
+            team: Team::Subgroup,
+            fixed_k: false,
+        });
+        assert!(matches!(plan_with(rows, shape, 0..8, &none, &caps), Err(PlanError::Unfit { .. })));
+        let huge = MatmulShape::f32(1 << 20, 1 << 20, 8, Layout::Nk);
+        assert!(matches!(plan(huge, &none, &caps), Err(PlanError::Binding { what: "A", .. })));
+    });
+}
