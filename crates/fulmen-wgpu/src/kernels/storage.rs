@@ -24,6 +24,16 @@ impl Elem {
         }
     }
 
+    /// The type of `width` elements in WGSL, where the device has it.
+    pub(crate) const fn wgsl(self, width: u32) -> &'static str {
+        match (self, width) {
+            (Self::F32, 4) => "vec4<f32>",
+            (Self::F32, _) => "f32",
+            (Self::F16, 4) => "vec4<f16>",
+            (Self::F16, _) => "f16",
+        }
+    }
+
     pub(crate) fn form(self, caps: &Caps) -> Form {
         match self {
             Self::F32 => Form::F32,

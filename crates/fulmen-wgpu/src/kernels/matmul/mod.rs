@@ -21,8 +21,7 @@ mod rows_nk;
 mod text;
 mod tiled;
 
-use super::Elem;
-
+pub use super::Elem;
 pub use choose::{KernelChoice, TILES, choose};
 pub use epilogue::{EpilogueInput, EpilogueSource};
 pub use plan::{

@@ -1,0 +1,68 @@
+//! The memory plan: which buffer each unit writes to, and which buffers serve one value after the other.
+
+use std::collections::HashMap;
+
+use super::group::Unit;
+use super::value::Value;
+
+/// A buffer that the plan needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Slot(pub(super) usize);
+
+/// Where values and scratch lie.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// Bytes of each slot.
+    pub(super) slots: Vec<u64>,
+    /// The slot of each value that is stored.
+    pub(super) values: HashMap<u32, Slot>,
+    /// The scratch slots of each unit.
+    pub(super) scratch: Vec<Vec<Slot>>,
+}
+
+/// What a unit needs besides its inputs.
+pub(super) struct Need {
+    /// Bytes of its scratch buffers.
+    pub(super) scratch: Vec<u64>,
+    /// An input whose buffer its result may take, if nothing reads that input later.
+    pub(super) in_place: Option<u32>,
+}
+
+/// Gives every unit's result and scratch a slot. `targets` keep theirs; with `share` off nothing is shared.
+pub(super) fn plan(values: &[Value], units: &[Unit], needs: &[Need], targets: &[u32], share: bool) -> Memory {
+    let mut last_read: HashMap<u32, usize> = HashMap::new();
+    for (at, unit) in units.iter().enumerate() {
+        unit.inputs(values).into_iter().for_each(|id| drop(last_read.insert(id, at)));
+    }
+    targets.iter().for_each(|&id| drop(last_read.insert(id, usize::MAX)));
+
+    let mut memory = Memory::default();
+    let mut free: Vec<Slot> = Vec::new();
+    for (at, (unit, need)) in units.iter().zip(needs).enumerate() {
+        let dies = |id: &u32| last_read.get(id) == Some(&at);
+        let replaced = need.in_place.filter(|id| share && dies(id)).and_then(|id| memory.values.get(&id).copied());
+        let slot = replaced.unwrap_or_else(|| take(&mut memory.slots, &mut free, values[unit.root as usize].bytes()));
+        memory.values.insert(unit.root, slot);
+        let scratch: Vec<Slot> =
+            need.scratch.iter().map(|&bytes| take(&mut memory.slots, &mut free, bytes)).collect();
+        if share {
+            free.extend(&scratch);
+            // What is read for the last time is free for the units after this one.
+            for id in unit.inputs(values).iter().filter(|id| dies(id)) {
+                free.extend(memory.values.get(id).filter(|&&freed| freed != slot));
+            }
+        }
+        memory.scratch.push(scratch);
+    }
+    memory
+}
+
+/// The free slot that fits best, or a new one.
+fn take(slots: &mut Vec<u64>, free: &mut Vec<Slot>, bytes: u64) -> Slot {
+    let best = (0..free.len()).filter(|&i| slots[free[i].0] >= bytes).min_by_key(|&i| slots[free[i].0]);
+    if let Some(i) = best {
+        return free.swap_remove(i);
+    }
+    slots.push(bytes);
+    Slot(slots.len() - 1)
+}
