@@ -5,8 +5,8 @@
 //!   with a dynamic offset.
 //! - **Run-time checks.** WGSL promises that indices are clamped, loops end, divisions by zero are defined and workgroup
 //!   memory starts as zero. Kernels of unknown origin keep all that ([`PipelineCache::get`]). This crate's own kernels are
-//!   compiled without ([`PipelineCache::get_trusted`]): in a matrix product's inner loop the loop counter and the clamps on
-//!   workgroup memory cost more than the arithmetic they guard.
+//!   compiled without ([`PipelineCache::get_trusted`]): the loop counter, the clamps on workgroup memory and the guarded
+//!   divisions are instructions in the innermost loops. The example `replay_cost` shows what they cost on a device.
 //! - **Why trusted modules declare an `override` that nobody uses.** On Vulkan, wgpu translates a module without overrides
 //!   when it is created, and looks only at the bounds checks; the other switches count only when the translation waits
 //!   for the pipeline, which an override makes it do.

@@ -75,6 +75,9 @@ pub(super) fn typed(call: &'static str, needed: Option<u64>, error: wgpu::Error)
     }
 }
 
+/// wgpu's text without the headings that the typed error says already.
 fn tidy(description: &str) -> String {
-    description.trim().trim_start_matches("Validation Error").trim().to_owned()
+    let text = description.trim();
+    let text = text.strip_prefix("Validation Error").unwrap_or(text).trim_start();
+    text.strip_prefix("Caused by:").unwrap_or(text).trim_start().to_owned()
 }
