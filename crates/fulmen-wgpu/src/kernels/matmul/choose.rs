@@ -133,3 +133,57 @@ fn estimate(shape: MatmulShape, tile: &Tiled, share: f64) -> f64 {
     let sum = if slices > 1 { 3.0 + 8.0 * f64::from(slices) * values / BYTES } else { 0.0 };
     multiply + sum
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn large_device() -> Caps {
+        Caps {
+            subgroups: Some((32, 32)),
+            f16: true,
+            immediate_bytes: 256,
+            cooperative_matrix: false,
+            max_workgroups: 65_535,
+            max_invocations: 1024,
+            workgroup_memory: 48 << 10,
+            max_binding: (2 << 30) - 4,
+            max_buffer: 1 << 40,
+            max_storage_buffers: 64,
+            binding_alignment: 32,
+        }
+    }
+
+    #[test]
+    fn the_table_on_a_large_device() {
+        let name = |m, k, n, b| choose(MatmulShape::f32(m, k, n, b), &large_device()).unwrap().to_string();
+        for (m, k, n) in [(16, 2560, 9728), (32, 2560, 9728), (32, 9728, 2560), (256, 2560, 9728)] {
+            println!("{m} {k} {n}: {}", name(m, k, n, Layout::Nk));
+        }
+        for (m, k, n) in [(256, 9728, 2560), (1024, 2560, 9728), (4096, 4096, 4096), (100, 100, 100)] {
+            println!("{m} {k} {n}: {}", name(m, k, n, Layout::Nk));
+        }
+        assert!(name(1, 2560, 9728, Layout::Nk).starts_with("rows_nk"));
+        assert!(name(8, 2560, 9728, Layout::Kn).starts_with("rows_kn"));
+        assert!(name(4096, 4096, 4096, Layout::Nk).starts_with("tiled 128x128"));
+    }
+
+    #[test]
+    fn a_choice_fits_the_least_device() {
+        let least = Caps {
+            subgroups: None,
+            max_invocations: 128,
+            workgroup_memory: 16 << 10,
+            max_binding: 128 << 20,
+            ..large_device()
+        };
+        for m in [1, 9, 40, 500, 5000] {
+            let Some(KernelChoice::Tiled(tile)) = choose(MatmulShape::f32(m, 700, 900, Layout::Nk), &least)
+            else {
+                assert_eq!(m, 1);
+                continue;
+            };
+            assert!(tile.threads() <= 128 && tile.workgroup_bytes() <= 16 << 10, "{tile}");
+        }
+    }
+}
