@@ -1,5 +1,5 @@
-// x between the bounds. A NaN passes both comparisons, as the built-in clamp's need not.
+// x between the bounds, and NaN for NaN.
 fn ew_clamp(x: EwF, lo: EwF, hi: EwF) -> EwF {
     let raised = select(x, lo, x < lo);
-    return select(raised, hi, raised > hi);
+    return ew_keep_nan(x, select(raised, hi, raised > hi));
 }

@@ -1,5 +1,5 @@
 // e^x: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial for e^r, and 2^n in two normal factors. Past the bounds the
-// result is 0 or infinite anyway; a NaN passes them.
+// result is 0 or infinite anyway.
 fn ew_exp(x: EwF) -> EwF {
     let low = select(x, EwF(-105.0), x < EwF(-105.0));
     let c = select(low, EwF(89.0), low > EwF(89.0));
@@ -17,5 +17,5 @@ fn ew_exp(x: EwF) -> EwF {
     let half = i >> EwU(1u);
     let first = bitcast<EwF>((half + EwI(127)) << EwU(23u));
     let second = bitcast<EwF>((i - half + EwI(127)) << EwU(23u));
-    return y * first * second;
+    return ew_keep_nan(x, y * first * second);
 }

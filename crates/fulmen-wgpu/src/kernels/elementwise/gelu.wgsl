@@ -20,5 +20,5 @@ fn ew_gelu(x: EwF) -> EwF {
     e = fma(e, d, EwF(1.0));
     e = fma(e, d, EwF(1.0)) * ew_exp(h * h * -0.5);
     let tail = t * p * e;
-    return ew_gated(x, select(tail, EwF(1.0) - tail, x > EwF(0.0)));
+    return ew_keep_nan(x, ew_gated(x, select(tail, EwF(1.0) - tail, x > EwF(0.0))));
 }

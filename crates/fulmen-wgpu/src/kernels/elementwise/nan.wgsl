@@ -2,3 +2,8 @@
 fn ew_is_nan(x: EwF) -> EwB {
     return (bitcast<EwU>(x) & EwU(0x7fffffffu)) > EwU(0x7f800000u);
 }
+
+// y, but x where x is a NaN: compilers may turn comparisons into a minimum or a maximum, which drop it.
+fn ew_keep_nan(x: EwF, y: EwF) -> EwF {
+    return select(y, x, ew_is_nan(x));
+}

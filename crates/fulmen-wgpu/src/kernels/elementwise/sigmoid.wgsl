@@ -6,5 +6,5 @@ fn ew_sigmoid(x: EwF) -> EwF {
 
 // x g, but 0 for -inf, where g is 0.
 fn ew_gated(x: EwF, g: EwF) -> EwF {
-    return select(x * g, EwF(0.0), x < EwF(-3.4028234e38));
+    return ew_keep_nan(x, select(x * g, EwF(0.0), x < EwF(-3.4028234e38)));
 }

@@ -99,8 +99,8 @@ macro_rules! table {
 }
 
 table! {
-    /// The larger of x and 0; -0 stays itself.
-    Relu: "relu"(x) = "select(x, EwF(0.0), x < EwF(0.0))", [],
+    /// The larger of x and 0. Of -0 it is a zero of either sign.
+    Relu: "relu"(x) = "ew_keep_nan(x, select(x, EwF(0.0), x < EwF(0.0)))", [Nan],
         |v| if v[0] < 0.0 { 0.0 } else { v[0] }, within 0.0, on -10.0 to 10.0;
     /// x s.
     Scale: "scale"(x; s) = "x * s", [], |v| v[0] * v[1], within 1e-7, on -10.0 to 10.0;
@@ -113,27 +113,27 @@ table! {
     /// a / b.
     Div: "div"(a, b) = "a / b", [], |v| v[0] / v[1], within 5e-7, on -10.0 to 10.0;
     /// 1 / (1 + e^-x).
-    Sigmoid: "sigmoid"(x) = "ew_sigmoid(x)", [Exp, Sigmoid], |v| r::sigmoid(v[0]), within 1e-6, on -80.0 to 80.0;
+    Sigmoid: "sigmoid"(x) = "ew_sigmoid(x)", [Nan, Exp, Sigmoid], |v| r::sigmoid(v[0]), within 1e-6, on -80.0 to 80.0;
     /// The hyperbolic tangent.
-    Tanh: "tanh"(x) = "ew_tanh(x)", [Exp, Tanh], |v| v[0].tanh(), within 1e-6, on -20.0 to 20.0;
+    Tanh: "tanh"(x) = "ew_tanh(x)", [Nan, Exp, Tanh], |v| v[0].tanh(), within 1e-6, on -20.0 to 20.0;
     /// x sigmoid(x), also called SiLU.
-    Swish: "swish"(x) = "ew_gated(x, ew_sigmoid(x))", [Exp, Sigmoid],
+    Swish: "swish"(x) = "ew_gated(x, ew_sigmoid(x))", [Nan, Exp, Sigmoid],
         |v| r::swish(v[0]), within 1e-6, on -80.0 to 80.0;
     /// x Φ(x), exact: by the error function.
-    Gelu: "gelu"(x) = "ew_gelu(x)", [Exp, Sigmoid, Gelu], |v| r::gelu(v[0]), within 1e-6, on -14.0 to 14.0;
+    Gelu: "gelu"(x) = "ew_gelu(x)", [Nan, Exp, Sigmoid, Gelu], |v| r::gelu(v[0]), within 1e-6, on -14.0 to 14.0;
     /// The approximation of [`Gelu`](Self::Gelu) by tanh: x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2. On the far
     /// left the rounding of x³ is felt.
     GeluTanh: "gelu_tanh"(x)
-        = "ew_gated(x, ew_sigmoid(1.59576912 * fma(x * x * 0.044715, x, x)))", [Exp, Sigmoid],
+        = "ew_gated(x, ew_sigmoid(1.59576912 * fma(x * x * 0.044715, x, x)))", [Nan, Exp, Sigmoid],
         |v| r::gelu_tanh(v[0]), within 2e-5, on -10.0 to 10.0;
     /// e^x.
-    Exp: "exp"(x) = "ew_exp(x)", [Exp], |v| v[0].exp(), within 1e-6, on -87.0 to 88.0;
+    Exp: "exp"(x) = "ew_exp(x)", [Nan, Exp], |v| v[0].exp(), within 1e-6, on -87.0 to 88.0;
     /// The natural logarithm; -inf of 0, NaN below.
     Log: "log"(x) = "ew_log(x)", [Log], |v| v[0].ln(), within 1e-6, on 0.0 to 10.0;
     /// The square root; NaN below 0.
     Sqrt: "sqrt"(x) = "sqrt(x)", [], |v| v[0].sqrt(), within 1e-6, on 0.0 to 100.0;
     /// x, at least lo and at most hi. A NaN bound is no bound; where the bounds cross, hi wins.
-    Clamp: "clamp"(x; lo, hi) = "ew_clamp(x, lo, hi)", [Clamp],
+    Clamp: "clamp"(x; lo, hi) = "ew_clamp(x, lo, hi)", [Nan, Clamp],
         |v| r::clamp(v[0], v[1], v[2]), within 0.0, on -10.0 to 10.0;
     /// -x.
     Neg: "neg"(x) = "-x", [], |v| -v[0], within 0.0, on -10.0 to 10.0;

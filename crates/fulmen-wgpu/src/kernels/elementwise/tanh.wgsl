@@ -8,5 +8,5 @@ fn ew_tanh(x: EwF) -> EwF {
     let near = fma(z * p, x, x);
     let a = abs(x);
     let far = EwF(1.0) - EwF(2.0) / (ew_exp(EwF(2.0) * select(a, EwF(10.0), a > EwF(10.0))) + EwF(1.0));
-    return select(select(far, -far, x < EwF(0.0)), near, a < EwF(0.625));
+    return ew_keep_nan(x, select(select(far, -far, x < EwF(0.0)), near, a < EwF(0.625)));
 }

@@ -13,10 +13,11 @@ use crate::{
 /// # Errors
 /// [`KernelError`] where a row is larger than a binding or the sizes overflow.
 pub fn softmax(matrix: &Rows, caps: &Caps) -> Result<Plan, KernelError> {
+    let functions = [Helper::Nan.text(), Helper::Exp.text()].concat();
     let kernel = RowKernel {
         label: "softmax",
         body: include_str!("softmax.wgsl"),
-        functions: Helper::Exp.text(),
+        functions: &functions,
         group: &["group_sum", "group_max"],
         shared: &[],
         params: &[],
