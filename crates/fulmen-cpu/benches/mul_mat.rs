@@ -13,10 +13,14 @@ use fulmen_cpu::{
     kernels::mul_mat::{Activations, Epilogue, Out, Scratch, Weight, mul_mat},
     threads::Pool,
 };
-use std::{hint::black_box, time::Instant};
+use std::{
+    hint::black_box,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Instant,
+};
 
-const ROUNDS: usize = 5;
-const SAMPLES: usize = 15;
+const ROUNDS: usize = 12;
+const SAMPLES: usize = 9;
 
 fn main() {
     let filter = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
@@ -52,16 +56,15 @@ fn compare(a: &mut dyn FnMut(), b: &mut dyn FnMut()) -> (f64, f64) {
 
 impl Bench {
     fn run(mut self, filter: &str) {
-        let parts: [(&str, &mut dyn FnMut(&mut Bench)); 4] = [
-            ("region", &mut |b| b.region()),
-            ("gemv", &mut |b| b.gemv()),
-            ("gemm-f32", &mut |b| b.gemm_f32()),
-            ("gemm-quantised", &mut |b| b.gemm_quantised()),
+        type Part = (&'static str, fn(&mut Bench));
+        let parts: [Part; 4] = [
+            ("region", Bench::region),
+            ("gemv", Bench::gemv),
+            ("gemm-f32", Bench::gemm_f32),
+            ("gemm-quantised", Bench::gemm_quantised),
         ];
-        for (name, part) in parts {
-            if name.contains(filter) {
-                part(&mut self);
-            }
+        for (_, part) in parts.iter().filter(|(name, _)| name.contains(filter)) {
+            part(&mut self);
         }
     }
 
@@ -69,22 +72,29 @@ impl Bench {
         (0..len).map(|_| self.rng.f32() - 0.5).collect()
     }
 
-    /// Weights whose values do not matter, but which are finite.
+    /// Weights whose values do not matter, but which are finite and, for float types, not subnormal.
     fn weights(&mut self, dtype: DType, n: usize, k: usize) -> Vec<u8> {
         let bytes = dtype.bytes(n * k).expect("whole blocks");
-        (0..bytes).map(|_| self.rng.u8(..) & 0x3b).collect()
+        let least = if dtype.is_float() { 0x20 } else { 0 };
+        (0..bytes).map(|_| self.rng.u8(..) & 0x3b | least).collect()
     }
 
+    /// The time until all threads have met in a region and left it.
     fn region(&mut self) {
-        let pool = &self.pool;
-        let time = median(&mut || {
-            for _ in 0..1000 {
-                pool.run(8, &|i| {
-                    black_box(i);
+        let (pool, threads) = (&self.pool, self.pool.threads());
+        let mut regions = || {
+            for _ in 0..100 {
+                let inside = AtomicUsize::new(0);
+                pool.run(threads, &|_| {
+                    inside.fetch_add(1, Ordering::Relaxed);
+                    while inside.load(Ordering::Relaxed) < threads {
+                        std::hint::spin_loop();
+                    }
                 });
             }
-        });
-        println!("\nparallel region of 8 empty tasks: {:.2} us", time / 1000.0 * 1e6);
+        };
+        let best = (0..ROUNDS).map(|_| median(&mut regions)).fold(f64::MAX, f64::min);
+        println!("\nparallel region that all threads join: {:.2} us", best / 100.0 * 1e6);
     }
 
     fn gemv(&mut self) {

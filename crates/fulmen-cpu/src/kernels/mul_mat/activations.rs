@@ -183,11 +183,11 @@ impl<'a> Activations<'a> {
     /// Makes the form of [`int_rows`](Activations::int_rows), unless it is there.
     pub(super) fn make_int_rows(&mut self, pool: &Pool, isa: Isa, family: Family) {
         let entries = self.use_isa(isa);
+        let (m, k, block) = (self.m, self.k, family.block());
+        assert!(k.is_multiple_of(block), "activations: rows of {k} are not whole blocks of {block}");
         if std::mem::replace(&mut self.has_rows[family as usize], true) {
             return;
         }
-        let (m, k, block) = (self.m, self.k, family.block());
-        assert!(k.is_multiple_of(block), "activations: rows of {k} are not whole blocks of {block}");
         let buffers = &mut self.scratch.rows[family as usize];
         let codes = Shared::new(buffers.codes.reserve::<i8>(m * k + PAD));
         let d = Shared::new(buffers.d.reserve::<f32>(m * k / block));

@@ -105,7 +105,7 @@ impl Float for BF16 {
 /// Calls a kernel that is generic over the numbers of rows of weights and of activations: four rows of weights
 /// at once, or else one after the other.
 macro_rules! by_rows {
-    ($kernel:ident::<$($t:ty),*>, $w:expr, $x:expr, $first:expr, $count:expr, $out:expr) => {{
+    ($kernel:ident $(::<$($t:ty),*>)?, $w:expr, $x:expr, $first:expr, $count:expr, $out:expr) => {{
         let (w, x, first, count, out): (WeightRows, &Rows<'_>, usize, usize, &mut Dots) =
             ($w, $x, $first, $count, $out);
         let (step, each) = if w.rows == ROWS { (ROWS, w) } else { (1, WeightRows { rows: 1, ..w }) };
@@ -114,14 +114,14 @@ macro_rules! by_rows {
             // SAFETY: `w.rows` and `count` are the constants; the rest is the contract of the caller.
             unsafe {
                 match (w.rows, count) {
-                    (ROWS, 1) => $kernel::<$($t,)* ROWS, 1>(w, x, first, r, out),
-                    (ROWS, 2) => $kernel::<$($t,)* ROWS, 2>(w, x, first, r, out),
-                    (ROWS, 3) => $kernel::<$($t,)* ROWS, 3>(w, x, first, r, out),
-                    (ROWS, _) => $kernel::<$($t,)* ROWS, 4>(w, x, first, r, out),
-                    (_, 1) => $kernel::<$($t,)* 1, 1>(w, x, first, r, out),
-                    (_, 2) => $kernel::<$($t,)* 1, 2>(w, x, first, r, out),
-                    (_, 3) => $kernel::<$($t,)* 1, 3>(w, x, first, r, out),
-                    (_, _) => $kernel::<$($t,)* 1, 4>(w, x, first, r, out),
+                    (ROWS, 1) => $kernel::<$($($t,)*)? ROWS, 1>(w, x, first, r, out),
+                    (ROWS, 2) => $kernel::<$($($t,)*)? ROWS, 2>(w, x, first, r, out),
+                    (ROWS, 3) => $kernel::<$($($t,)*)? ROWS, 3>(w, x, first, r, out),
+                    (ROWS, _) => $kernel::<$($($t,)*)? ROWS, 4>(w, x, first, r, out),
+                    (_, 1) => $kernel::<$($($t,)*)? 1, 1>(w, x, first, r, out),
+                    (_, 2) => $kernel::<$($($t,)*)? 1, 2>(w, x, first, r, out),
+                    (_, 3) => $kernel::<$($($t,)*)? 1, 3>(w, x, first, r, out),
+                    (_, _) => $kernel::<$($($t,)*)? 1, 4>(w, x, first, r, out),
                 }
             }
         }
@@ -129,6 +129,19 @@ macro_rules! by_rows {
 }
 #[cfg(target_arch = "x86_64")]
 pub(super) use by_rows;
+
+/// Asks for the block that is [`ROWS`] rows further on, which will be needed next. Rows are too short for the
+/// processor to see that coming.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) fn prefetch(src: *const u8, bytes: usize, row_bytes: usize) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    let next = src.wrapping_add(ROWS * row_bytes);
+    for line in 0..bytes.div_ceil(64) {
+        // SAFETY: SSE is part of the architecture, and a prefetch of any address touches nothing but caches.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64 * line).cast()) };
+    }
+}
 
 /// See [`DotFn`].
 ///

@@ -212,7 +212,7 @@ instruction_set!(neon, super::super::simd::Neon, rows 8 4, vectors 3 2,
     #[target_feature(enable = "neon")] specialised |_| None);
 #[cfg(target_arch = "x86_64")]
 instruction_set!(avx2, super::super::simd::Avx2, rows 6 4, vectors 2 1,
-    #[target_feature(enable = "avx2,fma,f16c")] specialised |_| None);
+    #[target_feature(enable = "avx2,fma,f16c")] specialised super::super::dots_avx2::specialised);
 #[cfg(target_arch = "x86_64")]
 instruction_set!(avx512, super::super::simd::Avx512, rows 12 6, vectors 2 2,
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]

@@ -59,11 +59,22 @@ unsafe fn half(src: *const u8, at: usize) -> f32 {
     f16_to_f32(u16::from_le_bytes(unsafe { bytes(src, at) }))
 }
 
-/// The scales of up to eight blocks of 32, from their halves, to two places each. Those of absent blocks are 0.
+/// The halves at the offset `at` of up to eight blocks of 32, as floats, each for two places. Those of absent
+/// blocks are 0.
+///
+/// # Safety
+///
+/// `src` must be readable for `blocks` blocks of `size` bytes.
 #[inline(always)]
-fn spread_halves(halves: [u16; 8], out: &mut [f32; 16]) {
-    // All at once, which vectorises.
-    let floats = halves.map(f16_to_f32);
+unsafe fn halves_of_blocks(src: *const u8, size: usize, at: usize, blocks: usize, out: &mut [f32; 16]) {
+    let mut words = [0u64; 2];
+    for b in 0..blocks {
+        // SAFETY: by the contract. (Put together in registers: an array of halves would be written by parts
+        // and read as a whole, which stalls.)
+        let half = u16::from_le_bytes(unsafe { bytes(src, b * size + at) });
+        words[b / 4] |= u64::from(half) << (16 * (b % 4));
+    }
+    let floats = bytemuck::cast::<[u64; 2], [u16; 8]>(words.map(u64::to_le)).map(f16_to_f32);
     for i in 0..16 {
         out[i] = floats[i / 2];
     }
@@ -83,18 +94,27 @@ macro_rules! block32 {
 
             #[inline(always)]
             unsafe fn unpack(src: *const u8, blocks: usize, out: &mut Canon) {
+                // SAFETY: the contract is the same. A constant number of blocks lets the compiler unroll.
+                unsafe {
+                    if blocks == 8 {
+                        $name::unpack_all(src, 8, out)
+                    } else {
+                        $name::unpack_all(src, blocks, out)
+                    }
+                }
+            }
+        }
+
+        impl $name {
+            /// # Safety
+            ///
+            /// As [`Format::unpack`].
+            #[inline(always)]
+            unsafe fn unpack_all(src: *const u8, blocks: usize, out: &mut Canon) {
                 const HIGH: Option<usize> = $high;
-                let (mut d, mut m) = ([0; 8], [0; 8]);
                 for (b, to) in out.codes.as_chunks_mut::<32>().0.iter_mut().enumerate().take(blocks) {
                     // SAFETY: every offset is within the block, and the caller gives `blocks` of them.
-                    let q = unsafe {
-                        let src = src.add(b * $bytes);
-                        d[b] = u16::from_le_bytes(bytes(src, 0));
-                        if $min {
-                            m[b] = u16::from_le_bytes(bytes(src, 2));
-                        }
-                        bytes::<16>(src, $codes)
-                    };
+                    let q = unsafe { bytes::<16>(src, b * $bytes + $codes) };
                     let mut codes = [0; 32];
                     for i in 0..16 {
                         codes[i] = q[i] & 15;
@@ -111,9 +131,12 @@ macro_rules! block32 {
                         to[i] = codes[i] as i8 - $centre;
                     }
                 }
-                spread_halves(d, &mut out.s);
-                if $min {
-                    spread_halves(m, &mut out.m);
+                // SAFETY: by the contract.
+                unsafe {
+                    halves_of_blocks(src, $bytes, 0, blocks, &mut out.s);
+                    if $min {
+                        halves_of_blocks(src, $bytes, 2, blocks, &mut out.m);
+                    }
                 }
             }
         }
@@ -123,18 +146,9 @@ macro_rules! block32 {
 /// Each bit as a byte, 0 or 16.
 #[inline(always)]
 fn spread_bits(bits: [u8; 4]) -> [u8; 32] {
-    const TABLE: [u64; 256] = {
-        let mut table = [0; 256];
-        let mut i = 0;
-        while i < 256 * 8 {
-            table[i / 8] |= ((i / 8 >> (i % 8) & 1) as u64) << (8 * (i % 8) + 4);
-            i += 1;
-        }
-        table
-    };
     let mut out = [0; 32];
-    for (to, byte) in out.as_chunks_mut::<8>().0.iter_mut().zip(bits) {
-        *to = TABLE[usize::from(byte)].to_le_bytes();
+    for i in 0..32 {
+        out[i] = if bits[i / 8] & (1 << (i % 8)) == 0 { 0 } else { 16 };
     }
     out
 }
@@ -154,16 +168,25 @@ impl Format for Q8_0 {
 
     #[inline(always)]
     unsafe fn unpack(src: *const u8, blocks: usize, out: &mut Canon) {
-        let mut d = [0; 8];
+        // SAFETY: the contract is the same. A constant number of blocks lets the compiler unroll.
+        unsafe {
+            if blocks == 8 { Q8_0::unpack_all(src, 8, out) } else { Q8_0::unpack_all(src, blocks, out) }
+        }
+    }
+}
+
+impl Q8_0 {
+    /// # Safety
+    ///
+    /// As [`Format::unpack`].
+    #[inline(always)]
+    unsafe fn unpack_all(src: *const u8, blocks: usize, out: &mut Canon) {
         for (b, to) in out.codes.as_chunks_mut::<32>().0.iter_mut().enumerate().take(blocks) {
             // SAFETY: every offset is within the block, and the caller gives `blocks` of them.
-            let q = unsafe {
-                d[b] = u16::from_le_bytes(bytes(src, 34 * b));
-                bytes::<32>(src, 34 * b + 2)
-            };
-            *to = q.map(|q| q as i8);
+            *to = unsafe { src.add(34 * b + 2).cast::<[i8; 32]>().read_unaligned() };
         }
-        spread_halves(d, &mut out.s);
+        // SAFETY: by the contract.
+        unsafe { halves_of_blocks(src, 34, 0, blocks, &mut out.s) };
     }
 }
 
@@ -229,21 +252,27 @@ impl Format for Q3K {
     }
 }
 
+/// The eight scales and the eight minima of `Q4_K` and `Q5_K`, a byte each, the first one lowest.
+#[inline(always)]
+pub(super) fn six_bit_scales(packed: [u8; 12]) -> (u64, u64) {
+    let [a, b, c] =
+        bytemuck::cast::<[u8; 12], [[u8; 4]; 3]>(packed).map(|v| u64::from(u32::from_le_bytes(v)));
+    let a = a | b << 32;
+    // In both, four scales and then four minima.
+    let first = a & 0x3f3f_3f3f_3f3f_3f3f;
+    let last = ((c | (c >> 4) << 32) & 0x0f0f_0f0f_0f0f_0f0f) | (a >> 2 & 0x3030_3030_3030_3030);
+    ((first & 0xffff_ffff) | last << 32, (first >> 32) | (last & 0xffff_ffff_0000_0000))
+}
+
 /// # Safety
 ///
 /// `src` must be readable for 16 bytes: `d`, `dmin` and the eight 6-bit scales and minima of `Q4_K` and `Q5_K`.
 #[inline(always)]
 unsafe fn scales_q4k(src: *const u8, out: &mut Canon) {
     // SAFETY: by the contract.
-    let (d, dmin, a, c) = unsafe {
-        let c = u32::from_le_bytes(bytes(src, 12));
-        (half(src, 0), half(src, 2), u64::from_le_bytes(bytes(src, 4)), u64::from(c))
-    };
-    // In both, four scales and then four minima.
-    let first = a & 0x3f3f_3f3f_3f3f_3f3f;
-    let last = ((c | (c >> 4) << 32) & 0x0f0f_0f0f_0f0f_0f0f) | (a >> 2 & 0x3030_3030_3030_3030);
-    let scales = ((first & 0xffff_ffff) | last << 32).to_le_bytes();
-    let minima = ((first >> 32) | (last & 0xffff_ffff_0000_0000)).to_le_bytes();
+    let (d, dmin, packed) = unsafe { (half(src, 0), half(src, 2), bytes(src, 4)) };
+    let (scales, minima) = six_bit_scales(packed);
+    let (scales, minima) = (scales.to_le_bytes(), minima.to_le_bytes());
     let (scales, minima) = (scales.map(|v| d * f32::from(v)), minima.map(|v| -dmin * f32::from(v)));
     for i in 0..16 {
         out.s[i] = scales[i / 2];
@@ -340,10 +369,10 @@ impl Format for Q8K {
     #[inline(always)]
     unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut Canon) {
         // SAFETY: every offset is within the block.
-        let (d, q) = unsafe { (f32::from_le_bytes(bytes(src, 0)), bytes::<256>(src, 4)) };
+        let d = unsafe {
+            out.codes = src.add(4).cast::<[i8; 256]>().read_unaligned();
+            f32::from_le_bytes(bytes(src, 0))
+        };
         out.s = [d; 16];
-        for (code, q) in out.codes.iter_mut().zip(q) {
-            *code = q as i8;
-        }
     }
 }

@@ -15,6 +15,8 @@ mod activations;
 mod buffer;
 mod dots;
 #[cfg(target_arch = "x86_64")]
+mod dots_avx2;
+#[cfg(target_arch = "x86_64")]
 mod dots_avx512;
 mod entries;
 mod epilogue;

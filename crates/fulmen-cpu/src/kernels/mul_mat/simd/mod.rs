@@ -12,7 +12,7 @@ mod neon;
 mod portable;
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use avx2::Avx2;
+pub(super) use avx2::{Avx2, dot4_signed};
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx512::Avx512;
 #[cfg(target_arch = "aarch64")]
@@ -84,11 +84,14 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
 /// An IEEE half as a float. All values are exact, and infinities and NaN stay what they are.
 #[inline(always)]
 pub(super) fn f16_to_f32(h: u16) -> f32 {
-    let magnitude = u32::from(h & 0x7fff) << 13;
-    // The exponent has another bias: multiplying by 2^112 moves it and normalises subnormals on the way.
-    let scaled = (f32::from_bits(magnitude) * f32::from_bits(0x7780_0000)).to_bits();
-    let special = if h & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
-    f32::from_bits(scaled | special | (u32::from(h & 0x8000) << 16))
+    let magnitude = u32::from(h & 0x7fff);
+    let exponent = magnitude & 0x7c00;
+    // Subnormals by way of an integer: arithmetic on subnormal floats would be very slow, and scales of blocks
+    // are subnormal often enough. For the others the exponent moves to its new bias.
+    let small = (magnitude as i32 as f32 * (1.0 / 16_777_216.0)).to_bits();
+    let bias = if exponent == 0x7c00 { 224 << 23 } else { 112 << 23 };
+    let bits = if exponent == 0 { small } else { (magnitude << 13) + bias };
+    f32::from_bits(bits | u32::from(h & 0x8000) << 16)
 }
 
 #[cfg(test)]

@@ -1,0 +1,285 @@
+//! Dot products straight from the blocks of the common formats, for AVX2.
+
+use super::{
+    dots::{DotFn, Dots, ROWS, Rows, WeightRows, by_rows, prefetch},
+    formats::{Format, Q4K, Q5K, six_bit_scales},
+    simd::dot4_signed,
+};
+use fulmen_core::DType;
+use std::arch::x86_64::*;
+
+/// The kernel for a type, if there is one here, and the multiple of elements that rows must have for it.
+pub(super) fn specialised(dtype: DType) -> Option<(DotFn, usize)> {
+    match dtype {
+        DType::Q4_K => Some((dot_q4_k::<Q4K>, 256)),
+        DType::Q5_K => Some((dot_q4_k::<Q5K>, 256)),
+        DType::Q6_K => Some((dot_q6_k, 256)),
+        DType::Q8_0 => Some((dot_q8_0::<false>, 32)),
+        DType::Q4_0 => Some((dot_q8_0::<true>, 32)),
+        _ => None,
+    }
+}
+
+/// See [`DotFn`].
+///
+/// # Safety
+///
+/// As the kernels of the module `dots`; and rows must have the multiple of elements that [`specialised`] says.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn dot_q4_k<F: Format>(w: WeightRows, x: &Rows<'_>, first: usize, count: usize, out: &mut Dots) {
+    by_rows!(q4_k_rows::<F>, w, x, first, count, out)
+}
+
+/// # Safety
+///
+/// As [`dot_q4_k`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn dot_q6_k(w: WeightRows, x: &Rows<'_>, first: usize, count: usize, out: &mut Dots) {
+    by_rows!(q6_k_rows, w, x, first, count, out)
+}
+
+/// # Safety
+///
+/// As [`dot_q4_k`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn dot_q8_0<const NIBBLES: bool>(
+    w: WeightRows,
+    x: &Rows<'_>,
+    first: usize,
+    count: usize,
+    out: &mut Dots,
+) {
+    if NIBBLES {
+        by_rows!(q4_0_rows, w, x, first, count, out)
+    } else {
+        by_rows!(q8_0_rows, w, x, first, count, out)
+    }
+}
+
+/// # Safety
+///
+/// `p` must be readable for a half.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn half(p: *const u8) -> f32 {
+    // SAFETY: by the contract.
+    let bits = unsafe { p.cast::<u16>().read_unaligned() };
+    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits))))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn sum(v: __m256) -> f32 {
+    let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+}
+
+/// `Q4_K` and `Q5_K`.
+///
+/// # Safety
+///
+/// As [`dot_q4_k`], with `R` rows of weights and `M` of activations.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn q4_k_rows<F: Format, const R: usize, const M: usize>(
+    w: WeightRows,
+    x: &Rows<'_>,
+    first: usize,
+    r: usize,
+    out: &mut Dots,
+) {
+    let Some(int) = x.int else { return };
+    let fifth_bit = F::BYTES == Q5K::BYTES;
+    let low_nibbles = _mm256_set1_epi8(15);
+    for row in 0..R {
+        let mut acc = [_mm256_setzero_ps(); M];
+        let mut mins = [_mm_setzero_ps(); M];
+        for block in 0..x.k / 256 {
+            let src = w.data.wrapping_add(row * w.row_bytes + block * F::BYTES);
+            prefetch(src, F::BYTES, w.row_bytes);
+            // SAFETY: all offsets are within the block of weights, or of activations.
+            unsafe {
+                let (scales, minima) = six_bit_scales(src.add(4).cast::<[u8; 12]>().read_unaligned());
+                let scales = _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(_mm_cvtsi64_si128(scales as i64)));
+                let minima = _mm_cvtepu8_epi16(_mm_cvtsi64_si128(minima as i64));
+                let (d, dmin) = (half(src), half(src.add(2)));
+                let bits = _mm256_loadu_si256(src.add(16).cast());
+                let codes = if fifth_bit { src.add(48) } else { src.add(16) };
+                let mut sums = [_mm256_setzero_si256(); M];
+                for j in 0..4 {
+                    let q = _mm256_loadu_si256(codes.add(32 * j).cast());
+                    let mut low = _mm256_and_si256(q, low_nibbles);
+                    let mut high = _mm256_and_si256(_mm256_srli_epi16::<4>(q), low_nibbles);
+                    if fifth_bit {
+                        let bit = _mm256_set1_epi8(16);
+                        // Bit 2j or 2j + 1 of each byte to its bit 4. What comes over from another byte is masked.
+                        let move_bit = |from: usize| {
+                            let left =
+                                _mm256_sll_epi16(bits, _mm_cvtsi64_si128(4i64.saturating_sub(from as i64)));
+                            let right = _mm256_srl_epi16(bits, _mm_cvtsi64_si128(from as i64 - 4));
+                            _mm256_and_si256(if from < 4 { left } else { right }, bit)
+                        };
+                        low = _mm256_or_si256(low, move_bit(2 * j));
+                        high = _mm256_or_si256(high, move_bit(2 * j + 1));
+                    }
+                    let pick = |i: i32| _mm256_set1_epi16(((2 * i) | ((2 * i + 1) << 8)) as i16);
+                    let low_scale = _mm256_shuffle_epi8(scales, pick(2 * j as i32));
+                    let high_scale = _mm256_shuffle_epi8(scales, pick(2 * j as i32 + 1));
+                    for a in 0..M {
+                        let at = (first + a) * x.k + block * 256 + 64 * j;
+                        let x = int.codes.as_ptr().add(at);
+                        let (x0, x1) = (_mm256_loadu_si256(x.cast()), _mm256_loadu_si256(x.add(32).cast()));
+                        let low = _mm256_madd_epi16(_mm256_maddubs_epi16(low, x0), low_scale);
+                        let high = _mm256_madd_epi16(_mm256_maddubs_epi16(high, x1), high_scale);
+                        sums[a] = _mm256_add_epi32(sums[a], _mm256_add_epi32(low, high));
+                    }
+                }
+                for a in 0..M {
+                    let at = (first + a) * x.k + block * 256;
+                    let dx = *int.d.as_ptr().add(at / 256);
+                    acc[a] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[a]), _mm256_set1_ps(d * dx), acc[a]);
+                    let x_sums = int.sums.as_ptr().add(at / 16);
+                    let x_sums =
+                        _mm_hadd_epi16(_mm_loadu_si128(x_sums.cast()), _mm_loadu_si128(x_sums.add(8).cast()));
+                    let min = _mm_cvtepi32_ps(_mm_madd_epi16(minima, x_sums));
+                    mins[a] = _mm_fnmadd_ps(min, _mm_set1_ps(dmin * dx), mins[a]);
+                }
+            }
+        }
+        for a in 0..M {
+            out[a][r + row] = sum(_mm256_add_ps(acc[a], _mm256_zextps128_ps256(mins[a])));
+        }
+    }
+}
+
+/// `Q6_K`.
+///
+/// # Safety
+///
+/// As [`dot_q6_k`], with `R` rows of weights and `M` of activations.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn q6_k_rows<const R: usize, const M: usize>(
+    w: WeightRows,
+    x: &Rows<'_>,
+    first: usize,
+    r: usize,
+    out: &mut Dots,
+) {
+    const BYTES: usize = 210;
+    let Some(int) = x.int else { return };
+    let low_nibbles = _mm256_set1_epi8(15);
+    let high_bits = _mm256_set1_epi8(0x30);
+    for row in 0..R {
+        let mut acc = [_mm256_setzero_ps(); M];
+        for block in 0..x.k / 256 {
+            let src = w.data.wrapping_add(row * w.row_bytes + block * BYTES);
+            prefetch(src, BYTES, w.row_bytes);
+            // SAFETY: all offsets are within the block of weights, or of activations.
+            unsafe {
+                let scales = _mm256_cvtepi8_epi16(_mm_loadu_si128(src.add(192).cast()));
+                let d = half(src.add(208));
+                let mut sums = [_mm256_setzero_si256(); M];
+                for a in 0..M {
+                    // 32 is to be taken off each code.
+                    let at = (first + a) * x.k + block * 256;
+                    let x_sums = _mm256_loadu_si256(int.sums.as_ptr().add(at / 16).cast());
+                    let offset = _mm256_slli_epi32::<5>(_mm256_madd_epi16(scales, x_sums));
+                    sums[a] = _mm256_sub_epi32(_mm256_setzero_si256(), offset);
+                }
+                for h in 0..2 {
+                    let q0 = _mm256_loadu_si256(src.add(64 * h).cast());
+                    let q1 = _mm256_loadu_si256(src.add(64 * h + 32).cast());
+                    let bits = _mm256_loadu_si256(src.add(128 + 32 * h).cast());
+                    let with = |low: __m256i, high: __m256i| {
+                        _mm256_or_si256(_mm256_and_si256(low, low_nibbles), _mm256_and_si256(high, high_bits))
+                    };
+                    let codes = [
+                        with(q0, _mm256_slli_epi16::<4>(bits)),
+                        with(q1, _mm256_slli_epi16::<2>(bits)),
+                        with(_mm256_srli_epi16::<4>(q0), bits),
+                        with(_mm256_srli_epi16::<4>(q1), _mm256_srli_epi16::<2>(bits)),
+                    ];
+                    // The eight scales of this half, in both halves of the vector.
+                    let eight = if h == 0 {
+                        _mm256_permute4x64_epi64::<0b01_00_01_00>(scales)
+                    } else {
+                        _mm256_permute4x64_epi64::<0b11_10_11_10>(scales)
+                    };
+                    for (c, &codes) in codes.iter().enumerate() {
+                        let pick = |i: i32| _mm_set1_epi16(((2 * i) | ((2 * i + 1) << 8)) as i16);
+                        let c = c as i32;
+                        let scale =
+                            _mm256_shuffle_epi8(eight, _mm256_set_m128i(pick(2 * c + 1), pick(2 * c)));
+                        for a in 0..M {
+                            let at = (first + a) * x.k + block * 256 + 128 * h + 32 * c as usize;
+                            let x = _mm256_loadu_si256(int.codes.as_ptr().add(at).cast());
+                            let dot = _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), scale);
+                            sums[a] = _mm256_add_epi32(sums[a], dot);
+                        }
+                    }
+                }
+                for a in 0..M {
+                    let dx = *int.d.as_ptr().add((first + a) * (x.k / 256) + block);
+                    acc[a] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[a]), _mm256_set1_ps(d * dx), acc[a]);
+                }
+            }
+        }
+        for a in 0..M {
+            out[a][r + row] = sum(acc[a]);
+        }
+    }
+}
+
+/// `Q8_0` or `Q4_0`: one block is a vector of signed codes.
+macro_rules! signed_blocks {
+    ($name:ident, $bytes:literal, |$src:ident| $codes:expr) => {
+        /// # Safety
+        ///
+        /// As [`dot_q8_0`], with `R` rows of weights and `M` of activations.
+        #[inline]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn $name<const R: usize, const M: usize>(
+            w: WeightRows,
+            x: &Rows<'_>,
+            first: usize,
+            r: usize,
+            out: &mut Dots,
+        ) {
+            let Some(int) = x.int else { return };
+            let mut acc = [[_mm256_setzero_ps(); R]; M];
+            for block in 0..x.k / 32 {
+                for row in 0..R {
+                    let $src = w.data.wrapping_add(row * w.row_bytes + block * $bytes);
+                    prefetch($src, $bytes, w.row_bytes);
+                    // SAFETY: all offsets are within the block of weights, or of activations.
+                    unsafe {
+                        let d = half($src);
+                        let codes = $codes;
+                        let magnitudes = _mm256_abs_epi8(codes);
+                        for a in 0..M {
+                            let at = (first + a) * x.k + block * 32;
+                            let x = _mm256_loadu_si256(int.codes.as_ptr().add(at).cast());
+                            let dot = _mm256_cvtepi32_ps(dot4_signed(magnitudes, codes, x));
+                            let d = _mm256_set1_ps(d * *int.d.as_ptr().add(at / 32));
+                            acc[a][row] = _mm256_fmadd_ps(dot, d, acc[a][row]);
+                        }
+                    }
+                }
+            }
+            for a in 0..M {
+                for row in 0..R {
+                    out[a][r + row] = sum(acc[a][row]);
+                }
+            }
+        }
+    };
+}
+
+signed_blocks!(q8_0_rows, 34, |src| _mm256_loadu_si256(src.add(2).cast()));
+signed_blocks!(q4_0_rows, 18, |src| {
+    let q = _mm_loadu_si128(src.add(2).cast());
+    let q = _mm256_set_m128i(_mm_srli_epi16::<4>(q), q);
+    _mm256_sub_epi8(_mm256_and_si256(q, _mm256_set1_epi8(15)), _mm256_set1_epi8(8))
+});

@@ -1,0 +1,190 @@
+//! The formats with blocks of 32.
+
+use super::{dot_fn, load_halves, quarters_epi16};
+use crate::kernels::mul_mat::{
+    dots::{Dots, ROWS, Rows, WeightRows, by_rows, prefetch},
+    formats::{Format, Q4_1},
+};
+use std::arch::x86_64::*;
+
+dot_fn!(dot_q8_0, q8_0_rows);
+dot_fn!(dot_q4_0<F>, q4_0_rows);
+
+/// `Q8_0`: two blocks make a vector. 128 is added to each code to make it unsigned.
+///
+/// # Safety
+///
+/// As [`dot_q8_0`], with `R` rows of weights and `M` of activations.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn q8_0_rows<const R: usize, const M: usize>(
+    w: WeightRows,
+    x: &Rows<'_>,
+    first: usize,
+    r: usize,
+    out: &mut Dots,
+) {
+    const BYTES: usize = 34;
+    let Some(int) = x.int else { return };
+    let flip = _mm512_set1_epi8(-128);
+    let lanes = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    let mut acc = [[_mm512_setzero_ps(); R]; M];
+    for pair in 0..x.k / 64 {
+        let mut xs = [_mm512_setzero_si512(); M];
+        let mut ds = [_mm512_setzero_ps(); M];
+        let mut starts = [_mm512_setzero_si512(); M];
+        for a in 0..M {
+            let at = (first + a) * x.k + pair * 64;
+            // SAFETY: both blocks are within the row of activations.
+            unsafe {
+                xs[a] = _mm512_loadu_si512(int.codes.as_ptr().add(at).cast());
+                let d = _mm_castsi128_ps(_mm_loadl_epi64(int.d.as_ptr().add(at / 32).cast()));
+                ds[a] = _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(d));
+                // Each of a block's eight lanes takes an eighth of what the 128 are too much.
+                let sums = _mm_loadl_epi64(int.sums.as_ptr().add(at / 16).cast());
+                let sums = _mm_madd_epi16(sums, _mm_set1_epi16(-16));
+                starts[a] = _mm512_permutexvar_epi32(lanes, _mm512_castsi128_si512(sums));
+            }
+        }
+        for row in 0..R {
+            let src = w.data.wrapping_add(row * w.row_bytes + pair * 2 * BYTES);
+            prefetch(src, 2 * BYTES, w.row_bytes);
+            // SAFETY: both blocks are within the row of weights.
+            let (d0, d1, codes) = unsafe {
+                let half = |at: usize| src.add(at).cast::<i16>().read_unaligned();
+                (half(0), half(BYTES), load_halves(src.add(2), src.add(2 + BYTES)))
+            };
+            let d = _mm512_cvtph_ps(_mm256_mask_set1_epi16(_mm256_set1_epi16(d0), 0xff00, d1));
+            let codes = _mm512_xor_si512(codes, flip);
+            for a in 0..M {
+                let dot = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(starts[a], codes, xs[a]));
+                acc[a][row] = _mm512_fmadd_ps(dot, _mm512_mul_ps(d, ds[a]), acc[a][row]);
+            }
+        }
+    }
+    for a in 0..M {
+        for row in 0..R {
+            out[a][r + row] = _mm512_reduce_add_ps(acc[a][row]);
+        }
+    }
+}
+
+/// `Q4_0`, `Q4_1`, `Q5_0` and `Q5_1`: four blocks make a vector, one in each quarter.
+///
+/// # Safety
+///
+/// As [`dot_q4_0`], with `R` rows of weights and `M` of activations.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn q4_0_rows<F: Format, const R: usize, const M: usize>(
+    w: WeightRows,
+    x: &Rows<'_>,
+    first: usize,
+    r: usize,
+    out: &mut Dots,
+) {
+    let Some(int) = x.int else { return };
+    let low_nibbles = _mm512_set1_epi8(15);
+    // The four blocks are gathered by 16-bit words from two overlapping loads of their bytes.
+    let (words, back) = (F::BYTES as i16 / 2, F::BYTES as i16 * 2 - 32);
+    let fifth_bit = F::BYTES > Q4_1::BYTES;
+    let bits_at = if F::MINS { 4 } else { 2 };
+    let head = bits_at as i16 / 2 + if fifth_bit { 2 } else { 0 };
+    let count = _mm512_set_epi64(
+        0x0007_0006_0005_0004,
+        0x0003_0002_0001_0000,
+        0x0007_0006_0005_0004,
+        0x0003_0002_0001_0000,
+        0x0007_0006_0005_0004,
+        0x0003_0002_0001_0000,
+        0x0007_0006_0005_0004,
+        0x0003_0002_0001_0000,
+    );
+    let starts = quarters_epi16(head, words + head, 2 * words + head - back, 3 * words + head - back);
+    let gather = _mm512_add_epi16(count, starts);
+    let lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    let heads = |w: i16| {
+        let spread = quarters_epi16(w, words + w, 2 * words + w, 3 * words + w);
+        _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 0, 2, 4, 6), spread)
+    };
+    let (d_words, m_words) = (heads(0), heads(1));
+    // Activations: the first halves of the four blocks, and the second ones.
+    let first_halves = _mm512_setr_epi64(0, 1, 4, 5, 8, 9, 12, 13);
+    let second_halves = _mm512_setr_epi64(2, 3, 6, 7, 10, 11, 14, 15);
+    let mut acc = [[_mm512_setzero_ps(); R]; M];
+    for four in 0..x.k / 128 {
+        let mut xs = [[_mm512_setzero_si512(); 2]; M];
+        let mut ds = [_mm512_setzero_ps(); M];
+        let mut starts = [_mm512_setzero_si512(); M];
+        let mut sums = [_mm512_setzero_ps(); M];
+        for a in 0..M {
+            let at = (first + a) * x.k + four * 128;
+            // SAFETY: the four blocks are within the row of activations.
+            unsafe {
+                let codes = int.codes.as_ptr().add(at);
+                let (c0, c1) = (_mm512_loadu_si512(codes.cast()), _mm512_loadu_si512(codes.add(64).cast()));
+                xs[a] = [
+                    _mm512_permutex2var_epi64(c0, first_halves, c1),
+                    _mm512_permutex2var_epi64(c0, second_halves, c1),
+                ];
+                let d = _mm_loadu_ps(int.d.as_ptr().add(at / 32));
+                ds[a] = _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(d));
+                // Each of a block's four lanes takes a quarter of the sum: of 8 or 16 per code, or of the minimum.
+                let sum = _mm_loadu_si128(int.sums.as_ptr().add(at / 16).cast());
+                if F::MINS {
+                    let sum = _mm_cvtepi32_ps(_mm_madd_epi16(sum, _mm_set1_epi16(1)));
+                    let sum = _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(sum));
+                    sums[a] = _mm512_mul_ps(_mm512_mul_ps(sum, ds[a]), _mm512_set1_ps(0.25));
+                } else {
+                    let sum = _mm_madd_epi16(sum, _mm_set1_epi16(if fifth_bit { -4 } else { -2 }));
+                    starts[a] = _mm512_permutexvar_epi32(lanes, _mm512_castsi128_si512(sum));
+                }
+            }
+        }
+        for row in 0..R {
+            let src = w.data.wrapping_add(row * w.row_bytes + four * 4 * F::BYTES);
+            prefetch(src, 4 * F::BYTES, w.row_bytes);
+            // SAFETY: the four blocks are within the row of weights, and both loads within the four blocks.
+            let (front, rear) = unsafe {
+                (_mm512_loadu_si512(src.cast()), _mm512_loadu_si512(src.add(2 * back as usize).cast()))
+            };
+            let q = _mm512_permutexvar_epi16(gather, front);
+            let q = _mm512_mask_permutexvar_epi16(q, 0xffff_0000, gather, rear);
+            let mut low = _mm512_and_si512(q, low_nibbles);
+            let mut high = _mm512_and_si512(_mm512_srli_epi16::<4>(q), low_nibbles);
+            // SAFETY: the words are within the four blocks.
+            let four_words = |at: usize| unsafe {
+                let word = |b: usize| u64::from(src.add(b * F::BYTES + at).cast::<u16>().read_unaligned());
+                word(0) | word(1) << 16 | word(2) << 32 | word(3) << 48
+            };
+            let floats = |at: usize| {
+                // Where the halves of all blocks are in the first load, that is the shorter way.
+                if !fifth_bit {
+                    let words = _mm512_permutexvar_epi16(if at == 0 { d_words } else { m_words }, front);
+                    return _mm512_cvtph_ps(_mm512_castsi512_si256(words));
+                }
+                let halves = _mm_cvtsi64_si128(four_words(at) as i64);
+                _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(_mm_cvtph_ps(halves)))
+            };
+            let d = floats(0);
+            if fifth_bit {
+                let bit = _mm512_set1_epi8(16);
+                low = _mm512_mask_add_epi8(low, four_words(bits_at), low, bit);
+                high = _mm512_mask_add_epi8(high, four_words(bits_at + 2), high, bit);
+            }
+            for a in 0..M {
+                let dot = _mm512_dpbusd_epi32(starts[a], low, xs[a][0]);
+                let dot = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(dot, high, xs[a][1]));
+                acc[a][row] = _mm512_fmadd_ps(dot, _mm512_mul_ps(d, ds[a]), acc[a][row]);
+                if F::MINS {
+                    acc[a][row] = _mm512_fmadd_ps(floats(2), sums[a], acc[a][row]);
+                }
+            }
+        }
+    }
+    for a in 0..M {
+        for row in 0..R {
+            out[a][r + row] = _mm512_reduce_add_ps(acc[a][row]);
+        }
+    }
+}

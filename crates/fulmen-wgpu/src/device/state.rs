@@ -1,0 +1,80 @@
+//! What a device's callbacks have reported.
+
+use std::sync::{
+    Mutex, OnceLock, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
+
+use crate::error::GpuError;
+
+/// Written by wgpu's callbacks, read by every call.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    lost: OnceLock<String>,
+    has_uncaptured: AtomicBool,
+    uncaptured: Mutex<Option<GpuError>>,
+}
+
+impl State {
+    /// Sets wgpu's callbacks. wgpu's own handler of errors panics; this one keeps the first for the next call to report.
+    pub(super) fn watch(self: &std::sync::Arc<Self>, device: &wgpu::Device) {
+        let state = self.clone();
+        device.set_device_lost_callback(move |reason, message| state.lose(reason, &message));
+        let state = self.clone();
+        device.on_uncaptured_error(std::sync::Arc::new(move |error| state.keep(error)));
+    }
+
+    fn lose(&self, reason: wgpu::DeviceLostReason, message: &str) {
+        self.lose_because(match (reason, message) {
+            (wgpu::DeviceLostReason::Destroyed, _) => "it was destroyed".to_owned(),
+            (wgpu::DeviceLostReason::Unknown, "") => "the driver does not say why".to_owned(),
+            (wgpu::DeviceLostReason::Unknown, message) => message.to_owned(),
+        });
+    }
+
+    /// Marks the device as lost. The first reason stays.
+    pub(super) fn lose_because(&self, reason: String) {
+        // A second reason is a consequence of the first.
+        let _ = self.lost.set(reason);
+    }
+
+    fn keep(&self, error: wgpu::Error) {
+        let mut first = self.uncaptured.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert_with(|| typed("a call outside this crate", None, error));
+        self.has_uncaptured.store(true, Ordering::Release);
+    }
+
+    /// The loss of the device, or else the first error that no call has reported yet; that one is reported once.
+    pub(super) fn check(&self) -> Result<(), GpuError> {
+        if let Some(reason) = self.lost.get() {
+            return Err(GpuError::DeviceLost { reason: reason.clone() });
+        }
+        if self.has_uncaptured.load(Ordering::Acquire) {
+            let mut first = self.uncaptured.lock().unwrap_or_else(PoisonError::into_inner);
+            self.has_uncaptured.store(false, Ordering::Release);
+            if let Some(error) = first.take() {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.get().is_some()
+    }
+}
+
+/// wgpu's error as one of ours.
+pub(super) fn typed(call: &'static str, needed: Option<u64>, error: wgpu::Error) -> GpuError {
+    match error {
+        wgpu::Error::OutOfMemory { .. } => GpuError::OutOfMemory { call, needed, available: None },
+        wgpu::Error::Validation { description, .. } => {
+            GpuError::Validation { call, message: tidy(&description) }
+        }
+        wgpu::Error::Internal { description, .. } => GpuError::Internal { call, message: tidy(&description) },
+    }
+}
+
+fn tidy(description: &str) -> String {
+    description.trim().trim_start_matches("Validation Error").trim().to_owned()
+}

@@ -1,0 +1,243 @@
+//! The driver's compiled pipelines, kept in a file between processes.
+//!
+//! One file per adapter and driver, named by a hash of both and of this crate's version. It holds that key in full, the
+//! hashes of the kernels inside, the driver's data and a checksum, and it is replaced by renaming, so that a reader finds
+//! the old file or the new one. A file that is damaged, of another key or refused by the driver is taken for none, and is
+//! replaced at the next save. wgpu offers this on Vulkan; elsewhere the drivers keep caches of their own.
+
+use std::{
+    collections::HashSet,
+    env, fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+use wgpu::{AdapterInfo, ErrorFilter, Features};
+
+use crate::{
+    device::{DiskCache, ready},
+    error::GpuError,
+};
+
+const MAGIC: &[u8; 8] = b"FULMENPC";
+const VERSION: u32 = 1;
+
+/// A larger file is not ours.
+const LARGEST: u64 = 1 << 30;
+
+/// The pipelines of one device, in memory and on disk.
+#[derive(Debug)]
+pub(crate) struct PipelineFile {
+    cache: wgpu::PipelineCache,
+    path: PathBuf,
+    key: String,
+    /// The kernels that the data holds.
+    kernels: Mutex<HashSet<u128>>,
+    /// Bytes that the driver gives for a cache without pipelines. Some never give more.
+    empty: usize,
+    changed: AtomicBool,
+}
+
+impl PipelineFile {
+    /// The cache of a device, filled from disk if there is a file. `None` where the device has no such cache or where it
+    /// is switched off.
+    pub(crate) fn open(device: &wgpu::Device, info: &AdapterInfo, place: &DiskCache) -> Option<Self> {
+        let folder = match place {
+            DiskCache::Off => None,
+            DiskCache::Folder(folder) => Some(folder.clone()),
+            DiskCache::UserFolder => user_folder(),
+        };
+        let folder = folder.filter(|_| device.features().contains(Features::PIPELINE_CACHE))?;
+        let key = key(info);
+        let path = folder.join(format!("{:032x}.pipelines", hash(key.as_bytes())));
+        let empty = driver_cache(device, None)?;
+        let empty_len = empty.get_data().map_or(0, |data| data.len());
+        let stored = read_file(&path).and_then(|bytes| decode(&bytes, &key));
+        let (cache, kernels) = stored
+            .and_then(|stored| Some((driver_cache(device, Some(&stored.data))?, stored.kernels)))
+            .unwrap_or_else(|| (empty, HashSet::new()));
+        let changed = AtomicBool::new(false);
+        Some(Self { cache, path, key, kernels: Mutex::new(kernels), empty: empty_len, changed })
+    }
+
+    /// What pipelines are made with.
+    pub(crate) fn cache(&self) -> &wgpu::PipelineCache {
+        &self.cache
+    }
+
+    /// Notes that a pipeline was made, and says whether the driver had it already.
+    pub(crate) fn note(&self, kernel: u128) -> bool {
+        let new = self.kernels.lock().unwrap_or_else(PoisonError::into_inner).insert(kernel);
+        self.changed.fetch_or(new, Ordering::Relaxed);
+        !new
+    }
+
+    /// Writes the file if there are pipelines that it does not have.
+    pub(crate) fn save(&self) -> Result<(), GpuError> {
+        if !self.changed.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let Some(data) = self.cache.get_data() else { return Ok(()) };
+        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if data.len() <= self.empty {
+            // The driver keeps nothing here, so nothing will be found here.
+            kernels.clear();
+        }
+        let bytes = encode(&self.key, &kernels, &data);
+        replace(&self.path, &bytes).map_err(|error| {
+            self.changed.store(true, Ordering::Relaxed);
+            GpuError::CacheFile { path: self.path.clone(), message: error.to_string() }
+        })
+    }
+}
+
+/// The driver's cache, or `None` if it refuses the data.
+fn driver_cache(device: &wgpu::Device, data: Option<&[u8]>) -> Option<wgpu::PipelineCache> {
+    let internal = device.push_error_scope(ErrorFilter::Internal);
+    let validation = device.push_error_scope(ErrorFilter::Validation);
+    let descriptor = wgpu::PipelineCacheDescriptor { label: Some("fulmen"), data, fallback: data.is_none() };
+    // SAFETY: the data was given by `get_data` for this adapter and driver, as the key and the checksum of its file say.
+    let cache = unsafe { device.create_pipeline_cache(&descriptor) };
+    let refused = [ready(validation.pop()), ready(internal.pop())];
+    refused.iter().all(Option::is_none).then_some(cache)
+}
+
+/// Where the user's programs keep what can be made again.
+fn user_folder() -> Option<PathBuf> {
+    let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if set("FULMEN_CACHE").is_some_and(|value| value.as_os_str().eq_ignore_ascii_case("off")) {
+        return None;
+    }
+    if let Some(folder) = set("FULMEN_CACHE_DIR") {
+        return Some(folder);
+    }
+    let folder = if cfg!(windows) {
+        set("LOCALAPPDATA")
+    } else if cfg!(target_vendor = "apple") {
+        set("HOME").map(|home| home.join("Library/Caches"))
+    } else {
+        // The XDG rules say that a relative path is to be ignored.
+        let xdg = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
+        xdg.or_else(|| set("HOME").map(|home| home.join(".cache")))
+    };
+    folder.map(|folder| folder.join("fulmen").join("pipelines"))
+}
+
+/// All that decides whether the driver can use the data.
+fn key(info: &AdapterInfo) -> String {
+    let AdapterInfo { name, vendor, device, driver, driver_info, backend, .. } = info;
+    let version = env!("CARGO_PKG_VERSION");
+    format!("{backend}|{name}|{vendor:08x}:{device:08x}|{driver}|{driver_info}|{version}")
+}
+
+/// FNV-1a, 128 bits: the same in every process, and enough to tell kernels apart.
+pub(crate) fn hash(bytes: &[u8]) -> u128 {
+    bytes.iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, &byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    })
+}
+
+#[derive(Debug, PartialEq)]
+struct Stored {
+    kernels: HashSet<u128>,
+    data: Vec<u8>,
+}
+
+fn encode(key: &str, kernels: &HashSet<u128>, data: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(64 + key.len() + kernels.len() * 16 + data.len());
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    for part in [key.len(), kernels.len(), data.len()] {
+        bytes.extend_from_slice(&(part as u64).to_le_bytes());
+    }
+    bytes.extend_from_slice(key.as_bytes());
+    let mut sorted: Vec<_> = kernels.iter().collect();
+    sorted.sort_unstable();
+    sorted.into_iter().for_each(|kernel| bytes.extend_from_slice(&kernel.to_le_bytes()));
+    bytes.extend_from_slice(data);
+    bytes.extend_from_slice(&hash(&bytes).to_le_bytes());
+    bytes
+}
+
+/// The contents, if the file is whole and has this key.
+fn decode(bytes: &[u8], key: &str) -> Option<Stored> {
+    let (body, checksum) = bytes.split_last_chunk::<16>()?;
+    if hash(body) != u128::from_le_bytes(*checksum) {
+        return None;
+    }
+    let (magic, body) = body.split_first_chunk::<8>()?;
+    let (version, body) = body.split_first_chunk::<4>()?;
+    if magic != MAGIC || u32::from_le_bytes(*version) != VERSION {
+        return None;
+    }
+    let length = |bytes: [u8; 8]| usize::try_from(u64::from_le_bytes(bytes)).ok();
+    let (key_len, body) = body.split_first_chunk::<8>()?;
+    let (kernels_len, body) = body.split_first_chunk::<8>()?;
+    let (data_len, body) = body.split_first_chunk::<8>()?;
+    let (stored_key, body) = body.split_at_checked(length(*key_len)?)?;
+    let (kernels, data) = body.split_at_checked(length(*kernels_len)?.checked_mul(16)?)?;
+    if stored_key != key.as_bytes() || data.len() != length(*data_len)? {
+        return None;
+    }
+    let kernels = kernels.as_chunks::<16>().0.iter().map(|chunk| u128::from_le_bytes(*chunk)).collect();
+    Some(Stored { kernels, data: data.to_vec() })
+}
+
+fn read_file(path: &Path) -> Option<Vec<u8>> {
+    let meta = fs::metadata(path).ok()?;
+    if !meta.is_file() || meta.len() > LARGEST {
+        return None;
+    }
+    fs::read(path).ok()
+}
+
+/// Writes beside the file and renames. The name of the file beside it is this process's and this call's own.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    let beside = path.with_extension(format!("{}-{call}.tmp", std::process::id()));
+    let written = fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        // The first error is the one to report; a file that was never made cannot be removed.
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_gives_back_what_was_put_in() {
+        let stored = Stored { kernels: [1, u128::MAX].into(), data: b"driver".to_vec() };
+        assert_eq!(decode(&encode("key", &stored.kernels, &stored.data), "key"), Some(stored));
+    }
+
+    #[test]
+    fn a_damaged_or_foreign_file_is_none() {
+        let good = encode("key", &[7].into(), b"driver");
+        assert_eq!(decode(&good, "other"), None);
+        for length in 0..good.len() {
+            assert_eq!(decode(&good[..length], "key"), None, "cut to {length}");
+        }
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert_eq!(decode(&bad, "key"), None, "bit flipped in byte {at}");
+        }
+        // Lengths that lie under a right checksum.
+        for at in [12, 20, 28] {
+            let mut bad = good[..good.len() - 16].to_vec();
+            bad[at..at + 8].fill(0xff);
+            bad.extend_from_slice(&hash(&bad).to_le_bytes());
+            assert_eq!(decode(&bad, "key"), None, "length at {at}");
+        }
+    }
+}

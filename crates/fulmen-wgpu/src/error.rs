@@ -1,0 +1,199 @@
+//! What can go wrong on a wgpu device, as types: which call, what was expected and what was found.
+
+use std::{path::PathBuf, time::Duration};
+
+/// Why a call of this backend failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GpuError {
+    /// No driver offered an adapter.
+    #[error("no GPU adapter was found through {tried}; {}", remedy())]
+    NoAdapter {
+        /// The graphics interfaces that were asked.
+        tried: &'static str,
+    },
+    /// None of the adapters is the one that was asked for.
+    #[error("no GPU adapter is {wanted}; there are: {}", found.join(", "))]
+    AdapterNotFound {
+        /// The index or the name that was asked for.
+        wanted: String,
+        /// The names of the adapters there are, by index.
+        found: Vec<String>,
+    },
+    /// The driver refused to open the adapter.
+    #[error("adapter {adapter:?} could not be opened: {message}")]
+    RequestDevice {
+        /// The adapter's name.
+        adapter: String,
+        /// What the driver said.
+        message: String,
+    },
+    /// wgpu refused a call.
+    #[error("{call}: wgpu refused it: {message}")]
+    Validation {
+        /// The call.
+        call: &'static str,
+        /// What wgpu said.
+        message: String,
+    },
+    /// The driver failed in a way that is no fault of the call.
+    #[error("{call}: the driver failed: {message}")]
+    Internal {
+        /// The call.
+        call: &'static str,
+        /// What wgpu said.
+        message: String,
+    },
+    /// Not enough device memory.
+    #[error("{call}: out of memory: {} needed, {}", bytes(*needed), available.map_or("how much is free is not known".to_owned(), |n| format!("{n} bytes available")))]
+    OutOfMemory {
+        /// The call.
+        call: &'static str,
+        /// Bytes asked for, where the call knows.
+        needed: Option<u64>,
+        /// Bytes free, where the device tells.
+        available: Option<u64>,
+    },
+    /// The device is gone, and every call on it fails from now on. A new one can be opened.
+    #[error("the device is lost: {reason}; open a new one")]
+    DeviceLost {
+        /// What the driver said.
+        reason: String,
+    },
+    /// A kernel that does not compile.
+    #[error("kernel {label:?} does not compile: {message}")]
+    Shader {
+        /// The kernel.
+        label: String,
+        /// What the compiler said.
+        message: String,
+    },
+    /// A size above what the device can do.
+    #[error("{call}: {what} is {needed}, and this device allows {limit}")]
+    TooLarge {
+        /// The call.
+        call: &'static str,
+        /// Which size.
+        what: String,
+        /// The size asked for.
+        needed: u64,
+        /// The largest that the device allows.
+        limit: u64,
+    },
+    /// An argument that does not fit.
+    #[error("{call}: {what} must be {expected}, got {got}")]
+    Argument {
+        /// The call.
+        call: &'static str,
+        /// Which argument.
+        what: String,
+        /// What would fit, in words.
+        expected: String,
+        /// What was given.
+        got: String,
+    },
+    /// One buffer bound in two ways that exclude each other.
+    #[error(
+        "{call}: {step} binds one buffer as {first} and as {second}: a buffer that a kernel writes must not be bound \
+         a second time, unless both bindings are read_write and do not overlap"
+    )]
+    Aliased {
+        /// The call.
+        call: &'static str,
+        /// The step.
+        step: String,
+        /// The first binding.
+        first: usize,
+        /// The second binding.
+        second: usize,
+    },
+    /// Something that belongs to another device.
+    #[error("{call}: {what} belongs to another device")]
+    ForeignDevice {
+        /// The call.
+        call: &'static str,
+        /// What does.
+        what: String,
+    },
+    /// Something that this device cannot do.
+    #[error("{call}: this device has no {what}")]
+    Unsupported {
+        /// The call.
+        call: &'static str,
+        /// What it lacks.
+        what: &'static str,
+    },
+    /// Device memory could not be made readable.
+    #[error("{call}: the buffer could not be mapped: {message}")]
+    BufferMap {
+        /// The call.
+        call: &'static str,
+        /// What wgpu said.
+        message: String,
+    },
+    /// The device did not finish in the time it was given.
+    #[error("{call}: the device did not finish within {after:?}")]
+    Timeout {
+        /// The call.
+        call: &'static str,
+        /// The time it was given.
+        after: Duration,
+    },
+    /// The pipeline cache could not be written to disk.
+    #[error("the pipeline cache {} could not be written: {message}", path.display())]
+    CacheFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        message: String,
+    },
+}
+
+/// The graphics interfaces that this build asks on this system.
+pub(crate) const TRIED: &str = if cfg!(target_vendor = "apple") {
+    "Metal"
+} else if cfg!(windows) {
+    "Vulkan and DX12"
+} else {
+    "Vulkan"
+};
+
+/// What to install when there is no adapter.
+fn remedy() -> &'static str {
+    if cfg!(target_vendor = "apple") {
+        "Metal needs a macOS session that has a GPU (a virtual machine may have none)"
+    } else if cfg!(windows) {
+        "install the GPU vendor's driver"
+    } else {
+        "install the Vulkan loader and a Vulkan driver: the GPU vendor's own, or for a software one that runs on the \
+         processor, on Debian and Ubuntu: apt-get install libvulkan1 mesa-vulkan-drivers"
+    }
+}
+
+fn bytes(count: Option<u64>) -> String {
+    count.map_or("more memory than there is".to_owned(), |n| format!("{n} bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_adapter_says_what_was_tried_and_what_to_do() {
+        let message = GpuError::NoAdapter { tried: TRIED }.to_string();
+        assert!(message.starts_with(&format!("no GPU adapter was found through {TRIED}; ")), "{message}");
+        #[cfg(target_os = "linux")]
+        assert!(message.contains("mesa-vulkan-drivers"), "{message}");
+    }
+
+    #[test]
+    fn out_of_memory_says_what_is_known() {
+        let error =
+            |needed, available| GpuError::OutOfMemory { call: "upload", needed, available }.to_string();
+        assert_eq!(error(Some(8), Some(4)), "upload: out of memory: 8 bytes needed, 4 bytes available");
+        assert_eq!(
+            error(None, None),
+            "upload: out of memory: more memory than there is needed, how much is free is not known"
+        );
+    }
+}

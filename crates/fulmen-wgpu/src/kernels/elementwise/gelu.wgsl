@@ -1,0 +1,24 @@
+// x times the normal distribution's cumulative function. The tail of |x| is e^(-x²/2) times a smooth function, which
+// is almost a straight line over t; on the left the tail itself is the factor, so it keeps its relative precision.
+fn ew_gelu(x: EwF) -> EwF {
+    let abs_x = abs(x);
+    let a = select(abs_x, EwF(20.0), abs_x > EwF(20.0));
+    let t = EwF(1.0) / fma(a, EwF(0.265), EwF(1.0));
+    var p = fma(t, EwF(0.0306244884), EwF(-0.143300742));
+    p = fma(p, t, EwF(0.215950608));
+    p = fma(p, t, EwF(-0.114286654));
+    p = fma(p, t, EwF(0.136555061));
+    p = fma(p, t, EwF(0.0608949773));
+    p = fma(p, t, EwF(0.102555096));
+    p = fma(p, t, EwF(0.105266772));
+    p = fma(p, t, EwF(0.105740391));
+    // a² = h² + rest, where h has so few bits that its square is exact: the exponential feels each bit of a².
+    let h = bitcast<EwF>(bitcast<EwU>(a) & EwU(0xfffff000u));
+    let d = (a - h) * (a + h) * -0.5;
+    var e = fma(d, EwF(0.041666668), EwF(0.16666667));
+    e = fma(e, d, EwF(0.5));
+    e = fma(e, d, EwF(1.0));
+    e = fma(e, d, EwF(1.0)) * ew_exp(h * h * -0.5);
+    let tail = t * p * e;
+    return ew_gated(x, select(tail, EwF(1.0) - tail, x > EwF(0.0)));
+}

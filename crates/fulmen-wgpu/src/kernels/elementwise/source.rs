@@ -1,0 +1,149 @@
+//! The text of a program: the functions that it needs, and one that computes its outputs.
+
+use std::collections::HashMap;
+
+use super::{ElementwiseOp, ElementwiseProgram, Node};
+
+/// A text of functions on `EwF` that ops need, in the order in which they stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Helper {
+    Nan,
+    Clamp,
+    Exp,
+    Log,
+    Sigmoid,
+    Tanh,
+    Gelu,
+}
+
+impl Helper {
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
+            Self::Nan => include_str!("nan.wgsl"),
+            Self::Clamp => include_str!("clamp.wgsl"),
+            Self::Exp => include_str!("exp.wgsl"),
+            Self::Log => include_str!("log.wgsl"),
+            Self::Sigmoid => include_str!("sigmoid.wgsl"),
+            Self::Tanh => include_str!("tanh.wgsl"),
+            Self::Gelu => include_str!("gelu.wgsl"),
+        }
+    }
+}
+
+/// The text of a program.
+pub(super) struct Source {
+    /// The inputs that it reads, in order.
+    pub(super) inputs: Vec<usize>,
+    /// The helpers, a function for each op, and `ew_program(x0, …, s0, …)` of the inputs as `EwF` and all scalars as
+    /// f32, which gives `EwF`, or `EwOut` with the members `o0`, … where there are several outputs.
+    pub(super) functions: String,
+}
+
+/// A distinct value.
+#[derive(PartialEq, Eq, Hash)]
+enum Value {
+    Input(usize),
+    Scalar(usize),
+    Op(ElementwiseOp, Vec<usize>),
+}
+
+/// The text of a program that was checked. Values that no output needs are left out and equal ones computed once; names
+/// depend on nothing but the program.
+pub(super) fn source(program: &ElementwiseProgram) -> Source {
+    let needed = needed(program);
+    let mut numbers: HashMap<Value, usize> = HashMap::new();
+    let mut names: Vec<String> = Vec::new();
+    let (mut lets, mut ops, mut helpers, mut inputs) = (String::new(), Vec::new(), Vec::new(), Vec::new());
+    // The distinct value of each node.
+    let mut of_node = vec![usize::MAX; program.nodes.len()];
+    let mut computed = 0;
+    for (at, node) in program.nodes.iter().enumerate() {
+        if !needed[at] {
+            continue;
+        }
+        let value = match node {
+            Node::Input(i) => Value::Input(*i),
+            Node::Scalar(j) => Value::Scalar(*j),
+            Node::Op(op, args) => Value::Op(*op, args.iter().map(|&arg| of_node[arg]).collect()),
+        };
+        if let Some(&number) = numbers.get(&value) {
+            of_node[at] = number;
+            continue;
+        }
+        let name = match &value {
+            Value::Input(i) => {
+                inputs.push(*i);
+                format!("x{i}")
+            }
+            Value::Scalar(j) => format!("EwF(s{j})"),
+            Value::Op(op, args) => {
+                let args: Vec<&str> = args.iter().map(|&arg| names[arg].as_str()).collect();
+                lets += &format!("    let v{computed} = ew_op_{}({});\n", op.name(), args.join(", "));
+                ops.push(*op);
+                helpers.extend_from_slice(op.row().helpers);
+                computed += 1;
+                format!("v{}", computed - 1)
+            }
+        };
+        of_node[at] = names.len();
+        numbers.insert(value, names.len());
+        names.push(name);
+    }
+    inputs.sort_unstable();
+    let results = program.outputs.iter().map(|output| names[of_node[output.node]].clone()).collect();
+    let functions =
+        helper_functions(helpers) + &op_functions(ops) + &program_function(program, &inputs, &lets, results);
+    Source { inputs, functions }
+}
+
+/// Which nodes an output needs.
+fn needed(program: &ElementwiseProgram) -> Vec<bool> {
+    let mut needed = vec![false; program.nodes.len()];
+    for output in &program.outputs {
+        needed[output.node] = true;
+    }
+    for at in (0..program.nodes.len()).rev() {
+        if let (true, Node::Op(_, args)) = (needed[at], &program.nodes[at]) {
+            args.iter().for_each(|&arg| needed[arg] = true);
+        }
+    }
+    needed
+}
+
+fn helper_functions(mut helpers: Vec<Helper>) -> String {
+    helpers.sort_unstable();
+    helpers.dedup();
+    helpers.into_iter().map(Helper::text).collect()
+}
+
+fn op_functions(ops: Vec<ElementwiseOp>) -> String {
+    let used = ElementwiseOp::ALL.iter().filter(|op| ops.contains(op));
+    used.map(|op| {
+        let row = op.row();
+        let args: Vec<String> = row.names.iter().map(|name| format!("{name}: EwF")).collect();
+        format!("fn ew_op_{}({}) -> EwF {{ return {}; }}\n", row.name, args.join(", "), row.wgsl)
+    })
+    .collect()
+}
+
+fn program_function(
+    program: &ElementwiseProgram,
+    inputs: &[usize],
+    lets: &str,
+    results: Vec<String>,
+) -> String {
+    let args: Vec<String> = inputs
+        .iter()
+        .map(|i| format!("x{i}: EwF"))
+        .chain((0..program.scalars).map(|j| format!("s{j}: f32")))
+        .collect();
+    let args = args.join(", ");
+    if let [only] = &results[..] {
+        return format!("fn ew_program({args}) -> EwF {{\n{lets}    return {only};\n}}\n");
+    }
+    let members: String = (0..results.len()).map(|k| format!("    o{k}: EwF,\n")).collect();
+    let results = results.join(", ");
+    format!(
+        "struct EwOut {{\n{members}}}\nfn ew_program({args}) -> EwOut {{\n{lets}    return EwOut({results});\n}}\n"
+    )
+}

@@ -1,0 +1,27 @@
+//! The kernels, each a function from the shape of the work and [`Caps`](crate::kernel::Caps) to launches.
+//!
+//! - [`elementwise`]: the table of element-wise ops, and whole trees of them as one kernel.
+//! - [`reduce`]: sum, maximum, minimum and dot product of arrays of any length.
+//! - [`rows`]: softmax, norms and reductions along the rows of a matrix.
+//! - [`mod@transpose`], [`mod@copy`], [`mod@fill`].
+//!
+//! Beside each function lies its WGSL, with `{{name}}` where a value is put in. Work that does not fit one binding
+//! becomes several launches, so each gives a [`Plan`].
+//!
+//! **Padding.** Buffers are bound up to a multiple of 16 bytes, so that whole `vec4`s can be loaded. What lies
+//! between the last element and that multiple never reaches a result, and is never written, but for one case: the
+//! unused half of the last word of packed 16-bit floats becomes 0.
+
+pub mod copy;
+pub mod elementwise;
+pub mod fill;
+mod group;
+mod plan;
+pub mod reduce;
+pub mod rows;
+mod storage;
+mod template;
+pub mod transpose;
+
+pub use plan::{Binding, KernelError, Plan, Role, Step};
+pub use storage::Elem;

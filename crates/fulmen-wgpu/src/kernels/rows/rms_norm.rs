@@ -1,0 +1,24 @@
+//! Root-mean-square norm along rows.
+
+use super::{RowKernel, Rows};
+use crate::{
+    kernel::Caps,
+    kernels::{Elem, KernelError, Plan},
+};
+
+/// `x / √(mean(x²) + eps) · gamma` along each row. `gamma` is input 1, of a row's length and of the type `weights`.
+///
+/// # Errors
+/// [`KernelError`] where a row is larger than a binding or the sizes overflow.
+pub fn rms_norm(matrix: &Rows, eps: f32, weights: Elem, caps: &Caps) -> Result<Plan, KernelError> {
+    let kernel = RowKernel {
+        label: "rms_norm",
+        body: include_str!("rms_norm.wgsl"),
+        functions: "",
+        group: &["group_sum"],
+        shared: &[("gamma", weights)],
+        params: &[("eps", eps.to_bits())],
+        one_result: false,
+    };
+    kernel.plan(matrix, caps)
+}

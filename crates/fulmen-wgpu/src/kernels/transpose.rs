@@ -1,0 +1,76 @@
+//! The transpose of a matrix.
+
+use super::{
+    Elem, KernelError, Plan, Role,
+    plan::{alignment, kernel, padded, product, step, threads, window},
+    storage::{Form, Lanes, element, enable, variable},
+    template::expand,
+};
+use crate::kernel::{Access, Caps};
+
+/// Turns input 0, of `rows` by `columns`, into output 0, of `columns` by `rows`.
+///
+/// # Errors
+/// [`KernelError`] where a row or a column is larger than a binding or the sizes overflow, and for 16-bit floats on a
+/// device that has none in kernels.
+pub fn transpose(rows: u64, columns: u64, elem: Elem, caps: &Caps) -> Result<Plan, KernelError> {
+    let op = || "transpose".to_owned();
+    let size = elem.bytes();
+    let bytes = product("transpose", "the number of bytes", &[rows, columns, size])?;
+    let form = elem.form(caps);
+    if form == Form::PackedF16 {
+        let reason = "this device has no 16-bit floats in kernels".to_owned();
+        return Err(KernelError::Invalid { op: op(), reason });
+    }
+    let mut plan = Plan::default();
+    if bytes == 0 {
+        return Ok(plan);
+    }
+    let threads = threads(256, caps);
+    if threads < 32 {
+        return Err(KernelError::TooMany { op: op(), what: "a workgroup of 32 threads" });
+    }
+    let of = element(form, Lanes::One);
+    let wgsl = expand(
+        include_str!("transpose.wgsl"),
+        &[
+            ("enable", enable(&[form])),
+            ("x", &variable(0, "x", Access::Read, of)),
+            ("out", &variable(1, "out", Access::ReadWrite, of)),
+            ("type", of),
+            ("threads", &threads.to_string()),
+            ("step", &(threads / 32).to_string()),
+        ],
+    );
+    let kernel = kernel("transpose", wgsl, vec![Access::Read, Access::ReadWrite], 8);
+
+    // Whole rows of each side that fit a binding.
+    let fitting = |count: u64, width: u64| {
+        if padded(bytes) <= caps.max_binding {
+            return Ok(count);
+        }
+        let most = caps.max_binding.saturating_sub(alignment(caps) + 16) / (width * size);
+        let (bytes, limit) = (width * size + alignment(caps) + 16, caps.max_binding);
+        if most == 0 {
+            return Err(KernelError::TooLarge { op: op(), what: "a row or a column", bytes, limit });
+        }
+        Ok(most.min(count))
+    };
+    let (most_rows, most_columns) = (fitting(rows, columns)?, fitting(columns, rows)?);
+    for top in (0..rows).step_by(most_rows as usize) {
+        for left in (0..columns).step_by(most_columns as usize) {
+            let part_rows = most_rows.min(rows - top);
+            let part_columns = most_columns.min(columns - left);
+            let (x, x_early) = window(Role::Input(0), top * columns, part_rows * columns, size, caps);
+            let (out, out_early) = window(Role::Output(0), left * rows, part_columns * rows, size, caps);
+            let across = part_columns.div_ceil(32);
+            let tiles = part_rows.div_ceil(32) * across;
+            // A binding has less than 2^32 elements.
+            let params =
+                [rows, columns, part_rows, part_columns, x_early + left, out_early + top, across, tiles]
+                    .map(|word| word as u32);
+            plan.steps.push(step(kernel.clone(), params.to_vec(), tiles, vec![x, out], caps)?);
+        }
+    }
+    Ok(plan)
+}

@@ -1,0 +1,297 @@
+//! Kernels compiled into pipelines, each once per device.
+//!
+//! - **Parameters.** A kernel uses `params` and does not declare it. Behind its text (directives such as `enable f16;` have
+//!   to come first) goes the declaration as immediate data, or, where the device has none or not enough, as a uniform
+//!   with a dynamic offset.
+//! - **Run-time checks.** WGSL promises that indices are clamped, loops end, divisions by zero are defined and workgroup
+//!   memory starts as zero. Kernels of unknown origin keep all that ([`PipelineCache::get`]). This crate's own kernels are
+//!   compiled without ([`PipelineCache::get_trusted`]): in a matrix product's inner loop the loop counter and the clamps on
+//!   workgroup memory cost more than the arithmetic they guard.
+//! - **Why trusted modules declare an `override` that nobody uses.** On Vulkan, wgpu translates a module without overrides
+//!   when it is created, and looks only at the bounds checks; the other switches count only when the translation waits
+//!   for the pipeline, which an override makes it do.
+
+use std::{
+    collections::HashMap,
+    fmt::Write as _,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use wgpu::{BindGroupLayout, BufferBindingType, ShaderRuntimeChecks, ShaderStages};
+
+use crate::{
+    device::{GpuDevice, count},
+    disk_cache,
+    error::GpuError,
+    kernel::{Access, Kernel},
+};
+
+const CALL: &str = "PipelineCache::get";
+
+/// How a pipeline gets its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParamMode {
+    /// It has none.
+    None,
+    /// As immediate data, set in the pass.
+    Immediates,
+    /// From a uniform buffer in group 1, by a dynamic offset.
+    Uniform,
+}
+
+/// A compiled kernel.
+#[derive(Debug)]
+pub struct Pipeline {
+    pub(crate) label: String,
+    pub(crate) raw: wgpu::ComputePipeline,
+    pub(crate) buffers: BindGroupLayout,
+    pub(crate) uniform: Option<BindGroupLayout>,
+    pub(crate) access: Vec<Access>,
+    pub(crate) params: ParamMode,
+    pub(crate) param_words: u32,
+    pub(crate) device: u64,
+}
+
+impl Pipeline {
+    /// The kernel's name.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// How it gets its parameters.
+    pub fn param_mode(&self) -> ParamMode {
+        self.params
+    }
+
+    /// The pipeline itself.
+    pub fn raw(&self) -> &wgpu::ComputePipeline {
+        &self.raw
+    }
+
+    /// Bytes that its uniform binding has: whole vectors, as some drivers want them.
+    pub(crate) fn uniform_bytes(&self) -> u64 {
+        uniform_bytes(self.param_words)
+    }
+}
+
+fn uniform_bytes(words: u32) -> u64 {
+    (u64::from(words) * 4).next_multiple_of(16)
+}
+
+/// Pipelines by the contents of their kernel and by device. Any number of threads, batches and devices can share one;
+/// the pipelines of a device that is closed are dropped when the next one is added.
+#[derive(Debug, Default)]
+pub struct PipelineCache {
+    devices: Mutex<HashMap<u64, OfDevice>>,
+    compiled: AtomicU64,
+}
+
+#[derive(Debug)]
+struct OfDevice {
+    open: Weak<()>,
+    checked: HashMap<Kernel, Slot>,
+    trusted: HashMap<Kernel, Slot>,
+}
+
+/// Locked while its pipeline is compiled, so that others who want the same one wait and who want another do not.
+type Slot = Arc<Mutex<Option<Arc<Pipeline>>>>;
+
+impl PipelineCache {
+    /// An empty cache.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many pipelines it holds, of all devices.
+    pub fn len(&self) -> usize {
+        let devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        let filled = |slot: &&Slot| slot.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        devices.values().flat_map(|of| of.checked.values().chain(of.trusted.values())).filter(filled).count()
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many pipelines it has made so far, whether the driver compiled them or found them on disk.
+    pub fn compiled(&self) -> u64 {
+        self.compiled.load(Ordering::Relaxed)
+    }
+
+    /// The pipeline of a kernel of any origin, compiled at the first call with all of WGSL's run-time checks.
+    ///
+    /// # Errors
+    /// [`GpuError::Shader`], [`GpuError::TooLarge`], [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`].
+    pub fn get(&self, gpu: &GpuDevice, kernel: &Kernel) -> Result<Arc<Pipeline>, GpuError> {
+        self.find(gpu, kernel, false)
+    }
+
+    /// The pipeline of a kernel that needs no run-time checks; it has them anyway under
+    /// [`DeviceOptions::check_trusted`](crate::device::DeviceOptions::check_trusted).
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    ///
+    /// # Safety
+    /// With the parameters and bindings it will be launched with, the kernel must index nothing out of its bounds, end
+    /// its loops, divide no integer by zero, and read no workgroup memory before writing it.
+    pub unsafe fn get_trusted(&self, gpu: &GpuDevice, kernel: &Kernel) -> Result<Arc<Pipeline>, GpuError> {
+        self.find(gpu, kernel, !gpu.check_trusted())
+    }
+
+    fn find(&self, gpu: &GpuDevice, kernel: &Kernel, trusted: bool) -> Result<Arc<Pipeline>, GpuError> {
+        gpu.check_alive()?;
+        let slot = self.slot(gpu, kernel, trusted);
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pipeline) = &*slot {
+            return Ok(pipeline.clone());
+        }
+        let pipeline = Arc::new(compile(gpu, kernel, trusted)?);
+        self.compiled.fetch_add(1, Ordering::Relaxed);
+        Ok(slot.insert(pipeline).clone())
+    }
+
+    fn slot(&self, gpu: &GpuDevice, kernel: &Kernel, trusted: bool) -> Slot {
+        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        if !devices.contains_key(&gpu.id()) {
+            devices.retain(|_, of| of.open.strong_count() > 0);
+        }
+        let of = devices.entry(gpu.id()).or_insert_with(|| OfDevice {
+            open: gpu.liveness(),
+            checked: HashMap::new(),
+            trusted: HashMap::new(),
+        });
+        let slots = if trusted { &mut of.trusted } else { &mut of.checked };
+        match slots.get(kernel) {
+            Some(slot) => slot.clone(),
+            None => slots.entry(kernel.clone()).or_default().clone(),
+        }
+    }
+}
+
+fn compile(gpu: &GpuDevice, kernel: &Kernel, trusted: bool) -> Result<Pipeline, GpuError> {
+    let caps = gpu.caps();
+    let too_large = |what: &str, needed: u64, limit: u64| {
+        let what = format!("{what} of kernel {:?}", kernel.label);
+        if needed > limit { Err(GpuError::TooLarge { call: CALL, what, needed, limit }) } else { Ok(()) }
+    };
+    too_large("the number of buffers", kernel.access.len() as u64, caps.max_storage_buffers.into())?;
+    let bytes = u64::from(kernel.param_words) * 4;
+    let params = match bytes {
+        0 => ParamMode::None,
+        _ if bytes <= caps.immediate_bytes.into() => ParamMode::Immediates,
+        _ => ParamMode::Uniform,
+    };
+    if params == ParamMode::Uniform {
+        too_large("the bytes of parameters", bytes, gpu.limits().max_uniform_buffer_binding_size)?;
+    }
+
+    let text = module_text(kernel, params, trusted);
+    let shader_error = |error| match error {
+        GpuError::Validation { message, .. } | GpuError::Internal { message, .. } => {
+            GpuError::Shader { label: kernel.label.to_string(), message }
+        }
+        error => error,
+    };
+    let module = gpu.create(CALL, None, || module(gpu, kernel, &text, trusted)).map_err(shader_error)?;
+    count(&gpu.counters().shader_modules, 1);
+    let made =
+        gpu.scoped(CALL, None, || pipeline(gpu, kernel, &module, params, trusted)).map_err(shader_error)?;
+    gpu.check_alive()?;
+
+    let content = disk_cache::hash(format!("{trusted}{text}").as_bytes());
+    let loaded = gpu.pipeline_file().is_some_and(|file| file.note(content));
+    let counters = gpu.counters();
+    count(if loaded { &counters.pipelines_loaded } else { &counters.pipelines_compiled }, 1);
+    Ok(made)
+}
+
+/// The kernel's text and what the pipeline declares for it.
+fn module_text(kernel: &Kernel, params: ParamMode, trusted: bool) -> String {
+    let mut text = kernel.wgsl.clone();
+    text.push('\n');
+    text.push_str(match params {
+        ParamMode::None => "",
+        ParamMode::Immediates => "var<immediate> params: Params;\n",
+        ParamMode::Uniform => "@group(1) @binding(0) var<uniform> params: Params;\n",
+    });
+    if trusted {
+        // Written to a string, which cannot fail.
+        let _ = writeln!(text, "override fulmen_translate_late: bool = true;");
+    }
+    text
+}
+
+fn module(gpu: &GpuDevice, kernel: &Kernel, text: &str, trusted: bool) -> wgpu::ShaderModule {
+    let descriptor = wgpu::ShaderModuleDescriptor {
+        label: Some(&kernel.label),
+        source: wgpu::ShaderSource::Wgsl(text.into()),
+    };
+    if trusted {
+        // SAFETY: the caller of `get_trusted` promised what the checks would have ensured.
+        unsafe {
+            gpu.wgpu_device().create_shader_module_trusted(descriptor, ShaderRuntimeChecks::unchecked())
+        }
+    } else {
+        gpu.wgpu_device().create_shader_module(descriptor)
+    }
+}
+
+fn pipeline(
+    gpu: &GpuDevice,
+    kernel: &Kernel,
+    module: &wgpu::ShaderModule,
+    params: ParamMode,
+    trusted: bool,
+) -> Pipeline {
+    let device = gpu.wgpu_device();
+    let entry = |binding, ty, has_dynamic_offset| wgpu::BindGroupLayoutEntry {
+        binding,
+        visibility: ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset, min_binding_size: None },
+        count: None,
+    };
+    let layout = |entries: &[wgpu::BindGroupLayoutEntry]| {
+        device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+            label: Some(&kernel.label),
+            entries,
+        })
+    };
+    let storage = |access: &Access| BufferBindingType::Storage { read_only: *access == Access::Read };
+    let entries: Vec<_> =
+        (0..).zip(&kernel.access).map(|(binding, access)| entry(binding, storage(access), false)).collect();
+    let buffers = layout(&entries);
+    let uniform =
+        (params == ParamMode::Uniform).then(|| layout(&[entry(0, BufferBindingType::Uniform, true)]));
+    let groups: Vec<_> = [Some(&buffers), uniform.as_ref()].into_iter().flatten().map(Some).collect();
+    let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        label: Some(&kernel.label),
+        bind_group_layouts: &groups,
+        immediate_size: if params == ParamMode::Immediates { kernel.param_words * 4 } else { 0 },
+    });
+    let raw = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        label: Some(&kernel.label),
+        layout: Some(&pipeline_layout),
+        module,
+        entry_point: Some("main"),
+        compilation_options: wgpu::PipelineCompilationOptions {
+            constants: &[],
+            zero_initialize_workgroup_memory: !trusted,
+        },
+        cache: gpu.pipeline_file().map(disk_cache::PipelineFile::cache),
+    });
+    Pipeline {
+        label: kernel.label.to_string(),
+        raw,
+        buffers,
+        uniform,
+        access: kernel.access.clone(),
+        params,
+        param_words: kernel.param_words,
+        device: gpu.id(),
+    }
+}

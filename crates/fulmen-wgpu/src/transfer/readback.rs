@@ -1,0 +1,281 @@
+//! Reads in flight: recorded, submitted, mapped, copied out.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use wgpu::{CommandEncoder, MapMode, PollType, SubmissionIndex};
+
+use crate::{
+    buffer::{BufferSlice, GpuBuffer},
+    device::{GpuDevice, count},
+    error::GpuError,
+};
+
+/// Where ranges start inside a staging buffer: wgpu maps at multiples of 8.
+const ALIGN: u64 = 8;
+
+/// Ranges on their way from the device. [`record`](Self::record) puts the copies behind the work that computes them,
+/// [`submitted`](Self::submitted) starts the mapping, [`wait`](Self::wait) gives the bytes.
+#[derive(Debug)]
+pub struct Readback {
+    gpu: GpuDevice,
+    call: &'static str,
+    ranges: Vec<(BufferSlice, Place)>,
+    staging: Vec<Staging>,
+    submission: Option<SubmissionIndex>,
+    mapped: Arc<Mapped>,
+}
+
+/// Which staging buffer, and which byte of it.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    staging: usize,
+    offset: u64,
+}
+
+#[derive(Debug)]
+struct Staging {
+    buffer: GpuBuffer,
+    used: u64,
+}
+
+/// What the callbacks of the mappings have said.
+#[derive(Debug, Default)]
+struct Mapped {
+    state: Mutex<MapState>,
+}
+
+#[derive(Debug, Default)]
+struct MapState {
+    done: usize,
+    waited: bool,
+    error: Option<String>,
+    waker: Option<Waker>,
+}
+
+impl Readback {
+    /// Plans the reading of ranges and takes staging buffers for them.
+    ///
+    /// # Errors
+    /// [`GpuError::Argument`] where a range is not inside its buffer, [`GpuError::OutOfMemory`],
+    /// [`GpuError::DeviceLost`].
+    pub fn plan(gpu: &GpuDevice, call: &'static str, slices: &[BufferSlice]) -> Result<Self, GpuError> {
+        gpu.check_alive()?;
+        let limit = gpu.caps().max_buffer;
+        let mut sizes: Vec<u64> = Vec::new();
+        let mut ranges = Vec::with_capacity(slices.len());
+        for slice in slices {
+            slice.check(gpu, call)?;
+            // Whole words; buffers end at one.
+            let size = slice.size.next_multiple_of(4);
+            BufferSlice { size, ..slice.clone() }.check(gpu, call)?;
+            let fits = sizes.last().is_some_and(|used| used.next_multiple_of(ALIGN) + size <= limit);
+            if !fits && size > 0 {
+                sizes.push(0);
+            }
+            let staging = sizes.len().saturating_sub(1);
+            let mut offset = 0;
+            if size > 0 {
+                offset = sizes[staging].next_multiple_of(ALIGN);
+                sizes[staging] = offset + size;
+            }
+            ranges.push((slice.clone(), Place { staging, offset }));
+        }
+        let staging = sizes
+            .into_iter()
+            .map(|used| Ok(Staging { buffer: gpu.staging().take(gpu, call, used)?, used }))
+            .collect::<Result<_, GpuError>>()?;
+        Ok(Self { gpu: gpu.clone(), call, ranges, staging, submission: None, mapped: Arc::default() })
+    }
+
+    /// Whether there is nothing to read, and so nothing to submit.
+    pub fn is_empty(&self) -> bool {
+        self.staging.is_empty()
+    }
+
+    /// Records the copies.
+    pub fn record(&self, encoder: &mut CommandEncoder) {
+        for (slice, place) in self.ranges.iter().filter(|(slice, _)| slice.size > 0) {
+            let to = self.staging[place.staging].buffer.raw();
+            let size = slice.size.next_multiple_of(4);
+            encoder.copy_buffer_to_buffer(slice.buffer.raw(), slice.offset, to, place.offset, Some(size));
+        }
+    }
+
+    /// Starts the mapping, after the submission of what [`record`](Self::record) recorded.
+    ///
+    /// # Errors
+    /// [`GpuError::BufferMap`], [`GpuError::DeviceLost`].
+    pub fn submitted(&mut self, submission: SubmissionIndex) -> Result<(), GpuError> {
+        self.submission = Some(submission);
+        self.gpu.scoped(self.call, None, || {
+            for staging in &self.staging {
+                let mapped = self.mapped.clone();
+                staging.buffer.raw().map_async(MapMode::Read, ..staging.used, move |result| {
+                    mapped.arrived(result);
+                });
+            }
+        })?;
+        count(&self.gpu.counters().maps, self.staging.len() as u64);
+        Ok(())
+    }
+
+    /// Waits, and gives the bytes of each range.
+    ///
+    /// # Errors
+    /// [`GpuError::Timeout`], [`GpuError::BufferMap`], [`GpuError::DeviceLost`].
+    pub fn wait(self) -> Result<Vec<Vec<u8>>, GpuError> {
+        self.block()?;
+        self.take()
+    }
+
+    /// Waits, and copies each range into memory of its size.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait), and [`GpuError::Argument`] where the sizes differ.
+    pub fn wait_into(self, out: &mut [&mut [u8]]) -> Result<(), GpuError> {
+        let sizes: Vec<_> = self.ranges.iter().map(|(slice, _)| slice.size).collect();
+        if !out.iter().map(|out| out.len() as u64).eq(sizes.iter().copied()) {
+            return Err(GpuError::Argument {
+                call: self.call,
+                what: "the lengths of the outputs".to_owned(),
+                expected: format!("{sizes:?}"),
+                got: format!("{:?}", out.iter().map(|out| out.len()).collect::<Vec<_>>()),
+            });
+        }
+        self.block()?;
+        self.copy_out(|index, bytes| out[index].copy_from_slice(bytes))
+    }
+
+    /// The bytes, for any executor.
+    ///
+    /// # Errors
+    /// [`GpuError::BufferMap`] where the thread that polls the device cannot be started.
+    pub fn into_future(self, gpu: &GpuDevice) -> Result<ReadFuture, GpuError> {
+        if let Some(submission) = &self.submission {
+            let mapped = self.mapped.clone();
+            gpu.waiter().watch(gpu, submission.clone(), move || mapped.waited())?;
+        }
+        Ok(ReadFuture { readback: Some(self) })
+    }
+
+    fn block(&self) -> Result<(), GpuError> {
+        match (&self.submission, self.is_empty()) {
+            (_, true) => Ok(()),
+            (Some(submission), false) => self.gpu.wait(submission),
+            (None, false) => Err(self.failed("it was never submitted".to_owned())),
+        }
+    }
+
+    fn take(self) -> Result<Vec<Vec<u8>>, GpuError> {
+        let mut read = vec![Vec::new(); self.ranges.len()];
+        self.copy_out(|index, bytes| read[index].extend_from_slice(bytes))?;
+        Ok(read)
+    }
+
+    /// Hands out the mapped bytes and gives the staging buffers back.
+    fn copy_out(self, mut each: impl FnMut(usize, &[u8])) -> Result<(), GpuError> {
+        if self.is_empty() {
+            return self.gpu.check_alive();
+        }
+        let error = {
+            let state = self.mapped.lock();
+            if state.done == self.staging.len() {
+                state.error.clone()
+            } else {
+                Some("the device gave no answer".to_owned())
+            }
+        };
+        if let Some(message) = error {
+            return Err(self.failed(message));
+        }
+        for (index, (slice, place)) in self.ranges.iter().enumerate().filter(|(_, (slice, _))| slice.size > 0)
+        {
+            let size = slice.size.next_multiple_of(4);
+            let staging = self.staging[place.staging].buffer.raw();
+            let view = staging
+                .get_mapped_range(place.offset..place.offset + size)
+                .map_err(|error| self.failed(error.to_string()))?;
+            // No longer than the words that were mapped.
+            each(index, &view[..slice.size as usize]);
+        }
+        let gpu = self.gpu.clone();
+        for staging in self.staging {
+            staging.buffer.raw().unmap();
+            gpu.staging().give_back(staging.buffer);
+        }
+        Ok(())
+    }
+
+    /// A mapping fails when the device is lost; that is the better reason, if it is the reason.
+    fn failed(&self, message: String) -> GpuError {
+        // All the work in flight has to end before wgpu tells of the loss.
+        if let Err(wgpu::PollError::WrongSubmissionIndex(..)) = self.gpu.poll(PollType::wait_indefinitely()) {
+            return GpuError::BufferMap { call: self.call, message };
+        }
+        match self.gpu.check_alive() {
+            Err(error) => error,
+            Ok(()) => GpuError::BufferMap { call: self.call, message },
+        }
+    }
+}
+
+impl Mapped {
+    fn lock(&self) -> std::sync::MutexGuard<'_, MapState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn arrived(&self, result: Result<(), wgpu::BufferAsyncError>) {
+        self.change(|state| {
+            state.done += 1;
+            if let Err(error) = result {
+                state.error = Some(error.to_string());
+            }
+        });
+    }
+
+    /// The device was waited for: a callback that has not come will not come.
+    fn waited(&self) {
+        self.change(|state| state.waited = true);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut MapState)) {
+        let mut state = self.lock();
+        change(&mut state);
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The bytes of ranges, once the device has them. A helper thread polls the device, so any executor will do.
+#[derive(Debug)]
+pub struct ReadFuture {
+    readback: Option<Readback>,
+}
+
+impl Future for ReadFuture {
+    type Output = Result<Vec<Vec<u8>>, GpuError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(readback) = &self.readback {
+            let mut state = readback.mapped.lock();
+            if state.done < readback.staging.len() && !state.waited {
+                state.waker = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(match self.readback.take() {
+            Some(readback) => readback.take(),
+            None => Err(GpuError::BufferMap {
+                call: "read_many_async",
+                message: "the future was polled after it had given its result".to_owned(),
+            }),
+        })
+    }
+}

@@ -1,0 +1,68 @@
+//! The helper thread that polls a device for futures.
+
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Mutex, PoisonError,
+        mpsc::{Sender, channel},
+    },
+};
+
+use wgpu::{PollType, SubmissionIndex};
+
+use crate::{device::GpuDevice, error::GpuError};
+
+/// Waits for submissions on a thread of its own, so that the callbacks of their mappings run. The thread starts with the
+/// first future and ends with the device.
+#[derive(Default)]
+pub(crate) struct Waiter {
+    thread: Mutex<Option<Sender<Job>>>,
+}
+
+struct Job {
+    submission: SubmissionIndex,
+    then: Box<dyn FnOnce() + Send>,
+}
+
+impl Waiter {
+    /// Has the thread wait for a submission and then call `then`, whatever came of the waiting.
+    pub(super) fn watch(
+        &self,
+        gpu: &GpuDevice,
+        submission: SubmissionIndex,
+        then: impl FnOnce() + Send + 'static,
+    ) -> Result<(), GpuError> {
+        let failed = |message: String| GpuError::BufferMap { call: "read_many_async", message };
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let sender = match thread.take() {
+            Some(sender) => sender,
+            None => start(gpu.wgpu_device().clone())
+                .map_err(|error| failed(format!("the thread that waits could not be started: {error}")))?,
+        };
+        let job = Job { submission, then: Box::new(then) };
+        sender.send(job).map_err(|_| failed("the thread that waits has ended".to_owned()))?;
+        *thread = Some(sender);
+        Ok(())
+    }
+}
+
+fn start(device: wgpu::Device) -> std::io::Result<Sender<Job>> {
+    let (sender, receiver) = channel::<Job>();
+    std::thread::Builder::new().name("fulmen-wgpu-wait".to_owned()).spawn(move || {
+        for Job { submission, then } in receiver {
+            let wait = PollType::Wait { submission_index: Some(submission), timeout: None };
+            // wgpu panics here when the driver loses the device; its callback has told of the loss before that. Other
+            // failures are seen by the reader: its mapping has not arrived.
+            let _ = catch_unwind(AssertUnwindSafe(|| device.poll(wait)));
+            then();
+        }
+    })?;
+    Ok(sender)
+}
+
+impl fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiter").finish_non_exhaustive()
+    }
+}

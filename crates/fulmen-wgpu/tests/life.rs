@@ -1,0 +1,167 @@
+//! Opening, losing, sharing and dropping devices.
+
+mod common;
+
+use common::*;
+use fulmen_wgpu::{AdapterSelector, DeviceOptions, GpuDevice, GpuError, PipelineCache, Program};
+use wgpu::Features;
+
+#[test]
+fn adapters_are_opened_by_index_and_by_name() {
+    assert!(GpuDevice::is_available());
+    let adapters = GpuDevice::list_adapters().unwrap();
+    let open = |adapter| gpu_with(DeviceOptions { adapter, ..Default::default() });
+    for (index, adapter) in adapters.iter().enumerate() {
+        assert_eq!(open(AdapterSelector::Index(index)).info().name, adapter.name);
+    }
+    let name = &adapters[0].name;
+    let part = name[..name.len() / 2].to_uppercase();
+    assert!(open(AdapterSelector::Name(part.clone())).info().name.to_uppercase().contains(&part));
+    for (selector, wanted) in [
+        (AdapterSelector::Index(99), "number 99"),
+        (AdapterSelector::Name("no such GPU".to_owned()), "named \"no such GPU\""),
+    ] {
+        match GpuDevice::open(&selector).unwrap_err() {
+            GpuError::AdapterNotFound { wanted: text, found } => {
+                assert_eq!((&*text, found.len()), (wanted, adapters.len()));
+            }
+            error => panic!("{error:?}"),
+        }
+    }
+}
+
+#[test]
+fn features_can_be_left_alone() {
+    let plain = gpu_with(DeviceOptions { without: Features::all(), ..Default::default() });
+    let caps = plain.caps();
+    assert_eq!(
+        (caps.subgroups, caps.f16, caps.immediate_bytes, caps.cooperative_matrix),
+        (None, false, 0, false)
+    );
+    let (step, out) = add_step(&plain, &PipelineCache::new(), &[1.0], &[1.0], 1.0);
+    Program::compile(&plain, vec![step]).unwrap().submit().unwrap();
+    assert_eq!(read(&plain, &out, 1), [2.0]);
+}
+
+#[test]
+fn a_device_of_the_caller_s_own_works() {
+    let gpu = gpu();
+    let own = GpuDevice::from_wgpu(gpu.wgpu_device().clone(), gpu.wgpu_queue().clone()).unwrap();
+    assert_eq!(own.caps().max_binding, gpu.caps().max_binding);
+    let (step, out) = add_step(&own, &PipelineCache::new(), &[1.0], &[1.0], 1.0);
+    Program::compile(&own, vec![step]).unwrap().submit().unwrap();
+    assert_eq!(read(&own, &out, 1), [2.0]);
+}
+
+#[test]
+fn a_lost_device_says_so_and_a_new_one_works() {
+    let (gpu, cache) = (gpu(), PipelineCache::new());
+    let (step, out) = add_step(&gpu, &cache, &[1.0; 64], &[1.0; 64], 1.0);
+    let program = Program::compile(&gpu, vec![step.clone()]).unwrap();
+    program.submit().unwrap();
+    let in_flight = gpu.read_many_async(&[out.whole()]).unwrap();
+    gpu.wgpu_device().destroy();
+    let results = [
+        program.submit().map(drop),
+        program.submit_and_read(&[out.whole()]).map(drop),
+        gpu.create_buffer("test", 4).map(drop),
+        gpu.read_many(&[out.whole()]).map(drop),
+        gpu.read_many_async(&[out.whole()]).map(drop),
+        gpu.upload("test", &out, 0, &[0; 4]),
+        cache.get(&gpu, &increment_kernel()).map(drop),
+        Program::compile(&gpu, vec![step]).map(drop),
+        program.profile().map(drop),
+        gpu.check_alive(),
+    ];
+    for (call, result) in results.into_iter().enumerate() {
+        assert!(matches!(result, Err(GpuError::DeviceLost { .. })), "call {call}: {result:?}");
+    }
+    // What was on its way may have arrived.
+    let late = pollster::block_on(in_flight);
+    assert!(matches!(late, Ok(_) | Err(GpuError::DeviceLost { .. })), "{late:?}");
+
+    let new = common::gpu();
+    let (step, out) = add_step(&new, &cache, &[1.0], &[2.0], 1.0);
+    Program::compile(&new, vec![step]).unwrap().submit().unwrap();
+    assert_eq!(read(&new, &out, 1), [3.0]);
+}
+
+#[test]
+fn a_device_destroyed_with_work_in_flight_is_noticed_by_the_next_submission() {
+    let (gpu, cache) = (gpu(), PipelineCache::new());
+    let pipeline = cache.get(&gpu, &increment_kernel()).unwrap();
+    let data = gpu.create_buffer("test", 8 << 20).unwrap();
+    let groups = (2u32 << 20) / 64;
+    let steps = vec![step(&pipeline, vec![data.whole()], vec![], groups); 50];
+    let program = Program::compile(&gpu, steps).unwrap();
+    program.submit().unwrap();
+    gpu.wgpu_device().destroy();
+    let error = program.submit().unwrap_err();
+    assert!(matches!(error, GpuError::DeviceLost { .. }), "{error:?}");
+}
+
+#[test]
+fn errors_outside_this_crate_do_not_panic_and_are_reported_once() {
+    let gpu = gpu();
+    let _bad = gpu.wgpu_device().create_buffer(&wgpu::BufferDescriptor {
+        label: None,
+        size: 16,
+        usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::STORAGE,
+        mapped_at_creation: false,
+    });
+    let error = gpu.create_buffer("test", 4).unwrap_err();
+    assert!(matches!(error, GpuError::Validation { .. }), "{error:?}");
+    gpu.create_buffer("test", 4).unwrap();
+}
+
+#[test]
+fn threads_share_a_device() {
+    let (gpu, cache) = (gpu(), PipelineCache::new());
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (gpu, cache) = (&gpu, &cache);
+            scope.spawn(move || {
+                for round in 0..20 {
+                    let factor = (thread * 100 + round) as f32;
+                    let (step, out) = add_step(gpu, cache, &[1.0; 500], &[1.0; 500], factor);
+                    let program = Program::compile(gpu, vec![step]).unwrap();
+                    let read = program.submit_and_read(&[out.whole()]).unwrap().wait().unwrap();
+                    assert_eq!(floats(&read[0])[..500], [1.0 + factor; 500]);
+                }
+            });
+        }
+    });
+    assert_eq!(cache.compiled(), 1);
+}
+
+#[test]
+fn things_can_be_dropped_in_any_order_and_with_work_in_flight() {
+    for order in 0..6 {
+        let (gpu, cache) = (gpu(), PipelineCache::new());
+        let (step, out) = add_step(&gpu, &cache, &[1.0; 100_000], &[1.0; 100_000], 1.0);
+        let program = Program::compile(&gpu, vec![step.clone()]).unwrap();
+        program.submit().unwrap();
+        let readback = program.submit_and_read(&[out.whole()]).unwrap();
+        let future = gpu.read_many_async(&[out.whole()]).unwrap();
+        match order {
+            0 => drop((gpu, cache, program, step, out, readback, future)),
+            1 => drop((future, readback, out, step, program, cache, gpu)),
+            2 => {
+                drop((gpu, out, step, cache, program, future));
+                assert_eq!(floats(&readback.wait().unwrap()[0])[99_999], 2.0);
+            }
+            3 => {
+                drop((cache, gpu, program, out, step, readback));
+                assert_eq!(floats(&pollster::block_on(future).unwrap()[0])[0], 2.0);
+            }
+            4 => {
+                drop((readback, step, out, cache, gpu, future));
+                program.submit().unwrap();
+            }
+            _ => {
+                drop((gpu, program, readback, future, step, out));
+                assert_eq!(cache.len(), 1);
+            }
+        }
+    }
+}
