@@ -19,10 +19,10 @@ mod disk_cache;
 pub mod encode;
 pub mod error;
 pub mod kernel;
+pub mod kernels;
 pub mod pipeline;
 pub mod trace;
 pub mod transfer;
-pub mod kernels;
 
 pub use buffer::{BufferSlice, GpuBuffer};
 pub use device::{AdapterSelector, DeviceOptions, DeviceStats, DiskCache, GpuDevice, list_devices, report};
