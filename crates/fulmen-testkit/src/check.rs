@@ -3,7 +3,7 @@
 use fulmen_core::{Backend, BackendError, DTypeError, ExecError, Role, TensorId};
 
 use crate::case::{Case, Size, Tolerance};
-use crate::compare::{Mismatch, compare};
+use crate::compare::{Agreement, Mismatch, compare};
 use crate::draw::Pools;
 use crate::reference::{Interpreter, ReferenceError};
 use crate::rig::{Rig, Stray};
@@ -45,13 +45,8 @@ pub enum Failure {
 /// What came of a case.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Everything within tolerance.
-    Passed {
-        /// The largest error of its results.
-        error: f64,
-        /// What was allowed.
-        tolerance: Tolerance,
-    },
+    /// Everything within tolerance; here is the result that came closest to it.
+    Passed(Agreement),
     /// Something was wrong.
     Failed(Failure),
     /// The backend has no kernel for this.
@@ -61,7 +56,7 @@ pub enum Outcome {
 /// Runs a case and compares every output and every state with the reference, and everything else with what it was.
 pub fn check_case(backend: &mut dyn Backend, case: &Case, pools: &mut Pools) -> Outcome {
     match run(backend, case, pools) {
-        Ok(error) => Outcome::Passed { error, tolerance: case.tolerance },
+        Ok(agreement) => Outcome::Passed(agreement),
         Err(failure) => match unsupported(&failure) {
             Some(reason) => Outcome::Unsupported(reason),
             None => Outcome::Failed(failure),
@@ -78,42 +73,45 @@ fn unsupported(failure: &Failure) -> Option<String> {
     }
 }
 
-fn run(backend: &mut dyn Backend, case: &Case, pools: &mut Pools) -> Result<f64, Failure> {
+fn run(backend: &mut dyn Backend, case: &Case, pools: &mut Pools) -> Result<Agreement, Failure> {
     let data = pools.draw_case(case)?;
     let mut rig = Rig::new(backend, case.graph.clone(), &case.plan_options(), &data)?;
     let result = rig.run(backend).map_err(Failure::from).and_then(|()| {
         let mut reference = Interpreter::new(&case.graph, &data)?;
         reference.run()?;
-        let error = compare_all(backend, &rig, &reference, case.tolerance)?;
+        let agreement = compare_all(backend, &rig, &reference, case.tolerance)?;
         rig.surroundings(backend)??;
         if case.size == Size::Quick {
             repeat(backend, &mut rig)?;
         }
-        Ok(error)
+        Ok(agreement)
     });
     let released = rig.release(backend);
-    let error = result?;
+    let agreement = result?;
     released?;
-    Ok(error)
+    Ok(agreement)
 }
 
-/// Compares every output and every state; gives the largest error.
+/// Compares every output and every state; gives the one that came closest to its bound.
 pub fn compare_all(
     backend: &mut dyn Backend,
     rig: &Rig,
     reference: &Interpreter,
     tolerance: Tolerance,
-) -> Result<f64, Failure> {
-    let mut largest: f64 = 0.0;
+) -> Result<Agreement, Failure> {
+    let mut closest = Agreement::default();
     for tensor in results(rig) {
         let def = &rig.plan.graph.tensors[tensor];
         let got = rig.read(backend, tensor)?;
-        let error = compare(def.dtype, &got, reference.data(tensor)?, tolerance)?;
+        let agreement = compare(def.dtype, &got, reference.data(tensor)?, tolerance)?;
         let wrong =
             |mismatch| Failure::Wrong { tensor: def.name.clone().unwrap_or_default().into(), mismatch };
-        largest = largest.max(error.map_err(wrong)?);
+        let agreement = agreement.map_err(wrong)?;
+        if agreement.share() >= closest.share() {
+            closest = agreement;
+        }
     }
-    Ok(largest)
+    Ok(closest)
 }
 
 /// Outputs and states.

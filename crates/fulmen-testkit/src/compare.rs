@@ -22,13 +22,31 @@ pub struct Mismatch {
     pub nmse: f64,
 }
 
-/// Compares bytes of a tensor with what the reference holds for it; gives the error.
+/// How close a result came.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Agreement {
+    /// The normalised mean-square error.
+    pub error: f64,
+    /// What was allowed, with what chance adds for few elements; 0 where it had to be exact.
+    pub allowed: f64,
+}
+
+impl Agreement {
+    const EXACT: Agreement = Agreement { error: 0.0, allowed: 0.0 };
+
+    /// The error as a share of what was allowed.
+    pub fn share(self) -> f64 {
+        if self.error == 0.0 { 0.0 } else { self.error / self.allowed }
+    }
+}
+
+/// Compares bytes of a tensor with what the reference holds for it.
 pub fn compare(
     dtype: DType,
     got: &[u8],
     expected: &Data,
     tolerance: Tolerance,
-) -> Result<Result<f64, Mismatch>, DTypeError> {
+) -> Result<Result<Agreement, Mismatch>, DTypeError> {
     match expected {
         Data::Ints { values, undecided } => {
             let got = words(got);
@@ -36,7 +54,7 @@ pub fn compare(
                 |row: usize| undecided.iter().any(|(of, also)| *of == row && also.contains(&got[row]));
             let wrong = (0..values.len()).find(|&row| values[row] != got[row] && !allowed(row));
             Ok(match wrong {
-                None => Ok(0.0),
+                None => Ok(Agreement::EXACT),
                 Some(index) => {
                     let (expected, got) = (values[index].into(), got[index].into());
                     Err(Mismatch { index, expected, got, nmse: f64::NAN })
@@ -46,7 +64,7 @@ pub fn compare(
         Data::Stored { dtype: DType::U32, bytes, .. } => {
             let (expected, got) = (words(bytes), words(got));
             let wrong = (0..expected.len()).find(|&i| expected[i] != got[i]);
-            Ok(wrong.map_or(Ok(0.0), |index| {
+            Ok(wrong.map_or(Ok(Agreement::EXACT), |index| {
                 let (expected, got) = (expected[index].into(), got[index].into());
                 Err(Mismatch { index, expected, got, nmse: f64::NAN })
             }))
@@ -60,7 +78,7 @@ pub fn compare(
                 let block = (got.iter().zip(bytes.iter()))
                     .position(|(a, b)| a != b)
                     .map(|at| at / dtype.block_bytes() * dtype.block_len());
-                return Ok(block.map_or(Ok(0.0), |index| {
+                return Ok(block.map_or(Ok(Agreement::EXACT), |index| {
                     let (expected, got) = (expected_values.data[index], got_values[index].into());
                     Err(Mismatch { index, expected, got, nmse: f64::NAN })
                 }));
@@ -79,7 +97,7 @@ fn words(bytes: &[u8]) -> Vec<u32> {
 }
 
 /// Compares floats; NaN and infinities must be where the reference has them.
-pub fn compare_floats(got: &[f32], expected: &Values, tolerance: Tolerance) -> Result<f64, Mismatch> {
+pub fn compare_floats(got: &[f32], expected: &Values, tolerance: Tolerance) -> Result<Agreement, Mismatch> {
     let all: Vec<usize>;
     let indices = match &expected.known {
         Some(known) => known,
@@ -112,9 +130,10 @@ pub fn compare_floats(got: &[f32], expected: &Values, tolerance: Tolerance) -> R
             finite += 1;
         }
     }
-    let Tolerance::Within { nmse: bound, element } = tolerance else { return Ok(0.0) };
+    let Tolerance::Within { nmse: bound, element } = tolerance else { return Ok(Agreement::EXACT) };
+    let allowed = bound * chance(finite);
     if errors == 0.0 {
-        return Ok(0.0);
+        return Ok(Agreement { error: 0.0, allowed });
     }
     let (nmse, typical) = (errors / sizes, (sizes / finite as f64).sqrt());
     let share = |i: usize| {
@@ -127,10 +146,8 @@ pub fn compare_floats(got: &[f32], expected: &Values, tolerance: Tolerance) -> R
     let worst = indices.iter().copied().max_by(|&a, &b| share(a).total_cmp(&share(b)));
     match worst {
         // Written so that a NaN fails.
-        Some(worst) if !(nmse <= bound * chance(finite) && share(worst) <= element) => {
-            Err(mismatch(worst, nmse))
-        }
-        _ => Ok(nmse),
+        Some(worst) if !(nmse <= allowed && share(worst) <= element) => Err(mismatch(worst, nmse)),
+        _ => Ok(Agreement { error: nmse, allowed }),
     }
 }
 
@@ -154,7 +171,7 @@ fn same_bits(a: f32, b: f32) -> bool {
 mod tests {
     use super::*;
 
-    fn check(got: &[f32], expected: &[f64], tolerance: Tolerance) -> Result<f64, Mismatch> {
+    fn check(got: &[f32], expected: &[f64], tolerance: Tolerance) -> Result<Agreement, Mismatch> {
         compare_floats(got, &Values::plain(expected.to_vec()), tolerance)
     }
 
@@ -162,7 +179,7 @@ mod tests {
     fn one_wrong_element_among_many_fails() {
         let expected: Vec<f64> = (0..100_000).map(|i| f64::from(i % 7) - 3.0).collect();
         let mut got: Vec<f32> = expected.iter().map(|&x| x as f32).collect();
-        assert_eq!(check(&got, &expected, Tolerance::nmse(1e-4)), Ok(0.0));
+        assert!(check(&got, &expected, Tolerance::nmse(1e-4)).is_ok());
         got[777] += 0.5;
         assert_eq!(check(&got, &expected, Tolerance::nmse(1e-4)).unwrap_err().index, 777);
     }

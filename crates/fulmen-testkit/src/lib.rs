@@ -28,6 +28,7 @@ pub mod table;
 
 pub use case::{Case, Size, Tolerance, Work};
 pub use check::{Failure, Outcome};
+pub use compare::Agreement;
 pub use report::{Filter, Report, Row, Tally};
 pub use table::table;
 

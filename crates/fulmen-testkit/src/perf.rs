@@ -1,5 +1,6 @@
 //! How fast a case runs, beside what the device can do at most.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use fulmen_core::{Backend, DTypeError, ExecError, PlanOptions};
@@ -11,7 +12,7 @@ use crate::rig::Rig;
 /// What a device reaches at most, measured on the same machine in the same run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ceiling {
-    /// Bytes per nanosecond when memory is only read.
+    /// Bytes per nanosecond when a buffer of the case's size is only read.
     pub read_gb_s: f64,
     /// Floating-point operations per nanosecond of the best product.
     pub gflop_s: f64,
@@ -108,23 +109,53 @@ fn time_runs(backend: &mut dyn Backend, rig: &Rig, budget: Duration) -> Result<V
     Ok(times)
 }
 
-/// How fast `threads` threads read memory that is in no cache: the ceiling of everything that reads weights once.
-pub fn host_read_gb_s(threads: usize) -> f64 {
-    const BYTES: usize = 256 << 20;
-    let data = vec![1u64; BYTES / 8];
-    let part = data.len().div_ceil(threads.max(1));
-    let pass = || {
+/// Measures how fast threads of the host read memory: plainly, each its own part, again and again. A small buffer stays
+/// in a cache, so the ceiling of a case is that of a buffer of its size.
+#[derive(Debug)]
+pub struct HostReader {
+    data: Vec<u64>,
+    threads: usize,
+    /// By the binary logarithm of the size.
+    measured: HashMap<u32, f64>,
+}
+
+impl HostReader {
+    /// The largest buffer measured; no cache holds it.
+    pub const LARGEST: usize = 512 << 20;
+    const SMALLEST: usize = 64 << 10;
+
+    /// A reader with so many threads.
+    pub fn new(threads: usize) -> HostReader {
+        HostReader { data: vec![1; Self::LARGEST / 8], threads: threads.max(1), measured: HashMap::new() }
+    }
+
+    /// Bytes per nanosecond of reading a buffer of about this size (the next power of two).
+    pub fn gb_s(&mut self, bytes: u64) -> f64 {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).clamp(Self::SMALLEST, Self::LARGEST);
+        let bytes = bytes.next_power_of_two();
+        let (data, threads) = (&self.data[..bytes / 8], self.threads);
+        *self.measured.entry(bytes.ilog2()).or_insert_with(|| read_gb_s(data, threads))
+    }
+}
+
+fn read_gb_s(data: &[u64], threads: usize) -> f64 {
+    // Enough passes that starting the threads does not count.
+    let passes = (HostReader::LARGEST / size_of_val(data)).clamp(1, 256);
+    let read = |part: &[u64]| {
+        for _ in 0..passes {
+            let sum = std::hint::black_box(part).iter().fold(0u64, |sum, &x| sum.wrapping_add(x));
+            std::hint::black_box(sum);
+        }
+    };
+    let once = || {
         let start = Instant::now();
-        let sum: u64 = std::thread::scope(|scope| {
-            let parts: Vec<_> = data
-                .chunks(part)
-                .map(|part| scope.spawn(|| part.iter().fold(0u64, |sum, &x| sum.wrapping_add(x))))
-                .collect();
-            parts.into_iter().map(|part| part.join().unwrap_or(0)).fold(0, u64::wrapping_add)
+        std::thread::scope(|scope| {
+            data.chunks(data.len().div_ceil(threads)).for_each(|part| {
+                scope.spawn(move || read(part));
+            });
         });
-        std::hint::black_box(sum);
         start.elapsed().as_secs_f64()
     };
-    let best = (0..5).map(|_| pass()).fold(f64::INFINITY, f64::min);
-    BYTES as f64 / best / 1e9
+    let best = (0..5).map(|_| once()).fold(f64::INFINITY, f64::min);
+    (size_of_val(data) * passes) as f64 / best / 1e9
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use fulmen_core::DType;
 
-use crate::case::{Case, Size, Tolerance};
+use crate::case::{Case, Size};
 use crate::check::Outcome;
+use crate::compare::Agreement;
 
 /// Which rows are run. The default takes all.
 #[derive(Clone, Debug, Default)]
@@ -63,18 +64,18 @@ pub struct Tally {
     pub failed: usize,
     /// Rows that the backend has no kernel for.
     pub unsupported: usize,
-    /// The largest error of a passed row, with what was allowed there.
-    pub worst: Option<(f64, Tolerance)>,
+    /// The passed row that came closest to its bound.
+    pub worst: Option<Agreement>,
 }
 
 impl Tally {
     fn add(&mut self, row: &Row) {
         self.rows += 1;
         match &row.outcome {
-            Outcome::Passed { error, tolerance } => {
+            Outcome::Passed(agreement) => {
                 self.passed += 1;
-                if self.worst.is_none_or(|(worst, _)| *error > worst) {
-                    self.worst = Some((*error, *tolerance));
+                if self.worst.is_none_or(|worst| agreement.share() > worst.share()) {
+                    self.worst = Some(*agreement);
                 }
             }
             Outcome::Failed(_) => self.failed += 1,
@@ -103,7 +104,7 @@ impl Report {
     /// Rows that failed, and rows of ops that should be supported and are not.
     pub fn bad_rows<'a>(&'a self, not_yet: &'a [&str]) -> impl Iterator<Item = &'a Row> {
         self.rows.iter().filter(move |row| match row.outcome {
-            Outcome::Passed { .. } => false,
+            Outcome::Passed(_) => false,
             Outcome::Failed(_) => true,
             Outcome::Unsupported(_) => !not_yet.contains(&row.op),
         })
@@ -146,7 +147,7 @@ impl Report {
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.outcome {
-            Outcome::Passed { error, .. } => write!(f, "ok    {} (error {error:.1e})", self.name),
+            Outcome::Passed(Agreement { error, .. }) => write!(f, "ok    {} (error {error:.1e})", self.name),
             Outcome::Failed(failure) => write!(f, "FAIL  {}: {failure}", self.name),
             Outcome::Unsupported(reason) => write!(f, "none  {}: {reason}", self.name),
         }
@@ -159,7 +160,7 @@ impl fmt::Display for Report {
         let mut unsupported = BTreeSet::new();
         for row in &self.rows {
             match &row.outcome {
-                Outcome::Passed { .. } => {}
+                Outcome::Passed(_) => {}
                 Outcome::Failed(_) => writeln!(f, "{row}")?,
                 Outcome::Unsupported(_) => {
                     // One row of each op and type says enough.

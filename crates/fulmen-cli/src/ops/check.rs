@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anstyle::{AnsiColor, Style};
 use fulmen_core::DType;
 use fulmen_core::device::DeviceInfo;
-use fulmen_testkit::{Outcome, Report, Tally, Tolerance, run_table_with};
+use fulmen_testkit::{Agreement, Outcome, Report, Tally, run_table_with};
 use serde_json::{Value, json};
 
 use super::{OpsError, Rows, RunOptions, progress_bar, type_name};
@@ -38,8 +38,8 @@ Examples:
   fulmen ops check --op softmax --seed 42        the data of an earlier run again
   fulmen ops check --json | jq .failures
 
-In the table of ops, `error` is the largest normalised mean-square error of a row that passed, and `allowed` what that
-row may have.";
+In the table of ops, `error` and `allowed` are those of the row that came closest to what it may have: the normalised
+mean-square error and its bound.";
 
 const BAD: Style = AnsiColor::Red.on_default().bold();
 const GOOD: Style = AnsiColor::Green.on_default().bold();
@@ -93,8 +93,8 @@ fn as_text(report: &Report, device: &DeviceInfo, elapsed: Duration) -> String {
 
 fn op_line(op: &str, tally: &Tally) -> Vec<String> {
     let (error, allowed) = match tally.worst {
-        Some((_, Tolerance::Exact)) => ("0".to_owned(), "exact".to_owned()),
-        Some((error, Tolerance::Within { nmse, .. })) => (format!("{error:.1e}"), format!("{nmse:.0e}")),
+        Some(Agreement { allowed: 0.0, .. }) => ("0".to_owned(), "exact".to_owned()),
+        Some(Agreement { error, allowed }) => (format!("{error:.1e}"), format!("{allowed:.1e}")),
         None => (String::new(), String::new()),
     };
     let count = |n: usize| if n == 0 { "-".to_owned() } else { n.to_string() };
@@ -137,18 +137,14 @@ fn as_json(report: &Report, device: &DeviceInfo, elapsed: Duration) -> String {
         .by_op()
         .into_iter()
         .map(|(op, tally)| {
-            let allowed = tally.worst.and_then(|(_, tolerance)| match tolerance {
-                Tolerance::Exact => None,
-                Tolerance::Within { nmse, .. } => Some(nmse),
-            });
             json!({
                 "op": op,
                 "rows": tally.rows,
                 "passed": tally.passed,
                 "failed": tally.failed,
                 "unsupported": tally.unsupported,
-                "worst_error": tally.worst.map(|(error, _)| error),
-                "allowed_error": allowed,
+                "worst_error": tally.worst.map(|worst| worst.error),
+                "allowed_error": tally.worst.map(|worst| worst.allowed),
             })
         })
         .collect();
@@ -158,7 +154,7 @@ fn as_json(report: &Report, device: &DeviceInfo, elapsed: Duration) -> String {
             let (kind, reason) = match &row.outcome {
                 Outcome::Failed(failure) => ("failed", failure.to_string()),
                 Outcome::Unsupported(reason) => ("unsupported", reason.clone()),
-                Outcome::Passed { .. } => ("passed", String::new()),
+                Outcome::Passed(_) => ("passed", String::new()),
             };
             json!({
                 "name": row.name, "op": row.op, "dtype": type_name(row.dtype), "kind": kind, "reason": reason

@@ -97,7 +97,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             let rows = Rows { positions: vec![5, 0, 77, 63], sequences: Some(vec![2, 0, 3, 1]) };
             cases.push(over_cache(&format!("{}/batch4", model.name), dtype, &rows, model.heads, 4, 96));
             for position in [1023, 4095] {
-                let name = format!("{}/m1/at{position}/timed", model.name);
+                let name = format!("{}/m1/at{position}/of4096", model.name);
                 let rows = Rows::run(position, 1);
                 cases.push(over_cache(&name, dtype, &rows, model.heads, 1, 4096).large().timed());
             }

@@ -127,7 +127,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             for batch in batches() {
                 let prefix = format!("{}/", model.name);
                 let case = rope_store(&prefix, &batch, dtype, model.heads, &plain);
-                cases.push(if batch.name.len() == 2 || batch.name == "m33" { case.timed() } else { case });
+                cases.push(if matches!(batch.name, "m1" | "m33") { case.timed() } else { case });
             }
         }
         for (name, turn) in [

@@ -21,7 +21,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         }
     }
     cases.push(softmax("0x256", 0, 256, 1.0));
-    cases.push(softmax("32x2048/timed", 32, 2048, 0.088_388_35).timed());
+    cases.push(softmax("scores/32x2048", 32, 2048, 0.088_388_35).timed());
     cases.push(softmax("1x151936", 1, 151_936, 1.0).timed());
     for scale in [0.0, 0.125, -2.0, 30.0] {
         cases.push(softmax(&format!("scale_{scale}/3x300"), 3, 300, scale));
