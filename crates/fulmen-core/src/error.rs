@@ -97,6 +97,9 @@ pub enum Problem {
     /// A name that was used before.
     #[error("the name {0:?} is taken")]
     Duplicate(String),
+    /// A tensor that has another name already: an input, a weight, or an output twice.
+    #[error("the tensor is called {0:?} already")]
+    Named(String),
     /// A tensor that was given no address, or that does not exist.
     #[error("no tensor named {0:?} is bound")]
     Unbound(String),

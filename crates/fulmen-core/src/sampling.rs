@@ -10,7 +10,7 @@
 //! 2. The candidates are the logits that are neither NaN nor -inf, sorted by (logit descending, index
 //!    ascending). The first `top_k` are kept; 0 keeps all.
 //! 3. Candidate `i` weighs `w_i = exp((l_i - l_0) / T)`, where `l_0` is the first candidate's logit, and exactly
-//!    1 where `l_i == l_0` (so several +inf share the draw). `Z` is the sum of the weights kept so far, and
+//!    1 where `l_i == l_0` (so several +inf share the draw). `Z` is the sum of the weights that step 2 kept, and
 //!    `w_i / Z` is the candidate's probability.
 //! 4. Candidates with `w_i < min_p` are dropped, the first excepted.
 //! 5. The shortest prefix with a sum of weights of at least `top_p * Z` is kept, or all where there is none or

@@ -13,6 +13,7 @@
 //! - **Features are optional.** Subgroups, 16-bit floats, immediates, timestamps, the pipeline cache and cooperative
 //!   matrices are used where an adapter has them; the kernels must be right without any of them.
 
+pub mod batch;
 pub mod buffer;
 pub mod device;
 mod disk_cache;
@@ -24,9 +25,11 @@ pub mod pipeline;
 pub mod trace;
 pub mod transfer;
 
+pub use batch::{BatchOptions, BufferId, GpuCommandBatch, MatmulOptions};
 pub use buffer::{BufferSlice, GpuBuffer};
 pub use device::{AdapterSelector, DeviceOptions, DeviceStats, DiskCache, GpuDevice, list_devices, report};
 pub use encode::{Profile, Program, Step, StepTime};
 pub use error::GpuError;
+pub use kernels::{Elem, elementwise::ElementwiseOp};
 pub use pipeline::{Pipeline, PipelineCache};
 pub use transfer::{ReadFuture, Readback};

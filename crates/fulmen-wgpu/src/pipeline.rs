@@ -100,6 +100,12 @@ struct OfDevice {
 type Slot = Arc<Mutex<Option<Arc<Pipeline>>>>;
 
 impl PipelineCache {
+    /// The cache of this process, for callers that bring none of their own.
+    pub fn global() -> &'static Self {
+        static GLOBAL: std::sync::OnceLock<PipelineCache> = std::sync::OnceLock::new();
+        GLOBAL.get_or_init(PipelineCache::new)
+    }
+
     /// An empty cache.
     pub fn new() -> Self {
         Self::default()

@@ -286,14 +286,14 @@ impl GraphBuilder {
         self.external("sample_states", name, Role::State, DType::U32, rows, 8)
     }
 
-    /// Marks a tensor as a result of the graph and names it.
+    /// Marks a computed tensor as a result of the graph and names it.
     pub fn output(&mut self, name: &str, tensor: Tensor) -> Built<()> {
-        self.call("output").def("the tensor", tensor)?;
-        self.take_name("output", name)?;
-        let def = &mut self.graph.tensors[tensor.id()];
-        if def.name.is_none() {
-            def.name = Some(name.into());
+        let call = self.call("output");
+        if let Some(other) = call.def("the tensor", tensor)?.name.as_deref() {
+            return call.fail(Problem::Named(other.to_owned()));
         }
+        self.take_name("output", name)?;
+        self.graph.tensors[tensor.id()].name = Some(name.into());
         self.graph.outputs.push(tensor.id());
         Ok(())
     }

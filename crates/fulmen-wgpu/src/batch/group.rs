@@ -62,7 +62,8 @@ pub(super) fn units(
         if !op.is_elementwise() {
             continue;
         }
-        let host = if fuse && !targets.contains(&id) { host(values, id, &readers[&id], &root_of) } else { None };
+        let host =
+            if fuse && !targets.contains(&id) { host(values, id, &readers[&id], &root_of) } else { None };
         let joined = host.filter(|host| {
             let cone = roots.get_mut(host).expect("a host is a root");
             cone.join(id, op, most_inputs)
@@ -81,7 +82,8 @@ pub(super) fn units(
         }
         let mut unit = Unit { root: id, members: Vec::new(), products: Vec::new() };
         if op.is_elementwise() {
-            unit.members = roots.remove(&id).map(|cone| cone.members.into_iter().collect()).unwrap_or_default();
+            unit.members =
+                roots.remove(&id).map(|cone| cone.members.into_iter().collect()).unwrap_or_default();
             if fuse {
                 unit.products = products(values, &unit, &readers, &targets, caps);
                 taken.extend(&unit.products);
@@ -173,7 +175,8 @@ fn products(
         .inputs(values)
         .into_iter()
         .filter(|id| {
-            let only_here = readers.get(id).is_some_and(|all| all.iter().all(|reader| members.contains(reader)));
+            let only_here =
+                readers.get(id).is_some_and(|all| all.iter().all(|reader| members.contains(reader)));
             let product = matches!(values[*id as usize].op(), Some(Op::Matmul { .. }));
             product && only_here && !targets.contains(id) && values[*id as usize].len == root.len
         })
@@ -203,10 +206,12 @@ fn products(
     if !fits || root.elem != Elem::F32 || root.len == 0 || bindings > caps.max_storage_buffers as usize {
         return Vec::new();
     }
-    let whole = |id: u32| values[id as usize].op().is_some_and(|op| match op {
-        Op::Matmul { b, .. } => values[*b as usize].bytes() <= caps.max_binding,
-        _ => false,
-    });
+    let whole = |id: u32| {
+        values[id as usize].op().is_some_and(|op| match op {
+            Op::Matmul { b, .. } => values[*b as usize].bytes() <= caps.max_binding,
+            _ => false,
+        })
+    };
     if let [first, second] = candidates[..]
         && shape(first) == shape(second)
         && whole(first)

@@ -18,30 +18,37 @@ pub(super) struct Memory {
     pub(super) values: HashMap<u32, Slot>,
     /// The scratch slots of each unit.
     pub(super) scratch: Vec<Vec<Slot>>,
+    /// The input whose slot each unit's result takes.
+    pub(super) replaced: Vec<Option<u32>>,
 }
 
 /// What a unit needs besides its inputs.
 pub(super) struct Need {
     /// Bytes of its scratch buffers.
     pub(super) scratch: Vec<u64>,
-    /// An input whose buffer its result may take, if nothing reads that input later.
-    pub(super) in_place: Option<u32>,
+    /// Inputs whose buffer its result may take, if nothing reads them later.
+    pub(super) in_place: Vec<u32>,
 }
 
 /// Gives every unit's result and scratch a slot. `targets` keep theirs; with `share` off nothing is shared.
 pub(super) fn plan(values: &[Value], units: &[Unit], needs: &[Need], targets: &[u32], share: bool) -> Memory {
     let mut last_read: HashMap<u32, usize> = HashMap::new();
     for (at, unit) in units.iter().enumerate() {
-        unit.inputs(values).into_iter().for_each(|id| drop(last_read.insert(id, at)));
+        last_read.extend(unit.inputs(values).into_iter().map(|id| (id, at)));
     }
-    targets.iter().for_each(|&id| drop(last_read.insert(id, usize::MAX)));
+    last_read.extend(targets.iter().map(|&id| (id, usize::MAX)));
 
     let mut memory = Memory::default();
     let mut free: Vec<Slot> = Vec::new();
     for (at, (unit, need)) in units.iter().zip(needs).enumerate() {
         let dies = |id: &u32| last_read.get(id) == Some(&at);
-        let replaced = need.in_place.filter(|id| share && dies(id)).and_then(|id| memory.values.get(&id).copied());
-        let slot = replaced.unwrap_or_else(|| take(&mut memory.slots, &mut free, values[unit.root as usize].bytes()));
+        let replaced =
+            need.in_place.iter().copied().find(|id| share && dies(id) && memory.values.contains_key(id));
+        let slot = match replaced {
+            Some(id) => memory.values[&id],
+            None => take(&mut memory.slots, &mut free, values[unit.root as usize].bytes()),
+        };
+        memory.replaced.push(replaced);
         memory.values.insert(unit.root, slot);
         let scratch: Vec<Slot> =
             need.scratch.iter().map(|&bytes| take(&mut memory.slots, &mut free, bytes)).collect();

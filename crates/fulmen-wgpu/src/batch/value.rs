@@ -47,7 +47,10 @@ impl Value {
 #[derive(Debug)]
 pub(super) enum Source {
     /// Data of the host; `pending` until it is on the device.
-    Upload { pending: Option<Vec<u8>>, buffer: Option<GpuBuffer> },
+    Upload {
+        pending: Option<Vec<u8>>,
+        buffer: Option<GpuBuffer>,
+    },
     /// A buffer of the caller.
     Import(GpuBuffer),
     Op(Op),
@@ -65,16 +68,46 @@ pub(super) struct RowShape {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Op {
-    Elementwise { op: ElementwiseOp, args: Vec<Operand>, scalars: Vec<f32> },
+    Elementwise {
+        op: ElementwiseOp,
+        args: Vec<Operand>,
+        scalars: Vec<f32>,
+    },
     /// The same numbers in the type of the value.
-    Cast { x: u32 },
-    Matmul { a: u32, b: u32, shape: MatmulShape },
-    Reduce { op: Reduction, args: Vec<u32> },
-    Softmax { x: u32, shape: RowShape },
-    RmsNorm { x: u32, gamma: u32, shape: RowShape, eps: f32 },
-    LayerNorm { x: u32, gamma: u32, beta: u32, shape: RowShape, eps: f32 },
+    Cast {
+        x: u32,
+    },
+    Matmul {
+        a: u32,
+        b: u32,
+        shape: MatmulShape,
+    },
+    Reduce {
+        op: Reduction,
+        args: Vec<u32>,
+    },
+    Softmax {
+        x: u32,
+        shape: RowShape,
+    },
+    RmsNorm {
+        x: u32,
+        gamma: u32,
+        shape: RowShape,
+        eps: f32,
+    },
+    LayerNorm {
+        x: u32,
+        gamma: u32,
+        beta: u32,
+        shape: RowShape,
+        eps: f32,
+    },
     /// `[rows, width]` to `[width, rows]`.
-    Transpose { x: u32, shape: RowShape },
+    Transpose {
+        x: u32,
+        shape: RowShape,
+    },
 }
 
 impl Op {
