@@ -151,6 +151,7 @@ fn every_intermediate_can_be_read() {
     batch.write(x, &[0.0, -1.0, 0.5, 10.0]).unwrap();
     batch.execute_blocking().unwrap();
     assert_eq!(batch.read_blocking(c).unwrap(), [1.0, 1.0, 4.0, 441.0]);
+    assert_eq!(batch.read_blocking(a).unwrap(), [0.0, -2.0, 1.0, 20.0]);
     let d = batch.sub(c, x);
     assert!(batch.read_blocking(d).is_err());
     batch.execute_blocking().unwrap();
@@ -387,4 +388,66 @@ fn random_trees_agree_with_f64() {
             }
         }
     }
+}
+
+/// Around the last element that one dimension of workgroups reaches, and beyond it.
+#[test]
+fn lengths_around_the_end_of_a_grid() {
+    for len in [65_535 * 256 - 1, 65_535 * 256, 65_535 * 256 + 1] {
+        let data: Vec<f32> = (0..len).map(|i| (i % 1000) as f32).collect();
+        let mut batch = batch();
+        let x = batch.upload(&data);
+        let y = batch.add_scalar(x, 1.0);
+        let got = batch.execute_and_read_blocking(&[y]).unwrap().remove(0);
+        assert_eq!(got.len(), len);
+        assert!(got.iter().zip(&data).all(|(y, x)| *y == x + 1.0), "{len}");
+    }
+}
+
+/// What does not fit one binding is split without the caller's doing; what does not fit a buffer is refused.
+#[test]
+fn bindings_are_split_on_a_small_device() {
+    let options = DeviceOptions { max_binding: Some(1 << 20), max_buffer: Some(8 << 20), ..DeviceOptions::default() };
+    let mut batch = GpuCommandBatch::new(GpuDevice::with_options(&options).unwrap());
+    let (len, k, n) = (1usize << 20, 512usize, 1500usize);
+    let (data, a, b) = (random(30, len), random(31, 3 * k), random(32, k * n));
+    let (x, left, right) = (batch.upload(&data), batch.upload(&a), batch.upload(&b));
+    let y = batch.tanh(x);
+    let y = batch.mul(y, x);
+    let sum = batch.sum(y);
+    let product_id = batch.matmul_nt(left, right, 3, k as u32, n as u32);
+    let out = batch.relu(product_id);
+    let got = batch.execute_and_read_blocking(&[y, sum, out]).unwrap();
+    let expected: Vec<f64> = data.iter().map(|&x| f64::from(x).tanh() * f64::from(x)).collect();
+    assert!(nmse(&got[0], &expected) < 1e-12);
+    assert!((f64::from(got[1][0]) / expected.iter().sum::<f64>() - 1.0).abs() < 1e-6);
+    let expected: Vec<f64> = product(&a, &b, (3, k, n), true).into_iter().map(|v| v.max(0.0)).collect();
+    assert!(nmse(&got[2], &expected) < 1e-11);
+
+    let huge = batch.upload(&vec![0.0; 3 << 20]);
+    batch.relu(huge);
+    let error = batch.execute_blocking().unwrap_err();
+    assert!(matches!(error, GpuError::TooLarge { .. }), "{error}");
+}
+
+#[test]
+fn layers_share_their_kernels() {
+    let (cache, hidden, inner) = (PipelineCache::new(), 32u32, 64u32);
+    let gpu = GpuDevice::new().unwrap();
+    let mut launched = std::collections::HashSet::new();
+    for layer in 0..36 {
+        let mut batch = GpuCommandBatch::new(gpu.clone());
+        let size = (hidden * inner) as usize;
+        let x = batch.upload(&random(layer, hidden as usize));
+        let weights: Vec<BufferId> = (0..3).map(|i| batch.upload(&random(layer * 3 + i, size))).collect();
+        let g = batch.matmul_nt(x, weights[0], 1, hidden, inner);
+        let g = batch.swish(g);
+        let u = batch.matmul_nt(x, weights[1], 1, hidden, inner);
+        let gated = batch.mul(g, u);
+        batch.matmul_nt(gated, weights[2], 1, inner, hidden);
+        batch.execute_with_cache_blocking(&cache).unwrap();
+        launched.insert(batch.num_launches().unwrap());
+    }
+    assert_eq!(launched, [2].into());
+    assert_eq!((cache.len(), cache.compiled()), (2, 2));
 }

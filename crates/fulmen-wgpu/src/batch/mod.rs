@@ -18,12 +18,12 @@ mod record;
 mod run;
 mod value;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 pub use self::record::MatmulOptions;
 pub use self::value::BufferId;
 use self::{run::Compiled, value::Value};
-use crate::device::GpuDevice;
+use crate::{buffer::GpuBuffer, device::GpuDevice};
 
 /// How a batch is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +63,8 @@ pub struct GpuCommandBatch {
     /// Values that were read although nothing kept them: later programs do.
     keep: HashSet<u32>,
     compiled: Option<Compiled>,
+    /// Values of the last run that were computed again.
+    restored: HashMap<u32, GpuBuffer>,
     executed: bool,
     /// Inputs have changed since the last run.
     written: bool,
@@ -83,6 +85,7 @@ impl GpuCommandBatch {
             options,
             keep: HashSet::new(),
             compiled: None,
+            restored: HashMap::new(),
             executed: false,
             written: false,
         }

@@ -61,8 +61,14 @@ impl GpuCommandBatch {
         self.prepare(cache)?;
         let Some(compiled) = &self.compiled else { return Ok(()) };
         compiled.submit(&self.gpu, None)?;
-        self.executed = true;
+        self.ran();
         Ok(())
+    }
+
+    /// What was computed again for reading belongs to the run before.
+    fn ran(&mut self) {
+        self.executed = true;
+        self.restored.clear();
     }
 
     /// Runs all recorded operations and reads some of the results, all in one submission.
@@ -72,16 +78,12 @@ impl GpuCommandBatch {
     pub fn execute_and_read_blocking(&mut self, ids: &[BufferId]) -> Result<Vec<Vec<f32>>, GpuError> {
         let indices = self.indices("execute_and_read", ids)?;
         self.keep.extend(&indices);
-        let known = |compiled: &Compiled| indices.iter().all(|id| compiled.stored.contains_key(id));
-        if self.compiled.as_ref().is_some_and(|compiled| !known(compiled)) {
-            self.compiled = None;
-        }
         self.prepare(PipelineCache::global())?;
         let slices = self.slices("execute_and_read", &indices)?;
         let Some(compiled) = &self.compiled else { return Ok(Vec::new()) };
         let mut readback = Readback::plan(&self.gpu, "execute_and_read", &slices)?;
         compiled.submit(&self.gpu, Some(&mut readback))?;
-        self.executed = true;
+        self.ran();
         Ok(self.floats(&indices, readback.wait()?))
     }
 
@@ -94,7 +96,7 @@ impl GpuCommandBatch {
         let Some(compiled) = &self.compiled else { return Err(not_executed("execute_profiled")) };
         compiled.copy_imports(&self.gpu)?;
         let profile = compiled.program.profile()?;
-        self.executed = true;
+        self.ran();
         Ok(profile)
     }
 
@@ -185,7 +187,12 @@ impl GpuCommandBatch {
             self.gpu.upload("upload", &target, 0, &data)?;
         }
         self.written = false;
-        if self.compiled.as_ref().is_some_and(|compiled| compiled.values == self.values.len()) {
+        let is_op = |id: &&u32| self.values[**id as usize].op().is_some();
+        let current = self.compiled.as_ref().is_some_and(|compiled| {
+            let kept = self.keep.iter().filter(is_op).all(|id| compiled.stored.contains_key(id));
+            kept && compiled.values == self.values.len()
+        });
+        if current {
             return Ok(());
         }
         let targets = self.targets();
@@ -216,9 +223,7 @@ impl GpuCommandBatch {
         let again = self.compile(&missing, &compiled.stored, PipelineCache::global())?;
         again.submit(&self.gpu, None)?;
         self.keep.extend(&missing);
-        if let Some(compiled) = &mut self.compiled {
-            compiled.stored.extend(again.stored);
-        }
+        self.restored.extend(again.stored);
         Ok(())
     }
 
@@ -229,7 +234,7 @@ impl GpuCommandBatch {
             Source::Import(buffer) => Some(buffer.clone()),
             Source::Op(_) => {
                 let compiled = self.compiled.as_ref().filter(|_| self.executed)?;
-                compiled.stored.get(&id).cloned()
+                compiled.stored.get(&id).or_else(|| self.restored.get(&id)).cloned()
             }
         }
     }
