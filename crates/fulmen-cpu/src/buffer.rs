@@ -145,7 +145,7 @@ impl CpuMemory {
 
     /// `count` elements of `T` to read.
     pub(crate) fn span<T>(&self, what: &'static str, ptr: u64, count: usize) -> Result<Span, BackendError> {
-        let bytes = count.checked_mul(size_of::<T>()).unwrap_or(usize::MAX);
+        let bytes = count.saturating_mul(size_of::<T>());
         self.look_up(what, ptr, bytes, align_of::<T>(), false)
     }
 
@@ -156,7 +156,7 @@ impl CpuMemory {
         ptr: u64,
         count: usize,
     ) -> Result<Span, BackendError> {
-        let bytes = count.checked_mul(size_of::<T>()).unwrap_or(usize::MAX);
+        let bytes = count.saturating_mul(size_of::<T>());
         self.look_up(what, ptr, bytes, align_of::<T>(), true)
     }
 
