@@ -114,6 +114,32 @@ fn nodes_without_rows_launch_nothing() {
 }
 
 #[test]
+fn a_soft_cap_that_is_not_above_0_is_refused() {
+    let checked = |scalar: f32| {
+        let mut g = ComputeGraph::new();
+        let x = g.add_leaf(0x1000, ROW);
+        g.add_op(TensorOp::SoftCap, 0x2000, ROW, vec![x], OpParams { scalar, ..OpParams::default() });
+        g.check().map_err(|error| error.to_string())
+    };
+    let recorded = |cap: f32| {
+        let mut b = GraphBuilder::new();
+        let x = b.input("x", 3, 5).unwrap();
+        b.soft_cap(x, cap)
+    };
+    for cap in [0.0, -0.0, -30.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+        let error = checked(cap).unwrap_err();
+        let message = "node 1 (SoftCap): scalar (the cap) must be finite and above 0, got ";
+        assert!(error.starts_with(message), "{error}");
+        let problem = recorded(cap).unwrap_err().problem;
+        let right = matches!(problem, Problem::Value { what: "the cap", expected: "finite and above 0", .. });
+        assert!(right, "{problem}");
+    }
+    for cap in [f32::MIN_POSITIVE, 30.0, f32::MAX] {
+        assert!(checked(cap).is_ok() && recorded(cap).is_ok(), "{cap:e}");
+    }
+}
+
+#[test]
 fn what_a_backend_does_not_have_is_an_error_that_names_it() {
     let mut g = ComputeGraph::new();
     let x = g.add_leaf(0x1000, ROW);

@@ -123,12 +123,30 @@ impl CpuDispatcher {
         call: &UnaryCall,
         kernel: unsafe fn(&Pool, Isa, *const f32, *mut f32, usize),
     ) -> Launched {
+        let (x, out) = self.unary_operands(call)?;
+        // SAFETY: both ranges were looked up, and are the same or apart.
+        unsafe { kernel(&self.pool, self.isa, x, out, call.n_elements) };
+        Ok(1)
+    }
+
+    /// An element-wise op of one operand with a constant.
+    fn unary_with(
+        &self,
+        call: &UnaryCall,
+        kernel: unsafe fn(&Pool, Isa, *const f32, f32, *mut f32, usize),
+    ) -> Launched {
+        let (x, out) = self.unary_operands(call)?;
+        // SAFETY: as in `unary`.
+        unsafe { kernel(&self.pool, self.isa, x, call.scalar, out, call.n_elements) };
+        Ok(1)
+    }
+
+    /// Input and output, each of `n_elements`, the same or apart.
+    fn unary_operands(&self, call: &UnaryCall) -> Result<(*const f32, *mut f32), BackendError> {
         let x = self.memory.span::<f32>("the input", call.input, call.n_elements)?;
         let out = self.memory.span_mut::<f32>("the output", call.output, call.n_elements)?;
         out.apart_or_same(x)?;
-        // SAFETY: both ranges were looked up, and are the same or apart.
-        unsafe { kernel(&self.pool, self.isa, x.ptr.cast(), out.ptr.cast(), call.n_elements) };
-        Ok(1)
+        Ok((x.ptr.cast(), out.ptr.cast()))
     }
 
     fn binary(
@@ -374,13 +392,11 @@ impl KernelDispatch for CpuDispatcher {
     }
 
     fn dispatch_scale(&mut self, call: &UnaryCall) -> Launched {
-        let x = self.memory.span::<f32>("the input", call.input, call.n_elements)?;
-        let out = self.memory.span_mut::<f32>("the output", call.output, call.n_elements)?;
-        out.apart_or_same(x)?;
-        let (from, to) = (x.ptr.cast(), out.ptr.cast());
-        // SAFETY: both ranges were looked up, and are the same or apart.
-        unsafe { elementwise::scale(&self.pool, self.isa, from, call.scalar, to, call.n_elements) };
-        Ok(1)
+        self.unary_with(call, elementwise::scale)
+    }
+
+    fn dispatch_softcap(&mut self, call: &UnaryCall) -> Launched {
+        self.unary_with(call, elementwise::softcap)
     }
 
     fn dispatch_rope(&mut self, call: &RopeCall) -> Launched {

@@ -103,7 +103,7 @@ fn outputs(call: &OpCall) -> Vec<Output> {
             [c.output, c.sum].into_iter().flat_map(|ptr| floats(ptr, area(c.rows, c.width))).collect()
         }
         OpCall::Add(c) | OpCall::Mul(c) | OpCall::SwiGlu(c) => floats(c.output, c.n_elements),
-        OpCall::Silu(c) | OpCall::Gelu(c) | OpCall::GeluTanh(c) | OpCall::Scale(c) => {
+        OpCall::Silu(c) | OpCall::Gelu(c) | OpCall::GeluTanh(c) | OpCall::Scale(c) | OpCall::SoftCap(c) => {
             floats(c.output, c.n_elements)
         }
         OpCall::Rope(c) => floats(c.output, area(c.m, c.n_heads * c.head_dim)),

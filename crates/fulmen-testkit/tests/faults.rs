@@ -22,6 +22,7 @@ fn names(op: TensorOp) -> &'static [&'static str] {
         TensorOp::Gelu => &["gelu"],
         TensorOp::GeluTanh => &["gelu_tanh"],
         TensorOp::Scale => &["scale"],
+        TensorOp::SoftCap => &["softcap"],
         TensorOp::Rope => &["rope"],
         TensorOp::SoftMax => &["softmax"],
         // Over rows and over a cache: both are this op when they run.

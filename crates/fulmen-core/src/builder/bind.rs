@@ -336,6 +336,7 @@ impl Lowering<'_> {
                     UnaryKind::Gelu => (TensorOp::Gelu, 0.0),
                     UnaryKind::GeluTanh => (TensorOp::GeluTanh, 0.0),
                     UnaryKind::Scale(factor) => (TensorOp::Scale, *factor),
+                    UnaryKind::SoftCap(cap) => (TensorOp::SoftCap, *cap),
                 };
                 (op, vec![*x], 0, OpParams { scalar, ..none })
             }

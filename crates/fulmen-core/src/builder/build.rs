@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::op::{BinaryKind, CacheRef, Linear, Op, Slots, TensorId, UnaryKind};
 use super::{LogicalGraph, OpNode, Role, TensorDef};
-use crate::graph::checks::{check_cache, check_heads, check_rope, epsilon, finite, weight_type};
+use crate::graph::checks::{above_0, check_cache, check_heads, check_rope, epsilon, finite, weight_type};
 use crate::{BuildError, DType, Heads, Problem, RopeSpec};
 
 /// A handle to a tensor of one builder.
@@ -417,8 +417,10 @@ impl GraphBuilder {
     pub fn unary(&mut self, kind: UnaryKind, x: Tensor) -> Built<Tensor> {
         let call = self.call("unary");
         let (rows, width) = call.rows("the input", x)?;
-        if let UnaryKind::Scale(factor) = kind {
-            call.check(finite("the factor", factor))?;
+        match kind {
+            UnaryKind::Silu | UnaryKind::Gelu | UnaryKind::GeluTanh => {}
+            UnaryKind::Scale(factor) => _ = call.check(finite("the factor", factor))?,
+            UnaryKind::SoftCap(cap) => _ = call.check(above_0("the cap", cap))?,
         }
         Ok(self.emit(Op::Unary { kind, x: x.id() }, rows, width))
     }
@@ -426,6 +428,11 @@ impl GraphBuilder {
     /// `x · sigmoid(x)`.
     pub fn silu(&mut self, x: Tensor) -> Built<Tensor> {
         self.unary(UnaryKind::Silu, x)
+    }
+
+    /// `cap · tanh(x / cap)`: x, kept within ±`cap`, which must be finite and above 0.
+    pub fn soft_cap(&mut self, x: Tensor, cap: f32) -> Built<Tensor> {
+        self.unary(UnaryKind::SoftCap(cap), x)
     }
 
     /// Rotary position embedding of rows of heads.

@@ -49,6 +49,8 @@ pub enum UnaryKind {
     GeluTanh,
     /// `x · factor`.
     Scale(f32),
+    /// `cap · tanh(x / cap)`.
+    SoftCap(f32),
 }
 
 /// Element-wise ops of two operands.
@@ -254,6 +256,7 @@ impl Op {
             Op::Unary { kind: UnaryKind::Gelu, .. } => "gelu",
             Op::Unary { kind: UnaryKind::GeluTanh, .. } => "gelu_tanh",
             Op::Unary { kind: UnaryKind::Scale(_), .. } => "scale",
+            Op::Unary { kind: UnaryKind::SoftCap(_), .. } => "softcap",
             Op::Rope { .. } => "rope",
             Op::SoftMax { .. } => "softmax",
             Op::Attention { .. } => "attention",

@@ -133,7 +133,7 @@ pub struct UnaryCall {
     pub output: u64,
     /// Elements.
     pub n_elements: usize,
-    /// The factor of Scale; 1 otherwise.
+    /// The factor of Scale, the cap of SoftCap; 1 otherwise.
     pub scalar: f32,
 }
 
@@ -309,6 +309,7 @@ pub enum OpCall {
     Gelu(UnaryCall),
     GeluTanh(UnaryCall),
     Scale(UnaryCall),
+    SoftCap(UnaryCall),
     Rope(RopeCall),
     SoftMax(SoftMaxCall),
     Attention(AttentionCall),
@@ -335,6 +336,7 @@ impl OpCall {
             OpCall::Gelu(_) => TensorOp::Gelu,
             OpCall::GeluTanh(_) => TensorOp::GeluTanh,
             OpCall::Scale(_) => TensorOp::Scale,
+            OpCall::SoftCap(_) => TensorOp::SoftCap,
             OpCall::Rope(_) => TensorOp::Rope,
             OpCall::SoftMax(_) => TensorOp::SoftMax,
             OpCall::Attention(_) => TensorOp::Attention,

@@ -20,6 +20,11 @@ pub(crate) fn finite(what: &'static str, got: f32) -> Checked<f32> {
     got.is_finite().then_some(got).ok_or_else(problem)
 }
 
+pub(crate) fn above_0(what: &'static str, got: f32) -> Checked<f32> {
+    let problem = || Problem::Value { what, expected: "finite and above 0", got: got.into() };
+    (got.is_finite() && got > 0.0).then_some(got).ok_or_else(problem)
+}
+
 pub(crate) fn epsilon(got: f32) -> Checked<f32> {
     let problem = || Problem::Value { what: "epsilon", expected: "finite and not negative", got: got.into() };
     (got.is_finite() && got >= 0.0).then_some(got).ok_or_else(problem)
@@ -56,10 +61,7 @@ pub(crate) fn check_rope(rope: RopeSpec, head_dim: u32) -> Checked<()> {
     if rope.n_rot > head_dim || rope.n_rot == 0 {
         return Err(Problem::Value { what: "n_rot", expected: "from 2 to head_dim", got: rope.n_rot.into() });
     }
-    if !(rope.base.is_finite() && rope.base > 0.0) {
-        let got = rope.base.into();
-        return Err(Problem::Value { what: "RoPE base", expected: "finite and above 0", got });
-    }
+    above_0("RoPE base", rope.base)?;
     finite("RoPE freq_scale", rope.freq_scale)?;
     finite("RoPE magnitude", rope.magnitude)?;
     Ok(())

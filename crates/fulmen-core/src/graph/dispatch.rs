@@ -72,6 +72,11 @@ pub trait KernelDispatch {
         unsupported(self.backend(), "Scale", call)
     }
 
+    /// Soft cap: a constant times the hyperbolic tangent of x over it.
+    fn dispatch_softcap(&mut self, call: &UnaryCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "SoftCap", call)
+    }
+
     /// Softmax over rows.
     fn dispatch_softmax(&mut self, call: &SoftMaxCall) -> Result<usize, BackendError> {
         unsupported(self.backend(), "SoftMax", call)
@@ -117,6 +122,7 @@ pub trait KernelDispatch {
             OpCall::Gelu(call) => self.dispatch_gelu(call),
             OpCall::GeluTanh(call) => self.dispatch_gelu_tanh(call),
             OpCall::Scale(call) => self.dispatch_scale(call),
+            OpCall::SoftCap(call) => self.dispatch_softcap(call),
             OpCall::Rope(call) => self.dispatch_rope(call),
             OpCall::SoftMax(call) => self.dispatch_softmax(call),
             OpCall::Attention(call) => self.dispatch_attention(call),

@@ -53,6 +53,8 @@ pub enum TensorOp {
     GeluTanh,
     /// `x · scalar`.
     Scale,
+    /// `scalar · tanh(x / scalar)`, element by element: x, kept within ±`scalar`, which is finite and above 0.
+    SoftCap,
     /// Rotary position embedding: inputs x and positions. Shape `[head_dim, n_heads, m, 0]`.
     Rope,
     /// With one input: softmax of `x · scalar` over rows of `shape[0]` floats. With three inputs q, k, v: causal
@@ -76,11 +78,11 @@ pub enum TensorOp {
 
 impl TensorOp {
     /// Every op, leaves and views included.
-    pub const ALL: [TensorOp; 22] = {
+    pub const ALL: [TensorOp; 23] = {
         use TensorOp::*;
         [
             None, View, Embed, MulMat, GateUp, RmsNorm, AddRmsNorm, Add, Mul, SwiGlu, Silu, Gelu, GeluTanh,
-            Scale, Rope, SoftMax, Attention, KvStore, RopeStore, Copy, ArgMax, Sample,
+            Scale, SoftCap, Rope, SoftMax, Attention, KvStore, RopeStore, Copy, ArgMax, Sample,
         ]
     };
 

@@ -112,7 +112,7 @@ pub struct OpParams {
     pub gamma_ptr: u64,
     /// Address of the gain of the key heads' norm in RopeStore, or 0.
     pub k_gamma_ptr: u64,
-    /// Epsilon of a norm; factor of Scale; scale of the scores in SoftMax and Attention.
+    /// Epsilon of a norm; factor of Scale; cap of SoftCap; scale of the scores in SoftMax and Attention.
     pub scalar: f32,
     /// Layer number, for people and profiles.
     pub int_param: u32,

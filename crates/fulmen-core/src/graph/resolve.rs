@@ -33,6 +33,7 @@ pub(super) fn resolve(graph: &ComputeGraph, index: usize) -> Checked<Option<OpCa
         TensorOp::Gelu => OpCall::Gelu(node.unary(1.0)?),
         TensorOp::GeluTanh => OpCall::GeluTanh(node.unary(1.0)?),
         TensorOp::Scale => OpCall::Scale(node.unary(node.params.scalar)?),
+        TensorOp::SoftCap => OpCall::SoftCap(node.unary(above_0("scalar (the cap)", node.params.scalar)?)?),
         TensorOp::Rope => OpCall::Rope(node.rope()?),
         TensorOp::SoftMax if node.inputs.len() == 1 => OpCall::SoftMax(node.softmax()?),
         TensorOp::SoftMax => OpCall::Attention(node.attention_rows()?),

@@ -1,7 +1,8 @@
 //! Sums, products and activations, element by element.
 //!
 //! Every function here may work in place: each input is either at the same address as `out` or does not overlap
-//! it. NaN stays NaN. The activations have their limits at the infinities: 0 (either sign) at -inf, inf at inf.
+//! it. NaN stays NaN. The activations have their limits at the infinities: 0 (either sign) at -inf, inf at inf; the
+//! soft cap has its cap, with the sign of x.
 
 use super::share::{Shared, ranges};
 use crate::{
@@ -171,6 +172,20 @@ impl Unary for Scale {
     }
 }
 
+#[derive(Clone, Copy)]
+struct SoftCap(f32);
+impl Unary for SoftCap {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, x: S::V) -> S::V {
+        // Below this, tanh(z) is z to less than half a unit in the last place. Taking x itself keeps the digits that a
+        // quotient near the end of the range would lose.
+        const LINEAR: f32 = 2.9e-4;
+        let cap = s.splat(self.0);
+        let z = s.div(x, cap);
+        s.select(s.lt(s.abs(z), s.splat(LINEAR)), x, s.mul(cap, math::tanh(s, z)))
+    }
+}
+
 /// `out = a + b`.
 ///
 /// # Safety
@@ -234,6 +249,15 @@ pub unsafe fn scale(pool: &Pool, isa: Isa, x: *const f32, factor: f32, out: *mut
     unsafe { map1(pool, isa, LIGHT, Scale(factor), x, out, n) }
 }
 
+/// `out = cap * tanh(x / cap)` for a finite cap above 0. Relative error at most 4e-7.
+///
+/// # Safety
+/// `x` must be readable and `out` writable for `n` floats, at the same address or apart.
+pub unsafe fn softcap(pool: &Pool, isa: Isa, x: *const f32, cap: f32, out: *mut f32, n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { map1(pool, isa, HEAVY, SoftCap(cap), x, out, n) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{super::testing::*, *};
@@ -248,9 +272,15 @@ mod tests {
         Gelu,
         GeluTanh,
         Scale,
+        SoftCap,
     }
 
-    const OPS: [Op; 7] = [Op::Add, Op::Mul, Op::SwiGlu, Op::Silu, Op::Gelu, Op::GeluTanh, Op::Scale];
+    const OPS: [Op; 8] =
+        [Op::Add, Op::Mul, Op::SwiGlu, Op::Silu, Op::Gelu, Op::GeluTanh, Op::Scale, Op::SoftCap];
+
+    fn soft_cap_f64(x: f64, cap: f32) -> f64 {
+        f64::from(cap) * (x / f64::from(cap)).tanh()
+    }
 
     impl Op {
         /// Runs the kernel on pointers that the test answers for.
@@ -265,6 +295,7 @@ mod tests {
                     Op::Gelu => gelu(pool, isa, a, out, n),
                     Op::GeluTanh => gelu_tanh(pool, isa, a, out, n),
                     Op::Scale => scale(pool, isa, a, -1.7, out, n),
+                    Op::SoftCap => softcap(pool, isa, a, 1.7, out, n),
                 }
             }
         }
@@ -282,6 +313,7 @@ mod tests {
                         + (-2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).exp())
                 }
                 Op::Scale => x * f64::from(-1.7f32),
+                Op::SoftCap => soft_cap_f64(x, 1.7),
             }
         }
     }
@@ -312,6 +344,36 @@ mod tests {
                         serial = got;
                     } else {
                         assert_same(&got, &serial, &what);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_soft_cap_keeps_its_digits_for_any_cap() {
+        // Every exponent of both signs, and a grid over the bend.
+        let sweep: Vec<f32> = (0..=u32::MAX).step_by(99_991).map(f32::from_bits).collect();
+        let bend: Vec<f32> = (-4000..=4000).map(|i| i as f32 / 400.0).collect();
+        for cap in [f32::MIN_POSITIVE, 1e-20, 0.37, 1.0, 30.0, 50.0, 1e20, f32::MAX] {
+            let mut x = sweep.clone();
+            x.extend(bend.iter().map(|x| x * cap).filter(|x| x.is_finite()));
+            // Either side of where the formula changes.
+            x.extend((0..200).map(|i| (2.8e-4 + f64::from(i) * 1e-7) as f32 * cap));
+            x.extend([f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 0.0, -0.0]);
+            for (pool, isa) in machines() {
+                // SAFETY: both arrays have as many floats.
+                let got = poisoned(x.len(), |out| unsafe {
+                    softcap(&pool, isa, x.as_ptr(), cap, out, x.len());
+                });
+                for (&x, &got) in x.iter().zip(&got) {
+                    let want = soft_cap_f64(f64::from(x), cap);
+                    let off = (f64::from(got) - want).abs() - 0.7 * f64::from(f32::from_bits(1));
+                    let near = off <= 4e-7 * want.abs() || x.is_nan() && got.is_nan();
+                    assert!(near, "{x:e} capped by {cap:e} on {isa}: {got:e} not {want:e}");
+                    if x == 0.0 || x.is_infinite() {
+                        let limit = if x == 0.0 { x } else { cap.copysign(x) };
+                        assert_eq!(got.to_bits(), limit.to_bits(), "{x} capped by {cap:e} on {isa}");
                     }
                 }
             }

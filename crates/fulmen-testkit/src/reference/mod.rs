@@ -11,7 +11,7 @@ mod rows;
 mod select;
 
 pub use data::{Data, Values};
-pub use rows::{gelu, gelu_tanh, sigmoid, silu};
+pub use rows::{gelu, gelu_tanh, sigmoid, silu, soft_cap};
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -159,6 +159,7 @@ impl Interpreter {
                         UnaryKind::Gelu => gelu(*x),
                         UnaryKind::GeluTanh => gelu_tanh(*x),
                         UnaryKind::Scale(factor) => *x * f64::from(*factor),
+                        UnaryKind::SoftCap(cap) => soft_cap(*x, f64::from(*cap)),
                     };
                 }
                 one(values)

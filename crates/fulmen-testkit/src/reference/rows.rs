@@ -27,6 +27,11 @@ pub fn gelu_tanh(x: f64) -> f64 {
     x * sigmoid(2.0 * u)
 }
 
+/// `cap · tanh(x / cap)`. ±cap at the infinities, NaN stays NaN, ±0 stays itself.
+pub fn soft_cap(x: f64, cap: f64) -> f64 {
+    cap * (x / cap).tanh()
+}
+
 pub(super) fn zip(a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64) -> Vec<f64> {
     a.iter().zip(b).map(|(&a, &b)| f(a, b)).collect()
 }

@@ -41,7 +41,7 @@ const SMALL: [f32; 10] = [1e-45, -1e-45, 1e-40, -1e-40, 1e-38, -1e-38, -88.0, -9
 type Record = fn(&mut GraphBuilder, Tensor, Tensor) -> Result<Tensor, BuildError>;
 
 /// Each op as a function of two tensors; those of one operand leave the second alone.
-const OPS: [(&str, Record); 8] = [
+const OPS: &[(&str, Record)] = &[
     ("add", |b, x, y| b.add(x, y)),
     ("mul", |b, x, y| b.mul(x, y)),
     ("swiglu", |b, x, y| b.binary(BinaryKind::SwiGlu, x, y)),
@@ -49,8 +49,14 @@ const OPS: [(&str, Record); 8] = [
     ("gelu", |b, x, _| b.unary(UnaryKind::Gelu, x)),
     ("gelu_tanh", |b, x, _| b.unary(UnaryKind::GeluTanh, x)),
     ("scale", |b, x, _| b.unary(UnaryKind::Scale(-0.37), x)),
+    ("softcap", |b, x, _| b.soft_cap(x, 1.5)),
     ("copy", |b, x, _| b.copy(x)),
 ];
+
+/// Those of [`OPS`] with these names.
+fn named(names: &[&str]) -> impl Iterator<Item = (&'static str, Record)> {
+    OPS.iter().copied().filter(|(name, _)| names.contains(name))
+}
 
 fn tolerance(op: &str) -> Tolerance {
     if op == "copy" { Tolerance::Exact } else { Tolerance::ELEMENT }
@@ -67,7 +73,7 @@ fn case(name: &str, record: Record, rows: u32, width: u32) -> Case {
 }
 
 pub(super) fn cases(cases: &mut Vec<Case>) {
-    for (op, record) in OPS {
+    for &(op, record) in OPS {
         for (rows, width) in SHAPES {
             let case = case(&format!("{rows}x{width}"), record, rows, width);
             let real = matches!((rows, width), (1, 2560) | (33, 9728));
@@ -78,18 +84,22 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         cases.push(small.draw("x", Draw::Floats(SMALL.to_vec())));
         cases.push(in_place(record));
     }
-    for (name, record) in [("add", OPS[0].1), ("silu", OPS[3].1), ("scale", OPS[6].1), ("copy", OPS[7].1)] {
+    for (name, record) in named(&["add", "silu", "scale", "copy"]) {
         let widths = if name == "add" { &[-1, 0, 1][..] } else { &[1] };
         for &by in widths {
             let width = BEYOND_A_GRID.saturating_add_signed(by);
             cases.push(case(&format!("1x{width}"), record, 1, width).large());
         }
     }
-    for (_, record) in [OPS[0], OPS[1], OPS[6]] {
+    for (_, record) in named(&["add", "mul", "scale"]) {
         cases.push(exact(record));
     }
-    for (_, record) in &OPS[..3] {
-        cases.push(twice(*record));
+    for (_, record) in named(&["add", "mul", "swiglu"]) {
+        cases.push(twice(record));
+    }
+    // Caps of real models, and such as leave the range of f32 when they are squared.
+    for cap in [30.0, 50.0, 1e-30, 1e30] {
+        cases.push(soft_cap(cap));
     }
 }
 
@@ -118,6 +128,18 @@ fn exact(record: Record) -> Case {
     });
     let y = at(&[0.0, -0.0, 0.0, -0.0, -1.5, 1.5, 3e38, 3e38, INF, INF, -2.0]);
     case.draw("x", Draw::With(special)).draw("y", Draw::With(y)).tolerance(Tolerance::Exact)
+}
+
+/// Inputs on both sides of the bend of the cap, and its limits.
+fn soft_cap(cap: f32) -> Case {
+    let case = Case::new(format!("cap{cap:e}/3x257"), |b| {
+        let x = b.input("x", 3, 257)?;
+        let z = b.soft_cap(x, cap)?;
+        b.output("z", z)
+    });
+    let special = [INF, -INF, f32::NAN, 0.0, -0.0];
+    let x = (0..3 * 257).map(|i| special.get(i).copied().unwrap_or((i as f32 - 400.0) / 100.0 * cap));
+    case.draw("x", Draw::Floats(x.collect()))
 }
 
 /// One tensor as both operands.
