@@ -407,7 +407,8 @@ fn lengths_around_the_end_of_a_grid() {
 /// What does not fit one binding is split without the caller's doing; what does not fit a buffer is refused.
 #[test]
 fn bindings_are_split_on_a_small_device() {
-    let options = DeviceOptions { max_binding: Some(1 << 20), max_buffer: Some(8 << 20), ..DeviceOptions::default() };
+    let options =
+        DeviceOptions { max_binding: Some(1 << 20), max_buffer: Some(8 << 20), ..DeviceOptions::default() };
     let mut batch = GpuCommandBatch::new(GpuDevice::with_options(&options).unwrap());
     let (len, k, n) = (1usize << 20, 512usize, 1500usize);
     let (data, a, b) = (random(30, len), random(31, 3 * k), random(32, k * n));
