@@ -452,3 +452,54 @@ fn layers_share_their_kernels() {
     assert_eq!(launched, [2].into());
     assert_eq!((cache.len(), cache.compiled()), (2, 2));
 }
+
+/// The same operations in one batch, run again, and one by one: the same bits where the arithmetic is the same.
+#[test]
+fn replay_gives_the_same_bits_and_single_operations_agree() {
+    let (data, weights) = (random(40, 6 * 200), random(41, 200 * 90));
+    let mut whole = batch();
+    let (x, w) = (whole.upload(&data), whole.upload(&weights));
+    let p = whole.matmul(x, w, 6, 200, 90);
+    let t = whole.tanh(p);
+    let s = whole.softmax(t, 90);
+    let first = whole.execute_and_read_blocking(&[t, s]).unwrap();
+    for _ in 0..3 {
+        assert_eq!(whole.execute_and_read_blocking(&[t, s]).unwrap(), first);
+    }
+    let alone = |input: &[f32], op: &dyn Fn(&mut GpuCommandBatch, BufferId) -> BufferId| {
+        let mut batch = batch();
+        let x = batch.upload(input);
+        let y = op(&mut batch, x);
+        batch.execute_and_read_blocking(&[y]).unwrap().remove(0)
+    };
+    let p = alone(&data, &|batch, x| {
+        let w = batch.upload(&weights);
+        batch.matmul(x, w, 6, 200, 90)
+    });
+    let t = alone(&p, &|batch, x| batch.tanh(x));
+    let s = alone(&t, &|batch, x| batch.softmax(x, 90));
+    let wide = |v: &[f32]| v.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+    assert!(nmse(&first[0], &wide(&t)) < 1e-13 && nmse(&first[1], &wide(&s)) < 1e-13);
+}
+
+/// Fills the device's memory: the error says so, and the device goes on working.
+#[test]
+#[ignore = "fills the memory of the device, which on a software device is the machine's"]
+fn memory_runs_out_with_an_error() {
+    let gpu = GpuDevice::new().unwrap();
+    let size = gpu.caps().max_buffer.min(2 << 30);
+    let mut held = Vec::new();
+    let error = loop {
+        match gpu.create_buffer("test", size) {
+            Ok(buffer) => held.push(buffer),
+            Err(error) => break error,
+        }
+        assert!(held.len() < 4096, "this device has no end");
+    };
+    assert!(matches!(error, GpuError::OutOfMemory { needed, .. } if needed == Some(size)), "{error}");
+    let mut batch = GpuCommandBatch::new(gpu.clone());
+    drop(held);
+    let x = batch.upload(&[1.0, 2.0]);
+    let y = batch.scale(x, 2.0);
+    assert_eq!(batch.execute_and_read_blocking(&[y]).unwrap(), [[2.0, 4.0]]);
+}

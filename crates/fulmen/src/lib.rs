@@ -3,9 +3,10 @@
 //!
 //! This crate is what programs depend on; it holds no code of its own. The parts:
 //!
-//! - [`core`](fulmen_core): data types and block formats, the compute graph, its planner and its executor.
-//! - [`cpu`](fulmen_cpu): runs graphs on the processor.
-//! - [`wgpu`](fulmen_wgpu) and [`cuda`](fulmen_cuda): find GPUs; they do not run graphs yet.
+//! - [`core`]: data types and block formats, the compute graph, its planner and its executor.
+//! - [`cpu`]: runs graphs on the processor.
+//! - [`wgpu`]: the command batch on any GPU. It does not run graphs yet.
+//! - [`cuda`]: finds GPUs; it does not run graphs yet.
 //!
 //! A product and a norm, planned for the processor and run:
 //!
