@@ -120,10 +120,20 @@ impl Program {
 
     /// Records all steps into one compute pass; nothing for an empty program. Errors come when the encoder is finished.
     pub fn encode(&self, encoder: &mut CommandEncoder) {
+        self.encode_timed(encoder, None);
+    }
+
+    /// [`encode`](Self::encode) with timestamps before and after the pass, which cost the steps in between nothing.
+    pub fn encode_timed(
+        &self,
+        encoder: &mut CommandEncoder,
+        timestamp_writes: Option<wgpu::ComputePassTimestampWrites<'_>>,
+    ) {
         if self.is_empty() {
             return;
         }
-        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
+        let mut pass = encoder.begin_compute_pass(&descriptor);
         let mut set = Set::default();
         for step in &self.steps {
             self.record(&mut pass, &mut set, step);

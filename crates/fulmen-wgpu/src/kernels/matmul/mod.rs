@@ -18,11 +18,12 @@ mod plan;
 mod reduce;
 mod rows_kn;
 mod rows_nk;
+mod slab;
 mod text;
 mod tiled;
 
 pub use super::Elem;
-pub use choose::{KernelChoice, TILES, choose};
+pub use choose::{Candidate, KernelChoice, TILES, choose, choose_pair};
 pub use epilogue::{EpilogueInput, EpilogueSource};
 pub use plan::{
     Plan, PlanError, Role, Step, plan, plan_columns, plan_pair, plan_pair_with, plan_with, split_columns,

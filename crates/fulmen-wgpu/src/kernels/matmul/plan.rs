@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::choose::{self, choose};
+use super::choose::{choose, choose_pair};
 use super::head::{Ending, Job};
 use super::{Elem, EpilogueSource, KernelChoice, Layout, MatmulShape, reduce};
 use crate::kernel::{Caps, Launch};
@@ -120,15 +120,13 @@ pub fn plan_columns(
     caps: &Caps,
 ) -> Result<Plan, PlanError> {
     let part = MatmulShape { n: columns.end.saturating_sub(columns.start), ..shape };
-    let choice = choose_or(part, caps)?;
+    filled(part)?;
+    let choice = choose(part, caps).ok_or(PlanError::NoKernel)?;
     plan_with(choice, shape, columns, epilogue, caps)
 }
 
-fn choose_or(shape: MatmulShape, caps: &Caps) -> Result<KernelChoice, PlanError> {
-    if shape.m == 0 || shape.k == 0 || shape.n == 0 {
-        return Err(PlanError::Empty { shape });
-    }
-    choose(shape, caps).ok_or(PlanError::NoKernel)
+fn filled(shape: MatmulShape) -> Result<(), PlanError> {
+    if shape.m == 0 || shape.k == 0 || shape.n == 0 { Err(PlanError::Empty { shape }) } else { Ok(()) }
 }
 
 /// As [`plan_columns`], by the kernel that the caller names.
@@ -145,20 +143,20 @@ pub fn plan_with(
     build(choice, &Job { shape, columns, ending: Ending::Single(epilogue), caps })
 }
 
-/// The launches of two products with the same A and shape, and an epilogue over `v0` and `v1`. One launch for few rows
-/// of A and B as `[n, k]`; otherwise the first product goes to scratch and the second one's epilogue reads it.
+/// The launches of two products with the same A and shape, and an epilogue over `v0` and `v1`, by the kernel that
+/// [`choose_pair`] names.
 ///
 /// # Errors
 /// As [`plan`].
 pub fn plan_pair(shape: MatmulShape, epilogue: &EpilogueSource, caps: &Caps) -> Result<Plan, PlanError> {
-    let choice = match choose_or(shape, caps)? {
-        KernelChoice::RowsNk(_) => KernelChoice::RowsNk(choose::rows_nk(shape, caps, 2)),
-        other => other,
-    };
+    filled(shape)?;
+    let choice = choose_pair(shape, caps).ok_or(PlanError::NoKernel)?;
     plan_pair_with(choice, shape, epilogue, caps)
 }
 
-/// As [`plan_pair`], by the kernel that the caller names; [`KernelChoice::RowsNk`] is one launch.
+/// As [`plan_pair`], by the kernel that the caller names. [`KernelChoice::RowsNk`] and [`KernelChoice::TiledPair`]
+/// compute both products in one launch; with the others the first product goes to scratch, and the second one's
+/// epilogue reads it.
 ///
 /// # Errors
 /// As [`plan_with`].
@@ -169,7 +167,7 @@ pub fn plan_pair_with(
     caps: &Caps,
 ) -> Result<Plan, PlanError> {
     let columns = 0..shape.n;
-    if let KernelChoice::RowsNk(_) = choice {
+    if let KernelChoice::RowsNk(_) | KernelChoice::TiledPair(_) = choice {
         return build(choice, &Job { shape, columns, ending: Ending::Pair(epilogue), caps });
     }
     let none = EpilogueSource::none();
@@ -232,7 +230,10 @@ fn build(choice: KernelChoice, job: &Job<'_>) -> Result<Plan, PlanError> {
     let (launch, slices) = match (choice, job.shape.b) {
         (KernelChoice::RowsNk(c), Layout::Nk) => (c.launch(job)?, 1),
         (KernelChoice::RowsKn(c), Layout::Kn) => (c.launch(job)?, c.used_slices(k)),
-        (KernelChoice::Tiled(c), _) => (c.launch(job)?, c.used_slices(k)),
+        (KernelChoice::TiledPair(_), _) if job.products() == 1 => {
+            return Err(PlanError::Unfit { choice: choice.to_string(), why: "it multiplies pairs" });
+        }
+        (KernelChoice::Tiled(c) | KernelChoice::TiledPair(c), _) => (c.launch(job)?, c.used_slices(k)),
         _ => return Err(PlanError::Unfit { choice: choice.to_string(), why: "B lies the other way" }),
     };
     let mut extras: Vec<_> = (0..job.ending.epilogue().inputs.len() as u32).map(Role::Extra).collect();
@@ -249,7 +250,7 @@ fn build(choice: KernelChoice, job: &Job<'_>) -> Result<Plan, PlanError> {
         return Ok(Plan { steps: vec![Step { launch, buffers }], scratch: Vec::new() });
     }
     buffers.push(Role::Scratch(0));
-    let scratch = u64::from(slices) * u64::from(job.shape.m) * u64::from(job.n()) * 4;
+    let scratch = u64::from(slices * job.products()) * u64::from(job.shape.m) * u64::from(job.n()) * 4;
     bound(job, "the scratch", scratch)?;
     let mut second = vec![Role::Scratch(0), Role::Out];
     second.extend(extras);
@@ -260,9 +261,7 @@ fn build(choice: KernelChoice, job: &Job<'_>) -> Result<Plan, PlanError> {
 fn check(job: &Job<'_>) -> Result<(), PlanError> {
     let (shape, columns) = (job.shape, job.columns.clone());
     let MatmulShape { m, k, n, .. } = shape;
-    if m == 0 || k == 0 || n == 0 {
-        return Err(PlanError::Empty { shape });
-    }
+    filled(shape)?;
     let part = columns != (0..n);
     if columns.is_empty() || columns.end > n || (part && shape.b == Layout::Kn) {
         return Err(PlanError::Columns { shape, columns });
