@@ -1,6 +1,6 @@
 //! Timing one piece of work.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fulmen_wgpu::{BufferId, GpuCommandBatch, GpuDevice, GpuError, Profile, wgpu};
 use serde::Serialize;
@@ -66,6 +66,23 @@ pub(super) struct KernelTime {
 /// Runs before the first that counts.
 const WARM_UP: usize = 3;
 
+/// A GPU that was idle runs at a fraction of its clock: it is kept busy for this long before each series.
+const BUSY: Duration = Duration::from_millis(300);
+
+/// Runs a piece of work again and again, with some runs in flight, until the device is at its full clock.
+fn keep_busy(work: &mut Work, gpu: &GpuDevice, busy: Duration) -> Result<(), GpuError> {
+    let start = Instant::now();
+    let mut runs = 0;
+    while runs < WARM_UP || start.elapsed() < busy {
+        for _ in 0..4 {
+            work.batch.execute_blocking()?;
+        }
+        wait(gpu)?;
+        runs += 4;
+    }
+    Ok(())
+}
+
 /// Times a piece of work; gives the profile of one run too, where the device has timestamps.
 pub(super) fn measure(
     work: &mut Work,
@@ -73,10 +90,9 @@ pub(super) fn measure(
     ceilings: &Ceilings,
 ) -> Result<(Measured, Option<Profile>), GpuError> {
     let gpu = work.batch.device().clone();
-    for _ in 0..WARM_UP {
-        work.batch.execute_blocking()?;
-        wait(&gpu)?;
-    }
+    // A software device has no clock to wait for.
+    let busy = if repeat < 10 { Duration::ZERO } else { BUSY };
+    keep_busy(work, &gpu, busy)?;
     let (mut submits, mut executes, mut reads) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..repeat {
         let start = Instant::now();
@@ -85,13 +101,16 @@ pub(super) fn measure(
         wait(&gpu)?;
         executes.push(micros(start));
     }
+    keep_busy(work, &gpu, busy)?;
     for _ in 0..if work.read { WARM_UP + repeat } else { 0 } {
         let start = Instant::now();
         let read = work.batch.execute_and_read_blocking(&[work.out])?;
         reads.push(micros(start));
         std::hint::black_box(read);
     }
+    keep_busy(work, &gpu, busy)?;
     let gpu_us = gpu_time(&mut work.batch, repeat)?;
+    keep_busy(work, &gpu, busy)?;
     let profile = supported(work.batch.execute_profiled())?;
     let ops = work.batch.num_operations();
     let (floor_us, bound) = ceilings.floor_us(&work.needs);

@@ -110,7 +110,7 @@ table! {
     Mul: "mul"(a, b) = "a * b", [], |v| v[0] * v[1], within 1e-7, on -10.0 to 10.0;
     /// a - b.
     Sub: "sub"(a, b) = "a - b", [], |v| v[0] - v[1], within 1e-7, on -10.0 to 10.0;
-    /// a / b.
+    /// a / b. Where |b| is finite and above 2^126 the result may be 0.
     Div: "div"(a, b) = "a / b", [], |v| v[0] / v[1], within 5e-7, on -10.0 to 10.0;
     /// 1 / (1 + e^-x).
     Sigmoid: "sigmoid"(x) = "ew_sigmoid(x)", [Nan, Exp, Sigmoid], |v| r::sigmoid(v[0]), within 1e-6, on -80.0 to 80.0;
