@@ -97,7 +97,7 @@ fn past_the_limit_of_workgroups() {
     let a: Vec<f32> = (0..len).map(|i| (i % 1013) as f32).collect();
     let b: Vec<f32> = (0..len).map(|i| (i % 977) as f32).collect();
     // A smaller limit makes the grid fold in all three dimensions.
-    for max_workgroups in [65_535, 25] {
+    for max_workgroups in [65_535, 26] {
         let caps = Caps { max_workgroups, ..gpu().caps };
         let plan = fused(&ElementwiseProgram::of(ElementwiseOp::Add), len as u64, &[], &caps).unwrap();
         assert!(plan.steps[0].launch.workgroups.iter().all(|&n| n <= max_workgroups));

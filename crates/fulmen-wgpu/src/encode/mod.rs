@@ -144,7 +144,8 @@ impl Program {
 
     /// Records one step, but for what is set already.
     fn record(&self, pass: &mut ComputePass<'_>, set: &mut Set, step: &Recorded) {
-        if set.pipeline.replace(step.pipeline) != Some(step.pipeline) {
+        let same_pipeline = set.pipeline.replace(step.pipeline) == Some(step.pipeline);
+        if !same_pipeline {
             pass.set_pipeline(&self.pipelines[step.pipeline].raw);
         }
         if set.group.replace(step.group) != Some(step.group) {
@@ -152,7 +153,14 @@ impl Program {
         }
         match &step.params {
             Params::None => {}
-            Params::Immediates(range) => pass.set_immediates(0, &self.immediates[range.clone()]),
+            Params::Immediates(range) => {
+                let (words, before) =
+                    (&self.immediates[range.clone()], set.immediates.replace(range.clone()));
+                let same = before.is_some_and(|before| same_pipeline && self.immediates[before] == *words);
+                if !same {
+                    pass.set_immediates(0, words);
+                }
+            }
             Params::Uniform { group, offset } => pass.set_bind_group(1, &self.groups[*group], &[*offset]),
         }
         let [x, y, z] = step.workgroups;
@@ -203,6 +211,7 @@ impl Program {
 struct Set {
     pipeline: Option<usize>,
     group: Option<usize>,
+    immediates: Option<Range<usize>>,
 }
 
 /// The tables of a program while it is compiled, with what finds equal entries.
