@@ -101,6 +101,8 @@ pub(super) struct Costs {
     pub(super) encode_us: f64,
     /// Submitting it, until the call returns.
     pub(super) submit_us: f64,
+    /// Encoding and submitting [`MANY`] dispatches in one pass, per dispatch: what a batch cannot go below.
+    pub(super) dispatch_us: f64,
     /// Copying 4 bytes, mapping them and seeing them.
     pub(super) readback_us: f64,
     /// The same by `GpuDevice::read_many`.
@@ -180,7 +182,7 @@ impl Raw {
         let tiny = self.kernel(RELU, arena, [1, 1])?;
         let mapped = buffer(device, 4, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST);
         let word = self.gpu.create_buffer("bench", 4)?.slice(0..4);
-        let mut times: [Vec<f64>; 4] = Default::default();
+        let mut times: [Vec<f64>; 5] = Default::default();
         for _ in 0..repeat + 3 {
             let start = Instant::now();
             let mut encoder = device.create_command_encoder(&Default::default());
@@ -200,9 +202,16 @@ impl Raw {
             let start = Instant::now();
             std::hint::black_box(self.gpu.read_many(std::slice::from_ref(&word))?);
             times[3].push(micros(start));
+            let start = Instant::now();
+            let mut encoder = device.create_command_encoder(&Default::default());
+            tiny.encode_times(&mut encoder, None, MANY);
+            queue.submit([encoder.finish()]);
+            times[4].push(micros(start) / f64::from(MANY));
+            wait(&self.gpu)?;
         }
-        let [encode_us, submit_us, readback_us, fulmen_readback_us] = times.map(|mut t| median(&mut t[3..]));
-        Ok(Costs { encode_us, submit_us, readback_us, fulmen_readback_us })
+        let medians = times.map(|mut t| median(&mut t[3..]));
+        let [encode_us, submit_us, readback_us, fulmen_readback_us, dispatch_us] = medians;
+        Ok(Costs { encode_us, submit_us, dispatch_us, readback_us, fulmen_readback_us })
     }
 
     fn kernel(&self, wgsl: &str, arena: &Arena, grid: [u32; 2]) -> Result<RawKernel, GpuError> {
@@ -270,8 +279,15 @@ impl Raw {
     }
 }
 
+/// Dispatches of one pass, where many are timed.
+const MANY: u32 = 100;
+
 impl RawKernel {
     fn encode(&self, encoder: &mut wgpu::CommandEncoder, times: Option<&wgpu::QuerySet>) {
+        self.encode_times(encoder, times, 1);
+    }
+
+    fn encode_times(&self, encoder: &mut wgpu::CommandEncoder, times: Option<&wgpu::QuerySet>, count: u32) {
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
             label: None,
             timestamp_writes: times.map(|query_set| wgpu::ComputePassTimestampWrites {
@@ -282,7 +298,9 @@ impl RawKernel {
         });
         pass.set_pipeline(&self.pipeline);
         pass.set_bind_group(0, &self.group, &[]);
-        pass.dispatch_workgroups(self.grid[0], self.grid[1], 1);
+        for _ in 0..count {
+            pass.dispatch_workgroups(self.grid[0], self.grid[1], 1);
+        }
     }
 }
 

@@ -59,9 +59,10 @@ impl Report {
                 ceilings.read_gb_s, ceilings.copy_gb_s, ceilings.f32_gflop_s
             ),
             format!(
-                "raw wgpu       encode {}, submit {}, read 4 bytes {} (by GpuDevice::read_many {})",
+                "raw wgpu       encode {}, submit {}, one of 100 dispatches {}, read 4 bytes {} (by GpuDevice::read_many {})",
                 time(costs.encode_us),
                 time(costs.submit_us),
+                time(costs.dispatch_us),
                 time(costs.readback_us),
                 time(costs.fulmen_readback_us)
             ),
