@@ -13,12 +13,12 @@
 
 mod choose;
 mod epilogue;
-mod head;
+pub(super) mod head;
 mod plan;
 mod reduce;
 mod rows_kn;
-mod rows_nk;
-mod text;
+pub(super) mod rows_nk;
+pub(super) mod text;
 mod tiled;
 
 pub use super::Elem;
