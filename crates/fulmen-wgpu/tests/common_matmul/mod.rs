@@ -201,7 +201,9 @@ impl Gpu {
             Some(text) => ("enable f16;\n", text),
             None => ("", kernel.wgsl.as_str()),
         };
-        let text = format!("{enables}var<immediate> params: Params;\n{text}");
+        // With an override the module is translated late, as the switches for trusted text need it.
+        let late = "override fulmen_translate_late: bool = true;";
+        let text = format!("{enables}var<immediate> params: Params;\n{late}\n{text}");
         let source = wgpu::ShaderSource::Wgsl(text.into());
         let desc = wgpu::ShaderModuleDescriptor { label: Some(&kernel.label), source };
         // SAFETY: the kernels clamp their indices to the buffers that their plan names, their loops end, and they divide
