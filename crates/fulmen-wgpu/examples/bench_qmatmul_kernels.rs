@@ -1,11 +1,12 @@
 //! Measures the kernels with quantised weights on the shapes that matter, and prints the best.
 //!
-//! `bench_qmatmul_kernels [FILTER] [--table FILE] [--small]`: only the work whose name contains FILTER; all variants into
-//! FILE instead of standard output; sixteen times fewer rows, to try the bench itself on a slow device. The adapter is
-//! the first whose name contains `FULMEN_ADAPTER`.
+//! `bench_qmatmul_kernels [FILTER] [--table FILE] [--small]`: only the work whose name contains FILTER; all
+//! variants into FILE instead of standard output; sixteen times fewer rows, to try the bench itself on a slow
+//! device. The adapter is the first whose name contains `FULMEN_ADAPTER`.
 //!
-//! Each variant is timed with its whole plan (`one`: alone in a pass; `chained`: in a row with others), and as the
-//! product without the launch that makes A int8 (`product`). The rate is that of the weight's bytes in `one`.
+//! Each variant is timed with its whole plan (`one`: alone in a pass; `chained`: in a row with others), and
+//! as the product without the launch that makes A int8 (`product`). The rate is that of the weight's bytes in
+//! `one`.
 
 #[path = "../tests/common_matmul/mod.rs"]
 mod common_matmul;
@@ -47,7 +48,9 @@ fn main() {
     for dtype in [DType::Q4_K, DType::Q6_K, DType::Q8_0, DType::Q4_0] {
         for (name, n, k) in [("up", 9728, 2560), ("down", 2560, 9728), ("head", 151_936, 2560)] {
             let weight = QuantWeight { dtype, n: n / shrink, k };
-            let names = [1, 4, 8].map(|m| (m, format!("{dtype:?} {name} m={m}")));
+            let names = [1, 4, 8, 32].map(|m| (m, format!("{dtype:?} {name} m={m}")));
+            // Many rows on one shape: enough to choose how tiles of W are decoded.
+            let names = if name == "up" { &names[..] } else { &names[..3] };
             if names.iter().any(|(_, name)| name.contains(&filter)) {
                 let weights = Weights::new(&gpu, weight);
                 for (m, name) in names.iter().filter(|(_, name)| name.contains(&filter)) {
@@ -162,6 +165,12 @@ fn measure(gpu: &mut Gpu, name: &str, m: u32, weights: &Weights, table: &mut dyn
     let own = choose(m, weight, Values::Int8, &caps).expect("a kernel");
     let mut choices = choices();
     choices.push(own);
+    if let Choice::Tiled(tile) = own {
+        choices.push(Choice::Dequantize(matmul::KernelChoice::Tiled(tile)));
+        for slices in [1, 2, 4, 8] {
+            choices.push(Choice::Tiled(matmul::Tiled { slices, ..tile }));
+        }
+    }
     let mut seen = HashSet::new();
     choices.retain(|choice| seen.insert(*choice));
     let plan = |choice: Choice| plan_with(choice, m, weight, 0..weight.n, &none, &caps).ok();
@@ -177,8 +186,9 @@ fn measure(gpu: &mut Gpu, name: &str, m: u32, weights: &Weights, table: &mut dyn
             weights.copies.iter().map(|w| gpu.prepare(plan, &bind(w))).collect()
         };
         let readies = prepare(plan);
-        let last = plan.steps[plan.steps.len() - 1..].to_vec();
-        let product = prepare(&Plan { steps: last, scratch: plan.scratch.clone() });
+        let first = usize::from(plan.steps[0].launch.kernel.label == "qmatmul quantize");
+        let steps = plan.steps[first..].to_vec();
+        let product = prepare(&Plan { steps, scratch: plan.scratch.clone() });
         gpu.fill(&out, m * weight.n, 77);
         gpu.run(&[&readies[0]]);
         if let Err(error) = check(gpu, m, weights, *choice, &out) {
@@ -194,7 +204,8 @@ fn measure(gpu: &mut Gpu, name: &str, m: u32, weights: &Weights, table: &mut dyn
     results.sort_by(|x, y| x.one.total_cmp(&y.one));
     let float =
         results.iter().position(|r| matches!(r.choice, Choice::Rows(Rows { values: Values::Float, .. })));
-    let kept = |i: usize, r: &Timing| i < 4 || r.choice == own || Some(i) == float;
+    let scratch = |c: Choice| matches!(c, Choice::Dequantize(_));
+    let kept = |i: usize, r: &Timing| i < 4 || scratch(r.choice) || r.choice == own || Some(i) == float;
     let mark = |r: &Timing| if r.choice == own { "table" } else { "" };
     let kept = results.iter().enumerate().filter(|(i, r)| kept(*i, r));
     kept.map(|(i, r)| format!("#{:<3} {}", i + 1, line(name, weights, r, mark(r)))).collect()
@@ -204,7 +215,8 @@ fn line(name: &str, weights: &Weights, timing: &Timing, mark: &str) -> String {
     let Timing { choice, one, chained, product } = timing;
     let [rate, product_rate] = [one, product].map(|us| weights.bytes as f64 / us / 1e3);
     format!(
-        "{name:<14} {one:7.1} chained {chained:7.1} product {product:7.1} µs {rate:5.0} (product {product_rate:5.0}) GB/s \
+        "{name:<14} {one:7.1} chained {chained:7.1} product {product:7.1} µs \
+         {rate:5.0} (product {product_rate:5.0}) GB/s \
          {mark:<5} {choice}"
     )
 }

@@ -134,11 +134,13 @@ impl Case {
     }
 }
 
-/// The chosen kernel; tiles with short loops, which compile faster.
+/// The chosen kernel; but one of two small tiles with short loops, which compile faster.
 fn chosen(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> Choice {
     match choose(m, weight, values, caps).expect("a kernel") {
-        Choice::Dequantize(KernelChoice::Tiled(tile)) => {
-            Choice::Dequantize(KernelChoice::Tiled(Tiled { unroll: 1, ..tile }))
+        Choice::Tiled(_) => {
+            let slices = if weight.k > 2048 { 3 } else { 1 };
+            let (bm, bk, tm) = if m > 16 { (32, 16, 8) } else { (16, 8, 4) };
+            Choice::Tiled(Tiled { bm, bn: 64, bk, tm, tn: 8, stages: 1, unroll: 1, slices })
         }
         other => other,
     }
@@ -164,7 +166,12 @@ fn every_format_and_shape_agrees_with_f64() {
                         }
                         // Every shape on one kind of device, every kind with many shapes.
                         let caps = kinds[(i + j + l) % 2];
-                        case.check(gpu, m, chosen(m, weight, values, &caps), &caps);
+                        let choice = chosen(m, weight, values, &caps);
+                        case.check(gpu, m, choice, &caps);
+                        if let (Choice::Tiled(tile), 0) = (choice, (i + j) % 3) {
+                            let scratch = Choice::Dequantize(KernelChoice::Tiled(tile));
+                            case.check(gpu, m, scratch, &caps);
+                        }
                     }
                 }
             }
@@ -219,7 +226,10 @@ fn epilogues_and_parts_reach_every_kernel() {
         let epilogue = EpilogueSource::of("2.0 * v + e0 + f32(row)", [EpilogueInput::PerColumn]);
         let bias = floats(weight.n, 7);
         let buffer = gpu.upload(&f32_bytes(&bias));
-        for m in [1, 3, 9] {
+        let few = [1, 3].map(|m| (m, chosen(m, weight, Values::Float, &caps)));
+        let Choice::Tiled(tile) = chosen(9, weight, Values::Float, &caps) else { panic!("no tiles") };
+        let many = [Choice::Tiled(tile), Choice::Dequantize(KernelChoice::Tiled(tile))].map(|c| (9, c));
+        for (m, choice) in few.into_iter().chain(many) {
             let plans: Vec<_> = parts
                 .iter()
                 .map(|columns| {
@@ -227,7 +237,6 @@ fn epilogues_and_parts_reach_every_kernel() {
                     assert!(
                         part.0.is_multiple_of(caps.binding_alignment.into()) && part.1 <= caps.max_binding
                     );
-                    let choice = chosen(m, weight, Values::Float, &caps);
                     (plan_with(choice, m, weight, columns.clone(), &epilogue, &caps).unwrap(), Some(part))
                 })
                 .collect();
@@ -239,8 +248,13 @@ fn epilogues_and_parts_reach_every_kernel() {
                 .enumerate()
                 .map(|(i, v)| ((f64::from(*v) - f64::from(bias[i % n]) - (i / n) as f64) / 2.0) as f32)
                 .collect();
-            case.close("epilogue", m, chosen(9, weight, Values::Float, &caps), &back);
+            case.close(&format!("epilogue, {choice}"), m, choice, &back);
         }
+        // As the table has it, on tiles of full size.
+        let none = EpilogueSource::none();
+        let plan_of_9 = plan(9, weight, &none, &gpu.caps).unwrap();
+        let got = case.run(gpu, 9, &[(&plan_of_9, None)], &[]);
+        case.close("the table's choice", 9, Choice::Tiled(tile), &got);
         let whole = plan(1, weight, &epilogue, &caps);
         assert!(matches!(whole, Err(QuantError::Plan(PlanError::Binding { what: "W", .. }))));
     });

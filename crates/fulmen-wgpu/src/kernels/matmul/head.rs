@@ -12,6 +12,20 @@ pub(in crate::kernels) struct Job<'a> {
     pub(in crate::kernels) columns: Range<u32>,
     pub(in crate::kernels) ending: Ending<'a>,
     pub(in crate::kernels) caps: &'a Caps,
+    /// Where B is `[n, k]` in some other form than its elements.
+    pub(in crate::kernels) packed: Option<&'a Packed>,
+}
+
+/// The form of a packed B.
+#[derive(Clone, Debug)]
+pub(in crate::kernels) struct Packed {
+    /// Its name in labels.
+    pub(in crate::kernels) name: String,
+    /// `row_length()`, the vectors of a row, and `load_b(base, k)`, four elements from k of the row at vector
+    /// `base` of the array `w` of `vec4<u32>`, zero past k.
+    pub(in crate::kernels) text: String,
+    /// Bytes of a row.
+    pub(in crate::kernels) row_bytes: u64,
 }
 
 /// What becomes of the sums.
@@ -70,7 +84,8 @@ impl Job<'_> {
     }
 
     /// Declares parameters, `inputs` (name and type), `dst`, the epilogue's inputs, and the functions
-    /// `put1(v, slice, row, col)` or, where `width` is 4, `put4` (and for both widths a `put4` that guards columns).
+    /// `put1(v, slice, row, col)` or, where `width` is 4, `put4` (and for both widths a `put4` that guards
+    /// columns).
     pub(in crate::kernels) fn head(&self, inputs: &[(&str, &str)], width: u32, store: Store) -> Head {
         let epilogue = self.ending.epilogue();
         let scalars = if store == Store::Output { epilogue.scalars.len() } else { 0 };

@@ -14,7 +14,7 @@
 mod choose;
 mod epilogue;
 pub(super) mod head;
-mod plan;
+pub(super) mod plan;
 mod reduce;
 mod rows_kn;
 pub(super) mod rows_nk;

@@ -142,7 +142,7 @@ pub fn plan_with(
     epilogue: &EpilogueSource,
     caps: &Caps,
 ) -> Result<Plan, PlanError> {
-    build(choice, &Job { shape, columns, ending: Ending::Single(epilogue), caps })
+    build(choice, &Job { shape, columns, ending: Ending::Single(epilogue), caps, packed: None })
 }
 
 /// The launches of two products with the same A and shape, and an epilogue over `v0` and `v1`. One launch for few rows
@@ -170,11 +170,11 @@ pub fn plan_pair_with(
 ) -> Result<Plan, PlanError> {
     let columns = 0..shape.n;
     if let KernelChoice::RowsNk(_) = choice {
-        return build(choice, &Job { shape, columns, ending: Ending::Pair(epilogue), caps });
+        return build(choice, &Job { shape, columns, ending: Ending::Pair(epilogue), caps, packed: None });
     }
     let none = EpilogueSource::none();
-    let first = Job { shape, columns: columns.clone(), ending: Ending::Single(&none), caps };
-    let second = Job { shape, columns, ending: Ending::SecondOfPair(epilogue), caps };
+    let first = Job { shape, columns: columns.clone(), ending: Ending::Single(&none), caps, packed: None };
+    let second = Job { shape, columns, ending: Ending::SecondOfPair(epilogue), caps, packed: None };
     let Plan { mut steps, mut scratch } = build(choice, &first)?;
     let Plan { steps: second, scratch: its_scratch } = build(choice, &second)?;
     // The slices of one product are summed before the other's are written: they share scratch.
@@ -226,7 +226,8 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn build(choice: KernelChoice, job: &Job<'_>) -> Result<Plan, PlanError> {
+/// The launches of a checked job.
+pub(in crate::kernels) fn build(choice: KernelChoice, job: &Job<'_>) -> Result<Plan, PlanError> {
     check(job)?;
     let k = job.shape.k;
     let (launch, slices) = match (choice, job.shape.b) {
@@ -274,7 +275,8 @@ fn check(job: &Job<'_>) -> Result<(), PlanError> {
     let area =
         |a: u64, b: u64, each: u64| a.checked_mul(b).and_then(|n| n.checked_mul(each)).unwrap_or(u64::MAX);
     bound(job, "A", area(m, k, 4))?;
-    bound(job, "B", area(k, rows, shape.elem.bytes()))?;
+    let b = job.packed.map_or(area(k, rows, shape.elem.bytes()), |packed| area(packed.row_bytes, rows, 1));
+    bound(job, "B", b)?;
     bound(job, "the output", area(m, n, 4))?;
     let inputs = job.ending.epilogue().inputs.len();
     let bindings = inputs + if let Ending::Single(_) = job.ending { 3 } else { 4 };

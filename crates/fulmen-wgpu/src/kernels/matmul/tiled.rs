@@ -97,7 +97,11 @@ impl Tiled {
         let count = u32::try_from(tiles).map_err(|_| PlanError::Grid)?;
         let workgroups = fold_grid(tiles, job.caps.max_workgroups).ok_or(PlanError::Grid)?;
         let b_width = if shape.b == Layout::Nk { job.k_width() } else { job.n_width() };
-        let inputs = [("a", Elem::F32.wgsl(job.k_width())), ("b", shape.elem.wgsl(b_width))];
+        let b = match job.packed {
+            Some(_) => ("w", "vec4<u32>"),
+            None => ("b", shape.elem.wgsl(b_width)),
+        };
+        let inputs = [("a", Elem::F32.wgsl(job.k_width())), b];
         let head = job.head(&inputs, job.n_width(), store);
         let (lda, ldb) = ((bm + PAD) / 4, (bn + PAD) / 4);
         let number = |n: u32| n.to_string();
@@ -128,8 +132,12 @@ impl Tiled {
                 ("store", &self.store()),
             ],
         );
+        let label = match job.packed {
+            Some(packed) => format!("matmul {self} {}", packed.name),
+            None => format!("matmul {self} {:?}", shape.b),
+        };
         let numbers = Numbers { count, span: self.span(shape.k), slices };
-        Ok(job.launch(format!("matmul {self} {:?}", shape.b), head, &main, workgroups, numbers, store))
+        Ok(job.launch(label, head, &main, workgroups, numbers, store))
     }
 
     /// Loads of A and of B that a thread does for a slab.
@@ -161,6 +169,9 @@ impl Tiled {
                  3u));\n}}\n"
             ),
         };
+        if let Some(packed) = job.packed {
+            return along_k("a", job.k_width()) + &packed.text;
+        }
         let b = match (job.shape.b, job.n_width()) {
             (Layout::Nk, _) => along_k("b", job.k_width()),
             (Layout::Kn, 4) if even => "fn load_b(k: u32, col: u32) -> vec4<f32> { return vec4<f32>(b[(k * params.n + \
@@ -184,7 +195,7 @@ impl Tiled {
         let (quads, threads) = (bk / 4, self.threads());
         let kv = if job.k_width() == 4 { "(params.k / 4u)" } else { "params.k" };
         let (loads_a, loads_b) = self.load_counts();
-        let along_k = |name: &str, count: u32, limit: &str, first: &str| {
+        let along_k = |name: &str, count: u32, limit: &str, first: &str, kv: &str| {
             lines(count, |l| {
                 let at = format!("(local + {}u)", l * threads);
                 format!(
@@ -194,7 +205,10 @@ impl Tiled {
             })
         };
         let b = match job.shape.b {
-            Layout::Nk => along_k("b", loads_b, "params.n", "col0"),
+            Layout::Nk => {
+                let row = if job.packed.is_some() { "row_length()" } else { kv };
+                along_k("b", loads_b, "params.n", "col0", row)
+            }
             Layout::Kn => {
                 // A thread without a load of its own must not read past the slab.
                 let last = bk - 1;
@@ -209,7 +223,7 @@ impl Tiled {
                 })
             }
         };
-        along_k("a", loads_a, "params.m", "row0") + &b
+        along_k("a", loads_a, "params.m", "row0", kv) + &b
     }
 
     fn registers(&self) -> String {

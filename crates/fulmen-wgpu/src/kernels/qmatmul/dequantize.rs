@@ -26,9 +26,7 @@ pub(super) fn launch(
         label: format!("qmatmul dequantize {:?}", weight.dtype).into(),
         wgsl: fill(TEMPLATE, &[("threads", &threads), ("format", &text), ("unpack", format.unpack())]),
         access: vec![Access::Read, Access::ReadWrite],
-        param_words: 4,
+        param_words: 3,
     };
-    // A bound row is below 2³² vectors.
-    let row = (format.row_bytes(weight.k) / 16) as u32;
-    Ok(Launch { kernel, params: vec![weight.k, row, rows.start, count], workgroups })
+    Ok(Launch { kernel, params: vec![weight.k, rows.start, count], workgroups })
 }

@@ -1,5 +1,5 @@
 // Rows of W as f32: each thread writes 32 values.
-struct Params { k: u32, row: u32, first: u32, count: u32 }
+struct Params { k: u32, first: u32, count: u32 }
 @group(0) @binding(0) var<storage, read> w: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read_write> dst: array<vec4<f32>>;
 
@@ -16,7 +16,7 @@ fn main(
     let at = (wid.x + grid.x * (wid.y + grid.y * wid.z)) * {{threads}}u + local;
     if (at >= params.count) { return; }
     let it = at % items;
-    let item = decode(fetch((params.first + at / items) * params.row, it), it);
+    let item = decode(fetch((params.first + at / items) * row_length(), it), it);
     for (var i = 0u; i < 4u; i++) {
         dst[at * 8u + i] = bytes(item.lo[i]) * item.s.x + item.o.x;
         dst[at * 8u + 4u + i] = bytes(item.hi[i]) * item.s.y + item.o.y;

@@ -11,7 +11,8 @@ fn values(base: u32, it: u32) -> Values {
 fn bytes(codes: u32) -> vec4<f32> { return vec4<f32>({{unpack}}(codes)); }
 
 fn half_sum(codes: vec4<u32>, s: f32, o: f32, x: vec4<f32>, y: vec4<f32>, z: vec4<f32>, t: vec4<f32>) -> f32 {
-    let product = dot(bytes(codes.x), x) + dot(bytes(codes.y), y) + dot(bytes(codes.z), z) + dot(bytes(codes.w), t);
+    let product = dot(bytes(codes.x), x) + dot(bytes(codes.y), y)
+        + dot(bytes(codes.z), z) + dot(bytes(codes.w), t);
     return s * product + o * dot((x + y) + (z + t), vec4<f32>(1.0));
 }
 

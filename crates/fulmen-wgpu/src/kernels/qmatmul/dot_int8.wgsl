@@ -1,5 +1,5 @@
-// A as int8 codes. Eight items lie together: the first 16 codes of each, the others, then of each the scale, the sums of
-// both halves' codes, and the scaled sum of all.
+// A as int8 codes. Eight items lie together: the first 16 codes of each, the others, then of each the scale,
+// the sums of both halves' codes, and the scaled sum of all.
 fn place(base: u32, it: u32) -> u32 { return base + (it >> 3u) * 24u + (it & 7u); }
 
 fn dot16(x: vec4<u32>, y: vec4<u32>) -> i32 {

@@ -50,7 +50,7 @@ impl Format {
         self.planes(k).iter().sum()
     }
 
-    /// `Item`, `Raw`, `fetch(base, it)` and `decode(raw, it)` over the array `w`.
+    /// `Item`, `Raw`, `row_length()`, `fetch(base, it)` and `decode(raw, it)` over the array `w`.
     pub(super) fn text(self) -> String {
         let (header, own) = match self {
             Self::Q4_0 => ("", include_str!("formats/q4_0.wgsl")),

@@ -1,15 +1,17 @@
 //! Matrix products with block-quantised weights: `out[m, n] = epilogue(a[m, k] · W[n, k]ᵀ)`, A in f32.
 //!
 //! - **Formats.** Q4_0, Q4_1, Q8_0, Q4_K, Q5_K and Q6_K, as [`QuantWeight::dtype`].
-//! - **Repacking.** W is uploaded as [`QuantWeight::repack`] gives it: the same information in as many bytes (each part
-//!   of a row rounded up to 16), but each row as separate planes of codes and scales that can be loaded as whole vectors,
-//!   and with 32 consecutive elements in a vector of codes. Blocks of 18, 34 or 210 bytes would need two loads and a shift
-//!   for each word; those of 144 and 176 bytes could be read as they are, but hold two groups with a scale each in a
-//!   vector, which doubles the work that is not done once for 32 elements.
-//! - **Few rows of A.** [`Rows`] streams W once for up to eight rows. With [`Values::Int8`] a first launch turns A into
-//!   int8 codes with a scale for every 32, and the products are `dot4I8Packed`: four to an instruction, against some 1e-5
-//!   of squared relative error. [`Values::Float`] multiplies A as it is.
-//! - **Many rows.** Parts of W become f32 in scratch, and [`matmul`](super::matmul) multiplies these.
+//! - **Repacking.** W is uploaded as [`QuantWeight::repack`] gives it: the same information in as many bytes
+//!   (each part of a row rounded up to 16), but each row as separate planes of codes and scales that can be
+//!   loaded as whole vectors, and with 32 consecutive elements in a vector of codes. Blocks of 18, 34 or 210
+//!   bytes would need two loads and a shift for each word; those of 144 and 176 bytes could be read as they
+//!   are, but hold two groups with a scale each in a vector, which doubles the work that is not done once for
+//!   32 elements.
+//! - **Few rows of A.** [`Rows`] streams W once for up to eight rows. With [`Values::Int8`] a first launch
+//!   turns A into int8 codes with a scale for every 32, and the products are `dot4I8Packed`: four to an
+//!   instruction, against some 1e-5 of squared relative error. [`Values::Float`] multiplies A as it is.
+//! - **Many rows.** Up to 128, the tiles of [`matmul`](super::matmul) decode W on the way into workgroup
+//!   memory. Above that, parts of W become f32 in scratch and are multiplied from there.
 //! - **Plans** are those of [`matmul`](super::matmul), with W as `Role::B(0)`.
 
 mod dequantize;

@@ -6,8 +6,10 @@ use super::format::Format;
 use super::rows::{Rows, Team, Values};
 use super::{QuantWeight, dequantize, quantize};
 use crate::kernel::Caps;
-use crate::kernels::matmul::head::{Ending, Job};
-use crate::kernels::matmul::{self, EpilogueSource, KernelChoice, Layout, MatmulShape};
+use crate::kernels::matmul::head::{Ending, Job, Packed};
+use crate::kernels::matmul::plan::build;
+use crate::kernels::matmul::text::fill;
+use crate::kernels::matmul::{self, EpilogueSource, KernelChoice, Layout, MatmulShape, Tiled};
 use crate::kernels::matmul::{Plan, PlanError, Role, Step};
 
 /// Why a product with a quantised weight cannot be launched.
@@ -15,9 +17,7 @@ use crate::kernels::matmul::{Plan, PlanError, Role, Step};
 #[non_exhaustive]
 pub enum QuantError {
     /// There are no kernels for the format.
-    #[error(
-        "no kernel multiplies by a weight like {weight}; there are some for Q4_0, Q4_1, Q8_0, Q4_K, Q5_K and Q6_K"
-    )]
+    #[error("no kernel multiplies by the weight {weight}: not Q4_0, Q4_1, Q8_0, Q4_K, Q5_K or Q6_K")]
     Format {
         /// The weight.
         weight: QuantWeight,
@@ -48,6 +48,8 @@ pub enum QuantError {
 pub enum Choice {
     /// Few rows of A.
     Rows(Rows),
+    /// Tiles of W become f32 on the way into workgroup memory.
+    Tiled(Tiled),
     /// Parts of W become f32 in scratch and are multiplied by this kernel.
     Dequantize(KernelChoice),
 }
@@ -56,6 +58,7 @@ impl std::fmt::Display for Choice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Rows(choice) => choice.fmt(f),
+            Self::Tiled(choice) => choice.fmt(f),
             Self::Dequantize(choice) => write!(f, "dequantize, {choice}"),
         }
     }
@@ -64,25 +67,34 @@ impl std::fmt::Display for Choice {
 /// Rows of A up to which W is streamed past them.
 const FEW_ROWS: u32 = 8;
 
+/// Rows of A up to which tiles of W are decoded as they are loaded: above, too many tiles would decode the
+/// same.
+const FEW_TILES: u32 = 128;
+
 /// Subgroups that fill a large device: wgpu does not tell how many units there are.
 const SUBGROUPS: u32 = 132 * 16;
 
 /// Bytes of f32 values that are made at once: little scratch, much of which a large device's cache holds.
 const PART: u64 = 64 << 20;
 
-/// The kernel for a weight and `m` rows of A, or `None` where the device's workgroups are too small for all of them.
+/// The kernel for a weight and `m` rows of A, or `None` where the device's workgroups are too small for all
+/// of them.
 pub fn choose(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> Option<Choice> {
     if m > FEW_ROWS {
-        let n = part_rows(weight, caps).min(weight.n);
-        let shape = MatmulShape::f32(m, weight.k, n, Layout::Nk);
-        return matmul::choose(shape, caps).map(Choice::Dequantize);
+        let whole = m <= FEW_TILES;
+        let n = if whole { weight.n } else { part_rows(weight, caps).min(weight.n) };
+        let choice = matmul::choose(MatmulShape::f32(m, weight.k, n, Layout::Nk), caps)?;
+        return Some(match choice {
+            KernelChoice::Tiled(tile) if whole => Choice::Tiled(tile),
+            other => Choice::Dequantize(other),
+        });
     }
-    let threads = 1 << caps.max_invocations.clamp(8, 128).ilog2();
+    let threads = 1u32 << caps.max_invocations.clamp(8, 128).ilog2();
     // As few lanes as still fill the device: few sums to add up, and values of A that many lanes share.
     let rows = if weight.n >= 32 * SUBGROUPS { 2 } else { 1 };
     let wanted = [8, 16].into_iter().find(|lanes| weight.n / rows / (32 / lanes) >= SUBGROUPS).unwrap_or(32);
     let (lanes, team) = match caps.subgroups {
-        Some((min, max)) if min >= 8 && threads % max == 0 => (wanted.min(min), Team::Shuffle),
+        Some((min, max)) if min >= 8 && threads.is_multiple_of(max) => (wanted.min(min), Team::Shuffle),
         _ => (wanted.min(threads), Team::Memory),
     };
     let unroll = if m <= 2 { 2 } else { 1 };
@@ -104,7 +116,8 @@ pub fn plan(m: u32, weight: QuantWeight, epilogue: &EpilogueSource, caps: &Caps)
     plan_columns(m, weight, 0..weight.n, epilogue, caps)
 }
 
-/// As [`plan`], for a range of the output's columns: W is bound to its rows of that range, everything else whole.
+/// As [`plan`], for a range of the output's columns: W is bound to its rows of that range, everything else
+/// whole.
 ///
 /// # Errors
 /// As [`plan`].
@@ -135,10 +148,15 @@ pub fn plan_with(
 ) -> Result<Plan, QuantError> {
     let format = Format::of(weight)?;
     let shape = MatmulShape::f32(m, weight.k, weight.n, Layout::Nk);
-    let job = Job { shape, columns, ending: Ending::Single(epilogue), caps };
+    let job = Job { shape, columns, ending: Ending::Single(epilogue), caps, packed: None };
     check(format, &job)?;
     let plan = match choice {
         Choice::Rows(rows) => few(rows, format, &job)?,
+        Choice::Tiled(tile) => {
+            let text = format.text() + &fill(include_str!("load.wgsl"), &[("unpack", format.unpack())]);
+            let packed = Packed { name: format!("{format:?}"), text, row_bytes: format.row_bytes(weight.k) };
+            build(KernelChoice::Tiled(tile), &Job { packed: Some(&packed), ..job })?
+        }
         Choice::Dequantize(choice) => many(choice, format, weight, &job, epilogue)?,
     };
     Ok(plan)
@@ -199,8 +217,8 @@ fn many(
     Ok(plan)
 }
 
-/// The ranges of columns into which a product is cut so that each part of W can be bound, starting where a binding may
-/// start.
+/// The ranges of columns into which a product is cut so that each part of W can be bound, starting where a
+/// binding may start.
 ///
 /// # Errors
 /// Where there are no kernels for the weight, or a few rows of it are larger than a binding.
@@ -210,7 +228,8 @@ pub fn split_columns(weight: QuantWeight, caps: &Caps) -> Result<Vec<Range<u32>>
     if bytes <= caps.max_binding {
         return Ok(std::iter::once(0..weight.n).collect());
     }
-    // Rows are multiples of 16 bytes: after so many of them an offset is aligned again. And four: whole vectors.
+    // Rows are multiples of 16 bytes: after so many of them an offset is aligned again. And four: whole
+    // vectors.
     let step = u64::from(caps.binding_alignment / 16).max(4);
     let rows = caps.max_binding / row / step * step;
     if rows == 0 {

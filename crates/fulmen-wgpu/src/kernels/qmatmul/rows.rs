@@ -67,17 +67,18 @@ impl Rows {
         let mut head = job.head(&[("a", a), ("w", "vec4<u32>")], 1, Store::Output);
         head.text += &format.text();
         head.text += &fill(dot, &[("add", format.add()), ("unpack", format.unpack())]);
-        // A row of A has `span` vectors, one of W has `slices`.
+        // A row of A has `span` vectors.
         let bases =
-            lines(self.rows, |r| format!("    let p{r} = min(row0 + {r}u, params.n - 1u) * params.slices;"))
+            lines(self.rows, |r| format!("    let p{r} = min(row0 + {r}u, params.n - 1u) * row_of_w;"))
                 + &lines(m, |i| format!("    let q{i} = min({i}u, params.m - 1u) * params.span;"));
         let rest = match self.unroll {
             1 => String::new(),
             _ => format!("    for (; it < items; it += {}u) {{\n{}    }}\n", self.lanes, self.step(m, 1)),
         };
         let shuffle = self.team == Team::Shuffle;
-        let builtins = "    @builtin(subgroup_invocation_id) lane_in_subgroup: u32,\n    @builtin(subgroup_id) \
-                        subgroup: u32,\n    @builtin(subgroup_size) width: u32,\n";
+        let builtins = "    @builtin(subgroup_invocation_id) lane_in_subgroup: u32,\n    \
+                        @builtin(subgroup_id) subgroup: u32,\n    \
+                        @builtin(subgroup_size) width: u32,\n";
         let main = fill(
             TEMPLATE,
             &[
@@ -97,9 +98,8 @@ impl Rows {
                 ("reduce", &self.reduce(m)),
             ],
         );
-        let row = u32::try_from(format.row_bytes(k) / 16).map_err(|_| PlanError::Grid)?;
         let label = format!("qmatmul {format:?} {self} m={m}");
-        let numbers = Numbers { count, span: stride, slices: row };
+        let numbers = Numbers { count, span: stride, slices: 1 };
         Ok(job.launch(label, head, &main, workgroups, numbers, Store::Output))
     }
 
@@ -176,8 +176,10 @@ impl Rows {
                 format!("        if (lane == {lane}u) {{ v = t{}; }}", first + lane)
             });
             text += &format!(
-                "        let row = (lane + {first}u) / {r}u;\n        let col = row0 + (lane + {first}u) % {r}u;\n        \
-                 if (lane < {here}u && row < params.m && col < params.n) {{ put1(v, 0u, row, col); }}\n    }}\n",
+                "        let row = (lane + {first}u) / {r}u;\n        \
+                 let col = row0 + (lane + {first}u) % {r}u;\n        \
+                 if (lane < {here}u && row < params.m && col < params.n) {{ \
+                 put1(v, 0u, row, col); }}\n    }}\n",
                 r = self.rows
             );
         }

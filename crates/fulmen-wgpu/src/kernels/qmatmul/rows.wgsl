@@ -1,5 +1,5 @@
-// Few rows of A against rows of W. A team of {{team}} threads takes {{rows}} rows of W at once: its lanes stride over the
-// items, and their sums are added up at the end.
+// Few rows of A against rows of W. A team of {{team}} threads takes {{rows}} rows of W at once: its lanes
+// stride over the items, and their sums are added up at the end.
 {{shared}}
 @compute @workgroup_size({{threads}})
 fn main(
@@ -13,6 +13,7 @@ fn main(
     let lane = thread % {{team}}u;
     let row0 = (group * {{teams}}u + thread / {{team}}u) * {{rows}}u;
     let items = params.k / 32u;
+    let row_of_w = row_length();
 {{bases}}
 {{sums}}
     var it = lane;

@@ -1,5 +1,5 @@
-// 32 elements of a row of W: codes as bytes (four in a word, elements 0 to 15 in `lo`, the others in `hi`), and for each
-// half scale and offset: an element is `s * code + o`.
+// 32 elements of a row of W: codes as bytes (four in a word, elements 0 to 15 in `lo`, the others in `hi`),
+// and for each half scale and offset: an element is `s * code + o`.
 struct Item { lo: vec4<u32>, hi: vec4<u32>, s: vec2<f32>, o: vec2<f32> }
 
 const LOW = vec4<u32>(0x0f0f0f0fu);

@@ -1,5 +1,5 @@
-// Scale and minimum of item `it` from the 16 bytes of its block: units (f16), lower four bits of eight scales, of eight
-// minima, upper two bits of both.
+// Scale and minimum of item `it` from the 16 bytes of its block: units (f16), lower four bits of eight
+// scales, of eight minima, upper two bits of both.
 fn scale_min(header: vec4<u32>, it: u32) -> vec2<f32> {
     let at = it & 7u;
     let low = (header.yz >> vec2<u32>(4u * at)) & vec2<u32>(15u);

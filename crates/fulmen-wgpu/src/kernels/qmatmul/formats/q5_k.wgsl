@@ -1,6 +1,11 @@
-// Rows of codes (16 bytes an item), then headers (16 bytes for eight items), then fifth bits (4 bytes an item: bit
-// `8b + w` for byte `b` of word `w`).
+// Rows of codes (16 bytes an item), then headers (16 bytes for eight items), then fifth bits (4 bytes an
+// item: bit `8b + w` for byte `b` of word `w`).
 struct Raw { codes: vec4<u32>, header: vec4<u32>, high: u32 }
+
+fn row_length() -> u32 {
+    let items = params.k / 32u;
+    return items + items / 8u + items / 4u;
+}
 
 fn fetch(base: u32, it: u32) -> Raw {
     let items = params.k / 32u;

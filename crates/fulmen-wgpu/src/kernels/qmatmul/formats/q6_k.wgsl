@@ -1,6 +1,12 @@
-// Rows of codes' lower four bits (16 bytes an item), then the upper two bits of the first 16 (4 bytes an item: bits
-// `8b + 2w` for byte `b` of word `w`), of the others, then two scales an item (i8), then a unit for eight items (f16).
+// Rows of codes' lower four bits (16 bytes an item), then the upper two bits of the first 16 (4 bytes an
+// item: bits `8b + 2w` for byte `b` of word `w`), of the others, then two scales an item (i8), then a unit
+// for eight items (f16).
 struct Raw { codes: vec4<u32>, high: vec2<u32>, scales: u32, unit: u32 }
+
+fn row_length() -> u32 {
+    let blocks = params.k / 256u;
+    return 13u * blocks + (blocks + 7u) / 8u;
+}
 
 fn fetch(base: u32, it: u32) -> Raw {
     let items = params.k / 32u;
