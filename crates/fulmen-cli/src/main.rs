@@ -1,5 +1,6 @@
 //! The `fulmen` command: arguments and dispatch. Each subcommand has a file of its own.
 
+mod bench;
 mod devices;
 mod ops;
 mod output;
@@ -21,6 +22,7 @@ struct Cli {
 // Each subcommand's help is the doc comment of its arguments.
 #[derive(Debug, Subcommand)]
 enum Command {
+    Bench(bench::Args),
     Devices(devices::Args),
     Ops(ops::Args),
 }
@@ -31,6 +33,7 @@ Examples:
   fulmen devices --json        the same for programs
   fulmen ops check             is every kernel of this device right?
   fulmen ops perf              how fast is it, and how fast could it be?
+  fulmen bench batch           how fast is the command batch on this GPU?
   fulmen help devices          the options of one command
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
@@ -38,6 +41,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.";
 impl Command {
     fn run(self) -> Result<(), Box<dyn Error>> {
         match self {
+            Command::Bench(args) => bench::run(&args)?,
             Command::Devices(args) => devices::run(&args)?,
             Command::Ops(args) => ops::run(&args)?,
         }

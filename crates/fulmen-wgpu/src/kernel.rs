@@ -71,14 +71,17 @@ pub struct Launch {
 ///
 /// Gives `None` where even three dimensions do not suffice.
 pub fn fold_grid(count: u64, max_workgroups: u32) -> Option<[u32; 3]> {
-    let max = u64::from(max_workgroups);
-    let x = count.min(max);
-    let rows = count.div_ceil(x.max(1));
-    let y = rows.min(max);
-    let z = rows.div_ceil(y.max(1));
-    let fits = z <= max && count > 0;
+    let max = u64::from(max_workgroups.max(1));
+    let rows = count.div_ceil(max);
+    let y = rows.clamp(1, max);
+    let z = rows.div_ceil(y);
+    if count == 0 || z > max {
+        return None;
+    }
+    // As few as cover the count: workgroups that find nothing to do cost time, too.
+    let x = count.div_ceil(y * z);
     // Each is at most `max_workgroups`.
-    fits.then_some([x as u32, y as u32, z as u32])
+    Some([x as u32, y as u32, z as u32])
 }
 
 #[cfg(test)]
@@ -90,7 +93,8 @@ mod tests {
         for count in [1u64, 2, 65_535, 65_536, 65_537, 1 << 31, (1 << 32) + 1, 65_535 * 65_535 + 1] {
             let [x, y, z] = fold_grid(count, 65_535).unwrap();
             assert!([x, y, z].iter().all(|&n| (1..=65_535).contains(&n)), "{count}: {x} {y} {z}");
-            assert!(u64::from(x) * u64::from(y) * u64::from(z) >= count, "{count}: {x} {y} {z}");
+            let all = u64::from(x) * u64::from(y) * u64::from(z);
+            assert!(all >= count && all - count < u64::from(y) * u64::from(z), "{count}: {x} {y} {z}");
         }
         assert_eq!(fold_grid(0, 65_535), None);
         assert_eq!(fold_grid(u64::MAX, 65_535), None);

@@ -3,10 +3,10 @@
 //! - **What it is for.** Three ways to give a GPU work, over one encoder: `GpuCommandBatch` records array operations,
 //!   `GpuMatmulCache` keeps weights on the device and multiplies by them, and the dispatcher runs a compute graph.
 //!   All three encode into one command encoder and one compute pass, and submit once.
-//! - **What it does so far.** It finds and opens devices ([`device`]), compiles kernels once ([`pipeline`]), encodes and
-//!   submits them ([`encode`]), and moves bytes ([`transfer`]). It runs no graphs yet.
-//! - **What it does so far.** It finds devices and says what they can do ([`device`]), and has kernels as data
-//!   ([`kernels`]). It opens no device, and runs no graphs yet.
+//! - **What it does so far.** It finds and opens devices ([`device`]), has kernels as data ([`kernels`]), compiles each
+//!   once ([`pipeline`]), encodes and submits them ([`encode`]), moves bytes ([`transfer`]), and runs command batches
+//!   ([`batch`]). It runs no graphs yet.
+//! - **wgpu itself** is [`fulmen_wgpu::wgpu`](wgpu), for buffers and queues that are shared with this crate.
 //! - **Drivers are found at run time.** wgpu opens the Vulkan loader, Metal or DX12 when asked. A missing driver is an
 //!   error that names what to install, never a build failure and never a panic.
 //! - **OpenGL is left out.** Its storage bindings and workgroup memory are too small for these kernels.
@@ -33,3 +33,4 @@ pub use error::GpuError;
 pub use kernels::{Elem, elementwise::ElementwiseOp};
 pub use pipeline::{Pipeline, PipelineCache};
 pub use transfer::{ReadFuture, Readback};
+pub use wgpu;

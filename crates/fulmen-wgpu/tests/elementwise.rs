@@ -69,9 +69,11 @@ fn every_op_keeps_its_tolerance() {
         for i in 0..first.len() {
             let values: Vec<f32> = args.iter().map(|arg| arg[i]).collect();
             let subnormal = values.iter().any(|v| v.is_subnormal());
+            // WGSL says nothing of the precision of a division by more than 2^126: its reciprocal may become 0.
+            let vague = op == ElementwiseOp::Div && values[1].is_finite() && values[1].abs() > 2f32.powi(126);
             // Devices may take subnormal arguments for 0.
             assert!(
-                subnormal || close(got[i], want[i], op.tolerance()),
+                subnormal || vague || close(got[i], want[i], op.tolerance()),
                 "{}{values:?} = {} instead of {}",
                 op.name(),
                 got[i],
@@ -95,7 +97,7 @@ fn past_the_limit_of_workgroups() {
     let a: Vec<f32> = (0..len).map(|i| (i % 1013) as f32).collect();
     let b: Vec<f32> = (0..len).map(|i| (i % 977) as f32).collect();
     // A smaller limit makes the grid fold in all three dimensions.
-    for max_workgroups in [65_535, 25] {
+    for max_workgroups in [65_535, 26] {
         let caps = Caps { max_workgroups, ..gpu().caps };
         let plan = fused(&ElementwiseProgram::of(ElementwiseOp::Add), len as u64, &[], &caps).unwrap();
         assert!(plan.steps[0].launch.workgroups.iter().all(|&n| n <= max_workgroups));

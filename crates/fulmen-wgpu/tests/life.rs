@@ -71,6 +71,7 @@ fn a_lost_device_says_so_and_a_new_one_works() {
         cache.get(&gpu, &increment_kernel()).map(drop),
         Program::compile(&gpu, vec![step]).map(drop),
         program.profile().map(drop),
+        program.time_us().map(drop),
         gpu.check_alive(),
     ];
     for (call, result) in results.into_iter().enumerate() {

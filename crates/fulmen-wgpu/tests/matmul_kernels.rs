@@ -5,13 +5,13 @@ mod common_matmul;
 use std::sync::Mutex;
 
 use common_matmul::{Buffers, Gpu, bytes_of, value};
-use fulmen_wgpu::kernel::Caps;
 use fulmen_wgpu::kernels::matmul::*;
+use fulmen_wgpu::{GpuBuffer, kernel::Caps};
 
 static GPU: Mutex<Option<Gpu>> = Mutex::new(None);
 
 /// Runs `work` with the one device of these tests.
-fn with_gpu(work: impl FnOnce(&mut Gpu)) {
+fn with_gpu(work: impl FnOnce(&Gpu)) {
     let mut guard = GPU.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     work(guard.get_or_insert_with(Gpu::open));
 }
@@ -69,8 +69,8 @@ fn assert_close(what: &str, got: &[f32], want: &[f64]) {
 /// Inputs and the f64 product of a shape.
 struct Case {
     shape: MatmulShape,
-    a: wgpu::Buffer,
-    b: [wgpu::Buffer; 2],
+    a: GpuBuffer,
+    b: [GpuBuffer; 2],
     want: [Vec<f64>; 2],
 }
 
@@ -92,25 +92,19 @@ impl Case {
     }
 
     /// What the plans leave in the output, which starts as NaN.
-    fn run(
-        &self,
-        gpu: &mut Gpu,
-        plans: &[(&Plan, Option<(u64, u64)>)],
-        extras: &[&wgpu::Buffer],
-    ) -> Vec<f32> {
+    fn run(&self, gpu: &Gpu, plans: &[(&Plan, Option<(u64, u64)>)], extras: &[&GpuBuffer]) -> Vec<f32> {
         let count = self.shape.m as usize * self.shape.n as usize;
         let out = gpu.upload(&f32_bytes(&vec![f32::NAN; count]));
         for (plan, part) in plans {
             let b = [&self.b[0], &self.b[1]];
-            let ready = gpu
-                .prepare(plan, &Buffers { a: &self.a, b, part: *part, out: &out, extras: extras.to_vec() });
-            gpu.run(&[&ready]);
+            let buffers = Buffers { a: &self.a, b, part: *part, out: &out, extras: extras.to_vec() };
+            gpu.run(&gpu.program(gpu.steps(plan, &buffers)));
         }
         gpu.read_f32(&out, &[(0, count as u64 * 4)])
     }
 
     #[track_caller]
-    fn check(&self, gpu: &mut Gpu, what: &str, plan: Result<Plan, PlanError>) {
+    fn check(&self, gpu: &Gpu, what: &str, plan: Result<Plan, PlanError>) {
         let what = format!("{} {what}", self.shape);
         let plan = plan.unwrap_or_else(|error| panic!("{what}: {error}"));
         let names: Vec<_> = plan.steps.iter().map(|step| step.launch.kernel.label.clone()).collect();
@@ -172,23 +166,49 @@ fn every_shape_agrees_with_f64_by_the_chosen_kernel() {
 
 #[test]
 fn every_tile_is_right_whole_and_split() {
+    let none = EpilogueSource::none();
+    let difference = EpilogueSource::of("v0 - 2.0 * v1", []);
+    let shapes = [(130, 64, 132, 1), (33, 70, 65, 3), (17, 132, 260, 2), (5, 300, 3, 16)];
     with_gpu(|gpu| {
         let caps = gpu.caps;
-        for (tile, _) in TILES {
-            for (m, k, n, slices) in [(130, 64, 132, 1), (33, 70, 65, 3), (17, 132, 260, 2), (5, 300, 3, 16)]
-            {
-                for b in LAYOUTS {
-                    let shape = MatmulShape::f32(m, k, n, b);
-                    // One written out in full, which takes long to compile.
-                    let unroll = if (tile.bm, m, slices) == (64, 130, 1) { tile.bk } else { 1 };
-                    let choice = KernelChoice::Tiled(Tiled { slices, unroll, ..tile });
+        for (number, (m, k, n, slices)) in shapes.into_iter().enumerate() {
+            for b in LAYOUTS {
+                let shape = MatmulShape::f32(m, k, n, b);
+                let case = Case::new(gpu, shape);
+                let pairs = case.want[0].iter().zip(&case.want[1]);
+                let want: Vec<f64> = pairs.map(|(v0, v1)| v0 - 2.0 * v1).collect();
+                for (i, Candidate { tile, .. }) in TILES.into_iter().enumerate() {
+                    // Every tile whole and split and in both layouts, which is enough of what takes long to compile.
+                    if (i + number) % 2 == usize::from(b == Layout::Kn) {
+                        continue;
+                    }
+                    // One written out in full.
+                    let full = (tile.bm, tile.bn, number) == (64, 64, 0);
+                    let tile = Tiled {
+                        slices,
+                        unroll: if full { tile.bk } else { 1 },
+                        band: 1 + number as u32,
+                        stages: 1 + (i + number) as u32 % 2,
+                        swizzle: number != 1 || i % 2 == 0,
+                        ..tile
+                    };
+                    let choice = KernelChoice::Tiled(tile);
                     if tile.workgroup_bytes() > caps.workgroup_memory {
-                        let plan = plan_with(choice, shape, 0..n, &EpilogueSource::none(), &caps);
+                        let plan = plan_with(choice, shape, 0..n, &none, &caps);
                         assert!(matches!(plan, Err(PlanError::Unfit { .. })));
                         continue;
                     }
-                    let plan = plan_with(choice, shape, 0..n, &EpilogueSource::none(), &caps);
-                    Case::new(gpu, shape).check(gpu, "", plan);
+                    case.check(gpu, "", plan_with(choice, shape, 0..n, &none, &caps));
+                    if i % 3 == number % 3 {
+                        continue;
+                    }
+                    let pair = plan_pair_with(KernelChoice::TiledPair(tile), shape, &difference, &caps);
+                    if !tile.tn.is_multiple_of(8) {
+                        assert!(matches!(pair, Err(PlanError::Unfit { .. })));
+                        continue;
+                    }
+                    let got = case.run(gpu, &[(&pair.unwrap(), None)], &[]);
+                    assert_close(&format!("{shape} {tile} pair"), &got, &want);
                 }
             }
         }
@@ -262,7 +282,7 @@ fn epilogues_reach_every_kernel() {
                     })
                     .collect();
                 let mut plans = vec![plan(shape, &epilogue, &caps).unwrap()];
-                let tile = Tiled { slices: 3, ..TILES[TILES.len() - 1].0 };
+                let tile = Tiled { slices: 3, ..TILES[TILES.len() - 1].tile };
                 for tile in [tile, Tiled { slices: 1, ..tile }] {
                     plans.push(plan_with(KernelChoice::Tiled(tile), shape, 0..n, &epilogue, &caps).unwrap());
                 }

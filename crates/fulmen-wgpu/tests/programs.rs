@@ -166,3 +166,23 @@ fn profiles_time_each_step_inside_one_pass_or_in_passes_of_their_own() {
     let error = Program::compile(&gpu, vec![]).unwrap().profile().unwrap_err();
     assert!(matches!(error, GpuError::Unsupported { .. }), "{error:?}");
 }
+
+#[test]
+fn a_whole_program_is_timed_in_one_pass() {
+    for without in [Features::empty(), Features::TIMESTAMP_QUERY_INSIDE_PASSES] {
+        let (gpu, cache) = (gpu_with(DeviceOptions { without, ..Default::default() }), PipelineCache::new());
+        let (first, out) = add_step(&gpu, &cache, &[1.0; 10_000], &[1.0; 10_000], 1.0);
+        let increment = cache.get(&gpu, &increment_kernel()).unwrap();
+        let program =
+            Program::compile(&gpu, vec![first, step(&increment, vec![out.slice(0..4)], vec![], 1)]).unwrap();
+        let before = gpu.stats();
+        assert!(program.time_us().unwrap() > 0.0);
+        let done = gpu.stats().since(&before);
+        assert_eq!((done.submissions, done.passes, done.dispatches), (1, 1, 2));
+        assert_eq!(read(&gpu, &out, 1), [3.0]);
+        assert_eq!(Program::compile(&gpu, vec![]).unwrap().time_us(), Ok(0.0));
+    }
+    let gpu = gpu_with(DeviceOptions { without: Features::TIMESTAMP_QUERY, ..Default::default() });
+    let error = Program::compile(&gpu, vec![]).unwrap().time_us().unwrap_err();
+    assert!(matches!(error, GpuError::Unsupported { .. }), "{error:?}");
+}

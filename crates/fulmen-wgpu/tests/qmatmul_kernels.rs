@@ -6,14 +6,14 @@ use std::sync::Mutex;
 
 use common_matmul::{Buffers, Gpu, bytes_of, value};
 use fulmen_core::{DType, quant};
-use fulmen_wgpu::kernel::Caps;
 use fulmen_wgpu::kernels::matmul::{EpilogueInput, EpilogueSource, KernelChoice, Plan, PlanError, Tiled};
 use fulmen_wgpu::kernels::qmatmul::*;
+use fulmen_wgpu::{GpuBuffer, kernel::Caps};
 
 static GPU: Mutex<Option<Gpu>> = Mutex::new(None);
 
 /// Runs `work` with the one device of these tests.
-fn with_gpu(work: impl FnOnce(&mut Gpu)) {
+fn with_gpu(work: impl FnOnce(&Gpu)) {
     let mut guard = GPU.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     work(guard.get_or_insert_with(Gpu::open));
 }
@@ -71,7 +71,7 @@ fn product(m: usize, k: usize, a: &[f32], w: &[f32]) -> (Vec<f64>, Vec<f64>) {
 struct Case {
     weight: QuantWeight,
     a: Vec<f32>,
-    w: wgpu::Buffer,
+    w: GpuBuffer,
     want: (Vec<f64>, Vec<f64>),
 }
 
@@ -89,10 +89,10 @@ impl Case {
     /// What the plans leave in the output, which starts as NaN.
     fn run(
         &self,
-        gpu: &mut Gpu,
+        gpu: &Gpu,
         m: u32,
         plans: &[(&Plan, Option<(u64, u64)>)],
-        extras: &[&wgpu::Buffer],
+        extras: &[&GpuBuffer],
     ) -> Vec<f32> {
         let count = (m * self.weight.n) as usize;
         let out = gpu.upload(&f32_bytes(&vec![f32::NAN; count + 1]));
@@ -100,8 +100,7 @@ impl Case {
         for (plan, part) in plans {
             let buffers =
                 Buffers { a: &a, b: [&self.w, &self.w], part: *part, out: &out, extras: extras.to_vec() };
-            let ready = gpu.prepare(plan, &buffers);
-            gpu.run(&[&ready]);
+            gpu.run(&gpu.program(gpu.steps(plan, &buffers)));
         }
         let mut got = gpu.read_f32(&out, &[(0, count as u64 * 4 + 4)]);
         assert!(got.pop().unwrap().is_nan(), "a value past the output was written");
@@ -109,7 +108,7 @@ impl Case {
     }
 
     #[track_caller]
-    fn check(&self, gpu: &mut Gpu, m: u32, choice: Choice, caps: &Caps) {
+    fn check(&self, gpu: &Gpu, m: u32, choice: Choice, caps: &Caps) {
         let what = format!("m={m} {} {choice}", self.weight);
         let none = EpilogueSource::none();
         let plan = plan_with(choice, m, self.weight, 0..self.weight.n, &none, caps);
@@ -137,10 +136,12 @@ impl Case {
 /// The chosen kernel; but one of two small tiles with short loops, which compile faster.
 fn chosen(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> Choice {
     match choose(m, weight, values, caps).expect("a kernel") {
-        Choice::Tiled(_) => {
+        Choice::Dequantize(_) => {
             let slices = if weight.k > 2048 { 3 } else { 1 };
             let (bm, bk, tm) = if weight.dtype.block_len() == 32 { (32, 16, 8) } else { (16, 8, 4) };
-            Choice::Tiled(Tiled { bm, bn: 64, bk, tm, tn: 8, stages: 1, unroll: 1, slices })
+            let (bn, tn, band, swizzle) = (64, 8, 8, true);
+            let tile = Tiled { bm, bn, bk, tm, tn, stages: 1, unroll: 1, slices, band, swizzle };
+            Choice::Dequantize(KernelChoice::Tiled(tile))
         }
         other => other,
     }
@@ -156,7 +157,7 @@ fn every_format_and_shape_agrees_with_f64() {
             let mut shapes: Vec<_> =
                 [1, 3, 64, 255, 300].into_iter().flat_map(|n| [(n, block), (n, 2 * block)]).collect();
             shapes.push((64, 2560));
-            for (i, (n, k)) in shapes.into_iter().enumerate() {
+            for (n, k) in shapes {
                 let weight = QuantWeight { dtype, n, k };
                 let case = Case::new(gpu, 33, weight);
                 for (j, m) in [1, 2, 3, 5, 8, 9, 17, 33].into_iter().enumerate() {
@@ -169,10 +170,6 @@ fn every_format_and_shape_agrees_with_f64() {
                         let caps = kinds[(f + j + l) % 2];
                         let choice = chosen(m, weight, values, &caps);
                         case.check(gpu, m, choice, &caps);
-                        if let (Choice::Tiled(tile), 0) = (choice, (i + j) % 3) {
-                            let scratch = Choice::Dequantize(KernelChoice::Tiled(tile));
-                            case.check(gpu, m, scratch, &caps);
-                        }
                     }
                 }
             }
@@ -224,10 +221,8 @@ fn epilogues_and_parts_reach_every_kernel() {
         let epilogue = EpilogueSource::of("2.0 * v + e0 + f32(row)", [EpilogueInput::PerColumn]);
         let bias = floats(weight.n, 7);
         let buffer = gpu.upload(&f32_bytes(&bias));
-        let few = [1, 3].map(|m| (m, chosen(m, weight, Values::Float, &caps)));
-        let Choice::Tiled(tile) = chosen(9, weight, Values::Float, &caps) else { panic!("no tiles") };
-        let many = [Choice::Tiled(tile), Choice::Dequantize(KernelChoice::Tiled(tile))].map(|c| (9, c));
-        for (m, choice) in few.into_iter().chain(many) {
+        let choices = [1, 3, 9].map(|m| (m, chosen(m, weight, Values::Float, &caps)));
+        for (m, choice) in choices {
             let plans: Vec<_> = parts
                 .iter()
                 .map(|columns| {
@@ -252,7 +247,7 @@ fn epilogues_and_parts_reach_every_kernel() {
         let none = EpilogueSource::none();
         let plan_of_9 = plan(9, weight, &none, &gpu.caps).unwrap();
         let got = case.run(gpu, 9, &[(&plan_of_9, None)], &[]);
-        case.close("the table's choice", 9, Choice::Tiled(tile), &got);
+        case.close("the table's choice", 9, choices[2].1, &got);
         let whole = plan(1, weight, &epilogue, &caps);
         assert!(matches!(whole, Err(QuantError::Plan(PlanError::Binding { what: "W", .. }))));
     });

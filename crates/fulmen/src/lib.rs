@@ -5,8 +5,22 @@
 //!
 //! - [`core`]: data types and block formats, the compute graph, its planner and its executor.
 //! - [`cpu`]: runs graphs on the processor.
-//! - [`wgpu`]: the command batch on any GPU. It does not run graphs yet.
+//! - [`wgpu`]: finds GPUs and runs batches of array operations on them; it does not run graphs yet.
 //! - [`cuda`]: finds GPUs; it does not run graphs yet.
+//!
+//! Arrays on the GPU, as one submission:
+//!
+//! ```
+//! use fulmen::prelude::*;
+//!
+//! let mut batch = GpuCommandBatch::new(GpuDevice::new()?);
+//! let x = batch.upload(&[1.0, -2.0, 3.0]);
+//! let y = batch.relu(x);
+//! let z = batch.scale(y, 2.0);
+//! batch.execute_blocking()?;
+//! assert_eq!(batch.read_blocking(z)?, [2.0, 0.0, 6.0]);
+//! # Ok::<(), GpuError>(())
+//! ```
 //!
 //! A product and a norm, planned for the processor and run:
 //!
@@ -48,4 +62,5 @@ pub mod prelude {
         RopeSpec, Rotation, Sharing, TensorOp, execute_graph, execute_graph_timed,
     };
     pub use fulmen_cpu::CpuDispatcher;
+    pub use fulmen_wgpu::{BufferId, GpuCommandBatch, GpuDevice, GpuError, PipelineCache};
 }

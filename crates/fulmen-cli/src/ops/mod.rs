@@ -139,7 +139,7 @@ fn type_name(dtype: DType) -> String {
 }
 
 /// A bar on stderr that is shown on a terminal and nowhere else.
-fn progress_bar(len: usize) -> indicatif::ProgressBar {
+pub(crate) fn progress_bar(len: usize) -> indicatif::ProgressBar {
     let bar = indicatif::ProgressBar::new(len as u64);
     let style = indicatif::ProgressStyle::with_template("{bar:30} {pos}/{len} {wide_msg}");
     if let Ok(style) = style {

@@ -100,6 +100,21 @@ impl GpuCommandBatch {
         Ok(profile)
     }
 
+    /// Runs all recorded operations, waits for them, and gives their time on the device in microseconds: from the
+    /// beginning of the one pass to its end. [`execute_profiled`](Self::execute_profiled) tells the kernels apart, but
+    /// keeps them apart too.
+    ///
+    /// # Errors
+    /// As [`execute_profiled`](Self::execute_profiled).
+    pub fn execute_timed(&mut self) -> Result<f64, GpuError> {
+        self.prepare(PipelineCache::global())?;
+        let Some(compiled) = &self.compiled else { return Err(not_executed("execute_timed")) };
+        compiled.copy_imports(&self.gpu)?;
+        let time = compiled.program.time_us()?;
+        self.executed = true;
+        Ok(time)
+    }
+
     /// The elements of a value, as the last run left them.
     ///
     /// A value that fusion or shared memory did away with is computed once more, together with what it needs; later runs

@@ -3,6 +3,7 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
+    sync::{PoisonError, TryLockError},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -51,9 +52,9 @@ impl GpuDevice {
         count(&self.inner.stats.submissions, 1);
         // A lost device drops the submission without an error, but never counts it: waiting for no time at all tells.
         let at_once = PollType::Wait { submission_index: Some(index.clone()), timeout: Some(Duration::ZERO) };
-        match self.poll(at_once) {
-            Err(PollError::WrongSubmissionIndex(..)) => Err(self.refused()),
-            Ok(_) | Err(PollError::Timeout) => self.check_alive().map(|()| index),
+        match self.try_poll(at_once) {
+            Some(Err(PollError::WrongSubmissionIndex(..))) => Err(self.refused()),
+            Some(Ok(_) | Err(PollError::Timeout)) | None => self.check_alive().map(|()| index),
         }
     }
 
@@ -85,15 +86,32 @@ impl GpuDevice {
         needed: Option<u64>,
         work: impl FnOnce() -> T,
     ) -> Result<T, GpuError> {
-        if let Err(PollError::WrongSubmissionIndex(..)) = self.poll(PollType::Poll) {
+        if let Some(Err(PollError::WrongSubmissionIndex(..))) = self.try_poll(PollType::Poll) {
             return Err(self.refused());
         }
         self.check_alive()?;
         self.scoped(call, needed, work)
     }
 
-    /// Polls. When the driver reports the loss of the device just here, wgpu panics; that panic ends here.
+    /// Polls, one thread at a time: of two that poll at once, wgpu 30 asserts that neither has retired what the other
+    /// still waits for. Submissions of one device end in order, so a thread that waits its turn loses little.
     pub(crate) fn poll(&self, poll: PollType) -> Result<wgpu::PollStatus, PollError> {
+        let _turn = self.polling().lock().unwrap_or_else(PoisonError::into_inner);
+        self.poll_now(poll)
+    }
+
+    /// Polls unless another thread does: it will notice what there is to notice.
+    fn try_poll(&self, poll: PollType) -> Option<Result<wgpu::PollStatus, PollError>> {
+        let _turn = match self.polling().try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(self.poll_now(poll))
+    }
+
+    /// When the driver reports the loss of the device just here, wgpu panics; that panic ends here.
+    fn poll_now(&self, poll: PollType) -> Result<wgpu::PollStatus, PollError> {
         catch_unwind(AssertUnwindSafe(|| self.inner.device.poll(poll))).unwrap_or_else(|_| {
             self.inner.state.lose_because("the driver failed while it was waited for".to_owned());
             Ok(wgpu::PollStatus::QueueEmpty)

@@ -17,7 +17,7 @@ mod stats;
 use std::{
     fmt,
     sync::{
-        Arc, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -62,6 +62,8 @@ struct Inner {
     stats: Arc<Counters>,
     staging: StagingPool,
     waiter: Waiter,
+    /// Held while the device is polled: see [`GpuDevice::poll`].
+    polling: Arc<Mutex<()>>,
     file: Option<PipelineFile>,
     queue: wgpu::Queue,
     device: wgpu::Device,
@@ -181,6 +183,7 @@ impl GpuDevice {
                 stats: Arc::default(),
                 staging: StagingPool::default(),
                 waiter: Waiter::default(),
+                polling: Arc::default(),
                 file,
                 queue,
                 device,
@@ -267,6 +270,10 @@ impl GpuDevice {
 
     pub(crate) fn waiter(&self) -> &Waiter {
         &self.inner.waiter
+    }
+
+    pub(crate) fn polling(&self) -> &Arc<Mutex<()>> {
+        &self.inner.polling
     }
 
     pub(crate) fn pipeline_file(&self) -> Option<&PipelineFile> {

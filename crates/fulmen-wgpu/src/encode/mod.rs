@@ -120,10 +120,20 @@ impl Program {
 
     /// Records all steps into one compute pass; nothing for an empty program. Errors come when the encoder is finished.
     pub fn encode(&self, encoder: &mut CommandEncoder) {
+        self.encode_timed(encoder, None);
+    }
+
+    /// [`encode`](Self::encode) with timestamps before and after the pass, which cost the steps in between nothing.
+    pub fn encode_timed(
+        &self,
+        encoder: &mut CommandEncoder,
+        timestamp_writes: Option<wgpu::ComputePassTimestampWrites<'_>>,
+    ) {
         if self.is_empty() {
             return;
         }
-        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
+        let mut pass = encoder.begin_compute_pass(&descriptor);
         let mut set = Set::default();
         for step in &self.steps {
             self.record(&mut pass, &mut set, step);
@@ -134,7 +144,8 @@ impl Program {
 
     /// Records one step, but for what is set already.
     fn record(&self, pass: &mut ComputePass<'_>, set: &mut Set, step: &Recorded) {
-        if set.pipeline.replace(step.pipeline) != Some(step.pipeline) {
+        let same_pipeline = set.pipeline.replace(step.pipeline) == Some(step.pipeline);
+        if !same_pipeline {
             pass.set_pipeline(&self.pipelines[step.pipeline].raw);
         }
         if set.group.replace(step.group) != Some(step.group) {
@@ -142,7 +153,14 @@ impl Program {
         }
         match &step.params {
             Params::None => {}
-            Params::Immediates(range) => pass.set_immediates(0, &self.immediates[range.clone()]),
+            Params::Immediates(range) => {
+                let (words, before) =
+                    (&self.immediates[range.clone()], set.immediates.replace(range.clone()));
+                let same = before.is_some_and(|before| same_pipeline && self.immediates[before] == *words);
+                if !same {
+                    pass.set_immediates(0, words);
+                }
+            }
             Params::Uniform { group, offset } => pass.set_bind_group(1, &self.groups[*group], &[*offset]),
         }
         let [x, y, z] = step.workgroups;
@@ -193,6 +211,7 @@ impl Program {
 struct Set {
     pipeline: Option<usize>,
     group: Option<usize>,
+    immediates: Option<Range<usize>>,
 }
 
 /// The tables of a program while it is compiled, with what finds equal entries.

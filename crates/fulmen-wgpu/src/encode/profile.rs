@@ -52,7 +52,8 @@ impl Program {
             return Ok(Profile { steps: Vec::new(), split_passes });
         }
         let queries = Queries::new(self, count)?;
-        let times = queries.run(self, split_passes)?;
+        let encode: Encode = if split_passes { Queries::encode_split } else { Queries::encode_inside };
+        let times = queries.run(self, encode)?;
         let period = f64::from(gpu.wgpu_queue().get_timestamp_period()) / 1000.0;
         let first = times[0];
         let micros = |ticks: u64, since: u64| ticks.saturating_sub(since) as f64 * period;
@@ -66,6 +67,24 @@ impl Program {
         };
         Ok(Profile { steps: self.labels.iter().enumerate().map(step).collect(), split_passes })
     }
+
+    /// Runs all steps once, in one pass as [`submit`](Program::submit) does, and waits for them. Gives the time from the
+    /// beginning of the pass to its end on the device, in microseconds. Unlike [`profile`](Program::profile) it takes no
+    /// times between the steps, which would keep them apart.
+    ///
+    /// # Errors
+    /// As [`profile`](Program::profile).
+    pub fn time_us(&self) -> Result<f64, GpuError> {
+        if !self.gpu.features().contains(Features::TIMESTAMP_QUERY) {
+            return Err(GpuError::Unsupported { call: "Program::time_us", what: "timestamps" });
+        }
+        if self.is_empty() {
+            return Ok(0.0);
+        }
+        let times = Queries::new(self, 2)?.run(self, Queries::encode_whole)?;
+        let period = f64::from(self.gpu.wgpu_queue().get_timestamp_period()) / 1000.0;
+        Ok(times[1].saturating_sub(times[0]) as f64 * period)
+    }
 }
 
 /// Timestamps, in as many sets as wgpu's limit for one makes necessary, and the buffer they are read through.
@@ -77,6 +96,9 @@ struct Queries {
 
 /// Even, so that the two of a step are in one set; and whole in the alignment of results.
 const PER_SET: usize = wgpu::QUERY_SET_MAX_QUERIES as usize;
+
+/// How a program is recorded with its timestamps.
+type Encode = fn(&Queries, &Program, &mut wgpu::CommandEncoder);
 
 impl Queries {
     fn new(program: &Program, count: usize) -> Result<Self, GpuError> {
@@ -103,17 +125,13 @@ impl Queries {
     }
 
     /// Runs the program and gives the ticks.
-    fn run(&self, program: &Program, split_passes: bool) -> Result<Vec<u64>, GpuError> {
+    fn run(&self, program: &Program, encode: Encode) -> Result<Vec<u64>, GpuError> {
         let gpu = &program.gpu;
         let slice = self.results.slice(0..self.count as u64 * 8);
         let mut readback = crate::transfer::Readback::plan(gpu, CALL, &[slice])?;
         let commands = gpu.scoped(CALL, None, || {
             let mut encoder = gpu.wgpu_device().create_command_encoder(&Default::default());
-            if split_passes {
-                self.encode_split(program, &mut encoder);
-            } else {
-                self.encode_inside(program, &mut encoder);
-            }
+            encode(self, program, &mut encoder);
             for (index, set) in self.sets.iter().enumerate() {
                 let first = index * PER_SET;
                 let size = (self.count - first).min(PER_SET) as u32;
@@ -137,6 +155,25 @@ impl Queries {
             program.record(&mut pass, &mut set, step);
             let (queries, index) = self.set(number + 1);
             pass.write_timestamp(queries, index);
+        }
+        count(&program.gpu.counters().passes, 1);
+        count(&program.gpu.counters().dispatches, program.len() as u64);
+    }
+
+    /// One pass, with a time at its beginning and one at its end.
+    fn encode_whole(&self, program: &Program, encoder: &mut wgpu::CommandEncoder) {
+        let (query_set, first) = self.set(0);
+        let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor {
+            label: None,
+            timestamp_writes: Some(ComputePassTimestampWrites {
+                query_set,
+                beginning_of_pass_write_index: Some(first),
+                end_of_pass_write_index: Some(first + 1),
+            }),
+        });
+        let mut set = Set::default();
+        for step in &program.steps {
+            program.record(&mut pass, &mut set, step);
         }
         count(&program.gpu.counters().passes, 1);
         count(&program.gpu.counters().dispatches, program.len() as u64);

@@ -4,7 +4,7 @@ use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         mpsc::{Sender, channel},
     },
 };
@@ -37,7 +37,7 @@ impl Waiter {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = match thread.take() {
             Some(sender) => sender,
-            None => start(gpu.wgpu_device().clone())
+            None => start(gpu.wgpu_device().clone(), gpu.polling().clone())
                 .map_err(|error| failed(format!("the thread that waits could not be started: {error}")))?,
         };
         let job = Job { submission, then: Box::new(then) };
@@ -47,14 +47,16 @@ impl Waiter {
     }
 }
 
-fn start(device: wgpu::Device) -> std::io::Result<Sender<Job>> {
+fn start(device: wgpu::Device, polling: Arc<Mutex<()>>) -> std::io::Result<Sender<Job>> {
     let (sender, receiver) = channel::<Job>();
     std::thread::Builder::new().name("fulmen-wgpu-wait".to_owned()).spawn(move || {
         for Job { submission, then } in receiver {
             let wait = PollType::Wait { submission_index: Some(submission), timeout: None };
             // wgpu panics here when the driver loses the device; its callback has told of the loss before that. Other
             // failures are seen by the reader: its mapping has not arrived.
+            let turn = polling.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = catch_unwind(AssertUnwindSafe(|| device.poll(wait)));
+            drop(turn);
             then();
         }
     })?;

@@ -1,4 +1,4 @@
-{{enable}}// {{label}}: one thread makes {{per_thread}} vectors of 4 elements.
+{{enable}}// {{label}}: a thread makes one vector of 4 elements.
 struct Params {
     // Whole vectors; vectors with the one that is cut short; elements of that one.
     whole: u32,
@@ -16,13 +16,10 @@ fn main(
     @builtin(local_invocation_index) thread: u32,
 ) {
     let number = group.x + grid.x * (group.y + grid.y * group.z);
-    let start = number * {{span}}u;
-{{fast}}    for (var k = 0u; k < {{per_thread}}u; k += 1u) {
-        let i = start + thread + k * {{threads}}u;
-        if (i < params.whole) {
-            let r = {{program}};
-{{stores}}        } else if (i < params.vectors) {
-            let r = {{program}};
-{{part_stores}}        }
-    }
+    let i = number * {{threads}}u + thread;
+    if (i < params.whole) {
+        let r = {{program}};
+{{stores}}    } else if (i < params.vectors) {
+        let r = {{program}};
+{{part_stores}}    }
 }

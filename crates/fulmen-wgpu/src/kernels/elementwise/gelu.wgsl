@@ -19,6 +19,8 @@ fn ew_gelu(x: EwF) -> EwF {
     e = fma(e, d, EwF(0.5));
     e = fma(e, d, EwF(1.0));
     e = fma(e, d, EwF(1.0)) * ew_exp(h * h * -0.5);
-    let tail = t * p * e;
-    return ew_keep_nan(x, ew_gated(x, select(tail, EwF(1.0) - tail, x > EwF(0.0))));
+    // On the left x is taken in before e, which may be so small that the product without x is subnormal. -inf gives 0.
+    let tp = t * p;
+    let left = select(x * tp, EwF(0.0), x < EwF(-3.4028234e38)) * e;
+    return ew_keep_nan(x, select(left, x * (EwF(1.0) - tp * e), x > EwF(0.0)));
 }

@@ -7,3 +7,8 @@ fn ew_is_nan(x: EwF) -> EwB {
 fn ew_keep_nan(x: EwF, y: EwF) -> EwF {
     return select(y, x, ew_is_nan(x));
 }
+
+// y, but NaN where `nan` says so.
+fn ew_or_nan(y: EwF, nan: EwB) -> EwF {
+    return bitcast<EwF>(select(bitcast<EwU>(y), EwU(0x7fc00000u), nan));
+}

@@ -1,8 +1,8 @@
 //! The text of a program: the functions that it needs, and one that computes its outputs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use super::{ElementwiseOp, ElementwiseProgram, Node};
+use super::{ElementwiseOp, ElementwiseProgram, Node, Output};
 
 /// A text of functions on `EwF` that ops need, in the order in which they stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +56,9 @@ pub(super) fn source(program: &ElementwiseProgram) -> Source {
     let (mut lets, mut ops, mut helpers, mut inputs) = (String::new(), Vec::new(), Vec::new(), Vec::new());
     // The distinct value of each node.
     let mut of_node = vec![usize::MAX; program.nodes.len()];
+    // For each distinct value: values whose NaN may have been lost on the way to it.
+    let mut lost: Vec<BTreeSet<usize>> = Vec::new();
+    let mut loses: BTreeSet<usize> = BTreeSet::new();
     let mut computed = 0;
     for (at, node) in program.nodes.iter().enumerate() {
         if !needed[at] {
@@ -85,12 +88,30 @@ pub(super) fn source(program: &ElementwiseProgram) -> Source {
                 format!("v{}", computed - 1)
             }
         };
+        let mut losing = BTreeSet::new();
+        if let Value::Op(op, args) = &value {
+            losing.extend(args.iter().flat_map(|&arg| &lost[arg]).copied());
+            // What a chain of such ops lost, its first one did.
+            losing.extend(args.iter().copied().filter(|&arg| op.loses_nan() && !loses.contains(&arg)));
+            if op.loses_nan() {
+                loses.insert(names.len());
+            }
+        }
+        lost.push(losing);
         of_node[at] = names.len();
         numbers.insert(value, names.len());
         names.push(name);
     }
     inputs.sort_unstable();
-    let results = program.outputs.iter().map(|output| names[of_node[output.node]].clone()).collect();
+    let result = |output: &Output| {
+        let number = of_node[output.node];
+        let nans: Vec<String> = lost[number].iter().map(|&at| format!("ew_is_nan({})", names[at])).collect();
+        match nans.is_empty() {
+            true => names[number].clone(),
+            false => format!("ew_or_nan({}, {})", names[number], nans.join(" | ")),
+        }
+    };
+    let results = program.outputs.iter().map(result).collect();
     let functions =
         helper_functions(helpers) + &op_functions(ops) + &program_function(program, &inputs, &lets, results);
     Source { inputs, functions }

@@ -100,7 +100,7 @@ macro_rules! table {
 
 table! {
     /// The larger of x and 0. Of -0 it is a zero of either sign.
-    Relu: "relu"(x) = "ew_keep_nan(x, select(x, EwF(0.0), x < EwF(0.0)))", [Nan],
+    Relu: "relu"(x) = "select(x, EwF(0.0), x < EwF(0.0))", [Nan],
         |v| if v[0] < 0.0 { 0.0 } else { v[0] }, within 0.0, on -10.0 to 10.0;
     /// x s.
     Scale: "scale"(x; s) = "x * s", [], |v| v[0] * v[1], within 1e-7, on -10.0 to 10.0;
@@ -110,7 +110,7 @@ table! {
     Mul: "mul"(a, b) = "a * b", [], |v| v[0] * v[1], within 1e-7, on -10.0 to 10.0;
     /// a - b.
     Sub: "sub"(a, b) = "a - b", [], |v| v[0] - v[1], within 1e-7, on -10.0 to 10.0;
-    /// a / b.
+    /// a / b. Where |b| is finite and above 2^126 the result may be 0.
     Div: "div"(a, b) = "a / b", [], |v| v[0] / v[1], within 5e-7, on -10.0 to 10.0;
     /// 1 / (1 + e^-x).
     Sigmoid: "sigmoid"(x) = "ew_sigmoid(x)", [Nan, Exp, Sigmoid], |v| r::sigmoid(v[0]), within 1e-6, on -80.0 to 80.0;
@@ -159,6 +159,12 @@ impl ElementwiseOp {
     pub fn by_name(name: &str) -> Option<Self> {
         let name = if name == "silu" { "swish" } else { name };
         Self::ALL.iter().copied().find(|op| op.name() == name)
+    }
+
+    /// Whether its text loses NaN on drivers that turn a comparison into a maximum. The program puts it back at the end,
+    /// which is cheaper than doing so in each op of a chain.
+    pub(super) fn loses_nan(self) -> bool {
+        self == Self::Relu
     }
 
     /// How many arrays it takes.

@@ -12,6 +12,8 @@ pub enum KernelChoice {
     RowsKn(RowsKn),
     /// Many rows of A.
     Tiled(Tiled),
+    /// Many rows of A, both products of a pair in one launch: a tile has columns of each.
+    TiledPair(Tiled),
 }
 
 impl std::fmt::Display for KernelChoice {
@@ -20,6 +22,7 @@ impl std::fmt::Display for KernelChoice {
             Self::RowsNk(choice) => choice.fmt(f),
             Self::RowsKn(choice) => choice.fmt(f),
             Self::Tiled(choice) => choice.fmt(f),
+            Self::TiledPair(choice) => write!(f, "{choice} pair"),
         }
     }
 }
@@ -31,46 +34,79 @@ const FEW_ROWS: u32 = 8;
 /// small device less than few large ones cost a large device.
 const UNITS: u32 = 132;
 
-const fn tile(bm: u32, bn: u32, bk: u32, tm: u32, tn: u32, stages: u32) -> Tiled {
-    Tiled { bm, bn, bk, tm, tn, stages, unroll: bk, slices: 1 }
+/// A tile and the shares of a unit's arithmetic that it reaches: where the unit is full, and where each of its four
+/// schedulers has one subgroup only.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// The tile, unsplit.
+    pub tile: Tiled,
+    /// The share of a full unit.
+    pub full: f64,
+    /// The share of a unit with one subgroup for each scheduler.
+    pub lone: f64,
 }
 
-/// The tiles from which [`choose`] takes, each with the share of the arithmetic peak that a full device reaches.
-pub const TILES: [(Tiled, f64); 10] = [
-    (tile(128, 128, 16, 8, 8, 2), 0.80),
-    (tile(128, 128, 8, 8, 8, 1), 0.70),
-    (tile(64, 128, 16, 8, 8, 2), 0.72),
-    (tile(64, 64, 16, 8, 8, 2), 0.66),
-    (tile(64, 64, 16, 8, 8, 1), 0.60),
-    (tile(32, 128, 16, 8, 8, 2), 0.60),
-    (tile(32, 64, 16, 8, 8, 1), 0.50),
-    (tile(16, 128, 16, 4, 8, 2), 0.48),
-    (tile(16, 128, 16, 4, 8, 1), 0.45),
-    (tile(16, 64, 8, 4, 8, 1), 0.40),
+const fn tile(b: [u32; 3], t: [u32; 2], stages: u32, unroll: u32, full: f64, lone: f64) -> Candidate {
+    let ([bm, bn, bk], [tm, tn]) = (b, t);
+    let tile = Tiled { bm, bn, bk, tm, tn, stages, unroll, slices: 1, band: 8, swizzle: true };
+    Candidate { tile, full, lone }
+}
+
+/// The tiles from which [`choose`] takes. The last ones are for small devices and small products.
+pub const TILES: [Candidate; 9] = [
+    tile([128, 128, 16], [16, 8], 1, 16, 0.81, 0.42),
+    tile([128, 128, 16], [8, 8], 1, 16, 0.785, 0.75),
+    tile([64, 128, 16], [8, 8], 1, 16, 0.765, 0.45),
+    tile([64, 64, 16], [8, 8], 1, 16, 0.73, 0.45),
+    tile([32, 128, 32], [8, 8], 1, 8, 0.47, 0.48),
+    tile([32, 128, 16], [8, 8], 1, 16, 0.44, 0.45),
+    tile([16, 128, 32], [4, 8], 1, 8, 0.27, 0.29),
+    tile([16, 64, 32], [4, 4], 2, 8, 0.25, 0.25),
+    tile([16, 64, 16], [4, 8], 1, 16, 0.20, 0.20),
 ];
 
 /// The kernel for a shape, or `None` where the device's workgroups are too small for all of them.
 pub fn choose(shape: MatmulShape, caps: &Caps) -> Option<KernelChoice> {
     match shape.b {
-        _ if shape.m > FEW_ROWS => tiled(shape, caps).map(KernelChoice::Tiled),
+        _ if shape.m > FEW_ROWS => tiled(shape, caps, 1).map(KernelChoice::Tiled),
         Layout::Nk => Some(KernelChoice::RowsNk(rows_nk(shape, caps, 1))),
         Layout::Kn => Some(KernelChoice::RowsKn(rows_kn(shape, caps))),
     }
 }
 
+/// The kernel for two products of this shape with one A, or `None` as for [`choose`].
+pub fn choose_pair(shape: MatmulShape, caps: &Caps) -> Option<KernelChoice> {
+    match shape.b {
+        _ if shape.m > FEW_ROWS => tiled(shape, caps, 2).map(KernelChoice::TiledPair),
+        Layout::Nk => Some(KernelChoice::RowsNk(rows_nk(shape, caps, 2))),
+        Layout::Kn => choose(shape, caps),
+    }
+}
+
 /// The numbers of [`RowsNk`], for `products` products with one A.
-pub(super) fn rows_nk(shape: MatmulShape, caps: &Caps, products: u32) -> RowsNk {
-    let threads = power_of_two_below(caps.max_invocations.min(128));
+fn rows_nk(shape: MatmulShape, caps: &Caps, products: u32) -> RowsNk {
+    let most = power_of_two_below(caps.max_invocations);
+    // A row of B is shared by as many threads as read it in whole steps, so that nothing is left for a second loop.
+    let loads = shape.k / 4;
+    let whole = shape.k.is_multiple_of(4) && shape.m == 1;
+    let shared = [128, 64].into_iter().find(|&t| t <= most && whole && loads.is_multiple_of(t));
     let few = shape.n < 8 * UNITS && shape.k >= 1024;
+    if let (Some(threads), Some((min, _))) = (shared, caps.subgroups)
+        && threads.is_multiple_of(min)
+    {
+        return RowsNk { threads, rows: 1, unroll: 1, team: Team::Workgroup, fixed_k: true };
+    }
+    let (threads, rows, unroll) = match shape.m {
+        1 => (128, 2, 4),
+        2 => (64, 2, 2),
+        3..=4 => (256, 4, 1),
+        _ => (128, 8, 1),
+    };
+    let threads = most.min(threads);
     let team = match caps.subgroups {
         Some((min, max)) if min == max && threads.is_multiple_of(min) && !few => Team::Subgroup,
         Some((min, _)) if threads.is_multiple_of(min) => Team::Workgroup,
         _ => Team::Lanes(threads.min(32)),
-    };
-    let (rows, unroll) = match shape.m {
-        1 => (2, 4),
-        2..=4 => (4, 2),
-        _ => (4, 1),
     };
     RowsNk { threads, rows: rows / products, unroll, team, fixed_k: false }
 }
@@ -97,93 +133,58 @@ fn power_of_two_below(n: u32) -> u32 {
 }
 
 /// The tile and the number of slices with the lowest estimate.
-fn tiled(shape: MatmulShape, caps: &Caps) -> Option<Tiled> {
+fn tiled(shape: MatmulShape, caps: &Caps, products: u32) -> Option<Tiled> {
     let fits = |tile: &Tiled| {
-        tile.threads() <= caps.max_invocations && tile.workgroup_bytes() <= caps.workgroup_memory
+        tile.threads() <= caps.max_invocations
+            && tile.workgroup_bytes() <= caps.workgroup_memory
+            && tile.tn.is_multiple_of(4 * products)
+            // Not more rows idle than busy.
+            && (tile.bm <= 16 || tile.bm < 2 * shape.m)
     };
     let mut best: Option<(f64, Tiled)> = None;
-    for (tile, share) in TILES.into_iter().filter(|(tile, _)| fits(tile)) {
-        let most = (tile.slabs(shape.k) / 8).min(16).min(fitting_slices(shape, caps)).max(1);
+    for candidate in TILES.iter().filter(|c| fits(&c.tile)) {
+        let room = fitting_slices(shape, caps) / products;
+        let most = (candidate.tile.slabs(shape.k) / 8).min(16).min(room).max(1);
         for slices in 1..=most {
-            let choice = Tiled { slices, ..tile };
-            let time = estimate(shape, &choice, share);
+            let tile = Tiled { slices, ..candidate.tile };
+            let time = estimate(shape, &Candidate { tile, ..*candidate }, products);
             if best.is_none_or(|(least, _)| time < least) {
-                best = Some((time, choice));
+                best = Some((time, tile));
             }
         }
     }
-    best.map(|(_, choice)| choice)
+    best.map(|(_, tile)| tile)
 }
 
-/// Microseconds on a large device: whole rounds of workgroups over its units, and the second launch of split sums.
-fn estimate(shape: MatmulShape, tile: &Tiled, share: f64) -> f64 {
-    const FLOP_PER_UNIT: f64 = 435e3;
-    const BYTES: f64 = 3e6;
+/// Microseconds on a device with [`UNITS`] units: what the unit with the most workgroups takes, and the second launch of
+/// split sums.
+fn estimate(shape: MatmulShape, candidate: &Candidate, products: u32) -> f64 {
+    /// Operations of a unit in a microsecond.
+    const RATE: f64 = 435e3;
+    /// Bytes of slices, written and read, in a microsecond.
+    const BYTES: f64 = 3.2e6;
+    let Candidate { tile, full, lone } = *candidate;
     let slices = tile.used_slices(shape.k);
-    let groups =
-        u64::from(shape.m.div_ceil(tile.bm)) * u64::from(shape.n.div_ceil(tile.bn)) * u64::from(slices);
-    let rounds = groups.div_ceil(UNITS.into());
-    // A unit with few subgroups waits for memory.
-    let resident = (rounds * u64::from(tile.threads() / 32)).min(16) as f64;
-    let busy = resident / (resident + 4.0) * 1.25;
-    let k = f64::from(tile.slabs(shape.k).div_ceil(slices) * tile.bk);
-    let work = 2.0 * f64::from(tile.bm) * f64::from(tile.bn) * k;
-    let multiply = rounds as f64 * work / (FLOP_PER_UNIT * share * busy);
-    let values = f64::from(shape.m) * f64::from(shape.n);
-    let sum = if slices > 1 { 3.0 + 8.0 * f64::from(slices) * values / BYTES } else { 0.0 };
+    let tiles = u64::from(shape.m.div_ceil(tile.bm)) * u64::from(shape.n.div_ceil(tile.bn / products));
+    let groups = (tiles * u64::from(slices)).div_ceil(UNITS.into());
+    let subgroups = u64::from(tile.threads().div_ceil(32));
+    // Registers limit the subgroups of a unit; what is left after whole rounds of them runs with fewer.
+    let resident = (if tile.tm * tile.tn > 64 { 8 } else { 12 } / subgroups).max(1);
+    let rest = groups % resident;
+    // A scheduler with one subgroup takes as long as the four with one each.
+    let rounds = (rest * subgroups).div_ceil(4);
+    let left = (rounds * 4) as f64 / subgroups as f64;
+    let share = if rounds <= 1 { lone } else { full };
+    // Half a slab's time passes until the first one is there.
+    let k = f64::from(tile.slabs(shape.k).div_ceil(slices) * tile.bk + tile.bk / 2);
+    let work = 2.0 * f64::from(tile.bm) * f64::from(tile.bn) * k / RATE;
+    let multiply = ((groups - rest) as f64 / full + left.max(rest as f64) / share) * work;
+    let values = f64::from(shape.m) * f64::from(shape.n) * f64::from(products);
+    // Slices also cost memory: they have to be worth it.
+    let sum = if slices > 1 { 4.0 + 0.02 * multiply + 8.0 * f64::from(slices) * values / BYTES } else { 0.0 };
     multiply + sum
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn large_device() -> Caps {
-        Caps {
-            subgroups: Some((32, 32)),
-            f16: true,
-            immediate_bytes: 256,
-            cooperative_matrix: false,
-            max_workgroups: 65_535,
-            max_invocations: 1024,
-            workgroup_memory: 48 << 10,
-            max_binding: (2 << 30) - 4,
-            max_buffer: 1 << 40,
-            max_storage_buffers: 64,
-            binding_alignment: 32,
-        }
-    }
-
-    #[test]
-    fn the_table_on_a_large_device() {
-        let name = |m, k, n, b| choose(MatmulShape::f32(m, k, n, b), &large_device()).unwrap().to_string();
-        for (m, k, n) in [(16, 2560, 9728), (32, 2560, 9728), (32, 9728, 2560), (256, 2560, 9728)] {
-            println!("{m} {k} {n}: {}", name(m, k, n, Layout::Nk));
-        }
-        for (m, k, n) in [(256, 9728, 2560), (1024, 2560, 9728), (4096, 4096, 4096), (100, 100, 100)] {
-            println!("{m} {k} {n}: {}", name(m, k, n, Layout::Nk));
-        }
-        assert!(name(1, 2560, 9728, Layout::Nk).starts_with("rows_nk"));
-        assert!(name(8, 2560, 9728, Layout::Kn).starts_with("rows_kn"));
-        assert!(name(4096, 4096, 4096, Layout::Nk).starts_with("tiled 128x128"));
-    }
-
-    #[test]
-    fn a_choice_fits_the_least_device() {
-        let least = Caps {
-            subgroups: None,
-            max_invocations: 128,
-            workgroup_memory: 16 << 10,
-            max_binding: 128 << 20,
-            ..large_device()
-        };
-        for m in [1, 9, 40, 500, 5000] {
-            let Some(KernelChoice::Tiled(tile)) = choose(MatmulShape::f32(m, 700, 900, Layout::Nk), &least)
-            else {
-                assert_eq!(m, 1);
-                continue;
-            };
-            assert!(tile.threads() <= 128 && tile.workgroup_bytes() <= 16 << 10, "{tile}");
-        }
-    }
-}
+#[path = "choose_tests.rs"]
+mod tests;

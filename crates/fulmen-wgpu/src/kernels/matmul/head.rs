@@ -12,20 +12,6 @@ pub(in crate::kernels) struct Job<'a> {
     pub(in crate::kernels) columns: Range<u32>,
     pub(in crate::kernels) ending: Ending<'a>,
     pub(in crate::kernels) caps: &'a Caps,
-    /// Where B is `[n, k]` in some other form than its elements.
-    pub(in crate::kernels) packed: Option<&'a Packed>,
-}
-
-/// The form of a packed B.
-#[derive(Clone, Debug)]
-pub(in crate::kernels) struct Packed {
-    /// Its name in labels.
-    pub(in crate::kernels) name: String,
-    /// `row_length()`, the vectors of a row, and `load_b(base, k)`, four elements from k of the row at vector
-    /// `base` of the array `w` of `vec4<u32>`, zero past k.
-    pub(in crate::kernels) text: String,
-    /// Bytes of a row.
-    pub(in crate::kernels) row_bytes: u64,
 }
 
 /// What becomes of the sums.
@@ -59,7 +45,7 @@ pub(in crate::kernels) enum Store {
 /// The text before an entry point.
 pub(in crate::kernels) struct Head {
     pub(in crate::kernels) text: String,
-    pub(in crate::kernels) access: Vec<Access>,
+    pub(super) access: Vec<Access>,
     param_words: u32,
 }
 
@@ -67,25 +53,29 @@ pub(in crate::kernels) struct Head {
 const FIXED_WORDS: u32 = 8;
 
 impl Job<'_> {
+    /// Products in this launch.
+    pub(super) fn products(&self) -> u32 {
+        if let Ending::Pair(_) = self.ending { 2 } else { 1 }
+    }
+
     /// Columns in this launch.
     pub(in crate::kernels) fn n(&self) -> u32 {
         self.columns.end - self.columns.start
     }
 
     /// Elements of k that are loaded at once from a row of A, and from one of B where it is `[n, k]`.
-    pub(in crate::kernels) fn k_width(&self) -> u32 {
+    pub(super) fn k_width(&self) -> u32 {
         if self.shape.k.is_multiple_of(4) { 4 } else { 1 }
     }
 
     /// Columns that are stored at once; as many are loaded from a row of B where it is `[k, n]`.
-    pub(in crate::kernels) fn n_width(&self) -> u32 {
+    pub(super) fn n_width(&self) -> u32 {
         let aligned = [self.shape.n, self.columns.start, self.n()].iter().all(|n| n.is_multiple_of(4));
         if aligned { 4 } else { 1 }
     }
 
     /// Declares parameters, `inputs` (name and type), `dst`, the epilogue's inputs, and the functions
-    /// `put1(v, slice, row, col)` or, where `width` is 4, `put4` (and for both widths a `put4` that guards
-    /// columns).
+    /// `put1(v, slice, row, col)` or, where `width` is 4, `put4` (and for both widths a `put4` that guards columns).
     pub(in crate::kernels) fn head(&self, inputs: &[(&str, &str)], width: u32, store: Store) -> Head {
         let epilogue = self.ending.epilogue();
         let scalars = if store == Store::Output { epilogue.scalars.len() } else { 0 };
@@ -143,40 +133,45 @@ impl Job<'_> {
     }
 
     fn puts(&self, width: u32, store: Store) -> String {
-        let (at, done) = match (store, self.ending) {
-            (Store::Slice, _) => ("(slice * params.m + row) * params.n + col", "v"),
-            (_, Ending::Pair(_)) => {
-                ("row * params.ldo + params.col0 + col", "finish(v0, v1, row, params.col0 + col)")
-            }
-            _ => ("row * params.ldo + params.col0 + col", "finish(v, row, params.col0 + col)"),
+        let at = match store {
+            Store::Slice => "(slice * params.m + row) * params.n + col",
+            Store::Output => "row * params.ldo + params.col0 + col",
         };
-        let values = match (store, self.ending) {
-            (Store::Output, Ending::Pair(_)) => "v0: f32, v1: f32",
-            _ => "v: f32",
+        let names: &[&str] = match (store, self.ending) {
+            (Store::Output, Ending::Pair(_)) => &["v0", "v1"],
+            _ => &["v"],
         };
+        let list =
+            |each: &dyn Fn(&str) -> String| names.iter().map(|n| each(n)).collect::<Vec<_>>().join(", ");
         let place = "slice: u32, row: u32, col: u32";
-        if width == 1 {
-            let mut text = format!("fn put1({values}, {place}) {{ dst[{at}] = {done}; }}\n");
-            if values == "v: f32" {
-                let each = ["x", "y", "z", "w"].iter().enumerate().map(|(i, c)| {
-                    format!("    if (col + {i}u < params.n) {{ put1(v.{c}, slice, row, col + {i}u); }}\n")
-                });
-                text += &format!("fn put4(v: vec4<f32>, {place}) {{\n{}}}\n", each.collect::<String>());
+        // The stored value of component `c` in column `col + i`.
+        let done = |c: &str, i: usize| match store {
+            Store::Slice => format!("v{c}"),
+            Store::Output => {
+                format!("finish({}, row, params.col0 + col + {i}u)", list(&|n| format!("{n}{c}")))
             }
-            text
-        } else {
-            let done = match store {
-                Store::Slice => "v".to_owned(),
-                Store::Output => {
-                    let each = ["x", "y", "z", "w"].iter().enumerate();
-                    let each = each.map(|(i, c)| format!("finish(v.{c}, row, params.col0 + col + {i}u)"));
-                    format!("vec4<f32>({})", each.collect::<Vec<_>>().join(", "))
-                }
-            };
-            format!(
-                "fn put4(v: vec4<f32>, {place}) {{\n    if (col < params.n) {{ dst[({at}) / 4u] = {done}; }}\n}}\n"
-            )
+        };
+        let components = [".x", ".y", ".z", ".w"].into_iter().enumerate();
+        let four = list(&|n| format!("{n}: vec4<f32>"));
+        if width == 1 {
+            let each = components.map(|(i, c)| {
+                let values = list(&|n| format!("{n}{c}"));
+                format!("    if (col + {i}u < params.n) {{ put1({values}, slice, row, col + {i}u); }}\n")
+            });
+            return format!(
+                "fn put1({}, {place}) {{ dst[{at}] = {}; }}\nfn put4({four}, {place}) {{\n{}}}\n",
+                list(&|n| format!("{n}: f32")),
+                done("", 0),
+                each.collect::<String>()
+            );
         }
+        let done = match store {
+            Store::Slice => "v".to_owned(),
+            Store::Output => {
+                format!("vec4<f32>({})", components.map(|(i, c)| done(c, i)).collect::<Vec<_>>().join(", "))
+            }
+        };
+        format!("fn put4({four}, {place}) {{\n    if (col < params.n) {{ dst[({at}) / 4u] = {done}; }}\n}}\n")
     }
 
     /// The launch of `main` behind `head` over `count` workgroups.

@@ -14,15 +14,16 @@
 mod choose;
 mod epilogue;
 pub(super) mod head;
-pub(super) mod plan;
+mod plan;
 mod reduce;
 mod rows_kn;
 pub(super) mod rows_nk;
+mod slab;
 pub(super) mod text;
 mod tiled;
 
 pub use super::Elem;
-pub use choose::{KernelChoice, TILES, choose};
+pub use choose::{Candidate, KernelChoice, TILES, choose, choose_pair};
 pub use epilogue::{EpilogueInput, EpilogueSource};
 pub use plan::{
     Plan, PlanError, Role, Step, plan, plan_columns, plan_pair, plan_pair_with, plan_with, split_columns,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::choose::{self, choose};
+use super::choose::{choose, choose_pair};
 use super::head::{Ending, Job};
 use super::{Elem, EpilogueSource, KernelChoice, Layout, MatmulShape, reduce};
 use crate::kernel::{Caps, Launch};
@@ -120,15 +120,13 @@ pub fn plan_columns(
     caps: &Caps,
 ) -> Result<Plan, PlanError> {
     let part = MatmulShape { n: columns.end.saturating_sub(columns.start), ..shape };
-    let choice = choose_or(part, caps)?;
+    filled(part)?;
+    let choice = choose(part, caps).ok_or(PlanError::NoKernel)?;
     plan_with(choice, shape, columns, epilogue, caps)
 }
 
-fn choose_or(shape: MatmulShape, caps: &Caps) -> Result<KernelChoice, PlanError> {
-    if shape.m == 0 || shape.k == 0 || shape.n == 0 {
-        return Err(PlanError::Empty { shape });
-    }
-    choose(shape, caps).ok_or(PlanError::NoKernel)
+fn filled(shape: MatmulShape) -> Result<(), PlanError> {
+    if shape.m == 0 || shape.k == 0 || shape.n == 0 { Err(PlanError::Empty { shape }) } else { Ok(()) }
 }
 
 /// As [`plan_columns`], by the kernel that the caller names.
@@ -142,23 +140,23 @@ pub fn plan_with(
     epilogue: &EpilogueSource,
     caps: &Caps,
 ) -> Result<Plan, PlanError> {
-    build(choice, &Job { shape, columns, ending: Ending::Single(epilogue), caps, packed: None })
+    build(choice, &Job { shape, columns, ending: Ending::Single(epilogue), caps })
 }
 
-/// The launches of two products with the same A and shape, and an epilogue over `v0` and `v1`. One launch for few rows
-/// of A and B as `[n, k]`; otherwise the first product goes to scratch and the second one's epilogue reads it.
+/// The launches of two products with the same A and shape, and an epilogue over `v0` and `v1`, by the kernel that
+/// [`choose_pair`] names.
 ///
 /// # Errors
 /// As [`plan`].
 pub fn plan_pair(shape: MatmulShape, epilogue: &EpilogueSource, caps: &Caps) -> Result<Plan, PlanError> {
-    let choice = match choose_or(shape, caps)? {
-        KernelChoice::RowsNk(_) => KernelChoice::RowsNk(choose::rows_nk(shape, caps, 2)),
-        other => other,
-    };
+    filled(shape)?;
+    let choice = choose_pair(shape, caps).ok_or(PlanError::NoKernel)?;
     plan_pair_with(choice, shape, epilogue, caps)
 }
 
-/// As [`plan_pair`], by the kernel that the caller names; [`KernelChoice::RowsNk`] is one launch.
+/// As [`plan_pair`], by the kernel that the caller names. [`KernelChoice::RowsNk`] and [`KernelChoice::TiledPair`]
+/// compute both products in one launch; with the others the first product goes to scratch, and the second one's
+/// epilogue reads it.
 ///
 /// # Errors
 /// As [`plan_with`].
@@ -169,12 +167,12 @@ pub fn plan_pair_with(
     caps: &Caps,
 ) -> Result<Plan, PlanError> {
     let columns = 0..shape.n;
-    if let KernelChoice::RowsNk(_) = choice {
-        return build(choice, &Job { shape, columns, ending: Ending::Pair(epilogue), caps, packed: None });
+    if let KernelChoice::RowsNk(_) | KernelChoice::TiledPair(_) = choice {
+        return build(choice, &Job { shape, columns, ending: Ending::Pair(epilogue), caps });
     }
     let none = EpilogueSource::none();
-    let first = Job { shape, columns: columns.clone(), ending: Ending::Single(&none), caps, packed: None };
-    let second = Job { shape, columns, ending: Ending::SecondOfPair(epilogue), caps, packed: None };
+    let first = Job { shape, columns: columns.clone(), ending: Ending::Single(&none), caps };
+    let second = Job { shape, columns, ending: Ending::SecondOfPair(epilogue), caps };
     let Plan { mut steps, mut scratch } = build(choice, &first)?;
     let Plan { steps: second, scratch: its_scratch } = build(choice, &second)?;
     // The slices of one product are summed before the other's are written: they share scratch.
@@ -226,14 +224,16 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The launches of a checked job.
-pub(in crate::kernels) fn build(choice: KernelChoice, job: &Job<'_>) -> Result<Plan, PlanError> {
+fn build(choice: KernelChoice, job: &Job<'_>) -> Result<Plan, PlanError> {
     check(job)?;
     let k = job.shape.k;
     let (launch, slices) = match (choice, job.shape.b) {
         (KernelChoice::RowsNk(c), Layout::Nk) => (c.launch(job)?, 1),
         (KernelChoice::RowsKn(c), Layout::Kn) => (c.launch(job)?, c.used_slices(k)),
-        (KernelChoice::Tiled(c), _) => (c.launch(job)?, c.used_slices(k)),
+        (KernelChoice::TiledPair(_), _) if job.products() == 1 => {
+            return Err(PlanError::Unfit { choice: choice.to_string(), why: "it multiplies pairs" });
+        }
+        (KernelChoice::Tiled(c) | KernelChoice::TiledPair(c), _) => (c.launch(job)?, c.used_slices(k)),
         _ => return Err(PlanError::Unfit { choice: choice.to_string(), why: "B lies the other way" }),
     };
     let mut extras: Vec<_> = (0..job.ending.epilogue().inputs.len() as u32).map(Role::Extra).collect();
@@ -250,7 +250,7 @@ pub(in crate::kernels) fn build(choice: KernelChoice, job: &Job<'_>) -> Result<P
         return Ok(Plan { steps: vec![Step { launch, buffers }], scratch: Vec::new() });
     }
     buffers.push(Role::Scratch(0));
-    let scratch = u64::from(slices) * u64::from(job.shape.m) * u64::from(job.n()) * 4;
+    let scratch = u64::from(slices * job.products()) * u64::from(job.shape.m) * u64::from(job.n()) * 4;
     bound(job, "the scratch", scratch)?;
     let mut second = vec![Role::Scratch(0), Role::Out];
     second.extend(extras);
@@ -261,9 +261,7 @@ pub(in crate::kernels) fn build(choice: KernelChoice, job: &Job<'_>) -> Result<P
 fn check(job: &Job<'_>) -> Result<(), PlanError> {
     let (shape, columns) = (job.shape, job.columns.clone());
     let MatmulShape { m, k, n, .. } = shape;
-    if m == 0 || k == 0 || n == 0 {
-        return Err(PlanError::Empty { shape });
-    }
+    filled(shape)?;
     let part = columns != (0..n);
     if columns.is_empty() || columns.end > n || (part && shape.b == Layout::Kn) {
         return Err(PlanError::Columns { shape, columns });
@@ -275,8 +273,7 @@ fn check(job: &Job<'_>) -> Result<(), PlanError> {
     let area =
         |a: u64, b: u64, each: u64| a.checked_mul(b).and_then(|n| n.checked_mul(each)).unwrap_or(u64::MAX);
     bound(job, "A", area(m, k, 4))?;
-    let b = job.packed.map_or(area(k, rows, shape.elem.bytes()), |packed| area(packed.row_bytes, rows, 1));
-    bound(job, "B", b)?;
+    bound(job, "B", area(k, rows, shape.elem.bytes()))?;
     bound(job, "the output", area(m, n, 4))?;
     let inputs = job.ending.epilogue().inputs.len();
     let bindings = inputs + if let Ending::Single(_) = job.ending { 3 } else { 4 };

@@ -1,9 +1,12 @@
 //! The second launch of a product whose k was split.
 
 use super::head::{Job, Numbers, Store};
-use super::text::fill;
+use super::text::{fill, lines};
 use super::{Elem, PlanError};
 use crate::kernel::{Launch, fold_grid};
+
+/// Slices whose loads are under way at once.
+const UNROLL: u32 = 4;
 
 const TEMPLATE: &str = include_str!("reduce.wgsl");
 
@@ -21,9 +24,28 @@ pub(super) fn launch(job: &Job<'_>, slices: u32) -> Result<Launch, PlanError> {
         &[
             ("threads", &threads.to_string()),
             ("width", &width.to_string()),
+            ("sums", &lines(job.products(), sum)),
+            ("values", if job.products() == 2 { "v0, v1" } else { "v0" }),
             ("put", if width == 4 { "put4" } else { "put1" }),
         ],
     );
     let numbers = Numbers { count, span: 0, slices };
     Ok(job.launch(format!("matmul sum width={width}"), head, &main, workgroups, numbers, Store::Output))
+}
+
+/// `v0`, or in a pair also `v1`, whose slices lie behind those of the first.
+fn sum(product: u32) -> String {
+    let from = format!("f{product}");
+    let terms =
+        (0..UNROLL).map(|i| format!("slices[{from} + (s + {i}u) * total]")).collect::<Vec<_>>().join(" + ");
+    format!(
+        "    let {from} = at + {product}u * params.slices * total;
+    var v{product} = slices[{from}];
+    {{
+        var s = 1u;
+        for (; s + {last}u < params.slices; s += {UNROLL}u) {{ v{product} += {terms}; }}
+        for (; s < params.slices; s++) {{ v{product} += slices[{from} + s * total]; }}
+    }}",
+        last = UNROLL - 1
+    )
 }

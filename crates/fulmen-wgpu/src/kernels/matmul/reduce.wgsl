@@ -11,7 +11,6 @@ fn main(
     let total = params.m * nv;
     let at = group * {{threads}}u + local;
     if (at >= total) { return; }
-    var v = slices[at];
-    for (var s = 1u; s < params.slices; s++) { v += slices[s * total + at]; }
-    {{put}}(v, 0u, at / nv, (at % nv) * {{width}}u);
+{{sums}}
+    {{put}}({{values}}, 0u, at / nv, (at % nv) * {{width}}u);
 }

@@ -1,4 +1,4 @@
-// Many rows of A: a workgroup computes a tile of {{bm}} by {{bn}}, each thread {{tm}} by {{tn}} of it in registers. Slabs
+// Many rows of A: a workgroup computes a tile of {{bm}} by {{cols}} (of each product), each thread {{tm}} by {{tn}} of it in registers. Slabs
 // of {{bk}} along k go through workgroup memory with k outermost; the next slab is on its way while one is used.
 const LA = {{lda}}u;
 const LB = {{ldb}}u;
@@ -19,14 +19,14 @@ fn main(
 
     // Tiles in bands of {{band}} rows, so that workgroups that run together share what they read.
     let tiles_m = (params.m + {{bm}}u - 1u) / {{bm}}u;
-    let tiles_n = (params.n + {{bn}}u - 1u) / {{bn}}u;
+    let tiles_n = (params.n + {{cols}}u - 1u) / {{cols}}u;
     let slice = group / (tiles_m * tiles_n);
     let tile = group % (tiles_m * tiles_n);
     let band = tile / ({{band}}u * tiles_n);
     let in_band = tile % ({{band}}u * tiles_n);
     let height = min(tiles_m - band * {{band}}u, {{band}}u);
     let row0 = (band * {{band}}u + in_band % height) * {{bm}}u;
-    let col0 = (in_band / height) * {{bn}}u;
+    let col0 = (in_band / height) * {{cols}}u;
 
     // A subgroup's 32 threads are 4 by 8; each has groups of four rows, 16 apart, and of four columns, 32 apart.
     let unit = local / 32u;

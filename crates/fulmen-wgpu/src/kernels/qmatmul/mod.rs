@@ -10,8 +10,8 @@
 //! - **Few rows of A.** [`Rows`] streams W once for up to eight rows. With [`Values::Int8`] a first launch
 //!   turns A into int8 codes with a scale for every 32, and the products are `dot4I8Packed`: four to an
 //!   instruction, against some 1e-5 of squared relative error. [`Values::Float`] multiplies A as it is.
-//! - **Many rows.** Up to 128, the tiles of [`matmul`](super::matmul) decode W on the way into workgroup
-//!   memory. Above that, parts of W become f32 in scratch and are multiplied from there.
+//! - **Many rows.** Parts of W become f32 in scratch, and the kernels of [`matmul`](super::matmul) multiply them
+//!   from there.
 //! - **Plans** are those of [`matmul`](super::matmul), with W as `Role::B(0)`.
 
 mod dequantize;

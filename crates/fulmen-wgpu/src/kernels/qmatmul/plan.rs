@@ -6,10 +6,8 @@ use super::format::Format;
 use super::rows::{Rows, Team, Values};
 use super::{QuantWeight, dequantize, quantize};
 use crate::kernel::Caps;
-use crate::kernels::matmul::head::{Ending, Job, Packed};
-use crate::kernels::matmul::plan::build;
-use crate::kernels::matmul::text::fill;
-use crate::kernels::matmul::{self, EpilogueSource, KernelChoice, Layout, MatmulShape, Tiled};
+use crate::kernels::matmul::head::{Ending, Job};
+use crate::kernels::matmul::{self, EpilogueSource, KernelChoice, Layout, MatmulShape};
 use crate::kernels::matmul::{Plan, PlanError, Role, Step};
 
 /// Why a product with a quantised weight cannot be launched.
@@ -48,8 +46,6 @@ pub enum QuantError {
 pub enum Choice {
     /// Few rows of A.
     Rows(Rows),
-    /// Tiles of W become f32 on the way into workgroup memory.
-    Tiled(Tiled),
     /// Parts of W become f32 in scratch and are multiplied by this kernel.
     Dequantize(KernelChoice),
 }
@@ -58,7 +54,6 @@ impl std::fmt::Display for Choice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Rows(choice) => choice.fmt(f),
-            Self::Tiled(choice) => choice.fmt(f),
             Self::Dequantize(choice) => write!(f, "dequantize, {choice}"),
         }
     }
@@ -66,10 +61,6 @@ impl std::fmt::Display for Choice {
 
 /// Rows of A up to which W is streamed past them.
 const FEW_ROWS: u32 = 8;
-
-/// Rows of A up to which tiles of W are decoded as they are loaded: above, too many tiles would decode the
-/// same.
-const FEW_TILES: u32 = 128;
 
 /// Subgroups that fill a large device: wgpu does not tell how many units there are.
 const SUBGROUPS: u32 = 132 * 16;
@@ -81,13 +72,9 @@ const PART: u64 = 64 << 20;
 /// of them.
 pub fn choose(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> Option<Choice> {
     if m > FEW_ROWS {
-        let whole = m <= FEW_TILES;
-        let n = if whole { weight.n } else { part_rows(weight, caps).min(weight.n) };
+        let n = part_rows(weight, caps).min(weight.n);
         let choice = matmul::choose(MatmulShape::f32(m, weight.k, n, Layout::Nk), caps)?;
-        return Some(match choice {
-            KernelChoice::Tiled(tile) if whole => Choice::Tiled(tile),
-            other => Choice::Dequantize(other),
-        });
+        return Some(Choice::Dequantize(choice));
     }
     let threads = 1u32 << caps.max_invocations.clamp(8, 128).ilog2();
     // As few lanes as still fill the device: few sums to add up, and values of A that many lanes share.
@@ -148,15 +135,10 @@ pub fn plan_with(
 ) -> Result<Plan, QuantError> {
     let format = Format::of(weight)?;
     let shape = MatmulShape::f32(m, weight.k, weight.n, Layout::Nk);
-    let job = Job { shape, columns, ending: Ending::Single(epilogue), caps, packed: None };
+    let job = Job { shape, columns, ending: Ending::Single(epilogue), caps };
     check(format, &job)?;
     let plan = match choice {
         Choice::Rows(rows) => few(rows, format, &job)?,
-        Choice::Tiled(tile) => {
-            let text = format.text() + &fill(include_str!("load.wgsl"), &[("unpack", format.unpack())]);
-            let packed = Packed { name: format!("{format:?}"), text, row_bytes: format.row_bytes(weight.k) };
-            build(KernelChoice::Tiled(tile), &Job { packed: Some(&packed), ..job })?
-        }
         Choice::Dequantize(choice) => many(choice, format, weight, &job, epilogue)?,
     };
     Ok(plan)

@@ -1,0 +1,75 @@
+//! `fulmen bench`: how fast whole pieces of work are, beside what the device allows.
+
+mod batch;
+mod chain;
+mod data;
+mod ffn;
+mod layers;
+mod measure;
+mod pass;
+mod raw;
+mod report;
+
+use std::{io, path::PathBuf};
+
+use clap::Subcommand;
+use fulmen_core::device::{BackendKind, DeviceSelector};
+use fulmen_wgpu::{AdapterSelector, GpuDevice, GpuError};
+
+/// Time whole pieces of work on a device.
+///
+/// Results are checked before they are timed, and times stand beside a floor: what the work has to read, write and
+/// compute, over what plain kernels reach on the same device in the same run.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmen bench batch                     the command batch on the best GPU
+  fulmen bench batch --quick             small sizes, for software devices
+  fulmen bench batch --trace ffn.json    and the kernels of a layer for chrome://tracing";
+
+// Each subcommand's help is the doc comment of its arguments.
+#[derive(Debug, Subcommand)]
+enum BenchCommand {
+    Batch(batch::Args),
+}
+
+/// Why `fulmen bench` failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BenchError {
+    #[error("the command batch runs on wgpu devices only, and {0} is none; take auto, wgpu or wgpu:N")]
+    NotWgpu(DeviceSelector),
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    #[error("{work} is wrong: element {index} must be {expected:e}, got {got:e}; nothing of it was timed")]
+    Wrong { work: String, index: usize, expected: f64, got: f32 },
+    #[error("{work} is wrong: it must have {expected} elements, got {got}")]
+    WrongLength { work: String, expected: usize, got: usize },
+    #[error("{compiled} pipelines were compiled for {distinct} different kernels")]
+    CompiledTwice { compiled: u64, distinct: usize },
+    #[error("the trace could not be written to {}: {error}", path.display())]
+    Trace { path: PathBuf, error: io::Error },
+    #[error("the results could not be written: {0}")]
+    Write(#[from] io::Error),
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), BenchError> {
+    match &args.command {
+        BenchCommand::Batch(args) => batch::run(args),
+    }
+}
+
+/// Opens the adapter that is asked for.
+fn open(asked: DeviceSelector) -> Result<GpuDevice, BenchError> {
+    let adapter = match asked {
+        DeviceSelector::Auto | DeviceSelector::Backend(BackendKind::Wgpu) => AdapterSelector::Best,
+        DeviceSelector::Device(BackendKind::Wgpu, index) => AdapterSelector::Index(index),
+        DeviceSelector::Backend(_) | DeviceSelector::Device(..) => return Err(BenchError::NotWgpu(asked)),
+    };
+    Ok(GpuDevice::open(&adapter)?)
+}
