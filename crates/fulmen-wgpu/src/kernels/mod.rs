@@ -4,6 +4,7 @@
 //! - [`reduce`]: sum, maximum, minimum and dot product of arrays of any length.
 //! - [`rows`]: softmax, norms and reductions along the rows of a matrix.
 //! - [`matmul`]: matrix products with epilogues.
+//! - [`qmatmul`]: the same with block-quantised weights.
 //! - [`mod@transpose`], [`mod@copy`], [`mod@fill`].
 //!
 //! Beside each function lies its WGSL, with `{{name}}` where a value is put in. Work that does not fit one binding
@@ -19,6 +20,7 @@ pub mod fill;
 mod group;
 pub mod matmul;
 mod plan;
+pub mod qmatmul;
 pub mod reduce;
 pub mod rows;
 mod storage;

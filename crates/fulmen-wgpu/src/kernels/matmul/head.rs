@@ -7,16 +7,16 @@ use crate::kernel::{Access, Caps, Kernel, Launch};
 
 /// One product, or a range of its columns.
 #[derive(Clone, Debug)]
-pub(super) struct Job<'a> {
-    pub(super) shape: MatmulShape,
-    pub(super) columns: Range<u32>,
-    pub(super) ending: Ending<'a>,
-    pub(super) caps: &'a Caps,
+pub(in crate::kernels) struct Job<'a> {
+    pub(in crate::kernels) shape: MatmulShape,
+    pub(in crate::kernels) columns: Range<u32>,
+    pub(in crate::kernels) ending: Ending<'a>,
+    pub(in crate::kernels) caps: &'a Caps,
 }
 
 /// What becomes of the sums.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Ending<'a> {
+pub(in crate::kernels) enum Ending<'a> {
     /// `v` is the sum.
     Single(&'a EpilogueSource),
     /// `v0` and `v1` are the sums of two products with the same A, computed in one launch.
@@ -26,7 +26,7 @@ pub(super) enum Ending<'a> {
 }
 
 impl<'a> Ending<'a> {
-    pub(super) fn epilogue(self) -> &'a EpilogueSource {
+    pub(in crate::kernels) fn epilogue(self) -> &'a EpilogueSource {
         match self {
             Self::Single(e) | Self::Pair(e) | Self::SecondOfPair(e) => e,
         }
@@ -35,7 +35,7 @@ impl<'a> Ending<'a> {
 
 /// Where the sums go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Store {
+pub(in crate::kernels) enum Store {
     /// Through the epilogue into the output.
     Output,
     /// As they are, into a slice of the scratch.
@@ -43,8 +43,8 @@ pub(super) enum Store {
 }
 
 /// The text before an entry point.
-pub(super) struct Head {
-    pub(super) text: String,
+pub(in crate::kernels) struct Head {
+    pub(in crate::kernels) text: String,
     pub(super) access: Vec<Access>,
     param_words: u32,
 }
@@ -59,7 +59,7 @@ impl Job<'_> {
     }
 
     /// Columns in this launch.
-    pub(super) fn n(&self) -> u32 {
+    pub(in crate::kernels) fn n(&self) -> u32 {
         self.columns.end - self.columns.start
     }
 
@@ -76,7 +76,7 @@ impl Job<'_> {
 
     /// Declares parameters, `inputs` (name and type), `dst`, the epilogue's inputs, and the functions
     /// `put1(v, slice, row, col)` or, where `width` is 4, `put4` (and for both widths a `put4` that guards columns).
-    pub(super) fn head(&self, inputs: &[(&str, &str)], width: u32, store: Store) -> Head {
+    pub(in crate::kernels) fn head(&self, inputs: &[(&str, &str)], width: u32, store: Store) -> Head {
         let epilogue = self.ending.epilogue();
         let scalars = if store == Store::Output { epilogue.scalars.len() } else { 0 };
         let mut text = String::new();
@@ -175,7 +175,7 @@ impl Job<'_> {
     }
 
     /// The launch of `main` behind `head` over `count` workgroups.
-    pub(super) fn launch(
+    pub(in crate::kernels) fn launch(
         &self,
         label: String,
         head: Head,
@@ -199,11 +199,11 @@ impl Job<'_> {
 
 /// The parameters that depend on the kernel.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Numbers {
+pub(in crate::kernels) struct Numbers {
     /// Workgroups with work.
-    pub(super) count: u32,
+    pub(in crate::kernels) count: u32,
     /// Elements of k (or slabs of it) in a slice.
-    pub(super) span: u32,
+    pub(in crate::kernels) span: u32,
     /// Slices of k.
-    pub(super) slices: u32,
+    pub(in crate::kernels) slices: u32,
 }

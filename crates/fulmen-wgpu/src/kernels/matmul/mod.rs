@@ -13,13 +13,13 @@
 
 mod choose;
 mod epilogue;
-mod head;
+pub(super) mod head;
 mod plan;
 mod reduce;
 mod rows_kn;
-mod rows_nk;
+pub(super) mod rows_nk;
 mod slab;
-mod text;
+pub(super) mod text;
 mod tiled;
 
 pub use super::Elem;

@@ -42,7 +42,7 @@ impl std::fmt::Display for RowsNk {
 const TEMPLATE: &str = include_str!("rows_nk.wgsl");
 
 /// Rows of A in a text: few enough texts that they are compiled once, few enough idle rows.
-pub(super) fn text_rows(m: u32) -> u32 {
+pub(in crate::kernels) fn text_rows(m: u32) -> u32 {
     [1, 2, 3, 4, 6, 8, 12, 16].into_iter().find(|&r| r >= m).unwrap_or(m)
 }
 
@@ -208,7 +208,7 @@ impl RowsNk {
 }
 
 /// The sum of `value` over the lanes of a team, as `t{s}`, by halving in workgroup memory.
-fn tree(s: u32, value: &str, width: u32) -> String {
+pub(in crate::kernels) fn tree(s: u32, value: &str, width: u32) -> String {
     let mut text = format!("    shared_sums[local] = {value};\n    workgroupBarrier();\n");
     let mut half = width / 2;
     while half > 0 {

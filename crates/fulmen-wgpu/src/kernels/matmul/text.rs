@@ -4,7 +4,7 @@
 ///
 /// # Panics
 /// Where a placeholder has no value: a mistake in a kernel, which every test of it finds.
-pub(super) fn fill(template: &str, values: &[(&str, &str)]) -> String {
+pub(in crate::kernels) fn fill(template: &str, values: &[(&str, &str)]) -> String {
     let mut text = String::with_capacity(template.len() * 2);
     let mut rest = template;
     while let Some(start) = rest.find("{{") {
@@ -21,7 +21,7 @@ pub(super) fn fill(template: &str, values: &[(&str, &str)]) -> String {
 }
 
 /// One line for each number below `count`.
-pub(super) fn lines(count: u32, mut line: impl FnMut(u32) -> String) -> String {
+pub(in crate::kernels) fn lines(count: u32, mut line: impl FnMut(u32) -> String) -> String {
     let mut text = String::new();
     for i in 0..count {
         text.push_str(&line(i));
