@@ -503,3 +503,23 @@ fn memory_runs_out_with_an_error() {
     let y = batch.scale(x, 2.0);
     assert_eq!(batch.execute_and_read_blocking(&[y]).unwrap(), [[2.0, 4.0]]);
 }
+
+/// The kernels are compiled without run-time checks; with them they give the same bits, so no check ever acts.
+#[test]
+fn run_time_checks_change_nothing() {
+    let run = |check_trusted: bool| {
+        let options = DeviceOptions { check_trusted, disk_cache: DiskCache::Off, ..DeviceOptions::default() };
+        let mut batch = GpuCommandBatch::new(GpuDevice::with_options(&options).unwrap());
+        let (x, w) = (batch.upload(&random(50, 37 * 101)), batch.upload(&random(51, 101 * 45)));
+        let (gamma, row) = (batch.upload(&random(52, 45)), batch.upload(&random(53, 101)));
+        let many = batch.matmul_nt(x, w, 37, 101, 45);
+        let many = batch.gelu(many);
+        let normed = batch.rms_norm(many, gamma, 1e-6);
+        let soft = batch.softmax(normed, 45);
+        let few = batch.matmul_nt(row, w, 1, 101, 45);
+        let turned = batch.transpose(many, 37, 45);
+        let (sum, dot) = (batch.sum(many), batch.dot(x, x));
+        batch.execute_and_read_blocking(&[soft, few, turned, sum, dot]).unwrap()
+    };
+    assert_eq!(run(false), run(true));
+}

@@ -91,7 +91,8 @@ pub(super) fn measure(
 ) -> Result<(Measured, Option<Profile>), GpuError> {
     let gpu = work.batch.device().clone();
     // A software device has no clock to wait for.
-    let busy = if repeat < 10 { Duration::ZERO } else { BUSY };
+    let software = gpu.info().device_type == wgpu::DeviceType::Cpu;
+    let busy = if software { Duration::ZERO } else { BUSY };
     keep_busy(work, &gpu, busy)?;
     let (mut submits, mut executes, mut reads) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..repeat {

@@ -398,13 +398,16 @@ impl Compiled {
         match readback {
             None if self.copies.is_empty() => self.program.submit().map(drop),
             readback => {
-                let mut encoder = gpu.wgpu_device().create_command_encoder(&Default::default());
-                self.record_copies(&mut encoder);
-                self.program.encode(&mut encoder);
-                if let Some(readback) = &readback {
-                    readback.record(&mut encoder);
-                }
-                let submission = gpu.submit("execute", [encoder.finish()])?;
+                let commands = gpu.scoped("execute", None, || {
+                    let mut encoder = gpu.wgpu_device().create_command_encoder(&Default::default());
+                    self.record_copies(&mut encoder);
+                    self.program.encode(&mut encoder);
+                    if let Some(readback) = &readback {
+                        readback.record(&mut encoder);
+                    }
+                    encoder.finish()
+                })?;
+                let submission = gpu.submit("execute", [commands])?;
                 readback.map_or(Ok(()), |readback| readback.submitted(submission))
             }
         }
@@ -420,9 +423,12 @@ impl Compiled {
         if self.copies.is_empty() {
             return Ok(());
         }
-        let mut encoder = gpu.wgpu_device().create_command_encoder(&Default::default());
-        self.record_copies(&mut encoder);
-        gpu.submit("execute", [encoder.finish()]).map(drop)
+        let commands = gpu.scoped("execute", None, || {
+            let mut encoder = gpu.wgpu_device().create_command_encoder(&Default::default());
+            self.record_copies(&mut encoder);
+            encoder.finish()
+        })?;
+        gpu.submit("execute", [commands]).map(drop)
     }
 
     /// Kernels that a run launches.
