@@ -634,4 +634,8 @@ impl DeviceMemory for CpuDispatcher {
     fn import(&mut self, bytes: SharedBytes) -> Result<u64, BackendError> {
         self.memory.import(bytes)
     }
+
+    fn available_bytes(&self) -> Option<u64> {
+        self.memory.available_bytes()
+    }
 }

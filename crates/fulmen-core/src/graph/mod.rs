@@ -13,7 +13,7 @@ mod print;
 mod resolve;
 
 pub use call::*;
-pub use dispatch::KernelDispatch;
+pub use dispatch::{KernelDispatch, ReplayId};
 pub use execute::{GraphExecResult, Program, Step, execute_graph, execute_graph_timed};
 pub use params::{ExtraWeight, Heads, KvCache, OpParams, RopePairing, RopeSpec};
 
