@@ -1,16 +1,21 @@
 //! Whole models above the compute graph: GGUF files in, text out.
 //!
-//! - [`gguf`]: reading GGUF files, nothing in them trusted.
+//! - [`gguf`]: reading GGUF files, nothing in them trusted, and writing them.
+//! - [`quantize`]: storing models in smaller types.
 //! - [`source`]: what a model's file gives, whatever its format.
+//! - [`synth`]: models with random weights, for tests and measurements.
 //! - [`arch`]: one description per architecture (Llama, Qwen2, Qwen3), from which the graph is built for every backend.
+//! - [`engine`]: weights on a device, sessions, generation.
 //!
-//! This crate will also hold the tokenizers, the chat templates, the KV cache, sampling and generation.
+//! This crate will also hold the tokenizers and the chat templates.
 
 pub mod arch;
 pub mod engine;
 mod error;
 pub mod gguf;
+pub mod quantize;
 pub mod source;
+pub mod synth;
 
 pub use engine::{Device, LoadOptions, LoadProgress, Model, Sampling, Session, SessionOptions};
 pub use error::ModelError;

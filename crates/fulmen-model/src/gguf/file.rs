@@ -25,7 +25,8 @@ use crate::source::{ModelSource, SourceError, TensorInfo};
 /// **Files that change.** Metadata are copied when the file is opened and never change. Data are not: whoever writes
 /// into the file changes the weights. A file that was truncated is refused by [`GgufFile::data`], which looks at its
 /// size each time; if it is truncated later, while data are in use, the operating system ends the process (`SIGBUS`).
-/// Replace files by renaming, never in place.
+/// Replace files by renaming, never in place, as
+/// [`GgufWriter::keep`](super::GgufWriter::keep) does.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

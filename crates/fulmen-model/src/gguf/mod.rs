@@ -15,9 +15,11 @@ mod parse;
 mod split;
 pub(crate) mod storage;
 mod value;
+mod write;
 
 pub use error::{Found, GgufError, GgufProblem, SplitProblem};
 pub use file::GgufFile;
 pub use metadata::{Metadata, MetadataError};
 pub use storage::TensorData;
 pub use value::{Array, Number, Numbers, Strings, Value, ValueType};
+pub use write::{GgufWriteError, GgufWriter, NewFile};

@@ -221,7 +221,7 @@ fn tensor<R: Read>(header: &mut Header<R>, number: u64) -> Result<Entry, GgufPro
     Ok(Entry { info, offset })
 }
 
-fn alignment(metadata: &Metadata) -> Result<u64, GgufProblem> {
+pub(super) fn alignment(metadata: &Metadata) -> Result<u64, GgufProblem> {
     let found = match metadata.get(ALIGNMENT_KEY) {
         None => DEFAULT_ALIGNMENT,
         Some(&Value::U32(found)) => found,
