@@ -6,6 +6,7 @@ use fulmen_core::{BackendError, BuildError, DType, ExecError};
 use crate::arch::Architecture;
 use crate::gguf::MetadataError;
 use crate::source::SourceError;
+use crate::tokenizer::TokenizerError;
 
 /// Why a model cannot be loaded or run: what was expected and what was found.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +18,9 @@ pub enum ModelError {
     /// A key is missing or has another type than it should.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
+    /// The tokenizer makes no sense.
+    #[error("the tokenizer: {0}")]
+    Tokenizer(#[from] TokenizerError),
     /// An architecture that is not supported.
     #[error("the architecture {found:?} is not supported; supported are {known}", known = Architecture::names())]
     Architecture {

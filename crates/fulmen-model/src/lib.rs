@@ -4,10 +4,9 @@
 //! - [`quantize`]: storing models in smaller types.
 //! - [`source`]: what a model's file gives, whatever its format.
 //! - [`synth`]: models with random weights, for tests and measurements.
+//! - [`tokenizer`]: text to token ids and back.
 //! - [`arch`]: one description per architecture (Llama, Qwen2, Qwen3), from which the graph is built for every backend.
 //! - [`engine`]: weights on a device, sessions, generation.
-//!
-//! This crate will also hold the tokenizers and the chat templates.
 
 pub mod arch;
 pub mod engine;
@@ -16,6 +15,10 @@ pub mod gguf;
 pub mod quantize;
 pub mod source;
 pub mod synth;
+pub mod tokenizer;
 
-pub use engine::{Device, LoadOptions, LoadProgress, Model, Sampling, Session, SessionOptions};
+pub use engine::{
+    Device, FinishReason, GenerateOptions, Generated, Generation, LoadOptions, LoadProgress, Model, Sampling,
+    Session, SessionOptions,
+};
 pub use error::ModelError;

@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use fulmen_core::{Backend, LogicalGraph, PlanOptions};
 
+use super::generate::{GenerateOptions, Generated};
 use super::session::{Session, SessionOptions};
 use super::weights::{self, Weights};
 use crate::arch::{Config, GraphSpec, Step};
 use crate::error::ModelError;
 use crate::gguf::GgufFile;
 use crate::source::{ModelSource, SourceError};
+use crate::tokenizer::{Special, Tokenizer};
 
 /// A device that a model can be loaded onto.
 pub type Device = Box<dyn Backend + Send>;
@@ -60,6 +62,7 @@ pub(super) struct Shared {
     pub(super) source: Arc<dyn ModelSource>,
     pub(super) weights: Weights,
     pub(super) session: SessionOptions,
+    pub(super) tokenizer: Option<Tokenizer>,
     device: Mutex<Device>,
 }
 
@@ -103,6 +106,10 @@ impl Model {
     ) -> Result<Model, ModelError> {
         let config = Config::read(source.as_ref())?;
         let session = options.session.resolve(&config)?;
+        let tokenizer = match source.metadata().get("tokenizer.ggml.model") {
+            Some(_) => Some(Tokenizer::from_metadata(source.metadata())?),
+            None => None,
+        };
         let graph =
             config.graph(source.as_ref(), &session.spec(Step::Decode { rows: 1, penalize: false }))?;
         let bytes = weights::weight_bytes(&graph);
@@ -123,7 +130,7 @@ impl Model {
             report(checked + done)
         })?;
         report(total);
-        let shared = Shared { config, source, weights, session, device: Mutex::new(device) };
+        let shared = Shared { config, source, weights, session, tokenizer, device: Mutex::new(device) };
         Ok(Model { shared: Arc::new(shared) })
     }
 
@@ -135,6 +142,29 @@ impl Model {
     /// The file that it came from.
     pub fn source(&self) -> &dyn ModelSource {
         self.shared.source.as_ref()
+    }
+
+    /// Its tokenizer, if the file has one.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.shared.tokenizer.as_ref()
+    }
+
+    /// Generates text that goes on from a prompt, in a session of its own, and gives each piece as it comes. A
+    /// [`Session`] of your own keeps what was run for the next prompt.
+    pub fn generate(
+        &self,
+        prompt: &str,
+        options: &GenerateOptions,
+        piece: impl FnMut(&str),
+    ) -> Result<Generated, ModelError> {
+        self.session()?.generate(prompt, options)?.finish(piece)
+    }
+
+    /// The hidden row of the text's last token, after the last norm: an embedding of the text.
+    pub fn embed(&self, text: &str) -> Result<Vec<f32>, ModelError> {
+        let tokenizer = self.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
+        let tokens = tokenizer.encode_prompt(text, Special::AsText);
+        self.session()?.hidden(0, &tokens)
     }
 
     /// Bytes that its weights take on the device.

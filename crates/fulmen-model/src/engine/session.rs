@@ -13,6 +13,7 @@ use super::program::Programs;
 use super::sequence::Sequence;
 use crate::arch::{Config, GraphSpec, Results, Step, names};
 use crate::error::ModelError;
+use crate::tokenizer::Tokenizer;
 
 /// How many sequences a session has, how long they may get, and how they are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +147,11 @@ impl Session {
             self.bindings.set(&name, ptr);
         }
         Ok(())
+    }
+
+    /// The tokenizer of its model, if that has one.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.shared.tokenizer.as_ref()
     }
 
     /// The options, with everything that was left open filled in.
