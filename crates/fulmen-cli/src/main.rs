@@ -6,6 +6,7 @@ mod model;
 mod ops;
 mod output;
 mod quiet;
+mod run;
 mod select;
 
 use std::{error::Error, process::ExitCode};
@@ -26,10 +27,12 @@ enum Command {
     Bench(bench::Args),
     Devices(devices::Args),
     Ops(ops::Args),
+    Run(run::Args),
 }
 
 const EXAMPLES: &str = "\
 Examples:
+  fulmen run MODEL PROMPT      an answer from a model
   fulmen devices               what this machine has, and what `auto` takes
   fulmen devices --json        the same for programs
   fulmen ops check             is every kernel of this device right?
@@ -40,20 +43,22 @@ Examples:
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
 
 impl Command {
-    fn run(self) -> Result<(), Box<dyn Error>> {
+    /// Gives the exit code.
+    fn run(self) -> Result<i32, Box<dyn Error>> {
         match self {
             Command::Bench(args) => bench::run(&args)?,
             Command::Devices(args) => devices::run(&args)?,
             Command::Ops(args) => ops::run(&args)?,
+            Command::Run(args) => return Ok(run::run(&args)?),
         }
-        Ok(())
+        Ok(0)
     }
 }
 
 fn main() -> ExitCode {
     quiet::quiet_drivers();
     match Cli::parse().command.run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         Err(error) => {
             let style = clap::builder::Styles::styled();
             let style = style.get_error();
