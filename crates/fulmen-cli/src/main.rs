@@ -6,6 +6,7 @@ mod ops;
 mod output;
 mod quiet;
 mod select;
+mod tokenize;
 
 use std::{error::Error, process::ExitCode};
 
@@ -25,6 +26,7 @@ enum Command {
     Bench(bench::Args),
     Devices(devices::Args),
     Ops(ops::Args),
+    Tokenize(tokenize::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -34,6 +36,7 @@ Examples:
   fulmen ops check             is every kernel of this device right?
   fulmen ops perf              how fast is it, and how fast could it be?
   fulmen bench batch           how fast is the command batch on this GPU?
+  fulmen tokenize MODEL TEXT   the tokens of a text, as a model sees it
   fulmen help devices          the options of one command
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
@@ -44,6 +47,7 @@ impl Command {
             Command::Bench(args) => bench::run(&args)?,
             Command::Devices(args) => devices::run(&args)?,
             Command::Ops(args) => ops::run(&args)?,
+            Command::Tokenize(args) => tokenize::run(&args)?,
         }
         Ok(())
     }

@@ -205,6 +205,11 @@ impl Tokenizer {
         self.vocab.check(id).ok().map(|_| self.vocab.text(id))
     }
 
+    /// The bytes that a token stands for, which need not be whole characters. Control tokens give their text.
+    pub fn token_bytes(&self, id: u32) -> Result<&[u8], TokenizerError> {
+        self.shown(id, true)
+    }
+
     /// The type of a token.
     pub fn token_type(&self, id: u32) -> Option<TokenType> {
         self.vocab.check(id).ok().map(|_| self.vocab.kind(id))
