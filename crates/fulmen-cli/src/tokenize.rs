@@ -3,6 +3,7 @@
 use std::{
     io::{self, Read},
     path::{Path, PathBuf},
+    time::Instant,
 };
 
 use fulmen_model::gguf::{GgufError, GgufFile};
@@ -44,6 +45,10 @@ pub(crate) struct Args {
     /// Take a JSON list of texts and print a JSON list of lists of ids.
     #[arg(long, hide = true, conflicts_with_all = ["decode", "ids", "json"])]
     batch: bool,
+
+    /// Print how long encoding takes, the best of five, and how many tokens it gives, as JSON.
+    #[arg(long, hide = true, conflicts_with_all = ["decode", "ids", "json", "batch"])]
+    time: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -92,6 +97,9 @@ pub(crate) fn run(args: &Args) -> Result<(), TokenizeError> {
         let texts: Vec<String> = serde_json::from_str(&text).map_err(TokenizeError::Batch)?;
         let ids: Vec<Vec<u32>> = texts.iter().map(|text| encode(text)).collect();
         json!(ids).to_string() + "\n"
+    } else if args.time {
+        let (seconds, tokens) = time(|| encode(&text).len());
+        json!({ "seconds": seconds, "tokens": tokens }).to_string() + "\n"
     } else {
         let ids = encode(&text);
         match (args.ids, args.json) {
@@ -101,6 +109,17 @@ pub(crate) fn run(args: &Args) -> Result<(), TokenizeError> {
         }
     };
     Ok(print(&output)?)
+}
+
+/// The shortest time of five in seconds, and the result.
+fn time(mut work: impl FnMut() -> usize) -> (f64, usize) {
+    let (mut best, mut result) = (f64::INFINITY, 0);
+    for _ in 0..5 {
+        let start = Instant::now();
+        result = work();
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    (best, result)
 }
 
 fn open(path: &Path) -> Result<Tokenizer, TokenizeError> {

@@ -20,6 +20,7 @@ mod split;
 mod spm;
 mod stream;
 mod vocab;
+mod whole;
 
 pub use error::TokenizerError;
 pub use parts::{Strip, TokenType, TokenizerParts};
@@ -123,15 +124,11 @@ impl Tokenizer {
 
     /// Puts begin and end around tokens where the tokenizer says so and they are not there.
     pub(crate) fn frame(&self, tokens: &mut Vec<u32>) {
-        if let Some(bos) = self.bos.filter(|_| self.add_bos) {
-            if tokens.first() != Some(&bos) {
-                tokens.insert(0, bos);
-            }
+        if let Some(bos) = self.bos.filter(|bos| self.add_bos && tokens.first() != Some(bos)) {
+            tokens.insert(0, bos);
         }
-        if let Some(eos) = self.eos.filter(|_| self.add_eos) {
-            if tokens.last() != Some(&eos) {
-                tokens.push(eos);
-            }
+        if let Some(eos) = self.eos.filter(|eos| self.add_eos && tokens.last() != Some(eos)) {
+            tokens.push(eos);
         }
     }
 
