@@ -4,7 +4,7 @@ use std::{
     ops::Range,
     path::Path,
     sync::{
-        Mutex,
+        OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -88,6 +88,9 @@ fn tasks(tensor: &TensorInfo, dtype: DType) -> Vec<Range<usize>> {
     (0..elements).step_by(step).map(|start| start..elements.min(start.saturating_add(step))).collect()
 }
 
+/// The bytes of one piece.
+type Coded = Result<Vec<u8>, QuantizeError>;
+
 /// Computes some pieces on several threads; the results are in the order of the pieces.
 fn convert(
     tensor: &TensorInfo,
@@ -95,14 +98,13 @@ fn convert(
     bytes: &[u8],
     ranges: &[Range<usize>],
     threads: usize,
-) -> Vec<Result<Vec<u8>, QuantizeError>> {
-    let results: Vec<Mutex<Option<Result<Vec<u8>, QuantizeError>>>> =
-        ranges.iter().map(|_| Mutex::new(None)).collect();
+) -> Vec<Coded> {
+    let results: Vec<OnceLock<Coded>> = ranges.iter().map(|_| OnceLock::new()).collect();
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some(at) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&at| at < ranges.len()) {
             let coded = convert_one(tensor, dtype, bytes, ranges[at].clone());
-            *results[at].lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(coded);
+            results[at].get_or_init(|| coded);
         }
     };
     std::thread::scope(|scope| {
@@ -111,17 +113,10 @@ fn convert(
         }
         work();
     });
-    let taken =
-        |result: Mutex<Option<_>>| result.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    results.into_iter().filter_map(taken).collect()
+    results.into_iter().filter_map(OnceLock::into_inner).collect()
 }
 
-fn convert_one(
-    tensor: &TensorInfo,
-    dtype: DType,
-    bytes: &[u8],
-    range: Range<usize>,
-) -> Result<Vec<u8>, QuantizeError> {
+fn convert_one(tensor: &TensorInfo, dtype: DType, bytes: &[u8], range: Range<usize>) -> Coded {
     let wrong = |error| QuantizeError::tensor(tensor, error);
     let (start, end) = (tensor.dtype().bytes(range.start), tensor.dtype().bytes(range.end));
     let part = &bytes[start.map_err(wrong)?..end.map_err(wrong)?];

@@ -141,7 +141,7 @@ impl Config {
         let Scaling::Llama3(scaling) = self.scaling()? else { return Ok(None) };
         let head_size = usize::try_from(self.head_size()).unwrap_or(usize::MAX);
         // A head is a part of a row; a number beyond any row is not worth a table.
-        if head_size < 2 || head_size > 1 << 20 {
+        if !(2..=1 << 20).contains(&head_size) {
             let found = head_size.to_string();
             return Err(SafetensorsProblem::Unsupported {
                 key: "head_dim",
