@@ -3,6 +3,7 @@
 mod bench;
 mod devices;
 mod inspect;
+mod model;
 mod ops;
 mod output;
 mod quantize;

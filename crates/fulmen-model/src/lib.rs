@@ -6,10 +6,13 @@
 //! - [`source`]: what a model's file gives, whatever its format.
 //! - [`summary`]: a model in a few numbers, and the memory it needs.
 //! - [`synth`]: models with random weights, for tests and measurements.
-//!
-//! This crate will also hold the tokenizers, the chat templates, one description per architecture (Llama, Qwen2,
-//! Qwen3) that builds a [`fulmen_core::GraphBuilder`] graph, the KV cache, sampling and generation.
+//! - [`tokenizer`]: text to token ids and back.
+//! - [`arch`]: one description per architecture (Llama, Qwen2, Qwen3), from which the graph is built for every backend.
+//! - [`engine`]: weights on a device, sessions, generation.
 
+pub mod arch;
+pub mod engine;
+mod error;
 pub mod gguf;
 pub mod quantize;
 mod rope_factors;
@@ -17,3 +20,10 @@ pub mod safetensors;
 pub mod source;
 pub mod summary;
 pub mod synth;
+pub mod tokenizer;
+
+pub use engine::{
+    Device, FinishReason, GenerateOptions, Generated, Generation, LoadOptions, LoadProgress, Model, Sampling,
+    Session, SessionOptions,
+};
+pub use error::ModelError;

@@ -13,10 +13,14 @@ use crate::safetensors::{SafetensorsError, SafetensorsFolder};
 /// A model's metadata (with GGUF's keys) and tensors (with GGUF's names), read and checked, with the data at hand.
 pub trait ModelSource: Send + Sync {
     /// The format, for people: `GGUF version 3`.
-    fn format(&self) -> String;
+    fn format(&self) -> String {
+        "memory".to_owned()
+    }
 
     /// The files it came from and their sizes.
-    fn files(&self) -> Vec<(PathBuf, u64)>;
+    fn files(&self) -> Vec<(PathBuf, u64)> {
+        Vec::new()
+    }
 
     /// What the model says of itself, by GGUF's keys.
     fn metadata(&self) -> &Metadata;

@@ -1,6 +1,6 @@
 //! Hugging Face folders: the same model as the GGUF file, and every malformed file refused.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use fulmen_core::{DType, quant};
 use fulmen_model::gguf::GgufFile;
@@ -8,6 +8,7 @@ use fulmen_model::quantize::Recipe;
 use fulmen_model::safetensors::SafetensorsFolder;
 use fulmen_model::source::{self, ModelSource, TensorInfo};
 use fulmen_model::synth::{Shape, Synth};
+use fulmen_model::{LoadOptions, Model, SessionOptions};
 use serde_json::{Value, json};
 
 /// A tensor of a safetensors file: type, shape, bytes.
@@ -175,6 +176,31 @@ fn a_folder_is_the_same_model_as_the_file() {
         assert_eq!(theirs.u32("tokenizer.ggml.eos_token_id"), Ok(2));
         assert_eq!(theirs.u32("tokenizer.ggml.eot_token_id"), Ok(3));
         assert_eq!(opened.tokenizer_json(), None);
+    }
+}
+
+/// The folder's norms were rounded to BF16, so the logits are close and not the same; heads in the wrong order would
+/// give quite other ones.
+#[test]
+fn a_folder_runs_as_the_file_does() {
+    for preset in ["tiny-llama", "tiny-qwen2", "tiny-qwen3"] {
+        let (file, shape, tensors) = both(preset);
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &config(&shape), &tensors);
+        let cpu = || Box::new(fulmen_cpu::CpuDispatcher::with_threads(1));
+        let options = || LoadOptions {
+            session: SessionOptions { context: 64, ..SessionOptions::default() },
+            ..LoadOptions::default()
+        };
+        let ours = Model::from_source(Arc::new(file), cpu(), options()).unwrap();
+        let theirs = Model::load_with(folder.path(), cpu(), options()).unwrap();
+        let tokens: Vec<u32> = (0..20).map(|i| i * 37 % 1000).collect();
+        let logits = |model: &Model| model.session().unwrap().logits(0, &tokens).unwrap();
+        let (ours, theirs) = (logits(&ours), logits(&theirs));
+        let square = |values: &[f32]| values.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>();
+        let differences: Vec<f32> = ours.iter().zip(&theirs).map(|(a, b)| a - b).collect();
+        let error = square(&differences) / square(&ours);
+        assert!(error < 1e-3, "{preset}: {error:e}");
     }
 }
 

@@ -282,3 +282,36 @@ impl ModelSource for SafetensorsFolder {
         self.tokenizer_json()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RoPE of one head; `pair` gives the two elements that turn with each other.
+    fn rope(head: &mut [f64], position: f64, pair: impl Fn(usize) -> (usize, usize)) {
+        let half = head.len() / 2;
+        for i in 0..half {
+            let angle = position * 10_000f64.powf(-(i as f64) / half as f64);
+            let (a, b) = pair(i);
+            let (x, y) = (head[a], head[b]);
+            (head[a], head[b]) = (x * angle.cos() - y * angle.sin(), x * angle.sin() + y * angle.cos());
+        }
+    }
+
+    #[test]
+    fn neighbours_turn_after_as_halves_did_before() {
+        let (heads, size) = (3, 8);
+        let values: Vec<f64> = (0..heads * size).map(|i| ((i * 7 + 3) % 11) as f64 - 5.0).collect();
+        let mut halves = values.clone();
+        halves.chunks_mut(size).for_each(|head| rope(head, 5.0, |i| (i, i + size / 2)));
+        let mut neighbours = interleave_halves(&values, heads, 1);
+        neighbours.chunks_mut(size).for_each(|head| rope(head, 5.0, |i| (2 * i, 2 * i + 1)));
+        assert_eq!(neighbours, interleave_halves(&halves, heads, 1));
+    }
+
+    #[test]
+    fn rows_move_as_a_whole() {
+        let rows = [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7];
+        assert_eq!(interleave_halves(&rows, 2, 2), [0, 0, 2, 2, 1, 1, 3, 3, 4, 4, 6, 6, 5, 5, 7, 7]);
+    }
+}

@@ -2,9 +2,11 @@
 
 use std::{hint::black_box, sync::Arc};
 
+use fulmen_model::arch::Config;
 use fulmen_model::gguf::{GgufFile, GgufWriter};
 use fulmen_model::quantize::{Plan, Recipe};
 use fulmen_model::summary::Summary;
+use fulmen_model::tokenizer::Tokenizer;
 
 use crate::{corpus, fuzz, mutate, number};
 
@@ -45,6 +47,7 @@ fn use_all(file: &GgufFile) {
     if let Ok(summary) = Summary::of(file) {
         black_box((summary.memory(4096), summary.kv_heads()));
     }
+    black_box((Config::read(file).is_ok(), Tokenizer::from_metadata(metadata).is_ok()));
     for recipe in ["q4_k_m", "f16"] {
         let recipe: Recipe = recipe.parse().unwrap();
         black_box(Plan::of(file, recipe).map(|plan| plan.after).unwrap_or(0));
@@ -69,7 +72,7 @@ fn the_corpus_is_read() {
 #[test]
 fn mutated_files_are_refused_or_read() {
     let files = corpus::files(".gguf.bin");
-    let cases = number("FULMEN_FUZZ_CASES", 20_000);
+    let cases = number("FULMEN_FUZZ_CASES", 10_000);
     fuzz("gguf", cases, |random| mutate::mutated(&files, random), read);
 }
 
@@ -79,7 +82,7 @@ fn mutated_files_on_disk_are_refused_or_read() {
     let files = corpus::files(".gguf.bin");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model-00001-of-00002.gguf");
-    let cases = number("FULMEN_FUZZ_CASES", 20_000) / 20;
+    let cases = number("FULMEN_FUZZ_CASES", 10_000) / 20;
     let read = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
         GgufFile::open(&path).map(|file| use_all(&file)).is_ok()

@@ -25,7 +25,7 @@ fn mutated_files_are_refused_or_read() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("config.json"), CONFIG).unwrap();
     let files = corpus::files(".safetensors.bin");
-    let cases = number("FULMEN_FUZZ_CASES", 20_000) / 20;
+    let cases = number("FULMEN_FUZZ_CASES", 10_000) / 10;
     let read = |bytes: &[u8]| {
         fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
         open(folder.path())
@@ -38,7 +38,7 @@ fn mutated_configurations_are_refused_or_read() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("model.safetensors"), &corpus::files("small.safetensors.bin")[0]).unwrap();
     let files = [CONFIG.as_bytes().to_vec()];
-    let cases = number("FULMEN_FUZZ_CASES", 20_000) / 20;
+    let cases = number("FULMEN_FUZZ_CASES", 10_000) / 10;
     let read = |bytes: &[u8]| {
         fs::write(folder.path().join("config.json"), bytes).unwrap();
         open(folder.path())
