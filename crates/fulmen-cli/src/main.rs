@@ -2,12 +2,16 @@
 
 mod bench;
 mod devices;
+mod inspect;
 mod model;
 mod ops;
 mod output;
+mod quantize;
 mod quiet;
 mod run;
 mod select;
+mod synth;
+mod tokenize;
 
 use std::{error::Error, process::ExitCode};
 
@@ -26,8 +30,13 @@ struct Cli {
 enum Command {
     Bench(bench::Args),
     Devices(devices::Args),
+    Inspect(inspect::Args),
     Ops(ops::Args),
+    Quantize(quantize::Args),
     Run(run::Args),
+    #[command(hide = true)]
+    Synth(synth::Args),
+    Tokenize(tokenize::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -35,9 +44,13 @@ Examples:
   fulmen run MODEL PROMPT      an answer from a model
   fulmen devices               what this machine has, and what `auto` takes
   fulmen devices --json        the same for programs
+  fulmen inspect model.gguf    what is in this file, and does it fit?
+  fulmen quantize IN OUT --type q4_k_m
+                               the model in smaller types
   fulmen ops check             is every kernel of this device right?
   fulmen ops perf              how fast is it, and how fast could it be?
   fulmen bench batch           how fast is the command batch on this GPU?
+  fulmen tokenize MODEL TEXT   the tokens of a text, as a model sees it
   fulmen help devices          the options of one command
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
@@ -48,7 +61,11 @@ impl Command {
         match self {
             Command::Bench(args) => bench::run(&args)?,
             Command::Devices(args) => devices::run(&args)?,
+            Command::Inspect(args) => inspect::run(&args)?,
             Command::Ops(args) => ops::run(&args)?,
+            Command::Quantize(args) => quantize::run(&args)?,
+            Command::Synth(args) => synth::run(&args)?,
+            Command::Tokenize(args) => tokenize::run(&args)?,
             Command::Run(args) => return Ok(run::run(&args)?),
         }
         Ok(0)
