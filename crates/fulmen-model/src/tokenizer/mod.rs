@@ -13,8 +13,10 @@ mod bpe;
 mod bytes;
 mod classes;
 mod error;
+mod json;
 mod metadata;
 mod parts;
+mod pattern;
 mod special;
 mod split;
 mod spm;
@@ -23,9 +25,13 @@ mod vocab;
 mod whole;
 
 pub use error::TokenizerError;
-pub use parts::{Strip, TokenType, TokenizerParts};
+pub use parts::{SpacePrefix, Strip, TokenType, TokenizerParts};
 pub use special::Special;
 pub use stream::StreamDecoder;
+
+use std::borrow::Cow;
+
+use unicode_normalization::{UnicodeNormalization, is_nfc};
 
 use bpe::{Bpe, Scratch};
 use special::{Finder, Part};
@@ -43,14 +49,23 @@ pub struct Tokenizer {
     eos: Option<u32>,
     add_bos: bool,
     add_eos: bool,
+    nfc: bool,
     /// Sorted.
     ends: Vec<u32>,
+}
+
+/// What a text stands behind.
+#[derive(Clone, Copy)]
+enum Place {
+    First,
+    AfterToken,
+    AfterText,
 }
 
 #[derive(Debug)]
 enum Kind {
     Bpe { bpe: Bpe, splitter: Splitter },
-    Spm { spm: Spm, space_prefix: bool },
+    Spm { spm: Spm, space_prefix: SpacePrefix },
 }
 
 impl Tokenizer {
@@ -71,7 +86,7 @@ impl Tokenizer {
             "llama" => {
                 let vocab = Vocab::new(tokens, types, Spelling::Sentence)?;
                 let spm = Spm::new(&vocab, scores, unknown)?;
-                let space_prefix = parts.add_space_prefix.unwrap_or(true);
+                let space_prefix = parts.space_prefix.unwrap_or(SpacePrefix::Always);
                 (vocab, Kind::Spm { spm, space_prefix }, bos.is_some())
             }
             _ => return Err(TokenizerError::UnknownModel { model }),
@@ -100,7 +115,7 @@ impl Tokenizer {
         ends.sort_unstable();
         ends.dedup();
         let finder = Finder::new(&vocab, &parts.strips)?;
-        Ok(Tokenizer { vocab, finder, kind, bos, eos, add_bos, add_eos, ends })
+        Ok(Tokenizer { vocab, finder, kind, bos, eos, add_bos, add_eos, nfc: parts.nfc, ends })
     }
 
     /// The tokens of a text, and nothing before or behind them.
@@ -137,28 +152,39 @@ impl Tokenizer {
         // A guess that is right for prose; it saves growing.
         out.reserve(text.len() / 4);
         let mut scratch = Scratch::default();
-        let mut after_special = true;
-        self.finder.parts(text, special, |part| match part {
-            Part::Token(id) => {
-                out.push(id);
-                after_special = true;
-            }
-            Part::Text(text) => {
-                self.encode_text(text, after_special, &mut scratch, out);
-                after_special = false;
+        let mut place = Place::First;
+        self.finder.parts(text, special, |part| {
+            place = match part {
+                Part::Token(id) => {
+                    out.push(id);
+                    Place::AfterToken
+                }
+                Part::Text(text) => {
+                    self.encode_text(text, place, &mut scratch, out);
+                    Place::AfterText
+                }
             }
         });
     }
 
-    fn encode_text(&self, text: &str, after_special: bool, scratch: &mut Scratch, out: &mut Vec<u32>) {
+    fn encode_text(&self, text: &str, place: Place, scratch: &mut Scratch, out: &mut Vec<u32>) {
+        // Text in normal form, which almost all text is, is not copied.
+        let text: Cow<'_, str> = match self.nfc && !is_nfc(text) {
+            true => text.nfc().collect::<String>().into(),
+            false => text.into(),
+        };
         match &self.kind {
             Kind::Bpe { bpe, splitter } => {
-                splitter.split(text, |piece| bpe.encode(&self.vocab, piece.as_bytes(), scratch, out));
+                splitter.split(&text, |piece| bpe.encode(&self.vocab, piece.as_bytes(), scratch, out));
             }
             Kind::Spm { spm, space_prefix } => {
-                let prefix = if *space_prefix && after_special { " " } else { "" };
+                let prefix = match (space_prefix, place) {
+                    (SpacePrefix::Always, Place::First | Place::AfterToken) => " ",
+                    (SpacePrefix::First, Place::First) => " ",
+                    _ => "",
+                };
                 if prefix.is_empty() && !text.contains(SPACE) {
-                    spm.encode(&self.vocab, text, out);
+                    spm.encode(&self.vocab, &text, out);
                 } else {
                     // SentencePiece cannot tell its own sign for a space from a space.
                     spm.encode(&self.vocab, &format!("{prefix}{}", text.replace(SPACE, " ")), out);
@@ -252,7 +278,7 @@ impl Tokenizer {
     }
 
     fn adds_space_prefix(&self) -> bool {
-        matches!(self.kind, Kind::Spm { space_prefix: true, .. })
+        matches!(self.kind, Kind::Spm { space_prefix: SpacePrefix::First | SpacePrefix::Always, .. })
     }
 }
 
