@@ -29,7 +29,7 @@ pub use parts::{SpacePrefix, Strip, TokenType, TokenizerParts};
 pub use special::Special;
 pub use stream::StreamDecoder;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
 use unicode_normalization::{UnicodeNormalization, is_nfc};
 
@@ -124,7 +124,7 @@ impl Tokenizer {
     /// trained with, they are left out.
     pub fn encode(&self, text: &str, special: Special) -> Vec<u32> {
         let mut out = Vec::new();
-        self.encode_to(text, special, &mut out);
+        self.encode_parts(text, special, &[], &mut out);
         out
     }
 
@@ -132,28 +132,41 @@ impl Tokenizer {
     /// A begin that is there already is not put there again.
     pub fn encode_prompt(&self, text: &str, special: Special) -> Vec<u32> {
         let mut out = Vec::new();
-        self.encode_to(text, special, &mut out);
+        self.encode_parts(text, special, &[], &mut out);
         self.frame(&mut out);
         out
     }
 
-    /// Puts begin and end around tokens where the tokenizer says so and they are not there.
-    pub(crate) fn frame(&self, tokens: &mut Vec<u32>) {
+    /// The tokens of a text, of which `foreign` are the ranges that came from people, in order: marks outside of them
+    /// are control tokens, and marks that touch one are text.
+    pub(crate) fn encode_with_foreign(&self, text: &str, foreign: &[Range<usize>]) -> Vec<u32> {
+        let mut out = Vec::new();
+        self.encode_parts(text, Special::Parse, foreign, &mut out);
+        out
+    }
+
+    /// Puts the begin before tokens where the tokenizer says so and it is not there.
+    pub(crate) fn begin(&self, tokens: &mut Vec<u32>) {
         if let Some(bos) = self.bos.filter(|bos| self.add_bos && tokens.first() != Some(bos)) {
             tokens.insert(0, bos);
         }
+    }
+
+    /// Puts begin and end around tokens where the tokenizer says so and they are not there.
+    fn frame(&self, tokens: &mut Vec<u32>) {
+        self.begin(tokens);
         if let Some(eos) = self.eos.filter(|eos| self.add_eos && tokens.last() != Some(eos)) {
             tokens.push(eos);
         }
     }
 
-    /// Appends the tokens of a text that stands at the begin, or behind a special token.
-    pub(crate) fn encode_to(&self, text: &str, special: Special, out: &mut Vec<u32>) {
+    /// Appends the tokens of a text. Control tokens that touch a foreign range are text.
+    fn encode_parts(&self, text: &str, special: Special, foreign: &[Range<usize>], out: &mut Vec<u32>) {
         // A guess that is right for prose; it saves growing.
         out.reserve(text.len() / 4);
         let mut scratch = Scratch::default();
         let mut place = Place::First;
-        self.finder.parts(text, special, |part| {
+        self.finder.parts(text, special, foreign, |part| {
             place = match part {
                 Part::Token(id) => {
                     out.push(id);
@@ -266,6 +279,13 @@ impl Tokenizer {
     /// Whether a token is a control token or the unknown one: not made from text unless asked for, not shown.
     pub fn is_special(&self, id: u32) -> bool {
         matches!(self.token_type(id), Some(TokenType::Control | TokenType::Unknown))
+    }
+
+    /// The control token with this text.
+    pub fn special_token(&self, text: &str) -> Option<u32> {
+        let special =
+            |&(id, kind): &(u32, TokenType)| kind == TokenType::Control && self.vocab.text(id) == text;
+        self.vocab.types().find(special).map(|(id, _)| id)
     }
 
     /// The bytes that no token stands for. Text that has them is encoded without them. Bytes that UTF-8 never has
