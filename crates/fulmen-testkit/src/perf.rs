@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use fulmen_core::{Backend, DTypeError, ExecError, PlanOptions};
+use fulmen_core::{Backend, BackendError, CopyCall, DTypeError, ExecError, PlanOptions};
 
 use crate::case::{Case, Work};
 use crate::draw::Pools;
@@ -109,6 +109,34 @@ fn time_runs(backend: &mut dyn Backend, rig: &Rig, budget: Duration) -> Result<V
     Ok(times)
 }
 
+/// Bytes per nanosecond that a device reads and writes when it copies a buffer that no cache holds: the best of some
+/// runs.
+pub fn copy_gb_s(backend: &mut dyn Backend) -> Result<f64, BackendError> {
+    let (from, to) = (backend.alloc(COPIED)?, backend.alloc(COPIED)?);
+    let call = CopyCall { input: from, output: to, bytes: COPIED };
+    let mut best = f64::INFINITY;
+    let mut copy = || -> Result<(), BackendError> {
+        for _ in 0..8 {
+            let start = Instant::now();
+            for _ in 0..COPIES {
+                backend.dispatch_copy(&call)?;
+            }
+            backend.synchronize()?;
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        Ok(())
+    };
+    let copied = copy();
+    backend.free(from)?;
+    backend.free(to)?;
+    copied?;
+    Ok(2.0 * (COPIED * COPIES) as f64 / (best * 1e9))
+}
+
+/// Bytes of the buffer that is copied, and copies between two waits.
+const COPIED: usize = 512 << 20;
+const COPIES: usize = 4;
+
 /// Measures how fast threads of the host read memory: plainly, each its own part, again and again. A small buffer stays
 /// in a cache, so the ceiling of a case is that of a buffer of its size.
 #[derive(Debug)]
@@ -127,6 +155,11 @@ impl HostReader {
     /// A reader with so many threads.
     pub fn new(threads: usize) -> HostReader {
         HostReader { data: vec![1; Self::LARGEST / 8], threads: threads.max(1), measured: HashMap::new() }
+    }
+
+    /// How many threads read.
+    pub fn threads(&self) -> usize {
+        self.threads
     }
 
     /// Bytes per nanosecond of reading a buffer of about this size (the next power of two).

@@ -102,6 +102,7 @@ impl RunOptions {
         let device = select::choose(&reports, self.device.device)?.clone();
         let backend: Box<dyn Backend> = match device.backend {
             BackendKind::Cpu => Box::new(fulmen_cpu::CpuDispatcher::with_threads(self.threads())),
+            BackendKind::Cuda => Box::new(fulmen_cuda::CudaDispatcher::open(device.index)?),
             other => return Err(OpsError::Closed(other)),
         };
         Ok((device, backend))
@@ -113,7 +114,9 @@ impl RunOptions {
 pub(crate) enum OpsError {
     #[error(transparent)]
     Select(#[from] SelectError),
-    #[error("{0} devices cannot be opened by this command yet; `--device cpu` can")]
+    #[error("the device cannot be opened: {0}")]
+    Cuda(#[from] fulmen_cuda::CudaError),
+    #[error("{0} devices cannot be opened by this command yet; `--device cpu` and `--device cuda` can")]
     Closed(BackendKind),
     #[error("no row of the table has this op, type and name; `fulmen ops list` shows what there is")]
     NoRows,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fulmen_core::Backend;
 use fulmen_core::device::{BackendKind, DeviceInfo};
 use fulmen_testkit::draw::Pools;
-use fulmen_testkit::perf::{Bound, Ceiling, HostReader, Timing, time_case};
+use fulmen_testkit::perf::{Bound, Ceiling, HostReader, Timing, copy_gb_s, time_case};
 use fulmen_testkit::{Case, table};
 use serde_json::{Value, json};
 
@@ -66,8 +66,10 @@ pub(super) fn run(args: &Args) -> Result<(), OpsError> {
     let (device, mut backend) = args.run.open()?;
     let (mut pools, budget) = (Pools::new(seed), Duration::from_millis(args.time));
     let mut reader = match device.backend {
-        BackendKind::Cpu => HostReader::new(args.run.threads()),
-        other => return Err(OpsError::Ceiling(format!("no measurement of memory for {other}"))),
+        BackendKind::Cpu => Reader::Host(HostReader::new(args.run.threads())),
+        _ => {
+            Reader::Device(copy_gb_s(backend.as_mut()).map_err(|error| OpsError::Ceiling(error.to_string()))?)
+        }
     };
     let (gflop_s, product) = best_product(backend.as_mut(), &mut pools)?;
     let ceiling = Ceiling { read_gb_s: reader.gb_s(u64::MAX), gflop_s };
@@ -84,12 +86,37 @@ pub(super) fn run(args: &Args) -> Result<(), OpsError> {
     let output = if args.json {
         as_json(&lines, ceiling, &product, &device, seed)
     } else {
-        as_text(&lines, ceiling, &product, &device, args.run.threads())
+        as_text(&lines, ceiling, &product, &device, &reader.how())
     };
     print(&output)?;
     match lines.iter().filter(|line| line.result.is_err()).count() {
         0 => Ok(()),
         bad => Err(OpsError::Bad { bad, rows: lines.len() }),
+    }
+}
+
+/// How fast the device's memory is.
+enum Reader {
+    /// By the size of what is read.
+    Host(HostReader),
+    /// The same for every size.
+    Device(f64),
+}
+
+impl Reader {
+    fn gb_s(&mut self, bytes: u64) -> f64 {
+        match self {
+            Reader::Host(reader) => reader.gb_s(bytes),
+            Reader::Device(gb_s) => *gb_s,
+        }
+    }
+
+    /// How it was measured.
+    fn how(&self) -> String {
+        match self {
+            Reader::Host(reader) => format!("read by {} threads where no cache helps", reader.threads()),
+            Reader::Device(_) => "read and written by a copy where no cache helps".to_owned(),
+        }
     }
 }
 
@@ -107,7 +134,7 @@ fn best_product(backend: &mut dyn Backend, pools: &mut Pools) -> Result<(f64, St
     best.ok_or_else(|| OpsError::Ceiling(format!("the table has no product {PRODUCTS}")))
 }
 
-fn as_text(lines: &[Line], ceiling: Ceiling, product: &str, device: &DeviceInfo, threads: usize) -> String {
+fn as_text(lines: &[Line], ceiling: Ceiling, product: &str, device: &DeviceInfo, how: &str) -> String {
     let rows: Vec<Vec<String>> = lines.iter().map(text_line).collect();
     let mut out = columns(&["case", "time", "GB/s", "GFLOP/s", "share", "of"], &rows);
     for line in lines {
@@ -116,7 +143,7 @@ fn as_text(lines: &[Line], ceiling: Ceiling, product: &str, device: &DeviceInfo,
         }
     }
     out + &format!(
-        "\nCeilings of {} ({}): {:.1} GB/s read by {threads} threads where no cache helps, {:.0} GFLOP/s by {product}\n",
+        "\nCeilings of {} ({}): {:.1} GB/s {how}, {:.0} GFLOP/s by {product}\n",
         device.selector(),
         device.name,
         ceiling.read_gb_s,
