@@ -149,6 +149,9 @@ impl KernelDispatch for CudaDispatcher {
         dispatch_rope_store(RopeStoreCall) => kernels::rope_store::launch;
         dispatch_copy(CopyCall) => kernels::copy::launch;
         dispatch_argmax(ArgMaxCall) => kernels::argmax::launch;
+        dispatch_sample(SampleCall) => kernels::sample::launch;
+        dispatch_penalize(PenalizeCall) => kernels::penalize::launch;
+        dispatch_advance(AdvanceCall) => kernels::advance::launch;
     }
 
     fn synchronize(&mut self) -> Result<(), BackendError> {

@@ -32,6 +32,7 @@ macro_rules! embedded {
 
 /// Every file of kernels with its targets.
 static EMBEDDED: &[Embedded] = embedded! {
+    "advance": "80" "90";
     "argmax": "80" "90";
     "attention": "80" "90";
     "copy": "80" "90";
@@ -39,9 +40,11 @@ static EMBEDDED: &[Embedded] = embedded! {
     "embed": "80" "90";
     "kv_store": "80" "90";
     "mul_mat": "80" "90";
+    "penalize": "80" "90";
     "rms_norm": "80" "90";
     "rope": "80" "90";
     "rope_store": "80" "90";
+    "sample": "80" "90";
     "softmax": "80" "90";
 };
 

@@ -106,6 +106,16 @@ pub trait KernelDispatch {
         unsupported(self.backend(), "Sample", call)
     }
 
+    /// Logits made less likely for tokens that came before.
+    fn dispatch_penalize(&mut self, call: &PenalizeCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "Penalize", call)
+    }
+
+    /// The tokens that were drawn become the next step's.
+    fn dispatch_advance(&mut self, call: &AdvanceCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "Advance", call)
+    }
+
     /// Captures a program so that [`replay`](KernelDispatch::replay) can run all of it with one launch. Runs nothing.
     /// `None` where the backend cannot or where nothing would be won: then the caller runs the program itself.
     ///
@@ -155,6 +165,8 @@ pub trait KernelDispatch {
             OpCall::Copy(call) => self.dispatch_copy(call),
             OpCall::ArgMax(call) => self.dispatch_argmax(call),
             OpCall::Sample(call) => self.dispatch_sample(call),
+            OpCall::Penalize(call) => self.dispatch_penalize(call),
+            OpCall::Advance(call) => self.dispatch_advance(call),
         }
     }
 }
