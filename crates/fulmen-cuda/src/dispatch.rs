@@ -100,6 +100,11 @@ impl Drop for CudaDispatcher {
     }
 }
 
+/// Whether a product's input is what a norm makes.
+fn feeds(norm: &RmsNormCall, input: u64, m: u32, k: u32) -> bool {
+    norm.output == input && norm.rows == m && norm.width == k
+}
+
 /// An error of a whole program as one of the backend, with the node in it.
 fn program_error(error: ExecError) -> BackendError {
     match error {
@@ -152,6 +157,35 @@ impl KernelDispatch for CudaDispatcher {
         dispatch_sample(SampleCall) => kernels::sample::launch;
         dispatch_penalize(PenalizeCall) => kernels::penalize::launch;
         dispatch_advance(AdvanceCall) => kernels::advance::launch;
+    }
+
+    /// A residual goes with the product before it and a norm with the product after it, so their sum is not an op of
+    /// its own.
+    fn fusions(&self) -> Fusions {
+        Fusions { add_rms_norm: false, ..Fusions::all() }
+    }
+
+    /// A norm and the products of it; rotation, store and the attention of them.
+    fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
+        let launched = match (first, second) {
+            (OpCall::RmsNorm(norm), OpCall::MulMat(call)) if feeds(norm, call.input, call.m, call.k) => {
+                norm.check_operands(&self.memory)?;
+                call.check_operands(&self.memory)?;
+                kernels::mmv::launch(&mut self.queue, call, Some(norm))
+            }
+            (OpCall::RmsNorm(norm), OpCall::GateUp(call)) if feeds(norm, call.input, call.m, call.k) => {
+                norm.check_operands(&self.memory)?;
+                call.check_operands(&self.memory)?;
+                kernels::mmv::launch_gate_up(&mut self.queue, call, Some(norm))
+            }
+            (OpCall::RopeStore(store), OpCall::Attention(call)) => {
+                store.check_operands(&self.memory)?;
+                call.check_operands(&self.memory)?;
+                kernels::attention_step::launch_with_store(&mut self.queue, store, call)
+            }
+            _ => None,
+        };
+        launched.transpose()
     }
 
     fn synchronize(&mut self) -> Result<(), BackendError> {

@@ -35,10 +35,12 @@ static EMBEDDED: &[Embedded] = embedded! {
     "advance": "80" "90";
     "argmax": "80" "90";
     "attention": "80" "90";
+    "attention_step": "90";
     "copy": "80" "90";
     "elementwise": "80" "90";
     "embed": "80" "90";
     "kv_store": "80" "90";
+    "mmv": "90";
     "mul_mat": "80" "90";
     "penalize": "80" "90";
     "rms_norm": "80" "90";

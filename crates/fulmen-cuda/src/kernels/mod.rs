@@ -7,11 +7,13 @@
 pub(crate) mod advance;
 pub(crate) mod argmax;
 pub(crate) mod attention;
+pub(crate) mod attention_step;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod embed;
 mod kv;
 pub(crate) mod kv_store;
+pub(crate) mod mmv;
 pub(crate) mod mul_mat;
 pub(crate) mod penalize;
 pub(crate) mod rms_norm;
