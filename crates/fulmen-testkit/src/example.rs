@@ -88,7 +88,8 @@ impl Example {
             let row = &x[r * HIDDEN..][..HIDDEN];
             let mean = row.iter().map(|x| x * x).sum::<f64>() / HIDDEN as f64;
             for i in 0..HIDDEN {
-                normed[r * HIDDEN + i] = row[i] / (mean + f64::from(1e-6f32)).sqrt() * f64::from(self.gamma[i]);
+                normed[r * HIDDEN + i] =
+                    row[i] / (mean + f64::from(1e-6f32)).sqrt() * f64::from(self.gamma[i]);
             }
         }
         let product = |bytes: &[u8], n: usize| {

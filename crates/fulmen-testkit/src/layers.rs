@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use fulmen_core::{
-    BuildError, CacheSpec, DType, ExecError, GraphBuilder, Heads, LogicalGraph, Problem, RopePairing, RopeSpec,
-    Rotation,
+    BuildError, CacheSpec, DType, ExecError, GraphBuilder, Heads, LogicalGraph, Problem, RopePairing,
+    RopeSpec, Rotation,
 };
 
 use crate::draw::{Draw, Pools, normal};

@@ -108,9 +108,7 @@ fn time_runs(backend: &mut dyn Backend, rig: &Rig, budget: Duration) -> Result<V
 }
 
 /// How many replays it takes until waiting for the device does not count.
-fn replays_between_waits(
-    replay: &mut impl FnMut(u32) -> Result<(), ExecError>,
-) -> Result<u32, ExecError> {
+fn replays_between_waits(replay: &mut impl FnMut(u32) -> Result<(), ExecError>) -> Result<u32, ExecError> {
     const LONG: Duration = Duration::from_millis(1);
     let mut batch = 1;
     loop {

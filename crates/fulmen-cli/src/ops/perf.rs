@@ -73,7 +73,8 @@ pub(super) fn run(args: &Args) -> Result<(), OpsError> {
             Reader::Device(copy_gb_s(backend.as_mut()).map_err(|error| OpsError::Ceiling(error.to_string()))?)
         }
     };
-    let (gflop_s, product) = best_product(backend.as_mut(), &mut pools, budget.min(Duration::from_millis(200)))?;
+    let (gflop_s, product) =
+        best_product(backend.as_mut(), &mut pools, budget.min(Duration::from_millis(200)))?;
     let ceiling = Ceiling { read_gb_s: reader.gb_s(u64::MAX), gflop_s };
     let bar = progress_bar(cases.len());
     let mut lines = Vec::with_capacity(cases.len());

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use cudarc::driver::{result, sys::CUdevice_attribute as Attribute};
 
 use crate::error::CudaError;
-pub use crate::handles::Event;
 use crate::handles::Context;
+pub use crate::handles::Event;
 use crate::module::{Modules, OLDEST};
 
 pub use list::{list_devices, report};

@@ -23,7 +23,8 @@ fn read(cuda: &mut CudaDispatcher, ptr: u64) -> [f32; 2] {
 
 #[track_caller]
 fn refused<T: std::fmt::Debug>(result: Result<T, BackendError>, words: &str) {
-    let message = std::error::Error::source(&result.unwrap_err()).map(ToString::to_string).unwrap_or_default();
+    let message =
+        std::error::Error::source(&result.unwrap_err()).map(ToString::to_string).unwrap_or_default();
     assert!(message.contains(words), "{message}");
 }
 

@@ -9,9 +9,13 @@ use crate::{bits, gpu};
 fn the_example_layer_is_right_and_its_replay_gives_the_same_bits() {
     let Some(gpu) = gpu() else { return };
     let seed = fulmen_testkit::seed();
-    for (dtype, tolerance) in
-        [(DType::F32, 1e-10), (DType::F16, 1e-6), (DType::Q4_K, 1e-4), (DType::Q6_K, 1e-4), (DType::Q8_0, 1e-4)]
-    {
+    for (dtype, tolerance) in [
+        (DType::F32, 1e-10),
+        (DType::F16, 1e-6),
+        (DType::Q4_K, 1e-4),
+        (DType::Q6_K, 1e-4),
+        (DType::Q8_0, 1e-4),
+    ] {
         let mut cuda = gpu.dispatcher();
         let layer = Example::new(&mut cuda, dtype, seed).unwrap();
         assert!(execute_graph(&layer.graph, &mut cuda).unwrap() >= 6);

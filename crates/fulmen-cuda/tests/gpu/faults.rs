@@ -2,7 +2,8 @@
 
 use fulmen_core::sampling::{Penalties, SampleState};
 use fulmen_core::{
-    AdvanceCall, DType, DeviceMemory, EmbedCall, KernelDispatch, PenalizeCall, SampleCall, TokenHistory, WeightArg,
+    AdvanceCall, DType, DeviceMemory, EmbedCall, KernelDispatch, PenalizeCall, SampleCall, TokenHistory,
+    WeightArg,
 };
 use fulmen_cuda::CudaDispatcher;
 
@@ -50,8 +51,14 @@ fn sampling_states_that_make_no_sense() {
     let logits = put(&mut cuda, &[1f32, 2.0, 3.0, 4.0]);
     let good = SampleState { temperature: 1.0, step: 5, ..SampleState::greedy() };
     for (bad, message) in [
-        (SampleState { temperature: -1.0, ..good }, "the temperature must be a finite number of at least 0, not -1"),
-        (SampleState { temperature: f32::INFINITY, ..good }, "the temperature must be a finite number of at least 0, not inf"),
+        (
+            SampleState { temperature: -1.0, ..good },
+            "the temperature must be a finite number of at least 0, not -1",
+        ),
+        (
+            SampleState { temperature: f32::INFINITY, ..good },
+            "the temperature must be a finite number of at least 0, not inf",
+        ),
         (SampleState { top_p: f32::NAN, ..good }, "top_p must be a number of at least 0, not NaN"),
         (SampleState { min_p: 1.5, ..good }, "min_p must be a number from 0 to 1, not 1.5"),
     ] {

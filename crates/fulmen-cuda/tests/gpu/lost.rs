@@ -42,7 +42,8 @@ fn an_illegal_address_is_an_error_from_then_on() {
         drop(gpu);
         let this = std::env::current_exe().unwrap();
         let name = "lost::an_illegal_address_is_an_error_from_then_on";
-        let child = Command::new(this).args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
+        let child =
+            Command::new(this).args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
         let text = String::from_utf8_lossy(&child.stdout) + String::from_utf8_lossy(&child.stderr);
         assert!(child.status.success() && text.contains("1 passed"), "{text}");
         return;

@@ -43,7 +43,9 @@ fn replayed_layers_give_the_bits_of_launched_ones() {
     let mut cuda = gpu.dispatcher();
     for kind in LAYERS {
         for (m, n_seqs) in [(1, 1), (3, 3), (5, 1)] {
-            for (weights, cache) in [(DType::F16, DType::F16), (DType::Q4_K, DType::F16), (DType::Q8_0, DType::Q8_0)] {
+            for (weights, cache) in
+                [(DType::F16, DType::F16), (DType::Q4_K, DType::F16), (DType::Q8_0, DType::Q8_0)]
+            {
                 let spec = LayerSpec { kind, layers: 2, m, weights, cache, n_seqs };
                 let eager = steps(&spec, &mut cuda, false);
                 assert!(eager == steps(&spec, &mut cuda, true), "{spec:?}");
