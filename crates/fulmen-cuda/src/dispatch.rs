@@ -11,6 +11,7 @@ use crate::buffer::CudaMemory;
 use crate::capture::{Captured, Captures};
 use crate::device::{CudaDevice, CudaOptions};
 use crate::error::CudaError;
+use crate::handles::{Event, Stream};
 use crate::kernels;
 use crate::queue::Queue;
 
@@ -18,12 +19,14 @@ type Launched = Result<usize, BackendError>;
 
 /// Runs graphs on a CUDA device.
 ///
-/// It may be moved between threads and is used by one at a time; several dispatchers may share a device.
+/// It may be moved between threads and is used by one at a time. Several dispatchers may share a device, also from
+/// several threads: each has its own stream and its own memory.
 pub struct CudaDispatcher {
     // Dropped in this order: each waits for the device first.
     captures: Captures,
-    queue: Queue,
+    pub(crate) queue: Queue,
     memory: CudaMemory,
+    stream: Arc<Stream>,
     device: Arc<CudaDevice>,
 }
 
@@ -33,12 +36,14 @@ impl CudaDispatcher {
         CudaDispatcher::new(&CudaDevice::open(ordinal, CudaOptions::from_env())?)
     }
 
-    /// A dispatcher over an opened device. Dispatchers over one device share its stream.
+    /// A dispatcher over an opened device, with a stream of its own.
     pub fn new(device: &Arc<CudaDevice>) -> Result<CudaDispatcher, CudaError> {
+        let stream = Arc::new(Stream::new(&device.context)?);
         Ok(CudaDispatcher {
             captures: Captures::default(),
-            queue: Queue::new(device)?,
-            memory: CudaMemory::new(device),
+            queue: Queue::new(device, &stream)?,
+            memory: CudaMemory::new(device, &stream),
+            stream,
             device: Arc::clone(device),
         })
     }
@@ -46,6 +51,13 @@ impl CudaDispatcher {
     /// The device.
     pub fn device(&self) -> &Arc<CudaDevice> {
         &self.device
+    }
+
+    /// A mark at the point that the device has reached so far, to be timed against another.
+    pub fn mark(&self) -> Result<Event, CudaError> {
+        let event = Event::new(&self.device.context, true)?;
+        self.stream.record(&event)?;
+        Ok(event)
     }
 
     /// Bytes that graphs, weights and caches take on this dispatcher.
@@ -96,7 +108,7 @@ impl CudaDispatcher {
 impl Drop for CudaDispatcher {
     fn drop(&mut self) {
         // Captured programs in flight use their graphs and scratch memory.
-        let _ = self.device.synchronize();
+        let _ = self.stream.synchronize();
     }
 }
 
@@ -208,7 +220,7 @@ impl KernelDispatch for CudaDispatcher {
     fn release(&mut self, id: ReplayId) {
         if let Some(captured) = self.captures.remove(id) {
             // Its scratch memory may be in use. An error is reported by who reads the results.
-            let _ = self.device.synchronize();
+            let _ = self.stream.synchronize();
             drop(captured);
         }
     }

@@ -6,7 +6,7 @@
 //! - [`core`]: data types and block formats, the compute graph, its planner and its executor.
 //! - [`cpu`]: runs graphs on the processor.
 //! - [`wgpu`]: finds GPUs and runs batches of array operations on them; it does not run graphs yet.
-//! - [`cuda`]: finds GPUs; it does not run graphs yet.
+//! - [`cuda`]: NVIDIA GPUs through their driver: graphs and models, captured and replayed.
 //! - [`model`]: GGUF files, tokenizers, Llama and Qwen models, generation.
 //!
 //! Arrays on the GPU, as one submission:

@@ -59,7 +59,8 @@ pub fn open_with(asked: DeviceSelector, options: OpenOptions) -> Result<(DeviceI
         },
         BackendKind::Cuda => {
             let opened = fulmen_cuda::CudaDispatcher::open(info.index);
-            let refused = |error: fulmen_cuda::CudaError| SelectError::Unavailable { asked, reason: error.to_string() };
+            let refused =
+                |error: fulmen_cuda::CudaError| SelectError::Unavailable { asked, reason: error.to_string() };
             Box::new(opened.map_err(refused)?)
         }
         BackendKind::Wgpu => {
