@@ -2,11 +2,14 @@
 
 mod bench;
 mod devices;
+mod inspect;
 mod model;
 mod ops;
 mod output;
+mod quantize;
 mod quiet;
 mod select;
+mod synth;
 
 use std::{error::Error, process::ExitCode};
 
@@ -25,13 +28,20 @@ struct Cli {
 enum Command {
     Bench(bench::Args),
     Devices(devices::Args),
+    Inspect(inspect::Args),
     Ops(ops::Args),
+    Quantize(quantize::Args),
+    #[command(hide = true)]
+    Synth(synth::Args),
 }
 
 const EXAMPLES: &str = "\
 Examples:
   fulmen devices               what this machine has, and what `auto` takes
   fulmen devices --json        the same for programs
+  fulmen inspect model.gguf    what is in this file, and does it fit?
+  fulmen quantize IN OUT --type q4_k_m
+                               the model in smaller types
   fulmen ops check             is every kernel of this device right?
   fulmen ops perf              how fast is it, and how fast could it be?
   fulmen bench batch           how fast is the command batch on this GPU?
@@ -44,7 +54,10 @@ impl Command {
         match self {
             Command::Bench(args) => bench::run(&args)?,
             Command::Devices(args) => devices::run(&args)?,
+            Command::Inspect(args) => inspect::run(&args)?,
             Command::Ops(args) => ops::run(&args)?,
+            Command::Quantize(args) => quantize::run(&args)?,
+            Command::Synth(args) => synth::run(&args)?,
         }
         Ok(())
     }

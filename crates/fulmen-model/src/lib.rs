@@ -2,7 +2,9 @@
 //!
 //! - [`gguf`]: reading GGUF files, nothing in them trusted, and writing them.
 //! - [`quantize`]: storing models in smaller types.
+//! - [`safetensors`]: models in the folders of the Hugging Face hub.
 //! - [`source`]: what a model's file gives, whatever its format.
+//! - [`summary`]: a model in a few numbers, and the memory it needs.
 //! - [`synth`]: models with random weights, for tests and measurements.
 //! - [`tokenizer`]: text to token ids and back.
 //! - [`arch`]: one description per architecture (Llama, Qwen2, Qwen3), from which the graph is built for every backend.
@@ -13,7 +15,10 @@ pub mod engine;
 mod error;
 pub mod gguf;
 pub mod quantize;
+mod rope_factors;
+pub mod safetensors;
 pub mod source;
+pub mod summary;
 pub mod synth;
 pub mod tokenizer;
 

@@ -1,13 +1,27 @@
 //! Where models come from: metadata and tensors, whatever the file format.
 
-use std::{fmt, io};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
 use fulmen_core::{DType, DTypeError, SharedBytes};
 
-use crate::gguf::{GgufError, Metadata};
+use crate::gguf::{GgufError, GgufFile, Metadata};
+use crate::safetensors::{SafetensorsError, SafetensorsFolder};
 
 /// A model's metadata (with GGUF's keys) and tensors (with GGUF's names), read and checked, with the data at hand.
 pub trait ModelSource: Send + Sync {
+    /// The format, for people: `GGUF version 3`.
+    fn format(&self) -> String {
+        "memory".to_owned()
+    }
+
+    /// The files it came from and their sizes.
+    fn files(&self) -> Vec<(PathBuf, u64)> {
+        Vec::new()
+    }
+
     /// What the model says of itself, by GGUF's keys.
     fn metadata(&self) -> &Metadata;
 
@@ -20,6 +34,20 @@ pub trait ModelSource: Send + Sync {
     /// The bytes of one tensor, [`TensorInfo::bytes`] of them. They stay valid as long as they are held, whatever
     /// happens to this source, and can be imported into a device.
     fn data(&self, name: &str) -> Result<SharedBytes, SourceError>;
+
+    /// The file of the tokenizer, where it is not in the metadata.
+    fn tokenizer_json(&self) -> Option<PathBuf> {
+        None
+    }
+}
+
+/// Opens a model: a GGUF file, or a folder with `config.json` and safetensors files.
+pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelSource>, SourceError> {
+    let path = path.as_ref();
+    if path.join("config.json").is_file() {
+        return Ok(Box::new(SafetensorsFolder::open(path)?));
+    }
+    Ok(Box::new(GgufFile::open(path)?))
 }
 
 /// Why a model cannot be read.
@@ -29,14 +57,9 @@ pub enum SourceError {
     /// A GGUF file.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// A file that could not be read.
-    #[error("{path}: {error}")]
-    Io {
-        /// Which file.
-        path: String,
-        /// What the system says.
-        error: io::Error,
-    },
+    /// A folder of safetensors files.
+    #[error(transparent)]
+    Safetensors(#[from] SafetensorsError),
 }
 
 /// What is known of a tensor: its name, its size and its type. A value of this type is always well-formed.

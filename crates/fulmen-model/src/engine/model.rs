@@ -11,8 +11,7 @@ use super::session::{Session, SessionOptions};
 use super::weights::{self, Weights};
 use crate::arch::{Config, GraphSpec, Step};
 use crate::error::ModelError;
-use crate::gguf::GgufFile;
-use crate::source::{ModelSource, SourceError};
+use crate::source::{self, ModelSource};
 use crate::tokenizer::{Special, Tokenizer};
 
 /// A device that a model can be loaded onto.
@@ -82,19 +81,18 @@ impl Drop for Shared {
 }
 
 impl Model {
-    /// Loads a GGUF file onto a device.
+    /// Loads a GGUF file, or a folder with `config.json` and safetensors files, onto a device.
     pub fn load(path: impl AsRef<Path>, device: Device) -> Result<Model, ModelError> {
         Model::load_with(path, device, LoadOptions::default())
     }
 
-    /// Loads a GGUF file onto a device, in a certain way.
+    /// Loads a file or folder onto a device, in a certain way.
     pub fn load_with(
         path: impl AsRef<Path>,
         device: Device,
         options: LoadOptions<'_>,
     ) -> Result<Model, ModelError> {
-        let file = GgufFile::open(path).map_err(SourceError::from)?;
-        Model::from_source(Arc::new(file), device, options)
+        Model::from_source(Arc::from(source::open(path)?), device, options)
     }
 
     /// Loads a model from anything that gives metadata and tensors. Nothing is loaded before everything was checked:

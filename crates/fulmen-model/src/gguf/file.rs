@@ -205,6 +205,14 @@ fn open_part(path: &Path) -> Result<(Parsed, Part), GgufProblem> {
 }
 
 impl ModelSource for GgufFile {
+    fn format(&self) -> String {
+        format!("GGUF version {}", self.version)
+    }
+
+    fn files(&self) -> Vec<(PathBuf, u64)> {
+        self.parts().map(|(path, bytes)| (path.to_owned(), bytes)).collect()
+    }
+
     fn metadata(&self) -> &Metadata {
         self.metadata()
     }

@@ -3,6 +3,7 @@
 use fulmen_core::{DTypeError, quant};
 
 use super::Shape;
+use crate::rope_factors::Llama3Scaling;
 use crate::source::TensorInfo;
 
 /// Pieces of this many elements are drawn from a pool where a tensor is large.
@@ -77,25 +78,11 @@ pub(super) fn data(shape: &Shape, tensor: &TensorInfo, seed: u64) -> Result<Vec<
     Ok(out)
 }
 
-/// The factors that divide the frequencies in Llama 3's scaling: 1 for short waves, the whole factor for long ones.
 fn rope_factors(shape: &Shape) -> Vec<f32> {
-    const LOW: f64 = 1.0;
-    const HIGH: f64 = 4.0;
-    const TRAINED: f64 = 8192.0;
     let factor = f64::from(shape.rope_factor.unwrap_or(1.0));
-    let one = |pair: usize| {
-        let exponent = 2.0 * pair as f64 / shape.head_size as f64;
-        let wave = std::f64::consts::TAU * f64::from(shape.rope_base).powf(exponent);
-        if wave < TRAINED / HIGH {
-            1.0
-        } else if wave > TRAINED / LOW {
-            factor
-        } else {
-            let smooth = (TRAINED / wave - LOW) / (HIGH - LOW);
-            1.0 / ((1.0 - smooth) / factor + smooth)
-        }
-    };
-    (0..shape.head_size / 2).map(|pair| one(pair) as f32).collect()
+    let scaling =
+        Llama3Scaling { factor, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context: 8192.0 };
+    scaling.factors(f64::from(shape.rope_base), shape.head_size)
 }
 
 #[cfg(test)]
@@ -130,14 +117,5 @@ mod tests {
             let square: f64 = values.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / values.len() as f64;
             assert!((square * 1024.0 - 1.0).abs() < 0.02, "{dtype}: {square}");
         }
-    }
-
-    #[test]
-    fn rope_factors_go_from_one_to_the_factor() {
-        let shape = Shape::preset("llama3.2-1b").unwrap();
-        let factors = rope_factors(&shape);
-        assert_eq!((factors.len(), factors[0], factors[31]), (32, 1.0, 32.0));
-        assert!(factors.is_sorted());
-        assert!(factors.iter().any(|&x| x > 1.0 && x < 32.0));
     }
 }
