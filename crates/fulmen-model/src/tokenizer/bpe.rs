@@ -1,15 +1,11 @@
 //! Byte-level BPE: a piece begins as its bytes, and neighbours are merged, the earliest merge of the list first, of
 //! equal ones the leftmost.
 
-use std::{
-    cmp::Reverse,
-    collections::BinaryHeap,
-    sync::atomic::{AtomicU8, Ordering},
-};
+use std::{cmp::Reverse, collections::BinaryHeap};
 
 use hashbrown::{HashMap, HashSet};
 
-use super::{TokenizerError, vocab::Vocab};
+use super::{TokenizerError, bytes, vocab::Vocab, whole::Whole};
 
 /// No token: a byte that the vocabulary lacks. It merges with nothing and is left out of the result.
 const NONE: u32 = u32::MAX;
@@ -22,21 +18,11 @@ const SHORT: usize = 64;
 #[derive(Debug)]
 pub(super) struct Bpe {
     /// The token of each byte.
-    bytes: [u32; 256],
+    bytes: Box<[u32; 256]>,
     /// Rank and result of a pair of tokens.
     merges: HashMap<(u32, u32), (u32, u32)>,
     ignore_merges: bool,
-    /// Whether merging a token's own text leads to that token: see [`Whole`].
-    whole: Vec<AtomicU8>,
-}
-
-/// Most pieces are a token as a whole, and merging would only find it again. For a few tokens it would not: they are
-/// found out when they are first met.
-struct Whole;
-impl Whole {
-    const UNKNOWN: u8 = 0;
-    const YES: u8 = 1;
-    const NO: u8 = 2;
+    whole: Whole,
 }
 
 /// Memory that is used again from piece to piece.
@@ -59,15 +45,16 @@ impl Bpe {
     pub(super) fn new(vocab: &Vocab, merges: &[String], ignore_merges: bool) -> Result<Bpe, TokenizerError> {
         let byte = |byte: u8| vocab.find(&[byte]).unwrap_or(NONE);
         let mut bpe = Bpe {
-            bytes: std::array::from_fn(|i| byte(u8::try_from(i).unwrap_or(0))),
+            bytes: Box::new(std::array::from_fn(|i| byte(u8::try_from(i).unwrap_or(0)))),
             merges: HashMap::with_capacity(merges.len()),
             ignore_merges,
-            whole: (0..vocab.len()).map(|_| AtomicU8::new(Whole::UNKNOWN)).collect(),
+            whole: Whole::new(vocab.len()),
         };
         let specials: HashSet<&[u8]> = vocab.specials().collect();
         let mut joined = Vec::new();
         for (index, text) in merges.iter().enumerate() {
             let malformed = || TokenizerError::Merge { index, text: text.clone() };
+            joined.clear();
             // The space is behind the first character, which may be a space itself.
             let (left, right) = split_merge(text).ok_or_else(malformed)?;
             let rank = u32::try_from(index).ok().filter(|&rank| rank != NEVER);
@@ -76,11 +63,13 @@ impl Bpe {
                 let missing = part.to_owned();
                 TokenizerError::MergeToken { index, text: text.clone(), missing }
             };
-            let known = |part: &str| vocab.find_text(part).ok_or_else(|| missing(part));
+            let mut known = |part: &str| {
+                let start = joined.len();
+                let id =
+                    if bytes::decode_to(part, &mut joined) { vocab.find(&joined[start..]) } else { None };
+                id.ok_or_else(|| missing(part))
+            };
             let (left_id, right_id) = (known(left)?, known(right)?);
-            joined.clear();
-            joined.extend_from_slice(vocab.shown(left_id));
-            joined.extend_from_slice(vocab.shown(right_id));
             match vocab.find(&joined) {
                 // The same pair again never comes first.
                 Some(id) => _ = bpe.merges.entry((left_id, right_id)).or_insert((rank, id)),
@@ -100,12 +89,9 @@ impl Bpe {
     /// Appends the tokens of one piece.
     pub(super) fn encode(&self, vocab: &Vocab, piece: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
         let token = vocab.find(piece);
-        if let Some(id) = token {
-            let whole = self.whole[id as usize].load(Ordering::Relaxed);
-            if self.ignore_merges || whole == Whole::YES {
-                out.push(id);
-                return;
-            }
+        if let Some(id) = token.filter(|&id| self.ignore_merges || self.whole.is_sure(id)) {
+            out.push(id);
+            return;
         }
         let start = out.len();
         if piece.len() <= SHORT {
@@ -114,8 +100,7 @@ impl Bpe {
             self.merge_long(piece, scratch, out);
         }
         if let Some(id) = token {
-            let whole = if out[start..] == [id] { Whole::YES } else { Whole::NO };
-            self.whole[id as usize].store(whole, Ordering::Relaxed);
+            self.whole.learn(id, &out[start..]);
         }
     }
 
@@ -210,7 +195,7 @@ fn split_merge(text: &str) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{TokenType, bytes, vocab::Spelling};
+    use super::super::{TokenType, vocab::Spelling};
     use super::*;
 
     /// All bytes and the results of these merges.

@@ -39,9 +39,18 @@ const BYTES: [Option<u8>; LAST + 1] = {
     bytes
 };
 
-/// The bytes that a token's text stands for; `None` if a character is not of the alphabet.
-pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
-    text.chars().map(|c| BYTES.get(c as usize).copied().flatten()).collect()
+/// Appends the bytes that a token's text stands for. Appends nothing and gives false if a character is not of the
+/// alphabet.
+pub(super) fn decode_to(text: &str, out: &mut Vec<u8>) -> bool {
+    let start = out.len();
+    for c in text.chars() {
+        let Some(byte) = BYTES.get(c as usize).copied().flatten() else {
+            out.truncate(start);
+            return false;
+        };
+        out.push(byte);
+    }
+    true
 }
 
 /// The text of some bytes.
@@ -53,6 +62,13 @@ pub(super) fn encode(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn decode(text: &str) -> Option<Vec<u8>> {
+        let mut out = b"before".to_vec();
+        let known = decode_to(text, &mut out);
+        assert!(known || out == b"before");
+        known.then(|| out[6..].to_vec())
+    }
 
     #[test]
     fn well_known_characters() {

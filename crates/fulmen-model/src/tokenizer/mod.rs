@@ -20,6 +20,7 @@ mod split;
 mod spm;
 mod stream;
 mod vocab;
+mod whole;
 
 pub use error::TokenizerError;
 pub use parts::{Strip, TokenType, TokenizerParts};
@@ -123,15 +124,11 @@ impl Tokenizer {
 
     /// Puts begin and end around tokens where the tokenizer says so and they are not there.
     pub(crate) fn frame(&self, tokens: &mut Vec<u32>) {
-        if let Some(bos) = self.bos.filter(|_| self.add_bos) {
-            if tokens.first() != Some(&bos) {
-                tokens.insert(0, bos);
-            }
+        if let Some(bos) = self.bos.filter(|bos| self.add_bos && tokens.first() != Some(bos)) {
+            tokens.insert(0, bos);
         }
-        if let Some(eos) = self.eos.filter(|_| self.add_eos) {
-            if tokens.last() != Some(&eos) {
-                tokens.push(eos);
-            }
+        if let Some(eos) = self.eos.filter(|eos| self.add_eos && tokens.last() != Some(eos)) {
+            tokens.push(eos);
         }
     }
 
@@ -203,6 +200,11 @@ impl Tokenizer {
     /// The text of a token, as the file spells it: a space is `Ġ` or `▁`.
     pub fn token(&self, id: u32) -> Option<&str> {
         self.vocab.check(id).ok().map(|_| self.vocab.text(id))
+    }
+
+    /// The bytes that a token stands for, which need not be whole characters. Control tokens give their text.
+    pub fn token_bytes(&self, id: u32) -> Result<&[u8], TokenizerError> {
+        self.shown(id, true)
     }
 
     /// The type of a token.

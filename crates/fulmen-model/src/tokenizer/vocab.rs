@@ -110,13 +110,12 @@ impl Vocab {
         match kind {
             TokenType::Normal | TokenType::Unused => match spelling {
                 // Text that is not in the alphabet of bytes shows as it is; no text leads to it.
-                Spelling::Bytes => match bytes::decode(text) {
-                    Some(decoded) => {
-                        self.shown.extend_from_slice(&decoded);
-                        findable = true;
+                Spelling::Bytes => {
+                    findable = bytes::decode_to(text, &mut self.shown);
+                    if !findable {
+                        self.shown.extend_from_slice(text.as_bytes());
                     }
-                    None => self.shown.extend_from_slice(text.as_bytes()),
-                },
+                }
                 Spelling::Sentence => {
                     self.shown.extend_from_slice(text.replace(SPACE, " ").as_bytes());
                     findable = true;
@@ -182,16 +181,15 @@ impl Vocab {
         self.by_bytes.find(self.hasher.hash_one(bytes), |&id| self.shown(id) == bytes).copied()
     }
 
-    /// The token with this text, of those that may be made from text.
-    pub(super) fn find_text(&self, text: &str) -> Option<u32> {
-        // Only the spelling of bytes has merges, and merges are all that is found by text.
-        bytes::decode(text).and_then(|decoded| self.find(&decoded))
-    }
-
     /// What the tokens show that are not made from text.
     pub(super) fn specials(&self) -> impl Iterator<Item = &[u8]> {
         let special = |kind| !matches!(kind, TokenType::Normal | TokenType::Unused);
         self.types().filter(move |&(_, kind)| special(kind)).map(|(id, _)| self.shown(id))
+    }
+
+    /// What the tokens show that are made from text.
+    pub(super) fn findable(&self) -> impl Iterator<Item = &[u8]> {
+        self.by_bytes.iter().map(|&id| self.shown(id))
     }
 
     /// The tokens that end a generation by their text.
