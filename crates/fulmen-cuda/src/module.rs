@@ -86,8 +86,8 @@ impl Function {
     }
 }
 
-/// Dynamic shared memory that a kernel may take without asking.
-const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
+/// Dynamic shared memory that a kernel may take without asking: 48 KiB less what it may have of its own.
+const SHARED_WITHOUT_ASKING: u32 = 32 << 10;
 
 struct Module {
     raw: CUmodule,
