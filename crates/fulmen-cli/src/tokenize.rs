@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use fulmen_model::gguf::{GgufError, GgufFile};
+use fulmen_model::source::{self, SourceError};
 use fulmen_model::tokenizer::{Special, Tokenizer, TokenizerError};
 use serde_json::json;
 
@@ -16,7 +16,7 @@ use crate::output::print;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A GGUF file.
+    /// A GGUF file, a Hugging Face folder, or a tokenizer.json.
     model: PathBuf,
 
     /// The text; from standard input if it is not given.
@@ -49,6 +49,10 @@ pub(crate) struct Args {
     /// Print how long encoding takes, the best of five, and how many tokens it gives, as JSON.
     #[arg(long, hide = true, conflicts_with_all = ["decode", "ids", "json", "batch"])]
     time: bool,
+
+    /// Print the bytes that have no token, as JSON.
+    #[arg(long, hide = true)]
+    missing: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -61,7 +65,9 @@ Examples:
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenizeError {
     #[error(transparent)]
-    Gguf(#[from] GgufError),
+    Source(#[from] SourceError),
+    #[error("{}: has no tokenizer", path.display())]
+    None { path: PathBuf },
     #[error("{}: {error}", path.display())]
     Tokenizer { path: PathBuf, error: TokenizerError },
     #[error(transparent)]
@@ -78,6 +84,9 @@ pub(crate) enum TokenizeError {
 
 pub(crate) fn run(args: &Args) -> Result<(), TokenizeError> {
     let tokenizer = open(&args.model)?;
+    if args.missing {
+        return Ok(print(&format!("{}\n", json!(tokenizer.missing_bytes())))?);
+    }
     let text = match &args.text {
         Some(text) => text.clone(),
         None => {
@@ -123,9 +132,14 @@ fn time(mut work: impl FnMut() -> usize) -> (f64, usize) {
 }
 
 fn open(path: &Path) -> Result<Tokenizer, TokenizeError> {
-    let file = GgufFile::open(path)?;
-    Tokenizer::from_metadata(file.metadata())
-        .map_err(|error| TokenizeError::Tokenizer { path: path.to_owned(), error })
+    let at = |error| TokenizeError::Tokenizer { path: path.to_owned(), error };
+    if path.extension().is_some_and(|extension| extension == "json") {
+        return Tokenizer::from_json_file(path).map_err(at);
+    }
+    let source = source::open(path)?;
+    Tokenizer::from_source(source.as_ref())
+        .map_err(at)?
+        .ok_or_else(|| TokenizeError::None { path: path.to_owned() })
 }
 
 fn parse_ids(text: &str) -> Result<Vec<u32>, TokenizeError> {

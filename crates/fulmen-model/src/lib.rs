@@ -20,6 +20,7 @@ pub mod safetensors;
 pub mod source;
 pub mod summary;
 pub mod synth;
+pub mod template;
 pub mod tokenizer;
 
 pub use engine::{

@@ -13,6 +13,7 @@
 use std::error::Error;
 use std::io::{BufRead, Write};
 
+use fulmen::core::DType;
 use fulmen::model::tokenizer::Special;
 use fulmen::model::{LoadOptions, Model, SessionOptions};
 use serde_json::{Value, json};
@@ -31,9 +32,10 @@ fn best(logits: &[f32]) -> (u32, f32) {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let path = std::env::args().nth(1).ok_or("usage: score MODEL.gguf [DEVICE]")?;
+    let path = std::env::args().nth(1).ok_or("usage: score MODEL.gguf [DEVICE [CACHE TYPE]]")?;
     let device = std::env::args().nth(2).unwrap_or_else(|| "cpu".to_owned());
-    let session = SessionOptions { context: 2048, ..SessionOptions::default() };
+    let cache: DType = std::env::args().nth(3).unwrap_or_else(|| "f16".to_owned()).parse()?;
+    let session = SessionOptions { context: 2048, cache, ..SessionOptions::default() };
     let options = LoadOptions { session, ..LoadOptions::default() };
     let model = Model::load_with(path, fulmen::open(device.parse()?)?, options)?;
     let tokenizer = model.tokenizer().ok_or("the model has no tokenizer")?;

@@ -104,10 +104,7 @@ impl Model {
     ) -> Result<Model, ModelError> {
         let config = Config::read(source.as_ref())?;
         let session = options.session.resolve(&config)?;
-        let tokenizer = match source.metadata().get("tokenizer.ggml.model") {
-            Some(_) => Some(Tokenizer::from_metadata(source.metadata())?),
-            None => None,
-        };
+        let tokenizer = Tokenizer::from_source(source.as_ref())?;
         let graph =
             config.graph(source.as_ref(), &session.spec(Step::Decode { rows: 1, penalize: false }))?;
         let bytes = weights::weight_bytes(&graph);

@@ -1,10 +1,21 @@
 //! A tokenizer from the metadata of a GGUF file.
 
-use super::{TokenType, Tokenizer, TokenizerError, TokenizerParts};
-use crate::gguf::Metadata;
+use super::{SpacePrefix, TokenType, Tokenizer, TokenizerError, TokenizerParts};
+use crate::gguf::{Metadata, MetadataError};
 
 /// Ends of a generation that files name beside the end of the text.
-const ENDS: [&str; 2] = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
+pub(super) fn ends(metadata: &Metadata) -> Result<Vec<u32>, MetadataError> {
+    let mut ends = Vec::new();
+    for key in ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"] {
+        ends.extend(metadata.opt_u32(key)?);
+    }
+    const LIST: &str = "tokenizer.ggml.eos_token_ids";
+    for found in metadata.opt_integers(LIST)?.unwrap_or_default() {
+        let wrong = || MetadataError::Range { key: LIST.to_owned(), expected: "u32", found: found.into() };
+        ends.push(u32::try_from(found).map_err(|_| wrong())?);
+    }
+    Ok(ends)
+}
 
 impl Tokenizer {
     /// The tokenizer that the metadata of a GGUF file describe (`tokenizer.ggml.*`).
@@ -21,6 +32,7 @@ impl TokenizerParts {
         let flag = |name: &str| metadata.opt_bool(&key(name));
         let model = metadata.string(&key("model"))?;
         let owned = |text: &str| text.to_owned();
+        let prefix = |add| if add { SpacePrefix::Always } else { SpacePrefix::Never };
         let types = metadata.opt_integers(&key("token_type"))?.unwrap_or_default();
         let types = types
             .into_iter()
@@ -31,7 +43,6 @@ impl TokenizerParts {
             "gpt2" => metadata.strings(&key("merges"))?.map(owned).collect(),
             _ => Vec::new(),
         };
-        let ends = ENDS.iter().map(|key| metadata.opt_u32(key)).collect::<Result<Vec<_>, _>>()?;
         Ok(TokenizerParts {
             model: model.to_owned(),
             pre: metadata.opt_string(&key("pre"))?.map(owned),
@@ -45,8 +56,9 @@ impl TokenizerParts {
             unknown: id("unknown_token_id")?,
             add_bos: flag("add_bos_token")?,
             add_eos: flag("add_eos_token")?,
-            add_space_prefix: flag("add_space_prefix")?,
-            ends: ends.into_iter().flatten().collect(),
+            space_prefix: flag("add_space_prefix")?.map(prefix),
+            nfc: flag("nfc")?.unwrap_or(false),
+            ends: ends(metadata)?,
             strips: Vec::new(),
         })
     }

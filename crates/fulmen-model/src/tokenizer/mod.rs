@@ -13,8 +13,10 @@ mod bpe;
 mod bytes;
 mod classes;
 mod error;
+mod json;
 mod metadata;
 mod parts;
+mod pattern;
 mod special;
 mod split;
 mod spm;
@@ -23,9 +25,13 @@ mod vocab;
 mod whole;
 
 pub use error::TokenizerError;
-pub use parts::{Strip, TokenType, TokenizerParts};
+pub use parts::{SpacePrefix, Strip, TokenType, TokenizerParts};
 pub use special::Special;
 pub use stream::StreamDecoder;
+
+use std::{borrow::Cow, ops::Range};
+
+use unicode_normalization::{UnicodeNormalization, is_nfc};
 
 use bpe::{Bpe, Scratch};
 use special::{Finder, Part};
@@ -43,14 +49,23 @@ pub struct Tokenizer {
     eos: Option<u32>,
     add_bos: bool,
     add_eos: bool,
+    nfc: bool,
     /// Sorted.
     ends: Vec<u32>,
+}
+
+/// What a text stands behind.
+#[derive(Clone, Copy)]
+enum Place {
+    First,
+    AfterToken,
+    AfterText,
 }
 
 #[derive(Debug)]
 enum Kind {
     Bpe { bpe: Bpe, splitter: Splitter },
-    Spm { spm: Spm, space_prefix: bool },
+    Spm { spm: Spm, space_prefix: SpacePrefix },
 }
 
 impl Tokenizer {
@@ -71,7 +86,7 @@ impl Tokenizer {
             "llama" => {
                 let vocab = Vocab::new(tokens, types, Spelling::Sentence)?;
                 let spm = Spm::new(&vocab, scores, unknown)?;
-                let space_prefix = parts.add_space_prefix.unwrap_or(true);
+                let space_prefix = parts.space_prefix.unwrap_or(SpacePrefix::Always);
                 (vocab, Kind::Spm { spm, space_prefix }, bos.is_some())
             }
             _ => return Err(TokenizerError::UnknownModel { model }),
@@ -100,7 +115,7 @@ impl Tokenizer {
         ends.sort_unstable();
         ends.dedup();
         let finder = Finder::new(&vocab, &parts.strips)?;
-        Ok(Tokenizer { vocab, finder, kind, bos, eos, add_bos, add_eos, ends })
+        Ok(Tokenizer { vocab, finder, kind, bos, eos, add_bos, add_eos, nfc: parts.nfc, ends })
     }
 
     /// The tokens of a text, and nothing before or behind them.
@@ -109,7 +124,7 @@ impl Tokenizer {
     /// trained with, they are left out.
     pub fn encode(&self, text: &str, special: Special) -> Vec<u32> {
         let mut out = Vec::new();
-        self.encode_to(text, special, &mut out);
+        self.encode_parts(text, special, &[], &mut out);
         out
     }
 
@@ -117,48 +132,72 @@ impl Tokenizer {
     /// A begin that is there already is not put there again.
     pub fn encode_prompt(&self, text: &str, special: Special) -> Vec<u32> {
         let mut out = Vec::new();
-        self.encode_to(text, special, &mut out);
+        self.encode_parts(text, special, &[], &mut out);
         self.frame(&mut out);
         out
     }
 
-    /// Puts begin and end around tokens where the tokenizer says so and they are not there.
-    pub(crate) fn frame(&self, tokens: &mut Vec<u32>) {
+    /// The tokens of a text, of which `foreign` are the ranges that came from people, in order: marks outside of them
+    /// are control tokens, and marks that touch one are text.
+    pub(crate) fn encode_with_foreign(&self, text: &str, foreign: &[Range<usize>]) -> Vec<u32> {
+        let mut out = Vec::new();
+        self.encode_parts(text, Special::Parse, foreign, &mut out);
+        out
+    }
+
+    /// Puts the begin before tokens where the tokenizer says so and it is not there.
+    pub(crate) fn begin(&self, tokens: &mut Vec<u32>) {
         if let Some(bos) = self.bos.filter(|bos| self.add_bos && tokens.first() != Some(bos)) {
             tokens.insert(0, bos);
         }
+    }
+
+    /// Puts begin and end around tokens where the tokenizer says so and they are not there.
+    fn frame(&self, tokens: &mut Vec<u32>) {
+        self.begin(tokens);
         if let Some(eos) = self.eos.filter(|eos| self.add_eos && tokens.last() != Some(eos)) {
             tokens.push(eos);
         }
     }
 
-    /// Appends the tokens of a text that stands at the begin, or behind a special token.
-    pub(crate) fn encode_to(&self, text: &str, special: Special, out: &mut Vec<u32>) {
+    /// Appends the tokens of a text. Control tokens that touch a foreign range are text.
+    fn encode_parts(&self, text: &str, special: Special, foreign: &[Range<usize>], out: &mut Vec<u32>) {
         // A guess that is right for prose; it saves growing.
         out.reserve(text.len() / 4);
         let mut scratch = Scratch::default();
-        let mut after_special = true;
-        self.finder.parts(text, special, |part| match part {
-            Part::Token(id) => {
-                out.push(id);
-                after_special = true;
-            }
-            Part::Text(text) => {
-                self.encode_text(text, after_special, &mut scratch, out);
-                after_special = false;
+        let mut place = Place::First;
+        self.finder.parts(text, special, foreign, |part| {
+            place = match part {
+                Part::Token(id) => {
+                    out.push(id);
+                    Place::AfterToken
+                }
+                Part::Text(text) => {
+                    self.encode_text(text, place, &mut scratch, out);
+                    Place::AfterText
+                }
             }
         });
     }
 
-    fn encode_text(&self, text: &str, after_special: bool, scratch: &mut Scratch, out: &mut Vec<u32>) {
+    fn encode_text(&self, text: &str, place: Place, scratch: &mut Scratch, out: &mut Vec<u32>) {
+        // Text in normal form, which almost all text is, is not copied.
+        let text: Cow<'_, str> = match self.nfc && !is_nfc(text) {
+            true => text.nfc().collect::<String>().into(),
+            false => text.into(),
+        };
         match &self.kind {
             Kind::Bpe { bpe, splitter } => {
-                splitter.split(text, |piece| bpe.encode(&self.vocab, piece.as_bytes(), scratch, out));
+                splitter.split(&text, |piece| bpe.encode(&self.vocab, piece.as_bytes(), scratch, out));
             }
             Kind::Spm { spm, space_prefix } => {
-                let prefix = if *space_prefix && after_special { " " } else { "" };
+                let prefix = match (space_prefix, place) {
+                    (SpacePrefix::Always, Place::First | Place::AfterToken) => " ",
+                    (SpacePrefix::First, Place::First) => " ",
+                    _ => "",
+                };
                 if prefix.is_empty() && !text.contains(SPACE) {
-                    spm.encode(&self.vocab, text, out);
+                    spm.encode(&self.vocab, &text, out);
                 } else {
                     // SentencePiece cannot tell its own sign for a space from a space.
                     spm.encode(&self.vocab, &format!("{prefix}{}", text.replace(SPACE, " ")), out);
@@ -242,6 +281,13 @@ impl Tokenizer {
         matches!(self.token_type(id), Some(TokenType::Control | TokenType::Unknown))
     }
 
+    /// The control token with this text.
+    pub fn special_token(&self, text: &str) -> Option<u32> {
+        let special =
+            |&(id, kind): &(u32, TokenType)| kind == TokenType::Control && self.vocab.text(id) == text;
+        self.vocab.types().find(special).map(|(id, _)| id)
+    }
+
     /// The bytes that no token stands for. Text that has them is encoded without them. Bytes that UTF-8 never has
     /// (0xC0, 0xC1, 0xF5 and above) may well be missing.
     pub fn missing_bytes(&self) -> Vec<u8> {
@@ -252,7 +298,7 @@ impl Tokenizer {
     }
 
     fn adds_space_prefix(&self) -> bool {
-        matches!(self.kind, Kind::Spm { space_prefix: true, .. })
+        matches!(self.kind, Kind::Spm { space_prefix: SpacePrefix::First | SpacePrefix::Always, .. })
     }
 }
 

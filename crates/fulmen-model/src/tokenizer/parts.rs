@@ -41,6 +41,17 @@ pub struct Strip {
     pub right: bool,
 }
 
+/// Where SentencePiece puts a space before text, so that the first word is spelled as others are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpacePrefix {
+    /// Nowhere.
+    Never,
+    /// Before the whole text.
+    First,
+    /// Before the text and behind each special token.
+    Always,
+}
+
 /// The parts of a tokenizer, as files give them. [`Tokenizer::new`](super::Tokenizer::new) checks them.
 ///
 /// ```
@@ -82,8 +93,10 @@ pub struct TokenizerParts {
     pub add_bos: Option<bool>,
     /// Whether a prompt gets [`TokenizerParts::eos`]. It does not if not given.
     pub add_eos: Option<bool>,
-    /// Whether SentencePiece puts a space before a text. It does if not given.
-    pub add_space_prefix: Option<bool>,
+    /// Where SentencePiece puts a space before text. [`SpacePrefix::Always`] if not given.
+    pub space_prefix: Option<SpacePrefix>,
+    /// Whether texts are put into Unicode's normal form C first.
+    pub nfc: bool,
     /// Tokens that end a generation, beside [`TokenizerParts::eos`] and those whose text says so.
     pub ends: Vec<u32>,
     /// Tokens that take whitespace around them away.
