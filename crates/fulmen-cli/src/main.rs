@@ -2,6 +2,7 @@
 
 mod bench;
 mod devices;
+mod model;
 mod ops;
 mod output;
 mod quiet;

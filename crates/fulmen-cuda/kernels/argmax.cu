@@ -3,7 +3,7 @@
 //
 // An element and its index are one 64-bit number whose maximum is the answer, so that parts of a row can be reduced in
 // any order. Wide rows are cut into parts, one block each, and a second kernel takes the largest of the parts.
-#include "common.cuh"
+#include "select.cuh"
 
 struct ArgMaxParams {
     const float* x;
@@ -13,34 +13,14 @@ struct ArgMaxParams {
     u32 part;  // elements of a part
 };
 
-// Rises with the value, falls with the index, 0 for what never wins.
-__device__ __forceinline__ u64 key_of(float value, u32 index) {
-    if (!(value > -INFINITE)) return 0;
-    u32 bits = __float_as_uint(value + 0.0f);  // -0 is as large as 0
-    bits = bits >> 31 ? ~bits : bits | 0x80000000u;
-    return (u64)bits << 32 | (u32)~index;
-}
-
-__device__ __forceinline__ u64 block_max(u64 key) {
-    __shared__ u64 warps[32];
-    key = warp_max(key);
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = key;
-    __syncthreads();
-    return warp_max(threadIdx.x % 32 < blockDim.x / 32 ? warps[threadIdx.x % 32] : 0ull);
-}
-
 extern "C" __global__ void __launch_bounds__(1024) argmax(const __grid_constant__ ArgMaxParams p) {
+    __shared__ u64 warps[32];
     begin();
-    const float* x = p.x + (u64)blockIdx.x * p.width;
-    u64 from = (u64)blockIdx.y * p.part, to = min((u64)p.width, from + p.part), key = 0;
-    for (u64 i = from + threadIdx.x; i < to; i += blockDim.x) {
-        u64 other = key_of(x[i], (u32)i);
-        key = other > key ? other : key;
-    }
-    key = block_max(key);
+    u64 from = (u64)blockIdx.y * p.part, to = min((u64)p.width, from + p.part);
+    u64 key = largest_of(p.x + (u64)blockIdx.x * p.width, from, to, warps);
     if (threadIdx.x != 0) return;
     if (gridDim.y == 1) {
-        p.out[blockIdx.x] = key == 0 ? 0 : ~(u32)key;
+        p.out[blockIdx.x] = key == 0 ? 0 : index_of(key);
     } else {
         p.parts[(u64)blockIdx.x * gridDim.y + blockIdx.y] = key;
     }
@@ -55,5 +35,5 @@ extern "C" __global__ void __launch_bounds__(32) argmax_of_parts(const __grid_co
         key = other > key ? other : key;
     }
     key = warp_max(key);
-    if (threadIdx.x == 0) p.out[blockIdx.x] = key == 0 ? 0 : ~(u32)key;
+    if (threadIdx.x == 0) p.out[blockIdx.x] = key == 0 ? 0 : index_of(key);
 }

@@ -121,6 +121,9 @@ enum FaultCode : u32 {
     FAULT_TEMPERATURE = 4,
     FAULT_TOP_P = 5,
     FAULT_MIN_P = 6,
+    FAULT_REPEAT = 7,
+    FAULT_FREQUENCY = 8,
+    FAULT_PRESENCE = 9,
 };
 
 __device__ __noinline__ void report(Fault* fault, u32 code, u32 row, u32 value, u32 limit) {

@@ -12,7 +12,7 @@ use fulmen_core::{
 
 use crate::device::CudaDevice;
 use crate::error::CudaError;
-use crate::handles::{DeviceBlock, Event, PinnedBlock};
+use crate::handles::{DeviceBlock, Event, PinnedBlock, Stream};
 
 /// Bytes behind every allocation that belong to nobody: kernels may read whole vectors at the end of a tensor.
 const SPARE: usize = 256;
@@ -29,6 +29,7 @@ const SHARED_COPY: usize = 4 << 20;
 /// Memory that graphs on a CUDA device work in.
 pub struct CudaMemory {
     device: Arc<CudaDevice>,
+    stream: Arc<Stream>,
     map: AddressMap<DeviceBlock>,
     uploads: Uploads,
     /// What reads pass through.
@@ -39,9 +40,10 @@ pub struct CudaMemory {
 
 impl CudaMemory {
     /// No memory yet.
-    pub fn new(device: &Arc<CudaDevice>) -> CudaMemory {
+    pub(crate) fn new(device: &Arc<CudaDevice>, stream: &Arc<Stream>) -> CudaMemory {
         CudaMemory {
             device: Arc::clone(device),
+            stream: Arc::clone(stream),
             map: AddressMap::default(),
             uploads: Uploads::default(),
             readback: None,
@@ -76,13 +78,13 @@ impl CudaMemory {
     fn upload(&mut self, ptr: u64, data: &[u8]) -> Result<(), CudaError> {
         let mut at = ptr;
         for part in data.chunks(PIECE) {
-            let from = self.uploads.put(&self.device, part)?;
+            let from = self.uploads.put(&self.device, &self.stream, part)?;
             self.device.context.bind()?;
             // SAFETY: the range is inside a block that is alive, and the piece is not written again before the copy is
             // done.
             let copied = unsafe {
                 let from = std::slice::from_raw_parts(from, part.len());
-                result::memcpy_htod_async(at, from, self.device.stream.raw())
+                result::memcpy_htod_async(at, from, self.stream.raw())
             };
             copied.map_err(|error| self.device.context.error("cuMemcpyHtoDAsync", error))?;
             at += part.len() as u64;
@@ -124,7 +126,7 @@ impl DeviceMemory for CudaMemory {
     fn free(&mut self, ptr: u64) -> Result<(), BackendError> {
         let entry = self.map.remove(ptr)?;
         // Work in flight may use it.
-        let done = self.device.synchronize();
+        let done = self.stream.synchronize();
         drop(entry);
         Ok(done?)
     }
@@ -147,10 +149,10 @@ impl DeviceMemory for CudaMemory {
             // before anything else touches the piece.
             unsafe {
                 let to = std::slice::from_raw_parts_mut(piece.ptr(), part.len());
-                let copied = result::memcpy_dtoh_async(to, at, self.device.stream.raw());
+                let copied = result::memcpy_dtoh_async(to, at, self.stream.raw());
                 copied.map_err(|error| self.device.context.error("cuMemcpyDtoHAsync", error))?;
             }
-            self.device.synchronize()?;
+            self.stream.synchronize()?;
             // SAFETY: the copy is done.
             copy(unsafe { std::slice::from_raw_parts(piece.ptr(), part.len()) }, part);
             at += part.len() as u64;
@@ -178,7 +180,7 @@ impl DeviceMemory for CudaMemory {
 impl Drop for CudaMemory {
     fn drop(&mut self) {
         // Work in flight may use any of it. An error was or will be reported by who reads the results.
-        let _ = self.device.synchronize();
+        let _ = self.stream.synchronize();
     }
 }
 
@@ -199,10 +201,10 @@ struct Piece {
 
 impl Uploads {
     /// Puts no more than [`PIECE`] bytes into pinned memory.
-    fn put(&mut self, device: &CudaDevice, data: &[u8]) -> Result<*const u8, CudaError> {
+    fn put(&mut self, device: &CudaDevice, stream: &Stream, data: &[u8]) -> Result<*const u8, CudaError> {
         let full = |piece: &Piece| piece.used + data.len() > piece.memory.bytes();
         if self.pieces.get(self.current).is_some_and(full) {
-            device.stream.record(&self.pieces[self.current].copied)?;
+            stream.record(&self.pieces[self.current].copied)?;
             self.current = (self.current + 1) % PIECES;
             if let Some(next) = self.pieces.get_mut(self.current) {
                 next.copied.synchronize()?;

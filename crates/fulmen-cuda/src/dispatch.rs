@@ -11,6 +11,7 @@ use crate::buffer::CudaMemory;
 use crate::capture::{Captured, Captures};
 use crate::device::{CudaDevice, CudaOptions};
 use crate::error::CudaError;
+use crate::handles::{Event, Stream};
 use crate::kernels;
 use crate::queue::Queue;
 
@@ -18,12 +19,14 @@ type Launched = Result<usize, BackendError>;
 
 /// Runs graphs on a CUDA device.
 ///
-/// It may be moved between threads and is used by one at a time; several dispatchers may share a device.
+/// It may be moved between threads and is used by one at a time. Several dispatchers may share a device, also from
+/// several threads: each has its own stream and its own memory.
 pub struct CudaDispatcher {
     // Dropped in this order: each waits for the device first.
     captures: Captures,
-    queue: Queue,
+    pub(crate) queue: Queue,
     memory: CudaMemory,
+    stream: Arc<Stream>,
     device: Arc<CudaDevice>,
 }
 
@@ -33,12 +36,14 @@ impl CudaDispatcher {
         CudaDispatcher::new(&CudaDevice::open(ordinal, CudaOptions::from_env())?)
     }
 
-    /// A dispatcher over an opened device. Dispatchers over one device share its stream.
+    /// A dispatcher over an opened device, with a stream of its own.
     pub fn new(device: &Arc<CudaDevice>) -> Result<CudaDispatcher, CudaError> {
+        let stream = Arc::new(Stream::new(&device.context)?);
         Ok(CudaDispatcher {
             captures: Captures::default(),
-            queue: Queue::new(device)?,
-            memory: CudaMemory::new(device),
+            queue: Queue::new(device, &stream)?,
+            memory: CudaMemory::new(device, &stream),
+            stream,
             device: Arc::clone(device),
         })
     }
@@ -46,6 +51,13 @@ impl CudaDispatcher {
     /// The device.
     pub fn device(&self) -> &Arc<CudaDevice> {
         &self.device
+    }
+
+    /// A mark at the point that the device has reached so far, to be timed against another.
+    pub fn mark(&self) -> Result<Event, CudaError> {
+        let event = Event::new(&self.device.context, true)?;
+        self.stream.record(&event)?;
+        Ok(event)
     }
 
     /// Bytes that graphs, weights and caches take on this dispatcher.
@@ -96,8 +108,13 @@ impl CudaDispatcher {
 impl Drop for CudaDispatcher {
     fn drop(&mut self) {
         // Captured programs in flight use their graphs and scratch memory.
-        let _ = self.device.synchronize();
+        let _ = self.stream.synchronize();
     }
+}
+
+/// Whether a product's input is what a norm makes.
+fn feeds(norm: &RmsNormCall, input: u64, m: u32, k: u32) -> bool {
+    norm.output == input && norm.rows == m && norm.width == k
 }
 
 /// An error of a whole program as one of the backend, with the node in it.
@@ -149,6 +166,38 @@ impl KernelDispatch for CudaDispatcher {
         dispatch_rope_store(RopeStoreCall) => kernels::rope_store::launch;
         dispatch_copy(CopyCall) => kernels::copy::launch;
         dispatch_argmax(ArgMaxCall) => kernels::argmax::launch;
+        dispatch_sample(SampleCall) => kernels::sample::launch;
+        dispatch_penalize(PenalizeCall) => kernels::penalize::launch;
+        dispatch_advance(AdvanceCall) => kernels::advance::launch;
+    }
+
+    /// A residual goes with the product before it and a norm with the product after it, so their sum is not an op of
+    /// its own.
+    fn fusions(&self) -> Fusions {
+        Fusions { add_rms_norm: false, ..Fusions::all() }
+    }
+
+    /// A norm and the products of it; rotation, store and the attention of them.
+    fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
+        let launched = match (first, second) {
+            (OpCall::RmsNorm(norm), OpCall::MulMat(call)) if feeds(norm, call.input, call.m, call.k) => {
+                norm.check_operands(&self.memory)?;
+                call.check_operands(&self.memory)?;
+                kernels::mmv::launch(&mut self.queue, call, Some(norm))
+            }
+            (OpCall::RmsNorm(norm), OpCall::GateUp(call)) if feeds(norm, call.input, call.m, call.k) => {
+                norm.check_operands(&self.memory)?;
+                call.check_operands(&self.memory)?;
+                kernels::mmv::launch_gate_up(&mut self.queue, call, Some(norm))
+            }
+            (OpCall::RopeStore(store), OpCall::Attention(call)) => {
+                store.check_operands(&self.memory)?;
+                call.check_operands(&self.memory)?;
+                kernels::attention_step::launch_with_store(&mut self.queue, store, call)
+            }
+            _ => None,
+        };
+        launched.transpose()
     }
 
     fn synchronize(&mut self) -> Result<(), BackendError> {
@@ -171,7 +220,7 @@ impl KernelDispatch for CudaDispatcher {
     fn release(&mut self, id: ReplayId) {
         if let Some(captured) = self.captures.remove(id) {
             // Its scratch memory may be in use. An error is reported by who reads the results.
-            let _ = self.device.synchronize();
+            let _ = self.stream.synchronize();
             drop(captured);
         }
     }

@@ -52,10 +52,12 @@ impl Record {
         let Record { code, row, value, limit } = self;
         let (row, number) = (row as usize, f32::from_bits(value));
         let index = |what| BackendError::Index { what, row, value, limit };
-        let state = |error: SamplingError| {
-            let (what, detail) = ("the sampling state", error.to_string());
+        let parameter = |what, error: SamplingError| {
+            let detail = error.to_string();
             BackendError::Parameter { what, row, detail }
         };
+        let state = |error| parameter("the sampling state", error);
+        let penalty = |name| parameter("the penalties", SamplingError::Penalty { name, value: number });
         match code {
             1 => index("the token"),
             2 => index("the position"),
@@ -63,6 +65,9 @@ impl Record {
             4 => state(SamplingError::Temperature(number)),
             5 => state(SamplingError::TopP(number)),
             6 => state(SamplingError::MinP(number)),
+            7 => parameter("the penalties", SamplingError::Repeat(number)),
+            8 => penalty("frequency"),
+            9 => penalty("presence"),
             _ => index("a number of an unknown kind"),
         }
     }

@@ -10,7 +10,7 @@
 //!   sampling states) is checked by the kernels, which report it and touch nothing ([`fault`]).
 //! - **One kernel file per op**, `kernels/<op>.cu`, with a Rust file of the same name ([`kernels`]) that chooses the entry,
 //!   the grid and the parameters.
-//! - **One stream** ([`queue`]). A program is captured into a graph of the driver and replayed with one launch
+//! - **One stream a dispatcher** ([`queue`]). A program is captured into a graph of the driver and replayed with one launch
 //!   ([`capture`]).
 
 pub mod buffer;
@@ -19,6 +19,7 @@ pub mod device;
 pub mod dispatch;
 pub mod error;
 mod fault;
+mod foreign;
 mod handles;
 pub mod kernels;
 pub mod module;

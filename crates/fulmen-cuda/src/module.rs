@@ -33,9 +33,11 @@ macro_rules! embedded {
 /// Every file of kernels with its targets.
 static EMBEDDED: &[Embedded] = embedded! {
     "activations": "80" "90";
+    "advance": "80" "90";
     "argmax": "80" "90";
     "attention": "80" "90";
     "attention_prefill": "80" "90";
+    "attention_step": "90";
     "copy": "80" "90";
     "dequantise": "80" "90";
     "elementwise": "80" "90";
@@ -43,10 +45,13 @@ static EMBEDDED: &[Embedded] = embedded! {
     "gemm": "80" "90";
     "gemm_hopper": "90a";
     "kv_store": "80" "90";
+    "mmv": "90";
     "mul_mat": "80" "90";
+    "penalize": "80" "90";
     "rms_norm": "80" "90";
     "rope": "80" "90";
     "rope_store": "80" "90";
+    "sample": "80" "90";
     "softmax": "80" "90";
 };
 
@@ -157,22 +162,24 @@ impl Modules {
                 format!("no target for capability {}.{}", self.capability / 10, self.capability % 10);
             failed(capability, String::new())
         })?;
+        self.compile(file, ptx)
+    }
+
+    fn compile(&self, file: &str, ptx: &str) -> Result<Module, CudaError> {
+        let failed = |reason: String, log: String| CudaError::Module { file: file.to_owned(), reason, log };
         let image = CString::new(ptx).map_err(|error| failed(error.to_string(), String::new()))?;
         self.context.bind()?;
         let raw = load_ptx(&image).map_err(|(error, log)| failed(reason(error), log))?;
         Ok(Module { raw, functions: HashMap::new() })
     }
 
-    /// A module from other PTX than the embedded, and a kernel of it.
-    #[doc(hidden)]
-    pub(crate) fn foreign(&self, file: &'static str, ptx: &str, entry: &str) -> Result<Function, CudaError> {
-        let failed = |reason: String, log: String| CudaError::Module { file: file.to_owned(), reason, log };
-        let image = CString::new(ptx).map_err(|error| failed(error.to_string(), String::new()))?;
-        self.context.bind()?;
-        let raw = load_ptx(&image).map_err(|(error, log)| failed(reason(error), log))?;
-        let module = Module { raw, functions: HashMap::new() };
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).insert(file, module);
-        self.function(file, entry, 0)
+    /// Loads other PTX than the embedded, if no file of that name is loaded.
+    pub(crate) fn add(&self, file: &'static str, ptx: &str) -> Result<(), CudaError> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if !loaded.contains_key(file) {
+            loaded.insert(file, self.compile(file, ptx)?);
+        }
+        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! What kernels are launched through: the device's stream, scratch memory, and whether launches run, are planned or are
+//! What kernels are launched through: a stream, scratch memory, and whether launches run, are planned or are
 //! captured.
 
 use std::ffi::c_void;
@@ -12,7 +12,7 @@ use crate::BACKEND;
 use crate::device::{Caps, CudaDevice};
 use crate::error::{CudaError, reason};
 use crate::fault::FaultCell;
-use crate::handles::{DeviceBlock, Graph};
+use crate::handles::{DeviceBlock, Graph, Stream};
 
 /// What becomes of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,19 +70,21 @@ impl<'a> Arg<'a> {
     }
 }
 
-/// The stream of a device with what launches need.
+/// A stream with what launches need.
 pub struct Queue {
     device: Arc<CudaDevice>,
+    stream: Arc<Stream>,
     state: State,
     scratch: Option<Arc<DeviceBlock>>,
     fault: FaultCell,
 }
 
 impl Queue {
-    /// A queue over the device's stream.
-    pub(crate) fn new(device: &Arc<CudaDevice>) -> Result<Queue, CudaError> {
+    /// A queue over a stream of the device.
+    pub(crate) fn new(device: &Arc<CudaDevice>, stream: &Arc<Stream>) -> Result<Queue, CudaError> {
         let fault = FaultCell::new(&device.context)?;
-        Ok(Queue { device: Arc::clone(device), state: State::Idle, scratch: None, fault })
+        let (device, stream) = (Arc::clone(device), Arc::clone(stream));
+        Ok(Queue { device, stream, state: State::Idle, scratch: None, fault })
     }
 
     /// What shapes a launch.
@@ -118,7 +120,7 @@ impl Queue {
         }
         let grown = bytes.checked_next_power_of_two().unwrap_or(bytes).max(1 << 20);
         // Work in flight may use the old one. Captured programs keep theirs.
-        self.device.synchronize()?;
+        self.stream.synchronize()?;
         self.scratch = None;
         let block = Arc::new(DeviceBlock::new(&self.device.context, grown, bytes as u64)?);
         let ptr = block.ptr();
@@ -160,7 +162,7 @@ impl Queue {
             blockDimY: 1,
             blockDimZ: 1,
             sharedMemBytes: launch.shared,
-            hStream: self.device.stream.raw(),
+            hStream: self.stream.raw(),
             attrs: attributes.as_mut_ptr(),
             numAttrs: count as u32,
         };
@@ -186,7 +188,7 @@ impl Queue {
     /// Waits for the device, and gives what its kernels reported.
     pub(crate) fn synchronize(&mut self) -> Result<(), BackendError> {
         self.must_be_idle("waiting for the device")?;
-        self.device.synchronize()?;
+        self.stream.synchronize()?;
         self.fault.take()
     }
 
@@ -207,7 +209,7 @@ impl Queue {
     /// From here on launches are recorded and not run, until [`end_capture`](Queue::end_capture).
     pub(crate) fn begin_capture(&mut self) -> Result<(), CudaError> {
         self.must_be_idle("beginning another capture")?;
-        self.device.stream.begin_capture()?;
+        self.stream.begin_capture()?;
         self.state = State::Capturing;
         Ok(())
     }
@@ -220,13 +222,13 @@ impl Queue {
             return Err(CudaError::Capture { call: "ending a capture", reason });
         }
         self.state = State::Idle;
-        Ok((self.device.stream.end_capture()?, self.scratch.clone()))
+        Ok((self.stream.end_capture()?, self.scratch.clone()))
     }
 
     /// Runs a recorded graph.
     pub(crate) fn launch_graph(&mut self, graph: &Graph) -> Result<(), CudaError> {
         self.must_be_idle("a replay")?;
-        self.device.stream.launch(graph)
+        self.stream.launch(graph)
     }
 }
 
@@ -236,7 +238,7 @@ impl Drop for Queue {
             let _ = self.end_capture();
         }
         // Scratch memory and the place of reports may be in use.
-        let _ = self.device.synchronize();
+        let _ = self.stream.synchronize();
     }
 }
 

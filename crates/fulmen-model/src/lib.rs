@@ -1,5 +1,24 @@
 //! Whole models above the compute graph: GGUF files in, text out.
 //!
-//! This crate will hold the GGUF reader and writer, the tokenizers, the chat templates, one description per
-//! architecture (Llama, Qwen2, Qwen3) that builds a [`fulmen_core::GraphBuilder`] graph, the KV cache, sampling
-//! and generation. It has no contents yet.
+//! - [`gguf`]: reading GGUF files, nothing in them trusted, and writing them.
+//! - [`quantize`]: storing models in smaller types.
+//! - [`source`]: what a model's file gives, whatever its format.
+//! - [`synth`]: models with random weights, for tests and measurements.
+//! - [`tokenizer`]: text to token ids and back.
+//! - [`arch`]: one description per architecture (Llama, Qwen2, Qwen3), from which the graph is built for every backend.
+//! - [`engine`]: weights on a device, sessions, generation.
+
+pub mod arch;
+pub mod engine;
+mod error;
+pub mod gguf;
+pub mod quantize;
+pub mod source;
+pub mod synth;
+pub mod tokenizer;
+
+pub use engine::{
+    Device, FinishReason, GenerateOptions, Generated, Generation, LoadOptions, LoadProgress, Model, Sampling,
+    Session, SessionOptions,
+};
+pub use error::ModelError;

@@ -34,7 +34,7 @@ pub struct Timing {
     pub median: Duration,
     /// The fastest run.
     pub best: Duration,
-    /// How many runs were timed.
+    /// How many times were taken.
     pub runs: usize,
     /// What a run does.
     pub work: Work,
@@ -76,7 +76,8 @@ pub enum PerfError {
     Data(#[from] DTypeError),
 }
 
-/// Times a case: some runs to warm up, then runs until `budget` is spent, at least three.
+/// Times a case: some runs to warm up, then runs until `budget` is spent, at least three. On a device that replays, as
+/// many replays as make the wait for it vanish count as one run.
 pub fn time_case(
     backend: &mut dyn Backend,
     case: &Case,
@@ -94,17 +95,49 @@ pub fn time_case(
 }
 
 fn time_runs(backend: &mut dyn Backend, rig: &Rig, budget: Duration) -> Result<Vec<Duration>, ExecError> {
+    let Some(id) = backend.prepare(rig.bound.program())? else {
+        return time_batches(1, budget, |_| rig.run(backend));
+    };
+    let mut replay = |count: u32| -> Result<(), ExecError> {
+        (0..count).try_for_each(|_| backend.replay(id).map(|_| ()))?;
+        Ok(backend.synchronize()?)
+    };
+    let times = replays_between_waits(&mut replay).and_then(|batch| time_batches(batch, budget, replay));
+    backend.release(id);
+    times
+}
+
+/// How many replays it takes until waiting for the device does not count.
+fn replays_between_waits(replay: &mut impl FnMut(u32) -> Result<(), ExecError>) -> Result<u32, ExecError> {
+    const LONG: Duration = Duration::from_millis(1);
+    let mut batch = 1;
+    loop {
+        let start = Instant::now();
+        replay(batch)?;
+        if start.elapsed() >= LONG || batch >= 1 << 12 {
+            return Ok(batch);
+        }
+        batch *= 2;
+    }
+}
+
+/// The time of a run, for each of some batches.
+fn time_batches(
+    batch: u32,
+    budget: Duration,
+    mut run: impl FnMut(u32) -> Result<(), ExecError>,
+) -> Result<Vec<Duration>, ExecError> {
     let (warm_up, start) = (budget / 5, Instant::now());
     let mut warm_runs = 0;
     while warm_runs < 1 || start.elapsed() < warm_up {
-        rig.run(backend)?;
+        run(batch)?;
         warm_runs += 1;
     }
     let (mut times, start) = (Vec::new(), Instant::now());
     while times.len() < 3 || start.elapsed() < budget {
         let began = Instant::now();
-        rig.run(backend)?;
-        times.push(began.elapsed());
+        run(batch)?;
+        times.push(began.elapsed() / batch);
     }
     Ok(times)
 }

@@ -6,6 +6,7 @@ mod data;
 mod ffn;
 mod layers;
 mod measure;
+mod model;
 mod pass;
 mod raw;
 mod report;
@@ -14,7 +15,10 @@ use std::{io, path::PathBuf};
 
 use clap::Subcommand;
 use fulmen_core::device::{BackendKind, DeviceSelector};
+use fulmen_model::ModelError;
 use fulmen_wgpu::{AdapterSelector, GpuDevice, GpuError};
+
+use crate::model::load::LoadError;
 
 /// Time whole pieces of work on a device.
 ///
@@ -31,12 +35,14 @@ const EXAMPLES: &str = "\
 Examples:
   fulmen bench batch                     the command batch on the best GPU
   fulmen bench batch --quick             small sizes, for software devices
-  fulmen bench batch --trace ffn.json    and the kernels of a layer for chrome://tracing";
+  fulmen bench batch --trace ffn.json    and the kernels of a layer for chrome://tracing
+  fulmen bench model m.gguf --depth 0,2048   a model's prompts and answers";
 
 // Each subcommand's help is the doc comment of its arguments.
 #[derive(Debug, Subcommand)]
 enum BenchCommand {
     Batch(batch::Args),
+    Model(model::Args),
 }
 
 /// Why `fulmen bench` failed.
@@ -54,6 +60,10 @@ pub(crate) enum BenchError {
     CompiledTwice { compiled: u64, distinct: usize },
     #[error("the trace could not be written to {}: {error}", path.display())]
     Trace { path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
     #[error("the results could not be written: {0}")]
     Write(#[from] io::Error),
 }
@@ -61,6 +71,7 @@ pub(crate) enum BenchError {
 pub(crate) fn run(args: &Args) -> Result<(), BenchError> {
     match &args.command {
         BenchCommand::Batch(args) => batch::run(args),
+        BenchCommand::Model(args) => model::run(args),
     }
 }
 

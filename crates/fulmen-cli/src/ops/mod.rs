@@ -7,12 +7,13 @@ mod perf;
 use std::io;
 
 use clap::Subcommand;
-use fulmen_core::device::{BackendKind, DeviceInfo};
-use fulmen_core::{Backend, DType};
+use fulmen_core::DType;
+use fulmen_core::device::DeviceInfo;
+use fulmen_model::Device;
 use fulmen_testkit::Filter;
 use fulmen_testkit::table::ops;
 
-use crate::select::{self, DeviceOption, SelectError};
+use crate::select::{OpenOption, SelectError};
 
 /// List, check and time every op of a device.
 ///
@@ -75,15 +76,11 @@ fn known_op(name: &str) -> Result<String, String> {
 #[derive(Debug, clap::Args)]
 struct RunOptions {
     #[command(flatten)]
-    device: DeviceOption,
+    open: OpenOption,
 
     /// Draw the data from this seed. Without it another one is taken each time, and printed.
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-
-    /// Threads of the processor; all of them by default.
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
 }
 
 impl RunOptions {
@@ -92,20 +89,12 @@ impl RunOptions {
     }
 
     fn threads(&self) -> usize {
-        let all = || std::thread::available_parallelism().map_or(1, |n| n.get());
-        self.threads.map_or_else(all, usize::from)
+        self.open.threads()
     }
 
     /// The device that is asked for, opened.
-    fn open(&self) -> Result<(DeviceInfo, Box<dyn Backend>), OpsError> {
-        let reports = select::reports();
-        let device = select::choose(&reports, self.device.device)?.clone();
-        let backend: Box<dyn Backend> = match device.backend {
-            BackendKind::Cpu => Box::new(fulmen_cpu::CpuDispatcher::with_threads(self.threads())),
-            BackendKind::Cuda => Box::new(fulmen_cuda::CudaDispatcher::open(device.index)?),
-            other => return Err(OpsError::Closed(other)),
-        };
-        Ok((device, backend))
+    fn open(&self) -> Result<(DeviceInfo, Device), OpsError> {
+        Ok(self.open.open()?)
     }
 }
 
@@ -114,10 +103,6 @@ impl RunOptions {
 pub(crate) enum OpsError {
     #[error(transparent)]
     Select(#[from] SelectError),
-    #[error("the device cannot be opened: {0}")]
-    Cuda(#[from] fulmen_cuda::CudaError),
-    #[error("{0} devices cannot be opened by this command yet; `--device cpu` and `--device cuda` can")]
-    Closed(BackendKind),
     #[error("no row of the table has this op, type and name; `fulmen ops list` shows what there is")]
     NoRows,
     #[error("{bad} of {rows} rows are not right")]

@@ -1,7 +1,7 @@
 //! The contract between a graph and the kernels that run it.
 
 use super::{Program, call::*};
-use crate::BackendError;
+use crate::{BackendError, Fusions};
 
 /// A program that a backend has captured; see [`KernelDispatch::prepare`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -106,6 +106,16 @@ pub trait KernelDispatch {
         unsupported(self.backend(), "Sample", call)
     }
 
+    /// Logits made less likely for tokens that came before.
+    fn dispatch_penalize(&mut self, call: &PenalizeCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "Penalize", call)
+    }
+
+    /// The tokens that were drawn become the next step's.
+    fn dispatch_advance(&mut self, call: &AdvanceCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "Advance", call)
+    }
+
     /// Captures a program so that [`replay`](KernelDispatch::replay) can run all of it with one launch. Runs nothing.
     /// `None` where the backend cannot or where nothing would be won: then the caller runs the program itself.
     ///
@@ -124,6 +134,18 @@ pub trait KernelDispatch {
     /// Lets go of a captured program. An id that is not known is ignored.
     fn release(&mut self, id: ReplayId) {
         let _ = id;
+    }
+
+    /// The fusions that suit this backend, for who plans a graph for it.
+    fn fusions(&self) -> Fusions {
+        Fusions::all()
+    }
+
+    /// Runs two calls, of which the second comes right after the first, as one, if the backend has a kernel for that;
+    /// otherwise does nothing and gives `None`. Everything that either call makes is there afterwards.
+    fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
+        let _ = (first, second);
+        Ok(None)
     }
 
     /// Waits until all launched work is done.
@@ -155,6 +177,8 @@ pub trait KernelDispatch {
             OpCall::Copy(call) => self.dispatch_copy(call),
             OpCall::ArgMax(call) => self.dispatch_argmax(call),
             OpCall::Sample(call) => self.dispatch_sample(call),
+            OpCall::Penalize(call) => self.dispatch_penalize(call),
+            OpCall::Advance(call) => self.dispatch_advance(call),
         }
     }
 }

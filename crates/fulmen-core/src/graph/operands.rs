@@ -2,8 +2,8 @@
 //! where a kernel cannot bear an overlap. The rules are the same for every backend.
 
 use super::call::*;
-use super::{Heads, KvCache};
-use crate::sampling::SampleState;
+use super::{Heads, KvCache, TokenHistory};
+use crate::sampling::{Penalties, SampleState};
 use crate::{BackendError, DType, Extent, LookUp};
 
 type Checked<T = ()> = Result<T, BackendError>;
@@ -63,6 +63,10 @@ fn cache(memory: &impl LookUp, cache: &KvCache, heads: Heads, write: bool) -> Ch
         memory.look_up("the keys' cache", cache.k_ptr, bytes, align, write)?,
         memory.look_up("the values' cache", cache.v_ptr, bytes, align, write)?,
     ])
+}
+
+fn history(memory: &impl LookUp, history: &TokenHistory, write: bool) -> Checked<Extent> {
+    span::<u32>(memory, "the history", history.ptr, area(history.n_seqs, history.capacity), write)
 }
 
 /// None of the outputs overlaps any of the operands.
@@ -283,5 +287,38 @@ impl SampleCall {
         let out = span::<u32>(memory, "the output", self.output, self.m as usize, true)?;
         apart(&[out], &[Some(logits), Some(states)])?;
         states.apart_from(logits)
+    }
+}
+
+impl PenalizeCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let logits = floats(memory, "the logits", self.logits, self.m, self.n)?;
+        let out = output(memory, "the output", self.output, self.m, self.n)?;
+        let reads = [
+            Some(span::<Penalties>(memory, "the penalties", self.penalties, self.m as usize, false)?),
+            Some(history(memory, &self.history, false)?),
+            Some(indices(memory, "positions", self.positions, self.m)?),
+            self.sequences.map(|ptr| indices(memory, "sequences", ptr, self.m)).transpose()?,
+        ];
+        out.apart_or_same(logits)?;
+        apart(&[out], &reads)
+    }
+}
+
+impl AdvanceCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let m = self.m as usize;
+        let reads = [
+            Some(indices(memory, "the tokens drawn", self.drawn, self.m)?),
+            self.sequences.map(|ptr| indices(memory, "sequences", ptr, self.m)).transpose()?,
+        ];
+        let tokens = span::<u32>(memory, "tokens", self.tokens, m, true)?;
+        let positions = span::<u32>(memory, "positions", self.positions, m, true)?;
+        let history = history(memory, &self.history, true)?;
+        apart(&[tokens, positions, history], &reads)?;
+        apart(&[history], &[Some(tokens), Some(positions)])?;
+        tokens.apart_from(positions)
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use cudarc::driver::{result, sys::CUdevice_attribute as Attribute};
 
 use crate::error::CudaError;
+use crate::handles::Context;
 pub use crate::handles::Event;
-use crate::handles::{Context, Stream};
 use crate::module::{Modules, OLDEST};
 
 pub use list::{list_devices, report};
@@ -48,10 +48,9 @@ pub struct Caps {
     pub shared_bytes: u32,
 }
 
-/// An opened device: its context, its stream and its kernels.
+/// An opened device: its context and its kernels. Dispatchers over it have a stream each.
 pub struct CudaDevice {
     pub(crate) context: Arc<Context>,
-    pub(crate) stream: Stream,
     pub(crate) modules: Modules,
     caps: Caps,
     options: CudaOptions,
@@ -76,9 +75,8 @@ impl CudaDevice {
             return Err(CudaError::DeviceTooOld { found, needed: "8.0" });
         }
         let context = Context::retain(device)?;
-        let stream = Stream::new(&context)?;
         let modules = Modules::new(&context, caps.capability);
-        Ok(Arc::new(CudaDevice { context, stream, modules, caps, options }))
+        Ok(Arc::new(CudaDevice { context, modules, caps, options }))
     }
 
     /// What shapes a launch.
@@ -99,24 +97,5 @@ impl CudaDevice {
     /// Bytes free on the device.
     pub fn free_bytes(&self) -> Option<u64> {
         self.context.free_bytes()
-    }
-
-    /// Waits until all its work is done.
-    pub fn synchronize(&self) -> Result<(), CudaError> {
-        self.stream.synchronize()
-    }
-
-    /// A mark at the point that the device has reached so far, to be timed against another.
-    pub fn mark(&self) -> Result<Event, CudaError> {
-        let event = Event::new(&self.context, true)?;
-        self.stream.record(&event)?;
-        Ok(event)
-    }
-}
-
-impl Drop for CudaDevice {
-    fn drop(&mut self) {
-        // Kernels in flight need their modules. An error was or will be reported by who reads the results.
-        let _ = self.stream.synchronize();
     }
 }

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use fulmen_core::{AttentionCall, BackendError, DType, KvSource};
 
 use super::kv::{Slots, head_bytes};
-use super::{Launched, type_name};
+use super::{Launched, attention_step, type_name};
 use crate::BACKEND;
 use crate::queue::{Launch, Queue};
 
@@ -42,6 +42,9 @@ const MOST_PARTS: u32 = 64;
 const PER_LANE: [u32; 5] = [1, 2, 4, 8, 16];
 
 pub(crate) fn launch(queue: &mut Queue, call: &AttentionCall) -> Launched {
+    if let Some(launched) = attention_step::launch(queue, call) {
+        return launched;
+    }
     let (heads, m) = (call.heads, call.m);
     if m == 0 {
         return Ok(0);

@@ -4,17 +4,22 @@
 //! A kernel takes one struct. Its Rust twin is `repr(C)` without padding (`Pod` sees to that), with the fields of the
 //! CUDA struct in the same order; an address is a `u64`, and 0 where there is none.
 
+pub(crate) mod advance;
 pub(crate) mod argmax;
 pub(crate) mod attention;
+pub(crate) mod attention_step;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod embed;
 mod kv;
 pub(crate) mod kv_store;
+pub(crate) mod mmv;
 pub(crate) mod mul_mat;
+pub(crate) mod penalize;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod rope_store;
+pub(crate) mod sample;
 pub(crate) mod softmax;
 
 use fulmen_core::{BackendError, DType};

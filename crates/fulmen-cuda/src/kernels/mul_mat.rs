@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use fulmen_core::{BinaryCall, GateUpCall, MulMatCall, WeightArg};
 
-use super::{Launched, elementwise, type_name, wide};
+use super::{Launched, elementwise, mmv, type_name, wide};
 use crate::queue::{Launch, Queue};
 
 #[repr(C)]
@@ -39,6 +39,9 @@ const FEW_ROWS: [u32; 4] = [1, 2, 4, 8];
 const TILE: u32 = 64;
 
 pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall) -> Launched {
+    if let Some(launched) = mmv::launch(queue, call, None) {
+        return launched;
+    }
     let mut launched = 0;
     for part in &call.parts {
         let product = Product {
@@ -57,6 +60,9 @@ pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall) -> Launched {
 
 /// The products, the gate's into scratch memory, and what is made of both.
 pub(crate) fn launch_gate_up(queue: &mut Queue, call: &GateUpCall) -> Launched {
+    if let Some(launched) = mmv::launch_gate_up(queue, call, None) {
+        return launched;
+    }
     let GateUpCall { input: x, gate, up, output: out, m, k } = *call;
     let n_elements = m as usize * gate.rows as usize;
     if n_elements == 0 {

@@ -1,0 +1,5 @@
+//! Storing a model in smaller types.
+
+mod recipe;
+
+pub use recipe::{Choice, Recipe, UnknownRecipe};
