@@ -13,7 +13,7 @@ struct GemmPart {
     const float* bias;      // [n] or null
     const float* residual;  // [m, n] or null; may be the output
     u32 n;
-    u32 first;  // row of the panels
+    u32 first;  // row of the panels (of pairs of rows) that is the weight's first; before them for a later piece, mod 2^32
 };
 
 struct GemmParams {
@@ -111,7 +111,7 @@ __device__ __forceinline__ void write_sums(const GemmParams& p, u32 row, u32 col
         const GemmPart& part = p.parts[0];
 #pragma unroll
         for (int i = 0; i < EIGHTS; i += 2) {
-            u32 at = column / 2 + i * 4 + in_eight;
+            u32 at = column / 2 - part.first + i * 4 + in_eight;
             if (at >= part.n) return;
 #pragma unroll
             for (int j = 0; j < 2; j++)
