@@ -4,27 +4,7 @@
 // time, with the head spread over its lanes, and keeps a running softmax. Where a row's context has several parts, each
 // leaves its maximum, its sum and its weighted values, and `attention_combine` puts them together. How many parts there
 // are depends on the shape alone, how long they are on the position, which only the device knows.
-#include "kv.cuh"
-
-struct AttentionParams {
-    const float* q;  // [m, n_heads, head_dim]
-    float* out;
-    float* partials;  // [m, n_heads, parts, head_dim + 2]
-    const u8* k;
-    const u8* v;
-    Slots slots;  // positions are null where row r is position r
-    u64 seq_bytes;
-    u64 head_bytes;
-    u64 pos_bytes;
-    u32 n_seqs;
-    u32 capacity;
-    u32 n_heads;
-    u32 group;  // query heads that share a key head
-    u32 head_dim;
-    u32 parts;
-    float scale;
-    u32 unused;
-};
+#include "attention.cuh"
 
 constexpr int WARPS = 4;
 constexpr int KEYS = 4;  // of a warp at a time

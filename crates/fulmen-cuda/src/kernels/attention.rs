@@ -4,13 +4,13 @@ use bytemuck::{Pod, Zeroable};
 use fulmen_core::{AttentionCall, BackendError, DType, KvSource};
 
 use super::kv::{Slots, head_bytes};
-use super::{Launched, attention_step, type_name};
+use super::{Launched, attention_prefill, attention_step, type_name};
 use crate::BACKEND;
 use crate::queue::{Launch, Queue};
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
+pub(super) struct Params {
     q: u64,
     out: u64,
     partials: u64,
@@ -45,6 +45,9 @@ pub(crate) fn launch(queue: &mut Queue, call: &AttentionCall) -> Launched {
     if let Some(launched) = attention_step::launch(queue, call) {
         return launched;
     }
+    if let Some(launched) = attention_prefill::launch(queue, call) {
+        return launched;
+    }
     let (heads, m) = (call.heads, call.m);
     if m == 0 {
         return Ok(0);
@@ -76,7 +79,7 @@ pub(crate) fn launch(queue: &mut Queue, call: &AttentionCall) -> Launched {
 }
 
 /// Where keys and values lie, and their type.
-fn source(queue: &Queue, call: &AttentionCall) -> Result<(Params, DType), BackendError> {
+pub(super) fn source(queue: &Queue, call: &AttentionCall) -> Result<(Params, DType), BackendError> {
     let heads = call.heads;
     let mut params = Params {
         q: call.q,

@@ -7,10 +7,12 @@
 pub(crate) mod advance;
 pub(crate) mod argmax;
 pub(crate) mod attention;
+mod attention_prefill;
 pub(crate) mod attention_step;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod embed;
+mod gemm;
 mod kv;
 pub(crate) mod kv_store;
 pub(crate) mod mmv;

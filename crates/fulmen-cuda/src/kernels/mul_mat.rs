@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use fulmen_core::{BinaryCall, GateUpCall, MulMatCall, WeightArg};
 
-use super::{Launched, elementwise, mmv, type_name, wide};
+use super::{Launched, elementwise, gemm, mmv, type_name, wide};
 use crate::queue::{Launch, Queue};
 
 #[repr(C)]
@@ -42,6 +42,9 @@ pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall) -> Launched {
     if let Some(launched) = mmv::launch(queue, call, None) {
         return launched;
     }
+    if let Some(launched) = gemm::launch(queue, call) {
+        return launched;
+    }
     let mut launched = 0;
     for part in &call.parts {
         let product = Product {
@@ -61,6 +64,9 @@ pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall) -> Launched {
 /// The products, the gate's into scratch memory, and what is made of both.
 pub(crate) fn launch_gate_up(queue: &mut Queue, call: &GateUpCall) -> Launched {
     if let Some(launched) = mmv::launch_gate_up(queue, call, None) {
+        return launched;
+    }
+    if let Some(launched) = gemm::launch_gate_up(queue, call) {
         return launched;
     }
     let GateUpCall { input: x, gate, up, output: out, m, k } = *call;
