@@ -25,7 +25,7 @@ pub mod pipeline;
 pub mod trace;
 pub mod transfer;
 
-pub use batch::{BatchOptions, BufferId, GpuCommandBatch, MatmulOptions};
+pub use batch::{BatchOptions, BufferId, GpuCommandBatch, InPlace, MatmulOptions};
 pub use buffer::{BufferSlice, GpuBuffer};
 pub use device::{AdapterSelector, DeviceOptions, DeviceStats, DiskCache, GpuDevice, list_devices, report};
 pub use encode::{Profile, Program, Step, StepTime};
