@@ -476,16 +476,13 @@ impl Compiled {
         match readback {
             None if self.copies.is_empty() => self.program.submit().map(drop),
             readback => {
-                let commands = gpu.scoped("execute", None, || {
-                    let mut encoder = gpu.wgpu_device().create_command_encoder(&Default::default());
-                    self.record_copies(&mut encoder);
-                    self.program.encode(&mut encoder);
+                let submission = gpu.record("execute", |encoder| {
+                    self.record_copies(encoder);
+                    self.program.encode(encoder);
                     if let Some(readback) = &readback {
-                        readback.record(&mut encoder);
+                        readback.record(encoder);
                     }
-                    encoder.finish()
                 })?;
-                let submission = gpu.submit("execute", [commands])?;
                 readback.map_or(Ok(()), |readback| readback.submitted(submission))
             }
         }
@@ -501,12 +498,7 @@ impl Compiled {
         if self.copies.is_empty() {
             return Ok(());
         }
-        let commands = gpu.scoped("execute", None, || {
-            let mut encoder = gpu.wgpu_device().create_command_encoder(&Default::default());
-            self.record_copies(&mut encoder);
-            encoder.finish()
-        })?;
-        gpu.submit("execute", [commands]).map(drop)
+        gpu.record("execute", |encoder| self.record_copies(encoder)).map(drop)
     }
 
     /// Kernels that a run launches.

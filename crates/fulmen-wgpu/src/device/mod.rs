@@ -5,8 +5,8 @@
 //!   lock acquisitions and no wait, so even submissions have them. What happens outside (a caller's own use of
 //!   [`GpuDevice::wgpu_device`]) is kept by the uncaptured-error handler and reported by the next call.
 //! - **A lost device stays lost.** wgpu tells of the loss by a callback, some time after it; a submission that was
-//!   dropped because of it is noticed at once, as its number was never reached by the queue. From then on every call
-//!   gives [`GpuError::DeviceLost`]. Nothing else is harmed: a new device can be opened in the same process.
+//!   dropped because of it is noticed, as its number was never reached by the queue: by the call that waits for it or
+//!   reads, and by others within a millisecond. From then on every call gives [`GpuError::DeviceLost`]. Nothing else is harmed: a new device can be opened in the same process.
 
 mod call;
 mod list;
@@ -62,6 +62,7 @@ struct Inner {
     stats: Arc<Counters>,
     staging: StagingPool,
     waiter: Waiter,
+    looks: call::Looks,
     /// Held while the device is polled: see [`GpuDevice::poll`].
     polling: Arc<Mutex<()>>,
     file: Option<PipelineFile>,
@@ -183,6 +184,7 @@ impl GpuDevice {
                 stats: Arc::default(),
                 staging: StagingPool::default(),
                 waiter: Waiter::default(),
+                looks: call::Looks::default(),
                 polling: Arc::default(),
                 file,
                 queue,

@@ -104,12 +104,7 @@ impl GpuDevice {
     pub(crate) fn start_reads(&self, call: &'static str, slices: &[BufferSlice]) -> Result<Readback, GpuError> {
         let mut readback = Readback::plan(self, call, slices)?;
         if !readback.is_empty() {
-            let commands = self.scoped(call, None, || {
-                let mut encoder = self.wgpu_device().create_command_encoder(&Default::default());
-                readback.record(&mut encoder);
-                encoder.finish()
-            })?;
-            let submission = self.submit(call, [commands])?;
+            let submission = self.record(call, |encoder| readback.record(encoder))?;
             readback.submitted(submission)?;
         }
         Ok(readback)
