@@ -46,6 +46,13 @@ fn every_work_is_right_and_has_its_numbers() {
     ] {
         assert!(report[group][number].as_f64().unwrap() > 0.0, "{number} of {report}");
     }
+    let reads = report["readback"].as_array().unwrap();
+    assert_eq!(reads.len(), 3);
+    for read in reads {
+        for number in ["raw_us", "read_us", "into_us", "into_gb_s"] {
+            assert!(read[number].as_f64().unwrap() > 0.0, "{number} of {read}");
+        }
+    }
     let events: Value = serde_json::from_str(&std::fs::read_to_string(&trace).unwrap()).unwrap();
     assert!(!events["traceEvents"].as_array().unwrap().is_empty());
     std::fs::remove_file(trace).unwrap();

@@ -126,7 +126,10 @@ fn beside_raw() -> Result<(), GpuError> {
     ];
     println!("{}: {MANY} dispatches of one kernel on one bind group, µs each", gpu.info().name);
     println!("  encoded: wgpu {:.3}, a program {:.3}", medians[0], medians[1]);
-    println!("  encoded and submitted: wgpu {:.3}, with a program's encoding {:.3}, a program {:.3}", medians[2], medians[3], medians[4]);
+    println!(
+        "  encoded and submitted: wgpu {:.3}, with a program's encoding {:.3}, a program {:.3}",
+        medians[2], medians[3], medians[4]
+    );
     println!("  by wgpu, with a look at the device after it: {:.3}", medians[5]);
     gpu.check_alive()
 }

@@ -48,7 +48,8 @@ fn process(folder: &Path) -> Counted {
         .expect("this executable starts");
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{stdout}\n{stderr}");
-    let words = stdout.lines().find_map(|line| line.split_once("counted ")).map(|(_, words)| words.to_owned());
+    let words =
+        stdout.lines().find_map(|line| line.split_once("counted ")).map(|(_, words)| words.to_owned());
     let words = words.unwrap_or_else(|| panic!("the process counted nothing: {stdout}"));
     let words: Vec<&str> = words.split_whitespace().collect();
     Counted {

@@ -8,6 +8,7 @@ mod layers;
 mod measure;
 mod pass;
 mod raw;
+mod readback;
 mod report;
 
 use std::{io, path::PathBuf};

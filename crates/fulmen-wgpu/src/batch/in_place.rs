@@ -139,7 +139,12 @@ impl GpuCommandBatch {
             let whole = value.bytes().next_multiple_of(16);
             if buffer.size() < whole {
                 let expected = format!("at least {whole} bytes, so that it is whole vectors");
-                return Err(wrong(call, "the size of the import that is overwritten", expected, buffer.size()));
+                return Err(wrong(
+                    call,
+                    "the size of the import that is overwritten",
+                    expected,
+                    buffer.size(),
+                ));
             }
         }
         Ok(())

@@ -253,7 +253,8 @@ fn add_matmul(
             matmul::Role::B(i) => Bound {
                 place: Place::Value(weights[usize::from(i)]),
                 offset: u64::from(from) * row,
-                bytes: u64::from(part.n) * row,
+                // An odd number of 16-bit elements ends in the middle of a word.
+                bytes: (u64::from(part.n) * row).next_multiple_of(16),
             },
             matmul::Role::Out => whole(Place::Value(root)),
             matmul::Role::Extra(i) => whole(Place::Value(extras[i as usize])),

@@ -49,9 +49,7 @@ pub(super) fn plan(values: &[Value], units: &[Unit], needs: &[Need], targets: &[
         let slot = match (need.overwrites, replaced) {
             (Some(_), _) => None,
             (None, Some(id)) => Some(memory.values[&id]),
-            (None, None) => {
-                Some(take(&mut memory.slots, &mut free, values[unit.root as usize].bytes()))
-            }
+            (None, None) => Some(take(&mut memory.slots, &mut free, values[unit.root as usize].bytes())),
         };
         memory.replaced.push(need.overwrites.or(replaced));
         memory.values.extend(slot.map(|slot| (unit.root, slot)));

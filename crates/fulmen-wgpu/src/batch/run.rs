@@ -189,7 +189,9 @@ impl GpuCommandBatch {
             // No padding: a value of 32 bits is whole words.
             Elem::F32 => read.wait_into(&mut [bytemuck::cast_slice_mut(out)]),
             Elem::F16 => read.wait_with(|_, bytes| {
-                out.iter_mut().zip(bytes.as_chunks::<2>().0).for_each(|(x, b)| *x = f16::from_ne_bytes(*b).to_f32());
+                out.iter_mut()
+                    .zip(bytes.as_chunks::<2>().0)
+                    .for_each(|(x, b)| *x = f16::from_ne_bytes(*b).to_f32());
             }),
         }
     }
@@ -254,8 +256,7 @@ impl GpuCommandBatch {
     /// Values that a run leaves readable: those that nothing reads, those that were asked for, and what belongs to
     /// operations in place.
     fn targets(&self) -> Vec<u32> {
-        let read: HashSet<u32> =
-            self.values.iter().filter_map(Value::op).flat_map(Op::args).collect();
+        let read: HashSet<u32> = self.values.iter().filter_map(Value::op).flat_map(Op::args).collect();
         (0..self.values.len() as u32)
             .filter(|&id| {
                 let value = &self.values[id as usize];
@@ -271,9 +272,8 @@ impl GpuCommandBatch {
     /// since it could not be computed again.
     fn must_read_early(&self, id: u32, op: &Op) -> bool {
         op.args().into_iter().any(|arg| {
-            let lies_in_input = |arg: u32| {
-                self.values[arg as usize].op().is_none() || home(&self.values, arg).is_some()
-            };
+            let lies_in_input =
+                |arg: u32| self.values[arg as usize].op().is_none() || home(&self.values, arg).is_some();
             self.values[arg as usize].overwritten_by.is_some_and(|by| by != id) && lies_in_input(arg)
         })
     }

@@ -101,7 +101,11 @@ impl GpuDevice {
         self.start_reads("download_into", std::slice::from_ref(slice))?.wait_into(&mut [out])
     }
 
-    pub(crate) fn start_reads(&self, call: &'static str, slices: &[BufferSlice]) -> Result<Readback, GpuError> {
+    pub(crate) fn start_reads(
+        &self,
+        call: &'static str,
+        slices: &[BufferSlice],
+    ) -> Result<Readback, GpuError> {
         let mut readback = Readback::plan(self, call, slices)?;
         if !readback.is_empty() {
             let submission = self.record(call, |encoder| readback.record(encoder))?;
