@@ -518,7 +518,7 @@ impl GpuCommandBatch {
                 return Err(wrong(call, what, expected, value.len));
             }
         }
-        let shape = MatmulShape { m, k, n, b: layout, elem: right.elem };
+        let shape = MatmulShape { m, k, n, b: layout, elem: right.elem.into() };
         let len = area(call, m.into(), n.into())?;
         Ok(self.push_op(len, Elem::F32, Op::Matmul { a, b, shape }))
     }

@@ -21,8 +21,9 @@ pub(super) mod rows_nk;
 mod slab;
 pub(super) mod text;
 mod tiled;
+mod weight_type;
 
-pub use super::Elem;
+pub(in crate::kernels) use super::Elem;
 pub use choose::{Candidate, KernelChoice, TILES, choose, choose_pair};
 pub use epilogue::{EpilogueInput, EpilogueSource};
 pub use plan::{
@@ -31,6 +32,7 @@ pub use plan::{
 pub use rows_kn::RowsKn;
 pub use rows_nk::{RowsNk, Team};
 pub use tiled::Tiled;
+pub use weight_type::WeightType;
 
 /// How B lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,13 +55,13 @@ pub struct MatmulShape {
     /// How B lies.
     pub b: Layout,
     /// What B is stored as.
-    pub elem: Elem,
+    pub elem: WeightType,
 }
 
 impl MatmulShape {
     /// A product in f32.
     pub const fn f32(m: u32, k: u32, n: u32, b: Layout) -> Self {
-        Self { m, k, n, b, elem: Elem::F32 }
+        Self { m, k, n, b, elem: WeightType::F32 }
     }
 }
 

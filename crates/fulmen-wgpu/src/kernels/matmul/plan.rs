@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::choose::{choose, choose_pair};
 use super::head::{Ending, Job};
-use super::{Elem, EpilogueSource, KernelChoice, Layout, MatmulShape, reduce};
+use super::{EpilogueSource, KernelChoice, Layout, MatmulShape, reduce};
 use crate::kernel::{Caps, Launch};
 
 /// What a launch binds.
@@ -82,9 +82,6 @@ pub enum PlanError {
         /// Buffers that the device binds.
         max: u32,
     },
-    /// B is f16 and the device has none.
-    #[error("the device has no 16-bit floats in kernels (the `shader-f16` feature)")]
-    F16,
     /// The kernel does not fit the shape or the device.
     #[error("the kernel `{choice}` cannot be used: {why}")]
     Unfit {
@@ -265,9 +262,6 @@ fn check(job: &Job<'_>) -> Result<(), PlanError> {
     let part = columns != (0..n);
     if columns.is_empty() || columns.end > n || (part && shape.b == Layout::Kn) {
         return Err(PlanError::Columns { shape, columns });
-    }
-    if shape.elem == Elem::F16 && !job.caps.f16 {
-        return Err(PlanError::F16);
     }
     let (m, k, n, rows) = (u64::from(m), u64::from(k), u64::from(n), u64::from(job.n()));
     let area =
