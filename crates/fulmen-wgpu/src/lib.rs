@@ -21,16 +21,23 @@ pub mod encode;
 pub mod error;
 pub mod kernel;
 pub mod kernels;
+pub mod matmul_cache;
 pub mod pipeline;
 pub mod trace;
 pub mod transfer;
 
 pub use batch::{BatchOptions, BufferId, GpuCommandBatch, InPlace, MatmulOptions};
 pub use buffer::{BufferSlice, GpuBuffer};
-pub use device::{AdapterSelector, DeviceOptions, DeviceStats, DiskCache, GpuDevice, list_devices, report};
+pub use device::{
+    AdapterSelector, DeviceMemory, DeviceOptions, DeviceStats, DiskCache, GpuDevice, list_devices, report,
+};
 pub use encode::{Profile, Program, Step, StepTime};
 pub use error::GpuError;
 pub use kernels::{Elem, elementwise::ElementwiseOp};
+pub use matmul_cache::{
+    CacheMemory, GpuMatmulCache, MatmulCacheOptions, MatmulInput, MatmulOutput, Product, WeightBudget,
+    WeightInfo,
+};
 pub use pipeline::{Pipeline, PipelineCache};
 pub use transfer::{ReadFuture, Readback};
 pub use wgpu;

@@ -106,8 +106,19 @@ impl GpuDevice {
         let errors = [ready(validation.pop()), ready(internal.pop()), ready(memory.pop())];
         // Memory that ran out makes later calls invalid, so it is named first.
         match errors.into_iter().rev().flatten().next() {
-            Some(error) => Err(self.loss().unwrap_or_else(|| state::typed(call, needed, error))),
+            Some(error) => Err(self.loss().unwrap_or_else(|| self.typed(call, needed, error))),
             None => Ok(result),
+        }
+    }
+
+    /// wgpu's error as one of ours, with what memory is left where it ran out.
+    fn typed(&self, call: &'static str, needed: Option<u64>, error: wgpu::Error) -> GpuError {
+        match state::typed(call, needed, error) {
+            GpuError::OutOfMemory { call, needed, available: None } => {
+                let available = self.memory().map(|memory| memory.available);
+                GpuError::OutOfMemory { call, needed, available }
+            }
+            error => error,
         }
     }
 

@@ -10,6 +10,7 @@
 
 mod call;
 mod list;
+mod memory;
 mod options;
 mod state;
 mod stats;
@@ -33,6 +34,7 @@ pub(crate) use self::{
 };
 pub use self::{
     list::{list_devices, report},
+    memory::DeviceMemory,
     options::{AdapterSelector, DeviceOptions, DiskCache},
     stats::DeviceStats,
 };

@@ -40,7 +40,7 @@ pub(crate) fn vec_of<T: Pod>(bytes: &[u8]) -> Vec<T> {
 }
 
 /// Writes every byte of `to`, which is as long as `from`.
-fn copy(from: &[u8], to: &mut [MaybeUninit<u8>]) {
+pub(super) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>]) {
     let threads = match from.len() / PIECE {
         0 | 1 => 1,
         pieces => pieces.min(MOST_THREADS).min(thread::available_parallelism().map_or(1, |n| n.get())),

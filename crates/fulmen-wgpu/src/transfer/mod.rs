@@ -2,6 +2,7 @@
 //!
 //! - **Up.** Small data goes with the next submission, by wgpu's own staging. Large data goes in pieces, of which at
 //!   most two are in flight, so that uploading a model does not hold it in memory once more.
+//!   Inputs of products that are computed again and again go through mapped memory that is kept (`upload_staging.rs`).
 //! - **Down.** Any number of ranges is copied into staging buffers inside one submission ([`Readback`]), which may be the
 //!   one that computes them. Staging buffers are kept and used again, and what they hold is copied once, to where it
 //!   is wanted, by several threads where it is much (`copy.rs`).
@@ -11,11 +12,16 @@
 mod copy;
 mod readback;
 mod staging;
+mod upload_staging;
 mod waiter;
 
 pub(crate) use self::copy::vec_of;
 pub use self::readback::{ReadFuture, Readback};
-pub(crate) use self::{staging::StagingPool, waiter::Waiter};
+pub(crate) use self::{
+    staging::StagingPool,
+    upload_staging::{Upload, UploadStaging},
+    waiter::Waiter,
+};
 use crate::{
     buffer::{BufferSlice, GpuBuffer},
     device::GpuDevice,

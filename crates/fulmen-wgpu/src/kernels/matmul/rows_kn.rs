@@ -59,7 +59,8 @@ impl RowsKn {
         let store = if slices > 1 { Store::Slice } else { Store::Output };
         let count = (job.n() / width).div_ceil(lanes).checked_mul(slices).ok_or(PlanError::Grid)?;
         let workgroups = fold_grid(count.into(), job.caps.max_workgroups).ok_or(PlanError::Grid)?;
-        let mut head = job.head(&[("a", "f32"), ("b", job.shape.elem.element(width, job.caps))], width, store);
+        let mut head =
+            job.head(&[("a", "f32"), ("b", job.shape.elem.element(width, job.caps))], width, store);
         head.text += &job.shape.elem.getter("b", width, job.caps);
         let ty = Elem::F32.wgsl(width);
         let put = if width == 4 { "put4" } else { "put1" };
