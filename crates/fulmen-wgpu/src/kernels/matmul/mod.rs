@@ -15,7 +15,7 @@ mod choose;
 mod epilogue;
 pub(super) mod head;
 mod plan;
-mod reduce;
+pub(super) mod reduce;
 mod rows_kn;
 pub(super) mod rows_nk;
 mod slab;
