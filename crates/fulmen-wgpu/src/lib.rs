@@ -25,6 +25,7 @@ pub mod matmul_cache;
 pub mod pipeline;
 pub mod trace;
 pub mod transfer;
+pub mod tune;
 
 pub use batch::{BatchOptions, BufferId, GpuCommandBatch, InPlace, MatmulOptions};
 pub use buffer::{BufferSlice, GpuBuffer};

@@ -333,7 +333,7 @@ impl GpuCommandBatch {
         let mut lowered: Vec<Lowered> = Vec::with_capacity(units.len());
         let mut needs: Vec<Need> = Vec::with_capacity(units.len());
         for unit in &units {
-            let plain = lower(values, unit, None, &caps)?;
+            let plain = lower(values, unit, None, &caps, self.gpu.tuned())?;
             // What another program keeps is not overwritten.
             let in_place =
                 replaceable(values, unit).into_iter().filter(|id| !stored.contains_key(id)).collect();
@@ -344,7 +344,7 @@ impl GpuCommandBatch {
         let memory = memory::plan(values, &units, &needs, targets, self.options.share_memory);
         for ((unit, lowered), replaced) in units.iter().zip(&mut lowered).zip(&memory.replaced) {
             if replaced.is_some() {
-                *lowered = lower(values, unit, *replaced, &caps)?;
+                *lowered = lower(values, unit, *replaced, &caps, self.gpu.tuned())?;
             }
         }
         let slots = memory

@@ -39,10 +39,11 @@ pub use self::{
     stats::DeviceStats,
 };
 use crate::{
-    disk_cache::PipelineFile,
+    disk_cache::{self, PipelineFile},
     error::GpuError,
     kernel::Caps,
     transfer::{StagingPool, Waiter},
+    tune::{Tuned, TunedFile},
 };
 
 /// An open GPU. Clones are the same device; it closes when the last of them, and of what was made with it, is gone.
@@ -68,6 +69,7 @@ struct Inner {
     /// Held while the device is polled: see [`GpuDevice::poll`].
     polling: Arc<Mutex<()>>,
     file: Option<PipelineFile>,
+    tuned: Tuned,
     queue: wgpu::Queue,
     device: wgpu::Device,
 }
@@ -172,6 +174,8 @@ impl GpuDevice {
         let (info, limits, features) = (device.adapter_info(), device.limits(), device.features());
         let caps = caps(&info, &limits, features, cooperative_matrix);
         let file = PipelineFile::open(&device, &info, &options.disk_cache);
+        let folder = disk_cache::folder(&options.disk_cache);
+        let tuned = Tuned::open(folder.map(|folder| TunedFile::new(&folder, disk_cache::key(&info))));
         let device = Self {
             inner: Arc::new(Inner {
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -189,6 +193,7 @@ impl GpuDevice {
                 looks: call::Looks::default(),
                 polling: Arc::default(),
                 file,
+                tuned,
                 queue,
                 device,
             }),
@@ -241,6 +246,24 @@ impl GpuDevice {
     /// [`GpuError::CacheFile`].
     pub fn save_pipelines(&self) -> Result<(), GpuError> {
         self.inner.file.as_ref().map_or(Ok(()), PipelineFile::save)
+    }
+
+    /// How many products were measured on this device, by this process or earlier ones: see
+    /// [`GpuMatmulCache::tune`](crate::GpuMatmulCache::tune).
+    pub fn tuned_products(&self) -> usize {
+        self.inner.tuned.len()
+    }
+
+    /// Writes what was measured to disk, where later processes find it. Nothing is written where there is no disk cache.
+    ///
+    /// # Errors
+    /// [`GpuError::CacheFile`].
+    pub fn save_tuned(&self) -> Result<(), GpuError> {
+        self.inner.tuned.save()
+    }
+
+    pub(crate) fn tuned(&self) -> &Tuned {
+        &self.inner.tuned
     }
 
     pub(crate) fn id(&self) -> u64 {

@@ -98,6 +98,8 @@ pub struct GpuMatmulCache {
     uploaded: u64,
     runs: Runs,
     staging: UploadStaging,
+    /// Kernels that are being measured, by weight and rows.
+    forced: HashMap<(u64, u32), String>,
 }
 
 impl GpuMatmulCache {
@@ -127,6 +129,7 @@ impl GpuMatmulCache {
             uploaded: 0,
             runs: Runs::default(),
             staging: UploadStaging::default(),
+            forced: HashMap::new(),
         }
     }
 

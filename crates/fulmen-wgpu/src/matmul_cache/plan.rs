@@ -5,15 +5,17 @@ use std::ops::Range;
 
 use super::{
     GpuMatmulCache,
+    run::rows,
     weight::{Kind, Weight},
 };
 use crate::{
     error::GpuError,
-    kernel::{Caps, Launch},
+    kernel::{Caps, Kernel, Launch},
     kernels::{
-        matmul::{self, EpilogueSource, Layout, MatmulShape, Role},
-        qmatmul,
+        matmul::{self, EpilogueSource, KernelChoice, Layout, MatmulShape, Role},
+        qmatmul::{self, Choice, QuantWeight, Values},
     },
+    tune::{blocks_key, plain_key},
 };
 
 /// A launch and what it binds.
@@ -65,18 +67,162 @@ impl GpuMatmulCache {
         Ok(plan)
     }
 
-    /// The kernels for `m` rows of input and some rows of the weight.
+    /// The kernels for `m` rows of input and some rows of the weight: those that are being measured, that were measured, or
+    /// that the tables name.
     fn kernels_of(&self, weight: &Weight, m: u32, columns: Range<u32>) -> Result<matmul::Plan, String> {
-        let (caps, none) = (self.gpu.caps(), EpilogueSource::none());
-        let Weight { n, k, .. } = *weight;
+        self.choose(weight, m, &columns)?.plan(weight, m, columns, &self.gpu.caps())
+    }
+
+    fn choose(&self, weight: &Weight, m: u32, columns: &Range<u32>) -> Result<Chosen, String> {
+        if let Some(name) = self.forced.get(&(weight.number, m)) {
+            let all = self.all_choices(weight, m, columns);
+            return all
+                .into_iter()
+                .find(|choice| choice.name() == *name)
+                .ok_or_else(|| format!("no kernel {name}"));
+        }
+        let (caps, tuned) = (self.gpu.caps(), self.gpu.tuned());
+        let chosen = match self.product(weight, m, columns) {
+            Of::Plain(shape) => tuned.choose(shape, self.half(weight), &caps).map(Chosen::Plain),
+            Of::Blocks(blocks) => {
+                tuned.choose_blocks(m, blocks, self.values(), &self.caps_for(weight)).map(Chosen::Blocks)
+            }
+        };
+        chosen.ok_or_else(|| matmul::PlanError::NoKernel.to_string())
+    }
+
+    /// Every kernel that could be taken, the table's own first.
+    fn all_choices(&self, weight: &Weight, m: u32, columns: &Range<u32>) -> Vec<Chosen> {
+        match self.product(weight, m, columns) {
+            Of::Plain(shape) => {
+                let all = matmul::candidates(shape, self.half(weight), &self.gpu.caps());
+                all.into_iter().map(Chosen::Plain).collect()
+            }
+            Of::Blocks(blocks) => {
+                let all = qmatmul::candidates(m, blocks, self.values(), &self.caps_for(weight));
+                all.into_iter().map(Chosen::Blocks).collect()
+            }
+        }
+    }
+
+    fn product(&self, weight: &Weight, m: u32, columns: &Range<u32>) -> Of {
+        let n = columns.end - columns.start;
         match weight.kind {
-            Kind::Plain(elem) => {
-                let shape = MatmulShape { m, k, n, b: Layout::Nk, elem };
-                matmul::plan_columns(shape, columns, &none, &caps).map_err(|error| error.to_string())
+            Kind::Plain(elem) => Of::Plain(MatmulShape { m, k: weight.k, n, b: Layout::Nk, elem }),
+            Kind::Blocks(blocks) => Of::Blocks(QuantWeight { n, ..blocks }),
+        }
+    }
+
+    /// Whether activations may be rounded to 16 bits for this weight.
+    fn half(&self, weight: &Weight) -> bool {
+        !self.options.exact_activations && weight.half
+    }
+
+    fn values(&self) -> Values {
+        if self.options.exact_activations { Values::Float } else { Values::Int8 }
+    }
+
+    /// The device as this weight may use it.
+    fn caps_for(&self, weight: &Weight) -> Caps {
+        let caps = self.gpu.caps();
+        Caps { cooperative_matrix: caps.cooperative_matrix && self.half(weight), ..caps }
+    }
+
+    /// The names of all kernels that could multiply, the table's own first.
+    pub(crate) fn candidates(
+        &self,
+        call: &'static str,
+        name: &str,
+        m: usize,
+    ) -> Result<Vec<String>, GpuError> {
+        let weight = self.weights.get(name).ok_or_else(|| self.unknown(call, name))?;
+        let m = rows(call, m)?;
+        let columns = weight.parts.first().map_or(0..weight.n, |part| part.rows.clone());
+        Ok(self.all_choices(weight, m, &columns).iter().map(Chosen::name).collect())
+    }
+
+    /// The kernels that a candidate needs; none if it does not fit.
+    pub(crate) fn kernels_by(&self, name: &str, m: usize, candidate: &str) -> Vec<Kernel> {
+        let (Some(weight), Ok(m)) = (self.weights.get(name), rows("tune", m)) else { return Vec::new() };
+        let Some(part) = weight.parts.first() else { return Vec::new() };
+        let all = self.all_choices(weight, m, &part.rows);
+        let chosen = all.into_iter().find(|choice| choice.name() == candidate);
+        let plan = chosen.and_then(|chosen| chosen.plan(weight, m, part.rows.clone(), &self.gpu.caps()).ok());
+        plan.map_or(Vec::new(), |plan| plan.steps.into_iter().map(|step| step.launch.kernel).collect())
+    }
+
+    /// Has a product computed by one kernel, or by the usual one again.
+    pub(crate) fn force(&mut self, name: &str, m: usize, kernel: Option<String>) -> Result<(), GpuError> {
+        let number = self.weights.get(name).ok_or_else(|| self.unknown("tune", name))?.number;
+        let key = (number, rows("tune", m)?);
+        match kernel {
+            Some(kernel) => self.forced.insert(key, kernel),
+            None => self.forced.remove(&key),
+        };
+        self.runs.forget(number);
+        Ok(())
+    }
+
+    /// Remembers the fastest kernel of a product.
+    pub(crate) fn remember(
+        &mut self,
+        name: &str,
+        m: usize,
+        kernel: &str,
+        micros: f64,
+    ) -> Result<(), GpuError> {
+        let weight = self.weights.get(name).ok_or_else(|| self.unknown("tune", name))?;
+        let m = rows("tune", m)?;
+        let columns = weight.parts.first().map_or(0..weight.n, |part| part.rows.clone());
+        let key = match self.product(weight, m, &columns) {
+            Of::Plain(shape) => plain_key(shape, self.half(weight)),
+            Of::Blocks(blocks) => blocks_key(m, blocks, self.values()),
+        };
+        self.gpu.tuned().remember(key, kernel.to_owned(), micros);
+        let number = weight.number;
+        self.runs.forget(number);
+        Ok(())
+    }
+}
+
+/// A product as the tables see it.
+enum Of {
+    Plain(MatmulShape),
+    Blocks(QuantWeight),
+}
+
+/// A kernel that was chosen.
+enum Chosen {
+    Plain(KernelChoice),
+    Blocks(Choice),
+}
+
+impl Chosen {
+    fn name(&self) -> String {
+        match self {
+            Self::Plain(choice) => choice.to_string(),
+            Self::Blocks(choice) => choice.to_string(),
+        }
+    }
+
+    fn plan(
+        &self,
+        weight: &Weight,
+        m: u32,
+        columns: Range<u32>,
+        caps: &Caps,
+    ) -> Result<matmul::Plan, String> {
+        let none = EpilogueSource::none();
+        match (self, weight.kind) {
+            (Self::Plain(choice), Kind::Plain(elem)) => {
+                let shape = MatmulShape { m, k: weight.k, n: weight.n, b: Layout::Nk, elem };
+                matmul::plan_with(*choice, shape, columns, &none, caps).map_err(|error| error.to_string())
             }
-            Kind::Blocks(blocks) => {
-                qmatmul::plan_columns(m, blocks, columns, &none, &caps).map_err(|error| error.to_string())
+            (Self::Blocks(choice), Kind::Blocks(blocks)) => {
+                qmatmul::plan_with(*choice, m, blocks, columns, &none, caps)
+                    .map_err(|error| error.to_string())
             }
+            _ => Err("a kernel for another kind of weight".to_owned()),
         }
     }
 }

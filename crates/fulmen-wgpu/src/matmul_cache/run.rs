@@ -1,6 +1,6 @@
 //! Running products: inputs up, launches, results down, in one submission.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use super::{GpuMatmulCache, plan::ProductPlan};
 use crate::{
@@ -8,7 +8,9 @@ use crate::{
     device::GpuDevice,
     encode::{Profile, Program, Step},
     error::GpuError,
+    kernel::Kernel,
     kernels::matmul::Role,
+    pipeline::Pipeline,
     transfer::{Readback, Upload},
 };
 
@@ -239,6 +241,20 @@ impl GpuMatmulCache {
         Ok(plan.launches.into_iter().map(|planned| planned.launch.kernel.label.into_owned()).collect())
     }
 
+    /// Runs a product from and to the cache's own buffers, and waits for it.
+    pub(crate) fn run_own(&mut self, weight_name: &str, m: usize) -> Result<(), GpuError> {
+        let key = self.own_program("tune", weight_name, m)?;
+        let Some(compiled) = self.runs.compiled.get(&key) else { return Ok(()) };
+        compiled.program.submit()?.map_or(Ok(()), |submission| self.gpu.wait(&submission))
+    }
+
+    /// The pipeline of a kernel of this crate.
+    pub(crate) fn pipeline(&self, kernel: &Kernel) -> Result<Arc<Pipeline>, GpuError> {
+        // SAFETY: the kernels of this crate clamp their indices or keep to the lengths that they are given, and the
+        // tests run them with checks as well.
+        unsafe { self.pipelines.get_trusted(&self.gpu, kernel) }
+    }
+
     /// The program of a product from and to the cache's own buffers.
     fn own_program(&mut self, call: &'static str, name: &str, m: usize) -> Result<Vec<Key>, GpuError> {
         let weight = self.weights.get(name).ok_or_else(|| self.unknown(call, name))?;
@@ -436,9 +452,7 @@ impl GpuMatmulCache {
             Ok::<_, GpuError>(buffer.slice(at(rows.start)..at(rows.end)))
         };
         for planned in plan.launches {
-            // SAFETY: the kernels of this crate clamp their indices or keep to the lengths that they are given, and the
-            // tests run them with checks as well.
-            let pipeline = unsafe { self.pipelines.get_trusted(&self.gpu, &planned.launch.kernel)? };
+            let pipeline = self.pipeline(&planned.launch.kernel)?;
             let bound = |role: &Role| match *role {
                 Role::A => matrix(&key.input, &self.runs.input, weight.k, &planned.rows),
                 Role::Out => matrix(&key.output, &self.runs.output, weight.n, &planned.rows),
@@ -462,7 +476,7 @@ impl GpuMatmulCache {
 }
 
 /// Rows of an input, of which there is at least one.
-fn rows(call: &'static str, m: usize) -> Result<u32, GpuError> {
+pub(super) fn rows(call: &'static str, m: usize) -> Result<u32, GpuError> {
     u32::try_from(m).ok().filter(|&m| m > 0).ok_or_else(|| GpuError::Argument {
         call,
         what: "m".to_owned(),

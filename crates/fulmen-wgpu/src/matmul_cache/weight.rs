@@ -26,6 +26,8 @@ pub(super) struct Weight {
     pub(super) k: u32,
     pub(super) parts: Vec<Part>,
     pub(super) bytes: u64,
+    /// Its values and the products of matrix units fit 16-bit floats.
+    pub(super) half: bool,
     /// The call that used it last.
     pub(super) used: u64,
 }
@@ -132,6 +134,7 @@ impl GpuMatmulCache {
     /// [`GpuError::UnknownWeight`].
     pub fn remove_weight(&mut self, name: &str) -> Result<(), GpuError> {
         let weight = self.weights.remove(name).ok_or_else(|| self.unknown("remove_weight", name))?;
+        self.forced.retain(|(number, _), _| *number != weight.number);
         self.runs.forget(weight.number);
         Ok(())
     }
@@ -158,7 +161,8 @@ impl GpuMatmulCache {
         let bytes = parts.iter().map(|part| part.buffer.size()).sum();
         self.uploaded += 1;
         let New { dtype, kind, n, k, .. } = new;
-        let weight = Weight { number: self.uploaded, kind, dtype, n, k, parts, bytes, used: self.clock };
+        let (number, half, used) = (self.uploaded, fits_half(dtype, new.bytes), self.clock);
+        let weight = Weight { number, kind, dtype, n, k, parts, bytes, half, used };
         self.evicted.remove(name);
         if let Some(old) = self.weights.insert(name.to_owned(), weight) {
             self.runs.forget(old.number);
@@ -305,6 +309,31 @@ impl<'a> New<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether 16-bit floats hold the values: those that are 16-bit floats, and blocks whose scales let no value become too
+/// large, nor all of them so small that digits are lost.
+fn fits_half(dtype: DType, blocks: &[u8]) -> bool {
+    // Where the 16-bit scales and minima stand in a block, and the largest factor of each.
+    let scales: &[(usize, f32)] = match dtype {
+        DType::F16 => return true,
+        DType::Q4_0 => &[(0, 8.0)],
+        DType::Q4_1 => &[(0, 15.0), (2, 1.0)],
+        DType::Q8_0 => &[(0, 128.0)],
+        DType::Q4_K => &[(0, 63.0 * 15.0), (2, 63.0)],
+        DType::Q5_K => &[(0, 63.0 * 31.0), (2, 63.0)],
+        DType::Q6_K => &[(208, 128.0 * 32.0)],
+        _ => return false,
+    };
+    let largest = blocks.chunks_exact(dtype.block_bytes()).try_fold(0.0f32, |largest, block| {
+        let bound: f32 = scales
+            .iter()
+            .map(|&(at, factor)| half::f16::from_le_bytes([block[at], block[at + 1]]).to_f32().abs() * factor)
+            .sum();
+        // NaN and infinities are no bound.
+        bound.is_finite().then(|| largest.max(bound))
+    });
+    largest.is_some_and(|largest| (1e-3..6e4).contains(&largest))
 }
 
 /// The rows of each part, so that each can be a buffer and be bound. What is needed and allowed where a few rows are too

@@ -3,6 +3,7 @@
 //! - **The kernels.** [`RowsNk`] and [`RowsKn`] for few rows of A: they stream B once and are bound by memory.
 //!   [`Tiled`] for many rows: register blocking over tiles in workgroup memory, bound by arithmetic. Where a product
 //!   has too few tiles to fill a device, the last two split k over workgroups and a second launch sums the slices.
+//!   [`Coop`] for many rows and B in 16 bits, on matrix units, with A rounded to 16 bits.
 //! - **Which one.** [`choose`] is the table; [`plan`] uses it, [`plan_with`] takes the choice from the caller.
 //! - **What a plan is.** Launches in order, and for each the roles of the buffers that it binds ([`Role`]); the caller
 //!   brings the buffers, and scratch of the sizes that the plan names.
@@ -12,7 +13,9 @@
 //!   not rely on zeroed workgroup memory.
 
 mod choose;
+pub(super) mod coop;
 mod epilogue;
+pub(super) mod halve;
 pub(super) mod head;
 mod plan;
 pub(super) mod reduce;
@@ -24,8 +27,11 @@ mod tiled;
 mod weight_type;
 
 pub(in crate::kernels) use super::Elem;
-pub use choose::{Candidate, KernelChoice, TILES, choose, choose_pair};
+pub(super) use choose::coop_candidates;
+pub use choose::{Candidate, KernelChoice, TILES, candidates, choose, choose_pair};
+pub use coop::{COOP_TILES, Coop, Squares};
 pub use epilogue::{EpilogueInput, EpilogueSource};
+pub(super) use plan::by_units;
 pub use plan::{
     Plan, PlanError, Role, Step, plan, plan_columns, plan_pair, plan_pair_with, plan_with, split_columns,
 };

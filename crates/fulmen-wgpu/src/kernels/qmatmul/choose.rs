@@ -124,6 +124,9 @@ pub fn candidates(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> V
     }
     if m > FEW_ROWS {
         all.extend(dequantize(m, weight, caps));
+        if values == Values::Int8 {
+            all.extend(matmul::coop_candidates(m, caps).into_iter().map(Choice::Coop));
+        }
     }
     let mut seen = std::collections::HashSet::new();
     all.retain(|choice| seen.insert(*choice));

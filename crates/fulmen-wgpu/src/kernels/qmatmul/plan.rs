@@ -8,8 +8,9 @@ use super::rows::{Rows, Values};
 use super::tiled::CodeTiles;
 use super::{QuantWeight, dequantize, quantize};
 use crate::kernel::Caps;
+use crate::kernels::matmul::coop::Source;
 use crate::kernels::matmul::head::{Ending, Job};
-use crate::kernels::matmul::{self, EpilogueSource, KernelChoice, Layout, MatmulShape, reduce};
+use crate::kernels::matmul::{self, Coop, EpilogueSource, KernelChoice, Layout, MatmulShape, reduce};
 use crate::kernels::matmul::{Plan, PlanError, Role, Step};
 
 /// Why a product with a quantised weight cannot be launched.
@@ -50,6 +51,8 @@ pub enum Choice {
     Rows(Rows),
     /// Many rows of A, as codes.
     Tiles(CodeTiles),
+    /// Many rows of A, in 16 bits, on matrix units; W is decoded into 16 bits on the way.
+    Coop(Coop),
     /// Parts of W become f32 in scratch and are multiplied by this kernel.
     Dequantize(KernelChoice),
 }
@@ -59,6 +62,7 @@ impl std::fmt::Display for Choice {
         match self {
             Self::Rows(choice) => choice.fmt(f),
             Self::Tiles(choice) => choice.fmt(f),
+            Self::Coop(choice) => choice.fmt(f),
             Self::Dequantize(choice) => write!(f, "dequantize, {choice}"),
         }
     }
@@ -119,6 +123,7 @@ pub fn plan_with(
     let plan = match choice {
         Choice::Rows(rows) => few(rows, format, &job)?,
         Choice::Tiles(tiles) => by_codes(tiles, format, &job)?,
+        Choice::Coop(coop) => matmul::by_units(coop, &job, &source(format))?,
         Choice::Dequantize(choice) => many(choice, format, weight, &job, epilogue)?,
     };
     Ok(plan)
@@ -139,6 +144,25 @@ fn few(rows: Rows, format: Format, job: &Job<'_>) -> Result<Plan, PlanError> {
     bound(job, "A as int8", codes)?;
     let first = Step { launch: quantize::launch(m, k, job.caps)?, buffers: vec![Role::A, Role::Scratch(0)] };
     Ok(Plan { steps: vec![first, product(Role::Scratch(0))], scratch: vec![codes] })
+}
+
+/// Tiles of W for matrix units: halves of items, each decoded into 16 bits.
+fn source(format: Format) -> Source {
+    let functions = format!(
+        "{}
+fn row_base(row: u32) -> u32 {{ return row * row_length(); }}
+fn fetch_b(base: u32, k: u32) -> Raw {{ return fetch(base, min(k, params.k - 32u) / 32u); }}
+fn decode_b(raw: Raw, k: u32, part: u32) -> vec4<f16> {{
+    let item = decode(raw, min(k, params.k - 32u) / 32u);
+    let half = (k / 16u) & 1u;
+    let codes = select(item.lo, item.hi, half == 1u)[part];
+    return vec4<f16>(fma(vec4<f32>({}(codes)), vec4<f32>(item.s[half]), vec4<f32>(item.o[half])));
+}}
+",
+        format.text(),
+        format.unpack()
+    );
+    Source { array: ("w", "vec4<u32>"), functions, per_unit: 4, raw: "Raw" }
 }
 
 /// A becomes codes, tiles are multiplied, slices of sums are added up.
