@@ -6,6 +6,7 @@ mod ops;
 mod output;
 mod quiet;
 mod select;
+mod tune;
 
 use std::{error::Error, process::ExitCode};
 
@@ -25,6 +26,7 @@ enum Command {
     Bench(bench::Args),
     Devices(devices::Args),
     Ops(ops::Args),
+    Tune(tune::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -34,6 +36,8 @@ Examples:
   fulmen ops check             is every kernel of this device right?
   fulmen ops perf              how fast is it, and how fast could it be?
   fulmen bench batch           how fast is the command batch on this GPU?
+  fulmen bench matmul          how fast are products by weights on this GPU?
+  fulmen tune                  measure kernels on this GPU and remember the fastest
   fulmen help devices          the options of one command
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
@@ -44,6 +48,7 @@ impl Command {
             Command::Bench(args) => bench::run(&args)?,
             Command::Devices(args) => devices::run(&args)?,
             Command::Ops(args) => ops::run(&args)?,
+            Command::Tune(args) => tune::run(&args)?,
         }
         Ok(())
     }

@@ -128,15 +128,15 @@ impl GpuMatmulCache {
         Caps { cooperative_matrix: caps.cooperative_matrix && self.half(weight), ..caps }
     }
 
-    /// The names of all kernels that could multiply, the table's own first.
-    pub(crate) fn candidates(
-        &self,
-        call: &'static str,
-        name: &str,
-        m: usize,
-    ) -> Result<Vec<String>, GpuError> {
-        let weight = self.weights.get(name).ok_or_else(|| self.unknown(call, name))?;
-        let m = rows(call, m)?;
+    /// The names of all kernels that could multiply `m` rows by a weight, the table's own first. Some may not fit the
+    /// device after all.
+    ///
+    /// # Errors
+    /// [`GpuError::UnknownWeight`], [`GpuError::Argument`] where `m` is 0.
+    pub fn candidates(&self, weight_name: &str, m: usize) -> Result<Vec<String>, GpuError> {
+        const CALL: &str = "candidates";
+        let weight = self.weights.get(weight_name).ok_or_else(|| self.unknown(CALL, weight_name))?;
+        let m = rows(CALL, m)?;
         let columns = weight.parts.first().map_or(0..weight.n, |part| part.rows.clone());
         Ok(self.all_choices(weight, m, &columns).iter().map(Chosen::name).collect())
     }
@@ -151,12 +151,17 @@ impl GpuMatmulCache {
         plan.map_or(Vec::new(), |plan| plan.steps.into_iter().map(|step| step.launch.kernel).collect())
     }
 
-    /// Has a product computed by one kernel, or by the usual one again.
-    pub(crate) fn force(&mut self, name: &str, m: usize, kernel: Option<String>) -> Result<(), GpuError> {
-        let number = self.weights.get(name).ok_or_else(|| self.unknown("tune", name))?.number;
-        let key = (number, rows("tune", m)?);
+    /// Has products of `m` rows by a weight computed by one of its [`candidates`](Self::candidates), for measurements; by
+    /// the usual kernel again with `None`. A name that is no candidate makes those products fail.
+    ///
+    /// # Errors
+    /// [`GpuError::UnknownWeight`], [`GpuError::Argument`] where `m` is 0.
+    pub fn set_kernel(&mut self, weight_name: &str, m: usize, kernel: Option<&str>) -> Result<(), GpuError> {
+        const CALL: &str = "set_kernel";
+        let number = self.weights.get(weight_name).ok_or_else(|| self.unknown(CALL, weight_name))?.number;
+        let key = (number, rows(CALL, m)?);
         match kernel {
-            Some(kernel) => self.forced.insert(key, kernel),
+            Some(kernel) => self.forced.insert(key, kernel.to_owned()),
             None => self.forced.remove(&key),
         };
         self.runs.forget(number);

@@ -83,20 +83,20 @@ impl GpuMatmulCache {
         options: TuneOptions,
         is_right: &mut dyn FnMut(&[f32]) -> bool,
     ) -> Result<Tuning, GpuError> {
-        let names = self.candidates("tune", weight_name, m)?;
+        let names = self.candidates(weight_name, m)?;
         self.compile_all(weight_name, m, &names)?;
         let info = self.weight(weight_name);
         let mut output = vec![0.0f32; info.map_or(0, |info| info.rows) * m];
         let (mut candidates, mut best): (Vec<Measured>, Option<(usize, f64)>) = (Vec::new(), None);
         for (number, kernel) in names.into_iter().enumerate() {
-            self.force(weight_name, m, Some(kernel.clone()))?;
+            self.set_kernel(weight_name, m, Some(&kernel))?;
             if number == 0 {
                 self.keep_busy(weight_name, m, options.warm_up)?;
             }
             output.fill(f32::NAN);
             let outcome = match self.matmul_cached(weight_name, input, &mut output, m) {
                 Err(error @ (GpuError::DeviceLost { .. } | GpuError::UnknownWeight { .. })) => {
-                    self.force(weight_name, m, None)?;
+                    self.set_kernel(weight_name, m, None)?;
                     return Err(error);
                 }
                 Err(error) => Outcome::Refused(error.to_string()),
@@ -110,7 +110,7 @@ impl GpuMatmulCache {
             }
             candidates.push(Measured { kernel, outcome });
         }
-        self.force(weight_name, m, None)?;
+        self.set_kernel(weight_name, m, None)?;
         if let Some((number, us)) = best {
             self.remember(weight_name, m, &candidates[number].kernel, us)?;
         }
