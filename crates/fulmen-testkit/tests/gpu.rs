@@ -1,5 +1,6 @@
 //! The rows about a GPU's arrays, on the best adapter there is: in CI a software one.
 
+use fulmen_core::DType;
 use fulmen_testkit::{Filter, Size, gpu_ops, gpu_table, run_gpu_table, seed};
 use fulmen_wgpu::{DeviceOptions, DiskCache, GpuDevice};
 
@@ -28,8 +29,16 @@ fn long_rows() {
     run(&Filter { ops, ..Filter::default() });
 }
 
+/// One weight of a real model's size in 4 bits, and one with more rows than a grid has workgroups in a dimension.
 #[test]
-#[ignore = "takes minutes on a software device; fulmen ops check --device wgpu runs the same rows"]
+fn large_products() {
+    for (dtype, name) in [(DType::Q4_K, "k2560/n9728/4m"), (DType::F32, "k64/n65536/5m")] {
+        run(&Filter { dtypes: vec![dtype], name: name.to_owned(), ..Filter::default() });
+    }
+}
+
+#[test]
+#[ignore = "takes an hour on a software device; fulmen ops check --device wgpu --all runs the same rows"]
 fn all_rows() {
     run(&Filter::default());
 }

@@ -19,8 +19,8 @@ use crate::output::{columns, print};
 ///
 /// Data are drawn from a seed that is printed; the memory is full of NaN before each case; bytes outside the outputs must
 /// not change; a second run must give the same bits. Rows that fail are printed in full, and the exit code is 1 if there
-/// are any. On a wgpu device the rows are those of the command batch: its element-wise operations, reductions, operations
-/// along rows and products.
+/// are any. On a wgpu device the rows are those of the command batch (element-wise operations, reductions, operations along
+/// rows, products) and of the matmul cache.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -31,8 +31,12 @@ pub(super) struct Args {
     rows: Rows,
 
     /// Leave out the rows that take long: those of real models and of millions of elements.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "all")]
     quick: bool,
+
+    /// Run every row there is, also those of every combination of sizes, which take minutes on a fast device.
+    #[arg(long)]
+    all: bool,
 
     /// Print JSON.
     #[arg(long)]
@@ -55,7 +59,11 @@ const GOOD: Style = AnsiColor::Green.on_default().bold();
 
 pub(super) fn run(args: &Args) -> Result<(), OpsError> {
     let (mut filter, seed) = (args.rows.filter(), args.run.seed());
-    filter.up_to = args.quick.then_some(Size::Quick);
+    filter.up_to = match (args.quick, args.all) {
+        (true, _) => Some(Size::Quick),
+        (_, true) => None,
+        _ => Some(Size::Large),
+    };
     if let Some((device, gpu)) = args.run.open_gpu()? {
         return run_gpu(args, &filter, seed, &device, &gpu);
     }

@@ -1,9 +1,11 @@
-//! The rows about a GPU's array interfaces: every operation of the command batch, against f64.
+//! The rows about a GPU's array interfaces: every operation of the command batch, and the products of the matmul cache,
+//! against f64.
 //!
 //! The rows of [`table()`](crate::table()) are graphs, which any backend runs; these are what only the wgpu backend has.
 //! They are run and reported in the same way, and drawn from the same kind of seed. A row records its operation, runs it,
 //! reads the result, compares it with the reference, and runs it again: a replay must give the same bits.
 
+mod cached;
 mod elementwise;
 mod matmul;
 mod reduce;
@@ -78,7 +80,8 @@ impl GpuCase {
 
 /// Every row.
 pub fn gpu_table() -> Vec<GpuCase> {
-    [elementwise::cases(), reduce::cases(), rows::cases(), matmul::cases()].into_iter().flatten().collect()
+    let families = [elementwise::cases(), reduce::cases(), rows::cases(), matmul::cases(), cached::cases()];
+    families.into_iter().flatten().collect()
 }
 
 /// The names of the operations, in the order of the table.
