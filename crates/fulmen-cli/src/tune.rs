@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fulmen_core::{DType, device::DeviceSelector};
-use fulmen_wgpu::tune::{Outcome, TuneOptions, Tuning};
+use fulmen_wgpu::tune::{Outcome, TuneOptions, Tuning, kernel_for};
 use fulmen_wgpu::{GpuDevice, GpuError, GpuMatmulCache, MatmulCacheOptions};
 use serde_json::json;
 
@@ -44,6 +44,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     seconds: u64,
 
+    /// Measure nothing, and print which kernel is taken for each product: the table, and what was measured before.
+    #[arg(long, conflicts_with_all = ["list", "dry_run"])]
+    table: bool,
+
     /// Print every candidate with its time.
     #[arg(long)]
     list: bool,
@@ -61,6 +65,7 @@ const EXAMPLES: &str = "\
 Examples:
   fulmen tune
   fulmen tune --dtype q4_k --shape 9728x2560,2560x9728 --m 1,8,32 --list
+  fulmen tune --table                                        which kernel is taken for which product
   fulmen tune --dry-run --dtype f16 --shape 4096x4096 --m 512";
 
 fn shape(text: &str) -> Result<(usize, usize), String> {
@@ -102,6 +107,9 @@ pub(crate) fn run(args: &Args) -> Result<(), TuneError> {
     let dtypes = or(&args.dtype);
     let shapes = if args.shape.is_empty() { SHAPES.to_vec() } else { args.shape.clone() };
     let rows = if args.m.is_empty() { ROWS.to_vec() } else { args.m.clone() };
+    if args.table {
+        return Ok(print(&table(&gpu, &dtypes, &shapes, &rows, args.exact))?);
+    }
     let bar = progress_bar(dtypes.len() * shapes.len() * rows.len());
     let (start, limit) = (Instant::now(), Duration::from_secs(args.seconds));
     let mut lines = Vec::new();
@@ -131,6 +139,30 @@ pub(crate) fn run(args: &Args) -> Result<(), TuneError> {
         Some(line) => Err(TuneError::NoneRight(line.name())),
         None => Ok(()),
     }
+}
+
+/// Which kernel is taken for each product now.
+fn table(gpu: &GpuDevice, dtypes: &[DType], shapes: &[(usize, usize)], rows: &[u32], exact: bool) -> String {
+    let mut lines = Vec::new();
+    for &dtype in dtypes {
+        for &(n, k) in shapes {
+            for &m in rows {
+                // Both came from numbers of 32 bits.
+                let taken = kernel_for(gpu, dtype, m, (n as u32, k as u32), exact);
+                let (kernel, by) = match taken {
+                    Some(taken) if taken.measured => (taken.kernel, "measured"),
+                    Some(taken) => (taken.kernel, "table"),
+                    None => ("none".to_owned(), "-"),
+                };
+                lines.push(vec![
+                    format!("{} {n}x{k} m={m}", dtype.name().to_lowercase()),
+                    by.to_owned(),
+                    kernel,
+                ]);
+            }
+        }
+    }
+    columns(&["product", "by", "kernel"], &lines)
 }
 
 fn measure(

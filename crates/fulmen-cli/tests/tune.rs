@@ -23,6 +23,8 @@ fn what_is_measured_is_kept_and_used_by_the_next_process() {
         assert_eq!((stderr.as_str(), code), ("", Some(0)), "{stdout}");
         stdout
     };
+    let table = tune(&["--table"]);
+    assert!(table.contains("q8_0 48x64 m=2") && table.contains("table  rows Int8"), "{table}");
     let text = tune(&["--dry-run", "--list"]);
     assert!(text.contains("nothing was written") && text.contains("q8_0 48x64 m=2"), "{text}");
     let bench = || {
@@ -41,6 +43,8 @@ fn what_is_measured_is_kept_and_used_by_the_next_process() {
     assert!(candidates.iter().all(|candidate| candidate["outcome"] != "wrong"), "{line}");
     let best = line["best"].as_str().unwrap();
     assert!(line["best_us"].as_f64().unwrap() > 0.0, "{line}");
+    let table = tune(&["--table"]);
+    assert!(table.contains(&format!("measured  {best}")), "{table}");
     let used = bench();
     assert_eq!(used["tuned_products"], 1);
     let kernels = used["products"][0]["kernels"].as_array().unwrap();

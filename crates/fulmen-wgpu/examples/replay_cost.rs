@@ -115,8 +115,8 @@ fn beside_raw() -> Result<(), GpuError> {
     let medians = [
         timed(&mut || drop(encoded(&raw))),
         timed(&mut || drop(encoded(&|encoder| program.encode(encoder)))),
-        timed(&mut || drop(queue.submit([encoded(&raw)]))),
-        timed(&mut || drop(queue.submit([encoded(&|encoder| program.encode(encoder))]))),
+        timed(&mut || _ = queue.submit([encoded(&raw)])),
+        timed(&mut || _ = queue.submit([encoded(&|encoder| program.encode(encoder))])),
         timed(&mut || drop(program.submit())),
         timed(&mut || {
             let index = queue.submit([encoded(&raw)]);

@@ -5,7 +5,8 @@
 //!   All three encode into one command encoder and one compute pass, and submit once.
 //! - **What it does so far.** It finds and opens devices ([`device`]), has kernels as data ([`kernels`]), compiles each
 //!   once ([`pipeline`]), encodes and submits them ([`encode`]), moves bytes ([`transfer`]), and runs command batches
-//!   ([`batch`]). It runs no graphs yet.
+//!   ([`batch`]) and products by weights that stay on the device ([`matmul_cache`]), by kernels that can be measured and
+//!   remembered ([`tune`]). It runs no graphs yet.
 //! - **wgpu itself** is [`fulmen_wgpu::wgpu`](wgpu), for buffers and queues that are shared with this crate.
 //! - **Drivers are found at run time.** wgpu opens the Vulkan loader, Metal or DX12 when asked. A missing driver is an
 //!   error that names what to install, never a build failure and never a panic.

@@ -82,10 +82,9 @@ impl Case {
             if shape.elem == WeightType::F32 {
                 return (gpu.upload(&f32_bytes(&b)), product(shape, &a, &b));
             }
-            let (to, from): (fn(f32) -> u16, fn(u16) -> f32) = match shape.elem {
-                WeightType::Bf16 => (|v| (v.to_bits() >> 16) as u16, |h| f32::from_bits(u32::from(h) << 16)),
-                _ => (f16_bits, f16_value),
-            };
+            let bf16 = shape.elem == WeightType::Bf16;
+            let to = |v: f32| if bf16 { (v.to_bits() >> 16) as u16 } else { f16_bits(v) };
+            let from = |h: u16| if bf16 { f32::from_bits(u32::from(h) << 16) } else { f16_value(h) };
             let halves: Vec<u16> = b.iter().map(|v| to(*v)).collect();
             let bytes: Vec<u8> = halves.iter().flat_map(|h| h.to_ne_bytes()).collect();
             let b: Vec<f32> = halves.iter().map(|h| from(*h)).collect();

@@ -7,7 +7,7 @@ use fulmen_wgpu::{GpuDevice, GpuMatmulCache, MatmulCacheOptions};
 use serde::Serialize;
 
 use super::measure::Needs;
-use super::product::{Shape, Times, Weight, busy_time, round_trip, time};
+use super::product::{Rows, Shape, Times, Weight, busy_time, round_trip};
 use super::raw::{Ceilings, Raw};
 use super::report::time as text_time;
 use super::roofline::{Point, roofline};
@@ -223,12 +223,17 @@ impl Bench<'_> {
         let weight = Weight::upload(&mut cache, shape.dtype, shape.n, shape.k)?;
         for &m in rows {
             let shape = Shape { m, ..shape };
-            // Many runs of a long product say no more than a few.
-            let repeat = if shape.flops() > 100_000_000_000 { self.repeat.min(10) } else { self.repeat };
-            let up_down = round_trip(self.gpu, 4 * (m * shape.k) as u64, 4 * (m * shape.n) as u64, repeat)?;
-            let times = time(&mut cache, &weight, m, repeat, busy_time(self.gpu))?;
-            self.line(&cache, &weight, shape, times, up_down)?;
-            self.units(&mut cache, &weight, shape, repeat, up_down)?;
+            // Many runs of a long product, or of a large copy, say no more than a few.
+            let (up, down) = (4 * (m * shape.k) as u64, 4 * (m * shape.n) as u64);
+            let long = shape.flops() > 100_000_000_000 || up + down > 64 << 20;
+            let repeat = if long { self.repeat.min(5) } else { self.repeat };
+            let round_trip_us = round_trip(self.gpu, up, down, repeat)?;
+            let (mut work, busy) = (Rows::new(&weight, m), busy_time(self.gpu));
+            work.check(&mut cache)?;
+            let wall_us = work.wall_us(&mut cache, repeat, busy)?;
+            let times = Times { wall_us, gpu_us: work.gpu_us(&mut cache, repeat, busy)? };
+            self.line(&cache, &weight, shape, times, round_trip_us)?;
+            self.units(&mut cache, &weight, &mut work, shape, repeat, round_trip_us)?;
         }
         Ok(())
     }
@@ -238,37 +243,42 @@ impl Bench<'_> {
         &mut self,
         cache: &mut GpuMatmulCache,
         weight: &Weight,
+        work: &mut Rows<'_>,
         shape: Shape,
         repeat: usize,
-        up_down: f64,
+        round_trip_us: f64,
     ) -> Result<(), BenchError> {
-        let m = shape.m;
         if self.lines.last().is_some_and(|line| line.matrix_units) {
             return Ok(());
         }
-        let candidates = cache.candidates(&weight.name, m)?;
+        let (name, m) = (&weight.name, shape.m);
         let mut best: Option<(f64, String)> = None;
-        for kernel in candidates.into_iter().filter(|name| name.starts_with("coop")) {
-            cache.set_kernel(&weight.name, m, Some(&kernel))?;
-            // The device is busy from the one before. A kernel that is wrong is told of, and the others go on.
-            let quick = match time(cache, weight, m, 5, Duration::ZERO) {
+        for kernel in cache.candidates(name, m)?.into_iter().filter(|name| name.starts_with("coop")) {
+            cache.set_kernel(name, m, Some(&kernel))?;
+            // A kernel that is wrong is told of, and the others go on.
+            match work.check(cache) {
                 Err(error @ BenchError::Wrong { .. }) => {
                     self.failures.push(format!("{kernel}: {error}"));
                     continue;
                 }
                 result => result?,
+            }
+            let us = match work.gpu_us(cache, 3, Duration::ZERO)? {
+                Some(us) => us,
+                None => work.wall_us(cache, 3, Duration::ZERO)?,
             };
-            let us = quick.gpu_us.unwrap_or(quick.wall_us);
             if best.as_ref().is_none_or(|(least, _)| us < *least) {
                 best = Some((us, kernel));
             }
         }
         if let Some((_, kernel)) = best {
-            cache.set_kernel(&weight.name, m, Some(&kernel))?;
-            let times = time(cache, weight, m, repeat, busy_time(self.gpu))?;
-            self.line(cache, weight, shape, times, up_down)?;
+            cache.set_kernel(name, m, Some(&kernel))?;
+            let busy = busy_time(self.gpu);
+            let wall_us = work.wall_us(cache, repeat, busy)?;
+            let times = Times { wall_us, gpu_us: work.gpu_us(cache, repeat, busy)? };
+            self.line(cache, weight, shape, times, round_trip_us)?;
         }
-        cache.set_kernel(&weight.name, m, None)?;
+        cache.set_kernel(name, m, None)?;
         Ok(())
     }
 

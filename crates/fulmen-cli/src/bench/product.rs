@@ -97,8 +97,7 @@ impl Weight {
             for col in 0..self.n {
                 let ((expected, size), index) = (expected[col % period], row * self.n + col);
                 let off = (f64::from(got[index]) - expected).abs();
-                // Written so that a NaN fails.
-                if !(off <= tolerance * size) {
+                if off.is_nan() || off > tolerance * size {
                     return Err(BenchError::Wrong { work, index, expected, got: got[index] });
                 }
             }
@@ -127,43 +126,71 @@ pub(crate) fn busy_time(gpu: &GpuDevice) -> Duration {
     if software { Duration::ZERO } else { Duration::from_millis(300) }
 }
 
-/// Checks a product and times it, with the device kept busy for a while before.
-pub(crate) fn time(
-    cache: &mut GpuMatmulCache,
-    weight: &Weight,
+/// Rows that are multiplied by a weight.
+pub(crate) struct Rows<'a> {
+    weight: &'a Weight,
     m: usize,
-    repeat: usize,
-    busy: Duration,
-) -> Result<Times, BenchError> {
-    let input = input(m, weight.k);
-    let mut output = vec![f32::NAN; m * weight.n];
-    cache.matmul_cached(&weight.name, &input, &mut output, m)?;
-    weight.check(&input, &output, m)?;
-    let start = Instant::now();
-    let mut runs = 0;
-    while runs < 3 || start.elapsed() < busy {
-        cache.matmul_cached(&weight.name, &input, &mut output, m)?;
-        runs += 1;
+    input: Vec<f32>,
+    output: Vec<f32>,
+}
+
+impl<'a> Rows<'a> {
+    pub(crate) fn new(weight: &'a Weight, m: usize) -> Rows<'a> {
+        let output = vec![f32::NAN; m * weight.n];
+        Rows { weight, m, input: input(m, weight.k), output }
     }
-    let mut walls = Vec::with_capacity(repeat);
-    for _ in 0..repeat {
-        let start = Instant::now();
-        cache.matmul_cached(&weight.name, &input, &mut output, m)?;
-        walls.push(micros(start));
+
+    fn multiply(&mut self, cache: &mut GpuMatmulCache) -> Result<(), GpuError> {
+        cache.matmul_cached(&self.weight.name, &self.input, &mut self.output, self.m)
     }
-    let mut times = Vec::with_capacity(repeat);
-    // The first ones bring the clock up: copies to and fro leave the device idle.
-    let start = Instant::now();
-    while times.len() < 2 * repeat || (start.elapsed() < busy && times.len() < 100_000) {
-        match cache.time_us(&weight.name, m) {
-            Ok(us) => times.push(us),
-            Err(GpuError::Unsupported { .. }) => break,
-            Err(error) => return Err(error.into()),
+
+    /// Checks the product by the kernels that the cache takes now.
+    pub(crate) fn check(&mut self, cache: &mut GpuMatmulCache) -> Result<(), BenchError> {
+        self.output.fill(f32::NAN);
+        self.multiply(cache)?;
+        self.weight.check(&self.input, &self.output, self.m)
+    }
+
+    /// The median time from host to host, after the device was kept busy for a while.
+    pub(crate) fn wall_us(
+        &mut self,
+        cache: &mut GpuMatmulCache,
+        repeat: usize,
+        busy: Duration,
+    ) -> Result<f64, BenchError> {
+        let (start, mut runs) = (Instant::now(), 0);
+        while runs < 3 || start.elapsed() < busy {
+            self.multiply(cache)?;
+            runs += 1;
         }
+        let mut times = Vec::with_capacity(repeat);
+        for _ in 0..repeat {
+            let start = Instant::now();
+            self.multiply(cache)?;
+            times.push(micros(start));
+        }
+        Ok(median(&mut times))
     }
-    let counted = times.len().saturating_sub(repeat);
-    let gpu_us = (!times.is_empty()).then(|| median(&mut times[counted..]));
-    Ok(Times { wall_us: median(&mut walls), gpu_us })
+
+    /// The median time of the kernels on the device, after it was kept busy with them for a while: copies to and fro leave
+    /// it idle. `None` where it has no timestamps.
+    pub(crate) fn gpu_us(
+        &self,
+        cache: &mut GpuMatmulCache,
+        repeat: usize,
+        busy: Duration,
+    ) -> Result<Option<f64>, BenchError> {
+        let (start, mut times) = (Instant::now(), Vec::new());
+        while times.len() < 2 * repeat || (start.elapsed() < busy && times.len() < 100_000) {
+            match cache.time_us(&self.weight.name, self.m) {
+                Ok(us) => times.push(us),
+                Err(GpuError::Unsupported { .. }) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let counted = times.len() - repeat;
+        Ok(Some(median(&mut times[counted..])))
+    }
 }
 
 /// What wgpu alone takes to bring as many bytes to the device and back: nothing can be faster from host to host.

@@ -27,8 +27,7 @@ fn reference(op: Reduction, args: &[Vec<f32>]) -> (f64, f64) {
 fn judge(got: &[f32], (expected, size): (f64, f64)) -> Result<Agreement, Mismatch> {
     let got = f64::from(got[0]);
     let error = if got == expected { 0.0 } else { (got - expected).abs() };
-    // Written so that a NaN fails.
-    if !(error <= TOLERANCE * size) {
+    if error.is_nan() || error > TOLERANCE * size {
         return Err(Mismatch { index: 0, expected, got, nmse: f64::NAN });
     }
     Ok(Agreement { error: if error == 0.0 { 0.0 } else { error / size }, allowed: TOLERANCE })

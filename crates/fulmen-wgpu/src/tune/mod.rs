@@ -19,11 +19,14 @@ use std::{
 
 pub(crate) use self::file::TunedFile;
 pub use self::measure::{Measured, Outcome, TuneOptions, Tuning};
+use fulmen_core::DType;
+
 use crate::{
+    device::GpuDevice,
     error::GpuError,
     kernel::Caps,
     kernels::{
-        matmul::{self, KernelChoice, Layout, MatmulShape},
+        matmul::{self, KernelChoice, Layout, MatmulShape, WeightType},
         qmatmul::{self, Choice, QuantWeight, Values},
     },
 };
@@ -81,6 +84,10 @@ impl Tuned {
         table.range(key.clone()..=last).next().map(|(_, (name, _))| name.clone())
     }
 
+    fn has(&self, key: &Key) -> bool {
+        self.name(key).is_some()
+    }
+
     /// The kernel for a product by floats, by what was measured or by the table.
     pub(crate) fn choose(&self, shape: MatmulShape, half: bool, caps: &Caps) -> Option<KernelChoice> {
         let measured = self.name(&plain_key(shape, half)).and_then(|name| {
@@ -104,6 +111,39 @@ impl Tuned {
     }
 }
 
+/// A kernel that a device takes for a product.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Its name.
+    pub kernel: String,
+    /// It was measured here; otherwise the table names it.
+    pub measured: bool,
+}
+
+/// The kernel that a device takes for `m` rows and a weight `[n, k]` of a type; `None` where there is none for that type or
+/// shape. `exact` as in [`MatmulCacheOptions::exact_activations`](crate::MatmulCacheOptions::exact_activations).
+pub fn kernel_for(gpu: &GpuDevice, dtype: DType, m: u32, (n, k): (u32, u32), exact: bool) -> Option<Taken> {
+    let (caps, tuned) = (gpu.caps(), gpu.tuned());
+    let elem = match dtype {
+        DType::F32 => Some(WeightType::F32),
+        DType::F16 => Some(WeightType::F16),
+        DType::BF16 => Some(WeightType::Bf16),
+        _ => None,
+    };
+    if let Some(elem) = elem {
+        let shape = MatmulShape { m, k, n, b: Layout::Nk, elem };
+        // Whether activations may be rounded is decided by type: only 16-bit floats go to matrix units.
+        let half = !exact && elem == WeightType::F16;
+        let kernel = tuned.choose(shape, half, &caps)?.to_string();
+        return Some(Taken { kernel, measured: tuned.has(&plain_key(shape, half)) });
+    }
+    let (weight, values) = (QuantWeight { dtype, n, k }, if exact { Values::Float } else { Values::Int8 });
+    weight.packed_row_bytes().ok()?;
+    let taken = tuned.choose_blocks(m, weight, values, &caps)?;
+    let measured = tuned.has(&blocks_key(m, weight, values));
+    Some(Taken { kernel: taken.to_string(), measured })
+}
+
 pub(crate) fn plain_key(shape: MatmulShape, half: bool) -> Key {
     let MatmulShape { m, k, n, b, elem } = shape;
     let layout = if b == Layout::Nk { "nk" } else { "kn" };
@@ -118,7 +158,6 @@ pub(crate) fn blocks_key(m: u32, weight: QuantWeight, values: Values) -> Key {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::matmul::WeightType;
 
     #[test]
     fn what_was_measured_counts_for_as_many_rows_and_somewhat_fewer() {

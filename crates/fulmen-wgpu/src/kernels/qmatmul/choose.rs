@@ -13,6 +13,10 @@ pub(super) const FEW_ROWS: u32 = 8;
 /// Compute units that are assumed: wgpu does not tell. Those of the largest devices.
 const UNITS: u32 = 132;
 
+/// Products of codes in a microsecond, if nothing had to be loaded, and bytes of slices, written and read.
+const PRODUCTS: f64 = 50e6;
+const BYTES: f64 = 3.2e6;
+
 /// Subgroups that fill such a device.
 const SUBGROUPS: u32 = UNITS * 16;
 
@@ -20,14 +24,13 @@ const fn tiles(b: [u32; 2], t: [u32; 2], depth: u32) -> CodeTiles {
     CodeTiles { bm: b[0], bn: b[1], tm: t[0], tn: t[1], depth, slices: 1 }
 }
 
-/// The tiles from which [`choose`] takes, by the rows of A that they are for.
+/// The tiles from which [`choose`] takes. The last one is for small workgroups.
 pub const TILES: [CodeTiles; 6] = [
     tiles([16, 64], [4, 2], 4),
     tiles([32, 64], [4, 4], 4),
     tiles([64, 64], [8, 4], 4),
     tiles([64, 128], [8, 4], 2),
     tiles([128, 128], [8, 8], 2),
-    // For small workgroups.
     tiles([16, 32], [4, 4], 2),
 ];
 
@@ -73,18 +76,27 @@ fn fits(tile: &CodeTiles, caps: &Caps) -> bool {
     tile.threads() <= caps.max_invocations && tile.workgroup_bytes() <= caps.workgroup_memory
 }
 
-/// The tile whose rows are used best, in as many slices of k as fill the device.
+/// The tile, in so many slices of k, with the lowest estimate.
 fn code_tiles(m: u32, weight: QuantWeight, caps: &Caps) -> Option<CodeTiles> {
-    let groups = |tile: &CodeTiles| u64::from(m.div_ceil(tile.bm)) * u64::from(weight.n.div_ceil(tile.bn));
-    let usable = TILES.iter().filter(|tile| fits(tile, caps));
-    // Rows that are computed in vain, first; then the largest tile of which there are enough.
-    let tile = usable.min_by_key(|tile| {
-        let rows = m.div_ceil(tile.bm) * tile.bm;
-        let enough = groups(tile) >= u64::from(2 * UNITS);
-        (rows, !enough, if enough { u32::MAX - tile.bm * tile.bn } else { tile.bm * tile.bn })
-    })?;
-    let slices = slices(tile, groups(tile), m, weight, caps);
-    Some(CodeTiles { slices, ..*tile })
+    let fitting: Vec<&CodeTiles> = TILES.iter().filter(|tile| fits(tile, caps)).collect();
+    // The last one has a workgroup of one subgroup: for devices that leave no other choice.
+    let others = fitting.iter().filter(|tile| tile.bn > 32).count();
+    let sliced = fitting.iter().filter(|tile| tile.bn > 32 || others == 0).map(|tile| {
+        let groups = u64::from(m.div_ceil(tile.bm)) * u64::from(weight.n.div_ceil(tile.bn));
+        (CodeTiles { slices: slices(tile, groups, m, weight, caps), ..**tile }, groups)
+    });
+    // Microseconds, on a device with as many units.
+    let cost = |(tile, groups): &(CodeTiles, u64)| {
+        let (tm, tn, slices) = (f64::from(tile.tm), f64::from(tile.tn), f64::from(tile.slices));
+        // A thread loads tm + tn vectors for tm · tn products of them, each as long as about four loads.
+        let loads = 1.0 + 4.0 * (tm + tn) / (tm * tn);
+        let work = f64::from(tile.bm * tile.bn) * *groups as f64 * f64::from(weight.k) * loads / PRODUCTS;
+        let filled = *groups as f64 * slices / f64::from(2 * UNITS);
+        let values = f64::from(m) * f64::from(weight.n);
+        let sums = if tile.slices > 1 { 4.0 + 8.0 * slices * values / BYTES } else { 0.0 };
+        work / filled.min(1.0) + sums
+    };
+    sliced.min_by(|a, b| cost(a).total_cmp(&cost(b))).map(|(tile, _)| tile)
 }
 
 /// Slices that give each unit some workgroups, each with enough of k to be worth its sums.
@@ -131,4 +143,61 @@ pub fn candidates(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> V
     let mut seen = std::collections::HashSet::new();
     all.retain(|choice| seen.insert(*choice));
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fulmen_core::DType;
+
+    fn large_device() -> Caps {
+        Caps {
+            subgroups: Some((32, 32)),
+            f16: true,
+            immediate_bytes: 256,
+            cooperative_matrix: true,
+            max_workgroups: 65_535,
+            max_invocations: 1024,
+            workgroup_memory: 48 << 10,
+            max_binding: (2 << 30) - 4,
+            max_buffer: 1 << 40,
+            max_storage_buffers: 64,
+            binding_alignment: 32,
+        }
+    }
+
+    #[test]
+    fn rows_of_a_fill_their_tiles_and_tiles_fill_the_device() {
+        for (m, n, k, tile) in [
+            (9, 9728, 2560, "16x64"),
+            (16, 9728, 2560, "16x64"),
+            (32, 9728, 2560, "32x64"),
+            (64, 9728, 2560, "64x64"),
+            (128, 9728, 2560, "x"),
+            (512, 9728, 2560, "128x128"),
+            (2048, 9728, 2560, "128x128"),
+        ] {
+            let weight = QuantWeight { dtype: DType::Q4_K, n, k };
+            let choice = choose(m, weight, Values::Int8, &large_device()).unwrap();
+            println!("m={m} {weight}: {choice}");
+            let Choice::Tiles(tiles) = choice else { panic!("{choice}") };
+            assert!(choice.to_string().contains(tile), "m={m} {weight}: {choice}");
+            let groups = m.div_ceil(tiles.bm) * n.div_ceil(tiles.bn) * tiles.slices;
+            assert!(groups >= UNITS, "m={m}: {choice}");
+        }
+    }
+
+    #[test]
+    fn one_row_takes_more_lanes_than_several() {
+        let lanes = |m, n| match choose(
+            m,
+            QuantWeight { dtype: DType::Q4_0, n, k: 2560 },
+            Values::Int8,
+            &large_device(),
+        ) {
+            Some(Choice::Rows(rows)) => rows.lanes,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((lanes(1, 151_936), lanes(2, 151_936), lanes(1, 2560)), (16, 8, 32));
+    }
 }
