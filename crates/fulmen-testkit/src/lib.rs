@@ -12,6 +12,8 @@
 //! - **The table is tested, too.** [`Broken`](faults::Broken) makes a backend that is wrong in one way, and the tests
 //!   see to it that the table notices for every op.
 //!
+//! What only GPUs have, the operations of the command batch, are rows of a second table: [`gpu::gpu_table`].
+//!
 //! A backend joins with one line in a test: see [`enrol!`].
 
 pub mod case;
@@ -20,6 +22,7 @@ pub mod compare;
 pub mod draw;
 pub mod example;
 pub mod faults;
+pub mod gpu;
 pub mod layers;
 pub mod perf;
 pub mod reference;
@@ -30,6 +33,7 @@ pub mod table;
 pub use case::{Case, Size, Tolerance, Work};
 pub use check::{Failure, Outcome};
 pub use compare::Agreement;
+pub use gpu::{GpuCase, gpu_ops, gpu_table, run_gpu_table};
 pub use report::{Filter, Report, Row, Tally};
 pub use table::table;
 
