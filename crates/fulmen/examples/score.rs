@@ -53,7 +53,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             steps.push(best(&session.logits(0, &[token])?));
         }
         let (best, margin): (Vec<u32>, Vec<f32>) = steps.into_iter().unzip();
-        writeln!(stdout, "{}", json!({ "tokens": tokens, "best": best, "margin": margin, "logits": logits }))?;
+        writeln!(
+            stdout,
+            "{}",
+            json!({ "tokens": tokens, "best": best, "margin": margin, "logits": logits })
+        )?;
         stdout.flush()?;
     }
     Ok(())

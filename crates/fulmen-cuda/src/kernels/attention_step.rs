@@ -137,7 +137,8 @@ fn run(queue: &mut Queue, call: &AttentionCall, args: &Args) -> Launched {
     // The rings hold keys and values; what warps and the block have summed comes to the same place after them.
     let rings = WARPS * DEPTH * 2 * TILE * head_dim * 2;
     let sums = (WARPS + 1) * GROUP * head_dim * 4;
-    let mut launch = Launch::new("attention_step", &entry, blocks, 32 * WARPS).rows(call.m).shared(rings.max(sums));
+    let mut launch =
+        Launch::new("attention_step", &entry, blocks, 32 * WARPS).rows(call.m).shared(rings.max(sums));
     launch.cluster = RANKS;
     queue.launch(&launch, args)?;
     Ok(1)

@@ -97,11 +97,7 @@ impl Input {
 }
 
 /// The products of a call, if these kernels take it.
-pub(crate) fn launch(
-    queue: &mut Queue,
-    call: &MulMatCall,
-    norm: Option<&RmsNormCall>,
-) -> Option<Launched> {
+pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall, norm: Option<&RmsNormCall>) -> Option<Launched> {
     let product = |part: &MatPart| Product {
         weight: part.weight,
         out: part.output,
@@ -158,7 +154,9 @@ fn takes(queue: &Queue, input: &Input, parts: &[Product]) -> bool {
         && (1..=MOST_ROWS).contains(&input.m)
         && input.k > 0
         && input.x.is_multiple_of(16)
-        && input.norm.is_none_or(|norm| [norm.input, norm.gamma, norm.output].iter().all(|p| p.is_multiple_of(16)))
+        && input
+            .norm
+            .is_none_or(|norm| [norm.input, norm.gamma, norm.output].iter().all(|p| p.is_multiple_of(16)))
         && apart
         && !parts.is_empty()
         && parts.iter().all(|part| part.weight.rows > 0 && block(part.weight.dtype))
@@ -222,7 +220,11 @@ fn plan(queue: &Queue, input: &Input, parts: &[Product], first: usize, pair: boo
     let (lanes, stage) = lanes.iter().find_map(|&lanes| {
         let fetched = (32 / lanes).checked_mul(longest)?;
         // Whole pieces around each weight's rows.
-        let stage = if pair { 2 * (fetched / 2 + 30).next_multiple_of(128) } else { (fetched + 30).next_multiple_of(128) };
+        let stage = if pair {
+            2 * (fetched / 2 + 30).next_multiple_of(128)
+        } else {
+            (fetched + 30).next_multiple_of(128)
+        };
         let last = Some(&lanes) == all.last();
         let fits = WARPS * DEPTH * stage <= room && (fetched <= FETCH_BYTES || last);
         fits.then_some((lanes, stage))
@@ -244,7 +246,8 @@ fn run(queue: &mut Queue, input: &Input, plans: &[Plan]) -> Result<usize, Backen
     for row in (0..input.m).step_by(COLUMNS as usize) {
         let columns = (input.m - row).min(COLUMNS);
         // The address of a row of `width` floats; 0 stays 0.
-        let at = |ptr: u64, width: u32| if ptr == 0 { 0 } else { ptr + u64::from(row) * u64::from(width) * 4 };
+        let at =
+            |ptr: u64, width: u32| if ptr == 0 { 0 } else { ptr + u64::from(row) * u64::from(width) * 4 };
         for (index, plan) in plans.iter().enumerate() {
             let mut args = plan.args;
             args.columns = columns;
