@@ -1,6 +1,7 @@
 //! The `fulmen` command: arguments and dispatch. Each subcommand has a file of its own.
 
 mod bench;
+mod chat;
 mod devices;
 mod inspect;
 mod model;
@@ -30,6 +31,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(bench::Args),
+    Chat(chat::Args),
     Devices(devices::Args),
     Inspect(inspect::Args),
     Ops(ops::Args),
@@ -44,6 +46,7 @@ enum Command {
 const EXAMPLES: &str = "\
 Examples:
   fulmen run MODEL PROMPT      an answer from a model
+  fulmen chat MODEL            a conversation
   fulmen devices               what this machine has, and what `auto` takes
   fulmen devices --json        the same for programs
   fulmen inspect model.gguf    what is in this file, and does it fit?
@@ -64,6 +67,7 @@ impl Command {
     fn run(self) -> Result<i32, Box<dyn Error>> {
         match self {
             Command::Bench(args) => bench::run(&args)?,
+            Command::Chat(args) => chat::run(&args)?,
             Command::Devices(args) => devices::run(&args)?,
             Command::Inspect(args) => inspect::run(&args)?,
             Command::Ops(args) => ops::run(&args)?,

@@ -18,7 +18,7 @@ use crate::model::{NO_MODEL, stats};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The model: a GGUF file.
+    /// The model: a GGUF file, or a folder with config.json and safetensors files.
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
 
