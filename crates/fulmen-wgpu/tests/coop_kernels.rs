@@ -41,7 +41,11 @@ fn shape(m: u32, k: u32, n: u32) -> MatmulShape {
 #[track_caller]
 fn translate(kernel: &Kernel) {
     use wgpu::naga;
-    let text = format!("{}\nvar<immediate> params: Params;\n", kernel.wgsl);
+    // As trusted kernels are compiled: with a constant that makes the translation wait for the pipeline.
+    let text = format!(
+        "{}\nvar<immediate> params: Params;\noverride fulmen_translate_late: bool = true;\n",
+        kernel.wgsl
+    );
     let mut capabilities = naga::valid::Capabilities::default();
     capabilities |= naga::valid::Capabilities::COOPERATIVE_MATRIX
         | naga::valid::Capabilities::SHADER_FLOAT16
@@ -56,8 +60,25 @@ fn translate(kernel: &Kernel) {
     let info = validator
         .validate(&module)
         .unwrap_or_else(|error| panic!("{}: {}", kernel.label, error.emit_to_string(&text)));
-    let options = naga::back::spv::Options { lang_version: (1, 6), ..Default::default() };
-    let words = naga::back::spv::write_vec(&module, &info, &options, None)
+    let stage = naga::ShaderStage::Compute;
+    let (module, info) = naga::back::pipeline_constants::process_overrides(
+        &module,
+        &info,
+        Some((stage, "main")),
+        &Default::default(),
+    )
+    .unwrap_or_else(|error| panic!("{}: {error}", kernel.label));
+    let options = naga::back::spv::Options {
+        lang_version: (1, 6),
+        bounds_check_policies: naga::proc::BoundsCheckPolicies {
+            index: naga::proc::BoundsCheckPolicy::Unchecked,
+            buffer: naga::proc::BoundsCheckPolicy::Unchecked,
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    let pipeline = naga::back::spv::PipelineOptions { shader_stage: stage, entry_point: "main".to_owned() };
+    let words = naga::back::spv::write_vec(&module, &info, &options, Some(&pipeline))
         .unwrap_or_else(|error| panic!("{}: {error}", kernel.label));
     assert!(words.len() > 500, "{}", kernel.label);
 }
