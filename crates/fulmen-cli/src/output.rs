@@ -32,8 +32,39 @@ pub(crate) fn columns(header: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
+/// A count with a comma for every three digits.
+pub(crate) fn thousands(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Text from a file, made safe for a terminal: control characters are written out.
+pub(crate) fn printable(text: &str) -> String {
+    let safe = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(safe).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn counts_have_a_comma_for_every_three_digits() {
+        for (count, text) in [(0, "0"), (999, "999"), (65535, "65,535"), (1234567, "1,234,567")] {
+            assert_eq!(super::thousands(count), text);
+        }
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(super::printable("Qwen\x1b[31m ü\n"), "Qwen\\u{1b}[31m ü\\n");
+    }
+
     #[test]
     fn columns_line_up() {
         let rows = [vec!["add".to_owned(), "12".to_owned()], vec!["rms_norm".to_owned(), "3".to_owned()]];

@@ -1,19 +1,11 @@
 //! `fulmen devices`, run as people run it.
 
-use std::process::{Command, Output};
+mod common;
 
+use std::process::Command;
+
+use common::{fulmen, output};
 use serde_json::Value;
-
-fn fulmen(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
-    command.args(args).env_remove("FULMEN_DEVICE");
-    command
-}
-
-fn output(command: &mut Command) -> (String, String, Option<i32>) {
-    let Output { status, stdout, stderr } = command.output().expect("the fulmen binary starts");
-    (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap(), status.code())
-}
 
 fn json(command: &mut Command) -> Value {
     let (stdout, stderr, code) = output(command);

@@ -94,6 +94,12 @@ pub enum Problem {
         /// Which tensor.
         what: &'static str,
     },
+    /// A tensor that an op changes, and that is not a state.
+    #[error("{what} must be a state: the op changes it")]
+    NotAState {
+        /// Which tensor.
+        what: &'static str,
+    },
     /// A name that was used before.
     #[error("the name {0:?} is taken")]
     Duplicate(String),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{BackendError, KernelDispatch};
+use crate::{BackendError, DType, KernelDispatch};
 
 /// Every allocation and every planned tensor starts at a multiple of this many bytes: enough for the widest vector
 /// loads, for CUDA's coalescing and for wgpu's binding offsets.
@@ -33,6 +33,25 @@ pub trait DeviceMemory {
         let ptr = self.alloc(bytes.len())?;
         self.write(ptr, bytes)?;
         Ok(ptr)
+    }
+
+    /// Imports a weight: `rows` rows of `width` elements of `dtype`, one after the other. A backend may store them in a
+    /// layout of its own, so the address is good for one thing only: a weight or table of this type and shape. It is
+    /// freed like any other, and reading its bytes back may give another order.
+    fn import_weight(
+        &mut self,
+        bytes: SharedBytes,
+        dtype: DType,
+        rows: u32,
+        width: u32,
+    ) -> Result<u64, BackendError> {
+        let _ = (dtype, rows, width);
+        self.import(bytes)
+    }
+
+    /// Bytes that can still be allocated, where the device tells.
+    fn available_bytes(&self) -> Option<u64> {
+        None
     }
 }
 

@@ -53,6 +53,55 @@ unsafe impl Pod for SampleState {}
 
 const _: () = assert!(size_of::<SampleState>() == 32);
 
+/// How much less likely a row's logits become for tokens that came before, as it lies in device memory.
+///
+/// The tokens looked at are the last `window` up to and including the row's position. For each different token among
+/// them, `c` times there, the logit `l` becomes `l / repeat` where it is above 0 and `l * repeat` elsewhere, and then
+/// `c * frequency + presence` is taken off.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Penalties {
+    /// Divides or multiplies; 1 changes nothing.
+    pub repeat: f32,
+    /// Taken off for each time that the token came.
+    pub frequency: f32,
+    /// Taken off once.
+    pub presence: f32,
+    /// How many tokens are looked at; 0 for none.
+    pub window: u32,
+}
+
+// SAFETY: four fields of four bytes each, all of them valid as zero.
+unsafe impl Zeroable for Penalties {}
+// SAFETY: `repr(C)` over four fields of four bytes: no padding, and every bit pattern is valid.
+unsafe impl Pod for Penalties {}
+
+const _: () = assert!(size_of::<Penalties>() == 16);
+
+impl Penalties {
+    /// Changes nothing.
+    pub const NONE: Penalties = Penalties { repeat: 1.0, frequency: 0.0, presence: 0.0, window: 0 };
+
+    /// Checks that every parameter is in its range.
+    pub fn validate(&self) -> Result<(), SamplingError> {
+        if !(self.repeat.is_finite() && self.repeat > 0.0) {
+            return Err(SamplingError::Repeat(self.repeat));
+        }
+        for (name, value) in [("frequency", self.frequency), ("presence", self.presence)] {
+            if !value.is_finite() {
+                return Err(SamplingError::Penalty { name, value });
+            }
+        }
+        Ok(())
+    }
+
+    /// What becomes of the logit of a token that came `count` times.
+    pub fn apply(&self, logit: f32, count: u32) -> f32 {
+        let scaled = if logit > 0.0 { logit / self.repeat } else { logit * self.repeat };
+        scaled - (count as f32 * self.frequency + self.presence)
+    }
+}
+
 /// A sampling parameter that makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SamplingError {
@@ -65,6 +114,17 @@ pub enum SamplingError {
     /// `min_p` is NaN or outside `[0, 1]`.
     #[error("min_p must be a number from 0 to 1, not {0}")]
     MinP(f32),
+    /// The repetition penalty is NaN, infinite, 0 or negative.
+    #[error("the repetition penalty must be a finite number above 0, not {0}")]
+    Repeat(f32),
+    /// Another penalty is NaN or infinite.
+    #[error("the {name} penalty must be a finite number, not {value}")]
+    Penalty {
+        /// Which one.
+        name: &'static str,
+        /// What was given.
+        value: f32,
+    },
 }
 
 impl SampleState {
@@ -189,6 +249,26 @@ mod tests {
             assert!((mean / f64::from(DRAWS) - 0.5).abs() < 0.006, "{name}: mean");
             assert!((lagged / f64::from(DRAWS)).abs() < 0.0016, "{name}: neighbours hang together");
         }
+    }
+
+    #[test]
+    fn penalties_are_checked_and_make_tokens_less_likely() {
+        assert_eq!(Penalties::NONE.validate(), Ok(()));
+        for repeat in [0.0, -1.0, f32::INFINITY] {
+            let bad = Penalties { repeat, ..Penalties::NONE };
+            assert_eq!(bad.validate(), Err(SamplingError::Repeat(repeat)));
+        }
+        assert!(Penalties { repeat: f32::NAN, ..Penalties::NONE }.validate().is_err());
+        let bad = Penalties { presence: f32::NAN, ..Penalties::NONE };
+        assert!(bad.validate().unwrap_err().to_string().contains("presence penalty"));
+        let bad = Penalties { frequency: f32::INFINITY, ..Penalties::NONE };
+        assert!(bad.validate().unwrap_err().to_string().contains("frequency penalty"));
+
+        let penalties = Penalties { repeat: 2.0, frequency: 0.25, presence: 0.5, window: 8 };
+        assert_eq!(penalties.apply(4.0, 2), 1.0);
+        assert_eq!(penalties.apply(-4.0, 1), -8.75);
+        assert_eq!(penalties.apply(f32::NEG_INFINITY, 1), f32::NEG_INFINITY);
+        assert_eq!(Penalties::NONE.apply(3.5, 9), 3.5);
     }
 
     #[test]

@@ -240,3 +240,41 @@ fn graphs_print_for_people() {
     let dot = layer().to_dot();
     assert!(dot.starts_with("digraph") && dot.contains("n1 -> n2;"), "{dot}");
 }
+
+#[test]
+fn advance_changes_states_only() {
+    let mut b = GraphBuilder::new();
+    let (drawn, given) = (b.indices("drawn", 2).unwrap(), b.indices("given", 2).unwrap());
+    let [tokens, positions] = ["tokens", "positions"].map(|name| b.index_state(name, 2, 1).unwrap());
+    let history = b.index_state("history", 2, 8).unwrap();
+    let message = |result: Result<(), BuildError>| result.unwrap_err().to_string();
+    assert_eq!(
+        message(b.advance(drawn, given, positions, history, None)),
+        "advance: tokens must be a state: the op changes it"
+    );
+    assert_eq!(
+        message(b.advance(drawn, tokens, given, history, None)),
+        "advance: positions must be a state: the op changes it"
+    );
+    let short = b.index_state("short", 1, 1).unwrap();
+    assert_eq!(
+        message(b.advance(drawn, short, positions, history, None)),
+        "advance: tokens must be 2, got 1"
+    );
+    let empty = b.index_state("empty", 2, 0).unwrap();
+    assert_eq!(
+        message(b.advance(drawn, tokens, positions, empty, None)),
+        "advance: the capacity of the history must be at least 1, got 0"
+    );
+    b.advance(drawn, tokens, positions, history, None).unwrap();
+
+    let mut graph = ComputeGraph::new();
+    let drawn = graph.add_index_leaf(0x1000, 2);
+    let history = Some(TokenHistory { ptr: 0x4000, n_seqs: 2, capacity: 8 });
+    let params = OpParams { tokens_ptr: 0x2000, positions_ptr: 0x3000, history, ..OpParams::default() };
+    graph.add_op(TensorOp::Advance, 0x2000, [1, 1, 2, 0], vec![drawn], params.clone());
+    assert!(graph.check().is_ok());
+    graph.add_op(TensorOp::Advance, 0x9000, [1, 1, 2, 0], vec![drawn], params);
+    let error = graph.check().unwrap_err().to_string();
+    assert!(error.contains("the node's address must be 8192, got 36864"), "{error}");
+}

@@ -221,6 +221,11 @@ impl DeviceMemory for CpuMemory {
         }
         Ok(self.insert(Block { start, bytes: len, data: Data::Imported(bytes) }))
     }
+
+    /// What the system could give, pages of files that it keeps in memory included.
+    fn available_bytes(&self) -> Option<u64> {
+        device::available_memory()
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use fulmen_core::sampling::SampleState;
+use fulmen_core::sampling::{Penalties, SampleState};
 use fulmen_core::*;
 
 use crate::buffer::{CpuMemory, Span};
@@ -14,7 +14,7 @@ use crate::kernels::kv_store::{KvStore, kv_store};
 use crate::kernels::mul_mat::{
     Activations, Epilogue, Out, Residual, Scratch, Weight, mul_mat, mul_mat_gate_up,
 };
-use crate::kernels::{argmax, copy, elementwise, embed, rms_norm, rope, sample, softmax};
+use crate::kernels::{advance, argmax, copy, elementwise, embed, penalize, rms_norm, rope, sample, softmax};
 use crate::kv_view::{KvError, KvLayout, KvView, KvViewMut};
 use crate::rope_cache::RopeCache;
 use crate::threads::Pool;
@@ -213,6 +213,14 @@ impl CpuDispatcher {
         let weight = Weight::new(part.weight.dtype, bytes, n as usize, call.k as usize);
         mul_mat(&self.pool, self.isa, weight, x, epilogue, Out::rows(out_slice, n as usize));
         Ok(())
+    }
+}
+
+/// Integers that must be below a limit.
+fn check_below(what: &'static str, values: &[u32], limit: u32) -> Result<(), BackendError> {
+    match values.iter().position(|&value| value >= limit) {
+        None => Ok(()),
+        Some(row) => Err(BackendError::Index { what, row, value: values[row], limit }),
     }
 }
 
@@ -612,6 +620,78 @@ impl KernelDispatch for CpuDispatcher {
         sample::sample(&self.pool, self.isa, logits, call.n as usize, states, out);
         Ok(1)
     }
+
+    fn dispatch_penalize(&mut self, call: &PenalizeCall) -> Launched {
+        let TokenHistory { ptr, n_seqs, capacity } = call.history;
+        let logits = self.floats("the logits", call.logits, call.m, call.n)?;
+        let penalties = self.memory.span::<Penalties>("the penalties", call.penalties, call.m as usize)?;
+        let history = self.memory.span::<u32>("the history", ptr, n_seqs as usize * capacity as usize)?;
+        let positions = self.indices("positions", call.positions, call.m)?;
+        let sequences = call.sequences.map(|ptr| self.indices("sequences", ptr, call.m)).transpose()?;
+        let out = self.floats_mut("the output", call.output, call.m, call.n)?;
+        out.apart_or_same(logits)?;
+        for operand in [Some(penalties), Some(history), Some(positions), sequences].into_iter().flatten() {
+            out.apart_from(operand)?;
+        }
+        // SAFETY: looked up, and the output is apart from them.
+        let (penalties, history, positions, sequences) = unsafe {
+            let sequences = sequences.map(|sequences| sequences.slice::<u32>());
+            (penalties.slice::<Penalties>(), history.slice::<u32>(), positions.slice::<u32>(), sequences)
+        };
+        check_below("the sequence", sequences.unwrap_or(&[]), n_seqs)?;
+        check_below("the position", positions, capacity)?;
+        let past = |row: usize| {
+            let sequence = sequences.map_or(0, |sequences| sequences[row] as usize);
+            let end = positions[row] as usize + 1;
+            let start = end.saturating_sub(penalties[row].window as usize);
+            &history[sequence * capacity as usize..][start..end]
+        };
+        for (row, penalties) in penalties.iter().enumerate() {
+            penalties.validate().map_err(|e| BackendError::Parameter {
+                what: "the penalties",
+                row,
+                detail: e.to_string(),
+            })?;
+            if let Some(&value) = past(row).iter().find(|&&token| token >= call.n) {
+                return Err(BackendError::Index { what: "the token", row, value, limit: call.n });
+            }
+        }
+        if out.ptr != logits.ptr {
+            // SAFETY: looked up, and apart from each other.
+            unsafe { copy::copy(&self.pool, logits.slice(), out.slice_mut()) };
+        }
+        // SAFETY: looked up; nothing refers to the logits any more.
+        let rows = unsafe { out.slice_mut::<f32>() };
+        let mut sorted = Vec::new();
+        for (row, logits) in rows.chunks_mut(call.n as usize).enumerate() {
+            penalize::penalize(logits, past(row), &penalties[row], &mut sorted);
+        }
+        Ok(1)
+    }
+
+    fn dispatch_advance(&mut self, call: &AdvanceCall) -> Launched {
+        let (m, TokenHistory { ptr, n_seqs, capacity }) = (call.m as usize, call.history);
+        let drawn = self.indices("the tokens drawn", call.drawn, call.m)?;
+        let sequences = call.sequences.map(|ptr| self.indices("sequences", ptr, call.m)).transpose()?;
+        let tokens = self.memory.span_mut::<u32>("tokens", call.tokens, m)?;
+        let positions = self.memory.span_mut::<u32>("positions", call.positions, m)?;
+        let history = self.memory.span_mut::<u32>("the history", ptr, n_seqs as usize * capacity as usize)?;
+        for output in [tokens, positions, history] {
+            output.apart_from(drawn)?;
+            sequences.map_or(Ok(()), |sequences| output.apart_from(sequences))?;
+        }
+        tokens.apart_from(positions)?;
+        history.apart_from(tokens)?;
+        history.apart_from(positions)?;
+        // SAFETY: looked up, and apart from each other.
+        let (drawn, sequences) = unsafe { (drawn.slice(), sequences.map(|s| s.slice())) };
+        check_below("the sequence", sequences.unwrap_or(&[]), n_seqs)?;
+        // SAFETY: as above.
+        let (tokens, positions, history) =
+            unsafe { (tokens.slice_mut(), positions.slice_mut(), history.slice_mut()) };
+        advance::advance(drawn, sequences, capacity as usize, tokens, positions, history);
+        Ok(1)
+    }
 }
 
 impl DeviceMemory for CpuDispatcher {
@@ -633,5 +713,9 @@ impl DeviceMemory for CpuDispatcher {
 
     fn import(&mut self, bytes: SharedBytes) -> Result<u64, BackendError> {
         self.memory.import(bytes)
+    }
+
+    fn available_bytes(&self) -> Option<u64> {
+        self.memory.available_bytes()
     }
 }

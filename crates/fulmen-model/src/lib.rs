@@ -1,5 +1,30 @@
 //! Whole models above the compute graph: GGUF files in, text out.
 //!
-//! This crate will hold the GGUF reader and writer, the tokenizers, the chat templates, one description per
-//! architecture (Llama, Qwen2, Qwen3) that builds a [`fulmen_core::GraphBuilder`] graph, the KV cache, sampling
-//! and generation. It has no contents yet.
+//! - [`gguf`]: reading GGUF files, nothing in them trusted, and writing them.
+//! - [`quantize`]: storing models in smaller types.
+//! - [`safetensors`]: models in the folders of the Hugging Face hub.
+//! - [`source`]: what a model's file gives, whatever its format.
+//! - [`summary`]: a model in a few numbers, and the memory it needs.
+//! - [`synth`]: models with random weights, for tests and measurements.
+//! - [`tokenizer`]: text to token ids and back.
+//! - [`arch`]: one description per architecture (Llama, Qwen2, Qwen3), from which the graph is built for every backend.
+//! - [`engine`]: weights on a device, sessions, generation.
+
+pub mod arch;
+pub mod engine;
+mod error;
+pub mod gguf;
+pub mod quantize;
+mod rope_factors;
+pub mod safetensors;
+pub mod source;
+pub mod summary;
+pub mod synth;
+pub mod template;
+pub mod tokenizer;
+
+pub use engine::{
+    Chat, Device, FinishReason, GenerateOptions, Generated, Generation, LoadOptions, LoadProgress, Model,
+    Sampling, Session, SessionOptions,
+};
+pub use error::ModelError;

@@ -118,6 +118,13 @@ fn outputs(call: &OpCall) -> Vec<Output> {
         OpCall::Copy(c) => floats(c.output, c.bytes / 4),
         OpCall::ArgMax(c) => vec![Output { ptr: c.output, bytes: 4 * c.m as usize, dtype: DType::U32 }],
         OpCall::Sample(c) => vec![Output { ptr: c.output, bytes: 4 * c.m as usize, dtype: DType::U32 }],
+        OpCall::Penalize(c) => floats(c.output, area(c.m, c.n)),
+        OpCall::Advance(c) => {
+            let words = |ptr, n: usize| Output { ptr, bytes: 4 * n, dtype: DType::U32 };
+            let history = area(c.history.n_seqs, c.history.capacity);
+            let m = c.m as usize;
+            vec![words(c.tokens, m), words(c.positions, m), words(c.history.ptr, history)]
+        }
         _ => Vec::new(),
     }
 }

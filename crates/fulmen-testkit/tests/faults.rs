@@ -32,6 +32,8 @@ fn names(op: TensorOp) -> &'static [&'static str] {
         TensorOp::Copy => &["copy"],
         TensorOp::ArgMax => &["argmax"],
         TensorOp::Sample => &["sample"],
+        TensorOp::Penalize => &["penalize"],
+        TensorOp::Advance => &["advance"],
         _ => &[],
     }
 }

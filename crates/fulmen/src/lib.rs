@@ -1,13 +1,14 @@
 //! Fulmen: a GPU execution engine for neural networks. Record the work once, submit it once, run it at the speed of
 //! memory.
 //!
-//! This crate is what programs depend on; it holds no code of its own. The parts:
+//! This crate is what programs depend on. It finds and opens devices ([`open`]) and gives the parts a common roof:
 //!
 //! - [`core`]: data types and block formats, the compute graph, its planner and its executor.
 //! - [`cpu`]: runs graphs on the processor.
 //! - [`wgpu`]: finds GPUs, runs batches of array operations on them and multiplies by weights that stay there; it does not
 //!   run graphs yet.
-//! - [`cuda`]: finds GPUs; it does not run graphs yet.
+//! - [`cuda`]: NVIDIA GPUs through their driver: graphs and models, captured and replayed.
+//! - [`model`]: GGUF files, tokenizers, Llama and Qwen models, generation.
 //!
 //! Arrays on the GPU, as one submission:
 //!
@@ -62,11 +63,15 @@
 //! # }
 //! ```
 
+mod open;
+
 pub use fulmen_core as core;
 pub use fulmen_cpu as cpu;
 pub use fulmen_cuda as cuda;
 pub use fulmen_model as model;
 pub use fulmen_wgpu as wgpu;
+
+pub use open::{OpenOptions, SelectError, choose, open, open_with, reports};
 
 /// What most programs use.
 pub mod prelude {

@@ -7,6 +7,7 @@ mod ffn;
 mod layers;
 mod matmul;
 mod measure;
+mod model;
 mod pass;
 pub(crate) mod product;
 mod raw;
@@ -18,7 +19,10 @@ use std::{io, path::PathBuf};
 
 use clap::Subcommand;
 use fulmen_core::device::{BackendKind, DeviceSelector};
+use fulmen_model::ModelError;
 use fulmen_wgpu::{AdapterSelector, GpuDevice, GpuError};
+
+use crate::model::load::LoadError;
 
 /// Time whole pieces of work on a device.
 ///
@@ -37,12 +41,14 @@ Examples:
   fulmen bench batch --quick             small sizes, for software devices
   fulmen bench batch --trace ffn.json    and the kernels of a layer for chrome://tracing
   fulmen bench matmul                    products by weights that stay on the GPU
-  fulmen bench matmul --m 1,32 --k 2560 --n 9728 --dtype q4_k --svg roofline.svg";
+  fulmen bench matmul --m 1,32 --k 2560 --n 9728 --dtype q4_k --svg roofline.svg
+  fulmen bench model m.gguf --depth 0,2048   a model's prompts and answers";
 
 // Each subcommand's help is the doc comment of its arguments.
 #[derive(Debug, Subcommand)]
 enum BenchCommand {
     Batch(batch::Args),
+    Model(model::Args),
     Matmul(matmul::Args),
 }
 
@@ -61,6 +67,10 @@ pub(crate) enum BenchError {
     CompiledTwice { compiled: u64, distinct: usize },
     #[error("the trace could not be written to {}: {error}", path.display())]
     Trace { path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
     #[error("the drawing could not be written to {}: {error}", path.display())]
     File { path: PathBuf, error: io::Error },
     #[error("kernels gave wrong results; they are not in the table:\n{0}")]
@@ -74,6 +84,7 @@ pub(crate) enum BenchError {
 pub(crate) fn run(args: &Args) -> Result<(), BenchError> {
     match &args.command {
         BenchCommand::Batch(args) => batch::run(args),
+        BenchCommand::Model(args) => model::run(args),
         BenchCommand::Matmul(args) => matmul::run(args),
     }
 }

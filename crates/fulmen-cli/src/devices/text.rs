@@ -5,6 +5,8 @@ use std::fmt::Write;
 use anstyle::{AnsiColor, Style};
 use fulmen_core::device::{BackendReport, DeviceInfo, DeviceSelector, FactValue, format_bytes};
 
+use crate::output::thousands;
+
 const TAKEN: Style = AnsiColor::Green.on_default().bold();
 const FOUND: Style = Style::new().bold();
 const MISSING: Style = AnsiColor::Yellow.on_default();
@@ -103,28 +105,15 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 
 /// A value for people; counts get a comma for every three digits.
 fn with_separators(value: &FactValue) -> String {
-    let FactValue::Count(count) = value else { return value.to_string() };
-    let digits = count.to_string();
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
+    match value {
+        FactValue::Count(count) => thousands(*count),
+        other => other.to_string(),
     }
-    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn counts_have_a_comma_for_every_three_digits() {
-        for (count, text) in [(0, "0"), (999, "999"), (65535, "65,535"), (1234567, "1,234,567")] {
-            assert_eq!(with_separators(&FactValue::Count(count)), text);
-        }
-    }
 
     #[test]
     fn lines_break_between_words_and_lose_none() {

@@ -7,13 +7,14 @@ mod perf;
 use std::io;
 
 use clap::Subcommand;
+use fulmen_core::DType;
 use fulmen_core::device::{BackendKind, DeviceInfo, DeviceSelector};
-use fulmen_core::{Backend, DType};
+use fulmen_model::Device;
 use fulmen_testkit::table::ops;
 use fulmen_testkit::{Filter, gpu_ops};
 use fulmen_wgpu::{AdapterSelector, GpuDevice, GpuError};
 
-use crate::select::{self, DeviceOption, SelectError};
+use crate::select::{OpenOption, SelectError};
 
 /// List, check and time every op of a device.
 ///
@@ -82,15 +83,11 @@ fn known_op(name: &str) -> Result<String, String> {
 #[derive(Debug, clap::Args)]
 struct RunOptions {
     #[command(flatten)]
-    device: DeviceOption,
+    open: OpenOption,
 
     /// Draw the data from this seed. Without it another one is taken each time, and printed.
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-
-    /// Threads of the processor; all of them by default.
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
 }
 
 impl RunOptions {
@@ -99,13 +96,12 @@ impl RunOptions {
     }
 
     fn threads(&self) -> usize {
-        let all = || std::thread::available_parallelism().map_or(1, |n| n.get());
-        self.threads.map_or_else(all, usize::from)
+        self.open.threads()
     }
 
     /// The wgpu adapter that is asked for, opened, and what is known of it; `None` where another device is asked for.
     fn open_gpu(&self) -> Result<Option<(DeviceInfo, GpuDevice)>, OpsError> {
-        let adapter = match self.device.device {
+        let adapter = match self.open.device.device {
             DeviceSelector::Backend(BackendKind::Wgpu) => AdapterSelector::Best,
             DeviceSelector::Device(BackendKind::Wgpu, index) => AdapterSelector::Index(index),
             _ => return Ok(None),
@@ -120,14 +116,8 @@ impl RunOptions {
     }
 
     /// The device that is asked for, opened.
-    fn open(&self) -> Result<(DeviceInfo, Box<dyn Backend>), OpsError> {
-        let reports = select::reports();
-        let device = select::choose(&reports, self.device.device)?.clone();
-        let backend: Box<dyn Backend> = match device.backend {
-            BackendKind::Cpu => Box::new(fulmen_cpu::CpuDispatcher::with_threads(self.threads())),
-            other => return Err(OpsError::Closed(other)),
-        };
-        Ok((device, backend))
+    fn open(&self) -> Result<(DeviceInfo, Device), OpsError> {
+        Ok(self.open.open()?)
     }
 }
 
@@ -138,8 +128,6 @@ pub(crate) enum OpsError {
     Select(#[from] SelectError),
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    #[error("{0} devices cannot be opened by this command yet; `--device cpu` can")]
-    Closed(BackendKind),
     #[error("no row of the table has this op, type and name; `fulmen ops list` shows what there is")]
     NoRows,
     #[error("{bad} of {rows} rows are not right")]

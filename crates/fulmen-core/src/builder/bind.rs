@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::op::{BinaryKind, CacheRef, Linear, Op, Slots, TensorId, UnaryKind};
 use super::{OpNode, Plan, Role};
-use crate::graph::{ComputeGraph, ExtraWeight, KvCache, OpParams, Program, TensorOp};
+use crate::graph::{ComputeGraph, ExtraWeight, KvCache, OpParams, Program, TensorOp, TokenHistory};
 use crate::{BackendError, BuildError, DeviceMemory, ExecError, KernelDispatch, Problem};
 
 /// Addresses of weights and states, by name.
@@ -232,6 +232,9 @@ impl Lowering<'_> {
                 };
                 (self.at(output), shape, tensor.name.clone())
             }
+            None if op == TensorOp::Advance => {
+                (params.tokens_ptr, [1, 1, graph.nodes[inputs[0]].m(), 0], None)
+            }
             None => {
                 let (kv, m) = (params.kv.map_or(0, |kv| kv.k_ptr), graph.nodes[inputs[0]].m());
                 (kv, [params.heads.kv_width(), 1, m, 0], None)
@@ -257,6 +260,11 @@ impl Lowering<'_> {
     fn cached(&self, cache: &CacheRef) -> Option<KvCache> {
         let &CacheRef { k, v, dtype, n_seqs, capacity } = cache;
         Some(KvCache { k_ptr: self.at(k), v_ptr: self.at(v), dtype, n_seqs, capacity })
+    }
+
+    fn history(&self, history: TensorId) -> TokenHistory {
+        let def = &self.plan.graph.tensors[history];
+        TokenHistory { ptr: self.at(history), n_seqs: def.rows, capacity: def.width }
     }
 
     /// Op, inputs, the inner size (k of a product, the width of a head, else 0) and parameters.
@@ -374,6 +382,24 @@ impl Lowering<'_> {
             Op::ArgMax { x } => (TensorOp::ArgMax, vec![*x], 0, none),
             Op::Sample { logits, states } => {
                 (TensorOp::Sample, vec![*logits], 0, OpParams { sample_ptr: self.at(*states), ..none })
+            }
+            Op::Penalize { logits, penalties, history, slots } => {
+                let params = OpParams {
+                    penalty_ptr: self.at(*penalties),
+                    history: Some(self.history(*history)),
+                    ..none
+                };
+                (TensorOp::Penalize, slotted(vec![*logits], slots), 0, params)
+            }
+            Op::Advance { drawn, tokens, positions, history, sequences } => {
+                let params = OpParams {
+                    tokens_ptr: self.at(*tokens),
+                    positions_ptr: self.at(*positions),
+                    history: Some(self.history(*history)),
+                    ..none
+                };
+                let inputs = std::iter::once(*drawn).chain(*sequences).collect();
+                (TensorOp::Advance, inputs, 0, params)
             }
         }
     }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::op::{BinaryKind, CacheRef, Linear, Op, Slots, TensorId, UnaryKind};
 use super::{LogicalGraph, OpNode, Role, TensorDef};
-use crate::graph::checks::{above_0, check_cache, check_heads, check_rope, epsilon, finite, weight_type};
+use crate::graph::checks::{
+    above_0, check_cache, check_heads, check_history, check_rope, epsilon, finite, weight_type,
+};
 use crate::{BuildError, DType, Heads, Problem, RopeSpec};
 
 /// A handle to a tensor of one builder.
@@ -143,6 +145,23 @@ impl<'a> Call<'a> {
         }
         self.size(what, rows, def.rows)?;
         self.size(what, 1, def.width)
+    }
+
+    /// A tensor that the op changes.
+    fn state(&self, what: &'static str, tensor: Tensor) -> Built<()> {
+        match self.def(what, tensor)?.role {
+            Role::State => Ok(()),
+            _ => self.fail(Problem::NotAState { what }),
+        }
+    }
+
+    /// Tokens by sequence and position.
+    fn history(&self, tensor: Tensor) -> Built<()> {
+        let def = self.def("the history", tensor)?;
+        if def.dtype != DType::U32 {
+            return self.fail(Problem::Type { what: "the history", expected: "U32", got: def.dtype });
+        }
+        self.check(check_history(def.rows, def.width))
     }
 
     /// A weight `[n, k]`; gives n.
@@ -284,6 +303,16 @@ impl GraphBuilder {
     /// One [`SampleState`](crate::sampling::SampleState) per row.
     pub fn sample_states(&mut self, name: &str, rows: u32) -> Built<Tensor> {
         self.external("sample_states", name, Role::State, DType::U32, rows, 8)
+    }
+
+    /// Integers that live across runs: the tokens and positions of the next step, the tokens so far.
+    pub fn index_state(&mut self, name: &str, rows: u32, width: u32) -> Built<Tensor> {
+        self.external("index_state", name, Role::State, DType::U32, rows, width)
+    }
+
+    /// One [`Penalties`](crate::sampling::Penalties) per row.
+    pub fn penalties(&mut self, name: &str, rows: u32) -> Built<Tensor> {
+        self.external("penalties", name, Role::State, DType::U32, rows, 4)
     }
 
     /// Marks a computed tensor as a result of the graph and names it.
@@ -568,6 +597,56 @@ impl GraphBuilder {
         call.size("the width of the states", 8, call.def("the states", states)?.width)?;
         self.not_empty("sample", width)?;
         Ok(self.emit_indices(Op::Sample { logits: logits.id(), states: states.id() }, rows))
+    }
+
+    /// Logits made less likely for the tokens of `history` (`[sequences, capacity]`) up to each row's position, as the
+    /// row's penalties say.
+    pub fn penalize(
+        &mut self,
+        logits: Tensor,
+        penalties: Tensor,
+        history: Tensor,
+        positions: Tensor,
+        sequences: Option<Tensor>,
+    ) -> Built<Tensor> {
+        let call = self.call("penalize");
+        let (rows, width) = call.rows("the logits", logits)?;
+        call.size("the rows of the penalties", rows, call.def("the penalties", penalties)?.rows)?;
+        call.size("the width of the penalties", 4, call.def("the penalties", penalties)?.width)?;
+        call.history(history)?;
+        call.indices("positions", positions, rows)?;
+        sequences.map_or(Ok(()), |sequences| call.indices("sequences", sequences, rows))?;
+        self.not_empty("penalize", width)?;
+        let slots = Slots { positions: positions.id(), sequences: ids(sequences) };
+        let (penalties, history) = (penalties.id(), history.id());
+        Ok(self.emit(Op::Penalize { logits: logits.id(), penalties, history, slots }, rows, width))
+    }
+
+    /// Makes the tokens that were drawn the next step's: `tokens` becomes them, `positions` goes up by one but not past
+    /// the last position, and `history` (`[sequences, capacity]`) gets each token at its position. All three are
+    /// states.
+    pub fn advance(
+        &mut self,
+        drawn: Tensor,
+        tokens: Tensor,
+        positions: Tensor,
+        history: Tensor,
+        sequences: Option<Tensor>,
+    ) -> Built<()> {
+        let call = self.call("advance");
+        let rows = call.def("the tokens drawn", drawn)?.rows;
+        call.indices("the tokens drawn", drawn, rows)?;
+        for (what, tensor) in [("tokens", tokens), ("positions", positions)] {
+            call.indices(what, tensor, rows)?;
+            call.state(what, tensor)?;
+        }
+        call.history(history)?;
+        call.state("the history", history)?;
+        sequences.map_or(Ok(()), |sequences| call.indices("sequences", sequences, rows))?;
+        let (drawn, tokens, positions) = (drawn.id(), tokens.id(), positions.id());
+        let op = Op::Advance { drawn, tokens, positions, history: history.id(), sequences: ids(sequences) };
+        self.graph.ops.push(OpNode { op, outputs: Vec::new() });
+        Ok(())
     }
 
     fn not_empty(&self, call: &'static str, width: u32) -> Built<()> {

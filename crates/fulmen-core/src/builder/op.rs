@@ -163,6 +163,20 @@ pub enum Op {
         logits: TensorId,
         states: TensorId,
     },
+    Penalize {
+        logits: TensorId,
+        penalties: TensorId,
+        history: TensorId,
+        slots: Slots,
+    },
+    /// No output: the next step's tokens and positions and the history are written.
+    Advance {
+        drawn: TensorId,
+        tokens: TensorId,
+        positions: TensorId,
+        history: TensorId,
+        sequences: Option<TensorId>,
+    },
 }
 
 impl Op {
@@ -212,6 +226,16 @@ impl Op {
                 ids
             }
             Op::Sample { logits, states } => vec![logits, states],
+            Op::Penalize { logits, penalties, history, slots } => {
+                let mut ids = vec![logits, penalties, history, &mut slots.positions];
+                ids.extend(&mut slots.sequences);
+                ids
+            }
+            Op::Advance { drawn, tokens, positions, history, sequences } => {
+                let mut ids = vec![drawn, tokens, positions, history];
+                ids.extend(sequences);
+                ids
+            }
         }
     }
 
@@ -230,6 +254,7 @@ impl Op {
             Op::AddRmsNorm { a, b, .. } => vec![(1, *a), (1, *b)],
             Op::MulMat { residual: Some(residual), .. } => vec![(0, *residual)],
             Op::RopeStore { q, .. } => vec![(0, *q)],
+            Op::Penalize { logits, .. } => vec![(0, *logits)],
             _ => Vec::new(),
         };
         // An operand that is also read in another role must keep its value until the op is done. Only element-wise
@@ -266,6 +291,8 @@ impl Op {
             Op::Copy { .. } => "copy",
             Op::ArgMax { .. } => "argmax",
             Op::Sample { .. } => "sample",
+            Op::Penalize { .. } => "penalize",
+            Op::Advance { .. } => "advance",
         }
     }
 }

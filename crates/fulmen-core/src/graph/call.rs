@@ -1,7 +1,7 @@
 //! Typed calls: what a kernel gets. All sizes in them were checked against each other, and no address that a kernel
 //! must read or write is null. Whether an address belongs to the device is the backend's to check.
 
-use super::{Heads, KvCache, RopeSpec, TensorOp};
+use super::{Heads, KvCache, RopeSpec, TensorOp, TokenHistory};
 use crate::DType;
 
 /// A weight matrix `[rows, k]`, row-major.
@@ -292,6 +292,45 @@ pub struct SampleCall {
     pub n: u32,
 }
 
+/// Logits made less likely for tokens that came before; see [`Penalties`](crate::sampling::Penalties). In place is
+/// allowed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PenalizeCall {
+    /// `[m, n]`.
+    pub logits: u64,
+    /// One `Penalties` per row.
+    pub penalties: u64,
+    /// The tokens so far: those of row `r` end at `positions[r]`.
+    pub history: TokenHistory,
+    /// `m` positions.
+    pub positions: u64,
+    /// `m` sequence numbers; all 0 if not given.
+    pub sequences: Option<u64>,
+    /// `[m, n]`.
+    pub output: u64,
+    /// Rows.
+    pub m: u32,
+    /// Columns.
+    pub n: u32,
+}
+
+/// The tokens that were drawn become the next step's: see [`TensorOp::Advance`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdvanceCall {
+    /// `m` tokens that were drawn.
+    pub drawn: u64,
+    /// `m` tokens: what the next step reads.
+    pub tokens: u64,
+    /// `m` positions, each counted up but kept below `history.capacity`.
+    pub positions: u64,
+    /// `m` sequence numbers; all 0 if not given. No two rows have the same.
+    pub sequences: Option<u64>,
+    /// Gets each token at its new position.
+    pub history: TokenHistory,
+    /// Rows.
+    pub m: u32,
+}
+
 /// One call of a kernel.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -318,6 +357,8 @@ pub enum OpCall {
     Copy(CopyCall),
     ArgMax(ArgMaxCall),
     Sample(SampleCall),
+    Penalize(PenalizeCall),
+    Advance(AdvanceCall),
 }
 
 impl OpCall {
@@ -345,6 +386,8 @@ impl OpCall {
             OpCall::Copy(_) => TensorOp::Copy,
             OpCall::ArgMax(_) => TensorOp::ArgMax,
             OpCall::Sample(_) => TensorOp::Sample,
+            OpCall::Penalize(_) => TensorOp::Penalize,
+            OpCall::Advance(_) => TensorOp::Advance,
         }
     }
 }

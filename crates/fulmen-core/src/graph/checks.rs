@@ -67,6 +67,15 @@ pub(crate) fn check_rope(rope: RopeSpec, head_dim: u32) -> Checked<()> {
     Ok(())
 }
 
+/// A history that holds something and whose size fits.
+pub(crate) fn check_history(n_seqs: u32, capacity: u32) -> Checked<()> {
+    at_least_1("the sequences of the history", n_seqs)?;
+    at_least_1("the capacity of the history", capacity)?;
+    let elements = (n_seqs as usize).saturating_mul(capacity as usize);
+    DType::U32.bytes(elements)?;
+    Ok(())
+}
+
 /// A cache whose type and size are possible; addresses are checked by the caller.
 pub(crate) fn check_cache(dtype: DType, n_seqs: u32, capacity: u32, heads: Heads) -> Checked<usize> {
     if !matches!(dtype, DType::F32 | DType::F16 | DType::Q8_0) {

@@ -1,7 +1,11 @@
 //! The contract between a graph and the kernels that run it.
 
-use super::call::*;
-use crate::BackendError;
+use super::{Program, call::*};
+use crate::{BackendError, Fusions};
+
+/// A program that a backend has captured; see [`KernelDispatch::prepare`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReplayId(pub u64);
 
 /// Kernels of one device. [`execute_graph`](super::execute_graph) calls one method per node, in order.
 ///
@@ -102,6 +106,48 @@ pub trait KernelDispatch {
         unsupported(self.backend(), "Sample", call)
     }
 
+    /// Logits made less likely for tokens that came before.
+    fn dispatch_penalize(&mut self, call: &PenalizeCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "Penalize", call)
+    }
+
+    /// The tokens that were drawn become the next step's.
+    fn dispatch_advance(&mut self, call: &AdvanceCall) -> Result<usize, BackendError> {
+        unsupported(self.backend(), "Advance", call)
+    }
+
+    /// Captures a program so that [`replay`](KernelDispatch::replay) can run all of it with one launch. Runs nothing.
+    /// `None` where the backend cannot or where nothing would be won: then the caller runs the program itself.
+    ///
+    /// The addresses of the program must hold until [`release`](KernelDispatch::release); what lies there may change
+    /// between replays.
+    fn prepare(&mut self, program: &Program) -> Result<Option<ReplayId>, BackendError> {
+        let _ = program;
+        Ok(None)
+    }
+
+    /// Runs a captured program, as [`Program::run`] would, and gives the number of launches.
+    fn replay(&mut self, id: ReplayId) -> Result<usize, BackendError> {
+        Err(BackendError::Unsupported { backend: self.backend(), what: format!("the replay of {id:?}") })
+    }
+
+    /// Lets go of a captured program. An id that is not known is ignored.
+    fn release(&mut self, id: ReplayId) {
+        let _ = id;
+    }
+
+    /// The fusions that suit this backend, for who plans a graph for it.
+    fn fusions(&self) -> Fusions {
+        Fusions::all()
+    }
+
+    /// Runs two calls, of which the second comes right after the first, as one, if the backend has a kernel for that;
+    /// otherwise does nothing and gives `None`. Everything that either call makes is there afterwards.
+    fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
+        let _ = (first, second);
+        Ok(None)
+    }
+
     /// Waits until all launched work is done.
     fn synchronize(&mut self) -> Result<(), BackendError> {
         Ok(())
@@ -131,6 +177,8 @@ pub trait KernelDispatch {
             OpCall::Copy(call) => self.dispatch_copy(call),
             OpCall::ArgMax(call) => self.dispatch_argmax(call),
             OpCall::Sample(call) => self.dispatch_sample(call),
+            OpCall::Penalize(call) => self.dispatch_penalize(call),
+            OpCall::Advance(call) => self.dispatch_advance(call),
         }
     }
 }

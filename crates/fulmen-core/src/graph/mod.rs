@@ -8,14 +8,15 @@ mod call;
 pub(crate) mod checks;
 mod dispatch;
 mod execute;
+mod operands;
 mod params;
 mod print;
 mod resolve;
 
 pub use call::*;
-pub use dispatch::KernelDispatch;
+pub use dispatch::{KernelDispatch, ReplayId};
 pub use execute::{GraphExecResult, Program, Step, execute_graph, execute_graph_timed};
-pub use params::{ExtraWeight, Heads, KvCache, OpParams, RopePairing, RopeSpec};
+pub use params::{ExtraWeight, Heads, KvCache, OpParams, RopePairing, RopeSpec, TokenHistory};
 
 use crate::DType;
 
@@ -74,15 +75,23 @@ pub enum TensorOp {
     ArgMax,
     /// A token for each row of logits, drawn as the row's state at `sample_ptr` says; output as ArgMax.
     Sample,
+    /// Logits made less likely for tokens that came before, as the row's [`Penalties`](crate::sampling::Penalties) at
+    /// `penalty_ptr` say: inputs logits, positions, (sequences). The tokens are those of `history`.
+    Penalize,
+    /// The step after this one: inputs the tokens drawn and, if there is more than one, sequence numbers. Row `r` of
+    /// `tokens_ptr` becomes its token, row `r` of `positions_ptr` goes up by one but not past the last position, and
+    /// `history` gets the token at that position. The node's address is `tokens_ptr`.
+    Advance,
 }
 
 impl TensorOp {
     /// Every op, leaves and views included.
-    pub const ALL: [TensorOp; 23] = {
+    pub const ALL: [TensorOp; 25] = {
         use TensorOp::*;
         [
             None, View, Embed, MulMat, GateUp, RmsNorm, AddRmsNorm, Add, Mul, SwiGlu, Silu, Gelu, GeluTanh,
-            Scale, SoftCap, Rope, SoftMax, Attention, KvStore, RopeStore, Copy, ArgMax, Sample,
+            Scale, SoftCap, Rope, SoftMax, Attention, KvStore, RopeStore, Copy, ArgMax, Sample, Penalize,
+            Advance,
         ]
     };
 
@@ -187,7 +196,7 @@ impl ComputeGraph {
         params: OpParams,
     ) -> usize {
         let dtype = match op {
-            TensorOp::ArgMax | TensorOp::Sample => DType::U32,
+            TensorOp::ArgMax | TensorOp::Sample | TensorOp::Advance => DType::U32,
             _ => DType::F32,
         };
         self.push(op, ptr, shape, dtype, inputs, params)

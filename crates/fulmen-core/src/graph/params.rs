@@ -75,6 +75,17 @@ pub struct KvCache {
     pub capacity: u32,
 }
 
+/// The tokens of every sequence by position: `[n_seqs][capacity]` integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TokenHistory {
+    /// Address of the tokens.
+    pub ptr: u64,
+    /// Sequences.
+    pub n_seqs: u32,
+    /// Positions per sequence.
+    pub capacity: u32,
+}
+
 /// One more weight of a product that has several (Q, K and V in one node), with its own output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExtraWeight {
@@ -130,4 +141,12 @@ pub struct OpParams {
     pub kv: Option<KvCache>,
     /// Address of one `SampleState` per row, for Sample.
     pub sample_ptr: u64,
+    /// Address of one `Penalties` per row, for Penalize.
+    pub penalty_ptr: u64,
+    /// The tokens so far, for Penalize and Advance.
+    pub history: Option<TokenHistory>,
+    /// Address of the tokens that the next step reads, for Advance.
+    pub tokens_ptr: u64,
+    /// Address of the positions that the next step reads, for Advance.
+    pub positions_ptr: u64,
 }

@@ -2,7 +2,7 @@
 
 use super::call::*;
 use super::checks::*;
-use super::{ComputeGraph, KvCache, RopeSpec, TensorNode, TensorOp};
+use super::{ComputeGraph, KvCache, RopeSpec, TensorNode, TensorOp, TokenHistory};
 use crate::{DType, Problem};
 
 /// The call that a node makes; `None` for leaves, views and nodes without elements.
@@ -58,6 +58,8 @@ pub(super) fn resolve(graph: &ComputeGraph, index: usize) -> Checked<Option<OpCa
             let states = node.pointer(node.params.sample_ptr, "sample_ptr")?;
             OpCall::Sample(SampleCall { logits, states, output: node.own("the output")?, m: node.m(), n })
         }
+        TensorOp::Penalize => OpCall::Penalize(node.penalize()?),
+        TensorOp::Advance => OpCall::Advance(node.advance()?),
     };
     Ok((node.n_elements() > 0).then_some(call))
 }
@@ -380,6 +382,44 @@ impl<'a> Node<'a> {
         }
         let input = self.pointer(input.data_ptr, "the input")?;
         Ok(CopyCall { input, output: self.own("the output")?, bytes })
+    }
+
+    fn history(&self) -> Checked<TokenHistory> {
+        let history = self.params.history.ok_or(Problem::Missing { what: "history" })?;
+        check_history(history.n_seqs, history.capacity)?;
+        self.pointer(history.ptr, "the history")?;
+        Ok(history)
+    }
+
+    fn penalize(&self) -> Checked<PenalizeCall> {
+        self.arity(2..=3, "2 or 3 (logits, positions, sequences)")?;
+        let (m, n) = (self.m(), self.width());
+        at_least_1("the width of the logits", n)?;
+        Ok(PenalizeCall {
+            logits: self.rows(0, "the logits", n, m)?,
+            penalties: self.pointer(self.params.penalty_ptr, "penalty_ptr")?,
+            history: self.history()?,
+            positions: self.indices(1, "positions", m)?,
+            sequences: self.optional_indices(2, "sequences", m)?,
+            output: self.own("the output")?,
+            m,
+            n,
+        })
+    }
+
+    fn advance(&self) -> Checked<AdvanceCall> {
+        self.arity(1..=2, "1 or 2 (the tokens drawn, sequences)")?;
+        let (m, tokens) = (self.m(), self.pointer(self.params.tokens_ptr, "tokens_ptr")?);
+        same("the width", 1u32, self.width())?;
+        same("the node's address", tokens, self.data_ptr)?;
+        Ok(AdvanceCall {
+            drawn: self.indices(0, "the tokens drawn", m)?,
+            tokens,
+            positions: self.pointer(self.params.positions_ptr, "positions_ptr")?,
+            sequences: self.optional_indices(1, "sequences", m)?,
+            history: self.history()?,
+            m,
+        })
     }
 
     /// The input and its columns, for ops that give one integer per row.

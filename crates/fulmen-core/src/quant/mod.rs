@@ -25,6 +25,7 @@
 //! Decoding is exact: bit for bit what the `gguf` Python package computes.
 
 mod blocks32;
+mod finite;
 mod fit;
 mod kmin;
 mod ksym;
@@ -32,6 +33,7 @@ mod plain;
 mod planes;
 
 pub use blocks32::{BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0};
+pub use finite::first_not_finite;
 pub use kmin::{BlockQ2_K, BlockQ4_K, BlockQ5_K};
 pub use ksym::{BlockQ3_K, BlockQ6_K, BlockQ8_K};
 

@@ -6,6 +6,7 @@
 //!
 //! A kernel gives the same bits on any number of threads. Another instruction set may round otherwise.
 
+pub mod advance;
 pub mod argmax;
 pub mod attention;
 pub mod copy;
@@ -13,6 +14,7 @@ pub mod elementwise;
 pub mod embed;
 pub mod kv_store;
 pub mod mul_mat;
+pub mod penalize;
 pub mod rms_norm;
 pub mod rope;
 pub mod sample;

@@ -9,6 +9,7 @@ mod data;
 mod product;
 mod rows;
 mod select;
+mod step;
 
 pub use data::{Data, Values};
 pub use rows::{gelu, gelu_tanh, sigmoid, silu, soft_cap};
@@ -213,6 +214,13 @@ impl Interpreter {
                 Ok(vec![Data::Ints { values: indices, undecided: Vec::new() }])
             }
             Op::Sample { logits, states } => self.sample(*logits, *states),
+            Op::Penalize { logits, penalties, history, slots } => {
+                one(self.penalize(*logits, *penalties, *history, slots)?)
+            }
+            Op::Advance { drawn, tokens, positions, history, sequences } => {
+                self.advance(*drawn, *tokens, *positions, *history, *sequences)?;
+                Ok(Vec::new())
+            }
             other => Err(ReferenceError::Undefined(other.name())),
         }
     }

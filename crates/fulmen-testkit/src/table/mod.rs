@@ -9,6 +9,7 @@ mod product;
 mod rope;
 mod select;
 mod softmax;
+mod step;
 
 use fulmen_core::{DType, Heads};
 
@@ -26,6 +27,7 @@ pub fn table() -> Vec<Case> {
     attention::cases(&mut cases);
     cache::cases(&mut cases);
     select::cases(&mut cases);
+    step::cases(&mut cases);
     cases
 }
 

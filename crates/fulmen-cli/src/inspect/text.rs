@@ -1,0 +1,196 @@
+//! A model for people.
+
+use std::fmt::Write;
+
+use anstyle::{AnsiColor, Style};
+use fulmen_core::DType;
+use fulmen_core::device::{DeviceInfo, format_bytes};
+use fulmen_model::summary::Memory;
+
+use super::{Report, room};
+use crate::output::{columns, printable, thousands};
+
+const TITLE: Style = Style::new().bold();
+const DIM: Style = Style::new().dimmed();
+const WARN: Style = AnsiColor::Yellow.on_default();
+
+pub(super) fn render(report: &Report) -> String {
+    let mut out = format!("{TITLE}{}{TITLE:#}\n", printable(&report.args.file.display().to_string()));
+    push_facts(&mut out, report);
+    if !report.summary.types.is_empty() {
+        out += "\n";
+        push_types(&mut out, report);
+    }
+    out += "\n";
+    match &report.memory {
+        Some(memory) => push_memory(&mut out, report, memory),
+        None if report.summary.types.is_empty() => out += "the file has no weights\n",
+        None => out += "memory: not known, the file does not say enough of the model\n",
+    }
+    if report.args.keys {
+        out += "\n";
+        for (key, value) in report.source.metadata().iter() {
+            let kind = value.type_words();
+            let _ =
+                writeln!(out, "{}  {DIM}{kind}{DIM:#}  {}", printable(key), shortened(&value.to_string()));
+        }
+    }
+    if report.args.tensors {
+        out += "\n";
+        let rows: Vec<Vec<String>> = report.source.tensors().iter().map(tensor_row).collect();
+        out += &columns(&["tensor", "shape", "type", "size"], &rows);
+    }
+    out
+}
+
+fn tensor_row(tensor: &fulmen_model::source::TensorInfo) -> Vec<String> {
+    let dims: Vec<String> = tensor.dims().iter().map(usize::to_string).collect();
+    let bytes = format_bytes(tensor.bytes() as u64);
+    vec![printable(tensor.name()), dims.join(" x "), tensor.dtype().to_string(), bytes]
+}
+
+fn push_facts(out: &mut String, report: &Report) {
+    let summary = &report.summary;
+    let mut fact = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            let _ = writeln!(out, "  {DIM}{name:<16}{DIM:#}{value}");
+        }
+    };
+    let number = |number: Option<u64>| number.map(thousands);
+    let architecture = summary.architecture.as_deref().map_or("not said".to_owned(), printable);
+    fact("architecture", Some(architecture));
+    fact("name", summary.name.as_deref().map(printable));
+    let parameters = summary.parameters;
+    fact("parameters", Some(format!("{} ({})", scaled(parameters), thousands(parameters))));
+    let files = report.source.files();
+    let size = format_bytes(files.iter().map(|(_, bytes)| bytes).sum());
+    let in_files = if files.len() > 1 { format!(" in {} files", files.len()) } else { String::new() };
+    let (tensors, keys) = (report.source.tensors().len(), report.source.metadata().len());
+    let format = report.source.format();
+    fact("file", Some(format!("{size}{in_files}, {format}, {tensors} tensors, {keys} keys")));
+    fact("layers", number(summary.layers));
+    fact("embedding", number(summary.embedding));
+    fact("heads", summary.heads.map(|heads| heads_words(report, heads)));
+    fact("feed-forward", number(summary.feed_forward));
+    fact("context", summary.context.map(|context| format!("{} tokens", thousands(context))));
+    fact("vocabulary", summary.vocabulary.map(|tokens| format!("{} tokens", thousands(tokens))));
+    let pre = summary.pre_tokenizer.as_deref().map_or(String::new(), |pre| format!(" ({})", printable(pre)));
+    let tokenizer = summary.tokenizer.as_deref().map(|kind| format!("{}{pre}", printable(kind)));
+    let in_file = report.source.tokenizer_json().map(|_| "tokenizer.json".to_owned());
+    fact("tokenizer", Some(tokenizer.or(in_file).unwrap_or("none".to_owned())));
+    fact("chat template", Some(if summary.chat_template { "yes" } else { "no" }.to_owned()));
+}
+
+fn heads_words(report: &Report, heads: u64) -> String {
+    let summary = &report.summary;
+    let kv = summary.kv_heads().map_or(String::new(), |kv| format!(", {kv} for keys and values"));
+    let size = summary.key_size.map_or(String::new(), |size| format!(", {size} wide"));
+    format!("{heads}{kv}{size}")
+}
+
+fn push_types(out: &mut String, report: &Report) {
+    let summary = &report.summary;
+    let mut types: Vec<_> = summary.types.iter().collect();
+    types.sort_by_key(|(_, share)| std::cmp::Reverse(share.bytes));
+    let row = |(dtype, share): (&DType, &fulmen_model::summary::TypeShare)| {
+        let percent = 100.0 * share.bytes as f64 / summary.bytes.max(1) as f64;
+        vec![
+            dtype.to_string(),
+            share.tensors.to_string(),
+            thousands(share.parameters),
+            format_bytes(share.bytes),
+            format!("{percent:.1} %"),
+        ]
+    };
+    let rows: Vec<Vec<String>> = types.into_iter().map(row).collect();
+    *out += &columns(&["type", "tensors", "parameters", "size", "share"], &rows);
+}
+
+fn push_memory(out: &mut String, report: &Report, memory: &Memory) {
+    let q8_0 = |bytes: Option<u64>| bytes.map_or("–".to_owned(), format_bytes);
+    let same = |bytes| [format_bytes(bytes), format_bytes(bytes)];
+    let line = |name: &str, [a, b]: [String; 2]| vec![name.to_owned(), a, b];
+    let title = format!("memory at {} tokens", thousands(memory.context));
+    let rows = [
+        line("weights", same(memory.weights)),
+        line("KV cache", [format_bytes(memory.kv_f16), q8_0(memory.kv_q8_0)]),
+        line("activations", same(memory.activations)),
+        line("in all", [format_bytes(memory.with_f16()), q8_0(memory.with_q8_0())]),
+    ];
+    *out += &columns(&[&title, "KV in F16", "KV in Q8_0"], &rows);
+    *out += "\n";
+    let rows: Vec<Vec<String>> =
+        report.devices.iter().map(|device| device_row(report, memory, device)).collect();
+    *out += &columns(&["device", "memory", "free", "longest context", "fits"], &rows);
+    if let Some(trained) = report.summary.context
+        && report.context > trained
+    {
+        let _ = writeln!(
+            out,
+            "{WARN}{} tokens are more than the {} that the model was trained for{WARN:#}",
+            thousands(report.context),
+            thousands(trained)
+        );
+    }
+}
+
+fn device_row(report: &Report, memory: &Memory, device: &DeviceInfo) -> Vec<String> {
+    let bytes = |bytes: Option<u64>| bytes.map_or("–".to_owned(), format_bytes);
+    let longest = room(device).and_then(|room| report.summary.longest_context(DType::F16, room));
+    let fits = match room(device) {
+        _ if device.runs_graphs.is_err() => "cannot run it",
+        None => "not known",
+        Some(room) if memory.with_f16() <= room => "yes",
+        Some(room) if memory.with_q8_0().is_some_and(|needed| needed <= room) => "with KV in Q8_0",
+        Some(_) => "no",
+    };
+    vec![
+        device.selector().to_string(),
+        bytes(device.memory_bytes),
+        bytes(device.free_bytes),
+        longest.map_or("–".to_owned(), thousands),
+        fits.to_owned(),
+    ]
+}
+
+/// A count in thousands, millions or billions.
+fn scaled(count: u64) -> String {
+    let number = count as f64;
+    match count {
+        0..1_000 => count.to_string(),
+        1_000..1_000_000 => format!("{:.1} K", number / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} M", number / 1e6),
+        _ => format!("{:.2} B", number / 1e9),
+    }
+}
+
+/// A line that does not run on for screens; a template may have thousands of characters.
+fn shortened(text: &str) -> String {
+    const MOST: usize = 100;
+    let text = printable(text);
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}… ({} characters)", &text[..end], text.chars().count()),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_scaled() {
+        for (count, text) in
+            [(0, "0"), (999, "999"), (1_000, "1.0 K"), (134_515_008, "134.5 M"), (4_022_468_096, "4.02 B")]
+        {
+            assert_eq!(scaled(count), text);
+        }
+    }
+
+    #[test]
+    fn long_values_are_shortened_between_characters() {
+        assert_eq!(shortened("short"), "short");
+        let long = shortened(&"ü".repeat(150));
+        assert_eq!(long, format!("{}… (150 characters)", "ü".repeat(100)));
+    }
+}

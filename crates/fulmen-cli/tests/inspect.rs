@@ -1,0 +1,105 @@
+//! `fulmen inspect`, run as people run it.
+
+mod common;
+
+use std::fs;
+
+use common::{fulmen, output};
+use serde_json::Value;
+
+/// A small model with four layers in a new folder.
+fn model(types: &str) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf").display().to_string();
+    let (stdout, stderr, code) = output(&mut fulmen(&["synth", "tiny-qwen3", &path, "--type", types]));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    assert_eq!(stdout, format!("wrote {path}\n"));
+    (folder, path)
+}
+
+#[test]
+fn the_text_says_what_people_ask() {
+    let (_folder, path) = model("q4_k_m");
+    let (stdout, stderr, code) = output(&mut fulmen(&["inspect", &path]));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    for line in [
+        "  architecture    qwen3",
+        "  name            tiny-qwen3 (random weights)",
+        "  parameters      3.4 M (3,411,200)",
+        "  layers          4",
+        "  heads           4, 2 for keys and values, 128 wide",
+        "  context         2,048 tokens",
+        "  vocabulary      1,024 tokens",
+        "  tokenizer       gpt2 (qwen2)",
+        "  chat template   yes",
+    ] {
+        assert!(stdout.lines().any(|found| found == line), "{line:?} is not in\n{stdout}");
+    }
+    for words in [
+        "type tensors parameters size share",
+        "Q4_K 24 2,752,512 1.5 MiB 73.8 %",
+        "memory at 2,048 tokens KV in F16 KV in Q8_0",
+        "KV cache 8 MiB 4.2 MiB",
+        "in all 13 MiB 9.3 MiB",
+    ] {
+        let same = |line: &str| line.split_whitespace().eq(words.split_whitespace());
+        assert!(stdout.lines().any(same), "{words:?} is not in\n{stdout}");
+    }
+    let cpu = stdout.lines().find(|line| line.starts_with("cpu ")).unwrap();
+    assert!(cpu.contains(" 2,048 ") && cpu.ends_with(" yes"), "{cpu}");
+    assert!(!stdout.contains('\x1b'), "a pipe gets no colours: {stdout:?}");
+    assert!(!stdout.contains("blk.0"), "tensors are listed only if asked");
+}
+
+#[test]
+fn tensors_and_keys_are_listed_if_asked() {
+    let (_folder, path) = model("q8_0");
+    let (stdout, _, code) =
+        output(&mut fulmen(&["inspect", &path, "--tensors", "--keys", "--context", "9000"]));
+    assert_eq!(code, Some(0));
+    let row = stdout.lines().find(|line| line.starts_with("blk.3.attn_q.weight ")).unwrap();
+    assert_eq!(row.split_whitespace().collect::<Vec<_>>()[1..], ["256", "x", "512", "Q8_0", "136", "KiB"]);
+    assert!(stdout.contains("\nqwen3.block_count  u32  4\n"), "{stdout}");
+    assert!(stdout.contains("\ntokenizer.ggml.merges  array of string  [\"Ġ t\", \"h e\""), "{stdout}");
+    assert!(
+        stdout.contains("9,000 tokens are more than the 2,048 that the model was trained for"),
+        "{stdout}"
+    );
+}
+
+#[test]
+fn the_json_has_numbers() {
+    let (_folder, path) = model("q8_0");
+    let (stdout, stderr, code) = output(&mut fulmen(&["inspect", &path, "--json", "--tensors", "--keys"]));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    let json: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(json["architecture"], "qwen3");
+    assert_eq!(json["parameters"], 3_411_200);
+    assert_eq!(json["files"][0]["bytes"], fs::metadata(&path).unwrap().len());
+    assert_eq!(json["memory"]["context"], 2048);
+    assert_eq!(json["memory"]["kv_f16"], 2048 * 4 * 2 * 2 * 128 * 2);
+    assert_eq!(json["keys"]["qwen3.block_count"], 4);
+    assert_eq!(json["keys"]["tokenizer.ggml.tokens"].as_array().unwrap().len(), 1024);
+    let types: u64 =
+        json["types"].as_object().unwrap().values().map(|t| t["tensors"].as_u64().unwrap()).sum();
+    assert_eq!(json["tensors"].as_array().unwrap().len() as u64, types);
+    let devices = json["devices"].as_array().unwrap();
+    let cpu = devices.iter().find(|device| device["device"] == "cpu").unwrap();
+    assert_eq!((&cpu["fits_f16"], &cpu["runs_graphs"]), (&true.into(), &true.into()));
+    assert_eq!(cpu["longest_context_f16"], 2048);
+}
+
+#[test]
+fn what_is_no_model_is_said_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.gguf").display().to_string();
+    let said = |path: &str| {
+        let (stdout, stderr, code) = output(&mut fulmen(&["inspect", path]));
+        assert_eq!((stdout.as_str(), code), ("", Some(1)));
+        stderr
+    };
+    assert!(said(&path).starts_with(&format!("error: {path}: cannot open it: No such file")));
+    fs::write(&path, b"hello there").unwrap();
+    let expected = "is not a GGUF file: it starts with \"hell\", not \"GGUF\"";
+    assert_eq!(said(&path), format!("error: {path}: {expected}\n"));
+}

@@ -1,0 +1,64 @@
+//! `fulmen quantize`, run as people run it.
+
+mod common;
+
+use std::fs;
+
+use common::{fulmen, output};
+use fulmen_core::DType;
+use fulmen_model::gguf::GgufFile;
+
+/// A small model in a new folder, and the path of a file that is not there yet.
+fn model(types: &str) -> (tempfile::TempDir, String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, out] = ["in.gguf", "out.gguf"].map(|name| folder.path().join(name).display().to_string());
+    let (_, stderr, code) =
+        output(&mut fulmen(&["synth", "tiny-llama", &path, "--type", types, "--layers", "8"]));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    (folder, path, out)
+}
+
+#[test]
+fn a_model_gets_the_usual_mix() {
+    let (_folder, path, out) = model("f16");
+    let (stdout, stderr, code) = output(&mut fulmen(&["quantize", &path, &out, "--type", "q4_k_m"]));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)), "no bar in a pipe, nothing to warn of");
+    let file = GgufFile::open(&out).unwrap();
+    let dtype = |name: &str| file.tensor(name).unwrap().dtype();
+    assert_eq!(dtype("token_embd.weight"), DType::Q6_K);
+    assert_eq!(dtype("blk.0.attn_norm.weight"), DType::F32);
+    let more: Vec<usize> =
+        (0..8).filter(|layer| dtype(&format!("blk.{layer}.ffn_down.weight")) == DType::Q6_K).collect();
+    assert_eq!(more, [0, 3, 6, 7]);
+    assert_eq!(file.metadata().u32("general.file_type"), Ok(15));
+    assert!(stdout.starts_with("type  tensors      size\n"), "{stdout}");
+    assert!(stdout.contains(&format!("{out}: ")) && stdout.contains(" % of "), "{stdout}");
+}
+
+#[test]
+fn files_are_replaced_only_with_force() {
+    let (_folder, path, out) = model("f16");
+    fs::write(&out, b"precious").unwrap();
+    let (stdout, stderr, code) = output(&mut fulmen(&["quantize", &path, &out, "--type", "q8_0"]));
+    assert_eq!((stdout.as_str(), code), ("", Some(1)));
+    assert_eq!(stderr, format!("error: {out} is there already; --force replaces it\n"));
+    assert_eq!(fs::read(&out).unwrap(), b"precious");
+    let (_, _, code) = output(&mut fulmen(&["quantize", &path, &out, "--type", "Q8_0", "--force"]));
+    assert_eq!(code, Some(0));
+    assert!(GgufFile::open(&out).is_ok());
+    // In place: the old file stays mapped until the new one has its name.
+    let (_, stderr, code) = output(&mut fulmen(&["quantize", &out, &out, "--type", "q4_0", "--force"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(
+        stderr.starts_with("warning: the weights are quantised already (57 Q8_0); start from F16"),
+        "{stderr}"
+    );
+    assert_eq!(GgufFile::open(&out).unwrap().tensor("blk.1.attn_q.weight").unwrap().dtype(), DType::Q4_0);
+}
+
+#[test]
+fn unknown_types_are_wrong_usage() {
+    let (_, stderr, code) = output(&mut fulmen(&["quantize", "a", "b", "--type", "q9"]));
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("unknown type \"q9\"; known are f32, f16, bf16, q8_0"), "{stderr}");
+}

@@ -1,0 +1,177 @@
+//! The sizes and constants of a model, from its metadata. Every number is checked before anything is built from it.
+
+use std::fmt::Display;
+
+use fulmen_core::{Heads, RopeSpec};
+
+use super::{Architecture, rope};
+use crate::error::ModelError;
+use crate::gguf::{Metadata, MetadataError};
+use crate::source::ModelSource;
+
+/// More layers than any model has; a file that says more is damaged.
+const MAX_LAYERS: u32 = 1024;
+/// Wider than any model's rows.
+const MAX_WIDTH: u32 = 1 << 20;
+/// More heads than any model has.
+const MAX_HEADS: u32 = 1 << 12;
+
+/// The sizes and constants of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Which description it follows.
+    pub architecture: Architecture,
+    /// Layers.
+    pub layers: u32,
+    /// Columns of a hidden row.
+    pub hidden: u32,
+    /// Columns inside the feed-forward part.
+    pub inner: u32,
+    /// Heads and their size.
+    pub heads: Heads,
+    /// Tokens.
+    pub vocabulary: u32,
+    /// Positions that the model was made for.
+    pub context: u32,
+    /// Epsilon of every norm.
+    pub epsilon: f32,
+    /// How positions turn queries and keys.
+    pub rope: RopeSpec,
+    /// What each frequency of the rotation is divided by, where not all are 1.
+    pub rope_factors: Option<Vec<f32>>,
+    /// Whether the embedding is also the head.
+    pub tied: bool,
+}
+
+/// The keys of one architecture: `block_count` is looked up as `llama.block_count`.
+pub(super) struct Keys<'a> {
+    metadata: &'a Metadata,
+    prefix: &'static str,
+}
+
+impl Keys<'_> {
+    fn key(&self, key: &str) -> String {
+        format!("{}.{key}", self.prefix)
+    }
+
+    pub(super) fn u32(&self, key: &str) -> Result<u32, MetadataError> {
+        self.metadata.u32(&self.key(key))
+    }
+
+    pub(super) fn opt_u32(&self, key: &str) -> Result<Option<u32>, MetadataError> {
+        self.metadata.opt_u32(&self.key(key))
+    }
+
+    pub(super) fn opt_f32(&self, key: &str) -> Result<Option<f32>, MetadataError> {
+        self.metadata.opt_f32(&self.key(key))
+    }
+
+    pub(super) fn opt_string(&self, key: &str) -> Result<Option<&str>, MetadataError> {
+        self.metadata.opt_string(&self.key(key))
+    }
+
+    /// The error for a value that makes no model.
+    pub(super) fn wrong(&self, key: &str, expected: impl Into<String>, found: impl Display) -> ModelError {
+        ModelError::Value { key: self.key(key), expected: expected.into(), found: found.to_string() }
+    }
+
+    /// A number from 1 to `limit`.
+    fn within(&self, key: &str, limit: u32) -> Result<u32, ModelError> {
+        let value = self.u32(key)?;
+        match (1..=limit).contains(&value) {
+            true => Ok(value),
+            false => Err(self.wrong(key, format!("from 1 to {limit}"), value)),
+        }
+    }
+}
+
+impl Config {
+    /// Reads and checks the metadata of a model.
+    pub fn read(source: &dyn ModelSource) -> Result<Config, ModelError> {
+        let architecture = Architecture::of(source)?;
+        let description = architecture.description();
+        let keys = Keys { metadata: source.metadata(), prefix: description.name };
+        let layers = keys.within("block_count", MAX_LAYERS)?;
+        let hidden = keys.within("embedding_length", MAX_WIDTH)?;
+        let inner = keys.within("feed_forward_length", MAX_WIDTH)?;
+        if let Some(experts @ 1..) = keys.opt_u32("expert_count")? {
+            return Err(keys.wrong("expert_count", "0 (mixtures of experts are not supported)", experts));
+        }
+        let heads = heads(&keys, hidden)?;
+        let epsilon = keys.metadata.f32(&keys.key("attention.layer_norm_rms_epsilon"))?;
+        if !(epsilon.is_finite() && epsilon > 0.0) {
+            return Err(keys.wrong("attention.layer_norm_rms_epsilon", "a finite number above 0", epsilon));
+        }
+        let context = keys.within("context_length", 1 << 28)?;
+        let (rope, rope_factors) = rope::read(source, &keys, description.pairing, heads.head_dim)?;
+        let vocabulary = vocabulary(source, &keys)?;
+        let tied = source.tensor("output.weight").is_none();
+        Ok(Config {
+            architecture,
+            layers,
+            hidden,
+            inner,
+            heads,
+            vocabulary,
+            context,
+            epsilon,
+            rope,
+            rope_factors,
+            tied,
+        })
+    }
+}
+
+fn heads(keys: &Keys<'_>, hidden: u32) -> Result<Heads, ModelError> {
+    let n_heads = keys.within("attention.head_count", MAX_HEADS)?;
+    let n_kv_heads = match keys.opt_u32("attention.head_count_kv")? {
+        Some(_) => keys.within("attention.head_count_kv", n_heads)?,
+        None => n_heads,
+    };
+    if !n_heads.is_multiple_of(n_kv_heads) {
+        let expected = format!("a divisor of the {n_heads} query heads");
+        return Err(keys.wrong("attention.head_count_kv", expected, n_kv_heads));
+    }
+    let head_dim = match keys.opt_u32("attention.key_length")? {
+        Some(_) => keys.within("attention.key_length", 1 << 14)?,
+        None if hidden.is_multiple_of(n_heads) => hidden / n_heads,
+        None => {
+            let expected = format!("a divisor of the embedding length {hidden}");
+            return Err(keys.wrong("attention.head_count", expected, n_heads));
+        }
+    };
+    if !head_dim.is_multiple_of(2) {
+        return Err(keys.wrong("attention.key_length", "even", head_dim));
+    }
+    if let Some(value) = keys.opt_u32("attention.value_length")?.filter(|value| *value != head_dim) {
+        let expected = format!("the key length {head_dim}");
+        return Err(keys.wrong("attention.value_length", expected, value));
+    }
+    Ok(Heads { n_heads, n_kv_heads, head_dim })
+}
+
+/// The rows of the embedding, which everything that counts tokens must agree with.
+fn vocabulary(source: &dyn ModelSource, keys: &Keys<'_>) -> Result<u32, ModelError> {
+    const EMBEDDING: &str = "token_embd.weight";
+    let info = source.tensor(EMBEDDING).ok_or_else(|| ModelError::MissingTensor {
+        name: EMBEDDING.to_owned(),
+        expected: "[embedding length, vocabulary]".to_owned(),
+    })?;
+    let rows = info.rows();
+    let differs = |key: String, found: u64| ModelError::Value {
+        key,
+        expected: format!("the {rows} rows of {EMBEDDING}"),
+        found: found.to_string(),
+    };
+    if let Some(size) = keys.opt_u32("vocab_size")?.filter(|size| *size as usize != rows) {
+        return Err(differs(keys.key("vocab_size"), size.into()));
+    }
+    const TOKENS: &str = "tokenizer.ggml.tokens";
+    if source.metadata().get(TOKENS).is_some() {
+        let tokens = source.metadata().array(TOKENS)?.len();
+        if tokens != rows {
+            return Err(differs(TOKENS.to_owned(), tokens as u64));
+        }
+    }
+    u32::try_from(rows).map_err(|_| differs(EMBEDDING.to_owned(), rows as u64))
+}

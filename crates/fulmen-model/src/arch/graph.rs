@@ -1,0 +1,219 @@
+//! A whole run of a model: tokens in, layers, and what is wanted of them out.
+
+use fulmen_core::{CacheSpec, DType, LogicalGraph, Rotation, Tensor};
+
+use super::Config;
+use super::record::{Layer, Recorder};
+use super::rope::FACTORS;
+use crate::error::ModelError;
+use crate::source::ModelSource;
+
+/// Names of the inputs, states and outputs of a graph.
+pub mod names {
+    /// Input: the tokens of a prefill.
+    pub const TOKENS: &str = "tokens";
+    /// Input: their positions.
+    pub const POSITIONS: &str = "positions";
+    /// Input: their sequences, where there are several.
+    pub const SEQUENCES: &str = "sequences";
+    /// Input: the rows whose results are wanted.
+    pub const PICKED: &str = "picked";
+    /// State: the token that each row feeds next.
+    pub const STEP_TOKENS: &str = "step.tokens";
+    /// State: the position of that token; during a prefill, that of the last token.
+    pub const STEP_POSITIONS: &str = "step.positions";
+    /// State: the sequence of each row, where there are several.
+    pub const STEP_SEQUENCES: &str = "step.sequences";
+    /// State: one [`SampleState`](fulmen_core::sampling::SampleState) per row.
+    pub const STEP_SAMPLING: &str = "step.sampling";
+    /// State: one [`Penalties`](fulmen_core::sampling::Penalties) per row.
+    pub const STEP_PENALTIES: &str = "step.penalties";
+    /// State: the tokens of every sequence by position.
+    pub const HISTORY: &str = "history";
+    /// Constant: what each frequency of RoPE is divided by.
+    pub const ROPE_FACTORS: &str = "rope.factors";
+    /// Output: hidden rows after the last norm.
+    pub const HIDDEN: &str = "hidden";
+    /// Output: logits.
+    pub const LOGITS: &str = "logits";
+    /// Output: tokens that were drawn.
+    pub const DRAWN: &str = "drawn";
+
+    /// State: the KV cache of a layer, `.k` and `.v`.
+    pub fn cache(layer: u32) -> String {
+        format!("cache.{layer}")
+    }
+}
+
+/// What a run gives for the rows that are picked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Results {
+    /// Hidden rows after the last norm.
+    Hidden,
+    /// Logits.
+    Logits,
+    /// A token each; it becomes what the row feeds next.
+    Draw {
+        /// Whether tokens that came before are made less likely.
+        penalize: bool,
+    },
+}
+
+/// What a run does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Feeds `rows` tokens that the host gives, and gives results for `picked` of them.
+    Prefill {
+        /// Tokens fed.
+        rows: u32,
+        /// Rows with results, and which.
+        results: Option<(u32, Results)>,
+    },
+    /// Feeds each row's next token, draws one, and moves on: nothing comes from the host.
+    Decode {
+        /// Rows: sequences that decode together.
+        rows: u32,
+        /// Whether tokens that came before are made less likely.
+        penalize: bool,
+    },
+}
+
+/// A run and the caches it runs with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GraphSpec {
+    /// What it does.
+    pub step: Step,
+    /// Type of the KV cache: F32, F16 or Q8_0.
+    pub cache: DType,
+    /// Sequences in the cache.
+    pub sequences: u32,
+    /// Positions of each.
+    pub capacity: u32,
+}
+
+impl Config {
+    /// The graph of a run. Every weight it needs is looked up in `source` and checked; tensors of the file that no run
+    /// would use are refused.
+    pub fn graph(&self, source: &dyn ModelSource, spec: &GraphSpec) -> Result<LogicalGraph, ModelError> {
+        let mut recorder = Recorder::new(self, source);
+        record(&mut recorder, spec)?;
+        let Recorder { builder, mut used, .. } = recorder;
+        used.insert(FACTORS.to_owned());
+        let unused = |name: &&str| !used.contains(*name) && !is_harmless(name);
+        let extra: Vec<&str> = source.tensors().iter().map(|info| info.name()).filter(unused).collect();
+        // A run without results does not read the head.
+        let partial = matches!(spec.step, Step::Prefill { results: None | Some((_, Results::Hidden)), .. });
+        let head = ["output_norm.weight", "output.weight"];
+        let extra: Vec<&str> = extra.into_iter().filter(|name| !(partial && head.contains(name))).collect();
+        if let Some(first) = extra.first() {
+            let (architecture, count, first) = (self.architecture, extra.len(), (*first).to_owned());
+            return Err(ModelError::ExtraTensors { architecture, count, first });
+        }
+        Ok(builder.finish())
+    }
+}
+
+/// Tensors of old files that hold nothing but what the metadata say as well.
+fn is_harmless(name: &str) -> bool {
+    name == "rope.freqs" || name.ends_with(".attn_rot_embd.weight") || name.ends_with(".attn_rot_embd")
+}
+
+fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<(), ModelError> {
+    let (config, several) = (recorder.config, spec.sequences > 1);
+    let b = &mut recorder.builder;
+    let (rows, prefill) = match spec.step {
+        Step::Prefill { rows, .. } => (rows, true),
+        Step::Decode { rows, .. } => (rows, false),
+    };
+    // What a row reads: given by the host, or left by the step before.
+    let mut read = |input: &str, state: &str| {
+        if prefill { b.indices(input, rows) } else { b.index_state(state, rows, 1) }
+    };
+    let tokens = read(names::TOKENS, names::STEP_TOKENS)?;
+    let positions = read(names::POSITIONS, names::STEP_POSITIONS)?;
+    let sequences = if several { Some(read(names::SEQUENCES, names::STEP_SEQUENCES)?) } else { None };
+    let factors = match &config.rope_factors {
+        Some(factors) => Some(b.vector(names::ROPE_FACTORS, factors.len() as u32)?),
+        None => None,
+    };
+    let rotation = Rotation { spec: config.rope, positions, factors };
+
+    let embedding = recorder.weight("token_embd.weight", config.vocabulary, config.hidden)?;
+    let mut x = recorder.builder.embed(embedding, tokens)?;
+    for number in 0..config.layers {
+        let cache = CacheSpec {
+            dtype: spec.cache,
+            n_seqs: spec.sequences,
+            capacity: spec.capacity,
+            heads: config.heads,
+        };
+        let cache = recorder.builder.kv_cache(&names::cache(number), cache)?;
+        let mut layer = Layer { recorder, number, rotation, cache, sequences };
+        x = (config.architecture.description().layer)(&mut layer, x)?;
+    }
+
+    let (results, step) = match spec.step {
+        Step::Prefill { results: None, .. } => return Ok(()),
+        Step::Prefill { results: Some((picked, results)), .. } => {
+            let rows = recorder.builder.indices(names::PICKED, picked)?;
+            x = recorder.builder.embed(x, rows)?;
+            (results, None)
+        }
+        Step::Decode { penalize, .. } => {
+            (Results::Draw { penalize }, Some(StepStates { tokens, positions, sequences }))
+        }
+    };
+    let gain = recorder.vector("output_norm.weight", config.hidden)?;
+    x = recorder.builder.rms_norm(x, gain, config.epsilon)?;
+    if results == Results::Hidden {
+        return Ok(recorder.builder.output(names::HIDDEN, x)?);
+    }
+    let head = match config.tied {
+        true => embedding,
+        false => recorder.weight("output.weight", config.vocabulary, config.hidden)?,
+    };
+    let logits = recorder.builder.mul_mat(x, head)?;
+    let Results::Draw { penalize } = results else {
+        return Ok(recorder.builder.output(names::LOGITS, logits)?);
+    };
+    draw(recorder, spec, logits, step, penalize)
+}
+
+/// What the rows of the next step read.
+struct StepStates {
+    tokens: Tensor,
+    positions: Tensor,
+    sequences: Option<Tensor>,
+}
+
+/// Draws a token from each row of logits and hands it on.
+fn draw(
+    recorder: &mut Recorder<'_>,
+    spec: &GraphSpec,
+    mut logits: Tensor,
+    step: Option<StepStates>,
+    penalize: bool,
+) -> Result<(), ModelError> {
+    let b = &mut recorder.builder;
+    let (rows, _) = b.shape(logits)?;
+    let StepStates { tokens, positions, sequences } = match step {
+        Some(step) => step,
+        None => StepStates {
+            tokens: b.index_state(names::STEP_TOKENS, rows, 1)?,
+            positions: b.index_state(names::STEP_POSITIONS, rows, 1)?,
+            sequences: match spec.sequences {
+                1 => None,
+                _ => Some(b.index_state(names::STEP_SEQUENCES, rows, 1)?),
+            },
+        },
+    };
+    let history = b.index_state(names::HISTORY, spec.sequences, spec.capacity)?;
+    if penalize {
+        let penalties = b.penalties(names::STEP_PENALTIES, rows)?;
+        logits = b.penalize(logits, penalties, history, positions, sequences)?;
+    }
+    let states = b.sample_states(names::STEP_SAMPLING, rows)?;
+    let drawn = b.sample(logits, states)?;
+    b.output(names::DRAWN, drawn)?;
+    Ok(b.advance(drawn, tokens, positions, history, sequences)?)
+}

@@ -1,0 +1,27 @@
+//! Llama 2 and 3, Mistral, SmolLM2: pre-norm layers of grouped-query attention and a SwiGLU feed-forward part.
+
+use fulmen_core::{RopePairing, Tensor};
+
+use super::record::{Bias, Layer};
+use crate::error::ModelError;
+
+/// The GGUF files of this family store Q and K so that neighbours turn together.
+pub(super) const PAIRING: RopePairing = RopePairing::Adjacent;
+
+/// One layer: hidden rows in, hidden rows out. `x` is `[rows, hidden]`.
+pub(super) fn layer(l: &mut Layer<'_, '_>, x: Tensor) -> Result<Tensor, ModelError> {
+    let heads = l.heads();
+    // Attention.
+    let h = l.rms_norm(x, "attn_norm")?;
+    let q = l.linear(h, "attn_q", heads.q_width(), Bias::Optional)?;
+    let k = l.linear(h, "attn_k", heads.kv_width(), Bias::Optional)?;
+    let v = l.linear(h, "attn_v", heads.kv_width(), Bias::Optional)?;
+    let (q, k) = (l.rope(q)?, l.rope(k)?);
+    let attended = l.attention(q, k, v)?;
+    let o = l.linear(attended, "attn_output", l.hidden(), Bias::Optional)?;
+    let x = l.add(x, o)?;
+    // Feed-forward.
+    let h = l.rms_norm(x, "ffn_norm")?;
+    let d = l.swiglu(h)?;
+    l.add(x, d)
+}

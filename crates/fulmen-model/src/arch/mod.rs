@@ -1,0 +1,91 @@
+//! Architectures: from a file's metadata and tensors to the graph of a model.
+//!
+//! Each architecture has a file of its own that says, in the order of computation, what a layer does; read
+//! [`llama`](self) first. Everything else is shared:
+//!
+//! - `config`: sizes and constants from the metadata, each checked.
+//! - `rope`: how positions are scaled.
+//! - `record`: the words that descriptions are written in. Recording a weight looks it up in the file and checks its shape
+//!   and type, so the description is also the list of tensors that a file must have.
+//! - `graph`: a whole run: tokens in, layers, logits or drawn tokens out.
+//!
+//! Backends are not mentioned here: what is recorded runs on any of them.
+
+mod config;
+mod graph;
+mod llama;
+mod qwen2;
+mod qwen3;
+mod record;
+mod rope;
+
+pub use config::Config;
+pub use graph::{GraphSpec, Results, Step, names};
+
+use std::fmt;
+
+use fulmen_core::{RopePairing, Tensor};
+
+use crate::error::ModelError;
+use crate::source::ModelSource;
+use record::Layer;
+
+/// The architectures that can be run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Architecture {
+    /// Llama 2 and 3, Mistral, SmolLM2.
+    Llama,
+    /// Qwen2 and Qwen2.5.
+    Qwen2,
+    /// Qwen3.
+    Qwen3,
+}
+
+/// What tells one architecture from another.
+struct Description {
+    name: &'static str,
+    pairing: RopePairing,
+    layer: fn(&mut Layer<'_, '_>, Tensor) -> Result<Tensor, ModelError>,
+}
+
+impl Architecture {
+    /// Every architecture.
+    pub const ALL: [Architecture; 3] = [Architecture::Llama, Architecture::Qwen2, Architecture::Qwen3];
+
+    fn description(self) -> Description {
+        match self {
+            Architecture::Llama => {
+                Description { name: "llama", pairing: llama::PAIRING, layer: llama::layer }
+            }
+            Architecture::Qwen2 => {
+                Description { name: "qwen2", pairing: qwen2::PAIRING, layer: qwen2::layer }
+            }
+            Architecture::Qwen3 => {
+                Description { name: "qwen3", pairing: qwen3::PAIRING, layer: qwen3::layer }
+            }
+        }
+    }
+
+    /// Its name, as GGUF files have it; also the prefix of its metadata keys.
+    pub fn name(self) -> &'static str {
+        self.description().name
+    }
+
+    /// The names of all, for messages.
+    pub(crate) fn names() -> String {
+        Architecture::ALL.map(Architecture::name).join(", ")
+    }
+
+    /// The architecture that a file says it has. Others are refused by name.
+    pub fn of(source: &dyn ModelSource) -> Result<Architecture, ModelError> {
+        let found = source.metadata().string("general.architecture")?;
+        let known = Architecture::ALL.into_iter().find(|architecture| architecture.name() == found);
+        known.ok_or_else(|| ModelError::Architecture { found: found.to_owned() })
+    }
+}
+
+impl fmt::Display for Architecture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

@@ -1,0 +1,28 @@
+//! Qwen3: Llama's layer with a norm of each query and key head before RoPE, and heads of a size of their own.
+
+use fulmen_core::{RopePairing, Tensor};
+
+use super::record::{Bias, Layer};
+use crate::error::ModelError;
+
+/// Element `i` turns with element `i + n_rot / 2`.
+pub(super) const PAIRING: RopePairing = RopePairing::Halves;
+
+/// One layer: hidden rows in, hidden rows out. `x` is `[rows, hidden]`.
+pub(super) fn layer(l: &mut Layer<'_, '_>, x: Tensor) -> Result<Tensor, ModelError> {
+    let heads = l.heads();
+    // Attention.
+    let h = l.rms_norm(x, "attn_norm")?;
+    let q = l.linear(h, "attn_q", heads.q_width(), Bias::None)?;
+    let k = l.linear(h, "attn_k", heads.kv_width(), Bias::None)?;
+    let v = l.linear(h, "attn_v", heads.kv_width(), Bias::None)?;
+    let (q, k) = (l.head_norm(q, "attn_q_norm")?, l.head_norm(k, "attn_k_norm")?);
+    let (q, k) = (l.rope(q)?, l.rope(k)?);
+    let attended = l.attention(q, k, v)?;
+    let o = l.linear(attended, "attn_output", l.hidden(), Bias::None)?;
+    let x = l.add(x, o)?;
+    // Feed-forward.
+    let h = l.rms_norm(x, "ffn_norm")?;
+    let d = l.swiglu(h)?;
+    l.add(x, d)
+}

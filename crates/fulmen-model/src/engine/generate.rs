@@ -1,0 +1,286 @@
+//! Text from a prompt, token by token.
+
+use std::time::{Duration, Instant};
+
+use super::Sampling;
+use super::session::Session;
+use super::stop::{Scanned, StopFinder};
+use crate::error::ModelError;
+use crate::tokenizer::{Special, StreamDecoder};
+
+/// How text is generated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerateOptions {
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// How many tokens are drawn at most.
+    pub max_tokens: usize,
+    /// Texts that end the answer; they are not part of it.
+    pub stop: Vec<String>,
+    /// What marks such as `<|im_end|>` in a prompt mean.
+    pub special: Special,
+    /// Whether an end token ends the answer. Without it only the other limits do.
+    pub stop_at_end: bool,
+    /// How many tokens the device draws before the host looks. More save waiting on fast devices; tokens behind the end of
+    /// the answer are thrown away.
+    pub ahead: usize,
+}
+
+impl Default for GenerateOptions {
+    fn default() -> GenerateOptions {
+        GenerateOptions {
+            sampling: Sampling::GREEDY,
+            max_tokens: usize::MAX,
+            stop: Vec::new(),
+            special: Special::AsText,
+            stop_at_end: true,
+            ahead: 1,
+        }
+    }
+}
+
+/// Why an answer ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model said so by this token.
+    EndToken(u32),
+    /// This text came.
+    StopString(String),
+    /// As many tokens as were asked for.
+    MaxTokens,
+    /// There is no place for another token.
+    ContextFull,
+    /// The session's flag was set.
+    Cancelled,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generated {
+    /// Its text, without stop strings and control tokens.
+    pub text: String,
+    /// The tokens drawn, an end token included.
+    pub tokens: Vec<u32>,
+    /// Why it ended.
+    pub reason: FinishReason,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens of the prompt that were not in the cache and had to be run.
+    pub fed_tokens: usize,
+    /// From the start to the first token.
+    pub prefill_time: Duration,
+    /// From the first token to the last.
+    pub decode_time: Duration,
+}
+
+impl Generated {
+    /// Tokens of the prompt run per second; 0 where none was.
+    pub fn prefill_rate(&self) -> f64 {
+        rate(self.fed_tokens, self.prefill_time)
+    }
+
+    /// Tokens drawn per second, the first not counted; 0 where there was no other.
+    pub fn decode_rate(&self) -> f64 {
+        rate(self.tokens.len().saturating_sub(1), self.decode_time)
+    }
+}
+
+fn rate(tokens: usize, time: Duration) -> f64 {
+    if tokens == 0 { 0.0 } else { tokens as f64 / time.as_secs_f64().max(1e-9) }
+}
+
+/// An answer in the making: an iterator of pieces of text. Pieces end between characters; text that may be the begin of a
+/// stop string is held back. It may be left at any time.
+pub struct Generation<'s> {
+    session: &'s mut Session,
+    options: GenerateOptions,
+    decoder: StreamDecoder,
+    stops: StopFinder,
+    prompt: Vec<u32>,
+    /// Drawn and not yet looked at.
+    waiting: std::collections::VecDeque<u32>,
+    generated: Generated,
+    /// When the prompt began, then when the first token came.
+    started: Instant,
+    finished: bool,
+}
+
+impl Session {
+    /// Generates text that goes on from `tokens`, in sequence 0. What the sequence has in common with them is not run
+    /// again, so a conversation that grows pays for what is new.
+    pub fn generate_from(
+        &mut self,
+        tokens: &[u32],
+        options: &GenerateOptions,
+    ) -> Result<Generation<'_>, ModelError> {
+        options.sampling.validate()?;
+        let stops = StopFinder::new(&options.stop)?;
+        if self.tokenizer().is_none() {
+            return Err(ModelError::Without { what: "tokenizer" });
+        }
+        if options.ahead == 0 {
+            let (what, expected) = ("the number of tokens ahead", "at least 1".to_owned());
+            return Err(ModelError::Option { what, expected, found: "0".to_owned() });
+        }
+        if tokens.is_empty() {
+            return Err(ModelError::EmptyPrompt);
+        }
+        if tokens.len() > self.context() {
+            let (context, used) = (self.options().context, 0);
+            return Err(ModelError::PromptTooLong { tokens: tokens.len(), context, used });
+        }
+        let common = self.tokens(0)?.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        self.truncate(0, common)?;
+        self.set_sampling(0, options.sampling)?;
+        Ok(Generation {
+            session: self,
+            options: options.clone(),
+            decoder: StreamDecoder::going_on(),
+            stops,
+            prompt: tokens.to_vec(),
+            waiting: Default::default(),
+            generated: Generated {
+                text: String::new(),
+                tokens: Vec::new(),
+                // Replaced when it ends.
+                reason: FinishReason::MaxTokens,
+                prompt_tokens: tokens.len(),
+                fed_tokens: 0,
+                prefill_time: Duration::ZERO,
+                decode_time: Duration::ZERO,
+            },
+            started: Instant::now(),
+            finished: false,
+        })
+    }
+
+    /// Generates text that goes on from a prompt.
+    pub fn generate(
+        &mut self,
+        prompt: &str,
+        options: &GenerateOptions,
+    ) -> Result<Generation<'_>, ModelError> {
+        let tokenizer = self.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
+        let tokens = tokenizer.encode_prompt(prompt, options.special);
+        self.generate_from(&tokens, options)
+    }
+}
+
+impl Generation<'_> {
+    /// The answer so far; whole once the iterator has ended.
+    pub fn generated(&self) -> &Generated {
+        &self.generated
+    }
+
+    /// Generates the rest and gives the answer.
+    pub fn finish(mut self, mut piece: impl FnMut(&str)) -> Result<Generated, ModelError> {
+        while let Some(text) = self.next_piece()? {
+            piece(&text);
+        }
+        Ok(self.generated.clone())
+    }
+
+    /// The next piece of text; `None` at the end.
+    pub fn next_piece(&mut self) -> Result<Option<String>, ModelError> {
+        while !self.finished {
+            let text = match self.next_token() {
+                Ok(Ok(token)) => self.take(token)?,
+                Ok(Err(reason)) => self.end(reason)?,
+                Err(ModelError::Cancelled) => self.end(FinishReason::Cancelled)?,
+                Err(error) => {
+                    self.finished = true;
+                    return Err(error);
+                }
+            };
+            if !text.is_empty() {
+                self.generated.text += &text;
+                return Ok(Some(text));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next token, or why there is none.
+    fn next_token(&mut self) -> Result<Result<u32, FinishReason>, ModelError> {
+        if self.generated.tokens.len() >= self.options.max_tokens {
+            return Ok(Err(FinishReason::MaxTokens));
+        }
+        if let Some(token) = self.waiting.pop_front() {
+            return Ok(Ok(token));
+        }
+        let room = self.session.context() - self.prompt.len() - self.generated.tokens.len();
+        if room == 0 {
+            return Ok(Err(FinishReason::ContextFull));
+        }
+        if self.generated.tokens.is_empty() {
+            self.started = Instant::now();
+            let known = self.session.tokens(0)?.len();
+            let new = self.prompt[known..].to_vec();
+            // If all is known, the last token is run again.
+            self.generated.fed_tokens = new.len().max(1);
+            let token = self.session.draw(0, &new)?;
+            self.generated.prefill_time = self.started.elapsed();
+            self.started = Instant::now();
+            return Ok(Ok(token));
+        }
+        let left = self.options.max_tokens - self.generated.tokens.len();
+        let steps = self.options.ahead.min(left).min(room);
+        let drawn = self.session.decode(&[0], steps)?;
+        self.generated.decode_time = self.started.elapsed();
+        self.waiting.extend(drawn.into_iter().flatten());
+        self.waiting.pop_front().map(Ok).ok_or(ModelError::EmptyPrompt)
+    }
+
+    /// What a token adds to the text.
+    fn take(&mut self, token: u32) -> Result<String, ModelError> {
+        self.generated.tokens.push(token);
+        let tokenizer = self.session.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
+        if self.options.stop_at_end && tokenizer.is_end(token) {
+            return self.end(FinishReason::EndToken(token));
+        }
+        let piece = self.decoder.push(tokenizer, token)?;
+        let Scanned { text, stop } = self.stops.push(&piece);
+        match stop {
+            Some(stop) => {
+                self.close(FinishReason::StopString(stop))?;
+                Ok(text)
+            }
+            None => Ok(text),
+        }
+    }
+
+    /// Ends the answer; gives what was held back.
+    fn end(&mut self, reason: FinishReason) -> Result<String, ModelError> {
+        self.close(reason)?;
+        let rest = std::mem::take(&mut self.decoder).finish();
+        let Scanned { text, stop } = self.stops.push(&rest);
+        // Even the rest may complete a stop string.
+        Ok(if stop.is_some() { text } else { text + &self.stops.finish() })
+    }
+
+    fn close(&mut self, reason: FinishReason) -> Result<(), ModelError> {
+        self.finished = true;
+        self.waiting.clear();
+        self.generated.reason = reason;
+        // Tokens behind the end were drawn ahead and do not belong to the sequence.
+        let len = self.prompt.len() + self.generated.tokens.len();
+        if self.session.tokens(0)?.len() > len {
+            self.session.truncate(0, len)?;
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for Generation<'_> {
+    type Item = Result<String, ModelError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_piece().transpose()
+    }
+}
+
+impl std::fmt::Debug for Generation<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Generation").field("generated", &self.generated).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,108 @@
+//! Runs of a graph on a device: built once, kept, replayed where the device can.
+
+use fulmen_core::{Backend, Bindings, BoundGraph, ExecError, PlanOptions, ReplayId};
+
+use super::model::Shared;
+use super::profile::Profile;
+use crate::arch::{GraphSpec, Step};
+use crate::error::ModelError;
+
+/// Programs that are kept. A prompt has at most two sizes of chunks; batches come and go.
+const KEPT: usize = 8;
+
+/// A run, ready.
+pub(super) struct Program {
+    step: Step,
+    pub(super) bound: BoundGraph,
+    replay: Option<ReplayId>,
+    /// When it was last used.
+    used: u64,
+}
+
+impl Program {
+    /// Runs it. Does not wait for the device, unless it is timed.
+    pub(super) fn run(
+        &self,
+        device: &mut dyn Backend,
+        profile: Option<&mut Profile>,
+    ) -> Result<(), ExecError> {
+        match (profile, self.replay) {
+            (Some(profile), _) => profile.run(self.bound.program(), device)?,
+            (None, Some(id)) => _ = device.replay(id)?,
+            (None, None) => _ = self.bound.run(device)?,
+        }
+        Ok(())
+    }
+
+    fn release(self, device: &mut dyn Backend) {
+        if let Some(id) = self.replay {
+            device.release(id);
+        }
+        // There is nobody left to tell.
+        let _ = self.bound.release(device);
+    }
+}
+
+/// The programs of a session.
+#[derive(Default)]
+pub(super) struct Programs {
+    kept: Vec<Program>,
+    clock: u64,
+}
+
+impl Programs {
+    /// The program of a step: one that is there, or a new one.
+    pub(super) fn get(
+        &mut self,
+        shared: &Shared,
+        device: &mut dyn Backend,
+        spec: &GraphSpec,
+        bindings: &Bindings,
+        eager: bool,
+    ) -> Result<&Program, ModelError> {
+        self.clock += 1;
+        let at = match self.kept.iter().position(|program| program.step == spec.step) {
+            Some(at) => at,
+            None => {
+                if self.kept.len() >= KEPT {
+                    let oldest = (0..self.kept.len()).min_by_key(|&at| self.kept[at].used);
+                    if let Some(oldest) = oldest {
+                        self.kept.swap_remove(oldest).release(device);
+                    }
+                }
+                self.kept.push(build(shared, device, spec, bindings, eager)?);
+                self.kept.len() - 1
+            }
+        };
+        self.kept[at].used = self.clock;
+        Ok(&self.kept[at])
+    }
+
+    /// Gives everything back.
+    pub(super) fn release(&mut self, device: &mut dyn Backend) {
+        self.kept.drain(..).for_each(|program| program.release(device));
+    }
+}
+
+fn build(
+    shared: &Shared,
+    device: &mut dyn Backend,
+    spec: &GraphSpec,
+    bindings: &Bindings,
+    eager: bool,
+) -> Result<Program, ModelError> {
+    let graph = shared.config.graph(shared.source.as_ref(), spec)?;
+    let options = PlanOptions { fusions: device.fusions(), ..PlanOptions::default() };
+    let bound = graph.plan(&options)?.bind(device, bindings)?;
+    // A prefill is long beside its launches, and comes in many sizes.
+    let repeats = matches!(spec.step, Step::Decode { .. });
+    let replay = if repeats && !eager { device.prepare(bound.program()) } else { Ok(None) };
+    match replay {
+        Ok(replay) => Ok(Program { step: spec.step, bound, replay, used: 0 }),
+        Err(error) => {
+            // The first error is the one to report.
+            let _ = bound.release(device);
+            Err(error.into())
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! Sequences on a device: their caches, their states, the programs that run them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use fulmen_core::{Backend, BackendError, Bindings, DType, ExecError};
+
+use super::Sampling;
+use super::model::Shared;
+use super::profile::Profile;
+use super::program::Programs;
+use super::sequence::Sequence;
+use crate::arch::{Config, GraphSpec, Results, Step, names};
+use crate::error::ModelError;
+use crate::tokenizer::Tokenizer;
+
+/// How many sequences a session has, how long they may get, and how they are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// Positions per sequence; 0 for the model's own context, but no more than 4096.
+    pub context: u32,
+    /// Sequences.
+    pub sequences: u32,
+    /// Type of the KV cache: F16, Q8_0 or F32.
+    pub cache: DType,
+    /// Tokens of a prompt that are run at once.
+    pub chunk: u32,
+    /// Whether decode steps are launched op by op although the device could replay them.
+    pub eager: bool,
+}
+
+impl Default for SessionOptions {
+    fn default() -> SessionOptions {
+        SessionOptions { context: 0, sequences: 1, cache: DType::F16, chunk: 512, eager: false }
+    }
+}
+
+impl SessionOptions {
+    /// What `context` 0 gives at most: caches of whole contexts would fill the memory of small machines.
+    pub const DEFAULT_CONTEXT: u32 = 4096;
+
+    /// Checks the options and fills in what was left open.
+    pub(super) fn resolve(mut self, config: &Config) -> Result<SessionOptions, ModelError> {
+        let refused = |what, expected: &str, found: String| {
+            Err(ModelError::Option { what, expected: expected.to_owned(), found })
+        };
+        if self.context == 0 {
+            self.context = config.context.min(SessionOptions::DEFAULT_CONTEXT);
+        }
+        if self.context > config.context {
+            return Err(ModelError::Context { asked: self.context, limit: config.context });
+        }
+        if self.sequences == 0 {
+            return refused("the number of sequences", "at least 1", "0".to_owned());
+        }
+        if self.chunk == 0 {
+            return refused("the chunk of a prompt", "at least 1 token", "0".to_owned());
+        }
+        if !matches!(self.cache, DType::F32 | DType::F16 | DType::Q8_0) {
+            return refused("the type of the KV cache", "F16, Q8_0 or F32", self.cache.to_string());
+        }
+        if self.cache.bytes(config.heads.head_dim as usize).is_err() {
+            let found = format!("{} with heads of {}", self.cache, config.heads.head_dim);
+            return refused("the type of the KV cache", "one whose blocks fit the heads", found);
+        }
+        Ok(self)
+    }
+
+    pub(super) fn spec(&self, step: Step) -> GraphSpec {
+        let &SessionOptions { cache, sequences, context, .. } = self;
+        GraphSpec { step, cache, sequences, capacity: context }
+    }
+
+    /// Bytes of the keys, or of the values, of one layer.
+    fn half_layer_bytes(&self, config: &Config) -> usize {
+        let row = self.cache.bytes(config.heads.head_dim as usize).unwrap_or(usize::MAX);
+        [self.sequences, config.heads.n_kv_heads, self.context]
+            .iter()
+            .fold(row, |bytes, &n| bytes.saturating_mul(n as usize))
+    }
+
+    /// Bytes of the whole KV cache.
+    pub fn cache_bytes(&self, config: &Config) -> u64 {
+        (self.half_layer_bytes(config) as u64).saturating_mul(2).saturating_mul(config.layers.into())
+    }
+}
+
+/// Sequences of tokens on a device.
+///
+/// A sequence is a list of tokens. Feeding it gives hidden rows, logits or a drawn token, which then belongs to the
+/// sequence, too. Nothing is fed twice: a sequence that goes on pays for its new tokens only. A call that fails leaves
+/// the sequences as they were.
+pub struct Session {
+    shared: Arc<Shared>,
+    options: SessionOptions,
+    bindings: Bindings,
+    /// What must be freed.
+    allocations: Vec<u64>,
+    programs: Programs,
+    sequences: Vec<Sequence>,
+    /// The sequences whose states are in the device's rows, if they are up to date.
+    rows: Option<Vec<u32>>,
+    cancel: Arc<AtomicBool>,
+    profile: Option<Profile>,
+}
+
+impl Session {
+    /// `options` were resolved.
+    pub(super) fn new(shared: Arc<Shared>, options: SessionOptions) -> Result<Session, ModelError> {
+        let mut session = Session {
+            bindings: shared.weights.bindings.clone(),
+            shared,
+            options,
+            allocations: Vec::new(),
+            programs: Programs::default(),
+            sequences: vec![Sequence::default(); options.sequences as usize],
+            rows: None,
+            cancel: Arc::default(),
+            profile: None,
+        };
+        // A failure drops the session, which frees what it got.
+        session.allocate()?;
+        Ok(session)
+    }
+
+    fn allocate(&mut self) -> Result<(), BackendError> {
+        let shared = Arc::clone(&self.shared);
+        let mut device = shared.device();
+        let half = self.options.half_layer_bytes(&shared.config);
+        let rows = self.options.sequences as usize;
+        let mut sizes = vec![
+            (names::STEP_TOKENS.to_owned(), 4 * rows),
+            (names::STEP_POSITIONS.to_owned(), 4 * rows),
+            (names::STEP_SEQUENCES.to_owned(), 4 * rows),
+            (names::STEP_SAMPLING.to_owned(), 32 * rows),
+            (names::STEP_PENALTIES.to_owned(), 16 * rows),
+            (names::HISTORY.to_owned(), 4 * rows * self.options.context as usize),
+        ];
+        for layer in 0..shared.config.layers {
+            let cache = names::cache(layer);
+            sizes.extend([(format!("{cache}.k"), half), (format!("{cache}.v"), half)]);
+        }
+        for (name, bytes) in sizes {
+            let ptr = device.alloc(bytes)?;
+            self.allocations.push(ptr);
+            self.bindings.set(&name, ptr);
+        }
+        Ok(())
+    }
+
+    /// The tokenizer of its model, if that has one.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.shared.tokenizer.as_ref()
+    }
+
+    /// The options, with everything that was left open filled in.
+    pub fn options(&self) -> &SessionOptions {
+        &self.options
+    }
+
+    /// Positions per sequence.
+    pub fn context(&self) -> usize {
+        self.options.context as usize
+    }
+
+    /// A flag that stops work at the next token or chunk, from any thread; the call then gives
+    /// [`ModelError::Cancelled`]. Whoever sets it resets it.
+    pub fn cancel_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.cancel)
+    }
+
+    /// Times every op from now on, which makes runs slower.
+    pub fn start_profile(&mut self) {
+        self.profile = Some(Profile::default());
+    }
+
+    /// The times since [`start_profile`](Session::start_profile).
+    pub fn profile(&self) -> Option<&Profile> {
+        self.profile.as_ref()
+    }
+
+    /// The tokens of a sequence, fed and drawn.
+    pub fn tokens(&self, sequence: u32) -> Result<&[u32], ModelError> {
+        self.check_sequence(sequence)?;
+        Ok(&self.sequences[sequence as usize].tokens)
+    }
+
+    /// Keeps the first `len` tokens of a sequence.
+    pub fn truncate(&mut self, sequence: u32, len: usize) -> Result<(), ModelError> {
+        self.sequence(sequence)?.truncate(len);
+        self.rows = None;
+        Ok(())
+    }
+
+    /// Sets how a sequence draws, from its first random number on.
+    pub fn set_sampling(&mut self, sequence: u32, sampling: Sampling) -> Result<(), ModelError> {
+        sampling.validate()?;
+        let entry = self.sequence(sequence)?;
+        (entry.sampling, entry.draws) = (sampling, 0);
+        self.rows = None;
+        Ok(())
+    }
+
+    /// Appends tokens to a sequence and brings them into its cache.
+    pub fn feed(&mut self, sequence: u32, tokens: &[u32]) -> Result<(), ModelError> {
+        self.appended(sequence, tokens, |session| session.run_open(sequence, None).map(drop))
+    }
+
+    /// Appends tokens and gives the logits that follow the last one.
+    pub fn logits(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<f32>, ModelError> {
+        self.appended(sequence, tokens, |session| session.results(sequence, Results::Logits))
+    }
+
+    /// Appends tokens and gives the hidden row of the last one, after the last norm: an embedding of the sequence.
+    pub fn hidden(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<f32>, ModelError> {
+        self.appended(sequence, tokens, |session| session.results(sequence, Results::Hidden))
+    }
+
+    /// Appends tokens and draws the next one, which belongs to the sequence from then on.
+    pub fn draw(&mut self, sequence: u32, tokens: &[u32]) -> Result<u32, ModelError> {
+        self.appended(sequence, tokens, |session| {
+            session.check_room(sequence)?;
+            let penalize = session.sequences[sequence as usize].sampling.penalizes();
+            session.results(sequence, Results::Draw { penalize })?;
+            session.sequences[sequence as usize].tokens.last().copied().ok_or(ModelError::EmptyPrompt)
+        })
+    }
+
+    /// Lets several sequences draw `steps` tokens each, together, and gives them in order. Each sequence must have at
+    /// least one token; the device runs all steps before the host looks.
+    pub fn decode(&mut self, sequences: &[u32], steps: usize) -> Result<Vec<Vec<u32>>, ModelError> {
+        for (at, &sequence) in sequences.iter().enumerate() {
+            self.check_sequence(sequence)?;
+            if sequences[..at].contains(&sequence) {
+                return Err(self.wrong_sequence(sequence, "is there twice"));
+            }
+            let Sequence { tokens, .. } = &self.sequences[sequence as usize];
+            if tokens.is_empty() {
+                return Err(ModelError::EmptyPrompt);
+            }
+            if tokens.len() + steps > self.context() {
+                return Err(self.too_long(sequence, steps));
+            }
+        }
+        if sequences.is_empty() || steps == 0 {
+            return Ok(vec![Vec::new(); sequences.len()]);
+        }
+        // All but the last token of each go in first.
+        for &sequence in sequences {
+            self.sequences[sequence as usize].reopen();
+            let Sequence { tokens, fed, .. } = &mut self.sequences[sequence as usize];
+            if *fed + 1 < tokens.len() {
+                let last = tokens.pop();
+                let fed = self.run_open(sequence, None);
+                self.sequences[sequence as usize].tokens.extend(last);
+                fed?;
+            }
+        }
+        let drawn = self.decode_open(sequences, steps);
+        if drawn.is_err() {
+            self.rows = None;
+        }
+        drawn
+    }
+
+    /// Decodes sequences that have one open token each.
+    fn decode_open(&mut self, sequences: &[u32], steps: usize) -> Result<Vec<Vec<u32>>, ModelError> {
+        if self.cancel.load(Ordering::Relaxed) {
+            return Err(ModelError::Cancelled);
+        }
+        let start = Instant::now();
+        let penalize = sequences.iter().any(|&s| self.sequences[s as usize].sampling.penalizes());
+        let shared = Arc::clone(&self.shared);
+        let mut guard = shared.device();
+        let device = guard.as_mut();
+        if self.rows.as_deref() != Some(sequences) {
+            self.write_rows(device, sequences)?;
+        }
+        let spec = self.options.spec(Step::Decode { rows: sequences.len() as u32, penalize });
+        let program = self.programs.get(&shared, device, &spec, &self.bindings, self.options.eager)?;
+        for _ in 0..steps {
+            program.run(device, self.profile.as_mut())?;
+        }
+        let mut drawn: Vec<Vec<u32>> = Vec::with_capacity(sequences.len());
+        if steps == 1 {
+            let tokens = program.bound.read_u32(device, names::DRAWN)?;
+            drawn.extend(tokens.into_iter().map(|token| vec![token]));
+        } else {
+            let history = address(&self.bindings, names::HISTORY)?;
+            for &sequence in sequences {
+                let first = sequence as usize * self.options.context as usize;
+                let first = first + self.sequences[sequence as usize].tokens.len();
+                let mut words = vec![0u8; 4 * steps];
+                device.read(history + 4 * first as u64, &mut words)?;
+                drawn.push(words.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect());
+            }
+        }
+        for (&sequence, tokens) in sequences.iter().zip(&drawn) {
+            tokens.iter().for_each(|&token| self.sequences[sequence as usize].drew(token));
+        }
+        self.rows = Some(sequences.to_vec());
+        if let Some(profile) = &mut self.profile {
+            profile.wall += start.elapsed();
+        }
+        Ok(drawn)
+    }
+
+    /// Brings the states of these sequences, which have one open token each, into the device's rows.
+    fn write_rows(&mut self, device: &mut dyn Backend, sequences: &[u32]) -> Result<(), ModelError> {
+        let rows = sequences.iter().map(|&s| (s, &self.sequences[s as usize]));
+        let mut words: [Vec<u32>; 3] = Default::default();
+        let (mut sampling, mut penalties) = (Vec::new(), Vec::new());
+        for (number, sequence) in rows {
+            // During a prefill the last token is fed by the run; its position is the same.
+            let at = sequence.tokens.len().saturating_sub(1);
+            let row = [sequence.tokens.get(at).copied().unwrap_or(0), at as u32, number];
+            words.iter_mut().zip(row).for_each(|(words, word)| words.push(word));
+            sampling.push(sequence.sampling.state(sequence.draws, number));
+            penalties.push(sequence.sampling.penalties());
+        }
+        let names = [names::STEP_TOKENS, names::STEP_POSITIONS, names::STEP_SEQUENCES];
+        for (name, words) in names.into_iter().zip(&words) {
+            device.write(address(&self.bindings, name)?, bytemuck::cast_slice(words))?;
+        }
+        device.write(address(&self.bindings, names::STEP_SAMPLING)?, bytemuck::cast_slice(&sampling))?;
+        device.write(address(&self.bindings, names::STEP_PENALTIES)?, bytemuck::cast_slice(&penalties))?;
+        Ok(())
+    }
+
+    /// Feeds everything that is open and gives what is wanted of the last token.
+    fn results(&mut self, sequence: u32, results: Results) -> Result<Vec<f32>, ModelError> {
+        if self.sequences[sequence as usize].tokens.is_empty() {
+            return Err(ModelError::EmptyPrompt);
+        }
+        self.sequences[sequence as usize].reopen();
+        self.run_open(sequence, Some(results))
+    }
+
+    /// Feeds the open tokens of a sequence in chunks; with results, those of the last token.
+    fn run_open(&mut self, sequence: u32, results: Option<Results>) -> Result<Vec<f32>, ModelError> {
+        self.rows = None;
+        let start = Instant::now();
+        let (at, chunk) = (sequence as usize, self.options.chunk as usize);
+        // Not asked again: a token that is drawn is open, too.
+        let total = self.sequences[at].tokens.len();
+        let mut given = Vec::new();
+        while self.sequences[at].fed < total {
+            if self.cancel.load(Ordering::Relaxed) {
+                return Err(ModelError::Cancelled);
+            }
+            let end = total.min(self.sequences[at].fed + chunk);
+            given = self.run_chunk(sequence, end, results.filter(|_| end == total))?;
+            self.sequences[at].fed = end;
+        }
+        if let Some(profile) = &mut self.profile {
+            profile.wall += start.elapsed();
+        }
+        Ok(given)
+    }
+
+    /// Feeds the open tokens up to `end`.
+    fn run_chunk(
+        &mut self,
+        sequence: u32,
+        end: usize,
+        results: Option<Results>,
+    ) -> Result<Vec<f32>, ModelError> {
+        let shared = Arc::clone(&self.shared);
+        let mut guard = shared.device();
+        let device = guard.as_mut();
+        let Sequence { tokens, fed, .. } = &self.sequences[sequence as usize];
+        let (fed, tokens) = (*fed, tokens[*fed..end].to_vec());
+        let rows = tokens.len() as u32;
+        let history = address(&self.bindings, names::HISTORY)?;
+        let first = sequence as usize * self.options.context as usize + fed;
+        device.write(history + 4 * first as u64, bytemuck::cast_slice(&tokens))?;
+        if matches!(results, Some(Results::Draw { .. })) {
+            self.write_rows(device, &[sequence])?;
+        }
+        let step = Step::Prefill { rows, results: results.map(|results| (1, results)) };
+        let spec = self.options.spec(step);
+        let program = self.programs.get(&shared, device, &spec, &self.bindings, self.options.eager)?;
+        let bound = &program.bound;
+        bound.write_u32(device, names::TOKENS, &tokens)?;
+        let positions: Vec<u32> = (fed as u32..end as u32).collect();
+        bound.write_u32(device, names::POSITIONS, &positions)?;
+        if self.options.sequences > 1 {
+            bound.write_u32(device, names::SEQUENCES, &vec![sequence; rows as usize])?;
+        }
+        if results.is_some() {
+            bound.write_u32(device, names::PICKED, &[rows - 1])?;
+        }
+        program.run(device, self.profile.as_mut())?;
+        match results {
+            None => Ok(Vec::new()),
+            Some(Results::Hidden) => Ok(bound.read_f32(device, names::HIDDEN)?),
+            Some(Results::Logits) => Ok(bound.read_f32(device, names::LOGITS)?),
+            Some(Results::Draw { .. }) => {
+                let token = bound.read_u32(device, names::DRAWN)?[0];
+                self.sequences[sequence as usize].drew(token);
+                self.rows = Some(vec![sequence]);
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    /// Appends tokens and does something with them; if that fails, the sequence has the tokens that it had.
+    fn appended<T>(
+        &mut self,
+        sequence: u32,
+        tokens: &[u32],
+        f: impl FnOnce(&mut Session) -> Result<T, ModelError>,
+    ) -> Result<T, ModelError> {
+        self.check_sequence(sequence)?;
+        let len = self.sequences[sequence as usize].tokens.len();
+        let done = self.append(sequence, tokens).and_then(|()| f(self));
+        if done.is_err() {
+            self.sequences[sequence as usize].truncate(len);
+            self.rows = None;
+        }
+        done
+    }
+
+    fn append(&mut self, sequence: u32, tokens: &[u32]) -> Result<(), ModelError> {
+        let vocabulary = self.shared.config.vocabulary;
+        if let Some(at) = tokens.iter().position(|&token| token >= vocabulary) {
+            return Err(ModelError::Token { token: tokens[at], at, vocabulary });
+        }
+        if tokens.len() > self.context() - self.sequences[sequence as usize].tokens.len() {
+            return Err(self.too_long(sequence, tokens.len()));
+        }
+        self.sequences[sequence as usize].tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+
+    /// Refuses to draw where the token would have no place.
+    fn check_room(&self, sequence: u32) -> Result<(), ModelError> {
+        match self.sequences[sequence as usize].tokens.len() < self.context() {
+            true => Ok(()),
+            false => Err(self.too_long(sequence, 1)),
+        }
+    }
+
+    fn too_long(&self, sequence: u32, tokens: usize) -> ModelError {
+        let used = self.sequences[sequence as usize].tokens.len() as u32;
+        ModelError::PromptTooLong { tokens, context: self.options.context, used }
+    }
+
+    fn wrong_sequence(&self, sequence: u32, problem: &'static str) -> ModelError {
+        ModelError::Sequence { sequence, problem, sequences: self.options.sequences }
+    }
+
+    fn check_sequence(&self, sequence: u32) -> Result<(), ModelError> {
+        match sequence < self.options.sequences {
+            true => Ok(()),
+            false => Err(self.wrong_sequence(sequence, "does not exist")),
+        }
+    }
+
+    fn sequence(&mut self, sequence: u32) -> Result<&mut Sequence, ModelError> {
+        self.check_sequence(sequence)?;
+        Ok(&mut self.sequences[sequence as usize])
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let mut device = shared.device();
+        self.programs.release(device.as_mut());
+        for ptr in self.allocations.drain(..) {
+            // There is nobody left to tell.
+            let _ = device.free(ptr);
+        }
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// The address of a state, which was bound when the session was made.
+fn address(bindings: &Bindings, name: &str) -> Result<u64, ExecError> {
+    bindings.get(name).ok_or_else(|| {
+        let problem = fulmen_core::Problem::Unbound(name.to_owned());
+        ExecError::Build(fulmen_core::BuildError { call: "session", problem })
+    })
+}

@@ -1,0 +1,104 @@
+//! Models in several files: `model-00001-of-00003.gguf` and so on.
+
+use std::path::{Path, PathBuf};
+
+use super::error::{Found, GgufProblem, SplitProblem};
+use super::metadata::Metadata;
+
+/// The part's number (from 0).
+const NUMBER: &str = "split.no";
+/// How many parts there are.
+const COUNT: &str = "split.count";
+/// How many tensors all parts have together.
+const TENSORS: &str = "split.tensors.count";
+
+/// What a part says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Split {
+    /// From 0.
+    number: Option<u64>,
+    count: u64,
+    tensors: Option<u64>,
+}
+
+impl Split {
+    /// What the metadata say, if they are those of one part of several.
+    pub(super) fn of(metadata: &Metadata) -> Result<Option<Split>, GgufProblem> {
+        let Some(count @ 2..) = metadata.opt_u64(COUNT)? else { return Ok(None) };
+        let (number, tensors) = (metadata.opt_u64(NUMBER)?, metadata.opt_u64(TENSORS)?);
+        Ok(Some(Split { number, count, tensors }))
+    }
+
+    /// Its number, from 1, for messages and names.
+    fn part(self) -> u64 {
+        self.number.unwrap_or(0).saturating_add(1)
+    }
+
+    /// How many parts there are.
+    pub(super) fn count(self) -> u64 {
+        self.count
+    }
+
+    /// The error for a part that came without a path.
+    pub(super) fn without_path(self) -> SplitProblem {
+        SplitProblem::NoPath { part: self.part(), count: self.count }
+    }
+
+    /// The path of every part, from the path of this one.
+    pub(super) fn paths(self, path: &Path) -> Result<impl Iterator<Item = PathBuf>, SplitProblem> {
+        let count = self.count;
+        let wrong = || SplitProblem::Name { part: self.part(), count };
+        let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(wrong)?;
+        let stem = name.strip_suffix(&ending(self.part(), count)).ok_or_else(wrong)?.to_owned();
+        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        Ok((1..=count).map(move |part| folder.join(format!("{stem}{}", ending(part, count)))))
+    }
+
+    /// Compares what part `number` (from 0) says of itself with what this one says.
+    pub(super) fn check_part(self, number: u64, metadata: &Metadata) -> Result<(), GgufProblem> {
+        let found = metadata.opt_u64(COUNT)?;
+        same(COUNT, self.count, found)?;
+        same(NUMBER, number, metadata.opt_u64(NUMBER)?)?;
+        match (self.tensors, metadata.opt_u64(TENSORS)?) {
+            (Some(expected), Some(found)) => same(TENSORS, expected, Some(found)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Compares the number of tensors of all parts with what the part says.
+    pub(super) fn check_tensors(self, found: usize) -> Result<(), GgufProblem> {
+        match self.tensors {
+            // What is said is expected; what is there is found.
+            Some(expected) => same(TENSORS, u64::try_from(found).unwrap_or(u64::MAX), Some(expected)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn ending(part: u64, count: u64) -> String {
+    format!("-{part:05}-of-{count:05}.gguf")
+}
+
+fn same(key: &'static str, expected: u64, found: Option<u64>) -> Result<(), GgufProblem> {
+    match found == Some(expected) {
+        true => Ok(()),
+        false => Err(SplitProblem::Mismatch { key, expected, found: Found(found) }.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_one_part_gives_all() {
+        let split = Split { number: Some(1), count: 3, tensors: None };
+        let paths: Vec<PathBuf> = split.paths(Path::new("dir/m-00002-of-00003.gguf")).unwrap().collect();
+        let names = ["dir/m-00001-of-00003.gguf", "dir/m-00002-of-00003.gguf", "dir/m-00003-of-00003.gguf"];
+        assert_eq!(paths, names.map(PathBuf::from));
+        for wrong in ["m-00001-of-00003.gguf", "m.gguf", "m-2-of-3.gguf", "", "m-00002-of-00003.bin"] {
+            let error = split.paths(Path::new(wrong)).map(|_| ()).unwrap_err().to_string();
+            assert!(error.ends_with("does not end in \"-00002-of-00003.gguf\""), "{error}");
+        }
+    }
+}

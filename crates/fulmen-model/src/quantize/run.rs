@@ -1,0 +1,130 @@
+//! Quantising a model: read, compute on all threads, write in order.
+
+use std::{
+    ops::Range,
+    path::Path,
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use fulmen_core::{DType, DTypeError, quant};
+
+use super::plan::Plan;
+use crate::gguf::{GgufWriteError, GgufWriter};
+use crate::source::{ModelSource, SourceError, TensorInfo};
+
+/// Elements that one thread computes at a time: 4 MiB as F32.
+const TASK: usize = 1 << 20;
+/// Tasks per thread between two writes; enough that no thread waits long for the others.
+const TASKS_PER_THREAD: usize = 4;
+
+/// Why a model could not be quantised.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuantizeError {
+    /// The model could not be read.
+    #[error(transparent)]
+    Read(#[from] SourceError),
+    /// The new file could not be written.
+    #[error(transparent)]
+    Write(#[from] GgufWriteError),
+    /// A tensor that cannot be stored in the type asked for.
+    #[error("tensor {tensor}: {error}")]
+    Tensor {
+        /// The tensor as it was.
+        tensor: String,
+        /// What is wrong.
+        error: DTypeError,
+    },
+}
+
+impl QuantizeError {
+    pub(super) fn tensor(tensor: &TensorInfo, error: DTypeError) -> QuantizeError {
+        QuantizeError::Tensor { tensor: tensor.to_string(), error }
+    }
+}
+
+/// Writes the model to `out` with the types of the plan. The file appears when it is complete. `progress` is told how
+/// many elements were computed since it was last called.
+pub fn quantize(
+    source: &dyn ModelSource,
+    plan: &Plan,
+    out: &Path,
+    replace: bool,
+    threads: usize,
+    mut progress: impl FnMut(u64),
+) -> Result<(), QuantizeError> {
+    let mut writer = GgufWriter::create(out, replace, &plan.metadata, &plan.tensors)?;
+    for after in &plan.tensors {
+        let name = after.name();
+        let data = source.data(name)?;
+        let bytes = (*data).as_ref();
+        let missing = || GgufWriteError::Order { expected: None, got: name.to_owned() };
+        let before = source.tensor(name).ok_or_else(missing)?;
+        if before.dtype() == after.dtype() {
+            writer.write(name, bytes)?;
+            continue;
+        }
+        let ranges = tasks(before, after.dtype());
+        for batch in ranges.chunks(threads.max(1) * TASKS_PER_THREAD) {
+            for (range, coded) in batch.iter().zip(convert(before, after.dtype(), bytes, batch, threads)) {
+                writer.write(name, &coded?)?;
+                progress(u64::try_from(range.len()).unwrap_or(u64::MAX));
+            }
+        }
+    }
+    writer.keep()?;
+    Ok(())
+}
+
+/// The elements of a tensor in pieces that are whole blocks of both types.
+fn tasks(tensor: &TensorInfo, dtype: DType) -> Vec<Range<usize>> {
+    // Blocks have 1, 32 or 256 elements, so a whole number of the larger one is whole in the other.
+    let block = tensor.dtype().block_len().max(dtype.block_len());
+    let step = (TASK / block).max(1) * block;
+    let elements = tensor.elements();
+    (0..elements).step_by(step).map(|start| start..elements.min(start.saturating_add(step))).collect()
+}
+
+/// The bytes of one piece.
+type Coded = Result<Vec<u8>, QuantizeError>;
+
+/// Computes some pieces on several threads; the results are in the order of the pieces.
+fn convert(
+    tensor: &TensorInfo,
+    dtype: DType,
+    bytes: &[u8],
+    ranges: &[Range<usize>],
+    threads: usize,
+) -> Vec<Coded> {
+    let results: Vec<OnceLock<Coded>> = ranges.iter().map(|_| OnceLock::new()).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(at) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&at| at < ranges.len()) {
+            let coded = convert_one(tensor, dtype, bytes, ranges[at].clone());
+            results[at].get_or_init(|| coded);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(ranges.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    results.into_iter().filter_map(OnceLock::into_inner).collect()
+}
+
+fn convert_one(tensor: &TensorInfo, dtype: DType, bytes: &[u8], range: Range<usize>) -> Coded {
+    let wrong = |error| QuantizeError::tensor(tensor, error);
+    let (start, end) = (tensor.dtype().bytes(range.start), tensor.dtype().bytes(range.end));
+    let part = &bytes[start.map_err(wrong)?..end.map_err(wrong)?];
+    let values = quant::dequantize_to_vec(tensor.dtype(), part, range.len()).map_err(wrong)?;
+    quant::quantize_to_vec(dtype, &values).map_err(|error| match error {
+        DTypeError::NotFinite { call, dtype, index } => {
+            wrong(DTypeError::NotFinite { call, dtype, index: range.start.saturating_add(index) })
+        }
+        other => wrong(other),
+    })
+}

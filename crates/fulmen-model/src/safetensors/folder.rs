@@ -1,0 +1,317 @@
+//! A Hugging Face folder as a model.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    io::Read,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use fulmen_core::{DType, SharedBytes, quant};
+use serde::de::DeserializeOwned;
+
+use super::config::{Config, TEMPLATE, TokenizerConfig};
+use super::error::{SafetensorsError, SafetensorsProblem};
+use super::header::SafetensorsFile;
+use super::names::{Name, gguf_name};
+use crate::gguf::storage::{Storage, open_file};
+use crate::gguf::{Metadata, TensorData};
+use crate::source::{ModelSource, SourceError, TensorInfo};
+
+/// The most that is read of a JSON file. An index of a large model has some 100 KiB.
+const MAX_JSON: u64 = 64 << 20;
+
+/// A model from a folder with `config.json` and safetensors files, with GGUF's keys and names.
+///
+/// Matrices keep their type (F32, F16, BF16) and are mapped, not read. Two things differ from the files, so that whoever
+/// builds a model need not know where it came from: vectors are F32, and the query and key matrices of `llama` have
+/// their rows in GGUF's order (the two halves of a head interleaved). Both are made when the data are asked for.
+///
+/// For files that change while they are open, see [`GgufFile`](crate::gguf::GgufFile).
+pub struct SafetensorsFolder {
+    path: PathBuf,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    /// Where the data of each tensor come from, in the same order.
+    origins: Vec<Origin>,
+    index: HashMap<String, usize>,
+    files: Vec<(PathBuf, u64, Arc<Storage>)>,
+}
+
+enum Origin {
+    /// A tensor of a file.
+    File { file: usize, range: Range<usize>, dtype: DType, heads: Option<usize> },
+    /// Numbers that follow from the configuration.
+    Made(Arc<Floats>),
+}
+
+/// Numbers that can be imported as bytes.
+struct Floats(Vec<f32>);
+
+impl AsRef<[u8]> for Floats {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl SafetensorsFolder {
+    /// Opens a folder.
+    pub fn open(path: impl AsRef<Path>) -> Result<SafetensorsFolder, SafetensorsError> {
+        let path = path.as_ref();
+        let config_path = path.join("config.json");
+        let config: Config = read_json(&config_path)?;
+        let at_config = |problem| SafetensorsError::new(&config_path, problem);
+        let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let metadata = config.metadata(&name).map_err(at_config)?;
+        let mut folder = SafetensorsFolder {
+            path: path.to_owned(),
+            metadata,
+            tensors: Vec::new(),
+            origins: Vec::new(),
+            index: HashMap::new(),
+            files: Vec::new(),
+        };
+        folder.read_tokenizer_config()?;
+        folder.read_weights(&config)?;
+        if let Some(factors) = config.rope_factors().map_err(at_config)? {
+            let info = TensorInfo::new("rope_freqs.weight", &[factors.len()], DType::F32);
+            let info = info.map_err(|error| {
+                at_config(SafetensorsProblem::Size { tensor: "rope_freqs.weight".to_owned(), error })
+            })?;
+            folder.add(info, Origin::Made(Arc::new(Floats(factors))), &config_path)?;
+        }
+        Ok(folder)
+    }
+
+    /// The folder's `tokenizer.json`, if it has one.
+    pub fn tokenizer_json(&self) -> Option<PathBuf> {
+        Some(self.path.join("tokenizer.json")).filter(|path| path.is_file())
+    }
+
+    fn read_tokenizer_config(&mut self) -> Result<(), SafetensorsError> {
+        let path = self.path.join("tokenizer_config.json");
+        if path.is_file() {
+            read_json::<TokenizerConfig>(&path)?.describe(&mut self.metadata);
+        }
+        // Newer folders keep the template in a file of its own.
+        let path = self.path.join("chat_template.jinja");
+        if path.is_file() {
+            let text = String::from_utf8(read_small(&path)?).map_err(|error| {
+                let error = std::io::Error::new(std::io::ErrorKind::InvalidData, error.utf8_error());
+                SafetensorsError::new(&path, SafetensorsProblem::Io { call: "read it as text", error })
+            })?;
+            self.metadata.set(TEMPLATE, text);
+        }
+        Ok(())
+    }
+
+    fn read_weights(&mut self, config: &Config) -> Result<(), SafetensorsError> {
+        let index_path = self.path.join("model.safetensors.index.json");
+        let single = self.path.join("model.safetensors");
+        let index: Option<Index> = if index_path.is_file() { Some(read_json(&index_path)?) } else { None };
+        let at_index = |problem| SafetensorsError::new(&index_path, problem);
+        let names: BTreeSet<&str> = match &index {
+            Some(index) => index.weight_map.values().map(String::as_str).collect(),
+            None if single.exists() => BTreeSet::from(["model.safetensors"]),
+            None => return Err(SafetensorsError::new(&self.path, SafetensorsProblem::NoWeights)),
+        };
+        let mut found: HashMap<String, &str> = HashMap::new();
+        for name in names {
+            // A name with a separator could lead anywhere.
+            if Path::new(name).file_name() != Some(name.as_ref()) || name.contains(['/', '\\']) {
+                return Err(at_index(SafetensorsProblem::FileName(name.to_owned())));
+            }
+            let path = self.path.join(name);
+            let at = |problem| SafetensorsError::new(&path, problem);
+            let file = SafetensorsFile::open(&path).map_err(at)?;
+            let number = self.files.len();
+            self.files.push((path.clone(), file.bytes, file.storage));
+            for (info, range) in file.tensors {
+                found.insert(info.name().to_owned(), name);
+                self.add_from_file(config, info, number, range, &path)?;
+            }
+        }
+        let mut expected = index.iter().flat_map(|index| &index.weight_map);
+        match expected.find(|(tensor, file)| found.get(*tensor) != Some(&file.as_str())) {
+            Some((tensor, file)) => {
+                let (tensor, file) = (tensor.clone(), file.clone());
+                Err(at_index(SafetensorsProblem::NotInFile { tensor, file }))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn add_from_file(
+        &mut self,
+        config: &Config,
+        info: TensorInfo,
+        file: usize,
+        range: Range<usize>,
+        path: &Path,
+    ) -> Result<(), SafetensorsError> {
+        let at = |problem| SafetensorsError::new(path, problem);
+        let unknown = || at(SafetensorsProblem::UnknownTensor(info.name().to_owned()));
+        let name = match gguf_name(info.name()).ok_or_else(unknown)? {
+            Name::Unused => return Ok(()),
+            // A copy of the embedding, which takes its place.
+            Name::Known(name) if name == "output.weight" && config.tied() => return Ok(()),
+            Name::Known(name) => name,
+        };
+        let heads = match name.rsplit('.').nth(1) {
+            Some("attn_q") => Some(config.heads()),
+            Some("attn_k") => Some(config.kv_heads()),
+            _ => None,
+        };
+        let llama = config.architecture().map_err(at)? == "llama";
+        let heads = heads.filter(|_| llama).map(|heads| usize::try_from(heads).unwrap_or(usize::MAX));
+        if let Some(heads) = heads {
+            let found = if info.dims().len() == 1 { info.width() } else { info.rows() };
+            if heads == 0 || !found.is_multiple_of(heads) || !(found / heads).is_multiple_of(2) {
+                let tensor = info.name().to_owned();
+                return Err(at(SafetensorsProblem::Heads { tensor, found, heads }));
+            }
+        }
+        let dtype = if info.dims().len() == 1 { DType::F32 } else { info.dtype() };
+        let ours = TensorInfo::new(name, info.dims(), dtype);
+        let ours =
+            ours.map_err(|error| at(SafetensorsProblem::Size { tensor: info.name().to_owned(), error }))?;
+        self.add(ours, Origin::File { file, range, dtype: info.dtype(), heads }, path)
+    }
+
+    fn add(&mut self, info: TensorInfo, origin: Origin, path: &Path) -> Result<(), SafetensorsError> {
+        if self.index.insert(info.name().to_owned(), self.tensors.len()).is_some() {
+            let twice = SafetensorsProblem::Duplicate(info.name().to_owned());
+            return Err(SafetensorsError::new(path, twice));
+        }
+        self.tensors.push(info);
+        self.origins.push(origin);
+        Ok(())
+    }
+
+    /// The bytes of one tensor, with vectors as F32 and rows in GGUF's order.
+    pub fn data(&self, name: &str) -> Result<SharedBytes, SafetensorsError> {
+        let missing = || SafetensorsError::new(&self.path, SafetensorsProblem::NoTensor(name.to_owned()));
+        let at = self.index.get(name).copied().ok_or_else(missing)?;
+        let info = &self.tensors[at];
+        let (file, range, dtype, heads) = match &self.origins[at] {
+            Origin::Made(floats) => return Ok(floats.clone()),
+            Origin::File { file, range, dtype, heads } => (*file, range.clone(), *dtype, *heads),
+        };
+        let (path, _, storage) = &self.files[file];
+        let at = |problem| SafetensorsError::new(path, problem);
+        storage.check_size().map_err(|problem| at(SafetensorsProblem::File(problem)))?;
+        let data = TensorData::new(storage.clone(), range);
+        if info.dims().len() == 1 {
+            let wrong = |error| at(SafetensorsProblem::Size { tensor: name.to_owned(), error });
+            let values = quant::dequantize_to_vec(dtype, &data, info.elements()).map_err(wrong)?;
+            return Ok(Arc::new(Floats(match heads {
+                Some(heads) => interleave_halves(&values, heads, 1),
+                None => values,
+            })));
+        }
+        match heads {
+            Some(heads) => Ok(Arc::new(interleave_halves(&data, heads, info.bytes() / info.rows()))),
+            None => Ok(data.shared()),
+        }
+    }
+}
+
+/// Brings the rows of each head from `0, 1, …, h, h+1, …` (two halves that are rotated with each other) into the order
+/// `0, h, 1, h+1, …` that RoPE with neighbouring pairs takes. Sizes were checked when the folder was opened.
+fn interleave_halves<T: Copy>(rows: &[T], heads: usize, row: usize) -> Vec<T> {
+    let mut out = Vec::with_capacity(rows.len());
+    for head in rows.chunks(rows.len() / heads) {
+        let (first, second) = head.split_at(head.len() / 2);
+        for (a, b) in first.chunks(row).zip(second.chunks(row)) {
+            out.extend_from_slice(a);
+            out.extend_from_slice(b);
+        }
+    }
+    out
+}
+
+fn read_small(path: &Path) -> Result<Vec<u8>, SafetensorsError> {
+    let at = |problem| SafetensorsError::new(path, problem);
+    let (file, bytes) = open_file(path).map_err(|problem| at(SafetensorsProblem::File(problem)))?;
+    if bytes > MAX_JSON {
+        return Err(at(SafetensorsProblem::TooLarge { bytes, most: MAX_JSON }));
+    }
+    let mut content = Vec::new();
+    let read = file.take(MAX_JSON).read_to_end(&mut content);
+    read.map_err(|error| at(SafetensorsProblem::Io { call: "read it", error }))?;
+    Ok(content)
+}
+
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, SafetensorsError> {
+    let content = read_small(path)?;
+    serde_json::from_slice(&content).map_err(|error| SafetensorsError::new(path, error.into()))
+}
+
+impl ModelSource for SafetensorsFolder {
+    fn format(&self) -> String {
+        "safetensors".to_owned()
+    }
+
+    fn files(&self) -> Vec<(PathBuf, u64)> {
+        self.files.iter().map(|(path, bytes, _)| (path.clone(), *bytes)).collect()
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.index.get(name).map(|&at| &self.tensors[at])
+    }
+
+    fn data(&self, name: &str) -> Result<SharedBytes, SourceError> {
+        Ok(self.data(name)?)
+    }
+
+    fn tokenizer_json(&self) -> Option<PathBuf> {
+        self.tokenizer_json()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RoPE of one head; `pair` gives the two elements that turn with each other.
+    fn rope(head: &mut [f64], position: f64, pair: impl Fn(usize) -> (usize, usize)) {
+        let half = head.len() / 2;
+        for i in 0..half {
+            let angle = position * 10_000f64.powf(-(i as f64) / half as f64);
+            let (a, b) = pair(i);
+            let (x, y) = (head[a], head[b]);
+            (head[a], head[b]) = (x * angle.cos() - y * angle.sin(), x * angle.sin() + y * angle.cos());
+        }
+    }
+
+    #[test]
+    fn neighbours_turn_after_as_halves_did_before() {
+        let (heads, size) = (3, 8);
+        let values: Vec<f64> = (0..heads * size).map(|i| ((i * 7 + 3) % 11) as f64 - 5.0).collect();
+        let mut halves = values.clone();
+        halves.chunks_mut(size).for_each(|head| rope(head, 5.0, |i| (i, i + size / 2)));
+        let mut neighbours = interleave_halves(&values, heads, 1);
+        neighbours.chunks_mut(size).for_each(|head| rope(head, 5.0, |i| (2 * i, 2 * i + 1)));
+        assert_eq!(neighbours, interleave_halves(&halves, heads, 1));
+    }
+
+    #[test]
+    fn rows_move_as_a_whole() {
+        let rows = [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7];
+        assert_eq!(interleave_halves(&rows, 2, 2), [0, 0, 2, 2, 1, 1, 3, 3, 4, 4, 6, 6, 5, 5, 7, 7]);
+    }
+}

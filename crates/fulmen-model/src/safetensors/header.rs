@@ -1,0 +1,133 @@
+//! One safetensors file: eight bytes of length, a JSON header, the data.
+
+use std::{collections::HashSet, fmt, io::Read, ops::Range, path::Path, sync::Arc};
+
+use fulmen_core::DType;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use super::error::SafetensorsProblem;
+use crate::gguf::storage::{Storage, open_file};
+use crate::source::TensorInfo;
+
+/// The longest header that the format allows.
+pub(super) const MAX_HEADER: u64 = 100_000_000;
+
+/// An open file and its tensors, with the names and dimensions of the file (but the order of GGUF: width first).
+pub(super) struct SafetensorsFile {
+    pub(super) bytes: u64,
+    pub(super) storage: Arc<Storage>,
+    pub(super) tensors: Vec<(TensorInfo, Range<usize>)>,
+}
+
+/// A tensor as the header describes it.
+#[derive(serde::Deserialize)]
+struct Entry {
+    dtype: String,
+    shape: Vec<u64>,
+    data_offsets: (u64, u64),
+}
+
+/// The entries in order, duplicates included: a map would keep the last of them without a word.
+struct Entries(Vec<(String, Entry)>);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entries, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Entries;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "__metadata__" {
+                        map.next_value::<IgnoredAny>()?;
+                    } else {
+                        entries.push((name, map.next_value()?));
+                    }
+                }
+                Ok(Entries(entries))
+            }
+        }
+        deserializer.deserialize_map(Collect)
+    }
+}
+
+impl SafetensorsFile {
+    pub(super) fn open(path: &Path) -> Result<SafetensorsFile, SafetensorsProblem> {
+        let (file, bytes) = open_file(path).map_err(SafetensorsProblem::File)?;
+        let (header, start) = header(&file, bytes)?;
+        let Entries(entries) = serde_json::from_slice(&header)?;
+        let tensors = tensors(entries, start, bytes)?;
+        let storage = Storage::map(file, bytes).map_err(SafetensorsProblem::File)?;
+        Ok(SafetensorsFile { bytes, storage: Arc::new(storage), tensors })
+    }
+}
+
+/// The JSON text and the place where the data start.
+fn header(mut source: impl Read, file: u64) -> Result<(Vec<u8>, u64), SafetensorsProblem> {
+    let failed = |error| SafetensorsProblem::Io { call: "read the header", error };
+    let mut length = [0; 8];
+    source.read_exact(&mut length).map_err(failed)?;
+    let length = u64::from_le_bytes(length);
+    let start = length.checked_add(8).filter(|&start| start <= file && length <= MAX_HEADER);
+    let start = start.ok_or(SafetensorsProblem::HeaderLength { length, file })?;
+    let mut header = Vec::new();
+    source.take(length).read_to_end(&mut header).map_err(failed)?;
+    Ok((header, start))
+}
+
+fn tensors(
+    entries: Vec<(String, Entry)>,
+    start: u64,
+    file: u64,
+) -> Result<Vec<(TensorInfo, Range<usize>)>, SafetensorsProblem> {
+    let mut names = HashSet::new();
+    let mut tensors: Vec<(TensorInfo, Range<usize>)> = Vec::new();
+    for (name, Entry { dtype, shape, data_offsets }) in entries {
+        if !names.insert(name.clone()) {
+            return Err(SafetensorsProblem::Duplicate(name));
+        }
+        let dtype = match dtype.as_str() {
+            "F32" => DType::F32,
+            "F16" => DType::F16,
+            "BF16" => DType::BF16,
+            _ => return Err(SafetensorsProblem::Type { tensor: name, dtype }),
+        };
+        let dims: Option<Vec<usize>> = shape.iter().rev().map(|&dim| usize::try_from(dim).ok()).collect();
+        let dims = dims.filter(|dims| (1..=4).contains(&dims.len()) && !dims.contains(&0));
+        let Some(dims) = dims else { return Err(SafetensorsProblem::Shape { tensor: name, shape }) };
+        let info = TensorInfo::new(&name, &dims, dtype);
+        let info = info.map_err(|error| SafetensorsProblem::Size { tensor: name.clone(), error })?;
+        let range = place(&info, data_offsets, start, file);
+        let wrong = || SafetensorsProblem::Offsets {
+            tensor: name.clone(),
+            start: data_offsets.0,
+            end: data_offsets.1,
+            needed: u64::try_from(info.bytes()).unwrap_or(u64::MAX),
+            data: file.saturating_sub(start),
+        };
+        let range = range.ok_or_else(wrong)?;
+        tensors.push((info, range));
+    }
+    tensors.sort_by_key(|(_, range)| range.start);
+    for pair in tensors.windows(2) {
+        let [(first, a), (second, b)] = pair else { continue };
+        if b.start < a.end {
+            let (first, second) = (first.name().to_owned(), second.name().to_owned());
+            return Err(SafetensorsProblem::Overlap { first, second });
+        }
+    }
+    Ok(tensors)
+}
+
+/// The tensor's bytes in the file, if the offsets are right.
+fn place(info: &TensorInfo, (from, to): (u64, u64), start: u64, file: u64) -> Option<Range<usize>> {
+    let size = to.checked_sub(from)?;
+    let end = start.checked_add(to).filter(|&end| end <= file)?;
+    let range = usize::try_from(start.checked_add(from)?).ok()?..usize::try_from(end).ok()?;
+    (usize::try_from(size) == Ok(info.bytes())).then_some(range)
+}

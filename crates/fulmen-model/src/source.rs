@@ -1,0 +1,131 @@
+//! Where models come from: metadata and tensors, whatever the file format.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use fulmen_core::{DType, DTypeError, SharedBytes};
+
+use crate::gguf::{GgufError, GgufFile, Metadata};
+use crate::safetensors::{SafetensorsError, SafetensorsFolder};
+
+/// A model's metadata (with GGUF's keys) and tensors (with GGUF's names), read and checked, with the data at hand.
+pub trait ModelSource: Send + Sync {
+    /// The format, for people: `GGUF version 3`.
+    fn format(&self) -> String {
+        "memory".to_owned()
+    }
+
+    /// The files it came from and their sizes.
+    fn files(&self) -> Vec<(PathBuf, u64)> {
+        Vec::new()
+    }
+
+    /// What the model says of itself, by GGUF's keys.
+    fn metadata(&self) -> &Metadata;
+
+    /// Its tensors in the order of the file.
+    fn tensors(&self) -> &[TensorInfo];
+
+    /// One tensor by its name.
+    fn tensor(&self, name: &str) -> Option<&TensorInfo>;
+
+    /// The bytes of one tensor, [`TensorInfo::bytes`] of them. They stay valid as long as they are held, whatever
+    /// happens to this source, and can be imported into a device.
+    fn data(&self, name: &str) -> Result<SharedBytes, SourceError>;
+
+    /// The file of the tokenizer, where it is not in the metadata.
+    fn tokenizer_json(&self) -> Option<PathBuf> {
+        None
+    }
+}
+
+/// Opens a model: a GGUF file, or a folder with `config.json` and safetensors files.
+pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelSource>, SourceError> {
+    let path = path.as_ref();
+    if path.join("config.json").is_file() {
+        return Ok(Box::new(SafetensorsFolder::open(path)?));
+    }
+    Ok(Box::new(GgufFile::open(path)?))
+}
+
+/// Why a model cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// A GGUF file.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// A folder of safetensors files.
+    #[error(transparent)]
+    Safetensors(#[from] SafetensorsError),
+}
+
+/// What is known of a tensor: its name, its size and its type. A value of this type is always well-formed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    name: String,
+    dims: Vec<usize>,
+    dtype: DType,
+    bytes: usize,
+}
+
+impl TensorInfo {
+    /// A tensor with GGUF's order of dimensions: `dims[0]` is the width of a row. Refused if a row is not a whole
+    /// number of blocks or if the size overflows.
+    ///
+    /// # Panics
+    /// If there are no dimensions, more than four, or one of them is 0.
+    pub fn new(name: impl Into<String>, dims: &[usize], dtype: DType) -> Result<TensorInfo, DTypeError> {
+        assert!((1..=4).contains(&dims.len()), "TensorInfo::new: {} dimensions", dims.len());
+        assert!(!dims.contains(&0), "TensorInfo::new: a dimension of {dims:?} is 0");
+        // A row is a whole number of blocks; then all rows are.
+        dtype.bytes(dims[0])?;
+        let elements = dims.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
+        let elements = elements.ok_or(DTypeError::Overflow { dtype, elements: usize::MAX })?;
+        Ok(TensorInfo { name: name.into(), dims: dims.to_vec(), dtype, bytes: dtype.bytes(elements)? })
+    }
+
+    /// Its name, such as `blk.0.attn_q.weight`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// One to four sizes, none of them 0; the first is the width of a row.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims
+    }
+
+    /// Elements of a row.
+    pub fn width(&self) -> usize {
+        self.dims[0]
+    }
+
+    /// How many rows there are; 1 for a tensor of one dimension.
+    pub fn rows(&self) -> usize {
+        self.dims[1..].iter().product()
+    }
+
+    /// How many elements there are.
+    pub fn elements(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// How they are stored.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// How many bytes they take.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl fmt::Display for TensorInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dims: Vec<String> = self.dims.iter().map(usize::to_string).collect();
+        write!(f, "{} [{}] {}", self.name, dims.join(", "), self.dtype)
+    }
+}

@@ -1,0 +1,326 @@
+//! What a model's file says of itself, in a few numbers, and how much memory the model needs.
+
+use std::collections::BTreeMap;
+
+use fulmen_core::DType;
+
+use crate::gguf::{Metadata, MetadataError, Value};
+use crate::source::ModelSource;
+
+/// Rows of a prefill chunk that [`Memory::activations`] counts with.
+pub const PREFILL_ROWS: u64 = 512;
+
+/// A model in a few numbers. What the file does not say is `None`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// `llama`, `qwen3`, …
+    pub architecture: Option<String>,
+    /// The name that its makers gave it.
+    pub name: Option<String>,
+    /// Elements of all tensors.
+    pub parameters: u64,
+    /// Bytes of all tensors.
+    pub bytes: u64,
+    /// Tensors, elements and bytes per type.
+    pub types: BTreeMap<DType, TypeShare>,
+    /// Layers.
+    pub layers: Option<u64>,
+    /// The size of the residual stream.
+    pub embedding: Option<u64>,
+    /// Query heads.
+    pub heads: Option<u64>,
+    /// Key and value heads of all layers together.
+    pub kv_heads_in_all: Option<u64>,
+    /// The size of a key head.
+    pub key_size: Option<u64>,
+    /// The size of a value head.
+    pub value_size: Option<u64>,
+    /// The inner size of the feed-forward part.
+    pub feed_forward: Option<u64>,
+    /// The context that the model was trained for.
+    pub context: Option<u64>,
+    /// Tokens of the vocabulary.
+    pub vocabulary: Option<u64>,
+    /// The kind of the tokenizer: `gpt2` (byte-level BPE), `llama` (SentencePiece), …
+    pub tokenizer: Option<String>,
+    /// How text is cut before it is tokenized.
+    pub pre_tokenizer: Option<String>,
+    /// Whether there is a chat template.
+    pub chat_template: bool,
+}
+
+/// What one type has of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TypeShare {
+    /// Tensors.
+    pub tensors: u64,
+    /// Elements.
+    pub parameters: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// An estimate of the memory that a model needs on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The positions of the KV cache.
+    pub context: u64,
+    /// The tensors as they are stored.
+    pub weights: u64,
+    /// A KV cache in F16.
+    pub kv_f16: u64,
+    /// A KV cache in Q8_0, if heads are a multiple of its block.
+    pub kv_q8_0: Option<u64>,
+    /// What lives at once while a chunk of [`PREFILL_ROWS`] rows is computed, and the logits of one row.
+    pub activations: u64,
+}
+
+impl Memory {
+    /// Everything, with a KV cache in F16.
+    pub fn with_f16(&self) -> u64 {
+        self.weights.saturating_add(self.kv_f16).saturating_add(self.activations)
+    }
+
+    /// Everything, with a KV cache in Q8_0.
+    pub fn with_q8_0(&self) -> Option<u64> {
+        Some(self.weights.saturating_add(self.kv_q8_0?).saturating_add(self.activations))
+    }
+}
+
+impl Summary {
+    /// Reads what there is. A key that is missing is no error, one of the wrong type is.
+    pub fn of(source: &dyn ModelSource) -> Result<Summary, MetadataError> {
+        let metadata = source.metadata();
+        let text = |key: &str| metadata.opt_string(key).map(|text| text.map(str::to_owned));
+        let architecture = text("general.architecture")?;
+        let arch = architecture.clone().unwrap_or_default();
+        let key = |name: &str| format!("{arch}.{name}");
+        let number = |name: &str| metadata.opt_u64(&key(name));
+        let layers = number("block_count")?;
+        let (embedding, heads) =
+            (number("embedding_length")?, sum(metadata, &key("attention.head_count"), Some(1))?);
+        let head_size = embedding.zip(heads).and_then(|(embedding, heads)| embedding.checked_div(heads));
+        let tokens = metadata.opt_strings("tokenizer.ggml.tokens")?.map(|tokens| tokens.len());
+        let rows = source.tensor("token_embd.weight").map(|tensor| tensor.rows());
+
+        let mut types: BTreeMap<DType, TypeShare> = BTreeMap::new();
+        for tensor in source.tensors() {
+            let share = types.entry(tensor.dtype()).or_default();
+            share.tensors = share.tensors.saturating_add(1);
+            share.parameters = share.parameters.saturating_add(count(tensor.elements()));
+            share.bytes = share.bytes.saturating_add(count(tensor.bytes()));
+        }
+        Ok(Summary {
+            name: text("general.name")?,
+            parameters: types.values().map(|share| share.parameters).fold(0, u64::saturating_add),
+            bytes: types.values().map(|share| share.bytes).fold(0, u64::saturating_add),
+            types,
+            layers,
+            embedding,
+            heads,
+            kv_heads_in_all: match metadata.get(&key("attention.head_count_kv")) {
+                None => heads.zip(layers).and_then(|(heads, layers)| heads.checked_mul(layers)),
+                Some(_) => sum(metadata, &key("attention.head_count_kv"), layers)?,
+            },
+            key_size: number("attention.key_length")?.or(head_size),
+            value_size: number("attention.value_length")?.or(head_size),
+            feed_forward: sum(metadata, &key("feed_forward_length"), Some(1))?,
+            context: number("context_length")?,
+            vocabulary: tokens.or(rows).map(count).or(number("vocab_size")?),
+            tokenizer: text("tokenizer.ggml.model")?,
+            pre_tokenizer: text("tokenizer.ggml.pre")?,
+            chat_template: metadata.opt_string("tokenizer.chat_template")?.is_some(),
+            architecture,
+        })
+    }
+
+    /// The key and value heads of one layer, if all layers have the same.
+    pub fn kv_heads(&self) -> Option<u64> {
+        let (all, layers) = self.kv_heads_in_all.zip(self.layers)?;
+        (layers > 0 && all.is_multiple_of(layers)).then(|| all / layers)
+    }
+
+    /// The bytes of one position of the KV cache in this type.
+    pub fn kv_bytes(&self, dtype: DType) -> Option<u64> {
+        let size = |elements: Option<u64>| {
+            let elements = usize::try_from(elements?).ok()?;
+            dtype.bytes(elements).ok().map(count)
+        };
+        self.kv_heads_in_all?.checked_mul(size(self.key_size)?.checked_add(size(self.value_size)?)?)
+    }
+
+    /// The memory for a context; `None` if the file has no weights or does not say enough of the model.
+    pub fn memory(&self, context: u64) -> Option<Memory> {
+        if self.types.is_empty() {
+            return None;
+        }
+        let kv = |dtype| self.kv_bytes(dtype)?.checked_mul(context);
+        Some(Memory {
+            context,
+            weights: self.bytes,
+            kv_f16: kv(DType::F16)?,
+            kv_q8_0: kv(DType::Q8_0),
+            activations: self.activations()?,
+        })
+    }
+
+    fn activations(&self) -> Option<u64> {
+        let (embedding, layers) = (self.embedding?, self.layers?.max(1));
+        let q = self.heads?.checked_mul(self.key_size?)?;
+        let kv =
+            (self.kv_heads_in_all? / layers).checked_mul(self.key_size?.checked_add(self.value_size?)?)?;
+        // Beside the residual and its norm: queries, keys and values, or the inner row of the feed-forward part; and the
+        // token and its position.
+        let widest = q.checked_add(kv)?.max(self.feed_forward?);
+        let row = embedding.checked_mul(2)?.checked_add(widest)?.checked_add(2)?;
+        let rows = row.checked_mul(PREFILL_ROWS)?.checked_add(self.vocabulary?)?;
+        rows.checked_mul(4)
+    }
+
+    /// The longest context that fits into so many bytes with a KV cache of this type; no more than the model's own.
+    pub fn longest_context(&self, dtype: DType, bytes: u64) -> Option<u64> {
+        let left = bytes.checked_sub(self.bytes)?.checked_sub(self.activations()?)?;
+        let fits = left.checked_div(self.kv_bytes(dtype)?)?;
+        Some(self.context.map_or(fits, |context| fits.min(context)))
+    }
+}
+
+/// A number, or the sum of one number per layer; a single one counts `times`.
+fn sum(metadata: &Metadata, key: &str, times: Option<u64>) -> Result<Option<u64>, MetadataError> {
+    if !matches!(metadata.get(key), Some(Value::Array(_))) {
+        let one = metadata.opt_u64(key)?;
+        return Ok(one.zip(times).and_then(|(one, times)| one.checked_mul(times)));
+    }
+    let items = metadata.integers(key)?;
+    // One value stands for all where it is asked for once: the largest.
+    if times == Some(1) {
+        return Ok(items.iter().copied().max().and_then(|most| u64::try_from(most).ok()));
+    }
+    let add = |sum: u64, &item: &i64| sum.checked_add(u64::try_from(item).ok()?);
+    Ok(items.iter().try_fold(0, add))
+}
+
+fn count(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_core::{PlanOptions, SharedBytes};
+
+    use super::*;
+    use crate::SessionOptions;
+    use crate::arch::{Config, GraphSpec, Step};
+    use crate::gguf::{Array, GgufFile, GgufWriter};
+    use crate::source::{SourceError, TensorInfo};
+    use crate::synth::{Shape, Synth};
+
+    fn file(change: impl FnOnce(&mut Metadata)) -> GgufFile {
+        let shape = Shape { layers: 2, ..Shape::preset("tiny-qwen3").unwrap() };
+        let synth = Synth::new(shape, "q8_0".parse().unwrap(), 1);
+        let (mut metadata, tensors) = (synth.metadata(), synth.tensors().unwrap());
+        change(&mut metadata);
+        let mut writer = GgufWriter::new(Vec::new(), &metadata, &tensors).unwrap();
+        tensors.iter().for_each(|t| writer.write(t.name(), &vec![0; t.bytes()]).unwrap());
+        GgufFile::from_bytes(std::sync::Arc::new(writer.finish().unwrap())).unwrap()
+    }
+
+    #[test]
+    fn a_small_model_in_numbers() {
+        let summary = Summary::of(&file(|_| ())).unwrap();
+        assert_eq!(summary.architecture.as_deref(), Some("qwen3"));
+        assert_eq!((summary.layers, summary.heads, summary.kv_heads()), (Some(2), Some(4), Some(2)));
+        assert_eq!((summary.key_size, summary.vocabulary), (Some(128), Some(1024)));
+        // Embedding 1024 x 256; per layer q, o: 256 x 512, k, v: 256 x 256, three of 256 x 512; norms.
+        let matrices = 1024 * 256 + 2 * (5 * 256 * 512 + 2 * 256 * 256);
+        let vectors = 256 + 2 * (2 * 256 + 2 * 128);
+        assert_eq!(summary.parameters, matrices + vectors);
+        assert_eq!(summary.bytes, matrices / 32 * 34 + vectors * 4);
+        let q8_0 = TypeShare { tensors: 15, parameters: matrices, bytes: matrices / 32 * 34 };
+        assert_eq!(summary.types[&DType::Q8_0], q8_0);
+        let memory = summary.memory(1000).unwrap();
+        // Keys and values of two heads of 128 in two layers.
+        assert_eq!(memory.kv_f16, 1000 * 2 * 2 * 2 * 128 * 2);
+        assert_eq!(memory.kv_q8_0, Some(1000 * 2 * 2 * 2 * 128 / 32 * 34));
+        assert_eq!(memory.activations, 4 * (512 * (2 * 256 + 512 + 2 * 256 + 2) + 1024));
+        let fits = memory.with_f16();
+        assert_eq!(summary.longest_context(DType::F16, fits), Some(1000));
+        assert_eq!(summary.longest_context(DType::F16, fits - 1), Some(999));
+        assert_eq!(summary.longest_context(DType::F16, u64::MAX), Some(2048));
+        assert_eq!(summary.longest_context(DType::F16, summary.bytes), None);
+    }
+
+    #[test]
+    fn heads_may_differ_from_layer_to_layer() {
+        let kv = "qwen3.attention.head_count_kv";
+        let summary = Summary::of(&file(|m| m.set(kv, Array::numbers(&[1i32, 4])))).unwrap();
+        assert_eq!((summary.kv_heads_in_all, summary.kv_heads()), (Some(5), None));
+        assert_eq!(summary.kv_bytes(DType::F16), Some(5 * 2 * 128 * 2));
+        let summary = Summary::of(&file(|m| m.set(kv, Array::numbers(&[-1i32, 4])))).unwrap();
+        assert_eq!(summary.memory(1), None);
+    }
+
+    #[test]
+    fn what_is_missing_is_none_and_what_is_wrong_is_an_error() {
+        let summary = Summary::of(&file(|m| {
+            m.remove("qwen3.block_count");
+            m.remove("tokenizer.chat_template");
+        }));
+        let summary = summary.unwrap();
+        assert_eq!((summary.layers, summary.memory(10), summary.chat_template), (None, None, false));
+        let error = Summary::of(&file(|m| m.set("qwen3.block_count", "two"))).unwrap_err().to_string();
+        assert_eq!(error, r#"metadata key "qwen3.block_count" must be u64, is string"#);
+        let huge = Summary::of(&file(|m| m.set("qwen3.block_count", u64::MAX))).unwrap();
+        assert_eq!(huge.memory(u64::MAX), None);
+        let zero = Summary::of(&file(|m| m.set("qwen3.attention.head_count", 0u32))).unwrap();
+        assert_eq!(zero.memory(1).map(|memory| memory.kv_f16), Some(2 * 2 * 2 * 128 * 2));
+    }
+
+    /// A model without data: what planning needs.
+    struct Plain {
+        metadata: Metadata,
+        tensors: Vec<TensorInfo>,
+    }
+
+    impl ModelSource for Plain {
+        fn metadata(&self) -> &Metadata {
+            &self.metadata
+        }
+
+        fn tensors(&self) -> &[TensorInfo] {
+            &self.tensors
+        }
+
+        fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+            self.tensors.iter().find(|tensor| tensor.name() == name)
+        }
+
+        fn data(&self, name: &str) -> Result<SharedBytes, SourceError> {
+            // Only the frequency factors are read when a graph is planned.
+            assert_eq!(name, "rope_freqs.weight");
+            let bytes = self.tensor(name).map_or(0, TensorInfo::bytes);
+            Ok(std::sync::Arc::new(1f32.to_le_bytes().repeat(bytes / 4)))
+        }
+    }
+
+    #[test]
+    fn the_estimate_is_near_what_the_engine_plans() {
+        for preset in ["tiny-llama", "tiny-qwen2", "qwen3-0.6b", "qwen3-8b", "llama3.2-1b"] {
+            let synth = Synth::new(Shape::preset(preset).unwrap(), "q4_k_m".parse().unwrap(), 1);
+            let source = Plain { metadata: synth.metadata(), tensors: synth.tensors().unwrap() };
+            let (summary, config) = (Summary::of(&source).unwrap(), Config::read(&source).unwrap());
+            let memory = summary.memory(1024).unwrap();
+            let session = SessionOptions { context: 1024, ..SessionOptions::default() };
+            assert_eq!(u64::from(session.chunk), PREFILL_ROWS);
+            assert_eq!(memory.kv_f16, session.cache_bytes(&config));
+            let q8_0 = SessionOptions { cache: DType::Q8_0, ..session };
+            assert_eq!(memory.kv_q8_0, Some(q8_0.cache_bytes(&config)));
+            let step = Step::Prefill { rows: session.chunk, results: None };
+            let spec = GraphSpec { step, cache: DType::F16, sequences: 1, capacity: 1024 };
+            let plan = config.graph(&source, &spec).unwrap().plan(&PlanOptions::default()).unwrap();
+            let planned = plan.arena_bytes as u64;
+            let ratio = memory.activations as f64 / planned as f64;
+            assert!((1.0..1.15).contains(&ratio), "{preset}: {} of {planned}", memory.activations);
+        }
+    }
+}

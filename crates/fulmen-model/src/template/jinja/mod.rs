@@ -1,0 +1,110 @@
+//! A small Jinja for chat templates.
+//!
+//! - **Bounded.** Every step, every byte that is made and every item that is looked at is paid for from one account
+//!   (`meter`), so a template that loops, doubles a string forty times or compares a list with itself a million times ends
+//!   with an error, in bounded time and memory. Nesting is limited everywhere: in the text, in calls, in values.
+//! - **Closed.** There are no files, no imports and no attributes of host objects: values are Python's plain ones.
+//! - **Text knows where it came from** (`text`): what people wrote never becomes a control token, whatever the template
+//!   does with it.
+//! - Whitespace, truth, comparison and printing are Python's and Jinja's, as chat templates expect them.
+
+mod ast;
+mod call;
+mod checks;
+mod error;
+mod eval;
+mod expression;
+mod filters;
+mod lexer;
+mod meter;
+mod methods;
+mod ops;
+mod parser;
+mod print;
+mod strftime;
+mod text;
+mod value;
+
+use std::time::SystemTime;
+
+pub use error::Failure;
+use error::wrong;
+pub(crate) use text::Text;
+
+use ast::{Body, Macro};
+use eval::Interpreter;
+use meter::Meter;
+use value::Value;
+
+/// A failure and the line of the template it happened on, from 1.
+pub(crate) type At = (Failure, u32);
+
+/// A template that was read.
+#[derive(Debug)]
+pub(crate) struct Template {
+    body: Body,
+    macros: Vec<Macro>,
+}
+
+/// A variable of a template.
+#[derive(Clone, Debug)]
+pub(crate) enum Variable<'a> {
+    /// JSON whose text is the template's own.
+    Own(serde_json::Value),
+    /// JSON whose text came from people.
+    Foreign(&'a serde_json::Value),
+    /// A list of mappings; whether a text is foreign is said for each.
+    Records(Vec<Vec<(&'a str, bool, &'a str)>>),
+}
+
+impl Template {
+    /// Reads a template.
+    pub(crate) fn new(source: &str) -> Result<Template, At> {
+        // One line break at the end belongs to the file, not to the template.
+        let source = source.replace("\r\n", "\n").replace('\r', "\n");
+        let source = source.strip_suffix('\n').unwrap_or(&source);
+        let (body, macros) = parser::parse(source)?;
+        Ok(Template { body, macros })
+    }
+
+    /// Renders it. `work` is how many steps and bytes it may take; what the variables take is on top.
+    pub(crate) fn render(
+        &self,
+        variables: &[(&str, Variable<'_>)],
+        now: SystemTime,
+        work: u64,
+    ) -> Result<Text, At> {
+        let mut meter = Meter::new(work);
+        let at_start = |failure| (failure, 1);
+        let mut values = Vec::with_capacity(variables.len());
+        for (name, variable) in variables {
+            values.push((*name, variable.value(&mut meter).map_err(at_start)?));
+        }
+        Interpreter::new(meter, now, &self.macros, values).run(&self.body)
+    }
+}
+
+impl Variable<'_> {
+    fn value(&self, meter: &mut Meter) -> error::Result<Value> {
+        match self {
+            Variable::Own(json) => Value::from_json(json, false, meter),
+            Variable::Foreign(json) => Value::from_json(json, true, meter),
+            Variable::Records(records) => {
+                let mut list = Vec::with_capacity(records.len());
+                for record in records {
+                    let mut entries = Vec::with_capacity(record.len());
+                    for (name, foreign, text) in record {
+                        meter.pay(text.len())?;
+                        let text = if *foreign { Text::foreign(*text) } else { Text::own(*text) };
+                        entries.push((Value::own(*name), Value::text(text)));
+                    }
+                    list.push(Value::map(entries, meter)?);
+                }
+                Value::list(list, meter)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

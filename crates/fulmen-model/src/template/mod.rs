@@ -1,0 +1,195 @@
+//! Chat templates: a conversation as the one text that a model was trained to go on from.
+//!
+//! - A model brings its template as a small program (Jinja). It comes from a file that nothing is known about, so it runs
+//!   in an interpreter of our own that counts every step and every byte, has no way out, and ends with a typed error
+//!   where a template loops or swells.
+//! - **What people write stays text.** The interpreter keeps track of where each character came from, and only the
+//!   template's own marks become control tokens: `<|im_end|>` in a message does not end the turn.
+//! - Models without a template get that of their family, if it can be told.
+//!
+//! ```
+//! use fulmen_model::template::{ChatOptions, ChatTemplate, Message};
+//! let template = ChatTemplate::named("chatml")?;
+//! let messages = [Message::system("Be brief."), Message::user("Hello!")];
+//! let text = template.render(&messages, &ChatOptions::default())?;
+//! assert!(text.ends_with("<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n"));
+//! # Ok::<(), fulmen_model::template::TemplateError>(())
+//! ```
+
+mod error;
+mod family;
+mod jinja;
+
+use std::time::SystemTime;
+
+use serde_json::json;
+
+pub use error::TemplateError;
+pub use jinja::Failure;
+use jinja::{Template, Text, Variable};
+
+use crate::gguf::Metadata;
+use crate::tokenizer::Tokenizer;
+
+/// The most that a template may have. The largest real ones have some 30 KB.
+const MAX_SOURCE: usize = 1 << 20;
+/// What rendering may cost in steps and bytes, beside what the messages have.
+const WORK: u64 = 32 << 20;
+/// How often each byte of a message may be copied.
+const COPIES: u64 = 64;
+
+/// One message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Who speaks: `system`, `user`, `assistant`.
+    pub role: String,
+    /// What is said. It never becomes a control token.
+    pub content: String,
+}
+
+impl Message {
+    /// A message of any role.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Message {
+        Message { role: role.into(), content: content.into() }
+    }
+
+    /// What the model should be.
+    pub fn system(content: impl Into<String>) -> Message {
+        Message::new("system", content)
+    }
+
+    /// What a person says.
+    pub fn user(content: impl Into<String>) -> Message {
+        Message::new("user", content)
+    }
+
+    /// What the model said.
+    pub fn assistant(content: impl Into<String>) -> Message {
+        Message::new("assistant", content)
+    }
+}
+
+/// How a conversation is rendered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChatOptions {
+    /// Whether the text ends with the begin of an answer.
+    pub add_generation_prompt: bool,
+    /// Whether the model thinks before it answers (`enable_thinking`), if its template asks. As the template says if not
+    /// given.
+    pub thinking: Option<bool>,
+    /// The time for templates that tell the date. Now if not given.
+    pub now: Option<SystemTime>,
+    /// Further variables, such as `tools`. Their text is text, like that of messages.
+    pub variables: Vec<(String, serde_json::Value)>,
+}
+
+impl Default for ChatOptions {
+    fn default() -> ChatOptions {
+        ChatOptions { add_generation_prompt: true, thinking: None, now: None, variables: Vec::new() }
+    }
+}
+
+/// A conversation as a model gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChatPrompt {
+    /// The text, for people.
+    pub text: String,
+    /// The tokens.
+    pub tokens: Vec<u32>,
+}
+
+/// A chat template.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    template: Template,
+}
+
+impl ChatTemplate {
+    /// Reads a template.
+    pub fn new(source: &str) -> Result<ChatTemplate, TemplateError> {
+        if source.len() > MAX_SOURCE {
+            return Err(TemplateError::Size { bytes: source.len(), limit: MAX_SOURCE });
+        }
+        let template =
+            Template::new(source).map_err(|(failure, line)| TemplateError::Read { line, failure })?;
+        Ok(ChatTemplate { template })
+    }
+
+    /// The template of a family: `chatml`, `llama3`, `llama2`.
+    pub fn named(name: &str) -> Result<ChatTemplate, TemplateError> {
+        let unknown = || TemplateError::UnknownFamily { name: name.to_owned(), known: family::names() };
+        ChatTemplate::new(family::named(name).ok_or_else(unknown)?)
+    }
+
+    /// The template of a model: its own (`tokenizer.chat_template`), or that of the family whose marks its vocabulary has.
+    /// `None` if there is neither: such a model was not trained for conversations.
+    pub fn of_model(
+        metadata: &Metadata,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<ChatTemplate>, TemplateError> {
+        if let Some(source) = metadata.opt_string("tokenizer.chat_template")? {
+            return ChatTemplate::new(source).map(Some);
+        }
+        family::of(tokenizer).map(ChatTemplate::named).transpose()
+    }
+
+    /// The text of a conversation, for people: marks that people wrote and marks of the template look the same in it.
+    /// Begin and end of a text are empty; they belong to a tokenizer.
+    pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String, TemplateError> {
+        let text = self.render_text(messages, options, "", "")?;
+        Ok(text.as_str().to_owned())
+    }
+
+    /// The tokens of a conversation, and its text.
+    pub fn prompt(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+        options: &ChatOptions,
+    ) -> Result<ChatPrompt, TemplateError> {
+        let name = |id: Option<u32>| id.and_then(|id| tokenizer.token(id)).unwrap_or("");
+        let text = self.render_text(messages, options, name(tokenizer.bos()), name(tokenizer.eos()))?;
+        let mut tokens = tokenizer.encode_with_foreign(text.as_str(), text.foreign_ranges());
+        // Some templates begin with BOS, some leave it to the tokenizer.
+        tokenizer.begin(&mut tokens);
+        Ok(ChatPrompt { text: text.as_str().to_owned(), tokens })
+    }
+
+    fn render_text(
+        &self,
+        messages: &[Message],
+        options: &ChatOptions,
+        bos: &str,
+        eos: &str,
+    ) -> Result<Text, TemplateError> {
+        let size: usize =
+            messages.iter().map(|message| message.role.len() + message.content.len() + 64).sum();
+        let work = u64::try_from(size).unwrap_or(u64::MAX).saturating_mul(COPIES).saturating_add(WORK);
+        // A role may become part of a mark (`<|user|>`), so it is trusted if it cannot hold one itself.
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        let records = messages.iter().map(|Message { role, content }| {
+            let foreign_role = !role.chars().all(plain);
+            vec![("role", foreign_role, role.as_str()), ("content", true, content.as_str())]
+        });
+        let mut variables = vec![
+            ("messages", Variable::Records(records.collect())),
+            ("add_generation_prompt", Variable::Own(json!(options.add_generation_prompt))),
+            ("bos_token", Variable::Own(json!(bos))),
+            ("eos_token", Variable::Own(json!(eos))),
+            ("tools", Variable::Own(json!(null))),
+            ("documents", Variable::Own(json!(null))),
+        ];
+        if let Some(thinking) = options.thinking {
+            variables.push(("enable_thinking", Variable::Own(json!(thinking))));
+        }
+        variables
+            .extend(options.variables.iter().map(|(name, value)| (name.as_str(), Variable::Foreign(value))));
+        let now = options.now.unwrap_or_else(SystemTime::now);
+        self.template
+            .render(&variables, now, work)
+            .map_err(|(failure, line)| TemplateError::Render { line, failure })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,335 @@
+//! Byte-level BPE: a piece begins as its bytes, and neighbours are merged, the earliest merge of the list first, of
+//! equal ones the leftmost.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use hashbrown::{HashMap, HashSet};
+
+use super::{TokenizerError, bytes, vocab::Vocab, whole::Whole};
+
+/// No token: a byte that the vocabulary lacks. It merges with nothing and is left out of the result.
+const NONE: u32 = u32::MAX;
+/// No merge.
+const NEVER: u32 = u32::MAX;
+/// Pieces up to this many bytes are merged by looking for the best pair each time, which is quadratic and for so few
+/// faster than a heap.
+const SHORT: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Bpe {
+    /// The token of each byte.
+    bytes: Box<[u32; 256]>,
+    /// Rank and result of a pair of tokens.
+    merges: HashMap<(u32, u32), (u32, u32)>,
+    ignore_merges: bool,
+    whole: Whole,
+}
+
+/// Memory that is used again from piece to piece.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    symbols: Vec<Symbol>,
+    heap: BinaryHeap<Reverse<(u32, usize)>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Symbol {
+    id: u32,
+    /// The rank of the merge with the next symbol.
+    rank: u32,
+    prev: usize,
+    next: usize,
+}
+
+impl Bpe {
+    pub(super) fn new(vocab: &Vocab, merges: &[String], ignore_merges: bool) -> Result<Bpe, TokenizerError> {
+        let byte = |byte: u8| vocab.find(&[byte]).unwrap_or(NONE);
+        let mut bpe = Bpe {
+            bytes: Box::new(std::array::from_fn(|i| byte(u8::try_from(i).unwrap_or(0)))),
+            merges: HashMap::with_capacity(merges.len()),
+            ignore_merges,
+            whole: Whole::new(vocab.len()),
+        };
+        let specials: HashSet<&[u8]> = vocab.specials().collect();
+        let mut joined = Vec::new();
+        for (index, text) in merges.iter().enumerate() {
+            let malformed = || TokenizerError::Merge { index, text: text.clone() };
+            joined.clear();
+            // The space is behind the first character, which may be a space itself.
+            let (left, right) = split_merge(text).ok_or_else(malformed)?;
+            let rank = u32::try_from(index).ok().filter(|&rank| rank != NEVER);
+            let rank = rank.ok_or(TokenizerError::TooMany { count: merges.len() })?;
+            let missing = |part: &str| {
+                let missing = part.to_owned();
+                TokenizerError::MergeToken { index, text: text.clone(), missing }
+            };
+            let mut known = |part: &str| {
+                let start = joined.len();
+                let id =
+                    if bytes::decode_to(part, &mut joined) { vocab.find(&joined[start..]) } else { None };
+                id.ok_or_else(|| missing(part))
+            };
+            let (left_id, right_id) = (known(left)?, known(right)?);
+            match vocab.find(&joined) {
+                // The same pair again never comes first.
+                Some(id) => _ = bpe.merges.entry((left_id, right_id)).or_insert((rank, id)),
+                // What text must not lead to is not merged.
+                None if specials.contains(joined.as_slice()) => {}
+                None => return Err(missing(&format!("{left}{right}"))),
+            }
+        }
+        Ok(bpe)
+    }
+
+    /// The bytes that have no token: text that has them cannot be encoded whole.
+    pub(super) fn missing(&self) -> Vec<u8> {
+        (0..=u8::MAX).filter(|&byte| self.bytes[usize::from(byte)] == NONE).collect()
+    }
+
+    /// Appends the tokens of one piece.
+    pub(super) fn encode(&self, vocab: &Vocab, piece: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
+        let token = vocab.find(piece);
+        if let Some(id) = token.filter(|&id| self.ignore_merges || self.whole.is_sure(id)) {
+            out.push(id);
+            return;
+        }
+        let start = out.len();
+        if piece.len() <= SHORT {
+            self.merge_short(piece, scratch, out);
+        } else {
+            self.merge_long(piece, scratch, out);
+        }
+        if let Some(id) = token {
+            self.whole.learn(id, &out[start..]);
+        }
+    }
+
+    #[inline]
+    fn rank(&self, left: u32, right: u32) -> u32 {
+        self.merges.get(&(left, right)).map_or(NEVER, |merge| merge.0)
+    }
+
+    /// Merges by looking through all pairs each time.
+    fn merge_short(&self, piece: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
+        let symbols = &mut scratch.symbols;
+        symbols.clear();
+        let symbol = |&byte: &u8| Symbol { id: self.bytes[usize::from(byte)], rank: NEVER, prev: 0, next: 0 };
+        symbols.extend(piece.iter().map(symbol));
+        for i in 1..symbols.len() {
+            symbols[i - 1].rank = self.rank(symbols[i - 1].id, symbols[i].id);
+        }
+        loop {
+            let best = symbols.iter().enumerate().min_by_key(|(_, symbol)| symbol.rank);
+            let Some((at, &Symbol { id, rank, .. })) = best.filter(|(_, symbol)| symbol.rank != NEVER) else {
+                break;
+            };
+            debug_assert!(rank != NEVER);
+            symbols[at].id = self.merges[&(id, symbols[at + 1].id)].1;
+            symbols.remove(at + 1);
+            symbols[at].rank = symbols.get(at + 1).map_or(NEVER, |next| self.rank(symbols[at].id, next.id));
+            if at > 0 {
+                symbols[at - 1].rank = self.rank(symbols[at - 1].id, symbols[at].id);
+            }
+        }
+        out.extend(symbols.iter().map(|symbol| symbol.id).filter(|&id| id != NONE));
+    }
+
+    /// Merges with a heap: n log n for any piece.
+    fn merge_long(&self, piece: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
+        const END: usize = usize::MAX;
+        let Scratch { symbols, heap } = scratch;
+        symbols.clear();
+        heap.clear();
+        let last = piece.len() - 1;
+        symbols.extend(piece.iter().enumerate().map(|(i, &byte)| Symbol {
+            id: self.bytes[usize::from(byte)],
+            rank: NEVER,
+            prev: i.checked_sub(1).unwrap_or(END),
+            next: if i == last { END } else { i + 1 },
+        }));
+        // The rank of each symbol with its next one is kept, so that entries of the heap that are out of date are
+        // told by their rank.
+        let look = |symbols: &mut [Symbol], heap: &mut BinaryHeap<_>, at: usize| {
+            let next = symbols[at].next;
+            let rank = if next == END { NEVER } else { self.rank(symbols[at].id, symbols[next].id) };
+            symbols[at].rank = rank;
+            if rank != NEVER {
+                heap.push(Reverse((rank, at)));
+            }
+        };
+        for at in 0..symbols.len() {
+            look(symbols, heap, at);
+        }
+        while let Some(Reverse((rank, at))) = heap.pop() {
+            let Symbol { id, rank: now, prev, next } = symbols[at];
+            if now != rank {
+                continue;
+            }
+            symbols[at].id = self.merges[&(id, symbols[next].id)].1;
+            let after = symbols[next].next;
+            symbols[next].rank = NEVER;
+            symbols[at].next = after;
+            if after != END {
+                symbols[after].prev = at;
+            }
+            look(symbols, heap, at);
+            if prev != END {
+                look(symbols, heap, prev);
+            }
+        }
+        let mut at = 0;
+        while at != END {
+            out.extend(Some(symbols[at].id).filter(|&id| id != NONE));
+            at = symbols[at].next;
+        }
+    }
+}
+
+/// The two halves of a merge.
+fn split_merge(text: &str) -> Option<(&str, &str)> {
+    let first = text.chars().next()?.len_utf8();
+    let space = first + text[first..].find(' ')?;
+    let (left, right) = (&text[..space], &text[space + 1..]);
+    (!right.is_empty()).then_some((left, right))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{TokenType, vocab::Spelling};
+    use super::*;
+
+    /// All bytes and the results of these merges.
+    fn make(merges: &[&str]) -> (Vocab, Bpe) {
+        let mut tokens: Vec<String> = (0..=255u8).map(|byte| bytes::encode(&[byte])).collect();
+        for merge in merges {
+            let token = merge.replace(' ', "");
+            if !tokens.contains(&token) {
+                tokens.push(token);
+            }
+        }
+        let vocab = Vocab::new(tokens, Vec::new(), Spelling::Bytes).unwrap();
+        let merges: Vec<String> = merges.iter().map(|merge| merge.to_string()).collect();
+        let bpe = Bpe::new(&vocab, &merges, false).unwrap();
+        (vocab, bpe)
+    }
+
+    fn encode((vocab, bpe): &(Vocab, Bpe), text: &str) -> Vec<String> {
+        let mut out = Vec::new();
+        bpe.encode(vocab, text.as_bytes(), &mut Scratch::default(), &mut out);
+        out.into_iter().map(|id| vocab.text(id).to_owned()).collect()
+    }
+
+    #[test]
+    fn earlier_merges_come_first() {
+        let bpe = make(&["b c", "a b", "a bc"]);
+        assert_eq!(encode(&bpe, "abc"), ["abc"]);
+        assert_eq!(encode(&bpe, "ab"), ["ab"]);
+        assert_eq!(encode(&bpe, "abab"), ["ab", "ab"]);
+        let bpe = make(&["a a"]);
+        assert_eq!(encode(&bpe, "aaaaa"), ["aa", "aa", "a"], "equal ones from the left");
+    }
+
+    #[test]
+    fn a_token_that_no_merges_lead_to_is_not_taken() {
+        // abc would need the merges ab+c or a+bc; b+c comes first and a+bc does not exist.
+        let bpe = make(&["b c", "a b", "ab c"]);
+        for _ in 0..2 {
+            assert_eq!(encode(&bpe, "abc"), ["a", "bc"], "the second time as the first");
+        }
+        let ignoring = Bpe::new(&bpe.0, &[], true).unwrap();
+        assert_eq!(encode(&(bpe.0, ignoring), "abc"), ["abc"]);
+    }
+
+    #[test]
+    fn bytes_without_a_token_are_left_out() {
+        let vocab =
+            Vocab::new(["a", "b", "ab"].map(String::from).to_vec(), Vec::new(), Spelling::Bytes).unwrap();
+        let bpe = Bpe::new(&vocab, &["a b".into()], false).unwrap();
+        assert_eq!(bpe.missing().len(), 254);
+        assert_eq!(encode(&(vocab, bpe), "axb!ab"), ["a", "b", "ab"]);
+    }
+
+    #[test]
+    fn malformed_merges_are_refused() {
+        let texts = ["a", "b", "ab", "Ġ", "<|x|>"].map(String::from).to_vec();
+        let mut types = vec![TokenType::Normal; 5];
+        types[4] = TokenType::Control;
+        let vocab = Vocab::new(texts, types, Spelling::Bytes).unwrap();
+        let message = |merge: &str| Bpe::new(&vocab, &[merge.into()], false).unwrap_err().to_string();
+        for merge in ["", "a", "ab", "a ", " a", "é"] {
+            assert_eq!(
+                message(merge),
+                format!("merge 0 must be two tokens with a space between, is {merge:?}")
+            );
+        }
+        let needs = |merge: &str, missing: &str| {
+            format!("merge 0 ({merge:?}) needs the token {missing:?}, which is not in the vocabulary")
+        };
+        assert_eq!(message("a c"), needs("a c", "c"));
+        assert_eq!(message("b a"), needs("b a", "ba"));
+        assert_eq!(message("a b b"), needs("a b b", "b b"));
+        assert_eq!(message("  b"), needs("  b", " "));
+        assert_eq!(message("<|x|> a"), needs("<|x|> a", "<|x|>"), "control tokens are no halves");
+        assert!(Bpe::new(&vocab, &["a b".into(), "a b".into()], false).is_ok());
+    }
+
+    #[test]
+    fn merges_to_control_tokens_are_left_out() {
+        let texts = ["<", ">", "<>"].map(String::from).to_vec();
+        let types = vec![TokenType::Normal, TokenType::Normal, TokenType::Control];
+        let vocab = Vocab::new(texts, types, Spelling::Bytes).unwrap();
+        for ignore in [false, true] {
+            let bpe = Bpe::new(&vocab, &["< >".into()], ignore).unwrap();
+            let mut out = Vec::new();
+            bpe.encode(&vocab, b"<>", &mut Scratch::default(), &mut out);
+            assert_eq!(out, [0, 1]);
+        }
+    }
+
+    proptest::proptest! {
+        /// Both ways of merging give the same.
+        #[test]
+        fn short_and_long_are_the_same(
+            pairs in proptest::collection::vec(("[abc]{1,3}", "[abc]{1,3}"), 0..12),
+            text in "[abcd]{1,80}",
+        ) {
+            // Halves that are no tokens yet are added before.
+            let mut tokens: Vec<String> = (0..=255u8).map(|byte| bytes::encode(&[byte])).collect();
+            let mut merges = Vec::new();
+            for (left, right) in pairs {
+                for token in [left.clone(), right.clone(), format!("{left}{right}")] {
+                    if !tokens.contains(&token) {
+                        tokens.push(token);
+                    }
+                }
+                merges.push(format!("{left} {right}"));
+            }
+            let vocab = Vocab::new(tokens, Vec::new(), Spelling::Bytes).unwrap();
+            let bpe = Bpe::new(&vocab, &merges, false).unwrap();
+            let (mut short, mut long, mut scratch) = (Vec::new(), Vec::new(), Scratch::default());
+            bpe.merge_short(text.as_bytes(), &mut scratch, &mut short);
+            bpe.merge_long(text.as_bytes(), &mut scratch, &mut long);
+            proptest::prop_assert_eq!(&short, &long);
+            proptest::prop_assert_eq!(short, plain(&vocab, &merges, &text));
+        }
+    }
+
+    /// BPE as the books define it, on text: the merge that comes first in the list, at its first place, until there
+    /// is none.
+    fn plain(vocab: &Vocab, merges: &[String], text: &str) -> Vec<u32> {
+        let mut parts: Vec<String> = text.chars().map(String::from).collect();
+        'again: loop {
+            for merge in merges {
+                let (left, right) = merge.split_once(' ').unwrap();
+                for i in 1..parts.len() {
+                    if parts[i - 1] == left && parts[i] == right {
+                        let right = parts.remove(i);
+                        parts[i - 1].push_str(&right);
+                        continue 'again;
+                    }
+                }
+            }
+            return parts.iter().map(|part| vocab.find(part.as_bytes()).unwrap()).collect();
+        }
+    }
+}

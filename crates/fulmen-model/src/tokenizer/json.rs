@@ -1,0 +1,498 @@
+//! A tokenizer from the `tokenizer.json` of a Hugging Face folder.
+//!
+//! The file can describe almost anything; what models of the supported families use is understood, and everything
+//! else is refused by name.
+
+use std::{collections::HashMap, fs::File, io::Read, path::Path};
+
+use serde::Deserialize;
+
+use super::pattern::pre_name;
+use super::{SpacePrefix, Strip, TokenType, Tokenizer, TokenizerError, TokenizerParts, metadata};
+use crate::{gguf::Metadata, source::ModelSource};
+
+/// The most that is read of a file. That of Llama 3 has 17 MB.
+const MAX_FILE: u64 = 256 << 20;
+/// A vocabulary may have holes; not more than this beside as many as it has tokens.
+const MAX_HOLES: usize = 1024;
+
+#[derive(Deserialize)]
+struct Description {
+    #[serde(default)]
+    added_tokens: Vec<AddedToken>,
+    normalizer: Option<Stage>,
+    pre_tokenizer: Option<Stage>,
+    post_processor: Option<Stage>,
+    model: Model,
+}
+
+#[derive(Deserialize)]
+struct AddedToken {
+    id: u32,
+    content: String,
+    #[serde(default)]
+    single_word: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+    #[serde(default)]
+    special: bool,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    unk_token: Option<String>,
+    continuing_subword_prefix: Option<String>,
+    end_of_word_suffix: Option<String>,
+    #[serde(default)]
+    byte_fallback: bool,
+    #[serde(default)]
+    ignore_merges: bool,
+    vocab: HashMap<String, u32>,
+    #[serde(default)]
+    merges: Vec<Merge>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Merge {
+    Joined(String),
+    Pair(String, String),
+}
+
+/// A normalizer, pre-tokenizer or post-processor, with the fields of all kinds that are known.
+#[derive(Deserialize)]
+pub(super) struct Stage {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    #[serde(default, alias = "pretokenizers", alias = "normalizers", alias = "processors")]
+    pub(super) stages: Vec<Stage>,
+    pub(super) pattern: Option<Pattern>,
+    pub(super) behavior: Option<String>,
+    #[serde(default)]
+    pub(super) invert: bool,
+    pub(super) use_regex: Option<bool>,
+    pub(super) add_prefix_space: Option<bool>,
+    pub(super) individual_digits: Option<bool>,
+    content: Option<String>,
+    prepend: Option<String>,
+    replacement: Option<String>,
+    prepend_scheme: Option<String>,
+    #[serde(default)]
+    single: Vec<Template>,
+}
+
+#[derive(Deserialize)]
+pub(super) enum Pattern {
+    Regex(String),
+    String(String),
+}
+
+#[derive(Deserialize)]
+enum Template {
+    SpecialToken { id: String },
+    Sequence {},
+}
+
+impl Stage {
+    /// The stages of a sequence, or the stage itself.
+    pub(super) fn all(&self) -> Vec<&Stage> {
+        if self.kind == "Sequence" { self.stages.iter().flat_map(Stage::all).collect() } else { vec![self] }
+    }
+}
+
+fn unsupported(what: impl Into<String>) -> TokenizerError {
+    TokenizerError::Unsupported { what: what.into() }
+}
+
+impl Tokenizer {
+    /// The tokenizer of a model, from its metadata or from the `tokenizer.json` beside it; `None` if it has neither.
+    pub fn from_source(source: &dyn ModelSource) -> Result<Option<Tokenizer>, TokenizerError> {
+        let metadata = source.metadata();
+        if metadata.get("tokenizer.ggml.model").is_some() {
+            return Tokenizer::from_metadata(metadata).map(Some);
+        }
+        let Some(path) = source.tokenizer_json() else { return Ok(None) };
+        let mut parts = TokenizerParts::from_json(&read(&path)?)?;
+        parts.overlay(metadata)?;
+        Tokenizer::new(parts).map(Some)
+    }
+
+    /// The tokenizer of a `tokenizer.json` alone. The files beside it would say more of special tokens.
+    pub fn from_json_file(path: impl AsRef<Path>) -> Result<Tokenizer, TokenizerError> {
+        Tokenizer::new(TokenizerParts::from_json(&read(path.as_ref())?)?)
+    }
+}
+
+fn read(path: &Path) -> Result<String, TokenizerError> {
+    let failed =
+        |error: std::io::Error| TokenizerError::Json { what: format!("{}: {error}", path.display()) };
+    let mut text = String::new();
+    let file = File::open(path).map_err(failed)?;
+    let size = file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(failed)?;
+    if u64::try_from(size).is_ok_and(|size| size > MAX_FILE) {
+        return Err(TokenizerError::Json { what: format!("has more than {MAX_FILE} bytes") });
+    }
+    Ok(text)
+}
+
+impl TokenizerParts {
+    /// The parts that the text of a `tokenizer.json` describes.
+    pub fn from_json(text: &str) -> Result<TokenizerParts, TokenizerError> {
+        let file: Description =
+            serde_json::from_str(text).map_err(|error| TokenizerError::Json { what: error.to_string() })?;
+        let model = &file.model;
+        if let Some(kind) = model.kind.as_deref().filter(|&kind| kind != "BPE") {
+            return Err(unsupported(format!("a model of type {kind:?}")));
+        }
+        for (what, text) in [
+            ("continuing_subword_prefix", &model.continuing_subword_prefix),
+            ("end_of_word_suffix", &model.end_of_word_suffix),
+        ] {
+            if text.as_ref().is_some_and(|text| !text.is_empty()) {
+                return Err(unsupported(format!("a model with a {what}")));
+            }
+        }
+        let (tokens, types) = vocabulary(&file)?;
+        let normalizers = file.normalizer.iter().flat_map(Stage::all).collect::<Vec<_>>();
+        let pre_tokenizers = file.pre_tokenizer.iter().flat_map(Stage::all).collect::<Vec<_>>();
+        let mut parts = TokenizerParts { types, ..TokenizerParts::default() };
+        if let Some(prefix) = sentence_spaces(&normalizers, &pre_tokenizers)? {
+            parts.model = "llama".to_owned();
+            parts.space_prefix = Some(prefix);
+            parts.scores = scores(&tokens, &model.merges);
+        } else {
+            parts.model = "gpt2".to_owned();
+            parts.pre = Some(pre_name(&pre_tokenizers)?.to_owned());
+            parts.nfc = nfc(&normalizers)?;
+            parts.ignore_merges = Some(model.ignore_merges);
+            parts.merges = model.merges.iter().map(Merge::joined).collect();
+        }
+        let id = |text: &str| model.vocab.get(text).copied().or_else(|| file.added(text));
+        parts.unknown = model.unk_token.as_deref().and_then(id);
+        let template = file.post_processor.iter().flat_map(Stage::all);
+        let template = template.map(|stage| stage.single.as_slice()).find(|single| !single.is_empty());
+        let special = |item: Option<&Template>| match item {
+            Some(Template::SpecialToken { id: text }) => id(text),
+            _ => None,
+        };
+        parts.bos = special(template.and_then(|single| single.first()));
+        parts.eos = special(template.and_then(|single| single.last()));
+        (parts.add_bos, parts.add_eos) = (Some(parts.bos.is_some()), Some(parts.eos.is_some()));
+        parts.strips = file.strips()?;
+        parts.tokens = tokens;
+        Ok(parts)
+    }
+
+    /// Takes over what metadata with GGUF's keys say of special tokens: those of a Hugging Face folder come from
+    /// `config.json` and `tokenizer_config.json`.
+    pub(super) fn overlay(&mut self, from: &Metadata) -> Result<(), TokenizerError> {
+        let id = |name: &str| from.opt_u32(&format!("tokenizer.ggml.{name}_token_id"));
+        let flag = |name: &str| from.opt_bool(&format!("tokenizer.ggml.add_{name}_token"));
+        // What is put around a text says the file of the tokenizer; which tokens these are may be said in both.
+        self.bos = self.bos.or(id("bos")?);
+        self.eos = id("eos")?.or(self.eos);
+        if self.add_bos != Some(true) {
+            self.add_bos = flag("bos")?.map(|add| add && self.bos.is_some());
+        }
+        if self.add_eos != Some(true) {
+            self.add_eos = flag("eos")?.map(|add| add && self.eos.is_some());
+        }
+        // Without a word about it nothing is put around a text.
+        self.add_bos.get_or_insert(false);
+        self.ends.extend(metadata::ends(from)?);
+        Ok(())
+    }
+}
+
+impl Merge {
+    fn joined(&self) -> String {
+        match self {
+            Merge::Joined(text) => text.clone(),
+            Merge::Pair(left, right) => format!("{left} {right}"),
+        }
+    }
+
+    /// The token that it makes.
+    fn token(&self) -> String {
+        match self {
+            Merge::Joined(text) => text.replacen(' ', "", 1),
+            Merge::Pair(left, right) => format!("{left}{right}"),
+        }
+    }
+}
+
+impl Description {
+    fn added(&self, text: &str) -> Option<u32> {
+        self.added_tokens.iter().find(|token| token.content == text).map(|token| token.id)
+    }
+
+    fn strips(&self) -> Result<Vec<(u32, Strip)>, TokenizerError> {
+        let mut strips = Vec::new();
+        for token in &self.added_tokens {
+            if token.single_word {
+                return Err(unsupported(format!("the added token {:?} with single_word", token.content)));
+            }
+            if token.lstrip || token.rstrip {
+                strips.push((token.id, Strip { left: token.lstrip, right: token.rstrip }));
+            }
+        }
+        Ok(strips)
+    }
+}
+
+/// The tokens in the order of their ids, and their types. Holes become empty tokens.
+fn vocabulary(file: &Description) -> Result<(Vec<String>, Vec<TokenType>), TokenizerError> {
+    let added = file.added_tokens.iter().map(|token| (&token.content, token.id));
+    let all = || file.model.vocab.iter().map(|(text, &id)| (text, id)).chain(added.clone());
+    let size = all().map(|(_, id)| id).max().map_or(0, |last| u64::from(last) + 1);
+    let count = file.model.vocab.len() + file.added_tokens.len();
+    let size =
+        usize::try_from(size).ok().filter(|&size| size <= count.saturating_mul(2).saturating_add(MAX_HOLES));
+    let size =
+        size.ok_or_else(|| TokenizerError::Json { what: format!("has {count} tokens and ids far above") })?;
+    let mut tokens = vec![String::new(); size];
+    let mut types = vec![TokenType::Unused; size];
+    for (text, id) in all() {
+        // `size` is above every id.
+        let place = &mut tokens[id as usize];
+        if !place.is_empty() && place != text {
+            let what = format!("token {id} is both {place:?} and {text:?}");
+            return Err(TokenizerError::Json { what });
+        }
+        place.clone_from(text);
+        types[id as usize] = TokenType::Normal;
+    }
+    if file.model.byte_fallback {
+        for (text, kind) in tokens.iter().zip(&mut types) {
+            if text.len() == 6 && text.starts_with("<0x") && text.ends_with('>') {
+                *kind = TokenType::Byte;
+            }
+        }
+    }
+    for token in &file.added_tokens {
+        types[token.id as usize] = if token.special { TokenType::Control } else { TokenType::UserDefined };
+    }
+    if let Some(&id) = file.model.unk_token.as_ref().and_then(|text| file.model.vocab.get(text)) {
+        types[id as usize] = TokenType::Unknown;
+    }
+    Ok((tokens, types))
+}
+
+/// Whether spaces are written `▁`, as SentencePiece does, and where one is put before a text.
+fn sentence_spaces(
+    normalizers: &[&Stage],
+    pre_tokenizers: &[&Stage],
+) -> Result<Option<SpacePrefix>, TokenizerError> {
+    let is_space = |text: &Option<String>| text.as_deref() == Some("▁");
+    if let [only] = pre_tokenizers
+        && only.kind == "Metaspace"
+    {
+        if !is_space(&only.replacement) || !normalizers.is_empty() {
+            return Err(unsupported("Metaspace with another sign or with a normalizer"));
+        }
+        return match only.prepend_scheme.as_deref() {
+            Some("never") => Ok(Some(SpacePrefix::Never)),
+            Some("first") => Ok(Some(SpacePrefix::First)),
+            Some("always") => Ok(Some(SpacePrefix::Always)),
+            None if only.add_prefix_space == Some(false) => Ok(Some(SpacePrefix::Never)),
+            None => Ok(Some(SpacePrefix::Always)),
+            Some(other) => Err(unsupported(format!("Metaspace with the scheme {other:?}"))),
+        };
+    }
+    let replaces = |stage: &Stage| {
+        stage.kind == "Replace"
+            && is_space(&stage.content)
+            && matches!(&stage.pattern, Some(Pattern::String(text)) if text == " ")
+    };
+    match normalizers {
+        [replace] if pre_tokenizers.is_empty() && replaces(replace) => Ok(Some(SpacePrefix::Never)),
+        [prepend, replace] if pre_tokenizers.is_empty() && replaces(replace) => {
+            match prepend.kind == "Prepend" && is_space(&prepend.prepend) {
+                true => Ok(Some(SpacePrefix::Always)),
+                false => Err(unsupported(format!("the normalizer {:?}", prepend.kind))),
+            }
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Whether texts are put into normal form C before they are cut.
+fn nfc(normalizers: &[&Stage]) -> Result<bool, TokenizerError> {
+    match normalizers {
+        [] => Ok(false),
+        [only] if only.kind == "NFC" => Ok(true),
+        [first, ..] => Err(unsupported(format!("the normalizer {:?}", first.kind))),
+    }
+}
+
+/// Scores that make SentencePiece merge in the order of the merges: a token is as good as the first merge that makes
+/// it.
+fn scores(tokens: &[String], merges: &[Merge]) -> Vec<f32> {
+    let mut ranks: HashMap<String, f32> = HashMap::with_capacity(merges.len());
+    for (rank, merge) in merges.iter().enumerate() {
+        ranks.entry(merge.token()).or_insert(-(rank as f32));
+    }
+    tokens.iter().map(|token| ranks.get(token).copied().unwrap_or(f32::NEG_INFINITY)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Special;
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn byte_level() -> Value {
+        let vocab = json!({ "h": 0, "e": 1, "l": 2, "o": 3, "Ġ": 4, "he": 5, "ll": 6, "hell": 7, "Ã": 8, "©": 9, "1": 10 });
+        let split = json!({ "type": "Split", "pattern": { "Regex": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+" },
+            "behavior": "Isolated", "invert": false });
+        let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "use_regex": false });
+        json!({
+            "version": "1.0",
+            "added_tokens": [
+                { "id": 11, "content": "<|im_end|>", "special": true, "rstrip": true },
+                { "id": 13, "content": "<tool>", "special": false },
+            ],
+            "normalizer": { "type": "NFC" },
+            "pre_tokenizer": { "type": "Sequence", "pretokenizers": [split, bytes] },
+            "post_processor": { "type": "ByteLevel" },
+            "model": { "type": "BPE", "unk_token": null, "vocab": vocab, "merges": ["h e", ["l", "l"], "he ll"] },
+        })
+    }
+
+    fn sentence() -> Value {
+        let mut vocab =
+            json!({ "<unk>": 0, "<s>": 1, "▁": 258, "a": 259, "b": 260, "▁a": 261, "ab": 262, "▁ab": 263 });
+        for byte in 0..256 {
+            vocab[format!("<0x{byte:02X}>")] = json!(byte + 2);
+        }
+        let map = vocab.as_object_mut().unwrap();
+        for (name, id) in [("▁", 258), ("a", 259), ("b", 260), ("▁a", 261), ("ab", 262), ("▁ab", 263)] {
+            map.insert(name.into(), json!(id));
+        }
+        json!({
+            "added_tokens": [{ "id": 1, "content": "<s>", "special": true }],
+            "normalizer": { "type": "Sequence", "normalizers": [
+                { "type": "Prepend", "prepend": "▁" },
+                { "type": "Replace", "pattern": { "String": " " }, "content": "▁" },
+            ] },
+            "pre_tokenizer": null,
+            "post_processor": { "type": "TemplateProcessing",
+                "single": [{ "SpecialToken": { "id": "<s>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
+                "pair": [], "special_tokens": {} },
+            "model": { "type": "BPE", "unk_token": "<unk>", "byte_fallback": true, "fuse_unk": true, "vocab": vocab,
+                "merges": ["▁ a", "a b", "▁a b", "▁ ab"] },
+        })
+    }
+
+    fn make(file: &Value) -> Result<Tokenizer, TokenizerError> {
+        Tokenizer::new(TokenizerParts::from_json(&file.to_string())?)
+    }
+
+    #[test]
+    fn byte_level_bpe() {
+        let tokenizer = make(&byte_level()).unwrap();
+        assert_eq!(tokenizer.encode("hello hello11", Special::AsText), [7, 3, 4, 7, 3, 10, 10]);
+        assert_eq!(tokenizer.encode("e\u{301}", Special::AsText), [8, 9], "put into normal form");
+        assert_eq!(tokenizer.encode("o<|im_end|> \no<tool>", Special::Parse), [3, 11, 3, 13]);
+        assert_eq!(tokenizer.ends(), [11]);
+        assert_eq!(tokenizer.token(12), Some(""), "a hole");
+        assert_eq!(tokenizer.encode_prompt("o", Special::AsText), [3]);
+    }
+
+    #[test]
+    fn sentence_piece() {
+        let tokenizer = make(&sentence()).unwrap();
+        assert_eq!(tokenizer.encode_prompt("ab", Special::AsText), [1, 263]);
+        assert_eq!(tokenizer.encode_prompt("ab ab", Special::AsText), [1, 263, 263]);
+        assert_eq!(tokenizer.encode("bab!", Special::AsText), [258, 260, 262, 0x21 + 2]);
+        let mut file = sentence();
+        file["normalizer"] = Value::Null;
+        file["pre_tokenizer"] = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": "first" });
+        let tokenizer = make(&file).unwrap();
+        assert_eq!(tokenizer.encode("ab<s>ab", Special::Parse), [263, 1, 262]);
+    }
+
+    /// What the files beside it say is added: BOS and more ends.
+    #[test]
+    fn the_files_beside_it_are_heard() {
+        let mut metadata = Metadata::new();
+        metadata.set("tokenizer.ggml.bos_token_id", 13u32);
+        metadata.set("tokenizer.ggml.eos_token_id", 3u32);
+        metadata.set("tokenizer.ggml.add_bos_token", true);
+        metadata.set("tokenizer.ggml.eos_token_ids", crate::gguf::Array::numbers(&[3u32, 10]));
+        let mut parts = TokenizerParts::from_json(&byte_level().to_string()).unwrap();
+        parts.overlay(&metadata).unwrap();
+        let tokenizer = Tokenizer::new(parts).unwrap();
+        assert_eq!(tokenizer.encode_prompt("he", Special::AsText), [13, 5]);
+        assert_eq!(tokenizer.ends(), [3, 10, 11]);
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_by_name() {
+        let message = |path: &[&str], value: Value| {
+            let mut file = byte_level();
+            let mut at = &mut file;
+            for key in path {
+                at = &mut at[key];
+            }
+            *at = value;
+            make(&file).unwrap_err().to_string()
+        };
+        let prefix = "tokenizer.json: ";
+        let cases: [(&[&str], Value, &str); 9] = [
+            (&["model", "type"], json!("Unigram"), r#"a model of type "Unigram" is not supported"#),
+            (
+                &["model", "end_of_word_suffix"],
+                json!("</w>"),
+                "a model with a end_of_word_suffix is not supported",
+            ),
+            (
+                &["normalizer"],
+                json!({ "type": "Lowercase" }),
+                r#"the normalizer "Lowercase" is not supported"#,
+            ),
+            (
+                &["pre_tokenizer"],
+                json!({ "type": "Whitespace" }),
+                r#"the pre-tokenizer "Whitespace" (without a space before texts) is not supported"#,
+            ),
+            (
+                &["pre_tokenizer"],
+                json!({ "type": "Sequence", "pretokenizers": [
+                    { "type": "Split", "pattern": { "Regex": "x" }, "behavior": "Isolated" },
+                    { "type": "ByteLevel", "use_regex": false },
+                ] }),
+                r#"the pattern "x" is not supported"#,
+            ),
+            (&["pre_tokenizer"], Value::Null, "the pre-tokenizer [] is not supported"),
+            (
+                &["added_tokens"],
+                json!([{ "id": 11, "content": "x", "single_word": true }]),
+                r#"the added token "x" with single_word is not supported"#,
+            ),
+            (
+                &["added_tokens"],
+                json!([{ "id": 4_000_000_000u32, "content": "x" }]),
+                "has 12 tokens and ids far above",
+            ),
+            (&["added_tokens"], json!([{ "id": 0, "content": "x" }]), r#"token 0 is both "h" and "x""#),
+        ];
+        for (path, value, expected) in cases {
+            assert_eq!(message(path, value), format!("{prefix}{expected}"));
+        }
+        assert_eq!(
+            message(&["model", "merges"], json!(["h x"])),
+            r#"merge 0 ("h x") needs the token "x", which is not in the vocabulary"#
+        );
+        assert!(message(&["model"], json!({})).starts_with("tokenizer.json: missing field `vocab`"));
+        for text in ["", "{", "[]", "null", "{\"model\": 1}"] {
+            assert!(TokenizerParts::from_json(text).unwrap_err().to_string().starts_with(prefix));
+        }
+        let deep = "[".repeat(100_000);
+        assert!(TokenizerParts::from_json(&deep).is_err(), "nesting is limited");
+    }
+}

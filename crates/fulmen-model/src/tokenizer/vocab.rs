@@ -1,0 +1,266 @@
+//! The vocabulary: what each token is, which text it shows, and which token a piece of text is.
+
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use super::{TokenType, TokenizerError, bytes};
+
+/// How the text of a token stands for what it shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spelling {
+    /// One character per byte: `Ġthe`.
+    Bytes,
+    /// `▁` for a space: `▁the`.
+    Sentence,
+}
+
+/// SentencePiece's space.
+pub(super) const SPACE: char = '▁';
+
+/// Texts that mark the end of a turn or of a text wherever they are in a vocabulary. Some files give them the wrong
+/// type; as control tokens they cannot be made from text.
+const ENDS: [&str; 8] = [
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<｜end▁of▁sentence｜>",
+];
+/// Texts that are ends only if they are control tokens already: elsewhere they are HTML or prose.
+const CONTROL_ENDS: [&str; 3] = ["</s>", "<EOT>", "<eos>"];
+
+#[derive(Debug)]
+pub(super) struct Vocab {
+    texts: Vec<String>,
+    types: Vec<TokenType>,
+    /// What every token shows, one behind the other.
+    shown: Vec<u8>,
+    /// Where each token's bytes end in `shown`.
+    shown_ends: Vec<usize>,
+    /// Tokens that may be made from text, found by the bytes they show.
+    by_bytes: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+    /// The length of the longest text in `by_bytes`.
+    longest: usize,
+}
+
+impl Vocab {
+    pub(super) fn new(
+        texts: Vec<String>,
+        mut types: Vec<TokenType>,
+        spelling: Spelling,
+    ) -> Result<Vocab, TokenizerError> {
+        let count = texts.len();
+        if count == 0 {
+            return Err(TokenizerError::Empty);
+        }
+        // The last number is left free: it means "no token" where space matters.
+        if u32::try_from(count).is_err() {
+            return Err(TokenizerError::TooMany { count });
+        }
+        if types.is_empty() {
+            types = vec![TokenType::Normal; count];
+        }
+        if types.len() != count {
+            return Err(TokenizerError::Count { what: "token types", count: types.len(), tokens: count });
+        }
+        let mut vocab = Vocab {
+            shown: Vec::with_capacity(texts.iter().map(String::len).sum()),
+            shown_ends: Vec::with_capacity(count),
+            by_bytes: HashTable::with_capacity(count),
+            hasher: DefaultHashBuilder::default(),
+            longest: 0,
+            texts,
+            types,
+        };
+        vocab.check_duplicates()?;
+        for id in 0..count {
+            vocab.add(id, spelling)?;
+        }
+        Ok(vocab)
+    }
+
+    fn check_duplicates(&self) -> Result<(), TokenizerError> {
+        let mut seen: HashTable<u32> = HashTable::with_capacity(self.texts.len());
+        // Empty tokens are places without a text: there may be many.
+        for (id, text) in (0u32..).zip(&self.texts).filter(|(_, text)| !text.is_empty()) {
+            let hash = self.hasher.hash_one(text.as_bytes());
+            if let Some(&first) = seen.find(hash, |&other| self.text(other) == text) {
+                return Err(TokenizerError::Duplicate { first, second: id, text: text.clone() });
+            }
+            seen.insert_unique(hash, id, |&other| self.hasher.hash_one(self.text(other).as_bytes()));
+        }
+        Ok(())
+    }
+
+    /// Finds out what one token shows, and makes it findable.
+    fn add(&mut self, index: usize, spelling: Spelling) -> Result<(), TokenizerError> {
+        let id = u32::try_from(index).expect("the number of tokens was checked");
+        let text = &self.texts[index];
+        let kind = &mut self.types[index];
+        if ENDS.contains(&text.as_str()) {
+            *kind = TokenType::Control;
+        }
+        let start = self.shown.len();
+        let mut findable = false;
+        match kind {
+            TokenType::Normal | TokenType::Unused => match spelling {
+                // Text that is not in the alphabet of bytes shows as it is; no text leads to it.
+                Spelling::Bytes => {
+                    findable = bytes::decode_to(text, &mut self.shown);
+                    if !findable {
+                        self.shown.extend_from_slice(text.as_bytes());
+                    }
+                }
+                Spelling::Sentence => {
+                    self.shown.extend_from_slice(text.replace(SPACE, " ").as_bytes());
+                    findable = true;
+                }
+            },
+            TokenType::Byte => match byte_of(text) {
+                Some(byte) => self.shown.push(byte),
+                None => return Err(TokenizerError::ByteToken { id, text: text.clone() }),
+            },
+            TokenType::Control | TokenType::Unknown | TokenType::UserDefined => {
+                self.shown.extend_from_slice(text.as_bytes());
+            }
+        }
+        self.shown_ends.push(self.shown.len());
+        if findable && self.shown.len() > start {
+            self.longest = self.longest.max(self.shown.len() - start);
+            let hash = self.hasher.hash_one(self.shown(id));
+            // Two SentencePiece tokens may show the same, with `▁` and with a space; the first one is found.
+            if self.by_bytes.find(hash, |&other| self.shown(other) == self.shown(id)).is_none() {
+                let Vocab { by_bytes, hasher, shown, shown_ends, .. } = self;
+                by_bytes.insert_unique(hash, id, |&other| hasher.hash_one(slice(shown, shown_ends, other)));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.texts.len()
+    }
+
+    /// All ids with their types.
+    pub(super) fn types(&self) -> impl Iterator<Item = (u32, TokenType)> {
+        (0u32..).zip(self.types.iter().copied())
+    }
+
+    /// Whether there is such a token.
+    pub(super) fn check(&self, id: u32) -> Result<usize, TokenizerError> {
+        let known = usize::try_from(id).ok().filter(|&index| index < self.texts.len());
+        known.ok_or(TokenizerError::NoSuchToken { id, tokens: self.texts.len() })
+    }
+
+    /// The text of a token of this vocabulary, as the file spells it.
+    pub(super) fn text(&self, id: u32) -> &str {
+        &self.texts[id as usize]
+    }
+
+    /// The type of a token of this vocabulary.
+    pub(super) fn kind(&self, id: u32) -> TokenType {
+        self.types[id as usize]
+    }
+
+    /// What a token of this vocabulary shows.
+    pub(super) fn shown(&self, id: u32) -> &[u8] {
+        slice(&self.shown, &self.shown_ends, id)
+    }
+
+    /// The token that shows just these bytes, of those that may be made from text.
+    #[inline]
+    pub(super) fn find(&self, bytes: &[u8]) -> Option<u32> {
+        if bytes.len() > self.longest {
+            return None;
+        }
+        self.by_bytes.find(self.hasher.hash_one(bytes), |&id| self.shown(id) == bytes).copied()
+    }
+
+    /// What the tokens show that are not made from text.
+    pub(super) fn specials(&self) -> impl Iterator<Item = &[u8]> {
+        let special = |kind| !matches!(kind, TokenType::Normal | TokenType::Unused);
+        self.types().filter(move |&(_, kind)| special(kind)).map(|(id, _)| self.shown(id))
+    }
+
+    /// What the tokens show that are made from text.
+    pub(super) fn findable(&self) -> impl Iterator<Item = &[u8]> {
+        self.by_bytes.iter().map(|&id| self.shown(id))
+    }
+
+    /// The tokens that end a generation by their text.
+    pub(super) fn ends(&self) -> impl Iterator<Item = u32> {
+        let ends = |text: &str| ENDS.contains(&text) || CONTROL_ENDS.contains(&text);
+        self.types()
+            .filter(move |&(id, kind)| kind == TokenType::Control && ends(self.text(id)))
+            .map(|(id, _)| id)
+    }
+}
+
+fn slice<'a>(shown: &'a [u8], ends: &[usize], id: u32) -> &'a [u8] {
+    let id = id as usize;
+    let start = if id == 0 { 0 } else { ends[id - 1] };
+    &shown[start..ends[id]]
+}
+
+/// The byte of `<0xNN>`.
+fn byte_of(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    let well_formed = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if well_formed { u8::from_str_radix(digits, 16).ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn make(texts: &[&str], types: &[TokenType], spelling: Spelling) -> Result<Vocab, TokenizerError> {
+        Vocab::new(texts.iter().map(|text| text.to_string()).collect(), types.to_vec(), spelling)
+    }
+
+    #[test]
+    fn tokens_show_what_they_stand_for() {
+        use TokenType::*;
+        let texts = ["Ġthe", "漢", "<|x|>", "  ", "a"];
+        let vocab = make(&texts, &[Normal, Normal, Control, UserDefined, Normal], Spelling::Bytes).unwrap();
+        let shown: Vec<&[u8]> = (0..5).map(|id| vocab.shown(id)).collect();
+        assert_eq!(shown, [b" the", "漢".as_bytes(), b"<|x|>", b"  ", b"a"]);
+        assert_eq!(vocab.find(b" the"), Some(0));
+        assert_eq!(vocab.find("漢".as_bytes()), None, "its bytes are spelled with other characters");
+        assert_eq!((vocab.find(b"<|x|>"), vocab.find(b"  ")), (None, None), "not made from text");
+        let vocab =
+            make(&["▁a▁b", "<0x0A>", "<0x0A>x"], &[Normal, Byte, Normal], Spelling::Sentence).unwrap();
+        assert_eq!((vocab.shown(0), vocab.shown(1)), (&b" a b"[..], &b"\n"[..]));
+        assert_eq!((vocab.find(b" a b"), vocab.find(b"\n")), (Some(0), None));
+    }
+
+    #[test]
+    fn malformed_vocabularies_are_refused() {
+        let message = |result: Result<Vocab, TokenizerError>| result.unwrap_err().to_string();
+        assert_eq!(message(make(&[], &[], Spelling::Bytes)), "the vocabulary is empty");
+        assert_eq!(
+            message(make(&["a", "b"], &[TokenType::Normal], Spelling::Bytes)),
+            "there are 1 token types for 2 tokens"
+        );
+        assert_eq!(message(make(&["a", "b", "a"], &[], Spelling::Bytes)), r#"tokens 0 and 2 are both "a""#);
+        for text in ["<0x0>", "<0x+A>", "<0xAAA>", "0x0A", "", "<0xé>"] {
+            let error = make(&[text], &[TokenType::Byte], Spelling::Sentence).unwrap_err();
+            assert_eq!(error, TokenizerError::ByteToken { id: 0, text: text.into() });
+        }
+        assert!(make(&["", "", "a"], &[], Spelling::Bytes).is_ok(), "places without a text");
+    }
+
+    #[test]
+    fn well_known_ends_are_control_tokens() {
+        use TokenType::*;
+        let texts = ["<|im_end|>", "</s>", "</s>x", "<|eot_id|>", "<EOT>"];
+        let vocab = make(&texts, &[Normal, Normal, Normal, UserDefined, Control], Spelling::Bytes).unwrap();
+        assert_eq!(vocab.ends().collect::<Vec<_>>(), [0, 3, 4]);
+        assert_eq!(vocab.kind(0), Control);
+        assert_eq!(vocab.find(b"<|im_end|>"), None);
+    }
+}

@@ -1,0 +1,409 @@
+//! Hugging Face folders: the same model as the GGUF file, and every malformed file refused.
+
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+
+use fulmen_core::{DType, quant};
+use fulmen_model::gguf::GgufFile;
+use fulmen_model::quantize::Recipe;
+use fulmen_model::safetensors::SafetensorsFolder;
+use fulmen_model::source::{self, ModelSource, TensorInfo};
+use fulmen_model::synth::{Shape, Synth};
+use fulmen_model::{LoadOptions, Model, SessionOptions};
+use serde_json::{Value, json};
+
+/// A tensor of a safetensors file: type, shape, bytes.
+type Tensor = (&'static str, Vec<usize>, Vec<u8>);
+
+/// The bytes of a safetensors file.
+fn file(tensors: &BTreeMap<String, Tensor>) -> Vec<u8> {
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    header.insert("__metadata__".into(), json!({ "format": "pt" }));
+    for (name, (dtype, shape, bytes)) in tensors {
+        let range = [data.len(), data.len() + bytes.len()];
+        header.insert(name.clone(), json!({ "dtype": dtype, "shape": shape, "data_offsets": range }));
+        data.extend(bytes);
+    }
+    with_header(&Value::Object(header).to_string(), &data)
+}
+
+fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
+    let mut out = (header.len() as u64).to_le_bytes().to_vec();
+    out.extend(header.as_bytes());
+    out.extend(data);
+    out
+}
+
+/// Undoes what converters to GGUF do: the name, and the order of rows in a head of Llama's queries and keys.
+fn theirs(shape: &Shape, file: &GgufFile, tensor: &TensorInfo) -> Option<(String, Tensor)> {
+    let data = file.data(tensor.name()).unwrap().to_vec();
+    let name = tensor.name();
+    let new = match name {
+        "rope_freqs.weight" => return None,
+        "token_embd.weight" => "model.embed_tokens.weight".to_owned(),
+        "output_norm.weight" => "model.norm.weight".to_owned(),
+        "output.weight" => "lm_head.weight".to_owned(),
+        _ => {
+            let (layer, part) = name.strip_prefix("blk.").unwrap().split_once('.').unwrap();
+            let part = part
+                .replace("attn_q.", "self_attn.q_proj.")
+                .replace("attn_k.", "self_attn.k_proj.")
+                .replace("attn_v.", "self_attn.v_proj.")
+                .replace("attn_output.", "self_attn.o_proj.")
+                .replace("attn_q_norm", "self_attn.q_norm")
+                .replace("attn_k_norm", "self_attn.k_norm")
+                .replace("attn_norm", "input_layernorm")
+                .replace("ffn_norm", "post_attention_layernorm")
+                .replace("ffn_gate", "mlp.gate_proj")
+                .replace("ffn_up", "mlp.up_proj")
+                .replace("ffn_down", "mlp.down_proj");
+            format!("model.layers.{layer}.{part}")
+        }
+    };
+    let data = if shape.architecture == "llama" && (name.contains("attn_q.") || name.contains("attn_k.")) {
+        let row = data.len() / tensor.rows();
+        let mut out = vec![0; data.len()];
+        for (at, bytes) in data.chunks(row).enumerate() {
+            let (head, inner) = (at / shape.head_size, at % shape.head_size);
+            let to = head * shape.head_size + inner % 2 * (shape.head_size / 2) + inner / 2;
+            out[to * row..][..row].copy_from_slice(bytes);
+        }
+        out
+    } else {
+        data
+    };
+    // Vectors are BF16 in the folders, as everything else.
+    let (dtype, data) = match tensor.dtype() {
+        DType::F32 => {
+            let values = quant::dequantize_to_vec(DType::F32, &data, tensor.elements()).unwrap();
+            ("BF16", quant::quantize_to_vec(DType::BF16, &values).unwrap())
+        }
+        DType::BF16 => ("BF16", data),
+        other => panic!("{other}"),
+    };
+    let dims = tensor.dims().iter().rev().copied().collect();
+    Some((new, (dtype, dims, data)))
+}
+
+fn config(shape: &Shape) -> Value {
+    let mut config = json!({
+        "architectures": ["SomethingForCausalLM"],
+        "model_type": shape.architecture,
+        "hidden_size": shape.embedding,
+        "intermediate_size": shape.feed_forward,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_size,
+        "rms_norm_eps": shape.epsilon,
+        "rope_theta": shape.rope_base,
+        "vocab_size": shape.vocabulary,
+        "max_position_embeddings": shape.context,
+        "hidden_act": "silu",
+        "tie_word_embeddings": shape.tied,
+        "bos_token_id": 1,
+        "eos_token_id": [2, 3],
+        "sliding_window": null,
+    });
+    if let Some(factor) = shape.rope_factor {
+        config["rope_scaling"] = json!({
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        });
+    }
+    config
+}
+
+/// A model as a GGUF file and as a folder.
+fn both(preset: &str) -> (GgufFile, Shape, BTreeMap<String, Tensor>) {
+    let shape = Shape { layers: 2, ..Shape::preset(preset).unwrap() };
+    let recipe: Recipe = "bf16".parse().unwrap();
+    let file = Synth::new(shape.clone(), recipe, 1).file().unwrap();
+    let tensors = file.tensors().iter().filter_map(|tensor| theirs(&shape, &file, tensor)).collect();
+    (file, shape, tensors)
+}
+
+fn write(folder: &Path, config: &Value, tensors: &BTreeMap<String, Tensor>) {
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    fs::write(folder.join("model.safetensors"), file(tensors)).unwrap();
+}
+
+/// Every tensor of the GGUF file, compared with what the folder gives.
+fn compare(file: &GgufFile, folder: &dyn ModelSource) {
+    let sorted = |source: &dyn ModelSource| {
+        let mut list: Vec<String> = source.tensors().iter().map(|tensor| tensor.to_string()).collect();
+        list.sort();
+        list
+    };
+    assert_eq!(sorted(folder), sorted(file));
+    for tensor in file.tensors() {
+        let (ours, theirs) = (file.data(tensor.name()).unwrap(), folder.data(tensor.name()).unwrap());
+        let expected = if tensor.dims().len() == 1 && tensor.name() != "rope_freqs.weight" {
+            // They were rounded to BF16 on the way.
+            let values = quant::dequantize_to_vec(DType::F32, &ours, tensor.elements()).unwrap();
+            let rounded = quant::quantize_to_vec(DType::BF16, &values).unwrap();
+            let values = quant::dequantize_to_vec(DType::BF16, &rounded, tensor.elements()).unwrap();
+            bytemuck::cast_slice(&values).to_vec()
+        } else {
+            ours.to_vec()
+        };
+        assert!((*theirs).as_ref() == expected, "{tensor}");
+    }
+}
+
+#[test]
+fn a_folder_is_the_same_model_as_the_file() {
+    for preset in ["tiny-llama", "tiny-llama-untied", "tiny-qwen2", "tiny-qwen3"] {
+        let (file, shape, tensors) = both(preset);
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &config(&shape), &tensors);
+        let opened = SafetensorsFolder::open(folder.path()).unwrap();
+        compare(&file, &opened);
+        let (ours, theirs) = (file.metadata(), opened.metadata());
+        for key in ["block_count", "context_length", "embedding_length", "feed_forward_length"]
+            .into_iter()
+            .chain(["attention.head_count", "attention.head_count_kv"])
+        {
+            let key = format!("{}.{key}", shape.architecture);
+            assert_eq!(ours.u32(&key), theirs.u32(&key));
+        }
+        for key in ["rope.freq_base", "attention.layer_norm_rms_epsilon"] {
+            let key = format!("{}.{key}", shape.architecture);
+            assert_eq!(ours.f32(&key), theirs.f32(&key));
+        }
+        assert_eq!(theirs.u32("tokenizer.ggml.eos_token_id"), Ok(2));
+        assert_eq!(theirs.u32("tokenizer.ggml.eot_token_id"), Ok(3));
+        assert_eq!(opened.tokenizer_json(), None);
+    }
+}
+
+/// The folder's norms were rounded to BF16, so the logits are close and not the same; heads in the wrong order would
+/// give quite other ones.
+#[test]
+fn a_folder_runs_as_the_file_does() {
+    for preset in ["tiny-llama", "tiny-qwen2", "tiny-qwen3"] {
+        let (file, shape, tensors) = both(preset);
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &config(&shape), &tensors);
+        let cpu = || Box::new(fulmen_cpu::CpuDispatcher::with_threads(1));
+        let options = || LoadOptions {
+            session: SessionOptions { context: 64, ..SessionOptions::default() },
+            ..LoadOptions::default()
+        };
+        let ours = Model::from_source(Arc::new(file), cpu(), options()).unwrap();
+        let theirs = Model::load_with(folder.path(), cpu(), options()).unwrap();
+        let tokens: Vec<u32> = (0..20).map(|i| i * 37 % 1000).collect();
+        let logits = |model: &Model| model.session().unwrap().logits(0, &tokens).unwrap();
+        let (ours, theirs) = (logits(&ours), logits(&theirs));
+        let square = |values: &[f32]| values.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>();
+        let differences: Vec<f32> = ours.iter().zip(&theirs).map(|(a, b)| a - b).collect();
+        let error = square(&differences) / square(&ours);
+        assert!(error < 1e-3, "{preset}: {error:e}");
+    }
+}
+
+#[test]
+fn several_files_with_an_index_are_one_model() {
+    let (file_, shape, tensors) = both("tiny-qwen3");
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &config(&shape), &tensors);
+    fs::remove_file(folder.path().join("model.safetensors")).unwrap();
+    let mut map = serde_json::Map::new();
+    for part in 0..3 {
+        let name = format!("model-{part:05}-of-00003.safetensors");
+        let here: BTreeMap<String, Tensor> = tensors
+            .iter()
+            .skip(part)
+            .step_by(3)
+            .map(|(name, tensor)| (name.clone(), tensor.clone()))
+            .collect();
+        here.keys().for_each(|tensor| drop(map.insert(tensor.clone(), json!(name))));
+        fs::write(folder.path().join(&name), file(&here)).unwrap();
+    }
+    let index_path = folder.path().join("model.safetensors.index.json");
+    fs::write(&index_path, json!({ "metadata": {}, "weight_map": map }).to_string()).unwrap();
+    fs::write(folder.path().join("tokenizer.json"), "{}").unwrap();
+    fs::write(
+        folder.path().join("tokenizer_config.json"),
+        r#"{"chat_template": "{{ x }}", "add_bos_token": true}"#,
+    )
+    .unwrap();
+    let opened = source::open(folder.path()).unwrap();
+    compare(&file_, &*opened);
+    assert_eq!(opened.files().len(), 3);
+    assert_eq!(opened.tokenizer_json(), Some(folder.path().join("tokenizer.json")));
+    assert_eq!(opened.metadata().string("tokenizer.chat_template"), Ok("{{ x }}"));
+    assert_eq!(opened.metadata().bool("tokenizer.ggml.add_bos_token"), Ok(true));
+    fs::write(folder.path().join("chat_template.jinja"), "{{ y }}").unwrap();
+    let again = source::open(folder.path()).unwrap();
+    assert_eq!(again.metadata().string("tokenizer.chat_template"), Ok("{{ y }}"));
+
+    let refused = |map: Value| {
+        fs::write(&index_path, json!({ "weight_map": map }).to_string()).unwrap();
+        SafetensorsFolder::open(folder.path()).map(|_| ()).unwrap_err().to_string()
+    };
+    for name in ["../secret.safetensors", "/etc/passwd", "..", "a\\b", ""] {
+        let said = refused(json!({ "lm_head.weight": name }));
+        assert!(said.ends_with(&format!("names the file {name:?}; a plain file name expected")), "{said}");
+    }
+    let said = refused(json!({ "lm_head.weight": "model-00000-of-00003.safetensors" }));
+    let expected =
+        "says that tensor \"lm_head.weight\" is in \"model-00000-of-00003.safetensors\", but it is not";
+    assert!(said.ends_with(expected), "{said}");
+    let said = refused(json!({ "lm_head.weight": "missing.safetensors" }));
+    assert!(said.contains("missing.safetensors: cannot open it: No such file"), "{said}");
+}
+
+/// What is said of a folder whose one file is `bytes`.
+fn refused(config: &Value, bytes: &[u8]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
+    match SafetensorsFolder::open(folder.path()) {
+        Ok(_) => panic!("accepted"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn malformed_files_are_refused() {
+    let config = config(&Shape::preset("tiny-qwen3").unwrap());
+    let said = |header: &str, data: usize| refused(&config, &with_header(header, &vec![0; data]));
+    let entry = |dtype: &str, shape: &str, offsets: &str| {
+        format!(r#"{{"model.norm.weight":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}}}"#)
+    };
+    for (message, found) in [
+        ("cannot read the header: failed to fill whole buffer", refused(&config, &[])),
+        ("cannot read the header: failed to fill whole buffer", refused(&config, &[1, 0, 0])),
+        ("has a header of 18446744073709551615 bytes; the file has 8", refused(&config, &[255; 8])),
+        (
+            "has a header of 9 bytes; the file has 16",
+            refused(&config, &[9, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]),
+        ),
+        ("is not as expected: expected value at line 1 column 1", said("x", 0)),
+        ("is not as expected: invalid type: sequence, expected an object of tensors", said("[]", 0)),
+        ("is not as expected: missing field `dtype`", said(r#"{"a": {}}"#, 0)),
+        (
+            "has the type I64, which is not supported; F32, F16 and BF16 are",
+            said(&entry("I64", "[1]", "[0,8]"), 8),
+        ),
+        ("has the shape []; 1 to 4 dimensions", said(&entry("F32", "[]", "[0,4]"), 4)),
+        ("has the shape [1, 1, 1, 1, 1]; 1 to 4", said(&entry("F32", "[1,1,1,1,1]", "[0,4]"), 4)),
+        ("has the shape [2, 0]; 1 to 4 dimensions", said(&entry("F32", "[2,0]", "[0,0]"), 4)),
+        (
+            "F32: the size of 18446744073709551615 elements overflows",
+            said(&entry("F32", "[4294967296,4294967296]", "[0,4]"), 4),
+        ),
+        ("lies at 0..5 of the data; 4 bytes inside the 8", said(&entry("F32", "[1]", "[0,5]"), 8)),
+        ("lies at 4..0 of the data; 4 bytes inside the 8", said(&entry("F32", "[1]", "[4,0]"), 8)),
+        ("lies at 8..12 of the data; 4 bytes inside the 8", said(&entry("F32", "[1]", "[8,12]"), 8)),
+        (
+            "lies at 18446744073709551612..18446744073709551615 of the data",
+            said(&entry("F32", "[1]", "[18446744073709551612,18446744073709551615]"), 8),
+        ),
+        ("is not as expected: invalid value", said(&entry("F32", "[-1]", "[0,4]"), 8)),
+        (
+            "has the tensor \"model.nose.weight\", which no supported",
+            said(&entry("F32", "[1]", "[0,4]").replace("norm", "nose"), 8),
+        ),
+    ] {
+        assert!(found.contains(message), "{message:?} is not in {found:?}");
+    }
+    let one = |name: &str, from: usize| {
+        format!(r#""{name}":{{"dtype":"F32","shape":[2],"data_offsets":[{from},{}]}}"#, from + 8)
+    };
+    let twice = said(&format!("{{{},{}}}", one("model.norm.weight", 0), one("model.norm.weight", 8)), 16);
+    assert!(twice.ends_with("tensor \"model.norm.weight\" is there twice"), "{twice}");
+    let overlap = said(&format!("{{{},{}}}", one("model.norm.weight", 4), one("lm_head.weight", 0)), 16);
+    assert!(overlap.ends_with("tensors \"lm_head.weight\" and \"model.norm.weight\" overlap"), "{overlap}");
+}
+
+#[test]
+fn configurations_that_are_not_supported_are_refused_by_name() {
+    let (_, shape, tensors) = both("tiny-llama");
+    let bytes = file(&tensors);
+    let said = |key: &str, value: Value| {
+        let mut config = config(&shape);
+        match value {
+            Value::Null => drop(config.as_object_mut().unwrap().remove(key)),
+            value => config[key] = value,
+        }
+        refused(&config, &bytes)
+    };
+    for (message, found) in [
+        (
+            "config.json: model_type is \"gpt_neox\", which is not supported; llama, mistral, qwen2 and qwen3 are",
+            said("model_type", json!("gpt_neox")),
+        ),
+        ("hidden_act is \"gelu\", which is not supported; silu is", said("hidden_act", json!("gelu"))),
+        (
+            "rope_scaling.rope_type is \"yarn\", which is not supported",
+            said("rope_scaling", json!({ "type": "yarn" })),
+        ),
+        (
+            "rope_scaling is without low_freq_factor",
+            said("rope_scaling", json!({ "type": "llama3", "factor": 8.0 })),
+        ),
+        ("partial_rotary_factor is 0.5, which is not supported", said("partial_rotary_factor", json!(0.5))),
+        ("config.json: is not as expected: missing field `hidden_size`", said("hidden_size", Value::Null)),
+        ("config.json: is not as expected: invalid type: string \"x\"", said("hidden_size", json!("x"))),
+        ("is not as expected: invalid value: integer `-1`", said("num_hidden_layers", json!(-1))),
+        ("q_proj.weight\" has 256 rows, but 0 heads", said("num_attention_heads", json!(0))),
+        ("q_proj.weight\" has 256 rows, but 3 heads", said("num_attention_heads", json!(3))),
+        ("q_proj.weight\" has 256 rows, but 256 heads", said("num_attention_heads", json!(256))),
+        ("head_dim is 0, which is not supported", said("head_dim", json!(0))),
+    ] {
+        assert!(found.contains(message), "{message:?} is not in {found:?}");
+    }
+}
+
+#[test]
+fn folders_without_weights_and_large_texts_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = || SafetensorsFolder::open(folder.path()).map(|_| ()).unwrap_err().to_string();
+    assert!(said().contains("config.json: cannot open it: No such file"), "{}", said());
+    let other = source::open(folder.path()).map(|_| ()).unwrap_err().to_string();
+    assert!(other.ends_with("is a directory, not a file"), "{other}");
+    let path = folder.path().join("config.json");
+    fs::write(&path, config(&Shape::preset("tiny-qwen3").unwrap()).to_string()).unwrap();
+    assert!(said().ends_with("has neither model.safetensors nor model.safetensors.index.json"), "{}", said());
+    fs::File::create(&path).unwrap().set_len((64 << 20) + 1).unwrap();
+    assert!(said().ends_with("has 67108865 bytes; more than 67108864 are refused"), "{}", said());
+}
+
+#[test]
+fn a_window_shortens_the_context_and_linear_scaling_has_keys() {
+    let (_, shape, tensors) = both("tiny-llama-untied");
+    let open = |change: &dyn Fn(&mut Value)| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config(&shape);
+        change(&mut config);
+        write(folder.path(), &config, &tensors);
+        SafetensorsFolder::open(folder.path()).unwrap().metadata().clone()
+    };
+    let metadata = open(&|config| {
+        config["model_type"] = json!("mistral");
+        config["sliding_window"] = json!(100);
+    });
+    assert_eq!(metadata.u32("llama.context_length"), Ok(100));
+    let metadata = open(&|config| {
+        config["sliding_window"] = json!(100);
+        config["use_sliding_window"] = json!(false);
+    });
+    assert_eq!(metadata.u32("llama.context_length"), Ok(2048));
+    let metadata = open(&|config| {
+        config["sliding_window"] = json!(100);
+        config["use_sliding_window"] = json!(true);
+    });
+    assert_eq!(metadata.u32("llama.context_length"), Ok(100));
+    let metadata = open(&|config| config["rope_scaling"] = json!({ "type": "linear", "factor": 4.0 }));
+    assert_eq!(metadata.string("llama.rope.scaling.type"), Ok("linear"));
+    assert_eq!(metadata.f32("llama.rope.scaling.factor"), Ok(4.0));
+    let metadata = open(&|config| {
+        config.as_object_mut().unwrap().remove("rope_theta");
+        config["rope_parameters"] = json!({ "rope_theta": 70000.0, "rope_type": "default" });
+    });
+    assert_eq!(metadata.f32("llama.rope.freq_base"), Ok(70000.0));
+}

@@ -1,0 +1,120 @@
+//! A decoder-only transformer in f64: no cache, no chunks, one position after the other over plain lists.
+
+use super::Tiny;
+use fulmen_model::source::ModelSource;
+
+struct Sizes {
+    hidden: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    layers: u32,
+    base: f64,
+    epsilon: f64,
+}
+
+/// `y[n] = Σ_k w[n][k] x[k]`.
+fn product(w: &[f64], x: &[f64]) -> Vec<f64> {
+    w.chunks(x.len()).map(|row| row.iter().zip(x).map(|(w, x)| w * x).sum()).collect()
+}
+
+fn norm(x: &[f64], gain: &[f64], epsilon: f64) -> Vec<f64> {
+    let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+    let scale = 1.0 / (mean + epsilon).sqrt();
+    x.iter().zip(gain).map(|(x, gain)| x * scale * gain).collect()
+}
+
+/// Turns every head of a row at `position`.
+fn turn(x: &mut [f64], position: usize, head_dim: usize, base: f64, factors: Option<&[f64]>, halves: bool) {
+    for head in x.chunks_mut(head_dim) {
+        for i in 0..head_dim / 2 {
+            let frequency = base.powf(-2.0 * i as f64 / head_dim as f64) / factors.map_or(1.0, |f| f[i]);
+            let (sin, cos) = (position as f64 * frequency).sin_cos();
+            let (a, b) = if halves { (i, i + head_dim / 2) } else { (2 * i, 2 * i + 1) };
+            (head[a], head[b]) = (head[a] * cos - head[b] * sin, head[a] * sin + head[b] * cos);
+        }
+    }
+}
+
+/// The logits after every token.
+pub(crate) fn logits(model: &Tiny, tokens: &[u32]) -> Vec<Vec<f64>> {
+    let arch = model.metadata.string("general.architecture").unwrap().to_owned();
+    let number = |key: &str| model.metadata.u32(&format!("{arch}.{key}")).unwrap();
+    let float = |key: &str| f64::from(model.metadata.f32(&format!("{arch}.{key}")).unwrap());
+    let sizes = Sizes {
+        hidden: number("embedding_length") as usize,
+        heads: number("attention.head_count") as usize,
+        kv_heads: number("attention.head_count_kv") as usize,
+        head_dim: number("attention.key_length") as usize,
+        layers: number("block_count"),
+        base: float("rope.freq_base"),
+        epsilon: float("attention.layer_norm_rms_epsilon"),
+    };
+    let embedding = model.floats("token_embd.weight");
+    let row = |token: u32| embedding[token as usize * sizes.hidden..][..sizes.hidden].to_vec();
+    let mut rows: Vec<Vec<f64>> = tokens.iter().map(|&token| row(token)).collect();
+    for number in 0..sizes.layers {
+        rows = layer(model, &sizes, &format!("blk.{number}."), arch != "llama", rows);
+    }
+    let head = match model.tensor("output.weight") {
+        Some(_) => model.floats("output.weight"),
+        None => embedding,
+    };
+    let gain = model.floats("output_norm.weight");
+    rows.iter().map(|row| product(&head, &norm(row, &gain, sizes.epsilon))).collect()
+}
+
+fn layer(model: &Tiny, sizes: &Sizes, prefix: &str, halves: bool, rows: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
+    let Sizes { heads, kv_heads, head_dim, base, epsilon, .. } = *sizes;
+    let get = |name: &str| model.floats(&format!("{prefix}{name}"));
+    let optional = |name: &str| model.tensor(&format!("{prefix}{name}")).map(|_| get(name));
+    let factors = model.tensor("rope_freqs.weight").map(|_| model.floats("rope_freqs.weight"));
+    let linear = |x: &[f64], name: &str| {
+        let mut y = product(&get(&format!("{name}.weight")), x);
+        if let Some(bias) = optional(&format!("{name}.bias")) {
+            y.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
+        }
+        y
+    };
+    let head_norm = |x: Vec<f64>, name: &str| match optional(name) {
+        Some(gain) => x.chunks(head_dim).flat_map(|head| norm(head, &gain, epsilon)).collect(),
+        None => x,
+    };
+    let (mut keys, mut values, mut out) = (Vec::new(), Vec::new(), Vec::new());
+    for (position, x) in rows.into_iter().enumerate() {
+        let h = norm(&x, &get("attn_norm.weight"), epsilon);
+        let mut q = head_norm(linear(&h, "attn_q"), "attn_q_norm.weight");
+        let mut k = head_norm(linear(&h, "attn_k"), "attn_k_norm.weight");
+        turn(&mut q, position, head_dim, base, factors.as_deref(), halves);
+        turn(&mut k, position, head_dim, base, factors.as_deref(), halves);
+        keys.push(k);
+        values.push(linear(&h, "attn_v"));
+        let mut attended = vec![0.0; heads * head_dim];
+        for head in 0..heads {
+            let group = head / (heads / kv_heads) * head_dim;
+            let q = &q[head * head_dim..][..head_dim];
+            let score = |k: &Vec<f64>| {
+                let dot: f64 = q.iter().zip(&k[group..]).map(|(q, k)| q * k).sum();
+                dot / (head_dim as f64).sqrt()
+            };
+            let scores: Vec<f64> = keys.iter().map(score).collect();
+            let largest = scores.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+            let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
+            let total: f64 = weights.iter().sum();
+            for (weight, value) in weights.iter().zip(&values) {
+                for i in 0..head_dim {
+                    attended[head * head_dim + i] += weight / total * value[group + i];
+                }
+            }
+        }
+        let o = linear(&attended, "attn_output");
+        let x: Vec<f64> = x.iter().zip(o).map(|(x, o)| x + o).collect();
+        let h = norm(&x, &get("ffn_norm.weight"), epsilon);
+        let silu = |x: f64| x / (1.0 + (-x).exp());
+        let (gate, up) = (linear(&h, "ffn_gate"), linear(&h, "ffn_up"));
+        let inner: Vec<f64> = gate.iter().zip(up).map(|(gate, up)| silu(*gate) * up).collect();
+        let d = linear(&inner, "ffn_down");
+        out.push(x.iter().zip(d).map(|(x, d)| x + d).collect());
+    }
+    out
+}
