@@ -31,7 +31,7 @@ pub mod tune;
 pub use batch::{BatchOptions, BufferId, GpuCommandBatch, InPlace, MatmulOptions};
 pub use buffer::{BufferSlice, GpuBuffer};
 pub use device::{
-    AdapterSelector, DeviceMemory, DeviceOptions, DeviceStats, DiskCache, GpuDevice, list_devices, report,
+    AdapterSelector, DeviceOptions, DeviceStats, DiskCache, GpuDevice, GpuMemory, list_devices, report,
 };
 pub use encode::{Profile, Program, Step, StepTime};
 pub use error::GpuError;

@@ -4,7 +4,7 @@ use super::GpuDevice;
 
 /// The memory of a device as its driver sees it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceMemory {
+pub struct GpuMemory {
     /// All of it.
     pub total: u64,
     /// What this process can still allocate.
@@ -13,13 +13,13 @@ pub struct DeviceMemory {
 
 impl GpuDevice {
     /// The device's own memory; `None` where the driver does not tell.
-    pub fn memory(&self) -> Option<DeviceMemory> {
+    pub fn memory(&self) -> Option<GpuMemory> {
         query(self)
     }
 }
 
 #[cfg(any(windows, target_os = "linux"))]
-fn query(gpu: &GpuDevice) -> Option<DeviceMemory> {
+fn query(gpu: &GpuDevice) -> Option<GpuMemory> {
     use ash::vk;
     use wgpu::hal::api::Vulkan;
 
@@ -50,11 +50,11 @@ fn query(gpu: &GpuDevice) -> Option<DeviceMemory> {
         };
         available = available.saturating_add(left);
     }
-    (total > 0).then_some(DeviceMemory { total, available })
+    (total > 0).then_some(GpuMemory { total, available })
 }
 
 #[cfg(not(any(windows, target_os = "linux")))]
-fn query(_: &GpuDevice) -> Option<DeviceMemory> {
+fn query(_: &GpuDevice) -> Option<GpuMemory> {
     None
 }
 

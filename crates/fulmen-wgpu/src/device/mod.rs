@@ -34,7 +34,7 @@ pub(crate) use self::{
 };
 pub use self::{
     list::{list_devices, report},
-    memory::DeviceMemory,
+    memory::GpuMemory,
     options::{AdapterSelector, DeviceOptions, DiskCache},
     stats::DeviceStats,
 };
