@@ -1,6 +1,7 @@
 //! The `fulmen` command: arguments and dispatch. Each subcommand has a file of its own.
 
 mod bench;
+mod chat;
 mod devices;
 mod inspect;
 mod model;
@@ -8,9 +9,11 @@ mod ops;
 mod output;
 mod quantize;
 mod quiet;
+mod run;
 mod select;
 mod synth;
 mod tokenize;
+mod tune;
 
 use std::{error::Error, process::ExitCode};
 
@@ -28,17 +31,22 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(bench::Args),
+    Chat(chat::Args),
     Devices(devices::Args),
     Inspect(inspect::Args),
     Ops(ops::Args),
     Quantize(quantize::Args),
+    Run(run::Args),
     #[command(hide = true)]
     Synth(synth::Args),
     Tokenize(tokenize::Args),
+    Tune(tune::Args),
 }
 
 const EXAMPLES: &str = "\
 Examples:
+  fulmen run MODEL PROMPT      an answer from a model
+  fulmen chat MODEL            a conversation
   fulmen devices               what this machine has, and what `auto` takes
   fulmen devices --json        the same for programs
   fulmen inspect model.gguf    what is in this file, and does it fit?
@@ -48,29 +56,35 @@ Examples:
   fulmen ops perf              how fast is it, and how fast could it be?
   fulmen bench batch           how fast is the command batch on this GPU?
   fulmen tokenize MODEL TEXT   the tokens of a text, as a model sees it
+  fulmen bench matmul          how fast are products by weights on this GPU?
+  fulmen tune                  measure kernels on this GPU and remember the fastest
   fulmen help devices          the options of one command
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
 
 impl Command {
-    fn run(self) -> Result<(), Box<dyn Error>> {
+    /// Gives the exit code.
+    fn run(self) -> Result<i32, Box<dyn Error>> {
         match self {
             Command::Bench(args) => bench::run(&args)?,
+            Command::Chat(args) => chat::run(&args)?,
             Command::Devices(args) => devices::run(&args)?,
             Command::Inspect(args) => inspect::run(&args)?,
             Command::Ops(args) => ops::run(&args)?,
             Command::Quantize(args) => quantize::run(&args)?,
             Command::Synth(args) => synth::run(&args)?,
             Command::Tokenize(args) => tokenize::run(&args)?,
+            Command::Run(args) => return Ok(run::run(&args)?),
+            Command::Tune(args) => tune::run(&args)?,
         }
-        Ok(())
+        Ok(0)
     }
 }
 
 fn main() -> ExitCode {
     quiet::quiet_drivers();
     match Cli::parse().command.run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         Err(error) => {
             let style = clap::builder::Styles::styled();
             let style = style.get_error();

@@ -6,6 +6,7 @@ use fulmen_core::{BackendError, BuildError, DType, ExecError};
 use crate::arch::Architecture;
 use crate::gguf::MetadataError;
 use crate::source::SourceError;
+use crate::template::TemplateError;
 use crate::tokenizer::TokenizerError;
 
 /// Why a model cannot be loaded or run: what was expected and what was found.
@@ -21,6 +22,9 @@ pub enum ModelError {
     /// The tokenizer makes no sense.
     #[error("the tokenizer: {0}")]
     Tokenizer(#[from] TokenizerError),
+    /// The chat template makes no sense.
+    #[error("the chat template: {0}")]
+    Template(#[from] TemplateError),
     /// An architecture that is not supported.
     #[error("the architecture {found:?} is not supported; supported are {known}", known = Architecture::names())]
     Architecture {

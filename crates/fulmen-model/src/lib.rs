@@ -24,7 +24,7 @@ pub mod template;
 pub mod tokenizer;
 
 pub use engine::{
-    Device, FinishReason, GenerateOptions, Generated, Generation, LoadOptions, LoadProgress, Model, Sampling,
-    Session, SessionOptions,
+    Chat, Device, FinishReason, GenerateOptions, Generated, Generation, LoadOptions, LoadProgress, Model,
+    Sampling, Session, SessionOptions,
 };
 pub use error::ModelError;

@@ -149,8 +149,11 @@ impl Summary {
         self.kv_heads_in_all?.checked_mul(size(self.key_size)?.checked_add(size(self.value_size)?)?)
     }
 
-    /// The memory for a context; `None` if the file does not say enough of the model.
+    /// The memory for a context; `None` if the file has no weights or does not say enough of the model.
     pub fn memory(&self, context: u64) -> Option<Memory> {
+        if self.types.is_empty() {
+            return None;
+        }
         let kv = |dtype| self.kv_bytes(dtype)?.checked_mul(context);
         Some(Memory {
             context,
@@ -166,10 +169,10 @@ impl Summary {
         let q = self.heads?.checked_mul(self.key_size?)?;
         let kv =
             (self.kv_heads_in_all? / layers).checked_mul(self.key_size?.checked_add(self.value_size?)?)?;
-        // Beside the residual and its norm: queries, keys, values and the heads' result, or gate, up and their product.
-        let attention = q.checked_mul(2)?.checked_add(kv)?;
-        let widest = attention.max(self.feed_forward?.checked_mul(3)?);
-        let row = embedding.checked_mul(2)?.checked_add(widest)?;
+        // Beside the residual and its norm: queries, keys and values, or the inner row of the feed-forward part; and the
+        // token and its position.
+        let widest = q.checked_add(kv)?.max(self.feed_forward?);
+        let row = embedding.checked_mul(2)?.checked_add(widest)?.checked_add(2)?;
         let rows = row.checked_mul(PREFILL_ROWS)?.checked_add(self.vocabulary?)?;
         rows.checked_mul(4)
     }
@@ -203,8 +206,13 @@ fn count(count: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use fulmen_core::{PlanOptions, SharedBytes};
+
     use super::*;
+    use crate::SessionOptions;
+    use crate::arch::{Config, GraphSpec, Step};
     use crate::gguf::{Array, GgufFile, GgufWriter};
+    use crate::source::{SourceError, TensorInfo};
     use crate::synth::{Shape, Synth};
 
     fn file(change: impl FnOnce(&mut Metadata)) -> GgufFile {
@@ -234,7 +242,7 @@ mod tests {
         // Keys and values of two heads of 128 in two layers.
         assert_eq!(memory.kv_f16, 1000 * 2 * 2 * 2 * 128 * 2);
         assert_eq!(memory.kv_q8_0, Some(1000 * 2 * 2 * 2 * 128 / 32 * 34));
-        assert_eq!(memory.activations, 4 * (512 * (2 * 256 + 2 * 512 + 2 * 256) + 1024));
+        assert_eq!(memory.activations, 4 * (512 * (2 * 256 + 512 + 2 * 256 + 2) + 1024));
         let fits = memory.with_f16();
         assert_eq!(summary.longest_context(DType::F16, fits), Some(1000));
         assert_eq!(summary.longest_context(DType::F16, fits - 1), Some(999));
@@ -266,5 +274,53 @@ mod tests {
         assert_eq!(huge.memory(u64::MAX), None);
         let zero = Summary::of(&file(|m| m.set("qwen3.attention.head_count", 0u32))).unwrap();
         assert_eq!(zero.memory(1).map(|memory| memory.kv_f16), Some(2 * 2 * 2 * 128 * 2));
+    }
+
+    /// A model without data: what planning needs.
+    struct Plain {
+        metadata: Metadata,
+        tensors: Vec<TensorInfo>,
+    }
+
+    impl ModelSource for Plain {
+        fn metadata(&self) -> &Metadata {
+            &self.metadata
+        }
+
+        fn tensors(&self) -> &[TensorInfo] {
+            &self.tensors
+        }
+
+        fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+            self.tensors.iter().find(|tensor| tensor.name() == name)
+        }
+
+        fn data(&self, name: &str) -> Result<SharedBytes, SourceError> {
+            // Only the frequency factors are read when a graph is planned.
+            assert_eq!(name, "rope_freqs.weight");
+            let bytes = self.tensor(name).map_or(0, TensorInfo::bytes);
+            Ok(std::sync::Arc::new(1f32.to_le_bytes().repeat(bytes / 4)))
+        }
+    }
+
+    #[test]
+    fn the_estimate_is_near_what_the_engine_plans() {
+        for preset in ["tiny-llama", "tiny-qwen2", "qwen3-0.6b", "qwen3-8b", "llama3.2-1b"] {
+            let synth = Synth::new(Shape::preset(preset).unwrap(), "q4_k_m".parse().unwrap(), 1);
+            let source = Plain { metadata: synth.metadata(), tensors: synth.tensors().unwrap() };
+            let (summary, config) = (Summary::of(&source).unwrap(), Config::read(&source).unwrap());
+            let memory = summary.memory(1024).unwrap();
+            let session = SessionOptions { context: 1024, ..SessionOptions::default() };
+            assert_eq!(u64::from(session.chunk), PREFILL_ROWS);
+            assert_eq!(memory.kv_f16, session.cache_bytes(&config));
+            let q8_0 = SessionOptions { cache: DType::Q8_0, ..session };
+            assert_eq!(memory.kv_q8_0, Some(q8_0.cache_bytes(&config)));
+            let step = Step::Prefill { rows: session.chunk, results: None };
+            let spec = GraphSpec { step, cache: DType::F16, sequences: 1, capacity: 1024 };
+            let plan = config.graph(&source, &spec).unwrap().plan(&PlanOptions::default()).unwrap();
+            let planned = plan.arena_bytes as u64;
+            let ratio = memory.activations as f64 / planned as f64;
+            assert!((1.0..1.15).contains(&ratio), "{preset}: {} of {planned}", memory.activations);
+        }
     }
 }

@@ -393,6 +393,11 @@ fn a_window_shortens_the_context_and_linear_scaling_has_keys() {
         config["use_sliding_window"] = json!(false);
     });
     assert_eq!(metadata.u32("llama.context_length"), Ok(2048));
+    let metadata = open(&|config| {
+        config["sliding_window"] = json!(100);
+        config["use_sliding_window"] = json!(true);
+    });
+    assert_eq!(metadata.u32("llama.context_length"), Ok(100));
     let metadata = open(&|config| config["rope_scaling"] = json!({ "type": "linear", "factor": 4.0 }));
     assert_eq!(metadata.string("llama.rope.scaling.type"), Ok("linear"));
     assert_eq!(metadata.f32("llama.rope.scaling.factor"), Ok(4.0));

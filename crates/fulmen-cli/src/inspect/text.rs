@@ -24,6 +24,7 @@ pub(super) fn render(report: &Report) -> String {
     out += "\n";
     match &report.memory {
         Some(memory) => push_memory(&mut out, report, memory),
+        None if report.summary.types.is_empty() => out += "the file has no weights\n",
         None => out += "memory: not known, the file does not say enough of the model\n",
     }
     if report.args.keys {

@@ -1,4 +1,13 @@
-//! What the commands that run models share: options, loading with a bar, the memory floor.
+//! What the commands that run models share: options, loading with a bar, the memory floor, Ctrl-C.
 
 pub(crate) mod floor;
+pub(crate) mod interrupt;
 pub(crate) mod load;
+pub(crate) mod prompt;
+pub(crate) mod sampling;
+pub(crate) mod stats;
+
+/// What people are told who name no model.
+pub(crate) const NO_MODEL: &str = "\
+no model given. Take a GGUF file of a Llama, Mistral, SmolLM2, Qwen2 or Qwen3 model, for example from Hugging Face \
+(Q4_K_M is a good choice), and name it: fulmen run model.gguf \"Why is the sky blue?\"";

@@ -4,11 +4,12 @@
 //! - [`Session`] holds sequences: their KV caches, their sampling states, the programs that run them. Sessions of one
 //!   model may live on several threads; they take turns on the device.
 //!
-//! - [`Generation`] is text in the making.
+//! - [`Generation`] is text in the making; [`Chat`] is a conversation.
 //!
 //! A decode step is one program that never changes: its token, position and random state are in device memory and move
 //! on by themselves. So a backend can capture it once and replay it, and the host reads nothing but the tokens.
 
+mod chat;
 mod generate;
 mod model;
 mod profile;
@@ -19,6 +20,7 @@ mod session;
 mod stop;
 mod weights;
 
+pub use chat::Chat;
 pub use generate::{FinishReason, GenerateOptions, Generated, Generation};
 pub use model::{Device, LoadOptions, LoadProgress, Model};
 pub use profile::{Profile, ProfileRow};

@@ -12,6 +12,7 @@ use super::weights::{self, Weights};
 use crate::arch::{Config, GraphSpec, Step};
 use crate::error::ModelError;
 use crate::source::{self, ModelSource};
+use crate::template::ChatTemplate;
 use crate::tokenizer::{Special, Tokenizer};
 
 /// A device that a model can be loaded onto.
@@ -142,6 +143,12 @@ impl Model {
     /// Its tokenizer, if the file has one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.shared.tokenizer.as_ref()
+    }
+
+    /// Its chat template: its own or that of its family; `None` for a model that was not made for conversations.
+    pub fn chat_template(&self) -> Result<Option<ChatTemplate>, ModelError> {
+        let tokenizer = self.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
+        Ok(ChatTemplate::of_model(self.source().metadata(), tokenizer)?)
     }
 
     /// Generates text that goes on from a prompt, in a session of its own, and gives each piece as it comes. A

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::value::{Array, Number, Numbers, Strings, Value, ValueType};
+use super::array::{Array, Number, Numbers, Strings};
+use super::value::{Value, ValueType};
 
 /// Why a key's value cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -7,6 +7,7 @@
 //!   when asked.
 //! - Versions 2 and 3, little endian. Models in several files look like one.
 
+mod array;
 mod error;
 mod file;
 mod header;
@@ -17,9 +18,10 @@ pub(crate) mod storage;
 mod value;
 mod write;
 
+pub use array::{Array, Number, Numbers, Strings};
 pub use error::{Found, GgufError, GgufProblem, SplitProblem};
 pub use file::GgufFile;
 pub use metadata::{Metadata, MetadataError};
 pub use storage::TensorData;
-pub use value::{Array, Number, Numbers, Strings, Value, ValueType};
+pub use value::{Value, ValueType};
 pub use write::{GgufWriteError, GgufWriter, NewFile};

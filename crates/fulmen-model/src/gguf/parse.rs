@@ -4,10 +4,11 @@ use std::{collections::HashSet, io::Read, ops::Range, sync::Arc};
 
 use fulmen_core::DType;
 
+use super::array::Array;
 use super::error::GgufProblem;
 use super::header::Header;
 use super::metadata::{Metadata, MetadataError};
-use super::value::{Array, Value, ValueType};
+use super::value::{Value, ValueType};
 use crate::source::TensorInfo;
 
 /// A larger header is refused. Those of real models have less than 32 MiB.

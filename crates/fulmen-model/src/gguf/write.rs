@@ -9,10 +9,11 @@ use std::{
 
 use tempfile::NamedTempFile;
 
+use super::array::Number;
 use super::error::GgufProblem;
 use super::metadata::Metadata;
 use super::parse::{self, MAX_NAME};
-use super::value::{Number, Value};
+use super::value::Value;
 use crate::source::TensorInfo;
 
 /// Why a file could not be written.

@@ -100,7 +100,8 @@ impl Config {
     /// The longest context in which every token sees every other.
     fn context(&self) -> u32 {
         // Where a sliding window is used, a longer context would need it; up to the window it changes nothing.
-        let window = self.sliding_window.filter(|_| self.use_sliding_window != Some(false));
+        let used = self.model_type == "mistral" || self.use_sliding_window == Some(true);
+        let window = self.sliding_window.filter(|_| used);
         self.max_position_embeddings.min(window.unwrap_or(u32::MAX))
     }
 

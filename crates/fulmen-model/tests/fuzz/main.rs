@@ -3,7 +3,7 @@
 //! The files of `tests/corpus` are read as they are and then mutated. A short run belongs to the tests; a long one is
 //!
 //! ```text
-//! FULMEN_FUZZ_CASES=1000000 cargo test --release -p fulmen-model --test fuzz -- --nocapture
+//! FULMEN_FUZZ_CASES=1000000 cargo test -p fulmen-model --test fuzz -- --nocapture
 //! ```
 //!
 //! `FULMEN_FUZZ_SEED` changes the mutations. An input that fails is written to the target folder and its path is said;

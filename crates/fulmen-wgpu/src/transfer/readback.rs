@@ -8,6 +8,7 @@ use std::{
 
 use wgpu::{CommandEncoder, MapMode, PollType, SubmissionIndex};
 
+use super::copy::{copy_bytes, vec_of};
 use crate::{
     buffer::{BufferSlice, GpuBuffer},
     device::{GpuDevice, count},
@@ -147,7 +148,19 @@ impl Readback {
             });
         }
         self.block()?;
-        self.copy_out(|index, bytes| out[index].copy_from_slice(bytes))
+        self.copy_out(|index, bytes| copy_bytes(bytes, out[index]))
+    }
+
+    /// Waits, and hands the bytes of each range with its number to `each`, straight from the mapped memory.
+    pub(crate) fn wait_with(self, each: impl FnMut(usize, &[u8])) -> Result<(), GpuError> {
+        self.block()?;
+        self.copy_out(each)
+    }
+
+    /// [`wait_with`](Self::wait_with) for any executor.
+    pub(crate) async fn await_with(self, each: impl FnMut(usize, &[u8])) -> Result<(), GpuError> {
+        let gpu = self.gpu.clone();
+        Mapping::new(self, &gpu)?.await?.copy_out(each)
     }
 
     /// The bytes, for any executor.
@@ -155,11 +168,7 @@ impl Readback {
     /// # Errors
     /// [`GpuError::BufferMap`] where the thread that polls the device cannot be started.
     pub fn into_future(self, gpu: &GpuDevice) -> Result<ReadFuture, GpuError> {
-        if let Some(submission) = &self.submission {
-            let mapped = self.mapped.clone();
-            gpu.waiter().watch(gpu, submission.clone(), move || mapped.waited())?;
-        }
-        Ok(ReadFuture { readback: Some(self) })
+        Ok(ReadFuture { mapping: Mapping::new(self, gpu)? })
     }
 
     fn block(&self) -> Result<(), GpuError> {
@@ -172,7 +181,7 @@ impl Readback {
 
     fn take(self) -> Result<Vec<Vec<u8>>, GpuError> {
         let mut read = vec![Vec::new(); self.ranges.len()];
-        self.copy_out(|index, bytes| read[index].extend_from_slice(bytes))?;
+        self.copy_out(|index, bytes| read[index] = vec_of(bytes))?;
         Ok(read)
     }
 
@@ -253,14 +262,24 @@ impl Mapped {
     }
 }
 
-/// The bytes of ranges, once the device has them. A helper thread polls the device, so any executor will do.
+/// A read-back, once its memory is mapped. A helper thread polls the device, so any executor will do.
 #[derive(Debug)]
-pub struct ReadFuture {
+struct Mapping {
     readback: Option<Readback>,
 }
 
-impl Future for ReadFuture {
-    type Output = Result<Vec<Vec<u8>>, GpuError>;
+impl Mapping {
+    fn new(readback: Readback, gpu: &GpuDevice) -> Result<Self, GpuError> {
+        if let Some(submission) = &readback.submission {
+            let mapped = readback.mapped.clone();
+            gpu.waiter().watch(gpu, submission.clone(), move || mapped.waited())?;
+        }
+        Ok(Self { readback: Some(readback) })
+    }
+}
+
+impl Future for Mapping {
+    type Output = Result<Readback, GpuError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(readback) = &self.readback {
@@ -270,12 +289,23 @@ impl Future for ReadFuture {
                 return Poll::Pending;
             }
         }
-        Poll::Ready(match self.readback.take() {
-            Some(readback) => readback.take(),
-            None => Err(GpuError::BufferMap {
-                call: "read_many_async",
-                message: "the future was polled after it had given its result".to_owned(),
-            }),
-        })
+        Poll::Ready(self.readback.take().ok_or_else(|| GpuError::BufferMap {
+            call: "read_many_async",
+            message: "the future was polled after it had given its result".to_owned(),
+        }))
+    }
+}
+
+/// The bytes of ranges, once the device has them.
+#[derive(Debug)]
+pub struct ReadFuture {
+    mapping: Mapping,
+}
+
+impl Future for ReadFuture {
+    type Output = Result<Vec<Vec<u8>>, GpuError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.mapping).poll(context).map(|readback| readback?.take())
     }
 }

@@ -165,7 +165,7 @@ fn every_type_on_every_instruction_set() {
     let pool = Pool::new(3);
     let rng = &mut fastrand::Rng::with_seed(1);
     for dtype in types() {
-        for blocks in [1, 3, 8] {
+        for blocks in [1, 2, 3, 7, 8] {
             let k = blocks * dtype.block_len().max(16);
             let x = gaussian(rng, 33 * k);
             for n in [1, 3, 16, 17, 64] {

@@ -27,7 +27,7 @@ impl Interpreter<'_> {
                     other => Ok(Value::text(other.to_text(&mut self.meter)?)),
                 }
             }
-            "tojson" => self.to_json(&value, &args),
+            "tojson" => self.json_of(&value, &args),
             "trim" | "upper" | "lower" | "title" | "capitalize" | "replace" | "indent" | "escape" | "e" => {
                 let text = value.to_text(&mut self.meter)?;
                 self.text_filter(name, &text, &args)
@@ -145,7 +145,7 @@ impl Interpreter<'_> {
         }))
     }
 
-    fn to_json(&mut self, value: &Value, args: &Arguments) -> Result<Value> {
+    fn json_of(&mut self, value: &Value, args: &Arguments) -> Result<Value> {
         args.only("tojson", &["indent", "ensure_ascii", "separators", "sort_keys"])?;
         let indent = match args.get(0, "indent") {
             None | Some(Value::None) => None,

@@ -2,6 +2,7 @@
 
 use super::{dot_fn, load_halves, quarters_epi16};
 use crate::kernels::mul_mat::{
+    activations::IntRows,
     dots::{Dots, ROWS, Rows, WeightRows, by_rows, prefetch},
     formats::{Format, Q4_1},
 };
@@ -69,7 +70,74 @@ unsafe fn q8_0_rows<const R: usize, const M: usize>(
     }
 }
 
-/// `Q4_0`, `Q4_1`, `Q5_0` and `Q5_1`: four blocks make a vector, one in each quarter.
+/// How the bytes of four blocks are brought into place.
+#[derive(Clone, Copy)]
+struct Places {
+    /// The codes of a block in each quarter, by 16-bit words of two overlapping loads.
+    gather: __m512i,
+    /// Each of four values for a quarter.
+    lanes: __m512i,
+    /// Scales and minima, for formats whose four blocks have them in the first load.
+    d_words: __m512i,
+    m_words: __m512i,
+    /// Activations: the first halves of the four blocks, and the second ones.
+    halves: [__m512i; 2],
+}
+
+/// Words between the two loads of four blocks.
+const fn back<F: Format>() -> usize {
+    F::BYTES * 2 - 32
+}
+
+/// Whether a format has codes of five bits.
+const fn fifth_bit<F: Format>() -> bool {
+    F::BYTES > Q4_1::BYTES
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn places<F: Format>() -> Places {
+    let (words, back) = (F::BYTES as i16 / 2, back::<F>() as i16);
+    let head = if F::MINS { 2 } else { 1 } + if fifth_bit::<F>() { 2 } else { 0 };
+    let count = _mm512_set_epi64(
+        0x0007_0006_0005_0004,
+        0x0003_0002_0001_0000,
+        0x0007_0006_0005_0004,
+        0x0003_0002_0001_0000,
+        0x0007_0006_0005_0004,
+        0x0003_0002_0001_0000,
+        0x0007_0006_0005_0004,
+        0x0003_0002_0001_0000,
+    );
+    let starts = quarters_epi16(head, words + head, 2 * words + head - back, 3 * words + head - back);
+    let heads = |w: i16| {
+        let spread = quarters_epi16(w, words + w, 2 * words + w, 3 * words + w);
+        _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 0, 2, 4, 6), spread)
+    };
+    Places {
+        gather: _mm512_add_epi16(count, starts),
+        lanes: _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
+        d_words: heads(0),
+        m_words: heads(1),
+        halves: [_mm512_setr_epi64(0, 1, 4, 5, 8, 9, 12, 13), _mm512_setr_epi64(2, 3, 6, 7, 10, 11, 14, 15)],
+    }
+}
+
+/// 64 bytes, of which the first `n` are read and the others are 0.
+///
+/// # Safety
+///
+/// The first `n` must be readable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn load_first(src: *const u8, n: usize) -> __m512i {
+    let mask = if n >= 64 { u64::MAX } else { (1 << n) - 1 };
+    // SAFETY: by the contract.
+    unsafe { _mm512_maskz_loadu_epi8(mask, src.cast()) }
+}
+
+/// `Q4_0`, `Q4_1`, `Q5_0` and `Q5_1`: four blocks make a vector, one in each quarter. At the end of a row there may be
+/// fewer; the missing ones count as zeros.
 ///
 /// # Safety
 ///
@@ -84,107 +152,130 @@ unsafe fn q4_0_rows<F: Format, const R: usize, const M: usize>(
     out: &mut Dots,
 ) {
     let Some(int) = x.int else { return };
-    let low_nibbles = _mm512_set1_epi8(15);
-    // The four blocks are gathered by 16-bit words from two overlapping loads of their bytes.
-    let (words, back) = (F::BYTES as i16 / 2, F::BYTES as i16 * 2 - 32);
-    let fifth_bit = F::BYTES > Q4_1::BYTES;
-    let bits_at = if F::MINS { 4 } else { 2 };
-    let head = bits_at as i16 / 2 + if fifth_bit { 2 } else { 0 };
-    let count = _mm512_set_epi64(
-        0x0007_0006_0005_0004,
-        0x0003_0002_0001_0000,
-        0x0007_0006_0005_0004,
-        0x0003_0002_0001_0000,
-        0x0007_0006_0005_0004,
-        0x0003_0002_0001_0000,
-        0x0007_0006_0005_0004,
-        0x0003_0002_0001_0000,
-    );
-    let starts = quarters_epi16(head, words + head, 2 * words + head - back, 3 * words + head - back);
-    let gather = _mm512_add_epi16(count, starts);
-    let lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    let heads = |w: i16| {
-        let spread = quarters_epi16(w, words + w, 2 * words + w, 3 * words + w);
-        _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 0, 2, 4, 6), spread)
-    };
-    let (d_words, m_words) = (heads(0), heads(1));
-    // Activations: the first halves of the four blocks, and the second ones.
-    let first_halves = _mm512_setr_epi64(0, 1, 4, 5, 8, 9, 12, 13);
-    let second_halves = _mm512_setr_epi64(2, 3, 6, 7, 10, 11, 14, 15);
+    let places = places::<F>();
     let mut acc = [[_mm512_setzero_ps(); R]; M];
-    for four in 0..x.k / 128 {
-        let mut xs = [[_mm512_setzero_si512(); 2]; M];
-        let mut ds = [_mm512_setzero_ps(); M];
-        let mut starts = [_mm512_setzero_si512(); M];
-        let mut sums = [_mm512_setzero_ps(); M];
-        for a in 0..M {
-            let at = (first + a) * x.k + four * 128;
-            // SAFETY: the four blocks are within the row of activations.
-            unsafe {
-                let codes = int.codes.as_ptr().add(at);
-                let (c0, c1) = (_mm512_loadu_si512(codes.cast()), _mm512_loadu_si512(codes.add(64).cast()));
-                xs[a] = [
-                    _mm512_permutex2var_epi64(c0, first_halves, c1),
-                    _mm512_permutex2var_epi64(c0, second_halves, c1),
-                ];
-                let d = _mm_loadu_ps(int.d.as_ptr().add(at / 32));
-                ds[a] = _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(d));
-                // Each of a block's four lanes takes a quarter of the sum: of 8 or 16 per code, or of the minimum.
-                let sum = _mm_loadu_si128(int.sums.as_ptr().add(at / 16).cast());
-                if F::MINS {
-                    let sum = _mm_cvtepi32_ps(_mm_madd_epi16(sum, _mm_set1_epi16(1)));
-                    let sum = _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(sum));
-                    sums[a] = _mm512_mul_ps(_mm512_mul_ps(sum, ds[a]), _mm512_set1_ps(0.25));
-                } else {
-                    let sum = _mm_madd_epi16(sum, _mm_set1_epi16(if fifth_bit { -4 } else { -2 }));
-                    starts[a] = _mm512_permutexvar_epi32(lanes, _mm512_castsi128_si512(sum));
-                }
-            }
-        }
-        for row in 0..R {
-            let src = w.data.wrapping_add(row * w.row_bytes + four * 4 * F::BYTES);
-            prefetch(src, 4 * F::BYTES, w.row_bytes);
-            // SAFETY: the four blocks are within the row of weights, and both loads within the four blocks.
-            let (front, rear) = unsafe {
-                (_mm512_loadu_si512(src.cast()), _mm512_loadu_si512(src.add(2 * back as usize).cast()))
-            };
-            let q = _mm512_permutexvar_epi16(gather, front);
-            let q = _mm512_mask_permutexvar_epi16(q, 0xffff_0000, gather, rear);
-            let mut low = _mm512_and_si512(q, low_nibbles);
-            let mut high = _mm512_and_si512(_mm512_srli_epi16::<4>(q), low_nibbles);
-            // SAFETY: the words are within the four blocks.
-            let four_words = |at: usize| unsafe {
-                let word = |b: usize| u64::from(src.add(b * F::BYTES + at).cast::<u16>().read_unaligned());
-                word(0) | word(1) << 16 | word(2) << 32 | word(3) << 48
-            };
-            let floats = |at: usize| {
-                // Where the halves of all blocks are in the first load, that is the shorter way.
-                if !fifth_bit {
-                    let words = _mm512_permutexvar_epi16(if at == 0 { d_words } else { m_words }, front);
-                    return _mm512_cvtph_ps(_mm512_castsi512_si256(words));
-                }
-                let halves = _mm_cvtsi64_si128(four_words(at) as i64);
-                _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(_mm_cvtph_ps(halves)))
-            };
-            let d = floats(0);
-            if fifth_bit {
-                let bit = _mm512_set1_epi8(16);
-                low = _mm512_mask_add_epi8(low, four_words(bits_at), low, bit);
-                high = _mm512_mask_add_epi8(high, four_words(bits_at + 2), high, bit);
-            }
-            for a in 0..M {
-                let dot = _mm512_dpbusd_epi32(starts[a], low, xs[a][0]);
-                let dot = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(dot, high, xs[a][1]));
-                acc[a][row] = _mm512_fmadd_ps(dot, _mm512_mul_ps(d, ds[a]), acc[a][row]);
-                if F::MINS {
-                    acc[a][row] = _mm512_fmadd_ps(floats(2), sums[a], acc[a][row]);
-                }
-            }
-        }
+    let (whole, left) = (x.k / 128, x.k % 128 / 32);
+    for four in 0..whole {
+        // SAFETY: by the contract; the four blocks are within the rows.
+        unsafe { four_blocks::<F, R, M, true>(&places, w, &int, first * x.k, x.k, four, 4, &mut acc) };
+    }
+    if left > 0 {
+        // SAFETY: by the contract; so many blocks are left of the rows.
+        unsafe { four_blocks::<F, R, M, false>(&places, w, &int, first * x.k, x.k, whole, left, &mut acc) };
     }
     for a in 0..M {
         for row in 0..R {
             out[a][r + row] = _mm512_reduce_add_ps(acc[a][row]);
+        }
+    }
+}
+
+/// Adds the products of the blocks from `4 * four` on: four of them if `WHOLE`, else `left`.
+///
+/// # Safety
+///
+/// As [`q4_0_rows`]; the blocks must be within the rows.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[expect(clippy::too_many_arguments, reason = "the parts of a step of one loop")]
+unsafe fn four_blocks<F: Format, const R: usize, const M: usize, const WHOLE: bool>(
+    places: &Places,
+    w: WeightRows,
+    int: &IntRows<'_>,
+    start: usize,
+    k: usize,
+    four: usize,
+    left: usize,
+    acc: &mut [[__m512; R]; M],
+) {
+    let Places { gather, lanes, d_words, m_words, halves } = *places;
+    let fifth_bit = const { fifth_bit::<F>() };
+    let back = const { 2 * back::<F>() };
+    let bits_at = if F::MINS { 4 } else { 2 };
+    let low_nibbles = _mm512_set1_epi8(15);
+    let mut xs = [[_mm512_setzero_si512(); 2]; M];
+    let mut ds = [_mm512_setzero_ps(); M];
+    let mut starts = [_mm512_setzero_si512(); M];
+    let mut sums = [_mm512_setzero_ps(); M];
+    for a in 0..M {
+        let at = start + a * k + four * 128;
+        // SAFETY: the blocks are within the row of activations, and no more of it is read.
+        unsafe {
+            let (codes, d) = (int.codes.as_ptr().add(at).cast::<u8>(), int.d.as_ptr().add(at / 32));
+            let sum = int.sums.as_ptr().add(at / 16);
+            let (c0, c1, d, sum) = if WHOLE {
+                let (c0, c1) = (_mm512_loadu_si512(codes.cast()), _mm512_loadu_si512(codes.add(64).cast()));
+                (c0, c1, _mm_loadu_ps(d), _mm_loadu_si128(sum.cast()))
+            } else {
+                let mask = (1u8 << left) - 1;
+                let (c0, c1) = (
+                    load_first(codes, 32 * left),
+                    load_first(codes.wrapping_add(64), (32 * left).saturating_sub(64)),
+                );
+                let pairs = (1u8 << (2 * left)) - 1;
+                (c0, c1, _mm_maskz_loadu_ps(mask, d), _mm_maskz_loadu_epi16(pairs, sum))
+            };
+            xs[a] = halves.map(|half| _mm512_permutex2var_epi64(c0, half, c1));
+            ds[a] = _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(d));
+            // Each of a block's four lanes takes a quarter of the sum: of 8 or 16 per code, or of the minimum.
+            if F::MINS {
+                let sum = _mm_cvtepi32_ps(_mm_madd_epi16(sum, _mm_set1_epi16(1)));
+                let sum = _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(sum));
+                sums[a] = _mm512_mul_ps(_mm512_mul_ps(sum, ds[a]), _mm512_set1_ps(0.25));
+            } else {
+                let sum = _mm_madd_epi16(sum, _mm_set1_epi16(if fifth_bit { -4 } else { -2 }));
+                starts[a] = _mm512_permutexvar_epi32(lanes, _mm512_castsi128_si512(sum));
+            }
+        }
+    }
+    for row in 0..R {
+        let src = w.data.wrapping_add(row * w.row_bytes + four * 4 * F::BYTES);
+        prefetch(src, left * F::BYTES, w.row_bytes);
+        // SAFETY: the blocks are within the row of weights, and both loads within the blocks.
+        let (front, rear) = unsafe {
+            if WHOLE {
+                (_mm512_loadu_si512(src.cast()), _mm512_loadu_si512(src.add(back).cast()))
+            } else {
+                let bytes = left * F::BYTES;
+                (load_first(src, bytes), load_first(src.wrapping_add(back), bytes.saturating_sub(back)))
+            }
+        };
+        let q = _mm512_permutexvar_epi16(gather, front);
+        let q = _mm512_mask_permutexvar_epi16(q, 0xffff_0000, gather, rear);
+        let mut low = _mm512_and_si512(q, low_nibbles);
+        let mut high = _mm512_and_si512(_mm512_srli_epi16::<4>(q), low_nibbles);
+        let four_words = |at: usize| {
+            let word = |b: usize| {
+                if !WHOLE && b >= left {
+                    return 0;
+                }
+                // SAFETY: the word is within the blocks.
+                u64::from(unsafe { src.add(b * F::BYTES + at).cast::<u16>().read_unaligned() })
+            };
+            word(0) | word(1) << 16 | word(2) << 32 | word(3) << 48
+        };
+        let floats = |at: usize| {
+            // Where the halves of all blocks are in the first load, that is the shorter way.
+            if !fifth_bit {
+                let words = _mm512_permutexvar_epi16(if at == 0 { d_words } else { m_words }, front);
+                return _mm512_cvtph_ps(_mm512_castsi512_si256(words));
+            }
+            let halves = _mm_cvtsi64_si128(four_words(at) as i64);
+            _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(_mm_cvtph_ps(halves)))
+        };
+        let d = floats(0);
+        if fifth_bit {
+            let bit = _mm512_set1_epi8(16);
+            low = _mm512_mask_add_epi8(low, four_words(bits_at), low, bit);
+            high = _mm512_mask_add_epi8(high, four_words(bits_at + 2), high, bit);
+        }
+        for a in 0..M {
+            let dot = _mm512_dpbusd_epi32(starts[a], low, xs[a][0]);
+            let dot = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(dot, high, xs[a][1]));
+            acc[a][row] = _mm512_fmadd_ps(dot, _mm512_mul_ps(d, ds[a]), acc[a][row]);
+            if F::MINS {
+                acc[a][row] = _mm512_fmadd_ps(floats(2), sums[a], acc[a][row]);
+            }
         }
     }
 }

@@ -21,10 +21,10 @@ pub(super) fn specialised(dtype: DType) -> Option<(DotFn, usize)> {
         DType::Q5_K => Some((block256::dot_q4_k::<Q5K>, 256)),
         DType::Q6_K => Some((block256::dot_q6_k, 256)),
         DType::Q8_0 => Some((block32::dot_q8_0, 64)),
-        DType::Q4_0 => Some((block32::dot_q4_0::<Q4_0>, 128)),
-        DType::Q4_1 => Some((block32::dot_q4_0::<Q4_1>, 128)),
-        DType::Q5_0 => Some((block32::dot_q4_0::<Q5_0>, 128)),
-        DType::Q5_1 => Some((block32::dot_q4_0::<Q5_1>, 128)),
+        DType::Q4_0 => Some((block32::dot_q4_0::<Q4_0>, 32)),
+        DType::Q4_1 => Some((block32::dot_q4_0::<Q4_1>, 32)),
+        DType::Q5_0 => Some((block32::dot_q4_0::<Q5_0>, 32)),
+        DType::Q5_1 => Some((block32::dot_q4_0::<Q5_1>, 32)),
         _ => None,
     }
 }

@@ -1,0 +1,155 @@
+//! `fulmen chat`: a conversation.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+
+use fulmen_model::template::Message;
+use fulmen_model::{Chat, FinishReason, GenerateOptions, ModelError};
+use rustyline::error::ReadlineError;
+
+use crate::model::interrupt::{self, Answering};
+use crate::model::load::{LoadError, Loaded, ModelOptions};
+use crate::model::prompt::ChatArgs;
+use crate::model::sampling::SamplingOptions;
+use crate::model::{NO_MODEL, stats};
+
+/// Talk with a model.
+///
+/// Each line is a message; the answer comes as it is made. Ctrl-C stops an answer, Ctrl-D leaves. /clear begins anew, /stats
+/// says how fast the last answer was, /help lists what there is.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The model: a GGUF file, or a folder with config.json and safetensors files.
+    #[arg(value_name = "MODEL")]
+    model: Option<PathBuf>,
+
+    #[command(flatten)]
+    chat: ChatArgs,
+
+    #[command(flatten)]
+    sampling: SamplingOptions,
+
+    #[command(flatten)]
+    options: ModelOptions,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmen chat model.gguf
+  fulmen chat model.gguf --system \"You are a pirate.\" --temp 1
+  printf 'Hi!\\nAnd now in French.\\n' | fulmen chat model.gguf";
+
+const HELP: &str = "\
+/clear   begin anew
+/stats   how fast was the last answer?
+/exit    leave (or Ctrl-D)
+/help    this list
+Ctrl-C stops an answer.";
+
+/// Why `fulmen chat` failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ChatError {
+    #[error("{NO_MODEL}")]
+    NoModel,
+    #[error(
+        "the model has no chat template, so it was not made for conversations; --template takes one of a family, and `fulmen run --raw` goes on with a text"
+    )]
+    NoTemplate,
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error("lines cannot be read: {0}")]
+    Read(#[from] ReadlineError),
+    #[error("the answer could not be written: {0}")]
+    Write(#[from] io::Error),
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
+    let path = args.model.as_ref().ok_or(ChatError::NoModel)?;
+    interrupt::install();
+    let mut options = args.sampling.generate();
+    options.sampling.validate()?;
+    let loaded = args.options.load(path, args.options.session())?;
+    let template = args.chat.template(&loaded.model)?.ok_or(ChatError::NoTemplate)?;
+    let mut chat = Chat::with_template(loaded.model.session()?, template);
+    chat.set_options(args.chat.options());
+    if let Some(system) = &args.chat.system {
+        chat.push(Message::system(system));
+    }
+    let mut editor = rustyline::DefaultEditor::new()?;
+    let mut last = None;
+    loop {
+        // The first Ctrl-C of a line empties it.
+        let line = match editor.readline("> ") {
+            Ok(line) => line,
+            Err(ReadlineError::Interrupted) => {
+                eprintln!("(Ctrl-D leaves)");
+                continue;
+            }
+            Err(ReadlineError::Eof) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let line = line.trim();
+        match line {
+            "" => continue,
+            "/exit" | "/quit" | "/bye" => return Ok(()),
+            "/help" | "/?" => eprintln!("{HELP}"),
+            "/clear" => chat.clear(),
+            "/stats" => eprintln!("{}", last.as_deref().unwrap_or("nothing was answered yet")),
+            command if command.starts_with('/') => {
+                eprintln!("there is no {command}; /help lists what there is")
+            }
+            message => {
+                // A history that cannot be kept is no reason to stop.
+                let _ = editor.add_history_entry(message);
+                if let Some(stats) = answer(args, &loaded, &mut chat, message, &options)? {
+                    last = Some(stats);
+                }
+                // Another answer to the same words may be another one.
+                options.sampling.seed = options.sampling.seed.wrapping_add(1);
+            }
+        }
+    }
+}
+
+/// Says something and writes the answer as it comes; gives how fast it was. A message that does not fit is said so.
+fn answer(
+    args: &Args,
+    loaded: &Loaded,
+    chat: &mut Chat,
+    message: &str,
+    options: &GenerateOptions,
+) -> Result<Option<String>, ChatError> {
+    let answering = Answering::new(chat.session().cancel_flag());
+    let mut stdout = io::stdout().lock();
+    let mut failed = None;
+    let flag = chat.session().cancel_flag();
+    let generated = chat.say(message, options, |piece| {
+        if let Err(error) = stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()) {
+            flag.store(true, std::sync::atomic::Ordering::Relaxed);
+            failed.get_or_insert(error);
+        }
+    });
+    drop(answering);
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    let generated = match generated {
+        Err(error @ ModelError::PromptTooLong { .. }) => {
+            eprintln!("{error}. /clear begins anew; --ctx makes it larger.");
+            return Ok(None);
+        }
+        generated => generated?,
+    };
+    // A blank line between answer and next question, for people.
+    write!(stdout, "{}", if io::stdout().is_terminal() { "\n\n" } else { "\n" })?;
+    stdout.flush()?;
+    match generated.reason {
+        FinishReason::ContextFull => eprintln!("(the context is full: /clear begins anew)"),
+        FinishReason::Cancelled => eprintln!("(stopped)"),
+        _ => {}
+    }
+    Ok(Some(stats::line(loaded, chat.session(), &generated, args.options.open.threads())))
+}

@@ -1,0 +1,147 @@
+//! `fulmen run`: an answer to one prompt.
+
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::PathBuf;
+
+use fulmen_model::{FinishReason, Generated, ModelError, Session};
+
+use crate::model::interrupt::{self, Answering};
+use crate::model::load::{LoadError, ModelOptions};
+use crate::model::prompt::PromptOptions;
+use crate::model::sampling::SamplingOptions;
+use crate::model::{NO_MODEL, stats};
+
+/// Answer a prompt with a model.
+///
+/// The text comes as it is made. A prompt is an argument, or what is piped in. Models that were made for conversations get
+/// it as a user's message, unless --raw says otherwise.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The model: a GGUF file, or a folder with config.json and safetensors files.
+    #[arg(value_name = "MODEL")]
+    model: Option<PathBuf>,
+
+    /// The prompt. Without it, it is read from standard input.
+    #[arg(value_name = "PROMPT")]
+    prompt: Option<String>,
+
+    #[command(flatten)]
+    prompts: PromptOptions,
+
+    #[command(flatten)]
+    sampling: SamplingOptions,
+
+    #[command(flatten)]
+    options: ModelOptions,
+
+    /// Show the time of each op at the end. Timing makes it slower.
+    #[arg(long)]
+    profile: bool,
+
+    /// Print nothing but the answer.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmen run model.gguf \"Why is the sky blue?\"
+  fulmen run model.gguf --temp 0 --max-tokens 100 \"Why is the sky blue?\"
+  git diff | fulmen run model.gguf --system \"Write a commit message.\"
+  fulmen run model.gguf --raw \"Once upon a time\"       go on with the text itself
+  fulmen run model.gguf --profile \"Hello\"              where does the time go?";
+
+/// Why `fulmen run` failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunError {
+    #[error("{NO_MODEL}")]
+    NoModel,
+    #[error("no prompt: give it as an argument, or pipe it in; `fulmen chat` is for conversations")]
+    NoPrompt,
+    #[error("the prompt could not be read from standard input: {0}")]
+    Read(io::Error),
+    #[error("the prompt on standard input is not UTF-8")]
+    NotUtf8,
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error("the answer could not be written: {0}")]
+    Write(#[from] io::Error),
+}
+
+/// Gives the exit code.
+pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
+    let path = args.model.as_ref().ok_or(RunError::NoModel)?;
+    let prompt = match &args.prompt {
+        Some(prompt) => prompt.clone(),
+        None => read_prompt()?,
+    };
+    interrupt::install();
+    let options = args.sampling.generate();
+    options.sampling.validate()?;
+    let loaded = args.options.load(path, args.options.session())?;
+    let tokens = args.prompts.tokens(&loaded.model, &prompt)?;
+    let mut session = loaded.model.session()?;
+    if args.profile {
+        session.start_profile();
+    }
+    let answering = Answering::new(session.cancel_flag());
+    let generated = stream(&mut session, &tokens, &options);
+    drop(answering);
+    let Some(generated) = generated? else { return Ok(0) };
+    if !args.quiet {
+        anstream::eprintln!(
+            "\n{}",
+            dim(&stats::line(&loaded, &session, &generated, args.options.open.threads()))
+        );
+    }
+    if let Some(profile) = stats::profile(&session) {
+        anstream::eprintln!("\n{profile}");
+    }
+    Ok(if generated.reason == FinishReason::Cancelled { interrupt::EXIT_CODE } else { 0 })
+}
+
+/// Writes the answer as it comes. `None` where the reader has gone, which is no failure.
+pub(crate) fn stream(
+    session: &mut Session,
+    tokens: &[u32],
+    options: &fulmen_model::GenerateOptions,
+) -> Result<Option<Generated>, RunError> {
+    let mut stdout = io::stdout().lock();
+    let mut generation = session.generate_from(tokens, options)?;
+    while let Some(piece) = generation.next_piece()? {
+        match stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(None),
+            result => result?,
+        }
+    }
+    let generated = generation.generated().clone();
+    if !generated.text.ends_with('\n') {
+        match writeln!(stdout).and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(None),
+            result => result?,
+        }
+    }
+    Ok(Some(generated))
+}
+
+fn read_prompt() -> Result<String, RunError> {
+    let mut stdin = io::stdin();
+    if stdin.is_terminal() {
+        return Err(RunError::NoPrompt);
+    }
+    let mut bytes = Vec::new();
+    stdin.read_to_end(&mut bytes).map_err(RunError::Read)?;
+    let text = String::from_utf8(bytes).map_err(|_| RunError::NotUtf8)?;
+    // The line break at the end is the shell's.
+    let text = text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text));
+    if text.is_empty() { Err(RunError::NoPrompt) } else { Ok(text.to_owned()) }
+}
+
+/// Less bright than the answer, on a terminal.
+fn dim(text: &str) -> String {
+    let style = anstyle::Style::new().dimmed();
+    format!("{style}{text}{style:#}")
+}
