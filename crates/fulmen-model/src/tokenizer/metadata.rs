@@ -45,7 +45,7 @@ impl TokenizerParts {
             (None, _) => None,
         };
         let mut strips: BTreeMap<u32, Strip> = BTreeMap::new();
-        for (name, _) in STRIPS {
+        for name in STRIPS {
             for id in ids(metadata, &key(name))? {
                 let strip = strips.entry(id).or_default();
                 if name.starts_with('l') { strip.left = true } else { strip.right = true }
@@ -129,7 +129,8 @@ impl TokenizerParts {
                 set(name, flag.into());
             }
         }
-        for (name, wanted) in STRIPS {
+        for (name, left) in STRIPS.into_iter().zip([true, false]) {
+            let wanted = |strip: &Strip| if left { strip.left } else { strip.right };
             let ids: Vec<u32> =
                 self.strips.iter().filter(|(_, strip)| wanted(strip)).map(|row| row.0).collect();
             if !ids.is_empty() {
@@ -139,9 +140,8 @@ impl TokenizerParts {
     }
 }
 
-/// Keys of tokens that take whitespace away.
-const STRIPS: [(&str, fn(&Strip) -> bool); 2] =
-    [("lstrip_token_ids", |strip| strip.left), ("rstrip_token_ids", |strip| strip.right)];
+/// Keys of tokens that take whitespace away before and behind them.
+const STRIPS: [&str; 2] = ["lstrip_token_ids", "rstrip_token_ids"];
 
 #[cfg(test)]
 mod tests {
