@@ -69,7 +69,12 @@ impl Interpreter<'_> {
             "map" | "select" | "reject" | "selectattr" | "rejectattr" => {}
             _ => return Interpreter::unknown("filter", name),
         }
-        let mut items = value.iterate(&mut self.meter)?;
+        // Those that go through items one by one take nothing for no items.
+        let lazy = matches!(name, "map" | "select" | "reject" | "selectattr" | "rejectattr");
+        let mut items = match lazy && !value.is_true() {
+            true => Vec::new(),
+            false => value.iterate(&mut self.meter)?,
+        };
         if let Some(attribute) =
             args.named.iter().find(|row| row.0 == "attribute" && name != "map" && name != "sort")
         {
