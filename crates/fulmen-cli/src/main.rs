@@ -13,6 +13,7 @@ mod run;
 mod select;
 mod synth;
 mod tokenize;
+mod tune;
 
 use std::{error::Error, process::ExitCode};
 
@@ -39,6 +40,7 @@ enum Command {
     #[command(hide = true)]
     Synth(synth::Args),
     Tokenize(tokenize::Args),
+    Tune(tune::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -54,6 +56,8 @@ Examples:
   fulmen ops perf              how fast is it, and how fast could it be?
   fulmen bench batch           how fast is the command batch on this GPU?
   fulmen tokenize MODEL TEXT   the tokens of a text, as a model sees it
+  fulmen bench matmul          how fast are products by weights on this GPU?
+  fulmen tune                  measure kernels on this GPU and remember the fastest
   fulmen help devices          the options of one command
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
@@ -71,6 +75,7 @@ impl Command {
             Command::Synth(args) => synth::run(&args)?,
             Command::Tokenize(args) => tokenize::run(&args)?,
             Command::Run(args) => return Ok(run::run(&args)?),
+            Command::Tune(args) => tune::run(&args)?,
         }
         Ok(0)
     }

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     output: PathBuf,
 
     /// The type: q4_k_m, q8_0, f16, …
-    #[arg(long = "type", short, value_name = "TYPE")]
+    #[arg(long = "type", short = 't', value_name = "TYPE")]
     recipe: Recipe,
 
     /// Replace OUT if it is there already.

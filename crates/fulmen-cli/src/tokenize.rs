@@ -1,12 +1,15 @@
 //! `fulmen tokenize`.
 
 use std::{
+    fs,
     io::{self, Read},
     path::{Path, PathBuf},
     time::Instant,
 };
 
+use fulmen_model::gguf::Metadata;
 use fulmen_model::source::{self, SourceError};
+use fulmen_model::template::{ChatOptions, ChatPrompt, ChatTemplate, Message, TemplateError};
 use fulmen_model::tokenizer::{Special, Tokenizer, TokenizerError};
 use serde_json::json;
 
@@ -38,6 +41,26 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "ids")]
     json: bool,
 
+    /// Take a conversation, [{"role": "user", "content": "Hello"}, …], and put it into the model's chat template.
+    #[arg(long, conflicts_with_all = ["special", "bare", "decode"])]
+    chat: bool,
+
+    /// Print the text that the chat template makes, instead of its tokens.
+    #[arg(long, requires = "chat", conflicts_with_all = ["ids", "json"])]
+    text_only: bool,
+
+    /// Use this file as the chat template instead of the model's own.
+    #[arg(long, value_name = "FILE", requires = "chat")]
+    template: Option<PathBuf>,
+
+    /// Do not end with the begin of an answer.
+    #[arg(long, requires = "chat")]
+    no_answer: bool,
+
+    /// Whether the model should think before it answers, if its template asks.
+    #[arg(long, value_name = "BOOL", requires = "chat")]
+    thinking: Option<bool>,
+
     /// Take ids, separated by spaces or commas, and print their text.
     #[arg(long, conflicts_with_all = ["special", "bare", "ids", "json"])]
     decode: bool,
@@ -60,6 +83,7 @@ Examples:
   fulmen tokenize model.gguf \"Hello, world\"
   fulmen tokenize model.gguf --ids < prompt.txt
   fulmen tokenize model.gguf --special \"<|im_start|>user\"
+  fulmen tokenize model.gguf --chat '[{\"role\": \"user\", \"content\": \"Hello\"}]'
   fulmen tokenize model.gguf --decode \"19556 28 905\"";
 
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +100,16 @@ pub(crate) enum TokenizeError {
     Stdin(io::Error),
     #[error("{text:?} is not a token id")]
     NotAnId { text: String },
+    #[error("the conversation: {0}")]
+    Conversation(serde_json::Error),
+    #[error("{}: {error}", path.display())]
+    Template { path: PathBuf, error: TemplateError },
+    #[error("{}: {error}", path.display())]
+    TemplateFile { path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    Render(#[from] TemplateError),
+    #[error("{}: has no chat template, and its vocabulary does not tell its family (give one with --template)", path.display())]
+    NoTemplate { path: PathBuf },
     #[error("the list of texts: {0}")]
     Batch(serde_json::Error),
     #[error(transparent)]
@@ -83,7 +117,7 @@ pub(crate) enum TokenizeError {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), TokenizeError> {
-    let tokenizer = open(&args.model)?;
+    let (tokenizer, metadata) = open(&args.model)?;
     if args.missing {
         return Ok(print(&format!("{}\n", json!(tokenizer.missing_bytes())))?);
     }
@@ -95,6 +129,11 @@ pub(crate) fn run(args: &Args) -> Result<(), TokenizeError> {
             text
         }
     };
+    if args.chat {
+        let prompt = chat(args, &tokenizer, metadata, &text)?;
+        let output = if args.text_only { prompt.text } else { shown_ids(args, &tokenizer, &prompt.tokens)? };
+        return Ok(print(&output)?);
+    }
     let special = if args.special { Special::Parse } else { Special::AsText };
     let encode = |text: &str| match args.bare {
         true => tokenizer.encode(text, special),
@@ -110,14 +149,51 @@ pub(crate) fn run(args: &Args) -> Result<(), TokenizeError> {
         let (seconds, tokens) = time(|| encode(&text).len());
         json!({ "seconds": seconds, "tokens": tokens }).to_string() + "\n"
     } else {
-        let ids = encode(&text);
-        match (args.ids, args.json) {
-            (true, _) => ids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ") + "\n",
-            (_, true) => as_json(&tokenizer, &ids)?,
-            _ => as_table(&tokenizer, &ids)?,
-        }
+        shown_ids(args, &tokenizer, &encode(&text))?
     };
     Ok(print(&output)?)
+}
+
+fn shown_ids(args: &Args, tokenizer: &Tokenizer, ids: &[u32]) -> Result<String, TokenizerError> {
+    match (args.ids, args.json) {
+        (true, _) => Ok(ids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ") + "\n"),
+        (_, true) => as_json(tokenizer, ids),
+        _ => as_table(tokenizer, ids),
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct Turn {
+    role: String,
+    content: String,
+}
+
+/// The prompt of a conversation that is given as JSON.
+fn chat(
+    args: &Args,
+    tokenizer: &Tokenizer,
+    metadata: Metadata,
+    text: &str,
+) -> Result<ChatPrompt, TokenizeError> {
+    let template = match &args.template {
+        Some(path) => {
+            let source = fs::read_to_string(path)
+                .map_err(|error| TokenizeError::TemplateFile { path: path.clone(), error })?;
+            ChatTemplate::new(&source)
+                .map_err(|error| TokenizeError::Template { path: path.clone(), error })?
+        }
+        None => ChatTemplate::of_model(&metadata, tokenizer)?
+            .ok_or_else(|| TokenizeError::NoTemplate { path: args.model.clone() })?,
+    };
+    let turns: Vec<Turn> = serde_json::from_str(text).map_err(TokenizeError::Conversation)?;
+    let messages: Vec<Message> =
+        turns.into_iter().map(|turn| Message::new(turn.role, turn.content)).collect();
+    let options = ChatOptions {
+        add_generation_prompt: !args.no_answer,
+        thinking: args.thinking,
+        ..ChatOptions::default()
+    };
+    Ok(template.prompt(tokenizer, &messages, &options)?)
 }
 
 /// The shortest time of five in seconds, and the result.
@@ -131,15 +207,16 @@ fn time(mut work: impl FnMut() -> usize) -> (f64, usize) {
     (best, result)
 }
 
-fn open(path: &Path) -> Result<Tokenizer, TokenizeError> {
+/// The tokenizer of a file, and what else the file says.
+fn open(path: &Path) -> Result<(Tokenizer, Metadata), TokenizeError> {
     let at = |error| TokenizeError::Tokenizer { path: path.to_owned(), error };
     if path.extension().is_some_and(|extension| extension == "json") {
-        return Tokenizer::from_json_file(path).map_err(at);
+        return Ok((Tokenizer::from_json_file(path).map_err(at)?, Metadata::new()));
     }
     let source = source::open(path)?;
-    Tokenizer::from_source(source.as_ref())
-        .map_err(at)?
-        .ok_or_else(|| TokenizeError::None { path: path.to_owned() })
+    let tokenizer = Tokenizer::from_source(source.as_ref()).map_err(at)?;
+    let tokenizer = tokenizer.ok_or_else(|| TokenizeError::None { path: path.to_owned() })?;
+    Ok((tokenizer, source.metadata().clone()))
 }
 
 fn parse_ids(text: &str) -> Result<Vec<u32>, TokenizeError> {

@@ -6,7 +6,9 @@ use serde_json::Value;
 
 fn fulmen(args: &[&str]) -> (String, String, Option<i32>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
-    let output = command.arg("bench").args(args).env_remove("FULMEN_DEVICE").output();
+    // What is tuned on this machine must not decide what the tests see.
+    command.env_remove("FULMEN_DEVICE").env("FULMEN_CACHE", "off");
+    let output = command.arg("bench").args(args).output();
     let Output { status, stdout, stderr } = output.expect("the fulmen binary starts");
     (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap(), status.code())
 }
@@ -46,6 +48,13 @@ fn every_work_is_right_and_has_its_numbers() {
     ] {
         assert!(report[group][number].as_f64().unwrap() > 0.0, "{number} of {report}");
     }
+    let reads = report["readback"].as_array().unwrap();
+    assert_eq!(reads.len(), 3);
+    for read in reads {
+        for number in ["raw_us", "read_us", "into_us", "into_gb_s"] {
+            assert!(read[number].as_f64().unwrap() > 0.0, "{number} of {read}");
+        }
+    }
     let events: Value = serde_json::from_str(&std::fs::read_to_string(&trace).unwrap()).unwrap();
     assert!(!events["traceEvents"].as_array().unwrap().is_empty());
     std::fs::remove_file(trace).unwrap();
@@ -64,4 +73,58 @@ fn what_cannot_run_batches_is_refused() {
     let (_, stderr, code) = fulmen(&["batch", "--quick", "--device", "wgpu:99"]);
     assert_eq!(code, Some(1));
     assert!(stderr.contains("number 99"), "{stderr}");
+}
+
+#[test]
+fn products_are_checked_timed_and_drawn() {
+    let file = std::env::temp_dir().join(format!("fulmen-roofline-{}.svg", std::process::id()));
+    let path = file.to_str().unwrap();
+    let (stdout, stderr, code) = fulmen(&["matmul", "--quick", "--json", "--repeat", "2", "--svg", path]);
+    assert_eq!((stderr.as_str(), code), ("", Some(0)), "{stdout}");
+    let report: Value = serde_json::from_str(&stdout).unwrap();
+    let products = report["products"].as_array().unwrap();
+    assert!(products.len() >= 5, "{report}");
+    for product in products {
+        for number in ["wall_us", "round_trip_us", "gpu_us", "gflop_s", "gb_s", "floor_us", "share"] {
+            assert!(product[number].as_f64().unwrap() > 0.0, "{number} of {product}");
+        }
+        assert!(!product["kernels"].as_array().unwrap().is_empty(), "{product}");
+    }
+    let svg = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(svg.matches("<circle").count(), products.len());
+    std::fs::remove_file(file).unwrap();
+
+    let args = [
+        "matmul",
+        "--quick",
+        "--repeat",
+        "1",
+        "--m",
+        "1,3",
+        "--k",
+        "64",
+        "--n",
+        "40",
+        "--dtype",
+        "q8_0,bf16",
+    ];
+    let (stdout, stderr, code) = fulmen(&args);
+    assert_eq!((stderr.as_str(), code), ("", Some(0)), "{stdout}");
+    for name in ["q8_0 m=1 40x64", "q8_0 m=3 40x64", "bf16 m=1 40x64", "bf16 m=3 40x64"] {
+        assert!(stdout.contains(name), "{name} in {stdout}");
+    }
+}
+
+#[test]
+fn products_that_cannot_be_are_refused() {
+    for (args, part, code) in [
+        (&["matmul", "--m", "0"][..], "is not a number from 1", 2),
+        (&["matmul", "--quick", "--k", "33", "--n", "4", "--dtype", "q8_0"], "32", 1),
+        (&["matmul", "--quick", "--k", "256", "--n", "4", "--dtype", "q2_k"], "the type of weight", 1),
+        (&["matmul", "--device", "cpu"], "wgpu devices only", 1),
+    ] {
+        let (_, stderr, got) = fulmen(args);
+        assert_eq!(got, Some(code), "{args:?}: {stderr}");
+        assert!(stderr.contains(part), "{args:?}: {stderr}");
+    }
 }

@@ -49,6 +49,26 @@ fn a_check_as_json_counts_its_rows() {
 }
 
 #[test]
+fn a_check_of_a_gpu_runs_the_rows_of_the_command_batch() {
+    let report = json(&["check", "--device", "wgpu", "--quick", "--json", "--op", "gelu", "--op", "dot"]);
+    assert_eq!(
+        (report["rows"].as_u64(), &report["failures"]),
+        (report["passed"].as_u64(), &serde_json::json!([]))
+    );
+    let rows = |op: &str| {
+        let ops = report["ops"].as_array().unwrap();
+        ops.iter().find(|line| line["op"] == op).unwrap_or_else(|| panic!("{report}"))["rows"]
+            .as_u64()
+            .unwrap()
+    };
+    assert!(rows("gelu") >= 10 && rows("dot") >= 7, "{report}");
+    assert!(report["device"].as_str().unwrap().starts_with("wgpu:"), "{report}");
+    let (stdout, stderr, code) = fulmen(&["check", "--device", "wgpu:0", "--quick", "--op", "softmax"]);
+    assert_eq!((stderr.as_str(), code), ("", Some(0)), "{stdout}");
+    assert!(stdout.contains("Rows by op and type:") && stdout.contains("softmax"), "{stdout}");
+}
+
+#[test]
 fn times_come_with_ceilings() {
     let report = json(&["perf", "--json", "--op", "rms_norm", "--name", "smollm2", "--time", "5"]);
     assert!(report["ceiling"]["read_gb_s"].as_f64().unwrap() > 0.1, "{report}");
@@ -58,9 +78,9 @@ fn times_come_with_ceilings() {
 
 #[test]
 fn what_does_not_exist_is_refused_with_what_does() {
-    let (_, stderr, code) = fulmen(&["check", "--op", "matmul"]);
+    let (_, stderr, code) = fulmen(&["check", "--op", "mulmat"]);
     assert_eq!(code, Some(2));
-    assert!(stderr.contains("no op \"matmul\"") && stderr.contains("mul_mat"), "{stderr}");
+    assert!(stderr.contains("no op \"mulmat\"") && stderr.contains("mul_mat"), "{stderr}");
     let (_, stderr, code) = fulmen(&["check", "--dtype", "q9"]);
     assert_eq!(code, Some(2));
     assert!(stderr.contains("Q4_K"), "{stderr}");

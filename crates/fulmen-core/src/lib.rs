@@ -12,6 +12,7 @@
 //!   does not change from step to step, so it can be recorded once and replayed.
 //! - **Errors are typed** and say which node or call, what was expected and what was found.
 
+mod address_map;
 mod builder;
 pub mod device;
 pub mod dtype;
@@ -21,6 +22,7 @@ mod memory;
 pub mod quant;
 pub mod sampling;
 
+pub use address_map::{AddressMap, Entry, Extent, LookUp};
 pub use builder::*;
 pub use device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, DeviceSelector};
 pub use dtype::{DType, DTypeError};

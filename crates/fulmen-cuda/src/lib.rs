@@ -1,14 +1,34 @@
 //! Fulmen's CUDA backend: NVIDIA GPUs at full speed.
 //!
-//! - **What it is for.** A compute graph whose step is captured once and replayed with one launch, over kernels written
-//!   for these GPUs.
-//! - **What it does so far.** It finds devices and says what they can do ([`device`]). It opens none of them, and runs
-//!   no graphs yet.
+//! The choices that shape this crate:
+//!
 //! - **Driver only.** The driver's library is opened at run time; neither building nor running needs the CUDA toolkit.
 //!   Without a driver every call here is a [`CudaError`] that names what was tried, never a panic.
-//! - **One floor for drivers.** Kernels are embedded as PTX 8.4, so a driver must offer CUDA 12.4
-//!   ([`device::MIN_DRIVER`]).
+//! - **Kernels are CUDA C++ without headers** (`kernels/*.cu`), compiled ahead by `scripts/build-kernels` into PTX that is
+//!   embedded ([`module`]). PTX 8.4, so a driver must offer CUDA 12.4 ([`error::MIN_DRIVER`]).
+//! - **Every address is looked up** ([`buffer`]) before a kernel gets it. What only the device knows (tokens, positions,
+//!   sampling states) is checked by the kernels, which report it and touch nothing (`fault.rs`).
+//! - **One kernel file per op**, `kernels/<op>.cu`, with a Rust file of the same name ([`kernels`]) that chooses the entry,
+//!   the grid and the parameters.
+//! - **One stream a dispatcher** ([`queue`]). A program is captured into a graph of the driver and replayed with one launch
+//!   ([`capture`]).
 
+pub mod buffer;
+pub mod capture;
 pub mod device;
+pub mod dispatch;
+pub mod error;
+mod fault;
+mod foreign;
+mod handles;
+pub mod kernels;
+pub mod module;
+pub mod queue;
 
-pub use device::{CudaError, list_devices, report};
+pub use buffer::CudaMemory;
+pub use device::{CudaDevice, CudaOptions, list_devices, report};
+pub use dispatch::CudaDispatcher;
+pub use error::CudaError;
+
+/// The backend's name in messages.
+pub(crate) const BACKEND: &str = "cuda";

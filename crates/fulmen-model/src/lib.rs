@@ -6,6 +6,7 @@
 //! - [`source`]: what a model's file gives, whatever its format.
 //! - [`summary`]: a model in a few numbers, and the memory it needs.
 //! - [`synth`]: models with random weights, for tests and measurements.
+//! - [`template`]: conversations as the text that a model goes on from.
 //! - [`tokenizer`]: text to token ids and back.
 //! - [`arch`]: one description per architecture (Llama, Qwen2, Qwen3), from which the graph is built for every backend.
 //! - [`engine`]: weights on a device, sessions, generation.

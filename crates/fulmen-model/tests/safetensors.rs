@@ -4,10 +4,11 @@ use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use fulmen_core::{DType, quant};
 use fulmen_model::gguf::GgufFile;
-use fulmen_model::quantize::Recipe;
+use fulmen_model::quantize::{Plan, Recipe, quantize};
 use fulmen_model::safetensors::SafetensorsFolder;
 use fulmen_model::source::{self, ModelSource, TensorInfo};
 use fulmen_model::synth::{Shape, Synth};
+use fulmen_model::tokenizer::{Special, Tokenizer};
 use fulmen_model::{LoadOptions, Model, SessionOptions};
 use serde_json::{Value, json};
 
@@ -202,6 +203,54 @@ fn a_folder_runs_as_the_file_does() {
         let error = square(&differences) / square(&ours);
         assert!(error < 1e-3, "{preset}: {error:e}");
     }
+}
+
+/// A tokenizer.json with a few tokens, fewer than the model has rows.
+fn tokenizer_json(rows: u32) -> Value {
+    let split = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+    json!({
+        "added_tokens": [{ "id": rows, "content": "<|im_end|>", "special": true, "rstrip": true }],
+        "normalizer": { "type": "NFC" },
+        "pre_tokenizer": { "type": "Sequence", "pretokenizers": [
+            { "type": "Split", "pattern": { "Regex": split }, "behavior": "Isolated" },
+            { "type": "ByteLevel", "add_prefix_space": false, "use_regex": false },
+        ] },
+        "model": { "type": "BPE", "vocab": { "h": 0, "i": 1, "Ġ": 2, "hi": 3, "Ã": 4, "©": 5 }, "merges": ["h i"] },
+    })
+}
+
+/// A tokenizer beside a model is the model's, and goes into the file that is made of it.
+#[test]
+fn the_tokenizer_beside_a_model_is_its_own() {
+    let (_, shape, tensors) = both("tiny-qwen2");
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &config(&shape), &tensors);
+    fs::write(folder.path().join("tokenizer.json"), tokenizer_json(6).to_string()).unwrap();
+    let opened = source::open(folder.path()).unwrap();
+    let tokenizer = Tokenizer::from_source(opened.as_ref()).unwrap().unwrap();
+    let out = folder.path().join("model.gguf");
+    let plan = Plan::of(opened.as_ref(), "q8_0".parse().unwrap()).unwrap();
+    quantize(opened.as_ref(), &plan, &out, false, 1, |_| ()).unwrap();
+    let file = GgufFile::open(&out).unwrap();
+    let again = Tokenizer::from_source(&file).unwrap().unwrap();
+    for tokenizer in [&tokenizer, &again] {
+        assert_eq!(tokenizer.encode("hi e\u{301}<|im_end|> hi", Special::Parse), [3, 2, 4, 5, 6, 3]);
+        assert_eq!(tokenizer.vocab_size(), shape.vocabulary, "as many as the model has rows");
+        assert_eq!(tokenizer.ends(), [2, 3, 6], "of config.json and by its text");
+        assert!(tokenizer.decode(&[(shape.vocabulary - 1) as u32]).is_ok());
+    }
+    assert!(
+        Model::load_with(&out, Box::new(fulmen_cpu::CpuDispatcher::with_threads(1)), LoadOptions::default())
+            .is_ok()
+    );
+
+    let large = tokenizer_json(u32::try_from(shape.vocabulary).unwrap());
+    fs::write(folder.path().join("tokenizer.json"), large.to_string()).unwrap();
+    let error = Tokenizer::from_source(opened.as_ref()).unwrap_err().to_string();
+    let (rows, tokens) = (shape.vocabulary, shape.vocabulary + 1);
+    assert_eq!(error, format!("the tokenizer has {tokens} tokens, the model has only {rows} rows for them"));
+    fs::write(folder.path().join("tokenizer.json"), "{").unwrap();
+    assert!(Plan::of(opened.as_ref(), "q8_0".parse().unwrap()).is_err());
 }
 
 #[test]

@@ -61,6 +61,8 @@ pub enum Size {
     Quick,
     /// Real models' shapes: up to a second.
     Large,
+    /// Every combination there is, for machines that are fast enough.
+    Full,
 }
 
 /// One row of the table.

@@ -37,6 +37,17 @@ pub enum Failure {
     /// The reference could not run: the case itself is wrong.
     #[error("the reference failed: {0}")]
     Reference(#[from] ReferenceError),
+    /// A GPU refused or failed.
+    #[error("the run failed: {0}")]
+    Gpu(#[from] fulmen_wgpu::GpuError),
+    /// A result of the wrong length.
+    #[error("the result has {got} elements, expected {expected}")]
+    Length {
+        /// Elements that it should have.
+        expected: u64,
+        /// Elements that it has.
+        got: u64,
+    },
     /// Data of the wrong length: the case itself is wrong.
     #[error("the data cannot be drawn or read: {0}")]
     Data(#[from] DTypeError),

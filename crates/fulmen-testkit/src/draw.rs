@@ -158,7 +158,7 @@ impl Pools {
 }
 
 fn floats(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    bytemuck::cast_slice(values).to_vec()
 }
 
 /// Normal numbers by Box and Muller's formula, none of them farther from the mean than three deviations: kernels that

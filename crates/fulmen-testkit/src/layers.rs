@@ -1,11 +1,15 @@
 //! Whole layers, small: the shapes of Qwen3, Llama and Qwen2 with their caches, for tests of fusion, memory sharing and
 //! steps.
 
+use std::sync::Arc;
+
 use fulmen_core::{
-    BuildError, CacheSpec, DType, GraphBuilder, Heads, LogicalGraph, RopePairing, RopeSpec, Rotation,
+    BuildError, CacheSpec, DType, ExecError, GraphBuilder, Heads, LogicalGraph, Problem, RopePairing,
+    RopeSpec, Rotation,
 };
 
-use crate::draw::Draw;
+use crate::draw::{Draw, Pools, normal};
+use crate::reference::DataSet;
 
 /// What the layers of a model have.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -156,4 +160,37 @@ impl LayerSpec {
         }
         draws
     }
+
+    /// Weights drawn from a seed, and an empty cache (zeros, which no row may see before it is written).
+    pub fn data(&self, seed: u64) -> Result<DataSet, ExecError> {
+        let graph = self.graph()?;
+        let mut draws = self.draws(&graph);
+        for name in ["positions", "sequences"] {
+            if graph.find(name).is_some() {
+                draws.push((name.to_owned(), Draw::Below(1)));
+            }
+        }
+        let drawn = Pools::new(seed).draw_graph(self.kind.name, &graph, &draws);
+        Ok(drawn.map_err(|e| BuildError { call: "data", problem: Problem::DType(e) })?)
+    }
+
+    /// The inputs of a step: one sequence that goes on, or a sequence for each row.
+    pub fn inputs(&self, step: u32) -> Vec<(&'static str, Arc<Vec<u8>>)> {
+        let x = ("x", hidden(self.m as usize, step));
+        if self.n_seqs == 1 {
+            return vec![x, ("positions", words((step * self.m..(step + 1) * self.m).collect()))];
+        }
+        let positions = words((0..self.m).map(|row| step + 2 * row).collect());
+        vec![x, ("positions", positions), ("sequences", words((0..self.m).rev().collect()))]
+    }
+}
+
+fn words(values: Vec<u32>) -> Arc<Vec<u8>> {
+    Arc::new(bytemuck::cast_slice(&values).to_vec())
+}
+
+/// Rows of a step, the same for every way of running it.
+pub fn hidden(rows: usize, step: u32) -> Arc<Vec<u8>> {
+    let mut random = fastrand::Rng::with_seed(u64::from(step) + 99);
+    Arc::new(bytemuck::cast_slice(&normal(&mut random, rows * HIDDEN as usize, 0.0, 1.0)).to_vec())
 }

@@ -12,13 +12,17 @@
 //! - **The table is tested, too.** [`Broken`](faults::Broken) makes a backend that is wrong in one way, and the tests
 //!   see to it that the table notices for every op.
 //!
+//! What only GPUs have, the operations of the command batch, are rows of a second table: [`gpu::gpu_table`].
+//!
 //! A backend joins with one line in a test: see [`enrol!`].
 
 pub mod case;
 pub mod check;
 pub mod compare;
 pub mod draw;
+pub mod example;
 pub mod faults;
+pub mod gpu;
 pub mod layers;
 pub mod perf;
 pub mod reference;
@@ -29,6 +33,7 @@ pub mod table;
 pub use case::{Case, Size, Tolerance, Work};
 pub use check::{Failure, Outcome};
 pub use compare::Agreement;
+pub use gpu::{GpuCase, gpu_ops, gpu_table, run_gpu_table};
 pub use report::{Filter, Report, Row, Tally};
 pub use table::table;
 
@@ -71,6 +76,21 @@ pub fn run_table_with(
 pub fn seed() -> u64 {
     let given = std::env::var("FULMEN_TEST_SEED").ok().and_then(|text| text.parse().ok());
     given.unwrap_or_else(|| fastrand::u64(..1_000_000_000))
+}
+
+/// A device for a test, where there is one. Where there is none a line says so and the test has nothing to do; with
+/// the environment variable `require` set to 1 that is a failure.
+pub fn device_or_say_so<T, E: std::fmt::Display>(opened: Result<T, E>, require: &str) -> Option<T> {
+    match opened {
+        Ok(device) => Some(device),
+        Err(error) if std::env::var(require).is_ok_and(|value| value == "1") => {
+            panic!("{require}=1, and there is no device: {error}")
+        }
+        Err(error) => {
+            println!("NOT TESTED, no device ({error}); {require}=1 makes this a failure");
+            None
+        }
+    }
 }
 
 /// Enrols a backend: makes a test of this name that runs the whole table on it and prints the rows that fail.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use fulmen_core::{Backend, DTypeError, ExecError, PlanOptions};
+use fulmen_core::{Backend, BackendError, CopyCall, DTypeError, ExecError, PlanOptions};
 
 use crate::case::{Case, Work};
 use crate::draw::Pools;
@@ -34,7 +34,7 @@ pub struct Timing {
     pub median: Duration,
     /// The fastest run.
     pub best: Duration,
-    /// How many runs were timed.
+    /// How many times were taken.
     pub runs: usize,
     /// What a run does.
     pub work: Work,
@@ -76,7 +76,8 @@ pub enum PerfError {
     Data(#[from] DTypeError),
 }
 
-/// Times a case: some runs to warm up, then runs until `budget` is spent, at least three.
+/// Times a case: some runs to warm up, then runs until `budget` is spent, at least three. On a device that replays, as
+/// many replays as make the wait for it vanish count as one run.
 pub fn time_case(
     backend: &mut dyn Backend,
     case: &Case,
@@ -94,20 +95,80 @@ pub fn time_case(
 }
 
 fn time_runs(backend: &mut dyn Backend, rig: &Rig, budget: Duration) -> Result<Vec<Duration>, ExecError> {
+    let Some(id) = backend.prepare(rig.bound.program())? else {
+        return time_batches(1, budget, |_| rig.run(backend));
+    };
+    let mut replay = |count: u32| -> Result<(), ExecError> {
+        (0..count).try_for_each(|_| backend.replay(id).map(|_| ()))?;
+        Ok(backend.synchronize()?)
+    };
+    let times = replays_between_waits(&mut replay).and_then(|batch| time_batches(batch, budget, replay));
+    backend.release(id);
+    times
+}
+
+/// How many replays it takes until waiting for the device does not count.
+fn replays_between_waits(replay: &mut impl FnMut(u32) -> Result<(), ExecError>) -> Result<u32, ExecError> {
+    const LONG: Duration = Duration::from_millis(1);
+    let mut batch = 1;
+    loop {
+        let start = Instant::now();
+        replay(batch)?;
+        if start.elapsed() >= LONG || batch >= 1 << 12 {
+            return Ok(batch);
+        }
+        batch *= 2;
+    }
+}
+
+/// The time of a run, for each of some batches.
+fn time_batches(
+    batch: u32,
+    budget: Duration,
+    mut run: impl FnMut(u32) -> Result<(), ExecError>,
+) -> Result<Vec<Duration>, ExecError> {
     let (warm_up, start) = (budget / 5, Instant::now());
     let mut warm_runs = 0;
     while warm_runs < 1 || start.elapsed() < warm_up {
-        rig.run(backend)?;
+        run(batch)?;
         warm_runs += 1;
     }
     let (mut times, start) = (Vec::new(), Instant::now());
     while times.len() < 3 || start.elapsed() < budget {
         let began = Instant::now();
-        rig.run(backend)?;
-        times.push(began.elapsed());
+        run(batch)?;
+        times.push(began.elapsed() / batch);
     }
     Ok(times)
 }
+
+/// Bytes per nanosecond that a device reads and writes when it copies a buffer that no cache holds: the best of some
+/// runs.
+pub fn copy_gb_s(backend: &mut dyn Backend) -> Result<f64, BackendError> {
+    let (from, to) = (backend.alloc(COPIED)?, backend.alloc(COPIED)?);
+    let call = CopyCall { input: from, output: to, bytes: COPIED };
+    let mut best = f64::INFINITY;
+    let mut copy = || -> Result<(), BackendError> {
+        for _ in 0..8 {
+            let start = Instant::now();
+            for _ in 0..COPIES {
+                backend.dispatch_copy(&call)?;
+            }
+            backend.synchronize()?;
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        Ok(())
+    };
+    let copied = copy();
+    backend.free(from)?;
+    backend.free(to)?;
+    copied?;
+    Ok(2.0 * (COPIED * COPIES) as f64 / (best * 1e9))
+}
+
+/// Bytes of the buffer that is copied, and copies between two waits.
+const COPIED: usize = 512 << 20;
+const COPIES: usize = 4;
 
 /// Measures how fast threads of the host read memory: plainly, each its own part, again and again. A small buffer stays
 /// in a cache, so the ceiling of a case is that of a buffer of its size.
@@ -127,6 +188,11 @@ impl HostReader {
     /// A reader with so many threads.
     pub fn new(threads: usize) -> HostReader {
         HostReader { data: vec![1; Self::LARGEST / 8], threads: threads.max(1), measured: HashMap::new() }
+    }
+
+    /// How many threads read.
+    pub fn threads(&self) -> usize {
+        self.threads
     }
 
     /// Bytes per nanosecond of reading a buffer of about this size (the next power of two).

@@ -9,6 +9,7 @@ use fulmen_core::DType;
 use crate::case::{Case, Size};
 use crate::check::Outcome;
 use crate::compare::Agreement;
+use crate::gpu::GpuCase;
 
 /// Which rows are run. The default takes all.
 #[derive(Clone, Debug, Default)]
@@ -31,10 +32,19 @@ impl Filter {
 
     /// Whether a row is taken.
     pub fn takes(&self, case: &Case) -> bool {
-        (self.ops.is_empty() || self.ops.iter().any(|op| op == case.op))
-            && (self.dtypes.is_empty() || self.dtypes.contains(&case.dtype))
-            && case.name.contains(&self.name)
-            && self.up_to.is_none_or(|size| case.size <= size)
+        self.takes_row(case.op, case.dtype, &case.name, case.size)
+    }
+
+    /// Whether a row about a GPU's arrays is taken.
+    pub fn takes_gpu(&self, case: &GpuCase) -> bool {
+        self.takes_row(case.op, case.dtype, &case.name, case.size)
+    }
+
+    fn takes_row(&self, op: &str, dtype: DType, name: &str, size: Size) -> bool {
+        (self.ops.is_empty() || self.ops.iter().any(|taken| taken == op))
+            && (self.dtypes.is_empty() || self.dtypes.contains(&dtype))
+            && name.contains(&self.name)
+            && self.up_to.is_none_or(|largest| size <= largest)
     }
 }
 

@@ -6,9 +6,8 @@ use fulmen_core::{DType, Fusions, PlanOptions, Sharing};
 use fulmen_cpu::CpuDispatcher;
 use fulmen_testkit::Tolerance;
 use fulmen_testkit::check::compare_all;
-use fulmen_testkit::draw::{Draw, Pools};
-use fulmen_testkit::layers::{HIDDEN, LAYERS, LayerSpec};
-use fulmen_testkit::reference::{DataSet, Interpreter};
+use fulmen_testkit::layers::{HIDDEN, LAYERS, LayerSpec, hidden};
+use fulmen_testkit::reference::Interpreter;
 use fulmen_testkit::rig::{GUARD, Rig};
 
 /// Rounding adds up over layers and steps; 8-bit caches and activations are rounded anew in each.
@@ -21,62 +20,14 @@ fn words(values: &[u32]) -> Arc<Vec<u8>> {
     Arc::new(values.iter().flat_map(|value| value.to_le_bytes()).collect())
 }
 
-/// Where the rows of a step stand.
-struct Step {
-    positions: Vec<u32>,
-    sequences: Vec<u32>,
-}
-
-/// Steps of `m` rows: one sequence that goes on, or a sequence for each row.
-fn steps(spec: &LayerSpec, count: u32) -> Vec<Step> {
-    let rows = |step: u32| match spec.n_seqs {
-        1 => Step {
-            positions: (step * spec.m..(step + 1) * spec.m).collect(),
-            sequences: vec![0; spec.m as usize],
-        },
-        _ => Step {
-            positions: (0..spec.m).map(|row| step + 2 * row).collect(),
-            sequences: (0..spec.m).rev().collect(),
-        },
-    };
-    (0..count).map(rows).collect()
-}
-
-/// The data of the model, with its cache empty (zeros, which no row may see before it is written).
-fn data(spec: &LayerSpec, seed: u64) -> DataSet {
-    let graph = spec.graph().unwrap();
-    let mut draws = spec.draws(&graph);
-    for name in ["positions", "sequences"] {
-        if graph.find(name).is_some() {
-            draws.push((name.to_owned(), Draw::Below(1)));
-        }
-    }
-    Pools::new(seed).draw_graph(spec.kind.name, &graph, &draws).unwrap()
-}
-
-/// Rows of step `step`, the same for every way of running it.
-fn hidden(rows: usize, step: u32) -> Arc<Vec<u8>> {
-    let mut random = fastrand::Rng::with_seed(u64::from(step) + 99);
-    let values = fulmen_testkit::draw::normal(&mut random, rows * HIDDEN as usize, 0.0, 1.0);
-    Arc::new(values.into_iter().flat_map(f32::to_le_bytes).collect())
-}
-
-fn inputs(spec: &LayerSpec, step: u32, place: &Step) -> Vec<(&'static str, Arc<Vec<u8>>)> {
-    let mut inputs = vec![("x", hidden(spec.m as usize, step)), ("positions", words(&place.positions))];
-    if spec.n_seqs > 1 {
-        inputs.push(("sequences", words(&place.sequences)));
-    }
-    inputs
-}
-
 /// Runs some steps on the processor and in f64, and compares outputs and caches after each.
 fn compare_steps(spec: &LayerSpec, options: &PlanOptions, count: u32) {
-    let (graph, data) = (spec.graph().unwrap(), data(spec, 5));
+    let (graph, data) = (spec.graph().unwrap(), spec.data(5).unwrap());
     let mut reference = Interpreter::new(&graph, &data).unwrap();
     let mut cpu = CpuDispatcher::new();
     let mut rig = Rig::new(&mut cpu, graph, options, &data).unwrap();
-    for (step, place) in steps(spec, count).iter().enumerate() {
-        for (name, bytes) in inputs(spec, step as u32, place) {
+    for step in 0..count {
+        for (name, bytes) in spec.inputs(step) {
             rig.write(&mut cpu, name, Arc::clone(&bytes)).unwrap();
             reference.set(name, bytes).unwrap();
         }
@@ -130,7 +81,7 @@ fn each_fusion_alone_gives_the_same() {
 
 /// The rows of a prompt, one run each, or all of them in one run.
 fn outputs(spec: &LayerSpec, prompt: u32) -> Vec<f32> {
-    let (graph, data) = (spec.graph().unwrap(), data(spec, 5));
+    let (graph, data) = (spec.graph().unwrap(), spec.data(5).unwrap());
     let mut cpu = CpuDispatcher::new();
     let mut rig = Rig::new(&mut cpu, graph, &PlanOptions::default(), &data).unwrap();
     let (y, all) = (rig.bound.find("y").unwrap(), hidden(prompt as usize, 0));

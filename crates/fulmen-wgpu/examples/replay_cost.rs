@@ -49,7 +49,93 @@ fn tile() -> Kernel {
     }
 }
 
+/// Dispatches of the comparison with raw wgpu.
+const MANY: usize = 100;
+
+/// One hundred dispatches of one kernel on one bind group, in place: by wgpu alone, and by a program.
+fn beside_raw() -> Result<(), GpuError> {
+    let gpu = GpuDevice::new()?;
+    let cache = PipelineCache::new();
+    let kernel = Kernel {
+        label: "increment".into(),
+        wgsl: "
+            struct Params { n: u32, value: f32 }
+            @group(0) @binding(0) var<storage, read_write> data: array<f32>;
+            @compute @workgroup_size(64)
+            fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+                if id.x < params.n { data[id.x] += params.value; }
+            }"
+        .into(),
+        access: vec![Access::ReadWrite],
+        param_words: 2,
+    };
+    let pipeline = cache.get(&gpu, &kernel)?;
+    let buffer = gpu.create_buffer("example", 256)?;
+    let step = Step {
+        pipeline: pipeline.clone(),
+        bindings: vec![buffer.whole()],
+        params: vec![64, 1f32.to_bits()],
+        workgroups: [1, 1, 1],
+        label: "increment".to_owned(),
+    };
+    let program = Program::compile(&gpu, vec![step; MANY])?;
+    let (device, queue) = (gpu.wgpu_device(), gpu.wgpu_queue());
+    let group = device.create_bind_group(&wgpu::BindGroupDescriptor {
+        label: None,
+        layout: &pipeline.raw().get_bind_group_layout(0),
+        entries: &[wgpu::BindGroupEntry { binding: 0, resource: buffer.raw().as_entire_binding() }],
+    });
+    let words: Vec<u8> = [64, 1f32.to_bits()].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
+    let raw = |encoder: &mut wgpu::CommandEncoder| {
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        pass.set_pipeline(pipeline.raw());
+        pass.set_bind_group(0, &group, &[]);
+        pass.set_immediates(0, &words);
+        for _ in 0..MANY {
+            pass.dispatch_workgroups(1, 1, 1);
+        }
+    };
+    // Each in a series of its own: what one leaves behind costs the next.
+    let timed = |work: &mut dyn FnMut()| {
+        let mut times = Vec::new();
+        for _ in 0..300 {
+            let start = Instant::now();
+            work();
+            times.push(start.elapsed().as_secs_f64() * 1e6 / MANY as f64);
+            let _ = device.poll(wgpu::PollType::wait_indefinitely());
+        }
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    let encoded = |record: &dyn Fn(&mut wgpu::CommandEncoder)| {
+        let mut encoder = device.create_command_encoder(&Default::default());
+        record(&mut encoder);
+        encoder.finish()
+    };
+    let medians = [
+        timed(&mut || drop(encoded(&raw))),
+        timed(&mut || drop(encoded(&|encoder| program.encode(encoder)))),
+        timed(&mut || _ = queue.submit([encoded(&raw)])),
+        timed(&mut || _ = queue.submit([encoded(&|encoder| program.encode(encoder))])),
+        timed(&mut || drop(program.submit())),
+        timed(&mut || {
+            let index = queue.submit([encoded(&raw)]);
+            let timeout = Some(std::time::Duration::ZERO);
+            let _ = device.poll(wgpu::PollType::Wait { submission_index: Some(index), timeout });
+        }),
+    ];
+    println!("{}: {MANY} dispatches of one kernel on one bind group, µs each", gpu.info().name);
+    println!("  encoded: wgpu {:.3}, a program {:.3}", medians[0], medians[1]);
+    println!(
+        "  encoded and submitted: wgpu {:.3}, with a program's encoding {:.3}, a program {:.3}",
+        medians[2], medians[3], medians[4]
+    );
+    println!("  by wgpu, with a look at the device after it: {:.3}", medians[5]);
+    gpu.check_alive()
+}
+
 fn main() -> Result<(), GpuError> {
+    beside_raw()?;
     for without in [wgpu::Features::empty(), wgpu::Features::IMMEDIATES] {
         let gpu = GpuDevice::with_options(&DeviceOptions { without, ..DeviceOptions::default() })?;
         let cache = PipelineCache::new();

@@ -158,6 +158,26 @@ impl GpuDevice {
         bytes: u64,
         usage: BufferUsages,
     ) -> Result<GpuBuffer, GpuError> {
+        self.make_buffer(call, bytes, usage, false)
+    }
+
+    /// A buffer that is mapped from the start.
+    pub(crate) fn create_mapped_buffer(
+        &self,
+        call: &'static str,
+        bytes: u64,
+        usage: BufferUsages,
+    ) -> Result<GpuBuffer, GpuError> {
+        self.make_buffer(call, bytes, usage, true)
+    }
+
+    fn make_buffer(
+        &self,
+        call: &'static str,
+        bytes: u64,
+        usage: BufferUsages,
+        mapped_at_creation: bool,
+    ) -> Result<GpuBuffer, GpuError> {
         let limit = self.caps().max_buffer;
         if bytes > limit {
             return Err(GpuError::TooLarge {
@@ -169,7 +189,7 @@ impl GpuDevice {
         }
         // Close to the limit the rounding may not fit, but whole words always do.
         let size = bytes.max(1).next_multiple_of(ROUNDING).min(limit);
-        let descriptor = wgpu::BufferDescriptor { label: Some(call), size, usage, mapped_at_creation: false };
+        let descriptor = wgpu::BufferDescriptor { label: Some(call), size, usage, mapped_at_creation };
         let raw = self.create(call, Some(size), || self.wgpu_device().create_buffer(&descriptor))?;
         let counters = self.counters().clone();
         count(&counters.buffers, 1);

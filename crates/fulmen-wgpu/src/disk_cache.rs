@@ -45,12 +45,7 @@ impl PipelineFile {
     /// The cache of a device, filled from disk if there is a file. `None` where the device has no such cache or where it
     /// is switched off.
     pub(crate) fn open(device: &wgpu::Device, info: &AdapterInfo, place: &DiskCache) -> Option<Self> {
-        let folder = match place {
-            DiskCache::Off => None,
-            DiskCache::Folder(folder) => Some(folder.clone()),
-            DiskCache::UserFolder => user_folder(),
-        };
-        let folder = folder.filter(|_| device.features().contains(Features::PIPELINE_CACHE))?;
+        let folder = folder(place).filter(|_| device.features().contains(Features::PIPELINE_CACHE))?;
         let key = key(info);
         let path = folder.join(format!("{:032x}.pipelines", hash(key.as_bytes())));
         let empty = driver_cache(device, None)?;
@@ -105,6 +100,15 @@ fn driver_cache(device: &wgpu::Device, data: Option<&[u8]>) -> Option<wgpu::Pipe
     refused.iter().all(Option::is_none).then_some(cache)
 }
 
+/// The folder of a place, if it is one.
+pub(crate) fn folder(place: &DiskCache) -> Option<PathBuf> {
+    match place {
+        DiskCache::Off => None,
+        DiskCache::Folder(folder) => Some(folder.clone()),
+        DiskCache::UserFolder => user_folder(),
+    }
+}
+
 /// Where the user's programs keep what can be made again.
 fn user_folder() -> Option<PathBuf> {
     let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -127,7 +131,7 @@ fn user_folder() -> Option<PathBuf> {
 }
 
 /// All that decides whether the driver can use the data.
-fn key(info: &AdapterInfo) -> String {
+pub(crate) fn key(info: &AdapterInfo) -> String {
     let AdapterInfo { name, vendor, device, driver, driver_info, backend, .. } = info;
     let version = env!("CARGO_PKG_VERSION");
     format!("{backend}|{name}|{vendor:08x}:{device:08x}|{driver}|{driver_info}|{version}")
@@ -195,7 +199,7 @@ fn read_file(path: &Path) -> Option<Vec<u8>> {
 }
 
 /// Writes beside the file and renames. The name of the file beside it is this process's and this call's own.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;

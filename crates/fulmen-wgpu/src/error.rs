@@ -92,6 +92,24 @@ pub enum GpuError {
         /// What was given.
         got: String,
     },
+    /// No weight has this name.
+    #[error("{call}: there is no weight {name:?}{}", if *evicted { ": it was evicted to make room for another one; upload it again" } else { "" })]
+    UnknownWeight {
+        /// The call.
+        call: &'static str,
+        /// The name.
+        name: String,
+        /// It was there until the budget for weights was needed for others.
+        evicted: bool,
+    },
+    /// A weight of this name is there already.
+    #[error("{call}: there is a weight {name:?} already; replace_weight puts another one in its place")]
+    WeightExists {
+        /// The call.
+        call: &'static str,
+        /// The name.
+        name: String,
+    },
     /// One buffer bound in two ways that exclude each other.
     #[error(
         "{call}: {step} binds one buffer as {first} and as {second}: a buffer that a kernel writes must not be bound \

@@ -5,7 +5,8 @@
 //!   All three encode into one command encoder and one compute pass, and submit once.
 //! - **What it does so far.** It finds and opens devices ([`device`]), has kernels as data ([`kernels`]), compiles each
 //!   once ([`pipeline`]), encodes and submits them ([`encode`]), moves bytes ([`transfer`]), and runs command batches
-//!   ([`batch`]). It runs no graphs yet.
+//!   ([`batch`]) and products by weights that stay on the device ([`matmul_cache`]), by kernels that can be measured and
+//!   remembered ([`tune`]). It runs no graphs yet.
 //! - **wgpu itself** is [`fulmen_wgpu::wgpu`](wgpu), for buffers and queues that are shared with this crate.
 //! - **Drivers are found at run time.** wgpu opens the Vulkan loader, Metal or DX12 when asked. A missing driver is an
 //!   error that names what to install, never a build failure and never a panic.
@@ -21,16 +22,24 @@ pub mod encode;
 pub mod error;
 pub mod kernel;
 pub mod kernels;
+pub mod matmul_cache;
 pub mod pipeline;
 pub mod trace;
 pub mod transfer;
+pub mod tune;
 
-pub use batch::{BatchOptions, BufferId, GpuCommandBatch, MatmulOptions};
+pub use batch::{BatchOptions, BufferId, GpuCommandBatch, InPlace, MatmulOptions};
 pub use buffer::{BufferSlice, GpuBuffer};
-pub use device::{AdapterSelector, DeviceOptions, DeviceStats, DiskCache, GpuDevice, list_devices, report};
+pub use device::{
+    AdapterSelector, DeviceOptions, DeviceStats, DiskCache, GpuDevice, GpuMemory, list_devices, report,
+};
 pub use encode::{Profile, Program, Step, StepTime};
 pub use error::GpuError;
 pub use kernels::{Elem, elementwise::ElementwiseOp};
+pub use matmul_cache::{
+    CacheMemory, GpuMatmulCache, MatmulCacheOptions, MatmulInput, MatmulOutput, Product, WeightBudget,
+    WeightInfo,
+};
 pub use pipeline::{Pipeline, PipelineCache};
 pub use transfer::{ReadFuture, Readback};
 pub use wgpu;

@@ -79,12 +79,15 @@ impl Case {
         let a = floats(shape.m * shape.k, 1);
         let both = [2, 3].map(|seed| {
             let b = floats(shape.n * shape.k, seed);
-            if shape.elem == Elem::F32 {
+            if shape.elem == WeightType::F32 {
                 return (gpu.upload(&f32_bytes(&b)), product(shape, &a, &b));
             }
-            let halves: Vec<u16> = b.iter().map(|v| f16_bits(*v)).collect();
+            let bf16 = shape.elem == WeightType::Bf16;
+            let to = |v: f32| if bf16 { (v.to_bits() >> 16) as u16 } else { f16_bits(v) };
+            let from = |h: u16| if bf16 { f32::from_bits(u32::from(h) << 16) } else { f16_value(h) };
+            let halves: Vec<u16> = b.iter().map(|v| to(*v)).collect();
             let bytes: Vec<u8> = halves.iter().flat_map(|h| h.to_ne_bytes()).collect();
-            let b: Vec<f32> = halves.iter().map(|h| f16_value(*h)).collect();
+            let b: Vec<f32> = halves.iter().map(|h| from(*h)).collect();
             (gpu.upload(&bytes), product(shape, &a, &b))
         });
         let [(b0, want0), (b1, want1)] = both;
@@ -356,16 +359,19 @@ fn a_large_b_is_multiplied_in_parts() {
 }
 
 #[test]
-fn b_may_be_f16() {
+fn b_may_have_16_bits() {
     with_gpu(|gpu| {
         let caps = gpu.caps;
         assert!(caps.f16, "this test needs 16-bit floats");
-        for (m, k, n) in [(1, 256, 100), (1, 129, 7), (4, 64, 33), (20, 300, 66), (40, 70, 64)] {
+        for (m, k, n) in [(1, 256, 100), (1, 129, 7), (4, 64, 33), (20, 300, 66), (40, 70, 64), (17, 33, 9)] {
             for b in LAYOUTS {
-                let shape = MatmulShape { elem: Elem::F16, ..MatmulShape::f32(m, k, n, b) };
-                Case::new(gpu, shape).check(gpu, "", plan(shape, &EpilogueSource::none(), &caps));
-                let without = Caps { f16: false, ..caps };
-                assert_eq!(plan(shape, &EpilogueSource::none(), &without), Err(PlanError::F16));
+                for (elem, f16) in
+                    [(WeightType::F16, true), (WeightType::F16, false), (WeightType::Bf16, true)]
+                {
+                    let shape = MatmulShape { elem, ..MatmulShape::f32(m, k, n, b) };
+                    let caps = Caps { f16, ..caps };
+                    Case::new(gpu, shape).check(gpu, &format!("f16 {f16}"), chosen(shape, &caps));
+                }
             }
         }
     });

@@ -124,7 +124,7 @@ impl Case {
         let power: f64 = self.want.0[..count].iter().map(|w| w * w).sum();
         let uncancelled: f64 = self.want.1[..count].iter().sum();
         let limit = match choice {
-            Choice::Rows(Rows { values: Values::Int8, .. }) => 1e-4,
+            Choice::Rows(Rows { values: Values::Int8, .. }) | Choice::Tiles(_) => 1e-4,
             _ => 1e-11,
         };
         // Few outputs may all be near zero.
@@ -162,7 +162,7 @@ fn every_format_and_shape_agrees_with_f64() {
                 let case = Case::new(gpu, 33, weight);
                 for (j, m) in [1, 2, 3, 5, 8, 9, 17, 33].into_iter().enumerate() {
                     for (l, values) in [Values::Int8, Values::Float].into_iter().enumerate() {
-                        if values == Values::Float && ![1, 3].contains(&m) {
+                        if values == Values::Float && ![1, 3, 17].contains(&m) {
                             continue;
                         }
                         // Each kernel takes long to compile: every format and every m with both kinds of device,
@@ -198,6 +198,68 @@ fn every_team_is_right() {
 }
 
 #[test]
+fn every_tile_of_codes_is_right_whole_and_split() {
+    with_gpu(|gpu| {
+        let caps = gpu.caps;
+        let none = EpilogueSource::none();
+        for (f, (dtype, n, k, m)) in [
+            (DType::Q4_0, 130, 32 * 7, 35),
+            (DType::Q8_0, 65, 32 * 9, 130),
+            (DType::Q4_K, 70, 256 * 3, 17),
+            (DType::Q6_K, 200, 256 * 2, 66),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let weight = QuantWeight { dtype, n, k };
+            let case = Case::new(gpu, m, weight);
+            for (i, tile) in TILES.into_iter().enumerate() {
+                // Whole and split, shallow and deep in turn: each takes long to compile.
+                let (slices, depth) = ([1, 3, 16][(f + i) % 3], [1, 2, 3][(f + 2 * i) % 3]);
+                let choice = Choice::Tiles(CodeTiles { slices, depth, ..tile });
+                let plan = plan_with(choice, m, weight, 0..n, &none, &caps);
+                if let Err(QuantError::Plan(PlanError::Unfit { .. })) = plan {
+                    assert!(tile.workgroup_bytes() / tile.depth * depth > caps.workgroup_memory, "{choice}");
+                    continue;
+                }
+                case.check(gpu, m, choice, &caps);
+            }
+        }
+    });
+}
+
+#[test]
+fn the_table_has_kernels_for_every_device() {
+    with_gpu(|gpu| {
+        let small = Caps { subgroups: None, max_invocations: 64, workgroup_memory: 16 << 10, ..gpu.caps };
+        for caps in [gpu.caps, small, Caps { max_invocations: 256, ..small }] {
+            for dtype in FORMATS {
+                for m in [1, 2, 8, 9, 16, 32, 100, 1000] {
+                    for (n, k) in [(1, 256), (300, 512), (9728, 2560), (151_936, 2560)] {
+                        let weight = QuantWeight { dtype, n, k };
+                        for values in [Values::Int8, Values::Float] {
+                            let choice = choose(m, weight, values, &caps).expect("a kernel");
+                            let none = EpilogueSource::none();
+                            let plan = plan_with(
+                                choice,
+                                m,
+                                weight,
+                                0..n,
+                                &none,
+                                &Caps { max_binding: 1 << 31, ..caps },
+                            );
+                            assert!(plan.is_ok(), "m={m} {weight} {choice}: {plan:?}");
+                            let all = candidates(m, weight, values, &caps);
+                            assert_eq!(all.first(), Some(&choice));
+                        }
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
 fn many_columns_fold_the_grid() {
     with_gpu(|gpu| {
         let caps = Caps { max_workgroups: 64, ..gpu.caps };
@@ -221,8 +283,11 @@ fn epilogues_and_parts_reach_every_kernel() {
         let epilogue = EpilogueSource::of("2.0 * v + e0 + f32(row)", [EpilogueInput::PerColumn]);
         let bias = floats(weight.n, 7);
         let buffer = gpu.upload(&f32_bytes(&bias));
-        let choices = [1, 3, 9].map(|m| (m, chosen(m, weight, Values::Float, &caps)));
-        for (m, choice) in choices {
+        let mut choices = [1, 3, 9].map(|m| (m, chosen(m, weight, Values::Float, &caps))).to_vec();
+        choices.push((9, chosen(9, weight, Values::Int8, &caps)));
+        let split = CodeTiles { bm: 16, bn: 32, tm: 4, tn: 4, depth: 2, slices: 3 };
+        choices.push((9, Choice::Tiles(split)));
+        for &(m, choice) in &choices {
             let plans: Vec<_> = parts
                 .iter()
                 .map(|columns| {
@@ -247,7 +312,7 @@ fn epilogues_and_parts_reach_every_kernel() {
         let none = EpilogueSource::none();
         let plan_of_9 = plan(9, weight, &none, &gpu.caps).unwrap();
         let got = case.run(gpu, 9, &[(&plan_of_9, None)], &[]);
-        case.close("the table's choice", 9, choices[2].1, &got);
+        case.close("the table's choice", 9, choices[3].1, &got);
         let whole = plan(1, weight, &epilogue, &caps);
         assert!(matches!(whole, Err(QuantError::Plan(PlanError::Binding { what: "W", .. }))));
     });

@@ -5,8 +5,9 @@
 //!
 //! - [`core`]: data types and block formats, the compute graph, its planner and its executor.
 //! - [`cpu`]: runs graphs on the processor.
-//! - [`wgpu`]: finds GPUs and runs batches of array operations on them; it does not run graphs yet.
-//! - [`cuda`]: finds GPUs; it does not run graphs yet.
+//! - [`wgpu`]: finds GPUs, runs batches of array operations on them and multiplies by weights that stay there; it does not
+//!   run graphs yet.
+//! - [`cuda`]: NVIDIA GPUs through their driver: graphs and models, captured and replayed.
 //! - [`model`]: GGUF files, tokenizers, Llama and Qwen models, generation.
 //!
 //! Text from a model:
@@ -47,6 +48,19 @@
 //! let z = batch.scale(y, 2.0);
 //! batch.execute_blocking()?;
 //! assert_eq!(batch.read_blocking(z)?, [2.0, 0.0, 6.0]);
+//! # Ok::<(), GpuError>(())
+//! ```
+//!
+//! A weight that stays on the GPU, multiplied by new inputs:
+//!
+//! ```
+//! use fulmen::prelude::*;
+//!
+//! let mut cache = GpuMatmulCache::on(GpuDevice::new()?);
+//! cache.upload_weight("w", &[1.0, 2.0, 3.0, 4.0], 2, 2)?;
+//! let mut y = [0.0; 2];
+//! cache.matmul_cached("w", &[10.0, 1.0], &mut y, 1)?;
+//! assert_eq!(y, [12.0, 34.0]);
 //! # Ok::<(), GpuError>(())
 //! ```
 //!
@@ -97,5 +111,5 @@ pub mod prelude {
     pub use fulmen_model::{
         Chat, GenerateOptions, Generated, LoadOptions, Model, ModelError, Sampling, Session, SessionOptions,
     };
-    pub use fulmen_wgpu::{BufferId, GpuCommandBatch, GpuDevice, GpuError, PipelineCache};
+    pub use fulmen_wgpu::{BufferId, GpuCommandBatch, GpuDevice, GpuError, GpuMatmulCache, PipelineCache};
 }

@@ -57,7 +57,13 @@ pub fn open_with(asked: DeviceSelector, options: OpenOptions) -> Result<(DeviceI
             Some(threads) => Box::new(fulmen_cpu::CpuDispatcher::with_threads(threads)),
             None => Box::new(fulmen_cpu::CpuDispatcher::new()),
         },
-        BackendKind::Wgpu | BackendKind::Cuda => {
+        BackendKind::Cuda => {
+            let opened = fulmen_cuda::CudaDispatcher::open(info.index);
+            let refused =
+                |error: fulmen_cuda::CudaError| SelectError::Unavailable { asked, reason: error.to_string() };
+            Box::new(opened.map_err(refused)?)
+        }
+        BackendKind::Wgpu => {
             let reason = "it does not run graphs yet".to_owned();
             return Err(SelectError::Unavailable { asked, reason });
         }

@@ -9,11 +9,11 @@ use super::layers::layers;
 use super::measure::{Measured, Work, measure};
 use super::raw::{Arena, Ceilings, Raw, RawKernel};
 use super::report::Report;
-use super::{BenchError, chain, ffn::Ffn, open, pass};
+use super::{BenchError, chain, ffn::Ffn, open, pass, readback};
 use crate::ops::progress_bar;
 use crate::output::print;
 
-/// Time the command batch: feed-forward layers, chains of element-wise operations, a pass over 1 GiB.
+/// Time the command batch: feed-forward layers, chains of element-wise operations, a pass over 1 GiB, reads.
 ///
 /// Each work is recorded once, checked against the processor in f64 and run again and again; medians count. A wrong
 /// result fails the command. `execute` is a replay until the device is done, `+read` the same with the result on the
@@ -58,7 +58,7 @@ const QUICK: Sizes = Sizes { hidden: 128, inner: 320, chain: 1 << 14, pass: 4 <<
 const ROWS: [u32; 3] = [1, 32, 256];
 
 /// Works, and the measurements before them.
-const STEPS: usize = ROWS.len() + 3 + 2 + 1;
+const STEPS: usize = ROWS.len() + 3 + 2 + 2;
 
 /// The device and what was measured on it so far.
 struct Bench<'a> {
@@ -105,6 +105,9 @@ fn measure_all(
     let ceilings = raw.ceilings(&arena, &relu, quick, repeat)?;
     let costs = raw.costs(&arena, if quick { 20 } else { 200 })?;
     bar.inc(1);
+    bar.set_message("readback");
+    let readback = readback::reads(gpu, quick, repeat)?;
+    bar.inc(1);
     let mut bench = Bench { gpu, repeat, ceilings, bar, works: Vec::new() };
 
     let beside = bench.pass(&raw, &relu, &arena, sizes.pass)?;
@@ -134,6 +137,7 @@ fn measure_all(
         costs,
         works,
         pass: beside,
+        readback,
         pipelines,
     };
     Ok((report, profile))

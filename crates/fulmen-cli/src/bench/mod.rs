@@ -5,11 +5,15 @@ mod chain;
 mod data;
 mod ffn;
 mod layers;
+mod matmul;
 mod measure;
 mod model;
 mod pass;
+pub(crate) mod product;
 mod raw;
+mod readback;
 mod report;
+mod roofline;
 
 use std::{io, path::PathBuf};
 
@@ -36,6 +40,8 @@ Examples:
   fulmen bench batch                     the command batch on the best GPU
   fulmen bench batch --quick             small sizes, for software devices
   fulmen bench batch --trace ffn.json    and the kernels of a layer for chrome://tracing
+  fulmen bench matmul                    products by weights that stay on the GPU
+  fulmen bench matmul --m 1,32 --k 2560 --n 9728 --dtype q4_k --svg roofline.svg
   fulmen bench model m.gguf --depth 0,2048   a model's prompts and answers";
 
 // Each subcommand's help is the doc comment of its arguments.
@@ -43,12 +49,13 @@ Examples:
 enum BenchCommand {
     Batch(batch::Args),
     Model(model::Args),
+    Matmul(matmul::Args),
 }
 
 /// Why `fulmen bench` failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
-    #[error("the command batch runs on wgpu devices only, and {0} is none; take auto, wgpu or wgpu:N")]
+    #[error("this runs on wgpu devices only, and {0} is none; take auto, wgpu or wgpu:N")]
     NotWgpu(DeviceSelector),
     #[error(transparent)]
     Gpu(#[from] GpuError),
@@ -64,6 +71,12 @@ pub(crate) enum BenchError {
     Load(#[from] LoadError),
     #[error(transparent)]
     Model(#[from] ModelError),
+    #[error("the drawing could not be written to {}: {error}", path.display())]
+    File { path: PathBuf, error: io::Error },
+    #[error("kernels gave wrong results; they are not in the table:\n{0}")]
+    WrongKernels(String),
+    #[error("the data could not be made: {0}")]
+    Data(String),
     #[error("the results could not be written: {0}")]
     Write(#[from] io::Error),
 }
@@ -72,11 +85,12 @@ pub(crate) fn run(args: &Args) -> Result<(), BenchError> {
     match &args.command {
         BenchCommand::Batch(args) => batch::run(args),
         BenchCommand::Model(args) => model::run(args),
+        BenchCommand::Matmul(args) => matmul::run(args),
     }
 }
 
 /// Opens the adapter that is asked for.
-fn open(asked: DeviceSelector) -> Result<GpuDevice, BenchError> {
+pub(crate) fn open(asked: DeviceSelector) -> Result<GpuDevice, BenchError> {
     let adapter = match asked {
         DeviceSelector::Auto | DeviceSelector::Backend(BackendKind::Wgpu) => AdapterSelector::Best,
         DeviceSelector::Device(BackendKind::Wgpu, index) => AdapterSelector::Index(index),

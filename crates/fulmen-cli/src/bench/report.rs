@@ -6,6 +6,7 @@ use super::layers::Pipelines;
 use super::measure::Measured;
 use super::pass::Beside;
 use super::raw::{Ceilings, Costs};
+use super::readback::Read;
 use crate::output::columns;
 
 /// Everything that was measured. Field names are those of the JSON output: add, do not rename.
@@ -20,6 +21,7 @@ pub(super) struct Report {
     pub(super) costs: Costs,
     pub(super) works: Vec<Measured>,
     pub(super) pass: Beside,
+    pub(super) readback: Vec<Read>,
     pub(super) pipelines: Pipelines,
 }
 
@@ -80,7 +82,9 @@ impl Report {
             format!("device         {} ({}, {})", self.device, self.interface, self.driver),
             format!("runs           {} of each work, medians; every result was checked first", self.repeat),
         ];
-        out += &(lines.join("\n") + "\n");
+        out += &(lines.join("\n") + "\n\n");
+        let rows: Vec<Vec<String>> = self.readback.iter().map(read_line).collect();
+        out += &columns(&["readback", "wgpu", "GB/s", "read_many", "GB/s", "download_into", "GB/s"], &rows);
         if self.quick {
             out += "quick          small sizes: the numbers say little about large ones\n";
         }
@@ -104,8 +108,22 @@ fn line(work: &Measured) -> Vec<String> {
     ]
 }
 
+fn read_line(read: &Read) -> Vec<String> {
+    let size = match read.bytes {
+        bytes if bytes < 1 << 20 => format!("{} KiB", bytes >> 10),
+        bytes => format!("{} MiB", bytes >> 20),
+    };
+    let mut cells = vec![size];
+    for (us, gb_s) in
+        [(read.raw_us, read.raw_gb_s), (read.read_us, read.read_gb_s), (read.into_us, read.into_gb_s)]
+    {
+        cells.extend([time(us), format!("{gb_s:.2}")]);
+    }
+    cells
+}
+
 /// Microseconds with two digits or more.
-fn time(us: f64) -> String {
+pub(super) fn time(us: f64) -> String {
     match us {
         ..100.0 => format!("{us:.2} µs"),
         ..10_000.0 => format!("{us:.0} µs"),

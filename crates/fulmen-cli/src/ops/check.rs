@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 use anstyle::{AnsiColor, Style};
 use fulmen_core::DType;
 use fulmen_core::device::DeviceInfo;
-use fulmen_testkit::{Agreement, Outcome, Report, Tally, run_table_with};
+use fulmen_testkit::{
+    Agreement, Filter, Outcome, Report, Size, Tally, gpu_table, run_gpu_table, run_table_with,
+};
+use fulmen_wgpu::GpuDevice;
 use serde_json::{Value, json};
 
 use super::{OpsError, Rows, RunOptions, progress_bar, type_name};
@@ -16,7 +19,8 @@ use crate::output::{columns, print};
 ///
 /// Data are drawn from a seed that is printed; the memory is full of NaN before each case; bytes outside the outputs must
 /// not change; a second run must give the same bits. Rows that fail are printed in full, and the exit code is 1 if there
-/// are any.
+/// are any. On a wgpu device the rows are those of the command batch (element-wise operations, reductions, operations along
+/// rows, products) and of the matmul cache.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -25,6 +29,14 @@ pub(super) struct Args {
 
     #[command(flatten)]
     rows: Rows,
+
+    /// Leave out the rows that take long: those of real models and of millions of elements.
+    #[arg(long, conflicts_with = "all")]
+    quick: bool,
+
+    /// Run every row there is, also those of every combination of sizes, which take minutes on a fast device.
+    #[arg(long)]
+    all: bool,
 
     /// Print JSON.
     #[arg(long)]
@@ -39,13 +51,22 @@ Examples:
   fulmen ops check --json | jq .failures
 
 In the table of ops, `error` and `allowed` are those of the row that came closest to what it may have: the normalised
-mean-square error and its bound.";
+mean-square error and its bound; for element-wise operations and reductions of the command batch, the largest relative
+error and its bound.";
 
 const BAD: Style = AnsiColor::Red.on_default().bold();
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 
 pub(super) fn run(args: &Args) -> Result<(), OpsError> {
-    let (filter, seed) = (args.rows.filter(), args.run.seed());
+    let (mut filter, seed) = (args.rows.filter(), args.run.seed());
+    filter.up_to = match (args.quick, args.all) {
+        (true, _) => Some(Size::Quick),
+        (_, true) => None,
+        _ => Some(Size::Large),
+    };
+    if let Some((device, gpu)) = args.run.open_gpu()? {
+        return run_gpu(args, &filter, seed, &device, &gpu);
+    }
     let rows = fulmen_testkit::table().iter().filter(|case| filter.takes(case)).count();
     if rows == 0 {
         return Err(OpsError::NoRows);
@@ -57,11 +78,36 @@ pub(super) fn run(args: &Args) -> Result<(), OpsError> {
         bar.inc(1);
     });
     bar.finish_and_clear();
-    let elapsed = start.elapsed();
-    print(&if args.json { as_json(&report, &device, elapsed) } else { as_text(&report, &device, elapsed) })?;
+    finish(args, &report, &device, start.elapsed())
+}
+
+/// The rows of the command batch.
+fn run_gpu(
+    args: &Args,
+    filter: &Filter,
+    seed: u64,
+    device: &DeviceInfo,
+    gpu: &GpuDevice,
+) -> Result<(), OpsError> {
+    let rows = gpu_table().iter().filter(|case| filter.takes_gpu(case)).count();
+    if rows == 0 {
+        return Err(OpsError::NoRows);
+    }
+    let (bar, start) = (progress_bar(rows), Instant::now());
+    let report = run_gpu_table(gpu, filter, seed, |row| {
+        bar.set_message(row.name.clone());
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    finish(args, &report, device, start.elapsed())
+}
+
+/// Prints the report; rows that are not right are an error.
+fn finish(args: &Args, report: &Report, device: &DeviceInfo, elapsed: Duration) -> Result<(), OpsError> {
+    print(&if args.json { as_json(report, device, elapsed) } else { as_text(report, device, elapsed) })?;
     match report.bad_rows(&[]).count() {
         0 => Ok(()),
-        bad => Err(OpsError::Bad { bad, rows }),
+        bad => Err(OpsError::Bad { bad, rows: report.rows.len() }),
     }
 }
 

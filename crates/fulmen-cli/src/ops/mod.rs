@@ -8,17 +8,19 @@ use std::io;
 
 use clap::Subcommand;
 use fulmen_core::DType;
-use fulmen_core::device::DeviceInfo;
+use fulmen_core::device::{BackendKind, DeviceInfo, DeviceSelector};
 use fulmen_model::Device;
-use fulmen_testkit::Filter;
 use fulmen_testkit::table::ops;
+use fulmen_testkit::{Filter, gpu_ops};
+use fulmen_wgpu::{AdapterSelector, GpuDevice, GpuError};
 
 use crate::select::{OpenOption, SelectError};
 
 /// List, check and time every op of a device.
 ///
 /// All three work from one table of cases: every op with its shapes (odd ones and those of real models) and types. A case
-/// is run as a model's graph is run and compared with a reference in f64.
+/// is run as a model's graph is run and compared with a reference in f64. `check` on a wgpu device runs a second table:
+/// the operations of the command batch.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
@@ -31,6 +33,7 @@ Examples:
   fulmen ops list                        the ops, how many cases each has, and their types
   fulmen ops check                       every case on the best device
   fulmen ops check --op mul_mat --dtype q4_k --device cpu
+  fulmen ops check --device wgpu         the operations of the command batch on a GPU
   fulmen ops perf                        the shapes of real models, beside what memory and arithmetic allow";
 
 // Each subcommand's help is the doc comment of its arguments.
@@ -65,11 +68,15 @@ impl Rows {
 }
 
 fn known_op(name: &str) -> Result<String, String> {
-    let known = ops();
-    if known.contains(&name) {
+    let (known, of_gpus) = (ops(), gpu_ops());
+    if known.contains(&name) || of_gpus.contains(&name) {
         return Ok(name.to_owned());
     }
-    Err(format!("there is no op {name:?} in the table; there are {}", known.join(", ")))
+    Err(format!(
+        "there is no op {name:?} in the tables; graphs have {}; the command batch of wgpu devices has {}",
+        known.join(", "),
+        of_gpus.join(", ")
+    ))
 }
 
 /// The device and what belongs to a run on it.
@@ -92,6 +99,22 @@ impl RunOptions {
         self.open.threads()
     }
 
+    /// The wgpu adapter that is asked for, opened, and what is known of it; `None` where another device is asked for.
+    fn open_gpu(&self) -> Result<Option<(DeviceInfo, GpuDevice)>, OpsError> {
+        let adapter = match self.open.device.device {
+            DeviceSelector::Backend(BackendKind::Wgpu) => AdapterSelector::Best,
+            DeviceSelector::Device(BackendKind::Wgpu, index) => AdapterSelector::Index(index),
+            _ => return Ok(None),
+        };
+        let gpu = GpuDevice::open(&adapter)?;
+        let same = |info: &DeviceInfo| match &adapter {
+            AdapterSelector::Index(index) => info.index == *index,
+            _ => info.name == gpu.info().name,
+        };
+        let info = fulmen_wgpu::list_devices()?.into_iter().find(same);
+        Ok(info.map(|info| (info, gpu)))
+    }
+
     /// The device that is asked for, opened.
     fn open(&self) -> Result<(DeviceInfo, Device), OpsError> {
         Ok(self.open.open()?)
@@ -103,6 +126,8 @@ impl RunOptions {
 pub(crate) enum OpsError {
     #[error(transparent)]
     Select(#[from] SelectError),
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
     #[error("no row of the table has this op, type and name; `fulmen ops list` shows what there is")]
     NoRows,
     #[error("{bad} of {rows} rows are not right")]

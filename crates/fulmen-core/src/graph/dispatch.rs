@@ -1,7 +1,7 @@
 //! The contract between a graph and the kernels that run it.
 
 use super::{Program, call::*};
-use crate::BackendError;
+use crate::{BackendError, Fusions};
 
 /// A program that a backend has captured; see [`KernelDispatch::prepare`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -134,6 +134,18 @@ pub trait KernelDispatch {
     /// Lets go of a captured program. An id that is not known is ignored.
     fn release(&mut self, id: ReplayId) {
         let _ = id;
+    }
+
+    /// The fusions that suit this backend, for who plans a graph for it.
+    fn fusions(&self) -> Fusions {
+        Fusions::all()
+    }
+
+    /// Runs two calls, of which the second comes right after the first, as one, if the backend has a kernel for that;
+    /// otherwise does nothing and gives `None`. Everything that either call makes is there afterwards.
+    fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
+        let _ = (first, second);
+        Ok(None)
     }
 
     /// Waits until all launched work is done.

@@ -54,13 +54,23 @@ impl Program {
     /// Runs all calls and gives the number of kernels launched. Does not wait for the device.
     pub fn run<D: KernelDispatch + ?Sized>(&self, dispatcher: &mut D) -> Result<usize, ExecError> {
         let mut launches = 0;
-        for step in &self.calls {
-            launches += dispatcher.dispatch(&step.call).map_err(|source| ExecError::Node {
+        let mut steps = self.calls.as_slice();
+        while let Some((step, rest)) = steps.split_first() {
+            let at = |source| ExecError::Node {
                 node: step.node,
                 op: step.call.op(),
                 name: step.name.clone(),
                 source,
-            })?;
+            };
+            if let Some((next, after)) = rest.split_first()
+                && let Some(launched) = dispatcher.dispatch_pair(&step.call, &next.call).map_err(at)?
+            {
+                launches += launched;
+                steps = after;
+                continue;
+            }
+            launches += dispatcher.dispatch(&step.call).map_err(at)?;
+            steps = rest;
         }
         Ok(launches)
     }

@@ -8,6 +8,7 @@ mod call;
 pub(crate) mod checks;
 mod dispatch;
 mod execute;
+mod operands;
 mod params;
 mod print;
 mod resolve;

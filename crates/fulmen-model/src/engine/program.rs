@@ -92,7 +92,8 @@ fn build(
     eager: bool,
 ) -> Result<Program, ModelError> {
     let graph = shared.config.graph(shared.source.as_ref(), spec)?;
-    let bound = graph.plan(&PlanOptions::default())?.bind(device, bindings)?;
+    let options = PlanOptions { fusions: device.fusions(), ..PlanOptions::default() };
+    let bound = graph.plan(&options)?.bind(device, bindings)?;
     // A prefill is long beside its launches, and comes in many sizes.
     let repeats = matches!(spec.step, Step::Decode { .. });
     let replay = if repeats && !eager { device.prepare(bound.program()) } else { Ok(None) };

@@ -8,6 +8,7 @@ use super::recipe::{Choice, Recipe};
 use super::run::QuantizeError;
 use crate::gguf::Metadata;
 use crate::source::{ModelSource, TensorInfo};
+use crate::tokenizer::TokenizerParts;
 
 /// Which type each tensor gets.
 #[derive(Clone, Debug)]
@@ -33,7 +34,7 @@ impl Plan {
         let tied = source.tensor("output.weight").is_none();
         let mut plan = Plan {
             tensors: Vec::new(),
-            metadata: metadata(source.metadata(), recipe),
+            metadata: metadata(source, recipe)?,
             before: 0,
             after: 0,
             work: 0,
@@ -74,9 +75,16 @@ fn layers(tensors: &[TensorInfo]) -> usize {
     tensors.iter().filter_map(layer).max().map_or(0, |last| last.saturating_add(1))
 }
 
-/// The metadata of the new file: those of the old one, with the new type, and in one file.
-fn metadata(old: &Metadata, recipe: Recipe) -> Metadata {
-    let mut metadata = old.clone();
+/// The metadata of the new file: those of the old one, with the new type, and in one file. A tokenizer that lies beside
+/// the model goes into it.
+fn metadata(source: &dyn ModelSource, recipe: Recipe) -> Result<Metadata, QuantizeError> {
+    let mut metadata = source.metadata().clone();
+    if metadata.get("tokenizer.ggml.model").is_none() {
+        let rows = source.tensor("token_embd.weight").map_or(0, TensorInfo::rows);
+        if let Some(parts) = TokenizerParts::beside(source)? {
+            parts.describe(rows, &mut metadata);
+        }
+    }
     for key in ["split.no", "split.count", "split.tensors.count"] {
         metadata.remove(key);
     }
@@ -84,7 +92,7 @@ fn metadata(old: &Metadata, recipe: Recipe) -> Metadata {
     if recipe.base().is_quantized() {
         metadata.set("general.quantization_version", 2u32);
     }
-    metadata
+    Ok(metadata)
 }
 
 fn count(count: usize) -> u64 {

@@ -14,6 +14,7 @@ use fulmen_core::{DType, DTypeError, quant};
 use super::plan::Plan;
 use crate::gguf::{GgufWriteError, GgufWriter};
 use crate::source::{ModelSource, SourceError, TensorInfo};
+use crate::tokenizer::TokenizerError;
 
 /// Elements that one thread computes at a time: 4 MiB as F32.
 const TASK: usize = 1 << 20;
@@ -30,6 +31,9 @@ pub enum QuantizeError {
     /// The new file could not be written.
     #[error(transparent)]
     Write(#[from] GgufWriteError),
+    /// The tokenizer beside the model is not understood.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
     /// A tensor that cannot be stored in the type asked for.
     #[error("tensor {tensor}: {error}")]
     Tensor {

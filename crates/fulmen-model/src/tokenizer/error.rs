@@ -44,6 +44,14 @@ pub enum TokenizerError {
         /// How many.
         count: usize,
     },
+    /// Tokens that the model has no rows for.
+    #[error("the tokenizer has {tokens} tokens, the model has only {rows} rows for them")]
+    Rows {
+        /// How many tokens.
+        tokens: usize,
+        /// How many rows.
+        rows: usize,
+    },
     /// Lists that should have one item per token and do not.
     #[error("there are {count} {what} for {tokens} tokens")]
     Count {

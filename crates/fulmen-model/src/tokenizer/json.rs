@@ -9,7 +9,10 @@ use serde::Deserialize;
 
 use super::pattern::pre_name;
 use super::{SpacePrefix, Strip, TokenType, Tokenizer, TokenizerError, TokenizerParts, metadata};
-use crate::{gguf::Metadata, source::ModelSource};
+use crate::{
+    gguf::Metadata,
+    source::{ModelSource, TensorInfo},
+};
 
 /// The most that is read of a file. That of Llama 3 has 17 MB.
 const MAX_FILE: u64 = 256 << 20;
@@ -115,9 +118,16 @@ impl Tokenizer {
         if metadata.get("tokenizer.ggml.model").is_some() {
             return Tokenizer::from_metadata(metadata).map(Some);
         }
-        let Some(path) = source.tokenizer_json() else { return Ok(None) };
-        let mut parts = TokenizerParts::from_json(&read(&path)?)?;
-        parts.overlay(metadata)?;
+        let Some(mut parts) = TokenizerParts::beside(source)? else { return Ok(None) };
+        // A model may have more rows than its tokenizer has tokens.
+        let rows = source.tensor("token_embd.weight").map_or(0, TensorInfo::rows);
+        if parts.tokens.len() < rows {
+            parts.tokens.resize(rows, String::new());
+            parts.types.resize(rows, TokenType::Unused);
+            if !parts.scores.is_empty() {
+                parts.scores.resize(rows, f32::NEG_INFINITY);
+            }
+        }
         Tokenizer::new(parts).map(Some)
     }
 
@@ -140,6 +150,18 @@ fn read(path: &Path) -> Result<String, TokenizerError> {
 }
 
 impl TokenizerParts {
+    /// The parts of the tokenizer in the `tokenizer.json` beside a model, if there is one.
+    pub fn beside(source: &dyn ModelSource) -> Result<Option<TokenizerParts>, TokenizerError> {
+        let Some(path) = source.tokenizer_json() else { return Ok(None) };
+        let mut parts = TokenizerParts::from_json(&read(&path)?)?;
+        parts.overlay(source.metadata())?;
+        let (tokens, rows) = (parts.tokens.len(), source.tensor("token_embd.weight").map(TensorInfo::rows));
+        match rows.filter(|&rows| rows < tokens) {
+            Some(rows) => Err(TokenizerError::Rows { tokens, rows }),
+            None => Ok(Some(parts)),
+        }
+    }
+
     /// The parts that the text of a `tokenizer.json` describes.
     pub fn from_json(text: &str) -> Result<TokenizerParts, TokenizerError> {
         let file: Description =

@@ -1,7 +1,9 @@
-//! A tokenizer from the metadata of a GGUF file.
+//! A tokenizer from the metadata of a GGUF file, and as such.
 
-use super::{SpacePrefix, TokenType, Tokenizer, TokenizerError, TokenizerParts};
-use crate::gguf::{Metadata, MetadataError};
+use std::collections::BTreeMap;
+
+use super::{SpacePrefix, Strip, TokenType, Tokenizer, TokenizerError, TokenizerParts};
+use crate::gguf::{Array, Metadata, MetadataError, Value};
 
 /// Ends of a generation that files name beside the end of the text.
 pub(super) fn ends(metadata: &Metadata) -> Result<Vec<u32>, MetadataError> {
@@ -9,12 +11,16 @@ pub(super) fn ends(metadata: &Metadata) -> Result<Vec<u32>, MetadataError> {
     for key in ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"] {
         ends.extend(metadata.opt_u32(key)?);
     }
-    const LIST: &str = "tokenizer.ggml.eos_token_ids";
-    for found in metadata.opt_integers(LIST)?.unwrap_or_default() {
-        let wrong = || MetadataError::Range { key: LIST.to_owned(), expected: "u32", found: found.into() };
-        ends.push(u32::try_from(found).map_err(|_| wrong())?);
-    }
+    ends.extend(ids(metadata, "tokenizer.ggml.eos_token_ids")?);
     Ok(ends)
+}
+
+/// The ids of a list that may be missing.
+fn ids(metadata: &Metadata, key: &str) -> Result<Vec<u32>, MetadataError> {
+    let wrong =
+        |found: i64| MetadataError::Range { key: key.to_owned(), expected: "u32", found: found.into() };
+    let numbers = metadata.opt_integers(key)?.unwrap_or_default();
+    numbers.into_iter().map(|id| u32::try_from(id).map_err(|_| wrong(id))).collect()
 }
 
 impl Tokenizer {
@@ -32,7 +38,19 @@ impl TokenizerParts {
         let flag = |name: &str| metadata.opt_bool(&key(name));
         let model = metadata.string(&key("model"))?;
         let owned = |text: &str| text.to_owned();
-        let prefix = |add| if add { SpacePrefix::Always } else { SpacePrefix::Never };
+        let space_prefix = match (flag("add_space_prefix")?, flag("space_prefix_first")?) {
+            (Some(true), Some(true)) => Some(SpacePrefix::First),
+            (Some(true), _) => Some(SpacePrefix::Always),
+            (Some(false), _) => Some(SpacePrefix::Never),
+            (None, _) => None,
+        };
+        let mut strips: BTreeMap<u32, Strip> = BTreeMap::new();
+        for name in STRIPS {
+            for id in ids(metadata, &key(name))? {
+                let strip = strips.entry(id).or_default();
+                if name.starts_with('l') { strip.left = true } else { strip.right = true }
+            }
+        }
         let types = metadata.opt_integers(&key("token_type"))?.unwrap_or_default();
         let types = types
             .into_iter()
@@ -50,24 +68,84 @@ impl TokenizerParts {
             scores: metadata.opt_numbers::<f32>(&key("scores"))?.into_iter().flatten().collect(),
             types: types.collect::<Result<_, _>>()?,
             merges,
-            ignore_merges: None,
+            ignore_merges: flag("ignore_merges")?,
             bos: id("bos_token_id")?,
             eos: id("eos_token_id")?,
             unknown: id("unknown_token_id")?,
             add_bos: flag("add_bos_token")?,
             add_eos: flag("add_eos_token")?,
-            space_prefix: flag("add_space_prefix")?.map(prefix),
+            space_prefix,
             nfc: flag("nfc")?.unwrap_or(false),
             ends: ends(metadata)?,
-            strips: Vec::new(),
+            strips: strips.into_iter().collect(),
         })
     }
 }
 
+impl TokenizerParts {
+    /// Adds the keys that describe the tokenizer (`tokenizer.ggml.*`): what [`TokenizerParts::from_metadata`] reads.
+    /// Models may have more rows than tokens; the missing ones become unused tokens.
+    pub fn describe(&self, rows: usize, metadata: &mut Metadata) {
+        let mut set = |name: &str, value: Value| metadata.set(format!("tokenizer.ggml.{name}"), value);
+        let padding = (self.tokens.len()..rows).map(|id| format!("[PAD{id}]"));
+        let tokens: Vec<String> = self.tokens.iter().cloned().chain(padding).collect();
+        let mut types: Vec<i32> = self.types.iter().map(|kind| kind.number()).collect();
+        types.resize(self.tokens.len(), TokenType::Normal.number());
+        types.resize(tokens.len(), TokenType::Unused.number());
+        set("model", self.model.as_str().into());
+        if let Some(pre) = &self.pre {
+            set("pre", pre.as_str().into());
+        }
+        if !self.scores.is_empty() {
+            let mut scores = self.scores.clone();
+            scores.resize(tokens.len(), f32::NEG_INFINITY);
+            set("scores", Array::numbers(&scores).into());
+        }
+        set("tokens", Array::strings(tokens).into());
+        set("token_type", Array::numbers(&types).into());
+        if self.model == "gpt2" {
+            set("merges", Array::strings(&self.merges).into());
+        }
+        for (name, id) in [("bos", self.bos), ("eos", self.eos), ("unknown", self.unknown)] {
+            if let Some(id) = id {
+                set(&format!("{name}_token_id"), id.into());
+            }
+        }
+        if !self.ends.is_empty() {
+            set("eos_token_ids", Array::numbers(&self.ends).into());
+        }
+        let prefix = self.space_prefix.map(|prefix| prefix != SpacePrefix::Never);
+        let first = (self.space_prefix == Some(SpacePrefix::First)).then_some(true);
+        for (name, flag) in [
+            ("add_bos_token", self.add_bos),
+            ("add_eos_token", self.add_eos),
+            ("add_space_prefix", prefix),
+            // Those below are known here and nowhere else.
+            ("space_prefix_first", first),
+            ("ignore_merges", self.ignore_merges),
+            ("nfc", self.nfc.then_some(true)),
+        ] {
+            if let Some(flag) = flag {
+                set(name, flag.into());
+            }
+        }
+        for (name, left) in STRIPS.into_iter().zip([true, false]) {
+            let wanted = |strip: &Strip| if left { strip.left } else { strip.right };
+            let ids: Vec<u32> =
+                self.strips.iter().filter(|(_, strip)| wanted(strip)).map(|row| row.0).collect();
+            if !ids.is_empty() {
+                set(name, Array::numbers(&ids).into());
+            }
+        }
+    }
+}
+
+/// Keys of tokens that take whitespace away before and behind them.
+const STRIPS: [&str; 2] = ["lstrip_token_ids", "rstrip_token_ids"];
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gguf::Array;
 
     fn sample() -> Metadata {
         let mut metadata = Metadata::new();
@@ -89,6 +167,46 @@ mod tests {
         assert_eq!(tokenizer.encode_prompt("aab<|im_end|>", Special::Parse), [4, 0, 2, 3]);
         assert_eq!(tokenizer.encode_prompt("<s>b", Special::Parse), [4, 1], "no second begin");
         assert_eq!(tokenizer.ends(), [3]);
+    }
+
+    #[test]
+    fn parts_come_back() {
+        use TokenType::*;
+        let parts = TokenizerParts {
+            model: "gpt2".into(),
+            pre: Some("qwen2".into()),
+            tokens: ["a", "b", "ab", "<x>"].map(String::from).to_vec(),
+            types: vec![Normal, Normal, Normal, Control],
+            merges: vec!["a b".into()],
+            ignore_merges: Some(true),
+            bos: Some(3),
+            eos: Some(3),
+            unknown: Some(0),
+            add_bos: Some(true),
+            add_eos: Some(false),
+            nfc: true,
+            ends: vec![3, 1],
+            strips: vec![(0, Strip { left: true, right: true }), (3, Strip { left: false, right: true })],
+            ..TokenizerParts::default()
+        };
+        let mut metadata = Metadata::new();
+        parts.describe(4, &mut metadata);
+        assert_eq!(TokenizerParts::from_metadata(&metadata).unwrap(), parts);
+        let sentence = TokenizerParts {
+            model: "llama".into(),
+            scores: vec![0.0, -1.0, -2.0, 0.0],
+            merges: Vec::new(),
+            pre: None,
+            space_prefix: Some(SpacePrefix::First),
+            ..parts
+        };
+        let mut metadata = Metadata::new();
+        sentence.describe(6, &mut metadata);
+        let padded = TokenizerParts::from_metadata(&metadata).unwrap();
+        assert_eq!(padded.tokens[4..], ["[PAD4]", "[PAD5]"]);
+        assert_eq!((padded.types.len(), padded.types[5], padded.scores.len()), (6, Unused, 6));
+        assert_eq!(padded.space_prefix, sentence.space_prefix);
+        assert!(Tokenizer::new(padded).is_ok());
     }
 
     /// Each wrong key is named.

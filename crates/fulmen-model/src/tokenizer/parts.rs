@@ -30,6 +30,18 @@ impl TokenType {
             _ => return None,
         })
     }
+
+    /// Its number.
+    pub fn number(self) -> i32 {
+        match self {
+            TokenType::Normal => 1,
+            TokenType::Unknown => 2,
+            TokenType::Control => 3,
+            TokenType::UserDefined => 4,
+            TokenType::Unused => 5,
+            TokenType::Byte => 6,
+        }
+    }
 }
 
 /// Whitespace that a special token takes away around itself when it is found in a text.

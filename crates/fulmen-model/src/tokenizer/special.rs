@@ -146,6 +146,8 @@ fn cut<'a>(text: &'a str, hits: impl Iterator<Item = Hit>, mut give: impl FnMut(
 }
 
 #[cfg(test)]
+// Texts with one range in them are what is tested.
+#[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use super::super::vocab::Spelling;
     use super::*;

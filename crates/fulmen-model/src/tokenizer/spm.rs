@@ -81,6 +81,9 @@ impl Spm {
             }
         }
         let word_by_word = !vocab.findable().any(|text| next_word(text).is_some());
+        // Text does not become a control token, not even where a file names one as the unknown token.
+        let is_control = |&id: &u32| vocab.check(id).is_ok_and(|_| vocab.kind(id) == TokenType::Control);
+        let unknown = unknown.filter(|id| !is_control(id));
         Ok(Spm { scores, bytes, unknown, word_by_word, whole: Whole::new(vocab.len()) })
     }
 

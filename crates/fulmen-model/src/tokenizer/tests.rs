@@ -155,6 +155,63 @@ fn a_million_characters_are_no_trouble() {
     }
 }
 
+/// Parts as a broken file may have them.
+fn any_parts() -> impl Strategy<Value = TokenizerParts> {
+    use proptest::collection::vec;
+    let token = "[ab<>Ġ▁é ]{0,3}|<0x[0-9a-zA-Z]{2}>|<\\|im_end\\|>";
+    let kind = (0i64..8).prop_map(|number| TokenType::from_number(number).unwrap_or(TokenType::Normal));
+    let id = || proptest::option::of(0u32..12);
+    let score = prop_oneof![Just(f32::NAN), Just(f32::INFINITY), -3f32..3.0];
+    let lists = (vec(token, 0..10), vec(kind, 0..10), vec(score, 0..10), vec("[ab<>Ġ ]{0,4}", 0..6));
+    let ids = (id(), id(), id(), vec(0u32..12, 0..3), vec((0u32..12, any::<bool>(), any::<bool>()), 0..3));
+    let flags =
+        (any::<Option<bool>>(), any::<Option<bool>>(), any::<Option<bool>>(), 0..3usize, any::<bool>());
+    let names = ("gpt2|llama|x", "gpt-2|llama-bpe|default|y");
+    (names, lists, ids, flags, any::<bool>()).prop_map(|(names, lists, ids, flags, fit)| {
+        let (tokens, mut types, mut scores, merges) = lists;
+        // Lists of the right length get further.
+        if fit {
+            types.resize(tokens.len(), TokenType::Normal);
+            scores.resize(tokens.len(), 0.0);
+        }
+        TokenizerParts {
+            model: names.0,
+            pre: Some(names.1),
+            tokens,
+            scores,
+            types,
+            merges,
+            ignore_merges: flags.0,
+            bos: ids.0,
+            eos: ids.1,
+            unknown: ids.2,
+            add_bos: flags.1,
+            add_eos: flags.2,
+            space_prefix: [Some(SpacePrefix::Never), Some(SpacePrefix::First), None][flags.3],
+            nfc: flags.4,
+            ends: ids.3,
+            strips: ids.4.into_iter().map(|(id, left, right)| (id, Strip { left, right })).collect(),
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    /// Broken parts are refused, and what is not refused works: ids exist, and no text becomes a control token.
+    #[test]
+    fn any_parts_work_or_are_refused(parts in any_parts(), text in "[ab<>|é▁ ]{0,10}|<\\|im_end\\|>") {
+        if let Ok(tokenizer) = Tokenizer::new(parts) {
+            let ids = tokenizer.encode(&text, Special::AsText);
+            let unknown = |id: u32| tokenizer.token_type(id) == Some(TokenType::Unknown);
+            prop_assert!(ids.iter().all(|&id| !tokenizer.is_special(id) || unknown(id)));
+            tokenizer.decode(&ids).unwrap();
+            let ids = tokenizer.encode_prompt(&text, Special::Parse);
+            tokenizer.decode_with_special(&ids).unwrap();
+        }
+    }
+}
+
 const PRES: [&str; 6] = ["gpt-2", "llama-bpe", "qwen2", "smollm", "default", "tekken"];
 
 /// Text of all sorts: any characters, and what the patterns and merges look at.

@@ -81,6 +81,21 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         let case = sample(&format!("{name}/{}", model.name), model.vocabulary, rows(state, 1));
         cases.push(if matches!(name, "greedy" | "qwen3" | "plain") { case.timed() } else { case });
     }
+    // Thousands of candidates that are alike or nearly so: no short list holds them.
+    let n = 20_000;
+    let crowded = [
+        ("plain", plain),
+        ("top_k", SampleState { top_k: 7001, ..plain }),
+        ("top_p", SampleState { top_p: 0.6, ..plain }),
+        ("min_p", SampleState { min_p: 0.9995, temperature: 0.5, ..plain }),
+        ("all", SampleState { temperature: 50.0, top_k: 15_000, top_p: 0.7, min_p: 0.1, ..plain }),
+    ];
+    for (name, state) in crowded {
+        let equal = sample(&format!("equal/{name}"), n, rows(state, 3));
+        cases.push(equal.draw("x", Draw::Floats(vec![-0.25; 3 * n as usize])));
+        let near = sample(&format!("near/{name}"), n, rows(state, 3));
+        cases.push(near.draw("x", Draw::Normal(1.0, 1e-4)));
+    }
     cases.push(sample("none", 256, Vec::new()));
     // The step wraps, and the rows of a batch have settings of their own.
     let wrapping = SampleState { step: u32::MAX, ..plain };

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::value::{Op, Value};
+use super::value::{Op, Value, home};
 use crate::kernel::Caps;
 use crate::kernels::Elem;
 use crate::kernels::elementwise::Broadcast;
@@ -84,7 +84,8 @@ pub(super) fn units(
         if op.is_elementwise() {
             unit.members =
                 roots.remove(&id).map(|cone| cone.members.into_iter().collect()).unwrap_or_default();
-            if fuse {
+            // What overwrites an input reads and writes one buffer, which the epilogue of a product cannot.
+            if fuse && home(values, id).is_none() {
                 unit.products = products(values, &unit, &readers, &targets, caps);
                 taken.extend(&unit.products);
             }

@@ -12,6 +12,7 @@ use crate::kernels::elementwise::{
 };
 use crate::kernels::matmul::{self, EpilogueInput, EpilogueSource, MatmulShape};
 use crate::kernels::{self, Elem, KernelError, rows, transpose::transpose};
+use crate::tune::Tuned;
 
 /// What a launch binds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +52,12 @@ pub(super) fn lower(
     unit: &Unit,
     replaces: Option<u32>,
     caps: &Caps,
+    tuned: &Tuned,
 ) -> Result<Lowered, GpuError> {
     let root = &values[unit.root as usize];
     let Some(op) = root.op() else { return Ok(Lowered::default()) };
     if !unit.products.is_empty() {
-        return product(values, unit, caps);
+        return product(values, unit, caps, tuned);
     }
     let of = |plan: Result<kernels::Plan, KernelError>, inputs: &[u32]| {
         plan.map(|plan| from_plan(plan, inputs, unit.root)).map_err(|e| refused(op.name(), e))
@@ -75,7 +77,7 @@ pub(super) fn lower(
         }
         Op::Matmul { a, b, shape } => {
             let none = EpilogueSource::none();
-            matmul_columns(*a, &[*b], *shape, &none, &[], unit.root, op.name(), caps)
+            matmul_columns(*a, &[*b], *shape, &none, &[], unit.root, op.name(), caps, tuned)
         }
         Op::Reduce { op: reduction, args } => {
             let (first, len) = (args[0], values[args[0] as usize].len);
@@ -166,7 +168,7 @@ impl Program {
 }
 
 /// A product, or a pair of them, with the unit's element-wise operations as epilogue.
-fn product(values: &[Value], unit: &Unit, caps: &Caps) -> Result<Lowered, GpuError> {
+fn product(values: &[Value], unit: &Unit, caps: &Caps, tuned: &Tuned) -> Result<Lowered, GpuError> {
     let Some(Op::Matmul { a, shape, .. }) = values[unit.products[0] as usize].op() else {
         return Ok(Lowered::default());
     };
@@ -197,7 +199,7 @@ fn product(values: &[Value], unit: &Unit, caps: &Caps) -> Result<Lowered, GpuErr
         extras.push(cone.inputs[*input]);
     }
     let source = EpilogueSource { expr: text.expr, inputs, functions: text.functions, scalars: cone.scalars };
-    matmul_columns(*a, &weights, *shape, &source, &extras, unit.root, "matmul", caps)
+    matmul_columns(*a, &weights, *shape, &source, &extras, unit.root, "matmul", caps, tuned)
 }
 
 /// The launches of a product whose B may be too large for one binding.
@@ -211,6 +213,7 @@ fn matmul_columns(
     root: u32,
     name: &'static str,
     caps: &Caps,
+    tuned: &Tuned,
 ) -> Result<Lowered, GpuError> {
     let mut lowered = Lowered::default();
     if shape.m == 0 || shape.n == 0 {
@@ -224,8 +227,9 @@ fn matmul_columns(
     }
     for columns in matmul::split_columns(shape, caps).map_err(failed)? {
         let from = columns.start;
-        let plan = matmul::plan_columns(shape, columns.clone(), epilogue, caps).map_err(failed)?;
         let part = MatmulShape { n: columns.end - columns.start, ..shape };
+        let choice = tuned.choose(part, false, caps).ok_or_else(|| failed(matmul::PlanError::NoKernel))?;
+        let plan = matmul::plan_with(choice, shape, columns.clone(), epilogue, caps).map_err(failed)?;
         add_matmul(&mut lowered, plan, a, weights, (part, from), extras, root);
     }
     Ok(lowered)
@@ -253,7 +257,8 @@ fn add_matmul(
             matmul::Role::B(i) => Bound {
                 place: Place::Value(weights[usize::from(i)]),
                 offset: u64::from(from) * row,
-                bytes: u64::from(part.n) * row,
+                // An odd number of 16-bit elements ends in the middle of a word.
+                bytes: (u64::from(part.n) * row).next_multiple_of(16),
             },
             matmul::Role::Out => whole(Place::Value(root)),
             matmul::Role::Extra(i) => whole(Place::Value(extras[i as usize])),

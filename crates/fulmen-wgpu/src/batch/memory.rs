@@ -28,6 +28,8 @@ pub(super) struct Need {
     pub(super) scratch: Vec<u64>,
     /// Inputs whose buffer its result may take, if nothing reads them later.
     pub(super) in_place: Vec<u32>,
+    /// The input that its result overwrites because it was recorded so, which has no slot.
+    pub(super) overwrites: Option<u32>,
 }
 
 /// Gives every unit's result and scratch a slot. `targets` keep theirs; with `share` off nothing is shared.
@@ -44,19 +46,20 @@ pub(super) fn plan(values: &[Value], units: &[Unit], needs: &[Need], targets: &[
         let dies = |id: &u32| last_read.get(id) == Some(&at);
         let replaced =
             need.in_place.iter().copied().find(|id| share && dies(id) && memory.values.contains_key(id));
-        let slot = match replaced {
-            Some(id) => memory.values[&id],
-            None => take(&mut memory.slots, &mut free, values[unit.root as usize].bytes()),
+        let slot = match (need.overwrites, replaced) {
+            (Some(_), _) => None,
+            (None, Some(id)) => Some(memory.values[&id]),
+            (None, None) => Some(take(&mut memory.slots, &mut free, values[unit.root as usize].bytes())),
         };
-        memory.replaced.push(replaced);
-        memory.values.insert(unit.root, slot);
+        memory.replaced.push(need.overwrites.or(replaced));
+        memory.values.extend(slot.map(|slot| (unit.root, slot)));
         let scratch: Vec<Slot> =
             need.scratch.iter().map(|&bytes| take(&mut memory.slots, &mut free, bytes)).collect();
         if share {
             free.extend(&scratch);
             // What is read for the last time is free for the units after this one.
             for id in unit.inputs(values).iter().filter(|id| dies(id)) {
-                free.extend(memory.values.get(id).filter(|&&freed| freed != slot));
+                free.extend(memory.values.get(id).filter(|&&freed| Some(freed) != slot));
             }
         }
         memory.scratch.push(scratch);

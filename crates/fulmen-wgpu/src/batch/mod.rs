@@ -9,8 +9,10 @@
 //!   along.
 //! - **Replay.** Running again encodes what was compiled; [`write`](GpuCommandBatch::write) changes an upload in place.
 //! - **Everything stays readable.** A value that fusion or shared memory did away with is computed again when it is read.
+//! - **In place** ([`in_place`](GpuCommandBatch::in_place)) an operation overwrites its operand, uploads and imports too.
 
 mod group;
+mod in_place;
 mod lower;
 mod memory;
 mod print;
@@ -20,6 +22,7 @@ mod value;
 
 use std::collections::{HashMap, HashSet};
 
+pub use self::in_place::InPlace;
 pub use self::record::MatmulOptions;
 pub use self::value::BufferId;
 use self::{run::Compiled, value::Value};

@@ -19,7 +19,9 @@ impl fmt::Display for GpuCommandBatch {
                         Op::Matmul { shape, .. } => args.push(shape.to_string()),
                         _ => {}
                     }
-                    writeln!(f, "{}({})", op.name(), args.join(", "))?;
+                    let place =
+                        value.in_place_of.map_or(String::new(), |id| format!(" in the place of %{id}"));
+                    writeln!(f, "{}({}){place}", op.name(), args.join(", "))?;
                 }
             }
         }

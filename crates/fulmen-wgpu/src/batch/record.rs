@@ -12,8 +12,9 @@ use crate::kernels::Elem;
 use crate::kernels::elementwise::{Broadcast, ElementwiseOp};
 use crate::kernels::matmul::{Layout, MatmulShape};
 use crate::kernels::reduce::Reduction;
+use crate::transfer::vec_of;
 
-type Recorded = Result<BufferId, GpuError>;
+pub(super) type Recorded = Result<BufferId, GpuError>;
 
 /// What may come with a matrix product, beside the product itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -76,7 +77,7 @@ macro_rules! elementwise {
     };
 }
 
-fn wrong(call: &'static str, what: &str, expected: impl ToString, got: impl ToString) -> GpuError {
+pub(super) fn wrong(call: &'static str, what: &str, expected: impl ToString, got: impl ToString) -> GpuError {
     GpuError::Argument { call, what: what.to_owned(), expected: expected.to_string(), got: got.to_string() }
 }
 
@@ -96,22 +97,31 @@ pub(super) fn encode(data: &[f32], elem: Elem) -> Vec<u8> {
 }
 
 /// Stored numbers, without what rounding the size up added.
-pub(super) fn decode(bytes: &[u8], value: &Value) -> Vec<f32> {
-    let bytes = &bytes[..bytes.len().min(usize::try_from(value.bytes()).unwrap_or(usize::MAX))];
-    match value.elem {
-        Elem::F32 => bytemuck::pod_collect_to_vec(bytes),
+pub(super) fn decode(bytes: &[u8], len: u64, elem: Elem) -> Vec<f32> {
+    let wanted = usize::try_from(len.saturating_mul(elem.bytes())).unwrap_or(usize::MAX);
+    let bytes = &bytes[..bytes.len().min(wanted)];
+    match elem {
+        Elem::F32 => vec_of(bytes),
         Elem::F16 => bytes.as_chunks::<2>().0.iter().map(|&b| f16::from_ne_bytes(b).to_f32()).collect(),
     }
 }
 
+/// The methods for rows of the element-wise table, for a macro that makes them.
+macro_rules! each_row {
+    ($with:ident) => {
+        $with! {
+            one: relu try_relu Relu, sigmoid try_sigmoid Sigmoid, tanh try_tanh Tanh, swish try_swish Swish,
+                silu try_silu Swish, gelu try_gelu Gelu, gelu_tanh try_gelu_tanh GeluTanh, exp try_exp Exp,
+                log try_log Log, sqrt try_sqrt Sqrt, neg try_neg Neg, abs try_abs Abs;
+            two: add try_add Add, sub try_sub Sub, mul try_mul Mul, div try_div Div, maximum try_maximum Max,
+                minimum try_minimum Min;
+        }
+    };
+}
+pub(super) use {each_row, recorders};
+
 impl GpuCommandBatch {
-    elementwise! {
-        one: relu try_relu Relu, sigmoid try_sigmoid Sigmoid, tanh try_tanh Tanh, swish try_swish Swish,
-            silu try_silu Swish, gelu try_gelu Gelu, gelu_tanh try_gelu_tanh GeluTanh, exp try_exp Exp, log try_log Log,
-            sqrt try_sqrt Sqrt, neg try_neg Neg, abs try_abs Abs;
-        two: add try_add Add, sub try_sub Sub, mul try_mul Mul, div try_div Div, maximum try_maximum Max,
-            minimum try_minimum Min;
-    }
+    each_row!(elementwise);
 
     recorders! {
         /// `x · scalar`.
@@ -165,7 +175,7 @@ impl GpuCommandBatch {
     /// Data that will be on the device in this type; it is rounded to the nearest where that is 16 bits.
     pub fn upload_as(&mut self, data: &[f32], elem: Elem) -> BufferId {
         let source = Source::Upload { pending: Some(encode(data, elem)), buffer: None };
-        self.push(Value { len: data.len() as u64, elem, source })
+        self.push(Value::new(data.len() as u64, elem, source))
     }
 
     fn push(&mut self, value: Value) -> BufferId {
@@ -175,7 +185,7 @@ impl GpuCommandBatch {
     }
 
     fn push_op(&mut self, len: u64, elem: Elem, op: Op) -> BufferId {
-        self.push(Value { len, elem, source: Source::Op(op) })
+        self.push(Value::new(len, elem, Source::Op(op)))
     }
 
     pub(super) fn index(&self, call: &'static str, id: BufferId) -> Result<u32, GpuError> {
@@ -186,12 +196,19 @@ impl GpuCommandBatch {
     }
 
     pub(super) fn indices(&self, call: &'static str, ids: &[BufferId]) -> Result<Vec<u32>, GpuError> {
-        ids.iter().map(|&id| self.index(call, id)).collect()
+        ids.iter().map(|&id| Ok(self.value(call, id)?.0)).collect()
     }
 
-    fn value(&self, call: &'static str, id: BufferId) -> Result<(u32, &Value), GpuError> {
+    /// A value that can be read.
+    pub(super) fn value(&self, call: &'static str, id: BufferId) -> Result<(u32, &Value), GpuError> {
         let index = self.index(call, id)?;
-        Ok((index, &self.values[index as usize]))
+        let value = &self.values[index as usize];
+        if let Some(by) = value.overwritten_by {
+            let name = self.values[by as usize].op().map_or("another value", super::value::Op::name);
+            let got = format!("value {index}, in whose place {name} was recorded (value {by})");
+            return Err(wrong(call, "the buffer id", "one that is still there", got));
+        }
+        Ok((index, value))
     }
 
     fn elementwise(
@@ -501,7 +518,7 @@ impl GpuCommandBatch {
                 return Err(wrong(call, what, expected, value.len));
             }
         }
-        let shape = MatmulShape { m, k, n, b: layout, elem: right.elem };
+        let shape = MatmulShape { m, k, n, b: layout, elem: right.elem.into() };
         let len = area(call, m.into(), n.into())?;
         Ok(self.push_op(len, Elem::F32, Op::Matmul { a, b, shape }))
     }
@@ -531,7 +548,7 @@ impl GpuCommandBatch {
             ));
         }
         let source = Source::Import(GpuBuffer::from_wgpu(&self.gpu, (*buffer).clone()));
-        Ok(self.push(Value { len: len as u64, elem: Elem::F32, source }))
+        Ok(self.push(Value::new(len as u64, Elem::F32, source)))
     }
 }
 

@@ -2,14 +2,17 @@
 
 use std::collections::{HashMap, HashSet};
 
+use half::f16;
+
 use super::GpuCommandBatch;
 use super::group::{Unit, units};
 use super::lower::{Bound, Lowered, Place, lower, replaceable};
 use super::memory::{self, Memory, Need};
-use super::value::{BufferId, Source, Value};
+use super::value::{BufferId, Op, Source, Value, home};
 use crate::buffer::{BufferSlice, GpuBuffer};
 use crate::encode::{Profile, Program, Step};
 use crate::error::GpuError;
+use crate::kernels::Elem;
 use crate::pipeline::PipelineCache;
 use crate::transfer::Readback;
 
@@ -84,7 +87,9 @@ impl GpuCommandBatch {
         let mut readback = Readback::plan(&self.gpu, "execute_and_read", &slices)?;
         compiled.submit(&self.gpu, Some(&mut readback))?;
         self.ran();
-        Ok(self.floats(&indices, readback.wait()?))
+        let mut read = Floats::of(self, &indices);
+        readback.wait_with(|index, bytes| read.put(index, bytes))?;
+        Ok(read.values)
     }
 
     /// Runs all recorded operations with the time of each kernel on the device.
@@ -134,8 +139,9 @@ impl GpuCommandBatch {
         let indices = self.indices("read", ids)?;
         self.restore(&indices)?;
         let slices = self.slices("read", &indices)?;
-        let bytes = self.gpu.read_many_async(&slices)?.await?;
-        Ok(self.floats(&indices, bytes))
+        let mut read = Floats::of(self, &indices);
+        self.gpu.start_reads("read", &slices)?.await_with(|index, bytes| read.put(index, bytes)).await?;
+        Ok(read.values)
     }
 
     /// [`read`](Self::read) without an executor.
@@ -154,8 +160,40 @@ impl GpuCommandBatch {
         let indices = self.indices("read", ids)?;
         self.restore(&indices)?;
         let slices = self.slices("read", &indices)?;
-        let bytes = self.gpu.read_many(&slices)?;
-        Ok(self.floats(&indices, bytes))
+        let mut read = Floats::of(self, &indices);
+        self.gpu.start_reads("read", &slices)?.wait_with(|index, bytes| read.put(index, bytes))?;
+        Ok(read.values)
+    }
+
+    /// [`read_blocking`](Self::read_blocking) into memory of the caller. Read after read into the same memory is faster
+    /// than into new memory, whose pages the system has to provide first.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), and [`GpuError::Argument`] where `out` has another length than the value.
+    pub fn read_into_blocking(&mut self, id: BufferId, out: &mut [f32]) -> Result<(), GpuError> {
+        let indices = self.indices("read_into", &[id])?;
+        let value = &self.values[indices[0] as usize];
+        let (len, elem) = (value.len, value.elem);
+        if len != out.len() as u64 {
+            return Err(GpuError::Argument {
+                call: "read_into",
+                what: "the length of the output".to_owned(),
+                expected: len.to_string(),
+                got: out.len().to_string(),
+            });
+        }
+        self.restore(&indices)?;
+        let slices = self.slices("read_into", &indices)?;
+        let read = self.gpu.start_reads("read_into", &slices)?;
+        match elem {
+            // No padding: a value of 32 bits is whole words.
+            Elem::F32 => read.wait_into(&mut [bytemuck::cast_slice_mut(out)]),
+            Elem::F16 => read.wait_with(|_, bytes| {
+                out.iter_mut()
+                    .zip(bytes.as_chunks::<2>().0)
+                    .for_each(|(x, b)| *x = f16::from_ne_bytes(*b).to_f32());
+            }),
+        }
     }
 
     /// Changes the data of an upload; the next run uses it.
@@ -215,14 +253,29 @@ impl GpuCommandBatch {
         Ok(())
     }
 
-    /// Values that a run leaves readable: those that nothing reads, and those that were asked for.
+    /// Values that a run leaves readable: those that nothing reads, those that were asked for, and what belongs to
+    /// operations in place.
     fn targets(&self) -> Vec<u32> {
-        let read: HashSet<u32> =
-            self.values.iter().filter_map(Value::op).flat_map(super::value::Op::args).collect();
+        let read: HashSet<u32> = self.values.iter().filter_map(Value::op).flat_map(Op::args).collect();
         (0..self.values.len() as u32)
-            .filter(|id| self.values[*id as usize].op().is_some())
-            .filter(|id| !read.contains(id) || self.keep.contains(id) || !self.options.share_memory)
+            .filter(|&id| {
+                let value = &self.values[id as usize];
+                let Some(op) = value.op() else { return false };
+                let wanted = !read.contains(&id) || self.keep.contains(&id) || !self.options.share_memory;
+                let in_place = home(&self.values, id).is_some() || self.must_read_early(id, op);
+                value.overwritten_by.is_none() && (wanted || in_place)
+            })
             .collect()
+    }
+
+    /// Whether an operation reads a buffer that another one overwrites: it runs before that, and what it gives is kept,
+    /// since it could not be computed again.
+    fn must_read_early(&self, id: u32, op: &Op) -> bool {
+        op.args().into_iter().any(|arg| {
+            let lies_in_input =
+                |arg: u32| self.values[arg as usize].op().is_none() || home(&self.values, arg).is_some();
+            self.values[arg as usize].overwritten_by.is_some_and(|by| by != id) && lies_in_input(arg)
+        })
     }
 
     /// Makes sure that values can be read, by computing those again that are not there any more.
@@ -247,6 +300,8 @@ impl GpuCommandBatch {
         match &self.values[id as usize].source {
             Source::Upload { buffer, .. } => buffer.clone(),
             Source::Import(buffer) => Some(buffer.clone()),
+            // Its buffer is that of an input, which has changed.
+            Source::Op(_) if self.written && home(&self.values, id).is_some() => None,
             Source::Op(_) => {
                 let compiled = self.compiled.as_ref().filter(|_| self.executed)?;
                 compiled.stored.get(&id).or_else(|| self.restored.get(&id)).cloned()
@@ -266,13 +321,6 @@ impl GpuCommandBatch {
             .collect()
     }
 
-    fn floats(&self, ids: &[u32], bytes: Vec<Vec<u8>>) -> Vec<Vec<f32>> {
-        ids.iter()
-            .zip(bytes)
-            .map(|(&id, bytes)| super::record::decode(&bytes, &self.values[id as usize]))
-            .collect()
-    }
-
     fn compile(
         &self,
         targets: &[u32],
@@ -285,17 +333,18 @@ impl GpuCommandBatch {
         let mut lowered: Vec<Lowered> = Vec::with_capacity(units.len());
         let mut needs: Vec<Need> = Vec::with_capacity(units.len());
         for unit in &units {
-            let plain = lower(values, unit, None, &caps)?;
+            let plain = lower(values, unit, None, &caps, self.gpu.tuned())?;
             // What another program keeps is not overwritten.
             let in_place =
                 replaceable(values, unit).into_iter().filter(|id| !stored.contains_key(id)).collect();
-            needs.push(Need { scratch: plain.scratch.clone(), in_place });
+            let overwrites = overwritten(values, unit);
+            needs.push(Need { scratch: plain.scratch.clone(), in_place, overwrites });
             lowered.push(plain);
         }
         let memory = memory::plan(values, &units, &needs, targets, self.options.share_memory);
         for ((unit, lowered), replaced) in units.iter().zip(&mut lowered).zip(&memory.replaced) {
             if replaced.is_some() {
-                *lowered = lower(values, unit, *replaced, &caps)?;
+                *lowered = lower(values, unit, *replaced, &caps, self.gpu.tuned())?;
             }
         }
         let slots = memory
@@ -309,10 +358,17 @@ impl GpuCommandBatch {
         for (at, (unit, lowered)) in units.iter().zip(lowered).enumerate() {
             build.steps(&mut steps, unit, at, lowered, cache)?;
         }
-        let copies = build.shadows.into_values().collect();
         let program = Program::compile(&self.gpu, steps)?;
-        let kept = targets.iter().filter_map(|id| Some((*id, slots[memory.values.get(id)?.0].clone())));
-        Ok(Compiled { program, stored: kept.collect(), copies, values: values.len() })
+        let mut kept = HashMap::new();
+        for &id in targets {
+            if let Some(slot) = memory.values.get(&id) {
+                kept.insert(id, slots[slot.0].clone());
+            } else if home(values, id).is_some() {
+                kept.insert(id, build.value(id)?);
+            }
+        }
+        let copies = build.shadows.into_values().collect();
+        Ok(Compiled { program, stored: kept, copies, values: values.len() })
     }
 }
 
@@ -355,7 +411,9 @@ impl Build<'_> {
     fn slice(&mut self, unit: &Unit, at: usize, bound: Bound) -> Result<BufferSlice, GpuError> {
         let buffer = match bound.place {
             Place::Scratch(i) => self.slots[self.memory.scratch[at][i].0].clone(),
-            Place::Value(id) if id == unit.root => self.slots[self.memory.values[&id].0].clone(),
+            Place::Value(id) if id == unit.root && home(&self.batch.values, id).is_none() => {
+                self.slots[self.memory.values[&id].0].clone()
+            }
             Place::Value(id) => self.value(id)?,
         };
         let end = bound.offset.saturating_add(bound.bytes).min(buffer.size());
@@ -369,6 +427,7 @@ impl Build<'_> {
         if let Some(buffer) = self.stored.get(&id) {
             return Ok(buffer.clone());
         }
+        let id = home(&self.batch.values, id).unwrap_or(id);
         let value = &self.batch.values[id as usize];
         match &value.source {
             Source::Upload { buffer: Some(buffer), .. } => Ok(buffer.clone()),
@@ -388,6 +447,25 @@ impl Build<'_> {
     }
 }
 
+/// Values as they come from the device.
+struct Floats {
+    /// Elements of each, and how they are stored.
+    stored: Vec<(u64, Elem)>,
+    values: Vec<Vec<f32>>,
+}
+
+impl Floats {
+    fn of(batch: &GpuCommandBatch, ids: &[u32]) -> Floats {
+        let stored = ids.iter().map(|&id| (batch.values[id as usize].len, batch.values[id as usize].elem));
+        Floats { stored: stored.collect(), values: vec![Vec::new(); ids.len()] }
+    }
+
+    fn put(&mut self, index: usize, bytes: &[u8]) {
+        let (len, elem) = self.stored[index];
+        self.values[index] = super::record::decode(bytes, len, elem);
+    }
+}
+
 impl Compiled {
     /// Encodes and submits: copies of imports, the program, and the copies of a read-back.
     fn submit(
@@ -398,16 +476,13 @@ impl Compiled {
         match readback {
             None if self.copies.is_empty() => self.program.submit().map(drop),
             readback => {
-                let commands = gpu.scoped("execute", None, || {
-                    let mut encoder = gpu.wgpu_device().create_command_encoder(&Default::default());
-                    self.record_copies(&mut encoder);
-                    self.program.encode(&mut encoder);
+                let submission = gpu.record("execute", |encoder| {
+                    self.record_copies(encoder);
+                    self.program.encode(encoder);
                     if let Some(readback) = &readback {
-                        readback.record(&mut encoder);
+                        readback.record(encoder);
                     }
-                    encoder.finish()
                 })?;
-                let submission = gpu.submit("execute", [commands])?;
                 readback.map_or(Ok(()), |readback| readback.submitted(submission))
             }
         }
@@ -423,18 +498,24 @@ impl Compiled {
         if self.copies.is_empty() {
             return Ok(());
         }
-        let commands = gpu.scoped("execute", None, || {
-            let mut encoder = gpu.wgpu_device().create_command_encoder(&Default::default());
-            self.record_copies(&mut encoder);
-            encoder.finish()
-        })?;
-        gpu.submit("execute", [commands]).map(drop)
+        gpu.record("execute", |encoder| self.record_copies(encoder)).map(drop)
     }
 
     /// Kernels that a run launches.
     pub(super) fn launches(&self) -> usize {
         self.program.len()
     }
+}
+
+/// The input of a unit whose buffer its result goes to, because it was recorded in place over an upload or an import.
+fn overwritten(values: &[Value], unit: &Unit) -> Option<u32> {
+    home(values, unit.root)?;
+    let mut at = unit.root;
+    // Versions that are computed inside the unit are never stored.
+    while unit.members.contains(&at) || at == unit.root {
+        at = values[at as usize].in_place_of?;
+    }
+    Some(at)
 }
 
 fn not_executed(call: &'static str) -> GpuError {
@@ -454,11 +535,6 @@ mod tests {
         let data = [1.0f32, -2.5, 65504.0, 0.0, f32::INFINITY];
         let bytes = super::super::record::encode(&data, Elem::F16);
         assert_eq!(bytes.len(), 10);
-        let value = super::Value {
-            len: 5,
-            elem: Elem::F16,
-            source: super::Source::Upload { pending: None, buffer: None },
-        };
-        assert_eq!(super::super::record::decode(&bytes, &value), data);
+        assert_eq!(super::super::record::decode(&bytes, 5, Elem::F16), data);
     }
 }

@@ -29,9 +29,17 @@ pub(super) struct Value {
     /// How they are stored.
     pub(super) elem: Elem,
     pub(super) source: Source,
+    /// The value whose place it takes, for what was recorded in place.
+    pub(super) in_place_of: Option<u32>,
+    /// The value that takes its place; from there on it is gone.
+    pub(super) overwritten_by: Option<u32>,
 }
 
 impl Value {
+    pub(super) fn new(len: u64, elem: Elem, source: Source) -> Value {
+        Value { len, elem, source, in_place_of: None, overwritten_by: None }
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.len * self.elem.bytes()
     }
@@ -42,6 +50,16 @@ impl Value {
             Source::Upload { .. } | Source::Import(_) => None,
         }
     }
+}
+
+/// The upload or import in whose buffer a value lies because it was recorded in place; `None` for values that have a
+/// buffer of their own, or none.
+pub(super) fn home(values: &[Value], id: u32) -> Option<u32> {
+    let mut at = id;
+    while let Some(before) = values[at as usize].in_place_of {
+        at = before;
+    }
+    (at != id && values[at as usize].op().is_none()).then_some(at)
 }
 
 #[derive(Debug)]
@@ -120,6 +138,19 @@ impl Op {
             Op::Matmul { a, b, .. } => vec![*a, *b],
             Op::RmsNorm { x, gamma, .. } => vec![*x, *gamma],
             Op::LayerNorm { x, gamma, beta, .. } => vec![*x, *gamma, *beta],
+        }
+    }
+
+    /// Whether it reads a value, if at all, as its own elements or rows are laid out: as what it could overwrite.
+    pub(super) fn reads_plainly(&self, id: u32) -> bool {
+        match self {
+            Op::Elementwise { args, .. } => {
+                args.iter().all(|&(arg, broadcast)| arg != id || broadcast == Broadcast::Full)
+            }
+            Op::RmsNorm { gamma, .. } => *gamma != id,
+            Op::LayerNorm { gamma, beta, .. } => *gamma != id && *beta != id,
+            Op::Softmax { .. } | Op::Cast { .. } => true,
+            Op::Matmul { .. } | Op::Reduce { .. } | Op::Transpose { .. } => !self.args().contains(&id),
         }
     }
 

@@ -3,9 +3,12 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
-    sync::{PoisonError, TryLockError},
+    sync::{
+        PoisonError, TryLockError,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, Waker},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use wgpu::{ErrorFilter, PollError, PollType, SubmissionIndex};
@@ -34,11 +37,15 @@ impl GpuDevice {
                 Err(GpuError::Timeout { call: "wait", after: timeout.unwrap_or_default() })
             }
             Err(PollError::WrongSubmissionIndex(..)) => Err(self.refused()),
-            Ok(_) => self.check_alive(),
+            Ok(_) => {
+                self.inner.looks.note();
+                self.check_alive()
+            }
         }
     }
 
-    /// Submits command buffers, and notices if the device drops them.
+    /// Submits command buffers. A device that was lost before is noticed here if it was not looked at within the last
+    /// millisecond, and otherwise by the first call that waits or reads.
     ///
     /// # Errors
     /// [`GpuError::Validation`], [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`].
@@ -49,12 +56,38 @@ impl GpuDevice {
     ) -> Result<SubmissionIndex, GpuError> {
         self.check_alive()?;
         let index = self.scoped(call, None, || self.inner.queue.submit(commands))?;
+        self.submitted(index)
+    }
+
+    /// Records commands and submits them, inside one set of error scopes.
+    pub(crate) fn record(
+        &self,
+        call: &'static str,
+        record: impl FnOnce(&mut wgpu::CommandEncoder),
+    ) -> Result<SubmissionIndex, GpuError> {
+        self.check_alive()?;
+        let index = self.scoped(call, None, || {
+            let mut encoder = self.inner.device.create_command_encoder(&Default::default());
+            record(&mut encoder);
+            self.inner.queue.submit([encoder.finish()])
+        })?;
+        self.submitted(index)
+    }
+
+    fn submitted(&self, index: SubmissionIndex) -> Result<SubmissionIndex, GpuError> {
         count(&self.inner.stats.submissions, 1);
+        if self.inner.looks.recent() {
+            return self.check_alive().map(|()| index);
+        }
         // A lost device drops the submission without an error, but never counts it: waiting for no time at all tells.
         let at_once = PollType::Wait { submission_index: Some(index.clone()), timeout: Some(Duration::ZERO) };
         match self.try_poll(at_once) {
             Some(Err(PollError::WrongSubmissionIndex(..))) => Err(self.refused()),
-            Some(Ok(_) | Err(PollError::Timeout)) | None => self.check_alive().map(|()| index),
+            Some(Ok(_) | Err(PollError::Timeout)) => {
+                self.inner.looks.note();
+                self.check_alive().map(|()| index)
+            }
+            None => self.check_alive().map(|()| index),
         }
     }
 
@@ -73,8 +106,30 @@ impl GpuDevice {
         let errors = [ready(validation.pop()), ready(internal.pop()), ready(memory.pop())];
         // Memory that ran out makes later calls invalid, so it is named first.
         match errors.into_iter().rev().flatten().next() {
-            Some(error) => Err(state::typed(call, needed, error)),
+            Some(error) => Err(self.loss().unwrap_or_else(|| self.typed(call, needed, error))),
             None => Ok(result),
+        }
+    }
+
+    /// wgpu's error as one of ours, with what memory is left where it ran out.
+    fn typed(&self, call: &'static str, needed: Option<u64>, error: wgpu::Error) -> GpuError {
+        match state::typed(call, needed, error) {
+            GpuError::OutOfMemory { call, needed, available: None } => {
+                let available = self.memory().map(|memory| memory.available);
+                GpuError::OutOfMemory { call, needed, available }
+            }
+            error => error,
+        }
+    }
+
+    /// The loss of the device, if it is lost: then that is what was wrong with a call, whatever wgpu said of it. Submits
+    /// nothing, which a lost device does not count.
+    fn loss(&self) -> Option<GpuError> {
+        let submission_index = Some(self.inner.queue.submit([]));
+        let at_once = PollType::Wait { submission_index, timeout: Some(Duration::ZERO) };
+        match self.try_poll(at_once) {
+            Some(Err(PollError::WrongSubmissionIndex(..))) => Some(self.refused()),
+            _ => self.inner.state.lost(),
         }
     }
 
@@ -122,6 +177,36 @@ impl GpuDevice {
     fn refused(&self) -> GpuError {
         self.inner.state.lose_because("it was destroyed".to_owned());
         self.check_alive().expect_err("the device was just marked as lost")
+    }
+}
+
+/// When the device was last seen to be there. Looking costs the driver some microseconds, so a replay that submits and
+/// waits in turn does it once.
+#[derive(Debug)]
+pub(super) struct Looks {
+    opened: Instant,
+    /// Microseconds after `opened`.
+    last: AtomicU64,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        Self { opened: Instant::now(), last: AtomicU64::new(0) }
+    }
+}
+
+impl Looks {
+    fn now(&self) -> u64 {
+        // Half a million years fit.
+        self.opened.elapsed().as_micros() as u64
+    }
+
+    fn note(&self) {
+        self.last.store(self.now(), Ordering::Relaxed);
+    }
+
+    fn recent(&self) -> bool {
+        self.now().saturating_sub(self.last.load(Ordering::Relaxed)) < 1000
     }
 }
 

@@ -5,11 +5,12 @@
 //!   lock acquisitions and no wait, so even submissions have them. What happens outside (a caller's own use of
 //!   [`GpuDevice::wgpu_device`]) is kept by the uncaptured-error handler and reported by the next call.
 //! - **A lost device stays lost.** wgpu tells of the loss by a callback, some time after it; a submission that was
-//!   dropped because of it is noticed at once, as its number was never reached by the queue. From then on every call
-//!   gives [`GpuError::DeviceLost`]. Nothing else is harmed: a new device can be opened in the same process.
+//!   dropped because of it is noticed, as its number was never reached by the queue: by the call that waits for it or
+//!   reads, and by others within a millisecond. From then on every call gives [`GpuError::DeviceLost`]. Nothing else is harmed: a new device can be opened in the same process.
 
 mod call;
 mod list;
+mod memory;
 mod options;
 mod state;
 mod stats;
@@ -33,14 +34,16 @@ pub(crate) use self::{
 };
 pub use self::{
     list::{list_devices, report},
+    memory::GpuMemory,
     options::{AdapterSelector, DeviceOptions, DiskCache},
     stats::DeviceStats,
 };
 use crate::{
-    disk_cache::PipelineFile,
+    disk_cache::{self, PipelineFile},
     error::GpuError,
     kernel::Caps,
     transfer::{StagingPool, Waiter},
+    tune::{Tuned, TunedFile},
 };
 
 /// An open GPU. Clones are the same device; it closes when the last of them, and of what was made with it, is gone.
@@ -62,9 +65,11 @@ struct Inner {
     stats: Arc<Counters>,
     staging: StagingPool,
     waiter: Waiter,
+    looks: call::Looks,
     /// Held while the device is polled: see [`GpuDevice::poll`].
     polling: Arc<Mutex<()>>,
     file: Option<PipelineFile>,
+    tuned: Tuned,
     queue: wgpu::Queue,
     device: wgpu::Device,
 }
@@ -169,6 +174,8 @@ impl GpuDevice {
         let (info, limits, features) = (device.adapter_info(), device.limits(), device.features());
         let caps = caps(&info, &limits, features, cooperative_matrix);
         let file = PipelineFile::open(&device, &info, &options.disk_cache);
+        let folder = disk_cache::folder(&options.disk_cache);
+        let tuned = Tuned::open(folder.map(|folder| TunedFile::new(&folder, disk_cache::key(&info))));
         let device = Self {
             inner: Arc::new(Inner {
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -183,8 +190,10 @@ impl GpuDevice {
                 stats: Arc::default(),
                 staging: StagingPool::default(),
                 waiter: Waiter::default(),
+                looks: call::Looks::default(),
                 polling: Arc::default(),
                 file,
+                tuned,
                 queue,
                 device,
             }),
@@ -237,6 +246,24 @@ impl GpuDevice {
     /// [`GpuError::CacheFile`].
     pub fn save_pipelines(&self) -> Result<(), GpuError> {
         self.inner.file.as_ref().map_or(Ok(()), PipelineFile::save)
+    }
+
+    /// How many products were measured on this device, by this process or earlier ones: see
+    /// [`GpuMatmulCache::tune`](crate::GpuMatmulCache::tune).
+    pub fn tuned_products(&self) -> usize {
+        self.inner.tuned.len()
+    }
+
+    /// Writes what was measured to disk, where later processes find it. Nothing is written where there is no disk cache.
+    ///
+    /// # Errors
+    /// [`GpuError::CacheFile`].
+    pub fn save_tuned(&self) -> Result<(), GpuError> {
+        self.inner.tuned.save()
+    }
+
+    pub(crate) fn tuned(&self) -> &Tuned {
+        &self.inner.tuned
     }
 
     pub(crate) fn id(&self) -> u64 {

@@ -46,8 +46,8 @@ impl State {
 
     /// The loss of the device, or else the first error that no call has reported yet; that one is reported once.
     pub(super) fn check(&self) -> Result<(), GpuError> {
-        if let Some(reason) = self.lost.get() {
-            return Err(GpuError::DeviceLost { reason: reason.clone() });
+        if let Some(lost) = self.lost() {
+            return Err(lost);
         }
         if self.has_uncaptured.load(Ordering::Acquire) {
             let mut first = self.uncaptured.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,6 +57,11 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// The error of a device that is lost.
+    pub(super) fn lost(&self) -> Option<GpuError> {
+        self.lost.get().map(|reason| GpuError::DeviceLost { reason: reason.clone() })
     }
 
     pub(super) fn is_lost(&self) -> bool {

@@ -176,12 +176,7 @@ impl Program {
         if self.is_empty() {
             return Ok(None);
         }
-        let commands = self.gpu.scoped(SUBMIT, None, || {
-            let mut encoder = self.gpu.wgpu_device().create_command_encoder(&Default::default());
-            self.encode(&mut encoder);
-            encoder.finish()
-        })?;
-        self.gpu.submit(SUBMIT, [commands]).map(Some)
+        self.gpu.record(SUBMIT, |encoder| self.encode(encoder)).map(Some)
     }
 
     /// Runs all steps and reads ranges of buffers, with one submission for both. The result is there when the read-back
@@ -194,13 +189,10 @@ impl Program {
         if self.is_empty() && readback.is_empty() {
             return Ok(readback);
         }
-        let commands = self.gpu.scoped(SUBMIT, None, || {
-            let mut encoder = self.gpu.wgpu_device().create_command_encoder(&Default::default());
-            self.encode(&mut encoder);
-            readback.record(&mut encoder);
-            encoder.finish()
+        let submission = self.gpu.record(SUBMIT, |encoder| {
+            self.encode(encoder);
+            readback.record(encoder);
         })?;
-        let submission = self.gpu.submit(SUBMIT, [commands])?;
         readback.submitted(submission)?;
         Ok(readback)
     }

@@ -129,18 +129,15 @@ impl Queries {
         let gpu = &program.gpu;
         let slice = self.results.slice(0..self.count as u64 * 8);
         let mut readback = crate::transfer::Readback::plan(gpu, CALL, &[slice])?;
-        let commands = gpu.scoped(CALL, None, || {
-            let mut encoder = gpu.wgpu_device().create_command_encoder(&Default::default());
-            encode(self, program, &mut encoder);
+        let submission = gpu.record(CALL, |encoder| {
+            encode(self, program, encoder);
             for (index, set) in self.sets.iter().enumerate() {
                 let first = index * PER_SET;
                 let size = (self.count - first).min(PER_SET) as u32;
                 encoder.resolve_query_set(set, 0..size, self.results.raw(), first as u64 * 8);
             }
-            readback.record(&mut encoder);
-            encoder.finish()
+            readback.record(encoder);
         })?;
-        let submission = gpu.submit(CALL, [commands])?;
         readback.submitted(submission)?;
         let bytes = readback.wait()?.concat();
         Ok(bytes.as_chunks::<8>().0.iter().map(|ticks| u64::from_le_bytes(*ticks)).collect())

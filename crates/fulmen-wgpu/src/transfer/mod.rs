@@ -2,17 +2,26 @@
 //!
 //! - **Up.** Small data goes with the next submission, by wgpu's own staging. Large data goes in pieces, of which at
 //!   most two are in flight, so that uploading a model does not hold it in memory once more.
+//!   Inputs of products that are computed again and again go through mapped memory that is kept (`upload_staging.rs`).
 //! - **Down.** Any number of ranges is copied into staging buffers inside one submission ([`Readback`]), which may be the
-//!   one that computes them. Staging buffers are kept and used again.
+//!   one that computes them. Staging buffers are kept and used again, and what they hold is copied once, to where it
+//!   is wanted, by several threads where it is much (`copy.rs`).
 //! - **Waiting.** Blocking calls wait for their own submission and nothing after it. A future needs somebody to poll the
 //!   device: one helper thread per device does so, started by the first future, asleep in the driver while it waits.
 
+mod copy;
 mod readback;
 mod staging;
+mod upload_staging;
 mod waiter;
 
+pub(crate) use self::copy::vec_of;
 pub use self::readback::{ReadFuture, Readback};
-pub(crate) use self::{staging::StagingPool, waiter::Waiter};
+pub(crate) use self::{
+    staging::StagingPool,
+    upload_staging::{Upload, UploadStaging},
+    waiter::Waiter,
+};
 use crate::{
     buffer::{BufferSlice, GpuBuffer},
     device::GpuDevice,
@@ -98,15 +107,14 @@ impl GpuDevice {
         self.start_reads("download_into", std::slice::from_ref(slice))?.wait_into(&mut [out])
     }
 
-    fn start_reads(&self, call: &'static str, slices: &[BufferSlice]) -> Result<Readback, GpuError> {
+    pub(crate) fn start_reads(
+        &self,
+        call: &'static str,
+        slices: &[BufferSlice],
+    ) -> Result<Readback, GpuError> {
         let mut readback = Readback::plan(self, call, slices)?;
         if !readback.is_empty() {
-            let commands = self.scoped(call, None, || {
-                let mut encoder = self.wgpu_device().create_command_encoder(&Default::default());
-                readback.record(&mut encoder);
-                encoder.finish()
-            })?;
-            let submission = self.submit(call, [commands])?;
+            let submission = self.record(call, |encoder| readback.record(encoder))?;
             readback.submitted(submission)?;
         }
         Ok(readback)

@@ -4,10 +4,12 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, Waker},
+    time::{Duration, Instant},
 };
 
 use wgpu::{CommandEncoder, MapMode, PollType, SubmissionIndex};
 
+use super::copy::{copy_bytes, vec_of};
 use crate::{
     buffer::{BufferSlice, GpuBuffer},
     device::{GpuDevice, count},
@@ -147,7 +149,19 @@ impl Readback {
             });
         }
         self.block()?;
-        self.copy_out(|index, bytes| out[index].copy_from_slice(bytes))
+        self.copy_out(|index, bytes| copy_bytes(bytes, out[index]))
+    }
+
+    /// Waits, and hands the bytes of each range with its number to `each`, straight from the mapped memory.
+    pub(crate) fn wait_with(self, each: impl FnMut(usize, &[u8])) -> Result<(), GpuError> {
+        self.block()?;
+        self.copy_out(each)
+    }
+
+    /// [`wait_with`](Self::wait_with) for any executor.
+    pub(crate) async fn await_with(self, each: impl FnMut(usize, &[u8])) -> Result<(), GpuError> {
+        let gpu = self.gpu.clone();
+        Mapping::new(self, &gpu)?.await?.copy_out(each)
     }
 
     /// The bytes, for any executor.
@@ -155,11 +169,7 @@ impl Readback {
     /// # Errors
     /// [`GpuError::BufferMap`] where the thread that polls the device cannot be started.
     pub fn into_future(self, gpu: &GpuDevice) -> Result<ReadFuture, GpuError> {
-        if let Some(submission) = &self.submission {
-            let mapped = self.mapped.clone();
-            gpu.waiter().watch(gpu, submission.clone(), move || mapped.waited())?;
-        }
-        Ok(ReadFuture { readback: Some(self) })
+        Ok(ReadFuture { mapping: Mapping::new(self, gpu)? })
     }
 
     fn block(&self) -> Result<(), GpuError> {
@@ -172,7 +182,7 @@ impl Readback {
 
     fn take(self) -> Result<Vec<Vec<u8>>, GpuError> {
         let mut read = vec![Vec::new(); self.ranges.len()];
-        self.copy_out(|index, bytes| read[index].extend_from_slice(bytes))?;
+        self.copy_out(|index, bytes| read[index] = vec_of(bytes))?;
         Ok(read)
     }
 
@@ -181,14 +191,7 @@ impl Readback {
         if self.is_empty() {
             return self.gpu.check_alive();
         }
-        let error = {
-            let state = self.mapped.lock();
-            if state.done == self.staging.len() {
-                state.error.clone()
-            } else {
-                Some("the device gave no answer".to_owned())
-            }
-        };
+        let error = self.mapped.answer(self.staging.len());
         if let Some(message) = error {
             return Err(self.failed(message));
         }
@@ -223,9 +226,29 @@ impl Readback {
     }
 }
 
+/// How late a callback may come after the work that it belongs to.
+const LATE: Duration = Duration::from_secs(2);
+
 impl Mapped {
     fn lock(&self) -> std::sync::MutexGuard<'_, MapState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What went wrong, once all of `count` callbacks have come. The work is done by now, but another thread that submits at
+    /// this moment may have taken a callback with it and not called it yet.
+    fn answer(&self, count: usize) -> Option<String> {
+        let deadline = Instant::now() + LATE;
+        loop {
+            let state = self.lock();
+            if state.done == count {
+                return state.error.clone();
+            }
+            drop(state);
+            if Instant::now() > deadline {
+                return Some("the device gave no answer".to_owned());
+            }
+            std::thread::yield_now();
+        }
     }
 
     fn arrived(&self, result: Result<(), wgpu::BufferAsyncError>) {
@@ -253,14 +276,24 @@ impl Mapped {
     }
 }
 
-/// The bytes of ranges, once the device has them. A helper thread polls the device, so any executor will do.
+/// A read-back, once its memory is mapped. A helper thread polls the device, so any executor will do.
 #[derive(Debug)]
-pub struct ReadFuture {
+struct Mapping {
     readback: Option<Readback>,
 }
 
-impl Future for ReadFuture {
-    type Output = Result<Vec<Vec<u8>>, GpuError>;
+impl Mapping {
+    fn new(readback: Readback, gpu: &GpuDevice) -> Result<Self, GpuError> {
+        if let Some(submission) = &readback.submission {
+            let mapped = readback.mapped.clone();
+            gpu.waiter().watch(gpu, submission.clone(), move || mapped.waited())?;
+        }
+        Ok(Self { readback: Some(readback) })
+    }
+}
+
+impl Future for Mapping {
+    type Output = Result<Readback, GpuError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(readback) = &self.readback {
@@ -270,12 +303,23 @@ impl Future for ReadFuture {
                 return Poll::Pending;
             }
         }
-        Poll::Ready(match self.readback.take() {
-            Some(readback) => readback.take(),
-            None => Err(GpuError::BufferMap {
-                call: "read_many_async",
-                message: "the future was polled after it had given its result".to_owned(),
-            }),
-        })
+        Poll::Ready(self.readback.take().ok_or_else(|| GpuError::BufferMap {
+            call: "read_many_async",
+            message: "the future was polled after it had given its result".to_owned(),
+        }))
+    }
+}
+
+/// The bytes of ranges, once the device has them.
+#[derive(Debug)]
+pub struct ReadFuture {
+    mapping: Mapping,
+}
+
+impl Future for ReadFuture {
+    type Output = Result<Vec<Vec<u8>>, GpuError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.mapping).poll(context).map(|readback| readback?.take())
     }
 }

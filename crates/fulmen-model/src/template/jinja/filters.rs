@@ -27,7 +27,7 @@ impl Interpreter<'_> {
                     other => Ok(Value::text(other.to_text(&mut self.meter)?)),
                 }
             }
-            "tojson" => self.to_json(&value, &args),
+            "tojson" => self.json_of(&value, &args),
             "trim" | "upper" | "lower" | "title" | "capitalize" | "replace" | "indent" | "escape" | "e" => {
                 let text = value.to_text(&mut self.meter)?;
                 self.text_filter(name, &text, &args)
@@ -69,7 +69,12 @@ impl Interpreter<'_> {
             "map" | "select" | "reject" | "selectattr" | "rejectattr" => {}
             _ => return Interpreter::unknown("filter", name),
         }
-        let mut items = value.iterate(&mut self.meter)?;
+        // Those that go through items one by one take nothing for no items.
+        let lazy = matches!(name, "map" | "select" | "reject" | "selectattr" | "rejectattr");
+        let mut items = match lazy && !value.is_true() {
+            true => Vec::new(),
+            false => value.iterate(&mut self.meter)?,
+        };
         if let Some(attribute) =
             args.named.iter().find(|row| row.0 == "attribute" && name != "map" && name != "sort")
         {
@@ -140,7 +145,7 @@ impl Interpreter<'_> {
         }))
     }
 
-    fn to_json(&mut self, value: &Value, args: &Arguments) -> Result<Value> {
+    fn json_of(&mut self, value: &Value, args: &Arguments) -> Result<Value> {
         args.only("tojson", &["indent", "ensure_ascii", "separators", "sort_keys"])?;
         let indent = match args.get(0, "indent") {
             None | Some(Value::None) => None,

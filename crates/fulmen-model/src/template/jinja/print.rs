@@ -102,7 +102,7 @@ impl Value {
                 let mut entries: Vec<&(Value, Value)> = map.entries.iter().collect();
                 if style.sort_keys {
                     meter.pay(entries.len().saturating_mul(16))?;
-                    entries.sort_by(|a, b| key_text(&a.0).cmp(&key_text(&b.0)));
+                    entries.sort_by(|a, b| key_text(&a.0).cmp(key_text(&b.0)));
                 }
                 for (at, (key, value)) in entries.into_iter().enumerate() {
                     style.before_item(at, level, out, meter)?;

@@ -1,6 +1,6 @@
 //! Which kernel multiplies which shape.
 
-use super::{Layout, MatmulShape, RowsKn, RowsNk, Team, Tiled};
+use super::{COOP_TILES, Coop, Layout, MatmulShape, RowsKn, RowsNk, Team, Tiled, WeightType};
 use crate::kernel::Caps;
 
 /// A kernel and its numbers.
@@ -12,6 +12,8 @@ pub enum KernelChoice {
     RowsKn(RowsKn),
     /// Many rows of A.
     Tiled(Tiled),
+    /// Many rows of A on matrix units.
+    Coop(Coop),
     /// Many rows of A, both products of a pair in one launch: a tile has columns of each.
     TiledPair(Tiled),
 }
@@ -22,6 +24,7 @@ impl std::fmt::Display for KernelChoice {
             Self::RowsNk(choice) => choice.fmt(f),
             Self::RowsKn(choice) => choice.fmt(f),
             Self::Tiled(choice) => choice.fmt(f),
+            Self::Coop(choice) => choice.fmt(f),
             Self::TiledPair(choice) => write!(f, "{choice} pair"),
         }
     }
@@ -81,6 +84,73 @@ pub fn choose_pair(shape: MatmulShape, caps: &Caps) -> Option<KernelChoice> {
         Layout::Nk => Some(KernelChoice::RowsNk(rows_nk(shape, caps, 2))),
         Layout::Kn => choose(shape, caps),
     }
+}
+
+/// Every kernel that is worth measuring for a shape, the one that [`choose`] names first. Matrix units, which round A to 16
+/// bits, only where `half` allows that.
+pub fn candidates(shape: MatmulShape, half: bool, caps: &Caps) -> Vec<KernelChoice> {
+    let mut all: Vec<KernelChoice> = choose(shape, caps).into_iter().collect();
+    if shape.m <= 16 {
+        let slices = [1, 2, 4, 8, 16];
+        match shape.b {
+            Layout::Nk => all.extend(all_rows_nk(shape.m, caps).map(KernelChoice::RowsNk)),
+            Layout::Kn => {
+                let KernelChoice::RowsKn(base) = KernelChoice::RowsKn(rows_kn(shape, caps)) else {
+                    return all;
+                };
+                all.extend(slices.map(|slices| KernelChoice::RowsKn(RowsKn { slices, ..base })));
+            }
+        }
+    }
+    if shape.m > 4 {
+        let usable = TILES.iter().map(|c| c.tile).filter(|tile| tile.bm <= 16 || tile.bm < 2 * shape.m);
+        for tile in usable {
+            for slices in [1, 2, 3, 4, 5, 8, 10, 13] {
+                all.push(KernelChoice::Tiled(Tiled { slices, ..tile }));
+            }
+        }
+    }
+    if half && shape.m > 8 && shape.elem == WeightType::F16 && shape.b == Layout::Nk {
+        all.extend(coop_candidates(shape.m, caps).into_iter().map(KernelChoice::Coop));
+    }
+    let room = fitting_slices(shape, caps);
+    let mut seen = std::collections::HashSet::new();
+    all.retain(|choice| {
+        let slices = match choice {
+            KernelChoice::Tiled(tile) => tile.used_slices(shape.k),
+            KernelChoice::RowsKn(rows) => rows.used_slices(shape.k),
+            KernelChoice::Coop(coop) => coop.used_slices(shape.k),
+            KernelChoice::RowsNk(_) | KernelChoice::TiledPair(_) => 1,
+        };
+        slices <= room.max(1) && seen.insert(*choice)
+    });
+    all
+}
+
+/// The tiles of matrix units for `m` rows.
+pub(in crate::kernels) fn coop_candidates(m: u32, caps: &Caps) -> Vec<Coop> {
+    let fitting = COOP_TILES.iter().filter(|tile| tile.fits(caps) && (tile.bm <= 16 || tile.bm < 2 * m));
+    fitting.flat_map(|tile| [1, 2, 4, 8].map(|slices| Coop { slices, ..*tile })).collect()
+}
+
+fn all_rows_nk(m: u32, caps: &Caps) -> impl Iterator<Item = RowsNk> {
+    let (caps, most) = (*caps, power_of_two_below(caps.max_invocations));
+    let threads = [64, 128, 256].into_iter().filter(move |&threads| threads <= most);
+    threads.flat_map(move |threads| {
+        let team = match caps.subgroups {
+            Some((min, max)) if min == max && threads.is_multiple_of(min) => Team::Subgroup,
+            Some((min, _)) if threads.is_multiple_of(min) => Team::Workgroup,
+            _ => Team::Lanes(threads.min(32)),
+        };
+        let numbers = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 1), (4, 2), (8, 1)];
+        numbers.into_iter().filter(move |(rows, _)| rows * m <= 64).map(move |(rows, unroll)| RowsNk {
+            threads,
+            rows,
+            unroll,
+            team,
+            fixed_k: false,
+        })
+    })
 }
 
 /// The numbers of [`RowsNk`], for `products` products with one A.

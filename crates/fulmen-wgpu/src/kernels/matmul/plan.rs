@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use super::choose::{choose, choose_pair};
+use super::coop::Source;
 use super::head::{Ending, Job};
-use super::{Elem, EpilogueSource, KernelChoice, Layout, MatmulShape, reduce};
+use super::{Coop, EpilogueSource, KernelChoice, Layout, MatmulShape, halve, reduce};
 use crate::kernel::{Caps, Launch};
 
 /// What a launch binds.
@@ -82,9 +83,6 @@ pub enum PlanError {
         /// Buffers that the device binds.
         max: u32,
     },
-    /// B is f16 and the device has none.
-    #[error("the device has no 16-bit floats in kernels (the `shader-f16` feature)")]
-    F16,
     /// The kernel does not fit the shape or the device.
     #[error("the kernel `{choice}` cannot be used: {why}")]
     Unfit {
@@ -227,6 +225,9 @@ fn gcd(a: u64, b: u64) -> u64 {
 fn build(choice: KernelChoice, job: &Job<'_>) -> Result<Plan, PlanError> {
     check(job)?;
     let k = job.shape.k;
+    if let KernelChoice::Coop(coop) = choice {
+        return by_units(coop, job, &super::coop::plain(job)?);
+    }
     let (launch, slices) = match (choice, job.shape.b) {
         (KernelChoice::RowsNk(c), Layout::Nk) => (c.launch(job)?, 1),
         (KernelChoice::RowsKn(c), Layout::Kn) => (c.launch(job)?, c.used_slices(k)),
@@ -258,6 +259,34 @@ fn build(choice: KernelChoice, job: &Job<'_>) -> Result<Plan, PlanError> {
     Ok(Plan { steps: vec![Step { launch, buffers }, sum], scratch: vec![scratch] })
 }
 
+/// A becomes 16-bit floats, matrix units multiply, slices of sums are added up.
+pub(in crate::kernels) fn by_units(coop: Coop, job: &Job<'_>, source: &Source) -> Result<Plan, PlanError> {
+    let MatmulShape { m, k, .. } = job.shape;
+    if !matches!(job.ending, Ending::Single(_)) {
+        return Err(PlanError::Unfit { choice: coop.to_string(), why: "it multiplies no pairs" });
+    }
+    let launch = coop.launch(job, source)?;
+    let halves = halve::bytes(m, k);
+    halves.iter().try_for_each(|&bytes| bound(job, "A in 16 bits", bytes))?;
+    let rows = [Role::Scratch(0), Role::Scratch(1)];
+    let first = Step { launch: halve::launch(m, k, job.caps)?, buffers: vec![Role::A, rows[0], rows[1]] };
+    let extras = (0..job.ending.epilogue().inputs.len() as u32).map(Role::Extra);
+    let slices = coop.used_slices(k);
+    let mut buffers = vec![rows[0], Role::B(0), rows[1]];
+    if slices == 1 {
+        buffers.push(Role::Out);
+        buffers.extend(extras);
+        return Ok(Plan { steps: vec![first, Step { launch, buffers }], scratch: halves.to_vec() });
+    }
+    let sums = u64::from(slices) * u64::from(m) * u64::from(job.n()) * 4;
+    bound(job, "the scratch", sums)?;
+    buffers.push(Role::Scratch(2));
+    let second = [Role::Scratch(2), Role::Out].into_iter().chain(extras).collect();
+    let sum = Step { launch: reduce::launch(job, slices)?, buffers: second };
+    let scratch = vec![halves[0], halves[1], sums];
+    Ok(Plan { steps: vec![first, Step { launch, buffers }, sum], scratch })
+}
+
 fn check(job: &Job<'_>) -> Result<(), PlanError> {
     let (shape, columns) = (job.shape, job.columns.clone());
     let MatmulShape { m, k, n, .. } = shape;
@@ -265,9 +294,6 @@ fn check(job: &Job<'_>) -> Result<(), PlanError> {
     let part = columns != (0..n);
     if columns.is_empty() || columns.end > n || (part && shape.b == Layout::Kn) {
         return Err(PlanError::Columns { shape, columns });
-    }
-    if shape.elem == Elem::F16 && !job.caps.f16 {
-        return Err(PlanError::F16);
     }
     let (m, k, n, rows) = (u64::from(m), u64::from(k), u64::from(n), u64::from(job.n()));
     let area =

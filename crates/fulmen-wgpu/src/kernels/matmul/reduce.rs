@@ -11,7 +11,7 @@ const UNROLL: u32 = 4;
 const TEMPLATE: &str = include_str!("reduce.wgsl");
 
 /// Adds up `slices` slices and applies the epilogue. Binds scratch, output and the epilogue's inputs.
-pub(super) fn launch(job: &Job<'_>, slices: u32) -> Result<Launch, PlanError> {
+pub(in crate::kernels) fn launch(job: &Job<'_>, slices: u32) -> Result<Launch, PlanError> {
     let threads = job.caps.max_invocations.min(128);
     let width = job.n_width();
     let values = u64::from(job.shape.m) * u64::from(job.n() / width);

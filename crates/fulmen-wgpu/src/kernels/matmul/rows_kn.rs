@@ -59,7 +59,9 @@ impl RowsKn {
         let store = if slices > 1 { Store::Slice } else { Store::Output };
         let count = (job.n() / width).div_ceil(lanes).checked_mul(slices).ok_or(PlanError::Grid)?;
         let workgroups = fold_grid(count.into(), job.caps.max_workgroups).ok_or(PlanError::Grid)?;
-        let head = job.head(&[("a", "f32"), ("b", job.shape.elem.wgsl(width))], width, store);
+        let mut head =
+            job.head(&[("a", "f32"), ("b", job.shape.elem.element(width, job.caps))], width, store);
+        head.text += &job.shape.elem.getter("b", width, job.caps);
         let ty = Elem::F32.wgsl(width);
         let put = if width == 4 { "put4" } else { "put1" };
         let reduce = lines(m, |i| {
@@ -95,7 +97,7 @@ impl RowsKn {
     /// `count` loads, then their use.
     fn step(&self, count: u32, m: u32, ty: &str) -> String {
         let at = |u: u32| format!("k + {}u", u * self.groups);
-        let loads = lines(count, |u| format!("        let w{u} = {ty}(b[({}) * nv + column]);", at(u)));
+        let loads = lines(count, |u| format!("        let w{u} = get_b(({}) * nv + column);", at(u)));
         loads
             + &lines(count, |u| {
                 lines(m, |i| format!("        s{i} = fma({ty}(a[q{i} + {}]), w{u}, s{i});", at(u)))

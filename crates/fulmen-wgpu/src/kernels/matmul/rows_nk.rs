@@ -60,7 +60,6 @@ struct Text {
     width: u32,
     /// Whether the sums are vectors.
     wide: bool,
-    elem: Elem,
 }
 
 impl RowsNk {
@@ -70,10 +69,14 @@ impl RowsNk {
         let teams = self.threads / text.team;
         let count = job.n().div_ceil(teams * self.rows);
         let workgroups = fold_grid(count.into(), job.caps.max_workgroups).ok_or(PlanError::Grid)?;
-        let b = job.shape.elem.wgsl(text.width);
+        let elem = job.shape.elem;
+        let b = elem.element(text.width, job.caps);
         let a = Elem::F32.wgsl(text.width);
         let inputs = [("a", a), ("b0", b), ("b1", b)];
-        let head = job.head(&inputs[..1 + text.products as usize], 1, Store::Output);
+        let mut head = job.head(&inputs[..1 + text.products as usize], 1, Store::Output);
+        for p in 0..text.products {
+            head.text += &elem.getter(&format!("b{p}"), text.width, job.caps);
+        }
         let bases = lines(self.rows, |r| format!("    let p{r} = min(row0 + {r}u, params.n - 1u) * kv;"))
             + &lines(text.m, |i| format!("    let q{i} = min({i}u, params.m - 1u) * kv;"));
         let subgroups = !matches!(self.team, Team::Lanes(_));
@@ -130,7 +133,7 @@ impl RowsNk {
         }
         let width = job.k_width();
         let wide = width == 4 && sums <= 8;
-        let text = Text { m, rows: self.rows, products, team, width, wide, elem: job.shape.elem };
+        let text = Text { m, rows: self.rows, products, team, width, wide };
         if self.shared_words(&text, job) * 4 > job.caps.workgroup_memory {
             return Err(unfit("workgroup memory is too small"));
         }
@@ -233,16 +236,11 @@ impl Text {
     /// `count` loads from each row, then their use.
     fn step(&self, count: u32) -> String {
         let mut text = String::new();
-        let convert = match (self.elem, self.width) {
-            (Elem::F32, _) => "",
-            (Elem::F16, 4) => "vec4<f32>",
-            (Elem::F16, _) => "f32",
-        };
         for u in 0..count {
             for r in 0..self.rows {
                 for p in 0..self.products {
                     let at = u * self.team;
-                    text += &format!("        let w{p}_{r}_{u} = {convert}(b{p}[p{r} + i + {at}u]);\n");
+                    text += &format!("        let w{p}_{r}_{u} = get_b{p}(p{r} + i + {at}u);\n");
                 }
             }
         }

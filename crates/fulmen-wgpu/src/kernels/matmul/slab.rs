@@ -47,18 +47,18 @@ pub(super) fn loads(tile: &Tiled, job: &Job<'_>) -> String {
 fn along_k(name: &str, width: u32, even: bool) -> String {
     match (width, even) {
         (4, true) => format!(
-            "fn load_{name}(base: u32, k: u32) -> vec4<f32> {{ return vec4<f32>({name}[base + k / 4u]); }}\n"
+            "fn load_{name}(base: u32, k: u32) -> vec4<f32> {{ return get_{name}(base + k / 4u); }}\n"
         ),
         (4, false) => format!(
             "fn load_{name}(base: u32, k: u32) -> vec4<f32> {{
-    let v = vec4<f32>({name}[base + min(k, params.k - 4u) / 4u]);
+    let v = get_{name}(base + min(k, params.k - 4u) / 4u);
     return select(vec4<f32>(), v, k < params.k);
 }}
 "
         ),
         _ => format!(
             "fn one_{name}(base: u32, k: u32) -> f32 {{
-    return select(0.0, f32({name}[base + min(k, params.k - 1u)]), k < params.k);
+    return select(0.0, get_{name}(base + min(k, params.k - 1u)), k < params.k);
 }}
 fn load_{name}(base: u32, k: u32) -> vec4<f32> {{
     return vec4<f32>(one_{name}(base, k), one_{name}(base, k + 1u), one_{name}(base, k + 2u), one_{name}(base, k + 3u));
@@ -71,17 +71,17 @@ fn load_{name}(base: u32, k: u32) -> vec4<f32> {{
 fn along_n(name: &str, width: u32, even: bool) -> String {
     match (width, even) {
         (4, true) => format!(
-            "fn load_{name}(k: u32, col: u32) -> vec4<f32> {{ return vec4<f32>({name}[(k * params.n + col) / 4u]); }}\n"
+            "fn load_{name}(k: u32, col: u32) -> vec4<f32> {{ return get_{name}((k * params.n + col) / 4u); }}\n"
         ),
         (4, false) => format!(
             "fn load_{name}(k: u32, col: u32) -> vec4<f32> {{
-    let v = vec4<f32>({name}[(min(k, params.k - 1u) * params.n + col) / 4u]);
+    let v = get_{name}((min(k, params.k - 1u) * params.n + col) / 4u);
     return select(vec4<f32>(), v, k < params.k);
 }}
 "
         ),
         _ => format!(
-            "fn one_{name}(row: u32, col: u32) -> f32 {{ return f32({name}[row + min(col, params.n - 1u)]); }}
+            "fn one_{name}(row: u32, col: u32) -> f32 {{ return get_{name}(row + min(col, params.n - 1u)); }}
 fn load_{name}(k: u32, col: u32) -> vec4<f32> {{
     let row = min(k, params.k - 1u) * params.n;
     let v = vec4<f32>(one_{name}(row, col), one_{name}(row, col + 1u), one_{name}(row, col + 2u), one_{name}(row, col + 3u));

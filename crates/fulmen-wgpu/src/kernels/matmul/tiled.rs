@@ -2,7 +2,7 @@
 
 use super::head::{Job, Numbers, Store};
 use super::text::{fill, lines};
-use super::{Elem, Layout, PlanError, slab};
+use super::{Elem, Layout, PlanError, WeightType, slab};
 use crate::kernel::{Launch, fold_grid};
 
 /// A choice of this kernel.
@@ -111,9 +111,13 @@ impl Tiled {
         let count = u32::try_from(tiles).map_err(|_| PlanError::Grid)?;
         let workgroups = fold_grid(tiles, job.caps.max_workgroups).ok_or(PlanError::Grid)?;
         let b_width = if shape.b == Layout::Nk { job.k_width() } else { job.n_width() };
-        let b = shape.elem.wgsl(b_width);
+        let b = shape.elem.element(b_width, job.caps);
         let inputs = [("a", Elem::F32.wgsl(job.k_width())), ("b0", b), ("b1", b)];
-        let head = job.head(&inputs[..1 + products as usize], job.n_width(), store);
+        let mut head = job.head(&inputs[..1 + products as usize], job.n_width(), store);
+        head.text += &WeightType::F32.getter("a", job.k_width(), job.caps);
+        for p in 0..products {
+            head.text += &shape.elem.getter(&format!("b{p}"), b_width, job.caps);
+        }
         let (lda, ldb) = ((bm + self.pad()) / 4, (bn + self.pad()) / 4);
         let number = |n: u32| n.to_string();
         let main = fill(

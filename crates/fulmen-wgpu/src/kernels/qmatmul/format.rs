@@ -71,6 +71,22 @@ impl Format {
         }
     }
 
+    /// Whether the halves of an item have scales of their own, and no offset but that of the codes.
+    pub(super) const fn halves_differ(self) -> bool {
+        matches!(self, Self::Q6K)
+    }
+
+    /// `codes` as bytes that a product of codes may take for signed ones: where an offset belongs to the format, without it.
+    pub(super) const fn signed(self) -> &'static str {
+        match self {
+            // Bytes of 0 to 63, less 32.
+            Self::Q6K => {
+                "((codes | vec4<u32>(0x80808080u)) - vec4<u32>(0x20202020u)) ^ vec4<u32>(0x80808080u)"
+            }
+            _ => "codes",
+        }
+    }
+
     /// The body of `add` for int8 values of A.
     pub(super) const fn add(self) -> &'static str {
         match self {

@@ -10,19 +10,24 @@
 //! - **Few rows of A.** [`Rows`] streams W once for up to eight rows. With [`Values::Int8`] a first launch
 //!   turns A into int8 codes with a scale for every 32, and the products are `dot4I8Packed`: four to an
 //!   instruction, against some 1e-5 of squared relative error. [`Values::Float`] multiplies A as it is.
-//! - **Many rows.** Parts of W become f32 in scratch, and the kernels of [`matmul`](super::matmul) multiply them
-//!   from there.
+//! - **Many rows.** [`CodeTiles`] multiplies int8 codes of A by tiles of W that are decoded to codes on the way into
+//!   workgroup memory. For values of A as they are, parts of W become f32 in scratch, and the kernels of
+//!   [`matmul`](super::matmul) multiply them from there.
 //! - **Plans** are those of [`matmul`](super::matmul), with W as `Role::B(0)`.
 
+mod choose;
 mod dequantize;
 mod format;
 mod plan;
 mod quantize;
 mod repack;
 mod rows;
+mod tiled;
 
-pub use plan::{Choice, QuantError, choose, plan, plan_columns, plan_with, split_columns};
+pub use choose::{TILES, candidates, choose};
+pub use plan::{Choice, QuantError, plan, plan_columns, plan_with, split_columns};
 pub use rows::{Rows, Team, Values};
+pub use tiled::CodeTiles;
 
 use fulmen_core::DType;
 

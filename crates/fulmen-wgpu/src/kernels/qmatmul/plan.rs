@@ -2,12 +2,15 @@
 
 use std::ops::Range;
 
+use super::choose::choose;
 use super::format::Format;
-use super::rows::{Rows, Team, Values};
+use super::rows::{Rows, Values};
+use super::tiled::CodeTiles;
 use super::{QuantWeight, dequantize, quantize};
 use crate::kernel::Caps;
+use crate::kernels::matmul::coop::Source;
 use crate::kernels::matmul::head::{Ending, Job};
-use crate::kernels::matmul::{self, EpilogueSource, KernelChoice, Layout, MatmulShape};
+use crate::kernels::matmul::{self, Coop, EpilogueSource, KernelChoice, Layout, MatmulShape, reduce};
 use crate::kernels::matmul::{Plan, PlanError, Role, Step};
 
 /// Why a product with a quantised weight cannot be launched.
@@ -46,6 +49,10 @@ pub enum QuantError {
 pub enum Choice {
     /// Few rows of A.
     Rows(Rows),
+    /// Many rows of A, as codes.
+    Tiles(CodeTiles),
+    /// Many rows of A, in 16 bits, on matrix units; W is decoded into 16 bits on the way.
+    Coop(Coop),
     /// Parts of W become f32 in scratch and are multiplied by this kernel.
     Dequantize(KernelChoice),
 }
@@ -54,42 +61,18 @@ impl std::fmt::Display for Choice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Rows(choice) => choice.fmt(f),
+            Self::Tiles(choice) => choice.fmt(f),
+            Self::Coop(choice) => choice.fmt(f),
             Self::Dequantize(choice) => write!(f, "dequantize, {choice}"),
         }
     }
 }
 
-/// Rows of A up to which W is streamed past them.
-const FEW_ROWS: u32 = 8;
-
-/// Subgroups that fill a large device: wgpu does not tell how many units there are.
-const SUBGROUPS: u32 = 132 * 16;
-
 /// Bytes of f32 values that are made at once: little scratch, much of which a large device's cache holds.
 const PART: u64 = 64 << 20;
 
-/// The kernel for a weight and `m` rows of A, or `None` where the device's workgroups are too small for all
-/// of them.
-pub fn choose(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> Option<Choice> {
-    if m > FEW_ROWS {
-        let n = part_rows(weight, caps).min(weight.n);
-        let choice = matmul::choose(MatmulShape::f32(m, weight.k, n, Layout::Nk), caps)?;
-        return Some(Choice::Dequantize(choice));
-    }
-    let threads = 1u32 << caps.max_invocations.clamp(8, 128).ilog2();
-    // As few lanes as still fill the device: few sums to add up, and values of A that many lanes share.
-    let rows = if weight.n >= 32 * SUBGROUPS { 2 } else { 1 };
-    let wanted = [8, 16].into_iter().find(|lanes| weight.n / rows / (32 / lanes) >= SUBGROUPS).unwrap_or(32);
-    let (lanes, team) = match caps.subgroups {
-        Some((min, max)) if min >= 8 && threads.is_multiple_of(max) => (wanted.min(min), Team::Shuffle),
-        _ => (wanted.min(threads), Team::Memory),
-    };
-    let unroll = if m <= 2 { 2 } else { 1 };
-    Some(Choice::Rows(Rows { values, threads, lanes, rows, unroll, team }))
-}
-
 /// Rows of W that are made f32 at once.
-fn part_rows(weight: QuantWeight, caps: &Caps) -> u32 {
+pub(super) fn part_rows(weight: QuantWeight, caps: &Caps) -> u32 {
     let rows = PART.min(caps.max_binding) / (u64::from(weight.k) * 4);
     // At most 2²⁴; multiples of four keep stores whole vectors.
     (rows as u32 / 4 * 4).max(4)
@@ -139,6 +122,8 @@ pub fn plan_with(
     check(format, &job)?;
     let plan = match choice {
         Choice::Rows(rows) => few(rows, format, &job)?,
+        Choice::Tiles(tiles) => by_codes(tiles, format, &job)?,
+        Choice::Coop(coop) => matmul::by_units(coop, &job, &source(format))?,
         Choice::Dequantize(choice) => many(choice, format, weight, &job, epilogue)?,
     };
     Ok(plan)
@@ -159,6 +144,46 @@ fn few(rows: Rows, format: Format, job: &Job<'_>) -> Result<Plan, PlanError> {
     bound(job, "A as int8", codes)?;
     let first = Step { launch: quantize::launch(m, k, job.caps)?, buffers: vec![Role::A, Role::Scratch(0)] };
     Ok(Plan { steps: vec![first, product(Role::Scratch(0))], scratch: vec![codes] })
+}
+
+/// Tiles of W for matrix units: halves of items, each decoded into 16 bits.
+fn source(format: Format) -> Source {
+    let functions = format!(
+        "{}
+fn row_base(row: u32) -> u32 {{ return row * row_length(); }}
+fn fetch_b(base: u32, k: u32) -> Raw {{ return fetch(base, min(k, params.k - 32u) / 32u); }}
+fn decode_b(raw: Raw, k: u32, part: u32) -> vec4<f16> {{
+    let item = decode(raw, min(k, params.k - 32u) / 32u);
+    let half = (k / 16u) & 1u;
+    let codes = select(item.lo, item.hi, half == 1u)[part];
+    return vec4<f16>(fma(vec4<f32>({}(codes)), vec4<f32>(item.s[half]), vec4<f32>(item.o[half])));
+}}
+",
+        format.text(),
+        format.unpack()
+    );
+    Source { array: ("w", "vec4<u32>"), functions, per_unit: 4, raw: "Raw" }
+}
+
+/// A becomes codes, tiles are multiplied, slices of sums are added up.
+fn by_codes(tiles: CodeTiles, format: Format, job: &Job<'_>) -> Result<Plan, PlanError> {
+    let MatmulShape { m, k, .. } = job.shape;
+    let launch = tiles.launch(format, job)?;
+    let codes = quantize::bytes(m, k);
+    bound(job, "A as int8", codes)?;
+    let first = Step { launch: quantize::launch(m, k, job.caps)?, buffers: vec![Role::A, Role::Scratch(0)] };
+    let extras = (0..job.ending.epilogue().inputs.len() as u32).map(Role::Extra);
+    let slices = tiles.used_slices(k);
+    if slices == 1 {
+        let buffers = [Role::Scratch(0), Role::B(0), Role::Out].into_iter().chain(extras).collect();
+        return Ok(Plan { steps: vec![first, Step { launch, buffers }], scratch: vec![codes] });
+    }
+    let sums = u64::from(slices) * u64::from(m) * u64::from(job.n()) * 4;
+    bound(job, "the scratch", sums)?;
+    let product = Step { launch, buffers: vec![Role::Scratch(0), Role::B(0), Role::Scratch(1)] };
+    let buffers = [Role::Scratch(1), Role::Out].into_iter().chain(extras).collect();
+    let sum = Step { launch: reduce::launch(job, slices)?, buffers };
+    Ok(Plan { steps: vec![first, product, sum], scratch: vec![codes, sums] })
 }
 
 fn many(

@@ -1,0 +1,324 @@
+//! Where the operands of a call lie: inside the device's memory, aligned, writable where they are written, and apart
+//! where a kernel cannot bear an overlap. The rules are the same for every backend.
+
+use super::call::*;
+use super::{Heads, KvCache, TokenHistory};
+use crate::sampling::{Penalties, SampleState};
+use crate::{BackendError, DType, Extent, LookUp};
+
+type Checked<T = ()> = Result<T, BackendError>;
+
+fn area(rows: u32, width: u32) -> usize {
+    (rows as usize).saturating_mul(width as usize)
+}
+
+/// `count` elements of `T`.
+fn span<T>(memory: &impl LookUp, what: &'static str, ptr: u64, count: usize, write: bool) -> Checked<Extent> {
+    memory.look_up(what, ptr, count.saturating_mul(size_of::<T>()), align_of::<T>(), write)
+}
+
+fn floats(memory: &impl LookUp, what: &'static str, ptr: u64, rows: u32, width: u32) -> Checked<Extent> {
+    span::<f32>(memory, what, ptr, area(rows, width), false)
+}
+
+fn output(memory: &impl LookUp, what: &'static str, ptr: u64, rows: u32, width: u32) -> Checked<Extent> {
+    span::<f32>(memory, what, ptr, area(rows, width), true)
+}
+
+fn indices(memory: &impl LookUp, what: &'static str, ptr: u64, m: u32) -> Checked<Extent> {
+    span::<u32>(memory, what, ptr, m as usize, false)
+}
+
+fn optional(
+    memory: &impl LookUp,
+    what: &'static str,
+    ptr: Option<u64>,
+    rows: u32,
+    width: u32,
+) -> Checked<Option<Extent>> {
+    ptr.map(|ptr| floats(memory, what, ptr, rows, width)).transpose()
+}
+
+fn row_bytes(dtype: DType, width: u32) -> Checked<usize> {
+    let call = "the size of a row";
+    dtype.bytes(width as usize).map_err(|e| BackendError::Device {
+        backend: "graph",
+        call,
+        source: Box::new(e),
+    })
+}
+
+fn weight(memory: &impl LookUp, what: &'static str, weight: &WeightArg, k: u32) -> Checked<Extent> {
+    let bytes = row_bytes(weight.dtype, k)?.saturating_mul(weight.rows as usize);
+    memory.look_up(what, weight.ptr, bytes, memory.alignment(weight.dtype), false)
+}
+
+/// Keys and values.
+fn cache(memory: &impl LookUp, cache: &KvCache, heads: Heads, write: bool) -> Checked<[Extent; 2]> {
+    let row = row_bytes(cache.dtype, heads.head_dim)?;
+    let sizes = [cache.n_seqs, heads.n_kv_heads, cache.capacity];
+    let bytes = sizes.iter().fold(row, |bytes, &n| bytes.saturating_mul(n as usize));
+    let align = memory.alignment(cache.dtype);
+    Ok([
+        memory.look_up("the keys' cache", cache.k_ptr, bytes, align, write)?,
+        memory.look_up("the values' cache", cache.v_ptr, bytes, align, write)?,
+    ])
+}
+
+fn history(memory: &impl LookUp, history: &TokenHistory, write: bool) -> Checked<Extent> {
+    span::<u32>(memory, "the history", history.ptr, area(history.n_seqs, history.capacity), write)
+}
+
+/// None of the outputs overlaps any of the operands.
+fn apart(outputs: &[Extent], operands: &[Option<Extent>]) -> Checked {
+    for output in outputs {
+        operands.iter().flatten().try_for_each(|operand| output.apart_from(*operand))?;
+    }
+    Ok(())
+}
+
+impl MulMatCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let x = floats(memory, "the input", self.input, self.m, self.k)?;
+        let mut outs: Vec<Extent> = Vec::with_capacity(self.parts.len());
+        for part in &self.parts {
+            let out = output(memory, "the output", part.output, self.m, part.weight.rows)?;
+            out.apart_from(x)?;
+            if let Some(residual) = optional(memory, "the residual", self.residual, self.m, part.weight.rows)?
+            {
+                out.apart_or_same(residual)?;
+            }
+            outs.iter().try_for_each(|other| out.apart_from(*other))?;
+            outs.push(out);
+        }
+        for part in &self.parts {
+            let weight = weight(memory, "the weight", &part.weight, self.k)?;
+            let bias = optional(memory, "the bias", part.bias, 1, part.weight.rows)?;
+            apart(&outs, &[Some(weight), bias])?;
+        }
+        Ok(())
+    }
+}
+
+impl GateUpCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let x = floats(memory, "the input", self.input, self.m, self.k)?;
+        let gate = weight(memory, "the gate weight", &self.gate, self.k)?;
+        let up = weight(memory, "the up weight", &self.up, self.k)?;
+        let out = output(memory, "the output", self.output, self.m, self.gate.rows)?;
+        apart(&[out], &[Some(x), Some(gate), Some(up)])
+    }
+}
+
+impl EmbedCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let table = weight(memory, "the table", &self.table, self.width)?;
+        let tokens = indices(memory, "tokens", self.tokens, self.m)?;
+        let out = output(memory, "the output", self.output, self.m, self.width)?;
+        apart(&[out], &[Some(table), Some(tokens)])
+    }
+}
+
+impl RmsNormCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let x = floats(memory, "the input", self.input, self.rows, self.width)?;
+        let gamma = floats(memory, "the gain", self.gamma, 1, self.width)?;
+        let out = output(memory, "the output", self.output, self.rows, self.width)?;
+        out.apart_or_same(x)?;
+        out.apart_from(gamma)
+    }
+}
+
+impl AddRmsNormCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let (rows, width) = (self.rows, self.width);
+        let a = floats(memory, "the first input", self.a, rows, width)?;
+        let b = floats(memory, "the second input", self.b, rows, width)?;
+        let gamma = floats(memory, "the gain", self.gamma, 1, width)?;
+        let sum = output(memory, "the sum", self.sum, rows, width)?;
+        let out = output(memory, "the output", self.output, rows, width)?;
+        sum.apart_or_same(a)?;
+        sum.apart_or_same(b)?;
+        sum.apart_from(gamma)?;
+        apart(&[out], &[Some(a), Some(b), Some(gamma), Some(sum)])
+    }
+}
+
+impl BinaryCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let a = span::<f32>(memory, "the first input", self.a, self.n_elements, false)?;
+        let b = span::<f32>(memory, "the second input", self.b, self.n_elements, false)?;
+        let out = span::<f32>(memory, "the output", self.output, self.n_elements, true)?;
+        out.apart_or_same(a)?;
+        out.apart_or_same(b)
+    }
+}
+
+impl UnaryCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let x = span::<f32>(memory, "the input", self.input, self.n_elements, false)?;
+        let out = span::<f32>(memory, "the output", self.output, self.n_elements, true)?;
+        out.apart_or_same(x)
+    }
+}
+
+impl RopeCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let width = self.n_heads.saturating_mul(self.head_dim);
+        let x = floats(memory, "the input", self.input, self.m, width)?;
+        let positions = indices(memory, "positions", self.positions, self.m)?;
+        let factors = optional(memory, "the frequency factors", self.factors, 1, self.rope.n_rot / 2)?;
+        let out = output(memory, "the output", self.output, self.m, width)?;
+        out.apart_or_same(x)?;
+        apart(&[out], &[Some(positions), factors])
+    }
+}
+
+impl SoftMaxCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let x = floats(memory, "the input", self.input, self.rows, self.width)?;
+        let out = output(memory, "the output", self.output, self.rows, self.width)?;
+        out.apart_or_same(x)
+    }
+}
+
+impl AttentionCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let (heads, m) = (self.heads, self.m);
+        let q = floats(memory, "q", self.q, m, heads.q_width())?;
+        let out = output(memory, "the output", self.output, m, heads.q_width())?;
+        out.apart_from(q)?;
+        match self.kv {
+            KvSource::Rows { k, v } => {
+                let k = floats(memory, "k", k, m, heads.kv_width())?;
+                let v = floats(memory, "v", v, m, heads.kv_width())?;
+                apart(&[out], &[Some(k), Some(v)])
+            }
+            KvSource::Cache { cache: kv, positions, sequences } => {
+                let [k, v] = cache(memory, &kv, heads, false)?;
+                let positions = indices(memory, "positions", positions, m)?;
+                let sequences = sequences.map(|ptr| indices(memory, "sequences", ptr, m)).transpose()?;
+                apart(&[out], &[Some(positions), sequences, Some(k), Some(v)])
+            }
+        }
+    }
+}
+
+/// What a store reads and writes.
+struct Store {
+    reads: [Option<Extent>; 4],
+    caches: [Extent; 2],
+}
+
+impl KvStoreCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        self.store(memory).map(|_| ())
+    }
+
+    fn store(&self, memory: &impl LookUp) -> Checked<Store> {
+        let (heads, m) = (self.heads, self.m);
+        let reads = [
+            Some(floats(memory, "k", self.k, m, heads.kv_width())?),
+            Some(floats(memory, "v", self.v, m, heads.kv_width())?),
+            Some(indices(memory, "positions", self.positions, m)?),
+            self.sequences.map(|ptr| indices(memory, "sequences", ptr, m)).transpose()?,
+        ];
+        let caches = cache(memory, &self.cache, heads, true)?;
+        apart(&caches, &reads)?;
+        caches[0].apart_from(caches[1])?;
+        Ok(Store { reads, caches })
+    }
+}
+
+impl RopeStoreCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let (heads, m) = (self.store.heads, self.store.m);
+        let Store { reads, caches } = self.store.store(memory)?;
+        let q = floats(memory, "q", self.q, m, heads.q_width())?;
+        let out = output(memory, "the output", self.output, m, heads.q_width())?;
+        let constants = [
+            optional(memory, "the frequency factors", self.factors, 1, self.rope.n_rot / 2)?,
+            optional(memory, "the gain of q", self.q_gamma, 1, heads.head_dim)?,
+            optional(memory, "the gain of k", self.k_gamma, 1, heads.head_dim)?,
+        ];
+        out.apart_or_same(q)?;
+        apart(&[out], &reads)?;
+        apart(&[out], &constants)?;
+        apart(&caches, &[Some(out), Some(q)])?;
+        apart(&caches, &constants)
+    }
+}
+
+impl CopyCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let from = span::<u8>(memory, "the input", self.input, self.bytes, false)?;
+        let to = span::<u8>(memory, "the output", self.output, self.bytes, true)?;
+        to.apart_from(from)
+    }
+}
+
+impl ArgMaxCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let x = floats(memory, "the input", self.input, self.m, self.n)?;
+        let out = span::<u32>(memory, "the output", self.output, self.m as usize, true)?;
+        out.apart_from(x)
+    }
+}
+
+impl SampleCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let logits = floats(memory, "the logits", self.logits, self.m, self.n)?;
+        let states = span::<SampleState>(memory, "the sampling states", self.states, self.m as usize, true)?;
+        let out = span::<u32>(memory, "the output", self.output, self.m as usize, true)?;
+        apart(&[out], &[Some(logits), Some(states)])?;
+        states.apart_from(logits)
+    }
+}
+
+impl PenalizeCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let logits = floats(memory, "the logits", self.logits, self.m, self.n)?;
+        let out = output(memory, "the output", self.output, self.m, self.n)?;
+        let reads = [
+            Some(span::<Penalties>(memory, "the penalties", self.penalties, self.m as usize, false)?),
+            Some(history(memory, &self.history, false)?),
+            Some(indices(memory, "positions", self.positions, self.m)?),
+            self.sequences.map(|ptr| indices(memory, "sequences", ptr, self.m)).transpose()?,
+        ];
+        out.apart_or_same(logits)?;
+        apart(&[out], &reads)
+    }
+}
+
+impl AdvanceCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let m = self.m as usize;
+        let reads = [
+            Some(indices(memory, "the tokens drawn", self.drawn, self.m)?),
+            self.sequences.map(|ptr| indices(memory, "sequences", ptr, self.m)).transpose()?,
+        ];
+        let tokens = span::<u32>(memory, "tokens", self.tokens, m, true)?;
+        let positions = span::<u32>(memory, "positions", self.positions, m, true)?;
+        let history = history(memory, &self.history, true)?;
+        apart(&[tokens, positions, history], &reads)?;
+        apart(&[history], &[Some(tokens), Some(positions)])?;
+        tokens.apart_from(positions)
+    }
+}

@@ -1,0 +1,411 @@
+// targets: 90
+// Attention of a decode step over an f16 cache: norm per head, RoPE and store of the new keys and values, then causal
+// grouped-query attention, as one kernel.
+//
+// - A cluster of RANKS blocks works on one row and one KV head: the positions are dealt to its warps in tiles of 16, so K
+//   and V are read once for all query heads of the group.
+// - Tiles are fetched before the kernel waits for the one before it: all positions but the newest are there. Where the newest are
+//   stored by the kernel before (`rotate` is 0), it waits first.
+// - Scores and values by tensor cores, query heads as the 16 rows of a tile; an online softmax per warp; warps are combined in
+//   shared memory, blocks through the cluster's distributed shared memory.
+
+#include "common.cuh"
+
+#define DEVICE __device__ __forceinline__
+
+constexpr int RANKS = 8;
+constexpr int WARPS = 8;
+constexpr int THREADS = WARPS * 32;
+constexpr int TILE = 16;
+constexpr int DEPTH = 2;
+
+struct Args {
+  const float* q;
+  const float* k;
+  const float* v;
+  const float* q_gamma;  // or null
+  const float* k_gamma;  // or null
+  const float* factors;  // or null
+  const u32* positions;
+  const u32* sequences;  // or null
+  u16* k_cache;
+  u16* v_cache;
+  float* q_out;  // may be `q`
+  float* out;
+  Fault* fault;
+  float epsilon;
+  float scale;
+  float freq_scale;
+  float magnitude;
+  double log2_base;
+  u32 heads;
+  u32 kv_heads;
+  u32 capacity;
+  u32 seqs;
+  u32 adjacent;  // pairing of RoPE; the whole head turns
+  u32 rotate;    // 0: no RoPE, no norm, no store
+};
+
+DEVICE u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
+
+DEVICE void copy16(u32 to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+DEVICE void zero16(u32 to) { asm volatile("st.shared.v4.u32 [%0], {%1,%1,%1,%1};" ::"r"(to), "r"(0) : "memory"); }
+DEVICE void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int pending>
+DEVICE void copies_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+DEVICE u32 pack_halves(float low, float high) {
+  u32 word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+
+DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+DEVICE float remote(u32 address, u32 rank) {
+  u32 there;
+  float value;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(there));
+  return value;
+}
+
+DEVICE void ldmatrix4(u32 (&r)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+DEVICE void ldmatrix4_transposed(u32 (&r)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+
+// c[0..1] += a[0, 2] · b for the first 8 rows; rows 8 to 15 of A are zero.
+DEVICE void mma_upper(float (&c)[2], u32 a0, u32 a2, u32 b0, u32 b1) {
+  [[maybe_unused]] float lost0, lost1;
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+      : "=f"(c[0]), "=f"(c[1]), "=f"(lost0), "=f"(lost1)
+      : "r"(a0), "r"(0), "r"(a2), "r"(0), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(0.0f), "f"(0.0f));
+}
+
+// A head's values in a warp: pairs lane + 32 j.
+template <int HD>
+struct Head {
+  static constexpr int PAIRS = HD / 64;
+  float a[PAIRS], b[PAIRS];
+
+  static DEVICE u32 first(int j, u32 adjacent) {
+    u32 pair = (threadIdx.x & 31) + 32 * j;
+    return adjacent ? 2 * pair : pair;
+  }
+  static DEVICE u32 second(int j, u32 adjacent) { return first(j, adjacent) + (adjacent ? 1 : HD / 2); }
+
+  DEVICE void load(const float* from, u32 adjacent) {
+#pragma unroll
+    for (int j = 0; j < PAIRS; j++) {
+      a[j] = __ldcg(from + first(j, adjacent));
+      b[j] = __ldcg(from + second(j, adjacent));
+    }
+  }
+  DEVICE void norm(const Head& gamma, float epsilon) {
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < PAIRS; j++) sum += a[j] * a[j] + b[j] * b[j];
+    float factor = rsqrtf(warp_sum(sum) / HD + epsilon);
+#pragma unroll
+    for (int j = 0; j < PAIRS; j++) {
+      a[j] = a[j] * factor * gamma.a[j];
+      b[j] = b[j] * factor * gamma.b[j];
+    }
+  }
+  DEVICE void turn(const float (&cosine)[PAIRS], const float (&sine)[PAIRS]) {
+#pragma unroll
+    for (int j = 0; j < PAIRS; j++) {
+      float x = a[j], y = b[j];
+      a[j] = x * cosine[j] - y * sine[j];
+      b[j] = x * sine[j] + y * cosine[j];
+    }
+  }
+};
+
+template <int HD>
+DEVICE void attend(const Args& args) {
+  constexpr int PIECES = HD / 8;                 // of 16 bytes in a row of K or V
+  constexpr int TILE_BYTES = TILE * HD * 2;      // of K, and of V
+  constexpr int STEPS = HD / 16;
+  extern __shared__ __align__(128) u8 memory[];  // rings of the warps
+  __shared__ __align__(16) u16 q_shared[8][HD + 8];
+  __shared__ float q_factor[8], largest_of[WARPS][8], total_of[WARPS][8];
+  __shared__ float block_largest[8], block_total[8];
+  const u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+  const u32 rank = blockIdx.x % RANKS, kv = blockIdx.x / RANKS, row = blockIdx.y;
+  const u32 group = args.heads / args.kv_heads;
+
+  let_next_start();
+  const u32 position = args.positions[row];
+  const u32 sequence = args.sequences ? args.sequences[row] : 0;
+  const bool sound = position < args.capacity && sequence < args.seqs;
+  const u64 base = (((u64)(sound ? sequence : 0) * args.kv_heads + kv) * args.capacity) * HD;
+  const u16 *keys = args.k_cache + base, *values = args.v_cache + base;
+  // Positions before `old` are read from the cache at once.
+  const u32 old = sound ? position + (args.rotate ? 0 : 1) : 0, tiles = sound ? position / TILE + 1 : 0;
+  const u32 ring = shared_address(memory) + warp * DEPTH * 2 * TILE_BYTES;
+
+  auto fetch = [&](u32 tile, u32 stage, u32 past) {
+#pragma unroll
+    for (int i = 0; i < TILE * PIECES / 32; i++) {
+      u32 at = i * 32 + lane, r = at / PIECES, piece = at % PIECES, p = tile * TILE + r;
+      u32 to = ring + stage * 2 * TILE_BYTES + (r * PIECES + (piece ^ (r & 7))) * 16;
+      if (p < past) {
+        copy16(to, keys + (u64)p * HD + piece * 8);
+        copy16(to + TILE_BYTES, values + (u64)p * HD + piece * 8);
+      } else {  // no NaN may come from what was there
+        zero16(to);
+        zero16(to + TILE_BYTES);
+      }
+    }
+  };
+  const u32 first_tile = rank + RANKS * warp;
+  if (!args.rotate) wait_for_previous();
+  if (first_tile < tiles) fetch(first_tile, 0, old);
+  copies_commit();
+
+  // Jobs: the query heads, then keys and values in the block whose warp has the newest position.
+  const u32 last_tile = position / TILE, owner_warp = (last_tile / RANKS) % WARPS;
+  const u32 owner_stage = (last_tile / (RANKS * WARPS)) % DEPTH;
+  const bool owner = args.rotate && sound && last_tile % RANKS == rank;
+  float cosine[Head<HD>::PAIRS], sine[Head<HD>::PAIRS];
+  Head<HD> gamma;
+  if (args.rotate) {
+#pragma unroll
+    for (int j = 0; j < Head<HD>::PAIRS; j++) {
+      u32 pair = lane + 32 * j;
+      double turns = (double)position * (double)args.freq_scale * exp2(-2.0 * pair / HD * args.log2_base) * 0.31830988618379067154;
+      if (args.factors) turns /= (double)args.factors[pair];
+      turns -= 2.0 * rint(turns * 0.5);
+      sincospif((float)turns, &sine[j], &cosine[j]);
+      cosine[j] *= args.magnitude;
+      sine[j] *= args.magnitude;
+    }
+  }
+  for (u32 i = threadIdx.x; i < 8 * (HD + 8) / 2; i += THREADS) ((u32*)q_shared)[i] = 0;
+  if (threadIdx.x < 8) q_factor[threadIdx.x] = 0;
+  __syncthreads();
+
+  Head<HD> query;  // of the warp's head; there are no more heads than warps
+  if (args.rotate) wait_for_previous();
+  for (u32 job = warp; job < group + 2; job += WARPS) {
+    if (job < group) {
+      u32 head = kv * group + job;
+      if (args.rotate && args.q_gamma) gamma.load(args.q_gamma, args.adjacent);
+      Head<HD>& h = query;
+      h.load(args.q + ((u64)row * args.heads + head) * HD, args.adjacent);
+      if (args.rotate) {
+        if (args.q_gamma) h.norm(gamma, args.epsilon);
+        h.turn(cosine, sine);
+      }
+      // By a power of two, so that halves hold any query.
+      u32 bits = 0;
+#pragma unroll
+      for (int j = 0; j < Head<HD>::PAIRS; j++)
+        bits = max(bits, max(__float_as_uint(h.a[j]) & ~(1u << 31), __float_as_uint(h.b[j]) & ~(1u << 31)));
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) bits = max(bits, __shfl_xor_sync(~0u, bits, step));
+      int exponent = (int)(bits >> 23) - 127;
+      if (exponent < -100) exponent = -100;
+      if (exponent > 120) exponent = 120;
+      float down = __uint_as_float((u32)(127 - exponent) << 23), up = __uint_as_float((u32)(127 + exponent) << 23);
+#pragma unroll
+      for (int j = 0; j < Head<HD>::PAIRS; j++) {
+        q_shared[job][Head<HD>::first(j, args.adjacent)] = float_to_half(h.a[j] * down);
+        q_shared[job][Head<HD>::second(j, args.adjacent)] = float_to_half(h.b[j] * down);
+      }
+      if (lane == 0) q_factor[job] = up * args.scale * 1.44269504088896341f;
+    } else if (owner) {
+      bool is_key = job == group;
+      Head<HD> h;
+      h.load((is_key ? args.k : args.v) + ((u64)row * args.kv_heads + kv) * HD, args.adjacent);
+      if (is_key) {
+        if (args.k_gamma) {
+          gamma.load(args.k_gamma, args.adjacent);
+          h.norm(gamma, args.epsilon);
+        }
+        h.turn(cosine, sine);
+      }
+      u16* cache = (is_key ? args.k_cache : args.v_cache) + base + (u64)position * HD;
+      u32 r = position % TILE;
+      // The owning warp's stage; that warp fetched zeros for this row and reads after the barrier below. In later rounds
+      // the stage is filled after this, so it is read from the cache.
+      u8* tile = memory + (owner_warp * DEPTH + owner_stage) * 2 * TILE_BYTES + (is_key ? 0 : TILE_BYTES);
+#pragma unroll
+      for (int j = 0; j < Head<HD>::PAIRS; j++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+          u32 dim = half ? Head<HD>::second(j, args.adjacent) : Head<HD>::first(j, args.adjacent);
+          u16 bits16 = float_to_half(half ? h.b[j] : h.a[j]);
+          cache[dim] = bits16;
+          if (last_tile < RANKS * WARPS) *(u16*)(tile + (r * PIECES + ((dim / 8) ^ (r & 7))) * 16 + dim % 8 * 2) = bits16;
+        }
+      }
+    }
+  }
+  if (!sound && blockIdx.x == 0 && threadIdx.x == 0) {
+    if (sequence >= args.seqs)
+      report(args.fault, FAULT_SEQUENCE, row, sequence, args.seqs);
+    else
+      report(args.fault, FAULT_POSITION, row, position, args.capacity);
+  }
+  __threadfence_block();
+  __syncthreads();
+
+  // ---------------------------------------------------------------- tiles
+  u32 qa[STEPS][2];
+#pragma unroll
+  for (int s = 0; s < STEPS; s++) {
+    qa[s][0] = *(const u32*)&q_shared[lane / 4][s * 16 + lane % 4 * 2];
+    qa[s][1] = *(const u32*)&q_shared[lane / 4][s * 16 + lane % 4 * 2 + 8];
+  }
+  const float factor = q_factor[lane / 4];
+  float o[HD / 8][2];
+#pragma unroll
+  for (int i = 0; i < HD / 8; i++) o[i][0] = o[i][1] = 0;
+  float largest = -1e30f, total = 0;
+  u32 stage = 0;
+  for (u32 tile = first_tile; tile < tiles; tile += RANKS * WARPS) {
+    u32 next = tile + RANKS * WARPS;
+    // The newest position of a later round is in the cache by now, written by this block.
+    if (next < tiles) fetch(next, (stage + 1) % DEPTH, position + 1);
+    copies_commit();
+    copies_wait<1>();
+    __syncwarp();
+    const u32 k_tile = ring + stage * 2 * TILE_BYTES, v_tile = k_tile + TILE_BYTES;
+    float s[2][2] = {};
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+      // Matrices: positions 0-7 and 8-15, first and second 8 dims.
+      u32 r = (lane & 7) + (lane / 16) * 8, piece = step * 2 + (lane / 8) % 2;
+      u32 b[4];
+      ldmatrix4(b, k_tile + (r * PIECES + (piece ^ (r & 7))) * 16);
+      mma_upper(s[0], qa[step][0], qa[step][1], b[0], b[1]);
+      mma_upper(s[1], qa[step][0], qa[step][1], b[2], b[3]);
+    }
+    float top = largest;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+      for (int j = 0; j < 2; j++) {
+        u32 p = tile * TILE + i * 8 + lane % 4 * 2 + j;
+        s[i][j] = p <= position ? s[i][j] * factor : -1e30f;
+        top = fmaxf(top, s[i][j]);
+      }
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+    float shrink = exp2f(largest - top);
+    largest = top;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+      for (int j = 0; j < 2; j++) {
+        u32 p = tile * TILE + i * 8 + lane % 4 * 2 + j;
+        s[i][j] = p <= position ? exp2f(s[i][j] - top) : 0;
+        sum += s[i][j];
+      }
+    total = total * shrink + sum;
+    u32 p0 = pack_halves(s[0][0], s[0][1]), p1 = pack_halves(s[1][0], s[1][1]);
+#pragma unroll
+    for (int i = 0; i < HD / 8; i++) {
+      o[i][0] *= shrink;
+      o[i][1] *= shrink;
+    }
+#pragma unroll
+    for (int i = 0; i < HD / 16; i++) {
+      // Matrices: positions 0-7 and 8-15 of the first 8 dims, then of the second.
+      u32 r = (lane & 7) + (lane / 8) % 2 * 8, piece = i * 2 + lane / 16;
+      u32 b[4];
+      ldmatrix4_transposed(b, v_tile + (r * PIECES + (piece ^ (r & 7))) * 16);
+      mma_upper(o[2 * i], p0, p1, b[0], b[1]);
+      mma_upper(o[2 * i + 1], p0, p1, b[2], b[3]);
+    }
+    __syncwarp();
+    stage = (stage + 1) % DEPTH;
+  }
+  copies_wait<0>();
+  total += __shfl_xor_sync(~0u, total, 1);
+  total += __shfl_xor_sync(~0u, total, 2);
+
+  // ---------------------------------------------------------------- warps, then blocks
+  __syncthreads();
+  float* partial = (float*)memory;  // [WARPS][8][HD]
+  if (lane / 4 < group) {
+    if (lane % 4 == 0) {
+      largest_of[warp][lane / 4] = largest;
+      total_of[warp][lane / 4] = total;
+    }
+#pragma unroll
+    for (int i = 0; i < HD / 8; i++)
+      *(float2*)(partial + (warp * 8 + lane / 4) * HD + i * 8 + lane % 4 * 2) = make_float2(o[i][0], o[i][1]);
+  }
+  __syncthreads();
+  float* mine = partial + WARPS * 8 * HD;  // [8][HD]
+  for (u32 at = threadIdx.x; at < group * HD; at += THREADS) {
+    u32 head = at / HD;
+    float top = -1e30f, sum = 0, weight = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) top = fmaxf(top, largest_of[w][head]);
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+      float share = exp2f(largest_of[w][head] - top);
+      sum += share * partial[w * 8 * HD + at];
+      weight += share * total_of[w][head];
+    }
+    mine[at] = sum;
+    if (at % HD == 0) {
+      block_largest[head] = top;
+      block_total[head] = weight;
+    }
+  }
+  cluster_arrive();
+  cluster_wait();
+  // Every block has read its queries: they may be written over.
+  if (args.rotate && rank == 0 && warp < group) {
+    float* to = args.q_out + ((u64)row * args.heads + kv * group + warp) * HD;
+#pragma unroll
+    for (int j = 0; j < Head<HD>::PAIRS; j++) {
+      to[Head<HD>::first(j, args.adjacent)] = query.a[j];
+      to[Head<HD>::second(j, args.adjacent)] = query.b[j];
+    }
+  }
+  for (u32 at = rank * (group * HD / RANKS) + threadIdx.x; at < (rank + 1) * (group * HD / RANKS); at += THREADS) {
+    u32 head = at / HD;
+    float tops[RANKS], top = -1e30f, sum = 0, weight = 0;
+#pragma unroll
+    for (int r = 0; r < RANKS; r++) {
+      tops[r] = remote(shared_address(&block_largest[head]), r);
+      top = fmaxf(top, tops[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < RANKS; r++) {
+      float share = exp2f(tops[r] - top);
+      sum += share * remote(shared_address(mine + at), r);
+      weight += share * remote(shared_address(&block_total[head]), r);
+    }
+    args.out[((u64)row * args.heads + kv * group) * HD + at] = sum / weight;
+  }
+  cluster_arrive();
+  cluster_wait();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) attention_step_d128(const __grid_constant__ Args args) {
+  attend<128>(args);
+}
+extern "C" __global__ void __launch_bounds__(THREADS) attention_step_d64(const __grid_constant__ Args args) {
+  attend<64>(args);
+}

@@ -1,0 +1,137 @@
+//! Which NVIDIA GPUs the driver offers, and what they can do.
+//!
+//! Nothing here makes a context: that takes hundreds of megabytes and a good part of a second on each GPU. Free memory
+//! is therefore not known here.
+
+use std::fs;
+
+use cudarc::driver::{
+    result,
+    sys::{self, CUdevice, CUdevice_attribute as Attribute},
+};
+use fulmen_core::device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, Fact};
+
+use crate::error::{CudaError, CudaVersion, MIN_DRIVER, no_device};
+use crate::module::OLDEST;
+
+/// Every device as a report, or the reason why there is none.
+pub fn report() -> BackendReport {
+    BackendReport::new(BackendKind::Cuda, list_devices())
+}
+
+/// Every device that the driver shows, in its own order. Opens none of them.
+///
+/// # Errors
+/// A [`CudaError`] that says why there is none.
+pub fn list_devices() -> Result<Vec<DeviceInfo>, CudaError> {
+    let (count, version) = start()?;
+    (0..count).map(|ordinal| device_info(ordinal, version)).collect()
+}
+
+/// Opens the driver's library and asks it for the number of devices, of which there is at least one.
+pub(crate) fn start() -> Result<(i32, CudaVersion), CudaError> {
+    load()?;
+    result::init().map_err(|error| CudaError::new("cuInit", error))?;
+    let version = driver_version()?;
+    if version < MIN_DRIVER {
+        return Err(CudaError::DriverTooOld { found: version });
+    }
+    let count = result::device::get_count().map_err(|error| CudaError::new("cuDeviceGetCount", error))?;
+    if count < 1 {
+        return Err(no_device());
+    }
+    Ok((count, version))
+}
+
+/// Makes sure that the driver's library can be opened: cudarc panics at the first call when it cannot.
+fn load() -> Result<(), CudaError> {
+    let tried = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so, libcuda.so.1" };
+    // SAFETY: opening the driver's library runs its initialisers, which NVIDIA makes safe to run in any process.
+    let present = unsafe { sys::is_culib_present() };
+    if present { Ok(()) } else { Err(CudaError::LibraryMissing { tried }) }
+}
+
+fn driver_version() -> Result<CudaVersion, CudaError> {
+    let mut version = 0;
+    // SAFETY: the library is open, and the driver writes one integer to a place that outlives the call.
+    let status = unsafe { sys::cuDriverGetVersion(&mut version) };
+    status.result().map_err(|error| CudaError::new("cuDriverGetVersion", error))?;
+    Ok(CudaVersion(version))
+}
+
+fn device_info(ordinal: i32, version: CudaVersion) -> Result<DeviceInfo, CudaError> {
+    let device = result::device::get(ordinal).map_err(|error| CudaError::new("cuDeviceGet", error))?;
+    let name = result::device::get_name(device).map_err(|error| CudaError::new("cuDeviceGetName", error))?;
+    // SAFETY: `device` comes from cuDeviceGet.
+    let memory = unsafe { result::device::total_mem(device) };
+    let memory = memory.map_err(|error| CudaError::new("cuDeviceTotalMem", error))?;
+    let integrated = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0;
+    Ok(DeviceInfo {
+        backend: BackendKind::Cuda,
+        index: ordinal as usize,
+        name,
+        kind: if integrated { DeviceKind::IntegratedGpu } else { DeviceKind::DiscreteGpu },
+        driver: driver(version),
+        memory_bytes: Some(memory as u64),
+        free_bytes: None,
+        facts: facts(device)?,
+        runs_graphs: if capability(device)? >= OLDEST {
+            Ok(())
+        } else {
+            Err(format!("its kernels need compute capability {}.{} or newer", OLDEST / 10, OLDEST % 10))
+        },
+    })
+}
+
+/// The version of CUDA and, on Linux, of the kernel module.
+fn driver(version: CudaVersion) -> String {
+    match fs::read_to_string("/sys/module/nvidia/version") {
+        Ok(module) => format!("NVIDIA {} (CUDA {version})", module.trim()),
+        Err(_) => format!("NVIDIA (CUDA {version})"),
+    }
+}
+
+/// What shapes a kernel: the instruction set, then the sizes that its tiles must fit.
+fn facts(device: CUdevice) -> Result<Vec<Fact>, CudaError> {
+    let number = |name| attribute(device, name).map(|value| u64::try_from(value).unwrap_or(0));
+    let capability = capability(device)?;
+    let clock_khz = number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?;
+    let shared = number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+    Ok(vec![
+        Fact::text("compute capability", format!("{}.{}", capability / 10, capability % 10)),
+        Fact::count("multiprocessors", number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?),
+        Fact::text("clock", format!("{} MHz", clock_khz / 1000)),
+        Fact::bytes("L2 cache", number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
+        Fact::bytes("shared memory per block", shared),
+        Fact::count("registers per block", number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK)?),
+    ])
+}
+
+/// The compute capability: `10 * major + minor`.
+pub(crate) fn capability(device: CUdevice) -> Result<u32, CudaError> {
+    let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    Ok(u32::try_from(10 * major + minor).unwrap_or(0))
+}
+
+pub(crate) fn attribute(device: CUdevice, name: Attribute) -> Result<i32, CudaError> {
+    // SAFETY: `device` comes from cuDeviceGet.
+    let value = unsafe { result::device::get_attribute(device, name) };
+    value.map_err(|error| CudaError::new("cuDeviceGetAttribute", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listing_finds_devices_or_says_why_not() {
+        match list_devices() {
+            Ok(devices) => {
+                assert!(!devices.is_empty());
+                assert!(devices.iter().all(|device| device.memory_bytes.is_some_and(|bytes| bytes > 0)));
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+}

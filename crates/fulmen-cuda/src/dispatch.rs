@@ -1,0 +1,261 @@
+//! [`CudaDispatcher`]: the device's kernels behind [`KernelDispatch`].
+//!
+//! Each method looks up its operands and hands the call to the file of its op in `kernels`.
+
+use std::sync::Arc;
+
+use fulmen_core::*;
+
+use crate::BACKEND;
+use crate::buffer::CudaMemory;
+use crate::capture::{Captured, Captures};
+use crate::device::{CudaDevice, CudaOptions};
+use crate::error::CudaError;
+use crate::handles::{Event, Stream};
+use crate::kernels;
+use crate::queue::Queue;
+
+type Launched = Result<usize, BackendError>;
+
+/// Runs graphs on a CUDA device.
+///
+/// It may be moved between threads and is used by one at a time. Several dispatchers may share a device, also from
+/// several threads: each has its own stream and its own memory.
+pub struct CudaDispatcher {
+    // Dropped in this order: each waits for the device first.
+    captures: Captures,
+    pub(crate) queue: Queue,
+    memory: CudaMemory,
+    stream: Arc<Stream>,
+    device: Arc<CudaDevice>,
+}
+
+impl CudaDispatcher {
+    /// Opens a device by its number, with the options of the environment.
+    pub fn open(ordinal: usize) -> Result<CudaDispatcher, CudaError> {
+        CudaDispatcher::new(&CudaDevice::open(ordinal, CudaOptions::from_env())?)
+    }
+
+    /// A dispatcher over an opened device, with a stream of its own.
+    pub fn new(device: &Arc<CudaDevice>) -> Result<CudaDispatcher, CudaError> {
+        let stream = Arc::new(Stream::new(&device.context)?);
+        Ok(CudaDispatcher {
+            captures: Captures::default(),
+            queue: Queue::new(device, &stream)?,
+            memory: CudaMemory::new(device, &stream),
+            stream,
+            device: Arc::clone(device),
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<CudaDevice> {
+        &self.device
+    }
+
+    /// A mark at the point that the device has reached so far, to be timed against another.
+    pub fn mark(&self) -> Result<Event, CudaError> {
+        let event = Event::new(&self.device.context, true)?;
+        self.stream.record(&event)?;
+        Ok(event)
+    }
+
+    /// Bytes that graphs, weights and caches take on this dispatcher.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    /// Kernels and copies of a captured program.
+    pub fn captured_nodes(&self, id: ReplayId) -> Option<usize> {
+        self.captures.nodes(id)
+    }
+
+    /// From here on calls are recorded instead of run, until [`end_capture`](CudaDispatcher::end_capture); see
+    /// [`prepare`](KernelDispatch::prepare), which does all of it. Scratch memory and kernels that a recorded call needs
+    /// must be there from earlier calls.
+    pub fn begin_capture(&mut self) -> Result<(), BackendError> {
+        self.queue.begin_capture()?;
+        self.memory.watch();
+        Ok(())
+    }
+
+    /// Ends a recording. Calls run again after it, whatever it returns.
+    pub fn end_capture(&mut self) -> Result<ReplayId, BackendError> {
+        let uses = self.memory.watched();
+        let (graph, scratch) = self.queue.end_capture()?;
+        Ok(self.captures.add(Captured { graph, _scratch: scratch, uses, freed: None }))
+    }
+
+    /// Loads the kernels and makes the scratch memory that a program needs.
+    fn plan(&mut self, program: &Program) -> Result<(), ExecError> {
+        self.queue.begin_planning().map_err(BackendError::from)?;
+        let planned = program.run(self);
+        self.queue.end_planning();
+        planned.map(|_| ())
+    }
+
+    fn capture(&mut self, program: &Program) -> Result<ReplayId, ExecError> {
+        self.plan(program)?;
+        self.begin_capture()?;
+        let recorded = program.run(self);
+        // Always ended; where a call failed, its error is the one to report.
+        let ended = self.end_capture();
+        recorded?;
+        Ok(ended?)
+    }
+}
+
+impl Drop for CudaDispatcher {
+    fn drop(&mut self) {
+        // Captured programs in flight use their graphs and scratch memory.
+        let _ = self.stream.synchronize();
+    }
+}
+
+/// Whether a product's input is what a norm makes.
+fn feeds(norm: &RmsNormCall, input: u64, m: u32, k: u32) -> bool {
+    norm.output == input && norm.rows == m && norm.width == k
+}
+
+/// An error of a whole program as one of the backend, with the node in it.
+fn program_error(error: ExecError) -> BackendError {
+    match error {
+        ExecError::Backend(error) => error,
+        ExecError::Node { source, .. }
+            if matches!(source, BackendError::OutOfMemory { .. } | BackendError::Unsupported { .. }) =>
+        {
+            source
+        }
+        error => BackendError::Device { backend: BACKEND, call: "capture", source: Box::new(error) },
+    }
+}
+
+/// A method for each op: look up the operands, launch.
+macro_rules! ops {
+    ($($method:ident($call:ty) => $launch:expr;)*) => {
+        $(fn $method(&mut self, call: &$call) -> Launched {
+            call.check_operands(&self.memory)?;
+            $launch(&mut self.queue, call)
+        })*
+    };
+}
+
+impl KernelDispatch for CudaDispatcher {
+    fn backend(&self) -> &'static str {
+        BACKEND
+    }
+
+    ops! {
+        dispatch_mul_mat(MulMatCall) => kernels::mul_mat::launch;
+        dispatch_gate_up(GateUpCall) => kernels::mul_mat::launch_gate_up;
+        dispatch_embed(EmbedCall) => kernels::embed::launch;
+        dispatch_rms_norm(RmsNormCall) => kernels::rms_norm::launch;
+        dispatch_add_rms_norm(AddRmsNormCall) => kernels::rms_norm::launch_add;
+        dispatch_add(BinaryCall) => |queue, call| kernels::elementwise::binary(queue, "add", call);
+        dispatch_mul(BinaryCall) => |queue, call| kernels::elementwise::binary(queue, "mul", call);
+        dispatch_swiglu(BinaryCall) => |queue, call| kernels::elementwise::binary(queue, "swiglu", call);
+        dispatch_silu(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "silu", call);
+        dispatch_gelu(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "gelu", call);
+        dispatch_gelu_tanh(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "gelu_tanh", call);
+        dispatch_scale(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "scale", call);
+        dispatch_softcap(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "softcap", call);
+        dispatch_rope(RopeCall) => kernels::rope::launch;
+        dispatch_softmax(SoftMaxCall) => kernels::softmax::launch;
+        dispatch_attention(AttentionCall) => kernels::attention::launch;
+        dispatch_kv_store(KvStoreCall) => kernels::kv_store::launch;
+        dispatch_rope_store(RopeStoreCall) => kernels::rope_store::launch;
+        dispatch_copy(CopyCall) => kernels::copy::launch;
+        dispatch_argmax(ArgMaxCall) => kernels::argmax::launch;
+        dispatch_sample(SampleCall) => kernels::sample::launch;
+        dispatch_penalize(PenalizeCall) => kernels::penalize::launch;
+        dispatch_advance(AdvanceCall) => kernels::advance::launch;
+    }
+
+    /// A residual goes with the product before it and a norm with the product after it, so their sum is not an op of
+    /// its own.
+    fn fusions(&self) -> Fusions {
+        Fusions { add_rms_norm: false, ..Fusions::all() }
+    }
+
+    /// A norm and the products of it; rotation, store and the attention of them.
+    fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
+        let launched = match (first, second) {
+            (OpCall::RmsNorm(norm), OpCall::MulMat(call)) if feeds(norm, call.input, call.m, call.k) => {
+                norm.check_operands(&self.memory)?;
+                call.check_operands(&self.memory)?;
+                kernels::mmv::launch(&mut self.queue, call, Some(norm))
+            }
+            (OpCall::RmsNorm(norm), OpCall::GateUp(call)) if feeds(norm, call.input, call.m, call.k) => {
+                norm.check_operands(&self.memory)?;
+                call.check_operands(&self.memory)?;
+                kernels::mmv::launch_gate_up(&mut self.queue, call, Some(norm))
+            }
+            (OpCall::RopeStore(store), OpCall::Attention(call)) => {
+                store.check_operands(&self.memory)?;
+                call.check_operands(&self.memory)?;
+                kernels::attention_step::launch_with_store(&mut self.queue, store, call)
+            }
+            _ => None,
+        };
+        launched.transpose()
+    }
+
+    fn synchronize(&mut self) -> Result<(), BackendError> {
+        self.queue.synchronize()
+    }
+
+    /// `None` where capturing is switched off, and for a program that does nothing.
+    fn prepare(&mut self, program: &Program) -> Result<Option<ReplayId>, BackendError> {
+        if !self.device.options().capture || program.steps().is_empty() {
+            return Ok(None);
+        }
+        self.capture(program).map(Some).map_err(program_error)
+    }
+
+    fn replay(&mut self, id: ReplayId) -> Launched {
+        self.captures.replay(&mut self.queue, id)?;
+        Ok(1)
+    }
+
+    fn release(&mut self, id: ReplayId) {
+        if let Some(captured) = self.captures.remove(id) {
+            // Its scratch memory may be in use. An error is reported by who reads the results.
+            let _ = self.stream.synchronize();
+            drop(captured);
+        }
+    }
+}
+
+impl DeviceMemory for CudaDispatcher {
+    fn alloc(&mut self, bytes: usize) -> Result<u64, BackendError> {
+        self.queue.must_be_idle("an allocation")?;
+        self.memory.alloc(bytes)
+    }
+
+    fn free(&mut self, ptr: u64) -> Result<(), BackendError> {
+        self.queue.must_be_idle("freeing memory")?;
+        self.memory.free(ptr)?;
+        self.captures.freed(ptr);
+        Ok(())
+    }
+
+    fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
+        self.queue.must_be_idle("a write")?;
+        self.memory.write(ptr, data)
+    }
+
+    fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
+        self.queue.must_be_idle("a read")?;
+        self.memory.read(ptr, out)?;
+        self.queue.synchronize()
+    }
+
+    fn import(&mut self, bytes: SharedBytes) -> Result<u64, BackendError> {
+        self.queue.must_be_idle("an import")?;
+        self.memory.import(bytes)
+    }
+
+    fn available_bytes(&self) -> Option<u64> {
+        self.memory.available_bytes()
+    }
+}

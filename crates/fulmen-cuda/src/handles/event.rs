@@ -1,0 +1,63 @@
+//! A mark in a stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::{
+    result,
+    sys::{self, CUevent},
+};
+
+use super::Context;
+use crate::error::CudaError;
+
+/// A point in a stream's work that can be waited for, and timed against another.
+pub struct Event {
+    context: Arc<Context>,
+    raw: CUevent,
+}
+
+// SAFETY: events may be used from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above; the driver locks what it shares.
+unsafe impl Sync for Event {}
+
+impl Event {
+    pub(crate) fn new(context: &Arc<Context>, timed: bool) -> Result<Event, CudaError> {
+        use sys::CUevent_flags::*;
+        context.bind()?;
+        let raw = result::event::create(if timed { CU_EVENT_DEFAULT } else { CU_EVENT_DISABLE_TIMING });
+        let raw = raw.map_err(|error| context.error("cuEventCreate", error))?;
+        Ok(Event { context: Arc::clone(context), raw })
+    }
+
+    pub(crate) fn raw(&self) -> CUevent {
+        self.raw
+    }
+
+    /// Waits until the stream has passed it. One that was never recorded is passed.
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        self.context.bind()?;
+        // SAFETY: the event is alive as long as `self`.
+        let done = unsafe { result::event::synchronize(self.raw) };
+        done.map_err(|error| self.context.error("cuEventSynchronize", error))
+    }
+
+    /// The time from this one to a later one; both were made to be timed, and were passed.
+    pub fn elapsed(&self, later: &Event) -> Result<Duration, CudaError> {
+        self.context.bind()?;
+        // SAFETY: both are alive.
+        let ms = unsafe { result::event::elapsed(self.raw, later.raw) };
+        let ms = ms.map_err(|error| self.context.error("cuEventElapsedTime", error))?;
+        Ok(Duration::from_secs_f64(f64::from(ms.max(0.0)) / 1e3))
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        self.context.destroy(|| {
+            // SAFETY: made in `new` and destroyed only here.
+            unsafe { result::event::destroy(self.raw) }
+        });
+    }
+}

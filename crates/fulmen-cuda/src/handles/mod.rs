@@ -1,0 +1,14 @@
+//! What the driver gives out, one type with one `Drop` each. Every handle keeps its context alive, so they can be dropped
+//! in any order and on any thread; each call makes the context current on its thread first.
+
+mod context;
+mod event;
+mod graph;
+mod memory;
+mod stream;
+
+pub(crate) use context::Context;
+pub use event::Event;
+pub(crate) use graph::Graph;
+pub(crate) use memory::{DeviceBlock, PinnedBlock};
+pub(crate) use stream::Stream;

@@ -1,0 +1,87 @@
+//! A queue of work on a device.
+
+use std::sync::Arc;
+
+use cudarc::driver::{
+    result::{self, stream::StreamKind},
+    sys::{CUgraph, CUstream, CUstreamCaptureMode},
+};
+
+use super::{Context, Event, Graph};
+use crate::error::CudaError;
+
+/// A stream that does not wait for the default stream.
+pub(crate) struct Stream {
+    context: Arc<Context>,
+    raw: CUstream,
+}
+
+// SAFETY: streams may be used from any thread.
+unsafe impl Send for Stream {}
+// SAFETY: as above; the driver locks what it shares.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Stream, CudaError> {
+        context.bind()?;
+        let raw = result::stream::create(StreamKind::NonBlocking);
+        let raw = raw.map_err(|error| context.error("cuStreamCreate", error))?;
+        Ok(Stream { context: Arc::clone(context), raw })
+    }
+
+    pub(crate) fn raw(&self) -> CUstream {
+        self.raw
+    }
+
+    /// Waits until all its work is done.
+    pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
+        self.context.bind()?;
+        // SAFETY: the stream is alive as long as `self`.
+        let done = unsafe { result::stream::synchronize(self.raw) };
+        done.map_err(|error| self.context.error("cuStreamSynchronize", error))
+    }
+
+    /// Marks the point that the stream has reached so far.
+    pub(crate) fn record(&self, event: &Event) -> Result<(), CudaError> {
+        self.context.bind()?;
+        // SAFETY: both are alive and of one context.
+        let done = unsafe { result::event::record(event.raw(), self.raw) };
+        done.map_err(|error| self.context.error("cuEventRecord", error))
+    }
+
+    /// From here on work of this thread is recorded instead of run.
+    pub(crate) fn begin_capture(&self) -> Result<(), CudaError> {
+        self.context.bind()?;
+        // Other threads may go on with what would disturb a capture of their own.
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is alive as long as `self`.
+        let done = unsafe { result::stream::begin_capture(self.raw, mode) };
+        done.map_err(|error| self.context.error("cuStreamBeginCapture", error))
+    }
+
+    /// Ends the recording and gives what was recorded.
+    pub(crate) fn end_capture(&self) -> Result<Graph, CudaError> {
+        self.context.bind()?;
+        // SAFETY: the stream is alive as long as `self`.
+        let graph = unsafe { result::stream::end_capture(self.raw) };
+        let graph: CUgraph = graph.map_err(|error| self.context.error("cuStreamEndCapture", error))?;
+        Graph::instantiate(&self.context, graph)
+    }
+
+    /// Runs a recorded graph.
+    pub(crate) fn launch(&self, graph: &Graph) -> Result<(), CudaError> {
+        self.context.bind()?;
+        // SAFETY: both are alive and of one context; the memory that the graph works in is the queue's to keep.
+        let done = unsafe { result::graph::launch(graph.raw(), self.raw) };
+        done.map_err(|error| self.context.error("cuGraphLaunch", error))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.context.destroy(|| {
+            // SAFETY: made in `new` and destroyed only here. Work in flight goes on; who owns its memory waits for it.
+            unsafe { result::stream::destroy(self.raw) }
+        });
+    }
+}

@@ -1,0 +1,61 @@
+//! One file per op, beside `kernels/<op>.cu`: it chooses the kernel and the grid for a call whose operands were looked up,
+//! and launches. Each gives the number of kernels launched.
+//!
+//! A kernel takes one struct. Its Rust twin is `repr(C)` without padding (`Pod` sees to that), with the fields of the
+//! CUDA struct in the same order; an address is a `u64`, and 0 where there is none.
+
+pub(crate) mod advance;
+pub(crate) mod argmax;
+pub(crate) mod attention;
+mod attention_prefill;
+pub(crate) mod attention_step;
+pub(crate) mod copy;
+pub(crate) mod elementwise;
+pub(crate) mod embed;
+mod gemm;
+mod kv;
+pub(crate) mod kv_store;
+pub(crate) mod mmv;
+pub(crate) mod mul_mat;
+pub(crate) mod penalize;
+pub(crate) mod rms_norm;
+pub(crate) mod rope;
+pub(crate) mod rope_store;
+pub(crate) mod sample;
+pub(crate) mod softmax;
+
+use fulmen_core::{BackendError, DType};
+
+/// How many kernels were launched.
+pub(crate) type Launched = Result<usize, BackendError>;
+
+/// Whether every address is a multiple of 16, so that kernels may read and write 16 bytes at once. 0 counts as one.
+fn wide(addresses: &[u64]) -> u32 {
+    u32::from(addresses.iter().all(|ptr| ptr.is_multiple_of(16)))
+}
+
+/// The name of a type in the names of kernels.
+fn type_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "f32",
+        DType::F16 => "f16",
+        DType::BF16 => "bf16",
+        DType::Q4_0 => "q4_0",
+        DType::Q4_1 => "q4_1",
+        DType::Q5_0 => "q5_0",
+        DType::Q5_1 => "q5_1",
+        DType::Q8_0 => "q8_0",
+        DType::Q2_K => "q2_k",
+        DType::Q3_K => "q3_k",
+        DType::Q4_K => "q4_k",
+        DType::Q5_K => "q5_k",
+        DType::Q6_K => "q6_k",
+        DType::Q8_K => "q8_k",
+        DType::U32 => "u32",
+    }
+}
+
+/// Threads of a block that works on a row of `width` items: whole warps, no more than 1024.
+fn threads_for(width: u32) -> u32 {
+    width.clamp(1, 1024).next_multiple_of(32)
+}

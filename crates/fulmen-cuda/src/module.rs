@@ -1,0 +1,252 @@
+//! The embedded kernels, and how a device gets them.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_uint, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::{
+    result,
+    sys::{self, CUfunction, CUfunction_attribute_enum as FunctionAttribute, CUjit_option, CUmodule},
+};
+
+use crate::error::{CudaError, reason};
+use crate::handles::Context;
+
+/// The compute capability that every file is built for: older devices have no kernels.
+pub const OLDEST: u32 = 80;
+
+/// The PTX of one file of kernels, for each target.
+struct Embedded {
+    file: &'static str,
+    targets: &'static [(&'static str, &'static str)],
+}
+
+macro_rules! embedded {
+    ($($file:literal: $($target:literal)*;)*) => {
+        &[$(Embedded {
+            file: $file,
+            targets: &[$(($target, include_str!(concat!("../ptx/", $file, ".sm_", $target, ".ptx")))),*],
+        }),*]
+    };
+}
+
+/// Every file of kernels with its targets.
+static EMBEDDED: &[Embedded] = embedded! {
+    "activations": "80" "90";
+    "advance": "80" "90";
+    "argmax": "80" "90";
+    "attention": "80" "90";
+    "attention_prefill": "80" "90";
+    "attention_step": "90";
+    "copy": "80" "90";
+    "dequantise": "80" "90";
+    "elementwise": "80" "90";
+    "embed": "80" "90";
+    "gemm": "80" "90";
+    "gemm_hopper": "90a";
+    "kv_store": "80" "90";
+    "mmv": "90";
+    "mul_mat": "80" "90";
+    "penalize": "80" "90";
+    "rms_norm": "80" "90";
+    "rope": "80" "90";
+    "rope_store": "80" "90";
+    "sample": "80" "90";
+    "softmax": "80" "90";
+};
+
+/// The capability that a target needs, and whether it needs exactly that: `90a` uses what 9.0 has and 10.0 has not.
+fn needs(target: &str) -> (u32, bool) {
+    let digits = target.trim_end_matches(|c: char| !c.is_ascii_digit());
+    (digits.parse().unwrap_or(u32::MAX), digits.len() < target.len())
+}
+
+/// The newest target that a device of this capability runs.
+fn choose(targets: &'static [(&'static str, &'static str)], capability: u32) -> Option<&'static str> {
+    let runs = |target: &str| match needs(target) {
+        (needed, true) => needed == capability,
+        (needed, false) => needed <= capability,
+    };
+    targets
+        .iter()
+        .filter(|(target, _)| runs(target))
+        .max_by_key(|(target, _)| needs(target))
+        .map(|(_, ptx)| *ptx)
+}
+
+/// A kernel that is ready to launch.
+#[derive(Clone, Copy)]
+pub(crate) struct Function {
+    raw: CUfunction,
+    /// Dynamic shared memory that it may take so far.
+    shared: u32,
+}
+
+// SAFETY: functions may be launched from any thread.
+unsafe impl Send for Function {}
+
+impl Function {
+    pub(crate) fn raw(&self) -> CUfunction {
+        self.raw
+    }
+}
+
+/// Dynamic shared memory that a kernel may take without asking: 48 KiB less what it may have of its own.
+const SHARED_WITHOUT_ASKING: u32 = 32 << 10;
+
+struct Module {
+    raw: CUmodule,
+    functions: HashMap<Box<str>, Function>,
+}
+
+// SAFETY: modules may be used from any thread.
+unsafe impl Send for Module {}
+
+/// The modules of one context, loaded when a kernel of theirs is first needed.
+pub(crate) struct Modules {
+    context: Arc<Context>,
+    capability: u32,
+    loaded: Mutex<HashMap<&'static str, Module>>,
+}
+
+impl Modules {
+    pub(crate) fn new(context: &Arc<Context>, capability: u32) -> Modules {
+        Modules { context: Arc::clone(context), capability, loaded: Mutex::default() }
+    }
+
+    /// The kernel `entry` of `file`, with room for so much dynamic shared memory.
+    pub(crate) fn function(
+        &self,
+        file: &'static str,
+        entry: &str,
+        shared: u32,
+    ) -> Result<Function, CudaError> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if !loaded.contains_key(file) {
+            loaded.insert(file, self.load(file)?);
+        }
+        let missing =
+            |reason: String| CudaError::Module { file: file.to_owned(), reason, log: String::new() };
+        let module = loaded.get_mut(file).ok_or_else(|| missing("it is gone".to_owned()))?;
+        if !module.functions.contains_key(entry) {
+            self.context.bind()?;
+            let name = CString::new(entry).map_err(|error| missing(error.to_string()))?;
+            // SAFETY: the module is alive as long as `self`.
+            let raw = unsafe { result::module::get_function(module.raw, name) };
+            let raw = raw.map_err(|error| missing(format!("{entry}: {}", reason(error))))?;
+            module.functions.insert(entry.into(), Function { raw, shared: SHARED_WITHOUT_ASKING });
+        }
+        let function = module.functions.get_mut(entry).ok_or_else(|| missing("it is gone".to_owned()))?;
+        if shared > function.shared {
+            self.context.bind()?;
+            let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let bytes = i32::try_from(shared).unwrap_or(i32::MAX);
+            // SAFETY: the function is of a module that is alive.
+            let set = unsafe { result::function::set_function_attribute(function.raw, attribute, bytes) };
+            set.map_err(|error| {
+                let reason = format!("{shared} bytes of shared memory: {}", reason(error));
+                CudaError::Launch { kernel: entry.to_owned(), reason }
+            })?;
+            function.shared = shared;
+        }
+        Ok(*function)
+    }
+
+    fn load(&self, file: &'static str) -> Result<Module, CudaError> {
+        let failed = |reason: String, log: String| CudaError::Module { file: file.to_owned(), reason, log };
+        let embedded = EMBEDDED.iter().find(|embedded| embedded.file == file);
+        let embedded =
+            embedded.ok_or_else(|| failed("no such file is embedded".to_owned(), String::new()))?;
+        let ptx = choose(embedded.targets, self.capability).ok_or_else(|| {
+            let capability =
+                format!("no target for capability {}.{}", self.capability / 10, self.capability % 10);
+            failed(capability, String::new())
+        })?;
+        self.compile(file, ptx)
+    }
+
+    fn compile(&self, file: &str, ptx: &str) -> Result<Module, CudaError> {
+        let failed = |reason: String, log: String| CudaError::Module { file: file.to_owned(), reason, log };
+        let image = CString::new(ptx).map_err(|error| failed(error.to_string(), String::new()))?;
+        self.context.bind()?;
+        let raw = load_ptx(&image).map_err(|(error, log)| failed(reason(error), log))?;
+        Ok(Module { raw, functions: HashMap::new() })
+    }
+
+    /// Loads other PTX than the embedded, if no file of that name is loaded.
+    pub(crate) fn add(&self, file: &'static str, ptx: &str) -> Result<(), CudaError> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if !loaded.contains_key(file) {
+            loaded.insert(file, self.compile(file, ptx)?);
+        }
+        Ok(())
+    }
+}
+
+/// Compiles PTX for the device of the current context; with the compiler's words where it fails.
+fn load_ptx(image: &CString) -> Result<CUmodule, (result::DriverError, String)> {
+    let mut log = vec![0u8; 8 << 10];
+    let mut options =
+        [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut values = [log.as_mut_ptr().cast::<c_void>(), log.len() as *mut c_void];
+    let mut module = std::ptr::null_mut();
+    // SAFETY: a context is current; the image ends with a zero; options and values are two each and, with the log,
+    // outlive the call.
+    let status = unsafe {
+        sys::cuModuleLoadDataEx(
+            &mut module,
+            image.as_ptr().cast(),
+            options.len() as c_uint,
+            options.as_mut_ptr(),
+            values.as_mut_ptr(),
+        )
+    };
+    status.result().map(|()| module).map_err(|error| {
+        let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+        (error, String::from_utf8_lossy(&log[..end]).trim().to_owned())
+    })
+}
+
+impl Drop for Modules {
+    fn drop(&mut self) {
+        let loaded = self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (_, module) in loaded.drain() {
+            self.context.destroy(|| {
+                // SAFETY: loaded by `load` and unloaded only here; the device has waited for its kernels.
+                unsafe { result::module::unload(module.raw) }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_newest_target_that_runs_is_taken() {
+        const TARGETS: &[(&str, &str)] = &[("80", "old"), ("90a", "hopper"), ("90", "new")];
+        for (capability, expected) in
+            [(75, None), (80, Some("old")), (89, Some("old")), (90, Some("hopper")), (100, Some("new"))]
+        {
+            assert_eq!(choose(TARGETS, capability), expected, "{capability}");
+        }
+    }
+
+    #[test]
+    fn every_file_of_ptx_is_embedded() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/ptx");
+        let names = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name());
+        let built: BTreeSet<String> = names.map(|name| name.into_string().unwrap()).collect();
+        let embedded: BTreeSet<String> = EMBEDDED
+            .iter()
+            .flat_map(|e| e.targets.iter().map(|(target, _)| format!("{}.sm_{target}.ptx", e.file)))
+            .collect();
+        assert_eq!(built, embedded);
+        // What only newer devices have is another file's work on the older ones.
+        let newer = ["attention_step", "gemm_hopper", "mmv"];
+        assert!(EMBEDDED.iter().all(|e| newer.contains(&e.file) || choose(e.targets, OLDEST).is_some()));
+    }
+}

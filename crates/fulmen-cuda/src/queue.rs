@@ -1,0 +1,256 @@
+//! What kernels are launched through: a stream, scratch memory, and whether launches run, are planned or are
+//! captured.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use cudarc::driver::sys::{self, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchConfig};
+use fulmen_core::BackendError;
+
+use crate::BACKEND;
+use crate::device::{Caps, CudaDevice};
+use crate::error::{CudaError, reason};
+use crate::fault::FaultCell;
+use crate::handles::{DeviceBlock, Graph, Stream};
+
+/// What becomes of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It runs.
+    Idle,
+    /// It is prepared, so that it can be captured: kernels are loaded, scratch memory is there.
+    Planning,
+    /// It is recorded.
+    Capturing,
+}
+
+/// Which kernel, and over which grid.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// The file of kernels, without its ending.
+    pub file: &'static str,
+    /// The kernel in it.
+    pub entry: &'a str,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: u32,
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
+    /// Blocks of a cluster, along x; 1 for none.
+    pub cluster: u32,
+}
+
+impl<'a> Launch<'a> {
+    /// A launch over a one-dimensional grid, without dynamic shared memory.
+    pub fn new(file: &'static str, entry: &'a str, blocks: u32, block: u32) -> Launch<'a> {
+        Launch { file, entry, grid: [blocks, 1, 1], block, shared: 0, cluster: 1 }
+    }
+
+    /// With a second dimension of the grid.
+    pub fn rows(self, rows: u32) -> Launch<'a> {
+        Launch { grid: [self.grid[0], rows, 1], ..self }
+    }
+
+    /// With dynamic shared memory.
+    pub fn shared(self, bytes: u32) -> Launch<'a> {
+        Launch { shared: bytes, ..self }
+    }
+}
+
+/// An argument of a kernel.
+#[derive(Clone, Copy)]
+pub struct Arg<'a>(*const c_void, std::marker::PhantomData<&'a ()>);
+
+impl<'a> Arg<'a> {
+    /// A plain value or struct, laid out as the kernel declares it.
+    pub fn new<P: Pod>(value: &'a P) -> Arg<'a> {
+        Arg(std::ptr::from_ref(value).cast(), std::marker::PhantomData)
+    }
+}
+
+/// A stream with what launches need.
+pub struct Queue {
+    device: Arc<CudaDevice>,
+    stream: Arc<Stream>,
+    state: State,
+    scratch: Option<Arc<DeviceBlock>>,
+    fault: FaultCell,
+}
+
+impl Queue {
+    /// A queue over a stream of the device.
+    pub(crate) fn new(device: &Arc<CudaDevice>, stream: &Arc<Stream>) -> Result<Queue, CudaError> {
+        let fault = FaultCell::new(&device.context)?;
+        let (device, stream) = (Arc::clone(device), Arc::clone(stream));
+        Ok(Queue { device, stream, state: State::Idle, scratch: None, fault })
+    }
+
+    /// What shapes a launch.
+    pub fn caps(&self) -> Caps {
+        self.device.caps()
+    }
+
+    /// The address that kernels report to.
+    pub fn fault(&self) -> u64 {
+        self.fault.ptr()
+    }
+
+    /// So many blocks as the first dimension of a grid.
+    pub fn blocks(&self, what: &str, count: u64) -> Result<u32, BackendError> {
+        dimension(what, count, i32::MAX as u32)
+    }
+
+    /// So many blocks as the second dimension of a grid.
+    pub fn rows(&self, what: &str, count: u64) -> Result<u32, BackendError> {
+        dimension(what, count, u16::MAX.into())
+    }
+
+    /// Memory that is the caller's until its last launch, and the next caller's after that. While a program is captured
+    /// there is no more than was planned.
+    pub fn scratch(&mut self, bytes: usize) -> Result<u64, CudaError> {
+        if let Some(block) = &self.scratch
+            && block.bytes() >= bytes
+        {
+            return Ok(block.ptr());
+        }
+        if self.state == State::Capturing {
+            return Err(CudaError::Capturing { call: "growing scratch memory" });
+        }
+        let grown = bytes.checked_next_power_of_two().unwrap_or(bytes).max(1 << 20);
+        // Work in flight may use the old one. Captured programs keep theirs.
+        self.stream.synchronize()?;
+        self.scratch = None;
+        let block = Arc::new(DeviceBlock::new(&self.device.context, grown, bytes as u64)?);
+        let ptr = block.ptr();
+        self.scratch = Some(block);
+        Ok(ptr)
+    }
+
+    /// Launches a kernel that takes one struct.
+    pub fn launch<P: Pod>(&mut self, launch: &Launch<'_>, params: &P) -> Result<(), CudaError> {
+        self.launch_with(launch, &[Arg::new(params)])
+    }
+
+    /// Launches a kernel with arguments in the order in which it declares them.
+    pub fn launch_with(&mut self, launch: &Launch<'_>, args: &[Arg<'_>]) -> Result<(), CudaError> {
+        let function = self.device.modules.function(launch.file, launch.entry, launch.shared)?;
+        if self.state == State::Planning {
+            return Ok(());
+        }
+        self.device.context.bind()?;
+        let mut attributes = [NO_ATTRIBUTE; 2];
+        let mut count = 0;
+        if self.device.overlaps() {
+            attributes[count].id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            attributes[count].value.programmaticStreamSerializationAllowed = 1;
+            count += 1;
+        }
+        if launch.cluster > 1 {
+            attributes[count].id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            attributes[count].value.clusterDim.x = launch.cluster;
+            attributes[count].value.clusterDim.y = 1;
+            attributes[count].value.clusterDim.z = 1;
+            count += 1;
+        }
+        let config = CUlaunchConfig {
+            gridDimX: launch.grid[0],
+            gridDimY: launch.grid[1],
+            gridDimZ: launch.grid[2],
+            blockDimX: launch.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: launch.shared,
+            hStream: self.stream.raw(),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: count as u32,
+        };
+        let mut pointers: Vec<*mut c_void> = args.iter().map(|arg| arg.0.cast_mut()).collect();
+        // SAFETY: function and stream are alive; the arguments point to values that outlive the call, which copies them.
+        // That they are those which the kernel declares is what the file of the op sees to.
+        let status = unsafe {
+            sys::cuLaunchKernelEx(&config, function.raw(), pointers.as_mut_ptr(), std::ptr::null_mut())
+        };
+        status.result().map_err(|error| match self.device.context.error("cuLaunchKernelEx", error) {
+            CudaError::Driver { .. } => {
+                CudaError::Launch { kernel: launch.entry.to_owned(), reason: reason(error) }
+            }
+            other => other,
+        })
+    }
+
+    /// Refuses a call that must not be made while a program is captured.
+    pub(crate) fn must_be_idle(&self, call: &'static str) -> Result<(), CudaError> {
+        if self.state == State::Idle { Ok(()) } else { Err(CudaError::Capturing { call }) }
+    }
+
+    /// Waits for the device, and gives what its kernels reported.
+    pub(crate) fn synchronize(&mut self) -> Result<(), BackendError> {
+        self.must_be_idle("waiting for the device")?;
+        self.stream.synchronize()?;
+        self.fault.take()
+    }
+
+    /// From here on launches are prepared and not run, until [`end_planning`](Queue::end_planning).
+    pub(crate) fn begin_planning(&mut self) -> Result<(), CudaError> {
+        self.must_be_idle("planning a program")?;
+        self.state = State::Planning;
+        Ok(())
+    }
+
+    /// Launches run again.
+    pub(crate) fn end_planning(&mut self) {
+        if self.state == State::Planning {
+            self.state = State::Idle;
+        }
+    }
+
+    /// From here on launches are recorded and not run, until [`end_capture`](Queue::end_capture).
+    pub(crate) fn begin_capture(&mut self) -> Result<(), CudaError> {
+        self.must_be_idle("beginning another capture")?;
+        self.stream.begin_capture()?;
+        self.state = State::Capturing;
+        Ok(())
+    }
+
+    /// Ends the recording. Launches run again, whatever comes of it. The scratch memory that was recorded belongs to the
+    /// graph as well.
+    pub(crate) fn end_capture(&mut self) -> Result<(Graph, Option<Arc<DeviceBlock>>), CudaError> {
+        if self.state != State::Capturing {
+            let reason = "none has begun".to_owned();
+            return Err(CudaError::Capture { call: "ending a capture", reason });
+        }
+        self.state = State::Idle;
+        Ok((self.stream.end_capture()?, self.scratch.clone()))
+    }
+
+    /// Runs a recorded graph.
+    pub(crate) fn launch_graph(&mut self, graph: &Graph) -> Result<(), CudaError> {
+        self.must_be_idle("a replay")?;
+        self.stream.launch(graph)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if self.state == State::Capturing {
+            let _ = self.end_capture();
+        }
+        // Scratch memory and the place of reports may be in use.
+        let _ = self.stream.synchronize();
+    }
+}
+
+fn dimension(what: &str, count: u64, most: u32) -> Result<u32, BackendError> {
+    u32::try_from(count).ok().filter(|&count| count <= most).ok_or_else(|| BackendError::Unsupported {
+        backend: BACKEND,
+        what: format!("{what} with {count} blocks of threads (at most {most})"),
+    })
+}
+
+const NO_ATTRIBUTE: CUlaunchAttribute = CUlaunchAttribute {
+    id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_IGNORE,
+    pad: [0; 4],
+    value: sys::CUlaunchAttributeValue { pad: [0; 64] },
+};

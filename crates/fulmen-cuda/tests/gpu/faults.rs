@@ -1,0 +1,128 @@
+//! Numbers in device memory that are out of range: an error that names row and number, and a device that goes on.
+
+use fulmen_core::sampling::{Penalties, SampleState};
+use fulmen_core::{
+    AdvanceCall, DType, DeviceMemory, EmbedCall, KernelDispatch, PenalizeCall, SampleCall, TokenHistory,
+    WeightArg,
+};
+use fulmen_cuda::CudaDispatcher;
+
+use crate::gpu;
+
+fn put<T: bytemuck::NoUninit>(cuda: &mut CudaDispatcher, values: &[T]) -> u64 {
+    let bytes: &[u8] = bytemuck::cast_slice(values);
+    let ptr = cuda.alloc(bytes.len()).unwrap();
+    cuda.write(ptr, bytes).unwrap();
+    ptr
+}
+
+fn get(cuda: &mut CudaDispatcher, ptr: u64, words: usize) -> Vec<u32> {
+    let mut out = vec![0u32; words];
+    cuda.read(ptr, bytemuck::cast_slice_mut(&mut out)).unwrap();
+    out
+}
+
+#[track_caller]
+fn reported(cuda: &mut CudaDispatcher, message: &str) {
+    let error = cuda.synchronize().unwrap_err().to_string();
+    assert_eq!(error, message);
+    cuda.synchronize().expect("it is reported once");
+}
+
+#[test]
+fn a_token_that_the_table_does_not_have() {
+    let Some(gpu) = gpu() else { return };
+    let mut cuda = gpu.dispatcher();
+    let (table, tokens) = (put(&mut cuda, &[1f32; 8 * 4]), put(&mut cuda, &[3u32, 8, 0]));
+    let output = put(&mut cuda, &[7f32; 3 * 4]);
+    let table = WeightArg { ptr: table, dtype: DType::F32, rows: 8 };
+    cuda.dispatch_embed(&EmbedCall { table, tokens, output, m: 3, width: 4 }).unwrap();
+    reported(&mut cuda, "the token of row 1 is 8, but there are only 8");
+    // The other rows are right, and nothing was written for this one.
+    let rows = get(&mut cuda, output, 12);
+    let expected = [[1f32; 4], [7.0; 4], [1.0; 4]].concat();
+    assert_eq!(rows, expected.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
+}
+
+#[test]
+fn sampling_states_that_make_no_sense() {
+    let Some(gpu) = gpu() else { return };
+    let mut cuda = gpu.dispatcher();
+    let logits = put(&mut cuda, &[1f32, 2.0, 3.0, 4.0]);
+    let good = SampleState { temperature: 1.0, step: 5, ..SampleState::greedy() };
+    for (bad, message) in [
+        (
+            SampleState { temperature: -1.0, ..good },
+            "the temperature must be a finite number of at least 0, not -1",
+        ),
+        (
+            SampleState { temperature: f32::INFINITY, ..good },
+            "the temperature must be a finite number of at least 0, not inf",
+        ),
+        (SampleState { top_p: f32::NAN, ..good }, "top_p must be a number of at least 0, not NaN"),
+        (SampleState { min_p: 1.5, ..good }, "min_p must be a number from 0 to 1, not 1.5"),
+    ] {
+        let (states, output) = (put(&mut cuda, &[good, bad]), put(&mut cuda, &[9u32; 2]));
+        cuda.dispatch_sample(&SampleCall { logits, states, output, m: 2, n: 2 }).unwrap();
+        reported(&mut cuda, &format!("the sampling state of row 1: {message}"));
+        let (drawn, steps) = (get(&mut cuda, output, 2), get(&mut cuda, states, 16));
+        assert!(drawn[0] < 2 && drawn[1] == 9, "{drawn:?}");
+        assert_eq!((steps[6], steps[14]), (6, 5));
+    }
+}
+
+#[test]
+fn penalties_and_histories_that_make_no_sense() {
+    let Some(gpu) = gpu() else { return };
+    let mut cuda = gpu.dispatcher();
+    let good = Penalties { repeat: 2.0, window: 4, ..Penalties::NONE };
+    let tokens = [0u32, 1, 2, 3];
+    for (penalties, position, sequence, history, message) in [
+        (good, 4, 0, tokens, "the position of row 0 is 4, but there are only 4"),
+        (good, 3, 1, tokens, "the sequence of row 0 is 1, but there are only 1"),
+        (good, 3, 0, [0, 1, 4, 3], "the token of row 0 is 4, but there are only 4"),
+        (
+            Penalties { repeat: 0.0, ..good },
+            3,
+            0,
+            tokens,
+            "the penalties of row 0: the repetition penalty must be a finite number above 0, not 0",
+        ),
+        (
+            Penalties { frequency: f32::NAN, ..good },
+            3,
+            0,
+            tokens,
+            "the penalties of row 0: the frequency penalty must be a finite number, not NaN",
+        ),
+        (
+            Penalties { presence: f32::INFINITY, ..good },
+            3,
+            0,
+            tokens,
+            "the penalties of row 0: the presence penalty must be a finite number, not inf",
+        ),
+    ] {
+        let logits = put(&mut cuda, &[1f32; 4]);
+        let call = PenalizeCall {
+            logits,
+            penalties: put(&mut cuda, &[penalties]),
+            history: TokenHistory { ptr: put(&mut cuda, &history), n_seqs: 1, capacity: 4 },
+            positions: put(&mut cuda, &[position]),
+            sequences: Some(put(&mut cuda, &[sequence])),
+            output: logits,
+            m: 1,
+            n: 4,
+        };
+        cuda.dispatch_penalize(&call).unwrap();
+        reported(&mut cuda, message);
+        assert_eq!(get(&mut cuda, logits, 4), [1f32.to_bits(); 4]);
+    }
+    let (drawn, zero) = (put(&mut cuda, &[5u32]), put(&mut cuda, &[0u32; 4]));
+    let (tokens, positions) = (put(&mut cuda, &[0u32]), put(&mut cuda, &[0u32]));
+    let sequences = Some(put(&mut cuda, &[7u32]));
+    let history = TokenHistory { ptr: zero, n_seqs: 1, capacity: 4 };
+    cuda.dispatch_advance(&AdvanceCall { drawn, tokens, positions, sequences, history, m: 1 }).unwrap();
+    reported(&mut cuda, "the sequence of row 0 is 7, but there are only 1");
+    assert_eq!((get(&mut cuda, tokens, 1), get(&mut cuda, zero, 4)), (vec![0], vec![0; 4]));
+}

@@ -1,0 +1,166 @@
+//! Operations in place: the result takes the buffer of the first operand.
+//!
+//! The memory plan lets a result take the place of an operand that nothing reads later, but never that of an upload or an
+//! import: the next run needs them as they were. In place it does, and the operand is gone from there on.
+//!
+//! What keeps that right: readers of a value that will be overwritten are stored before it is (`run.rs`, targets), so
+//! they are neither moved behind it by fusion nor computed again from a buffer that has changed.
+
+use super::GpuCommandBatch;
+use super::record::{Recorded, each_row, recorders, wrong};
+use super::value::{BufferId, Source};
+use crate::error::GpuError;
+use crate::kernels::Elem;
+use crate::kernels::elementwise::ElementwiseOp;
+
+/// Records operations whose result takes the place of their first operand: see [`GpuCommandBatch::in_place`].
+#[derive(Debug)]
+pub struct InPlace<'a> {
+    batch: &'a mut GpuCommandBatch,
+}
+
+/// The methods of the element-wise table.
+macro_rules! in_place {
+    (one: $($one:ident $one_try:ident $One:ident),*; two: $($two:ident $two_try:ident $Two:ident),*;) => {
+        recorders! {
+            $(#[doc = concat!("[`", stringify!($one), "`](GpuCommandBatch::", stringify!($one), ") in the place of `x`.")]
+            $one, $one_try(x: BufferId);)*
+            $(#[doc = concat!("[`", stringify!($two), "`](GpuCommandBatch::", stringify!($two), ") in the place of `a`.")]
+            $two, $two_try(a: BufferId, b: BufferId);)*
+        }
+        twins! {
+            $($one, $one_try(x);)*
+            $($two, $two_try(a, b: BufferId);)*
+        }
+    };
+}
+
+/// Methods that record by the batch's method of the same name.
+macro_rules! twins {
+    ($($name:ident, $twin:ident($first:ident $(, $arg:ident: $ty:ty)*);)*) => {
+        $(
+            #[doc = concat!("[`", stringify!($name), "`](Self::", stringify!($name), ") or the reason why not.")]
+            ///
+            /// # Errors
+            #[doc = concat!("As [`", stringify!($twin), "`](GpuCommandBatch::", stringify!($twin), "), and ",
+                "[`GpuError::Argument`] where the first operand cannot be overwritten.")]
+            pub fn $twin(&mut self, $first: BufferId $(, $arg: $ty)*) -> Recorded {
+                self.batch.check_in_place(stringify!($name), $first)?;
+                let result = self.batch.$twin($first $(, $arg)*)?;
+                self.batch.overwrite(stringify!($name), $first, result)
+            }
+        )*
+    };
+}
+
+impl InPlace<'_> {
+    each_row!(in_place);
+
+    recorders! {
+        /// [`scale`](GpuCommandBatch::scale) in the place of `x`.
+        scale, try_scale(x: BufferId, scalar: f32);
+        /// [`add_scalar`](GpuCommandBatch::add_scalar) in the place of `x`.
+        add_scalar, try_add_scalar(x: BufferId, scalar: f32);
+        /// [`clamp`](GpuCommandBatch::clamp) in the place of `x`.
+        clamp, try_clamp(x: BufferId, low: f32, high: f32);
+        /// [`bias_add`](GpuCommandBatch::bias_add) in the place of `x`.
+        bias_add, try_bias_add(x: BufferId, bias: BufferId);
+        /// [`with_row`](GpuCommandBatch::with_row) in the place of `x`.
+        with_row, try_with_row(x: BufferId, op: ElementwiseOp, row: BufferId);
+        /// [`with_column`](GpuCommandBatch::with_column) in the place of `x`.
+        with_column, try_with_column(x: BufferId, op: ElementwiseOp, column: BufferId);
+        /// [`softmax`](GpuCommandBatch::softmax) in the place of `x`.
+        softmax, try_softmax(x: BufferId, width: u32);
+        /// [`rms_norm`](GpuCommandBatch::rms_norm) in the place of `x`.
+        rms_norm, try_rms_norm(x: BufferId, gamma: BufferId, eps: f32);
+        /// [`layer_norm`](GpuCommandBatch::layer_norm) in the place of `x`.
+        layer_norm, try_layer_norm(x: BufferId, gamma: BufferId, beta: BufferId, eps: f32);
+    }
+
+    twins! {
+        scale, try_scale(x, scalar: f32);
+        add_scalar, try_add_scalar(x, scalar: f32);
+        clamp, try_clamp(x, low: f32, high: f32);
+        bias_add, try_bias_add(x, bias: BufferId);
+        softmax, try_softmax(x, width: u32);
+        rms_norm, try_rms_norm(x, gamma: BufferId, eps: f32);
+        layer_norm, try_layer_norm(x, gamma: BufferId, beta: BufferId, eps: f32);
+    }
+
+    /// [`with_row`](Self::with_row) or the reason why not.
+    ///
+    /// # Errors
+    /// As [`try_with_row`](GpuCommandBatch::try_with_row), and [`GpuError::Argument`] where `x` cannot be overwritten.
+    pub fn try_with_row(&mut self, x: BufferId, op: ElementwiseOp, row: BufferId) -> Recorded {
+        self.batch.check_in_place("with_row", x)?;
+        let result = self.batch.try_with_row(op, x, row)?;
+        self.batch.overwrite("with_row", x, result)
+    }
+
+    /// [`with_column`](Self::with_column) or the reason why not.
+    ///
+    /// # Errors
+    /// As [`try_with_row`](Self::try_with_row).
+    pub fn try_with_column(&mut self, x: BufferId, op: ElementwiseOp, column: BufferId) -> Recorded {
+        self.batch.check_in_place("with_column", x)?;
+        let result = self.batch.try_with_column(op, x, column)?;
+        self.batch.overwrite("with_column", x, result)
+    }
+}
+
+impl GpuCommandBatch {
+    /// Records operations whose result takes the place of their first operand, which can be neither used nor read from
+    /// there on. An upload or an import is changed by the run itself: it needs no second buffer, and the next run starts
+    /// from what this one left, unless the upload is [written](Self::write) again.
+    ///
+    /// ```
+    /// use fulmen_wgpu::{GpuCommandBatch, GpuDevice};
+    ///
+    /// let mut batch = GpuCommandBatch::new(GpuDevice::new()?);
+    /// let x = batch.upload(&[1.0, -2.0, 3.0, -4.0]);
+    /// let y = batch.in_place().scale(x, 2.0);
+    /// for _ in 0..3 {
+    ///     batch.execute_blocking()?;
+    /// }
+    /// assert_eq!(batch.read_blocking(y)?, [8.0, -16.0, 24.0, -32.0]);
+    /// # Ok::<(), fulmen_wgpu::GpuError>(())
+    /// ```
+    pub fn in_place(&mut self) -> InPlace<'_> {
+        InPlace { batch: self }
+    }
+
+    /// Whether a kernel can write over a value.
+    fn check_in_place(&self, call: &'static str, x: BufferId) -> Result<(), GpuError> {
+        let (_, value) = self.value(call, x)?;
+        if value.elem != Elem::F32 {
+            return Err(wrong(call, "the type of what is overwritten", "F32", format!("{:?}", value.elem)));
+        }
+        if let Source::Import(buffer) = &value.source {
+            let whole = value.bytes().next_multiple_of(16);
+            if buffer.size() < whole {
+                let expected = format!("at least {whole} bytes, so that it is whole vectors");
+                return Err(wrong(
+                    call,
+                    "the size of the import that is overwritten",
+                    expected,
+                    buffer.size(),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts `result` in the place of `x`. Takes the result back where it reads `x` in another way too.
+    fn overwrite(&mut self, call: &'static str, x: BufferId, result: BufferId) -> Recorded {
+        let (old, new) = (x.index, result.index);
+        let op = self.values[new as usize].op();
+        if op.is_some_and(|op| !op.reads_plainly(old)) {
+            self.values.pop();
+            let expected = "another value than the one that is overwritten";
+            return Err(wrong(call, "a second operand", expected, format!("{x:?}")));
+        }
+        self.values[new as usize].in_place_of = Some(old);
+        self.values[old as usize].overwritten_by = Some(new);
+        Ok(result)
+    }
+}

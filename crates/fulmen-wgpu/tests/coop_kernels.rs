@@ -1,0 +1,275 @@
+//! Products on matrix units: the text for every device, the numbers where there are such units, and everything but the
+//! units' own instruction elsewhere.
+
+mod common_matmul;
+
+use std::sync::Mutex;
+
+use common_matmul::{Buffers, Gpu, bytes_of, value};
+use fulmen_core::{DType, quant};
+use fulmen_wgpu::kernel::{Caps, Kernel};
+use fulmen_wgpu::kernels::matmul::*;
+use fulmen_wgpu::kernels::qmatmul::{self, Choice, QuantWeight};
+
+static GPU: Mutex<Option<Gpu>> = Mutex::new(None);
+
+fn with_gpu(work: impl FnOnce(&Gpu)) {
+    let mut guard = GPU.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    work(guard.get_or_insert_with(Gpu::open));
+}
+
+const FORMATS: [DType; 6] = [DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K];
+
+/// A device with matrix units.
+fn with_units(caps: Caps) -> Caps {
+    let (max_invocations, workgroup_memory) = (1024, 48 << 10);
+    Caps {
+        f16: true,
+        cooperative_matrix: true,
+        subgroups: Some((32, 32)),
+        max_invocations,
+        workgroup_memory,
+        ..caps
+    }
+}
+
+fn shape(m: u32, k: u32, n: u32) -> MatmulShape {
+    MatmulShape { m, k, n, b: Layout::Nk, elem: WeightType::F16 }
+}
+
+/// Parses and validates the text and translates it as wgpu would for Vulkan.
+#[track_caller]
+fn translate(kernel: &Kernel) {
+    use wgpu::naga;
+    // As trusted kernels are compiled: with a constant that makes the translation wait for the pipeline.
+    let text = format!(
+        "{}\nvar<immediate> params: Params;\noverride fulmen_translate_late: bool = true;\n",
+        kernel.wgsl
+    );
+    let mut capabilities = naga::valid::Capabilities::default();
+    capabilities |= naga::valid::Capabilities::COOPERATIVE_MATRIX
+        | naga::valid::Capabilities::SHADER_FLOAT16
+        | naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32
+        | naga::valid::Capabilities::SUBGROUP
+        | naga::valid::Capabilities::IMMEDIATES;
+    let options = naga::front::wgsl::Options { capabilities, ..naga::front::wgsl::Options::new() };
+    let module = naga::front::wgsl::Frontend::new_with_options(options)
+        .parse(&text)
+        .unwrap_or_else(|error| panic!("{}: {}", kernel.label, error.emit_to_string(&text)));
+    let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities);
+    let info = validator
+        .validate(&module)
+        .unwrap_or_else(|error| panic!("{}: {}", kernel.label, error.emit_to_string(&text)));
+    let stage = naga::ShaderStage::Compute;
+    let (module, info) = naga::back::pipeline_constants::process_overrides(
+        &module,
+        &info,
+        Some((stage, "main")),
+        &Default::default(),
+    )
+    .unwrap_or_else(|error| panic!("{}: {error}", kernel.label));
+    let options = naga::back::spv::Options {
+        lang_version: (1, 6),
+        bounds_check_policies: naga::proc::BoundsCheckPolicies {
+            index: naga::proc::BoundsCheckPolicy::Unchecked,
+            buffer: naga::proc::BoundsCheckPolicy::Unchecked,
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    let pipeline = naga::back::spv::PipelineOptions { shader_stage: stage, entry_point: "main".to_owned() };
+    let words = naga::back::spv::write_vec(&module, &info, &options, Some(&pipeline))
+        .unwrap_or_else(|error| panic!("{}: {error}", kernel.label));
+    assert!(words.len() > 500, "{}", kernel.label);
+}
+
+#[test]
+fn every_tile_translates_for_vulkan() {
+    with_gpu(|gpu| {
+        let (caps, none) = (with_units(gpu.caps), EpilogueSource::none());
+        let bias = EpilogueSource::of("v + e0", [EpilogueInput::PerColumn]);
+        for tile in COOP_TILES {
+            for (slices, k, n, epilogue) in [(1, 256, 128, &bias), (4, 1000, 65, &none), (1, 33, 64, &none)] {
+                let choice = KernelChoice::Coop(Coop { slices, ..tile });
+                let plan = plan_with(choice, shape(100, k, n), 0..n, epilogue, &caps).unwrap();
+                plan.steps.iter().for_each(|step| translate(&step.launch.kernel));
+            }
+            for dtype in FORMATS {
+                let weight = QuantWeight { dtype, n: 100, k: 512 };
+                let plan = qmatmul::plan_with(Choice::Coop(tile), 64, weight, 0..100, &none, &caps).unwrap();
+                plan.steps.iter().for_each(|step| translate(&step.launch.kernel));
+            }
+        }
+    });
+}
+
+#[test]
+fn devices_without_units_or_with_others_are_refused() {
+    with_gpu(|gpu| {
+        let (caps, none) = (with_units(gpu.caps), EpilogueSource::none());
+        let lacking = [
+            Caps { cooperative_matrix: false, ..caps },
+            Caps { subgroups: Some((8, 32)), ..caps },
+            Caps { subgroups: None, ..caps },
+            Caps { f16: false, ..caps },
+            Caps { workgroup_memory: 16 << 10, ..caps },
+            Caps { max_invocations: 64, ..caps },
+        ];
+        for caps in lacking {
+            let choice = KernelChoice::Coop(COOP_TILES[1]);
+            let plan = plan_with(choice, shape(128, 128, 128), 0..128, &none, &caps);
+            assert!(matches!(plan, Err(PlanError::Unfit { .. })), "{caps:?}");
+            let all = candidates(shape(128, 128, 128), true, &caps);
+            assert!(!all.contains(&choice), "{caps:?}");
+        }
+        for bad in [
+            Coop { bk: 16, ..COOP_TILES[1] },
+            Coop { wm: 24, ..COOP_TILES[1] },
+            Coop { bm: 96, ..COOP_TILES[1] },
+            Coop { wm: 128, wn: 128, ..COOP_TILES[1] },
+        ] {
+            let plan = plan_with(KernelChoice::Coop(bad), shape(128, 128, 128), 0..128, &none, &caps);
+            assert!(matches!(plan, Err(PlanError::Unfit { .. })), "{bad}");
+        }
+        let f32 = MatmulShape::f32(128, 128, 128, Layout::Nk);
+        assert!(plan_with(KernelChoice::Coop(COOP_TILES[1]), f32, 0..128, &none, &caps).is_err());
+        assert!(plan_pair_with(KernelChoice::Coop(COOP_TILES[1]), shape(32, 64, 64), &none, &caps).is_err());
+        // Nothing takes them unasked: they round A.
+        assert!(!candidates(shape(128, 128, 128), false, &caps).contains(&KernelChoice::Coop(COOP_TILES[1])));
+    });
+}
+
+fn floats(count: u32, seed: u32, scale: f32) -> Vec<f32> {
+    (0..count).map(|i| value(i, seed) * scale).collect()
+}
+
+fn f32_bytes(values: &[f32]) -> Vec<u8> {
+    bytes_of(&values.iter().map(|v| v.to_bits()).collect::<Vec<_>>())
+}
+
+/// The f64 product; `got` must be within what 16 bits of A cost.
+#[track_caller]
+fn check(what: &str, (m, k, n): (u32, u32, u32), a: &[f32], b: &[f32], got: &[f32]) {
+    let (mut error, mut power) = (0.0, 0.0);
+    for row in 0..m as usize {
+        for col in 0..n as usize {
+            let terms = a[row * k as usize..][..k as usize].iter().zip(&b[col * k as usize..][..k as usize]);
+            let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), (x, y)| {
+                let term = f64::from(*x) * f64::from(*y);
+                (sum + term, size + term * term)
+            });
+            error += (f64::from(got[row * n as usize + col]) - sum).powi(2);
+            power += size;
+        }
+    }
+    assert!(error <= 1e-6 * power, "{what}: NMSE {:e}", error / power);
+}
+
+/// Runs a plan over A, B and an output full of NaN.
+fn run(gpu: &Gpu, plan: &Plan, a: &[f32], b: &[u8], count: u32) -> Vec<f32> {
+    let (a, b) = (gpu.upload(&f32_bytes(a)), gpu.upload(b));
+    let out = gpu.upload(&f32_bytes(&vec![f32::NAN; count as usize + 1]));
+    let buffers = Buffers { a: &a, b: [&b, &b], part: None, out: &out, extras: vec![] };
+    gpu.run(&gpu.program(gpu.steps(plan, &buffers)));
+    let mut got = gpu.read_f32(&out, &[(0, u64::from(count) * 4 + 4)]);
+    assert!(got.pop().unwrap().is_nan(), "a value past the output was written");
+    got
+}
+
+/// Every tile over odd and even shapes, plain and by blocks.
+fn products(gpu: &Gpu, tiles: &[Coop], caps: &Caps) {
+    let none = EpilogueSource::none();
+    for (i, &tile) in tiles.iter().enumerate() {
+        for (j, (m, k, n)) in [(70, 96, 130), (17, 257, 33), (130, 64, 260)].into_iter().enumerate() {
+            // Each takes long to compile: every tile with two of the shapes.
+            if (i + j) % 3 == 0 {
+                continue;
+            }
+            let coop = Coop { slices: [1, 2, 3][(i + j) % 3], ..tile };
+            if !coop.fits(caps) {
+                continue;
+            }
+            // Rows of very different size: each has its own power of two.
+            let mut a = floats(m * k, 1, 1.0);
+            a.chunks_exact_mut(k as usize).enumerate().for_each(|(row, values)| {
+                let size = [1.0, 1e-12, 3e7, 1e30][row % 4];
+                values.iter_mut().for_each(|x| *x *= size);
+            });
+            let b: Vec<half::f16> = floats(n * k, 2, 0.1).into_iter().map(half::f16::from_f32).collect();
+            let bytes: Vec<u8> = b.iter().flat_map(|h| h.to_le_bytes()).collect();
+            let plan = plan_with(KernelChoice::Coop(coop), shape(m, k, n), 0..n, &none, caps).unwrap();
+            let got = run(gpu, &plan, &a, &bytes, m * n);
+            let b: Vec<f32> = b.iter().map(|h| h.to_f32()).collect();
+            // Row by row, as their sizes differ.
+            for row in 0..m as usize {
+                let (a, got) = (&a[row * k as usize..][..k as usize], &got[row * n as usize..][..n as usize]);
+                check(&format!("{coop} row {row}"), (1, k, n), a, &b, got);
+            }
+        }
+        for (j, dtype) in FORMATS.into_iter().enumerate() {
+            if (i + j) % 3 != 0 {
+                continue;
+            }
+            let (m, k, n) = (35, 256, 70);
+            let coop = Coop { slices: 1 + (i as u32 % 2), ..tile };
+            if !coop.fits(caps) {
+                continue;
+            }
+            let weight = QuantWeight { dtype, n, k };
+            let blocks = quant::quantize_to_vec(dtype, &floats(n * k, 3, 0.1)).unwrap();
+            let values = quant::dequantize_to_vec(dtype, &blocks, (n * k) as usize).unwrap();
+            let a = floats(m * k, 4, 3.0);
+            let plan = qmatmul::plan_with(Choice::Coop(coop), m, weight, 0..n, &none, caps).unwrap();
+            let got = run(gpu, &plan, &a, &weight.repack(&blocks).unwrap(), m * n);
+            check(&format!("{coop} {dtype:?}"), (m, k, n), &a, &values, &got);
+        }
+    }
+}
+
+#[test]
+fn all_but_the_units_is_right_on_any_device() {
+    // Small ones, which compile faster: the text is the same but for how often its parts are repeated.
+    let tile = |[bm, bn, bk]: [u32; 3], [wm, wn]: [u32; 2]| Coop {
+        bm,
+        bn,
+        bk,
+        wm,
+        wn,
+        slices: 1,
+        squares: Squares::Threads,
+    };
+    let tiles = [tile([16, 32, 32], [16, 16]), tile([32, 32, 64], [32, 16]), tile([32, 48, 32], [16, 48])];
+    with_gpu(|gpu| products(gpu, &tiles, &gpu.caps));
+}
+
+#[test]
+fn units_give_the_product_where_there_are_any() {
+    with_gpu(|gpu| {
+        if !gpu.caps.cooperative_matrix {
+            println!("{} has no matrix units of 16 by 16: nothing of them was run", gpu.name());
+            return;
+        }
+        products(gpu, &COOP_TILES, &gpu.caps);
+    });
+}
+
+#[test]
+fn a_value_that_is_not_finite_reaches_its_row_and_no_other() {
+    with_gpu(|gpu| {
+        let (m, k, n) = (20, 64, 33);
+        let tile = Coop { bm: 16, bn: 32, bk: 32, wm: 16, wn: 16, slices: 1, squares: Squares::Threads };
+        let plan =
+            plan_with(KernelChoice::Coop(tile), shape(m, k, n), 0..n, &EpilogueSource::none(), &gpu.caps)
+                .unwrap();
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut a = floats(m * k, 1, 1.0);
+            a[(3 * k + 5) as usize] = bad;
+            let b: Vec<u8> =
+                floats(n * k, 2, 1.0).iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect();
+            let got = run(gpu, &plan, &a, &b, m * n);
+            for (row, values) in got.chunks_exact(n as usize).enumerate() {
+                assert!(values.iter().all(|v| v.is_finite() == (row != 3)), "row {row}: {values:?}");
+            }
+        }
+    });
+}
