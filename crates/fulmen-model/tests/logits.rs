@@ -55,6 +55,35 @@ fn logits_are_those_of_the_plain_implementation() {
 }
 
 #[test]
+fn positions_are_scaled_as_the_file_says() {
+    for shape in SHAPES {
+        for (kind, factor, n_rot) in [
+            ("linear", 4.0f32, None),
+            ("yarn", 8.0, None),
+            ("yarn", 4.0, Some(8)),
+            ("linear", 2.0, Some(4)),
+            ("", 1.0, Some(6)),
+        ] {
+            // The file's own factors have as many entries as pairs turn.
+            let mut tiny = Tiny::new(Shape { factors: shape.factors && n_rot.is_none(), ..shape }, 31);
+            let key = |key: &str| format!("{}.rope.{key}", shape.arch);
+            if !kind.is_empty() {
+                tiny.metadata.set(key("scaling.type"), kind);
+                tiny.metadata.set(key("scaling.factor"), factor);
+                tiny.metadata.set(key("scaling.original_context_length"), 64u32);
+            }
+            if let Some(n_rot) = n_rot {
+                tiny.metadata.set(key("dimension_count"), n_rot as u32);
+            }
+            let prompt = tokens(40, shape.vocabulary, 6);
+            let expected = reference::logits(&tiny, &prompt);
+            let got = tiny.load(options()).unwrap().session().unwrap().logits(0, &prompt).unwrap();
+            close(&got, &expected[39], 1e-9, &format!("{} {kind} {factor} {n_rot:?}", shape.arch));
+        }
+    }
+}
+
+#[test]
 fn quantised_weights_and_caches_stay_close() {
     // Rows of 32s for Q8_0.
     for shape in SHAPES {

@@ -50,7 +50,7 @@ pub fn open(asked: DeviceSelector) -> Result<Device, SelectError> {
 
 /// Opens the device that `asked` means, and says which it is.
 pub fn open_with(asked: DeviceSelector, options: OpenOptions) -> Result<(DeviceInfo, Device), SelectError> {
-    let reports = reports();
+    let reports = reports_for(asked);
     let info = choose(&reports, asked)?.clone();
     let device: Device = match info.backend {
         BackendKind::Cpu => match options.threads {
@@ -71,9 +71,25 @@ pub fn open_with(asked: DeviceSelector, options: OpenOptions) -> Result<(DeviceI
     Ok((info, device))
 }
 
+/// The reports that a choice needs: asking a driver takes time, and some write to the terminal.
+fn reports_for(asked: DeviceSelector) -> Vec<BackendReport> {
+    match asked {
+        DeviceSelector::Auto => reports(),
+        DeviceSelector::Backend(backend) | DeviceSelector::Device(backend, _) => vec![report(backend)],
+    }
+}
+
+fn report(backend: BackendKind) -> BackendReport {
+    match backend {
+        BackendKind::Cpu => fulmen_cpu::device::report(),
+        BackendKind::Wgpu => fulmen_wgpu::report(),
+        BackendKind::Cuda => fulmen_cuda::report(),
+    }
+}
+
 /// Every backend's report, in the order in which people look for them.
 pub fn reports() -> Vec<BackendReport> {
-    vec![fulmen_cuda::report(), fulmen_wgpu::report(), fulmen_cpu::device::report()]
+    [BackendKind::Cuda, BackendKind::Wgpu, BackendKind::Cpu].map(report).into()
 }
 
 /// The device that `asked` means. Only a device that runs graphs is ever returned.

@@ -9,8 +9,11 @@ struct Sizes {
     kv_heads: usize,
     head_dim: usize,
     layers: u32,
-    base: f64,
     epsilon: f64,
+    /// How far each pair of a head turns from one position to the next.
+    turns: Vec<f64>,
+    /// What sine and cosine are multiplied by.
+    magnitude: f64,
 }
 
 /// `y[n] = Σ_k w[n][k] x[k]`.
@@ -25,14 +28,45 @@ fn norm(x: &[f64], gain: &[f64], epsilon: f64) -> Vec<f64> {
 }
 
 /// Turns every head of a row at `position`.
-fn turn(x: &mut [f64], position: usize, head_dim: usize, base: f64, factors: Option<&[f64]>, halves: bool) {
-    for head in x.chunks_mut(head_dim) {
-        for i in 0..head_dim / 2 {
-            let frequency = base.powf(-2.0 * i as f64 / head_dim as f64) / factors.map_or(1.0, |f| f[i]);
-            let (sin, cos) = (position as f64 * frequency).sin_cos();
-            let (a, b) = if halves { (i, i + head_dim / 2) } else { (2 * i, 2 * i + 1) };
+fn turn(x: &mut [f64], position: usize, sizes: &Sizes, halves: bool) {
+    let pairs = sizes.turns.len();
+    for head in x.chunks_mut(sizes.head_dim) {
+        for (i, turn) in sizes.turns.iter().enumerate() {
+            let (sin, cos) = (position as f64 * turn).sin_cos();
+            let (sin, cos) = (sin * sizes.magnitude, cos * sizes.magnitude);
+            let (a, b) = if halves { (i, i + pairs) } else { (2 * i, 2 * i + 1) };
             (head[a], head[b]) = (head[a] * cos - head[b] * sin, head[a] * sin + head[b] * cos);
         }
+    }
+}
+
+/// The turns of each pair, and the magnitude: plain, linear, or by YaRN's paper.
+fn rotation(model: &Tiny, arch: &str, head_dim: usize) -> (Vec<f64>, f64) {
+    let key = |key: &str| format!("{arch}.rope.{key}");
+    let base = f64::from(model.metadata.f32(&key("freq_base")).unwrap());
+    let n = model.metadata.opt_u32(&key("dimension_count")).unwrap().map_or(head_dim, |n| n as usize);
+    let factors = model.tensor("rope_freqs.weight").map(|_| model.floats("rope_freqs.weight"));
+    let plain = |i: usize| base.powf(-2.0 * i as f64 / n as f64) / factors.as_ref().map_or(1.0, |f| f[i]);
+    let scaling = model.metadata.opt_string(&key("scaling.type")).unwrap();
+    let factor = model.metadata.opt_f32(&key("scaling.factor")).unwrap().map_or(1.0, f64::from);
+    match scaling {
+        None => ((0..n / 2).map(plain).collect(), 1.0),
+        Some("linear") => ((0..n / 2).map(|i| plain(i) / factor).collect(), 1.0),
+        Some("yarn") => {
+            let context = f64::from(model.metadata.u32(&key("scaling.original_context_length")).unwrap());
+            // The pair with so many rotations over the context.
+            let pair = |rotations: f64| {
+                n as f64 * (context / (2.0 * std::f64::consts::PI * rotations)).ln() / (2.0 * base.ln())
+            };
+            let (low, high) = (pair(32.0).floor().max(0.0), pair(1.0).ceil().min(n as f64 - 1.0));
+            let mixed = |i: usize| {
+                // 0 below `low`: extrapolated, as trained. 1 above `high`: interpolated.
+                let interpolated = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
+                plain(i) * (1.0 - interpolated) + plain(i) / factor * interpolated
+            };
+            ((0..n / 2).map(mixed).collect(), 0.1 * factor.ln() + 1.0)
+        }
+        other => panic!("{other:?}"),
     }
 }
 
@@ -41,14 +75,17 @@ pub(crate) fn logits(model: &Tiny, tokens: &[u32]) -> Vec<Vec<f64>> {
     let arch = model.metadata.string("general.architecture").unwrap().to_owned();
     let number = |key: &str| model.metadata.u32(&format!("{arch}.{key}")).unwrap();
     let float = |key: &str| f64::from(model.metadata.f32(&format!("{arch}.{key}")).unwrap());
+    let head_dim = number("attention.key_length") as usize;
+    let (turns, magnitude) = rotation(model, &arch, head_dim);
     let sizes = Sizes {
         hidden: number("embedding_length") as usize,
         heads: number("attention.head_count") as usize,
         kv_heads: number("attention.head_count_kv") as usize,
-        head_dim: number("attention.key_length") as usize,
+        head_dim,
         layers: number("block_count"),
-        base: float("rope.freq_base"),
         epsilon: float("attention.layer_norm_rms_epsilon"),
+        turns,
+        magnitude,
     };
     let embedding = model.floats("token_embd.weight");
     let row = |token: u32| embedding[token as usize * sizes.hidden..][..sizes.hidden].to_vec();
@@ -65,10 +102,9 @@ pub(crate) fn logits(model: &Tiny, tokens: &[u32]) -> Vec<Vec<f64>> {
 }
 
 fn layer(model: &Tiny, sizes: &Sizes, prefix: &str, halves: bool, rows: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
-    let Sizes { heads, kv_heads, head_dim, base, epsilon, .. } = *sizes;
+    let Sizes { heads, kv_heads, head_dim, epsilon, .. } = *sizes;
     let get = |name: &str| model.floats(&format!("{prefix}{name}"));
     let optional = |name: &str| model.tensor(&format!("{prefix}{name}")).map(|_| get(name));
-    let factors = model.tensor("rope_freqs.weight").map(|_| model.floats("rope_freqs.weight"));
     let linear = |x: &[f64], name: &str| {
         let mut y = product(&get(&format!("{name}.weight")), x);
         if let Some(bias) = optional(&format!("{name}.bias")) {
@@ -85,8 +121,8 @@ fn layer(model: &Tiny, sizes: &Sizes, prefix: &str, halves: bool, rows: Vec<Vec<
         let h = norm(&x, &get("attn_norm.weight"), epsilon);
         let mut q = head_norm(linear(&h, "attn_q"), "attn_q_norm.weight");
         let mut k = head_norm(linear(&h, "attn_k"), "attn_k_norm.weight");
-        turn(&mut q, position, head_dim, base, factors.as_deref(), halves);
-        turn(&mut k, position, head_dim, base, factors.as_deref(), halves);
+        turn(&mut q, position, sizes, halves);
+        turn(&mut k, position, sizes, halves);
         keys.push(k);
         values.push(linear(&h, "attn_v"));
         let mut attended = vec![0.0; heads * head_dim];
