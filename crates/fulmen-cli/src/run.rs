@@ -4,12 +4,14 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::path::PathBuf;
 
 use fulmen_model::{FinishReason, Generated, ModelError, Session};
+use serde_json::json;
 
 use crate::model::interrupt::{self, Answering};
-use crate::model::load::{LoadError, ModelOptions};
+use crate::model::load::{LoadError, Loaded, ModelOptions};
 use crate::model::prompt::PromptOptions;
 use crate::model::sampling::SamplingOptions;
 use crate::model::{NO_MODEL, stats};
+use crate::output::print;
 
 /// Answer a prompt with a model.
 ///
@@ -42,6 +44,10 @@ pub(crate) struct Args {
     /// Print nothing but the answer.
     #[arg(long, short)]
     quiet: bool,
+
+    /// Print the answer, its tokens and its times as JSON when it is complete.
+    #[arg(long)]
+    json: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -88,10 +94,15 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
         session.start_profile();
     }
     let answering = Answering::new(session.cancel_flag());
-    let generated = stream(&mut session, &tokens, &options);
+    let generated = match args.json {
+        true => session.generate_from(&tokens, &options)?.finish(|_| ()).map(Some).map_err(RunError::from),
+        false => stream(&mut session, &tokens, &options),
+    };
     drop(answering);
     let Some(generated) = generated? else { return Ok(0) };
-    if !args.quiet {
+    if args.json {
+        print(&as_json(&loaded, &generated, &tokens, options.sampling.seed))?;
+    } else if !args.quiet {
         anstream::eprintln!(
             "\n{}",
             dim(&stats::line(&loaded, &session, &generated, args.options.open.threads()))
@@ -138,6 +149,32 @@ fn read_prompt() -> Result<String, RunError> {
     // The line break at the end is the shell's.
     let text = text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text));
     if text.is_empty() { Err(RunError::NoPrompt) } else { Ok(text.to_owned()) }
+}
+
+/// Field names here are an interface: add, do not rename.
+fn as_json(loaded: &Loaded, generated: &Generated, prompt: &[u32], seed: u64) -> String {
+    let (reason, stop) = match &generated.reason {
+        FinishReason::EndToken(_) => ("end", None),
+        FinishReason::StopString(text) => ("stop", Some(text)),
+        FinishReason::MaxTokens => ("max_tokens", None),
+        FinishReason::ContextFull => ("context_full", None),
+        FinishReason::Cancelled => ("cancelled", None),
+    };
+    let object = json!({
+        "text": generated.text,
+        "reason": reason,
+        "stop": stop,
+        "seed": seed,
+        "prompt_tokens": prompt,
+        "tokens": generated.tokens,
+        "device": loaded.device.selector().to_string(),
+        "load_seconds": loaded.time.as_secs_f64(),
+        "prefill_seconds": generated.prefill_time.as_secs_f64(),
+        "prefill_tokens_per_second": generated.prefill_rate(),
+        "decode_seconds": generated.decode_time.as_secs_f64(),
+        "decode_tokens_per_second": generated.decode_rate(),
+    });
+    format!("{object:#}\n")
 }
 
 /// Less bright than the answer, on a terminal.

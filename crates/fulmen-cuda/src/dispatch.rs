@@ -1,6 +1,6 @@
 //! [`CudaDispatcher`]: the device's kernels behind [`KernelDispatch`].
 //!
-//! Each method looks up its operands and hands the call to the file of its op in [`kernels`](crate::kernels).
+//! Each method looks up its operands and hands the call to the file of its op in `kernels`.
 
 use std::sync::Arc;
 

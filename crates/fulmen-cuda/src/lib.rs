@@ -7,7 +7,7 @@
 //! - **Kernels are CUDA C++ without headers** (`kernels/*.cu`), compiled ahead by `scripts/build-kernels` into PTX that is
 //!   embedded ([`module`]). PTX 8.4, so a driver must offer CUDA 12.4 ([`error::MIN_DRIVER`]).
 //! - **Every address is looked up** ([`buffer`]) before a kernel gets it. What only the device knows (tokens, positions,
-//!   sampling states) is checked by the kernels, which report it and touch nothing ([`fault`]).
+//!   sampling states) is checked by the kernels, which report it and touch nothing (`fault.rs`).
 //! - **One kernel file per op**, `kernels/<op>.cu`, with a Rust file of the same name ([`kernels`]) that chooses the entry,
 //!   the grid and the parameters.
 //! - **One stream a dispatcher** ([`queue`]). A program is captured into a graph of the driver and replayed with one launch

@@ -10,6 +10,33 @@
 //! - [`cuda`]: NVIDIA GPUs through their driver: graphs and models, captured and replayed.
 //! - [`model`]: GGUF files, tokenizers, Llama and Qwen models, generation.
 //!
+//! Text from a model:
+//!
+//! ```
+//! use fulmen::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("model.gguf");
+//! # let shape = fulmen::model::synth::Shape::preset("tiny-qwen3").unwrap();
+//! # fulmen::model::synth::Synth::new(shape, "q8_0".parse()?, 1).write(&path, false, |_| ())?;
+//! let model = Model::load(&path, fulmen::open("cpu".parse()?)?)?;
+//! let options = GenerateOptions { max_tokens: 20, ..GenerateOptions::default() };
+//! let answer = model.generate("Once upon a time", &options, |piece| print!("{piece}"))?;
+//! println!("\n{} tokens, {:.0} tokens/s", answer.tokens.len(), answer.decode_rate());
+//!
+//! // The same step by step: a session keeps what was run, an iterator can be left at any time.
+//! let mut session = model.session()?;
+//! for piece in session.generate("Once upon a time", &options)?.take(3) {
+//!     print!("{}", piece?);
+//! }
+//! let logits = session.logits(0, &[])?;
+//! # assert_eq!(logits.len(), 1024);
+//! # assert!(!answer.tokens.is_empty());
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Arrays on the GPU, as one submission:
 //!
 //! ```
@@ -81,5 +108,8 @@ pub mod prelude {
         RopeSpec, Rotation, Sharing, TensorOp, execute_graph, execute_graph_timed,
     };
     pub use fulmen_cpu::CpuDispatcher;
+    pub use fulmen_model::{
+        Chat, GenerateOptions, Generated, LoadOptions, Model, ModelError, Sampling, Session, SessionOptions,
+    };
     pub use fulmen_wgpu::{BufferId, GpuCommandBatch, GpuDevice, GpuError, GpuMatmulCache, PipelineCache};
 }

@@ -4,6 +4,7 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, Waker},
+    time::{Duration, Instant},
 };
 
 use wgpu::{CommandEncoder, MapMode, PollType, SubmissionIndex};
@@ -190,14 +191,7 @@ impl Readback {
         if self.is_empty() {
             return self.gpu.check_alive();
         }
-        let error = {
-            let state = self.mapped.lock();
-            if state.done == self.staging.len() {
-                state.error.clone()
-            } else {
-                Some("the device gave no answer".to_owned())
-            }
-        };
+        let error = self.mapped.answer(self.staging.len());
         if let Some(message) = error {
             return Err(self.failed(message));
         }
@@ -232,9 +226,29 @@ impl Readback {
     }
 }
 
+/// How late a callback may come after the work that it belongs to.
+const LATE: Duration = Duration::from_secs(2);
+
 impl Mapped {
     fn lock(&self) -> std::sync::MutexGuard<'_, MapState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What went wrong, once all of `count` callbacks have come. The work is done by now, but another thread that submits at
+    /// this moment may have taken a callback with it and not called it yet.
+    fn answer(&self, count: usize) -> Option<String> {
+        let deadline = Instant::now() + LATE;
+        loop {
+            let state = self.lock();
+            if state.done == count {
+                return state.error.clone();
+            }
+            drop(state);
+            if Instant::now() > deadline {
+                return Some("the device gave no answer".to_owned());
+            }
+            std::thread::yield_now();
+        }
     }
 
     fn arrived(&self, result: Result<(), wgpu::BufferAsyncError>) {
