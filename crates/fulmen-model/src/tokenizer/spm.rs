@@ -136,8 +136,12 @@ impl Spm {
                 return;
             }
             let (start, length) = (symbols[left].start, symbols[left].length + symbols[right].length);
-            if let Some(id) = vocab.find(&text.as_bytes()[start..start + length]) {
-                heap.push(Pair { score: self.scores[id as usize], left, right, length });
+            let token = vocab.find(&text.as_bytes()[start..start + length]);
+            // A token of the lowest score is one that nothing is merged to.
+            if let Some(score) =
+                token.map(|id| self.scores[id as usize]).filter(|&score| score > f32::NEG_INFINITY)
+            {
+                heap.push(Pair { score, left, right, length });
             }
         };
         for right in 1..symbols.len() {
