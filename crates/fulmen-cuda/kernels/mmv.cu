@@ -473,7 +473,7 @@ DEVICE void product(const Args& args) {
 }
 
 #define ENTRY(NAME, F, G, MIXED, M, LANES, PAIR)                                                                               \
-  extern "C" __global__ void __launch_bounds__(THREADS, 2) NAME(const __grid_constant__ Args args) {                           \
+  extern "C" __global__ void __launch_bounds__(THREADS, M == 1 ? 2 : 1) NAME(const __grid_constant__ Args args) {                  \
     product<F, G, MIXED, M, LANES, PAIR>(args);                                                                                \
   }
 #define FORMAT(NAME, M)                                                 \
