@@ -9,9 +9,7 @@
 // - Scores and values by tensor cores, query heads as the 16 rows of a tile; an online softmax per warp; warps are combined in
 //   shared memory, blocks through the cluster's distributed shared memory.
 
-#include "common.cuh"
-
-#define DEVICE __device__ __forceinline__
+#include "bulk.cuh"
 
 constexpr int RANKS = 8;
 constexpr int WARPS = 8;
@@ -46,8 +44,6 @@ struct Args {
   u32 rotate;    // 0: no RoPE, no norm, no store
 };
 
-DEVICE u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
-
 DEVICE void copy16(u32 to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -62,17 +58,6 @@ DEVICE u32 pack_halves(float low, float high) {
   u32 word;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   return word;
-}
-
-DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-
-DEVICE float remote(u32 address, u32 rank) {
-  u32 there;
-  float value;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(there));
-  return value;
 }
 
 DEVICE void ldmatrix4(u32 (&r)[4], u32 address) {
@@ -388,14 +373,14 @@ DEVICE void attend(const Args& args) {
     float tops[RANKS], top = -1e30f, sum = 0, weight = 0;
 #pragma unroll
     for (int r = 0; r < RANKS; r++) {
-      tops[r] = remote(shared_address(&block_largest[head]), r);
+      tops[r] = remote(&block_largest[head], r);
       top = fmaxf(top, tops[r]);
     }
 #pragma unroll
     for (int r = 0; r < RANKS; r++) {
       float share = exp2f(tops[r] - top);
-      sum += share * remote(shared_address(mine + at), r);
-      weight += share * remote(shared_address(&block_total[head]), r);
+      sum += share * remote(mine + at, r);
+      weight += share * remote(&block_total[head], r);
     }
     args.out[((u64)row * args.heads + kv * group) * HD + at] = sum / weight;
   }

@@ -1,17 +1,16 @@
 // targets: 90
-// Products of few rows with block-quantised weights: y[m, n] = x[m, k] · W[n, k]ᵀ for m up to 4, bound by the bytes of W.
+// Products of one row with block-quantised weights: y[n] = x[k] · W[n, k]ᵀ, bound by the bytes of W.
 //
-// - The rows of x are quantised to 8 bits in blocks of 64 by every block of the grid for itself, after an optional RMS
-//   norm, so that norm, quantisation and product are one step of the chain.
+// - x is quantised to 8 bits in blocks of 64 by every block of the grid for itself, after an optional RMS norm, so that norm,
+//   quantisation and product are one step of the chain.
 // - A warp works on 32 / LANES neighbouring rows at a time, LANES lanes on one row; a lane decodes units of 64 elements with
 //   dp4a. The rows come as one bulk copy into a ring of the warp's own in shared memory, so no warp waits for another, and
 //   memory is read in long pieces. Weights lie there as they lie in a GGUF file.
 // - A kernel starts before the one before it is done: it fills its rings, which depends on nothing, and waits then.
 // - The code is short, loops are rolled, and there is an entry for each format, because a step runs hundreds of these kernels in
 //   turn and each finds the instruction cache full of another.
-#include "common.cuh"
+#include "bulk.cuh"
 
-#define DEVICE __device__ __forceinline__
 typedef int i32;
 
 constexpr int WARPS = 12;
@@ -36,39 +35,17 @@ struct Args {
   float* normed;       // where the norm's result goes, or null
   float epsilon;
   u32 k;
-  u32 columns;      // rows of x, at most M
   u32 parts;        // with a pair 2: gate and up
   u32 first_parts;  // of the first format,
   u32 first_warps;  // and the warps that work on them
   u32 stage_bytes;
+  u32 segments;  // stages that a row takes, of SEGMENT units; 1 where a warp works on several rows
   u32 unused;
   Part part[MAX_PARTS];
 };
 
-// ---------------------------------------------------------------- copies and barriers
-
-DEVICE u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
-
-DEVICE void barrier_init(u64* barrier) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory"); }
-
-DEVICE void barrier_expect(u64* barrier, u32 bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
-}
-
-DEVICE void barrier_wait(u64* barrier, u32 parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra wait;\n}" ::"r"(shared_address(barrier)), "r"(parity)
-      : "memory");
-}
-
-// Whole 16-byte pieces around `bytes` at `from`, and how many bytes of them come before it.
-DEVICE u32 pieces_around(const u8* from, u32 bytes) { return ((u32)((u64)from & 15) + bytes + 15) & ~15u; }
-
-DEVICE void bulk_copy(u8* to, const u8* from, u32 bytes, u64* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
-               "l"((u64)from & ~15ull), "r"(pieces_around(from, bytes)), "r"(shared_address(barrier))
-               : "memory");
-}
+// Units of 64 elements of a segment, but for the last of a row.
+constexpr u32 SEGMENT = 64;
 
 // ---------------------------------------------------------------- activations
 
@@ -78,8 +55,8 @@ constexpr u32 GROUP = 512 + 128 + 128;
 
 DEVICE u32 groups_of(u32 k) { return (k + 511) / 512; }
 
-// Four elements of a column, by 16 lanes a unit.
-DEVICE void quantise4(u8* column, u32 at, float4 v, bool inside) {
+// Four elements, by 16 lanes a unit.
+DEVICE void quantise4(u8* to, u32 at, float4 v, bool inside) {
   // As integers, so that NaN is larger than everything and makes the scale NaN.
   u32 bits = max(max(__float_as_uint(v.x) & ~(1u << 31), __float_as_uint(v.y) & ~(1u << 31)),
                  max(__float_as_uint(v.z) & ~(1u << 31), __float_as_uint(v.w) & ~(1u << 31)));
@@ -94,7 +71,7 @@ DEVICE void quantise4(u8* column, u32 at, float4 v, bool inside) {
   i32 half = sum + __shfl_xor_sync(~0u, sum, 4);
   if (!inside) return;
   u32 piece = at / 16 & 3, unit = at / 64 & 7;
-  u8* group = column + at / 512 * GROUP;
+  u8* group = to + at / 512 * GROUP;
   *(u32*)(group + piece * 128 + unit * 16 + at % 16) = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | (u32)d << 24;
   if (at % 64 == 0) *(float*)(group + 512 + unit * 16) = largest * (1.0f / 127.0f);
   if (at % 32 == 0) *(i32*)(group + 516 + unit * 16 + piece / 2 * 4) = half;
@@ -116,46 +93,40 @@ struct Gain {
   }
 };
 
-// All columns, normed if there is a gain, quantised. A column of up to HELD · THREADS · 4 elements is read once.
-template <int M>
+// x, normed if there is a gain, quantised. Up to HELD · THREADS · 4 elements are read once.
 DEVICE void quantise(const Args& args, const Gain& gain, u8* to, float* scratch) {
   const u32 k = args.k, padded = groups_of(k) * 512;
+  float factor = 1;
+  float4 held[HELD];
 #pragma unroll 1
-  for (u32 column = 0; column < M; column++) {
-    const u32 length = column < args.columns ? k : 0;
-    const float* x = args.x + (u64)column * k;
-    float factor = 1;
-    float4 held[HELD];
+  for (u32 base = 0; base < padded; base += HELD * THREADS * 4) {
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+      u32 at = base + (i * THREADS + threadIdx.x) * 4;
+      held[i] = at < k ? __ldcg((const float4*)(args.x + at)) : make_float4(0, 0, 0, 0);
+    }
+    if (args.gamma && base == 0) {
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < HELD; i++) sum += held[i].x * held[i].x + held[i].y * held[i].y + held[i].z * held[i].z + held[i].w * held[i].w;
 #pragma unroll 1
-    for (u32 base = 0; base < padded; base += HELD * THREADS * 4) {
-#pragma unroll
-      for (int i = 0; i < HELD; i++) {
-        u32 at = base + (i * THREADS + threadIdx.x) * 4;
-        held[i] = at < length ? __ldcg((const float4*)(x + at)) : make_float4(0, 0, 0, 0);
+      for (u32 at = (HELD * THREADS + threadIdx.x) * 4; at < k; at += THREADS * 4) {
+        float4 v = __ldcg((const float4*)(args.x + at));
+        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
       }
-      if (args.gamma && base == 0) {
-        float sum = 0;
+      factor = rsqrtf(block_reduce<Sum>(sum, scratch) / (float)k + args.epsilon);
+    }
 #pragma unroll
-        for (int i = 0; i < HELD; i++) sum += held[i].x * held[i].x + held[i].y * held[i].y + held[i].z * held[i].z + held[i].w * held[i].w;
-#pragma unroll 1
-        for (u32 at = (HELD * THREADS + threadIdx.x) * 4; at < length; at += THREADS * 4) {
-          float4 v = __ldcg((const float4*)(x + at));
-          sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-        }
-        factor = rsqrtf(block_reduce<Sum>(sum, scratch) / (float)k + args.epsilon);
+    for (int i = 0; i < HELD; i++) {
+      u32 at = base + (i * THREADS + threadIdx.x) * 4;
+      if (base + i * THREADS * 4 >= padded) break;
+      float4 v = held[i];
+      if (args.gamma && at < k) {
+        float4 g = base == 0 ? gain.v[i] : __ldg((const float4*)(args.gamma + at));
+        v = make_float4(v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w);
+        if (args.normed && blockIdx.x == 0) *(float4*)(args.normed + at) = v;
       }
-#pragma unroll
-      for (int i = 0; i < HELD; i++) {
-        u32 at = base + (i * THREADS + threadIdx.x) * 4;
-        if (base + i * THREADS * 4 >= padded) break;
-        float4 v = held[i];
-        if (args.gamma && at < length) {
-          float4 g = base == 0 ? gain.v[i] : __ldg((const float4*)(args.gamma + at));
-          v = make_float4(v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w);
-          if (args.normed && blockIdx.x == 0) *(float4*)(args.normed + (u64)column * k + at) = v;
-        }
-        quantise4(to + column * (groups_of(k) * GROUP), at, v, at < padded);
-      }
+      quantise4(to, at, v, at < padded);
     }
   }
 }
@@ -203,12 +174,12 @@ struct UnitX {
   i32 sum0, sum1, unused;
 };
 
-// Each format: `decode` takes a unit of a row in shared memory, once for all columns; `dot` is its product with a column's unit,
-// given the group of x that it is in.
+// Each format has CHUNK bytes for 256 elements; `decode` takes a unit of a row in shared memory; `dot` is its product with the unit of x, given the group of x that it
+// is in.
 
 template <bool FIFTH>
 struct FormatK {
-  static constexpr u32 BLOCK = FIFTH ? 176 : 144;
+  static constexpr u32 BLOCK = FIFTH ? 176 : 144, CHUNK = BLOCK;
 
   // The second sub-block's codes are left where they are, times 16, if they have four bits.
   uint4 a, b, c, e;
@@ -252,6 +223,7 @@ struct FormatK {
 
 // A unit is half of the elements of half a block: 16 each of four runs of 32.
 struct Format6 {
+  static constexpr u32 CHUNK = 210;
   uint4 w[4];
   i32 scale[4];
   float d;
@@ -285,7 +257,7 @@ template <int KIND>
 struct Format32 {
   static constexpr bool EIGHT = KIND == CODES_8, FIFTH = KIND == CODES_5 || KIND == CODES_5_MINIMUM;
   static constexpr bool MINIMUM = KIND == CODES_4_MINIMUM || KIND == CODES_5_MINIMUM;
-  static constexpr u32 BLOCK = 2 + (MINIMUM ? 2 : 0) + (FIFTH ? 4 : 0) + (EIGHT ? 32 : 16);
+  static constexpr u32 BLOCK = 2 + (MINIMUM ? 2 : 0) + (FIFTH ? 4 : 0) + (EIGHT ? 32 : 16), CHUNK = 8 * BLOCK;
   uint4 codes[4];
   float scale[2], minimum[2];
 
@@ -361,21 +333,25 @@ struct Walk {
   DEVICE const u8* weight(const Args& args, u32 which) const { return args.part[which].weight + (u64)row * args.part[which].row_bytes; }
 };
 
-template <class F, int M, int LANES, bool PAIR>
+template <class F, int LANES, bool PAIR>
 DEVICE void run(const Args& args, u32 first, u32 end, u32 warp, u32 warps, u8* ring, u64* barriers, u8* x, float* scratch) {
   constexpr u32 GROUPS = 32 / LANES, ROWS = PAIR ? GROUPS / 2 : GROUPS;
   const u32 lane = threadIdx.x & 31, inner = lane & (LANES - 1), group = lane / LANES;
   const u32 stage_bytes = args.stage_bytes, blocks = (args.k + 31) / 32, units = (blocks + 1) / 2;
   const u32 half_stage = stage_bytes / 2;  // where the second weight of a pair lies
 
+  const u32 segments = LANES == 32 ? args.segments : 1;
+
   Walk<ROWS, PAIR> ahead;
   ahead.task = warp;
   ahead.part = first;
+  u32 ahead_segment = 0;
   bool more = ahead.seek(args, end);
   auto fetch = [&](u32 stage) {
     if (more && lane == 0) {
-      const u32 which = PAIR ? 0 : ahead.part, bytes = ahead.rows * args.part[which].row_bytes;
+      const u32 which = PAIR ? 0 : ahead.part;
       const u8* from = ahead.weight(args, which);
+      u32 bytes = ahead.rows * args.part[which].row_bytes;
       u8* to = ring + stage * stage_bytes;
       if (PAIR) {
         const u8* other = ahead.weight(args, 1);
@@ -383,11 +359,17 @@ DEVICE void run(const Args& args, u32 first, u32 end, u32 warp, u32 warps, u8* r
         bulk_copy(to, from, bytes, &barriers[stage]);
         bulk_copy(to + half_stage, other, bytes, &barriers[stage]);
       } else {
+        if (LANES == 32 && segments > 1) {
+          u32 begin = ahead_segment * (SEGMENT / 4 * F::CHUNK);
+          from += begin;
+          bytes = min(bytes - begin, SEGMENT / 4 * F::CHUNK);
+        }
         barrier_expect(&barriers[stage], pieces_around(from, bytes));
         bulk_copy(to, from, bytes, &barriers[stage]);
       }
     }
-    if (more) {
+    if (more && (LANES < 32 || ++ahead_segment == segments)) {
+      ahead_segment = 0;
       ahead.task += warps;
       more = ahead.seek(args, end);
     }
@@ -398,10 +380,9 @@ DEVICE void run(const Args& args, u32 first, u32 end, u32 warp, u32 warps, u8* r
   Gain gain;
   gain.load(args);
   wait_for_previous();
-  quantise<M>(args, gain, x, scratch);
+  quantise(args, gain, x, scratch);
   __syncthreads();
 
-  const u32 stride = groups_of(args.k) * GROUP;
   u32 stage = 0, parity = 0;
   Walk<ROWS, PAIR> walk;
   walk.task = warp;
@@ -410,39 +391,41 @@ DEVICE void run(const Args& args, u32 first, u32 end, u32 warp, u32 warps, u8* r
   while (walk.seek(args, end)) {
     const u32 which = PAIR ? group & 1 : walk.part, index = PAIR ? group >> 1 : group;
     const Part& part = args.part[which];
-    const u8* row = ring + stage * stage_bytes + (PAIR ? (group & 1) * half_stage : 0) + ((u32)(u64)walk.weight(args, which) & 15) +
+    const u8* row = ring + (PAIR ? (group & 1) * half_stage : 0) + ((u32)(u64)walk.weight(args, which) & 15) +
                     min(index, walk.rows - 1) * part.row_bytes;
-    barrier_wait(&barriers[stage], parity);
-    float sum[M] = {};
+    float value = 0;
     const u8* at = x + inner / 8 * GROUP;
+    u32 unit = inner;
 #pragma unroll 1
-    for (u32 unit = inner; unit < units; unit += LANES, at += LANES / 8 * GROUP) {
-      F weights;
-      weights.decode(row, unit, unit * 2 + 1 < blocks);
-#pragma unroll
-      for (int column = 0; column < M; column++) sum[column] += weights.dot(inner, at + column * stride);
+    for (u32 segment = 0; segment < segments; segment++) {
+      const u32 past = segments > 1 ? min(units, (segment + 1) * SEGMENT) : units;
+      barrier_wait(&barriers[stage], parity);
+      // Where the row would begin if all of it were here.
+      const u8* here = row + stage * stage_bytes - segment * (SEGMENT / 4 * F::CHUNK);
+#pragma unroll 1
+      for (; unit < past; unit += LANES, at += LANES / 8 * GROUP) {
+        F weights;
+        weights.decode(here, unit, unit * 2 + 1 < blocks);
+        value += weights.dot(inner, at);
+      }
+      __syncwarp();
+      fetch(stage);
+      if (++stage == DEPTH) {
+        stage = 0;
+        parity ^= 1;
+      }
     }
-    __syncwarp();
-    fetch(stage);
-    if (++stage == DEPTH) {
-      stage = 0;
-      parity ^= 1;
-    }
 #pragma unroll
-    for (int column = 0; column < M; column++) {
-      float value = sum[column];
-#pragma unroll
-      for (int step = LANES / 2; step > 0; step /= 2) value += __shfl_xor_sync(FULL_WARP, value, step);
-      float other = PAIR ? __shfl_xor_sync(FULL_WARP, value, LANES) : 0;
-      if (inner == 0 && index < walk.rows && column < args.columns) {
-        u64 to = (u64)column * part.rows + walk.row + index;
-        if (PAIR) {
-          if (!(group & 1)) part.out[to] = value / (1.0f + __expf(-value)) * other;
-        } else {
-          if (part.bias) value += part.bias[walk.row + index];
-          if (part.residual) value += part.residual[to];
-          part.out[to] = value;
-        }
+    for (int step = LANES / 2; step > 0; step /= 2) value += __shfl_xor_sync(FULL_WARP, value, step);
+    float other = PAIR ? __shfl_xor_sync(FULL_WARP, value, LANES) : 0;
+    if (inner == 0 && index < walk.rows) {
+      u32 to = walk.row + index;
+      if (PAIR) {
+        if (!(group & 1)) part.out[to] = value / (1.0f + __expf(-value)) * other;
+      } else {
+        if (part.bias) value += part.bias[to];
+        if (part.residual) value += part.residual[to];
+        part.out[to] = value;
       }
     }
     walk.task += warps;
@@ -450,41 +433,38 @@ DEVICE void run(const Args& args, u32 first, u32 end, u32 warp, u32 warps, u8* r
 }
 
 // Shared memory: codes of x, then the rings.
-template <class F, class G, bool MIXED, int M, int LANES, bool PAIR>
+template <class F, class G, bool MIXED, int LANES, bool PAIR>
 DEVICE void product(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
   __shared__ float scratch[32];
   __shared__ u64 barriers[WARPS][DEPTH];
   const u32 warp = threadIdx.x / 32;
-  u8* ring = memory + M * groups_of(args.k) * GROUP + warp * (DEPTH * args.stage_bytes);
+  u8* ring = memory + groups_of(args.k) * GROUP + warp * (DEPTH * args.stage_bytes);
   if ((threadIdx.x & 31) == 0) {
-    for (int i = 0; i < DEPTH; i++) barrier_init(&barriers[warp][i]);
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    for (int i = 0; i < DEPTH; i++) barrier_init(&barriers[warp][i], 1);
+    barriers_ready();
   }
   __syncwarp();
   let_next_start();
   // The barriers in `run` are met by all warps, whichever branch they are in.
   if (!MIXED)
-    run<F, M, LANES, PAIR>(args, 0, args.parts, warp, WARPS, ring, barriers[warp], memory, scratch);
+    run<F, LANES, PAIR>(args, 0, args.parts, warp, WARPS, ring, barriers[warp], memory, scratch);
   else if (warp < args.first_warps)
-    run<F, M, LANES, PAIR>(args, 0, args.first_parts, warp, args.first_warps, ring, barriers[warp], memory, scratch);
+    run<F, LANES, PAIR>(args, 0, args.first_parts, warp, args.first_warps, ring, barriers[warp], memory, scratch);
   else
-    run<G, M, LANES, PAIR>(args, args.first_parts, args.parts, warp - args.first_warps, WARPS - args.first_warps, ring, barriers[warp], memory, scratch);
+    run<G, LANES, PAIR>(args, args.first_parts, args.parts, warp - args.first_warps, WARPS - args.first_warps, ring, barriers[warp], memory, scratch);
 }
 
-#define ENTRY(NAME, F, G, MIXED, M, LANES, PAIR)                                                                               \
-  extern "C" __global__ void __launch_bounds__(THREADS, M == 1 ? 2 : 1) NAME(const __grid_constant__ Args args) {                  \
-    product<F, G, MIXED, M, LANES, PAIR>(args);                                                                                \
+#define ENTRY(NAME, F, G, MIXED, LANES, PAIR)                                                                             \
+  extern "C" __global__ void __launch_bounds__(THREADS, 2) NAME(const __grid_constant__ Args args) {                      \
+    product<F, G, MIXED, LANES, PAIR>(args);                                                                              \
   }
-#define FORMAT(NAME, M)                                                 \
-  ENTRY(mmv_##NAME##_m##M##_l8, NAME, NAME, false, M, 8, false)         \
-  ENTRY(mmv_##NAME##_m##M##_l16, NAME, NAME, false, M, 16, false)       \
-  ENTRY(mmv_##NAME##_m##M##_l32, NAME, NAME, false, M, 32, false)       \
-  ENTRY(mmv_pair_##NAME##_m##M##_l8, NAME, NAME, false, M, 8, true)     \
-  ENTRY(mmv_pair_##NAME##_m##M##_l16, NAME, NAME, false, M, 16, true)
-#define TWO(NAME, F, G, M)                                        \
-  ENTRY(mmv_##NAME##_m##M##_l8, F, G, true, M, 8, false)          \
-  ENTRY(mmv_##NAME##_m##M##_l16, F, G, true, M, 16, false)
+#define FORMAT(NAME)                                        \
+  ENTRY(mmv_##NAME##_l8, NAME, NAME, false, 8, false)       \
+  ENTRY(mmv_##NAME##_l16, NAME, NAME, false, 16, false)     \
+  ENTRY(mmv_##NAME##_l32, NAME, NAME, false, 32, false)     \
+  ENTRY(mmv_pair_##NAME##_l8, NAME, NAME, false, 8, true)   \
+  ENTRY(mmv_pair_##NAME##_l16, NAME, NAME, false, 16, true)
 
 using q4_k = FormatK<false>;
 using q5_k = FormatK<true>;
@@ -495,8 +475,13 @@ using q5_0 = Format32<CODES_5>;
 using q5_1 = Format32<CODES_5_MINIMUM>;
 using q8_0 = Format32<CODES_8>;
 
-#define FORMATS(M)                                                                                                          \
-  FORMAT(q4_k, M) FORMAT(q5_k, M) FORMAT(q6_k, M) FORMAT(q4_0, M) FORMAT(q4_1, M) FORMAT(q5_0, M) FORMAT(q5_1, M)             \
-  FORMAT(q8_0, M) TWO(q4_k_q6_k, q4_k, q6_k, M)
-FORMATS(1)
-FORMATS(4)
+FORMAT(q4_k)
+FORMAT(q5_k)
+FORMAT(q6_k)
+FORMAT(q4_0)
+FORMAT(q4_1)
+FORMAT(q5_0)
+FORMAT(q5_1)
+FORMAT(q8_0)
+ENTRY(mmv_q4_k_q6_k_l8, q4_k, q6_k, true, 8, false)
+ENTRY(mmv_q4_k_q6_k_l16, q4_k, q6_k, true, 16, false)

@@ -183,12 +183,12 @@ impl KernelDispatch for CudaDispatcher {
             (OpCall::RmsNorm(norm), OpCall::MulMat(call)) if feeds(norm, call.input, call.m, call.k) => {
                 norm.check_operands(&self.memory)?;
                 call.check_operands(&self.memory)?;
-                kernels::mmv::launch(&mut self.queue, call, Some(norm))
+                kernels::few_rows::launch(&mut self.queue, call, Some(norm))
             }
             (OpCall::RmsNorm(norm), OpCall::GateUp(call)) if feeds(norm, call.input, call.m, call.k) => {
                 norm.check_operands(&self.memory)?;
                 call.check_operands(&self.memory)?;
-                kernels::mmv::launch_gate_up(&mut self.queue, call, Some(norm))
+                kernels::few_rows::launch_gate_up(&mut self.queue, call, Some(norm))
             }
             (OpCall::RopeStore(store), OpCall::Attention(call)) => {
                 store.check_operands(&self.memory)?;

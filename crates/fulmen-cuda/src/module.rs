@@ -38,6 +38,7 @@ static EMBEDDED: &[Embedded] = embedded! {
     "attention": "80" "90";
     "attention_prefill": "80" "90";
     "attention_step": "90";
+    "codes8": "80" "90";
     "copy": "80" "90";
     "dequantise": "80" "90";
     "elementwise": "80" "90";
@@ -45,6 +46,7 @@ static EMBEDDED: &[Embedded] = embedded! {
     "gemm": "80" "90";
     "gemm_hopper": "90a";
     "kv_store": "80" "90";
+    "mmq": "90";
     "mmv": "90";
     "mul_mat": "80" "90";
     "penalize": "80" "90";
@@ -246,7 +248,7 @@ mod tests {
             .collect();
         assert_eq!(built, embedded);
         // What only newer devices have is another file's work on the older ones.
-        let newer = ["attention_step", "gemm_hopper", "mmv"];
+        let newer = ["attention_step", "gemm_hopper", "mmq", "mmv"];
         assert!(EMBEDDED.iter().all(|e| newer.contains(&e.file) || choose(e.targets, OLDEST).is_some()));
     }
 }

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use fulmen_core::{BinaryCall, GateUpCall, MulMatCall, WeightArg};
 
-use super::{Launched, elementwise, gemm, mmv, type_name, wide};
+use super::{Launched, elementwise, few_rows, gemm, type_name, wide};
 use crate::queue::{Launch, Queue};
 
 #[repr(C)]
@@ -39,7 +39,7 @@ const FEW_ROWS: [u32; 4] = [1, 2, 4, 8];
 const TILE: u32 = 64;
 
 pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall) -> Launched {
-    if let Some(launched) = mmv::launch(queue, call, None) {
+    if let Some(launched) = few_rows::launch(queue, call, None) {
         return launched;
     }
     if let Some(launched) = gemm::launch(queue, call) {
@@ -63,7 +63,7 @@ pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall) -> Launched {
 
 /// The products, the gate's into scratch memory, and what is made of both.
 pub(crate) fn launch_gate_up(queue: &mut Queue, call: &GateUpCall) -> Launched {
-    if let Some(launched) = mmv::launch_gate_up(queue, call, None) {
+    if let Some(launched) = few_rows::launch_gate_up(queue, call, None) {
         return launched;
     }
     if let Some(launched) = gemm::launch_gate_up(queue, call) {

@@ -1,0 +1,53 @@
+// Bulk copies from global into shared memory, and the barriers that tell when they are there (compute capability 9.0 and up).
+#pragma once
+
+#include "common.cuh"
+
+#define DEVICE __device__ __forceinline__
+
+DEVICE u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
+
+// A barrier that is passed when `arrivals` have come and all announced bytes are there.
+DEVICE void barrier_init(u64* barrier, u32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers known to the copies.
+DEVICE void barriers_ready() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+DEVICE void barrier_arrive(u64* barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory"); }
+
+// Arrives, and announces bytes.
+DEVICE void barrier_expect(u64* barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+
+DEVICE void barrier_wait(u64* barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra wait;\n}" ::"r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+}
+
+// Whole 16-byte pieces around `bytes` at `from`.
+DEVICE u32 pieces_around(const u8* from, u32 bytes) { return ((u32)((u64)from & 15) + bytes + 15) & ~15u; }
+
+// Copies the pieces around `bytes` at `from`; `to` is where the first piece goes.
+DEVICE void bulk_copy(u8* to, const u8* from, u32 bytes, u64* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+               "l"((u64)from & ~15ull), "r"(pieces_around(from, bytes)), "r"(shared_address(barrier))
+               : "memory");
+}
+
+// ---------------------------------------------------------------- clusters
+
+DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// A value in the shared memory of another block of the cluster.
+DEVICE float remote(const float* pointer, u32 rank) {
+  u32 there;
+  float value;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(pointer)), "r"(rank));
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(there));
+  return value;
+}

@@ -1,0 +1,179 @@
+//! Products of few rows with block-quantised weights, with an RMS norm before them if there is one: which kernels take a
+//! call, and in which launches.
+
+use fulmen_core::{DType, GateUpCall, MatPart, MulMatCall, RmsNormCall, WeightArg};
+
+use super::{Launched, mmq, mmv};
+use crate::queue::Queue;
+
+/// Weights of one launch at most.
+pub(super) const MAX_PARTS: usize = 3;
+
+/// Rows of activations at most.
+const MOST_ROWS: u32 = 16;
+
+/// The compute capability that has bulk copies.
+const CAPABILITY: u32 = 90;
+
+/// A norm that is computed on the way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Norm {
+    pub(super) input: u64,
+    pub(super) gamma: u64,
+    pub(super) output: u64,
+    pub(super) epsilon: f32,
+}
+
+/// One weight, its result, and what is added to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Product {
+    pub(super) weight: WeightArg,
+    pub(super) out: u64,
+    pub(super) bias: u64,
+    pub(super) residual: u64,
+}
+
+impl Product {
+    /// Bytes of a row of the weight.
+    pub(super) fn row_bytes(&self, k: u32) -> Option<u32> {
+        self.weight.dtype.bytes(k as usize).ok().and_then(|bytes| u32::try_from(bytes).ok())
+    }
+
+    /// Bytes of the weight.
+    pub(super) fn bytes(&self, k: u32) -> Option<u64> {
+        Some(u64::from(self.weight.rows) * u64::from(self.row_bytes(k)?))
+    }
+}
+
+/// The input of some products, with `m` rows of `k`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Input {
+    pub(super) x: u64,
+    pub(super) norm: Option<Norm>,
+    pub(super) m: u32,
+    pub(super) k: u32,
+}
+
+impl Input {
+    fn new(x: u64, m: u32, k: u32, norm: Option<&RmsNormCall>) -> Input {
+        let norm = norm.map(|norm| Norm {
+            input: norm.input,
+            gamma: norm.gamma,
+            output: norm.output,
+            epsilon: norm.epsilon,
+        });
+        Input { x, norm, m, k }
+    }
+}
+
+/// Products of one launch: all of one format, or the first of Q4_K and the others of Q6_K, or gate and up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group<'a> {
+    pub(super) parts: &'a [Product],
+    /// How many have the first format.
+    pub(super) first: usize,
+    /// Whether they are gate and up.
+    pub(super) pair: bool,
+}
+
+impl<'a> Group<'a> {
+    /// Whether there are two formats.
+    pub(super) fn mixed(&self) -> bool {
+        self.first < self.parts.len()
+    }
+
+    /// What the entries for it are called, after the name of the file.
+    pub(super) fn name(&self) -> String {
+        let format = super::type_name(self.parts[0].weight.dtype);
+        match (self.pair, self.mixed()) {
+            (true, _) => format!("pair_{format}"),
+            (_, true) => "q4_k_q6_k".to_owned(),
+            _ => format.to_owned(),
+        }
+    }
+
+    /// Of `units`, the share of the first format by its bytes: at least one for each.
+    pub(super) fn share(&self, units: u32, k: u32) -> Option<u32> {
+        if !self.mixed() {
+            return Some(units);
+        }
+        let bytes = |parts: &[Product]| parts.iter().map(|part| part.bytes(k)).sum::<Option<u64>>();
+        let (first, rest) = (bytes(&self.parts[..self.first])?, bytes(&self.parts[self.first..])?);
+        let share = (u64::from(units) * first + (first + rest) / 2) / (first + rest);
+        (units > 1).then(|| (share as u32).clamp(1, units - 1))
+    }
+
+    /// The launches that products need.
+    fn all(mut left: &'a [Product]) -> Vec<Group<'a>> {
+        let mut groups = Vec::new();
+        while let Some(first) = left.first() {
+            let same = left.iter().take_while(|part| part.weight.dtype == first.weight.dtype).count();
+            let most = left.len().min(MAX_PARTS);
+            let mixed = first.weight.dtype == DType::Q4_K
+                && same < most
+                && left[same..most].iter().all(|part| part.weight.dtype == DType::Q6_K);
+            let count = if mixed { most } else { same.min(MAX_PARTS) };
+            groups.push(Group {
+                parts: &left[..count],
+                first: if mixed { same } else { count },
+                pair: false,
+            });
+            left = &left[count..];
+        }
+        groups
+    }
+}
+
+/// The products of a call, if these kernels take it.
+pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall, norm: Option<&RmsNormCall>) -> Option<Launched> {
+    let product = |part: &MatPart| Product {
+        weight: part.weight,
+        out: part.output,
+        bias: part.bias.unwrap_or(0),
+        residual: call.residual.unwrap_or(0),
+    };
+    let parts: Vec<Product> = call.parts.iter().map(product).collect();
+    let input = Input::new(call.input, call.m, call.k, norm);
+    if !takes(queue, &input, &parts) {
+        return None;
+    }
+    run(queue, &input, &Group::all(&parts))
+}
+
+/// Both products of a gate-up call and what is made of them, if these kernels take it.
+pub(crate) fn launch_gate_up(
+    queue: &mut Queue,
+    call: &GateUpCall,
+    norm: Option<&RmsNormCall>,
+) -> Option<Launched> {
+    let product = |weight| Product { weight, out: call.output, bias: 0, residual: 0 };
+    let parts = [product(call.gate), product(call.up)];
+    let input = Input::new(call.input, call.m, call.k, norm);
+    if call.gate.dtype != call.up.dtype || !takes(queue, &input, &parts) {
+        return None;
+    }
+    run(queue, &input, &[Group { parts: &parts, first: 2, pair: true }])
+}
+
+fn takes(queue: &Queue, input: &Input, parts: &[Product]) -> bool {
+    let block = |dtype| {
+        use DType::*;
+        matches!(dtype, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q4_K | Q5_K | Q6_K)
+    };
+    // A norm in place would be written while others still read it.
+    let apart = input.norm.is_none_or(|norm| norm.input != norm.output);
+    queue.caps().capability >= CAPABILITY
+        && (1..=MOST_ROWS).contains(&input.m)
+        && input.k > 0
+        && input.x.is_multiple_of(16)
+        && input
+            .norm
+            .is_none_or(|norm| [norm.input, norm.gamma, norm.output].iter().all(|p| p.is_multiple_of(16)))
+        && apart
+        && !parts.is_empty()
+        && parts.iter().all(|part| part.weight.rows > 0 && block(part.weight.dtype))
+}
+
+fn run(queue: &mut Queue, input: &Input, groups: &[Group<'_>]) -> Option<Launched> {
+    if input.m == 1 { mmv::run(queue, input, groups) } else { mmq::run(queue, input, groups) }
+}
