@@ -15,7 +15,7 @@ typedef int i32;
 
 constexpr int WARPS = 12;
 constexpr int THREADS = WARPS * 32;
-constexpr int DEPTH = 2;  // stages of a ring
+constexpr u32 MAX_DEPTH = 4;
 constexpr int MAX_PARTS = 3;
 
 struct Part {
@@ -40,7 +40,7 @@ struct Args {
   u32 first_warps;  // and the warps that work on them
   u32 stage_bytes;
   u32 segments;  // stages that a row takes, of SEGMENT units; 1 where a warp works on several rows
-  u32 unused;
+  u32 depth;     // stages of a ring
   Part part[MAX_PARTS];
 };
 
@@ -78,15 +78,15 @@ DEVICE void quantise4(u8* to, u32 at, float4 v, bool inside) {
   if (at % 16 == 0) *(i32*)(group + 640 + unit * 16 + (piece & 1) * 8 + piece / 2 * 4) = sum;
 }
 
-constexpr int HELD = 4;
+constexpr int HELD = 7, HELD_GAIN = 4;
 
 // What a thread has of the gain: constant, so it is read before anything is waited for.
 struct Gain {
-  float4 v[HELD];
+  float4 v[HELD_GAIN];
 
   DEVICE void load(const Args& args) {
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
+    for (int i = 0; i < HELD_GAIN; i++) {
       u32 at = (i * THREADS + threadIdx.x) * 4;
       if (args.gamma && at < args.k) v[i] = __ldg((const float4*)(args.gamma + at));
     }
@@ -122,7 +122,7 @@ DEVICE void quantise(const Args& args, const Gain& gain, u8* to, float* scratch)
       if (base + i * THREADS * 4 >= padded) break;
       float4 v = held[i];
       if (args.gamma && at < k) {
-        float4 g = base == 0 ? gain.v[i] : __ldg((const float4*)(args.gamma + at));
+        float4 g = base == 0 && i < HELD_GAIN ? gain.v[i % HELD_GAIN] : __ldg((const float4*)(args.gamma + at));
         v = make_float4(v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w);
         if (args.normed && blockIdx.x == 0) *(float4*)(args.normed + at) = v;
       }
@@ -375,7 +375,7 @@ DEVICE void run(const Args& args, u32 first, u32 end, u32 warp, u32 warps, u8* r
     }
   };
 #pragma unroll 1
-  for (u32 i = 0; i < DEPTH; i++) fetch(i);
+  for (u32 i = 0; i < args.depth; i++) fetch(i);
 
   Gain gain;
   gain.load(args);
@@ -410,7 +410,7 @@ DEVICE void run(const Args& args, u32 first, u32 end, u32 warp, u32 warps, u8* r
       }
       __syncwarp();
       fetch(stage);
-      if (++stage == DEPTH) {
+      if (++stage == args.depth) {
         stage = 0;
         parity ^= 1;
       }
@@ -437,11 +437,11 @@ template <class F, class G, bool MIXED, int LANES, bool PAIR>
 DEVICE void product(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
   __shared__ float scratch[32];
-  __shared__ u64 barriers[WARPS][DEPTH];
+  __shared__ u64 barriers[WARPS][MAX_DEPTH];
   const u32 warp = threadIdx.x / 32;
-  u8* ring = memory + groups_of(args.k) * GROUP + warp * (DEPTH * args.stage_bytes);
+  u8* ring = memory + groups_of(args.k) * GROUP + warp * (args.depth * args.stage_bytes);
   if ((threadIdx.x & 31) == 0) {
-    for (int i = 0; i < DEPTH; i++) barrier_init(&barriers[warp][i], 1);
+    for (u32 i = 0; i < MAX_DEPTH; i++) barrier_init(&barriers[warp][i], 1);
     barriers_ready();
   }
   __syncwarp();

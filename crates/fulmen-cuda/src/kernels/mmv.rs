@@ -34,15 +34,17 @@ struct Args {
     first_warps: u32,
     stage_bytes: u32,
     segments: u32,
-    unused: u32,
+    depth: u32,
     part: [Part; MAX_PARTS],
 }
 
 // As in `mmv.cu`.
 const WARPS: u32 = 12;
-const DEPTH: u32 = 2;
 const GROUP_BYTES: u32 = 768;
 const SEGMENT: u32 = 64;
+
+/// Stages of a warp's ring.
+const DEPTH: u32 = 2;
 
 /// Static shared memory, rounded up.
 const STATIC_BYTES: u32 = 1024;
@@ -79,7 +81,7 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
         first_warps: group.share(WARPS, input.k)?,
         stage_bytes: 0,
         segments: 1,
-        unused: 0,
+        depth: DEPTH,
         part: [Part::default(); MAX_PARTS],
     };
     for (to, part) in args.part.iter_mut().zip(parts) {
