@@ -8,6 +8,7 @@ use fulmen_model::gguf::GgufFile;
 use fulmen_model::quantize::{Plan, QuantizeError, Recipe, quantize};
 use fulmen_model::source::SourceError;
 
+use crate::model::find::{FindError, find};
 use crate::output::{columns, print};
 
 /// Store a model in smaller types.
@@ -49,6 +50,8 @@ Examples:
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
     #[error(transparent)]
+    Find(#[from] FindError),
+    #[error(transparent)]
     Quantize(#[from] QuantizeError),
     #[error("{} is there already; --force replaces it", .0.display())]
     Exists(PathBuf),
@@ -58,7 +61,7 @@ pub(crate) enum CommandError {
 
 pub(crate) fn run(args: &Args) -> Result<(), CommandError> {
     let read = |error| QuantizeError::Read(SourceError::from(error));
-    let source = GgufFile::open(&args.input).map_err(read)?;
+    let source = GgufFile::open(find(&args.input)?).map_err(read)?;
     let plan = Plan::of(&source, args.recipe)?;
     if !args.force && args.output.symlink_metadata().is_ok() {
         return Err(CommandError::Exists(args.output.clone()));
