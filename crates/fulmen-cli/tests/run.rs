@@ -227,3 +227,46 @@ fn ctrl_c_stops_the_answer_and_says_so() {
 fn start_chat(path: &str) -> Child {
     start(&["chat", path, "--device", "cpu", "--temp", "3"])
 }
+
+#[test]
+fn a_text_is_scored() {
+    let (folder, path) = model();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let text = at("text.txt");
+    fs::write(&text, "The quick brown fox jumps over the lazy dog. Ünïcödé, 123 and 日本語.\n".repeat(20))
+        .unwrap();
+    let args = ["bench", "perplexity", &path, &text, "--device", "cpu", "--context", "64"];
+    let (stdout, stderr, code) = piped(&args, b"");
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    for word in
+        ["perplexity ", "mean of -ln p ", "tokens scored in windows of 64;", "tok/s", "qwen3, 4 layers"]
+    {
+        assert!(stdout.contains(word), "{word:?} is not in {stdout}");
+    }
+    let json = |more: &[&str]| -> Value {
+        let (stdout, stderr, code) = piped(&[&args[..], &["--json"], more].concat(), b"");
+        assert_eq!((stderr.as_str(), code), ("", Some(0)));
+        serde_json::from_str(&stdout).unwrap()
+    };
+    let (half, all) = (json(&[]), json(&["--stride", "16"]));
+    let number = |value: &Value, key: &str| value[key].as_f64().unwrap();
+    assert!((number(&half, "mean_nll").exp() / number(&half, "perplexity") - 1.0).abs() < 1e-12);
+    // Random weights foresee nothing: about ln of the vocabulary, and worse where they are sure.
+    assert!((3.0..30.0).contains(&number(&half, "mean_nll")), "{half}");
+    assert!(number(&half, "tokens_scored") < 0.5 * number(&half, "tokens"));
+    assert_eq!(number(&all, "tokens_scored"), number(&all, "tokens") - 1.0);
+    assert!(half["stride"].is_null() && all["stride"] == 16 && half["context"] == 64);
+    // From a pipe, too.
+    let (stdout, _, code) =
+        piped(&["bench", "perplexity", &path, "-", "--device", "cpu"], b"Some words, no more.");
+    assert!(code == Some(0) && stdout.contains("windows of 512"), "{stdout}");
+    refused(&["bench", "perplexity", &path, &at("no.txt")], &["no.txt", "No such file"]);
+    fs::write(at("latin.txt"), b"caf\xe9").unwrap();
+    refused(&["bench", "perplexity", &path, &at("latin.txt")], &["is not UTF-8, byte 3"]);
+    fs::write(at("empty.txt"), b"").unwrap();
+    refused(
+        &["bench", "perplexity", &path, &at("empty.txt")],
+        &["number of tokens of a text must be 3 or more"],
+    );
+    refused(&[&args[..], &["--stride", "64"]].concat(), &["the stride of windows must be 1 to 63, is 64"]);
+}

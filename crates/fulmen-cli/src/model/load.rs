@@ -18,7 +18,7 @@ pub(crate) struct ModelOptions {
     pub(crate) open: OpenOption,
 
     /// Positions of the context: prompt and answer together. Without it the model's own, but at most 4096.
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, visible_alias = "context", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) ctx: Option<u32>,
 
     /// Type of the KV cache.
