@@ -104,14 +104,26 @@ pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
             message => {
                 // A history that cannot be kept is no reason to stop.
                 let _ = editor.add_history_entry(message);
-                if let Some(stats) = answer(args, &loaded, &mut chat, message, &options)? {
-                    last = Some(stats);
+                match answer(args, &loaded, &mut chat, message, &options)? {
+                    Answered::Whole(stats) => last = Some(stats),
+                    Answered::TooLong => {}
+                    Answered::NobodyReads => return Ok(()),
                 }
                 // Another answer to the same words may be another one.
                 options.sampling.seed = options.sampling.seed.wrapping_add(1);
             }
         }
     }
+}
+
+/// What came of a message.
+enum Answered {
+    /// An answer, and how fast it was.
+    Whole(String),
+    /// The message did not fit.
+    TooLong,
+    /// The reader of the answers has gone.
+    NobodyReads,
 }
 
 /// Says something and writes the answer as it comes; gives how fast it was. A message that does not fit is said so.
@@ -121,7 +133,7 @@ fn answer(
     chat: &mut Chat,
     message: &str,
     options: &GenerateOptions,
-) -> Result<Option<String>, ChatError> {
+) -> Result<Answered, ChatError> {
     let answering = Answering::new(chat.session().cancel_flag());
     let mut stdout = io::stdout().lock();
     let mut failed = None;
@@ -133,13 +145,16 @@ fn answer(
         }
     });
     drop(answering);
-    if let Some(error) = failed {
-        return Err(error.into());
+    match failed {
+        // Nobody reads any more, which is no failure; nobody is there to be asked for more either.
+        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Answered::NobodyReads),
+        Some(error) => return Err(error.into()),
+        None => {}
     }
     let generated = match generated {
         Err(error @ ModelError::PromptTooLong { .. }) => {
             eprintln!("{error}. /clear begins anew; --ctx makes it larger.");
-            return Ok(None);
+            return Ok(Answered::TooLong);
         }
         generated => generated?,
     };
@@ -151,5 +166,5 @@ fn answer(
         FinishReason::Cancelled => eprintln!("(stopped)"),
         _ => {}
     }
-    Ok(Some(stats::line(loaded, chat.session(), &generated, args.options.open.threads())))
+    Ok(Answered::Whole(stats::line(loaded, chat.session(), &generated, args.options.open.threads())))
 }

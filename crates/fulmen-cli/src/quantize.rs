@@ -1,6 +1,16 @@
 //! `fulmen quantize`: a model in smaller types.
 
-use std::{collections::BTreeMap, io, path::PathBuf, time::Instant};
+use std::{
+    collections::BTreeMap,
+    io,
+    ops::ControlFlow,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 
 use fulmen_core::DType;
 use fulmen_core::device::format_bytes;
@@ -9,6 +19,7 @@ use fulmen_model::quantize::{Plan, QuantizeError, Recipe, quantize};
 use fulmen_model::source::SourceError;
 
 use crate::model::find::{FindError, find};
+use crate::model::interrupt::{self, Answering};
 use crate::output::{columns, print};
 
 /// Store a model in smaller types.
@@ -59,7 +70,8 @@ pub(crate) enum CommandError {
     Print(#[from] io::Error),
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), CommandError> {
+/// Gives the exit code.
+pub(crate) fn run(args: &Args) -> Result<i32, CommandError> {
     let read = |error| QuantizeError::Read(SourceError::from(error));
     let source = GgufFile::open(find(&args.input)?).map_err(read)?;
     let plan = Plan::of(&source, args.recipe)?;
@@ -75,13 +87,26 @@ pub(crate) fn run(args: &Args) -> Result<(), CommandError> {
     let began = Instant::now();
     let bar = bar(plan.work);
     let threads = args.threads.map_or_else(all_threads, usize::from);
-    quantize(&source, &plan, &args.output, args.force, threads, |elements| bar.inc(elements))?;
+    let stop = Arc::<AtomicBool>::default();
+    interrupt::install();
+    let answering = Answering::new(Arc::clone(&stop));
+    let done = quantize(&source, &plan, &args.output, args.force, threads, |elements| {
+        bar.inc(elements);
+        if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
     bar.finish_and_clear();
+    drop(answering);
+    if matches!(done, Err(QuantizeError::Stopped)) {
+        anstream::eprintln!("stopped by Ctrl-C; nothing was written");
+        return Ok(interrupt::EXIT_CODE);
+    }
+    done?;
     if !plan.other_types.is_empty() {
         let types = counted(&plan.other_types, |(asked, got)| format!("{got} instead of {asked}"));
         warn(&format!("rows that are not a multiple of the block have another type: {types}"));
     }
-    Ok(print(&summary(args, &plan, began.elapsed().as_secs_f64()))?)
+    print(&summary(args, &plan, began.elapsed().as_secs_f64()))?;
+    Ok(0)
 }
 
 /// `3 Q8_0, 2 Q4_0`.

@@ -62,3 +62,34 @@ fn unknown_types_are_wrong_usage() {
     assert_eq!(code, Some(2));
     assert!(stderr.contains("unknown type \"q9\"; known are f32, f16, bf16, q8_0"), "{stderr}");
 }
+
+/// Ctrl-C, as a terminal sends it: no file, and nothing that was to become one.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, out] = ["in.gguf", "out.gguf"].map(|name| folder.path().join(name).display().to_string());
+    // Large enough to be caught at it, for some sizes at least.
+    let (_, stderr, code) =
+        output(&mut fulmen(&["synth", "tiny-llama", &path, "--type", "f16", "--layers", "64"]));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    let args = ["quantize", &path, &out, "--type", "q2_k", "--threads", "1"];
+    let child =
+        fulmen(&args).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn();
+    let child = child.unwrap();
+    let partial = || fs::read_dir(folder.path()).unwrap().count() > 1;
+    while !partial() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    // A fast machine may have been done before the signal came.
+    if output.status.code() != Some(0) {
+        assert_eq!(
+            (output.status.code(), stderr.as_str()),
+            (Some(130), "stopped by Ctrl-C; nothing was written\n")
+        );
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -98,7 +98,10 @@ fn mistakes_are_explained() {
     refused(&["chat"], &["no model given"]);
     refused(&["run", &path], &["no prompt"]);
     refused(&["run", &at("missing.gguf"), "Hi"], &["missing.gguf", "No such file"]);
-    refused(&["run", &folder.path().display().to_string(), "Hi"], &["is a directory, not a file"]);
+    refused(
+        &["run", &folder.path().display().to_string(), "Hi"],
+        &["is a directory, not a file", "config.json"],
+    );
     fs::write(at("text.gguf"), "this is not a model, it is a text that somebody renamed").unwrap();
     refused(&["run", &at("text.gguf"), "Hi"], &["is not a GGUF file"]);
     let bytes = fs::read(&path).unwrap();
@@ -119,6 +122,10 @@ fn mistakes_are_explained() {
     refused(&["run", &path, "Hi", "--repeat-penalty", "0"], &["repetition penalty"]);
     refused(&["run", &path, "Hi", "--stop", ""], &["a stop string must be not empty"]);
     refused(&["run", &path, &"word ".repeat(3000)], &["does not fit the context of 2048"]);
+    let short =
+        ["run", &path, "--ctx", "16", "A prompt that has more than sixteen tokens, which is not many."];
+    refused(&short, &["does not fit the context of 16", "--ctx makes it larger, up to the model's 2048"]);
+    refused(&[&short[..], &["--json"]].concat(), &["up to the model's 2048"]);
     refused(&["run", &path, "Hi", "--template", "nonsense"], &["nonsense", "chatml"]);
     let (_, stderr, code) = piped(&["run", &path], &[0xff, 0xfe, 0x41]);
     assert_eq!((stderr.as_str(), code), ("error: the prompt on standard input is not UTF-8\n", Some(1)));
@@ -134,6 +141,16 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     let (_folder, path) = model();
     let mut child = start(&["run", &path, "Hi", "--device", "cpu"]);
     let mut first = [0; 4];
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut first).unwrap();
+    drop(stdout);
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), stderr.as_str()), (Some(0), ""));
+    // In a conversation neither.
+    let mut child = start(&["chat", &path, "--device", "cpu", "--temp", "3"]);
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"Hi\nHi\nHi\n").unwrap();
     let mut stdout = child.stdout.take().unwrap();
     stdout.read_exact(&mut first).unwrap();
     drop(stdout);
@@ -199,8 +216,9 @@ fn ctrl_c_stops_the_answer_and_says_so() {
     let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let start = Instant::now();
-    let mut rest = String::new();
-    stdout.read_to_string(&mut rest).unwrap();
+    // The first byte may have been a part of a character.
+    let mut rest = Vec::new();
+    stdout.read_to_end(&mut rest).unwrap();
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     // A fast machine may have filled the context before the signal came.
@@ -216,7 +234,7 @@ fn ctrl_c_stops_the_answer_and_says_so() {
     std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     stdin.write_all(b"/help\n/exit\n").unwrap();
     drop(stdin);
-    stdout.read_to_string(&mut rest).unwrap();
+    stdout.read_to_end(&mut rest).unwrap();
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{stderr}");
@@ -269,4 +287,26 @@ fn a_text_is_scored() {
         &["number of tokens of a text must be 3 or more"],
     );
     refused(&[&args[..], &["--stride", "64"]].concat(), &["the stride of windows must be 1 to 63, is 64"]);
+}
+
+/// Little address space: an error that says what is missing, or an answer; never a panic.
+#[cfg(target_os = "linux")]
+#[test]
+fn little_memory_is_an_error() {
+    let (_folder, path) = model();
+    let limited = |kib: u32, more: &str| {
+        let binary = env!("CARGO_BIN_EXE_fulmen");
+        let line =
+            format!("ulimit -v {kib}; exec '{binary}' run '{path}' Hi -n 3 --device cpu --quiet {more}");
+        output(std::process::Command::new("sh").args(["-c", &line]).env_remove("RUST_BACKTRACE"))
+    };
+    // 96 MiB of cache in 160 MiB, with the program itself.
+    let mut seen = Vec::new();
+    for kib in (60_000..400_000).step_by(20_000) {
+        let (_, stderr, code) = limited(kib, "--ctx 2048 --kv f32");
+        assert!(!stderr.contains("panicked"), "{kib}: {stderr}");
+        seen.push((code, stderr));
+    }
+    assert!(seen.iter().any(|(code, _)| *code == Some(0)), "{seen:?}");
+    assert!(seen.iter().any(|(code, text)| *code == Some(1) && text.contains("memory")), "{seen:?}");
 }

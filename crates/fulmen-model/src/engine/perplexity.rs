@@ -1,5 +1,6 @@
 //! How well a model foresees a text.
 
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::session::Session;
@@ -153,14 +154,23 @@ impl Session {
 /// −ln p of the token that comes next, for each row of logits.
 fn nll(rows: &[f32], vocabulary: usize, next: &[u32], threads: usize) -> Vec<f64> {
     let pairs: Vec<(&[f32], u32)> = rows.chunks_exact(vocabulary).zip(next.iter().copied()).collect();
-    let share = pairs.len().div_ceil(threads.max(1)).max(1);
+    let scores: Vec<AtomicU64> = pairs.iter().map(|_| AtomicU64::new(0)).collect();
+    let taken = AtomicUsize::new(0);
+    let work = || {
+        while let Some((at, (row, token))) =
+            Some(taken.fetch_add(1, Ordering::Relaxed)).and_then(|at| Some((at, pairs.get(at)?)))
+        {
+            scores[at].store(row_nll(row, *token).to_bits(), Ordering::Relaxed);
+        }
+    };
     std::thread::scope(|scope| {
-        let work =
-            |part: &[(&[f32], u32)]| part.iter().map(|(row, token)| row_nll(row, *token)).collect::<Vec<_>>();
-        let parts: Vec<_> = pairs.chunks(share).map(|part| scope.spawn(move || work(part))).collect();
-        let joined = parts.into_iter().map(|part| part.join());
-        joined.flat_map(|part| part.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-    })
+        for _ in 1..threads.min(pairs.len()) {
+            // Without another thread this one does it all.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
+    });
+    scores.into_iter().map(|score| f64::from_bits(score.into_inner())).collect()
 }
 
 /// `token` was compared with the vocabulary.

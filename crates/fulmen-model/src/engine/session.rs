@@ -120,8 +120,16 @@ impl Session {
             profile: None,
         };
         // A failure drops the session, which frees what it got.
-        session.allocate()?;
-        Ok(session)
+        match session.allocate() {
+            Ok(()) => Ok(session),
+            Err(BackendError::OutOfMemory { .. }) => Err(ModelError::CacheMemory {
+                cache: options.cache_bytes(&session.shared.config),
+                context: options.context,
+                sequences: options.sequences,
+                dtype: options.cache,
+            }),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn allocate(&mut self) -> Result<(), BackendError> {
@@ -164,7 +172,7 @@ impl Session {
         self.options.context as usize
     }
 
-    /// A flag that stops work at the next token or chunk, from any thread; the call then gives
+    /// A flag that stops work at the next token, or in a prompt at the next op, from any thread; the call then gives
     /// [`ModelError::Cancelled`]. Whoever sets it resets it.
     pub fn cancel_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancel)
@@ -394,7 +402,10 @@ impl Session {
         if results.is_some() {
             bound.write_u32(device, names::PICKED, &picked)?;
         }
-        program.run(device, self.profile.as_mut())?;
+        // A long prompt on a slow device: somebody may not want to wait for the whole chunk.
+        if !program.run_unless(device, self.profile.as_mut(), &self.cancel)? {
+            return Err(ModelError::Cancelled);
+        }
         let given = match results {
             None => Vec::new(),
             Some(Results::Hidden) => bound.read_f32(device, names::HIDDEN)?,
