@@ -78,11 +78,11 @@ pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
     if let Some(system) = &args.chat.system {
         chat.push(Message::system(system));
     }
-    let mut editor = rustyline::DefaultEditor::new()?;
+    let mut history = Vec::new();
     let mut last = None;
     loop {
         // The first Ctrl-C of a line empties it.
-        let line = match editor.readline("> ") {
+        let line = match read_line(&history) {
             Ok(line) => line,
             Err(ReadlineError::Interrupted) => {
                 eprintln!("(Ctrl-D leaves)");
@@ -102,8 +102,7 @@ pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
                 eprintln!("there is no {command}; /help lists what there is")
             }
             message => {
-                // A history that cannot be kept is no reason to stop.
-                let _ = editor.add_history_entry(message);
+                history.push(message.to_owned());
                 match answer(args, &loaded, &mut chat, message, &options)? {
                     Answered::Whole(stats) => last = Some(stats),
                     Answered::TooLong => {}
@@ -114,6 +113,16 @@ pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
             }
         }
     }
+}
+
+/// One line. The editor lives for one line only: it takes Ctrl-C over as long as it lives.
+fn read_line(history: &[String]) -> Result<String, ReadlineError> {
+    let mut editor = rustyline::DefaultEditor::new()?;
+    for entry in history {
+        // A history that cannot be kept is no reason to stop.
+        let _ = editor.add_history_entry(entry);
+    }
+    editor.readline("> ")
 }
 
 /// What came of a message.

@@ -310,3 +310,64 @@ fn little_memory_is_an_error() {
     assert!(seen.iter().any(|(code, _)| *code == Some(0)), "{seen:?}");
     assert!(seen.iter().any(|(code, text)| *code == Some(1) && text.contains("memory")), "{seen:?}");
 }
+
+/// A terminal, made by Python: a line editor takes signals and modes over, which a pipe does not show.
+#[cfg(unix)]
+const TERMINAL: &str = r#"
+import os, pty, select, sys, time
+pid, fd = pty.fork()
+if pid == 0:
+    os.environ["TERM"] = "xterm"
+    os.execv(sys.argv[1], sys.argv[1:])
+seen = b""
+def wait(done):
+    global seen
+    end = time.time() + 60
+    while not done():
+        if time.time() > end:
+            sys.exit("waited in vain: " + repr(seen))
+        if select.select([fd], [], [], 0.05)[0]:
+            try:
+                seen += os.read(fd, 65536)
+            except OSError:
+                return
+prompts = lambda: seen.count(b"> \r")
+wait(lambda: prompts() == 1)
+os.write(fd, b"Hi\r")
+begun = len(seen)
+wait(lambda: len(seen) > begun + 60)
+os.write(fd, b"\x03")
+wait(lambda: b"(stopped)" in seen and prompts() == 2)
+os.write(fd, b"\x03")
+wait(lambda: b"(Ctrl-D leaves)" in seen and prompts() == 3)
+os.write(fd, b"\x04")
+_, status = os.waitpid(pid, 0)
+sys.stdout.buffer.write(seen)
+sys.exit(os.waitstatus_to_exitcode(status))
+"#;
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_on_a_terminal_stops_the_answer_and_not_the_program() {
+    // An answer that takes long enough to be stopped.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slow.gguf").display().to_string();
+    let synth = ["synth", "tiny-qwen3", &path, "--type", "q8_0", "--layers", "64"];
+    assert_eq!(output(&mut fulmen(&synth)).2, Some(0));
+    let mut python = std::process::Command::new("python3");
+    python.args([
+        "-c",
+        TERMINAL,
+        env!("CARGO_BIN_EXE_fulmen"),
+        "chat",
+        &path,
+        "--device",
+        "cpu",
+        "--temp",
+        "3",
+    ]);
+    let output = python.output().expect("python3 is there: scripts/setup installs it");
+    let seen = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{seen} {}", String::from_utf8_lossy(&output.stderr));
+    assert!(seen.contains("(stopped)") && seen.contains("(Ctrl-D leaves)"), "{seen}");
+}
