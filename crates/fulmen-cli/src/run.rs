@@ -28,6 +28,10 @@ pub(crate) struct Args {
     #[arg(value_name = "PROMPT")]
     prompt: Option<String>,
 
+    /// The prompt, as an option.
+    #[arg(long = "prompt", short = 'p', value_name = "TEXT", conflicts_with = "prompt")]
+    prompt_option: Option<String>,
+
     #[command(flatten)]
     prompts: PromptOptions,
 
@@ -82,7 +86,7 @@ pub(crate) enum RunError {
 /// Gives the exit code.
 pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
     let path = args.model.as_ref().ok_or(RunError::NoModel)?;
-    let prompt = match &args.prompt {
+    let prompt = match args.prompt.as_ref().or(args.prompt_option.as_ref()) {
         Some(prompt) => prompt.clone(),
         None => read_prompt()?,
     };

@@ -60,7 +60,10 @@ fn an_answer_comes_from_an_argument_or_from_a_pipe() {
     assert_eq!(stderr.trim().lines().count(), 1, "{stderr}");
     // The same from a pipe, the same seed; nothing but the answer.
     let (again, stderr, code) = piped(&[&args[..], &["--quiet"]].concat(), b"Hello there\n");
-    assert_eq!((again, stderr.as_str(), code), (stdout, "", Some(0)));
+    assert_eq!((again, stderr.as_str(), code), (stdout.clone(), "", Some(0)));
+    // And as an option.
+    let (again, ..) = piped(&[&args[..], &["--quiet", "-p", "Hello there"]].concat(), b"");
+    assert_eq!(again, stdout);
 }
 
 #[test]

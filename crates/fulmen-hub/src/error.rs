@@ -159,7 +159,9 @@ fn is_unreachable(error: &ureq::Error) -> bool {
     match error {
         ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
         ureq::Error::Io(error) => {
-            matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkDown | NetworkUnreachable)
+            let kinds = [ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable];
+            // The standard library has no kind for names that lead nowhere.
+            kinds.contains(&error.kind()) || error.to_string().contains("lookup address")
         }
         _ => false,
     }

@@ -232,3 +232,32 @@ fn a_prompt_is_cancelled_inside_a_chunk() {
     flag.store(false, Ordering::Relaxed);
     assert_eq!(session.logits(0, &prompt).unwrap(), expected);
 }
+
+/// Bytes that begin at any address.
+struct Shifted(Vec<u8>, usize);
+
+impl AsRef<[u8]> for Shifted {
+    fn as_ref(&self) -> &[u8] {
+        &self.0[self.1..]
+    }
+}
+
+#[test]
+fn a_model_in_memory_answers_as_the_file_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    let synth =
+        Synth::new(Shape { layers: 2, ..Shape::preset("tiny-llama").unwrap() }, "q4_k_m".parse().unwrap(), 9);
+    let bytes = synth.bytes().unwrap();
+    std::fs::write(&path, &bytes).unwrap();
+    let device = || Box::new(CpuDispatcher::with_threads(2));
+    let answer = |model: Model| model.generate("Hello", &options(12), |_| ()).unwrap().tokens;
+    let expected = answer(Model::load(&path, device()).unwrap());
+    for shift in [0, 1, 7, 16] {
+        let shifted = [vec![0; shift], bytes.clone()].concat();
+        let model = Model::from_bytes(Arc::new(Shifted(shifted, shift)), device(), LoadOptions::default());
+        assert_eq!(answer(model.unwrap()), expected, "shifted by {shift}");
+    }
+    let cut = Model::from_bytes(Arc::new(bytes[..999].to_vec()), device(), LoadOptions::default());
+    assert!(cut.unwrap_err().to_string().starts_with("memory: "));
+}
