@@ -33,16 +33,21 @@ def perplexity(model, tokens, batch=64, limit=None):
 
 
 @torch.no_grad()
-def sample(model, prompt, end, length, temperature, top_k, generator):
-    """Tokens that go on from a prompt until the end of text."""
-    device = next(model.parameters()).device
-    tokens = torch.tensor([prompt], device=device)
-    for _ in range(length):
-        logits = model(tokens[:, -model.config.context :])[0, -1].float() / temperature
+def samples(model, prompts, end, temperature, top_k, generator):
+    """Tokens that go on from each prompt until the end of text or of the context, all prompts at once."""
+    device, size = next(model.parameters()).device, model.config.context
+    rows = torch.full((len(prompts), size), end)
+    for row, prompt in zip(rows, prompts):
+        row[: len(prompt)] = torch.tensor(prompt)
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    open_rows = torch.ones(len(prompts), dtype=torch.bool)
+    while open_rows.any() and lengths.max() < size:
+        # What is behind the end of a row does not reach what is before it.
+        logits = model(rows[:, : lengths.max()].to(device))
+        logits = logits[torch.arange(len(prompts)), (lengths - 1).to(device)].float().cpu() / temperature
         best, places = logits.topk(top_k)
-        choice = torch.multinomial(best.softmax(-1).cpu(), 1, generator=generator)
-        token = places[choice.to(device)]
-        if token.item() == end:
-            break
-        tokens = torch.cat((tokens, token.view(1, 1)), dim=1)
-    return tokens[0].tolist()
+        tokens = places.gather(1, torch.multinomial(best.softmax(-1), 1, generator=generator)).flatten()
+        open_rows &= tokens != end
+        rows[torch.arange(len(prompts))[open_rows], lengths[open_rows]] = tokens[open_rows]
+        lengths[open_rows] += 1
+    return [row[:length].tolist() for row, length in zip(rows, lengths)]

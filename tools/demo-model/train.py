@@ -18,12 +18,10 @@ import torch.nn.functional as F
 import curve
 import export
 from bpe import Bpe
-from evaluate import perplexity, sample
+from evaluate import perplexity, samples
 from model import Config, StoryModel
 from optimizer import Muon, split
-
-PROMPTS = ["Once upon a time", "One day", "There was once", "In a small village", "Once upon a time, there was a dragon", "Lily and Tom",
-           "It was a cold winter morning", "The little fox", "Long ago", "Once upon a time, a robot"]
+from prompts import PROMPTS
 
 
 def arguments():
@@ -38,7 +36,7 @@ def arguments():
     parser.add_argument("--inner", type=int, default=768)
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--optimizer", choices=["muon", "adamw"], default="muon")
-    parser.add_argument("--rate", type=float, default=4e-3)
+    parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--decay", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=8)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -79,7 +77,7 @@ def main():
     args = arguments()
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.set_float32_matmul_precision("high")
     tokenizer = Bpe(args.data / "tokenizer.json")
     train, held_out = read(args.data / "train.bin", device), read(args.data / "held-out.bin", device)
     config = Config(vocabulary=tokenizer.size, hidden=args.hidden, inner=args.inner, layers=args.layers, context=args.context)
@@ -152,27 +150,27 @@ def main():
     seconds = time.time() - begin
 
     model.eval()
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
     quality = perplexity(model, held_out)
     seen = perplexity(model, train, limit=quality["windows"])
     export.folder(args.out, model, args.data / "tokenizer.json", tokenizer.end)
     generator = torch.Generator().manual_seed(args.seed)
-    samples = []
-    for prompt in PROMPTS[: args.samples]:
-        tokens = sample(model, [tokenizer.end, *tokenizer.encode(prompt)], tokenizer.end, config.context - 16, 0.8, 40, generator)
-        samples.append({"prompt": prompt, "text": tokenizer.decode(tokens)})
+    prompts = PROMPTS[: args.samples]
+    texts = samples(model, [[tokenizer.end, *tokenizer.encode(prompt)] for prompt in prompts], tokenizer.end, 0.8, 40, generator)
+    told = [{"prompt": prompt, "text": tokenizer.decode(tokens)} for prompt, tokens in zip(prompts, texts)]
     report = {"arguments": {key: str(value) if isinstance(value, pathlib.Path) else value for key, value in vars(args).items()},
               "config": config.as_dict(), "parameters": model.parameters_count(), "train tokens": len(train),
               "tokens seen": step * args.batch * config.context, "epochs": round(step * args.batch * config.context / len(train), 2),
               "steps": step, "seconds": round(seconds, 1), "torch": torch.__version__,
               "machine": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
-              "perplexity": quality, "perplexity of training text": seen, "samples": samples}
+              "perplexity": quality, "perplexity of training text": seen, "samples": told}
     (args.out / "training.json").write_text(json.dumps(report, indent=1))
     (args.out / "loss.json").write_text(json.dumps({"train": history, "held-out": measured}))
     (args.out / "loss.svg").write_text(curve.svg(history, measured))
     print(f"{step} steps in {seconds:.0f} s, {report['epochs']} epochs; held-out perplexity: second half {quality['second half']:.3f}, "
           f"all {quality['all']:.3f}; training text: all {seen['all']:.3f}")
-    print(samples[0]["text"])
+    for row in told[:3]:
+        print("\n" + row["text"])
 
 
 if __name__ == "__main__":

@@ -4,9 +4,8 @@ use std::{collections::BTreeMap, io, path::PathBuf, time::Instant};
 
 use fulmen_core::DType;
 use fulmen_core::device::format_bytes;
-use fulmen_model::gguf::GgufFile;
 use fulmen_model::quantize::{Plan, QuantizeError, Recipe, quantize};
-use fulmen_model::source::SourceError;
+use fulmen_model::source;
 
 use crate::output::{columns, print};
 
@@ -19,7 +18,7 @@ use crate::output::{columns, print};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The model: a GGUF file; of a model in parts, any of them.
+    /// The model: a GGUF file (of a model in parts, any of them), or a folder with config.json and safetensors files.
     #[arg(value_name = "IN")]
     input: PathBuf,
 
@@ -43,7 +42,9 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   fulmen quantize model-f16.gguf model-q4_k_m.gguf --type q4_k_m
-  fulmen quantize model-f16.gguf model-q8_0.gguf --type q8_0 --force";
+  fulmen quantize model-f16.gguf model-q8_0.gguf --type q8_0 --force
+  fulmen quantize folder model-q4_k_m.gguf --type q4_k_m
+                               a folder with config.json and safetensors files";
 
 /// Why the model could not be quantised.
 #[derive(Debug, thiserror::Error)]
@@ -57,9 +58,8 @@ pub(crate) enum CommandError {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), CommandError> {
-    let read = |error| QuantizeError::Read(SourceError::from(error));
-    let source = GgufFile::open(&args.input).map_err(read)?;
-    let plan = Plan::of(&source, args.recipe)?;
+    let source = source::open(&args.input).map_err(QuantizeError::Read)?;
+    let plan = Plan::of(&*source, args.recipe)?;
     if !args.force && args.output.symlink_metadata().is_ok() {
         return Err(CommandError::Exists(args.output.clone()));
     }
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CommandError> {
     let began = Instant::now();
     let bar = bar(plan.work);
     let threads = args.threads.map_or_else(all_threads, usize::from);
-    quantize(&source, &plan, &args.output, args.force, threads, |elements| bar.inc(elements))?;
+    quantize(&*source, &plan, &args.output, args.force, threads, |elements| bar.inc(elements))?;
     bar.finish_and_clear();
     if !plan.other_types.is_empty() {
         let types = counted(&plan.other_types, |(asked, got)| format!("{got} instead of {asked}"));

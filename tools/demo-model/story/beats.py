@@ -43,6 +43,9 @@ def opening(s, detail=True):
         "Not so long ago, there lived a [h.look] [h.kind] [set]. [^h.his] name was [h].",
         "Far, far away, there lived a [h.look] [h.kind] {named|called} [h].",
         "[^h] was a very [h.trait] [h.kind]{, and everyone knew it|}.",
+        "The {little|young} [h.kind] was called [h]. [^h.he] lived [set].",
+        "There once was a {little|young|small} [h.kind] whose name was [h].",
+        "{The village knew|Everybody knew} [h], the [h.trait] [h.kind]." if s.world == "human" else "Everybody in the {forest|valley|land} knew [h], the [h.trait] [h.kind].",
     ]
     if s.friend:
         options += [
@@ -52,7 +55,7 @@ def opening(s, detail=True):
             "[^h] and [f] lived [set]. They did almost everything together.",
             "Once upon a time, a [h.kind] named [h] and a [f.kind] named [f] lived [set].",
         ]
-    alone = 19  # So many do not name the friend.
+    alone = 22  # So many do not name the friend.
     chosen = s.rng.randrange(len(options))
     s.facts["met"] = chosen >= alone
     if s.facts["met"]:
@@ -191,7 +194,7 @@ def ending(s, *own, moral=()):
     coda = None
     if s.facts.get("hobby") and rng.random() < 0.6:
         coda = s.hobby[1]
-    elif rng.random() < 0.25:
+    elif rng.random() < 0.25 and not any(word in last for word in ("night", "evening", "bed", "sleep")):
         coda = rng.choice(EVENINGS)
     if coda and lasting:
         s.say(coda)

@@ -5,7 +5,7 @@ import random
 from .plots import PLOTS
 from .world import Story
 
-WORLDS = (("human", 5), ("animal", 4), ("fairy", 2))
+WORLDS = (("human", 5), ("animal", 4), ("fairy", 3))
 
 
 def tell(seed, number, plot=None):

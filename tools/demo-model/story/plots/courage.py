@@ -97,7 +97,7 @@ def learn_skill(s):
     s.para()
     s.say(("[^wintro] had watched [h.him]. " if who == "w" else "[^x] had seen it. ") + "<x/kind: {I fell a hundred times before I could do it|Nobody can do it the first time|Every master was once a beginner}.>",
           ("[^wintro] sat down next to [h.him]. " if who == "w" else "[^x] sat down next to [h.him]. ") + "<x/kind: {You could not walk once, and look at you now|Try it slowly, one small step at a time|Do not think of falling, think of flying}.>")
-    s.say("[^x] showed [h.him] {a little trick|how to do it}: {first slowly, then faster|not so fast, and with a deep breath|do not look down, look ahead}.", "<x/firm: {Again|Try once more}. {I will stay right here|I am beside you}.>")
+    s.say("[^x] showed [h.him] {a little trick|how to do it}: {first slowly, then faster|not so fast, and with a deep breath|do not look down, look ahead}.", "[^h] {sighed|wiped [h.his] eyes|listened}. <x/firm: {Again|Try once more}. {I will stay right here|I am beside you}.>")
     s.say("So [h] {went on|practised}. {Every day, a little bit.|On Monday it did not work. On Tuesday it almost did.|In the morning and in the evening, in sun and in rain.}", "[^h] tried again. And again. {Ten times. Twenty times.|}")
     s.say("And {then|one day|suddenly}, it {worked|happened}: [win]!", "And then, all at once, [win]. [^h] {held [h.his] breath|could not believe it}.")
     s.say("<h/happy: {I can do it|Look, look! I can do it|I did it}!>", "<x/happy: {You are doing it|I knew you could do it}!>")
@@ -174,7 +174,7 @@ def stage(s):
     s.say("When the [act.2] was over, it was quiet for a moment. Then everybody {clapped|cheered}!", "And then it was over, and the clapping {would not end|was like rain on a roof}.")
     s.say("<f/happy: {You were wonderful|That was the best [act.2] of all}!>", "<h/happy: {Did you hear that? They liked it|I did it}!>")
     feel(s, "h", "proud", 0.5)
-    ending(s, "<h/happy: When may I do it again?>", "That night, [h] could hardly sleep, but this time it was from joy.", "From then on, [h] was still a bit nervous each time. But [h.he] knew now that {it goes away|that is part of it}.",
+    ending(s, "<h/happy: When may I do it again?>", "That night, [h] could hardly sleep, but this time it was from joy.", "From then on, [h] was still a bit nervous each time. But [h.he] knew now that {it goes away|it is part of the fun}.",
            moral=("Courage does not mean having no fear.", "And all because [h.he] had dared to take one step."))
 
 

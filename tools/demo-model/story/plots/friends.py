@@ -153,7 +153,7 @@ def gift(s):
     s.place()
     opening(s)
     s.known["x"] = s.known[s.rng.choice("mf")]
-    s.say("Soon it would be [x.name]'s birthday, and [h] wanted to give [x.him] something special." if not s.known["x"].name.startswith(("his", "her", "its")) else "Soon it would be the birthday of [x], and [h] wanted to give [x.him] something special.",
+    s.say("Soon it would be the birthday of [x], and [h] wanted to give [x.him] something special.",
           "[^h] wanted to make [x] happy. [^x.his] birthday was only three days away.")
     s.say("In the shop window, [h.he] had seen [o.a]. But [h.he] had only {two|three} coins, and it cost {ten|twenty}.", "<h/think: {I have no money|My purse is empty}. What can I give?>", "But [h.his] purse was empty.")
     s.say("So [h] {went to work|looked for work}. [^h.he] {swept the path|carried water|watered the flowers} for [w], and {picked apples|chopped wood|fed the hens} the next day. {Coin by coin, the money grew.|}", "[^h.he] thought and thought. Then [h.he] had an idea. <h/happy: I will make something myself!>")
@@ -166,7 +166,9 @@ def gift(s):
         s.say("[^x] looked at it for a long time. <x/happy: {This is the most beautiful present of all|Nobody ever made anything for me before. Thank you|I will keep it for ever}!>", "[^x] {hugged [h.him]|had tears of joy in [x.his] eyes}. <x/thanks: {You made this for me? It is wonderful|I have never had anything so lovely}!>")
         ending(s, "[^x] hung it up where everyone could see it.", "It had cost nothing, and it was worth more than anything in the shop.", "And it stayed with [x] for many, many years.", moral=("The best presents come from the heart.", "What is made with love is always good enough."))
     else:
-        s.say("At last, [h] had enough. [^h.he] ran to the shop and bought [o].", "On the last day, [h] counted the coins. It was just enough! [^h.he] ran all the way to the shop.")
+        s.say("At last, [h] had enough. [^h.he] ran to the shop.", "On the last day, [h] counted the coins. It was just enough! [^h.he] ran all the way to the shop.")
+        seen = any(s.known["o"].full in sentence for part in s.paragraphs for sentence in part)
+        s.say("There [h.he] bought [o]." if seen else "There [h.he] bought [o.a], the prettiest of all.")
         s.say("On the birthday, [h] put [o] in [x.his] [x.hands].", "On the birthday, [h] hid [o] behind [h.his] back. <h/happy: Guess what I have for you!>")
         s.say("<x/surprised: {For me? How did you do that|Oh, how beautiful! Where did you get it}?>", "<x/happy: {It is lovely|I have always wanted one}!>")
         s.say("When [x] heard how hard [h] had worked for it, [x.he] {gave [h.him] the biggest hug|did not know what to say}.", "[^w] had told [x] the whole secret. <x/kind: You worked so hard for me. {That is the real present|Thank you, [h]}.>")

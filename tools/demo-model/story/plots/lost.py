@@ -28,7 +28,7 @@ def lost_toy(s):
               "On the path [h.he] met [wintro] who {was on the way home|was carrying a basket|had seen everything}. <x/kind: What is the matter?>")
         s.say("[^h] told [x.him] what had happened.", "<h/sad: I have lost my [o.n].>")
     else:
-        s.say("[^h] told [x] about it.", "[^x] saw that something was wrong. <x/kind: What happened?>", "[^x] {heard|noticed} it and came {at once|running}.")
+        s.say("[^h] told [x] about it.", "[^x] saw that something was wrong. <x/kind: What happened?> So [h] told [x.him] everything.", "[^x] {heard|noticed} it and came {at once|running}.")
     s.say("<x/kind: {Do not worry|Do not cry}. {We will look for it together|Let us go back and look|Two see more than one}.>",
           "<x/kind: {Think|Try to remember}. Where did you {last have it|see it last}?>",
           "<x/firm: {Things do not just disappear|Nothing is lost for ever}. {Let us look|Come, I will help you}.>")

@@ -27,7 +27,7 @@ def snow_day(s):
     """The first snow, and a snowman with a gift."""
     s.cast(trait="cheerful lively playful kind curious")
     s.season, s.weather, s.time = "winter", "snowy", "morning"
-    s.thing("o", "worn")
+    s.thing("o", "wool")
     opening(s)
     s.say("[^day], [h] woke up, and everything was {white|quiet}. It had snowed!", "One winter morning, [h] looked out of the window. <h/happy: Snow! It has snowed!>")
     s.say("[^h] {ran outside|was out of the door in no time}. The snow {came up to [h.his] knees|crunched under [h.his] feet}. [^f] was already there. <f/happy: {Let us build a snowman|Let us build the biggest snowman in the world}!>", "[^h] called [f], and together they {rolled a big ball, then a smaller one, then a very small one|built a snowman}.")

@@ -106,7 +106,7 @@ def market_trade(s):
     s.say("There [h.he] met {a mother with a crying child|a little one who was crying}. The child looked at [o] and {stopped crying|smiled}. <h/kind: Here, take it.>", "The first one [h.he] met was a small child who {had no toys|looked at [o] with big eyes}. <h/kind: {You can have it|Take it, it is yours}.>")
     s.say("The mother gave [h.him] [o2.a] for it. <h/happy: {Thank you|That is kind}!>", "\"Then take [o2.a] for it,\" said the child's mother. [^h] thanked her.")
     s.para()
-    s.say("A little later, [h] met [wintro] who {needed just that|was looking very unhappy}. <w/sad: {My [o2.n] is broken|I have lost my [o2.n]}, and I {have so far to go|cannot work without it}.> [^h] gave [w.him] [h.his] [o2.full].")
+    s.say("A little later, [h] met [wintro] who {needed just that|was looking very unhappy}. <w/sad: {My [o2.n] is broken|I have lost my [o2.n]}, and I {have so far to go|cannot work without it}.> [^h] gave [o2] to [w].")
     s.say("<w/thanks: {I have no money. But take this|You are a good [h.kind]. Here}.> And [w] gave [h.him] [o3.a].", "[^w] {searched in [w.his] bag|thought for a moment}. <w/kind: All I have is [o3.a]. {It is yours|Take it}.>")
     s.say("[^h] {looked at [o3]|turned [o3] over in [h.his] [h.hands]}. {It was the most beautiful thing that [h.he] had ever had.|It was old and lovely.} On the way home, [h.he] {could not stop smiling|hummed a tune}.")
     s.para()
