@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains on a machine that has nothing but PyTorch, NumPy and this folder with data/ (train.bin, held-out.bin,
-# tokenizer.json). Writes the Hugging Face folder to $OUT/model.
+# tokenizer.json). Writes the Hugging Face folder to $OUT/fulmen-story.
 #
 #   OUT=out bash go.sh 4.5 [options of train.py]
 #   FRESH=400000 OUT=out bash go.sh 4.5        tells so many stories on all cores first, instead of those in data/
@@ -21,4 +21,4 @@ if [[ -n ${FRESH:-} ]]; then
     cp data/held-out.bin "$data/"
     cp "$data/corpus.json" "$out/"
 fi
-"$python" train.py "$data" "$out/model" --minutes "$minutes" "$@" 2>&1 | tee "$out/log.txt"
+"$python" train.py "$data" "$out/fulmen-story" --minutes "$minutes" "$@" 2>&1 | tee "$out/log.txt"

@@ -15,7 +15,7 @@ def main():
     parser.add_argument("--to", type=pathlib.Path, default=HERE, help="where report.md and loss.svg go")
     args = parser.parse_args()
     read = lambda name: json.loads((args.work / name).read_text())
-    corpus, training = read("corpus.json"), read("model/training.json")
+    corpus, training = read("corpus.json"), read("fulmen-story/training.json")
     stats = read("stats.json") if (args.work / "stats.json").exists() else None
     fulmen = read("fulmen.json") if (args.work / "fulmen.json").exists() else {}
     sizes, arguments, quality = training["config"], training["arguments"], training["perplexity"]
@@ -51,7 +51,7 @@ def main():
         lines += [f"**{sample['prompt']}**" + (f" (seed {sample['seed']})" if "seed" in sample else ""), ""]
         lines += ["> " + line if line else ">" for line in text.strip().splitlines()] + [""]
     (args.to / "report.md").write_text("\n".join(lines))
-    shutil.copyfile(args.work / "model/loss.svg", args.to / "loss.svg")
+    shutil.copyfile(args.work / "fulmen-story/loss.svg", args.to / "loss.svg")
     print(f"{args.to / 'report.md'} and loss.svg")
 
 
