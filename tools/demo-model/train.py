@@ -94,25 +94,24 @@ def main():
                              lr=args.rate, betas=(0.9, 0.98), fused=device.type == "cuda")
     cast = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else contextlib.nullcontext()
 
-    def loss_of(windows):
-        with cast:
-            logits = model(windows[:, :-1])
-            return F.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
+    def score(windows):
+        logits = model(windows[:, :-1])
+        return F.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
 
     draw = window_maker(train, (train == tokenizer.end).nonzero().flatten(), config.context, args.batch, args.seed)
-    compiled = loss_of
     if device.type == "cuda" and not args.no_compile:
+        plain, begin = score, time.time()
         try:
-            begin = time.time()
-            compiled = torch.compile(loss_of)
-            compiled(draw()).backward()
-            model.zero_grad(set_to_none=True)
+            score = torch.compile(plain)
+            with cast:
+                loss = score(draw())
+            loss.backward()
             torch.cuda.synchronize()
             print(f"compiled in {time.time() - begin:.0f} s", flush=True)
         except Exception as error:  # Whatever the compiler says, the plain model computes the same.
             print(f"not compiled: {type(error).__name__}: {str(error)[:200]}", flush=True)
-            compiled = loss_of
-            model.zero_grad(set_to_none=True)
+            score = plain
+        model.zero_grad(set_to_none=True)
 
     history, measured = [], []
     step, begin, pending = 0, time.time(), []
@@ -121,7 +120,8 @@ def main():
     next_look, done = 0.0, 0.0
     while done < 1.0:
         scale = rate_at(done)
-        loss = compiled(draw())
+        with cast:
+            loss = score(draw())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(others, 1.0)
         if muon:

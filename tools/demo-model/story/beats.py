@@ -14,12 +14,12 @@ def day_phrase(s):
     ])
 
 
-def opening(s, detail=True):
-    """Who lived where, and what they were like; or what the day was like."""
+def opening(s, now=True):
+    """Who lived where, and what they were like; or, where the plot goes on with that day, what the day was like."""
     h = s.known["h"]
     s.word("set", s.setting)
     s.word("hobby", s.hobby[0])
-    if s.rng.random() < 0.16:
+    if now and s.rng.random() < 0.18:
         return at_once(s)
     s.word("day", day_phrase(s))
     weather_words(s)
@@ -67,7 +67,7 @@ def opening(s, detail=True):
         s.maybe(0.5, "They {played|laughed|went out} together {every day|whenever they could}.", "Where one was, the other was never far away.",
                 "They shared their {toys|secrets} and their {snacks|dreams}.", "They had known each other for as long as they could remember.",
                 "[^h] was [h.trait], and [f] was [f.trait], and that was just right.")
-    elif detail and s.rng.random() < 0.55:
+    elif s.rng.random() < 0.55:
         shown = s.paragraphs[-1][-1]
         if h.trait in shown:
             s.say(*lexicon.TRAITS[h.trait])
@@ -194,7 +194,7 @@ def ending(s, *own, moral=()):
     coda = None
     if s.facts.get("hobby") and rng.random() < 0.6:
         coda = s.hobby[1]
-    elif rng.random() < 0.25 and not any(word in last for word in ("night", "evening", "bed", "sleep")):
+    elif rng.random() < 0.25 and not lasting and not any(word in last for word in ("night", "evening", "bed", "sleep")):
         coda = rng.choice(EVENINGS)
     if coda and lasting:
         s.say(coda)

@@ -37,8 +37,6 @@ class Person(Entity):
         if hand == "hoof":
             self.hands = "hooves"
         self.feet = {"hand": "feet", "wing": "feet", "claw": "feet"}.get(hand, self.hands)
-        self.the = f"the {kind}"
-        self.thelook = f"the {look} {kind}"
         self.trait = "kind"
 
 
@@ -51,8 +49,6 @@ class Relative(Person):
 
 class Thing(Entity):
     """A thing that can be carried."""
-
-    it, them, was, has = "it", "it", "was", "had"
 
     def __init__(self, noun, adjective, tags):
         self.n, self.adj, self.tags = noun, adjective, tags
@@ -76,8 +72,6 @@ class Food(Entity):
         self.it = "they" if number == "pl" else "it"
         self.them = "them" if number == "pl" else "it"
         self.was = "were" if number == "pl" else "was"
-        self.bit = {"pl": "", "sg": "a piece of ", "mass": "some "}[number] + (noun if number != "pl" else f"some {noun}")
-        self.smell = "smell" if number == "pl" else "smells"
 
 
 class Place(Entity):
@@ -87,7 +81,6 @@ class Place(Entity):
         at, _, tags, spots, sights = row
         self.name, self.at, self.tags = name, f"{at} {name}", tags.split()
         self.to = f"to {name}"
-        self.short = name[4:]
         self.spot, self.spot2, self.spot3 = rng.sample(spots, 3)
         self.sight, self.sight2 = rng.sample(sights, 2)
 
@@ -102,7 +95,6 @@ class Creature(Entity):
         self.he, self.him, self.his, self.himself = PRONOUNS["it"]
         self.a, self.the = f"a {look} {kind}", f"the {kind}"
         self.name = self.the
-        self.little = f"the little {kind}"
         self.n = kind
         self.hand, self.hands = "paw", "paws"
 
@@ -132,8 +124,8 @@ def invented_name(rng):
     return name.capitalize()
 
 
-def hero(rng, world, taken, pronoun=None, like=None):
-    """A character that leads a story. `taken` are names, kinds already used."""
+def hero(rng, world, taken, pronoun=None):
+    """A character that leads a story. `taken` are the names and kinds that are in it already."""
     pronoun = pronoun or rng.choice(["he", "she"])
     if world == "human":
         kind = {"he": "boy", "she": "girl"}[pronoun]

@@ -69,7 +69,7 @@ FAIRY = {
     "fairy": ("", "house under the ferns", "hand", "tiny silver-winged"), "elf": ("", "tree house", "hand", "tiny green-eyed"),
     "giant": ("", "hut", "hand", "tall young"), "troll": ("", "cave", "hand", "mossy grumpy-looking small"),
     "wizard": ("he", "tower", "hand", "young"), "witch": ("she", "cottage", "hand", "young red-haired"),
-    "robot": ("it", "workshop", "hand", "shiny small silver"), "unicorn": ("", "stable", "hoof", "white silver"),
+    "robot": ("", "workshop", "hand", "shiny small silver"), "unicorn": ("", "stable", "hoof", "white silver"),
     "gnome": ("", "cottage", "hand", "tiny round"),
     "goblin": ("", "hole", "hand", "small green"), "pirate": ("", "ship", "hand", "young"),
 }
@@ -142,7 +142,6 @@ HOBBIES = [
 
 COLORS = "red blue green yellow orange purple pink white silver golden".split()
 SOFT = "soft fluffy warm cosy striped".split()
-OLD = "old little small tiny shiny pretty lovely wooden".split()
 
 # Things that can be carried: adjectives, tags.
 THINGS = {

@@ -39,7 +39,7 @@ MOODS = {
               ["angrily", "crossly", "with a frown", "in a cross voice"],
               ["frowned", "stamped [his] foot", "crossed [his] arms", "scowled"]),
     "firm": (["said"], ["asked"], ["said"],
-             ["firmly", "in a firm voice", "calmly", "bravely", "after a moment"],
+             ["firmly", "in a firm voice", "calmly", "after a moment"],
              ["nodded", "stood up", "took a deep breath", "made up [his] mind"]),
     "sleepy": (["said", "mumbled", "murmured"], ["asked", "mumbled"], ["said"],
                ["sleepily", "with a yawn", "in a sleepy voice"], ["yawned", "rubbed [his] eyes", "stretched"]),

@@ -1,6 +1,7 @@
 """A story while it is told: who is in it, what is so, and what was said already."""
 
 from . import cast, lexicon, places, speech
+from .style import manner, wording
 from .text import capital, parse, tidy
 
 SEASONS = ["spring", "summer", "autumn", "winter"]
@@ -26,6 +27,7 @@ class Story:
         self.quoting = False
         self.spoke = None  # Who spoke in the sentence just before.
         self.taken = set()
+        self.manner = manner(rng)
 
     # -- who and what ------------------------------------------------------------------------------------------------
 
@@ -181,7 +183,7 @@ class Story:
     def text(self):
         """The whole story."""
         parts = [part for p in self.paragraphs for part in " ".join(p).split(BREAK)]
-        return "\n\n".join(tidy(p) for p in parts if p.strip())
+        return "\n\n".join(wording(tidy(p), self.rng, self.manner) for p in parts if p.strip())
 
 
 class Word(cast.Entity):

@@ -9,7 +9,7 @@ def dark(s):
     s.thing("o", "light soft")
     s.word("noise", "a scratching sound/scratch, scratch", "a soft tapping/tap, tap, tap", "a rustling sound/rustle, rustle", "a strange squeak/squeak, squeak", "a low creaking/creak, creak", "a gentle bumping/bump, bump")
     s.word("cause", "a branch that touched the window/the branch", "a little mouse with a crumb of bread/the mouse", "a moth that danced against the glass/the moth", "the wind that played with the curtain/the wind", "a kitten that wanted to come in/the kitten", "an old door that was not quite shut/the door")
-    opening(s)
+    opening(s, now=False)
     s.say("But there was one thing that [h] did not like at all: the dark.", "There was only one problem. [^h] was afraid of the dark.", "By day, [h] was not afraid of anything. But at night, it was another matter.")
     s.say("Every evening, when {the light went out|the sun went down}, [h.he] {pulled the blanket over [h.his] head|hid under the blanket|could not sleep}.", "{Shadows looked like monsters.|The chair looked like a giant.|In the dark, everything looked different.}")
     s.para()
@@ -37,7 +37,7 @@ def thunder(s):
     s.food("e", "warm")
     s.thing("o", "soft toy")
     s.season, s.weather = "summer", "hot"
-    opening(s)
+    opening(s, now=False)
     s.say("[^day], big black clouds came {over the hills|up in the sky}. The air was {still and heavy|strangely quiet}.", "It had been hot all day. In the evening, {dark clouds gathered|the sky turned black}.")
     s.say("Then it {flashed|rumbled}, far away at first, then {closer|nearer}. {Boom!|Crash!}", "A flash of lightning lit up the room. And then, boom! came the thunder.")
     s.say("[^h] {crept under the table|hid under the bed|pulled a blanket over [h.his] head}. <h/scared: {I do not like it|Make it stop}!>", "[^h] {covered [h.his] ears|held [h.his] [o.full] very tightly}.")

@@ -20,7 +20,7 @@ def new_baby(s):
     s.say("And the baby {stopped crying|was quiet at once}. It looked at [h] with big eyes, and then it {smiled|laughed} for the very first time.", "And what happened? The baby {looked at [h.him]} and {smiled}.")
     s.say("<m/surprised: {Only you can do that|It has never smiled at me like that}!>", "<h/happy: {[^sib.2] likes me|Did you see that? That was for me}!>")
     feel(s, "h", "proud", 0.6)
-    ending(s, "From then on, when the baby cried, everyone called [h].", "<h/quiet: {When you are bigger, I will show you everything|Just wait until you can walk}.>", "And [h] {gave the baby [h.his] [o.full], for ever|told the baby a story every night}. [^sib.2] listened {very carefully|until [sib.2] fell asleep}.",
+    ending(s, "From then on, when the baby cried, everyone called [h].", "<h/quiet: {When you are bigger, I will show you everything|Just wait until you can walk}.>", "And [h] {gave the baby [h.his] [o.full], for ever|told the baby a story every night, and [sib.2] listened until [sib.2] fell asleep}.",
            moral=("There is always room for one more in a heart.", "Being the big one is not so bad after all."))
 
 
@@ -28,7 +28,7 @@ def bedtime(s):
     """Someone who does not want to sleep."""
     s.cast(trait="lively playful curious stubborn", friend=False)
     s.thing("o", "soft toy light")
-    opening(s)
+    opening(s, now=False)
     s.say("Every evening, it was the same. {\"Time for bed!\" said [m].|[^m] turned down the blanket.} <h/firm: {I am not tired|Not yet}!>", "[^h] did not like to go to bed. {There was so much to do!|What if something happened while [h.he] was asleep?}")
     s.say("First [h.he] was thirsty. Then [h.he] {had to look for [h.his] [o.n]|heard a noise}. Then [h.he] wanted {one more story|one more kiss}.", "[^h] {jumped on the bed|hid behind the curtain} and {sang at the top of [h.his] voice|laughed}.")
     s.say("One night, [h.he] said, \"{I will stay awake until morning|I want to see what the night does}.\" [^m] {smiled|thought for a moment}. <m/kind: {All right|Good}.>", "<h/curious: What happens at night when I am asleep?> <m/kind: {Come, we will look|Let us find out together}.>")
@@ -97,7 +97,7 @@ def sick_day(s):
     s.say("[^b] came again the next day, and the day after that. {Each time, [b.he] brought something small: a feather, a stone, a joke.|}", "Every day, [b] told [a.him] what was going on outside: {which flowers were open|who had fallen into the pond}, {and what the clouds looked like|and who had won the race}.")
     s.say("And slowly, [a] got better. {The fever went away.|The nose was no longer red.} <a/happy: {I think it was the stories that made me well|You are the best medicine}!>", "After a week, [a] could get up again. <a/thanks: {Without you it would have been so long|You came every day}!>")
     s.say("They ran out into the sun and {played until evening|turned round and round}.", "On the first day outside, they {sat in the sun|went very slowly}, and everything smelled {new|of spring}.")
-    ending(s, "And two days later? <b/sad: Achoo!> Now [b] lay in bed. But someone was already knocking at the window: it was [a], with {a bowl of soup|a story}.", "And [a] never forgot it. When somebody was ill after that, [a] was always the first to {knock|bring soup}.", "[^o] still stands beside the bed, for next time." if any(s.known["o"].full in x for x in s.paragraphs[-2]) else "Being well again is wonderful, but being cared for is even better.",
+    ending(s, "And two days later? <b: Achoo!> Now [b] lay in bed. But someone was already knocking at the window: it was [a], with {a bowl of soup|a story}.", "And [a] never forgot it. When somebody was ill after that, [a] was always the first to {knock|bring soup}.", "[^o] still stands beside the bed, for next time." if any(s.known["o"].full in x for x in s.paragraphs[-2]) else "Being well again is wonderful, but being cared for is even better.",
            moral=("A good friend is the best medicine.",))
 
 

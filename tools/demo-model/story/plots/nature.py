@@ -28,7 +28,7 @@ def snow_day(s):
     s.cast(trait="cheerful lively playful kind curious")
     s.season, s.weather, s.time = "winter", "snowy", "morning"
     s.thing("o", "wool")
-    opening(s)
+    opening(s, now=False)
     s.say("[^day], [h] woke up, and everything was {white|quiet}. It had snowed!", "One winter morning, [h] looked out of the window. <h/happy: Snow! It has snowed!>")
     s.say("[^h] {ran outside|was out of the door in no time}. The snow {came up to [h.his] knees|crunched under [h.his] feet}. [^f] was already there. <f/happy: {Let us build a snowman|Let us build the biggest snowman in the world}!>", "[^h] called [f], and together they {rolled a big ball, then a smaller one, then a very small one|built a snowman}.")
     s.say("They gave him {a carrot|a pine cone} for a nose, {two black stones|two buttons} for eyes and {a smile of pebbles|a mouth of twigs}.", "He got {stones|nuts} for eyes and a long {carrot|twig} for a nose. <f/happy: He looks a little cold.>")
@@ -73,7 +73,7 @@ def flood(s):
     s.cast(trait="brave clever helpful careful")
     s.season, s.weather = "spring", "rainy"
     s.creature("c", "mouse hedgehog rabbit lamb" if s.world == "human" else "bird mouse")
-    opening(s)
+    opening(s, now=False)
     s.say("It had rained for {days|three days and three nights}. The {river|stream} rose higher and higher.", "In spring, the snow melted, and the {river|stream} grew {wide and wild|bigger every hour}.")
     s.say("[^day], [h] saw that the water was {already at the old fence|coming over the bank}. <h/loud: The water is coming!>", "At night, [h] woke up from a strange sound. {Water!|The water was at the door!} [^h.he] {ran from house to house|rang the bell} to wake the others." if s.world == "human" else "At night, [h] woke up from a strange sound. The water was coming! [^h.he] ran to wake the others.")
     s.say("Everyone {ran up the hill|carried what they could up the hill}. {Children and old people first.|The strong carried the weak.}" if s.world == "human" else "Everyone ran up the hill. {The strong carried the weak.|The big ones carried the little ones.}")
@@ -94,7 +94,7 @@ def winter_store(s):
     s.cast(trait="playful cheerful dreamy lively")
     s.season, s.weather = "summer", "sunny"
     s.food("e", "raw")
-    opening(s)
+    opening(s, now=False)
     s.say("All summer long, [h] {danced in the sun|lay in the grass and sang}. [^f], however, {worked|carried food home} from morning till night.", "It was a long, warm summer. [^h] {played|sang} all day. But [f] {gathered food|was always busy}.")
     s.say("<h/happy: Leave the work and sing with me!>", "<h/curious: Why do you work so much? {The sun is shining|There is food everywhere}!>")
     s.say("<f/firm: {Winter will come|It will not be summer for ever}. {You should gather food, too|Then I will be glad of every nut}.>", "<f/kind: {Think of the winter|When the snow comes, it will be too late}.> But [h] only {laughed|went on playing}.")
@@ -102,7 +102,7 @@ def winter_store(s):
     s.say("Then the leaves fell. {The wind grew cold.|} And one morning, everything was {white|covered with snow}. [^h] looked into [h.his] [h.home]. There was nothing to eat.", "Winter came, {sooner than [h] had thought|with ice and snow}. [^h.his] [h.home] was cold and empty.")
     s.say("[^h] was {hungry and cold|so hungry that [h.his] stomach growled}. {[^h.he] looked for food under the snow, but there was none.|} At last, [h.he] went to [f.his] [f.home] and knocked.", "For two days, [h] ate nothing. On the third day, [h.he] stood at [f.his] door, {shaking with cold|with [h.his] head down}.")
     s.say("<h/sorry: {You were right|I should have listened to you}. I have nothing to eat. Please help me.>")
-    s.say("[^f] {looked at [h.him] for a moment|opened the door wide}. <f/kind: {Come in. There is enough for two|Come in and get warm}. {But next summer you will help me|In return, you can sing for me}.>", "<f/kind: {I worked, and you sang|Winter is long and quiet}. {Now you can sing for me while we eat|Your songs will make it shorter. Come in}!>")
+    s.say("[^f] {looked at [h.him] for a moment|opened the door wide}. <f/kind: {Come in. There is enough for two|Come in and get warm}. {But next summer you will help me|In return, you can sing for me}.>", "<f/kind: {I worked, and you sang. Now you can sing for me while we eat|Winter is long and quiet. Your songs will make it shorter. Come in}!>")
     s.para()
     s.say("So [h] stayed. {They ate [e.n] by the fire|They shared everything}, and in the long evenings [h] {sang and told stories|sang the songs of summer}. <f/happy: {I never knew how nice winter could be|It would be very quiet without you}.>", "They spent the winter together. [^f] had food, and [h] had songs, and {so they had all they needed|none of them was hungry or sad}.")
     ending(s, "And the next summer? In the morning, [h] helped [f] to gather food. And in the afternoon, [f] learned to {dance|sing}.", "When spring came, [h] was the first to go out and gather. And [h.he] sang while [h.he] worked.",

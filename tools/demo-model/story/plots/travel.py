@@ -8,7 +8,8 @@ def long_walk(s):
     s.cast(trait="lively impatient cheerful dreamy")
     s.thing("o", "light tool")
     s.place(tag="trees wind grass")
-    opening(s)
+    s.time = "day"
+    opening(s, now=False)
     s.say("[^day], [h] and [f] had been [p.at] all day. {Now the sun was going down.|They had not noticed how late it was.} And the way home was long.", "[^day], [h] and [f] {missed the last cart home|stayed out too long}. They had to walk, and it was {far|a very long way}.")
     s.say("After an hour, [f] sat down. <f/sad: {I cannot go on|My legs hurt}.>", "<f/sad: {How far is it|Are we nearly there}?> <h/kind: {Only a little bit|We have come halfway already}.>")
     s.say("It {grew dark|began to rain|got cold}. {The wind howled.|The path was hard to see.} [^h] took out [h.his] [o.full]." if s.known["o"].n in ("lantern", "umbrella", "compass") else "It {grew dark|began to rain|got cold}. {The wind howled.|The path was hard to see.}")
@@ -52,7 +53,7 @@ def message(s):
     s.food("e", "fruit")
     s.known["x"] = s.known["w"]
     opening(s)
-    s.say("[^day], [m] gave [h] [o.a]. <m/firm: {Take this to|Please carry this to} [w]. {Do not lose it|And do not dawdle on the way}.>" if not s.known["w"].name.startswith("the ") else "[^day], [m] gave [h] [o.a]. <m/firm: Please carry this to the old [w.kind] on the hill. {Do not lose it|And do not dawdle on the way}.>")
+    s.say("[^day], [m] gave [h] [o.a]. <m: {Take this to|Please carry this to} [w]. {Do not lose it|And do not dawdle on the way}.>" if not s.known["w"].name.startswith("the ") else "[^day], [m] gave [h] [o.a]. <m: Please carry this to the old [w.kind] on the hill. {Do not lose it|And do not dawdle on the way}.>")
     s.say("<h/firm: {I will be careful|You can count on me}.> And off [h.he] went.", "[^h] put it {in [h.his] bag|under [h.his] arm} and set out.")
     way(s, 0.8)
     s.para()

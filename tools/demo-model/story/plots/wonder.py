@@ -29,7 +29,7 @@ def fallen_star(s):
     s.cast(trait="kind dreamy curious gentle brave", friend=True)
     s.place(tag="grass trees water wind")
     s.put("t", Person("the little star", "star", "it", "sky", "ray", "little"))
-    opening(s)
+    opening(s, now=False)
     s.say("One night, [h] saw a light fall from the sky. It fell {right behind the house|into the valley|beyond the trees}.", "One night, something bright {fell past the window|flew across the sky} and landed {with a soft thud|without a sound}.")
     s.say("[^h] {ran out|went to look}. There, [p.spot], lay a little star. It was {no bigger than an apple|as big as a plate}, and it {shone only faintly|was crying}.", "[^h.he] followed the light [p.to]. A little star lay there, [p.spot], and {trembled|looked very lost}.")
     s.say("<t/sad: {I fell out of the sky|I danced too wildly, and then I fell}. {Now I cannot get home|I want to go home}.>")
@@ -60,7 +60,10 @@ def dragon_friend(s):
     s.say("[^day], [h] lost [h.his] way. {Suddenly, [h.he] stood right in front of it.|} Then something {moved|growled}. It was the [d.kind]!", "[^day], [h] heard a sound. It did not sound wild. It sounded {sad|like crying}. <h/curious: {Somebody is in trouble|I must go and see}.>")
     feel(s, "h", "scared", 0.6)
     s.say("The [d.kind] was {huge|as big as a house}. But {there were tears in [d.his] eyes|[d.he] looked more sad than wild}. <h/scared: {Please do not eat me|I did not want to disturb you}.>", "[^h] wanted to run. But then [h.he] saw a tear, {as big as an apple|as big as a cup}, roll down the [d.kind]'s cheek. <h/kind: Why are you crying?>")
-    s.say("<d/surprised: Eat you? {I only eat [e.n]|I would never do that}.> {And the [d.kind] sighed so deeply that the leaves flew up.|}", "<d/sad: {You are the first one who does not run away|Nobody has ever asked me that before}.>")
+    if "eat me" in s.paragraphs[-1][-1]:
+        s.say("<d/surprised: Eat you? {I only eat [e.n]|I would never do that}.> {And the [d.kind] sighed so deeply that the leaves flew up.|}")
+    else:
+        s.say("<d/sad: {You are the first one who does not run away|Nobody has ever talked to me before}.>")
     s.para()
     s.word("what", s.render(s.known["why"].parts[0]))
     mine = s.render(s.known["why"].parts[0]).replace(f"{s.known['d'].his} ", "my ")
@@ -81,7 +84,7 @@ def lost_color(s):
     s.cast(trait="cheerful brave dreamy curious", friend=True)
     s.word("v", "colours/everything was grey/painted", "songs/no bird sang any more/sang", "stars/the nights were black/glittered", "smiles/nobody laughed any more/smiled", "stories/nobody could remember a single tale/told")
     s.word("thief", "a grey witch/the witch/she/her", "a lonely cloud/the cloud/it/it", "an old magpie/the magpie/she/her", "a sad giant/the giant/he/him", "the north wind/the wind/he/him")
-    opening(s)
+    opening(s, now=False)
     s.say("One morning, something was wrong. All the [v] were gone! [^v.2].", "[^day], people woke up, and [v.2]. Someone had stolen the [v]!" if s.world != "animal" else "[^day], everyone woke up, and [v.2]. Someone had stolen the [v]!")
     s.say("Everybody {was sad|hung their heads}. <h/firm: {I will go and look for them|Somebody must bring them back}.> <f/firm: {I am coming with you|Not without me}!>", "<h/firm: {We must find out where they are|Crying does not help. We must look for them}.> And [h] and [f] set out.")
     s.say("They {went over seven hills|walked for three days}. They asked {the river, the stones and the trees|everyone they met}. \"{North|Up there, where the fog is},\" {said an old pine|whispered the reeds}. \"That is where [thief] lives.\"", "They {followed a trail of tiny sparks|went where nobody had ever gone}. At last they came to {a tower without a door|a cave full of echoes|a hill of black glass}. There lived [thief].")
@@ -98,7 +101,7 @@ def shadow(s):
     """A reflection, echo or shadow becomes a playmate, or is found out."""
     s.cast(trait="curious playful dreamy shy", friend=False)
     s.place(tag="wind trees water grass")
-    s.word("e", *["echo/called \"hello\"/\"Hello,\" came a voice from the rocks", "shadow/lifted one arm/And someone on the ground lifted an arm, too"],
+    s.word("e", *["echo/called \"hello\"/\"Hello,\" came a voice from the rocks", "shadow/jumped up and down/And someone on the ground did just the same"],
            *(["reflection/bent over the water/And someone looked up at [h.him] out of the water"] if "water" in s.known["p"].tags else []))
     opening(s)
     s.say("[^day], [h] was all alone [p.at]. {[^h.he] was bored.|Nobody had time to play.} [^h.he] " + s.known["e"].parts[1] + ". " + s.render(s.known["e"].parts[2]) + "!")
