@@ -45,6 +45,11 @@ def opening(s, now=True):
         "[^h] was a very [h.trait] [h.kind]{, and everyone knew it|}.",
         "The {little|young} [h.kind] was called [h]. [^h.he] lived [set].",
         "There once was a {little|young|small} [h.kind] whose name was [h].",
+        "Once upon a time, there was a [h.kind] {named|called} [h]{ who lived [set]|}.",
+        "There was once a {little|young|small} [h.kind] who lived [set]. [^h.his] name was [h].",
+        "A {little|young|small} [h.kind] {named|called} [h] lived [set].",
+        "Once upon a time, a {little|young|small} [h.kind] lived [set]. [^h.he] was called [h], and [h.he] loved [hobby].",
+        "[^h] the [h.kind] lived [set]." if s.world != "human" else "[^h] lived [set]{ with [h.his] family|}.",
         "{The village knew|Everybody knew} [h], the [h.trait] [h.kind]." if s.world == "human" else "Everybody in the {forest|valley|land} knew [h], the [h.trait] [h.kind].",
     ]
     if s.friend:
@@ -55,7 +60,7 @@ def opening(s, now=True):
             "[^h] and [f] lived [set]. They did almost everything together.",
             "Once upon a time, a [h.kind] named [h] and a [f.kind] named [f] lived [set].",
         ]
-    alone = 22  # So many do not name the friend.
+    alone = 27  # So many do not name the friend.
     chosen = s.rng.randrange(len(options))
     s.facts["met"] = chosen >= alone
     if s.facts["met"]:
