@@ -36,7 +36,7 @@ def arguments():
     parser.add_argument("--inner", type=int, default=768)
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--optimizer", choices=["muon", "adamw"], default="muon")
-    parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--rate", type=float, default=5e-3)
     parser.add_argument("--decay", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=8)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
