@@ -14,9 +14,8 @@ use std::{
 
 use fulmen_core::DType;
 use fulmen_core::device::format_bytes;
-use fulmen_model::gguf::GgufFile;
 use fulmen_model::quantize::{Plan, QuantizeError, Recipe, quantize};
-use fulmen_model::source::SourceError;
+use fulmen_model::source;
 
 use crate::model::find::{FindError, find};
 use crate::model::interrupt::{self, Answering};
@@ -31,7 +30,7 @@ use crate::output::{columns, print};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The model: a GGUF file; of a model in parts, any of them.
+    /// The model: a GGUF file (of a model in parts, any of them), or a folder with config.json and safetensors files.
     #[arg(value_name = "IN")]
     input: PathBuf,
 
@@ -55,7 +54,9 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   fulmen quantize model-f16.gguf model-q4_k_m.gguf --type q4_k_m
-  fulmen quantize model-f16.gguf model-q8_0.gguf --type q8_0 --force";
+  fulmen quantize model-f16.gguf model-q8_0.gguf --type q8_0 --force
+  fulmen quantize folder model-q4_k_m.gguf --type q4_k_m
+                               a folder with config.json and safetensors files";
 
 /// Why the model could not be quantised.
 #[derive(Debug, thiserror::Error)]
@@ -72,9 +73,8 @@ pub(crate) enum CommandError {
 
 /// Gives the exit code.
 pub(crate) fn run(args: &Args) -> Result<i32, CommandError> {
-    let read = |error| QuantizeError::Read(SourceError::from(error));
-    let source = GgufFile::open(find(&args.input)?).map_err(read)?;
-    let plan = Plan::of(&source, args.recipe)?;
+    let source = source::open(find(&args.input)?).map_err(QuantizeError::Read)?;
+    let plan = Plan::of(&*source, args.recipe)?;
     if !args.force && args.output.symlink_metadata().is_ok() {
         return Err(CommandError::Exists(args.output.clone()));
     }
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<i32, CommandError> {
     let stop = Arc::<AtomicBool>::default();
     interrupt::install();
     let answering = Answering::new(Arc::clone(&stop));
-    let done = quantize(&source, &plan, &args.output, args.force, threads, |elements| {
+    let done = quantize(&*source, &plan, &args.output, args.force, threads, |elements| {
         bar.inc(elements);
         if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });

@@ -56,6 +56,55 @@ fn files_are_replaced_only_with_force() {
     assert_eq!(GgufFile::open(&out).unwrap().tensor("blk.1.attn_q.weight").unwrap().dtype(), DType::Q4_0);
 }
 
+/// A Hugging Face folder with one layer, all of it 0.
+fn folder(path: &std::path::Path) {
+    const SIZE: usize = 32;
+    let layer = |part: &str| format!("model.layers.0.{part}.weight");
+    let mut tensors = vec![("model.embed_tokens.weight".to_owned(), vec![3, SIZE])];
+    for part in ["q_proj", "k_proj", "v_proj", "o_proj"] {
+        tensors.push((layer(&format!("self_attn.{part}")), vec![SIZE, SIZE]));
+    }
+    for part in ["gate_proj", "up_proj", "down_proj"] {
+        tensors.push((layer(&format!("mlp.{part}")), vec![SIZE, SIZE]));
+    }
+    for part in ["self_attn.q_norm", "self_attn.k_norm", "input_layernorm", "post_attention_layernorm"] {
+        tensors.push((layer(part), vec![SIZE]));
+    }
+    tensors.push(("model.norm.weight".to_owned(), vec![SIZE]));
+    let mut header = Vec::new();
+    let mut end = 0;
+    for (name, shape) in &tensors {
+        let begin = end;
+        end += 4 * shape.iter().product::<usize>();
+        header
+            .push(format!(r#""{name}":{{"dtype":"F32","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#));
+    }
+    let header = format!("{{{}}}", header.join(","));
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.resize(bytes.len() + end, 0);
+    fs::write(path.join("model.safetensors"), bytes).unwrap();
+    let config = r#"{"model_type": "qwen3", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
+        "num_attention_heads": 1, "head_dim": 32, "rms_norm_eps": 1e-6, "vocab_size": 3, "max_position_embeddings": 8,
+        "tie_word_embeddings": true}"#;
+    fs::write(path.join("config.json"), config).unwrap();
+}
+
+#[test]
+fn a_folder_of_safetensors_becomes_one_file() {
+    let input = tempfile::tempdir().unwrap();
+    folder(input.path());
+    let out = input.path().join("out.gguf").display().to_string();
+    let path = input.path().display().to_string();
+    let (_, stderr, code) = output(&mut fulmen(&["quantize", &path, &out, "--type", "q8_0"]));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    let file = GgufFile::open(&out).unwrap();
+    assert_eq!(file.metadata().opt_string("general.architecture"), Ok(Some("qwen3")));
+    assert_eq!(file.tensors().len(), 13);
+    assert_eq!(file.tensor("blk.0.ffn_down.weight").unwrap().dtype(), DType::Q8_0);
+    assert_eq!(file.tensor("blk.0.attn_q_norm.weight").unwrap().dtype(), DType::F32);
+}
+
 #[test]
 fn unknown_types_are_wrong_usage() {
     let (_, stderr, code) = output(&mut fulmen(&["quantize", "a", "b", "--type", "q9"]));
