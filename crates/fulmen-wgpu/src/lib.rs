@@ -24,9 +24,11 @@ pub mod kernel;
 pub mod kernels;
 pub mod matmul_cache;
 pub mod pipeline;
+mod product;
 pub mod trace;
 pub mod transfer;
 pub mod tune;
+mod weight;
 
 pub use batch::{BatchOptions, BufferId, GpuCommandBatch, InPlace, MatmulOptions};
 pub use buffer::{BufferSlice, GpuBuffer};
