@@ -5,6 +5,9 @@
 //! - [`rows`]: softmax, norms and reductions along the rows of a matrix.
 //! - [`matmul`]: matrix products with epilogues.
 //! - [`qmatmul`]: the same with block-quantised weights.
+//! - [`mod@embed`]: rows of a table by token.
+//! - [`mod@rope`]: rotary position embedding.
+//! - [`kv`]: rows of keys and values into a cache, with norm and rotation on the way.
 //! - [`mod@transpose`], [`mod@copy`], [`mod@fill`].
 //!
 //! Beside each function lies its WGSL, with `{{name}}` where a value is put in. Work that does not fit one binding
@@ -14,14 +17,19 @@
 //! between the last element and that multiple never reaches a result, and is never written, but for one case: the
 //! unused half of the last word of packed 16-bit floats becomes 0.
 
+mod bind;
 pub mod copy;
 pub mod elementwise;
+pub mod embed;
+pub mod fault;
 pub mod fill;
 mod group;
+pub mod kv;
 pub mod matmul;
 mod plan;
 pub mod qmatmul;
 pub mod reduce;
+pub mod rope;
 pub mod rows;
 mod storage;
 mod template;
