@@ -8,6 +8,7 @@
 //! - [`mod@embed`]: rows of a table by token.
 //! - [`mod@rope`]: rotary position embedding.
 //! - [`kv`]: rows of keys and values into a cache, with norm and rotation on the way.
+//! - [`mod@attention`]: causal grouped-query attention.
 //! - [`mod@transpose`], [`mod@copy`], [`mod@fill`].
 //!
 //! Beside each function lies its WGSL, with `{{name}}` where a value is put in. Work that does not fit one binding
@@ -17,6 +18,7 @@
 //! between the last element and that multiple never reaches a result, and is never written, but for one case: the
 //! unused half of the last word of packed 16-bit floats becomes 0.
 
+pub mod attention;
 mod bind;
 pub mod copy;
 pub mod elementwise;

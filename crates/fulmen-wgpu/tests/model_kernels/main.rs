@@ -5,3 +5,4 @@ mod common_rows;
 mod embed;
 mod rope;
 mod store;
+mod attention;
