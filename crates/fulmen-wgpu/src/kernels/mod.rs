@@ -9,6 +9,7 @@
 //! - [`mod@rope`]: rotary position embedding.
 //! - [`kv`]: rows of keys and values into a cache, with norm and rotation on the way.
 //! - [`mod@attention`]: causal grouped-query attention.
+//! - [`mod@argmax`], [`mod@penalize`], [`mod@advance`]: from logits to the next step.
 //! - [`mod@transpose`], [`mod@copy`], [`mod@fill`].
 //!
 //! Beside each function lies its WGSL, with `{{name}}` where a value is put in. Work that does not fit one binding
@@ -18,6 +19,8 @@
 //! between the last element and that multiple never reaches a result, and is never written, but for one case: the
 //! unused half of the last word of packed 16-bit floats becomes 0.
 
+pub mod advance;
+pub mod argmax;
 pub mod attention;
 mod bind;
 pub mod copy;
@@ -28,6 +31,7 @@ pub mod fill;
 mod group;
 pub mod kv;
 pub mod matmul;
+pub mod penalize;
 mod plan;
 pub mod qmatmul;
 pub mod reduce;

@@ -126,25 +126,25 @@ const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::Q8_0];
 #[test]
 fn rows_among_themselves() {
     let mut rng = fastrand::Rng::with_seed(1);
-    for heads in [heads(1, 1, 1), heads(3, 1, 5), heads(4, 4, 32), heads(6, 2, 80), heads(7, 1, 33), heads(4, 2, 128)] {
-        for m in [1, 2, 17, 70] {
+    for heads in [heads(1, 1, 1), heads(3, 1, 5), heads(6, 2, 80), heads(7, 1, 33)] {
+        for m in [1, 17] {
             Case::over_rows(m, heads, 0.3, &mut rng).check();
         }
     }
-    Case::over_rows(33, heads(4, 2, 64), 4.0, &mut rng).check();
-    Case::over_rows(33, heads(4, 2, 64), 0.0, &mut rng).check();
+    Case::over_rows(70, heads(2, 1, 64), 4.0, &mut rng).check();
+    Case::over_rows(33, heads(2, 1, 64), 0.0, &mut rng).check();
 }
 
 #[test]
 fn few_rows_over_a_cache() {
     let mut rng = fastrand::Rng::with_seed(2);
     for dtype in TYPES {
-        for heads in [heads(3, 1, 5), heads(4, 4, 32), heads(6, 2, 80), heads(16, 2, 96), heads(9, 3, 64), heads(4, 1, 128), heads(2, 1, 256)] {
+        for heads in [heads(3, 1, 5), heads(7, 1, 32), heads(4, 2, 80), heads(4, 1, 128)] {
             if dtype == DType::Q8_0 && !heads.head_dim.is_multiple_of(32) {
                 continue;
             }
             let cache = Cache { dtype, n_seqs: 1, capacity: 700 };
-            for positions in [&[0][..], &[31], &[32, 33], &[299], &[699]] {
+            for positions in [&[0][..], &[32], &[699]] {
                 Case::over_cache(cache, heads, positions, None, &mut rng).check();
             }
             let cache = Cache { dtype, n_seqs: 4, capacity: 96 };
@@ -160,12 +160,12 @@ fn few_rows_over_a_cache() {
 fn many_rows_over_a_cache() {
     let mut rng = fastrand::Rng::with_seed(3);
     for dtype in TYPES {
-        for heads in [heads(4, 2, 64), heads(3, 1, 32), heads(4, 1, 128), heads(2, 2, 96), heads(8, 1, 16)] {
+        for heads in [heads(2, 1, 64), heads(4, 1, 128), heads(2, 2, 48)] {
             if dtype == DType::Q8_0 && !heads.head_dim.is_multiple_of(32) {
                 continue;
             }
             let cache = Cache { dtype, n_seqs: 1, capacity: 300 };
-            for (start, m) in [(0, 33), (0, 100), (150, 81), (299 - 128, 129)] {
+            for (start, m) in [(0, 70), (299 - 64, 65)] {
                 let positions: Vec<u32> = (start..start + m).collect();
                 Case::over_cache(cache, heads, &positions, None, &mut rng).check();
             }

@@ -6,3 +6,4 @@ mod embed;
 mod rope;
 mod store;
 mod attention;
+mod step;
