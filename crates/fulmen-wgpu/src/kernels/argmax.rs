@@ -94,12 +94,7 @@ fn launch(
     bind.launch(
         plan,
         include_str!("argmax.wgsl"),
-        &[
-            ("functions", &functions(&threads)),
-            ("element", element),
-            ("store", store),
-            ("threads", &threads),
-        ],
+        &[("functions", &functions(&threads)), ("element", element), ("store", store), ("threads", &threads)],
         vec![n, part, parts, groups_word],
         groups,
     )
@@ -107,5 +102,6 @@ fn launch(
 
 /// `key_of`, `larger` and `largest_of_all`.
 pub(super) fn functions(threads: &str) -> String {
-    expand(include_str!("largest.wgsl"), &[("threads", threads)])
+    let text = concat!(include_str!("key.wgsl"), include_str!("largest.wgsl"));
+    expand(text, &[("threads", threads)])
 }

@@ -9,7 +9,7 @@
 //! - [`mod@rope`]: rotary position embedding.
 //! - [`kv`]: rows of keys and values into a cache, with norm and rotation on the way.
 //! - [`mod@attention`]: causal grouped-query attention.
-//! - [`mod@argmax`], [`mod@penalize`], [`mod@advance`]: from logits to the next step.
+//! - [`mod@argmax`], [`mod@sample`], [`mod@penalize`], [`mod@advance`]: from logits to the next step.
 //! - [`mod@transpose`], [`mod@copy`], [`mod@fill`].
 //!
 //! Beside each function lies its WGSL, with `{{name}}` where a value is put in. Work that does not fit one binding
@@ -37,6 +37,7 @@ pub mod qmatmul;
 pub mod reduce;
 pub mod rope;
 pub mod rows;
+pub mod sample;
 mod storage;
 mod template;
 pub mod transpose;

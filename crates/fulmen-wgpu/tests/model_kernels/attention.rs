@@ -48,10 +48,24 @@ impl Case {
             (bytemuck::cast_slice(&x).to_vec(), x.iter().map(|&x| f64::from(x)).collect())
         });
         let q = draw(rng, m * heads.q_width() as usize, -2.0, 2.0);
-        Self { heads, scale, q, kv, source: Source::Rows, positions: (0..m as u32).collect(), sequences: vec![0; m] }
+        Self {
+            heads,
+            scale,
+            q,
+            kv,
+            source: Source::Rows,
+            positions: (0..m as u32).collect(),
+            sequences: vec![0; m],
+        }
     }
 
-    fn over_cache(cache: Cache, heads: Heads, positions: &[u32], sequences: Option<&[u32]>, rng: &mut fastrand::Rng) -> Self {
+    fn over_cache(
+        cache: Cache,
+        heads: Heads,
+        positions: &[u32],
+        sequences: Option<&[u32]>,
+        rng: &mut fastrand::Rng,
+    ) -> Self {
         let n = (cache.n_seqs * cache.capacity * heads.kv_width()) as usize;
         let kv = [(); 2].map(|()| {
             let x = draw(rng, n, -1.0, 1.0);
@@ -68,7 +82,12 @@ impl Case {
     }
 
     fn spec(&self) -> Attention {
-        Attention { m: self.positions.len() as u32, heads: self.heads, scale: self.scale, source: self.source }
+        Attention {
+            m: self.positions.len() as u32,
+            heads: self.heads,
+            scale: self.scale,
+            source: self.source,
+        }
     }
 
     fn reference(&self) -> Vec<f64> {
@@ -82,8 +101,15 @@ impl Case {
                 let kv_head = head / group;
                 let seen = |x: &[f64]| -> Vec<f64> {
                     match self.source {
-                        Source::Rows => x.chunks(n_kv * dim).take(row + 1).flat_map(|x| &x[kv_head * dim..][..dim]).copied().collect(),
-                        Source::Cache { cache, .. } if position < cache.capacity as usize && sequence < cache.n_seqs as usize => {
+                        Source::Rows => x
+                            .chunks(n_kv * dim)
+                            .take(row + 1)
+                            .flat_map(|x| &x[kv_head * dim..][..dim])
+                            .copied()
+                            .collect(),
+                        Source::Cache { cache, .. }
+                            if position < cache.capacity as usize && sequence < cache.n_seqs as usize =>
+                        {
                             let start = (sequence * n_kv + kv_head) * cache.capacity as usize;
                             x[start * dim..][..(position + 1) * dim].to_vec()
                         }
@@ -227,7 +253,10 @@ fn what_does_not_fit_is_refused() {
     let cache = Cache { dtype: DType::F16, n_seqs: 4, capacity: 1024 };
     let source = Source::Cache { cache, sequences: true };
     let spec = Attention { m: 1, heads: heads(2, 1, 64), scale: 1.0, source };
-    assert!(matches!(attention(&spec, &caps), Err(KernelError::TooLarge { bytes: 524_288, limit: 65_536, .. })));
+    assert!(matches!(
+        attention(&spec, &caps),
+        Err(KernelError::TooLarge { bytes: 524_288, limit: 65_536, .. })
+    ));
     let wrong = Attention { heads: heads(3, 2, 64), ..spec };
     assert!(matches!(attention(&wrong, &gpu().caps), Err(KernelError::Invalid { .. })));
     let wide = Attention { heads: heads(1, 1, 4099), source: Source::Rows, ..spec };

@@ -162,7 +162,9 @@ fn tokens_that_came_before_become_less_likely() {
         let after = gpu().run_aliased(&plan, &inputs, &[&vec![0xa5; m * n * 4], &[0; 16]], aliases);
         let got: Vec<f32> = bytemuck::pod_collect_to_vec(&after.outputs[0][..m * n * 4]);
         for (i, (&got, &want)) in got.iter().zip(&want).enumerate() {
-            let same = got == want || got.is_nan() && want.is_nan() || (got - want).abs() <= 1e-6 * want.abs() + 1e-6;
+            let same = got == want
+                || got.is_nan() && want.is_nan()
+                || (got - want).abs() <= 1e-6 * want.abs() + 1e-6;
             assert!(same, "{in_place} {i}: {got} {want}");
         }
         let fault = words(&after.outputs[1]);

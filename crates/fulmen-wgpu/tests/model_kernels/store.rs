@@ -189,7 +189,9 @@ fn queries_and_keys_are_normed_and_turned() {
     let mut rng = fastrand::Rng::with_seed(2);
     let few = Caps { max_storage_buffers: 8, ..gpu().caps };
     // Every kernel is compiled, which takes its time.
-    for (number, case) in cases(&mut rng).into_iter().enumerate().filter(|(number, _)| number % 4 == 2 || *number < 4) {
+    for (number, case) in
+        cases(&mut rng).into_iter().enumerate().filter(|(number, _)| number % 4 == 2 || *number < 4)
+    {
         let Heads { n_heads, n_kv_heads, head_dim } = case.heads;
         let dim = head_dim as usize;
         let pairing = if number % 2 == 0 { RopePairing::Halves } else { RopePairing::Adjacent };
