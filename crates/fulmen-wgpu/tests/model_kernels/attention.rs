@@ -3,7 +3,7 @@ use fulmen_wgpu::{
     kernel::Caps,
     kernels::{
         KernelError, Plan,
-        attention::{Attention, Source, attention},
+        attention::{Attention, Kind, Source, attention, attention_by},
         kv::Cache,
     },
 };
@@ -123,7 +123,10 @@ impl Case {
     }
 
     fn run(&self, caps: &Caps) -> (Vec<f32>, Vec<u32>) {
-        let plan = attention(&self.spec(), caps).unwrap();
+        self.run_plan(&attention(&self.spec(), caps).unwrap())
+    }
+
+    fn run_plan(&self, plan: &Plan) -> (Vec<f32>, Vec<u32>) {
         let inputs: [&[u8]; 5] = [
             bytemuck::cast_slice(&self.q),
             &self.kv[0].0,
@@ -131,7 +134,7 @@ impl Case {
             bytemuck::cast_slice(&self.positions),
             bytemuck::cast_slice(&self.sequences),
         ];
-        let after = gpu().run_on(&plan, &inputs, &[&vec![0xa5; self.q.len() * 4], &[0; 16]]);
+        let after = gpu().run_on(plan, &inputs, &[&vec![0xa5; self.q.len() * 4], &[0; 16]]);
         (bytemuck::pod_collect_to_vec(&after.outputs[0]), bytemuck::pod_collect_to_vec(&after.outputs[1]))
     }
 
@@ -147,8 +150,6 @@ impl Case {
     }
 }
 
-const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::Q8_0];
-
 #[test]
 fn rows_among_themselves() {
     let mut rng = fastrand::Rng::with_seed(1);
@@ -161,21 +162,27 @@ fn rows_among_themselves() {
     Case::over_rows(33, heads(2, 1, 64), 0.0, &mut rng).check();
 }
 
+/// Every kernel is compiled, which takes its time: each type meets some heads.
+const FEW: [(DType, [u32; 3]); 6] = [
+    (DType::F32, [3, 1, 5]),
+    (DType::F32, [2, 1, 64]),
+    (DType::F16, [4, 2, 80]),
+    (DType::F16, [4, 1, 128]),
+    (DType::F16, [2, 1, 33]),
+    (DType::Q8_0, [7, 1, 32]),
+];
+
 #[test]
 fn few_rows_over_a_cache() {
     let mut rng = fastrand::Rng::with_seed(2);
-    for dtype in TYPES {
-        for heads in [heads(3, 1, 5), heads(7, 1, 32), heads(4, 2, 80), heads(4, 1, 128)] {
-            if dtype == DType::Q8_0 && !heads.head_dim.is_multiple_of(32) {
-                continue;
-            }
-            let cache = Cache { dtype, n_seqs: 1, capacity: 700 };
-            for positions in [&[0][..], &[32], &[699]] {
-                Case::over_cache(cache, heads, positions, None, &mut rng).check();
-            }
-            let cache = Cache { dtype, n_seqs: 4, capacity: 96 };
-            Case::over_cache(cache, heads, &[5, 0, 77, 63], Some(&[2, 0, 3, 1]), &mut rng).check();
+    for (dtype, [n_heads, n_kv_heads, head_dim]) in FEW {
+        let heads = heads(n_heads, n_kv_heads, head_dim);
+        let cache = Cache { dtype, n_seqs: 1, capacity: 700 };
+        for position in [0, 31, 32, 699] {
+            Case::over_cache(cache, heads, &[position], None, &mut rng).check();
         }
+        let cache = Cache { dtype, n_seqs: 4, capacity: 96 };
+        Case::over_cache(cache, heads, &[5, 0, 77, 63], Some(&[2, 0, 3, 1]), &mut rng).check();
     }
     // Parts that are longer than a block.
     let cache = Cache { dtype: DType::F16, n_seqs: 1, capacity: 20_000 };
@@ -185,23 +192,40 @@ fn few_rows_over_a_cache() {
 #[test]
 fn many_rows_over_a_cache() {
     let mut rng = fastrand::Rng::with_seed(3);
-    for dtype in TYPES {
-        for heads in [heads(2, 1, 64), heads(4, 1, 128), heads(2, 2, 48)] {
-            if dtype == DType::Q8_0 && !heads.head_dim.is_multiple_of(32) {
-                continue;
-            }
-            let cache = Cache { dtype, n_seqs: 1, capacity: 300 };
-            for (start, m) in [(0, 70), (299 - 64, 65)] {
-                let positions: Vec<u32> = (start..start + m).collect();
-                Case::over_cache(cache, heads, &positions, None, &mut rng).check();
-            }
-            // In no order, and of several sequences.
-            let cache = Cache { dtype, n_seqs: 3, capacity: 150 };
-            let positions: Vec<u32> = (0..90).map(|_| rng.u32(0..150)).collect();
-            let sequences: Vec<u32> = (0..90).map(|i| if i < 70 { 1 } else { rng.u32(0..3) }).collect();
-            Case::over_cache(cache, heads, &positions, Some(&sequences), &mut rng).check();
+    for (dtype, heads) in [
+        (DType::F32, heads(2, 1, 32)),
+        (DType::F16, heads(2, 1, 128)),
+        (DType::Q8_0, heads(2, 2, 64)),
+        (DType::F16, heads(2, 2, 48)),
+    ] {
+        let cache = Cache { dtype, n_seqs: 1, capacity: 150 };
+        for (start, m) in [(0, 70), (85, 65)] {
+            let positions: Vec<u32> = (start..start + m).collect();
+            Case::over_cache(cache, heads, &positions, None, &mut rng).check();
         }
     }
+}
+
+#[test]
+fn tiles_of_rows() {
+    let mut rng = fastrand::Rng::with_seed(6);
+    let positions: Vec<u32> = (0..90).map(|_| rng.u32(0..150)).collect();
+    let sequences: Vec<u32> = (0..90).map(|i| if i < 70 { 1 } else { rng.u32(0..3) }).collect();
+    let cache = Cache { dtype: DType::F16, n_seqs: 3, capacity: 150 };
+    for (heads, memory) in
+        [(heads(2, 1, 64), 16 << 10), (heads(4, 1, 128), 16 << 10), (heads(3, 1, 32), 32 << 10)]
+    {
+        let case = Case::over_cache(cache, heads, &positions, Some(&sequences), &mut rng);
+        let caps = Caps { workgroup_memory: memory, ..gpu().caps };
+        let (got, fault) = case.run_plan(&attention_by(Kind::Tiles, &case.spec(), &caps).unwrap());
+        assert!(nmse(&got, &case.reference()) < 1e-10, "{heads:?}");
+        assert_eq!(fault, [0; 4]);
+    }
+    let case = Case::over_rows(130, heads(2, 1, 256), 0.1, &mut rng);
+    let (got, _) = case.run_plan(&attention_by(Kind::Tiles, &case.spec(), &gpu().caps).unwrap());
+    assert!(nmse(&got, &case.reference()) < 1e-10);
+    let odd = Attention { heads: heads(2, 1, 48), ..case.spec() };
+    assert!(matches!(attention_by(Kind::Tiles, &odd, &gpu().caps), Err(KernelError::Invalid { .. })));
 }
 
 #[test]

@@ -13,6 +13,10 @@ alias EwU = u32;
 alias EwB = bool;
 {{buffers}}
 {{functions}}
+// The highest score of each part; what its values are multiplied by; what its weights add up to.
+var<workgroup> tops: array<vec4<f32>, {{quads}}>;
+var<workgroup> factors: array<f32, {{most}}>;
+var<workgroup> totals: array<vec4<f32>, {{quads}}>;
 var<workgroup> values: array<Val, {{threads}}>;
 
 @compute @workgroup_size({{threads}})
@@ -26,19 +30,34 @@ fn main(
     let seen = seen_by(number / {{n_heads}}u);
     let each = max({{least}}u, ((seen + params.chunks - 1u) / params.chunks + 7u) & ~7u);
     let used = (seen + each - 1u) / each;
+    let last = max(used, 1u) - 1u;
     let at = number * params.chunks;
     let unit = min(thread % {{across}}u, {{units}}u - 1u);
     let split = thread / {{across}}u;
-    var top = -3.4028234e38;
-    for (var c = 0u; c < used; c += 1u) { top = max(top, stats[at + c].x); }
-    var total = 0.0;
-    for (var c = 0u; c < used; c += 1u) {
-        let stat = stats[at + c];
-        total += ew_exp(stat.x - top) * stat.y;
+    // The first parts are on their way while their factors are made. What no chunk wrote is not used.
+{{early}}
+    for (var c = thread; c < {{most}}u; c += {{threads}}u) {
+        let stat = stats[at + min(c, last)];
+        tops[c / 4u][c % 4u] = select(-3.4028234e38, stat.x, c < used);
     }
+    workgroupBarrier();
+    var highest = vec4<f32>(-3.4028234e38);
+    for (var i = 0u; i < {{quads}}u; i += 1u) { highest = max(highest, tops[i]); }
+    let top = max(max(highest.x, highest.y), max(highest.z, highest.w));
+    for (var c = thread; c < {{most}}u; c += {{threads}}u) {
+        let stat = stats[at + min(c, last)];
+        let factor = ew_exp(stat.x - top);
+        factors[c] = factor;
+        totals[c / 4u][c % 4u] = select(0.0, factor * stat.y, c < used);
+    }
+    workgroupBarrier();
+    var four = vec4<f32>(0.0);
+    for (var i = 0u; i < {{quads}}u; i += 1u) { four += totals[i]; }
+    let total = (four.x + four.y) + (four.z + four.w);
     var sum = Val(0.0);
-    for (var c = split; c < used; c += {{splits}}u) {
-        sum += ew_exp(stats[at + c].x - top) * parts[(at + c) * {{units}}u + unit];
+{{add_early}}
+    for (var c = split + {{early_parts}}u; c < used; c += {{splits}}u) {
+        sum += factors[c] * parts[(at + c) * {{units}}u + unit];
     }
     values[thread] = sum;
     workgroupBarrier();

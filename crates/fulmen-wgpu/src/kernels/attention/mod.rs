@@ -2,9 +2,11 @@
 //!
 //! - [`step`]: few rows, or heads of any size. A workgroup takes the query heads of a row that share keys, over a part
 //!   of what the row sees; a second launch puts the parts together.
+//! - [`tiles`]: many rows. A workgroup takes a head of 64 rows, and reads keys and values once for all of them.
 
 mod read;
 mod step;
+mod tiles;
 
 use fulmen_core::Heads;
 
@@ -45,6 +47,15 @@ pub struct Attention {
     pub source: Source,
 }
 
+/// Which kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The context of each row in parts.
+    Step,
+    /// Tiles of 64 rows; for heads of a multiple of 32 elements, up to 256.
+    Tiles,
+}
+
 /// Attention of each row's queries to the keys that it sees.
 ///
 /// Input 0 is the queries, `[m, n_heads · head_dim]`; inputs 1 and 2 are the keys and values, rows or the whole
@@ -55,12 +66,24 @@ pub struct Attention {
 /// # Errors
 /// [`KernelError`] where the heads do not fit the cache's type, or something is larger than a binding.
 pub fn attention(spec: &Attention, caps: &Caps) -> Result<Plan, KernelError> {
-    let Attention { m, heads, .. } = *spec;
     let shape = Shape::new(spec, caps)?;
-    if m == 0 || heads.n_heads == 0 {
+    let tiles = tiles::worth(&shape) && tiles::fits(&shape, caps);
+    attention_by(if tiles { Kind::Tiles } else { Kind::Step }, spec, caps)
+}
+
+/// As [`attention`], by the kernel that is asked for.
+///
+/// # Errors
+/// As [`attention`], and where the kernel does not take such heads.
+pub fn attention_by(kind: Kind, spec: &Attention, caps: &Caps) -> Result<Plan, KernelError> {
+    let shape = Shape::new(spec, caps)?;
+    if spec.m == 0 || spec.heads.n_heads == 0 {
         return Ok(Plan::default());
     }
-    step::plan(&shape, caps)
+    match kind {
+        Kind::Step => step::plan(&shape, caps),
+        Kind::Tiles => tiles::plan(&shape, caps),
+    }
 }
 
 /// The sizes of the work, checked.

@@ -20,7 +20,10 @@ const LEAST: u32 = 32;
 const GROUPS: u64 = 256;
 
 /// The most parts of a context.
-const MOST_CHUNKS: u64 = 64;
+const MOST_CHUNKS: u32 = 64;
+
+/// Parts that a thread of the second launch loads at once.
+const EARLY: u32 = 8;
 
 /// Positions that a team takes at once.
 const UNROLL: u32 = 4;
@@ -86,7 +89,7 @@ impl<'a> Layout<'a> {
             _ => (across.min(8), false),
         };
         let sets = u64::from(shape.m) * u64::from(shape.heads.n_kv_heads) * u64::from(head_blocks);
-        let most = u64::from(shape.capacity.div_ceil(LEAST)).clamp(1, MOST_CHUNKS);
+        let most = u64::from(shape.capacity.div_ceil(LEAST)).clamp(1, MOST_CHUNKS.into());
         // At most 64.
         let chunks = GROUPS.div_ceil(sets.max(1)).min(most) as u32;
         Ok(Self { shape, threads, heads, head_blocks, units, across, lanes, shuffle, chunks })
@@ -141,6 +144,8 @@ impl<'a> Layout<'a> {
                 ("accumulators", &lines(heads, |h| format!("    var acc{h} = Val(0.0);"))),
                 ("scores", &self.scores()),
                 ("shrinks", &lines(heads, |h| format!("        acc{h} *= shrink{};", self.of_head(h)))),
+                ("early", &self.early_values()),
+                ("first_four", &self.add_early()),
                 ("four", &self.add_values(4)),
                 ("one", &self.add_values(1)),
                 ("results", &self.results()),
@@ -251,6 +256,30 @@ impl<'a> Layout<'a> {
         text
     }
 
+    /// Loads the values of the split's first four positions, or of the last one instead.
+    fn early_values(&self) -> String {
+        let splits = self.threads / self.across;
+        let stride = read::row_stride(self.shape);
+        lines(4, |u| {
+            let at = format!("min(split + {}u, count - 1u)", u * splits);
+            format!("        let early{u} = load_v(block_row + {at} * {stride}u, unit);")
+        })
+    }
+
+    fn add_early(&self) -> String {
+        let splits = self.threads / self.across;
+        let mut text = String::new();
+        for u in 0..4 {
+            text += &format!(
+                "        if (split + {0}u < count) {{\n            let w = weights[split + {0}u];\n            sum += w;\n",
+                u * splits
+            );
+            text += &lines(self.heads, |h| format!("            acc{h} += w{} * early{u};", self.of_head(h)));
+            text += "        }\n";
+        }
+        text
+    }
+
     /// The values of `count` positions from `p` on.
     fn add_values(&self, count: u32) -> String {
         let splits = self.threads / self.across;
@@ -303,6 +332,15 @@ impl<'a> Layout<'a> {
         let threads = threads(128, caps).max(across);
         let groups_word = u32::try_from(heads).map_err(|_| invalid(OP, "more than 2^32 heads"))?;
         let functions = [&*read::places(shape, false), Helper::Nan.text(), Helper::Exp.text()].concat();
+        let splits = threads / across;
+        let early = lines(EARLY, |i| {
+            let part = format!("at + min(split + {}u, last)", i * splits);
+            format!("    let early{i} = parts[({part}) * {units}u + unit];")
+        });
+        let add_early = lines(EARLY, |i| {
+            let c = format!("split + {}u", i * splits);
+            format!("    if ({c} < used) {{ sum += factors[{c}] * early{i}; }}")
+        });
         let mut params = read::params(shape).to_vec();
         params.extend([self.chunks, groups_word]);
         bind.launch(
@@ -314,7 +352,12 @@ impl<'a> Layout<'a> {
                 ("n_heads", &shape.heads.n_heads.to_string()),
                 ("across", &across.to_string()),
                 ("units", &units.to_string()),
-                ("splits", &(threads / across).to_string()),
+                ("early", &early),
+                ("add_early", &add_early),
+                ("early_parts", &(EARLY * splits).to_string()),
+                ("splits", &splits.to_string()),
+                ("quads", &(MOST_CHUNKS / 4).to_string()),
+                ("most", &MOST_CHUNKS.to_string()),
                 ("least", &LEAST.to_string()),
                 ("threads", &threads.to_string()),
             ],

@@ -55,6 +55,8 @@ fn main(
     for (var start = begin; start < end; start += {{block}}u) {
         let count = min({{block}}u, end - start);
         let block_row = base + start * {{stride}}u;
+        // The first values are on their way while the scores are made.
+{{early}}
         var highest = top;
         for (var first = 0u; first < count; first += {{step}}u) {
 {{scores}}
@@ -68,7 +70,8 @@ fn main(
 {{shrinks}}
         for (var i = thread; i < count; i += {{threads}}u) { weights[i] = ew_exp(weights[i] - top); }
         workgroupBarrier();
-        var p = split;
+{{first_four}}
+        var p = split + {{stride4}}u;
         for (; p + {{last}}u < count; p += {{stride4}}u) {
 {{four}}
         }
