@@ -66,6 +66,13 @@ impl QuantWeight {
         Ok(format::Format::of(*self)?.row_bytes(self.k))
     }
 
+    /// The text that reads a packed row over the array `w` (`fetch`, `decode` and `row_length`, by `params.k`), and the
+    /// function that makes numbers of a word of codes.
+    pub(super) fn reader(&self) -> Result<(String, &'static str), QuantError> {
+        let format = format::Format::of(*self)?;
+        Ok((format.text(), format.unpack()))
+    }
+
     /// The GGML blocks of the whole weight in the layout that the kernels read.
     ///
     /// # Errors
