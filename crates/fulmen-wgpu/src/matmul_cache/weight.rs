@@ -124,7 +124,8 @@ impl GpuMatmulCache {
     /// Makes the budget hold `needed` more bytes, beside all weights but `name`.
     fn make_room(&mut self, call: &'static str, name: &str, needed: u64) -> Result<(), GpuError> {
         let Some(budget) = self.options.budget else { return Ok(()) };
-        let others: u64 = self.weights.iter().filter(|(other, _)| *other != name).map(|(_, w)| w.data.bytes).sum();
+        let others: u64 =
+            self.weights.iter().filter(|(other, _)| *other != name).map(|(_, w)| w.data.bytes).sum();
         let free = budget.bytes.saturating_sub(others);
         let most = if budget.evict { budget.bytes } else { free };
         if needed > most {
@@ -151,4 +152,3 @@ impl GpuMatmulCache {
         Ok(())
     }
 }
-

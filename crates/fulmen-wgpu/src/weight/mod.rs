@@ -1,10 +1,13 @@
 //! Weights on the device: from the host's bytes to buffers in the kernels' order, in parts where one buffer or binding does
 //! not hold them. The matmul cache and the graph dispatcher keep theirs in this form.
 
+mod stand_in;
+
 use std::ops::Range;
 
 use fulmen_core::DType;
 
+pub(crate) use self::stand_in::stand_in;
 use crate::{
     buffer::{BufferSlice, GpuBuffer},
     device::GpuDevice,
@@ -27,6 +30,41 @@ pub(crate) struct DeviceWeight {
     pub(crate) bytes: u64,
     /// Its values and the products of matrix units fit 16-bit floats.
     pub(crate) half: bool,
+}
+
+impl DeviceWeight {
+    /// Floats of plain memory as a weight; `None` for blocks, and where a binding cannot begin.
+    pub(crate) fn view(
+        gpu: &GpuDevice,
+        call: &'static str,
+        dtype: DType,
+        n: u32,
+        k: u32,
+        slice: &BufferSlice,
+    ) -> Result<Option<DeviceWeight>, GpuError> {
+        let elem = match dtype {
+            DType::F32 => WeightType::F32,
+            DType::F16 => WeightType::F16,
+            DType::BF16 => WeightType::Bf16,
+            _ => return Ok(None),
+        };
+        let align = u64::from(gpu.caps().binding_alignment.max(16));
+        if !slice.offset.is_multiple_of(align) {
+            return Ok(None);
+        }
+        let kind = Kind::Plain(elem);
+        let ranges = parts(gpu, kind, n, k).map_err(|(needed, limit)| {
+            let what = "a few rows of the weight, in bytes,".to_owned();
+            GpuError::TooLarge { call, what, needed, limit }
+        })?;
+        let row = u64::from(k) * elem.bytes();
+        let part = |rows: Range<u32>| {
+            let at = |number: u32| slice.offset + u64::from(number) * row;
+            Part { slice: slice.buffer.slice(at(rows.start)..at(rows.end)), rows }
+        };
+        let (parts, half) = (ranges.into_iter().map(part).collect(), dtype == DType::F16);
+        Ok(Some(DeviceWeight { kind, dtype, n, k, parts, bytes: slice.size, half }))
+    }
 }
 
 /// Some rows of a weight, where a kernel can bind them.
@@ -170,19 +208,48 @@ impl<'a> NewWeight<'a> {
         let mut start = part.rows.start;
         while start < part.rows.end {
             let rows = start..part.rows.end.min(start.saturating_add(step));
-            let piece = QuantWeight { n: rows.end - rows.start, ..weight };
-            packed.resize((u64::from(piece.n) * self.row) as usize, 0);
-            piece.repack_into(host(&rows), &mut packed).map_err(|error| GpuError::Argument {
+            packed.resize((u64::from(rows.end - rows.start) * self.row) as usize, 0);
+            repack(weight, host(&rows), &mut packed).map_err(|error| GpuError::Argument {
                 call: self.call,
                 what: format!("weight {:?}", self.name),
                 expected: "one that can be put in the kernels' order".to_owned(),
                 got: error.to_string(),
             })?;
-            gpu.upload(self.call, &part.slice.buffer, u64::from(start - part.rows.start) * self.row, &packed)?;
+            gpu.upload(
+                self.call,
+                &part.slice.buffer,
+                u64::from(start - part.rows.start) * self.row,
+                &packed,
+            )?;
             start = rows.end;
         }
         Ok(())
     }
+}
+
+/// Bytes whose order is worth a thread of its own.
+const WORTH_A_THREAD: usize = 1 << 20;
+
+/// Rows of blocks in the kernels' order, by several threads where there are many.
+fn repack(weight: QuantWeight, blocks: &[u8], packed: &mut [u8]) -> Result<(), qmatmul::QuantError> {
+    let row = weight.packed_row_bytes()? as usize;
+    let (rows, threads) = (packed.len() / row, std::thread::available_parallelism().map_or(1, |n| n.get()));
+    let each = rows.div_ceil(threads.min(8).min(packed.len() / WORTH_A_THREAD).max(1)).max(1);
+    let host_row = blocks.len() / rows.max(1);
+    let parts = blocks.chunks(each * host_row.max(1)).zip(packed.chunks_mut(each * row));
+    let one = |(blocks, packed): (&[u8], &mut [u8])| {
+        // Rows of a weight, whose number is a u32.
+        QuantWeight { n: (packed.len() / row) as u32, ..weight }.repack_into(blocks, packed)
+    };
+    if each >= rows {
+        return parts.map(one).collect();
+    }
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = parts.map(|part| scope.spawn(move || one(part))).collect();
+        let done = threads.into_iter().map(|thread| thread.join());
+        // A thread that panicked has its panic go on here.
+        done.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    })
 }
 
 /// Whether 16-bit floats hold the values: those that are 16-bit floats, and blocks whose scales let no value become too
