@@ -12,7 +12,7 @@
 //! - **Codes.** Products by blocks take their input as 8-bit codes. They are made once for as long as the input stays as it
 //!   is, for all weights of a call and for the calls after it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use fulmen_core::BackendError;
@@ -31,6 +31,9 @@ use crate::{
 
 /// Steps after which they are submitted although nobody waits.
 const MOST_PENDING: usize = 512;
+
+/// Submissions that may be on their way at once: enough that a device never waits for the host.
+const MOST_IN_FLIGHT: usize = 16;
 
 /// A piece of scratch memory. Each is the caller's until its last launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,7 +70,8 @@ pub(crate) struct Queue {
     /// Whether anything that may report was submitted since it was last looked at.
     may_report: bool,
     recording: bool,
-    last: Option<SubmissionIndex>,
+    /// Submissions that nobody has waited for, the oldest first.
+    in_flight: VecDeque<SubmissionIndex>,
 }
 
 impl Queue {
@@ -81,7 +85,7 @@ impl Queue {
             fault: gpu.create_buffer("dispatcher", kernels::fault::FAULT_BYTES)?,
             may_report: false,
             recording: false,
-            last: None,
+            in_flight: VecDeque::new(),
         })
     }
 
@@ -333,9 +337,13 @@ impl Queue {
         if self.recording { Ok(()) } else { self.flush() }
     }
 
+    /// Keeps a submission; waits for the oldest where there are many, so that a caller who never reads fills no memory.
     fn submitted(&mut self, index: Result<Option<SubmissionIndex>, GpuError>) -> Result<(), GpuError> {
-        self.last = index?.or(self.last.take());
-        Ok(())
+        self.in_flight.extend(index?);
+        if self.in_flight.len() <= MOST_IN_FLIGHT {
+            return Ok(());
+        }
+        self.in_flight.pop_front().map_or(Ok(()), |oldest| self.gpu.wait(&oldest))
     }
 
     /// Submits what waits if it is much.
@@ -373,7 +381,7 @@ impl Queue {
             0 => each(bytes),
             _ => record = bytemuck::pod_read_unaligned(&bytes[..16]),
         })?;
-        self.last = None;
+        self.in_flight.clear();
         self.may_report = false;
         self.reported(record)
     }
@@ -392,7 +400,9 @@ impl Queue {
             return self.read(&BufferSlice { size: 4, ..fault }, |_| {});
         }
         self.flush()?;
-        match self.last.take() {
+        let last = self.in_flight.pop_back();
+        self.in_flight.clear();
+        match last {
             Some(index) => Ok(self.gpu.wait(&index)?),
             None => Ok(self.gpu.check_alive()?),
         }

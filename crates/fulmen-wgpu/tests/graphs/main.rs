@@ -11,6 +11,7 @@ mod model;
 mod offsets;
 mod pairs;
 mod replay;
+mod smollm2;
 
 use fulmen_core::DeviceMemory;
 use fulmen_wgpu::{DeviceOptions, WgpuDispatcher};
