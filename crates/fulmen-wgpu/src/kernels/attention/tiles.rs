@@ -72,7 +72,7 @@ pub(super) fn fits(shape: &Shape, caps: &Caps) -> bool {
 
 pub(super) fn plan(shape: &Shape, caps: &Caps) -> Result<Plan, KernelError> {
     let layout = Layout::new(shape, caps).ok_or_else(|| read::too_wide(shape))?;
-    let mut bind = Bind::new(OP, caps);
+    let mut bind = Bind::new("attention tiles", caps);
     read::bind_data(shape, &mut bind)?;
     read::bind_places(shape, &mut bind, true)?;
     bind.write("out", Role::Output(0), "vec4<f32>", shape.q_bytes)?;
