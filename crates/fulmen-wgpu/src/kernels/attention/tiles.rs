@@ -187,12 +187,16 @@ fn results(own: u32, units: u32, n_heads: u32) -> String {
     text
 }
 
+/// Workgroups without which most of a device would have nothing to do.
+const ENOUGH: u64 = 64;
+
 /// Whether so many rows are worth tiles. Rows that have sequence numbers may all be of different ones, and then each would
 /// need the tile for itself.
 pub(super) fn worth(shape: &Shape) -> bool {
     let few = match shape.source {
         Source::Cache { sequences: true, .. } => 256,
-        _ => 32,
+        _ => ROWS / 2,
     };
-    shape.m > few
+    let groups = u64::from(shape.m.div_ceil(ROWS)) * u64::from(shape.heads.n_heads);
+    shape.m > few && groups >= ENOUGH
 }
