@@ -31,9 +31,9 @@ pub fn argmax(m: u32, n: u32, caps: &Caps) -> Result<Plan, KernelError> {
     if n == 0 {
         return Err(invalid(OP, "rows without elements"));
     }
-    let parts = largest_of_parts(OP, m, n, &mut plan, caps)?;
+    let parts = largest_of_parts(m, n, &mut plan, caps)?;
     if parts > 1 {
-        let mut bind = Bind::new(OP, caps);
+        let mut bind = Bind::new("argmax of parts", caps);
         bind.read("x", Role::Scratch(0), "vec2<u32>", u64::from(m) * u64::from(parts) * 8)?;
         bind.write("out", Role::Output(0), "u32", u64::from(m) * 4)?;
         let element = "x[row * params.n + i]";
@@ -54,16 +54,10 @@ const INDEX: &str = "out[number] = select(best.y, 0u, best.x == 0u);";
 
 /// The largest of each part of a row, as keys in scratch 0, or, where rows have one part, its index in output 0. Gives
 /// the number of parts.
-fn largest_of_parts(
-    op: &'static str,
-    m: u32,
-    n: u32,
-    plan: &mut Plan,
-    caps: &Caps,
-) -> Result<u32, KernelError> {
+fn largest_of_parts(m: u32, n: u32, plan: &mut Plan, caps: &Caps) -> Result<u32, KernelError> {
     let parts = n.div_ceil(PART).min(MOST_PARTS);
-    let bytes = product(op, "the rows", &[m.into(), n.into(), 4])?;
-    let mut bind = Bind::new(op, caps);
+    let bytes = product(OP, "the rows", &[m.into(), n.into(), 4])?;
+    let mut bind = Bind::new(OP, caps);
     bind.read("x", Role::Input(0), "f32", bytes)?;
     let store = if parts > 1 {
         let keys = u64::from(m) * u64::from(parts) * 8;

@@ -10,7 +10,7 @@ use crate::kernel::{Access, Caps};
 
 /// What a kernel binds, in order: the declarations, and the buffers. Everything is bound whole.
 pub(super) struct Bind<'a> {
-    op: &'static str,
+    label: &'static str,
     caps: &'a Caps,
     text: String,
     access: Vec<Access>,
@@ -18,8 +18,9 @@ pub(super) struct Bind<'a> {
 }
 
 impl<'a> Bind<'a> {
-    pub(super) fn new(op: &'static str, caps: &'a Caps) -> Self {
-        Self { op, caps, text: String::new(), access: Vec::new(), bindings: Vec::new() }
+    /// None yet, for a kernel of this name.
+    pub(super) fn new(label: &'static str, caps: &'a Caps) -> Self {
+        Self { label, caps, text: String::new(), access: Vec::new(), bindings: Vec::new() }
     }
 
     fn add(
@@ -30,7 +31,7 @@ impl<'a> Bind<'a> {
         element: &str,
         bytes: u64,
     ) -> Result<(), KernelError> {
-        fits(self.op, name, bytes, self.caps)?;
+        fits(self.label, name, bytes, self.caps)?;
         self.text += &variable(self.access.len(), name, access, element);
         self.access.push(access);
         self.bindings.push(Binding { role, offset: 0, bytes: padded(bytes.max(1)) });
@@ -76,7 +77,7 @@ impl<'a> Bind<'a> {
         let all: Vec<(&str, &str)> = values.iter().copied().chain([("buffers", &*self.text)]).collect();
         // As many as the caller has just listed.
         let words = params.len() as u32;
-        let kernel = kernel(self.op, expand(template, &all), self.access, words);
+        let kernel = kernel(self.label, expand(template, &all), self.access, words);
         plan.steps.push(step(kernel, params, groups, self.bindings, self.caps)?);
         Ok(())
     }

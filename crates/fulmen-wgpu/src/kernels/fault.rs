@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn records_become_errors_that_name_the_row_and_the_number() {
-        assert_eq!(fault([0, 1, 2, 3]), None);
+        assert!(fault([0, 1, 2, 3]).is_none());
         let index = fault([2, 3, 64, 64]).unwrap();
         assert_eq!(index.to_string(), "the position of row 3 is 64, but there are only 64");
         let state = fault([4, 1, (-1f32).to_bits(), 0]).unwrap();

@@ -122,11 +122,8 @@ impl Case {
         out
     }
 
-    fn run(&self, caps: &Caps) -> (Vec<f32>, Vec<u32>) {
-        self.run_plan(&attention(&self.spec(), caps).unwrap())
-    }
-
-    fn run_plan(&self, plan: &Plan) -> (Vec<f32>, Vec<u32>) {
+    fn run(&self, kind: Kind, caps: &Caps) -> (Vec<f32>, Vec<u32>) {
+        let plan = attention_by(kind, &self.spec(), caps).unwrap();
         let inputs: [&[u8]; 5] = [
             bytemuck::cast_slice(&self.q),
             &self.kv[0].0,
@@ -134,14 +131,14 @@ impl Case {
             bytemuck::cast_slice(&self.positions),
             bytemuck::cast_slice(&self.sequences),
         ];
-        let after = gpu().run_on(plan, &inputs, &[&vec![0xa5; self.q.len() * 4], &[0; 16]]);
+        let after = gpu().run_on(&plan, &inputs, &[&vec![0xa5; self.q.len() * 4], &[0; 16]]);
         (bytemuck::pod_collect_to_vec(&after.outputs[0]), bytemuck::pod_collect_to_vec(&after.outputs[1]))
     }
 
-    fn check(&self) {
+    fn check(&self, kind: Kind) {
         let want = self.reference();
         for caps in gpu().caps_variants() {
-            let (got, fault) = self.run(&caps);
+            let (got, fault) = self.run(kind, &caps);
             let error = nmse(&got, &want);
             let positions = &self.positions;
             assert!(error < 1e-10, "{:?} {positions:?} {caps:?}: {error:e}", self.spec());
@@ -155,11 +152,11 @@ fn rows_among_themselves() {
     let mut rng = fastrand::Rng::with_seed(1);
     for heads in [heads(1, 1, 1), heads(3, 1, 5), heads(6, 2, 80), heads(7, 1, 33)] {
         for m in [1, 17] {
-            Case::over_rows(m, heads, 0.3, &mut rng).check();
+            Case::over_rows(m, heads, 0.3, &mut rng).check(Kind::Step);
         }
     }
-    Case::over_rows(70, heads(2, 1, 64), 4.0, &mut rng).check();
-    Case::over_rows(33, heads(2, 1, 64), 0.0, &mut rng).check();
+    Case::over_rows(70, heads(2, 1, 64), 4.0, &mut rng).check(Kind::Step);
+    Case::over_rows(33, heads(2, 1, 64), 0.0, &mut rng).check(Kind::Step);
 }
 
 /// Every kernel is compiled, which takes its time: each type meets some heads.
@@ -179,14 +176,14 @@ fn few_rows_over_a_cache() {
         let heads = heads(n_heads, n_kv_heads, head_dim);
         let cache = Cache { dtype, n_seqs: 1, capacity: 700 };
         for position in [0, 31, 32, 699] {
-            Case::over_cache(cache, heads, &[position], None, &mut rng).check();
+            Case::over_cache(cache, heads, &[position], None, &mut rng).check(Kind::Step);
         }
         let cache = Cache { dtype, n_seqs: 4, capacity: 96 };
-        Case::over_cache(cache, heads, &[5, 0, 77, 63], Some(&[2, 0, 3, 1]), &mut rng).check();
+        Case::over_cache(cache, heads, &[5, 0, 77, 63], Some(&[2, 0, 3, 1]), &mut rng).check(Kind::Step);
     }
     // Parts that are longer than a block.
     let cache = Cache { dtype: DType::F16, n_seqs: 1, capacity: 20_000 };
-    Case::over_cache(cache, heads(2, 1, 32), &[19_998], None, &mut rng).check();
+    Case::over_cache(cache, heads(2, 1, 32), &[19_998], None, &mut rng).check(Kind::Step);
 }
 
 #[test]
@@ -196,12 +193,12 @@ fn many_rows_over_a_cache() {
         (DType::F32, heads(2, 1, 32)),
         (DType::F16, heads(2, 1, 128)),
         (DType::Q8_0, heads(2, 2, 64)),
-        (DType::F16, heads(2, 2, 48)),
+        (DType::F32, heads(1, 1, 256)),
     ] {
         let cache = Cache { dtype, n_seqs: 1, capacity: 150 };
         for (start, m) in [(0, 70), (85, 65)] {
             let positions: Vec<u32> = (start..start + m).collect();
-            Case::over_cache(cache, heads, &positions, None, &mut rng).check();
+            Case::over_cache(cache, heads, &positions, None, &mut rng).check(Kind::Tiles);
         }
     }
 }
@@ -217,12 +214,12 @@ fn tiles_of_rows() {
     {
         let case = Case::over_cache(cache, heads, &positions, Some(&sequences), &mut rng);
         let caps = Caps { workgroup_memory: memory, ..gpu().caps };
-        let (got, fault) = case.run_plan(&attention_by(Kind::Tiles, &case.spec(), &caps).unwrap());
+        let (got, fault) = case.run(Kind::Tiles, &caps);
         assert!(nmse(&got, &case.reference()) < 1e-10, "{heads:?}");
         assert_eq!(fault, [0; 4]);
     }
     let case = Case::over_rows(130, heads(2, 1, 256), 0.1, &mut rng);
-    let (got, _) = case.run_plan(&attention_by(Kind::Tiles, &case.spec(), &gpu().caps).unwrap());
+    let (got, _) = case.run(Kind::Tiles, &gpu().caps);
     assert!(nmse(&got, &case.reference()) < 1e-10);
     let odd = Attention { heads: heads(2, 1, 48), ..case.spec() };
     assert!(matches!(attention_by(Kind::Tiles, &odd, &gpu().caps), Err(KernelError::Invalid { .. })));
@@ -232,17 +229,17 @@ fn tiles_of_rows() {
 fn rows_without_a_place_give_zeros_and_are_told() {
     let mut rng = fastrand::Rng::with_seed(4);
     let cache = Cache { dtype: DType::F16, n_seqs: 2, capacity: 40 };
-    for rows in [3usize, 75] {
+    for (rows, kind) in [(3usize, Kind::Step), (75, Kind::Tiles)] {
         let mut positions: Vec<u32> = (0..rows as u32).map(|i| i % 40).collect();
         let mut sequences = vec![1; rows];
         positions[1] = 40;
         let case = Case::over_cache(cache, heads(4, 2, 64), &positions, Some(&sequences), &mut rng);
-        let (got, fault) = case.run(&gpu().caps);
+        let (got, fault) = case.run(kind, &gpu().caps);
         assert_eq!(fault, [2, 1, 40, 40]);
         assert!(nmse(&got, &case.reference()) < 1e-10);
         (positions[1], sequences[2]) = (0, u32::MAX);
         let case = Case::over_cache(cache, heads(4, 2, 64), &positions, Some(&sequences), &mut rng);
-        let (got, fault) = case.run(&gpu().caps);
+        let (got, fault) = case.run(kind, &gpu().caps);
         assert_eq!(fault, [3, 2, u32::MAX, 2]);
         assert!(nmse(&got, &case.reference()) < 1e-10);
     }
@@ -252,7 +249,7 @@ fn rows_without_a_place_give_zeros_and_are_told() {
 fn a_nan_goes_where_it_belongs() {
     let mut rng = fastrand::Rng::with_seed(5);
     let cache = Cache { dtype: DType::F32, n_seqs: 1, capacity: 90 };
-    for rows in [2u32, 80] {
+    for (rows, kind) in [(2u32, Kind::Step), (80, Kind::Tiles)] {
         let positions: Vec<u32> = (3..3 + rows).collect();
         let mut case = Case::over_cache(cache, heads(4, 2, 32), &positions, None, &mut rng);
         // Beyond what any row sees.
@@ -264,7 +261,7 @@ fn a_nan_goes_where_it_belongs() {
         // A query of row 1.
         case.q[128 + 40] = f32::NAN;
         for caps in gpu().caps_variants() {
-            let (got, _) = case.run(&caps);
+            let (got, _) = case.run(kind, &caps);
             let nan: Vec<usize> = (0..got.len()).filter(|&i| got[i].is_nan()).collect();
             assert_eq!(nan, (160..192).collect::<Vec<_>>(), "{rows} rows");
         }
@@ -286,4 +283,22 @@ fn what_does_not_fit_is_refused() {
     let wide = Attention { heads: heads(1, 1, 4099), source: Source::Rows, ..spec };
     assert!(matches!(attention(&wide, &gpu().caps), Err(KernelError::Invalid { .. })));
     assert_eq!(attention(&Attention { m: 0, ..spec }, &gpu().caps).unwrap(), Plan::default());
+}
+
+#[test]
+fn rows_and_heads_choose_the_kernel() {
+    let cache = Cache { dtype: DType::F16, n_seqs: 1, capacity: 4096 };
+    let source = Source::Cache { cache, sequences: false };
+    let spec = Attention { m: 1, heads: heads(32, 8, 128), scale: 1.0, source };
+    let several = Source::Cache { cache, sequences: true };
+    for (spec, kind) in [
+        (spec, Kind::Step),
+        (Attention { m: 16, ..spec }, Kind::Step),
+        (Attention { m: 512, ..spec }, Kind::Tiles),
+        (Attention { m: 512, source: several, ..spec }, Kind::Tiles),
+        (Attention { m: 128, source: several, ..spec }, Kind::Step),
+        (Attention { m: 512, heads: heads(32, 8, 80), ..spec }, Kind::Step),
+    ] {
+        assert_eq!(attention(&spec, &gpu().caps), attention_by(kind, &spec, &gpu().caps), "{spec:?}");
+    }
 }

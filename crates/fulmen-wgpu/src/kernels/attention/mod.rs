@@ -1,8 +1,8 @@
 //! Causal grouped-query attention, among rows and over a cache.
 //!
-//! - [`step`]: few rows, or heads of any size. A workgroup takes the query heads of a row that share keys, over a part
+//! - [`Kind::Step`]: few rows, or heads of any size. A workgroup takes the query heads of a row that share keys, over a part
 //!   of what the row sees; a second launch puts the parts together.
-//! - [`tiles`]: many rows. A workgroup takes a head of 64 rows, and reads keys and values once for all of them.
+//! - [`Kind::Tiles`]: many rows. A workgroup takes a head of 64 rows, and reads keys and values once for all of them.
 
 mod read;
 mod step;

@@ -3,7 +3,11 @@
 use fulmen_core::DType;
 
 use super::{OP, Shape, Source};
-use crate::kernels::{KernelError, Role, bind::Bind, fault};
+use crate::kernels::{
+    KernelError, Role,
+    bind::{Bind, invalid},
+    fault,
+};
 
 /// Elements that are loaded at once: four where heads allow it, else one.
 pub(super) fn width(shape: &Shape) -> u32 {
@@ -138,5 +142,5 @@ pub(super) fn params(shape: &Shape) -> [u32; 2] {
 
 /// Refuses heads that no kernel takes.
 pub(super) fn too_wide(shape: &Shape) -> KernelError {
-    crate::kernels::bind::invalid(OP, format!("heads of {} elements are too wide", shape.heads.head_dim))
+    invalid(OP, format!("heads of {} elements are too wide", shape.heads.head_dim))
 }

@@ -50,7 +50,7 @@ pub(super) fn plan(shape: &Shape, caps: &Caps) -> Result<Plan, KernelError> {
     let heads = u64::from(shape.m) * u64::from(shape.heads.n_heads);
     let parts = product(OP, "the parts", &[shape.q_bytes, layout.chunks.into()])?;
     let stats = heads * u64::from(layout.chunks) * 8;
-    let mut bind = Bind::new(OP, caps);
+    let mut bind = Bind::new("attention step", caps);
     read::bind_data(shape, &mut bind)?;
     read::bind_places(shape, &mut bind, true)?;
     if split {
@@ -62,7 +62,7 @@ pub(super) fn plan(shape: &Shape, caps: &Caps) -> Result<Plan, KernelError> {
     }
     layout.launch(&mut plan, bind)?;
     if split {
-        let mut bind = Bind::new(OP, caps);
+        let mut bind = Bind::new("attention combine", caps);
         read::bind_places(shape, &mut bind, false)?;
         bind.read("parts", Role::Scratch(0), read::values(shape), parts)?;
         bind.read("stats", Role::Scratch(1), "vec2<f32>", stats)?;

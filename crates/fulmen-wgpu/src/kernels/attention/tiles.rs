@@ -72,7 +72,7 @@ pub(super) fn fits(shape: &Shape, caps: &Caps) -> bool {
 
 pub(super) fn plan(shape: &Shape, caps: &Caps) -> Result<Plan, KernelError> {
     let layout = Layout::new(shape, caps).ok_or_else(|| read::too_wide(shape))?;
-    let mut bind = Bind::new(OP, caps);
+    let mut bind = Bind::new("attention tiles", caps);
     read::bind_data(shape, &mut bind)?;
     read::bind_places(shape, &mut bind, true)?;
     bind.write("out", Role::Output(0), "vec4<f32>", shape.q_bytes)?;
@@ -187,12 +187,16 @@ fn results(own: u32, units: u32, n_heads: u32) -> String {
     text
 }
 
+/// Workgroups without which most of a device would have nothing to do.
+const ENOUGH: u64 = 64;
+
 /// Whether so many rows are worth tiles. Rows that have sequence numbers may all be of different ones, and then each would
 /// need the tile for itself.
 pub(super) fn worth(shape: &Shape) -> bool {
     let few = match shape.source {
         Source::Cache { sequences: true, .. } => 256,
-        _ => 32,
+        _ => ROWS / 2,
     };
-    shape.m > few
+    let groups = u64::from(shape.m.div_ceil(ROWS)) * u64::from(shape.heads.n_heads);
+    shape.m > few && groups >= ENOUGH
 }

@@ -195,7 +195,7 @@ impl Store<'_> {
     /// Finds the places of many rows once.
     fn find_slots(&self, plan: &mut Plan) -> Result<(), KernelError> {
         let (m, cache) = (self.spec.m, self.spec.cache);
-        let mut bind = Bind::new(self.op, self.caps);
+        let mut bind = Bind::new("kv slots", self.caps);
         self.bind_places(&mut bind)?;
         bind.write("slots", Role::Scratch(0), "vec2<u32>", u64::from(m) * 8)?;
         plan.scratch.push(u64::from(m) * 8);

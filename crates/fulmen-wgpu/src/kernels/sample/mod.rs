@@ -51,7 +51,7 @@ pub fn sample(m: u32, n: u32, caps: &Caps) -> Result<Plan, KernelError> {
 
     let own = threads(256, caps).to_string();
     let (bins_text, aliased) = (BINS.to_string(), argmax::functions(&own));
-    let mut bind = Bind::new(OP, caps);
+    let mut bind = Bind::new("sample largest", caps);
     bind.read("logits", Role::Input(0), "f32", logits)?;
     bind.write("keys", Role::Scratch(0), "vec2<u32>", keys)?;
     bind.write("bins", Role::Scratch(1), "u32", bins)?;
@@ -72,7 +72,7 @@ pub fn sample(m: u32, n: u32, caps: &Caps) -> Result<Plan, KernelError> {
     ]
     .concat();
     let cuts = n.div_ceil(HISTOGRAM_PART).min(argmax::MOST_PARTS);
-    let mut bind = Bind::new(OP, caps);
+    let mut bind = Bind::new("sample histogram", caps);
     bind.read("logits", Role::Input(0), "f32", logits)?;
     bind.read("states", Role::Output(1), "u32", states)?;
     bind.read("keys", Role::Scratch(0), "vec2<u32>", keys)?;
@@ -86,7 +86,7 @@ pub fn sample(m: u32, n: u32, caps: &Caps) -> Result<Plan, KernelError> {
         groups.into(),
     )?;
 
-    let mut bind = Bind::new(OP, caps);
+    let mut bind = Bind::new("sample draw", caps);
     bind.read("logits", Role::Input(0), "f32", logits)?;
     bind.write("states", Role::Output(1), "u32", states)?;
     bind.read("keys", Role::Scratch(0), "vec2<u32>", keys)?;
