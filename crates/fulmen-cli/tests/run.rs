@@ -46,7 +46,8 @@ fn refused(args: &[&str], words: &[&str]) {
 #[test]
 fn a_gpu_answers_through_wgpu() {
     let (_folder, path) = model();
-    let (stdout, stderr, code) = piped(&["run", &path, "--device", "wgpu", "-n", "3", "--temp", "0", "Hi"], b"");
+    let (stdout, stderr, code) =
+        piped(&["run", &path, "--device", "wgpu", "-n", "3", "--temp", "0", "Hi"], b"");
     assert_eq!(code, Some(0), "{stderr}");
     assert!(!stdout.is_empty() && stderr.contains("answer 3 tokens"), "{stdout} {stderr}");
 }

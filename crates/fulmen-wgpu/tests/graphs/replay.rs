@@ -49,3 +49,25 @@ fn replayed_layers_give_the_bits_of_launched_ones() {
         }
     }
 }
+
+/// A launch costs some microseconds whatever it does. A layer has the norm with codes, the products of Q, K and V, rotation and
+/// store, attention in one or two, codes and product, norm with codes, gate-up, codes and product.
+#[test]
+fn a_layer_of_a_decode_step_is_eleven_dispatches_at_most() {
+    let mut wgpu = dispatcher();
+    for kind in LAYERS {
+        let mut dispatches = |layers| {
+            let spec = LayerSpec { kind, layers, m: 1, weights: DType::Q4_K, cache: DType::F16, n_seqs: 1 };
+            let (graph, data) = (spec.graph().unwrap(), spec.data(5).unwrap());
+            let options = PlanOptions { fusions: wgpu.fusions(), ..PlanOptions::default() };
+            let rig = Rig::new(&mut wgpu, graph, &options, &data).unwrap();
+            let id = wgpu.prepare(rig.bound.program()).unwrap().unwrap();
+            let dispatches = wgpu.captured_dispatches(id).unwrap();
+            wgpu.release(id);
+            rig.release(&mut wgpu).unwrap();
+            dispatches
+        };
+        let each = dispatches(3) - dispatches(2);
+        assert!((9..=11).contains(&each), "{}: {each}", kind.name);
+    }
+}
