@@ -236,19 +236,21 @@ fn repack(weight: QuantWeight, blocks: &[u8], packed: &mut [u8]) -> Result<(), q
     let (rows, threads) = (packed.len() / row, std::thread::available_parallelism().map_or(1, |n| n.get()));
     let each = rows.div_ceil(threads.min(8).min(packed.len() / WORTH_A_THREAD).max(1)).max(1);
     let host_row = blocks.len() / rows.max(1);
-    let parts = blocks.chunks(each * host_row.max(1)).zip(packed.chunks_mut(each * row));
+    let mut parts = blocks.chunks(each * host_row.max(1)).zip(packed.chunks_mut(each * row));
     let one = |(blocks, packed): (&[u8], &mut [u8])| {
         // Rows of a weight, whose number is a u32.
         QuantWeight { n: (packed.len() / row) as u32, ..weight }.repack_into(blocks, packed)
     };
     if each >= rows {
-        return parts.map(one).collect();
+        return parts.try_for_each(one);
     }
     std::thread::scope(|scope| {
         let threads: Vec<_> = parts.map(|part| scope.spawn(move || one(part))).collect();
-        let done = threads.into_iter().map(|thread| thread.join());
         // A thread that panicked has its panic go on here.
-        done.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().try_for_each(join)
     })
 }
 

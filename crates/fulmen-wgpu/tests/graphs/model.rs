@@ -13,8 +13,7 @@ use crate::common::gpu;
 fn load(preset: &str, recipe: &str, cache: DType, device: Device, eager: bool) -> Model {
     let shape = Shape { layers: 2, ..Shape::preset(preset).unwrap() };
     let file = Synth::new(shape, recipe.parse().unwrap(), 11).file().unwrap();
-    let session =
-        SessionOptions { context: 96, chunk: 16, sequences: 2, eager, cache, ..SessionOptions::default() };
+    let session = SessionOptions { context: 96, chunk: 16, sequences: 2, eager, cache };
     Model::from_source(Arc::new(file), device, LoadOptions { session, ..LoadOptions::default() }).unwrap()
 }
 
