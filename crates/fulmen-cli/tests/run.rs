@@ -44,6 +44,15 @@ fn refused(args: &[&str], words: &[&str]) {
 }
 
 #[test]
+fn a_gpu_answers_through_wgpu() {
+    let (_folder, path) = model();
+    let (stdout, stderr, code) =
+        piped(&["run", &path, "--device", "wgpu", "-n", "3", "--temp", "0", "Hi"], b"");
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(!stdout.is_empty() && stderr.contains("answer 3 tokens"), "{stdout} {stderr}");
+}
+
+#[test]
 fn an_answer_comes_from_an_argument_or_from_a_pipe() {
     let (_folder, path) = model();
     let args = ["run", &path, "--device", "cpu", "-n", "12", "--seed", "7"];

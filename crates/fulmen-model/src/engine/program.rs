@@ -29,7 +29,13 @@ impl Program {
         profile: Option<&mut Profile>,
     ) -> Result<(), ExecError> {
         match (profile, self.replay) {
-            (Some(profile), _) => profile.run(self.bound.program(), device)?,
+            (Some(profile), replay) => {
+                let times = replay.map(|id| device.replay_timed(id)).transpose()?.flatten();
+                match times {
+                    Some(times) => profile.add(times),
+                    None => profile.run(self.bound.program(), device)?,
+                }
+            }
             (None, Some(id)) => _ = device.replay(id)?,
             (None, None) => _ = self.bound.run(device)?,
         }
@@ -113,7 +119,7 @@ fn build(
     let options = PlanOptions { fusions: device.fusions(), ..PlanOptions::default() };
     let bound = graph.plan(&options)?.bind(device, bindings)?;
     // A prefill is long beside its launches, and comes in many sizes.
-    let repeats = matches!(spec.step, Step::Decode { .. });
+    let repeats = matches!(spec.step, Step::Decode { .. }) || device.captures_for_free();
     let replay = if repeats && !eager { device.prepare(bound.program()) } else { Ok(None) };
     match replay {
         Ok(replay) => Ok(Program { step: spec.step, bound, replay, used: 0 }),
