@@ -49,8 +49,10 @@ fn a_check_as_json_counts_its_rows() {
 }
 
 #[test]
-fn a_check_of_a_gpu_runs_the_rows_of_the_command_batch() {
-    let report = json(&["check", "--device", "wgpu", "--quick", "--json", "--op", "gelu", "--op", "dot"]);
+fn a_check_of_a_gpu_runs_the_rows_of_graphs_and_of_the_command_batch() {
+    let report = json(&[
+        "check", "--device", "wgpu", "--quick", "--json", "--op", "gelu", "--op", "dot", "--op", "rms_norm",
+    ]);
     assert_eq!(
         (report["rows"].as_u64(), &report["failures"]),
         (report["passed"].as_u64(), &serde_json::json!([]))
@@ -61,7 +63,7 @@ fn a_check_of_a_gpu_runs_the_rows_of_the_command_batch() {
             .as_u64()
             .unwrap()
     };
-    assert!(rows("gelu") >= 10 && rows("dot") >= 7, "{report}");
+    assert!(rows("gelu") >= 20 && rows("dot") >= 7 && rows("rms_norm") >= 10, "{report}");
     assert!(report["device"].as_str().unwrap().starts_with("wgpu:"), "{report}");
     let (stdout, stderr, code) = fulmen(&["check", "--device", "wgpu:0", "--quick", "--op", "softmax"]);
     assert_eq!((stderr.as_str(), code), ("", Some(0)), "{stdout}");

@@ -113,7 +113,7 @@ pub enum GpuError {
     /// One buffer bound in two ways that exclude each other.
     #[error(
         "{call}: {step} binds one buffer as {first} and as {second}: a buffer that a kernel writes must not be bound \
-         a second time, unless both bindings are read_write and do not overlap"
+         a second time, unless both bindings are read_write and either apart or the same range"
     )]
     Aliased {
         /// The call.
@@ -165,6 +165,32 @@ pub enum GpuError {
         /// What the system said.
         message: String,
     },
+}
+
+impl GpuError {
+    /// The call that failed, for errors of a graph.
+    pub(crate) fn call(&self) -> &'static str {
+        match self {
+            Self::NoAdapter { .. } | Self::AdapterNotFound { .. } | Self::RequestDevice { .. } => {
+                "opening the device"
+            }
+            Self::DeviceLost { .. } => "the device",
+            Self::Shader { .. } => "compiling a kernel",
+            Self::CacheFile { .. } => "the pipeline cache",
+            Self::Validation { call, .. }
+            | Self::Internal { call, .. }
+            | Self::OutOfMemory { call, .. }
+            | Self::TooLarge { call, .. }
+            | Self::Argument { call, .. }
+            | Self::UnknownWeight { call, .. }
+            | Self::WeightExists { call, .. }
+            | Self::Aliased { call, .. }
+            | Self::ForeignDevice { call, .. }
+            | Self::Unsupported { call, .. }
+            | Self::BufferMap { call, .. }
+            | Self::Timeout { call, .. } => call,
+        }
+    }
 }
 
 /// The graphics interfaces that this build asks on this system.

@@ -55,6 +55,25 @@ pub struct Kernel {
     pub param_words: u32,
 }
 
+impl Kernel {
+    /// The same kernel with these bindings declared `read_write` instead of `read`, for a launch that writes to their
+    /// buffer by another binding; `None` where the text does not declare one of them as expected.
+    pub(crate) fn written_too(&self, bindings: &[usize]) -> Option<Kernel> {
+        let mut kernel = self.clone();
+        for &binding in bindings {
+            let declared = format!("@binding({binding}) var<storage, read>");
+            let wanted = format!("@binding({binding}) var<storage, read_write>");
+            let access = kernel.access.get_mut(binding)?;
+            if *access != Access::Read || kernel.wgsl.matches(&declared).count() != 1 {
+                return None;
+            }
+            *access = Access::ReadWrite;
+            kernel.wgsl = kernel.wgsl.replacen(&declared, &wanted, 1);
+        }
+        Some(kernel)
+    }
+}
+
 /// One launch of a kernel, but for the buffers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {

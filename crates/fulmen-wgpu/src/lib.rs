@@ -3,10 +3,12 @@
 //! - **What it is for.** Three ways to give a GPU work, over one encoder: `GpuCommandBatch` records array operations,
 //!   `GpuMatmulCache` keeps weights on the device and multiplies by them, and the dispatcher runs a compute graph.
 //!   All three encode into one command encoder and one compute pass, and submit once.
-//! - **What it does so far.** It finds and opens devices ([`device`]), has kernels as data ([`kernels`]), compiles each
+//! - **What it does.** It finds and opens devices ([`device`]), has kernels as data ([`kernels`]), compiles each
 //!   once ([`pipeline`]), encodes and submits them ([`encode`]), moves bytes ([`transfer`]), and runs command batches
 //!   ([`batch`]) and products by weights that stay on the device ([`matmul_cache`]), by kernels that can be measured and
-//!   remembered ([`tune`]). It runs no graphs yet.
+//!   remembered ([`tune`]). Graphs run by [`dispatch`]: [`WgpuDispatcher`] has every op of the table.
+//! - **Graphs have addresses, wgpu has buffers.** Addresses are made up and looked up ([`memory`]); calls wait and are submitted
+//!   together (`queue.rs`); a program that runs again is captured and replayed with one submission (`capture.rs`).
 //! - **wgpu itself** is [`fulmen_wgpu::wgpu`](wgpu), for buffers and queues that are shared with this crate.
 //! - **Drivers are found at run time.** wgpu opens the Vulkan loader, Metal or DX12 when asked. A missing driver is an
 //!   error that names what to install, never a build failure and never a panic.
@@ -16,23 +18,30 @@
 
 pub mod batch;
 pub mod buffer;
+mod capture;
 pub mod device;
 mod disk_cache;
+pub mod dispatch;
 pub mod encode;
 pub mod error;
 pub mod kernel;
 pub mod kernels;
 pub mod matmul_cache;
+pub mod memory;
 pub mod pipeline;
+mod product;
+mod queue;
 pub mod trace;
 pub mod transfer;
 pub mod tune;
+mod weight;
 
 pub use batch::{BatchOptions, BufferId, GpuCommandBatch, InPlace, MatmulOptions};
 pub use buffer::{BufferSlice, GpuBuffer};
 pub use device::{
     AdapterSelector, DeviceOptions, DeviceStats, DiskCache, GpuDevice, GpuMemory, list_devices, report,
 };
+pub use dispatch::WgpuDispatcher;
 pub use encode::{Profile, Program, Step, StepTime};
 pub use error::GpuError;
 pub use kernels::{Elem, elementwise::ElementwiseOp};
@@ -43,3 +52,6 @@ pub use matmul_cache::{
 pub use pipeline::{Pipeline, PipelineCache};
 pub use transfer::{ReadFuture, Readback};
 pub use wgpu;
+
+/// The backend's name in messages.
+pub(crate) const BACKEND: &str = "wgpu";

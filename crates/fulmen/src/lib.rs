@@ -5,8 +5,8 @@
 //!
 //! - [`core`]: data types and block formats, the compute graph, its planner and its executor.
 //! - [`cpu`]: runs graphs on the processor.
-//! - [`wgpu`]: finds GPUs, runs batches of array operations on them and multiplies by weights that stay there; it does not
-//!   run graphs yet.
+//! - [`wgpu`]: any GPU through Vulkan, Metal or DX12: graphs and models, batches of array operations, products by weights that
+//!   stay there.
 //! - [`cuda`]: NVIDIA GPUs through their driver: graphs and models, captured and replayed.
 //! - [`model`]: GGUF files, tokenizers, Llama and Qwen models, generation.
 //!

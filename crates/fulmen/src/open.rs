@@ -64,8 +64,10 @@ pub fn open_with(asked: DeviceSelector, options: OpenOptions) -> Result<(DeviceI
             Box::new(opened.map_err(refused)?)
         }
         BackendKind::Wgpu => {
-            let reason = "it does not run graphs yet".to_owned();
-            return Err(SelectError::Unavailable { asked, reason });
+            let opened = fulmen_wgpu::WgpuDispatcher::open(info.index);
+            let refused =
+                |error: fulmen_wgpu::GpuError| SelectError::Unavailable { asked, reason: error.to_string() };
+            Box::new(opened.map_err(refused)?)
         }
     };
     Ok((info, device))

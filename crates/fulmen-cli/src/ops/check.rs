@@ -7,9 +7,9 @@ use anstyle::{AnsiColor, Style};
 use fulmen_core::DType;
 use fulmen_core::device::DeviceInfo;
 use fulmen_testkit::{
-    Agreement, Filter, Outcome, Report, Size, Tally, gpu_table, run_gpu_table, run_table_with,
+    Agreement, Filter, Outcome, Report, Row, Size, Tally, gpu_table, run_gpu_table, run_table_with,
 };
-use fulmen_wgpu::GpuDevice;
+use fulmen_wgpu::{GpuDevice, WgpuDispatcher};
 use serde_json::{Value, json};
 
 use super::{OpsError, Rows, RunOptions, progress_bar, type_name};
@@ -19,8 +19,8 @@ use crate::output::{columns, print};
 ///
 /// Data are drawn from a seed that is printed; the memory is full of NaN before each case; bytes outside the outputs must
 /// not change; a second run must give the same bits. Rows that fail are printed in full, and the exit code is 1 if there
-/// are any. On a wgpu device the rows are those of the command batch (element-wise operations, reductions, operations along
-/// rows, products) and of the matmul cache.
+/// are any. A wgpu device has the rows of the command batch (element-wise operations, reductions, operations along rows,
+/// products) and of the matmul cache besides.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -81,7 +81,7 @@ pub(super) fn run(args: &Args) -> Result<(), OpsError> {
     finish(args, &report, &device, start.elapsed())
 }
 
-/// The rows of the command batch.
+/// The rows of graphs, then those of the command batch and of the matmul cache.
 fn run_gpu(
     args: &Args,
     filter: &Filter,
@@ -89,15 +89,19 @@ fn run_gpu(
     device: &DeviceInfo,
     gpu: &GpuDevice,
 ) -> Result<(), OpsError> {
-    let rows = gpu_table().iter().filter(|case| filter.takes_gpu(case)).count();
+    let of_graphs = fulmen_testkit::table().iter().filter(|case| filter.takes(case)).count();
+    let rows = of_graphs + gpu_table().iter().filter(|case| filter.takes_gpu(case)).count();
     if rows == 0 {
         return Err(OpsError::NoRows);
     }
     let (bar, start) = (progress_bar(rows), Instant::now());
-    let report = run_gpu_table(gpu, filter, seed, |row| {
+    let done = |row: &Row| {
         bar.set_message(row.name.clone());
         bar.inc(1);
-    });
+    };
+    let mut dispatcher = WgpuDispatcher::on(gpu)?;
+    let mut report = run_table_with(&mut dispatcher, filter, seed, |row, _, _| done(row));
+    report.rows.extend(run_gpu_table(gpu, filter, seed, done).rows);
     bar.finish_and_clear();
     finish(args, &report, device, start.elapsed())
 }

@@ -19,8 +19,8 @@ use crate::select::{OpenOption, SelectError};
 /// List, check and time every op of a device.
 ///
 /// All three work from one table of cases: every op with its shapes (odd ones and those of real models) and types. A case
-/// is run as a model's graph is run and compared with a reference in f64. `check` on a wgpu device runs a second table:
-/// the operations of the command batch.
+/// is run as a model's graph is run and compared with a reference in f64. `check` on a wgpu device runs a second table, too:
+/// the operations of the command batch and of the matmul cache.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
@@ -33,7 +33,7 @@ Examples:
   fulmen ops list                        the ops, how many cases each has, and their types
   fulmen ops check                       every case on the best device
   fulmen ops check --op mul_mat --dtype q4_k --device cpu
-  fulmen ops check --device wgpu         the operations of the command batch on a GPU
+  fulmen ops check --device wgpu         graphs, the command batch and the matmul cache on a GPU
   fulmen ops perf                        the shapes of real models, beside what memory and arithmetic allow";
 
 // Each subcommand's help is the doc comment of its arguments.

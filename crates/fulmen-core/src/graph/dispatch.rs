@@ -1,5 +1,7 @@
 //! The contract between a graph and the kernels that run it.
 
+use std::time::Duration;
+
 use super::{Program, call::*};
 use crate::{BackendError, Fusions};
 
@@ -126,9 +128,21 @@ pub trait KernelDispatch {
         Ok(None)
     }
 
+    /// Whether capturing a program costs no more than running it once, so that even one that runs a few times is worth it.
+    fn captures_for_free(&self) -> bool {
+        false
+    }
+
     /// Runs a captured program, as [`Program::run`] would, and gives the number of launches.
     fn replay(&mut self, id: ReplayId) -> Result<usize, BackendError> {
         Err(BackendError::Unsupported { backend: self.backend(), what: format!("the replay of {id:?}") })
+    }
+
+    /// Runs a captured program as [`replay`](KernelDispatch::replay) does, waits for it, and gives the name of each kernel and
+    /// its time on the device, in order; `None`, and nothing was run, where the device does not take such times.
+    fn replay_timed(&mut self, id: ReplayId) -> Result<Option<Vec<(String, Duration)>>, BackendError> {
+        let _ = id;
+        Ok(None)
     }
 
     /// Lets go of a captured program. An id that is not known is ignored.

@@ -1,4 +1,4 @@
-//! Where the time goes: each op timed alone, and what is left.
+//! Where the time goes: each op timed alone, or each kernel by the device's own clock, and what is left.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use fulmen_core::{ExecError, KernelDispatch, OpCall, Program, WeightArg};
 
 /// Times of ops, summed over runs. Timing waits for the device after each op, so the sum is more than an untimed run
-/// takes.
+/// takes. A device that times the kernels of a replay itself gives their times instead, under their own names.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
     ops: HashMap<String, (u64, Duration)>,
@@ -17,7 +17,7 @@ pub struct Profile {
 /// One line of a profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProfileRow {
-    /// The op, with the shape and type of its weight; `[other]` for the time outside ops.
+    /// The op, with the shape and type of its weight, or the kernel; `[other]` for the time outside ops.
     pub name: String,
     /// How often it ran.
     pub count: u64,
@@ -46,6 +46,14 @@ impl Profile {
             *entry = (entry.0 + 1, entry.1 + start.elapsed());
         }
         Ok(())
+    }
+
+    /// Adds what a device has timed.
+    pub(super) fn add(&mut self, times: Vec<(String, Duration)>) {
+        for (name, time) in times {
+            let entry = self.ops.entry(name).or_default();
+            *entry = (entry.0 + 1, entry.1 + time);
+        }
     }
 
     /// The ops, the longest first, and at the end what was not in any of them.

@@ -1,5 +1,7 @@
 //! Runs of a graph on a device: built once, kept, replayed where the device can.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use fulmen_core::{Backend, Bindings, BoundGraph, ExecError, PlanOptions, ReplayId};
 
 use super::model::Shared;
@@ -27,11 +29,33 @@ impl Program {
         profile: Option<&mut Profile>,
     ) -> Result<(), ExecError> {
         match (profile, self.replay) {
-            (Some(profile), _) => profile.run(self.bound.program(), device)?,
+            (Some(profile), replay) => {
+                let times = replay.map(|id| device.replay_timed(id)).transpose()?.flatten();
+                match times {
+                    Some(times) => profile.add(times),
+                    None => profile.run(self.bound.program(), device)?,
+                }
+            }
             (None, Some(id)) => _ = device.replay(id)?,
             (None, None) => _ = self.bound.run(device)?,
         }
         Ok(())
+    }
+
+    /// Runs it op by op until the flag is set. Gives whether it came to its end.
+    pub(super) fn run_unless(
+        &self,
+        device: &mut dyn Backend,
+        profile: Option<&mut Profile>,
+        stop: &AtomicBool,
+    ) -> Result<bool, ExecError> {
+        match profile {
+            Some(profile) => profile.run(self.bound.program(), device).map(|()| true),
+            None => {
+                let ran = self.bound.program().run_while(device, || !stop.load(Ordering::Relaxed))?;
+                Ok(ran.is_some())
+            }
+        }
     }
 
     fn release(self, device: &mut dyn Backend) {
@@ -95,7 +119,7 @@ fn build(
     let options = PlanOptions { fusions: device.fusions(), ..PlanOptions::default() };
     let bound = graph.plan(&options)?.bind(device, bindings)?;
     // A prefill is long beside its launches, and comes in many sizes.
-    let repeats = matches!(spec.step, Step::Decode { .. });
+    let repeats = matches!(spec.step, Step::Decode { .. }) || device.captures_for_free();
     let replay = if repeats && !eager { device.prepare(bound.program()) } else { Ok(None) };
     match replay {
         Ok(replay) => Ok(Program { step: spec.step, bound, replay, used: 0 }),

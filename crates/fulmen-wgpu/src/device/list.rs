@@ -47,8 +47,21 @@ fn device_info(index: usize, adapter: &Adapter) -> DeviceInfo {
         memory_bytes: None,
         free_bytes: None,
         facts: facts(adapter, &info),
-        runs_graphs: Err("the wgpu backend cannot run graphs yet".to_owned()),
+        runs_graphs: runs_graphs(&adapter.limits()),
         name: info.name,
+    }
+}
+
+/// Whether graphs can run there: what WebGPU promises everywhere but in the smallest of its modes.
+fn runs_graphs(limits: &wgpu::Limits) -> Result<(), String> {
+    let least = [
+        ("storage buffers per stage", limits.max_storage_buffers_per_shader_stage, 8),
+        ("invocations per workgroup", limits.max_compute_invocations_per_workgroup, 64),
+        ("bytes of workgroup memory", limits.max_compute_workgroup_storage_size, 8192),
+    ];
+    match least.into_iter().find(|(_, has, needs)| has < needs) {
+        None => Ok(()),
+        Some((what, has, needs)) => Err(format!("graphs need {needs} {what}, and it has {has}")),
     }
 }
 

@@ -94,14 +94,17 @@ fn binding(caps: &Caps, slice: &BufferSlice) -> Result<(), Problem> {
     Ok(())
 }
 
-/// wgpu tracks whole buffers: one that a kernel writes cannot be bound for reading besides, wherever the ranges are.
+/// wgpu tracks whole buffers: one that a kernel writes cannot be bound for reading besides, wherever the ranges are. It may
+/// be bound twice for writing: as ranges that are apart, or as the very same range, as a kernel that works in place does.
 fn aliases(step: &Step, name: impl Fn() -> String) -> Result<(), GpuError> {
     let bound: Vec<_> = step.bindings.iter().zip(&step.pipeline.access).collect();
     for (second, (slice, access)) in bound.iter().enumerate() {
         for (first, (other, other_access)) in bound[..second].iter().enumerate() {
             let both_read = **access == Access::Read && **other_access == Access::Read;
-            let clash = slice.buffer == other.buffer && (access != other_access || slice.overlaps(other));
-            if clash && !both_read {
+            if slice.buffer != other.buffer || both_read {
+                continue;
+            }
+            if access != other_access || (slice.overlaps(other) && slice != other) {
                 return Err(GpuError::Aliased { call: COMPILE, step: name(), first, second });
             }
         }

@@ -1,10 +1,12 @@
-//! Copies, which also convert.
+//! Copies: of elements, which also convert, and of bytes, which begin anywhere.
 
 use super::{
-    Elem, KernelError, Plan,
+    Elem, KernelError, Plan, Role,
     elementwise::{ElementwiseProgram, Input, Node, Output, fused},
+    plan::{alignment, kernel, step, threads, window},
+    template::expand,
 };
-use crate::kernel::Caps;
+use crate::kernel::{Access, Caps};
 
 /// Copies `len` elements from input 0 to output 0, of the same or another type.
 ///
@@ -18,4 +20,48 @@ pub fn copy(len: u64, from: Elem, to: Elem, caps: &Caps) -> Result<Plan, KernelE
         ..ElementwiseProgram::default()
     };
     fused(&program, len, &[], caps)
+}
+
+/// Copies `bytes` bytes from byte `shifts[0]` of input 0 on to byte `shifts[1]` of output 0 on; both are below
+/// [`Caps::binding_alignment`], or below 16 where that is less. Bytes beside them keep their values.
+///
+/// # Errors
+/// [`KernelError`] where the numbers are more than the device takes.
+pub fn copy_bytes(bytes: u64, shifts: [u64; 2], caps: &Caps) -> Result<Plan, KernelError> {
+    const OP: &str = "copy_bytes";
+    let align = alignment(caps);
+    let mut plan = Plan::default();
+    if bytes > u64::MAX / 64 || shifts.iter().any(|&shift| shift >= align) {
+        let what = "the number of bytes";
+        return Err(KernelError::TooMany { op: OP.to_owned(), what });
+    }
+    let threads = threads(256, caps);
+    // Whole vectors where they lie as such.
+    let vectors = shifts == [0, 0] && bytes.is_multiple_of(16);
+    let text = if vectors { include_str!("copy_vectors.wgsl") } else { include_str!("copy_bytes.wgsl") };
+    let wgsl = expand(text, &[("threads", &threads.to_string())]);
+    let copy = kernel(OP, wgsl, vec![Access::Read, Access::ReadWrite], if vectors { 1 } else { 4 });
+    // A multiple of the alignment, so that every part has the same shifts.
+    let most = caps.max_binding.min(1 << 31).saturating_sub(2 * align) / align * align;
+    if most == 0 {
+        let limit = caps.max_binding;
+        return Err(KernelError::TooLarge { op: OP.to_owned(), what: "a copy", bytes: 3 * align, limit });
+    }
+    let mut start = 0;
+    while start < bytes {
+        let count = most.min(bytes - start);
+        let bound = |role, shift| window(role, start, shift + count, 1, caps).0;
+        let bindings = vec![bound(Role::Input(0), shifts[0]), bound(Role::Output(0), shifts[1])];
+        // All are below 2^31.
+        let [from, to] = shifts.map(|shift| shift as u32);
+        let end = to + count as u32;
+        let words = u64::from(end.div_ceil(4) - to / 4);
+        let (params, units) = match vectors {
+            true => (vec![count as u32 / 16], count / 16),
+            false => (vec![from, to, end, bindings[0].bytes as u32 / 4], words),
+        };
+        plan.steps.push(step(copy.clone(), params, units.div_ceil(threads.into()), bindings, caps)?);
+        start += count;
+    }
+    Ok(plan)
 }

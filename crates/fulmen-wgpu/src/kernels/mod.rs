@@ -5,6 +5,11 @@
 //! - [`rows`]: softmax, norms and reductions along the rows of a matrix.
 //! - [`matmul`]: matrix products with epilogues.
 //! - [`qmatmul`]: the same with block-quantised weights.
+//! - [`mod@embed`]: rows of a table by token.
+//! - [`mod@rope`]: rotary position embedding.
+//! - [`kv`]: rows of keys and values into a cache, with norm and rotation on the way.
+//! - [`mod@attention`]: causal grouped-query attention.
+//! - [`mod@argmax`], [`mod@sample`], [`mod@penalize`], [`mod@advance`]: from logits to the next step.
 //! - [`mod@transpose`], [`mod@copy`], [`mod@fill`].
 //!
 //! Beside each function lies its WGSL, with `{{name}}` where a value is put in. Work that does not fit one binding
@@ -14,15 +19,25 @@
 //! between the last element and that multiple never reaches a result, and is never written, but for one case: the
 //! unused half of the last word of packed 16-bit floats becomes 0.
 
+pub mod advance;
+pub mod argmax;
+pub mod attention;
+mod bind;
 pub mod copy;
 pub mod elementwise;
+pub mod embed;
+pub mod fault;
 pub mod fill;
 mod group;
+pub mod kv;
 pub mod matmul;
+pub mod penalize;
 mod plan;
 pub mod qmatmul;
 pub mod reduce;
+pub mod rope;
 pub mod rows;
+pub mod sample;
 mod storage;
 mod template;
 pub mod transpose;

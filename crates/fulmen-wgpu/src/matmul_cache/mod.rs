@@ -145,7 +145,7 @@ impl GpuMatmulCache {
 
     /// Bytes of all weights on the device.
     pub fn weight_bytes(&self) -> u64 {
-        self.weights.values().map(|weight| weight.bytes).sum()
+        self.weights.values().map(|weight| weight.data.bytes).sum()
     }
 
     /// What is known of a weight.

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::{GpuMatmulCache, plan::ProductPlan};
+use super::GpuMatmulCache;
 use crate::{
     buffer::{BufferSlice, GpuBuffer},
     device::GpuDevice,
@@ -11,6 +11,7 @@ use crate::{
     kernel::Kernel,
     kernels::matmul::Role,
     pipeline::Pipeline,
+    product::ProductPlan,
     transfer::{Readback, Upload},
 };
 
@@ -260,7 +261,7 @@ impl GpuMatmulCache {
         let weight = self.weights.get(name).ok_or_else(|| self.unknown(call, name))?;
         let (number, m) = (weight.number, rows(call, m)?);
         let size = |side: u32| u64::from(m) * u64::from(side) * 4;
-        let (input, output) = (size(weight.k), size(weight.n));
+        let (input, output) = (size(weight.data.k), size(weight.data.n));
         let key = vec![Key { weight: number, m, input: Place::Own(0), output: Place::Own(0) }];
         self.prepare(call, &key, &[name], input, output)?;
         Ok(key)
@@ -329,7 +330,7 @@ impl GpuMatmulCache {
             weight.used = self.clock;
             let m = rows(call, product.m)?;
             let elements = |side: u32| u64::from(m) * u64::from(side);
-            let (inputs, outputs) = (elements(weight.k), elements(weight.n));
+            let (inputs, outputs) = (elements(weight.data.k), elements(weight.data.n));
             let wrong = |what: &str, wanted: u64, got: u64, unit: &str| {
                 if wanted == got {
                     return Ok(());
@@ -454,9 +455,9 @@ impl GpuMatmulCache {
         for planned in plan.launches {
             let pipeline = self.pipeline(&planned.launch.kernel)?;
             let bound = |role: &Role| match *role {
-                Role::A => matrix(&key.input, &self.runs.input, weight.k, &planned.rows),
-                Role::Out => matrix(&key.output, &self.runs.output, weight.n, &planned.rows),
-                Role::B(_) => Ok(weight.parts[planned.part].buffer.whole()),
+                Role::A => matrix(&key.input, &self.runs.input, weight.data.k, &planned.rows),
+                Role::Out => matrix(&key.output, &self.runs.output, weight.data.n, &planned.rows),
+                Role::B(_) => Ok(weight.data.parts[planned.part].slice.clone()),
                 Role::Scratch(i) => {
                     self.runs.scratch.get(i as usize).map(GpuBuffer::whole).ok_or_else(missing)
                 }

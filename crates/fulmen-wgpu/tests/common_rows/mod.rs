@@ -130,10 +130,34 @@ impl Gpu {
 
     /// Runs a plan. The padding of inputs is NaN; that of outputs must stay as it was, but for the last word.
     pub fn run(&self, plan: &Plan, inputs: &[&[u8]], output_bytes: &[usize]) -> After {
+        let outputs: Vec<Vec<u8>> = output_bytes.iter().map(|&bytes| vec![0xa5; bytes]).collect();
+        let outputs: Vec<&[u8]> = outputs.iter().map(Vec::as_slice).collect();
+        self.run_on(plan, inputs, &outputs)
+    }
+
+    /// As [`run`](Self::run), with what the outputs hold before.
+    pub fn run_on(&self, plan: &Plan, inputs: &[&[u8]], outputs: &[&[u8]]) -> After {
+        self.run_aliased(plan, inputs, outputs, &[])
+    }
+
+    /// As [`run_on`](Self::run_on), where an output (the first number) may be the buffer of an input (the second).
+    pub fn run_aliased(
+        &self,
+        plan: &Plan,
+        inputs: &[&[u8]],
+        outputs: &[&[u8]],
+        aliases: &[(usize, usize)],
+    ) -> After {
+        let output_bytes: Vec<usize> = outputs.iter().map(|data| data.len()).collect();
         let inputs: Vec<Buffer> =
             inputs.iter().map(|data| self.storage(data, data.len() as u64, 0xff)).collect();
-        let outputs: Vec<Buffer> =
-            output_bytes.iter().map(|&bytes| self.storage(&vec![0xa5; bytes], bytes as u64, 0xa5)).collect();
+        let outputs: Vec<Buffer> = (0..)
+            .zip(outputs)
+            .map(|(o, data)| match aliases.iter().find(|(output, _)| *output == o) {
+                Some(&(_, input)) => inputs[input].clone(),
+                None => self.storage(data, data.len() as u64, 0xa5),
+            })
+            .collect();
         let scratch: Vec<Buffer> = plan.scratch.iter().map(|&bytes| self.storage(&[], bytes, 0xff)).collect();
         let buffer = |role| match role {
             Role::Input(i) => &inputs[i],
@@ -147,7 +171,15 @@ impl Gpu {
             let kernel = &step.launch.kernel;
             assert_eq!(kernel.access.len(), step.bindings.len(), "{}", kernel.label);
             assert_eq!(kernel.param_words as usize, step.launch.params.len(), "{}", kernel.label);
-            let pipeline = self.pipeline(kernel);
+            let mut kernel = kernel.clone();
+            for (at, part) in step.bindings.iter().enumerate() {
+                if aliases.iter().any(|&(_, input)| part.role == Role::Input(input)) {
+                    let read = format!("@binding({at}) var<storage, read>");
+                    kernel.wgsl =
+                        kernel.wgsl.replace(&read, &format!("@binding({at}) var<storage, read_write>"));
+                }
+            }
+            let pipeline = self.pipeline(&kernel);
             let entries: Vec<BindGroupEntry> = (0u32..)
                 .zip(&step.bindings)
                 .map(|(binding, part)| {
@@ -180,9 +212,10 @@ impl Gpu {
         self.queue.submit([encoder.finish()]);
         let inputs = inputs.iter().zip(written).map(|(buffer, w)| if w { self.read(buffer) } else { vec![] });
         let inputs = inputs.collect();
-        let outputs = outputs.iter().zip(output_bytes).map(|(buffer, &bytes)| {
+        let outputs = (0..).zip(&outputs).zip(output_bytes).map(|((o, buffer), bytes)| {
             let mut data = self.read(buffer);
-            let kept = data[bytes.next_multiple_of(4)..].iter().all(|&byte| byte == 0xa5);
+            let aliased = aliases.iter().any(|&(output, _)| output == o);
+            let kept = aliased || data[bytes.next_multiple_of(4)..].iter().all(|&byte| byte == 0xa5);
             assert!(
                 kept,
                 "{}: the padding was written",

@@ -51,7 +51,7 @@ fn dequantize(m: u32, weight: QuantWeight, caps: &Caps) -> Option<Choice> {
 }
 
 /// The numbers of [`Rows`].
-fn few(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> Rows {
+pub(super) fn few(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> Rows {
     let threads = 1u32 << caps.max_invocations.clamp(8, 128).ilog2();
     // As few lanes as still fill the device: few sums to add up, and values of A that many lanes share. One row of A
     // leaves so little to do for each load that it takes more lanes to keep enough of them under way.

@@ -10,6 +10,7 @@
 //! - **Few rows of A.** [`Rows`] streams W once for up to eight rows. With [`Values::Int8`] a first launch
 //!   turns A into int8 codes with a scale for every 32, and the products are `dot4I8Packed`: four to an
 //!   instruction, against some 1e-5 of squared relative error. [`Values::Float`] multiplies A as it is.
+//!   [`joint()`] does so for several weights in one launch, and [`norm_and_codes`] makes the codes with the norm before.
 //! - **Many rows.** [`CodeTiles`] multiplies int8 codes of A by tiles of W that are decoded to codes on the way into
 //!   workgroup memory. For values of A as they are, parts of W become f32 in scratch, and the kernels of
 //!   [`matmul`](super::matmul) multiply them from there.
@@ -18,6 +19,7 @@
 mod choose;
 mod dequantize;
 mod format;
+mod joint;
 mod plan;
 mod quantize;
 mod repack;
@@ -25,7 +27,9 @@ mod rows;
 mod tiled;
 
 pub use choose::{TILES, candidates, choose};
+pub use joint::{JointRole, Section, joint};
 pub use plan::{Choice, QuantError, plan, plan_columns, plan_with, split_columns};
+pub use quantize::{codes_bytes, norm_and_codes, quantize_a};
 pub use rows::{Rows, Team, Values};
 pub use tiled::CodeTiles;
 
@@ -64,6 +68,13 @@ impl QuantWeight {
     /// As [`packed_bytes`](Self::packed_bytes).
     pub fn packed_row_bytes(&self) -> Result<u64, QuantError> {
         Ok(format::Format::of(*self)?.row_bytes(self.k))
+    }
+
+    /// The text that reads a packed row over the array `w` (`fetch`, `decode` and `row_length`, by `params.k`), and the
+    /// function that makes numbers of a word of codes.
+    pub(super) fn reader(&self) -> Result<(String, &'static str), QuantError> {
+        let format = format::Format::of(*self)?;
+        Ok((format.text(), format.unpack()))
     }
 
     /// The GGML blocks of the whole weight in the layout that the kernels read.

@@ -1,0 +1,147 @@
+//! Positions, the KV cache and attention: rotation, stores, both in one, and what reads them.
+
+use fulmen_core::{
+    AttentionCall, BackendError, Heads, KvCache, KvSource, KvStoreCall, RopeCall, RopeStoreCall,
+};
+
+use super::{Launched, WgpuDispatcher};
+use crate::BACKEND;
+use crate::buffer::BufferSlice;
+use crate::kernels::{
+    Role,
+    attention::{Attention, Source, attention},
+    kv::{self, Cache, KvStore, RopeStore},
+    rope::{Rope, rope},
+};
+
+impl WgpuDispatcher {
+    pub(super) fn rope(&mut self, call: &RopeCall) -> Launched {
+        let &RopeCall { input, positions, factors, output, m, n_heads, head_dim, rope: ref turn } = call;
+        self.writes(output);
+        let width = n_heads.saturating_mul(head_dim);
+        let spec = Rope { m, n_heads, head_dim, rope: *turn, factors: factors.is_some() };
+        let mut operands = vec![
+            (Role::Input(0), self.matrix("the input", input, m, width)?),
+            (Role::Input(1), self.at("positions", positions, m as usize)?),
+            (Role::Output(0), self.matrix("the output", output, m, width)?),
+        ];
+        if let Some(ptr) = factors {
+            operands.push((Role::Input(2), self.matrix("the frequency factors", ptr, 1, turn.n_rot / 2)?));
+        }
+        let plan = rope(&spec, &self.queue.caps());
+        self.queue.run_over(plan, operands)
+    }
+
+    pub(super) fn kv_store(&mut self, call: &KvStoreCall) -> Launched {
+        let [k_cache, v_cache] = self.caches(&call.cache, call.heads)?;
+        let (width, m) = (call.heads.kv_width(), call.m);
+        self.writes(call.cache.k_ptr);
+        self.writes(call.cache.v_ptr);
+        let mut operands = vec![
+            (Role::Input(0), self.matrix("k", call.k, m, width)?),
+            (Role::Input(1), self.matrix("v", call.v, m, width)?),
+            (Role::Input(2), self.at("positions", call.positions, m as usize)?),
+            (Role::Output(0), k_cache),
+            (Role::Output(1), v_cache),
+            (Role::Output(2), self.queue.fault()),
+        ];
+        if let Some(ptr) = call.sequences {
+            operands.push((Role::Input(3), self.at("sequences", ptr, m as usize)?));
+        }
+        let plan = kv::kv_store(&store(call), &self.queue.caps());
+        self.queue.run_over(plan, operands)
+    }
+
+    pub(super) fn rope_store(&mut self, call: &RopeStoreCall) -> Launched {
+        let rows = &call.store;
+        let [k_cache, v_cache] = self.caches(&rows.cache, rows.heads)?;
+        let (heads, m) = (rows.heads, rows.m);
+        self.writes(rows.cache.k_ptr);
+        self.writes(rows.cache.v_ptr);
+        self.writes(call.output);
+        let spec = RopeStore {
+            store: store(rows),
+            rope: call.rope,
+            factors: call.factors.is_some(),
+            q_norm: call.q_gamma.is_some(),
+            k_norm: call.k_gamma.is_some(),
+            epsilon: call.epsilon,
+        };
+        let mut operands = vec![
+            (Role::Input(0), self.matrix("q", call.q, m, heads.q_width())?),
+            (Role::Input(1), self.matrix("k", rows.k, m, heads.kv_width())?),
+            (Role::Input(2), self.matrix("v", rows.v, m, heads.kv_width())?),
+            (Role::Input(3), self.at("positions", rows.positions, m as usize)?),
+            (Role::Output(0), self.matrix("the output", call.output, m, heads.q_width())?),
+            (Role::Output(1), k_cache),
+            (Role::Output(2), v_cache),
+            (Role::Output(3), self.queue.fault()),
+        ];
+        let optional = [
+            (4, "sequences", rows.sequences, m),
+            (5, "the gain of q", call.q_gamma, heads.head_dim),
+            (6, "the gain of k", call.k_gamma, heads.head_dim),
+            (7, "the frequency factors", call.factors, call.rope.n_rot / 2),
+        ];
+        for (number, what, ptr, elements) in optional {
+            if let Some(ptr) = ptr {
+                operands.push((Role::Input(number), self.at(what, ptr, elements as usize)?));
+            }
+        }
+        let plan = kv::rope_store(&spec, &self.queue.caps());
+        self.queue.run_over(plan, operands)
+    }
+
+    pub(super) fn attention(&mut self, call: &AttentionCall) -> Launched {
+        let &AttentionCall { q, ref kv, output, m, heads, scale, .. } = call;
+        self.writes(output);
+        let mut operands = vec![
+            (Role::Input(0), self.matrix("q", q, m, heads.q_width())?),
+            (Role::Output(0), self.matrix("the output", output, m, heads.q_width())?),
+        ];
+        let source = match kv {
+            KvSource::Rows { k, v } => {
+                operands.push((Role::Input(1), self.matrix("k", *k, m, heads.kv_width())?));
+                operands.push((Role::Input(2), self.matrix("v", *v, m, heads.kv_width())?));
+                Source::Rows
+            }
+            KvSource::Cache { cache, positions, sequences } => {
+                let [k, v] = self.caches(cache, heads)?;
+                operands.extend([(Role::Input(1), k), (Role::Input(2), v)]);
+                operands.push((Role::Input(3), self.at("positions", *positions, m as usize)?));
+                if let Some(ptr) = sequences {
+                    operands.push((Role::Input(4), self.at("sequences", *ptr, m as usize)?));
+                }
+                operands.push((Role::Output(1), self.queue.fault()));
+                Source::Cache { cache: lies(cache), sequences: sequences.is_some() }
+            }
+        };
+        let plan = attention(&Attention { m, heads, scale, source }, &self.queue.caps());
+        self.queue.run_over(plan, operands)
+    }
+
+    /// Keys and values.
+    fn caches(&self, cache: &KvCache, heads: Heads) -> Result<[BufferSlice; 2], BackendError> {
+        let row = cache.dtype.bytes(heads.head_dim as usize).map_err(|error| BackendError::Device {
+            backend: BACKEND,
+            call: "the size of a row",
+            source: Box::new(error),
+        })?;
+        let sizes = [cache.n_seqs, heads.n_kv_heads, cache.capacity];
+        let bytes = sizes.iter().fold(row, |bytes, &n| bytes.saturating_mul(n as usize));
+        Ok([
+            self.memory.slice("the keys' cache", cache.k_ptr, bytes)?,
+            self.memory.slice("the values' cache", cache.v_ptr, bytes)?,
+        ])
+    }
+}
+
+/// How a cache lies, for kernels.
+fn lies(cache: &KvCache) -> Cache {
+    let &KvCache { dtype, n_seqs, capacity, .. } = cache;
+    Cache { dtype, n_seqs, capacity }
+}
+
+fn store(call: &KvStoreCall) -> KvStore {
+    KvStore { m: call.m, heads: call.heads, cache: lies(&call.cache), sequences: call.sequences.is_some() }
+}

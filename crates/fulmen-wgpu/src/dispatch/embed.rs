@@ -1,0 +1,51 @@
+//! Rows of a table by token.
+
+use fulmen_core::{DType, EmbedCall};
+
+use super::{Launched, WgpuDispatcher};
+use crate::kernels::{
+    Role,
+    embed::{Embed, embed},
+    matmul::WeightType,
+};
+use crate::weight::Kind;
+
+impl WgpuDispatcher {
+    /// A launch for each part of the table. Computed rows are a table, too.
+    pub(super) fn embed(&mut self, call: &EmbedCall) -> Launched {
+        let &EmbedCall { ref table, tokens, output, m, width } = call;
+        if m == 0 || width == 0 {
+            return Ok(0);
+        }
+        self.writes(output);
+        let (tokens, out) =
+            (self.at("tokens", tokens, m as usize)?, self.matrix("the output", output, m, width)?);
+        let mut launched = 0;
+        let rows = table.rows;
+        if rows == 0 {
+            // Every token is out of range: the kernel says so, over any memory.
+            let spec = Embed { dtype: DType::F32, rows, width, piece: 0..0, m };
+            let (plan, fault) = (embed(&spec, &self.queue.caps()), self.queue.fault());
+            return self.queue.run(plan, &[tokens.clone(), tokens], &[out, fault]);
+        }
+        let table = self.weight("the table", table, width)?;
+        let dtype = match table.kind {
+            Kind::Plain(WeightType::F32) => DType::F32,
+            Kind::Plain(WeightType::F16) => DType::F16,
+            Kind::Plain(WeightType::Bf16) => DType::BF16,
+            Kind::Blocks(blocks) => blocks.dtype,
+        };
+        for part in &table.parts {
+            let spec = Embed { dtype, rows, width, piece: part.rows.clone(), m };
+            let plan = embed(&spec, &self.queue.caps());
+            let operands = [
+                (Role::Input(0), part.slice.clone()),
+                (Role::Input(1), tokens.clone()),
+                (Role::Output(0), out.clone()),
+                (Role::Output(1), self.queue.fault()),
+            ];
+            launched += self.queue.run_over(plan, operands)?;
+        }
+        Ok(launched)
+    }
+}

@@ -1,0 +1,319 @@
+//! [`WgpuDispatcher`]: the device's kernels behind [`KernelDispatch`].
+//!
+//! Each op has a function here or in a file beside that looks up where its operands lie and hands them, with the plan of
+//! its kernels ([`crate::kernels`]), to the queue. Nothing runs before somebody waits, reads or writes; a program that was
+//! [prepared](KernelDispatch::prepare) is encoded and submitted as a whole.
+
+mod cache;
+mod elementwise;
+mod embed;
+mod product;
+mod rows;
+mod step;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fulmen_core::*;
+
+use crate::BACKEND;
+use crate::buffer::BufferSlice;
+use crate::capture::Captures;
+use crate::device::{AdapterSelector, GpuDevice};
+use crate::error::GpuError;
+use crate::kernels::elementwise::ElementwiseOp;
+use crate::memory::{WgpuMemory, words_around};
+use crate::queue::Queue;
+use crate::weight::DeviceWeight;
+
+type Launched = Result<usize, BackendError>;
+
+/// Runs graphs on a GPU through wgpu.
+///
+/// It may be moved between threads and is used by one at a time. Several dispatchers may share a device: each has its own
+/// memory and its own programs.
+pub struct WgpuDispatcher {
+    queue: Queue,
+    memory: WgpuMemory,
+    captures: Captures,
+    gpu: GpuDevice,
+}
+
+impl WgpuDispatcher {
+    /// Opens a device by its number in [`list_devices`](crate::list_devices).
+    ///
+    /// # Errors
+    /// As [`GpuDevice::open`].
+    pub fn open(index: usize) -> Result<WgpuDispatcher, GpuError> {
+        WgpuDispatcher::on(&GpuDevice::open(&AdapterSelector::Index(index))?)
+    }
+
+    /// A dispatcher on an opened device.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`].
+    pub fn on(gpu: &GpuDevice) -> Result<WgpuDispatcher, GpuError> {
+        Ok(WgpuDispatcher {
+            queue: Queue::new(gpu)?,
+            memory: WgpuMemory::new(gpu),
+            captures: Captures::default(),
+            gpu: gpu.clone(),
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &GpuDevice {
+        &self.gpu
+    }
+
+    /// Bytes that graphs, weights and caches take on this dispatcher.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    /// Dispatches of a captured program.
+    pub fn captured_dispatches(&self, id: ReplayId) -> Option<usize> {
+        self.captures.get(id).ok().map(|program| program.len())
+    }
+
+    /// Floats or words at an address.
+    fn at(&self, what: &'static str, ptr: u64, elements: usize) -> Result<BufferSlice, BackendError> {
+        self.memory.slice(what, ptr, elements.saturating_mul(4))
+    }
+
+    /// `rows · width` floats at an address.
+    fn matrix(
+        &self,
+        what: &'static str,
+        ptr: u64,
+        rows: u32,
+        width: u32,
+    ) -> Result<BufferSlice, BackendError> {
+        self.at(what, ptr, (rows as usize).saturating_mul(width as usize))
+    }
+
+    /// The weight of a call. Blocks that have to be read back are read after what may still write them.
+    fn weight(
+        &mut self,
+        what: &'static str,
+        arg: &WeightArg,
+        k: u32,
+    ) -> Result<Arc<DeviceWeight>, BackendError> {
+        if self.memory.must_be_read(arg, k) {
+            self.queue.flush_unless_recording()?;
+        }
+        self.memory.weight(what, arg, k)
+    }
+
+    /// Notes that a call writes to an address.
+    fn writes(&mut self, ptr: u64) {
+        if let Some(start) = self.memory.written(ptr) {
+            self.captures.lost(start, "holds blocks that were written since");
+        }
+    }
+
+    fn copy(&mut self, call: &CopyCall) -> Launched {
+        if call.bytes == 0 {
+            return Ok(0);
+        }
+        self.writes(call.output);
+        let from = self.memory.slice("the input", call.input, call.bytes)?;
+        let to = self.memory.slice("the output", call.output, call.bytes)?;
+        let before = self.queue.len();
+        self.queue.copy(&from, &to)?;
+        Ok(self.queue.len() - before)
+    }
+
+    fn capture(&mut self, program: &Program) -> Result<ReplayId, ExecError> {
+        self.queue.begin_recording()?;
+        self.memory.watch();
+        let recorded = program.run(self);
+        // Always ended; where a call failed, its error is the one to report.
+        let uses = self.memory.watched();
+        let ended = self.queue.end_recording();
+        recorded?;
+        Ok(self.captures.add(ended.map_err(BackendError::from)?, uses))
+    }
+}
+
+impl std::fmt::Debug for WgpuDispatcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WgpuDispatcher").field("device", &self.gpu).finish_non_exhaustive()
+    }
+}
+
+/// Whether a product's input is what a norm makes.
+fn feeds(norm: &RmsNormCall, input: u64, m: u32, k: u32) -> bool {
+    norm.output == input && norm.rows == m && norm.width == k
+}
+
+/// An error of a whole program as one of the backend, with the node in it.
+fn program_error(error: ExecError) -> BackendError {
+    match error {
+        ExecError::Backend(error) => error,
+        ExecError::Node { source, .. }
+            if matches!(source, BackendError::OutOfMemory { .. } | BackendError::Unsupported { .. }) =>
+        {
+            source
+        }
+        error => BackendError::Device { backend: BACKEND, call: "capture", source: Box::new(error) },
+    }
+}
+
+/// A method for each op: check the operands, append the launches.
+macro_rules! ops {
+    ($($method:ident($call:ty) => $launch:expr;)*) => {
+        $(fn $method(&mut self, call: &$call) -> Launched {
+            call.check_operands(&self.memory)?;
+            let launched = $launch(self, call)?;
+            self.queue.flush_if_full()?;
+            Ok(launched)
+        })*
+    };
+}
+
+impl KernelDispatch for WgpuDispatcher {
+    fn backend(&self) -> &'static str {
+        BACKEND
+    }
+
+    ops! {
+        dispatch_mul_mat(MulMatCall) => WgpuDispatcher::mul_mat;
+        dispatch_gate_up(GateUpCall) => WgpuDispatcher::gate_up;
+        dispatch_rms_norm(RmsNormCall) => WgpuDispatcher::rms_norm;
+        dispatch_add_rms_norm(AddRmsNormCall) => WgpuDispatcher::add_rms_norm;
+        dispatch_add(BinaryCall) => |d: &mut Self, call| d.binary(&[ElementwiseOp::Add], call);
+        dispatch_mul(BinaryCall) => |d: &mut Self, call| d.binary(&[ElementwiseOp::Mul], call);
+        dispatch_swiglu(BinaryCall) => |d: &mut Self, call| d.binary(&[ElementwiseOp::Swish, ElementwiseOp::Mul], call);
+        dispatch_silu(UnaryCall) => |d: &mut Self, call| d.unary(ElementwiseOp::Swish, call);
+        dispatch_gelu(UnaryCall) => |d: &mut Self, call| d.unary(ElementwiseOp::Gelu, call);
+        dispatch_gelu_tanh(UnaryCall) => |d: &mut Self, call| d.unary(ElementwiseOp::GeluTanh, call);
+        dispatch_scale(UnaryCall) => |d: &mut Self, call| d.unary(ElementwiseOp::Scale, call);
+        dispatch_softcap(UnaryCall) => WgpuDispatcher::softcap;
+        dispatch_softmax(SoftMaxCall) => WgpuDispatcher::softmax;
+        dispatch_copy(CopyCall) => WgpuDispatcher::copy;
+        dispatch_embed(EmbedCall) => WgpuDispatcher::embed;
+        dispatch_rope(RopeCall) => WgpuDispatcher::rope;
+        dispatch_kv_store(KvStoreCall) => WgpuDispatcher::kv_store;
+        dispatch_rope_store(RopeStoreCall) => WgpuDispatcher::rope_store;
+        dispatch_attention(AttentionCall) => WgpuDispatcher::attention;
+        dispatch_argmax(ArgMaxCall) => WgpuDispatcher::argmax;
+        dispatch_sample(SampleCall) => WgpuDispatcher::sample;
+        dispatch_penalize(PenalizeCall) => WgpuDispatcher::penalize;
+        dispatch_advance(AdvanceCall) => WgpuDispatcher::advance;
+    }
+
+    /// A residual goes with the product before it, so the sum is not an op of its own.
+    fn fusions(&self) -> Fusions {
+        Fusions { add_rms_norm: false, ..Fusions::all() }
+    }
+
+    /// A norm and the products of it: the norm also makes the codes that they take.
+    fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
+        let OpCall::RmsNorm(norm) = first else { return Ok(None) };
+        let weights: Vec<&WeightArg> = match second {
+            OpCall::MulMat(call) if feeds(norm, call.input, call.m, call.k) => {
+                call.check_operands(&self.memory)?;
+                call.parts.iter().map(|part| &part.weight).collect()
+            }
+            OpCall::GateUp(call) if feeds(norm, call.input, call.m, call.k) => {
+                call.check_operands(&self.memory)?;
+                vec![&call.gate, &call.up]
+            }
+            _ => return Ok(None),
+        };
+        norm.check_operands(&self.memory)?;
+        let Some(launched) = self.norm_with_codes(norm, &weights)? else { return Ok(None) };
+        Ok(Some(launched + self.dispatch(second)?))
+    }
+
+    fn synchronize(&mut self) -> Result<(), BackendError> {
+        self.queue.synchronize()
+    }
+
+    /// `None` for a program that does nothing.
+    fn prepare(&mut self, program: &Program) -> Result<Option<ReplayId>, BackendError> {
+        if program.steps().is_empty() {
+            return Ok(None);
+        }
+        self.capture(program).map(Some).map_err(program_error)
+    }
+
+    /// A run makes the same objects as a capture, and drops them.
+    fn captures_for_free(&self) -> bool {
+        true
+    }
+
+    fn replay(&mut self, id: ReplayId) -> Launched {
+        let program = self.captures.get(id)?;
+        self.queue.replay(program)?;
+        Ok(1)
+    }
+
+    /// `None` where the device has no timestamps.
+    fn replay_timed(&mut self, id: ReplayId) -> Result<Option<Vec<(String, Duration)>>, BackendError> {
+        let program = Arc::clone(self.captures.get(id)?);
+        self.queue.synchronize()?;
+        let profile = match program.profile() {
+            Err(GpuError::Unsupported { .. }) => return Ok(None),
+            profile => profile?,
+        };
+        let time = |us: f64| Duration::from_secs_f64(us.max(0.0) / 1e6);
+        Ok(Some(profile.steps.into_iter().map(|step| (step.label, time(step.duration_us))).collect()))
+    }
+
+    fn release(&mut self, id: ReplayId) {
+        // A replay that waits and work in flight keep what they need.
+        self.captures.remove(id);
+    }
+}
+
+impl DeviceMemory for WgpuDispatcher {
+    fn alloc(&mut self, bytes: usize) -> Result<u64, BackendError> {
+        self.memory.alloc(bytes)
+    }
+
+    fn free(&mut self, ptr: u64) -> Result<(), BackendError> {
+        self.queue.flush()?;
+        self.memory.free(ptr)?;
+        self.captures.lost(ptr, "was freed");
+        Ok(())
+    }
+
+    fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
+        self.queue.flush()?;
+        self.memory.write(ptr, data)?;
+        self.writes(ptr);
+        Ok(())
+    }
+
+    fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
+        if out.is_empty() || self.memory.of_weight(ptr, out)?.is_some() {
+            return self.queue.synchronize();
+        }
+        let slice = self.memory.slice("read", ptr, out.len())?;
+        let (words, skip) = words_around(&slice);
+        self.queue.read(&words, |bytes| {
+            let len = out.len();
+            out.copy_from_slice(&bytes[skip..skip + len]);
+        })
+    }
+
+    fn import(&mut self, bytes: SharedBytes) -> Result<u64, BackendError> {
+        self.memory.import(bytes)
+    }
+
+    fn import_weight(
+        &mut self,
+        bytes: SharedBytes,
+        dtype: DType,
+        rows: u32,
+        width: u32,
+    ) -> Result<u64, BackendError> {
+        self.memory.import_weight(bytes, dtype, rows, width)
+    }
+
+    fn available_bytes(&self) -> Option<u64> {
+        self.memory.available_bytes()
+    }
+}

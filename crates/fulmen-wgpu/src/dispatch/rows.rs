@@ -1,0 +1,53 @@
+//! Ops along rows: norms and softmax.
+
+use fulmen_core::{AddRmsNormCall, BinaryCall, RmsNormCall, SoftMaxCall, UnaryCall};
+
+use super::{Launched, WgpuDispatcher};
+use crate::kernels::{
+    Elem,
+    elementwise::ElementwiseOp,
+    rows::{self, Rows},
+};
+
+fn shape(rows: u32, width: u32, in_place: bool) -> Rows {
+    Rows { rows: rows.into(), width: width.into(), in_place, ..Rows::default() }
+}
+
+impl WgpuDispatcher {
+    pub(super) fn rms_norm(&mut self, call: &RmsNormCall) -> Launched {
+        let &RmsNormCall { input, gamma, output, width, rows, epsilon } = call;
+        self.writes(output);
+        let x = self.matrix("the input", input, rows, width)?;
+        let gamma = self.matrix("the gain", gamma, 1, width)?;
+        let out = self.matrix("the output", output, rows, width)?;
+        let shape = shape(rows, width, input == output);
+        let plan = rows::rms_norm(&shape, epsilon, Elem::F32, &self.queue.caps());
+        self.queue.run(plan, &[x, gamma], &[out])
+    }
+
+    /// The sum and its norm, one after the other.
+    pub(super) fn add_rms_norm(&mut self, call: &AddRmsNormCall) -> Launched {
+        let &AddRmsNormCall { a, b, gamma, sum, output, width, rows, epsilon } = call;
+        let n_elements = (rows as usize).saturating_mul(width as usize);
+        let added = self.binary(&[ElementwiseOp::Add], &BinaryCall { a, b, output: sum, n_elements })?;
+        let norm = RmsNormCall { input: sum, gamma, output, width, rows, epsilon };
+        Ok(added + self.rms_norm(&norm)?)
+    }
+
+    pub(super) fn softmax(&mut self, call: &SoftMaxCall) -> Launched {
+        let &SoftMaxCall { input, output, width, rows, scale } = call;
+        let n_elements = (rows as usize).saturating_mul(width as usize);
+        let mut launched = 0;
+        let mut input = input;
+        if scale != 1.0 {
+            let scaled = UnaryCall { input, output, n_elements, scalar: scale };
+            launched += self.unary(ElementwiseOp::Scale, &scaled)?;
+            input = output;
+        }
+        self.writes(output);
+        let x = self.matrix("the input", input, rows, width)?;
+        let out = self.matrix("the output", output, rows, width)?;
+        let plan = rows::softmax(&shape(rows, width, input == output), &self.queue.caps());
+        Ok(launched + self.queue.run(plan, &[x], &[out])?)
+    }
+}

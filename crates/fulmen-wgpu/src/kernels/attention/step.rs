@@ -1,0 +1,368 @@
+//! Few rows: the context is cut into parts, as many as the shape asks for, however long it is.
+
+use super::{OP, Shape, read};
+use crate::kernel::Caps;
+use crate::kernels::{
+    KernelError, Plan, Role,
+    bind::{Bind, invalid},
+    elementwise::Helper,
+    matmul::text::lines,
+    plan::{product, threads},
+};
+
+/// Positions whose weights are in workgroup memory.
+const BLOCK: u32 = 256;
+
+/// Positions that are worth a workgroup.
+const LEAST: u32 = 32;
+
+/// Workgroups that fill a large device.
+const GROUPS: u64 = 256;
+
+/// The most parts of a context.
+const MOST_CHUNKS: u32 = 64;
+
+/// Parts that a thread of the second launch loads at once.
+const EARLY: u32 = 8;
+
+/// Positions that a team takes at once.
+const UNROLL: u32 = 4;
+
+struct Layout<'a> {
+    shape: &'a Shape,
+    threads: u32,
+    /// Query heads of a workgroup, and workgroups for the query heads that share keys.
+    heads: u32,
+    head_blocks: u32,
+    /// `Val`s of a head, and the power of two of threads that take them.
+    units: u32,
+    across: u32,
+    /// Threads of a team, and whether they add up by shuffles.
+    lanes: u32,
+    shuffle: bool,
+    chunks: u32,
+}
+
+pub(super) fn plan(shape: &Shape, caps: &Caps) -> Result<Plan, KernelError> {
+    let layout = Layout::new(shape, caps)?;
+    let mut plan = Plan::default();
+    let split = layout.chunks > 1;
+    let heads = u64::from(shape.m) * u64::from(shape.heads.n_heads);
+    let parts = product(OP, "the parts", &[shape.q_bytes, layout.chunks.into()])?;
+    let stats = heads * u64::from(layout.chunks) * 8;
+    let mut bind = Bind::new("attention step", caps);
+    read::bind_data(shape, &mut bind)?;
+    read::bind_places(shape, &mut bind, true)?;
+    if split {
+        bind.write("parts", Role::Scratch(0), read::values(shape), parts)?;
+        bind.write("stats", Role::Scratch(1), "vec2<f32>", stats)?;
+        plan.scratch = vec![parts, stats];
+    } else {
+        bind.write("out", Role::Output(0), read::values(shape), shape.q_bytes)?;
+    }
+    layout.launch(&mut plan, bind)?;
+    if split {
+        let mut bind = Bind::new("attention combine", caps);
+        read::bind_places(shape, &mut bind, false)?;
+        bind.read("parts", Role::Scratch(0), read::values(shape), parts)?;
+        bind.read("stats", Role::Scratch(1), "vec2<f32>", stats)?;
+        bind.write("out", Role::Output(0), read::values(shape), shape.q_bytes)?;
+        layout.combine(&mut plan, bind, heads, caps)?;
+    }
+    Ok(plan)
+}
+
+impl<'a> Layout<'a> {
+    fn new(shape: &'a Shape, caps: &Caps) -> Result<Self, KernelError> {
+        let threads = threads(256, caps);
+        let head_blocks = shape.group.div_ceil(4);
+        let heads = shape.group.div_ceil(head_blocks);
+        let head_blocks = shape.group.div_ceil(heads);
+        let units = shape.heads.head_dim / read::width(shape);
+        let across = units.next_power_of_two();
+        if across > threads {
+            return Err(read::too_wide(shape));
+        }
+        // Teams that add up by shuffles lie within a subgroup.
+        let (lanes, shuffle) = match caps.subgroups {
+            Some((min, max)) if min >= 4 && threads.is_multiple_of(max) => (across.min(min).min(32), true),
+            _ => (across.min(8), false),
+        };
+        let sets = u64::from(shape.m) * u64::from(shape.heads.n_kv_heads) * u64::from(head_blocks);
+        let most = u64::from(shape.capacity.div_ceil(LEAST)).clamp(1, MOST_CHUNKS.into());
+        // At most 64.
+        let chunks = GROUPS.div_ceil(sets.max(1)).min(most) as u32;
+        Ok(Self { shape, threads, heads, head_blocks, units, across, lanes, shuffle, chunks })
+    }
+
+    fn launch(&self, plan: &mut Plan, bind: Bind<'_>) -> Result<(), KernelError> {
+        let Self { shape, threads, heads, head_blocks, units, across, lanes, .. } = *self;
+        let (teams, splits) = (threads / lanes, threads / across);
+        let sets = shape.heads.n_kv_heads * head_blocks;
+        let groups = u64::from(shape.m) * u64::from(sets) * u64::from(self.chunks);
+        let groups_word = u32::try_from(groups).map_err(|_| invalid(OP, "more than 2^32 parts"))?;
+        let functions = [
+            &*read::places(shape, true),
+            &read::loads(shape),
+            Helper::Nan.text(),
+            Helper::Exp.text(),
+            match read::width(shape) {
+                4 => "fn product_of(a: Val, b: Val) -> f32 { return dot(a, b); }\n",
+                _ => "fn product_of(a: Val, b: Val) -> f32 { return a * b; }\n",
+            },
+        ]
+        .concat();
+        let aliases = ["f32", "i32", "u32", "bool"].map(|of| match heads {
+            1 => of.to_owned(),
+            _ => format!("vec{heads}<{of}>"),
+        });
+        let arguments = if self.shuffle {
+            "    @builtin(subgroup_invocation_id) lane_in_subgroup: u32,\n    @builtin(subgroup_id) subgroup: u32,\n    \
+             @builtin(subgroup_size) subgroup_width: u32,\n"
+        } else {
+            ""
+        };
+        let mut params = read::params(shape).to_vec();
+        params.extend([self.chunks, groups_word, shape.scale.to_bits()]);
+        bind.launch(
+            plan,
+            include_str!("step.wgsl"),
+            &[
+                ("val", read::values(shape)),
+                ("float", &aliases[0]),
+                ("int", &aliases[1]),
+                ("uint", &aliases[2]),
+                ("bool", &aliases[3]),
+                ("functions", &functions),
+                ("arguments", arguments),
+                (
+                    "thread",
+                    if self.shuffle { "subgroup * subgroup_width + lane_in_subgroup" } else { "local" },
+                ),
+                ("shared", if self.shuffle { "" } else { "var<workgroup> dots: array<EwF, {{threads}}>;\n" }),
+                ("queries", &self.queries()),
+                ("accumulators", &lines(heads, |h| format!("    var acc{h} = Val(0.0);"))),
+                ("scores", &self.scores()),
+                ("shrinks", &lines(heads, |h| format!("        acc{h} *= shrink{};", self.of_head(h)))),
+                ("early", &self.early_values()),
+                ("first_four", &self.add_early()),
+                ("four", &self.add_values(4)),
+                ("one", &self.add_values(1)),
+                ("results", &self.results()),
+                ("heads", &heads.to_string()),
+                ("head_blocks", &head_blocks.to_string()),
+                ("group", &shape.group.to_string()),
+                ("sets", &sets.to_string()),
+                ("lanes", &lanes.to_string()),
+                ("teams", &teams.to_string()),
+                ("step", &(teams * UNROLL).to_string()),
+                ("across", &across.to_string()),
+                ("units", &units.to_string()),
+                ("splits", &splits.to_string()),
+                ("last", &(3 * splits).to_string()),
+                ("stride4", &(4 * splits).to_string()),
+                ("stride", &read::row_stride(shape).to_string()),
+                ("block", &BLOCK.to_string()),
+                ("least", &LEAST.to_string()),
+                ("threads", &threads.to_string()),
+            ],
+            params,
+            groups,
+        )
+    }
+
+    /// The component of a vector over the heads.
+    fn of_head(&self, head: u32) -> String {
+        if self.heads == 1 { String::new() } else { format!("[{head}]") }
+    }
+
+    /// `Val`s of a head that a lane takes.
+    fn per_lane(&self) -> u32 {
+        self.units.div_ceil(self.lanes)
+    }
+
+    /// A vector over the heads.
+    fn vector(&self, of: impl Fn(u32) -> String) -> String {
+        format!("EwF({})", (0..self.heads).map(of).collect::<Vec<_>>().join(", "))
+    }
+
+    /// Loads the lane's part of the queries, times the scale: zeros where there is none.
+    fn queries(&self) -> String {
+        let Self { shape, units, lanes, .. } = *self;
+        let (n_heads, last) = (shape.heads.n_heads, units - 1);
+        let mut text = lines(self.heads, |h| {
+            // Heads of another group are computed for nothing, where the blocks of heads are not full.
+            format!(
+                "    let q{h}_at = (row * {n_heads}u + min(first_head + {h}u, {}u)) * {units}u;",
+                n_heads - 1
+            )
+        });
+        for k in 0..self.per_lane() {
+            let (at, whole) = (k * lanes, (k + 1) * lanes <= units);
+            let unit = if whole { format!("lane + {at}u") } else { format!("min(lane + {at}u, {last}u)") };
+            text += &format!("    let unit{k} = {unit};\n");
+            text += &lines(self.heads, |h| {
+                let value = format!("q[q{h}_at + unit{k}] * params.scale");
+                match whole {
+                    true => format!("    let q{h}_{k} = {value};"),
+                    false => {
+                        format!("    let q{h}_{k} = select(Val(0.0), {value}, lane + {at}u < {units}u);")
+                    }
+                }
+            });
+        }
+        text
+    }
+
+    /// The scores of some positions for each team.
+    fn scores(&self) -> String {
+        let teams = self.threads / self.lanes;
+        let stride = read::row_stride(self.shape);
+        let mut text = lines(UNROLL, |u| {
+            format!(
+                "            let p{u} = first + team + {}u;\n            let r{u} = block_row + min(p{u}, count - 1u) * {stride}u;",
+                u * teams
+            )
+        });
+        for u in 0..UNROLL {
+            text += &lines(self.per_lane(), |k| format!("            let k{u}_{k} = load_k(r{u}, unit{k});"));
+        }
+        for u in 0..UNROLL {
+            let dot = |h: u32| {
+                (0..self.per_lane())
+                    .map(|k| format!("product_of(q{h}_{k}, k{u}_{k})"))
+                    .collect::<Vec<_>>()
+                    .join(" + ")
+            };
+            text += &format!("            var s{u} = {};\n", self.vector(dot));
+            if self.shuffle {
+                let halves =
+                    std::iter::successors(Some(self.lanes / 2), |h| Some(h / 2)).take_while(|h| *h > 0);
+                for half in halves {
+                    text += &format!("            s{u} += subgroupShuffleXor(s{u}, {half}u);\n");
+                }
+            } else {
+                text += &format!(
+                    "            dots[thread] = s{u};\n            workgroupBarrier();\n            s{u} = EwF(0.0);\n            \
+                     for (var i = 0u; i < {}u; i += 1u) {{ s{u} += dots[team * {}u + i]; }}\n            workgroupBarrier();\n",
+                    self.lanes, self.lanes
+                );
+            }
+            text += &format!(
+                "            if (p{u} < count) {{\n                highest = max(highest, s{u});\n                \
+                 if (lane == 0u) {{ weights[p{u}] = s{u}; }}\n            }}\n"
+            );
+        }
+        text
+    }
+
+    /// Loads the values of the split's first four positions, or of the last one instead.
+    fn early_values(&self) -> String {
+        let splits = self.threads / self.across;
+        let stride = read::row_stride(self.shape);
+        lines(4, |u| {
+            let at = format!("min(split + {}u, count - 1u)", u * splits);
+            format!("        let early{u} = load_v(block_row + {at} * {stride}u, unit);")
+        })
+    }
+
+    fn add_early(&self) -> String {
+        let splits = self.threads / self.across;
+        let mut text = String::new();
+        for u in 0..4 {
+            text += &format!(
+                "        if (split + {0}u < count) {{\n            let w = weights[split + {0}u];\n            sum += w;\n",
+                u * splits
+            );
+            text += &lines(self.heads, |h| format!("            acc{h} += w{} * early{u};", self.of_head(h)));
+            text += "        }\n";
+        }
+        text
+    }
+
+    /// The values of `count` positions from `p` on.
+    fn add_values(&self, count: u32) -> String {
+        let splits = self.threads / self.across;
+        let stride = read::row_stride(self.shape);
+        let mut text = lines(count, |u| {
+            format!("            let v{u} = load_v(block_row + (p + {}u) * {stride}u, unit);", u * splits)
+        });
+        for u in 0..count {
+            text +=
+                &format!("            let w{u} = weights[p + {}u];\n            sum += w{u};\n", u * splits);
+            text += &lines(self.heads, |h| format!("            acc{h} += w{u}{} * v{u};", self.of_head(h)));
+        }
+        text
+    }
+
+    /// Adds up the splits and stores, head by head.
+    fn results(&self) -> String {
+        let Self { shape, units, across, .. } = *self;
+        let (splits, group, n_heads) = (self.threads / across, shape.group, shape.heads.n_heads);
+        let mut text = String::new();
+        for h in 0..self.heads {
+            let here = format!("first_head + {h}u < (kv_head + 1u) * {group}u");
+            let of = self.of_head(h);
+            let store = if self.chunks > 1 {
+                format!(
+                    "let at = (row * {n_heads}u + first_head + {h}u) * params.chunks + chunk;\n        \
+                     parts[at * {units}u + thread] = result;\n        \
+                     if (thread == 0u) {{ stats[at] = vec2<f32>(top{of}, total{of}); }}"
+                )
+            } else {
+                format!(
+                    "out[(row * {n_heads}u + first_head + {h}u) * {units}u + thread] = \
+                     select(result / total{of}, Val(0.0), total{of} == 0.0);"
+                )
+            };
+            // A part without positions is not read.
+            let used = if self.chunks > 1 { " && begin < end" } else { "" };
+            text += &format!(
+                "    values[thread] = acc{h};\n    workgroupBarrier();\n    if (mine && {here}{used}) {{\n        \
+                 var result = acc{h};\n        \
+                 for (var s = 1u; s < {splits}u; s += 1u) {{ result += values[s * {across}u + thread]; }}\n        \
+                 {store}\n    }}\n    workgroupBarrier();\n"
+            );
+        }
+        text
+    }
+
+    fn combine(&self, plan: &mut Plan, bind: Bind<'_>, heads: u64, caps: &Caps) -> Result<(), KernelError> {
+        let Self { shape, units, across, .. } = *self;
+        let threads = threads(128, caps).max(across);
+        let groups_word = u32::try_from(heads).map_err(|_| invalid(OP, "more than 2^32 heads"))?;
+        let functions = [&*read::places(shape, false), Helper::Nan.text(), Helper::Exp.text()].concat();
+        let splits = threads / across;
+        let early = lines(EARLY, |i| {
+            let part = format!("at + min(split + {}u, last)", i * splits);
+            format!("    let early{i} = parts[({part}) * {units}u + unit];")
+        });
+        let add_early = lines(EARLY, |i| {
+            let c = format!("split + {}u", i * splits);
+            format!("    if ({c} < used) {{ sum += factors[{c}] * early{i}; }}")
+        });
+        let mut params = read::params(shape).to_vec();
+        params.extend([self.chunks, groups_word]);
+        bind.launch(
+            plan,
+            include_str!("combine.wgsl"),
+            &[
+                ("val", read::values(shape)),
+                ("functions", &functions),
+                ("n_heads", &shape.heads.n_heads.to_string()),
+                ("across", &across.to_string()),
+                ("units", &units.to_string()),
+                ("early", &early),
+                ("add_early", &add_early),
+                ("early_parts", &(EARLY * splits).to_string()),
+                ("splits", &splits.to_string()),
+                ("quads", &(MOST_CHUNKS / 4).to_string()),
+                ("most", &MOST_CHUNKS.to_string()),
+                ("least", &LEAST.to_string()),
+                ("threads", &threads.to_string()),
+            ],
+            params,
+            heads,
+        )
+    }
+}

@@ -1,0 +1,75 @@
+//! Logits made less likely for tokens that came before.
+
+use super::{
+    Elem, KernelError, Plan, Role,
+    bind::Bind,
+    copy::copy,
+    fault,
+    plan::{product, threads},
+};
+use crate::kernel::Caps;
+
+const OP: &str = "penalize";
+
+/// Rows of logits and the tokens before them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Penalize {
+    /// Rows.
+    pub m: u32,
+    /// Logits of a row.
+    pub n: u32,
+    /// Sequences of the history.
+    pub n_seqs: u32,
+    /// Positions of each.
+    pub capacity: u32,
+    /// Rows have sequence numbers; otherwise all are of sequence 0.
+    pub sequences: bool,
+    /// The output is the memory of the logits, which are then not copied.
+    pub in_place: bool,
+}
+
+/// Takes from the logits what [`Penalties`](fulmen_core::sampling::Penalties) says.
+///
+/// Input 0 is the logits, `[m, n]`; 1 one `Penalties` for each row, 2 the history, `[n_seqs][capacity]` tokens, 3 the
+/// `m` positions, 4 (if any) the `m` sequence numbers. Output 0 is as input 0, output 1 the
+/// [record of faults](super::fault). A row that is reported keeps its logits.
+///
+/// # Errors
+/// [`KernelError`] where something is larger than a binding.
+pub fn penalize(spec: &Penalize, caps: &Caps) -> Result<Plan, KernelError> {
+    let Penalize { m, n, n_seqs, capacity, sequences, in_place } = *spec;
+    let bytes = product(OP, "the logits", &[m.into(), n.into(), 4])?;
+    if bytes == 0 {
+        return Ok(Plan::default());
+    }
+    let mut plan = match in_place {
+        true => Plan::default(),
+        false => copy(bytes / 4, Elem::F32, Elem::F32, caps)?,
+    };
+    let rows = u64::from(m) * 4;
+    let mut bind = Bind::new(OP, caps);
+    bind.read("penalties", Role::Input(1), "vec4<u32>", rows * 4)?;
+    let history = product(OP, "the history", &[n_seqs.into(), capacity.into(), 4])?;
+    bind.read("history", Role::Input(2), "u32", history)?;
+    bind.read("positions", Role::Input(3), "u32", rows)?;
+    if sequences {
+        bind.read("sequences", Role::Input(4), "u32", rows)?;
+    }
+    bind.write("out", Role::Output(0), "f32", bytes)?;
+    bind.write("fault", Role::Output(1), fault::ELEMENT, fault::FAULT_BYTES)?;
+    bind.write("counts", Role::Scratch(plan.scratch.len()), "atomic<u32>", bytes)?;
+    plan.scratch.push(bytes);
+    let threads = threads(256, caps);
+    bind.launch(
+        &mut plan,
+        include_str!("penalize.wgsl"),
+        &[
+            ("report", fault::REPORT),
+            ("sequence", if sequences { "sequences[row]" } else { "0u" }),
+            ("threads", &threads.to_string()),
+        ],
+        vec![m, n, n_seqs, capacity],
+        m.into(),
+    )?;
+    Ok(plan)
+}

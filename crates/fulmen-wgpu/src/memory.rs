@@ -1,0 +1,343 @@
+//! The memory that graphs on a wgpu device work in.
+//!
+//! WebGPU has buffers and no addresses, so the addresses of a graph are made up: each allocation gets a range of numbers
+//! of its own, never used twice, and every operand is looked up before a kernel binds it. A graph with wrong addresses is
+//! an error that names the operand.
+//!
+//! Weights lie in the order in which kernels read them. Those that come by `import_weight` are put in that order at once, in
+//! several buffers where one does not hold them. Blocks that lie in plain memory are put in order when a product first
+//! uses them, and again when they were written since.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use fulmen_core::{
+    ALIGNMENT, AddressMap, BackendError, DType, Entry, Extent, LookUp, SharedBytes, WeightArg,
+};
+
+use crate::{
+    BACKEND,
+    buffer::{BufferSlice, GpuBuffer},
+    device::GpuDevice,
+    error::GpuError,
+    weight::{DeviceWeight, NewWeight},
+};
+
+/// The first address: nothing that a host would take for one of its own small numbers.
+const FIRST: u64 = 1 << 32;
+
+/// What lies at an address.
+enum Held {
+    /// Bytes as they were written; of an import also the host's.
+    Plain { buffer: GpuBuffer, host: Option<SharedBytes> },
+    /// A weight in the kernels' order, and the host's bytes, to be read.
+    Weight { weight: Arc<DeviceWeight>, host: SharedBytes },
+}
+
+/// Blocks of plain memory, put in the kernels' order.
+struct Packed {
+    at: usize,
+    dtype: DType,
+    rows: u32,
+    k: u32,
+    weight: Arc<DeviceWeight>,
+}
+
+/// Allocations, imports and weights of one dispatcher.
+pub struct WgpuMemory {
+    gpu: GpuDevice,
+    map: AddressMap<Held>,
+    next: u64,
+    /// By the address of the entry whose bytes they were made from.
+    packed: HashMap<u64, Vec<Packed>>,
+    /// Where operands were found since [`watch`](WgpuMemory::watch).
+    watched: Option<RefCell<BTreeSet<u64>>>,
+}
+
+impl WgpuMemory {
+    /// No memory yet.
+    pub(crate) fn new(gpu: &GpuDevice) -> WgpuMemory {
+        WgpuMemory {
+            gpu: gpu.clone(),
+            map: AddressMap::default(),
+            next: FIRST,
+            packed: HashMap::new(),
+            watched: None,
+        }
+    }
+
+    /// Bytes in use, imports included.
+    pub fn bytes(&self) -> usize {
+        self.map.bytes()
+    }
+
+    /// From here on, keeps which allocations operands are found in.
+    pub(crate) fn watch(&mut self) {
+        self.watched = Some(RefCell::default());
+    }
+
+    /// The allocations that operands were found in since `watch`.
+    pub(crate) fn watched(&mut self) -> BTreeSet<u64> {
+        self.watched.take().map(RefCell::into_inner).unwrap_or_default()
+    }
+
+    /// Bytes that can still be allocated, where the driver tells.
+    pub(crate) fn available_bytes(&self) -> Option<u64> {
+        self.gpu.memory().map(|memory| memory.available)
+    }
+
+    fn check_room(&self, needed: u64) -> Result<(), BackendError> {
+        match self.available_bytes() {
+            Some(free) if needed > free => Err(BackendError::OutOfMemory { needed, available: Some(free) }),
+            _ => Ok(()),
+        }
+    }
+
+    fn insert(&mut self, bytes: usize, read_only: bool, data: Held) -> Result<u64, BackendError> {
+        let start = self.next;
+        // A gap keeps a range that runs out of one entry from ending in the next.
+        let next = (bytes as u64)
+            .checked_next_multiple_of(ALIGNMENT as u64)
+            .and_then(|size| start.checked_add(size)?.checked_add(ALIGNMENT as u64));
+        self.next = next.ok_or(BackendError::OutOfMemory { needed: bytes as u64, available: None })?;
+        Ok(self.map.insert(Entry { start, bytes, read_only, data }))
+    }
+
+    /// Memory with undefined contents. One allocation is one buffer.
+    pub(crate) fn alloc(&mut self, bytes: usize) -> Result<u64, BackendError> {
+        self.check_room(bytes as u64)?;
+        let buffer = self.gpu.create_buffer("alloc", bytes as u64)?;
+        self.insert(bytes, false, Held::Plain { buffer, host: None })
+    }
+
+    /// A copy of the host's bytes, which kernels only read.
+    pub(crate) fn import(&mut self, bytes: SharedBytes) -> Result<u64, BackendError> {
+        self.upload((*bytes).as_ref(), Some(Arc::clone(&bytes)))
+    }
+
+    fn upload(&mut self, data: &[u8], host: Option<SharedBytes>) -> Result<u64, BackendError> {
+        self.check_room(data.len() as u64)?;
+        let buffer = self.gpu.create_buffer("import", data.len() as u64)?;
+        self.gpu.upload("import", &buffer, 0, data)?;
+        self.insert(data.len(), true, Held::Plain { buffer, host })
+    }
+
+    /// A weight in the kernels' order. Floats that fit one buffer lie as they are, so that any range of them is readable.
+    pub(crate) fn import_weight(
+        &mut self,
+        bytes: SharedBytes,
+        dtype: DType,
+        rows: u32,
+        width: u32,
+    ) -> Result<u64, BackendError> {
+        let len = (*bytes).as_ref().len();
+        let plain = matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::U32);
+        if rows == 0 || width == 0 || plain && len as u64 <= self.gpu.caps().max_buffer {
+            return self.upload((*bytes).as_ref(), None);
+        }
+        let weight = self.pack("import_weight", dtype, (*bytes).as_ref(), rows, width)?;
+        self.insert(len, true, Held::Weight { weight: Arc::new(weight), host: bytes })
+    }
+
+    fn pack(
+        &self,
+        call: &'static str,
+        dtype: DType,
+        bytes: &[u8],
+        rows: u32,
+        width: u32,
+    ) -> Result<DeviceWeight, BackendError> {
+        let name = format!("{dtype} [{rows}, {width}]");
+        let stand_in = crate::weight::stand_in(dtype, bytes).map_err(|error| BackendError::Device {
+            backend: BACKEND,
+            call,
+            source: Box::new(error),
+        })?;
+        let (stored, bytes) = match &stand_in {
+            Some((stored, bytes)) => (*stored, bytes.as_slice()),
+            None => (dtype, bytes),
+        };
+        let new = NewWeight::check(&self.gpu, call, &name, stored, bytes, rows as usize, width as usize)?;
+        self.check_room(new.needed())?;
+        Ok(DeviceWeight { dtype, ..new.upload(&self.gpu)? })
+    }
+
+    /// Frees an allocation, an import or a weight. The device keeps what work in flight needs.
+    pub(crate) fn free(&mut self, ptr: u64) -> Result<(), BackendError> {
+        self.map.remove(ptr)?;
+        self.packed.remove(&ptr);
+        Ok(())
+    }
+
+    /// Where a range of plain memory lies.
+    pub(crate) fn slice(
+        &self,
+        what: &'static str,
+        ptr: u64,
+        bytes: usize,
+    ) -> Result<BufferSlice, BackendError> {
+        let (entry, at) = self.map.find(what, ptr, bytes)?;
+        match &entry.data {
+            Held::Plain { buffer, .. } => {
+                Ok(BufferSlice { buffer: buffer.clone(), offset: at as u64, size: bytes as u64 })
+            }
+            Held::Weight { weight, .. } => Err(BackendError::Unsupported {
+                backend: BACKEND,
+                what: format!("{what} at {ptr:#x}: a weight of {} in the order of the kernels", weight.dtype),
+            }),
+        }
+    }
+
+    /// The host's bytes of a range inside a weight, which the device has in another order; `None` elsewhere.
+    pub(crate) fn of_weight(&self, ptr: u64, out: &mut [u8]) -> Result<Option<()>, BackendError> {
+        let (entry, at) = self.map.find("read", ptr, out.len())?;
+        let Held::Weight { host, .. } = &entry.data else { return Ok(None) };
+        out.copy_from_slice(&(**host).as_ref()[at..at + out.len()]);
+        Ok(Some(()))
+    }
+
+    /// Notes that something is written to a range; gives the entry whose blocks were in the kernels' order until then.
+    pub(crate) fn written(&mut self, ptr: u64) -> Option<u64> {
+        if self.packed.is_empty() {
+            return None;
+        }
+        let start = self.map.find("write", ptr, 0).ok()?.0.start;
+        self.packed.remove(&start).map(|_| start)
+    }
+
+    /// The weight of a product or the table of an embedding. Blocks in plain memory are read back for it if the host's
+    /// bytes are not at hand, so that nothing may be waiting to write them.
+    pub(crate) fn weight(
+        &mut self,
+        what: &'static str,
+        arg: &WeightArg,
+        k: u32,
+    ) -> Result<Arc<DeviceWeight>, BackendError> {
+        let &WeightArg { ptr, dtype, rows, .. } = arg;
+        let bytes = self.weight_bytes(dtype, rows, k)?;
+        let (entry, at) = self.map.find(what, ptr, bytes)?;
+        let start = entry.start;
+        let (buffer, host) = match &entry.data {
+            Held::Weight { weight, .. } => {
+                if at == 0 && (weight.dtype, weight.n, weight.k) == (dtype, rows, k) {
+                    return Ok(Arc::clone(weight));
+                }
+                let held = format!("{} [{}, {}]", weight.dtype, weight.n, weight.k);
+                let what = format!("{what} as {dtype} [{rows}, {k}]: it was imported as {held}");
+                return Err(BackendError::Unsupported { backend: BACKEND, what });
+            }
+            Held::Plain { buffer, host } => (buffer.clone(), host.clone()),
+        };
+        let slice = BufferSlice { buffer, offset: at as u64, size: bytes as u64 };
+        if let Some(view) = DeviceWeight::view(&self.gpu, what, dtype, rows, k, &slice)? {
+            return Ok(Arc::new(view));
+        }
+        let same = |p: &&Packed| (p.at, p.dtype, p.rows, p.k) == (at, dtype, rows, k);
+        if let Some(found) = self.packed.get(&start).and_then(|all| all.iter().find(same)) {
+            return Ok(Arc::clone(&found.weight));
+        }
+        let weight = match &host {
+            Some(host) => self.pack(what, dtype, &(**host).as_ref()[at..at + bytes], rows, k)?,
+            None => self.pack(what, dtype, &self.read_bytes(&slice)?, rows, k)?,
+        };
+        let weight = Arc::new(weight);
+        let packed = Packed { at, dtype, rows, k, weight: Arc::clone(&weight) };
+        self.packed.entry(start).or_default().push(packed);
+        Ok(weight)
+    }
+
+    /// Whether [`weight`](WgpuMemory::weight) would read the bytes back from the device.
+    pub(crate) fn must_be_read(&self, arg: &WeightArg, k: u32) -> bool {
+        let Ok((entry, at)) = self.map.find("the weight", arg.ptr, 0) else { return false };
+        let plain = matches!(entry.data, Held::Plain { host: None, .. });
+        let same = |p: &Packed| (p.at, p.dtype, p.rows, p.k) == (at, arg.dtype, arg.rows, k);
+        plain
+            && !self.packed.get(&entry.start).is_some_and(|all| all.iter().any(same))
+            && !(matches!(arg.dtype, DType::F32 | DType::F16 | DType::BF16)
+                && arg.ptr.is_multiple_of(u64::from(self.gpu.caps().binding_alignment.max(16))))
+    }
+
+    fn weight_bytes(&self, dtype: DType, rows: u32, k: u32) -> Result<usize, BackendError> {
+        let row = dtype.bytes(k as usize).map_err(|error| BackendError::Device {
+            backend: BACKEND,
+            call: "the size of a row",
+            source: Box::new(error),
+        })?;
+        Ok(row.saturating_mul(rows as usize))
+    }
+
+    fn read_bytes(&self, slice: &BufferSlice) -> Result<Vec<u8>, BackendError> {
+        let (words, skip) = words_around(slice);
+        let mut data = self.gpu.read_many(&[words])?.pop().unwrap_or_default();
+        data.drain(..skip);
+        data.truncate(slice.size as usize);
+        Ok(data)
+    }
+
+    /// Writes bytes to any place in plain memory, after the work that was submitted before.
+    pub(crate) fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
+        self.map.look_up("write", ptr, data.len(), 1, true)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let slice = self.slice("write", ptr, data.len())?;
+        let (words, skip) = words_around(&slice);
+        if skip == 0 && data.len().is_multiple_of(4) {
+            self.gpu.upload("write", &slice.buffer, slice.offset, data)?;
+            return Ok(());
+        }
+        // The words at the ends belong to others as well.
+        let mut bytes = self.gpu.read_many(std::slice::from_ref(&words))?.pop().unwrap_or_default();
+        bytes[skip..skip + data.len()].copy_from_slice(data);
+        self.gpu.upload("write", &words.buffer, words.offset, &bytes)?;
+        Ok(())
+    }
+}
+
+/// The whole words that hold a range, and where in the first of them it begins.
+pub(crate) fn words_around(slice: &BufferSlice) -> (BufferSlice, usize) {
+    let start = slice.offset & !3;
+    let end = (slice.offset + slice.size).next_multiple_of(4);
+    (slice.buffer.slice(start..end), (slice.offset - start) as usize)
+}
+
+impl LookUp for WgpuMemory {
+    fn look_up(
+        &self,
+        what: &'static str,
+        ptr: u64,
+        bytes: usize,
+        align: usize,
+        write: bool,
+    ) -> Result<Extent, BackendError> {
+        if let Some(watched) = &self.watched {
+            watched.borrow_mut().insert(self.map.find(what, ptr, bytes)?.0.start);
+        }
+        self.map.look_up(what, ptr, bytes, align, write)
+    }
+
+    fn alignment(&self, dtype: DType) -> usize {
+        match dtype {
+            DType::F32 | DType::U32 => 4,
+            _ => 2,
+        }
+    }
+}
+
+impl std::fmt::Debug for WgpuMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WgpuMemory").field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}
+
+impl From<GpuError> for BackendError {
+    fn from(error: GpuError) -> BackendError {
+        match error {
+            GpuError::OutOfMemory { needed: Some(needed), available, .. } => {
+                BackendError::OutOfMemory { needed, available }
+            }
+            error => BackendError::Device { backend: BACKEND, call: error.call(), source: Box::new(error) },
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Small models: what the processor computes, the device computes, launched and replayed.
+
+use std::sync::Arc;
+
+use fulmen_core::DType;
+use fulmen_cpu::CpuDispatcher;
+use fulmen_model::synth::{Shape, Synth};
+use fulmen_model::{Device, LoadOptions, Model, Sampling, SessionOptions};
+use fulmen_wgpu::{GpuDevice, WgpuDispatcher};
+
+use crate::common::gpu;
+
+fn load(preset: &str, recipe: &str, cache: DType, device: Device, eager: bool) -> Model {
+    let shape = Shape { layers: 2, ..Shape::preset(preset).unwrap() };
+    let file = Synth::new(shape, recipe.parse().unwrap(), 11).file().unwrap();
+    let session = SessionOptions { context: 96, chunk: 16, sequences: 2, eager, cache };
+    Model::from_source(Arc::new(file), device, LoadOptions { session, ..LoadOptions::default() }).unwrap()
+}
+
+fn on(gpu: &GpuDevice) -> Device {
+    Box::new(WgpuDispatcher::on(gpu).unwrap())
+}
+
+fn nmse(got: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(got.len(), expected.len());
+    let error: f64 = got.iter().zip(expected).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+    error / expected.iter().map(|b| f64::from(*b).powi(2)).sum::<f64>()
+}
+
+#[test]
+fn logits_and_greedy_tokens_are_those_of_the_processor() {
+    let gpu = gpu();
+    let prompt: Vec<u32> = (0..21).map(|i| i * 37 % 1000).collect();
+    for (preset, recipe, cache) in [
+        ("tiny-qwen3", "f32", DType::F16),
+        ("tiny-llama", "f32", DType::F32),
+        ("tiny-qwen2", "f16", DType::F16),
+        ("tiny-llama", "f16", DType::Q8_0),
+        ("tiny-qwen3-untied", "f32", DType::Q8_0),
+        ("tiny-qwen3", "q4_k_m", DType::F16),
+        ("tiny-qwen2", "q8_0", DType::Q8_0),
+    ] {
+        let cpu = load(preset, recipe, cache, Box::new(CpuDispatcher::with_threads(2)), false);
+        let wgpu = load(preset, recipe, cache, on(&gpu), false);
+        let (mut cpu, mut wgpu) = (cpu.session().unwrap(), wgpu.session().unwrap());
+        let expected = cpu.logits(0, &prompt).unwrap();
+        let error = nmse(&wgpu.logits(0, &prompt).unwrap(), &expected);
+        // Beside quantised weights both round activations to 8 bits, each in its own way.
+        let (bound, same) = if recipe.starts_with('f') { (1e-4, true) } else { (2e-3, false) };
+        assert!(error <= bound, "{preset} {recipe} {cache}: {error:e}");
+        if same {
+            let (expected, got) = (cpu.decode(&[0], 24).unwrap(), wgpu.decode(&[0], 24).unwrap());
+            assert_eq!(got, expected, "{preset} {recipe} {cache}");
+        }
+    }
+}
+
+#[test]
+fn replayed_steps_draw_what_launched_ones_draw() {
+    let gpu = gpu();
+    for (recipe, cache) in [("f16", DType::F16), ("q4_k_m", DType::Q8_0)] {
+        let draw = |eager: bool| {
+            let model = load("tiny-qwen3", recipe, cache, on(&gpu), eager);
+            let mut session = model.session().unwrap();
+            let sampling = Sampling { temperature: 0.9, top_k: 40, seed: 5, ..Sampling::GREEDY };
+            session.set_sampling(0, sampling).unwrap();
+            session.set_sampling(1, Sampling { repeat_penalty: 1.3, ..sampling }).unwrap();
+            session.feed(0, &[1, 2, 3, 4]).unwrap();
+            session.feed(1, &[9, 8, 7]).unwrap();
+            let together = session.decode(&[1, 0], 20).unwrap();
+            let alone = session.decode(&[0], 20).unwrap();
+            (together, alone, session.logits(0, &[]).unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>())
+        };
+        assert_eq!(draw(false), draw(true), "{recipe}");
+    }
+}

@@ -1,0 +1,73 @@
+//! Programs that were captured give the bits of programs that were launched.
+
+use fulmen_core::{DType, KernelDispatch, PlanOptions};
+use fulmen_testkit::layers::{LAYERS, LayerSpec};
+use fulmen_testkit::rig::Rig;
+use fulmen_wgpu::WgpuDispatcher;
+
+use crate::dispatcher;
+
+/// The outputs and caches after each of some steps.
+fn steps(spec: &LayerSpec, wgpu: &mut WgpuDispatcher, replayed: bool) -> Vec<Vec<u8>> {
+    let (graph, data) = (spec.graph().unwrap(), spec.data(5).unwrap());
+    let results: Vec<_> = ["y", "0.kv.k", "1.kv.v"].iter().filter_map(|name| graph.find(name)).collect();
+    assert!(!results.is_empty());
+    let mut rig = Rig::new(wgpu, graph, &PlanOptions::default(), &data).unwrap();
+    let id = if replayed { wgpu.prepare(rig.bound.program()).unwrap() } else { None };
+    assert_eq!(id.is_some(), replayed);
+    let mut out = Vec::new();
+    for step in 0..3 {
+        for (name, bytes) in spec.inputs(step) {
+            rig.write(wgpu, name, bytes).unwrap();
+        }
+        match id {
+            Some(id) => assert_eq!(wgpu.replay(id).unwrap(), 1),
+            None => assert!(rig.bound.run(wgpu).unwrap() > 8),
+        }
+        out.extend(results.iter().map(|&tensor| rig.read(wgpu, tensor).unwrap()));
+    }
+    rig.surroundings(wgpu).unwrap().unwrap();
+    if let Some(id) = id {
+        wgpu.release(id);
+    }
+    rig.release(wgpu).unwrap();
+    out
+}
+
+#[test]
+fn replayed_layers_give_the_bits_of_launched_ones() {
+    let mut wgpu = dispatcher();
+    for kind in LAYERS {
+        for (m, n_seqs, weights, cache) in [
+            (1, 1, DType::Q4_K, DType::F16),
+            (3, 3, DType::Q8_0, DType::Q8_0),
+            (5, 1, DType::F16, DType::F32),
+        ] {
+            let spec = LayerSpec { kind, layers: 2, m, weights, cache, n_seqs };
+            let eager = steps(&spec, &mut wgpu, false);
+            assert!(eager == steps(&spec, &mut wgpu, true), "{spec:?}");
+        }
+    }
+}
+
+/// A launch costs some microseconds whatever it does. A layer has the norm with codes, the products of Q, K and V, rotation and
+/// store, attention in one or two, codes and product, norm with codes, gate-up, codes and product.
+#[test]
+fn a_layer_of_a_decode_step_is_eleven_dispatches_at_most() {
+    let mut wgpu = dispatcher();
+    for kind in LAYERS {
+        let mut dispatches = |layers| {
+            let spec = LayerSpec { kind, layers, m: 1, weights: DType::Q4_K, cache: DType::F16, n_seqs: 1 };
+            let (graph, data) = (spec.graph().unwrap(), spec.data(5).unwrap());
+            let options = PlanOptions { fusions: wgpu.fusions(), ..PlanOptions::default() };
+            let rig = Rig::new(&mut wgpu, graph, &options, &data).unwrap();
+            let id = wgpu.prepare(rig.bound.program()).unwrap().unwrap();
+            let dispatches = wgpu.captured_dispatches(id).unwrap();
+            wgpu.release(id);
+            rig.release(&mut wgpu).unwrap();
+            dispatches
+        };
+        let each = dispatches(3) - dispatches(2);
+        assert!((9..=11).contains(&each), "{}: {each}", kind.name);
+    }
+}

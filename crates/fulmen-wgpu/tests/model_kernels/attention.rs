@@ -1,0 +1,304 @@
+use fulmen_core::{DType, Heads, quant};
+use fulmen_wgpu::{
+    kernel::Caps,
+    kernels::{
+        KernelError, Plan,
+        attention::{Attention, Kind, Source, attention, attention_by},
+        kv::Cache,
+    },
+};
+
+use crate::common_rows::{draw, gpu, nmse};
+
+fn heads(n_heads: u32, n_kv_heads: u32, head_dim: u32) -> Heads {
+    Heads { n_heads, n_kv_heads, head_dim }
+}
+
+/// One query head over keys and values, `[len, head_dim]`.
+fn attend(q: &[f64], k: &[f64], v: &[f64], scale: f64) -> Vec<f64> {
+    let score = |key: &[f64]| scale * q.iter().zip(key).map(|(q, k)| q * k).sum::<f64>();
+    let scores: Vec<f64> = k.chunks(q.len()).map(score).collect();
+    let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mut out = vec![0.0; q.len()];
+    if top == f64::NEG_INFINITY && !scores.iter().any(|s| s.is_nan()) {
+        return out;
+    }
+    let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
+    for (score, value) in scores.iter().zip(v.chunks(q.len())) {
+        out.iter_mut().zip(value).for_each(|(out, v)| *out += (score - top).exp() / sum * v);
+    }
+    out
+}
+
+struct Case {
+    heads: Heads,
+    scale: f32,
+    q: Vec<f32>,
+    /// Keys and values, as bytes and as numbers.
+    kv: [(Vec<u8>, Vec<f64>); 2],
+    source: Source,
+    positions: Vec<u32>,
+    sequences: Vec<u32>,
+}
+
+impl Case {
+    fn over_rows(m: usize, heads: Heads, scale: f32, rng: &mut fastrand::Rng) -> Self {
+        let kv = [(); 2].map(|()| {
+            let x = draw(rng, m * heads.kv_width() as usize, -1.0, 1.0);
+            (bytemuck::cast_slice(&x).to_vec(), x.iter().map(|&x| f64::from(x)).collect())
+        });
+        let q = draw(rng, m * heads.q_width() as usize, -2.0, 2.0);
+        Self {
+            heads,
+            scale,
+            q,
+            kv,
+            source: Source::Rows,
+            positions: (0..m as u32).collect(),
+            sequences: vec![0; m],
+        }
+    }
+
+    fn over_cache(
+        cache: Cache,
+        heads: Heads,
+        positions: &[u32],
+        sequences: Option<&[u32]>,
+        rng: &mut fastrand::Rng,
+    ) -> Self {
+        let n = (cache.n_seqs * cache.capacity * heads.kv_width()) as usize;
+        let kv = [(); 2].map(|()| {
+            let x = draw(rng, n, -1.0, 1.0);
+            let mut bytes = vec![0; cache.dtype.bytes(n).unwrap()];
+            quant::quantize(cache.dtype, &x, &mut bytes).unwrap();
+            let x = quant::dequantize_to_vec(cache.dtype, &bytes, n).unwrap();
+            (bytes, x.iter().map(|&x| f64::from(x)).collect())
+        });
+        let q = draw(rng, positions.len() * heads.q_width() as usize, -2.0, 2.0);
+        let source = Source::Cache { cache, sequences: sequences.is_some() };
+        let sequences = sequences.map_or_else(|| vec![0; positions.len()], <[u32]>::to_vec);
+        let scale = 1.0 / (heads.head_dim as f32).sqrt();
+        Self { heads, scale, q, kv, source, positions: positions.to_vec(), sequences }
+    }
+
+    fn spec(&self) -> Attention {
+        Attention {
+            m: self.positions.len() as u32,
+            heads: self.heads,
+            scale: self.scale,
+            source: self.source,
+        }
+    }
+
+    fn reference(&self) -> Vec<f64> {
+        let Heads { n_heads, n_kv_heads, head_dim } = self.heads;
+        let (dim, n_kv, group) = (head_dim as usize, n_kv_heads as usize, (n_heads / n_kv_heads) as usize);
+        let mut out = Vec::new();
+        for (row, q) in self.q.chunks(n_heads as usize * dim).enumerate() {
+            let (position, sequence) = (self.positions[row] as usize, self.sequences[row] as usize);
+            for (head, q) in q.chunks(dim).enumerate() {
+                let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
+                let kv_head = head / group;
+                let seen = |x: &[f64]| -> Vec<f64> {
+                    match self.source {
+                        Source::Rows => x
+                            .chunks(n_kv * dim)
+                            .take(row + 1)
+                            .flat_map(|x| &x[kv_head * dim..][..dim])
+                            .copied()
+                            .collect(),
+                        Source::Cache { cache, .. }
+                            if position < cache.capacity as usize && sequence < cache.n_seqs as usize =>
+                        {
+                            let start = (sequence * n_kv + kv_head) * cache.capacity as usize;
+                            x[start * dim..][..(position + 1) * dim].to_vec()
+                        }
+                        Source::Cache { .. } => Vec::new(),
+                    }
+                };
+                out.extend(attend(&q, &seen(&self.kv[0].1), &seen(&self.kv[1].1), f64::from(self.scale)));
+            }
+        }
+        out
+    }
+
+    fn run(&self, kind: Kind, caps: &Caps) -> (Vec<f32>, Vec<u32>) {
+        let plan = attention_by(kind, &self.spec(), caps).unwrap();
+        let inputs: [&[u8]; 5] = [
+            bytemuck::cast_slice(&self.q),
+            &self.kv[0].0,
+            &self.kv[1].0,
+            bytemuck::cast_slice(&self.positions),
+            bytemuck::cast_slice(&self.sequences),
+        ];
+        let after = gpu().run_on(&plan, &inputs, &[&vec![0xa5; self.q.len() * 4], &[0; 16]]);
+        (bytemuck::pod_collect_to_vec(&after.outputs[0]), bytemuck::pod_collect_to_vec(&after.outputs[1]))
+    }
+
+    fn check(&self, kind: Kind) {
+        let want = self.reference();
+        for caps in gpu().caps_variants() {
+            let (got, fault) = self.run(kind, &caps);
+            let error = nmse(&got, &want);
+            let positions = &self.positions;
+            assert!(error < 1e-10, "{:?} {positions:?} {caps:?}: {error:e}", self.spec());
+            assert_eq!(fault, [0; 4]);
+        }
+    }
+}
+
+#[test]
+fn rows_among_themselves() {
+    let mut rng = fastrand::Rng::with_seed(1);
+    for heads in [heads(1, 1, 1), heads(3, 1, 5), heads(6, 2, 80), heads(7, 1, 33)] {
+        for m in [1, 17] {
+            Case::over_rows(m, heads, 0.3, &mut rng).check(Kind::Step);
+        }
+    }
+    Case::over_rows(70, heads(2, 1, 64), 4.0, &mut rng).check(Kind::Step);
+    Case::over_rows(33, heads(2, 1, 64), 0.0, &mut rng).check(Kind::Step);
+}
+
+/// Every kernel is compiled, which takes its time: each type meets some heads.
+const FEW: [(DType, [u32; 3]); 6] = [
+    (DType::F32, [3, 1, 5]),
+    (DType::F32, [2, 1, 64]),
+    (DType::F16, [4, 2, 80]),
+    (DType::F16, [4, 1, 128]),
+    (DType::F16, [2, 1, 33]),
+    (DType::Q8_0, [7, 1, 32]),
+];
+
+#[test]
+fn few_rows_over_a_cache() {
+    let mut rng = fastrand::Rng::with_seed(2);
+    for (dtype, [n_heads, n_kv_heads, head_dim]) in FEW {
+        let heads = heads(n_heads, n_kv_heads, head_dim);
+        let cache = Cache { dtype, n_seqs: 1, capacity: 700 };
+        for position in [0, 31, 32, 699] {
+            Case::over_cache(cache, heads, &[position], None, &mut rng).check(Kind::Step);
+        }
+        let cache = Cache { dtype, n_seqs: 4, capacity: 96 };
+        Case::over_cache(cache, heads, &[5, 0, 77, 63], Some(&[2, 0, 3, 1]), &mut rng).check(Kind::Step);
+    }
+    // Parts that are longer than a block.
+    let cache = Cache { dtype: DType::F16, n_seqs: 1, capacity: 20_000 };
+    Case::over_cache(cache, heads(2, 1, 32), &[19_998], None, &mut rng).check(Kind::Step);
+}
+
+#[test]
+fn many_rows_over_a_cache() {
+    let mut rng = fastrand::Rng::with_seed(3);
+    for (dtype, heads) in [
+        (DType::F32, heads(2, 1, 32)),
+        (DType::F16, heads(2, 1, 128)),
+        (DType::Q8_0, heads(2, 2, 64)),
+        (DType::F32, heads(1, 1, 256)),
+    ] {
+        let cache = Cache { dtype, n_seqs: 1, capacity: 150 };
+        for (start, m) in [(0, 70), (85, 65)] {
+            let positions: Vec<u32> = (start..start + m).collect();
+            Case::over_cache(cache, heads, &positions, None, &mut rng).check(Kind::Tiles);
+        }
+    }
+}
+
+#[test]
+fn tiles_of_rows() {
+    let mut rng = fastrand::Rng::with_seed(6);
+    let positions: Vec<u32> = (0..90).map(|_| rng.u32(0..150)).collect();
+    let sequences: Vec<u32> = (0..90).map(|i| if i < 70 { 1 } else { rng.u32(0..3) }).collect();
+    let cache = Cache { dtype: DType::F16, n_seqs: 3, capacity: 150 };
+    for (heads, memory) in
+        [(heads(2, 1, 64), 16 << 10), (heads(4, 1, 128), 16 << 10), (heads(3, 1, 32), 32 << 10)]
+    {
+        let case = Case::over_cache(cache, heads, &positions, Some(&sequences), &mut rng);
+        let caps = Caps { workgroup_memory: memory, ..gpu().caps };
+        let (got, fault) = case.run(Kind::Tiles, &caps);
+        assert!(nmse(&got, &case.reference()) < 1e-10, "{heads:?}");
+        assert_eq!(fault, [0; 4]);
+    }
+    let case = Case::over_rows(130, heads(2, 1, 256), 0.1, &mut rng);
+    let (got, _) = case.run(Kind::Tiles, &gpu().caps);
+    assert!(nmse(&got, &case.reference()) < 1e-10);
+    let odd = Attention { heads: heads(2, 1, 48), ..case.spec() };
+    assert!(matches!(attention_by(Kind::Tiles, &odd, &gpu().caps), Err(KernelError::Invalid { .. })));
+}
+
+#[test]
+fn rows_without_a_place_give_zeros_and_are_told() {
+    let mut rng = fastrand::Rng::with_seed(4);
+    let cache = Cache { dtype: DType::F16, n_seqs: 2, capacity: 40 };
+    for (rows, kind) in [(3usize, Kind::Step), (75, Kind::Tiles)] {
+        let mut positions: Vec<u32> = (0..rows as u32).map(|i| i % 40).collect();
+        let mut sequences = vec![1; rows];
+        positions[1] = 40;
+        let case = Case::over_cache(cache, heads(4, 2, 64), &positions, Some(&sequences), &mut rng);
+        let (got, fault) = case.run(kind, &gpu().caps);
+        assert_eq!(fault, [2, 1, 40, 40]);
+        assert!(nmse(&got, &case.reference()) < 1e-10);
+        (positions[1], sequences[2]) = (0, u32::MAX);
+        let case = Case::over_cache(cache, heads(4, 2, 64), &positions, Some(&sequences), &mut rng);
+        let (got, fault) = case.run(kind, &gpu().caps);
+        assert_eq!(fault, [3, 2, u32::MAX, 2]);
+        assert!(nmse(&got, &case.reference()) < 1e-10);
+    }
+}
+
+#[test]
+fn a_nan_goes_where_it_belongs() {
+    let mut rng = fastrand::Rng::with_seed(5);
+    let cache = Cache { dtype: DType::F32, n_seqs: 1, capacity: 90 };
+    for (rows, kind) in [(2u32, Kind::Step), (80, Kind::Tiles)] {
+        let positions: Vec<u32> = (3..3 + rows).collect();
+        let mut case = Case::over_cache(cache, heads(4, 2, 32), &positions, None, &mut rng);
+        // Beyond what any row sees.
+        for (bytes, _) in &mut case.kv {
+            for head in bytes.chunks_mut(90 * 32 * 4) {
+                head[(3 + rows as usize) * 128..].fill(0xff);
+            }
+        }
+        // A query of row 1.
+        case.q[128 + 40] = f32::NAN;
+        for caps in gpu().caps_variants() {
+            let (got, _) = case.run(kind, &caps);
+            let nan: Vec<usize> = (0..got.len()).filter(|&i| got[i].is_nan()).collect();
+            assert_eq!(nan, (160..192).collect::<Vec<_>>(), "{rows} rows");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let caps = Caps { max_binding: 1 << 16, ..gpu().caps };
+    let cache = Cache { dtype: DType::F16, n_seqs: 4, capacity: 1024 };
+    let source = Source::Cache { cache, sequences: true };
+    let spec = Attention { m: 1, heads: heads(2, 1, 64), scale: 1.0, source };
+    assert!(matches!(
+        attention(&spec, &caps),
+        Err(KernelError::TooLarge { bytes: 524_288, limit: 65_536, .. })
+    ));
+    let wrong = Attention { heads: heads(3, 2, 64), ..spec };
+    assert!(matches!(attention(&wrong, &gpu().caps), Err(KernelError::Invalid { .. })));
+    let wide = Attention { heads: heads(1, 1, 4099), source: Source::Rows, ..spec };
+    assert!(matches!(attention(&wide, &gpu().caps), Err(KernelError::Invalid { .. })));
+    assert_eq!(attention(&Attention { m: 0, ..spec }, &gpu().caps).unwrap(), Plan::default());
+}
+
+#[test]
+fn rows_and_heads_choose_the_kernel() {
+    let cache = Cache { dtype: DType::F16, n_seqs: 1, capacity: 4096 };
+    let source = Source::Cache { cache, sequences: false };
+    let spec = Attention { m: 1, heads: heads(32, 8, 128), scale: 1.0, source };
+    let several = Source::Cache { cache, sequences: true };
+    for (spec, kind) in [
+        (spec, Kind::Step),
+        (Attention { m: 16, ..spec }, Kind::Step),
+        (Attention { m: 512, ..spec }, Kind::Tiles),
+        (Attention { m: 512, source: several, ..spec }, Kind::Tiles),
+        (Attention { m: 128, source: several, ..spec }, Kind::Step),
+        (Attention { m: 512, heads: heads(32, 8, 80), ..spec }, Kind::Step),
+    ] {
+        assert_eq!(attention(&spec, &gpu().caps), attention_by(kind, &spec, &gpu().caps), "{spec:?}");
+    }
+}
