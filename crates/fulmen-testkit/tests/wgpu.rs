@@ -44,5 +44,5 @@ fn quick_rows() {
 /// The kernels that need no optional feature.
 #[test]
 fn quick_rows_without_optional_features() {
-    run(Features::all(), &Every { product: 12, other: 3 });
+    run(Features::all(), &Every { product: 24, other: 6 });
 }
