@@ -78,11 +78,11 @@ pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
     if let Some(system) = &args.chat.system {
         chat.push(Message::system(system));
     }
-    let mut editor = rustyline::DefaultEditor::new()?;
+    let mut history = Vec::new();
     let mut last = None;
     loop {
         // The first Ctrl-C of a line empties it.
-        let line = match editor.readline("> ") {
+        let line = match read_line(&history) {
             Ok(line) => line,
             Err(ReadlineError::Interrupted) => {
                 eprintln!("(Ctrl-D leaves)");
@@ -102,16 +102,37 @@ pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
                 eprintln!("there is no {command}; /help lists what there is")
             }
             message => {
-                // A history that cannot be kept is no reason to stop.
-                let _ = editor.add_history_entry(message);
-                if let Some(stats) = answer(args, &loaded, &mut chat, message, &options)? {
-                    last = Some(stats);
+                history.push(message.to_owned());
+                match answer(args, &loaded, &mut chat, message, &options)? {
+                    Answered::Whole(stats) => last = Some(stats),
+                    Answered::TooLong => {}
+                    Answered::NobodyReads => return Ok(()),
                 }
                 // Another answer to the same words may be another one.
                 options.sampling.seed = options.sampling.seed.wrapping_add(1);
             }
         }
     }
+}
+
+/// One line. The editor lives for one line only: it takes Ctrl-C over as long as it lives.
+fn read_line(history: &[String]) -> Result<String, ReadlineError> {
+    let mut editor = rustyline::DefaultEditor::new()?;
+    for entry in history {
+        // A history that cannot be kept is no reason to stop.
+        let _ = editor.add_history_entry(entry);
+    }
+    editor.readline("> ")
+}
+
+/// What came of a message.
+enum Answered {
+    /// An answer, and how fast it was.
+    Whole(String),
+    /// The message did not fit.
+    TooLong,
+    /// The reader of the answers has gone.
+    NobodyReads,
 }
 
 /// Says something and writes the answer as it comes; gives how fast it was. A message that does not fit is said so.
@@ -121,7 +142,7 @@ fn answer(
     chat: &mut Chat,
     message: &str,
     options: &GenerateOptions,
-) -> Result<Option<String>, ChatError> {
+) -> Result<Answered, ChatError> {
     let answering = Answering::new(chat.session().cancel_flag());
     let mut stdout = io::stdout().lock();
     let mut failed = None;
@@ -133,13 +154,16 @@ fn answer(
         }
     });
     drop(answering);
-    if let Some(error) = failed {
-        return Err(error.into());
+    match failed {
+        // Nobody reads any more, which is no failure; nobody is there to be asked for more either.
+        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Answered::NobodyReads),
+        Some(error) => return Err(error.into()),
+        None => {}
     }
     let generated = match generated {
         Err(error @ ModelError::PromptTooLong { .. }) => {
             eprintln!("{error}. /clear begins anew; --ctx makes it larger.");
-            return Ok(None);
+            return Ok(Answered::TooLong);
         }
         generated => generated?,
     };
@@ -151,5 +175,5 @@ fn answer(
         FinishReason::Cancelled => eprintln!("(stopped)"),
         _ => {}
     }
-    Ok(Some(stats::line(loaded, chat.session(), &generated, args.options.open.threads())))
+    Ok(Answered::Whole(stats::line(loaded, chat.session(), &generated, args.options.open.threads())))
 }

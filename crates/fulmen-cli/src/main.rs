@@ -7,6 +7,7 @@ mod inspect;
 mod model;
 mod ops;
 mod output;
+mod pull;
 mod quantize;
 mod quiet;
 mod run;
@@ -35,6 +36,7 @@ enum Command {
     Devices(devices::Args),
     Inspect(inspect::Args),
     Ops(ops::Args),
+    Pull(pull::Args),
     Quantize(quantize::Args),
     Run(run::Args),
     #[command(hide = true)]
@@ -45,6 +47,7 @@ enum Command {
 
 const EXAMPLES: &str = "\
 Examples:
+  fulmen pull ORG/NAME         a model from Hugging Face
   fulmen run MODEL PROMPT      an answer from a model
   fulmen chat MODEL            a conversation
   fulmen devices               what this machine has, and what `auto` takes
@@ -71,9 +74,10 @@ impl Command {
             Command::Devices(args) => devices::run(&args)?,
             Command::Inspect(args) => inspect::run(&args)?,
             Command::Ops(args) => ops::run(&args)?,
-            Command::Quantize(args) => quantize::run(&args)?,
+            Command::Pull(args) => pull::run(&args)?,
             Command::Synth(args) => synth::run(&args)?,
             Command::Tokenize(args) => tokenize::run(&args)?,
+            Command::Quantize(args) => return Ok(quantize::run(&args)?),
             Command::Run(args) => return Ok(run::run(&args)?),
             Command::Tune(args) => tune::run(&args)?,
         }

@@ -1,13 +1,24 @@
 //! `fulmen quantize`: a model in smaller types.
 
-use std::{collections::BTreeMap, io, path::PathBuf, time::Instant};
+use std::{
+    collections::BTreeMap,
+    io,
+    ops::ControlFlow,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 
 use fulmen_core::DType;
 use fulmen_core::device::format_bytes;
-use fulmen_model::gguf::GgufFile;
 use fulmen_model::quantize::{Plan, QuantizeError, Recipe, quantize};
-use fulmen_model::source::SourceError;
+use fulmen_model::source;
 
+use crate::model::find::{FindError, find};
+use crate::model::interrupt::{self, Answering};
 use crate::output::{columns, print};
 
 /// Store a model in smaller types.
@@ -19,7 +30,7 @@ use crate::output::{columns, print};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The model: a GGUF file; of a model in parts, any of them.
+    /// The model: a GGUF file (of a model in parts, any of them), or a folder with config.json and safetensors files.
     #[arg(value_name = "IN")]
     input: PathBuf,
 
@@ -43,11 +54,15 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   fulmen quantize model-f16.gguf model-q4_k_m.gguf --type q4_k_m
-  fulmen quantize model-f16.gguf model-q8_0.gguf --type q8_0 --force";
+  fulmen quantize model-f16.gguf model-q8_0.gguf --type q8_0 --force
+  fulmen quantize folder model-q4_k_m.gguf --type q4_k_m
+                               a folder with config.json and safetensors files";
 
 /// Why the model could not be quantised.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
+    #[error(transparent)]
+    Find(#[from] FindError),
     #[error(transparent)]
     Quantize(#[from] QuantizeError),
     #[error("{} is there already; --force replaces it", .0.display())]
@@ -56,10 +71,10 @@ pub(crate) enum CommandError {
     Print(#[from] io::Error),
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), CommandError> {
-    let read = |error| QuantizeError::Read(SourceError::from(error));
-    let source = GgufFile::open(&args.input).map_err(read)?;
-    let plan = Plan::of(&source, args.recipe)?;
+/// Gives the exit code.
+pub(crate) fn run(args: &Args) -> Result<i32, CommandError> {
+    let source = source::open(find(&args.input)?).map_err(QuantizeError::Read)?;
+    let plan = Plan::of(&*source, args.recipe)?;
     if !args.force && args.output.symlink_metadata().is_ok() {
         return Err(CommandError::Exists(args.output.clone()));
     }
@@ -72,13 +87,26 @@ pub(crate) fn run(args: &Args) -> Result<(), CommandError> {
     let began = Instant::now();
     let bar = bar(plan.work);
     let threads = args.threads.map_or_else(all_threads, usize::from);
-    quantize(&source, &plan, &args.output, args.force, threads, |elements| bar.inc(elements))?;
+    let stop = Arc::<AtomicBool>::default();
+    interrupt::install();
+    let answering = Answering::new(Arc::clone(&stop));
+    let done = quantize(&*source, &plan, &args.output, args.force, threads, |elements| {
+        bar.inc(elements);
+        if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
     bar.finish_and_clear();
+    drop(answering);
+    if matches!(done, Err(QuantizeError::Stopped)) {
+        anstream::eprintln!("stopped by Ctrl-C; nothing was written");
+        return Ok(interrupt::EXIT_CODE);
+    }
+    done?;
     if !plan.other_types.is_empty() {
         let types = counted(&plan.other_types, |(asked, got)| format!("{got} instead of {asked}"));
         warn(&format!("rows that are not a multiple of the block have another type: {types}"));
     }
-    Ok(print(&summary(args, &plan, began.elapsed().as_secs_f64()))?)
+    print(&summary(args, &plan, began.elapsed().as_secs_f64()))?;
+    Ok(0)
 }
 
 /// `3 Q8_0, 2 Q4_0`.

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::PathBuf;
 
-use fulmen_model::{FinishReason, Generated, ModelError, Session};
+use fulmen_model::{FinishReason, Generated, Generation, ModelError};
 use serde_json::json;
 
 use crate::model::interrupt::{self, Answering};
@@ -27,6 +27,10 @@ pub(crate) struct Args {
     /// The prompt. Without it, it is read from standard input.
     #[arg(value_name = "PROMPT")]
     prompt: Option<String>,
+
+    /// The prompt, as an option.
+    #[arg(long = "prompt", short = 'p', value_name = "TEXT", conflicts_with = "prompt")]
+    prompt_option: Option<String>,
 
     #[command(flatten)]
     prompts: PromptOptions,
@@ -73,6 +77,8 @@ pub(crate) enum RunError {
     Load(#[from] LoadError),
     #[error(transparent)]
     Model(#[from] ModelError),
+    #[error("{error}; --ctx makes it larger, up to the model's {limit}")]
+    TooLong { error: ModelError, limit: u32 },
     #[error("the answer could not be written: {0}")]
     Write(#[from] io::Error),
 }
@@ -80,7 +86,7 @@ pub(crate) enum RunError {
 /// Gives the exit code.
 pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
     let path = args.model.as_ref().ok_or(RunError::NoModel)?;
-    let prompt = match &args.prompt {
+    let prompt = match args.prompt.as_ref().or(args.prompt_option.as_ref()) {
         Some(prompt) => prompt.clone(),
         None => read_prompt()?,
     };
@@ -94,9 +100,19 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
         session.start_profile();
     }
     let answering = Answering::new(session.cancel_flag());
+    let limit = loaded.model.config().context;
+    let hint = |error| match error {
+        ModelError::PromptTooLong { context, .. } if context < limit => RunError::TooLong { error, limit },
+        error => error.into(),
+    };
     let generated = match args.json {
-        true => session.generate_from(&tokens, &options)?.finish(|_| ()).map(Some).map_err(RunError::from),
-        false => stream(&mut session, &tokens, &options),
+        true => session
+            .generate_from(&tokens, &options)
+            .map_err(hint)?
+            .finish(|_| ())
+            .map(Some)
+            .map_err(RunError::from),
+        false => session.generate_from(&tokens, &options).map_err(hint).and_then(stream),
     };
     drop(answering);
     let Some(generated) = generated? else { return Ok(0) };
@@ -115,13 +131,8 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
 }
 
 /// Writes the answer as it comes. `None` where the reader has gone, which is no failure.
-pub(crate) fn stream(
-    session: &mut Session,
-    tokens: &[u32],
-    options: &fulmen_model::GenerateOptions,
-) -> Result<Option<Generated>, RunError> {
+fn stream(mut generation: Generation<'_>) -> Result<Option<Generated>, RunError> {
     let mut stdout = io::stdout().lock();
-    let mut generation = session.generate_from(tokens, options)?;
     while let Some(piece) = generation.next_piece()? {
         match stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(None),

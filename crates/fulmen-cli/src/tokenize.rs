@@ -13,6 +13,7 @@ use fulmen_model::template::{ChatOptions, ChatPrompt, ChatTemplate, Message, Tem
 use fulmen_model::tokenizer::{Special, Tokenizer, TokenizerError};
 use serde_json::json;
 
+use crate::model::find::{FindError, find};
 use crate::output::print;
 
 /// Show the tokens of a text, as a model sees it.
@@ -90,6 +91,8 @@ Examples:
 pub(crate) enum TokenizeError {
     #[error(transparent)]
     Source(#[from] SourceError),
+    #[error(transparent)]
+    Find(#[from] FindError),
     #[error("{}: has no tokenizer", path.display())]
     None { path: PathBuf },
     #[error("{}: {error}", path.display())]
@@ -117,7 +120,7 @@ pub(crate) enum TokenizeError {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), TokenizeError> {
-    let (tokenizer, metadata) = open(&args.model)?;
+    let (tokenizer, metadata) = open(&find(&args.model)?)?;
     if args.missing {
         return Ok(print(&format!("{}\n", json!(tokenizer.missing_bytes())))?);
     }

@@ -56,9 +56,89 @@ fn files_are_replaced_only_with_force() {
     assert_eq!(GgufFile::open(&out).unwrap().tensor("blk.1.attn_q.weight").unwrap().dtype(), DType::Q4_0);
 }
 
+/// A Hugging Face folder with one layer, all of it 0.
+fn folder(path: &std::path::Path) {
+    const SIZE: usize = 32;
+    let layer = |part: &str| format!("model.layers.0.{part}.weight");
+    let mut tensors = vec![("model.embed_tokens.weight".to_owned(), vec![3, SIZE])];
+    for part in ["q_proj", "k_proj", "v_proj", "o_proj"] {
+        tensors.push((layer(&format!("self_attn.{part}")), vec![SIZE, SIZE]));
+    }
+    for part in ["gate_proj", "up_proj", "down_proj"] {
+        tensors.push((layer(&format!("mlp.{part}")), vec![SIZE, SIZE]));
+    }
+    for part in ["self_attn.q_norm", "self_attn.k_norm", "input_layernorm", "post_attention_layernorm"] {
+        tensors.push((layer(part), vec![SIZE]));
+    }
+    tensors.push(("model.norm.weight".to_owned(), vec![SIZE]));
+    let mut header = Vec::new();
+    let mut end = 0;
+    for (name, shape) in &tensors {
+        let begin = end;
+        end += 4 * shape.iter().product::<usize>();
+        header
+            .push(format!(r#""{name}":{{"dtype":"F32","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#));
+    }
+    let header = format!("{{{}}}", header.join(","));
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.resize(bytes.len() + end, 0);
+    fs::write(path.join("model.safetensors"), bytes).unwrap();
+    let config = r#"{"model_type": "qwen3", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
+        "num_attention_heads": 1, "head_dim": 32, "rms_norm_eps": 1e-6, "vocab_size": 3, "max_position_embeddings": 8,
+        "tie_word_embeddings": true}"#;
+    fs::write(path.join("config.json"), config).unwrap();
+}
+
+#[test]
+fn a_folder_of_safetensors_becomes_one_file() {
+    let input = tempfile::tempdir().unwrap();
+    folder(input.path());
+    let out = input.path().join("out.gguf").display().to_string();
+    let path = input.path().display().to_string();
+    let (_, stderr, code) = output(&mut fulmen(&["quantize", &path, &out, "--type", "q8_0"]));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    let file = GgufFile::open(&out).unwrap();
+    assert_eq!(file.metadata().opt_string("general.architecture"), Ok(Some("qwen3")));
+    assert_eq!(file.tensors().len(), 13);
+    assert_eq!(file.tensor("blk.0.ffn_down.weight").unwrap().dtype(), DType::Q8_0);
+    assert_eq!(file.tensor("blk.0.attn_q_norm.weight").unwrap().dtype(), DType::F32);
+}
+
 #[test]
 fn unknown_types_are_wrong_usage() {
     let (_, stderr, code) = output(&mut fulmen(&["quantize", "a", "b", "--type", "q9"]));
     assert_eq!(code, Some(2));
     assert!(stderr.contains("unknown type \"q9\"; known are f32, f16, bf16, q8_0"), "{stderr}");
+}
+
+/// Ctrl-C, as a terminal sends it: no file, and nothing that was to become one.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, out] = ["in.gguf", "out.gguf"].map(|name| folder.path().join(name).display().to_string());
+    // Large enough to be caught at it, for some sizes at least.
+    let (_, stderr, code) =
+        output(&mut fulmen(&["synth", "tiny-llama", &path, "--type", "f16", "--layers", "64"]));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    let args = ["quantize", &path, &out, "--type", "q2_k", "--threads", "1"];
+    let child =
+        fulmen(&args).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn();
+    let child = child.unwrap();
+    let partial = || fs::read_dir(folder.path()).unwrap().count() > 1;
+    while !partial() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    // A fast machine may have been done before the signal came.
+    if output.status.code() != Some(0) {
+        assert_eq!(
+            (output.status.code(), stderr.as_str()),
+            (Some(130), "stopped by Ctrl-C; nothing was written\n")
+        );
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
 }

@@ -69,7 +69,10 @@ fn an_answer_comes_from_an_argument_or_from_a_pipe() {
     assert_eq!(stderr.trim().lines().count(), 1, "{stderr}");
     // The same from a pipe, the same seed; nothing but the answer.
     let (again, stderr, code) = piped(&[&args[..], &["--quiet"]].concat(), b"Hello there\n");
-    assert_eq!((again, stderr.as_str(), code), (stdout, "", Some(0)));
+    assert_eq!((again, stderr.as_str(), code), (stdout.clone(), "", Some(0)));
+    // And as an option.
+    let (again, ..) = piped(&[&args[..], &["--quiet", "-p", "Hello there"]].concat(), b"");
+    assert_eq!(again, stdout);
 }
 
 #[test]
@@ -107,7 +110,10 @@ fn mistakes_are_explained() {
     refused(&["chat"], &["no model given"]);
     refused(&["run", &path], &["no prompt"]);
     refused(&["run", &at("missing.gguf"), "Hi"], &["missing.gguf", "No such file"]);
-    refused(&["run", &folder.path().display().to_string(), "Hi"], &["is a directory, not a file"]);
+    refused(
+        &["run", &folder.path().display().to_string(), "Hi"],
+        &["is a directory, not a file", "config.json"],
+    );
     fs::write(at("text.gguf"), "this is not a model, it is a text that somebody renamed").unwrap();
     refused(&["run", &at("text.gguf"), "Hi"], &["is not a GGUF file"]);
     let bytes = fs::read(&path).unwrap();
@@ -128,6 +134,10 @@ fn mistakes_are_explained() {
     refused(&["run", &path, "Hi", "--repeat-penalty", "0"], &["repetition penalty"]);
     refused(&["run", &path, "Hi", "--stop", ""], &["a stop string must be not empty"]);
     refused(&["run", &path, &"word ".repeat(3000)], &["does not fit the context of 2048"]);
+    let short =
+        ["run", &path, "--ctx", "16", "A prompt that has more than sixteen tokens, which is not many."];
+    refused(&short, &["does not fit the context of 16", "--ctx makes it larger, up to the model's 2048"]);
+    refused(&[&short[..], &["--json"]].concat(), &["up to the model's 2048"]);
     refused(&["run", &path, "Hi", "--template", "nonsense"], &["nonsense", "chatml"]);
     let (_, stderr, code) = piped(&["run", &path], &[0xff, 0xfe, 0x41]);
     assert_eq!((stderr.as_str(), code), ("error: the prompt on standard input is not UTF-8\n", Some(1)));
@@ -143,6 +153,16 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     let (_folder, path) = model();
     let mut child = start(&["run", &path, "Hi", "--device", "cpu"]);
     let mut first = [0; 4];
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut first).unwrap();
+    drop(stdout);
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), stderr.as_str()), (Some(0), ""));
+    // In a conversation neither.
+    let mut child = start(&["chat", &path, "--device", "cpu", "--temp", "3"]);
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"Hi\nHi\nHi\n").unwrap();
     let mut stdout = child.stdout.take().unwrap();
     stdout.read_exact(&mut first).unwrap();
     drop(stdout);
@@ -208,8 +228,9 @@ fn ctrl_c_stops_the_answer_and_says_so() {
     let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let start = Instant::now();
-    let mut rest = String::new();
-    stdout.read_to_string(&mut rest).unwrap();
+    // The first byte may have been a part of a character.
+    let mut rest = Vec::new();
+    stdout.read_to_end(&mut rest).unwrap();
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     // A fast machine may have filled the context before the signal came.
@@ -225,7 +246,7 @@ fn ctrl_c_stops_the_answer_and_says_so() {
     std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     stdin.write_all(b"/help\n/exit\n").unwrap();
     drop(stdin);
-    stdout.read_to_string(&mut rest).unwrap();
+    stdout.read_to_end(&mut rest).unwrap();
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{stderr}");
@@ -235,4 +256,130 @@ fn ctrl_c_stops_the_answer_and_says_so() {
 #[cfg(unix)]
 fn start_chat(path: &str) -> Child {
     start(&["chat", path, "--device", "cpu", "--temp", "3"])
+}
+
+#[test]
+fn a_text_is_scored() {
+    let (folder, path) = model();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let text = at("text.txt");
+    fs::write(&text, "The quick brown fox jumps over the lazy dog. Ünïcödé, 123 and 日本語.\n".repeat(20))
+        .unwrap();
+    let args = ["bench", "perplexity", &path, &text, "--device", "cpu", "--context", "64"];
+    let (stdout, stderr, code) = piped(&args, b"");
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    for word in
+        ["perplexity ", "mean of -ln p ", "tokens scored in windows of 64;", "tok/s", "qwen3, 4 layers"]
+    {
+        assert!(stdout.contains(word), "{word:?} is not in {stdout}");
+    }
+    let json = |more: &[&str]| -> Value {
+        let (stdout, stderr, code) = piped(&[&args[..], &["--json"], more].concat(), b"");
+        assert_eq!((stderr.as_str(), code), ("", Some(0)));
+        serde_json::from_str(&stdout).unwrap()
+    };
+    let (half, all) = (json(&[]), json(&["--stride", "16"]));
+    let number = |value: &Value, key: &str| value[key].as_f64().unwrap();
+    assert!((number(&half, "mean_nll").exp() / number(&half, "perplexity") - 1.0).abs() < 1e-12);
+    // Random weights foresee nothing: about ln of the vocabulary, and worse where they are sure.
+    assert!((3.0..30.0).contains(&number(&half, "mean_nll")), "{half}");
+    assert!(number(&half, "tokens_scored") < 0.5 * number(&half, "tokens"));
+    assert_eq!(number(&all, "tokens_scored"), number(&all, "tokens") - 1.0);
+    assert!(half["stride"].is_null() && all["stride"] == 16 && half["context"] == 64);
+    // From a pipe, too.
+    let (stdout, _, code) =
+        piped(&["bench", "perplexity", &path, "-", "--device", "cpu"], b"Some words, no more.");
+    assert!(code == Some(0) && stdout.contains("windows of 512"), "{stdout}");
+    refused(&["bench", "perplexity", &path, &at("no.txt")], &["no.txt", "No such file"]);
+    fs::write(at("latin.txt"), b"caf\xe9").unwrap();
+    refused(&["bench", "perplexity", &path, &at("latin.txt")], &["is not UTF-8, byte 3"]);
+    fs::write(at("empty.txt"), b"").unwrap();
+    refused(
+        &["bench", "perplexity", &path, &at("empty.txt")],
+        &["number of tokens of a text must be 3 or more"],
+    );
+    refused(&[&args[..], &["--stride", "64"]].concat(), &["the stride of windows must be 1 to 63, is 64"]);
+}
+
+/// Little address space: an error that says what is missing, or an answer; never a panic.
+#[cfg(target_os = "linux")]
+#[test]
+fn little_memory_is_an_error() {
+    let (_folder, path) = model();
+    let limited = |kib: u32, more: &str| {
+        let binary = env!("CARGO_BIN_EXE_fulmen");
+        let line =
+            format!("ulimit -v {kib}; exec '{binary}' run '{path}' Hi -n 3 --device cpu --quiet {more}");
+        output(std::process::Command::new("sh").args(["-c", &line]).env_remove("RUST_BACKTRACE"))
+    };
+    // 96 MiB of cache in 160 MiB, with the program itself.
+    let mut seen = Vec::new();
+    for kib in (60_000..400_000).step_by(20_000) {
+        let (_, stderr, code) = limited(kib, "--ctx 2048 --kv f32");
+        assert!(!stderr.contains("panicked"), "{kib}: {stderr}");
+        seen.push((code, stderr));
+    }
+    assert!(seen.iter().any(|(code, _)| *code == Some(0)), "{seen:?}");
+    assert!(seen.iter().any(|(code, text)| *code == Some(1) && text.contains("memory")), "{seen:?}");
+}
+
+/// A terminal, made by Python: a line editor takes signals and modes over, which a pipe does not show.
+#[cfg(unix)]
+const TERMINAL: &str = r#"
+import os, pty, select, sys, time
+pid, fd = pty.fork()
+if pid == 0:
+    os.environ["TERM"] = "xterm"
+    os.execv(sys.argv[1], sys.argv[1:])
+seen = b""
+def wait(done):
+    global seen
+    end = time.time() + 60
+    while not done():
+        if time.time() > end:
+            sys.exit("waited in vain: " + repr(seen))
+        if select.select([fd], [], [], 0.05)[0]:
+            try:
+                seen += os.read(fd, 65536)
+            except OSError:
+                return
+prompts = lambda: seen.count(b"> \r")
+wait(lambda: prompts() == 1)
+os.write(fd, b"Hi\r")
+begun = len(seen)
+wait(lambda: len(seen) > begun + 60)
+os.write(fd, b"\x03")
+wait(lambda: b"(stopped)" in seen and prompts() == 2)
+os.write(fd, b"\x03")
+wait(lambda: b"(Ctrl-D leaves)" in seen and prompts() == 3)
+os.write(fd, b"\x04")
+_, status = os.waitpid(pid, 0)
+sys.stdout.buffer.write(seen)
+sys.exit(os.waitstatus_to_exitcode(status))
+"#;
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_on_a_terminal_stops_the_answer_and_not_the_program() {
+    // An answer that takes long enough to be stopped.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slow.gguf").display().to_string();
+    let synth = ["synth", "tiny-qwen3", &path, "--type", "q8_0", "--layers", "64"];
+    assert_eq!(output(&mut fulmen(&synth)).2, Some(0));
+    let mut python = std::process::Command::new("python3");
+    python.args([
+        "-c",
+        TERMINAL,
+        env!("CARGO_BIN_EXE_fulmen"),
+        "chat",
+        &path,
+        "--device",
+        "cpu",
+        "--temp",
+        "3",
+    ]);
+    let output = python.output().expect("python3 is there: scripts/setup installs it");
+    let seen = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{seen} {}", String::from_utf8_lossy(&output.stderr));
+    assert!(seen.contains("(stopped)") && seen.contains("(Ctrl-D leaves)"), "{seen}");
 }

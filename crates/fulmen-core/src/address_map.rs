@@ -72,6 +72,19 @@ pub struct Entry<D> {
     pub data: D,
 }
 
+impl<D> Entry<D> {
+    /// Whether kernels can use an address in it as they want to.
+    pub fn check(&self, what: &'static str, ptr: u64, align: usize, write: bool) -> Result<(), BackendError> {
+        if !ptr.is_multiple_of(align as u64) {
+            return Err(BackendError::Alignment { what, ptr, align });
+        }
+        if write && self.read_only {
+            return Err(BackendError::ReadOnly { what, ptr });
+        }
+        Ok(())
+    }
+}
+
 /// Every allocation and import of a device, with what the backend keeps for each.
 #[derive(Debug)]
 pub struct AddressMap<D> {
@@ -139,12 +152,7 @@ impl<D> LookUp for AddressMap<D> {
         write: bool,
     ) -> Result<Extent, BackendError> {
         let (entry, _) = self.find(what, ptr, bytes)?;
-        if !ptr.is_multiple_of(align as u64) {
-            return Err(BackendError::Alignment { what, ptr, align });
-        }
-        if write && entry.read_only {
-            return Err(BackendError::ReadOnly { what, ptr });
-        }
+        entry.check(what, ptr, align, write)?;
         Ok(Extent { what, ptr, bytes })
     }
 }

@@ -94,6 +94,20 @@ fn a_layer_calls_each_op_once_and_counts_what_was_launched() {
 }
 
 #[test]
+fn a_run_stops_before_the_call_that_is_not_wanted() {
+    use fulmen_core::TensorOp::{MulMat, RmsNorm};
+    let (program, mut dispatcher) = (layer().check().unwrap(), Counting::default());
+    let mut left = 2;
+    let mut go_on = || {
+        left -= 1;
+        left >= 0
+    };
+    assert_eq!(program.run_while(&mut dispatcher, &mut go_on).unwrap(), None);
+    assert_eq!(dispatcher.calls, [RmsNorm, MulMat]);
+    assert_eq!(program.run_while(&mut dispatcher, || true).unwrap(), Some(9));
+}
+
+#[test]
 fn rope_gets_positions_and_copy_copies_all_rows() {
     let mut g = ComputeGraph::new();
     let x = g.add_leaf(0x1000, ROW);

@@ -3,7 +3,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
-use fulmen_core::{ALIGNMENT, BackendError, DeviceMemory, SharedBytes};
+use fulmen_core::{ALIGNMENT, AddressMap, BackendError, DeviceMemory, Entry, SharedBytes};
 
 use crate::device;
 
@@ -14,14 +14,7 @@ const ASK_FIRST: usize = 64 << 20;
 /// Memory that graphs on the CPU work in.
 #[derive(Default)]
 pub struct CpuMemory {
-    /// Sorted by address; no two overlap.
-    blocks: Vec<Block>,
-}
-
-struct Block {
-    start: u64,
-    bytes: usize,
-    data: Data,
+    blocks: AddressMap<Data>,
 }
 
 enum Data {
@@ -102,17 +95,7 @@ impl CpuMemory {
 
     /// Bytes in use, imports included.
     pub fn bytes(&self) -> usize {
-        self.blocks.iter().map(|block| block.bytes).sum()
-    }
-
-    fn find(&self, what: &'static str, ptr: u64, bytes: usize) -> Result<(&Block, usize), BackendError> {
-        let missing = BackendError::Address { what, ptr, bytes };
-        let at = self.blocks.partition_point(|block| block.start <= ptr);
-        let Some(block) = at.checked_sub(1).map(|at| &self.blocks[at]) else { return Err(missing) };
-        match usize::try_from(ptr - block.start) {
-            Ok(offset) if offset <= block.bytes && bytes <= block.bytes - offset => Ok((block, offset)),
-            _ => Err(missing),
-        }
+        self.blocks.bytes()
     }
 
     fn look_up(
@@ -123,13 +106,10 @@ impl CpuMemory {
         align: usize,
         write: bool,
     ) -> Result<Span, BackendError> {
-        let (block, offset) = self.find(what, ptr, bytes)?;
-        if !ptr.is_multiple_of(align as u64) {
-            return Err(BackendError::Alignment { what, ptr, align });
-        }
+        let (block, offset) = self.blocks.find(what, ptr, bytes)?;
+        block.check(what, ptr, align, write)?;
         let base = match &block.data {
             Data::Owned(owned) => owned.ptr,
-            Data::Imported(_) if write => return Err(BackendError::ReadOnly { what, ptr }),
             Data::Imported(data) => {
                 // Asked for again each time: only the borrow that `as_ref` gives now is sure to be alive.
                 let data = (**data).as_ref();
@@ -159,13 +139,6 @@ impl CpuMemory {
         let bytes = count.saturating_mul(size_of::<T>());
         self.look_up(what, ptr, bytes, align_of::<T>(), true)
     }
-
-    fn insert(&mut self, block: Block) -> u64 {
-        let start = block.start;
-        let at = self.blocks.partition_point(|other| other.start < start);
-        self.blocks.insert(at, block);
-        start
-    }
 }
 
 impl DeviceMemory for CpuMemory {
@@ -182,14 +155,12 @@ impl DeviceMemory for CpuMemory {
         if ptr.is_null() {
             return Err(out_of_memory);
         }
-        Ok(self.insert(Block { start: ptr as u64, bytes, data: Data::Owned(Owned { ptr, layout }) }))
+        let data = Data::Owned(Owned { ptr, layout });
+        Ok(self.blocks.insert(Entry { start: ptr as u64, bytes, read_only: false, data }))
     }
 
     fn free(&mut self, ptr: u64) -> Result<(), BackendError> {
-        let at = self.blocks.binary_search_by_key(&ptr, |block| block.start);
-        let at = at.map_err(|_| BackendError::Address { what: "free", ptr, bytes: 0 })?;
-        self.blocks.remove(at);
-        Ok(())
+        self.blocks.remove(ptr).map(|_| ())
     }
 
     fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
@@ -211,15 +182,12 @@ impl DeviceMemory for CpuMemory {
     fn import(&mut self, bytes: SharedBytes) -> Result<u64, BackendError> {
         let data = (*bytes).as_ref();
         let (start, len) = (data.as_ptr() as u64, data.len());
-        let end = start.saturating_add(len as u64);
-        let taken =
-            self.blocks.iter().any(|b| start < b.start.saturating_add(b.bytes as u64) && b.start < end);
-        if len == 0 || taken {
+        if len == 0 || self.blocks.is_taken(start, len) {
             let ptr = self.alloc(len)?;
             self.write(ptr, data)?;
             return Ok(ptr);
         }
-        Ok(self.insert(Block { start, bytes: len, data: Data::Imported(bytes) }))
+        Ok(self.blocks.insert(Entry { start, bytes: len, read_only: true, data: Data::Imported(bytes) }))
     }
 
     /// What the system could give, pages of files that it keeps in memory included.

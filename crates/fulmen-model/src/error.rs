@@ -105,6 +105,22 @@ pub enum ModelError {
         /// Bytes that the device can give.
         available: u64,
     },
+    /// Not enough memory for the KV cache, seen when it was asked for.
+    #[error(
+        "not enough memory for the KV cache of {} ({sequences} x {context} positions in {dtype}); a smaller context or a KV \
+         cache of 8 bits needs less",
+        bytes(*.cache)
+    )]
+    CacheMemory {
+        /// Its bytes.
+        cache: u64,
+        /// Positions of each sequence.
+        context: u32,
+        /// Sequences.
+        sequences: u32,
+        /// Its type.
+        dtype: DType,
+    },
     /// A context that the model was not made for.
     #[error("a context of {asked} is more than the model's {limit}")]
     Context {

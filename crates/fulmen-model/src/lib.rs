@@ -26,6 +26,6 @@ pub mod tokenizer;
 
 pub use engine::{
     Chat, Device, FinishReason, GenerateOptions, Generated, Generation, LoadOptions, LoadProgress, Model,
-    Sampling, Session, SessionOptions,
+    Perplexity, PerplexityOptions, Sampling, Session, SessionOptions,
 };
 pub use error::ModelError;

@@ -47,6 +47,9 @@ pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelSource>, SourceError>
     if path.join("config.json").is_file() {
         return Ok(Box::new(SafetensorsFolder::open(path)?));
     }
+    if path.is_dir() {
+        return Err(SourceError::Folder { path: path.to_owned() });
+    }
     Ok(Box::new(GgufFile::open(path)?))
 }
 
@@ -54,6 +57,12 @@ pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelSource>, SourceError>
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
+    /// A folder that holds no model.
+    #[error("{}: is a directory, not a file, and has no config.json; a model is a GGUF file, or a folder with config.json and safetensors files", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A GGUF file.
     #[error(transparent)]
     Gguf(#[from] GgufError),

@@ -199,3 +199,65 @@ fn texts_have_embeddings() {
     assert!(a != b && a.iter().all(|x| x.is_finite()));
     assert_eq!(model.embed("Hello there").unwrap(), a);
 }
+
+#[test]
+fn a_prompt_is_cancelled_inside_a_chunk() {
+    // One chunk, long enough to be caught at it.
+    let shape = Shape { layers: 8, ..Shape::preset("tiny-qwen3").unwrap() };
+    let file = Synth::new(shape, "f32".parse().unwrap(), 5).file().unwrap();
+    let session = SessionOptions { context: 512, chunk: 512, ..SessionOptions::default() };
+    let options = LoadOptions { session, ..LoadOptions::default() };
+    let model =
+        Model::from_source(Arc::new(file), Box::new(CpuDispatcher::with_threads(1)), options).unwrap();
+    let prompt: Vec<u32> = (0..500).map(|at| at % 900).collect();
+    let mut session = model.session().unwrap();
+    let whole = std::time::Instant::now();
+    let expected = session.logits(0, &prompt).unwrap();
+    let whole = whole.elapsed();
+    session.truncate(0, 0).unwrap();
+    let flag = session.cancel_flag();
+    let cancelled = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(whole / 10);
+            flag.store(true, Ordering::Relaxed);
+        });
+        let start = std::time::Instant::now();
+        let result = session.logits(0, &prompt);
+        (result, start.elapsed())
+    });
+    assert!(matches!(cancelled.0, Err(ModelError::Cancelled)), "it was not stopped");
+    assert!(cancelled.1 < whole * 3 / 4, "{:?} of {whole:?}", cancelled.1);
+    // Nothing of it remains.
+    assert!(session.tokens(0).unwrap().is_empty());
+    flag.store(false, Ordering::Relaxed);
+    assert_eq!(session.logits(0, &prompt).unwrap(), expected);
+}
+
+/// Bytes that begin at any address.
+struct Shifted(Vec<u8>, usize);
+
+impl AsRef<[u8]> for Shifted {
+    fn as_ref(&self) -> &[u8] {
+        &self.0[self.1..]
+    }
+}
+
+#[test]
+fn a_model_in_memory_answers_as_the_file_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    let synth =
+        Synth::new(Shape { layers: 2, ..Shape::preset("tiny-llama").unwrap() }, "q4_k_m".parse().unwrap(), 9);
+    let bytes = synth.bytes().unwrap();
+    std::fs::write(&path, &bytes).unwrap();
+    let device = || Box::new(CpuDispatcher::with_threads(2));
+    let answer = |model: Model| model.generate("Hello", &options(12), |_| ()).unwrap().tokens;
+    let expected = answer(Model::load(&path, device()).unwrap());
+    for shift in [0, 1, 7, 16] {
+        let shifted = [vec![0; shift], bytes.clone()].concat();
+        let model = Model::from_bytes(Arc::new(Shifted(shifted, shift)), device(), LoadOptions::default());
+        assert_eq!(answer(model.unwrap()), expected, "shifted by {shift}");
+    }
+    let cut = Model::from_bytes(Arc::new(bytes[..999].to_vec()), device(), LoadOptions::default());
+    assert!(cut.unwrap_err().to_string().starts_with("memory: "));
+}

@@ -1,10 +1,10 @@
 //! Quantised models: the types of the mix, the bits of the encoder, on any number of threads.
 
-use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+use std::{collections::BTreeMap, fs, ops::ControlFlow, path::Path, sync::Arc};
 
 use fulmen_core::{DType, quant};
 use fulmen_model::gguf::{GgufFile, GgufWriter, Metadata};
-use fulmen_model::quantize::{Plan, Recipe, quantize};
+use fulmen_model::quantize::{Plan, QuantizeError, Recipe, quantize};
 use fulmen_model::source::TensorInfo;
 use fulmen_model::synth::{Shape, Synth};
 
@@ -20,7 +20,11 @@ fn model(types: &str) -> GgufFile {
 fn run(source: &GgufFile, types: &str, out: &Path, threads: usize) -> (Plan, GgufFile) {
     let plan = Plan::of(source, recipe(types)).unwrap();
     let mut done = 0;
-    quantize(source, &plan, out, false, threads, |elements| done += elements).unwrap();
+    quantize(source, &plan, out, false, threads, |elements| {
+        done += elements;
+        ControlFlow::Continue(())
+    })
+    .unwrap();
     assert_eq!(done, plan.work);
     (plan, GgufFile::open(out).unwrap())
 }
@@ -101,7 +105,9 @@ fn values_that_are_not_finite_are_found_and_nothing_is_left_behind() {
     writer.write("x.weight", bytemuck::cast_slice(&values)).unwrap();
     let source = GgufFile::from_bytes(Arc::new(writer.finish().unwrap())).unwrap();
     let plan = Plan::of(&source, recipe("q4_0")).unwrap();
-    let error = quantize(&source, &plan, &folder.path().join("out.gguf"), false, 2, |_| ()).unwrap_err();
+    let error =
+        quantize(&source, &plan, &folder.path().join("out.gguf"), false, 2, |_| ControlFlow::Continue(()))
+            .unwrap_err();
     assert_eq!(
         error.to_string(),
         "tensor x.weight [32, 40000] F32: quantize: the value at index 1200003 is not finite and cannot be stored \
@@ -131,4 +137,19 @@ fn parts_become_one_file() {
     assert_eq!((file.parts().len(), file.tensors().len()), (1, 2));
     assert_eq!(file.data("t1").unwrap()[..], [1; 16]);
     assert!(file.metadata().get("split.count").is_none());
+}
+
+#[test]
+fn a_model_that_is_stopped_leaves_nothing_behind() {
+    let source = Synth::new(Shape::preset("tiny-llama").unwrap(), "f16".parse().unwrap(), 3).file().unwrap();
+    let plan = Plan::of(&source, "q8_0".parse().unwrap()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.gguf");
+    let mut calls = 0;
+    let stopped = quantize(&source, &plan, &out, false, 2, |_| {
+        calls += 1;
+        if calls == 5 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert!(matches!(stopped, Err(QuantizeError::Stopped)), "{stopped:?}");
+    assert_eq!((calls, std::fs::read_dir(folder.path()).unwrap().count()), (5, 0));
 }

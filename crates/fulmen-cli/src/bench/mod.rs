@@ -9,6 +9,7 @@ mod matmul;
 mod measure;
 mod model;
 mod pass;
+mod perplexity;
 pub(crate) mod product;
 mod raw;
 mod readback;
@@ -42,7 +43,8 @@ Examples:
   fulmen bench batch --trace ffn.json    and the kernels of a layer for chrome://tracing
   fulmen bench matmul                    products by weights that stay on the GPU
   fulmen bench matmul --m 1,32 --k 2560 --n 9728 --dtype q4_k --svg roofline.svg
-  fulmen bench model m.gguf --depth 0,2048   a model's prompts and answers";
+  fulmen bench model m.gguf --depth 0,2048   a model's prompts and answers
+  fulmen bench perplexity m.gguf text.txt    how well a model foresees a text";
 
 // Each subcommand's help is the doc comment of its arguments.
 #[derive(Debug, Subcommand)]
@@ -50,6 +52,7 @@ enum BenchCommand {
     Batch(batch::Args),
     Model(model::Args),
     Matmul(matmul::Args),
+    Perplexity(perplexity::Args),
 }
 
 /// Why `fulmen bench` failed.
@@ -75,6 +78,10 @@ pub(crate) enum BenchError {
     File { path: PathBuf, error: io::Error },
     #[error("kernels gave wrong results; they are not in the table:\n{0}")]
     WrongKernels(String),
+    #[error("{}: {error}", path.display())]
+    Text { path: PathBuf, error: io::Error },
+    #[error("{}: is not UTF-8, byte {at} is the first that is wrong", path.display())]
+    NotUtf8 { path: PathBuf, at: usize },
     #[error("the data could not be made: {0}")]
     Data(String),
     #[error("the results could not be written: {0}")]
@@ -86,6 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<(), BenchError> {
         BenchCommand::Batch(args) => batch::run(args),
         BenchCommand::Model(args) => model::run(args),
         BenchCommand::Matmul(args) => matmul::run(args),
+        BenchCommand::Perplexity(args) => perplexity::run(args),
     }
 }
 

@@ -10,6 +10,7 @@ use fulmen_model::gguf::MetadataError;
 use fulmen_model::source::{self, ModelSource, SourceError};
 use fulmen_model::summary::{Memory, Summary};
 
+use crate::model::find::{FindError, find};
 use crate::output::print;
 use crate::select;
 
@@ -54,6 +55,8 @@ const DEFAULT_CONTEXT: u64 = 4096;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InspectError {
     #[error(transparent)]
+    Find(#[from] FindError),
+    #[error(transparent)]
     Source(#[from] SourceError),
     #[error("{}: {error}", path.display())]
     Metadata { path: PathBuf, error: MetadataError },
@@ -72,7 +75,7 @@ struct Report<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), InspectError> {
-    let source = source::open(&args.file)?;
+    let source = source::open(find(&args.file)?)?;
     let metadata = |error| InspectError::Metadata { path: args.file.clone(), error };
     let summary = Summary::of(&*source).map_err(metadata)?;
     let context = args.context.unwrap_or_else(|| DEFAULT_CONTEXT.min(summary.context.unwrap_or(u64::MAX)));

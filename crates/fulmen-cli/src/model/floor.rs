@@ -36,15 +36,16 @@ fn host_read(model: &Model, threads: usize) -> Option<f64> {
         let next = std::sync::atomic::AtomicUsize::new(0);
         let start = Instant::now();
         std::thread::scope(|scope| {
-            for _ in 0..threads.max(1) {
-                scope.spawn(|| {
-                    while let Some(piece) =
-                        pieces.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
-                    {
-                        std::hint::black_box(sum(std::hint::black_box(piece)));
-                    }
-                });
+            let read = || {
+                while let Some(piece) = pieces.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+                    std::hint::black_box(sum(std::hint::black_box(piece)));
+                }
+            };
+            for _ in 1..threads {
+                // Without another thread this one reads it all.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, read);
             }
+            read();
         });
         start.elapsed()
     };

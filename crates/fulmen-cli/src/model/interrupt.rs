@@ -1,4 +1,5 @@
-//! Ctrl-C: the first one ends the answer, one that comes while nothing is generated ends the program.
+//! Ctrl-C: the first one ends the answer (or what else is under way and can be ended well), one that comes while there is
+//! none ends the program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

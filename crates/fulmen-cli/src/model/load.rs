@@ -1,6 +1,6 @@
 //! Options of commands that load a model, and loading with a bar.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fulmen_core::DType;
@@ -8,6 +8,7 @@ use fulmen_core::device::{DeviceInfo, format_bytes};
 use fulmen_model::{LoadOptions, Model, ModelError, SessionOptions};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::find::{FindError, find};
 use crate::select::{OpenOption, SelectError};
 
 /// Which model, on which device, with which caches.
@@ -17,7 +18,7 @@ pub(crate) struct ModelOptions {
     pub(crate) open: OpenOption,
 
     /// Positions of the context: prompt and answer together. Without it the model's own, but at most 4096.
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, visible_alias = "context", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) ctx: Option<u32>,
 
     /// Type of the KV cache.
@@ -47,6 +48,8 @@ fn cache_type(text: &str) -> Result<DType, String> {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
     #[error(transparent)]
+    Find(#[from] FindError),
+    #[error(transparent)]
     Select(#[from] SelectError),
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -66,8 +69,9 @@ impl ModelOptions {
     }
 
     /// Loads a model; a bar on stderr shows how far it has come, on a terminal and nowhere else.
-    pub(crate) fn load(&self, path: &PathBuf, session: SessionOptions) -> Result<Loaded, LoadError> {
+    pub(crate) fn load(&self, path: &Path, session: SessionOptions) -> Result<Loaded, LoadError> {
         let start = Instant::now();
+        let path = find(path)?;
         let (info, device) = self.open.open()?;
         let bar = ProgressBar::new(0);
         if let Ok(style) = ProgressStyle::with_template("loading {bar:30} {bytes} of {total_bytes}") {

@@ -53,9 +53,22 @@ impl Program {
 
     /// Runs all calls and gives the number of kernels launched. Does not wait for the device.
     pub fn run<D: KernelDispatch + ?Sized>(&self, dispatcher: &mut D) -> Result<usize, ExecError> {
+        Ok(self.run_while(dispatcher, || true)?.unwrap_or(0))
+    }
+
+    /// Runs calls as long as `go_on`, which is asked before each, says so. Gives the number of kernels launched, or `None`
+    /// if it was stopped: what the program writes is then half written.
+    pub fn run_while<D: KernelDispatch + ?Sized>(
+        &self,
+        dispatcher: &mut D,
+        mut go_on: impl FnMut() -> bool,
+    ) -> Result<Option<usize>, ExecError> {
         let mut launches = 0;
         let mut steps = self.calls.as_slice();
         while let Some((step, rest)) = steps.split_first() {
+            if !go_on() {
+                return Ok(None);
+            }
             let at = |source| ExecError::Node {
                 node: step.node,
                 op: step.call.op(),
@@ -72,7 +85,7 @@ impl Program {
             launches += dispatcher.dispatch(&step.call).map_err(at)?;
             steps = rest;
         }
-        Ok(launches)
+        Ok(Some(launches))
     }
 }
 

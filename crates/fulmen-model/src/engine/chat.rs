@@ -1,6 +1,6 @@
 //! A conversation with a model.
 
-use super::generate::{GenerateOptions, Generated};
+use super::generate::{FinishReason, GenerateOptions, Generated};
 use super::model::Model;
 use super::session::Session;
 use crate::error::ModelError;
@@ -71,6 +71,10 @@ impl Chat {
         let answer =
             self.prompt().and_then(|tokens| self.session.generate_from(&tokens, options)?.finish(piece));
         match &answer {
+            // Nothing was answered: as if it had not been said.
+            Ok(generated) if generated.reason == FinishReason::Cancelled && generated.tokens.is_empty() => {
+                self.messages.truncate(before);
+            }
             Ok(generated) => self.messages.push(Message::assistant(&generated.text)),
             Err(_) => self.messages.truncate(before),
         }

@@ -4,7 +4,7 @@
 //! - [`Session`] holds sequences: their KV caches, their sampling states, the programs that run them. Sessions of one
 //!   model may live on several threads; they take turns on the device.
 //!
-//! - [`Generation`] is text in the making; [`Chat`] is a conversation.
+//! - [`Generation`] is text in the making; [`Chat`] is a conversation; [`Perplexity`] is how well a model foresees a text.
 //!
 //! A decode step is one program that never changes: its token, position and random state are in device memory and move
 //! on by themselves. So a backend can capture it once and replay it, and the host reads nothing but the tokens.
@@ -12,8 +12,10 @@
 mod chat;
 mod generate;
 mod model;
+mod perplexity;
 mod profile;
 mod program;
+mod rows;
 mod sampling;
 mod sequence;
 mod session;
@@ -23,6 +25,7 @@ mod weights;
 pub use chat::Chat;
 pub use generate::{FinishReason, GenerateOptions, Generated, Generation};
 pub use model::{Device, LoadOptions, LoadProgress, Model};
+pub use perplexity::{Perplexity, PerplexityOptions};
 pub use profile::{Profile, ProfileRow};
 pub use sampling::Sampling;
 pub use session::{Session, SessionOptions};

@@ -4,14 +4,15 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use fulmen_core::{Backend, LogicalGraph, PlanOptions};
+use fulmen_core::{Backend, LogicalGraph, PlanOptions, SharedBytes};
 
 use super::generate::{GenerateOptions, Generated};
 use super::session::{Session, SessionOptions};
 use super::weights::{self, Weights};
 use crate::arch::{Config, GraphSpec, Step};
 use crate::error::ModelError;
-use crate::source::{self, ModelSource};
+use crate::gguf::GgufFile;
+use crate::source::{self, ModelSource, SourceError};
 use crate::template::ChatTemplate;
 use crate::tokenizer::{Special, Tokenizer};
 
@@ -94,6 +95,17 @@ impl Model {
         options: LoadOptions<'_>,
     ) -> Result<Model, ModelError> {
         Model::from_source(Arc::from(source::open(path)?), device, options)
+    }
+
+    /// Loads a GGUF file that lies in memory, such as one that is part of the program (`Arc::new(include_bytes!(…))`). Where
+    /// the device can use it there, it is not copied, unless its address is no multiple of 16.
+    pub fn from_bytes(
+        bytes: SharedBytes,
+        device: Device,
+        options: LoadOptions<'_>,
+    ) -> Result<Model, ModelError> {
+        let file = GgufFile::from_bytes(aligned(bytes)).map_err(SourceError::from)?;
+        Model::from_source(Arc::new(file), device, options)
     }
 
     /// Loads a model from anything that gives metadata and tensors. Nothing is loaded before everything was checked:
@@ -208,6 +220,25 @@ impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Model").field("config", self.config()).finish_non_exhaustive()
     }
+}
+
+/// The bytes at an address that every type of number can have. Offsets in a GGUF file are multiples of its alignment, so it is
+/// the begin that matters.
+fn aligned(bytes: SharedBytes) -> SharedBytes {
+    const ALIGNMENT: usize = align_of::<u128>();
+    let data = (*bytes).as_ref();
+    if data.as_ptr().addr().is_multiple_of(ALIGNMENT) {
+        return bytes;
+    }
+    struct Aligned(Vec<u128>, usize);
+    impl AsRef<[u8]> for Aligned {
+        fn as_ref(&self) -> &[u8] {
+            &bytemuck::cast_slice(&self.0)[..self.1]
+        }
+    }
+    let mut copy = vec![0u128; data.len().div_ceil(ALIGNMENT)];
+    bytemuck::cast_slice_mut(&mut copy)[..data.len()].copy_from_slice(data);
+    Arc::new(Aligned(copy, data.len()))
 }
 
 /// Refuses what the device cannot hold, where it tells how much that is.

@@ -1,5 +1,7 @@
 //! Runs of a graph on a device: built once, kept, replayed where the device can.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use fulmen_core::{Backend, Bindings, BoundGraph, ExecError, PlanOptions, ReplayId};
 
 use super::model::Shared;
@@ -38,6 +40,22 @@ impl Program {
             (None, None) => _ = self.bound.run(device)?,
         }
         Ok(())
+    }
+
+    /// Runs it op by op until the flag is set. Gives whether it came to its end.
+    pub(super) fn run_unless(
+        &self,
+        device: &mut dyn Backend,
+        profile: Option<&mut Profile>,
+        stop: &AtomicBool,
+    ) -> Result<bool, ExecError> {
+        match profile {
+            Some(profile) => profile.run(self.bound.program(), device).map(|()| true),
+            None => {
+                let ran = self.bound.program().run_while(device, || !stop.load(Ordering::Relaxed))?;
+                Ok(ran.is_some())
+            }
+        }
     }
 
     fn release(self, device: &mut dyn Backend) {

@@ -92,16 +92,16 @@ impl SessionOptions {
 /// sequence, too. Nothing is fed twice: a sequence that goes on pays for its new tokens only. A call that fails leaves
 /// the sequences as they were.
 pub struct Session {
-    shared: Arc<Shared>,
-    options: SessionOptions,
+    pub(super) shared: Arc<Shared>,
+    pub(super) options: SessionOptions,
     bindings: Bindings,
     /// What must be freed.
     allocations: Vec<u64>,
     programs: Programs,
-    sequences: Vec<Sequence>,
+    pub(super) sequences: Vec<Sequence>,
     /// The sequences whose states are in the device's rows, if they are up to date.
-    rows: Option<Vec<u32>>,
-    cancel: Arc<AtomicBool>,
+    pub(super) rows: Option<Vec<u32>>,
+    pub(super) cancel: Arc<AtomicBool>,
     profile: Option<Profile>,
 }
 
@@ -120,8 +120,16 @@ impl Session {
             profile: None,
         };
         // A failure drops the session, which frees what it got.
-        session.allocate()?;
-        Ok(session)
+        match session.allocate() {
+            Ok(()) => Ok(session),
+            Err(BackendError::OutOfMemory { .. }) => Err(ModelError::CacheMemory {
+                cache: options.cache_bytes(&session.shared.config),
+                context: options.context,
+                sequences: options.sequences,
+                dtype: options.cache,
+            }),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn allocate(&mut self) -> Result<(), BackendError> {
@@ -164,7 +172,7 @@ impl Session {
         self.options.context as usize
     }
 
-    /// A flag that stops work at the next token or chunk, from any thread; the call then gives
+    /// A flag that stops work at the next token, or in a prompt at the next op, from any thread; the call then gives
     /// [`ModelError::Cancelled`]. Whoever sets it resets it.
     pub fn cancel_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancel)
@@ -350,8 +358,9 @@ impl Session {
                 return Err(ModelError::Cancelled);
             }
             let end = total.min(self.sequences[at].fed + chunk);
-            given = self.run_chunk(sequence, end, results.filter(|_| end == total))?;
-            self.sequences[at].fed = end;
+            let last = end - self.sequences[at].fed - 1;
+            given =
+                self.run_chunk(sequence, end, results.filter(|_| end == total).map(|wanted| (wanted, last)))?;
         }
         if let Some(profile) = &mut self.profile {
             profile.wall += start.elapsed();
@@ -359,12 +368,12 @@ impl Session {
         Ok(given)
     }
 
-    /// Feeds the open tokens up to `end`.
-    fn run_chunk(
+    /// Feeds the open tokens up to `end`, at once; with results, those of its rows from a certain one on.
+    pub(super) fn run_chunk(
         &mut self,
         sequence: u32,
         end: usize,
-        results: Option<Results>,
+        results: Option<(Results, usize)>,
     ) -> Result<Vec<f32>, ModelError> {
         let shared = Arc::clone(&self.shared);
         let mut guard = shared.device();
@@ -375,10 +384,12 @@ impl Session {
         let history = address(&self.bindings, names::HISTORY)?;
         let first = sequence as usize * self.options.context as usize + fed;
         device.write(history + 4 * first as u64, bytemuck::cast_slice(&tokens))?;
-        if matches!(results, Some(Results::Draw { .. })) {
+        if matches!(results, Some((Results::Draw { .. }, _))) {
             self.write_rows(device, &[sequence])?;
         }
-        let step = Step::Prefill { rows, results: results.map(|results| (1, results)) };
+        let picked: Vec<u32> = results.map_or(Vec::new(), |(_, first)| (first as u32..rows).collect());
+        let results = results.map(|(results, _)| results);
+        let step = Step::Prefill { rows, results: results.map(|results| (picked.len() as u32, results)) };
         let spec = self.options.spec(step);
         let program = self.programs.get(&shared, device, &spec, &self.bindings, self.options.eager)?;
         let bound = &program.bound;
@@ -389,24 +400,29 @@ impl Session {
             bound.write_u32(device, names::SEQUENCES, &vec![sequence; rows as usize])?;
         }
         if results.is_some() {
-            bound.write_u32(device, names::PICKED, &[rows - 1])?;
+            bound.write_u32(device, names::PICKED, &picked)?;
         }
-        program.run(device, self.profile.as_mut())?;
-        match results {
-            None => Ok(Vec::new()),
-            Some(Results::Hidden) => Ok(bound.read_f32(device, names::HIDDEN)?),
-            Some(Results::Logits) => Ok(bound.read_f32(device, names::LOGITS)?),
+        // A long prompt on a slow device: somebody may not want to wait for the whole chunk.
+        if !program.run_unless(device, self.profile.as_mut(), &self.cancel)? {
+            return Err(ModelError::Cancelled);
+        }
+        let given = match results {
+            None => Vec::new(),
+            Some(Results::Hidden) => bound.read_f32(device, names::HIDDEN)?,
+            Some(Results::Logits) => bound.read_f32(device, names::LOGITS)?,
             Some(Results::Draw { .. }) => {
                 let token = bound.read_u32(device, names::DRAWN)?[0];
                 self.sequences[sequence as usize].drew(token);
                 self.rows = Some(vec![sequence]);
-                Ok(Vec::new())
+                Vec::new()
             }
-        }
+        };
+        self.sequences[sequence as usize].fed = end;
+        Ok(given)
     }
 
     /// Appends tokens and does something with them; if that fails, the sequence has the tokens that it had.
-    fn appended<T>(
+    pub(super) fn appended<T>(
         &mut self,
         sequence: u32,
         tokens: &[u32],

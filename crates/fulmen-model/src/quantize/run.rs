@@ -1,7 +1,7 @@
 //! Quantising a model: read, compute on all threads, write in order.
 
 use std::{
-    ops::Range,
+    ops::{ControlFlow, Range},
     path::Path,
     sync::{
         OnceLock,
@@ -34,6 +34,9 @@ pub enum QuantizeError {
     /// The tokenizer beside the model is not understood.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// Whoever was told of the progress did not want more of it.
+    #[error("stopped; nothing was written")]
+    Stopped,
     /// A tensor that cannot be stored in the type asked for.
     #[error("tensor {tensor}: {error}")]
     Tensor {
@@ -51,18 +54,19 @@ impl QuantizeError {
 }
 
 /// Writes the model to `out` with the types of the plan. The file appears when it is complete. `progress` is told how
-/// many elements were computed since it was last called.
+/// many elements were computed since it was last called, and may stop it; nothing is left behind then.
 pub fn quantize(
     source: &dyn ModelSource,
     plan: &Plan,
     out: &Path,
     replace: bool,
     threads: usize,
-    mut progress: impl FnMut(u64),
+    mut progress: impl FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), QuantizeError> {
     let mut writer = GgufWriter::create(out, replace, &plan.metadata, &plan.tensors)?;
     for after in &plan.tensors {
         let name = after.name();
+        go_on(progress(0))?;
         let data = source.data(name)?;
         let bytes = (*data).as_ref();
         let missing = || GgufWriteError::Order { expected: None, got: name.to_owned() };
@@ -75,12 +79,16 @@ pub fn quantize(
         for batch in ranges.chunks(threads.max(1) * TASKS_PER_THREAD) {
             for (range, coded) in batch.iter().zip(convert(before, after.dtype(), bytes, batch, threads)) {
                 writer.write(name, &coded?)?;
-                progress(u64::try_from(range.len()).unwrap_or(u64::MAX));
+                go_on(progress(u64::try_from(range.len()).unwrap_or(u64::MAX)))?;
             }
         }
     }
     writer.keep()?;
     Ok(())
+}
+
+fn go_on(asked: ControlFlow<()>) -> Result<(), QuantizeError> {
+    if asked.is_break() { Err(QuantizeError::Stopped) } else { Ok(()) }
 }
 
 /// The elements of a tensor in pieces that are whole blocks of both types.
@@ -113,7 +121,8 @@ fn convert(
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.min(ranges.len()) {
-            scope.spawn(work);
+            // Without another thread this one does it all.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
     });

@@ -1,0 +1,198 @@
+//! A hub on loopback: it lists files, redirects to where large ones are, and fails as it is told.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// What is asked of the server.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) token: Option<String>,
+    /// The first byte that is asked for.
+    pub(crate) from: Option<usize>,
+}
+
+/// What the server does wrong.
+#[derive(Clone, Default)]
+pub(crate) struct Faults {
+    /// Answers with this status and error code, whatever is asked.
+    pub(crate) refuse: Option<(u16, &'static str)>,
+    /// Ends connections after so many bytes of a large file; the first so many of them.
+    pub(crate) cut: Option<(usize, usize)>,
+    /// Sends other bytes than those that it named.
+    pub(crate) spoil: bool,
+    /// Ignores `Range`.
+    pub(crate) whole: bool,
+    /// Waits before each large file.
+    pub(crate) wait: Duration,
+    /// Says that files are elsewhere, on this server.
+    pub(crate) elsewhere: Option<String>,
+    /// Lists these names, too.
+    pub(crate) listed: Vec<&'static str>,
+}
+
+/// A server that lives as long as the test.
+pub(crate) struct Server {
+    pub(crate) address: String,
+    state: Arc<State>,
+}
+
+struct State {
+    files: BTreeMap<String, Vec<u8>>,
+    faults: Mutex<Faults>,
+    log: Mutex<Vec<Request>>,
+}
+
+impl Server {
+    /// A repository `org/name` with these files. Names that end in `.gguf` or `.safetensors` are large.
+    pub(crate) fn new(files: &[(&str, &[u8])]) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let files = files.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect();
+        let state = Arc::new(State { files, faults: Mutex::default(), log: Mutex::default() });
+        let shared = Arc::clone(&state);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let shared = Arc::clone(&shared);
+                // A client that has gone is no fault of the server's.
+                std::thread::spawn(move || drop(shared.serve(stream)));
+            }
+        });
+        Server { address, state }
+    }
+
+    pub(crate) fn with(self, faults: Faults) -> Server {
+        self.set(faults);
+        self
+    }
+
+    pub(crate) fn set(&self, faults: Faults) {
+        *self.state.faults.lock().unwrap() = faults;
+    }
+
+    /// All requests so far.
+    pub(crate) fn log(&self) -> Vec<Request> {
+        self.state.log.lock().unwrap().clone()
+    }
+
+    /// Requests for the bytes of large files: where each began.
+    pub(crate) fn fetched(&self) -> Vec<Option<usize>> {
+        let log = self.log();
+        log.iter().filter(|r| r.method == "GET" && r.path.starts_with("/cdn/")).map(|r| r.from).collect()
+    }
+}
+
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What git calls a file of this content.
+pub(crate) fn git_hash(bytes: &[u8]) -> String {
+    let mut hash = sha1::Sha1::new_with_prefix(format!("blob {}\0", bytes.len()));
+    hash.update(bytes);
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn is_large(name: &str) -> bool {
+    name.ends_with(".gguf") || name.ends_with(".safetensors")
+}
+
+impl State {
+    fn serve(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        let request = read(&stream)?;
+        self.log.lock().unwrap().push(request.clone());
+        let faults = self.faults.lock().unwrap().clone();
+        let reply = |status: &str, headers: &str, length: usize| {
+            format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n")
+        };
+        if let Some((status, code)) = faults.refuse {
+            let code = if code.is_empty() { String::new() } else { format!("X-Error-Code: {code}\r\n") };
+            return stream.write_all(reply(&format!("{status} No"), &code, 0).as_bytes());
+        }
+        let not_found = |code: &str| reply("404 Not Found", &format!("X-Error-Code: {code}\r\n"), 0);
+        let path = request.path.split('?').next().unwrap();
+        let head = request.method == "HEAD";
+        if let Some(revision) = path.strip_prefix("/api/models/org/name/revision/") {
+            if ![COMMIT, "main", "refs%2Fpr%2F1"].contains(&revision) {
+                return stream.write_all(not_found("RevisionNotFound").as_bytes());
+            }
+            let names = self.files.keys().map(String::as_str).chain(faults.listed.iter().copied());
+            let size = |name: &str| self.files.get(name).map_or(0, Vec::len);
+            let siblings: Vec<_> = names
+                .map(|name| serde_json::json!({ "rfilename": name, "size": size(name), "blobId": "x" }))
+                .collect();
+            let body =
+                serde_json::json!({ "id": "org/name", "sha": COMMIT, "siblings": siblings }).to_string();
+            let headers = "Content-Type: application/json\r\n";
+            return stream.write_all((reply("200 OK", headers, body.len()) + &body).as_bytes());
+        }
+        if let Some(name) = path.strip_prefix(&format!("/org/name/resolve/{COMMIT}/")) {
+            let Some(bytes) = self.files.get(name) else {
+                return stream.write_all(not_found("EntryNotFound").as_bytes());
+            };
+            let commit = format!("X-Repo-Commit: {COMMIT}\r\n");
+            if is_large(name) {
+                let (hash, size) = (sha256(bytes), bytes.len());
+                let elsewhere = faults.elsewhere.unwrap_or_default();
+                let headers = format!(
+                    "{commit}X-Linked-Etag: \"{hash}\"\r\nX-Linked-Size: {size}\r\nLocation: {elsewhere}/cdn/{name}?signed=1\r\n"
+                );
+                return stream.write_all(reply("302 Found", &headers, 0).as_bytes());
+            }
+            let headers = format!("{commit}ETag: \"{}\"\r\n", git_hash(bytes));
+            let answer = reply("200 OK", &headers, bytes.len()).into_bytes();
+            return stream.write_all(&[&answer[..], if head { &[] } else { bytes }].concat());
+        }
+        let Some(bytes) = path.strip_prefix("/cdn/").and_then(|name| self.files.get(name)) else {
+            return stream.write_all(not_found("RepoNotFound").as_bytes());
+        };
+        std::thread::sleep(faults.wait);
+        let from = request.from.filter(|_| !faults.whole).unwrap_or(0);
+        let mut rest = bytes[from..].to_vec();
+        if faults.spoil {
+            rest.iter_mut().for_each(|byte| *byte ^= 1);
+        }
+        let header = match from {
+            0 => reply("200 OK", "", bytes.len()),
+            _ => {
+                let range = format!("Content-Range: bytes {from}-{}/{}\r\n", bytes.len() - 1, bytes.len());
+                reply("206 Partial Content", &range, rest.len())
+            }
+        };
+        if let Some((after, times)) = faults.cut.filter(|(_, times)| *times > 0) {
+            self.faults.lock().unwrap().cut = Some((after, times - 1));
+            rest.truncate(after);
+        }
+        stream.write_all(header.as_bytes())?;
+        stream.write_all(&rest)
+    }
+}
+
+fn read(stream: &TcpStream) -> std::io::Result<Request> {
+    let mut lines = BufReader::new(stream).lines();
+    let first = lines.next().unwrap_or_else(|| Ok(String::new()))?;
+    let mut words = first.split(' ').map(str::to_owned);
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let mut request = Request { method, path, token: None, from: None };
+    for line in lines {
+        let line = line?;
+        let Some((name, value)) = line.split_once(": ") else { break };
+        match name.to_ascii_lowercase().as_str() {
+            "authorization" => request.token = Some(value.to_owned()),
+            "range" => {
+                let from = value.strip_prefix("bytes=").and_then(|text| text.strip_suffix('-'));
+                request.from = from.and_then(|text| text.parse().ok());
+            }
+            _ => {}
+        }
+    }
+    Ok(request)
+}

@@ -1,0 +1,213 @@
+//! The cache: where files lie, and what is there already.
+//!
+//! ```text
+//! models--ORG--NAME/blobs/HASH              the bytes of a file; HASH.incomplete while they come
+//!                   refs/REVISION           the commit that a branch or tag was last seen at
+//!                   snapshots/COMMIT/PATH   a link to the blob
+//! .locks/models--ORG--NAME/HASH.lock        held while a blob is written
+//! ```
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::choose::{RepoFile, choose};
+use crate::error::HubError;
+use crate::reference::{Reference, is_inside};
+
+/// How deep folders of a snapshot are looked into.
+const DEPTH: usize = 8;
+
+/// The cache's folder of one repository.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    root: PathBuf,
+    name: String,
+}
+
+impl Cache {
+    /// The folder of a repository, which need not be there.
+    pub fn of(root: &Path, reference: &Reference) -> Cache {
+        Cache { root: root.to_owned(), name: format!("models--{}", reference.repo().replace('/', "--")) }
+    }
+
+    /// Its path.
+    pub fn folder(&self) -> PathBuf {
+        self.root.join(&self.name)
+    }
+
+    /// The model that a reference means, if all its files are there: the path of its file, of its first part, or of its
+    /// folder. `None` if the cache does not have it; an error if it has only some of it, or several that fit.
+    pub fn find(&self, reference: &Reference) -> Result<Option<PathBuf>, HubError> {
+        let Some(commit) = self.commit(reference.revision()) else { return Ok(None) };
+        let snapshot = self.snapshot(&commit);
+        let mut files = Vec::new();
+        list(&snapshot, "", DEPTH, &mut files);
+        if files.is_empty() {
+            return Ok(None);
+        }
+        let choice = choose(&files, reference.file())
+            .map_err(|error| HubError::Choose { repo: reference.repo().to_owned(), error })?;
+        Ok(Some(choice.name.map_or(snapshot.clone(), |name| snapshot.join(name))))
+    }
+
+    /// The commit that a revision was last seen at.
+    fn commit(&self, revision: &str) -> Option<String> {
+        if self.snapshot(revision).is_dir() {
+            return Some(revision.to_owned());
+        }
+        let commit = fs::read_to_string(self.folder().join("refs").join(revision)).ok()?;
+        Some(commit.trim().to_owned()).filter(|commit| is_inside(commit) && !commit.contains('/'))
+    }
+
+    pub(crate) fn snapshot(&self, commit: &str) -> PathBuf {
+        self.folder().join("snapshots").join(commit)
+    }
+
+    pub(crate) fn blob(&self, etag: &str) -> PathBuf {
+        self.folder().join("blobs").join(etag)
+    }
+
+    pub(crate) fn incomplete(&self, etag: &str) -> PathBuf {
+        self.folder().join("blobs").join(format!("{etag}.incomplete"))
+    }
+
+    /// Remembers at which commit a revision is.
+    pub(crate) fn set_commit(&self, revision: &str, commit: &str) -> Result<(), HubError> {
+        if revision == commit {
+            return Ok(());
+        }
+        let path = self.folder().join("refs").join(revision);
+        let folder = path.parent().unwrap_or(&path);
+        fs::create_dir_all(folder).map_err(HubError::io(folder))?;
+        let write = || {
+            let mut file = tempfile::NamedTempFile::new_in(folder)?;
+            file.write_all(commit.as_bytes())?;
+            file.persist(&path).map(drop).map_err(|failed| failed.error)
+        };
+        write().map_err(HubError::io(&path))
+    }
+
+    /// Puts a blob into a snapshot under its name; gives its path there.
+    pub(crate) fn link(&self, etag: &str, commit: &str, path: &str) -> Result<PathBuf, HubError> {
+        let place = self.snapshot(commit).join(path);
+        let folder = place.parent().unwrap_or(&place);
+        fs::create_dir_all(folder).map_err(HubError::io(folder))?;
+        // From the place up to the folder of the repository.
+        let up = "../".repeat(2 + path.matches('/').count());
+        let blob = self.blob(etag);
+        if same(&place, &blob) {
+            return Ok(place);
+        }
+        match fs::remove_file(&place) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(HubError::io(&place)(error)),
+            _ => {}
+        }
+        match make_link(&format!("{up}blobs/{etag}"), &blob, &place) {
+            // Another process was faster.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && same(&place, &blob) => Ok(place),
+            Err(error) => Err(HubError::io(&place)(error)),
+            Ok(()) => Ok(place),
+        }
+    }
+
+    /// Holds a blob for this process. Calls `wait` if another process has it, and waits for that one.
+    pub(crate) fn lock(&self, etag: &str, wait: impl FnOnce()) -> Result<File, HubError> {
+        let folder = self.root.join(".locks").join(&self.name);
+        fs::create_dir_all(&folder).map_err(HubError::io(&folder))?;
+        let path = folder.join(format!("{etag}.lock"));
+        let mut options = File::options();
+        let file =
+            options.create(true).truncate(false).write(true).open(&path).map_err(HubError::io(&path))?;
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => wait(),
+            Err(TryLockError::Error(error)) => return Err(HubError::io(path)(error)),
+        }
+        file.lock().map_err(HubError::io(path))?;
+        Ok(file)
+    }
+}
+
+/// Whether both are there and are one file.
+fn same(place: &Path, blob: &Path) -> bool {
+    match (fs::canonicalize(place), fs::canonicalize(blob)) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => false,
+    }
+}
+
+#[cfg(unix)]
+fn make_link(relative: &str, _blob: &Path, place: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(relative, place)
+}
+
+/// Links need rights that not everybody has there.
+#[cfg(not(unix))]
+fn make_link(_relative: &str, blob: &Path, place: &Path) -> io::Result<()> {
+    fs::hard_link(blob, place).or_else(|_| fs::copy(blob, place).map(drop))
+}
+
+/// The files below a folder that can be opened, with their sizes.
+fn list(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<RepoFile>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let path = format!("{prefix}{name}");
+        // Follows links: one that leads nowhere is no file.
+        match fs::metadata(entry.path()) {
+            Ok(metadata) if metadata.is_file() => files.push(RepoFile { path, size: Some(metadata.len()) }),
+            Ok(metadata) if metadata.is_dir() && depth > 0 => {
+                list(&entry.path(), &format!("{path}/"), depth - 1, files);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_linked_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        let reference: Reference = "org/name:sub/m.gguf".parse().unwrap();
+        let cache = Cache::of(root.path(), &reference);
+        assert_eq!(cache.find(&reference).unwrap(), None);
+        fs::create_dir_all(cache.folder().join("blobs")).unwrap();
+        fs::write(cache.blob("aa"), b"old").unwrap();
+        fs::write(cache.blob("bb"), b"new").unwrap();
+        cache.set_commit("main", "c0ffee").unwrap();
+        assert_eq!(cache.find(&reference).unwrap(), None, "a commit without files");
+        let place = cache.link("aa", "c0ffee", "sub/m.gguf").unwrap();
+        assert_eq!(place, root.path().join("models--org--name/snapshots/c0ffee/sub/m.gguf"));
+        assert_eq!(cache.find(&reference).unwrap(), Some(place.clone()));
+        assert_eq!(fs::read(&place).unwrap(), b"old");
+        cache.link("aa", "c0ffee", "sub/m.gguf").unwrap();
+        cache.link("bb", "c0ffee", "sub/m.gguf").unwrap();
+        assert_eq!(fs::read(&place).unwrap(), b"new");
+        // By its commit, too, and by no other revision.
+        let at = |text: &str| cache.find(&text.parse().unwrap());
+        assert_eq!(at("org/name@c0ffee").unwrap(), Some(place));
+        assert_eq!(at("org/name@v2").unwrap(), None);
+        assert!(at("org/name:other.gguf").unwrap_err().to_string().contains("no file \"other.gguf\""));
+        fs::remove_file(cache.blob("bb")).unwrap();
+        assert_eq!(at("org/name").unwrap(), None, "a link that leads nowhere is no file");
+    }
+
+    #[test]
+    fn a_lock_is_held_by_one() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = Cache::of(root.path(), &"org/name".parse().unwrap());
+        let held = cache.lock("aa", || panic!("nobody has it")).unwrap();
+        let (said, waits) = std::sync::mpsc::channel();
+        let other = cache.clone();
+        let thread = std::thread::spawn(move || other.lock("aa", move || said.send(()).unwrap()).map(drop));
+        waits.recv().unwrap();
+        assert!(!thread.is_finished());
+        drop(held);
+        thread.join().unwrap().unwrap();
+        cache.lock("aa", || panic!("it was given back")).unwrap();
+    }
+}

@@ -1,0 +1,323 @@
+//! Which files of a repository make a model.
+
+use crate::reference::is_inside;
+
+/// A file of a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepoFile {
+    /// Its path inside the repository, with slashes.
+    pub path: String,
+    /// Its bytes, where that is known.
+    pub size: Option<u64>,
+}
+
+/// The files of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// What it is called: its file, or the first of its parts. `None` for a folder of safetensors files.
+    pub name: Option<String>,
+    /// Its files: one, all parts of it, or those of a folder; the one to open first.
+    pub files: Vec<RepoFile>,
+    /// What could have been taken instead.
+    pub others: Vec<String>,
+}
+
+/// Why no model could be chosen.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChooseError {
+    /// A file that is not there.
+    #[error("there is no file {wanted:?}{}", instead(files))]
+    NoFile {
+        /// What was asked for.
+        wanted: String,
+        /// What there is.
+        files: Vec<String>,
+    },
+    /// Several files fit.
+    #[error("{wanted:?} fits several files: {}", files.join(", "))]
+    Several {
+        /// What was asked for.
+        wanted: String,
+        /// What fits.
+        files: Vec<String>,
+    },
+    /// Parts of a file are missing.
+    #[error("{name} has {count} parts, and part {part} is missing")]
+    Incomplete {
+        /// One of its parts.
+        name: String,
+        /// The first that is missing.
+        part: u32,
+        /// How many there should be.
+        count: u32,
+    },
+    /// There is nothing that could be run.
+    #[error("it has no GGUF file and no model.safetensors with a config.json; {}", listed(files))]
+    NoModel {
+        /// What there is.
+        files: Vec<String>,
+    },
+}
+
+fn instead(files: &[String]) -> String {
+    if files.is_empty() {
+        "; there is no GGUF file at all".to_owned()
+    } else {
+        format!("; there are {}", listed(files))
+    }
+}
+
+fn listed(files: &[String]) -> String {
+    const SHOWN: usize = 20;
+    match files.len() {
+        0 => "it is empty".to_owned(),
+        n if n > SHOWN => format!("{} and {} more", files[..SHOWN].join(", "), n - SHOWN),
+        _ => files.join(", "),
+    }
+}
+
+/// Types in the order in which they are taken where none is named: the usual mix first, then what is near it.
+const PREFERRED: [&str; 18] = [
+    "Q4_K_M", "Q4_K", "Q4_K_S", "Q5_K_M", "Q5_K_S", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q6_K", "Q8_0", "Q3_K_M",
+    "Q3_K_L", "Q3_K_S", "Q2_K", "BF16", "F16", "F32",
+];
+
+/// Small files that a folder of safetensors needs, or may need.
+const FOLDER_FILES: [&str; 7] = [
+    "config.json",
+    "generation_config.json",
+    "model.safetensors.index.json",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+];
+
+/// Chooses the files of a model. `wanted` is the path of a file, or a part of its name that only one model has, such as
+/// `Q8_0`. Without it a GGUF file is taken, Q4_K_M if it is there, or the safetensors files of the folder.
+pub fn choose(files: &[RepoFile], wanted: Option<&str>) -> Result<Choice, ChooseError> {
+    let files: Vec<&RepoFile> = files.iter().filter(|file| is_inside(&file.path)).collect();
+    let models = models(&files);
+    let names = |models: &[&Gguf<'_>]| models.iter().map(|model| model.name().to_owned()).collect::<Vec<_>>();
+    let all: Vec<&Gguf<'_>> = models.iter().collect();
+    let Some(wanted) = wanted else {
+        // Projectors of images and matrices of importance are no models.
+        let runnable: Vec<&Gguf<'_>> = all.iter().copied().filter(|model| model.is_model()).collect();
+        return match runnable.iter().min_by_key(|model| model.rank()) {
+            Some(best) => best.choice(&names(&runnable)),
+            None => folder(&files),
+        };
+    };
+    if let Some(model) = all.iter().find(|model| model.parts.iter().any(|(_, file)| file.path == wanted)) {
+        return model.choice(&names(&all));
+    }
+    if let Some(file) = files.iter().find(|file| file.path == wanted) {
+        return Ok(Choice {
+            name: Some(file.path.clone()),
+            files: vec![(*file).clone()],
+            others: Vec::new(),
+        });
+    }
+    let fits = |model: &&Gguf<'_>| has_word(&stem(model.name()), &wanted.to_ascii_lowercase());
+    let fitting: Vec<&Gguf<'_>> = all.iter().copied().filter(fits).collect();
+    match fitting[..] {
+        [model] => model.choice(&names(&all)),
+        [] => Err(ChooseError::NoFile { wanted: wanted.to_owned(), files: names(&all) }),
+        _ => Err(ChooseError::Several { wanted: wanted.to_owned(), files: names(&fitting) }),
+    }
+}
+
+/// One GGUF model: a file, or all parts of one.
+struct Gguf<'a> {
+    /// How many parts it should have; 1 for a file that is none.
+    count: u32,
+    /// Its parts by their number, which starts at 1.
+    parts: Vec<(u32, &'a RepoFile)>,
+}
+
+impl Gguf<'_> {
+    fn name(&self) -> &str {
+        self.parts.first().map_or("", |(_, file)| &file.path)
+    }
+
+    fn is_model(&self) -> bool {
+        let stem = stem(self.name());
+        !has_word(&stem, "mmproj") && !has_word(&stem, "imatrix")
+    }
+
+    /// Lower is better: the type, then the size, then the name.
+    fn rank(&self) -> (usize, u64, &str) {
+        let stem = stem(self.name());
+        let place = PREFERRED.iter().position(|dtype| has_word(&stem, &dtype.to_ascii_lowercase()));
+        let bytes = self.parts.iter().map(|(_, file)| file.size.unwrap_or(0));
+        (place.unwrap_or(PREFERRED.len()), bytes.fold(0, u64::saturating_add), self.name())
+    }
+
+    fn choice(&self, all: &[String]) -> Result<Choice, ChooseError> {
+        let missing = (1..=self.count).find(|number| !self.parts.iter().any(|(part, _)| part == number));
+        let name = self.name().to_owned();
+        if let Some(part) = missing {
+            return Err(ChooseError::Incomplete { name, part, count: self.count });
+        }
+        let others = all.iter().filter(|other| **other != name).cloned().collect();
+        let files = self.parts.iter().map(|(_, file)| (*file).clone()).collect();
+        Ok(Choice { name: Some(name), files, others })
+    }
+}
+
+fn models<'a>(files: &[&'a RepoFile]) -> Vec<Gguf<'a>> {
+    let mut models: Vec<(String, Gguf<'a>)> = Vec::new();
+    for &file in files.iter().filter(|file| file.path.to_ascii_lowercase().ends_with(".gguf")) {
+        let (key, part, count) = match split(&file.path) {
+            Some((prefix, part, count)) => (format!("{prefix}/{count}"), part, count),
+            None => (file.path.clone(), 1, 1),
+        };
+        match models.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, model)) => model.parts.push((part, file)),
+            None => models.push((key, Gguf { count, parts: vec![(part, file)] })),
+        }
+    }
+    for (_, model) in &mut models {
+        model.parts.sort_by_key(|(part, _)| *part);
+    }
+    models.into_iter().map(|(_, model)| model).collect()
+}
+
+/// `x-00002-of-00003.gguf` is part 2 of 3 of `x`.
+fn split(path: &str) -> Option<(&str, u32, u32)> {
+    let stem = path.get(..path.len().checked_sub(5)?)?;
+    let (rest, count) = stem.rsplit_once("-of-")?;
+    let (prefix, part) = rest.rsplit_once('-')?;
+    let number = |text: &str| {
+        let digits = text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+        digits.then(|| text.parse::<u32>().ok()).flatten()
+    };
+    let (part, count) = (number(part)?, number(count)?);
+    (1..=count).contains(&part).then_some((prefix, part, count))
+}
+
+/// The last part of a path in small letters, without its ending.
+fn stem(path: &str) -> String {
+    let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
+    name.strip_suffix(".gguf").unwrap_or(&name).to_owned()
+}
+
+/// Whether a word stands in a text between others: `q4_k` is in `x-q4_k.y` and not in `x-q4_k_m`.
+fn has_word(text: &str, word: &str) -> bool {
+    let inside = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
+    let mut places = text.match_indices(word);
+    places.any(|(at, _)| {
+        !inside(text[..at].chars().next_back()) && !inside(text[at + word.len()..].chars().next())
+    })
+}
+
+/// The files of a folder with config.json and safetensors files.
+fn folder(files: &[&RepoFile]) -> Result<Choice, ChooseError> {
+    let weights = |file: &RepoFile| file.path.starts_with("model") && file.path.ends_with(".safetensors");
+    let wanted = |file: &&&RepoFile| {
+        !file.path.contains('/') && (FOLDER_FILES.contains(&file.path.as_str()) || weights(file))
+    };
+    let mut chosen: Vec<RepoFile> = files.iter().filter(wanted).map(|file| (*file).clone()).collect();
+    let has_config = chosen.iter().any(|file| file.path == "config.json");
+    if !has_config || !chosen.iter().any(weights) {
+        let files = files.iter().map(|file| file.path.clone()).collect();
+        return Err(ChooseError::NoModel { files });
+    }
+    // Small files first: if one of them cannot be had, nobody has waited for the large ones.
+    chosen.sort_by_key(|file| (weights(file), file.path != "config.json", file.path.clone()));
+    Ok(Choice { name: None, files: chosen, others: Vec::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(paths: &[&str]) -> Vec<RepoFile> {
+        let file = |(at, path): (usize, &&str)| RepoFile { path: (*path).to_owned(), size: Some(at as u64) };
+        paths.iter().enumerate().map(file).collect()
+    }
+
+    fn chosen(paths: &[&str], wanted: Option<&str>) -> Vec<String> {
+        let choice = choose(&files(paths), wanted).unwrap();
+        choice.files.into_iter().map(|file| file.path).collect()
+    }
+
+    const REPO: [&str; 8] = [
+        "README.md",
+        "m-F16.gguf",
+        "m-Q8_0.gguf",
+        "m-Q4_K_S.gguf",
+        "m-Q4_K_M.gguf",
+        "mmproj-m-Q4_K_M.gguf",
+        "m.imatrix.gguf",
+        "m-IQ2_XS.gguf",
+    ];
+
+    #[test]
+    fn the_usual_mix_comes_first() {
+        assert_eq!(chosen(&REPO, None), ["m-Q4_K_M.gguf"]);
+        let others = choose(&files(&REPO), None).unwrap().others;
+        assert_eq!(others, ["m-F16.gguf", "m-Q8_0.gguf", "m-Q4_K_S.gguf", "m-IQ2_XS.gguf"]);
+        assert_eq!(chosen(&["a.q8_0.gguf", "a.q4_k_m.gguf"], None), ["a.q4_k_m.gguf"]);
+        assert_eq!(chosen(&["a-f16.gguf", "a-q8_0.gguf"], None), ["a-q8_0.gguf"]);
+        // Of names that say nothing, the smallest.
+        assert_eq!(chosen(&["a.gguf", "b.gguf"], None), ["a.gguf"]);
+    }
+
+    #[test]
+    fn a_type_or_a_name_may_be_asked_for() {
+        assert_eq!(chosen(&REPO, Some("Q8_0")), ["m-Q8_0.gguf"]);
+        assert_eq!(chosen(&REPO, Some("m-F16.gguf")), ["m-F16.gguf"]);
+        assert_eq!(chosen(&REPO, Some("README.md")), ["README.md"]);
+        let error = choose(&files(&REPO), Some("Q5_K_M")).unwrap_err().to_string();
+        assert!(error.contains("no file \"Q5_K_M\"; there are m-F16.gguf, m-Q8_0.gguf"), "{error}");
+        assert!(matches!(choose(&files(&REPO), Some("q4_k_m")), Err(ChooseError::Several { .. })));
+        // `Q4_K` is not the begin of `Q4_K_M`.
+        assert!(matches!(choose(&files(&REPO), Some("Q4_K")), Err(ChooseError::NoFile { .. })));
+    }
+
+    #[test]
+    fn parts_come_together() {
+        let repo = ["q/x-Q8_0-00002-of-00002.gguf", "y.gguf", "q/x-Q8_0-00001-of-00002.gguf"];
+        let parts = ["q/x-Q8_0-00001-of-00002.gguf", "q/x-Q8_0-00002-of-00002.gguf"];
+        for wanted in [None, Some("Q8_0"), Some(repo[0])] {
+            assert_eq!(chosen(&repo, wanted), parts, "{wanted:?}");
+        }
+        let error = choose(&files(&["x-00001-of-00003.gguf", "x-00003-of-00003.gguf"]), None).unwrap_err();
+        assert_eq!(error.to_string(), "x-00001-of-00003.gguf has 3 parts, and part 2 is missing");
+        // Numbers that make no parts are names.
+        assert_eq!(chosen(&["x-00003-of-00002.gguf"], None), ["x-00003-of-00002.gguf"]);
+    }
+
+    #[test]
+    fn without_gguf_it_is_the_folder() {
+        let repo = [
+            "model-00001-of-00002.safetensors",
+            "config.json",
+            "tokenizer.json",
+            "model-00002-of-00002.safetensors",
+            "README.md",
+            "model.safetensors.index.json",
+            "onnx/model.onnx",
+            "sub/config.json",
+            "pytorch_model.bin",
+        ];
+        let expected = [
+            "config.json",
+            "model.safetensors.index.json",
+            "tokenizer.json",
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+        ];
+        assert_eq!(chosen(&repo, None), expected);
+        let error = choose(&files(&["README.md", "pytorch_model.bin"]), None).unwrap_err().to_string();
+        assert!(error.contains("no GGUF file") && error.contains("pytorch_model.bin"), "{error}");
+        assert!(choose(&[], None).unwrap_err().to_string().contains("it is empty"));
+    }
+
+    #[test]
+    fn paths_that_leave_the_folder_are_no_files() {
+        assert!(choose(&files(&["../../x-Q4_K_M.gguf", "/y.gguf"]), None).is_err());
+    }
+}

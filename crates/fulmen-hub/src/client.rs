@@ -1,0 +1,311 @@
+//! Talking to the server.
+
+use std::time::Duration;
+
+use ureq::http::{HeaderMap, Response, StatusCode, Uri};
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, Body};
+
+use crate::choose::RepoFile;
+use crate::error::HubError;
+use crate::reference::{Reference, is_inside};
+use crate::settings::Settings;
+
+/// Redirections that are followed for one file.
+const REDIRECTIONS: usize = 8;
+/// The most that is read of a list of files. Lists of thousands of files have some 2 MB.
+const MAX_LIST: u64 = 64 << 20;
+/// A server that says nothing for so long will not.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Talks to one server. Redirections are followed here and not by the HTTP library: the first answer says what a file is,
+/// the last one has its bytes, and the token goes to the server alone.
+pub(crate) struct Client {
+    agent: Agent,
+    settings: Settings,
+}
+
+/// What the server says of a file before it is fetched.
+#[derive(Debug)]
+pub(crate) struct FileInfo {
+    /// Its hash, or another mark of its content; the name of its blob.
+    pub(crate) etag: String,
+    pub(crate) size: u64,
+}
+
+#[derive(serde::Deserialize)]
+struct ModelInfo {
+    sha: String,
+    siblings: Vec<Sibling>,
+}
+
+#[derive(serde::Deserialize)]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+}
+
+impl Client {
+    pub(crate) fn new(settings: &Settings) -> Result<Client, HubError> {
+        let mut config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .user_agent(concat!("fulmen/", env!("CARGO_PKG_VERSION")))
+            // Compressed bytes would have another length.
+            .accept_encoding("identity")
+            .timeout_connect(Some(Duration::from_secs(20)))
+            .timeout_recv_response(Some(SILENCE))
+            .timeout_per_read(Some(SILENCE));
+        if let Some(path) = &settings.certificates {
+            let pem = std::fs::read(path).map_err(HubError::io(path))?;
+            let items = parse_pem(&pem).filter_map(|item| match item {
+                Ok(PemItem::Certificate(certificate)) => Some(certificate),
+                _ => None,
+            });
+            let certificates: Vec<_> = items.collect();
+            let roots = RootCerts::new_with_certs(&certificates);
+            config = config.tls_config(TlsConfig::builder().root_certs(roots).build());
+        }
+        Ok(Client { agent: config.build().into(), settings: settings.clone() })
+    }
+
+    /// The commit of a revision and its files.
+    pub(crate) fn list(&self, reference: &Reference) -> Result<(String, Vec<RepoFile>), HubError> {
+        let (endpoint, repo) = (&self.settings.endpoint, reference.repo());
+        let url =
+            format!("{endpoint}/api/models/{repo}/revision/{}?blobs=true", escaped(reference.revision(), ""));
+        let mut response = self.follow("GET", &url, None, |_| false)?;
+        if response.status() != StatusCode::OK {
+            return Err(self.refused(&url, &response, reference, None));
+        }
+        let wrong = |problem: String| HubError::Answer { url: url.clone(), problem };
+        let body = response.body_mut().with_config().limit(MAX_LIST).read_to_vec();
+        let body = body.map_err(|error| HubError::Network { url: url.clone(), error: error.into() })?;
+        let info: ModelInfo = serde_json::from_slice(&body)
+            .map_err(|error| wrong(format!("the list of files is not understood: {error}")))?;
+        if !is_mark(&info.sha) {
+            return Err(wrong(format!("{:?} is no commit", info.sha)));
+        }
+        let files = info.siblings.into_iter().filter(|file| is_inside(&file.rfilename));
+        let files = files.map(|file| RepoFile { path: file.rfilename, size: file.size }).collect();
+        Ok((info.sha, files))
+    }
+
+    /// The address of a file.
+    pub(crate) fn file_url(&self, reference: &Reference, commit: &str, file: &str) -> String {
+        format!(
+            "{}/{}/resolve/{}/{}",
+            self.settings.endpoint,
+            reference.repo(),
+            escaped(commit, ""),
+            escaped(file, "/")
+        )
+    }
+
+    /// What the server says of a file. Large files are elsewhere; what they are is said by the first server.
+    pub(crate) fn info(&self, reference: &Reference, commit: &str, file: &str) -> Result<FileInfo, HubError> {
+        let url = self.file_url(reference, commit, file);
+        let mut linked = (None, None);
+        let response = self.follow("HEAD", &url, None, |headers| {
+            linked.0 = linked.0.take().or_else(|| etag(headers, "x-linked-etag"));
+            linked.1 = linked.1.or_else(|| number(headers, "x-linked-size"));
+            linked.0.is_some() && linked.1.is_some()
+        })?;
+        let headers = response.headers();
+        let known = linked.0.is_some() && linked.1.is_some();
+        if response.status() != StatusCode::OK && !(known && response.status().is_redirection()) {
+            return Err(self.refused(&url, &response, reference, Some(file)));
+        }
+        let wrong = |what: &str| HubError::Answer {
+            url: url.clone(),
+            problem: format!("the server does not say {what}"),
+        };
+        let etag =
+            linked.0.or_else(|| etag(headers, "etag")).ok_or_else(|| wrong("which content it is (ETag)"))?;
+        let size = linked.1.or_else(|| number(headers, "content-length"));
+        Ok(FileInfo { etag, size: size.ok_or_else(|| wrong("how large it is (Content-Length)"))? })
+    }
+
+    /// The bytes of a file from a place on. The status is 200 (all of it) or 206 (the rest).
+    pub(crate) fn bytes(
+        &self,
+        reference: &Reference,
+        commit: &str,
+        file: &str,
+        from: u64,
+    ) -> Result<Response<Body>, HubError> {
+        let url = self.file_url(reference, commit, file);
+        let response = self.follow("GET", &url, Some(from).filter(|&from| from > 0), |_| false)?;
+        match response.status() {
+            StatusCode::OK | StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => Ok(response),
+            _ => Err(self.refused(&url, &response, reference, Some(file))),
+        }
+    }
+
+    /// Follows redirections until there are none, or until `enough` has seen what it wants in the headers.
+    fn follow(
+        &self,
+        method: &str,
+        url: &str,
+        from: Option<u64>,
+        mut enough: impl FnMut(&HeaderMap) -> bool,
+    ) -> Result<Response<Body>, HubError> {
+        let mut at = url.to_owned();
+        for _ in 0..REDIRECTIONS {
+            let response = self.once(method, &at, from)?;
+            if enough(response.headers()) || !response.status().is_redirection() {
+                return Ok(response);
+            }
+            let location = response.headers().get("location").and_then(|value| value.to_str().ok());
+            let next = location.and_then(|location| joined(&at, location));
+            at = next.ok_or_else(|| HubError::Answer {
+                url: at.clone(),
+                problem: format!(
+                    "redirected to {:?}, which is no address to go on to",
+                    location.unwrap_or("")
+                ),
+            })?;
+        }
+        Err(HubError::Answer {
+            url: url.to_owned(),
+            problem: format!("redirected more than {REDIRECTIONS} times"),
+        })
+    }
+
+    fn once(&self, method: &str, url: &str, from: Option<u64>) -> Result<Response<Body>, HubError> {
+        let mut request = if method == "HEAD" { self.agent.head(url) } else { self.agent.get(url) };
+        if let Some(from) = from {
+            request = request.header("range", format!("bytes={from}-"));
+        }
+        if let Some(token) =
+            self.settings.token.as_ref().filter(|_| same_server(&self.settings.endpoint, url))
+        {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        request.call().map_err(|error| HubError::Network { url: without_query(url), error: error.into() })
+    }
+
+    /// What an answer that is none means.
+    fn refused(
+        &self,
+        url: &str,
+        response: &Response<Body>,
+        reference: &Reference,
+        file: Option<&str>,
+    ) -> HubError {
+        let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
+        let (repo, endpoint) = (reference.repo().to_owned(), self.settings.endpoint.clone());
+        let (token, revision) = (self.settings.token.is_some(), reference.revision().to_owned());
+        match (header("x-error-code"), response.status().as_u16(), file) {
+            ("GatedRepo", ..) => HubError::Gated { repo, endpoint, token },
+            ("RevisionNotFound", ..) => HubError::NoRevision { repo, revision },
+            ("EntryNotFound", _, Some(file)) | ("", 404, Some(file)) => {
+                HubError::NoFile { repo, file: file.to_owned() }
+            }
+            ("RepoNotFound", ..) | (_, 401, _) | ("", 404, None) => {
+                HubError::NoRepo { repo, endpoint, token }
+            }
+            (_, status, _) => {
+                let message: String =
+                    header("x-error-message").chars().filter(|c| !c.is_control()).take(300).collect();
+                HubError::Status { url: url.to_owned(), status, message }
+            }
+        }
+    }
+}
+
+/// A mark without its quotes, if it can be the name of a file.
+fn etag(headers: &HeaderMap, name: &str) -> Option<String> {
+    let text = headers.get(name)?.to_str().ok()?;
+    let text = text.trim_start_matches("W/").trim_matches('"');
+    is_mark(text).then(|| text.to_owned())
+}
+
+/// Whether a text can be the name of a file: a hash, or something like it.
+fn is_mark(text: &str) -> bool {
+    let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    (1..=128).contains(&text.len()) && text.chars().all(known)
+}
+
+fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+    headers.get(name)?.to_str().ok()?.parse().ok()
+}
+
+/// The address that a redirection leads to. None from https to http.
+fn joined(from: &str, location: &str) -> Option<String> {
+    let uri: Uri = from.parse().ok()?;
+    let (scheme, authority) = (uri.scheme_str()?, uri.authority()?);
+    let to = match location {
+        _ if location.starts_with("https://") || location.starts_with("http://") => location.to_owned(),
+        _ if location.starts_with("//") => format!("{scheme}:{location}"),
+        _ if location.starts_with('/') => format!("{scheme}://{authority}{location}"),
+        _ => return None,
+    };
+    (scheme == "http" || to.starts_with("https://")).then_some(to)
+}
+
+/// Whether two addresses are of one server.
+fn same_server(a: &str, b: &str) -> bool {
+    let server = |text: &str| {
+        let uri: Uri = text.parse().ok()?;
+        let scheme = uri.scheme_str()?.to_owned();
+        let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
+        Some((scheme, uri.host()?.to_ascii_lowercase(), port))
+    };
+    server(a).is_some() && server(a) == server(b)
+}
+
+/// An address without what comes after `?`: signatures do not belong into messages.
+fn without_query(url: &str) -> String {
+    url.split('?').next().unwrap_or(url).to_owned()
+}
+
+/// A text as a part of an address; characters of `keep` stay as they are.
+fn escaped(text: &str, keep: &str) -> String {
+    let plain = |byte: u8| {
+        let c = char::from(byte);
+        byte.is_ascii_alphanumeric() || "-._~".contains(c) || (byte.is_ascii() && keep.contains(c))
+    };
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirections_lead_on_and_never_to_less_safety() {
+        let from = "https://hub.example/a/b?x=1";
+        assert_eq!(joined(from, "/c?d").as_deref(), Some("https://hub.example/c?d"));
+        assert_eq!(joined(from, "//cdn.example/c").as_deref(), Some("https://cdn.example/c"));
+        assert_eq!(joined(from, "https://cdn.example/c").as_deref(), Some("https://cdn.example/c"));
+        assert_eq!(joined(from, "http://cdn.example/c"), None);
+        assert_eq!(joined(from, "file:///etc/passwd"), None);
+        assert_eq!(
+            joined("http://localhost:1/a", "http://cdn.example/c").as_deref(),
+            Some("http://cdn.example/c")
+        );
+    }
+
+    #[test]
+    fn the_token_goes_to_one_server() {
+        let yes = [("https://hub.example", "https://HUB.example:443/a"), ("http://h:80", "http://h/x")];
+        yes.iter().for_each(|(a, b)| assert!(same_server(a, b), "{a} {b}"));
+        let no = [
+            ("https://hub.example", "https://cdn.hub.example/a"),
+            ("https://hub.example", "http://hub.example/a"),
+            ("http://127.0.0.1:1", "http://127.0.0.1:2"),
+            ("https://hub.example", "https://hub.example.evil/"),
+            ("https://hub.example", "https://hub.example@evil/"),
+        ];
+        no.iter().for_each(|(a, b)| assert!(!same_server(a, b), "{a} {b}"));
+    }
+
+    #[test]
+    fn parts_of_addresses_are_escaped() {
+        assert_eq!(escaped("refs/pr/1", ""), "refs%2Fpr%2F1");
+        assert_eq!(escaped("a b/ü?.gguf", "/"), "a%20b/%C3%BC%3F.gguf");
+    }
+}

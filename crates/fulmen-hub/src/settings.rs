@@ -1,0 +1,125 @@
+//! Which server, which token, which folder.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::error::HubError;
+
+/// The server that is asked where `HF_ENDPOINT` names no other.
+pub const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
+
+/// Which server, which token, which folder.
+#[derive(Clone)]
+pub struct Settings {
+    /// The server, without a slash at the end.
+    pub endpoint: String,
+    /// The token that proves who asks.
+    pub token: Option<String>,
+    /// The cache: a folder for each repository.
+    pub cache: PathBuf,
+    /// Certificates of authorities to trust instead of the built-in ones, in PEM.
+    pub certificates: Option<PathBuf>,
+}
+
+impl Settings {
+    /// From the environment, as the hub's own tools read it: `HF_ENDPOINT`, `HF_TOKEN` (or the token that their log-in
+    /// left behind), `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME`; and `SSL_CERT_FILE`.
+    pub fn from_env() -> Result<Settings, HubError> {
+        Settings::from_vars(|name| env::var_os(name).filter(|value| !value.is_empty()))
+    }
+
+    fn from_vars(var: impl Fn(&str) -> Option<OsString>) -> Result<Settings, HubError> {
+        let text = |name: &'static str| match var(name).map(OsString::into_string) {
+            Some(Ok(value)) => Ok(Some(value.trim().to_owned()).filter(|value| !value.is_empty())),
+            Some(Err(_)) => Err(HubError::Variable { name, problem: "is not UTF-8" }),
+            None => Ok(None),
+        };
+        let endpoint = text("HF_ENDPOINT")?.unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned());
+        if !endpoint.starts_with("https://") && !endpoint.starts_with("http://") {
+            return Err(HubError::Variable {
+                name: "HF_ENDPOINT",
+                problem: "must start with https:// or http://",
+            });
+        }
+        let home = var("HF_HOME").map(PathBuf::from).or_else(|| {
+            let caches = var("XDG_CACHE_HOME").map(PathBuf::from);
+            let user = var("HOME").or_else(|| var("USERPROFILE")).map(PathBuf::from);
+            caches.or_else(|| Some(user?.join(".cache"))).map(|caches| caches.join("huggingface"))
+        });
+        let cache = var("HF_HUB_CACHE").map(PathBuf::from).or_else(|| Some(home.as_ref()?.join("hub")));
+        let missing = HubError::Variable { name: "HF_HOME", problem: "is not set, and neither is HOME" };
+        let token = match text("HF_TOKEN")? {
+            Some(token) => Some(token),
+            None => {
+                let file =
+                    var("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| Some(home.as_ref()?.join("token")));
+                // Without one, models that are open to all can be had.
+                let kept = file.and_then(|file| std::fs::read_to_string(file).ok());
+                kept.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty())
+            }
+        };
+        if token.as_ref().is_some_and(|token| !token.chars().all(|c| c.is_ascii_graphic())) {
+            return Err(HubError::Variable { name: "HF_TOKEN", problem: "has characters that no token has" });
+        }
+        Ok(Settings {
+            endpoint: endpoint.trim_end_matches('/').to_owned(),
+            token,
+            cache: cache.ok_or(missing)?,
+            certificates: var("SSL_CERT_FILE").map(PathBuf::from),
+        })
+    }
+}
+
+// The token is nobody's business.
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Settings { endpoint, cache, .. } = self;
+        f.debug_struct("Settings").field("endpoint", endpoint).field("cache", cache).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(vars: &[(&str, &str)]) -> Result<Settings, HubError> {
+        Settings::from_vars(|name| {
+            vars.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into())
+        })
+    }
+
+    #[test]
+    fn folders_are_those_of_the_hubs_own_tools() {
+        let cache = |vars: &[(&str, &str)]| settings(vars).unwrap().cache;
+        assert_eq!(cache(&[("HOME", "/h")]), PathBuf::from("/h/.cache/huggingface/hub"));
+        assert_eq!(cache(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")]), PathBuf::from("/x/huggingface/hub"));
+        assert_eq!(cache(&[("HF_HOME", "/hf"), ("XDG_CACHE_HOME", "/x")]), PathBuf::from("/hf/hub"));
+        assert_eq!(cache(&[("HF_HOME", "/hf"), ("HF_HUB_CACHE", "/c")]), PathBuf::from("/c"));
+        assert!(settings(&[]).unwrap_err().to_string().contains("HF_HOME"));
+    }
+
+    #[test]
+    fn the_endpoint_is_checked_and_the_token_not_shown() {
+        let vars = [("HOME", "/h"), ("HF_ENDPOINT", "http://127.0.0.1:8080/"), ("HF_TOKEN", " hf_secret\n")];
+        let got = settings(&vars).unwrap();
+        assert_eq!(
+            (got.endpoint.as_str(), got.token.as_deref()),
+            ("http://127.0.0.1:8080", Some("hf_secret"))
+        );
+        assert!(!format!("{got:?}").contains("secret"));
+        assert_eq!(settings(&[("HOME", "/h")]).unwrap().endpoint, DEFAULT_ENDPOINT);
+        for wrong in [("HF_ENDPOINT", "ftp://x"), ("HF_TOKEN", "a\nb")] {
+            assert!(settings(&[("HOME", "/h"), wrong]).unwrap_err().to_string().contains(wrong.0));
+        }
+    }
+
+    #[test]
+    fn a_token_that_a_log_in_left_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("token"), "hf_kept\n").unwrap();
+        let home = folder.path().to_str().unwrap();
+        assert_eq!(settings(&[("HF_HOME", home)]).unwrap().token.as_deref(), Some("hf_kept"));
+        assert_eq!(settings(&[("HF_HOME", home), ("HF_TOKEN", "x")]).unwrap().token.as_deref(), Some("x"));
+    }
+}

@@ -1,0 +1,4 @@
+"""What the samples of the report begin with."""
+
+PROMPTS = ["Once upon a time", "One day", "There was once", "In a small village", "Once upon a time, there was a dragon", "Lily and Tom",
+           "It was a cold winter morning", "The little fox", "Long ago", "Once upon a time, a robot"]

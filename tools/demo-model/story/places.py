@@ -1,0 +1,67 @@
+"""Where stories happen, and what is there."""
+
+# name: (preposition, worlds, tags, hiding places, things to see)
+PLACES = {
+    "the park": ("in", "human", "grass trees", ["under a bench", "behind the swings", "in the tall grass", "next to the fountain", "behind a bush"],
+                 ["Children were laughing on the swings.", "The fountain sparkled in the light.", "An old man was feeding the pigeons."]),
+    "the garden": ("in", "human animal fairy", "grass flowers home", ["under the rose bush", "behind the shed", "between the cabbages", "under the apple tree", "beside the watering can"],
+                   ["Bees were humming around the flowers.", "The roses smelled sweet.", "A snail was crossing the path very slowly."]),
+    "the beach": ("on", "human", "water sand", ["behind a big rock", "under a heap of seaweed", "in the sand", "next to an old boat", "between two dunes"],
+                  ["The waves rolled in and out.", "Seagulls were circling in the sky.", "The sand was warm and soft."]),
+    "the market": ("at", "human fairy", "people", ["under a fruit stand", "behind a barrel", "between two baskets", "next to the cheese stall", "under a cart"],
+                   ["The stalls were full of apples, bread and flowers.", "Everyone was talking and laughing.", "It smelled of oranges and fresh bread."]),
+    "the forest": ("in", "human animal fairy", "trees", ["under a fern", "behind an old oak", "in a hollow log", "between the roots of a tree", "under a heap of leaves"],
+                   ["The leaves whispered in the wind.", "A woodpecker was knocking on a tree.", "It smelled of moss and pine needles."]),
+    "the meadow": ("in", "human animal fairy", "grass flowers", ["in the tall grass", "behind a haystack", "under a daisy", "next to a fence post", "between the poppies"],
+                   ["Butterflies danced over the flowers.", "Crickets were chirping in the grass.", "The grass moved like a green sea."]),
+    "the lake": ("at", "human animal fairy", "water", ["under the jetty", "among the reeds", "behind a rowing boat", "between two stones on the shore", "under a willow"],
+                 ["The water was as smooth as glass.", "Two swans swam by without a sound.", "A fish jumped and made a ring in the water."]),
+    "the riverbank": ("on", "animal human", "water grass", ["among the reeds", "under a bridge", "behind a willow", "between the stones", "in the mud"],
+                      ["The river gurgled over the stones.", "A dragonfly rested on a reed.", "Little fish darted to and fro."]),
+    "the hill": ("on", "human animal fairy", "grass wind", ["behind a rock", "in the heather", "under a lonely tree", "beside the path", "in a patch of clover"],
+                 ["From there one could see the whole valley.", "The wind was fresh and strong.", "Far below, the road looked like a thread."]),
+    "the school yard": ("in", "human", "people", ["behind the door", "under the stairs", "next to the sandbox", "behind the big tree", "under a bench"],
+                        ["The bell had just rung.", "Some children were jumping rope.", "Chalk drawings covered the ground."]),
+    "the farm": ("on", "human", "barn grass", ["in the hay", "behind the barn", "under the tractor", "in the chicken coop", "next to the water trough"],
+                 ["The chickens were scratching in the dust.", "A cow was chewing and looking at them.", "The old tractor stood in the shade."]),
+    "the orchard": ("in", "human animal", "trees fruit", ["under an apple tree", "behind the ladder", "in an empty crate", "by the stone wall", "in the long grass"],
+                    ["The branches were heavy with fruit.", "Wasps were buzzing around the fallen pears.", "The sun shone through the leaves."]),
+    "the pond": ("at", "animal human fairy", "water", ["under a lily pad", "among the cattails", "behind a log", "beside a mossy stone", "under the little bridge"],
+                 ["The frogs were croaking.", "Water lilies floated on the pond.", "A heron stood on one leg and did not move."]),
+    "the clearing": ("in", "animal fairy", "grass trees", ["behind a tree stump", "under a mushroom", "in a heap of leaves", "between two ferns", "under the brambles"],
+                     ["Sunlight fell in golden stripes.", "Mushrooms grew in a ring.", "Somewhere a cuckoo was calling."]),
+    "the berry patch": ("in", "animal", "fruit", ["under a bramble", "behind a bush", "beneath the leaves", "next to an anthill", "beside a stone"],
+                        ["The berries were dark and sweet.", "The whole air smelled of berries.", "Bumblebees flew from leaf to leaf."]),
+    "the castle garden": ("in", "fairy", "flowers grass", ["behind a statue", "under the rose arch", "in the fountain", "behind the hedge", "beneath a marble bench"],
+                          ["The fountain sang its little song.", "White peacocks walked across the grass.", "Roses climbed up the old walls."]),
+    "the enchanted forest": ("in", "fairy", "trees", ["under a glowing mushroom", "in a hollow tree", "behind a silver birch", "among the blue ferns", "beneath a twisted root"],
+                             ["Tiny lights floated between the trees.", "The trees seemed to whisper.", "The mushrooms glowed softly."]),
+    "the mountain": ("on", "fairy human animal", "wind", ["behind a boulder", "in a crack in the rock", "under a pine tree", "at the bottom of a cliff", "beside the path"],
+                     ["The air was thin and clear.", "An eagle was circling high above.", "There was still some snow in the shade."]),
+    "the library": ("in", "human", "inside people", ["behind a shelf", "under a chair", "between two books", "on the window sill", "under the big table"],
+                    ["It was so quiet that one could hear the clock.", "It smelled of old paper.", "Dust danced in the light from the window."]),
+    "the attic": ("in", "human", "inside", ["in an old trunk", "behind a broken chair", "under a dusty blanket", "in a hat box", "behind the chimney"],
+                  ["Everything was covered with dust.", "A small round window let in some light.", "The floor creaked with each step."]),
+}
+
+# Where the characters live.
+SETTINGS = {
+    "human": ["in a small village by the sea", "in a little town between two hills", "on a farm at the end of a long road", "in a quiet village",
+              "in a tall house in a busy city", "in a white cottage near the woods", "in a small town by a river", "in a yellow house with a green door",
+              "in a village at the foot of a mountain", "on a small island", "in a house with a crooked chimney", "in a town where everybody knew everybody",
+              "in a little house beside the railway", "in a village with a tall clock tower", "on a street full of chestnut trees", "next door to a bakery",
+              "above a small bookshop", "in a harbour town", "in a valley full of orchards", "in a house at the top of a hill"],
+    "animal": ["deep in a green forest", "at the edge of a wide meadow", "by a quiet pond", "under the roots of an old oak", "on a sunny hill",
+               "in a valley full of flowers", "beside a clear stream", "at the foot of a tall mountain", "in a forest where the trees were as old as the hills",
+               "not far from a big lake", "behind an old farm", "in the corner of a sunny orchard", "near a river with a little wooden bridge",
+               "in a quiet corner of the woods", "where the forest meets the fields"],
+    "fairy": ["in a faraway kingdom", "at the edge of an enchanted forest", "in a land beyond the mountains", "in a kingdom by the sea",
+              "on an island in the clouds", "in a valley that was on no map", "in a land where it was always spring", "high up in the mountains",
+              "beside a silver lake", "in a small kingdom with seven hills", "behind a great waterfall", "in a land of ice and snow",
+              "where the rainbow ends", "in an old and quiet land"],
+}
+
+# What one passes on the way.
+WAY = ["over a little bridge", "along a narrow path", "through a field of sunflowers", "past an old mill", "between tall hedges", "over a fallen log",
+       "along the stream", "past a crooked tree", "through the long grass", "up a steep slope", "across a wide field", "past three grey stones",
+       "along a sandy road", "through a small gate", "under some low branches", "past a sleepy pond", "around a big puddle", "over a low stone wall"]
