@@ -286,6 +286,18 @@ fn a_text_is_scored() {
     assert!(number(&half, "tokens_scored") < 0.5 * number(&half, "tokens"));
     assert_eq!(number(&all, "tokens_scored"), number(&all, "tokens") - 1.0);
     assert!(half["stride"].is_null() && all["stride"] == 16 && half["context"] == 64);
+    // A mark is one token with --special, and several letters without it.
+    fs::write(at("marks.txt"), "one<|im_end|>two ".repeat(50)).unwrap();
+    let tokens = |more: &[&str]| -> f64 {
+        let marks = at("marks.txt");
+        let args = ["bench", "perplexity", &path, &marks, "--device", "cpu", "--json"];
+        let (stdout, stderr, code) = piped(&[&args[..], more].concat(), b"");
+        assert_eq!((stderr.as_str(), code), ("", Some(0)));
+        number(&serde_json::from_str(&stdout).unwrap(), "tokens")
+    };
+    assert!(
+        tokens(&[]) > tokens(&["--special"]) && tokens(&["--special"]) >= tokens(&["--special", "--bare"])
+    );
     // From a pipe, too.
     let (stdout, _, code) =
         piped(&["bench", "perplexity", &path, "-", "--device", "cpu"], b"Some words, no more.");
