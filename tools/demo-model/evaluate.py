@@ -1,8 +1,8 @@
 """Perplexity of the held-out tokens, in f32.
 
 The tokens of all held-out stories, each with its end of text, are one long row. It is cut into windows of the context's
-size that do not overlap; what is left at the end is not used. `second half` scores the tokens 256..511 of each window, each
-with at least 256 tokens before it; `all` scores every token but the first of a window.
+size that do not overlap; what is left at the end is not used. `second half` scores the tokens 257..511 of each window, as
+`fulmen bench perplexity` and llama.cpp do; `all` scores every token but the first of a window.
 """
 
 import math
@@ -27,7 +27,7 @@ def perplexity(model, tokens, batch=64, limit=None):
         nll.append(F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten(), reduction="none").view(len(part), -1).double())
     nll = torch.cat(nll)
     # Column i is the score of token i + 1.
-    half = nll[:, size // 2 - 1 :]
+    half = nll[:, size // 2 :]
     return {"windows": count, "context": size, "second half": math.exp(half.mean()), "all": math.exp(nll.mean()),
             "scored in second half": half.numel(), "loss second half": half.mean().item(), "loss all": nll.mean().item()}
 

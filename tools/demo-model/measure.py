@@ -31,7 +31,7 @@ def main():
     if "perplexity" in run(args.fulmen, "bench", "--help").stdout:
         for name in ("f32", "q4_k_m"):
             said = run(args.fulmen, "bench", "perplexity", str(args.work / f"story-{name}.gguf"), str(args.work / "held-out.txt"),
-                       "--device", args.device)
+                       "--special", "--bare", "--device", args.device)
             if said.returncode:
                 raise SystemExit(f"fulmen bench perplexity: {said.stderr}")
             number = re.search(r"perplexity\D*([0-9]+\.[0-9]+)", said.stdout)

@@ -20,7 +20,7 @@ use crate::model::{NO_MODEL, stats};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The model: a GGUF file, or a folder with config.json and safetensors files.
+    /// The model: a GGUF file, a folder with config.json and safetensors files, or a name that was pulled.
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
 

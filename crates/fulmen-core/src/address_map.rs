@@ -3,6 +3,8 @@
 //! A graph's addresses are plain numbers. A backend that keeps its allocations here can look up each operand before a
 //! kernel touches it, so that a wrong graph is an error that names the operand and never a wild access.
 
+use std::{cell::RefCell, collections::BTreeSet};
+
 use crate::{BackendError, DType};
 
 /// A range of device memory that an operand takes.
@@ -82,6 +84,38 @@ impl<D> Entry<D> {
             return Err(BackendError::ReadOnly { what, ptr });
         }
         Ok(())
+    }
+}
+
+/// Which allocations the operands of some calls lie in: those that a captured program needs.
+#[derive(Debug, Default)]
+pub struct Watch {
+    found: Option<RefCell<BTreeSet<u64>>>,
+}
+
+impl Watch {
+    /// From here on, keeps what is noted.
+    pub fn begin(&mut self) {
+        self.found = Some(RefCell::default());
+    }
+
+    /// Notes the allocation that a range lies in.
+    pub fn note<D>(
+        &self,
+        map: &AddressMap<D>,
+        what: &'static str,
+        ptr: u64,
+        bytes: usize,
+    ) -> Result<(), BackendError> {
+        if let Some(found) = &self.found {
+            found.borrow_mut().insert(map.find(what, ptr, bytes)?.0.start);
+        }
+        Ok(())
+    }
+
+    /// What was noted since it began, by its first address.
+    pub fn end(&mut self) -> BTreeSet<u64> {
+        self.found.take().map(RefCell::into_inner).unwrap_or_default()
     }
 }
 

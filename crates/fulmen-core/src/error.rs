@@ -258,3 +258,19 @@ pub enum ExecError {
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
+
+impl ExecError {
+    /// As an error of the backend in `call`, with the node in it. What a caller may want to act on, too little memory or an
+    /// op that is not there, stays as it is.
+    pub fn into_backend(self, backend: &'static str, call: &'static str) -> BackendError {
+        match self {
+            ExecError::Backend(error) => error,
+            ExecError::Node { source, .. }
+                if matches!(source, BackendError::OutOfMemory { .. } | BackendError::Unsupported { .. }) =>
+            {
+                source
+            }
+            error => BackendError::Device { backend, call, source: Box::new(error) },
+        }
+    }
+}

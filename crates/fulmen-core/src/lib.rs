@@ -22,7 +22,7 @@ mod memory;
 pub mod quant;
 pub mod sampling;
 
-pub use address_map::{AddressMap, Entry, Extent, LookUp};
+pub use address_map::{AddressMap, Entry, Extent, LookUp, Watch};
 pub use builder::*;
 pub use device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, DeviceSelector};
 pub use dtype::{DType, DTypeError};

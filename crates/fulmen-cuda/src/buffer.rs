@@ -1,13 +1,11 @@
 //! The device's memory: every address that a kernel gets is looked up here first, so that a graph with wrong addresses is
 //! an error and never a wild access.
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cudarc::driver::result;
 use fulmen_core::{
-    ALIGNMENT, AddressMap, BackendError, DType, DeviceMemory, Entry, Extent, LookUp, SharedBytes,
+    ALIGNMENT, AddressMap, BackendError, DType, DeviceMemory, Entry, Extent, LookUp, SharedBytes, Watch,
 };
 
 use crate::device::CudaDevice;
@@ -34,8 +32,8 @@ pub struct CudaMemory {
     uploads: Uploads,
     /// What reads pass through.
     readback: Option<PinnedBlock>,
-    /// Where an operand was found since [`watch`](CudaMemory::watch).
-    watched: Option<RefCell<BTreeSet<u64>>>,
+    /// Where operands are found while a program is captured.
+    pub(crate) watch: Watch,
 }
 
 impl CudaMemory {
@@ -47,23 +45,13 @@ impl CudaMemory {
             map: AddressMap::default(),
             uploads: Uploads::default(),
             readback: None,
-            watched: None,
+            watch: Watch::default(),
         }
     }
 
     /// Bytes in use, imports included.
     pub fn bytes(&self) -> usize {
         self.map.bytes()
-    }
-
-    /// From here on, keeps which allocations operands are found in.
-    pub(crate) fn watch(&mut self) {
-        self.watched = Some(RefCell::default());
-    }
-
-    /// The allocations that operands were found in since `watch`.
-    pub(crate) fn watched(&mut self) -> BTreeSet<u64> {
-        self.watched.take().map(RefCell::into_inner).unwrap_or_default()
     }
 
     fn add(&mut self, bytes: usize, read_only: bool) -> Result<u64, CudaError> {
@@ -102,9 +90,7 @@ impl LookUp for CudaMemory {
         align: usize,
         write: bool,
     ) -> Result<Extent, BackendError> {
-        if let Some(watched) = &self.watched {
-            watched.borrow_mut().insert(self.map.find(what, ptr, bytes)?.0.start);
-        }
+        self.watch.note(&self.map, what, ptr, bytes)?;
         self.map.look_up(what, ptr, bytes, align, write)
     }
 

@@ -75,13 +75,13 @@ impl CudaDispatcher {
     /// must be there from earlier calls.
     pub fn begin_capture(&mut self) -> Result<(), BackendError> {
         self.queue.begin_capture()?;
-        self.memory.watch();
+        self.memory.watch.begin();
         Ok(())
     }
 
     /// Ends a recording. Calls run again after it, whatever it returns.
     pub fn end_capture(&mut self) -> Result<ReplayId, BackendError> {
-        let uses = self.memory.watched();
+        let uses = self.memory.watch.end();
         let (graph, scratch) = self.queue.end_capture()?;
         Ok(self.captures.add(Captured { graph, _scratch: scratch, uses, freed: None }))
     }
@@ -109,24 +109,6 @@ impl Drop for CudaDispatcher {
     fn drop(&mut self) {
         // Captured programs in flight use their graphs and scratch memory.
         let _ = self.stream.synchronize();
-    }
-}
-
-/// Whether a product's input is what a norm makes.
-fn feeds(norm: &RmsNormCall, input: u64, m: u32, k: u32) -> bool {
-    norm.output == input && norm.rows == m && norm.width == k
-}
-
-/// An error of a whole program as one of the backend, with the node in it.
-fn program_error(error: ExecError) -> BackendError {
-    match error {
-        ExecError::Backend(error) => error,
-        ExecError::Node { source, .. }
-            if matches!(source, BackendError::OutOfMemory { .. } | BackendError::Unsupported { .. }) =>
-        {
-            source
-        }
-        error => BackendError::Device { backend: BACKEND, call: "capture", source: Box::new(error) },
     }
 }
 
@@ -180,12 +162,12 @@ impl KernelDispatch for CudaDispatcher {
     /// A norm and the products of it; rotation, store and the attention of them.
     fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
         let launched = match (first, second) {
-            (OpCall::RmsNorm(norm), OpCall::MulMat(call)) if feeds(norm, call.input, call.m, call.k) => {
+            (OpCall::RmsNorm(norm), OpCall::MulMat(call)) if norm.feeds(call.input, call.m, call.k) => {
                 norm.check_operands(&self.memory)?;
                 call.check_operands(&self.memory)?;
                 kernels::few_rows::launch(&mut self.queue, call, Some(norm))
             }
-            (OpCall::RmsNorm(norm), OpCall::GateUp(call)) if feeds(norm, call.input, call.m, call.k) => {
+            (OpCall::RmsNorm(norm), OpCall::GateUp(call)) if norm.feeds(call.input, call.m, call.k) => {
                 norm.check_operands(&self.memory)?;
                 call.check_operands(&self.memory)?;
                 kernels::few_rows::launch_gate_up(&mut self.queue, call, Some(norm))
@@ -209,7 +191,7 @@ impl KernelDispatch for CudaDispatcher {
         if !self.device.options().capture || program.steps().is_empty() {
             return Ok(None);
         }
-        self.capture(program).map(Some).map_err(program_error)
+        self.capture(program).map(Some).map_err(|error| error.into_backend(BACKEND, "capture"))
     }
 
     fn replay(&mut self, id: ReplayId) -> Launched {

@@ -8,12 +8,11 @@
 //! several buffers where one does not hold them. Blocks that lie in plain memory are put in order when a product first
 //! uses them, and again when they were written since.
 
-use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use fulmen_core::{
-    ALIGNMENT, AddressMap, BackendError, DType, Entry, Extent, LookUp, SharedBytes, WeightArg,
+    ALIGNMENT, AddressMap, BackendError, DType, Entry, Extent, LookUp, SharedBytes, Watch, WeightArg,
 };
 
 use crate::{
@@ -51,8 +50,8 @@ pub struct WgpuMemory {
     next: u64,
     /// By the address of the entry whose bytes they were made from.
     packed: HashMap<u64, Vec<Packed>>,
-    /// Where operands were found since [`watch`](WgpuMemory::watch).
-    watched: Option<RefCell<BTreeSet<u64>>>,
+    /// Where operands are found while a program is captured.
+    pub(crate) watch: Watch,
 }
 
 impl WgpuMemory {
@@ -63,23 +62,13 @@ impl WgpuMemory {
             map: AddressMap::default(),
             next: FIRST,
             packed: HashMap::new(),
-            watched: None,
+            watch: Watch::default(),
         }
     }
 
     /// Bytes in use, imports included.
     pub fn bytes(&self) -> usize {
         self.map.bytes()
-    }
-
-    /// From here on, keeps which allocations operands are found in.
-    pub(crate) fn watch(&mut self) {
-        self.watched = Some(RefCell::default());
-    }
-
-    /// The allocations that operands were found in since `watch`.
-    pub(crate) fn watched(&mut self) -> BTreeSet<u64> {
-        self.watched.take().map(RefCell::into_inner).unwrap_or_default()
     }
 
     /// Bytes that can still be allocated, where the driver tells.
@@ -311,9 +300,7 @@ impl LookUp for WgpuMemory {
         align: usize,
         write: bool,
     ) -> Result<Extent, BackendError> {
-        if let Some(watched) = &self.watched {
-            watched.borrow_mut().insert(self.map.find(what, ptr, bytes)?.0.start);
-        }
+        self.watch.note(&self.map, what, ptr, bytes)?;
         self.map.look_up(what, ptr, bytes, align, write)
     }
 

@@ -18,7 +18,7 @@ use crate::output::{columns, print};
 /// cache once per token at the speed of the device's memory, measured in the same run.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The model: a GGUF file.
+    /// The model: a GGUF file, a folder with config.json and safetensors files, or a name that was pulled.
     #[arg(value_name = "MODEL")]
     model: PathBuf,
 

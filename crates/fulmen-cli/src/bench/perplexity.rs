@@ -32,6 +32,14 @@ pub(super) struct Args {
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     stride: Option<u32>,
 
+    /// Read control tokens that the text spells out, such as <|endoftext|>, as those tokens.
+    #[arg(long)]
+    special: bool,
+
+    /// Begin neither the text nor a window with a token of the model's own.
+    #[arg(long)]
+    bare: bool,
+
     #[command(flatten)]
     options: ModelOptions,
 
@@ -47,13 +55,18 @@ pub(super) fn run(args: &Args) -> Result<(), BenchError> {
     let text = read(&args.text)?;
     let loaded = args.options.load(&args.model, args.options.session())?;
     let tokenizer = loaded.model.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
-    let tokens = tokenizer.encode_prompt(&text, Special::AsText);
+    let special = if args.special { Special::Parse } else { Special::AsText };
+    let encode = |text: &str| match args.bare {
+        true => tokenizer.encode(text, special),
+        false => tokenizer.encode_prompt(text, special),
+    };
+    let tokens = encode(&text);
     let context = args.options.ctx.unwrap_or_else(|| WINDOW.min(loaded.model.config().context));
     let options = PerplexityOptions {
         window: context as usize,
         stride: args.stride.map(|stride| stride as usize),
         // What a prompt begins with, if it begins with anything.
-        begin: tokenizer.encode_prompt("", Special::AsText).first().copied(),
+        begin: encode("").first().copied(),
         threads: args.options.open.threads(),
     };
     let mut session = loaded.model.session_with(SessionOptions { context, ..args.options.session() })?;
@@ -130,6 +143,8 @@ fn as_json(args: &Args, loaded: &Loaded, scored: &Perplexity, tokens: usize, con
         "seconds": scored.time.as_secs_f64(),
         "context": context,
         "stride": args.stride,
+        "special": args.special,
+        "bare": args.bare,
         "cache": args.options.kv.to_string(),
         "device": loaded.device.selector().to_string(),
         "name": loaded.device.name,

@@ -90,6 +90,13 @@ pub struct RmsNormCall {
     pub epsilon: f32,
 }
 
+impl RmsNormCall {
+    /// Whether what it makes is the input, of `m` rows of `k`, of another call.
+    pub fn feeds(&self, input: u64, m: u32, k: u32) -> bool {
+        self.output == input && self.rows == m && self.width == k
+    }
+}
+
 /// `sum = a + b`, `output = rms_norm(sum)`. `sum` may be the address of `a` or `b`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AddRmsNormCall {

@@ -2,27 +2,12 @@
 
 use fulmen_core::{CacheSpec, DType, Heads, RopePairing, RopeSpec, Rotation, Sharing};
 
-use super::{CACHES, MODELS, fits, heads};
+use super::{Batch, CACHES, MODELS, fits, heads};
 use crate::case::{Case, Tolerance};
 use crate::draw::Draw;
 
-/// A batch in a cache of `n_seqs` sequences and `capacity` positions.
-struct Batch {
-    name: &'static str,
-    positions: Vec<u32>,
-    sequences: Option<Vec<u32>>,
-    n_seqs: u32,
-    capacity: u32,
-}
-
 fn batches() -> Vec<Batch> {
-    let batch = |name, positions: &[u32], sequences: Option<&[u32]>, n_seqs, capacity| Batch {
-        name,
-        positions: positions.to_vec(),
-        sequences: sequences.map(<[u32]>::to_vec),
-        n_seqs,
-        capacity,
-    };
+    let batch = Batch::new;
     vec![
         batch("m1", &[0], None, 1, 1),
         batch("m1/last", &[16], None, 1, 17),

@@ -91,6 +91,29 @@ fn at(values: &[f32]) -> Vec<(usize, f32)> {
     values.iter().copied().enumerate().collect()
 }
 
+/// Rows of a batch: their positions, their sequences, and the state that they are in, of `n_seqs` sequences and `capacity`
+/// positions.
+struct Batch {
+    name: &'static str,
+    positions: Vec<u32>,
+    sequences: Option<Vec<u32>>,
+    n_seqs: u32,
+    capacity: u32,
+}
+
+impl Batch {
+    fn new(
+        name: &'static str,
+        positions: &[u32],
+        sequences: Option<&[u32]>,
+        n_seqs: u32,
+        capacity: u32,
+    ) -> Batch {
+        let (positions, sequences) = (positions.to_vec(), sequences.map(<[u32]>::to_vec));
+        Batch { name, positions, sequences, n_seqs, capacity }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;

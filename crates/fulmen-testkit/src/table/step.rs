@@ -3,27 +3,12 @@
 use fulmen_core::Sharing;
 use fulmen_core::sampling::Penalties;
 
-use super::MODELS;
+use super::{Batch, MODELS};
 use crate::case::{Case, Tolerance};
 use crate::draw::Draw;
 
-/// Rows of a batch: positions, sequences, and the size of the history.
-struct Batch {
-    name: &'static str,
-    positions: Vec<u32>,
-    sequences: Option<Vec<u32>>,
-    n_seqs: u32,
-    capacity: u32,
-}
-
 fn batches() -> Vec<Batch> {
-    let batch = |name, positions: &[u32], sequences: Option<&[u32]>, n_seqs, capacity| Batch {
-        name,
-        positions: positions.to_vec(),
-        sequences: sequences.map(<[u32]>::to_vec),
-        n_seqs,
-        capacity,
-    };
+    let batch = Batch::new;
     vec![
         batch("m1", &[0], None, 1, 2),
         batch("m1/long", &[299], None, 1, 4096),

@@ -126,10 +126,10 @@ impl WgpuDispatcher {
 
     fn capture(&mut self, program: &Program) -> Result<ReplayId, ExecError> {
         self.queue.begin_recording()?;
-        self.memory.watch();
+        self.memory.watch.begin();
         let recorded = program.run(self);
         // Always ended; where a call failed, its error is the one to report.
-        let uses = self.memory.watched();
+        let uses = self.memory.watch.end();
         let ended = self.queue.end_recording();
         recorded?;
         Ok(self.captures.add(ended.map_err(BackendError::from)?, uses))
@@ -139,24 +139,6 @@ impl WgpuDispatcher {
 impl std::fmt::Debug for WgpuDispatcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("WgpuDispatcher").field("device", &self.gpu).finish_non_exhaustive()
-    }
-}
-
-/// Whether a product's input is what a norm makes.
-fn feeds(norm: &RmsNormCall, input: u64, m: u32, k: u32) -> bool {
-    norm.output == input && norm.rows == m && norm.width == k
-}
-
-/// An error of a whole program as one of the backend, with the node in it.
-fn program_error(error: ExecError) -> BackendError {
-    match error {
-        ExecError::Backend(error) => error,
-        ExecError::Node { source, .. }
-            if matches!(source, BackendError::OutOfMemory { .. } | BackendError::Unsupported { .. }) =>
-        {
-            source
-        }
-        error => BackendError::Device { backend: BACKEND, call: "capture", source: Box::new(error) },
     }
 }
 
@@ -212,11 +194,11 @@ impl KernelDispatch for WgpuDispatcher {
     fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
         let OpCall::RmsNorm(norm) = first else { return Ok(None) };
         let weights: Vec<&WeightArg> = match second {
-            OpCall::MulMat(call) if feeds(norm, call.input, call.m, call.k) => {
+            OpCall::MulMat(call) if norm.feeds(call.input, call.m, call.k) => {
                 call.check_operands(&self.memory)?;
                 call.parts.iter().map(|part| &part.weight).collect()
             }
-            OpCall::GateUp(call) if feeds(norm, call.input, call.m, call.k) => {
+            OpCall::GateUp(call) if norm.feeds(call.input, call.m, call.k) => {
                 call.check_operands(&self.memory)?;
                 vec![&call.gate, &call.up]
             }
@@ -236,7 +218,7 @@ impl KernelDispatch for WgpuDispatcher {
         if program.steps().is_empty() {
             return Ok(None);
         }
-        self.capture(program).map(Some).map_err(program_error)
+        self.capture(program).map(Some).map_err(|error| error.into_backend(BACKEND, "capture"))
     }
 
     /// A run makes the same objects as a capture, and drops them.

@@ -2,6 +2,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../../../fulmen-model/tests/golden/mod.rs"]
+mod golden;
 
 mod capture;
 mod faults;

@@ -2,36 +2,15 @@
 //! processor. `scripts/compare-llama-cpp --fetch` gets the file; `FULMEN_SMOLLM2` names another place. A software device gets one
 //! of the prompts, or all with `FULMEN_SMOLLM2_ALL=1`, which takes minutes.
 
-use std::path::{Path, PathBuf};
-
 use fulmen_model::{LoadOptions, Model, SessionOptions};
 use fulmen_wgpu::{WgpuDispatcher, wgpu::DeviceType};
-use serde_json::Value;
 
 use crate::common::gpu;
-
-/// The model's file, where it is expected.
-fn file() -> Option<PathBuf> {
-    if let Some(path) = std::env::var_os("FULMEN_SMOLLM2") {
-        return Some(path.into());
-    }
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/compare");
-    let files = std::fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-    files.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "gguf"))
-}
-
-fn numbers(value: &Value) -> Vec<u32> {
-    value.as_array().unwrap().iter().map(|id| u32::try_from(id.as_u64().unwrap()).unwrap()).collect()
-}
+use crate::golden::{self, Golden};
 
 #[test]
 fn greedy_answers_are_those_of_the_golden_set() {
-    let Some(path) = file() else {
-        println!("skipped: SmolLM2's file is not there; scripts/compare-llama-cpp --fetch gets it");
-        return;
-    };
-    let golden = include_str!("../../../fulmen-model/tests/golden/smollm2.json");
-    let golden: Value = serde_json::from_str(golden).unwrap();
+    let Some(path) = golden::file() else { return };
     let gpu = gpu();
     let all = std::env::var_os("FULMEN_SMOLLM2_ALL").is_some() || gpu.info().device_type != DeviceType::Cpu;
     let takes = |prompt: usize, answer: usize| answer > 0 && (all || prompt < 8);
@@ -40,15 +19,14 @@ fn greedy_answers_are_those_of_the_golden_set() {
     let model = Model::load_with(path, Box::new(WgpuDispatcher::on(&gpu).unwrap()), options).unwrap();
     let mut session = model.session().unwrap();
     let mut steps = 0;
-    for entry in golden.as_array().unwrap() {
-        let (tokens, answer) = (numbers(&entry["tokens"]), numbers(&entry["answer"]));
+    for Golden { prompt, tokens, answer } in golden::set() {
         if !takes(tokens.len(), answer.len()) {
             continue;
         }
         session.truncate(0, 0).unwrap();
         let mut got = vec![session.draw(0, &tokens).unwrap()];
         got.extend(session.decode(&[0], answer.len() - 1).unwrap().remove(0));
-        assert_eq!(got, answer, "{}", entry["prompt"]);
+        assert_eq!(got, answer, "{prompt}");
         steps += answer.len();
     }
     assert!(steps >= if all { 100 } else { 5 }, "{steps} steps");
