@@ -93,7 +93,7 @@ impl Tuned {
         let measured = self.name(&plain_key(shape, half)).and_then(|name| {
             matmul::candidates(shape, half, caps).into_iter().find(|choice| choice.to_string() == name)
         });
-        measured.or_else(|| matmul::choose(shape, caps))
+        measured.or_else(|| matmul::choose_half(shape, half, caps))
     }
 
     /// The kernel for a product by blocks.

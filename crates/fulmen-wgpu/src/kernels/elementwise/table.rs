@@ -117,7 +117,7 @@ table! {
     /// The hyperbolic tangent.
     Tanh: "tanh"(x) = "ew_tanh(x)", [Nan, Exp, Tanh], |v| v[0].tanh(), within 1e-6, on -20.0 to 20.0;
     /// x sigmoid(x), also called SiLU.
-    Swish: "swish"(x) = "ew_gated(x, ew_sigmoid(x))", [Nan, Exp, Sigmoid],
+    Swish: "swish"(x) = "ew_swish(x)", [Nan, Exp, Sigmoid],
         |v| r::swish(v[0]), within 1e-6, on -80.0 to 80.0;
     /// x Φ(x), exact: by the error function.
     Gelu: "gelu"(x) = "ew_gelu(x)", [Nan, Exp, Sigmoid, Gelu], |v| r::gelu(v[0]), within 1e-6, on -14.0 to 14.0;

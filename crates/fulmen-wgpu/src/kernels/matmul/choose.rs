@@ -86,10 +86,21 @@ pub fn choose_pair(shape: MatmulShape, caps: &Caps) -> Option<KernelChoice> {
     }
 }
 
-/// Every kernel that is worth measuring for a shape, the one that [`choose`] names first. Matrix units, which round A to 16
-/// bits, only where `half` allows that.
+/// Rows of A from which matrix units are faster than the other kernels, where a device has them.
+pub(in crate::kernels) const UNITS_ROWS: u32 = 256;
+
+/// The kernel for a shape as [`choose`] names it, or one on matrix units, which rounds A to 16 bits, where `half` allows that.
+pub fn choose_half(shape: MatmulShape, half: bool, caps: &Caps) -> Option<KernelChoice> {
+    let units = half && shape.elem == WeightType::F16 && shape.b == Layout::Nk && shape.m >= UNITS_ROWS;
+    let coop = if units { COOP_TILES.iter().find(|tile| tile.fits(caps)) } else { None };
+    coop.copied().map(KernelChoice::Coop).or_else(|| choose(shape, caps))
+}
+
+/// Every kernel that is worth measuring for a shape, the one that [`choose_half`] names first. Matrix units, which round A
+/// to 16 bits, only where `half` allows that.
 pub fn candidates(shape: MatmulShape, half: bool, caps: &Caps) -> Vec<KernelChoice> {
-    let mut all: Vec<KernelChoice> = choose(shape, caps).into_iter().collect();
+    let mut all: Vec<KernelChoice> = choose_half(shape, half, caps).into_iter().collect();
+    all.extend(choose(shape, caps));
     if shape.m <= 16 {
         let slices = [1, 2, 4, 8, 16];
         match shape.b {

@@ -5,7 +5,7 @@ use super::rows::{Rows, Team, Values};
 use super::tiled::CodeTiles;
 use super::{QuantWeight, format::Format};
 use crate::kernel::Caps;
-use crate::kernels::matmul::{self, Layout, MatmulShape};
+use crate::kernels::matmul::{self, Coop, Layout, MatmulShape};
 
 /// Rows of A up to which W is streamed past them.
 pub(super) const FEW_ROWS: u32 = 8;
@@ -34,10 +34,14 @@ pub const TILES: [CodeTiles; 6] = [
     tiles([16, 32], [4, 4], 2),
 ];
 
+/// The tile of matrix units that [`choose`] takes: decoding wants many threads for each row of W.
+const UNITS_TILE: Coop = matmul::COOP_TILES[3];
+
 /// The kernel for a weight and `m` rows of A, or `None` where the device's workgroups are too small for all of them.
 pub fn choose(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> Option<Choice> {
     match values {
         _ if m <= FEW_ROWS => Some(Choice::Rows(few(m, weight, values, caps))),
+        Values::Int8 if m >= matmul::UNITS_ROWS && UNITS_TILE.fits(caps) => Some(Choice::Coop(UNITS_TILE)),
         Values::Int8 => {
             code_tiles(m, weight, caps).map(Choice::Tiles).or_else(|| dequantize(m, weight, caps))
         }
@@ -136,6 +140,7 @@ pub fn candidates(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> V
     }
     if m > FEW_ROWS {
         all.extend(dequantize(m, weight, caps));
+        all.extend((values == Values::Int8).then(|| code_tiles(m, weight, caps)).flatten().map(Choice::Tiles));
         if values == Values::Int8 {
             all.extend(matmul::coop_candidates(m, caps).into_iter().map(Choice::Coop));
         }
@@ -178,13 +183,24 @@ mod tests {
             (2048, 9728, 2560, "128x128"),
         ] {
             let weight = QuantWeight { dtype: DType::Q4_K, n, k };
-            let choice = choose(m, weight, Values::Int8, &large_device()).unwrap();
+            let device = Caps { cooperative_matrix: false, ..large_device() };
+            let choice = choose(m, weight, Values::Int8, &device).unwrap();
             println!("m={m} {weight}: {choice}");
             let Choice::Tiles(tiles) = choice else { panic!("{choice}") };
             assert!(choice.to_string().contains(tile), "m={m} {weight}: {choice}");
             let groups = m.div_ceil(tiles.bm) * n.div_ceil(tiles.bn) * tiles.slices;
             assert!(groups >= UNITS, "m={m}: {choice}");
         }
+    }
+
+    #[test]
+    fn many_rows_take_matrix_units_where_there_are_some() {
+        let weight = QuantWeight { dtype: DType::Q4_K, n: 9728, k: 2560 };
+        let units = |m, caps: &Caps| matches!(choose(m, weight, Values::Int8, caps), Some(Choice::Coop(_)));
+        assert!(units(256, &large_device()) && units(2048, &large_device()));
+        assert!(!units(128, &large_device()));
+        assert!(!units(2048, &Caps { cooperative_matrix: false, ..large_device() }));
+        assert!(!units(2048, &Caps { workgroup_memory: 16 << 10, ..large_device() }));
     }
 
     #[test]
