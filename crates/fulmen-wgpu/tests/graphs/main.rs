@@ -4,6 +4,8 @@
 mod common;
 #[path = "../../../fulmen-model/tests/golden/mod.rs"]
 mod golden;
+#[path = "../../../fulmen-model/tests/greedy/mod.rs"]
+mod greedy;
 
 mod capture;
 mod faults;
