@@ -1,18 +1,20 @@
 //! Positions, the KV cache and attention: rotation, stores, both in one, and what reads them.
 
 use fulmen_core::{
-    AttentionCall, BackendError, Heads, KvCache, KvSource, KvStoreCall, RopeCall, RopeStoreCall,
+    AttentionCall, BackendError, Heads, KvCache, KvSource, KvStoreCall, RopeCall, RopeStoreCall, WeightArg,
 };
 
-use super::{Launched, WgpuDispatcher};
+use super::{Launched, WgpuDispatcher, product::FEW_ROWS};
 use crate::BACKEND;
 use crate::buffer::BufferSlice;
 use crate::kernels::{
     Role,
-    attention::{Attention, Source, attention},
+    attention::{Attention, Source, attention, attention_and_codes},
     kv::{self, Cache, KvStore, RopeStore},
+    qmatmul::codes_bytes,
     rope::{Rope, rope},
 };
+use crate::queue::{Slot, unsupported};
 
 impl WgpuDispatcher {
     pub(super) fn rope(&mut self, call: &RopeCall) -> Launched {
@@ -93,6 +95,42 @@ impl WgpuDispatcher {
     }
 
     pub(super) fn attention(&mut self, call: &AttentionCall) -> Launched {
+        let (spec, operands) = self.attention_operands(call)?;
+        let plan = attention(&spec, &self.queue.caps());
+        self.queue.run_over(plan, operands)
+    }
+
+    /// Attention whose result block weights of the next call are multiplied by: its codes are made with it. `None` where that
+    /// is not so.
+    pub(super) fn attention_with_codes(
+        &mut self,
+        call: &AttentionCall,
+        weights: &[&WeightArg],
+    ) -> Result<Option<usize>, BackendError> {
+        let (m, width) = (call.m, call.heads.q_width());
+        if m > FEW_ROWS || !self.any_blocks(weights, width)? {
+            return Ok(None);
+        }
+        let out = self.matrix("the output", call.output, m, width)?;
+        if !self.queue.can_bind(&[&out]) {
+            return Ok(None);
+        }
+        let (spec, mut operands) = self.attention_operands(call)?;
+        let Some(plan) = attention_and_codes(&spec, &self.queue.caps()).map_err(unsupported)? else {
+            return Ok(None);
+        };
+        let codes = self.queue.scratch(Slot::Codes, codes_bytes(m, width))?;
+        operands.push((Role::Output(2), codes));
+        let launched = self.queue.run_over(Ok(plan), operands)?;
+        self.queue.made_codes(&out);
+        Ok(Some(launched))
+    }
+
+    /// What attention computes, and over what.
+    fn attention_operands(
+        &mut self,
+        call: &AttentionCall,
+    ) -> Result<(Attention, Vec<(Role, BufferSlice)>), BackendError> {
         let &AttentionCall { q, ref kv, output, m, heads, scale, .. } = call;
         self.writes(output);
         let mut operands = vec![
@@ -116,8 +154,7 @@ impl WgpuDispatcher {
                 Source::Cache { cache: lies(cache), sequences: sequences.is_some() }
             }
         };
-        let plan = attention(&Attention { m, heads, scale, source }, &self.queue.caps());
-        self.queue.run_over(plan, operands)
+        Ok((Attention { m, heads, scale, source }, operands))
     }
 
     /// Keys and values.

@@ -8,6 +8,7 @@ mod golden;
 mod greedy;
 
 mod capture;
+mod codes;
 mod faults;
 mod lost;
 mod memory;

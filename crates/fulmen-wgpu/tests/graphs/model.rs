@@ -12,7 +12,18 @@ use crate::common::gpu;
 use crate::greedy::compare;
 
 fn load(preset: &str, recipe: &str, cache: DType, device: Device, eager: bool) -> Model {
-    let shape = Shape { layers: 2, ..Shape::preset(preset).unwrap() };
+    load_layers(2, preset, recipe, cache, device, eager)
+}
+
+fn load_layers(
+    layers: usize,
+    preset: &str,
+    recipe: &str,
+    cache: DType,
+    device: Device,
+    eager: bool,
+) -> Model {
+    let shape = Shape { layers, ..Shape::preset(preset).unwrap() };
     let file = Synth::new(shape, recipe.parse().unwrap(), 11).file().unwrap();
     let session = SessionOptions { context: 96, chunk: 16, sequences: 2, eager, cache };
     Model::from_source(Arc::new(file), device, LoadOptions { session, ..LoadOptions::default() }).unwrap()
@@ -59,5 +70,25 @@ fn replayed_steps_draw_what_launched_ones_draw() {
             (together, alone, session.logits(0, &[]).unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>())
         };
         assert_eq!(draw(false), draw(true), "{recipe}");
+    }
+}
+
+/// Norm with codes; Q, K and V; rotation and store; two for attention, with codes; product; norm with codes; gate-up with
+/// codes; product.
+#[test]
+fn a_layer_of_a_decode_step_is_nine_dispatches() {
+    let gpu = gpu();
+    for preset in ["tiny-qwen3", "tiny-llama"] {
+        let dispatches = |layers| {
+            let model = load_layers(layers, preset, "q8_0", DType::F16, on(&gpu), false);
+            let mut session = model.session().unwrap();
+            session.feed(0, &[1, 2, 3]).unwrap();
+            session.decode(&[0], 1).unwrap();
+            let before = gpu.stats();
+            session.decode(&[0], 5).unwrap();
+            gpu.stats().since(&before).dispatches
+        };
+        let five_steps = dispatches(3) - dispatches(2);
+        assert_eq!(five_steps, 5 * 9, "{preset}");
     }
 }

@@ -1,7 +1,7 @@
 //! Causal grouped-query attention, among rows and over a cache.
 //!
 //! - [`Kind::Step`]: few rows, or heads of any size. A workgroup takes the query heads of a row that share keys, over a part
-//!   of what the row sees; a second launch puts the parts together.
+//!   of what the row sees; a second launch puts the parts together, and can give them as codes for the product that comes next.
 //! - [`Kind::Tiles`]: many rows. A workgroup takes a head of 64 rows, and reads keys and values once for all of them.
 
 mod read;
@@ -69,6 +69,21 @@ pub fn attention(spec: &Attention, caps: &Caps) -> Result<Plan, KernelError> {
     let shape = Shape::new(spec, caps)?;
     let tiles = tiles::worth(&shape) && tiles::fits(&shape, caps);
     attention_by(if tiles { Kind::Tiles } else { Kind::Step }, spec, caps)
+}
+
+/// As [`attention`], and its last launch gives the result also as codes for a product: output 2, as many bytes as
+/// [`codes_bytes`](super::qmatmul::codes_bytes) says. The codes are those that a launch of their own would make. `None` where
+/// the last launch cannot make them.
+///
+/// # Errors
+/// As [`attention`].
+pub fn attention_and_codes(spec: &Attention, caps: &Caps) -> Result<Option<Plan>, KernelError> {
+    let shape = Shape::new(spec, caps)?;
+    let none = spec.m == 0 || spec.heads.n_heads == 0;
+    if none || (tiles::worth(&shape) && tiles::fits(&shape, caps)) {
+        return Ok(None);
+    }
+    step::plan_with_codes(&shape, caps)
 }
 
 /// As [`attention`], by the kernel that is asked for.

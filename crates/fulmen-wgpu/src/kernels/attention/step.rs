@@ -8,6 +8,7 @@ use crate::kernels::{
     elementwise::Helper,
     matmul::text::lines,
     plan::{product, threads},
+    qmatmul::{CODES, codes_bytes, place_of_item},
 };
 
 /// Positions whose weights are in workgroup memory.
@@ -44,7 +45,20 @@ struct Layout<'a> {
 }
 
 pub(super) fn plan(shape: &Shape, caps: &Caps) -> Result<Plan, KernelError> {
+    launches(&Layout::new(shape, caps)?, false, caps)
+}
+
+/// The second launch makes codes, too, where there is one and heads are whole items.
+pub(super) fn plan_with_codes(shape: &Shape, caps: &Caps) -> Result<Option<Plan>, KernelError> {
     let layout = Layout::new(shape, caps)?;
+    if layout.chunks == 1 || !shape.heads.head_dim.is_multiple_of(32) {
+        return Ok(None);
+    }
+    launches(&layout, true, caps).map(Some)
+}
+
+fn launches(layout: &Layout<'_>, codes: bool, caps: &Caps) -> Result<Plan, KernelError> {
+    let shape = layout.shape;
     let mut plan = Plan::default();
     let split = layout.chunks > 1;
     let heads = u64::from(shape.m) * u64::from(shape.heads.n_heads);
@@ -67,7 +81,11 @@ pub(super) fn plan(shape: &Shape, caps: &Caps) -> Result<Plan, KernelError> {
         bind.read("parts", Role::Scratch(0), read::values(shape), parts)?;
         bind.read("stats", Role::Scratch(1), "vec2<f32>", stats)?;
         bind.write("out", Role::Output(0), read::values(shape), shape.q_bytes)?;
-        layout.combine(&mut plan, bind, heads, caps)?;
+        if codes {
+            let bytes = codes_bytes(shape.m, shape.heads.q_width());
+            bind.write("dst", Role::Output(2), "vec4<u32>", bytes)?;
+        }
+        layout.combine(&mut plan, bind, heads, codes, caps)?;
     }
     Ok(plan)
 }
@@ -327,11 +345,36 @@ impl<'a> Layout<'a> {
         text
     }
 
-    fn combine(&self, plan: &mut Plan, bind: Bind<'_>, heads: u64, caps: &Caps) -> Result<(), KernelError> {
+    /// Text that makes codes of what `values` holds of a head: a thread takes 32 values.
+    fn codes(&self) -> String {
+        let (n_heads, items) = (self.shape.heads.n_heads, self.units / 8);
+        let to = place_of_item(self.shape.heads.q_width(), &format!("number / {n_heads}u"), "it");
+        let eight = (0..8).map(|i| format!("values[thread * 8u + {i}u]")).collect::<Vec<_>>().join(", ");
+        format!(
+            "    workgroupBarrier();\n    if (thread < {items}u) {{\n        \
+             let it = number % {n_heads}u * {items}u + thread;\n        put_item({to}, {eight});\n    }}\n"
+        )
+    }
+
+    fn combine(
+        &self,
+        plan: &mut Plan,
+        bind: Bind<'_>,
+        heads: u64,
+        codes: bool,
+        caps: &Caps,
+    ) -> Result<(), KernelError> {
         let Self { shape, units, across, .. } = *self;
         let threads = threads(128, caps).max(across);
         let groups_word = u32::try_from(heads).map_err(|_| invalid(OP, "more than 2^32 heads"))?;
-        let functions = [&*read::places(shape, false), Helper::Nan.text(), Helper::Exp.text()].concat();
+        let mut functions = [&*read::places(shape, false), Helper::Nan.text(), Helper::Exp.text()].concat();
+        let (keep, make_codes) = match codes {
+            true => ("        values[thread] = result;\n", self.codes()),
+            false => ("", String::new()),
+        };
+        if codes {
+            functions += CODES;
+        }
         let splits = threads / across;
         let early = lines(EARLY, |i| {
             let part = format!("at + min(split + {}u, last)", i * splits);
@@ -354,6 +397,8 @@ impl<'a> Layout<'a> {
                 ("units", &units.to_string()),
                 ("early", &early),
                 ("add_early", &add_early),
+                ("keep", keep),
+                ("make_codes", &make_codes),
                 ("early_parts", &(EARLY * splits).to_string()),
                 ("splits", &splits.to_string()),
                 ("quads", &(MOST_CHUNKS / 4).to_string()),
