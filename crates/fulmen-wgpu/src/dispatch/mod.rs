@@ -190,8 +190,14 @@ impl KernelDispatch for WgpuDispatcher {
         Fusions { add_rms_norm: false, ..Fusions::all() }
     }
 
-    /// A norm or attention, and the products of it: the first also makes the codes that they take.
+    /// A norm or attention, and the products of it: the first also makes the codes that they take. Or what brings a row into the
+    /// cache, and attention over that.
     fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
+        if let (OpCall::RopeStore(store), OpCall::Attention(call)) = (first, second) {
+            store.check_operands(&self.memory)?;
+            call.check_operands(&self.memory)?;
+            return self.rope_store_attention(store, call);
+        }
         let feeds = |input, m, k| match first {
             OpCall::RmsNorm(norm) => norm.feeds(input, m, k),
             OpCall::Attention(call) => (call.output, call.m, call.heads.q_width()) == (input, m, k),

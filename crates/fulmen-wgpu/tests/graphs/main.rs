@@ -16,6 +16,7 @@ mod model;
 mod offsets;
 mod pairs;
 mod replay;
+mod rope_store;
 mod smollm2;
 
 use fulmen_core::DeviceMemory;
