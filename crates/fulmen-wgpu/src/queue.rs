@@ -40,6 +40,8 @@ const MOST_IN_FLIGHT: usize = 16;
 pub(crate) enum Slot {
     /// An input as codes.
     Codes,
+    /// What a launch that reads codes makes codes of.
+    NextCodes,
     /// The first of two products that end together.
     First,
     /// Scratch of a plan, by its number.
@@ -129,6 +131,14 @@ impl Queue {
     /// Says that a launch has just made the codes of `input`.
     pub(crate) fn made_codes(&mut self, input: &BufferSlice) {
         self.codes = Some(input.clone());
+    }
+
+    /// Says that a launch has just made the codes of `input` in [`Slot::NextCodes`], which are the codes from here on.
+    pub(crate) fn made_next_codes(&mut self, input: &BufferSlice) {
+        let (old, new) = (self.scratch.remove(&Slot::Codes), self.scratch.remove(&Slot::NextCodes));
+        self.scratch.extend(new.map(|buffer| (Slot::Codes, buffer)));
+        self.scratch.extend(old.map(|buffer| (Slot::NextCodes, buffer)));
+        self.made_codes(input);
     }
 
     /// Appends a launch that binds these ranges.

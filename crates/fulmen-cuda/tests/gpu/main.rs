@@ -4,6 +4,8 @@ mod capture;
 mod drops;
 mod example;
 mod faults;
+#[path = "../../../fulmen-model/tests/greedy/mod.rs"]
+mod greedy;
 mod lost;
 mod memory;
 mod model;

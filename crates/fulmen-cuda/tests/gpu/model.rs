@@ -7,18 +7,13 @@ use fulmen_model::synth::{Shape, Synth};
 use fulmen_model::{Device, LoadOptions, Model, Sampling, SessionOptions};
 
 use crate::gpu;
+use crate::greedy::compare;
 
 fn load(preset: &str, recipe: &str, device: Device, eager: bool) -> Model {
     let shape = Shape { layers: 2, ..Shape::preset(preset).unwrap() };
     let file = Synth::new(shape, recipe.parse().unwrap(), 11).file().unwrap();
     let session = SessionOptions { context: 96, chunk: 16, sequences: 2, eager, ..SessionOptions::default() };
     Model::from_source(Arc::new(file), device, LoadOptions { session, ..LoadOptions::default() }).unwrap()
-}
-
-fn nmse(got: &[f32], expected: &[f32]) -> f64 {
-    assert_eq!(got.len(), expected.len());
-    let error: f64 = got.iter().zip(expected).map(|(a, b)| f64::from(a - b).powi(2)).sum();
-    error / expected.iter().map(|b| f64::from(*b).powi(2)).sum::<f64>()
 }
 
 #[test]
@@ -31,13 +26,8 @@ fn logits_and_greedy_tokens_are_those_of_the_processor() {
             let cpu = load(preset, recipe, Box::new(CpuDispatcher::with_threads(2)), false);
             let cuda = load(preset, recipe, Box::new(gpu.dispatcher()), false);
             let (mut cpu, mut cuda) = (cpu.session().unwrap(), cuda.session().unwrap());
-            let expected = cpu.logits(0, &prompt).unwrap();
-            let error = nmse(&cuda.logits(0, &prompt).unwrap(), &expected);
-            assert!(error <= bound, "{preset} {recipe}: {error:e}");
-            if bound < 1e-5 {
-                let (expected, got) = (cpu.decode(&[0], 24).unwrap(), cuda.decode(&[0], 24).unwrap());
-                assert_eq!(got, expected, "{preset} {recipe}");
-            }
+            let steps = if bound < 1e-5 { 24 } else { 0 };
+            compare(&mut cpu, &mut cuda, &prompt, steps, bound, &format!("{preset} {recipe}"));
         }
     }
 }

@@ -190,22 +190,42 @@ impl KernelDispatch for WgpuDispatcher {
         Fusions { add_rms_norm: false, ..Fusions::all() }
     }
 
-    /// A norm and the products of it: the norm also makes the codes that they take.
+    /// A norm or attention, and the products of it: the first also makes the codes that they take. Or what brings a row into the
+    /// cache, and attention over that.
     fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
-        let OpCall::RmsNorm(norm) = first else { return Ok(None) };
+        if let (OpCall::RopeStore(store), OpCall::Attention(call)) = (first, second) {
+            store.check_operands(&self.memory)?;
+            call.check_operands(&self.memory)?;
+            return self.rope_store_attention(store, call);
+        }
+        let feeds = |input, m, k| match first {
+            OpCall::RmsNorm(norm) => norm.feeds(input, m, k),
+            OpCall::Attention(call) => (call.output, call.m, call.heads.q_width()) == (input, m, k),
+            _ => false,
+        };
         let weights: Vec<&WeightArg> = match second {
-            OpCall::MulMat(call) if norm.feeds(call.input, call.m, call.k) => {
+            OpCall::MulMat(call) if feeds(call.input, call.m, call.k) => {
                 call.check_operands(&self.memory)?;
                 call.parts.iter().map(|part| &part.weight).collect()
             }
-            OpCall::GateUp(call) if norm.feeds(call.input, call.m, call.k) => {
+            OpCall::GateUp(call) if feeds(call.input, call.m, call.k) => {
                 call.check_operands(&self.memory)?;
                 vec![&call.gate, &call.up]
             }
             _ => return Ok(None),
         };
-        norm.check_operands(&self.memory)?;
-        let Some(launched) = self.norm_with_codes(norm, &weights)? else { return Ok(None) };
+        let launched = match first {
+            OpCall::RmsNorm(norm) => {
+                norm.check_operands(&self.memory)?;
+                self.norm_with_codes(norm, &weights)?
+            }
+            OpCall::Attention(call) => {
+                call.check_operands(&self.memory)?;
+                self.attention_with_codes(call, &weights)?
+            }
+            _ => None,
+        };
+        let Some(launched) = launched else { return Ok(None) };
         Ok(Some(launched + self.dispatch(second)?))
     }
 

@@ -1,7 +1,7 @@
 //! Products: one or several weights of one input, with bias and residual, gate-up, and the norm before them.
 //!
 //! Few rows by several block weights are one launch ([`qmatmul::joint`]); everything else is a product after the other. The
-//! codes of an input are made once, and where a norm makes the input, by the norm's launch.
+//! codes of an input are made once, and where a norm, attention or gate-up makes the input, by its last launch.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use fulmen_core::{BackendError, GateUpCall, MatPart, MulMatCall, RmsNormCall, We
 use super::{Launched, WgpuDispatcher};
 use crate::buffer::BufferSlice;
 use crate::kernels::matmul::{EpilogueInput, EpilogueSource, Role};
-use crate::kernels::qmatmul::{self, JointRole, Section};
+use crate::kernels::qmatmul::{self, JointRole, Next, Section};
 use crate::product::{Chooser, Planned, ProductPlan};
 use crate::queue::{Places, Slot, unsupported};
 use crate::weight::{DeviceWeight, Kind};
@@ -18,8 +18,8 @@ use crate::weight::{DeviceWeight, Kind};
 /// The name of the kernel that makes codes of an input.
 const QUANTIZE: &str = "qmatmul quantize";
 
-/// Rows of an input up to which block weights are multiplied in one launch, and the codes made with the norm.
-const FEW_ROWS: u32 = 8;
+/// Rows of an input up to which block weights are multiplied in one launch, and the codes made with the input.
+pub(super) const FEW_ROWS: u32 = 8;
 
 /// Weights whose products make one output, and where that goes.
 struct Output {
@@ -73,16 +73,18 @@ impl WgpuDispatcher {
             });
         }
         let input = self.matrix("the input", call.input, call.m, call.k)?;
-        self.together(&input, call.m, call.k, &outputs)
+        self.together(&input, call.m, call.k, &outputs, false)
     }
 
-    /// One launch for all outputs, and one for the codes if they are not there; `None` where that cannot be.
+    /// One launch for all outputs, and one for the codes if they are not there; `None` where that cannot be. With `codes` it
+    /// makes also the codes of the output, if it can: another product reads it next.
     fn together(
         &mut self,
         input: &BufferSlice,
         m: u32,
         k: u32,
         outputs: &[Output],
+        codes: bool,
     ) -> Result<Option<usize>, BackendError> {
         let mut sections = Vec::with_capacity(outputs.len());
         for Output { weights, bias, .. } in outputs {
@@ -94,9 +96,12 @@ impl WgpuDispatcher {
             sections.push(Section { weights, bias: bias.is_some() });
         }
         let caps = self.queue.caps();
-        let Some((launch, roles)) = qmatmul::joint(m, &sections, &caps).map_err(unsupported)? else {
+        // A result that is moved afterwards has no codes.
+        let next = if codes && self.queue.can_bind(&[&outputs[0].output]) { Next::Codes } else { Next::None };
+        let Some((launch, roles)) = qmatmul::joint(m, &sections, next, &caps).map_err(unsupported)? else {
             return Ok(None);
         };
+        let makes_codes = roles.contains(&JointRole::NextCodes);
         let before = self.queue.len();
         let mut places = Places::default();
         let input = self.queue.place(input, false, &mut places)?;
@@ -105,6 +110,10 @@ impl WgpuDispatcher {
         for role in roles {
             bindings.push(match role {
                 JointRole::Codes => codes.clone(),
+                JointRole::NextCodes => {
+                    let bytes = qmatmul::codes_bytes(m, outputs[0].weights[0].n);
+                    self.queue.scratch(Slot::NextCodes, bytes)?
+                }
                 JointRole::Weight(section, number) => outputs[section].weights[number].parts[0].slice.clone(),
                 JointRole::Bias(section) => {
                     let bias = outputs[section].bias.as_ref().unwrap_or(&outputs[section].output);
@@ -114,6 +123,9 @@ impl WgpuDispatcher {
             });
         }
         self.queue.launch(launch, bindings)?;
+        if makes_codes {
+            self.queue.made_next_codes(&outputs[0].output);
+        }
         self.queue.done(places)?;
         Ok(Some(self.queue.len() - before))
     }
@@ -129,6 +141,15 @@ impl WgpuDispatcher {
         Ok(codes)
     }
 
+    /// Whether any of the weights takes its input as codes.
+    pub(super) fn any_blocks(&mut self, weights: &[&WeightArg], k: u32) -> Result<bool, BackendError> {
+        let mut blocks = false;
+        for arg in weights.iter().filter(|arg| arg.rows > 0) {
+            blocks |= matches!(self.weight("the weight", arg, k)?.kind, Kind::Blocks(_));
+        }
+        Ok(blocks)
+    }
+
     /// A norm whose result block weights of the next call are multiplied by: its codes are made with it. `None` where that
     /// is not so.
     pub(super) fn norm_with_codes(
@@ -140,11 +161,7 @@ impl WgpuDispatcher {
         if rows == 0 || rows > FEW_ROWS || width == 0 || !width.is_multiple_of(32) || input == output {
             return Ok(None);
         }
-        let mut blocks = false;
-        for arg in weights.iter().filter(|arg| arg.rows > 0) {
-            blocks |= matches!(self.weight("the weight", arg, width)?.kind, Kind::Blocks(_));
-        }
-        if !blocks {
+        if !self.any_blocks(weights, width)? {
             return Ok(None);
         }
         self.writes(output);
@@ -199,7 +216,7 @@ impl WgpuDispatcher {
         if m <= FEW_ROWS {
             let weights = vec![Arc::clone(&gate), Arc::clone(&up)];
             let outputs = [Output { weights, bias: None, output: output.clone() }];
-            if let Some(launched) = self.together(&input, m, k, &outputs)? {
+            if let Some(launched) = self.together(&input, m, k, &outputs, true)? {
                 return Ok(launched);
             }
         }

@@ -4,8 +4,11 @@
 mod common;
 #[path = "../../../fulmen-model/tests/golden/mod.rs"]
 mod golden;
+#[path = "../../../fulmen-model/tests/greedy/mod.rs"]
+mod greedy;
 
 mod capture;
+mod codes;
 mod faults;
 mod lost;
 mod memory;
@@ -13,6 +16,7 @@ mod model;
 mod offsets;
 mod pairs;
 mod replay;
+mod rope_store;
 mod smollm2;
 
 use fulmen_core::DeviceMemory;

@@ -63,6 +63,7 @@ fn main(
     workgroupBarrier();
     if (thread < {{units}}u) {
         for (var s = 1u; s < {{splits}}u; s += 1u) { sum += values[s * {{across}}u + thread]; }
-        out[number * {{units}}u + thread] = select(sum / total, Val(0.0), total == 0.0);
-    }
-}
+        let result = select(sum / total, Val(0.0), total == 0.0);
+        out[number * {{units}}u + thread] = result;
+{{keep}}    }
+{{make_codes}}}

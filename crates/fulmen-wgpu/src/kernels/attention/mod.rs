@@ -1,19 +1,22 @@
 //! Causal grouped-query attention, among rows and over a cache.
 //!
 //! - [`Kind::Step`]: few rows, or heads of any size. A workgroup takes the query heads of a row that share keys, over a part
-//!   of what the row sees; a second launch puts the parts together.
+//!   of what the row sees; a second launch puts the parts together, and can give them as codes for the product that comes next.
+//!   For one row the first launch can also be norm per head, rotation and store ([`rope_store_attention`]).
 //! - [`Kind::Tiles`]: many rows. A workgroup takes a head of 64 rows, and reads keys and values once for all of them.
 
+mod fresh;
 mod read;
 mod step;
 mod tiles;
 
 use fulmen_core::Heads;
 
+use self::fresh::Fresh;
 use super::{
     KernelError, Plan,
     bind::{fits, invalid},
-    kv::Cache,
+    kv::{Cache, KvStore, RopeStore},
     plan::product,
 };
 use crate::kernel::Caps;
@@ -69,6 +72,47 @@ pub fn attention(spec: &Attention, caps: &Caps) -> Result<Plan, KernelError> {
     let shape = Shape::new(spec, caps)?;
     let tiles = tiles::worth(&shape) && tiles::fits(&shape, caps);
     attention_by(if tiles { Kind::Tiles } else { Kind::Step }, spec, caps)
+}
+
+/// As [`attention`], and its last launch gives the result also as codes for a product: output 2, as many bytes as
+/// [`codes_bytes`](super::qmatmul::codes_bytes) says. The codes are those that a launch of their own would make. `None` where
+/// the last launch cannot make them.
+///
+/// # Errors
+/// As [`attention`].
+pub fn attention_and_codes(spec: &Attention, caps: &Caps) -> Result<Option<Plan>, KernelError> {
+    let shape = Shape::new(spec, caps)?;
+    let none = spec.m == 0 || spec.heads.n_heads == 0;
+    if none || (tiles::worth(&shape) && tiles::fits(&shape, caps)) {
+        return Ok(None);
+    }
+    step::plan_with_codes(&shape, caps)
+}
+
+/// Norm per head, rotation and store of one row, and attention over the cache after that, in two launches. `None` where
+/// there are no kernels for that: then it is [`rope_store`](super::kv::rope_store), and [`attention`] of its result.
+///
+/// Input 0 is the queries, 3 the position, 4 (if any) the sequence number; inputs 5 and 6 are key and value of the row, 7 and 8
+/// (if any) the gains of the queries' and the key's norm, 9 (if any) the frequency factors. Output 0 is the result, 1 the
+/// [record of faults](super::fault), 2 the result as codes, as of [`attention_and_codes`], where heads are multiples of 32
+/// elements; 3 and 4 are the cache. With `turned`, output 5 takes the turned queries, and may be the memory of input 0. A row
+/// without a place is reported, stores nothing, turns nothing and gives zeros.
+///
+/// # Errors
+/// As [`attention`], and where the rotation does not fit the heads.
+pub fn rope_store_attention(
+    spec: &RopeStore,
+    scale: f32,
+    turned: bool,
+    caps: &Caps,
+) -> Result<Option<Plan>, KernelError> {
+    let KvStore { m, heads, cache, sequences } = spec.store;
+    let source = Source::Cache { cache, sequences };
+    let shape = Shape::new(&Attention { m, heads, scale, source }, caps)?;
+    if m != 1 || heads.n_heads == 0 {
+        return Ok(None);
+    }
+    step::plan_fresh(&shape, Fresh { spec, turned }, caps)
 }
 
 /// As [`attention`], by the kernel that is asked for.

@@ -1,6 +1,6 @@
 //! Few rows: the context is cut into parts, as many as the shape asks for, however long it is.
 
-use super::{OP, Shape, read};
+use super::{OP, Shape, fresh::Fresh, read};
 use crate::kernel::Caps;
 use crate::kernels::{
     KernelError, Plan, Role,
@@ -8,6 +8,7 @@ use crate::kernels::{
     elementwise::Helper,
     matmul::text::lines,
     plan::{product, threads},
+    qmatmul::{CODES, codes_bytes, place_of_item},
 };
 
 /// Positions whose weights are in workgroup memory.
@@ -41,33 +42,79 @@ struct Layout<'a> {
     lanes: u32,
     shuffle: bool,
     chunks: u32,
+    /// What comes first.
+    fresh: Option<Fresh<'a>>,
 }
 
 pub(super) fn plan(shape: &Shape, caps: &Caps) -> Result<Plan, KernelError> {
+    launches(&Layout::new(shape, caps)?, false, caps)
+}
+
+/// The first launch also turns and stores, where it can; the second makes codes where heads are whole items.
+pub(super) fn plan_fresh(shape: &Shape, fresh: Fresh<'_>, caps: &Caps) -> Result<Option<Plan>, KernelError> {
+    let mut layout = Layout::new(shape, caps)?;
+    if layout.chunks == 1 || !fresh.fits(shape, layout.heads, layout.threads)? {
+        return Ok(None);
+    }
+    layout.fresh = Some(fresh);
+    let codes = shape.heads.head_dim.is_multiple_of(32);
+    match launches(&layout, codes, caps) {
+        Err(KernelError::TooManyBuffers { .. }) => Ok(None),
+        plan => plan.map(Some),
+    }
+}
+
+/// The second launch makes codes, too, where there is one and heads are whole items.
+pub(super) fn plan_with_codes(shape: &Shape, caps: &Caps) -> Result<Option<Plan>, KernelError> {
     let layout = Layout::new(shape, caps)?;
+    if layout.chunks == 1 || !shape.heads.head_dim.is_multiple_of(32) {
+        return Ok(None);
+    }
+    launches(&layout, true, caps).map(Some)
+}
+
+fn launches(layout: &Layout<'_>, codes: bool, caps: &Caps) -> Result<Plan, KernelError> {
+    let shape = layout.shape;
     let mut plan = Plan::default();
     let split = layout.chunks > 1;
     let heads = u64::from(shape.m) * u64::from(shape.heads.n_heads);
     let parts = product(OP, "the parts", &[shape.q_bytes, layout.chunks.into()])?;
     let stats = heads * u64::from(layout.chunks) * 8;
-    let mut bind = Bind::new("attention step", caps);
-    read::bind_data(shape, &mut bind)?;
+    let fresh = layout.fresh.as_ref();
+    let turned = fresh.is_some_and(|fresh| fresh.turned);
+    let label = if fresh.is_some() { "rope_store attention step" } else { "attention step" };
+    let mut bind = Bind::new(label, caps);
+    match fresh {
+        Some(fresh) => fresh.bind(shape, &mut bind)?,
+        None => read::bind_data(shape, &mut bind)?,
+    }
     read::bind_places(shape, &mut bind, true)?;
     if split {
         bind.write("parts", Role::Scratch(0), read::values(shape), parts)?;
         bind.write("stats", Role::Scratch(1), "vec2<f32>", stats)?;
         plan.scratch = vec![parts, stats];
+        if turned {
+            plan.scratch.push(shape.q_bytes);
+        }
     } else {
         bind.write("out", Role::Output(0), read::values(shape), shape.q_bytes)?;
     }
-    layout.launch(&mut plan, bind)?;
+    layout.launch(&mut plan, bind, caps)?;
     if split {
         let mut bind = Bind::new("attention combine", caps);
         read::bind_places(shape, &mut bind, false)?;
         bind.read("parts", Role::Scratch(0), read::values(shape), parts)?;
         bind.read("stats", Role::Scratch(1), "vec2<f32>", stats)?;
         bind.write("out", Role::Output(0), read::values(shape), shape.q_bytes)?;
-        layout.combine(&mut plan, bind, heads, caps)?;
+        if codes {
+            let bytes = codes_bytes(shape.m, shape.heads.q_width());
+            bind.write("dst", Role::Output(2), "vec4<u32>", bytes)?;
+        }
+        if turned {
+            bind.read("turned", Role::Scratch(2), read::values(shape), shape.q_bytes)?;
+            bind.write("q_out", Role::Output(5), read::values(shape), shape.q_bytes)?;
+        }
+        layout.combine(&mut plan, bind, heads, codes, caps)?;
     }
     Ok(plan)
 }
@@ -92,16 +139,17 @@ impl<'a> Layout<'a> {
         let most = u64::from(shape.capacity.div_ceil(LEAST)).clamp(1, MOST_CHUNKS.into());
         // At most 64.
         let chunks = GROUPS.div_ceil(sets.max(1)).min(most) as u32;
-        Ok(Self { shape, threads, heads, head_blocks, units, across, lanes, shuffle, chunks })
+        let fresh = None;
+        Ok(Self { shape, threads, heads, head_blocks, units, across, lanes, shuffle, chunks, fresh })
     }
 
-    fn launch(&self, plan: &mut Plan, bind: Bind<'_>) -> Result<(), KernelError> {
+    fn launch(&self, plan: &mut Plan, bind: Bind<'_>, caps: &Caps) -> Result<(), KernelError> {
         let Self { shape, threads, heads, head_blocks, units, across, lanes, .. } = *self;
         let (teams, splits) = (threads / lanes, threads / across);
         let sets = shape.heads.n_kv_heads * head_blocks;
         let groups = u64::from(shape.m) * u64::from(sets) * u64::from(self.chunks);
         let groups_word = u32::try_from(groups).map_err(|_| invalid(OP, "more than 2^32 parts"))?;
-        let functions = [
+        let mut functions = [
             &*read::places(shape, true),
             &read::loads(shape),
             Helper::Nan.text(),
@@ -124,6 +172,13 @@ impl<'a> Layout<'a> {
         };
         let mut params = read::params(shape).to_vec();
         params.extend([self.chunks, groups_word, shape.scale.to_bits()]);
+        let (mut before, mut more_params) = (String::new(), "");
+        if let Some(fresh) = &self.fresh {
+            functions += &fresh.functions(shape, heads, threads, caps);
+            before = fresh.before(shape, heads, threads);
+            params.push(fresh.spec.epsilon.to_bits());
+            more_params = "    epsilon: f32,\n";
+        }
         bind.launch(
             plan,
             include_str!("step.wgsl"),
@@ -133,7 +188,9 @@ impl<'a> Layout<'a> {
                 ("int", &aliases[1]),
                 ("uint", &aliases[2]),
                 ("bool", &aliases[3]),
+                ("more_params", more_params),
                 ("functions", &functions),
+                ("before", &before),
                 ("arguments", arguments),
                 (
                     "thread",
@@ -202,7 +259,11 @@ impl<'a> Layout<'a> {
             let unit = if whole { format!("lane + {at}u") } else { format!("min(lane + {at}u, {last}u)") };
             text += &format!("    let unit{k} = {unit};\n");
             text += &lines(self.heads, |h| {
-                let value = format!("q[q{h}_at + unit{k}] * params.scale");
+                let query = match self.fresh {
+                    Some(_) => format!("turned_query({h}u, unit{k})"),
+                    None => format!("q[q{h}_at + unit{k}]"),
+                };
+                let value = format!("{query} * params.scale");
                 match whole {
                     true => format!("    let q{h}_{k} = {value};"),
                     false => {
@@ -327,11 +388,39 @@ impl<'a> Layout<'a> {
         text
     }
 
-    fn combine(&self, plan: &mut Plan, bind: Bind<'_>, heads: u64, caps: &Caps) -> Result<(), KernelError> {
+    /// Text that makes codes of what `values` holds of a head: a thread takes 32 values.
+    fn codes(&self) -> String {
+        let (n_heads, items) = (self.shape.heads.n_heads, self.units / 8);
+        let to = place_of_item(self.shape.heads.q_width(), &format!("number / {n_heads}u"), "it");
+        let eight = (0..8).map(|i| format!("values[thread * 8u + {i}u]")).collect::<Vec<_>>().join(", ");
+        format!(
+            "    workgroupBarrier();\n    if (thread < {items}u) {{\n        \
+             let it = number % {n_heads}u * {items}u + thread;\n        put_item({to}, {eight});\n    }}\n"
+        )
+    }
+
+    fn combine(
+        &self,
+        plan: &mut Plan,
+        bind: Bind<'_>,
+        heads: u64,
+        codes: bool,
+        caps: &Caps,
+    ) -> Result<(), KernelError> {
         let Self { shape, units, across, .. } = *self;
         let threads = threads(128, caps).max(across);
         let groups_word = u32::try_from(heads).map_err(|_| invalid(OP, "more than 2^32 heads"))?;
-        let functions = [&*read::places(shape, false), Helper::Nan.text(), Helper::Exp.text()].concat();
+        let mut functions = [&*read::places(shape, false), Helper::Nan.text(), Helper::Exp.text()].concat();
+        let (mut keep, mut make_codes) = (String::new(), String::new());
+        if codes {
+            functions += CODES;
+            keep += "        values[thread] = result;\n";
+            make_codes = self.codes();
+        }
+        if self.fresh.as_ref().is_some_and(|fresh| fresh.turned) {
+            let at = format!("number * {units}u + thread");
+            keep += &format!("        if (seen > 0u) {{ q_out[{at}] = turned[{at}]; }}\n");
+        }
         let splits = threads / across;
         let early = lines(EARLY, |i| {
             let part = format!("at + min(split + {}u, last)", i * splits);
@@ -354,6 +443,8 @@ impl<'a> Layout<'a> {
                 ("units", &units.to_string()),
                 ("early", &early),
                 ("add_early", &add_early),
+                ("keep", &keep),
+                ("make_codes", &make_codes),
                 ("early_parts", &(EARLY * splits).to_string()),
                 ("splits", &splits.to_string()),
                 ("quads", &(MOST_CHUNKS / 4).to_string()),

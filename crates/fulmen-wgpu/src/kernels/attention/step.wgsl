@@ -6,7 +6,7 @@ struct Params {
     chunks: u32,
     groups: u32,
     scale: f32,
-}
+{{more_params}}}
 
 alias Val = {{val}};
 // One of each head.
@@ -44,6 +44,7 @@ fn main(
     let end = min(begin + each, seen);
     let base = key_row(sequence_of(row), kv_head, 0u);
 
+{{before}}
     let lane = thread % {{lanes}}u;
     let team = thread / {{lanes}}u;
 {{queries}}

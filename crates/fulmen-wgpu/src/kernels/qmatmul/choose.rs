@@ -68,6 +68,19 @@ pub(super) fn few(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> R
     Rows { values, threads, lanes, rows, unroll, team }
 }
 
+/// As [`few`], for workgroups that make 32 values each of `n`, which are too few to leave them small.
+pub(super) fn few_as_items(m: u32, n: u32, caps: &Caps) -> Rows {
+    let wanted = match m {
+        1 if n / 2 < SUBGROUPS => 32,
+        1 => 16,
+        _ => 8,
+    };
+    let threads = 1u32 << caps.max_invocations.clamp(8, (32 * wanted).min(512)).ilog2();
+    let (lanes, team) = team(wanted, threads, caps);
+    let threads = threads.min(32 * lanes);
+    Rows { values: Values::Int8, threads, lanes, rows: 1, unroll: if m <= 2 { 2 } else { 1 }, team }
+}
+
 /// Lanes, and how they add up, where `wanted` would be best.
 fn team(wanted: u32, threads: u32, caps: &Caps) -> (u32, Team) {
     match caps.subgroups {

@@ -3,7 +3,7 @@
 //! A launch costs a device some microseconds whatever it does, and small weights fill no device by themselves. The
 //! workgroups of all weights are put in one grid; each weight has its own functions, so the formats may differ.
 
-use super::choose::few;
+use super::choose::{few, few_as_items};
 use super::format::Format;
 use super::rows::{Rows, Team, Values};
 use super::{QuantError, QuantWeight, quantize};
@@ -20,11 +20,22 @@ pub struct Section {
     pub bias: bool,
 }
 
+/// What reads the output of a pair of weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing that is known.
+    None,
+    /// A product: the launch makes the codes that it takes, if it can. They are those that a launch of their own would make.
+    Codes,
+}
+
 /// What the launch binds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JointRole {
     /// A as codes, as [`quantize_a`](super::quantize_a) makes them.
     Codes,
+    /// The output of the only section as codes, [`codes_bytes`](super::codes_bytes) long.
+    NextCodes,
     /// A weight: the section, and its number there.
     Weight(usize, usize),
     /// The floats that are added, of a section.
@@ -41,12 +52,16 @@ pub enum JointRole {
 pub fn joint(
     m: u32,
     sections: &[Section],
+    next: Next,
     caps: &Caps,
 ) -> Result<Option<(Launch, Vec<JointRole>)>, QuantError> {
     let Some(first) = sections.first().and_then(|section| section.weights.first()) else { return Ok(None) };
     let all = || sections.iter().flat_map(|section| &section.weights);
     let n: u32 = all().fold(0, |sum, weight| sum.saturating_add(weight.n));
-    let buffers = 1 + sections.iter().map(|s| s.weights.len() + 1 + usize::from(s.bias)).sum::<usize>();
+    let codes = next == Next::Codes && makes_codes(sections);
+    let buffers = 1
+        + usize::from(codes)
+        + sections.iter().map(|s| s.weights.len() + 1 + usize::from(s.bias)).sum::<usize>();
     let (k, most) = (first.k, caps.max_storage_buffers as usize);
     let fitting = |section: &Section| match &*section.weights {
         [one] => one.k == k,
@@ -58,15 +73,25 @@ pub fn joint(
     if m == 0 || m > 8 || buffers > most || !sections.iter().all(fitting) || !all().all(bytes) {
         return Ok(None);
     }
-    let chosen = few(m, QuantWeight { n, ..*first }, Values::Int8, caps);
-    let text = Text { rows: Rows { rows: 1, ..chosen }, m: text_rows(m) };
+    let rows = match codes {
+        true => few_as_items(m, first.n, caps),
+        false => Rows { rows: 1, ..few(m, QuantWeight { n, ..*first }, Values::Int8, caps) },
+    };
+    let text = Text { rows, m: text_rows(m), codes };
     Ok(text.launch(m, k, sections, &formats, caps))
+}
+
+/// Whether the output can be made as codes: one pair of weights, and rows of whole items.
+fn makes_codes(sections: &[Section]) -> bool {
+    matches!(sections, [Section { weights, bias: false }] if weights.len() == 2 && weights[0].n.is_multiple_of(32))
 }
 
 struct Text {
     rows: Rows,
     /// Rows of A in the text.
     m: u32,
+    /// A workgroup makes 32 neighbouring values of each row, and their codes.
+    codes: bool,
 }
 
 /// The names that each weight has its own of.
@@ -118,7 +143,7 @@ impl Text {
         caps: &Caps,
     ) -> Option<(Launch, Vec<JointRole>)> {
         let Rows { threads, lanes, .. } = self.rows;
-        let teams = threads / lanes;
+        let each = if self.codes { 32 } else { threads / lanes };
         let (mut roles, mut access) = (vec![JointRole::Codes], vec![Access::Read]);
         let mut params = vec![m, k, quantize::stride(k)];
         let mut fields = "struct Params { m: u32, k: u32, span: u32".to_owned();
@@ -148,9 +173,14 @@ impl Text {
             bind(&mut head, JointRole::Out(s), &format!("dst_{s}"), Access::ReadWrite, "f32");
             let n = section.weights[0].n;
             fields += &format!(", n{s}: u32, end{s}: u32");
-            end = end.checked_add(n.div_ceil(teams))?;
+            end = end.checked_add(n.div_ceil(each))?;
             params.extend([n, end]);
             body += &self.section(s, section);
+        }
+        if self.codes {
+            bind(&mut head, JointRole::NextCodes, "dst", Access::ReadWrite, "vec4<u32>");
+            functions += quantize::CODES;
+            head += &format!("var<workgroup> made: array<f32, {}>;\n", 32 * self.m);
         }
         let shuffle = self.rows.team == Team::Shuffle;
         let shared_sums = match shuffle {
@@ -173,7 +203,8 @@ impl Text {
             .iter()
             .map(|s| s.weights.iter().map(|w| format!("{:?}", w.dtype)).collect::<Vec<_>>().join("·"))
             .collect();
-        let label = format!("qmatmul joint {} {} m={}", names.join("+"), self.rows, self.m);
+        let codes = if self.codes { " codes" } else { "" };
+        let label = format!("qmatmul joint {} {} m={}{codes}", names.join("+"), self.rows, self.m);
         let kernel = Kernel { label: label.into(), wgsl, access, param_words: params.len() as u32 };
         let workgroups = fold_grid(end.into(), caps.max_workgroups)?;
         Some((Launch { kernel, params, workgroups }, roles))
@@ -211,10 +242,15 @@ impl Text {
             text
         };
         let mut text = condition;
-        text += &format!(
-            "        let row = (group - {first}) * {teams}u + thread / {lanes}u;\n        \
-             let clamped = min(row, params.n{s} - 1u);\n"
-        );
+        text += &match self.codes {
+            // In rounds, where the teams are fewer.
+            true => format!(
+                "        for (var round = 0u; round < 32u; round += {teams}u) {{\n        \
+                 let slot = round + thread / {lanes}u;\n        let row = group * 32u + slot;\n"
+            ),
+            false => format!("        let row = (group - {first}) * {teams}u + thread / {lanes}u;\n"),
+        };
+        text += &format!("        let clamped = min(row, params.n{s} - 1u);\n");
         text += &each(&|p| format!("        let b{p} = clamped * row_length_{s}_{p}();\n"));
         text += &each(&|p| lines(m, |i| format!("        var s{p}_{i} = 0.0;")));
         let (last, stride) = ((unroll - 1) * lanes, unroll * lanes);
@@ -244,13 +280,34 @@ impl Text {
                 2 => format!("t{i} / (1.0 + exp(-t{i})) * t{}", m + i),
                 _ => format!("t{i}"),
             };
+            let (here, keep) = match self.codes {
+                true => ("slot < 32u".to_owned(), format!(" made[{}u + slot] = value;", 32 * i)),
+                false => (format!("row < params.n{s}"), String::new()),
+            };
             text += &format!(
-                "        if (lane == {}u && {i}u < params.m && row < params.n{s}) {{ \
-                 dst_{s}[{i}u * params.n{s} + row] = {value}{bias}; }}\n",
+                "        if (lane == {}u && {i}u < params.m && {here}) {{ let value = {value}{bias}; \
+                 dst_{s}[{i}u * params.n{s} + row] = value;{keep} }}\n",
                 i % lanes
             );
         }
+        if self.codes {
+            text += &self.make_codes(section.weights[0].n);
+        }
         text + "    }\n"
+    }
+
+    /// The end of the rounds, and the codes of what they made: a thread takes a row.
+    fn make_codes(&self, n: u32) -> String {
+        let to = quantize::place_of_item(n, "local", "group");
+        let four = |at: u32| {
+            let of = |i: u32| format!("made[local * 32u + {}u]", at * 4 + i);
+            format!("vec4<f32>({}, {}, {}, {})", of(0), of(1), of(2), of(3))
+        };
+        let eight = (0..8).map(four).collect::<Vec<_>>().join(",\n            ");
+        format!(
+            "        }}\n        workgroupBarrier();\n        if (local < params.m) {{\n            \
+             put_item({to}, {eight});\n        }}\n"
+        )
     }
 }
 

@@ -11,6 +11,7 @@
 //!   turns A into int8 codes with a scale for every 32, and the products are `dot4I8Packed`: four to an
 //!   instruction, against some 1e-5 of squared relative error. [`Values::Float`] multiplies A as it is.
 //!   [`joint()`] does so for several weights in one launch, and [`norm_and_codes`] makes the codes with the norm before.
+//!   The joint launch of gate and up makes the codes of what comes out of it, for the product that is next.
 //! - **Many rows.** [`CodeTiles`] multiplies int8 codes of A by tiles of W that are decoded to codes on the way into
 //!   workgroup memory. For values of A as they are, parts of W become f32 in scratch, and the kernels of
 //!   [`matmul`](super::matmul) multiply them from there.
@@ -27,8 +28,9 @@ mod rows;
 mod tiled;
 
 pub use choose::{TILES, candidates, choose};
-pub use joint::{JointRole, Section, joint};
+pub use joint::{JointRole, Next, Section, joint};
 pub use plan::{Choice, QuantError, plan, plan_columns, plan_with, split_columns};
+pub(super) use quantize::{CODES, place_of_item};
 pub use quantize::{codes_bytes, norm_and_codes, quantize_a};
 pub use rows::{Rows, Team, Values};
 pub use tiled::CodeTiles;

@@ -9,7 +9,7 @@ use crate::kernels::plan::threads as within;
 const TEMPLATE: &str = include_str!("quantize.wgsl");
 
 /// The functions that make codes and store them in `dst`.
-const CODES: &str = include_str!("codes.wgsl");
+pub(in crate::kernels) const CODES: &str = include_str!("codes.wgsl");
 
 /// Vectors of a row: three for each of whole groups of eight items.
 pub(super) fn stride(k: u32) -> u32 {
@@ -19,6 +19,11 @@ pub(super) fn stride(k: u32) -> u32 {
 /// Bytes of `m` rows.
 pub(super) fn bytes(m: u32, k: u32) -> u64 {
     u64::from(m) * u64::from(stride(k)) * 16
+}
+
+/// Text: where `put_item` stores an item of a row of `k` elements. Row and item are names or in brackets where they have to be.
+pub(in crate::kernels) fn place_of_item(k: u32, row: &str, item: &str) -> String {
+    format!("{row} * {}u + ({item} >> 3u) * 24u + ({item} & 7u)", stride(k))
 }
 
 /// Binds A and the codes.
