@@ -45,7 +45,7 @@ const WINDOW: u32 = 512;
 
 pub(super) fn run(args: &Args) -> Result<(), BenchError> {
     let text = read(&args.text)?;
-    let loaded = args.options.load(&args.model, args.options.session())?;
+    let loaded = args.options.load(Some(&args.model), args.options.session())?;
     let tokenizer = loaded.model.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
     let tokens = tokenizer.encode_prompt(&text, Special::AsText);
     let context = args.options.ctx.unwrap_or_else(|| WINDOW.min(loaded.model.config().context));
