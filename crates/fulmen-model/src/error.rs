@@ -107,7 +107,7 @@ pub enum ModelError {
     },
     /// Not enough memory for the KV cache, seen when it was asked for.
     #[error(
-        "not enough memory for the KV cache of {} ({sequences} x {context} positions in {dtype}); a smaller context or a KV \
+        "out of memory for the KV cache of {} ({sequences} x {context} positions in {dtype}); a smaller context or a KV \
          cache of 8 bits needs less",
         bytes(*.cache)
     )]
