@@ -11,7 +11,7 @@ use crate::model::interrupt::{self, Answering};
 use crate::model::load::{LoadError, Loaded, ModelOptions};
 use crate::model::prompt::ChatArgs;
 use crate::model::sampling::SamplingOptions;
-use crate::model::{NO_MODEL, stats};
+use crate::model::stats;
 
 /// Talk with a model.
 ///
@@ -20,7 +20,8 @@ use crate::model::{NO_MODEL, stats};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The model: a GGUF file, a folder with config.json and safetensors files, or a name that was pulled.
+    /// The model: a GGUF file, a folder with config.json and safetensors files, or a name that was pulled. Without it the small
+    /// model that is part of the program.
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
 
@@ -50,8 +51,6 @@ Ctrl-C stops an answer.";
 /// Why `fulmen chat` failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChatError {
-    #[error("{NO_MODEL}")]
-    NoModel,
     #[error(
         "the model has no chat template, so it was not made for conversations; --template takes one of a family, and `fulmen run --raw` goes on with a text"
     )]
@@ -67,11 +66,10 @@ pub(crate) enum ChatError {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
-    let path = args.model.as_ref().ok_or(ChatError::NoModel)?;
     interrupt::install();
     let mut options = args.sampling.generate();
     options.sampling.validate()?;
-    let loaded = args.options.load(path, args.options.session())?;
+    let loaded = args.options.load(args.model.as_deref(), args.options.session())?;
     let template = args.chat.template(&loaded.model)?.ok_or(ChatError::NoTemplate)?;
     let mut chat = Chat::with_template(loaded.model.session()?, template);
     chat.set_options(args.chat.options());

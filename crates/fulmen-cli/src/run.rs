@@ -1,16 +1,18 @@
 //! `fulmen run`: an answer to one prompt.
 
 use std::io::{self, IsTerminal, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fulmen_model::{FinishReason, Generated, Generation, ModelError};
 use serde_json::json;
 
+use crate::model::find::is_model;
 use crate::model::interrupt::{self, Answering};
 use crate::model::load::{LoadError, Loaded, ModelOptions};
 use crate::model::prompt::PromptOptions;
 use crate::model::sampling::SamplingOptions;
-use crate::model::{NO_MODEL, stats};
+use crate::model::stats;
+use crate::model::story::story;
 use crate::output::print;
 
 /// Answer a prompt with a model.
@@ -20,7 +22,8 @@ use crate::output::print;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The model: a GGUF file, a folder with config.json and safetensors files, or a name that was pulled.
+    /// The model: a GGUF file, a folder with config.json and safetensors files, or a name that was pulled. Without it the small
+    /// model that is part of the program.
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
 
@@ -65,8 +68,6 @@ Examples:
 /// Why `fulmen run` failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
-    #[error("{NO_MODEL}")]
-    NoModel,
     #[error("no prompt: give it as an argument, or pipe it in; `fulmen chat` is for conversations")]
     NoPrompt,
     #[error("the prompt could not be read from standard input: {0}")]
@@ -83,17 +84,34 @@ pub(crate) enum RunError {
     Write(#[from] io::Error),
 }
 
+impl Args {
+    /// The model and the prompt. One word alone is a model if it can be one, and else a prompt to the model that is part of the
+    /// program, if there is one.
+    fn words(&self) -> (Option<&Path>, Option<&str>) {
+        let option = self.prompt_option.as_deref();
+        match (&self.model, &self.prompt) {
+            (Some(word), None) if option.is_none() && story().is_some() && !is_model(word) => {
+                (None, word.to_str())
+            }
+            (model, prompt) => (model.as_deref(), prompt.as_deref().or(option)),
+        }
+    }
+}
+
 /// Gives the exit code.
 pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
-    let path = args.model.as_ref().ok_or(RunError::NoModel)?;
-    let prompt = match args.prompt.as_ref().or(args.prompt_option.as_ref()) {
-        Some(prompt) => prompt.clone(),
+    let (model, words) = args.words();
+    if model.is_none() && story().is_none() {
+        return Err(LoadError::NoModel.into());
+    }
+    let prompt = match words {
+        Some(prompt) => prompt.to_owned(),
         None => read_prompt()?,
     };
     interrupt::install();
     let options = args.sampling.generate();
     options.sampling.validate()?;
-    let loaded = args.options.load(path, args.options.session())?;
+    let loaded = args.options.load(model, args.options.session())?;
     let tokens = args.prompts.tokens(&loaded.model, &prompt)?;
     let mut session = loaded.model.session()?;
     if args.profile {

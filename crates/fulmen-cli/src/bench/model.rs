@@ -18,9 +18,9 @@ use crate::output::{columns, print};
 /// cache once per token at the speed of the device's memory, measured in the same run.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The model: a GGUF file, a folder with config.json and safetensors files, or a name that was pulled.
+    /// The model: a GGUF file, a folder or a name that was pulled. Without it the small model that is part of the program.
     #[arg(value_name = "MODEL")]
-    model: PathBuf,
+    model: Option<PathBuf>,
 
     /// Tokens of the prompts; several with commas, 0 for none.
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "512")]
@@ -91,7 +91,7 @@ pub(super) fn run(args: &Args) -> Result<(), BenchError> {
         sequences: args.batch,
         ..args.options.session()
     };
-    let loaded = args.options.load(&args.model, session)?;
+    let loaded = args.options.load(args.model.as_deref(), session)?;
     let mut session = loaded.model.session()?;
     let mut lines = Vec::new();
     for &depth in &args.depth {

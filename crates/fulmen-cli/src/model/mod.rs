@@ -7,6 +7,7 @@ pub(crate) mod load;
 pub(crate) mod prompt;
 pub(crate) mod sampling;
 pub(crate) mod stats;
+pub(crate) mod story;
 
 /// What people are told who name no model.
 pub(crate) const NO_MODEL: &str = "\
