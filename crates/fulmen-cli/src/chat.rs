@@ -1,11 +1,14 @@
-//! `fulmen chat`: a conversation.
+//! `fulmen chat`: a conversation, or a story told in turns.
+
+mod tale;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 use fulmen_model::template::Message;
-use fulmen_model::{Chat, FinishReason, GenerateOptions, ModelError};
+use fulmen_model::{Chat, FinishReason, GenerateOptions, Generated, ModelError, Session};
 use rustyline::error::ReadlineError;
+use tale::Tale;
 
 use crate::model::interrupt::{self, Answering};
 use crate::model::load::{LoadError, Loaded, ModelOptions};
@@ -17,6 +20,8 @@ use crate::model::stats;
 ///
 /// Each line is a message; the answer comes as it is made. Ctrl-C stops an answer, Ctrl-D leaves. /clear begins anew, /stats
 /// says how fast the last answer was, /help lists what there is.
+///
+/// The small model that is part of the program tells stories: it goes on with what you write, a paragraph at a time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -37,6 +42,7 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
+  fulmen chat                                          tell a story together
   fulmen chat model.gguf
   fulmen chat model.gguf --system \"You are a pirate.\" --temp 1
   printf 'Hi!\\nAnd now in French.\\n' | fulmen chat model.gguf";
@@ -47,6 +53,10 @@ const HELP: &str = "\
 /exit    leave (or Ctrl-D)
 /help    this list
 Ctrl-C stops an answer.";
+
+const TALE: &str = "\
+Begin a story, with \"Once upon a time\" or any other words. It goes on for a paragraph after each line that you write; an
+empty line lets it go on by itself. /help lists what there is.";
 
 /// Why `fulmen chat` failed.
 #[derive(Debug, thiserror::Error)]
@@ -70,11 +80,9 @@ pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
     let mut options = args.sampling.generate();
     options.sampling.validate()?;
     let loaded = args.options.load(args.model.as_deref(), args.options.session())?;
-    let template = args.chat.template(&loaded.model)?.ok_or(ChatError::NoTemplate)?;
-    let mut chat = Chat::with_template(loaded.model.session()?, template);
-    chat.set_options(args.chat.options());
-    if let Some(system) = &args.chat.system {
-        chat.push(Message::system(system));
+    let mut talk = Talk::new(args, &loaded)?;
+    if matches!(talk, Talk::Tale(_)) && io::stdin().is_terminal() {
+        eprintln!("{TALE}");
     }
     let mut history = Vec::new();
     let mut last = None;
@@ -91,17 +99,19 @@ pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
         };
         let line = line.trim();
         match line {
-            "" => continue,
+            "" if !talk.goes_on() => continue,
             "/exit" | "/quit" | "/bye" => return Ok(()),
             "/help" | "/?" => eprintln!("{HELP}"),
-            "/clear" => chat.clear(),
+            "/clear" => talk.clear(),
             "/stats" => eprintln!("{}", last.as_deref().unwrap_or("nothing was answered yet")),
             command if command.starts_with('/') => {
                 eprintln!("there is no {command}; /help lists what there is")
             }
             message => {
-                history.push(message.to_owned());
-                match answer(args, &loaded, &mut chat, message, &options)? {
+                if !message.is_empty() {
+                    history.push(message.to_owned());
+                }
+                match answer(args, &loaded, &mut talk, message, &options)? {
                     Answered::Whole(stats) => last = Some(stats),
                     Answered::TooLong => {}
                     Answered::NobodyReads => return Ok(()),
@@ -109,6 +119,62 @@ pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
                 // Another answer to the same words may be another one.
                 options.sampling.seed = options.sampling.seed.wrapping_add(1);
             }
+        }
+    }
+}
+
+/// What messages go to.
+enum Talk {
+    Chat(Chat),
+    Tale(Tale),
+}
+
+impl Talk {
+    /// A conversation by the template that is asked for or the model's own; with the model that is part of the program a story.
+    fn new(args: &Args, loaded: &Loaded) -> Result<Talk, ChatError> {
+        let session = loaded.model.session()?;
+        let Some(template) = args.chat.template(&loaded.model)? else {
+            return match (&args.model, &args.chat.system) {
+                (None, None) => Ok(Talk::Tale(Tale::new(session))),
+                _ => Err(ChatError::NoTemplate),
+            };
+        };
+        let mut chat = Chat::with_template(session, template);
+        chat.set_options(args.chat.options());
+        if let Some(system) = &args.chat.system {
+            chat.push(Message::system(system));
+        }
+        Ok(Talk::Chat(chat))
+    }
+
+    /// Whether there is something to say to an empty line.
+    fn goes_on(&self) -> bool {
+        matches!(self, Talk::Tale(_))
+    }
+
+    fn clear(&mut self) {
+        match self {
+            Talk::Chat(chat) => chat.clear(),
+            Talk::Tale(tale) => tale.clear(),
+        }
+    }
+
+    fn session(&mut self) -> &mut Session {
+        match self {
+            Talk::Chat(chat) => chat.session(),
+            Talk::Tale(tale) => tale.session(),
+        }
+    }
+
+    fn say(
+        &mut self,
+        message: &str,
+        options: &GenerateOptions,
+        piece: impl FnMut(&str),
+    ) -> Result<Generated, ModelError> {
+        match self {
+            Talk::Chat(chat) => chat.say(message, options, piece),
+            Talk::Tale(tale) => tale.say(message, options, piece),
         }
     }
 }
@@ -137,15 +203,15 @@ enum Answered {
 fn answer(
     args: &Args,
     loaded: &Loaded,
-    chat: &mut Chat,
+    talk: &mut Talk,
     message: &str,
     options: &GenerateOptions,
 ) -> Result<Answered, ChatError> {
-    let answering = Answering::new(chat.session().cancel_flag());
+    let answering = Answering::new(talk.session().cancel_flag());
     let mut stdout = io::stdout().lock();
     let mut failed = None;
-    let flag = chat.session().cancel_flag();
-    let generated = chat.say(message, options, |piece| {
+    let flag = talk.session().cancel_flag();
+    let generated = talk.say(message, options, |piece| {
         if let Err(error) = stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()) {
             flag.store(true, std::sync::atomic::Ordering::Relaxed);
             failed.get_or_insert(error);
@@ -171,7 +237,10 @@ fn answer(
     match generated.reason {
         FinishReason::ContextFull => eprintln!("(the context is full: /clear begins anew)"),
         FinishReason::Cancelled => eprintln!("(stopped)"),
+        FinishReason::EndToken(_) if talk.goes_on() => {
+            eprintln!("(the end; the next line begins another story)")
+        }
         _ => {}
     }
-    Ok(Answered::Whole(stats::line(loaded, chat.session(), &generated, args.options.open.threads())))
+    Ok(Answered::Whole(stats::line(loaded, talk.session(), &generated, args.options.open.threads())))
 }

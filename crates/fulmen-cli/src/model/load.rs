@@ -8,7 +8,6 @@ use fulmen_core::device::{DeviceInfo, format_bytes};
 use fulmen_model::{LoadOptions, Model, ModelError, SessionOptions};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::NO_MODEL;
 use super::find::{FindError, find};
 use super::story::story;
 use crate::select::{OpenOption, SelectError};
@@ -49,8 +48,6 @@ fn cache_type(text: &str) -> Result<DType, String> {
 /// Why a model could not be loaded by a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
-    #[error("{NO_MODEL}")]
-    NoModel,
     #[error(transparent)]
     Find(#[from] FindError),
     #[error(transparent)]
@@ -72,15 +69,11 @@ impl ModelOptions {
         SessionOptions { context, cache, chunk: self.chunk, eager: self.eager, sequences: 1 }
     }
 
-    /// Loads a model, without a name the one that is part of the program; a bar on stderr shows how far it has come, on a terminal and nowhere else.
+    /// Loads a model, without a name the one that is part of the program; a bar on stderr shows how far it has come, on a
+    /// terminal and nowhere else.
     pub(crate) fn load(&self, model: Option<&Path>, session: SessionOptions) -> Result<Loaded, LoadError> {
         let start = Instant::now();
-        let story = story();
-        let path = match (model, &story) {
-            (Some(model), _) => Some(find(model)?),
-            (None, Some(_)) => None,
-            (None, None) => return Err(LoadError::NoModel),
-        };
+        let path = model.map(find).transpose()?;
         let (info, device) = self.open.open()?;
         let bar = ProgressBar::new(0);
         if let Ok(style) = ProgressStyle::with_template("loading {bar:30} {bytes} of {total_bytes}") {
@@ -91,10 +84,9 @@ impl ModelOptions {
             bar.set_position(progress.done);
         };
         let options = LoadOptions { session, check_weights: !self.no_check, progress: Some(&mut report) };
-        let model = match (path, story) {
-            (Some(path), _) => Model::load_with(path, device, options),
-            (None, Some(bytes)) => Model::from_bytes(bytes, device, options),
-            (None, None) => return Err(LoadError::NoModel),
+        let model = match path {
+            Some(path) => Model::load_with(path, device, options),
+            None => Model::from_bytes(story(), device, options),
         };
         bar.finish_and_clear();
         Ok(Loaded { model: model?, device: info, time: start.elapsed() })
