@@ -56,26 +56,29 @@ def main():
     parser.add_argument("--stories", type=int, default=400_000)
     parser.add_argument("--seed", type=int, default=8)
     parser.add_argument("--held-out", type=float, default=0.01, help="share of stories that are not trained on")
-    parser.add_argument("--measure", type=int, default=80_000, help="held-out stories among the first so many are written, the others are left out")
+    parser.add_argument("--measure", type=int, default=80_000, help="held-out stories among the first so many are written")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     begin, counts, plots = time.time(), Counter(), Counter()
     with open(args.out / "train.txt", "w") as train, open(args.out / "held-out.txt", "w") as kept:
+        files = {"train": train, "measured": kept}
         for number, text, plot in stories(args.seed, args.stories, args.jobs):
-            part, file = ("held-out", kept) if held_out(args.seed, number, args.held_out) else ("train", train)
-            parts = [part]
-            if part == "train" or number < args.measure:
-                file.write(text + END)
-                parts += ["measured"] if part == "held-out" else []
-            for part in parts:
-                counts[part] += 1
-                counts[part + " bytes"] += len(text)
+            part = "train"
+            if held_out(args.seed, number, args.held_out):
+                part = "measured" if number < args.measure else "unused"
+            if part in files:
+                files[part].write(text + END)
+            counts[part] += 1
+            counts[part + " bytes"] += len(text)
             plots[plot] += 1
+    for name in ("", " bytes"):
+        counts["held-out" + name] = counts["measured" + name] + counts["unused" + name]
     total = counts["train"] + counts["held-out"]
     summary = {"seed": args.seed, "stories": total, "duplicates left out": args.stories - total,
                "train": {"stories": counts["train"], "bytes": counts["train bytes"]},
                "held-out": {"stories": counts["held-out"], "bytes": counts["held-out bytes"]},
+               "measured": {"stories": counts["measured"], "bytes": counts["measured bytes"]},
                "plots": dict(sorted(plots.items()))}
     (args.out / "corpus.json").write_text(json.dumps(summary, indent=1))
     print(f"{total} stories of {len(plots)} plots, {counts['train bytes'] / 1e6:.1f} MB to train on, "

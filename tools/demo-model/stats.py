@@ -4,7 +4,6 @@
 import argparse
 import json
 import pathlib
-import random
 import re
 from collections import Counter
 
@@ -43,10 +42,9 @@ def nearest(stories, bands=32, rows=2, seed=1):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("text", type=pathlib.Path)
-    parser.add_argument("--sample", type=int, default=6000, help="stories to look at")
+    parser.add_argument("--sample", type=int, default=6000, help="look at the first so many stories")
     args = parser.parse_args()
     stories = [story for story in args.text.read_text().split(END) if story]
-    random.Random(1).shuffle(stories)
     stories = [WORD.findall(story) for story in stories[: args.sample]]
     lengths = sorted(len(story) for story in stories)
     counts = Counter(word.lower() for story in stories for word in story)
