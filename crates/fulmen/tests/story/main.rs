@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use fulmen::core::device::BackendKind;
 use fulmen::cpu::CpuDispatcher;
 use fulmen::cpu::isa::Isa;
 use fulmen::model::tokenizer::Special;
 use fulmen::model::{Device, LoadOptions};
 use fulmen::prelude::*;
+use fulmen_testkit::device_or_say_so;
 
 /// Part of the executable, so that it can be run on a machine that has nothing else.
 static FILE: &[u8] = include_bytes!("../../../fulmen-cli/assets/story.gguf");
@@ -48,15 +48,12 @@ fn wgpu_tells_the_golden_story() {
     check("wgpu", fulmen::open("wgpu".parse().unwrap()).unwrap());
 }
 
+/// With `FULMEN_REQUIRE_CUDA=1` it fails where there is no device.
 #[test]
 fn cuda_tells_the_golden_story_where_there_is_one() {
-    let reports = fulmen::reports();
-    let mut cuda =
-        reports.iter().flat_map(|report| &report.devices).filter(|d| d.backend == BackendKind::Cuda);
-    match cuda.find(|device| device.runs_graphs.is_ok()) {
-        Some(device) => check("cuda", fulmen::open(device.selector()).unwrap()),
-        None => eprintln!("left out: there is no CUDA device"),
-    }
+    let opened = fulmen::open("cuda".parse().unwrap());
+    let Some(device) = device_or_say_so(opened, "FULMEN_REQUIRE_CUDA") else { return };
+    check("cuda", device);
 }
 
 #[test]
