@@ -5,6 +5,7 @@ import argparse
 import json
 import pathlib
 import re
+import zlib
 from collections import Counter
 
 import numpy as np
@@ -15,7 +16,7 @@ WORD = re.compile(r"[A-Za-z'-]+|[^\sA-Za-z]")
 
 
 def shingles(words, size):
-    return {hash(tuple(words[at : at + size])) & 0xFFFFFFFF for at in range(len(words) - size + 1)}
+    return {zlib.crc32(" ".join(words[at : at + size]).encode()) for at in range(len(words) - size + 1)}
 
 
 def nearest(stories, bands=32, rows=2, seed=1):
