@@ -18,13 +18,14 @@ def main():
     corpus, training = read("corpus.json"), read("fulmen-story/training.json")
     stats = read("stats.json") if (args.work / "stats.json").exists() else None
     fulmen = read("fulmen.json") if (args.work / "fulmen.json").exists() else {}
+    repeat = read("repeat/training.json") if (args.work / "repeat/training.json").exists() else None
     sizes, arguments, quality = training["config"], training["arguments"], training["perplexity"]
     lines = ["# Report of the demo model", "", "Written by `report.py` from the build; not edited.", "", "## Corpus", "",
              f"{corpus['stories']} stories of {len(corpus['plots'])} plots (seed {corpus['seed']}, {corpus['duplicates left out']} duplicates left out): "
-             f"{corpus['train']['bytes'] / 1e6:.1f} MB to train on, {corpus['held-out']['stories']} stories "
-             f"({corpus['held-out']['bytes'] / 1e3:.0f} kB) held out.", ""]
+             f"{corpus['train']['bytes'] / 1e6:.1f} MB to train on; {corpus['held-out']['stories']} stories are held out, of which "
+             f"{corpus['measured']['stories']} ({corpus['measured']['bytes'] / 1e3:.0f} kB) are measured.", ""]
     if stats:
-        lines += [f"In a sample of {stats['stories']} stories: {stats['distinct words']} distinct words, stories of {stats['words of a story']['5 %']} to "
+        lines += [f"In the first {stats['stories']} stories: {stats['distinct words']} distinct words, stories of {stats['words of a story']['5 %']} to "
                   f"{stats['words of a story']['95 %']} words and signs (half above {stats['words of a story']['half']}).", "",
                   "| n-grams of words | distinct | seen once |", "|---|---|---|"]
         lines += [f"| {size} | {100 * stats[f'distinct {size}-grams']['share']:.1f} % | {100 * stats[f'distinct {size}-grams']['seen once']:.1f} % |" for size in (3, 5, 8, 12)]
@@ -41,6 +42,9 @@ def main():
               f"| PyTorch, F32 | {quality['second half']:.4f} | {quality['all']:.4f} |",
               f"| PyTorch, F32, on as much of the training text | {training['perplexity of training text']['second half']:.4f} | {training['perplexity of training text']['all']:.4f} |"]
     lines += [f"| fulmen, {name} | {value} | |" for name, value in fulmen.get("perplexity", {}).items()]
+    if repeat:
+        other = repeat["perplexity"]
+        lines += [f"| PyTorch, F32, another training with seed {repeat['arguments']['seed']} ({repeat['steps']} steps) | {other['second half']:.4f} | {other['all']:.4f} |"]
     if "size" in fulmen:
         lines += ["", f"The file that is embedded has {fulmen['size']} bytes ({fulmen['size'] / 2**20:.2f} MiB)."]
     samples = fulmen.get("samples") or training["samples"]

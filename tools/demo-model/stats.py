@@ -4,8 +4,8 @@
 import argparse
 import json
 import pathlib
-import random
 import re
+import zlib
 from collections import Counter
 
 import numpy as np
@@ -16,7 +16,7 @@ WORD = re.compile(r"[A-Za-z'-]+|[^\sA-Za-z]")
 
 
 def shingles(words, size):
-    return {hash(tuple(words[at : at + size])) & 0xFFFFFFFF for at in range(len(words) - size + 1)}
+    return {zlib.crc32(" ".join(words[at : at + size]).encode()) for at in range(len(words) - size + 1)}
 
 
 def nearest(stories, bands=32, rows=2, seed=1):
@@ -43,10 +43,9 @@ def nearest(stories, bands=32, rows=2, seed=1):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("text", type=pathlib.Path)
-    parser.add_argument("--sample", type=int, default=6000, help="stories to look at")
+    parser.add_argument("--sample", type=int, default=6000, help="look at the first so many stories")
     args = parser.parse_args()
     stories = [story for story in args.text.read_text().split(END) if story]
-    random.Random(1).shuffle(stories)
     stories = [WORD.findall(story) for story in stories[: args.sample]]
     lengths = sorted(len(story) for story in stories)
     counts = Counter(word.lower() for story in stories for word in story)

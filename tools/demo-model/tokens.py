@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Learns the tokenizer from the corpus, and writes the corpus as tokens: little-endian 16-bit numbers, train.bin and held-out.bin."""
+"""Learns the tokenizer from the corpus, and writes the corpus as tokens: little-endian 16-bit numbers, train.bin and held-out.bin.
+
+The tokenizer is that of the first stories, so it does not depend on how many there are.
+"""
 
 import argparse
 import json
@@ -38,7 +41,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path, help="with train.txt and held-out.txt")
     parser.add_argument("--vocabulary", type=int, default=2048)
-    parser.add_argument("--learn-from", type=int, default=30_000, help="stories to learn the tokenizer from")
+    parser.add_argument("--learn-from", type=int, default=30_000, help="learn the tokenizer from the first so many stories")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     args = parser.parse_args()
     train = split(args.folder / "train.txt")

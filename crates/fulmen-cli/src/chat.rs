@@ -1,26 +1,32 @@
-//! `fulmen chat`: a conversation.
+//! `fulmen chat`: a conversation, or a story told in turns.
+
+mod tale;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 use fulmen_model::template::Message;
-use fulmen_model::{Chat, FinishReason, GenerateOptions, ModelError};
+use fulmen_model::{Chat, FinishReason, GenerateOptions, Generated, ModelError, Session};
 use rustyline::error::ReadlineError;
+use tale::Tale;
 
 use crate::model::interrupt::{self, Answering};
 use crate::model::load::{LoadError, Loaded, ModelOptions};
 use crate::model::prompt::ChatArgs;
 use crate::model::sampling::SamplingOptions;
-use crate::model::{NO_MODEL, stats};
+use crate::model::stats;
 
 /// Talk with a model.
 ///
 /// Each line is a message; the answer comes as it is made. Ctrl-C stops an answer, Ctrl-D leaves. /clear begins anew, /stats
 /// says how fast the last answer was, /help lists what there is.
+///
+/// The small model that is part of the program tells stories: it goes on with what you write, a paragraph at a time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The model: a GGUF file, a folder with config.json and safetensors files, or a name that was pulled.
+    /// The model: a GGUF file, a folder with config.json and safetensors files, or a name that was pulled. Without it the small
+    /// model that is part of the program.
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
 
@@ -36,6 +42,7 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
+  fulmen chat                                          tell a story together
   fulmen chat model.gguf
   fulmen chat model.gguf --system \"You are a pirate.\" --temp 1
   printf 'Hi!\\nAnd now in French.\\n' | fulmen chat model.gguf";
@@ -47,11 +54,13 @@ const HELP: &str = "\
 /help    this list
 Ctrl-C stops an answer.";
 
+const TALE: &str = "\
+Begin a story, with \"Once upon a time\" or any other words. It goes on for a paragraph after each line that you write; an
+empty line lets it go on by itself. /help lists what there is.";
+
 /// Why `fulmen chat` failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChatError {
-    #[error("{NO_MODEL}")]
-    NoModel,
     #[error(
         "the model has no chat template, so it was not made for conversations; --template takes one of a family, and `fulmen run --raw` goes on with a text"
     )]
@@ -67,16 +76,13 @@ pub(crate) enum ChatError {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
-    let path = args.model.as_ref().ok_or(ChatError::NoModel)?;
     interrupt::install();
     let mut options = args.sampling.generate();
     options.sampling.validate()?;
-    let loaded = args.options.load(path, args.options.session())?;
-    let template = args.chat.template(&loaded.model)?.ok_or(ChatError::NoTemplate)?;
-    let mut chat = Chat::with_template(loaded.model.session()?, template);
-    chat.set_options(args.chat.options());
-    if let Some(system) = &args.chat.system {
-        chat.push(Message::system(system));
+    let loaded = args.options.load(args.model.as_deref(), args.options.session())?;
+    let mut talk = Talk::new(args, &loaded)?;
+    if matches!(talk, Talk::Tale(_)) && io::stdin().is_terminal() {
+        eprintln!("{TALE}");
     }
     let mut history = Vec::new();
     let mut last = None;
@@ -93,17 +99,19 @@ pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
         };
         let line = line.trim();
         match line {
-            "" => continue,
+            "" if !talk.goes_on() => continue,
             "/exit" | "/quit" | "/bye" => return Ok(()),
             "/help" | "/?" => eprintln!("{HELP}"),
-            "/clear" => chat.clear(),
+            "/clear" => talk.clear(),
             "/stats" => eprintln!("{}", last.as_deref().unwrap_or("nothing was answered yet")),
             command if command.starts_with('/') => {
                 eprintln!("there is no {command}; /help lists what there is")
             }
             message => {
-                history.push(message.to_owned());
-                match answer(args, &loaded, &mut chat, message, &options)? {
+                if !message.is_empty() {
+                    history.push(message.to_owned());
+                }
+                match answer(args, &loaded, &mut talk, message, &options)? {
                     Answered::Whole(stats) => last = Some(stats),
                     Answered::TooLong => {}
                     Answered::NobodyReads => return Ok(()),
@@ -111,6 +119,62 @@ pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
                 // Another answer to the same words may be another one.
                 options.sampling.seed = options.sampling.seed.wrapping_add(1);
             }
+        }
+    }
+}
+
+/// What messages go to.
+enum Talk {
+    Chat(Chat),
+    Tale(Tale),
+}
+
+impl Talk {
+    /// A conversation by the template that is asked for or the model's own; with the model that is part of the program a story.
+    fn new(args: &Args, loaded: &Loaded) -> Result<Talk, ChatError> {
+        let session = loaded.model.session()?;
+        let Some(template) = args.chat.template(&loaded.model)? else {
+            return match (&args.model, &args.chat.system) {
+                (None, None) => Ok(Talk::Tale(Tale::new(session))),
+                _ => Err(ChatError::NoTemplate),
+            };
+        };
+        let mut chat = Chat::with_template(session, template);
+        chat.set_options(args.chat.options());
+        if let Some(system) = &args.chat.system {
+            chat.push(Message::system(system));
+        }
+        Ok(Talk::Chat(chat))
+    }
+
+    /// Whether there is something to say to an empty line.
+    fn goes_on(&self) -> bool {
+        matches!(self, Talk::Tale(_))
+    }
+
+    fn clear(&mut self) {
+        match self {
+            Talk::Chat(chat) => chat.clear(),
+            Talk::Tale(tale) => tale.clear(),
+        }
+    }
+
+    fn session(&mut self) -> &mut Session {
+        match self {
+            Talk::Chat(chat) => chat.session(),
+            Talk::Tale(tale) => tale.session(),
+        }
+    }
+
+    fn say(
+        &mut self,
+        message: &str,
+        options: &GenerateOptions,
+        piece: impl FnMut(&str),
+    ) -> Result<Generated, ModelError> {
+        match self {
+            Talk::Chat(chat) => chat.say(message, options, piece),
+            Talk::Tale(tale) => tale.say(message, options, piece),
         }
     }
 }
@@ -139,15 +203,15 @@ enum Answered {
 fn answer(
     args: &Args,
     loaded: &Loaded,
-    chat: &mut Chat,
+    talk: &mut Talk,
     message: &str,
     options: &GenerateOptions,
 ) -> Result<Answered, ChatError> {
-    let answering = Answering::new(chat.session().cancel_flag());
+    let answering = Answering::new(talk.session().cancel_flag());
     let mut stdout = io::stdout().lock();
     let mut failed = None;
-    let flag = chat.session().cancel_flag();
-    let generated = chat.say(message, options, |piece| {
+    let flag = talk.session().cancel_flag();
+    let generated = talk.say(message, options, |piece| {
         if let Err(error) = stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()) {
             flag.store(true, std::sync::atomic::Ordering::Relaxed);
             failed.get_or_insert(error);
@@ -173,7 +237,10 @@ fn answer(
     match generated.reason {
         FinishReason::ContextFull => eprintln!("(the context is full: /clear begins anew)"),
         FinishReason::Cancelled => eprintln!("(stopped)"),
+        FinishReason::EndToken(_) if talk.goes_on() => {
+            eprintln!("(the end; the next line begins another story)")
+        }
         _ => {}
     }
-    Ok(Answered::Whole(stats::line(loaded, chat.session(), &generated, args.options.open.threads())))
+    Ok(Answered::Whole(stats::line(loaded, talk.session(), &generated, args.options.open.threads())))
 }

@@ -1,26 +1,29 @@
 //! `fulmen run`: an answer to one prompt.
 
 use std::io::{self, IsTerminal, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fulmen_model::{FinishReason, Generated, Generation, ModelError};
 use serde_json::json;
 
+use crate::model::find::is_model;
 use crate::model::interrupt::{self, Answering};
 use crate::model::load::{LoadError, Loaded, ModelOptions};
 use crate::model::prompt::PromptOptions;
 use crate::model::sampling::SamplingOptions;
-use crate::model::{NO_MODEL, stats};
+use crate::model::stats;
 use crate::output::print;
 
 /// Answer a prompt with a model.
 ///
 /// The text comes as it is made. A prompt is an argument, or what is piped in. Models that were made for conversations get
-/// it as a user's message, unless --raw says otherwise.
+/// it as a user's message, unless --raw says otherwise. The small model that is part of the program goes on with it as a story,
+/// and without a prompt tells one of its own.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The model: a GGUF file, a folder with config.json and safetensors files, or a name that was pulled.
+    /// The model: a GGUF file, a folder with config.json and safetensors files, or a name that was pulled. Without it the small
+    /// model that is part of the program.
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
 
@@ -45,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long)]
     profile: bool,
 
-    /// Print nothing but the answer.
+    /// Print nothing but the answer: no stats, and not how a story began.
     #[arg(long, short)]
     quiet: bool,
 
@@ -56,6 +59,7 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
+  fulmen run \"Once upon a time\"
   fulmen run model.gguf \"Why is the sky blue?\"
   fulmen run model.gguf --temp 0 --max-tokens 100 \"Why is the sky blue?\"
   git diff | fulmen run model.gguf --system \"Write a commit message.\"
@@ -65,8 +69,6 @@ Examples:
 /// Why `fulmen run` failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
-    #[error("{NO_MODEL}")]
-    NoModel,
     #[error("no prompt: give it as an argument, or pipe it in; `fulmen chat` is for conversations")]
     NoPrompt,
     #[error("the prompt could not be read from standard input: {0}")]
@@ -83,17 +85,32 @@ pub(crate) enum RunError {
     Write(#[from] io::Error),
 }
 
+impl Args {
+    /// The model and the prompt. One word alone is a model if it can be one, and else a prompt to the model that is part of the
+    /// program.
+    fn words(&self) -> (Option<&Path>, Option<&str>) {
+        let option = self.prompt_option.as_deref();
+        match (&self.model, &self.prompt) {
+            (Some(word), None) if option.is_none() && !is_model(word) => (None, word.to_str()),
+            (model, prompt) => (model.as_deref(), prompt.as_deref().or(option)),
+        }
+    }
+}
+
 /// Gives the exit code.
 pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
-    let path = args.model.as_ref().ok_or(RunError::NoModel)?;
-    let prompt = match args.prompt.as_ref().or(args.prompt_option.as_ref()) {
-        Some(prompt) => prompt.clone(),
-        None => read_prompt()?,
+    let (model, words) = args.words();
+    let prompt = match (words, model) {
+        (Some(prompt), Some(_)) => prompt.to_owned(),
+        (None, Some(_)) => read_prompt()?.ok_or(RunError::NoPrompt)?,
+        // Stories go on with a space of their own.
+        (Some(prompt), None) => prompt.trim_end().to_owned(),
+        (None, None) => read_prompt()?.unwrap_or_default().trim_end().to_owned(),
     };
     interrupt::install();
     let options = args.sampling.generate();
     options.sampling.validate()?;
-    let loaded = args.options.load(path, args.options.session())?;
+    let loaded = args.options.load(model, args.options.session())?;
     let tokens = args.prompts.tokens(&loaded.model, &prompt)?;
     let mut session = loaded.model.session()?;
     if args.profile {
@@ -112,7 +129,10 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
             .finish(|_| ())
             .map(Some)
             .map_err(RunError::from),
-        false => session.generate_from(&tokens, &options).map_err(hint).and_then(stream),
+        false => {
+            let begin = if model.is_none() && !args.quiet { prompt.as_str() } else { "" };
+            session.generate_from(&tokens, &options).map_err(hint).and_then(|text| stream(begin, text))
+        }
     };
     drop(answering);
     let Some(generated) = generated? else { return Ok(0) };
@@ -130,14 +150,16 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
     Ok(if generated.reason == FinishReason::Cancelled { interrupt::EXIT_CODE } else { 0 })
 }
 
-/// Writes the answer as it comes. `None` where the reader has gone, which is no failure.
-fn stream(mut generation: Generation<'_>) -> Result<Option<Generated>, RunError> {
+/// Writes what it begins with and then the answer as it comes. `None` where the reader has gone, which is no failure.
+fn stream(begin: &str, mut generation: Generation<'_>) -> Result<Option<Generated>, RunError> {
     let mut stdout = io::stdout().lock();
-    while let Some(piece) = generation.next_piece()? {
+    let mut next = Some(begin.to_owned());
+    while let Some(piece) = next {
         match stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(None),
             result => result?,
         }
+        next = generation.next_piece()?;
     }
     let generated = generation.generated().clone();
     if !generated.text.ends_with('\n') {
@@ -149,17 +171,18 @@ fn stream(mut generation: Generation<'_>) -> Result<Option<Generated>, RunError>
     Ok(Some(generated))
 }
 
-fn read_prompt() -> Result<String, RunError> {
+/// What is piped in, if anything is.
+fn read_prompt() -> Result<Option<String>, RunError> {
     let mut stdin = io::stdin();
     if stdin.is_terminal() {
-        return Err(RunError::NoPrompt);
+        return Ok(None);
     }
     let mut bytes = Vec::new();
     stdin.read_to_end(&mut bytes).map_err(RunError::Read)?;
     let text = String::from_utf8(bytes).map_err(|_| RunError::NotUtf8)?;
     // The line break at the end is the shell's.
     let text = text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text));
-    if text.is_empty() { Err(RunError::NoPrompt) } else { Ok(text.to_owned()) }
+    Ok((!text.is_empty()).then(|| text.to_owned()))
 }
 
 /// Field names here are an interface: add, do not rename.

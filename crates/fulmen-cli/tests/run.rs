@@ -106,8 +106,6 @@ fn json_tells_everything() {
 fn mistakes_are_explained() {
     let (folder, path) = model();
     let at = |name: &str| folder.path().join(name).display().to_string();
-    refused(&["run"], &["no model given", "GGUF", "fulmen run model.gguf"]);
-    refused(&["chat"], &["no model given"]);
     refused(&["run", &path], &["no prompt"]);
     refused(&["run", &at("missing.gguf"), "Hi"], &["missing.gguf", "No such file"]);
     refused(

@@ -10,6 +10,22 @@
 //! - [`tokenizer`]: text to token ids and back.
 //! - [`arch`]: one description per architecture (Llama, Qwen2, Qwen3), from which the graph is built for every backend.
 //! - [`engine`]: weights on a device, sessions, generation.
+//!
+//! From a file to text, step by step, with the model that is part of the `fulmen` command:
+//!
+//! ```
+//! use fulmen_cpu::CpuDispatcher;
+//! use fulmen_model::{FinishReason, GenerateOptions, Model};
+//!
+//! let model = Model::load("../fulmen-cli/assets/story.gguf", Box::new(CpuDispatcher::new()))?;
+//! let mut session = model.session()?;
+//! let mut story = session.generate("Once upon a time", &GenerateOptions::default())?;
+//! while let Some(piece) = story.next_piece()? {
+//!     print!("{piece}");
+//! }
+//! assert!(matches!(story.generated().reason, FinishReason::EndToken(_)));
+//! # Ok::<(), fulmen_model::ModelError>(())
+//! ```
 
 pub mod arch;
 pub mod engine;

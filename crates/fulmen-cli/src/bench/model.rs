@@ -18,13 +18,13 @@ use crate::output::{columns, print};
 /// cache once per token at the speed of the device's memory, measured in the same run.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The model: a GGUF file, a folder with config.json and safetensors files, or a name that was pulled.
+    /// The model: a GGUF file, a folder or a name that was pulled. Without it the small model that is part of the program.
     #[arg(value_name = "MODEL")]
-    model: PathBuf,
+    model: Option<PathBuf>,
 
-    /// Tokens of the prompts; several with commas, 0 for none.
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "512")]
-    pp: Vec<usize>,
+    /// Tokens of the prompts; several with commas, 0 for none. Without it 512, and 256 for the small model.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
+    pp: Option<Vec<usize>>,
 
     /// Tokens of the answers; several with commas, 0 for none.
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "128")]
@@ -83,19 +83,20 @@ impl Line {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), BenchError> {
+    let prompts = args.pp.clone().unwrap_or_else(|| vec![if args.model.is_some() { 512 } else { 256 }]);
     let deepest = args.depth.iter().max().copied().unwrap_or(0);
-    let longest = args.pp.iter().chain(&args.tg).max().copied().unwrap_or(0);
+    let longest = prompts.iter().chain(&args.tg).max().copied().unwrap_or(0);
     let needed = u32::try_from(deepest + longest + 1).unwrap_or(u32::MAX);
     let session = SessionOptions {
         context: args.options.ctx.unwrap_or(needed.max(64)),
         sequences: args.batch,
         ..args.options.session()
     };
-    let loaded = args.options.load(&args.model, session)?;
+    let loaded = args.options.load(args.model.as_deref(), session)?;
     let mut session = loaded.model.session()?;
     let mut lines = Vec::new();
     for &depth in &args.depth {
-        for &tokens in args.pp.iter().filter(|tokens| **tokens > 0) {
+        for &tokens in prompts.iter().filter(|tokens| **tokens > 0) {
             lines.push(prompt(args, &mut session, &loaded, depth, tokens)?);
         }
         for &tokens in args.tg.iter().filter(|tokens| **tokens > 0) {

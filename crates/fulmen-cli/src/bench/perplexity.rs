@@ -53,7 +53,7 @@ const WINDOW: u32 = 512;
 
 pub(super) fn run(args: &Args) -> Result<(), BenchError> {
     let text = read(&args.text)?;
-    let loaded = args.options.load(&args.model, args.options.session())?;
+    let loaded = args.options.load(Some(&args.model), args.options.session())?;
     let tokenizer = loaded.model.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
     let special = if args.special { Special::Parse } else { Special::AsText };
     let encode = |text: &str| match args.bare {

@@ -30,6 +30,13 @@ pub(crate) fn find(model: &Path) -> Result<PathBuf, FindError> {
     }
 }
 
+/// Whether a word is meant as a model, and not as a prompt: something that is there, the name of a file, or of a model on a hub.
+pub(crate) fn is_model(word: &Path) -> bool {
+    let file = word.extension().is_some_and(|end| end == "gguf" || end == "safetensors");
+    let text = word.to_str().is_none_or(|text| text.contains(char::is_whitespace));
+    word.symlink_metadata().is_ok() || (!text && (file || reference(word).is_some()))
+}
+
 /// The model that a text names, if it can only be meant so.
 fn reference(model: &Path) -> Option<Reference> {
     if model.symlink_metadata().is_ok() {
@@ -44,6 +51,16 @@ fn reference(model: &Path) -> Option<Reference> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_prompt_is_no_model() {
+        for word in ["org/name", "model.gguf", "src", "/tmp"] {
+            assert!(is_model(Path::new(word)), "{word}");
+        }
+        for word in ["Once upon a time", "Hello", "What is model.gguf", "a/b/c", ""] {
+            assert!(!is_model(Path::new(word)), "{word}");
+        }
+    }
 
     #[test]
     fn paths_are_paths_and_names_are_names() {

@@ -9,6 +9,7 @@ use fulmen_model::{LoadOptions, Model, ModelError, SessionOptions};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::find::{FindError, find};
+use super::story::story;
 use crate::select::{OpenOption, SelectError};
 
 /// Which model, on which device, with which caches.
@@ -68,10 +69,11 @@ impl ModelOptions {
         SessionOptions { context, cache, chunk: self.chunk, eager: self.eager, sequences: 1 }
     }
 
-    /// Loads a model; a bar on stderr shows how far it has come, on a terminal and nowhere else.
-    pub(crate) fn load(&self, path: &Path, session: SessionOptions) -> Result<Loaded, LoadError> {
+    /// Loads a model, without a name the one that is part of the program; a bar on stderr shows how far it has come, on a
+    /// terminal and nowhere else.
+    pub(crate) fn load(&self, model: Option<&Path>, session: SessionOptions) -> Result<Loaded, LoadError> {
         let start = Instant::now();
-        let path = find(path)?;
+        let path = model.map(find).transpose()?;
         let (info, device) = self.open.open()?;
         let bar = ProgressBar::new(0);
         if let Ok(style) = ProgressStyle::with_template("loading {bar:30} {bytes} of {total_bytes}") {
@@ -82,7 +84,10 @@ impl ModelOptions {
             bar.set_position(progress.done);
         };
         let options = LoadOptions { session, check_weights: !self.no_check, progress: Some(&mut report) };
-        let model = Model::load_with(path, device, options);
+        let model = match path {
+            Some(path) => Model::load_with(path, device, options),
+            None => Model::from_bytes(story(), device, options),
+        };
         bar.finish_and_clear();
         Ok(Loaded { model: model?, device: info, time: start.elapsed() })
     }

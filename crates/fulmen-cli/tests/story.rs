@@ -1,0 +1,115 @@
+//! The model that is part of the program, as people meet it.
+
+mod common;
+
+use std::io::Write;
+use std::process::Stdio;
+
+use common::{fulmen, output};
+
+const PROMPT: &str = include_str!("../../fulmen/tests/story/prompt.txt");
+const GOLDEN: &str = include_str!("../../fulmen/tests/story/golden.txt");
+
+fn run(args: &[&str]) -> (String, String, Option<i32>) {
+    output(fulmen(args).stdin(Stdio::null()))
+}
+
+fn piped(args: &[&str], input: &str) -> (String, String, Option<i32>) {
+    let mut command = fulmen(args);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (text(output.stdout), text(output.stderr), output.status.code())
+}
+
+#[test]
+fn the_first_command_tells_a_story_on_the_processor_and_on_wgpu() {
+    for device in ["cpu", "wgpu"] {
+        let (stdout, stderr, code) = run(&["run", PROMPT, "--temp", "0", "-n", "64", "--device", device]);
+        assert_eq!(code, Some(0), "{stderr}");
+        assert_eq!(stdout, format!("{PROMPT}{GOLDEN}\n"), "{device}");
+        for part in ["load ", "prompt ", "answer 64 tokens", "tok/s", "memory 4 MiB", device] {
+            assert!(stderr.contains(part), "{part} in {stderr}");
+        }
+    }
+}
+
+#[test]
+fn a_story_ends_by_itself() {
+    // Whatever is drawn: stories are shorter than the context.
+    for seed in ["1", "2", "3"] {
+        let args = ["run", "Once upon a time", "--device", "cpu", "--seed", seed, "--json"];
+        let (stdout, stderr, code) = run(&args);
+        assert_eq!(code, Some(0), "{stderr}");
+        let said: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        assert_eq!(said["reason"], "end", "{stdout}");
+        let text = said["text"].as_str().unwrap();
+        assert!(text.len() > 300 && text.ends_with(['.', '!', '?', '"']), "{text}");
+    }
+}
+
+#[test]
+fn prompts_come_from_anywhere_or_nowhere() {
+    fn with<'a>(args: &[&'a str]) -> Vec<&'a str> {
+        [&["run"][..], args, &["--seed", "1", "--device", "cpu", "-n", "20"]].concat()
+    }
+    let (whole, stderr, code) = run(&with(&["Once upon a time"]));
+    assert!(code == Some(0) && whole.starts_with("Once upon a time"), "{whole}{stderr}");
+    let answer = whole.strip_prefix("Once upon a time").unwrap();
+    assert!(answer.len() > 20, "{answer}");
+    for args in [&["-p", "Once upon a time"][..], &["Once upon a time "], &["Once upon a time\n"]] {
+        assert_eq!(run(&with(args)).0, whole, "{args:?}");
+    }
+    assert_eq!(piped(&with(&[]), "Once upon a time\n").0, whole);
+    assert_eq!(run(&with(&["Once upon a time", "--quiet"])).0, answer);
+    // Without one, a story of its own.
+    let (own, stderr, code) = run(&with(&[]));
+    assert!(code == Some(0) && own.len() > 40, "{own}{stderr}");
+    assert_eq!(run(&with(&["-p", ""])).0, own);
+    // What names a file is no prompt.
+    let (_, stderr, code) = run(&["run", "missing.gguf", "-p", "Hi"]);
+    assert!(code == Some(1) && stderr.contains("missing.gguf"), "{stderr}");
+}
+
+#[test]
+fn prompts_unlike_any_story_are_gone_on_with() {
+    for prompt in ["Hello", "def main():", "日本の😀", "<|endoftext|>", "1 2 3"] {
+        let (stdout, stderr, code) = run(&["run", prompt, "--seed", "1", "--device", "cpu"]);
+        assert_eq!(code, Some(0), "{stderr}");
+        let answer = stdout.strip_prefix(prompt).unwrap();
+        assert!(answer.trim().is_ascii() && !answer.trim().is_empty(), "{prompt}: {answer}");
+    }
+    let long = "Once upon a time. ".repeat(200);
+    let (_, stderr, code) = run(&["run", &long, "--device", "cpu"]);
+    assert!(code == Some(1) && stderr.contains("does not fit the context of 512"), "{stderr}");
+}
+
+#[test]
+fn a_story_is_told_in_turns() {
+    let args = ["chat", "--device", "cpu", "--seed", "1"];
+    let lines = "Once upon a time\n\n/clear\nThe little fox\n/stats\n";
+    let (stdout, stderr, code) = piped(&args, lines);
+    assert_eq!(code, Some(0), "{stderr}");
+    let told: Vec<&str> = stdout.lines().collect();
+    assert_eq!(told.len(), 3, "{stdout}");
+    assert!(told[0].starts_with("Once upon a time") && told[0].len() > 30, "{stdout}");
+    assert!(!told[1].is_empty() && told[2].starts_with("The little fox"), "{stdout}");
+    assert!(stderr.contains("tok/s"), "{stderr}");
+    // The end of a story is said, and then another begins.
+    let (stdout, stderr, code) = piped(&args, &"\n".repeat(40));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.matches("(the end").count() >= 2, "{stdout}{stderr}");
+    let (_, stderr, code) = piped(&["chat", "--device", "cpu", "--system", "Be brief."], "Hi\n");
+    assert!(code == Some(1) && stderr.contains("no chat template"), "{stderr}");
+}
+
+#[test]
+fn it_is_what_bench_model_takes() {
+    let (stdout, stderr, code) = run(&["bench", "model", "-r", "1", "--device", "cpu"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    for part in ["pp256", "tg128", "qwen3, 8 layers, 4 MiB of weights on cpu"] {
+        assert!(stdout.contains(part), "{part} in {stdout}");
+    }
+}
