@@ -5,19 +5,18 @@
 //! scratch memory that it was recorded with. It is refused when an allocation that it uses was freed.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 
 use fulmen_core::ReplayId;
 
 use crate::error::CudaError;
-use crate::handles::{DeviceBlock, Graph};
-use crate::queue::Queue;
+use crate::handles::Graph;
+use crate::queue::{Kept, Queue};
 
 /// One captured program.
 pub(crate) struct Captured {
     pub(crate) graph: Graph,
     /// Kept alive for the graph.
-    pub(crate) _scratch: Option<Arc<DeviceBlock>>,
+    pub(crate) _kept: Kept,
     /// The allocations that its operands lie in.
     pub(crate) uses: BTreeSet<u64>,
     /// The first of them that was freed.

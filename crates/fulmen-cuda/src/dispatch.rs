@@ -82,16 +82,17 @@ impl CudaDispatcher {
     /// Ends a recording. Calls run again after it, whatever it returns.
     pub fn end_capture(&mut self) -> Result<ReplayId, BackendError> {
         let uses = self.memory.watch.end();
-        let (graph, scratch) = self.queue.end_capture()?;
-        Ok(self.captures.add(Captured { graph, _scratch: scratch, uses, freed: None }))
+        let (graph, kept) = self.queue.end_capture()?;
+        Ok(self.captures.add(Captured { graph, _kept: kept, uses, freed: None }))
     }
 
     /// Loads the kernels and makes the scratch memory that a program needs.
     fn plan(&mut self, program: &Program) -> Result<(), ExecError> {
         self.queue.begin_planning().map_err(BackendError::from)?;
         let planned = program.run(self);
-        self.queue.end_planning();
-        planned.map(|_| ())
+        let ended = self.queue.end_planning();
+        planned?;
+        Ok(ended.map_err(BackendError::from)?)
     }
 
     fn capture(&mut self, program: &Program) -> Result<ReplayId, ExecError> {
