@@ -19,7 +19,8 @@ impl WholeDevice {
     /// The right, if nobody has it.
     pub(crate) fn take(ordinal: usize) -> Option<WholeDevice> {
         let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.insert(ordinal).then_some(WholeDevice { ordinal })
+        // Made only where it is given: to drop one gives the right back.
+        if taken.insert(ordinal) { Some(WholeDevice { ordinal }) } else { None }
     }
 }
 
