@@ -14,6 +14,7 @@ use crate::error::CudaError;
 use crate::handles::{Event, Stream};
 use crate::kernels;
 use crate::queue::Queue;
+use crate::timed::Timed;
 
 type Launched = Result<usize, BackendError>;
 
@@ -60,6 +61,13 @@ impl CudaDispatcher {
         Ok(event)
     }
 
+    /// A mark at the point that each run of the graph being captured has reached.
+    pub(crate) fn mark_in_capture(&self) -> Result<Event, CudaError> {
+        let event = Event::new(&self.device.context, true)?;
+        self.stream.record_in_capture(&event)?;
+        Ok(event)
+    }
+
     /// Bytes that graphs, weights and caches take on this dispatcher.
     pub fn memory_bytes(&self) -> usize {
         self.memory.bytes()
@@ -83,11 +91,12 @@ impl CudaDispatcher {
     pub fn end_capture(&mut self) -> Result<ReplayId, BackendError> {
         let uses = self.memory.watch.end();
         let (graph, scratch) = self.queue.end_capture()?;
-        Ok(self.captures.add(Captured { graph, _scratch: scratch, uses, freed: None }))
+        let (program, timed) = (None, None);
+        Ok(self.captures.add(Captured { graph, _scratch: scratch, uses, freed: None, program, timed }))
     }
 
     /// Loads the kernels and makes the scratch memory that a program needs.
-    fn plan(&mut self, program: &Program) -> Result<(), ExecError> {
+    pub(crate) fn plan(&mut self, program: &Program) -> Result<(), ExecError> {
         self.queue.begin_planning().map_err(BackendError::from)?;
         let planned = program.run(self);
         self.queue.end_planning();
@@ -101,7 +110,9 @@ impl CudaDispatcher {
         // Always ended; where a call failed, its error is the one to report.
         let ended = self.end_capture();
         recorded?;
-        Ok(ended?)
+        let id = ended?;
+        self.captures.get(id).map_err(BackendError::from)?.program = Some(Arc::new(program.clone()));
+        Ok(id)
     }
 }
 
@@ -197,6 +208,25 @@ impl KernelDispatch for CudaDispatcher {
     fn replay(&mut self, id: ReplayId) -> Launched {
         self.captures.replay(&mut self.queue, id)?;
         Ok(1)
+    }
+
+    fn captured_kernels(&self, id: ReplayId) -> Option<usize> {
+        self.captured_nodes(id)
+    }
+
+    /// One time for each call, or for each pair that runs as one. Kernels that would overlap in a replay do not here.
+    fn replay_timed(&mut self, id: ReplayId) -> Result<Option<Vec<KernelTime>>, BackendError> {
+        let captured = self.captures.get(id)?;
+        let Some(program) = captured.program.clone() else { return Ok(None) };
+        if captured.timed.is_none() {
+            let timed = Timed::capture(self, &program)?;
+            self.captures.get(id)?.timed = Some(timed);
+        }
+        self.queue.synchronize()?;
+        let Some(timed) = &self.captures.get(id)?.timed else { return Ok(None) };
+        self.queue.launch_graph(&timed.graph)?;
+        self.queue.synchronize()?;
+        Ok(Some(timed.times()?))
     }
 
     fn release(&mut self, id: ReplayId) {

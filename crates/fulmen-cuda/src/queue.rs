@@ -77,6 +77,8 @@ pub struct Queue {
     state: State,
     scratch: Option<Arc<DeviceBlock>>,
     fault: FaultCell,
+    /// Whether a kernel may begin before the one before it is done, where the device can.
+    pub(crate) overlap: bool,
 }
 
 impl Queue {
@@ -84,7 +86,7 @@ impl Queue {
     pub(crate) fn new(device: &Arc<CudaDevice>, stream: &Arc<Stream>) -> Result<Queue, CudaError> {
         let fault = FaultCell::new(&device.context)?;
         let (device, stream) = (Arc::clone(device), Arc::clone(stream));
-        Ok(Queue { device, stream, state: State::Idle, scratch: None, fault })
+        Ok(Queue { device, stream, state: State::Idle, scratch: None, fault, overlap: true })
     }
 
     /// What shapes a launch.
@@ -142,7 +144,7 @@ impl Queue {
         self.device.context.bind()?;
         let mut attributes = [NO_ATTRIBUTE; 2];
         let mut count = 0;
-        if self.device.overlaps() {
+        if self.overlap && self.device.overlaps() {
             attributes[count].id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
             attributes[count].value.programmaticStreamSerializationAllowed = 1;
             count += 1;
