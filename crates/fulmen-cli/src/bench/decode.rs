@@ -27,7 +27,7 @@ pub(super) struct Args {
     #[command(flatten)]
     options: ShapeOptions,
 
-    /// Tokens that are in the context before; several with commas.
+    /// Tokens that are in the context before the first step; several with commas. With the steps they must fit the model's.
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "1024", value_parser = clap::value_parser!(u32).range(1..))]
     context: Vec<u32>,
 

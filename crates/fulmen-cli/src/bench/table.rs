@@ -22,7 +22,8 @@ pub(super) struct Table {
     /// Microseconds of the run without timing.
     total_us: f64,
     rows: Vec<Row>,
-    kernels: Vec<TimedKernel>,
+    /// The kernels of the last timed run.
+    last: Vec<TimedKernel>,
     by_device: bool,
     /// Bytes per second of the memory.
     memory: Option<f64>,
@@ -60,7 +61,8 @@ impl Table {
         }
         let kernels = medians(&runs);
         let by_device = kernels.iter().all(|kernel| kernel.by_device);
-        Ok(Table { name, total_us, rows: grouped(&kernels), kernels, by_device, memory })
+        let (rows, last) = (grouped(&kernels), runs.pop().unwrap_or_default());
+        Ok(Table { name, total_us, rows, last, by_device, memory })
     }
 
     fn sum_us(&self) -> f64 {
@@ -141,15 +143,15 @@ impl Table {
         })
     }
 
-    /// The kernels of one run, from its start.
+    /// The kernels of the last timed run, from its start.
     fn trace(&self) -> Profile {
-        let first = self.kernels.first().map_or_else(Default::default, |kernel| kernel.start);
+        let first = self.last.first().map_or_else(Default::default, |kernel| kernel.start);
         let step = |kernel: &TimedKernel| StepTime {
             label: kernel.name.clone(),
             start_us: 1e6 * kernel.start.saturating_sub(first).as_secs_f64(),
             duration_us: 1e6 * kernel.time.as_secs_f64(),
         };
-        Profile { steps: self.kernels.iter().map(step).collect(), split_passes: false }
+        Profile { steps: self.last.iter().map(step).collect(), split_passes: false }
     }
 }
 
