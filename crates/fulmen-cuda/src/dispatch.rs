@@ -56,16 +56,19 @@ impl CudaDispatcher {
 
     /// A mark at the point that the device has reached so far, to be timed against another.
     pub fn mark(&self) -> Result<Event, CudaError> {
-        let event = Event::new(&self.device.context, true)?;
+        let event = self.event()?;
         self.stream.record(&event)?;
         Ok(event)
     }
 
+    /// An event that can be timed.
+    pub(crate) fn event(&self) -> Result<Event, CudaError> {
+        Event::new(&self.device.context, true)
+    }
+
     /// A mark at the point that each run of the graph being captured has reached.
-    pub(crate) fn mark_in_capture(&self) -> Result<Event, CudaError> {
-        let event = Event::new(&self.device.context, true)?;
-        self.stream.record_in_capture(&event)?;
-        Ok(event)
+    pub(crate) fn mark_in_capture(&self, event: &Event) -> Result<(), CudaError> {
+        self.stream.record_in_capture(event)
     }
 
     /// Bytes that graphs, weights and caches take on this dispatcher.

@@ -28,11 +28,17 @@ impl Timed {
     /// Captures a program that was captured before, so that its kernels and its scratch memory are there.
     pub(crate) fn capture(device: &mut CudaDispatcher, program: &Program) -> Result<Timed, BackendError> {
         device.plan(program).map_err(refused)?;
+        // Before the capture, which allows little beside launches. No more marks are needed than this.
+        let mut unused =
+            (0..=program.steps().len()).map(|_| device.event()).collect::<Result<Vec<_>, _>>()?;
         device.queue.begin_capture()?;
         device.queue.overlap = false;
         let (mut marks, mut calls) = (Vec::new(), Vec::new());
         let recorded = program.run_noting(device, |device, ran, _| {
-            marks.push(device.mark_in_capture()?);
+            if let Some(mark) = unused.pop() {
+                device.mark_in_capture(&mark)?;
+                marks.push(mark);
+            }
             if !ran.is_empty() {
                 let steps = program.steps().get(ran.clone()).unwrap_or_default();
                 let names: Vec<String> = steps.iter().map(|step| step.call.label()).collect();
