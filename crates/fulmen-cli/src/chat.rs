@@ -175,5 +175,5 @@ fn answer(
         FinishReason::Cancelled => eprintln!("(stopped)"),
         _ => {}
     }
-    Ok(Answered::Whole(stats::line(loaded, chat.session(), &generated, args.options.open.threads())))
+    Ok(Answered::Whole(stats::line(loaded, chat.session(), &generated, args.options.engine.open.threads())))
 }

@@ -24,6 +24,7 @@ mod handles;
 pub mod kernels;
 pub mod module;
 pub mod queue;
+mod timed;
 mod whole;
 
 pub use buffer::CudaMemory;

@@ -88,6 +88,8 @@ pub struct Queue {
     state: State,
     scratch: Option<Arc<DeviceBlock>>,
     fault: FaultCell,
+    /// Whether a kernel may begin before the one before it is done, where the device can.
+    pub(crate) overlap: bool,
     /// Products that are recorded and not launched yet.
     pub(crate) chain: Chain,
     /// Where the blocks of a chain count themselves.
@@ -110,6 +112,7 @@ impl Queue {
             chain: Chain::default(),
             arrived: None,
             whole,
+            overlap: true,
         })
     }
 
@@ -203,7 +206,7 @@ impl Queue {
         self.device.context.bind()?;
         let mut attributes = [NO_ATTRIBUTE; 2];
         let mut count = 0;
-        if self.device.overlaps() {
+        if self.overlap && self.device.overlaps() {
             attributes[count].id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
             attributes[count].value.programmaticStreamSerializationAllowed = 1;
             count += 1;

@@ -69,6 +69,20 @@ pub enum SourceError {
     /// A folder of safetensors files.
     #[error(transparent)]
     Safetensors(#[from] SafetensorsError),
+    /// A tensor that was asked for by a name that no tensor has.
+    #[error("there is no tensor {name:?}")]
+    NoTensor {
+        /// The name.
+        name: String,
+    },
+    /// A tensor that could not be made.
+    #[error("tensor {name:?} could not be made: {error}")]
+    Made {
+        /// Its name.
+        name: String,
+        /// Why.
+        error: DTypeError,
+    },
 }
 
 /// What is known of a tensor: its name, its size and its type. A value of this type is always well-formed.

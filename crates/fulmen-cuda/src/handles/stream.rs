@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{
     result::{self, stream::StreamKind},
-    sys::{CUgraph, CUstream, CUstreamCaptureMode},
+    sys::{self, CUgraph, CUstream, CUstreamCaptureMode},
 };
 
 use super::{Context, DeviceBlock, Event, Graph};
@@ -55,6 +55,15 @@ impl Stream {
         // SAFETY: both are alive and of one context.
         let done = unsafe { result::event::record(event.raw(), self.raw) };
         done.map_err(|error| self.context.error("cuEventRecord", error))
+    }
+
+    /// Marks, in every run of the graph that is being recorded, the point that its work has reached so far.
+    pub(crate) fn record_in_capture(&self, event: &Event) -> Result<(), CudaError> {
+        self.context.bind()?;
+        let flags = sys::CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
+        // SAFETY: both are alive and of one context; who keeps the graph keeps the event.
+        let done = unsafe { sys::cuEventRecordWithFlags(event.raw(), self.raw, flags) };
+        done.result().map_err(|error| self.context.error("cuEventRecordWithFlags", error))
     }
 
     /// From here on work of this thread is recorded instead of run.
