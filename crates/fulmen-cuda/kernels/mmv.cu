@@ -27,7 +27,7 @@ struct Item {
   u32 k;
   u32 parts;     // of a pair 2: gate and up
   u32 pair;      // whether what comes out is silu(gate) · up
-  u32 lanes;     // of a warp that work on a row: 8, 16, 32
+  u32 lanes;     // of a warp that work on a row: 2 to the power of this; 3, 4 or 5
   u32 segments;  // stages that a row takes, of SEGMENT units; 1 where a warp works on several rows
   u32 format[MAX_PARTS];
   u32 chunk;  // bytes of 256 elements, where there are segments
@@ -45,28 +45,30 @@ struct Args {
 
 // The rows of one warp: it takes every WARPSth task of an item, a task being neighbouring rows (of both weights of a pair).
 struct Walk {
-  u32 task, part, row, rows;
+  u32 task, part;
+  u32 first, all, tasks;  // rows and tasks of the block in this part
 
   DEVICE void begin() { task = threadIdx.x / 32, part = 0; }
 
-  // Goes to the task; false if the item has no more.
+  // Goes to the part that the task is in; false if the item has no more.
   DEVICE bool seek(const Item& item) {
-    const u32 most = (item.pair ? 16 : 32) / item.lanes;
+    const u32 log_rows = 5 - item.lanes - item.pair;
 #pragma unroll 1
-    for (; part < item.parts; part += item.pair ? 2 : 1) {
+    for (; part < item.parts; part += 1 + item.pair) {
       const Part& p = item.part[part];
-      u32 first = share(p, blockIdx.x), all = share(p, blockIdx.x + 1) - first, tasks = (all + most - 1) / most;
-      if (task < tasks) {
-        row = first + task * most;
-        rows = min(most, all - task * most);
-        return true;
-      }
+      first = share(p, blockIdx.x), all = share(p, blockIdx.x + 1) - first, tasks = (all + (1 << log_rows) - 1) >> log_rows;
+      if (task < tasks) return true;
       task -= tasks;
     }
     return false;
   }
-
-  DEVICE const u8* weight(const Item& item, u32 which) const { return item.part[which].weight + (u64)row * item.part[which].row_bytes; }
+  // The same if the part has it still.
+  DEVICE bool next(const Item& item) {
+    task += WARPS;
+    return task < tasks || (task -= tasks, part += 1 + item.pair, seek(item));
+  }
+  DEVICE u32 row(u32 log_rows) const { return first + (task << log_rows); }
+  DEVICE u32 rows(u32 log_rows) const { return min(1u << log_rows, all - (task << log_rows)); }
 };
 
 // What a warp fetches, ahead of what it computes, through all items.
@@ -78,32 +80,37 @@ struct Ahead {
   DEVICE void begin(const Args& args) {
     item = segment = 0;
     walk.begin();
-    seek(args);
+    more = walk.seek(args.item[0]);
+    skip(args);
   }
-  DEVICE void seek(const Args& args) {
+  // Goes on to the next item that has rows for this warp, if this one has none left.
+  DEVICE void skip(const Args& args) {
 #pragma unroll 1
-    while (!(more = walk.seek(args.item[item])) && item + 1 < args.items) {
+    while (!more && item + 1 < args.items) {
       item++;
       walk.begin();
+      more = walk.seek(args.item[item]);
     }
   }
   DEVICE void fetch(const Args& args, u8* to, u64* barrier) {
     if (!more) return;
     const Item& it = args.item[item];
     if ((threadIdx.x & 31) == 0) {
-      const u32 which = walk.part;
-      const u8* from = walk.weight(it, which);
-      u32 bytes = walk.rows * it.part[which].row_bytes;
+      const Part& part = it.part[walk.part];
+      const u32 log_rows = 5 - it.lanes - it.pair;
+      const u64 begin = (u64)walk.row(log_rows) * part.row_bytes;
+      const u8* from = part.weight + begin;
+      u32 bytes = walk.rows(log_rows) * part.row_bytes;
       if (it.pair) {
-        const u8* other = walk.weight(it, which + 1);
+        const u8* other = it.part[1].weight + begin;
         barrier_expect(barrier, pieces_around(from, bytes) + pieces_around(other, bytes));
         bulk_copy(to, from, bytes, barrier);
         bulk_copy(to + args.stage_bytes / 2, other, bytes, barrier);
       } else {
         if (it.segments > 1) {
-          u32 begin = segment * (SEGMENT / 4 * it.chunk);
-          from += begin;
-          bytes = min(bytes - begin, SEGMENT / 4 * it.chunk);
+          const u32 skip = segment * (SEGMENT / 4 * it.chunk);
+          from += skip;
+          bytes = min(bytes - skip, SEGMENT / 4 * it.chunk);
         }
         barrier_expect(barrier, pieces_around(from, bytes));
         bulk_copy(to, from, bytes, barrier);
@@ -111,8 +118,8 @@ struct Ahead {
     }
     if (++segment == it.segments) {
       segment = 0;
-      walk.task += WARPS;
-      seek(args);
+      more = walk.next(it);
+      skip(args);
     }
   }
 };
@@ -124,51 +131,49 @@ struct Ring {
   u32 stage, parity;
 };
 
-template <class F>
-DEVICE float dot_units(const u8* row, const u8* x, u32 unit, u32 past, u32 lanes, u32 inner, u32 blocks, float value) {
-#pragma unroll 1
-  for (; unit < past; unit += lanes, x += lanes / 8 * GROUP) {
-    F weights;
-    weights.decode(row, unit, unit * 2 + 1 < blocks);
-    value += weights.dot(inner, x);
-  }
-  return value;
-}
-
-// The products of one item: the rows of this warp.
-DEVICE void products(const Args& args, const Item& item, Ring& ring, Ahead& ahead, const u8* x) {
-  const u32 lanes = item.lanes, lane = threadIdx.x & 31, inner = lane & (lanes - 1), group = lane / lanes;
+// The rows of this warp in one part, or in a pair of parts.
+template <class F, u32 LANES, int UNROLL>
+DEVICE void rows(const Args& args, const Item& item, Walk& walk, Ring& ring, Ahead& ahead, const u8* x) {
+  const u32 lane = threadIdx.x & 31, inner = lane & (LANES - 1), group = lane / LANES;
   const u32 blocks = (item.k + 31) / 32, units = (blocks + 1) / 2;
-  Walk walk;
-  walk.begin();
+  const u32 pair = item.pair, log_rows = 5 - item.lanes - pair;
+  const u32 second = pair & group, index = group >> pair;
+  const Part& part = item.part[walk.part + second];
+  const u8* const in_stage = ring.memory + second * (args.stage_bytes / 2);
+  const u32 segments = LANES == 32 ? item.segments : 1;
 #pragma unroll 1
-  while (walk.seek(item)) {
-    const u32 which = walk.part + (item.pair ? group & 1 : 0), index = item.pair ? group >> 1 : group;
-    const Part& part = item.part[which];
-    const u8* row = ring.memory + (item.pair ? (group & 1) * (args.stage_bytes / 2) : 0) + ((u32)(u64)walk.weight(item, which) & 15) +
-                    min(index, walk.rows - 1) * part.row_bytes;
-    const u32 format = item.format[walk.part];
+  for (; walk.task < walk.tasks; walk.task += WARPS) {
+    const u32 first = walk.row(log_rows), count = walk.rows(log_rows);
+    const u8* row = in_stage + ((u32)((u64)part.weight + (u64)first * part.row_bytes) & 15) + min(index, count - 1) * part.row_bytes;
     float value = 0;
     u32 unit = inner;
 #pragma unroll 1
-    for (u32 segment = 0; segment < item.segments; segment++) {
-      const u32 past = item.segments > 1 ? min(units, (segment + 1) * SEGMENT) : units;
+    for (u32 segment = 0; segment < segments; segment++) {
+      const u32 past = LANES == 32 && segments > 1 ? min(units, (segment + 1) * SEGMENT) : units;
       barrier_wait(&ring.barriers[ring.stage], ring.parity);
       // Where the row would begin if all of it were here.
-      const u8* here = row + ring.stage * args.stage_bytes - segment * (SEGMENT / 4 * item.chunk);
+      const u8* here = row + ring.stage * args.stage_bytes - segment * (SEGMENT / 4 * F::CHUNK);
       const u8* at = x + unit / 8 * GROUP;
-      auto dot = [&](auto f) { value = dot_units<decltype(f)>(here, at, unit, past, lanes, inner, blocks, value); };
-      switch (format) {
-        case Q4_K: dot(q4_k()); break;
-        case Q5_K: dot(q5_k()); break;
-        case Q6_K: dot(q6_k()); break;
-        case Q4_0: dot(q4_0()); break;
-        case Q4_1: dot(q4_1()); break;
-        case Q5_0: dot(q5_0()); break;
-        case Q5_1: dot(q5_1()); break;
-        default: dot(q8_0());
+      if (UNROLL > 1) {
+#pragma unroll 1
+        for (; unit + (UNROLL - 1) * LANES < past; unit += UNROLL * LANES, at += UNROLL * (LANES / 8) * GROUP) {
+          float dots[UNROLL];
+#pragma unroll
+          for (int i = 0; i < UNROLL; i++) {
+            F weights;
+            weights.decode(here, unit + i * LANES, (unit + i * LANES) * 2 + 1 < blocks);
+            dots[i] = weights.dot(inner, at + i * (LANES / 8) * GROUP);
+          }
+#pragma unroll
+          for (int i = 0; i < UNROLL; i++) value += dots[i];
+        }
       }
-      unit += SEGMENT;
+#pragma unroll 1
+      for (; unit < past; unit += LANES, at += LANES / 8 * GROUP) {
+        F weights;
+        weights.decode(here, unit, unit * 2 + 1 < blocks);
+        value += weights.dot(inner, at);
+      }
       __syncwarp();
       ahead.fetch(args, ring.memory + ring.stage * args.stage_bytes, &ring.barriers[ring.stage]);
       if (++ring.stage == args.depth) {
@@ -176,13 +181,13 @@ DEVICE void products(const Args& args, const Item& item, Ring& ring, Ahead& ahea
         ring.parity ^= 1;
       }
     }
-#pragma unroll 1
-    for (u32 step = lanes / 2; step > 0; step /= 2) value += __shfl_xor_sync(FULL_WARP, value, step);
-    float other = item.pair ? __shfl_xor_sync(FULL_WARP, value, lanes) : 0;
-    if (inner == 0 && index < walk.rows) {
-      u32 to = walk.row + index;
-      if (item.pair) {
-        if (!(group & 1)) part.out[to] = value / (1.0f + __expf(-value)) * other;
+#pragma unroll
+    for (u32 step = LANES / 2; step > 0; step /= 2) value += __shfl_xor_sync(FULL_WARP, value, step);
+    float other = __shfl_xor_sync(FULL_WARP, value, LANES & 31);
+    if (inner == 0 && index < count) {
+      u32 to = first + index;
+      if (pair) {
+        if (!second) part.out[to] = value / (1.0f + __expf(-value)) * other;
       } else {
         if (part.bias) value += part.bias[to];
         // Another block may have written it in this launch.
@@ -190,20 +195,55 @@ DEVICE void products(const Args& args, const Item& item, Ring& ring, Ahead& ahea
         part.out[to] = value;
       }
     }
-    walk.task += WARPS;
   }
 }
 
-// All blocks have come here, and what they wrote is visible.
+template <class F, int UNROLL>
+DEVICE void rows(const Args& args, const Item& item, Walk& walk, Ring& ring, Ahead& ahead, const u8* x) {
+  if (item.lanes == 3)
+    rows<F, 8, UNROLL>(args, item, walk, ring, ahead, x);
+  else if (item.lanes == 4)
+    rows<F, 16, UNROLL>(args, item, walk, ring, ahead, x);
+  else
+    rows<F, 32, UNROLL>(args, item, walk, ring, ahead, x);
+}
+
+// The products of one item: the rows of this warp.
+template <int UNROLL>
+DEVICE void products(const Args& args, const Item& item, Ring& ring, Ahead& ahead, const u8* x) {
+  Walk walk;
+  walk.begin();
+#pragma unroll 1
+  while (walk.seek(item)) {
+    switch (item.format[walk.part]) {
+      case Q4_K: rows<q4_k, UNROLL>(args, item, walk, ring, ahead, x); break;
+      case Q5_K: rows<q5_k, UNROLL>(args, item, walk, ring, ahead, x); break;
+      case Q6_K: rows<q6_k, UNROLL>(args, item, walk, ring, ahead, x); break;
+      case Q4_0: rows<q4_0, UNROLL>(args, item, walk, ring, ahead, x); break;
+      case Q4_1: rows<q4_1, UNROLL>(args, item, walk, ring, ahead, x); break;
+      case Q5_0: rows<q5_0, UNROLL>(args, item, walk, ring, ahead, x); break;
+      case Q5_1: rows<q5_1, UNROLL>(args, item, walk, ring, ahead, x); break;
+      default: rows<q8_0, UNROLL>(args, item, walk, ring, ahead, x);
+    }
+  }
+}
+
+// All blocks have come to the end of an item, and what they wrote is visible. For one thread of a block.
 struct GridBarrier {
   u64* arrived;
   u64 target;
 
-  // By one thread, after the block's other threads are done.
-  DEVICE void arrive() {
+  // Before this block arrives for the first time.
+  DEVICE void begin(u64* counter) {
+    arrived = counter;
     u64 before;
-    asm volatile("atom.add.release.gpu.global.u64 %0, [%1], 1;" : "=l"(before) : "l"(arrived) : "memory");
-    target = target ? target + gridDim.x : (before / gridDim.x + 1) * gridDim.x;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(before) : "l"(arrived) : "memory");
+    target = (before / gridDim.x) * gridDim.x;
+  }
+  // After the block's other threads are done.
+  DEVICE void arrive() {
+    asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(arrived) : "memory");
+    target += gridDim.x;
   }
   DEVICE void wait() const {
     u64 now;
@@ -212,11 +252,17 @@ struct GridBarrier {
   }
 };
 
+#ifndef STAMP
+#define STAMP(I)
+#endif
+
 // Shared memory: codes of x, then the rings.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) mmv(const __grid_constant__ Args args) {
+template <int UNROLL>
+DEVICE void run(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
   __shared__ float scratch[32];
   __shared__ u64 barriers[WARPS][MAX_DEPTH];
+  STAMP(0);
   const u32 warp = threadIdx.x / 32;
   if ((threadIdx.x & 31) == 0) {
     for (u32 i = 0; i < MAX_DEPTH; i++) barrier_init(&barriers[warp][i], 1);
@@ -230,21 +276,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) mmv(const __grid_consta
   ahead.begin(args);
 #pragma unroll 1
   for (u32 i = 0; i < args.depth; i++) ahead.fetch(args, ring.memory + i * args.stage_bytes, &ring.barriers[i]);
+  STAMP(1);
 
   Gain gain;
   gain.load(args.item[0]);
   wait_for_previous();
-  GridBarrier grid = {args.arrived, 0};
+  GridBarrier grid;
+  if (threadIdx.x == 0 && args.items > 1) grid.begin(args.arrived);
 #pragma unroll 1
   for (u32 i = 0;; i++) {
-    quantise(args.item[i], gain, memory, scratch);
+    const Item& item = args.item[i];
+    STAMP(2 + i * 5);
+    quantise(item, gain, memory, scratch);
     __syncthreads();
-    products(args, args.item[i], ring, ahead, memory);
+    STAMP(3 + i * 5);
+    products<UNROLL>(args, item, ring, ahead, memory);
+    STAMP(4 + i * 5);
     if (i + 1 == args.items) return;
     __syncthreads();
+    STAMP(5 + i * 5);
     if (threadIdx.x == 0) grid.arrive();
     gain.load(args.item[i + 1]);
+    STAMP(6 + i * 5);
     if (threadIdx.x == 0) grid.wait();
     __syncthreads();
   }
 }
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) mmv(const __grid_constant__ Args args) { run<4>(args); }

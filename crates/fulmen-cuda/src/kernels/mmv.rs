@@ -187,7 +187,7 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
         } else {
             (fetched + 30).next_multiple_of(128)
         };
-        (item.lanes, item.segments, item.chunk) = (lanes, segments, chunk);
+        (item.lanes, item.segments, item.chunk) = (lanes.ilog2(), segments, chunk);
         let last = if single { lanes == 32 } else { lanes == 16 };
         let plan = Plan { item, x_bytes, stage_bytes };
         if (fetched <= FETCH_BYTES || last) && depth(caps, [&plan].into_iter()).is_some() {
