@@ -40,6 +40,8 @@ struct Args {
   u32 stage_bytes;
   u32 depth;    // stages of a ring
   u32 x_bytes;  // of shared memory for the longest x
+  u32 rehearsals;
+  u32 unused;
   Item item[MAX_ITEMS];
 };
 
@@ -131,49 +133,52 @@ struct Ring {
   u32 stage, parity;
 };
 
-// The rows of this warp in one part, or in a pair of parts.
-template <class F, u32 LANES, int UNROLL>
-DEVICE void rows(const Args& args, const Item& item, Walk& walk, Ring& ring, Ahead& ahead, const u8* x) {
-  const u32 lane = threadIdx.x & 31, inner = lane & (LANES - 1), group = lane / LANES;
-  const u32 blocks = (item.k + 31) / 32, units = (blocks + 1) / 2;
-  const u32 pair = item.pair, log_rows = 5 - item.lanes - pair;
-  const u32 second = pair & group, index = group >> pair;
-  const Part& part = item.part[walk.part + second];
-  const u8* const in_stage = ring.memory + second * (args.stage_bytes / 2);
-  const u32 segments = LANES == 32 ? item.segments : 1;
+template <class F>
+DEVICE float dot_units(const u8* row, const u8* x, u32 unit, u32 past, u32 lanes, u32 inner, u32 blocks, float value) {
 #pragma unroll 1
-  for (; walk.task < walk.tasks; walk.task += WARPS) {
-    const u32 first = walk.row(log_rows), count = walk.rows(log_rows);
+  for (; unit < past; unit += lanes, x += (lanes >> 3) * GROUP) {
+    F weights;
+    weights.decode(row, unit, unit * 2 + 1 < blocks);
+    value += weights.dot(inner, x);
+  }
+  return value;
+}
+
+// The products of one item: the rows of this warp; in a rehearsal a part of the first of them, of what is in shared memory, for nothing.
+DEVICE void products(const Args& args, const Item& item, Ring& ring, Ahead& ahead, const u8* x, bool rehearsal) {
+  const u32 log_lanes = item.lanes, lanes = 1 << log_lanes, lane = threadIdx.x & 31, inner = lane & (lanes - 1), group = lane >> log_lanes;
+  const u32 blocks = (item.k + 31) / 32, units = (blocks + 1) / 2;
+  const u32 pair = item.pair, log_rows = 5 - log_lanes - pair, second = pair & group, index = group >> pair;
+  const u8* const in_stage = rehearsal ? x : ring.memory + second * (args.stage_bytes / 2);
+  Walk walk;
+  walk.begin();
+#pragma unroll 1
+  for (bool more = walk.seek(item); more; more = walk.next(item)) {
+    const Part& part = item.part[walk.part + second];
+    const u32 first = walk.row(log_rows), count = walk.rows(log_rows), format = item.format[walk.part];
     const u8* row = in_stage + ((u32)((u64)part.weight + (u64)first * part.row_bytes) & 15) + min(index, count - 1) * part.row_bytes;
     float value = 0;
     u32 unit = inner;
 #pragma unroll 1
-    for (u32 segment = 0; segment < segments; segment++) {
-      const u32 past = LANES == 32 && segments > 1 ? min(units, (segment + 1) * SEGMENT) : units;
-      barrier_wait(&ring.barriers[ring.stage], ring.parity);
+    for (u32 segment = 0; segment < item.segments; segment++) {
+      const u32 past = rehearsal ? min(units, 8u) : item.segments > 1 ? min(units, (segment + 1) * SEGMENT) : units;
+      if (!rehearsal) barrier_wait(&ring.barriers[ring.stage], ring.parity);
       // Where the row would begin if all of it were here.
-      const u8* here = row + ring.stage * args.stage_bytes - segment * (SEGMENT / 4 * F::CHUNK);
-      const u8* at = x + unit / 8 * GROUP;
-      if (UNROLL > 1) {
-#pragma unroll 1
-        for (; unit + (UNROLL - 1) * LANES < past; unit += UNROLL * LANES, at += UNROLL * (LANES / 8) * GROUP) {
-          float dots[UNROLL];
-#pragma unroll
-          for (int i = 0; i < UNROLL; i++) {
-            F weights;
-            weights.decode(here, unit + i * LANES, (unit + i * LANES) * 2 + 1 < blocks);
-            dots[i] = weights.dot(inner, at + i * (LANES / 8) * GROUP);
-          }
-#pragma unroll
-          for (int i = 0; i < UNROLL; i++) value += dots[i];
-        }
+      const u8* here = rehearsal ? x : row + ring.stage * args.stage_bytes - segment * (SEGMENT / 4 * item.chunk);
+      const u8* at = x + (unit >> 3) * GROUP;
+      auto dot = [&](auto f) { value = dot_units<decltype(f)>(here, at, unit, past, lanes, inner, blocks, value); };
+      switch (format) {
+        case Q4_K: dot(q4_k()); break;
+        case Q5_K: dot(q5_k()); break;
+        case Q6_K: dot(q6_k()); break;
+        case Q4_0: dot(q4_0()); break;
+        case Q4_1: dot(q4_1()); break;
+        case Q5_0: dot(q5_0()); break;
+        case Q5_1: dot(q5_1()); break;
+        default: dot(q8_0());
       }
-#pragma unroll 1
-      for (; unit < past; unit += LANES, at += LANES / 8 * GROUP) {
-        F weights;
-        weights.decode(here, unit, unit * 2 + 1 < blocks);
-        value += weights.dot(inner, at);
-      }
+      if (rehearsal) break;
+      unit += SEGMENT;
       __syncwarp();
       ahead.fetch(args, ring.memory + ring.stage * args.stage_bytes, &ring.barriers[ring.stage]);
       if (++ring.stage == args.depth) {
@@ -181,10 +186,10 @@ DEVICE void rows(const Args& args, const Item& item, Walk& walk, Ring& ring, Ahe
         ring.parity ^= 1;
       }
     }
-#pragma unroll
-    for (u32 step = LANES / 2; step > 0; step /= 2) value += __shfl_xor_sync(FULL_WARP, value, step);
-    float other = __shfl_xor_sync(FULL_WARP, value, LANES & 31);
-    if (inner == 0 && index < count) {
+#pragma unroll 1
+    for (u32 step = lanes >> 1; step > 0; step >>= 1) value += __shfl_xor_sync(FULL_WARP, value, step);
+    float other = __shfl_xor_sync(FULL_WARP, value, lanes & 31);
+    if (inner == 0 && index < count && !rehearsal) {
       u32 to = first + index;
       if (pair) {
         if (!second) part.out[to] = value / (1.0f + __expf(-value)) * other;
@@ -195,36 +200,7 @@ DEVICE void rows(const Args& args, const Item& item, Walk& walk, Ring& ring, Ahe
         part.out[to] = value;
       }
     }
-  }
-}
-
-template <class F, int UNROLL>
-DEVICE void rows(const Args& args, const Item& item, Walk& walk, Ring& ring, Ahead& ahead, const u8* x) {
-  if (item.lanes == 3)
-    rows<F, 8, UNROLL>(args, item, walk, ring, ahead, x);
-  else if (item.lanes == 4)
-    rows<F, 16, UNROLL>(args, item, walk, ring, ahead, x);
-  else
-    rows<F, 32, UNROLL>(args, item, walk, ring, ahead, x);
-}
-
-// The products of one item: the rows of this warp.
-template <int UNROLL>
-DEVICE void products(const Args& args, const Item& item, Ring& ring, Ahead& ahead, const u8* x) {
-  Walk walk;
-  walk.begin();
-#pragma unroll 1
-  while (walk.seek(item)) {
-    switch (item.format[walk.part]) {
-      case Q4_K: rows<q4_k, UNROLL>(args, item, walk, ring, ahead, x); break;
-      case Q5_K: rows<q5_k, UNROLL>(args, item, walk, ring, ahead, x); break;
-      case Q6_K: rows<q6_k, UNROLL>(args, item, walk, ring, ahead, x); break;
-      case Q4_0: rows<q4_0, UNROLL>(args, item, walk, ring, ahead, x); break;
-      case Q4_1: rows<q4_1, UNROLL>(args, item, walk, ring, ahead, x); break;
-      case Q5_0: rows<q5_0, UNROLL>(args, item, walk, ring, ahead, x); break;
-      case Q5_1: rows<q5_1, UNROLL>(args, item, walk, ring, ahead, x); break;
-      default: rows<q8_0, UNROLL>(args, item, walk, ring, ahead, x);
-    }
+    if (rehearsal) break;
   }
 }
 
@@ -252,17 +228,11 @@ struct GridBarrier {
   }
 };
 
-#ifndef STAMP
-#define STAMP(I)
-#endif
-
 // Shared memory: codes of x, then the rings.
-template <int UNROLL>
-DEVICE void run(const Args& args) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) mmv(const __grid_constant__ Args args) {
   extern __shared__ __align__(128) u8 memory[];
   __shared__ float scratch[32];
   __shared__ u64 barriers[WARPS][MAX_DEPTH];
-  STAMP(0);
   const u32 warp = threadIdx.x / 32;
   if ((threadIdx.x & 31) == 0) {
     for (u32 i = 0; i < MAX_DEPTH; i++) barrier_init(&barriers[warp][i], 1);
@@ -276,31 +246,30 @@ DEVICE void run(const Args& args) {
   ahead.begin(args);
 #pragma unroll 1
   for (u32 i = 0; i < args.depth; i++) ahead.fetch(args, ring.memory + i * args.stage_bytes, &ring.barriers[i]);
-  STAMP(1);
 
   Gain gain;
-  gain.load(args.item[0]);
-  wait_for_previous();
   GridBarrier grid;
-  if (threadIdx.x == 0 && args.items > 1) grid.begin(args.arrived);
+  gain.load(args.item[0]);
+  // The first turns are rehearsals: the code comes into the caches while the kernel ahead still runs. They need the same code, so
+  // they are turns of the same loop.
+  const u32 rehearsals = args.rehearsals;
 #pragma unroll 1
-  for (u32 i = 0;; i++) {
+  for (u32 turn = 0;; turn++) {
+    const bool rehearsal = turn < rehearsals;
+    const u32 i = rehearsal ? turn : turn - rehearsals;
     const Item& item = args.item[i];
-    STAMP(2 + i * 5);
-    quantise(item, gain, memory, scratch);
+    if (turn == rehearsals) {
+      wait_for_previous();
+      if (threadIdx.x == 0 && args.items > 1) grid.begin(args.arrived);
+    }
+    quantise(item, rehearsal, gain, memory, scratch);
     __syncthreads();
-    STAMP(3 + i * 5);
-    products<UNROLL>(args, item, ring, ahead, memory);
-    STAMP(4 + i * 5);
-    if (i + 1 == args.items) return;
+    products(args, item, ring, ahead, memory, rehearsal);
+    if (!rehearsal && i + 1 == args.items) return;
     __syncthreads();
-    STAMP(5 + i * 5);
-    if (threadIdx.x == 0) grid.arrive();
-    gain.load(args.item[i + 1]);
-    STAMP(6 + i * 5);
-    if (threadIdx.x == 0) grid.wait();
+    if (threadIdx.x == 0 && !rehearsal) grid.arrive();
+    gain.load(args.item[turn + 1 == rehearsals ? 0 : i + 1]);
+    if (threadIdx.x == 0 && !rehearsal) grid.wait();
     __syncthreads();
   }
 }
-
-extern "C" __global__ void __launch_bounds__(THREADS, 1) mmv(const __grid_constant__ Args args) { run<4>(args); }

@@ -70,10 +70,13 @@ struct Gain {
   }
 };
 
-// x, normed if there is a gain, quantised. Up to HELD · THREADS · 4 elements are read once.
+// x, normed if there is a gain, quantised. Up to HELD · THREADS · 4 elements are read once. In a rehearsal it is the first elements of
+// the first weight, whatever they are, because x is not there yet.
 template <class Args>
-DEVICE void quantise(const Args& args, const Gain& gain, u8* to, float* scratch) {
-  const u32 k = args.k, padded = groups_of(k) * 512;
+DEVICE void quantise(const Args& args, bool rehearsal, const Gain& gain, u8* to, float* scratch) {
+  const float* x = rehearsal ? (const float*)args.part[0].weight : args.x;
+  float* normed = rehearsal ? nullptr : args.normed;
+  const u32 k = rehearsal ? 128 : args.k, padded = groups_of(k) * 512;
   float factor = 1;
   float4 held[HELD];
 #pragma unroll 1
@@ -81,7 +84,7 @@ DEVICE void quantise(const Args& args, const Gain& gain, u8* to, float* scratch)
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
       u32 at = base + (i * THREADS + threadIdx.x) * 4;
-      held[i] = at < k ? __ldcg((const float4*)(args.x + at)) : make_float4(0, 0, 0, 0);
+      held[i] = at < k ? __ldcg((const float4*)(x + at)) : make_float4(0, 0, 0, 0);
     }
     if (args.gamma && base == 0) {
       float sum = 0;
@@ -89,7 +92,7 @@ DEVICE void quantise(const Args& args, const Gain& gain, u8* to, float* scratch)
       for (int i = 0; i < HELD; i++) sum += held[i].x * held[i].x + held[i].y * held[i].y + held[i].z * held[i].z + held[i].w * held[i].w;
 #pragma unroll 1
       for (u32 at = (HELD * THREADS + threadIdx.x) * 4; at < k; at += THREADS * 4) {
-        float4 v = __ldcg((const float4*)(args.x + at));
+        float4 v = __ldcg((const float4*)(x + at));
         sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
       }
       factor = rsqrtf(block_reduce<Sum>(sum, scratch) / (float)k + args.epsilon);
@@ -102,7 +105,7 @@ DEVICE void quantise(const Args& args, const Gain& gain, u8* to, float* scratch)
       if (args.gamma && at < k) {
         float4 g = base == 0 && i < HELD_GAIN ? gain.v[i % HELD_GAIN] : __ldg((const float4*)(args.gamma + at));
         v = make_float4(v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w);
-        if (args.normed && blockIdx.x == 0) *(float4*)(args.normed + at) = v;
+        if (normed && blockIdx.x == 0) *(float4*)(normed + at) = v;
       }
       quantise4(to, at, v, at < padded);
     }

@@ -50,6 +50,8 @@ struct Args {
     stage_bytes: u32,
     depth: u32,
     x_bytes: u32,
+    rehearsals: u32,
+    unused: u32,
     item: [Item; MAX_ITEMS],
 }
 
@@ -59,6 +61,12 @@ const GROUP_BYTES: u32 = 768;
 const SEGMENT: u32 = 64;
 const MAX_ITEMS: usize = 8;
 const MAX_DEPTH: u32 = 4;
+
+/// Items that a chain rehearses: those that differ in their code.
+const REHEARSALS: u32 = 3;
+
+/// Bytes of a weight that a rehearsal reads.
+const REHEARSED_BYTES: u64 = 512;
 
 /// Stages of a warp's ring, at least.
 const DEPTH: u32 = 2;
@@ -101,8 +109,14 @@ impl Chain {
     fn args(&self, caps: Caps, arrived: u64) -> Option<(u32, Args)> {
         let depth = depth(caps, self.plans.iter())?;
         let (x_bytes, stage_bytes) = room(self.plans.iter());
-        let mut args =
-            Args { arrived, items: self.plans.len() as u32, stage_bytes, depth, x_bytes, ..Args::default() };
+        let items = self.plans.len() as u32;
+        let readable = |plan: &Plan| {
+            let first = &plan.item.part[0];
+            let bytes = u64::from(first.rows) * u64::from(first.row_bytes);
+            first.weight.is_multiple_of(16) && bytes >= REHEARSED_BYTES
+        };
+        let rehearsals = if items > 1 && self.plans.iter().all(readable) { items.min(REHEARSALS) } else { 0 };
+        let mut args = Args { arrived, items, stage_bytes, depth, x_bytes, rehearsals, ..Args::default() };
         for (to, plan) in args.item.iter_mut().zip(&self.plans) {
             *to = plan.item;
         }
