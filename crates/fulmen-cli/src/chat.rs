@@ -242,5 +242,5 @@ fn answer(
         }
         _ => {}
     }
-    Ok(Answered::Whole(stats::line(loaded, talk.session(), &generated, args.options.open.threads())))
+    Ok(Answered::Whole(stats::line(loaded, talk.session(), &generated, args.options.engine.open.threads())))
 }

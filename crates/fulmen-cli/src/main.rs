@@ -60,6 +60,8 @@ Examples:
   fulmen bench batch           how fast is the command batch on this GPU?
   fulmen tokenize MODEL TEXT   the tokens of a text, as a model sees it
   fulmen bench matmul          how fast are products by weights on this GPU?
+  fulmen bench decode --shape qwen3-4b
+                               how fast would this model be here, and where does the time go?
   fulmen tune                  measure kernels on this GPU and remember the fastest
   fulmen help devices          the options of one command
 

@@ -141,7 +141,7 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
     } else if !args.quiet {
         anstream::eprintln!(
             "\n{}",
-            dim(&stats::line(&loaded, &session, &generated, args.options.open.threads()))
+            dim(&stats::line(&loaded, &session, &generated, args.options.engine.open.threads()))
         );
     }
     if let Some(profile) = stats::profile(&session) {

@@ -36,7 +36,8 @@ pub(crate) struct Args {
     force: bool,
 }
 
-fn preset(name: &str) -> Result<Shape, String> {
+/// A shape by its name, or the names that there are.
+pub(crate) fn preset(name: &str) -> Result<Shape, String> {
     let names = || PRESETS.iter().map(|shape| shape.name).collect::<Vec<_>>().join(", ");
     Shape::preset(name).ok_or_else(|| format!("there is no preset {name:?}; there are {}", names()))
 }

@@ -7,6 +7,8 @@ use fulmen_core::*;
 struct Counting {
     calls: Vec<TensorOp>,
     fail_at: Option<usize>,
+    /// Runs a norm and the product behind it as one.
+    pairs: bool,
 }
 
 impl Counting {
@@ -22,6 +24,14 @@ impl Counting {
 impl KernelDispatch for Counting {
     fn backend(&self) -> &'static str {
         "counting"
+    }
+    fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
+        match (first, second) {
+            (OpCall::RmsNorm(_), OpCall::MulMat(_)) if self.pairs => {
+                self.count(TensorOp::MulMat, 1).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
     fn dispatch_mul_mat(&mut self, call: &MulMatCall) -> Result<usize, BackendError> {
         assert_eq!((call.m, call.k), (4, 1536));
@@ -105,6 +115,33 @@ fn a_run_stops_before_the_call_that_is_not_wanted() {
     assert_eq!(program.run_while(&mut dispatcher, &mut go_on).unwrap(), None);
     assert_eq!(dispatcher.calls, [RmsNorm, MulMat]);
     assert_eq!(program.run_while(&mut dispatcher, || true).unwrap(), Some(9));
+}
+
+#[test]
+fn a_run_tells_which_calls_ran_and_what_they_launched() {
+    for (pairs, expected) in [
+        (false, vec![(0..1, 1), (1..2, 2), (2..3, 2), (3..4, 2), (4..5, 1), (5..6, 1)]),
+        (true, vec![(0..2, 1), (2..3, 2), (3..4, 2), (4..5, 1), (5..6, 1)]),
+    ] {
+        let (program, mut dispatcher) = (layer().check().unwrap(), Counting { pairs, ..Counting::default() });
+        let mut noted = Vec::new();
+        let note = |device: &mut Counting, ran: std::ops::Range<usize>, launched| {
+            assert_eq!(device.calls.len(), noted.len());
+            noted.push((ran, launched));
+            Ok(true)
+        };
+        let launches = expected.iter().map(|(_, launched)| launched).sum();
+        assert_eq!(program.run_noting(&mut dispatcher, note).unwrap(), Some(launches));
+        assert_eq!(noted[0], (0..0, 0));
+        assert_eq!(noted[1..], expected);
+    }
+    // An error of the one who notes names the node that ran before it.
+    let full = |_: &mut Counting, ran: std::ops::Range<usize>, _| match ran.end {
+        2 => Err(BackendError::OutOfMemory { needed: 1, available: None }),
+        _ => Ok(true),
+    };
+    let error = layer().check().unwrap().run_noting(&mut Counting::default(), full).unwrap_err();
+    assert!(matches!(error, ExecError::Node { node: 2, op: TensorOp::MulMat, .. }), "{error:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 // - A tile is eight rows of W (of both weights where they come in pairs). Tiles are dealt to the clusters of the grid; the blocks
 //   of a cluster share the columns, so that few rows of W still fill the GPU and no block needs all of x.
 // - A producer warp copies rows of W, as they lie in a GGUF file, into a ring; the other warps take the chunks of 256 columns in
-//   turn. What they have for a tile goes to shared memory, and the last to come adds it up, always in the same order. Clusters add
+//   turn. What they have for a tile goes to shared memory, and one of them adds it up, always in the same order. Clusters add
 //   what their blocks have, in the order of the blocks.
 // - The producer starts before the kernel ahead is done: weights depend on nothing.
 #include "bulk.cuh"
@@ -385,17 +385,16 @@ DEVICE void finish(const Args& args, const Place& place, u32 column, u32 index, 
   part.out[to] = value;
 }
 
-// For each slot, how many warps have put their sums there, and how often they have been added up.
+// For each slot, whether all warps have put their sums there, and whether they have been added up.
 struct Slots {
-  u32 arrived[SLOTS];
-  volatile u32 finished[SLOTS];
+  u64 *full, *empty;
 };
 
 // How far a warp comes after another.
 DEVICE u32 after(u32 first, u32 warp) { return warp >= first ? warp - first : warp + WARPS - first; }
 
 template <class F, int ROWS, bool PAIR>
-DEVICE void consume(const Args& args, const Work& work, Ring ring, const u8* x, float* slots, Slots& use, float* totals) {
+DEVICE void consume(const Args& args, const Work& work, Ring ring, const u8* x, float* slots, Slots use, float* totals) {
   constexpr u32 HALVES = PAIR ? 2 : 1, OUTPUTS = HALVES * ROWS * TILE, EACH = OUTPUTS / 32;
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane / 4, t = lane & 3;
   const u32 items = HALVES * (work.past - work.chunk);
@@ -430,8 +429,7 @@ DEVICE void consume(const Args& args, const Work& work, Ring ring, const u8* x, 
     auto had = [&](u32 w) { return after(began, w) < items; };
     float* mine = slots + (slot * WARPS + warp) * OUTPUTS;
     // What was here before must have been added up.
-    while (use.finished[slot] != round) {}
-    __syncwarp();
+    barrier_wait(&use.empty[slot], ~round & 1);
     if (had(warp)) {
 #pragma unroll
       for (int half = 0; half < HALVES; half++)
@@ -439,12 +437,11 @@ DEVICE void consume(const Args& args, const Work& work, Ring ring, const u8* x, 
         for (int upper = 0; upper < ROWS / 8; upper++)
           *(float2*)(mine + (half * ROWS + upper * 8 + g) * TILE + t * 2) = make_float2(sums[half].v[upper * 2], sums[half].v[upper * 2 + 1]);
     }
-    __threadfence_block();
     __syncwarp();
-    u32 before = 0;
-    if (lane == 0) before = atomicAdd(&use.arrived[slot], 1u);
-    if (__shfl_sync(FULL_WARP, before, 0) == WARPS - 1) {
-      __threadfence_block();
+    if (lane == 0) barrier_arrive(&use.full[slot]);
+    // The warp of the last item adds up.
+    if (warp == (turn == 0 ? WARPS : turn) - 1) {
+      barrier_wait(&use.full[slot], round & 1);
       float total[EACH] = {};
       for (u32 w = 0; w < WARPS; w++) {
         if (!had(w)) continue;
@@ -453,11 +450,7 @@ DEVICE void consume(const Args& args, const Work& work, Ring ring, const u8* x, 
         for (int i = 0; i < EACH; i++) total[i] += from[i * 32];
       }
       __syncwarp();
-      if (lane == 0) {
-        use.arrived[slot] = 0;
-        __threadfence_block();
-        use.finished[slot] = round + 1;
-      }
+      if (lane == 0) barrier_arrive(&use.empty[slot]);
 #pragma unroll
       for (int i = 0; i < EACH / HALVES; i++) {
         const u32 at = i * 32 + lane;
@@ -492,7 +485,7 @@ DEVICE void combine(const Args& args, const Work& work, const float* totals, u32
 
 // Shared memory: x, the ring, sums of warps, sums of tiles.
 template <class F, int ROWS, bool PAIR>
-DEVICE void product(const Args& args, u32 first, u32 past, u32 cluster, u32 clusters, u8* memory, u64* barriers, Slots& use) {
+DEVICE void product(const Args& args, u32 first, u32 past, u32 cluster, u32 clusters, u8* memory, u64* barriers) {
   const u32 rank = blockIdx.x % args.ranks;
   const Work work(args, first, past, cluster, clusters, rank, PAIR);
   const u32 x_bytes = (args.chunks + args.ranks - 1) / args.ranks * Codes8<ROWS>::BYTES;
@@ -511,7 +504,7 @@ DEVICE void product(const Args& args, u32 first, u32 past, u32 cluster, u32 clus
       if (bytes) bulk_copy(memory, args.x + (u64)work.chunk * Codes8<ROWS>::BYTES, bytes, x_there);
     }
     barrier_wait(x_there, 0);
-    consume<F, ROWS, PAIR>(args, work, ring, memory, slots, use, totals);
+    consume<F, ROWS, PAIR>(args, work, ring, memory, slots, Slots{x_there + 1, x_there + 1 + SLOTS}, totals);
   }
   if (args.ranks > 1) {
     __syncthreads();
@@ -527,26 +520,28 @@ DEVICE void product(const Args& args, u32 first, u32 past, u32 cluster, u32 clus
 template <class F, class G, bool MIXED, int ROWS, bool PAIR>
 DEVICE void run(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
-  __shared__ u64 barriers[2 * MAX_DEPTH + 1];
-  __shared__ Slots use;
+  __shared__ u64 barriers[2 * MAX_DEPTH + 1 + 2 * SLOTS];
   if (threadIdx.x == 0) {
     for (u32 i = 0; i < MAX_DEPTH; i++) {
       barrier_init(&barriers[i], 1);
       barrier_init(&barriers[MAX_DEPTH + i], WARPS);
     }
     barrier_init(&barriers[2 * MAX_DEPTH], 1);
+    for (u32 i = 0; i < SLOTS; i++) {
+      barrier_init(&barriers[2 * MAX_DEPTH + 1 + i], WARPS);
+      barrier_init(&barriers[2 * MAX_DEPTH + 1 + SLOTS + i], 1);
+    }
     barriers_ready();
   }
-  if (threadIdx.x < SLOTS) use.arrived[threadIdx.x] = use.finished[threadIdx.x] = 0;
   __syncthreads();
   let_next_start();
   const u32 cluster = blockIdx.x / args.ranks;
   if (!MIXED)
-    product<F, ROWS, PAIR>(args, 0, args.parts, cluster, args.clusters, memory, barriers, use);
+    product<F, ROWS, PAIR>(args, 0, args.parts, cluster, args.clusters, memory, barriers);
   else if (cluster < args.first_clusters)
-    product<F, ROWS, PAIR>(args, 0, args.first_parts, cluster, args.first_clusters, memory, barriers, use);
+    product<F, ROWS, PAIR>(args, 0, args.first_parts, cluster, args.first_clusters, memory, barriers);
   else
-    product<G, ROWS, PAIR>(args, args.first_parts, args.parts, cluster - args.first_clusters, args.clusters - args.first_clusters, memory, barriers, use);
+    product<G, ROWS, PAIR>(args, args.first_parts, args.parts, cluster - args.first_clusters, args.clusters - args.first_clusters, memory, barriers);
 }
 
 #define ENTRY(NAME, F, G, MIXED, ROWS, PAIR)                                                                          \

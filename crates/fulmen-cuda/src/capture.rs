@@ -7,21 +7,26 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use fulmen_core::ReplayId;
+use fulmen_core::{Program, ReplayId};
 
 use crate::error::CudaError;
-use crate::handles::{DeviceBlock, Graph};
-use crate::queue::Queue;
+use crate::handles::Graph;
+use crate::queue::{Kept, Queue};
+use crate::timed::Timed;
 
 /// One captured program.
 pub(crate) struct Captured {
     pub(crate) graph: Graph,
     /// Kept alive for the graph.
-    pub(crate) _scratch: Option<Arc<DeviceBlock>>,
+    pub(crate) _kept: Kept,
     /// The allocations that its operands lie in.
     pub(crate) uses: BTreeSet<u64>,
     /// The first of them that was freed.
     pub(crate) freed: Option<u64>,
+    /// What was captured, where it was a whole program.
+    pub(crate) program: Option<Arc<Program>>,
+    /// The same with times, once somebody asked for them.
+    pub(crate) timed: Option<Timed>,
 }
 
 /// The captured programs of a dispatcher.
@@ -40,14 +45,19 @@ impl Captures {
     }
 
     /// Launches a program.
-    pub(crate) fn replay(&self, queue: &mut Queue, id: ReplayId) -> Result<(), CudaError> {
+    pub(crate) fn replay(&mut self, queue: &mut Queue, id: ReplayId) -> Result<(), CudaError> {
+        queue.launch_graph(&self.get(id)?.graph)
+    }
+
+    /// The program, if it can run.
+    pub(crate) fn get(&mut self, id: ReplayId) -> Result<&mut Captured, CudaError> {
         let refused = |reason| CudaError::Capture { call: "a replay", reason };
-        let captured = self.programs.get(&id.0);
+        let captured = self.programs.get_mut(&id.0);
         let captured = captured.ok_or_else(|| refused(format!("program {} is not known", id.0)))?;
         if let Some(ptr) = captured.freed {
             return Err(refused(format!("the memory at {ptr:#x}, which program {} uses, was freed", id.0)));
         }
-        queue.launch_graph(&captured.graph)
+        Ok(captured)
     }
 
     /// Takes a program out; the caller lets it go when the device is idle.

@@ -14,6 +14,7 @@ use crate::error::CudaError;
 use crate::handles::{Event, Stream};
 use crate::kernels;
 use crate::queue::Queue;
+use crate::timed::Timed;
 
 type Launched = Result<usize, BackendError>;
 
@@ -55,9 +56,19 @@ impl CudaDispatcher {
 
     /// A mark at the point that the device has reached so far, to be timed against another.
     pub fn mark(&self) -> Result<Event, CudaError> {
-        let event = Event::new(&self.device.context, true)?;
+        let event = self.event()?;
         self.stream.record(&event)?;
         Ok(event)
+    }
+
+    /// An event that can be timed.
+    pub(crate) fn event(&self) -> Result<Event, CudaError> {
+        Event::new(&self.device.context, true)
+    }
+
+    /// A mark at the point that each run of the graph being captured has reached.
+    pub(crate) fn mark_in_capture(&self, event: &Event) -> Result<(), CudaError> {
+        self.stream.record_in_capture(event)
     }
 
     /// Bytes that graphs, weights and caches take on this dispatcher.
@@ -82,16 +93,18 @@ impl CudaDispatcher {
     /// Ends a recording. Calls run again after it, whatever it returns.
     pub fn end_capture(&mut self) -> Result<ReplayId, BackendError> {
         let uses = self.memory.watch.end();
-        let (graph, scratch) = self.queue.end_capture()?;
-        Ok(self.captures.add(Captured { graph, _scratch: scratch, uses, freed: None }))
+        let (graph, kept) = self.queue.end_capture()?;
+        let (program, timed) = (None, None);
+        Ok(self.captures.add(Captured { graph, _kept: kept, uses, freed: None, program, timed }))
     }
 
     /// Loads the kernels and makes the scratch memory that a program needs.
     fn plan(&mut self, program: &Program) -> Result<(), ExecError> {
         self.queue.begin_planning().map_err(BackendError::from)?;
         let planned = program.run(self);
-        self.queue.end_planning();
-        planned.map(|_| ())
+        let ended = self.queue.end_planning();
+        planned?;
+        Ok(ended.map_err(BackendError::from)?)
     }
 
     fn capture(&mut self, program: &Program) -> Result<ReplayId, ExecError> {
@@ -101,7 +114,9 @@ impl CudaDispatcher {
         // Always ended; where a call failed, its error is the one to report.
         let ended = self.end_capture();
         recorded?;
-        Ok(ended?)
+        let id = ended?;
+        self.captures.get(id).map_err(BackendError::from)?.program = Some(Arc::new(program.clone()));
+        Ok(id)
     }
 }
 
@@ -197,6 +212,25 @@ impl KernelDispatch for CudaDispatcher {
     fn replay(&mut self, id: ReplayId) -> Launched {
         self.captures.replay(&mut self.queue, id)?;
         Ok(1)
+    }
+
+    fn captured_kernels(&self, id: ReplayId) -> Option<usize> {
+        self.captured_nodes(id)
+    }
+
+    /// One time for each call, or for each pair that runs as one. Kernels that would overlap in a replay do not here.
+    fn replay_timed(&mut self, id: ReplayId) -> Result<Option<Vec<KernelTime>>, BackendError> {
+        let captured = self.captures.get(id)?;
+        let Some(program) = captured.program.clone() else { return Ok(None) };
+        if captured.timed.is_none() {
+            let timed = Timed::capture(self, &program)?;
+            self.captures.get(id)?.timed = Some(timed);
+        }
+        self.queue.synchronize()?;
+        let Some(timed) = &self.captures.get(id)?.timed else { return Ok(None) };
+        self.queue.launch_graph(&timed.graph)?;
+        self.queue.synchronize()?;
+        Ok(Some(timed.times()?))
     }
 
     fn release(&mut self, id: ReplayId) {

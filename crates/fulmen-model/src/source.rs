@@ -3,6 +3,7 @@
 use std::{
     fmt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use fulmen_core::{DType, DTypeError, SharedBytes};
@@ -53,6 +54,30 @@ pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelSource>, SourceError>
     Ok(Box::new(GgufFile::open(path)?))
 }
 
+/// A GGUF file that lies in memory. It is copied only if its address is no multiple of 16.
+pub fn from_bytes(bytes: SharedBytes) -> Result<Box<dyn ModelSource>, SourceError> {
+    Ok(Box::new(GgufFile::from_bytes(aligned(bytes))?))
+}
+
+/// The bytes at an address that every type of number can have. Offsets in a GGUF file are multiples of its alignment, so it is
+/// the begin that matters.
+fn aligned(bytes: SharedBytes) -> SharedBytes {
+    const ALIGNMENT: usize = align_of::<u128>();
+    let data = (*bytes).as_ref();
+    if data.as_ptr().addr().is_multiple_of(ALIGNMENT) {
+        return bytes;
+    }
+    struct Aligned(Vec<u128>, usize);
+    impl AsRef<[u8]> for Aligned {
+        fn as_ref(&self) -> &[u8] {
+            &bytemuck::cast_slice(&self.0)[..self.1]
+        }
+    }
+    let mut copy = vec![0u128; data.len().div_ceil(ALIGNMENT)];
+    bytemuck::cast_slice_mut(&mut copy)[..data.len()].copy_from_slice(data);
+    Arc::new(Aligned(copy, data.len()))
+}
+
 /// Why a model cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -69,6 +94,20 @@ pub enum SourceError {
     /// A folder of safetensors files.
     #[error(transparent)]
     Safetensors(#[from] SafetensorsError),
+    /// A tensor that was asked for by a name that no tensor has.
+    #[error("there is no tensor {name:?}")]
+    NoTensor {
+        /// The name.
+        name: String,
+    },
+    /// A tensor that could not be made.
+    #[error("tensor {name:?} could not be made: {error}")]
+    Made {
+        /// Its name.
+        name: String,
+        /// Why.
+        error: DTypeError,
+    },
 }
 
 /// What is known of a tensor: its name, its size and its type. A value of this type is always well-formed.

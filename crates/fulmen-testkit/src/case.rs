@@ -1,6 +1,8 @@
 //! A row of the table: a graph of one op, how its inputs are drawn, and how exact its results must be.
 
-use fulmen_core::{BuildError, DType, Fusions, GraphBuilder, LogicalGraph, Op, PlanOptions, Role, Sharing};
+use fulmen_core::{
+    BuildError, DType, Fusions, GraphBuilder, LogicalGraph, Op, PlanOptions, Role, Sharing, Work,
+};
 
 use crate::draw::Draw;
 
@@ -43,15 +45,6 @@ impl Tolerance {
     pub const ATTENTION: Tolerance = Tolerance::nmse(1e-4);
     /// 8-bit blocks written by another encoder: a code may be off by one.
     pub const REENCODED: Tolerance = Tolerance::nmse(1e-4);
-}
-
-/// What one run of a case does, for its speed.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Work {
-    /// Floating-point operations; a multiplication and an addition count as two.
-    pub flops: u64,
-    /// Bytes that must be read or written at least once.
-    pub bytes: u64,
 }
 
 /// How long a case takes.

@@ -30,7 +30,7 @@ mod report;
 pub mod rig;
 pub mod table;
 
-pub use case::{Case, Size, Tolerance, Work};
+pub use case::{Case, Size, Tolerance};
 pub use check::{Failure, Outcome};
 pub use compare::Agreement;
 pub use gpu::{GpuCase, gpu_ops, gpu_table, run_gpu_table};

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use fulmen_core::{Backend, BackendError, CopyCall, DTypeError, ExecError, PlanOptions};
+use fulmen_core::{Backend, BackendError, CopyCall, DTypeError, ExecError, PlanOptions, Work};
 
-use crate::case::{Case, Work};
+use crate::case::Case;
 use crate::draw::Pools;
 use crate::rig::Rig;
 

@@ -5,6 +5,7 @@
 //! memory that it uses was freed, or when a weight was written that it uses in another order.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use fulmen_core::ReplayId;
@@ -14,10 +15,18 @@ use crate::{encode::Program, error::GpuError};
 /// One captured program.
 pub(crate) struct Captured {
     pub(crate) program: Arc<Program>,
+    /// The calls that each of its kernels is part of.
+    pub(crate) calls: Vec<Range<usize>>,
     /// The allocations that its operands lie in.
     pub(crate) uses: BTreeSet<u64>,
     /// Why it cannot run any more.
     pub(crate) gone: Option<String>,
+}
+
+impl Captured {
+    pub(crate) fn new(program: Program, uses: BTreeSet<u64>, calls: Vec<Range<usize>>) -> Captured {
+        Captured { program: Arc::new(program), calls, uses, gone: None }
+    }
 }
 
 /// The captured programs of a dispatcher.
@@ -28,15 +37,15 @@ pub(crate) struct Captures {
 }
 
 impl Captures {
-    pub(crate) fn add(&mut self, program: Program, uses: BTreeSet<u64>) -> ReplayId {
+    pub(crate) fn add(&mut self, captured: Captured) -> ReplayId {
         let id = self.next;
         self.next += 1;
-        self.programs.insert(id, Captured { program: Arc::new(program), uses, gone: None });
+        self.programs.insert(id, captured);
         ReplayId(id)
     }
 
     /// The program, if it can run.
-    pub(crate) fn get(&self, id: ReplayId) -> Result<&Arc<Program>, GpuError> {
+    pub(crate) fn get(&self, id: ReplayId) -> Result<&Captured, GpuError> {
         let refused = |got| GpuError::Argument {
             call: "replay",
             what: format!("program {}", id.0),
@@ -46,7 +55,7 @@ impl Captures {
         let captured = self.programs.get(&id.0).ok_or_else(|| refused("none of this number".to_owned()))?;
         match &captured.gone {
             Some(why) => Err(refused(why.clone())),
-            None => Ok(&captured.program),
+            None => Ok(captured),
         }
     }
 

@@ -3,6 +3,7 @@
 mod batch;
 mod chain;
 mod data;
+mod decode;
 mod ffn;
 mod layers;
 mod matmul;
@@ -10,11 +11,15 @@ mod measure;
 mod model;
 mod pass;
 mod perplexity;
+mod prefill;
 pub(crate) mod product;
 mod raw;
 mod readback;
 mod report;
 mod roofline;
+mod shape;
+mod steps;
+mod table;
 
 use std::{io, path::PathBuf};
 
@@ -43,6 +48,8 @@ Examples:
   fulmen bench batch --trace ffn.json    and the kernels of a layer for chrome://tracing
   fulmen bench matmul                    products by weights that stay on the GPU
   fulmen bench matmul --m 1,32 --k 2560 --n 9728 --dtype q4_k --svg roofline.svg
+  fulmen bench decode --shape qwen3-4b --batch 1,16   a model's steps, without a file, kernel by kernel
+  fulmen bench prefill --shape qwen3-4b  its prompts
   fulmen bench model m.gguf --depth 0,2048   a model's prompts and answers
   fulmen bench perplexity m.gguf text.txt    how well a model foresees a text";
 
@@ -50,6 +57,8 @@ Examples:
 #[derive(Debug, Subcommand)]
 enum BenchCommand {
     Batch(batch::Args),
+    Decode(decode::Args),
+    Prefill(prefill::Args),
     Model(model::Args),
     Matmul(matmul::Args),
     Perplexity(perplexity::Args),
@@ -91,6 +100,8 @@ pub(crate) enum BenchError {
 pub(crate) fn run(args: &Args) -> Result<(), BenchError> {
     match &args.command {
         BenchCommand::Batch(args) => batch::run(args),
+        BenchCommand::Decode(args) => decode::run(args),
+        BenchCommand::Prefill(args) => prefill::run(args),
         BenchCommand::Model(args) => model::run(args),
         BenchCommand::Matmul(args) => matmul::run(args),
         BenchCommand::Perplexity(args) => perplexity::run(args),

@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> Result<(), BenchError> {
         stride: args.stride.map(|stride| stride as usize),
         // What a prompt begins with, if it begins with anything.
         begin: encode("").first().copied(),
-        threads: args.options.open.threads(),
+        threads: args.options.engine.open.threads(),
     };
     let mut session = loaded.model.session_with(SessionOptions { context, ..args.options.session() })?;
     let bar = bar();
@@ -145,7 +145,7 @@ fn as_json(args: &Args, loaded: &Loaded, scored: &Perplexity, tokens: usize, con
         "stride": args.stride,
         "special": args.special,
         "bare": args.bare,
-        "cache": args.options.kv.to_string(),
+        "cache": args.options.engine.kv.to_string(),
         "device": loaded.device.selector().to_string(),
         "name": loaded.device.name,
         "architecture": loaded.model.config().architecture.name(),

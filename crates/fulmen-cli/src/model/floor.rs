@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fulmen_core::{Backend, BackendError, ComputeGraph, OpParams, TensorOp};
+use fulmen_core::{Backend, BackendError, BackendKind, ComputeGraph, DeviceInfo, OpParams, TensorOp};
 use fulmen_model::{Model, Session};
 
 /// Long enough for a stable figure.
@@ -21,6 +21,28 @@ pub(crate) fn bandwidth(model: &Model, threads: usize) -> Option<f64> {
 pub(crate) fn bytes_per_token(model: &Model, session: &Session, depth: usize) -> u64 {
     let per_position = session.options().cache_bytes(model.config()) / session.context().max(1) as u64;
     model.bytes_per_token() + per_position / u64::from(session.options().sequences) * depth as u64
+}
+
+/// Bytes that a decode step of several sequences reads: weights once, and the keys and values of each.
+pub(crate) fn bytes_per_step(model: &Model, session: &Session, depth: usize, batch: u32) -> u64 {
+    let weights = model.bytes_per_token();
+    weights + (bytes_per_token(model, session, depth) - weights) * u64::from(batch)
+}
+
+/// Operations per second that the tensor units of a device do at most: dense, f16 with sums in f32, by the data sheet.
+pub(crate) fn tensor_peak(device: &DeviceInfo) -> Option<f64> {
+    // More special names first.
+    const TERA: [(&str, f64); 7] = [
+        ("H200 NVL", 835.0),
+        ("H200", 989.0),
+        ("H100 NVL", 835.0),
+        ("H100 PCIe", 756.0),
+        ("H100", 989.0),
+        ("A100", 312.0),
+        ("L40S", 362.0),
+    ];
+    let found = TERA.iter().find(|(name, _)| device.name.contains(name));
+    found.filter(|_| device.backend == BackendKind::Cuda).map(|(_, tera)| tera * 1e12)
 }
 
 fn host_read(model: &Model, threads: usize) -> Option<f64> {

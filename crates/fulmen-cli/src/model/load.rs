@@ -1,10 +1,13 @@
 //! Options of commands that load a model, and loading with a bar.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fulmen_core::DType;
 use fulmen_core::device::{DeviceInfo, format_bytes};
+use fulmen_model::source::{self, ModelSource};
+use fulmen_model::synth::SynthError;
 use fulmen_model::{LoadOptions, Model, ModelError, SessionOptions};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -12,15 +15,11 @@ use super::find::{FindError, find};
 use super::story::story;
 use crate::select::{OpenOption, SelectError};
 
-/// Which model, on which device, with which caches.
+/// On which device a model runs, and how.
 #[derive(Debug, clap::Args)]
-pub(crate) struct ModelOptions {
+pub(crate) struct EngineOptions {
     #[command(flatten)]
     pub(crate) open: OpenOption,
-
-    /// Positions of the context: prompt and answer together. Without it the model's own, but at most 4096.
-    #[arg(long, visible_alias = "context", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) ctx: Option<u32>,
 
     /// Type of the KV cache.
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
@@ -33,6 +32,17 @@ pub(crate) struct ModelOptions {
     /// Launch decode steps op by op although the device could replay them.
     #[arg(long)]
     eager: bool,
+}
+
+/// Which model, on which device, with which caches.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ModelOptions {
+    #[command(flatten)]
+    pub(crate) engine: EngineOptions,
+
+    /// Positions of the context: prompt and answer together. Without it the model's own, but at most 4096.
+    #[arg(long, visible_alias = "context", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) ctx: Option<u32>,
 
     /// Do not look at every weight for NaN and infinities while loading.
     #[arg(long)]
@@ -54,6 +64,8 @@ pub(crate) enum LoadError {
     Select(#[from] SelectError),
     #[error(transparent)]
     Model(#[from] ModelError),
+    #[error(transparent)]
+    Synth(#[from] SynthError),
 }
 
 /// A model, where it is, and how long that took.
@@ -63,17 +75,21 @@ pub(crate) struct Loaded {
     pub(crate) time: Duration,
 }
 
-impl ModelOptions {
-    pub(crate) fn session(&self) -> SessionOptions {
-        let (context, cache) = (self.ctx.unwrap_or(0), self.kv);
-        SessionOptions { context, cache, chunk: self.chunk, eager: self.eager, sequences: 1 }
+impl EngineOptions {
+    /// One sequence with so many positions; 0 for the model's own.
+    pub(crate) fn session(&self, context: u32) -> SessionOptions {
+        SessionOptions { context, cache: self.kv, chunk: self.chunk, eager: self.eager, sequences: 1 }
     }
 
-    /// Loads a model, without a name the one that is part of the program; a bar on stderr shows how far it has come, on a
-    /// terminal and nowhere else.
-    pub(crate) fn load(&self, model: Option<&Path>, session: SessionOptions) -> Result<Loaded, LoadError> {
+    /// Loads a model; a bar on stderr shows how far it has come, on a terminal and nowhere else.
+    pub(crate) fn load(
+        &self,
+        session: SessionOptions,
+        check_weights: bool,
+        source: impl FnOnce() -> Result<Arc<dyn ModelSource>, LoadError>,
+    ) -> Result<Loaded, LoadError> {
         let start = Instant::now();
-        let path = model.map(find).transpose()?;
+        let source = source()?;
         let (info, device) = self.open.open()?;
         let bar = ProgressBar::new(0);
         if let Ok(style) = ProgressStyle::with_template("loading {bar:30} {bytes} of {total_bytes}") {
@@ -83,13 +99,27 @@ impl ModelOptions {
             bar.set_length(progress.total);
             bar.set_position(progress.done);
         };
-        let options = LoadOptions { session, check_weights: !self.no_check, progress: Some(&mut report) };
-        let model = match path {
-            Some(path) => Model::load_with(path, device, options),
-            None => Model::from_bytes(story(), device, options),
-        };
+        let options = LoadOptions { session, check_weights, progress: Some(&mut report) };
+        let model = Model::from_source(source, device, options);
         bar.finish_and_clear();
         Ok(Loaded { model: model?, device: info, time: start.elapsed() })
+    }
+}
+
+impl ModelOptions {
+    pub(crate) fn session(&self) -> SessionOptions {
+        self.engine.session(self.ctx.unwrap_or(0))
+    }
+
+    /// Loads the model at a path or of a name; without one the model that is part of the program.
+    pub(crate) fn load(&self, model: Option<&Path>, session: SessionOptions) -> Result<Loaded, LoadError> {
+        self.engine.load(session, !self.no_check, || {
+            let source = match model {
+                Some(model) => source::open(find(model)?),
+                None => source::from_bytes(story()),
+            };
+            Ok(Arc::from(source.map_err(ModelError::from)?))
+        })
     }
 }
 

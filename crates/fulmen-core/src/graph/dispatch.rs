@@ -1,6 +1,6 @@
 //! The contract between a graph and the kernels that run it.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use super::{Program, call::*};
 use crate::{BackendError, Fusions};
@@ -8,6 +8,19 @@ use crate::{BackendError, Fusions};
 /// A program that a backend has captured; see [`KernelDispatch::prepare`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReplayId(pub u64);
+
+/// When a kernel of a program ran, by the device's clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelTime {
+    /// Its name.
+    pub name: String,
+    /// From the start of the program.
+    pub start: Duration,
+    /// How long it took.
+    pub time: Duration,
+    /// The calls of the program that it is part of; empty where that is not known. Kernels of one call follow one another.
+    pub calls: Range<usize>,
+}
 
 /// Kernels of one device. [`execute_graph`](super::execute_graph) calls one method per node, in order.
 ///
@@ -138,9 +151,15 @@ pub trait KernelDispatch {
         Err(BackendError::Unsupported { backend: self.backend(), what: format!("the replay of {id:?}") })
     }
 
+    /// How many kernels and copies a captured program has, where that is known.
+    fn captured_kernels(&self, id: ReplayId) -> Option<usize> {
+        let _ = id;
+        None
+    }
+
     /// Runs a captured program as [`replay`](KernelDispatch::replay) does, waits for it, and gives the name of each kernel and
     /// its time on the device, in order; `None`, and nothing was run, where the device does not take such times.
-    fn replay_timed(&mut self, id: ReplayId) -> Result<Option<Vec<(String, Duration)>>, BackendError> {
+    fn replay_timed(&mut self, id: ReplayId) -> Result<Option<Vec<KernelTime>>, BackendError> {
         let _ = id;
         Ok(None)
     }

@@ -1,9 +1,9 @@
 //! Checking a graph into a program, and running it.
 
-use std::time::Instant;
+use std::{ops::Range, time::Instant};
 
 use super::{ComputeGraph, KernelDispatch, OpCall, resolve::resolve};
-use crate::{ExecError, GraphError};
+use crate::{BackendError, ExecError, GraphError};
 
 /// What a timed run did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,29 +63,42 @@ impl Program {
         dispatcher: &mut D,
         mut go_on: impl FnMut() -> bool,
     ) -> Result<Option<usize>, ExecError> {
-        let mut launches = 0;
-        let mut steps = self.calls.as_slice();
-        while let Some((step, rest)) = steps.split_first() {
-            if !go_on() {
+        self.run_noting(dispatcher, |_, _, _| Ok(go_on()))
+    }
+
+    /// Runs all calls. Before each, and once at the end, `note` is told which calls ran last (the first time none), which
+    /// may be two where the device runs a pair as one, and how many kernels they launched. It says whether to go on; gives
+    /// the number of kernels launched, or `None` if it was stopped.
+    pub fn run_noting<D: KernelDispatch + ?Sized>(
+        &self,
+        dispatcher: &mut D,
+        mut note: impl FnMut(&mut D, Range<usize>, usize) -> Result<bool, BackendError>,
+    ) -> Result<Option<usize>, ExecError> {
+        let (mut launches, mut last, mut ran) = (0, 0, 0..0);
+        loop {
+            let at = |at: usize| {
+                let step = self.calls.get(at);
+                move |source| match step {
+                    Some(Step { node, name, call }) => {
+                        ExecError::Node { node: *node, op: call.op(), name: name.clone(), source }
+                    }
+                    None => ExecError::Backend(source),
+                }
+            };
+            if !note(dispatcher, ran.clone(), last).map_err(at(ran.start))? && ran.end < self.calls.len() {
                 return Ok(None);
             }
-            let at = |source| ExecError::Node {
-                node: step.node,
-                op: step.call.op(),
-                name: step.name.clone(),
-                source,
+            let Some(step) = self.calls.get(ran.end) else { return Ok(Some(launches)) };
+            let pair = match self.calls.get(ran.end + 1) {
+                Some(next) => dispatcher.dispatch_pair(&step.call, &next.call).map_err(at(ran.end))?,
+                None => None,
             };
-            if let Some((next, after)) = rest.split_first()
-                && let Some(launched) = dispatcher.dispatch_pair(&step.call, &next.call).map_err(at)?
-            {
-                launches += launched;
-                steps = after;
-                continue;
-            }
-            launches += dispatcher.dispatch(&step.call).map_err(at)?;
-            steps = rest;
+            (ran, last) = match pair {
+                Some(launched) => (ran.end..ran.end + 2, launched),
+                None => (ran.end..ran.end + 1, dispatcher.dispatch(&step.call).map_err(at(ran.end))?),
+            };
+            launches += last;
         }
-        Ok(Some(launches))
     }
 }
 

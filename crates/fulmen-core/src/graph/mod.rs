@@ -12,11 +12,13 @@ mod operands;
 mod params;
 mod print;
 mod resolve;
+mod work;
 
 pub use call::*;
-pub use dispatch::{KernelDispatch, ReplayId};
+pub use dispatch::{KernelDispatch, KernelTime, ReplayId};
 pub use execute::{GraphExecResult, Program, Step, execute_graph, execute_graph_timed};
 pub use params::{ExtraWeight, Heads, KvCache, OpParams, RopePairing, RopeSpec, TokenHistory};
+pub use work::{CacheUse, Work};
 
 use crate::DType;
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use cudarc::driver::{
     result::{self, stream::StreamKind},
-    sys::{CUgraph, CUstream, CUstreamCaptureMode},
+    sys::{self, CUgraph, CUstream, CUstreamCaptureMode},
 };
 
-use super::{Context, Event, Graph};
+use super::{Context, DeviceBlock, Event, Graph};
 use crate::error::CudaError;
 
 /// A stream that does not wait for the default stream.
@@ -41,12 +41,29 @@ impl Stream {
         done.map_err(|error| self.context.error("cuStreamSynchronize", error))
     }
 
+    /// Makes all bytes of a block 0.
+    pub(crate) fn zero(&self, block: &DeviceBlock) -> Result<(), CudaError> {
+        self.context.bind()?;
+        // SAFETY: the block has that many bytes; its owner keeps it until the stream is done.
+        let done = unsafe { result::memset_d8_async(block.ptr(), 0, block.bytes(), self.raw) };
+        done.map_err(|error| self.context.error("cuMemsetD8Async", error))
+    }
+
     /// Marks the point that the stream has reached so far.
     pub(crate) fn record(&self, event: &Event) -> Result<(), CudaError> {
         self.context.bind()?;
         // SAFETY: both are alive and of one context.
         let done = unsafe { result::event::record(event.raw(), self.raw) };
         done.map_err(|error| self.context.error("cuEventRecord", error))
+    }
+
+    /// Marks, in every run of the graph that is being recorded, the point that its work has reached so far.
+    pub(crate) fn record_in_capture(&self, event: &Event) -> Result<(), CudaError> {
+        self.context.bind()?;
+        let flags = sys::CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
+        // SAFETY: both are alive and of one context; who keeps the graph keeps the event.
+        let done = unsafe { sys::cuEventRecordWithFlags(event.raw(), self.raw, flags) };
+        done.result().map_err(|error| self.context.error("cuEventRecordWithFlags", error))
     }
 
     /// From here on work of this thread is recorded instead of run.

@@ -26,6 +26,6 @@ pub use chat::Chat;
 pub use generate::{FinishReason, GenerateOptions, Generated, Generation};
 pub use model::{Device, LoadOptions, LoadProgress, Model};
 pub use perplexity::{Perplexity, PerplexityOptions};
-pub use profile::{Profile, ProfileRow};
+pub use profile::{Profile, ProfileRow, TimedKernel};
 pub use sampling::Sampling;
-pub use session::{Session, SessionOptions};
+pub use session::{Session, SessionOptions, StepLaunches};

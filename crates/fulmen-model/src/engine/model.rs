@@ -11,8 +11,7 @@ use super::session::{Session, SessionOptions};
 use super::weights::{self, Weights};
 use crate::arch::{Config, GraphSpec, Step};
 use crate::error::ModelError;
-use crate::gguf::GgufFile;
-use crate::source::{self, ModelSource, SourceError};
+use crate::source::{self, ModelSource};
 use crate::template::ChatTemplate;
 use crate::tokenizer::{Special, Tokenizer};
 
@@ -104,8 +103,7 @@ impl Model {
         device: Device,
         options: LoadOptions<'_>,
     ) -> Result<Model, ModelError> {
-        let file = GgufFile::from_bytes(aligned(bytes)).map_err(SourceError::from)?;
-        Model::from_source(Arc::new(file), device, options)
+        Model::from_source(Arc::from(source::from_bytes(bytes)?), device, options)
     }
 
     /// Loads a model from anything that gives metadata and tensors. Nothing is loaded before everything was checked:
@@ -220,25 +218,6 @@ impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Model").field("config", self.config()).finish_non_exhaustive()
     }
-}
-
-/// The bytes at an address that every type of number can have. Offsets in a GGUF file are multiples of its alignment, so it is
-/// the begin that matters.
-fn aligned(bytes: SharedBytes) -> SharedBytes {
-    const ALIGNMENT: usize = align_of::<u128>();
-    let data = (*bytes).as_ref();
-    if data.as_ptr().addr().is_multiple_of(ALIGNMENT) {
-        return bytes;
-    }
-    struct Aligned(Vec<u128>, usize);
-    impl AsRef<[u8]> for Aligned {
-        fn as_ref(&self) -> &[u8] {
-            &bytemuck::cast_slice(&self.0)[..self.1]
-        }
-    }
-    let mut copy = vec![0u128; data.len().div_ceil(ALIGNMENT)];
-    bytemuck::cast_slice_mut(&mut copy)[..data.len()].copy_from_slice(data);
-    Arc::new(Aligned(copy, data.len()))
 }
 
 /// Refuses what the device cannot hold, where it tells how much that is.

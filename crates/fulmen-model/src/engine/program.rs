@@ -1,8 +1,9 @@
 //! Runs of a graph on a device: built once, kept, replayed where the device can.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
-use fulmen_core::{Backend, Bindings, BoundGraph, ExecError, PlanOptions, ReplayId};
+use fulmen_core::{Backend, Bindings, BoundGraph, CacheUse, ExecError, PlanOptions, ReplayId};
 
 use super::model::Shared;
 use super::profile::Profile;
@@ -11,6 +12,12 @@ use crate::error::ModelError;
 
 /// Programs that are kept. A prompt has at most two sizes of chunks; batches come and go.
 const KEPT: usize = 8;
+
+/// Where the times of a run go, and how much of the caches it reads.
+pub(super) struct Timing<'a> {
+    pub(super) profile: &'a mut Profile,
+    pub(super) cache_use: CacheUse,
+}
 
 /// A run, ready.
 pub(super) struct Program {
@@ -22,40 +29,49 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Runs it. Does not wait for the device, unless it is timed.
+    /// Runs it and gives how often the host launched something. Does not wait for the device, unless it is timed.
     pub(super) fn run(
         &self,
         device: &mut dyn Backend,
-        profile: Option<&mut Profile>,
-    ) -> Result<(), ExecError> {
-        match (profile, self.replay) {
-            (Some(profile), replay) => {
-                let times = replay.map(|id| device.replay_timed(id)).transpose()?.flatten();
-                match times {
-                    Some(times) => profile.add(times),
-                    None => profile.run(self.bound.program(), device)?,
-                }
-            }
-            (None, Some(id)) => _ = device.replay(id)?,
-            (None, None) => _ = self.bound.run(device)?,
-        }
-        Ok(())
+        timing: Option<Timing<'_>>,
+    ) -> Result<usize, ExecError> {
+        Ok(match (timing, self.replay) {
+            (Some(timing), _) => self.run_timed(device, timing).map(|()| 0)?,
+            (None, Some(id)) => device.replay(id)?,
+            (None, None) => self.bound.run(device)?,
+        })
     }
 
     /// Runs it op by op until the flag is set. Gives whether it came to its end.
     pub(super) fn run_unless(
         &self,
         device: &mut dyn Backend,
-        profile: Option<&mut Profile>,
+        timing: Option<Timing<'_>>,
         stop: &AtomicBool,
     ) -> Result<bool, ExecError> {
-        match profile {
-            Some(profile) => profile.run(self.bound.program(), device).map(|()| true),
+        match timing {
+            Some(timing) => self.run_timed(device, timing).map(|()| true),
             None => {
                 let ran = self.bound.program().run_while(device, || !stop.load(Ordering::Relaxed))?;
                 Ok(ran.is_some())
             }
         }
+    }
+
+    fn run_timed(&self, device: &mut dyn Backend, timing: Timing<'_>) -> Result<(), ExecError> {
+        let Timing { profile, cache_use } = timing;
+        let (program, began) = (self.bound.program(), Instant::now());
+        let times = self.replay.map(|id| device.replay_timed(id)).transpose()?.flatten();
+        match times {
+            Some(times) => profile.add(program, times, cache_use, began),
+            None => profile.run(program, device, cache_use)?,
+        }
+        Ok(())
+    }
+
+    /// How many kernels and copies a replay of it has, where there is one and the device knows.
+    pub(super) fn captured_kernels(&self, device: &dyn Backend) -> Option<usize> {
+        self.replay.and_then(|id| device.captured_kernels(id))
     }
 
     fn release(self, device: &mut dyn Backend) {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use fulmen_core::{Backend, BackendError, Bindings, DType, ExecError};
+use fulmen_core::{Backend, BackendError, Bindings, CacheUse, DType, ExecError};
 
 use super::Sampling;
 use super::model::Shared;
 use super::profile::Profile;
-use super::program::Programs;
+use super::program::{Programs, Timing};
 use super::sequence::Sequence;
 use crate::arch::{Config, GraphSpec, Results, Step, names};
 use crate::error::ModelError;
@@ -103,6 +103,16 @@ pub struct Session {
     pub(super) rows: Option<Vec<u32>>,
     pub(super) cancel: Arc<AtomicBool>,
     profile: Option<Profile>,
+    launches: Option<StepLaunches>,
+}
+
+/// What a decode step is for the host and for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepLaunches {
+    /// Launches by the host: 1 where a captured step is replayed.
+    pub launches: usize,
+    /// Kernels and copies that the device runs.
+    pub kernels: usize,
 }
 
 impl Session {
@@ -118,6 +128,7 @@ impl Session {
             rows: None,
             cancel: Arc::default(),
             profile: None,
+            launches: None,
         };
         // A failure drops the session, which frees what it got.
         match session.allocate() {
@@ -181,6 +192,21 @@ impl Session {
     /// Times every op from now on, which makes runs slower.
     pub fn start_profile(&mut self) {
         self.profile = Some(Profile::default());
+    }
+
+    /// As [`start_profile`](Session::start_profile), and keeps every kernel that runs: for few runs.
+    pub fn start_timeline(&mut self) {
+        self.profile = Some(Profile::with_timeline());
+    }
+
+    /// Times no more ops, and gives the times so far.
+    pub fn stop_profile(&mut self) -> Option<Profile> {
+        self.profile.take()
+    }
+
+    /// What the host launched for the last decode step that was not timed.
+    pub fn step_launches(&self) -> Option<StepLaunches> {
+        self.launches
     }
 
     /// The times since [`start_profile`](Session::start_profile).
@@ -287,8 +313,17 @@ impl Session {
         }
         let spec = self.options.spec(Step::Decode { rows: sequences.len() as u32, penalize });
         let program = self.programs.get(&shared, device, &spec, &self.bindings, self.options.eager)?;
-        for _ in 0..steps {
-            program.run(device, self.profile.as_mut())?;
+        let lengths = sequences.iter().map(|&s| self.sequences[s as usize].tokens.len() as u64);
+        let lengths: Vec<u64> = lengths.collect();
+        for step in 0..steps as u64 {
+            let cache_use = CacheUse::of_steps(lengths.iter().map(|length| length + step));
+            let timing = self.profile.as_mut().map(|profile| Timing { profile, cache_use });
+            let timed = timing.is_some();
+            let launches = program.run(device, timing)?;
+            if !timed {
+                let kernels = program.captured_kernels(device).unwrap_or(launches);
+                self.launches = Some(StepLaunches { launches, kernels });
+            }
         }
         let mut drawn: Vec<Vec<u32>> = Vec::with_capacity(sequences.len());
         if steps == 1 {
@@ -403,7 +438,9 @@ impl Session {
             bound.write_u32(device, names::PICKED, &picked)?;
         }
         // A long prompt on a slow device: somebody may not want to wait for the whole chunk.
-        if !program.run_unless(device, self.profile.as_mut(), &self.cancel)? {
+        let cache_use = CacheUse::of_rows(fed as u64, end as u64);
+        let timing = self.profile.as_mut().map(|profile| Timing { profile, cache_use });
+        if !program.run_unless(device, timing, &self.cancel)? {
             return Err(ModelError::Cancelled);
         }
         let given = match results {

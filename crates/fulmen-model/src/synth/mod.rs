@@ -13,6 +13,7 @@
 
 mod data;
 mod shape;
+mod source;
 mod tokenizer;
 
 use std::{path::Path, sync::Arc};
@@ -23,6 +24,7 @@ use crate::gguf::{GgufError, GgufFile, GgufWriteError, GgufWriter, Metadata};
 use crate::quantize::Recipe;
 use crate::source::TensorInfo;
 pub use shape::{PRESETS, Shape};
+pub use source::SynthSource;
 
 /// A model with random weights.
 #[derive(Clone, Debug)]
@@ -84,6 +86,12 @@ impl Synth {
     /// The model as an open file in memory.
     pub fn file(&self) -> Result<GgufFile, SynthError> {
         Ok(GgufFile::from_bytes(Arc::new(self.bytes()?))?)
+    }
+
+    /// The model as a source whose tensors are made when they are asked for: no file, and no more of them in memory than
+    /// somebody holds.
+    pub fn source(&self) -> Result<SynthSource, SynthError> {
+        SynthSource::new(self.clone())
     }
 
     /// Writes the model to a file. `progress` is told of each tensor that was written.

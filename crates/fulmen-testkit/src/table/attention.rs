@@ -1,9 +1,9 @@
 //! Attention among rows and over a cache.
 
-use fulmen_core::{CacheSpec, DType, Heads};
+use fulmen_core::{CacheSpec, DType, Heads, Work};
 
 use super::{CACHES, MODELS, QWEN3_4B, fits, heads};
-use crate::case::{Case, Tolerance, Work};
+use crate::case::{Case, Tolerance};
 use crate::draw::Draw;
 
 fn scale(heads: Heads) -> f32 {

@@ -18,7 +18,7 @@ use fulmen_core::*;
 
 use crate::BACKEND;
 use crate::buffer::BufferSlice;
-use crate::capture::Captures;
+use crate::capture::{Captured, Captures};
 use crate::device::{AdapterSelector, GpuDevice};
 use crate::error::GpuError;
 use crate::kernels::elementwise::ElementwiseOp;
@@ -73,7 +73,7 @@ impl WgpuDispatcher {
 
     /// Dispatches of a captured program.
     pub fn captured_dispatches(&self, id: ReplayId) -> Option<usize> {
-        self.captures.get(id).ok().map(|program| program.len())
+        self.captures.get(id).ok().map(|captured| captured.program.len())
     }
 
     /// Floats or words at an address.
@@ -127,12 +127,16 @@ impl WgpuDispatcher {
     fn capture(&mut self, program: &Program) -> Result<ReplayId, ExecError> {
         self.queue.begin_recording()?;
         self.memory.watch.begin();
-        let recorded = program.run(self);
+        let mut calls = Vec::new();
+        let recorded = program.run_noting(self, |device, ran, _| {
+            calls.resize(device.queue.len(), ran);
+            Ok(true)
+        });
         // Always ended; where a call failed, its error is the one to report.
         let uses = self.memory.watch.end();
         let ended = self.queue.end_recording();
         recorded?;
-        Ok(self.captures.add(ended.map_err(BackendError::from)?, uses))
+        Ok(self.captures.add(Captured::new(ended.map_err(BackendError::from)?, uses, calls)))
     }
 }
 
@@ -247,21 +251,31 @@ impl KernelDispatch for WgpuDispatcher {
     }
 
     fn replay(&mut self, id: ReplayId) -> Launched {
-        let program = self.captures.get(id)?;
-        self.queue.replay(program)?;
+        self.queue.replay(&self.captures.get(id)?.program)?;
         Ok(1)
     }
 
     /// `None` where the device has no timestamps.
-    fn replay_timed(&mut self, id: ReplayId) -> Result<Option<Vec<(String, Duration)>>, BackendError> {
-        let program = Arc::clone(self.captures.get(id)?);
+    fn replay_timed(&mut self, id: ReplayId) -> Result<Option<Vec<KernelTime>>, BackendError> {
+        let captured = self.captures.get(id)?;
+        let (program, calls) = (Arc::clone(&captured.program), captured.calls.clone());
         self.queue.synchronize()?;
         let profile = match program.profile() {
             Err(GpuError::Unsupported { .. }) => return Ok(None),
             profile => profile?,
         };
         let time = |us: f64| Duration::from_secs_f64(us.max(0.0) / 1e6);
-        Ok(Some(profile.steps.into_iter().map(|step| (step.label, time(step.duration_us))).collect()))
+        let kernels = profile.steps.into_iter().enumerate().map(|(at, step)| KernelTime {
+            name: step.label,
+            start: time(step.start_us),
+            time: time(step.duration_us),
+            calls: calls.get(at).cloned().unwrap_or(0..0),
+        });
+        Ok(Some(kernels.collect()))
+    }
+
+    fn captured_kernels(&self, id: ReplayId) -> Option<usize> {
+        self.captured_dispatches(id)
     }
 
     fn release(&mut self, id: ReplayId) {

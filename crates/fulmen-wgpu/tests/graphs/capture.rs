@@ -45,7 +45,8 @@ fn a_replay_is_one_pass_and_one_submission_and_makes_nothing() {
     assert_eq!(made, [0; 4], "{done:?}");
     // Kernels can be timed; the program runs as it would.
     if let Some(times) = wgpu.replay_timed(id).unwrap() {
-        assert_eq!(times.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["swish", "add"]);
+        assert_eq!(times.iter().map(|kernel| &*kernel.name).collect::<Vec<_>>(), ["swish", "add"]);
+        assert_eq!(times.iter().map(|kernel| kernel.calls.clone()).collect::<Vec<_>>(), [0..1, 1..2]);
     }
     let before = gpu.stats();
     // Waiting submits what is left.

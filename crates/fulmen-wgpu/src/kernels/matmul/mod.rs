@@ -27,8 +27,8 @@ mod tiled;
 mod weight_type;
 
 pub(in crate::kernels) use super::Elem;
-pub(super) use choose::coop_candidates;
 pub(in crate::kernels) use choose::UNITS_ROWS;
+pub(super) use choose::coop_candidates;
 pub use choose::{Candidate, KernelChoice, TILES, candidates, choose, choose_half, choose_pair};
 pub use coop::{COOP_TILES, Coop, Squares};
 pub use epilogue::{EpilogueInput, EpilogueSource};

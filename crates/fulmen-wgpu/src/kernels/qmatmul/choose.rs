@@ -153,7 +153,9 @@ pub fn candidates(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> V
     }
     if m > FEW_ROWS {
         all.extend(dequantize(m, weight, caps));
-        all.extend((values == Values::Int8).then(|| code_tiles(m, weight, caps)).flatten().map(Choice::Tiles));
+        all.extend(
+            (values == Values::Int8).then(|| code_tiles(m, weight, caps)).flatten().map(Choice::Tiles),
+        );
         if values == Values::Int8 {
             all.extend(matmul::coop_candidates(m, caps).into_iter().map(Choice::Coop));
         }

@@ -1,0 +1,160 @@
+//! `fulmen bench decode` and `fulmen bench prefill`: models without a file.
+
+use serde_json::Value;
+
+mod common;
+
+fn bench(args: &[&str]) -> (String, String, Option<i32>) {
+    let mut command = common::fulmen(&["bench"]);
+    // What is tuned on this machine must not decide what the tests see.
+    common::output(command.args(args).env("FULMEN_CACHE", "off"))
+}
+
+fn report(args: &[&str]) -> Value {
+    let (stdout, stderr, code) = bench(args);
+    assert_eq!((stderr.as_str(), code), ("", Some(0)), "{stdout}");
+    serde_json::from_str(&stdout).unwrap()
+}
+
+fn number(value: &Value, key: &str) -> f64 {
+    value[key].as_f64().unwrap_or_else(|| panic!("{key} of {value}"))
+}
+
+/// The ops and what is between them are the whole.
+fn adds_up(test: &Value, total_us: f64) {
+    let profile = &test["profile"];
+    let ops = profile["ops"].as_array().unwrap();
+    let sum: f64 = ops.iter().map(|op| number(op, "us")).sum();
+    let near = |a: f64, b: f64| (a - b).abs() <= 1e-6 * total_us;
+    assert!(near(sum, number(profile, "sum_us")), "{profile}");
+    assert!(near(sum + number(profile, "gaps_us"), total_us), "{profile}");
+    assert!(near(number(profile, "total_us"), total_us), "{profile}");
+    for op in ops {
+        assert!(number(op, "us") >= 0.0 && number(op, "bytes") > 0.0, "{op}");
+        assert!(number(op, "calls") >= 1.0 && number(op, "kernels") >= number(op, "calls"), "{op}");
+    }
+}
+
+fn calls(test: &Value, starts: &str) -> u64 {
+    let ops = test["profile"]["ops"].as_array().unwrap().iter();
+    let named = ops.filter(|op| op["op"].as_str().unwrap().contains(starts));
+    named.map(|op| op["calls"].as_u64().unwrap()).sum()
+}
+
+const DECODE: [&str; 8] =
+    ["decode", "--shape", "tiny-qwen3-untied", "--steps", "4", "--repeat", "2", "--context"];
+
+#[test]
+fn steps_are_timed_for_every_context_and_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("step.json");
+    let more = ["33,64", "--batch", "1,3", "--device", "cpu", "--json", "--trace", trace.to_str().unwrap()];
+    let report = report(&[&DECODE[..], &more].concat());
+    assert_eq!((&report["shape"], &report["type"]), (&"tiny-qwen3-untied".into(), &"q4_k_m".into()));
+    assert!(number(&report, "weight_bytes") > 0.0 && number(&report, "memory_bytes_per_second") > 0.0);
+    let tests = report["tests"].as_array().unwrap();
+    let which: Vec<_> = tests.iter().map(|test| (number(test, "context"), number(test, "batch"))).collect();
+    assert_eq!(which, [(33.0, 1.0), (33.0, 3.0), (64.0, 1.0), (64.0, 3.0)]);
+    for test in tests {
+        let (step_us, batch) = (number(test, "step_us"), number(test, "batch"));
+        assert!((number(test, "tokens_per_second") * step_us / 1e6 / batch - 1.0).abs() < 1e-9, "{test}");
+        assert!((number(test, "floor_us") / step_us / number(test, "share_of_floor") - 1.0).abs() < 1e-9);
+        assert_eq!(test["runs"].as_array().unwrap().len(), 2);
+        // The processor has no captured steps: every op is a launch.
+        assert!(number(test, "launches") > 20.0 && test["launches"] == test["kernels"], "{test}");
+        assert_eq!(test["profile"]["clock"], "host");
+        assert_eq!((calls(test, "Attention"), calls(test, "GateUp")), (3, 3), "{test}");
+        adds_up(test, step_us);
+    }
+    // Caches: two key rows and value rows of 64 halves for each of 3 layers and each position more.
+    let read = |at: usize| number(&tests[at], "read_bytes");
+    assert_eq!(read(2) - read(0), 31.0 * 3.0 * 2.0 * 64.0 * 2.0);
+    assert_eq!(read(3) - read(2), 2.0 * 66.0 * 3.0 * 2.0 * 64.0 * 2.0);
+
+    let events: Value = serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
+    let events = events["traceEvents"].as_array().unwrap();
+    let names = events.iter().filter(|event| event["ph"] == "M").count();
+    assert_eq!(names, 4);
+    let kernels: Vec<_> = events.iter().filter(|event| event["ph"] == "X" && event["tid"] == 0).collect();
+    let in_table: f64 =
+        tests[0]["profile"]["ops"].as_array().unwrap().iter().map(|op| number(op, "kernels")).sum();
+    assert_eq!(kernels.len() as f64, in_table);
+    // One after the other.
+    for pair in kernels.windows(2) {
+        assert!(number(pair[0], "ts") + number(pair[0], "dur") <= number(pair[1], "ts") + 0.002, "{pair:?}");
+    }
+}
+
+#[test]
+fn the_text_has_the_step_its_ops_and_the_gaps() {
+    let (stdout, stderr, code) = bench(&[&DECODE[..], &["16", "--device", "cpu"]].concat());
+    assert_eq!((stderr.as_str(), code), ("", Some(0)), "{stdout}");
+    let line = |start: &str| {
+        let mut lines = stdout.lines().filter(|line| line.starts_with(start));
+        let line = lines.next().unwrap_or_else(|| panic!("{start} in {stdout}"));
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(line("16")[..2], ["16", "1"]);
+    let step: f64 = line("16")[5].parse().unwrap();
+    assert_eq!(line("[all]")[1].parse::<f64>().unwrap(), step);
+    let rest = if stdout.contains("[gaps]") { "[gaps]" } else { "[overlap]" };
+    assert_eq!(line(rest)[1].starts_with('-'), rest == "[overlap]", "{stdout}");
+    for part in ["MulMat 1024x256 Q6_K", "Advance", "tiny-qwen3-untied q4_k_m: qwen3, 3 layers", "on cpu"] {
+        assert!(stdout.contains(part), "{part} in {stdout}");
+    }
+}
+
+#[test]
+fn prompts_are_timed_for_every_length_and_depth() {
+    let args = ["prefill", "--shape", "tiny-llama", "--layers", "2", "--tokens", "5,20", "--depth", "0,7"];
+    let more = ["--chunk", "16", "--repeat", "2", "--device", "cpu", "--json"];
+    let report = report(&[&args[..], &more].concat());
+    assert_eq!((&report["layers"], &report["chunk"]), (&2.into(), &16.into()));
+    let tests = report["tests"].as_array().unwrap();
+    let which: Vec<_> = tests.iter().map(|test| (number(test, "depth"), number(test, "tokens"))).collect();
+    assert_eq!(which, [(0.0, 5.0), (0.0, 20.0), (7.0, 5.0), (7.0, 20.0)]);
+    for test in tests {
+        let seconds = number(test, "seconds");
+        adds_up(test, 1e6 * seconds);
+        assert!((number(test, "flops_per_second") * seconds / number(test, "flops") - 1.0).abs() < 1e-9);
+        assert!(test["share_of_peak"].is_null(), "{test}");
+        // A chunk of 16 and one of 4 make two calls a layer.
+        let chunks = if number(test, "tokens") > 16.0 { 2 } else { 1 };
+        assert_eq!(calls(test, "Attention"), 2 * chunks, "{test}");
+    }
+    // Seven positions more, for 5 tokens in 2 layers, of 4 heads of 64.
+    assert_eq!(number(&tests[2], "flops") - number(&tests[0], "flops"), 4.0 * 35.0 * 2.0 * 256.0);
+}
+
+#[test]
+fn a_captured_step_is_timed_kernel_by_kernel() {
+    let args = [&DECODE[..], &["9", "--device", "wgpu", "--json"]].concat();
+    let report = report(&args);
+    let test = &report["tests"][0];
+    assert_eq!(test["launches"], 1, "{test}");
+    assert_eq!((calls(test, "Attention"), calls(test, "GateUp")), (3, 3), "{test}");
+    adds_up(test, number(test, "step_us"));
+    if test["profile"]["clock"] == "device" {
+        let ops = test["profile"]["ops"].as_array().unwrap();
+        let kernels: f64 = ops.iter().map(|op| number(op, "kernels")).sum();
+        assert_eq!(number(test, "kernels"), kernels, "{test}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    for (args, parts, expected) in [
+        (&["decode", "--shape", "gpt-5"][..], &["gpt-5", "qwen3-4b", "llama3.2-1b"][..], 2),
+        (&["prefill"], &["--shape"], 2),
+        (&["decode", "--shape", "tiny-llama", "--context", "0"], &["--context"], 2),
+        (&["decode", "--shape", "tiny-llama", "--batch", "1,0"], &["--batch"], 2),
+        (&["decode", "--shape", "tiny-llama", "--type", "q9"], &["q9"], 2),
+        (&["decode", "--shape", "tiny-llama", "--device", "cpu", "--context", "2048"], &["2048"], 1),
+        (&["prefill", "--shape", "tiny-llama", "--device", "cpu", "--tokens", "9999"], &["2048"], 1),
+        (&["decode", "--shape", "tiny-llama", "--trace", "/no/such/folder/t.json"], &["/no/such/folder"], 1),
+    ] {
+        let (stdout, stderr, code) = bench(args);
+        assert_eq!((stdout.as_str(), code), ("", Some(expected)), "{args:?}: {stderr}");
+        assert!(parts.iter().all(|part| stderr.contains(part)), "{args:?}: {stderr}");
+    }
+}

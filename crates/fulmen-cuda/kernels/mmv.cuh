@@ -1,0 +1,298 @@
+// What the products of one row with block-quantised weights share: how x is quantised, and the formats of the weights.
+#pragma once
+
+#include "bulk.cuh"
+
+typedef int i32;
+
+constexpr int WARPS = 12;
+constexpr int THREADS = WARPS * 32;
+constexpr int MAX_PARTS = 3;
+
+struct Part {
+  const u8* weight;
+  float* out;
+  const float* bias;      // or null
+  const float* residual;  // or null
+  u32 rows;
+  u32 row_bytes;
+  u32 each;   // rows of a block of the grid,
+  u32 extra;  // and how many blocks have one more
+};
+
+// Units of 64 elements of a segment, but for the last of a row.
+constexpr u32 SEGMENT = 64;
+
+// ---------------------------------------------------------------- activations
+
+// A group of 8 units (512 elements) of x in shared memory: codes, the four 16-byte pieces of a unit 128 bytes apart; for each unit
+// its scale and the sums of its halves' codes; the sums of the pieces' codes, a unit's in the order 0 2 1 3.
+constexpr u32 GROUP = 512 + 128 + 128;
+
+DEVICE u32 groups_of(u32 k) { return (k + 511) / 512; }
+
+// Four elements, by 16 lanes a unit.
+DEVICE void quantise4(u8* to, u32 at, float4 v, bool inside) {
+  // As integers, so that NaN is larger than everything and makes the scale NaN.
+  u32 bits = max(max(__float_as_uint(v.x) & ~(1u << 31), __float_as_uint(v.y) & ~(1u << 31)),
+                 max(__float_as_uint(v.z) & ~(1u << 31), __float_as_uint(v.w) & ~(1u << 31)));
+#pragma unroll
+  for (int step = 8; step > 0; step /= 2) bits = max(bits, __shfl_xor_sync(~0u, bits, step));
+  float largest = __uint_as_float(bits), inverse = largest > 1e-35f ? __fdividef(127.0f, largest) : 0;
+  i32 a = __float2int_rn(v.x * inverse), b = __float2int_rn(v.y * inverse);
+  i32 c = __float2int_rn(v.z * inverse), d = __float2int_rn(v.w * inverse);
+  i32 sum = a + b + c + d;
+  sum += __shfl_xor_sync(~0u, sum, 1);
+  sum += __shfl_xor_sync(~0u, sum, 2);
+  i32 half = sum + __shfl_xor_sync(~0u, sum, 4);
+  if (!inside) return;
+  u32 piece = at / 16 & 3, unit = at / 64 & 7;
+  u8* group = to + at / 512 * GROUP;
+  *(u32*)(group + piece * 128 + unit * 16 + at % 16) = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | (u32)d << 24;
+  if (at % 64 == 0) *(float*)(group + 512 + unit * 16) = largest * (1.0f / 127.0f);
+  if (at % 32 == 0) *(i32*)(group + 516 + unit * 16 + piece / 2 * 4) = half;
+  if (at % 16 == 0) *(i32*)(group + 640 + unit * 16 + (piece & 1) * 8 + piece / 2 * 4) = sum;
+}
+
+constexpr int HELD = 7, HELD_GAIN = 4;
+
+// What a thread has of the gain: constant, so it is read before anything is waited for.
+struct Gain {
+  float4 v[HELD_GAIN];
+
+  template <class Args>
+  DEVICE void load(const Args& args) {
+#pragma unroll
+    for (int i = 0; i < HELD_GAIN; i++) {
+      u32 at = (i * THREADS + threadIdx.x) * 4;
+      if (args.gamma && at < args.k) v[i] = __ldg((const float4*)(args.gamma + at));
+    }
+  }
+};
+
+// x, normed if there is a gain, quantised. Up to HELD · THREADS · 4 elements are read once. In a rehearsal it is the first elements of
+// the first weight, whatever they are, because x is not there yet.
+template <class Args>
+DEVICE void quantise(const Args& args, bool rehearsal, const Gain& gain, u8* to, float* scratch) {
+  const float* x = rehearsal ? (const float*)args.part[0].weight : args.x;
+  float* normed = rehearsal ? nullptr : args.normed;
+  const u32 k = rehearsal ? 128 : args.k, padded = groups_of(k) * 512;
+  float factor = 1;
+  float4 held[HELD];
+#pragma unroll 1
+  for (u32 base = 0; base < padded; base += HELD * THREADS * 4) {
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+      u32 at = base + (i * THREADS + threadIdx.x) * 4;
+      held[i] = at < k ? __ldcg((const float4*)(x + at)) : make_float4(0, 0, 0, 0);
+    }
+    if (args.gamma && base == 0) {
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < HELD; i++) sum += held[i].x * held[i].x + held[i].y * held[i].y + held[i].z * held[i].z + held[i].w * held[i].w;
+#pragma unroll 1
+      for (u32 at = (HELD * THREADS + threadIdx.x) * 4; at < k; at += THREADS * 4) {
+        float4 v = __ldcg((const float4*)(x + at));
+        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+      }
+      factor = rsqrtf(block_reduce<Sum>(sum, scratch) / (float)k + args.epsilon);
+    }
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+      u32 at = base + (i * THREADS + threadIdx.x) * 4;
+      if (base + i * THREADS * 4 >= padded) break;
+      float4 v = held[i];
+      if (args.gamma && at < k) {
+        float4 g = base == 0 && i < HELD_GAIN ? gain.v[i % HELD_GAIN] : __ldg((const float4*)(args.gamma + at));
+        v = make_float4(v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w);
+        if (normed && blockIdx.x == 0) *(float4*)(normed + at) = v;
+      }
+      quantise4(to, at, v, at < padded);
+    }
+  }
+}
+
+// ---------------------------------------------------------------- formats
+
+DEVICE uint4 lds16(const u8* from) { return *(const uint4*)from; }
+DEVICE u32 lds2(const u8* from) { return *(const u16*)from; }
+DEVICE float2 halves(u32 word) { return make_float2(half_to_float((u16)word), half_to_float((u16)(word >> 16))); }
+// 16 bytes at an even address.
+DEVICE uint4 lds16_even(const u8* from) {
+  u32 odd = (u32)(u64)from & 2, shift = odd * 8;
+  const u32* words = (const u32*)(from - odd);
+  u32 a = words[0], b = words[1], c = words[2], d = words[3], e = words[4];
+  return make_uint4(__funnelshift_r(a, b, shift), __funnelshift_r(b, c, shift), __funnelshift_r(c, d, shift), __funnelshift_r(d, e, shift));
+}
+
+// Unsigned codes of W, signed codes of x.
+DEVICE i32 dot16(uint4 w, uint4 x, i32 sum) {
+  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(w.x), "r"(x.x));
+  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(w.y), "r"(x.y));
+  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(w.z), "r"(x.z));
+  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(w.w), "r"(x.w));
+  return sum;
+}
+DEVICE i32 dot16_signed(uint4 w, uint4 x, i32 sum) {
+  sum = __dp4a((i32)w.x, (i32)x.x, sum);
+  sum = __dp4a((i32)w.y, (i32)x.y, sum);
+  sum = __dp4a((i32)w.z, (i32)x.z, sum);
+  return __dp4a((i32)w.w, (i32)x.w, sum);
+}
+DEVICE uint4 masked(uint4 v, u32 shift, u32 mask) {
+  return make_uint4((v.x >> shift) & mask, (v.y >> shift) & mask, (v.z >> shift) & mask, (v.w >> shift) & mask);
+}
+DEVICE uint4 shifted(uint4 v, u32 shift, u32 mask) {
+  return make_uint4((v.x << shift) & mask, (v.y << shift) & mask, (v.z << shift) & mask, (v.w << shift) & mask);
+}
+DEVICE uint4 operator|(uint4 a, uint4 b) { return make_uint4(a.x | b.x, a.y | b.y, a.z | b.z, a.w | b.w); }
+constexpr u32 NIBBLE = 0x0f0f0f0f;
+
+// What a unit of x has besides its codes.
+struct UnitX {
+  float scale;
+  i32 sum0, sum1, unused;
+};
+
+// Each format has CHUNK bytes for 256 elements; `decode` takes a unit of a row in shared memory; `dot` is its product with the unit of x, given the group of x that it
+// is in.
+
+template <bool FIFTH>
+struct FormatK {
+  static constexpr u32 BLOCK = FIFTH ? 176 : 144, CHUNK = BLOCK;
+
+  // The second sub-block's codes are left where they are, times 16, if they have four bits.
+  uint4 a, b, c, e;
+  i32 scale0, scale1, minimum0, minimum1;
+  float2 factor;
+
+  DEVICE void decode(const u8* row, u32 unit, bool whole) {
+    u32 j = unit & 3;
+    const u8 *block = row + (unit >> 2) * BLOCK, *codes = block + (FIFTH ? 48 : 16) + j * 32;
+    uint4 header = lds16(block), low = lds16(codes), high = lds16(codes + 16);
+    // The 6-bit scales and minima of sub-blocks 2j and 2j + 1.
+    u32 shift = 16 * (j & 1);
+    bool upper = j >= 2;
+    u32 mask = upper ? 0x0f0f : 0x3f3f, top = upper ? 0x3030 : 0;
+    u32 scales = (((upper ? header.w : header.y) >> shift) & mask) | ((header.y >> (shift + 2)) & top);
+    u32 minima = (((upper ? header.w >> 4 : header.z) >> shift) & mask) | ((header.z >> (shift + 2)) & top);
+    factor = halves(header.x);
+    scale0 = scales & 255, scale1 = scales >> 8, minimum0 = minima & 255, minimum1 = minima >> 8;
+    a = masked(low, 0, NIBBLE), b = masked(high, 0, NIBBLE);
+    if (!FIFTH) {
+      c = masked(low, 0, ~NIBBLE), e = masked(high, 0, ~NIBBLE);
+      scale0 *= 16;
+      factor.x *= 0.0625f;
+    } else {
+      c = masked(low, 4, NIBBLE), e = masked(high, 4, NIBBLE);
+      uint4 fifth0 = lds16(block + 16), fifth1 = lds16(block + 32);
+      a = a | shifted(masked(fifth0, 2 * j, 0x01010101), 4, ~0u);
+      b = b | shifted(masked(fifth1, 2 * j, 0x01010101), 4, ~0u);
+      c = c | shifted(masked(fifth0, 2 * j + 1, 0x01010101), 4, ~0u);
+      e = e | shifted(masked(fifth1, 2 * j + 1, 0x01010101), 4, ~0u);
+    }
+  }
+  DEVICE float dot(u32 inner, const u8* x) const {
+    const uint4* codes = (const uint4*)(x + (inner & 7) * 16);
+    UnitX u = *(const UnitX*)(x + 512 + (inner & 7) * 16);
+    i32 dot0 = dot16(b, codes[8], dot16(a, codes[0], 0)), dot1 = dot16(e, codes[24], dot16(c, codes[16], 0));
+    i32 sum = dot0 * scale0 + dot1 * scale1, minimum = u.sum0 * minimum0 + u.sum1 * minimum1;
+    return u.scale * (factor.x * (float)sum - factor.y * (float)minimum);
+  }
+};
+
+// A unit is half of the elements of half a block: 16 each of four runs of 32.
+struct Format6 {
+  static constexpr u32 CHUNK = 210;
+  uint4 w[4];
+  i32 scale[4];
+  float d;
+
+  DEVICE void decode(const u8* row, u32 unit, bool whole) {
+    u32 half = (unit >> 1) & 1, q = unit & 1;
+    const u8* block = row + (unit >> 2) * 210;
+    uint4 low = lds16_even(block + half * 64 + q * 16), high = lds16_even(block + half * 64 + q * 16 + 32);
+    uint4 top = lds16_even(block + 128 + half * 32 + q * 16);
+#pragma unroll
+    for (int i = 0; i < 4; i++) scale[i] = (i8)(lds2(block + 192 + half * 8 + i * 2) >> (8 * q));
+    d = half_to_float((u16)lds2(block + 208));
+    w[0] = masked(low, 0, NIBBLE) | shifted(top, 4, 0x30303030), w[1] = masked(high, 0, NIBBLE) | shifted(top, 2, 0x30303030);
+    w[2] = masked(low, 4, NIBBLE) | shifted(top, 0, 0x30303030), w[3] = masked(high, 4, NIBBLE) | masked(top, 2, 0x30303030);
+  }
+  // Pieces q and q + 2 of two neighbouring units.
+  DEVICE float dot(u32 inner, const u8* x) const {
+    u32 q = inner & 1, unit = inner & 6;
+    const uint4* codes = (const uint4*)(x + q * 128 + unit * 16);
+    float first = *(const float*)(x + 512 + unit * 16), second = *(const float*)(x + 528 + unit * 16);
+    int2 t0 = *(const int2*)(x + 640 + unit * 16 + q * 8), t1 = *(const int2*)(x + 656 + unit * 16 + q * 8);
+    i32 sum0 = scale[0] * dot16(w[0], codes[0], -32 * t0.x) + scale[1] * dot16(w[1], codes[16], -32 * t0.y);
+    i32 sum1 = scale[2] * dot16(w[2], codes[1], -32 * t1.x) + scale[3] * dot16(w[3], codes[17], -32 * t1.y);
+    return d * (first * (float)sum0 + second * (float)sum1);
+  }
+};
+
+// The formats of 32 elements: a unit is two blocks, the second of which may be missing at the end of a row.
+enum { CODES_4, CODES_4_MINIMUM, CODES_5, CODES_5_MINIMUM, CODES_8 };
+template <int KIND>
+struct Format32 {
+  static constexpr bool EIGHT = KIND == CODES_8, FIFTH = KIND == CODES_5 || KIND == CODES_5_MINIMUM;
+  static constexpr bool MINIMUM = KIND == CODES_4_MINIMUM || KIND == CODES_5_MINIMUM;
+  static constexpr u32 BLOCK = 2 + (MINIMUM ? 2 : 0) + (FIFTH ? 4 : 0) + (EIGHT ? 32 : 16), CHUNK = 8 * BLOCK;
+  uint4 codes[4];
+  float scale[2], minimum[2];
+
+  // Each of 16 bits to bit 4 of a byte.
+  static DEVICE uint4 spread(u32 bits) {
+    auto four = [](u32 v) { return (((v & 15) * 0x00204081u) & 0x01010101u) << 4; };
+    return make_uint4(four(bits), four(bits >> 4), four(bits >> 8), four(bits >> 12));
+  }
+
+  DEVICE void decode(const u8* row, u32 unit, bool whole) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const u8* at = row + (unit * 2 + (i == 1 && whole)) * BLOCK;
+      scale[i] = half_to_float((u16)lds2(at));
+      constexpr float OFFSET = KIND == CODES_4 ? 8 : KIND == CODES_5 ? 16 : 0;
+      minimum[i] = MINIMUM ? -half_to_float((u16)lds2(at + 2)) : OFFSET * scale[i];
+      at += MINIMUM ? 4 : 2;
+      u32 fifth = 0;
+      if (FIFTH) {
+        fifth = lds2(at) | lds2(at + 2) << 16;
+        at += 4;
+      }
+      uint4 first = lds16_even(at);
+      if (EIGHT) {
+        codes[2 * i] = first, codes[2 * i + 1] = lds16_even(at + 16);
+      } else {
+        codes[2 * i] = masked(first, 0, NIBBLE), codes[2 * i + 1] = masked(first, 4, NIBBLE);
+        if (FIFTH) codes[2 * i] = codes[2 * i] | spread(fifth & 0xffff), codes[2 * i + 1] = codes[2 * i + 1] | spread(fifth >> 16);
+      }
+    }
+    // The first block again, for nothing.
+    if (!whole) scale[1] = minimum[1] = 0;
+  }
+  DEVICE float dot(u32 inner, const u8* x) const {
+    const uint4* from = (const uint4*)(x + (inner & 7) * 16);
+    UnitX u = *(const UnitX*)(x + 512 + (inner & 7) * 16);
+    if (EIGHT) {
+      i32 dot0 = dot16_signed(codes[1], from[8], dot16_signed(codes[0], from[0], 0)), dot1 = dot16_signed(codes[3], from[24], dot16_signed(codes[2], from[16], 0));
+      return u.scale * (scale[0] * (float)dot0 + scale[1] * (float)dot1);
+    }
+    i32 dot0 = dot16(codes[1], from[8], dot16(codes[0], from[0], 0)), dot1 = dot16(codes[3], from[24], dot16(codes[2], from[16], 0));
+    return u.scale * (scale[0] * (float)dot0 + scale[1] * (float)dot1 - (minimum[0] * (float)u.sum0 + minimum[1] * (float)u.sum1));
+  }
+};
+
+// ---------------------------------------------------------------- rows
+
+// The first row of a block of the grid.
+DEVICE u32 share(const Part& part, u32 block) { return block * part.each + min(block, part.extra); }
+
+using q4_k = FormatK<false>;
+using q5_k = FormatK<true>;
+using q6_k = Format6;
+using q4_0 = Format32<CODES_4>;
+using q4_1 = Format32<CODES_4_MINIMUM>;
+using q5_0 = Format32<CODES_5>;
+using q5_1 = Format32<CODES_5_MINIMUM>;
+using q8_0 = Format32<CODES_8>;
