@@ -48,7 +48,8 @@ fn attention_makes_the_codes_of_its_product() {
     const CAPACITY: u32 = 150;
     let mut rng = fastrand::Rng::with_seed(3);
     for without in [Features::empty(), Features::all()] {
-        let mut wgpu = with(DeviceOptions { without, ..DeviceOptions::default() });
+        let check_trusted = !without.is_empty();
+        let mut wgpu = with(DeviceOptions { without, check_trusted, ..DeviceOptions::default() });
         for (m, n_heads, head_dim, dtype) in [
             (1, 8, 128, DType::Q4_K),
             (1, 6, 32, DType::Q8_0),
@@ -88,7 +89,8 @@ fn attention_makes_the_codes_of_its_product() {
 fn gate_and_up_make_the_codes_of_the_product_after_them() {
     let mut rng = fastrand::Rng::with_seed(4);
     for without in [Features::empty(), Features::all()] {
-        let mut wgpu = with(DeviceOptions { without, ..DeviceOptions::default() });
+        let check_trusted = !without.is_empty();
+        let mut wgpu = with(DeviceOptions { without, check_trusted, ..DeviceOptions::default() });
         // The last has rows that are no whole items.
         for (m, hidden, dtype) in [
             (1, 768, DType::Q4_K),

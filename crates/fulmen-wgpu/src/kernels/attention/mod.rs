@@ -5,6 +5,7 @@
 //!   For one row the first launch can also be norm per head, rotation and store ([`rope_store_attention`]).
 //! - [`Kind::Tiles`]: many rows. A workgroup takes a head of 64 rows, and reads keys and values once for all of them.
 
+mod combine;
 mod fresh;
 mod read;
 mod step;
