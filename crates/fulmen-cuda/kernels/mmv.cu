@@ -1,275 +1,487 @@
 // targets: 90
-// Products of one row with block-quantised weights, y[n] = x[k] · W[n, k]ᵀ, one after the other in one kernel, bound by the bytes
-// of W.
+// Products of one row with block-quantised weights: y[n] = x[k] · W[n, k]ᵀ, bound by the bytes of W.
 //
 // - x is quantised to 8 bits in blocks of 64 by every block of the grid for itself, after an optional RMS norm, so that norm,
 //   quantisation and product are one step of the chain.
-// - A warp works on 32 / lanes neighbouring rows at a time, `lanes` lanes on one row; a lane decodes units of 64 elements with
+// - A warp works on 32 / LANES neighbouring rows at a time, LANES lanes on one row; a lane decodes units of 64 elements with
 //   dp4a. The rows come as one bulk copy into a ring of the warp's own in shared memory, so no warp waits for another, and
 //   memory is read in long pieces. Weights lie there as they lie in a GGUF file.
-// - Weights depend on nothing, so rings are filled ahead: before the kernel ahead of this one is done, and while blocks wait for
-//   each other between two products. Memory is busy all the while.
-// - There is one block for each multiprocessor, and all of them run at once: between two products they wait for each other. The
-//   host sees to it that no two such kernels compete for multiprocessors.
-#include "mmv.cuh"
+// - A kernel starts before the one before it is done: it fills its rings, which depends on nothing, and waits then.
+// - The code is short, loops are rolled, and there is an entry for each format, because a step runs hundreds of these kernels in
+//   turn and each finds the instruction cache full of another.
+#include "bulk.cuh"
 
+typedef int i32;
+
+constexpr int WARPS = 12;
+constexpr int THREADS = WARPS * 32;
 constexpr u32 MAX_DEPTH = 4;
-constexpr u32 MAX_ITEMS = 8;
+constexpr int MAX_PARTS = 3;
 
-enum { Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 };
+struct Part {
+  const u8* weight;
+  float* out;
+  const float* bias;      // or null
+  const float* residual;  // or null
+  u32 rows;
+  u32 row_bytes;
+  u32 each;   // rows of a block of the grid,
+  u32 extra;  // and how many blocks have one more
+};
 
-// One x and the weights that it meets.
-struct Item {
+struct Args {
   const float* x;
   const float* gamma;  // null: no norm
   float* normed;       // where the norm's result goes, or null
   float epsilon;
   u32 k;
-  u32 parts;     // of a pair 2: gate and up
-  u32 pair;      // whether what comes out is silu(gate) · up
-  u32 lanes;     // of a warp that work on a row: 2 to the power of this; 3, 4 or 5
+  u32 parts;        // with a pair 2: gate and up
+  u32 first_parts;  // of the first format,
+  u32 first_warps;  // and the warps that work on them
+  u32 stage_bytes;
   u32 segments;  // stages that a row takes, of SEGMENT units; 1 where a warp works on several rows
-  u32 format[MAX_PARTS];
-  u32 chunk;  // bytes of 256 elements, where there are segments
+  u32 depth;     // stages of a ring
   Part part[MAX_PARTS];
 };
 
-struct Args {
-  u64* arrived;  // how often blocks have come to the end of an item, in all launches
-  u32 items;
-  u32 stage_bytes;
-  u32 depth;    // stages of a ring
-  u32 x_bytes;  // of shared memory for the longest x
-  u32 rehearsals;
-  u32 unused;
-  Item item[MAX_ITEMS];
+// Units of 64 elements of a segment, but for the last of a row.
+constexpr u32 SEGMENT = 64;
+
+// ---------------------------------------------------------------- activations
+
+// A group of 8 units (512 elements) of x in shared memory: codes, the four 16-byte pieces of a unit 128 bytes apart; for each unit
+// its scale and the sums of its halves' codes; the sums of the pieces' codes, a unit's in the order 0 2 1 3.
+constexpr u32 GROUP = 512 + 128 + 128;
+
+DEVICE u32 groups_of(u32 k) { return (k + 511) / 512; }
+
+// Four elements, by 16 lanes a unit.
+DEVICE void quantise4(u8* to, u32 at, float4 v, bool inside) {
+  // As integers, so that NaN is larger than everything and makes the scale NaN.
+  u32 bits = max(max(__float_as_uint(v.x) & ~(1u << 31), __float_as_uint(v.y) & ~(1u << 31)),
+                 max(__float_as_uint(v.z) & ~(1u << 31), __float_as_uint(v.w) & ~(1u << 31)));
+#pragma unroll
+  for (int step = 8; step > 0; step /= 2) bits = max(bits, __shfl_xor_sync(~0u, bits, step));
+  float largest = __uint_as_float(bits), inverse = largest > 1e-35f ? __fdividef(127.0f, largest) : 0;
+  i32 a = __float2int_rn(v.x * inverse), b = __float2int_rn(v.y * inverse);
+  i32 c = __float2int_rn(v.z * inverse), d = __float2int_rn(v.w * inverse);
+  i32 sum = a + b + c + d;
+  sum += __shfl_xor_sync(~0u, sum, 1);
+  sum += __shfl_xor_sync(~0u, sum, 2);
+  i32 half = sum + __shfl_xor_sync(~0u, sum, 4);
+  if (!inside) return;
+  u32 piece = at / 16 & 3, unit = at / 64 & 7;
+  u8* group = to + at / 512 * GROUP;
+  *(u32*)(group + piece * 128 + unit * 16 + at % 16) = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | (u32)d << 24;
+  if (at % 64 == 0) *(float*)(group + 512 + unit * 16) = largest * (1.0f / 127.0f);
+  if (at % 32 == 0) *(i32*)(group + 516 + unit * 16 + piece / 2 * 4) = half;
+  if (at % 16 == 0) *(i32*)(group + 640 + unit * 16 + (piece & 1) * 8 + piece / 2 * 4) = sum;
+}
+
+constexpr int HELD = 7, HELD_GAIN = 4;
+
+// What a thread has of the gain: constant, so it is read before anything is waited for.
+struct Gain {
+  float4 v[HELD_GAIN];
+
+  DEVICE void load(const Args& args) {
+#pragma unroll
+    for (int i = 0; i < HELD_GAIN; i++) {
+      u32 at = (i * THREADS + threadIdx.x) * 4;
+      if (args.gamma && at < args.k) v[i] = __ldg((const float4*)(args.gamma + at));
+    }
+  }
 };
 
-// The rows of one warp: it takes every WARPSth task of an item, a task being neighbouring rows (of both weights of a pair).
-struct Walk {
-  u32 task, part;
-  u32 first, all, tasks;  // rows and tasks of the block in this part
-
-  DEVICE void begin() { task = threadIdx.x / 32, part = 0; }
-
-  // Goes to the part that the task is in; false if the item has no more.
-  DEVICE bool seek(const Item& item) {
-    const u32 log_rows = 5 - item.lanes - item.pair;
+// x, normed if there is a gain, quantised. Up to HELD · THREADS · 4 elements are read once.
+DEVICE void quantise(const Args& args, const Gain& gain, u8* to, float* scratch) {
+  const u32 k = args.k, padded = groups_of(k) * 512;
+  float factor = 1;
+  float4 held[HELD];
 #pragma unroll 1
-    for (; part < item.parts; part += 1 + item.pair) {
-      const Part& p = item.part[part];
-      first = share(p, blockIdx.x), all = share(p, blockIdx.x + 1) - first, tasks = (all + (1 << log_rows) - 1) >> log_rows;
-      if (task < tasks) return true;
+  for (u32 base = 0; base < padded; base += HELD * THREADS * 4) {
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+      u32 at = base + (i * THREADS + threadIdx.x) * 4;
+      held[i] = at < k ? __ldcg((const float4*)(args.x + at)) : make_float4(0, 0, 0, 0);
+    }
+    if (args.gamma && base == 0) {
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < HELD; i++) sum += held[i].x * held[i].x + held[i].y * held[i].y + held[i].z * held[i].z + held[i].w * held[i].w;
+#pragma unroll 1
+      for (u32 at = (HELD * THREADS + threadIdx.x) * 4; at < k; at += THREADS * 4) {
+        float4 v = __ldcg((const float4*)(args.x + at));
+        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+      }
+      factor = rsqrtf(block_reduce<Sum>(sum, scratch) / (float)k + args.epsilon);
+    }
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+      u32 at = base + (i * THREADS + threadIdx.x) * 4;
+      if (base + i * THREADS * 4 >= padded) break;
+      float4 v = held[i];
+      if (args.gamma && at < k) {
+        float4 g = base == 0 && i < HELD_GAIN ? gain.v[i % HELD_GAIN] : __ldg((const float4*)(args.gamma + at));
+        v = make_float4(v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w);
+        if (args.normed && blockIdx.x == 0) *(float4*)(args.normed + at) = v;
+      }
+      quantise4(to, at, v, at < padded);
+    }
+  }
+}
+
+// ---------------------------------------------------------------- formats
+
+DEVICE uint4 lds16(const u8* from) { return *(const uint4*)from; }
+DEVICE u32 lds2(const u8* from) { return *(const u16*)from; }
+DEVICE float2 halves(u32 word) { return make_float2(half_to_float((u16)word), half_to_float((u16)(word >> 16))); }
+// 16 bytes at an even address.
+DEVICE uint4 lds16_even(const u8* from) {
+  u32 odd = (u32)(u64)from & 2, shift = odd * 8;
+  const u32* words = (const u32*)(from - odd);
+  u32 a = words[0], b = words[1], c = words[2], d = words[3], e = words[4];
+  return make_uint4(__funnelshift_r(a, b, shift), __funnelshift_r(b, c, shift), __funnelshift_r(c, d, shift), __funnelshift_r(d, e, shift));
+}
+
+// Unsigned codes of W, signed codes of x.
+DEVICE i32 dot16(uint4 w, uint4 x, i32 sum) {
+  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(w.x), "r"(x.x));
+  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(w.y), "r"(x.y));
+  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(w.z), "r"(x.z));
+  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(w.w), "r"(x.w));
+  return sum;
+}
+DEVICE i32 dot16_signed(uint4 w, uint4 x, i32 sum) {
+  sum = __dp4a((i32)w.x, (i32)x.x, sum);
+  sum = __dp4a((i32)w.y, (i32)x.y, sum);
+  sum = __dp4a((i32)w.z, (i32)x.z, sum);
+  return __dp4a((i32)w.w, (i32)x.w, sum);
+}
+DEVICE uint4 masked(uint4 v, u32 shift, u32 mask) {
+  return make_uint4((v.x >> shift) & mask, (v.y >> shift) & mask, (v.z >> shift) & mask, (v.w >> shift) & mask);
+}
+DEVICE uint4 shifted(uint4 v, u32 shift, u32 mask) {
+  return make_uint4((v.x << shift) & mask, (v.y << shift) & mask, (v.z << shift) & mask, (v.w << shift) & mask);
+}
+DEVICE uint4 operator|(uint4 a, uint4 b) { return make_uint4(a.x | b.x, a.y | b.y, a.z | b.z, a.w | b.w); }
+constexpr u32 NIBBLE = 0x0f0f0f0f;
+
+
+// What a unit of x has besides its codes.
+struct UnitX {
+  float scale;
+  i32 sum0, sum1, unused;
+};
+
+// Each format has CHUNK bytes for 256 elements; `decode` takes a unit of a row in shared memory; `dot` is its product with the unit of x, given the group of x that it
+// is in.
+
+template <bool FIFTH>
+struct FormatK {
+  static constexpr u32 BLOCK = FIFTH ? 176 : 144, CHUNK = BLOCK;
+
+  // The second sub-block's codes are left where they are, times 16, if they have four bits.
+  uint4 a, b, c, e;
+  i32 scale0, scale1, minimum0, minimum1;
+  float2 factor;
+
+  DEVICE void decode(const u8* row, u32 unit, bool whole) {
+    u32 j = unit & 3;
+    const u8 *block = row + (unit >> 2) * BLOCK, *codes = block + (FIFTH ? 48 : 16) + j * 32;
+    uint4 header = lds16(block), low = lds16(codes), high = lds16(codes + 16);
+    // The 6-bit scales and minima of sub-blocks 2j and 2j + 1.
+    u32 shift = 16 * (j & 1);
+    bool upper = j >= 2;
+    u32 mask = upper ? 0x0f0f : 0x3f3f, top = upper ? 0x3030 : 0;
+    u32 scales = (((upper ? header.w : header.y) >> shift) & mask) | ((header.y >> (shift + 2)) & top);
+    u32 minima = (((upper ? header.w >> 4 : header.z) >> shift) & mask) | ((header.z >> (shift + 2)) & top);
+    factor = halves(header.x);
+    scale0 = scales & 255, scale1 = scales >> 8, minimum0 = minima & 255, minimum1 = minima >> 8;
+    a = masked(low, 0, NIBBLE), b = masked(high, 0, NIBBLE);
+    if (!FIFTH) {
+      c = masked(low, 0, ~NIBBLE), e = masked(high, 0, ~NIBBLE);
+      scale0 *= 16;
+      factor.x *= 0.0625f;
+    } else {
+      c = masked(low, 4, NIBBLE), e = masked(high, 4, NIBBLE);
+      uint4 fifth0 = lds16(block + 16), fifth1 = lds16(block + 32);
+      a = a | shifted(masked(fifth0, 2 * j, 0x01010101), 4, ~0u);
+      b = b | shifted(masked(fifth1, 2 * j, 0x01010101), 4, ~0u);
+      c = c | shifted(masked(fifth0, 2 * j + 1, 0x01010101), 4, ~0u);
+      e = e | shifted(masked(fifth1, 2 * j + 1, 0x01010101), 4, ~0u);
+    }
+  }
+  DEVICE float dot(u32 inner, const u8* x) const {
+    const uint4* codes = (const uint4*)(x + (inner & 7) * 16);
+    UnitX u = *(const UnitX*)(x + 512 + (inner & 7) * 16);
+    i32 dot0 = dot16(b, codes[8], dot16(a, codes[0], 0)), dot1 = dot16(e, codes[24], dot16(c, codes[16], 0));
+    i32 sum = dot0 * scale0 + dot1 * scale1, minimum = u.sum0 * minimum0 + u.sum1 * minimum1;
+    return u.scale * (factor.x * (float)sum - factor.y * (float)minimum);
+  }
+};
+
+// A unit is half of the elements of half a block: 16 each of four runs of 32.
+struct Format6 {
+  static constexpr u32 CHUNK = 210;
+  uint4 w[4];
+  i32 scale[4];
+  float d;
+
+  DEVICE void decode(const u8* row, u32 unit, bool whole) {
+    u32 half = (unit >> 1) & 1, q = unit & 1;
+    const u8* block = row + (unit >> 2) * 210;
+    uint4 low = lds16_even(block + half * 64 + q * 16), high = lds16_even(block + half * 64 + q * 16 + 32);
+    uint4 top = lds16_even(block + 128 + half * 32 + q * 16);
+#pragma unroll
+    for (int i = 0; i < 4; i++) scale[i] = (i8)(lds2(block + 192 + half * 8 + i * 2) >> (8 * q));
+    d = half_to_float((u16)lds2(block + 208));
+    w[0] = masked(low, 0, NIBBLE) | shifted(top, 4, 0x30303030), w[1] = masked(high, 0, NIBBLE) | shifted(top, 2, 0x30303030);
+    w[2] = masked(low, 4, NIBBLE) | shifted(top, 0, 0x30303030), w[3] = masked(high, 4, NIBBLE) | masked(top, 2, 0x30303030);
+  }
+  // Pieces q and q + 2 of two neighbouring units.
+  DEVICE float dot(u32 inner, const u8* x) const {
+    u32 q = inner & 1, unit = inner & 6;
+    const uint4* codes = (const uint4*)(x + q * 128 + unit * 16);
+    float first = *(const float*)(x + 512 + unit * 16), second = *(const float*)(x + 528 + unit * 16);
+    int2 t0 = *(const int2*)(x + 640 + unit * 16 + q * 8), t1 = *(const int2*)(x + 656 + unit * 16 + q * 8);
+    i32 sum0 = scale[0] * dot16(w[0], codes[0], -32 * t0.x) + scale[1] * dot16(w[1], codes[16], -32 * t0.y);
+    i32 sum1 = scale[2] * dot16(w[2], codes[1], -32 * t1.x) + scale[3] * dot16(w[3], codes[17], -32 * t1.y);
+    return d * (first * (float)sum0 + second * (float)sum1);
+  }
+};
+
+// The formats of 32 elements: a unit is two blocks, the second of which may be missing at the end of a row.
+enum { CODES_4, CODES_4_MINIMUM, CODES_5, CODES_5_MINIMUM, CODES_8 };
+template <int KIND>
+struct Format32 {
+  static constexpr bool EIGHT = KIND == CODES_8, FIFTH = KIND == CODES_5 || KIND == CODES_5_MINIMUM;
+  static constexpr bool MINIMUM = KIND == CODES_4_MINIMUM || KIND == CODES_5_MINIMUM;
+  static constexpr u32 BLOCK = 2 + (MINIMUM ? 2 : 0) + (FIFTH ? 4 : 0) + (EIGHT ? 32 : 16), CHUNK = 8 * BLOCK;
+  uint4 codes[4];
+  float scale[2], minimum[2];
+
+  // Each of 16 bits to bit 4 of a byte.
+  static DEVICE uint4 spread(u32 bits) {
+    auto four = [](u32 v) { return (((v & 15) * 0x00204081u) & 0x01010101u) << 4; };
+    return make_uint4(four(bits), four(bits >> 4), four(bits >> 8), four(bits >> 12));
+  }
+
+  DEVICE void decode(const u8* row, u32 unit, bool whole) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const u8* at = row + (unit * 2 + (i == 1 && whole)) * BLOCK;
+      scale[i] = half_to_float((u16)lds2(at));
+      constexpr float OFFSET = KIND == CODES_4 ? 8 : KIND == CODES_5 ? 16 : 0;
+      minimum[i] = MINIMUM ? -half_to_float((u16)lds2(at + 2)) : OFFSET * scale[i];
+      at += MINIMUM ? 4 : 2;
+      u32 fifth = 0;
+      if (FIFTH) {
+        fifth = lds2(at) | lds2(at + 2) << 16;
+        at += 4;
+      }
+      uint4 first = lds16_even(at);
+      if (EIGHT) {
+        codes[2 * i] = first, codes[2 * i + 1] = lds16_even(at + 16);
+      } else {
+        codes[2 * i] = masked(first, 0, NIBBLE), codes[2 * i + 1] = masked(first, 4, NIBBLE);
+        if (FIFTH) codes[2 * i] = codes[2 * i] | spread(fifth & 0xffff), codes[2 * i + 1] = codes[2 * i + 1] | spread(fifth >> 16);
+      }
+    }
+    // The first block again, for nothing.
+    if (!whole) scale[1] = minimum[1] = 0;
+  }
+  DEVICE float dot(u32 inner, const u8* x) const {
+    const uint4* from = (const uint4*)(x + (inner & 7) * 16);
+    UnitX u = *(const UnitX*)(x + 512 + (inner & 7) * 16);
+    if (EIGHT) {
+      i32 dot0 = dot16_signed(codes[1], from[8], dot16_signed(codes[0], from[0], 0)), dot1 = dot16_signed(codes[3], from[24], dot16_signed(codes[2], from[16], 0));
+      return u.scale * (scale[0] * (float)dot0 + scale[1] * (float)dot1);
+    }
+    i32 dot0 = dot16(codes[1], from[8], dot16(codes[0], from[0], 0)), dot1 = dot16(codes[3], from[24], dot16(codes[2], from[16], 0));
+    return u.scale * (scale[0] * (float)dot0 + scale[1] * (float)dot1 - (minimum[0] * (float)u.sum0 + minimum[1] * (float)u.sum1));
+  }
+};
+
+// ---------------------------------------------------------------- the product
+
+// The first row of a block of the grid.
+DEVICE u32 share(const Part& part, u32 block) { return block * part.each + min(block, part.extra); }
+
+// The rows of one warp: it takes every `warps`th task of the parts [part, end), a task being ROWS neighbouring rows (of both weights
+// where they come in pairs).
+template <u32 ROWS, bool PAIR>
+struct Walk {
+  u32 task, part, row, rows;
+
+  // Goes to the task; false if there are no more.
+  DEVICE bool seek(const Args& args, u32 end) {
+#pragma unroll 1
+    for (; part < end; part += PAIR ? 2 : 1) {
+      const Part& p = args.part[part];
+      u32 first = share(p, blockIdx.x), all = share(p, blockIdx.x + 1) - first, tasks = (all + ROWS - 1) / ROWS;
+      if (task < tasks) {
+        row = first + task * ROWS;
+        rows = min(ROWS, all - task * ROWS);
+        return true;
+      }
       task -= tasks;
     }
     return false;
   }
-  // The same if the part has it still.
-  DEVICE bool next(const Item& item) {
-    task += WARPS;
-    return task < tasks || (task -= tasks, part += 1 + item.pair, seek(item));
-  }
-  DEVICE u32 row(u32 log_rows) const { return first + (task << log_rows); }
-  DEVICE u32 rows(u32 log_rows) const { return min(1u << log_rows, all - (task << log_rows)); }
+
+  DEVICE const u8* weight(const Args& args, u32 which) const { return args.part[which].weight + (u64)row * args.part[which].row_bytes; }
 };
 
-// What a warp fetches, ahead of what it computes, through all items.
-struct Ahead {
-  Walk walk;
-  u32 item, segment;
-  bool more;
+template <class F, int LANES, bool PAIR>
+DEVICE void run(const Args& args, u32 first, u32 end, u32 warp, u32 warps, u8* ring, u64* barriers, u8* x, float* scratch) {
+  constexpr u32 GROUPS = 32 / LANES, ROWS = PAIR ? GROUPS / 2 : GROUPS;
+  const u32 lane = threadIdx.x & 31, inner = lane & (LANES - 1), group = lane / LANES;
+  const u32 stage_bytes = args.stage_bytes, blocks = (args.k + 31) / 32, units = (blocks + 1) / 2;
+  const u32 half_stage = stage_bytes / 2;  // where the second weight of a pair lies
 
-  DEVICE void begin(const Args& args) {
-    item = segment = 0;
-    walk.begin();
-    more = walk.seek(args.item[0]);
-    skip(args);
-  }
-  // Goes on to the next item that has rows for this warp, if this one has none left.
-  DEVICE void skip(const Args& args) {
-#pragma unroll 1
-    while (!more && item + 1 < args.items) {
-      item++;
-      walk.begin();
-      more = walk.seek(args.item[item]);
-    }
-  }
-  DEVICE void fetch(const Args& args, u8* to, u64* barrier) {
-    if (!more) return;
-    const Item& it = args.item[item];
-    if ((threadIdx.x & 31) == 0) {
-      const Part& part = it.part[walk.part];
-      const u32 log_rows = 5 - it.lanes - it.pair;
-      const u64 begin = (u64)walk.row(log_rows) * part.row_bytes;
-      const u8* from = part.weight + begin;
-      u32 bytes = walk.rows(log_rows) * part.row_bytes;
-      if (it.pair) {
-        const u8* other = it.part[1].weight + begin;
-        barrier_expect(barrier, pieces_around(from, bytes) + pieces_around(other, bytes));
-        bulk_copy(to, from, bytes, barrier);
-        bulk_copy(to + args.stage_bytes / 2, other, bytes, barrier);
+  const u32 segments = LANES == 32 ? args.segments : 1;
+
+  Walk<ROWS, PAIR> ahead;
+  ahead.task = warp;
+  ahead.part = first;
+  u32 ahead_segment = 0;
+  bool more = ahead.seek(args, end);
+  auto fetch = [&](u32 stage) {
+    if (more && lane == 0) {
+      const u32 which = PAIR ? 0 : ahead.part;
+      const u8* from = ahead.weight(args, which);
+      u32 bytes = ahead.rows * args.part[which].row_bytes;
+      u8* to = ring + stage * stage_bytes;
+      if (PAIR) {
+        const u8* other = ahead.weight(args, 1);
+        barrier_expect(&barriers[stage], pieces_around(from, bytes) + pieces_around(other, bytes));
+        bulk_copy(to, from, bytes, &barriers[stage]);
+        bulk_copy(to + half_stage, other, bytes, &barriers[stage]);
       } else {
-        if (it.segments > 1) {
-          const u32 skip = segment * (SEGMENT / 4 * it.chunk);
-          from += skip;
-          bytes = min(bytes - skip, SEGMENT / 4 * it.chunk);
+        if (LANES == 32 && segments > 1) {
+          u32 begin = ahead_segment * (SEGMENT / 4 * F::CHUNK);
+          from += begin;
+          bytes = min(bytes - begin, SEGMENT / 4 * F::CHUNK);
         }
-        barrier_expect(barrier, pieces_around(from, bytes));
-        bulk_copy(to, from, bytes, barrier);
+        barrier_expect(&barriers[stage], pieces_around(from, bytes));
+        bulk_copy(to, from, bytes, &barriers[stage]);
       }
     }
-    if (++segment == it.segments) {
-      segment = 0;
-      more = walk.next(it);
-      skip(args);
+    if (more && (LANES < 32 || ++ahead_segment == segments)) {
+      ahead_segment = 0;
+      ahead.task += warps;
+      more = ahead.seek(args, end);
     }
-  }
-};
-
-// A warp's ring: stages that are filled in turn and emptied in turn.
-struct Ring {
-  u8* memory;
-  u64* barriers;
-  u32 stage, parity;
-};
-
-template <class F>
-DEVICE float dot_units(const u8* row, const u8* x, u32 unit, u32 past, u32 lanes, u32 inner, u32 blocks, float value) {
+  };
 #pragma unroll 1
-  for (; unit < past; unit += lanes, x += (lanes >> 3) * GROUP) {
-    F weights;
-    weights.decode(row, unit, unit * 2 + 1 < blocks);
-    value += weights.dot(inner, x);
-  }
-  return value;
-}
+  for (u32 i = 0; i < args.depth; i++) fetch(i);
 
-// The products of one item: the rows of this warp; in a rehearsal a part of the first of them, of what is in shared memory, for nothing.
-DEVICE void products(const Args& args, const Item& item, Ring& ring, Ahead& ahead, const u8* x, bool rehearsal) {
-  const u32 log_lanes = item.lanes, lanes = 1 << log_lanes, lane = threadIdx.x & 31, inner = lane & (lanes - 1), group = lane >> log_lanes;
-  const u32 blocks = (item.k + 31) / 32, units = (blocks + 1) / 2;
-  const u32 pair = item.pair, log_rows = 5 - log_lanes - pair, second = pair & group, index = group >> pair;
-  const u8* const in_stage = rehearsal ? x : ring.memory + second * (args.stage_bytes / 2);
-  Walk walk;
-  walk.begin();
+  Gain gain;
+  gain.load(args);
+  wait_for_previous();
+  quantise(args, gain, x, scratch);
+  __syncthreads();
+
+  u32 stage = 0, parity = 0;
+  Walk<ROWS, PAIR> walk;
+  walk.task = warp;
+  walk.part = first;
 #pragma unroll 1
-  for (bool more = walk.seek(item); more; more = walk.next(item)) {
-    const Part& part = item.part[walk.part + second];
-    const u32 first = walk.row(log_rows), count = walk.rows(log_rows), format = item.format[walk.part];
-    const u8* row = in_stage + ((u32)((u64)part.weight + (u64)first * part.row_bytes) & 15) + min(index, count - 1) * part.row_bytes;
+  while (walk.seek(args, end)) {
+    const u32 which = PAIR ? group & 1 : walk.part, index = PAIR ? group >> 1 : group;
+    const Part& part = args.part[which];
+    const u8* row = ring + (PAIR ? (group & 1) * half_stage : 0) + ((u32)(u64)walk.weight(args, which) & 15) +
+                    min(index, walk.rows - 1) * part.row_bytes;
     float value = 0;
+    const u8* at = x + inner / 8 * GROUP;
     u32 unit = inner;
 #pragma unroll 1
-    for (u32 segment = 0; segment < item.segments; segment++) {
-      const u32 past = rehearsal ? min(units, 8u) : item.segments > 1 ? min(units, (segment + 1) * SEGMENT) : units;
-      if (!rehearsal) barrier_wait(&ring.barriers[ring.stage], ring.parity);
+    for (u32 segment = 0; segment < segments; segment++) {
+      const u32 past = segments > 1 ? min(units, (segment + 1) * SEGMENT) : units;
+      barrier_wait(&barriers[stage], parity);
       // Where the row would begin if all of it were here.
-      const u8* here = rehearsal ? x : row + ring.stage * args.stage_bytes - segment * (SEGMENT / 4 * item.chunk);
-      const u8* at = x + (unit >> 3) * GROUP;
-      auto dot = [&](auto f) { value = dot_units<decltype(f)>(here, at, unit, past, lanes, inner, blocks, value); };
-      switch (format) {
-        case Q4_K: dot(q4_k()); break;
-        case Q5_K: dot(q5_k()); break;
-        case Q6_K: dot(q6_k()); break;
-        case Q4_0: dot(q4_0()); break;
-        case Q4_1: dot(q4_1()); break;
-        case Q5_0: dot(q5_0()); break;
-        case Q5_1: dot(q5_1()); break;
-        default: dot(q8_0());
+      const u8* here = row + stage * stage_bytes - segment * (SEGMENT / 4 * F::CHUNK);
+#pragma unroll 1
+      for (; unit < past; unit += LANES, at += LANES / 8 * GROUP) {
+        F weights;
+        weights.decode(here, unit, unit * 2 + 1 < blocks);
+        value += weights.dot(inner, at);
       }
-      if (rehearsal) break;
-      unit += SEGMENT;
       __syncwarp();
-      ahead.fetch(args, ring.memory + ring.stage * args.stage_bytes, &ring.barriers[ring.stage]);
-      if (++ring.stage == args.depth) {
-        ring.stage = 0;
-        ring.parity ^= 1;
+      fetch(stage);
+      if (++stage == args.depth) {
+        stage = 0;
+        parity ^= 1;
       }
     }
-#pragma unroll 1
-    for (u32 step = lanes >> 1; step > 0; step >>= 1) value += __shfl_xor_sync(FULL_WARP, value, step);
-    float other = __shfl_xor_sync(FULL_WARP, value, lanes & 31);
-    if (inner == 0 && index < count && !rehearsal) {
-      u32 to = first + index;
-      if (pair) {
-        if (!second) part.out[to] = value / (1.0f + __expf(-value)) * other;
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) value += __shfl_xor_sync(FULL_WARP, value, step);
+    float other = PAIR ? __shfl_xor_sync(FULL_WARP, value, LANES) : 0;
+    if (inner == 0 && index < walk.rows) {
+      u32 to = walk.row + index;
+      if (PAIR) {
+        if (!(group & 1)) part.out[to] = value / (1.0f + __expf(-value)) * other;
       } else {
         if (part.bias) value += part.bias[to];
-        // Another block may have written it in this launch.
-        if (part.residual) value += __ldcg(part.residual + to);
+        if (part.residual) value += part.residual[to];
         part.out[to] = value;
       }
     }
-    if (rehearsal) break;
+    walk.task += warps;
   }
 }
 
-// All blocks have come to the end of an item, and what they wrote is visible. For one thread of a block.
-struct GridBarrier {
-  u64* arrived;
-  u64 target;
-
-  // Before this block arrives for the first time.
-  DEVICE void begin(u64* counter) {
-    arrived = counter;
-    u64 before;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(before) : "l"(arrived) : "memory");
-    target = (before / gridDim.x) * gridDim.x;
-  }
-  // After the block's other threads are done.
-  DEVICE void arrive() {
-    asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(arrived) : "memory");
-    target += gridDim.x;
-  }
-  DEVICE void wait() const {
-    u64 now;
-    do asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(now) : "l"(arrived) : "memory");
-    while (now < target);
-  }
-};
-
 // Shared memory: codes of x, then the rings.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) mmv(const __grid_constant__ Args args) {
+template <class F, class G, bool MIXED, int LANES, bool PAIR>
+DEVICE void product(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
   __shared__ float scratch[32];
   __shared__ u64 barriers[WARPS][MAX_DEPTH];
   const u32 warp = threadIdx.x / 32;
+  u8* ring = memory + groups_of(args.k) * GROUP + warp * (args.depth * args.stage_bytes);
   if ((threadIdx.x & 31) == 0) {
     for (u32 i = 0; i < MAX_DEPTH; i++) barrier_init(&barriers[warp][i], 1);
     barriers_ready();
   }
   __syncwarp();
   let_next_start();
-
-  Ring ring = {memory + args.x_bytes + warp * (args.depth * args.stage_bytes), barriers[warp], 0, 0};
-  Ahead ahead;
-  ahead.begin(args);
-#pragma unroll 1
-  for (u32 i = 0; i < args.depth; i++) ahead.fetch(args, ring.memory + i * args.stage_bytes, &ring.barriers[i]);
-
-  Gain gain;
-  GridBarrier grid;
-  gain.load(args.item[0]);
-  // The first turns are rehearsals: the code comes into the caches while the kernel ahead still runs. They need the same code, so
-  // they are turns of the same loop.
-  const u32 rehearsals = args.rehearsals;
-#pragma unroll 1
-  for (u32 turn = 0;; turn++) {
-    const bool rehearsal = turn < rehearsals;
-    const u32 i = rehearsal ? turn : turn - rehearsals;
-    const Item& item = args.item[i];
-    if (turn == rehearsals) {
-      wait_for_previous();
-      if (threadIdx.x == 0 && args.items > 1) grid.begin(args.arrived);
-    }
-    quantise(item, rehearsal, gain, memory, scratch);
-    __syncthreads();
-    products(args, item, ring, ahead, memory, rehearsal);
-    if (!rehearsal && i + 1 == args.items) return;
-    __syncthreads();
-    if (threadIdx.x == 0 && !rehearsal) grid.arrive();
-    gain.load(args.item[turn + 1 == rehearsals ? 0 : i + 1]);
-    if (threadIdx.x == 0 && !rehearsal) grid.wait();
-    __syncthreads();
-  }
+  // The barriers in `run` are met by all warps, whichever branch they are in.
+  if (!MIXED)
+    run<F, LANES, PAIR>(args, 0, args.parts, warp, WARPS, ring, barriers[warp], memory, scratch);
+  else if (warp < args.first_warps)
+    run<F, LANES, PAIR>(args, 0, args.first_parts, warp, args.first_warps, ring, barriers[warp], memory, scratch);
+  else
+    run<G, LANES, PAIR>(args, args.first_parts, args.parts, warp - args.first_warps, WARPS - args.first_warps, ring, barriers[warp], memory, scratch);
 }
+
+#define ENTRY(NAME, F, G, MIXED, LANES, PAIR)                                                                             \
+  extern "C" __global__ void __launch_bounds__(THREADS, 2) NAME(const __grid_constant__ Args args) {                      \
+    product<F, G, MIXED, LANES, PAIR>(args);                                                                              \
+  }
+#define FORMAT(NAME)                                        \
+  ENTRY(mmv_##NAME##_l8, NAME, NAME, false, 8, false)       \
+  ENTRY(mmv_##NAME##_l16, NAME, NAME, false, 16, false)     \
+  ENTRY(mmv_##NAME##_l32, NAME, NAME, false, 32, false)     \
+  ENTRY(mmv_pair_##NAME##_l8, NAME, NAME, false, 8, true)   \
+  ENTRY(mmv_pair_##NAME##_l16, NAME, NAME, false, 16, true)
+
+using q4_k = FormatK<false>;
+using q5_k = FormatK<true>;
+using q6_k = Format6;
+using q4_0 = Format32<CODES_4>;
+using q4_1 = Format32<CODES_4_MINIMUM>;
+using q5_0 = Format32<CODES_5>;
+using q5_1 = Format32<CODES_5_MINIMUM>;
+using q8_0 = Format32<CODES_8>;
+
+FORMAT(q4_k)
+FORMAT(q5_k)
+FORMAT(q6_k)
+FORMAT(q4_0)
+FORMAT(q4_1)
+FORMAT(q5_0)
+FORMAT(q5_1)
+FORMAT(q8_0)
+ENTRY(mmv_q4_k_q6_k_l8, q4_k, q6_k, true, 8, false)
+ENTRY(mmv_q4_k_q6_k_l16, q4_k, q6_k, true, 16, false)

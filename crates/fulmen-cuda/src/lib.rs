@@ -25,7 +25,6 @@ pub mod kernels;
 pub mod module;
 pub mod queue;
 mod timed;
-mod whole;
 
 pub use buffer::CudaMemory;
 pub use device::{CudaDevice, CudaOptions, list_devices, report};

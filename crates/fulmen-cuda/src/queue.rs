@@ -13,11 +13,6 @@ use crate::device::{Caps, CudaDevice};
 use crate::error::{CudaError, reason};
 use crate::fault::FaultCell;
 use crate::handles::{DeviceBlock, Graph, Stream};
-use crate::kernels::Chain;
-use crate::whole::WholeDevice;
-
-/// Bytes of the counter of a chain.
-const COUNTER_BYTES: usize = 8;
 
 /// What becomes of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,12 +70,6 @@ impl<'a> Arg<'a> {
     }
 }
 
-/// Memory that a recorded graph uses besides its operands.
-pub(crate) struct Kept {
-    _scratch: Option<Arc<DeviceBlock>>,
-    _arrived: Option<Arc<DeviceBlock>>,
-}
-
 /// A stream with what launches need.
 pub struct Queue {
     device: Arc<CudaDevice>,
@@ -90,30 +79,14 @@ pub struct Queue {
     fault: FaultCell,
     /// Whether a kernel may begin before the one before it is done, where the device can.
     pub(crate) overlap: bool,
-    /// Products that are recorded and not launched yet.
-    pub(crate) chain: Chain,
-    /// Where the blocks of a chain count themselves.
-    arrived: Option<Arc<DeviceBlock>>,
-    /// Held by the one queue of a device whose kernels may have blocks that wait for each other.
-    whole: Option<WholeDevice>,
 }
 
 impl Queue {
     /// A queue over a stream of the device.
     pub(crate) fn new(device: &Arc<CudaDevice>, stream: &Arc<Stream>) -> Result<Queue, CudaError> {
         let fault = FaultCell::new(&device.context)?;
-        let whole = if device.options().chains { WholeDevice::take(device.ordinal()) } else { None };
-        Ok(Queue {
-            device: Arc::clone(device),
-            stream: Arc::clone(stream),
-            state: State::Idle,
-            scratch: None,
-            fault,
-            chain: Chain::default(),
-            arrived: None,
-            whole,
-            overlap: true,
-        })
+        let (device, stream) = (Arc::clone(device), Arc::clone(stream));
+        Ok(Queue { device, stream, state: State::Idle, scratch: None, fault, overlap: true })
     }
 
     /// What shapes a launch.
@@ -164,41 +137,6 @@ impl Queue {
 
     /// Launches a kernel with arguments in the order in which it declares them.
     pub fn launch_with(&mut self, launch: &Launch<'_>, args: &[Arg<'_>]) -> Result<(), CudaError> {
-        self.launch_chain()?;
-        self.launch_now(launch, args)
-    }
-
-    /// Whether products wait for others to be launched with.
-    pub(crate) fn chains(&self) -> bool {
-        self.state != State::Idle && self.whole.is_some()
-    }
-
-    /// Launches the products that were collected.
-    pub(crate) fn launch_chain(&mut self) -> Result<(), CudaError> {
-        if self.chain.is_empty() {
-            return Ok(());
-        }
-        let mut chain = std::mem::take(&mut self.chain);
-        chain.launch(self)
-    }
-
-    /// Where the blocks of a chain count themselves: the number of blocks times some number whenever no chain runs.
-    pub(crate) fn arrived(&mut self) -> Result<u64, CudaError> {
-        if let Some(block) = &self.arrived {
-            return Ok(block.ptr());
-        }
-        if self.state == State::Capturing {
-            return Err(CudaError::Capturing { call: "making the counter of a chain" });
-        }
-        let block = Arc::new(DeviceBlock::new(&self.device.context, COUNTER_BYTES, COUNTER_BYTES as u64)?);
-        self.stream.zero(&block)?;
-        let ptr = block.ptr();
-        self.arrived = Some(block);
-        Ok(ptr)
-    }
-
-    /// Launches a kernel ahead of the products that wait.
-    pub(crate) fn launch_now(&mut self, launch: &Launch<'_>, args: &[Arg<'_>]) -> Result<(), CudaError> {
         let function = self.device.modules.function(launch.file, launch.entry, launch.shared)?;
         if self.state == State::Planning {
             return Ok(());
@@ -263,13 +201,11 @@ impl Queue {
         Ok(())
     }
 
-    /// Launches run again, whatever comes of it.
-    pub(crate) fn end_planning(&mut self) -> Result<(), CudaError> {
-        let planned = self.launch_chain();
+    /// Launches run again.
+    pub(crate) fn end_planning(&mut self) {
         if self.state == State::Planning {
             self.state = State::Idle;
         }
-        planned
     }
 
     /// From here on launches are recorded and not run, until [`end_capture`](Queue::end_capture).
@@ -282,16 +218,13 @@ impl Queue {
 
     /// Ends the recording. Launches run again, whatever comes of it. The scratch memory that was recorded belongs to the
     /// graph as well.
-    pub(crate) fn end_capture(&mut self) -> Result<(Graph, Kept), CudaError> {
+    pub(crate) fn end_capture(&mut self) -> Result<(Graph, Option<Arc<DeviceBlock>>), CudaError> {
         if self.state != State::Capturing {
             let reason = "none has begun".to_owned();
             return Err(CudaError::Capture { call: "ending a capture", reason });
         }
-        let launched = self.launch_chain();
         self.state = State::Idle;
-        let graph = self.stream.end_capture()?;
-        launched?;
-        Ok((graph, Kept { _scratch: self.scratch.clone(), _arrived: self.arrived.clone() }))
+        Ok((self.stream.end_capture()?, self.scratch.clone()))
     }
 
     /// Runs a recorded graph.

@@ -1,24 +1,23 @@
 //! A program captured once more with a mark between its calls, to time each of them.
 //!
-//! The marks are part of the graph, so the host is not in the times. Kernels do not overlap in it, and products that a replay
-//! runs as one kernel are kernels of their own: each call is timed alone, and all of them together take longer than a replay
-//! without marks.
+//! The marks are part of the graph, so the host is not in the times. Kernels do not overlap in it: each call is timed alone, and
+//! all of them together take longer than a replay without marks.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fulmen_core::{BackendError, ExecError, KernelTime, Program};
 
 use crate::dispatch::CudaDispatcher;
 use crate::error::CudaError;
-use crate::handles::{Event, Graph};
-use crate::queue::Kept;
+use crate::handles::{DeviceBlock, Event, Graph};
 
 /// A captured program with marks.
 pub(crate) struct Timed {
     pub(crate) graph: Graph,
     /// Kept alive for the graph.
-    _kept: Kept,
+    _scratch: Option<Arc<DeviceBlock>>,
     /// One before the first call, and one behind each.
     marks: Vec<Event>,
     /// The calls between two marks, and their names.
@@ -29,13 +28,9 @@ impl Timed {
     /// Captures a program call by call.
     pub(crate) fn capture(device: &mut CudaDispatcher, program: &Program) -> Result<Timed, BackendError> {
         device.queue.begin_planning()?;
-        let planned = program.run_noting(device, |device, _, _| {
-            device.queue.launch_chain()?;
-            Ok(true)
-        });
-        let ended = device.queue.end_planning();
+        let planned = program.run(device);
+        device.queue.end_planning();
         planned.map_err(refused)?;
-        ended?;
         // Before the capture, which allows little beside launches. No more marks are needed than this.
         let mut unused =
             (0..=program.steps().len()).map(|_| device.event()).collect::<Result<Vec<_>, _>>()?;
@@ -43,8 +38,6 @@ impl Timed {
         device.queue.overlap = false;
         let (mut marks, mut calls) = (Vec::new(), Vec::new());
         let recorded = program.run_noting(device, |device, ran, _| {
-            // Products that wait for others to be launched with are launched alone.
-            device.queue.launch_chain()?;
             if let Some(mark) = unused.pop() {
                 device.mark_in_capture(&mark)?;
                 marks.push(mark);
@@ -60,8 +53,8 @@ impl Timed {
         // Always ended; where a call failed, its error is the one to report.
         let ended = device.queue.end_capture();
         recorded.map_err(refused)?;
-        let (graph, kept) = ended?;
-        Ok(Timed { graph, _kept: kept, marks, calls })
+        let (graph, scratch) = ended?;
+        Ok(Timed { graph, _scratch: scratch, marks, calls })
     }
 
     /// The times of its last run, which is over.

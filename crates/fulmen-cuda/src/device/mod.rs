@@ -21,28 +21,19 @@ pub struct CudaOptions {
     /// Let a kernel start before the one ahead of it is done, where the device can (compute capability 9.0): it waits by
     /// itself before it reads.
     pub overlap: bool,
-    /// Let neighbouring products of a captured program run as one kernel whose blocks wait for each other. One dispatcher
-    /// of a device does so at a time. Where several processes share the multiprocessors of a device at once (MPS), this
-    /// must be off.
-    pub chains: bool,
 }
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { capture: true, overlap: true, chains: true }
+        CudaOptions { capture: true, overlap: true }
     }
 }
 
 impl CudaOptions {
-    /// The defaults, changed by the environment: `FULMEN_CUDA_CAPTURE=0`, `FULMEN_CUDA_OVERLAP=0` and
-    /// `FULMEN_CUDA_CHAINS=0` switch one off.
+    /// The defaults, changed by the environment: `FULMEN_CUDA_CAPTURE=0` and `FULMEN_CUDA_OVERLAP=0` switch one off.
     pub fn from_env() -> CudaOptions {
         let on = |name: &str| std::env::var(name).map_or(true, |value| value != "0");
-        CudaOptions {
-            capture: on("FULMEN_CUDA_CAPTURE"),
-            overlap: on("FULMEN_CUDA_OVERLAP"),
-            chains: on("FULMEN_CUDA_CHAINS"),
-        }
+        CudaOptions { capture: on("FULMEN_CUDA_CAPTURE"), overlap: on("FULMEN_CUDA_OVERLAP") }
     }
 }
 
@@ -61,7 +52,6 @@ pub struct Caps {
 pub struct CudaDevice {
     pub(crate) context: Arc<Context>,
     pub(crate) modules: Modules,
-    ordinal: usize,
     caps: Caps,
     options: CudaOptions,
 }
@@ -86,12 +76,7 @@ impl CudaDevice {
         }
         let context = Context::retain(device)?;
         let modules = Modules::new(&context, caps.capability);
-        Ok(Arc::new(CudaDevice { context, modules, ordinal, caps, options }))
-    }
-
-    /// Its number.
-    pub fn ordinal(&self) -> usize {
-        self.ordinal
+        Ok(Arc::new(CudaDevice { context, modules, caps, options }))
     }
 
     /// What shapes a launch.

@@ -7,7 +7,7 @@ use cudarc::driver::{
     sys::{self, CUgraph, CUstream, CUstreamCaptureMode},
 };
 
-use super::{Context, DeviceBlock, Event, Graph};
+use super::{Context, Event, Graph};
 use crate::error::CudaError;
 
 /// A stream that does not wait for the default stream.
@@ -39,14 +39,6 @@ impl Stream {
         // SAFETY: the stream is alive as long as `self`.
         let done = unsafe { result::stream::synchronize(self.raw) };
         done.map_err(|error| self.context.error("cuStreamSynchronize", error))
-    }
-
-    /// Makes all bytes of a block 0.
-    pub(crate) fn zero(&self, block: &DeviceBlock) -> Result<(), CudaError> {
-        self.context.bind()?;
-        // SAFETY: the block has that many bytes; its owner keeps it until the stream is done.
-        let done = unsafe { result::memset_d8_async(block.ptr(), 0, block.bytes(), self.raw) };
-        done.map_err(|error| self.context.error("cuMemsetD8Async", error))
     }
 
     /// Marks the point that the stream has reached so far.

@@ -26,8 +26,6 @@ pub(crate) mod rope_store;
 pub(crate) mod sample;
 pub(crate) mod softmax;
 
-pub(crate) use mmv::Chain;
-
 use fulmen_core::{BackendError, DType};
 
 /// How many kernels were launched.

@@ -9,10 +9,12 @@ fn ew_gated(x: EwF, g: EwF) -> EwF {
     return ew_keep_nan(x, select(x * g, EwF(0.0), x < EwF(-3.4028234e38)));
 }
 
-// x / (1 + e^-x). On the left x e^x / (1 + e^x), with the root of e^x twice: e^x itself may be subnormal where the product is
-// not, and devices may make it 0.
+// x / (1 + e^-x). On the far left e^x may be subnormal where x e^x is not, and devices may make it 0. There the exponential is taken
+// 2^64 times as large, and the exponent of the product is put right in its bits: compilers may change the order of factors.
 fn ew_swish(x: EwF) -> EwF {
-    let h = ew_exp(-0.5 * abs(x));
-    let y = select(x, x * h * h, x < EwF(0.0)) / fma(h, h, EwF(1.0));
-    return ew_keep_nan(x, select(y, EwF(0.0), x < EwF(-3.4028234e38)));
+    let far = clamp(x, EwF(-150.0), EwF(-80.0));
+    let bits = bitcast<EwU>(far * ew_exp(far + 44.3614196));
+    let exponent = (bits >> EwU(23u)) & EwU(255u);
+    let tail = select(EwF(0.0), bitcast<EwF>(bits - EwU(64u << 23u)), exponent > EwU(64u));
+    return ew_keep_nan(x, select(ew_gated(x, ew_sigmoid(x)), tail, x < EwF(-80.0)));
 }
