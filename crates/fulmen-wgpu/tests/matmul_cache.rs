@@ -460,6 +460,9 @@ fn a_weight_that_does_not_fit_memory_is_an_error_and_the_cache_works_on() {
     let mut cache = GpuMatmulCache::on(gpu.clone());
     cache.upload_weight("small", &[1.0; 16], 4, 4).unwrap();
     assert_eq!(product(&mut cache, "small", &[1.0; 4], 1), [4.0; 4]);
+    // Before the ballast: on a software device both are the machine's memory.
+    let (n, k) = (1 << 15, 1 << 14);
+    let data = vec![1.0; n * k];
     // Ballast until less than a GiB is left.
     let (mut ballast, mut size) = (Vec::new(), 16u64 << 30);
     while size >= 1 << 29 {
@@ -472,8 +475,6 @@ fn a_weight_that_does_not_fit_memory_is_an_error_and_the_cache_works_on() {
             Err(error) => panic!("{error}"),
         }
     }
-    let (n, k) = (1 << 15, 1 << 14);
-    let data = vec![1.0; n * k];
     match cache.upload_weight("large", &data, n, k).unwrap_err() {
         GpuError::OutOfMemory { needed: Some(needed), available: Some(available), .. } => {
             println!("{needed} bytes needed, {available} available, {} of ballast", ballast.len());
