@@ -43,9 +43,10 @@ pub(crate) struct SamplingOptions {
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
 
-    /// Steps that the device runs before the host looks: more save waiting on fast devices.
-    #[arg(long, value_name = "STEPS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
-    ahead: u16,
+    /// Steps that the device runs before the host looks: more save waiting on fast devices. Without it as many as pass in the
+    /// blink of an eye.
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    ahead: Option<u16>,
 }
 
 impl SamplingOptions {
@@ -65,7 +66,7 @@ impl SamplingOptions {
             sampling,
             max_tokens: self.max_tokens.unwrap_or(usize::MAX),
             stop: self.stop.clone(),
-            ahead: self.ahead.into(),
+            ahead: self.ahead.map_or(0, usize::from),
             ..GenerateOptions::default()
         }
     }

@@ -22,7 +22,7 @@ pub struct GenerateOptions {
     /// Whether an end token ends the answer. Without it only the other limits do.
     pub stop_at_end: bool,
     /// How many tokens the device draws before the host looks. More save waiting on fast devices; tokens behind the end of
-    /// the answer are thrown away.
+    /// the answer are thrown away. 0: as many as it draws in the blink of an eye (30 ms), at most 16.
     pub ahead: usize,
 }
 
@@ -34,7 +34,7 @@ impl Default for GenerateOptions {
             stop: Vec::new(),
             special: Special::AsText,
             stop_at_end: true,
-            ahead: 1,
+            ahead: 0,
         }
     }
 }
@@ -85,6 +85,15 @@ impl Generated {
     }
 }
 
+/// So many tokens at once that people see no steps, after `steps` took so long.
+fn pace(steps: usize, time: Duration) -> usize {
+    const BLINK: Duration = Duration::from_millis(30);
+    const MOST: usize = 16;
+    let fit = BLINK.as_secs_f64() * steps as f64 / time.as_secs_f64().max(1e-9);
+    // Slowly up: a first step may be slow or fast for reasons of its own.
+    (fit as usize).clamp(1, (2 * steps).min(MOST))
+}
+
 fn rate(tokens: usize, time: Duration) -> f64 {
     if tokens == 0 { 0.0 } else { tokens as f64 / time.as_secs_f64().max(1e-9) }
 }
@@ -97,6 +106,8 @@ pub struct Generation<'s> {
     decoder: StreamDecoder,
     stops: StopFinder,
     prompt: Vec<u32>,
+    /// Tokens to draw before the host looks again, if it is not said how many.
+    pace: usize,
     /// Drawn and not yet looked at.
     waiting: std::collections::VecDeque<u32>,
     generated: Generated,
@@ -118,10 +129,6 @@ impl Session {
         if self.tokenizer().is_none() {
             return Err(ModelError::Without { what: "tokenizer" });
         }
-        if options.ahead == 0 {
-            let (what, expected) = ("the number of tokens ahead", "at least 1".to_owned());
-            return Err(ModelError::Option { what, expected, found: "0".to_owned() });
-        }
         if tokens.is_empty() {
             return Err(ModelError::EmptyPrompt);
         }
@@ -138,6 +145,7 @@ impl Session {
             decoder: StreamDecoder::going_on(),
             stops,
             prompt: tokens.to_vec(),
+            pace: 1,
             waiting: Default::default(),
             generated: Generated {
                 text: String::new(),
@@ -206,7 +214,8 @@ impl Generation<'_> {
             return Ok(Err(FinishReason::MaxTokens));
         }
         if let Some(token) = self.waiting.pop_front() {
-            return Ok(Ok(token));
+            let cancelled = self.session.is_cancelled();
+            return Ok(if cancelled { Err(FinishReason::Cancelled) } else { Ok(token) });
         }
         let room = self.session.context() - self.prompt.len() - self.generated.tokens.len();
         if room == 0 {
@@ -224,8 +233,11 @@ impl Generation<'_> {
             return Ok(Ok(token));
         }
         let left = self.options.max_tokens - self.generated.tokens.len();
-        let steps = self.options.ahead.min(left).min(room);
+        let ahead = if self.options.ahead == 0 { self.pace } else { self.options.ahead };
+        let steps = ahead.min(left).min(room);
+        let began = Instant::now();
         let drawn = self.session.decode(&[0], steps)?;
+        self.pace = pace(steps, began.elapsed());
         self.generated.decode_time = self.started.elapsed();
         self.waiting.extend(drawn.into_iter().flatten());
         self.waiting.pop_front().map(Ok).ok_or(ModelError::EmptyPrompt)
@@ -282,5 +294,21 @@ impl Iterator for Generation<'_> {
 impl std::fmt::Debug for Generation<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Generation").field("generated", &self.generated).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fast_devices_draw_more_before_the_host_looks() {
+        let ms = Duration::from_millis;
+        assert_eq!(pace(1, ms(100)), 1);
+        assert_eq!(pace(1, ms(10)), 2, "at most twice as many as before");
+        assert_eq!(pace(2, ms(20)), 3);
+        assert_eq!(pace(16, ms(16)), 16);
+        assert_eq!(pace(16, ms(160)), 3);
+        assert_eq!(pace(4, ms(0)), 8);
     }
 }

@@ -298,9 +298,14 @@ impl Session {
         drawn
     }
 
+    /// Whether the flag is set.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
     /// Decodes sequences that have one open token each.
     fn decode_open(&mut self, sequences: &[u32], steps: usize) -> Result<Vec<Vec<u32>>, ModelError> {
-        if self.cancel.load(Ordering::Relaxed) {
+        if self.is_cancelled() {
             return Err(ModelError::Cancelled);
         }
         let start = Instant::now();
