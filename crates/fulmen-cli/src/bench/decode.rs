@@ -10,7 +10,7 @@ use super::BenchError;
 use super::shape::ShapeOptions;
 use super::steps::{self, Answer, Rates};
 use super::table::{Table, Trace};
-use crate::model::floor::{bandwidth, bytes_per_step};
+use crate::model::floor::{Before, bandwidth, bytes_per_step};
 use crate::model::load::Loaded;
 use crate::output::{columns, print};
 
@@ -98,7 +98,7 @@ pub(super) fn run(args: &Args) -> Result<(), BenchError> {
     let most = |list: &[u32]| list.iter().max().copied().unwrap_or(1);
     let loaded = args.options.load(args.session(most(&args.context), most(&args.batch)))?;
     let threads = args.options.engine.open.threads();
-    let memory = bandwidth(&loaded.model, threads);
+    let memory = bandwidth(&loaded.model, threads, Before::Nothing);
     let mut lines = Vec::new();
     for &context in &args.context {
         for &batch in &args.batch {

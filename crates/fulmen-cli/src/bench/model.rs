@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::BenchError;
 use super::steps::{self, Answer, Prompt, Rates};
-use crate::model::floor::{bandwidth, bytes_per_step};
+use crate::model::floor::{Before, bandwidth, bytes_per_step};
 use crate::model::load::{Loaded, ModelOptions};
 use crate::output::{columns, print};
 
@@ -93,7 +93,7 @@ pub(super) fn run(args: &Args) -> Result<(), BenchError> {
         }
     }
     let threads = args.options.engine.open.threads();
-    let floor = bandwidth(&loaded.model, threads);
+    let floor = bandwidth(&loaded.model, threads, Before::Work);
     let output = match args.json {
         true => {
             let tests = lines.iter().map(|line| as_json(line, floor)).collect();

@@ -9,7 +9,7 @@ use super::BenchError;
 use super::shape::ShapeOptions;
 use super::steps::{self, Prompt, Rates};
 use super::table::{Table, Trace};
-use crate::model::floor::{bandwidth, tensor_peak};
+use crate::model::floor::{Before, bandwidth, tensor_peak};
 use crate::model::load::Loaded;
 use crate::output::{columns, print};
 
@@ -81,7 +81,7 @@ pub(super) fn run(args: &Args) -> Result<(), BenchError> {
     let most = |list: &[u32]| list.iter().max().copied().unwrap_or(0);
     let loaded = args.options.load(args.session(most(&args.tokens), most(&args.depth)))?;
     let threads = args.options.engine.open.threads();
-    let memory = bandwidth(&loaded.model, threads);
+    let memory = bandwidth(&loaded.model, threads, Before::Nothing);
     let mut lines = Vec::new();
     for &depth in &args.depth {
         for &tokens in &args.tokens {

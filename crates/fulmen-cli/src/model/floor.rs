@@ -8,12 +8,22 @@ use fulmen_model::{Model, Session};
 /// Long enough for a stable figure.
 const BUDGET: Duration = Duration::from_millis(150);
 
+/// What a device did just before: an idle GPU runs slowly until it has been busy for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Before {
+    Work,
+    Nothing,
+}
+
+/// How long a device that did nothing is kept busy before anything is measured.
+const WARMING: Duration = Duration::from_millis(300);
+
 /// Bytes per second that the device reads at most: the processor is asked to read the model's own weights with its
 /// threads, other devices to copy a buffer that no cache holds.
-pub(crate) fn bandwidth(model: &Model, threads: usize) -> Option<f64> {
+pub(crate) fn bandwidth(model: &Model, threads: usize, before: Before) -> Option<f64> {
     model.with_device(|device| match device.backend() {
         "cpu" => host_read(model, threads),
-        _ => device_copy(device).ok(),
+        _ => device_copy(device, before).ok(),
     })
 }
 
@@ -84,7 +94,7 @@ fn sum(bytes: &[u8]) -> u64 {
 }
 
 /// A copy reads and writes; both count.
-fn device_copy(device: &mut dyn Backend) -> Result<f64, BackendError> {
+fn device_copy(device: &mut dyn Backend, before: Before) -> Result<f64, BackendError> {
     const BYTES: usize = 256 << 20;
     let from = device.alloc(BYTES)?;
     let to = match device.alloc(BYTES) {
@@ -94,13 +104,19 @@ fn device_copy(device: &mut dyn Backend) -> Result<f64, BackendError> {
             return Err(error);
         }
     };
-    let measured = time_copies(device, from, to, BYTES);
+    let measured = time_copies(device, from, to, BYTES, before);
     device.free(from)?;
     device.free(to)?;
     measured
 }
 
-fn time_copies(device: &mut dyn Backend, from: u64, to: u64, bytes: usize) -> Result<f64, BackendError> {
+fn time_copies(
+    device: &mut dyn Backend,
+    from: u64,
+    to: u64,
+    bytes: usize,
+    before: Before,
+) -> Result<f64, BackendError> {
     let shape = [1 << 10, 1, (bytes >> 12) as u32, 0];
     let mut graph = ComputeGraph::new();
     let leaf = graph.add_leaf(from, shape);
@@ -120,6 +136,10 @@ fn time_copies(device: &mut dyn Backend, from: u64, to: u64, bytes: usize) -> Re
     };
     once(2)?;
     let times = 8;
+    let start = Instant::now();
+    while before == Before::Nothing && start.elapsed() < WARMING {
+        once(times)?;
+    }
     let mut best = once(times)?;
     let start = Instant::now();
     while start.elapsed() < BUDGET {

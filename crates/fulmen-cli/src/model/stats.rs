@@ -18,7 +18,7 @@ pub(crate) fn line(loaded: &Loaded, session: &Session, generated: &Generated, th
     ];
     let rate = generated.decode_rate();
     if rate > 0.0
-        && let Some(bandwidth) = floor::bandwidth(&loaded.model, threads)
+        && let Some(bandwidth) = floor::bandwidth(&loaded.model, threads, floor::Before::Work)
     {
         let depth = generated.prompt_tokens + generated.tokens.len() / 2;
         let bytes = floor::bytes_per_token(&loaded.model, session, depth) as f64;
