@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes report.md and loss.svg beside the README from what a build left in its folder."""
+"""Writes report.md, loss.svg and the last section of the README, its samples, from what a build left in its folder."""
 
 import argparse
 import json
@@ -49,12 +49,18 @@ def main():
         lines += ["", f"The file that is embedded has {fulmen['size']} bytes ({fulmen['size'] / 2**20:.2f} MiB)."]
     samples = fulmen.get("samples") or training["samples"]
     source = "`fulmen run --raw --seed N` with the quantised model" if fulmen.get("samples") else "PyTorch (temperature 0.8, top-k 40)"
-    lines += ["", "## Samples", "", f"From {source}, unedited.", ""]
+    told = ["## Samples", "", f"From {source}, unedited; written by `report.py`.", ""]
     for sample in samples:
         text = sample["text"] if sample["text"].startswith(sample["prompt"]) else sample["prompt"] + sample["text"]
-        lines += [f"**{sample['prompt']}**" + (f" (seed {sample['seed']})" if "seed" in sample else ""), ""]
-        lines += ["> " + line if line else ">" for line in text.strip().splitlines()] + [""]
-    (args.to / "report.md").write_text("\n".join(lines))
+        told += [f"**{sample['prompt']}**" + (f" (seed {sample['seed']})" if "seed" in sample else ""), ""]
+        told += ["> " + line if line else ">" for line in text.strip().splitlines()] + [""]
+    readme = args.to / "README.md"
+    if readme.exists():
+        before = readme.read_text().partition("\n## Samples\n")[0]
+        readme.write_text(before + "\n" + "\n".join(told))
+    else:
+        lines += [""] + told
+    (args.to / "report.md").write_text("\n".join(lines).rstrip() + "\n")
     shutil.copyfile(args.work / "fulmen-story/loss.svg", args.to / "loss.svg")
     print(f"{args.to / 'report.md'} and loss.svg")
 
