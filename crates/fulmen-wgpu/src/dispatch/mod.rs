@@ -200,7 +200,9 @@ impl KernelDispatch for WgpuDispatcher {
         if let (OpCall::RopeStore(store), OpCall::Attention(call)) = (first, second) {
             store.check_operands(&self.memory)?;
             call.check_operands(&self.memory)?;
-            return self.rope_store_attention(store, call);
+            let launched = self.rope_store_attention(store, call)?;
+            self.queue.flush_if_full()?;
+            return Ok(launched);
         }
         let feeds = |input, m, k| match first {
             OpCall::RmsNorm(norm) => norm.feeds(input, m, k),
