@@ -398,7 +398,7 @@ impl Queue {
 
     /// What kernels have reported, as an error; the record is empty again.
     fn reported(&mut self, record: [u32; 4]) -> Result<(), BackendError> {
-        let Some(error) = kernels::fault::fault(record) else { return Ok(()) };
+        let Some(error) = fulmen_core::fault(record) else { return Ok(()) };
         self.gpu.upload("dispatcher", &self.fault, 0, &[0; kernels::fault::FAULT_BYTES as usize])?;
         Err(error)
     }

@@ -7,12 +7,12 @@ use fulmen_model::{Session, SessionOptions};
 use serde_json::{Value, json};
 
 use super::BenchError;
-use super::shape::ShapeOptions;
-use super::steps::{self, Answer, Rates};
+use super::shape::{self, ShapeOptions};
+use super::steps::{Answer, Rates};
 use super::table::{Table, Trace};
 use crate::model::floor::{Before, bandwidth, bytes_per_step};
 use crate::model::load::Loaded;
-use crate::output::{columns, print};
+use crate::output::columns;
 
 /// Time the decode steps of a model that needs no file: random weights in the shape and types of a real one.
 ///
@@ -97,29 +97,14 @@ pub(super) fn run(args: &Args) -> Result<(), BenchError> {
     let trace = Trace::create(args.trace.as_ref())?;
     let most = |list: &[u32]| list.iter().max().copied().unwrap_or(1);
     let loaded = args.options.load(args.session(most(&args.context), most(&args.batch)))?;
-    let threads = args.options.engine.open.threads();
-    let memory = bandwidth(&loaded.model, threads, Before::Nothing);
+    let memory = bandwidth(&loaded.model, args.options.engine.open.threads(), Before::Nothing);
     let mut lines = Vec::new();
     for &context in &args.context {
         for &batch in &args.batch {
             lines.push(measure(args, &loaded, context, batch, memory)?);
         }
     }
-    let output = match args.json {
-        true => {
-            let mut report = steps::as_json(&loaded, memory, lines.iter().map(as_json).collect());
-            args.options.describe(&mut report);
-            format!("{report:#}\n")
-        }
-        false => {
-            let tables: Vec<String> = lines.iter().map(|line| line.table.text() + "\n").collect();
-            let footer = args.options.title() + &steps::footer(&loaded, memory, threads);
-            format!("{}\n{}{footer}", as_text(&lines), tables.concat())
-        }
-    };
-    let tables: Vec<Table> = lines.into_iter().map(|line| line.table).collect();
-    trace.write(&tables)?;
-    Ok(print(&output)?)
+    args.options.report(&loaded, memory, &lines, args.json, trace)
 }
 
 impl Args {
@@ -150,42 +135,48 @@ fn measure(
     Ok(Line { context, batch, rates, launches, bytes, memory, table })
 }
 
-fn as_text(lines: &[Line]) -> String {
-    let row = |line: &Line| {
-        let count =
-            |of: fn(StepLaunches) -> usize| line.launches.map_or(String::new(), |n| of(n).to_string());
-        vec![
-            line.context.to_string(),
-            line.batch.to_string(),
-            format!("{:.1}", line.rates.mean()),
-            format!("± {:.1}", line.rates.spread()),
-            format!("{:.1}", line.step_us()),
-            line.floor_us().map_or(String::new(), |us| format!("{us:.1}")),
-            line.share().map_or(String::new(), |share| format!("{:.0} %", 100.0 * share)),
-            count(|n| n.launches),
-            count(|n| n.kernels),
-        ]
-    };
-    let rows: Vec<Vec<String>> = lines.iter().map(row).collect();
-    let header =
-        ["context", "batch", "tok/s", "", "µs a step", "floor µs", "of floor", "launches", "kernels"];
-    columns(&header, &rows)
-}
+impl shape::Line for Line {
+    fn text(lines: &[Line]) -> String {
+        let row = |line: &Line| {
+            let count =
+                |of: fn(StepLaunches) -> usize| line.launches.map_or(String::new(), |n| of(n).to_string());
+            vec![
+                line.context.to_string(),
+                line.batch.to_string(),
+                format!("{:.1}", line.rates.mean()),
+                format!("± {:.1}", line.rates.spread()),
+                format!("{:.1}", line.step_us()),
+                line.floor_us().map_or(String::new(), |us| format!("{us:.1}")),
+                line.share().map_or(String::new(), |share| format!("{:.0} %", 100.0 * share)),
+                count(|n| n.launches),
+                count(|n| n.kernels),
+            ]
+        };
+        let rows: Vec<Vec<String>> = lines.iter().map(row).collect();
+        let header =
+            ["context", "batch", "tok/s", "", "µs a step", "floor µs", "of floor", "launches", "kernels"];
+        columns(&header, &rows)
+    }
 
-/// Field names here are an interface: add, do not rename.
-fn as_json(line: &Line) -> Value {
-    json!({
-        "context": line.context,
-        "batch": line.batch,
-        "tokens_per_second": line.rates.mean(),
-        "spread": line.rates.spread(),
-        "runs": line.rates.0,
-        "step_us": line.step_us(),
-        "launches": line.launches.map(|n| n.launches),
-        "kernels": line.launches.map(|n| n.kernels),
-        "read_bytes": line.bytes,
-        "floor_us": line.floor_us(),
-        "share_of_floor": line.share(),
-        "profile": line.table.json(),
-    })
+    fn json(&self) -> Value {
+        let line = self;
+        json!({
+            "context": line.context,
+            "batch": line.batch,
+            "tokens_per_second": line.rates.mean(),
+            "spread": line.rates.spread(),
+            "runs": line.rates.0,
+            "step_us": line.step_us(),
+            "launches": line.launches.map(|n| n.launches),
+            "kernels": line.launches.map(|n| n.kernels),
+            "read_bytes": line.bytes,
+            "floor_us": line.floor_us(),
+            "share_of_floor": line.share(),
+            "profile": line.table.json(),
+        })
+    }
+
+    fn table(&self) -> &Table {
+        &self.table
+    }
 }

@@ -6,12 +6,12 @@ use fulmen_model::SessionOptions;
 use serde_json::{Value, json};
 
 use super::BenchError;
-use super::shape::ShapeOptions;
-use super::steps::{self, Prompt, Rates};
+use super::shape::{self, ShapeOptions};
+use super::steps::{Prompt, Rates};
 use super::table::{Table, Trace};
 use crate::model::floor::{Before, bandwidth, tensor_peak};
 use crate::model::load::Loaded;
-use crate::output::{columns, print};
+use crate::output::columns;
 
 /// Time the prompts of a model that needs no file: random weights in the shape and types of a real one.
 ///
@@ -80,30 +80,14 @@ pub(super) fn run(args: &Args) -> Result<(), BenchError> {
     let trace = Trace::create(args.trace.as_ref())?;
     let most = |list: &[u32]| list.iter().max().copied().unwrap_or(0);
     let loaded = args.options.load(args.session(most(&args.tokens), most(&args.depth)))?;
-    let threads = args.options.engine.open.threads();
-    let memory = bandwidth(&loaded.model, threads, Before::Nothing);
+    let memory = bandwidth(&loaded.model, args.options.engine.open.threads(), Before::Nothing);
     let mut lines = Vec::new();
     for &depth in &args.depth {
         for &tokens in &args.tokens {
             lines.push(measure(args, &loaded, depth, tokens, memory)?);
         }
     }
-    let output = match args.json {
-        true => {
-            let mut report = steps::as_json(&loaded, memory, lines.iter().map(as_json).collect());
-            args.options.describe(&mut report);
-            report["chunk"] = json!(args.options.engine.chunk);
-            format!("{report:#}\n")
-        }
-        false => {
-            let tables: Vec<String> = lines.iter().map(|line| line.table.text() + "\n").collect();
-            let footer = args.options.title() + &steps::footer(&loaded, memory, threads);
-            format!("{}\n{}{footer}", as_text(&lines), tables.concat())
-        }
-    };
-    let tables: Vec<Table> = lines.into_iter().map(|line| line.table).collect();
-    trace.write(&tables)?;
-    Ok(print(&output)?)
+    args.options.report(&loaded, memory, &lines, args.json, trace)
 }
 
 impl Args {
@@ -129,35 +113,41 @@ fn measure(
     Ok(Line { tokens, depth, rates, peak: tensor_peak(&loaded.device), table })
 }
 
-fn as_text(lines: &[Line]) -> String {
-    let row = |line: &Line| {
-        vec![
-            line.tokens.to_string(),
-            line.depth.to_string(),
-            format!("{:.1}", line.rates.mean()),
-            format!("± {:.1}", line.rates.spread()),
-            format!("{:.2}", 1e3 * line.seconds()),
-            format!("{:.3}", line.flops() / 1e12),
-            line.share().map_or(String::new(), |share| format!("{:.0} %", 100.0 * share)),
-        ]
-    };
-    let rows: Vec<Vec<String>> = lines.iter().map(row).collect();
-    columns(&["tokens", "depth", "tok/s", "", "ms", "TFLOP/s", "of peak"], &rows)
-}
+impl shape::Line for Line {
+    fn text(lines: &[Line]) -> String {
+        let row = |line: &Line| {
+            vec![
+                line.tokens.to_string(),
+                line.depth.to_string(),
+                format!("{:.1}", line.rates.mean()),
+                format!("± {:.1}", line.rates.spread()),
+                format!("{:.2}", 1e3 * line.seconds()),
+                format!("{:.3}", line.flops() / 1e12),
+                line.share().map_or(String::new(), |share| format!("{:.0} %", 100.0 * share)),
+            ]
+        };
+        let rows: Vec<Vec<String>> = lines.iter().map(row).collect();
+        columns(&["tokens", "depth", "tok/s", "", "ms", "TFLOP/s", "of peak"], &rows)
+    }
 
-/// Field names here are an interface: add, do not rename.
-fn as_json(line: &Line) -> Value {
-    json!({
-        "tokens": line.tokens,
-        "depth": line.depth,
-        "tokens_per_second": line.rates.mean(),
-        "spread": line.rates.spread(),
-        "runs": line.rates.0,
-        "seconds": line.seconds(),
-        "flops": line.table.flops(),
-        "flops_per_second": line.flops(),
-        "peak_flops_per_second": line.peak,
-        "share_of_peak": line.share(),
-        "profile": line.table.json(),
-    })
+    fn json(&self) -> Value {
+        let line = self;
+        json!({
+            "tokens": line.tokens,
+            "depth": line.depth,
+            "tokens_per_second": line.rates.mean(),
+            "spread": line.rates.spread(),
+            "runs": line.rates.0,
+            "seconds": line.seconds(),
+            "flops": line.table.flops(),
+            "flops_per_second": line.flops(),
+            "peak_flops_per_second": line.peak,
+            "share_of_peak": line.share(),
+            "profile": line.table.json(),
+        })
+    }
+
+    fn table(&self) -> &Table {
+        &self.table
+    }
 }

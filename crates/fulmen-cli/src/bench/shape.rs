@@ -7,7 +7,11 @@ use fulmen_model::quantize::Recipe;
 use fulmen_model::synth::{Shape, Synth};
 use serde_json::{Value, json};
 
+use super::BenchError;
+use super::steps;
+use super::table::{Table, Trace};
 use crate::model::load::{EngineOptions, LoadError, Loaded};
+use crate::output::print;
 use crate::synth::preset;
 
 /// Which model, on which device.
@@ -33,7 +37,44 @@ pub(super) struct ShapeOptions {
     pub(super) engine: EngineOptions,
 }
 
+/// What was measured of one test.
+pub(super) trait Line {
+    /// Rows of all tests under one head.
+    fn text(lines: &[Self]) -> String
+    where
+        Self: Sized;
+
+    /// Field names are an interface: add, do not rename.
+    fn json(&self) -> Value;
+
+    /// Where the time went.
+    fn table(&self) -> &Table;
+}
+
 impl ShapeOptions {
+    /// Prints what was measured, and writes the trace.
+    pub(super) fn report<L: Line>(
+        &self,
+        loaded: &Loaded,
+        memory: Option<f64>,
+        lines: &[L],
+        json: bool,
+        trace: Trace,
+    ) -> Result<(), BenchError> {
+        let output = if json {
+            let mut report = steps::as_json(loaded, memory, lines.iter().map(L::json).collect());
+            self.describe(&mut report);
+            format!("{report:#}\n")
+        } else {
+            let tables: Vec<String> = lines.iter().map(|line| line.table().text() + "\n").collect();
+            let footer = self.title() + &steps::footer(loaded, memory, self.engine.open.threads());
+            format!("{}\n{}{footer}", L::text(lines), tables.concat())
+        };
+        let tables: Vec<&Table> = lines.iter().map(L::table).collect();
+        trace.write(&tables)?;
+        Ok(print(&output)?)
+    }
+
     /// Makes the weights, one tensor after the other, on their way to the device.
     pub(super) fn load(&self, session: SessionOptions) -> Result<Loaded, LoadError> {
         let mut shape = self.shape.clone();
@@ -45,15 +86,16 @@ impl ShapeOptions {
     }
 
     /// `qwen3-4b q4_k_m: `, before what is said of the model.
-    pub(super) fn title(&self) -> String {
+    fn title(&self) -> String {
         format!("{} {}: ", self.shape.name, self.recipe)
     }
 
     /// Adds which model it was. Field names here are an interface: add, do not rename.
-    pub(super) fn describe(&self, report: &mut Value) {
+    fn describe(&self, report: &mut Value) {
         report["shape"] = json!(self.shape.name);
         report["type"] = json!(self.recipe.to_string());
         report["layers"] = json!(self.layers.map_or(self.shape.layers, usize::from));
         report["seed"] = json!(self.seed);
+        report["chunk"] = json!(self.engine.chunk);
     }
 }

@@ -198,7 +198,7 @@ impl Trace<'_> {
         Ok(Trace(path.map(|path| Ok::<_, BenchError>((path.as_path(), open(path)?))).transpose()?))
     }
 
-    pub(super) fn write(self, tables: &[Table]) -> Result<(), BenchError> {
+    pub(super) fn write(self, tables: &[&Table]) -> Result<(), BenchError> {
         let Some((path, file)) = self.0 else { return Ok(()) };
         let rows: Vec<(&str, Profile)> = tables.iter().map(|table| (&*table.name, table.trace())).collect();
         write_chrome_trace(std::io::BufWriter::new(file), rows.iter().map(|(name, profile)| (*name, profile)))
