@@ -62,6 +62,7 @@ fn steps_are_timed_for_every_context_and_batch() {
         assert_eq!(test["runs"].as_array().unwrap().len(), 2);
         // The processor has no captured steps: every op is a launch.
         assert!(number(test, "launches") > 20.0 && test["launches"] == test["kernels"], "{test}");
+        assert!(number(test, "host_us") > 0.0, "{test}");
         assert_eq!(test["profile"]["clock"], "host");
         assert_eq!((calls(test, "Attention"), calls(test, "GateUp")), (3, 3), "{test}");
         adds_up(test, step_us);
@@ -132,6 +133,7 @@ fn a_captured_step_is_timed_kernel_by_kernel() {
     let report = report(&args);
     let test = &report["tests"][0];
     assert_eq!(test["launches"], 1, "{test}");
+    assert!(number(test, "host_us") > 0.0, "{test}");
     assert_eq!((calls(test, "Attention"), calls(test, "GateUp")), (3, 3), "{test}");
     adds_up(test, number(test, "step_us"));
     if test["profile"]["clock"] == "device" {

@@ -20,7 +20,8 @@ use crate::output::columns;
 /// floor is the time in which the device's memory, measured in the same run, gives all weights and the keys and values of all
 /// positions once. Below that, each op of a step: its time, the bytes that it must read and write, and how much of the
 /// memory's speed that is. `[gaps]` is what a step takes beyond its ops; `[overlap]`, below zero, is what a step saves
-/// because ops overlap in it that were timed one by one.
+/// because ops overlap in it that were timed one by one. `host µs` is how long the host launches a step: it does not wait there
+/// for a device that works by itself.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -150,11 +151,22 @@ impl shape::Line for Line {
                 line.share().map_or(String::new(), |share| format!("{:.0} %", 100.0 * share)),
                 count(|n| n.launches),
                 count(|n| n.kernels),
+                line.launches.map_or(String::new(), |n| format!("{:.1}", 1e6 * n.host.as_secs_f64())),
             ]
         };
         let rows: Vec<Vec<String>> = lines.iter().map(row).collect();
-        let header =
-            ["context", "batch", "tok/s", "", "µs a step", "floor µs", "of floor", "launches", "kernels"];
+        let header = [
+            "context",
+            "batch",
+            "tok/s",
+            "",
+            "µs a step",
+            "floor µs",
+            "of floor",
+            "launches",
+            "kernels",
+            "host µs",
+        ];
         columns(&header, &rows)
     }
 
@@ -169,6 +181,7 @@ impl shape::Line for Line {
             "step_us": line.step_us(),
             "launches": line.launches.map(|n| n.launches),
             "kernels": line.launches.map(|n| n.kernels),
+            "host_us": line.launches.map(|n| 1e6 * n.host.as_secs_f64()),
             "read_bytes": line.bytes,
             "floor_us": line.floor_us(),
             "share_of_floor": line.share(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fulmen_core::{Backend, BackendError, Bindings, CacheUse, DType, ExecError};
 
@@ -113,6 +113,8 @@ pub struct StepLaunches {
     pub launches: usize,
     /// Kernels and copies that the device runs.
     pub kernels: usize,
+    /// How long the host launched, without waiting for what it launched where the device works by itself.
+    pub host: Duration,
 }
 
 impl Session {
@@ -320,15 +322,16 @@ impl Session {
         let program = self.programs.get(&shared, device, &spec, &self.bindings, self.options.eager)?;
         let lengths = sequences.iter().map(|&s| self.sequences[s as usize].tokens.len() as u64);
         let lengths: Vec<u64> = lengths.collect();
+        let (launching, mut launches, timed) = (Instant::now(), 0, self.profile.is_some());
         for step in 0..steps as u64 {
             let cache_use = CacheUse::of_steps(lengths.iter().map(|length| length + step));
             let timing = self.profile.as_mut().map(|profile| Timing { profile, cache_use });
-            let timed = timing.is_some();
-            let launches = program.run(device, timing)?;
-            if !timed {
-                let kernels = program.captured_kernels(device).unwrap_or(launches);
-                self.launches = Some(StepLaunches { launches, kernels });
-            }
+            launches = program.run(device, timing)?;
+        }
+        if !timed {
+            let host = launching.elapsed() / u32::try_from(steps).unwrap_or(u32::MAX).max(1);
+            let kernels = program.captured_kernels(device).unwrap_or(launches);
+            self.launches = Some(StepLaunches { launches, kernels, host });
         }
         let mut drawn: Vec<Vec<u32>> = Vec::with_capacity(sequences.len());
         if steps == 1 {
