@@ -2,6 +2,8 @@
 //!
 //! Each method looks up its operands, refuses overlaps that its kernel cannot bear, and runs the kernel.
 
+mod operands;
+
 use std::sync::Arc;
 
 use fulmen_core::sampling::{Penalties, SampleState};
@@ -10,14 +12,14 @@ use fulmen_core::*;
 use crate::buffer::{CpuMemory, Span};
 use crate::isa::Isa;
 use crate::kernels::attention::{Attention, AttentionScratch, attention};
-use crate::kernels::kv_store::{KvStore, kv_store};
 use crate::kernels::mul_mat::{
     Activations, Epilogue, Out, Residual, Scratch, Weight, mul_mat, mul_mat_gate_up,
 };
 use crate::kernels::{advance, argmax, copy, elementwise, embed, penalize, rms_norm, rope, sample, softmax};
-use crate::kv_view::{KvError, KvLayout, KvView, KvViewMut};
+use crate::kv_view::{KvLayout, KvView};
 use crate::rope_cache::RopeCache;
 use crate::threads::Pool;
+use operands::{StoreOperands, cache_layout, check_below, device_error, kv_error};
 
 type Launched = Result<usize, BackendError>;
 
@@ -101,93 +103,6 @@ impl CpuDispatcher {
         self.memory.bytes()
     }
 
-    fn floats(&self, what: &'static str, ptr: u64, rows: u32, width: u32) -> Result<Span, BackendError> {
-        self.memory.span::<f32>(what, ptr, rows as usize * width as usize)
-    }
-
-    fn floats_mut(&self, what: &'static str, ptr: u64, rows: u32, width: u32) -> Result<Span, BackendError> {
-        self.memory.span_mut::<f32>(what, ptr, rows as usize * width as usize)
-    }
-
-    fn weight(&self, what: &'static str, weight: &WeightArg, k: u32) -> Result<Span, BackendError> {
-        let row = weight.dtype.bytes(k as usize).map_err(|e| device_error("mul_mat", e))?;
-        self.memory.span::<u8>(what, weight.ptr, row.saturating_mul(weight.rows as usize))
-    }
-
-    fn indices(&self, what: &'static str, ptr: u64, m: u32) -> Result<Span, BackendError> {
-        self.memory.span::<u32>(what, ptr, m as usize)
-    }
-
-    fn unary(
-        &self,
-        call: &UnaryCall,
-        kernel: unsafe fn(&Pool, Isa, *const f32, *mut f32, usize),
-    ) -> Launched {
-        let (x, out) = self.unary_operands(call)?;
-        // SAFETY: both ranges were looked up, and are the same or apart.
-        unsafe { kernel(&self.pool, self.isa, x, out, call.n_elements) };
-        Ok(1)
-    }
-
-    /// An element-wise op of one operand with a constant.
-    fn unary_with(
-        &self,
-        call: &UnaryCall,
-        kernel: unsafe fn(&Pool, Isa, *const f32, f32, *mut f32, usize),
-    ) -> Launched {
-        let (x, out) = self.unary_operands(call)?;
-        // SAFETY: as in `unary`.
-        unsafe { kernel(&self.pool, self.isa, x, call.scalar, out, call.n_elements) };
-        Ok(1)
-    }
-
-    /// Input and output, each of `n_elements`, the same or apart.
-    fn unary_operands(&self, call: &UnaryCall) -> Result<(*const f32, *mut f32), BackendError> {
-        let x = self.memory.span::<f32>("the input", call.input, call.n_elements)?;
-        let out = self.memory.span_mut::<f32>("the output", call.output, call.n_elements)?;
-        out.apart_or_same(x)?;
-        Ok((x.ptr.cast(), out.ptr.cast()))
-    }
-
-    fn binary(
-        &self,
-        call: &BinaryCall,
-        kernel: unsafe fn(&Pool, Isa, *const f32, *const f32, *mut f32, usize),
-    ) -> Launched {
-        let n = call.n_elements;
-        let a = self.memory.span::<f32>("the first input", call.a, n)?;
-        let b = self.memory.span::<f32>("the second input", call.b, n)?;
-        let out = self.memory.span_mut::<f32>("the output", call.output, n)?;
-        out.apart_or_same(a)?;
-        out.apart_or_same(b)?;
-        // SAFETY: the ranges were looked up, and the output is the same as an input or apart from it.
-        unsafe { kernel(&self.pool, self.isa, a.ptr.cast(), b.ptr.cast(), out.ptr.cast(), n) };
-        Ok(1)
-    }
-
-    /// Keys, values, positions and sequences of a store, with both halves of the cache to write.
-    fn store_operands(&self, call: &KvStoreCall) -> Result<StoreOperands, BackendError> {
-        let (heads, cache) = (call.heads, &call.cache);
-        let layout = cache_layout(cache, heads)?;
-        let bytes = layout.bytes().map_err(kv_error)?;
-        let operands = StoreOperands {
-            k: self.floats("k", call.k, call.m, heads.kv_width())?,
-            v: self.floats("v", call.v, call.m, heads.kv_width())?,
-            positions: self.indices("positions", call.positions, call.m)?,
-            sequences: call.sequences.map(|ptr| self.indices("sequences", ptr, call.m)).transpose()?,
-            k_cache: self.memory.span_mut::<u8>("the keys' cache", cache.k_ptr, bytes)?,
-            v_cache: self.memory.span_mut::<u8>("the values' cache", cache.v_ptr, bytes)?,
-            layout,
-        };
-        let reads = [Some(operands.k), Some(operands.v), Some(operands.positions), operands.sequences];
-        for operand in reads.into_iter().flatten() {
-            operands.k_cache.apart_from(operand)?;
-            operands.v_cache.apart_from(operand)?;
-        }
-        operands.k_cache.apart_from(operands.v_cache)?;
-        Ok(operands)
-    }
-
     fn mul_mat_part(
         &mut self,
         call: &MulMatCall,
@@ -213,74 +128,6 @@ impl CpuDispatcher {
         let weight = Weight::new(part.weight.dtype, bytes, n as usize, call.k as usize);
         mul_mat(&self.pool, self.isa, weight, x, epilogue, Out::rows(out_slice, n as usize));
         Ok(())
-    }
-}
-
-/// Integers that must be below a limit.
-fn check_below(what: &'static str, values: &[u32], limit: u32) -> Result<(), BackendError> {
-    match values.iter().position(|&value| value >= limit) {
-        None => Ok(()),
-        Some(row) => Err(BackendError::Index { what, row, value: values[row], limit }),
-    }
-}
-
-struct StoreOperands {
-    k: Span,
-    v: Span,
-    positions: Span,
-    sequences: Option<Span>,
-    k_cache: Span,
-    v_cache: Span,
-    layout: KvLayout,
-}
-
-impl StoreOperands {
-    /// # Safety
-    /// No other reference to any of the operands exists.
-    unsafe fn run(&self, pool: &Pool, keys: Option<&[f32]>) -> Result<(), BackendError> {
-        let width = self.layout.n_kv_heads * self.layout.head_dim;
-        // SAFETY: looked up and apart from each other; the caller has no other reference.
-        unsafe {
-            let rows = KvStore {
-                k: keys.unwrap_or_else(|| self.k.slice()),
-                k_stride: width,
-                v: self.v.slice(),
-                v_stride: width,
-                positions: self.positions.slice(),
-                sequences: self.sequences.map(|s| s.slice()),
-            };
-            let mut k = KvViewMut::new(self.layout, self.k_cache.slice_mut()).map_err(kv_error)?;
-            let mut v = KvViewMut::new(self.layout, self.v_cache.slice_mut()).map_err(kv_error)?;
-            kv_store(pool, &rows, &mut k, &mut v).map_err(kv_error)
-        }
-    }
-}
-
-fn cache_layout(cache: &KvCache, heads: Heads) -> Result<KvLayout, BackendError> {
-    let (n_seqs, n_kv, capacity) =
-        (cache.n_seqs as usize, heads.n_kv_heads as usize, cache.capacity as usize);
-    KvLayout::head_major(cache.dtype, n_seqs, n_kv, capacity, heads.head_dim as usize).map_err(kv_error)
-}
-
-fn device_error(call: &'static str, source: impl std::error::Error + Send + Sync + 'static) -> BackendError {
-    BackendError::Device { backend: "cpu", call, source: Box::new(source) }
-}
-
-fn kv_error(error: KvError) -> BackendError {
-    match error {
-        KvError::Position { row, position, capacity } => BackendError::Index {
-            what: "the position",
-            row,
-            value: position,
-            limit: u32::try_from(capacity).unwrap_or(u32::MAX),
-        },
-        KvError::Sequence { row, sequence, n_seqs } => BackendError::Index {
-            what: "the sequence",
-            row,
-            value: sequence,
-            limit: u32::try_from(n_seqs).unwrap_or(u32::MAX),
-        },
-        other => device_error("the KV cache", other),
     }
 }
 
