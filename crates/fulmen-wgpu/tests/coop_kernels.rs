@@ -176,54 +176,92 @@ fn run(gpu: &Gpu, plan: &Plan, a: &[f32], b: &[u8], count: u32) -> Vec<f32> {
     got
 }
 
+/// A product by 16-bit floats, if the device can run the tile.
+fn plain(gpu: &Gpu, coop: Coop, (m, k, n): (u32, u32, u32), caps: &Caps) {
+    if !coop.fits(caps) {
+        return;
+    }
+    // Rows of very different size: each has its own power of two.
+    let mut a = floats(m * k, 1, 1.0);
+    a.chunks_exact_mut(k as usize).enumerate().for_each(|(row, values)| {
+        let size = [1.0, 1e-12, 3e7, 1e30][row % 4];
+        values.iter_mut().for_each(|x| *x *= size);
+    });
+    let b: Vec<half::f16> = floats(n * k, 2, 0.1).into_iter().map(half::f16::from_f32).collect();
+    let bytes: Vec<u8> = b.iter().flat_map(|h| h.to_le_bytes()).collect();
+    let none = EpilogueSource::none();
+    let plan = plan_with(KernelChoice::Coop(coop), shape(m, k, n), 0..n, &none, caps).unwrap();
+    let got = run(gpu, &plan, &a, &bytes, m * n);
+    let b: Vec<f32> = b.iter().map(|h| h.to_f32()).collect();
+    // Row by row, as their sizes differ.
+    for row in 0..m as usize {
+        let (a, got) = (&a[row * k as usize..][..k as usize], &got[row * n as usize..][..n as usize]);
+        check(&format!("{coop} {m}x{k}x{n} row {row}"), (1, k, n), a, &b, got);
+    }
+}
+
+/// A product by blocks, if the device can run the tile.
+fn blocks(gpu: &Gpu, coop: Coop, dtype: DType, (m, k, n): (u32, u32, u32), caps: &Caps) {
+    if !coop.fits(caps) {
+        return;
+    }
+    let weight = QuantWeight { dtype, n, k };
+    let blocks = quant::quantize_to_vec(dtype, &floats(n * k, 3, 0.1)).unwrap();
+    let values = quant::dequantize_to_vec(dtype, &blocks, (n * k) as usize).unwrap();
+    let a = floats(m * k, 4, 3.0);
+    let none = EpilogueSource::none();
+    let plan = qmatmul::plan_with(Choice::Coop(coop), m, weight, 0..n, &none, caps).unwrap();
+    let got = run(gpu, &plan, &a, &weight.repack(&blocks).unwrap(), m * n);
+    check(&format!("{coop} {dtype:?} {m}x{k}x{n}"), (m, k, n), &a, &values, &got);
+}
+
 /// Every tile over odd and even shapes, plain and by blocks.
 fn products(gpu: &Gpu, tiles: &[Coop], caps: &Caps) {
-    let none = EpilogueSource::none();
     for (i, &tile) in tiles.iter().enumerate() {
-        for (j, (m, k, n)) in [(70, 96, 130), (17, 257, 33), (130, 64, 260)].into_iter().enumerate() {
+        for (j, shape) in [(70, 96, 130), (17, 257, 33), (130, 64, 260)].into_iter().enumerate() {
             // Each takes long to compile: every tile with two of the shapes.
-            if (i + j) % 3 == 0 {
-                continue;
-            }
-            let coop = Coop { slices: [1, 2, 3][(i + j) % 3], ..tile };
-            if !coop.fits(caps) {
-                continue;
-            }
-            // Rows of very different size: each has its own power of two.
-            let mut a = floats(m * k, 1, 1.0);
-            a.chunks_exact_mut(k as usize).enumerate().for_each(|(row, values)| {
-                let size = [1.0, 1e-12, 3e7, 1e30][row % 4];
-                values.iter_mut().for_each(|x| *x *= size);
-            });
-            let b: Vec<half::f16> = floats(n * k, 2, 0.1).into_iter().map(half::f16::from_f32).collect();
-            let bytes: Vec<u8> = b.iter().flat_map(|h| h.to_le_bytes()).collect();
-            let plan = plan_with(KernelChoice::Coop(coop), shape(m, k, n), 0..n, &none, caps).unwrap();
-            let got = run(gpu, &plan, &a, &bytes, m * n);
-            let b: Vec<f32> = b.iter().map(|h| h.to_f32()).collect();
-            // Row by row, as their sizes differ.
-            for row in 0..m as usize {
-                let (a, got) = (&a[row * k as usize..][..k as usize], &got[row * n as usize..][..n as usize]);
-                check(&format!("{coop} row {row}"), (1, k, n), a, &b, got);
+            if (i + j) % 3 != 0 {
+                plain(gpu, Coop { slices: [1, 2, 3][(i + j) % 3], ..tile }, shape, caps);
             }
         }
         for (j, dtype) in FORMATS.into_iter().enumerate() {
-            if (i + j) % 3 != 0 {
-                continue;
+            if (i + j) % 3 == 0 {
+                blocks(gpu, Coop { slices: 1 + (i as u32 % 2), ..tile }, dtype, (35, 256, 70), caps);
             }
-            let (m, k, n) = (35, 256, 70);
-            let coop = Coop { slices: 1 + (i as u32 % 2), ..tile };
-            if !coop.fits(caps) {
-                continue;
-            }
-            let weight = QuantWeight { dtype, n, k };
-            let blocks = quant::quantize_to_vec(dtype, &floats(n * k, 3, 0.1)).unwrap();
-            let values = quant::dequantize_to_vec(dtype, &blocks, (n * k) as usize).unwrap();
-            let a = floats(m * k, 4, 3.0);
-            let plan = qmatmul::plan_with(Choice::Coop(coop), m, weight, 0..n, &none, caps).unwrap();
-            let got = run(gpu, &plan, &a, &weight.repack(&blocks).unwrap(), m * n);
-            check(&format!("{coop} {dtype:?}"), (m, k, n), &a, &values, &got);
         }
     }
+}
+
+/// Sizes below those of a tile, and just beside them.
+fn edges(gpu: &Gpu, tile: Coop, caps: &Caps) {
+    for shape in [(256, 1, 1), (40, 3, 6), (33, 4, 3), (17, 6, 64), (257, 255, 5), (1, 64, 255)] {
+        plain(gpu, tile, shape, caps);
+    }
+    for (dtype, shape) in [
+        (DType::Q4_0, (256, 32, 1)),
+        (DType::Q4_1, (33, 96, 3)),
+        (DType::Q8_0, (40, 64, 6)),
+        (DType::Q4_K, (257, 256, 1)),
+        (DType::Q5_K, (33, 512, 3)),
+        (DType::Q6_K, (17, 256, 255)),
+    ] {
+        blocks(gpu, tile, dtype, shape, caps);
+    }
+}
+
+#[test]
+fn sizes_below_a_tile_are_right() {
+    let small = Coop { bm: 16, bn: 32, bk: 32, wm: 16, wn: 16, slices: 1, squares: Squares::Threads };
+    with_gpu(|gpu| edges(gpu, small, &gpu.caps));
+}
+
+#[test]
+fn sizes_below_a_tile_are_right_on_units_where_there_are_any() {
+    with_gpu(|gpu| {
+        for tile in COOP_TILES {
+            edges(gpu, tile, &gpu.caps);
+        }
+    });
 }
 
 #[test]
