@@ -63,6 +63,15 @@ impl PipelineFile {
         &self.cache
     }
 
+    /// What the driver itself has of the pipelines so far; empty where that cannot be told.
+    pub(crate) fn driver_data(&self) -> Vec<u8> {
+        // wgpu puts a header of its own before the driver's, which begins with its length, 32, and its version, 1.
+        let mut data = self.cache.get_data().unwrap_or_default();
+        let begins = |window: &[u8]| window == [32, 0, 0, 0, 1, 0, 0, 0];
+        let Some(at) = data.windows(8).position(begins) else { return Vec::new() };
+        data.split_off(at)
+    }
+
     /// Notes that a pipeline was made, and says whether the driver had it already.
     pub(crate) fn note(&self, kernel: u128) -> bool {
         let new = self.kernels.lock().unwrap_or_else(PoisonError::into_inner).insert(kernel);

@@ -31,6 +31,7 @@ pub mod memory;
 pub mod pipeline;
 mod product;
 mod queue;
+mod replay;
 pub mod trace;
 pub mod transfer;
 pub mod tune;

@@ -15,7 +15,7 @@ use std::{
     collections::HashMap,
     fmt::Write as _,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -27,6 +27,7 @@ use crate::{
     disk_cache,
     error::GpuError,
     kernel::{Access, Kernel},
+    replay::VulkanPipeline,
 };
 
 const CALL: &str = "PipelineCache::get";
@@ -53,6 +54,10 @@ pub struct Pipeline {
     pub(crate) params: ParamMode,
     pub(crate) param_words: u32,
     pub(crate) device: u64,
+    /// The module's text, where it has no run-time checks.
+    pub(crate) text: Option<String>,
+    /// Made when a program is recorded that uses it; `None` where it cannot be recorded.
+    pub(crate) vulkan: OnceLock<Option<Arc<VulkanPipeline>>>,
 }
 
 impl Pipeline {
@@ -102,7 +107,7 @@ type Slot = Arc<Mutex<Option<Arc<Pipeline>>>>;
 impl PipelineCache {
     /// The cache of this process, for callers that bring none of their own.
     pub fn global() -> &'static Self {
-        static GLOBAL: std::sync::OnceLock<PipelineCache> = std::sync::OnceLock::new();
+        static GLOBAL: OnceLock<PipelineCache> = OnceLock::new();
         GLOBAL.get_or_init(PipelineCache::new)
     }
 
@@ -205,7 +210,7 @@ fn compile(gpu: &GpuDevice, kernel: &Kernel, trusted: bool) -> Result<Pipeline, 
     };
     let module = gpu.create(CALL, None, || module(gpu, kernel, &text, trusted)).map_err(shader_error)?;
     count(&gpu.counters().shader_modules, 1);
-    let made =
+    let mut made =
         gpu.scoped(CALL, None, || pipeline(gpu, kernel, &module, params, trusted)).map_err(shader_error)?;
     gpu.check_alive()?;
 
@@ -213,6 +218,7 @@ fn compile(gpu: &GpuDevice, kernel: &Kernel, trusted: bool) -> Result<Pipeline, 
     let loaded = gpu.pipeline_file().is_some_and(|file| file.note(content));
     let counters = gpu.counters();
     count(if loaded { &counters.pipelines_loaded } else { &counters.pipelines_compiled }, 1);
+    made.text = trusted.then_some(text);
     Ok(made)
 }
 
@@ -299,5 +305,7 @@ fn pipeline(
         params,
         param_words: kernel.param_words,
         device: gpu.id(),
+        text: None,
+        vulkan: OnceLock::new(),
     }
 }

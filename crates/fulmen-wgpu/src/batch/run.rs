@@ -476,13 +476,15 @@ impl Compiled {
         match readback {
             None if self.copies.is_empty() => self.program.submit().map(drop),
             readback => {
-                let submission = gpu.record("execute", |encoder| {
-                    self.record_copies(encoder);
-                    self.program.encode(encoder);
-                    if let Some(readback) = &readback {
-                        readback.record(encoder);
-                    }
-                })?;
+                let copy = |encoder: &mut wgpu::CommandEncoder| self.record_copies(encoder);
+                let read = |encoder: &mut wgpu::CommandEncoder| {
+                    readback.iter().for_each(|readback| readback.record(encoder));
+                };
+                let before: Option<&dyn Fn(&mut wgpu::CommandEncoder)> =
+                    if self.copies.is_empty() { None } else { Some(&copy) };
+                let after: Option<&dyn Fn(&mut wgpu::CommandEncoder)> =
+                    if readback.is_some() { Some(&read) } else { None };
+                let submission = gpu.run("execute", &self.program, before, after)?;
                 readback.map_or(Ok(()), |readback| readback.submitted(submission))
             }
         }

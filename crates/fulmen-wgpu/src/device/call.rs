@@ -14,7 +14,7 @@ use std::{
 use wgpu::{ErrorFilter, PollError, PollType, SubmissionIndex};
 
 use super::{GpuDevice, count, state};
-use crate::error::GpuError;
+use crate::{encode::Program, error::GpuError};
 
 impl GpuDevice {
     /// Whether the device can still be used. Costs next to nothing.
@@ -71,6 +71,44 @@ impl GpuDevice {
             record(&mut encoder);
             self.inner.queue.submit([encoder.finish()])
         })?;
+        self.submitted(index)
+    }
+
+    /// Runs a program between other commands, all in one submission, inside one set of error scopes. A recorded program
+    /// is replayed; any other is encoded.
+    pub(crate) fn run(
+        &self,
+        call: &'static str,
+        program: &Program,
+        before: Option<&dyn Fn(&mut wgpu::CommandEncoder)>,
+        after: Option<&dyn Fn(&mut wgpu::CommandEncoder)>,
+    ) -> Result<SubmissionIndex, GpuError> {
+        self.check_alive()?;
+        let recording = program.recording();
+        let (device, queue) = (&self.inner.device, &self.inner.queue);
+        let encode = |record: &dyn Fn(&mut wgpu::CommandEncoder)| {
+            let mut encoder = device.create_command_encoder(&Default::default());
+            record(&mut encoder);
+            encoder.finish()
+        };
+        let index = self.scoped(call, None, || match recording {
+            None => queue.submit([encode(&|encoder| {
+                before.iter().for_each(|before| before(encoder));
+                program.encode(encoder);
+                after.iter().for_each(|after| after(encoder));
+            })]),
+            Some(recording) => {
+                let first = encode(&|encoder| {
+                    before.iter().for_each(|before| before(encoder));
+                    recording.announce(encoder);
+                });
+                let replay = encode(&|encoder| recording.execute(encoder));
+                let index = queue.submit([first, replay].into_iter().chain(after.map(encode)));
+                recording.keep_until_done(queue);
+                index
+            }
+        })?;
+        program.has_run(recording.is_some());
         self.submitted(index)
     }
 

@@ -18,7 +18,7 @@ mod stats;
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -42,6 +42,7 @@ use crate::{
     disk_cache::{self, PipelineFile},
     error::GpuError,
     kernel::Caps,
+    replay::VulkanDevice,
     transfer::{StagingPool, Waiter},
     tune::{Tuned, TunedFile},
 };
@@ -60,6 +61,8 @@ struct Inner {
     limits: Limits,
     features: Features,
     check_trusted: bool,
+    always_encode: bool,
+    vulkan: OnceLock<Option<Arc<VulkanDevice>>>,
     timeout: Option<Duration>,
     state: Arc<State>,
     stats: Arc<Counters>,
@@ -185,6 +188,9 @@ impl GpuDevice {
                 limits,
                 features,
                 check_trusted: options.check_trusted,
+                always_encode: options.always_encode
+                    || std::env::var("FULMEN_WGPU_RECORD").as_deref() == Ok("0"),
+                vulkan: OnceLock::new(),
                 timeout: options.timeout,
                 state,
                 stats: Arc::default(),
@@ -289,6 +295,14 @@ impl GpuDevice {
 
     pub(crate) fn check_trusted(&self) -> bool {
         self.inner.check_trusted
+    }
+
+    /// The device as Vulkan sees it, for programs that it keeps; `None` where there is none.
+    pub(crate) fn vulkan(&self) -> Option<&Arc<VulkanDevice>> {
+        if self.inner.always_encode {
+            return None;
+        }
+        self.inner.vulkan.get_or_init(|| VulkanDevice::of(self)).as_ref()
     }
 
     pub(crate) fn staging(&self) -> &StagingPool {

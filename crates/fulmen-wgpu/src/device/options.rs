@@ -86,6 +86,8 @@ pub struct DeviceOptions {
     pub disk_cache: DiskCache,
     /// Compile trusted kernels with all of WGSL's run-time checks too.
     pub check_trusted: bool,
+    /// Encode each run by wgpu, although Vulkan could keep what was recorded. `FULMEN_WGPU_RECORD=0` does the same.
+    pub always_encode: bool,
     /// How long a blocking call waits for the device. Without it, as long as the device takes.
     pub timeout: Option<Duration>,
 }

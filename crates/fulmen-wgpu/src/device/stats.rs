@@ -61,6 +61,12 @@ counters! {
     bind_groups,
     /// Buffers mapped for reading.
     maps,
+    /// Programs recorded, to be replayed without encoding.
+    recordings,
+    /// Pipelines made for recordings, beside those that wgpu has.
+    pipelines_recorded,
+    /// Runs of a recorded program.
+    replays,
 }
 
 /// Adds to a counter.

@@ -8,7 +8,14 @@
 mod check;
 mod profile;
 
-use std::{collections::HashMap, ops::Range, sync::Arc};
+use std::{
+    collections::HashMap,
+    ops::Range,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+};
 
 use wgpu::{BindGroup, BindGroupLayout, BufferUsages, CommandEncoder, ComputePass, SubmissionIndex};
 
@@ -19,6 +26,7 @@ use crate::{
     error::GpuError,
     kernel::Access,
     pipeline::{ParamMode, Pipeline},
+    replay::{FEWEST_STEPS, RECORDED_FROM_RUN, Recording, ReplayStep},
     transfer::Readback,
 };
 
@@ -49,9 +57,14 @@ pub struct Program {
     labels: Vec<String>,
     pipelines: Vec<Arc<Pipeline>>,
     groups: Vec<BindGroup>,
+    /// What each group binds; keeps the count of the memory, too.
+    slices: Vec<Vec<BufferSlice>>,
     immediates: Vec<u8>,
-    // The bind groups keep the memory; these keep its count.
-    _buffers: Vec<GpuBuffer>,
+    _uniforms: Option<GpuBuffer>,
+    /// Runs that wgpu encoded.
+    runs: AtomicU32,
+    /// `None` inside where the program cannot be recorded.
+    recording: OnceLock<Option<Arc<Recording>>>,
 }
 
 /// A step by its places in the tables of its program.
@@ -91,7 +104,7 @@ impl Program {
             }
         })?;
         let mut program = tables.program;
-        program._buffers.extend(uniforms.map(|uniforms| uniforms.buffer));
+        program._uniforms = uniforms.map(|uniforms| uniforms.buffer);
         gpu.check_alive()?;
         Ok(program)
     }
@@ -103,8 +116,11 @@ impl Program {
             labels: Vec::new(),
             pipelines: Vec::new(),
             groups: Vec::new(),
+            slices: Vec::new(),
             immediates: Vec::new(),
-            _buffers: Vec::new(),
+            _uniforms: None,
+            runs: AtomicU32::new(0),
+            recording: OnceLock::new(),
         }
     }
 
@@ -167,6 +183,45 @@ impl Program {
         pass.dispatch_workgroups(x, y, z);
     }
 
+    /// Whether it is recorded, so that runs cost no encoding.
+    pub fn is_recorded(&self) -> bool {
+        self.recording.get().is_some_and(Option::is_some)
+    }
+
+    /// What Vulkan keeps of the program, once it has run often enough.
+    pub(crate) fn recording(&self) -> Option<&Arc<Recording>> {
+        let often = self.runs.load(Ordering::Relaxed) >= RECORDED_FROM_RUN - 1;
+        if self.steps.len() < FEWEST_STEPS || !often {
+            return None;
+        }
+        let record = || {
+            let steps = self.steps.iter().map(|step| {
+                let words = match &step.params {
+                    Params::None => &[][..],
+                    Params::Immediates(range) => &self.immediates[range.clone()],
+                    Params::Uniform { .. } => return None,
+                };
+                let pipeline = &*self.pipelines[step.pipeline];
+                let (slices, workgroups) = (&*self.slices[step.group], step.workgroups);
+                Some(ReplayStep { pipeline, slices, words, workgroups })
+            });
+            Recording::new(&self.gpu, &steps.collect::<Option<Vec<_>>>()?)
+        };
+        self.recording.get_or_init(record).as_ref()
+    }
+
+    /// Notes a run that was submitted.
+    pub(crate) fn has_run(&self, replayed: bool) {
+        if replayed {
+            let counters = self.gpu.counters();
+            count(&counters.passes, 1);
+            count(&counters.dispatches, self.steps.len() as u64);
+            count(&counters.replays, 1);
+        } else {
+            self.runs.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Runs all steps: one encoder, one pass, one submission. An empty program submits nothing.
     ///
     /// # Errors
@@ -176,7 +231,7 @@ impl Program {
         if self.is_empty() {
             return Ok(None);
         }
-        self.gpu.record(SUBMIT, |encoder| self.encode(encoder)).map(Some)
+        self.gpu.run(SUBMIT, self, None, None).map(Some)
     }
 
     /// Runs all steps and reads ranges of buffers, with one submission for both. The result is there when the read-back
@@ -189,10 +244,7 @@ impl Program {
         if self.is_empty() && readback.is_empty() {
             return Ok(readback);
         }
-        let submission = self.gpu.record(SUBMIT, |encoder| {
-            self.encode(encoder);
-            readback.record(encoder);
-        })?;
+        let submission = self.gpu.run(SUBMIT, self, None, Some(&|encoder| readback.record(encoder)))?;
         readback.submitted(submission)?;
         Ok(readback)
     }
@@ -260,7 +312,7 @@ impl Tables<'_> {
         let groups = &mut self.program.groups;
         groups.push(self.gpu.wgpu_device().create_bind_group(&descriptor));
         count(&self.gpu.counters().bind_groups, 1);
-        self.program._buffers.extend(key.1.iter().map(|slice| slice.buffer.clone()));
+        self.program.slices.push(key.1.clone());
         let group = groups.len() - 1;
         self.groups.insert(key, group);
         group

@@ -1,0 +1,164 @@
+//! Programs that Vulkan keeps: the same results as encoded ones, and nothing left behind.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use fulmen_wgpu::{
+    BatchOptions, BufferId, DeviceOptions, GpuCommandBatch, GpuDevice, GpuError, PipelineCache, Program,
+};
+
+/// Whether this device can keep programs.
+fn keeps(gpu: &GpuDevice) -> bool {
+    gpu.info().backend == wgpu::Backend::Vulkan && gpu.caps().immediate_bytes > 0
+}
+
+/// A chain of operations that depend on each other and on older values, unfused: sixty launches.
+fn chain(gpu: &GpuDevice, len: usize) -> (GpuCommandBatch, [BufferId; 2], BufferId) {
+    let options = BatchOptions { fuse: false, ..BatchOptions::default() };
+    let mut batch = GpuCommandBatch::with_options(gpu.clone(), options);
+    let data: Vec<f32> = (0..len).map(|i| (i as f32 * 0.37).sin()).collect();
+    let (a, b) = (batch.upload(&data), batch.upload(&data));
+    let (mut x, mut old) = (a, b);
+    for i in 0..20 {
+        let scaled = batch.scale(x, 1.0 + i as f32 * 0.01);
+        let sum = batch.add(scaled, old);
+        old = x;
+        x = batch.tanh(sum);
+    }
+    (batch, [a, b], x)
+}
+
+#[test]
+fn replays_give_the_bits_of_encoded_runs() {
+    let recorded = gpu();
+    let encoded = gpu_with(DeviceOptions { always_encode: true, ..DeviceOptions::default() });
+    for len in [1, 1000, 4099] {
+        let mut both = [chain(&recorded, len), chain(&encoded, len)];
+        let before = recorded.stats();
+        for run in 0..8 {
+            let mut seen = Vec::new();
+            for (batch, inputs, out) in &mut both {
+                let data: Vec<f32> = (0..len).map(|i| ((i + run * 31) as f32 * 0.11).cos()).collect();
+                batch.write(inputs[run % 2], &data).unwrap();
+                // With and without a read in the same submission.
+                if run % 3 == 0 {
+                    batch.execute_blocking().unwrap();
+                    seen.push(batch.read_blocking(*out).unwrap());
+                } else {
+                    seen.push(batch.execute_and_read_blocking(&[*out]).unwrap().pop().unwrap());
+                }
+            }
+            assert!(
+                seen[0].iter().zip(&seen[1]).all(|(a, b)| a.to_bits() == b.to_bits()),
+                "run {run}, {len} elements"
+            );
+        }
+        let did = recorded.stats().since(&before);
+        if keeps(&recorded) {
+            assert_eq!(did.recordings, 1, "{len} elements");
+            assert!(did.replays >= 5, "{did:?}");
+            assert_eq!(did.dispatches, did.passes * 60, "{did:?}");
+        }
+        assert_eq!(encoded.stats().replays, 0);
+    }
+    // Three kinds of kernels, for all lengths.
+    if keeps(&recorded) {
+        assert!(recorded.stats().pipelines_recorded <= 6, "{:?}", recorded.stats());
+    }
+}
+
+/// Increments that depend on each other, of a kernel without run-time checks.
+fn increments(gpu: &GpuDevice, cache: &PipelineCache) -> (Program, fulmen_wgpu::GpuBuffer) {
+    // SAFETY: it adds to the first 64 elements of a buffer that has as many.
+    let pipeline = unsafe { cache.get_trusted(gpu, &increment_kernel()) }.unwrap();
+    let buffer = gpu.create_buffer("test", 256).unwrap();
+    let steps = (0..32).map(|_| step(&pipeline, vec![buffer.whole()], vec![], 1)).collect();
+    (Program::compile(gpu, steps).unwrap(), buffer)
+}
+
+#[test]
+fn a_program_is_recorded_from_its_third_run_on() {
+    let (gpu, cache) = (gpu(), PipelineCache::new());
+    let (program, buffer) = increments(&gpu, &cache);
+    for run in 1..=6 {
+        program.submit().unwrap();
+        assert_eq!(program.is_recorded(), keeps(&gpu) && run >= 3, "run {run}");
+        assert_eq!(read(&gpu, &buffer, 1), [32.0 * run as f32]);
+    }
+}
+
+#[test]
+fn programs_go_while_they_run() {
+    let (gpu, cache) = (gpu(), PipelineCache::new());
+    let mut kept = Vec::new();
+    for _ in 0..20 {
+        let (program, buffer) = increments(&gpu, &cache);
+        for _ in 0..5 {
+            program.submit().unwrap();
+        }
+        drop(program);
+        kept.push(buffer);
+    }
+    for buffer in &kept {
+        assert_eq!(read(&gpu, buffer, 1), [160.0]);
+    }
+    // The device and all that was made with it, while the last runs may be on their way.
+    let (program, buffer) = increments(&gpu, &cache);
+    for _ in 0..5 {
+        program.submit().unwrap();
+    }
+    drop((kept, gpu, cache, buffer, program));
+}
+
+#[test]
+fn threads_replay_one_program() {
+    let (gpu, cache) = (gpu(), PipelineCache::new());
+    let (program, buffer) = increments(&gpu, &cache);
+    let program = Arc::new(program);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let program = program.clone();
+            scope.spawn(move || {
+                for _ in 0..25 {
+                    program.submit().unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(read(&gpu, &buffer, 1), [3200.0]);
+    assert_eq!(program.is_recorded(), keeps(&gpu));
+}
+
+#[test]
+fn a_destroyed_buffer_is_an_error_of_the_replay() {
+    let (gpu, cache) = (gpu(), PipelineCache::new());
+    let (program, buffer) = increments(&gpu, &cache);
+    for _ in 0..4 {
+        program.submit().unwrap();
+    }
+    buffer.raw().destroy();
+    let error = program.submit().unwrap_err();
+    assert!(matches!(error, GpuError::Validation { .. }), "{error}");
+    // The device goes on.
+    let (program, buffer) = increments(&gpu, &cache);
+    program.submit().unwrap();
+    assert_eq!(read(&gpu, &buffer, 1), [32.0]);
+}
+
+#[test]
+fn a_lost_device_is_an_error_of_the_replay() {
+    let (gpu, cache) = (gpu(), PipelineCache::new());
+    let (program, _buffer) = increments(&gpu, &cache);
+    for _ in 0..5 {
+        program.submit().unwrap();
+    }
+    gpu.wgpu_device().destroy();
+    // The loss may show a moment later, at the latest when somebody waits.
+    let lost = (0..2000).find_map(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        program.submit().err()
+    });
+    assert!(matches!(lost, Some(GpuError::DeviceLost { .. })), "{lost:?}");
+}
