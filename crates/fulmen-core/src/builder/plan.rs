@@ -1,6 +1,6 @@
 //! Lifetimes and the memory plan: which bytes of one arena each tensor takes.
 
-use super::{Fusions, LogicalGraph, Role, TensorId};
+use super::{Fusions, LogicalGraph, Op, Role, TensorId};
 use crate::{ALIGNMENT, BuildError, Problem};
 
 /// How far tensors share memory.
@@ -118,6 +118,12 @@ fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<Group>, Problem>
         }
         for operand in node.op.operands() {
             lives[operand].last = lives[operand].last.max(index);
+        }
+        // A device may run it together with the attention after it, whose result must not be written over these.
+        if let Op::RopeStore { k, v, .. } = node.op {
+            for operand in [k, v] {
+                lives[operand].last = lives[operand].last.max(index + 1);
+            }
         }
     }
     for (id, tensor) in graph.tensors.iter().enumerate() {
