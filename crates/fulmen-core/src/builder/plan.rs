@@ -185,7 +185,7 @@ fn merge_in_place(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, GraphBuilder};
+    use crate::{CacheSpec, DType, GraphBuilder, Heads, RopePairing, RopeSpec, Rotation};
 
     fn chain(n: u32) -> LogicalGraph {
         let mut b = GraphBuilder::new();
@@ -225,6 +225,27 @@ mod tests {
         let options = PlanOptions { fusions: Fusions::none(), sharing: Sharing::InPlace, guard: 0 };
         let plan = b.finish().plan(&options).unwrap();
         assert_ne!(plan.placements[h.id()], plan.placements[y.id()]);
+    }
+
+    #[test]
+    fn attention_is_not_written_over_the_keys_and_values_stored_before_it() {
+        let heads = Heads { n_heads: 4, n_kv_heads: 4, head_dim: 32 };
+        let mut b = GraphBuilder::new();
+        let x = b.input("x", 2, heads.q_width()).unwrap();
+        let [q, k, v] = [(); 3].map(|()| b.silu(x).unwrap());
+        let positions = b.indices("positions", 2).unwrap();
+        let spec = CacheSpec { dtype: DType::F16, n_seqs: 1, capacity: 8, heads };
+        let cache = b.kv_cache("kv", spec).unwrap();
+        let spec = RopeSpec::new(RopePairing::Halves, heads.head_dim, 1e4);
+        let rotation = Rotation { spec, positions, factors: None };
+        let turned = b.rope_store([q, k, v], [None, None], 1e-6, rotation, cache, None).unwrap();
+        let y = b.cache_attention(turned, cache, positions, None, 1.0).unwrap();
+        b.output("y", y).unwrap();
+        let options = PlanOptions { fusions: Fusions::none(), sharing: Sharing::InPlace, guard: 0 };
+        let plan = b.finish().plan(&options).unwrap();
+        let [q, k, v, turned, y] = [q, k, v, turned, y].map(|tensor| plan.placements[tensor.id()]);
+        assert_eq!(turned, q);
+        assert!(y != k && y != v && y != q, "{y:?}: {q:?} {k:?} {v:?}");
     }
 
     #[test]
