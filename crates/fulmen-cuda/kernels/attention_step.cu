@@ -120,9 +120,8 @@ struct Head {
   }
 };
 
-// Cosine and sine of a pair of dims. Not inline: it is needed twice, and code that is not there is not fetched.
-__device__ __noinline__ float2 turn_of(u32 position, u32 pair, u32 dims, const float* factors, float freq_scale, float magnitude,
-                                       double log2_base) {
+// Cosine and sine of a pair of dims.
+DEVICE float2 turn_of(u32 position, u32 pair, u32 dims, const float* factors, float freq_scale, float magnitude, double log2_base) {
   double turns = (double)position * (double)freq_scale * exp2(-2.0 * pair / dims * log2_base) * 0.31830988618379067154;
   if (factors) turns /= (double)factors[pair];
   turns -= 2.0 * rint(turns * 0.5);
@@ -131,8 +130,15 @@ __device__ __noinline__ float2 turn_of(u32 position, u32 pair, u32 dims, const f
   return make_float2(cosine * magnitude, sine * magnitude);
 }
 
-// DEPTH: tiles in a warp's ring.
-template <int HD, int RANKS, int DEPTH>
+// For where it is needed twice: code that is not there is not fetched.
+__device__ __noinline__ float2 turn_of_called(u32 position, u32 pair, u32 dims, const float* factors, float freq_scale, float magnitude,
+                                              double log2_base) {
+  return turn_of(position, pair, dims, factors, freq_scale, magnitude, log2_base);
+}
+
+// DEPTH: tiles in a warp's ring. ONE: there is one row, and the code is as short as it can be: at the beginning of a kernel
+// the instructions come from far away.
+template <int HD, int RANKS, int DEPTH, bool ONE>
 DEVICE void attend(const Args& args) {
   constexpr int ROUND = RANKS * WARPS;           // tiles that are read at a time
   constexpr int PIECES = HD / 8;                 // of 16 bytes in a row of K or V
@@ -163,7 +169,7 @@ DEVICE void attend(const Args& args) {
   auto fetch = [&](u32 tile, u32 stage, u32 past) {
     const u32 to = ring + stage * 2 * TILE_BYTES;
     const u16 *k = keys + (u64)tile * TILE * HD + from, *v = values + (u64)tile * TILE * HD + from;
-    if (tile * TILE + TILE <= past) {
+    if (!ONE && tile * TILE + TILE <= past) {
 #pragma unroll
       for (int i = 0; i < TILE / LINES; i++) {
         u32 at = to + i * LINES * PIECES * 16 + (place ^ ((i * LINES) % 8 * 16));
@@ -171,7 +177,7 @@ DEVICE void attend(const Args& args) {
         copy16(at + TILE_BYTES, v + i * LINES * HD);
       }
     } else {
-#pragma unroll 1
+#pragma unroll(ONE ? TILE / LINES : 1)
       for (u32 i = 0; i < TILE / LINES; i++) {
         u32 at = to + i * LINES * PIECES * 16 + (place ^ ((i * LINES) % 8 * 16));
         if (tile * TILE + i * LINES + line < past) {
@@ -198,7 +204,7 @@ DEVICE void attend(const Args& args) {
   u32 fresh = 0;
   bool alone = true;
   if (args.rotate && sound) {
-    if (gridDim.y == 1) {
+    if (ONE) {
       fresh = position / TILE % RANKS == rank;
     } else {
       u32 rows = gridDim.y, their_position = 0, their_sequence = 0;
@@ -223,7 +229,9 @@ DEVICE void attend(const Args& args) {
   auto turns_at = [&](u32 where) {
 #pragma unroll
     for (int j = 0; j < Head<HD>::PAIRS; j++) {
-      float2 turn = turn_of(where, lane + 32 * j, HD, args.factors, args.freq_scale, args.magnitude, args.log2_base);
+      const u32 pair = lane + 32 * j;
+      float2 turn = ONE ? turn_of(where, pair, HD, args.factors, args.freq_scale, args.magnitude, args.log2_base)
+                        : turn_of_called(where, pair, HD, args.factors, args.freq_scale, args.magnitude, args.log2_base);
       cosine[j] = turn.x;
       sine[j] = turn.y;
     }
@@ -237,7 +245,8 @@ DEVICE void attend(const Args& args) {
 
   Head<HD> query;  // of the warp's head; there are no more heads than warps
   if (args.rotate) wait_for_previous();
-  for (u32 job = warp; job < group + 2 * __popc(fresh); job += WARPS) {
+  const u32 jobs = group + (ONE ? 2 : 2 * __popc(fresh));
+  for (u32 job = warp; job < jobs; job += WARPS) {
     if (job < group) {
       u32 head = kv * group + job;
       if (args.rotate && args.q_gamma) gamma.load(args.q_gamma, args.adjacent);
@@ -264,16 +273,19 @@ DEVICE void attend(const Args& args) {
         q_shared[job][Head<HD>::second(j, args.adjacent)] = float_to_half(h.b[j] * down);
       }
       if (lane == 0) q_factor[job] = up * args.scale * 1.44269504088896341f;
-    } else {
+    } else if (!ONE || fresh) {
       bool is_key = (job - group) % 2 == 0;
-      u32 left = fresh;
-      for (u32 skipped = (job - group) / 2; skipped > 0; skipped--) left &= left - 1;
-      u32 from_row = __ffs(left) - 1, where = position;
+      u32 from_row = row, where = position;
+      if (!ONE) {
+        u32 left = fresh;
+        for (u32 skipped = (job - group) / 2; skipped > 0; skipped--) left &= left - 1;
+        from_row = __ffs(left) - 1;
+      }
       Head<HD> h;
       h.load((is_key ? args.k : args.v) + ((u64)from_row * args.kv_heads + kv) * HD, args.adjacent);
-      if (from_row != row) where = args.positions[from_row];
+      if (!ONE && from_row != row) where = args.positions[from_row];
       if (is_key) {
-        if (where != turned) turns_at(where);  // the warp's queries are done
+        if (!ONE && where != turned) turns_at(where);  // the warp's queries are done
         turned = where;
         if (args.k_gamma) {
           gamma.load(args.k_gamma, args.adjacent);
@@ -307,7 +319,7 @@ DEVICE void attend(const Args& args) {
   }
   __threadfence_block();
   __syncthreads();
-  if (!alone) fetch_first(position + 1);
+  if (!ONE && !alone) fetch_first(position + 1);
 
   // ---------------------------------------------------------------- tiles
   u32 qa[STEPS][2];
@@ -336,8 +348,8 @@ DEVICE void attend(const Args& args) {
       u32 r = (lane & 7) + (lane / 16) * 8, piece = step * 2 + (lane / 8) % 2;
       u32 b[4];
       ldmatrix4(b, k_tile + (r * PIECES + (piece ^ (r & 7))) * 16);
-      mma_upper(step % 2 ? odd[0] : s[0], qa[step][0], qa[step][1], b[0], b[1]);
-      mma_upper(step % 2 ? odd[1] : s[1], qa[step][0], qa[step][1], b[2], b[3]);
+      mma_upper(!ONE && step % 2 ? odd[0] : s[0], qa[step][0], qa[step][1], b[0], b[1]);
+      mma_upper(!ONE && step % 2 ? odd[1] : s[1], qa[step][0], qa[step][1], b[2], b[3]);
     }
     float top = largest;
 #pragma unroll
@@ -345,7 +357,7 @@ DEVICE void attend(const Args& args) {
 #pragma unroll
       for (int j = 0; j < 2; j++) {
         u32 p = tile * TILE + i * 8 + lane % 4 * 2 + j;
-        s[i][j] = p <= position ? (s[i][j] + odd[i][j]) * factor : -1e30f;
+        s[i][j] = p <= position ? (ONE ? s[i][j] : s[i][j] + odd[i][j]) * factor : -1e30f;
         top = fmaxf(top, s[i][j]);
       }
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
@@ -456,14 +468,16 @@ DEVICE void attend(const Args& args) {
   cluster_wait();
 }
 
-// Rings of 192 KiB where heads have 128 dims, of 128 KiB where they have 64.
-#define ENTRIES(RANKS)                                                                                                              \
-  extern "C" __global__ void __launch_bounds__(THREADS) attention_step_d128_r##RANKS(const __grid_constant__ Args args) { \
-    attend<128, RANKS, 3>(args);                                                                                                    \
-  }                                                                                                                                 \
-  extern "C" __global__ void __launch_bounds__(THREADS) attention_step_d64_r##RANKS(const __grid_constant__ Args args) {  \
-    attend<64, RANKS, 4>(args);                                                                                                     \
+#define ENTRY(NAME, HD, RANKS, DEPTH, ONE)                                                                             \
+  extern "C" __global__ void __launch_bounds__(THREADS) attention_step_d##HD##_##NAME(const __grid_constant__ Args args) { \
+    attend<HD, RANKS, DEPTH, ONE>(args);                                                                             \
   }
+ENTRY(one, 64, 8, 2, true)
+ENTRY(one, 128, 8, 2, true)
+// Rings of 192 KiB where heads have 128 dims, of 128 KiB where they have 64.
+#define ENTRIES(RANKS)                     \
+  ENTRY(r##RANKS, 64, RANKS, 4, false)     \
+  ENTRY(r##RANKS, 128, RANKS, 3, false)
 ENTRIES(1)
 ENTRIES(2)
 ENTRIES(4)
