@@ -3,19 +3,19 @@
 // grouped-query attention, as one kernel.
 //
 // - A cluster of RANKS blocks works on one row and one KV head: the positions are dealt to its warps in tiles of 16, so K
-//   and V are read once for all query heads of the group.
+//   and V are read once for all query heads of the group. The fewer rows, the more ranks; one rank is no cluster.
 // - Tiles are fetched before the kernel waits for the one before it: all positions but the newest are there. Where the newest are
 //   stored by the kernel before (`rotate` is 0), it waits first.
+// - A row whose sequence has other rows as well must see what they store: its blocks make their keys and values, too, and
+//   write the same bits to the cache, before they read it.
 // - Scores and values by tensor cores, query heads as the 16 rows of a tile; an online softmax per warp; warps are combined in
 //   shared memory, blocks through the cluster's distributed shared memory.
 
 #include "bulk.cuh"
 
-constexpr int RANKS = 8;
 constexpr int WARPS = 8;
 constexpr int THREADS = WARPS * 32;
 constexpr int TILE = 16;
-constexpr int DEPTH = 2;
 
 struct Args {
   const float* q;
@@ -120,9 +120,29 @@ struct Head {
   }
 };
 
-template <int HD>
+// Cosine and sine of a pair of dims.
+DEVICE float2 turn_of(u32 position, u32 pair, u32 dims, const float* factors, float freq_scale, float magnitude, double log2_base) {
+  double turns = (double)position * (double)freq_scale * exp2(-2.0 * pair / dims * log2_base) * 0.31830988618379067154;
+  if (factors) turns /= (double)factors[pair];
+  turns -= 2.0 * rint(turns * 0.5);
+  float sine, cosine;
+  sincospif((float)turns, &sine, &cosine);
+  return make_float2(cosine * magnitude, sine * magnitude);
+}
+
+// For where it is needed twice: code that is not there is not fetched.
+__device__ __noinline__ float2 turn_of_called(u32 position, u32 pair, u32 dims, const float* factors, float freq_scale, float magnitude,
+                                              double log2_base) {
+  return turn_of(position, pair, dims, factors, freq_scale, magnitude, log2_base);
+}
+
+// DEPTH: tiles in a warp's ring. ONE: there is one row, and the code is as short as it can be: at the beginning of a kernel
+// the instructions come from far away.
+template <int HD, int RANKS, int DEPTH, bool ONE>
 DEVICE void attend(const Args& args) {
+  constexpr int ROUND = RANKS * WARPS;           // tiles that are read at a time
   constexpr int PIECES = HD / 8;                 // of 16 bytes in a row of K or V
+  constexpr int LINES = 32 / PIECES;             // rows that a warp copies at once
   constexpr int TILE_BYTES = TILE * HD * 2;      // of K, and of V
   constexpr int STEPS = HD / 16;
   extern __shared__ __align__(128) u8 memory[];  // rings of the warps
@@ -143,50 +163,90 @@ DEVICE void attend(const Args& args) {
   const u32 old = sound ? position + (args.rotate ? 0 : 1) : 0, tiles = sound ? position / TILE + 1 : 0;
   const u32 ring = shared_address(memory) + warp * DEPTH * 2 * TILE_BYTES;
 
+  // Piece p of row r is at (p ^ r % 8) in its row.
+  const u32 line = lane / PIECES, piece = lane % PIECES;
+  const u32 place = line * PIECES * 16 + ((piece ^ line) * 16), from = line * HD + piece * 8;
   auto fetch = [&](u32 tile, u32 stage, u32 past) {
+    const u32 to = ring + stage * 2 * TILE_BYTES;
+    const u16 *k = keys + (u64)tile * TILE * HD + from, *v = values + (u64)tile * TILE * HD + from;
+    if (!ONE && tile * TILE + TILE <= past) {
 #pragma unroll
-    for (int i = 0; i < TILE * PIECES / 32; i++) {
-      u32 at = i * 32 + lane, r = at / PIECES, piece = at % PIECES, p = tile * TILE + r;
-      u32 to = ring + stage * 2 * TILE_BYTES + (r * PIECES + (piece ^ (r & 7))) * 16;
-      if (p < past) {
-        copy16(to, keys + (u64)p * HD + piece * 8);
-        copy16(to + TILE_BYTES, values + (u64)p * HD + piece * 8);
-      } else {  // no NaN may come from what was there
-        zero16(to);
-        zero16(to + TILE_BYTES);
+      for (int i = 0; i < TILE / LINES; i++) {
+        u32 at = to + i * LINES * PIECES * 16 + (place ^ ((i * LINES) % 8 * 16));
+        copy16(at, k + i * LINES * HD);
+        copy16(at + TILE_BYTES, v + i * LINES * HD);
+      }
+    } else {
+#pragma unroll(ONE ? TILE / LINES : 1)
+      for (u32 i = 0; i < TILE / LINES; i++) {
+        u32 at = to + i * LINES * PIECES * 16 + (place ^ ((i * LINES) % 8 * 16));
+        if (tile * TILE + i * LINES + line < past) {
+          copy16(at, k + i * LINES * HD);
+          copy16(at + TILE_BYTES, v + i * LINES * HD);
+        } else {  // no NaN may come from what was there
+          zero16(at);
+          zero16(at + TILE_BYTES);
+        }
       }
     }
   };
   const u32 first_tile = rank + RANKS * warp;
-  if (!args.rotate) wait_for_previous();
-  if (first_tile < tiles) fetch(first_tile, 0, old);
-  copies_commit();
+  auto fetch_first = [&](u32 past) {
+#pragma unroll 1
+    for (u32 round = 0; round < DEPTH - 1; round++) {
+      u32 tile = first_tile + round * ROUND;
+      if (tile < tiles) fetch(tile, round, past);
+      copies_commit();
+    }
+  };
 
-  // Jobs: the query heads, then keys and values in the block whose warp has the newest position.
-  const u32 last_tile = position / TILE, owner_warp = (last_tile / RANKS) % WARPS;
-  const u32 owner_stage = (last_tile / (RANKS * WARPS)) % DEPTH;
-  const bool owner = args.rotate && sound && last_tile % RANKS == rank;
-  float cosine[Head<HD>::PAIRS], sine[Head<HD>::PAIRS];
-  Head<HD> gamma;
-  if (args.rotate) {
-#pragma unroll
-    for (int j = 0; j < Head<HD>::PAIRS; j++) {
-      u32 pair = lane + 32 * j;
-      double turns = (double)position * (double)args.freq_scale * exp2(-2.0 * pair / HD * args.log2_base) * 0.31830988618379067154;
-      if (args.factors) turns /= (double)args.factors[pair];
-      turns -= 2.0 * rint(turns * 0.5);
-      sincospif((float)turns, &sine[j], &cosine[j]);
-      cosine[j] *= args.magnitude;
-      sine[j] *= args.magnitude;
+  // Rows whose keys and values the block makes: of this one's sequence and up to its position, in a tile of this rank.
+  u32 fresh = 0;
+  bool alone = true;
+  if (args.rotate && sound) {
+    if (ONE) {
+      fresh = position / TILE % RANKS == rank;
+    } else {
+      u32 rows = gridDim.y, their_position = 0, their_sequence = 0;
+      if (lane < rows) {
+        their_position = args.positions[lane];
+        if (args.sequences) their_sequence = args.sequences[lane];
+      }
+      u32 mates = __ballot_sync(~0u, lane < rows && their_sequence == sequence);
+      alone = mates == 1u << row;
+      // Of rows that name one place the last stays.
+      u32 later = __match_any_sync(~0u, their_position) & mates & (~1u << lane);
+      bool made = (mates >> lane & 1) && their_position <= position && later == 0 && their_position / TILE % RANKS == rank;
+      fresh = __ballot_sync(~0u, made);
     }
   }
+  if (!args.rotate) wait_for_previous();
+  if (alone) fetch_first(old);
+
+  // Jobs: the query heads, then keys and values of the fresh rows.
+  const u32 last_tile = position / TILE;
+  float cosine[Head<HD>::PAIRS], sine[Head<HD>::PAIRS];
+  auto turns_at = [&](u32 where) {
+#pragma unroll
+    for (int j = 0; j < Head<HD>::PAIRS; j++) {
+      const u32 pair = lane + 32 * j;
+      float2 turn = ONE ? turn_of(where, pair, HD, args.factors, args.freq_scale, args.magnitude, args.log2_base)
+                        : turn_of_called(where, pair, HD, args.factors, args.freq_scale, args.magnitude, args.log2_base);
+      cosine[j] = turn.x;
+      sine[j] = turn.y;
+    }
+  };
+  Head<HD> gamma;
+  if (args.rotate) turns_at(position);
+  u32 turned = position;
   for (u32 i = threadIdx.x; i < 8 * (HD + 8) / 2; i += THREADS) ((u32*)q_shared)[i] = 0;
   if (threadIdx.x < 8) q_factor[threadIdx.x] = 0;
   __syncthreads();
 
   Head<HD> query;  // of the warp's head; there are no more heads than warps
   if (args.rotate) wait_for_previous();
-  for (u32 job = warp; job < group + 2; job += WARPS) {
+  const u32 jobs = group + (ONE ? 2 : 2 * __popc(fresh));
+  for (u32 job = warp; job < jobs; job += WARPS) {
     if (job < group) {
       u32 head = kv * group + job;
       if (args.rotate && args.q_gamma) gamma.load(args.q_gamma, args.adjacent);
@@ -213,22 +273,32 @@ DEVICE void attend(const Args& args) {
         q_shared[job][Head<HD>::second(j, args.adjacent)] = float_to_half(h.b[j] * down);
       }
       if (lane == 0) q_factor[job] = up * args.scale * 1.44269504088896341f;
-    } else if (owner) {
-      bool is_key = job == group;
+    } else if (!ONE || fresh) {
+      bool is_key = (job - group) % 2 == 0;
+      u32 from_row = row, where = position;
+      if (!ONE) {
+        u32 left = fresh;
+        for (u32 skipped = (job - group) / 2; skipped > 0; skipped--) left &= left - 1;
+        from_row = __ffs(left) - 1;
+      }
       Head<HD> h;
-      h.load((is_key ? args.k : args.v) + ((u64)row * args.kv_heads + kv) * HD, args.adjacent);
+      h.load((is_key ? args.k : args.v) + ((u64)from_row * args.kv_heads + kv) * HD, args.adjacent);
+      if (!ONE && from_row != row) where = args.positions[from_row];
       if (is_key) {
+        if (!ONE && where != turned) turns_at(where);  // the warp's queries are done
+        turned = where;
         if (args.k_gamma) {
           gamma.load(args.k_gamma, args.adjacent);
           h.norm(gamma, args.epsilon);
         }
         h.turn(cosine, sine);
       }
-      u16* cache = (is_key ? args.k_cache : args.v_cache) + base + (u64)position * HD;
-      u32 r = position % TILE;
-      // The owning warp's stage; that warp fetched zeros for this row and reads after the barrier below. In later rounds
-      // the stage is filled after this, so it is read from the cache.
-      u8* tile = memory + (owner_warp * DEPTH + owner_stage) * 2 * TILE_BYTES + (is_key ? 0 : TILE_BYTES);
+      u16* cache = (is_key ? args.k_cache : args.v_cache) + base + (u64)where * HD;
+      // A tile that was fetched already has zeros there, and is read after the barrier below. A later one is fetched
+      // from the cache after that barrier.
+      const bool fetched = alone && last_tile < ROUND * (DEPTH - 1);
+      u32 r = where % TILE, owner_warp = last_tile / RANKS % WARPS, stage = last_tile / ROUND;
+      u8* tile = memory + (owner_warp * DEPTH + stage) * 2 * TILE_BYTES + (is_key ? 0 : TILE_BYTES);
 #pragma unroll
       for (int j = 0; j < Head<HD>::PAIRS; j++) {
 #pragma unroll
@@ -236,7 +306,7 @@ DEVICE void attend(const Args& args) {
           u32 dim = half ? Head<HD>::second(j, args.adjacent) : Head<HD>::first(j, args.adjacent);
           u16 bits16 = float_to_half(half ? h.b[j] : h.a[j]);
           cache[dim] = bits16;
-          if (last_tile < RANKS * WARPS) *(u16*)(tile + (r * PIECES + ((dim / 8) ^ (r & 7))) * 16 + dim % 8 * 2) = bits16;
+          if (fetched) *(u16*)(tile + (r * PIECES + ((dim / 8) ^ (r & 7))) * 16 + dim % 8 * 2) = bits16;
         }
       }
     }
@@ -249,6 +319,7 @@ DEVICE void attend(const Args& args) {
   }
   __threadfence_block();
   __syncthreads();
+  if (!ONE && !alone) fetch_first(position + 1);
 
   // ---------------------------------------------------------------- tiles
   u32 qa[STEPS][2];
@@ -263,23 +334,22 @@ DEVICE void attend(const Args& args) {
   for (int i = 0; i < HD / 8; i++) o[i][0] = o[i][1] = 0;
   float largest = -1e30f, total = 0;
   u32 stage = 0;
-  for (u32 tile = first_tile; tile < tiles; tile += RANKS * WARPS) {
-    u32 next = tile + RANKS * WARPS;
-    // The newest position of a later round is in the cache by now, written by this block.
-    if (next < tiles) fetch(next, (stage + 1) % DEPTH, position + 1);
+  for (u32 tile = first_tile; tile < tiles; tile += ROUND) {
+    const u32 next = tile + (DEPTH - 1) * ROUND, k_tile = ring + stage * 2 * TILE_BYTES, v_tile = k_tile + TILE_BYTES;
+    // The newest position of a later round is in the cache by now, written by this block. The stage before this one is free.
+    if (next < tiles) fetch(next, stage == 0 ? DEPTH - 1 : stage - 1, position + 1);
     copies_commit();
-    copies_wait<1>();
+    copies_wait<DEPTH - 1>();
     __syncwarp();
-    const u32 k_tile = ring + stage * 2 * TILE_BYTES, v_tile = k_tile + TILE_BYTES;
-    float s[2][2] = {};
+    float s[2][2] = {}, odd[2][2] = {};  // of even and odd steps: shorter chains
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
       // Matrices: positions 0-7 and 8-15, first and second 8 dims.
       u32 r = (lane & 7) + (lane / 16) * 8, piece = step * 2 + (lane / 8) % 2;
       u32 b[4];
       ldmatrix4(b, k_tile + (r * PIECES + (piece ^ (r & 7))) * 16);
-      mma_upper(s[0], qa[step][0], qa[step][1], b[0], b[1]);
-      mma_upper(s[1], qa[step][0], qa[step][1], b[2], b[3]);
+      mma_upper(!ONE && step % 2 ? odd[0] : s[0], qa[step][0], qa[step][1], b[0], b[1]);
+      mma_upper(!ONE && step % 2 ? odd[1] : s[1], qa[step][0], qa[step][1], b[2], b[3]);
     }
     float top = largest;
 #pragma unroll
@@ -287,7 +357,7 @@ DEVICE void attend(const Args& args) {
 #pragma unroll
       for (int j = 0; j < 2; j++) {
         u32 p = tile * TILE + i * 8 + lane % 4 * 2 + j;
-        s[i][j] = p <= position ? s[i][j] * factor : -1e30f;
+        s[i][j] = p <= position ? (ONE ? s[i][j] : s[i][j] + odd[i][j]) * factor : -1e30f;
         top = fmaxf(top, s[i][j]);
       }
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
@@ -320,7 +390,7 @@ DEVICE void attend(const Args& args) {
       mma_upper(o[2 * i + 1], p0, p1, b[2], b[3]);
     }
     __syncwarp();
-    stage = (stage + 1) % DEPTH;
+    stage = stage == DEPTH - 1 ? 0 : stage + 1;
   }
   copies_wait<0>();
   total += __shfl_xor_sync(~0u, total, 1);
@@ -339,6 +409,16 @@ DEVICE void attend(const Args& args) {
       *(float2*)(partial + (warp * 8 + lane / 4) * HD + i * 8 + lane % 4 * 2) = make_float2(o[i][0], o[i][1]);
   }
   __syncthreads();
+  // Every block has read its queries when they are written over.
+  auto store_query = [&] {
+    float* to = args.q_out + ((u64)row * args.heads + kv * group + warp) * HD;
+#pragma unroll
+    for (int j = 0; j < Head<HD>::PAIRS; j++) {
+      to[Head<HD>::first(j, args.adjacent)] = query.a[j];
+      to[Head<HD>::second(j, args.adjacent)] = query.b[j];
+    }
+  };
+  float* out = args.out + ((u64)row * args.heads + kv * group) * HD;
   float* mine = partial + WARPS * 8 * HD;  // [8][HD]
   for (u32 at = threadIdx.x; at < group * HD; at += THREADS) {
     u32 head = at / HD;
@@ -351,23 +431,23 @@ DEVICE void attend(const Args& args) {
       sum += share * partial[w * 8 * HD + at];
       weight += share * total_of[w][head];
     }
-    mine[at] = sum;
-    if (at % HD == 0) {
-      block_largest[head] = top;
-      block_total[head] = weight;
+    if (RANKS == 1) {
+      out[at] = sum / weight;
+    } else {
+      mine[at] = sum;
+      if (at % HD == 0) {
+        block_largest[head] = top;
+        block_total[head] = weight;
+      }
     }
+  }
+  if (RANKS == 1) {
+    if (args.rotate && warp < group) store_query();
+    return;
   }
   cluster_arrive();
   cluster_wait();
-  // Every block has read its queries: they may be written over.
-  if (args.rotate && rank == 0 && warp < group) {
-    float* to = args.q_out + ((u64)row * args.heads + kv * group + warp) * HD;
-#pragma unroll
-    for (int j = 0; j < Head<HD>::PAIRS; j++) {
-      to[Head<HD>::first(j, args.adjacent)] = query.a[j];
-      to[Head<HD>::second(j, args.adjacent)] = query.b[j];
-    }
-  }
+  if (args.rotate && rank == 0 && warp < group) store_query();
   for (u32 at = rank * (group * HD / RANKS) + threadIdx.x; at < (rank + 1) * (group * HD / RANKS); at += THREADS) {
     u32 head = at / HD;
     float tops[RANKS], top = -1e30f, sum = 0, weight = 0;
@@ -382,15 +462,23 @@ DEVICE void attend(const Args& args) {
       sum += share * remote(mine + at, r);
       weight += share * remote(&block_total[head], r);
     }
-    args.out[((u64)row * args.heads + kv * group) * HD + at] = sum / weight;
+    out[at] = sum / weight;
   }
   cluster_arrive();
   cluster_wait();
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) attention_step_d128(const __grid_constant__ Args args) {
-  attend<128>(args);
-}
-extern "C" __global__ void __launch_bounds__(THREADS) attention_step_d64(const __grid_constant__ Args args) {
-  attend<64>(args);
-}
+#define ENTRY(NAME, HD, RANKS, DEPTH, ONE)                                                                             \
+  extern "C" __global__ void __launch_bounds__(THREADS) attention_step_d##HD##_##NAME(const __grid_constant__ Args args) { \
+    attend<HD, RANKS, DEPTH, ONE>(args);                                                                             \
+  }
+ENTRY(one, 64, 8, 2, true)
+ENTRY(one, 128, 8, 2, true)
+// Rings of 192 KiB where heads have 128 dims, of 128 KiB where they have 64.
+#define ENTRIES(RANKS)                     \
+  ENTRY(r##RANKS, 64, RANKS, 4, false)     \
+  ENTRY(r##RANKS, 128, RANKS, 3, false)
+ENTRIES(1)
+ENTRIES(2)
+ENTRIES(4)
+ENTRIES(8)

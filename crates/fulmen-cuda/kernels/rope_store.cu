@@ -28,20 +28,23 @@ extern "C" __global__ void __launch_bounds__(128) rope_store(const __grid_consta
     bool is_q = head < p.n_heads, is_k = !is_q && head < p.n_heads + n_kv;
     if (!is_q) head -= is_k ? p.n_heads : p.n_heads + n_kv;
 
-    // A row without a place keeps its queries, too: they would attend to nothing.
-    bool tells = is_k && head == 0 && lane == 0;
-    if (!has_place(p.slots, p.cache.n_seqs, p.cache.capacity, row, tells)) return;
-    if (!is_q && is_superseded(p.slots, row)) return;
+    // Both on their way at once.
     u32 position = p.slots.positions[row];
-
     const float* x = is_q ? p.q + ((u64)row * p.n_heads + head) * head_dim
                           : (is_k ? p.k : p.v) + ((u64)row * n_kv + head) * head_dim;
     float* h = heads + warp * head_dim;
     float total = 0.0f;
     for (u32 d = lane; d < head_dim; d += 32) {
-        h[d] = x[d];
-        total += x[d] * x[d];
+        float value = x[d];
+        h[d] = value;
+        total += value * value;
     }
+
+    // A row without a place keeps its queries, too: they would attend to nothing.
+    bool tells = is_k && head == 0 && lane == 0;
+    if (!has_place(p.slots, p.cache.n_seqs, p.cache.capacity, row, tells)) return;
+    if (!is_q && is_superseded(p.slots, row)) return;
+
     const float* gamma = is_q ? p.q_gamma : is_k ? p.k_gamma : nullptr;
     if (gamma) {
         float factor = 1.0f / sqrtf(warp_sum(total) / (float)head_dim + p.epsilon);

@@ -1,6 +1,6 @@
 //! Lifetimes and the memory plan: which bytes of one arena each tensor takes.
 
-use super::{Fusions, LogicalGraph, Role, TensorId};
+use super::{Fusions, LogicalGraph, Op, Role, TensorId};
 use crate::{ALIGNMENT, BuildError, Problem};
 
 /// How far tensors share memory.
@@ -119,6 +119,12 @@ fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<Group>, Problem>
         for operand in node.op.operands() {
             lives[operand].last = lives[operand].last.max(index);
         }
+        // A device may run it together with the attention after it, whose result must not be written over these.
+        if let Op::RopeStore { k, v, .. } = node.op {
+            for operand in [k, v] {
+                lives[operand].last = lives[operand].last.max(index + 1);
+            }
+        }
     }
     for (id, tensor) in graph.tensors.iter().enumerate() {
         if tensor.role == Role::Input || graph.outputs.contains(&id) {
@@ -179,7 +185,7 @@ fn merge_in_place(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, GraphBuilder};
+    use crate::{CacheSpec, DType, GraphBuilder, Heads, RopePairing, RopeSpec, Rotation};
 
     fn chain(n: u32) -> LogicalGraph {
         let mut b = GraphBuilder::new();
@@ -219,6 +225,27 @@ mod tests {
         let options = PlanOptions { fusions: Fusions::none(), sharing: Sharing::InPlace, guard: 0 };
         let plan = b.finish().plan(&options).unwrap();
         assert_ne!(plan.placements[h.id()], plan.placements[y.id()]);
+    }
+
+    #[test]
+    fn attention_is_not_written_over_the_keys_and_values_stored_before_it() {
+        let heads = Heads { n_heads: 4, n_kv_heads: 4, head_dim: 32 };
+        let mut b = GraphBuilder::new();
+        let x = b.input("x", 2, heads.q_width()).unwrap();
+        let [q, k, v] = [(); 3].map(|()| b.silu(x).unwrap());
+        let positions = b.indices("positions", 2).unwrap();
+        let spec = CacheSpec { dtype: DType::F16, n_seqs: 1, capacity: 8, heads };
+        let cache = b.kv_cache("kv", spec).unwrap();
+        let spec = RopeSpec::new(RopePairing::Halves, heads.head_dim, 1e4);
+        let rotation = Rotation { spec, positions, factors: None };
+        let turned = b.rope_store([q, k, v], [None, None], 1e-6, rotation, cache, None).unwrap();
+        let y = b.cache_attention(turned, cache, positions, None, 1.0).unwrap();
+        b.output("y", y).unwrap();
+        let options = PlanOptions { fusions: Fusions::none(), sharing: Sharing::InPlace, guard: 0 };
+        let plan = b.finish().plan(&options).unwrap();
+        let [q, k, v, turned, y] = [q, k, v, turned, y].map(|tensor| plan.placements[tensor.id()]);
+        assert_eq!(turned, q);
+        assert!(y != k && y != v && y != q, "{y:?}: {q:?} {k:?} {v:?}");
     }
 
     #[test]

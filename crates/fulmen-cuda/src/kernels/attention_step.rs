@@ -1,4 +1,4 @@
-//! Attention of few rows over a cache of halves, with norm per head, RoPE and store before it where it is one row.
+//! Attention of few rows over a cache of halves, with norm per head, RoPE and store before it.
 
 use bytemuck::{Pod, Zeroable};
 use fulmen_core::{AttentionCall, DType, KvSource, RopePairing, RopeStoreCall};
@@ -36,16 +36,17 @@ struct Args {
 }
 
 // As in `attention_step.cu`.
-const RANKS: u32 = 8;
 const WARPS: u32 = 8;
 const TILE: u32 = 16;
-const DEPTH: u32 = 2;
 
 /// Query heads of a group at most.
 const GROUP: u32 = 8;
 
-/// Rows that are worth a cluster for each of their heads.
+/// Rows at most. The kernel looks through all of them with one warp.
 const MOST_ROWS: u32 = 16;
+
+/// Shared memory that the kernel has beside its rings, at most.
+const OWN_SHARED: u32 = 4 << 10;
 
 /// The compute capability that has clusters.
 const CAPABILITY: u32 = 90;
@@ -56,8 +57,8 @@ pub(crate) fn launch(queue: &mut Queue, call: &AttentionCall) -> Option<Launched
     Some(run(queue, call, &args))
 }
 
-/// Both calls, if this kernel takes them: the second reads what the first makes, and there is one row. (Of several rows
-/// of a sequence each must see what the others store.)
+/// Both calls, if this kernel takes them: the second reads what the first makes, and does not write over what the first
+/// reads, which other blocks may still need.
 pub(crate) fn launch_with_store(
     queue: &mut Queue,
     first: &RopeStoreCall,
@@ -65,11 +66,12 @@ pub(crate) fn launch_with_store(
 ) -> Option<Launched> {
     let (store, rope) = (&first.store, first.rope);
     let same = KvSource::Cache { cache: store.cache, positions: store.positions, sequences: store.sequences };
-    let fits = second.m == 1
+    let fits = second.m == store.m
         && second.kv == same
         && second.heads == store.heads
         && second.q == first.output
-        && rope.n_rot == store.heads.head_dim;
+        && rope.n_rot == store.heads.head_dim
+        && apart(first, second);
     if !fits {
         return None;
     }
@@ -92,16 +94,28 @@ pub(crate) fn launch_with_store(
     Some(run(queue, second, &args))
 }
 
+/// Whether the result of the attention and what rotation and store read do not share bytes.
+fn apart(first: &RopeStoreCall, second: &AttentionCall) -> bool {
+    let bytes = |width: u32| u64::from(second.m) * u64::from(width) * 4;
+    let (q, kv) = (bytes(second.heads.q_width()), bytes(second.heads.kv_width()));
+    [(first.q, q), (first.store.k, kv), (first.store.v, kv)]
+        .iter()
+        .all(|&(ptr, bytes)| ptr + bytes <= second.output || second.output + q <= ptr)
+}
+
 fn args(queue: &Queue, call: &AttentionCall) -> Option<Args> {
     let KvSource::Cache { cache, positions, sequences } = call.kv else { return None };
     let heads = call.heads;
-    let fits = queue.caps().capability >= CAPABILITY
+    let caps = queue.caps();
+    let depth = shape(call.m, heads.n_kv_heads, heads.head_dim, caps.multiprocessors).depth;
+    let fits = caps.capability >= CAPABILITY
         && (1..=MOST_ROWS).contains(&call.m)
         && cache.dtype == DType::F16
         && matches!(heads.head_dim, 64 | 128)
         && heads.n_kv_heads > 0
         && heads.n_heads / heads.n_kv_heads <= GROUP
-        && [cache.k_ptr, cache.v_ptr].iter().all(|ptr| ptr.is_multiple_of(16));
+        && [cache.k_ptr, cache.v_ptr].iter().all(|ptr| ptr.is_multiple_of(16))
+        && shared(heads.head_dim, depth) + OWN_SHARED <= caps.shared_bytes;
     fits.then_some(Args {
         q: call.q,
         k: 0,
@@ -130,16 +144,86 @@ fn args(queue: &Queue, call: &AttentionCall) -> Option<Args> {
     })
 }
 
+/// How a number of rows is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    /// Blocks that share a row and a KV head. A cluster has no more than 8 everywhere.
+    ranks: u32,
+    /// Tiles in a warp's ring.
+    depth: u32,
+    one: bool,
+}
+
+/// One row has an entry of its own. With more rows the ranks become fewer, so that there is a block for half of the
+/// multiprocessors as long as that is possible: measured, this was faster than one for each.
+fn shape(rows: u32, kv_heads: u32, head_dim: u32, multiprocessors: u32) -> Shape {
+    if rows == 1 {
+        return Shape { ranks: 8, depth: 2, one: true };
+    }
+    let heads = u64::from(rows) * u64::from(kv_heads);
+    let fits = |&ranks: &u32| heads * u64::from(ranks) * 2 <= multiprocessors.into();
+    let ranks = [8, 4, 2].iter().copied().find(fits).unwrap_or(1);
+    Shape { ranks, depth: if head_dim == 128 { 3 } else { 4 }, one: false }
+}
+
+/// Bytes of dynamic shared memory: the rings hold keys and values; what warps and the block have summed comes to the same
+/// place after them.
+fn shared(head_dim: u32, depth: u32) -> u32 {
+    let rings = WARPS * depth * 2 * TILE * head_dim * 2;
+    let sums = (WARPS + 1) * GROUP * head_dim * 4;
+    rings.max(sums)
+}
+
 fn run(queue: &mut Queue, call: &AttentionCall, args: &Args) -> Launched {
     let head_dim = call.heads.head_dim;
-    let entry = format!("attention_step_d{head_dim}");
-    let blocks = queue.blocks(&entry, u64::from(RANKS) * u64::from(args.kv_heads))?;
-    // The rings hold keys and values; what warps and the block have summed comes to the same place after them.
-    let rings = WARPS * DEPTH * 2 * TILE * head_dim * 2;
-    let sums = (WARPS + 1) * GROUP * head_dim * 4;
-    let mut launch =
-        Launch::new("attention_step", &entry, blocks, 32 * WARPS).rows(call.m).shared(rings.max(sums));
-    launch.cluster = RANKS;
+    let Shape { ranks, depth, one } = shape(call.m, args.kv_heads, head_dim, queue.caps().multiprocessors);
+    let name = if one { "one".to_owned() } else { format!("r{ranks}") };
+    let entry = format!("attention_step_d{head_dim}_{name}");
+    let blocks = queue.blocks(&entry, u64::from(ranks) * u64::from(args.kv_heads))?;
+    let mut launch = Launch::new("attention_step", &entry, blocks, 32 * WARPS)
+        .rows(call.m)
+        .shared(shared(head_dim, depth));
+    launch.cluster = ranks;
     queue.launch(&launch, args)?;
     Ok(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_become_fewer_with_more_rows() {
+        // Rows, KV heads and multiprocessors; ranks and blocks.
+        let table = [
+            ((1, 8, 132), (8, 64)),
+            ((1, 32, 132), (8, 256)),
+            ((2, 8, 132), (4, 64)),
+            ((3, 8, 132), (2, 48)),
+            ((4, 8, 132), (2, 64)),
+            ((5, 8, 132), (1, 40)),
+            ((8, 8, 132), (1, 64)),
+            ((16, 8, 132), (1, 128)),
+            ((4, 2, 132), (8, 64)),
+            ((16, 2, 132), (2, 64)),
+            ((16, 32, 132), (1, 512)),
+            ((2, 8, 114), (2, 32)),
+            ((2, u32::MAX, 132), (1, 2 * u64::from(u32::MAX))),
+        ];
+        for ((rows, kv_heads, multiprocessors), expected) in table {
+            let ranks = shape(rows, kv_heads, 128, multiprocessors).ranks;
+            let blocks = u64::from(rows) * u64::from(kv_heads) * u64::from(ranks);
+            assert_eq!((ranks, blocks), expected, "{rows} rows of {kv_heads} on {multiprocessors}");
+        }
+    }
+
+    #[test]
+    fn rings_fit_a_block_and_keep_the_memory_busy() {
+        for (head_dim, rows) in [(64, 1), (64, 2), (128, 1), (128, 2)] {
+            let bytes = shared(head_dim, shape(rows, 8, head_dim, 132).depth);
+            // Of an H100, and what must be on its way in each multiprocessor.
+            assert!(bytes + OWN_SHARED <= 227 << 10, "{head_dim}");
+            assert!(bytes >= 64 << 10, "{head_dim}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Attention among rows and over a cache.
 
-use fulmen_core::{CacheSpec, DType, Heads, Work};
+use fulmen_core::{CacheSpec, DType, Heads, RopePairing, RopeSpec, Rotation, Sharing, Work};
 
 use super::{CACHES, MODELS, QWEN3_4B, fits, heads};
 use crate::case::{Case, Tolerance};
@@ -66,6 +66,33 @@ fn over_cache(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32, 
     }
 }
 
+/// Attention to what norm, RoPE and store put into the cache just before, which a device may run as one.
+fn over_stored(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32, capacity: u32) -> Case {
+    let m = rows.positions.len() as u32;
+    let case = Case::new(format!("stored/{name}/{}", shape(heads)), |b| {
+        let q = b.input("q", m, heads.q_width())?;
+        let (k, v) = (b.input("k", m, heads.kv_width())?, b.input("v", m, heads.kv_width())?);
+        // Inputs keep their values; what is made here may be written over.
+        let [q, k, v] = [b.add(q, q)?, b.add(k, k)?, b.add(v, v)?];
+        let positions = b.indices("positions", m)?;
+        let sequences = rows.sequences.as_ref().map(|_| b.indices("sequences", m)).transpose()?;
+        let gains = [b.vector("q_gamma", heads.head_dim)?, b.vector("k_gamma", heads.head_dim)?];
+        let cache = b.kv_cache("kv", CacheSpec { dtype, n_seqs, capacity, heads })?;
+        let spec = RopeSpec::new(RopePairing::Halves, heads.head_dim, 1_000_000.0);
+        let rotation = Rotation { spec, positions, factors: None };
+        let q = b.rope_store([q, k, v], gains.map(Some), 1e-6, rotation, cache, sequences)?;
+        let y = b.cache_attention(q, cache, positions, sequences, scale(heads))?;
+        b.output("y", y)
+    });
+    let case = case.dtype(dtype).tolerance(Tolerance::ATTENTION).sharing(Sharing::InPlace);
+    let case = case.draw("q_gamma", Draw::GAIN).draw("k_gamma", Draw::GAIN);
+    let case = case.draw("positions", Draw::Ints(rows.positions.clone()));
+    match &rows.sequences {
+        Some(sequences) => case.draw("sequences", Draw::Ints(sequences.clone())),
+        None => case,
+    }
+}
+
 pub(super) fn cases(cases: &mut Vec<Case>) {
     let odd =
         [heads(1, 1, 1), heads(1, 1, 3), heads(3, 1, 5), heads(4, 4, 32), heads(6, 2, 80), heads(7, 7, 33)];
@@ -101,6 +128,27 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
                 let rows = Rows::run(position, 1);
                 cases.push(over_cache(&name, dtype, &rows, model.heads, 1, 4096).large().timed());
             }
+        }
+        // Halves may have kernels of their own.
+        let many = [heads(10, 5, 128), heads(10, 5, 64), heads(6, 2, 64)];
+        for &heads in if dtype == DType::F16 { &many[..] } else { &many[2..] } {
+            for (start, m) in [(0, 1), (16, 1), (299, 1), (0, 5), (130, 16)] {
+                let name = format!("m{m}/at{start}");
+                cases.push(over_stored(&name, dtype, &Rows::run(start, m), heads, 1, 300));
+            }
+            // Sequences in an order of their own, of lengths around tiles and rounds of tiles.
+            let lengths = [5, 0, 299, 16, 127, 128, 31, 255, 256, 1, 144, 15, 17, 200, 63, 298];
+            for m in [2, 4, 16] {
+                let (positions, sequences) = (lengths[..m].to_vec(), (0..m as u32).rev().collect());
+                let rows = Rows { positions, sequences: Some(sequences) };
+                cases.push(over_stored(&format!("batch{m}"), dtype, &rows, heads, m as u32, 300));
+            }
+            // Rows of one sequence with gaps between them, two of them at one place, beside a row that is alone.
+            let rows = Rows {
+                positions: vec![200, 33, 3, 33, 40, 47, 201, 3],
+                sequences: Some(vec![1, 1, 0, 1, 1, 1, 1, 2]),
+            };
+            cases.push(over_stored("scattered", dtype, &rows, heads, 3, 202));
         }
         // Rows of one sequence that do not follow each other, and two rows at one place.
         let rows = Rows { positions: vec![9, 3, 3, 40, 0], sequences: Some(vec![1, 1, 0, 1, 0]) };
