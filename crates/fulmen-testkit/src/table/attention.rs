@@ -136,6 +136,11 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
                 let name = format!("m{m}/at{start}");
                 cases.push(over_stored(&name, dtype, &Rows::run(start, m), heads, 1, 300));
             }
+            // Long contexts may be shared out otherwise, from some thousand positions on.
+            for position in [3071, 3072, 5000] {
+                let name = format!("m1/at{position}");
+                cases.push(over_stored(&name, dtype, &Rows::run(position, 1), heads, 1, 5001).large());
+            }
             // Sequences in an order of their own, of lengths around tiles and rounds of tiles.
             let lengths = [5, 0, 299, 16, 127, 128, 31, 255, 256, 1, 144, 15, 17, 200, 63, 298];
             for m in [2, 4, 16] {
