@@ -55,13 +55,19 @@ DEVICE void run(const Params& params) {
   const u32 padded = (params.k + HALVES_CHUNK - 1) / HALVES_CHUNK * HALVES_CHUNK, each = blockDim.x * 4;
   const bool norm = params.gamma;
   const float* x = params.x + (u64)row * params.k;
-  begin();
+  let_next_start();
   float4 held[HELD], gain[HELD];
+  // The gain is constant, so nothing is waited for.
 #pragma unroll
   for (int i = 0; i < HELD; i++) {
     const u32 at = threadIdx.x * 4 + i * each;
-    held[i] = at < length ? *(const float4*)(x + at) : make_float4(0, 0, 0, 0);
-    gain[i] = norm && at < length ? *(const float4*)(params.gamma + at) : make_float4(1, 1, 1, 1);
+    gain[i] = norm && at < length ? __ldg((const float4*)(params.gamma + at)) : make_float4(1, 1, 1, 1);
+  }
+  wait_for_previous();
+#pragma unroll
+  for (int i = 0; i < HELD; i++) {
+    const u32 at = threadIdx.x * 4 + i * each;
+    held[i] = at < length ? __ldcg((const float4*)(x + at)) : make_float4(0, 0, 0, 0);
   }
   // The sum of squares, and the largest of what will be there but for the norm's factor: as an integer, so that NaN is larger
   // than everything.

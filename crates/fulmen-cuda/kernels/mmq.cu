@@ -142,15 +142,14 @@ struct Work {
   DEVICE Work(const Args& args, u32 first, u32 past_part, u32 cluster, u32 clusters, bool pair) : first(first), warps(args.warps) {
     u32 tiles = 0;
     for (u32 part = first; part < (pair ? first + 1 : past_part); part++) tiles += (args.part[part].rows + TILE - 1) / TILE;
-    tile = (u32)((u64)cluster * tiles / clusters), end = (u32)((u64)(cluster + 1) * tiles / clusters);
+    tile = cluster * tiles / clusters, end = (cluster + 1) * tiles / clusters;
     const u32 rank = blockIdx.x % args.ranks;
     chunk = rank * args.chunks / args.ranks, past = (rank + 1) * args.chunks / args.ranks;
   }
   DEVICE u32 chunks() const { return past - chunk; }
   DEVICE u32 items() const { return (end - tile) * chunks(); }
-  // The items of a warp begin here, and whose an item is.
+  // The items of a warp begin here.
   DEVICE u32 begin(u32 warp) const { return warp * items() / warps; }
-  DEVICE u32 owner(u32 item) const { return ((item + 1) * warps - 1) / items(); }
 };
 
 // Where a tile is.
@@ -213,10 +212,12 @@ struct Block {
   const Args& args;
   const Work work;
   u8* memory;
+  u32* begins;  // where the items of the warps begin, and where they end
   const u32 warp, lane;
 
-  DEVICE Block(const Args& args, const Work& work, u8* memory)
-      : args(args), work(work), memory(memory), warp(threadIdx.x / 32), lane(threadIdx.x & 31) {}
+  // The lane goes through a shuffle, so that what is made of it is not computed again for every item.
+  DEVICE Block(const Args& args, const Work& work, u8* memory, u32* begins)
+      : args(args), work(work), memory(memory), begins(begins), warp(threadIdx.x / 32), lane(__shfl_sync(FULL_WARP, threadIdx.x & 31, threadIdx.x & 31)) {}
 
   // Sums of warps: of the last tile of each, and of tiles before it that several warps or blocks share, each of which one warp ends.
   // The sums of the whole block for each of its tiles.
@@ -230,6 +231,8 @@ struct Block {
   // All that the warp does alone. Returns whether its last sums are still in `total`.
   DEVICE bool consume(const u8* x_from, u64* x_there, Sums<ROWS> (&total)[WEIGHTS]) const {
     const u32 begin = work.begin(warp), end = work.begin(warp + 1);
+    if (lane == 0) begins[warp + 1] = end;
+    if (threadIdx.x == 0) begins[0] = 0;
     u8* ring = memory + args.x_bytes + warp * args.depth * args.stage_bytes;
     const Shared pieces = shared_address(ring) + lane * 16;
     const u32 row_bytes = args.part[work.first].row_bytes;  // the same for all of a format
@@ -262,7 +265,7 @@ struct Block {
           const u32 base = skip[w] + ahead.chunk * F::BYTES, past = skip[w] + all;
 #pragma unroll
           for (int i = 0; i < COPIES; i++) {
-            const u32 offset = (starts[i] + base) & ~15u;
+            const u32 offset = F::ALIGNED ? starts[i] + base : (starts[i] + base) & ~15u;
             const bool inside = (i + 1) * 32 <= TILE * F::PIECES || i * 32 + lane < TILE * F::PIECES;
             // Pieces past the row are of the next one, and only those past the last one are not there.
             if (inside && offset < past) copy16(to + w * TILE_BYTES + i * 512, from[w] + offset);
@@ -323,7 +326,7 @@ struct Block {
             rows[r] = ring + stage * args.stage_bytes + w * TILE_BYTES + (lane / 4 + r * 8) * STRIDE;
             if (!F::ALIGNED) rows[r] += (low[w][r] + walk.chunk * F::BYTES) & 15;
           }
-          weights[i].open(rows[0], rows[1], args.blocks - walk.chunk * 8);
+          weights[i].open(rows[0], rows[1], args.blocks - walk.chunk * 8, lane & 3);
         }
         multiply<F, ROWS, TOGETHER>(total + first, weights, x);
       }
@@ -364,13 +367,14 @@ struct Block {
     const u32 chunks = work.chunks();
     for (u32 i = threadIdx.x; i < (work.end - work.tile) * FLOATS; i += blockDim.x) {
       const u32 index = i / FLOATS, at = i % FLOATS, tile = work.tile + index;
-      const u32 first = work.owner(index * chunks), last = work.owner(index * chunks + chunks - 1);
-      if (first == last && args.ranks == 1) continue;
+      const u32 begin = index * chunks, end = begin + chunks;
+      u32 w = 0;
+      while (begins[w + 1] <= begin) w++;
+      if (begins[w + 1] >= end && args.ranks == 1) continue;
       float value = 0, other = 0;
-      for (u32 w = first; w <= last; w++) {
-        if (work.begin(w) == work.begin(w + 1)) continue;
-        const bool is_late = w < last || work.begin(w + 1) == (index + 1) * chunks;
-        const float* sums = is_late ? late(w) : early(w, tile);
+      for (; w < args.warps && begins[w] < end; w++) {
+        if (begins[w] == begins[w + 1]) continue;
+        const float* sums = begins[w + 1] <= end ? late(w) : early(w, tile);
         value += sums[at];
         if (PAIR) other += sums[FLOATS + at];
       }
@@ -424,6 +428,7 @@ template <class F, class G, bool MIXED, int ROWS, bool PAIR>
 DEVICE void run(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
   __shared__ u64 x_there;
+  __shared__ u32 begins[MAX_WARPS + 1];
   if (threadIdx.x == 0) {
     barrier_init(&x_there, 1);
     barriers_ready();
@@ -433,10 +438,10 @@ DEVICE void run(const Args& args) {
   const u32 cluster = blockIdx.x / args.ranks;
   if (!MIXED || cluster < args.first_clusters) {
     const Work work(args, 0, MIXED ? args.first_parts : args.parts, cluster, MIXED ? args.first_clusters : args.clusters, PAIR);
-    Block<F, ROWS, PAIR>(args, work, memory).run(args.x[0], &x_there);
+    Block<F, ROWS, PAIR>(args, work, memory, begins).run(args.x[0], &x_there);
   } else {
     const Work work(args, args.first_parts, args.parts, cluster - args.first_clusters, args.clusters - args.first_clusters, PAIR);
-    Block<G, ROWS, PAIR>(args, work, memory).run(args.x[1], &x_there);
+    Block<G, ROWS, PAIR>(args, work, memory, begins).run(args.x[1], &x_there);
   }
 }
 

@@ -6,7 +6,7 @@
 //
 // Each format has
 // - BYTES for a chunk, PIECES of 16 bytes around them in a stage, and the ORDER of the columns of x;
-// - `open` for the scales of a chunk, of which `blocks` of 32 columns are there; LOOPS times `load` for codes, of which step i is for
+// - `open` for the scales of a chunk, of which `blocks` of 32 columns are there, in lane t of four; LOOPS times `load` for codes, of which step i is for
 //   step AT(i) + loop · ADVANCE of x: `values` gives it;
 // - OFFSETS: `offsets` gives what the sums of the runs are multiplied with; MINIMUM: as sums of their own;
 // - `factor` and `minimum`, those of the chunk, for row g or g + 8;
@@ -68,19 +68,26 @@ DEVICE u32 half_twice(u32 half) { return __byte_perm(half, 0, 0x1010); }
 DEVICE uint4 lds16(const u8* from) { return *(const uint4*)from; }
 DEVICE u32 lds2(const u8* from) { return *(const u16*)from; }
 
-// N words at an even address.
-template <int N>
-DEVICE void lds_even(u32 (&to)[N], const u8* from) {
-  const u32 odd = (u32)(u64)from & 2;
-  const u32* words = (const u32*)(from - odd);
-  u32 word = words[0];
+// A row at an even address: the words around it, and how far it is into the first.
+struct EvenRow {
+  const u8* words;
+  u32 shift;
+
+  DEVICE EvenRow() {}
+  DEVICE EvenRow(const u8* row) : words(row - ((u32)(u64)row & 2)), shift(((u32)(u64)row & 2) * 8) {}
+  // N words, `at` a multiple of 4.
+  template <int N>
+  DEVICE void load(u32 (&to)[N], u32 at) const {
+    const u32* from = (const u32*)(words + at);
+    u32 word = from[0];
 #pragma unroll
-  for (int i = 0; i < N; i++) {
-    const u32 next = words[i + 1];
-    to[i] = __funnelshift_r(word, next, odd * 8);
-    word = next;
+    for (int i = 0; i < N; i++) {
+      const u32 next = from[i + 1];
+      to[i] = __funnelshift_r(word, next, shift);
+      word = next;
+    }
   }
-}
+};
 
 constexpr u32 NIBBLE = 0x0f0f0f0f;
 
@@ -96,10 +103,11 @@ struct FormatK {
 
   const u8* rows[2];
   u32 scale[2][2], less[2][2], least[2][2], head[2];
-  u32 words[2][4], fifth[2][4];
+  u32 words[2][4], fifth[2][4], t;
 
-  DEVICE void open(const u8* first, const u8* second, u32) {
-    const u32 t = threadIdx.x & 3, shift = 16 * (t & 1), mask = t >= 2 ? 0x0f0f : 0x3f3f, top = t >= 2 ? 0x3030 : 0;
+  DEVICE void open(const u8* first, const u8* second, u32, u32 lane) {
+    t = lane;
+    const u32 shift = 16 * (t & 1), mask = t >= 2 ? 0x0f0f : 0x3f3f, top = t >= 2 ? 0x3030 : 0;
     rows[0] = first, rows[1] = second;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -122,7 +130,6 @@ struct FormatK {
     for (int r = 0; r < 2; r++) {
       *(uint4*)words[r] = lds16(rows[r] + loop * 16);
       if (FIFTH) {
-        const u32 t = threadIdx.x & 3;
         *(uint4*)fifth[r] = lds16(rows[r] - 32 - t * 32 + loop * 16);
 #pragma unroll
         for (int i = 0; i < 4; i++) fifth[r][i] >>= 2 * t;
@@ -158,18 +165,18 @@ struct Format6 {
   static constexpr bool ALIGNED = false, OFFSETS = true, MINIMUM = false, LIGHT = false;
   static constexpr u32 AT(u32 i) { return i % 4 * 4 + i / 4; }
 
-  const u8* rows[2];
+  EvenRow rows[2];
   u32 scale[2][4], less[2][4], centre[2][2], head[2];
-  u32 low[2][2], high[2][2], top[2][2];
+  u32 low[2][2], high[2][2], top[2][2], h;
 
-  DEVICE void open(const u8* first, const u8* second, u32) {
-    const u32 t = threadIdx.x & 3;
-    rows[0] = first, rows[1] = second;
+  DEVICE void open(const u8* first, const u8* second, u32, u32 t) {
+    h = t / 2;
+    rows[0] = EvenRow(first), rows[1] = EvenRow(second);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       u32 pairs[2];
-      lds_even(pairs, rows[r] + 192 + t / 2 * 8);
-      head[r] = lds2(rows[r] + 208);
+      rows[r].load(pairs, 192 + h * 8);
+      head[r] = lds2((r == 0 ? first : second) + 208);
       // Without a sign, 128 more than they are.
       const u32 scales = __byte_perm(pairs[0], pairs[1], t & 1 ? 0x7531 : 0x6420) ^ 0x80808080;
       scale[r][0] = fma2(byte_twice<0>(scales), QUARTER, both<-288>());
@@ -181,16 +188,16 @@ struct Format6 {
       // Codes are 32 too large.
       centre[r][0] = mul2(fma2(bytes_of<0, 1>(scales), QUARTER, both<-288>()), both<-32>());
       centre[r][1] = mul2(fma2(bytes_of<2, 3>(scales), QUARTER, both<-288>()), both<-32>());
-      rows[r] += t / 2 * 64 + t % 2 * 16;
+      rows[r].words += h * 64 + t % 2 * 16;
     }
   }
   DEVICE void load(u32 loop) {
-    const u32 h = (threadIdx.x & 3) / 2;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      lds_even(low[r], rows[r] + loop * 8);
-      lds_even(high[r], rows[r] + 32 + loop * 8);
-      lds_even(top[r], rows[r] + 128 - h * 32 + loop * 8);
+      const EvenRow row = rows[r];
+      row.load(low[r], loop * 8);
+      row.load(high[r], 32 + loop * 8);
+      row.load(top[r], 128 - h * 32 + loop * 8);
     }
   }
   DEVICE void values(u32 i, u32 (&a)[4]) const {
@@ -222,12 +229,12 @@ struct Format32 {
   static constexpr int CENTRE = LEAST ? 0 : FIFTH ? 16 : 8;
 
   const u8* rows[2];
-  u32 blocks;
+  u32 blocks, t;
   u32 words[2][4], fifth[2], scale[2], least[2];
 
-  DEVICE void open(const u8* first, const u8* second, u32 all) { rows[0] = first, rows[1] = second, blocks = all; }
+  DEVICE void open(const u8* first, const u8* second, u32 all, u32 lane) { rows[0] = first, rows[1] = second, blocks = all, t = lane; }
   DEVICE void load(u32 loop) {
-    const u32 block = (threadIdx.x & 3) * 2 + loop;
+    const u32 block = t * 2 + loop;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const u8* at = rows[r] + block * BLOCK;
@@ -239,7 +246,7 @@ struct Format32 {
         fifth[r] = lds2(at) | lds2(at + 2) << 16;
         at += 4;
       }
-      lds_even(words[r], at);
+      EvenRow(at).load(words[r], 0);
     }
   }
   DEVICE void values(u32 i, u32 (&a)[4]) const {
@@ -274,17 +281,17 @@ struct Format8 {
   static constexpr u32 AT(u32 i) { return i; }
 
   const u8* rows[2];
-  u32 blocks;
+  u32 blocks, t;
   u32 words[2][4], scale[2];
 
-  DEVICE void open(const u8* first, const u8* second, u32 all) { rows[0] = first, rows[1] = second, blocks = all; }
+  DEVICE void open(const u8* first, const u8* second, u32 all, u32 lane) { rows[0] = first, rows[1] = second, blocks = all, t = lane; }
   DEVICE void load(u32 loop) {
-    const u32 t = threadIdx.x & 3, block = t / 2 * 4 + loop;
+    const u32 block = t / 2 * 4 + loop;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const u8* at = rows[r] + block * BLOCK;
       scale[r] = half_twice(block < blocks ? lds2(at) : 0);
-      lds_even(words[r], at + 2 + t % 2 * 16);
+      EvenRow(at + 2).load(words[r], t % 2 * 16);
     }
   }
   DEVICE void values(u32 i, u32 (&a)[4]) const {

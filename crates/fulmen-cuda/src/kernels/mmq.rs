@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use fulmen_core::DType;
 
 use super::Launched;
-use super::few_rows::{Group, Input, MAX_PARTS, Product};
+use super::few_rows::{Group, Input, MAX_PARTS};
 use crate::device::Caps;
 use crate::queue::{Launch, Queue};
 
@@ -284,6 +284,7 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
 mod tests {
     use fulmen_core::WeightArg;
 
+    use super::super::few_rows::Product;
     use super::*;
 
     const H200: Caps = Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448 };
