@@ -15,7 +15,9 @@
 #include "mmq_formats.cuh"
 
 constexpr u32 MAX_WARPS = 12;
+constexpr u32 BOUND = 512;  // threads that there are registers for: so that a block of a small kernel may run beside
 constexpr u32 MAX_PARTS = 3;
+constexpr u32 MAX_CHUNKS = 64;  // of a block, each with a barrier: more than fit
 constexpr u32 TILE = 16;
 
 struct Part {
@@ -68,6 +70,18 @@ DEVICE void copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
+DEVICE void prefetch(const float* from) { asm volatile("prefetch.global.L1 [%0];" ::"l"(from)); }
+
+// What another block of the cluster has at the same place.
+DEVICE float4 remote4(const float* pointer, u32 rank) {
+  u32 there;
+  float4 value;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(pointer)), "r"(rank));
+  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "r"(there));
+  return value;
+}
+DEVICE void add4(float4& to, float4 more) { to.x += more.x, to.y += more.y, to.z += more.z, to.w += more.w; }
+
 // ---------------------------------------------------------------- sums
 
 // What a lane has of a tile: v[n][i] of columns 8 n + 2 t + i % 2 of the result and rows g + i / 2 · 8 of W.
@@ -89,7 +103,7 @@ struct Sums {
 #pragma unroll
     for (int i = 0; i < N * 4; i++) to[i * 32 + (threadIdx.x & 31)] = v[i / 4][i % 4];
   }
-  // Of float `at` of those that `put` has written.
+  // Of float `at` of those that `put` has written; it and the next three have columns two apart.
   static DEVICE u32 row(u32 at) { return at % 32 / 4 + at / 64 % 2 * 8; }
   static DEVICE u32 column(u32 at) { return at / 128 * 8 + at % 4 * 2 + at / 32 % 2; }
 };
@@ -172,12 +186,11 @@ struct Place {
 
 // Items in turn.
 struct Walk {
-  u32 left, tile, chunk;
+  u32 tile, chunk;
 
-  DEVICE Walk(const Work& work, u32 item, u32 end) : left(end - item), tile(work.tile + item / work.chunks()), chunk(work.chunk + item % work.chunks()) {}
+  DEVICE Walk(const Work& work, u32 item) : tile(work.tile + item / work.chunks()), chunk(work.chunk + item % work.chunks()) {}
   // Whether the next item is of another tile.
   DEVICE bool next(const Work& work) {
-    left--;
     if (++chunk < work.past) return false;
     chunk = work.chunk;
     tile++;
@@ -185,19 +198,23 @@ struct Walk {
   }
 };
 
-// What is made of a tile's sums: `value` (and `other` of the second weight) of row `index` of the tile, row `column` of x.
+// What is made of a tile's sums: of row `index` of the tile and rows `column`, `column` + 2, + 4 and + 6 of x. `other` is of the second
+// weight.
 template <bool PAIR>
-DEVICE void finish(const Args& args, const Place& place, u32 column, u32 index, float value, float other) {
-  if (index >= place.rows || column >= args.columns) return;
+DEVICE void finish(const Args& args, const Place& place, u32 column, u32 index, float4 value, float4 other) {
+  if (index >= place.rows) return;
   const Part& part = args.part[place.part];
-  u64 to = (u64)column * part.rows + place.row + index;
-  if (PAIR) {
-    value = value / (1.0f + __expf(-value)) * other;
-  } else {
-    if (part.bias) value += part.bias[place.row + index];
-    if (part.residual) value += part.residual[to];
+  const u32 row = place.row + index;
+  float v[4] = {value.x, value.y, value.z, value.w}, gain[4] = {other.x, other.y, other.z, other.w}, more[4] = {};
+  const float bias = !PAIR && part.bias ? part.bias[row] : 0;
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+    if (!PAIR && part.residual && column + 2 * i < args.columns) more[i] = part.residual[(u64)(column + 2 * i) * part.rows + row];
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const float result = PAIR ? __fdividef(v[i], 1.0f + __expf(-v[i])) * gain[i] : v[i] + bias + more[i];
+    if (column + 2 * i < args.columns) part.out[(u64)(column + 2 * i) * part.rows + row] = result;
   }
-  part.out[to] = value;
 }
 
 // ---------------------------------------------------------------- a block
@@ -206,7 +223,8 @@ DEVICE void finish(const Args& args, const Place& place, u32 column, u32 index, 
 template <class F, int ROWS, bool PAIR>
 struct Block {
   static constexpr int WEIGHTS = PAIR ? 2 : 1, TOGETHER = F::LIGHT ? WEIGHTS : 1;
-  static constexpr u32 STRIDE = F::PIECES * 16, TILE_BYTES = TILE * STRIDE, COPIES = (TILE * F::PIECES + 31) / 32;
+  static constexpr u32 STRIDE = F::PIECES * 16, TILE_BYTES = TILE * STRIDE;
+  static constexpr u32 AT_ONCE = 32 / F::PIECES, COPIES = (TILE + AT_ONCE - 1) / AT_ONCE;  // rows that are copied at once
   static constexpr u32 FLOATS = Sums<ROWS>::FLOATS, SLOT = WEIGHTS * FLOATS;
 
   const Args& args;
@@ -237,38 +255,31 @@ struct Block {
     const Shared pieces = shared_address(ring) + lane * 16;
     const u32 row_bytes = args.part[work.first].row_bytes;  // the same for all of a format
 
-    Walk ahead(work, begin, end);
-    u32 starts[COPIES];  // of the lane's pieces
-#pragma unroll
-    for (int i = 0; i < COPIES; i++) {
-      const u32 piece = i * 32 + lane;
-      starts[i] = piece / F::PIECES * row_bytes + piece % F::PIECES * 16;
-    }
+    Walk ahead(work, begin);
+    const u32 start = lane / F::PIECES * row_bytes + lane % F::PIECES * 16;  // of the lane's piece
     // A tile in memory, from a 16-byte boundary on.
     const u8* from[WEIGHTS];
     u32 skip[WEIGHTS], all = 0;
     auto seek = [&] {
-      if (ahead.left == 0) return;
       const Place place(args, work.first, ahead.tile);
       all = place.rows * row_bytes;
 #pragma unroll
       for (int w = 0; w < WEIGHTS; w++) {
         const u8* at = place.at(args, w);
-        skip[w] = (u32)(u64)at & 15, from[w] = at - skip[w];
+        skip[w] = F::ALIGNED ? 0 : (u32)(u64)at & 15, from[w] = at - skip[w];
       }
     };
-    auto fetch = [&](u32 stage) {
-      if (ahead.left > 0) {
+    auto fetch = [&](u32 stage, bool more) {
+      if (more) {
         const Shared to = pieces + stage * args.stage_bytes;
 #pragma unroll
         for (int w = 0; w < WEIGHTS; w++) {
-          const u32 base = skip[w] + ahead.chunk * F::BYTES, past = skip[w] + all;
+          const u32 base = skip[w] + ahead.chunk * F::BYTES + start, past = skip[w] + all;
 #pragma unroll
           for (int i = 0; i < COPIES; i++) {
-            const u32 offset = F::ALIGNED ? starts[i] + base : (starts[i] + base) & ~15u;
-            const bool inside = (i + 1) * 32 <= TILE * F::PIECES || i * 32 + lane < TILE * F::PIECES;
+            const u32 exact = base + i * AT_ONCE * row_bytes, offset = F::ALIGNED ? exact : exact & ~15u;
             // Pieces past the row are of the next one, and only those past the last one are not there.
-            if (inside && offset < past) copy16(to + w * TILE_BYTES + i * 512, from[w] + offset);
+            if (lane < min(AT_ONCE, TILE - i * AT_ONCE) * F::PIECES && offset < past) copy16(to + w * TILE_BYTES + i * AT_ONCE * STRIDE, from[w] + offset);
           }
         }
         if (ahead.next(work)) seek();
@@ -277,20 +288,21 @@ struct Block {
     };
     seek();
 #pragma unroll 1
-    for (u32 i = 0; i < args.depth; i++) fetch(i);
+    for (u32 i = 0; i < args.depth; i++) fetch(i, i < end - begin);
 
     wait_for_previous();
-    if (threadIdx.x == 0) {
-      const u32 bytes = work.chunks() * Halves<ROWS>::BYTES;
-      barrier_expect(x_there, bytes);
-      if (bytes) bulk_copy(memory, x_from + (u64)work.chunk * Halves<ROWS>::BYTES, bytes, x_there);
+    if (lane == 0) {
+      for (u32 i = warp; i < work.chunks(); i += args.warps) {
+        barrier_expect(&x_there[i], Halves<ROWS>::BYTES);
+        bulk_copy(memory + i * Halves<ROWS>::BYTES, x_from + (u64)(work.chunk + i) * Halves<ROWS>::BYTES, Halves<ROWS>::BYTES, &x_there[i]);
+      }
     }
-    float factors[Sums<ROWS>::N * 2];
-#pragma unroll
-    for (int i = 0; i < Sums<ROWS>::N * 2; i++) factors[i] = __ldcg(args.factors + i / 2 * 8 + (lane & 3) * 2 + i % 2);
-    if (begin < end) barrier_wait(x_there, 0);
+    // Where the factors of the lane's columns are; they are needed at the end of a tile.
+    const float* factors = args.factors + (lane & 3) * 2;
+    prefetch(factors);
 
-    Walk walk(work, begin, end);
+    Walk walk(work, begin);
+    u32 left = end - begin;
     bool began = walk.chunk == work.chunk;  // whether the tile did with this warp
     u32 stage = 0;
     // Where the lane's rows begin, but for the place of the chunk among 16 bytes.
@@ -305,7 +317,7 @@ struct Block {
     };
     if (begin < end) arrive();
 #pragma unroll 1
-    while (walk.left > 0) {
+    while (left > 0) {
       if (args.depth == 2)
         copies_wait<1>();
       else if (args.depth == 3)
@@ -313,6 +325,7 @@ struct Block {
       else
         copies_wait<3>();
       __syncwarp();
+      barrier_wait(&x_there[walk.chunk - work.chunk], 0);
       const u8* x = memory + (walk.chunk - work.chunk) * Halves<ROWS>::BYTES + lane * Halves<ROWS>::LANE;
 #pragma unroll
       for (int first = 0; first < WEIGHTS; first += TOGETHER) {
@@ -330,26 +343,34 @@ struct Block {
         }
         multiply<F, ROWS, TOGETHER>(total + first, weights, x);
       }
-      __syncwarp();
-      fetch(stage);
-      if (++stage == args.depth) stage = 0;
       const u32 tile = walk.tile;
-      if (!walk.next(work) && walk.left > 0) continue;
-      // The tile ends, or the warp's part of it.
-      const bool ends = walk.tile != tile;
+      left--;
+      const bool ends = walk.next(work), alone = ends && began && args.ranks == 1;
+      __syncwarp();
+      if (ends || left == 0) {
 #pragma unroll
-      for (int w = 0; w < WEIGHTS; w++)
+        for (int n = 0; n < Sums<ROWS>::N; n++) {
+          const float2 factor = *(const float2*)(factors + n * 8);
 #pragma unroll
-        for (int i = 0; i < Sums<ROWS>::N * 4; i++) total[w].v[i / 4][i % 4] *= factors[i / 4 * 2 + i % 2];
-      const bool alone = began && ends && args.ranks == 1;
-      if (alone) {
-        const Place place(args, work.first, tile);
-#pragma unroll
-        for (int i = 0; i < Sums<ROWS>::N * 4; i++)
-          finish<PAIR>(args, place, Sums<ROWS>::column(i * 32 + lane), Sums<ROWS>::row(i * 32 + lane), total[0].v[i / 4][i % 4],
-                       PAIR ? total[WEIGHTS - 1].v[i / 4][i % 4] : 0);
+          for (int i = 0; i < 4 * WEIGHTS; i++) total[i / 4].v[n][i % 4] *= i % 2 ? factor.y : factor.x;
+        }
       }
-      if (walk.left == 0) return !alone;
+      // A tile that no one else has a part of; the codes are no longer needed.
+      if (alone) {
+        float* sums = (float*)(ring + stage * args.stage_bytes);
+#pragma unroll
+        for (int w = 0; w < WEIGHTS; w++) total[w].put(sums + w * FLOATS);
+        __syncwarp();
+        const Place place(args, work.first, tile);
+#pragma unroll 1
+        for (u32 at = lane * 4; at < FLOATS; at += 128)
+          finish<PAIR>(args, place, Sums<ROWS>::column(at), Sums<ROWS>::row(at), *(const float4*)(sums + at), *(const float4*)(sums + (WEIGHTS - 1) * FLOATS + at));
+        __syncwarp();
+      }
+      fetch(stage, left >= args.depth);
+      if (++stage == args.depth) stage = 0;
+      if (left == 0) return !alone;
+      if (!ends) continue;
       if (!alone) {
 #pragma unroll
         for (int w = 0; w < WEIGHTS; w++) total[w].put(early(warp, tile) + w * FLOATS);
@@ -365,24 +386,23 @@ struct Block {
   // Adds up what the warps have of the tiles that are not done.
   DEVICE void reduce() const {
     const u32 chunks = work.chunks();
-    for (u32 i = threadIdx.x; i < (work.end - work.tile) * FLOATS; i += blockDim.x) {
-      const u32 index = i / FLOATS, at = i % FLOATS, tile = work.tile + index;
-      const u32 begin = index * chunks, end = begin + chunks;
+    for (u32 i = threadIdx.x * 4; i < (work.end - work.tile) * FLOATS; i += blockDim.x * 4) {
+      const u32 index = i / FLOATS, at = i % FLOATS, tile = work.tile + index, begin = index * chunks, end = begin + chunks;
       u32 w = 0;
       while (begins[w + 1] <= begin) w++;
       if (begins[w + 1] >= end && args.ranks == 1) continue;
-      float value = 0, other = 0;
+      float4 value = {}, other = {};
       for (; w < args.warps && begins[w] < end; w++) {
         if (begins[w] == begins[w + 1]) continue;
-        const float* sums = begins[w + 1] <= end ? late(w) : early(w, tile);
-        value += sums[at];
-        if (PAIR) other += sums[FLOATS + at];
+        const float* sums = (begins[w + 1] <= end ? late(w) : early(w, tile)) + at;
+        add4(value, *(const float4*)sums);
+        if (PAIR) add4(other, *(const float4*)(sums + FLOATS));
       }
       if (args.ranks == 1) {
         finish<PAIR>(args, Place(args, work.first, tile), Sums<ROWS>::column(at), Sums<ROWS>::row(at), value, other);
       } else {
-        whole(index)[at] = value;
-        if (PAIR) whole(index)[FLOATS + at] = other;
+        *(float4*)(whole(index) + at) = value;
+        if (PAIR) *(float4*)(whole(index) + FLOATS + at) = other;
       }
     }
   }
@@ -390,12 +410,12 @@ struct Block {
   // The tiles of a cluster of several blocks: each finishes every `ranks`th.
   DEVICE void combine() const {
     const u32 rank = blockIdx.x % args.ranks, mine = (work.end - work.tile + args.ranks - 1 - rank) / args.ranks;
-    for (u32 i = threadIdx.x; i < mine * FLOATS; i += blockDim.x) {
+    for (u32 i = threadIdx.x * 4; i < mine * FLOATS; i += blockDim.x * 4) {
       const u32 index = rank + i / FLOATS * args.ranks, at = i % FLOATS;
-      float value = 0, other = 0;
+      float4 value = {}, other = {};
       for (u32 from = 0; from < args.ranks; from++) {
-        value += remote(whole(index) + at, from);
-        if (PAIR) other += remote(whole(index) + FLOATS + at, from);
+        add4(value, remote4(whole(index) + at, from));
+        if (PAIR) add4(other, remote4(whole(index) + FLOATS + at, from));
       }
       finish<PAIR>(args, Place(args, work.first, work.tile + index), Sums<ROWS>::column(at), Sums<ROWS>::row(at), value, other);
     }
@@ -427,26 +447,24 @@ struct Block {
 template <class F, class G, bool MIXED, int ROWS, bool PAIR>
 DEVICE void run(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
-  __shared__ u64 x_there;
+  __shared__ u64 x_there[MAX_CHUNKS];
   __shared__ u32 begins[MAX_WARPS + 1];
-  if (threadIdx.x == 0) {
-    barrier_init(&x_there, 1);
-    barriers_ready();
-  }
+  for (u32 i = threadIdx.x; i < MAX_CHUNKS; i += blockDim.x) barrier_init(&x_there[i], 1);
+  barriers_ready();
   __syncthreads();
   let_next_start();
   const u32 cluster = blockIdx.x / args.ranks;
   if (!MIXED || cluster < args.first_clusters) {
     const Work work(args, 0, MIXED ? args.first_parts : args.parts, cluster, MIXED ? args.first_clusters : args.clusters, PAIR);
-    Block<F, ROWS, PAIR>(args, work, memory, begins).run(args.x[0], &x_there);
+    Block<F, ROWS, PAIR>(args, work, memory, begins).run(args.x[0], x_there);
   } else {
     const Work work(args, args.first_parts, args.parts, cluster - args.first_clusters, args.clusters - args.first_clusters, PAIR);
-    Block<G, ROWS, PAIR>(args, work, memory, begins).run(args.x[1], &x_there);
+    Block<G, ROWS, PAIR>(args, work, memory, begins).run(args.x[1], x_there);
   }
 }
 
 #define ENTRY(NAME, F, G, MIXED, ROWS, PAIR)                                                                          \
-  extern "C" __global__ void __launch_bounds__(MAX_WARPS * 32, 1) NAME(const __grid_constant__ Args args) {                  \
+  extern "C" __global__ void __launch_bounds__(BOUND, 1) NAME(const __grid_constant__ Args args) {                           \
     run<F, G, MIXED, ROWS, PAIR>(args);                                                                               \
   }
 #define FORMAT(NAME, ROWS)                                             \

@@ -98,11 +98,11 @@ template <bool FIFTH>
 struct FormatK {
   static constexpr u32 BYTES = FIFTH ? 176 : 144, PIECES = BYTES / 16, LOOPS = 2, STEPS = 8, ADVANCE = 4;
   static constexpr int ORDER = ORDER_QUARTERS;
-  static constexpr bool ALIGNED = true, OFFSETS = true, MINIMUM = true, LIGHT = true;
+  static constexpr bool ALIGNED = true, OFFSETS = true, MINIMUM = true, LIGHT = !FIFTH;
   static constexpr u32 AT(u32 i) { return i % 2 * 8 + i / 2; }
 
   const u8* rows[2];
-  u32 scale[2][2], less[2][2], least[2][2], head[2];
+  u32 scale[2][2], less[2][2], minima[2], head[2];
   u32 words[2][4], fifth[2][4], t;
 
   DEVICE void open(const u8* first, const u8* second, u32, u32 lane) {
@@ -114,12 +114,10 @@ struct FormatK {
       // 6-bit scales and minima, as bytes.
       const uint4 header = lds16(rows[r]);
       const u32 scales = (((t >= 2 ? header.w : header.y) >> shift) & mask) | ((header.y >> (shift + 2)) & top);
-      const u32 minima = (((t >= 2 ? header.w >> 4 : header.z) >> shift) & mask) | ((header.z >> (shift + 2)) & top);
+      minima[r] = (((t >= 2 ? header.w >> 4 : header.z) >> shift) & mask) | ((header.z >> (shift + 2)) & top);
       head[r] = header.x;
       scale[r][0] = add2(byte_twice<0>(scales), both<-1024>());
       scale[r][1] = fma2(byte_twice<1>(scales), SIXTEENTH, both<-64>());  // for codes times 16
-      least[r][0] = add2(byte_twice<0>(minima), both<-1024>());
-      least[r][1] = add2(byte_twice<1>(minima), both<-1024>());
 #pragma unroll
       for (int i = 0; i < 2; i++) less[r][i] = mul2(scale[r][i], both<-1024>());
       rows[r] += (FIFTH ? 48 : 16) + t * 32;
@@ -152,7 +150,10 @@ struct FormatK {
   }
   DEVICE void offsets(u32 (&a)[4]) const {
 #pragma unroll
-    for (int r = 0; r < 2; r++) a[r] = least[r][0], a[2 + r] = least[r][1];
+    for (int r = 0; r < 2; r++) {
+      a[r] = add2(byte_twice<0>(minima[r]), both<-1024>());
+      a[2 + r] = add2(byte_twice<1>(minima[r]), both<-1024>());
+    }
   }
   DEVICE float factor(int r) const { return half_to_float((u16)head[r]); }
   DEVICE float minimum(int r) const { return -half_to_float((u16)(head[r] >> 16)); }

@@ -87,8 +87,11 @@ fn order(dtype: DType) -> usize {
 /// Static shared memory, rounded up.
 const STATIC_BYTES: u32 = 1024;
 
-/// Threads for a row of x.
-const HALVES_THREADS: u32 = 1024;
+/// Threads for a row of x: 16 columns each, if that is not too few or too many.
+fn halves_threads(k: u32) -> u32 {
+    let padded = k.next_multiple_of(CHUNK);
+    (padded / 16).next_multiple_of(32).clamp(256, 1024).min(padded / 4)
+}
 
 /// Blocks of a cluster, and what a cluster costs, as bytes of weights that a block could read meanwhile.
 const RANKS: [(u32, u64); 4] = [(1, 0), (2, 24 << 10), (4, 64 << 10), (8, 160 << 10)];
@@ -261,9 +264,8 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
             columns,
             unused: 0,
         };
-        let threads = (k.div_ceil(CHUNK) * CHUNK / 4).min(HALVES_THREADS);
         let entry = format!("halves_rows{rows}");
-        queue.launch(&Launch::new("halves", &entry, 1, threads).rows(rows), &params)?;
+        queue.launch(&Launch::new("halves", &entry, 1, halves_threads(k)).rows(rows), &params)?;
         for plan in plans {
             let mut args = Args { x: plan.orders.map(ordered), factors, columns, ..plan.args };
             for part in &mut args.part {
@@ -371,6 +373,13 @@ mod tests {
         assert!(planned(&[part], 1, false, 256, 8).is_none());
         part.weight.dtype = DType::Q6_K;
         assert!(planned(&[part], 1, false, 256, 8).is_some());
+    }
+
+    #[test]
+    fn threads_for_a_row_are_whole_warps() {
+        for (k, threads) in [(32, 64), (256, 64), (1024, 256), (2560, 256), (9728, 608), (28672, 1024)] {
+            assert_eq!(halves_threads(k), threads, "{k}");
+        }
     }
 
     #[test]
