@@ -107,14 +107,15 @@ struct FormatK {
 
   DEVICE void open(const u8* first, const u8* second, u32, u32 lane) {
     t = lane;
-    const u32 shift = 16 * (t & 1), mask = t >= 2 ? 0x0f0f : 0x3f3f, top = t >= 2 ? 0x3030 : 0;
+    const u32 shift = 16 * (t & 1), upper = shift + (t >= 2 ? 4 : 0);
+    const u32 mask = t >= 2 ? 0x0f0f : 0x3f3f, top = t >= 2 ? 0x3030 : 0;
     rows[0] = first, rows[1] = second;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       // 6-bit scales and minima, as bytes.
       const uint4 header = lds16(rows[r]);
       const u32 scales = (((t >= 2 ? header.w : header.y) >> shift) & mask) | ((header.y >> (shift + 2)) & top);
-      minima[r] = (((t >= 2 ? header.w >> 4 : header.z) >> shift) & mask) | ((header.z >> (shift + 2)) & top);
+      minima[r] = (((t >= 2 ? header.w : header.z) >> upper) & mask) | ((header.z >> (shift + 2)) & top);
       head[r] = header.x;
       scale[r][0] = add2(byte_twice<0>(scales), both<-1024>());
       scale[r][1] = fma2(byte_twice<1>(scales), SIXTEENTH, both<-64>());  // for codes times 16
