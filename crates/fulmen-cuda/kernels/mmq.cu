@@ -1,25 +1,24 @@
 // targets: 90
 // Products of 2 to 16 rows with block-quantised weights: y[m, n] = x[m, k] · W[n, k]ᵀ, every byte of W read once.
 //
-// - x comes in 8 bits from `codes8.cu` and is copied into shared memory whole; integer tensor cores multiply: the rows of x are the
-//   rows of A, eight rows of W the columns of B.
-// - A tile is eight rows of W (of both weights where they come in pairs). Tiles are dealt to the clusters of the grid; the blocks
-//   of a cluster share the columns, so that few rows of W still fill the GPU and no block needs all of x.
-// - A producer warp copies rows of W, as they lie in a GGUF file, into a ring; the other warps take the chunks of 256 columns in
-//   turn. What they have for a tile goes to shared memory, and one of them adds it up, always in the same order. Clusters add
-//   what their blocks have, in the order of the blocks.
-// - The producer starts before the kernel ahead is done: weights depend on nothing.
+// - x comes in 16 bits from `halves.cu` and is copied into shared memory whole. Tensor cores multiply: 16 rows of W, decoded in
+//   registers, are the rows of A, the rows of x the columns of B.
+// - A tile is 16 rows of W (of both weights where they come in pairs, which then share what is loaded of x). Tiles are dealt to the
+//   clusters of the grid; the blocks of a cluster share the columns, so that few rows of W still fill the GPU and no block needs all
+//   of x.
+// - An item is a tile and a chunk of 256 columns. The items of a block lie in a row, tile after tile, and each warp has the same
+//   number of neighbours: so most of its sums stay in registers, and warps share no more than the first and the last of its tiles.
+// - Each warp copies its items, as they lie in a GGUF file, into a ring of its own, and waits for no other before the end. Then what
+//   several warps have of a tile is added up in their order, and what several blocks have in theirs.
+// - Weights are fetched before the kernel ahead is done: they depend on nothing.
 #include "bulk.cuh"
-#include "codes8.cuh"
+#include "mmq_formats.cuh"
 
-typedef int i32;
-
-constexpr u32 WARPS = 15;  // and the producer
-constexpr u32 THREADS = (WARPS + 1) * 32;
+constexpr u32 MAX_WARPS = 12;
+constexpr u32 BOUND = 512;  // threads that there are registers for: so that a block of a small kernel may run beside
 constexpr u32 MAX_PARTS = 3;
-constexpr u32 MAX_DEPTH = 8;
-constexpr u32 SLOTS = 3;  // tiles whose sums are kept
-constexpr u32 TILE = 8;
+constexpr u32 MAX_CHUNKS = 64;  // of a block, each with a barrier: more than fit
+constexpr u32 TILE = 16;
 
 struct Part {
   const u8* weight;
@@ -31,283 +30,140 @@ struct Part {
 };
 
 struct Args {
-  const u8* x;
-  u32 columns;         // rows of x
-  u32 blocks;          // of 32 columns
-  u32 chunks;          // of 256 columns
-  u32 parts;           // with a pair 2: gate and up
-  u32 first_parts;     // of the first format,
-  u32 first_clusters;  // and the clusters that work on them
-  u32 clusters;        // in all
-  u32 ranks;           // blocks of a cluster
-  u32 per_stage;       // chunks of a row that a stage holds, at most
-  u32 row_stride;      // bytes from row to row in a stage
-  u32 depth;           // stages of the ring
+  const u8* x[2];        // for the first format and for the second
+  const float* factors;  // of the rows of x
+  u32 columns;           // rows of x
+  u32 blocks;            // of 32 columns
+  u32 chunks;            // of 256 columns
+  u32 parts;             // with a pair 2: gate and up
+  u32 first_parts;       // of the first format,
+  u32 first_clusters;    // and the clusters that work on them
+  u32 clusters;          // in all
+  u32 ranks;             // blocks of a cluster; no more than chunks
+  u32 warps;             // of a block
+  u32 depth;             // stages of a ring: 2 to 4
+  u32 stage_bytes;
+  u32 x_bytes;     // of shared memory for x, and for sums when x is no longer needed
+  u32 early_each;  // whether there is a place for the early sums of each tile, not of each warp
   u32 unused;
   Part part[MAX_PARTS];
 };
 
-// ---------------------------------------------------------------- tensor cores
+// ---------------------------------------------------------------- instructions
 
-// The lane's part of 16 rows and 32 columns of x. With 8 rows: of 64 columns.
-DEVICE void load_x(u32 (&a)[4], u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]) : "r"(address));
+// c += a · b, 16 x 16 times 16 x 8: row g, columns 2t and 2t + 1 in c[0], c[1], row g + 8 in c[2], c[3].
+DEVICE void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Column 2t and 2t + 1 (rows of W) of row g in c[0], c[1], of row g + 8 in c[2], c[3].
-DEVICE void mma32(i32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+typedef u32 Shared;  // an address in shared memory
+
+DEVICE void copy16(Shared to, const u8* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-DEVICE void mma16(i32 (&c)[4], u32 a0, u32 a1, u32 b0) {
-  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-      : "r"(a0), "r"(a1), "r"(b0));
+DEVICE void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until no more than N groups of copies are under way.
+template <int N>
+DEVICE void copies_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// A chunk of x in shared memory, as a lane sees it.
-template <int ROWS>
-struct ChunkX {
-  const u8* chunk;
-  u32 codes;  // address of the lane's row for `load_x`
+DEVICE void prefetch(const float* from) { asm volatile("prefetch.global.L1 [%0];" ::"l"(from)); }
 
-  DEVICE ChunkX(const u8* chunk) : chunk(chunk) {
-    u32 lane = threadIdx.x & 31;
-    codes = shared_address(chunk) + (ROWS == 16 ? (lane & 15) * CODES_STRIDE + lane / 16 * 16 : (lane & 7) * CODES_STRIDE + lane / 8 * 16);
-  }
-  // Parts of A for the two halves of a unit.
-  DEVICE void unit(u32 unit, u32 (&first)[4], u32 (&second)[4]) const {
-    load_x(first, codes + unit * 64);
-    if (ROWS == 16) {
-      load_x(second, codes + unit * 64 + 32);
-    } else {
-      second[0] = first[2], second[2] = first[3], second[1] = second[3] = 0;
-      first[2] = first[1], first[1] = first[3] = 0;
-    }
-  }
-  // Of row g, or g + 8.
-  DEVICE float scale(u32 unit, u32 upper) const { return *(const float*)(chunk + Codes8<ROWS>::SCALES + place(unit, upper)); }
-  DEVICE u32 sums(u32 unit, u32 upper) const { return *(const u32*)(chunk + Codes8<ROWS>::SUMS + place(unit, upper)); }
-  static DEVICE u32 place(u32 unit, u32 upper) { return (unit * ROWS + (threadIdx.x & 31) / 4 + upper * 8) * 4; }
-};
-
-// What a lane has of a tile: rows 2t and 2t + 1 of W for row g of x, then for row g + 8.
-template <int ROWS>
-struct Sums {
-  static constexpr int N = ROWS / 4;
-  float v[N];
-};
-
-// ---------------------------------------------------------------- formats
-
-// Each format has BYTES for 256 columns. `multiply` adds the product of eight rows of W, `row` being the lane's (row g, its chunk),
-// with a chunk of x; `blocks` of 32 of the chunk are there.
-
-DEVICE uint4 lds16(const u8* from) { return *(const uint4*)from; }
-DEVICE u32 lds4(const u8* from) { return *(const u32*)from; }
-DEVICE u32 lds2(const u8* from) { return *(const u16*)from; }
-// At an even address.
-DEVICE u32 lds4_even(const u8* from) {
-  u32 odd = (u32)(u64)from & 2;
-  const u32* words = (const u32*)(from - odd);
-  return __funnelshift_r(words[0], words[1], odd * 8);
-}
-DEVICE i32 dp2a_upper(u32 sums, u32 bytes) {
-  i32 value;
-  asm("dp2a.hi.s32.u32 %0, %1, %2, %3;" : "=r"(value) : "r"(sums), "r"(bytes), "r"(0));
+// What another block of the cluster has at the same place.
+DEVICE float4 remote4(const float* pointer, u32 rank) {
+  u32 there;
+  float4 value;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(pointer)), "r"(rank));
+  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "r"(there));
   return value;
 }
-constexpr u32 NIBBLE = 0x0f0f0f0f;
+DEVICE void add4(float4& to, float4 more) { to.x += more.x, to.y += more.y, to.z += more.z, to.w += more.w; }
 
-// What the lanes of rows 2t and 2t + 1 have, those with `t` in the place of `from`.
-DEVICE u32 of_row(u32 value, u32 odd, u32 from) { return __shfl_sync(FULL_WARP, value, ((threadIdx.x & 3) * 2 + odd) * 4 + from); }
+// ---------------------------------------------------------------- sums
 
-// Codes without a sign, less an offset below 64, as signed bytes.
-template <u32 OFFSET>
-DEVICE u32 less(u32 codes) {
-  return ((codes | 0x80808080) - OFFSET * 0x01010101) ^ 0x80808080;
+// What a lane has of a tile: v[n][i] of columns 8 n + 2 t + i % 2 of the result and rows g + i / 2 · 8 of W.
+template <int ROWS>
+struct Sums {
+  static constexpr int N = ROWS / 8, FLOATS = N * 128;
+  float v[N][4];
+
+  DEVICE void add(const u32 (&a)[4], const u8* x) {
+    u32 b[2 * N];
+    if (N == 2)
+      *(uint4*)b = *(const uint4*)x;
+    else
+      *(uint2*)b = *(const uint2*)x;
+#pragma unroll
+    for (int n = 0; n < N; n++) mma(v[n], a, b[2 * n], b[2 * n + 1]);
+  }
+  DEVICE void put(float* to) const {
+#pragma unroll
+    for (int i = 0; i < N * 4; i++) to[i * 32 + (threadIdx.x & 31)] = v[i / 4][i % 4];
+  }
+  // Of float `at` of those that `put` has written; it and the next three have columns two apart.
+  static DEVICE u32 row(u32 at) { return at % 32 / 4 + at / 64 % 2 * 8; }
+  static DEVICE u32 column(u32 at) { return at / 128 * 8 + at % 4 * 2 + at / 32 % 2; }
+};
+
+// Adds the products of a chunk. `x` is the lane's place in it.
+template <class F, int ROWS, int WEIGHTS>
+DEVICE void multiply(Sums<ROWS>* total, F (&weights)[WEIGHTS], const u8* x) {
+  constexpr u32 STEP = Halves<ROWS>::STEP;
+  Sums<ROWS> sums[WEIGHTS] = {}, least[WEIGHTS] = {};
+#pragma unroll 1
+  for (u32 loop = 0; loop < F::LOOPS; loop++) {
+    const u8* from = x + loop * F::ADVANCE * STEP;
+#pragma unroll
+    for (int w = 0; w < WEIGHTS; w++) weights[w].load(loop);
+#pragma unroll
+    for (int i = 0; i < F::STEPS; i++) {
+#pragma unroll
+      for (int w = 0; w < WEIGHTS; w++) {
+        u32 a[4];
+        weights[w].values(i, a);
+        sums[w].add(a, from + F::AT(i) * STEP);
+      }
+    }
+  }
+#pragma unroll
+  for (int w = 0; w < WEIGHTS; w++) {
+    if (F::OFFSETS) {
+      u32 a[4];
+      weights[w].offsets(a);
+      Sums<ROWS>& to = F::MINIMUM ? least[w] : sums[w];
+      to.add(a, x + Halves<ROWS>::SUMS);
+      to.add(a, x + Halves<ROWS>::REST);
+    }
+    const float factor[2] = {weights[w].factor(0), weights[w].factor(1)}, minimum[2] = {weights[w].minimum(0), weights[w].minimum(1)};
+#pragma unroll
+    for (int i = 0; i < Sums<ROWS>::N * 4; i++) {
+      float& to = total[w].v[i / 4][i % 4];
+      to += factor[i % 4 / 2] * sums[w].v[i / 4][i % 4];
+      if (F::MINIMUM) to += minimum[i % 4 / 2] * least[w].v[i / 4][i % 4];
+    }
+  }
 }
 
-template <bool FIFTH>
-struct FormatK {
-  static constexpr u32 BYTES = FIFTH ? 176 : 144;
+// ---------------------------------------------------------------- work
 
-  template <int ROWS>
-  static DEVICE void multiply(Sums<ROWS>& sums, const u8* row, const ChunkX<ROWS>& x, u32 blocks) {
-    const u32 t = threadIdx.x & 3;
-    // The 6-bit scales and minima of sub-blocks 2t and 2t + 1 of row g, as bytes.
-    uint4 header = lds16(row);
-    u32 shift = 16 * (t & 1), mask = t >= 2 ? 0x0f0f : 0x3f3f, top = t >= 2 ? 0x3030 : 0;
-    u32 scales = (((t >= 2 ? header.w : header.y) >> shift) & mask) | ((header.y >> (shift + 2)) & top);
-    u32 minima = (((t >= 2 ? header.w >> 4 : header.z) >> shift) & mask) | ((header.z >> (shift + 2)) & top);
-    u32 packed = scales | minima << 16;
-    float d[2], least[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      u32 both = of_row(header.x, i, 0);
-      d[i] = half_to_float((u16)both), least[i] = half_to_float((u16)(both >> 16));
-    }
-    u32 fifth0 = 0, fifth1 = 0;
-    if (FIFTH) fifth0 = lds4(row + 16 + t * 4), fifth1 = lds4(row + 32 + t * 4);
-    const u8* codes = row + (FIFTH ? 48 : 16) + t * 4;
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      u32 w0 = lds4(codes + j * 32), w1 = lds4(codes + j * 32 + 16);
-      u32 low0 = w0 & NIBBLE, low1 = w1 & NIBBLE, high0 = (w0 >> 4) & NIBBLE, high1 = (w1 >> 4) & NIBBLE;
-      if (FIFTH) {
-        low0 |= ((fifth0 >> (2 * j)) & 0x01010101) << 4, low1 |= ((fifth1 >> (2 * j)) & 0x01010101) << 4;
-        high0 |= ((fifth0 >> (2 * j + 1)) & 0x01010101) << 4, high1 |= ((fifth1 >> (2 * j + 1)) & 0x01010101) << 4;
-      }
-      u32 first[4], second[4];
-      x.unit(j, first, second);
-      i32 low[4] = {}, high[4] = {};
-      mma32(low, first[0], first[1], first[2], first[3], low0, low1);
-      mma32(high, second[0], second[1], second[2], second[3], high0, high1);
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        u32 factors = of_row(packed, i, j);
-        i32 scale0 = factors & 255, scale1 = (factors >> 8) & 255;
-#pragma unroll
-        for (int upper = 0; upper < ROWS / 8; upper++) {
-          i32 sum = low[upper * 2 + i] * scale0 + high[upper * 2 + i] * scale1, minimum = dp2a_upper(x.sums(j, upper), factors);
-          sums.v[upper * 2 + i] += x.scale(j, upper) * (d[i] * (float)sum - least[i] * (float)minimum);
-        }
-      }
-    }
-  }
-};
-
-struct Format6 {
-  static constexpr u32 BYTES = 210;
-
-  template <int ROWS>
-  static DEVICE void multiply(Sums<ROWS>& sums, const u8* row, const ChunkX<ROWS>& x, u32 blocks) {
-    const u32 t = threadIdx.x & 3;
-    // The scales of the unit t of row g.
-    const u32 packed = lds4_even(row + 192 + t * 4), d16 = lds2(row + 208);
-    float d[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) d[i] = half_to_float((u16)of_row(d16, i, 0));
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      // Codes of eight runs of 16, of which run 2r + q has columns 32 r + 16 q of this half.
-      u32 w[8];
-#pragma unroll
-      for (int q = 0; q < 2; q++) {
-        u32 low = lds4_even(row + h * 64 + q * 16 + t * 4), high = lds4_even(row + h * 64 + 32 + q * 16 + t * 4);
-        u32 upper = lds4_even(row + 128 + h * 32 + q * 16 + t * 4);
-        w[q] = less<32>((low & NIBBLE) | ((upper << 4) & 0x30303030)), w[2 + q] = less<32>((high & NIBBLE) | ((upper << 2) & 0x30303030));
-        w[4 + q] = less<32>(((low >> 4) & NIBBLE) | (upper & 0x30303030)), w[6 + q] = less<32>(((high >> 4) & NIBBLE) | ((upper >> 2) & 0x30303030));
-      }
-#pragma unroll
-      for (int v = 0; v < 2; v++) {
-        const u32 unit = h * 2 + v;
-        u32 first[4], second[4];
-        x.unit(unit, first, second);
-        i32 c[4][4] = {};
-        mma16(c[0], first[0], first[1], w[v * 4]);
-        mma16(c[1], first[2], first[3], w[v * 4 + 1]);
-        mma16(c[2], second[0], second[1], w[v * 4 + 2]);
-        mma16(c[3], second[2], second[3], w[v * 4 + 3]);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-          u32 factors = of_row(packed, i, unit);
-          i32 scale[4] = {(i8)factors, (i8)(factors >> 8), (i8)(factors >> 16), (i8)(factors >> 24)};
-#pragma unroll
-          for (int upper = 0; upper < ROWS / 8; upper++) {
-            const int at = upper * 2 + i;
-            i32 sum = c[0][at] * scale[0] + c[1][at] * scale[1] + c[2][at] * scale[2] + c[3][at] * scale[3];
-            sums.v[at] += x.scale(unit, upper) * (d[i] * (float)sum);
-          }
-        }
-      }
-    }
-  }
-};
-
-// The formats of 32 elements.
-enum { CODES_4, CODES_4_MINIMUM, CODES_5, CODES_5_MINIMUM, CODES_8 };
-template <int KIND>
-struct Format32 {
-  static constexpr bool EIGHT = KIND == CODES_8, FIFTH = KIND == CODES_5 || KIND == CODES_5_MINIMUM;
-  static constexpr bool MINIMUM = KIND == CODES_4_MINIMUM || KIND == CODES_5_MINIMUM;
-  static constexpr u32 BLOCK = 2 + (MINIMUM ? 2 : 0) + (FIFTH ? 4 : 0) + (EIGHT ? 32 : 16), BYTES = 8 * BLOCK;
-
-  // Four bits to bit 4 of four bytes.
-  static DEVICE u32 spread(u32 bits) { return (((bits & 15) * 0x00204081u) & 0x01010101u) << 4; }
-
-  static DEVICE u32 sign(u32 codes) { return KIND == CODES_4 ? less<8>(codes) : KIND == CODES_5 ? less<16>(codes) : codes; }
-
-  template <int ROWS>
-  static DEVICE void multiply(Sums<ROWS>& sums, const u8* row, const ChunkX<ROWS>& x, u32 blocks) {
-    const u32 t = threadIdx.x & 3;
-    // Scales of blocks 2t and 2t + 1 of row g, 0 for those that are not there; minima likewise.
-    u32 scales = 0, minima = 0;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      if (2 * t + i < blocks) {
-        scales |= lds2(row + (2 * t + i) * BLOCK) << (16 * i);
-        if (MINIMUM) minima |= lds2(row + (2 * t + i) * BLOCK + 2) << (16 * i);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      u32 first[4], second[4];
-      x.unit(j, first, second);
-      i32 c[2][4] = {};
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        const u8* at = row + (2 * j + i) * BLOCK + (MINIMUM ? 4 : 2);
-        u32 b0, b1;
-        if (EIGHT) {
-          b0 = lds4_even(at + t * 4), b1 = lds4_even(at + 16 + t * 4);
-        } else {
-          u32 word = lds4_even(at + (FIFTH ? 4 : 0) + t * 4);
-          b0 = word & NIBBLE, b1 = (word >> 4) & NIBBLE;
-          if (FIFTH) {
-            u32 fifth = lds4_even(at) >> (t * 4);
-            b0 |= spread(fifth), b1 |= spread(fifth >> 16);
-          }
-          b0 = sign(b0), b1 = sign(b1);
-        }
-        if (i == 0)
-          mma32(c[0], first[0], first[1], first[2], first[3], b0, b1);
-        else
-          mma32(c[1], second[0], second[1], second[2], second[3], b0, b1);
-      }
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        u32 scale = of_row(scales, i, j), minimum = MINIMUM ? of_row(minima, i, j) : 0;
-        float d0 = half_to_float((u16)scale), d1 = half_to_float((u16)(scale >> 16));
-        float m0 = half_to_float((u16)minimum), m1 = half_to_float((u16)(minimum >> 16));
-#pragma unroll
-        for (int upper = 0; upper < ROWS / 8; upper++) {
-          const int at = upper * 2 + i;
-          float sum = d0 * (float)c[0][at] + d1 * (float)c[1][at];
-          if (MINIMUM) {
-            u32 both = x.sums(j, upper);
-            sum += m0 * (float)(short)both + m1 * (float)(short)(both >> 16);
-          }
-          sums.v[at] += x.scale(j, upper) * sum;
-        }
-      }
-    }
-  }
-};
-
-// ---------------------------------------------------------------- tiles
-
-// The work of a cluster: tiles [tile, end) of the parts from `first` on, and the chunks [chunk, past) of this block.
+// Tiles [tile, end) of the parts from `first` on are the cluster's, chunks [chunk, past) this block's.
 struct Work {
-  u32 first, tile, end, chunk, past;
+  u32 first, tile, end, chunk, past, warps;
 
-  DEVICE Work(const Args& args, u32 first, u32 past_part, u32 cluster, u32 clusters, u32 rank, bool pair) : first(first) {
+  DEVICE Work(const Args& args, u32 first, u32 past_part, u32 cluster, u32 clusters, bool pair) : first(first), warps(args.warps) {
     u32 tiles = 0;
     for (u32 part = first; part < (pair ? first + 1 : past_part); part++) tiles += (args.part[part].rows + TILE - 1) / TILE;
-    tile = (u32)((u64)cluster * tiles / clusters), end = (u32)((u64)(cluster + 1) * tiles / clusters);
+    tile = cluster * tiles / clusters, end = (cluster + 1) * tiles / clusters;
+    const u32 rank = blockIdx.x % args.ranks;
     chunk = rank * args.chunks / args.ranks, past = (rank + 1) * args.chunks / args.ranks;
   }
+  DEVICE u32 chunks() const { return past - chunk; }
+  DEVICE u32 items() const { return (end - tile) * chunks(); }
+  // The items of a warp begin here.
+  DEVICE u32 begin(u32 warp) const { return warp * items() / warps; }
 };
 
 // Where a tile is.
@@ -324,242 +180,296 @@ struct Place {
     row = tile * TILE;
     rows = min(TILE, args.part[part].rows - row);
   }
+  // Its rows of a weight.
+  DEVICE const u8* at(const Args& args, u32 weight) const { return args.part[part + weight].weight + (u64)row * args.part[part].row_bytes; }
 };
 
-DEVICE const u8* weight_at(const Args& args, u32 part, u32 row, u32 chunk, u32 bytes) {
-  return args.part[part].weight + (u64)row * args.part[part].row_bytes + (u64)chunk * bytes;
-}
+// Items in turn.
+struct Walk {
+  u32 tile, chunk;
 
-struct Ring {
-  u8* stages;
-  u64 *full, *empty;
-  u32 stage, parity, depth, bytes;
-
-  DEVICE u8* at() const { return stages + stage * bytes; }
-  DEVICE void advance() {
-    if (++stage == depth) {
-      stage = 0;
-      parity ^= 1;
-    }
+  DEVICE Walk(const Work& work, u32 item) : tile(work.tile + item / work.chunks()), chunk(work.chunk + item % work.chunks()) {}
+  // Whether the next item is of another tile.
+  DEVICE bool next(const Work& work) {
+    if (++chunk < work.past) return false;
+    chunk = work.chunk;
+    tile++;
+    return true;
   }
 };
 
-template <class F, bool PAIR>
-DEVICE void produce(const Args& args, const Work& work, Ring ring) {
-  const u32 lane = threadIdx.x & 31, half = lane / TILE, index = lane % TILE;
-  for (u32 tile = work.tile; tile < work.end; tile++) {
-    Place place(args, work.first, tile);
-    bool copies = lane < (PAIR ? 2 : 1) * TILE && index < place.rows;
-    for (u32 chunk = work.chunk; chunk < work.past; chunk += args.per_stage) {
-      const u32 chunks = min(args.per_stage, work.past - chunk);
-      barrier_wait(&ring.empty[ring.stage], ring.parity ^ 1);
-      const u8* from = weight_at(args, place.part + half, place.row + index, chunk, F::BYTES);
-      // The last chunk may be cut short.
-      u32 bytes = 0, all = 0;
-      if (copies) {
-        bytes = min(chunks * F::BYTES, args.part[place.part + half].row_bytes - chunk * F::BYTES);
-        all = pieces_around(from, bytes);
-      }
-#pragma unroll
-      for (int step = 16; step > 0; step /= 2) all += __shfl_xor_sync(FULL_WARP, all, step);
-      if (lane == 0) barrier_expect(&ring.full[ring.stage], all);
-      __syncwarp();
-      if (copies) bulk_copy(ring.at() + lane * args.row_stride, from, bytes, &ring.full[ring.stage]);
-      ring.advance();
-    }
-  }
-}
-
-// What is made of a tile's sums: `value` (and `other` of the second weight) of row `row` of W, column `column` of the output.
+// What is made of a tile's sums: of row `index` of the tile and rows `column`, `column` + 2, + 4 and + 6 of x. `other` is of the second
+// weight.
 template <bool PAIR>
-DEVICE void finish(const Args& args, const Place& place, u32 column, u32 index, float value, float other) {
-  if (index >= place.rows || column >= args.columns) return;
+DEVICE void finish(const Args& args, const Place& place, u32 column, u32 index, float4 value, float4 other) {
+  if (index >= place.rows) return;
   const Part& part = args.part[place.part];
-  u64 to = (u64)column * part.rows + place.row + index;
-  if (PAIR) {
-    value = value / (1.0f + __expf(-value)) * other;
-  } else {
-    if (part.bias) value += part.bias[place.row + index];
-    if (part.residual) value += part.residual[to];
+  const u32 row = place.row + index;
+  float v[4] = {value.x, value.y, value.z, value.w}, gain[4] = {other.x, other.y, other.z, other.w}, more[4] = {};
+  const float bias = !PAIR && part.bias ? part.bias[row] : 0;
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+    if (!PAIR && part.residual && column + 2 * i < args.columns) more[i] = part.residual[(u64)(column + 2 * i) * part.rows + row];
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const float result = PAIR ? __fdividef(v[i], 1.0f + __expf(-v[i])) * gain[i] : v[i] + bias + more[i];
+    if (column + 2 * i < args.columns) part.out[(u64)(column + 2 * i) * part.rows + row] = result;
   }
-  part.out[to] = value;
 }
 
-// For each slot, whether all warps have put their sums there, and whether they have been added up.
-struct Slots {
-  u64 *full, *empty;
-};
+// ---------------------------------------------------------------- a block
 
-// How far a warp comes after another.
-DEVICE u32 after(u32 first, u32 warp) { return warp >= first ? warp - first : warp + WARPS - first; }
-
+// Shared memory: x, the rings, early sums.
 template <class F, int ROWS, bool PAIR>
-DEVICE void consume(const Args& args, const Work& work, Ring ring, const u8* x, float* slots, Slots use, float* totals) {
-  constexpr u32 HALVES = PAIR ? 2 : 1, OUTPUTS = HALVES * ROWS * TILE, EACH = OUTPUTS / 32;
-  const u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane / 4, t = lane & 3;
-  const u32 items = HALVES * (work.past - work.chunk);
-  u32 turn = 0;  // whose the next item is
-  u32 slot = 0, round = 0;
-  for (u32 tile = work.tile; tile < work.end; tile++) {
-    Place place(args, work.first, tile);
-    Sums<ROWS> sums[HALVES] = {};
-    const u32 began = turn;
-    for (u32 chunk = work.chunk; chunk < work.past; chunk += args.per_stage) {
-      const u32 chunks = min(args.per_stage, work.past - chunk);
-      barrier_wait(&ring.full[ring.stage], ring.parity);
-      for (u32 item = after(turn, warp); item < HALVES * chunks; item += WARPS) {
-        const u32 half = PAIR ? item / chunks : 0, index = item - half * chunks, row = min(g, place.rows - 1);
-        const u8* from = ring.at() + (half * TILE + row) * args.row_stride;
-        from += ((u32)(u64)weight_at(args, place.part + half, place.row + row, chunk, F::BYTES) & 15) + index * F::BYTES;
-        Sums<ROWS> part = {};
-        ChunkX<ROWS> chunk_x(x + (chunk - work.chunk + index) * Codes8<ROWS>::BYTES);
-        F::multiply(part, from, chunk_x, min(8u, args.blocks - (chunk + index) * 8));
-#pragma unroll
-        for (int i = 0; i < Sums<ROWS>::N; i++) {
-          if (!PAIR || half == 0) sums[0].v[i] += part.v[i];
-          if (PAIR && half == 1) sums[HALVES - 1].v[i] += part.v[i];
-        }
-      }
-      turn = (turn + HALVES * chunks) % WARPS;
-      __syncwarp();
-      if (lane == 0) barrier_arrive(&ring.empty[ring.stage]);
-      ring.advance();
-    }
-    // The warps that had an item of this tile.
-    auto had = [&](u32 w) { return after(began, w) < items; };
-    float* mine = slots + (slot * WARPS + warp) * OUTPUTS;
-    // What was here before must have been added up.
-    barrier_wait(&use.empty[slot], ~round & 1);
-    if (had(warp)) {
-#pragma unroll
-      for (int half = 0; half < HALVES; half++)
-#pragma unroll
-        for (int upper = 0; upper < ROWS / 8; upper++)
-          *(float2*)(mine + (half * ROWS + upper * 8 + g) * TILE + t * 2) = make_float2(sums[half].v[upper * 2], sums[half].v[upper * 2 + 1]);
-    }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(&use.full[slot]);
-    // The warp of the last item adds up.
-    if (warp == (turn == 0 ? WARPS : turn) - 1) {
-      barrier_wait(&use.full[slot], round & 1);
-      float total[EACH] = {};
-      for (u32 w = 0; w < WARPS; w++) {
-        if (!had(w)) continue;
-        const float* from = slots + (slot * WARPS + w) * OUTPUTS + lane;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) total[i] += from[i * 32];
-      }
-      __syncwarp();
-      if (lane == 0) barrier_arrive(&use.empty[slot]);
-#pragma unroll
-      for (int i = 0; i < EACH / HALVES; i++) {
-        const u32 at = i * 32 + lane;
-        if (args.ranks == 1) {
-          finish<PAIR>(args, place, at / TILE, at % TILE, total[i], PAIR ? total[i + EACH / HALVES] : 0);
-        } else {
-          float* to = totals + (tile - work.tile) * OUTPUTS + at;
-          to[0] = total[i];
-          if (PAIR) to[OUTPUTS / 2] = total[i + EACH / HALVES];
-        }
-      }
-    }
-    if (++slot == SLOTS) slot = 0, round++;
-  }
-}
+struct Block {
+  static constexpr int WEIGHTS = PAIR ? 2 : 1, TOGETHER = F::LIGHT ? WEIGHTS : 1;
+  static constexpr u32 STRIDE = F::PIECES * 16, TILE_BYTES = TILE * STRIDE;
+  static constexpr u32 AT_ONCE = 32 / F::PIECES, COPIES = (TILE + AT_ONCE - 1) / AT_ONCE;  // rows that are copied at once
+  static constexpr u32 FLOATS = Sums<ROWS>::FLOATS, SLOT = WEIGHTS * FLOATS;
 
-// The tiles of a cluster of several blocks: each finishes every `ranks`th.
-template <int ROWS, bool PAIR>
-DEVICE void combine(const Args& args, const Work& work, const float* totals, u32 rank) {
-  constexpr u32 OUTPUTS = (PAIR ? 2 : 1) * ROWS * TILE, WRITTEN = ROWS * TILE;
-  const u32 mine = (work.end - work.tile + args.ranks - 1 - rank) / args.ranks;
-  for (u32 i = threadIdx.x; i < mine * WRITTEN; i += THREADS) {
-    const u32 index = rank + i / WRITTEN * args.ranks, at = i % WRITTEN;
-    float value = 0, other = 0;
-    for (u32 from = 0; from < args.ranks; from++) {
-      value += remote(totals + index * OUTPUTS + at, from);
-      if (PAIR) other += remote(totals + index * OUTPUTS + WRITTEN + at, from);
-    }
-    finish<PAIR>(args, Place(args, work.first, work.tile + index), at / TILE, at % TILE, value, other);
-  }
-}
+  const Args& args;
+  const Work work;
+  u8* memory;
+  u32* begins;  // where the items of the warps begin, and where they end
+  const u32 warp, lane;
 
-// Shared memory: x, the ring, sums of warps, sums of tiles.
-template <class F, int ROWS, bool PAIR>
-DEVICE void product(const Args& args, u32 first, u32 past, u32 cluster, u32 clusters, u8* memory, u64* barriers) {
-  const u32 rank = blockIdx.x % args.ranks;
-  const Work work(args, first, past, cluster, clusters, rank, PAIR);
-  const u32 x_bytes = (args.chunks + args.ranks - 1) / args.ranks * Codes8<ROWS>::BYTES;
-  const u32 stage_bytes = (PAIR ? 2 : 1) * TILE * args.row_stride;
-  u64* x_there = barriers + 2 * MAX_DEPTH;
-  Ring ring = {memory + x_bytes, barriers, barriers + MAX_DEPTH, 0, 0, args.depth, stage_bytes};
-  float* slots = (float*)(ring.stages + args.depth * stage_bytes);
-  float* totals = slots + SLOTS * WARPS * (PAIR ? 2 : 1) * ROWS * TILE;
-  if (threadIdx.x / 32 == WARPS) {
-    produce<F, PAIR>(args, work, ring);
-  } else {
+  // The lane goes through a shuffle, so that what is made of it is not computed again for every item.
+  DEVICE Block(const Args& args, const Work& work, u8* memory, u32* begins)
+      : args(args), work(work), memory(memory), begins(begins), warp(threadIdx.x / 32), lane(__shfl_sync(FULL_WARP, threadIdx.x & 31, threadIdx.x & 31)) {}
+
+  // Sums of warps: of the last tile of each, and of tiles before it that several warps or blocks share, each of which one warp ends.
+  // The sums of the whole block for each of its tiles.
+  DEVICE float* late(u32 of) const { return (float*)memory + of * SLOT; }
+  DEVICE float* early(u32 of, u32 tile) const {
+    float* all = (float*)(memory + args.x_bytes + args.warps * args.depth * args.stage_bytes);
+    return all + (args.early_each ? tile - work.tile : of) * SLOT;
+  }
+  DEVICE float* whole(u32 index) const { return late(args.warps + index); }
+
+  // All that the warp does alone. Returns whether its last sums are still in `total`.
+  DEVICE bool consume(const u8* x_from, u64* x_there, Sums<ROWS> (&total)[WEIGHTS]) const {
+    const u32 begin = work.begin(warp), end = work.begin(warp + 1);
+    if (lane == 0) begins[warp + 1] = end;
+    if (threadIdx.x == 0) begins[0] = 0;
+    u8* ring = memory + args.x_bytes + warp * args.depth * args.stage_bytes;
+    const Shared pieces = shared_address(ring) + lane * 16;
+    const u32 row_bytes = args.part[work.first].row_bytes;  // the same for all of a format
+
+    Walk ahead(work, begin);
+    const u32 start = lane / F::PIECES * row_bytes + lane % F::PIECES * 16;  // of the lane's piece
+    // A tile in memory, from a 16-byte boundary on.
+    const u8* from[WEIGHTS];
+    u32 skip[WEIGHTS], all = 0;
+    auto seek = [&] {
+      const Place place(args, work.first, ahead.tile);
+      all = place.rows * row_bytes;
+#pragma unroll
+      for (int w = 0; w < WEIGHTS; w++) {
+        const u8* at = place.at(args, w);
+        skip[w] = F::ALIGNED ? 0 : (u32)(u64)at & 15, from[w] = at - skip[w];
+      }
+    };
+    auto fetch = [&](u32 stage, bool more) {
+      if (more) {
+        const Shared to = pieces + stage * args.stage_bytes;
+#pragma unroll
+        for (int w = 0; w < WEIGHTS; w++) {
+          const u32 base = skip[w] + ahead.chunk * F::BYTES + start, past = skip[w] + all;
+#pragma unroll
+          for (int i = 0; i < COPIES; i++) {
+            const u32 exact = base + i * AT_ONCE * row_bytes, offset = F::ALIGNED ? exact : exact & ~15u;
+            // Pieces past the row are of the next one, and only those past the last one are not there.
+            if (lane < min(AT_ONCE, TILE - i * AT_ONCE) * F::PIECES && offset < past) copy16(to + w * TILE_BYTES + i * AT_ONCE * STRIDE, from[w] + offset);
+          }
+        }
+        if (ahead.next(work)) seek();
+      }
+      copies_commit();
+    };
+    seek();
+#pragma unroll 1
+    for (u32 i = 0; i < args.depth; i++) fetch(i, i < end - begin);
+
     wait_for_previous();
-    const u32 bytes = (work.past - work.chunk) * Codes8<ROWS>::BYTES;
-    if (threadIdx.x == 0) {
-      barrier_expect(x_there, bytes);
-      if (bytes) bulk_copy(memory, args.x + (u64)work.chunk * Codes8<ROWS>::BYTES, bytes, x_there);
+    if (lane == 0) {
+      for (u32 i = warp; i < work.chunks(); i += args.warps) {
+        barrier_expect(&x_there[i], Halves<ROWS>::BYTES);
+        bulk_copy(memory + i * Halves<ROWS>::BYTES, x_from + (u64)(work.chunk + i) * Halves<ROWS>::BYTES, Halves<ROWS>::BYTES, &x_there[i]);
+      }
     }
-    barrier_wait(x_there, 0);
-    consume<F, ROWS, PAIR>(args, work, ring, memory, slots, Slots{x_there + 1, x_there + 1 + SLOTS}, totals);
+    // Where the factors of the lane's columns are; they are needed at the end of a tile.
+    const float* factors = args.factors + (lane & 3) * 2;
+    prefetch(factors);
+
+    Walk walk(work, begin);
+    u32 left = end - begin;
+    bool began = walk.chunk == work.chunk;  // whether the tile did with this warp
+    u32 stage = 0;
+    // Where the lane's rows begin, but for the place of the chunk among 16 bytes.
+    u32 low[WEIGHTS][2] = {};
+    auto arrive = [&] {
+      if (F::ALIGNED) return;
+      const Place place(args, work.first, walk.tile);
+#pragma unroll
+      for (int w = 0; w < WEIGHTS; w++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) low[w][r] = (u32)(u64)place.at(args, w) + (lane / 4 + r * 8) * row_bytes;
+    };
+    if (begin < end) arrive();
+#pragma unroll 1
+    while (left > 0) {
+      if (args.depth == 2)
+        copies_wait<1>();
+      else if (args.depth == 3)
+        copies_wait<2>();
+      else
+        copies_wait<3>();
+      __syncwarp();
+      barrier_wait(&x_there[walk.chunk - work.chunk], 0);
+      const u8* x = memory + (walk.chunk - work.chunk) * Halves<ROWS>::BYTES + lane * Halves<ROWS>::LANE;
+#pragma unroll
+      for (int first = 0; first < WEIGHTS; first += TOGETHER) {
+        F weights[TOGETHER];
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+          const int w = first + i;
+          const u8* rows[2];
+#pragma unroll
+          for (int r = 0; r < 2; r++) {
+            rows[r] = ring + stage * args.stage_bytes + w * TILE_BYTES + (lane / 4 + r * 8) * STRIDE;
+            if (!F::ALIGNED) rows[r] += (low[w][r] + walk.chunk * F::BYTES) & 15;
+          }
+          weights[i].open(rows[0], rows[1], args.blocks - walk.chunk * 8, lane & 3);
+        }
+        multiply<F, ROWS, TOGETHER>(total + first, weights, x);
+      }
+      const u32 tile = walk.tile;
+      left--;
+      const bool ends = walk.next(work), alone = ends && began && args.ranks == 1;
+      __syncwarp();
+      if (ends || left == 0) {
+#pragma unroll
+        for (int n = 0; n < Sums<ROWS>::N; n++) {
+          const float2 factor = *(const float2*)(factors + n * 8);
+#pragma unroll
+          for (int i = 0; i < 4 * WEIGHTS; i++) total[i / 4].v[n][i % 4] *= i % 2 ? factor.y : factor.x;
+        }
+      }
+      // A tile that no one else has a part of; the codes are no longer needed.
+      if (alone) {
+        float* sums = (float*)(ring + stage * args.stage_bytes);
+#pragma unroll
+        for (int w = 0; w < WEIGHTS; w++) total[w].put(sums + w * FLOATS);
+        __syncwarp();
+        const Place place(args, work.first, tile);
+#pragma unroll 1
+        for (u32 at = lane * 4; at < FLOATS; at += 128)
+          finish<PAIR>(args, place, Sums<ROWS>::column(at), Sums<ROWS>::row(at), *(const float4*)(sums + at), *(const float4*)(sums + (WEIGHTS - 1) * FLOATS + at));
+        __syncwarp();
+      }
+      fetch(stage, left >= args.depth);
+      if (++stage == args.depth) stage = 0;
+      if (left == 0) return !alone;
+      if (!ends) continue;
+      if (!alone) {
+#pragma unroll
+        for (int w = 0; w < WEIGHTS; w++) total[w].put(early(warp, tile) + w * FLOATS);
+      }
+#pragma unroll
+      for (int w = 0; w < WEIGHTS; w++) total[w] = {};
+      began = true;
+      arrive();
+    }
+    return false;
   }
-  if (args.ranks > 1) {
+
+  // Adds up what the warps have of the tiles that are not done.
+  DEVICE void reduce() const {
+    const u32 chunks = work.chunks();
+    for (u32 i = threadIdx.x * 4; i < (work.end - work.tile) * FLOATS; i += blockDim.x * 4) {
+      const u32 index = i / FLOATS, at = i % FLOATS, tile = work.tile + index, begin = index * chunks, end = begin + chunks;
+      u32 w = 0;
+      while (begins[w + 1] <= begin) w++;
+      if (begins[w + 1] >= end && args.ranks == 1) continue;
+      float4 value = {}, other = {};
+      for (; w < args.warps && begins[w] < end; w++) {
+        if (begins[w] == begins[w + 1]) continue;
+        const float* sums = (begins[w + 1] <= end ? late(w) : early(w, tile)) + at;
+        add4(value, *(const float4*)sums);
+        if (PAIR) add4(other, *(const float4*)(sums + FLOATS));
+      }
+      if (args.ranks == 1) {
+        finish<PAIR>(args, Place(args, work.first, tile), Sums<ROWS>::column(at), Sums<ROWS>::row(at), value, other);
+      } else {
+        *(float4*)(whole(index) + at) = value;
+        if (PAIR) *(float4*)(whole(index) + FLOATS + at) = other;
+      }
+    }
+  }
+
+  // The tiles of a cluster of several blocks: each finishes every `ranks`th.
+  DEVICE void combine() const {
+    const u32 rank = blockIdx.x % args.ranks, mine = (work.end - work.tile + args.ranks - 1 - rank) / args.ranks;
+    for (u32 i = threadIdx.x * 4; i < mine * FLOATS; i += blockDim.x * 4) {
+      const u32 index = rank + i / FLOATS * args.ranks, at = i % FLOATS;
+      float4 value = {}, other = {};
+      for (u32 from = 0; from < args.ranks; from++) {
+        add4(value, remote4(whole(index) + at, from));
+        if (PAIR) add4(other, remote4(whole(index) + FLOATS + at, from));
+      }
+      finish<PAIR>(args, Place(args, work.first, work.tile + index), Sums<ROWS>::column(at), Sums<ROWS>::row(at), value, other);
+    }
+  }
+
+  DEVICE void run(const u8* x, u64* x_there) const {
+    Sums<ROWS> total[WEIGHTS] = {};
+    const bool kept = consume(x, x_there, total);
+    // From here on x is not needed: sums take its place.
     __syncthreads();
-    cluster_arrive();
-    cluster_wait();
-    combine<ROWS, PAIR>(args, work, totals, rank);
-    // No block may end while others read from it.
-    cluster_arrive();
-    cluster_wait();
+    if (kept) {
+#pragma unroll
+      for (int w = 0; w < WEIGHTS; w++) total[w].put(late(warp) + w * FLOATS);
+    }
+    __syncthreads();
+    reduce();
+    if (args.ranks > 1) {
+      __syncthreads();
+      cluster_arrive();
+      cluster_wait();
+      combine();
+      // No block may end while others read from it.
+      cluster_arrive();
+      cluster_wait();
+    }
   }
-}
+};
 
 template <class F, class G, bool MIXED, int ROWS, bool PAIR>
 DEVICE void run(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
-  __shared__ u64 barriers[2 * MAX_DEPTH + 1 + 2 * SLOTS];
-  if (threadIdx.x == 0) {
-    for (u32 i = 0; i < MAX_DEPTH; i++) {
-      barrier_init(&barriers[i], 1);
-      barrier_init(&barriers[MAX_DEPTH + i], WARPS);
-    }
-    barrier_init(&barriers[2 * MAX_DEPTH], 1);
-    for (u32 i = 0; i < SLOTS; i++) {
-      barrier_init(&barriers[2 * MAX_DEPTH + 1 + i], WARPS);
-      barrier_init(&barriers[2 * MAX_DEPTH + 1 + SLOTS + i], 1);
-    }
-    barriers_ready();
-  }
+  __shared__ u64 x_there[MAX_CHUNKS];
+  __shared__ u32 begins[MAX_WARPS + 1];
+  for (u32 i = threadIdx.x; i < MAX_CHUNKS; i += blockDim.x) barrier_init(&x_there[i], 1);
+  barriers_ready();
   __syncthreads();
   let_next_start();
   const u32 cluster = blockIdx.x / args.ranks;
-  if (!MIXED)
-    product<F, ROWS, PAIR>(args, 0, args.parts, cluster, args.clusters, memory, barriers);
-  else if (cluster < args.first_clusters)
-    product<F, ROWS, PAIR>(args, 0, args.first_parts, cluster, args.first_clusters, memory, barriers);
-  else
-    product<G, ROWS, PAIR>(args, args.first_parts, args.parts, cluster - args.first_clusters, args.clusters - args.first_clusters, memory, barriers);
+  if (!MIXED || cluster < args.first_clusters) {
+    const Work work(args, 0, MIXED ? args.first_parts : args.parts, cluster, MIXED ? args.first_clusters : args.clusters, PAIR);
+    Block<F, ROWS, PAIR>(args, work, memory, begins).run(args.x[0], x_there);
+  } else {
+    const Work work(args, args.first_parts, args.parts, cluster - args.first_clusters, args.clusters - args.first_clusters, PAIR);
+    Block<G, ROWS, PAIR>(args, work, memory, begins).run(args.x[1], x_there);
+  }
 }
 
 #define ENTRY(NAME, F, G, MIXED, ROWS, PAIR)                                                                          \
-  extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME(const __grid_constant__ Args args) {                  \
+  extern "C" __global__ void __launch_bounds__(BOUND, 1) NAME(const __grid_constant__ Args args) {                           \
     run<F, G, MIXED, ROWS, PAIR>(args);                                                                               \
   }
 #define FORMAT(NAME, ROWS)                                             \
   ENTRY(mmq_##NAME##_rows##ROWS, NAME, NAME, false, ROWS, false)       \
   ENTRY(mmq_pair_##NAME##_rows##ROWS, NAME, NAME, false, ROWS, true)
-
-using q4_k = FormatK<false>;
-using q5_k = FormatK<true>;
-using q6_k = Format6;
-using q4_0 = Format32<CODES_4>;
-using q4_1 = Format32<CODES_4_MINIMUM>;
-using q5_0 = Format32<CODES_5>;
-using q5_1 = Format32<CODES_5_MINIMUM>;
-using q8_0 = Format32<CODES_8>;
 
 #define FORMATS(ROWS)                                                                                                       \
   FORMAT(q4_k, ROWS) FORMAT(q5_k, ROWS) FORMAT(q6_k, ROWS) FORMAT(q4_0, ROWS) FORMAT(q4_1, ROWS) FORMAT(q5_0, ROWS)           \

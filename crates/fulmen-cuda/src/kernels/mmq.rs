@@ -1,20 +1,22 @@
-//! Products of 2 to 16 rows with block-quantised weights: x goes to 8 bits once, by `codes8.cu`, and integer tensor cores
-//! multiply.
+//! Products of 2 to 16 rows with block-quantised weights: x goes to 16 bits once, by `halves.cu`, and tensor cores multiply it with
+//! weights that are decoded on the way.
 
 use bytemuck::{Pod, Zeroable};
+use fulmen_core::DType;
 
 use super::Launched;
-use super::few_rows::{Group, Input, MAX_PARTS, Product};
+use super::few_rows::{Group, Input, MAX_PARTS};
 use crate::device::Caps;
 use crate::queue::{Launch, Queue};
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct CodesParams {
+struct HalvesParams {
     x: u64,
     gamma: u64,
     normed: u64,
-    out: u64,
+    out: [u64; ORDERS],
+    factors: u64,
     epsilon: f32,
     k: u32,
     columns: u32,
@@ -35,7 +37,8 @@ struct Part {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 struct Args {
-    x: u64,
+    x: [u64; 2],
+    factors: u64,
     columns: u32,
     blocks: u32,
     chunks: u32,
@@ -44,134 +47,205 @@ struct Args {
     first_clusters: u32,
     clusters: u32,
     ranks: u32,
-    per_stage: u32,
-    row_stride: u32,
+    warps: u32,
     depth: u32,
+    stage_bytes: u32,
+    x_bytes: u32,
+    early_each: u32,
     unused: u32,
     part: [Part; MAX_PARTS],
 }
 
-// As in `mmq.cu` and `codes8.cuh`.
-const WARPS: u32 = 15;
-const TILE: u32 = 8;
-const SLOTS: u32 = 3;
-const MAX_DEPTH: u32 = 8;
+// As in `mmq.cu`, `mmq_formats.cuh` and `halves.cuh`.
+const MAX_WARPS: u32 = 12;
+const TILE: u32 = 16;
+const DEPTHS: std::ops::RangeInclusive<u32> = 2..=4;
 const CHUNK: u32 = 256;
+const ORDERS: usize = 2;
 
 /// Bytes of a chunk of x.
-const fn codes_bytes(rows: u32) -> u32 {
-    rows * (CHUNK + 16) + 2 * 16 * rows
+const fn halves_bytes(rows: u32) -> u32 {
+    18 * 32 * rows
+}
+
+/// Pieces of 16 bytes that a stage has for a row.
+fn pieces(dtype: DType) -> Option<u32> {
+    let bytes = dtype.bytes(CHUNK as usize).ok()? as u32;
+    Some(if aligned(dtype) { bytes / 16 } else { (bytes + 29) / 16 })
+}
+
+/// Whether rows are whole pieces, which the kernel counts on.
+fn aligned(dtype: DType) -> bool {
+    matches!(dtype, DType::Q4_K | DType::Q5_K)
+}
+
+/// The order in which the kernel wants the columns of x.
+fn order(dtype: DType) -> usize {
+    if matches!(dtype, DType::Q6_K | DType::Q8_0) { 0 } else { 1 }
 }
 
 /// Static shared memory, rounded up.
 const STATIC_BYTES: u32 = 1024;
 
-/// Stages of the ring at least, and bytes of one that are enough.
-const LEAST_DEPTH: u32 = 3;
-const STAGE_BYTES: u32 = 26 * 1024;
+/// Threads for a row of x: 16 columns each, if that is not too few or too many.
+fn halves_threads(k: u32) -> u32 {
+    let padded = k.next_multiple_of(CHUNK);
+    (padded / 16).next_multiple_of(32).clamp(256, 1024).min(padded / 4)
+}
 
-/// Tiles for each block up to which two blocks share them, so that the last ones keep all busy.
-const FEW_TILES: u32 = 8;
+/// Blocks of a cluster, and what a cluster costs, as bytes of weights that a block could read meanwhile.
+const RANKS: [(u32, u64); 4] = [(1, 0), (2, 24 << 10), (4, 64 << 10), (8, 160 << 10)];
+
+/// Clusters that run at once: those of more than two blocks leave some multiprocessors over, as they do not cross GPCs.
+fn most_clusters(caps: Caps, ranks: u32) -> u32 {
+    let usable =
+        if ranks > 2 { caps.multiprocessors - caps.multiprocessors / 32 } else { caps.multiprocessors };
+    (usable / ranks).max(1)
+}
 
 /// Rows of x that a launch takes: those that there are kernels for.
 const ROWS: [u32; 2] = [8, 16];
 
 /// All launches for all rows, if there is a plan for each.
 pub(super) fn run(queue: &mut Queue, input: &Input, groups: &[Group<'_>]) -> Option<Launched> {
-    let caps = queue.caps();
-    // Where 16 rows of x take too much memory, eight at a time.
-    let wanted = if input.m <= 8 { &ROWS[..1] } else { &[16, 8][..] };
-    let (rows, plans) = wanted.iter().find_map(|&rows| {
-        let plans: Option<Vec<_>> = groups.iter().map(|group| plan(caps, input.k, group, rows)).collect();
-        Some((rows, plans?))
-    })?;
+    let (rows, plans) = choose(queue.caps(), input.m, input.k, groups)?;
     Some(launch(queue, input, &plans, rows))
+}
+
+/// Rows of a launch, and the plans for them. Where 16 rows of x leave little memory to the weights, eight at a time.
+fn choose(caps: Caps, m: u32, k: u32, groups: &[Group<'_>]) -> Option<(u32, Vec<Plan>)> {
+    let wanted = if m <= 8 { &ROWS[..1] } else { &ROWS[..] };
+    let all = |rows: u32| groups.iter().map(|group| plan(caps, k, group, rows)).collect::<Option<Vec<_>>>();
+    let cost = |rows: u32, plans: &[Plan]| {
+        u64::from(m.div_ceil(rows)) * plans.iter().map(|plan| plan.cost).sum::<u64>()
+    };
+    wanted.iter().filter_map(|&rows| Some((rows, all(rows)?))).min_by_key(|(rows, plans)| cost(*rows, plans))
 }
 
 #[derive(Debug, PartialEq)]
 struct Plan {
     entry: String,
     shared: u32,
+    /// The orders of x for the first format and for the second.
+    orders: [usize; 2],
+    /// How long the slowest block takes, as bytes.
+    cost: u64,
     args: Args,
 }
 
 /// A launch for `rows` rows, with the addresses of the first.
 fn plan(caps: Caps, k: u32, group: &Group<'_>, rows: u32) -> Option<Plan> {
-    let tiles =
-        |products: &[Product]| products.iter().map(|part| part.weight.rows.div_ceil(TILE)).sum::<u32>();
-    let few = tiles(group.parts) < FEW_TILES * caps.multiprocessors && k > CHUNK;
-    let ranks = if few { [2, 1] } else { [1, 2] };
-    ranks.into_iter().find_map(|ranks| plan_with(caps, k, group, rows, ranks))
+    RANKS.into_iter().filter_map(|rank| plan_with(caps, k, group, rows, rank)).min_by_key(|plan| plan.cost)
 }
 
 /// A launch of clusters of `ranks` blocks.
-fn plan_with(caps: Caps, k: u32, group: &Group<'_>, rows: u32, ranks: u32) -> Option<Plan> {
-    let halves = if group.pair { 2 } else { 1 };
+fn plan_with(
+    caps: Caps,
+    k: u32,
+    group: &Group<'_>,
+    rows: u32,
+    (ranks, cluster_cost): (u32, u64),
+) -> Option<Plan> {
     let chunks = k.div_ceil(CHUNK);
+    if ranks > chunks || ranks > caps.multiprocessors {
+        return None;
+    }
+    let halves = if group.pair { 2 } else { 1 };
+    let formats = [group.parts.first()?.weight.dtype, group.parts.last()?.weight.dtype];
     let mut part = [Part::default(); MAX_PARTS];
-    let mut longest = 0;
     for (to, product) in part.iter_mut().zip(group.parts) {
-        let (weight, row_bytes) = (product.weight, product.row_bytes(k)?);
-        longest = longest.max(weight.dtype.bytes(CHUNK as usize).ok()? as u32);
+        let weight = product.weight;
+        if aligned(weight.dtype) && !weight.ptr.is_multiple_of(16) {
+            return None;
+        }
         *to = Part {
             weight: weight.ptr,
             out: product.out,
             bias: product.bias,
             residual: product.residual,
             rows: weight.rows,
-            row_bytes,
+            row_bytes: product.row_bytes(k)?,
         };
     }
     let tiles = |parts: &[Part]| parts.iter().map(|part| part.rows.div_ceil(TILE)).sum::<u32>();
-    let all = tiles(&part[..if group.pair { 1 } else { group.parts.len() }]);
-    let clusters = (caps.multiprocessors / ranks).min(all);
-    // Both formats of a mixed launch need a cluster.
-    let first_clusters = group.share(clusters, k)?;
-    let most_tiles = if group.mixed() {
-        let (first, rest) = (tiles(&part[..group.first]), tiles(&part[group.first..group.parts.len()]));
-        first.div_ceil(first_clusters).max(rest.div_ceil(clusters - first_clusters))
-    } else {
-        all.div_ceil(clusters)
-    };
+    let counts = [
+        tiles(&part[..if group.pair { 1 } else { group.first }]),
+        tiles(&part[group.first..group.parts.len()]),
+    ];
+    let stages = [halves * TILE * 16 * pieces(formats[0])?, halves * TILE * 16 * pieces(formats[1])?];
+    let clusters = most_clusters(caps, ranks).min(counts[0] + counts[1]);
+    let shares = share(clusters, counts, stages)?;
+    let most_tiles = counts[0].div_ceil(shares.0).max(counts[1].div_ceil(shares.1.max(1)));
+
+    // Memory: x, whose place sums take at the end; rings; sums before the end.
     let mine = chunks.div_ceil(ranks);
-    let sums = halves * rows * TILE * 4;
-    let kept = SLOTS * WARPS * sums + if ranks > 1 { most_tiles * sums } else { 0 };
-    let x_bytes = mine.checked_mul(codes_bytes(rows))?;
-    let room = caps.shared_bytes.checked_sub(STATIC_BYTES + kept)?.checked_sub(x_bytes)?;
-    let stride = |per_stage: u32| (per_stage * longest + 32).next_multiple_of(128) + 16;
-    let stage = |per_stage: u32| halves * TILE * stride(per_stage);
-    let mut per_stage = mine;
-    while stage(per_stage) > STAGE_BYTES.min(room / LEAST_DEPTH) {
-        if per_stage == 1 {
-            return None;
-        }
-        per_stage = per_stage.div_ceil(2);
+    let slot = halves * rows * TILE * 4;
+    let stage_bytes = if group.mixed() { stages[0].max(stages[1]) } else { stages[0] };
+    let early_each = ranks > 1 || most_tiles <= MAX_WARPS;
+    let early = slot * if early_each { most_tiles } else { MAX_WARPS };
+    let sums = slot * (MAX_WARPS + if ranks > 1 { most_tiles } else { 0 });
+    let x_bytes = mine.checked_mul(halves_bytes(rows))?.max(sums);
+    let room = caps.shared_bytes.checked_sub(STATIC_BYTES + early)?.checked_sub(x_bytes)?;
+    let warps = (room / (DEPTHS.start() * stage_bytes)).min(MAX_WARPS);
+    if warps == 0 {
+        return None;
     }
-    let depth = (room / stage(per_stage)).min(MAX_DEPTH);
+    let depth = (room / (warps * stage_bytes)).min(*DEPTHS.end());
+
+    let of_tiles = |count: u32, clusters: u32, stage: u32| {
+        u64::from(count.div_ceil(clusters.max(1))) * u64::from(mine) * u64::from(stage)
+    };
+    let weights = of_tiles(counts[0], shares.0, stages[0]).max(of_tiles(counts[1], shares.1, stages[1]));
+    let x_cost = u64::from(mine) * u64::from(halves_bytes(rows)) * 4 / 5;
+    let cost = weights * u64::from(MAX_WARPS) / u64::from(warps) + x_cost + cluster_cost;
+
     let args = Args {
-        x: 0,
+        x: [0; 2],
+        factors: 0,
         columns: 0,
         blocks: k.div_ceil(32),
         chunks,
         parts: group.parts.len() as u32,
         first_parts: group.first as u32,
-        first_clusters,
+        first_clusters: shares.0,
         clusters,
         ranks,
-        per_stage,
-        row_stride: stride(per_stage),
+        warps,
         depth,
+        stage_bytes,
+        x_bytes,
+        early_each: u32::from(early_each),
         unused: 0,
         part,
     };
     let entry = format!("mmq_{}_rows{rows}", group.name());
-    Some(Plan { entry, shared: x_bytes + depth * stage(per_stage) + kept, args })
+    let shared = x_bytes + warps * depth * stage_bytes + early;
+    Some(Plan { entry, shared, orders: formats.map(order), cost, args })
+}
+
+/// How many clusters work on the tiles of the first format and on those of the second, so that the slowest is done soonest. Both
+/// need one if they have tiles.
+fn share(clusters: u32, tiles: [u32; 2], bytes: [u32; 2]) -> Option<(u32, u32)> {
+    if tiles[1] == 0 {
+        return Some((clusters, 0));
+    }
+    let time = |tiles: u32, clusters: u32, bytes: u32| u64::from(tiles.div_ceil(clusters)) * u64::from(bytes);
+    let slowest =
+        |first: u32| time(tiles[0], first, bytes[0]).max(time(tiles[1], clusters - first, bytes[1]));
+    (1..clusters).min_by_key(|&first| slowest(first)).map(|first| (first, clusters - first))
 }
 
 fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launched {
     let (m, k) = (input.m, input.k);
-    let chunks = k.div_ceil(CHUNK);
-    let codes = queue.scratch(chunks as usize * codes_bytes(rows) as usize)?;
+    let x_bytes = k.div_ceil(CHUNK) as usize * halves_bytes(rows) as usize;
+    // x in each order, then the factors of its rows.
+    let scratch = queue.scratch(ORDERS * x_bytes + 4 * rows as usize)?;
+    let ordered = |order: usize| scratch + (order * x_bytes) as u64;
+    let factors = ordered(ORDERS);
+    let mut out = [0; ORDERS];
+    for order in plans.iter().flat_map(|plan| plan.orders) {
+        out[order] = ordered(order);
+    }
     let mut launched = 0;
     for row in (0..m).step_by(rows as usize) {
         let columns = (m - row).min(rows);
@@ -179,28 +253,27 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
         let at =
             |ptr: u64, width: u32| if ptr == 0 { 0 } else { ptr + u64::from(row) * u64::from(width) * 4 };
         let norm = input.norm;
-        let params = CodesParams {
+        let params = HalvesParams {
             x: at(norm.map_or(input.x, |norm| norm.input), k),
             gamma: norm.map_or(0, |norm| norm.gamma),
             normed: at(norm.map_or(0, |norm| norm.output), k),
-            out: codes,
+            out,
+            factors,
             epsilon: norm.map_or(0.0, |norm| norm.epsilon),
             k,
             columns,
             unused: 0,
         };
-        // A norm needs its whole row.
-        let blocks = if norm.is_some() { 1 } else { k.div_ceil(1024) };
-        let entry = format!("codes8_rows{rows}");
-        queue.launch(&Launch::new("codes8", &entry, blocks, 256).rows(rows), &params)?;
+        let entry = format!("halves_rows{rows}");
+        queue.launch(&Launch::new("halves", &entry, 1, halves_threads(k)).rows(rows), &params)?;
         for plan in plans {
-            let mut args = Args { x: codes, columns, ..plan.args };
+            let mut args = Args { x: plan.orders.map(ordered), factors, columns, ..plan.args };
             for part in &mut args.part {
                 part.out = at(part.out, part.rows);
                 part.residual = at(part.residual, part.rows);
             }
             let blocks = args.clusters * args.ranks;
-            let mut launch = Launch::new("mmq", &plan.entry, blocks, 32 * (WARPS + 1)).shared(plan.shared);
+            let mut launch = Launch::new("mmq", &plan.entry, blocks, 32 * args.warps).shared(plan.shared);
             launch.cluster = args.ranks;
             queue.launch(&launch, &args)?;
         }
@@ -211,8 +284,9 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
 
 #[cfg(test)]
 mod tests {
-    use fulmen_core::{DType, WeightArg};
+    use fulmen_core::WeightArg;
 
+    use super::super::few_rows::Product;
     use super::*;
 
     const H200: Caps = Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448 };
@@ -222,43 +296,90 @@ mod tests {
     }
 
     fn planned(parts: &[Product], first: usize, pair: bool, k: u32, rows: u32) -> Option<Plan> {
-        plan(H200, k, &Group { parts, first, pair }, rows)
+        let plan = plan(H200, k, &Group { parts, first, pair }, rows)?;
+        let args = &plan.args;
+        assert!(plan.shared + STATIC_BYTES <= H200.shared_bytes, "{plan:?}");
+        assert!(DEPTHS.contains(&args.depth) && (1..=MAX_WARPS).contains(&args.warps), "{plan:?}");
+        assert!(args.clusters * args.ranks <= H200.multiprocessors && args.ranks <= args.chunks);
+        assert!(args.x_bytes.is_multiple_of(128) && args.stage_bytes.is_multiple_of(128));
+        assert!(args.x_bytes >= args.chunks.div_ceil(args.ranks) * halves_bytes(rows));
+        Some(plan)
     }
 
     #[test]
     fn layers_of_real_models_have_a_plan() {
-        use DType::{Q4_K, Q6_K, Q8_0};
+        use DType::{Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
         for rows in ROWS {
             for k in [2048, 2560, 3072, 4096, 5120, 8192] {
-                for dtype in [Q4_K, Q6_K, Q8_0] {
-                    let parts = [product(dtype, 4 * k)];
-                    let plan = planned(&parts, 1, false, k, rows).unwrap_or_else(|| panic!("{dtype} {k}"));
-                    assert!(
-                        plan.shared + STATIC_BYTES <= H200.shared_bytes && plan.args.depth >= LEAST_DEPTH
-                    );
-                    assert_eq!(plan.args.row_stride % 128, 16);
+                for dtype in [Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0] {
+                    let plan = planned(&[product(dtype, 4 * k)], 1, false, k, rows);
+                    assert!(plan.is_some_and(|plan| plan.args.warps >= 8), "{dtype} {k}");
                     let pair = [product(dtype, 3 * k); 2];
                     assert!(planned(&pair, 2, true, k, rows).is_some(), "{dtype} {k} pair");
                 }
                 let mixed = [product(Q4_K, k), product(Q4_K, 1024), product(Q6_K, 1024)];
                 let plan = planned(&mixed, 2, false, k, rows).unwrap();
                 assert!(plan.args.first_clusters > 0 && plan.args.first_clusters < plan.args.clusters);
+                assert_eq!(plan.orders, [1, 0]);
             }
-        }
-        for (k, n) in [(9728, 2560), (12288, 4096), (14336, 4096)] {
-            for dtype in [Q4_K, Q6_K] {
-                let plan = planned(&[product(dtype, n)], 1, false, k, 16).unwrap();
-                assert_eq!((plan.args.ranks, plan.args.clusters), (2, 66));
-                assert!(plan.args.depth >= 3, "{k} {dtype}: {plan:?}");
+            for (k, n) in [(9728, 2560), (12288, 4096), (14336, 4096), (28672, 8192)] {
+                for dtype in [Q4_K, Q6_K] {
+                    let plan = planned(&[product(dtype, n)], 1, false, k, rows).unwrap();
+                    assert!(plan.args.warps >= 8, "{k} {dtype}: {plan:?}");
+                }
             }
         }
     }
 
     #[test]
+    fn weights_of_a_pair_share_a_stage() {
+        let parts = [product(DType::Q4_K, 9728); 2];
+        let plan = planned(&parts, 2, true, 2560, 16).unwrap();
+        assert_eq!((plan.args.stage_bytes, plan.args.warps), (2 * 16 * 144, MAX_WARPS));
+    }
+
+    #[test]
+    fn clusters_are_shared_by_time() {
+        assert_eq!(share(132, [160, 0], [2304, 2304]), Some((132, 0)));
+        assert_eq!(share(2, [100, 1], [1, 1]), Some((1, 1)));
+        assert_eq!(share(1, [1, 1], [1, 1]), None);
+        // 320 tiles of four bits and 64 of six: four and two for each cluster.
+        let (first, rest) = share(132, [320, 64], [2304, 3584]).unwrap();
+        assert_eq!((320_u32.div_ceil(first), 64_u32.div_ceil(rest)), (4, 2));
+    }
+
+    #[test]
     fn what_does_not_fit_in_16_rows_fits_in_8() {
         let parts = [product(DType::Q4_K, 8192)];
-        assert!(planned(&parts, 1, false, 28672, 16).is_none());
-        assert!(planned(&parts, 1, false, 28672, 8).is_some());
+        assert!(planned(&parts, 1, false, 53248, 16).is_none());
+        assert!(planned(&parts, 1, false, 53248, 8).is_some());
+    }
+
+    #[test]
+    fn eight_rows_at_a_time_are_taken_where_that_is_faster() {
+        let rows = |n: u32, k: u32, m: u32| {
+            let parts = [product(DType::Q4_K, n); 2];
+            choose(H200, m, k, &[Group { parts: &parts, first: 2, pair: true }]).map(|(rows, _)| rows)
+        };
+        assert_eq!(rows(9728, 2560, 16), Some(16));
+        assert_eq!(rows(9728, 2560, 8), Some(8));
+        assert_eq!(rows(28672, 8192, 16), Some(8));
+    }
+
+    #[test]
+    fn rows_that_are_not_whole_pieces_are_left_to_others() {
+        let mut part = product(DType::Q4_K, 64);
+        part.weight.ptr = 264;
+        assert!(planned(&[part], 1, false, 256, 8).is_none());
+        part.weight.dtype = DType::Q6_K;
+        assert!(planned(&[part], 1, false, 256, 8).is_some());
+    }
+
+    #[test]
+    fn threads_for_a_row_are_whole_warps() {
+        for (k, threads) in [(32, 64), (256, 64), (1024, 256), (2560, 256), (9728, 608), (28672, 1024)] {
+            assert_eq!(halves_threads(k), threads, "{k}");
+        }
     }
 
     #[test]

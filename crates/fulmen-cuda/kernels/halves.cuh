@@ -1,0 +1,24 @@
+// Activations in 16 bits, as the products of few rows read them: made once by `halves.cu`, copied whole into shared memory.
+//
+// Each row is multiplied with a power of two of its own, so that its largest number is at least 2^10 and below 2^11; the factors
+// that undo it lie beside. Rows are padded to ROWS (8 or 16) and columns to chunks of 256.
+//
+// A chunk is 16 steps of 16 columns, each in the order of the second operand of the tensor cores: lane 4 g + t has four columns of
+// row g and then, of 16 rows, the same columns of row g + 8. Two more steps have, in place of columns, the sums of the lane's runs:
+// as they are in 16 bits, and what is missing then.
+//
+// A run is 16 columns. Lane t has runs 0 to 3, run r in steps 4 r to 4 r + 3; of four neighbours the order is 0 2 1 3. Where the runs
+// lie depends on how a format packs its codes.
+#pragma once
+
+#include "common.cuh"
+
+constexpr u32 HALVES_CHUNK = 256;
+
+template <int ROWS>
+struct Halves {
+  static constexpr u32 LANE = ROWS, STEP = 32 * LANE, SUMS = 16 * STEP, REST = 17 * STEP, BYTES = 18 * STEP;
+};
+
+// Orders of columns: lane t has every other run of a half of the chunk, or a quarter of the chunk.
+enum { ORDER_HALVES, ORDER_QUARTERS, ORDERS };
