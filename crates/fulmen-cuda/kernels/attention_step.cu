@@ -8,8 +8,6 @@
 //   stored by the kernel before (`rotate` is 0), it waits first.
 // - A row whose sequence has other rows as well must see what they store: its blocks make their keys and values, too, and
 //   write the same bits to the cache, before they read it.
-// - One row over a long context has two clusters a KV head, which share its tiles. The block that comes second adds up what both
-//   have, always in the same order.
 // - Scores and values by tensor cores, query heads as the 16 rows of a tile; an online softmax per warp; warps are combined in
 //   shared memory, blocks through the cluster's distributed shared memory.
 
@@ -18,7 +16,6 @@
 constexpr int WARPS = 8;
 constexpr int THREADS = WARPS * 32;
 constexpr int TILE = 16;
-constexpr int SHORT = 192;  // tiles that one cluster reads alone
 
 struct Args {
   const float* q;
@@ -34,8 +31,6 @@ struct Args {
   float* q_out;  // may be `q`
   float* out;
   Fault* fault;
-  float4* partials;  // two for each element of the output
-  u32* counters;     // zero between launches
   float epsilon;
   float scale;
   float freq_scale;
@@ -154,10 +149,8 @@ DEVICE void attend(const Args& args) {
   __shared__ __align__(16) u16 q_shared[8][HD + 8];
   __shared__ float q_factor[8], largest_of[WARPS][8], total_of[WARPS][8];
   __shared__ float block_largest[8], block_total[8];
-  __shared__ u32 came_second;
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31;
-  const u32 rank = blockIdx.x % RANKS, cluster = blockIdx.x / RANKS, row = blockIdx.y;
-  const u32 kv = ONE ? cluster % args.kv_heads : cluster, part = ONE ? cluster / args.kv_heads : 0;
+  const u32 rank = blockIdx.x % RANKS, kv = blockIdx.x / RANKS, row = blockIdx.y;
   const u32 group = args.heads / args.kv_heads;
 
   let_next_start();
@@ -169,8 +162,6 @@ DEVICE void attend(const Args& args) {
   // Positions before `old` are read from the cache at once.
   const u32 old = sound ? position + (args.rotate ? 0 : 1) : 0, tiles = sound ? position / TILE + 1 : 0;
   const u32 ring = shared_address(memory) + warp * DEPTH * 2 * TILE_BYTES;
-  const u32 parts = ONE && tiles > SHORT ? 2 : 1, round = ROUND * parts;
-  if (ONE && part >= parts) return;
 
   // Piece p of row r is at (p ^ r % 8) in its row.
   const u32 line = lane / PIECES, piece = lane % PIECES;
@@ -199,12 +190,12 @@ DEVICE void attend(const Args& args) {
       }
     }
   };
-  const u32 first_tile = rank + RANKS * warp + part * ROUND;
+  const u32 first_tile = rank + RANKS * warp;
   auto fetch_first = [&](u32 past) {
 #pragma unroll 1
-    for (u32 stage = 0; stage < DEPTH - 1; stage++) {
-      u32 tile = first_tile + stage * round;
-      if (tile < tiles) fetch(tile, stage, past);
+    for (u32 round = 0; round < DEPTH - 1; round++) {
+      u32 tile = first_tile + round * ROUND;
+      if (tile < tiles) fetch(tile, round, past);
       copies_commit();
     }
   };
@@ -214,7 +205,7 @@ DEVICE void attend(const Args& args) {
   bool alone = true;
   if (args.rotate && sound) {
     if (ONE) {
-      fresh = position / TILE % RANKS == rank && position / TILE / ROUND % parts == part;
+      fresh = position / TILE % RANKS == rank;
     } else {
       u32 rows = gridDim.y, their_position = 0, their_sequence = 0;
       if (lane < rows) {
@@ -305,8 +296,8 @@ DEVICE void attend(const Args& args) {
       u16* cache = (is_key ? args.k_cache : args.v_cache) + base + (u64)where * HD;
       // A tile that was fetched already has zeros there, and is read after the barrier below. A later one is fetched
       // from the cache after that barrier.
-      const bool fetched = alone && last_tile < round * (DEPTH - 1);
-      u32 r = where % TILE, owner_warp = last_tile / RANKS % WARPS, stage = last_tile / round;
+      const bool fetched = alone && last_tile < ROUND * (DEPTH - 1);
+      u32 r = where % TILE, owner_warp = last_tile / RANKS % WARPS, stage = last_tile / ROUND;
       u8* tile = memory + (owner_warp * DEPTH + stage) * 2 * TILE_BYTES + (is_key ? 0 : TILE_BYTES);
 #pragma unroll
       for (int j = 0; j < Head<HD>::PAIRS; j++) {
@@ -343,8 +334,8 @@ DEVICE void attend(const Args& args) {
   for (int i = 0; i < HD / 8; i++) o[i][0] = o[i][1] = 0;
   float largest = -1e30f, total = 0;
   u32 stage = 0;
-  for (u32 tile = first_tile; tile < tiles; tile += round) {
-    const u32 next = tile + (DEPTH - 1) * round, k_tile = ring + stage * 2 * TILE_BYTES, v_tile = k_tile + TILE_BYTES;
+  for (u32 tile = first_tile; tile < tiles; tile += ROUND) {
+    const u32 next = tile + (DEPTH - 1) * ROUND, k_tile = ring + stage * 2 * TILE_BYTES, v_tile = k_tile + TILE_BYTES;
     // The newest position of a later round is in the cache by now, written by this block. The stage before this one is free.
     if (next < tiles) fetch(next, stage == 0 ? DEPTH - 1 : stage - 1, position + 1);
     copies_commit();
@@ -456,8 +447,7 @@ DEVICE void attend(const Args& args) {
   }
   cluster_arrive();
   cluster_wait();
-  if (args.rotate && rank == 0 && warp < group && parts == 1) store_query();
-  float4 own = {};  // one element a thread is all there is
+  if (args.rotate && rank == 0 && warp < group) store_query();
   for (u32 at = rank * (group * HD / RANKS) + threadIdx.x; at < (rank + 1) * (group * HD / RANKS); at += THREADS) {
     u32 head = at / HD;
     float tops[RANKS], top = -1e30f, sum = 0, weight = 0;
@@ -472,35 +462,10 @@ DEVICE void attend(const Args& args) {
       sum += share * remote(mine + at, r);
       weight += share * remote(&block_total[head], r);
     }
-    if (parts == 1)
-      out[at] = sum / weight;
-    else
-      own = make_float4(sum, weight, top, 0);
+    out[at] = sum / weight;
   }
   cluster_arrive();
   cluster_wait();
-  if (parts == 1) return;
-  const u32 slice = group * HD / RANKS, at = rank * slice + threadIdx.x;
-  float4* partials = args.partials + kv * group * HD * 2;
-  if (threadIdx.x < slice) __stcg(partials + part * group * HD + at, own);
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    u32* counter = args.counters + kv * RANKS + rank;
-    came_second = atomicAdd(counter, 1);
-    if (came_second) *counter = 0;
-  }
-  __syncthreads();
-  if (!came_second) return;
-  __threadfence();
-  if (threadIdx.x < slice) {
-    float4 other = __ldcg(partials + (1 - part) * group * HD + at);
-    float4 a = part == 0 ? own : other, b = part == 0 ? other : own;
-    float top = fmaxf(a.z, b.z), share_a = exp2f(a.z - top), share_b = exp2f(b.z - top);
-    out[at] = (share_a * a.x + share_b * b.x) / (share_a * a.y + share_b * b.y);
-  }
-  // Both clusters have read their queries.
-  if (args.rotate && rank == 0 && warp < group) store_query();
 }
 
 #define ENTRY(NAME, HD, RANKS, DEPTH, ONE)                                                                             \

@@ -70,9 +70,6 @@ impl<'a> Arg<'a> {
     }
 }
 
-/// Words that blocks of one launch count with.
-pub const COUNTERS: u32 = 4096;
-
 /// A stream with what launches need.
 pub struct Queue {
     device: Arc<CudaDevice>,
@@ -80,7 +77,6 @@ pub struct Queue {
     state: State,
     scratch: Option<Arc<DeviceBlock>>,
     fault: FaultCell,
-    counters: DeviceBlock,
     /// Whether a kernel may begin before the one before it is done, where the device can.
     pub(crate) overlap: bool,
 }
@@ -89,9 +85,8 @@ impl Queue {
     /// A queue over a stream of the device.
     pub(crate) fn new(device: &Arc<CudaDevice>, stream: &Arc<Stream>) -> Result<Queue, CudaError> {
         let fault = FaultCell::new(&device.context)?;
-        let counters = DeviceBlock::zeroed(&device.context, COUNTERS as usize * size_of::<u32>())?;
         let (device, stream) = (Arc::clone(device), Arc::clone(stream));
-        Ok(Queue { device, stream, state: State::Idle, scratch: None, fault, counters, overlap: true })
+        Ok(Queue { device, stream, state: State::Idle, scratch: None, fault, overlap: true })
     }
 
     /// What shapes a launch.
@@ -102,11 +97,6 @@ impl Queue {
     /// The address that kernels report to.
     pub fn fault(&self) -> u64 {
         self.fault.ptr()
-    }
-
-    /// [`COUNTERS`] words that are zero between launches: a kernel that counts there sets them back.
-    pub fn counters(&self) -> u64 {
-        self.counters.ptr()
     }
 
     /// So many blocks as the first dimension of a grid.

@@ -24,15 +24,6 @@ impl DeviceBlock {
         Ok(DeviceBlock { context: Arc::clone(context), ptr, bytes })
     }
 
-    /// A block that is all zero.
-    pub(crate) fn zeroed(context: &Arc<Context>, bytes: usize) -> Result<DeviceBlock, CudaError> {
-        let block = DeviceBlock::new(context, bytes, bytes as u64)?;
-        // SAFETY: the block is as long, and nobody else has it yet.
-        let cleared = unsafe { result::memset_d8_sync(block.ptr, 0, bytes) };
-        cleared.map_err(|error| context.error("cuMemsetD8", error))?;
-        Ok(block)
-    }
-
     pub(crate) fn ptr(&self) -> u64 {
         self.ptr
     }

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use fulmen_core::{AttentionCall, DType, KvSource, RopePairing, RopeStoreCall};
 
 use super::Launched;
-use crate::queue::{COUNTERS, Launch, Queue};
+use crate::queue::{Launch, Queue};
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -22,8 +22,6 @@ struct Args {
     q_out: u64,
     out: u64,
     fault: u64,
-    partials: u64,
-    counters: u64,
     epsilon: f32,
     scale: f32,
     freq_scale: f32,
@@ -40,7 +38,6 @@ struct Args {
 // As in `attention_step.cu`.
 const WARPS: u32 = 8;
 const TILE: u32 = 16;
-const SHORT: u32 = 192;
 
 /// Query heads of a group at most.
 const GROUP: u32 = 8;
@@ -116,7 +113,6 @@ fn args(queue: &Queue, call: &AttentionCall) -> Option<Args> {
         && cache.dtype == DType::F16
         && matches!(heads.head_dim, 64 | 128)
         && heads.n_kv_heads > 0
-        && heads.n_kv_heads <= COUNTERS / 8
         && heads.n_heads / heads.n_kv_heads <= GROUP
         && [cache.k_ptr, cache.v_ptr].iter().all(|ptr| ptr.is_multiple_of(16))
         && shared(heads.head_dim, depth) + OWN_SHARED <= caps.shared_bytes;
@@ -134,8 +130,6 @@ fn args(queue: &Queue, call: &AttentionCall) -> Option<Args> {
         q_out: 0,
         out: call.output,
         fault: queue.fault(),
-        partials: 0,
-        counters: queue.counters(),
         epsilon: 0.0,
         scale: call.scale,
         freq_scale: 1.0,
@@ -185,18 +179,12 @@ fn run(queue: &mut Queue, call: &AttentionCall, args: &Args) -> Launched {
     let Shape { ranks, depth, one } = shape(call.m, args.kv_heads, head_dim, queue.caps().multiprocessors);
     let name = if one { "one".to_owned() } else { format!("r{ranks}") };
     let entry = format!("attention_step_d{head_dim}_{name}");
-    // Where the context can be long, a second cluster is there for the case that it is.
-    let clusters = if one && args.capacity > SHORT * TILE { 2 } else { 1 };
-    let mut args = *args;
-    if clusters == 2 {
-        args.partials = queue.scratch(2 * 16 * call.heads.q_width() as usize)?;
-    }
-    let blocks = queue.blocks(&entry, u64::from(ranks) * u64::from(args.kv_heads) * clusters)?;
+    let blocks = queue.blocks(&entry, u64::from(ranks) * u64::from(args.kv_heads))?;
     let mut launch = Launch::new("attention_step", &entry, blocks, 32 * WARPS)
         .rows(call.m)
         .shared(shared(head_dim, depth));
     launch.cluster = ranks;
-    queue.launch(&launch, &args)?;
+    queue.launch(&launch, args)?;
     Ok(1)
 }
 
