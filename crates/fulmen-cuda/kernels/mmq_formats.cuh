@@ -2,10 +2,11 @@
 //
 // A lane decodes rows g and g + 8 of a chunk of 256 columns: of each the 64 columns of its four runs (see `halves.cuh`). Codes become
 // halves by their place in the digits of 1024, and one multiplication with the scale of their block takes the 1024 off again: integers
-// up to 2048 are exact. The scale of the whole chunk, if the format has one, is left to the sums.
+// up to 2048 are exact, and those of Q6_K above that are rounded to 11 bits. The scale of the whole chunk, if the format has one, is left
+// to the sums. The formats of 32 elements have none: their values must fit 16 bits, as those of models do by far (65504).
 //
 // Each format has
-// - BYTES for a chunk, PIECES of 16 bytes around them in a stage, and the ORDER of the columns of x;
+// - BYTES for a chunk, PIECES of 16 bytes around them in a stage, and the ORDER of the columns of x, as `mmq.rs` has it;
 // - `open` for the scales of a chunk, of which `blocks` of 32 columns are there, in lane t of four; LOOPS times `load` for codes, of which step i is for
 //   step AT(i) + loop · ADVANCE of x: `values` gives it;
 // - OFFSETS: `offsets` gives what the sums of the runs are multiplied with; MINIMUM: as sums of their own;

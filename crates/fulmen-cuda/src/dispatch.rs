@@ -256,6 +256,8 @@ impl DeviceMemory for CudaDispatcher {
 
     fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
         self.queue.must_be_idle("a write")?;
+        // A copy is no kernel: it waits, and is waited for.
+        self.queue.settled();
         self.memory.write(ptr, data)
     }
 

@@ -77,6 +77,8 @@ pub struct Queue {
     state: State,
     scratch: Option<Arc<DeviceBlock>>,
     fault: FaultCell,
+    /// Caches that launches since the last one that nothing overtakes write to, by the address of their keys.
+    stored: Vec<u64>,
     /// Whether a kernel may begin before the one before it is done, where the device can.
     pub(crate) overlap: bool,
 }
@@ -86,7 +88,15 @@ impl Queue {
     pub(crate) fn new(device: &Arc<CudaDevice>, stream: &Arc<Stream>) -> Result<Queue, CudaError> {
         let fault = FaultCell::new(&device.context)?;
         let (device, stream) = (Arc::clone(device), Arc::clone(stream));
-        Ok(Queue { device, stream, state: State::Idle, scratch: None, fault, overlap: true })
+        Ok(Queue {
+            device,
+            stream,
+            state: State::Idle,
+            scratch: None,
+            fault,
+            stored: Vec::new(),
+            overlap: true,
+        })
     }
 
     /// What shapes a launch.
@@ -97,6 +107,24 @@ impl Queue {
     /// The address that kernels report to.
     pub fn fault(&self) -> u64 {
         self.fault.ptr()
+    }
+
+    /// Notes a launch that writes to a cache.
+    pub fn stores(&mut self, keys: u64) {
+        if !self.stored.contains(&keys) {
+            self.stored.push(keys);
+        }
+    }
+
+    /// Whether a launch that writes to a cache may still run when the next one begins: kernels begin before the ones ahead
+    /// are done.
+    pub fn may_be_storing(&self, keys: u64) -> bool {
+        self.stored.contains(&keys)
+    }
+
+    /// Nothing that was launched so far can still run when the next launch begins.
+    pub fn settled(&mut self) {
+        self.stored.clear();
     }
 
     /// So many blocks as the first dimension of a grid.
@@ -191,18 +219,21 @@ impl Queue {
     pub(crate) fn synchronize(&mut self) -> Result<(), BackendError> {
         self.must_be_idle("waiting for the device")?;
         self.stream.synchronize()?;
+        self.settled();
         self.fault.take()
     }
 
     /// From here on launches are prepared and not run, until [`end_planning`](Queue::end_planning).
     pub(crate) fn begin_planning(&mut self) -> Result<(), CudaError> {
         self.must_be_idle("planning a program")?;
+        self.settled();
         self.state = State::Planning;
         Ok(())
     }
 
     /// Launches run again.
     pub(crate) fn end_planning(&mut self) {
+        self.settled();
         if self.state == State::Planning {
             self.state = State::Idle;
         }
@@ -211,6 +242,7 @@ impl Queue {
     /// From here on launches are recorded and not run, until [`end_capture`](Queue::end_capture).
     pub(crate) fn begin_capture(&mut self) -> Result<(), CudaError> {
         self.must_be_idle("beginning another capture")?;
+        self.settled();
         self.stream.begin_capture()?;
         self.state = State::Capturing;
         Ok(())
@@ -219,6 +251,7 @@ impl Queue {
     /// Ends the recording. Launches run again, whatever comes of it. The scratch memory that was recorded belongs to the
     /// graph as well.
     pub(crate) fn end_capture(&mut self) -> Result<(Graph, Option<Arc<DeviceBlock>>), CudaError> {
+        self.settled();
         if self.state != State::Capturing {
             let reason = "none has begun".to_owned();
             return Err(CudaError::Capture { call: "ending a capture", reason });

@@ -2,7 +2,7 @@
 //!
 //! - **What it is for.** Three ways to give a GPU work, over one encoder: `GpuCommandBatch` records array operations,
 //!   `GpuMatmulCache` keeps weights on the device and multiplies by them, and the dispatcher runs a compute graph.
-//!   All three encode into one command encoder and one compute pass, and submit once.
+//!   All three run as one compute pass and submit once.
 //! - **What it does.** It finds and opens devices ([`device`]), has kernels as data ([`kernels`]), compiles each
 //!   once ([`pipeline`]), encodes and submits them ([`encode`]), moves bytes ([`transfer`]), and runs command batches
 //!   ([`batch`]) and products by weights that stay on the device ([`matmul_cache`]), by kernels that can be measured and

@@ -218,7 +218,7 @@ fn compile(gpu: &GpuDevice, kernel: &Kernel, trusted: bool) -> Result<Pipeline, 
     let loaded = gpu.pipeline_file().is_some_and(|file| file.note(content));
     let counters = gpu.counters();
     count(if loaded { &counters.pipelines_loaded } else { &counters.pipelines_compiled }, 1);
-    made.text = trusted.then_some(text);
+    made.text = (trusted && gpu.info().backend == wgpu::Backend::Vulkan).then_some(text);
     Ok(made)
 }
 

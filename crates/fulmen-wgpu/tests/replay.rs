@@ -9,9 +9,9 @@ use fulmen_wgpu::{
     BatchOptions, BufferId, DeviceOptions, GpuCommandBatch, GpuDevice, GpuError, PipelineCache, Program,
 };
 
-/// Whether this device can keep programs.
+/// Whether this device keeps programs whose parameters are immediate data.
 fn keeps(gpu: &GpuDevice) -> bool {
-    gpu.info().backend == wgpu::Backend::Vulkan && gpu.caps().immediate_bytes > 0
+    gpu.keeps_programs() && gpu.caps().immediate_bytes > 0
 }
 
 /// A chain of operations that depend on each other and on older values, unfused: sixty launches.

@@ -71,7 +71,9 @@ pub(crate) fn launch_with_store(
         && second.heads == store.heads
         && second.q == first.output
         && rope.n_rot == store.heads.head_dim
-        && apart(first, second);
+        && apart(first, second)
+        // It reads the cache before the launches ahead are done.
+        && !queue.may_be_storing(store.cache.k_ptr);
     if !fits {
         return None;
     }
@@ -91,16 +93,21 @@ pub(crate) fn launch_with_store(
         rotate: 1,
         ..args(queue, second)?
     };
+    queue.stores(store.cache.k_ptr);
     Some(run(queue, second, &args))
 }
 
-/// Whether the result of the attention and what rotation and store read do not share bytes.
+/// Whether what rotation and store read, the turned queries and the result of the attention share no bytes.
 fn apart(first: &RopeStoreCall, second: &AttentionCall) -> bool {
     let bytes = |width: u32| u64::from(second.m) * u64::from(width) * 4;
     let (q, kv) = (bytes(second.heads.q_width()), bytes(second.heads.kv_width()));
-    [(first.q, q), (first.store.k, kv), (first.store.v, kv)]
-        .iter()
-        .all(|&(ptr, bytes)| ptr + bytes <= second.output || second.output + q <= ptr)
+    let free =
+        |(ptr, bytes): (u64, u64), (other, more): (u64, u64)| ptr + bytes <= other || other + more <= ptr;
+    let read = [(first.q, q), (first.store.k, kv), (first.store.v, kv)];
+    let (rotated, out) = ((first.output, q), (second.output, q));
+    // Queries may be turned in place.
+    read.iter().all(|&input| free(input, out) && (input == rotated || free(input, rotated)))
+        && free(rotated, out)
 }
 
 fn args(queue: &Queue, call: &AttentionCall) -> Option<Args> {

@@ -57,6 +57,7 @@ pub(crate) fn launch(queue: &mut Queue, call: &RopeStoreCall) -> Launched {
     let per_row = u64::from(heads.n_heads) + 2 * u64::from(heads.n_kv_heads);
     let blocks = queue.blocks("rope_store", (u64::from(store.m) * per_row).div_ceil(WARPS.into()))?;
     let launch = Launch::new("rope_store", "rope_store", blocks, 32 * WARPS).shared(shared);
+    queue.stores(store.cache.k_ptr);
     queue.launch(&launch, &params)?;
     Ok(launched + 1)
 }

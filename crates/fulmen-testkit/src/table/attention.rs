@@ -93,6 +93,27 @@ fn over_stored(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32,
     }
 }
 
+/// Two steps of a sequence in one graph: the second must see what the first has stored.
+fn steps(dtype: DType, position: u32, heads: Heads) -> Case {
+    let case = Case::new(format!("stored/two_steps/at{position}/{}", shape(heads)), |b| {
+        let cache = b.kv_cache("kv", CacheSpec { dtype, n_seqs: 1, capacity: position + 2, heads })?;
+        let spec = RopeSpec::new(RopePairing::Halves, heads.head_dim, 10_000.0);
+        for at in ["0", "1"] {
+            let q = b.input(&format!("q{at}"), 1, heads.q_width())?;
+            let k = b.input(&format!("k{at}"), 1, heads.kv_width())?;
+            let v = b.input(&format!("v{at}"), 1, heads.kv_width())?;
+            let positions = b.indices(&format!("positions{at}"), 1)?;
+            let rotation = Rotation { spec, positions, factors: None };
+            let q = b.rope_store([q, k, v], [None; 2], 1e-6, rotation, cache, None)?;
+            let y = b.cache_attention(q, cache, positions, None, scale(heads))?;
+            b.output(&format!("y{at}"), y)?;
+        }
+        Ok(())
+    });
+    let case = case.dtype(dtype).tolerance(Tolerance::ATTENTION);
+    case.draw("positions0", Draw::Ints(vec![position])).draw("positions1", Draw::Ints(vec![position + 1]))
+}
+
 pub(super) fn cases(cases: &mut Vec<Case>) {
     let odd =
         [heads(1, 1, 1), heads(1, 1, 3), heads(3, 1, 5), heads(4, 4, 32), heads(6, 2, 80), heads(7, 7, 33)];
@@ -135,6 +156,9 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             for (start, m) in [(0, 1), (16, 1), (299, 1), (0, 5), (130, 16)] {
                 let name = format!("m{m}/at{start}");
                 cases.push(over_stored(&name, dtype, &Rows::run(start, m), heads, 1, 300));
+            }
+            for position in [0, 200] {
+                cases.push(steps(dtype, position, heads));
             }
             // Long contexts may be shared out otherwise, from some thousand positions on.
             for position in [3071, 3072, 5000] {

@@ -85,7 +85,7 @@ fn gate_up(name: &str, [gate, up]: [DType; 2], m: u32, n: u32, k: u32) -> Case {
     case.dtype(gate).tolerance(looser(tolerance(gate), tolerance(up)))
 }
 
-const M: [u32; 12] = [1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 33, 64];
+const M: [u32; 13] = [1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 33, 64];
 
 pub(super) fn cases(cases: &mut Vec<Case>) {
     for dtype in weight_types() {
@@ -94,12 +94,22 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
     }
     // Weights of different types in one op, as K-quant mixes have them.
     let mixed = [DType::Q4_K, DType::Q4_K, DType::Q6_K];
-    for m in [1, 4, 33] {
+    for m in [1, 4, 13, 33] {
         cases.push(many("mixed", mixed, m, [96, 32, 32], 512, false));
         cases.push(many("mixed_bias", [DType::F16, DType::Q8_0, DType::F32], m, [96, 33, 5], 512, true));
         cases.push(gate_up("mixed/", [DType::Q4_K, DType::Q6_K], m, 96, 512));
         cases.push(gate_up("mixed/", [DType::Q8_0, DType::F16], m, 33, 96));
     }
+    for m in [2, 16] {
+        let model = &QWEN3_4B;
+        let rows = [model.heads.q_width(), model.heads.kv_width(), model.heads.kv_width()];
+        cases.push(many(&format!("{}/mixed", model.name), mixed, m, rows, model.hidden, false).large());
+    }
+    // More rows of the output than a device works on at once, and rows of the input that are no power of two.
+    for dtype in [DType::Q4_K, DType::Q6_K, DType::Q8_0] {
+        cases.push(mul_mat("long/", dtype, 9, 30_011, 512).large());
+    }
+    cases.push(gate_up("wide/", [DType::Q4_K; 2], 13, 2816, 8192).large());
     heads_of_models(cases);
 }
 
@@ -154,7 +164,7 @@ fn small(cases: &mut Vec<Case>, dtype: DType) {
     }
 }
 
-/// The products of real models: at one row, as a step has them, and at a few and many, as prompts have them.
+/// The products of real models: at one row, as a step has them, at a few, as a step of several sequences, and at many, as prompts.
 fn real(cases: &mut Vec<Case>, dtype: DType) {
     for model in &MODELS {
         let (hidden, inner) = (model.hidden, model.inner);
@@ -163,7 +173,7 @@ fn real(cases: &mut Vec<Case>, dtype: DType) {
             if !fits(dtype, k) {
                 continue;
             }
-            for m in [1, 33] {
+            for m in [1, 5, 16, 33] {
                 let case = mul_mat(&format!("{}/", model.name), dtype, m, n, k).large();
                 let timed = m == 1 && (n, k) == (inner, hidden);
                 if !cases.iter().any(|other| other.name == case.name) {
@@ -172,7 +182,7 @@ fn real(cases: &mut Vec<Case>, dtype: DType) {
             }
         }
         if fits(dtype, hidden) {
-            for m in [1, 17] {
+            for m in [1, 11, 16, 17] {
                 let case = gate_up(&format!("{}/", model.name), [dtype; 2], m, inner, hidden).large();
                 cases.push(if m == 1 { case.timed() } else { case });
             }

@@ -7,7 +7,7 @@
 //! - **One submission, one pass** for each run, whatever was recorded; each kernel is compiled once.
 //! - **Fusion.** Trees of element-wise operations become one kernel, and a matrix product takes those that follow it
 //!   along.
-//! - **Replay.** Running again encodes what was compiled; [`write`](GpuCommandBatch::write) changes an upload in place.
+//! - **Replay.** Running again runs what was compiled; [`write`](GpuCommandBatch::write) changes an upload in place.
 //! - **Everything stays readable.** A value that fusion or shared memory did away with is computed again when it is read.
 //! - **In place** ([`in_place`](GpuCommandBatch::in_place)) an operation overwrites its operand, uploads and imports too.
 

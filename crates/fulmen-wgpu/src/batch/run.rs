@@ -30,7 +30,7 @@ pub(super) struct Compiled {
 
 impl GpuCommandBatch {
     /// Runs all recorded operations: one submission with one compute pass. The first run compiles them; the next ones only
-    /// encode what was compiled, unless operations were added. Kernels come from [`PipelineCache::global`].
+    /// run what was compiled, unless operations were added. Kernels come from [`PipelineCache::global`].
     ///
     /// Does not wait for the device: reading does.
     ///

@@ -297,6 +297,11 @@ impl GpuDevice {
         self.inner.check_trusted
     }
 
+    /// Whether programs that run again and again are kept by the driver, so that runs need no encoding: on Vulkan 1.3.
+    pub fn keeps_programs(&self) -> bool {
+        self.vulkan().is_some()
+    }
+
     /// The device as Vulkan sees it, for programs that it keeps; `None` where there is none.
     pub(crate) fn vulkan(&self) -> Option<&Arc<VulkanDevice>> {
         if self.inner.always_encode {

@@ -127,7 +127,9 @@ mod tests {
             // Writes what the one before reads.
             (vec![low.clone(), b.slice(16..20)], true),
             // Writes to another part of the buffer it reads.
-            (vec![low, high], false),
+            (vec![low.clone(), high], false),
+            // Writes once more what was written.
+            (vec![low, b.slice(16..20)], true),
         ];
         let mut hazards = Hazards::default();
         for (at, (slices, barrier)) in steps.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A kernel's text as SPIR-V: what wgpu makes of a trusted module, so that the driver finds its machine code in its cache.
+//! A kernel's text as SPIR-V: what wgpu makes of a trusted module, so that a driver may find its machine code in its cache.
 
 use ash::vk;
 use wgpu::naga::{

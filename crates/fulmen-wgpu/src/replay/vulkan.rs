@@ -46,7 +46,8 @@ impl VulkanDevice {
         // SAFETY: the physical device belongs to the instance, which the guard keeps.
         let api = unsafe { instance.get_physical_device_properties(physical) }.api_version;
         // The features below are asked for in the structures of these versions.
-        if spirv::version(api) < (1, 6) {
+        let loader = device.shared_instance().instance_api_version();
+        if spirv::version(api.min(loader)) < (1, 6) {
             return None;
         }
         let mut v11 = vk::PhysicalDeviceVulkan11Features::default();

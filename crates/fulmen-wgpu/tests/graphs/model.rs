@@ -71,6 +71,10 @@ fn replayed_steps_draw_what_launched_ones_draw() {
         };
         assert_eq!(draw(false), draw(true), "{recipe}");
     }
+    // What is compared was kept by Vulkan, where that can be.
+    if gpu.keeps_programs() && gpu.caps().immediate_bytes > 0 {
+        assert!(gpu.stats().replays > 60, "{:?}", gpu.stats());
+    }
 }
 
 /// Norm with codes; Q, K and V; rotation, store and parts of attention; those together, with codes; product; norm with codes;
