@@ -169,10 +169,11 @@ impl Summary {
         let q = self.heads?.checked_mul(self.key_size?)?;
         let kv =
             (self.kv_heads_in_all? / layers).checked_mul(self.key_size?.checked_add(self.value_size?)?)?;
-        // Beside the residual and its norm: queries, keys and values, or the inner row of the feed-forward part; and the
-        // token and its position.
-        let widest = q.checked_add(kv)?.max(self.feed_forward?);
-        let row = embedding.checked_mul(2)?.checked_add(widest)?.checked_add(2)?;
+        // Beside the residual: its norm with queries, keys and values, or with the inner row of the feed-forward part; or
+        // queries, keys and values with what attention makes of them. And the token and its position.
+        let (products, attention) = (q.checked_add(kv)?, q.checked_mul(2)?.checked_add(kv)?);
+        let widest = embedding.checked_add(products.max(self.feed_forward?))?.max(attention);
+        let row = embedding.checked_add(widest)?.checked_add(2)?;
         let rows = row.checked_mul(PREFILL_ROWS)?.checked_add(self.vocabulary?)?;
         rows.checked_mul(4)
     }
@@ -242,7 +243,8 @@ mod tests {
         // Keys and values of two heads of 128 in two layers.
         assert_eq!(memory.kv_f16, 1000 * 2 * 2 * 2 * 128 * 2);
         assert_eq!(memory.kv_q8_0, Some(1000 * 2 * 2 * 2 * 128 / 32 * 34));
-        assert_eq!(memory.activations, 4 * (512 * (2 * 256 + 512 + 2 * 256 + 2) + 1024));
+        // Attention has the most: the residual, queries, keys and values, and the result.
+        assert_eq!(memory.activations, 4 * (512 * (256 + 2 * 512 + 2 * 256 + 2) + 1024));
         let fits = memory.with_f16();
         assert_eq!(summary.longest_context(DType::F16, fits), Some(1000));
         assert_eq!(summary.longest_context(DType::F16, fits - 1), Some(999));
