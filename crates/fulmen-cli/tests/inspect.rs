@@ -40,7 +40,7 @@ fn the_text_says_what_people_ask() {
         "Q4_K 24 2,752,512 1.5 MiB 73.8 %",
         "memory at 2,048 tokens KV in F16 KV in Q8_0",
         "KV cache 8 MiB 4.2 MiB",
-        "in all 13 MiB 9.3 MiB",
+        "in all 13.5 MiB 9.8 MiB",
     ] {
         let same = |line: &str| line.split_whitespace().eq(words.split_whitespace());
         assert!(stdout.lines().any(same), "{words:?} is not in\n{stdout}");

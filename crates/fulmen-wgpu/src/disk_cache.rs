@@ -64,6 +64,7 @@ impl PipelineFile {
     }
 
     /// What the driver itself has of the pipelines so far; empty where that cannot be told.
+    #[cfg(any(windows, target_os = "linux"))]
     pub(crate) fn driver_data(&self) -> Vec<u8> {
         // wgpu puts a header of its own before the driver's, which begins with its length, 32, and its version, 1.
         let mut data = self.cache.get_data().unwrap_or_default();

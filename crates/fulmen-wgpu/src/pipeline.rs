@@ -57,6 +57,10 @@ pub struct Pipeline {
     /// The module's text, where it has no run-time checks.
     pub(crate) text: Option<String>,
     /// Made when a program is recorded that uses it; `None` where it cannot be recorded.
+    #[cfg_attr(
+        not(any(windows, target_os = "linux")),
+        allow(dead_code, reason = "nothing is recorded there")
+    )]
     pub(crate) vulkan: OnceLock<Option<Arc<VulkanPipeline>>>,
 }
 
