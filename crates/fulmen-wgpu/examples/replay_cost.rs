@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use fulmen_wgpu::{
-    DeviceOptions, GpuDevice, GpuError, PipelineCache, Program, Step,
+    DeviceOptions, GpuDevice, GpuError, PipelineCache, Program, Record, Step,
     kernel::{Access, Kernel},
 };
 
@@ -54,7 +54,7 @@ const MANY: usize = 100;
 
 /// One hundred dispatches of one kernel on one bind group, in place: by wgpu alone, and by a program.
 fn beside_raw() -> Result<(), GpuError> {
-    let gpu = GpuDevice::new()?;
+    let gpu = GpuDevice::with_options(&DeviceOptions { record: Record::Always, ..DeviceOptions::default() })?;
     let cache = PipelineCache::new();
     let kernel = Kernel {
         label: "increment".into(),
@@ -139,7 +139,11 @@ fn beside_raw() -> Result<(), GpuError> {
 fn main() -> Result<(), GpuError> {
     beside_raw()?;
     for without in [wgpu::Features::empty(), wgpu::Features::IMMEDIATES] {
-        let gpu = GpuDevice::with_options(&DeviceOptions { without, ..DeviceOptions::default() })?;
+        let gpu = GpuDevice::with_options(&DeviceOptions {
+            without,
+            record: Record::Always,
+            ..DeviceOptions::default()
+        })?;
         let cache = PipelineCache::new();
         // SAFETY: it adds as many elements as its parameter says, which the buffers have.
         let pipeline = unsafe { cache.get_trusted(&gpu, &add()) }?;

@@ -1,7 +1,7 @@
 //! Programs that were captured, and their replay.
 //!
 //! A captured program is one [`Program`] of the encoder: pipelines, bind groups and parameters are made, and a replay is one
-//! pass and one submission, from the third on without encoding where Vulkan keeps the program. It keeps the scratch memory that it was recorded with. It is refused when
+//! pass and one submission, without encoding once Vulkan keeps the program. It keeps the scratch memory that it was recorded with. It is refused when
 //! memory that it uses was freed, or when a weight was written that it uses in another order.
 
 use std::collections::{BTreeSet, HashMap};

@@ -40,7 +40,8 @@ mod weight;
 pub use batch::{BatchOptions, BufferId, GpuCommandBatch, InPlace, MatmulOptions};
 pub use buffer::{BufferSlice, GpuBuffer};
 pub use device::{
-    AdapterSelector, DeviceOptions, DeviceStats, DiskCache, GpuDevice, GpuMemory, list_devices, report,
+    AdapterSelector, DeviceOptions, DeviceStats, DiskCache, GpuDevice, GpuMemory, Record, list_devices,
+    report,
 };
 pub use dispatch::WgpuDispatcher;
 pub use encode::{Profile, Program, Step, StepTime};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use common::*;
 use fulmen_wgpu::{
     BatchOptions, BufferId, DeviceOptions, GpuCommandBatch, GpuDevice, GpuError, PipelineCache, Program,
+    Record,
 };
 
 /// Whether this device keeps programs whose parameters are immediate data.
@@ -33,7 +34,7 @@ fn chain(gpu: &GpuDevice, len: usize) -> (GpuCommandBatch, [BufferId; 2], Buffer
 #[test]
 fn replays_give_the_bits_of_encoded_runs() {
     let recorded = gpu();
-    let encoded = gpu_with(DeviceOptions { always_encode: true, ..DeviceOptions::default() });
+    let encoded = gpu_with(DeviceOptions { record: Record::Never, ..DeviceOptions::default() });
     for len in [1, 1000, 4099] {
         let mut both = [chain(&recorded, len), chain(&encoded, len)];
         let before = recorded.stats();
@@ -87,6 +88,23 @@ fn a_program_is_recorded_from_its_third_run_on() {
         assert_eq!(program.is_recorded(), keeps(&gpu) && run >= 3, "run {run}");
         assert_eq!(read(&gpu, &buffer, 1), [32.0 * run as f32]);
     }
+}
+
+#[test]
+fn by_default_a_program_is_recorded_when_that_pays() {
+    if std::env::var_os("FULMEN_WGPU_RECORD").is_some() {
+        return; // which decides otherwise
+    }
+    let (gpu, cache) = (gpu_with(DeviceOptions::default()), PipelineCache::new());
+    let (program, buffer) = increments(&gpu, &cache);
+    for run in 1..=257 {
+        program.submit().unwrap();
+        // 256 runs of 32 steps, and never in software.
+        assert_eq!(program.is_recorded(), keeps(&gpu) && run > 256, "run {run}");
+    }
+    assert_eq!(read(&gpu, &buffer, 1), [32.0 * 257.0]);
+    let software = gpu.info().device_type == wgpu::DeviceType::Cpu;
+    assert!(!software || !gpu.keeps_programs());
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(crate) use self::{
 pub use self::{
     list::{list_devices, report},
     memory::GpuMemory,
-    options::{AdapterSelector, DeviceOptions, DiskCache},
+    options::{AdapterSelector, DeviceOptions, DiskCache, Record},
     stats::DeviceStats,
 };
 use crate::{
@@ -61,7 +61,7 @@ struct Inner {
     limits: Limits,
     features: Features,
     check_trusted: bool,
-    always_encode: bool,
+    record: Record,
     vulkan: OnceLock<Option<Arc<VulkanDevice>>>,
     timeout: Option<Duration>,
     state: Arc<State>,
@@ -188,8 +188,7 @@ impl GpuDevice {
                 limits,
                 features,
                 check_trusted: options.check_trusted,
-                always_encode: options.always_encode
-                    || std::env::var("FULMEN_WGPU_RECORD").as_deref() == Ok("0"),
+                record: options.record.by_environment(),
                 vulkan: OnceLock::new(),
                 timeout: options.timeout,
                 state,
@@ -297,17 +296,23 @@ impl GpuDevice {
         self.inner.check_trusted
     }
 
-    /// Whether programs that run again and again are kept by the driver, so that runs need no encoding: on Vulkan 1.3.
+    /// Whether programs that run again and again are kept by the driver, so that runs need no encoding: on Vulkan 1.3, as
+    /// [`DeviceOptions::record`] has it.
     pub fn keeps_programs(&self) -> bool {
         self.vulkan().is_some()
     }
 
     /// The device as Vulkan sees it, for programs that it keeps; `None` where there is none.
     pub(crate) fn vulkan(&self) -> Option<&Arc<VulkanDevice>> {
-        if self.inner.always_encode {
+        let software = self.inner.info.device_type == wgpu::DeviceType::Cpu;
+        if self.inner.record == Record::Never || (self.inner.record == Record::Auto && software) {
             return None;
         }
         self.inner.vulkan.get_or_init(|| VulkanDevice::of(self)).as_ref()
+    }
+
+    pub(crate) fn record_option(&self) -> Record {
+        self.inner.record
     }
 
     pub(crate) fn staging(&self) -> &StagingPool {

@@ -64,6 +64,29 @@ pub enum DiskCache {
     Off,
 }
 
+/// When programs are recorded, to be run without encoding. Only Vulkan can. Kernels are compiled a second time for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Record {
+    /// On hardware, once a program has run so often that it pays; unless `FULMEN_WGPU_RECORD` is `0` (never) or `1` (always).
+    #[default]
+    Auto,
+    /// From the third run of a program on, on software too.
+    Always,
+    /// Never: each run is encoded.
+    Never,
+}
+
+impl Record {
+    /// What the environment makes of it.
+    pub(super) fn by_environment(self) -> Record {
+        match (self, std::env::var("FULMEN_WGPU_RECORD").as_deref()) {
+            (Record::Auto, Ok("0")) => Record::Never,
+            (Record::Auto, Ok("1")) => Record::Always,
+            (asked, _) => asked,
+        }
+    }
+}
+
 /// How to open a device. The default asks for all that the adapter has; less than that is for tests of the paths that
 /// weaker devices take.
 #[derive(Clone, Debug, Default)]
@@ -86,8 +109,8 @@ pub struct DeviceOptions {
     pub disk_cache: DiskCache,
     /// Compile trusted kernels with all of WGSL's run-time checks too.
     pub check_trusted: bool,
-    /// Encode each run by wgpu, although Vulkan could keep what was recorded. `FULMEN_WGPU_RECORD=0` does the same.
-    pub always_encode: bool,
+    /// When programs are recorded, to be run without encoding.
+    pub record: Record,
     /// How long a blocking call waits for the device. Without it, as long as the device takes.
     pub timeout: Option<Duration>,
 }

@@ -23,11 +23,11 @@ use wgpu::{BindGroup, BindGroupLayout, BufferUsages, CommandEncoder, ComputePass
 pub use self::profile::{Profile, StepTime};
 use crate::{
     buffer::{BufferSlice, GpuBuffer},
-    device::{GpuDevice, count},
+    device::{GpuDevice, Record, count},
     error::GpuError,
     kernel::Access,
     pipeline::{ParamMode, Pipeline},
-    replay::{FEWEST_STEPS, RECORDED_FROM_RUN, Recording, ReplayStep},
+    replay::{ENCODED_RUNS, FEWEST_STEPS, PAYS_AFTER, Recording, ReplayStep},
     transfer::Readback,
 };
 
@@ -191,8 +191,13 @@ impl Program {
 
     /// What Vulkan keeps of the program, once it has run often enough.
     pub(crate) fn recording(&self) -> Option<&Arc<Recording>> {
-        let often = self.runs.load(Ordering::Relaxed) >= RECORDED_FROM_RUN - 1;
-        if self.steps.len() < FEWEST_STEPS || !often {
+        let runs = self.runs.load(Ordering::Relaxed);
+        let pays = match self.gpu.record_option() {
+            Record::Always => true,
+            Record::Auto => u64::from(runs) * self.steps.len() as u64 >= PAYS_AFTER,
+            Record::Never => false,
+        };
+        if !pays || runs < ENCODED_RUNS || self.steps.len() < FEWEST_STEPS {
             return None;
         }
         let record = || {

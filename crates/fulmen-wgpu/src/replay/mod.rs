@@ -25,8 +25,11 @@ pub(crate) use self::without::{Recording, VulkanDevice, VulkanPipeline};
 
 use crate::{buffer::BufferSlice, kernel::Access, pipeline::Pipeline};
 
-/// A program is recorded before this run.
-pub(crate) const RECORDED_FROM_RUN: u32 = 3;
+/// Runs that wgpu encodes at least.
+pub(crate) const ENCODED_RUNS: u32 = 2;
+
+/// Dispatches of a program after which it is recorded: encoding them took some ten milliseconds.
+pub(crate) const PAYS_AFTER: u64 = 8192;
 
 /// Shorter programs are not worth the pipelines.
 pub(crate) const FEWEST_STEPS: usize = 16;

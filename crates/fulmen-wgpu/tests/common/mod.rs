@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use fulmen_wgpu::{
-    BufferSlice, DeviceOptions, DiskCache, GpuBuffer, GpuDevice, Pipeline, PipelineCache, Step,
+    BufferSlice, DeviceOptions, DiskCache, GpuBuffer, GpuDevice, Pipeline, PipelineCache, Record, Step,
     kernel::{Access, Kernel},
 };
 
-/// A device without a disk cache. Software will do, but there must be one.
+/// A device without a disk cache, which records programs as soon as it can. Software will do, but there must be one.
 pub(crate) fn gpu() -> GpuDevice {
-    gpu_with(DeviceOptions::default())
+    gpu_with(DeviceOptions { record: Record::Always, ..DeviceOptions::default() })
 }
 
 pub(crate) fn gpu_with(options: DeviceOptions) -> GpuDevice {
