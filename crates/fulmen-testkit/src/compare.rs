@@ -113,7 +113,7 @@ pub fn compare_floats(got: &[f32], expected: &Values, tolerance: Tolerance) -> R
         got: got[index].into(),
         nmse,
     };
-    let (mut errors, mut sizes, mut finite) = (0.0, 0.0, 0usize);
+    let (mut errors, mut sizes, mut fourths, mut finite) = (0.0, 0.0, 0.0, 0usize);
     for &i in indices {
         let rounded = expected.data[i] as f32;
         let same = match tolerance {
@@ -127,11 +127,14 @@ pub fn compare_floats(got: &[f32], expected: &Values, tolerance: Tolerance) -> R
         if rounded.is_finite() {
             errors += error(got[i], expected.data[i]).powi(2);
             sizes += size(i).powi(2);
+            fourths += size(i).powi(4);
             finite += 1;
         }
     }
     let Tolerance::Within { nmse: bound, element } = tolerance else { return Ok(Agreement::EXACT) };
-    let allowed = bound * chance(finite);
+    // Where few of the elements are large, only they count: the errors of the others vanish beside theirs.
+    let counting = if fourths > 0.0 { sizes * sizes / fourths } else { 1.0 };
+    let allowed = bound * chance(counting);
     if errors == 0.0 {
         return Ok(Agreement { error: 0.0, allowed });
     }
@@ -152,9 +155,10 @@ pub fn compare_floats(got: &[f32], expected: &Values, tolerance: Tolerance) -> R
 }
 
 /// How much larger than usual the mean square of `n` random errors comes out once in ten million times, over the factor
-/// of 2 that the tolerances leave: 1 for many elements, 17 for one. By Wilson and Hilferty's formula for χ².
-fn chance(n: usize) -> f64 {
-    let spread = 2.0 / (9.0 * n.max(1) as f64);
+/// of 2 that the tolerances leave: 1 for many elements, 17 for one. By Wilson and Hilferty's formula for χ², with the
+/// degrees of freedom that Welch and Satterthwaite give a sum of unlike squares.
+fn chance(n: f64) -> f64 {
+    let spread = 2.0 / (9.0 * n.max(1.0));
     ((1.0 - spread + 5.2 * spread.sqrt()).powi(3) / 2.0).max(1.0)
 }
 
@@ -182,6 +186,21 @@ mod tests {
         assert!(check(&got, &expected, Tolerance::nmse(1e-4)).is_ok());
         got[777] += 0.5;
         assert_eq!(check(&got, &expected, Tolerance::nmse(1e-4)).unwrap_err().index, 777);
+    }
+
+    #[test]
+    fn chance_counts_the_elements_that_are_large() {
+        let mut expected = vec![1.0; 1000];
+        let mut got = vec![1.015; 1000];
+        assert!(
+            check(&got, &expected, Tolerance::nmse(1e-4)).is_err(),
+            "a thousand alike leave nothing to chance"
+        );
+        expected[7] = 1000.0;
+        got[7] = 1015.0;
+        assert!(check(&got, &expected, Tolerance::nmse(1e-4)).is_ok(), "one that outweighs the others does");
+        got[7] = 1050.0;
+        assert!(check(&got, &expected, Tolerance::nmse(1e-4)).is_err());
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl Pools {
         let key = (tensor.dtype, tensor.width, [mean.to_bits(), deviation.to_bits()]);
         let row = tensor.dtype.bytes(tensor.width as usize)?;
         if !self.rows.contains_key(&key) {
-            let count = (65_536 / tensor.width.max(1) as usize).clamp(5, 61);
+            let count = (65_536 / tensor.width.max(1) as usize).clamp(5, 251);
             let mut random = self.generator(&key);
             let values = normal(&mut random, count * tensor.width as usize, mean, deviation);
             self.rows.insert(key, Arc::new(quant::quantize_to_vec(tensor.dtype, &values)?));

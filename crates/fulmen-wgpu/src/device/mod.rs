@@ -9,6 +9,7 @@
 //!   reads, and by others within a millisecond. From then on every call gives [`GpuError::DeviceLost`]. Nothing else is harmed: a new device can be opened in the same process.
 
 mod call;
+mod environment;
 mod list;
 mod memory;
 mod options;
@@ -119,7 +120,7 @@ impl GpuDevice {
     /// Opens an adapter with less than it has.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// As [`open`](Self::open); also [`GpuError::Argument`] for an environment variable that means nothing.
     pub fn with_options(options: &DeviceOptions) -> Result<Self, GpuError> {
         pollster::block_on(Self::with_options_async(options))
     }
@@ -129,6 +130,7 @@ impl GpuDevice {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn with_options_async(options: &DeviceOptions) -> Result<Self, GpuError> {
+        let options = &options.with_environment()?;
         let adapter = options.adapter.choose(list::adapters().await?)?;
         let features = options.features(adapter.features());
         let experimental_features = if features.intersects(Features::all_experimental_mask()) {
@@ -161,9 +163,9 @@ impl GpuDevice {
     /// afterwards: errors of this crate's own calls are still reported by those calls.
     ///
     /// # Errors
-    /// [`GpuError::DeviceLost`] if it is lost already.
+    /// [`GpuError::DeviceLost`] if it is lost already; [`GpuError::Argument`] as in [`with_options`](Self::with_options).
     pub fn from_wgpu(device: wgpu::Device, queue: wgpu::Queue) -> Result<Self, GpuError> {
-        Self::build(device, queue, false, &DeviceOptions::default())
+        Self::build(device, queue, false, &DeviceOptions::default().with_environment()?)
     }
 
     fn build(
@@ -188,7 +190,7 @@ impl GpuDevice {
                 limits,
                 features,
                 check_trusted: options.check_trusted,
-                record: options.record.by_environment(),
+                record: options.record,
                 vulkan: OnceLock::new(),
                 timeout: options.timeout,
                 state,

@@ -76,24 +76,13 @@ pub enum Record {
     Never,
 }
 
-impl Record {
-    /// What the environment makes of it.
-    pub(super) fn by_environment(self) -> Record {
-        match (self, std::env::var("FULMEN_WGPU_RECORD").as_deref()) {
-            (Record::Auto, Ok("0")) => Record::Never,
-            (Record::Auto, Ok("1")) => Record::Always,
-            (asked, _) => asked,
-        }
-    }
-}
-
 /// How to open a device. The default asks for all that the adapter has; less than that is for tests of the paths that
 /// weaker devices take.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceOptions {
     /// Which adapter.
     pub adapter: AdapterSelector,
-    /// Optional features to leave alone although the adapter has them.
+    /// Optional features to leave alone although the adapter has them, besides those that `FULMEN_WGPU_WITHOUT` names.
     pub without: Features,
     /// Bytes of the largest storage binding, if less than the adapter's.
     pub max_binding: Option<u64>,
