@@ -25,7 +25,7 @@ pub enum Tolerance {
 impl Tolerance {
     /// A bound on the mean-square error; an element may be off by eight times the root of it.
     pub const fn nmse(nmse: f64) -> Tolerance {
-        // Roots are not const, and all the bounds used are powers of ten.
+        // Roots are not const; that of the power of ten below it.
         let mut root = 1.0;
         while root * root > nmse * 1.000_001 {
             root /= 3.162_277_660_168_379_5;
@@ -41,6 +41,9 @@ impl Tolerance {
     pub const FLOAT_PRODUCT: Tolerance = Tolerance::nmse(1e-6);
     /// Products with block weights: kernels may round the activations to 8 bits per block.
     pub const BLOCK_PRODUCT: Tolerance = Tolerance::nmse(1e-4);
+    /// Products with random codes. No minimum takes away the mean of a block's codes, so the rounding errors of x are added up
+    /// over blocks, alike for all rows of the weight: their mean square differs much from run to run.
+    pub const CODE_PRODUCT: Tolerance = Tolerance::nmse(2e-4);
     /// Attention, also over a cache of less than 32 bits.
     pub const ATTENTION: Tolerance = Tolerance::nmse(1e-4);
     /// 8-bit blocks written by another encoder: a code may be off by one.

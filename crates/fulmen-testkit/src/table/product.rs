@@ -146,8 +146,9 @@ fn small(cases: &mut Vec<Case>, dtype: DType) {
     cases.push(mul_mat("", dtype, 3, 0, 256));
     if dtype.is_quantized() {
         for m in [1, 3, 33] {
-            cases.push(mul_mat("blocks/", dtype, m, 37, 1024).draw("w", Draw::Blocks));
-            let blocks = gate_up("blocks/", [dtype; 2], m, 37, 1024);
+            let blocks = mul_mat("blocks/", dtype, m, 131, 4096).draw("w", Draw::Blocks);
+            cases.push(blocks.tolerance(Tolerance::CODE_PRODUCT));
+            let blocks = gate_up("blocks/", [dtype; 2], m, 131, 4096).tolerance(Tolerance::CODE_PRODUCT);
             cases.push(blocks.draw("gate", Draw::Blocks).draw("up", Draw::Blocks));
         }
     }
