@@ -23,9 +23,9 @@ pub enum Tolerance {
 }
 
 impl Tolerance {
-    /// A bound on the mean-square error; an element may be off by eight times the root of it.
+    /// A bound on the mean-square error; an element may be off by eight times the root of the power of ten that is not above it.
     pub const fn nmse(nmse: f64) -> Tolerance {
-        // Roots are not const; that of the power of ten below it.
+        // Roots are not const.
         let mut root = 1.0;
         while root * root > nmse * 1.000_001 {
             root /= 3.162_277_660_168_379_5;

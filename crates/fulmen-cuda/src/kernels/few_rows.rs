@@ -169,7 +169,6 @@ fn takes(queue: &Queue, input: &Input, parts: &[Product]) -> bool {
         use DType::*;
         matches!(dtype, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q4_K | Q5_K | Q6_K)
     };
-    let apart = input.norm.is_none_or(|norm| apart_from(&norm, input, parts));
     queue.caps().capability >= CAPABILITY
         && (1..=MOST_ROWS).contains(&input.m)
         && input.k > 0
@@ -177,7 +176,7 @@ fn takes(queue: &Queue, input: &Input, parts: &[Product]) -> bool {
         && input
             .norm
             .is_none_or(|norm| [norm.input, norm.gamma, norm.output].iter().all(|p| p.is_multiple_of(16)))
-        && apart
+        && input.norm.is_none_or(|norm| apart_from(&norm, input, parts))
         && !parts.is_empty()
         && parts.iter().all(|part| part.weight.rows > 0 && block(part.weight.dtype))
 }
