@@ -12,6 +12,7 @@
 //   shared memory, blocks through the cluster's distributed shared memory.
 
 #include "bulk.cuh"
+#include "codes.cuh"
 
 constexpr int WARPS = 8;
 constexpr int THREADS = WARPS * 32;
@@ -30,6 +31,7 @@ struct Args {
   u16* v_cache;
   float* q_out;  // may be `q`
   float* out;
+  u8* codes;  // where the codes of the result go, or null: one row, and blocks have multiples of 32 elements of it
   Fault* fault;
   float epsilon;
   float scale;
@@ -462,7 +464,9 @@ DEVICE void attend(const Args& args) {
       sum += share * remote(mine + at, r);
       weight += share * remote(&block_total[head], r);
     }
-    out[at] = sum / weight;
+    const float result = sum / weight;
+    out[at] = result;
+    if (ONE && args.codes) quantise1(args.codes, kv * group * HD + at, result);
   }
   cluster_arrive();
   cluster_wait();

@@ -1,8 +1,8 @@
 // targets: 90
 // Products of one row with block-quantised weights: y[n] = x[k] · W[n, k]ᵀ, bound by the bytes of W.
 //
-// - x is quantised to 8 bits in blocks of 64 by every block of the grid for itself, after an optional RMS norm, so that norm,
-//   quantisation and product are one step of the chain.
+// - x is quantised to 8 bits by every block of the grid for itself, after an optional RMS norm, so that norm, quantisation and
+//   product are one step of the chain; or it comes as codes from the kernel that made it, as gate and up make theirs here.
 // - A warp works on 32 / LANES neighbouring rows at a time, LANES lanes on one row; a lane decodes units of 64 elements with
 //   dp4a. The rows come as one bulk copy into a ring of the warp's own in shared memory, so no warp waits for another, and
 //   memory is read in long pieces. Weights lie there as they lie in a GGUF file.
@@ -10,13 +10,13 @@
 // - The code is short, loops are rolled, and there is an entry for each format, because a step runs hundreds of these kernels in
 //   turn and each finds the instruction cache full of another.
 #include "bulk.cuh"
-
-typedef int i32;
+#include "codes.cuh"
 
 constexpr int WARPS = 12;
 constexpr int THREADS = WARPS * 32;
 constexpr u32 MAX_DEPTH = 4;
 constexpr int MAX_PARTS = 3;
+constexpr int MAX_RESULTS = 256;  // rows of a block that become codes
 
 struct Part {
   const u8* weight;
@@ -31,6 +31,8 @@ struct Part {
 
 struct Args {
   const float* x;
+  const u8* codes;     // x as codes, or null
+  u8* codes_out;       // where the codes of the result go, or null: of a pair, and blocks have multiples of 32 rows
   const float* gamma;  // null: no norm
   float* normed;       // where the norm's result goes, or null
   float epsilon;
@@ -48,35 +50,6 @@ struct Args {
 constexpr u32 SEGMENT = 64;
 
 // ---------------------------------------------------------------- activations
-
-// A group of 8 units (512 elements) of x in shared memory: codes, the four 16-byte pieces of a unit 128 bytes apart; for each unit
-// its scale and the sums of its halves' codes; the sums of the pieces' codes, a unit's in the order 0 2 1 3.
-constexpr u32 GROUP = 512 + 128 + 128;
-
-DEVICE u32 groups_of(u32 k) { return (k + 511) / 512; }
-
-// Four elements, by 16 lanes a unit.
-DEVICE void quantise4(u8* to, u32 at, float4 v, bool inside) {
-  // As integers, so that NaN is larger than everything and makes the scale NaN.
-  u32 bits = max(max(__float_as_uint(v.x) & ~(1u << 31), __float_as_uint(v.y) & ~(1u << 31)),
-                 max(__float_as_uint(v.z) & ~(1u << 31), __float_as_uint(v.w) & ~(1u << 31)));
-#pragma unroll
-  for (int step = 8; step > 0; step /= 2) bits = max(bits, __shfl_xor_sync(~0u, bits, step));
-  float largest = __uint_as_float(bits), inverse = largest > 1e-35f ? __fdividef(127.0f, largest) : 0;
-  i32 a = __float2int_rn(v.x * inverse), b = __float2int_rn(v.y * inverse);
-  i32 c = __float2int_rn(v.z * inverse), d = __float2int_rn(v.w * inverse);
-  i32 sum = a + b + c + d;
-  sum += __shfl_xor_sync(~0u, sum, 1);
-  sum += __shfl_xor_sync(~0u, sum, 2);
-  i32 half = sum + __shfl_xor_sync(~0u, sum, 4);
-  if (!inside) return;
-  u32 piece = at / 16 & 3, unit = at / 64 & 7;
-  u8* group = to + at / 512 * GROUP;
-  *(u32*)(group + piece * 128 + unit * 16 + at % 16) = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | (u32)d << 24;
-  if (at % 64 == 0) *(float*)(group + 512 + unit * 16) = largest * (1.0f / 127.0f);
-  if (at % 32 == 0) *(i32*)(group + 516 + unit * 16 + piece / 2 * 4) = half;
-  if (at % 16 == 0) *(i32*)(group + 640 + unit * 16 + (piece & 1) * 8 + piece / 2 * 4) = sum;
-}
 
 constexpr int HELD = 7, HELD_GAIN = 4;
 
@@ -168,12 +141,6 @@ DEVICE uint4 operator|(uint4 a, uint4 b) { return make_uint4(a.x | b.x, a.y | b.
 constexpr u32 NIBBLE = 0x0f0f0f0f;
 
 
-// What a unit of x has besides its codes.
-struct UnitX {
-  float scale;
-  i32 sum0, sum1, unused;
-};
-
 // Each format has CHUNK bytes for 256 elements; `decode` takes a unit of a row in shared memory; `dot` is its product with the unit of x, given the group of x that it
 // is in.
 
@@ -216,17 +183,24 @@ struct FormatK {
     const uint4* codes = (const uint4*)(x + (inner & 7) * 16);
     UnitX u = *(const UnitX*)(x + 512 + (inner & 7) * 16);
     i32 dot0 = dot16(b, codes[8], dot16(a, codes[0], 0)), dot1 = dot16(e, codes[24], dot16(c, codes[16], 0));
-    i32 sum = dot0 * scale0 + dot1 * scale1, minimum = u.sum0 * minimum0 + u.sum1 * minimum1;
-    return u.scale * (factor.x * (float)sum - factor.y * (float)minimum);
+    float first = factor.x * (float)(dot0 * scale0) - factor.y * (float)(u.sum0 * minimum0);
+    float second = factor.x * (float)(dot1 * scale1) - factor.y * (float)(u.sum1 * minimum1);
+    return u.scale0 * first + u.scale1 * second;
   }
 };
 
-// A unit is half of the elements of half a block: 16 each of four runs of 32.
+// A unit is half of the elements of half a block: 16 each of four runs of 32. Odd lanes take the runs in the order 2 3 0 1, so that
+// neighbours read other banks of x.
 struct Format6 {
   static constexpr u32 CHUNK = 210;
   uint4 w[4];
   i32 scale[4];
   float d;
+
+  static DEVICE uint4 turned(uint4 v, u32 by) {
+    const uint4 t = make_uint4(__funnelshift_l(v.x, v.x, by), __funnelshift_l(v.y, v.y, by), __funnelshift_l(v.z, v.z, by), __funnelshift_l(v.w, v.w, by));
+    return masked(t, 0, 0x30303030);
+  }
 
   DEVICE void decode(const u8* row, u32 unit, bool whole) {
     u32 half = (unit >> 1) & 1, q = unit & 1;
@@ -234,20 +208,22 @@ struct Format6 {
     uint4 low = lds16_even(block + half * 64 + q * 16), high = lds16_even(block + half * 64 + q * 16 + 32);
     uint4 top = lds16_even(block + 128 + half * 32 + q * 16);
 #pragma unroll
-    for (int i = 0; i < 4; i++) scale[i] = (i8)(lds2(block + 192 + half * 8 + i * 2) >> (8 * q));
+    for (int i = 0; i < 4; i++) scale[i] = (i8)(lds2(block + 192 + half * 8 + ((i * 2) ^ (q * 4))) >> (8 * q));
     d = half_to_float((u16)lds2(block + 208));
-    w[0] = masked(low, 0, NIBBLE) | shifted(top, 4, 0x30303030), w[1] = masked(high, 0, NIBBLE) | shifted(top, 2, 0x30303030);
-    w[2] = masked(low, 4, NIBBLE) | shifted(top, 0, 0x30303030), w[3] = masked(high, 4, NIBBLE) | masked(top, 2, 0x30303030);
+    // Two bits of `top` belong over each nibble.
+    const u32 first = q * 4, second = 4 - first, turn = q ? 30 : 2;
+    w[0] = masked(low, first, NIBBLE) | turned(top, second), w[1] = masked(high, first, NIBBLE) | turned(top, turn);
+    w[2] = masked(low, second, NIBBLE) | turned(top, first), w[3] = masked(high, second, NIBBLE) | turned(top, 32 - turn);
   }
   // Pieces q and q + 2 of two neighbouring units.
   DEVICE float dot(u32 inner, const u8* x) const {
-    u32 q = inner & 1, unit = inner & 6;
-    const uint4* codes = (const uint4*)(x + q * 128 + unit * 16);
-    float first = *(const float*)(x + 512 + unit * 16), second = *(const float*)(x + 528 + unit * 16);
-    int2 t0 = *(const int2*)(x + 640 + unit * 16 + q * 8), t1 = *(const int2*)(x + 656 + unit * 16 + q * 8);
-    i32 sum0 = scale[0] * dot16(w[0], codes[0], -32 * t0.x) + scale[1] * dot16(w[1], codes[16], -32 * t0.y);
-    i32 sum1 = scale[2] * dot16(w[2], codes[1], -32 * t1.x) + scale[3] * dot16(w[3], codes[17], -32 * t1.y);
-    return d * (first * (float)sum0 + second * (float)sum1);
+    const u32 q = inner & 1, unit = inner & 7, other = unit ^ 1;
+    const uint4 *codes = (const uint4*)(x + q * 128 + unit * 16), *more = (const uint4*)(x + q * 128 + other * 16);
+    const float2 s = *(const float2*)(x + 512 + unit * 16), t = *(const float2*)(x + 512 + other * 16);
+    const int2 sums = *(const int2*)(x + 640 + unit * 16 + q * 8), others = *(const int2*)(x + 640 + other * 16 + q * 8);
+    const i32 a = scale[0] * dot16(w[0], codes[0], -32 * sums.x), b = scale[1] * dot16(w[1], codes[16], -32 * sums.y);
+    const i32 c = scale[2] * dot16(w[2], more[0], -32 * others.x), e = scale[3] * dot16(w[3], more[16], -32 * others.y);
+    return d * (s.x * (float)a + s.y * (float)b + t.x * (float)c + t.y * (float)e);
   }
 };
 
@@ -296,17 +272,17 @@ struct Format32 {
     UnitX u = *(const UnitX*)(x + 512 + (inner & 7) * 16);
     if (EIGHT) {
       i32 dot0 = dot16_signed(codes[1], from[8], dot16_signed(codes[0], from[0], 0)), dot1 = dot16_signed(codes[3], from[24], dot16_signed(codes[2], from[16], 0));
-      return u.scale * (scale[0] * (float)dot0 + scale[1] * (float)dot1);
+      return u.scale0 * (scale[0] * (float)dot0) + u.scale1 * (scale[1] * (float)dot1);
     }
     i32 dot0 = dot16(codes[1], from[8], dot16(codes[0], from[0], 0)), dot1 = dot16(codes[3], from[24], dot16(codes[2], from[16], 0));
-    return u.scale * (scale[0] * (float)dot0 + scale[1] * (float)dot1 - (minimum[0] * (float)u.sum0 + minimum[1] * (float)u.sum1));
+    return u.scale0 * (scale[0] * (float)dot0 - minimum[0] * (float)u.sum0) + u.scale1 * (scale[1] * (float)dot1 - minimum[1] * (float)u.sum1);
   }
 };
 
 // ---------------------------------------------------------------- the product
 
 // The first row of a block of the grid.
-DEVICE u32 share(const Part& part, u32 block) { return block * part.each + min(block, part.extra); }
+DEVICE u32 share(const Part& part, u32 block) { return min(part.rows, block * part.each + min(block, part.extra)); }
 
 // The rows of one warp: it takes every `warps`th task of the parts [part, end), a task being ROWS neighbouring rows (of both weights
 // where they come in pairs).
@@ -334,13 +310,14 @@ struct Walk {
 };
 
 template <class F, int LANES, bool PAIR>
-DEVICE void run(const Args& args, u32 first, u32 end, u32 warp, u32 warps, u8* ring, u64* barriers, u8* x, float* scratch) {
+DEVICE void run(const Args& args, u32 first, u32 end, u32 warp, u32 warps, u8* ring, u64* barriers, u64* x_there, u8* x, float* scratch) {
   constexpr u32 GROUPS = 32 / LANES, ROWS = PAIR ? GROUPS / 2 : GROUPS;
   const u32 lane = threadIdx.x & 31, inner = lane & (LANES - 1), group = lane / LANES;
   const u32 stage_bytes = args.stage_bytes, blocks = (args.k + 31) / 32, units = (blocks + 1) / 2;
   const u32 half_stage = stage_bytes / 2;  // where the second weight of a pair lies
 
   const u32 segments = LANES == 32 ? args.segments : 1;
+  float* results = scratch + 32;  // of the block's rows, where they become codes
 
   Walk<ROWS, PAIR> ahead;
   ahead.task = warp;
@@ -377,11 +354,21 @@ DEVICE void run(const Args& args, u32 first, u32 end, u32 warp, u32 warps, u8* r
 #pragma unroll 1
   for (u32 i = 0; i < args.depth; i++) fetch(i);
 
-  Gain gain;
-  gain.load(args);
-  wait_for_previous();
-  quantise(args, gain, x, scratch);
-  __syncthreads();
+  if (args.codes) {
+    wait_for_previous();
+    if (threadIdx.x == 0) {
+      const u32 bytes = groups_of(args.k) * GROUP;
+      barrier_expect(x_there, bytes);
+      bulk_copy(x, args.codes, bytes, x_there);
+    }
+    barrier_wait(x_there, 0);
+  } else {
+    Gain gain;
+    gain.load(args);
+    wait_for_previous();
+    quantise(args, gain, x, scratch);
+    __syncthreads();
+  }
 
   u32 stage = 0, parity = 0;
   Walk<ROWS, PAIR> walk;
@@ -421,7 +408,11 @@ DEVICE void run(const Args& args, u32 first, u32 end, u32 warp, u32 warps, u8* r
     if (inner == 0 && index < walk.rows) {
       u32 to = walk.row + index;
       if (PAIR) {
-        if (!(group & 1)) part.out[to] = value / (1.0f + __expf(-value)) * other;
+        if (!(group & 1)) {
+          value = value / (1.0f + __expf(-value)) * other;
+          part.out[to] = value;
+          if (args.codes_out) results[to - share(part, blockIdx.x)] = value;
+        }
       } else {
         if (part.bias) value += part.bias[to];
         if (part.residual) value += part.residual[to];
@@ -430,14 +421,22 @@ DEVICE void run(const Args& args, u32 first, u32 end, u32 warp, u32 warps, u8* r
     }
     walk.task += warps;
   }
+  if (PAIR && args.codes_out) {
+    __syncthreads();
+    const Part& part = args.part[0];
+    const u32 begin = share(part, blockIdx.x);
+#pragma unroll 1
+    for (u32 at = threadIdx.x; at < share(part, blockIdx.x + 1) - begin; at += THREADS) quantise1(args.codes_out, begin + at, results[at]);
+  }
 }
 
 // Shared memory: codes of x, then the rings.
 template <class F, class G, bool MIXED, int LANES, bool PAIR>
 DEVICE void product(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
-  __shared__ float scratch[32];
+  __shared__ float scratch[32 + MAX_RESULTS];
   __shared__ u64 barriers[WARPS][MAX_DEPTH];
+  __shared__ u64 x_there;
   const u32 warp = threadIdx.x / 32;
   u8* ring = memory + groups_of(args.k) * GROUP + warp * (args.depth * args.stage_bytes);
   if ((threadIdx.x & 31) == 0) {
@@ -446,13 +445,20 @@ DEVICE void product(const Args& args) {
   }
   __syncwarp();
   let_next_start();
+  if (args.codes) {
+    if (threadIdx.x == 0) {
+      barrier_init(&x_there, 1);
+      barriers_ready();
+    }
+    __syncthreads();
+  }
   // The barriers in `run` are met by all warps, whichever branch they are in.
   if (!MIXED)
-    run<F, LANES, PAIR>(args, 0, args.parts, warp, WARPS, ring, barriers[warp], memory, scratch);
+    run<F, LANES, PAIR>(args, 0, args.parts, warp, WARPS, ring, barriers[warp], &x_there, memory, scratch);
   else if (warp < args.first_warps)
-    run<F, LANES, PAIR>(args, 0, args.first_parts, warp, args.first_warps, ring, barriers[warp], memory, scratch);
+    run<F, LANES, PAIR>(args, 0, args.first_parts, warp, args.first_warps, ring, barriers[warp], &x_there, memory, scratch);
   else
-    run<G, LANES, PAIR>(args, args.first_parts, args.parts, warp - args.first_warps, WARPS - args.first_warps, ring, barriers[warp], memory, scratch);
+    run<G, LANES, PAIR>(args, args.first_parts, args.parts, warp - args.first_warps, WARPS - args.first_warps, ring, barriers[warp], &x_there, memory, scratch);
 }
 
 #define ENTRY(NAME, F, G, MIXED, LANES, PAIR)                                                                             \

@@ -18,7 +18,7 @@ use crate::timed::Timed;
 pub(crate) struct Captured {
     pub(crate) graph: Graph,
     /// Kept alive for the graph.
-    pub(crate) _scratch: Option<Arc<DeviceBlock>>,
+    pub(crate) _scratch: [Option<Arc<DeviceBlock>>; 2],
     /// The allocations that its operands lie in.
     pub(crate) uses: BTreeSet<u64>,
     /// The first of them that was freed.

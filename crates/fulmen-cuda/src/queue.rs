@@ -13,6 +13,7 @@ use crate::device::{Caps, CudaDevice};
 use crate::error::{CudaError, reason};
 use crate::fault::FaultCell;
 use crate::handles::{DeviceBlock, Graph, Stream};
+use crate::kernels::codes;
 
 /// What becomes of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,12 +71,26 @@ impl<'a> Arg<'a> {
     }
 }
 
+/// A vector that is there as codes as well.
+#[derive(Clone, Copy, Debug)]
+struct Coded {
+    /// Its address.
+    of: u64,
+    elements: u32,
+    /// Which half of the room they are in.
+    half: usize,
+}
+
 /// A stream with what launches need.
 pub struct Queue {
     device: Arc<CudaDevice>,
     stream: Arc<Stream>,
     state: State,
     scratch: Option<Arc<DeviceBlock>>,
+    /// Room for the codes of two vectors: those that the next launch may read, and those that it may make.
+    codes: Option<Arc<DeviceBlock>>,
+    /// What the last launch made codes of.
+    coded: Option<Coded>,
     fault: FaultCell,
     /// Caches that launches since the last one that nothing overtakes write to, by the address of their keys.
     stored: Vec<u64>,
@@ -93,6 +108,8 @@ impl Queue {
             stream,
             state: State::Idle,
             scratch: None,
+            codes: None,
+            coded: None,
             fault,
             stored: Vec::new(),
             overlap: true,
@@ -125,6 +142,46 @@ impl Queue {
     /// Nothing that was launched so far can still run when the next launch begins.
     pub fn settled(&mut self) {
         self.stored.clear();
+        self.coded = None;
+    }
+
+    /// Where the codes of a vector are, if the launch before made them.
+    pub fn codes_of(&self, of: u64, elements: u32) -> Option<u64> {
+        let coded = self.coded.filter(|coded| coded.of == of && coded.elements == elements)?;
+        Some(half(self.codes.as_ref()?, coded.half))
+    }
+
+    /// Where a launch may put the codes of its result; `None` if there are none of so many elements. It must be followed by
+    /// [`has_codes`](Queue::has_codes) when it is launched.
+    pub fn codes_for(&mut self, elements: u32) -> Result<Option<u64>, CudaError> {
+        if !codes::fit(elements) {
+            return Ok(None);
+        }
+        let bytes = 2 * codes::bytes(elements);
+        if self.codes.as_ref().is_none_or(|block| block.bytes() < bytes) {
+            // What there is may be read by the launch to come.
+            if self.coded.is_some() {
+                return Ok(None);
+            }
+            self.may_grow("growing the room for codes")?;
+            self.codes = Some(self.block(bytes)?);
+        }
+        Ok(self.codes.as_ref().map(|block| half(block, self.free_half())))
+    }
+
+    /// The last launch made the codes of its result as well.
+    pub fn has_codes(&mut self, of: u64, elements: u32, at: u64) {
+        let half = self.codes.as_ref().map_or(0, |block| usize::from(at != block.ptr()));
+        self.coded = Some(Coded { of, elements, half });
+    }
+
+    /// What the codes were made of may be something else from here on.
+    pub(crate) fn forget_codes(&mut self) {
+        self.coded = None;
+    }
+
+    fn free_half(&self) -> usize {
+        self.coded.map_or(0, |coded| 1 - coded.half)
     }
 
     /// So many blocks as the first dimension of a grid.
@@ -145,17 +202,23 @@ impl Queue {
         {
             return Ok(block.ptr());
         }
-        if self.state == State::Capturing {
-            return Err(CudaError::Capturing { call: "growing scratch memory" });
-        }
-        let grown = bytes.checked_next_power_of_two().unwrap_or(bytes).max(1 << 20);
-        // Work in flight may use the old one. Captured programs keep theirs.
-        self.stream.synchronize()?;
+        self.may_grow("growing scratch memory")?;
         self.scratch = None;
-        let block = Arc::new(DeviceBlock::new(&self.device.context, grown, bytes as u64)?);
-        let ptr = block.ptr();
-        self.scratch = Some(block);
-        Ok(ptr)
+        Ok(self.scratch.insert(self.block(bytes)?).ptr())
+    }
+
+    /// Whether memory that launches use may be replaced by more; if so, nothing uses it any longer. Captured programs keep
+    /// theirs.
+    fn may_grow(&self, call: &'static str) -> Result<(), CudaError> {
+        if self.state == State::Capturing {
+            return Err(CudaError::Capturing { call });
+        }
+        self.stream.synchronize()
+    }
+
+    fn block(&self, bytes: usize) -> Result<Arc<DeviceBlock>, CudaError> {
+        let grown = bytes.checked_next_power_of_two().unwrap_or(bytes).max(1 << 20);
+        Ok(Arc::new(DeviceBlock::new(&self.device.context, grown, bytes as u64)?))
     }
 
     /// Launches a kernel that takes one struct.
@@ -166,6 +229,7 @@ impl Queue {
     /// Launches a kernel with arguments in the order in which it declares them.
     pub fn launch_with(&mut self, launch: &Launch<'_>, args: &[Arg<'_>]) -> Result<(), CudaError> {
         let function = self.device.modules.function(launch.file, launch.entry, launch.shared)?;
+        self.coded = None;
         if self.state == State::Planning {
             return Ok(());
         }
@@ -250,19 +314,20 @@ impl Queue {
 
     /// Ends the recording. Launches run again, whatever comes of it. The scratch memory that was recorded belongs to the
     /// graph as well.
-    pub(crate) fn end_capture(&mut self) -> Result<(Graph, Option<Arc<DeviceBlock>>), CudaError> {
+    pub(crate) fn end_capture(&mut self) -> Result<(Graph, [Option<Arc<DeviceBlock>>; 2]), CudaError> {
         self.settled();
         if self.state != State::Capturing {
             let reason = "none has begun".to_owned();
             return Err(CudaError::Capture { call: "ending a capture", reason });
         }
         self.state = State::Idle;
-        Ok((self.stream.end_capture()?, self.scratch.clone()))
+        Ok((self.stream.end_capture()?, [self.scratch.clone(), self.codes.clone()]))
     }
 
     /// Runs a recorded graph.
     pub(crate) fn launch_graph(&mut self, graph: &Graph) -> Result<(), CudaError> {
         self.must_be_idle("a replay")?;
+        self.forget_codes();
         self.stream.launch(graph)
     }
 }
@@ -275,6 +340,11 @@ impl Drop for Queue {
         // Scratch memory and the place of reports may be in use.
         let _ = self.stream.synchronize();
     }
+}
+
+/// Where a half of a block begins.
+fn half(block: &DeviceBlock, half: usize) -> u64 {
+    block.ptr() + (half * (block.bytes() / 2)) as u64
 }
 
 fn dimension(what: &str, count: u64, most: u32) -> Result<u32, BackendError> {

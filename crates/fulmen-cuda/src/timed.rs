@@ -17,7 +17,7 @@ use crate::handles::{DeviceBlock, Event, Graph};
 pub(crate) struct Timed {
     pub(crate) graph: Graph,
     /// Kept alive for the graph.
-    _scratch: Option<Arc<DeviceBlock>>,
+    _scratch: [Option<Arc<DeviceBlock>>; 2],
     /// One before the first call, and one behind each.
     marks: Vec<Event>,
     /// The calls between two marks, and their names.

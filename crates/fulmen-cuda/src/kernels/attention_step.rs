@@ -21,6 +21,7 @@ struct Args {
     v_cache: u64,
     q_out: u64,
     out: u64,
+    codes: u64,
     fault: u64,
     epsilon: f32,
     scale: f32,
@@ -136,6 +137,7 @@ fn args(queue: &Queue, call: &AttentionCall) -> Option<Args> {
         v_cache: cache.v_ptr,
         q_out: 0,
         out: call.output,
+        codes: 0,
         fault: queue.fault(),
         epsilon: 0.0,
         scale: call.scale,
@@ -187,11 +189,20 @@ fn run(queue: &mut Queue, call: &AttentionCall, args: &Args) -> Launched {
     let name = if one { "one".to_owned() } else { format!("r{ranks}") };
     let entry = format!("attention_step_d{head_dim}_{name}");
     let blocks = queue.blocks(&entry, u64::from(ranks) * u64::from(args.kv_heads))?;
+    let mut args = *args;
+    let width = call.heads.q_width();
+    // Each block ends whole blocks of 32 elements.
+    if one && (width / args.kv_heads).is_multiple_of(32 * ranks) {
+        args.codes = queue.codes_for(width)?.unwrap_or(0);
+    }
     let mut launch = Launch::new("attention_step", &entry, blocks, 32 * WARPS)
         .rows(call.m)
         .shared(shared(head_dim, depth));
     launch.cluster = ranks;
-    queue.launch(&launch, args)?;
+    queue.launch(&launch, &args)?;
+    if args.codes != 0 {
+        queue.has_codes(call.output, width, args.codes);
+    }
     Ok(1)
 }
 

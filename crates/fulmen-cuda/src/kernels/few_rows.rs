@@ -38,11 +38,6 @@ impl Product {
     pub(super) fn row_bytes(&self, k: u32) -> Option<u32> {
         self.weight.dtype.bytes(k as usize).ok().and_then(|bytes| u32::try_from(bytes).ok())
     }
-
-    /// Bytes of the weight.
-    pub(super) fn bytes(&self, k: u32) -> Option<u64> {
-        Some(u64::from(self.weight.rows) * u64::from(self.row_bytes(k)?))
-    }
 }
 
 /// The input of some products, with `m` rows of `k`.
@@ -90,17 +85,6 @@ impl<'a> Group<'a> {
             (_, true) => "q4_k_q6_k".to_owned(),
             _ => format.to_owned(),
         }
-    }
-
-    /// Of `units`, the share of the first format by its bytes: at least one for each.
-    pub(super) fn share(&self, units: u32, k: u32) -> Option<u32> {
-        if !self.mixed() {
-            return Some(units);
-        }
-        let bytes = |parts: &[Product]| parts.iter().map(|part| part.bytes(k)).sum::<Option<u64>>();
-        let (first, rest) = (bytes(&self.parts[..self.first])?, bytes(&self.parts[self.first..])?);
-        let share = (u64::from(units) * first + (first + rest) / 2) / (first + rest);
-        (units > 1).then(|| (share as u32).clamp(1, units - 1))
     }
 
     /// The launches that products need.

@@ -3,13 +3,13 @@
 use bytemuck::{Pod, Zeroable};
 use fulmen_core::BackendError;
 
-use super::Launched;
 use super::few_rows::{Group, Input, MAX_PARTS};
+use super::{Launched, codes};
 use crate::device::Caps;
 use crate::queue::{Launch, Queue};
 
 #[repr(C)]
-#[derive(Clone, Copy, Default, Pod, Zeroable)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 struct Part {
     weight: u64,
     out: u64,
@@ -22,9 +22,11 @@ struct Part {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
 struct Args {
     x: u64,
+    codes: u64,
+    codes_out: u64,
     gamma: u64,
     normed: u64,
     epsilon: f32,
@@ -40,14 +42,14 @@ struct Args {
 
 // As in `mmv.cu`.
 const WARPS: u32 = 12;
-const GROUP_BYTES: u32 = 768;
+const MAX_RESULTS: u32 = 256;
 const SEGMENT: u32 = 64;
 
 /// Stages of a warp's ring.
 const DEPTH: u32 = 2;
 
 /// Static shared memory, rounded up.
-const STATIC_BYTES: u32 = 1024;
+const STATIC_BYTES: u32 = 2048;
 
 /// Bytes that a warp fetches at once, at most: more is not faster and takes room from the next kernel.
 const FETCH_BYTES: u32 = 8448;
@@ -55,51 +57,53 @@ const FETCH_BYTES: u32 = 8448;
 /// Multiprocessors have so few rows each that all lanes of a warp share one.
 const FEW_ROWS: u32 = 32;
 
-/// All launches, if there is a plan for each. The first computes the norm, and the others read it.
+/// All launches, if there is a plan for each. The first computes the norm, and the others read it. A pair hands its result on as codes
+/// as well, if it can.
 pub(super) fn run(queue: &mut Queue, input: &Input, groups: &[Group<'_>]) -> Option<Launched> {
     let plans: Option<Vec<_>> = groups.iter().map(|group| plan(queue.caps(), input, group)).collect();
-    plans.map(|plans| launch(queue, input, &plans))
+    plans.map(|plans| launch(queue, input, groups, &plans))
 }
 
+#[derive(Debug)]
 struct Plan {
     entry: String,
+    blocks: u32,
     shared: u32,
     args: Args,
 }
 
 fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
-    let blocks = caps.multiprocessors;
     let (parts, mixed) = (group.parts, group.mixed());
     let mut args = Args {
         x: input.x,
+        codes: 0,
+        codes_out: 0,
         gamma: 0,
         normed: 0,
         epsilon: 0.0,
         k: input.k,
         parts: parts.len() as u32,
         first_parts: group.first as u32,
-        first_warps: group.share(WARPS, input.k)?,
+        first_warps: WARPS,
         stage_bytes: 0,
         segments: 1,
         depth: DEPTH,
         part: [Part::default(); MAX_PARTS],
     };
     for (to, part) in args.part.iter_mut().zip(parts) {
-        let rows = part.weight.rows;
         *to = Part {
             weight: part.weight.ptr,
             out: part.out,
             bias: part.bias,
             residual: part.residual,
-            rows,
+            rows: part.weight.rows,
             row_bytes: part.row_bytes(input.k)?,
-            each: rows / blocks,
-            extra: rows % blocks,
+            ..Part::default()
         };
     }
     let longest = args.part.iter().map(|part| part.row_bytes).max()?;
-    let rows = parts.iter().map(|part| part.weight.rows).sum::<u32>().div_ceil(blocks);
-    let x_bytes = input.k.div_ceil(512) * GROUP_BYTES;
+    let rows = parts.iter().map(|part| part.weight.rows).sum::<u32>().div_ceil(caps.multiprocessors);
+    let x_bytes = u32::try_from(codes::bytes(input.k)).ok()?;
     let room = caps.shared_bytes.checked_sub(STATIC_BYTES + x_bytes)?;
     // As many rows for a warp as it may fetch at once, or a part of one.
     let all: &[u32] = if group.pair || mixed { &[8, 16] } else { &[8, 16, 32] };
@@ -124,13 +128,79 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     })?;
     args.stage_bytes = stage;
     args.segments = segments;
+    let task = if group.pair { 16 / lanes } else { 32 / lanes };
+    let used = if group.pair { 1 } else { parts.len() };
+    let deal = Deal::new(&args.part[..used], group.first.min(used), task, caps.multiprocessors);
+    // Codes are made of whole blocks of 32 rows.
+    let aligned = group.pair.then(|| deal.each[0].next_multiple_of(32)).filter(|&each| each <= MAX_RESULTS);
+    let blocks = match aligned {
+        Some(each) => parts[0].weight.rows.div_ceil(each),
+        None => deal.blocks,
+    };
+    args.first_warps = deal.first_warps;
+    for (index, part) in args.part.iter_mut().take(parts.len()).enumerate() {
+        part.each = aligned.unwrap_or(deal.each[index.min(used - 1)]);
+    }
     let entry = format!("mmv_{}_l{lanes}", group.name());
-    Some(Plan { entry, shared: x_bytes + WARPS * DEPTH * stage, args })
+    Some(Plan { entry, blocks, shared: x_bytes + WARPS * DEPTH * stage, args })
 }
 
-fn launch(queue: &mut Queue, input: &Input, plans: &[Plan]) -> Result<usize, BackendError> {
-    let blocks = queue.caps().multiprocessors;
-    for (index, plan) in plans.iter().enumerate() {
+/// How rows are dealt to blocks and warps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Deal {
+    blocks: u32,
+    /// Rows of each part that a block has; the last blocks may have fewer.
+    each: [u32; MAX_PARTS],
+    /// Warps that work on the parts of the first format.
+    first_warps: u32,
+}
+
+impl Deal {
+    /// Of the parts, the `first` ones have the first format. A warp takes `task` rows at a time. There are no more blocks than shorten the
+    /// longest work of a warp: the next kernel starts on multiprocessors that are free.
+    fn new(parts: &[Part], first: usize, task: u32, multiprocessors: u32) -> Deal {
+        let with = |blocks: u32| {
+            let mut each = [0; MAX_PARTS];
+            let mut tasks = [0; 2];
+            let mut bytes = [0; 2];
+            for (index, part) in parts.iter().enumerate() {
+                each[index] = part.rows.div_ceil(blocks);
+                let format = usize::from(index >= first);
+                tasks[format] += each[index].div_ceil(task);
+                bytes[format] = u64::from(part.row_bytes);
+            }
+            let longest = |warps: u32| {
+                let time = |tasks: u32, warps: u32, bytes: u64| u64::from(tasks.div_ceil(warps)) * bytes;
+                time(tasks[0], warps, bytes[0]).max(if tasks[1] > 0 {
+                    time(tasks[1], WARPS - warps, bytes[1])
+                } else {
+                    0
+                })
+            };
+            let choices = if tasks[1] > 0 { 1..=WARPS - 1 } else { WARPS..=WARPS };
+            let first_warps = choices.min_by_key(|&warps| longest(warps)).unwrap_or(WARPS);
+            (longest(first_warps), Deal { blocks, each, first_warps })
+        };
+        let (longest, mut best) = with(multiprocessors);
+        for blocks in (1..multiprocessors).rev() {
+            let (time, deal) = with(blocks);
+            if time > longest {
+                break;
+            }
+            best = deal;
+        }
+        best
+    }
+}
+
+fn launch(
+    queue: &mut Queue,
+    input: &Input,
+    groups: &[Group<'_>],
+    plans: &[Plan],
+) -> Result<usize, BackendError> {
+    let codes = input.norm.is_none().then(|| queue.codes_of(input.x, input.k)).flatten();
+    for (index, (plan, group)) in plans.iter().zip(groups).enumerate() {
         let mut args = plan.args;
         if let (Some(norm), 0) = (input.norm, index) {
             args.x = norm.input;
@@ -138,8 +208,52 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan]) -> Result<usize, Bac
             args.normed = norm.output;
             args.epsilon = norm.epsilon;
         }
-        let launch = Launch::new("mmv", &plan.entry, blocks, 32 * WARPS).shared(plan.shared);
+        args.codes = codes.unwrap_or(0);
+        let result = (args.part[0].out, args.part[0].rows);
+        let each = args.part[0].each;
+        if group.pair && each <= MAX_RESULTS && each.is_multiple_of(32) {
+            args.codes_out = queue.codes_for(result.1)?.unwrap_or(0);
+        }
+        let launch = Launch::new("mmv", &plan.entry, plan.blocks, 32 * WARPS).shared(plan.shared);
         queue.launch(&launch, &args)?;
+        if args.codes_out != 0 {
+            queue.has_codes(result.0, result.1, args.codes_out);
+        }
     }
     Ok(plans.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(rows: &[(u32, u32)]) -> Vec<Part> {
+        rows.iter().map(|&(rows, row_bytes)| Part { rows, row_bytes, ..Part::default() }).collect()
+    }
+
+    #[test]
+    fn there_are_no_more_blocks_than_shorten_the_longest_work() {
+        // Parts, how many have the first format, rows of a task; blocks, and rows of each part for a block.
+        let table: &[(&[(u32, u32)], usize, u32, u32, [u32; 3])] = &[
+            // Qwen3-4B: Q K V in one format and in two, gate and up, output, down, LM head.
+            (&[(4096, 1440), (1024, 1440), (1024, 1440)], 3, 4, 128, [32, 8, 8]),
+            (&[(4096, 1440), (1024, 1440), (1024, 2100)], 2, 4, 128, [32, 8, 8]),
+            (&[(9728, 1440)], 1, 2, 102, [96, 0, 0]),
+            (&[(2560, 2304)], 1, 1, 107, [24, 0, 0]),
+            (&[(151_936, 2100)], 1, 4, 132, [1152, 0, 0]),
+            // Fewer rows than warps.
+            (&[(5, 100)], 1, 1, 1, [5, 0, 0]),
+        ];
+        for &(rows, first, task, blocks, each) in table {
+            let deal = Deal::new(&parts(rows), first, task, 132);
+            assert_eq!((deal.blocks, deal.each), (blocks, each), "{rows:?}");
+            assert!(rows.iter().zip(each).all(|(part, each)| each * blocks >= part.0), "{rows:?}");
+        }
+    }
+
+    #[test]
+    fn warps_are_dealt_so_that_none_has_two_tasks_where_one_would_do() {
+        let deal = Deal::new(&parts(&[(4096, 1440), (1024, 1440), (1024, 2100)]), 2, 4, 132);
+        assert_eq!(deal.first_warps, 10);
+    }
 }

@@ -9,6 +9,7 @@ pub(crate) mod argmax;
 pub(crate) mod attention;
 mod attention_prefill;
 pub(crate) mod attention_step;
+pub(crate) mod codes;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod embed;
