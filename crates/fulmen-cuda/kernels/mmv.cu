@@ -36,6 +36,7 @@ struct Args {
   const float* gamma;  // null: no norm
   float* normed;       // where the norm's result goes, or null
   float epsilon;
+  float inverse_k;
   u32 k;
   u32 parts;        // with a pair 2: gate and up
   u32 first_parts;  // of the first format,
@@ -43,6 +44,9 @@ struct Args {
   u32 stage_bytes;
   u32 segments;  // stages that a row takes, of SEGMENT units; 1 where a warp works on several rows
   u32 depth;     // stages of a ring
+  u32 gain_at;   // in shared memory: the gain,
+  u32 rings_at;  // and the rings
+  u32 unused;
   Part part[MAX_PARTS];
 };
 
@@ -51,58 +55,94 @@ constexpr u32 SEGMENT = 64;
 
 // ---------------------------------------------------------------- activations
 
-constexpr int HELD = 7, HELD_GAIN = 4;
+constexpr int HELD = 3;
 
-// What a thread has of the gain: constant, so it is read before anything is waited for.
-struct Gain {
-  float4 v[HELD_GAIN];
+DEVICE float squares(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
 
-  DEVICE void load(const Args& args) {
+// The sum over all threads, in a fixed order.
+DEVICE float block_sum(float value, float* parts) {
+  value = warp_sum(value);
+  if ((threadIdx.x & 31) == 0) parts[threadIdx.x / 32] = value;
+  __syncthreads();
+  float sum = 0;
 #pragma unroll
-    for (int i = 0; i < HELD_GAIN; i++) {
-      u32 at = (i * THREADS + threadIdx.x) * 4;
-      if (args.gamma && at < args.k) v[i] = __ldg((const float4*)(args.gamma + at));
+  for (int i = 0; i < WARPS; i++) sum += parts[i];
+  return sum;
+}
+
+// What the blocks of the grid share of x in shared memory: its codes and the gain of the norm.
+struct Input {
+  u8* codes;
+  const float* gain;
+  u64* codes_there;
+  u64* gain_there;
+  float* scratch;
+
+  // The gain is constant: it is fetched before anything is waited for.
+  DEVICE void begin(const Args& args) const {
+    if (threadIdx.x > 0) return;
+    barrier_init(codes_there, 1);
+    barrier_init(gain_there, 1);
+    barriers_ready();
+    if (!args.gamma) return;
+    barrier_expect(gain_there, args.k * 4);
+    bulk_copy((u8*)gain, (const u8*)args.gamma, args.k * 4, gain_there);
+  }
+
+  // x, normed if there is a gain, quantised. Up to HELD · THREADS · 4 elements are read once.
+  DEVICE void quantise(const Args& args) const {
+    const u32 k = args.k, padded = groups_of(k) * 512;
+    float factor = 1;
+#pragma unroll 1
+    for (u32 base = 0; base < padded; base += HELD * THREADS * 4) {
+      float4 held[HELD];
+#pragma unroll
+      for (int i = 0; i < HELD; i++) {
+        u32 at = base + (i * THREADS + threadIdx.x) * 4;
+        held[i] = at < k ? __ldcg((const float4*)(args.x + at)) : make_float4(0, 0, 0, 0);
+      }
+      if (base == 0 && args.gamma) {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < HELD; i++) sum += squares(held[i]);
+#pragma unroll 1
+        for (u32 at = (HELD * THREADS + threadIdx.x) * 4; at < k; at += THREADS * 4) sum += squares(__ldcg((const float4*)(args.x + at)));
+        factor = rsqrtf(block_sum(sum, scratch) * args.inverse_k + args.epsilon);
+        barrier_wait(gain_there, 0);
+      }
+#pragma unroll
+      for (int i = 0; i < HELD; i++) {
+        u32 at = base + (i * THREADS + threadIdx.x) * 4;
+        if (base + i * THREADS * 4 >= padded) break;
+        float4 v = held[i];
+        if (args.gamma && at < k) {
+          const float4 g = *(const float4*)(gain + at);
+          v = make_float4(v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w);
+          if (args.normed && blockIdx.x == 0) *(float4*)(args.normed + at) = v;
+        }
+        quantise4(codes, at, v, at < padded);
+      }
+    }
+  }
+
+  // The codes are there for all threads after it. It waits for the kernel ahead.
+  DEVICE void finish(const Args& args) const {
+    if (args.codes) {
+      __syncthreads();  // all know of the barrier
+      wait_for_previous();
+      if (threadIdx.x == 0) {
+        const u32 bytes = groups_of(args.k) * GROUP;
+        barrier_expect(codes_there, bytes);
+        bulk_copy(codes, args.codes, bytes, codes_there);
+      }
+      barrier_wait(codes_there, 0);
+    } else {
+      wait_for_previous();
+      quantise(args);
+      __syncthreads();
     }
   }
 };
-
-// x, normed if there is a gain, quantised. Up to HELD · THREADS · 4 elements are read once.
-DEVICE void quantise(const Args& args, const Gain& gain, u8* to, float* scratch) {
-  const u32 k = args.k, padded = groups_of(k) * 512;
-  float factor = 1;
-  float4 held[HELD];
-#pragma unroll 1
-  for (u32 base = 0; base < padded; base += HELD * THREADS * 4) {
-#pragma unroll
-    for (int i = 0; i < HELD; i++) {
-      u32 at = base + (i * THREADS + threadIdx.x) * 4;
-      held[i] = at < k ? __ldcg((const float4*)(args.x + at)) : make_float4(0, 0, 0, 0);
-    }
-    if (args.gamma && base == 0) {
-      float sum = 0;
-#pragma unroll
-      for (int i = 0; i < HELD; i++) sum += held[i].x * held[i].x + held[i].y * held[i].y + held[i].z * held[i].z + held[i].w * held[i].w;
-#pragma unroll 1
-      for (u32 at = (HELD * THREADS + threadIdx.x) * 4; at < k; at += THREADS * 4) {
-        float4 v = __ldcg((const float4*)(args.x + at));
-        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-      }
-      factor = rsqrtf(block_reduce<Sum>(sum, scratch) / (float)k + args.epsilon);
-    }
-#pragma unroll
-    for (int i = 0; i < HELD; i++) {
-      u32 at = base + (i * THREADS + threadIdx.x) * 4;
-      if (base + i * THREADS * 4 >= padded) break;
-      float4 v = held[i];
-      if (args.gamma && at < k) {
-        float4 g = base == 0 && i < HELD_GAIN ? gain.v[i % HELD_GAIN] : __ldg((const float4*)(args.gamma + at));
-        v = make_float4(v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w);
-        if (args.normed && blockIdx.x == 0) *(float4*)(args.normed + at) = v;
-      }
-      quantise4(to, at, v, at < padded);
-    }
-  }
-}
 
 // ---------------------------------------------------------------- formats
 
@@ -309,156 +349,154 @@ struct Walk {
   DEVICE const u8* weight(const Args& args, u32 which) const { return args.part[which].weight + (u64)row * args.part[which].row_bytes; }
 };
 
-template <class F, int LANES, bool PAIR>
-DEVICE void run(const Args& args, u32 first, u32 end, u32 warp, u32 warps, u8* ring, u64* barriers, u64* x_there, u8* x, float* scratch) {
-  constexpr u32 GROUPS = 32 / LANES, ROWS = PAIR ? GROUPS / 2 : GROUPS;
-  const u32 lane = threadIdx.x & 31, inner = lane & (LANES - 1), group = lane / LANES;
-  const u32 stage_bytes = args.stage_bytes, blocks = (args.k + 31) / 32, units = (blocks + 1) / 2;
-  const u32 half_stage = stage_bytes / 2;  // where the second weight of a pair lies
+// What a warp does. CHUNK is that of the format where a row takes several stages.
+template <int LANES, bool PAIR, u32 CHUNK>
+struct Rows {
+  static constexpr u32 GROUPS = 32 / LANES, ROWS = PAIR ? GROUPS / 2 : GROUPS;
 
-  const u32 segments = LANES == 32 ? args.segments : 1;
-  float* results = scratch + 32;  // of the block's rows, where they become codes
-
+  const Args& args;
+  const u32 first, end, warp, warps;  // parts, the warp among those that work on them
+  u8* ring;
+  u64* barriers;
   Walk<ROWS, PAIR> ahead;
-  ahead.task = warp;
-  ahead.part = first;
-  u32 ahead_segment = 0;
-  bool more = ahead.seek(args, end);
-  auto fetch = [&](u32 stage) {
-    if (more && lane == 0) {
+  u32 ahead_segment;
+  bool more;
+
+  DEVICE Rows(const Args& args, u32 first, u32 end, u32 warp, u32 warps, u8* ring, u64* barriers)
+      : args(args), first(first), end(end), warp(warp), warps(warps), ring(ring), barriers(barriers), ahead_segment(0) {
+    ahead.task = warp;
+    ahead.part = first;
+    more = ahead.seek(args, end);
+  }
+
+  DEVICE u32 segments() const { return LANES == 32 ? args.segments : 1; }
+  DEVICE u32 half_stage() const { return args.stage_bytes / 2; }  // where the second weight of a pair lies
+
+  DEVICE void fetch(u32 stage) {
+    if (more && (threadIdx.x & 31) == 0) {
       const u32 which = PAIR ? 0 : ahead.part;
       const u8* from = ahead.weight(args, which);
       u32 bytes = ahead.rows * args.part[which].row_bytes;
-      u8* to = ring + stage * stage_bytes;
+      u8* to = ring + stage * args.stage_bytes;
       if (PAIR) {
         const u8* other = ahead.weight(args, 1);
         barrier_expect(&barriers[stage], pieces_around(from, bytes) + pieces_around(other, bytes));
         bulk_copy(to, from, bytes, &barriers[stage]);
-        bulk_copy(to + half_stage, other, bytes, &barriers[stage]);
+        bulk_copy(to + half_stage(), other, bytes, &barriers[stage]);
       } else {
-        if (LANES == 32 && segments > 1) {
-          u32 begin = ahead_segment * (SEGMENT / 4 * F::CHUNK);
+        if (LANES == 32 && segments() > 1) {
+          u32 begin = ahead_segment * (SEGMENT / 4 * CHUNK);
           from += begin;
-          bytes = min(bytes - begin, SEGMENT / 4 * F::CHUNK);
+          bytes = min(bytes - begin, SEGMENT / 4 * CHUNK);
         }
         barrier_expect(&barriers[stage], pieces_around(from, bytes));
         bulk_copy(to, from, bytes, &barriers[stage]);
       }
     }
-    if (more && (LANES < 32 || ++ahead_segment == segments)) {
+    if (more && (LANES < 32 || ++ahead_segment == segments())) {
       ahead_segment = 0;
       ahead.task += warps;
       more = ahead.seek(args, end);
     }
-  };
+  }
+  DEVICE void fill() {
 #pragma unroll 1
-  for (u32 i = 0; i < args.depth; i++) fetch(i);
-
-  if (args.codes) {
-    wait_for_previous();
-    if (threadIdx.x == 0) {
-      const u32 bytes = groups_of(args.k) * GROUP;
-      barrier_expect(x_there, bytes);
-      bulk_copy(x, args.codes, bytes, x_there);
-    }
-    barrier_wait(x_there, 0);
-  } else {
-    Gain gain;
-    gain.load(args);
-    wait_for_previous();
-    quantise(args, gain, x, scratch);
-    __syncthreads();
+    for (u32 i = 0; i < args.depth; i++) fetch(i);
   }
 
-  u32 stage = 0, parity = 0;
-  Walk<ROWS, PAIR> walk;
-  walk.task = warp;
-  walk.part = first;
+  // `results` are of the block's rows, where they become codes.
+  template <class F>
+  DEVICE void multiply(const u8* x, float* results) {
+    const u32 lane = threadIdx.x & 31, inner = lane & (LANES - 1), group = lane / LANES;
+    const u32 stage_bytes = args.stage_bytes, blocks = (args.k + 31) / 32, units = (blocks + 1) / 2;
+    u32 stage = 0, parity = 0;
+    Walk<ROWS, PAIR> walk;
+    walk.task = warp;
+    walk.part = first;
 #pragma unroll 1
-  while (walk.seek(args, end)) {
-    const u32 which = PAIR ? group & 1 : walk.part, index = PAIR ? group >> 1 : group;
-    const Part& part = args.part[which];
-    const u8* row = ring + (PAIR ? (group & 1) * half_stage : 0) + ((u32)(u64)walk.weight(args, which) & 15) +
-                    min(index, walk.rows - 1) * part.row_bytes;
-    float value = 0;
-    const u8* at = x + inner / 8 * GROUP;
-    u32 unit = inner;
+    while (walk.seek(args, end)) {
+      const u32 which = PAIR ? group & 1 : walk.part, index = PAIR ? group >> 1 : group;
+      const Part& part = args.part[which];
+      const u32 to = walk.row + index;
+      const bool mine = inner == 0 && index < walk.rows && !(PAIR && group & 1);
+      // What is added is on its way while the product is made.
+      float bias = 0, residual = 0;
+      if (!PAIR && mine && part.bias) bias = part.bias[to];
+      if (!PAIR && mine && part.residual) residual = part.residual[to];
+      const u8* row = ring + (PAIR ? (group & 1) * half_stage() : 0) + ((u32)(u64)walk.weight(args, which) & 15) +
+                      min(index, walk.rows - 1) * part.row_bytes;
+      float value = 0;
+      const u8* at = x + inner / 8 * GROUP;
+      u32 unit = inner;
 #pragma unroll 1
-    for (u32 segment = 0; segment < segments; segment++) {
-      const u32 past = segments > 1 ? min(units, (segment + 1) * SEGMENT) : units;
-      barrier_wait(&barriers[stage], parity);
-      // Where the row would begin if all of it were here.
-      const u8* here = row + stage * stage_bytes - segment * (SEGMENT / 4 * F::CHUNK);
+      for (u32 segment = 0; segment < segments(); segment++) {
+        const u32 past = segments() > 1 ? min(units, (segment + 1) * SEGMENT) : units;
+        barrier_wait(&barriers[stage], parity);
+        // Where the row would begin if all of it were here.
+        const u8* here = row + stage * stage_bytes - segment * (SEGMENT / 4 * F::CHUNK);
 #pragma unroll 1
-      for (; unit < past; unit += LANES, at += LANES / 8 * GROUP) {
-        F weights;
-        weights.decode(here, unit, unit * 2 + 1 < blocks);
-        value += weights.dot(inner, at);
-      }
-      __syncwarp();
-      fetch(stage);
-      if (++stage == args.depth) {
-        stage = 0;
-        parity ^= 1;
-      }
-    }
-#pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2) value += __shfl_xor_sync(FULL_WARP, value, step);
-    float other = PAIR ? __shfl_xor_sync(FULL_WARP, value, LANES) : 0;
-    if (inner == 0 && index < walk.rows) {
-      u32 to = walk.row + index;
-      if (PAIR) {
-        if (!(group & 1)) {
-          value = value / (1.0f + __expf(-value)) * other;
-          part.out[to] = value;
-          if (args.codes_out) results[to - share(part, blockIdx.x)] = value;
+        for (; unit < past; unit += LANES, at += LANES / 8 * GROUP) {
+          F weights;
+          weights.decode(here, unit, unit * 2 + 1 < blocks);
+          value += weights.dot(inner, at);
         }
-      } else {
-        if (part.bias) value += part.bias[to];
-        if (part.residual) value += part.residual[to];
-        part.out[to] = value;
+        __syncwarp();
+        fetch(stage);
+        if (++stage == args.depth) {
+          stage = 0;
+          parity ^= 1;
+        }
       }
+#pragma unroll
+      for (int step = LANES / 2; step > 0; step /= 2) value += __shfl_xor_sync(FULL_WARP, value, step);
+      if (PAIR) {
+        const float other = __shfl_xor_sync(FULL_WARP, value, LANES);
+        value = __fdividef(value, 1.0f + __expf(-value)) * other;
+      } else {
+        value = value + bias + residual;
+      }
+      if (mine) {
+        part.out[to] = value;
+        if (PAIR && args.codes_out) results[to - share(part, blockIdx.x)] = value;
+      }
+      walk.task += warps;
     }
-    walk.task += warps;
   }
-  if (PAIR && args.codes_out) {
-    __syncthreads();
-    const Part& part = args.part[0];
-    const u32 begin = share(part, blockIdx.x);
-#pragma unroll 1
-    for (u32 at = threadIdx.x; at < share(part, blockIdx.x + 1) - begin; at += THREADS) quantise1(args.codes_out, begin + at, results[at]);
-  }
-}
+};
 
-// Shared memory: codes of x, then the rings.
+// Shared memory: codes of x, the gain if there is a norm, the rings.
 template <class F, class G, bool MIXED, int LANES, bool PAIR>
 DEVICE void product(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
-  __shared__ float scratch[32 + MAX_RESULTS];
-  __shared__ u64 barriers[WARPS][MAX_DEPTH];
-  __shared__ u64 x_there;
+  __shared__ __align__(16) float scratch[WARPS], results[PAIR ? MAX_RESULTS : 1];
+  __shared__ u64 barriers[WARPS][MAX_DEPTH], x_there[2];
   const u32 warp = threadIdx.x / 32;
-  u8* ring = memory + groups_of(args.k) * GROUP + warp * (args.depth * args.stage_bytes);
+  u8* ring = memory + args.rings_at + warp * (args.depth * args.stage_bytes);
   if ((threadIdx.x & 31) == 0) {
     for (u32 i = 0; i < MAX_DEPTH; i++) barrier_init(&barriers[warp][i], 1);
     barriers_ready();
   }
   __syncwarp();
   let_next_start();
-  if (args.codes) {
-    if (threadIdx.x == 0) {
-      barrier_init(&x_there, 1);
-      barriers_ready();
-    }
-    __syncthreads();
-  }
-  // The barriers in `run` are met by all warps, whichever branch they are in.
-  if (!MIXED)
-    run<F, LANES, PAIR>(args, 0, args.parts, warp, WARPS, ring, barriers[warp], &x_there, memory, scratch);
-  else if (warp < args.first_warps)
-    run<F, LANES, PAIR>(args, 0, args.first_parts, warp, args.first_warps, ring, barriers[warp], &x_there, memory, scratch);
+  const Input input{memory, (const float*)(memory + args.gain_at), &x_there[0], &x_there[1], scratch};
+  input.begin(args);
+  const bool second = MIXED && warp >= args.first_warps;
+  const u32 before = second ? args.first_warps : 0, past = MIXED && !second ? args.first_warps : WARPS;
+  Rows<LANES, PAIR, F::CHUNK> rows(args, second ? args.first_parts : 0, MIXED && !second ? args.first_parts : args.parts, warp - before,
+                                   past - before, ring, barriers[warp]);
+  rows.fill();
+  input.finish(args);
+  if (!second)
+    rows.template multiply<F>(memory, results);
   else
-    run<G, LANES, PAIR>(args, args.first_parts, args.parts, warp - args.first_warps, WARPS - args.first_warps, ring, barriers[warp], &x_there, memory, scratch);
+    rows.template multiply<G>(memory, results);
+  if (PAIR && args.codes_out) {
+    __syncthreads();
+    const Part& part = args.part[0];
+    const u32 begin = share(part, blockIdx.x), count = share(part, blockIdx.x + 1) - begin;
+#pragma unroll 1
+    for (u32 at = threadIdx.x; at < count; at += THREADS) quantise1(args.codes_out, begin + at, results[at]);
+  }
 }
 
 #define ENTRY(NAME, F, G, MIXED, LANES, PAIR)                                                                             \

@@ -47,7 +47,7 @@ const GROUP: u32 = 8;
 const MOST_ROWS: u32 = 16;
 
 /// Shared memory that the kernel has beside its rings, at most.
-const OWN_SHARED: u32 = 4 << 10;
+const OWN_SHARED: u32 = 5 << 10;
 
 /// The compute capability that has clusters.
 const CAPABILITY: u32 = 90;
@@ -73,6 +73,7 @@ pub(crate) fn launch_with_store(
         && second.q == first.output
         && rope.n_rot == store.heads.head_dim
         && apart(first, second)
+        && [first.q_gamma, first.k_gamma].iter().flatten().all(|ptr| ptr.is_multiple_of(16))
         // It reads the cache before the launches ahead are done.
         && !queue.may_be_storing(store.cache.k_ptr);
     if !fits {

@@ -30,6 +30,7 @@ struct Args {
     gamma: u64,
     normed: u64,
     epsilon: f32,
+    inverse_k: f32,
     k: u32,
     parts: u32,
     first_parts: u32,
@@ -37,6 +38,9 @@ struct Args {
     stage_bytes: u32,
     segments: u32,
     depth: u32,
+    gain_at: u32,
+    rings_at: u32,
+    unused: u32,
     part: [Part; MAX_PARTS],
 }
 
@@ -81,6 +85,7 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
         gamma: 0,
         normed: 0,
         epsilon: 0.0,
+        inverse_k: 1.0 / input.k as f32,
         k: input.k,
         parts: parts.len() as u32,
         first_parts: group.first as u32,
@@ -88,6 +93,9 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
         stage_bytes: 0,
         segments: 1,
         depth: DEPTH,
+        gain_at: 0,
+        rings_at: 0,
+        unused: 0,
         part: [Part::default(); MAX_PARTS],
     };
     for (to, part) in args.part.iter_mut().zip(parts) {
@@ -104,7 +112,10 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     let longest = args.part.iter().map(|part| part.row_bytes).max()?;
     let rows = parts.iter().map(|part| part.weight.rows).sum::<u32>().div_ceil(caps.multiprocessors);
     let x_bytes = u32::try_from(codes::bytes(input.k)).ok()?;
-    let room = caps.shared_bytes.checked_sub(STATIC_BYTES + x_bytes)?;
+    let gain_bytes = if input.norm.is_some() { (4 * input.k).next_multiple_of(128) } else { 0 };
+    args.gain_at = x_bytes;
+    args.rings_at = x_bytes + gain_bytes;
+    let room = caps.shared_bytes.checked_sub(STATIC_BYTES + args.rings_at)?;
     // As many rows for a warp as it may fetch at once, or a part of one.
     let all: &[u32] = if group.pair || mixed { &[8, 16] } else { &[8, 16, 32] };
     let lanes: &[u32] = if rows < FEW_ROWS && !group.pair && !mixed { &[32] } else { all };
@@ -142,7 +153,7 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
         part.each = aligned.unwrap_or(deal.each[index.min(used - 1)]);
     }
     let entry = format!("mmv_{}_l{lanes}", group.name());
-    Some(Plan { entry, blocks, shared: x_bytes + WARPS * DEPTH * stage, args })
+    Some(Plan { entry, blocks, shared: args.rings_at + WARPS * DEPTH * stage, args })
 }
 
 /// How rows are dealt to blocks and warps.
