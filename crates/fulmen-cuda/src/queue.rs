@@ -154,7 +154,7 @@ impl Queue {
     /// Where a launch may put the codes of its result; `None` if there are none of so many elements. It must be followed by
     /// [`has_codes`](Queue::has_codes) when it is launched.
     pub fn codes_for(&mut self, elements: u32) -> Result<Option<u64>, CudaError> {
-        if !codes::fit(elements) {
+        if !codes::fit(elements) || crate::kernels::mmv::lab("codes") == Some(0) {
             return Ok(None);
         }
         let bytes = 2 * codes::bytes(elements);

@@ -141,7 +141,18 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     args.segments = segments;
     let task = if group.pair { 16 / lanes } else { 32 / lanes };
     let used = if group.pair { 1 } else { parts.len() };
-    let deal = Deal::new(&args.part[..used], group.first.min(used), task, caps.multiprocessors);
+    let kind = if group.pair {
+        "pair".to_owned()
+    } else if parts.len() > 1 {
+        "qkv".to_owned()
+    } else {
+        input.k.to_string()
+    };
+    let deal = match lab(&kind) {
+        Some(0) => Deal::with(&args.part[..used], group.first.min(used), task, caps.multiprocessors).1,
+        Some(blocks) => Deal::with(&args.part[..used], group.first.min(used), task, blocks).1,
+        None => Deal::new(&args.part[..used], group.first.min(used), task, caps.multiprocessors),
+    };
     // Codes are made of whole blocks of 32 rows.
     let aligned = group.pair.then(|| deal.each[0].next_multiple_of(32)).filter(|&each| each <= MAX_RESULTS);
     let blocks = match aligned {
@@ -170,31 +181,9 @@ impl Deal {
     /// Of the parts, the `first` ones have the first format. A warp takes `task` rows at a time. There are no more blocks than shorten the
     /// longest work of a warp: the next kernel starts on multiprocessors that are free.
     fn new(parts: &[Part], first: usize, task: u32, multiprocessors: u32) -> Deal {
-        let with = |blocks: u32| {
-            let mut each = [0; MAX_PARTS];
-            let mut tasks = [0; 2];
-            let mut bytes = [0; 2];
-            for (index, part) in parts.iter().enumerate() {
-                each[index] = part.rows.div_ceil(blocks);
-                let format = usize::from(index >= first);
-                tasks[format] += each[index].div_ceil(task);
-                bytes[format] = u64::from(part.row_bytes);
-            }
-            let longest = |warps: u32| {
-                let time = |tasks: u32, warps: u32, bytes: u64| u64::from(tasks.div_ceil(warps)) * bytes;
-                time(tasks[0], warps, bytes[0]).max(if tasks[1] > 0 {
-                    time(tasks[1], WARPS - warps, bytes[1])
-                } else {
-                    0
-                })
-            };
-            let choices = if tasks[1] > 0 { 1..=WARPS - 1 } else { WARPS..=WARPS };
-            let first_warps = choices.min_by_key(|&warps| longest(warps)).unwrap_or(WARPS);
-            (longest(first_warps), Deal { blocks, each, first_warps })
-        };
-        let (longest, mut best) = with(multiprocessors);
+        let (longest, mut best) = Deal::with(parts, first, task, multiprocessors);
         for blocks in (1..multiprocessors).rev() {
-            let (time, deal) = with(blocks);
+            let (time, deal) = Deal::with(parts, first, task, blocks);
             if time > longest {
                 break;
             }
@@ -202,6 +191,35 @@ impl Deal {
         }
         best
     }
+
+    /// With so many blocks, and how long the warp with the most work takes, as bytes.
+    fn with(parts: &[Part], first: usize, task: u32, blocks: u32) -> (u64, Deal) {
+        let (mut each, mut tasks, mut bytes) = ([0; MAX_PARTS], [0; 2], [0; 2]);
+        for (index, part) in parts.iter().enumerate() {
+            each[index] = part.rows.div_ceil(blocks);
+            let format = usize::from(index >= first);
+            tasks[format] += each[index].div_ceil(task);
+            bytes[format] = u64::from(part.row_bytes);
+        }
+        let time = |tasks: u32, warps: u32, bytes: u64| u64::from(tasks.div_ceil(warps.max(1))) * bytes;
+        let longest =
+            |warps: u32| time(tasks[0], warps, bytes[0]).max(time(tasks[1], WARPS - warps, bytes[1]));
+        let choices = if tasks[1] > 0 { 1..=WARPS - 1 } else { WARPS..=WARPS };
+        let first_warps = choices.min_by_key(|&warps| longest(warps)).unwrap_or(WARPS);
+        (longest(first_warps), Deal { blocks, each, first_warps })
+    }
+}
+
+/// For measurements: `FULMEN_LAB=codes:0,pair:102,qkv:128,4096:107` sets the blocks of products (0: one for each multiprocessor).
+pub(crate) fn lab(kind: &str) -> Option<u32> {
+    static SET: std::sync::LazyLock<Vec<(String, u32)>> = std::sync::LazyLock::new(|| {
+        let set = std::env::var("FULMEN_LAB").unwrap_or_default();
+        set.split(',')
+            .filter_map(|pair| pair.split_once(':'))
+            .map(|(name, value)| (name.to_owned(), value.parse().expect("a number of blocks")))
+            .collect()
+    });
+    SET.iter().find(|(name, _)| name == kind).map(|(_, value)| *value)
 }
 
 fn launch(

@@ -18,7 +18,7 @@ mod gemm;
 mod kv;
 pub(crate) mod kv_store;
 mod mmq;
-mod mmv;
+pub(crate) mod mmv;
 pub(crate) mod mul_mat;
 pub(crate) mod penalize;
 pub(crate) mod rms_norm;
