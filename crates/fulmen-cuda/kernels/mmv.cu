@@ -44,8 +44,6 @@ struct Args {
   u32 stage_bytes;
   u32 segments;  // stages that a row takes, of SEGMENT units; 1 where a warp works on several rows
   u32 depth;     // stages of a ring
-  u32 gain_at;   // in shared memory: the gain,
-  u32 rings_at;  // and the rings
   u32 unused;
   Part part[MAX_PARTS];
 };
@@ -70,23 +68,18 @@ DEVICE float block_sum(float value, float* parts) {
   return sum;
 }
 
-// What the blocks of the grid share of x in shared memory: its codes and the gain of the norm.
+// x as codes in shared memory.
 struct Input {
   u8* codes;
-  const float* gain;
-  u64* codes_there;
-  u64* gain_there;
+  u64* there;
   float* scratch;
 
-  // The gain is constant: it is fetched before anything is waited for.
+  // The gain is constant, and the steps before have driven it out of the cache: it is called before anything is waited for.
   DEVICE void begin(const Args& args) const {
     if (threadIdx.x > 0) return;
-    barrier_init(codes_there, 1);
-    barrier_init(gain_there, 1);
+    barrier_init(there, 1);
     barriers_ready();
-    if (!args.gamma) return;
-    barrier_expect(gain_there, args.k * 4);
-    bulk_copy((u8*)gain, (const u8*)args.gamma, args.k * 4, gain_there);
+    if (args.gamma && blockIdx.x % 8 == 0) bulk_prefetch(args.gamma, args.k * 4);
   }
 
   // x, normed if there is a gain, quantised. Up to HELD · THREADS · 4 elements are read once.
@@ -95,11 +88,12 @@ struct Input {
     float factor = 1;
 #pragma unroll 1
     for (u32 base = 0; base < padded; base += HELD * THREADS * 4) {
-      float4 held[HELD];
+      float4 held[HELD], gain[HELD];
 #pragma unroll
       for (int i = 0; i < HELD; i++) {
         u32 at = base + (i * THREADS + threadIdx.x) * 4;
         held[i] = at < k ? __ldcg((const float4*)(args.x + at)) : make_float4(0, 0, 0, 0);
+        if (args.gamma && at < k) gain[i] = __ldcg((const float4*)(args.gamma + at));
       }
       if (base == 0 && args.gamma) {
         float sum = 0;
@@ -108,7 +102,6 @@ struct Input {
 #pragma unroll 1
         for (u32 at = (HELD * THREADS + threadIdx.x) * 4; at < k; at += THREADS * 4) sum += squares(__ldcg((const float4*)(args.x + at)));
         factor = rsqrtf(block_sum(sum, scratch) * args.inverse_k + args.epsilon);
-        barrier_wait(gain_there, 0);
       }
 #pragma unroll
       for (int i = 0; i < HELD; i++) {
@@ -116,7 +109,7 @@ struct Input {
         if (base + i * THREADS * 4 >= padded) break;
         float4 v = held[i];
         if (args.gamma && at < k) {
-          const float4 g = *(const float4*)(gain + at);
+          const float4 g = gain[i];
           v = make_float4(v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w);
           if (args.normed && blockIdx.x == 0) *(float4*)(args.normed + at) = v;
         }
@@ -132,10 +125,10 @@ struct Input {
       wait_for_previous();
       if (threadIdx.x == 0) {
         const u32 bytes = groups_of(args.k) * GROUP;
-        barrier_expect(codes_there, bytes);
-        bulk_copy(codes, args.codes, bytes, codes_there);
+        barrier_expect(there, bytes);
+        bulk_copy(codes, args.codes, bytes, there);
       }
-      barrier_wait(codes_there, 0);
+      barrier_wait(there, 0);
     } else {
       wait_for_previous();
       quantise(args);
@@ -464,21 +457,21 @@ struct Rows {
   }
 };
 
-// Shared memory: codes of x, the gain if there is a norm, the rings.
+// Shared memory: codes of x, then the rings.
 template <class F, class G, bool MIXED, int LANES, bool PAIR>
 DEVICE void product(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
   __shared__ __align__(16) float scratch[WARPS], results[PAIR ? MAX_RESULTS : 1];
-  __shared__ u64 barriers[WARPS][MAX_DEPTH], x_there[2];
+  __shared__ u64 barriers[WARPS][MAX_DEPTH], x_there;
   const u32 warp = threadIdx.x / 32;
-  u8* ring = memory + args.rings_at + warp * (args.depth * args.stage_bytes);
+  u8* ring = memory + groups_of(args.k) * GROUP + warp * (args.depth * args.stage_bytes);
   if ((threadIdx.x & 31) == 0) {
     for (u32 i = 0; i < MAX_DEPTH; i++) barrier_init(&barriers[warp][i], 1);
     barriers_ready();
   }
   __syncwarp();
   let_next_start();
-  const Input input{memory, (const float*)(memory + args.gain_at), &x_there[0], &x_there[1], scratch};
+  const Input input{memory, &x_there, scratch};
   input.begin(args);
   const bool second = MIXED && warp >= args.first_warps;
   const u32 before = second ? args.first_warps : 0, past = MIXED && !second ? args.first_warps : WARPS;

@@ -38,8 +38,6 @@ struct Args {
     stage_bytes: u32,
     segments: u32,
     depth: u32,
-    gain_at: u32,
-    rings_at: u32,
     unused: u32,
     part: [Part; MAX_PARTS],
 }
@@ -92,9 +90,7 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
         first_warps: WARPS,
         stage_bytes: 0,
         segments: 1,
-        depth: DEPTH,
-        gain_at: 0,
-        rings_at: 0,
+        depth: 0,
         unused: 0,
         part: [Part::default(); MAX_PARTS],
     };
@@ -112,10 +108,7 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     let longest = args.part.iter().map(|part| part.row_bytes).max()?;
     let rows = parts.iter().map(|part| part.weight.rows).sum::<u32>().div_ceil(caps.multiprocessors);
     let x_bytes = u32::try_from(codes::bytes(input.k)).ok()?;
-    let gain_bytes = if input.norm.is_some() { (4 * input.k).next_multiple_of(128) } else { 0 };
-    args.gain_at = x_bytes;
-    args.rings_at = x_bytes + gain_bytes;
-    let room = caps.shared_bytes.checked_sub(STATIC_BYTES + args.rings_at)?;
+    let room = caps.shared_bytes.checked_sub(STATIC_BYTES + x_bytes)?;
     // As many rows for a warp as it may fetch at once, or a part of one.
     let all: &[u32] = if group.pair || mixed { &[8, 16] } else { &[8, 16, 32] };
     let lanes: &[u32] = if rows < FEW_ROWS && !group.pair && !mixed { &[32] } else { all };
@@ -163,8 +156,15 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     for (index, part) in args.part.iter_mut().take(parts.len()).enumerate() {
         part.each = aligned.unwrap_or(deal.each[index.min(used - 1)]);
     }
+    // No more stages than there is to fetch: the next kernel may find room beside this one.
+    let most = lab(&format!("depth_{kind}")).unwrap_or(DEPTH).min(room / (WARPS * stage));
+    args.depth = most.min(deal.tasks * segments).max(1);
     let entry = format!("mmv_{}_l{lanes}", group.name());
-    Some(Plan { entry, blocks, shared: args.rings_at + WARPS * DEPTH * stage, args })
+    let mut shared = x_bytes + WARPS * args.depth * stage;
+    if lab("alone").is_some() || lab(&format!("alone_{kind}")).is_some() {
+        shared = shared.max(caps.shared_bytes / 2 + 1024);
+    }
+    Some(Plan { entry, blocks, shared, args })
 }
 
 /// How rows are dealt to blocks and warps.
@@ -175,6 +175,8 @@ struct Deal {
     each: [u32; MAX_PARTS],
     /// Warps that work on the parts of the first format.
     first_warps: u32,
+    /// Tasks of a warp, at most.
+    tasks: u32,
 }
 
 impl Deal {
@@ -206,7 +208,9 @@ impl Deal {
             |warps: u32| time(tasks[0], warps, bytes[0]).max(time(tasks[1], WARPS - warps, bytes[1]));
         let choices = if tasks[1] > 0 { 1..=WARPS - 1 } else { WARPS..=WARPS };
         let first_warps = choices.min_by_key(|&warps| longest(warps)).unwrap_or(WARPS);
-        (longest(first_warps), Deal { blocks, each, first_warps })
+        let most = |tasks: u32, warps: u32| tasks.div_ceil(warps.max(1));
+        let tasks = most(tasks[0], first_warps).max(most(tasks[1], WARPS - first_warps));
+        (longest(first_warps), Deal { blocks, each, first_warps, tasks })
     }
 }
 
