@@ -42,14 +42,11 @@ struct Args {
   u32 first_parts;  // of the first format,
   u32 first_warps;  // and the warps that work on them
   u32 stage_bytes;
-  u32 segments;  // stages that a row takes, of SEGMENT units; 1 where a warp works on several rows
+  u32 segments;  // stages that a row takes; 1 where a warp works on several rows
+  u32 segment;   // units of 64 elements of each but the last
   u32 depth;     // stages of a ring
-  u32 unused;
   Part part[MAX_PARTS];
 };
-
-// Units of 64 elements of a segment, but for the last of a row.
-constexpr u32 SEGMENT = 64;
 
 // ---------------------------------------------------------------- activations
 
@@ -378,9 +375,9 @@ struct Rows {
         bulk_copy(to + half_stage(), other, bytes, &barriers[stage]);
       } else {
         if (LANES == 32 && segments() > 1) {
-          u32 begin = ahead_segment * (SEGMENT / 4 * CHUNK);
+          const u32 all = args.segment / 4 * CHUNK, begin = ahead_segment * all;
           from += begin;
-          bytes = min(bytes - begin, SEGMENT / 4 * CHUNK);
+          bytes = min(bytes - begin, all);
         }
         barrier_expect(&barriers[stage], pieces_around(from, bytes));
         bulk_copy(to, from, bytes, &barriers[stage]);
@@ -423,10 +420,10 @@ struct Rows {
       u32 unit = inner;
 #pragma unroll 1
       for (u32 segment = 0; segment < segments(); segment++) {
-        const u32 past = segments() > 1 ? min(units, (segment + 1) * SEGMENT) : units;
+        const u32 past = segments() > 1 ? min(units, (segment + 1) * args.segment) : units;
         barrier_wait(&barriers[stage], parity);
         // Where the row would begin if all of it were here.
-        const u8* here = row + stage * stage_bytes - segment * (SEGMENT / 4 * F::CHUNK);
+        const u8* here = row + stage * stage_bytes - segment * (args.segment / 4 * F::CHUNK);
 #pragma unroll 1
         for (; unit < past; unit += LANES, at += LANES / 8 * GROUP) {
           F weights;

@@ -37,8 +37,8 @@ struct Args {
     first_warps: u32,
     stage_bytes: u32,
     segments: u32,
+    segment: u32,
     depth: u32,
-    unused: u32,
     part: [Part; MAX_PARTS],
 }
 
@@ -90,8 +90,8 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
         first_warps: WARPS,
         stage_bytes: 0,
         segments: 1,
+        segment: 0,
         depth: 0,
-        unused: 0,
         part: [Part::default(); MAX_PARTS],
     };
     for (to, part) in args.part.iter_mut().zip(parts) {
@@ -113,12 +113,13 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     let all: &[u32] = if group.pair || mixed { &[8, 16] } else { &[8, 16, 32] };
     let lanes: &[u32] = if rows < FEW_ROWS && !group.pair && !mixed { &[32] } else { all };
     let chunk = parts.iter().map(|part| part.weight.dtype.bytes(256).unwrap_or(0)).max()? as u32;
+    let segment = lab("segment").unwrap_or(SEGMENT);
     let (lanes, stage, segments) = lanes.iter().find_map(|&lanes| {
         let mut fetched = (32 / lanes).checked_mul(longest)?;
         let mut segments = 1;
         if lanes == 32 && fetched > FETCH_BYTES {
-            segments = input.k.div_ceil(64).div_ceil(SEGMENT);
-            fetched = SEGMENT / 4 * chunk;
+            segments = input.k.div_ceil(64).div_ceil(segment);
+            fetched = segment / 4 * chunk;
         }
         // Whole pieces around each weight's rows.
         let stage = if group.pair {
@@ -132,6 +133,7 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     })?;
     args.stage_bytes = stage;
     args.segments = segments;
+    args.segment = segment;
     let task = if group.pair { 16 / lanes } else { 32 / lanes };
     let used = if group.pair { 1 } else { parts.len() };
     let kind = if group.pair {
