@@ -9,7 +9,7 @@
 // - A row whose sequence has other rows as well must see what they store: its blocks make their keys and values, too, and
 //   write the same bits to the cache, before they read it.
 // - Scores and values by tensor cores, query heads as the 16 rows of a tile; an online softmax per warp; warps are combined in
-//   shared memory, blocks through the cluster's distributed shared memory.
+//   shared memory, and blocks send what they have to the one of the cluster that ends it.
 
 #include "bulk.cuh"
 #include "codes.cuh"
@@ -157,7 +157,8 @@ DEVICE void attend(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];  // rings of the warps
   __shared__ __align__(16) u16 q_shared[8][HD + 8];
   __shared__ float q_factor[8], largest_of[WARPS][8], total_of[WARPS][8];
-  __shared__ float block_largest[8], block_total[8];
+  // What the blocks of the cluster have of this one's share of the result: sums, and of its heads the largest and the total.
+  __shared__ float theirs[RANKS][8 * HD / RANKS], their_largest[RANKS][8], their_total[RANKS][8];
   __shared__ __align__(16) float gains[2][HD];  // of queries and of keys
   __shared__ u64 gains_there;
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31;
@@ -165,6 +166,7 @@ DEVICE void attend(const Args& args) {
   const u32 group = args.heads / args.kv_heads;
 
   let_next_start();
+  if (RANKS > 1) cluster_arrive();
   // Gains are constant: they are fetched before anything is waited for.
   if (threadIdx.x == 0 && args.rotate) {
     const u32 count = (args.q_gamma ? 1 : 0) + (args.k_gamma ? 1 : 0);
@@ -443,7 +445,9 @@ DEVICE void attend(const Args& args) {
     }
   };
   float* out = args.out + ((u64)row * args.heads + kv * group) * HD;
-  float* mine = partial + WARPS * 8 * HD;  // [8][HD]
+  const u32 share = group * HD / RANKS;
+  const float inverse = __fdividef(1.0f, (float)share);
+  if (RANKS > 1) cluster_wait();  // all blocks have begun
   for (u32 at = threadIdx.x; at < group * HD; at += THREADS) {
     u32 head = at / HD;
     float top = -1e30f, sum = 0, weight = 0;
@@ -451,47 +455,44 @@ DEVICE void attend(const Args& args) {
     for (int w = 0; w < WARPS; w++) top = fmaxf(top, largest_of[w][head]);
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
-      float share = exp2f(largest_of[w][head] - top);
-      sum += share * partial[w * 8 * HD + at];
-      weight += share * total_of[w][head];
+      const float part = exp2f(largest_of[w][head] - top);
+      sum += part * partial[w * 8 * HD + at];
+      weight += part * total_of[w][head];
     }
     if (RANKS == 1) {
       out[at] = sum / weight;
     } else {
-      mine[at] = sum;
-      if (at % HD == 0) {
-        block_largest[head] = top;
-        block_total[head] = weight;
+      // To the block that ends it.
+      const u32 to = (u32)(((float)at + 0.5f) * inverse), index = at - to * share;
+      remote_store(&theirs[rank][index], to, sum);
+      if (index == 0 || at % HD == 0) {
+        remote_store(&their_largest[rank][head], to, top);
+        remote_store(&their_total[rank][head], to, weight);
       }
     }
   }
-  if (RANKS == 1) {
-    if (args.rotate && warp < group) store_query();
-    return;
+  if (RANKS > 1) {
+    cluster_arrive();
+    cluster_wait();
   }
-  cluster_arrive();
-  cluster_wait();
   if (args.rotate && rank == 0 && warp < group) store_query();
-  for (u32 at = rank * (group * HD / RANKS) + threadIdx.x; at < (rank + 1) * (group * HD / RANKS); at += THREADS) {
-    u32 head = at / HD;
-    float tops[RANKS], top = -1e30f, sum = 0, weight = 0;
+  if constexpr (RANKS > 1) {
+    for (u32 index = threadIdx.x; index < share; index += THREADS) {
+      const u32 at = rank * share + index, head = at / HD;
+      float top = -1e30f, sum = 0, weight = 0;
 #pragma unroll
-    for (int r = 0; r < RANKS; r++) {
-      tops[r] = remote(&block_largest[head], r);
-      top = fmaxf(top, tops[r]);
-    }
+      for (int r = 0; r < RANKS; r++) top = fmaxf(top, their_largest[r][head]);
 #pragma unroll
-    for (int r = 0; r < RANKS; r++) {
-      float share = exp2f(tops[r] - top);
-      sum += share * remote(mine + at, r);
-      weight += share * remote(&block_total[head], r);
+      for (int r = 0; r < RANKS; r++) {
+        const float part = exp2f(their_largest[r][head] - top);
+        sum += part * theirs[r][index];
+        weight += part * their_total[r][head];
+      }
+      const float result = sum / weight;
+      out[at] = result;
+      if (ONE && args.codes) quantise1(args.codes, kv * group * HD + at, result);
     }
-    const float result = sum / weight;
-    out[at] = result;
-    if (ONE && args.codes) quantise1(args.codes, kv * group * HD + at, result);
   }
-  cluster_arrive();
-  cluster_wait();
 }
 
 #define ENTRY(NAME, HD, RANKS, DEPTH, ONE)                                                                             \

@@ -48,6 +48,13 @@ DEVICE void bulk_prefetch(const void* from, u32 bytes) {
 DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
+// Puts a value into the shared memory of another block of the cluster.
+DEVICE void remote_store(float* pointer, u32 rank, float value) {
+  u32 there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(pointer)), "r"(rank));
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(value) : "memory");
+}
+
 // A value in the shared memory of another block of the cluster.
 DEVICE float remote(const float* pointer, u32 rank) {
   u32 there;

@@ -47,7 +47,7 @@ const GROUP: u32 = 8;
 const MOST_ROWS: u32 = 16;
 
 /// Shared memory that the kernel has beside its rings, at most.
-const OWN_SHARED: u32 = 5 << 10;
+const OWN_SHARED: u32 = 9 << 10;
 
 /// The compute capability that has clusters.
 const CAPABILITY: u32 = 90;
@@ -176,11 +176,10 @@ fn shape(rows: u32, kv_heads: u32, head_dim: u32, multiprocessors: u32) -> Shape
     Shape { ranks, depth: if head_dim == 128 { 3 } else { 4 }, one: false }
 }
 
-/// Bytes of dynamic shared memory: the rings hold keys and values; what warps and the block have summed comes to the same
-/// place after them.
+/// Bytes of dynamic shared memory: the rings hold keys and values; what warps have summed comes to the same place after them.
 fn shared(head_dim: u32, depth: u32) -> u32 {
     let rings = WARPS * depth * 2 * TILE * head_dim * 2;
-    let sums = (WARPS + 1) * GROUP * head_dim * 4;
+    let sums = WARPS * GROUP * head_dim * 4;
     rings.max(sums)
 }
 
