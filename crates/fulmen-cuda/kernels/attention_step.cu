@@ -13,6 +13,7 @@
 
 #include "bulk.cuh"
 #include "codes.cuh"
+#include "halves.cuh"
 
 constexpr int WARPS = 8;
 constexpr int THREADS = WARPS * 32;
@@ -31,7 +32,9 @@ struct Args {
   u16* v_cache;
   float* q_out;  // may be `q`
   float* out;
-  u8* codes;  // where the codes of the result go, or null: one row, and blocks have multiples of 32 elements of it
+  u8* codes;      // where the codes of the result go, or null: one row, and blocks have multiples of 32 elements of it
+  u8* halves[2];  // where the result goes in 16 bits, in both orders, or null: as many rows as the image has,
+  float* half_factors;  // whose factors are 2
   Fault* fault;
   float epsilon;
   float scale;
@@ -137,6 +140,20 @@ DEVICE float2 turn_of(u32 position, u32 pair, u32 dims, const float* factors, fl
   float sine, cosine;
   sincospif((float)turns, &sine, &cosine);
   return make_float2(cosine * magnitude, sine * magnitude);
+}
+
+// An element of the result in 16 bits. It is an average of halves: half of it is none too large, and as exact as they are.
+DEVICE void store_half(const Args& args, u32 row, u32 at, float value) {
+  value *= 0.5f;
+  const float second = __shfl_down_sync(FULL_WARP, value, 1), third = __shfl_down_sync(FULL_WARP, value, 2), fourth = __shfl_down_sync(FULL_WARP, value, 3);
+  const uint2 four = make_uint2(half_pair(value, third), half_pair(second, fourth));
+  float sum = pair_sum(four.x) + pair_sum(four.y);
+  sum += __shfl_xor_sync(FULL_WARP, sum, 4);
+  sum += __shfl_xor_sync(FULL_WARP, sum, 8);
+  if (at % 4 > 0) return;
+#pragma unroll
+  for (u32 order = 0; order < ORDERS; order++) store_halves(args.halves[order], order, gridDim.y, row, at, four, sum);
+  if (at == 0) args.half_factors[row] = 2;
 }
 
 // For where it is needed twice: code that is not there is not fetched.
@@ -460,7 +477,9 @@ DEVICE void attend(const Args& args) {
       weight += part * total_of[w][head];
     }
     if (RANKS == 1) {
-      out[at] = sum / weight;
+      const float result = sum / weight;
+      out[at] = result;
+      if (args.half_factors) store_half(args, row, kv * group * HD + at, result);
     } else {
       // To the block that ends it.
       const u32 to = (u32)(((float)at + 0.5f) * inverse), index = at - to * share;
@@ -491,6 +510,7 @@ DEVICE void attend(const Args& args) {
       const float result = sum / weight;
       out[at] = result;
       if (ONE && args.codes) quantise1(args.codes, kv * group * HD + at, result);
+      if (!ONE && args.half_factors) store_half(args, row, kv * group * HD + at, result);
     }
   }
 }

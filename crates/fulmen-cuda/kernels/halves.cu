@@ -17,32 +17,19 @@ struct Params {
 
 constexpr int HELD = 4;  // times four elements that a thread keeps
 
-DEVICE u32 pair(float low, float high) { return float_to_half(low) | (u32)float_to_half(high) << 16; }
-DEVICE float sum_of(u32 pair) { return half_to_float((u16)pair) + half_to_float((u16)(pair >> 16)); }
 DEVICE u32 magnitude(float v) { return __float_as_uint(v) & ~(1u << 31); }
 DEVICE float4 times(float4 v, float4 g) { return make_float4(v.x * g.x, v.y * g.y, v.z * g.z, v.w * g.w); }
 
 // Four elements of a row; the lanes of a warp have neighbours.
 template <int ROWS>
 DEVICE void store4(const Params& params, u32 row, u32 at, float4 v) {
-  const u32 first = pair(v.x, v.z), second = pair(v.y, v.w);
-  float sum = sum_of(first) + sum_of(second);
+  const uint2 four = make_uint2(half_pair(v.x, v.z), half_pair(v.y, v.w));
+  float sum = pair_sum(four.x) + pair_sum(four.y);
   sum += __shfl_xor_sync(FULL_WARP, sum, 1);
   sum += __shfl_xor_sync(FULL_WARP, sum, 2);
-  const u16 rounded = float_to_half(sum), rest = float_to_half(sum - half_to_float(rounded));
-  const u32 column = at % HALVES_CHUNK, step = column / 4 % 4;
 #pragma unroll
-  for (int order = 0; order < ORDERS; order++) {
-    if (!params.out[order]) continue;
-    const u32 t = order == ORDER_HALVES ? column / 128 * 2 + column / 16 % 2 : column / 64;
-    const u32 run = order == ORDER_HALVES ? column / 32 % 4 : column / 16 % 4;
-    u8* to = params.out[order] + (u64)(at / HALVES_CHUNK) * Halves<ROWS>::BYTES + (row % 8 * 4 + t) * Halves<ROWS>::LANE + row / 8 * 8;
-    *(uint2*)(to + (run * 4 + step) * Halves<ROWS>::STEP) = make_uint2(first, second);
-    if (step == 0) {
-      *(u16*)(to + Halves<ROWS>::SUMS + run * 2) = rounded;
-      *(u16*)(to + Halves<ROWS>::REST + run * 2) = rest;
-    }
-  }
+  for (int order = 0; order < ORDERS; order++)
+    if (params.out[order]) store_halves(params.out[order], order, ROWS, row, at, four, sum);
 }
 
 // A block of the grid's second dimension for each of ROWS rows.

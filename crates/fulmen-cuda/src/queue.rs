@@ -13,7 +13,6 @@ use crate::device::{Caps, CudaDevice};
 use crate::error::{CudaError, reason};
 use crate::fault::FaultCell;
 use crate::handles::{DeviceBlock, Graph, Stream};
-use crate::kernels::codes;
 
 /// What becomes of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,14 +70,23 @@ impl<'a> Arg<'a> {
     }
 }
 
-/// A vector that is there as codes as well.
-#[derive(Clone, Copy, Debug)]
-struct Coded {
-    /// Its address.
-    of: u64,
-    elements: u32,
-    /// Which half of the room they are in.
-    half: usize,
+/// How a launch hands its result on to the product behind it, besides as floats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// One row as codes of 8 bits.
+    Codes,
+    /// Rows in 16 bits.
+    Halves,
+}
+
+/// Rows that are there in another form as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handed {
+    pub(crate) form: Form,
+    /// The address of the floats.
+    pub(crate) of: u64,
+    pub(crate) rows: u32,
+    pub(crate) width: u32,
 }
 
 /// A stream with what launches need.
@@ -87,10 +95,10 @@ pub struct Queue {
     stream: Arc<Stream>,
     state: State,
     scratch: Option<Arc<DeviceBlock>>,
-    /// Room for the codes of two vectors: those that the next launch may read, and those that it may make.
-    codes: Option<Arc<DeviceBlock>>,
-    /// What the last launch made codes of.
-    coded: Option<Coded>,
+    /// Room for what launches hand on, twice: what the next one may read, and what it may make.
+    handing: Option<Arc<DeviceBlock>>,
+    /// What the last launch has handed on, and in which half of the room it is.
+    handed: Option<(Handed, usize)>,
     fault: FaultCell,
     /// Caches that launches since the last one that nothing overtakes write to, by the address of their keys.
     stored: Vec<u64>,
@@ -108,8 +116,8 @@ impl Queue {
             stream,
             state: State::Idle,
             scratch: None,
-            codes: None,
-            coded: None,
+            handing: None,
+            handed: None,
             fault,
             stored: Vec::new(),
             overlap: true,
@@ -142,46 +150,40 @@ impl Queue {
     /// Nothing that was launched so far can still run when the next launch begins.
     pub fn settled(&mut self) {
         self.stored.clear();
-        self.coded = None;
+        self.handed = None;
     }
 
-    /// Where the codes of a vector are, if the launch before made them.
-    pub fn codes_of(&self, of: u64, elements: u32) -> Option<u64> {
-        let coded = self.coded.filter(|coded| coded.of == of && coded.elements == elements)?;
-        Some(half(self.codes.as_ref()?, coded.half))
+    /// Where the launch before has put what it handed on, if it is this.
+    pub(crate) fn handed(&self, what: Handed) -> Option<u64> {
+        let (_, half) = self.handed.filter(|(handed, _)| *handed == what)?;
+        Some(half_of(self.handing.as_ref()?, half))
     }
 
-    /// Where a launch may put the codes of its result; `None` if there are none of so many elements. It must be followed by
-    /// [`has_codes`](Queue::has_codes) when it is launched.
-    pub fn codes_for(&mut self, elements: u32) -> Result<Option<u64>, CudaError> {
-        if !codes::fit(elements) || crate::kernels::mmv::lab("codes") == Some(0) {
-            return Ok(None);
-        }
-        let bytes = 2 * codes::bytes(elements);
-        if self.codes.as_ref().is_none_or(|block| block.bytes() < bytes) {
-            // What there is may be read by the launch to come.
-            if self.coded.is_some() {
+    /// Where a launch may put `bytes` for the next one; `None` if there is no room while that before is to be read. It must be followed by
+    /// [`has_handed`](Queue::has_handed) when it is launched.
+    pub(crate) fn room_to_hand(&mut self, bytes: usize) -> Result<Option<u64>, CudaError> {
+        if self.handing.as_ref().is_none_or(|block| block.bytes() / 2 < bytes) {
+            if self.handed.is_some() {
                 return Ok(None);
             }
-            self.may_grow("growing the room for codes")?;
-            self.codes = Some(self.block(bytes)?);
+            self.may_grow("growing the room for what launches hand on")?;
+            self.handing = Some(self.block(2 * bytes)?);
         }
-        Ok(self.codes.as_ref().map(|block| half(block, self.free_half())))
+        Ok(self.handing.as_ref().map(|block| half_of(block, self.free_half())))
     }
 
-    /// The last launch made the codes of its result as well.
-    pub fn has_codes(&mut self, of: u64, elements: u32, at: u64) {
-        let half = self.codes.as_ref().map_or(0, |block| usize::from(at != block.ptr()));
-        self.coded = Some(Coded { of, elements, half });
+    /// The last launch has handed this on, at an address that [`room_to_hand`](Queue::room_to_hand) gave.
+    pub(crate) fn has_handed(&mut self, what: Handed, at: u64) {
+        self.handed = self.handing.as_ref().map(|block| (what, usize::from(at != block.ptr())));
     }
 
-    /// What the codes were made of may be something else from here on.
-    pub(crate) fn forget_codes(&mut self) {
-        self.coded = None;
+    /// What was handed on may be of something else from here on.
+    pub(crate) fn forget_handed(&mut self) {
+        self.handed = None;
     }
 
     fn free_half(&self) -> usize {
-        self.coded.map_or(0, |coded| 1 - coded.half)
+        self.handed.map_or(0, |(_, half)| 1 - half)
     }
 
     /// So many blocks as the first dimension of a grid.
@@ -229,7 +231,7 @@ impl Queue {
     /// Launches a kernel with arguments in the order in which it declares them.
     pub fn launch_with(&mut self, launch: &Launch<'_>, args: &[Arg<'_>]) -> Result<(), CudaError> {
         let function = self.device.modules.function(launch.file, launch.entry, launch.shared)?;
-        self.coded = None;
+        self.handed = None;
         if self.state == State::Planning {
             return Ok(());
         }
@@ -321,13 +323,13 @@ impl Queue {
             return Err(CudaError::Capture { call: "ending a capture", reason });
         }
         self.state = State::Idle;
-        Ok((self.stream.end_capture()?, [self.scratch.clone(), self.codes.clone()]))
+        Ok((self.stream.end_capture()?, [self.scratch.clone(), self.handing.clone()]))
     }
 
     /// Runs a recorded graph.
     pub(crate) fn launch_graph(&mut self, graph: &Graph) -> Result<(), CudaError> {
         self.must_be_idle("a replay")?;
-        self.forget_codes();
+        self.forget_handed();
         self.stream.launch(graph)
     }
 }
@@ -343,7 +345,7 @@ impl Drop for Queue {
 }
 
 /// Where a half of a block begins.
-fn half(block: &DeviceBlock, half: usize) -> u64 {
+fn half_of(block: &DeviceBlock, half: usize) -> u64 {
     block.ptr() + (half * (block.bytes() / 2)) as u64
 }
 

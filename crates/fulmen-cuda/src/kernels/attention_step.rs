@@ -3,7 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use fulmen_core::{AttentionCall, DType, KvSource, RopePairing, RopeStoreCall};
 
-use super::Launched;
+use super::halves::Image;
+use super::{Launched, codes};
 use crate::queue::{Launch, Queue};
 
 #[repr(C)]
@@ -22,6 +23,8 @@ struct Args {
     q_out: u64,
     out: u64,
     codes: u64,
+    halves: [u64; 2],
+    half_factors: u64,
     fault: u64,
     epsilon: f32,
     scale: f32,
@@ -139,6 +142,8 @@ fn args(queue: &Queue, call: &AttentionCall) -> Option<Args> {
         q_out: 0,
         out: call.output,
         codes: 0,
+        halves: [0; 2],
+        half_factors: 0,
         fault: queue.fault(),
         epsilon: 0.0,
         scale: call.scale,
@@ -192,16 +197,23 @@ fn run(queue: &mut Queue, call: &AttentionCall, args: &Args) -> Launched {
     let mut args = *args;
     let width = call.heads.q_width();
     // Each block ends whole blocks of 32 elements.
-    if one && (width / args.kv_heads).is_multiple_of(32 * ranks) {
-        args.codes = queue.codes_for(width)?.unwrap_or(0);
+    let mut handed = None;
+    if (width / args.kv_heads).is_multiple_of(32 * ranks) {
+        if one {
+            args.codes = codes::room(queue, width)?.unwrap_or(0);
+            handed = Some((codes::of(call.output, width), args.codes));
+        } else if let Some(image) = Image::room(queue, call.m, width)? {
+            (args.halves, args.half_factors) = (image.orders, image.factors);
+            handed = Some((Image::of(call.output, call.m, width), image.orders[0]));
+        }
     }
     let mut launch = Launch::new("attention_step", &entry, blocks, 32 * WARPS)
         .rows(call.m)
         .shared(shared(head_dim, depth));
     launch.cluster = ranks;
     queue.launch(&launch, &args)?;
-    if args.codes != 0 {
-        queue.has_codes(call.output, width, args.codes);
+    if let Some((what, at)) = handed.filter(|(_, at)| *at != 0) {
+        queue.has_handed(what, at);
     }
     Ok(1)
 }

@@ -6,6 +6,7 @@ use fulmen_core::DType;
 
 use super::Launched;
 use super::few_rows::{Group, Input, MAX_PARTS};
+use super::halves::{CHUNK, Image, ORDERS, ROWS, chunk_bytes};
 use crate::device::Caps;
 use crate::queue::{Launch, Queue};
 
@@ -56,17 +57,10 @@ struct Args {
     part: [Part; MAX_PARTS],
 }
 
-// As in `mmq.cu`, `mmq_formats.cuh` and `halves.cuh`.
+// As in `mmq.cu` and `mmq_formats.cuh`.
 const MAX_WARPS: u32 = 12;
 const TILE: u32 = 16;
 const DEPTHS: std::ops::RangeInclusive<u32> = 2..=4;
-const CHUNK: u32 = 256;
-const ORDERS: usize = 2;
-
-/// Bytes of a chunk of x.
-const fn halves_bytes(rows: u32) -> u32 {
-    18 * 32 * rows
-}
 
 /// Pieces of 16 bytes that a stage has for a row.
 fn pieces(dtype: DType) -> Option<u32> {
@@ -108,9 +102,6 @@ fn most_clusters(caps: Caps, ranks: u32) -> u32 {
         if ranks > 2 { caps.multiprocessors - caps.multiprocessors / 8 } else { caps.multiprocessors };
     (usable / ranks).max(1)
 }
-
-/// Rows of x that a launch takes: those that there are kernels for.
-const ROWS: [u32; 2] = [8, 16];
 
 /// All launches for all rows, if there is a plan for each.
 pub(super) fn run(queue: &mut Queue, input: &Input, groups: &[Group<'_>]) -> Option<Launched> {
@@ -198,7 +189,7 @@ fn plan_with(
     let early_each = ranks > 1 || most_tiles <= MAX_WARPS;
     let early = slot * if early_each { most_tiles } else { MAX_WARPS };
     let sums = slot * (MAX_WARPS + if ranks > 1 { most_tiles } else { 0 });
-    let x_bytes = mine.checked_mul(halves_bytes(rows))?.max(sums);
+    let x_bytes = mine.checked_mul(chunk_bytes(rows))?.max(sums);
     let room = caps.shared_bytes.checked_sub(STATIC_BYTES + early)?.checked_sub(x_bytes)?;
     let warps = (room / (DEPTHS.start() * stage_bytes)).min(MAX_WARPS);
     if warps == 0 {
@@ -210,7 +201,7 @@ fn plan_with(
         u64::from(count.div_ceil(clusters.max(1))) * u64::from(mine) * u64::from(stage)
     };
     let weights = of_tiles(counts[0], shares.0, stages[0]).max(of_tiles(counts[1], shares.1, stages[1]));
-    let x_cost = u64::from(mine) * u64::from(halves_bytes(rows)) * 4 / 5;
+    let x_cost = u64::from(mine) * u64::from(chunk_bytes(rows)) * 4 / 5;
     let cost = weights * u64::from(MAX_WARPS) / u64::from(warps) + x_cost + cluster_cost;
 
     let args = Args {
@@ -251,38 +242,43 @@ fn share(clusters: u32, tiles: [u32; 2], bytes: [u32; 2]) -> Option<(u32, u32)> 
 
 fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launched {
     let (m, k) = (input.m, input.k);
-    let x_bytes = k.div_ceil(CHUNK) as usize * halves_bytes(rows) as usize;
-    // x in each order, then the factors of its rows.
-    let scratch = queue.scratch(ORDERS * x_bytes + 4 * rows as usize)?;
-    let ordered = |order: usize| scratch + (order * x_bytes) as u64;
-    let factors = ordered(ORDERS);
-    let mut out = [0; ORDERS];
-    for order in plans.iter().flat_map(|plan| plan.orders) {
-        out[order] = ordered(order);
-    }
+    let handed =
+        if input.norm.is_none() && m == rows { queue.handed(Image::of(input.x, m, k)) } else { None };
+    let image = match handed {
+        Some(at) => Image::at(at, rows, k),
+        None => Image::at(queue.scratch(Image::bytes(rows, k))?, rows, k),
+    };
     let mut launched = 0;
     for row in (0..m).step_by(rows as usize) {
         let columns = (m - row).min(rows);
         // The address of a row of `width` floats; 0 stays 0.
         let at =
             |ptr: u64, width: u32| if ptr == 0 { 0 } else { ptr + u64::from(row) * u64::from(width) * 4 };
-        let norm = input.norm;
-        let params = HalvesParams {
-            x: at(norm.map_or(input.x, |norm| norm.input), k),
-            gamma: norm.map_or(0, |norm| norm.gamma),
-            normed: at(norm.map_or(0, |norm| norm.output), k),
-            out,
-            factors,
-            epsilon: norm.map_or(0.0, |norm| norm.epsilon),
-            k,
-            columns,
-            unused: 0,
-        };
-        let entry = format!("halves_rows{rows}");
-        let halves = Launch::new("halves", &entry, 1, halves_threads(k)).rows(rows);
-        queue.launch(&halves.shared(gain_bytes(input)), &params)?;
+        if handed.is_none() {
+            let mut out = [0; ORDERS];
+            for order in plans.iter().flat_map(|plan| plan.orders) {
+                out[order] = image.orders[order];
+            }
+            let norm = input.norm;
+            let params = HalvesParams {
+                x: at(norm.map_or(input.x, |norm| norm.input), k),
+                gamma: norm.map_or(0, |norm| norm.gamma),
+                normed: at(norm.map_or(0, |norm| norm.output), k),
+                out,
+                factors: image.factors,
+                epsilon: norm.map_or(0.0, |norm| norm.epsilon),
+                k,
+                columns,
+                unused: 0,
+            };
+            let entry = format!("halves_rows{rows}");
+            let halves = Launch::new("halves", &entry, 1, halves_threads(k)).rows(rows);
+            queue.launch(&halves.shared(gain_bytes(input)), &params)?;
+            launched += 1;
+        }
         for plan in plans {
-            let mut args = Args { x: plan.orders.map(ordered), factors, columns, ..plan.args };
+            let x = plan.orders.map(|order| image.orders[order]);
+            let mut args = Args { x, factors: image.factors, columns, ..plan.args };
             for part in &mut args.part {
                 part.out = at(part.out, part.rows);
                 part.residual = at(part.residual, part.rows);
@@ -292,7 +288,7 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
             launch.cluster = args.ranks;
             queue.launch(&launch, &args)?;
         }
-        launched += 1 + plans.len();
+        launched += plans.len();
     }
     Ok(launched)
 }
@@ -317,7 +313,7 @@ mod tests {
         assert!(DEPTHS.contains(&args.depth) && (1..=MAX_WARPS).contains(&args.warps), "{plan:?}");
         assert!(args.clusters * args.ranks <= H200.multiprocessors && args.ranks <= args.chunks);
         assert!(args.x_bytes.is_multiple_of(128) && args.stage_bytes.is_multiple_of(128));
-        assert!(args.x_bytes >= args.chunks.div_ceil(args.ranks) * halves_bytes(rows));
+        assert!(args.x_bytes >= args.chunks.div_ceil(args.ranks) * chunk_bytes(rows));
         Some(plan)
     }
 

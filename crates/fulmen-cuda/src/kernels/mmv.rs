@@ -234,7 +234,7 @@ fn launch(
     groups: &[Group<'_>],
     plans: &[Plan],
 ) -> Result<usize, BackendError> {
-    let codes = input.norm.is_none().then(|| queue.codes_of(input.x, input.k)).flatten();
+    let codes = input.norm.is_none().then(|| queue.handed(codes::of(input.x, input.k))).flatten();
     for (index, (plan, group)) in plans.iter().zip(groups).enumerate() {
         let mut args = plan.args;
         if let (Some(norm), 0) = (input.norm, index) {
@@ -247,12 +247,12 @@ fn launch(
         let result = (args.part[0].out, args.part[0].rows);
         let each = args.part[0].each;
         if group.pair && each <= MAX_RESULTS && each.is_multiple_of(32) {
-            args.codes_out = queue.codes_for(result.1)?.unwrap_or(0);
+            args.codes_out = codes::room(queue, result.1)?.unwrap_or(0);
         }
         let launch = Launch::new("mmv", &plan.entry, plan.blocks, 32 * WARPS).shared(plan.shared);
         queue.launch(&launch, &args)?;
         if args.codes_out != 0 {
-            queue.has_codes(result.0, result.1, args.codes_out);
+            queue.has_handed(codes::of(result.0, result.1), args.codes_out);
         }
     }
     Ok(plans.len())

@@ -15,6 +15,7 @@ pub(crate) mod elementwise;
 pub(crate) mod embed;
 pub(crate) mod few_rows;
 mod gemm;
+mod halves;
 mod kv;
 pub(crate) mod kv_store;
 mod mmq;

@@ -1,0 +1,53 @@
+//! Rows of activations in 16 bits, as products of few rows take them (`halves.cuh`).
+
+use crate::error::CudaError;
+use crate::queue::{Form, Handed, Queue};
+
+// As in `halves.cuh`.
+pub(super) const CHUNK: u32 = 256;
+pub(super) const ORDERS: usize = 2;
+
+/// Rows of an image: those that there are kernels for.
+pub(super) const ROWS: [u32; 2] = [8, 16];
+
+/// Bytes of a chunk of so many rows.
+pub(super) const fn chunk_bytes(rows: u32) -> u32 {
+    18 * 32 * rows
+}
+
+/// Where rows are: in each order, then the factors that undo their scales.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Image {
+    pub(super) orders: [u64; ORDERS],
+    pub(super) factors: u64,
+}
+
+impl Image {
+    /// Bytes of `rows` rows of `k`.
+    pub(super) fn bytes(rows: u32, k: u32) -> usize {
+        ORDERS * Self::order_bytes(rows, k) + 4 * rows as usize
+    }
+
+    /// The image at an address.
+    pub(super) fn at(address: u64, rows: u32, k: u32) -> Image {
+        let ordered = |order: usize| address + (order * Self::order_bytes(rows, k)) as u64;
+        Image { orders: [ordered(0), ordered(1)], factors: ordered(ORDERS) }
+    }
+
+    fn order_bytes(rows: u32, k: u32) -> usize {
+        k.div_ceil(CHUNK) as usize * chunk_bytes(rows) as usize
+    }
+
+    /// The halves of rows of floats.
+    pub(super) fn of(x: u64, rows: u32, width: u32) -> Handed {
+        Handed { form: Form::Halves, of: x, rows, width }
+    }
+
+    /// Where a launch may put its result for the product behind it: whole images of whole chunks only, as nobody else writes the rest.
+    pub(super) fn room(queue: &mut Queue, rows: u32, width: u32) -> Result<Option<Image>, CudaError> {
+        if !ROWS.contains(&rows) || width == 0 || !width.is_multiple_of(CHUNK) {
+            return Ok(None);
+        }
+        Ok(queue.room_to_hand(Self::bytes(rows, width))?.map(|at| Image::at(at, rows, width)))
+    }
+}
