@@ -104,13 +104,6 @@ struct Head {
       b[j] = __ldcg(from + second(j, adjacent));
     }
   }
-  DEVICE void load_shared(const float* from, u32 adjacent) {
-#pragma unroll
-    for (int j = 0; j < PAIRS; j++) {
-      a[j] = from[first(j, adjacent)];
-      b[j] = from[second(j, adjacent)];
-    }
-  }
   DEVICE void norm(const Head& gamma, float epsilon) {
     float sum = 0;
 #pragma unroll
@@ -176,22 +169,16 @@ DEVICE void attend(const Args& args) {
   __shared__ float q_factor[8], largest_of[WARPS][8], total_of[WARPS][8];
   // What the blocks of the cluster have of this one's share of the result: sums, and of its heads the largest and the total.
   __shared__ float theirs[RANKS][8 * HD / RANKS], their_largest[RANKS][8], their_total[RANKS][8];
-  __shared__ __align__(16) float gains[2][HD];  // of queries and of keys
-  __shared__ u64 gains_there;
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31;
   const u32 rank = blockIdx.x % RANKS, kv = blockIdx.x / RANKS, row = blockIdx.y;
   const u32 group = args.heads / args.kv_heads;
 
   let_next_start();
   if (RANKS > 1) cluster_arrive();
-  // Gains are constant: they are fetched before anything is waited for.
-  if (threadIdx.x == 0 && args.rotate) {
-    const u32 count = (args.q_gamma ? 1 : 0) + (args.k_gamma ? 1 : 0);
-    barrier_init(&gains_there, 1);
-    barriers_ready();
-    barrier_expect(&gains_there, count * HD * 4);
-    if (args.q_gamma) bulk_copy((u8*)gains[0], (const u8*)args.q_gamma, HD * 4, &gains_there);
-    if (args.k_gamma) bulk_copy((u8*)gains[1], (const u8*)args.k_gamma, HD * 4, &gains_there);
+  // The weights of the step have driven the gains out of the cache: they are called before anything is waited for.
+  if (threadIdx.x == 0 && rank == 0) {
+    if (args.q_gamma) bulk_prefetch(args.q_gamma, HD * 4);
+    if (args.k_gamma) bulk_prefetch(args.k_gamma, HD * 4);
   }
   const u32 position = args.positions[row];
   const u32 sequence = args.sequences ? args.sequences[row] : 0;
@@ -288,14 +275,11 @@ DEVICE void attend(const Args& args) {
   for (u32 job = warp; job < jobs; job += WARPS) {
     if (job < group) {
       u32 head = kv * group + job;
+      if (args.rotate && args.q_gamma) gamma.load(args.q_gamma, args.adjacent);
       Head<HD>& h = query;
       h.load(args.q + ((u64)row * args.heads + head) * HD, args.adjacent);
       if (args.rotate) {
-        if (args.q_gamma) {
-          barrier_wait(&gains_there, 0);
-          gamma.load_shared(gains[0], args.adjacent);
-          h.norm(gamma, args.epsilon);
-        }
+        if (args.q_gamma) h.norm(gamma, args.epsilon);
         h.turn(cosine, sine);
       }
       // By a power of two, so that halves hold any query.
@@ -330,8 +314,7 @@ DEVICE void attend(const Args& args) {
         if (!ONE && where != turned) turns_at(where);  // the warp's queries are done
         turned = where;
         if (args.k_gamma) {
-          barrier_wait(&gains_there, 0);
-          gamma.load_shared(gains[1], args.adjacent);
+          gamma.load(args.k_gamma, args.adjacent);
           h.norm(gamma, args.epsilon);
         }
         h.turn(cosine, sine);

@@ -38,9 +38,9 @@ DEVICE void bulk_copy(u8* to, const u8* from, u32 bytes, u64* barrier) {
                : "memory");
 }
 
-// Calls bytes into the L2 cache; both are multiples of 16.
+// Calls the pieces around `bytes` into the L2 cache.
 DEVICE void bulk_prefetch(const void* from, u32 bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"((u64)from & ~15ull), "r"(pieces_around((const u8*)from, bytes)) : "memory");
 }
 
 // ---------------------------------------------------------------- clusters

@@ -35,34 +35,24 @@ DEVICE void store4(const Params& params, u32 row, u32 at, float4 v) {
 // A block of the grid's second dimension for each of ROWS rows.
 template <int ROWS>
 DEVICE void run(const Params& params) {
-  extern __shared__ __align__(128) u8 memory[];  // the gain
   __shared__ float sums[32];
   __shared__ u32 most[32];
-  __shared__ u64 gain_there;
   const u32 row = blockIdx.y, length = row < params.columns ? params.k : 0;
   const u32 padded = (params.k + HALVES_CHUNK - 1) / HALVES_CHUNK * HALVES_CHUNK, each = blockDim.x * 4;
   const bool norm = params.gamma;
   const float* x = params.x + (u64)row * params.k;
   let_next_start();
-  // The gain is constant, so it is fetched before anything is waited for.
-  if (norm) {
-    if (threadIdx.x == 0) {
-      barrier_init(&gain_there, 1);
-      barriers_ready();
-      barrier_expect(&gain_there, params.k * 4);
-      bulk_copy(memory, (const u8*)params.gamma, params.k * 4, &gain_there);
-    }
-    __syncthreads();
-  }
+  // The weights of the step have driven the gain out of the cache: it is called before anything is waited for.
+  if (norm && threadIdx.x == 0 && row < 2) bulk_prefetch(params.gamma, params.k * 4);
   wait_for_previous();
-  float4 held[HELD];
+  auto gain_at = [&](u32 at) { return norm && at < length ? __ldcg((const float4*)(params.gamma + at)) : make_float4(1, 1, 1, 1); };
+  float4 held[HELD], gain[HELD];
 #pragma unroll
   for (int i = 0; i < HELD; i++) {
     const u32 at = threadIdx.x * 4 + i * each;
     held[i] = at < length ? __ldcg((const float4*)(x + at)) : make_float4(0, 0, 0, 0);
+    gain[i] = gain_at(at);
   }
-  if (norm) barrier_wait(&gain_there, 0);
-  auto gain = [&](u32 at) { return norm && at < length ? *(const float4*)(memory + at * 4) : make_float4(1, 1, 1, 1); };
   // The sum of squares, and the largest of what will be there but for the norm's factor: as an integer, so that NaN is larger
   // than everything.
   float sum = 0;
@@ -73,8 +63,8 @@ DEVICE void run(const Params& params) {
     largest = max(largest, max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w))));
   };
 #pragma unroll
-  for (int i = 0; i < HELD; i++) see(held[i], gain(threadIdx.x * 4 + i * each));
-  for (u32 at = threadIdx.x * 4 + HELD * each; at < length; at += each) see(*(const float4*)(x + at), gain(at));
+  for (int i = 0; i < HELD; i++) see(held[i], gain[i]);
+  for (u32 at = threadIdx.x * 4 + HELD * each; at < length; at += each) see(*(const float4*)(x + at), gain_at(at));
   const u32 lane = threadIdx.x % 32, warps = blockDim.x / 32;
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {
@@ -105,10 +95,10 @@ DEVICE void run(const Params& params) {
 #pragma unroll
   for (int i = 0; i < HELD; i++) {
     const u32 at = threadIdx.x * 4 + i * each;
-    if (at < padded) put(at, held[i], gain(at));
+    if (at < padded) put(at, held[i], gain[i]);
   }
   for (u32 at = threadIdx.x * 4 + HELD * each; at < padded; at += each)
-    put(at, at < length ? *(const float4*)(x + at) : make_float4(0, 0, 0, 0), gain(at));
+    put(at, at < length ? *(const float4*)(x + at) : make_float4(0, 0, 0, 0), gain_at(at));
 }
 
 extern "C" __global__ void __launch_bounds__(1024) halves_rows8(const __grid_constant__ Params params) { run<8>(params); }

@@ -249,8 +249,8 @@ impl DeviceMemory for CudaDispatcher {
 
     fn free(&mut self, ptr: u64) -> Result<(), BackendError> {
         self.queue.must_be_idle("freeing memory")?;
-        self.memory.free(ptr)?;
         self.queue.forget_handed();
+        self.memory.free(ptr)?;
         self.captures.freed(ptr);
         Ok(())
     }

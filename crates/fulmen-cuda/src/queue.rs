@@ -70,6 +70,9 @@ impl<'a> Arg<'a> {
     }
 }
 
+/// Memory that recorded launches use, and that must be there as long as they are.
+pub(crate) type Kept = [Option<Arc<DeviceBlock>>; 2];
+
 /// How a launch hands its result on to the product behind it, besides as floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
@@ -159,17 +162,17 @@ impl Queue {
         Some(half_of(self.handing.as_ref()?, half))
     }
 
-    /// Where a launch may put `bytes` for the next one; `None` if there is no room while that before is to be read. It must be followed by
+    /// Where a launch may put `bytes` for the next one, if there is room: nothing depends on it. It must be followed by
     /// [`has_handed`](Queue::has_handed) when it is launched.
-    pub(crate) fn room_to_hand(&mut self, bytes: usize) -> Result<Option<u64>, CudaError> {
+    pub(crate) fn room_to_hand(&mut self, bytes: usize) -> Option<u64> {
         if self.handing.as_ref().is_none_or(|block| block.bytes() / 2 < bytes) {
-            if self.handed.is_some() {
-                return Ok(None);
+            // What is there may be read by the launch to come.
+            if self.handed.is_some() || self.may_grow("growing the room for what launches hand on").is_err() {
+                return None;
             }
-            self.may_grow("growing the room for what launches hand on")?;
-            self.handing = Some(self.block(2 * bytes)?);
+            self.handing = Some(self.block(2 * bytes).ok()?);
         }
-        Ok(self.handing.as_ref().map(|block| half_of(block, self.free_half())))
+        self.handing.as_ref().map(|block| half_of(block, self.free_half()))
     }
 
     /// The last launch has handed this on, at an address that [`room_to_hand`](Queue::room_to_hand) gave.
@@ -316,7 +319,7 @@ impl Queue {
 
     /// Ends the recording. Launches run again, whatever comes of it. The scratch memory that was recorded belongs to the
     /// graph as well.
-    pub(crate) fn end_capture(&mut self) -> Result<(Graph, [Option<Arc<DeviceBlock>>; 2]), CudaError> {
+    pub(crate) fn end_capture(&mut self) -> Result<(Graph, Kept), CudaError> {
         self.settled();
         if self.state != State::Capturing {
             let reason = "none has begun".to_owned();

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use fulmen_core::{AttentionCall, DType, KvSource, RopePairing, RopeStoreCall};
 
 use super::halves::Image;
-use super::{Launched, codes};
+use super::{Launched, apart, codes};
 use crate::queue::{Launch, Queue};
 
 #[repr(C)]
@@ -75,8 +75,7 @@ pub(crate) fn launch_with_store(
         && second.heads == store.heads
         && second.q == first.output
         && rope.n_rot == store.heads.head_dim
-        && apart(first, second)
-        && [first.q_gamma, first.k_gamma].iter().flatten().all(|ptr| ptr.is_multiple_of(16))
+        && all_apart(first, second)
         // It reads the cache before the launches ahead are done.
         && !queue.may_be_storing(store.cache.k_ptr);
     if !fits {
@@ -103,16 +102,14 @@ pub(crate) fn launch_with_store(
 }
 
 /// Whether what rotation and store read, the turned queries and the result of the attention share no bytes.
-fn apart(first: &RopeStoreCall, second: &AttentionCall) -> bool {
+fn all_apart(first: &RopeStoreCall, second: &AttentionCall) -> bool {
     let bytes = |width: u32| u64::from(second.m) * u64::from(width) * 4;
     let (q, kv) = (bytes(second.heads.q_width()), bytes(second.heads.kv_width()));
-    let free =
-        |(ptr, bytes): (u64, u64), (other, more): (u64, u64)| ptr + bytes <= other || other + more <= ptr;
     let read = [(first.q, q), (first.store.k, kv), (first.store.v, kv)];
     let (rotated, out) = ((first.output, q), (second.output, q));
     // Queries may be turned in place.
-    read.iter().all(|&input| free(input, out) && (input == rotated || free(input, rotated)))
-        && free(rotated, out)
+    read.iter().all(|&input| apart(input, out) && (input == rotated || apart(input, rotated)))
+        && apart(rotated, out)
 }
 
 fn args(queue: &Queue, call: &AttentionCall) -> Option<Args> {
@@ -200,9 +197,9 @@ fn run(queue: &mut Queue, call: &AttentionCall, args: &Args) -> Launched {
     let mut handed = None;
     if (width / args.kv_heads).is_multiple_of(32 * ranks) {
         if one {
-            args.codes = codes::room(queue, width)?.unwrap_or(0);
+            args.codes = codes::room(queue, width).unwrap_or(0);
             handed = Some((codes::of(call.output, width), args.codes));
-        } else if let Some(image) = Image::room(queue, call.m, width)? {
+        } else if let Some(image) = Image::room(queue, call.m, width) {
             (args.halves, args.half_factors) = (image.orders, image.factors);
             handed = Some((Image::of(call.output, call.m, width), image.orders[0]));
         }

@@ -1,6 +1,5 @@
 //! Activations in 8 bits that a kernel hands on to the product behind it (`codes.cuh`).
 
-use crate::error::CudaError;
 use crate::queue::{Form, Handed, Queue};
 
 /// Bytes of the codes of `k` elements.
@@ -13,10 +12,12 @@ pub(crate) fn of(row: u64, k: u32) -> Handed {
     Handed { form: Form::Codes, of: row, rows: 1, width: k }
 }
 
-/// Where a launch may put the codes of its result; products take units of 64.
-pub(crate) fn room(queue: &mut Queue, k: u32) -> Result<Option<u64>, CudaError> {
-    if k == 0 || !k.is_multiple_of(64) || super::mmv::lab("codes") == Some(0) {
-        return Ok(None);
-    }
-    queue.room_to_hand(bytes(k))
+/// Where a launch may put the codes of its result, if it may.
+pub(crate) fn room(queue: &mut Queue, k: u32) -> Option<u64> {
+    fit(k).then(|| queue.room_to_hand(bytes(k))).flatten()
+}
+
+/// Whether codes of so many elements can be handed on: products take units of 64.
+pub(crate) fn fit(k: u32) -> bool {
+    k > 0 && k.is_multiple_of(64) && super::mmv::lab("codes") != Some(0)
 }

@@ -3,7 +3,7 @@
 
 use fulmen_core::{DType, GateUpCall, MatPart, MulMatCall, RmsNormCall, WeightArg};
 
-use super::{Launched, mmq, mmv};
+use super::{Launched, apart, mmq, mmv};
 use crate::queue::Queue;
 
 /// Weights of one launch at most.
@@ -139,13 +139,21 @@ pub(crate) fn launch_gate_up(
     run(queue, &input, &[Group { parts: &parts, first: 2, pair: true }])
 }
 
+/// Whether what the launches write is apart from what the norm reads: some blocks write while others still read it. The planner knows
+/// two ops, and may give the memory of the norm's input to the products.
+fn apart_from(norm: &Norm, input: &Input, parts: &[Product]) -> bool {
+    let floats = |width: u32| u64::from(input.m) * u64::from(width) * 4;
+    let read = (norm.input, floats(input.k));
+    apart(read, (norm.output, floats(input.k)))
+        && parts.iter().all(|part| apart(read, (part.out, floats(part.weight.rows))))
+}
+
 fn takes(queue: &Queue, input: &Input, parts: &[Product]) -> bool {
     let block = |dtype| {
         use DType::*;
         matches!(dtype, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q4_K | Q5_K | Q6_K)
     };
-    // A norm in place would be written while others still read it.
-    let apart = input.norm.is_none_or(|norm| norm.input != norm.output);
+    let apart = input.norm.is_none_or(|norm| apart_from(&norm, input, parts));
     queue.caps().capability >= CAPABILITY
         && (1..=MOST_ROWS).contains(&input.m)
         && input.k > 0
@@ -160,4 +168,26 @@ fn takes(queue: &Queue, input: &Input, parts: &[Product]) -> bool {
 
 fn run(queue: &mut Queue, input: &Input, groups: &[Group<'_>]) -> Option<Launched> {
     if input.m == 1 { mmv::run(queue, input, groups) } else { mmq::run(queue, input, groups) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_over_the_input_of_their_norm_are_left_to_others() {
+        let norm = Norm { input: 4096, gamma: 0, output: 1 << 20, epsilon: 1e-6 };
+        let input = Input { x: norm.output, norm: Some(norm), m: 2, k: 256 };
+        let writes = |out: u64| {
+            let weight = WeightArg { ptr: 1 << 24, dtype: DType::Q4_K, rows: 64 };
+            apart_from(&norm, &input, &[Product { weight, out, bias: 0, residual: 0 }])
+        };
+        // The input is 2048 bytes, the result 512.
+        for (out, good) in
+            [(4096 - 512, true), (4096 - 508, false), (4096, false), (6140, false), (6144, true)]
+        {
+            assert_eq!(writes(out), good, "{out}");
+        }
+        assert!(!apart_from(&Norm { output: norm.input, ..norm }, &input, &[]), "a norm in place");
+    }
 }

@@ -1,6 +1,5 @@
 //! Rows of activations in 16 bits, as products of few rows take them (`halves.cuh`).
 
-use crate::error::CudaError;
 use crate::queue::{Form, Handed, Queue};
 
 // As in `halves.cuh`.
@@ -44,10 +43,9 @@ impl Image {
     }
 
     /// Where a launch may put its result for the product behind it: whole images of whole chunks only, as nobody else writes the rest.
-    pub(super) fn room(queue: &mut Queue, rows: u32, width: u32) -> Result<Option<Image>, CudaError> {
-        if !ROWS.contains(&rows) || width == 0 || !width.is_multiple_of(CHUNK) {
-            return Ok(None);
-        }
-        Ok(queue.room_to_hand(Self::bytes(rows, width))?.map(|at| Image::at(at, rows, width)))
+    pub(super) fn room(queue: &mut Queue, rows: u32, width: u32) -> Option<Image> {
+        let whole = ROWS.contains(&rows) && width > 0 && width.is_multiple_of(CHUNK);
+        let at = whole.then(|| queue.room_to_hand(Self::bytes(rows, width))).flatten()?;
+        Some(Image::at(at, rows, width))
     }
 }

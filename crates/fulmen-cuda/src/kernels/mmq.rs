@@ -87,11 +87,6 @@ fn halves_threads(k: u32) -> u32 {
     (padded / 16).next_multiple_of(32).clamp(256, 1024).min(padded / 4)
 }
 
-/// Bytes of shared memory that the norm's gain takes while x goes to 16 bits.
-fn gain_bytes(input: &Input) -> u32 {
-    if input.norm.is_some() { input.k.saturating_mul(4) } else { 0 }
-}
-
 /// Blocks of a cluster, and what a cluster costs, as bytes of weights that a block could read meanwhile.
 const RANKS: [(u32, u64); 4] = [(1, 0), (2, 48 << 10), (4, 80 << 10), (8, 160 << 10)];
 
@@ -105,9 +100,6 @@ fn most_clusters(caps: Caps, ranks: u32) -> u32 {
 
 /// All launches for all rows, if there is a plan for each.
 pub(super) fn run(queue: &mut Queue, input: &Input, groups: &[Group<'_>]) -> Option<Launched> {
-    if gain_bytes(input).saturating_add(STATIC_BYTES) > queue.caps().shared_bytes {
-        return None;
-    }
     let (rows, plans) = choose(queue.caps(), input.m, input.k, groups)?;
     Some(launch(queue, input, &plans, rows))
 }
@@ -272,8 +264,7 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
                 unused: 0,
             };
             let entry = format!("halves_rows{rows}");
-            let halves = Launch::new("halves", &entry, 1, halves_threads(k)).rows(rows);
-            queue.launch(&halves.shared(gain_bytes(input)), &params)?;
+            queue.launch(&Launch::new("halves", &entry, 1, halves_threads(k)).rows(rows), &params)?;
             launched += 1;
         }
         for plan in plans {

@@ -63,13 +63,15 @@ const FEW_ROWS: u32 = 32;
 /// as well, if it can.
 pub(super) fn run(queue: &mut Queue, input: &Input, groups: &[Group<'_>]) -> Option<Launched> {
     let plans: Option<Vec<_>> = groups.iter().map(|group| plan(queue.caps(), input, group)).collect();
-    plans.map(|plans| launch(queue, input, groups, &plans))
+    plans.map(|plans| launch(queue, input, &plans))
 }
 
 #[derive(Debug)]
 struct Plan {
     entry: String,
     blocks: u32,
+    /// Whether its result may go on as codes.
+    hands_on: bool,
     shared: u32,
     args: Args,
 }
@@ -148,15 +150,17 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
         Some(blocks) => Deal::with(&args.part[..used], group.first.min(used), task, blocks).1,
         None => Deal::new(&args.part[..used], group.first.min(used), task, caps.multiprocessors),
     };
-    // Codes are made of whole blocks of 32 rows.
-    let aligned = group.pair.then(|| deal.each[0].next_multiple_of(32)).filter(|&each| each <= MAX_RESULTS);
-    let blocks = match aligned {
-        Some(each) => parts[0].weight.rows.div_ceil(each),
-        None => deal.blocks,
+    let rows = parts[0].weight.rows;
+    let coded = if group.pair && codes::fit(rows) {
+        deal.for_codes(rows, task, lab(&kind).filter(|&n| n > 0).unwrap_or(caps.multiprocessors))
+    } else {
+        None
     };
+    let hands_on = coded.is_some();
+    let deal = coded.unwrap_or(deal);
     args.first_warps = deal.first_warps;
     for (index, part) in args.part.iter_mut().take(parts.len()).enumerate() {
-        part.each = aligned.unwrap_or(deal.each[index.min(used - 1)]);
+        part.each = deal.each[index.min(used - 1)];
     }
     // No more stages than there is to fetch: the next kernel may find room beside this one.
     let most = lab(&format!("depth_{kind}")).unwrap_or(DEPTH).min(room / (WARPS * stage));
@@ -166,7 +170,7 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     if lab("alone").is_some() || lab(&format!("alone_{kind}")).is_some() {
         shared = shared.max(caps.shared_bytes / 2 + 1024);
     }
-    Some(Plan { entry, blocks, shared, args })
+    Some(Plan { entry, blocks: deal.blocks, hands_on, shared, args })
 }
 
 /// How rows are dealt to blocks and warps.
@@ -194,6 +198,17 @@ impl Deal {
             best = deal;
         }
         best
+    }
+
+    /// With blocks of 32 rows, of which codes are made, if that takes no more than a quarter longer.
+    fn for_codes(&self, rows: u32, task: u32, multiprocessors: u32) -> Option<Deal> {
+        let tasks = |each: u32| each.div_ceil(task).div_ceil(WARPS);
+        let least = rows.div_ceil(multiprocessors).next_multiple_of(32);
+        let each =
+            (least..=MAX_RESULTS).step_by(32).take_while(|&each| tasks(each) == tasks(least)).last()?;
+        let blocks = rows.div_ceil(each);
+        let deal = Deal { blocks, each: [each, 0, 0], first_warps: WARPS, tasks: tasks(each) };
+        (deal.tasks <= self.tasks + self.tasks / 4).then_some(deal)
     }
 
     /// With so many blocks, and how long the warp with the most work takes, as bytes.
@@ -228,14 +243,9 @@ pub(crate) fn lab(kind: &str) -> Option<u32> {
     SET.iter().find(|(name, _)| name == kind).map(|(_, value)| *value)
 }
 
-fn launch(
-    queue: &mut Queue,
-    input: &Input,
-    groups: &[Group<'_>],
-    plans: &[Plan],
-) -> Result<usize, BackendError> {
+fn launch(queue: &mut Queue, input: &Input, plans: &[Plan]) -> Result<usize, BackendError> {
     let codes = input.norm.is_none().then(|| queue.handed(codes::of(input.x, input.k))).flatten();
-    for (index, (plan, group)) in plans.iter().zip(groups).enumerate() {
+    for (index, plan) in plans.iter().enumerate() {
         let mut args = plan.args;
         if let (Some(norm), 0) = (input.norm, index) {
             args.x = norm.input;
@@ -245,9 +255,8 @@ fn launch(
         }
         args.codes = codes.unwrap_or(0);
         let result = (args.part[0].out, args.part[0].rows);
-        let each = args.part[0].each;
-        if group.pair && each <= MAX_RESULTS && each.is_multiple_of(32) {
-            args.codes_out = codes::room(queue, result.1)?.unwrap_or(0);
+        if plan.hands_on {
+            args.codes_out = codes::room(queue, result.1).unwrap_or(0);
         }
         let launch = Launch::new("mmv", &plan.entry, plan.blocks, 32 * WARPS).shared(plan.shared);
         queue.launch(&launch, &args)?;
@@ -269,7 +278,8 @@ mod tests {
     #[test]
     fn there_are_no_more_blocks_than_shorten_the_longest_work() {
         // Parts, how many have the first format, rows of a task; blocks, and rows of each part for a block.
-        let table: &[(&[(u32, u32)], usize, u32, u32, [u32; 3])] = &[
+        type Row = (&'static [(u32, u32)], usize, u32, u32, [u32; 3]);
+        let table: &[Row] = &[
             // Qwen3-4B: Q K V in one format and in two, gate and up, output, down, LM head.
             (&[(4096, 1440), (1024, 1440), (1024, 1440)], 3, 4, 128, [32, 8, 8]),
             (&[(4096, 1440), (1024, 1440), (1024, 2100)], 2, 4, 128, [32, 8, 8]),
@@ -283,6 +293,23 @@ mod tests {
             let deal = Deal::new(&parts(rows), first, task, 132);
             assert_eq!((deal.blocks, deal.each), (blocks, each), "{rows:?}");
             assert!(rows.iter().zip(each).all(|(part, each)| each * blocks >= part.0), "{rows:?}");
+        }
+    }
+
+    #[test]
+    fn codes_are_made_where_whole_blocks_of_32_rows_are_not_much_longer() {
+        // Rows; blocks, rows of a block and tasks of a warp.
+        let table = [
+            (9728, Some((102, 96, 4))),
+            (12_288, Some((128, 96, 4))),
+            (8192, Some((128, 64, 3))),
+            (14_336, Some((112, 128, 6))),
+            (2048, None),
+            (4864, None),
+        ];
+        for (rows, expected) in table {
+            let deal = Deal::new(&parts(&[(rows, 1440)]), 1, 2, 132).for_codes(rows, 2, 132);
+            assert_eq!(deal.map(|deal| (deal.blocks, deal.each[0], deal.tasks)), expected, "{rows}");
         }
     }
 

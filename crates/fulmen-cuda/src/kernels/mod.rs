@@ -38,6 +38,11 @@ fn wide(addresses: &[u64]) -> u32 {
     u32::from(addresses.iter().all(|ptr| ptr.is_multiple_of(16)))
 }
 
+/// Whether two ranges, addresses and bytes, share nothing.
+fn apart((first, bytes): (u64, u64), (second, more): (u64, u64)) -> bool {
+    first + bytes <= second || second + more <= first
+}
+
 /// The name of a type in the names of kernels.
 fn type_name(dtype: DType) -> &'static str {
     match dtype {

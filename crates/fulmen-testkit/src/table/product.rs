@@ -50,6 +50,19 @@ fn linear(extras: Extras, dtype: DType, m: u32, n: u32, k: u32) -> Case {
     case.dtype(dtype).tolerance(tolerance(dtype)).sharing(sharing)
 }
 
+/// `x + W · norm(x)`, with the result over x: who fuses norm and product must not write what is still read.
+fn over_its_norm(dtype: DType, m: u32, k: u32) -> Case {
+    let case = Case::new(format!("over_its_norm/m{m}/{k}x{k}"), |b| {
+        let (x, w, gain) = (b.input("x", m, k)?, b.weight("w", dtype, k, k)?, b.vector("gain", k)?);
+        let doubled = b.add(x, x)?;
+        let normed = b.rms_norm(doubled, gain, 1e-5)?;
+        let y = b.linear(normed, w, None, Some(doubled))?;
+        b.output("y", y)
+    });
+    let case = case.draw("gain", Draw::GAIN).dtype(dtype);
+    case.tolerance(tolerance(dtype)).sharing(Sharing::InPlace)
+}
+
 /// Several weights with one input, as Q, K and V.
 fn many(name: &str, types: [DType; 3], m: u32, rows: [u32; 3], k: u32, bias: bool) -> Case {
     let case = Case::new(format!("{name}/m{m}/{}+{}+{}x{k}", rows[0], rows[1], rows[2]), |b| {
@@ -104,6 +117,14 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         let model = &QWEN3_4B;
         let rows = [model.heads.q_width(), model.heads.kv_width(), model.heads.kv_width()];
         cases.push(many(&format!("{}/mixed", model.name), mixed, m, rows, model.hidden, false).large());
+    }
+    for dtype in [DType::Q4_K, DType::Q6_K, DType::Q8_0, DType::F16] {
+        for m in [1, 3, 16, 33] {
+            cases.push(over_its_norm(dtype, m, 512));
+        }
+        for m in [1, 16] {
+            cases.push(over_its_norm(dtype, m, 2560).large());
+        }
     }
     // More rows of the output than a device works on at once, and rows of the input that are no power of two.
     for dtype in [DType::Q4_K, DType::Q6_K, DType::Q8_0] {
