@@ -4,7 +4,6 @@
 //! all of them together take longer than a replay without marks.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
 use fulmen_core::{BackendError, ExecError, KernelTime, Program};
