@@ -52,18 +52,8 @@ struct Args {
 
 constexpr int HELD = 3;
 
+DEVICE float4 times(float4 v, float4 by) { return make_float4(v.x * by.x, v.y * by.y, v.z * by.z, v.w * by.w); }
 DEVICE float squares(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
-
-// The sum over all threads, in a fixed order.
-DEVICE float block_sum(float value, float* parts) {
-  value = warp_sum(value);
-  if ((threadIdx.x & 31) == 0) parts[threadIdx.x / 32] = value;
-  __syncthreads();
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < WARPS; i++) sum += parts[i];
-  return sum;
-}
 
 // x as codes in shared memory.
 struct Input {
@@ -79,10 +69,11 @@ struct Input {
     if (args.gamma && blockIdx.x % 8 == 0) bulk_prefetch(args.gamma, args.k * 4);
   }
 
-  // x, normed if there is a gain, quantised. Up to HELD · THREADS · 4 elements are read once.
+  // x, times the gain if there is one, quantised. HELD · THREADS · 4 elements are on their way at a time. What else the norm does is a
+  // factor for the whole row: results are multiplied with it, so that no thread waits for the sum of all squares here.
   DEVICE void quantise(const Args& args) const {
     const u32 k = args.k, padded = groups_of(k) * 512;
-    float factor = 1;
+    float sum = 0;
 #pragma unroll 1
     for (u32 base = 0; base < padded; base += HELD * THREADS * 4) {
       float4 held[HELD], gain[HELD];
@@ -90,33 +81,22 @@ struct Input {
       for (int i = 0; i < HELD; i++) {
         u32 at = base + (i * THREADS + threadIdx.x) * 4;
         held[i] = at < k ? __ldcg((const float4*)(args.x + at)) : make_float4(0, 0, 0, 0);
-        if (args.gamma && at < k) gain[i] = __ldcg((const float4*)(args.gamma + at));
-      }
-      if (base == 0 && args.gamma) {
-        float sum = 0;
-#pragma unroll
-        for (int i = 0; i < HELD; i++) sum += squares(held[i]);
-#pragma unroll 1
-        for (u32 at = (HELD * THREADS + threadIdx.x) * 4; at < k; at += THREADS * 4) sum += squares(__ldcg((const float4*)(args.x + at)));
-        factor = rsqrtf(block_sum(sum, scratch) * args.inverse_k + args.epsilon);
+        gain[i] = args.gamma && at < k ? __ldcg((const float4*)(args.gamma + at)) : make_float4(1, 1, 1, 1);
       }
 #pragma unroll
       for (int i = 0; i < HELD; i++) {
         u32 at = base + (i * THREADS + threadIdx.x) * 4;
         if (base + i * THREADS * 4 >= padded) break;
-        float4 v = held[i];
-        if (args.gamma && at < k) {
-          const float4 g = gain[i];
-          v = make_float4(v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w);
-          if (args.normed && blockIdx.x == 0) *(float4*)(args.normed + at) = v;
-        }
-        quantise4(codes, at, v, at < padded);
+        sum += squares(held[i]);
+        quantise4(codes, at, times(held[i], gain[i]), at < padded);
       }
     }
+    sum = warp_sum(sum);
+    if ((threadIdx.x & 31) == 0) scratch[threadIdx.x / 32] = sum;
   }
 
-  // The codes are there for all threads after it. It waits for the kernel ahead.
-  DEVICE void finish(const Args& args) const {
+  // The codes are there for all threads after it. It waits for the kernel ahead. Gives the factor of the norm.
+  DEVICE float finish(const Args& args) const {
     if (args.codes) {
       __syncthreads();  // all know of the barrier
       wait_for_previous();
@@ -126,11 +106,16 @@ struct Input {
         bulk_copy(codes, args.codes, bytes, there);
       }
       barrier_wait(there, 0);
-    } else {
-      wait_for_previous();
-      quantise(args);
-      __syncthreads();
+      return 1;
     }
+    wait_for_previous();
+    quantise(args);
+    __syncthreads();
+    if (!args.gamma) return 1;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) sum += scratch[i];
+    return rsqrtf(sum * args.inverse_k + args.epsilon);
   }
 };
 
@@ -394,9 +379,9 @@ struct Rows {
     for (u32 i = 0; i < args.depth; i++) fetch(i);
   }
 
-  // `results` are of the block's rows, where they become codes.
+  // Products times a factor; `results` are of the block's rows, where they become codes.
   template <class F>
-  DEVICE void multiply(const u8* x, float* results) {
+  DEVICE void multiply(const u8* x, float factor, float* results) {
     const u32 lane = threadIdx.x & 31, inner = lane & (LANES - 1), group = lane / LANES;
     const u32 stage_bytes = args.stage_bytes, blocks = (args.k + 31) / 32, units = (blocks + 1) / 2;
     u32 stage = 0, parity = 0;
@@ -439,6 +424,7 @@ struct Rows {
       }
 #pragma unroll
       for (int step = LANES / 2; step > 0; step /= 2) value += __shfl_xor_sync(FULL_WARP, value, step);
+      value *= factor;
       if (PAIR) {
         const float other = __shfl_xor_sync(FULL_WARP, value, LANES);
         value = __fdividef(value, 1.0f + __expf(-value)) * other;
@@ -475,11 +461,18 @@ DEVICE void product(const Args& args) {
   Rows<LANES, PAIR, F::CHUNK> rows(args, second ? args.first_parts : 0, MIXED && !second ? args.first_parts : args.parts, warp - before,
                                    past - before, ring, barriers[warp]);
   rows.fill();
-  input.finish(args);
+  const float factor = input.finish(args);
   if (!second)
-    rows.template multiply<F>(memory, results);
+    rows.template multiply<F>(memory, factor, results);
   else
-    rows.template multiply<G>(memory, results);
+    rows.template multiply<G>(memory, factor, results);
+  if (args.normed && blockIdx.x == gridDim.x - 1) {
+#pragma unroll 1
+    for (u32 at = threadIdx.x * 4; at < args.k; at += THREADS * 4) {
+      const float4 v = times(__ldcg((const float4*)(args.x + at)), __ldcg((const float4*)(args.gamma + at)));
+      *(float4*)(args.normed + at) = times(v, make_float4(factor, factor, factor, factor));
+    }
+  }
   if (PAIR && args.codes_out) {
     __syncthreads();
     const Part& part = args.part[0];
