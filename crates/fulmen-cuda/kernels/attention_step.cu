@@ -166,7 +166,8 @@ DEVICE void attend(const Args& args) {
   constexpr int STEPS = HD / 16;
   extern __shared__ __align__(128) u8 memory[];  // rings of the warps
   __shared__ __align__(16) u16 q_shared[8][HD + 8];
-  __shared__ float q_factor[8], largest_of[WARPS][8], total_of[WARPS][8];
+  __shared__ float q_factor[8], largest_of[WARPS][8], total_of[WARPS][8], top_of[8];
+  __shared__ float2 turns[ONE ? HD / 2 : 1];
   // What the blocks of the cluster have of this one's share of the result: sums, and of its heads the largest and the total.
   __shared__ float theirs[RANKS][8 * HD / RANKS], their_largest[RANKS][8], their_total[RANKS][8];
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31;
@@ -256,18 +257,26 @@ DEVICE void attend(const Args& args) {
 #pragma unroll
     for (int j = 0; j < Head<HD>::PAIRS; j++) {
       const u32 pair = lane + 32 * j;
-      float2 turn = ONE ? turn_of(where, pair, HD, args.factors, args.freq_scale, args.magnitude, args.log2_base)
-                        : turn_of_called(where, pair, HD, args.factors, args.freq_scale, args.magnitude, args.log2_base);
+      const float2 turn = turn_of_called(where, pair, HD, args.factors, args.freq_scale, args.magnitude, args.log2_base);
       cosine[j] = turn.x;
       sine[j] = turn.y;
     }
   };
   Head<HD> gamma;
-  if (args.rotate) turns_at(position);
+  if (args.rotate) {
+    if (!ONE)
+      turns_at(position);
+    else if (threadIdx.x < HD / 2)
+      turns[threadIdx.x] = turn_of(position, threadIdx.x, HD, args.factors, args.freq_scale, args.magnitude, args.log2_base);
+  }
   u32 turned = position;
   for (u32 i = threadIdx.x; i < 8 * (HD + 8) / 2; i += THREADS) ((u32*)q_shared)[i] = 0;
   if (threadIdx.x < 8) q_factor[threadIdx.x] = 0;
   __syncthreads();
+  if (ONE && args.rotate) {
+#pragma unroll
+    for (int j = 0; j < Head<HD>::PAIRS; j++) cosine[j] = turns[lane + 32 * j].x, sine[j] = turns[lane + 32 * j].y;
+  }
 
   Head<HD> query;  // of the warp's head; there are no more heads than warps
   if (args.rotate) wait_for_previous();
@@ -423,16 +432,21 @@ DEVICE void attend(const Args& args) {
   total += __shfl_xor_sync(~0u, total, 2);
 
   // ---------------------------------------------------------------- warps, then blocks
+  if (lane % 4 == 0) largest_of[warp][lane / 4] = largest;
   __syncthreads();
   float* partial = (float*)memory;  // [WARPS][8][HD]
   if (lane / 4 < group) {
+    float top = -1e30f;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) top = fmaxf(top, largest_of[w][lane / 4]);
+    const float part = exp2f(largest - top);
     if (lane % 4 == 0) {
-      largest_of[warp][lane / 4] = largest;
-      total_of[warp][lane / 4] = total;
+      total_of[warp][lane / 4] = total * part;
+      if (warp == 0) top_of[lane / 4] = top;
     }
 #pragma unroll
     for (int i = 0; i < HD / 8; i++)
-      *(float2*)(partial + (warp * 8 + lane / 4) * HD + i * 8 + lane % 4 * 2) = make_float2(o[i][0], o[i][1]);
+      *(float2*)(partial + (warp * 8 + lane / 4) * HD + i * 8 + lane % 4 * 2) = make_float2(o[i][0] * part, o[i][1] * part);
   }
   __syncthreads();
   // Every block has read its queries when they are written over.
@@ -450,14 +464,11 @@ DEVICE void attend(const Args& args) {
   if (RANKS > 1) cluster_wait();  // all blocks have begun
   for (u32 at = threadIdx.x; at < group * HD; at += THREADS) {
     u32 head = at / HD;
-    float top = -1e30f, sum = 0, weight = 0;
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) top = fmaxf(top, largest_of[w][head]);
+    float sum = 0, weight = 0;
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
-      const float part = exp2f(largest_of[w][head] - top);
-      sum += part * partial[w * 8 * HD + at];
-      weight += part * total_of[w][head];
+      sum += partial[w * 8 * HD + at];
+      weight += total_of[w][head];
     }
     if (RANKS == 1) {
       const float result = sum / weight;
@@ -468,7 +479,7 @@ DEVICE void attend(const Args& args) {
       const u32 to = (u32)(((float)at + 0.5f) * inverse), index = at - to * share;
       remote_store(&theirs[rank][index], to, sum);
       if (index == 0 || at % HD == 0) {
-        remote_store(&their_largest[rank][head], to, top);
+        remote_store(&their_largest[rank][head], to, top_of[head]);
         remote_store(&their_total[rank][head], to, weight);
       }
     }
@@ -504,8 +515,6 @@ DEVICE void attend(const Args& args) {
   }
 ENTRY(one, 64, 8, 2, true)
 ENTRY(one, 128, 8, 2, true)
-ENTRY(one3, 64, 8, 3, true)
-ENTRY(one3, 128, 8, 3, true)
 // Rings of 192 KiB where heads have 128 dims, of 128 KiB where they have 64.
 #define ENTRIES(RANKS)                     \
   ENTRY(r##RANKS, 64, RANKS, 4, false)     \

@@ -19,9 +19,6 @@ struct UnitX {
 
 __device__ __forceinline__ u32 groups_of(u32 k) { return (k + 511) / 512; }
 
-// Magnitudes as integers, so that NaN is larger than everything and makes the scale NaN.
-__device__ __forceinline__ u32 magnitude(float v) { return __float_as_uint(v) & ~(1u << 31); }
-
 __device__ __forceinline__ float inverse_of(float largest) { return largest > 1e-35f ? __fdividef(127.0f, largest) : 0; }
 
 // Where the numbers of the unit of element `at` are.
@@ -38,38 +35,50 @@ __device__ __forceinline__ void store_piece(u8* image, u32 at, i32 sum) {
 }
 __device__ __forceinline__ u8* codes_at(u8* image, u32 at) { return image + at / 512 * GROUP + at / 16 % 4 * 128 + at / 64 % 8 * 16 + at % 16; }
 
-// Four elements a lane, by 8 lanes a block.
-__device__ __forceinline__ void quantise4(u8* image, u32 at, float4 v, bool inside) {
-  u32 bits = max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
-#pragma unroll
-  for (int step = 4; step > 0; step /= 2) bits = max(bits, __shfl_xor_sync(FULL_WARP, bits, step));
-  const float largest = __uint_as_float(bits), inverse = inverse_of(largest);
-  const i32 a = __float2int_rn(v.x * inverse), b = __float2int_rn(v.y * inverse);
-  const i32 c = __float2int_rn(v.z * inverse), d = __float2int_rn(v.w * inverse);
-  i32 sum = a + b + c + d;
+// A code is in the low byte: adding 1.5 · 2^23 rounds to an integer.
+__device__ __forceinline__ u32 code_of(float v, float inverse) { return __float_as_uint(fmaf(v, inverse, 12582912.0f)); }
+__device__ __forceinline__ u32 four_codes(float4 v, float inverse) {
+  const u32 low = __byte_perm(code_of(v.x, inverse), code_of(v.y, inverse), 0x0040), high = __byte_perm(code_of(v.z, inverse), code_of(v.w, inverse), 0x0040);
+  return __byte_perm(low, high, 0x5410);
+}
+
+// The larger magnitude, NaN if one is.
+__device__ __forceinline__ float larger(float a, float b) {
+  float most;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(fabsf(a)), "f"(fabsf(b)));
+  return most;
+}
+__device__ __forceinline__ float largest_of(float4 v) { return larger(larger(v.x, v.y), larger(v.z, v.w)); }
+
+// Eight elements a lane, by 4 lanes a block.
+__device__ __forceinline__ void quantise8(u8* image, u32 at, float4 v, float4 w, bool inside) {
+  float largest = larger(largest_of(v), largest_of(w));
+  largest = larger(largest, __shfl_xor_sync(FULL_WARP, largest, 1));
+  largest = larger(largest, __shfl_xor_sync(FULL_WARP, largest, 2));
+  const float inverse = inverse_of(largest);
+  const uint2 codes = make_uint2(four_codes(v, inverse), four_codes(w, inverse));
+  i32 sum = __dp4a((i32)codes.x, 0x01010101, __dp4a((i32)codes.y, 0x01010101, 0));
   sum += __shfl_xor_sync(FULL_WARP, sum, 1);
-  sum += __shfl_xor_sync(FULL_WARP, sum, 2);
-  const i32 all = sum + __shfl_xor_sync(FULL_WARP, sum, 4);
+  const i32 all = sum + __shfl_xor_sync(FULL_WARP, sum, 2);
   if (!inside) return;
-  *(u32*)codes_at(image, at) = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | (u32)d << 24;
+  *(uint2*)codes_at(image, at) = codes;
   if (at % 32 == 0) store_block(image, at, largest, all);
   if (at % 16 == 0) store_piece(image, at, sum);
 }
 
-// One element a lane, by a warp a block: `at` is the element of the lane. The same bits as from `quantise4`.
+// One element a lane, by a warp a block: `at` is the element of the lane. The same bits as from `quantise8`.
 __device__ __forceinline__ void quantise1(u8* image, u32 at, float v) {
-  u32 bits = magnitude(v);
+  float largest = v;
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) bits = max(bits, __shfl_xor_sync(FULL_WARP, bits, step));
-  const float largest = __uint_as_float(bits);
-  const i32 code = __float2int_rn(v * inverse_of(largest));
-  i32 sum = code;
-#pragma unroll
-  for (int step = 1; step < 16; step *= 2) sum += __shfl_xor_sync(FULL_WARP, sum, step);
-  const i32 all = sum + __shfl_xor_sync(FULL_WARP, sum, 16);
-  u32 word = (u32)(code & 255) << at % 4 * 8;
+  for (int step = 16; step > 0; step /= 2) largest = larger(largest, __shfl_xor_sync(FULL_WARP, largest, step));
+  const u32 code = code_of(v, inverse_of(largest)) & 255;
+  u32 word = code << at % 4 * 8;
   word |= __shfl_xor_sync(FULL_WARP, word, 1);
   word |= __shfl_xor_sync(FULL_WARP, word, 2);
+  i32 sum = __dp4a((i32)word, 0x01010101, 0);
+  sum += __shfl_xor_sync(FULL_WARP, sum, 4);
+  sum += __shfl_xor_sync(FULL_WARP, sum, 8);
+  const i32 all = sum + __shfl_xor_sync(FULL_WARP, sum, 16);
   if (at % 4 == 0) *(u32*)codes_at(image, at) = word;
   if (at % 32 == 0) store_block(image, at, largest, all);
   if (at % 16 == 0) store_piece(image, at, sum);

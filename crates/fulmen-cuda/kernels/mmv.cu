@@ -26,7 +26,7 @@ struct Part {
   u32 rows;
   u32 row_bytes;
   u32 each;   // rows of a block of the grid,
-  u32 extra;  // and how many blocks have one more
+  u32 extra;  // and how many blocks have 32 more
 };
 
 struct Args {
@@ -50,12 +50,12 @@ struct Args {
 
 // ---------------------------------------------------------------- activations
 
-constexpr int HELD = 3;
-
 DEVICE float4 times(float4 v, float4 by) { return make_float4(v.x * by.x, v.y * by.y, v.z * by.z, v.w * by.w); }
 DEVICE float squares(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
+DEVICE float4 load4(const float* from) { return __ldcg((const float4*)from); }
 
-// x as codes in shared memory.
+// x as codes in shared memory. CODED: it comes as codes.
+template <bool CODED>
 struct Input {
   u8* codes;
   u64* there;
@@ -64,51 +64,50 @@ struct Input {
   // The gain is constant, and the steps before have driven it out of the cache: it is called before anything is waited for.
   DEVICE void begin(const Args& args) const {
     if (threadIdx.x > 0) return;
-    barrier_init(there, 1);
-    barriers_ready();
-    if (args.gamma && blockIdx.x % 8 == 0) bulk_prefetch(args.gamma, args.k * 4);
+    if (CODED) {
+      barrier_init(there, 1);
+      barriers_ready();
+    } else if (args.gamma && blockIdx.x % 8 == 0) {
+      bulk_prefetch(args.gamma, args.k * 4);
+    }
   }
 
-  // x, times the gain if there is one, quantised. HELD · THREADS · 4 elements are on their way at a time. What else the norm does is a
-  // factor for the whole row: results are multiplied with it, so that no thread waits for the sum of all squares here.
+  // x, times the gain if there is one, quantised. What else the norm does is a factor for the whole row: results are multiplied with it,
+  // so that no thread waits for the sum of all squares here.
   DEVICE void quantise(const Args& args) const {
     const u32 k = args.k, padded = groups_of(k) * 512;
+    const float4 zero = make_float4(0, 0, 0, 0);
     float sum = 0;
 #pragma unroll 1
-    for (u32 base = 0; base < padded; base += HELD * THREADS * 4) {
-      float4 held[HELD], gain[HELD];
-#pragma unroll
-      for (int i = 0; i < HELD; i++) {
-        u32 at = base + (i * THREADS + threadIdx.x) * 4;
-        held[i] = at < k ? __ldcg((const float4*)(args.x + at)) : make_float4(0, 0, 0, 0);
-        gain[i] = args.gamma && at < k ? __ldcg((const float4*)(args.gamma + at)) : make_float4(1, 1, 1, 1);
-      }
-#pragma unroll
-      for (int i = 0; i < HELD; i++) {
-        u32 at = base + (i * THREADS + threadIdx.x) * 4;
-        if (base + i * THREADS * 4 >= padded) break;
-        sum += squares(held[i]);
-        quantise4(codes, at, times(held[i], gain[i]), at < padded);
-      }
+    for (u32 at = threadIdx.x * 8; at / 256 * 256 < padded; at += THREADS * 8) {
+      const bool first = at < k, second = at + 4 < k;
+      float4 v = first ? load4(args.x + at) : zero, w = second ? load4(args.x + at + 4) : zero;
+      float4 gain, more;
+      if (args.gamma) gain = first ? load4(args.gamma + at) : zero, more = second ? load4(args.gamma + at + 4) : zero;
+      sum += squares(v) + squares(w);
+      if (args.gamma) v = times(v, gain), w = times(w, more);
+      quantise8(codes, at, v, w, at < padded);
     }
     sum = warp_sum(sum);
     if ((threadIdx.x & 31) == 0) scratch[threadIdx.x / 32] = sum;
   }
 
-  // The codes are there for all threads after it. It waits for the kernel ahead. Gives the factor of the norm.
+  // Waits for the kernel ahead. Codes are on their way then.
+  DEVICE void wait(const Args& args) const {
+    if (CODED) __syncthreads();  // all know of the barrier
+    wait_for_previous();
+    if (!CODED || threadIdx.x > 0) return;
+    const u32 bytes = groups_of(args.k) * GROUP;
+    barrier_expect(there, bytes);
+    bulk_copy(codes, args.codes, bytes, there);
+  }
+
+  // The codes are there for all threads after it. Gives the factor of the norm.
   DEVICE float finish(const Args& args) const {
-    if (args.codes) {
-      __syncthreads();  // all know of the barrier
-      wait_for_previous();
-      if (threadIdx.x == 0) {
-        const u32 bytes = groups_of(args.k) * GROUP;
-        barrier_expect(there, bytes);
-        bulk_copy(codes, args.codes, bytes, there);
-      }
+    if (CODED) {
       barrier_wait(there, 0);
       return 1;
     }
-    wait_for_previous();
     quantise(args);
     __syncthreads();
     if (!args.gamma) return 1;
@@ -296,36 +295,39 @@ struct Format32 {
 
 // ---------------------------------------------------------------- the product
 
-// The first row of a block of the grid.
-DEVICE u32 share(const Part& part, u32 block) { return min(part.rows, block * part.each + min(block, part.extra)); }
+// The first row of a block of the grid. Only where results become codes do some have more.
+template <bool PAIR>
+DEVICE u32 share(const Part& part, u32 block) {
+  return min(part.rows, block * part.each + (PAIR ? min(block, part.extra) * 32 : 0));
+}
 
 // The rows of one warp: it takes every `warps`th task of the parts [part, end), a task being ROWS neighbouring rows (of both weights
-// where they come in pairs).
-template <u32 ROWS, bool PAIR>
+// where they come in pairs). MANY: there may be more parts than one or one pair.
+template <u32 ROWS, bool PAIR, bool MANY>
 struct Walk {
   u32 task, part, row, rows;
 
   // Goes to the task; false if there are no more.
   DEVICE bool seek(const Args& args, u32 end) {
 #pragma unroll 1
-    for (; part < end; part += PAIR ? 2 : 1) {
-      const Part& p = args.part[part];
-      u32 first = share(p, blockIdx.x), all = share(p, blockIdx.x + 1) - first, tasks = (all + ROWS - 1) / ROWS;
+    for (;;) {
+      const Part& p = args.part[MANY ? part : 0];
+      const u32 first = share<PAIR>(p, blockIdx.x), all = share<PAIR>(p, blockIdx.x + 1) - first, tasks = (all + ROWS - 1) / ROWS;
       if (task < tasks) {
         row = first + task * ROWS;
         rows = min(ROWS, all - task * ROWS);
         return true;
       }
+      if (!MANY || ++part >= end) return false;
       task -= tasks;
     }
-    return false;
   }
 
   DEVICE const u8* weight(const Args& args, u32 which) const { return args.part[which].weight + (u64)row * args.part[which].row_bytes; }
 };
 
 // What a warp does. CHUNK is that of the format where a row takes several stages.
-template <int LANES, bool PAIR, u32 CHUNK>
+template <int LANES, bool PAIR, bool MANY, u32 CHUNK>
 struct Rows {
   static constexpr u32 GROUPS = 32 / LANES, ROWS = PAIR ? GROUPS / 2 : GROUPS;
 
@@ -333,7 +335,7 @@ struct Rows {
   const u32 first, end, warp, warps;  // parts, the warp among those that work on them
   u8* ring;
   u64* barriers;
-  Walk<ROWS, PAIR> ahead;
+  Walk<ROWS, PAIR, MANY> ahead;
   u32 ahead_segment;
   bool more;
 
@@ -349,7 +351,7 @@ struct Rows {
 
   DEVICE void fetch(u32 stage) {
     if (more && (threadIdx.x & 31) == 0) {
-      const u32 which = PAIR ? 0 : ahead.part;
+      const u32 which = MANY ? ahead.part : 0;
       const u8* from = ahead.weight(args, which);
       u32 bytes = ahead.rows * args.part[which].row_bytes;
       u8* to = ring + stage * args.stage_bytes;
@@ -379,25 +381,34 @@ struct Rows {
     for (u32 i = 0; i < args.depth; i++) fetch(i);
   }
 
-  // Products times a factor; `results` are of the block's rows, where they become codes.
+  // What is added to the result of a row.
+  static DEVICE float added(const Part& part, u32 row) { return (part.bias ? part.bias[row] : 0) + (part.residual ? part.residual[row] : 0); }
+  // And to those of the warp's first 32 / ROWS tasks: a lane has that of one row.
+  DEVICE float added() const {
+    if (MANY || PAIR) return 0;
+    const u32 lane = threadIdx.x & 31, begin = share<PAIR>(args.part[0], blockIdx.x);
+    const u32 row = begin + (warp + lane / ROWS * warps) * ROWS + lane % ROWS;
+    return row < share<PAIR>(args.part[0], blockIdx.x + 1) ? added(args.part[0], row) : 0;
+  }
+
+  // Products times a factor. `extra` is what `added` gives for the first tasks; `results` are of the block's rows, where they become codes.
   template <class F>
-  DEVICE void multiply(const u8* x, float factor, float* results) {
+  DEVICE void multiply(const u8* x, float factor, float extra, float* results) {
     const u32 lane = threadIdx.x & 31, inner = lane & (LANES - 1), group = lane / LANES;
     const u32 stage_bytes = args.stage_bytes, blocks = (args.k + 31) / 32, units = (blocks + 1) / 2;
     u32 stage = 0, parity = 0;
-    Walk<ROWS, PAIR> walk;
+    Walk<ROWS, PAIR, MANY> walk;
     walk.task = warp;
     walk.part = first;
+    u32 of = 0;  // the lane that has what is added to the task's first row
 #pragma unroll 1
     while (walk.seek(args, end)) {
-      const u32 which = PAIR ? group & 1 : walk.part, index = PAIR ? group >> 1 : group;
+      const u32 which = PAIR ? group & 1 : MANY ? walk.part : 0, index = PAIR ? group >> 1 : group;
       const Part& part = args.part[which];
       const u32 to = walk.row + index;
       const bool mine = inner == 0 && index < walk.rows && !(PAIR && group & 1);
       // What is added is on its way while the product is made.
-      float bias = 0, residual = 0;
-      if (!PAIR && mine && part.bias) bias = part.bias[to];
-      if (!PAIR && mine && part.residual) residual = part.residual[to];
+      const float more = MANY && mine ? added(part, to) : 0;
       const u8* row = ring + (PAIR ? (group & 1) * half_stage() : 0) + ((u32)(u64)walk.weight(args, which) & 15) +
                       min(index, walk.rows - 1) * part.row_bytes;
       float value = 0;
@@ -429,11 +440,12 @@ struct Rows {
         const float other = __shfl_xor_sync(FULL_WARP, value, LANES);
         value = __fdividef(value, 1.0f + __expf(-value)) * other;
       } else {
-        value = value + bias + residual;
+        value += MANY ? more : of < 32 ? __shfl_sync(FULL_WARP, extra, of + index) : mine ? added(part, to) : 0;
+        of += ROWS;
       }
       if (mine) {
         part.out[to] = value;
-        if (PAIR && args.codes_out) results[to - share(part, blockIdx.x)] = value;
+        if (PAIR && args.codes_out) results[to - share<PAIR>(part, blockIdx.x)] = value;
       }
       walk.task += warps;
     }
@@ -441,57 +453,64 @@ struct Rows {
 };
 
 // Shared memory: codes of x, then the rings.
-template <class F, class G, bool MIXED, int LANES, bool PAIR>
+template <class F, class G, bool MIXED, int LANES, bool PAIR, bool MANY, bool CODED>
 DEVICE void product(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
   __shared__ __align__(16) float scratch[WARPS], results[PAIR ? MAX_RESULTS : 1];
   __shared__ u64 barriers[WARPS][MAX_DEPTH], x_there;
   const u32 warp = threadIdx.x / 32;
   u8* ring = memory + groups_of(args.k) * GROUP + warp * (args.depth * args.stage_bytes);
-  if ((threadIdx.x & 31) == 0) {
-    for (u32 i = 0; i < MAX_DEPTH; i++) barrier_init(&barriers[warp][i], 1);
+  if ((threadIdx.x & 31) < MAX_DEPTH) {
+    barrier_init(&barriers[warp][threadIdx.x & 31], 1);
     barriers_ready();
   }
   __syncwarp();
   let_next_start();
-  const Input input{memory, &x_there, scratch};
+  const Input<CODED> input{memory, &x_there, scratch};
   input.begin(args);
   const bool second = MIXED && warp >= args.first_warps;
   const u32 before = second ? args.first_warps : 0, past = MIXED && !second ? args.first_warps : WARPS;
-  Rows<LANES, PAIR, F::CHUNK> rows(args, second ? args.first_parts : 0, MIXED && !second ? args.first_parts : args.parts, warp - before,
+  Rows<LANES, PAIR, MANY, F::CHUNK> rows(args, second ? args.first_parts : 0, MIXED && !second ? args.first_parts : args.parts, warp - before,
                                    past - before, ring, barriers[warp]);
   rows.fill();
+  input.wait(args);
+  const float extra = rows.added();
   const float factor = input.finish(args);
   if (!second)
-    rows.template multiply<F>(memory, factor, results);
+    rows.template multiply<F>(memory, factor, extra, results);
   else
-    rows.template multiply<G>(memory, factor, results);
-  if (args.normed && blockIdx.x == gridDim.x - 1) {
+    rows.template multiply<G>(memory, factor, extra, results);
+  if (!CODED && args.normed && blockIdx.x == gridDim.x - 1) {
 #pragma unroll 1
     for (u32 at = threadIdx.x * 4; at < args.k; at += THREADS * 4) {
-      const float4 v = times(__ldcg((const float4*)(args.x + at)), __ldcg((const float4*)(args.gamma + at)));
+      const float4 v = times(load4(args.x + at), load4(args.gamma + at));
       *(float4*)(args.normed + at) = times(v, make_float4(factor, factor, factor, factor));
     }
   }
   if (PAIR && args.codes_out) {
     __syncthreads();
     const Part& part = args.part[0];
-    const u32 begin = share(part, blockIdx.x), count = share(part, blockIdx.x + 1) - begin;
+    const u32 begin = share<PAIR>(part, blockIdx.x), count = share<PAIR>(part, blockIdx.x + 1) - begin;
 #pragma unroll 1
     for (u32 at = threadIdx.x; at < count; at += THREADS) quantise1(args.codes_out, begin + at, results[at]);
   }
 }
 
-#define ENTRY(NAME, F, G, MIXED, LANES, PAIR)                                                                             \
+#define ENTRY(NAME, F, G, MIXED, LANES, PAIR, MANY, CODED)                                                                \
   extern "C" __global__ void __launch_bounds__(THREADS, 2) NAME(const __grid_constant__ Args args) {                      \
-    product<F, G, MIXED, LANES, PAIR>(args);                                                                              \
+    product<F, G, MIXED, LANES, PAIR, MANY, CODED>(args);                                                                 \
   }
-#define FORMAT(NAME)                                        \
-  ENTRY(mmv_##NAME##_l8, NAME, NAME, false, 8, false)       \
-  ENTRY(mmv_##NAME##_l16, NAME, NAME, false, 16, false)     \
-  ENTRY(mmv_##NAME##_l32, NAME, NAME, false, 32, false)     \
-  ENTRY(mmv_pair_##NAME##_l8, NAME, NAME, false, 8, true)   \
-  ENTRY(mmv_pair_##NAME##_l16, NAME, NAME, false, 16, true)
+// For one weight, for several, and for one and x as codes.
+#define LANES(NAME, LANES)                                                        \
+  ENTRY(mmv_##NAME##_l##LANES, NAME, NAME, false, LANES, false, false, false)     \
+  ENTRY(mmv_many_##NAME##_l##LANES, NAME, NAME, false, LANES, false, true, false) \
+  ENTRY(mmv_coded_##NAME##_l##LANES, NAME, NAME, false, LANES, false, false, true)
+#define FORMAT(NAME)                                                  \
+  LANES(NAME, 8)                                                      \
+  LANES(NAME, 16)                                                     \
+  LANES(NAME, 32)                                                     \
+  ENTRY(mmv_pair_##NAME##_l8, NAME, NAME, false, 8, true, false, false) \
+  ENTRY(mmv_pair_##NAME##_l16, NAME, NAME, false, 16, true, false, false)
 
 using q4_k = FormatK<false>;
 using q5_k = FormatK<true>;
@@ -510,5 +529,5 @@ FORMAT(q4_1)
 FORMAT(q5_0)
 FORMAT(q5_1)
 FORMAT(q8_0)
-ENTRY(mmv_q4_k_q6_k_l8, q4_k, q6_k, true, 8, false)
-ENTRY(mmv_q4_k_q6_k_l16, q4_k, q6_k, true, 16, false)
+ENTRY(mmv_many_q4_k_q6_k_l8, q4_k, q6_k, true, 8, false, true, false)
+ENTRY(mmv_many_q4_k_q6_k_l16, q4_k, q6_k, true, 16, false, true, false)

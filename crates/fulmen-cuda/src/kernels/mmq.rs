@@ -127,14 +127,7 @@ struct Plan {
 
 /// A launch for `rows` rows, with the addresses of the first.
 fn plan(caps: Caps, k: u32, group: &Group<'_>, rows: u32) -> Option<Plan> {
-    let cost = |(ranks, cost): (u32, u64)| match super::mmv::lab(&format!("ranks{ranks}")) {
-        Some(kib) => (ranks, u64::from(kib) << 10),
-        None => (ranks, cost),
-    };
-    RANKS
-        .into_iter()
-        .filter_map(|rank| plan_with(caps, k, group, rows, cost(rank)))
-        .min_by_key(|plan| plan.cost)
+    RANKS.into_iter().filter_map(|rank| plan_with(caps, k, group, rows, rank)).min_by_key(|plan| plan.cost)
 }
 
 /// A launch of clusters of `ranks` blocks.

@@ -68,7 +68,10 @@ pub(super) fn run(queue: &mut Queue, input: &Input, groups: &[Group<'_>]) -> Opt
 
 #[derive(Debug)]
 struct Plan {
+    /// What the entry is called behind the name of the file.
     entry: String,
+    /// Whether there is an entry that takes x as codes: for one weight.
+    takes_codes: bool,
     blocks: u32,
     /// Whether its result may go on as codes.
     hands_on: bool,
@@ -115,13 +118,12 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     let all: &[u32] = if group.pair || mixed { &[8, 16] } else { &[8, 16, 32] };
     let lanes: &[u32] = if rows < FEW_ROWS && !group.pair && !mixed { &[32] } else { all };
     let chunk = parts.iter().map(|part| part.weight.dtype.bytes(256).unwrap_or(0)).max()? as u32;
-    let segment = lab("segment").unwrap_or(SEGMENT);
     let (lanes, stage, segments) = lanes.iter().find_map(|&lanes| {
         let mut fetched = (32 / lanes).checked_mul(longest)?;
         let mut segments = 1;
         if lanes == 32 && fetched > FETCH_BYTES {
-            segments = input.k.div_ceil(64).div_ceil(segment);
-            fetched = segment / 4 * chunk;
+            segments = input.k.div_ceil(64).div_ceil(SEGMENT);
+            fetched = SEGMENT / 4 * chunk;
         }
         // Whole pieces around each weight's rows.
         let stage = if group.pair {
@@ -135,42 +137,25 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     })?;
     args.stage_bytes = stage;
     args.segments = segments;
-    args.segment = segment;
+    args.segment = SEGMENT;
     let task = if group.pair { 16 / lanes } else { 32 / lanes };
     let used = if group.pair { 1 } else { parts.len() };
-    let kind = if group.pair {
-        "pair".to_owned()
-    } else if parts.len() > 1 {
-        "qkv".to_owned()
-    } else {
-        input.k.to_string()
-    };
-    let deal = match lab(&kind) {
-        Some(0) => Deal::with(&args.part[..used], group.first.min(used), task, caps.multiprocessors).1,
-        Some(blocks) => Deal::with(&args.part[..used], group.first.min(used), task, blocks).1,
-        None => Deal::new(&args.part[..used], group.first.min(used), task, caps.multiprocessors),
-    };
+    let deal = Deal::new(&args.part[..used], group.first.min(used), task, caps.multiprocessors);
     let rows = parts[0].weight.rows;
-    let coded = if group.pair && codes::fit(rows) {
-        deal.for_codes(rows, task, lab(&kind).filter(|&n| n > 0).unwrap_or(caps.multiprocessors))
-    } else {
-        None
-    };
+    let coded = if group.pair && codes::fit(rows) { deal.for_codes(rows, task) } else { None };
     let hands_on = coded.is_some();
     let deal = coded.unwrap_or(deal);
     args.first_warps = deal.first_warps;
     for (index, part) in args.part.iter_mut().take(parts.len()).enumerate() {
         part.each = deal.each[index.min(used - 1)];
+        part.extra = deal.extra;
     }
     // No more stages than there is to fetch: the next kernel may find room beside this one.
-    let most = lab(&format!("depth_{kind}")).unwrap_or(DEPTH).min(room / (WARPS * stage));
-    args.depth = most.min(deal.tasks * segments).max(1);
-    let entry = format!("mmv_{}_l{lanes}", group.name());
-    let mut shared = x_bytes + WARPS * args.depth * stage;
-    if lab("alone").is_some() || lab(&format!("alone_{kind}")).is_some() {
-        shared = shared.max(caps.shared_bytes / 2 + 1024);
-    }
-    Some(Plan { entry, blocks: deal.blocks, hands_on, shared, args })
+    args.depth = DEPTH.min(deal.tasks * segments).max(1);
+    let shared = x_bytes + WARPS * args.depth * stage;
+    let many = if parts.len() > 1 && !group.pair { "many_" } else { "" };
+    let entry = format!("{many}{}_l{lanes}", group.name());
+    Some(Plan { entry, takes_codes: parts.len() == 1, blocks: deal.blocks, hands_on, shared, args })
 }
 
 /// How rows are dealt to blocks and warps.
@@ -179,6 +164,8 @@ struct Deal {
     blocks: u32,
     /// Rows of each part that a block has; the last blocks may have fewer.
     each: [u32; MAX_PARTS],
+    /// How many blocks have 32 more.
+    extra: u32,
     /// Warps that work on the parts of the first format.
     first_warps: u32,
     /// Tasks of a warp, at most.
@@ -186,33 +173,9 @@ struct Deal {
 }
 
 impl Deal {
-    /// Of the parts, the `first` ones have the first format. A warp takes `task` rows at a time. There are no more blocks than shorten the
-    /// longest work of a warp: the next kernel starts on multiprocessors that are free.
-    fn new(parts: &[Part], first: usize, task: u32, multiprocessors: u32) -> Deal {
-        let (longest, mut best) = Deal::with(parts, first, task, multiprocessors);
-        for blocks in (1..multiprocessors).rev() {
-            let (time, deal) = Deal::with(parts, first, task, blocks);
-            if time > longest {
-                break;
-            }
-            best = deal;
-        }
-        best
-    }
-
-    /// With blocks of 32 rows, of which codes are made, if that takes no more than a quarter longer.
-    fn for_codes(&self, rows: u32, task: u32, multiprocessors: u32) -> Option<Deal> {
-        let tasks = |each: u32| each.div_ceil(task).div_ceil(WARPS);
-        let least = rows.div_ceil(multiprocessors).next_multiple_of(32);
-        let each =
-            (least..=MAX_RESULTS).step_by(32).take_while(|&each| tasks(each) == tasks(least)).last()?;
-        let blocks = rows.div_ceil(each);
-        let deal = Deal { blocks, each: [each, 0, 0], first_warps: WARPS, tasks: tasks(each) };
-        (deal.tasks <= self.tasks + self.tasks / 4).then_some(deal)
-    }
-
-    /// With so many blocks, and how long the warp with the most work takes, as bytes.
-    fn with(parts: &[Part], first: usize, task: u32, blocks: u32) -> (u64, Deal) {
+    /// Of the parts, the `first` ones have the first format. A warp takes `task` rows at a time. There is a block for each multiprocessor,
+    /// also where fewer have the same longest work: the last one has none then, and has time to store a norm.
+    fn new(parts: &[Part], first: usize, task: u32, blocks: u32) -> Deal {
         let (mut each, mut tasks, mut bytes) = ([0; MAX_PARTS], [0; 2], [0; 2]);
         for (index, part) in parts.iter().enumerate() {
             each[index] = part.rows.div_ceil(blocks);
@@ -220,27 +183,28 @@ impl Deal {
             tasks[format] += each[index].div_ceil(task);
             bytes[format] = u64::from(part.row_bytes);
         }
-        let time = |tasks: u32, warps: u32, bytes: u64| u64::from(tasks.div_ceil(warps.max(1))) * bytes;
-        let longest =
-            |warps: u32| time(tasks[0], warps, bytes[0]).max(time(tasks[1], WARPS - warps, bytes[1]));
+        let most = |tasks: u32, warps: u32| tasks.div_ceil(warps.max(1));
+        let longest = |warps: u32| {
+            let [one, two] = [(tasks[0], warps, bytes[0]), (tasks[1], WARPS - warps, bytes[1])]
+                .map(|(tasks, warps, bytes)| u64::from(most(tasks, warps)) * bytes);
+            one.max(two)
+        };
         let choices = if tasks[1] > 0 { 1..=WARPS - 1 } else { WARPS..=WARPS };
         let first_warps = choices.min_by_key(|&warps| longest(warps)).unwrap_or(WARPS);
-        let most = |tasks: u32, warps: u32| tasks.div_ceil(warps.max(1));
         let tasks = most(tasks[0], first_warps).max(most(tasks[1], WARPS - first_warps));
-        (longest(first_warps), Deal { blocks, each, first_warps, tasks })
+        Deal { blocks, each, extra: 0, first_warps, tasks }
     }
-}
 
-/// For measurements: `FULMEN_LAB=codes:0,pair:102,qkv:128,4096:107` sets the blocks of products (0: one for each multiprocessor).
-pub(crate) fn lab(kind: &str) -> Option<u32> {
-    static SET: std::sync::LazyLock<Vec<(String, u32)>> = std::sync::LazyLock::new(|| {
-        let set = std::env::var("FULMEN_LAB").unwrap_or_default();
-        set.split(',')
-            .filter_map(|pair| pair.split_once(':'))
-            .map(|(name, value)| (name.to_owned(), value.parse().expect("a number of blocks")))
-            .collect()
-    });
-    SET.iter().find(|(name, _)| name == kind).map(|(_, value)| *value)
+    /// With whole blocks of 32 rows, of which codes are made, if that takes no more than a quarter longer.
+    fn for_codes(&self, rows: u32, task: u32) -> Option<Deal> {
+        let groups = rows.div_ceil(32);
+        let blocks = self.blocks.min(groups);
+        let (each, extra) = (groups / blocks * 32, groups % blocks);
+        let most = if extra > 0 { each + 32 } else { each };
+        let tasks = most.div_ceil(task).div_ceil(WARPS);
+        let deal = Deal { blocks, each: [each, 0, 0], extra, first_warps: WARPS, tasks };
+        (most <= MAX_RESULTS && tasks <= self.tasks + self.tasks / 4).then_some(deal)
+    }
 }
 
 fn launch(queue: &mut Queue, input: &Input, plans: &[Plan]) -> Result<usize, BackendError> {
@@ -253,12 +217,14 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan]) -> Result<usize, Bac
             args.normed = norm.output;
             args.epsilon = norm.epsilon;
         }
-        args.codes = codes.unwrap_or(0);
+        let coded = codes.filter(|_| plan.takes_codes);
+        args.codes = coded.unwrap_or(0);
         let result = (args.part[0].out, args.part[0].rows);
         if plan.hands_on {
             args.codes_out = codes::room(queue, result.1).unwrap_or(0);
         }
-        let launch = Launch::new("mmv", &plan.entry, plan.blocks, 32 * WARPS).shared(plan.shared);
+        let entry = format!("mmv_{}{}", if coded.is_some() { "coded_" } else { "" }, plan.entry);
+        let launch = Launch::new("mmv", &entry, plan.blocks, 32 * WARPS).shared(plan.shared);
         queue.launch(&launch, &args)?;
         if args.codes_out != 0 {
             queue.has_handed(codes::of(result.0, result.1), args.codes_out);
@@ -276,40 +242,42 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_more_blocks_than_shorten_the_longest_work() {
-        // Parts, how many have the first format, rows of a task; blocks, and rows of each part for a block.
-        type Row = (&'static [(u32, u32)], usize, u32, u32, [u32; 3]);
+    fn all_rows_are_dealt() {
+        // Parts, how many have the first format, rows of a task; rows of each part for a block, and tasks of a warp.
+        type Row = (&'static [(u32, u32)], usize, u32, [u32; 3], u32);
         let table: &[Row] = &[
-            // Qwen3-4B: Q K V in one format and in two, gate and up, output, down, LM head.
-            (&[(4096, 1440), (1024, 1440), (1024, 1440)], 3, 4, 128, [32, 8, 8]),
-            (&[(4096, 1440), (1024, 1440), (1024, 2100)], 2, 4, 128, [32, 8, 8]),
-            (&[(9728, 1440)], 1, 2, 102, [96, 0, 0]),
-            (&[(2560, 2304)], 1, 1, 107, [24, 0, 0]),
-            (&[(151_936, 2100)], 1, 4, 132, [1152, 0, 0]),
+            // Qwen3-4B: Q K V in one format and in two, gate and up, output, LM head.
+            (&[(4096, 1440), (1024, 1440), (1024, 1440)], 3, 4, [32, 8, 8], 1),
+            (&[(4096, 1440), (1024, 1440), (1024, 2100)], 2, 4, [32, 8, 8], 1),
+            (&[(9728, 1440)], 1, 2, [74, 0, 0], 4),
+            (&[(2560, 2304)], 1, 1, [20, 0, 0], 2),
+            (&[(151_936, 2100)], 1, 4, [1152, 0, 0], 24),
             // Fewer rows than warps.
-            (&[(5, 100)], 1, 1, 1, [5, 0, 0]),
+            (&[(5, 100)], 1, 1, [1, 0, 0], 1),
         ];
-        for &(rows, first, task, blocks, each) in table {
+        for &(rows, first, task, each, tasks) in table {
             let deal = Deal::new(&parts(rows), first, task, 132);
-            assert_eq!((deal.blocks, deal.each), (blocks, each), "{rows:?}");
-            assert!(rows.iter().zip(each).all(|(part, each)| each * blocks >= part.0), "{rows:?}");
+            assert_eq!((deal.each, deal.tasks), (each, tasks), "{rows:?}");
+            assert!(rows.iter().zip(each).all(|(part, each)| each * deal.blocks >= part.0), "{rows:?}");
         }
     }
 
     #[test]
     fn codes_are_made_where_whole_blocks_of_32_rows_are_not_much_longer() {
-        // Rows; blocks, rows of a block and tasks of a warp.
+        // Rows; rows of a block, how many have 32 more, and tasks of a warp.
         let table = [
-            (9728, Some((102, 96, 4))),
-            (12_288, Some((128, 96, 4))),
-            (8192, Some((128, 64, 3))),
-            (14_336, Some((112, 128, 6))),
+            (9728, Some((64, 40, 4))),
+            (12_288, Some((64, 120, 4))),
+            (8192, Some((32, 124, 3))),
+            (14_336, Some((96, 52, 6))),
             (2048, None),
             (4864, None),
         ];
         for (rows, expected) in table {
-            let deal = Deal::new(&parts(&[(rows, 1440)]), 1, 2, 132).for_codes(rows, 2, 132);
-            assert_eq!(deal.map(|deal| (deal.blocks, deal.each[0], deal.tasks)), expected, "{rows}");
+            let deal = Deal::new(&parts(&[(rows, 1440)]), 1, 2, 132).for_codes(rows, 2);
+            assert_eq!(deal.map(|deal| (deal.each[0], deal.extra, deal.tasks)), expected, "{rows}");
+            let dealt = deal.map_or(rows, |deal| deal.blocks * deal.each[0] + deal.extra * 32);
+            assert_eq!(dealt, rows);
         }
     }
 
