@@ -25,8 +25,8 @@ struct Part {
   const float* residual;  // or null
   u32 rows;
   u32 row_bytes;
-  u32 each;   // rows of a block of the grid,
-  u32 extra;  // and how many blocks have 32 more
+  u32 each;  // rows of a block of the grid
+  u32 unused;
 };
 
 struct Args {
@@ -295,15 +295,12 @@ struct Format32 {
 
 // ---------------------------------------------------------------- the product
 
-// The first row of a block of the grid. Only where results become codes do some have more.
-template <bool PAIR>
-DEVICE u32 share(const Part& part, u32 block) {
-  return min(part.rows, block * part.each + (PAIR ? min(block, part.extra) * 32 : 0));
-}
+// The first row of a block of the grid.
+DEVICE u32 share(const Part& part, u32 block) { return min(part.rows, block * part.each); }
 
 // The rows of one warp: it takes every `warps`th task of the parts [part, end), a task being ROWS neighbouring rows (of both weights
 // where they come in pairs). MANY: there may be more parts than one or one pair.
-template <u32 ROWS, bool PAIR, bool MANY>
+template <u32 ROWS, bool MANY>
 struct Walk {
   u32 task, part, row, rows;
 
@@ -312,7 +309,7 @@ struct Walk {
 #pragma unroll 1
     for (;;) {
       const Part& p = args.part[MANY ? part : 0];
-      const u32 first = share<PAIR>(p, blockIdx.x), all = share<PAIR>(p, blockIdx.x + 1) - first, tasks = (all + ROWS - 1) / ROWS;
+      const u32 first = share(p, blockIdx.x), all = share(p, blockIdx.x + 1) - first, tasks = (all + ROWS - 1) / ROWS;
       if (task < tasks) {
         row = first + task * ROWS;
         rows = min(ROWS, all - task * ROWS);
@@ -335,7 +332,7 @@ struct Rows {
   const u32 first, end, warp, warps;  // parts, the warp among those that work on them
   u8* ring;
   u64* barriers;
-  Walk<ROWS, PAIR, MANY> ahead;
+  Walk<ROWS, MANY> ahead;
   u32 ahead_segment;
   bool more;
 
@@ -386,9 +383,9 @@ struct Rows {
   // And to those of the warp's first 32 / ROWS tasks: a lane has that of one row.
   DEVICE float added() const {
     if (MANY || PAIR) return 0;
-    const u32 lane = threadIdx.x & 31, begin = share<PAIR>(args.part[0], blockIdx.x);
+    const u32 lane = threadIdx.x & 31, begin = share(args.part[0], blockIdx.x);
     const u32 row = begin + (warp + lane / ROWS * warps) * ROWS + lane % ROWS;
-    return row < share<PAIR>(args.part[0], blockIdx.x + 1) ? added(args.part[0], row) : 0;
+    return row < share(args.part[0], blockIdx.x + 1) ? added(args.part[0], row) : 0;
   }
 
   // Products times a factor. `extra` is what `added` gives for the first tasks; `results` are of the block's rows, where they become codes.
@@ -397,7 +394,7 @@ struct Rows {
     const u32 lane = threadIdx.x & 31, inner = lane & (LANES - 1), group = lane / LANES;
     const u32 stage_bytes = args.stage_bytes, blocks = (args.k + 31) / 32, units = (blocks + 1) / 2;
     u32 stage = 0, parity = 0;
-    Walk<ROWS, PAIR, MANY> walk;
+    Walk<ROWS, MANY> walk;
     walk.task = warp;
     walk.part = first;
     u32 of = 0;  // the lane that has what is added to the task's first row
@@ -445,7 +442,7 @@ struct Rows {
       }
       if (mine) {
         part.out[to] = value;
-        if (PAIR && args.codes_out) results[to - share<PAIR>(part, blockIdx.x)] = value;
+        if (PAIR && args.codes_out) results[to - share(part, blockIdx.x)] = value;
       }
       walk.task += warps;
     }
@@ -490,7 +487,7 @@ DEVICE void product(const Args& args) {
   if (PAIR && args.codes_out) {
     __syncthreads();
     const Part& part = args.part[0];
-    const u32 begin = share<PAIR>(part, blockIdx.x), count = share<PAIR>(part, blockIdx.x + 1) - begin;
+    const u32 begin = share(part, blockIdx.x), count = share(part, blockIdx.x + 1) - begin;
 #pragma unroll 1
     for (u32 at = threadIdx.x; at < count; at += THREADS) quantise1(args.codes_out, begin + at, results[at]);
   }

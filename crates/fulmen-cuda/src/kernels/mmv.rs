@@ -18,7 +18,7 @@ struct Part {
     rows: u32,
     row_bytes: u32,
     each: u32,
-    extra: u32,
+    unused: u32,
 }
 
 #[repr(C)]
@@ -148,7 +148,6 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     args.first_warps = deal.first_warps;
     for (index, part) in args.part.iter_mut().take(parts.len()).enumerate() {
         part.each = deal.each[index.min(used - 1)];
-        part.extra = deal.extra;
     }
     // No more stages than there is to fetch: the next kernel may find room beside this one.
     args.depth = DEPTH.min(deal.tasks * segments).max(1);
@@ -164,8 +163,6 @@ struct Deal {
     blocks: u32,
     /// Rows of each part that a block has; the last blocks may have fewer.
     each: [u32; MAX_PARTS],
-    /// How many blocks have 32 more.
-    extra: u32,
     /// Warps that work on the parts of the first format.
     first_warps: u32,
     /// Tasks of a warp, at most.
@@ -192,18 +189,19 @@ impl Deal {
         let choices = if tasks[1] > 0 { 1..=WARPS - 1 } else { WARPS..=WARPS };
         let first_warps = choices.min_by_key(|&warps| longest(warps)).unwrap_or(WARPS);
         let tasks = most(tasks[0], first_warps).max(most(tasks[1], WARPS - first_warps));
-        Deal { blocks, each, extra: 0, first_warps, tasks }
+        Deal { blocks, each, first_warps, tasks }
     }
 
-    /// With whole blocks of 32 rows, of which codes are made, if that takes no more than a quarter longer.
+    /// With whole blocks of 32 rows, of which codes are made, if that takes no more than a quarter longer. There are no more blocks than
+    /// shorten the longest work of a warp: down, which needs the memory of a whole multiprocessor, begins on those that are left.
     fn for_codes(&self, rows: u32, task: u32) -> Option<Deal> {
-        let groups = rows.div_ceil(32);
-        let blocks = self.blocks.min(groups);
-        let (each, extra) = (groups / blocks * 32, groups % blocks);
-        let most = if extra > 0 { each + 32 } else { each };
-        let tasks = most.div_ceil(task).div_ceil(WARPS);
-        let deal = Deal { blocks, each: [each, 0, 0], extra, first_warps: WARPS, tasks };
-        (most <= MAX_RESULTS && tasks <= self.tasks + self.tasks / 4).then_some(deal)
+        let tasks = |each: u32| each.div_ceil(task).div_ceil(WARPS);
+        let least = rows.div_ceil(self.blocks).next_multiple_of(32);
+        let each =
+            (least..=MAX_RESULTS).step_by(32).take_while(|&each| tasks(each) == tasks(least)).last()?;
+        let (blocks, tasks) = (rows.div_ceil(each), tasks(each));
+        let deal = Deal { blocks, each: [each, 0, 0], first_warps: WARPS, tasks };
+        (tasks <= self.tasks + self.tasks / 4).then_some(deal)
     }
 }
 
@@ -264,20 +262,18 @@ mod tests {
 
     #[test]
     fn codes_are_made_where_whole_blocks_of_32_rows_are_not_much_longer() {
-        // Rows; rows of a block, how many have 32 more, and tasks of a warp.
+        // Rows; blocks, rows of a block and tasks of a warp.
         let table = [
-            (9728, Some((64, 40, 4))),
-            (12_288, Some((64, 120, 4))),
-            (8192, Some((32, 124, 3))),
-            (14_336, Some((96, 52, 6))),
+            (9728, Some((102, 96, 4))),
+            (12_288, Some((128, 96, 4))),
+            (8192, Some((128, 64, 3))),
+            (14_336, Some((112, 128, 6))),
             (2048, None),
             (4864, None),
         ];
         for (rows, expected) in table {
             let deal = Deal::new(&parts(&[(rows, 1440)]), 1, 2, 132).for_codes(rows, 2);
-            assert_eq!(deal.map(|deal| (deal.each[0], deal.extra, deal.tasks)), expected, "{rows}");
-            let dealt = deal.map_or(rows, |deal| deal.blocks * deal.each[0] + deal.extra * 32);
-            assert_eq!(dealt, rows);
+            assert_eq!(deal.map(|deal| (deal.blocks, deal.each[0], deal.tasks)), expected, "{rows}");
         }
     }
 
