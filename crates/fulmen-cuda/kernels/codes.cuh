@@ -50,23 +50,23 @@ __device__ __forceinline__ float larger(float a, float b) {
 }
 __device__ __forceinline__ float largest_of(float4 v) { return larger(larger(v.x, v.y), larger(v.z, v.w)); }
 
-// Eight elements a lane, by 4 lanes a block.
-__device__ __forceinline__ void quantise8(u8* image, u32 at, float4 v, float4 w, bool inside) {
-  float largest = larger(largest_of(v), largest_of(w));
-  largest = larger(largest, __shfl_xor_sync(FULL_WARP, largest, 1));
-  largest = larger(largest, __shfl_xor_sync(FULL_WARP, largest, 2));
-  const float inverse = inverse_of(largest);
-  const uint2 codes = make_uint2(four_codes(v, inverse), four_codes(w, inverse));
-  i32 sum = __dp4a((i32)codes.x, 0x01010101, __dp4a((i32)codes.y, 0x01010101, 0));
+// Four elements a lane, by 8 lanes a block.
+__device__ __forceinline__ void quantise4(u8* image, u32 at, float4 v, bool inside) {
+  float largest = largest_of(v);
+#pragma unroll
+  for (int step = 1; step < 8; step *= 2) largest = larger(largest, __shfl_xor_sync(FULL_WARP, largest, step));
+  const u32 codes = four_codes(v, inverse_of(largest));
+  i32 sum = __dp4a((i32)codes, 0x01010101, 0);
   sum += __shfl_xor_sync(FULL_WARP, sum, 1);
-  const i32 all = sum + __shfl_xor_sync(FULL_WARP, sum, 2);
+  sum += __shfl_xor_sync(FULL_WARP, sum, 2);
+  const i32 all = sum + __shfl_xor_sync(FULL_WARP, sum, 4);
   if (!inside) return;
-  *(uint2*)codes_at(image, at) = codes;
+  *(u32*)codes_at(image, at) = codes;
   if (at % 32 == 0) store_block(image, at, largest, all);
   if (at % 16 == 0) store_piece(image, at, sum);
 }
 
-// One element a lane, by a warp a block: `at` is the element of the lane. The same bits as from `quantise8`.
+// One element a lane, by a warp a block: `at` is the element of the lane. The same bits as from `quantise4`.
 __device__ __forceinline__ void quantise1(u8* image, u32 at, float v) {
   float largest = v;
 #pragma unroll

@@ -72,21 +72,28 @@ struct Input {
     }
   }
 
-  // x, times the gain if there is one, quantised. What else the norm does is a factor for the whole row: results are multiplied with it,
-  // so that no thread waits for the sum of all squares here.
+  // Four elements of x, and of the gain.
+  struct Four {
+    float4 x, gain;
+    DEVICE Four(const Args& args, u32 at) : x(make_float4(0, 0, 0, 0)), gain(make_float4(1, 1, 1, 1)) {
+      if (at >= args.k) return;
+      x = load4(args.x + at);
+      if (args.gamma) gain = load4(args.gamma + at);
+    }
+  };
+
+  // x, times the gain if there is one, quantised; the next four elements of a thread are on their way meanwhile. What else the norm does
+  // is a factor for the whole row: results are multiplied with it, so that no thread waits for the sum of all squares here.
   DEVICE void quantise(const Args& args) const {
-    const u32 k = args.k, padded = groups_of(k) * 512;
-    const float4 zero = make_float4(0, 0, 0, 0);
+    const u32 padded = groups_of(args.k) * 512;
     float sum = 0;
+    Four four(args, threadIdx.x * 4);
 #pragma unroll 1
-    for (u32 at = threadIdx.x * 8; at / 256 * 256 < padded; at += THREADS * 8) {
-      const bool first = at < k, second = at + 4 < k;
-      float4 v = first ? load4(args.x + at) : zero, w = second ? load4(args.x + at + 4) : zero;
-      float4 gain, more;
-      if (args.gamma) gain = first ? load4(args.gamma + at) : zero, more = second ? load4(args.gamma + at + 4) : zero;
-      sum += squares(v) + squares(w);
-      if (args.gamma) v = times(v, gain), w = times(w, more);
-      quantise8(codes, at, v, w, at < padded);
+    for (u32 at = threadIdx.x * 4; at / 128 * 128 < padded; at += THREADS * 4) {
+      const Four next(args, at + THREADS * 4);
+      sum += squares(four.x);
+      quantise4(codes, at, times(four.x, four.gain), at < padded);
+      four = next;
     }
     sum = warp_sum(sum);
     if ((threadIdx.x & 31) == 0) scratch[threadIdx.x / 32] = sum;

@@ -154,7 +154,11 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     let shared = x_bytes + WARPS * args.depth * stage;
     let many = if parts.len() > 1 && !group.pair { "many_" } else { "" };
     let entry = format!("{many}{}_l{lanes}", group.name());
-    Some(Plan { entry, takes_codes: parts.len() == 1, blocks: deal.blocks, hands_on, shared, args })
+    // A block without rows has time to store the norm.
+    let full = (0..used).all(|part| deal.blocks * deal.each[part] <= args.part[part].rows);
+    let idle = input.norm.is_some() && full && deal.blocks < caps.multiprocessors;
+    let blocks = deal.blocks + u32::from(idle);
+    Some(Plan { entry, takes_codes: parts.len() == 1, blocks, hands_on, shared, args })
 }
 
 /// How rows are dealt to blocks and warps.
