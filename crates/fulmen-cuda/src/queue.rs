@@ -78,8 +78,13 @@ pub(crate) type Kept = [Option<Arc<DeviceBlock>>; 2];
 pub(crate) enum Form {
     /// One row as codes of 8 bits.
     Codes,
-    /// Rows in 16 bits.
+    /// Rows in 16 bits, scaled.
     Halves,
+    /// Rows in 16 bits as they are, or times the gain of a norm.
+    Product {
+        /// The address of the gain.
+        gain: Option<u64>,
+    },
 }
 
 /// Rows that are there in another form as well.
@@ -102,6 +107,8 @@ pub struct Queue {
     handing: Option<Arc<DeviceBlock>>,
     /// What the last launch has handed on, and in which half of the room it is.
     handed: Option<(Handed, usize)>,
+    /// Rooms that became too small, while launches may still use them.
+    outgrown: Vec<Arc<DeviceBlock>>,
     fault: FaultCell,
     /// Caches that launches since the last one that nothing overtakes write to, by the address of their keys.
     stored: Vec<u64>,
@@ -121,6 +128,7 @@ impl Queue {
             scratch: None,
             handing: None,
             handed: None,
+            outgrown: Vec::new(),
             fault,
             stored: Vec::new(),
             overlap: true,
@@ -166,11 +174,13 @@ impl Queue {
     /// [`has_handed`](Queue::has_handed) when it is launched.
     pub(crate) fn room_to_hand(&mut self, bytes: usize) -> Option<u64> {
         if self.handing.as_ref().is_none_or(|block| block.bytes() / 2 < bytes) {
-            // What is there may be read by the launch to come.
-            if self.handed.is_some() || self.may_grow("growing the room for what launches hand on").is_err() {
-                return None;
+            self.may_grow("growing the room for what launches hand on").ok()?;
+            let grown = self.block(2 * bytes).ok()?;
+            // What was handed on may be read by the launch to come.
+            let old = self.handing.replace(grown);
+            if self.handed.take().is_some() {
+                self.outgrown.extend(old);
             }
-            self.handing = Some(self.block(2 * bytes).ok()?);
         }
         self.handing.as_ref().map(|block| half_of(block, self.free_half()))
     }
@@ -289,6 +299,7 @@ impl Queue {
         self.must_be_idle("waiting for the device")?;
         self.stream.synchronize()?;
         self.settled();
+        self.outgrown.clear();
         self.fault.take()
     }
 
