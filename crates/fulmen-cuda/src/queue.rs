@@ -107,6 +107,8 @@ pub struct Queue {
     handing: Option<Arc<DeviceBlock>>,
     /// What the last launch has handed on, and in which half of the room it is.
     handed: Option<(Handed, usize)>,
+    /// What the call after the next one would take, if the next one makes it.
+    expected: Option<Handed>,
     /// Rooms that became too small, while launches may still use them.
     outgrown: Vec<Arc<DeviceBlock>>,
     fault: FaultCell,
@@ -128,6 +130,7 @@ impl Queue {
             scratch: None,
             handing: None,
             handed: None,
+            expected: None,
             outgrown: Vec::new(),
             fault,
             stored: Vec::new(),
@@ -161,7 +164,7 @@ impl Queue {
     /// Nothing that was launched so far can still run when the next launch begins.
     pub fn settled(&mut self) {
         self.stored.clear();
-        self.handed = None;
+        self.forget_handed();
     }
 
     /// Where the launch before has put what it handed on, if it is this.
@@ -193,6 +196,20 @@ impl Queue {
     /// What was handed on may be of something else from here on.
     pub(crate) fn forget_handed(&mut self) {
         self.handed = None;
+        self.expected = None;
+    }
+
+    /// Notes what the call after the next one would take, or that this is not known. The note is of addresses that were looked up just
+    /// now: it lasts for one call.
+    pub(crate) fn expect(&mut self, what: Option<Handed>) {
+        self.expected = what;
+    }
+
+    /// The gain that rows at an address are expected to be multiplied with.
+    pub(crate) fn expected_gain(&self, of: u64, rows: u32, width: u32) -> Option<u64> {
+        let expected = self.expected?;
+        let Form::Product { gain } = expected.form else { return None };
+        gain.filter(|_| expected == Handed { form: expected.form, of, rows, width })
     }
 
     fn free_half(&self) -> usize {
@@ -244,7 +261,7 @@ impl Queue {
     /// Launches a kernel with arguments in the order in which it declares them.
     pub fn launch_with(&mut self, launch: &Launch<'_>, args: &[Arg<'_>]) -> Result<(), CudaError> {
         let function = self.device.modules.function(launch.file, launch.entry, launch.shared)?;
-        self.handed = None;
+        self.forget_handed();
         if self.state == State::Planning {
             return Ok(());
         }

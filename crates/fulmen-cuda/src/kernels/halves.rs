@@ -64,3 +64,27 @@ impl Image {
         Some(Image::at(at, rows, width))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_beside_an_image_is_apart_and_aligned() {
+        for rows in ROWS {
+            for width in [256, 2560, 9728] {
+                let image = Image::at(1 << 20, rows, width);
+                let bytes = u64::from(width / CHUNK * chunk_bytes(rows));
+                assert_eq!(image.orders, [1 << 20, (1 << 20) + bytes]);
+                let (rows_64, runs) = (u64::from(rows), u64::from(width / RUN));
+                assert_eq!(image.factors, image.orders[1] + bytes);
+                assert_eq!(image.words, image.factors + rows_64 * 4);
+                assert_eq!(image.squares, image.words + runs * rows_64 / 8 * 4);
+                let end = image.squares + runs * rows_64 * 4;
+                assert_eq!(Image::bytes(rows, width) as u64, end - (1 << 20));
+                // Sums of squares are read by 16 bytes, and those of each row begin anew.
+                assert!(image.squares.is_multiple_of(16) && (runs * 4).is_multiple_of(16));
+            }
+        }
+    }
+}

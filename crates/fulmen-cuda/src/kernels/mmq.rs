@@ -315,16 +315,21 @@ impl Source {
     }
 }
 
-/// Where a call hands its result on to, if it has one and the product behind it may want it: the result of gate and up.
+/// Where a call hands its result on to, if it has one and the product behind it may want it: the result of gate and up, or what a norm is
+/// expected to take.
 fn outgoing(queue: &mut Queue, m: u32, rows: u32, plans: &[Plan]) -> Option<(Handed, Outgoing)> {
     let [plan] = plans else { return None };
     let (out, width) = (plan.args.part[0].out, plan.args.part[0].rows);
-    if m != rows || !plan.pair {
+    let gain = queue.expected_gain(out, m, width);
+    let wanted = plan.pair || (plan.args.parts == 1 && gain.is_some());
+    if m != rows || !wanted || super::mmv::lab("hand").is_some_and(|most| most < 1 + u32::from(!plan.pair)) {
         return None;
     }
+    let gain = gain.filter(|_| !plan.pair);
     let image = Image::room(queue, m, width)?;
-    let to = Outgoing { image: image.orders, words: image.words, ..Outgoing::default() };
-    Some((Image::of_product(out, m, width, None), to))
+    let to =
+        Outgoing { image: image.orders, words: image.words, squares: image.squares, gain: gain.unwrap_or(0) };
+    Some((Image::of_product(out, m, width, gain), to))
 }
 
 fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launched {

@@ -231,7 +231,8 @@ impl Deal {
     }
 }
 
-/// For measurements: `FULMEN_LAB=codes:0,pair:102,qkv:128,4096:107` sets the blocks of products (0: one for each multiprocessor).
+/// For measurements: `FULMEN_LAB=codes:0,pair:102,qkv:128,4096:107` sets the blocks of products (0: one for each multiprocessor). `hand` is how
+/// much products of 8 or 16 rows hand on: 0 nothing, 1 gate and up.
 pub(crate) fn lab(kind: &str) -> Option<u32> {
     static SET: std::sync::LazyLock<Vec<(String, u32)>> = std::sync::LazyLock::new(|| {
         let set = std::env::var("FULMEN_LAB").unwrap_or_default();
