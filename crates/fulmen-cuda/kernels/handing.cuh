@@ -93,23 +93,25 @@ struct __align__(16) Told {
   float factors[16];  // of the rows
 };
 
-// A block's look at what was handed on, of chunks [chunk, past) of `chunks`. First everything is asked for, so that it is not behind
-// the copies of the image.
+// A block's look at what was handed on, of chunks [chunk, past) of `chunks`. `ask` comes before the copies of the image, so that the
+// answers are not behind them; where everything is, is known before.
 template <int ROWS, int WARPS>
 struct Look {
   static constexpr u32 N = ROWS / 8, HELD = 3;
   const Incoming& from;
   const u32 k, tiles, lane;
-  u32 word, words, word_at, normed_at;
+  u32 word, words, word_at, normed_at, gain_at;
   float4 squares[HELD], x, gain;  // sixteen lanes have the squares of a row
 
   DEVICE Look(const Incoming& from, u32 chunk, u32 past, u32 chunks) : from(from), k(chunks * HALVES_CHUNK), tiles(k / RUN), lane(threadIdx.x & 31) {
     constexpr u32 EACH = HALVES_CHUNK / RUN * N;
     word_at = chunk * EACH + threadIdx.x, words = past * EACH;
+    normed_at = (blockIdx.x * blockDim.x + threadIdx.x) * 4, gain_at = normed_at % k;
+  }
+  DEVICE void ask() {
     word = word_at < words ? __ldcg(from.words + word_at) : 0;
     if (!from.squares) return;
     ask_squares(threadIdx.x / 16);
-    normed_at = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
     if (from.normed && normed_at < ROWS * k) ask_normed();
   }
   DEVICE void ask_squares(u32 row) {
@@ -119,7 +121,7 @@ struct Look {
       squares[i] = row < ROWS && at < tiles ? __ldcg((const float4*)(from.squares + row * tiles + at)) : make_float4(0, 0, 0, 0);
     }
   }
-  DEVICE void ask_normed() { x = __ldcg((const float4*)(from.floats + normed_at)), gain = __ldcg((const float4*)(from.gain + normed_at % k)); }
+  DEVICE void ask_normed() { x = __ldcg((const float4*)(from.floats + normed_at)), gain = __ldcg((const float4*)(from.gain + gain_at)); }
 
   // The sum of the squares of a row, in its sixteen lanes.
   DEVICE float sum(u32 row) const {
@@ -161,7 +163,7 @@ struct Look {
       while (normed_at < ROWS * k) {
         const float f = told.factors[normed_at / k];
         *(float4*)(from.normed + normed_at) = make_float4(x.x * f * gain.x, x.y * f * gain.y, x.z * f * gain.z, x.w * f * gain.w);
-        normed_at += gridDim.x * blockDim.x * 4;
+        normed_at += gridDim.x * blockDim.x * 4, gain_at = normed_at % k;
         if (normed_at < ROWS * k) ask_normed();
       }
     }

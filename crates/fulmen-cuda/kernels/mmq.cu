@@ -299,6 +299,7 @@ struct Block {
 #pragma unroll 1
     for (u32 i = 0; i < args.depth; i++) fetch(i, i < end - begin);
 
+    Look<ROWS, MAX_WARPS> look(args.from, work.chunk, work.past, args.chunks);
     wait_for_previous();
     auto copy_x = [&] {
       if (lane > 0) return;
@@ -310,7 +311,7 @@ struct Block {
     // Where the factors of the lane's columns are; they are needed at the end of a tile.
     const float* factors = (args.from.words ? told.factors : args.factors) + (lane & 3) * 2;
     if (args.from.words) {
-      Look<ROWS, MAX_WARPS> look(args.from, work.chunk, work.past, args.chunks);
+      look.ask();
       copy_x();
       if (!look.taken(told, args.epsilon)) {
         for (u32 i = 0; i < work.chunks(); i++) barrier_wait(&x_there[i], 0);
