@@ -1,7 +1,6 @@
 // targets: 90
 // Rows of activations in 16 bits (see `halves.cuh`), after an optional RMS norm. One block a row.
-#include "bulk.cuh"
-#include "halves.cuh"
+#include "scaling.cuh"
 
 struct Params {
   const float* x;
@@ -17,19 +16,13 @@ struct Params {
 
 constexpr int HELD = 4;  // times four elements that a thread keeps
 
-DEVICE u32 magnitude(float v) { return __float_as_uint(v) & ~(1u << 31); }
-DEVICE float4 times(float4 v, float4 g) { return make_float4(v.x * g.x, v.y * g.y, v.z * g.z, v.w * g.w); }
-
 // Four elements of a row; the lanes of a warp have neighbours.
 template <int ROWS>
 DEVICE void store4(const Params& params, u32 row, u32 at, float4 v) {
-  const uint2 four = make_uint2(half_pair(v.x, v.z), half_pair(v.y, v.w));
-  float sum = pair_sum(four.x) + pair_sum(four.y);
-  sum += __shfl_xor_sync(FULL_WARP, sum, 1);
-  sum += __shfl_xor_sync(FULL_WARP, sum, 2);
+  const Four four(v);
 #pragma unroll
   for (int order = 0; order < ORDERS; order++)
-    if (params.out[order]) store_halves(params.out[order], order, ROWS, row, at, four, sum);
+    if (params.out[order]) store_halves(params.out[order], order, ROWS, row, at, four.halves, four.sum);
 }
 
 // A block of the grid's second dimension for each of ROWS rows.
@@ -59,8 +52,7 @@ DEVICE void run(const Params& params) {
   u32 largest = 0;
   auto see = [&](float4 v, float4 g) {
     sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-    v = times(v, g);
-    largest = max(largest, max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w))));
+    largest = max(largest, largest_of(times(v, g)));
   };
 #pragma unroll
   for (int i = 0; i < HELD; i++) see(held[i], gain[i]);
@@ -80,11 +72,9 @@ DEVICE void run(const Params& params) {
     largest = max(largest, __shfl_xor_sync(FULL_WARP, largest, step));
   }
   const float factor = norm ? rsqrtf(sum / (float)params.k + params.epsilon) : 1;
-  // The power of two, by its exponent. Rows that are not finite stay as they are.
-  const u32 exponent = magnitude(__uint_as_float(largest) * factor) >> 23;
-  const u32 up = exponent == 255 ? 127 : min(264 - exponent, 253u);
-  const float scale = __uint_as_float(up << 23);
-  if (threadIdx.x == 0) params.factors[row] = __uint_as_float((254 - up) << 23);
+  const u32 up = scale_of(magnitude(__uint_as_float(largest) * factor));
+  const float scale = power_of_two(up);
+  if (threadIdx.x == 0) params.factors[row] = power_of_two(254 - up);
   auto put = [&](u32 at, float4 v, float4 g) {
     if (norm) {
       v = make_float4(v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w);

@@ -1,7 +1,7 @@
 // targets: 90
 // Products of 2 to 16 rows with block-quantised weights: y[m, n] = x[m, k] · W[n, k]ᵀ, every byte of W read once.
 //
-// - x comes in 16 bits from `halves.cu` and is copied into shared memory whole. Tensor cores multiply: 16 rows of W, decoded in
+// - x comes in 16 bits, from `halves.cu` or from the kernel that made it, and is copied into shared memory whole. Tensor cores multiply: 16 rows of W, decoded in
 //   registers, are the rows of A, the rows of x the columns of B.
 // - A tile is 16 rows of W (of both weights where they come in pairs, which then share what is loaded of x). Tiles are dealt to the
 //   clusters of the grid; the blocks of a cluster share the columns, so that few rows of W still fill the GPU and no block needs all
@@ -11,14 +11,14 @@
 // - Each warp copies its items, as they lie in a GGUF file, into a ring of its own, and waits for no other before the end. Then what
 //   several warps have of a tile is added up in their order, and what several blocks have in theirs.
 // - Weights are fetched before the kernel ahead is done: they depend on nothing.
-#include "bulk.cuh"
+#include "handing.cuh"
 #include "mmq_formats.cuh"
 
 constexpr u32 MAX_WARPS = 12;
 constexpr u32 BOUND = 512;  // threads that there are registers for: so that a block of a small kernel may run beside
 constexpr u32 MAX_PARTS = 3;
 constexpr u32 MAX_CHUNKS = 64;  // of a block, each with a barrier: more than fit
-constexpr u32 TILE = 16;
+constexpr u32 TILE = RUN;
 
 struct Part {
   const u8* weight;
@@ -31,7 +31,9 @@ struct Part {
 
 struct Args {
   const u8* x[2];        // for the first format and for the second
-  const float* factors;  // of the rows of x
+  const float* factors;  // of the rows of x, if they are scaled
+  Incoming from;
+  Outgoing to;  // where all columns and one part are there
   u32 columns;           // rows of x
   u32 blocks;            // of 32 columns
   u32 chunks;            // of 256 columns
@@ -45,7 +47,7 @@ struct Args {
   u32 stage_bytes;
   u32 x_bytes;     // of shared memory for x, and for sums when x is no longer needed
   u32 early_each;  // whether there is a place for the early sums of each tile, not of each warp
-  u32 unused;
+  float epsilon;   // of the norm
   Part part[MAX_PARTS];
 };
 
@@ -199,21 +201,25 @@ struct Walk {
 };
 
 // What is made of a tile's sums: of row `index` of the tile and rows `column`, `column` + 2, + 4 and + 6 of x. `other` is of the second
-// weight.
-template <bool PAIR>
-DEVICE void finish(const Args& args, const Place& place, u32 column, u32 index, float4 value, float4 other) {
-  if (index >= place.rows) return;
-  const Part& part = args.part[place.part];
-  const u32 row = place.row + index;
-  float v[4] = {value.x, value.y, value.z, value.w}, gain[4] = {other.x, other.y, other.z, other.w}, more[4] = {};
-  const float bias = !PAIR && part.bias ? part.bias[row] : 0;
+// weight. The lanes of a warp have 128 neighbours of those that `put` has written.
+template <int ROWS, bool PAIR>
+DEVICE void finish(const Args& args, const Place& place, u32 at, float4 value, float4 other) {
+  const u32 column = Sums<ROWS>::column(at), index = Sums<ROWS>::row(at);
+  if (index < place.rows) {
+    const Part& part = args.part[place.part];
+    const u32 row = place.row + index;
+    float v[4] = {value.x, value.y, value.z, value.w}, gain[4] = {other.x, other.y, other.z, other.w}, more[4] = {};
+    const float bias = !PAIR && part.bias ? part.bias[row] : 0, norm = !PAIR && args.to.gain ? args.to.gain[row] : 1;
 #pragma unroll
-  for (int i = 0; i < 4; i++)
-    if (!PAIR && part.residual && column + 2 * i < args.columns) more[i] = part.residual[(u64)(column + 2 * i) * part.rows + row];
+    for (int i = 0; i < 4; i++)
+      if (!PAIR && part.residual && column + 2 * i < args.columns) more[i] = part.residual[(u64)(column + 2 * i) * part.rows + row];
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
-    const float result = PAIR ? __fdividef(v[i], 1.0f + __expf(-v[i])) * gain[i] : v[i] + bias + more[i];
-    if (column + 2 * i < args.columns) part.out[(u64)(column + 2 * i) * part.rows + row] = result;
+    for (int i = 0; i < 4; i++) {
+      v[i] = PAIR ? __fdividef(v[i], 1.0f + __expf(-v[i])) * gain[i] : v[i] + bias + more[i];
+      if (column + 2 * i < args.columns) part.out[(u64)(column + 2 * i) * part.rows + row] = v[i];
+    }
+    // All tiles are whole then.
+    if (args.to.image[0]) hand_on<ROWS, !PAIR>(args.to, place.row / TILE, part.rows / TILE, at / 128 * 8, v, norm);
   }
 }
 
@@ -231,11 +237,12 @@ struct Block {
   const Work work;
   u8* memory;
   u32* begins;  // where the items of the warps begin, and where they end
+  Told<MAX_WARPS>& told;
   const u32 warp, lane;
 
   // The lane goes through a shuffle, so that what is made of it is not computed again for every item.
-  DEVICE Block(const Args& args, const Work& work, u8* memory, u32* begins)
-      : args(args), work(work), memory(memory), begins(begins), warp(threadIdx.x / 32), lane(__shfl_sync(FULL_WARP, threadIdx.x & 31, threadIdx.x & 31)) {}
+  DEVICE Block(const Args& args, const Work& work, u8* memory, u32* begins, Told<MAX_WARPS>& told)
+      : args(args), work(work), memory(memory), begins(begins), told(told), warp(threadIdx.x / 32), lane(__shfl_sync(FULL_WARP, threadIdx.x & 31, threadIdx.x & 31)) {}
 
   // Sums of warps: of the last tile of each, and of tiles before it that several warps or blocks share, each of which one warp ends.
   // The sums of the whole block for each of its tiles.
@@ -287,19 +294,33 @@ struct Block {
       copies_commit();
     };
     seek();
+    // The weights of the step have driven the gain out of the cache.
+    if (!PAIR && args.to.gain && threadIdx.x == 0) bulk_prefetch(args.to.gain + work.tile * TILE, (work.end - work.tile) * TILE * 4);
 #pragma unroll 1
     for (u32 i = 0; i < args.depth; i++) fetch(i, i < end - begin);
 
+    Look<ROWS, MAX_WARPS> look(args.from, work.chunk, work.past, args.chunks);
     wait_for_previous();
-    if (lane == 0) {
+    auto copy_x = [&] {
+      if (lane > 0) return;
       for (u32 i = warp; i < work.chunks(); i += args.warps) {
         barrier_expect(&x_there[i], Halves<ROWS>::BYTES);
         bulk_copy(memory + i * Halves<ROWS>::BYTES, x_from + (u64)(work.chunk + i) * Halves<ROWS>::BYTES, Halves<ROWS>::BYTES, &x_there[i]);
       }
-    }
+    };
     // Where the factors of the lane's columns are; they are needed at the end of a tile.
-    const float* factors = args.factors + (lane & 3) * 2;
-    prefetch(factors);
+    const float* factors = (args.from.words ? told.factors : args.factors) + (lane & 3) * 2;
+    if (args.from.words) {
+      look.ask();
+      copy_x();
+      if (!look.taken(told, args.epsilon)) {
+        for (u32 i = 0; i < work.chunks(); i++) barrier_wait(&x_there[i], 0);
+        look.make(told, memory, F::ORDER, work.chunk * HALVES_CHUNK, work.chunks() * HALVES_CHUNK);
+      }
+    } else {
+      copy_x();
+      prefetch(factors);
+    }
 
     Walk walk(work, begin);
     u32 left = end - begin;
@@ -364,7 +385,7 @@ struct Block {
         const Place place(args, work.first, tile);
 #pragma unroll 1
         for (u32 at = lane * 4; at < FLOATS; at += 128)
-          finish<PAIR>(args, place, Sums<ROWS>::column(at), Sums<ROWS>::row(at), *(const float4*)(sums + at), *(const float4*)(sums + (WEIGHTS - 1) * FLOATS + at));
+          finish<ROWS, PAIR>(args, place, at, *(const float4*)(sums + at), *(const float4*)(sums + (WEIGHTS - 1) * FLOATS + at));
         __syncwarp();
       }
       fetch(stage, left >= args.depth);
@@ -399,7 +420,7 @@ struct Block {
         if (PAIR) add4(other, *(const float4*)(sums + FLOATS));
       }
       if (args.ranks == 1) {
-        finish<PAIR>(args, Place(args, work.first, tile), Sums<ROWS>::column(at), Sums<ROWS>::row(at), value, other);
+        finish<ROWS, PAIR>(args, Place(args, work.first, tile), at, value, other);
       } else {
         *(float4*)(whole(index) + at) = value;
         if (PAIR) *(float4*)(whole(index) + FLOATS + at) = other;
@@ -417,7 +438,7 @@ struct Block {
         add4(value, remote4(whole(index) + at, from));
         if (PAIR) add4(other, remote4(whole(index) + FLOATS + at, from));
       }
-      finish<PAIR>(args, Place(args, work.first, work.tile + index), Sums<ROWS>::column(at), Sums<ROWS>::row(at), value, other);
+      finish<ROWS, PAIR>(args, Place(args, work.first, work.tile + index), at, value, other);
     }
   }
 
@@ -449,6 +470,7 @@ DEVICE void run(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
   __shared__ u64 x_there[MAX_CHUNKS];
   __shared__ u32 begins[MAX_WARPS + 1];
+  __shared__ Told<MAX_WARPS> told;
   for (u32 i = threadIdx.x; i < MAX_CHUNKS; i += blockDim.x) barrier_init(&x_there[i], 1);
   barriers_ready();
   __syncthreads();
@@ -456,10 +478,10 @@ DEVICE void run(const Args& args) {
   const u32 cluster = blockIdx.x / args.ranks;
   if (!MIXED || cluster < args.first_clusters) {
     const Work work(args, 0, MIXED ? args.first_parts : args.parts, cluster, MIXED ? args.first_clusters : args.clusters, PAIR);
-    Block<F, ROWS, PAIR>(args, work, memory, begins).run(args.x[0], x_there);
+    Block<F, ROWS, PAIR>(args, work, memory, begins, told).run(args.x[0], x_there);
   } else {
     const Work work(args, args.first_parts, args.parts, cluster - args.first_clusters, args.clusters - args.first_clusters, PAIR);
-    Block<G, ROWS, PAIR>(args, work, memory, begins).run(args.x[1], x_there);
+    Block<G, ROWS, PAIR>(args, work, memory, begins, told).run(args.x[1], x_there);
   }
 }
 

@@ -78,8 +78,13 @@ pub(crate) type Kept = [Option<Arc<DeviceBlock>>; 2];
 pub(crate) enum Form {
     /// One row as codes of 8 bits.
     Codes,
-    /// Rows in 16 bits.
+    /// Rows in 16 bits, scaled.
     Halves,
+    /// Rows in 16 bits as they are, or times the gain of a norm.
+    Product {
+        /// The address of the gain.
+        gain: Option<u64>,
+    },
 }
 
 /// Rows that are there in another form as well.
@@ -102,6 +107,10 @@ pub struct Queue {
     handing: Option<Arc<DeviceBlock>>,
     /// What the last launch has handed on, and in which half of the room it is.
     handed: Option<(Handed, usize)>,
+    /// What the call after the next one would take, if the next one makes it.
+    expected: Option<Handed>,
+    /// Rooms that became too small, while launches may still use them.
+    outgrown: Vec<Arc<DeviceBlock>>,
     fault: FaultCell,
     /// Caches that launches since the last one that nothing overtakes write to, by the address of their keys.
     stored: Vec<u64>,
@@ -121,6 +130,8 @@ impl Queue {
             scratch: None,
             handing: None,
             handed: None,
+            expected: None,
+            outgrown: Vec::new(),
             fault,
             stored: Vec::new(),
             overlap: true,
@@ -153,7 +164,7 @@ impl Queue {
     /// Nothing that was launched so far can still run when the next launch begins.
     pub fn settled(&mut self) {
         self.stored.clear();
-        self.handed = None;
+        self.forget_handed();
     }
 
     /// Where the launch before has put what it handed on, if it is this.
@@ -166,11 +177,13 @@ impl Queue {
     /// [`has_handed`](Queue::has_handed) when it is launched.
     pub(crate) fn room_to_hand(&mut self, bytes: usize) -> Option<u64> {
         if self.handing.as_ref().is_none_or(|block| block.bytes() / 2 < bytes) {
-            // What is there may be read by the launch to come.
-            if self.handed.is_some() || self.may_grow("growing the room for what launches hand on").is_err() {
-                return None;
+            self.may_grow("growing the room for what launches hand on").ok()?;
+            let grown = self.block(2 * bytes).ok()?;
+            // What was handed on may be read by the launch to come.
+            let old = self.handing.replace(grown);
+            if self.handed.take().is_some() {
+                self.outgrown.extend(old);
             }
-            self.handing = Some(self.block(2 * bytes).ok()?);
         }
         self.handing.as_ref().map(|block| half_of(block, self.free_half()))
     }
@@ -183,6 +196,20 @@ impl Queue {
     /// What was handed on may be of something else from here on.
     pub(crate) fn forget_handed(&mut self) {
         self.handed = None;
+        self.expected = None;
+    }
+
+    /// Notes what the call after the next one would take, or that this is not known. The note is of addresses that were looked up just
+    /// now: it lasts for one call.
+    pub(crate) fn expect(&mut self, what: Option<Handed>) {
+        self.expected = what;
+    }
+
+    /// The gain that rows at an address are expected to be multiplied with.
+    pub(crate) fn expected_gain(&self, of: u64, rows: u32, width: u32) -> Option<u64> {
+        let expected = self.expected?;
+        let Form::Product { gain } = expected.form else { return None };
+        gain.filter(|_| expected == Handed { form: expected.form, of, rows, width })
     }
 
     fn free_half(&self) -> usize {
@@ -234,7 +261,7 @@ impl Queue {
     /// Launches a kernel with arguments in the order in which it declares them.
     pub fn launch_with(&mut self, launch: &Launch<'_>, args: &[Arg<'_>]) -> Result<(), CudaError> {
         let function = self.device.modules.function(launch.file, launch.entry, launch.shared)?;
-        self.handed = None;
+        self.forget_handed();
         if self.state == State::Planning {
             return Ok(());
         }
@@ -289,6 +316,7 @@ impl Queue {
         self.must_be_idle("waiting for the device")?;
         self.stream.synchronize()?;
         self.settled();
+        self.outgrown.clear();
         self.fault.take()
     }
 

@@ -3,6 +3,7 @@
 
 use fulmen_core::{DType, GateUpCall, MatPart, MulMatCall, RmsNormCall, WeightArg};
 
+use super::halves::Image;
 use super::{Launched, apart, mmq, mmv};
 use crate::queue::Queue;
 
@@ -137,6 +138,17 @@ pub(crate) fn launch_gate_up(
         return None;
     }
     run(queue, &input, &[Group { parts: &parts, first: 2, pair: true }])
+}
+
+/// Notes that a norm comes after a product, if it is of what the product makes.
+pub(crate) fn expect(queue: &mut Queue, call: &MulMatCall, norm: &RmsNormCall) {
+    let [part] = call.parts.as_slice() else { return };
+    let (rows, width) = (call.m, part.weight.rows);
+    let bytes = |rows: u32| u64::from(rows) * u64::from(width) * 4;
+    let of_it = (norm.input, norm.rows, norm.width) == (part.output, rows, width);
+    if of_it && apart((norm.gamma, bytes(1)), (part.output, bytes(rows))) {
+        queue.expect(Some(Image::of_product(part.output, rows, width, Some(norm.gamma))));
+    }
 }
 
 /// Whether what the launches write is apart from what the norm reads: some blocks write while others still read it. The planner knows

@@ -1,14 +1,14 @@
-//! Products of 2 to 16 rows with block-quantised weights: x goes to 16 bits once, by `halves.cu`, and tensor cores multiply it with
-//! weights that are decoded on the way.
+//! Products of 2 to 16 rows with block-quantised weights: x goes to 16 bits once, by the kernel that made it or by `halves.cu`, and tensor
+//! cores multiply it with weights that are decoded on the way.
 
 use bytemuck::{Pod, Zeroable};
-use fulmen_core::DType;
+use fulmen_core::{BackendError, DType};
 
 use super::Launched;
 use super::few_rows::{Group, Input, MAX_PARTS};
 use super::halves::{CHUNK, Image, ORDERS, ROWS, chunk_bytes};
 use crate::device::Caps;
-use crate::queue::{Launch, Queue};
+use crate::queue::{Handed, Launch, Queue};
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -35,11 +35,34 @@ struct Part {
     row_bytes: u32,
 }
 
+/// What x is, where a product has handed it on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+struct Incoming {
+    words: u64,
+    squares: u64,
+    floats: u64,
+    gain: u64,
+    normed: u64,
+}
+
+/// Where the result is handed on to.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+struct Outgoing {
+    image: [u64; ORDERS],
+    words: u64,
+    squares: u64,
+    gain: u64,
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 struct Args {
     x: [u64; 2],
     factors: u64,
+    from: Incoming,
+    to: Outgoing,
     columns: u32,
     blocks: u32,
     chunks: u32,
@@ -53,7 +76,7 @@ struct Args {
     stage_bytes: u32,
     x_bytes: u32,
     early_each: u32,
-    unused: u32,
+    epsilon: f32,
     part: [Part; MAX_PARTS],
 }
 
@@ -122,6 +145,7 @@ struct Plan {
     orders: [usize; 2],
     /// How long the slowest block takes, as bytes.
     cost: u64,
+    pair: bool,
     args: Args,
 }
 
@@ -199,6 +223,8 @@ fn plan_with(
     let args = Args {
         x: [0; 2],
         factors: 0,
+        from: Incoming::default(),
+        to: Outgoing::default(),
         columns: 0,
         blocks: k.div_ceil(32),
         chunks,
@@ -212,12 +238,12 @@ fn plan_with(
         stage_bytes,
         x_bytes,
         early_each: u32::from(early_each),
-        unused: 0,
+        epsilon: 0.0,
         part,
     };
     let entry = format!("mmq_{}_rows{rows}", group.name());
     let shared = x_bytes + warps * depth * stage_bytes + early;
-    Some(Plan { entry, shared, orders: formats.map(order), cost, args })
+    Some(Plan { entry, shared, orders: formats.map(order), cost, pair: group.pair, args })
 }
 
 /// How many clusters work on the tiles of the first format and on those of the second, so that the slowest is done soonest. Both
@@ -232,21 +258,85 @@ fn share(clusters: u32, tiles: [u32; 2], bytes: [u32; 2]) -> Option<(u32, u32)> 
     (1..clusters).min_by_key(|&first| slowest(first)).map(|first| (first, clusters - first))
 }
 
+/// Where x comes from.
+enum Source {
+    /// Floats, which `halves.cu` puts into an image.
+    Floats(Image),
+    /// An image whose rows are scaled.
+    Scaled(Image),
+    /// An image that a product has handed on.
+    Product(Image),
+}
+
+impl Source {
+    /// Of all rows at once, or of some at a time: only the first can have been handed on.
+    fn of(queue: &mut Queue, input: &Input, rows: u32) -> Result<Source, BackendError> {
+        let (m, k) = (input.m, input.k);
+        let image = |at: u64| Image::at(at, rows, k);
+        let x = input.norm.map_or(input.x, |norm| norm.input);
+        if m == rows {
+            let gain = input.norm.map(|norm| norm.gamma);
+            if let Some(at) = queue.handed(Image::of_product(x, m, k, gain)) {
+                return Ok(Source::Product(image(at)));
+            }
+            if let Some(at) = input.norm.is_none().then(|| queue.handed(Image::of(x, m, k))).flatten() {
+                return Ok(Source::Scaled(image(at)));
+            }
+        }
+        Ok(Source::Floats(image(queue.scratch(Image::bytes(rows, k))?)))
+    }
+
+    fn image(&self) -> &Image {
+        match self {
+            Source::Floats(image) | Source::Scaled(image) | Source::Product(image) => image,
+        }
+    }
+
+    /// What a product reads beside the image; the first of a call writes the norm's result.
+    fn incoming(&self, input: &Input, first: bool) -> Incoming {
+        let Source::Product(image) = self else { return Incoming::default() };
+        match input.norm {
+            None => Incoming { words: image.words, floats: input.x, ..Incoming::default() },
+            Some(norm) => Incoming {
+                words: image.words,
+                squares: image.squares,
+                floats: norm.input,
+                gain: norm.gamma,
+                normed: if first { norm.output } else { 0 },
+            },
+        }
+    }
+}
+
+/// Where a call hands its result on to, if it has one and the product behind it may want it: the result of gate and up, or what a norm is
+/// expected to take.
+fn outgoing(queue: &mut Queue, m: u32, rows: u32, plans: &[Plan]) -> Option<(Handed, Outgoing)> {
+    let [plan] = plans else { return None };
+    let (out, width) = (plan.args.part[0].out, plan.args.part[0].rows);
+    let gain = queue.expected_gain(out, m, width);
+    let wanted = plan.pair || (plan.args.parts == 1 && gain.is_some());
+    if m != rows || !wanted {
+        return None;
+    }
+    let gain = gain.filter(|_| !plan.pair);
+    let image = Image::room(queue, m, width)?;
+    let to =
+        Outgoing { image: image.orders, words: image.words, squares: image.squares, gain: gain.unwrap_or(0) };
+    Some((Image::of_product(out, m, width, gain), to))
+}
+
 fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launched {
     let (m, k) = (input.m, input.k);
-    let handed =
-        if input.norm.is_none() && m == rows { queue.handed(Image::of(input.x, m, k)) } else { None };
-    let image = match handed {
-        Some(at) => Image::at(at, rows, k),
-        None => Image::at(queue.scratch(Image::bytes(rows, k))?, rows, k),
-    };
+    let source = Source::of(queue, input, rows)?;
+    let outgoing = outgoing(queue, m, rows, plans);
+    let image = source.image();
     let mut launched = 0;
     for row in (0..m).step_by(rows as usize) {
         let columns = (m - row).min(rows);
         // The address of a row of `width` floats; 0 stays 0.
         let at =
             |ptr: u64, width: u32| if ptr == 0 { 0 } else { ptr + u64::from(row) * u64::from(width) * 4 };
-        if handed.is_none() {
+        if matches!(source, Source::Floats(_)) {
             let mut out = [0; ORDERS];
             for order in plans.iter().flat_map(|plan| plan.orders) {
                 out[order] = image.orders[order];
@@ -267,9 +357,16 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
             queue.launch(&Launch::new("halves", &entry, 1, halves_threads(k)).rows(rows), &params)?;
             launched += 1;
         }
-        for plan in plans {
-            let x = plan.orders.map(|order| image.orders[order]);
-            let mut args = Args { x, factors: image.factors, columns, ..plan.args };
+        for (index, plan) in plans.iter().enumerate() {
+            let mut args = Args {
+                x: plan.orders.map(|order| image.orders[order]),
+                factors: image.factors,
+                from: source.incoming(input, index == 0),
+                to: outgoing.map_or(Outgoing::default(), |(_, to)| to),
+                columns,
+                epsilon: input.norm.map_or(0.0, |norm| norm.epsilon),
+                ..plan.args
+            };
             for part in &mut args.part {
                 part.out = at(part.out, part.rows);
                 part.residual = at(part.residual, part.rows);
@@ -280,6 +377,9 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
             queue.launch(&launch, &args)?;
         }
         launched += plans.len();
+    }
+    if let Some((what, to)) = outgoing {
+        queue.has_handed(what, to.image[0]);
     }
     Ok(launched)
 }
