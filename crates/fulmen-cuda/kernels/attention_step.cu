@@ -504,8 +504,6 @@ DEVICE void attend(const Args& args) {
   }
 ENTRY(one, 64, 8, 2, true)
 ENTRY(one, 128, 8, 2, true)
-ENTRY(one3, 64, 8, 3, true)
-ENTRY(one3, 128, 8, 3, true)
 // Rings of 192 KiB where heads have 128 dims, of 128 KiB where they have 64.
 #define ENTRIES(RANKS)                     \
   ENTRY(r##RANKS, 64, RANKS, 4, false)     \

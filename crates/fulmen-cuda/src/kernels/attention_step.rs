@@ -170,7 +170,7 @@ struct Shape {
 /// multiprocessors as long as that is possible: measured, this was faster than one for each.
 fn shape(rows: u32, kv_heads: u32, head_dim: u32, multiprocessors: u32) -> Shape {
     if rows == 1 {
-        return Shape { ranks: 8, depth: super::mmv::lab("att").unwrap_or(2), one: true };
+        return Shape { ranks: 8, depth: 2, one: true };
     }
     let heads = u64::from(rows) * u64::from(kv_heads);
     let fits = |&ranks: &u32| heads * u64::from(ranks) * 2 <= multiprocessors.into();
@@ -188,11 +188,7 @@ fn shared(head_dim: u32, depth: u32) -> u32 {
 fn run(queue: &mut Queue, call: &AttentionCall, args: &Args) -> Launched {
     let head_dim = call.heads.head_dim;
     let Shape { ranks, depth, one } = shape(call.m, args.kv_heads, head_dim, queue.caps().multiprocessors);
-    let name = match (one, depth) {
-        (true, 3) => "one3".to_owned(),
-        (true, _) => "one".to_owned(),
-        _ => format!("r{ranks}"),
-    };
+    let name = if one { "one".to_owned() } else { format!("r{ranks}") };
     let entry = format!("attention_step_d{head_dim}_{name}");
     let blocks = queue.blocks(&entry, u64::from(ranks) * u64::from(args.kv_heads))?;
     let mut args = *args;

@@ -115,13 +115,12 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     let all: &[u32] = if group.pair || mixed { &[8, 16] } else { &[8, 16, 32] };
     let lanes: &[u32] = if rows < FEW_ROWS && !group.pair && !mixed { &[32] } else { all };
     let chunk = parts.iter().map(|part| part.weight.dtype.bytes(256).unwrap_or(0)).max()? as u32;
-    let segment = lab("segment").unwrap_or(SEGMENT);
     let (lanes, stage, segments) = lanes.iter().find_map(|&lanes| {
         let mut fetched = (32 / lanes).checked_mul(longest)?;
         let mut segments = 1;
         if lanes == 32 && fetched > FETCH_BYTES {
-            segments = input.k.div_ceil(64).div_ceil(segment);
-            fetched = segment / 4 * chunk;
+            segments = input.k.div_ceil(64).div_ceil(SEGMENT);
+            fetched = SEGMENT / 4 * chunk;
         }
         // Whole pieces around each weight's rows.
         let stage = if group.pair {
@@ -135,24 +134,13 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     })?;
     args.stage_bytes = stage;
     args.segments = segments;
-    args.segment = segment;
+    args.segment = SEGMENT;
     let task = if group.pair { 16 / lanes } else { 32 / lanes };
     let used = if group.pair { 1 } else { parts.len() };
-    let kind = if group.pair {
-        "pair".to_owned()
-    } else if parts.len() > 1 {
-        "qkv".to_owned()
-    } else {
-        input.k.to_string()
-    };
-    let deal = match lab(&kind) {
-        Some(0) => Deal::with(&args.part[..used], group.first.min(used), task, caps.multiprocessors).1,
-        Some(blocks) => Deal::with(&args.part[..used], group.first.min(used), task, blocks).1,
-        None => Deal::new(&args.part[..used], group.first.min(used), task, caps.multiprocessors),
-    };
+    let deal = Deal::new(&args.part[..used], group.first.min(used), task, caps.multiprocessors);
     let rows = parts[0].weight.rows;
     let coded = if group.pair && codes::fit(rows) {
-        deal.for_codes(rows, task, lab(&kind).filter(|&n| n > 0).unwrap_or(caps.multiprocessors))
+        deal.for_codes(rows, task, caps.multiprocessors)
     } else {
         None
     };
@@ -163,13 +151,10 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
         part.each = deal.each[index.min(used - 1)];
     }
     // No more stages than there is to fetch: the next kernel may find room beside this one.
-    let most = lab(&format!("depth_{kind}")).unwrap_or(DEPTH).min(room / (WARPS * stage));
+    let most = DEPTH.min(room / (WARPS * stage));
     args.depth = most.min(deal.tasks * segments).max(1);
     let entry = format!("mmv_{}_l{lanes}", group.name());
-    let mut shared = x_bytes + WARPS * args.depth * stage;
-    if lab("alone").is_some() || lab(&format!("alone_{kind}")).is_some() {
-        shared = shared.max(caps.shared_bytes / 2 + 1024);
-    }
+    let shared = x_bytes + WARPS * args.depth * stage;
     Some(Plan { entry, blocks: deal.blocks, hands_on, shared, args })
 }
 
@@ -229,19 +214,6 @@ impl Deal {
         let tasks = most(tasks[0], first_warps).max(most(tasks[1], WARPS - first_warps));
         (longest(first_warps), Deal { blocks, each, first_warps, tasks })
     }
-}
-
-/// For measurements: `FULMEN_LAB=codes:0,pair:102,qkv:128,4096:107` sets the blocks of products (0: one for each multiprocessor). `hand` is how
-/// much products of 8 or 16 rows hand on: 0 nothing, 1 gate and up.
-pub(crate) fn lab(kind: &str) -> Option<u32> {
-    static SET: std::sync::LazyLock<Vec<(String, u32)>> = std::sync::LazyLock::new(|| {
-        let set = std::env::var("FULMEN_LAB").unwrap_or_default();
-        set.split(',')
-            .filter_map(|pair| pair.split_once(':'))
-            .map(|(name, value)| (name.to_owned(), value.parse().expect("a number of blocks")))
-            .collect()
-    });
-    SET.iter().find(|(name, _)| name == kind).map(|(_, value)| *value)
 }
 
 fn launch(queue: &mut Queue, input: &Input, plans: &[Plan]) -> Result<usize, BackendError> {
