@@ -33,6 +33,29 @@ struct Part {
     residual: u64,
     rows: u32,
     row_bytes: u32,
+    tile: u32,
+    wide: u32,
+}
+
+impl Part {
+    /// Whether four neighbours of everything that is read or written of it are 16 bytes at a boundary of 16.
+    fn is_wide(&self) -> bool {
+        self.rows.is_multiple_of(4) && (self.out | self.bias | self.residual).is_multiple_of(16)
+    }
+}
+
+/// Things dealt to so many: the first `extra` have one more than `each`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+struct Shares {
+    each: u32,
+    extra: u32,
+}
+
+impl Shares {
+    fn new(things: u32, to: u32) -> Shares {
+        Shares { each: things / to.max(1), extra: things % to.max(1) }
+    }
 }
 
 /// What x is, where a product has handed it on.
@@ -69,7 +92,8 @@ struct Args {
     parts: u32,
     first_parts: u32,
     first_clusters: u32,
-    clusters: u32,
+    tiles: [Shares; 2],
+    ranked: Shares,
     ranks: u32,
     warps: u32,
     depth: u32,
@@ -77,6 +101,7 @@ struct Args {
     x_bytes: u32,
     early_each: u32,
     epsilon: f32,
+    unused: u32,
     part: [Part; MAX_PARTS],
 }
 
@@ -140,6 +165,7 @@ fn choose(caps: Caps, m: u32, k: u32, groups: &[Group<'_>]) -> Option<(u32, Vec<
 #[derive(Debug, PartialEq)]
 struct Plan {
     entry: String,
+    clusters: u32,
     shared: u32,
     /// The orders of x for the first format and for the second.
     orders: [usize; 2],
@@ -169,7 +195,10 @@ fn plan_with(
     let halves = if group.pair { 2 } else { 1 };
     let formats = [group.parts.first()?.weight.dtype, group.parts.last()?.weight.dtype];
     let mut part = [Part::default(); MAX_PARTS];
-    for (to, product) in part.iter_mut().zip(group.parts) {
+    // Those of a pair count once.
+    let mut counts = [0; 2];
+    for (index, (to, product)) in part.iter_mut().zip(group.parts).enumerate() {
+        let count = &mut counts[usize::from(index >= group.first)];
         let weight = product.weight;
         if aligned(weight.dtype) && !weight.ptr.is_multiple_of(16) {
             return None;
@@ -181,13 +210,13 @@ fn plan_with(
             residual: product.residual,
             rows: weight.rows,
             row_bytes: product.row_bytes(k)?,
+            tile: *count,
+            wide: 0,
         };
+        if !group.pair || index == 0 {
+            *count += weight.rows.div_ceil(TILE);
+        }
     }
-    let tiles = |parts: &[Part]| parts.iter().map(|part| part.rows.div_ceil(TILE)).sum::<u32>();
-    let counts = [
-        tiles(&part[..if group.pair { 1 } else { group.first }]),
-        tiles(&part[group.first..group.parts.len()]),
-    ];
     let stages = [halves * TILE * 16 * pieces(formats[0])?, halves * TILE * 16 * pieces(formats[1])?];
     let clusters = most_clusters(caps, ranks).min(counts[0] + counts[1]);
     let shares = share(clusters, counts, stages)?;
@@ -228,10 +257,11 @@ fn plan_with(
         columns: 0,
         blocks: k.div_ceil(32),
         chunks,
-        parts: group.parts.len() as u32,
-        first_parts: group.first as u32,
+        parts: if group.pair { 1 } else { group.parts.len() as u32 },
+        first_parts: if group.pair { 1 } else { group.first as u32 },
         first_clusters: shares.0,
-        clusters,
+        tiles: [Shares::new(counts[0], shares.0), Shares::new(counts[1], shares.1)],
+        ranked: Shares::new(chunks, ranks),
         ranks,
         warps,
         depth,
@@ -239,11 +269,12 @@ fn plan_with(
         x_bytes,
         early_each: u32::from(early_each),
         epsilon: 0.0,
+        unused: 0,
         part,
     };
     let entry = format!("mmq_{}_rows{rows}", group.name());
     let shared = x_bytes + warps * depth * stage_bytes + early;
-    Some(Plan { entry, shared, orders: formats.map(order), cost, pair: group.pair, args })
+    Some(Plan { entry, clusters, shared, orders: formats.map(order), cost, pair: group.pair, args })
 }
 
 /// How many clusters work on the tiles of the first format and on those of the second, so that the slowest is done soonest. Both
@@ -319,6 +350,9 @@ fn outgoing(queue: &mut Queue, m: u32, rows: u32, plans: &[Plan]) -> Option<(Han
         return None;
     }
     let gain = gain.filter(|_| !plan.pair);
+    if !plan.args.part[0].is_wide() || !gain.unwrap_or(0).is_multiple_of(16) {
+        return None;
+    }
     let image = Image::room(queue, m, width)?;
     let to =
         Outgoing { image: image.orders, words: image.words, squares: image.squares, gain: gain.unwrap_or(0) };
@@ -370,8 +404,9 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
             for part in &mut args.part {
                 part.out = at(part.out, part.rows);
                 part.residual = at(part.residual, part.rows);
+                part.wide = part.is_wide().into();
             }
-            let blocks = args.clusters * args.ranks;
+            let blocks = plan.clusters * args.ranks;
             let mut launch = Launch::new("mmq", &plan.entry, blocks, 32 * args.warps).shared(plan.shared);
             launch.cluster = args.ranks;
             queue.launch(&launch, &args)?;
@@ -402,7 +437,7 @@ mod tests {
         let args = &plan.args;
         assert!(plan.shared + STATIC_BYTES <= H200.shared_bytes, "{plan:?}");
         assert!(DEPTHS.contains(&args.depth) && (1..=MAX_WARPS).contains(&args.warps), "{plan:?}");
-        assert!(args.clusters * args.ranks <= H200.multiprocessors && args.ranks <= args.chunks);
+        assert!(plan.clusters * args.ranks <= H200.multiprocessors && args.ranks <= args.chunks);
         assert!(args.x_bytes.is_multiple_of(128) && args.stage_bytes.is_multiple_of(128));
         assert!(args.x_bytes >= args.chunks.div_ceil(args.ranks) * chunk_bytes(rows));
         Some(plan)
@@ -421,7 +456,7 @@ mod tests {
                 }
                 let mixed = [product(Q4_K, k), product(Q4_K, 1024), product(Q6_K, 1024)];
                 let plan = planned(&mixed, 2, false, k, rows).unwrap();
-                assert!(plan.args.first_clusters > 0 && plan.args.first_clusters < plan.args.clusters);
+                assert!(plan.args.first_clusters > 0 && plan.args.first_clusters < plan.clusters);
                 assert_eq!(plan.orders, [1, 0]);
             }
             for (k, n) in [(9728, 2560), (12288, 4096), (14336, 4096), (28672, 8192)] {
@@ -455,8 +490,8 @@ mod tests {
         // Rows, columns; clusters and blocks of each.
         for ((n, k), expected) in [((2560, 9728), (27, 4)), ((2560, 4096), (54, 2)), ((6144, 2560), (128, 1))]
         {
-            let args = planned(&[product(DType::Q4_K, n)], 1, false, k, 16).unwrap().args;
-            assert_eq!((args.clusters, args.ranks), expected, "{n} x {k}");
+            let plan = planned(&[product(DType::Q4_K, n)], 1, false, k, 16).unwrap();
+            assert_eq!((plan.clusters, plan.args.ranks), expected, "{n} x {k}");
         }
     }
 
@@ -497,6 +532,6 @@ mod tests {
     #[test]
     fn one_row_of_one_block_is_enough() {
         let plan = planned(&[product(DType::Q8_0, 1)], 1, false, 32, 8).unwrap();
-        assert_eq!((plan.args.clusters, plan.args.ranks, plan.args.chunks), (1, 1, 1));
+        assert_eq!((plan.clusters, plan.args.ranks, plan.args.chunks), (1, 1, 1));
     }
 }
