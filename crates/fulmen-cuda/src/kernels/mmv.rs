@@ -139,11 +139,8 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     let used = if group.pair { 1 } else { parts.len() };
     let deal = Deal::new(&args.part[..used], group.first.min(used), task, caps.multiprocessors);
     let rows = parts[0].weight.rows;
-    let coded = if group.pair && codes::fit(rows) {
-        deal.for_codes(rows, task, caps.multiprocessors)
-    } else {
-        None
-    };
+    let coded =
+        if group.pair && codes::fit(rows) { deal.for_codes(rows, task, caps.multiprocessors) } else { None };
     let hands_on = coded.is_some();
     let deal = coded.unwrap_or(deal);
     args.first_warps = deal.first_warps;
