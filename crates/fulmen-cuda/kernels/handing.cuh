@@ -96,6 +96,19 @@ __device__ __noinline__ void make_image(const float* floats, const float* gain, 
   __syncthreads();
 }
 
+// Of a norm's result the rest, where a grid is too small for each warp to write 128 columns of one row.
+template <int ROWS>
+__device__ __noinline__ void write_normed(const float* floats, const float* gain, const float* factors, float* normed, u32 k, u32 warp, u32 warps) {
+#pragma unroll 1
+  for (;; warp += warps) {
+    const u32 row = warp % ROWS, column = (warp / ROWS * 32 + (threadIdx.x & 31)) * 4;
+    if (column >= k) return;
+    const float f = factors[row];
+    const float4 x = times(__ldcg((const float4*)(floats + row * k + column)), make_float4(f, f, f, f));
+    *(float4*)(normed + row * k + column) = times(x, __ldcg((const float4*)(gain + column)));
+  }
+}
+
 // A block's look at what was handed on, of chunks [chunk, past) of `chunks`. `ask` comes before the copies of the image, so that the
 // answers are not behind them; where everything is, is known before.
 template <int ROWS, int WARPS>
@@ -103,30 +116,30 @@ struct Look {
   static constexpr u32 N = ROWS / 8, HELD = 3;
   const Incoming& from;
   const u32 k, tiles, thread, lane;
-  u32 word = 0, word_at, words, normed_at;
-  float4 squares[HELD] = {}, x = {}, gain = {};  // sixteen lanes have the squares of a row
+  u32 word = 0, word_at, words;
+  // Sixteen lanes have the squares of a row, four at a time.
+  float4 squares[HELD] = {};
+  u32 squares_at;
+  int squares_left;
+  // A warp writes 128 columns of one row of the norm's result.
+  float4 x = {}, gain = {};
+  u32 warp_of_all, row, column;
 
   DEVICE Look(const Incoming& from, u32 chunk, u32 past, u32 chunks) : from(from), k(chunks * HALVES_CHUNK), tiles(k / RUN), thread(thread_anew()), lane(thread & 31) {
     constexpr u32 EACH = HALVES_CHUNK / RUN * N;
     word_at = chunk * EACH + thread, words = past * EACH;
-    normed_at = (blockIdx.x * blockDim.x + thread) / 32;
+    squares_at = thread / 16 * tiles + lane % 16 * 4, squares_left = thread < ROWS * 16 ? (int)(tiles - lane % 16 * 4) : 0;
+    warp_of_all = (blockIdx.x * blockDim.x + thread) / 32, row = warp_of_all % ROWS, column = (warp_of_all / ROWS * 32 + lane) * 4;
   }
   DEVICE void ask() {
     if (word_at < words) word = __ldcg(from.words + word_at);
     if (!from.squares) return;
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
-      const u32 row = thread / 16, at = lane % 16 * 4 + i * 64;
-      if (row < ROWS && at < tiles) squares[i] = __ldcg((const float4*)(from.squares + row * tiles + at));
-    }
-    if (from.normed && column() < k) ask_normed();
+    for (int i = 0; i < HELD; i++)
+      if (squares_left > i * 64) squares[i] = ask4(from.squares, squares_at + i * 64);
+    if (from.normed && column < k) x = ask4(from.floats, row * k + column), gain = ask4(from.gain, column);
   }
-  // Warps write 128 columns of a row of the norm's result, one row after the other.
-  DEVICE u32 row() const { return normed_at % ROWS; }
-  DEVICE u32 column() const { return (normed_at / ROWS * 32 + lane) * 4; }
-  DEVICE void ask_normed() {
-    x = __ldcg((const float4*)(from.floats + row() * k + column())), gain = __ldcg((const float4*)(from.gain + column()));
-  }
+  static DEVICE float4 ask4(const float* from, u32 at) { return __ldcg((const float4*)(from + at)); }
 
   // All warps together: whether the image can be taken as it is. The factors of the rows are there then, and the norm's result is
   // written.
@@ -146,7 +159,7 @@ struct Look {
 #pragma unroll 1
       for (u32 row = thread / 16; row < ROWS; row += blockDim.x / 16) {
 #pragma unroll 1
-        for (; at < tiles; at += 64) sum += all(__ldcg((const float4*)(from.squares + row * tiles + at)));
+        for (; at < tiles; at += 64) sum += all(ask4(from.squares, row * tiles + at));
         sum = four_lanes(sum);
         sum += __shfl_xor_sync(FULL_WARP, sum, 4);
         sum += __shfl_xor_sync(FULL_WARP, sum, 8);
@@ -161,14 +174,11 @@ struct Look {
     bool fine = true;
 #pragma unroll
     for (u32 n = 0; n < N; n++) fine &= good(__reduce_or_sync(FULL_WARP, lane % N == n ? word : 0));
-    if (from.normed) {
-#pragma unroll 1
-      while (column() < k) {
-        const float f = told.factors[row()];
-        *(float4*)(from.normed + row() * k + column()) = times(times(x, make_float4(f, f, f, f)), gain);
-        normed_at += gridDim.x * warps;
-        if (column() < k) ask_normed();
-      }
+    if (from.normed && column < k) {
+      const float f = told.factors[row];
+      *(float4*)(from.normed + (row * k + column)) = times(times(x, make_float4(f, f, f, f)), gain);
+      const u32 all = gridDim.x * warps;
+      if (all * 128 < ROWS * k) write_normed<ROWS>(from.floats, from.gain, told.factors, from.normed, k, warp_of_all + all, all);
     }
     return fine;
   }

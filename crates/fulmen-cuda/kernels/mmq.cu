@@ -246,7 +246,8 @@ DEVICE void finish(const Args& args, const Place& place, u32 at, float4 v, float
 // ---------------------------------------------------------------- a block
 
 // Shared memory: x, the rings, early sums.
-template <class F, class G, int ROWS, bool PAIR>
+// SCALED: x is known not to have been handed on.
+template <class F, class G, int ROWS, bool PAIR, bool SCALED>
 struct Block {
   static constexpr bool MIXED = F::BYTES != G::BYTES, ALIGNED = F::ALIGNED && G::ALIGNED;
   static constexpr int WEIGHTS = PAIR ? 2 : 1;
@@ -302,6 +303,8 @@ struct Block {
     return all + (args.early_each ? index : of) * SLOT;
   }
   DEVICE float* whole(u32 index) const { return late(args.warps + index); }
+
+  DEVICE bool handed() const { return !SCALED && args.from.words; }
 
   DEVICE void clear() {
 #pragma unroll
@@ -368,8 +371,10 @@ struct Block {
   // x, once the kernel ahead is done.
   DEVICE void take_x() {
     Look<ROWS, MAX_WARPS> look(args.from, work.chunk, work.past, args.chunks);
+    // What is computed for it does not move behind this.
+    __syncwarp();
     wait_for_previous();
-    if (args.from.words) look.ask();
+    if (handed()) look.ask();
     const u8* x = work.second ? args.x[1] : args.x[0];
     if (lane == 0) {
 #pragma unroll 1
@@ -378,7 +383,7 @@ struct Block {
         bulk_copy(memory + i * Halves<ROWS>::BYTES, x + (u64)(work.chunk + i) * Halves<ROWS>::BYTES, Halves<ROWS>::BYTES, &x_there[i]);
       }
     }
-    if (!args.from.words) {
+    if (!handed()) {
       prefetch(args.factors);
     } else if (!look.taken(told, args.epsilon)) {
 #pragma unroll 1
@@ -495,7 +500,7 @@ struct Block {
           }
         }
         if (of != RANKS) {
-          const float f = (args.from.words ? told.factors : args.factors)[Sums<ROWS>::column(at)];
+          const float f = (handed() ? told.factors : args.factors)[Sums<ROWS>::column(at)];
           value = times(value, make_float4(f, f, f, f));
           if (PAIR) other = times(other, make_float4(f, f, f, f));
         }
@@ -516,7 +521,7 @@ struct Block {
   }
 };
 
-template <class F, class G, int ROWS, bool PAIR>
+template <class F, class G, int ROWS, bool PAIR, bool SCALED>
 DEVICE void run(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
   __shared__ u64 x_there[MAX_CHUNKS];
@@ -526,20 +531,21 @@ DEVICE void run(const Args& args) {
   barriers_ready();
   __syncthreads();
   let_next_start();
-  Block<F, G, ROWS, PAIR> block(args, memory, x_there, told);
+  Block<F, G, ROWS, PAIR, SCALED> block(args, memory, x_there, told);
   // The weights of the step have driven the gain out of the cache.
   if (!PAIR && args.to.gain && threadIdx.x == 0) bulk_prefetch(args.to.gain + block.work.tile * TILE, (block.work.end - block.work.tile) * TILE * 4);
   block.run();
 }
 
-#define ENTRY(NAME, F, G, ROWS, PAIR) \
-  extern "C" __global__ void __launch_bounds__(BOUND, 1) NAME(const __grid_constant__ Args args) { run<F, G, ROWS, PAIR>(args); }
-#define FORMAT(NAME, ROWS)                              \
-  ENTRY(mmq_##NAME##_rows##ROWS, NAME, NAME, ROWS, false) \
-  ENTRY(mmq_pair_##NAME##_rows##ROWS, NAME, NAME, ROWS, true)
+#define ENTRY(NAME, F, G, ROWS, PAIR, SCALED) \
+  extern "C" __global__ void __launch_bounds__(BOUND, 1) NAME(const __grid_constant__ Args args) { run<F, G, ROWS, PAIR, SCALED>(args); }
+#define ENTRIES(NAME, F, G, ROWS)                        \
+  ENTRY(mmq_##NAME##_rows##ROWS, F, G, ROWS, false, false) \
+  ENTRY(mmq_scaled_##NAME##_rows##ROWS, F, G, ROWS, false, true)
+#define FORMAT(NAME, ROWS) ENTRIES(NAME, NAME, NAME, ROWS) ENTRY(mmq_pair_##NAME##_rows##ROWS, NAME, NAME, ROWS, true, false)
 
 #define FORMATS(ROWS)                                                                                              \
   FORMAT(q4_k, ROWS) FORMAT(q5_k, ROWS) FORMAT(q6_k, ROWS) FORMAT(q4_0, ROWS) FORMAT(q4_1, ROWS) FORMAT(q5_0, ROWS) \
-  FORMAT(q5_1, ROWS) FORMAT(q8_0, ROWS) ENTRY(mmq_q4_k_q6_k_rows##ROWS, q4_k, q6_k, ROWS, false)
+  FORMAT(q5_1, ROWS) FORMAT(q8_0, ROWS) ENTRIES(q4_k_q6_k, q4_k, q6_k, ROWS)
 FORMATS(8)
 FORMATS(16)

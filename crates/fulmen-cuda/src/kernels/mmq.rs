@@ -164,6 +164,7 @@ fn choose(caps: Caps, m: u32, k: u32, groups: &[Group<'_>]) -> Option<(u32, Vec<
 
 #[derive(Debug, PartialEq)]
 struct Plan {
+    /// What the kernels for it are called, but for what `Source::entry` puts before.
     entry: String,
     clusters: u32,
     shared: u32,
@@ -272,7 +273,7 @@ fn plan_with(
         unused: 0,
         part,
     };
-    let entry = format!("mmq_{}_rows{rows}", group.name());
+    let entry = format!("{}_rows{rows}", group.name());
     let shared = x_bytes + warps * depth * stage_bytes + early;
     Some(Plan { entry, clusters, shared, orders: formats.map(order), cost, pair: group.pair, args })
 }
@@ -321,6 +322,12 @@ impl Source {
         match self {
             Source::Floats(image) | Source::Scaled(image) | Source::Product(image) => image,
         }
+    }
+
+    /// The kernel for x from here: there are shorter ones where nothing was handed on, but for pairs.
+    fn entry(&self, plan: &Plan) -> String {
+        let prefix = if plan.pair || matches!(self, Source::Product(_)) { "mmq" } else { "mmq_scaled" };
+        format!("{prefix}_{}", plan.entry)
     }
 
     /// What a product reads beside the image; the first of a call writes the norm's result.
@@ -407,7 +414,8 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
                 part.wide = part.is_wide().into();
             }
             let blocks = plan.clusters * args.ranks;
-            let mut launch = Launch::new("mmq", &plan.entry, blocks, 32 * args.warps).shared(plan.shared);
+            let entry = source.entry(plan);
+            let mut launch = Launch::new("mmq", &entry, blocks, 32 * args.warps).shared(plan.shared);
             launch.cluster = args.ranks;
             queue.launch(&launch, &args)?;
         }
