@@ -9,9 +9,11 @@
 // - A row whose sequence has other rows as well must see what they store: its blocks make their keys and values, too, and
 //   write the same bits to the cache, before they read it.
 // - Scores and values by tensor cores, query heads as the 16 rows of a tile; an online softmax per warp; warps are combined in
-//   shared memory, blocks through the cluster's distributed shared memory.
+//   shared memory, and blocks send what they have to the one of the cluster that ends it.
 
 #include "bulk.cuh"
+#include "codes.cuh"
+#include "halves.cuh"
 
 constexpr int WARPS = 8;
 constexpr int THREADS = WARPS * 32;
@@ -30,6 +32,9 @@ struct Args {
   u16* v_cache;
   float* q_out;  // may be `q`
   float* out;
+  u8* codes;      // where the codes of the result go, or null: one row, and blocks have multiples of 32 elements of it
+  u8* halves[2];  // where the result goes in 16 bits, in both orders, or null: as many rows as the image has,
+  float* half_factors;  // whose factors are 2
   Fault* fault;
   float epsilon;
   float scale;
@@ -130,6 +135,20 @@ DEVICE float2 turn_of(u32 position, u32 pair, u32 dims, const float* factors, fl
   return make_float2(cosine * magnitude, sine * magnitude);
 }
 
+// An element of the result in 16 bits. It is an average of halves: half of it is none too large, and as exact as they are.
+DEVICE void store_half(const Args& args, u32 row, u32 at, float value) {
+  value *= 0.5f;
+  const float second = __shfl_down_sync(FULL_WARP, value, 1), third = __shfl_down_sync(FULL_WARP, value, 2), fourth = __shfl_down_sync(FULL_WARP, value, 3);
+  const uint2 four = make_uint2(half_pair(value, third), half_pair(second, fourth));
+  float sum = pair_sum(four.x) + pair_sum(four.y);
+  sum += __shfl_xor_sync(FULL_WARP, sum, 4);
+  sum += __shfl_xor_sync(FULL_WARP, sum, 8);
+  if (at % 4 > 0) return;
+#pragma unroll
+  for (u32 order = 0; order < ORDERS; order++) store_halves(args.halves[order], order, gridDim.y, row, at, four, sum);
+  if (at == 0) args.half_factors[row] = 2;
+}
+
 // For where it is needed twice: code that is not there is not fetched.
 __device__ __noinline__ float2 turn_of_called(u32 position, u32 pair, u32 dims, const float* factors, float freq_scale, float magnitude,
                                               double log2_base) {
@@ -147,13 +166,21 @@ DEVICE void attend(const Args& args) {
   constexpr int STEPS = HD / 16;
   extern __shared__ __align__(128) u8 memory[];  // rings of the warps
   __shared__ __align__(16) u16 q_shared[8][HD + 8];
-  __shared__ float q_factor[8], largest_of[WARPS][8], total_of[WARPS][8];
-  __shared__ float block_largest[8], block_total[8];
+  __shared__ float q_factor[8], largest_of[WARPS][8], total_of[WARPS][8], top_of[8];
+  __shared__ float2 turns[ONE ? HD / 2 : 1];
+  // What the blocks of the cluster have of this one's share of the result: sums, and of its heads the largest and the total.
+  __shared__ float theirs[RANKS][8 * HD / RANKS], their_largest[RANKS][8], their_total[RANKS][8];
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31;
   const u32 rank = blockIdx.x % RANKS, kv = blockIdx.x / RANKS, row = blockIdx.y;
   const u32 group = args.heads / args.kv_heads;
 
   let_next_start();
+  if (RANKS > 1) cluster_arrive();
+  // The weights of the step have driven the gains out of the cache: they are called before anything is waited for.
+  if (threadIdx.x == 0 && rank == 0) {
+    if (args.q_gamma) bulk_prefetch(args.q_gamma, HD * 4);
+    if (args.k_gamma) bulk_prefetch(args.k_gamma, HD * 4);
+  }
   const u32 position = args.positions[row];
   const u32 sequence = args.sequences ? args.sequences[row] : 0;
   const bool sound = position < args.capacity && sequence < args.seqs;
@@ -230,18 +257,26 @@ DEVICE void attend(const Args& args) {
 #pragma unroll
     for (int j = 0; j < Head<HD>::PAIRS; j++) {
       const u32 pair = lane + 32 * j;
-      float2 turn = ONE ? turn_of(where, pair, HD, args.factors, args.freq_scale, args.magnitude, args.log2_base)
-                        : turn_of_called(where, pair, HD, args.factors, args.freq_scale, args.magnitude, args.log2_base);
+      const float2 turn = turn_of_called(where, pair, HD, args.factors, args.freq_scale, args.magnitude, args.log2_base);
       cosine[j] = turn.x;
       sine[j] = turn.y;
     }
   };
   Head<HD> gamma;
-  if (args.rotate) turns_at(position);
+  if (args.rotate) {
+    if (!ONE)
+      turns_at(position);
+    else if (threadIdx.x < HD / 2)
+      turns[threadIdx.x] = turn_of(position, threadIdx.x, HD, args.factors, args.freq_scale, args.magnitude, args.log2_base);
+  }
   u32 turned = position;
   for (u32 i = threadIdx.x; i < 8 * (HD + 8) / 2; i += THREADS) ((u32*)q_shared)[i] = 0;
   if (threadIdx.x < 8) q_factor[threadIdx.x] = 0;
   __syncthreads();
+  if (ONE && args.rotate) {
+#pragma unroll
+    for (int j = 0; j < Head<HD>::PAIRS; j++) cosine[j] = turns[lane + 32 * j].x, sine[j] = turns[lane + 32 * j].y;
+  }
 
   Head<HD> query;  // of the warp's head; there are no more heads than warps
   if (args.rotate) wait_for_previous();
@@ -397,16 +432,21 @@ DEVICE void attend(const Args& args) {
   total += __shfl_xor_sync(~0u, total, 2);
 
   // ---------------------------------------------------------------- warps, then blocks
+  if (lane % 4 == 0) largest_of[warp][lane / 4] = largest;
   __syncthreads();
   float* partial = (float*)memory;  // [WARPS][8][HD]
   if (lane / 4 < group) {
+    float top = -1e30f;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) top = fmaxf(top, largest_of[w][lane / 4]);
+    const float part = exp2f(largest - top);
     if (lane % 4 == 0) {
-      largest_of[warp][lane / 4] = largest;
-      total_of[warp][lane / 4] = total;
+      total_of[warp][lane / 4] = total * part;
+      if (warp == 0) top_of[lane / 4] = top;
     }
 #pragma unroll
     for (int i = 0; i < HD / 8; i++)
-      *(float2*)(partial + (warp * 8 + lane / 4) * HD + i * 8 + lane % 4 * 2) = make_float2(o[i][0], o[i][1]);
+      *(float2*)(partial + (warp * 8 + lane / 4) * HD + i * 8 + lane % 4 * 2) = make_float2(o[i][0] * part, o[i][1] * part);
   }
   __syncthreads();
   // Every block has read its queries when they are written over.
@@ -419,53 +459,54 @@ DEVICE void attend(const Args& args) {
     }
   };
   float* out = args.out + ((u64)row * args.heads + kv * group) * HD;
-  float* mine = partial + WARPS * 8 * HD;  // [8][HD]
+  const u32 share = group * HD / RANKS;
+  const float inverse = __fdividef(1.0f, (float)share);
+  if (RANKS > 1) cluster_wait();  // all blocks have begun
   for (u32 at = threadIdx.x; at < group * HD; at += THREADS) {
     u32 head = at / HD;
-    float top = -1e30f, sum = 0, weight = 0;
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) top = fmaxf(top, largest_of[w][head]);
+    float sum = 0, weight = 0;
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
-      float share = exp2f(largest_of[w][head] - top);
-      sum += share * partial[w * 8 * HD + at];
-      weight += share * total_of[w][head];
+      sum += partial[w * 8 * HD + at];
+      weight += total_of[w][head];
     }
     if (RANKS == 1) {
-      out[at] = sum / weight;
+      const float result = sum / weight;
+      out[at] = result;
+      if (args.half_factors) store_half(args, row, kv * group * HD + at, result);
     } else {
-      mine[at] = sum;
-      if (at % HD == 0) {
-        block_largest[head] = top;
-        block_total[head] = weight;
+      // To the block that ends it.
+      const u32 to = (u32)(((float)at + 0.5f) * inverse), index = at - to * share;
+      remote_store(&theirs[rank][index], to, sum);
+      if (index == 0 || at % HD == 0) {
+        remote_store(&their_largest[rank][head], to, top_of[head]);
+        remote_store(&their_total[rank][head], to, weight);
       }
     }
   }
-  if (RANKS == 1) {
-    if (args.rotate && warp < group) store_query();
-    return;
+  if (RANKS > 1) {
+    cluster_arrive();
+    cluster_wait();
   }
-  cluster_arrive();
-  cluster_wait();
   if (args.rotate && rank == 0 && warp < group) store_query();
-  for (u32 at = rank * (group * HD / RANKS) + threadIdx.x; at < (rank + 1) * (group * HD / RANKS); at += THREADS) {
-    u32 head = at / HD;
-    float tops[RANKS], top = -1e30f, sum = 0, weight = 0;
+  if constexpr (RANKS > 1) {
+    for (u32 index = threadIdx.x; index < share; index += THREADS) {
+      const u32 at = rank * share + index, head = at / HD;
+      float top = -1e30f, sum = 0, weight = 0;
 #pragma unroll
-    for (int r = 0; r < RANKS; r++) {
-      tops[r] = remote(&block_largest[head], r);
-      top = fmaxf(top, tops[r]);
-    }
+      for (int r = 0; r < RANKS; r++) top = fmaxf(top, their_largest[r][head]);
 #pragma unroll
-    for (int r = 0; r < RANKS; r++) {
-      float share = exp2f(tops[r] - top);
-      sum += share * remote(mine + at, r);
-      weight += share * remote(&block_total[head], r);
+      for (int r = 0; r < RANKS; r++) {
+        const float part = exp2f(their_largest[r][head] - top);
+        sum += part * theirs[r][index];
+        weight += part * their_total[r][head];
+      }
+      const float result = sum / weight;
+      out[at] = result;
+      if (ONE && args.codes) quantise1(args.codes, kv * group * HD + at, result);
+      if (!ONE && args.half_factors) store_half(args, row, kv * group * HD + at, result);
     }
-    out[at] = sum / weight;
   }
-  cluster_arrive();
-  cluster_wait();
 }
 
 #define ENTRY(NAME, HD, RANKS, DEPTH, ONE)                                                                             \

@@ -38,10 +38,22 @@ DEVICE void bulk_copy(u8* to, const u8* from, u32 bytes, u64* barrier) {
                : "memory");
 }
 
+// Calls the pieces around `bytes` into the L2 cache.
+DEVICE void bulk_prefetch(const void* from, u32 bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"((u64)from & ~15ull), "r"(pieces_around((const u8*)from, bytes)) : "memory");
+}
+
 // ---------------------------------------------------------------- clusters
 
 DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// Puts a value into the shared memory of another block of the cluster.
+DEVICE void remote_store(float* pointer, u32 rank, float value) {
+  u32 there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(pointer)), "r"(rank));
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(value) : "memory");
+}
 
 // A value in the shared memory of another block of the cluster.
 DEVICE float remote(const float* pointer, u32 rank) {

@@ -1,8 +1,6 @@
 // targets: 90
 // Rows of activations in 16 bits (see `halves.cuh`), after an optional RMS norm. One block a row.
-#include "halves.cuh"
-
-#define DEVICE __device__ __forceinline__
+#include "scaling.cuh"
 
 struct Params {
   const float* x;
@@ -18,32 +16,13 @@ struct Params {
 
 constexpr int HELD = 4;  // times four elements that a thread keeps
 
-DEVICE u32 pair(float low, float high) { return float_to_half(low) | (u32)float_to_half(high) << 16; }
-DEVICE float sum_of(u32 pair) { return half_to_float((u16)pair) + half_to_float((u16)(pair >> 16)); }
-DEVICE u32 magnitude(float v) { return __float_as_uint(v) & ~(1u << 31); }
-DEVICE float4 times(float4 v, float4 g) { return make_float4(v.x * g.x, v.y * g.y, v.z * g.z, v.w * g.w); }
-
 // Four elements of a row; the lanes of a warp have neighbours.
 template <int ROWS>
 DEVICE void store4(const Params& params, u32 row, u32 at, float4 v) {
-  const u32 first = pair(v.x, v.z), second = pair(v.y, v.w);
-  float sum = sum_of(first) + sum_of(second);
-  sum += __shfl_xor_sync(FULL_WARP, sum, 1);
-  sum += __shfl_xor_sync(FULL_WARP, sum, 2);
-  const u16 rounded = float_to_half(sum), rest = float_to_half(sum - half_to_float(rounded));
-  const u32 column = at % HALVES_CHUNK, step = column / 4 % 4;
+  const Four four(v);
 #pragma unroll
-  for (int order = 0; order < ORDERS; order++) {
-    if (!params.out[order]) continue;
-    const u32 t = order == ORDER_HALVES ? column / 128 * 2 + column / 16 % 2 : column / 64;
-    const u32 run = order == ORDER_HALVES ? column / 32 % 4 : column / 16 % 4;
-    u8* to = params.out[order] + (u64)(at / HALVES_CHUNK) * Halves<ROWS>::BYTES + (row % 8 * 4 + t) * Halves<ROWS>::LANE + row / 8 * 8;
-    *(uint2*)(to + (run * 4 + step) * Halves<ROWS>::STEP) = make_uint2(first, second);
-    if (step == 0) {
-      *(u16*)(to + Halves<ROWS>::SUMS + run * 2) = rounded;
-      *(u16*)(to + Halves<ROWS>::REST + run * 2) = rest;
-    }
-  }
+  for (int order = 0; order < ORDERS; order++)
+    if (params.out[order]) store_halves(params.out[order], order, ROWS, row, at, four.halves, four.sum);
 }
 
 // A block of the grid's second dimension for each of ROWS rows.
@@ -56,18 +35,16 @@ DEVICE void run(const Params& params) {
   const bool norm = params.gamma;
   const float* x = params.x + (u64)row * params.k;
   let_next_start();
-  float4 held[HELD], gain[HELD];
-  // The gain is constant, so nothing is waited for.
-#pragma unroll
-  for (int i = 0; i < HELD; i++) {
-    const u32 at = threadIdx.x * 4 + i * each;
-    gain[i] = norm && at < length ? __ldg((const float4*)(params.gamma + at)) : make_float4(1, 1, 1, 1);
-  }
+  // The weights of the step have driven the gain out of the cache: it is called before anything is waited for.
+  if (norm && threadIdx.x == 0 && row < 2) bulk_prefetch(params.gamma, params.k * 4);
   wait_for_previous();
+  auto gain_at = [&](u32 at) { return norm && at < length ? __ldcg((const float4*)(params.gamma + at)) : make_float4(1, 1, 1, 1); };
+  float4 held[HELD], gain[HELD];
 #pragma unroll
   for (int i = 0; i < HELD; i++) {
     const u32 at = threadIdx.x * 4 + i * each;
     held[i] = at < length ? __ldcg((const float4*)(x + at)) : make_float4(0, 0, 0, 0);
+    gain[i] = gain_at(at);
   }
   // The sum of squares, and the largest of what will be there but for the norm's factor: as an integer, so that NaN is larger
   // than everything.
@@ -75,13 +52,11 @@ DEVICE void run(const Params& params) {
   u32 largest = 0;
   auto see = [&](float4 v, float4 g) {
     sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-    v = times(v, g);
-    largest = max(largest, max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w))));
+    largest = max(largest, largest_of(times(v, g)));
   };
 #pragma unroll
   for (int i = 0; i < HELD; i++) see(held[i], gain[i]);
-  for (u32 at = threadIdx.x * 4 + HELD * each; at < length; at += each)
-    see(*(const float4*)(x + at), norm ? *(const float4*)(params.gamma + at) : make_float4(1, 1, 1, 1));
+  for (u32 at = threadIdx.x * 4 + HELD * each; at < length; at += each) see(*(const float4*)(x + at), gain_at(at));
   const u32 lane = threadIdx.x % 32, warps = blockDim.x / 32;
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {
@@ -97,11 +72,9 @@ DEVICE void run(const Params& params) {
     largest = max(largest, __shfl_xor_sync(FULL_WARP, largest, step));
   }
   const float factor = norm ? rsqrtf(sum / (float)params.k + params.epsilon) : 1;
-  // The power of two, by its exponent. Rows that are not finite stay as they are.
-  const u32 exponent = magnitude(__uint_as_float(largest) * factor) >> 23;
-  const u32 up = exponent == 255 ? 127 : min(264 - exponent, 253u);
-  const float scale = __uint_as_float(up << 23);
-  if (threadIdx.x == 0) params.factors[row] = __uint_as_float((254 - up) << 23);
+  const u32 up = scale_of(magnitude(__uint_as_float(largest) * factor));
+  const float scale = power_of_two(up);
+  if (threadIdx.x == 0) params.factors[row] = power_of_two(254 - up);
   auto put = [&](u32 at, float4 v, float4 g) {
     if (norm) {
       v = make_float4(v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w);
@@ -114,11 +87,8 @@ DEVICE void run(const Params& params) {
     const u32 at = threadIdx.x * 4 + i * each;
     if (at < padded) put(at, held[i], gain[i]);
   }
-  for (u32 at = threadIdx.x * 4 + HELD * each; at < padded; at += each) {
-    const bool inside = at < length;
-    put(at, inside ? *(const float4*)(x + at) : make_float4(0, 0, 0, 0),
-        inside && norm ? *(const float4*)(params.gamma + at) : make_float4(1, 1, 1, 1));
-  }
+  for (u32 at = threadIdx.x * 4 + HELD * each; at < padded; at += each)
+    put(at, at < length ? *(const float4*)(x + at) : make_float4(0, 0, 0, 0), gain_at(at));
 }
 
 extern "C" __global__ void __launch_bounds__(1024) halves_rows8(const __grid_constant__ Params params) { run<8>(params); }

@@ -1,7 +1,7 @@
-// Activations in 16 bits, as the products of few rows read them: made once by `halves.cu`, copied whole into shared memory.
+// Activations in 16 bits, as the products of few rows read them: made once, copied whole into shared memory.
 //
-// Each row is multiplied with a power of two of its own, so that its largest number is at least 2^10 and below 2^11; the factors
-// that undo it lie beside. Rows are padded to ROWS (8 or 16) and columns to chunks of 256.
+// `halves.cu` multiplies each row with a power of two of its own, so that its largest number is at least 2^10 and below 2^11; the factors
+// that undo it lie beside. What a product hands on (`handing.cuh`) is as it is. Rows are padded to ROWS (8 or 16) and columns to chunks of 256.
 //
 // A chunk is 16 steps of 16 columns, each in the order of the second operand of the tensor cores: lane 4 g + t has four columns of
 // row g and then, of 16 rows, the same columns of row g + 8. Two more steps have, in place of columns, the sums of the lane's runs:
@@ -22,3 +22,20 @@ struct Halves {
 
 // Orders of columns: lane t has every other run of a half of the chunk, or a quarter of the chunk.
 enum { ORDER_HALVES, ORDER_QUARTERS, ORDERS };
+
+__device__ __forceinline__ u32 half_pair(float low, float high) { return float_to_half(low) | (u32)float_to_half(high) << 16; }
+__device__ __forceinline__ float pair_sum(u32 pair) { return half_to_float((u16)pair) + half_to_float((u16)(pair >> 16)); }
+
+// Puts four neighbours, from column `at` on, of a row into an image of `rows` rows. `sum` is that of their run, by its first lane.
+__device__ __forceinline__ void store_halves(u8* image, u32 order, u32 rows, u32 row, u32 at, uint2 four, float sum) {
+  const u32 column = at % HALVES_CHUNK, step = column / 4 % 4, step_bytes = 32 * rows;
+  const u32 t = order == ORDER_HALVES ? column / 128 * 2 + column / 16 % 2 : column / 64;
+  const u32 run = order == ORDER_HALVES ? column / 32 % 4 : column / 16 % 4;
+  u8* to = image + (u64)(at / HALVES_CHUNK) * (18 * step_bytes) + (row % 8 * 4 + t) * rows + row / 8 * 8;
+  *(uint2*)(to + (run * 4 + step) * step_bytes) = four;
+  if (step == 0) {
+    const u16 rounded = float_to_half(sum);
+    *(u16*)(to + 16 * step_bytes + run * 2) = rounded;
+    *(u16*)(to + 17 * step_bytes + run * 2) = float_to_half(sum - half_to_float(rounded));
+  }
+}

@@ -1,7 +1,7 @@
 // targets: 90
 // Products of 2 to 16 rows with block-quantised weights: y[m, n] = x[m, k] · W[n, k]ᵀ, every byte of W read once.
 //
-// - x comes in 16 bits from `halves.cu` and is copied into shared memory whole. Tensor cores multiply: 16 rows of W, decoded in
+// - x comes in 16 bits, from `halves.cu` or from the kernel that made it, and is copied into shared memory whole. Tensor cores multiply: 16 rows of W, decoded in
 //   registers, are the rows of A, the rows of x the columns of B.
 // - A tile is 16 rows of W (of both weights where they come in pairs, which then share what is loaded of x). Tiles are dealt to the
 //   clusters of the grid; the blocks of a cluster share the columns, so that few rows of W still fill the GPU and no block needs all
@@ -11,14 +11,21 @@
 // - Each warp copies its items, as they lie in a GGUF file, into a ring of its own, and waits for no other before the end. Then what
 //   several warps have of a tile is added up in their order, and what several blocks have in theirs.
 // - Weights are fetched before the kernel ahead is done: they depend on nothing.
-#include "bulk.cuh"
+#include "handing.cuh"
 #include "mmq_formats.cuh"
 
 constexpr u32 MAX_WARPS = 12;
 constexpr u32 BOUND = 512;  // threads that there are registers for: so that a block of a small kernel may run beside
 constexpr u32 MAX_PARTS = 3;
 constexpr u32 MAX_CHUNKS = 64;  // of a block, each with a barrier: more than fit
-constexpr u32 TILE = 16;
+constexpr u32 TILE = RUN;
+
+// Things dealt to so many: the first `extra` have one more than `each`.
+struct Shares {
+  u32 each, extra;
+
+  DEVICE u32 begin(u32 index) const { return index * each + min(index, extra); }
+};
 
 struct Part {
   const u8* weight;
@@ -27,24 +34,30 @@ struct Part {
   const float* residual;  // or null
   u32 rows;
   u32 row_bytes;
+  u32 tile;  // its first, of those of its format
+  u32 wide;  // whether four neighbours of `out`, `bias` and `residual` are 16 bytes at a boundary of 16
 };
 
 struct Args {
   const u8* x[2];        // for the first format and for the second
-  const float* factors;  // of the rows of x
-  u32 columns;           // rows of x
-  u32 blocks;            // of 32 columns
-  u32 chunks;            // of 256 columns
-  u32 parts;             // with a pair 2: gate and up
-  u32 first_parts;       // of the first format,
-  u32 first_clusters;    // and the clusters that work on them
-  u32 clusters;          // in all
-  u32 ranks;             // blocks of a cluster; no more than chunks
-  u32 warps;             // of a block
-  u32 depth;             // stages of a ring: 2 to 4
+  const float* factors;  // of the rows of x, if they are scaled
+  Incoming from;
+  Outgoing to;         // where all columns and one part, a wide one, are there
+  u32 columns;         // rows of x
+  u32 blocks;          // of 32 columns
+  u32 chunks;          // of 256 columns
+  u32 parts;           // with a pair 1
+  u32 first_parts;     // of the first format,
+  u32 first_clusters;  // and the clusters that work on them
+  Shares tiles[2];     // of each format, to its clusters
+  Shares ranked;       // chunks, to the blocks of a cluster
+  u32 ranks;           // blocks of a cluster; no more than chunks
+  u32 warps;           // of a block
+  u32 depth;           // stages of a ring: 2 to 4
   u32 stage_bytes;
   u32 x_bytes;     // of shared memory for x, and for sums when x is no longer needed
   u32 early_each;  // whether there is a place for the early sums of each tile, not of each warp
+  float epsilon;   // of the norm
   u32 unused;
   Part part[MAX_PARTS];
 };
@@ -80,7 +93,6 @@ DEVICE float4 remote4(const float* pointer, u32 rank) {
   asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "r"(there));
   return value;
 }
-DEVICE void add4(float4& to, float4 more) { to.x += more.x, to.y += more.y, to.z += more.z, to.w += more.w; }
 
 // ---------------------------------------------------------------- sums
 
@@ -99,13 +111,17 @@ struct Sums {
 #pragma unroll
     for (int n = 0; n < N; n++) mma(v[n], a, b[2 * n], b[2 * n + 1]);
   }
+  // Four rows of W lie together, so that a lane can take those of a column. The fours of a column change places, so that few lanes
+  // meet in a bank.
   DEVICE void put(float* to) const {
+    const u32 lane = thread_anew() & 31, t = lane & 3;
+    const u32 at = t * 32 + ((lane / 16 ^ t) * 4 | lane / 4 % 4);
 #pragma unroll
-    for (int i = 0; i < N * 4; i++) to[i * 32 + (threadIdx.x & 31)] = v[i / 4][i % 4];
+    for (int i = 0; i < N * 4; i++) to[i / 4 * 128 + i % 2 * 16 + (i % 4 < 2 ? at : at ^ 8)] = v[i / 4][i % 4];
   }
-  // Of float `at` of those that `put` has written; it and the next three have columns two apart.
-  static DEVICE u32 row(u32 at) { return at % 32 / 4 + at / 64 % 2 * 8; }
-  static DEVICE u32 column(u32 at) { return at / 128 * 8 + at % 4 * 2 + at / 32 % 2; }
+  // Of float `at`, a multiple of 4, of those that `put` has written.
+  static DEVICE u32 row(u32 at) { return ((at / 4 ^ at / 32) & 3) * 4; }
+  static DEVICE u32 column(u32 at) { return at / 16; }
 };
 
 // Adds the products of a chunk. `x` is the lane's place in it.
@@ -149,35 +165,34 @@ DEVICE void multiply(Sums<ROWS>* total, F (&weights)[WEIGHTS], const u8* x) {
 
 // ---------------------------------------------------------------- work
 
-// Tiles [tile, end) of the parts from `first` on are the cluster's, chunks [chunk, past) this block's.
-struct Work {
-  u32 first, tile, end, chunk, past, warps;
+// Small numbers only: a division of floats is short.
+DEVICE u32 quotient(u32 of, u32 by) { return (u32)__fdividef((float)of + 0.5f, (float)by); }
 
-  DEVICE Work(const Args& args, u32 first, u32 past_part, u32 cluster, u32 clusters, bool pair) : first(first), warps(args.warps) {
-    u32 tiles = 0;
-    for (u32 part = first; part < (pair ? first + 1 : past_part); part++) tiles += (args.part[part].rows + TILE - 1) / TILE;
-    tile = cluster * tiles / clusters, end = (cluster + 1) * tiles / clusters;
-    const u32 rank = blockIdx.x % args.ranks;
-    chunk = rank * args.chunks / args.ranks, past = (rank + 1) * args.chunks / args.ranks;
+// Tiles [tile, end) of a format are the cluster's, chunks [chunk, past) this block's, and its items are dealt to the warps.
+struct Work {
+  u32 rank, cluster, tile, end, chunk, past, chunks;
+  bool second;  // format
+  Shares items;
+
+  DEVICE Work(const Args& args, bool mixed) {
+    cluster = quotient(blockIdx.x, args.ranks), rank = blockIdx.x - cluster * args.ranks;
+    second = mixed && cluster >= args.first_clusters;
+    if (second) cluster -= args.first_clusters;
+    tile = args.tiles[second].begin(cluster), end = args.tiles[second].begin(cluster + 1);
+    chunk = args.ranked.begin(rank), past = args.ranked.begin(rank + 1), chunks = past - chunk;
+    const u32 all = (end - tile) * chunks;
+    items.each = quotient(all, args.warps), items.extra = all - items.each * args.warps;
   }
-  DEVICE u32 chunks() const { return past - chunk; }
-  DEVICE u32 items() const { return (end - tile) * chunks(); }
-  // The items of a warp begin here.
-  DEVICE u32 begin(u32 warp) const { return warp * items() / warps; }
 };
 
 // Where a tile is.
 struct Place {
   u32 part, row, rows;
 
-  DEVICE Place(const Args& args, u32 first, u32 tile) : part(first) {
-    for (;;) {
-      u32 tiles = (args.part[part].rows + TILE - 1) / TILE;
-      if (tile < tiles || part + 1 >= args.parts) break;
-      tile -= tiles;
-      part++;
-    }
-    row = tile * TILE;
+  DEVICE Place(const Args& args, const Work& work, u32 tile) : part(work.second ? args.first_parts : 0) {
+    const u32 past = work.second ? args.parts : args.first_parts;
+    while (part + 1 < past && tile >= args.part[part + 1].tile) part++;
+    row = (tile - args.part[part].tile) * TILE;
     rows = min(TILE, args.part[part].rows - row);
   }
   // Its rows of a weight.
@@ -188,7 +203,6 @@ struct Place {
 struct Walk {
   u32 tile, chunk;
 
-  DEVICE Walk(const Work& work, u32 item) : tile(work.tile + item / work.chunks()), chunk(work.chunk + item % work.chunks()) {}
   // Whether the next item is of another tile.
   DEVICE bool next(const Work& work) {
     if (++chunk < work.past) return false;
@@ -198,281 +212,340 @@ struct Walk {
   }
 };
 
-// What is made of a tile's sums: of row `index` of the tile and rows `column`, `column` + 2, + 4 and + 6 of x. `other` is of the second
-// weight.
-template <bool PAIR>
-DEVICE void finish(const Args& args, const Place& place, u32 column, u32 index, float4 value, float4 other) {
-  if (index >= place.rows) return;
+DEVICE float4 plus(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+DEVICE float gated(float gate, float up) { return __fdividef(gate, 1.0f + __expf(-gate)) * up; }
+
+// What is made of a tile's sums at `at`: of four rows of W and one row of x. `other` is of the second weight. The lanes of a warp have
+// 128 neighbours.
+template <int ROWS, bool PAIR>
+DEVICE void finish(const Args& args, const Place& place, u32 at, float4 v, float4 other) {
+  const u32 column = Sums<ROWS>::column(at), index = Sums<ROWS>::row(at);
+  if (index >= place.rows || column >= args.columns) return;
   const Part& part = args.part[place.part];
-  const u32 row = place.row + index;
-  float v[4] = {value.x, value.y, value.z, value.w}, gain[4] = {other.x, other.y, other.z, other.w}, more[4] = {};
-  const float bias = !PAIR && part.bias ? part.bias[row] : 0;
-#pragma unroll
-  for (int i = 0; i < 4; i++)
-    if (!PAIR && part.residual && column + 2 * i < args.columns) more[i] = part.residual[(u64)(column + 2 * i) * part.rows + row];
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    const float result = PAIR ? __fdividef(v[i], 1.0f + __expf(-v[i])) * gain[i] : v[i] + bias + more[i];
-    if (column + 2 * i < args.columns) part.out[(u64)(column + 2 * i) * part.rows + row] = result;
+  const u32 row = place.row + index, to = column * part.rows + row;
+  if (PAIR) v = make_float4(gated(v.x, other.x), gated(v.y, other.y), gated(v.z, other.z), gated(v.w, other.w));
+  if (!part.wide) {
+#pragma unroll 1
+    for (u32 i = 0; i < min(4u, place.rows - index); i++) {
+      if (!PAIR && part.bias) v.x += part.bias[row + i];
+      if (!PAIR && part.residual) v.x += part.residual[to + i];
+      part.out[to + i] = v.x;
+      v.x = v.y, v.y = v.z, v.z = v.w;
+    }
+    return;
   }
+  const bool hands_on = args.to.image[0];
+  float4 gain;
+  if (!PAIR && hands_on) gain = *(const float4*)(args.to.gain + row);
+  if (!PAIR && part.bias) v = plus(v, *(const float4*)(part.bias + row));
+  if (!PAIR && part.residual) v = plus(v, *(const float4*)(part.residual + to));
+  *(float4*)(part.out + to) = v;
+  if (hands_on) hand_on<ROWS, !PAIR>(args.to, place.row / TILE, part.rows / TILE, column, index, v, gain);
 }
 
 // ---------------------------------------------------------------- a block
 
 // Shared memory: x, the rings, early sums.
-template <class F, int ROWS, bool PAIR>
+// SCALED: x is known not to have been handed on.
+template <class F, class G, int ROWS, bool PAIR, bool SCALED>
 struct Block {
-  static constexpr int WEIGHTS = PAIR ? 2 : 1, TOGETHER = F::LIGHT ? WEIGHTS : 1;
-  static constexpr u32 STRIDE = F::PIECES * 16, TILE_BYTES = TILE * STRIDE;
-  static constexpr u32 AT_ONCE = 32 / F::PIECES, COPIES = (TILE + AT_ONCE - 1) / AT_ONCE;  // rows that are copied at once
+  static constexpr bool MIXED = F::BYTES != G::BYTES, ALIGNED = F::ALIGNED && G::ALIGNED;
+  static constexpr int WEIGHTS = PAIR ? 2 : 1;
   static constexpr u32 FLOATS = Sums<ROWS>::FLOATS, SLOT = WEIGHTS * FLOATS;
 
   const Args& args;
-  const Work work;
   u8* memory;
-  u32* begins;  // where the items of the warps begin, and where they end
-  const u32 warp, lane;
+  u64* x_there;
+  Told<MAX_WARPS>& told;
+  const Work work;
+  const u32 warp, lane, row_bytes;
+  u8* ring;
+  const u32 items;
+  Sums<ROWS> total[WEIGHTS];
+
+  u32 step, stage;
+  Walk ahead, walk;  // the items that are fetched, and those that are multiplied
+  bool began;        // whether the tile did with this warp
+  u32 start;         // of the lane's piece
+  // The tile that is fetched in memory, from a 16-byte boundary on.
+  const u8* from[WEIGHTS];
+  u32 skip[WEIGHTS], all;
+  // Where the lane's rows begin, but for the place of the chunk among 16 bytes.
+  u32 low[WEIGHTS][2];
 
   // The lane goes through a shuffle, so that what is made of it is not computed again for every item.
-  DEVICE Block(const Args& args, const Work& work, u8* memory, u32* begins)
-      : args(args), work(work), memory(memory), begins(begins), warp(threadIdx.x / 32), lane(__shfl_sync(FULL_WARP, threadIdx.x & 31, threadIdx.x & 31)) {}
+  DEVICE Block(const Args& args, u8* memory, u64* x_there, Told<MAX_WARPS>& told)
+      : args(args),
+        memory(memory),
+        x_there(x_there),
+        told(told),
+        work(args, MIXED),
+        warp(threadIdx.x / 32),
+        lane(__shfl_sync(FULL_WARP, threadIdx.x & 31, threadIdx.x & 31)),
+        row_bytes(args.part[work.second ? args.first_parts : 0].row_bytes),  // the same for all of a format
+        ring(memory + args.x_bytes + warp * args.depth * args.stage_bytes),
+        items(work.items.begin(warp + 1) - work.items.begin(warp)),
+        step(0),
+        stage(0) {
+    const u32 begin = work.items.begin(warp), tile = quotient(begin, work.chunks);
+    ahead = {work.tile + tile, work.chunk + begin - tile * work.chunks}, walk = ahead;
+    began = walk.chunk == work.chunk;
+    start = work.second ? lane / G::PIECES * row_bytes + lane % G::PIECES * 16 : lane / F::PIECES * row_bytes + lane % F::PIECES * 16;
+    seek();
+    arrive();
+  }
 
   // Sums of warps: of the last tile of each, and of tiles before it that several warps or blocks share, each of which one warp ends.
   // The sums of the whole block for each of its tiles.
   DEVICE float* late(u32 of) const { return (float*)memory + of * SLOT; }
-  DEVICE float* early(u32 of, u32 tile) const {
+  DEVICE float* early(u32 of, u32 index) const {
     float* all = (float*)(memory + args.x_bytes + args.warps * args.depth * args.stage_bytes);
-    return all + (args.early_each ? tile - work.tile : of) * SLOT;
+    return all + (args.early_each ? index : of) * SLOT;
   }
   DEVICE float* whole(u32 index) const { return late(args.warps + index); }
 
-  // All that the warp does alone. Returns whether its last sums are still in `total`.
-  DEVICE bool consume(const u8* x_from, u64* x_there, Sums<ROWS> (&total)[WEIGHTS]) const {
-    const u32 begin = work.begin(warp), end = work.begin(warp + 1);
-    if (lane == 0) begins[warp + 1] = end;
-    if (threadIdx.x == 0) begins[0] = 0;
-    u8* ring = memory + args.x_bytes + warp * args.depth * args.stage_bytes;
-    const Shared pieces = shared_address(ring) + lane * 16;
-    const u32 row_bytes = args.part[work.first].row_bytes;  // the same for all of a format
+  DEVICE bool handed() const { return !SCALED && args.from.words; }
 
-    Walk ahead(work, begin);
-    const u32 start = lane / F::PIECES * row_bytes + lane % F::PIECES * 16;  // of the lane's piece
-    // A tile in memory, from a 16-byte boundary on.
-    const u8* from[WEIGHTS];
-    u32 skip[WEIGHTS], all = 0;
-    auto seek = [&] {
-      const Place place(args, work.first, ahead.tile);
-      all = place.rows * row_bytes;
+  DEVICE void clear() {
 #pragma unroll
-      for (int w = 0; w < WEIGHTS; w++) {
-        const u8* at = place.at(args, w);
-        skip[w] = F::ALIGNED ? 0 : (u32)(u64)at & 15, from[w] = at - skip[w];
+    for (int w = 0; w < WEIGHTS; w++) total[w] = {};
+  }
+
+  DEVICE void seek() {
+    const Place place(args, work, ahead.tile);
+    all = place.rows * row_bytes;
+#pragma unroll
+    for (int w = 0; w < WEIGHTS; w++) {
+      const u8* at = place.at(args, w);
+      skip[w] = ALIGNED ? 0 : (u32)(u64)at & 15, from[w] = at - skip[w];
+    }
+  }
+  DEVICE void arrive() {
+    if (ALIGNED) return;
+    const Place place(args, work, walk.tile);
+#pragma unroll
+    for (int w = 0; w < WEIGHTS; w++)
+#pragma unroll
+      for (int r = 0; r < 2; r++) low[w][r] = (u32)(u64)place.at(args, w) + (lane / 4 + r * 8) * row_bytes;
+  }
+
+  template <class T>
+  DEVICE void fetch() const {
+    constexpr u32 STRIDE = T::PIECES * 16, AT_ONCE = 32 / T::PIECES, COPIES = (TILE + AT_ONCE - 1) / AT_ONCE;  // rows that are copied at once
+    const Shared to = shared_address(ring) + lane * 16 + stage * args.stage_bytes;
+#pragma unroll
+    for (int w = 0; w < WEIGHTS; w++) {
+      const u32 base = skip[w] + ahead.chunk * T::BYTES + start, past = skip[w] + all;
+#pragma unroll
+      for (int i = 0; i < COPIES; i++) {
+        const u32 exact = base + i * AT_ONCE * row_bytes, offset = T::ALIGNED ? exact : exact & ~15u;
+        // Pieces past the row are of the next one, and only those past the last one are not there.
+        if (lane < min(AT_ONCE, TILE - i * AT_ONCE) * T::PIECES && offset < past) copy16(to + w * TILE * STRIDE + i * AT_ONCE * STRIDE, from[w] + offset);
       }
-    };
-    auto fetch = [&](u32 stage, bool more) {
-      if (more) {
-        const Shared to = pieces + stage * args.stage_bytes;
+    }
+  }
+
+  template <class T>
+  DEVICE void multiply_item() {
+    constexpr int TOGETHER = T::LIGHT ? WEIGHTS : 1;
+    constexpr u32 STRIDE = T::PIECES * 16;
+    const u8* x = memory + (walk.chunk - work.chunk) * Halves<ROWS>::BYTES + lane * Halves<ROWS>::LANE;
 #pragma unroll
-        for (int w = 0; w < WEIGHTS; w++) {
-          const u32 base = skip[w] + ahead.chunk * F::BYTES + start, past = skip[w] + all;
+    for (int first = 0; first < WEIGHTS; first += TOGETHER) {
+      T weights[TOGETHER];
 #pragma unroll
-          for (int i = 0; i < COPIES; i++) {
-            const u32 exact = base + i * AT_ONCE * row_bytes, offset = F::ALIGNED ? exact : exact & ~15u;
-            // Pieces past the row are of the next one, and only those past the last one are not there.
-            if (lane < min(AT_ONCE, TILE - i * AT_ONCE) * F::PIECES && offset < past) copy16(to + w * TILE_BYTES + i * AT_ONCE * STRIDE, from[w] + offset);
-          }
+      for (int i = 0; i < TOGETHER; i++) {
+        const int w = first + i;
+        const u8* rows[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          rows[r] = ring + stage * args.stage_bytes + w * TILE * STRIDE + (lane / 4 + r * 8) * STRIDE;
+          if (!T::ALIGNED) rows[r] += (low[w][r] + walk.chunk * T::BYTES) & 15;
         }
+        weights[i].open(rows[0], rows[1], args.blocks - walk.chunk * 8, lane & 3);
+      }
+      multiply<T, ROWS, TOGETHER>(total + first, weights, x);
+    }
+  }
+
+  // x, once the kernel ahead is done.
+  DEVICE void take_x() {
+    Look<ROWS, MAX_WARPS> look(args.from, work.chunk, work.past, args.chunks);
+    // What is computed for it does not move behind this.
+    __syncwarp();
+    wait_for_previous();
+    if (handed()) look.ask();
+    const u8* x = work.second ? args.x[1] : args.x[0];
+    if (lane == 0) {
+#pragma unroll 1
+      for (u32 i = warp; i < work.chunks; i += args.warps) {
+        barrier_expect(&x_there[i], Halves<ROWS>::BYTES);
+        bulk_copy(memory + i * Halves<ROWS>::BYTES, x + (u64)(work.chunk + i) * Halves<ROWS>::BYTES, Halves<ROWS>::BYTES, &x_there[i]);
+      }
+    }
+    if (!handed()) {
+      prefetch(args.factors);
+    } else if (!look.taken(told, args.epsilon)) {
+#pragma unroll 1
+      for (u32 i = 0; i < work.chunks; i++) barrier_wait(&x_there[i], 0);
+      make_image<ROWS>(args.from.floats, args.from.squares ? args.from.gain : nullptr, told.factors, memory, work.second ? G::ORDER : F::ORDER,
+                       args.chunks * HALVES_CHUNK, work.chunk * HALVES_CHUNK, work.chunks * HALVES_CHUNK);
+    }
+  }
+
+  // Multiplies the warp's items up to the end of a tile that no one else has a part of: its sums are in the ring then. False after the
+  // last item: what is left is among the late sums.
+  DEVICE bool next_tile(u32& index) {
+#pragma unroll 1
+    for (;;) {
+      if (step < items) {
+        if (MIXED && work.second)
+          fetch<G>();
+        else
+          fetch<F>();
         if (ahead.next(work)) seek();
       }
       copies_commit();
-    };
-    seek();
-#pragma unroll 1
-    for (u32 i = 0; i < args.depth; i++) fetch(i, i < end - begin);
-
-    wait_for_previous();
-    if (lane == 0) {
-      for (u32 i = warp; i < work.chunks(); i += args.warps) {
-        barrier_expect(&x_there[i], Halves<ROWS>::BYTES);
-        bulk_copy(memory + i * Halves<ROWS>::BYTES, x_from + (u64)(work.chunk + i) * Halves<ROWS>::BYTES, Halves<ROWS>::BYTES, &x_there[i]);
-      }
-    }
-    // Where the factors of the lane's columns are; they are needed at the end of a tile.
-    const float* factors = args.factors + (lane & 3) * 2;
-    prefetch(factors);
-
-    Walk walk(work, begin);
-    u32 left = end - begin;
-    bool began = walk.chunk == work.chunk;  // whether the tile did with this warp
-    u32 stage = 0;
-    // Where the lane's rows begin, but for the place of the chunk among 16 bytes.
-    u32 low[WEIGHTS][2] = {};
-    auto arrive = [&] {
-      if (F::ALIGNED) return;
-      const Place place(args, work.first, walk.tile);
-#pragma unroll
-      for (int w = 0; w < WEIGHTS; w++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) low[w][r] = (u32)(u64)place.at(args, w) + (lane / 4 + r * 8) * row_bytes;
-    };
-    if (begin < end) arrive();
-#pragma unroll 1
-    while (left > 0) {
-      if (args.depth == 2)
-        copies_wait<1>();
-      else if (args.depth == 3)
-        copies_wait<2>();
-      else
-        copies_wait<3>();
-      __syncwarp();
-      barrier_wait(&x_there[walk.chunk - work.chunk], 0);
-      const u8* x = memory + (walk.chunk - work.chunk) * Halves<ROWS>::BYTES + lane * Halves<ROWS>::LANE;
-#pragma unroll
-      for (int first = 0; first < WEIGHTS; first += TOGETHER) {
-        F weights[TOGETHER];
-#pragma unroll
-        for (int i = 0; i < TOGETHER; i++) {
-          const int w = first + i;
-          const u8* rows[2];
-#pragma unroll
-          for (int r = 0; r < 2; r++) {
-            rows[r] = ring + stage * args.stage_bytes + w * TILE_BYTES + (lane / 4 + r * 8) * STRIDE;
-            if (!F::ALIGNED) rows[r] += (low[w][r] + walk.chunk * F::BYTES) & 15;
-          }
-          weights[i].open(rows[0], rows[1], args.blocks - walk.chunk * 8, lane & 3);
-        }
-        multiply<F, ROWS, TOGETHER>(total + first, weights, x);
-      }
-      const u32 tile = walk.tile;
-      left--;
-      const bool ends = walk.next(work), alone = ends && began && args.ranks == 1;
-      __syncwarp();
-      if (ends || left == 0) {
-#pragma unroll
-        for (int n = 0; n < Sums<ROWS>::N; n++) {
-          const float2 factor = *(const float2*)(factors + n * 8);
-#pragma unroll
-          for (int i = 0; i < 4 * WEIGHTS; i++) total[i / 4].v[n][i % 4] *= i % 2 ? factor.y : factor.x;
-        }
-      }
-      // A tile that no one else has a part of; the codes are no longer needed.
-      if (alone) {
-        float* sums = (float*)(ring + stage * args.stage_bytes);
-#pragma unroll
-        for (int w = 0; w < WEIGHTS; w++) total[w].put(sums + w * FLOATS);
-        __syncwarp();
-        const Place place(args, work.first, tile);
-#pragma unroll 1
-        for (u32 at = lane * 4; at < FLOATS; at += 128)
-          finish<PAIR>(args, place, Sums<ROWS>::column(at), Sums<ROWS>::row(at), *(const float4*)(sums + at), *(const float4*)(sums + (WEIGHTS - 1) * FLOATS + at));
-        __syncwarp();
-      }
-      fetch(stage, left >= args.depth);
       if (++stage == args.depth) stage = 0;
-      if (left == 0) return !alone;
-      if (!ends) continue;
-      if (!alone) {
-#pragma unroll
-        for (int w = 0; w < WEIGHTS; w++) total[w].put(early(warp, tile) + w * FLOATS);
+      if (++step < args.depth) continue;
+      if (step == args.depth) {
+        take_x();
+        // Not before: registers are scarce there.
+        clear();
       }
-#pragma unroll
-      for (int w = 0; w < WEIGHTS; w++) total[w] = {};
-      began = true;
-      arrive();
-    }
-    return false;
-  }
-
-  // Adds up what the warps have of the tiles that are not done.
-  DEVICE void reduce() const {
-    const u32 chunks = work.chunks();
-    for (u32 i = threadIdx.x * 4; i < (work.end - work.tile) * FLOATS; i += blockDim.x * 4) {
-      const u32 index = i / FLOATS, at = i % FLOATS, tile = work.tile + index, begin = index * chunks, end = begin + chunks;
-      u32 w = 0;
-      while (begins[w + 1] <= begin) w++;
-      if (begins[w + 1] >= end && args.ranks == 1) continue;
-      float4 value = {}, other = {};
-      for (; w < args.warps && begins[w] < end; w++) {
-        if (begins[w] == begins[w + 1]) continue;
-        const float* sums = (begins[w + 1] <= end ? late(w) : early(w, tile)) + at;
-        add4(value, *(const float4*)sums);
-        if (PAIR) add4(other, *(const float4*)(sums + FLOATS));
-      }
-      if (args.ranks == 1) {
-        finish<PAIR>(args, Place(args, work.first, tile), Sums<ROWS>::column(at), Sums<ROWS>::row(at), value, other);
+      const u32 left = items + args.depth - step;
+      bool alone = false;
+      const u32 warp = thread_anew() / 32;
+      float* to = late(warp);
+      if (left > 0) {
+        if (args.depth == 2)
+          copies_wait<1>();
+        else if (args.depth == 3)
+          copies_wait<2>();
+        else
+          copies_wait<3>();
+        __syncwarp();
+        barrier_wait(&x_there[walk.chunk - work.chunk], 0);
+        if (MIXED && work.second)
+          multiply_item<G>();
+        else
+          multiply_item<F>();
+        index = walk.tile - work.tile;
+        const bool ends = walk.next(work);
+        alone = ends && began && args.ranks == 1;
+        __syncwarp();
+        if (!ends || (left == 1 && !alone)) continue;
+        // Of a tile that is done, the codes are no longer needed.
+        to = alone ? (float*)(ring + stage * args.stage_bytes) : early(warp, index);
+        began = true;
+        arrive();
       } else {
-        *(float4*)(whole(index) + at) = value;
-        if (PAIR) *(float4*)(whole(index) + FLOATS + at) = other;
+        // From here on x is not needed: sums take its place.
+        __syncthreads();
       }
-    }
-  }
-
-  // The tiles of a cluster of several blocks: each finishes every `ranks`th.
-  DEVICE void combine() const {
-    const u32 rank = blockIdx.x % args.ranks, mine = (work.end - work.tile + args.ranks - 1 - rank) / args.ranks;
-    for (u32 i = threadIdx.x * 4; i < mine * FLOATS; i += blockDim.x * 4) {
-      const u32 index = rank + i / FLOATS * args.ranks, at = i % FLOATS;
-      float4 value = {}, other = {};
-      for (u32 from = 0; from < args.ranks; from++) {
-        add4(value, remote4(whole(index) + at, from));
-        if (PAIR) add4(other, remote4(whole(index) + FLOATS + at, from));
-      }
-      finish<PAIR>(args, Place(args, work.first, work.tile + index), Sums<ROWS>::column(at), Sums<ROWS>::row(at), value, other);
-    }
-  }
-
-  DEVICE void run(const u8* x, u64* x_there) const {
-    Sums<ROWS> total[WEIGHTS] = {};
-    const bool kept = consume(x, x_there, total);
-    // From here on x is not needed: sums take its place.
-    __syncthreads();
-    if (kept) {
 #pragma unroll
-      for (int w = 0; w < WEIGHTS; w++) total[w].put(late(warp) + w * FLOATS);
+      for (int w = 0; w < WEIGHTS; w++) total[w].put(to + w * FLOATS);
+      clear();
+      if (alone || left == 0) return alone;
     }
-    __syncthreads();
-    reduce();
+  }
+
+  // Tiles that a warp has alone are finished as it comes to their ends. Then what warps have of the others is added up, and, where
+  // there are several blocks, what these have: each finishes every `ranks`th.
+  DEVICE void run() {
+    enum { ALONE, WARPS, RANKS } of = ALONE;
+    u32 next;
+#pragma unroll 1
+    for (;;) {
+      u32 index, at, past, source = 0, sources = 1;
+      if (of == ALONE) {
+        if (!next_tile(index)) {
+          __syncthreads();
+          of = WARPS, next = thread_anew() * 4;
+          continue;
+        }
+        __syncwarp();
+        at = (thread_anew() & 31) * 4, past = FLOATS;
+      } else {
+        index = next / FLOATS, at = next % FLOATS, past = at + 1;
+        next += blockDim.x * 4;
+        if (of == RANKS) index = work.rank + index * args.ranks, sources = args.ranks;
+        if (index >= work.end - work.tile) {
+          if (of == RANKS || args.ranks == 1) break;
+          __syncthreads();
+          cluster_arrive();
+          cluster_wait();
+          of = RANKS, next = thread_anew() * 4;
+          continue;
+        }
+        if (of == WARPS) {
+          while (work.items.begin(source + 1) <= index * work.chunks) source++;
+          sources = source + 1;
+          while (sources < args.warps && work.items.begin(sources) < (index + 1) * work.chunks) sources++;
+          if (sources == source + 1 && args.ranks == 1) continue;
+        }
+      }
+#pragma unroll 1
+      for (; at < past; at += 128) {
+        float4 value = {}, other = {};
+#pragma unroll 1
+        for (u32 i = source; i < sources; i++) {
+          if (of == RANKS) {
+            value = plus(value, remote4(whole(index) + at, i));
+            if (PAIR) other = plus(other, remote4(whole(index) + FLOATS + at, i));
+          } else {
+            const float* sums = of == ALONE ? (float*)(ring + stage * args.stage_bytes) : work.items.begin(i + 1) <= (index + 1) * work.chunks ? late(i) : early(i, index);
+            value = plus(value, *(const float4*)(sums + at));
+            if (PAIR) other = plus(other, *(const float4*)(sums + FLOATS + at));
+          }
+        }
+        if (of != RANKS) {
+          const float f = (handed() ? told.factors : args.factors)[Sums<ROWS>::column(at)];
+          value = times(value, make_float4(f, f, f, f));
+          if (PAIR) other = times(other, make_float4(f, f, f, f));
+        }
+        if (of == WARPS && args.ranks > 1) {
+          *(float4*)(whole(index) + at) = value;
+          if (PAIR) *(float4*)(whole(index) + FLOATS + at) = other;
+        } else {
+          finish<ROWS, PAIR>(args, Place(args, work, work.tile + index), at, value, other);
+        }
+      }
+      __syncwarp();
+    }
+    // No block may end while others read from it.
     if (args.ranks > 1) {
-      __syncthreads();
-      cluster_arrive();
-      cluster_wait();
-      combine();
-      // No block may end while others read from it.
       cluster_arrive();
       cluster_wait();
     }
   }
 };
 
-template <class F, class G, bool MIXED, int ROWS, bool PAIR>
+template <class F, class G, int ROWS, bool PAIR, bool SCALED>
 DEVICE void run(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
   __shared__ u64 x_there[MAX_CHUNKS];
-  __shared__ u32 begins[MAX_WARPS + 1];
+  __shared__ Told<MAX_WARPS> told;
+#pragma unroll 1
   for (u32 i = threadIdx.x; i < MAX_CHUNKS; i += blockDim.x) barrier_init(&x_there[i], 1);
   barriers_ready();
   __syncthreads();
   let_next_start();
-  const u32 cluster = blockIdx.x / args.ranks;
-  if (!MIXED || cluster < args.first_clusters) {
-    const Work work(args, 0, MIXED ? args.first_parts : args.parts, cluster, MIXED ? args.first_clusters : args.clusters, PAIR);
-    Block<F, ROWS, PAIR>(args, work, memory, begins).run(args.x[0], x_there);
-  } else {
-    const Work work(args, args.first_parts, args.parts, cluster - args.first_clusters, args.clusters - args.first_clusters, PAIR);
-    Block<G, ROWS, PAIR>(args, work, memory, begins).run(args.x[1], x_there);
-  }
+  Block<F, G, ROWS, PAIR, SCALED> block(args, memory, x_there, told);
+  // The weights of the step have driven the gain out of the cache.
+  if (!PAIR && args.to.gain && threadIdx.x == 0) bulk_prefetch(args.to.gain + block.work.tile * TILE, (block.work.end - block.work.tile) * TILE * 4);
+  block.run();
 }
 
-#define ENTRY(NAME, F, G, MIXED, ROWS, PAIR)                                                                          \
-  extern "C" __global__ void __launch_bounds__(BOUND, 1) NAME(const __grid_constant__ Args args) {                           \
-    run<F, G, MIXED, ROWS, PAIR>(args);                                                                               \
-  }
-#define FORMAT(NAME, ROWS)                                             \
-  ENTRY(mmq_##NAME##_rows##ROWS, NAME, NAME, false, ROWS, false)       \
-  ENTRY(mmq_pair_##NAME##_rows##ROWS, NAME, NAME, false, ROWS, true)
+#define ENTRY(NAME, F, G, ROWS, PAIR, SCALED) \
+  extern "C" __global__ void __launch_bounds__(BOUND, 1) NAME(const __grid_constant__ Args args) { run<F, G, ROWS, PAIR, SCALED>(args); }
+#define ENTRIES(NAME, F, G, ROWS)                        \
+  ENTRY(mmq_##NAME##_rows##ROWS, F, G, ROWS, false, false) \
+  ENTRY(mmq_scaled_##NAME##_rows##ROWS, F, G, ROWS, false, true)
+#define FORMAT(NAME, ROWS) ENTRIES(NAME, NAME, NAME, ROWS) ENTRY(mmq_pair_##NAME##_rows##ROWS, NAME, NAME, ROWS, true, false)
 
-#define FORMATS(ROWS)                                                                                                       \
-  FORMAT(q4_k, ROWS) FORMAT(q5_k, ROWS) FORMAT(q6_k, ROWS) FORMAT(q4_0, ROWS) FORMAT(q4_1, ROWS) FORMAT(q5_0, ROWS)           \
-  FORMAT(q5_1, ROWS) FORMAT(q8_0, ROWS) ENTRY(mmq_q4_k_q6_k_rows##ROWS, q4_k, q6_k, true, ROWS, false)
+#define FORMATS(ROWS)                                                                                              \
+  FORMAT(q4_k, ROWS) FORMAT(q5_k, ROWS) FORMAT(q6_k, ROWS) FORMAT(q4_0, ROWS) FORMAT(q4_1, ROWS) FORMAT(q5_0, ROWS) \
+  FORMAT(q5_1, ROWS) FORMAT(q8_0, ROWS) ENTRIES(q4_k_q6_k, q4_k, q6_k, ROWS)
 FORMATS(8)
 FORMATS(16)

@@ -1,8 +1,8 @@
 // targets: 90
 // Products of one row with block-quantised weights: y[n] = x[k] · W[n, k]ᵀ, bound by the bytes of W.
 //
-// - x is quantised to 8 bits in blocks of 64 by every block of the grid for itself, after an optional RMS norm, so that norm,
-//   quantisation and product are one step of the chain.
+// - x is quantised to 8 bits by every block of the grid for itself, after an optional RMS norm, so that norm, quantisation and
+//   product are one step of the chain; or it comes as codes from the kernel that made it, as gate and up make theirs here.
 // - A warp works on 32 / LANES neighbouring rows at a time, LANES lanes on one row; a lane decodes units of 64 elements with
 //   dp4a. The rows come as one bulk copy into a ring of the warp's own in shared memory, so no warp waits for another, and
 //   memory is read in long pieces. Weights lie there as they lie in a GGUF file.
@@ -10,13 +10,13 @@
 // - The code is short, loops are rolled, and there is an entry for each format, because a step runs hundreds of these kernels in
 //   turn and each finds the instruction cache full of another.
 #include "bulk.cuh"
-
-typedef int i32;
+#include "codes.cuh"
 
 constexpr int WARPS = 12;
 constexpr int THREADS = WARPS * 32;
 constexpr u32 MAX_DEPTH = 4;
 constexpr int MAX_PARTS = 3;
+constexpr int MAX_RESULTS = 256;  // rows of a block that become codes
 
 struct Part {
   const u8* weight;
@@ -25,111 +25,105 @@ struct Part {
   const float* residual;  // or null
   u32 rows;
   u32 row_bytes;
-  u32 each;   // rows of a block of the grid,
-  u32 extra;  // and how many blocks have one more
+  u32 each;  // rows of a block of the grid
+  u32 unused;
 };
 
 struct Args {
   const float* x;
+  const u8* codes;     // x as codes, or null
+  u8* codes_out;       // where the codes of the result go, or null: of a pair, and blocks have multiples of 32 rows
   const float* gamma;  // null: no norm
   float* normed;       // where the norm's result goes, or null
   float epsilon;
+  float inverse_k;
   u32 k;
   u32 parts;        // with a pair 2: gate and up
   u32 first_parts;  // of the first format,
   u32 first_warps;  // and the warps that work on them
   u32 stage_bytes;
-  u32 segments;  // stages that a row takes, of SEGMENT units; 1 where a warp works on several rows
+  u32 segments;  // stages that a row takes; 1 where a warp works on several rows
+  u32 segment;   // units of 64 elements of each but the last
   u32 depth;     // stages of a ring
   Part part[MAX_PARTS];
 };
 
-// Units of 64 elements of a segment, but for the last of a row.
-constexpr u32 SEGMENT = 64;
-
 // ---------------------------------------------------------------- activations
 
-// A group of 8 units (512 elements) of x in shared memory: codes, the four 16-byte pieces of a unit 128 bytes apart; for each unit
-// its scale and the sums of its halves' codes; the sums of the pieces' codes, a unit's in the order 0 2 1 3.
-constexpr u32 GROUP = 512 + 128 + 128;
+DEVICE float4 times(float4 v, float4 by) { return make_float4(v.x * by.x, v.y * by.y, v.z * by.z, v.w * by.w); }
+DEVICE float squares(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
+DEVICE float4 load4(const float* from) { return __ldcg((const float4*)from); }
 
-DEVICE u32 groups_of(u32 k) { return (k + 511) / 512; }
+// x as codes in shared memory. CODED: it comes as codes.
+template <bool CODED>
+struct Input {
+  u8* codes;
+  u64* there;
+  float* scratch;
 
-// Four elements, by 16 lanes a unit.
-DEVICE void quantise4(u8* to, u32 at, float4 v, bool inside) {
-  // As integers, so that NaN is larger than everything and makes the scale NaN.
-  u32 bits = max(max(__float_as_uint(v.x) & ~(1u << 31), __float_as_uint(v.y) & ~(1u << 31)),
-                 max(__float_as_uint(v.z) & ~(1u << 31), __float_as_uint(v.w) & ~(1u << 31)));
-#pragma unroll
-  for (int step = 8; step > 0; step /= 2) bits = max(bits, __shfl_xor_sync(~0u, bits, step));
-  float largest = __uint_as_float(bits), inverse = largest > 1e-35f ? __fdividef(127.0f, largest) : 0;
-  i32 a = __float2int_rn(v.x * inverse), b = __float2int_rn(v.y * inverse);
-  i32 c = __float2int_rn(v.z * inverse), d = __float2int_rn(v.w * inverse);
-  i32 sum = a + b + c + d;
-  sum += __shfl_xor_sync(~0u, sum, 1);
-  sum += __shfl_xor_sync(~0u, sum, 2);
-  i32 half = sum + __shfl_xor_sync(~0u, sum, 4);
-  if (!inside) return;
-  u32 piece = at / 16 & 3, unit = at / 64 & 7;
-  u8* group = to + at / 512 * GROUP;
-  *(u32*)(group + piece * 128 + unit * 16 + at % 16) = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | (u32)d << 24;
-  if (at % 64 == 0) *(float*)(group + 512 + unit * 16) = largest * (1.0f / 127.0f);
-  if (at % 32 == 0) *(i32*)(group + 516 + unit * 16 + piece / 2 * 4) = half;
-  if (at % 16 == 0) *(i32*)(group + 640 + unit * 16 + (piece & 1) * 8 + piece / 2 * 4) = sum;
-}
-
-constexpr int HELD = 7, HELD_GAIN = 4;
-
-// What a thread has of the gain: constant, so it is read before anything is waited for.
-struct Gain {
-  float4 v[HELD_GAIN];
-
-  DEVICE void load(const Args& args) {
-#pragma unroll
-    for (int i = 0; i < HELD_GAIN; i++) {
-      u32 at = (i * THREADS + threadIdx.x) * 4;
-      if (args.gamma && at < args.k) v[i] = __ldg((const float4*)(args.gamma + at));
+  // The gain is constant, and the steps before have driven it out of the cache: it is called before anything is waited for.
+  DEVICE void begin(const Args& args) const {
+    if (threadIdx.x > 0) return;
+    if (CODED) {
+      barrier_init(there, 1);
+      barriers_ready();
+    } else if (args.gamma && blockIdx.x % 8 == 0) {
+      bulk_prefetch(args.gamma, args.k * 4);
     }
+  }
+
+  // Four elements of x, and of the gain.
+  struct Four {
+    float4 x, gain;
+    DEVICE Four(const Args& args, u32 at) : x(make_float4(0, 0, 0, 0)), gain(make_float4(1, 1, 1, 1)) {
+      if (at >= args.k) return;
+      x = load4(args.x + at);
+      if (args.gamma) gain = load4(args.gamma + at);
+    }
+  };
+
+  // x, times the gain if there is one, quantised; the next four elements of a thread are on their way meanwhile. What else the norm does
+  // is a factor for the whole row: results are multiplied with it, so that no thread waits for the sum of all squares here.
+  DEVICE void quantise(const Args& args) const {
+    const u32 padded = groups_of(args.k) * 512;
+    float sum = 0;
+    Four four(args, threadIdx.x * 4);
+#pragma unroll 1
+    for (u32 at = threadIdx.x * 4; at / 128 * 128 < padded; at += THREADS * 4) {
+      const Four next(args, at + THREADS * 4);
+      sum += squares(four.x);
+      quantise4(codes, at, times(four.x, four.gain), at < padded);
+      four = next;
+    }
+    sum = warp_sum(sum);
+    if ((threadIdx.x & 31) == 0) scratch[threadIdx.x / 32] = sum;
+  }
+
+  // Waits for the kernel ahead. Codes are on their way then.
+  DEVICE void wait(const Args& args) const {
+    if (CODED) __syncthreads();  // all know of the barrier
+    wait_for_previous();
+    if (!CODED || threadIdx.x > 0) return;
+    const u32 bytes = groups_of(args.k) * GROUP;
+    barrier_expect(there, bytes);
+    bulk_copy(codes, args.codes, bytes, there);
+  }
+
+  // The codes are there for all threads after it. Gives the factor of the norm.
+  DEVICE float finish(const Args& args) const {
+    if (CODED) {
+      barrier_wait(there, 0);
+      return 1;
+    }
+    quantise(args);
+    __syncthreads();
+    if (!args.gamma) return 1;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) sum += scratch[i];
+    return rsqrtf(sum * args.inverse_k + args.epsilon);
   }
 };
-
-// x, normed if there is a gain, quantised. Up to HELD · THREADS · 4 elements are read once.
-DEVICE void quantise(const Args& args, const Gain& gain, u8* to, float* scratch) {
-  const u32 k = args.k, padded = groups_of(k) * 512;
-  float factor = 1;
-  float4 held[HELD];
-#pragma unroll 1
-  for (u32 base = 0; base < padded; base += HELD * THREADS * 4) {
-#pragma unroll
-    for (int i = 0; i < HELD; i++) {
-      u32 at = base + (i * THREADS + threadIdx.x) * 4;
-      held[i] = at < k ? __ldcg((const float4*)(args.x + at)) : make_float4(0, 0, 0, 0);
-    }
-    if (args.gamma && base == 0) {
-      float sum = 0;
-#pragma unroll
-      for (int i = 0; i < HELD; i++) sum += held[i].x * held[i].x + held[i].y * held[i].y + held[i].z * held[i].z + held[i].w * held[i].w;
-#pragma unroll 1
-      for (u32 at = (HELD * THREADS + threadIdx.x) * 4; at < k; at += THREADS * 4) {
-        float4 v = __ldcg((const float4*)(args.x + at));
-        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-      }
-      factor = rsqrtf(block_reduce<Sum>(sum, scratch) / (float)k + args.epsilon);
-    }
-#pragma unroll
-    for (int i = 0; i < HELD; i++) {
-      u32 at = base + (i * THREADS + threadIdx.x) * 4;
-      if (base + i * THREADS * 4 >= padded) break;
-      float4 v = held[i];
-      if (args.gamma && at < k) {
-        float4 g = base == 0 && i < HELD_GAIN ? gain.v[i % HELD_GAIN] : __ldg((const float4*)(args.gamma + at));
-        v = make_float4(v.x * factor * g.x, v.y * factor * g.y, v.z * factor * g.z, v.w * factor * g.w);
-        if (args.normed && blockIdx.x == 0) *(float4*)(args.normed + at) = v;
-      }
-      quantise4(to, at, v, at < padded);
-    }
-  }
-}
 
 // ---------------------------------------------------------------- formats
 
@@ -167,12 +161,6 @@ DEVICE uint4 shifted(uint4 v, u32 shift, u32 mask) {
 DEVICE uint4 operator|(uint4 a, uint4 b) { return make_uint4(a.x | b.x, a.y | b.y, a.z | b.z, a.w | b.w); }
 constexpr u32 NIBBLE = 0x0f0f0f0f;
 
-
-// What a unit of x has besides its codes.
-struct UnitX {
-  float scale;
-  i32 sum0, sum1, unused;
-};
 
 // Each format has CHUNK bytes for 256 elements; `decode` takes a unit of a row in shared memory; `dot` is its product with the unit of x, given the group of x that it
 // is in.
@@ -216,17 +204,24 @@ struct FormatK {
     const uint4* codes = (const uint4*)(x + (inner & 7) * 16);
     UnitX u = *(const UnitX*)(x + 512 + (inner & 7) * 16);
     i32 dot0 = dot16(b, codes[8], dot16(a, codes[0], 0)), dot1 = dot16(e, codes[24], dot16(c, codes[16], 0));
-    i32 sum = dot0 * scale0 + dot1 * scale1, minimum = u.sum0 * minimum0 + u.sum1 * minimum1;
-    return u.scale * (factor.x * (float)sum - factor.y * (float)minimum);
+    float first = factor.x * (float)(dot0 * scale0) - factor.y * (float)(u.sum0 * minimum0);
+    float second = factor.x * (float)(dot1 * scale1) - factor.y * (float)(u.sum1 * minimum1);
+    return u.scale0 * first + u.scale1 * second;
   }
 };
 
-// A unit is half of the elements of half a block: 16 each of four runs of 32.
+// A unit is half of the elements of half a block: 16 each of four runs of 32. Odd lanes take the runs in the order 2 3 0 1, so that
+// neighbours read other banks of x.
 struct Format6 {
   static constexpr u32 CHUNK = 210;
   uint4 w[4];
   i32 scale[4];
   float d;
+
+  static DEVICE uint4 turned(uint4 v, u32 by) {
+    const uint4 t = make_uint4(__funnelshift_l(v.x, v.x, by), __funnelshift_l(v.y, v.y, by), __funnelshift_l(v.z, v.z, by), __funnelshift_l(v.w, v.w, by));
+    return masked(t, 0, 0x30303030);
+  }
 
   DEVICE void decode(const u8* row, u32 unit, bool whole) {
     u32 half = (unit >> 1) & 1, q = unit & 1;
@@ -234,20 +229,22 @@ struct Format6 {
     uint4 low = lds16_even(block + half * 64 + q * 16), high = lds16_even(block + half * 64 + q * 16 + 32);
     uint4 top = lds16_even(block + 128 + half * 32 + q * 16);
 #pragma unroll
-    for (int i = 0; i < 4; i++) scale[i] = (i8)(lds2(block + 192 + half * 8 + i * 2) >> (8 * q));
+    for (int i = 0; i < 4; i++) scale[i] = (i8)(lds2(block + 192 + half * 8 + ((i * 2) ^ (q * 4))) >> (8 * q));
     d = half_to_float((u16)lds2(block + 208));
-    w[0] = masked(low, 0, NIBBLE) | shifted(top, 4, 0x30303030), w[1] = masked(high, 0, NIBBLE) | shifted(top, 2, 0x30303030);
-    w[2] = masked(low, 4, NIBBLE) | shifted(top, 0, 0x30303030), w[3] = masked(high, 4, NIBBLE) | masked(top, 2, 0x30303030);
+    // Two bits of `top` belong over each nibble.
+    const u32 first = q * 4, second = 4 - first, turn = q ? 30 : 2;
+    w[0] = masked(low, first, NIBBLE) | turned(top, second), w[1] = masked(high, first, NIBBLE) | turned(top, turn);
+    w[2] = masked(low, second, NIBBLE) | turned(top, first), w[3] = masked(high, second, NIBBLE) | turned(top, 32 - turn);
   }
   // Pieces q and q + 2 of two neighbouring units.
   DEVICE float dot(u32 inner, const u8* x) const {
-    u32 q = inner & 1, unit = inner & 6;
-    const uint4* codes = (const uint4*)(x + q * 128 + unit * 16);
-    float first = *(const float*)(x + 512 + unit * 16), second = *(const float*)(x + 528 + unit * 16);
-    int2 t0 = *(const int2*)(x + 640 + unit * 16 + q * 8), t1 = *(const int2*)(x + 656 + unit * 16 + q * 8);
-    i32 sum0 = scale[0] * dot16(w[0], codes[0], -32 * t0.x) + scale[1] * dot16(w[1], codes[16], -32 * t0.y);
-    i32 sum1 = scale[2] * dot16(w[2], codes[1], -32 * t1.x) + scale[3] * dot16(w[3], codes[17], -32 * t1.y);
-    return d * (first * (float)sum0 + second * (float)sum1);
+    const u32 q = inner & 1, unit = inner & 7, other = unit ^ 1;
+    const uint4 *codes = (const uint4*)(x + q * 128 + unit * 16), *more = (const uint4*)(x + q * 128 + other * 16);
+    const float2 s = *(const float2*)(x + 512 + unit * 16), t = *(const float2*)(x + 512 + other * 16);
+    const int2 sums = *(const int2*)(x + 640 + unit * 16 + q * 8), others = *(const int2*)(x + 640 + other * 16 + q * 8);
+    const i32 a = scale[0] * dot16(w[0], codes[0], -32 * sums.x), b = scale[1] * dot16(w[1], codes[16], -32 * sums.y);
+    const i32 c = scale[2] * dot16(w[2], more[0], -32 * others.x), e = scale[3] * dot16(w[3], more[16], -32 * others.y);
+    return d * (s.x * (float)a + s.y * (float)b + t.x * (float)c + t.y * (float)e);
   }
 };
 
@@ -296,175 +293,228 @@ struct Format32 {
     UnitX u = *(const UnitX*)(x + 512 + (inner & 7) * 16);
     if (EIGHT) {
       i32 dot0 = dot16_signed(codes[1], from[8], dot16_signed(codes[0], from[0], 0)), dot1 = dot16_signed(codes[3], from[24], dot16_signed(codes[2], from[16], 0));
-      return u.scale * (scale[0] * (float)dot0 + scale[1] * (float)dot1);
+      return u.scale0 * (scale[0] * (float)dot0) + u.scale1 * (scale[1] * (float)dot1);
     }
     i32 dot0 = dot16(codes[1], from[8], dot16(codes[0], from[0], 0)), dot1 = dot16(codes[3], from[24], dot16(codes[2], from[16], 0));
-    return u.scale * (scale[0] * (float)dot0 + scale[1] * (float)dot1 - (minimum[0] * (float)u.sum0 + minimum[1] * (float)u.sum1));
+    return u.scale0 * (scale[0] * (float)dot0 - minimum[0] * (float)u.sum0) + u.scale1 * (scale[1] * (float)dot1 - minimum[1] * (float)u.sum1);
   }
 };
 
 // ---------------------------------------------------------------- the product
 
 // The first row of a block of the grid.
-DEVICE u32 share(const Part& part, u32 block) { return block * part.each + min(block, part.extra); }
+DEVICE u32 share(const Part& part, u32 block) { return min(part.rows, block * part.each); }
 
 // The rows of one warp: it takes every `warps`th task of the parts [part, end), a task being ROWS neighbouring rows (of both weights
-// where they come in pairs).
-template <u32 ROWS, bool PAIR>
+// where they come in pairs). MANY: there may be more parts than one or one pair.
+template <u32 ROWS, bool MANY>
 struct Walk {
   u32 task, part, row, rows;
 
   // Goes to the task; false if there are no more.
   DEVICE bool seek(const Args& args, u32 end) {
 #pragma unroll 1
-    for (; part < end; part += PAIR ? 2 : 1) {
-      const Part& p = args.part[part];
-      u32 first = share(p, blockIdx.x), all = share(p, blockIdx.x + 1) - first, tasks = (all + ROWS - 1) / ROWS;
+    for (;;) {
+      const Part& p = args.part[MANY ? part : 0];
+      const u32 first = share(p, blockIdx.x), all = share(p, blockIdx.x + 1) - first, tasks = (all + ROWS - 1) / ROWS;
       if (task < tasks) {
         row = first + task * ROWS;
         rows = min(ROWS, all - task * ROWS);
         return true;
       }
+      if (!MANY || ++part >= end) return false;
       task -= tasks;
     }
-    return false;
   }
 
   DEVICE const u8* weight(const Args& args, u32 which) const { return args.part[which].weight + (u64)row * args.part[which].row_bytes; }
 };
 
-template <class F, int LANES, bool PAIR>
-DEVICE void run(const Args& args, u32 first, u32 end, u32 warp, u32 warps, u8* ring, u64* barriers, u8* x, float* scratch) {
-  constexpr u32 GROUPS = 32 / LANES, ROWS = PAIR ? GROUPS / 2 : GROUPS;
-  const u32 lane = threadIdx.x & 31, inner = lane & (LANES - 1), group = lane / LANES;
-  const u32 stage_bytes = args.stage_bytes, blocks = (args.k + 31) / 32, units = (blocks + 1) / 2;
-  const u32 half_stage = stage_bytes / 2;  // where the second weight of a pair lies
+// What a warp does. CHUNK is that of the format where a row takes several stages.
+template <int LANES, bool PAIR, bool MANY, u32 CHUNK>
+struct Rows {
+  static constexpr u32 GROUPS = 32 / LANES, ROWS = PAIR ? GROUPS / 2 : GROUPS;
 
-  const u32 segments = LANES == 32 ? args.segments : 1;
+  const Args& args;
+  const u32 first, end, warp, warps;  // parts, the warp among those that work on them
+  u8* ring;
+  u64* barriers;
+  Walk<ROWS, MANY> ahead;
+  u32 ahead_segment;
+  bool more;
 
-  Walk<ROWS, PAIR> ahead;
-  ahead.task = warp;
-  ahead.part = first;
-  u32 ahead_segment = 0;
-  bool more = ahead.seek(args, end);
-  auto fetch = [&](u32 stage) {
-    if (more && lane == 0) {
-      const u32 which = PAIR ? 0 : ahead.part;
+  DEVICE Rows(const Args& args, u32 first, u32 end, u32 warp, u32 warps, u8* ring, u64* barriers)
+      : args(args), first(first), end(end), warp(warp), warps(warps), ring(ring), barriers(barriers), ahead_segment(0) {
+    ahead.task = warp;
+    ahead.part = first;
+    more = ahead.seek(args, end);
+  }
+
+  DEVICE u32 segments() const { return LANES == 32 ? args.segments : 1; }
+  DEVICE u32 half_stage() const { return args.stage_bytes / 2; }  // where the second weight of a pair lies
+
+  DEVICE void fetch(u32 stage) {
+    if (more && (threadIdx.x & 31) == 0) {
+      const u32 which = MANY ? ahead.part : 0;
       const u8* from = ahead.weight(args, which);
       u32 bytes = ahead.rows * args.part[which].row_bytes;
-      u8* to = ring + stage * stage_bytes;
+      u8* to = ring + stage * args.stage_bytes;
       if (PAIR) {
         const u8* other = ahead.weight(args, 1);
         barrier_expect(&barriers[stage], pieces_around(from, bytes) + pieces_around(other, bytes));
         bulk_copy(to, from, bytes, &barriers[stage]);
-        bulk_copy(to + half_stage, other, bytes, &barriers[stage]);
+        bulk_copy(to + half_stage(), other, bytes, &barriers[stage]);
       } else {
-        if (LANES == 32 && segments > 1) {
-          u32 begin = ahead_segment * (SEGMENT / 4 * F::CHUNK);
+        if (LANES == 32 && segments() > 1) {
+          const u32 all = args.segment / 4 * CHUNK, begin = ahead_segment * all;
           from += begin;
-          bytes = min(bytes - begin, SEGMENT / 4 * F::CHUNK);
+          bytes = min(bytes - begin, all);
         }
         barrier_expect(&barriers[stage], pieces_around(from, bytes));
         bulk_copy(to, from, bytes, &barriers[stage]);
       }
     }
-    if (more && (LANES < 32 || ++ahead_segment == segments)) {
+    if (more && (LANES < 32 || ++ahead_segment == segments())) {
       ahead_segment = 0;
       ahead.task += warps;
       more = ahead.seek(args, end);
     }
-  };
-#pragma unroll 1
-  for (u32 i = 0; i < args.depth; i++) fetch(i);
-
-  Gain gain;
-  gain.load(args);
-  wait_for_previous();
-  quantise(args, gain, x, scratch);
-  __syncthreads();
-
-  u32 stage = 0, parity = 0;
-  Walk<ROWS, PAIR> walk;
-  walk.task = warp;
-  walk.part = first;
-#pragma unroll 1
-  while (walk.seek(args, end)) {
-    const u32 which = PAIR ? group & 1 : walk.part, index = PAIR ? group >> 1 : group;
-    const Part& part = args.part[which];
-    const u8* row = ring + (PAIR ? (group & 1) * half_stage : 0) + ((u32)(u64)walk.weight(args, which) & 15) +
-                    min(index, walk.rows - 1) * part.row_bytes;
-    float value = 0;
-    const u8* at = x + inner / 8 * GROUP;
-    u32 unit = inner;
-#pragma unroll 1
-    for (u32 segment = 0; segment < segments; segment++) {
-      const u32 past = segments > 1 ? min(units, (segment + 1) * SEGMENT) : units;
-      barrier_wait(&barriers[stage], parity);
-      // Where the row would begin if all of it were here.
-      const u8* here = row + stage * stage_bytes - segment * (SEGMENT / 4 * F::CHUNK);
-#pragma unroll 1
-      for (; unit < past; unit += LANES, at += LANES / 8 * GROUP) {
-        F weights;
-        weights.decode(here, unit, unit * 2 + 1 < blocks);
-        value += weights.dot(inner, at);
-      }
-      __syncwarp();
-      fetch(stage);
-      if (++stage == args.depth) {
-        stage = 0;
-        parity ^= 1;
-      }
-    }
-#pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2) value += __shfl_xor_sync(FULL_WARP, value, step);
-    float other = PAIR ? __shfl_xor_sync(FULL_WARP, value, LANES) : 0;
-    if (inner == 0 && index < walk.rows) {
-      u32 to = walk.row + index;
-      if (PAIR) {
-        if (!(group & 1)) part.out[to] = value / (1.0f + __expf(-value)) * other;
-      } else {
-        if (part.bias) value += part.bias[to];
-        if (part.residual) value += part.residual[to];
-        part.out[to] = value;
-      }
-    }
-    walk.task += warps;
   }
-}
+  DEVICE void fill() {
+#pragma unroll 1
+    for (u32 i = 0; i < args.depth; i++) fetch(i);
+  }
+
+  // What is added to the result of a row.
+  static DEVICE float added(const Part& part, u32 row) { return (part.bias ? part.bias[row] : 0) + (part.residual ? part.residual[row] : 0); }
+  // And to those of the warp's first 32 / ROWS tasks: a lane has that of one row.
+  DEVICE float added() const {
+    if (MANY || PAIR) return 0;
+    const u32 lane = threadIdx.x & 31, begin = share(args.part[0], blockIdx.x);
+    const u32 row = begin + (warp + lane / ROWS * warps) * ROWS + lane % ROWS;
+    return row < share(args.part[0], blockIdx.x + 1) ? added(args.part[0], row) : 0;
+  }
+
+  // Products times a factor. `extra` is what `added` gives for the first tasks; `results` are of the block's rows, where they become codes.
+  template <class F>
+  DEVICE void multiply(const u8* x, float factor, float extra, float* results) {
+    const u32 lane = threadIdx.x & 31, inner = lane & (LANES - 1), group = lane / LANES;
+    const u32 stage_bytes = args.stage_bytes, blocks = (args.k + 31) / 32, units = (blocks + 1) / 2;
+    u32 stage = 0, parity = 0;
+    Walk<ROWS, MANY> walk;
+    walk.task = warp;
+    walk.part = first;
+    u32 of = 0;  // the lane that has what is added to the task's first row
+#pragma unroll 1
+    while (walk.seek(args, end)) {
+      const u32 which = PAIR ? group & 1 : MANY ? walk.part : 0, index = PAIR ? group >> 1 : group;
+      const Part& part = args.part[which];
+      const u32 to = walk.row + index;
+      const bool mine = inner == 0 && index < walk.rows && !(PAIR && group & 1);
+      // What is added is on its way while the product is made.
+      const float more = MANY && mine ? added(part, to) : 0;
+      const u8* row = ring + (PAIR ? (group & 1) * half_stage() : 0) + ((u32)(u64)walk.weight(args, which) & 15) +
+                      min(index, walk.rows - 1) * part.row_bytes;
+      float value = 0;
+      const u8* at = x + inner / 8 * GROUP;
+      u32 unit = inner;
+#pragma unroll 1
+      for (u32 segment = 0; segment < segments(); segment++) {
+        const u32 past = segments() > 1 ? min(units, (segment + 1) * args.segment) : units;
+        barrier_wait(&barriers[stage], parity);
+        // Where the row would begin if all of it were here.
+        const u8* here = row + stage * stage_bytes - segment * (args.segment / 4 * F::CHUNK);
+#pragma unroll 1
+        for (; unit < past; unit += LANES, at += LANES / 8 * GROUP) {
+          F weights;
+          weights.decode(here, unit, unit * 2 + 1 < blocks);
+          value += weights.dot(inner, at);
+        }
+        __syncwarp();
+        fetch(stage);
+        if (++stage == args.depth) {
+          stage = 0;
+          parity ^= 1;
+        }
+      }
+#pragma unroll
+      for (int step = LANES / 2; step > 0; step /= 2) value += __shfl_xor_sync(FULL_WARP, value, step);
+      value *= factor;
+      if (PAIR) {
+        const float other = __shfl_xor_sync(FULL_WARP, value, LANES);
+        value = __fdividef(value, 1.0f + __expf(-value)) * other;
+      } else {
+        value += MANY ? more : of < 32 ? __shfl_sync(FULL_WARP, extra, of + index) : mine ? added(part, to) : 0;
+        of += ROWS;
+      }
+      if (mine) {
+        part.out[to] = value;
+        if (PAIR && args.codes_out) results[to - share(part, blockIdx.x)] = value;
+      }
+      walk.task += warps;
+    }
+  }
+};
 
 // Shared memory: codes of x, then the rings.
-template <class F, class G, bool MIXED, int LANES, bool PAIR>
+template <class F, class G, bool MIXED, int LANES, bool PAIR, bool MANY, bool CODED>
 DEVICE void product(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
-  __shared__ float scratch[32];
-  __shared__ u64 barriers[WARPS][MAX_DEPTH];
+  __shared__ __align__(16) float scratch[WARPS], results[PAIR ? MAX_RESULTS : 1];
+  __shared__ u64 barriers[WARPS][MAX_DEPTH], x_there;
   const u32 warp = threadIdx.x / 32;
   u8* ring = memory + groups_of(args.k) * GROUP + warp * (args.depth * args.stage_bytes);
-  if ((threadIdx.x & 31) == 0) {
-    for (u32 i = 0; i < MAX_DEPTH; i++) barrier_init(&barriers[warp][i], 1);
+  if ((threadIdx.x & 31) < MAX_DEPTH) {
+    barrier_init(&barriers[warp][threadIdx.x & 31], 1);
     barriers_ready();
   }
   __syncwarp();
   let_next_start();
-  // The barriers in `run` are met by all warps, whichever branch they are in.
-  if (!MIXED)
-    run<F, LANES, PAIR>(args, 0, args.parts, warp, WARPS, ring, barriers[warp], memory, scratch);
-  else if (warp < args.first_warps)
-    run<F, LANES, PAIR>(args, 0, args.first_parts, warp, args.first_warps, ring, barriers[warp], memory, scratch);
+  const Input<CODED> input{memory, &x_there, scratch};
+  input.begin(args);
+  const bool second = MIXED && warp >= args.first_warps;
+  const u32 before = second ? args.first_warps : 0, past = MIXED && !second ? args.first_warps : WARPS;
+  Rows<LANES, PAIR, MANY, F::CHUNK> rows(args, second ? args.first_parts : 0, MIXED && !second ? args.first_parts : args.parts, warp - before,
+                                   past - before, ring, barriers[warp]);
+  rows.fill();
+  input.wait(args);
+  const float extra = rows.added();
+  const float factor = input.finish(args);
+  if (!second)
+    rows.template multiply<F>(memory, factor, extra, results);
   else
-    run<G, LANES, PAIR>(args, args.first_parts, args.parts, warp - args.first_warps, WARPS - args.first_warps, ring, barriers[warp], memory, scratch);
+    rows.template multiply<G>(memory, factor, extra, results);
+  if (!CODED && args.normed && blockIdx.x == gridDim.x - 1) {
+#pragma unroll 1
+    for (u32 at = threadIdx.x * 4; at < args.k; at += THREADS * 4) {
+      const float4 v = times(load4(args.x + at), load4(args.gamma + at));
+      *(float4*)(args.normed + at) = times(v, make_float4(factor, factor, factor, factor));
+    }
+  }
+  if (PAIR && args.codes_out) {
+    __syncthreads();
+    const Part& part = args.part[0];
+    const u32 begin = share(part, blockIdx.x), count = share(part, blockIdx.x + 1) - begin;
+#pragma unroll 1
+    for (u32 at = threadIdx.x; at < count; at += THREADS) quantise1(args.codes_out, begin + at, results[at]);
+  }
 }
 
-#define ENTRY(NAME, F, G, MIXED, LANES, PAIR)                                                                             \
+#define ENTRY(NAME, F, G, MIXED, LANES, PAIR, MANY, CODED)                                                                \
   extern "C" __global__ void __launch_bounds__(THREADS, 2) NAME(const __grid_constant__ Args args) {                      \
-    product<F, G, MIXED, LANES, PAIR>(args);                                                                              \
+    product<F, G, MIXED, LANES, PAIR, MANY, CODED>(args);                                                                 \
   }
-#define FORMAT(NAME)                                        \
-  ENTRY(mmv_##NAME##_l8, NAME, NAME, false, 8, false)       \
-  ENTRY(mmv_##NAME##_l16, NAME, NAME, false, 16, false)     \
-  ENTRY(mmv_##NAME##_l32, NAME, NAME, false, 32, false)     \
-  ENTRY(mmv_pair_##NAME##_l8, NAME, NAME, false, 8, true)   \
-  ENTRY(mmv_pair_##NAME##_l16, NAME, NAME, false, 16, true)
+// For one weight, for several, and for one and x as codes.
+#define LANES(NAME, LANES)                                                        \
+  ENTRY(mmv_##NAME##_l##LANES, NAME, NAME, false, LANES, false, false, false)     \
+  ENTRY(mmv_many_##NAME##_l##LANES, NAME, NAME, false, LANES, false, true, false) \
+  ENTRY(mmv_coded_##NAME##_l##LANES, NAME, NAME, false, LANES, false, false, true)
+#define FORMAT(NAME)                                                  \
+  LANES(NAME, 8)                                                      \
+  LANES(NAME, 16)                                                     \
+  LANES(NAME, 32)                                                     \
+  ENTRY(mmv_pair_##NAME##_l8, NAME, NAME, false, 8, true, false, false) \
+  ENTRY(mmv_pair_##NAME##_l16, NAME, NAME, false, 16, true, false, false)
 
 using q4_k = FormatK<false>;
 using q5_k = FormatK<true>;
@@ -483,5 +533,5 @@ FORMAT(q4_1)
 FORMAT(q5_0)
 FORMAT(q5_1)
 FORMAT(q8_0)
-ENTRY(mmv_q4_k_q6_k_l8, q4_k, q6_k, true, 8, false)
-ENTRY(mmv_q4_k_q6_k_l16, q4_k, q6_k, true, 16, false)
+ENTRY(mmv_many_q4_k_q6_k_l8, q4_k, q6_k, true, 8, false, true, false)
+ENTRY(mmv_many_q4_k_q6_k_l16, q4_k, q6_k, true, 16, false, true, false)

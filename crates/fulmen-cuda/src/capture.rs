@@ -10,15 +10,15 @@ use std::sync::Arc;
 use fulmen_core::{Program, ReplayId};
 
 use crate::error::CudaError;
-use crate::handles::{DeviceBlock, Graph};
-use crate::queue::Queue;
+use crate::handles::Graph;
+use crate::queue::{Kept, Queue};
 use crate::timed::Timed;
 
 /// One captured program.
 pub(crate) struct Captured {
     pub(crate) graph: Graph,
     /// Kept alive for the graph.
-    pub(crate) _scratch: Option<Arc<DeviceBlock>>,
+    pub(crate) _scratch: Kept,
     /// The allocations that its operands lie in.
     pub(crate) uses: BTreeSet<u64>,
     /// The first of them that was freed.

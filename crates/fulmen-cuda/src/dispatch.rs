@@ -130,8 +130,11 @@ impl Drop for CudaDispatcher {
 macro_rules! ops {
     ($($method:ident($call:ty) => $launch:expr;)*) => {
         $(fn $method(&mut self, call: &$call) -> Launched {
-            call.check_operands(&self.memory)?;
-            $launch(&mut self.queue, call)
+            let checked = call.check_operands(&self.memory);
+            let launched = checked.and_then(|()| $launch(&mut self.queue, call));
+            // It was for this call, whatever became of it.
+            self.queue.expect(None);
+            launched
         })*
     };
 }
@@ -173,9 +176,18 @@ impl KernelDispatch for CudaDispatcher {
         Fusions { add_rms_norm: false, ..Fusions::all() }
     }
 
-    /// A norm and the products of it; rotation, store and the attention of them.
+    /// A norm and the products of it; rotation, store and the attention of them. Of a product before a norm it is noted, so that it may
+    /// make what the products behind the norm want.
     fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
+        self.queue.expect(None);
         let launched = match (first, second) {
+            (OpCall::MulMat(call), OpCall::RmsNorm(norm)) => {
+                // What is wrong with the norm is for its own call to say.
+                if norm.check_operands(&self.memory).is_ok() {
+                    kernels::few_rows::expect(&mut self.queue, call, norm);
+                }
+                None
+            }
             (OpCall::RmsNorm(norm), OpCall::MulMat(call)) if norm.feeds(call.input, call.m, call.k) => {
                 norm.check_operands(&self.memory)?;
                 call.check_operands(&self.memory)?;
@@ -249,6 +261,7 @@ impl DeviceMemory for CudaDispatcher {
 
     fn free(&mut self, ptr: u64) -> Result<(), BackendError> {
         self.queue.must_be_idle("freeing memory")?;
+        self.queue.forget_handed();
         self.memory.free(ptr)?;
         self.captures.freed(ptr);
         Ok(())

@@ -70,12 +70,47 @@ impl<'a> Arg<'a> {
     }
 }
 
+/// Memory that recorded launches use, and that must be there as long as they are.
+pub(crate) type Kept = [Option<Arc<DeviceBlock>>; 2];
+
+/// How a launch hands its result on to the product behind it, besides as floats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// One row as codes of 8 bits.
+    Codes,
+    /// Rows in 16 bits, scaled.
+    Halves,
+    /// Rows in 16 bits as they are, or times the gain of a norm.
+    Product {
+        /// The address of the gain.
+        gain: Option<u64>,
+    },
+}
+
+/// Rows that are there in another form as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handed {
+    pub(crate) form: Form,
+    /// The address of the floats.
+    pub(crate) of: u64,
+    pub(crate) rows: u32,
+    pub(crate) width: u32,
+}
+
 /// A stream with what launches need.
 pub struct Queue {
     device: Arc<CudaDevice>,
     stream: Arc<Stream>,
     state: State,
     scratch: Option<Arc<DeviceBlock>>,
+    /// Room for what launches hand on, twice: what the next one may read, and what it may make.
+    handing: Option<Arc<DeviceBlock>>,
+    /// What the last launch has handed on, and in which half of the room it is.
+    handed: Option<(Handed, usize)>,
+    /// What the call after the next one would take, if the next one makes it.
+    expected: Option<Handed>,
+    /// Rooms that became too small, while launches may still use them.
+    outgrown: Vec<Arc<DeviceBlock>>,
     fault: FaultCell,
     /// Caches that launches since the last one that nothing overtakes write to, by the address of their keys.
     stored: Vec<u64>,
@@ -93,6 +128,10 @@ impl Queue {
             stream,
             state: State::Idle,
             scratch: None,
+            handing: None,
+            handed: None,
+            expected: None,
+            outgrown: Vec::new(),
             fault,
             stored: Vec::new(),
             overlap: true,
@@ -125,6 +164,56 @@ impl Queue {
     /// Nothing that was launched so far can still run when the next launch begins.
     pub fn settled(&mut self) {
         self.stored.clear();
+        self.forget_handed();
+    }
+
+    /// Where the launch before has put what it handed on, if it is this.
+    pub(crate) fn handed(&self, what: Handed) -> Option<u64> {
+        let (_, half) = self.handed.filter(|(handed, _)| *handed == what)?;
+        Some(half_of(self.handing.as_ref()?, half))
+    }
+
+    /// Where a launch may put `bytes` for the next one, if there is room: nothing depends on it. It must be followed by
+    /// [`has_handed`](Queue::has_handed) when it is launched.
+    pub(crate) fn room_to_hand(&mut self, bytes: usize) -> Option<u64> {
+        if self.handing.as_ref().is_none_or(|block| block.bytes() / 2 < bytes) {
+            self.may_grow("growing the room for what launches hand on").ok()?;
+            let grown = self.block(2 * bytes).ok()?;
+            // What was handed on may be read by the launch to come.
+            let old = self.handing.replace(grown);
+            if self.handed.take().is_some() {
+                self.outgrown.extend(old);
+            }
+        }
+        self.handing.as_ref().map(|block| half_of(block, self.free_half()))
+    }
+
+    /// The last launch has handed this on, at an address that [`room_to_hand`](Queue::room_to_hand) gave.
+    pub(crate) fn has_handed(&mut self, what: Handed, at: u64) {
+        self.handed = self.handing.as_ref().map(|block| (what, usize::from(at != block.ptr())));
+    }
+
+    /// What was handed on may be of something else from here on.
+    pub(crate) fn forget_handed(&mut self) {
+        self.handed = None;
+        self.expected = None;
+    }
+
+    /// Notes what the call after the next one would take, or that this is not known. The note is of addresses that were looked up just
+    /// now: it lasts for one call.
+    pub(crate) fn expect(&mut self, what: Option<Handed>) {
+        self.expected = what;
+    }
+
+    /// The gain that rows at an address are expected to be multiplied with.
+    pub(crate) fn expected_gain(&self, of: u64, rows: u32, width: u32) -> Option<u64> {
+        let expected = self.expected?;
+        let Form::Product { gain } = expected.form else { return None };
+        gain.filter(|_| expected == Handed { form: expected.form, of, rows, width })
+    }
+
+    fn free_half(&self) -> usize {
+        self.handed.map_or(0, |(_, half)| 1 - half)
     }
 
     /// So many blocks as the first dimension of a grid.
@@ -145,17 +234,23 @@ impl Queue {
         {
             return Ok(block.ptr());
         }
-        if self.state == State::Capturing {
-            return Err(CudaError::Capturing { call: "growing scratch memory" });
-        }
-        let grown = bytes.checked_next_power_of_two().unwrap_or(bytes).max(1 << 20);
-        // Work in flight may use the old one. Captured programs keep theirs.
-        self.stream.synchronize()?;
+        self.may_grow("growing scratch memory")?;
         self.scratch = None;
-        let block = Arc::new(DeviceBlock::new(&self.device.context, grown, bytes as u64)?);
-        let ptr = block.ptr();
-        self.scratch = Some(block);
-        Ok(ptr)
+        Ok(self.scratch.insert(self.block(bytes)?).ptr())
+    }
+
+    /// Whether memory that launches use may be replaced by more; if so, nothing uses it any longer. Captured programs keep
+    /// theirs.
+    fn may_grow(&self, call: &'static str) -> Result<(), CudaError> {
+        if self.state == State::Capturing {
+            return Err(CudaError::Capturing { call });
+        }
+        self.stream.synchronize()
+    }
+
+    fn block(&self, bytes: usize) -> Result<Arc<DeviceBlock>, CudaError> {
+        let grown = bytes.checked_next_power_of_two().unwrap_or(bytes).max(1 << 20);
+        Ok(Arc::new(DeviceBlock::new(&self.device.context, grown, bytes as u64)?))
     }
 
     /// Launches a kernel that takes one struct.
@@ -166,6 +261,7 @@ impl Queue {
     /// Launches a kernel with arguments in the order in which it declares them.
     pub fn launch_with(&mut self, launch: &Launch<'_>, args: &[Arg<'_>]) -> Result<(), CudaError> {
         let function = self.device.modules.function(launch.file, launch.entry, launch.shared)?;
+        self.forget_handed();
         if self.state == State::Planning {
             return Ok(());
         }
@@ -220,6 +316,7 @@ impl Queue {
         self.must_be_idle("waiting for the device")?;
         self.stream.synchronize()?;
         self.settled();
+        self.outgrown.clear();
         self.fault.take()
     }
 
@@ -250,19 +347,20 @@ impl Queue {
 
     /// Ends the recording. Launches run again, whatever comes of it. The scratch memory that was recorded belongs to the
     /// graph as well.
-    pub(crate) fn end_capture(&mut self) -> Result<(Graph, Option<Arc<DeviceBlock>>), CudaError> {
+    pub(crate) fn end_capture(&mut self) -> Result<(Graph, Kept), CudaError> {
         self.settled();
         if self.state != State::Capturing {
             let reason = "none has begun".to_owned();
             return Err(CudaError::Capture { call: "ending a capture", reason });
         }
         self.state = State::Idle;
-        Ok((self.stream.end_capture()?, self.scratch.clone()))
+        Ok((self.stream.end_capture()?, [self.scratch.clone(), self.handing.clone()]))
     }
 
     /// Runs a recorded graph.
     pub(crate) fn launch_graph(&mut self, graph: &Graph) -> Result<(), CudaError> {
         self.must_be_idle("a replay")?;
+        self.forget_handed();
         self.stream.launch(graph)
     }
 }
@@ -275,6 +373,11 @@ impl Drop for Queue {
         // Scratch memory and the place of reports may be in use.
         let _ = self.stream.synchronize();
     }
+}
+
+/// Where a half of a block begins.
+fn half_of(block: &DeviceBlock, half: usize) -> u64 {
+    block.ptr() + (half * (block.bytes() / 2)) as u64
 }
 
 fn dimension(what: &str, count: u64, most: u32) -> Result<u32, BackendError> {

@@ -4,20 +4,20 @@
 //! all of them together take longer than a replay without marks.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
 use fulmen_core::{BackendError, ExecError, KernelTime, Program};
 
 use crate::dispatch::CudaDispatcher;
 use crate::error::CudaError;
-use crate::handles::{DeviceBlock, Event, Graph};
+use crate::handles::{Event, Graph};
+use crate::queue::Kept;
 
 /// A captured program with marks.
 pub(crate) struct Timed {
     pub(crate) graph: Graph,
     /// Kept alive for the graph.
-    _scratch: Option<Arc<DeviceBlock>>,
+    _scratch: Kept,
     /// One before the first call, and one behind each.
     marks: Vec<Event>,
     /// The calls between two marks, and their names.

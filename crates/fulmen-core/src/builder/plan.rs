@@ -125,6 +125,18 @@ fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<Group>, Problem>
                 lives[operand].last = lives[operand].last.max(index + 1);
             }
         }
+        // The same with a norm and the products after it.
+        if let Op::RmsNorm { x, .. } = node.op
+            && graph.ops.get(index + 1).is_some_and(|next| {
+                let input = match &next.op {
+                    Op::MulMat { x, .. } | Op::GateUp { x, .. } => Some(*x),
+                    _ => None,
+                };
+                input.is_some_and(|input| node.outputs.contains(&input))
+            })
+        {
+            lives[x].last = lives[x].last.max(index + 1);
+        }
     }
     for (id, tensor) in graph.tensors.iter().enumerate() {
         if tensor.role == Role::Input || graph.outputs.contains(&id) {
@@ -246,6 +258,23 @@ mod tests {
         let [q, k, v, turned, y] = [q, k, v, turned, y].map(|tensor| plan.placements[tensor.id()]);
         assert_eq!(turned, q);
         assert!(y != k && y != v && y != q, "{y:?}: {q:?} {k:?} {v:?}");
+    }
+
+    #[test]
+    fn products_are_not_written_over_the_input_of_the_norm_before_them() {
+        let mut b = GraphBuilder::new();
+        let x = b.input("x", 2, 64).unwrap();
+        let (gain, w) = (b.vector("gain", 64).unwrap(), b.weight("w", DType::F32, 64, 64).unwrap());
+        let doubled = b.add(x, x).unwrap();
+        let normed = b.rms_norm(doubled, gain, 1e-5).unwrap();
+        let y = b.mul_mat(normed, w).unwrap();
+        b.output("y", y).unwrap();
+        let options = PlanOptions { fusions: Fusions::none(), sharing: Sharing::InPlace, guard: 0 };
+        let plan = b.finish().plan(&options).unwrap();
+        let (sum, norm, product) = (&plan.graph.ops[0], &plan.graph.ops[1], &plan.graph.ops[2]);
+        let place = |id: TensorId| plan.placements[id].unwrap().offset;
+        let read = place(sum.outputs[0]);
+        assert!(place(norm.outputs[0]) != read && place(product.outputs[0]) != read);
     }
 
     #[test]

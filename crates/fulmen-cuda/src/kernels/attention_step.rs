@@ -3,7 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use fulmen_core::{AttentionCall, DType, KvSource, RopePairing, RopeStoreCall};
 
-use super::{Launched, apart};
+use super::halves::Image;
+use super::{Launched, apart, codes};
 use crate::queue::{Launch, Queue};
 
 #[repr(C)]
@@ -21,6 +22,9 @@ struct Args {
     v_cache: u64,
     q_out: u64,
     out: u64,
+    codes: u64,
+    halves: [u64; 2],
+    half_factors: u64,
     fault: u64,
     epsilon: f32,
     scale: f32,
@@ -46,7 +50,7 @@ const GROUP: u32 = 8;
 const MOST_ROWS: u32 = 16;
 
 /// Shared memory that the kernel has beside its rings, at most.
-const OWN_SHARED: u32 = 4 << 10;
+const OWN_SHARED: u32 = 9 << 10;
 
 /// The compute capability that has clusters.
 const CAPABILITY: u32 = 90;
@@ -134,6 +138,9 @@ fn args(queue: &Queue, call: &AttentionCall) -> Option<Args> {
         v_cache: cache.v_ptr,
         q_out: 0,
         out: call.output,
+        codes: 0,
+        halves: [0; 2],
+        half_factors: 0,
         fault: queue.fault(),
         epsilon: 0.0,
         scale: call.scale,
@@ -171,11 +178,10 @@ fn shape(rows: u32, kv_heads: u32, head_dim: u32, multiprocessors: u32) -> Shape
     Shape { ranks, depth: if head_dim == 128 { 3 } else { 4 }, one: false }
 }
 
-/// Bytes of dynamic shared memory: the rings hold keys and values; what warps and the block have summed comes to the same
-/// place after them.
+/// Bytes of dynamic shared memory: the rings hold keys and values; what warps have summed comes to the same place after them.
 fn shared(head_dim: u32, depth: u32) -> u32 {
     let rings = WARPS * depth * 2 * TILE * head_dim * 2;
-    let sums = (WARPS + 1) * GROUP * head_dim * 4;
+    let sums = WARPS * GROUP * head_dim * 4;
     rings.max(sums)
 }
 
@@ -185,11 +191,27 @@ fn run(queue: &mut Queue, call: &AttentionCall, args: &Args) -> Launched {
     let name = if one { "one".to_owned() } else { format!("r{ranks}") };
     let entry = format!("attention_step_d{head_dim}_{name}");
     let blocks = queue.blocks(&entry, u64::from(ranks) * u64::from(args.kv_heads))?;
+    let mut args = *args;
+    let width = call.heads.q_width();
+    // Each block ends whole blocks of 32 elements.
+    let mut handed = None;
+    if (width / args.kv_heads).is_multiple_of(32 * ranks) {
+        if one {
+            args.codes = codes::room(queue, width).unwrap_or(0);
+            handed = Some((codes::of(call.output, width), args.codes));
+        } else if let Some(image) = Image::room(queue, call.m, width) {
+            (args.halves, args.half_factors) = (image.orders, image.factors);
+            handed = Some((Image::of(call.output, call.m, width), image.orders[0]));
+        }
+    }
     let mut launch = Launch::new("attention_step", &entry, blocks, 32 * WARPS)
         .rows(call.m)
         .shared(shared(head_dim, depth));
     launch.cluster = ranks;
-    queue.launch(&launch, args)?;
+    queue.launch(&launch, &args)?;
+    if let Some((what, at)) = handed.filter(|(_, at)| *at != 0) {
+        queue.has_handed(what, at);
+    }
     Ok(1)
 }
 

@@ -3,6 +3,7 @@
 
 use fulmen_core::{DType, GateUpCall, MatPart, MulMatCall, RmsNormCall, WeightArg};
 
+use super::halves::Image;
 use super::{Launched, apart, mmq, mmv};
 use crate::queue::Queue;
 
@@ -37,11 +38,6 @@ impl Product {
     /// Bytes of a row of the weight.
     pub(super) fn row_bytes(&self, k: u32) -> Option<u32> {
         self.weight.dtype.bytes(k as usize).ok().and_then(|bytes| u32::try_from(bytes).ok())
-    }
-
-    /// Bytes of the weight.
-    pub(super) fn bytes(&self, k: u32) -> Option<u64> {
-        Some(u64::from(self.weight.rows) * u64::from(self.row_bytes(k)?))
     }
 }
 
@@ -90,17 +86,6 @@ impl<'a> Group<'a> {
             (_, true) => "q4_k_q6_k".to_owned(),
             _ => format.to_owned(),
         }
-    }
-
-    /// Of `units`, the share of the first format by its bytes: at least one for each.
-    pub(super) fn share(&self, units: u32, k: u32) -> Option<u32> {
-        if !self.mixed() {
-            return Some(units);
-        }
-        let bytes = |parts: &[Product]| parts.iter().map(|part| part.bytes(k)).sum::<Option<u64>>();
-        let (first, rest) = (bytes(&self.parts[..self.first])?, bytes(&self.parts[self.first..])?);
-        let share = (u64::from(units) * first + (first + rest) / 2) / (first + rest);
-        (units > 1).then(|| (share as u32).clamp(1, units - 1))
     }
 
     /// The launches that products need.
@@ -153,6 +138,17 @@ pub(crate) fn launch_gate_up(
         return None;
     }
     run(queue, &input, &[Group { parts: &parts, first: 2, pair: true }])
+}
+
+/// Notes that a norm comes after a product, if it is of what the product makes.
+pub(crate) fn expect(queue: &mut Queue, call: &MulMatCall, norm: &RmsNormCall) {
+    let [part] = call.parts.as_slice() else { return };
+    let (rows, width) = (call.m, part.weight.rows);
+    let bytes = |rows: u32| u64::from(rows) * u64::from(width) * 4;
+    let of_it = (norm.input, norm.rows, norm.width) == (part.output, rows, width);
+    if of_it && apart((norm.gamma, bytes(1)), (part.output, bytes(rows))) {
+        queue.expect(Some(Image::of_product(part.output, rows, width, Some(norm.gamma))));
+    }
 }
 
 /// Whether what the launches write is apart from what the norm reads: some blocks write while others still read it. The planner knows

@@ -1,13 +1,14 @@
-//! Products of 2 to 16 rows with block-quantised weights: x goes to 16 bits once, by `halves.cu`, and tensor cores multiply it with
-//! weights that are decoded on the way.
+//! Products of 2 to 16 rows with block-quantised weights: x goes to 16 bits once, by the kernel that made it or by `halves.cu`, and tensor
+//! cores multiply it with weights that are decoded on the way.
 
 use bytemuck::{Pod, Zeroable};
-use fulmen_core::DType;
+use fulmen_core::{BackendError, DType};
 
 use super::Launched;
 use super::few_rows::{Group, Input, MAX_PARTS};
+use super::halves::{CHUNK, Image, ORDERS, ROWS, chunk_bytes};
 use crate::device::Caps;
-use crate::queue::{Launch, Queue};
+use crate::queue::{Handed, Launch, Queue};
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -32,6 +33,50 @@ struct Part {
     residual: u64,
     rows: u32,
     row_bytes: u32,
+    tile: u32,
+    wide: u32,
+}
+
+impl Part {
+    /// Whether four neighbours of everything that is read or written of it are 16 bytes at a boundary of 16.
+    fn is_wide(&self) -> bool {
+        self.rows.is_multiple_of(4) && (self.out | self.bias | self.residual).is_multiple_of(16)
+    }
+}
+
+/// Things dealt to so many: the first `extra` have one more than `each`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+struct Shares {
+    each: u32,
+    extra: u32,
+}
+
+impl Shares {
+    fn new(things: u32, to: u32) -> Shares {
+        Shares { each: things / to.max(1), extra: things % to.max(1) }
+    }
+}
+
+/// What x is, where a product has handed it on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+struct Incoming {
+    words: u64,
+    squares: u64,
+    floats: u64,
+    gain: u64,
+    normed: u64,
+}
+
+/// Where the result is handed on to.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+struct Outgoing {
+    image: [u64; ORDERS],
+    words: u64,
+    squares: u64,
+    gain: u64,
 }
 
 #[repr(C)]
@@ -39,34 +84,31 @@ struct Part {
 struct Args {
     x: [u64; 2],
     factors: u64,
+    from: Incoming,
+    to: Outgoing,
     columns: u32,
     blocks: u32,
     chunks: u32,
     parts: u32,
     first_parts: u32,
     first_clusters: u32,
-    clusters: u32,
+    tiles: [Shares; 2],
+    ranked: Shares,
     ranks: u32,
     warps: u32,
     depth: u32,
     stage_bytes: u32,
     x_bytes: u32,
     early_each: u32,
+    epsilon: f32,
     unused: u32,
     part: [Part; MAX_PARTS],
 }
 
-// As in `mmq.cu`, `mmq_formats.cuh` and `halves.cuh`.
+// As in `mmq.cu` and `mmq_formats.cuh`.
 const MAX_WARPS: u32 = 12;
 const TILE: u32 = 16;
 const DEPTHS: std::ops::RangeInclusive<u32> = 2..=4;
-const CHUNK: u32 = 256;
-const ORDERS: usize = 2;
-
-/// Bytes of a chunk of x.
-const fn halves_bytes(rows: u32) -> u32 {
-    18 * 32 * rows
-}
 
 /// Pieces of 16 bytes that a stage has for a row.
 fn pieces(dtype: DType) -> Option<u32> {
@@ -104,9 +146,6 @@ fn most_clusters(caps: Caps, ranks: u32) -> u32 {
     (usable / ranks).max(1)
 }
 
-/// Rows of x that a launch takes: those that there are kernels for.
-const ROWS: [u32; 2] = [8, 16];
-
 /// All launches for all rows, if there is a plan for each.
 pub(super) fn run(queue: &mut Queue, input: &Input, groups: &[Group<'_>]) -> Option<Launched> {
     let (rows, plans) = choose(queue.caps(), input.m, input.k, groups)?;
@@ -125,12 +164,15 @@ fn choose(caps: Caps, m: u32, k: u32, groups: &[Group<'_>]) -> Option<(u32, Vec<
 
 #[derive(Debug, PartialEq)]
 struct Plan {
+    /// What the kernels for it are called, but for what `Source::entry` puts before.
     entry: String,
+    clusters: u32,
     shared: u32,
     /// The orders of x for the first format and for the second.
     orders: [usize; 2],
     /// How long the slowest block takes, as bytes.
     cost: u64,
+    pair: bool,
     args: Args,
 }
 
@@ -154,7 +196,10 @@ fn plan_with(
     let halves = if group.pair { 2 } else { 1 };
     let formats = [group.parts.first()?.weight.dtype, group.parts.last()?.weight.dtype];
     let mut part = [Part::default(); MAX_PARTS];
-    for (to, product) in part.iter_mut().zip(group.parts) {
+    // Those of a pair count once.
+    let mut counts = [0; 2];
+    for (index, (to, product)) in part.iter_mut().zip(group.parts).enumerate() {
+        let count = &mut counts[usize::from(index >= group.first)];
         let weight = product.weight;
         if aligned(weight.dtype) && !weight.ptr.is_multiple_of(16) {
             return None;
@@ -166,13 +211,13 @@ fn plan_with(
             residual: product.residual,
             rows: weight.rows,
             row_bytes: product.row_bytes(k)?,
+            tile: *count,
+            wide: 0,
         };
+        if !group.pair || index == 0 {
+            *count += weight.rows.div_ceil(TILE);
+        }
     }
-    let tiles = |parts: &[Part]| parts.iter().map(|part| part.rows.div_ceil(TILE)).sum::<u32>();
-    let counts = [
-        tiles(&part[..if group.pair { 1 } else { group.first }]),
-        tiles(&part[group.first..group.parts.len()]),
-    ];
     let stages = [halves * TILE * 16 * pieces(formats[0])?, halves * TILE * 16 * pieces(formats[1])?];
     let clusters = most_clusters(caps, ranks).min(counts[0] + counts[1]);
     let shares = share(clusters, counts, stages)?;
@@ -190,7 +235,7 @@ fn plan_with(
     let early_each = ranks > 1 || most_tiles <= MAX_WARPS;
     let early = slot * if early_each { most_tiles } else { MAX_WARPS };
     let sums = slot * (MAX_WARPS + if ranks > 1 { most_tiles } else { 0 });
-    let x_bytes = mine.checked_mul(halves_bytes(rows))?.max(sums);
+    let x_bytes = mine.checked_mul(chunk_bytes(rows))?.max(sums);
     let room = caps.shared_bytes.checked_sub(STATIC_BYTES + early)?.checked_sub(x_bytes)?;
     let warps = (room / (DEPTHS.start() * stage_bytes)).min(MAX_WARPS);
     if warps == 0 {
@@ -202,31 +247,35 @@ fn plan_with(
         u64::from(count.div_ceil(clusters.max(1))) * u64::from(mine) * u64::from(stage)
     };
     let weights = of_tiles(counts[0], shares.0, stages[0]).max(of_tiles(counts[1], shares.1, stages[1]));
-    let x_cost = u64::from(mine) * u64::from(halves_bytes(rows)) * 4 / 5;
+    let x_cost = u64::from(mine) * u64::from(chunk_bytes(rows)) * 4 / 5;
     let cost = weights * u64::from(MAX_WARPS) / u64::from(warps) + x_cost + cluster_cost;
 
     let args = Args {
         x: [0; 2],
         factors: 0,
+        from: Incoming::default(),
+        to: Outgoing::default(),
         columns: 0,
         blocks: k.div_ceil(32),
         chunks,
-        parts: group.parts.len() as u32,
-        first_parts: group.first as u32,
+        parts: if group.pair { 1 } else { group.parts.len() as u32 },
+        first_parts: if group.pair { 1 } else { group.first as u32 },
         first_clusters: shares.0,
-        clusters,
+        tiles: [Shares::new(counts[0], shares.0), Shares::new(counts[1], shares.1)],
+        ranked: Shares::new(chunks, ranks),
         ranks,
         warps,
         depth,
         stage_bytes,
         x_bytes,
         early_each: u32::from(early_each),
+        epsilon: 0.0,
         unused: 0,
         part,
     };
-    let entry = format!("mmq_{}_rows{rows}", group.name());
+    let entry = format!("{}_rows{rows}", group.name());
     let shared = x_bytes + warps * depth * stage_bytes + early;
-    Some(Plan { entry, shared, orders: formats.map(order), cost, args })
+    Some(Plan { entry, clusters, shared, orders: formats.map(order), cost, pair: group.pair, args })
 }
 
 /// How many clusters work on the tiles of the first format and on those of the second, so that the slowest is done soonest. Both
@@ -241,49 +290,139 @@ fn share(clusters: u32, tiles: [u32; 2], bytes: [u32; 2]) -> Option<(u32, u32)> 
     (1..clusters).min_by_key(|&first| slowest(first)).map(|first| (first, clusters - first))
 }
 
+/// Where x comes from.
+enum Source {
+    /// Floats, which `halves.cu` puts into an image.
+    Floats(Image),
+    /// An image whose rows are scaled.
+    Scaled(Image),
+    /// An image that a product has handed on.
+    Product(Image),
+}
+
+impl Source {
+    /// Of all rows at once, or of some at a time: only the first can have been handed on.
+    fn of(queue: &mut Queue, input: &Input, rows: u32) -> Result<Source, BackendError> {
+        let (m, k) = (input.m, input.k);
+        let image = |at: u64| Image::at(at, rows, k);
+        let x = input.norm.map_or(input.x, |norm| norm.input);
+        if m == rows {
+            let gain = input.norm.map(|norm| norm.gamma);
+            if let Some(at) = queue.handed(Image::of_product(x, m, k, gain)) {
+                return Ok(Source::Product(image(at)));
+            }
+            if let Some(at) = input.norm.is_none().then(|| queue.handed(Image::of(x, m, k))).flatten() {
+                return Ok(Source::Scaled(image(at)));
+            }
+        }
+        Ok(Source::Floats(image(queue.scratch(Image::bytes(rows, k))?)))
+    }
+
+    fn image(&self) -> &Image {
+        match self {
+            Source::Floats(image) | Source::Scaled(image) | Source::Product(image) => image,
+        }
+    }
+
+    /// The kernel for x from here: there are shorter ones where nothing was handed on, but for pairs.
+    fn entry(&self, plan: &Plan) -> String {
+        let prefix = if plan.pair || matches!(self, Source::Product(_)) { "mmq" } else { "mmq_scaled" };
+        format!("{prefix}_{}", plan.entry)
+    }
+
+    /// What a product reads beside the image; the first of a call writes the norm's result.
+    fn incoming(&self, input: &Input, first: bool) -> Incoming {
+        let Source::Product(image) = self else { return Incoming::default() };
+        match input.norm {
+            None => Incoming { words: image.words, floats: input.x, ..Incoming::default() },
+            Some(norm) => Incoming {
+                words: image.words,
+                squares: image.squares,
+                floats: norm.input,
+                gain: norm.gamma,
+                normed: if first { norm.output } else { 0 },
+            },
+        }
+    }
+}
+
+/// Where a call hands its result on to, if it has one and the product behind it may want it: the result of gate and up, or what a norm is
+/// expected to take.
+fn outgoing(queue: &mut Queue, m: u32, rows: u32, plans: &[Plan]) -> Option<(Handed, Outgoing)> {
+    let [plan] = plans else { return None };
+    let (out, width) = (plan.args.part[0].out, plan.args.part[0].rows);
+    let gain = queue.expected_gain(out, m, width);
+    let wanted = plan.pair || (plan.args.parts == 1 && gain.is_some());
+    if m != rows || !wanted {
+        return None;
+    }
+    let gain = gain.filter(|_| !plan.pair);
+    if !plan.args.part[0].is_wide() || !gain.unwrap_or(0).is_multiple_of(16) {
+        return None;
+    }
+    let image = Image::room(queue, m, width)?;
+    let to =
+        Outgoing { image: image.orders, words: image.words, squares: image.squares, gain: gain.unwrap_or(0) };
+    Some((Image::of_product(out, m, width, gain), to))
+}
+
 fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launched {
     let (m, k) = (input.m, input.k);
-    let x_bytes = k.div_ceil(CHUNK) as usize * halves_bytes(rows) as usize;
-    // x in each order, then the factors of its rows.
-    let scratch = queue.scratch(ORDERS * x_bytes + 4 * rows as usize)?;
-    let ordered = |order: usize| scratch + (order * x_bytes) as u64;
-    let factors = ordered(ORDERS);
-    let mut out = [0; ORDERS];
-    for order in plans.iter().flat_map(|plan| plan.orders) {
-        out[order] = ordered(order);
-    }
+    let source = Source::of(queue, input, rows)?;
+    let outgoing = outgoing(queue, m, rows, plans);
+    let image = source.image();
     let mut launched = 0;
     for row in (0..m).step_by(rows as usize) {
         let columns = (m - row).min(rows);
         // The address of a row of `width` floats; 0 stays 0.
         let at =
             |ptr: u64, width: u32| if ptr == 0 { 0 } else { ptr + u64::from(row) * u64::from(width) * 4 };
-        let norm = input.norm;
-        let params = HalvesParams {
-            x: at(norm.map_or(input.x, |norm| norm.input), k),
-            gamma: norm.map_or(0, |norm| norm.gamma),
-            normed: at(norm.map_or(0, |norm| norm.output), k),
-            out,
-            factors,
-            epsilon: norm.map_or(0.0, |norm| norm.epsilon),
-            k,
-            columns,
-            unused: 0,
-        };
-        let entry = format!("halves_rows{rows}");
-        queue.launch(&Launch::new("halves", &entry, 1, halves_threads(k)).rows(rows), &params)?;
-        for plan in plans {
-            let mut args = Args { x: plan.orders.map(ordered), factors, columns, ..plan.args };
+        if matches!(source, Source::Floats(_)) {
+            let mut out = [0; ORDERS];
+            for order in plans.iter().flat_map(|plan| plan.orders) {
+                out[order] = image.orders[order];
+            }
+            let norm = input.norm;
+            let params = HalvesParams {
+                x: at(norm.map_or(input.x, |norm| norm.input), k),
+                gamma: norm.map_or(0, |norm| norm.gamma),
+                normed: at(norm.map_or(0, |norm| norm.output), k),
+                out,
+                factors: image.factors,
+                epsilon: norm.map_or(0.0, |norm| norm.epsilon),
+                k,
+                columns,
+                unused: 0,
+            };
+            let entry = format!("halves_rows{rows}");
+            queue.launch(&Launch::new("halves", &entry, 1, halves_threads(k)).rows(rows), &params)?;
+            launched += 1;
+        }
+        for (index, plan) in plans.iter().enumerate() {
+            let mut args = Args {
+                x: plan.orders.map(|order| image.orders[order]),
+                factors: image.factors,
+                from: source.incoming(input, index == 0),
+                to: outgoing.map_or(Outgoing::default(), |(_, to)| to),
+                columns,
+                epsilon: input.norm.map_or(0.0, |norm| norm.epsilon),
+                ..plan.args
+            };
             for part in &mut args.part {
                 part.out = at(part.out, part.rows);
                 part.residual = at(part.residual, part.rows);
+                part.wide = part.is_wide().into();
             }
-            let blocks = args.clusters * args.ranks;
-            let mut launch = Launch::new("mmq", &plan.entry, blocks, 32 * args.warps).shared(plan.shared);
+            let blocks = plan.clusters * args.ranks;
+            let entry = source.entry(plan);
+            let mut launch = Launch::new("mmq", &entry, blocks, 32 * args.warps).shared(plan.shared);
             launch.cluster = args.ranks;
             queue.launch(&launch, &args)?;
         }
-        launched += 1 + plans.len();
+        launched += plans.len();
+    }
+    if let Some((what, to)) = outgoing {
+        queue.has_handed(what, to.image[0]);
     }
     Ok(launched)
 }
@@ -306,9 +445,9 @@ mod tests {
         let args = &plan.args;
         assert!(plan.shared + STATIC_BYTES <= H200.shared_bytes, "{plan:?}");
         assert!(DEPTHS.contains(&args.depth) && (1..=MAX_WARPS).contains(&args.warps), "{plan:?}");
-        assert!(args.clusters * args.ranks <= H200.multiprocessors && args.ranks <= args.chunks);
+        assert!(plan.clusters * args.ranks <= H200.multiprocessors && args.ranks <= args.chunks);
         assert!(args.x_bytes.is_multiple_of(128) && args.stage_bytes.is_multiple_of(128));
-        assert!(args.x_bytes >= args.chunks.div_ceil(args.ranks) * halves_bytes(rows));
+        assert!(args.x_bytes >= args.chunks.div_ceil(args.ranks) * chunk_bytes(rows));
         Some(plan)
     }
 
@@ -325,7 +464,7 @@ mod tests {
                 }
                 let mixed = [product(Q4_K, k), product(Q4_K, 1024), product(Q6_K, 1024)];
                 let plan = planned(&mixed, 2, false, k, rows).unwrap();
-                assert!(plan.args.first_clusters > 0 && plan.args.first_clusters < plan.args.clusters);
+                assert!(plan.args.first_clusters > 0 && plan.args.first_clusters < plan.clusters);
                 assert_eq!(plan.orders, [1, 0]);
             }
             for (k, n) in [(9728, 2560), (12288, 4096), (14336, 4096), (28672, 8192)] {
@@ -359,8 +498,8 @@ mod tests {
         // Rows, columns; clusters and blocks of each.
         for ((n, k), expected) in [((2560, 9728), (27, 4)), ((2560, 4096), (54, 2)), ((6144, 2560), (128, 1))]
         {
-            let args = planned(&[product(DType::Q4_K, n)], 1, false, k, 16).unwrap().args;
-            assert_eq!((args.clusters, args.ranks), expected, "{n} x {k}");
+            let plan = planned(&[product(DType::Q4_K, n)], 1, false, k, 16).unwrap();
+            assert_eq!((plan.clusters, plan.args.ranks), expected, "{n} x {k}");
         }
     }
 
@@ -401,6 +540,6 @@ mod tests {
     #[test]
     fn one_row_of_one_block_is_enough() {
         let plan = planned(&[product(DType::Q8_0, 1)], 1, false, 32, 8).unwrap();
-        assert_eq!((plan.args.clusters, plan.args.ranks, plan.args.chunks), (1, 1, 1));
+        assert_eq!((plan.clusters, plan.args.ranks, plan.args.chunks), (1, 1, 1));
     }
 }

@@ -6,6 +6,7 @@ mod example;
 mod faults;
 #[path = "../../../fulmen-model/tests/greedy/mod.rs"]
 mod greedy;
+mod handing;
 mod lost;
 mod memory;
 mod model;

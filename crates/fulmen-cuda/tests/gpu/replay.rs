@@ -49,7 +49,7 @@ fn replayed_layers_give_the_bits_of_launched_ones() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
     for kind in LAYERS {
-        for (m, n_seqs) in [(1, 1), (3, 3), (5, 1)] {
+        for (m, n_seqs) in [(1, 1), (3, 3), (5, 1), (8, 8)] {
             for (weights, cache) in
                 [(DType::F16, DType::F16), (DType::Q4_K, DType::F16), (DType::Q8_0, DType::Q8_0)]
             {
