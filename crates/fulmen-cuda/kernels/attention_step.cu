@@ -34,7 +34,7 @@ struct Args {
   float* out;
   u8* codes;      // where the codes of the result go, or null: one row, and blocks have multiples of 32 elements of it
   u8* halves[2];  // where the result goes in 16 bits, in both orders, or null: as many rows as the image has,
-  float* half_factors;  // whose factors are 2
+  float* half_factors;  // whose factors are 8
   Fault* fault;
   float epsilon;
   float scale;
@@ -135,9 +135,10 @@ DEVICE float2 turn_of(u32 position, u32 pair, u32 dims, const float* factors, fl
   return make_float2(cosine * magnitude, sine * magnitude);
 }
 
-// An element of the result in 16 bits. It is an average of halves: half of it is none too large, and as exact as they are.
+// An element of the result in 16 bits. It is an average of halves: of an eighth of it neither elements nor the two parts of sums are too
+// large.
 DEVICE void store_half(const Args& args, u32 row, u32 at, float value) {
-  value *= 0.5f;
+  value *= 0.125f;
   const float second = __shfl_down_sync(FULL_WARP, value, 1), third = __shfl_down_sync(FULL_WARP, value, 2), fourth = __shfl_down_sync(FULL_WARP, value, 3);
   const uint2 four = make_uint2(half_pair(value, third), half_pair(second, fourth));
   float sum = pair_sum(four.x) + pair_sum(four.y);
@@ -146,7 +147,7 @@ DEVICE void store_half(const Args& args, u32 row, u32 at, float value) {
   if (at % 4 > 0) return;
 #pragma unroll
   for (u32 order = 0; order < ORDERS; order++) store_halves(args.halves[order], order, gridDim.y, row, at, four, sum);
-  if (at == 0) args.half_factors[row] = 2;
+  if (at == 0) args.half_factors[row] = 8;
 }
 
 // For where it is needed twice: code that is not there is not fetched.

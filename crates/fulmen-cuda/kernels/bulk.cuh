@@ -15,8 +15,6 @@ DEVICE void barrier_init(u64* barrier, u32 arrivals) {
 // Makes initialised barriers known to the copies.
 DEVICE void barriers_ready() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-DEVICE void barrier_arrive(u64* barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory"); }
-
 // Arrives, and announces bytes.
 DEVICE void barrier_expect(u64* barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
@@ -53,13 +51,4 @@ DEVICE void remote_store(float* pointer, u32 rank, float value) {
   u32 there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(pointer)), "r"(rank));
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(value) : "memory");
-}
-
-// A value in the shared memory of another block of the cluster.
-DEVICE float remote(const float* pointer, u32 rank) {
-  u32 there;
-  float value;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(pointer)), "r"(rank));
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(there));
-  return value;
 }

@@ -51,7 +51,7 @@ __device__ __forceinline__ float larger(float a, float b) {
 __device__ __forceinline__ float largest_of(float4 v) { return larger(larger(v.x, v.y), larger(v.z, v.w)); }
 
 // Four elements a lane, by 8 lanes a block.
-__device__ __forceinline__ void quantise4(u8* image, u32 at, float4 v, bool inside) {
+__device__ __forceinline__ void quantise4(u8* image, u32 at, float4 v) {
   float largest = largest_of(v);
 #pragma unroll
   for (int step = 1; step < 8; step *= 2) largest = larger(largest, __shfl_xor_sync(FULL_WARP, largest, step));
@@ -60,7 +60,6 @@ __device__ __forceinline__ void quantise4(u8* image, u32 at, float4 v, bool insi
   sum += __shfl_xor_sync(FULL_WARP, sum, 1);
   sum += __shfl_xor_sync(FULL_WARP, sum, 2);
   const i32 all = sum + __shfl_xor_sync(FULL_WARP, sum, 4);
-  if (!inside) return;
   *(u32*)codes_at(image, at) = codes;
   if (at % 32 == 0) store_block(image, at, largest, all);
   if (at % 16 == 0) store_piece(image, at, sum);

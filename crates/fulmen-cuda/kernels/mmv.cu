@@ -14,8 +14,9 @@
 
 constexpr int WARPS = 12;
 constexpr int THREADS = WARPS * 32;
-constexpr u32 MAX_DEPTH = 4;
+constexpr u32 MAX_DEPTH = 2;
 constexpr int MAX_PARTS = 3;
+constexpr u32 SEGMENT = 64;  // units of 64 elements of a stage, where a row takes several
 constexpr int MAX_RESULTS = 256;  // rows of a block that become codes
 
 struct Part {
@@ -43,8 +44,8 @@ struct Args {
   u32 first_warps;  // and the warps that work on them
   u32 stage_bytes;
   u32 segments;  // stages that a row takes; 1 where a warp works on several rows
-  u32 segment;   // units of 64 elements of each but the last
   u32 depth;     // stages of a ring
+  u32 unused;
   Part part[MAX_PARTS];
 };
 
@@ -89,10 +90,10 @@ struct Input {
     float sum = 0;
     Four four(args, threadIdx.x * 4);
 #pragma unroll 1
-    for (u32 at = threadIdx.x * 4; at / 128 * 128 < padded; at += THREADS * 4) {
+    for (u32 at = threadIdx.x * 4; at < padded; at += THREADS * 4) {
       const Four next(args, at + THREADS * 4);
       sum += squares(four.x);
-      quantise4(codes, at, times(four.x, four.gain), at < padded);
+      quantise4(codes, at, times(four.x, four.gain));
       four = next;
     }
     sum = warp_sum(sum);
@@ -160,7 +161,6 @@ DEVICE uint4 shifted(uint4 v, u32 shift, u32 mask) {
 }
 DEVICE uint4 operator|(uint4 a, uint4 b) { return make_uint4(a.x | b.x, a.y | b.y, a.z | b.z, a.w | b.w); }
 constexpr u32 NIBBLE = 0x0f0f0f0f;
-
 
 // Each format has CHUNK bytes for 256 elements; `decode` takes a unit of a row in shared memory; `dot` is its product with the unit of x, given the group of x that it
 // is in.
@@ -366,7 +366,7 @@ struct Rows {
         bulk_copy(to + half_stage(), other, bytes, &barriers[stage]);
       } else {
         if (LANES == 32 && segments() > 1) {
-          const u32 all = args.segment / 4 * CHUNK, begin = ahead_segment * all;
+          const u32 all = SEGMENT / 4 * CHUNK, begin = ahead_segment * all;
           from += begin;
           bytes = min(bytes - begin, all);
         }
@@ -420,10 +420,10 @@ struct Rows {
       u32 unit = inner;
 #pragma unroll 1
       for (u32 segment = 0; segment < segments(); segment++) {
-        const u32 past = segments() > 1 ? min(units, (segment + 1) * args.segment) : units;
+        const u32 past = segments() > 1 ? min(units, (segment + 1) * SEGMENT) : units;
         barrier_wait(&barriers[stage], parity);
         // Where the row would begin if all of it were here.
-        const u8* here = row + stage * stage_bytes - segment * (args.segment / 4 * F::CHUNK);
+        const u8* here = row + stage * stage_bytes - segment * (SEGMENT / 4 * F::CHUNK);
 #pragma unroll 1
         for (; unit < past; unit += LANES, at += LANES / 8 * GROUP) {
           F weights;

@@ -18,7 +18,7 @@ use crate::timed::Timed;
 pub(crate) struct Captured {
     pub(crate) graph: Graph,
     /// Kept alive for the graph.
-    pub(crate) _scratch: Kept,
+    pub(crate) _kept: Kept,
     /// The allocations that its operands lie in.
     pub(crate) uses: BTreeSet<u64>,
     /// The first of them that was freed.

@@ -93,9 +93,9 @@ impl CudaDispatcher {
     /// Ends a recording. Calls run again after it, whatever it returns.
     pub fn end_capture(&mut self) -> Result<ReplayId, BackendError> {
         let uses = self.memory.watch.end();
-        let (graph, scratch) = self.queue.end_capture()?;
+        let (graph, kept) = self.queue.end_capture()?;
         let (program, timed) = (None, None);
-        Ok(self.captures.add(Captured { graph, _scratch: scratch, uses, freed: None, program, timed }))
+        Ok(self.captures.add(Captured { graph, _kept: kept, uses, freed: None, program, timed }))
     }
 
     /// Loads the kernels and makes the scratch memory that a program needs.

@@ -17,7 +17,7 @@ use crate::queue::Kept;
 pub(crate) struct Timed {
     pub(crate) graph: Graph,
     /// Kept alive for the graph.
-    _scratch: Kept,
+    _kept: Kept,
     /// One before the first call, and one behind each.
     marks: Vec<Event>,
     /// The calls between two marks, and their names.
@@ -53,8 +53,8 @@ impl Timed {
         // Always ended; where a call failed, its error is the one to report.
         let ended = device.queue.end_capture();
         recorded.map_err(refused)?;
-        let (graph, scratch) = ended?;
-        Ok(Timed { graph, _scratch: scratch, marks, calls })
+        let (graph, kept) = ended?;
+        Ok(Timed { graph, _kept: kept, marks, calls })
     }
 
     /// The times of its last run, which is over.

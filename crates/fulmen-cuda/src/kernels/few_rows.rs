@@ -151,13 +151,17 @@ pub(crate) fn expect(queue: &mut Queue, call: &MulMatCall, norm: &RmsNormCall) {
     }
 }
 
-/// Whether what the launches write is apart from what the norm reads: some blocks write while others still read it. The planner knows
-/// two ops, and may give the memory of the norm's input to the products.
+/// Whether what the launches write is apart from what the norm reads, and what they add from what the norm makes: some blocks write while
+/// others still read. Calls that were not planned together may be otherwise.
 fn apart_from(norm: &Norm, input: &Input, parts: &[Product]) -> bool {
     let floats = |width: u32| u64::from(input.m) * u64::from(width) * 4;
     let read = (norm.input, floats(input.k));
-    apart(read, (norm.output, floats(input.k)))
-        && parts.iter().all(|part| apart(read, (part.out, floats(part.weight.rows))))
+    let made = (norm.output, floats(input.k));
+    apart(read, made)
+        && parts.iter().all(|part| {
+            let width = floats(part.weight.rows);
+            apart(read, (part.out, width)) && (part.residual == 0 || apart(made, (part.residual, width)))
+        })
 }
 
 fn takes(queue: &Queue, input: &Input, parts: &[Product]) -> bool {
@@ -200,5 +204,10 @@ mod tests {
             assert_eq!(writes(out), good, "{out}");
         }
         assert!(!apart_from(&Norm { output: norm.input, ..norm }, &input, &[]), "a norm in place");
+        let adds = |residual: u64| {
+            let weight = WeightArg { ptr: 1 << 24, dtype: DType::Q4_K, rows: 256 };
+            apart_from(&norm, &input, &[Product { weight, out: 1 << 22, bias: 0, residual }])
+        };
+        assert!(adds(0) && adds(norm.input) && !adds(norm.output), "the norm's result as residual");
     }
 }

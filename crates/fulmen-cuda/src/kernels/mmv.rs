@@ -37,8 +37,8 @@ struct Args {
     first_warps: u32,
     stage_bytes: u32,
     segments: u32,
-    segment: u32,
     depth: u32,
+    unused: u32,
     part: [Part; MAX_PARTS],
 }
 
@@ -95,8 +95,8 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
         first_warps: WARPS,
         stage_bytes: 0,
         segments: 1,
-        segment: 0,
         depth: 0,
+        unused: 0,
         part: [Part::default(); MAX_PARTS],
     };
     for (to, part) in args.part.iter_mut().zip(parts) {
@@ -137,7 +137,6 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     })?;
     args.stage_bytes = stage;
     args.segments = segments;
-    args.segment = SEGMENT;
     let task = if group.pair { 16 / lanes } else { 32 / lanes };
     let used = if group.pair { 1 } else { parts.len() };
     let deal = Deal::new(&args.part[..used], group.first.min(used), task, caps.multiprocessors);
