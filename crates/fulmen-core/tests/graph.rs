@@ -9,6 +9,8 @@ struct Counting {
     fail_at: Option<usize>,
     /// Runs a norm and the product behind it as one.
     pairs: bool,
+    /// How many calls were left before each.
+    left: Vec<usize>,
 }
 
 impl Counting {
@@ -24,6 +26,9 @@ impl Counting {
 impl KernelDispatch for Counting {
     fn backend(&self) -> &'static str {
         "counting"
+    }
+    fn look_ahead(&mut self, left: &[Step]) {
+        self.left.push(left.len());
     }
     fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
         match (first, second) {
@@ -101,6 +106,16 @@ fn a_layer_calls_each_op_once_and_counts_what_was_launched() {
     assert_eq!(dispatcher.calls, [RmsNorm, MulMat, MulMat, MulMat, Attention, Add]);
     let timed = execute_graph_timed(&graph, &mut dispatcher).unwrap();
     assert_eq!(timed.n_launches, 9);
+}
+
+#[test]
+fn a_dispatcher_is_told_what_is_left_before_each_call() {
+    let program = layer().check().unwrap();
+    for (pairs, expected) in [(false, vec![6, 5, 4, 3, 2, 1]), (true, vec![6, 4, 3, 2, 1])] {
+        let mut dispatcher = Counting { pairs, ..Counting::default() };
+        program.run(&mut dispatcher).unwrap();
+        assert_eq!(dispatcher.left, expected);
+    }
 }
 
 #[test]

@@ -20,11 +20,19 @@ DEVICE void barrier_expect(u64* barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
+DEVICE void barrier_arrive(u64* barrier) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 DEVICE void barrier_wait(u64* barrier, u32 parity) {
   asm volatile(
       "{\n.reg .pred done;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra wait;\n}" ::"r"(shared_address(barrier)), "r"(parity)
       : "memory");
 }
+
+// Some warps of a block, of `threads` threads, meet; one that only comes does not wait.
+DEVICE void warps_meet(u32 threads) { asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory"); }
+DEVICE void warp_comes(u32 threads) { asm volatile("bar.arrive 1, %0;" ::"r"(threads) : "memory"); }
 
 // Whole 16-byte pieces around `bytes` at `from`.
 DEVICE u32 pieces_around(const u8* from, u32 bytes) { return ((u32)((u64)from & 15) + bytes + 15) & ~15u; }
@@ -40,6 +48,25 @@ DEVICE void bulk_copy(u8* to, const u8* from, u32 bytes, u64* barrier) {
 DEVICE void bulk_prefetch(const void* from, u32 bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"((u64)from & ~15ull), "r"(pieces_around((const u8*)from, bytes)) : "memory");
 }
+
+// ---------------------------------------------------------------- boxes
+
+// A tensor of two dimensions that the driver has described, to be copied by boxes.
+struct __align__(64) TensorMap {
+  u64 opaque[16];
+};
+
+DEVICE void call_map(const TensorMap* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+
+// Copies the box that begins with byte `column` of `row`. What is past the end of the tensor becomes zero, and counts.
+DEVICE void box_copy(u8* to, const TensorMap* map, u32 column, u32 row, u64* barrier) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(to)), "l"(map),
+               "r"(column), "r"(row), "r"(shared_address(barrier))
+               : "memory");
+}
+
+// Of what was written here by other means, copies from here on come after.
+DEVICE void copies_after_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // ---------------------------------------------------------------- clusters
 

@@ -62,21 +62,23 @@ DEVICE u32 thread_anew() {
   return index;
 }
 
-// What the warps of a block tell each other.
-template <int WARPS>
+// What the warp that brings x tells the others, and the barriers that say when it is there.
 struct __align__(16) Told {
-  u32 words[WARPS * 2];
   float factors[16];  // of the rows
+  u64 known;          // factors
+  u64 looked;
+  u32 fine;  // whether the image can be taken as it is
+  volatile float near[32];  // of no use but that it was read
 };
 
 // Where 16 bits do not hold what was handed on: makes the block's part of the image, from column `first` of k on, in an order. Rows are
-// scaled by their largest number there. All copies have come.
+// scaled by their largest number there. All copies have come. By all warps but the one that brought x, the last.
 template <int ROWS>
 __device__ __noinline__ void make_image(const float* floats, const float* gain, float* factors, u8* image, u32 order, u32 k, u32 first, u32 columns) {
-  const u32 lane = threadIdx.x & 31;
-  __syncthreads();
+  const u32 lane = threadIdx.x & 31, threads = blockDim.x - 32;
+  warps_meet(threads);
 #pragma unroll 1
-  for (u32 row = threadIdx.x / 32; row < ROWS; row += blockDim.x / 32) {
+  for (u32 row = threadIdx.x / 32; row < ROWS; row += threads / 32) {
     auto value = [&](u32 at) {
       const float4 v = __ldcg((const float4*)(floats + (u64)row * k + first + at));
       return gain ? times(v, __ldcg((const float4*)(gain + first + at))) : v;
@@ -93,93 +95,61 @@ __device__ __noinline__ void make_image(const float* floats, const float* gain, 
     }
     if (lane == 0) factors[row] *= power_of_two(254 - up);
   }
-  __syncthreads();
+  warps_meet(threads);
 }
 
-// Of a norm's result the rest, where a grid is too small for each warp to write 128 columns of one row.
+// A warp's look at what was handed on, of chunks [chunk, past). It begins before the copies of the image, so that the answers are not
+// behind them.
 template <int ROWS>
-__device__ __noinline__ void write_normed(const float* floats, const float* gain, const float* factors, float* normed, u32 k, u32 warp, u32 warps) {
-#pragma unroll 1
-  for (;; warp += warps) {
-    const u32 row = warp % ROWS, column = (warp / ROWS * 32 + (threadIdx.x & 31)) * 4;
-    if (column >= k) return;
-    const float f = factors[row];
-    const float4 x = times(__ldcg((const float4*)(floats + row * k + column)), make_float4(f, f, f, f));
-    *(float4*)(normed + row * k + column) = times(x, __ldcg((const float4*)(gain + column)));
-  }
-}
-
-// A block's look at what was handed on, of chunks [chunk, past) of `chunks`. `ask` comes before the copies of the image, so that the
-// answers are not behind them; where everything is, is known before.
-template <int ROWS, int WARPS>
 struct Look {
-  static constexpr u32 N = ROWS / 8, HELD = 3;
+  static constexpr u32 N = ROWS / 8, LANES = 32 / ROWS, HELD = 10;  // lanes have the squares of a row
   const Incoming& from;
-  const u32 k, tiles, thread, lane;
-  u32 word = 0, word_at, words;
-  // Sixteen lanes have the squares of a row, four at a time.
-  float4 squares[HELD] = {};
-  u32 squares_at;
-  int squares_left;
-  // A warp writes 128 columns of one row of the norm's result.
-  float4 x = {}, gain = {};
-  u32 warp_of_all, row, column;
+  const u32 lane;
+  uint4 word[3] = {};
+  u32 word_at, words;
 
-  DEVICE Look(const Incoming& from, u32 chunk, u32 past, u32 chunks) : from(from), k(chunks * HALVES_CHUNK), tiles(k / RUN), thread(thread_anew()), lane(thread & 31) {
-    constexpr u32 EACH = HALVES_CHUNK / RUN * N;
-    word_at = chunk * EACH + thread, words = past * EACH;
-    squares_at = thread / 16 * tiles + lane % 16 * 4, squares_left = thread < ROWS * 16 ? (int)(tiles - lane % 16 * 4) : 0;
-    warp_of_all = (blockIdx.x * blockDim.x + thread) / 32, row = warp_of_all % ROWS, column = (warp_of_all / ROWS * 32 + lane) * 4;
+  DEVICE Look(const Incoming& from, u32 chunk, u32 past, u32 lane) : from(from), lane(lane) {
+    constexpr u32 EACH = HALVES_CHUNK / RUN * N / 4;
+    word_at = chunk * EACH + lane, words = past * EACH;
+#pragma unroll
+    for (int i = 0; i < 3; i++)
+      if (word_at + i * 32 < words) word[i] = __ldcg((const uint4*)from.words + word_at + i * 32);
   }
-  DEVICE void ask() {
-    if (word_at < words) word = __ldcg(from.words + word_at);
-    if (!from.squares) return;
-#pragma unroll
-    for (int i = 0; i < HELD; i++)
-      if (squares_left > i * 64) squares[i] = ask4(from.squares, squares_at + i * 64);
-    if (from.normed && column < k) x = ask4(from.floats, row * k + column), gain = ask4(from.gain, column);
+  // Whether the image can be taken as it is.
+  DEVICE bool fine() const {
+    auto either = [](uint4 a, uint4 b) { return make_uint4(a.x | b.x, a.y | b.y, a.z | b.z, a.w | b.w); };
+    uint4 all = either(either(word[0], word[1]), word[2]);
+#pragma unroll 1
+    for (u32 at = word_at + 96; at < words; at += 32) all = either(all, __ldcg((const uint4*)from.words + at));
+    const u32 even = __reduce_or_sync(FULL_WARP, all.x | all.z), odd = __reduce_or_sync(FULL_WARP, all.y | all.w);
+    return N == 1 ? good(even | odd) : good(even) && good(odd);
   }
-  static DEVICE float4 ask4(const float* from, u32 at) { return __ldcg((const float4*)(from + at)); }
-
-  // All warps together: whether the image can be taken as it is. The factors of the rows are there then, and the norm's result is
-  // written.
-  DEVICE bool taken(Told<WARPS>& told, float epsilon) {
-    const u32 warp = thread / 32, warps = blockDim.x / 32;
+  // Of the lane's row the norm's factor, from the squares of all its tiles.
+  DEVICE float factor(u32 k, float epsilon) const {
+    const u32 tiles = k / RUN;
+    const float* squares = from.squares + lane / LANES * tiles;
+    float sum = 0;
 #pragma unroll 1
-    for (u32 at = word_at + blockDim.x; at < words; at += blockDim.x) word |= __ldcg(from.words + at);
+    for (u32 at = lane % LANES * 4; at < tiles; at += HELD * LANES * 4) {
+      float4 v[HELD] = {};
 #pragma unroll
-    for (u32 n = 0; n < N; n++) {
-      const u32 all = __reduce_or_sync(FULL_WARP, lane % N == n ? word : 0);
-      if (lane == n) told.words[warp * N + n] = all;
-    }
-    if (from.squares) {
-      auto all = [](float4 v) { return v.x + v.y + v.z + v.w; };
-      float sum = all(squares[0]) + all(squares[1]) + all(squares[2]);
-      u32 at = lane % 16 * 4 + HELD * 64;
-#pragma unroll 1
-      for (u32 row = thread / 16; row < ROWS; row += blockDim.x / 16) {
-#pragma unroll 1
-        for (; at < tiles; at += 64) sum += all(ask4(from.squares, row * tiles + at));
-        sum = four_lanes(sum);
-        sum += __shfl_xor_sync(FULL_WARP, sum, 4);
-        sum += __shfl_xor_sync(FULL_WARP, sum, 8);
-        if (lane % 16 == 0) told.factors[row] = rsqrtf(__fdividef(sum, (float)k) + epsilon);
-        sum = 0, at = lane % 16 * 4;
-      }
-    } else if (thread < ROWS) {
-      told.factors[thread] = 1;
-    }
-    __syncthreads();
-    word = lane < warps * N ? told.words[lane] : 0;
-    bool fine = true;
+      for (u32 i = 0; i < HELD; i++)
+        if (at + i * LANES * 4 < tiles) v[i] = __ldcg((const float4*)(squares + at + i * LANES * 4));
 #pragma unroll
-    for (u32 n = 0; n < N; n++) fine &= good(__reduce_or_sync(FULL_WARP, lane % N == n ? word : 0));
-    if (from.normed && column < k) {
-      const float f = told.factors[row];
-      *(float4*)(from.normed + (row * k + column)) = times(times(x, make_float4(f, f, f, f)), gain);
-      const u32 all = gridDim.x * warps;
-      if (all * 128 < ROWS * k) write_normed<ROWS>(from.floats, from.gain, told.factors, from.normed, k, warp_of_all + all, all);
+      for (u32 i = 0; i < HELD; i++) sum += v[i].x + v[i].y + v[i].z + v[i].w;
     }
-    return fine;
+    sum += __shfl_xor_sync(FULL_WARP, sum, 1);
+    if (LANES == 4) sum += __shfl_xor_sync(FULL_WARP, sum, 2);
+    return rsqrtf(__fdividef(sum, (float)k) + epsilon);
+  }
+  // The block's part of the norm's result: by 128 columns of one row, of which lanes have the factors.
+  DEVICE void write_normed(u32 k, float factor) const {
+#pragma unroll 1
+    for (u32 part = blockIdx.x; part < ROWS * k / 128; part += gridDim.x) {
+      const u32 row = part % ROWS, column = part / ROWS * 128 + lane * 4;
+      const float4 x = __ldcg((const float4*)(from.floats + row * k + column)), gain = __ldcg((const float4*)(from.gain + column));
+      const float f = __shfl_sync(FULL_WARP, factor, row * LANES);
+      *(float4*)(from.normed + row * k + column) = times(times(x, make_float4(f, f, f, f)), gain);
+    }
   }
 };

@@ -8,23 +8,37 @@
 //   of x.
 // - An item is a tile and a chunk of 256 columns. The items of a block lie in a row, tile after tile, and each warp has the same
 //   number of neighbours: so most of its sums stay in registers, and warps share no more than the first and the last of its tiles.
-// - Each warp copies its items, as they lie in a GGUF file, into a ring of its own, and waits for no other before the end. Then what
-//   several warps have of a tile is added up in their order, and what several blocks have in theirs.
-// - Weights are fetched before the kernel ahead is done: they depend on nothing.
+// - Each warp copies its items, as they lie in a GGUF file, into a ring of its own, and waits for no other before the end. Where rows
+//   are whole pieces of 16 bytes an item is one box of a tensor, for one instruction. Then what several warps have of a tile is added
+//   up in their order, and what several blocks have in theirs.
+// - Weights are fetched before the kernel ahead is done: they depend on nothing. One more warp, the last, does not: it waits for that
+//   kernel, brings x and what belongs to it, and ends.
+#include "ahead.cuh"
 #include "handing.cuh"
 #include "mmq_formats.cuh"
 
 constexpr u32 MAX_WARPS = 12;
 constexpr u32 BOUND = 512;  // threads that there are registers for: so that a block of a small kernel may run beside
+static_assert(32 * (MAX_WARPS + 1) <= BOUND, "one more warp brings x");
 constexpr u32 MAX_PARTS = 3;
-constexpr u32 MAX_CHUNKS = 64;  // of a block, each with a barrier: more than fit
+constexpr u32 MAX_CHUNKS = 52;  // of a block, each with a barrier: more than fit
+constexpr u32 MAX_DEPTH = 4;
+static_assert(sizeof(Told) + sizeof(u64) * (MAX_CHUNKS + MAX_WARPS * MAX_DEPTH) <= 1024, "static shared memory, as `mmq.rs` has it");
 constexpr u32 TILE = RUN;
+
+// Small numbers only: a division of floats is short.
+DEVICE u32 quotient(u32 of, u32 by) { return (u32)__fdividef((float)of + 0.5f, (float)by); }
 
 // Things dealt to so many: the first `extra` have one more than `each`.
 struct Shares {
   u32 each, extra;
 
   DEVICE u32 begin(u32 index) const { return index * each + min(index, extra); }
+  // Whose a thing is.
+  DEVICE u32 owner(u32 thing) const {
+    const u32 more = extra * (each + 1);
+    return thing < more ? quotient(thing, each + 1) : extra + quotient(thing - more, each);
+  }
 };
 
 struct Part {
@@ -39,6 +53,7 @@ struct Part {
 };
 
 struct Args {
+  TensorMap map[MAX_PARTS];  // of the weights of the first format, where rows are whole pieces
   const u8* x[2];        // for the first format and for the second
   const float* factors;  // of the rows of x, if they are scaled
   Incoming from;
@@ -52,14 +67,15 @@ struct Args {
   Shares tiles[2];     // of each format, to its clusters
   Shares ranked;       // chunks, to the blocks of a cluster
   u32 ranks;           // blocks of a cluster; no more than chunks
-  u32 warps;           // of a block
+  u32 warps;           // of a block, but for the one that brings x
   u32 depth;           // stages of a ring: 2 to 4
   u32 stage_bytes;
   u32 x_bytes;     // of shared memory for x, and for sums when x is no longer needed
   u32 early_each;  // whether there is a place for the early sums of each tile, not of each warp
   float epsilon;   // of the norm
-  u32 unused;
+  u32 maps;        // how many there are
   Part part[MAX_PARTS];
+  Ahead ahead;
 };
 
 // ---------------------------------------------------------------- instructions
@@ -76,14 +92,12 @@ typedef u32 Shared;  // an address in shared memory
 DEVICE void copy16(Shared to, const u8* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-DEVICE void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until no more than N groups of copies are under way.
-template <int N>
-DEVICE void copies_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+// Arrives when all copies of the thread so far are there.
+DEVICE void barrier_arrive_after_copies(u64* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-DEVICE void prefetch(const float* from) { asm volatile("prefetch.global.L1 [%0];" ::"l"(from)); }
+DEVICE float4 plus(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
 // What another block of the cluster has at the same place.
 DEVICE float4 remote4(const float* pointer, u32 rank) {
@@ -92,6 +106,21 @@ DEVICE float4 remote4(const float* pointer, u32 rank) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(pointer)), "r"(rank));
   asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "r"(there));
   return value;
+}
+
+// What all blocks of the cluster have at a place. They are asked at once: each answer takes long.
+__device__ __noinline__ float4 theirs(const float* place, u32 ranks) {
+  float4 sum = {};
+#pragma unroll 1
+  for (u32 first = 0; first < ranks; first += 4) {
+    float4 v[4] = {};
+#pragma unroll
+    for (u32 i = 0; i < 4; i++)
+      if (first + i < ranks) v[i] = remote4(place, first + i);
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) sum = plus(sum, v[i]);
+  }
+  return sum;
 }
 
 // ---------------------------------------------------------------- sums
@@ -165,9 +194,6 @@ DEVICE void multiply(Sums<ROWS>* total, F (&weights)[WEIGHTS], const u8* x) {
 
 // ---------------------------------------------------------------- work
 
-// Small numbers only: a division of floats is short.
-DEVICE u32 quotient(u32 of, u32 by) { return (u32)__fdividef((float)of + 0.5f, (float)by); }
-
 // Tiles [tile, end) of a format are the cluster's, chunks [chunk, past) this block's, and its items are dealt to the warps.
 struct Work {
   u32 rank, cluster, tile, end, chunk, past, chunks;
@@ -212,7 +238,6 @@ struct Walk {
   }
 };
 
-DEVICE float4 plus(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 DEVICE float gated(float gate, float up) { return __fdividef(gate, 1.0f + __expf(-gate)) * up; }
 
 // What is made of a tile's sums at `at`: of four rows of W and one row of x. `other` is of the second weight. The lanes of a warp have
@@ -246,51 +271,59 @@ DEVICE void finish(const Args& args, const Place& place, u32 at, float4 v, float
 // ---------------------------------------------------------------- a block
 
 // Shared memory: x, the rings, early sums.
-// SCALED: x is known not to have been handed on.
-template <class F, class G, int ROWS, bool PAIR, bool SCALED>
+template <class F, class G, int ROWS, bool PAIR>
 struct Block {
-  static constexpr bool MIXED = F::BYTES != G::BYTES, ALIGNED = F::ALIGNED && G::ALIGNED;
+  static constexpr bool MIXED = F::BYTES != G::BYTES;
+  static_assert(!MIXED || !G::ALIGNED, "only the first format has maps");
   static constexpr int WEIGHTS = PAIR ? 2 : 1;
   static constexpr u32 FLOATS = Sums<ROWS>::FLOATS, SLOT = WEIGHTS * FLOATS;
 
   const Args& args;
   u8* memory;
   u64* x_there;
-  Told<MAX_WARPS>& told;
-  const Work work;
+  Told& told;
+  const Work& work;
+  const bool boxed;  // whether items are boxes
   const u32 warp, lane, row_bytes;
   u8* ring;
+  u64* full;  // barriers of the stages: whether they are
   const u32 items;
   Sums<ROWS> total[WEIGHTS];
 
-  u32 step, stage;
+  u32 step, stage, parity;
   Walk ahead, walk;  // the items that are fetched, and those that are multiplied
   bool began;        // whether the tile did with this warp
-  u32 start;         // of the lane's piece
-  // The tile that is fetched in memory, from a 16-byte boundary on.
+  // The tile that is fetched: of boxes the map and the row; in memory, from a 16-byte boundary on, and the lane's piece there.
+  u32 map, row;
   const u8* from[WEIGHTS];
-  u32 skip[WEIGHTS], all;
+  u32 skip[WEIGHTS], all, start;
   // Where the lane's rows begin, but for the place of the chunk among 16 bytes.
   u32 low[WEIGHTS][2];
 
   // The lane goes through a shuffle, so that what is made of it is not computed again for every item.
-  DEVICE Block(const Args& args, u8* memory, u64* x_there, Told<MAX_WARPS>& told)
+  DEVICE Block(const Args& args, const Work& work, u8* memory, u64* x_there, u64* stages, Told& told)
       : args(args),
         memory(memory),
         x_there(x_there),
         told(told),
-        work(args, MIXED),
+        work(work),
+        boxed(F::ALIGNED && !(MIXED && work.second)),
         warp(threadIdx.x / 32),
         lane(__shfl_sync(FULL_WARP, threadIdx.x & 31, threadIdx.x & 31)),
         row_bytes(args.part[work.second ? args.first_parts : 0].row_bytes),  // the same for all of a format
         ring(memory + args.x_bytes + warp * args.depth * args.stage_bytes),
+        full(stages + warp * MAX_DEPTH),
         items(work.items.begin(warp + 1) - work.items.begin(warp)),
         step(0),
-        stage(0) {
+        stage(0),
+        parity(0) {
+    if (lane < MAX_DEPTH) barrier_init(&full[lane], boxed ? 1 : 32);
+    barriers_ready();
+    __syncwarp();
     const u32 begin = work.items.begin(warp), tile = quotient(begin, work.chunks);
     ahead = {work.tile + tile, work.chunk + begin - tile * work.chunks}, walk = ahead;
     began = walk.chunk == work.chunk;
-    start = work.second ? lane / G::PIECES * row_bytes + lane % G::PIECES * 16 : lane / F::PIECES * row_bytes + lane % F::PIECES * 16;
+    if (!boxed) start = lane / G::PIECES * row_bytes + lane % G::PIECES * 16;
     seek();
     arrive();
   }
@@ -304,8 +337,6 @@ struct Block {
   }
   DEVICE float* whole(u32 index) const { return late(args.warps + index); }
 
-  DEVICE bool handed() const { return !SCALED && args.from.words; }
-
   DEVICE void clear() {
 #pragma unroll
     for (int w = 0; w < WEIGHTS; w++) total[w] = {};
@@ -313,15 +344,19 @@ struct Block {
 
   DEVICE void seek() {
     const Place place(args, work, ahead.tile);
+    if (boxed) {
+      map = place.part, row = place.row;
+      return;
+    }
     all = place.rows * row_bytes;
 #pragma unroll
     for (int w = 0; w < WEIGHTS; w++) {
       const u8* at = place.at(args, w);
-      skip[w] = ALIGNED ? 0 : (u32)(u64)at & 15, from[w] = at - skip[w];
+      skip[w] = (u32)(u64)at & 15, from[w] = at - skip[w];
     }
   }
   DEVICE void arrive() {
-    if (ALIGNED) return;
+    if (boxed) return;
     const Place place(args, work, walk.tile);
 #pragma unroll
     for (int w = 0; w < WEIGHTS; w++)
@@ -329,8 +364,15 @@ struct Block {
       for (int r = 0; r < 2; r++) low[w][r] = (u32)(u64)place.at(args, w) + (lane / 4 + r * 8) * row_bytes;
   }
 
+  DEVICE void fetch_box() const {
+    if (lane > 0) return;
+    barrier_expect(&full[stage], WEIGHTS * TILE * F::BYTES);
+#pragma unroll
+    for (int w = 0; w < WEIGHTS; w++)
+      box_copy(ring + stage * args.stage_bytes + w * TILE * F::BYTES, &args.map[map + w], ahead.chunk * F::BYTES, row, &full[stage]);
+  }
   template <class T>
-  DEVICE void fetch() const {
+  DEVICE void fetch_pieces() const {
     constexpr u32 STRIDE = T::PIECES * 16, AT_ONCE = 32 / T::PIECES, COPIES = (TILE + AT_ONCE - 1) / AT_ONCE;  // rows that are copied at once
     const Shared to = shared_address(ring) + lane * 16 + stage * args.stage_bytes;
 #pragma unroll
@@ -338,11 +380,12 @@ struct Block {
       const u32 base = skip[w] + ahead.chunk * T::BYTES + start, past = skip[w] + all;
 #pragma unroll
       for (int i = 0; i < COPIES; i++) {
-        const u32 exact = base + i * AT_ONCE * row_bytes, offset = T::ALIGNED ? exact : exact & ~15u;
+        const u32 offset = (base + i * AT_ONCE * row_bytes) & ~15u;
         // Pieces past the row are of the next one, and only those past the last one are not there.
         if (lane < min(AT_ONCE, TILE - i * AT_ONCE) * T::PIECES && offset < past) copy16(to + w * TILE * STRIDE + i * AT_ONCE * STRIDE, from[w] + offset);
       }
     }
+    barrier_arrive_after_copies(&full[stage]);
   }
 
   template <class T>
@@ -368,29 +411,18 @@ struct Block {
     }
   }
 
-  // x, once the kernel ahead is done.
+  // Before anything of other kernels is read or written: the kernel ahead is done, and x is there or on its way.
   DEVICE void take_x() {
-    Look<ROWS, MAX_WARPS> look(args.from, work.chunk, work.past, args.chunks);
-    // What is computed for it does not move behind this.
-    __syncwarp();
     wait_for_previous();
-    if (handed()) look.ask();
-    const u8* x = work.second ? args.x[1] : args.x[0];
-    if (lane == 0) {
+    warps_meet(blockDim.x);
+    if (!args.from.words) return;
+    barrier_wait(&told.looked, 0);
+    if (told.fine) return;
+    barrier_wait(&told.known, 0);
 #pragma unroll 1
-      for (u32 i = warp; i < work.chunks; i += args.warps) {
-        barrier_expect(&x_there[i], Halves<ROWS>::BYTES);
-        bulk_copy(memory + i * Halves<ROWS>::BYTES, x + (u64)(work.chunk + i) * Halves<ROWS>::BYTES, Halves<ROWS>::BYTES, &x_there[i]);
-      }
-    }
-    if (!handed()) {
-      prefetch(args.factors);
-    } else if (!look.taken(told, args.epsilon)) {
-#pragma unroll 1
-      for (u32 i = 0; i < work.chunks; i++) barrier_wait(&x_there[i], 0);
-      make_image<ROWS>(args.from.floats, args.from.squares ? args.from.gain : nullptr, told.factors, memory, work.second ? G::ORDER : F::ORDER,
-                       args.chunks * HALVES_CHUNK, work.chunk * HALVES_CHUNK, work.chunks * HALVES_CHUNK);
-    }
+    for (u32 i = 0; i < work.chunks; i++) barrier_wait(&x_there[i], 0);
+    make_image<ROWS>(args.from.floats, args.from.squares ? args.from.gain : nullptr, told.factors, memory, work.second ? G::ORDER : F::ORDER,
+                     args.chunks * HALVES_CHUNK, work.chunk * HALVES_CHUNK, work.chunks * HALVES_CHUNK);
   }
 
   // Multiplies the warp's items up to the end of a tile that no one else has a part of: its sums are in the ring then. False after the
@@ -399,13 +431,12 @@ struct Block {
 #pragma unroll 1
     for (;;) {
       if (step < items) {
-        if (MIXED && work.second)
-          fetch<G>();
+        if (boxed)
+          fetch_box();
         else
-          fetch<F>();
+          fetch_pieces<G>();
         if (ahead.next(work)) seek();
       }
-      copies_commit();
       if (++stage == args.depth) stage = 0;
       if (++step < args.depth) continue;
       if (step == args.depth) {
@@ -418,13 +449,8 @@ struct Block {
       const u32 warp = thread_anew() / 32;
       float* to = late(warp);
       if (left > 0) {
-        if (args.depth == 2)
-          copies_wait<1>();
-        else if (args.depth == 3)
-          copies_wait<2>();
-        else
-          copies_wait<3>();
-        __syncwarp();
+        barrier_wait(&full[stage], parity);
+        if (stage + 1 == args.depth) parity ^= 1;
         barrier_wait(&x_there[walk.chunk - work.chunk], 0);
         if (MIXED && work.second)
           multiply_item<G>();
@@ -441,7 +467,7 @@ struct Block {
         arrive();
       } else {
         // From here on x is not needed: sums take its place.
-        __syncthreads();
+        warps_meet(args.warps * 32);
       }
 #pragma unroll
       for (int w = 0; w < WEIGHTS; w++) total[w].put(to + w * FLOATS);
@@ -460,7 +486,7 @@ struct Block {
       u32 index, at, past, source = 0, sources = 1;
       if (of == ALONE) {
         if (!next_tile(index)) {
-          __syncthreads();
+          warps_meet(args.warps * 32);
           of = WARPS, next = thread_anew() * 4;
           continue;
         }
@@ -468,39 +494,38 @@ struct Block {
         at = (thread_anew() & 31) * 4, past = FLOATS;
       } else {
         index = next / FLOATS, at = next % FLOATS, past = at + 1;
-        next += blockDim.x * 4;
+        next += args.warps * 128;
         if (of == RANKS) index = work.rank + index * args.ranks, sources = args.ranks;
         if (index >= work.end - work.tile) {
           if (of == RANKS || args.ranks == 1) break;
-          __syncthreads();
+          warps_meet(args.warps * 32);
           cluster_arrive();
           cluster_wait();
           of = RANKS, next = thread_anew() * 4;
           continue;
         }
         if (of == WARPS) {
-          while (work.items.begin(source + 1) <= index * work.chunks) source++;
-          sources = source + 1;
-          while (sources < args.warps && work.items.begin(sources) < (index + 1) * work.chunks) sources++;
+          source = work.items.owner(index * work.chunks), sources = work.items.owner((index + 1) * work.chunks - 1) + 1;
           if (sources == source + 1 && args.ranks == 1) continue;
         }
       }
 #pragma unroll 1
       for (; at < past; at += 128) {
         float4 value = {}, other = {};
+        if (of == RANKS) {
+          value = theirs(whole(index) + at, args.ranks);
+          if (PAIR) other = theirs(whole(index) + FLOATS + at, args.ranks);
+        } else {
 #pragma unroll 1
-        for (u32 i = source; i < sources; i++) {
-          if (of == RANKS) {
-            value = plus(value, remote4(whole(index) + at, i));
-            if (PAIR) other = plus(other, remote4(whole(index) + FLOATS + at, i));
-          } else {
+          for (u32 i = source; i < sources; i++) {
             const float* sums = of == ALONE ? (float*)(ring + stage * args.stage_bytes) : work.items.begin(i + 1) <= (index + 1) * work.chunks ? late(i) : early(i, index);
             value = plus(value, *(const float4*)(sums + at));
             if (PAIR) other = plus(other, *(const float4*)(sums + FLOATS + at));
           }
         }
         if (of != RANKS) {
-          const float f = (handed() ? told.factors : args.factors)[Sums<ROWS>::column(at)];
+          barrier_wait(&told.known, 0);
+          const float f = told.factors[Sums<ROWS>::column(at)];
           value = times(value, make_float4(f, f, f, f));
           if (PAIR) other = times(other, make_float4(f, f, f, f));
         }
@@ -512,6 +537,7 @@ struct Block {
         }
       }
       __syncwarp();
+      if (of == ALONE) copies_after_writes();
     }
     // No block may end while others read from it.
     if (args.ranks > 1) {
@@ -521,31 +547,81 @@ struct Block {
   }
 };
 
-template <class F, class G, int ROWS, bool PAIR, bool SCALED>
-DEVICE void run(const Args& args) {
-  extern __shared__ __align__(128) u8 memory[];
-  __shared__ u64 x_there[MAX_CHUNKS];
-  __shared__ Told<MAX_WARPS> told;
+// What the last warp does.
+template <int ROWS>
+DEVICE void bring_x(const Args& args, const Work& work, u8* memory, u64* x_there, Told& told) {
+  const u32 lane = threadIdx.x & 31;
 #pragma unroll 1
-  for (u32 i = threadIdx.x; i < MAX_CHUNKS; i += blockDim.x) barrier_init(&x_there[i], 1);
+  for (u32 i = lane; i < work.chunks; i += 32) barrier_init(&x_there[i], 32);
+  if (lane == 0) barrier_init(&told.looked, 1), barrier_init(&told.known, 1);
   barriers_ready();
-  __syncthreads();
-  let_next_start();
-  Block<F, G, ROWS, PAIR, SCALED> block(args, memory, x_there, told);
+  __syncwarp();
+  warp_comes(blockDim.x);
   // The weights of the step have driven the gain out of the cache.
-  if (!PAIR && args.to.gain && threadIdx.x == 0) bulk_prefetch(args.to.gain + block.work.tile * TILE, (block.work.end - block.work.tile) * TILE * 4);
-  block.run();
+  if (args.to.gain && lane == 0) bulk_prefetch(args.to.gain + work.tile * TILE, (work.end - work.tile) * TILE * 4);
+  wait_for_previous();
+  const bool handed = args.from.words;
+  const Look<ROWS> look(args.from, work.chunk, handed ? work.past : 0, lane);
+  // Not by bulk copies: they would queue behind the boxes.
+  const u8* x = (work.second ? args.x[1] : args.x[0]) + (u64)work.chunk * Halves<ROWS>::BYTES + lane * 16;
+  Shared to = shared_address(memory) + lane * 16;
+#pragma unroll 1
+  for (u32 i = 0; i < work.chunks; i++, x += Halves<ROWS>::BYTES, to += Halves<ROWS>::BYTES) {
+#pragma unroll
+    for (u32 j = 0; j < Halves<ROWS>::BYTES; j += 512) copy16(to + j, x + j);
+    barrier_arrive_after_copies(&x_there[i]);
+  }
+  __syncwarp();
+  const u32 k = args.chunks * HALVES_CHUNK, row = lane / (32 / ROWS);
+  float factor = 1;
+  if (!handed) {
+    factor = __ldcg(args.factors + row);
+  } else {
+    const bool fine = look.fine();
+    if (lane == 0) {
+      told.fine = fine;
+      barrier_arrive(&told.looked);
+    }
+    if (args.from.squares) factor = look.factor(k, args.epsilon);
+  }
+  told.factors[row] = factor;
+  __syncwarp();
+  if (lane == 0) barrier_arrive(&told.known);
+  args.ahead.call(lane);
+  // What is added to the sums, and what they are multiplied with, comes nearer meanwhile.
+#pragma unroll 1
+  for (u32 tile = work.tile + work.rank; tile < work.end; tile += args.ranks) {
+    const Place place(args, work, tile);
+    const Part& part = args.part[place.part];
+    const u32 at = place.row + lane % 2 * 8, column = lane / 2;
+    if (at < part.rows) {
+      if (part.residual && column < args.columns) told.near[lane] = part.residual[column * part.rows + at];
+      if (args.to.gain) told.near[lane] = args.to.gain[at];
+    }
+  }
+  if (handed && args.from.normed) look.write_normed(k, factor);
 }
 
-#define ENTRY(NAME, F, G, ROWS, PAIR, SCALED) \
-  extern "C" __global__ void __launch_bounds__(BOUND, 1) NAME(const __grid_constant__ Args args) { run<F, G, ROWS, PAIR, SCALED>(args); }
-#define ENTRIES(NAME, F, G, ROWS)                        \
-  ENTRY(mmq_##NAME##_rows##ROWS, F, G, ROWS, false, false) \
-  ENTRY(mmq_scaled_##NAME##_rows##ROWS, F, G, ROWS, false, true)
-#define FORMAT(NAME, ROWS) ENTRIES(NAME, NAME, NAME, ROWS) ENTRY(mmq_pair_##NAME##_rows##ROWS, NAME, NAME, ROWS, true, false)
+template <class F, class G, int ROWS, bool PAIR>
+DEVICE void run(const Args& args) {
+  extern __shared__ __align__(128) u8 memory[];
+  __shared__ u64 x_there[MAX_CHUNKS], stages[MAX_WARPS * MAX_DEPTH];
+  __shared__ Told told;
+  let_next_start();
+  if (F::ALIGNED && threadIdx.x < args.maps) call_map(&args.map[threadIdx.x]);
+  const Work work(args, F::BYTES != G::BYTES);
+  if (threadIdx.x / 32 == args.warps)
+    bring_x<ROWS>(args, work, memory, x_there, told);
+  else
+    Block<F, G, ROWS, PAIR>(args, work, memory, x_there, stages, told).run();
+}
+
+#define ENTRY(NAME, F, G, ROWS, PAIR) \
+  extern "C" __global__ void __launch_bounds__(BOUND, 1) NAME(const __grid_constant__ Args args) { run<F, G, ROWS, PAIR>(args); }
+#define FORMAT(NAME, ROWS) ENTRY(mmq_##NAME##_rows##ROWS, NAME, NAME, ROWS, false) ENTRY(mmq_pair_##NAME##_rows##ROWS, NAME, NAME, ROWS, true)
 
 #define FORMATS(ROWS)                                                                                              \
   FORMAT(q4_k, ROWS) FORMAT(q5_k, ROWS) FORMAT(q6_k, ROWS) FORMAT(q4_0, ROWS) FORMAT(q4_1, ROWS) FORMAT(q5_0, ROWS) \
-  FORMAT(q5_1, ROWS) FORMAT(q8_0, ROWS) ENTRIES(q4_k_q6_k, q4_k, q6_k, ROWS)
+  FORMAT(q5_1, ROWS) FORMAT(q8_0, ROWS) ENTRY(mmq_q4_k_q6_k_rows##ROWS, q4_k, q6_k, ROWS, false)
 FORMATS(8)
 FORMATS(16)

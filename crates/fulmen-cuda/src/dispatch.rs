@@ -7,6 +7,7 @@ use std::sync::Arc;
 use fulmen_core::*;
 
 use crate::BACKEND;
+use crate::ahead::Ahead;
 use crate::buffer::CudaMemory;
 use crate::capture::{Captured, Captures};
 use crate::device::{CudaDevice, CudaOptions};
@@ -106,6 +107,36 @@ impl CudaDispatcher {
         planned.map(|_| ())
     }
 
+    fn launch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
+        self.queue.expect(None);
+        let launched = match (first, second) {
+            (OpCall::MulMat(call), OpCall::RmsNorm(norm)) => {
+                // What is wrong with the norm is for its own call to say.
+                if norm.check_operands(&self.memory).is_ok() {
+                    kernels::few_rows::expect(&mut self.queue, call, norm);
+                }
+                None
+            }
+            (OpCall::RmsNorm(norm), OpCall::MulMat(call)) if norm.feeds(call.input, call.m, call.k) => {
+                norm.check_operands(&self.memory)?;
+                call.check_operands(&self.memory)?;
+                kernels::few_rows::launch(&mut self.queue, call, Some(norm))
+            }
+            (OpCall::RmsNorm(norm), OpCall::GateUp(call)) if norm.feeds(call.input, call.m, call.k) => {
+                norm.check_operands(&self.memory)?;
+                call.check_operands(&self.memory)?;
+                kernels::few_rows::launch_gate_up(&mut self.queue, call, Some(norm))
+            }
+            (OpCall::RopeStore(store), OpCall::Attention(call)) => {
+                store.check_operands(&self.memory)?;
+                call.check_operands(&self.memory)?;
+                kernels::attention_step::launch_with_store(&mut self.queue, store, call)
+            }
+            _ => None,
+        };
+        launched.transpose()
+    }
+
     fn capture(&mut self, program: &Program) -> Result<ReplayId, ExecError> {
         self.plan(program)?;
         self.begin_capture()?;
@@ -132,8 +163,9 @@ macro_rules! ops {
         $(fn $method(&mut self, call: &$call) -> Launched {
             let checked = call.check_operands(&self.memory);
             let launched = checked.and_then(|()| $launch(&mut self.queue, call));
-            // It was for this call, whatever became of it.
+            // They were for this call, whatever became of it.
             self.queue.expect(None);
+            self.queue.look_ahead(None);
             launched
         })*
     };
@@ -179,33 +211,18 @@ impl KernelDispatch for CudaDispatcher {
     /// A norm and the products of it; rotation, store and the attention of them. Of a product before a norm it is noted, so that it may
     /// make what the products behind the norm want.
     fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
-        self.queue.expect(None);
-        let launched = match (first, second) {
-            (OpCall::MulMat(call), OpCall::RmsNorm(norm)) => {
-                // What is wrong with the norm is for its own call to say.
-                if norm.check_operands(&self.memory).is_ok() {
-                    kernels::few_rows::expect(&mut self.queue, call, norm);
-                }
-                None
-            }
-            (OpCall::RmsNorm(norm), OpCall::MulMat(call)) if norm.feeds(call.input, call.m, call.k) => {
-                norm.check_operands(&self.memory)?;
-                call.check_operands(&self.memory)?;
-                kernels::few_rows::launch(&mut self.queue, call, Some(norm))
-            }
-            (OpCall::RmsNorm(norm), OpCall::GateUp(call)) if norm.feeds(call.input, call.m, call.k) => {
-                norm.check_operands(&self.memory)?;
-                call.check_operands(&self.memory)?;
-                kernels::few_rows::launch_gate_up(&mut self.queue, call, Some(norm))
-            }
-            (OpCall::RopeStore(store), OpCall::Attention(call)) => {
-                store.check_operands(&self.memory)?;
-                call.check_operands(&self.memory)?;
-                kernels::attention_step::launch_with_store(&mut self.queue, store, call)
-            }
-            _ => None,
-        };
-        launched.transpose()
+        let launched = self.launch_pair(first, second);
+        if !matches!(launched, Ok(None)) {
+            self.queue.look_ahead(None);
+        }
+        launched
+    }
+
+    /// The attention behind a product is told to it.
+    fn look_ahead(&mut self, left: &[Step]) {
+        // What is wrong with the call is for itself to say.
+        let store = Ahead::store_behind(left).filter(|call| call.check_operands(&self.memory).is_ok());
+        self.queue.look_ahead(store.and_then(|call| Ahead::of(self.queue.caps(), call)));
     }
 
     fn synchronize(&mut self) -> Result<(), BackendError> {

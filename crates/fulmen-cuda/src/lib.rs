@@ -13,6 +13,7 @@
 //! - **One stream a dispatcher** ([`queue`]). A program is captured into a graph of the driver and replayed with one launch
 //!   ([`capture`]).
 
+mod ahead;
 pub mod buffer;
 pub mod capture;
 pub mod device;
@@ -24,6 +25,7 @@ mod handles;
 pub mod kernels;
 pub mod module;
 pub mod queue;
+mod tensor_map;
 mod timed;
 
 pub use buffer::CudaMemory;

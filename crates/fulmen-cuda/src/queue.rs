@@ -9,6 +9,7 @@ use cudarc::driver::sys::{self, CUlaunchAttribute, CUlaunchAttributeID, CUlaunch
 use fulmen_core::BackendError;
 
 use crate::BACKEND;
+use crate::ahead::Ahead;
 use crate::device::{Caps, CudaDevice};
 use crate::error::{CudaError, reason};
 use crate::fault::FaultCell;
@@ -109,6 +110,8 @@ pub struct Queue {
     handed: Option<(Handed, usize)>,
     /// What the call after the next one would take, if the next one makes it.
     expected: Option<Handed>,
+    /// What the next call may call into the L2 cache for the one behind it.
+    ahead: Option<Ahead>,
     /// Rooms that became too small, while launches may still use them.
     outgrown: Vec<Arc<DeviceBlock>>,
     fault: FaultCell,
@@ -131,6 +134,7 @@ impl Queue {
             handing: None,
             handed: None,
             expected: None,
+            ahead: None,
             outgrown: Vec::new(),
             fault,
             stored: Vec::new(),
@@ -203,6 +207,16 @@ impl Queue {
     /// now: it lasts for one call.
     pub(crate) fn expect(&mut self, what: Option<Handed>) {
         self.expected = what;
+    }
+
+    /// Notes what the next call may call into the L2 cache: of addresses that were looked up just now, for one call.
+    pub(crate) fn look_ahead(&mut self, ahead: Option<Ahead>) {
+        self.ahead = ahead;
+    }
+
+    /// What this call may call into the L2 cache.
+    pub(crate) fn ahead(&self) -> Option<Ahead> {
+        self.ahead
     }
 
     /// The gain that rows at an address are expected to be multiplied with.

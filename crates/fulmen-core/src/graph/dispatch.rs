@@ -2,7 +2,7 @@
 
 use std::{ops::Range, time::Duration};
 
-use super::{Program, call::*};
+use super::{Program, Step, call::*};
 use crate::{BackendError, Fusions};
 
 /// A program that a backend has captured; see [`KernelDispatch::prepare`].
@@ -179,6 +179,11 @@ pub trait KernelDispatch {
     fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
         let _ = (first, second);
         Ok(None)
+    }
+
+    /// Told before each call of a program which calls are left, that one the first: what comes behind it may be prepared.
+    fn look_ahead(&mut self, left: &[Step]) {
+        let _ = left;
     }
 
     /// Waits until all launched work is done.

@@ -89,6 +89,7 @@ impl Program {
                 return Ok(None);
             }
             let Some(step) = self.calls.get(ran.end) else { return Ok(Some(launches)) };
+            dispatcher.look_ahead(&self.calls[ran.end..]);
             let pair = match self.calls.get(ran.end + 1) {
                 Some(next) => dispatcher.dispatch_pair(&step.call, &next.call).map_err(at(ran.end))?,
                 None => None,

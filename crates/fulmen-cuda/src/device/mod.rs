@@ -46,6 +46,8 @@ pub struct Caps {
     pub multiprocessors: u32,
     /// Shared memory that a block may take when it asks for it.
     pub shared_bytes: u32,
+    /// The L2 cache.
+    pub l2_bytes: u32,
 }
 
 /// An opened device: its context and its kernels. Dispatchers over it have a stream each.
@@ -69,6 +71,7 @@ impl CudaDevice {
             capability: list::capability(device)?,
             multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.max(1),
             shared_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            l2_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
         };
         if caps.capability < OLDEST {
             let found = format!("{}.{}", caps.capability / 10, caps.capability % 10);

@@ -82,7 +82,8 @@ mod tests {
                 assert_eq!(image.squares, image.words + runs * rows_64 / 8 * 4);
                 let end = image.squares + runs * rows_64 * 4;
                 assert_eq!(Image::bytes(rows, width) as u64, end - (1 << 20));
-                // Sums of squares are read by 16 bytes, and those of each row begin anew.
+                // Both are read by 16 bytes, and the sums of squares of each row begin anew.
+                assert!(image.words.is_multiple_of(16));
                 assert!(image.squares.is_multiple_of(16) && (runs * 4).is_multiple_of(16));
             }
         }

@@ -7,8 +7,10 @@ use fulmen_core::{BackendError, DType};
 use super::Launched;
 use super::few_rows::{Group, Input, MAX_PARTS};
 use super::halves::{CHUNK, Image, ORDERS, ROWS, chunk_bytes};
+use crate::ahead::Ahead;
 use crate::device::Caps;
 use crate::queue::{Handed, Launch, Queue};
+use crate::tensor_map::TensorMap;
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -82,6 +84,7 @@ struct Outgoing {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 struct Args {
+    map: [TensorMap; MAX_PARTS],
     x: [u64; 2],
     factors: u64,
     from: Incoming,
@@ -101,9 +104,13 @@ struct Args {
     x_bytes: u32,
     early_each: u32,
     epsilon: f32,
-    unused: u32,
+    maps: u32,
     part: [Part; MAX_PARTS],
+    ahead: Ahead,
 }
+
+// The kernel's has the alignment of maps.
+const _: () = assert!(size_of::<Args>().is_multiple_of(64));
 
 // As in `mmq.cu` and `mmq_formats.cuh`.
 const MAX_WARPS: u32 = 12;
@@ -136,7 +143,7 @@ fn halves_threads(k: u32) -> u32 {
 }
 
 /// Blocks of a cluster, and what a cluster costs, as bytes of weights that a block could read meanwhile.
-const RANKS: [(u32, u64); 4] = [(1, 0), (2, 48 << 10), (4, 80 << 10), (8, 160 << 10)];
+const RANKS: [(u32, u64); 4] = [(1, 0), (2, 84 << 10), (4, 112 << 10), (8, 200 << 10)];
 
 /// Clusters that run at once: those of more than two blocks leave some multiprocessors over, as they do not cross GPCs. On an H200
 /// 30 of four blocks do, and 31 take twice as long.
@@ -164,7 +171,7 @@ fn choose(caps: Caps, m: u32, k: u32, groups: &[Group<'_>]) -> Option<(u32, Vec<
 
 #[derive(Debug, PartialEq)]
 struct Plan {
-    /// What the kernels for it are called, but for what `Source::entry` puts before.
+    /// The kernel.
     entry: String,
     clusters: u32,
     shared: u32,
@@ -173,7 +180,22 @@ struct Plan {
     /// How long the slowest block takes, as bytes.
     cost: u64,
     pair: bool,
+    /// The width of a box, where the first format is fetched by boxes.
+    box_bytes: Option<u32>,
     args: Args,
+}
+
+impl Plan {
+    /// Of the weights that are fetched by boxes of a tile and a chunk, and how many these are.
+    fn maps(&self) -> Result<([TensorMap; MAX_PARTS], u32), BackendError> {
+        let mut maps = [TensorMap::default(); MAX_PARTS];
+        let Some(width) = self.box_bytes else { return Ok((maps, 0)) };
+        let count = if self.pair { 2 } else { self.args.first_parts };
+        for (map, part) in maps.iter_mut().zip(&self.args.part).take(count as usize) {
+            *map = TensorMap::of_bytes(part.weight, (part.row_bytes, part.rows), (width, TILE))?;
+        }
+        Ok((maps, count))
+    }
 }
 
 /// A launch for `rows` rows, with the addresses of the first.
@@ -251,6 +273,7 @@ fn plan_with(
     let cost = weights * u64::from(MAX_WARPS) / u64::from(warps) + x_cost + cluster_cost;
 
     let args = Args {
+        map: [TensorMap::default(); MAX_PARTS],
         x: [0; 2],
         factors: 0,
         from: Incoming::default(),
@@ -270,12 +293,23 @@ fn plan_with(
         x_bytes,
         early_each: u32::from(early_each),
         epsilon: 0.0,
-        unused: 0,
+        maps: 0,
         part,
+        ahead: Ahead::default(),
     };
-    let entry = format!("{}_rows{rows}", group.name());
+    let entry = format!("mmq_{}_rows{rows}", group.name());
+    let box_bytes = if aligned(formats[0]) { Some(16 * pieces(formats[0])?) } else { None };
     let shared = x_bytes + warps * depth * stage_bytes + early;
-    Some(Plan { entry, clusters, shared, orders: formats.map(order), cost, pair: group.pair, args })
+    Some(Plan {
+        entry,
+        clusters,
+        shared,
+        orders: formats.map(order),
+        cost,
+        pair: group.pair,
+        box_bytes,
+        args,
+    })
 }
 
 /// How many clusters work on the tiles of the first format and on those of the second, so that the slowest is done soonest. Both
@@ -322,12 +356,6 @@ impl Source {
         match self {
             Source::Floats(image) | Source::Scaled(image) | Source::Product(image) => image,
         }
-    }
-
-    /// The kernel for x from here: there are shorter ones where nothing was handed on, but for pairs.
-    fn entry(&self, plan: &Plan) -> String {
-        let prefix = if plan.pair || matches!(self, Source::Product(_)) { "mmq" } else { "mmq_scaled" };
-        format!("{prefix}_{}", plan.entry)
     }
 
     /// What a product reads beside the image; the first of a call writes the norm's result.
@@ -399,13 +427,17 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
             launched += 1;
         }
         for (index, plan) in plans.iter().enumerate() {
+            let (map, maps) = plan.maps()?;
             let mut args = Args {
+                map,
+                maps,
                 x: plan.orders.map(|order| image.orders[order]),
                 factors: image.factors,
                 from: source.incoming(input, index == 0),
                 to: outgoing.map_or(Outgoing::default(), |(_, to)| to),
                 columns,
                 epsilon: input.norm.map_or(0.0, |norm| norm.epsilon),
+                ahead: queue.ahead().filter(|_| launched <= 1 && index == 0).unwrap_or_default(),
                 ..plan.args
             };
             for part in &mut args.part {
@@ -414,8 +446,9 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
                 part.wide = part.is_wide().into();
             }
             let blocks = plan.clusters * args.ranks;
-            let entry = source.entry(plan);
-            let mut launch = Launch::new("mmq", &entry, blocks, 32 * args.warps).shared(plan.shared);
+            // One more warp brings x.
+            let threads = 32 * (args.warps + 1);
+            let mut launch = Launch::new("mmq", &plan.entry, blocks, threads).shared(plan.shared);
             launch.cluster = args.ranks;
             queue.launch(&launch, &args)?;
         }
@@ -434,7 +467,8 @@ mod tests {
     use super::super::few_rows::Product;
     use super::*;
 
-    const H200: Caps = Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448 };
+    const H200: Caps =
+        Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448, l2_bytes: 62_914_560 };
 
     fn product(dtype: DType, rows: u32) -> Product {
         Product { weight: WeightArg { ptr: 256, dtype, rows }, out: 512, bias: 0, residual: 0 }
@@ -496,7 +530,7 @@ mod tests {
     #[test]
     fn there_are_no_more_clusters_than_shorten_the_longest() {
         // Rows, columns; clusters and blocks of each.
-        for ((n, k), expected) in [((2560, 9728), (27, 4)), ((2560, 4096), (54, 2)), ((6144, 2560), (128, 1))]
+        for ((n, k), expected) in [((2560, 9728), (27, 4)), ((2560, 4096), (80, 1)), ((6144, 2560), (128, 1))]
         {
             let plan = planned(&[product(DType::Q4_K, n)], 1, false, k, 16).unwrap();
             assert_eq!((plan.clusters, plan.args.ranks), expected, "{n} x {k}");

@@ -61,7 +61,8 @@ mod tests {
     use super::super::plan::CUT;
     use super::*;
 
-    const H200: Caps = Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448 };
+    const H200: Caps =
+        Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448, l2_bytes: 62_914_560 };
 
     #[test]
     fn the_tiles_that_were_measured_as_fastest_are_taken() {
