@@ -279,6 +279,7 @@ impl DeviceMemory for CudaDispatcher {
     fn free(&mut self, ptr: u64) -> Result<(), BackendError> {
         self.queue.must_be_idle("freeing memory")?;
         self.queue.forget_handed();
+        self.queue.look_ahead(None);
         self.memory.free(ptr)?;
         self.captures.freed(ptr);
         Ok(())

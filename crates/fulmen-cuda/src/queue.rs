@@ -14,6 +14,7 @@ use crate::device::{Caps, CudaDevice};
 use crate::error::{CudaError, reason};
 use crate::fault::FaultCell;
 use crate::handles::{DeviceBlock, Graph, Stream};
+use crate::tensor_map::TensorMap;
 
 /// What becomes of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,6 +208,16 @@ impl Queue {
     /// now: it lasts for one call.
     pub(crate) fn expect(&mut self, what: Option<Handed>) {
         self.expected = what;
+    }
+
+    /// A description of bytes in rows, by which kernels copy boxes: see [`TensorMap::of_bytes`].
+    pub(crate) fn tensor_map(
+        &self,
+        ptr: u64,
+        all: (u32, u32),
+        part: (u32, u32),
+    ) -> Result<TensorMap, CudaError> {
+        TensorMap::of_bytes(&self.device.context, ptr, all, part)
     }
 
     /// Notes what the next call may call into the L2 cache: of addresses that were looked up just now, for one call.

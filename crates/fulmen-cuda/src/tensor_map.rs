@@ -4,6 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use cudarc::driver::sys;
 
 use crate::error::CudaError;
+use crate::handles::Context;
 
 /// A tensor of two dimensions, as kernels take it (compute capability 9.0 and up).
 #[repr(C)]
@@ -13,7 +14,13 @@ pub(crate) struct TensorMap([u64; 16]);
 impl TensorMap {
     /// Bytes in rows that follow one another, to be copied by boxes; both are a width and a number of rows. Widths and the address are
     /// multiples of 16, and a box is no wider than 256.
-    pub(crate) fn of_bytes(ptr: u64, all: (u32, u32), part: (u32, u32)) -> Result<TensorMap, CudaError> {
+    pub(crate) fn of_bytes(
+        context: &Context,
+        ptr: u64,
+        all: (u32, u32),
+        part: (u32, u32),
+    ) -> Result<TensorMap, CudaError> {
+        context.bind()?;
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
         let size = [u64::from(all.0), u64::from(all.1)];
         let stride = [u64::from(all.0)];
@@ -37,7 +44,7 @@ impl TensorMap {
                 sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )
         };
-        result.result().map_err(|error| CudaError::new("cuTensorMapEncodeTiled", error))?;
+        result.result().map_err(|error| context.error("cuTensorMapEncodeTiled", error))?;
         Ok(TensorMap(map.opaque))
     }
 }

@@ -181,7 +181,8 @@ pub trait KernelDispatch {
         Ok(None)
     }
 
-    /// Told before each call of a program which calls are left, that one the first: what comes behind it may be prepared.
+    /// Told before each call of a program, or each pair, which calls are left, that one the first: what comes behind it may be
+    /// prepared.
     fn look_ahead(&mut self, left: &[Step]) {
         let _ = left;
     }

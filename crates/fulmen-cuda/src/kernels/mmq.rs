@@ -115,6 +115,7 @@ const _: () = assert!(size_of::<Args>().is_multiple_of(64));
 // As in `mmq.cu` and `mmq_formats.cuh`.
 const MAX_WARPS: u32 = 12;
 const TILE: u32 = 16;
+const MAX_CHUNKS: u32 = 52;
 const DEPTHS: std::ops::RangeInclusive<u32> = 2..=4;
 
 /// Pieces of 16 bytes that a stage has for a row.
@@ -187,12 +188,12 @@ struct Plan {
 
 impl Plan {
     /// Of the weights that are fetched by boxes of a tile and a chunk, and how many these are.
-    fn maps(&self) -> Result<([TensorMap; MAX_PARTS], u32), BackendError> {
+    fn maps(&self, queue: &Queue) -> Result<([TensorMap; MAX_PARTS], u32), BackendError> {
         let mut maps = [TensorMap::default(); MAX_PARTS];
         let Some(width) = self.box_bytes else { return Ok((maps, 0)) };
         let count = if self.pair { 2 } else { self.args.first_parts };
         for (map, part) in maps.iter_mut().zip(&self.args.part).take(count as usize) {
-            *map = TensorMap::of_bytes(part.weight, (part.row_bytes, part.rows), (width, TILE))?;
+            *map = queue.tensor_map(part.weight, (part.row_bytes, part.rows), (width, TILE))?;
         }
         Ok((maps, count))
     }
@@ -252,6 +253,9 @@ fn plan_with(
 
     // Memory: x, whose place sums take at the end; rings; sums before the end.
     let mine = chunks.div_ceil(ranks);
+    if mine > MAX_CHUNKS {
+        return None;
+    }
     let slot = halves * rows * TILE * 4;
     let stage_bytes = if group.mixed() { stages[0].max(stages[1]) } else { stages[0] };
     let early_each = ranks > 1 || most_tiles <= MAX_WARPS;
@@ -427,7 +431,7 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
             launched += 1;
         }
         for (index, plan) in plans.iter().enumerate() {
-            let (map, maps) = plan.maps()?;
+            let (map, maps) = plan.maps(queue)?;
             let mut args = Args {
                 map,
                 maps,
@@ -437,7 +441,7 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
                 to: outgoing.map_or(Outgoing::default(), |(_, to)| to),
                 columns,
                 epsilon: input.norm.map_or(0.0, |norm| norm.epsilon),
-                ahead: queue.ahead().filter(|_| launched <= 1 && index == 0).unwrap_or_default(),
+                ahead: queue.ahead().filter(|_| row == 0 && index == 0).unwrap_or_default(),
                 ..plan.args
             };
             for part in &mut args.part {
