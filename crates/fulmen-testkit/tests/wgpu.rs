@@ -1,5 +1,6 @@
 //! The table on a GPU through wgpu: on the best adapter there is, in CI a software one, with all that it offers and with
-//! nothing that is optional. The quick rows; `fulmen ops check --device wgpu --all` runs every row.
+//! nothing that is optional. Rows of real models, too, which take minutes in software; `fulmen ops check --device wgpu --all` runs every
+//! combination.
 
 use fulmen_testkit::{Filter, Size, run_table, seed};
 use fulmen_wgpu::{DeviceOptions, DiskCache, GpuDevice, WgpuDispatcher, wgpu::Features};
@@ -10,19 +11,19 @@ fn run(without: Features) {
         panic!("this test needs a GPU adapter, hardware or software; ./scripts/test installs one: {error}")
     });
     let mut wgpu = WgpuDispatcher::on(&gpu).expect("an open device");
-    let filter = Filter { up_to: Some(Size::Quick), ..Filter::default() };
+    let filter = Filter { up_to: Some(Size::Large), ..Filter::default() };
     let report = run_table(&mut wgpu, &filter, seed());
     println!("{report}");
     assert!(report.is_good(&[]), "rows of the table fail: see above");
 }
 
 #[test]
-fn quick_rows() {
+fn rows() {
     run(Features::empty());
 }
 
 /// The kernels that need no optional feature.
 #[test]
-fn quick_rows_without_optional_features() {
+fn rows_without_optional_features() {
     run(Features::all());
 }
