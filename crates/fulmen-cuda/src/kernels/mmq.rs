@@ -112,7 +112,7 @@ struct Args {
 // The kernel's has the alignment of maps.
 const _: () = assert!(size_of::<Args>().is_multiple_of(64));
 
-// As in `mmq.cu` and `mmq_formats.cuh`.
+// As in `mmq_work.cuh` and `mmq_formats.cuh`.
 const MAX_WARPS: u32 = 12;
 const TILE: u32 = 16;
 const MAX_CHUNKS: u32 = 52;
