@@ -12,7 +12,7 @@ DEVICE void barrier_init(u64* barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
-// Makes initialised barriers known to the copies.
+// Makes initialised barriers known to the copies; those from here on come after what was written here by other means.
 DEVICE void barriers_ready() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Arrives, and announces bytes.
@@ -64,9 +64,6 @@ DEVICE void box_copy(u8* to, const TensorMap* map, u32 column, u32 row, u64* bar
                "r"(column), "r"(row), "r"(shared_address(barrier))
                : "memory");
 }
-
-// Of what was written here by other means, copies from here on come after.
-DEVICE void copies_after_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // ---------------------------------------------------------------- clusters
 

@@ -434,7 +434,8 @@ struct Block {
         }
       }
       __syncwarp();
-      if (of == ALONE) copies_after_writes();
+      // The ring that the sums were in is filled again.
+      if (of == ALONE) barriers_ready();
     }
     // No block may end while others read from it.
     if (args.ranks > 1) {
