@@ -24,6 +24,7 @@ mod foreign;
 mod handles;
 pub mod kernels;
 pub mod module;
+mod ptx;
 pub mod queue;
 mod tensor_map;
 mod timed;

@@ -11,6 +11,7 @@ use cudarc::driver::{
 
 use crate::error::{CudaError, reason};
 use crate::handles::Context;
+use crate::ptx;
 
 /// The compute capability that every file is built for: older devices have no kernels.
 pub const OLDEST: u32 = 80;
@@ -96,24 +97,28 @@ impl Function {
 /// Dynamic shared memory that a kernel may take without asking: 48 KiB less what it may have of its own.
 const SHARED_WITHOUT_ASKING: u32 = 32 << 10;
 
-struct Module {
-    raw: CUmodule,
+/// Kernels of a file that are loaded, each from PTX of its own.
+#[derive(Default)]
+struct File {
+    modules: Vec<CUmodule>,
+    /// Other PTX than the embedded, which is loaded whole.
+    foreign: Option<CUmodule>,
     functions: HashMap<Box<str>, Function>,
 }
 
 // SAFETY: modules may be used from any thread.
-unsafe impl Send for Module {}
+unsafe impl Send for File {}
 
-/// The modules of one context, loaded when a kernel of theirs is first needed.
+/// The kernels of one context, compiled when they are first needed.
 pub(crate) struct Modules {
     context: Arc<Context>,
     capability: u32,
-    loaded: Mutex<HashMap<&'static str, Module>>,
+    files: Mutex<HashMap<&'static str, File>>,
 }
 
 impl Modules {
     pub(crate) fn new(context: &Arc<Context>, capability: u32) -> Modules {
-        Modules { context: Arc::clone(context), capability, loaded: Mutex::default() }
+        Modules { context: Arc::clone(context), capability, files: Mutex::default() }
     }
 
     /// The kernel `entry` of `file`, with room for so much dynamic shared memory.
@@ -123,22 +128,16 @@ impl Modules {
         entry: &str,
         shared: u32,
     ) -> Result<Function, CudaError> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if !loaded.contains_key(file) {
-            loaded.insert(file, self.load(file)?);
-        }
-        let missing =
-            |reason: String| CudaError::Module { file: file.to_owned(), reason, log: String::new() };
-        let module = loaded.get_mut(file).ok_or_else(|| missing("it is gone".to_owned()))?;
-        if !module.functions.contains_key(entry) {
-            self.context.bind()?;
-            let name = CString::new(entry).map_err(|error| missing(error.to_string()))?;
-            // SAFETY: the module is alive as long as `self`.
-            let raw = unsafe { result::module::get_function(module.raw, name) };
-            let raw = raw.map_err(|error| missing(format!("{entry}: {}", reason(error))))?;
-            module.functions.insert(entry.into(), Function { raw, shared: SHARED_WITHOUT_ASKING });
-        }
-        let function = module.functions.get_mut(entry).ok_or_else(|| missing("it is gone".to_owned()))?;
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = files.entry(file).or_default();
+        let function = match loaded.functions.get_mut(entry) {
+            Some(function) => function,
+            None => {
+                let raw = self.load(loaded, file, entry)?;
+                let function = Function { raw, shared: SHARED_WITHOUT_ASKING };
+                loaded.functions.entry(entry.into()).or_insert(function)
+            }
+        };
         if shared > function.shared {
             self.context.bind()?;
             let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -154,32 +153,46 @@ impl Modules {
         Ok(*function)
     }
 
-    fn load(&self, file: &'static str) -> Result<Module, CudaError> {
-        let failed = |reason: String, log: String| CudaError::Module { file: file.to_owned(), reason, log };
-        let embedded = EMBEDDED.iter().find(|embedded| embedded.file == file);
-        let embedded =
-            embedded.ok_or_else(|| failed("no such file is embedded".to_owned(), String::new()))?;
-        let ptx = choose(embedded.targets, self.capability).ok_or_else(|| {
-            let capability =
-                format!("no target for capability {}.{}", self.capability / 10, self.capability % 10);
-            failed(capability, String::new())
-        })?;
-        self.compile(file, ptx)
+    fn load(&self, to: &mut File, file: &str, entry: &str) -> Result<CUfunction, CudaError> {
+        let failed = |reason: String| CudaError::Module { file: file.to_owned(), reason, log: String::new() };
+        let module = match to.foreign {
+            Some(module) => module,
+            None => {
+                let embedded = EMBEDDED.iter().find(|embedded| embedded.file == file);
+                let embedded = embedded.ok_or_else(|| failed("no such file is embedded".to_owned()))?;
+                let all = choose(embedded.targets, self.capability).ok_or_else(|| {
+                    failed(format!(
+                        "no target for capability {}.{}",
+                        self.capability / 10,
+                        self.capability % 10
+                    ))
+                })?;
+                let ptx = ptx::only(all, entry).ok_or_else(|| failed(format!("{entry}: no such kernel")))?;
+                let module = self.compile(file, &ptx)?;
+                to.modules.push(module);
+                module
+            }
+        };
+        self.context.bind()?;
+        let name = CString::new(entry).map_err(|error| failed(error.to_string()))?;
+        // SAFETY: the module is alive as long as `self`.
+        let raw = unsafe { result::module::get_function(module, name) };
+        raw.map_err(|error| failed(format!("{entry}: {}", reason(error))))
     }
 
-    fn compile(&self, file: &str, ptx: &str) -> Result<Module, CudaError> {
+    fn compile(&self, file: &str, ptx: &str) -> Result<CUmodule, CudaError> {
         let failed = |reason: String, log: String| CudaError::Module { file: file.to_owned(), reason, log };
         let image = CString::new(ptx).map_err(|error| failed(error.to_string(), String::new()))?;
         self.context.bind()?;
-        let raw = load_ptx(&image).map_err(|(error, log)| failed(reason(error), log))?;
-        Ok(Module { raw, functions: HashMap::new() })
+        load_ptx(&image).map_err(|(error, log)| failed(reason(error), log))
     }
 
-    /// Loads other PTX than the embedded, if no file of that name is loaded.
+    /// Loads other PTX than the embedded, if none of that name is there.
     pub(crate) fn add(&self, file: &'static str, ptx: &str) -> Result<(), CudaError> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if !loaded.contains_key(file) {
-            loaded.insert(file, self.compile(file, ptx)?);
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = files.entry(file).or_default();
+        if loaded.foreign.is_none() {
+            loaded.foreign = Some(self.compile(file, ptx)?);
         }
         Ok(())
     }
@@ -211,11 +224,11 @@ fn load_ptx(image: &CString) -> Result<CUmodule, (result::DriverError, String)> 
 
 impl Drop for Modules {
     fn drop(&mut self) {
-        let loaded = self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for (_, module) in loaded.drain() {
+        let files = self.files.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for module in files.drain().flat_map(|(_, file)| file.modules.into_iter().chain(file.foreign)) {
             self.context.destroy(|| {
-                // SAFETY: loaded by `load` and unloaded only here; the device has waited for its kernels.
-                unsafe { result::module::unload(module.raw) }
+                // SAFETY: loaded by `compile` and unloaded only here; the device has waited for its kernels.
+                unsafe { result::module::unload(module) }
             });
         }
     }
@@ -250,5 +263,19 @@ mod tests {
         // What only newer devices have is another file's work on the older ones.
         let newer = ["attention_step", "gemm_hopper", "halves", "mmq", "mmv"];
         assert!(EMBEDDED.iter().all(|e| newer.contains(&e.file) || choose(e.targets, OLDEST).is_some()));
+    }
+    #[test]
+    fn every_kernel_can_be_cut_out() {
+        const BEGIN: &str = ".visible .entry ";
+        for (file, (target, all)) in EMBEDDED.iter().flat_map(|e| e.targets.iter().map(|t| (e.file, t))) {
+            let names: Vec<&str> =
+                all.split(BEGIN).skip(1).map(|rest| &rest[..rest.find('(').unwrap()]).collect();
+            assert!(!names.is_empty(), "{file} {target}");
+            for name in &names {
+                let ptx = ptx::only(all, name).unwrap();
+                assert_eq!(ptx.matches(BEGIN).count(), 1, "{file} {target} {name}");
+                assert_eq!(ptx.matches('{').count(), ptx.matches('}').count(), "{file} {target} {name}");
+            }
+        }
     }
 }
