@@ -51,6 +51,13 @@ DEVICE void bulk_prefetch(const void* from, u32 bytes) {
 
 // ---------------------------------------------------------------- boxes
 
+// True in one lane of the warp, always the same: the compiler knows that, and so copies of boxes take few instructions.
+DEVICE bool elected() {
+  u32 yes;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(yes));
+  return yes;
+}
+
 // A tensor of two dimensions that the driver has described, to be copied by boxes.
 struct __align__(64) TensorMap {
   u64 opaque[16];
@@ -67,6 +74,8 @@ DEVICE void box_copy(u8* to, const TensorMap* map, u32 column, u32 row, u64* bar
 
 // ---------------------------------------------------------------- clusters
 
+// Says that this warp has begun, and knows the barriers that it has initialised: others wait for that before they write to the block.
+DEVICE void cluster_begin() { asm volatile("fence.mbarrier_init.release.cluster;\nbarrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 

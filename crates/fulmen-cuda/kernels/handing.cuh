@@ -67,6 +67,7 @@ struct __align__(16) Told {
   float factors[16];  // of the rows
   u64 known;          // factors
   u64 looked;
+  u64 pushed;  // sums of other blocks
   u32 fine;  // whether the image can be taken as it is
   volatile float near[32];  // of no use but that it was read
 };

@@ -10,7 +10,7 @@
 //   number of neighbours: so most of its sums stay in registers, and warps share no more than the first and the last of its tiles.
 // - Each warp copies its items, as they lie in a GGUF file, into a ring of its own, and waits for no other before the end. Where rows
 //   are whole pieces of 16 bytes an item is one box of a tensor, for one instruction. Then what several warps have of a tile is added
-//   up in their order, and what several blocks have in theirs.
+//   up in their order. Where several blocks have some, they push it to the one that finishes the tile, which adds it up in theirs.
 // - Weights are fetched before the kernel ahead is done: they depend on nothing. One more warp, the last, does not: it waits for that
 //   kernel, brings x and what belongs to it, and ends.
 #include "mmq_work.cuh"
@@ -33,6 +33,12 @@ typedef u32 Shared;  // an address in shared memory
 DEVICE void copy16(Shared to, const u8* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+// Without a branch.
+DEVICE void copy16_if(bool wanted, Shared to, const u8* from) {
+  asm volatile("{\n.reg .pred wanted;\nsetp.ne.u32 wanted, %2, 0;\n@wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16;\n}" ::"r"(to), "l"(from),
+               "r"((u32)wanted)
+               : "memory");
+}
 // Arrives when all copies of the thread so far are there.
 DEVICE void barrier_arrive_after_copies(u64* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
@@ -40,28 +46,20 @@ DEVICE void barrier_arrive_after_copies(u64* barrier) {
 
 DEVICE float4 plus(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
-// What another block of the cluster has at the same place.
-DEVICE float4 remote4(const float* pointer, u32 rank) {
-  u32 there;
-  float4 value;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(pointer)), "r"(rank));
-  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "r"(there));
-  return value;
+// Puts four values into the shared memory of a block of the cluster, and tells the barrier there.
+DEVICE void push4(float* to, u64* barrier, u32 rank, float4 v) {
+  u32 there, barrier_there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(to)), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier_there) : "r"(shared_address(barrier)), "r"(rank));
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there), "f"(v.x), "f"(v.y), "f"(v.z),
+               "f"(v.w), "r"(barrier_there)
+               : "memory");
 }
-
-// What all blocks of the cluster have at a place. They are asked at once: each answer takes long.
-__device__ __noinline__ float4 theirs(const float* place, u32 ranks) {
-  float4 sum = {};
-#pragma unroll 1
-  for (u32 first = 0; first < ranks; first += 4) {
-    float4 v[4] = {};
-#pragma unroll
-    for (u32 i = 0; i < 4; i++)
-      if (first + i < ranks) v[i] = remote4(place, first + i);
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) sum = plus(sum, v[i]);
-  }
-  return sum;
+// Waits for what was pushed.
+DEVICE void barrier_wait_cluster(u64* barrier) {
+  asm volatile(
+      "{\n.reg .pred done;\nwait:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n@!done bra wait;\n}" ::"r"(shared_address(barrier))
+      : "memory");
 }
 
 // ---------------------------------------------------------------- sums
@@ -94,12 +92,12 @@ struct Sums {
   static DEVICE u32 column(u32 at) { return at / 16; }
 };
 
-// Adds the products of a chunk. `x` is the lane's place in it.
-template <class F, int ROWS, int WEIGHTS>
+// Adds the products of a chunk, UNROLLED loops at a time. `x` is the lane's place in it.
+template <class F, int ROWS, int WEIGHTS, int UNROLLED>
 DEVICE void multiply(Sums<ROWS>* total, F (&weights)[WEIGHTS], const u8* x) {
   constexpr u32 STEP = Halves<ROWS>::STEP;
   Sums<ROWS> sums[WEIGHTS] = {}, least[WEIGHTS] = {};
-#pragma unroll 1
+#pragma unroll(UNROLLED)
   for (u32 loop = 0; loop < F::LOOPS; loop++) {
     const u8* from = x + loop * F::ADVANCE * STEP;
 #pragma unroll
@@ -167,7 +165,7 @@ DEVICE void finish(const Args& args, const Place& place, u32 at, float4 v, float
 
 // ---------------------------------------------------------------- a block
 
-// Shared memory: x, the rings, early sums.
+// Shared memory: x, the rings, early sums, pushed sums.
 template <class F, class G, int ROWS, bool PAIR>
 struct Block {
   static constexpr bool MIXED = F::BYTES != G::BYTES;
@@ -226,13 +224,13 @@ struct Block {
   }
 
   // Sums of warps: of the last tile of each, and of tiles before it that several warps or blocks share, each of which one warp ends.
-  // The sums of the whole block for each of its tiles.
   DEVICE float* late(u32 of) const { return (float*)memory + of * SLOT; }
   DEVICE float* early(u32 of, u32 index) const {
     float* all = (float*)(memory + args.x_bytes + args.warps * args.depth * args.stage_bytes);
-    return all + (args.early_each ? index : of) * SLOT;
+    return all + (args.sums & EARLY_EACH ? index : of) * SLOT;
   }
-  DEVICE float* whole(u32 index) const { return late(args.warps + index); }
+  // Sums that blocks of the cluster push, in their order, for each of the tiles that this one finishes.
+  DEVICE float* pushed(u32 slot) const { return (float*)(memory + (args.sums & ~15u)) + slot * SLOT; }
 
   DEVICE void clear() {
 #pragma unroll
@@ -262,7 +260,7 @@ struct Block {
   }
 
   DEVICE void fetch_box() const {
-    if (lane > 0) return;
+    if (!elected()) return;
     barrier_expect(&full[stage], WEIGHTS * TILE * F::BYTES);
 #pragma unroll
     for (int w = 0; w < WEIGHTS; w++)
@@ -279,7 +277,7 @@ struct Block {
       for (int i = 0; i < COPIES; i++) {
         const u32 offset = (base + i * AT_ONCE * row_bytes) & ~15u;
         // Pieces past the row are of the next one, and only those past the last one are not there.
-        if (lane < min(AT_ONCE, TILE - i * AT_ONCE) * T::PIECES && offset < past) copy16(to + w * TILE * STRIDE + i * AT_ONCE * STRIDE, from[w] + offset);
+        copy16_if(lane < min(AT_ONCE, TILE - i * AT_ONCE) * T::PIECES && offset < past, to + w * TILE * STRIDE + i * AT_ONCE * STRIDE, from[w] + offset);
       }
     }
     barrier_arrive_after_copies(&full[stage]);
@@ -287,7 +285,7 @@ struct Block {
 
   template <class T>
   DEVICE void multiply_item() {
-    constexpr int TOGETHER = T::LIGHT ? WEIGHTS : 1;
+    constexpr int TOGETHER = T::LIGHT ? WEIGHTS : 1, UNROLLED = T::LIGHT || !PAIR ? T::LOOPS : 1;
     constexpr u32 STRIDE = T::PIECES * 16;
     const u8* x = memory + (walk.chunk - work.chunk) * Halves<ROWS>::BYTES + lane * Halves<ROWS>::LANE;
 #pragma unroll
@@ -304,7 +302,7 @@ struct Block {
         }
         weights[i].open(rows[0], rows[1], args.blocks - walk.chunk * 8, lane & 3);
       }
-      multiply<T, ROWS, TOGETHER>(total + first, weights, x);
+      multiply<T, ROWS, TOGETHER, UNROLLED>(total + first, weights, x);
     }
   }
 
@@ -374,33 +372,38 @@ struct Block {
   }
 
   // Tiles that a warp has alone are finished as it comes to their ends. Then what warps have of the others is added up, and, where
-  // there are several blocks, what these have: each finishes every `ranks`th.
+  // there are several blocks, pushed to the one that finishes the tile: each does every `ranks`th.
   DEVICE void run() {
     enum { ALONE, WARPS, RANKS } of = ALONE;
     u32 next;
 #pragma unroll 1
     for (;;) {
       u32 index, at, past, source = 0, sources = 1;
+      const float* first;  // sums, but those of warps
       if (of == ALONE) {
         if (!next_tile(index)) {
           warps_meet(args.warps * 32);
+          // Sums may be pushed when all blocks of the cluster have begun, or no longer need x.
+          if (args.ranks > 1) {
+            if (args.sums & INSTEAD_OF_X) cluster_arrive();
+            cluster_wait();
+          }
           of = WARPS, next = thread_anew() * 4;
           continue;
         }
         __syncwarp();
         at = (thread_anew() & 31) * 4, past = FLOATS;
+        first = (float*)(ring + stage * args.stage_bytes);
       } else {
         index = next / FLOATS, at = next % FLOATS, past = at + 1;
         next += args.warps * 128;
-        if (of == RANKS) index = work.rank + index * args.ranks, sources = args.ranks;
+        if (of == RANKS) first = pushed(index * args.ranks), index = work.rank + index * args.ranks, sources = args.ranks;
         if (index >= work.end - work.tile) {
           if (of == RANKS || args.ranks == 1) break;
-          warps_meet(args.warps * 32);
-          cluster_arrive();
-          cluster_wait();
           of = RANKS, next = thread_anew() * 4;
           continue;
         }
+        if (of == RANKS) barrier_wait_cluster(&told.pushed);
         if (of == WARPS) {
           source = work.items.owner(index * work.chunks), sources = work.items.owner((index + 1) * work.chunks - 1) + 1;
           if (sources == source + 1 && args.ranks == 1) continue;
@@ -409,26 +412,23 @@ struct Block {
 #pragma unroll 1
       for (; at < past; at += 128) {
         float4 value = {}, other = {};
-        if (of == RANKS) {
-          value = theirs(whole(index) + at, args.ranks);
-          if (PAIR) other = theirs(whole(index) + FLOATS + at, args.ranks);
-        } else {
 #pragma unroll 1
-          for (u32 i = source; i < sources; i++) {
-            const float* sums = of == ALONE ? (float*)(ring + stage * args.stage_bytes) : work.items.begin(i + 1) <= (index + 1) * work.chunks ? late(i) : early(i, index);
-            value = plus(value, *(const float4*)(sums + at));
-            if (PAIR) other = plus(other, *(const float4*)(sums + FLOATS + at));
-          }
+        for (u32 i = source; i < sources; i++) {
+          const float* sums = of != WARPS ? first + i * SLOT : work.items.begin(i + 1) <= (index + 1) * work.chunks ? late(i) : early(i, index);
+          value = plus(value, *(const float4*)(sums + at));
+          if (PAIR) other = plus(other, *(const float4*)(sums + FLOATS + at));
         }
         if (of != RANKS) {
           barrier_wait(&told.known, 0);
-          const float f = told.factors[Sums<ROWS>::column(at)];
+          const float f = told.factors[Sums<ROWS>::column(at)] * (MIXED && work.second ? G::UNIT : F::UNIT);
           value = times(value, make_float4(f, f, f, f));
           if (PAIR) other = times(other, make_float4(f, f, f, f));
         }
         if (of == WARPS && args.ranks > 1) {
-          *(float4*)(whole(index) + at) = value;
-          if (PAIR) *(float4*)(whole(index) + FLOATS + at) = other;
+          const u32 slot = quotient(index, args.ranks) * args.ranks;
+          float* to = pushed(slot + work.rank) + at;
+          push4(to, &told.pushed, index - slot, value);
+          if (PAIR) push4(to + FLOATS, &told.pushed, index - slot, other);
         } else {
           finish<ROWS, PAIR>(args, Place(args, work, work.tile + index), at, value, other);
         }
@@ -437,23 +437,24 @@ struct Block {
       // The ring that the sums were in is filled again.
       if (of == ALONE) barriers_ready();
     }
-    // No block may end while others read from it.
-    if (args.ranks > 1) {
-      cluster_arrive();
-      cluster_wait();
-    }
   }
 };
 
 // What the last warp does.
 template <int ROWS>
-DEVICE void bring_x(const Args& args, const Work& work, u8* memory, u64* x_there, Told& told) {
+DEVICE void bring_x(const Args& args, const Work& work, u8* memory, u64* x_there, Told& told, u32 slot_bytes) {
   const u32 lane = threadIdx.x & 31;
 #pragma unroll 1
   for (u32 i = lane; i < work.chunks; i += 32) barrier_init(&x_there[i], 32);
-  if (lane == 0) barrier_init(&told.looked, 1), barrier_init(&told.known, 1);
+  if (lane == 0) {
+    barrier_init(&told.looked, 1), barrier_init(&told.known, 1), barrier_init(&told.pushed, 1);
+    // From each block of the cluster the sums of every `ranks`th tile.
+    const u32 tiles = work.end - work.tile + args.ranks - 1 - work.rank;
+    if (args.ranks > 1) barrier_expect(&told.pushed, quotient(tiles, args.ranks) * args.ranks * slot_bytes);
+  }
   barriers_ready();
   __syncwarp();
+  if (args.ranks > 1) cluster_begin();
   warp_comes(blockDim.x);
   // The weights of the step have driven the gain out of the cache.
   if (args.to.gain && lane == 0) bulk_prefetch(args.to.gain + work.tile * TILE, (work.end - work.tile) * TILE * 4);
@@ -508,10 +509,13 @@ DEVICE void run(const Args& args) {
   let_next_start();
   if (F::ALIGNED && threadIdx.x < args.maps) call_map(&args.map[threadIdx.x]);
   const Work work(args, F::BYTES != G::BYTES);
-  if (threadIdx.x / 32 == args.warps)
-    bring_x<ROWS>(args, work, memory, x_there, told);
-  else
-    Block<F, G, ROWS, PAIR>(args, work, memory, x_there, stages, told).run();
+  typedef Block<F, G, ROWS, PAIR> Of;
+  if (threadIdx.x / 32 == args.warps) {
+    bring_x<ROWS>(args, work, memory, x_there, told, Of::SLOT * 4);
+  } else {
+    if (args.ranks > 1 && !(args.sums & INSTEAD_OF_X)) cluster_begin();
+    Of(args, work, memory, x_there, stages, told).run();
+  }
 }
 
 #define ENTRY(NAME, F, G, ROWS, PAIR) \

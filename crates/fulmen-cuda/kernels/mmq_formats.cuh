@@ -1,15 +1,19 @@
 // How `mmq.cu` turns the codes of 16 rows of W into 16-bit floats, the first operand of the tensor cores.
 //
-// A lane decodes rows g and g + 8 of a chunk of 256 columns: of each the 64 columns of its four runs (see `halves.cuh`). Codes become
-// halves by their place in the digits of 1024, and one multiplication with the scale of their block takes the 1024 off again: integers
-// up to 2048 are exact, and those of Q6_K above that are rounded to 11 bits. The scale of the whole chunk, if the format has one, is left
-// to the sums. The formats of 32 elements have none: their values must fit 16 bits, as those of models do by far (65504).
+// A lane decodes rows g and g + 8 of a chunk of 256 columns: of each the 64 columns of its four runs (see `halves.cuh`).
+// - Codes of the K formats are taken as halves as they are: the bits of the smallest halves count in 2^-24, so one multiplication with the
+//   scale of their block is exact up to 2048, and rounds those of Q6_K above that to 11 bits. 2^24 (UNIT) and the scale of the whole
+//   chunk are left to the sums.
+// - The formats of 32 elements have no scale of a chunk: their codes become halves by their place in the digits of 1024, and their values
+//   must fit 16 bits, as those of models do by far (65504).
 //
 // Each format has
 // - BYTES for a chunk, PIECES of 16 bytes around them in a stage, and the ORDER of the columns of x, as `mmq.rs` has it;
+// - ALIGNED: whether chunks are whole pieces, so that they come by boxes;
 // - `open` for the scales of a chunk, of which `blocks` of 32 columns are there, in lane t of four; LOOPS times `load` for codes, of which step i is for
 //   step AT(i) + loop · ADVANCE of x: `values` gives it;
 // - OFFSETS: `offsets` gives what the sums of the runs are multiplied with; MINIMUM: as sums of their own;
+// - UNIT: what the sums are to be multiplied with;
 // - `factor` and `minimum`, those of the chunk, for row g or g + 8;
 // - LIGHT: whether there are registers for two weights at a time.
 #pragma once
@@ -33,13 +37,11 @@ BOTH(-1024, 0xe400e400)
 BOTH(-1032, 0xe408e408)
 BOTH(-1040, 0xe410e410)
 BOTH(-1152, 0xe480e480)
-BOTH(-288, 0xdc80dc80)
 BOTH(-80, 0xd500d500)
 BOTH(-72, 0xd480d480)
 BOTH(-64, 0xd400d400)
-BOTH(-32, 0xd000d000)
 #undef BOTH
-constexpr u32 QUARTER = 0x34003400, SIXTEENTH = 0x2c002c00;
+constexpr u32 SIXTEENTH = 0x2c002c00, LESS_32 = 0x80208020;  // -32 times 2^-24
 
 DEVICE u32 fma2(u32 a, u32 b, u32 c) {
   u32 value;
@@ -62,6 +64,9 @@ template <int I>
 DEVICE u32 byte_twice(u32 word) { return __byte_perm(word, 0x64, 0x4040 | I << 8 | I); }
 template <int I, int J>
 DEVICE u32 bytes_of(u32 word) { return __byte_perm(word, 0x64, 0x4040 | J << 8 | I); }
+// Bytes I and J as halves: that many times 2^-24.
+template <int I, int J>
+DEVICE u32 tiny_of(u32 word) { return __byte_perm(word, 0, 0x4040 | J << 8 | I); }
 DEVICE u32 half_twice(u32 half) { return __byte_perm(half, 0, 0x1010); }
 
 // ---------------------------------------------------------------- shared memory
@@ -100,28 +105,29 @@ struct FormatK {
   static constexpr u32 BYTES = FIFTH ? 176 : 144, PIECES = BYTES / 16, LOOPS = 2, STEPS = 8, ADVANCE = 4;
   static constexpr int ORDER = ORDER_QUARTERS;
   static constexpr bool ALIGNED = true, OFFSETS = true, MINIMUM = true, LIGHT = !FIFTH;
+  static constexpr float UNIT = 16777216;
   static constexpr u32 AT(u32 i) { return i % 2 * 8 + i / 2; }
 
   const u8* rows[2];
-  u32 scale[2][2], less[2][2], minima[2], head[2];
+  u32 scale[2][2], small[2], head[2];  // `small`: two scales, two minima
   u32 words[2][4], fifth[2][4], t;
 
   DEVICE void open(const u8* first, const u8* second, u32, u32 lane) {
     t = lane;
-    const u32 shift = 16 * (t & 1), upper = shift + (t >= 2 ? 4 : 0);
-    const u32 mask = t >= 2 ? 0x0f0f : 0x3f3f, top = t >= 2 ? 0x3030 : 0;
+    // 6 bits as bytes: those of the first half lie whole in two words, whose upper bits belong to the second half. Its lower bits are in a
+    // third word.
+    const bool second_half = t >= 2;
+    const u32 whole = t & 1 ? 0x7632 : 0x5410, shift = second_half ? 2 : 0;
+    const u32 mask = second_half ? 0x30303030 : 0x3f3f3f3f, rest = second_half ? 0x0f0f0f0f : 0;
     rows[0] = first, rows[1] = second;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      // 6-bit scales and minima, as bytes.
       const uint4 header = lds16(rows[r]);
-      const u32 scales = (((t >= 2 ? header.w : header.y) >> shift) & mask) | ((header.y >> (shift + 2)) & top);
-      minima[r] = (((t >= 2 ? header.w : header.z) >> upper) & mask) | ((header.z >> (shift + 2)) & top);
+      const u32 low = __byte_perm(header.w, header.w >> 4, whole);
+      small[r] = ((__byte_perm(header.y, header.z, whole) >> shift) & mask) | (low & rest);
       head[r] = header.x;
-      scale[r][0] = add2(byte_twice<0>(scales), both<-1024>());
-      scale[r][1] = fma2(byte_twice<1>(scales), SIXTEENTH, both<-64>());  // for codes times 16
-#pragma unroll
-      for (int i = 0; i < 2; i++) less[r][i] = mul2(scale[r][i], both<-1024>());
+      scale[r][0] = add2(byte_twice<0>(small[r]), both<-1024>());
+      scale[r][1] = fma2(byte_twice<1>(small[r]), SIXTEENTH, both<-64>());  // for codes times 16
       rows[r] += (FIFTH ? 48 : 16) + t * 32;
     }
   }
@@ -142,34 +148,32 @@ struct FormatK {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const u32 word = words[r][i / 2];
-      u32 even = in_1024(word, mask), odd = in_1024(word >> 8, mask);
+      u32 even = word & mask, odd = word >> 8 & mask;
       if (FIFTH) {
         const u32 bits = fifth[r][i / 2];
         even |= (high ? bits << 7 : bits << 4) & top, odd |= (high ? bits >> 1 : bits >> 4) & top;
       }
-      a[r] = fma2(even, scale[r][high], less[r][high]), a[2 + r] = fma2(odd, scale[r][high], less[r][high]);
+      a[r] = mul2(even, scale[r][high]), a[2 + r] = mul2(odd, scale[r][high]);
     }
   }
   DEVICE void offsets(u32 (&a)[4]) const {
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-      a[r] = add2(byte_twice<0>(minima[r]), both<-1024>());
-      a[2 + r] = add2(byte_twice<1>(minima[r]), both<-1024>());
-    }
+    for (int r = 0; r < 2; r++) a[r] = tiny_of<2, 2>(small[r]), a[2 + r] = tiny_of<3, 3>(small[r]);
   }
   DEVICE float factor(int r) const { return half_to_float((u16)head[r]); }
   DEVICE float minimum(int r) const { return -half_to_float((u16)(head[r] >> 16)); }
 };
 
-// Q6_K. Lane t has 16 columns of each of the four runs of 32 of a half, which share their bytes. Scales are a quarter of what they are.
+// Q6_K. Lane t has 16 columns of each of the four runs of 32 of a half, which share their bytes.
 struct Format6 {
   static constexpr u32 BYTES = 210, PIECES = 14, LOOPS = 2, STEPS = 8, ADVANCE = 2;
   static constexpr int ORDER = ORDER_HALVES;
   static constexpr bool ALIGNED = false, OFFSETS = true, MINIMUM = false, LIGHT = false;
+  static constexpr float UNIT = 16777216;
   static constexpr u32 AT(u32 i) { return i % 4 * 4 + i / 4; }
 
   EvenRow rows[2];
-  u32 scale[2][4], less[2][4], centre[2][2], head[2];
+  u32 scale[2][4], centre[2][2], head[2];
   u32 low[2][2], high[2][2], top[2][2], h;
 
   DEVICE void open(const u8* first, const u8* second, u32, u32 t) {
@@ -182,15 +186,13 @@ struct Format6 {
       head[r] = lds2((r == 0 ? first : second) + 208);
       // Without a sign, 128 more than they are.
       const u32 scales = __byte_perm(pairs[0], pairs[1], t & 1 ? 0x7531 : 0x6420) ^ 0x80808080;
-      scale[r][0] = fma2(byte_twice<0>(scales), QUARTER, both<-288>());
-      scale[r][1] = fma2(byte_twice<1>(scales), QUARTER, both<-288>());
-      scale[r][2] = fma2(byte_twice<2>(scales), QUARTER, both<-288>());
-      scale[r][3] = fma2(byte_twice<3>(scales), QUARTER, both<-288>());
-#pragma unroll
-      for (int i = 0; i < 4; i++) less[r][i] = mul2(scale[r][i], both<-1024>());
+      scale[r][0] = add2(byte_twice<0>(scales), both<-1152>());
+      scale[r][1] = add2(byte_twice<1>(scales), both<-1152>());
+      scale[r][2] = add2(byte_twice<2>(scales), both<-1152>());
+      scale[r][3] = add2(byte_twice<3>(scales), both<-1152>());
       // Codes are 32 too large.
-      centre[r][0] = mul2(fma2(bytes_of<0, 1>(scales), QUARTER, both<-288>()), both<-32>());
-      centre[r][1] = mul2(fma2(bytes_of<2, 3>(scales), QUARTER, both<-288>()), both<-32>());
+      centre[r][0] = mul2(add2(bytes_of<0, 1>(scales), both<-1152>()), LESS_32);
+      centre[r][1] = mul2(add2(bytes_of<2, 3>(scales), both<-1152>()), LESS_32);
       rows[r].words += h * 64 + t % 2 * 16;
     }
   }
@@ -210,14 +212,14 @@ struct Format6 {
       const u32 word = run % 2 ? high[r][k] : low[r][k], bits = top[r][k];
       const u32 two = (run == 0 ? bits << 4 : run == 1 ? bits << 2 : run == 2 ? bits : bits >> 2) & 0x30303030;
       const u32 codes = ((run < 2 ? word : word >> 4) & NIBBLE) | two;
-      a[r] = fma2(bytes_of<0, 2>(codes), scale[r][run], less[r][run]), a[2 + r] = fma2(bytes_of<1, 3>(codes), scale[r][run], less[r][run]);
+      a[r] = mul2(tiny_of<0, 2>(codes), scale[r][run]), a[2 + r] = mul2(tiny_of<1, 3>(codes), scale[r][run]);
     }
   }
   DEVICE void offsets(u32 (&a)[4]) const {
 #pragma unroll
     for (int r = 0; r < 2; r++) a[r] = centre[r][0], a[2 + r] = centre[r][1];
   }
-  DEVICE float factor(int r) const { return 4 * half_to_float((u16)head[r]); }
+  DEVICE float factor(int r) const { return half_to_float((u16)head[r]); }
   DEVICE float minimum(int) const { return 0; }
 };
 
@@ -229,6 +231,7 @@ struct Format32 {
   static constexpr int ORDER = ORDER_QUARTERS;
   static constexpr bool ALIGNED = false, OFFSETS = false, MINIMUM = false, LIGHT = true;
   static constexpr u32 AT(u32 i) { return i % 2 * 4 + i / 2; }
+  static constexpr float UNIT = 1;
   static constexpr int CENTRE = LEAST ? 0 : FIFTH ? 16 : 8;
 
   const u8* rows[2];
@@ -281,6 +284,7 @@ struct Format8 {
   static constexpr u32 BLOCK = 34, BYTES = 8 * BLOCK, PIECES = (BYTES + 29) / 16, LOOPS = 4, STEPS = 4, ADVANCE = 4;
   static constexpr int ORDER = ORDER_HALVES;
   static constexpr bool ALIGNED = false, OFFSETS = false, MINIMUM = false, LIGHT = true;
+  static constexpr float UNIT = 1;
   static constexpr u32 AT(u32 i) { return i; }
 
   const u8* rows[2];

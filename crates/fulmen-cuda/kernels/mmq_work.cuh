@@ -37,6 +37,9 @@ struct Part {
   u32 wide;  // whether four neighbours of `out`, `bias` and `residual` are 16 bytes at a boundary of 16
 };
 
+// Flags: there is a place for the early sums of each tile, not of each warp; pushed sums take the place of x.
+constexpr u32 EARLY_EACH = 1, INSTEAD_OF_X = 2;
+
 struct Args {
   TensorMap map[MAX_PARTS];  // of the weights of the first format, where rows are whole pieces
   const u8* x[2];        // for the first format and for the second
@@ -56,7 +59,7 @@ struct Args {
   u32 depth;           // stages of a ring: 2 to 4
   u32 stage_bytes;
   u32 x_bytes;     // of shared memory for x, and for sums when x is no longer needed
-  u32 early_each;  // whether there is a place for the early sums of each tile, not of each warp
+  u32 sums;        // where the sums that blocks push begin, in bytes; the lowest bits are flags
   float epsilon;   // of the norm
   u32 maps;        // how many there are
   Part part[MAX_PARTS];

@@ -102,7 +102,7 @@ struct Args {
     depth: u32,
     stage_bytes: u32,
     x_bytes: u32,
-    early_each: u32,
+    sums: u32,
     epsilon: f32,
     maps: u32,
     part: [Part; MAX_PARTS],
@@ -116,6 +116,11 @@ const _: () = assert!(size_of::<Args>().is_multiple_of(64));
 const MAX_WARPS: u32 = 12;
 const TILE: u32 = 16;
 const MAX_CHUNKS: u32 = 52;
+const EARLY_EACH: u32 = 1;
+const INSTEAD_OF_X: u32 = 2;
+
+/// Tiles whose pushed sums have a place of their own.
+const FEW_TILES: u32 = 16;
 const DEPTHS: std::ops::RangeInclusive<u32> = 2..=4;
 
 /// Pieces of 16 bytes that a stage has for a row.
@@ -144,7 +149,7 @@ fn halves_threads(k: u32) -> u32 {
 }
 
 /// Blocks of a cluster, and what a cluster costs, as bytes of weights that a block could read meanwhile.
-const RANKS: [(u32, u64); 4] = [(1, 0), (2, 84 << 10), (4, 112 << 10), (8, 200 << 10)];
+const RANKS: [(u32, u64); 4] = [(1, 0), (2, 58 << 10), (4, 112 << 10), (8, 200 << 10)];
 
 /// Clusters that run at once: those of more than two blocks leave some multiprocessors over, as they do not cross GPCs. On an H200
 /// 30 of four blocks do, and 31 take twice as long.
@@ -260,14 +265,20 @@ fn plan_with(
     let stage_bytes = if group.mixed() { stages[0].max(stages[1]) } else { stages[0] };
     let early_each = ranks > 1 || most_tiles <= MAX_WARPS;
     let early = slot * if early_each { most_tiles } else { MAX_WARPS };
-    let sums = slot * (MAX_WARPS + if ranks > 1 { most_tiles } else { 0 });
-    let x_bytes = mine.checked_mul(chunk_bytes(rows))?.max(sums);
-    let room = caps.shared_bytes.checked_sub(STATIC_BYTES + early)?.checked_sub(x_bytes)?;
+    // Sums that blocks push have a place of their own, or, of many tiles, that of x.
+    let pushed = if ranks > 1 { slot * most_tiles.next_multiple_of(ranks) } else { 0 };
+    let instead_of_x = pushed > 0 && most_tiles > FEW_TILES;
+    let (behind, inside) = if instead_of_x { (0, pushed) } else { (pushed, 0) };
+    let x_bytes = mine.checked_mul(chunk_bytes(rows))?.max(slot * MAX_WARPS + inside);
+    let room = caps.shared_bytes.checked_sub(STATIC_BYTES + early + behind)?.checked_sub(x_bytes)?;
     let warps = (room / (DEPTHS.start() * stage_bytes)).min(MAX_WARPS);
     if warps == 0 {
         return None;
     }
     let depth = (room / (warps * stage_bytes)).min(*DEPTHS.end());
+    let taken = x_bytes + warps * depth * stage_bytes + early;
+    let pushed_at = if instead_of_x { slot * MAX_WARPS } else { taken };
+    let flags = if early_each { EARLY_EACH } else { 0 } | if instead_of_x { INSTEAD_OF_X } else { 0 };
 
     let of_tiles = |count: u32, clusters: u32, stage: u32| {
         u64::from(count.div_ceil(clusters.max(1))) * u64::from(mine) * u64::from(stage)
@@ -295,7 +306,7 @@ fn plan_with(
         depth,
         stage_bytes,
         x_bytes,
-        early_each: u32::from(early_each),
+        sums: pushed_at | flags,
         epsilon: 0.0,
         maps: 0,
         part,
@@ -303,7 +314,7 @@ fn plan_with(
     };
     let entry = format!("mmq_{}_rows{rows}", group.name());
     let box_bytes = if aligned(formats[0]) { Some(16 * pieces(formats[0])?) } else { None };
-    let shared = x_bytes + warps * depth * stage_bytes + early;
+    let shared = taken + behind;
     Some(Plan {
         entry,
         clusters,
@@ -496,7 +507,7 @@ mod tests {
             for k in [2048, 2560, 3072, 4096, 5120, 8192] {
                 for dtype in [Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0] {
                     let plan = planned(&[product(dtype, 4 * k)], 1, false, k, rows);
-                    assert!(plan.is_some_and(|plan| plan.args.warps >= 8), "{dtype} {k}");
+                    assert!(plan.is_some_and(|plan| plan.args.warps >= 7), "{dtype} {k}");
                     let pair = [product(dtype, 3 * k); 2];
                     assert!(planned(&pair, 2, true, k, rows).is_some(), "{dtype} {k} pair");
                 }
@@ -534,10 +545,21 @@ mod tests {
     #[test]
     fn there_are_no_more_clusters_than_shorten_the_longest() {
         // Rows, columns; clusters and blocks of each.
-        for ((n, k), expected) in [((2560, 9728), (27, 4)), ((2560, 4096), (80, 1)), ((6144, 2560), (128, 1))]
+        for ((n, k), expected) in [((2560, 9728), (27, 4)), ((2560, 4096), (54, 2)), ((6144, 2560), (128, 1))]
         {
             let plan = planned(&[product(DType::Q4_K, n)], 1, false, k, 16).unwrap();
             assert_eq!((plan.clusters, plan.args.ranks), expected, "{n} x {k}");
+        }
+    }
+
+    #[test]
+    fn sums_of_many_tiles_take_the_place_of_x() {
+        // As the table of ops has them.
+        for (dtype, pair) in [(DType::Q4_K, false), (DType::Q6_K, false), (DType::Q4_K, true)] {
+            let parts = [product(dtype, 17920); 2];
+            let parts = if pair { &parts[..] } else { &parts[..1] };
+            let plan = planned(parts, parts.len(), pair, 6144, 16).unwrap();
+            assert!(plan.args.ranks > 1 && plan.args.sums & INSTEAD_OF_X > 0, "{plan:?}");
         }
     }
 

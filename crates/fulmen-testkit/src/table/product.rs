@@ -210,6 +210,13 @@ fn real(cases: &mut Vec<Case>, dtype: DType) {
             }
         }
     }
+    // Rows that a block cannot hold whole, and as many tiles of the weight as a large model has.
+    if matches!(dtype, DType::Q4_K | DType::Q6_K) {
+        cases.push(mul_mat("large/", dtype, 16, 17920, 6144).large());
+    }
+    if dtype == DType::Q4_K {
+        cases.push(gate_up("large/", [dtype; 2], 16, 17920, 6144).large());
+    }
     if matches!(dtype, DType::F32 | DType::F16 | DType::Q4_K | DType::Q8_0) {
         let name = format!("{}/", QWEN3_4B.name);
         cases.push(mul_mat(&name, dtype, 512, 2560, 2560).large().timed());
