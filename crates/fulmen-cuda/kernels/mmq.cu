@@ -447,7 +447,7 @@ DEVICE void bring_x(const Args& args, const Work& work, u8* memory, u64* x_there
 #pragma unroll 1
   for (u32 i = lane; i < work.chunks; i += 32) barrier_init(&x_there[i], 32);
   if (lane == 0) {
-    barrier_init(&told.looked, 1), barrier_init(&told.known, 1), barrier_init(&told.pushed, 1);
+    barrier_init(&told.looked, 1), barrier_init(&told.known, 32), barrier_init(&told.pushed, 1);
     // From each block of the cluster the sums of every `ranks`th tile.
     const u32 tiles = work.end - work.tile + args.ranks - 1 - work.rank;
     if (args.ranks > 1) barrier_expect(&told.pushed, quotient(tiles, args.ranks) * args.ranks * slot_bytes);
@@ -484,8 +484,7 @@ DEVICE void bring_x(const Args& args, const Work& work, u8* memory, u64* x_there
     if (args.from.squares) factor = look.factor(k, args.epsilon);
   }
   told.factors[row] = factor;
-  __syncwarp();
-  if (lane == 0) barrier_arrive(&told.known);
+  barrier_arrive(&told.known);
   args.ahead.call(lane);
   // What is added to the sums, and what they are multiplied with, comes nearer meanwhile.
 #pragma unroll 1
