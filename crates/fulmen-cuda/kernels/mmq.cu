@@ -232,6 +232,12 @@ struct Block {
   // Sums that blocks of the cluster push, in their order, for each of the tiles that this one finishes.
   DEVICE float* pushed(u32 slot) const { return (float*)(memory + (args.sums & ~15u)) + slot * SLOT; }
 
+  // Of sums what they stand for. Not the product of both factors: it may be too large.
+  static DEVICE float4 scaled(float4 sum, float factor) {
+    static_assert(F::UNIT == G::UNIT, "one for both");
+    return times(times(sum, make_float4(F::UNIT, F::UNIT, F::UNIT, F::UNIT)), make_float4(factor, factor, factor, factor));
+  }
+
   DEVICE void clear() {
 #pragma unroll
     for (int w = 0; w < WEIGHTS; w++) total[w] = {};
@@ -420,9 +426,9 @@ struct Block {
         }
         if (of != RANKS) {
           barrier_wait(&told.known, 0);
-          const float f = told.factors[Sums<ROWS>::column(at)] * (MIXED && work.second ? G::UNIT : F::UNIT);
-          value = times(value, make_float4(f, f, f, f));
-          if (PAIR) other = times(other, make_float4(f, f, f, f));
+          const float f = told.factors[Sums<ROWS>::column(at)];
+          value = scaled(value, f);
+          if (PAIR) other = scaled(other, f);
         }
         if (of == WARPS && args.ranks > 1) {
           const u32 slot = quotient(index, args.ranks) * args.ranks;
@@ -498,6 +504,7 @@ DEVICE void bring_x(const Args& args, const Work& work, u8* memory, u64* x_there
     }
   }
   if (handed && args.from.normed) look.write_normed(k, factor);
+  if (args.ranks > 1) cluster_wait();
 }
 
 template <class F, class G, int ROWS, bool PAIR>
@@ -512,6 +519,7 @@ DEVICE void run(const Args& args) {
   if (threadIdx.x / 32 == args.warps) {
     bring_x<ROWS>(args, work, memory, x_there, told, Of::SLOT * 4);
   } else {
+    __syncwarp();
     if (args.ranks > 1 && !(args.sums & INSTEAD_OF_X)) cluster_begin();
     Of(args, work, memory, x_there, stages, told).run();
   }

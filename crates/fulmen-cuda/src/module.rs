@@ -155,6 +155,7 @@ impl Modules {
 
     fn load(&self, to: &mut File, file: &str, entry: &str) -> Result<CUfunction, CudaError> {
         let failed = |reason: String| CudaError::Module { file: file.to_owned(), reason, log: String::new() };
+        let name = CString::new(entry).map_err(|error| failed(error.to_string()))?;
         let module = match to.foreign {
             Some(module) => module,
             None => {
@@ -168,13 +169,12 @@ impl Modules {
                     ))
                 })?;
                 let ptx = ptx::only(all, entry).ok_or_else(|| failed(format!("{entry}: no such kernel")))?;
-                let module = self.compile(file, &ptx)?;
+                let module = self.compile(&format!("{file}, {entry}"), &ptx)?;
                 to.modules.push(module);
                 module
             }
         };
         self.context.bind()?;
-        let name = CString::new(entry).map_err(|error| failed(error.to_string()))?;
         // SAFETY: the module is alive as long as `self`.
         let raw = unsafe { result::module::get_function(module, name) };
         raw.map_err(|error| failed(format!("{entry}: {}", reason(error))))

@@ -180,7 +180,7 @@ fn small(cases: &mut Vec<Case>, dtype: DType) {
         let zeros = vec![0.0; m as usize * 512];
         cases.push(mul_mat("zeros/", dtype, m, 67, 512).draw("x", Draw::Floats(zeros)));
     }
-    for (name, deviation) in [("tiny", 1e-20), ("huge", 1e20)] {
+    for (name, deviation) in [("tiny", 1e-20), ("huge", 1e20), ("enormous", 1e35)] {
         let case = mul_mat(&format!("{name}/"), dtype, 3, 67, 512);
         cases.push(case.draw("x", Draw::Normal(0.0, deviation)));
     }
