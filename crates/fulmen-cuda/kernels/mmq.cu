@@ -504,6 +504,7 @@ DEVICE void bring_x(const Args& args, const Work& work, u8* memory, u64* x_there
     }
   }
   if (handed && args.from.normed) look.write_normed(k, factor);
+  __syncwarp();
   if (args.ranks > 1) cluster_wait();
 }
 
