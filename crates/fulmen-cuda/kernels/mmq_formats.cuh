@@ -8,7 +8,7 @@
 //   must fit 16 bits, as those of models do by far (65504).
 //
 // Each format has
-// - BYTES for a chunk, PIECES of 16 bytes around them in a stage, and the ORDER of the columns of x, as `mmq.rs` has it;
+// - BYTES for a chunk, PIECES of 16 bytes around them in a stage, and the ORDER of the columns of x, as `mmq/plan.rs` has it;
 // - ALIGNED: whether chunks are whole pieces, so that they come by boxes;
 // - `open` for the scales of a chunk, of which `blocks` of 32 columns are there, in lane t of four; LOOPS times `load` for codes, of which step i is for
 //   step AT(i) + loop · ADVANCE of x: `values` gives it;

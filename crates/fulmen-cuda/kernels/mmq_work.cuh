@@ -8,7 +8,7 @@ constexpr u32 MAX_WARPS = 12;
 constexpr u32 MAX_PARTS = 3;
 constexpr u32 MAX_CHUNKS = 52;  // of a block, each with a barrier: more than fit
 constexpr u32 MAX_DEPTH = 4;
-static_assert(sizeof(Told) + sizeof(u64) * (MAX_CHUNKS + MAX_WARPS * MAX_DEPTH) <= 1024, "static shared memory, as `mmq.rs` has it");
+static_assert(sizeof(Told) + sizeof(u64) * (MAX_CHUNKS + MAX_WARPS * MAX_DEPTH) <= 1024, "static shared memory, as `mmq/plan.rs` has it");
 constexpr u32 TILE = RUN;
 
 // Small numbers only: a division of floats is short.

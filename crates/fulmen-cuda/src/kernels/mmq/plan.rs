@@ -1,116 +1,14 @@
-//! Products of 2 to 16 rows with block-quantised weights: x goes to 16 bits once, by the kernel that made it or by `halves.cu`, and tensor
-//! cores multiply it with weights that are decoded on the way.
+//! How the work of a product of few rows is dealt to clusters, blocks and warps, and what each has of shared memory.
 
-use bytemuck::{Pod, Zeroable};
 use fulmen_core::{BackendError, DType};
 
-use super::Launched;
-use super::few_rows::{Group, Input, MAX_PARTS};
-use super::halves::{CHUNK, Image, ORDERS, ROWS, chunk_bytes};
+use super::args::{Args, Incoming, Outgoing, Part, Shares};
 use crate::ahead::Ahead;
 use crate::device::Caps;
-use crate::queue::{Handed, Launch, Queue};
+use crate::kernels::few_rows::{Group, MAX_PARTS};
+use crate::kernels::halves::{CHUNK, ROWS, chunk_bytes};
+use crate::queue::Queue;
 use crate::tensor_map::TensorMap;
-
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct HalvesParams {
-    x: u64,
-    gamma: u64,
-    normed: u64,
-    out: [u64; ORDERS],
-    factors: u64,
-    epsilon: f32,
-    k: u32,
-    columns: u32,
-    unused: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-struct Part {
-    weight: u64,
-    out: u64,
-    bias: u64,
-    residual: u64,
-    rows: u32,
-    row_bytes: u32,
-    tile: u32,
-    wide: u32,
-}
-
-impl Part {
-    /// Whether four neighbours of everything that is read or written of it are 16 bytes at a boundary of 16.
-    fn is_wide(&self) -> bool {
-        self.rows.is_multiple_of(4) && (self.out | self.bias | self.residual).is_multiple_of(16)
-    }
-}
-
-/// Things dealt to so many: the first `extra` have one more than `each`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-struct Shares {
-    each: u32,
-    extra: u32,
-}
-
-impl Shares {
-    fn new(things: u32, to: u32) -> Shares {
-        Shares { each: things / to.max(1), extra: things % to.max(1) }
-    }
-}
-
-/// What x is, where a product has handed it on.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-struct Incoming {
-    words: u64,
-    squares: u64,
-    floats: u64,
-    gain: u64,
-    normed: u64,
-}
-
-/// Where the result is handed on to.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-struct Outgoing {
-    image: [u64; ORDERS],
-    words: u64,
-    squares: u64,
-    gain: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
-struct Args {
-    map: [TensorMap; MAX_PARTS],
-    x: [u64; 2],
-    factors: u64,
-    from: Incoming,
-    to: Outgoing,
-    columns: u32,
-    blocks: u32,
-    chunks: u32,
-    parts: u32,
-    first_parts: u32,
-    first_clusters: u32,
-    tiles: [Shares; 2],
-    ranked: Shares,
-    ranks: u32,
-    warps: u32,
-    depth: u32,
-    stage_bytes: u32,
-    x_bytes: u32,
-    sums: u32,
-    epsilon: f32,
-    maps: u32,
-    part: [Part; MAX_PARTS],
-    ahead: Ahead,
-}
-
-// The kernel's has the alignment of maps.
-const _: () = assert!(size_of::<Args>().is_multiple_of(64));
 
 // As in `mmq_work.cuh` and `mmq_formats.cuh`.
 const MAX_WARPS: u32 = 12;
@@ -142,12 +40,6 @@ fn order(dtype: DType) -> usize {
 /// Static shared memory, rounded up.
 const STATIC_BYTES: u32 = 1024;
 
-/// Threads for a row of x: 16 columns each, if that is not too few or too many.
-fn halves_threads(k: u32) -> u32 {
-    let padded = k.next_multiple_of(CHUNK);
-    (padded / 16).next_multiple_of(32).clamp(256, 1024).min(padded / 4)
-}
-
 /// Blocks of a cluster, and what a cluster costs, as bytes of weights that a block could read meanwhile.
 const RANKS: [(u32, u64); 4] = [(1, 0), (2, 58 << 10), (4, 112 << 10), (8, 200 << 10)];
 
@@ -159,14 +51,8 @@ fn most_clusters(caps: Caps, ranks: u32) -> u32 {
     (usable / ranks).max(1)
 }
 
-/// All launches for all rows, if there is a plan for each.
-pub(super) fn run(queue: &mut Queue, input: &Input, groups: &[Group<'_>]) -> Option<Launched> {
-    let (rows, plans) = choose(queue.caps(), input.m, input.k, groups)?;
-    Some(launch(queue, input, &plans, rows))
-}
-
 /// Rows of a launch, and the plans for them. Where 16 rows of x leave little memory to the weights, eight at a time.
-fn choose(caps: Caps, m: u32, k: u32, groups: &[Group<'_>]) -> Option<(u32, Vec<Plan>)> {
+pub(super) fn choose(caps: Caps, m: u32, k: u32, groups: &[Group<'_>]) -> Option<(u32, Vec<Plan>)> {
     let wanted = if m <= 8 { &ROWS[..1] } else { &ROWS[..] };
     let all = |rows: u32| groups.iter().map(|group| plan(caps, k, group, rows)).collect::<Option<Vec<_>>>();
     let cost = |rows: u32, plans: &[Plan]| {
@@ -176,24 +62,24 @@ fn choose(caps: Caps, m: u32, k: u32, groups: &[Group<'_>]) -> Option<(u32, Vec<
 }
 
 #[derive(Debug, PartialEq)]
-struct Plan {
+pub(super) struct Plan {
     /// The kernel.
-    entry: String,
-    clusters: u32,
-    shared: u32,
+    pub(super) entry: String,
+    pub(super) clusters: u32,
+    pub(super) shared: u32,
     /// The orders of x for the first format and for the second.
-    orders: [usize; 2],
+    pub(super) orders: [usize; 2],
     /// How long the slowest block takes, as bytes.
-    cost: u64,
-    pair: bool,
+    pub(super) cost: u64,
+    pub(super) pair: bool,
     /// The width of a box, where the first format is fetched by boxes.
-    box_bytes: Option<u32>,
-    args: Args,
+    pub(super) box_bytes: Option<u32>,
+    pub(super) args: Args,
 }
 
 impl Plan {
     /// Of the weights that are fetched by boxes of a tile and a chunk, and how many these are.
-    fn maps(&self, queue: &Queue) -> Result<([TensorMap; MAX_PARTS], u32), BackendError> {
+    pub(super) fn maps(&self, queue: &Queue) -> Result<([TensorMap; MAX_PARTS], u32), BackendError> {
         let mut maps = [TensorMap::default(); MAX_PARTS];
         let Some(width) = self.box_bytes else { return Ok((maps, 0)) };
         let count = if self.pair { 2 } else { self.args.first_parts };
@@ -205,12 +91,12 @@ impl Plan {
 }
 
 /// A launch for `rows` rows, with the addresses of the first.
-fn plan(caps: Caps, k: u32, group: &Group<'_>, rows: u32) -> Option<Plan> {
+pub(super) fn plan(caps: Caps, k: u32, group: &Group<'_>, rows: u32) -> Option<Plan> {
     RANKS.into_iter().filter_map(|rank| plan_with(caps, k, group, rows, rank)).min_by_key(|plan| plan.cost)
 }
 
 /// A launch of clusters of `ranks` blocks.
-fn plan_with(
+pub(super) fn plan_with(
     caps: Caps,
     k: u32,
     group: &Group<'_>,
@@ -329,7 +215,7 @@ fn plan_with(
 
 /// How many clusters work on the tiles of the first format and on those of the second, so that the slowest is done soonest. Both
 /// need one if they have tiles.
-fn share(clusters: u32, tiles: [u32; 2], bytes: [u32; 2]) -> Option<(u32, u32)> {
+pub(super) fn share(clusters: u32, tiles: [u32; 2], bytes: [u32; 2]) -> Option<(u32, u32)> {
     if tiles[1] == 0 {
         return Some((clusters, 0));
     }
@@ -339,148 +225,12 @@ fn share(clusters: u32, tiles: [u32; 2], bytes: [u32; 2]) -> Option<(u32, u32)> 
     (1..clusters).min_by_key(|&first| slowest(first)).map(|first| (first, clusters - first))
 }
 
-/// Where x comes from.
-enum Source {
-    /// Floats, which `halves.cu` puts into an image.
-    Floats(Image),
-    /// An image whose rows are scaled.
-    Scaled(Image),
-    /// An image that a product has handed on.
-    Product(Image),
-}
-
-impl Source {
-    /// Of all rows at once, or of some at a time: only the first can have been handed on.
-    fn of(queue: &mut Queue, input: &Input, rows: u32) -> Result<Source, BackendError> {
-        let (m, k) = (input.m, input.k);
-        let image = |at: u64| Image::at(at, rows, k);
-        let x = input.norm.map_or(input.x, |norm| norm.input);
-        if m == rows {
-            let gain = input.norm.map(|norm| norm.gamma);
-            if let Some(at) = queue.handed(Image::of_product(x, m, k, gain)) {
-                return Ok(Source::Product(image(at)));
-            }
-            if let Some(at) = input.norm.is_none().then(|| queue.handed(Image::of(x, m, k))).flatten() {
-                return Ok(Source::Scaled(image(at)));
-            }
-        }
-        Ok(Source::Floats(image(queue.scratch(Image::bytes(rows, k))?)))
-    }
-
-    fn image(&self) -> &Image {
-        match self {
-            Source::Floats(image) | Source::Scaled(image) | Source::Product(image) => image,
-        }
-    }
-
-    /// What a product reads beside the image; the first of a call writes the norm's result.
-    fn incoming(&self, input: &Input, first: bool) -> Incoming {
-        let Source::Product(image) = self else { return Incoming::default() };
-        match input.norm {
-            None => Incoming { words: image.words, floats: input.x, ..Incoming::default() },
-            Some(norm) => Incoming {
-                words: image.words,
-                squares: image.squares,
-                floats: norm.input,
-                gain: norm.gamma,
-                normed: if first { norm.output } else { 0 },
-            },
-        }
-    }
-}
-
-/// Where a call hands its result on to, if it has one and the product behind it may want it: the result of gate and up, or what a norm is
-/// expected to take.
-fn outgoing(queue: &mut Queue, m: u32, rows: u32, plans: &[Plan]) -> Option<(Handed, Outgoing)> {
-    let [plan] = plans else { return None };
-    let (out, width) = (plan.args.part[0].out, plan.args.part[0].rows);
-    let gain = queue.expected_gain(out, m, width);
-    let wanted = plan.pair || (plan.args.parts == 1 && gain.is_some());
-    if m != rows || !wanted {
-        return None;
-    }
-    let gain = gain.filter(|_| !plan.pair);
-    if !plan.args.part[0].is_wide() || !gain.unwrap_or(0).is_multiple_of(16) {
-        return None;
-    }
-    let image = Image::room(queue, m, width)?;
-    let to =
-        Outgoing { image: image.orders, words: image.words, squares: image.squares, gain: gain.unwrap_or(0) };
-    Some((Image::of_product(out, m, width, gain), to))
-}
-
-fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launched {
-    let (m, k) = (input.m, input.k);
-    let source = Source::of(queue, input, rows)?;
-    let outgoing = outgoing(queue, m, rows, plans);
-    let image = source.image();
-    let mut launched = 0;
-    for row in (0..m).step_by(rows as usize) {
-        let columns = (m - row).min(rows);
-        // The address of a row of `width` floats; 0 stays 0.
-        let at =
-            |ptr: u64, width: u32| if ptr == 0 { 0 } else { ptr + u64::from(row) * u64::from(width) * 4 };
-        if matches!(source, Source::Floats(_)) {
-            let mut out = [0; ORDERS];
-            for order in plans.iter().flat_map(|plan| plan.orders) {
-                out[order] = image.orders[order];
-            }
-            let norm = input.norm;
-            let params = HalvesParams {
-                x: at(norm.map_or(input.x, |norm| norm.input), k),
-                gamma: norm.map_or(0, |norm| norm.gamma),
-                normed: at(norm.map_or(0, |norm| norm.output), k),
-                out,
-                factors: image.factors,
-                epsilon: norm.map_or(0.0, |norm| norm.epsilon),
-                k,
-                columns,
-                unused: 0,
-            };
-            let entry = format!("halves_rows{rows}");
-            queue.launch(&Launch::new("halves", &entry, 1, halves_threads(k)).rows(rows), &params)?;
-            launched += 1;
-        }
-        for (index, plan) in plans.iter().enumerate() {
-            let (map, maps) = plan.maps(queue)?;
-            let mut args = Args {
-                map,
-                maps,
-                x: plan.orders.map(|order| image.orders[order]),
-                factors: image.factors,
-                from: source.incoming(input, index == 0),
-                to: outgoing.map_or(Outgoing::default(), |(_, to)| to),
-                columns,
-                epsilon: input.norm.map_or(0.0, |norm| norm.epsilon),
-                ahead: queue.ahead().filter(|_| row == 0 && index == 0).unwrap_or_default(),
-                ..plan.args
-            };
-            for part in &mut args.part {
-                part.out = at(part.out, part.rows);
-                part.residual = at(part.residual, part.rows);
-                part.wide = part.is_wide().into();
-            }
-            let blocks = plan.clusters * args.ranks;
-            // One more warp brings x.
-            let threads = 32 * (args.warps + 1);
-            let mut launch = Launch::new("mmq", &plan.entry, blocks, threads).shared(plan.shared);
-            launch.cluster = args.ranks;
-            queue.launch(&launch, &args)?;
-        }
-        launched += plans.len();
-    }
-    if let Some((what, to)) = outgoing {
-        queue.has_handed(what, to.image[0]);
-    }
-    Ok(launched)
-}
-
 #[cfg(test)]
 mod tests {
     use fulmen_core::WeightArg;
 
-    use super::super::few_rows::Product;
     use super::*;
+    use crate::kernels::few_rows::Product;
 
     const H200: Caps =
         Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448, l2_bytes: 62_914_560 };
@@ -588,13 +338,6 @@ mod tests {
         assert!(planned(&[part], 1, false, 256, 8).is_none());
         part.weight.dtype = DType::Q6_K;
         assert!(planned(&[part], 1, false, 256, 8).is_some());
-    }
-
-    #[test]
-    fn threads_for_a_row_are_whole_warps() {
-        for (k, threads) in [(32, 64), (256, 64), (1024, 256), (2560, 256), (9728, 608), (28672, 1024)] {
-            assert_eq!(halves_threads(k), threads, "{k}");
-        }
     }
 
     #[test]
