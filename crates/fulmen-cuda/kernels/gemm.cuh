@@ -73,9 +73,10 @@ __device__ __forceinline__ float swiglu(float gate, float up) {
     return (gate == -INFINITE ? 0.0f : silu) * up;
 }
 
-// Two neighbours of a row, or one where the row ends.
+// Two neighbours of a row, or one where the row ends. `more` is the residual where outputs are written by two.
 template <bool PLAIN>
-__device__ __forceinline__ void write2(const GemmParams& p, const GemmPart& part, u32 row, u32 column, float a, float b) {
+__device__ __forceinline__ void write2(const GemmParams& p, const GemmPart& part, u32 row, u32 column, float a, float b,
+                                       float2 more = {}) {
     u64 at = (u64)row * part.n + column;
     bool both = column + 1 < part.n;
     if (!PLAIN && part.bias) {
@@ -83,15 +84,17 @@ __device__ __forceinline__ void write2(const GemmParams& p, const GemmPart& part
         if (both) b += part.bias[column + 1];
     }
     if (p.wide) {
-        if (!PLAIN && part.residual) {
-            float2 more = *(const float2*)(part.residual + at);
-            a += more.x, b += more.y;
-        }
-        *(float2*)(part.out + at) = make_float2(a, b);
+        *(float2*)(part.out + at) = PLAIN ? make_float2(a, b) : make_float2(a + more.x, b + more.y);
         return;
     }
     part.out[at] = !PLAIN && part.residual ? a + part.residual[at] : a;
     if (both) part.out[at + 1] = !PLAIN && part.residual ? b + part.residual[at + 1] : b;
+}
+
+// The part that a row of w's panels is of; `of` is that of a row before.
+__device__ __forceinline__ const GemmPart& part_of(const GemmParams& p, u32 row, u32& of) {
+    while (of + 1 < p.n_parts && row >= p.parts[of + 1].first) of++;
+    return p.parts[of];
 }
 
 // The sums of eights of columns that a warp holds, as tensor cores leave them: of each eight a thread has two columns of
@@ -121,16 +124,33 @@ __device__ __forceinline__ void write_sums(const GemmParams& p, u32 row, u32 col
         }
         return;
     }
-    u32 of = 0;
+    // Residuals of several eights are asked for before the first is waited for: they may lie where the sums go, so the compiler
+    // would have each wait for the one before.
+    constexpr int TOGETHER = EIGHTS == 20 ? 10 : EIGHTS == 16 ? 8 : 4;  // as many as there are registers for
+    static_assert(EIGHTS % TOGETHER == 0);
+    u32 next = 0;
 #pragma unroll
-    for (int i = 0; i < EIGHTS; i++) {
-        u32 at = column + i * 8;
-        while (of + 1 < p.n_parts && at >= p.parts[of + 1].first) of++;
-        const GemmPart& part = p.parts[of];
-        at = at - part.first + in_eight;
-        if (at >= part.n) continue;
+    for (int first = 0; first < EIGHTS; first += TOGETHER) {
+        float2 more[TOGETHER][2] = {};
+        u32 of = next;
 #pragma unroll
-        for (int j = 0; j < 2; j++)
-            if (has[j]) write2<false>(p, part, row + 8 * j, at, sums[i][2 * j], sums[i][2 * j + 1]);
+        for (int i = 0; i < TOGETHER; i++) {
+            const GemmPart& part = part_of(p, column + (first + i) * 8, of);
+            u32 at = column + (first + i) * 8 - part.first + in_eight;
+            if (!p.wide || !part.residual || at >= part.n) continue;
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                if (has[j]) more[i][j] = *(const float2*)(part.residual + (u64)(row + 8 * j) * part.n + at);
+        }
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            const GemmPart& part = part_of(p, column + (first + i) * 8, next);
+            u32 at = column + (first + i) * 8 - part.first + in_eight;
+            if (at >= part.n) continue;
+            const float* sum = sums[first + i];
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                if (has[j]) write2<false>(p, part, row + 8 * j, at, sum[2 * j], sum[2 * j + 1], more[i][j]);
+        }
     }
 }

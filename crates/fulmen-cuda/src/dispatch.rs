@@ -202,6 +202,11 @@ impl KernelDispatch for CudaDispatcher {
         dispatch_advance(AdvanceCall) => kernels::advance::launch;
     }
 
+    /// Tiles of products fill the multiprocessors of a large GPU from here on.
+    fn rows_at_once(&self) -> u32 {
+        2048
+    }
+
     /// A residual goes with the product before it and a norm with the product after it, so their sum is not an op of
     /// its own.
     fn fusions(&self) -> Fusions {

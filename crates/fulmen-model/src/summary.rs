@@ -313,11 +313,10 @@ mod tests {
             let (summary, config) = (Summary::of(&source).unwrap(), Config::read(&source).unwrap());
             let memory = summary.memory(1024).unwrap();
             let session = SessionOptions { context: 1024, ..SessionOptions::default() };
-            assert_eq!(u64::from(session.chunk), PREFILL_ROWS);
             assert_eq!(memory.kv_f16, session.cache_bytes(&config));
             let q8_0 = SessionOptions { cache: DType::Q8_0, ..session };
             assert_eq!(memory.kv_q8_0, Some(q8_0.cache_bytes(&config)));
-            let step = Step::Prefill { rows: session.chunk, results: None };
+            let step = Step::Prefill { rows: PREFILL_ROWS as u32, results: None };
             let spec = GraphSpec { step, cache: DType::F16, sequences: 1, capacity: 1024 };
             let plan = config.graph(&source, &spec).unwrap().plan(&PlanOptions::default()).unwrap();
             let planned = plan.arena_bytes as u64;

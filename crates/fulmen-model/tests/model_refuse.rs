@@ -197,7 +197,6 @@ fn options_of_a_session_that_make_no_sense() {
         "a context of 257 is more than the model's 256"
     );
     assert!(refused(SessionOptions { sequences: 0, ..good }).contains("at least 1, is 0"));
-    assert!(refused(SessionOptions { chunk: 0, ..good }).contains("at least 1 token, is 0"));
     assert!(refused(SessionOptions { cache: DType::Q4_0, ..good }).contains("F16, Q8_0 or F32, is Q4_0"));
     // Heads of 16 are half a block.
     assert!(refused(SessionOptions { cache: DType::Q8_0, ..good }).contains("Q8_0 with heads of 16"));
@@ -253,6 +252,7 @@ fn cancelling_stops_between_chunks_and_the_session_goes_on() {
 struct Small {
     cpu: CpuDispatcher,
     available: Option<u64>,
+    rows_at_once: u32,
     /// Allocations that still succeed.
     left: usize,
     alive: Arc<AtomicUsize>,
@@ -266,6 +266,7 @@ impl Small {
         Small {
             cpu: CpuDispatcher::with_threads(1),
             available: None,
+            rows_at_once: 512,
             left: usize::MAX,
             alive: Arc::default(),
             captures: false,
@@ -315,6 +316,9 @@ impl DeviceMemory for Small {
 impl KernelDispatch for Small {
     fn backend(&self) -> &'static str {
         "small"
+    }
+    fn rows_at_once(&self) -> u32 {
+        self.rows_at_once
     }
     fn dispatch_mul_mat(&mut self, call: &MulMatCall) -> Result<usize, BackendError> {
         self.cpu.dispatch_mul_mat(call)
@@ -382,6 +386,30 @@ fn too_little_memory_is_seen_before_anything_is_loaded() {
     );
     assert_eq!(alive.load(Ordering::Relaxed), 0);
     load(Small { available: Some(100 << 20), ..Small::new() }).unwrap();
+}
+
+#[test]
+fn a_chunk_is_as_large_as_pays_and_as_memory_allows() {
+    let chunk = |available: Option<u64>, rows_at_once: u32, asked: u32| {
+        let mut tiny = Tiny::new(QWEN3, 1);
+        tiny.metadata.set("qwen3.context_length", 3000u32);
+        let small = Small { available, rows_at_once, ..Small::new() };
+        let session = SessionOptions { chunk: asked, ..SessionOptions::default() };
+        let options = LoadOptions { session, ..LoadOptions::default() };
+        let model = Model::from_source(Arc::new(tiny), Box::new(small), options).unwrap();
+        let planned = model.session_options().chunk;
+        assert_eq!(model.session().unwrap().options().chunk, planned);
+        planned
+    };
+    let much = Some(1 << 40);
+    assert_eq!(chunk(much, 512, 0), 512);
+    assert_eq!(chunk(much, 2048, 0), 2048);
+    assert_eq!(chunk(much, 100, 0), 100);
+    assert_eq!(chunk(None, 2048, 0), 512);
+    // Weights and caches take less than 10 MiB; a row of intermediate results takes some KiB.
+    assert_eq!(chunk(Some(10 << 20), 2048, 0), 512);
+    assert_eq!(chunk(Some(10 << 20), 2048, 100), 100);
+    assert_eq!(chunk(None, 512, 4096), 4096);
 }
 
 #[test]

@@ -32,6 +32,10 @@ use crate::{
 /// Steps after which they are submitted although nobody waits.
 const MOST_PENDING: usize = 512;
 
+/// Multiplications after which steps are submitted, too: a driver ends a submission that takes seconds, and a slow GPU does 10¹²
+/// multiplications a second.
+const MOST_MULTIPLICATIONS: u64 = 100_000_000_000;
+
 /// Submissions that may be on their way at once: enough that a device never waits for the host.
 const MOST_IN_FLIGHT: usize = 16;
 
@@ -63,6 +67,8 @@ struct Moved {
 pub(crate) struct Queue {
     gpu: GpuDevice,
     pending: Vec<Step>,
+    /// Multiplications of the products among them.
+    multiplications: u64,
     replay: Option<Arc<Program>>,
     scratch: HashMap<Slot, GpuBuffer>,
     /// What the codes in scratch memory were made from.
@@ -81,6 +87,7 @@ impl Queue {
         Ok(Queue {
             gpu: gpu.clone(),
             pending: Vec::new(),
+            multiplications: 0,
             replay: None,
             scratch: HashMap::new(),
             codes: None,
@@ -336,7 +343,7 @@ impl Queue {
         }
         self.codes = None;
         if !self.pending.is_empty() {
-            let program = Program::compile(&self.gpu, std::mem::take(&mut self.pending))?;
+            let program = self.take_pending()?;
             self.submitted(program.submit())?;
         }
         Ok(())
@@ -356,9 +363,23 @@ impl Queue {
         self.in_flight.pop_front().map_or(Ok(()), |oldest| self.gpu.wait(&oldest))
     }
 
+    /// Notes a product among the steps that wait.
+    pub(crate) fn will_multiply(&mut self, m: u32, n: u32, k: u32) {
+        let product = u64::from(m).saturating_mul(n.into()).saturating_mul(k.into());
+        self.multiplications = self.multiplications.saturating_add(product);
+    }
+
+    /// The steps that wait, as a program.
+    fn take_pending(&mut self) -> Result<Program, GpuError> {
+        self.codes = None;
+        self.multiplications = 0;
+        Program::compile(&self.gpu, std::mem::take(&mut self.pending))
+    }
+
     /// Submits what waits if it is much.
     pub(crate) fn flush_if_full(&mut self) -> Result<(), BackendError> {
-        if self.pending.len() >= MOST_PENDING && !self.recording { self.flush() } else { Ok(()) }
+        let full = self.pending.len() >= MOST_PENDING || self.multiplications >= MOST_MULTIPLICATIONS;
+        if full && !self.recording { self.flush() } else { Ok(()) }
     }
 
     /// Submits what waits and reads a range with it, in one submission; gives what kernels reported.
@@ -377,10 +398,7 @@ impl Queue {
         let program = match self.replay.take() {
             Some(program) => Some(program),
             None if self.pending.is_empty() => None,
-            None => {
-                self.codes = None;
-                Some(Arc::new(Program::compile(&self.gpu, std::mem::take(&mut self.pending))?))
-            }
+            None => Some(Arc::new(self.take_pending()?)),
         };
         let readback = match program {
             Some(program) => program.submit_and_read(&slices)?,
@@ -428,8 +446,7 @@ impl Queue {
     /// The launches that were recorded, as a program. Launches run again, whatever comes of it.
     pub(crate) fn end_recording(&mut self) -> Result<Program, GpuError> {
         self.recording = false;
-        self.codes = None;
-        Program::compile(&self.gpu, std::mem::take(&mut self.pending))
+        self.take_pending()
     }
 
     /// Runs a program after what waits. It is submitted with whatever is read next, or before the next launch.

@@ -49,13 +49,14 @@ pub(super) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   fulmen bench prefill --shape qwen3-4b
-  fulmen bench prefill --shape qwen3-4b --tokens 2048 --depth 0,8192 --chunk 2048
+  fulmen bench prefill --shape qwen3-4b --tokens 2048 --depth 0,8192 --chunk 512
   fulmen bench prefill --shape qwen3-0.6b --tokens 64 --layers 2 --device cpu   for slow devices";
 
 /// One prompt.
 struct Line {
     tokens: u32,
     depth: u32,
+    chunk: u32,
     rates: Rates,
     /// The peak of the tensor units, in operations per second.
     peak: Option<f64>,
@@ -110,7 +111,8 @@ fn measure(
     let name = format!("a prompt of {tokens} tokens at depth {depth}");
     let run = |session: &mut _| prompt.run(session).map(drop);
     let table = Table::measure(name, &mut session, total_us, memory, run)?;
-    Ok(Line { tokens, depth, rates, peak: tensor_peak(&loaded.device), table })
+    let chunk = session.options().chunk;
+    Ok(Line { tokens, depth, chunk, rates, peak: tensor_peak(&loaded.device), table })
 }
 
 impl shape::Line for Line {
@@ -119,6 +121,7 @@ impl shape::Line for Line {
             vec![
                 line.tokens.to_string(),
                 line.depth.to_string(),
+                line.chunk.to_string(),
                 format!("{:.1}", line.rates.mean()),
                 format!("± {:.1}", line.rates.spread()),
                 format!("{:.2}", 1e3 * line.seconds()),
@@ -127,7 +130,7 @@ impl shape::Line for Line {
             ]
         };
         let rows: Vec<Vec<String>> = lines.iter().map(row).collect();
-        columns(&["tokens", "depth", "tok/s", "", "ms", "TFLOP/s", "of peak"], &rows)
+        columns(&["tokens", "depth", "chunk", "tok/s", "", "ms", "TFLOP/s", "of peak"], &rows)
     }
 
     fn json(&self) -> Value {
@@ -135,6 +138,7 @@ impl shape::Line for Line {
         json!({
             "tokens": line.tokens,
             "depth": line.depth,
+            "chunk": line.chunk,
             "tokens_per_second": line.rates.mean(),
             "spread": line.rates.spread(),
             "runs": line.rates.0,

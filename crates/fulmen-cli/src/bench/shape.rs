@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use fulmen_model::SessionOptions;
 use fulmen_model::quantize::Recipe;
 use fulmen_model::synth::{Shape, Synth};
+use fulmen_model::{Model, SessionOptions};
 use serde_json::{Value, json};
 
 use super::BenchError;
@@ -63,7 +63,7 @@ impl ShapeOptions {
     ) -> Result<(), BenchError> {
         let output = if json {
             let mut report = steps::as_json(loaded, memory, lines.iter().map(L::json).collect());
-            self.describe(&mut report);
+            self.describe(&loaded.model, &mut report);
             format!("{report:#}\n")
         } else {
             let tables: Vec<String> = lines.iter().map(|line| line.table().text() + "\n").collect();
@@ -91,11 +91,11 @@ impl ShapeOptions {
     }
 
     /// Adds which model it was. Field names here are an interface: add, do not rename.
-    fn describe(&self, report: &mut Value) {
+    fn describe(&self, model: &Model, report: &mut Value) {
         report["shape"] = json!(self.shape.name);
         report["type"] = json!(self.recipe.to_string());
         report["layers"] = json!(self.layers.map_or(self.shape.layers, usize::from));
         report["seed"] = json!(self.seed);
-        report["chunk"] = json!(self.engine.chunk);
+        report["chunk"] = json!(model.session_options().chunk);
     }
 }

@@ -17,7 +17,7 @@ use crate::select;
 /// Show what a model's file holds and how much memory the model needs on each device.
 ///
 /// Only the header is read; the weights are not loaded. The memory is an estimate: the weights as they are stored, a KV
-/// cache of the given context, and what a prefill chunk of 512 tokens needs.
+/// cache of the given context, and what 512 tokens of a prompt need that are run at once.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

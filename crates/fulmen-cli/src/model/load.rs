@@ -25,9 +25,10 @@ pub(crate) struct EngineOptions {
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
     pub(crate) kv: DType,
 
-    /// Tokens of a prompt that are run at once.
-    #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub(crate) chunk: u32,
+    /// Tokens of a prompt that are run at once. Without it as many as pay on the device: 2048 on a large GPU, 512 elsewhere, where
+    /// memory is short fewer.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    chunk: Option<u32>,
 
     /// Launch decode steps op by op although the device could replay them.
     #[arg(long)]
@@ -78,7 +79,8 @@ pub(crate) struct Loaded {
 impl EngineOptions {
     /// One sequence with so many positions; 0 for the model's own.
     pub(crate) fn session(&self, context: u32) -> SessionOptions {
-        SessionOptions { context, cache: self.kv, chunk: self.chunk, eager: self.eager, sequences: 1 }
+        let chunk = self.chunk.unwrap_or(0);
+        SessionOptions { context, cache: self.kv, chunk, eager: self.eager, sequences: 1 }
     }
 
     /// Loads a model; a bar on stderr shows how far it has come, on a terminal and nowhere else.

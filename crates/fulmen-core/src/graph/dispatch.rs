@@ -169,6 +169,11 @@ pub trait KernelDispatch {
         let _ = id;
     }
 
+    /// Rows of a prompt that are worth running at once: more of them would not be faster.
+    fn rows_at_once(&self) -> u32 {
+        512
+    }
+
     /// The fusions that suit this backend, for who plans a graph for it.
     fn fusions(&self) -> Fusions {
         Fusions::all()

@@ -25,15 +25,15 @@ struct Params {
     epsilon: f32,
 }
 
-const WARPS: u32 = 4;
+const WARPS: u32 = 8;
 
-/// One warp a head, with the head in shared memory.
+/// One block a row, with its angles and a head for each warp in shared memory.
 pub(crate) fn launch(queue: &mut Queue, call: &RopeStoreCall) -> Launched {
     let (store, heads) = (&call.store, call.store.heads);
     if store.m == 0 {
         return Ok(0);
     }
-    let shared = u64::from(heads.head_dim) * 4 * u64::from(WARPS);
+    let shared = u64::from(heads.head_dim) * 4 * u64::from(WARPS) + u64::from(call.rope.n_rot / 2) * 8;
     let shared = u32::try_from(shared).ok().filter(|&bytes| bytes <= queue.caps().shared_bytes);
     let shared = shared.ok_or_else(|| BackendError::Unsupported {
         backend: BACKEND,
@@ -54,8 +54,7 @@ pub(crate) fn launch(queue: &mut Queue, call: &RopeStoreCall) -> Launched {
         n_heads: heads.n_heads,
         epsilon: call.epsilon,
     };
-    let per_row = u64::from(heads.n_heads) + 2 * u64::from(heads.n_kv_heads);
-    let blocks = queue.blocks("rope_store", (u64::from(store.m) * per_row).div_ceil(WARPS.into()))?;
+    let blocks = queue.blocks("rope_store", store.m.into())?;
     let launch = Launch::new("rope_store", "rope_store", blocks, 32 * WARPS).shared(shared);
     queue.stores(store.cache.k_ptr);
     queue.launch(&launch, &params)?;

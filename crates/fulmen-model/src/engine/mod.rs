@@ -10,6 +10,7 @@
 //! on by themselves. So a backend can capture it once and replay it, and the host reads nothing but the tokens.
 
 mod chat;
+mod chunk;
 mod generate;
 mod model;
 mod perplexity;

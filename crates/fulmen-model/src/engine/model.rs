@@ -4,8 +4,9 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use fulmen_core::{Backend, LogicalGraph, PlanOptions, SharedBytes};
+use fulmen_core::{Backend, LogicalGraph, SharedBytes};
 
+use super::chunk;
 use super::generate::{GenerateOptions, Generated};
 use super::session::{Session, SessionOptions};
 use super::weights::{self, Weights};
@@ -114,11 +115,14 @@ impl Model {
         mut options: LoadOptions<'_>,
     ) -> Result<Model, ModelError> {
         let config = Config::read(source.as_ref())?;
-        let session = options.session.resolve(&config)?;
+        let mut session = options.session.resolve(&config)?;
         let tokenizer = Tokenizer::from_source(source.as_ref())?;
         let graph =
             config.graph(source.as_ref(), &session.spec(Step::Decode { rows: 1, penalize: false }))?;
         let bytes = weights::weight_bytes(&graph);
+        if session.chunk == 0 {
+            session.chunk = chunk::choose(device.as_ref(), &config, source.as_ref(), &session, bytes)?;
+        }
         check_memory(device.as_ref(), &config, source.as_ref(), &session, bytes)?;
 
         let total = if options.check_weights { bytes.saturating_mul(2) } else { bytes };
@@ -193,6 +197,11 @@ impl Model {
         if config.tied { self.weight_bytes() } else { self.weight_bytes() - embedding + row }
     }
 
+    /// The sessions that were planned when the model was loaded, with nothing left open.
+    pub fn session_options(&self) -> &SessionOptions {
+        &self.shared.session
+    }
+
     /// A session as planned when the model was loaded.
     pub fn session(&self) -> Result<Session, ModelError> {
         self.session_with(self.shared.session)
@@ -200,7 +209,12 @@ impl Model {
 
     /// A session with other options.
     pub fn session_with(&self, options: SessionOptions) -> Result<Session, ModelError> {
-        Session::new(Arc::clone(&self.shared), options.resolve(&self.shared.config)?)
+        let mut options = options.resolve(self.config())?;
+        if options.chunk == 0 {
+            options.chunk =
+                chunk::choose(self.shared.device().as_ref(), self.config(), self.source(), &options, 0)?;
+        }
+        Session::new(Arc::clone(&self.shared), options)
     }
 
     /// The graph of a run, before fusion and planning: to print, to draw, or to run elsewhere.
@@ -230,9 +244,7 @@ fn check_memory(
 ) -> Result<(), ModelError> {
     let Some(available) = device.available_bytes() else { return Ok(()) };
     let cache = session.cache_bytes(config);
-    let chunk = session.spec(Step::Prefill { rows: session.chunk.min(session.context), results: None });
-    let plan = config.graph(source, &chunk)?.plan(&PlanOptions::default())?;
-    let work = plan.arena_bytes as u64;
+    let work = chunk::work_bytes(config, source, session, session.chunk)?;
     if weights.saturating_add(cache).saturating_add(work) > available {
         return Err(ModelError::Memory { weights, cache, work, available });
     }

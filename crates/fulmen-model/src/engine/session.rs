@@ -24,7 +24,7 @@ pub struct SessionOptions {
     pub sequences: u32,
     /// Type of the KV cache: F16, Q8_0 or F32.
     pub cache: DType,
-    /// Tokens of a prompt that are run at once.
+    /// Tokens of a prompt that are run at once; 0 for as many as pay on the device and fit into its memory.
     pub chunk: u32,
     /// Whether decode steps are launched op by op although the device could replay them.
     pub eager: bool,
@@ -32,7 +32,7 @@ pub struct SessionOptions {
 
 impl Default for SessionOptions {
     fn default() -> SessionOptions {
-        SessionOptions { context: 0, sequences: 1, cache: DType::F16, chunk: 512, eager: false }
+        SessionOptions { context: 0, sequences: 1, cache: DType::F16, chunk: 0, eager: false }
     }
 }
 
@@ -40,7 +40,7 @@ impl SessionOptions {
     /// What `context` 0 gives at most: caches of whole contexts would fill the memory of small machines.
     pub const DEFAULT_CONTEXT: u32 = 4096;
 
-    /// Checks the options and fills in what was left open.
+    /// Checks the options and fills in what was left open, but for the chunk, which depends on the device.
     pub(super) fn resolve(mut self, config: &Config) -> Result<SessionOptions, ModelError> {
         let refused = |what, expected: &str, found: String| {
             Err(ModelError::Option { what, expected: expected.to_owned(), found })
@@ -53,9 +53,6 @@ impl SessionOptions {
         }
         if self.sequences == 0 {
             return refused("the number of sequences", "at least 1", "0".to_owned());
-        }
-        if self.chunk == 0 {
-            return refused("the chunk of a prompt", "at least 1 token", "0".to_owned());
         }
         if !matches!(self.cache, DType::F32 | DType::F16 | DType::Q8_0) {
             return refused("the type of the KV cache", "F16, Q8_0 or F32", self.cache.to_string());

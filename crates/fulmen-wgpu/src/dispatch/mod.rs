@@ -189,6 +189,11 @@ impl KernelDispatch for WgpuDispatcher {
         dispatch_advance(AdvanceCall) => WgpuDispatcher::advance;
     }
 
+    /// As many as fill a large GPU; elsewhere fewer, so that nobody waits long for the end of one.
+    fn rows_at_once(&self) -> u32 {
+        if self.gpu.info().device_type == wgpu::DeviceType::DiscreteGpu { 2048 } else { 512 }
+    }
+
     /// A residual goes with the product before it, so the sum is not an op of its own.
     fn fusions(&self) -> Fusions {
         Fusions { add_rms_norm: false, ..Fusions::all() }

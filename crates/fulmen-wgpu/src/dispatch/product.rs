@@ -47,6 +47,9 @@ impl WgpuDispatcher {
         if call.m == 0 {
             return Ok(0);
         }
+        for part in &call.parts {
+            self.queue.will_multiply(call.m, part.weight.rows, call.k);
+        }
         if let Some(launched) = self.parts_together(call)? {
             return Ok(launched);
         }
@@ -208,6 +211,7 @@ impl WgpuDispatcher {
         if m == 0 || n == 0 {
             return Ok(0);
         }
+        self.queue.will_multiply(m, n.saturating_mul(2), k);
         let gate = self.weight("the gate weight", &call.gate, k)?;
         let up = self.weight("the up weight", &call.up, k)?;
         self.writes(call.output);
