@@ -73,28 +73,62 @@ __device__ __forceinline__ float swiglu(float gate, float up) {
     return (gate == -INFINITE ? 0.0f : silu) * up;
 }
 
-// Two neighbours of a row, or one where the row ends. `more` is the residual where outputs are written by two.
-template <bool PLAIN>
-__device__ __forceinline__ void write2(const GemmParams& p, const GemmPart& part, u32 row, u32 column, float a, float b,
-                                       float2 more = {}) {
-    u64 at = (u64)row * part.n + column;
-    bool both = column + 1 < part.n;
-    if (!PLAIN && part.bias) {
-        a += part.bias[column];
-        if (both) b += part.bias[column + 1];
-    }
-    if (p.wide) {
-        *(float2*)(part.out + at) = PLAIN ? make_float2(a, b) : make_float2(a + more.x, b + more.y);
+// Two neighbours of a row, or one where the row ends.
+__device__ __forceinline__ void write2(float* out, float a, float b, bool wide, bool both) {
+    if (wide) {
+        *(float2*)out = make_float2(a, b);
         return;
     }
-    part.out[at] = !PLAIN && part.residual ? a + part.residual[at] : a;
-    if (both) part.out[at + 1] = !PLAIN && part.residual ? b + part.residual[at + 1] : b;
+    out[0] = a;
+    if (both) out[1] = b;
 }
 
-// The part that a row of w's panels is of; `of` is that of a row before.
-__device__ __forceinline__ const GemmPart& part_of(const GemmParams& p, u32 row, u32& of) {
-    while (of + 1 < p.n_parts && row >= p.parts[of + 1].first) of++;
-    return p.parts[of];
+// What of a thread's sums belongs to one part; `first` is the column of the first of them there.
+template <int EIGHTS>
+__device__ __forceinline__ void write_part(const GemmParams& p, const GemmPart& part, u32 row, int first, const bool (&has)[2],
+                                           const float (&sums)[EIGHTS][4]) {
+    // Residuals of several eights are asked for before the first is waited for: they may lie where the sums go, so the compiler
+    // would have each wait for the one before. As many at a time as there are registers for.
+    constexpr int TOGETHER = EIGHTS % 16 == 0 ? 8 : EIGHTS % 10 == 0 ? 10 : 4;
+    static_assert(EIGHTS % TOGETHER == 0);
+    const long long start = (long long)((u64)row * part.n) + first;
+    const u64 lower = (u64)8 * part.n;  // from the first of the two rows to the second
+    float* out = part.out + start;
+    const float* residual = part.residual ? part.residual + start : nullptr;
+#pragma unroll
+    for (int group = 0; group < EIGHTS; group += TOGETHER) {
+        float2 more[TOGETHER][2] = {};
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            u32 at = first + (group + i) * 8;
+            if (!residual || at >= part.n) continue;
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                if (!has[j]) continue;
+                const float* from = residual + j * lower + (group + i) * 8;
+                if (p.wide) {
+                    more[i][j] = *(const float2*)from;
+                } else {
+                    more[i][j].x = from[0];
+                    if (at + 1 < part.n) more[i][j].y = from[1];
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            u32 at = first + (group + i) * 8;
+            if (at >= part.n) continue;
+            bool both = at + 1 < part.n;
+            float2 bias = make_float2(part.bias ? part.bias[at] : 0.0f, part.bias && both ? part.bias[at + 1] : 0.0f);
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const float* sum = sums[group + i] + 2 * j;
+                if (has[j])
+                    write2(out + j * lower + (group + i) * 8, sum[0] + bias.x + more[i][j].x, sum[1] + bias.y + more[i][j].y,
+                           p.wide, both);
+            }
+        }
+    }
 }
 
 // The sums of eights of columns that a warp holds, as tensor cores leave them: of each eight a thread has two columns of
@@ -111,46 +145,28 @@ __device__ __forceinline__ void write_sums(const GemmParams& p, u32 row, u32 col
     }
     u32 in_eight = threadIdx.x % 4 * 2;
     if constexpr (PAIR) {
-        const GemmPart& part = p.parts[0];
+        const GemmPart part = p.parts[0];
+        u32 first = column / 2 - part.first + in_eight;
 #pragma unroll
-        for (int i = 0; i < EIGHTS; i += 2) {
-            u32 at = column / 2 - part.first + i * 4 + in_eight;
-            if (at >= part.n) return;
+        for (int j = 0; j < 2; j++) {
+            if (!has[j]) continue;
+            float* out = part.out + (u64)(row + 8 * j) * part.n + first;
 #pragma unroll
-            for (int j = 0; j < 2; j++)
-                if (has[j])
-                    write2<true>(p, part, row + 8 * j, at, swiglu(sums[i][2 * j], sums[i + 1][2 * j]),
-                                 swiglu(sums[i][2 * j + 1], sums[i + 1][2 * j + 1]));
+            for (int i = 0; i < EIGHTS; i += 2) {
+                u32 at = first + i * 4;
+                if (at >= part.n) break;
+                float a = swiglu(sums[i][2 * j], sums[i + 1][2 * j]);
+                float b = swiglu(sums[i][2 * j + 1], sums[i + 1][2 * j + 1]);
+                write2(out + i * 4, a, b, p.wide, at + 1 < part.n);
+            }
         }
-        return;
-    }
-    // Residuals of several eights are asked for before the first is waited for: they may lie where the sums go, so the compiler
-    // would have each wait for the one before.
-    constexpr int TOGETHER = EIGHTS == 20 ? 10 : EIGHTS == 16 ? 8 : 4;  // as many as there are registers for
-    static_assert(EIGHTS % TOGETHER == 0);
-    u32 next = 0;
-#pragma unroll
-    for (int first = 0; first < EIGHTS; first += TOGETHER) {
-        float2 more[TOGETHER][2] = {};
-        u32 of = next;
-#pragma unroll
-        for (int i = 0; i < TOGETHER; i++) {
-            const GemmPart& part = part_of(p, column + (first + i) * 8, of);
-            u32 at = column + (first + i) * 8 - part.first + in_eight;
-            if (!p.wide || !part.residual || at >= part.n) continue;
-#pragma unroll
-            for (int j = 0; j < 2; j++)
-                if (has[j]) more[i][j] = *(const float2*)(part.residual + (u64)(row + 8 * j) * part.n + at);
-        }
-#pragma unroll
-        for (int i = 0; i < TOGETHER; i++) {
-            const GemmPart& part = part_of(p, column + (first + i) * 8, next);
-            u32 at = column + (first + i) * 8 - part.first + in_eight;
-            if (at >= part.n) continue;
-            const float* sum = sums[first + i];
-#pragma unroll
-            for (int j = 0; j < 2; j++)
-                if (has[j]) write2<false>(p, part, row + 8 * j, at, sum[2 * j], sum[2 * j + 1], more[i][j]);
+    } else {
+        for (u32 of = 0; of < p.n_parts; of++) {
+            const GemmPart part = p.parts[of];
+            // Where the tile begins in the part; below zero where it begins before.
+            int first = (int)(column - part.first);
+            if (first >= (int)part.n || first + EIGHTS * 8 <= 0) continue;
+            write_part(p, part, row, first + (int)in_eight, has, sums);
         }
     }
 }

@@ -8,7 +8,7 @@ __device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes barriers known to the cluster and to bulk copies.
+// Makes barriers known to bulk copies.
 __device__ __forceinline__ void barriers_made() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 // Arrives, and says how many bytes copies will bring in this phase.
@@ -16,14 +16,8 @@ __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Arrives at the barrier that a block of the cluster has at this address.
-__device__ __forceinline__ void barrier_arrive(u32 barrier, u32 rank) {
-    asm volatile(
-        "{\n.reg .b32 there;\n"
-        "mapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
-        "r"(rank)
-        : "memory");
+__device__ __forceinline__ void barrier_arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // Waits until the phase of this parity is over.
@@ -31,20 +25,10 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     asm volatile(
         "{\n.reg .pred done;\n"
         "again:\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
         "@!done bra again;\n}" ::"r"(barrier),
         "r"(parity)
         : "memory");
-}
-
-__device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ u32 cluster_rank() {
-    u32 rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
 }
 
 // ---- Bulk copies: sizes and addresses are multiples of 16 ---------------------------------------------------------
@@ -55,13 +39,15 @@ __device__ __forceinline__ void bulk_copy(u32 to, const u8* from, u32 bytes, u32
                  : "memory");
 }
 
-// To the same place in each block of `mask`, and to the barrier that each has at this address.
-__device__ __forceinline__ void bulk_copy_to_all(u32 to, const u8* from, u32 bytes, u32 barrier, u16 mask) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::
-            "r"(to),
-        "l"(from), "r"(bytes), "r"(barrier), "h"(mask)
-        : "memory");
+// ---- Registers: of all threads of a group of four warps, which must get here together -----------------------------
+
+template <int N>
+__device__ __forceinline__ void registers_up() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N>
+__device__ __forceinline__ void registers_down() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
 // ---- Matrices -----------------------------------------------------------------------------------------------------
@@ -92,18 +78,26 @@ __device__ __forceinline__ void keep(float (&sums)[N][4]) {
 }
 
 #define EIGHT(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
-#define EIGHTS4(i) EIGHT(i), EIGHT(i + 1), EIGHT(i + 2), EIGHT(i + 3)
-#define EIGHTS16(i) EIGHTS4(i), EIGHTS4(i + 4), EIGHTS4(i + 8), EIGHTS4(i + 12)
+#define EIGHTS2(i) EIGHT(i), EIGHT(i + 1)
+#define EIGHTS4(i) EIGHTS2(i), EIGHTS2(i + 2)
+#define EIGHTS8(i) EIGHTS4(i), EIGHTS4(i + 4)
+#define EIGHTS16(i) EIGHTS8(i), EIGHTS8(i + 8)
+#define REGISTERS_40 \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15" \
+    ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31" \
+    ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define REGISTERS_64 \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
-    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
-    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
-    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+    REGISTERS_40 \
+    ",%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55" \
+    ",%56,%57,%58,%59,%60,%61,%62,%63"
 #define REGISTERS_80 \
-    REGISTERS_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
-#define REGISTERS_128 \
+    REGISTERS_64 \
+    ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define REGISTERS_96 \
     REGISTERS_80 \
-    ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95" \
+    ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define REGISTERS_128 \
+    REGISTERS_96 \
     ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
     ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
@@ -118,11 +112,17 @@ __device__ __forceinline__ void keep(float (&sums)[N][4]) {
 #define WGMMA_OF(Type, name)                                                                                          \
     template <>                                                                                                       \
     struct Wgmma<Type> {                                                                                              \
+        static __device__ __forceinline__ void multiply(float (&c)[10][4], u64 a, u64 b) {                            \
+            WGMMA(80, REGISTERS_40, name, a, b, 40, 41, EIGHTS8(0), EIGHTS2(8));                                      \
+        }                                                                                                             \
         static __device__ __forceinline__ void multiply(float (&c)[16][4], u64 a, u64 b) {                            \
             WGMMA(128, REGISTERS_64, name, a, b, 64, 65, EIGHTS16(0));                                                \
         }                                                                                                             \
         static __device__ __forceinline__ void multiply(float (&c)[20][4], u64 a, u64 b) {                            \
             WGMMA(160, REGISTERS_80, name, a, b, 80, 81, EIGHTS16(0), EIGHTS4(16));                                   \
+        }                                                                                                             \
+        static __device__ __forceinline__ void multiply(float (&c)[24][4], u64 a, u64 b) {                            \
+            WGMMA(192, REGISTERS_96, name, a, b, 96, 97, EIGHTS16(0), EIGHTS8(16));                                   \
         }                                                                                                             \
         static __device__ __forceinline__ void multiply(float (&c)[32][4], u64 a, u64 b) {                            \
             WGMMA(256, REGISTERS_128, name, a, b, 128, 129, EIGHTS16(0), EIGHTS16(16));                               \

@@ -7,8 +7,8 @@ mod tile;
 use bytemuck::{Pod, Zeroable};
 use fulmen_core::{BackendError, GateUpCall, MatPart, MulMatCall};
 
-use plan::{Input, Job, Kind, Layout, MOST_PARTS, PANEL, Piece, Product, jobs, pieces};
-use tile::{HOPPER_ROWS, PLAIN_SHARED, PLAIN_SIDE, clusters, hopper_shared, tile, tiles};
+use plan::{CUT, Input, Job, Kind, Layout, MOST_PARTS, PANEL, Piece, Product, jobs, pieces};
+use tile::{PLAIN_SHARED, PLAIN_SIDE, tile, tiles};
 
 use super::{Launched, type_name, wide};
 use crate::device::Caps;
@@ -222,16 +222,16 @@ fn multiply(
         }
     }
     let name = format!("gemm_{}{}", if pair { "pair_" } else { "" }, job.kind.float());
-    match tile(queue.caps(), m, params.w_rows) {
+    match tile(queue.caps(), m, params.w_rows, job.is_cut().then_some(CUT)) {
         None => {
             let blocks = queue.blocks(&name, tiles(m, PLAIN_SIDE, params.w_rows, PLAIN_SIDE))?;
             queue.launch(&Launch::new("gemm", &name, blocks, 256).shared(PLAIN_SHARED), &params)?;
         }
-        Some(columns) => {
-            let entry = format!("{name}_{columns}");
-            let clusters = tiles(m, HOPPER_ROWS, params.w_rows, columns).min(clusters(queue.caps()));
-            let blocks = queue.blocks(&entry, 2 * clusters)?;
-            let launch = Launch::new("gemm_hopper", &entry, blocks, 288).shared(hopper_shared(columns));
+        Some(tile) => {
+            let entry = format!("{name}_{}_{}", tile.rows, tile.columns);
+            let most = u64::from(queue.caps().multiprocessors);
+            let blocks = queue.blocks(&entry, tile.count(m, params.w_rows).min(most))?;
+            let launch = Launch::new("gemm_hopper", &entry, blocks, 384).shared(tile.shared());
             queue.launch(&launch, &params)?;
         }
     }

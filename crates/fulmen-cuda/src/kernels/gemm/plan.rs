@@ -14,7 +14,7 @@ pub(super) const MOST_ACTIVATIONS: u64 = 128 << 20;
 /// Tiles at the edge read rows behind the last; there are fewer than this.
 pub(super) const TAIL_BYTES: u64 = 256 * PANEL_BYTES;
 
-/// A multiple of every tile's columns: where a weight is cut, no tile is.
+/// Where a weight is cut, it is at a multiple of this, and tiles are taken that end there, too.
 pub(super) const CUT: u32 = 1280;
 
 /// A multiple of every tile's rows.
@@ -119,6 +119,11 @@ pub(super) struct Job<'a> {
 impl Job<'_> {
     pub(super) fn w_rows(&self) -> u32 {
         self.pieces.iter().map(Piece::padded).sum()
+    }
+
+    /// Whether a weight goes on behind it.
+    pub(super) fn is_cut(&self) -> bool {
+        self.pieces.iter().any(|piece| piece.first + piece.rows < piece.product.weight.rows)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which kernel multiplies, by the times of its tiles.
+//! Tiles of products: those that make the output soonest.
 
 use crate::device::Caps;
 
@@ -6,54 +6,57 @@ use crate::device::Caps;
 pub(super) const PLAIN_SIDE: u32 = 128;
 pub(super) const PLAIN_SHARED: u32 = 3 * 2 * 128 * 128;
 
-// As in `gemm_hopper.cu`.
-pub(super) const HOPPER_ROWS: u32 = 256;
+/// The capability whose matrix instructions the kernels of `gemm_hopper` use.
+const HOPPER: u32 = 90;
 
-/// Stages that fill the shared memory, and room to start them at a multiple of 1024.
-pub(super) fn hopper_shared(columns: u32) -> u32 {
-    let stage = (128 + columns) * 128;
-    (220 * 1024 / stage).min(6) * stage + 1024
+/// A tile of `gemm_hopper`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tile {
+    pub(super) rows: u32,
+    pub(super) columns: u32,
+    /// Its time on an H200 with rows of 2560, in tenths of a microsecond.
+    time: u64,
 }
 
-/// The capability whose matrix instructions the kernels of `gemm_hopper` use.
-pub(super) const HOPPER: u32 = 90;
+const HOPPER_TILES: [Tile; 6] = [
+    Tile::new(128, 80, 145),
+    Tile::new(128, 128, 170),
+    Tile::new(128, 192, 235),
+    Tile::new(128, 256, 310),
+    Tile::new(256, 160, 390),
+    Tile::new(256, 192, 470),
+];
 
-/// Columns of the tiles of `gemm_hopper`, and microseconds of such a tile on an H200, with rows of 2560.
-pub(super) const HOPPER_TILES: [(u32, u64); 3] = [(128, 38), (160, 40), (256, 50)];
+impl Tile {
+    const fn new(rows: u32, columns: u32, time: u64) -> Tile {
+        Tile { rows, columns, time }
+    }
 
-/// The same for `gemm`: where tiles have a multiprocessor each, and where two share one.
-pub(super) const PLAIN_ALONE: u64 = 36;
-pub(super) const PLAIN_SHARING: u64 = 59;
+    /// Stages that fill the shared memory, and room to start them at a multiple of 1024.
+    pub(super) fn shared(self) -> u32 {
+        let stage = (self.rows + self.columns) * 128;
+        (225 * 1024 / stage).min(6) * stage + 1024
+    }
+
+    /// How many make the output.
+    pub(super) fn count(self, m: u32, n: u32) -> u64 {
+        tiles(m, self.rows, n, self.columns)
+    }
+}
 
 pub(super) fn tiles(m: u32, rows: u32, n: u32, columns: u32) -> u64 {
     u64::from(m.div_ceil(rows)) * u64::from(n.div_ceil(columns))
 }
 
-/// Pairs of blocks that run at once.
-pub(super) fn clusters(caps: Caps) -> u64 {
-    u64::from(caps.multiprocessors / 2).max(1)
-}
-
-/// The columns of the tiles of `gemm_hopper` that make the output soonest; `None` where `gemm` does.
-pub(super) fn tile(caps: Caps, m: u32, w_rows: u32) -> Option<u32> {
-    if caps.capability != HOPPER || m <= PLAIN_SIDE {
-        return None;
-    }
-    let plain = tiles(m, PLAIN_SIDE, w_rows, PLAIN_SIDE);
-    let (full, rest) = (plain / (4 * clusters(caps)), plain % (4 * clusters(caps)));
-    let last = match rest {
-        0 => 0,
-        rest if rest <= clusters(caps) => PLAIN_ALONE,
-        _ => PLAIN_SHARING,
+/// The tiles of `gemm_hopper` that make the output soonest; `None` where only `gemm` can. Where weights are cut at multiples of
+/// `cut`, tiles end there, too.
+pub(super) fn tile(caps: Caps, m: u32, w_rows: u32, cut: Option<u32>) -> Option<Tile> {
+    let time = |tile: &Tile| tile.time * tile.count(m, w_rows).div_ceil(caps.multiprocessors.max(1).into());
+    let fits = |tile: &Tile| {
+        tile.shared() < caps.shared_bytes && cut.is_none_or(|cut| cut.is_multiple_of(tile.columns))
     };
-    let mut best = (full * PLAIN_SHARING + last, None);
-    for (columns, time) in HOPPER_TILES {
-        let time = time * tiles(m, HOPPER_ROWS, w_rows, columns).div_ceil(clusters(caps));
-        if time < best.0 && hopper_shared(columns) < caps.shared_bytes {
-            best = (time, Some(columns));
-        }
-    }
-    best.1
+    let tiles = HOPPER_TILES.into_iter().filter(fits).min_by_key(time);
+    tiles.filter(|_| caps.capability == HOPPER)
 }
 
 #[cfg(test)]
@@ -67,23 +70,30 @@ mod tests {
     #[test]
     fn the_tiles_that_were_measured_as_fastest_are_taken() {
         let cases = [
-            (2048, 6144, Some(256)),
-            (2048, 2560, Some(160)),
-            (2048, 19456, Some(256)),
-            (2048, 1024, Some(128)),
-            (1024, 2560, Some(160)),
-            (1024, 19456, Some(256)),
-            (512, 6144, Some(256)),
-            (512, 2560, Some(128)),
-            (512, 19456, Some(256)),
-            (128, 6144, None),
-            (33, 19456, None),
+            (2048, 6144, (128, 256)),
+            (2048, 2560, (256, 160)),
+            (2048, 19456, (128, 192)),
+            (1024, 6144, (128, 192)),
+            (1024, 2560, (128, 192)),
+            (1024, 19456, (128, 256)),
+            (512, 6144, (128, 192)),
+            (512, 2560, (128, 80)),
+            (512, 19456, (256, 160)),
+            (17, 2560, (128, 80)),
         ];
         for (m, n, expected) in cases {
-            assert_eq!(tile(H200, m, n), expected, "{m} {n}");
-            assert_eq!(tile(Caps { capability: 89, ..H200 }, m, n), None);
-            assert_eq!(tile(Caps { capability: 100, ..H200 }, m, n), None);
+            let taken = tile(H200, m, n, None).map(|tile| (tile.rows, tile.columns));
+            assert_eq!(taken, Some(expected), "{m} {n}");
+            assert_eq!(tile(Caps { capability: 89, ..H200 }, m, n, None), None);
+            assert_eq!(tile(Caps { capability: 100, ..H200 }, m, n, None), None);
         }
-        assert!(HOPPER_TILES.iter().all(|(columns, _)| CUT.is_multiple_of(*columns)));
+    }
+
+    #[test]
+    fn tiles_end_where_weights_are_cut() {
+        for m in [129, 512, 2048] {
+            let taken = tile(H200, m, 16 * CUT, Some(CUT)).unwrap();
+            assert!(CUT.is_multiple_of(taken.columns), "{taken:?}");
+        }
     }
 }
