@@ -4,21 +4,13 @@
 // fetched once for all of them, 64 positions at a time, through two stages of shared memory. Scores, weights and sums stay
 // in registers, with a running softmax. Rows are told apart by position alone: where a block has rows of several
 // sequences it goes through one sequence after the other, and each row takes no weight from those that are not its own.
-#include "attention.cuh"
-#include "tensor_cores.cuh"
-
-constexpr u32 KEYS = 64;  // positions at a time
-
-__device__ __forceinline__ float power_of_two(float x) {
-    float value;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
-    return value;
-}
+#include "attention_prefill.cuh"
 
 // A thread's rows are `lane / 4` and that plus 8 of its warp's 16.
 template <int HEAD, int WARPS>
 struct Prefill {
     static constexpr u32 ROWS = WARPS * 16, THREADS = WARPS * 32;
+    static constexpr u32 KEYS = 64;  // positions at a time
     static constexpr u32 PIECES = HEAD / 8;  // of 16 bytes in a head
     static constexpr u32 TILE = KEYS * HEAD * 2, STAGE = 2 * TILE;
 
@@ -27,28 +19,7 @@ struct Prefill {
         return (row * PIECES + (piece ^ (row % 8))) * 16;
     }
 
-    // A query head as f16, times a power of two that brings its largest number between 1 and 2. Gives the inverse.
-    static __device__ __forceinline__ float put_query(const float* q, u32 tile, u32 row) {
-        constexpr int EACH = HEAD / 32;
-        u32 lane = threadIdx.x % 32, bits = 0;
-        float x[EACH];
-#pragma unroll
-        for (int i = 0; i < EACH; i += 2) {
-            float2 two = q ? *(const float2*)(q + lane * EACH + i) : make_float2(0.0f, 0.0f);
-            x[i] = two.x, x[i + 1] = two.y;
-        }
-#pragma unroll
-        for (int i = 0; i < EACH; i++) bits = max(bits, __float_as_uint(x[i]) & 0x7fffffffu);
-        bits = __reduce_max_sync(FULL_WARP, bits);
-        int exponent = min(max((int)(bits >> 23) - 127, -100), 120);
-        float down = __uint_as_float((u32)(127 - exponent) << 23);
-        u32 at = tile + piece_at(row, lane * EACH / 8) + lane * EACH % 8 * 2;
-#pragma unroll
-        for (int i = 0; i < EACH; i += 2)
-            asm volatile("st.shared.u32 [%0], %1;" ::"r"(at + i * 2), "r"(Half::pack(x[i] * down, x[i + 1] * down))
-                         : "memory");
-        return __uint_as_float((u32)(127 + exponent) << 23);
-    }
+    static __device__ __forceinline__ void sync() { __syncthreads(); }
 
     static __device__ __forceinline__ void fetch(u32 to, const u8* from, u32 tile, u32 seen) {
 #pragma unroll
@@ -60,28 +31,6 @@ struct Prefill {
             copy16_or_zeros(to + piece_at(row, piece), from + (position * PIECES + piece) * 16, wanted);
         }
         copies_commit();
-    }
-
-    // Where rows do not see all of the 64 positions, a value that is not finite reaches those that see it here, and
-    // becomes zero for the product that follows.
-    static __device__ __forceinline__ void take_out_infinities(u8* values, u32 first, const u32 (&seen)[2],
-                                                               float (&sums)[HEAD / 8][4]) {
-        auto is_finite = [](u16 bits) { return (bits & 0x7c00) != 0x7c00; };
-#pragma unroll 1
-        for (u32 key = 0; key < KEYS; key++)
-#pragma unroll
-            for (u32 i = 0; i < HEAD / 8; i++)
-#pragma unroll
-                for (u32 j = 0; j < 2; j++) {
-                    u16 bits = *(const u16*)(values + piece_at(key, i) + (threadIdx.x % 4 * 2 + j) * 2);
-                    if (is_finite(bits)) continue;
-                    if (first + key < seen[0]) sums[i][j] += half_to_float(bits);
-                    if (first + key < seen[1]) sums[i][2 + j] += half_to_float(bits);
-                }
-        __syncthreads();
-        for (u32 at = threadIdx.x; at < TILE / 2; at += THREADS)
-            if (!is_finite(((u16*)values)[at])) ((u16*)values)[at] = 0;
-        __syncthreads();
     }
 
     static __device__ __forceinline__ void run(const AttentionParams& p) {
@@ -108,7 +57,10 @@ struct Prefill {
             u32 row = first_row + i / p.group;
             bool is_row = i < rows * p.group && row < p.slots.m;
             const float* q = p.q + ((u64)row * p.n_heads + kv_head * p.group + i % p.group) * HEAD;
-            float factor = put_query(is_row ? q : nullptr, queries, i);
+            float x[HEAD / 32];
+            load_query(x, is_row ? q : nullptr);
+            u32 at = lane * (HEAD / 32);
+            float factor = put_query(x, queries + piece_at(i, at / 8) + at % 8 * 2);
             if (lane == 0) factor_of[i] = factor * p.scale * 1.44269504088896341f;
         }
         __syncthreads();
@@ -213,11 +165,8 @@ struct Prefill {
                     u8* at = memory + tile % 2 * STAGE + TILE;
                     __syncthreads();
                     bool finite = true;
-                    for (u32 i = threadIdx.x * 4; i < TILE; i += THREADS * 4) {
-                        u32 word = *(const u32*)(at + i);
-                        finite &= (word & 0x7c00u) != 0x7c00u && (word & 0x7c000000u) != 0x7c000000u;
-                    }
-                    if (__syncthreads_or(!finite)) take_out_infinities(at, from, seen, sums);
+                    for (u32 i = threadIdx.x * 4; i < TILE; i += THREADS * 4) finite &= are_finite(*(const u32*)(at + i));
+                    if (__syncthreads_or(!finite)) take_out_infinities<Prefill>(at, from, seen, sums);
                 }
 #pragma unroll
                 for (u32 i = 0; i < KEYS / 16; i++) {

@@ -50,7 +50,7 @@ __device__ __forceinline__ void gemm(const GemmParams& p) {
         }
     };
     if (group == GROUPS) {
-        registers_down<40>();
+        give_registers<40>();
         if (threadIdx.x % 128 == 0) {
             for (u32 index = blockIdx.x; index < tiles; index += gridDim.x) {
                 Tile tile = tile_of<2048 / ROWS>(index, tall, wide);
@@ -68,7 +68,7 @@ __device__ __forceinline__ void gemm(const GemmParams& p) {
         }
         return;
     }
-    registers_up<232>();
+    take_registers<232>();
     // Of a stage that this warp has done with.
     auto release = [&](u32 stage) {
         if (lane == 0) barrier_arrive(freed + 8 * stage);

@@ -38,6 +38,7 @@ static EMBEDDED: &[Embedded] = embedded! {
     "argmax": "80" "90";
     "attention": "80" "90";
     "attention_prefill": "80" "90";
+    "attention_prefill_hopper": "90a";
     "attention_step": "90";
     "copy": "80" "90";
     "dequantise": "80" "90";

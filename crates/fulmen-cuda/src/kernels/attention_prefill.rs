@@ -15,33 +15,76 @@ const MANY_ROWS: u32 = 128;
 /// Positions at a time, as in `attention_prefill.cu`.
 const KEYS: u32 = 64;
 
+/// The capability whose matrix instructions `attention_prefill_hopper` uses.
+const HOPPER: u32 = 90;
+
+/// Rows from which on it is faster.
+const HOPPER_ROWS: u32 = 128;
+
+/// Positions at a time, as in `attention_prefill_hopper.cu`.
+const HOPPER_KEYS: u32 = 128;
+
+/// How a kernel is launched.
+struct Shape {
+    file: &'static str,
+    entry: String,
+    /// Pairs of a row and a query head that a block takes.
+    pairs: u32,
+    threads: u32,
+    shared: u32,
+}
+
+fn shape(capability: u32, m: u32, head_dim: u32) -> Shape {
+    if capability == HOPPER && m >= HOPPER_ROWS {
+        // Groups of four warps that multiply, as in `attention_prefill_hopper.cu`.
+        let groups = if head_dim == 64 { 3 } else { 2 };
+        // The queries, stages of keys or values that fill the shared memory, and room to start at a multiple of 1024.
+        let (pairs, tile) = (64 * groups, HOPPER_KEYS * head_dim * 2);
+        let queries = pairs * head_dim * 2;
+        let stages = ((218 * 1024 - queries) / tile).min(8);
+        return Shape {
+            file: "attention_prefill_hopper",
+            entry: format!("attention_prefill_hopper_{head_dim}"),
+            pairs,
+            threads: 128 * (groups + 1),
+            shared: queries + stages * tile + 1024,
+        };
+    }
+    let warps: u32 = if m >= MANY_ROWS { 8 } else { 4 };
+    Shape {
+        file: "attention_prefill",
+        entry: format!("attention_prefill_{head_dim}_{warps}"),
+        pairs: 16 * warps,
+        threads: 32 * warps,
+        // Two stages of keys and values.
+        shared: 2 * 2 * KEYS * head_dim * 2,
+    }
+}
+
 /// The call, if this kernel takes it.
 pub(crate) fn launch(queue: &mut Queue, call: &AttentionCall) -> Option<Launched> {
     let KvSource::Cache { cache, .. } = call.kv else { return None };
     let heads = call.heads;
-    let warps: u32 = if call.m >= MANY_ROWS { 8 } else { 4 };
-    // A block has 16 pairs of a row and a query head for each warp.
+    if !matches!(heads.head_dim, 64 | 128) {
+        return None;
+    }
+    let shape = shape(queue.caps().capability, call.m, heads.head_dim);
     let group = heads.n_heads.checked_div(heads.n_kv_heads)?;
-    let rows = (warps * 16).checked_div(group)?;
+    let rows = shape.pairs.checked_div(group)?;
     let fits = call.m > FEW_ROWS
         && cache.dtype == DType::F16
-        && matches!(heads.head_dim, 64 | 128)
         && rows > 0
         && call.m.div_ceil(rows) <= u16::MAX.into()
         && [cache.k_ptr, cache.v_ptr].iter().all(|ptr| ptr.is_multiple_of(16))
         && [call.q, call.output].iter().all(|ptr| ptr.is_multiple_of(8));
-    fits.then(|| run(queue, call, warps, rows))
+    fits.then(|| run(queue, call, &shape, rows))
 }
 
-fn run(queue: &mut Queue, call: &AttentionCall, warps: u32, rows: u32) -> Launched {
-    let head_dim = call.heads.head_dim;
+fn run(queue: &mut Queue, call: &AttentionCall, shape: &Shape, rows: u32) -> Launched {
     let (params, _) = source(queue, call)?;
-    let entry = format!("attention_prefill_{head_dim}_{warps}");
-    let blocks = queue.blocks(&entry, call.heads.n_kv_heads.into())?;
-    let tall = queue.rows(&entry, call.m.div_ceil(rows).into())?;
-    // Two stages of keys and values.
-    let shared = 2 * 2 * KEYS * head_dim * 2;
-    let launch = Launch::new("attention_prefill", &entry, blocks, 32 * warps).rows(tall).shared(shared);
+    let blocks = queue.blocks(&shape.entry, call.heads.n_kv_heads.into())?;
+    let tall = queue.rows(&shape.entry, call.m.div_ceil(rows).into())?;
+    let launch = Launch::new(shape.file, &shape.entry, blocks, shape.threads).rows(tall).shared(shape.shared);
     queue.launch(&launch, &params)?;
     Ok(1)
 }
