@@ -18,7 +18,7 @@ use crate::reference::DataSet;
 pub enum Draw {
     /// Normal numbers of this mean and standard deviation, encoded in the tensor's type.
     Normal(f32, f32),
-    /// Normal numbers with these numbers put over them, each at its index.
+    /// Normal numbers with these numbers put over them, each at its index. For tensors of F32 and F16.
     With(Vec<(usize, f32)>),
     /// These floats.
     Floats(Vec<f32>),
@@ -107,7 +107,14 @@ impl Pools {
                 for &(at, value) in special {
                     values[at] = value;
                 }
-                Ok(floats(&values))
+                // The encoder refuses what is not finite.
+                match tensor.dtype {
+                    DType::F16 => Ok(values
+                        .iter()
+                        .flat_map(|&value| half::f16::from_f32(value).to_le_bytes())
+                        .collect()),
+                    _ => Ok(floats(&values)),
+                }
             }
             Draw::Floats(values) => {
                 let expected = DType::F32.bytes(elements)?;

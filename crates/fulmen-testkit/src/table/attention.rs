@@ -114,6 +114,29 @@ fn steps(dtype: DType, position: u32, heads: Heads) -> Case {
     case.draw("positions0", Draw::Ints(vec![position])).draw("positions1", Draw::Ints(vec![position + 1]))
 }
 
+/// Many rows at once, for which kernels may take tiles of rows and positions.
+fn prompts(cases: &mut Vec<Case>) {
+    let capacity = 400;
+    for heads in [heads(10, 5, 128), heads(8, 2, 64), heads(7, 1, 128), heads(3, 1, 64)] {
+        for (start, m) in [(0, 128), (77, 129), (100, 300)] {
+            let name = format!("prompt/m{m}/at{start}");
+            cases.push(over_cache(&name, DType::F16, &Rows::run(start, m), heads, 1, capacity));
+        }
+        // Three sequences, row by row in turn, and one that comes late.
+        let positions = (0..150).map(|row| row / 3 + 40 * (row % 3)).chain(200..230).collect();
+        let sequences = (0..150).map(|row| row % 3).chain([3; 30]).collect();
+        let rows = Rows { positions, sequences: Some(sequences) };
+        cases.push(over_cache("prompt/sequences", DType::F16, &rows, heads, 4, capacity));
+        // Values that only the rows from 60 on see, and one that none does.
+        let width = heads.head_dim as usize;
+        let infinite = vec![(60 * width + 5, f32::INFINITY), (170 * width, f32::NAN)];
+        let case = over_cache("prompt/infinite", DType::F16, &Rows::run(0, 140), heads, 1, capacity);
+        cases.push(case.draw("kv.v", Draw::With(infinite)));
+    }
+    let (heads, rows) = (QWEN3_4B.heads, Rows::run(512, 512));
+    cases.push(over_cache("qwen3-4b/m512/at512", DType::F16, &rows, heads, 1, 1024).large().timed());
+}
+
 pub(super) fn cases(cases: &mut Vec<Case>) {
     let odd =
         [heads(1, 1, 1), heads(1, 1, 3), heads(3, 1, 5), heads(4, 4, 32), heads(6, 2, 80), heads(7, 7, 33)];
@@ -187,6 +210,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         let only = Rows::run(0, 1);
         cases.push(over_cache("capacity1", dtype, &only, heads(4, 2, 32), 1, 1));
     }
+    prompts(cases);
     // What lies behind a row's position does not reach it, whatever it is.
     let (heads, n) = (heads(2, 1, 32), 16 * 32);
     let beyond: Vec<(usize, f32)> = (4 * 32..n).map(|i| (i, f32::NAN)).collect();

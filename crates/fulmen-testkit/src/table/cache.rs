@@ -133,7 +133,10 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             ("in_place/", Turn { sharing: Sharing::InPlace, ..plain }),
         ] {
             for batch in [&batches()[2], &batches()[4]] {
-                cases.push(rope_store(name, batch, dtype, heads(6, 2, 32), &turn));
+                // Heads of 64 and 128 may have kernels of their own.
+                for heads in [heads(6, 2, 32), heads(6, 2, 64), heads(4, 2, 128)] {
+                    cases.push(rope_store(name, batch, dtype, heads, &turn));
+                }
             }
         }
     }
