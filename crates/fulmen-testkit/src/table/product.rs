@@ -98,7 +98,7 @@ fn gate_up(name: &str, [gate, up]: [DType; 2], m: u32, n: u32, k: u32) -> Case {
     case.dtype(gate).tolerance(looser(tolerance(gate), tolerance(up)))
 }
 
-const M: [u32; 13] = [1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 33, 64];
+const M: [u32; 14] = [1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 33, 64, 150];
 
 pub(super) fn cases(cases: &mut Vec<Case>) {
     for dtype in weight_types() {
@@ -107,7 +107,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
     }
     // Weights of different types in one op, as K-quant mixes have them.
     let mixed = [DType::Q4_K, DType::Q4_K, DType::Q6_K];
-    for m in [1, 4, 13, 33] {
+    for m in [1, 4, 13, 33, 150] {
         cases.push(many("mixed", mixed, m, [96, 32, 32], 512, false));
         cases.push(many("mixed_bias", [DType::F16, DType::Q8_0, DType::F32], m, [96, 33, 5], 512, true));
         cases.push(gate_up("mixed/", [DType::Q4_K, DType::Q6_K], m, 96, 512));
@@ -119,7 +119,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         cases.push(many(&format!("{}/mixed", model.name), mixed, m, rows, model.hidden, false).large());
     }
     for dtype in [DType::Q4_K, DType::Q6_K, DType::Q8_0, DType::F16] {
-        for m in [1, 3, 16, 33] {
+        for m in [1, 3, 16, 33, 65] {
             cases.push(over_its_norm(dtype, m, 512));
         }
         for m in [1, 16] {
@@ -131,6 +131,16 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         cases.push(mul_mat("long/", dtype, 9, 30_011, 512).large());
     }
     cases.push(gate_up("wide/", [DType::Q4_K; 2], 13, 2816, 8192).large());
+    // Outputs for which large GPUs take tiles of different sizes.
+    for (m, n) in [(130, 5291), (260, 5643), (390, 6347), (520, 6667)] {
+        for dtype in [DType::Q4_K, DType::F16] {
+            cases.push(mul_mat("tiles/", dtype, m, n, 256).large());
+            for extras in EXTRAS {
+                cases.push(linear(extras, dtype, m, n + 1, 256).large());
+            }
+            cases.push(gate_up("tiles/", [dtype; 2], m, n / 2, 256).large());
+        }
+    }
     heads_of_models(cases);
 }
 
@@ -141,7 +151,7 @@ fn small(cases: &mut Vec<Case>, dtype: DType) {
         }
         cases.push(gate_up("", [dtype; 2], m, 67, 768));
     }
-    for m in [1, 2, 5, 17] {
+    for m in [1, 2, 5, 17, 150] {
         for (n, k) in [(1, 256), (3, 256), (255, 512), (257, 512)] {
             cases.push(mul_mat("", dtype, m, n, k));
         }
@@ -166,7 +176,7 @@ fn small(cases: &mut Vec<Case>, dtype: DType) {
     cases.push(gate_up("", [dtype; 2], 0, 8, 256));
     cases.push(mul_mat("", dtype, 3, 0, 256));
     if dtype.is_quantized() {
-        for m in [1, 3, 33] {
+        for m in [1, 3, 33, 65] {
             let blocks = mul_mat("blocks/", dtype, m, 131, 4096).draw("w", Draw::Blocks);
             cases.push(blocks.tolerance(Tolerance::CODE_PRODUCT));
             let blocks = gate_up("blocks/", [dtype; 2], m, 131, 4096).tolerance(Tolerance::CODE_PRODUCT);
@@ -174,15 +184,17 @@ fn small(cases: &mut Vec<Case>, dtype: DType) {
         }
     }
     // A row with a NaN gives a row of NaN; the others have nothing to do with it. An infinity does not become a number.
-    for m in [3, 17] {
+    for m in [3, 17, 65] {
         let nan = mul_mat("nan_row/", dtype, m, 67, 512).draw("x", Draw::With(vec![(512 + 100, f32::NAN)]));
         cases.push(nan);
         let zeros = vec![0.0; m as usize * 512];
         cases.push(mul_mat("zeros/", dtype, m, 67, 512).draw("x", Draw::Floats(zeros)));
     }
     for (name, deviation) in [("tiny", 1e-20), ("huge", 1e20), ("enormous", 1e35)] {
-        let case = mul_mat(&format!("{name}/"), dtype, 3, 67, 512);
-        cases.push(case.draw("x", Draw::Normal(0.0, deviation)));
+        for m in [3, 65] {
+            let case = mul_mat(&format!("{name}/"), dtype, m, 67, 512);
+            cases.push(case.draw("x", Draw::Normal(0.0, deviation)));
+        }
     }
 }
 

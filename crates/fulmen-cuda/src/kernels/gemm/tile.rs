@@ -18,13 +18,12 @@ pub(super) struct Tile {
     time: u64,
 }
 
-const HOPPER_TILES: [Tile; 6] = [
+const HOPPER_TILES: [Tile; 5] = [
     Tile::new(128, 80, 145),
     Tile::new(128, 128, 170),
     Tile::new(128, 192, 235),
     Tile::new(128, 256, 310),
     Tile::new(256, 160, 390),
-    Tile::new(256, 192, 470),
 ];
 
 impl Tile {
