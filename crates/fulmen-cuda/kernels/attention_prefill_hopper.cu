@@ -9,8 +9,9 @@
 #include "attention_prefill.cuh"
 #include "wgmma.cuh"
 
-// A sequence that rows of the block are of: what one of these sees at most and at least, and how many they are.
-struct Sequence {
+// A sequence that rows of the block are of: what one of these sees at most and at least, and how many they are. It is read at
+// once, and nothing beside it.
+struct __align__(16) Sequence {
     u32 number, most, least, rows;
 };
 
