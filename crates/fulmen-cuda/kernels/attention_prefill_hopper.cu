@@ -134,6 +134,8 @@ struct Prefill {
                 if (first != 0) fetch(p.v + at, first - KEYS, sequence.most, first > sequence.least);
             }
         });
+        copies_commit();
+        copies_wait<0>();
     }
 
     // The 16 queries of a warp, as f16.

@@ -4,8 +4,8 @@
 // A block makes one tile after the other until all are made. One warp fetches, by bulk copies into a ring of stages; two
 // groups of four warps multiply, half of the rows each, and write their sums while the next tile's stages are filled.
 //
-// A multiprocessor takes in 32 bytes a clock, so the larger a tile, the less its matrix units wait: 128 x 80 could keep them
-// busy for two fifths of the time, 256 x 160 for three quarters. Sharing operands between the blocks of a cluster does not change that.
+// A multiprocessor takes in 32 to 39 bytes a clock, so the larger a tile, the less its matrix units wait. Sharing operands between the
+// blocks of a cluster does not change that.
 #include "gemm.cuh"
 #include "wgmma.cuh"
 

@@ -255,6 +255,8 @@ struct Small {
     rows_at_once: u32,
     /// Allocations that still succeed.
     left: usize,
+    /// Allocations that may be alive at once.
+    at_once: usize,
     alive: Arc<AtomicUsize>,
     captures: bool,
     program: Option<Program>,
@@ -268,6 +270,7 @@ impl Small {
             available: None,
             rows_at_once: 512,
             left: usize::MAX,
+            at_once: usize::MAX,
             alive: Arc::default(),
             captures: false,
             program: None,
@@ -285,7 +288,7 @@ impl Small {
 
 impl DeviceMemory for Small {
     fn alloc(&mut self, bytes: usize) -> Result<u64, BackendError> {
-        if self.left == 0 {
+        if self.left == 0 || self.alive.load(Ordering::Relaxed) >= self.at_once {
             return Err(BackendError::OutOfMemory { needed: bytes as u64, available: Some(0) });
         }
         let got = self.cpu.alloc(bytes);
@@ -438,6 +441,25 @@ fn nothing_is_leaked_wherever_memory_ends() {
         assert!(error.to_string().contains("out of memory"), "{error}");
         assert_eq!(alive.load(Ordering::Relaxed), 0, "after {left} allocations");
     }
+}
+
+#[test]
+fn programs_that_are_kept_give_up_their_memory_for_the_next() {
+    let draw = |at_once: usize| -> Result<(Vec<u32>, usize), ModelError> {
+        let small = Small { at_once, ..Small::new() };
+        let alive = Arc::clone(&small.alive);
+        let mut session = load(small)?.session()?;
+        let mut drawn = vec![session.draw(0, &[1, 2])?];
+        let with_one = alive.load(Ordering::Relaxed);
+        for prompt in [&[3, 4, 5][..], &[6, 7, 8, 9], &[1, 2, 3, 4, 5]] {
+            session.truncate(0, 0)?;
+            drawn.push(session.draw(0, prompt)?);
+        }
+        Ok((drawn, with_one))
+    };
+    let (expected, with_one) = draw(usize::MAX).unwrap();
+    assert_eq!(draw(with_one).unwrap().0, expected);
+    assert!(draw(with_one - 1).unwrap_err().to_string().contains("out of memory"));
 }
 
 #[test]

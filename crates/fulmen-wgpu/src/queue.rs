@@ -67,7 +67,7 @@ struct Moved {
 pub(crate) struct Queue {
     gpu: GpuDevice,
     pending: Vec<Step>,
-    /// Multiplications of the products among them.
+    /// Multiplications of the products and of attention among them.
     multiplications: u64,
     replay: Option<Arc<Program>>,
     scratch: HashMap<Slot, GpuBuffer>,
@@ -363,7 +363,7 @@ impl Queue {
         self.in_flight.pop_front().map_or(Ok(()), |oldest| self.gpu.wait(&oldest))
     }
 
-    /// Notes a product among the steps that wait.
+    /// Notes a product, or attention, among the steps that wait.
     pub(crate) fn will_multiply(&mut self, m: u32, n: u32, k: u32) {
         let product = u64::from(m).saturating_mul(n.into()).saturating_mul(k.into());
         self.multiplications = self.multiplications.saturating_add(product);

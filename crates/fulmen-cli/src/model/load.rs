@@ -25,8 +25,8 @@ pub(crate) struct EngineOptions {
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
     pub(crate) kv: DType,
 
-    /// Tokens of a prompt that are run at once. Without it as many as pay on the device: 2048 on a large GPU, 512 elsewhere, where
-    /// memory is short fewer.
+    /// Tokens of a prompt that are run at once. Without it 2048 with CUDA and on a discrete GPU, where memory allows, and 512
+    /// elsewhere.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     chunk: Option<u32>,
 

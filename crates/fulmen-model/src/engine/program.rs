@@ -13,6 +13,9 @@ use crate::error::ModelError;
 /// Programs that are kept. A prompt has at most two sizes of chunks; batches come and go.
 const KEPT: usize = 8;
 
+/// Rows up to which a captured prompt is timed as a whole. Some drivers end a submission that takes seconds.
+const TIMED_AT_ONCE: u32 = 512;
+
 /// Where the times of a run go, and how much of the caches it reads.
 pub(super) struct Timing<'a> {
     pub(super) profile: &'a mut Profile,
@@ -61,7 +64,8 @@ impl Program {
     fn run_timed(&self, device: &mut dyn Backend, timing: Timing<'_>) -> Result<(), ExecError> {
         let Timing { profile, cache_use } = timing;
         let (program, began) = (self.bound.program(), Instant::now());
-        let times = self.replay.map(|id| device.replay_timed(id)).transpose()?.flatten();
+        let long = matches!(self.step, Step::Prefill { rows, .. } if rows > TIMED_AT_ONCE);
+        let times = self.replay.filter(|_| !long).map(|id| device.replay_timed(id)).transpose()?.flatten();
         match times {
             Some(times) => profile.add(program, times, cache_use, began),
             None => profile.run(program, device, cache_use)?,
@@ -91,7 +95,7 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// The program of a step: one that is there, or a new one.
+    /// The program of a step: one that is there, or a new one. The others give up their memory if it needs that.
     pub(super) fn get(
         &mut self,
         shared: &Shared,
@@ -110,7 +114,12 @@ impl Programs {
                         self.kept.swap_remove(oldest).release(device);
                     }
                 }
-                self.kept.push(build(shared, device, spec, bindings, eager)?);
+                let mut built = build(shared, device, spec, bindings, eager);
+                if is_out_of_memory(&built) && !self.kept.is_empty() {
+                    self.release(device);
+                    built = build(shared, device, spec, bindings, eager);
+                }
+                self.kept.push(built?);
                 self.kept.len() - 1
             }
         };
@@ -122,6 +131,15 @@ impl Programs {
     pub(super) fn release(&mut self, device: &mut dyn Backend) {
         self.kept.drain(..).for_each(|program| program.release(device));
     }
+}
+
+fn is_out_of_memory(built: &Result<Program, ModelError>) -> bool {
+    use fulmen_core::BackendError::OutOfMemory;
+    matches!(
+        built,
+        Err(ModelError::Backend(OutOfMemory { .. })
+            | ModelError::Exec(ExecError::Backend(OutOfMemory { .. })))
+    )
 }
 
 fn build(

@@ -118,7 +118,7 @@ fn steps(dtype: DType, position: u32, heads: Heads) -> Case {
 fn prompts(cases: &mut Vec<Case>) {
     let capacity = 400;
     for heads in [heads(10, 5, 128), heads(8, 2, 64), heads(7, 1, 128), heads(3, 1, 64)] {
-        for (start, m) in [(0, 128), (77, 129), (100, 300)] {
+        for (start, m) in [(0, 128), (77, 129), (127, 129), (100, 300)] {
             let name = format!("prompt/m{m}/at{start}");
             cases.push(over_cache(&name, DType::F16, &Rows::run(start, m), heads, 1, capacity));
         }

@@ -46,6 +46,8 @@ struct Turn {
     pairing: RopePairing,
     gains: [bool; 2],
     factors: bool,
+    /// Whether only half of a head is turned.
+    half: bool,
     sharing: Sharing,
 }
 
@@ -64,10 +66,11 @@ fn rope_store(prefix: &str, batch: &Batch, dtype: DType, heads: Heads, turn: &Tu
             vector(turn.gains[0], "q_gamma", heads.head_dim)?,
             vector(turn.gains[1], "k_gamma", heads.head_dim)?,
         ];
-        let factors = vector(turn.factors, "factors", heads.head_dim / 2)?;
+        let n_rot = if turn.half { heads.head_dim / 2 } else { heads.head_dim };
+        let factors = vector(turn.factors, "factors", n_rot / 2)?;
         let &Batch { n_seqs, capacity, .. } = batch;
         let cache = b.kv_cache("kv", CacheSpec { dtype, n_seqs, capacity, heads })?;
-        let spec = RopeSpec::new(turn.pairing, heads.head_dim, 1_000_000.0);
+        let spec = RopeSpec::new(turn.pairing, n_rot, 1_000_000.0);
         let rotation = Rotation { spec, positions, factors };
         let q = if turn.sharing == Sharing::InPlace { b.add(q, q)? } else { q };
         let y = b.rope_store([q, k, v], gains, 1e-6, rotation, cache, sequences)?;
@@ -105,8 +108,13 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         }
     }
 
-    let plain =
-        Turn { pairing: RopePairing::Halves, gains: [true, true], factors: false, sharing: Sharing::Never };
+    let plain = Turn {
+        pairing: RopePairing::Halves,
+        gains: [true, true],
+        factors: false,
+        half: false,
+        sharing: Sharing::Never,
+    };
     for dtype in CACHES {
         for model in &MODELS {
             for batch in batches() {
@@ -123,13 +131,10 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             ("factors/", Turn { factors: true, gains: [false, false], ..plain }),
             (
                 "llama/",
-                Turn {
-                    pairing: RopePairing::Adjacent,
-                    factors: true,
-                    gains: [false, false],
-                    sharing: Sharing::Never,
-                },
+                Turn { pairing: RopePairing::Adjacent, factors: true, gains: [false, false], ..plain },
             ),
+            ("half/", Turn { half: true, ..plain }),
+            ("half_adjacent/", Turn { half: true, factors: true, pairing: RopePairing::Adjacent, ..plain }),
             ("in_place/", Turn { sharing: Sharing::InPlace, ..plain }),
         ] {
             for batch in [&batches()[2], &batches()[4]] {

@@ -213,6 +213,12 @@ impl WgpuDispatcher {
                 Source::Cache { cache: lies(cache), sequences: sequences.is_some() }
             }
         };
+        // What rows see is known to the device alone.
+        let most = match kv {
+            KvSource::Rows { .. } => m,
+            KvSource::Cache { cache, .. } => cache.capacity,
+        };
+        self.queue.will_multiply(m, most, heads.q_width().saturating_mul(2));
         Ok((Attention { m, heads, scale, source }, operands))
     }
 

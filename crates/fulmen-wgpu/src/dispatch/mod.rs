@@ -146,6 +146,9 @@ impl std::fmt::Debug for WgpuDispatcher {
     }
 }
 
+/// Room for an intermediate result of 2048 rows of any model.
+const LARGE_BUFFER: u64 = 1 << 30;
+
 /// A method for each op: check the operands, append the launches.
 macro_rules! ops {
     ($($method:ident($call:ty) => $launch:expr;)*) => {
@@ -189,9 +192,12 @@ impl KernelDispatch for WgpuDispatcher {
         dispatch_advance(AdvanceCall) => WgpuDispatcher::advance;
     }
 
-    /// As many as fill a large GPU; elsewhere fewer, so that nobody waits long for the end of one.
+    /// As many as fill a large GPU; elsewhere fewer, so that nobody waits long for the end of one, and where buffers must be small.
     fn rows_at_once(&self) -> u32 {
-        if self.gpu.info().device_type == wgpu::DeviceType::DiscreteGpu { 2048 } else { 512 }
+        let caps = self.gpu.caps();
+        let large = caps.max_binding.min(caps.max_buffer) >= LARGE_BUFFER;
+        let discrete = self.gpu.info().device_type == wgpu::DeviceType::DiscreteGpu;
+        if discrete && large { 2048 } else { 512 }
     }
 
     /// A residual goes with the product before it, so the sum is not an op of its own.
