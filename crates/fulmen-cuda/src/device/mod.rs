@@ -50,6 +50,18 @@ pub struct Caps {
     pub l2_bytes: u32,
 }
 
+impl Caps {
+    /// Whether it has clusters and bulk copies.
+    pub(crate) fn has_clusters(self) -> bool {
+        self.capability >= 90
+    }
+
+    /// Whether it has the matrix instructions for groups of four warps, which later generations have not kept.
+    pub(crate) fn has_wgmma(self) -> bool {
+        self.capability == 90
+    }
+}
+
 /// An opened device: its context and its kernels. Dispatchers over it have a stream each.
 pub struct CudaDevice {
     pub(crate) context: Arc<Context>,

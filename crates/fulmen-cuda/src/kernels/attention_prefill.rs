@@ -4,6 +4,7 @@ use fulmen_core::{AttentionCall, DType, KvSource};
 
 use super::Launched;
 use super::attention::source;
+use crate::device::Caps;
 use crate::queue::{Launch, Queue};
 
 /// Up to so many rows others are faster.
@@ -15,10 +16,7 @@ const MANY_ROWS: u32 = 128;
 /// Positions at a time, as in `attention_prefill.cu`.
 const KEYS: u32 = 64;
 
-/// The capability whose matrix instructions `attention_prefill_hopper` uses.
-const HOPPER: u32 = 90;
-
-/// Rows from which on it is faster.
+/// Rows from which on `attention_prefill_hopper` is faster, where a device has its instructions.
 const HOPPER_ROWS: u32 = 128;
 
 /// Positions at a time, as in `attention_prefill_hopper.cu`.
@@ -34,8 +32,8 @@ struct Shape {
     shared: u32,
 }
 
-fn shape(capability: u32, m: u32, head_dim: u32) -> Shape {
-    if capability == HOPPER && m >= HOPPER_ROWS {
+fn shape(caps: Caps, m: u32, head_dim: u32) -> Shape {
+    if caps.has_wgmma() && m >= HOPPER_ROWS {
         // Groups of four warps that multiply, as in `attention_prefill_hopper.cu`.
         let groups = if head_dim == 64 { 3 } else { 2 };
         // The queries, stages of keys or values that fill the shared memory, and room to start at a multiple of 1024.
@@ -68,7 +66,7 @@ pub(crate) fn launch(queue: &mut Queue, call: &AttentionCall) -> Option<Launched
     if !matches!(heads.head_dim, 64 | 128) {
         return None;
     }
-    let shape = shape(queue.caps().capability, call.m, heads.head_dim);
+    let shape = shape(queue.caps(), call.m, heads.head_dim);
     let group = heads.n_heads.checked_div(heads.n_kv_heads)?;
     let rows = shape.pairs.checked_div(group)?;
     let fits = call.m > FEW_ROWS

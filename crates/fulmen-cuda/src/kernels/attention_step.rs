@@ -52,9 +52,6 @@ const MOST_ROWS: u32 = 16;
 /// Shared memory that the kernel has beside its rings, at most.
 const OWN_SHARED: u32 = 9 << 10;
 
-/// The compute capability that has clusters.
-const CAPABILITY: u32 = 90;
-
 /// The call, if this kernel takes it.
 pub(crate) fn launch(queue: &mut Queue, call: &AttentionCall) -> Option<Launched> {
     let args = args(queue, call)?;
@@ -117,7 +114,7 @@ fn args(queue: &Queue, call: &AttentionCall) -> Option<Args> {
     let heads = call.heads;
     let caps = queue.caps();
     let depth = shape(call.m, heads.n_kv_heads, heads.head_dim, caps.multiprocessors).depth;
-    let fits = caps.capability >= CAPABILITY
+    let fits = caps.has_clusters()
         && (1..=MOST_ROWS).contains(&call.m)
         && cache.dtype == DType::F16
         && matches!(heads.head_dim, 64 | 128)

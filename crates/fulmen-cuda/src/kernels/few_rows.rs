@@ -13,9 +13,6 @@ pub(super) const MAX_PARTS: usize = 3;
 /// Rows of activations at most: up to here 16 at a time, one after the other, are faster than making floats of the weights.
 const MOST_ROWS: u32 = 48;
 
-/// The compute capability that has bulk copies.
-const CAPABILITY: u32 = 90;
-
 /// A norm that is computed on the way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Norm {
@@ -169,7 +166,7 @@ fn takes(queue: &Queue, input: &Input, parts: &[Product]) -> bool {
         use DType::*;
         matches!(dtype, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q4_K | Q5_K | Q6_K)
     };
-    queue.caps().capability >= CAPABILITY
+    queue.caps().has_clusters()
         && (1..=MOST_ROWS).contains(&input.m)
         && input.k > 0
         && input.x.is_multiple_of(16)

@@ -38,6 +38,11 @@ fn wide(addresses: &[u64]) -> u32 {
     u32::from(addresses.iter().all(|ptr| ptr.is_multiple_of(16)))
 }
 
+/// The address of a row of `width` floats; 0 stays 0.
+fn at_row(ptr: u64, row: u32, width: u32) -> u64 {
+    if ptr == 0 { 0 } else { ptr + u64::from(row) * u64::from(width) * 4 }
+}
+
 /// Whether two ranges, addresses and bytes, share nothing.
 fn apart((first, bytes): (u64, u64), (second, more): (u64, u64)) -> bool {
     first + bytes <= second || second + more <= first

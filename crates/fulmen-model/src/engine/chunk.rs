@@ -24,7 +24,8 @@ pub(super) fn work_bytes(
     Ok(config.graph(source, &spec)?.plan(&PlanOptions::default())?.arena_bytes as u64)
 }
 
-/// As many tokens as pay on the device, and fewer where memory is short. `taken` bytes will be gone before the first prompt.
+/// What the session asks for; else as many tokens as pay on the device, and fewer where memory is short. `taken` bytes will be gone
+/// before the first prompt.
 pub(super) fn choose(
     device: &dyn Backend,
     config: &Config,
@@ -32,6 +33,9 @@ pub(super) fn choose(
     session: &SessionOptions,
     taken: u64,
 ) -> Result<u32, ModelError> {
+    if session.chunk != 0 {
+        return Ok(session.chunk);
+    }
     let mut rows = device.rows_at_once().max(1);
     let Some(available) = device.available_bytes() else { return Ok(rows.min(LEAST)) };
     let room = available.saturating_sub(taken).saturating_sub(session.cache_bytes(config)) / PART;

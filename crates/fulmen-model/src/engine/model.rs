@@ -120,9 +120,7 @@ impl Model {
         let graph =
             config.graph(source.as_ref(), &session.spec(Step::Decode { rows: 1, penalize: false }))?;
         let bytes = weights::weight_bytes(&graph);
-        if session.chunk == 0 {
-            session.chunk = chunk::choose(device.as_ref(), &config, source.as_ref(), &session, bytes)?;
-        }
+        session.chunk = chunk::choose(device.as_ref(), &config, source.as_ref(), &session, bytes)?;
         check_memory(device.as_ref(), &config, source.as_ref(), &session, bytes)?;
 
         let total = if options.check_weights { bytes.saturating_mul(2) } else { bytes };
@@ -210,10 +208,8 @@ impl Model {
     /// A session with other options.
     pub fn session_with(&self, options: SessionOptions) -> Result<Session, ModelError> {
         let mut options = options.resolve(self.config())?;
-        if options.chunk == 0 {
-            options.chunk =
-                chunk::choose(self.shared.device().as_ref(), self.config(), self.source(), &options, 0)?;
-        }
+        options.chunk =
+            chunk::choose(self.shared.device().as_ref(), self.config(), self.source(), &options, 0)?;
         Session::new(Arc::clone(&self.shared), options)
     }
 

@@ -10,7 +10,7 @@ use fulmen_core::{BackendError, GateUpCall, MatPart, MulMatCall};
 use plan::{CUT, Input, Job, Kind, Layout, MOST_PARTS, PANEL, Piece, Product, jobs, pieces};
 use tile::{PLAIN_SHARED, PLAIN_SIDE, tile, tiles};
 
-use super::{Launched, type_name, wide};
+use super::{Launched, at_row, type_name, wide};
 use crate::device::Caps;
 use crate::queue::{Launch, Queue};
 
@@ -236,9 +236,4 @@ fn multiply(
         }
     }
     Ok(())
-}
-
-/// The address of a row of `width` floats; 0 stays 0.
-fn at_row(ptr: u64, row: u32, width: u32) -> u64 {
-    if ptr == 0 { 0 } else { ptr + u64::from(row) * u64::from(width) * 4 }
 }

@@ -6,9 +6,6 @@ use crate::device::Caps;
 pub(super) const PLAIN_SIDE: u32 = 128;
 pub(super) const PLAIN_SHARED: u32 = 3 * 2 * 128 * 128;
 
-/// The capability whose matrix instructions the kernels of `gemm_hopper` use.
-const HOPPER: u32 = 90;
-
 /// A tile of `gemm_hopper`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tile {
@@ -55,7 +52,7 @@ pub(super) fn tile(caps: Caps, m: u32, w_rows: u32, cut: Option<u32>) -> Option<
         tile.shared() < caps.shared_bytes && cut.is_none_or(|cut| cut.is_multiple_of(tile.columns))
     };
     let tiles = HOPPER_TILES.into_iter().filter(fits).min_by_key(time);
-    tiles.filter(|_| caps.capability == HOPPER)
+    tiles.filter(|_| caps.has_wgmma())
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use fulmen_core::BackendError;
 
 use self::args::{Args, Incoming, Outgoing};
 use self::plan::{Plan, choose};
-use super::Launched;
 use super::few_rows::{Group, Input};
 use super::halves::{CHUNK, Image, ORDERS};
+use super::{Launched, at_row};
 use crate::queue::{Handed, Launch, Queue};
 
 #[repr(C)]
@@ -118,9 +118,7 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
     let mut launched = 0;
     for row in (0..m).step_by(rows as usize) {
         let columns = (m - row).min(rows);
-        // The address of a row of `width` floats; 0 stays 0.
-        let at =
-            |ptr: u64, width: u32| if ptr == 0 { 0 } else { ptr + u64::from(row) * u64::from(width) * 4 };
+        let at = |ptr: u64, width: u32| at_row(ptr, row, width);
         if matches!(source, Source::Floats(_)) {
             let mut out = [0; ORDERS];
             for order in plans.iter().flat_map(|plan| plan.orders) {
