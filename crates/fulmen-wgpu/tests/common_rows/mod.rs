@@ -44,14 +44,17 @@ async fn open() -> Gpu {
         .request_adapter(&wgpu::RequestAdapterOptions::default())
         .await
         .expect("this test needs a GPU adapter, hardware or software; ./scripts/test installs one");
-    let wanted = Features::SUBGROUP | Features::SHADER_F16;
+    let wanted = Features::SUBGROUP | Features::SHADER_F16 | Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
     let features = adapter.features() & wanted;
+    let units = features.contains(Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
     let limits = adapter.limits();
     let (device, queue) = adapter
         .request_device(&DeviceDescriptor {
             required_features: features,
             required_limits: limits.clone(),
-            experimental_features: ExperimentalFeatures::disabled(),
+            // SAFETY: the one experimental feature is the cooperative matrix; the kernels that use it load and store within
+            // their arrays.
+            experimental_features: unsafe { ExperimentalFeatures::enabled() },
             ..DeviceDescriptor::default()
         })
         .await
@@ -64,7 +67,7 @@ async fn open() -> Gpu {
             .then_some((info.subgroup_min_size, info.subgroup_max_size)),
         f16: features.contains(Features::SHADER_F16),
         immediate_bytes: 0,
-        cooperative_matrix: false,
+        cooperative_matrix: units,
         max_workgroups: limits.max_compute_workgroups_per_dimension,
         max_invocations: limits.max_compute_invocations_per_workgroup,
         workgroup_memory: limits.max_compute_workgroup_storage_size,

@@ -4,12 +4,14 @@
 //!   of what the row sees; a second launch puts the parts together, and can give them as codes for the product that comes next.
 //!   For one row the first launch can also be norm per head, rotation and store ([`rope_store_attention`]).
 //! - [`Kind::Tiles`]: many rows. A workgroup takes a head of 64 rows, and reads keys and values once for all of them.
+//! - [`Kind::Units`]: the same on matrix units, in 16 bits.
 
 mod combine;
 mod fresh;
 mod read;
 mod step;
 mod tiles;
+mod units;
 
 use fulmen_core::Heads;
 
@@ -18,6 +20,7 @@ use super::{
     KernelError, Plan,
     bind::{fits, invalid},
     kv::{Cache, KvStore, RopeStore},
+    matmul::Squares,
     plan::product,
 };
 use crate::kernel::Caps;
@@ -58,6 +61,9 @@ pub enum Kind {
     Step,
     /// Tiles of 64 rows; for heads of a multiple of 32 elements, up to 256.
     Tiles,
+    /// Tiles of 64 rows, whose products are squares of 16 by 16; for caches of f16 and `Q8_0` and heads of a multiple of 16
+    /// elements, up to 128.
+    Units(Squares),
 }
 
 /// Attention of each row's queries to the keys that it sees.
@@ -71,8 +77,17 @@ pub enum Kind {
 /// [`KernelError`] where the heads do not fit the cache's type, or something is larger than a binding.
 pub fn attention(spec: &Attention, caps: &Caps) -> Result<Plan, KernelError> {
     let shape = Shape::new(spec, caps)?;
-    let tiles = tiles::worth(&shape) && tiles::fits(&shape, caps);
-    attention_by(if tiles { Kind::Tiles } else { Kind::Step }, spec, caps)
+    attention_by(many(&shape, caps).unwrap_or(Kind::Step), spec, caps)
+}
+
+/// The kernel for many rows, where they are many and there is one.
+fn many(shape: &Shape, caps: &Caps) -> Option<Kind> {
+    let kinds = [
+        (Kind::Units(Squares::Units), units::fits(shape, Squares::Units, caps)),
+        (Kind::Tiles, tiles::fits(shape, caps)),
+    ];
+    let kind = kinds.into_iter().find_map(|(kind, fits)| fits.then_some(kind));
+    kind.filter(|_| tiles::worth(shape))
 }
 
 /// As [`attention`], and its last launch gives the result also as codes for a product: output 2, as many bytes as
@@ -84,7 +99,7 @@ pub fn attention(spec: &Attention, caps: &Caps) -> Result<Plan, KernelError> {
 pub fn attention_and_codes(spec: &Attention, caps: &Caps) -> Result<Option<Plan>, KernelError> {
     let shape = Shape::new(spec, caps)?;
     let none = spec.m == 0 || spec.heads.n_heads == 0;
-    if none || (tiles::worth(&shape) && tiles::fits(&shape, caps)) {
+    if none || many(&shape, caps).is_some() {
         return Ok(None);
     }
     step::plan_with_codes(&shape, caps)
@@ -128,6 +143,7 @@ pub fn attention_by(kind: Kind, spec: &Attention, caps: &Caps) -> Result<Plan, K
     match kind {
         Kind::Step => step::plan(&shape, caps),
         Kind::Tiles => tiles::plan(&shape, caps),
+        Kind::Units(squares) => units::plan(&shape, squares, caps),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::kernels::{
 };
 
 /// Rows and keys of a tile, and threads: four rows by four keys each.
-const ROWS: u32 = 64;
+pub(super) const ROWS: u32 = 64;
 const KEYS: u32 = 32;
 const THREADS: u32 = ROWS / 4 * KEYS / 4;
 
@@ -100,11 +100,8 @@ pub(super) fn plan(shape: &Shape, caps: &Caps) -> Result<Plan, KernelError> {
             ("load_all", load_all),
             ("load_chunk", load_chunk),
             ("q_first", q_first),
-            (
-                "sequence_array",
-                if several { "var<workgroup> row_sequence: array<u32, {{rows}}>;\n" } else { "" },
-            ),
-            ("keep_sequence", if several { "row_sequence[r] = sequence_of(row);" } else { "" }),
+            ("sequence_array", if several { SEQUENCE_ARRAY } else { "" }),
+            ("keep_sequence", if several { KEEP_SEQUENCE } else { "" }),
             ("sequences_begin", if several { SEVERAL } else { ONE }),
             ("sequences_end", if several { "    }\n" } else { "" }),
             ("seen", &seen(several)),
@@ -142,12 +139,16 @@ pub(super) fn plan(shape: &Shape, caps: &Caps) -> Result<Plan, KernelError> {
     Ok(plan)
 }
 
+/// The sequences of the tile's rows, where there are several.
+pub(super) const SEQUENCE_ARRAY: &str = "var<workgroup> row_sequence: array<u32, {{rows}}>;\n";
+pub(super) const KEEP_SEQUENCE: &str = "row_sequence[r] = sequence_of(row);";
+
 /// All rows are of one sequence.
-const ONE: &str = "    let sequence = 0u;\n    var limit = 0u;\n    \
+pub(super) const ONE: &str = "    let sequence = 0u;\n    var limit = 0u;\n    \
                    for (var r = 0u; r < {{rows}}u; r += 1u) { limit = max(limit, row_seen[r]); }\n";
 
-/// The sequences of the tile's rows, one after the other.
-const SEVERAL: &str = "    for (var tile_row = 0u; tile_row < {{rows}}u; tile_row += 1u) {\n    \
+/// One sequence of the tile's rows after the other.
+pub(super) const SEVERAL: &str = "    for (var tile_row = 0u; tile_row < {{rows}}u; tile_row += 1u) {\n    \
                        let sequence = row_sequence[tile_row];\n    var limit = 0u;\n    \
                        for (var r = 0u; r < {{rows}}u; r += 1u) {\n        \
                        if (row_sequence[r] == sequence) {\n            \

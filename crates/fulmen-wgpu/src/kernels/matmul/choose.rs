@@ -92,8 +92,39 @@ pub(in crate::kernels) const UNITS_ROWS: u32 = 256;
 /// The kernel for a shape as [`choose`] names it, or one on matrix units, which rounds A to 16 bits, where `half` allows that.
 pub fn choose_half(shape: MatmulShape, half: bool, caps: &Caps) -> Option<KernelChoice> {
     let units = half && shape.elem == WeightType::F16 && shape.b == Layout::Nk && shape.m >= UNITS_ROWS;
-    let coop = if units { COOP_TILES.iter().find(|tile| tile.fits(caps)) } else { None };
-    coop.copied().map(KernelChoice::Coop).or_else(|| choose(shape, caps))
+    let coop = if units { units_tile(shape, caps) } else { None };
+    coop.map(KernelChoice::Coop).or_else(|| choose(shape, caps))
+}
+
+/// The tile of matrix units, in so many slices, with the lowest estimate, which holds for block formats, too: what takes time is
+/// bringing both sides into workgroup memory.
+pub(in crate::kernels) fn units_tile(shape: MatmulShape, caps: &Caps) -> Option<Coop> {
+    /// Workgroups of such tiles that run at once, two a unit.
+    const RUNNING: u64 = 2 * UNITS as u64;
+    /// Tiles, and the microseconds that so many of them take, whatever k is and for an element of k.
+    const TIMED: [(Coop, [f64; 2]); 3] =
+        [(COOP_TILES[1], [8.0, 0.0465]), (COOP_TILES[3], [7.0, 0.0253]), (COOP_TILES[4], [2.0, 0.0163])];
+    let room = fitting_slices(shape, caps).clamp(1, 8);
+    let all = TIMED.into_iter().filter(|(tile, _)| tile.fits(caps)).flat_map(|(tile, times)| {
+        (1..=room.min((shape.k / 512).max(1))).map(move |slices| (Coop { slices, ..tile }, times))
+    });
+    let estimate = |&(tile, [once, each]): &(Coop, [f64; 2])| {
+        let slices = tile.used_slices(shape.k);
+        let tiles = u64::from(shape.m.div_ceil(tile.bm)) * u64::from(shape.n.div_ceil(tile.bn));
+        let rounds = (tiles * u64::from(slices)).div_ceil(RUNNING) as f64;
+        let k = f64::from(shape.k.div_ceil(slices).next_multiple_of(tile.bk));
+        rounds * (once + each * k) + slices_cost(shape, slices)
+    };
+    let best = all.min_by(|a, b| estimate(a).total_cmp(&estimate(b))).map(|(tile, _)| tile);
+    best.or_else(|| COOP_TILES.iter().find(|tile| tile.fits(caps)).copied())
+}
+
+/// Microseconds for slices: they are written and read, and added up by a launch of their own.
+fn slices_cost(shape: MatmulShape, slices: u32) -> f64 {
+    /// Bytes of slices, written and read, in a microsecond.
+    const BYTES: f64 = 3.2e6;
+    let values = f64::from(shape.m) * f64::from(shape.n);
+    if slices > 1 { 4.0 + 8.0 * f64::from(slices) * values / BYTES } else { 0.0 }
 }
 
 /// Every kernel that is worth measuring for a shape, the one that [`choose_half`] names first. Matrix units, which round A
@@ -242,8 +273,6 @@ fn tiled(shape: MatmulShape, caps: &Caps, products: u32) -> Option<Tiled> {
 fn estimate(shape: MatmulShape, candidate: &Candidate, products: u32) -> f64 {
     /// Operations of a unit in a microsecond.
     const RATE: f64 = 435e3;
-    /// Bytes of slices, written and read, in a microsecond.
-    const BYTES: f64 = 3.2e6;
     let Candidate { tile, full, lone } = *candidate;
     let slices = tile.used_slices(shape.k);
     let tiles = u64::from(shape.m.div_ceil(tile.bm)) * u64::from(shape.n.div_ceil(tile.bn / products));
@@ -260,10 +289,10 @@ fn estimate(shape: MatmulShape, candidate: &Candidate, products: u32) -> f64 {
     let k = f64::from(tile.slabs(shape.k).div_ceil(slices) * tile.bk + tile.bk / 2);
     let work = 2.0 * f64::from(tile.bm) * f64::from(tile.bn) * k / RATE;
     let multiply = ((groups - rest) as f64 / full + left.max(rest as f64) / share) * work;
-    let values = f64::from(shape.m) * f64::from(shape.n) * f64::from(products);
+    let both = MatmulShape { n: shape.n * products, ..shape };
     // Slices also cost memory: they have to be worth it.
-    let sum = if slices > 1 { 4.0 + 0.02 * multiply + 8.0 * f64::from(slices) * values / BYTES } else { 0.0 };
-    multiply + sum
+    let memory = if slices > 1 { 0.02 * multiply } else { 0.0 };
+    multiply + memory + slices_cost(both, slices)
 }
 
 #[cfg(test)]

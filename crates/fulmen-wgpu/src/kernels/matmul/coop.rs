@@ -179,7 +179,7 @@ impl Coop {
                 ("ld", &number(self.ld())),
                 ("words_a", &number(bm * self.ld())),
                 ("words_b", &number(bn * self.ld())),
-                ("squares", &number(self.threads() / WIDTH * 256)),
+                ("squares", &number(self.threads() / WIDTH * 64)),
                 ("functions", &source.functions),
                 ("builtins", builtins),
                 ("band", "8"),
@@ -333,23 +333,18 @@ impl Coop {
         for s in 0..rows * cols {
             let (i, j) = (s / cols * 16, s % cols * 16);
             text += &match self.squares {
-                Squares::Units => format!("    coopStoreT(s{s}, &square[team * 256u], 16u);\n"),
+                Squares::Units => format!("    coopStoreT(s{s}, &square[team * 64u], 4u);\n"),
                 Squares::Threads => format!(
-                    "    for (var e = 0u; e < 8u; e++) {{ square[team * 256u + lane * 8u + e] = s{s}[e]; }}\n"
+                    "    for (var e = 0u; e < 8u; e++) {{ square[team * 64u + lane * 2u + e / 4u][e % 4u] = s{s}[e]; }}\n"
                 ),
             };
             text += &format!(
                 "    workgroupBarrier();
-    {{
-        let row = row0 + mine_m + {i}u + at_row;
-        let col = col0 + mine_n + {j}u + at_col;
-        let place = team * 256u + at_row * 16u + at_col;
+    for (var half = 0u; half < 16u; half += 8u) {{
+        let row = row0 + mine_m + {i}u + at_row + half;
         if (row < params.m) {{
-            let scale = scales[row];
-            let lo = vec4<f32>(square[place], square[place + 1u], square[place + 2u], square[place + 3u]);
-            let hi = vec4<f32>(square[place + 4u], square[place + 5u], square[place + 6u], square[place + 7u]);
-            put4(lo * scale, slice, row, col);
-            put4(hi * scale, slice, row, col + 4u);
+            let four = square[team * 64u + (at_row + half) * 4u + lane % 4u];
+            put4(four * scales[row], slice, row, col0 + mine_n + {j}u + at_col);
         }}
     }}
     workgroupBarrier();\n"

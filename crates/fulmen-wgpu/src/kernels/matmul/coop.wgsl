@@ -8,7 +8,7 @@ const THREADS = {{threads}}u;
 const LD = {{ld}}u;
 var<workgroup> slab_a: array<vec4<f16>, {{words_a}}>;
 var<workgroup> slab_b: array<vec4<f16>, {{words_b}}>;
-var<workgroup> square: array<f32, {{squares}}>;
+var<workgroup> square: array<vec4<f32>, {{squares}}>;
 
 {{functions}}
 @compute @workgroup_size({{threads}})
@@ -48,8 +48,8 @@ fn main(
 {{multiply}}
         workgroupBarrier();
     }
-    // Each lane has eight values of a row of each square.
-    let at_row = lane / 2u;
-    let at_col = (lane % 2u) * 8u;
+    // Each lane has four values of two rows of each square: so many lanes beside each other write whole pieces of memory.
+    let at_row = lane / 4u;
+    let at_col = (lane % 4u) * 4u;
 {{store}}
 }

@@ -28,8 +28,8 @@ mod weight_type;
 
 pub(in crate::kernels) use super::Elem;
 pub(in crate::kernels) use choose::UNITS_ROWS;
-pub(super) use choose::coop_candidates;
 pub use choose::{Candidate, KernelChoice, TILES, candidates, choose, choose_half, choose_pair};
+pub(super) use choose::{coop_candidates, units_tile};
 pub use coop::{COOP_TILES, Coop, Squares};
 pub use epilogue::{EpilogueInput, EpilogueSource};
 pub(super) use plan::by_units;

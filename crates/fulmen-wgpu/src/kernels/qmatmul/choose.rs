@@ -5,7 +5,7 @@ use super::rows::{Rows, Team, Values};
 use super::tiled::CodeTiles;
 use super::{QuantWeight, format::Format};
 use crate::kernel::Caps;
-use crate::kernels::matmul::{self, Coop, Layout, MatmulShape};
+use crate::kernels::matmul::{self, Layout, MatmulShape};
 
 /// Rows of A up to which W is streamed past them.
 pub(super) const FEW_ROWS: u32 = 8;
@@ -34,19 +34,21 @@ pub const TILES: [CodeTiles; 6] = [
     tiles([16, 32], [4, 4], 2),
 ];
 
-/// The tile of matrix units that [`choose`] takes: decoding wants many threads for each row of W.
-const UNITS_TILE: Coop = matmul::COOP_TILES[3];
-
 /// The kernel for a weight and `m` rows of A, or `None` where the device's workgroups are too small for all of them.
 pub fn choose(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> Option<Choice> {
     match values {
         _ if m <= FEW_ROWS => Some(Choice::Rows(few(m, weight, values, caps))),
-        Values::Int8 if m >= matmul::UNITS_ROWS && UNITS_TILE.fits(caps) => Some(Choice::Coop(UNITS_TILE)),
-        Values::Int8 => {
-            code_tiles(m, weight, caps).map(Choice::Tiles).or_else(|| dequantize(m, weight, caps))
-        }
+        Values::Int8 => units(m, weight, caps)
+            .or_else(|| code_tiles(m, weight, caps).map(Choice::Tiles))
+            .or_else(|| dequantize(m, weight, caps)),
         Values::Float => dequantize(m, weight, caps),
     }
+}
+
+fn units(m: u32, weight: QuantWeight, caps: &Caps) -> Option<Choice> {
+    let shape = MatmulShape::f32(m, weight.k, weight.n, Layout::Nk);
+    let tile = if m >= matmul::UNITS_ROWS { matmul::units_tile(shape, caps) } else { None };
+    tile.map(Choice::Coop)
 }
 
 fn dequantize(m: u32, weight: QuantWeight, caps: &Caps) -> Option<Choice> {
@@ -215,7 +217,23 @@ mod tests {
         assert!(units(256, &large_device()) && units(2048, &large_device()));
         assert!(!units(128, &large_device()));
         assert!(!units(2048, &Caps { cooperative_matrix: false, ..large_device() }));
-        assert!(!units(2048, &Caps { workgroup_memory: 16 << 10, ..large_device() }));
+        assert!(!units(2048, &Caps { workgroup_memory: 4 << 10, ..large_device() }));
+    }
+
+    #[test]
+    fn tiles_of_matrix_units_fill_the_rounds_of_the_device() {
+        for (m, n, k, tile) in [
+            (256, 4096, 2560, "64x64x64 by 32x32 slices=1"),
+            (512, 9728, 2560, "64x128x32 by 32x32 slices=1"),
+            (2048, 9728, 2560, "128x128x32 by 64x64 slices=1"),
+            (2048, 4096, 2560, "128x128x32 by 64x64 slices=1"),
+            (2048, 2560, 9728, "128x128x32 by 64x64 slices=4"),
+            (256, 1024, 2560, "64x64x64 by 32x32 slices=4"),
+        ] {
+            let weight = QuantWeight { dtype: DType::Q4_K, n, k };
+            let choice = choose(m, weight, Values::Int8, &large_device()).unwrap().to_string();
+            assert!(choice.contains(tile), "m={m} {weight}: {choice}");
+        }
     }
 
     #[test]
