@@ -1,7 +1,7 @@
 //! Programs that were captured, and their replay.
 //!
-//! A captured program is one [`Program`] of the encoder: pipelines, bind groups and parameters are made, and a replay is one
-//! pass and one submission, without encoding once Vulkan keeps the program. It keeps the scratch memory that it was recorded with. It is refused when
+//! A captured program is a [`Program`] of the encoder, or several where one submission would take too long: pipelines, bind groups
+//! and parameters are made, and a replay of each is one pass and one submission, without encoding once Vulkan keeps it. It keeps the scratch memory that it was recorded with. It is refused when
 //! memory that it uses was freed, or when a weight was written that it uses in another order.
 
 use std::collections::{BTreeSet, HashMap};
@@ -14,7 +14,8 @@ use crate::{encode::Program, error::GpuError};
 
 /// One captured program.
 pub(crate) struct Captured {
-    pub(crate) program: Arc<Program>,
+    /// One for each submission.
+    pub(crate) parts: Vec<Arc<Program>>,
     /// The calls that each of its kernels is part of.
     pub(crate) calls: Vec<Range<usize>>,
     /// The allocations that its operands lie in.
@@ -24,8 +25,8 @@ pub(crate) struct Captured {
 }
 
 impl Captured {
-    pub(crate) fn new(program: Program, uses: BTreeSet<u64>, calls: Vec<Range<usize>>) -> Captured {
-        Captured { program: Arc::new(program), calls, uses, gone: None }
+    pub(crate) fn new(parts: Vec<Program>, uses: BTreeSet<u64>, calls: Vec<Range<usize>>) -> Captured {
+        Captured { parts: parts.into_iter().map(Arc::new).collect(), calls, uses, gone: None }
     }
 }
 

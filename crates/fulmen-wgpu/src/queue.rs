@@ -69,6 +69,10 @@ pub(crate) struct Queue {
     pending: Vec<Step>,
     /// Multiplications of the products and of attention among them.
     multiplications: u64,
+    /// Multiplications after which steps are submitted, or a program that is recorded is cut.
+    submit_after: u64,
+    /// Where the program that is recorded is cut.
+    cuts: Vec<usize>,
     replay: Option<Arc<Program>>,
     scratch: HashMap<Slot, GpuBuffer>,
     /// What the codes in scratch memory were made from.
@@ -88,6 +92,8 @@ impl Queue {
             gpu: gpu.clone(),
             pending: Vec::new(),
             multiplications: 0,
+            submit_after: MOST_MULTIPLICATIONS,
+            cuts: Vec::new(),
             replay: None,
             scratch: HashMap::new(),
             codes: None,
@@ -376,10 +382,22 @@ impl Queue {
         Program::compile(&self.gpu, std::mem::take(&mut self.pending))
     }
 
-    /// Submits what waits if it is much.
+    /// Sets after how many multiplications something is submitted.
+    pub(crate) fn submit_after(&mut self, multiplications: u64) {
+        self.submit_after = multiplications;
+    }
+
+    /// Submits what waits if it is much; what is recorded is cut there if it takes long.
     pub(crate) fn flush_if_full(&mut self) -> Result<(), BackendError> {
-        let full = self.pending.len() >= MOST_PENDING || self.multiplications >= MOST_MULTIPLICATIONS;
-        if full && !self.recording { self.flush() } else { Ok(()) }
+        let long = self.multiplications >= self.submit_after;
+        if self.recording {
+            if long {
+                self.cuts.push(self.pending.len());
+                self.multiplications = 0;
+            }
+            return Ok(());
+        }
+        if long || self.pending.len() >= MOST_PENDING { self.flush() } else { Ok(()) }
     }
 
     /// Submits what waits and reads a range with it, in one submission; gives what kernels reported.
@@ -440,13 +458,22 @@ impl Queue {
     pub(crate) fn begin_recording(&mut self) -> Result<(), BackendError> {
         self.flush()?;
         self.recording = true;
+        self.multiplications = 0;
         Ok(())
     }
 
-    /// The launches that were recorded, as a program. Launches run again, whatever comes of it.
-    pub(crate) fn end_recording(&mut self) -> Result<Program, GpuError> {
+    /// The launches that were recorded, as a program for each submission. Launches run again, whatever comes of it.
+    pub(crate) fn end_recording(&mut self) -> Result<Vec<Program>, GpuError> {
         self.recording = false;
-        self.take_pending()
+        let mut rest = std::mem::take(&mut self.pending);
+        let mut parts = Vec::new();
+        for cut in std::mem::take(&mut self.cuts).into_iter().rev() {
+            parts.push(rest.split_off(cut));
+        }
+        parts.push(rest);
+        (self.codes, self.multiplications) = (None, 0);
+        let parts = parts.into_iter().rev().filter(|part| !part.is_empty());
+        parts.map(|part| Program::compile(&self.gpu, part)).collect()
     }
 
     /// Runs a program after what waits. It is submitted with whatever is read next, or before the next launch.

@@ -151,6 +151,16 @@ pub trait KernelDispatch {
         Err(BackendError::Unsupported { backend: self.backend(), what: format!("the replay of {id:?}") })
     }
 
+    /// As [`replay`](KernelDispatch::replay), as long as `go_on` gives `true`, which is asked before each launch; `None` where
+    /// it did not.
+    fn replay_while(
+        &mut self,
+        id: ReplayId,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<usize>, BackendError> {
+        if go_on() { self.replay(id).map(Some) } else { Ok(None) }
+    }
+
     /// How many kernels and copies a captured program has, where that is known.
     fn captured_kernels(&self, id: ReplayId) -> Option<usize> {
         let _ = id;

@@ -13,9 +13,6 @@ use crate::error::ModelError;
 /// Programs that are kept. A prompt has at most two sizes of chunks; batches come and go.
 const KEPT: usize = 8;
 
-/// Rows up to which a captured prompt is timed as a whole. Some drivers end a submission that takes seconds.
-const TIMED_AT_ONCE: u32 = 512;
-
 /// Where the times of a run go, and how much of the caches it reads.
 pub(super) struct Timing<'a> {
     pub(super) profile: &'a mut Profile,
@@ -45,27 +42,25 @@ impl Program {
         })
     }
 
-    /// Runs it op by op until the flag is set. Gives whether it came to its end.
+    /// Runs it, in as many launches as the device takes for it, until the flag is set. Gives whether it came to its end.
     pub(super) fn run_unless(
         &self,
         device: &mut dyn Backend,
         timing: Option<Timing<'_>>,
         stop: &AtomicBool,
     ) -> Result<bool, ExecError> {
-        match timing {
-            Some(timing) => self.run_timed(device, timing).map(|()| true),
-            None => {
-                let ran = self.bound.program().run_while(device, || !stop.load(Ordering::Relaxed))?;
-                Ok(ran.is_some())
-            }
+        let mut go_on = || !stop.load(Ordering::Relaxed);
+        match (timing, self.replay) {
+            (Some(timing), _) => self.run_timed(device, timing).map(|()| true),
+            (None, Some(id)) => Ok(device.replay_while(id, &mut go_on)?.is_some()),
+            (None, None) => Ok(self.bound.program().run_while(device, go_on)?.is_some()),
         }
     }
 
     fn run_timed(&self, device: &mut dyn Backend, timing: Timing<'_>) -> Result<(), ExecError> {
         let Timing { profile, cache_use } = timing;
         let (program, began) = (self.bound.program(), Instant::now());
-        let long = matches!(self.step, Step::Prefill { rows, .. } if rows > TIMED_AT_ONCE);
-        let times = self.replay.filter(|_| !long).map(|id| device.replay_timed(id)).transpose()?.flatten();
+        let times = self.replay.map(|id| device.replay_timed(id)).transpose()?.flatten();
         match times {
             Some(times) => profile.add(program, times, cache_use, began),
             None => profile.run(program, device, cache_use)?,

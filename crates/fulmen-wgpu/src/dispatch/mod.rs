@@ -73,7 +73,13 @@ impl WgpuDispatcher {
 
     /// Dispatches of a captured program.
     pub fn captured_dispatches(&self, id: ReplayId) -> Option<usize> {
-        self.captures.get(id).ok().map(|captured| captured.program.len())
+        self.captures.get(id).ok().map(|captured| captured.parts.iter().map(|part| part.len()).sum())
+    }
+
+    /// Sets after how many multiplications of products and attention something is submitted, if nobody waits before: some
+    /// drivers end a submission that takes seconds. 10¹¹ by default. A program that is captured from here on is cut there.
+    pub fn submit_after(&mut self, multiplications: u64) {
+        self.queue.submit_after(multiplications);
     }
 
     /// Floats or words at an address.
@@ -264,27 +270,52 @@ impl KernelDispatch for WgpuDispatcher {
     }
 
     fn replay(&mut self, id: ReplayId) -> Launched {
-        self.queue.replay(&self.captures.get(id)?.program)?;
-        Ok(1)
+        let parts = &self.captures.get(id)?.parts;
+        for part in parts {
+            self.queue.replay(part)?;
+        }
+        Ok(parts.len())
+    }
+
+    fn replay_while(
+        &mut self,
+        id: ReplayId,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<usize>, BackendError> {
+        let parts = &self.captures.get(id)?.parts;
+        for part in parts {
+            if !go_on() {
+                return Ok(None);
+            }
+            self.queue.replay(part)?;
+        }
+        Ok(Some(parts.len()))
     }
 
     /// `None` where the device has no timestamps.
     fn replay_timed(&mut self, id: ReplayId) -> Result<Option<Vec<KernelTime>>, BackendError> {
         let captured = self.captures.get(id)?;
-        let (program, calls) = (Arc::clone(&captured.program), captured.calls.clone());
+        let (parts, calls) = (captured.parts.clone(), captured.calls.clone());
         self.queue.synchronize()?;
-        let profile = match program.profile() {
-            Err(GpuError::Unsupported { .. }) => return Ok(None),
-            profile => profile?,
-        };
         let time = |us: f64| Duration::from_secs_f64(us.max(0.0) / 1e6);
-        let kernels = profile.steps.into_iter().enumerate().map(|(at, step)| KernelTime {
-            name: step.label,
-            start: time(step.start_us),
-            time: time(step.duration_us),
-            calls: calls.get(at).cloned().unwrap_or(0..0),
-        });
-        Ok(Some(kernels.collect()))
+        let mut kernels: Vec<KernelTime> = Vec::new();
+        for part in parts {
+            let profile = match part.profile() {
+                Err(GpuError::Unsupported { .. }) => return Ok(None),
+                profile => profile?,
+            };
+            // Each part counts from its own beginning.
+            let before = kernels.last().map_or(Duration::ZERO, |last| last.start + last.time);
+            for step in profile.steps {
+                kernels.push(KernelTime {
+                    name: step.label,
+                    start: before + time(step.start_us),
+                    time: time(step.duration_us),
+                    calls: calls.get(kernels.len()).cloned().unwrap_or(0..0),
+                });
+            }
+        }
+        Ok(Some(kernels))
     }
 
     fn captured_kernels(&self, id: ReplayId) -> Option<usize> {

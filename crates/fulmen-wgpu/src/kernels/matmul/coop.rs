@@ -7,9 +7,10 @@
 //! with everything else the same: slow, and for tests of all but that call on devices without matrix units.
 
 use super::head::{Job, Numbers, Store};
-use super::text::{fill, lines};
+use super::text::lines;
 use super::{Layout, PlanError, WeightType};
 use crate::kernel::{Caps, Launch, fold_grid};
+use crate::kernels::template::expand;
 
 /// What multiplies squares of 16 by 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -167,7 +168,7 @@ impl Coop {
             ),
             Squares::Threads => ("", "    let team = local / 32u;\n    let lane = local % 32u;"),
         };
-        let main = fill(
+        let main = expand(
             TEMPLATE,
             &[
                 ("bm", &number(bm)),

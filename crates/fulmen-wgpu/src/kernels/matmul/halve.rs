@@ -1,8 +1,8 @@
 //! A in 16 bits, for the products of matrix units.
 
-use super::text::fill;
 use super::{PlanError, WeightType};
 use crate::kernel::{Access, Caps, Kernel, Launch, fold_grid};
+use crate::kernels::template::expand;
 
 const TEMPLATE: &str = include_str!("halve.wgsl");
 
@@ -31,7 +31,7 @@ pub(in crate::kernels) fn launch(m: u32, k: u32, caps: &Caps) -> Result<Launch, 
              if (4u * v + i < params.k) { four[i] = get_src(row * params.k + 4u * v + i); }\n    }\n    return four;"
         }
     };
-    let text = fill(
+    let text = expand(
         TEMPLATE,
         &[
             ("threads", &threads.to_string()),

@@ -1,9 +1,10 @@
 //! The second launch of a product whose k was split.
 
 use super::head::{Job, Numbers, Store};
-use super::text::{fill, lines};
+use super::text::lines;
 use super::{Elem, PlanError};
 use crate::kernel::{Launch, fold_grid};
+use crate::kernels::template::expand;
 
 /// Slices whose loads are under way at once.
 const UNROLL: u32 = 4;
@@ -19,7 +20,7 @@ pub(in crate::kernels) fn launch(job: &Job<'_>, slices: u32) -> Result<Launch, P
     let workgroups = fold_grid(groups, job.caps.max_workgroups).ok_or(PlanError::Grid)?;
     let count = u32::try_from(groups).map_err(|_| PlanError::Grid)?;
     let head = job.head(&[("slices", Elem::F32.wgsl(width))], width, Store::Output);
-    let main = fill(
+    let main = expand(
         TEMPLATE,
         &[
             ("threads", &threads.to_string()),

@@ -2,9 +2,10 @@
 
 use super::head::{Job, Numbers, Store};
 use super::rows_nk::text_rows;
-use super::text::{fill, lines};
+use super::text::lines;
 use super::{Elem, PlanError};
 use crate::kernel::{Launch, fold_grid};
+use crate::kernels::template::expand;
 
 /// A choice of this kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,7 +73,7 @@ impl RowsKn {
                  workgroupBarrier();"
             )
         });
-        let main = fill(
+        let main = expand(
             TEMPLATE,
             &[
                 ("lanes", &lanes.to_string()),

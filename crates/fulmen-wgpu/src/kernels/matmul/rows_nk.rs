@@ -1,9 +1,10 @@
 //! The kernel for few rows of A and B as `[n, k]`: bound by the reading of B.
 
 use super::head::{Ending, Job, Numbers, Store};
-use super::text::{fill, lines};
+use super::text::lines;
 use super::{Elem, PlanError};
 use crate::kernel::{Launch, fold_grid};
+use crate::kernels::template::expand;
 
 /// Which threads share a row of B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,7 +90,7 @@ impl RowsNk {
                         subgroup: u32,\n    @builtin(num_subgroups) subgroups: u32,\n";
         let ty = if text.wide { "vec4<f32>" } else { "f32" };
         let (shared, reduce) = self.reduce(&text, job);
-        let main = fill(
+        let main = expand(
             TEMPLATE,
             &[
                 ("rows", &self.rows.to_string()),

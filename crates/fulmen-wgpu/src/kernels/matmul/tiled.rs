@@ -1,9 +1,10 @@
 //! The kernel for many rows of A: register blocking over tiles in workgroup memory.
 
 use super::head::{Job, Numbers, Store};
-use super::text::{fill, lines};
+use super::text::lines;
 use super::{Elem, Layout, PlanError, WeightType, slab};
 use crate::kernel::{Launch, fold_grid};
+use crate::kernels::template::expand;
 
 /// A choice of this kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,7 +121,7 @@ impl Tiled {
         }
         let (lda, ldb) = ((bm + self.pad()) / 4, (bn + self.pad()) / 4);
         let number = |n: u32| n.to_string();
-        let main = fill(
+        let main = expand(
             TEMPLATE,
             &[
                 ("bm", &number(bm)),

@@ -6,7 +6,7 @@ use super::QuantWeight;
 use super::format::Format;
 use crate::kernel::{Access, Caps, Kernel, Launch, fold_grid};
 use crate::kernels::matmul::PlanError;
-use crate::kernels::matmul::text::fill;
+use crate::kernels::template::expand;
 
 const TEMPLATE: &str = include_str!("dequantize.wgsl");
 
@@ -24,7 +24,7 @@ pub(super) fn launch(
     let (text, threads) = (format.text(), threads.to_string());
     let kernel = Kernel {
         label: format!("qmatmul dequantize {:?}", weight.dtype).into(),
-        wgsl: fill(TEMPLATE, &[("threads", &threads), ("format", &text), ("unpack", format.unpack())]),
+        wgsl: expand(TEMPLATE, &[("threads", &threads), ("format", &text), ("unpack", format.unpack())]),
         access: vec![Access::Read, Access::ReadWrite],
         param_words: 3,
     };

@@ -9,7 +9,7 @@ use super::rows::{Rows, Team, Values};
 use super::{QuantError, QuantWeight, quantize};
 use crate::kernel::{Access, Caps, Kernel, Launch, fold_grid};
 use crate::kernels::matmul::rows_nk::{text_rows, tree};
-use crate::kernels::matmul::text::{fill, lines};
+use crate::kernels::{matmul::text::lines, template::expand};
 
 /// Weights whose products make one output.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,7 +164,7 @@ impl Text {
                 let format = formats[number];
                 number += 1;
                 bind(&mut head, JointRole::Weight(s, p), &format!("w{own}"), Access::Read, "vec4<u32>");
-                let add = format!("fn add({}", fill(add, &[("add", format.add())]));
+                let add = format!("fn add({}", expand(add, &[("add", format.add())]));
                 functions += &renamed(&(format.text() + &add), &own);
             }
             if section.bias {

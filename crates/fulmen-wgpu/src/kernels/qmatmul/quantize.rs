@@ -3,8 +3,8 @@
 use crate::kernel::{Access, Caps, Kernel, Launch, fold_grid};
 use crate::kernels::group::Group;
 use crate::kernels::matmul::PlanError;
-use crate::kernels::matmul::text::fill;
 use crate::kernels::plan::threads as within;
+use crate::kernels::template::expand;
 
 const TEMPLATE: &str = include_str!("quantize.wgsl");
 
@@ -34,7 +34,7 @@ pub(super) fn launch(m: u32, k: u32, caps: &Caps) -> Result<Launch, PlanError> {
     let workgroups = fold_grid(count.div_ceil(threads).into(), caps.max_workgroups).ok_or(PlanError::Grid)?;
     let kernel = Kernel {
         label: "qmatmul quantize".into(),
-        wgsl: fill(TEMPLATE, &[("threads", &threads.to_string()), ("codes", CODES)]),
+        wgsl: expand(TEMPLATE, &[("threads", &threads.to_string()), ("codes", CODES)]),
         access: vec![Access::Read, Access::ReadWrite],
         param_words: 4,
     };
@@ -63,7 +63,7 @@ pub fn norm_and_codes(m: u32, k: u32, epsilon: f32, caps: &Caps) -> Result<Launc
     let threads = within(if k >= 4096 { 512 } else { 256 }, caps);
     let workgroups = fold_grid(m.into(), caps.max_workgroups).ok_or(PlanError::Grid)?;
     let group = Group::new(&["group_sum"], threads, threads, caps);
-    let wgsl = fill(
+    let wgsl = expand(
         include_str!("norm_and_codes.wgsl"),
         &[
             ("threads", &threads.to_string()),

@@ -6,7 +6,7 @@ use crate::kernel::{Launch, fold_grid};
 use crate::kernels::matmul::PlanError;
 use crate::kernels::matmul::head::{Job, Numbers, Store};
 use crate::kernels::matmul::rows_nk::{text_rows, tree};
-use crate::kernels::matmul::text::{fill, lines};
+use crate::kernels::{matmul::text::lines, template::expand};
 
 /// What A is multiplied as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,7 +66,7 @@ impl Rows {
         };
         let mut head = job.head(&[("a", a), ("w", "vec4<u32>")], 1, Store::Output);
         head.text += &format.text();
-        head.text += &fill(dot, &[("add", format.add()), ("unpack", format.unpack())]);
+        head.text += &expand(dot, &[("add", format.add()), ("unpack", format.unpack())]);
         // A row of A has `span` vectors.
         let bases =
             lines(self.rows, |r| format!("    let p{r} = min(row0 + {r}u, params.n - 1u) * row_of_w;"))
@@ -79,7 +79,7 @@ impl Rows {
         let builtins = "    @builtin(subgroup_invocation_id) lane_in_subgroup: u32,\n    \
                         @builtin(subgroup_id) subgroup: u32,\n    \
                         @builtin(subgroup_size) width: u32,\n";
-        let main = fill(
+        let main = expand(
             TEMPLATE,
             &[
                 ("team", &self.lanes.to_string()),

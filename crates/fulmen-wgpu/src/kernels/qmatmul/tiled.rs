@@ -4,7 +4,7 @@ use super::format::Format;
 use crate::kernel::{Launch, fold_grid};
 use crate::kernels::matmul::PlanError;
 use crate::kernels::matmul::head::{Job, Numbers, Store};
-use crate::kernels::matmul::text::{fill, lines};
+use crate::kernels::{matmul::text::lines, template::expand};
 
 /// A choice of this kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,7 +90,7 @@ impl CodeTiles {
         head.text += &format.text();
         let number = |n: u32| n.to_string();
         let (lda, ldb) = (bm + 1, bn + 1);
-        let main = fill(
+        let main = expand(
             TEMPLATE,
             &[
                 ("bm", &number(bm)),
