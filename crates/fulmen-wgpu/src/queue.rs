@@ -36,6 +36,9 @@ const MOST_PENDING: usize = 512;
 /// multiplications a second.
 const MOST_MULTIPLICATIONS: u64 = 100_000_000_000;
 
+/// Rows up to which what is recorded is a step of sequences, which is read from memory once and not cut.
+const STEP_ROWS: u32 = 32;
+
 /// Submissions that may be on their way at once: enough that a device never waits for the host.
 const MOST_IN_FLIGHT: usize = 16;
 
@@ -369,8 +372,16 @@ impl Queue {
         self.in_flight.pop_front().map_or(Ok(()), |oldest| self.gpu.wait(&oldest))
     }
 
+    /// Says that something runs by other ways which kernels may report from.
+    pub(crate) fn may_report(&mut self) {
+        self.may_report = true;
+    }
+
     /// Notes a product, or attention, among the steps that wait.
     pub(crate) fn will_multiply(&mut self, m: u32, n: u32, k: u32) {
+        if self.recording && m <= STEP_ROWS {
+            return;
+        }
         let product = u64::from(m).saturating_mul(n.into()).saturating_mul(k.into());
         self.multiplications = self.multiplications.saturating_add(product);
     }

@@ -182,8 +182,8 @@ impl Session {
         self.options.context as usize
     }
 
-    /// A flag that stops work at the next token, or in a prompt at the next op, from any thread; the call then gives
-    /// [`ModelError::Cancelled`]. Whoever sets it resets it.
+    /// A flag that stops work at the next token, or in a prompt at the next op or submission, from any thread; the call then
+    /// gives [`ModelError::Cancelled`]. Whoever sets it resets it.
     pub fn cancel_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancel)
     }

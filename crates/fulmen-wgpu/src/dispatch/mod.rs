@@ -77,7 +77,8 @@ impl WgpuDispatcher {
     }
 
     /// Sets after how many multiplications of products and attention something is submitted, if nobody waits before: some
-    /// drivers end a submission that takes seconds. 10¹¹ by default. A program that is captured from here on is cut there.
+    /// drivers end a submission that takes seconds. 10¹¹ by default. A program of more than 32 rows that is captured from here on is cut
+    /// there.
     pub fn submit_after(&mut self, multiplications: u64) {
         self.queue.submit_after(multiplications);
     }
@@ -297,6 +298,7 @@ impl KernelDispatch for WgpuDispatcher {
         let captured = self.captures.get(id)?;
         let (parts, calls) = (captured.parts.clone(), captured.calls.clone());
         self.queue.synchronize()?;
+        self.queue.may_report();
         let time = |us: f64| Duration::from_secs_f64(us.max(0.0) / 1e6);
         let mut kernels: Vec<KernelTime> = Vec::new();
         for part in parts {

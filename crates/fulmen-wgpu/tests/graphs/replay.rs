@@ -1,6 +1,7 @@
 //! Programs that were captured give the bits of programs that were launched.
 
-use fulmen_core::{DType, KernelDispatch, PlanOptions};
+use fulmen_core::{DType, GraphBuilder, KernelDispatch, PlanOptions};
+use fulmen_testkit::draw::Pools;
 use fulmen_testkit::layers::{LAYERS, LayerSpec};
 use fulmen_testkit::rig::Rig;
 use fulmen_wgpu::WgpuDispatcher;
@@ -8,7 +9,7 @@ use fulmen_wgpu::WgpuDispatcher;
 use crate::dispatcher;
 
 /// The outputs and caches after each of some steps.
-fn steps(spec: &LayerSpec, wgpu: &mut WgpuDispatcher, replayed: bool, cut: bool) -> Vec<Vec<u8>> {
+fn steps(spec: &LayerSpec, wgpu: &mut WgpuDispatcher, replayed: bool) -> Vec<Vec<u8>> {
     let (graph, data) = (spec.graph().unwrap(), spec.data(5).unwrap());
     let results: Vec<_> = ["y", "0.kv.k", "1.kv.v"].iter().filter_map(|name| graph.find(name)).collect();
     assert!(!results.is_empty());
@@ -21,7 +22,7 @@ fn steps(spec: &LayerSpec, wgpu: &mut WgpuDispatcher, replayed: bool, cut: bool)
             rig.write(wgpu, name, bytes).unwrap();
         }
         match id {
-            Some(id) => assert_eq!(wgpu.replay(id).unwrap() > 1, cut),
+            Some(id) => assert_eq!(wgpu.replay(id).unwrap(), 1),
             None => assert!(rig.bound.run(wgpu).unwrap() > 8),
         }
         out.extend(results.iter().map(|&tensor| rig.read(wgpu, tensor).unwrap()));
@@ -44,49 +45,57 @@ fn replayed_layers_give_the_bits_of_launched_ones() {
             (5, 1, DType::F16, DType::F32),
         ] {
             let spec = LayerSpec { kind, layers: 2, m, weights, cache, n_seqs };
-            let eager = steps(&spec, &mut wgpu, false, false);
-            assert!(eager == steps(&spec, &mut wgpu, true, false), "{spec:?}");
+            let eager = steps(&spec, &mut wgpu, false);
+            assert!(eager == steps(&spec, &mut wgpu, true), "{spec:?}");
         }
     }
 }
 
-/// What would take too long for a driver goes in several submissions, launched or replayed.
+/// Four products one after the other, of so many rows.
+fn products(wgpu: &mut WgpuDispatcher, m: u32) -> Rig {
+    let mut b = GraphBuilder::new();
+    let mut x = b.input("x", m, 256).unwrap();
+    for at in 0..4 {
+        let w = b.weight(&format!("w{at}"), DType::Q4_K, 256, 256).unwrap();
+        x = b.linear(x, w, None, Some(x)).unwrap();
+    }
+    b.output("y", x).unwrap();
+    let graph = b.finish();
+    let data = Pools::new(3).draw_graph("products", &graph, &[]).unwrap();
+    Rig::new(wgpu, graph, &PlanOptions::default(), &data).unwrap()
+}
+
+/// What would take too long for a driver goes in several submissions, launched or replayed; steps of few rows do not.
 #[test]
 fn programs_that_are_cut_give_the_same_bits() {
     let mut wgpu = dispatcher();
-    let spec =
-        LayerSpec { kind: LAYERS[0], layers: 2, m: 3, weights: DType::Q4_K, cache: DType::F16, n_seqs: 1 };
-    let whole = steps(&spec, &mut wgpu, true, false);
-    for multiplications in [0, 1, 100_000] {
-        wgpu.submit_after(multiplications);
-        assert!(whole == steps(&spec, &mut wgpu, false, true), "launched, {multiplications}");
-        assert!(whole == steps(&spec, &mut wgpu, true, true), "replayed, {multiplications}");
+    for m in [40, 3] {
+        let rig = products(&mut wgpu, m);
+        let y = rig.plan.graph.find("y").unwrap();
+        let mut results = Vec::new();
+        // A product of 40 rows is 2.6 million multiplications.
+        for (multiplications, parts) in [(u64::MAX, 1), (6_000_000, 2), (3_000_000, 2), (1, 4)] {
+            wgpu.submit_after(multiplications);
+            rig.bound.run(&mut wgpu).unwrap();
+            results.push(rig.read(&mut wgpu, y).unwrap());
+            let id = wgpu.prepare(rig.bound.program()).unwrap().unwrap();
+            let parts = if m > 32 { parts } else { 1 };
+            assert_eq!(wgpu.replay(id).unwrap(), parts, "{m} rows, {multiplications}");
+            results.push(rig.read(&mut wgpu, y).unwrap());
+            // Asked before each, and stopped before the last.
+            let mut left = parts;
+            let ran = wgpu.replay_while(id, &mut || {
+                left -= 1;
+                left > 0
+            });
+            assert_eq!((ran.unwrap(), left), (None, 0));
+            assert_eq!(wgpu.replay_while(id, &mut || true).unwrap(), Some(parts));
+            results.push(rig.read(&mut wgpu, y).unwrap());
+            wgpu.release(id);
+        }
+        assert!(results.iter().all(|result| *result == results[0]), "{m} rows");
+        rig.release(&mut wgpu).unwrap();
     }
-}
-
-#[test]
-fn a_replay_stops_where_it_is_cut() {
-    let mut wgpu = dispatcher();
-    wgpu.submit_after(1);
-    let spec =
-        LayerSpec { kind: LAYERS[0], layers: 2, m: 3, weights: DType::Q4_K, cache: DType::F16, n_seqs: 1 };
-    let (graph, data) = (spec.graph().unwrap(), spec.data(5).unwrap());
-    let mut rig = Rig::new(&mut wgpu, graph, &PlanOptions::default(), &data).unwrap();
-    let id = wgpu.prepare(rig.bound.program()).unwrap().unwrap();
-    for (name, bytes) in spec.inputs(0) {
-        rig.write(&mut wgpu, name, bytes).unwrap();
-    }
-    let parts = wgpu.replay_while(id, &mut || true).unwrap().unwrap();
-    assert!(parts > 2, "{parts}");
-    let mut asked = 0;
-    let ran = wgpu.replay_while(id, &mut || {
-        asked += 1;
-        asked < 3
-    });
-    assert_eq!((ran.unwrap(), asked), (None, 3));
-    assert_eq!(wgpu.replay(id).unwrap(), parts);
-    wgpu.release(id);
-    rig.release(&mut wgpu).unwrap();
 }
 
 /// A launch costs some microseconds whatever it does. A layer has the norm with codes, the products of Q, K and V, rotation and

@@ -3,7 +3,8 @@
 //! Weights are made with the highest score of a row that is known so far, or one that is up to 2^8 lower: so sums, which only
 //! go through workgroup memory to be multiplied, are multiplied when a row's scores have risen by more, which is seldom.
 //!
-//! What a NaN among the values reaches is as in [`tiles`](super::tiles).
+//! What a NaN among the values reaches is as in [`tiles`](super::tiles). Keys and values of `Q8_0` above 65504, which a cache of f16
+//! does not hold either, are infinite here.
 
 use fulmen_core::DType;
 
@@ -230,15 +231,14 @@ impl Text {
         text
     }
 
-    /// Vectors of keys, and as many of values, that a thread brings, and whether all threads bring the last.
-    fn loads(&self) -> (u32, bool) {
-        let all = KEYS * self.units();
-        (all.div_ceil(THREADS), all.is_multiple_of(THREADS))
+    /// Vectors of keys, and as many of values, that a thread brings. Heads are multiples of 16, so all threads bring as many.
+    fn loads(&self) -> u32 {
+        KEYS * self.units() / THREADS
     }
 
     fn places(&self) -> String {
         let units = self.units();
-        lines(self.loads().0, |l| {
+        lines(self.loads(), |l| {
             format!(
                 "    let key{l} = (thread + {at}u) / {units}u;\n    let unit{l} = (thread + {at}u) % {units}u;",
                 at = l * THREADS
@@ -247,13 +247,13 @@ impl Text {
     }
 
     fn registers(&self) -> String {
-        lines(self.loads().0, |l| format!("    var k{l} = vec4<f16>();\n    var v{l} = vec4<f16>();"))
+        lines(self.loads(), |l| format!("    var k{l} = vec4<f16>();\n    var v{l} = vec4<f16>();"))
     }
 
     /// Keys or values from `next` on, into registers.
     fn fetch(&self, name: &str) -> String {
         let units = self.units();
-        lines(self.loads().0, |l| {
+        lines(self.loads(), |l| {
             let row = format!("base + min(next + key{l}, limit - 1u)");
             match self.halves {
                 true => format!("            {name}{l} = {name}[({row}) * {units}u + unit{l}];"),
@@ -264,14 +264,7 @@ impl Text {
 
     /// The keys or the values in registers, into the slab.
     fn put(&self, name: &str) -> String {
-        let (loads, all) = self.loads();
-        lines(loads, |l| {
-            let text = format!("        slab[key{l} * LD + unit{l}] = {name}{l};");
-            match l + 1 == loads && !all {
-                true => format!("        if (key{l} < {KEYS}u) {{\n{text}\n        }}"),
-                false => text,
-            }
-        })
+        lines(self.loads(), |l| format!("        slab[key{l} * LD + unit{l}] = {name}{l};"))
     }
 
     /// Scores of the block's keys.

@@ -63,7 +63,7 @@ fn main(
     workgroupBarrier();
     let most = max(bitcast<u32>(scores[thread].x), bitcast<u32>(scores[thread ^ 1u].x));
     let strange = most >= 0x7f800000u;
-    let exponent = clamp(127 + 13 - (i32(most >> 23u) - 127), 27, 227);
+    let exponent = clamp(127 + 13 - (i32(most >> 23u) - 127), 13, 227);
     let power = bitcast<f32>(u32(exponent) << 23u);
     // Scores times this are exponents of two.
     let scale = bitcast<f32>(u32(254 - exponent) << 23u) * params.scale * 1.44269504;

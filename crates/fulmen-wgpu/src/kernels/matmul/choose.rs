@@ -104,6 +104,9 @@ pub(in crate::kernels) fn units_tile(shape: MatmulShape, caps: &Caps) -> Option<
     /// Tiles, and the microseconds that so many of them take, whatever k is and for an element of k.
     const TIMED: [(Coop, [f64; 2]); 3] =
         [(COOP_TILES[1], [8.0, 0.0465]), (COOP_TILES[3], [7.0, 0.0253]), (COOP_TILES[4], [2.0, 0.0163])];
+    if [shape.m, shape.n, shape.k].contains(&0) {
+        return None;
+    }
     let room = fitting_slices(shape, caps).clamp(1, 8);
     let all = TIMED.into_iter().filter(|(tile, _)| tile.fits(caps)).flat_map(|(tile, times)| {
         (1..=room.min((shape.k / 512).max(1))).map(move |slices| (Coop { slices, ..tile }, times))

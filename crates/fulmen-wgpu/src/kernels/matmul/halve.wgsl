@@ -34,7 +34,7 @@ fn main(
     let most = largest[0];
     let strange = most >= 0x7f800000u;
     // The exponent of the power: 13 less than that of the largest, and no power beyond 2^100.
-    let exponent = clamp(127 + 13 - (i32(most >> 23u) - 127), 27, 227);
+    let exponent = clamp(127 + 13 - (i32(most >> 23u) - 127), 13, 227);
     let power = bitcast<f32>(u32(exponent) << 23u);
     for (var v = local; v < params.stride; v += THREADS) {
         dst[row * params.stride + v] = vec4<f16>(select(at(row, v) * power, vec4<f32>(), strange));
