@@ -133,21 +133,6 @@ fn prompts(cases: &mut Vec<Case>) {
         let case = over_cache("prompt/infinite", DType::F16, &Rows::run(0, 140), heads, 1, capacity);
         cases.push(case.draw("kv.v", Draw::With(infinite)));
     }
-    // Heads enough for kernels that take many rows of one.
-    for (dtype, heads) in [
-        (DType::F16, heads(32, 8, 128)),
-        (DType::F16, heads(32, 8, 64)),
-        (DType::F16, heads(24, 3, 80)),
-        (DType::Q8_0, heads(32, 8, 64)),
-    ] {
-        for (start, m) in [(0, 130), (77, 193)] {
-            let name = format!("prompt/m{m}/at{start}");
-            cases.push(over_cache(&name, dtype, &Rows::run(start, m), heads, 1, capacity).large());
-        }
-        let positions = (0..300).map(|row| row / 3 + 40 * (row % 3)).collect();
-        let rows = Rows { positions, sequences: Some((0..300).map(|row| row % 3).collect()) };
-        cases.push(over_cache("prompt/turns", dtype, &rows, heads, 3, capacity).large());
-    }
     let (heads, rows) = (QWEN3_4B.heads, Rows::run(512, 512));
     cases.push(over_cache("qwen3-4b/m512/at512", DType::F16, &rows, heads, 1, 1024).large().timed());
 }

@@ -141,11 +141,6 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             cases.push(gate_up("tiles/", [dtype; 2], m, n / 2, 256).large());
         }
     }
-    // Outputs too small for a large GPU, which then takes parts of the sums for itself.
-    for dtype in [DType::Q4_K, DType::Q6_K, DType::F16] {
-        cases.push(mul_mat("parts/", dtype, 260, 1031, 2560).large());
-        cases.push(gate_up("parts/", [dtype; 2], 260, 515, 2560).large());
-    }
     heads_of_models(cases);
 }
 
