@@ -17,9 +17,9 @@ def svg(train, held_out):
     def y(loss):
         return TOP + (HEIGHT - TOP - BOTTOM) * math.log(high / loss) / math.log(high / low)
 
-    def line(rows, colour, width):
+    def line(rows, color, width):
         points = " ".join(f"{x(row['step']):.1f},{y(row['loss']):.1f}" for row in rows)
-        return f'<polyline fill="none" stroke="{colour}" stroke-width="{width}" points="{points}"/>'
+        return f'<polyline fill="none" stroke="{color}" stroke-width="{width}" points="{points}"/>'
 
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>']

@@ -48,7 +48,7 @@ def main():
     if "size" in fulmen:
         lines += ["", f"The file that is embedded has {fulmen['size']} bytes ({fulmen['size'] / 2**20:.2f} MiB)."]
     samples = fulmen.get("samples") or training["samples"]
-    source = "`fulmen run --raw --seed N` with the quantised model" if fulmen.get("samples") else "PyTorch (temperature 0.8, top-k 40)"
+    source = "`fulmen run --raw --seed N` with the quantized model" if fulmen.get("samples") else "PyTorch (temperature 0.8, top-k 40)"
     told = ["## Samples", "", f"From {source}, unedited; written by `report.py`.", ""]
     for sample in samples:
         text = sample["text"] if sample["text"].startswith(sample["prompt"]) else sample["prompt"] + sample["text"]

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-/// Writes with colours only where stdout is a terminal. A reader that has seen enough is no failure.
+/// Writes with colors only where stdout is a terminal. A reader that has seen enough is no failure.
 pub(crate) fn print(output: &str) -> io::Result<()> {
     let mut stdout = anstream::stdout().lock();
     match stdout.write_all(output.as_bytes()).and_then(|()| stdout.flush()) {

@@ -58,7 +58,7 @@ Examples:
   fulmen quantize folder model-q4_k_m.gguf --type q4_k_m
                                a folder with config.json and safetensors files";
 
-/// Why the model could not be quantised.
+/// Why the model could not be quantized.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
     #[error(transparent)]
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<i32, CommandError> {
     if !plan.again.is_empty() {
         let types = counted(&plan.again, |dtype| dtype.to_string());
         warn(&format!(
-            "the weights are quantised already ({types}); start from F16 or F32 for a better result"
+            "the weights are quantized already ({types}); start from F16 or F32 for a better result"
         ));
     }
     let began = Instant::now();

@@ -25,7 +25,7 @@ fn the_text_lists_the_processor_and_marks_what_auto_takes() {
     assert!(stdout.contains("* cpu "), "{stdout}");
     assert!(stdout.contains("instruction sets"), "{stdout}");
     assert!(stdout.ends_with("* auto takes cpu\n"), "{stdout}");
-    assert!(!stdout.contains('\x1b'), "a pipe gets no colours: {stdout:?}");
+    assert!(!stdout.contains('\x1b'), "a pipe gets no colors: {stdout:?}");
     assert!(stdout.lines().all(|line| line == line.trim_end()), "no stray spaces: {stdout:?}");
 }
 

@@ -47,7 +47,7 @@ fn the_text_says_what_people_ask() {
     }
     let cpu = stdout.lines().find(|line| line.starts_with("cpu ")).unwrap();
     assert!(cpu.contains(" 2,048 ") && cpu.ends_with(" yes"), "{cpu}");
-    assert!(!stdout.contains('\x1b'), "a pipe gets no colours: {stdout:?}");
+    assert!(!stdout.contains('\x1b'), "a pipe gets no colors: {stdout:?}");
     assert!(!stdout.contains("blk.0"), "tensors are listed only if asked");
 }
 

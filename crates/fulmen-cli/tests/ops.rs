@@ -37,7 +37,7 @@ fn a_check_prints_counts_coverage_and_the_seed_and_nothing_else() {
     assert_eq!((stderr.as_str(), code), ("", Some(0)), "{stdout}");
     assert!(stdout.contains("Rows by op and type:"), "{stdout}");
     assert!(stdout.trim_end().ends_with("seed 7"), "{stdout}");
-    assert!(!stdout.contains('\x1b'), "a pipe gets no colours: {stdout:?}");
+    assert!(!stdout.contains('\x1b'), "a pipe gets no colors: {stdout:?}");
 }
 
 #[test]

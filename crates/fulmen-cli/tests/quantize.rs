@@ -50,7 +50,7 @@ fn files_are_replaced_only_with_force() {
     let (_, stderr, code) = output(&mut fulmen(&["quantize", &out, &out, "--type", "q4_0", "--force"]));
     assert_eq!(code, Some(0), "{stderr}");
     assert!(
-        stderr.starts_with("warning: the weights are quantised already (57 Q8_0); start from F16"),
+        stderr.starts_with("warning: the weights are quantized already (57 Q8_0); start from F16"),
         "{stderr}"
     );
     assert_eq!(GgufFile::open(&out).unwrap().tensor("blk.1.attn_q.weight").unwrap().dtype(), DType::Q4_0);

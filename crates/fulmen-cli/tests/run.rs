@@ -64,7 +64,7 @@ fn an_answer_comes_from_an_argument_or_from_a_pipe() {
     }
     assert!(
         !stderr.contains('\x1b') && !stdout.contains('\x1b'),
-        "a pipe gets no colours and no bar: {stderr:?}"
+        "a pipe gets no colors and no bar: {stderr:?}"
     );
     assert_eq!(stderr.trim().lines().count(), 1, "{stderr}");
     // The same from a pipe, the same seed; nothing but the answer.

@@ -2,7 +2,7 @@
 
 use fulmen_core::*;
 
-/// Counts calls; products launch two kernels, as a backend that quantises its input first would.
+/// Counts calls; products launch two kernels, as a backend that quantizes its input first would.
 #[derive(Default)]
 struct Counting {
     calls: Vec<TensorOp>,
@@ -164,7 +164,7 @@ fn rope_gets_positions_and_copy_copies_all_rows() {
     let mut g = ComputeGraph::new();
     let x = g.add_leaf(0x1000, ROW);
     let positions = g.add_index_leaf(0xE000, 4);
-    let rope = Some(RopeSpec::new(RopePairing::Halves, 128, 1e6));
+    let rope = Some(RopeSpec::new(RopePairing::NeoX, 128, 1e6));
     let params = OpParams { rope, ..OpParams::default() };
     let turned = g.add_op(TensorOp::Rope, 0x2000, [128, 12, 4, 0], vec![x, positions], params);
     g.add_op(TensorOp::Copy, 0x3000, ROW, vec![turned], OpParams::default());
@@ -293,7 +293,7 @@ fn broken_graphs_are_refused_before_anything_runs() {
 fn rope_without_positions_is_refused() {
     let mut g = ComputeGraph::new();
     let x = g.add_leaf(0x1000, ROW);
-    let rope = Some(RopeSpec::new(RopePairing::Adjacent, 128, 1e4));
+    let rope = Some(RopeSpec::new(RopePairing::Interleaved, 128, 1e4));
     g.add_op(TensorOp::Rope, 0x2000, [128, 12, 4, 0], vec![x], OpParams { rope, ..OpParams::default() });
     let error = g.check().unwrap_err().to_string();
     assert_eq!(error, "node 1 (Rope): takes 2 (the rows and their positions) inputs, got 1");

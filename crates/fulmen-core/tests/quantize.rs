@@ -1,4 +1,4 @@
-//! Encoding: its error against a plain min/max quantiser, its limits, and what it refuses.
+//! Encoding: its error against a plain min/max quantizer, its limits, and what it refuses.
 
 use fulmen_core::quant::{self, Block};
 use fulmen_core::{DType, DTypeError};
@@ -59,7 +59,7 @@ fn divided(x: f32, by: f32) -> f32 {
 }
 
 /// The plain way: scales and minima that just span each group, rounded as the format stores them, and the
-/// codes nearest to the values.
+/// quants nearest to the values.
 fn plain_quantizer(dtype: DType, values: &[f32]) -> Vec<f32> {
     match dtype {
         DType::F32 => values.to_vec(),
@@ -150,7 +150,7 @@ fn never_worse_than_the_plain_quantizer() {
     }
 }
 
-/// The table of the module's documentation, and how much less than the plain quantiser's the error must be.
+/// The table of the module's documentation, and how much less than the plain quantizer's the error must be.
 #[test]
 fn errors_are_as_documented() {
     let table = [
@@ -277,12 +277,12 @@ fn accessors_agree_with_decoding() {
         for _ in 0..50 {
             let bytes: Vec<u8> = (0..size_of::<B>()).map(|_| rng.u8(..)).collect();
             let block: B = bytemuck::pod_read_unaligned(&bytes);
-            let (packed, codes, grids) = parts(&block);
+            let (packed, quants, grids) = parts(&block);
             let mut out = [0.0; N];
             block.decode(&mut out);
             for (i, value) in out.iter().enumerate() {
                 let (scale, offset) = grids[i / group];
-                let expected = scale * f32::from(codes[i]) + offset;
+                let expected = scale * f32::from(quants[i]) + offset;
                 let same = *value == expected || value.is_nan() && expected.is_nan();
                 assert!(same, "{}: element {i} is {value:e}, must be {expected:e}", B::DTYPE);
             }
@@ -294,39 +294,39 @@ fn accessors_agree_with_decoding() {
     }
     let half = |bytes| f16::from_le_bytes(bytes);
     check::<quant::BlockQ4_0, 32>(32, |b| {
-        (quant::BlockQ4_0::new(half(b.d), &b.codes()), b.codes(), vec![(b.d(), 0.0)])
+        (quant::BlockQ4_0::new(half(b.d), &b.quants()), b.quants(), vec![(b.d(), 0.0)])
     });
     check::<quant::BlockQ4_1, 32>(32, |b| {
-        (quant::BlockQ4_1::new(half(b.d), half(b.m), &b.codes()), b.codes(), vec![(b.d(), b.m())])
+        (quant::BlockQ4_1::new(half(b.d), half(b.m), &b.quants()), b.quants(), vec![(b.d(), b.m())])
     });
     check::<quant::BlockQ5_0, 32>(32, |b| {
-        (quant::BlockQ5_0::new(half(b.d), &b.codes()), b.codes(), vec![(b.d(), 0.0)])
+        (quant::BlockQ5_0::new(half(b.d), &b.quants()), b.quants(), vec![(b.d(), 0.0)])
     });
     check::<quant::BlockQ5_1, 32>(32, |b| {
-        (quant::BlockQ5_1::new(half(b.d), half(b.m), &b.codes()), b.codes(), vec![(b.d(), b.m())])
+        (quant::BlockQ5_1::new(half(b.d), half(b.m), &b.quants()), b.quants(), vec![(b.d(), b.m())])
     });
     check::<quant::BlockQ8_0, 32>(32, |b| {
-        (quant::BlockQ8_0::new(half(b.d), &b.codes()), b.codes(), vec![(b.d(), 0.0)])
+        (quant::BlockQ8_0::new(half(b.d), &b.quants()), b.quants(), vec![(b.d(), 0.0)])
     });
     check::<quant::BlockQ8_K, 256>(256, |b| {
-        (quant::BlockQ8_K::new(b.d(), &b.codes()), b.codes(), vec![(b.d(), 0.0)])
+        (quant::BlockQ8_K::new(b.d(), &b.quants()), b.quants(), vec![(b.d(), 0.0)])
     });
     check::<quant::BlockQ3_K, 256>(16, |b| {
         let scales: [i8; 16] = std::array::from_fn(|j| b.scale(j));
         let grids = scales.map(|scale| (b.d() * f32::from(scale), 0.0)).to_vec();
-        (quant::BlockQ3_K::new(half(b.d), &scales, &b.codes()), b.codes(), grids)
+        (quant::BlockQ3_K::new(half(b.d), &scales, &b.quants()), b.quants(), grids)
     });
     check::<quant::BlockQ6_K, 256>(16, |b| {
         let grids = b.scales.map(|scale| (b.d() * f32::from(scale), 0.0)).to_vec();
-        (quant::BlockQ6_K::new(half(b.d), &b.scales, &b.codes()), b.codes(), grids)
+        (quant::BlockQ6_K::new(half(b.d), &b.scales, &b.quants()), b.quants(), grids)
     });
     macro_rules! check_min {
         ($block:ident, $groups:literal) => {
             check::<quant::$block, 256>(256 / $groups, |b| {
                 let pairs: [(u8, u8); $groups] = std::array::from_fn(|j| b.scale_min(j));
                 let grid = |(s, m)| (b.d() * f32::from(s), -(b.dmin() * f32::from(m)));
-                let packed = quant::$block::new(half(b.d), half(b.dmin), &pairs, &b.codes());
-                (packed, b.codes(), pairs.map(grid).to_vec())
+                let packed = quant::$block::new(half(b.d), half(b.dmin), &pairs, &b.quants());
+                (packed, b.quants(), pairs.map(grid).to_vec())
             });
         };
     }

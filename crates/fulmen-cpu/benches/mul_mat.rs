@@ -61,7 +61,7 @@ impl Bench {
             ("region", Bench::region),
             ("gemv", Bench::gemv),
             ("gemm-f32", Bench::gemm_f32),
-            ("gemm-quantised", Bench::gemm_quantised),
+            ("gemm-quantized", Bench::gemm_quantized),
         ];
         for (_, part) in parts.iter().filter(|(name, _)| name.contains(filter)) {
             part(&mut self);
@@ -161,7 +161,7 @@ impl Bench {
         }
     }
 
-    fn gemm_quantised(&mut self) {
+    fn gemm_quantized(&mut self) {
         let (n, k) = (9728, 2560);
         println!("\n{n} x {k}, several rows of activations: GFLOP/s (ms)");
         for dtype in [DType::Q4_K, DType::Q6_K, DType::Q8_0, DType::Q4_0, DType::F16] {

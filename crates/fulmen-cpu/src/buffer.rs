@@ -1,5 +1,5 @@
 //! The CPU backend's memory: every address that a kernel touches is looked up here first, so that a graph with
-//! wrong addresses is an error and never undefined behaviour.
+//! wrong addresses is an error and never undefined behavior.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 

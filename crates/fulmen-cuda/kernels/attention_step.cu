@@ -504,7 +504,7 @@ DEVICE void attend(const Args& args) {
       }
       const float result = sum / weight;
       out[at] = result;
-      if (ONE && args.codes) quantise1(args.codes, kv * group * HD + at, result);
+      if (ONE && args.codes) quantize1(args.codes, kv * group * HD + at, result);
       if (!ONE && args.half_factors) store_half(args, row, kv * group * HD + at, result);
     }
   }

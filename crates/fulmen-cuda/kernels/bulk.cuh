@@ -12,7 +12,7 @@ DEVICE void barrier_init(u64* barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
-// Makes initialised barriers known to the copies; those from here on come after what was written here by other means.
+// Makes initialized barriers known to the copies; those from here on come after what was written here by other means.
 DEVICE void barriers_ready() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Arrives, and announces bytes.
@@ -74,7 +74,7 @@ DEVICE void box_copy(u8* to, const TensorMap* map, u32 column, u32 row, u64* bar
 
 // ---------------------------------------------------------------- clusters
 
-// Says that this warp has begun, and knows the barriers that it has initialised: others wait for that before they write to the block.
+// Says that this warp has begun, and knows the barriers that it has initialized: others wait for that before they write to the block.
 DEVICE void cluster_begin() { asm volatile("fence.mbarrier_init.release.cluster;\nbarrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }

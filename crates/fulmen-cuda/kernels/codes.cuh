@@ -51,7 +51,7 @@ __device__ __forceinline__ float larger(float a, float b) {
 __device__ __forceinline__ float largest_of(float4 v) { return larger(larger(v.x, v.y), larger(v.z, v.w)); }
 
 // Four elements a lane, by 8 lanes a block.
-__device__ __forceinline__ void quantise4(u8* image, u32 at, float4 v) {
+__device__ __forceinline__ void quantize4(u8* image, u32 at, float4 v) {
   float largest = largest_of(v);
 #pragma unroll
   for (int step = 1; step < 8; step *= 2) largest = larger(largest, __shfl_xor_sync(FULL_WARP, largest, step));
@@ -65,8 +65,8 @@ __device__ __forceinline__ void quantise4(u8* image, u32 at, float4 v) {
   if (at % 16 == 0) store_piece(image, at, sum);
 }
 
-// One element a lane, by a warp a block: `at` is the element of the lane. The same bits as from `quantise4`.
-__device__ __forceinline__ void quantise1(u8* image, u32 at, float v) {
+// One element a lane, by a warp a block: `at` is the element of the lane. The same bits as from `quantize4`.
+__device__ __forceinline__ void quantize1(u8* image, u32 at, float v) {
   float largest = v;
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) largest = larger(largest, __shfl_xor_sync(FULL_WARP, largest, step));

@@ -1,5 +1,5 @@
 // targets: 90
-// Products of 2 to 16 rows a launch with block-quantised weights: y[m, n] = x[m, k] · W[n, k]ᵀ, every byte of W read once.
+// Products of 2 to 16 rows a launch with block-quantized weights: y[m, n] = x[m, k] · W[n, k]ᵀ, every byte of W read once.
 //
 // - x comes in 16 bits, from `halves.cu` or from the kernel that made it, and is copied into shared memory whole. Tensor cores multiply: 16 rows of W, decoded in
 //   registers, are the rows of A, the rows of x the columns of B.

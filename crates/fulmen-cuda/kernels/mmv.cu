@@ -1,7 +1,7 @@
 // targets: 90
-// Products of one row with block-quantised weights: y[n] = x[k] · W[n, k]ᵀ, bound by the bytes of W.
+// Products of one row with block-quantized weights: y[n] = x[k] · W[n, k]ᵀ, bound by the bytes of W.
 //
-// - x is quantised to 8 bits by every block of the grid for itself, after an optional RMS norm, so that norm, quantisation and
+// - x is quantized to 8 bits by every block of the grid for itself, after an optional RMS norm, so that norm, quantization and
 //   product are one step of the chain; or it comes as codes from the kernel that made it, as gate and up make theirs here.
 // - A warp works on 32 / LANES neighbouring rows at a time, LANES lanes on one row; a lane decodes units of 64 elements with
 //   dp4a. The rows come as one bulk copy into a ring of the warp's own in shared memory, so no warp waits for another, and
@@ -83,9 +83,9 @@ struct Input {
     }
   };
 
-  // x, times the gain if there is one, quantised; the next four elements of a thread are on their way meanwhile. What else the norm does
+  // x, times the gain if there is one, quantized; the next four elements of a thread are on their way meanwhile. What else the norm does
   // is a factor for the whole row: results are multiplied with it, so that no thread waits for the sum of all squares here.
-  DEVICE void quantise(const Args& args) const {
+  DEVICE void quantize(const Args& args) const {
     const u32 padded = groups_of(args.k) * 512;
     float sum = 0;
     Four four(args, threadIdx.x * 4);
@@ -93,7 +93,7 @@ struct Input {
     for (u32 at = threadIdx.x * 4; at < padded; at += THREADS * 4) {
       const Four next(args, at + THREADS * 4);
       sum += squares(four.x);
-      quantise4(codes, at, times(four.x, four.gain));
+      quantize4(codes, at, times(four.x, four.gain));
       four = next;
     }
     sum = warp_sum(sum);
@@ -116,7 +116,7 @@ struct Input {
       barrier_wait(there, 0);
       return 1;
     }
-    quantise(args);
+    quantize(args);
     __syncthreads();
     if (!args.gamma) return 1;
     float sum = 0;
@@ -496,7 +496,7 @@ DEVICE void product(const Args& args) {
     const Part& part = args.part[0];
     const u32 begin = share(part, blockIdx.x), count = share(part, blockIdx.x + 1) - begin;
 #pragma unroll 1
-    for (u32 at = threadIdx.x; at < count; at += THREADS) quantise1(args.codes_out, begin + at, results[at]);
+    for (u32 at = threadIdx.x; at < count; at += THREADS) quantize1(args.codes_out, begin + at, results[at]);
   }
 }
 

@@ -100,7 +100,7 @@ mod tests {
             factors: None,
             output: 80,
             epsilon: 0.0,
-            rope: RopeSpec::new(RopePairing::Halves, 128, 1e6),
+            rope: RopeSpec::new(RopePairing::NeoX, 128, 1e6),
         }
     }
 

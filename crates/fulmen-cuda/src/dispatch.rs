@@ -203,7 +203,7 @@ impl KernelDispatch for CudaDispatcher {
     }
 
     /// Tiles of products fill the multiprocessors of a large GPU from here on.
-    fn rows_at_once(&self) -> u32 {
+    fn prefill_chunk(&self) -> u32 {
         2048
     }
 

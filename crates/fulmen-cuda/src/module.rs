@@ -41,7 +41,7 @@ static EMBEDDED: &[Embedded] = embedded! {
     "attention_prefill_hopper": "90a";
     "attention_step": "90";
     "copy": "80" "90";
-    "dequantise": "80" "90";
+    "dequantize": "80" "90";
     "elementwise": "80" "90";
     "embed": "80" "90";
     "gemm": "80" "90";

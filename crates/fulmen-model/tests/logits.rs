@@ -84,7 +84,7 @@ fn positions_are_scaled_as_the_file_says() {
 }
 
 #[test]
-fn quantised_weights_and_caches_stay_close() {
+fn quantized_weights_and_caches_stay_close() {
     // Rows of 32s for Q8_0.
     for shape in SHAPES {
         let shape = Shape { dtype: DType::Q8_0, head_dim: 32, heads: 4, kv_heads: 2, ..shape };

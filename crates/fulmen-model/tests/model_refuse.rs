@@ -252,7 +252,7 @@ fn cancelling_stops_between_chunks_and_the_session_goes_on() {
 struct Small {
     cpu: CpuDispatcher,
     available: Option<u64>,
-    rows_at_once: u32,
+    prefill_chunk: u32,
     /// Allocations that still succeed.
     left: usize,
     /// Allocations that may be alive at once.
@@ -268,7 +268,7 @@ impl Small {
         Small {
             cpu: CpuDispatcher::with_threads(1),
             available: None,
-            rows_at_once: 512,
+            prefill_chunk: 512,
             left: usize::MAX,
             at_once: usize::MAX,
             alive: Arc::default(),
@@ -320,8 +320,8 @@ impl KernelDispatch for Small {
     fn backend(&self) -> &'static str {
         "small"
     }
-    fn rows_at_once(&self) -> u32 {
-        self.rows_at_once
+    fn prefill_chunk(&self) -> u32 {
+        self.prefill_chunk
     }
     fn dispatch_mul_mat(&mut self, call: &MulMatCall) -> Result<usize, BackendError> {
         self.cpu.dispatch_mul_mat(call)
@@ -393,10 +393,10 @@ fn too_little_memory_is_seen_before_anything_is_loaded() {
 
 #[test]
 fn a_chunk_is_as_large_as_pays_and_as_memory_allows() {
-    let chunk = |available: Option<u64>, rows_at_once: u32, asked: u32| {
+    let chunk = |available: Option<u64>, prefill_chunk: u32, asked: u32| {
         let mut tiny = Tiny::new(QWEN3, 1);
         tiny.metadata.set("qwen3.context_length", 3000u32);
-        let small = Small { available, rows_at_once, ..Small::new() };
+        let small = Small { available, prefill_chunk, ..Small::new() };
         let session = SessionOptions { chunk: asked, ..SessionOptions::default() };
         let options = LoadOptions { session, ..LoadOptions::default() };
         let model = Model::from_source(Arc::new(tiny), Box::new(small), options).unwrap();

@@ -1,4 +1,4 @@
-//! Quantised models: the types of the mix, the bits of the encoder, on any number of threads.
+//! Quantized models: the types of the mix, the bits of the encoder, on any number of threads.
 
 use std::{collections::BTreeMap, fs, ops::ControlFlow, path::Path, sync::Arc};
 

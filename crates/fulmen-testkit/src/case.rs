@@ -13,7 +13,7 @@ pub enum Tolerance {
     Exact,
     /// A bound on the whole tensor and one on each element.
     Within {
-        /// The normalised mean-square error, `Σ (got - expected)² / Σ size²`, where the size of an element is its
+        /// The normalized mean-square error, `Σ (got - expected)² / Σ size²`, where the size of an element is its
         /// own, or that of its terms for a product.
         nmse: f64,
         /// How far any element may be off, as a share of its size or of the root mean square of all sizes,
@@ -41,7 +41,7 @@ impl Tolerance {
     pub const FLOAT_PRODUCT: Tolerance = Tolerance::nmse(1e-6);
     /// Products with block weights: kernels may round the activations to 8 bits per block.
     pub const BLOCK_PRODUCT: Tolerance = Tolerance::nmse(1e-4);
-    /// Products with random codes. No minimum takes away the mean of a block's codes, so the rounding errors of x are added up
+    /// Products with random quants. No minimum takes away the mean of a block's quants, so the rounding errors of x are added up
     /// over blocks, alike for all rows of the weight: their mean square differs much from run to run.
     pub const CODE_PRODUCT: Tolerance = Tolerance::nmse(2e-4);
     /// Attention, also over a cache of less than 32 bits.

@@ -18,14 +18,14 @@ pub struct Mismatch {
     pub expected: f64,
     /// What the backend gave.
     pub got: f64,
-    /// The normalised mean-square error of the whole tensor.
+    /// The normalized mean-square error of the whole tensor.
     pub nmse: f64,
 }
 
 /// How close a result came.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Agreement {
-    /// The normalised mean-square error.
+    /// The normalized mean-square error.
     pub error: f64,
     /// What was allowed, with what chance adds for few elements; 0 where it had to be exact.
     pub allowed: f64,

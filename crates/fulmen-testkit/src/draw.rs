@@ -22,7 +22,7 @@ pub enum Draw {
     With(Vec<(usize, f32)>),
     /// These floats.
     Floats(Vec<f32>),
-    /// Blocks of random codes with scales of ordinary size: codes that no encoder would choose are in them.
+    /// Blocks of random quants with scales of ordinary size: quants that no encoder would choose are in them.
     Blocks,
     /// Integers below a limit.
     Below(u32),
@@ -199,7 +199,7 @@ fn scales(dtype: DType) -> &'static [usize] {
     }
 }
 
-/// Blocks of random codes.
+/// Blocks of random quants.
 fn blocks(random: &mut fastrand::Rng, dtype: DType, count: usize) -> Vec<u8> {
     let size = dtype.block_bytes();
     let mut bytes = vec![0; count * size];
@@ -212,10 +212,10 @@ fn blocks(random: &mut fastrand::Rng, dtype: DType, count: usize) -> Vec<u8> {
         }
         if dtype == DType::Q8_K {
             block[..4].copy_from_slice(&(0.005 + 0.01 * random.f32()).to_le_bytes());
-            // The sums of sixteen codes each belong to the codes.
+            // The sums of sixteen quants each belong to the quants.
             for group in 0..16 {
-                let codes = &block[4 + 16 * group..20 + 16 * group];
-                let sum: i16 = codes.iter().map(|&code| i16::from(code as i8)).sum();
+                let quants = &block[4 + 16 * group..20 + 16 * group];
+                let sum: i16 = quants.iter().map(|&code| i16::from(code as i8)).sum();
                 block[260 + 2 * group..262 + 2 * group].copy_from_slice(&sum.to_le_bytes());
             }
         }

@@ -28,27 +28,15 @@ pub struct LayerKind {
 
 /// The kinds of layers that models have.
 pub const LAYERS: [LayerKind; 3] = [
-    LayerKind {
-        name: "qwen3",
-        head_norms: true,
-        biases: false,
-        factors: false,
-        pairing: RopePairing::Halves,
-    },
+    LayerKind { name: "qwen3", head_norms: true, biases: false, factors: false, pairing: RopePairing::NeoX },
     LayerKind {
         name: "llama",
         head_norms: false,
         biases: false,
         factors: true,
-        pairing: RopePairing::Adjacent,
+        pairing: RopePairing::Interleaved,
     },
-    LayerKind {
-        name: "qwen2",
-        head_norms: false,
-        biases: true,
-        factors: false,
-        pairing: RopePairing::Halves,
-    },
+    LayerKind { name: "qwen2", head_norms: false, biases: true, factors: false, pairing: RopePairing::NeoX },
 ];
 
 /// The sizes of a small model.

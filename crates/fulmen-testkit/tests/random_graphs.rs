@@ -42,7 +42,7 @@ impl Maker {
         let positions = b.indices("positions", m)?;
         let square =
             vec![b.weight("w0", DType::F32, WIDTH, WIDTH)?, b.weight("w1", DType::F16, WIDTH, WIDTH)?];
-        let spec = RopeSpec::new(RopePairing::Halves, HEADS.head_dim, 100.0);
+        let spec = RopeSpec::new(RopePairing::NeoX, HEADS.head_dim, 100.0);
         let mut caches = Vec::new();
         for name in ["kv0", "kv1"] {
             let spec = CacheSpec { dtype: DType::F32, n_seqs: 1, capacity: CAPACITY, heads: HEADS };

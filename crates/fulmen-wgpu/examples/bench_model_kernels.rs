@@ -123,7 +123,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for m in [1u32, 512, 2048] {
             let cache = Cache { dtype: DType::F16, n_seqs: 1, capacity: 4096 };
             let store = KvStore { m, heads, cache, sequences: false };
-            let rope = RopeSpec::new(RopePairing::Halves, heads.head_dim, 1e6);
+            let rope = RopeSpec::new(RopePairing::NeoX, heads.head_dim, 1e6);
             for factors in [false, true] {
                 let spec = RopeStore { store, rope, factors, q_norm: true, k_norm: true, epsilon: 1e-6 };
                 let plan = rope_store(&spec, &caps)?;

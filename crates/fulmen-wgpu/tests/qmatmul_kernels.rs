@@ -1,4 +1,4 @@
-//! Every kernel with quantised weights against the f64 product of the decoded weights.
+//! Every kernel with quantized weights against the f64 product of the decoded weights.
 
 mod common_matmul;
 

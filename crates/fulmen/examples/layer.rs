@@ -16,7 +16,7 @@ const EPSILON: f32 = 1e-6;
 
 /// The attention half and the feed-forward half, as the paper has them; fusion is the planner's work.
 fn record(b: &mut GraphBuilder, x: Tensor, positions: Tensor) -> Result<Tensor, BuildError> {
-    let spec = RopeSpec::new(RopePairing::Halves, HEADS.head_dim, 1e6);
+    let spec = RopeSpec::new(RopePairing::NeoX, HEADS.head_dim, 1e6);
     let rotation = Rotation { spec, positions, factors: None };
     let cache = b.kv_cache("kv", CacheSpec { dtype: DType::F16, n_seqs: 1, capacity: 1024, heads: HEADS })?;
     let norm = b.vector("attn_norm", HIDDEN)?;
@@ -54,7 +54,7 @@ fn weights(dtype: DType, rows: u32, k: u32) -> Result<Vec<u8>, Box<dyn std::erro
     };
     let scale = if rows == 1 { 0.0 } else { (3.0 / k as f32).sqrt() };
     let row: Vec<f32> = (0..k).map(|_| if rows == 1 { 1.0 } else { draw() * scale }).collect();
-    // One row, shifted, serves all: quantising 100 million numbers would take longer than the example.
+    // One row, shifted, serves all: quantizing 100 million numbers would take longer than the example.
     let row = quant::quantize_to_vec(dtype, &row)?;
     Ok(row.repeat(rows as usize))
 }

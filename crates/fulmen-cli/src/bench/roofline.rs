@@ -66,12 +66,12 @@ pub(super) fn roofline(device: &str, ceilings: &Ceilings, points: &[Point]) -> S
     for (number, point) in points.iter().enumerate() {
         let (x, y) = (axes.x(point.intensity), axes.y(point.gflop_s));
         let name = escaped(&point.name);
-        let colour = ["#1b6ca8", "#c8553d", "#3a7d44", "#8e5aa8", "#b8860b"][number % 5];
+        let color = ["#1b6ca8", "#c8553d", "#3a7d44", "#8e5aa8", "#b8860b"][number % 5];
         // Written to a string, which cannot fail.
         let _ = writeln!(
             svg,
-            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{colour}\"><title>{name}: {:.0} GFLOP/s, {:.2} \
-             FLOP/byte</title></circle>\n<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"9\" fill=\"{colour}\">{name}</text>",
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{color}\"><title>{name}: {:.0} GFLOP/s, {:.2} \
+             FLOP/byte</title></circle>\n<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"9\" fill=\"{color}\">{name}</text>",
             point.gflop_s,
             point.intensity,
             x + 6.0,

@@ -50,7 +50,7 @@ Examples:
   fulmen ops check --op softmax --seed 42        the data of an earlier run again
   fulmen ops check --json | jq .failures
 
-In the table of ops, `error` and `allowed` are those of the row that came closest to what it may have: the normalised
+In the table of ops, `error` and `allowed` are those of the row that came closest to what it may have: the normalized
 mean-square error and its bound; for element-wise operations and reductions of the command batch, the largest relative
 error and its bound.";
 

@@ -324,7 +324,7 @@ mod tests {
         let mut b = GraphBuilder::new();
         let positions = b.indices("positions", m).unwrap();
         let mut x = b.input("x", m, hidden).unwrap();
-        let spec = RopeSpec::new(RopePairing::Halves, heads.head_dim, 1e6);
+        let spec = RopeSpec::new(RopePairing::NeoX, heads.head_dim, 1e6);
         let rotation = Rotation { spec, positions, factors: None };
         for layer in 0..layers {
             let mut weight = |name: &str, rows: u32, k: u32| {
@@ -419,7 +419,7 @@ mod tests {
         let (x, positions) = (b.input("x", 1, 4).unwrap(), b.indices("positions", 1).unwrap());
         let spec = CacheSpec { dtype: DType::F32, n_seqs: 1, capacity: 4, heads };
         let cache = b.kv_cache("kv", spec).unwrap();
-        let spec = RopeSpec::new(RopePairing::Halves, 4, 1e4);
+        let spec = RopeSpec::new(RopePairing::NeoX, 4, 1e4);
         let rotation = Rotation { spec, positions, factors: None };
         let k = b.rope(x, 4, rotation).unwrap();
         b.kv_store(k, x, cache, positions, None).unwrap();

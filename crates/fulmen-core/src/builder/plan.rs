@@ -248,7 +248,7 @@ mod tests {
         let positions = b.indices("positions", 2).unwrap();
         let spec = CacheSpec { dtype: DType::F16, n_seqs: 1, capacity: 8, heads };
         let cache = b.kv_cache("kv", spec).unwrap();
-        let spec = RopeSpec::new(RopePairing::Halves, heads.head_dim, 1e4);
+        let spec = RopeSpec::new(RopePairing::NeoX, heads.head_dim, 1e4);
         let rotation = Rotation { spec, positions, factors: None };
         let turned = b.rope_store([q, k, v], [None, None], 1e-6, rotation, cache, None).unwrap();
         let y = b.cache_attention(turned, cache, positions, None, 1.0).unwrap();

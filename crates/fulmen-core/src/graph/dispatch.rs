@@ -180,7 +180,7 @@ pub trait KernelDispatch {
     }
 
     /// Rows of a prompt that are worth running at once: more of them would not be faster.
-    fn rows_at_once(&self) -> u32 {
+    fn prefill_chunk(&self) -> u32 {
         512
     }
 

@@ -5,11 +5,11 @@ use crate::DType;
 /// Which elements of a head RoPE turns together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RopePairing {
-    /// Elements 2i and 2i+1: Llama's GGUF files.
+    /// Elements 2i and 2i+1 (GPT-J style): Llama's GGUF files.
     #[default]
-    Adjacent,
-    /// Elements i and i + n_rot/2: Qwen, and what is called NeoX style.
-    Halves,
+    Interleaved,
+    /// Elements i and i + n_rot/2 (GPT-NeoX style): Qwen.
+    NeoX,
 }
 
 /// How rotary position embedding turns a head.

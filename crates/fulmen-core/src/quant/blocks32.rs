@@ -37,9 +37,9 @@ pub struct BlockQ4_1 {
 pub struct BlockQ5_0 {
     /// The scale, an `f16`.
     pub d: [u8; 2],
-    /// Bit 4 of the codes, one bit per element in order.
+    /// Bit 4 of the quants, one bit per element in order.
     pub qh: [u8; 4],
-    /// Bits 0 to 3 of the codes plus 16: byte `i` holds element `i` below and element `i + 16` above.
+    /// Bits 0 to 3 of the quants plus 16: byte `i` holds element `i` below and element `i + 16` above.
     pub qs: [u8; 16],
 }
 
@@ -52,9 +52,9 @@ pub struct BlockQ5_1 {
     pub d: [u8; 2],
     /// The minimum, an `f16`.
     pub m: [u8; 2],
-    /// Bit 4 of the codes, one bit per element in order.
+    /// Bit 4 of the quants, one bit per element in order.
     pub qh: [u8; 4],
-    /// Bits 0 to 3 of the codes: byte `i` holds element `i` below and element `i + 16` above.
+    /// Bits 0 to 3 of the quants: byte `i` holds element `i` below and element `i + 16` above.
     pub qs: [u8; 16],
 }
 
@@ -75,17 +75,17 @@ impl BlockQ4_0 {
         half(self.d)
     }
 
-    /// The codes, from -8 to 7.
-    pub fn codes(&self) -> [i8; 32] {
-        let mut codes = [0; 32];
-        planes::unpack::<4, 16>(&self.qs, 0, &mut codes);
-        planes::signed(&codes, 8)
+    /// The quants, from -8 to 7.
+    pub fn quants(&self) -> [i8; 32] {
+        let mut quants = [0; 32];
+        planes::unpack::<4, 16>(&self.qs, 0, &mut quants);
+        planes::signed(&quants, 8)
     }
 
-    /// Packs a scale and codes from -8 to 7.
-    pub fn new(d: f16, codes: &[i8; 32]) -> Self {
+    /// Packs a scale and quants from -8 to 7.
+    pub fn new(d: f16, quants: &[i8; 32]) -> Self {
         let mut block = BlockQ4_0 { d: d.to_le_bytes(), qs: [0; 16] };
-        planes::pack::<4, 16>(&planes::unsigned(codes, 8), 0, &mut block.qs);
+        planes::pack::<4, 16>(&planes::unsigned(quants, 8), 0, &mut block.qs);
         block
     }
 }
@@ -101,17 +101,17 @@ impl BlockQ4_1 {
         half(self.m)
     }
 
-    /// The codes, from 0 to 15.
-    pub fn codes(&self) -> [i8; 32] {
-        let mut codes = [0; 32];
-        planes::unpack::<4, 16>(&self.qs, 0, &mut codes);
-        planes::signed(&codes, 0)
+    /// The quants, from 0 to 15.
+    pub fn quants(&self) -> [i8; 32] {
+        let mut quants = [0; 32];
+        planes::unpack::<4, 16>(&self.qs, 0, &mut quants);
+        planes::signed(&quants, 0)
     }
 
-    /// Packs a scale, a minimum and codes from 0 to 15.
-    pub fn new(d: f16, m: f16, codes: &[i8; 32]) -> Self {
+    /// Packs a scale, a minimum and quants from 0 to 15.
+    pub fn new(d: f16, m: f16, quants: &[i8; 32]) -> Self {
         let mut block = BlockQ4_1 { d: d.to_le_bytes(), m: m.to_le_bytes(), qs: [0; 16] };
-        planes::pack::<4, 16>(&planes::unsigned(codes, 0), 0, &mut block.qs);
+        planes::pack::<4, 16>(&planes::unsigned(quants, 0), 0, &mut block.qs);
         block
     }
 }
@@ -122,20 +122,20 @@ impl BlockQ5_0 {
         half(self.d)
     }
 
-    /// The codes, from -16 to 15.
-    pub fn codes(&self) -> [i8; 32] {
-        let mut codes = [0; 32];
-        planes::unpack::<4, 16>(&self.qs, 0, &mut codes);
-        planes::unpack::<1, 1>(&self.qh, 4, &mut codes);
-        planes::signed(&codes, 16)
+    /// The quants, from -16 to 15.
+    pub fn quants(&self) -> [i8; 32] {
+        let mut quants = [0; 32];
+        planes::unpack::<4, 16>(&self.qs, 0, &mut quants);
+        planes::unpack::<1, 1>(&self.qh, 4, &mut quants);
+        planes::signed(&quants, 16)
     }
 
-    /// Packs a scale and codes from -16 to 15.
-    pub fn new(d: f16, codes: &[i8; 32]) -> Self {
-        let codes = planes::unsigned(codes, 16);
+    /// Packs a scale and quants from -16 to 15.
+    pub fn new(d: f16, quants: &[i8; 32]) -> Self {
+        let quants = planes::unsigned(quants, 16);
         let mut block = BlockQ5_0 { d: d.to_le_bytes(), qh: [0; 4], qs: [0; 16] };
-        planes::pack::<4, 16>(&codes, 0, &mut block.qs);
-        planes::pack::<1, 1>(&codes, 4, &mut block.qh);
+        planes::pack::<4, 16>(&quants, 0, &mut block.qs);
+        planes::pack::<1, 1>(&quants, 4, &mut block.qh);
         block
     }
 }
@@ -151,20 +151,20 @@ impl BlockQ5_1 {
         half(self.m)
     }
 
-    /// The codes, from 0 to 31.
-    pub fn codes(&self) -> [i8; 32] {
-        let mut codes = [0; 32];
-        planes::unpack::<4, 16>(&self.qs, 0, &mut codes);
-        planes::unpack::<1, 1>(&self.qh, 4, &mut codes);
-        planes::signed(&codes, 0)
+    /// The quants, from 0 to 31.
+    pub fn quants(&self) -> [i8; 32] {
+        let mut quants = [0; 32];
+        planes::unpack::<4, 16>(&self.qs, 0, &mut quants);
+        planes::unpack::<1, 1>(&self.qh, 4, &mut quants);
+        planes::signed(&quants, 0)
     }
 
-    /// Packs a scale, a minimum and codes from 0 to 31.
-    pub fn new(d: f16, m: f16, codes: &[i8; 32]) -> Self {
-        let codes = planes::unsigned(codes, 0);
+    /// Packs a scale, a minimum and quants from 0 to 31.
+    pub fn new(d: f16, m: f16, quants: &[i8; 32]) -> Self {
+        let quants = planes::unsigned(quants, 0);
         let mut block = BlockQ5_1 { d: d.to_le_bytes(), m: m.to_le_bytes(), qh: [0; 4], qs: [0; 16] };
-        planes::pack::<4, 16>(&codes, 0, &mut block.qs);
-        planes::pack::<1, 1>(&codes, 4, &mut block.qh);
+        planes::pack::<4, 16>(&quants, 0, &mut block.qs);
+        planes::pack::<1, 1>(&quants, 4, &mut block.qh);
         block
     }
 }
@@ -175,14 +175,14 @@ impl BlockQ8_0 {
         half(self.d)
     }
 
-    /// The codes, from -128 to 127.
-    pub fn codes(&self) -> [i8; 32] {
+    /// The quants, from -128 to 127.
+    pub fn quants(&self) -> [i8; 32] {
         self.qs
     }
 
-    /// Packs a scale and codes.
-    pub fn new(d: f16, codes: &[i8; 32]) -> Self {
-        BlockQ8_0 { d: d.to_le_bytes(), qs: *codes }
+    /// Packs a scale and quants.
+    pub fn new(d: f16, quants: &[i8; 32]) -> Self {
+        BlockQ8_0 { d: d.to_le_bytes(), qs: *quants }
     }
 }
 
@@ -190,12 +190,12 @@ impl Block<32> for BlockQ4_0 {
     const DTYPE: DType = DType::Q4_0;
 
     fn decode(&self, out: &mut [f32; 32]) {
-        decode_scaled(self.d(), &self.codes(), out);
+        decode_scaled(self.d(), &self.quants(), out);
     }
 
     fn encode(values: &[f32; 32]) -> Self {
-        let (d, codes) = encode_scaled(values, 8.0);
-        BlockQ4_0::new(d, &codes)
+        let (d, quants) = encode_scaled(values, 8.0);
+        BlockQ4_0::new(d, &quants)
     }
 }
 
@@ -203,12 +203,12 @@ impl Block<32> for BlockQ4_1 {
     const DTYPE: DType = DType::Q4_1;
 
     fn decode(&self, out: &mut [f32; 32]) {
-        decode_above(self.d(), self.m(), &self.codes(), out);
+        decode_above(self.d(), self.m(), &self.quants(), out);
     }
 
     fn encode(values: &[f32; 32]) -> Self {
-        let (d, m, codes) = encode_above(values, 15.0);
-        BlockQ4_1::new(d, m, &codes)
+        let (d, m, quants) = encode_above(values, 15.0);
+        BlockQ4_1::new(d, m, &quants)
     }
 }
 
@@ -216,12 +216,12 @@ impl Block<32> for BlockQ5_0 {
     const DTYPE: DType = DType::Q5_0;
 
     fn decode(&self, out: &mut [f32; 32]) {
-        decode_scaled(self.d(), &self.codes(), out);
+        decode_scaled(self.d(), &self.quants(), out);
     }
 
     fn encode(values: &[f32; 32]) -> Self {
-        let (d, codes) = encode_scaled(values, 16.0);
-        BlockQ5_0::new(d, &codes)
+        let (d, quants) = encode_scaled(values, 16.0);
+        BlockQ5_0::new(d, &quants)
     }
 }
 
@@ -229,12 +229,12 @@ impl Block<32> for BlockQ5_1 {
     const DTYPE: DType = DType::Q5_1;
 
     fn decode(&self, out: &mut [f32; 32]) {
-        decode_above(self.d(), self.m(), &self.codes(), out);
+        decode_above(self.d(), self.m(), &self.quants(), out);
     }
 
     fn encode(values: &[f32; 32]) -> Self {
-        let (d, m, codes) = encode_above(values, 31.0);
-        BlockQ5_1::new(d, m, &codes)
+        let (d, m, quants) = encode_above(values, 31.0);
+        BlockQ5_1::new(d, m, &quants)
     }
 }
 
@@ -242,34 +242,34 @@ impl Block<32> for BlockQ8_0 {
     const DTYPE: DType = DType::Q8_0;
 
     fn decode(&self, out: &mut [f32; 32]) {
-        decode_scaled(self.d(), &self.codes(), out);
+        decode_scaled(self.d(), &self.quants(), out);
     }
 
     /// Spans the values: at 8 bits a search gains next to nothing, and this one also serves activations.
     fn encode(values: &[f32; 32]) -> Self {
         let x = fit::load(values);
         let d = fit::unit_f16(fit::peak(&x).abs(), 127.0);
-        let mut codes = [0; 32];
-        Grid { scale: d.to_f32(), offset: 0.0, lo: -127.0, hi: 127.0 }.codes(&x, &mut codes);
-        BlockQ8_0::new(d, &codes)
+        let mut quants = [0; 32];
+        Grid { scale: d.to_f32(), offset: 0.0, lo: -127.0, hi: 127.0 }.quants(&x, &mut quants);
+        BlockQ8_0::new(d, &quants)
     }
 }
 
 #[inline(always)]
-fn decode_scaled(d: f32, codes: &[i8; 32], out: &mut [f32; 32]) {
-    for (out, q) in out.iter_mut().zip(codes) {
+fn decode_scaled(d: f32, quants: &[i8; 32], out: &mut [f32; 32]) {
+    for (out, q) in out.iter_mut().zip(quants) {
         *out = d * f32::from(*q);
     }
 }
 
 #[inline(always)]
-fn decode_above(d: f32, m: f32, codes: &[i8; 32], out: &mut [f32; 32]) {
-    for (out, q) in out.iter_mut().zip(codes) {
+fn decode_above(d: f32, m: f32, quants: &[i8; 32], out: &mut [f32; 32]) {
+    for (out, q) in out.iter_mut().zip(quants) {
         *out = d * f32::from(*q) + m;
     }
 }
 
-/// Chooses a scale and codes `-n..n`: those of the search, or those that span the values if rounding the
+/// Chooses a scale and quants `-n..n`: those of the search, or those that span the values if rounding the
 /// scale to `f16` has made them better.
 fn encode_scaled(values: &[f32; 32], n: f32) -> (f16, [i8; 32]) {
     let x = fit::load(values);
@@ -278,12 +278,12 @@ fn encode_scaled(values: &[f32; 32], n: f32) -> (f16, [i8; 32]) {
         [fit::to_f16(fit::search_scale(&x, n)), fit::to_f16(spanning), fit::unit_f16(spanning * n, n)];
     let grid = |d: f16| Grid::symmetric(d.to_f32(), n);
     let d = least(scales, |d| grid(d).fit(&x).error);
-    let mut codes = [0; 32];
-    grid(d).codes(&x, &mut codes);
-    (d, codes)
+    let mut quants = [0; 32];
+    grid(d).quants(&x, &mut quants);
+    (d, quants)
 }
 
-/// Chooses a scale, a minimum and codes `0..=top`, likewise.
+/// Chooses a scale, a minimum and quants `0..=top`, likewise.
 fn encode_above(values: &[f32; 32], top: f32) -> (f16, f16, [i8; 32]) {
     let x = fit::load(values);
     let rounded = |grid: Grid| (fit::to_f16(grid.scale), fit::to_f16(grid.offset));
@@ -292,9 +292,9 @@ fn encode_above(values: &[f32; 32], top: f32) -> (f16, f16, [i8; 32]) {
     let reaching = (fit::unit_f16(spanning.scale * top, top), fit::to_f16(spanning.offset));
     let grid = |(d, m): (f16, f16)| Grid::above(d.to_f32(), m.to_f32(), top);
     let (d, m) = least([rounded(searched), rounded(spanning), reaching], |dm| grid(dm).fit(&x).error);
-    let mut codes = [0; 32];
-    grid((d, m)).codes(&x, &mut codes);
-    (d, m, codes)
+    let mut quants = [0; 32];
+    grid((d, m)).quants(&x, &mut quants);
+    (d, m, quants)
 }
 
 /// The first of the candidates with the least error.

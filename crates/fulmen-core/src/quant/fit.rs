@@ -1,8 +1,8 @@
 //! The search for scales that every encoder uses.
 //!
-//! A group of values is stored as codes on a [`Grid`]: `x = scale * q + offset`, `q` an integer in a range.
-//! The best grid has no closed form, because the codes depend on it; but for given codes the best scale and
-//! offset are a linear fit, and for a given grid the best codes are a rounding. So the search starts from a
+//! A group of values is stored as quants on a [`Grid`]: `x = scale * q + offset`, `q` an integer in a range.
+//! The best grid has no closed form, because the quants depend on it; but for given quants the best scale and
+//! offset are a linear fit, and for a given grid the best quants are a rounding. So the search starts from a
 //! few grids around the one that just spans the values, improves each by alternating the two, and keeps the
 //! one with the least squared error. Spanning all values is rarely best: clipping the outermost one a little
 //! makes the step of all the others smaller.
@@ -22,7 +22,7 @@ const LARGEST: f32 = 1e9;
 /// A group whose values all lie below this is nearest to zero on every grid: half the least positive `f16`.
 pub(super) const SMALLEST: f32 = 1.0 / (1u32 << 25) as f32;
 
-/// The values a group's codes stand for: `scale * q + offset` for `q` from `lo` to `hi`.
+/// The values a group's quants stand for: `scale * q + offset` for `q` from `lo` to `hi`.
 #[derive(Clone, Copy)]
 pub(super) struct Grid {
     pub(super) scale: f32,
@@ -31,7 +31,7 @@ pub(super) struct Grid {
     pub(super) hi: f32,
 }
 
-/// How values lie on a grid: sums over the codes `q` nearest to them and over what remains, `r`.
+/// How values lie on a grid: sums over the quants `q` nearest to them and over what remains, `r`.
 pub(super) struct Fit {
     pub(super) error: f32,
     pub(super) r: f32,
@@ -90,27 +90,27 @@ impl Grid {
         Fit { error, r, q, rq, qq }
     }
 
-    /// The codes of the values.
+    /// The quants of the values.
     #[inline(always)]
-    pub(super) fn codes<const N: usize>(&self, x: &[f32; N], out: &mut [i8; N]) {
+    pub(super) fn quants<const N: usize>(&self, x: &[f32; N], out: &mut [i8; N]) {
         let inverse = inverse(self.scale);
         for (x, out) in x.iter().zip(out) {
             *out = nearest((x - self.offset) * inverse, self.lo, self.hi) as i8;
         }
     }
 
-    /// The best symmetric grid for the codes of a fit.
+    /// The best symmetric grid for the quants of a fit.
     #[inline(always)]
     fn rescaled(&self, fit: &Fit) -> Grid {
         let step = if fit.qq > 0.0 { fit.rq / fit.qq } else { 0.0 };
         Grid { scale: self.scale + step, ..*self }
     }
 
-    /// The best grid for the codes of a fit of `n` values, its offset not above `ceiling`.
+    /// The best grid for the quants of a fit of `n` values, its offset not above `ceiling`.
     #[inline(always)]
     fn refitted(&self, fit: &Fit, n: f32, ceiling: f32) -> Grid {
         let det = n * fit.qq - fit.q * fit.q;
-        // Codes are integers, so this is zero (all codes equal) or at least n - 1.
+        // Codes are integers, so this is zero (all quants equal) or at least n - 1.
         if det < 0.5 {
             return *self;
         }
@@ -194,13 +194,13 @@ fn descend<const N: usize>(
     best
 }
 
-/// The scale of the grid with codes `-n..n` that just spans the values.
+/// The scale of the grid with quants `-n..n` that just spans the values.
 #[inline(always)]
 pub(super) fn spanning_scale<const N: usize>(x: &[f32; N], n: f32) -> f32 {
     peak(x) / -n
 }
 
-/// A good scale for codes `-n..n`.
+/// A good scale for quants `-n..n`.
 pub(super) fn search_scale<const N: usize>(x: &[f32; N], n: f32) -> f32 {
     let peak = peak(x);
     if peak.abs() < SMALLEST {
@@ -212,11 +212,11 @@ pub(super) fn search_scale<const N: usize>(x: &[f32; N], n: f32) -> f32 {
 }
 
 /// How many steps more (or less) than `n` the peak is from zero on the grids tried: on the side that has
-/// `n` codes, and on the other one.
+/// `n` quants, and on the other one.
 const SYM_STARTS: [f32; 5] = [-0.8, -0.4, 0.0, 0.4, 0.9];
 const SYM_FLIPPED: [f32; 4] = [-1.7, -1.3, -0.9, -0.4];
 
-/// The grid with codes `0..=top` that just spans the values, its offset not above `ceiling`.
+/// The grid with quants `0..=top` that just spans the values, its offset not above `ceiling`.
 #[inline(always)]
 pub(super) fn spanning_grid<const N: usize>(x: &[f32; N], top: f32, ceiling: f32) -> Grid {
     let (least, most) = span(x);
@@ -224,7 +224,7 @@ pub(super) fn spanning_grid<const N: usize>(x: &[f32; N], top: f32, ceiling: f32
     Grid::above((most - offset) / top, offset, top)
 }
 
-/// A good grid with codes `0..=top`, its offset not above `ceiling`.
+/// A good grid with quants `0..=top`, its offset not above `ceiling`.
 pub(super) fn search_grid<const N: usize>(x: &[f32; N], top: f32, ceiling: f32) -> Grid {
     let spanning = spanning_grid(x, top, ceiling);
     let range = spanning.scale * top;

@@ -47,9 +47,9 @@ pub struct BlockQ5_K {
     pub dmin: [u8; 2],
     /// 8 scales and 8 minima of 6 bits; see [`BlockQ5_K::scale_min`].
     pub scales: [u8; 12],
-    /// Bit 4 of the codes: bit `b` of byte `i` belongs to element `32 * b + i`.
+    /// Bit 4 of the quants: bit `b` of byte `i` belongs to element `32 * b + i`.
     pub qh: [u8; 32],
-    /// Bits 0 to 3 of the codes: per 32 bytes two planes of 32 elements.
+    /// Bits 0 to 3 of the quants: per 32 bytes two planes of 32 elements.
     pub qs: [u8; 128],
 }
 
@@ -69,18 +69,18 @@ impl BlockQ2_K {
         (self.scales[j] & 0x0f, self.scales[j] >> 4)
     }
 
-    /// The codes, from 0 to 3.
-    pub fn codes(&self) -> [i8; 256] {
-        let mut codes = [0; 256];
-        planes::unpack::<2, 32>(&self.qs, 0, &mut codes);
-        planes::signed(&codes, 0)
+    /// The quants, from 0 to 3.
+    pub fn quants(&self) -> [i8; 256] {
+        let mut quants = [0; 256];
+        planes::unpack::<2, 32>(&self.qs, 0, &mut quants);
+        planes::signed(&quants, 0)
     }
 
-    /// Packs scales and minima from 0 to 15 and codes from 0 to 3.
-    pub fn new(d: f16, dmin: f16, scale_min: &[(u8, u8); 16], codes: &[i8; 256]) -> Self {
+    /// Packs scales and minima from 0 to 15 and quants from 0 to 3.
+    pub fn new(d: f16, dmin: f16, scale_min: &[(u8, u8); 16], quants: &[i8; 256]) -> Self {
         let scales = scale_min.map(|(scale, min)| scale & 0x0f | min << 4);
         let mut block = BlockQ2_K { scales, qs: [0; 64], d: d.to_le_bytes(), dmin: dmin.to_le_bytes() };
-        planes::pack::<2, 32>(&planes::unsigned(codes, 0), 0, &mut block.qs);
+        planes::pack::<2, 32>(&planes::unsigned(quants, 0), 0, &mut block.qs);
         block
     }
 }
@@ -101,18 +101,18 @@ impl BlockQ4_K {
         scale_min(&self.scales, j)
     }
 
-    /// The codes, from 0 to 15.
-    pub fn codes(&self) -> [i8; 256] {
-        let mut codes = [0; 256];
-        planes::unpack::<4, 32>(&self.qs, 0, &mut codes);
-        planes::signed(&codes, 0)
+    /// The quants, from 0 to 15.
+    pub fn quants(&self) -> [i8; 256] {
+        let mut quants = [0; 256];
+        planes::unpack::<4, 32>(&self.qs, 0, &mut quants);
+        planes::signed(&quants, 0)
     }
 
-    /// Packs scales and minima from 0 to 63 and codes from 0 to 15.
-    pub fn new(d: f16, dmin: f16, scale_min: &[(u8, u8); 8], codes: &[i8; 256]) -> Self {
+    /// Packs scales and minima from 0 to 63 and quants from 0 to 15.
+    pub fn new(d: f16, dmin: f16, scale_min: &[(u8, u8); 8], quants: &[i8; 256]) -> Self {
         let scales = pack_scale_min(scale_min);
         let mut block = BlockQ4_K { d: d.to_le_bytes(), dmin: dmin.to_le_bytes(), scales, qs: [0; 128] };
-        planes::pack::<4, 32>(&planes::unsigned(codes, 0), 0, &mut block.qs);
+        planes::pack::<4, 32>(&planes::unsigned(quants, 0), 0, &mut block.qs);
         block
     }
 }
@@ -133,22 +133,22 @@ impl BlockQ5_K {
         scale_min(&self.scales, j)
     }
 
-    /// The codes, from 0 to 31.
-    pub fn codes(&self) -> [i8; 256] {
-        let mut codes = [0; 256];
-        planes::unpack::<4, 32>(&self.qs, 0, &mut codes);
-        planes::unpack::<1, 32>(&self.qh, 4, &mut codes);
-        planes::signed(&codes, 0)
+    /// The quants, from 0 to 31.
+    pub fn quants(&self) -> [i8; 256] {
+        let mut quants = [0; 256];
+        planes::unpack::<4, 32>(&self.qs, 0, &mut quants);
+        planes::unpack::<1, 32>(&self.qh, 4, &mut quants);
+        planes::signed(&quants, 0)
     }
 
-    /// Packs scales and minima from 0 to 63 and codes from 0 to 31.
-    pub fn new(d: f16, dmin: f16, scale_min: &[(u8, u8); 8], codes: &[i8; 256]) -> Self {
-        let codes = planes::unsigned(codes, 0);
+    /// Packs scales and minima from 0 to 63 and quants from 0 to 31.
+    pub fn new(d: f16, dmin: f16, scale_min: &[(u8, u8); 8], quants: &[i8; 256]) -> Self {
+        let quants = planes::unsigned(quants, 0);
         let scales = pack_scale_min(scale_min);
         let (d, dmin) = (d.to_le_bytes(), dmin.to_le_bytes());
         let mut block = BlockQ5_K { d, dmin, scales, qh: [0; 32], qs: [0; 128] };
-        planes::pack::<4, 32>(&codes, 0, &mut block.qs);
-        planes::pack::<1, 32>(&codes, 4, &mut block.qh);
+        planes::pack::<4, 32>(&quants, 0, &mut block.qs);
+        planes::pack::<1, 32>(&quants, 4, &mut block.qh);
         block
     }
 }
@@ -182,12 +182,12 @@ impl Block<256> for BlockQ2_K {
 
     fn decode(&self, out: &mut [f32; 256]) {
         let scale_min: [_; 16] = std::array::from_fn(|j| self.scale_min(j));
-        decode::<16, 16>(self.d(), self.dmin(), &scale_min, &self.codes(), out);
+        decode::<16, 16>(self.d(), self.dmin(), &scale_min, &self.quants(), out);
     }
 
     fn encode(values: &[f32; 256]) -> Self {
-        let (choice, codes) = encode::<16, 16>(values, 3.0, 15.0);
-        BlockQ2_K::new(choice.d, choice.dmin, &choice.scale_min, &codes)
+        let (choice, quants) = encode::<16, 16>(values, 3.0, 15.0);
+        BlockQ2_K::new(choice.d, choice.dmin, &choice.scale_min, &quants)
     }
 }
 
@@ -196,12 +196,12 @@ impl Block<256> for BlockQ4_K {
 
     fn decode(&self, out: &mut [f32; 256]) {
         let scale_min: [_; 8] = std::array::from_fn(|j| self.scale_min(j));
-        decode::<32, 8>(self.d(), self.dmin(), &scale_min, &self.codes(), out);
+        decode::<32, 8>(self.d(), self.dmin(), &scale_min, &self.quants(), out);
     }
 
     fn encode(values: &[f32; 256]) -> Self {
-        let (choice, codes) = encode::<32, 8>(values, 15.0, 63.0);
-        BlockQ4_K::new(choice.d, choice.dmin, &choice.scale_min, &codes)
+        let (choice, quants) = encode::<32, 8>(values, 15.0, 63.0);
+        BlockQ4_K::new(choice.d, choice.dmin, &choice.scale_min, &quants)
     }
 }
 
@@ -210,12 +210,12 @@ impl Block<256> for BlockQ5_K {
 
     fn decode(&self, out: &mut [f32; 256]) {
         let scale_min: [_; 8] = std::array::from_fn(|j| self.scale_min(j));
-        decode::<32, 8>(self.d(), self.dmin(), &scale_min, &self.codes(), out);
+        decode::<32, 8>(self.d(), self.dmin(), &scale_min, &self.quants(), out);
     }
 
     fn encode(values: &[f32; 256]) -> Self {
-        let (choice, codes) = encode::<32, 8>(values, 31.0, 63.0);
-        BlockQ5_K::new(choice.d, choice.dmin, &choice.scale_min, &codes)
+        let (choice, quants) = encode::<32, 8>(values, 31.0, 63.0);
+        BlockQ5_K::new(choice.d, choice.dmin, &choice.scale_min, &quants)
     }
 }
 
@@ -225,14 +225,14 @@ fn decode<const G: usize, const S: usize>(
     d: f32,
     dmin: f32,
     scale_min: &[(u8, u8); S],
-    codes: &[i8; 256],
+    quants: &[i8; 256],
     out: &mut [f32; 256],
 ) {
-    let groups = out.as_chunks_mut::<G>().0.iter_mut().zip(codes.as_chunks::<G>().0);
-    for ((out, codes), (scale, min)) in groups.zip(scale_min) {
+    let groups = out.as_chunks_mut::<G>().0.iter_mut().zip(quants.as_chunks::<G>().0);
+    for ((out, quants), (scale, min)) in groups.zip(scale_min) {
         let scale = d * f32::from(*scale);
         let min = dmin * f32::from(*min);
-        for (out, q) in out.iter_mut().zip(codes) {
+        for (out, q) in out.iter_mut().zip(quants) {
             *out = scale * f32::from(*q) - min;
         }
     }
@@ -254,7 +254,7 @@ impl<const S: usize> Choice<S> {
     }
 }
 
-/// Chooses scales and minima `0..=steps` and codes `0..=top`.
+/// Chooses scales and minima `0..=steps` and quants `0..=top`.
 ///
 /// Minima are stored without a sign, so no group's offset may lie above zero.
 fn encode<const G: usize, const S: usize>(
@@ -264,9 +264,9 @@ fn encode<const G: usize, const S: usize>(
 ) -> (Choice<S>, [i8; 256]) {
     let x = fit::load(values);
     let groups = x.as_chunks::<G>().0;
-    let mut codes = [0; 256];
+    let mut quants = [0; 256];
     if fit::peak(&x).abs() < fit::SMALLEST {
-        return (Choice { error: 0.0, d: f16::ZERO, dmin: f16::ZERO, scale_min: [(0, 0); S] }, codes);
+        return (Choice { error: 0.0, d: f16::ZERO, dmin: f16::ZERO, scale_min: [(0, 0); S] }, quants);
     }
     let searched: [Grid; S] = std::array::from_fn(|j| fit::search_grid(&groups[j], top, 0.0));
     let spanning: [Grid; S] = std::array::from_fn(|j| fit::spanning_grid(&groups[j], top, 0.0));
@@ -285,10 +285,10 @@ fn encode<const G: usize, const S: usize>(
     if refitted.error < best.error {
         best = refitted;
     }
-    for (j, (group, codes)) in groups.iter().zip(codes.as_chunks_mut::<G>().0).enumerate() {
-        best.grid(j, top).codes(group, codes);
+    for (j, (group, quants)) in groups.iter().zip(quants.as_chunks_mut::<G>().0).enumerate() {
+        best.grid(j, top).quants(group, quants);
     }
-    (best, codes)
+    (best, quants)
 }
 
 /// Which multiples of a unit are tried, counted from the nearest one.
@@ -330,7 +330,7 @@ fn round_grids<const G: usize, const S: usize>(
     choice
 }
 
-/// The units that are best for a choice's codes, by a linear fit in both.
+/// The units that are best for a choice's quants, by a linear fit in both.
 fn refit<const G: usize, const S: usize>(groups: &[[f32; G]], choice: &Choice<S>, top: f32) -> (f16, f16) {
     let (mut uu, mut uv, mut vv, mut ru, mut rv) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for (j, group) in groups.iter().enumerate() {

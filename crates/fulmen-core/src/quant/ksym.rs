@@ -11,9 +11,9 @@ use half::f16;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct BlockQ3_K {
-    /// Bit 2 of the codes plus 4: bit `b` of byte `i` belongs to element `32 * b + i`.
+    /// Bit 2 of the quants plus 4: bit `b` of byte `i` belongs to element `32 * b + i`.
     pub hmask: [u8; 32],
-    /// Bits 0 and 1 of the codes plus 4: per 32 bytes four planes of 32 elements.
+    /// Bits 0 and 1 of the quants plus 4: per 32 bytes four planes of 32 elements.
     pub qs: [u8; 64],
     /// 16 scales of 6 bits; see [`BlockQ3_K::scale`].
     pub scales: [u8; 12],
@@ -26,7 +26,7 @@ pub struct BlockQ3_K {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct BlockQ6_K {
-    /// Bits 0 to 3 of the codes plus 32: per 64 bytes two planes of 64 elements.
+    /// Bits 0 to 3 of the quants plus 32: per 64 bytes two planes of 64 elements.
     pub ql: [u8; 128],
     /// Bits 4 and 5: per 32 bytes four planes of 32 elements.
     pub qh: [u8; 64],
@@ -45,7 +45,7 @@ pub struct BlockQ8_K {
     pub d: [u8; 4],
     /// Codes.
     pub qs: [i8; 256],
-    /// The sum of each 16 codes, an `i16`.
+    /// The sum of each 16 quants, an `i16`.
     pub bsums: [[u8; 2]; 16],
 }
 
@@ -62,23 +62,23 @@ impl BlockQ3_K {
         (low | high << 4) as i8 - 32
     }
 
-    /// The codes, from -4 to 3.
-    pub fn codes(&self) -> [i8; 256] {
-        let mut codes = [0; 256];
-        planes::unpack::<2, 32>(&self.qs, 0, &mut codes);
-        planes::unpack::<1, 32>(&self.hmask, 2, &mut codes);
-        planes::signed(&codes, 4)
+    /// The quants, from -4 to 3.
+    pub fn quants(&self) -> [i8; 256] {
+        let mut quants = [0; 256];
+        planes::unpack::<2, 32>(&self.qs, 0, &mut quants);
+        planes::unpack::<1, 32>(&self.hmask, 2, &mut quants);
+        planes::signed(&quants, 4)
     }
 
-    /// Packs scales from -32 to 31 and codes from -4 to 3.
-    pub fn new(d: f16, scales: &[i8; 16], codes: &[i8; 256]) -> Self {
+    /// Packs scales from -32 to 31 and quants from -4 to 3.
+    pub fn new(d: f16, scales: &[i8; 16], quants: &[i8; 256]) -> Self {
         let mut block = BlockQ3_K { hmask: [0; 32], qs: [0; 64], scales: [0; 12], d: d.to_le_bytes() };
         let scales = planes::unsigned(scales, 32);
         planes::pack::<4, 8>(&scales, 0, &mut block.scales[..8]);
         planes::pack::<2, 4>(&scales, 4, &mut block.scales[8..]);
-        let codes = planes::unsigned(codes, 4);
-        planes::pack::<2, 32>(&codes, 0, &mut block.qs);
-        planes::pack::<1, 32>(&codes, 2, &mut block.hmask);
+        let quants = planes::unsigned(quants, 4);
+        planes::pack::<2, 32>(&quants, 0, &mut block.qs);
+        planes::pack::<1, 32>(&quants, 2, &mut block.hmask);
         block
     }
 }
@@ -89,20 +89,20 @@ impl BlockQ6_K {
         half(self.d)
     }
 
-    /// The codes, from -32 to 31.
-    pub fn codes(&self) -> [i8; 256] {
-        let mut codes = [0; 256];
-        planes::unpack::<4, 64>(&self.ql, 0, &mut codes);
-        planes::unpack::<2, 32>(&self.qh, 4, &mut codes);
-        planes::signed(&codes, 32)
+    /// The quants, from -32 to 31.
+    pub fn quants(&self) -> [i8; 256] {
+        let mut quants = [0; 256];
+        planes::unpack::<4, 64>(&self.ql, 0, &mut quants);
+        planes::unpack::<2, 32>(&self.qh, 4, &mut quants);
+        planes::signed(&quants, 32)
     }
 
-    /// Packs scales and codes from -32 to 31.
-    pub fn new(d: f16, scales: &[i8; 16], codes: &[i8; 256]) -> Self {
+    /// Packs scales and quants from -32 to 31.
+    pub fn new(d: f16, scales: &[i8; 16], quants: &[i8; 256]) -> Self {
         let mut block = BlockQ6_K { ql: [0; 128], qh: [0; 64], scales: *scales, d: d.to_le_bytes() };
-        let codes = planes::unsigned(codes, 32);
-        planes::pack::<4, 64>(&codes, 0, &mut block.ql);
-        planes::pack::<2, 32>(&codes, 4, &mut block.qh);
+        let quants = planes::unsigned(quants, 32);
+        planes::pack::<4, 64>(&quants, 0, &mut block.ql);
+        planes::pack::<2, 32>(&quants, 4, &mut block.qh);
         block
     }
 }
@@ -113,20 +113,20 @@ impl BlockQ8_K {
         f32::from_le_bytes(self.d)
     }
 
-    /// The codes.
-    pub fn codes(&self) -> [i8; 256] {
+    /// The quants.
+    pub fn quants(&self) -> [i8; 256] {
         self.qs
     }
 
-    /// The sum of the codes of group `j` of 16. Panics if `j` is not below 16.
+    /// The sum of the quants of group `j` of 16. Panics if `j` is not below 16.
     pub fn bsum(&self, j: usize) -> i16 {
         i16::from_le_bytes(self.bsums[j])
     }
 
-    /// Packs a scale and codes, and sums these.
-    pub fn new(d: f32, codes: &[i8; 256]) -> Self {
-        let mut block = BlockQ8_K { d: d.to_le_bytes(), qs: *codes, bsums: [[0; 2]; 16] };
-        for (sum, group) in block.bsums.iter_mut().zip(codes.as_chunks::<16>().0) {
+    /// Packs a scale and quants, and sums these.
+    pub fn new(d: f32, quants: &[i8; 256]) -> Self {
+        let mut block = BlockQ8_K { d: d.to_le_bytes(), qs: *quants, bsums: [[0; 2]; 16] };
+        for (sum, group) in block.bsums.iter_mut().zip(quants.as_chunks::<16>().0) {
             *sum = group.iter().map(|q| i16::from(*q)).sum::<i16>().to_le_bytes();
         }
         block
@@ -137,12 +137,12 @@ impl Block<256> for BlockQ3_K {
     const DTYPE: DType = DType::Q3_K;
 
     fn decode(&self, out: &mut [f32; 256]) {
-        decode(self.d(), std::array::from_fn(|j| self.scale(j)), &self.codes(), out);
+        decode(self.d(), std::array::from_fn(|j| self.scale(j)), &self.quants(), out);
     }
 
     fn encode(values: &[f32; 256]) -> Self {
-        let (d, scales, codes) = encode(values, 4.0, 32.0);
-        BlockQ3_K::new(d, &scales, &codes)
+        let (d, scales, quants) = encode(values, 4.0, 32.0);
+        BlockQ3_K::new(d, &scales, &quants)
     }
 }
 
@@ -150,12 +150,12 @@ impl Block<256> for BlockQ6_K {
     const DTYPE: DType = DType::Q6_K;
 
     fn decode(&self, out: &mut [f32; 256]) {
-        decode(self.d(), self.scales, &self.codes(), out);
+        decode(self.d(), self.scales, &self.quants(), out);
     }
 
     fn encode(values: &[f32; 256]) -> Self {
-        let (d, scales, codes) = encode(values, 32.0, 128.0);
-        BlockQ6_K::new(d, &scales, &codes)
+        let (d, scales, quants) = encode(values, 32.0, 128.0);
+        BlockQ6_K::new(d, &scales, &quants)
     }
 }
 
@@ -174,23 +174,23 @@ impl Block<256> for BlockQ8_K {
         // A little below the greatest f32 / 127, so that d * 127 stays finite when rounded.
         const MOST: f32 = 2.6793e36;
         let d = (fit::peak(values).abs() / 127.0).min(MOST);
-        let mut codes = [0; 256];
+        let mut quants = [0; 256];
         if d > 0.0 {
-            for (code, value) in codes.iter_mut().zip(values) {
+            for (code, value) in quants.iter_mut().zip(values) {
                 // A division, because the inverse of a subnormal scale is infinite.
                 *code = fit::nearest(value / d, -127.0, 127.0) as i8;
             }
         }
-        BlockQ8_K::new(d, &codes)
+        BlockQ8_K::new(d, &quants)
     }
 }
 
 #[inline(always)]
-fn decode(d: f32, scales: [i8; 16], codes: &[i8; 256], out: &mut [f32; 256]) {
-    let groups = out.as_chunks_mut::<16>().0.iter_mut().zip(codes.as_chunks::<16>().0);
-    for ((out, codes), scale) in groups.zip(scales) {
+fn decode(d: f32, scales: [i8; 16], quants: &[i8; 256], out: &mut [f32; 256]) {
+    let groups = out.as_chunks_mut::<16>().0.iter_mut().zip(quants.as_chunks::<16>().0);
+    for ((out, quants), scale) in groups.zip(scales) {
         let scale = d * f32::from(scale);
-        for (out, q) in out.iter_mut().zip(codes) {
+        for (out, q) in out.iter_mut().zip(quants) {
             *out = scale * f32::from(*q);
         }
     }
@@ -203,13 +203,13 @@ struct Choice {
     scales: [i8; 16],
 }
 
-/// Chooses scales `-s..s` and codes `-n..n`.
+/// Chooses scales `-s..s` and quants `-n..n`.
 fn encode(values: &[f32; 256], n: f32, s: f32) -> (f16, [i8; 16], [i8; 256]) {
     let x = fit::load(values);
     let groups = x.as_chunks::<16>().0;
-    let mut codes = [0; 256];
+    let mut quants = [0; 256];
     if fit::peak(&x).abs() < fit::SMALLEST {
-        return (f16::ZERO, [0; 16], codes);
+        return (f16::ZERO, [0; 16], quants);
     }
     let searched: [f32; 16] = std::array::from_fn(|j| fit::search_scale(&groups[j], n));
     let spanning: [f32; 16] = std::array::from_fn(|j| fit::spanning_scale(&groups[j], n));
@@ -224,10 +224,10 @@ fn encode(values: &[f32; 256], n: f32, s: f32) -> (f16, [i8; 16], [i8; 256]) {
     if refitted.error < best.error {
         best = refitted;
     }
-    for ((group, codes), scale) in groups.iter().zip(codes.as_chunks_mut::<16>().0).zip(best.scales) {
-        Grid::symmetric(best.d.to_f32() * f32::from(scale), n).codes(group, codes);
+    for ((group, quants), scale) in groups.iter().zip(quants.as_chunks_mut::<16>().0).zip(best.scales) {
+        Grid::symmetric(best.d.to_f32() * f32::from(scale), n).quants(group, quants);
     }
-    (best.d, best.scales, codes)
+    (best.d, best.scales, quants)
 }
 
 /// Which multiples of the unit are tried, counted from the nearest one.
@@ -254,7 +254,7 @@ fn round_scales(groups: &[[f32; 16]], d: f16, scales: &[f32; 16], n: f32, s: f32
     choice
 }
 
-/// The scale of scales that is best for a choice's codes.
+/// The scale of scales that is best for a choice's quants.
 fn refit(groups: &[[f32; 16]], choice: &Choice, n: f32) -> f16 {
     let d = choice.d.to_f32();
     let (mut rq, mut qq) = (0.0, 0.0);

@@ -5,17 +5,17 @@
 //! | F32  | 32     | 1: the value, little endian | 0 |
 //! | F16  | 16     | 1: the value, little endian | 4.3e-8 |
 //! | BF16 | 16     | 1: the upper half of an F32 | 2.8e-6 |
-//! | Q4_0 | 4.5    | 32: f16 scale, 4-bit codes from -8 | 6.5e-3 |
-//! | Q4_1 | 5      | 32: f16 scale and minimum, 4-bit codes | 4.8e-3 |
-//! | Q5_0 | 5.5    | 32: f16 scale, fifth bits, 4-bit codes from -16 | 1.6e-3 |
-//! | Q5_1 | 6      | 32: f16 scale and minimum, fifth bits, 4-bit codes | 1.14e-3 |
-//! | Q8_0 | 8.5    | 32: f16 scale, 8-bit codes | 2.9e-5 |
-//! | Q2_K | 2.625  | 256: 4-bit scales and minima per 16, 2-bit codes, f16 units | 6.7e-2 |
-//! | Q3_K | 3.4375 | 256: third bits, 2-bit codes from -4, 6-bit scales per 16, f16 unit | 2.06e-2 |
-//! | Q4_K | 4.5    | 256: f16 units, 6-bit scales and minima per 32, 4-bit codes | 4.9e-3 |
-//! | Q5_K | 5.5    | 256: f16 units, 6-bit scales and minima per 32, fifth bits, 4-bit codes | 1.21e-3 |
-//! | Q6_K | 6.5625 | 256: 4-bit codes from -32, upper 2 bits, 8-bit scales per 16, f16 unit | 2.9e-4 |
-//! | Q8_K | 9.125  | 256: f32 scale, 8-bit codes, their sums per 16 | 4.8e-5 |
+//! | Q4_0 | 4.5    | 32: f16 scale, 4-bit quants from -8 | 6.5e-3 |
+//! | Q4_1 | 5      | 32: f16 scale and minimum, 4-bit quants | 4.8e-3 |
+//! | Q5_0 | 5.5    | 32: f16 scale, fifth bits, 4-bit quants from -16 | 1.6e-3 |
+//! | Q5_1 | 6      | 32: f16 scale and minimum, fifth bits, 4-bit quants | 1.14e-3 |
+//! | Q8_0 | 8.5    | 32: f16 scale, 8-bit quants | 2.9e-5 |
+//! | Q2_K | 2.625  | 256: 4-bit scales and minima per 16, 2-bit quants, f16 units | 6.7e-2 |
+//! | Q3_K | 3.4375 | 256: third bits, 2-bit quants from -4, 6-bit scales per 16, f16 unit | 2.06e-2 |
+//! | Q4_K | 4.5    | 256: f16 units, 6-bit scales and minima per 32, 4-bit quants | 4.9e-3 |
+//! | Q5_K | 5.5    | 256: f16 units, 6-bit scales and minima per 32, fifth bits, 4-bit quants | 1.21e-3 |
+//! | Q6_K | 6.5625 | 256: 4-bit quants from -32, upper 2 bits, 8-bit scales per 16, f16 unit | 2.9e-4 |
+//! | Q8_K | 9.125  | 256: f32 scale, 8-bit quants, their sums per 16 | 4.8e-5 |
 //!
 //! NMSE is what [`quantize`] leaves on Gaussian values: the squared error over the squared values. The 2- to
 //! 6-bit encoders look for the scales with the least squared error, every element counting the same. Scales
@@ -62,7 +62,7 @@ pub trait Block<const N: usize>: Pod {
     /// Writes the elements' values.
     fn decode(&self, out: &mut [f32; N]);
 
-    /// Chooses scales and codes for finite values.
+    /// Chooses scales and quants for finite values.
     ///
     /// Values that are not finite give a valid block of unspecified content; [`quantize`] refuses them.
     fn encode(values: &[f32; N]) -> Self;

@@ -1,12 +1,12 @@
-//! Bit planes: how every block format lays out codes of 1, 2 or 4 bits.
+//! Bit planes: how every block format lays out quants of 1, 2 or 4 bits.
 //!
-//! A run of `WIDTH` bytes holds `8 / BITS` planes of `WIDTH` codes each; plane `p` sits in the bits from
+//! A run of `WIDTH` bytes holds `8 / BITS` planes of `WIDTH` quants each; plane `p` sits in the bits from
 //! `p * BITS` up. All formats are this one scheme with other parameters, and with `WIDTH` a constant the
 //! inner loops are plain byte vectors.
 
-/// Reads the codes of `src` and ORs them, shifted left by `shift`, into `out`.
+/// Reads the quants of `src` and ORs them, shifted left by `shift`, into `out`.
 ///
-/// `out` must hold `src.len() * 8 / BITS` codes, and `src` whole runs.
+/// `out` must hold `src.len() * 8 / BITS` quants, and `src` whole runs.
 #[inline(always)]
 pub(super) fn unpack<const BITS: usize, const WIDTH: usize>(src: &[u8], shift: u32, out: &mut [u8]) {
     debug_assert_eq!(src.len() * 8 / BITS, out.len());
@@ -21,12 +21,12 @@ pub(super) fn unpack<const BITS: usize, const WIDTH: usize>(src: &[u8], shift: u
     }
 }
 
-/// Writes bits `shift..shift + BITS` of every code of `codes` to `dst`, the inverse of [`unpack`].
+/// Writes bits `shift..shift + BITS` of every code of `quants` to `dst`, the inverse of [`unpack`].
 #[inline(always)]
-pub(super) fn pack<const BITS: usize, const WIDTH: usize>(codes: &[u8], shift: u32, dst: &mut [u8]) {
-    debug_assert_eq!(dst.len() * 8 / BITS, codes.len());
+pub(super) fn pack<const BITS: usize, const WIDTH: usize>(quants: &[u8], shift: u32, dst: &mut [u8]) {
+    debug_assert_eq!(dst.len() * 8 / BITS, quants.len());
     let mask = (1u8 << BITS) - 1;
-    let planes = codes.as_chunks::<WIDTH>().0;
+    let planes = quants.as_chunks::<WIDTH>().0;
     for (run, planes) in dst.as_chunks_mut::<WIDTH>().0.iter_mut().zip(planes.chunks_exact(8 / BITS)) {
         *run = [0; WIDTH];
         for (p, plane) in planes.iter().enumerate() {
@@ -37,16 +37,16 @@ pub(super) fn pack<const BITS: usize, const WIDTH: usize>(codes: &[u8], shift: u
     }
 }
 
-/// Stored codes as the signed numbers that the formulas multiply.
+/// Stored quants as the signed numbers that the formulas multiply.
 #[inline(always)]
-pub(super) fn signed<const N: usize>(codes: &[u8; N], offset: u8) -> [i8; N] {
-    codes.map(|code| code.wrapping_sub(offset) as i8)
+pub(super) fn signed<const N: usize>(quants: &[u8; N], offset: u8) -> [i8; N] {
+    quants.map(|code| code.wrapping_sub(offset) as i8)
 }
 
 /// The inverse of [`signed`].
 #[inline(always)]
-pub(super) fn unsigned<const N: usize>(codes: &[i8; N], offset: u8) -> [u8; N] {
-    codes.map(|code| (code as u8).wrapping_add(offset))
+pub(super) fn unsigned<const N: usize>(quants: &[i8; N], offset: u8) -> [u8; N] {
+    quants.map(|code| (code as u8).wrapping_add(offset))
 }
 
 #[cfg(test)]
@@ -57,10 +57,10 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(1);
         let src: Vec<u8> = (0..128).map(|_| rng.u8(..)).collect();
         for shift in 0..=(8 - BITS as u32) {
-            let mut codes = vec![0; src.len() * 8 / BITS];
-            unpack::<BITS, WIDTH>(&src, shift, &mut codes);
+            let mut quants = vec![0; src.len() * 8 / BITS];
+            unpack::<BITS, WIDTH>(&src, shift, &mut quants);
             let mut back = vec![0xff; src.len()];
-            pack::<BITS, WIDTH>(&codes, shift, &mut back);
+            pack::<BITS, WIDTH>(&quants, shift, &mut back);
             assert_eq!(src, back, "{BITS} bits, width {WIDTH}, shift {shift}");
         }
     }

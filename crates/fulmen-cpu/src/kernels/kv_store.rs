@@ -103,7 +103,7 @@ fn store_row(layout: &KvLayout, x: &[f32], row: &mut [u8]) {
     }
 }
 
-/// One `Q8_0` block. The codes follow the scale before it is rounded to `f16`, as in GGML.
+/// One `Q8_0` block. The quants follow the scale before it is rounded to `f16`, as in GGML.
 fn quantize_q8(x: &[f32; Q8_BLOCK.0], y: &mut [u8; Q8_BLOCK.1]) {
     /// The largest `f32` below one half: adding it and truncating rounds halves away from zero.
     const HALF: f32 = 0.499_999_97;
@@ -228,7 +228,7 @@ mod tests {
         let mut y = [1u8; 34];
         quantize_q8(&x, &mut y);
         assert_eq!(y, [0; 34]);
-        // Scale 1: the codes are the values, halves rounded away from zero.
+        // Scale 1: the quants are the values, halves rounded away from zero.
         x[..6].copy_from_slice(&[127.0, -127.0, 0.5, -0.5, 1.499, -2.5]);
         quantize_q8(&x, &mut y);
         assert_eq!(f16::from_le_bytes([y[0], y[1]]).to_f32(), 1.0);

@@ -1,4 +1,4 @@
-//! Root-mean-square normalisation, alone and after a sum.
+//! Root-mean-square normalization, alone and after a sum.
 //!
 //! A row's squares are added in f32, in several partial sums. Where they overflow or almost vanish, the row is
 //! done again in f64, so rows of any finite numbers come out right. A NaN in a row makes the whole row NaN; an

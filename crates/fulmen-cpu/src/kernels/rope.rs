@@ -88,8 +88,8 @@ impl Rope {
             let (sin, cos) = (f64::from(position) * frequency).sin_cos();
             let (sin, cos) = ((sin * magnitude) as f32, (cos * magnitude) as f32);
             match self.params.pairing {
-                RopePairing::Halves => (first[i], second[i]) = (cos, sin),
-                RopePairing::Adjacent => {
+                RopePairing::NeoX => (first[i], second[i]) = (cos, sin),
+                RopePairing::Interleaved => {
                     first[2 * i..2 * i + 2].copy_from_slice(&[cos, cos]);
                     second[2 * i..2 * i + 2].copy_from_slice(&[-sin, sin]);
                 }
@@ -103,8 +103,8 @@ impl Angles {
     /// pairs are adjacent, of every element, with the signs that the exchanged neighbours take.
     fn row_len(&self) -> usize {
         match self.params.pairing {
-            RopePairing::Halves => self.params.n_rot as usize,
-            RopePairing::Adjacent => 2 * self.params.n_rot as usize,
+            RopePairing::NeoX => self.params.n_rot as usize,
+            RopePairing::Interleaved => 2 * self.params.n_rot as usize,
         }
     }
 }
@@ -142,13 +142,13 @@ impl Kernel for Row<'_> {
             unsafe {
                 let (x, out) = (self.x.add(head * self.head_dim), self.out.add(head * self.head_dim));
                 match self.pairing {
-                    RopePairing::Halves => lanes!(S, half, |at, io| {
+                    RopePairing::NeoX => lanes!(S, half, |at, io| {
                         let (a, b) = (io.load(s, x.add(at), 0.0), io.load(s, x.add(half + at), 0.0));
                         let (cos, sin) = (io.load(s, first.add(at), 0.0), io.load(s, second.add(at), 0.0));
                         io.store(s, out.add(at), s.fma(a, cos, s.neg(s.mul(b, sin))));
                         io.store(s, out.add(half + at), s.fma(a, sin, s.mul(b, cos)));
                     }),
-                    RopePairing::Adjacent => lanes!(S, self.n_rot, |at, io| {
+                    RopePairing::Interleaved => lanes!(S, self.n_rot, |at, io| {
                         let v = io.load(s, x.add(at), 0.0);
                         let (cos, sin) = (io.load(s, first.add(at), 0.0), io.load(s, second.add(at), 0.0));
                         io.store(s, out.add(at), s.fma(v, cos, s.mul(s.swap_pairs(v), sin)));
@@ -208,8 +208,8 @@ mod tests {
                 / f64::from(params.base).powf(2.0 * i as f64 / n_rot as f64)
                 / factors.map_or(1.0, |f| f64::from(f[i]));
             let (a, b) = match params.pairing {
-                RopePairing::Adjacent => (2 * i, 2 * i + 1),
-                RopePairing::Halves => (i, i + n_rot / 2),
+                RopePairing::Interleaved => (2 * i, 2 * i + 1),
+                RopePairing::NeoX => (i, i + n_rot / 2),
             };
             let (x, y, m) = (out[a], out[b], f64::from(params.magnitude));
             out[a] = (x * theta.cos() - y * theta.sin()) * m;
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn match_the_reference_in_place_and_not() {
         let mut rng = rng();
-        for pairing in [RopePairing::Adjacent, RopePairing::Halves] {
+        for pairing in [RopePairing::Interleaved, RopePairing::NeoX] {
             for (head_dim, n_rot) in
                 [(0, 0), (1, 0), (2, 2), (6, 4), (33, 32), (64, 64), (80, 34), (128, 128), (256, 64)]
             {
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn special_values_stay_in_their_pair() {
-        for pairing in [RopePairing::Adjacent, RopePairing::Halves] {
+        for pairing in [RopePairing::Interleaved, RopePairing::NeoX] {
             let params = RopeSpec { pairing, n_rot: 16, base: 1e4, freq_scale: 1.0, magnitude: 1.0 };
             let layout = Heads { heads: 1, head_dim: 20, row_stride: 20 };
             for (pool, isa) in machines() {
@@ -295,7 +295,7 @@ mod tests {
                     x[2] = special;
                     // SAFETY: the array is one row.
                     unsafe { rotate(&pool, isa, &angles, x.as_ptr(), layout, x.as_mut_ptr(), layout) };
-                    let partner = if pairing == RopePairing::Adjacent { 3 } else { 10 };
+                    let partner = if pairing == RopePairing::Interleaved { 3 } else { 10 };
                     for (i, x) in x.iter().enumerate() {
                         assert_eq!(
                             x.is_finite(),

@@ -46,7 +46,7 @@ pub(crate) fn start() -> Result<(i32, CudaVersion), CudaError> {
 /// Makes sure that the driver's library can be opened: cudarc panics at the first call when it cannot.
 fn load() -> Result<(), CudaError> {
     let tried = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so, libcuda.so.1" };
-    // SAFETY: opening the driver's library runs its initialisers, which NVIDIA makes safe to run in any process.
+    // SAFETY: opening the driver's library runs its initializers, which NVIDIA makes safe to run in any process.
     let present = unsafe { sys::is_culib_present() };
     if present { Ok(()) } else { Err(CudaError::LibraryMissing { tried }) }
 }

@@ -90,7 +90,7 @@ pub(crate) fn launch_with_store(
         freq_scale: rope.freq_scale,
         magnitude: rope.magnitude,
         log2_base: f64::from(rope.base).log2(),
-        adjacent: u32::from(rope.pairing == RopePairing::Adjacent),
+        adjacent: u32::from(rope.pairing == RopePairing::Interleaved),
         rotate: 1,
         ..args(queue, second)?
     };

@@ -1,4 +1,4 @@
-//! Products of few rows with block-quantised weights, with an RMS norm before them if there is one: which kernels take a
+//! Products of few rows with block-quantized weights, with an RMS norm before them if there is one: which kernels take a
 //! call, and in which launches.
 
 use fulmen_core::{DType, GateUpCall, MatPart, MulMatCall, RmsNormCall, WeightArg};

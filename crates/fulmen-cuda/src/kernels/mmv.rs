@@ -1,4 +1,4 @@
-//! Products of one row with block-quantised weights.
+//! Products of one row with block-quantized weights.
 
 use bytemuck::{Pod, Zeroable};
 use fulmen_core::BackendError;

@@ -26,7 +26,7 @@ impl Rotation {
             freq_scale: spec.freq_scale.into(),
             factors: factors.unwrap_or(0),
             n_rot: spec.n_rot,
-            halves: u32::from(spec.pairing == RopePairing::Halves),
+            halves: u32::from(spec.pairing == RopePairing::NeoX),
             magnitude: spec.magnitude,
             unused: 0,
         }

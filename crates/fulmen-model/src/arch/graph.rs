@@ -17,7 +17,7 @@ pub mod names {
     /// Input: their sequences, where there are several.
     pub const SEQUENCES: &str = "sequences";
     /// Input: the rows whose results are wanted.
-    pub const PICKED: &str = "picked";
+    pub const OUTPUT_ROWS: &str = "output_rows";
     /// State: the token that each row feeds next.
     pub const STEP_TOKENS: &str = "step.tokens";
     /// State: the position of that token; during a prefill, that of the last token.
@@ -155,7 +155,7 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<(), ModelErro
     let (results, step) = match spec.step {
         Step::Prefill { results: None, .. } => return Ok(()),
         Step::Prefill { results: Some((picked, results)), .. } => {
-            let rows = recorder.builder.indices(names::PICKED, picked)?;
+            let rows = recorder.builder.indices(names::OUTPUT_ROWS, picked)?;
             x = recorder.builder.embed(x, rows)?;
             (results, None)
         }

@@ -6,7 +6,7 @@ use super::record::{Bias, Layer};
 use crate::error::ModelError;
 
 /// The GGUF files of this family store Q and K so that neighbours turn together.
-pub(super) const PAIRING: RopePairing = RopePairing::Adjacent;
+pub(super) const PAIRING: RopePairing = RopePairing::Interleaved;
 
 /// One layer: hidden rows in, hidden rows out. `x` is `[rows, hidden]`.
 pub(super) fn layer(l: &mut Layer<'_, '_>, x: Tensor) -> Result<Tensor, ModelError> {

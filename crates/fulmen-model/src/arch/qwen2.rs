@@ -6,7 +6,7 @@ use super::record::{Bias, Layer};
 use crate::error::ModelError;
 
 /// Element `i` turns with element `i + n_rot / 2`.
-pub(super) const PAIRING: RopePairing = RopePairing::Halves;
+pub(super) const PAIRING: RopePairing = RopePairing::NeoX;
 
 /// One layer: hidden rows in, hidden rows out. `x` is `[rows, hidden]`.
 pub(super) fn layer(l: &mut Layer<'_, '_>, x: Tensor) -> Result<Tensor, ModelError> {

@@ -36,7 +36,7 @@ pub(super) fn choose(
     if session.chunk != 0 {
         return Ok(session.chunk);
     }
-    let mut rows = device.rows_at_once().max(1);
+    let mut rows = device.prefill_chunk().max(1);
     let Some(available) = device.available_bytes() else { return Ok(rows.min(LEAST)) };
     let room = available.saturating_sub(taken).saturating_sub(session.cache_bytes(config)) / PART;
     while rows > LEAST && work_bytes(config, source, session, rows)? > room {

@@ -440,7 +440,7 @@ impl Session {
             bound.write_u32(device, names::SEQUENCES, &vec![sequence; rows as usize])?;
         }
         if results.is_some() {
-            bound.write_u32(device, names::PICKED, &picked)?;
+            bound.write_u32(device, names::OUTPUT_ROWS, &picked)?;
         }
         // A long prompt on a slow device: somebody may not want to wait for the whole chunk.
         let cache_use = CacheUse::of_rows(fed as u64, end as u64);

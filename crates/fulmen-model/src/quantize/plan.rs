@@ -1,4 +1,4 @@
-//! What quantising a model will do, known before anything is written.
+//! What quantizing a model will do, known before anything is written.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub struct Plan {
     pub work: u64,
     /// Tensors that could not have the type of the recipe, by what they should have had and what they get.
     pub other_types: BTreeMap<(DType, DType), usize>,
-    /// Tensors that were quantised already, by their type. Quantising them again loses more than the original would.
+    /// Tensors that were quantized already, by their type. Quantizing them again loses more than the original would.
     pub again: BTreeMap<DType, usize>,
 }
 

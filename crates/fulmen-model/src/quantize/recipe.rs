@@ -1,4 +1,4 @@
-//! Which type each tensor of a quantised model gets.
+//! Which type each tensor of a quantized model gets.
 
 use std::{fmt, str::FromStr};
 
@@ -6,7 +6,7 @@ use fulmen_core::DType;
 
 use crate::source::TensorInfo;
 
-/// How to quantise a whole model: a type for most of its matrices, and better ones where it matters.
+/// How to quantize a whole model: a type for most of its matrices, and better ones where it matters.
 ///
 /// ```
 /// use fulmen_model::quantize::Recipe;

@@ -1,4 +1,4 @@
-//! Quantising a model: read, compute on all threads, write in order.
+//! Quantizing a model: read, compute on all threads, write in order.
 
 use std::{
     ops::{ControlFlow, Range},
@@ -21,7 +21,7 @@ const TASK: usize = 1 << 20;
 /// Tasks per thread between two writes; enough that no thread waits long for the others.
 const TASKS_PER_THREAD: usize = 4;
 
-/// Why a model could not be quantised.
+/// Why a model could not be quantized.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantizeError {

@@ -143,7 +143,7 @@ fn a_million_characters_are_no_trouble() {
     let tokenizers =
         [byte_level("gpt-2"), byte_level("qwen2"), byte_level("default"), sentence(SpacePrefix::Always)];
     for (i, tokenizer) in tokenizers.iter().enumerate() {
-        // Unoptimised, a million of everything takes minutes.
+        // Unoptimized, a million of everything takes minutes.
         let n = if i == 0 { 1_000_000 } else { 100_000 };
         for part in ["a", " ", "hello ", "\n", "é", "1"] {
             let text = part.repeat(n / part.len());

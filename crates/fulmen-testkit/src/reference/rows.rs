@@ -80,8 +80,8 @@ pub(super) fn rope(
                 let angle = f64::from(position) * f64::from(spec.freq_scale) * frequency / factor;
                 let (sin, cos) = angle.sin_cos();
                 let (i, j) = match spec.pairing {
-                    RopePairing::Adjacent => (2 * pair, 2 * pair + 1),
-                    RopePairing::Halves => (pair, pair + n_rot / 2),
+                    RopePairing::Interleaved => (2 * pair, 2 * pair + 1),
+                    RopePairing::NeoX => (pair, pair + n_rot / 2),
                 };
                 let (a, b) = (head[i], head[j]);
                 head[i] = (a * cos - b * sin) * f64::from(spec.magnitude);

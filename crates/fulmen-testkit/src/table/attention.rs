@@ -78,7 +78,7 @@ fn over_stored(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32,
         let sequences = rows.sequences.as_ref().map(|_| b.indices("sequences", m)).transpose()?;
         let gains = [b.vector("q_gamma", heads.head_dim)?, b.vector("k_gamma", heads.head_dim)?];
         let cache = b.kv_cache("kv", CacheSpec { dtype, n_seqs, capacity, heads })?;
-        let spec = RopeSpec::new(RopePairing::Halves, heads.head_dim, 1_000_000.0);
+        let spec = RopeSpec::new(RopePairing::NeoX, heads.head_dim, 1_000_000.0);
         let rotation = Rotation { spec, positions, factors: None };
         let q = b.rope_store([q, k, v], gains.map(Some), 1e-6, rotation, cache, sequences)?;
         let y = b.cache_attention(q, cache, positions, sequences, scale(heads))?;
@@ -97,7 +97,7 @@ fn over_stored(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32,
 fn steps(dtype: DType, position: u32, heads: Heads) -> Case {
     let case = Case::new(format!("stored/two_steps/at{position}/{}", shape(heads)), |b| {
         let cache = b.kv_cache("kv", CacheSpec { dtype, n_seqs: 1, capacity: position + 2, heads })?;
-        let spec = RopeSpec::new(RopePairing::Halves, heads.head_dim, 10_000.0);
+        let spec = RopeSpec::new(RopePairing::NeoX, heads.head_dim, 10_000.0);
         for at in ["0", "1"] {
             let q = b.input(&format!("q{at}"), 1, heads.q_width())?;
             let k = b.input(&format!("k{at}"), 1, heads.kv_width())?;

@@ -29,7 +29,7 @@ fn kv_store(prefix: &str, batch: &Batch, dtype: DType, heads: Heads) -> Case {
         let cache = b.kv_cache("kv", CacheSpec { dtype, n_seqs, capacity, heads })?;
         b.kv_store(k, v, cache, positions, sequences)
     });
-    // Encoders of 8-bit blocks may round the scale before or after they choose the codes.
+    // Encoders of 8-bit blocks may round the scale before or after they choose the quants.
     let tolerance = if dtype == DType::Q8_0 { Tolerance::REENCODED } else { Tolerance::Exact };
     placed(case.dtype(dtype).tolerance(tolerance), batch)
 }
@@ -109,7 +109,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
     }
 
     let plain = Turn {
-        pairing: RopePairing::Halves,
+        pairing: RopePairing::NeoX,
         gains: [true, true],
         factors: false,
         half: false,
@@ -124,17 +124,20 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             }
         }
         for (name, turn) in [
-            ("adjacent/", Turn { pairing: RopePairing::Adjacent, ..plain }),
+            ("adjacent/", Turn { pairing: RopePairing::Interleaved, ..plain }),
             ("no_gains/", Turn { gains: [false, false], ..plain }),
             ("q_gain/", Turn { gains: [true, false], ..plain }),
             ("k_gain/", Turn { gains: [false, true], ..plain }),
             ("factors/", Turn { factors: true, gains: [false, false], ..plain }),
             (
                 "llama/",
-                Turn { pairing: RopePairing::Adjacent, factors: true, gains: [false, false], ..plain },
+                Turn { pairing: RopePairing::Interleaved, factors: true, gains: [false, false], ..plain },
             ),
             ("half/", Turn { half: true, ..plain }),
-            ("half_adjacent/", Turn { half: true, factors: true, pairing: RopePairing::Adjacent, ..plain }),
+            (
+                "half_adjacent/",
+                Turn { half: true, factors: true, pairing: RopePairing::Interleaved, ..plain },
+            ),
             ("in_place/", Turn { sharing: Sharing::InPlace, ..plain }),
         ] {
             for batch in [&batches()[2], &batches()[4]] {

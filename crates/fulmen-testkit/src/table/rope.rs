@@ -29,10 +29,10 @@ fn rope(name: &str, turn: &Turn, positions: Draw, sharing: Sharing) -> Case {
 }
 
 pub(super) fn cases(cases: &mut Vec<Case>) {
-    for pairing in [RopePairing::Adjacent, RopePairing::Halves] {
+    for pairing in [RopePairing::Interleaved, RopePairing::NeoX] {
         let style = match pairing {
-            RopePairing::Adjacent => "adjacent",
-            RopePairing::Halves => "halves",
+            RopePairing::Interleaved => "adjacent",
+            RopePairing::NeoX => "halves",
         };
         let mut add = |name: &str, rows: u32, n_heads: u32, head_dim: u32, positions: Draw| {
             let spec = RopeSpec::new(pairing, head_dim, 10_000.0);

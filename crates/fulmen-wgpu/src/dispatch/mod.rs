@@ -200,7 +200,7 @@ impl KernelDispatch for WgpuDispatcher {
     }
 
     /// As many as fill a large GPU; elsewhere fewer, so that nobody waits long for the end of one, and where buffers must be small.
-    fn rows_at_once(&self) -> u32 {
+    fn prefill_chunk(&self) -> u32 {
         let caps = self.gpu.caps();
         let large = caps.max_binding.min(caps.max_buffer) >= LARGE_BUFFER;
         let discrete = self.gpu.info().device_type == wgpu::DeviceType::DiscreteGpu;

@@ -4,7 +4,7 @@
 //! - [`reduce`]: sum, maximum, minimum and dot product of arrays of any length.
 //! - [`rows`]: softmax, norms and reductions along the rows of a matrix.
 //! - [`matmul`]: matrix products with epilogues.
-//! - [`qmatmul`]: the same with block-quantised weights.
+//! - [`qmatmul`]: the same with block-quantized weights.
 //! - [`mod@embed`]: rows of a table by token.
 //! - [`mod@rope`]: rotary position embedding.
 //! - [`kv`]: rows of keys and values into a cache, with norm and rotation on the way.

@@ -47,7 +47,7 @@ fn logits_and_greedy_tokens_are_those_of_the_processor() {
         let cpu = load(preset, recipe, cache, Box::new(CpuDispatcher::with_threads(2)), false);
         let wgpu = load(preset, recipe, cache, on(&gpu), false);
         let (mut cpu, mut wgpu) = (cpu.session().unwrap(), wgpu.session().unwrap());
-        // Beside quantised weights both round activations to 8 bits, each in its own way.
+        // Beside quantized weights both round activations to 8 bits, each in its own way.
         let (bound, steps) = if recipe.starts_with('f') { (1e-4, 24) } else { (2e-3, 0) };
         compare(&mut cpu, &mut wgpu, &prompt, steps, bound, &format!("{preset} {recipe} {cache}"));
     }

@@ -116,7 +116,7 @@ fn cases() -> Vec<Case> {
     let qwen3 = Case {
         heads: heads(8, 2, 128),
         cache: DType::F16,
-        rope: RopeSpec::new(RopePairing::Halves, 128, 1e6),
+        rope: RopeSpec::new(RopePairing::NeoX, 128, 1e6),
         norms: [true, true],
         factors: false,
         sequence: Some(1),
@@ -125,7 +125,7 @@ fn cases() -> Vec<Case> {
     };
     let llama = Case {
         heads: heads(3, 3, 64),
-        rope: RopeSpec::new(RopePairing::Adjacent, 64, 5e5),
+        rope: RopeSpec::new(RopePairing::Interleaved, 64, 5e5),
         norms: [false, false],
         factors: true,
         sequence: None,
@@ -135,7 +135,7 @@ fn cases() -> Vec<Case> {
     let small = Case {
         heads: heads(4, 2, 36),
         cache: DType::F32,
-        rope: RopeSpec::new(RopePairing::Halves, 20, 1e4),
+        rope: RopeSpec::new(RopePairing::NeoX, 20, 1e4),
         norms: [false, true],
         ..llama
     };

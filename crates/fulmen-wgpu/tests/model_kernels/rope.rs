@@ -15,8 +15,8 @@ pub(crate) fn turn(x: &mut [f64], position: u32, factors: Option<&[f32]>, head_d
             let factor = factors.map_or(1.0, |factors| f64::from(factors[pair]));
             let angle = f64::from(position) * f64::from(spec.freq_scale) * frequency / factor;
             let (i, j) = match spec.pairing {
-                RopePairing::Adjacent => (2 * pair, 2 * pair + 1),
-                RopePairing::Halves => (pair, pair + n_rot / 2),
+                RopePairing::Interleaved => (2 * pair, 2 * pair + 1),
+                RopePairing::NeoX => (pair, pair + n_rot / 2),
             };
             let (sin, cos) = angle.sin_cos();
             let (a, b, m) = (head[i], head[j], f64::from(spec.magnitude));
@@ -30,7 +30,7 @@ pub(crate) fn turn(x: &mut [f64], position: u32, factors: Option<&[f32]>, head_d
 fn heads_turn_as_far_as_they_should() {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut worst = 0f64;
-    for pairing in [RopePairing::Adjacent, RopePairing::Halves] {
+    for pairing in [RopePairing::Interleaved, RopePairing::NeoX] {
         for (head_dim, n_rot) in
             [(1, 0), (2, 2), (6, 4), (33, 32), (64, 64), (80, 34), (128, 128), (256, 64), (300, 300)]
         {
@@ -75,7 +75,7 @@ fn heads_turn_as_far_as_they_should() {
 
 #[test]
 fn a_nan_spoils_its_pair_and_wrong_rotations_are_refused() {
-    let spec = RopeSpec::new(RopePairing::Halves, 8, 1e4);
+    let spec = RopeSpec::new(RopePairing::NeoX, 8, 1e4);
     let mut x = vec![1.0f32; 16];
     x[9] = f32::NAN;
     let call = Rope { m: 1, n_heads: 2, head_dim: 8, rope: spec, factors: false };

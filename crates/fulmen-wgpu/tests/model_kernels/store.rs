@@ -194,7 +194,7 @@ fn queries_and_keys_are_normed_and_turned() {
     {
         let Heads { n_heads, n_kv_heads, head_dim } = case.heads;
         let dim = head_dim as usize;
-        let pairing = if number % 2 == 0 { RopePairing::Halves } else { RopePairing::Adjacent };
+        let pairing = if number % 2 == 0 { RopePairing::NeoX } else { RopePairing::Interleaved };
         let n_rot = head_dim / 2 * 2 - if number % 3 == 0 && head_dim > 32 { 4 } else { 0 };
         let rope = RopeSpec { pairing, n_rot, base: 1e5, freq_scale: 0.5, magnitude: 1.1 };
         let (q_norm, k_norm, factored) = (number & 1 == 0, number & 2 == 0, number & 4 == 0);

@@ -43,8 +43,8 @@ pub(super) fn widen<S: Simd>(s: S, dtype: DType, from: &[u8], to: &mut [f32]) {
                 for i in (0..Q8_BLOCK.0).step_by(S::LANES) {
                     // SAFETY: a block is a whole number of vectors on both sides.
                     unsafe {
-                        let codes = s.load_i8(from.as_ptr().add(2 + i).cast());
-                        s.store(to.as_mut_ptr().add(i), s.mul(d, codes));
+                        let quants = s.load_i8(from.as_ptr().add(2 + i).cast());
+                        s.store(to.as_mut_ptr().add(i), s.mul(d, quants));
                     }
                 }
             }

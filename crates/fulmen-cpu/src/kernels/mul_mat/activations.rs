@@ -1,7 +1,7 @@
 //! The activations of a product, in the forms that the kernels read.
 //!
 //! The forms are made when a product first needs them and kept for the products that follow, so the three
-//! projections of attention, or the gate and the up projection, quantise their common input once.
+//! projections of attention, or the gate and the up projection, quantize their common input once.
 
 use super::{
     Isa,
@@ -52,7 +52,7 @@ impl Family {
 
 #[derive(Default)]
 struct RowBuffers {
-    codes: Buffer,
+    quants: Buffer,
     d: Buffer,
     sums: Buffer,
     scaled_sums: Buffer,
@@ -60,7 +60,7 @@ struct RowBuffers {
 
 #[derive(Default)]
 struct TileBuffers {
-    codes: Buffer,
+    quants: Buffer,
     d: Buffer,
     sums16: Buffer,
     sums32: Buffer,
@@ -68,16 +68,16 @@ struct TileBuffers {
 
 /// Rows of activations as signed bytes, row after row.
 ///
-/// In each block, `x` is about `d * code` with codes in `-127..=127`. A block that holds an infinity or a NaN
+/// In each block, `x` is about `d * code` with quants in `-127..=127`. A block that holds an infinity or a NaN
 /// has a NaN for `d`, and so has its part in every product; one whose largest magnitude is below 1e-35 counts
 /// as zeros.
 #[derive(Clone, Copy)]
 pub(super) struct IntRows<'a> {
     /// `[m][k]`, and [`PAD`] more.
-    pub(super) codes: &'a [i8],
+    pub(super) quants: &'a [i8],
     /// `[m][k / block]`.
     pub(super) d: &'a [f32],
-    /// Sums of 16 codes, `[m][k / 16]`.
+    /// Sums of 16 quants, `[m][k / 16]`.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for kernels of x86-64"))]
     pub(super) sums: &'a [i16],
     /// The same times `d`, `[m][k / 16]`.
@@ -86,16 +86,16 @@ pub(super) struct IntRows<'a> {
 
 /// Tiles of rows, interleaved: in each group of four elements, the four bytes of each row of the tile in turn.
 ///
-/// The codes are XORed with the instruction set's `X_FLIP`. Rows beyond the last are zeros.
+/// The quants are XORed with the instruction set's `X_FLIP`. Rows beyond the last are zeros.
 #[derive(Clone, Copy)]
 pub(super) struct IntTiles<'a> {
     /// `[tile][k / 4][rows][4]`.
-    pub(super) codes: &'a [u8],
+    pub(super) quants: &'a [u8],
     /// `[tile][k / block][rows]`.
     pub(super) d: &'a [f32],
-    /// Sums of 16 codes, `[tile][k / 16][rows]`. Blocks of 256 only.
+    /// Sums of 16 quants, `[tile][k / 16][rows]`. Blocks of 256 only.
     pub(super) sums16: &'a [f32],
-    /// Sums of 32 codes, times `d` for blocks of 32, `[tile][k / 32][rows]`.
+    /// Sums of 32 quants, times `d` for blocks of 32, `[tile][k / 32][rows]`.
     pub(super) sums32: &'a [f32],
 }
 
@@ -166,7 +166,7 @@ impl<'a> Activations<'a> {
         self.k
     }
 
-    /// The rows for dot products, with the quantised form if a family is named.
+    /// The rows for dot products, with the quantized form if a family is named.
     pub(super) fn dot_rows(&self, family: Option<Family>) -> Rows<'_> {
         let int = family.map(|family| self.int_rows(family));
         Rows { k: self.k, x: self.x, stride: self.stride, int }
@@ -189,7 +189,7 @@ impl<'a> Activations<'a> {
             return;
         }
         let buffers = &mut self.scratch.rows[family as usize];
-        let codes = Shared::new(buffers.codes.reserve::<i8>(m * k + PAD));
+        let quants = Shared::new(buffers.quants.reserve::<i8>(m * k + PAD));
         let d = Shared::new(buffers.d.reserve::<f32>(m * k / block));
         let sums = Shared::new(buffers.sums.reserve::<i16>(m * k / 16));
         let scaled = Shared::new(buffers.scaled_sums.reserve::<f32>(m * k / 16));
@@ -202,7 +202,7 @@ impl<'a> Activations<'a> {
                 unsafe {
                     quantize(
                         &x[i * stride..i * stride + k],
-                        codes.slice(i * k, k),
+                        quants.slice(i * k, k),
                         d.slice(i * (k / block), k / block),
                         sums.slice(i * (k / 16), k / 16),
                         scaled.slice(i * (k / 16), k / 16),
@@ -212,13 +212,13 @@ impl<'a> Activations<'a> {
         });
     }
 
-    /// The quantised rows, which must have been made.
+    /// The quantized rows, which must have been made.
     pub(super) fn int_rows(&self, family: Family) -> IntRows<'_> {
         let (m, k, block) = (self.m, self.k, family.block());
         assert!(self.has_rows[family as usize]);
         let buffers = &self.scratch.rows[family as usize];
         IntRows {
-            codes: buffers.codes.get(m * k + PAD),
+            quants: buffers.quants.get(m * k + PAD),
             d: buffers.d.get(m * k / block),
             sums: buffers.sums.get(m * k / 16),
             scaled_sums: buffers.scaled_sums.get(m * k / 16),
@@ -235,35 +235,35 @@ impl<'a> Activations<'a> {
         let (m, k, block, rows) = (self.m, self.k, family.block(), entries.int_rows);
         let tiles = m.div_ceil(rows);
         let (from, to) = (&self.scratch.rows[family as usize], &mut self.scratch.tiles[family as usize]);
-        let codes = Shared::new(to.codes.reserve::<u8>(tiles * rows * k));
+        let quants = Shared::new(to.quants.reserve::<u8>(tiles * rows * k));
         let d = Shared::new(to.d.reserve::<f32>(tiles * rows * (k / block)));
         let sums16 = Shared::new(to.sums16.reserve::<f32>(tiles * rows * (k / 16)));
         let sums32 = Shared::new(to.sums32.reserve::<f32>(tiles * rows * (k / 32)));
-        let src_codes = from.codes.get::<i8>(m * k);
+        let src_codes = from.quants.get::<i8>(m * k);
         let src_d = from.d.get::<f32>(m * k / block);
         let src_sums = from.sums.get::<i16>(m * k / 16);
         let flip = u32::from_ne_bytes([entries.x_flip; 4]);
         pool.run_ranges(tiles, 1, &|range| {
             for tile in range {
                 // SAFETY: the buffers have room for all tiles, and each tile is one task's.
-                let (codes, d, sums16, sums32) = unsafe {
+                let (quants, d, sums16, sums32) = unsafe {
                     (
-                        codes.slice(tile * k * rows, k * rows),
+                        quants.slice(tile * k * rows, k * rows),
                         d.slice(tile * (k / block) * rows, k / block * rows),
                         sums16.slice(tile * (k / 16) * rows, k / 16 * rows),
                         sums32.slice(tile * (k / 32) * rows, k / 32 * rows),
                     )
                 };
                 if (tile + 1) * rows > m {
-                    codes.fill(entries.x_flip);
+                    quants.fill(entries.x_flip);
                     d.fill(0.0);
                     sums16.fill(0.0);
                     sums32.fill(0.0);
                 }
-                let codes: &mut [[u8; 4]] = codes.as_chunks_mut().0;
+                let quants: &mut [[u8; 4]] = quants.as_chunks_mut().0;
                 for (i, row) in (tile * rows..m.min((tile + 1) * rows)).enumerate() {
                     let fours: &[[i8; 4]] = src_codes[row * k..(row + 1) * k].as_chunks().0;
-                    for (column, four) in codes.chunks_exact_mut(rows).zip(fours) {
+                    for (column, four) in quants.chunks_exact_mut(rows).zip(fours) {
                         column[i] = (u32::from_ne_bytes(four.map(|c| c as u8)) ^ flip).to_ne_bytes();
                     }
                     let row_d = &src_d[row * (k / block)..(row + 1) * (k / block)];
@@ -286,13 +286,13 @@ impl<'a> Activations<'a> {
         });
     }
 
-    /// The interleaved tiles of `rows` quantised rows each, which must have been made.
+    /// The interleaved tiles of `rows` quantized rows each, which must have been made.
     pub(super) fn int_tiles(&self, rows: usize, family: Family) -> IntTiles<'_> {
         assert!(self.has_tiles[family as usize]);
         let (k, padded) = (self.k, self.m.next_multiple_of(rows));
         let buffers = &self.scratch.tiles[family as usize];
         IntTiles {
-            codes: buffers.codes.get(padded * k),
+            quants: buffers.quants.get(padded * k),
             d: buffers.d.get(padded * (k / family.block())),
             sums16: buffers.sums16.get(padded * (k / 16)),
             sums32: buffers.sums32.get(padded * (k / 32)),
@@ -329,11 +329,11 @@ impl<'a> Activations<'a> {
     }
 }
 
-/// Quantises a row in blocks of `B`. See [`IntRows`] for what comes out.
+/// Quantizes a row in blocks of `B`. See [`IntRows`] for what comes out.
 #[inline(always)]
 pub(super) fn quantize_row<const B: usize>(
     x: &[f32],
-    codes: &mut [i8],
+    quants: &mut [i8],
     d: &mut [f32],
     sums: &mut [i16],
     scaled_sums: &mut [f32],
@@ -341,8 +341,8 @@ pub(super) fn quantize_row<const B: usize>(
     // Adding it to a small number leaves the number, rounded to even, in the low bits.
     const MAGIC: f32 = 12_582_912.0;
     const INFINITY: u32 = 0x7f80_0000;
-    let blocks = x.as_chunks::<B>().0.iter().zip(codes.as_chunks_mut::<B>().0).zip(d).enumerate();
-    for (b, ((x, codes), d)) in blocks {
+    let blocks = x.as_chunks::<B>().0.iter().zip(quants.as_chunks_mut::<B>().0).zip(d).enumerate();
+    for (b, ((x, quants), d)) in blocks {
         // Magnitudes compare like their bits, and what is not finite is above all else.
         let mut top = 0;
         for v in x {
@@ -360,16 +360,16 @@ pub(super) fn quantize_row<const B: usize>(
             127.0 / amax
         };
         if inverse == 0.0 {
-            codes.fill(0);
+            quants.fill(0);
         } else {
-            for (code, v) in codes.iter_mut().zip(x) {
+            for (code, v) in quants.iter_mut().zip(x) {
                 *code = (v * inverse + MAGIC).to_bits() as i8;
             }
         }
         let sums = &mut sums[b * B / 16..(b + 1) * B / 16];
         let scaled_sums = &mut scaled_sums[b * B / 16..(b + 1) * B / 16];
-        for ((sum, scaled), codes) in sums.iter_mut().zip(scaled_sums).zip(codes.as_chunks::<16>().0) {
-            *sum = codes.iter().map(|&c| i16::from(c)).sum();
+        for ((sum, scaled), quants) in sums.iter_mut().zip(scaled_sums).zip(quants.as_chunks::<16>().0) {
+            *sum = quants.iter().map(|&c| i16::from(c)).sum();
             *scaled = f32::from(*sum) * *d;
         }
     }

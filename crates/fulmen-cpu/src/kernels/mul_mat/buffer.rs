@@ -6,7 +6,7 @@
 struct Line([u8; 64]);
 
 /// Memory for plain values, kept between uses. Its content after [`reserve`](Buffer::reserve) is unspecified
-/// but initialised.
+/// but initialized.
 #[derive(Default)]
 pub(super) struct Buffer {
     lines: Vec<Line>,
@@ -26,7 +26,7 @@ impl Buffer {
     /// As [`reserve`](Buffer::reserve), as a slice.
     pub(super) fn slice<T: bytemuck::Pod>(&mut self, len: usize) -> &mut [T] {
         let p = self.reserve(len);
-        // SAFETY: `reserve` gives room for that many, initialised; any bytes are a valid `T`.
+        // SAFETY: `reserve` gives room for that many, initialized; any bytes are a valid `T`.
         unsafe { std::slice::from_raw_parts_mut(p, len) }
     }
 

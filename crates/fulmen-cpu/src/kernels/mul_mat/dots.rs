@@ -12,7 +12,7 @@ pub(super) const ROWS: usize = 4;
 /// Dot products, `[activation row][weight row]`.
 pub(super) type Dots = [[f32; ROWS]; ROWS];
 
-/// The activations of a dot product: floats for float weights, bytes for quantised ones.
+/// The activations of a dot product: floats for float weights, bytes for quantized ones.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) k: usize,
@@ -204,7 +204,7 @@ unsafe fn dot_float_rows<S: Simd, T: Float, const R: usize, const M: usize>(
 ///
 /// # Safety
 ///
-/// The instruction set, `w.rows` rows of `x.k` weights, and the quantised rows of activations must be there.
+/// The instruction set, `w.rows` rows of `x.k` weights, and the quantized rows of activations must be there.
 #[inline(always)]
 pub(super) unsafe fn dot_blocks<S: Simd, F: Format>(
     w: WeightRows,
@@ -216,7 +216,7 @@ pub(super) unsafe fn dot_blocks<S: Simd, F: Format>(
     let Some(int) = x.int else { return };
     let mut canon = Canon::ZERO;
     for r in 0..w.rows {
-        // SAFETY: by the contract; all reads of activations are within the rows, except that of the codes of a
+        // SAFETY: by the contract; all reads of activations are within the rows, except that of the quants of a
         // last part, which are padded.
         unsafe {
             let row = w.data.add(r * w.row_bytes);
@@ -241,7 +241,8 @@ pub(super) unsafe fn dot_blocks<S: Simd, F: Format>(
                             *s *= *int.d.as_ptr().add(at / 32 + i / 2);
                         }
                     }
-                    acc[a] = S::dot256(canon.codes.as_ptr(), int.codes.as_ptr().add(at), s.as_ptr(), acc[a]);
+                    acc[a] =
+                        S::dot256(canon.quants.as_ptr(), int.quants.as_ptr().add(at), s.as_ptr(), acc[a]);
                     if F::MINS {
                         let sums = int.scaled_sums.as_ptr().add(at / 16);
                         if len == 256 {

@@ -9,7 +9,7 @@ use fulmen_core::DType;
 use std::arch::x86_64::*;
 
 /// The kernel for a type, if there is one here, and the multiple of elements that rows must have for it.
-pub(super) fn specialised(dtype: DType) -> Option<(DotFn, usize)> {
+pub(super) fn specialized(dtype: DType) -> Option<(DotFn, usize)> {
     match dtype {
         DType::Q4_K => Some((dot_q4_k::<Q4K>, 256)),
         DType::Q5_K => Some((dot_q4_k::<Q5K>, 256)),
@@ -24,7 +24,7 @@ pub(super) fn specialised(dtype: DType) -> Option<(DotFn, usize)> {
 ///
 /// # Safety
 ///
-/// As the kernels of the module `dots`; and rows must have the multiple of elements that [`specialised`] says.
+/// As the kernels of the module `dots`; and rows must have the multiple of elements that [`specialized`] says.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn dot_q4_k<F: Format>(w: WeightRows, x: &Rows<'_>, first: usize, count: usize, out: &mut Dots) {
     by_rows!(q4_k_rows::<F>, w, x, first, count, out)
@@ -105,10 +105,10 @@ unsafe fn q4_k_rows<F: Format, const R: usize, const M: usize>(
                 let minima = _mm_cvtepu8_epi16(_mm_cvtsi64_si128(minima as i64));
                 let (d, dmin) = (half(src), half(src.add(2)));
                 let bits = _mm256_loadu_si256(src.add(16).cast());
-                let codes = if fifth_bit { src.add(48) } else { src.add(16) };
+                let quants = if fifth_bit { src.add(48) } else { src.add(16) };
                 let mut sums = [_mm256_setzero_si256(); M];
                 for j in 0..4 {
-                    let q = _mm256_loadu_si256(codes.add(32 * j).cast());
+                    let q = _mm256_loadu_si256(quants.add(32 * j).cast());
                     let mut low = _mm256_and_si256(q, low_nibbles);
                     let mut high = _mm256_and_si256(_mm256_srli_epi16::<4>(q), low_nibbles);
                     if fifth_bit {
@@ -128,7 +128,7 @@ unsafe fn q4_k_rows<F: Format, const R: usize, const M: usize>(
                     let high_scale = _mm256_shuffle_epi8(scales, pick(2 * j as i32 + 1));
                     for a in 0..M {
                         let at = (first + a) * x.k + block * 256 + 64 * j;
-                        let x = int.codes.as_ptr().add(at);
+                        let x = int.quants.as_ptr().add(at);
                         let (x0, x1) = (_mm256_loadu_si256(x.cast()), _mm256_loadu_si256(x.add(32).cast()));
                         let low = _mm256_madd_epi16(_mm256_maddubs_epi16(low, x0), low_scale);
                         let high = _mm256_madd_epi16(_mm256_maddubs_epi16(high, x1), high_scale);
@@ -195,7 +195,7 @@ unsafe fn q6_k_rows<const R: usize, const M: usize>(
                     let with = |low: __m256i, high: __m256i| {
                         _mm256_or_si256(_mm256_and_si256(low, low_nibbles), _mm256_and_si256(high, high_bits))
                     };
-                    let codes = [
+                    let quants = [
                         with(q0, _mm256_slli_epi16::<4>(bits)),
                         with(q1, _mm256_slli_epi16::<2>(bits)),
                         with(_mm256_srli_epi16::<4>(q0), bits),
@@ -207,15 +207,15 @@ unsafe fn q6_k_rows<const R: usize, const M: usize>(
                     } else {
                         _mm256_permute4x64_epi64::<0b11_10_11_10>(scales)
                     };
-                    for (c, &codes) in codes.iter().enumerate() {
+                    for (c, &quants) in quants.iter().enumerate() {
                         let pick = |i: i32| _mm_set1_epi16(((2 * i) | ((2 * i + 1) << 8)) as i16);
                         let c = c as i32;
                         let scale =
                             _mm256_shuffle_epi8(eight, _mm256_set_m128i(pick(2 * c + 1), pick(2 * c)));
                         for a in 0..M {
                             let at = (first + a) * x.k + block * 256 + 128 * h + 32 * c as usize;
-                            let x = _mm256_loadu_si256(int.codes.as_ptr().add(at).cast());
-                            let dot = _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), scale);
+                            let x = _mm256_loadu_si256(int.quants.as_ptr().add(at).cast());
+                            let dot = _mm256_madd_epi16(_mm256_maddubs_epi16(quants, x), scale);
                             sums[a] = _mm256_add_epi32(sums[a], dot);
                         }
                     }
@@ -232,9 +232,9 @@ unsafe fn q6_k_rows<const R: usize, const M: usize>(
     }
 }
 
-/// `Q8_0` or `Q4_0`: one block is a vector of signed codes.
+/// `Q8_0` or `Q4_0`: one block is a vector of signed quants.
 macro_rules! signed_blocks {
-    ($name:ident, $bytes:literal, |$src:ident| $codes:expr) => {
+    ($name:ident, $bytes:literal, |$src:ident| $quants:expr) => {
         /// # Safety
         ///
         /// As [`dot_q8_0`], with `R` rows of weights and `M` of activations.
@@ -256,12 +256,12 @@ macro_rules! signed_blocks {
                     // SAFETY: all offsets are within the block of weights, or of activations.
                     unsafe {
                         let d = half($src);
-                        let codes = $codes;
-                        let magnitudes = _mm256_abs_epi8(codes);
+                        let quants = $quants;
+                        let magnitudes = _mm256_abs_epi8(quants);
                         for a in 0..M {
                             let at = (first + a) * x.k + block * 32;
-                            let x = _mm256_loadu_si256(int.codes.as_ptr().add(at).cast());
-                            let dot = _mm256_cvtepi32_ps(dot4_signed(magnitudes, codes, x));
+                            let x = _mm256_loadu_si256(int.quants.as_ptr().add(at).cast());
+                            let dot = _mm256_cvtepi32_ps(dot4_signed(magnitudes, quants, x));
                             let d = _mm256_set1_ps(d * *int.d.as_ptr().add(at / 32));
                             acc[a][row] = _mm256_fmadd_ps(dot, d, acc[a][row]);
                         }

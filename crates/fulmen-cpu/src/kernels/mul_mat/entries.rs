@@ -14,7 +14,7 @@ use super::{
 };
 use fulmen_core::DType;
 
-/// Quantises one row: values, codes, scales, sums, scaled sums.
+/// Quantizes one row: values, quants, scales, sums, scaled sums.
 type QuantizeFn = unsafe fn(&[f32], &mut [i8], &mut [f32], &mut [i16], &mut [f32]);
 
 /// The kernels of one type of weights.
@@ -45,19 +45,19 @@ pub(super) struct Entries {
 /// The module of one instruction set: the generic kernels within functions that enable its features.
 macro_rules! instruction_set {
     ($module:ident, $simd:ty, rows $float_rows:literal $int_rows:literal, vectors $float_vectors:literal
-     $int_vectors:literal, $(#[$feature:meta])* specialised $specialised:expr) => {
+     $int_vectors:literal, $(#[$feature:meta])* specialized $specialized:expr) => {
         mod $module {
             use super::*;
 
             $(#[$feature])*
             unsafe fn quantize<const B: usize>(
                 x: &[f32],
-                codes: &mut [i8],
+                quants: &mut [i8],
                 d: &mut [f32],
                 sums: &mut [i16],
                 scaled: &mut [f32],
             ) {
-                quantize_row::<B>(x, codes, d, sums, scaled);
+                quantize_row::<B>(x, quants, d, sums, scaled);
             }
 
             $(#[$feature])*
@@ -154,8 +154,8 @@ macro_rules! instruction_set {
             }
 
             fn blocks<F: f::Format>(dtype: DType, k: usize) -> Option<Kernels> {
-                let specialised: fn(DType) -> Option<(DotFn, usize)> = $specialised;
-                let dot = specialised(dtype).filter(|&(_, multiple)| k.is_multiple_of(multiple));
+                let specialized: fn(DType) -> Option<(DotFn, usize)> = $specialized;
+                let dot = specialized(dtype).filter(|&(_, multiple)| k.is_multiple_of(multiple));
                 Some(Kernels::Int {
                     family: if F::BLOCK == 32 { Family::Block32 } else { Family::Block256 },
                     dot: dot.map_or(dot_of_blocks::<F> as DotFn, |(dot, _)| dot),
@@ -206,17 +206,17 @@ macro_rules! instruction_set {
     };
 }
 
-instruction_set!(portable, Portable, rows 4 4, vectors 1 1, specialised |_| None);
+instruction_set!(portable, Portable, rows 4 4, vectors 1 1, specialized |_| None);
 #[cfg(target_arch = "aarch64")]
 instruction_set!(neon, super::super::simd::Neon, rows 8 4, vectors 3 2,
-    #[target_feature(enable = "neon")] specialised |_| None);
+    #[target_feature(enable = "neon")] specialized |_| None);
 #[cfg(target_arch = "x86_64")]
 instruction_set!(avx2, super::super::simd::Avx2, rows 6 4, vectors 2 1,
-    #[target_feature(enable = "avx2,fma,f16c")] specialised super::super::dots_avx2::specialised);
+    #[target_feature(enable = "avx2,fma,f16c")] specialized super::super::dots_avx2::specialized);
 #[cfg(target_arch = "x86_64")]
 instruction_set!(avx512, super::super::simd::Avx512, rows 12 6, vectors 2 2,
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    specialised super::super::dots_avx512::specialised);
+    specialized super::super::dots_avx512::specialized);
 
 /// The kernels for `isa`, or the portable ones where this processor does not have it.
 pub(super) fn entries(isa: Isa) -> &'static Entries {

@@ -1,6 +1,6 @@
 //! The block formats, unpacked to one form.
 //!
-//! Every format's elements are `s * code + m`, with signed 8-bit codes and one `s` and `m` per 16 (or more)
+//! Every format's elements are `s * code + m`, with signed 8-bit quants and one `s` and `m` per 16 (or more)
 //! elements. The loops are plain so that the compiler vectorises them for the instruction set of the function
 //! they are inlined into.
 
@@ -9,7 +9,7 @@ use super::simd::f16_to_f32;
 /// Up to 256 elements of one row. What is beyond the elements unpacked stays as it was.
 #[repr(C, align(64))]
 pub(super) struct Canon {
-    pub(super) codes: [i8; 256],
+    pub(super) quants: [i8; 256],
     /// Scale of each 16 elements.
     pub(super) s: [f32; 16],
     /// Minimum of each 16 elements; written by formats with `MINS` only.
@@ -17,7 +17,7 @@ pub(super) struct Canon {
 }
 
 impl Canon {
-    pub(super) const ZERO: Canon = Canon { codes: [0; 256], s: [0.0; 16], m: [0.0; 16] };
+    pub(super) const ZERO: Canon = Canon { quants: [0; 256], s: [0.0; 16], m: [0.0; 16] };
 }
 
 /// One block format.
@@ -80,9 +80,9 @@ unsafe fn halves_of_blocks(src: *const u8, size: usize, at: usize, blocks: usize
     }
 }
 
-/// The formats of 32 elements: where the parts of the block are, and how codes are centred.
+/// The formats of 32 elements: where the parts of the block are, and how quants are centred.
 macro_rules! block32 {
-    ($name:ident, bytes $bytes:literal, codes at $codes:literal, high bits at $high:expr, minimum $min:expr,
+    ($name:ident, bytes $bytes:literal, quants at $quants:literal, high bits at $high:expr, minimum $min:expr,
      centre $centre:literal) => {
         pub(super) struct $name;
 
@@ -112,23 +112,23 @@ macro_rules! block32 {
             #[inline(always)]
             unsafe fn unpack_all(src: *const u8, blocks: usize, out: &mut Canon) {
                 const HIGH: Option<usize> = $high;
-                for (b, to) in out.codes.as_chunks_mut::<32>().0.iter_mut().enumerate().take(blocks) {
+                for (b, to) in out.quants.as_chunks_mut::<32>().0.iter_mut().enumerate().take(blocks) {
                     // SAFETY: every offset is within the block, and the caller gives `blocks` of them.
-                    let q = unsafe { bytes::<16>(src, b * $bytes + $codes) };
-                    let mut codes = [0; 32];
+                    let q = unsafe { bytes::<16>(src, b * $bytes + $quants) };
+                    let mut quants = [0; 32];
                     for i in 0..16 {
-                        codes[i] = q[i] & 15;
-                        codes[i + 16] = q[i] >> 4;
+                        quants[i] = q[i] & 15;
+                        quants[i + 16] = q[i] >> 4;
                     }
                     if let Some(high) = HIGH {
                         // SAFETY: as above.
                         let bits = spread_bits(unsafe { bytes(src, b * $bytes + high) });
                         for i in 0..32 {
-                            codes[i] |= bits[i];
+                            quants[i] |= bits[i];
                         }
                     }
                     for i in 0..32 {
-                        to[i] = codes[i] as i8 - $centre;
+                        to[i] = quants[i] as i8 - $centre;
                     }
                 }
                 // SAFETY: by the contract.
@@ -153,10 +153,10 @@ fn spread_bits(bits: [u8; 4]) -> [u8; 32] {
     out
 }
 
-block32!(Q4_0, bytes 18, codes at 2, high bits at None, minimum false, centre 8);
-block32!(Q4_1, bytes 20, codes at 4, high bits at None, minimum true, centre 0);
-block32!(Q5_0, bytes 22, codes at 6, high bits at Some(2), minimum false, centre 16);
-block32!(Q5_1, bytes 24, codes at 8, high bits at Some(4), minimum true, centre 0);
+block32!(Q4_0, bytes 18, quants at 2, high bits at None, minimum false, centre 8);
+block32!(Q4_1, bytes 20, quants at 4, high bits at None, minimum true, centre 0);
+block32!(Q5_0, bytes 22, quants at 6, high bits at Some(2), minimum false, centre 16);
+block32!(Q5_1, bytes 24, quants at 8, high bits at Some(4), minimum true, centre 0);
 
 pub(super) struct Q8_0;
 
@@ -181,7 +181,7 @@ impl Q8_0 {
     /// As [`Format::unpack`].
     #[inline(always)]
     unsafe fn unpack_all(src: *const u8, blocks: usize, out: &mut Canon) {
-        for (b, to) in out.codes.as_chunks_mut::<32>().0.iter_mut().enumerate().take(blocks) {
+        for (b, to) in out.quants.as_chunks_mut::<32>().0.iter_mut().enumerate().take(blocks) {
             // SAFETY: every offset is within the block, and the caller gives `blocks` of them.
             *to = unsafe { src.add(34 * b + 2).cast::<[i8; 32]>().read_unaligned() };
         }
@@ -210,7 +210,7 @@ impl Format for Q2K {
         for h in 0..2 {
             for j in 0..4 {
                 for i in 0..32 {
-                    out.codes[128 * h + 32 * j + i] = (q[32 * h + i] >> (2 * j) & 3) as i8;
+                    out.quants[128 * h + 32 * j + i] = (q[32 * h + i] >> (2 * j) & 3) as i8;
                 }
             }
         }
@@ -245,7 +245,7 @@ impl Format for Q3K {
             for j in 0..4 {
                 for i in 0..32 {
                     let up = high[i] >> (4 * h + j) & 1;
-                    out.codes[128 * h + 32 * j + i] = ((q[32 * h + i] >> (2 * j) & 3) | up << 2) as i8 - 4;
+                    out.quants[128 * h + 32 * j + i] = ((q[32 * h + i] >> (2 * j) & 3) | up << 2) as i8 - 4;
                 }
             }
         }
@@ -297,8 +297,8 @@ impl Format for Q4K {
         };
         for j in 0..4 {
             for i in 0..32 {
-                out.codes[64 * j + i] = (q[32 * j + i] & 15) as i8;
-                out.codes[64 * j + 32 + i] = (q[32 * j + i] >> 4) as i8;
+                out.quants[64 * j + i] = (q[32 * j + i] & 15) as i8;
+                out.quants[64 * j + 32 + i] = (q[32 * j + i] >> 4) as i8;
             }
         }
     }
@@ -322,8 +322,8 @@ impl Format for Q5K {
         for j in 0..4 {
             for i in 0..32 {
                 let (low, up) = (high[i] >> (2 * j) & 1, high[i] >> (2 * j + 1) & 1);
-                out.codes[64 * j + i] = ((q[32 * j + i] & 15) | low << 4) as i8;
-                out.codes[64 * j + 32 + i] = ((q[32 * j + i] >> 4) | up << 4) as i8;
+                out.quants[64 * j + i] = ((q[32 * j + i] & 15) | low << 4) as i8;
+                out.quants[64 * j + 32 + i] = ((q[32 * j + i] >> 4) | up << 4) as i8;
             }
         }
     }
@@ -348,11 +348,11 @@ impl Format for Q6K {
         for h in 0..2 {
             for i in 0..32 {
                 let (a, b, up) = (low[64 * h + i], low[64 * h + 32 + i], high[32 * h + i]);
-                let codes = &mut out.codes[128 * h + i..];
-                codes[0] = ((a & 15) | (up & 3) << 4) as i8 - 32;
-                codes[32] = ((b & 15) | (up >> 2 & 3) << 4) as i8 - 32;
-                codes[64] = ((a >> 4) | (up >> 4 & 3) << 4) as i8 - 32;
-                codes[96] = ((b >> 4) | (up >> 6) << 4) as i8 - 32;
+                let quants = &mut out.quants[128 * h + i..];
+                quants[0] = ((a & 15) | (up & 3) << 4) as i8 - 32;
+                quants[32] = ((b & 15) | (up >> 2 & 3) << 4) as i8 - 32;
+                quants[64] = ((a >> 4) | (up >> 4 & 3) << 4) as i8 - 32;
+                quants[96] = ((b >> 4) | (up >> 6) << 4) as i8 - 32;
             }
         }
     }
@@ -370,7 +370,7 @@ impl Format for Q8K {
     unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut Canon) {
         // SAFETY: every offset is within the block.
         let d = unsafe {
-            out.codes = src.add(4).cast::<[i8; 256]>().read_unaligned();
+            out.quants = src.add(4).cast::<[i8; 256]>().read_unaligned();
             f32::from_le_bytes(bytes(src, 0))
         };
         out.s = [d; 16];

@@ -1,8 +1,8 @@
 //! Matrix products with weights of any type: `out[m, n] = x[m, k] * w[n, k]^T`.
 //!
-//! Quantised weights are multiplied with activations that are quantised to 8 bits on the way: in blocks of 32
+//! Quantized weights are multiplied with activations that are quantized to 8 bits on the way: in blocks of 32
 //! for the formats with blocks of 32, in blocks of 256 for the K formats. With Gaussian activations that costs
-//! a normalised mean square error of about 2e-5 or 4e-5. Where such a block holds an infinity or a NaN, all
+//! a normalized mean square error of about 2e-5 or 4e-5. Where such a block holds an infinity or a NaN, all
 //! outputs of its row are NaN. Products with float weights are computed in `f32`.
 //!
 //! Results do not depend on the number of threads, nor on which other rows or columns are computed in the same

@@ -20,7 +20,7 @@ pub(super) const FLOAT_DEPTH: usize = 256;
 
 /// Where the parts of a packed integer panel are. All lengths are in bytes.
 ///
-/// `codes` is `[k / 4][lanes][4]`, padded to whole 256 elements; `s`, `m` and `correction` are
+/// `quants` is `[k / 4][lanes][4]`, padded to whole 256 elements; `s`, `m` and `correction` are
 /// `[k / SUB][lanes]`. The correction takes off what [`Simd::X_FLIP`] adds.
 #[derive(Clone, Copy)]
 pub(super) struct PanelLayout {
@@ -33,9 +33,14 @@ pub(super) struct PanelLayout {
 impl PanelLayout {
     pub(super) const fn new(lanes: usize, k: usize) -> PanelLayout {
         let k = k.next_multiple_of(256);
-        let codes = k * lanes;
+        let quants = k * lanes;
         let scales = k / 16 * lanes * 4;
-        PanelLayout { s: codes, m: codes + scales, correction: codes + 2 * scales, bytes: codes + 3 * scales }
+        PanelLayout {
+            s: quants,
+            m: quants + scales,
+            correction: quants + 2 * scales,
+            bytes: quants + 3 * scales,
+        }
     }
 }
 
@@ -45,7 +50,7 @@ pub(super) type PackIntFn = unsafe fn(w: *const u8, row_bytes: usize, rows: usiz
 /// One tile of activations, as [`IntTiles`](super::activations::IntTiles) has them.
 #[derive(Clone, Copy)]
 pub(super) struct IntTile {
-    pub(super) codes: *const u8,
+    pub(super) quants: *const u8,
     pub(super) d: *const f32,
     pub(super) sums16: *const f32,
     pub(super) sums32: *const f32,
@@ -96,8 +101,8 @@ pub(super) unsafe fn pack_int<S: Simd, F: Format>(
             for (r, canon) in canons.iter_mut().enumerate().take(rows) {
                 F::unpack(w.add(r * row_bytes + part * 256 / F::BLOCK * F::BYTES), len / F::BLOCK, canon);
             }
-            let codes = out.add(part * 256 * S::LANES);
-            transpose_all::<S>((&raw const (*canon).codes).cast(), 64, codes.cast());
+            let quants = out.add(part * 256 * S::LANES);
+            transpose_all::<S>((&raw const (*canon).quants).cast(), 64, quants.cast());
             let first = part * 256 / F::SUB * S::LANES;
             let mut spread = |from: *const [f32; 16], to: *mut f32| {
                 transpose_all::<S>(from.cast(), 16, scales.as_mut_ptr().cast());
@@ -116,7 +121,7 @@ pub(super) unsafe fn pack_int<S: Simd, F: Format>(
                     let mut sum = S::splat_i(0);
                     for four in 0..F::SUB / 4 {
                         let at = (sub * (F::SUB / 4) + four) * S::LANES * 4;
-                        sum = S::dot4(sum, S::load_w(codes.add(at).cast()), flip);
+                        sum = S::dot4(sum, S::load_w(quants.add(at).cast()), flip);
                     }
                     let to = out.add(layout.correction).cast::<i32>().add(first + sub * S::LANES);
                     S::store_negated(to, sum);
@@ -187,7 +192,7 @@ pub(super) unsafe fn int_kernel<S: Simd, F: Format, const MR: usize, const NV: u
                         *w = S::load_w(panel.add(v * layout.bytes + four * lanes * 4).cast());
                     }
                     for (i, row) in dots.iter_mut().enumerate() {
-                        let x = S::splat4(tile.codes.add((four * MR + i) * 4));
+                        let x = S::splat4(tile.quants.add((four * MR + i) * 4));
                         for v in 0..NV {
                             row[v] = S::dot4(row[v], w[v], x);
                         }

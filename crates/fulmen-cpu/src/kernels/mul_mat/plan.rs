@@ -269,7 +269,7 @@ impl<'a> Plan<'a> {
                     // `c` has room for whole tiles.
                     unsafe {
                         let tile = IntTile {
-                            codes: tiles.codes.as_ptr().add(row * k),
+                            quants: tiles.quants.as_ptr().add(row * k),
                             d: tiles.d.as_ptr().add(row * (k / block)),
                             sums16: tiles.sums16.as_ptr().add(row * (k / 16)),
                             sums32: tiles.sums32.as_ptr().add(row * (k / 32)),

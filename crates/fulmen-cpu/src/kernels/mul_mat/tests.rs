@@ -23,7 +23,7 @@ fn random_scale(rng: &mut fastrand::Rng, at: &mut [u8], size: f32) {
     at[..2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
 }
 
-/// Random weights: any codes and any packed scales, with outer scales of a usual size.
+/// Random weights: any quants and any packed scales, with outer scales of a usual size.
 fn random_weights(rng: &mut fastrand::Rng, dtype: DType, n: usize, k: usize) -> Vec<u8> {
     let len = dtype.bytes(n * k).unwrap();
     let mut data: Vec<u8> = (0..len).map(|_| rng.u8(..)).collect();
@@ -352,7 +352,7 @@ fn gate_and_up() {
 }
 
 #[test]
-fn one_quantisation_serves_several_weights() {
+fn one_quantization_serves_several_weights() {
     let pool = Pool::new(2);
     let rng = &mut fastrand::Rng::with_seed(6);
     let k = 768;

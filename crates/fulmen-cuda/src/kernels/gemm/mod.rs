@@ -31,7 +31,7 @@ struct ActivationsParams {
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct DequantiseParams {
+struct DequantizeParams {
     w: u64,
     out: u64,
     n: u32,
@@ -119,7 +119,7 @@ fn run(queue: &mut Queue, input: &Input, layout: &Layout, jobs: &[Job<'_>], pair
                 prepared = Some(job.kind.activations());
                 launched += 1;
             }
-            dequantise(queue, input.k, layout, scratch, job, pair)?;
+            dequantize(queue, input.k, layout, scratch, job, pair)?;
             multiply(queue, layout, scratch, (row, m), job, pair)?;
             launched += job.pieces.len() + 1;
         }
@@ -151,7 +151,7 @@ fn prepare(
 }
 
 /// The weights of a job, one below the other; for gate-up they take turns.
-fn dequantise(
+fn dequantize(
     queue: &mut Queue,
     k: u32,
     layout: &Layout,
@@ -162,7 +162,7 @@ fn dequantise(
     let mut first = 0;
     for piece in &job.pieces {
         let weight = piece.product.weight;
-        let params = DequantiseParams {
+        let params = DequantizeParams {
             w: weight.ptr + u64::from(piece.first) * piece.product.row_bytes,
             out: scratch + layout.w_at,
             n: piece.rows,
@@ -173,10 +173,10 @@ fn dequantise(
             step: if pair { 16 } else { 8 },
         };
         first += if pair { 8 } else { piece.padded() };
-        let entry = format!("dequantise_{}", type_name(weight.dtype));
+        let entry = format!("dequantize_{}", type_name(weight.dtype));
         let blocks = queue.blocks(&entry, (u64::from(layout.panels) * u64::from(PANEL)).div_ceil(256))?;
         let rows = queue.rows(&entry, u64::from(piece.rows).div_ceil(32))?;
-        queue.launch(&Launch::new("dequantise", &entry, blocks, 256).rows(rows), &params)?;
+        queue.launch(&Launch::new("dequantize", &entry, blocks, 256).rows(rows), &params)?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Products of few rows, 2 to 16 a launch, with block-quantised weights: x goes to 16 bits once, by the kernel that made it or by `halves.cu`, and tensor
+//! Products of few rows, 2 to 16 a launch, with block-quantized weights: x goes to 16 bits once, by the kernel that made it or by `halves.cu`, and tensor
 //! cores multiply it with weights that are decoded on the way.
 
 mod args;

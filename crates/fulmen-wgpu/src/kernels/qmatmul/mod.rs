@@ -1,4 +1,4 @@
-//! Matrix products with block-quantised weights: `out[m, n] = epilogue(a[m, k] · W[n, k]ᵀ)`, A in f32.
+//! Matrix products with block-quantized weights: `out[m, n] = epilogue(a[m, k] · W[n, k]ᵀ)`, A in f32.
 //!
 //! - **Formats.** Q4_0, Q4_1, Q8_0, Q4_K, Q5_K and Q6_K, as [`QuantWeight::dtype`].
 //! - **Repacking.** W is uploaded as [`QuantWeight::repack`] gives it: the same information in as many bytes

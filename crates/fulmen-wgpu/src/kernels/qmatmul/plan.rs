@@ -13,7 +13,7 @@ use crate::kernels::matmul::head::{Ending, Job};
 use crate::kernels::matmul::{self, Coop, EpilogueSource, KernelChoice, Layout, MatmulShape, reduce};
 use crate::kernels::matmul::{Plan, PlanError, Role, Step};
 
-/// Why a product with a quantised weight cannot be launched.
+/// Why a product with a quantized weight cannot be launched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantError {

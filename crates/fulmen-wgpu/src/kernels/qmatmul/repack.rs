@@ -81,7 +81,7 @@ fn q5_k(blocks: &[BlockQ5_K], planes: &mut Planes<'_>) {
 fn q6_k(blocks: &[BlockQ6_K], planes: &mut Planes<'_>) {
     let items = blocks.len() * 8;
     for (i, block) in blocks.iter().enumerate() {
-        let codes = block.codes().map(|code| (code + 32) as u8);
+        let codes = block.quants().map(|code| (code + 32) as u8);
         for (j, codes) in codes.as_chunks::<32>().0.iter().enumerate() {
             let at = 8 * i + j;
             put::<16>(planes[0], at, std::array::from_fn(|e| codes[e] & 15 | (codes[e + 16] & 15) << 4));

@@ -28,8 +28,8 @@ pub(crate) fn check(op: &'static str, rope: &RopeSpec, head_dim: u32) -> Result<
 /// Where the elements of pair `item` lie in a head.
 pub(crate) fn first_and_second(rope: &RopeSpec, item: &str) -> (String, String) {
     match rope.pairing {
-        RopePairing::Adjacent => (format!("2u * {item}"), format!("2u * {item} + 1u")),
-        RopePairing::Halves => (item.to_owned(), format!("{item} + {}u", rope.n_rot / 2)),
+        RopePairing::Interleaved => (format!("2u * {item}"), format!("2u * {item} + 1u")),
+        RopePairing::NeoX => (item.to_owned(), format!("{item} + {}u", rope.n_rot / 2)),
     }
 }
 

@@ -50,7 +50,7 @@ unsafe fn q4_k_rows<F: Format, const R: usize, const M: usize>(
     let low_shift = _mm512_set4_epi32(4, 0, 0, 0);
     let low_mask = _mm512_set4_epi32(0x0f0f_0f0f, 0x3f3f_3f3f, 0x0f0f_0f0f, 0x3f3f_3f3f);
     let high_mask = _mm512_set4_epi32(0x3030_3030, 0, 0x3030_3030, 0);
-    // Bytes of a quarter as 16-bit values: the minima, and the scales of each vector of codes.
+    // Bytes of a quarter as 16-bit values: the minima, and the scales of each vector of quants.
     let minima = _mm512_set4_epi32(
         0x800f_800eu32 as i32,
         0x800d_800cu32 as i32,
@@ -91,12 +91,12 @@ unsafe fn q4_k_rows<F: Format, const R: usize, const M: usize>(
             let at = (first + a) * x.k + block * 256;
             // SAFETY: the block is within the row of activations.
             unsafe {
-                let codes = int.codes.as_ptr().add(at).cast::<u8>();
+                let quants = int.quants.as_ptr().add(at).cast::<u8>();
                 xs[a] = [
-                    load_halves(codes, codes.add(64)),
-                    load_halves(codes.add(32), codes.add(96)),
-                    load_halves(codes.add(128), codes.add(192)),
-                    load_halves(codes.add(160), codes.add(224)),
+                    load_halves(quants, quants.add(64)),
+                    load_halves(quants.add(32), quants.add(96)),
+                    load_halves(quants.add(128), quants.add(192)),
+                    load_halves(quants.add(160), quants.add(224)),
                 ];
                 let sums = _mm256_loadu_si256(int.sums.as_ptr().add(at / 16).cast());
                 let sums = _mm256_cvtepi32_epi16(_mm256_madd_epi16(sums, _mm256_set1_epi16(1)));
@@ -117,7 +117,7 @@ unsafe fn q4_k_rows<F: Format, const R: usize, const M: usize>(
                 let src = if fifth_bit { src.add(32) } else { src };
                 (_mm512_loadu_si512(src.cast()), _mm512_loadu_si512(src.add(64).cast()), bits)
             };
-            let mut codes = [
+            let mut quants = [
                 _mm512_and_si512(q0, low_nibbles),
                 _mm512_and_si512(_mm512_srli_epi16::<4>(q0), low_nibbles),
                 _mm512_and_si512(q1, low_nibbles),
@@ -132,14 +132,14 @@ unsafe fn q4_k_rows<F: Format, const R: usize, const M: usize>(
                     _mm512_srlv_epi16(bits, halves_epi16(0, 2)),
                     _mm512_srlv_epi16(bits, halves_epi16(1, 3)),
                 ];
-                for (code, shifted) in codes.iter_mut().zip(shifted) {
+                for (code, shifted) in quants.iter_mut().zip(shifted) {
                     *code = _mm512_ternarylogic_epi32::<0xf8>(*code, shifted, bit);
                 }
             }
             for a in 0..M {
                 let mut sum = _mm512_setzero_si512();
                 for c in 0..4 {
-                    let pairs = _mm512_maddubs_epi16(codes[c], xs[a][c]);
+                    let pairs = _mm512_maddubs_epi16(quants[c], xs[a][c]);
                     sum = dpwssd(sum, pairs, _mm512_shuffle_epi8(spread, scales[c]));
                 }
                 let d = _mm512_permutexvar_ps(_mm512_set1_epi32(2 * row as i32), ds[a]);
@@ -200,14 +200,14 @@ unsafe fn q6_k_rows<const R: usize, const M: usize>(
                 )
             };
             let wide = _mm512_castsi256_si512(scales);
-            let mut codes = [_mm512_setzero_si512(); 4];
+            let mut quants = [_mm512_setzero_si512(); 4];
             for (i, (low, high)) in [(low0, high0), (low1, high1)].into_iter().enumerate() {
-                codes[2 * i] = _mm512_ternarylogic_epi32::<0xf8>(
+                quants[2 * i] = _mm512_ternarylogic_epi32::<0xf8>(
                     _mm512_and_si512(low, low_nibbles),
                     _mm512_sllv_epi16(high, left),
                     high_bits,
                 );
-                codes[2 * i + 1] = _mm512_ternarylogic_epi32::<0xf8>(
+                quants[2 * i + 1] = _mm512_ternarylogic_epi32::<0xf8>(
                     _mm512_and_si512(_mm512_srli_epi16::<4>(low), low_nibbles),
                     _mm512_srlv_epi16(high, right),
                     high_bits,
@@ -222,9 +222,9 @@ unsafe fn q6_k_rows<const R: usize, const M: usize>(
                     let offset = _mm256_sub_epi32(_mm256_setzero_si256(), offset);
                     let mut sum = _mm512_zextsi256_si512(offset);
                     for c in 0..4 {
-                        let xs = _mm512_loadu_si512(int.codes.as_ptr().add(at + 64 * c).cast());
+                        let xs = _mm512_loadu_si512(int.quants.as_ptr().add(at + 64 * c).cast());
                         let scale = _mm512_permutexvar_epi16(scale_of[c], wide);
-                        sum = dpwssd(sum, _mm512_maddubs_epi16(codes[c], xs), scale);
+                        sum = dpwssd(sum, _mm512_maddubs_epi16(quants[c], xs), scale);
                     }
                     let d = _mm512_mul_ps(d, _mm512_set1_ps(*int.d.as_ptr().add(at / 256)));
                     acc[a][row] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), d, acc[a][row]);

@@ -38,7 +38,7 @@ unsafe fn q8_0_rows<const R: usize, const M: usize>(
             let at = (first + a) * x.k + pair * 64;
             // SAFETY: both blocks are within the row of activations.
             unsafe {
-                xs[a] = _mm512_loadu_si512(int.codes.as_ptr().add(at).cast());
+                xs[a] = _mm512_loadu_si512(int.quants.as_ptr().add(at).cast());
                 let d = _mm_castsi128_ps(_mm_loadl_epi64(int.d.as_ptr().add(at / 32).cast()));
                 ds[a] = _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(d));
                 // Each of a block's eight lanes takes an eighth of what the 128 are too much.
@@ -51,14 +51,14 @@ unsafe fn q8_0_rows<const R: usize, const M: usize>(
             let src = w.data.wrapping_add(row * w.row_bytes + pair * 2 * BYTES);
             prefetch(src, 2 * BYTES, w.row_bytes);
             // SAFETY: both blocks are within the row of weights.
-            let (d0, d1, codes) = unsafe {
+            let (d0, d1, quants) = unsafe {
                 let half = |at: usize| src.add(at).cast::<i16>().read_unaligned();
                 (half(0), half(BYTES), load_halves(src.add(2), src.add(2 + BYTES)))
             };
             let d = _mm512_cvtph_ps(_mm256_mask_set1_epi16(_mm256_set1_epi16(d0), 0xff00, d1));
-            let codes = _mm512_xor_si512(codes, flip);
+            let quants = _mm512_xor_si512(quants, flip);
             for a in 0..M {
-                let dot = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(starts[a], codes, xs[a]));
+                let dot = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(starts[a], quants, xs[a]));
                 acc[a][row] = _mm512_fmadd_ps(dot, _mm512_mul_ps(d, ds[a]), acc[a][row]);
             }
         }
@@ -73,7 +73,7 @@ unsafe fn q8_0_rows<const R: usize, const M: usize>(
 /// How the bytes of four blocks are brought into place.
 #[derive(Clone, Copy)]
 struct Places {
-    /// The codes of a block in each quarter, by 16-bit words of two overlapping loads.
+    /// The quants of a block in each quarter, by 16-bit words of two overlapping loads.
     gather: __m512i,
     /// Each of four values for a quarter.
     lanes: __m512i,
@@ -89,7 +89,7 @@ const fn back<F: Format>() -> usize {
     F::BYTES * 2 - 32
 }
 
-/// Whether a format has codes of five bits.
+/// Whether a format has quants of five bits.
 const fn fifth_bit<F: Format>() -> bool {
     F::BYTES > Q4_1::BYTES
 }
@@ -201,16 +201,16 @@ unsafe fn four_blocks<F: Format, const R: usize, const M: usize, const WHOLE: bo
         let at = start + a * k + four * 128;
         // SAFETY: the blocks are within the row of activations, and no more of it is read.
         unsafe {
-            let (codes, d) = (int.codes.as_ptr().add(at).cast::<u8>(), int.d.as_ptr().add(at / 32));
+            let (quants, d) = (int.quants.as_ptr().add(at).cast::<u8>(), int.d.as_ptr().add(at / 32));
             let sum = int.sums.as_ptr().add(at / 16);
             let (c0, c1, d, sum) = if WHOLE {
-                let (c0, c1) = (_mm512_loadu_si512(codes.cast()), _mm512_loadu_si512(codes.add(64).cast()));
+                let (c0, c1) = (_mm512_loadu_si512(quants.cast()), _mm512_loadu_si512(quants.add(64).cast()));
                 (c0, c1, _mm_loadu_ps(d), _mm_loadu_si128(sum.cast()))
             } else {
                 let mask = (1u8 << left) - 1;
                 let (c0, c1) = (
-                    load_first(codes, 32 * left),
-                    load_first(codes.wrapping_add(64), (32 * left).saturating_sub(64)),
+                    load_first(quants, 32 * left),
+                    load_first(quants.wrapping_add(64), (32 * left).saturating_sub(64)),
                 );
                 let pairs = (1u8 << (2 * left)) - 1;
                 (c0, c1, _mm_maskz_loadu_ps(mask, d), _mm_maskz_loadu_epi16(pairs, sum))

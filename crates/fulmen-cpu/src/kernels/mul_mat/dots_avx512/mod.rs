@@ -1,7 +1,7 @@
 //! Dot products straight from the blocks of the common formats, for AVX-512 with VNNI.
 //!
 //! The kernels take four rows of weights at once, so that the work per block of activations is shared and the
-//! sums of the rows do not wait for each other. Codes are unsigned bytes, multiplied with the signed codes of
+//! sums of the rows do not wait for each other. Codes are unsigned bytes, multiplied with the signed quants of
 //! the activations; what is to be subtracted from each code goes through the sums of the activations.
 
 mod block256;
@@ -15,7 +15,7 @@ use fulmen_core::DType;
 use std::arch::x86_64::*;
 
 /// The kernel for a type, if there is one here, and the multiple of elements that rows must have for it.
-pub(super) fn specialised(dtype: DType) -> Option<(DotFn, usize)> {
+pub(super) fn specialized(dtype: DType) -> Option<(DotFn, usize)> {
     match dtype {
         DType::Q4_K => Some((block256::dot_q4_k::<Q4K>, 256)),
         DType::Q5_K => Some((block256::dot_q4_k::<Q5K>, 256)),
@@ -37,7 +37,7 @@ macro_rules! dot_fn {
         /// # Safety
         ///
         /// As the kernels of the module `dots`; and rows must have the multiple of elements that
-        /// [`specialised`](super::specialised) says.
+        /// [`specialized`](super::specialized) says.
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
         pub(super) unsafe fn $name $(<$f: Format>)? (w: WeightRows, x: &Rows<'_>, first: usize, count: usize, out: &mut Dots) {
             by_rows!($rows::<$($f)?>, w, x, first, count, out)

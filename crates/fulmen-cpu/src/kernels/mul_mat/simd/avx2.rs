@@ -141,7 +141,7 @@ impl Simd for Avx2 {
     #[target_feature(enable = "avx2,fma")]
     unsafe fn dot256(w: *const i8, x: *const i8, s: *const f32, mut acc: __m256) -> __m256 {
         for i in 0..8 {
-            // SAFETY: 256 codes and 16 scales are readable by the contract.
+            // SAFETY: 256 quants and 16 scales are readable by the contract.
             let (w, x, low, high) = unsafe {
                 (
                     _mm256_loadu_si256(w.add(32 * i).cast()),

@@ -133,7 +133,7 @@ impl Simd for Avx512 {
         // SAFETY: 16 scales are readable by the contract.
         let scales = unsafe { _mm512_loadu_ps(s) };
         for i in 0..4 {
-            // SAFETY: 256 codes are readable by the contract.
+            // SAFETY: 256 quants are readable by the contract.
             let (w, x) = unsafe {
                 (_mm512_loadu_si512(w.add(64 * i).cast()), _mm512_loadu_si512(x.add(64 * i).cast()))
             };

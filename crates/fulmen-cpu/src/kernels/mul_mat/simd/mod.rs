@@ -28,7 +28,7 @@ pub(super) use portable::Portable;
 pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// 32-bit lanes per vector, a power of two, 16 at most.
     const LANES: usize;
-    /// What is XORed to the signed activation codes before [`dot4`](Simd::dot4): 0x80 where the instruction
+    /// What is XORed to the signed activation quants before [`dot4`](Simd::dot4): 0x80 where the instruction
     /// takes them unsigned. Packed panels make up for it.
     const X_FLIP: u8;
     /// Rows of activations that the float kernel takes at once.

@@ -146,7 +146,7 @@ impl Simd for Neon {
     #[target_feature(enable = "neon")]
     unsafe fn dot256(w: *const i8, x: *const i8, s: *const f32, mut acc: float32x4_t) -> float32x4_t {
         for i in 0..16 {
-            // SAFETY: 256 codes and 16 scales are readable by the contract.
+            // SAFETY: 256 quants and 16 scales are readable by the contract.
             let (w, x, s) = unsafe {
                 (
                     w.add(16 * i).cast::<int8x16_t>().read_unaligned(),

@@ -129,7 +129,7 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn dot256(w: *const i8, x: *const i8, s: *const f32, mut acc: Self::F) -> Self::F {
         for b in 0..16 {
-            // SAFETY: 256 codes and 16 scales are readable by the contract.
+            // SAFETY: 256 quants and 16 scales are readable by the contract.
             let (w, x, s) = unsafe {
                 (
                     w.add(16 * b).cast::<[i8; 16]>().read_unaligned(),

@@ -5,7 +5,7 @@
 #include "panels.cuh"
 #include "quant.cuh"
 
-struct DequantiseParams {
+struct DequantizeParams {
     const u8* w;  // [n, k]
     u8* out;
     u32 n;
@@ -19,8 +19,8 @@ struct DequantiseParams {
 constexpr u32 ROWS = 4;  // of a warp
 
 template <typename W>
-struct Dequantise {
-    static __device__ __forceinline__ void store(const DequantiseParams& p, const u8* row, u32 at, u8* to) {
+struct Dequantize {
+    static __device__ __forceinline__ void store(const DequantizeParams& p, const u8* row, u32 at, u8* to) {
         float x[8];
         decode_row8<W>(row, at, p.k, x);
         store8_bfloat(to, x);
@@ -28,8 +28,8 @@ struct Dequantise {
 };
 
 template <>
-struct Dequantise<F32> {
-    static __device__ __forceinline__ void store(const DequantiseParams& p, const u8* row, u32 at, u8* to) {
+struct Dequantize<F32> {
+    static __device__ __forceinline__ void store(const DequantizeParams& p, const u8* row, u32 at, u8* to) {
         float x[8];
         decode_row8<F32>(row, at, p.k, x);
         store8_split(to, to + (u64)p.panels * p.rows * PANEL_BYTES, x);
@@ -37,7 +37,7 @@ struct Dequantise<F32> {
 };
 
 struct Copy {
-    static __device__ __forceinline__ void store(const DequantiseParams& p, const u8* row, u32 at, u8* to) {
+    static __device__ __forceinline__ void store(const DequantizeParams& p, const u8* row, u32 at, u8* to) {
         const u16* from = (const u16*)row + at;
         uint4 bits;
         if (at + 8 <= p.k && ((u64)from & 15) == 0) {
@@ -55,12 +55,12 @@ struct Copy {
     }
 };
 template <>
-struct Dequantise<F16> : Copy {};
+struct Dequantize<F16> : Copy {};
 template <>
-struct Dequantise<BF16> : Copy {};
+struct Dequantize<BF16> : Copy {};
 
 template <typename W>
-__device__ __forceinline__ void dequantise(const DequantiseParams& p) {
+__device__ __forceinline__ void dequantize(const DequantizeParams& p) {
     begin();
     u32 at = blockIdx.x * 256 + threadIdx.x % 32 * 8, first = (blockIdx.y * 8 + threadIdx.x / 32) * ROWS;
     if (at >= p.panels * PANEL) return;
@@ -69,12 +69,12 @@ __device__ __forceinline__ void dequantise(const DequantiseParams& p) {
         u32 row = first + i;
         if (row >= p.n) return;
         u32 to = p.first + row / 8 * p.step + row % 8;
-        Dequantise<W>::store(p, p.w + row_bytes<W>(p.k) * row, at, p.out + panel_piece(p.rows, to, at));
+        Dequantize<W>::store(p, p.w + row_bytes<W>(p.k) * row, at, p.out + panel_piece(p.rows, to, at));
     }
 }
 
 #define KERNEL(W, name)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(256) dequantise_##name(const __grid_constant__ DequantiseParams p) { \
-        dequantise<W>(p);                                                                                             \
+    extern "C" __global__ void __launch_bounds__(256) dequantize_##name(const __grid_constant__ DequantizeParams p) { \
+        dequantize<W>(p);                                                                                             \
     }
 FOR_EACH_WEIGHT(KERNEL)
