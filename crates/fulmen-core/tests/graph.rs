@@ -27,7 +27,7 @@ impl KernelDispatch for Counting {
     fn backend(&self) -> &'static str {
         "counting"
     }
-    fn look_ahead(&mut self, left: &[Step]) {
+    fn look_ahead(&mut self, left: &[ProgramCall]) {
         self.left.push(left.len());
     }
     fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
@@ -146,7 +146,7 @@ fn a_run_tells_which_calls_ran_and_what_they_launched() {
             Ok(true)
         };
         let launches = expected.iter().map(|(_, launched)| launched).sum();
-        assert_eq!(program.run_noting(&mut dispatcher, note).unwrap(), Some(launches));
+        assert_eq!(program.run_observed(&mut dispatcher, note).unwrap(), Some(launches));
         assert_eq!(noted[0], (0..0, 0));
         assert_eq!(noted[1..], expected);
     }
@@ -155,7 +155,7 @@ fn a_run_tells_which_calls_ran_and_what_they_launched() {
         2 => Err(BackendError::OutOfMemory { needed: 1, available: None }),
         _ => Ok(true),
     };
-    let error = layer().check().unwrap().run_noting(&mut Counting::default(), full).unwrap_err();
+    let error = layer().check().unwrap().run_observed(&mut Counting::default(), full).unwrap_err();
     assert!(matches!(error, ExecError::Node { node: 2, op: TensorOp::MulMat, .. }), "{error:?}");
 }
 

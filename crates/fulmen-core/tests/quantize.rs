@@ -268,7 +268,7 @@ fn extreme_values_stay_finite() {
     }
 }
 
-/// Codes, scales and minima as the accessors give them are those that decoding uses, and packing them again
+/// Quants, scales and minima as the accessors give them are those that decoding uses, and packing them again
 /// gives the same bytes.
 #[test]
 fn accessors_agree_with_decoding() {

@@ -62,7 +62,7 @@ impl KernelDispatch for Toy {
     }
     fn replay(&mut self, id: ReplayId) -> Result<usize, BackendError> {
         let Some(program) = self.programs.get(&id).cloned() else { return no() };
-        for step in program.steps() {
+        for step in program.calls() {
             self.dispatch(&step.call)?;
         }
         self.replayed += 1;

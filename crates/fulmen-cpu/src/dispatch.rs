@@ -47,7 +47,7 @@ pub struct CpuDispatcher {
     memory: CpuMemory,
     pool: Arc<Pool>,
     isa: Isa,
-    products: Scratch,
+    matmul_scratch: Scratch,
     attention: AttentionScratch,
     rope: RopeCache,
     /// Turned keys on their way to the cache.
@@ -72,7 +72,7 @@ impl CpuDispatcher {
             memory: CpuMemory::new(),
             pool: Arc::new(Pool::new(threads.max(1))),
             isa: Isa::best(),
-            products: Scratch::new(),
+            matmul_scratch: Scratch::new(),
             attention: AttentionScratch::new(),
             rope: RopeCache::default(),
             keys: Vec::new(),
@@ -106,13 +106,13 @@ impl CpuDispatcher {
     fn mul_mat_part(
         &mut self,
         call: &MulMatCall,
-        part: &MatPart,
+        part: &Projection,
         x: &mut Activations<'_>,
     ) -> Result<(), BackendError> {
         let (n, bytes) = (part.weight.rows, self.weight("the weight", &part.weight, call.k)?);
-        let out = self.floats_mut("the output", part.output, call.m, n)?;
-        let bias = part.bias.map(|ptr| self.floats("the bias", ptr, 1, n)).transpose()?;
-        let residual = call.residual.map(|ptr| self.floats("the residual", ptr, call.m, n)).transpose()?;
+        let out = self.f32_rows_mut("the output", part.output, call.m, n)?;
+        let bias = part.bias.map(|ptr| self.f32_rows("the bias", ptr, 1, n)).transpose()?;
+        let residual = call.residual.map(|ptr| self.f32_rows("the residual", ptr, call.m, n)).transpose()?;
         // SAFETY: looked up; `dispatch_mul_mat` checked that no output overlaps what is read.
         let (bytes, out_slice) = unsafe { (bytes.slice::<u8>(), out.slice_mut::<f32>()) };
         let epilogue = Epilogue {
@@ -137,13 +137,13 @@ impl KernelDispatch for CpuDispatcher {
     }
 
     fn dispatch_mul_mat(&mut self, call: &MulMatCall) -> Launched {
-        let x = self.floats("the input", call.input, call.m, call.k)?;
+        let x = self.f32_rows("the input", call.input, call.m, call.k)?;
         let mut outs: Vec<Span> = Vec::with_capacity(call.parts.len());
         for part in &call.parts {
-            let out = self.floats_mut("the output", part.output, call.m, part.weight.rows)?;
+            let out = self.f32_rows_mut("the output", part.output, call.m, part.weight.rows)?;
             out.apart_from(x)?;
             if let Some(residual) = call.residual {
-                out.apart_or_same(self.floats("the residual", residual, call.m, part.weight.rows)?)?;
+                out.apart_or_same(self.f32_rows("the residual", residual, call.m, part.weight.rows)?)?;
             }
             for other in &outs {
                 out.apart_from(*other)?;
@@ -152,32 +152,34 @@ impl KernelDispatch for CpuDispatcher {
         }
         for part in &call.parts {
             let weight = self.weight("the weight", &part.weight, call.k)?;
-            let bias = part.bias.map(|ptr| self.floats("the bias", ptr, 1, part.weight.rows)).transpose()?;
+            let bias =
+                part.bias.map(|ptr| self.f32_rows("the bias", ptr, 1, part.weight.rows)).transpose()?;
             for out in &outs {
                 out.apart_from(weight)?;
                 bias.map_or(Ok(()), |bias| out.apart_from(bias))?;
             }
         }
-        let mut products = std::mem::take(&mut self.products);
+        let mut matmul_scratch = std::mem::take(&mut self.matmul_scratch);
         // SAFETY: looked up, and no output overlaps it.
-        let mut x = Activations::new(&mut products, unsafe { x.slice() }, call.m as usize, call.k as usize);
+        let mut x =
+            Activations::new(&mut matmul_scratch, unsafe { x.slice() }, call.m as usize, call.k as usize);
         let done = call.parts.iter().try_for_each(|part| self.mul_mat_part(call, part, &mut x));
-        self.products = products;
+        self.matmul_scratch = matmul_scratch;
         done.map(|()| call.parts.len())
     }
 
     fn dispatch_gate_up(&mut self, call: &GateUpCall) -> Launched {
         let (m, n, k) = (call.m as usize, call.gate.rows as usize, call.k as usize);
-        let x = self.floats("the input", call.input, call.m, call.k)?;
+        let x = self.f32_rows("the input", call.input, call.m, call.k)?;
         let gate = self.weight("the gate weight", &call.gate, call.k)?;
         let up = self.weight("the up weight", &call.up, call.k)?;
-        let out = self.floats_mut("the output", call.output, call.m, call.gate.rows)?;
+        let out = self.f32_rows_mut("the output", call.output, call.m, call.gate.rows)?;
         for operand in [x, gate, up] {
             out.apart_from(operand)?;
         }
         // SAFETY: looked up, and the output is apart from what is read.
         unsafe {
-            let mut x = Activations::new(&mut self.products, x.slice(), m, k);
+            let mut x = Activations::new(&mut self.matmul_scratch, x.slice(), m, k);
             let gate = Weight::new(call.gate.dtype, gate.slice(), n, k);
             let up = Weight::new(call.up.dtype, up.slice(), n, k);
             mul_mat_gate_up(&self.pool, self.isa, gate, up, &mut x, Out::rows(out.slice_mut(), n));
@@ -186,9 +188,9 @@ impl KernelDispatch for CpuDispatcher {
     }
 
     fn dispatch_rms_norm(&mut self, call: &RmsNormCall) -> Launched {
-        let x = self.floats("the input", call.input, call.rows, call.width)?;
-        let gamma = self.floats("the gain", call.gamma, 1, call.width)?;
-        let out = self.floats_mut("the output", call.output, call.rows, call.width)?;
+        let x = self.f32_rows("the input", call.input, call.rows, call.width)?;
+        let gamma = self.f32_rows("the gain", call.gamma, 1, call.width)?;
+        let out = self.f32_rows_mut("the output", call.output, call.rows, call.width)?;
         out.apart_or_same(x)?;
         out.apart_from(gamma)?;
         // SAFETY: looked up; the output is the input or apart from it, and apart from the gain.
@@ -201,11 +203,11 @@ impl KernelDispatch for CpuDispatcher {
 
     fn dispatch_add_rms_norm(&mut self, call: &AddRmsNormCall) -> Launched {
         let (rows, width) = (call.rows, call.width);
-        let a = self.floats("the first input", call.a, rows, width)?;
-        let b = self.floats("the second input", call.b, rows, width)?;
-        let gamma = self.floats("the gain", call.gamma, 1, width)?;
-        let sum = self.floats_mut("the sum", call.sum, rows, width)?;
-        let out = self.floats_mut("the output", call.output, rows, width)?;
+        let a = self.f32_rows("the first input", call.a, rows, width)?;
+        let b = self.f32_rows("the second input", call.b, rows, width)?;
+        let gamma = self.f32_rows("the gain", call.gamma, 1, width)?;
+        let sum = self.f32_rows_mut("the sum", call.sum, rows, width)?;
+        let out = self.f32_rows_mut("the output", call.output, rows, width)?;
         for operand in [a, b] {
             sum.apart_or_same(operand)?;
             out.apart_from(operand)?;
@@ -256,12 +258,12 @@ impl KernelDispatch for CpuDispatcher {
 
     fn dispatch_rope(&mut self, call: &RopeCall) -> Launched {
         let width = call.n_heads * call.head_dim;
-        let x = self.floats("the input", call.input, call.m, width)?;
+        let x = self.f32_rows("the input", call.input, call.m, width)?;
         let positions = self.indices("positions", call.positions, call.m)?;
         let n_factors = call.rope.n_rot / 2;
         let factors =
-            call.factors.map(|ptr| self.floats("the frequency factors", ptr, 1, n_factors)).transpose()?;
-        let out = self.floats_mut("the output", call.output, call.m, width)?;
+            call.factors.map(|ptr| self.f32_rows("the frequency factors", ptr, 1, n_factors)).transpose()?;
+        let out = self.f32_rows_mut("the output", call.output, call.m, width)?;
         out.apart_or_same(x)?;
         out.apart_from(positions)?;
         factors.map_or(Ok(()), |factors| out.apart_from(factors))?;
@@ -277,8 +279,8 @@ impl KernelDispatch for CpuDispatcher {
     }
 
     fn dispatch_softmax(&mut self, call: &SoftMaxCall) -> Launched {
-        let x = self.floats("the input", call.input, call.rows, call.width)?;
-        let out = self.floats_mut("the output", call.output, call.rows, call.width)?;
+        let x = self.f32_rows("the input", call.input, call.rows, call.width)?;
+        let out = self.f32_rows_mut("the output", call.output, call.rows, call.width)?;
         out.apart_or_same(x)?;
         let (rows, width) = (call.rows as usize, call.width as usize);
         let (from, to) = (x.ptr.cast(), out.ptr.cast());
@@ -289,15 +291,15 @@ impl KernelDispatch for CpuDispatcher {
 
     fn dispatch_attention(&mut self, call: &AttentionCall) -> Launched {
         let (heads, m) = (call.heads, call.m);
-        let q = self.floats("q", call.q, m, heads.q_width())?;
-        let out = self.floats_mut("the output", call.output, m, heads.q_width())?;
+        let q = self.f32_rows("q", call.q, m, heads.q_width())?;
+        let out = self.f32_rows_mut("the output", call.output, m, heads.q_width())?;
         out.apart_from(q)?;
         let own_positions: Vec<u32>;
         let (layout, k, v, positions, sequences) = match call.kv {
             KvSource::Rows { k, v } => {
                 let layout = KvLayout::rows(m as usize, heads.n_kv_heads as usize, heads.head_dim as usize);
-                let k = self.floats("k", k, m, heads.kv_width())?;
-                let v = self.floats("v", v, m, heads.kv_width())?;
+                let k = self.f32_rows("k", k, m, heads.kv_width())?;
+                let v = self.f32_rows("v", v, m, heads.kv_width())?;
                 own_positions = (0..m).collect();
                 (layout.map_err(kv_error)?, k, v, &own_positions[..], None)
             }
@@ -348,13 +350,13 @@ impl KernelDispatch for CpuDispatcher {
         let (store, heads) = (&call.store, call.store.heads);
         let (m, head_dim) = (store.m, heads.head_dim);
         let operands = self.store_operands(store)?;
-        let q = self.floats("q", call.q, m, heads.q_width())?;
-        let out = self.floats_mut("the output", call.output, m, heads.q_width())?;
+        let q = self.f32_rows("q", call.q, m, heads.q_width())?;
+        let out = self.f32_rows_mut("the output", call.output, m, heads.q_width())?;
         let n_factors = call.rope.n_rot / 2;
         let factors =
-            call.factors.map(|ptr| self.floats("the frequency factors", ptr, 1, n_factors)).transpose()?;
-        let q_gamma = call.q_gamma.map(|ptr| self.floats("the gain of q", ptr, 1, head_dim)).transpose()?;
-        let k_gamma = call.k_gamma.map(|ptr| self.floats("the gain of k", ptr, 1, head_dim)).transpose()?;
+            call.factors.map(|ptr| self.f32_rows("the frequency factors", ptr, 1, n_factors)).transpose()?;
+        let q_gamma = call.q_gamma.map(|ptr| self.f32_rows("the gain of q", ptr, 1, head_dim)).transpose()?;
+        let k_gamma = call.k_gamma.map(|ptr| self.f32_rows("the gain of k", ptr, 1, head_dim)).transpose()?;
         out.apart_or_same(q)?;
         let StoreOperands { k, v, positions, sequences, k_cache, v_cache, layout } = &operands;
         let read = [Some(*k), Some(*v), Some(*positions), *sequences, factors, q_gamma, k_gamma];
@@ -409,7 +411,7 @@ impl KernelDispatch for CpuDispatcher {
         let row_bytes = dtype.bytes(call.width as usize).map_err(|e| device_error("embed", e))?;
         let table = self.weight("the table", &call.table, call.width)?;
         let tokens = self.indices("tokens", call.tokens, call.m)?;
-        let out = self.floats_mut("the output", call.output, call.m, call.width)?;
+        let out = self.f32_rows_mut("the output", call.output, call.m, call.width)?;
         out.apart_from(table)?;
         out.apart_from(tokens)?;
         let decode = |row: &[u8], out: &mut [f32]| {
@@ -438,7 +440,7 @@ impl KernelDispatch for CpuDispatcher {
     }
 
     fn dispatch_argmax(&mut self, call: &ArgMaxCall) -> Launched {
-        let x = self.floats("the input", call.input, call.m, call.n)?;
+        let x = self.f32_rows("the input", call.input, call.m, call.n)?;
         let out = self.memory.span_mut::<u32>("the output", call.output, call.m as usize)?;
         out.apart_from(x)?;
         // SAFETY: looked up, and apart from each other.
@@ -447,7 +449,7 @@ impl KernelDispatch for CpuDispatcher {
     }
 
     fn dispatch_sample(&mut self, call: &SampleCall) -> Launched {
-        let logits = self.floats("the logits", call.logits, call.m, call.n)?;
+        let logits = self.f32_rows("the logits", call.logits, call.m, call.n)?;
         let states =
             self.memory.span_mut::<SampleState>("the sampling states", call.states, call.m as usize)?;
         let out = self.memory.span_mut::<u32>("the output", call.output, call.m as usize)?;
@@ -470,12 +472,12 @@ impl KernelDispatch for CpuDispatcher {
 
     fn dispatch_penalize(&mut self, call: &PenalizeCall) -> Launched {
         let TokenHistory { ptr, n_seqs, capacity } = call.history;
-        let logits = self.floats("the logits", call.logits, call.m, call.n)?;
+        let logits = self.f32_rows("the logits", call.logits, call.m, call.n)?;
         let penalties = self.memory.span::<Penalties>("the penalties", call.penalties, call.m as usize)?;
         let history = self.memory.span::<u32>("the history", ptr, n_seqs as usize * capacity as usize)?;
         let positions = self.indices("positions", call.positions, call.m)?;
         let sequences = call.sequences.map(|ptr| self.indices("sequences", ptr, call.m)).transpose()?;
-        let out = self.floats_mut("the output", call.output, call.m, call.n)?;
+        let out = self.f32_rows_mut("the output", call.output, call.m, call.n)?;
         out.apart_or_same(logits)?;
         for operand in [Some(penalties), Some(history), Some(positions), sequences].into_iter().flatten() {
             out.apart_from(operand)?;
@@ -518,7 +520,7 @@ impl KernelDispatch for CpuDispatcher {
 
     fn dispatch_advance(&mut self, call: &AdvanceCall) -> Launched {
         let (m, TokenHistory { ptr, n_seqs, capacity }) = (call.m as usize, call.history);
-        let drawn = self.indices("the tokens drawn", call.drawn, call.m)?;
+        let drawn = self.indices("the sampled tokens", call.drawn, call.m)?;
         let sequences = call.sequences.map(|ptr| self.indices("sequences", ptr, call.m)).transpose()?;
         let tokens = self.memory.span_mut::<u32>("tokens", call.tokens, m)?;
         let positions = self.memory.span_mut::<u32>("positions", call.positions, m)?;

@@ -5,6 +5,7 @@ use fulmen_core::{
 };
 
 use crate::draw::Draw;
+use crate::sample::RowKey;
 
 /// How exact a result must be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -152,6 +153,10 @@ impl Case {
     /// Sets the work, where it depends on more than the shapes.
     pub fn work(self, work: Work) -> Case {
         Case { work, ..self }
+    }
+
+    pub(crate) fn key(&self) -> RowKey<'_> {
+        RowKey { op: self.op, dtype: self.dtype, name: &self.name, size: self.size }
     }
 
     /// The options it is planned with: no fusion, so that the op is run as written.

@@ -10,6 +10,7 @@ use crate::case::{Case, Size};
 use crate::check::Outcome;
 use crate::compare::Agreement;
 use crate::gpu::GpuCase;
+use crate::sample::{RowKey, Sample};
 
 /// Which rows are run. The default takes all.
 #[derive(Clone, Debug, Default)]
@@ -32,19 +33,19 @@ impl Filter {
 
     /// Whether a row is taken.
     pub fn takes(&self, case: &Case) -> bool {
-        self.takes_row(case.op, case.dtype, &case.name, case.size)
+        self.takes_row(&case.key())
     }
 
-    /// Whether a row about a GPU's arrays is taken.
+    /// Whether a row of the GPU table is taken.
     pub fn takes_gpu(&self, case: &GpuCase) -> bool {
-        self.takes_row(case.op, case.dtype, &case.name, case.size)
+        self.takes_row(&case.key())
     }
 
-    fn takes_row(&self, op: &str, dtype: DType, name: &str, size: Size) -> bool {
-        (self.ops.is_empty() || self.ops.iter().any(|taken| taken == op))
-            && (self.dtypes.is_empty() || self.dtypes.contains(&dtype))
-            && name.contains(&self.name)
-            && self.up_to.is_none_or(|largest| size <= largest)
+    pub(crate) fn takes_row(&self, row: &RowKey<'_>) -> bool {
+        (self.ops.is_empty() || self.ops.iter().any(|taken| taken == row.op))
+            && (self.dtypes.is_empty() || self.dtypes.contains(&row.dtype))
+            && row.name.contains(&self.name)
+            && self.up_to.is_none_or(|largest| row.size <= largest)
     }
 }
 
@@ -103,12 +104,30 @@ pub struct Report {
     pub seed: u64,
     /// The rows, in the order of the table.
     pub rows: Vec<Row>,
+    /// Which of the filter's rows were run.
+    pub sample: Sample,
+    /// How many of the filter's rows the sample left out.
+    pub skipped: usize,
 }
 
 impl Report {
     /// Whether nothing failed and everything is supported except for the ops listed.
     pub fn is_good(&self, not_yet: &[&str]) -> bool {
         self.bad_rows(not_yet).next().is_none()
+    }
+
+    /// Prints the report and, for each bad row, the command that runs exactly that row again. `test` is the command that
+    /// runs this test; see [`this_test!`](crate::this_test).
+    ///
+    /// # Panics
+    /// If a row is bad, or if no row was run.
+    pub fn assert_good(&self, not_yet: &[&str], test: &str) {
+        println!("{self}");
+        assert!(!self.rows.is_empty(), "no row was run: is FULMEN_TEST_ROW a name of this table?");
+        for row in self.bad_rows(not_yet).take(20) {
+            println!("again: FULMEN_TEST_SEED={} FULMEN_TEST_ROW='{}' {test}", self.seed, row.name);
+        }
+        assert!(self.is_good(not_yet), "rows of the table fail: see above");
     }
 
     /// Rows that failed, and rows of ops that should be supported and are not.
@@ -185,6 +204,14 @@ impl fmt::Display for Report {
             f,
             "{}: {rows} rows, {passed} passed, {failed} failed, {unsupported} unsupported (seed {})",
             self.backend, self.seed
-        )
+        )?;
+        if let Sample::Seeded { per_group, seed, .. } = self.sample {
+            write!(
+                f,
+                "; {} slow rows skipped (FULMEN_TEST_SAMPLE={per_group}:{seed}; FULMEN_TEST_FULL=1 runs them all)",
+                self.skipped
+            )?;
+        }
+        Ok(())
     }
 }

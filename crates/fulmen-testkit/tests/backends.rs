@@ -2,27 +2,28 @@
 
 use fulmen_cpu::{CpuDispatcher, isa::Isa};
 use fulmen_cuda::CudaDispatcher;
-use fulmen_testkit::{Filter, Size, device_or_say_so, run_table, seed};
+use fulmen_testkit::{Filter, LARGE_ROWS, Sample, Size, device_or_say_so, run_sample, seed, this_test};
 
-fulmen_testkit::enrol!(cpu, CpuDispatcher::new());
+fulmen_testkit::enroll!(cpu, CpuDispatcher::new());
 
 /// With `FULMEN_REQUIRE_CUDA=1` it fails where there is no device.
 #[test]
 fn cuda() {
     let Some(mut cuda) = device_or_say_so(CudaDispatcher::open(0), "FULMEN_REQUIRE_CUDA") else { return };
-    let report = run_table(&mut cuda, &Filter::default(), seed());
-    println!("{report}");
-    assert!(report.is_good(&[]), "rows of the table fail: see above");
+    let sample = Sample::of_large_rows(LARGE_ROWS);
+    let report = run_sample(&mut cuda, &Filter::default(), &sample, seed());
+    report.assert_good(&[], this_test!("cuda"));
 }
 
 /// The processor's kernels exist once for each instruction set. One thread: the test above has them all.
 #[test]
 fn every_instruction_set() {
-    let filter = Filter { up_to: Some(Size::Quick), ..Filter::default() };
+    let (filter, sample) =
+        (Filter { up_to: Some(Size::Quick), ..Filter::default() }, Sample::of_large_rows(0));
     for isa in Isa::available() {
         let mut cpu = CpuDispatcher::with_threads(1).with_isa(isa).expect("it is available");
-        let report = run_table(&mut cpu, &filter, seed());
-        println!("{isa}: {report}");
-        assert!(report.is_good(&[]), "rows of the table fail: see above");
+        println!("{isa}:");
+        let report = run_sample(&mut cpu, &filter, &sample, seed());
+        report.assert_good(&[], this_test!("every_instruction_set"));
     }
 }

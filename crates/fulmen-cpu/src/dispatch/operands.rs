@@ -10,7 +10,7 @@ use crate::kv_view::{KvError, KvLayout, KvViewMut};
 use crate::threads::Pool;
 
 impl CpuDispatcher {
-    pub(super) fn floats(
+    pub(super) fn f32_rows(
         &self,
         what: &'static str,
         ptr: u64,
@@ -20,7 +20,7 @@ impl CpuDispatcher {
         self.memory.span::<f32>(what, ptr, rows as usize * width as usize)
     }
 
-    pub(super) fn floats_mut(
+    pub(super) fn f32_rows_mut(
         &self,
         what: &'static str,
         ptr: u64,
@@ -97,8 +97,8 @@ impl CpuDispatcher {
         let layout = cache_layout(cache, heads)?;
         let bytes = layout.bytes().map_err(kv_error)?;
         let operands = StoreOperands {
-            k: self.floats("k", call.k, call.m, heads.kv_width())?,
-            v: self.floats("v", call.v, call.m, heads.kv_width())?,
+            k: self.f32_rows("k", call.k, call.m, heads.kv_width())?,
+            v: self.f32_rows("v", call.v, call.m, heads.kv_width())?,
             positions: self.indices("positions", call.positions, call.m)?,
             sequences: call.sequences.map(|ptr| self.indices("sequences", ptr, call.m)).transpose()?,
             k_cache: self.memory.span_mut::<u8>("the keys' cache", cache.k_ptr, bytes)?,

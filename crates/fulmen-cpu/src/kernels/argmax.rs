@@ -1,6 +1,6 @@
 //! The index of each row's largest element.
 
-use super::share::Shared;
+use super::parallel::Shared;
 use crate::{
     isa::Isa,
     lanes,

@@ -1,6 +1,6 @@
 //! Copies of bytes.
 
-use super::share::{Shared, ranges};
+use super::parallel::{Shared, ranges};
 use crate::threads::Pool;
 
 /// Bytes that a thread takes at once; smaller copies stay on one.

@@ -4,7 +4,7 @@
 //! it. NaN stays NaN. The activations have their limits at the infinities: 0 (either sign) at -inf, inf at inf; the
 //! soft cap has its cap, with the sign of x.
 
-use super::share::{Shared, ranges};
+use super::parallel::{Shared, ranges};
 use crate::{
     isa::Isa,
     lanes,

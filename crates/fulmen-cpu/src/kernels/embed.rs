@@ -1,6 +1,6 @@
 //! Rows of a table, chosen by token.
 
-use super::share::{Shared, rows};
+use super::parallel::{Shared, rows};
 use crate::threads::Pool;
 
 /// Elements that a thread takes at once.

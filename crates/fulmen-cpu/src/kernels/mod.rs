@@ -14,11 +14,11 @@ pub mod elementwise;
 pub mod embed;
 pub mod kv_store;
 pub mod mul_mat;
+mod parallel;
 pub mod penalize;
 pub mod rms_norm;
 pub mod rope;
 pub mod sample;
-mod share;
 pub mod softmax;
 #[cfg(test)]
 mod testing;

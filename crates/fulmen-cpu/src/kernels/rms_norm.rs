@@ -4,7 +4,7 @@
 //! done again in f64, so rows of any finite numbers come out right. A NaN in a row makes the whole row NaN; an
 //! infinity makes itself NaN and the rest of its row 0.
 
-use super::share::{Shared, rows};
+use super::parallel::{Shared, rows};
 use crate::{
     isa::Isa,
     lanes,

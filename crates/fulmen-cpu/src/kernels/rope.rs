@@ -6,7 +6,7 @@
 
 use fulmen_core::{RopePairing, RopeSpec};
 
-use super::share::{Shared, rows};
+use super::parallel::{Shared, rows};
 use crate::{
     isa::Isa,
     lanes,

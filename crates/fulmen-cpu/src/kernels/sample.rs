@@ -6,7 +6,7 @@
 
 use fulmen_core::sampling::SampleState;
 
-use super::{argmax::Find, share::Shared};
+use super::{argmax::Find, parallel::Shared};
 use crate::{
     isa::Isa,
     lanes,

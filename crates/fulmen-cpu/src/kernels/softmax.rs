@@ -1,6 +1,6 @@
 //! Softmax over rows.
 
-use super::share::{Shared, rows};
+use super::parallel::{Shared, rows};
 use crate::{
     isa::Isa,
     lanes,

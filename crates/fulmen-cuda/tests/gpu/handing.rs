@@ -124,7 +124,7 @@ fn check(cuda: &mut CudaDispatcher, graph: &LogicalGraph, data: &DataSet, allowe
     if allowed == CODES {
         rig.reset(cuda).unwrap();
         let program = rig.bound.program();
-        program.run_noting(cuda, |cuda, _, _| cuda.synchronize().map(|()| true)).unwrap();
+        program.run_observed(cuda, |cuda, _, _| cuda.synchronize().map(|()| true)).unwrap();
         assert!(read(&rig, cuda) == first, "{what}: with nothing handed on");
     }
     let id = cuda.prepare(rig.bound.program()).unwrap().expect("programs are captured");

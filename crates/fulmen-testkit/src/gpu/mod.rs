@@ -22,6 +22,7 @@ use crate::check::{Failure, Outcome};
 use crate::compare::{Agreement, Mismatch, compare_floats};
 use crate::reference::Values;
 use crate::report::{Filter, Report, Row};
+use crate::sample::{RowKey, Sample};
 
 /// One row.
 pub struct GpuCase {
@@ -54,6 +55,10 @@ impl GpuCase {
     ) -> GpuCase {
         let name = format!("{op}/{}/{}", dtype.name().to_lowercase(), shape.as_ref());
         GpuCase { name, op, dtype, size: Size::Quick, run: Box::new(run) }
+    }
+
+    pub(crate) fn key(&self) -> RowKey<'_> {
+        RowKey { op: self.op, dtype: self.dtype, name: &self.name, size: self.size }
     }
 
     fn large(self) -> GpuCase {
@@ -95,18 +100,37 @@ pub fn gpu_ops() -> Vec<&'static str> {
     ops
 }
 
-/// Runs the rows that the filter takes; `progress` is told each row as it is done.
-pub fn run_gpu_table(gpu: &GpuDevice, filter: &Filter, seed: u64, mut progress: impl FnMut(&Row)) -> Report {
+/// Runs the rows that the filter takes; `progress` is called with each row when it is done.
+pub fn run_gpu_table(gpu: &GpuDevice, filter: &Filter, seed: u64, progress: impl FnMut(&Row)) -> Report {
+    run(gpu, filter, &Sample::Full, seed, progress)
+}
+
+/// Runs a sample of the rows that the filter takes.
+pub fn run_gpu_sample(gpu: &GpuDevice, filter: &Filter, sample: &Sample, seed: u64) -> Report {
+    run(gpu, filter, sample, seed, |_| {})
+}
+
+fn run(
+    gpu: &GpuDevice,
+    filter: &Filter,
+    sample: &Sample,
+    seed: u64,
+    mut progress: impl FnMut(&Row),
+) -> Report {
+    let table = gpu_table();
+    let keys: Vec<RowKey<'_>> = table.iter().map(GpuCase::key).collect();
+    let selected = sample.select(&keys, filter);
     let mut rows = Vec::new();
-    for case in gpu_table().into_iter().filter(|case| filter.takes_gpu(case)) {
+    for (case, _) in table.iter().zip(&selected).filter(|(_, run)| **run) {
         let start = Instant::now();
         let outcome = case.check(gpu, seed);
-        let GpuCase { name, op, dtype, .. } = case;
-        let row = Row { name, op, dtype, outcome, elapsed: start.elapsed() };
+        let &GpuCase { ref name, op, dtype, .. } = case;
+        let row = Row { name: name.clone(), op, dtype, outcome, elapsed: start.elapsed() };
         progress(&row);
         rows.push(row);
     }
-    Report { backend: "wgpu", seed, rows }
+    let skipped = table.iter().filter(|case| filter.takes_gpu(case)).count().saturating_sub(rows.len());
+    Report { backend: "wgpu", seed, rows, sample: sample.clone(), skipped }
 }
 
 /// The type of stored elements as a type of the table.

@@ -140,7 +140,7 @@ mod tests {
                 bindings.set(tensor.name.as_deref().unwrap(), 0x1000);
             }
             let bound = plan.bind_at(0x1000_0000, &bindings).unwrap();
-            seen.extend(bound.program().steps().iter().map(|step| step.call.op()));
+            seen.extend(bound.program().calls().iter().map(|step| step.call.op()));
         }
         let missing: Vec<TensorOp> =
             TensorOp::ALL.into_iter().filter(|op| op.launches() && !seen.contains(op)).collect();

@@ -383,7 +383,7 @@ fn bits_do_not_depend_on_threads_or_neighbours() {
         let data = random_weights(rng, dtype, n, k);
         let weight = Weight::new(dtype, &data, n, k);
         for isa in Isa::available() {
-            for (few, rows) in [(true, FEW_ROWS), (false, FEW_ROWS + 1), (false, m)] {
+            for (few, rows) in [(true, GEMV_MAX_ROWS), (false, GEMV_MAX_ROWS + 1), (false, m)] {
                 if rows == m && isa != Isa::best() {
                     continue;
                 }
@@ -391,7 +391,7 @@ fn bits_do_not_depend_on_threads_or_neighbours() {
                 for pool in &pools[1..] {
                     assert_eq!(all, plain(pool, isa, weight, &x[..rows * k], rows), "{dtype} on {isa}");
                 }
-                let less = if few { 1 } else { FEW_ROWS + 1 };
+                let less = if few { 1 } else { GEMV_MAX_ROWS + 1 };
                 let part = plain(&pools[1], isa, weight, &x[..less * k], less);
                 assert_eq!(all[..less * n], part, "{dtype} on {isa}, {rows} rows");
             }

@@ -19,10 +19,10 @@ fn dot4_signed(acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
 impl Simd for Neon {
     const LANES: usize = 4;
     const X_FLIP: u8 = 0;
-    const FLOAT_ROWS: usize = 8;
-    const FLOAT_VECTORS: usize = 3;
-    const INT_ROWS: usize = 4;
-    const INT_VECTORS: usize = 2;
+    const F32_MR: usize = 8;
+    const F32_NV: usize = 3;
+    const Q8_MR: usize = 4;
+    const Q8_NV: usize = 2;
 
     type F = float32x4_t;
     type I = int32x4_t;

@@ -1,56 +1,61 @@
-//! How one product is cut into tasks, and how a task is computed.
+//! Blocking of one matmul into tasks of the thread pool, and the loops of a task around the kernels.
+//!
+//! In the terms of BLIS: a task is a block of at most [`MC`] rows of activations by some columns of the output. Loop
+//! order within a task, outermost first: for f32, KC slices of `k`, pack the weight panels of the block, NR column tiles,
+//! MR row tiles; for q8, NR column tiles, pack their panels for all of `k`, KC slices, MR row tiles. GEMV tasks have all
+//! rows and `n / tasks` columns.
 
 use super::{
     Activations, Isa, Weight,
-    activations::IntTiles,
+    activations::Q8Tiles,
     buffer::Buffer,
-    dots::{DotFn, Dots, ROWS, Rows, WeightRows},
-    entries::{Entries, Kernels, entries},
-    panels::{FLOAT_DEPTH, INT_DEPTH, IntKernelFn, IntTile, PackFloatFn, PackIntFn, PanelLayout},
+    gemv::{ActivationRows, DotFn, DotTile, ROWS, WeightRows},
+    kernel_table::{KernelTable, Kernels, kernel_table},
+    packed_gemm::{F32_KC, PackF32Fn, PackQ8Fn, PanelLayout, Q8_KC, Q8KernelFn, Q8Tile},
 };
 use crate::threads::Pool;
 use std::ops::Range;
 
-/// Up to so many rows of activations, products are computed as dot products straight from the weights; with
-/// more, weights are packed first.
-pub const FEW_ROWS: usize = 8;
+/// Up to this many rows of activations the GEMV kernels are used, which read the weights directly; above it, weights are
+/// packed first.
+pub const GEMV_MAX_ROWS: usize = 8;
 
-/// Rows of activations per task of a product with packed weights: enough to make up for the packing, few
-/// enough that the activations of a task stay in the second-level cache.
-const BLOCK_ROWS: usize = 480;
+/// Rows of activations per task of a packed GEMM: enough to amortize the packing, few enough that the activations of a
+/// task stay in the L2 cache.
+const MC: usize = 480;
 
-/// Columns per task of a float product with packed weights.
-const FLOAT_COLS: usize = 128;
+/// Columns per task of an f32 GEMM.
+const F32_NC: usize = 128;
 
 enum Method<'a> {
-    Dots { dot: DotFn, x: Rows<'a> },
-    Float { pack: PackFloatFn, tiles: &'a [f32] },
-    Int { pack: PackIntFn, kernel: IntKernelFn, tiles: IntTiles<'a>, block: usize },
+    Gemv { dot: DotFn, x: ActivationRows<'a> },
+    F32Gemm { pack: PackF32Fn, tiles: &'a [f32] },
+    Q8Gemm { pack: PackQ8Fn, kernel: Q8KernelFn, tiles: Q8Tiles<'a>, block: usize },
 }
 
-/// One product, ready to be computed part by part.
-pub(super) struct Plan<'a> {
-    entries: &'static Entries,
+/// One matmul with its activations packed, ready to be computed block by block.
+pub(super) struct BlockedMatmul<'a> {
+    table: &'static KernelTable,
     w: Weight<'a>,
     row_bytes: usize,
     m: usize,
     method: Method<'a>,
 }
 
-/// The tasks of a product: blocks of rows by blocks of columns.
-pub(super) struct Grid {
+/// The tasks of a matmul: blocks of rows by blocks of columns.
+pub(super) struct BlockGrid {
     m: usize,
     n: usize,
     rows: usize,
     cols: usize,
 }
 
-impl Grid {
+impl BlockGrid {
     pub(super) fn tasks(&self) -> usize {
         self.m.div_ceil(self.rows) * self.n.div_ceil(self.cols)
     }
 
-    /// The rows and columns of a task. Tasks of the same rows follow each other.
+    /// The rows and columns of a task. Tasks with the same rows are consecutive.
     pub(super) fn task(&self, i: usize) -> (Range<usize>, Range<usize>) {
         let across = self.n.div_ceil(self.cols);
         let (row, col) = (i / across * self.rows, i % across * self.cols);
@@ -58,68 +63,72 @@ impl Grid {
     }
 }
 
-impl<'a> Plan<'a> {
-    /// Makes the form of the activations that the product needs.
+impl<'a> BlockedMatmul<'a> {
+    /// Quantizes or packs the activations as the kernels need them.
     pub(super) fn prepare(pool: &Pool, isa: Isa, w: Weight<'_>, x: &mut Activations<'_>) {
-        let few = x.rows() <= FEW_ROWS;
-        match kernels(entries(isa), w) {
-            Kernels::Float { .. } if few => {}
-            Kernels::Float { .. } => x.make_float_tiles(pool, isa),
-            Kernels::Int { family, .. } if few => x.make_int_rows(pool, isa, family),
-            Kernels::Int { family, .. } => x.make_int_tiles(pool, isa, family),
+        let gemv = x.rows() <= GEMV_MAX_ROWS;
+        match kernels(kernel_table(isa), w) {
+            Kernels::F32 { .. } if gemv => {}
+            Kernels::F32 { .. } => x.pack_f32_tiles(pool, isa),
+            Kernels::Q8 { q8_block, .. } if gemv => x.quantize_rows(pool, isa, q8_block),
+            Kernels::Q8 { q8_block, .. } => x.pack_q8_tiles(pool, isa, q8_block),
         }
     }
 
-    pub(super) fn new(entries: &'static Entries, w: Weight<'a>, x: &'a Activations<'_>) -> Plan<'a> {
-        let few = x.rows() <= FEW_ROWS;
-        let method = match kernels(entries, w) {
-            Kernels::Float { dot, .. } if few => Method::Dots { dot, x: x.dot_rows(None) },
-            Kernels::Float { pack, .. } => Method::Float { pack, tiles: x.float_tiles(entries.float_rows) },
-            Kernels::Int { family, dot, .. } if few => Method::Dots { dot, x: x.dot_rows(Some(family)) },
-            Kernels::Int { family, pack, kernel, .. } => {
-                let tiles = x.int_tiles(entries.int_rows, family);
-                Method::Int { pack, kernel, tiles, block: family.block() }
+    pub(super) fn new(
+        table: &'static KernelTable,
+        w: Weight<'a>,
+        x: &'a Activations<'_>,
+    ) -> BlockedMatmul<'a> {
+        let gemv = x.rows() <= GEMV_MAX_ROWS;
+        let method = match kernels(table, w) {
+            Kernels::F32 { dot, .. } if gemv => Method::Gemv { dot, x: x.dot_rows(None) },
+            Kernels::F32 { pack, .. } => Method::F32Gemm { pack, tiles: x.f32_tiles(table.f32_mr) },
+            Kernels::Q8 { q8_block, dot, .. } if gemv => Method::Gemv { dot, x: x.dot_rows(Some(q8_block)) },
+            Kernels::Q8 { q8_block, pack, kernel, .. } => {
+                let tiles = x.q8_tiles(table.q8_mr, q8_block);
+                Method::Q8Gemm { pack, kernel, tiles, block: q8_block.len() }
             }
         };
         let row_bytes = w.data.len().checked_div(w.n).unwrap_or(0);
-        Plan { entries, w, row_bytes, m: x.rows(), method }
+        BlockedMatmul { table, w, row_bytes, m: x.rows(), method }
     }
 
-    /// Rows and columns of the tiles of the method.
+    /// MR and NR of the method's micro-kernel.
     fn tile(&self) -> (usize, usize) {
-        let e = self.entries;
+        let e = self.table;
         match self.method {
-            Method::Dots { .. } => (1, 1),
-            Method::Float { .. } => (e.float_rows, e.float_vectors * e.lanes),
-            Method::Int { .. } => (e.int_rows, e.int_vectors * e.lanes),
+            Method::Gemv { .. } => (1, 1),
+            Method::F32Gemm { .. } => (e.f32_mr, e.f32_nv * e.lanes),
+            Method::Q8Gemm { .. } => (e.q8_mr, e.q8_nv * e.lanes),
         }
     }
 
-    /// The rows that the memory for a block of products must have.
+    /// The rows of the output buffer of a block: whole tiles.
     pub(super) fn padded_rows(&self, rows: usize) -> usize {
         rows.next_multiple_of(self.tile().0)
     }
 
-    /// The columns that the memory for a block of products must have.
+    /// The columns of the output buffer of a block: whole tiles.
     pub(super) fn padded_cols(&self, cols: usize) -> usize {
         cols.next_multiple_of(self.tile().1)
     }
 
-    /// Cuts the product into tasks, a few per thread. Blocks of rows begin at whole tiles.
-    pub(super) fn grid(&self, threads: usize) -> Grid {
+    /// Divides the output into tasks, a few per thread. Blocks of rows start at a tile boundary.
+    pub(super) fn grid(&self, threads: usize) -> BlockGrid {
         let (m, n) = (self.m, self.w.n);
         let tile_cols = self.tile().1;
         let wanted = if threads == 1 { 1 } else { threads * 4 };
-        if let Method::Dots { .. } = self.method {
-            return Grid { m, n, rows: m, cols: n.div_ceil(wanted).next_multiple_of(4 * ROWS) };
+        if let Method::Gemv { .. } = self.method {
+            return BlockGrid { m, n, rows: m, cols: n.div_ceil(wanted).next_multiple_of(4 * ROWS) };
         }
-        // Whole tiles of either method: the gate may be of another type than the up projection.
-        let tile_rows = lcm(self.entries.float_rows, self.entries.int_rows);
+        // A multiple of both tile heights: the gate may have another type than the up projection.
+        let tile_rows = lcm(self.table.f32_mr, self.table.q8_mr);
         let even = |len: usize, most: usize| len.div_ceil(len.div_ceil(most));
-        let mut rows = even(m, BLOCK_ROWS).next_multiple_of(tile_rows);
-        let most = if matches!(self.method, Method::Float { .. }) { FLOAT_COLS } else { tile_cols };
+        let mut rows = even(m, MC).next_multiple_of(tile_rows);
+        let most = if matches!(self.method, Method::F32Gemm { .. }) { F32_NC } else { tile_cols };
         let mut cols = even(n, most.max(tile_cols)).next_multiple_of(tile_cols);
-        // Where that makes too few tasks, narrower ones first, then lower ones.
+        // If there are too few tasks, reduce their columns first, then their rows.
         if n.div_ceil(cols) * m.div_ceil(rows) < wanted {
             cols = n.div_ceil(wanted.div_ceil(m.div_ceil(rows))).next_multiple_of(tile_cols);
         }
@@ -127,12 +136,12 @@ impl<'a> Plan<'a> {
             rows =
                 m.div_ceil(wanted.div_ceil(n.div_ceil(cols))).max(4 * tile_rows).next_multiple_of(tile_rows);
         }
-        Grid { m, n, rows, cols }
+        BlockGrid { m, n, rows, cols }
     }
 
-    /// Computes a block of the product to `c`, whose rows are `ld` apart. `packed` is scratch memory.
+    /// Computes a block of the output to `c`, whose rows are `ld` apart. `packed` is scratch memory.
     ///
-    /// The rows must begin at a whole tile, and `c` must have the padded size.
+    /// The rows must start at a tile boundary, and `c` must have the padded size.
     pub(super) fn compute(
         &self,
         rows: Range<usize>,
@@ -144,10 +153,10 @@ impl<'a> Plan<'a> {
         assert!(rows.end <= self.m && cols.end <= self.w.n && rows.start.is_multiple_of(self.tile().0));
         assert!(ld >= self.padded_cols(cols.len()) && c.len() >= self.padded_rows(rows.len()) * ld);
         match &self.method {
-            Method::Dots { dot, x } => self.dots(*dot, x, rows, cols, c, ld),
-            Method::Float { pack, tiles } => self.float(*pack, tiles, rows, cols, packed, c, ld),
-            Method::Int { pack, kernel, tiles, block } => {
-                self.int(*pack, *kernel, tiles, *block, rows, cols, packed, c, ld);
+            Method::Gemv { dot, x } => self.gemv_block(*dot, x, rows, cols, c, ld),
+            Method::F32Gemm { pack, tiles } => self.f32_block(*pack, tiles, rows, cols, packed, c, ld),
+            Method::Q8Gemm { pack, kernel, tiles, block } => {
+                self.q8_block(*pack, *kernel, tiles, *block, rows, cols, packed, c, ld);
             }
         }
     }
@@ -156,16 +165,16 @@ impl<'a> Plan<'a> {
         self.w.data[row * self.row_bytes..].as_ptr()
     }
 
-    fn dots(
+    fn gemv_block(
         &self,
         dot: DotFn,
-        x: &Rows<'_>,
+        x: &ActivationRows<'_>,
         rows: Range<usize>,
         cols: Range<usize>,
         c: &mut [f32],
         ld: usize,
     ) {
-        let mut dots = Dots::default();
+        let mut dots = DotTile::default();
         for col in cols.clone().step_by(ROWS) {
             let width = ROWS.min(cols.end - col);
             let w = WeightRows { data: self.weights(col), row_bytes: self.row_bytes, rows: width };
@@ -182,10 +191,11 @@ impl<'a> Plan<'a> {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of a method and of a block")]
-    fn float(
+    #[expect(clippy::too_many_arguments, reason = "the kernels, the operands and the block")]
+    /// Packs KC slices of the block's weights and runs the f32 micro-kernel over all tiles of the block.
+    fn f32_block(
         &self,
-        pack: PackFloatFn,
+        pack: PackF32Fn,
         tiles: &[f32],
         rows: Range<usize>,
         cols: Range<usize>,
@@ -193,17 +203,17 @@ impl<'a> Plan<'a> {
         c: &mut [f32],
         ld: usize,
     ) {
-        let (e, k) = (self.entries, self.w.k);
+        let (e, k) = (self.table, self.w.k);
         let (tile_rows, tile_cols) = self.tile();
         if k == 0 {
             c.fill(0.0);
         }
         let panels = cols.len().next_multiple_of(tile_cols) / e.lanes;
-        let panel_len = FLOAT_DEPTH * e.lanes;
+        let panel_len = F32_KC * e.lanes;
         let buffer: *mut f32 = packed.reserve(panels * panel_len);
         let size = self.w.dtype.block_bytes();
-        for from in (0..k).step_by(FLOAT_DEPTH) {
-            let depth = FLOAT_DEPTH.min(k - from);
+        for from in (0..k).step_by(F32_KC) {
+            let depth = F32_KC.min(k - from);
             for p in 0..panels {
                 let col = cols.start + p * e.lanes;
                 let count = e.lanes.min(cols.end.saturating_sub(col));
@@ -212,13 +222,13 @@ impl<'a> Plan<'a> {
                 // has room for each panel. The instruction set was detected.
                 unsafe { pack(w, self.row_bytes, count, depth, buffer.add(p * panel_len)) };
             }
-            for p in (0..panels).step_by(e.float_vectors) {
+            for p in (0..panels).step_by(e.f32_nv) {
                 for row in rows.clone().step_by(tile_rows) {
                     let at = (row - rows.start) * ld + p * e.lanes;
                     // SAFETY: the panels are packed, the tile of `row` has `depth` columns from `from` on, and
                     // `compute` has checked that `c` has room for whole tiles.
                     unsafe {
-                        (e.float_kernel)(
+                        (e.f32_kernel)(
                             buffer.add(p * panel_len),
                             panel_len,
                             tiles.as_ptr().add(row * k + from * tile_rows),
@@ -233,12 +243,13 @@ impl<'a> Plan<'a> {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of a method and of a block")]
-    fn int(
+    #[expect(clippy::too_many_arguments, reason = "the kernels, the operands and the block")]
+    /// Packs the panels of each column tile and runs the q8 micro-kernel over KC slices and all row tiles.
+    fn q8_block(
         &self,
-        pack: PackIntFn,
-        kernel: IntKernelFn,
-        tiles: &IntTiles<'_>,
+        pack: PackQ8Fn,
+        kernel: Q8KernelFn,
+        tiles: &Q8Tiles<'_>,
         block: usize,
         rows: Range<usize>,
         cols: Range<usize>,
@@ -246,12 +257,12 @@ impl<'a> Plan<'a> {
         c: &mut [f32],
         ld: usize,
     ) {
-        let (e, k) = (self.entries, self.w.k);
+        let (e, k) = (self.table, self.w.k);
         let (tile_rows, tile_cols) = self.tile();
         let panel_bytes = PanelLayout::new(e.lanes, k).bytes;
-        let buffer: *mut u8 = packed.reserve(e.int_vectors * panel_bytes);
+        let buffer: *mut u8 = packed.reserve(e.q8_nv * panel_bytes);
         for first in cols.clone().step_by(tile_cols) {
-            for v in 0..e.int_vectors {
+            for v in 0..e.q8_nv {
                 let col = first + v * e.lanes;
                 let count = e.lanes.min(cols.end.saturating_sub(col));
                 let w = self.weights(col.min(self.w.n - 1));
@@ -262,13 +273,13 @@ impl<'a> Plan<'a> {
             if k == 0 {
                 c.fill(0.0);
             }
-            for from in (0..k).step_by(INT_DEPTH) {
-                let to = k.min(from + INT_DEPTH);
+            for from in (0..k).step_by(Q8_KC) {
+                let to = k.min(from + Q8_KC);
                 for row in rows.clone().step_by(tile_rows) {
                     // SAFETY: the panels are packed, the tile of `row` is there, and `compute` has checked that
                     // `c` has room for whole tiles.
                     unsafe {
-                        let tile = IntTile {
+                        let tile = Q8Tile {
                             quants: tiles.quants.as_ptr().add(row * k),
                             d: tiles.d.as_ptr().add(row * (k / block)),
                             sums16: tiles.sums16.as_ptr().add(row * (k / 16)),
@@ -287,8 +298,8 @@ fn lcm(a: usize, b: usize) -> usize {
     (1..=b).map(|i| a * i).find(|v| v.is_multiple_of(b)).unwrap_or(a * b)
 }
 
-fn kernels(entries: &Entries, w: Weight<'_>) -> Kernels {
-    match (entries.kernels)(w.dtype, w.k) {
+fn kernels(table: &KernelTable, w: Weight<'_>) -> Kernels {
+    match (table.kernels)(w.dtype, w.k) {
         Some(kernels) => kernels,
         None => panic!("mul_mat: not defined for {}", w.dtype),
     }
