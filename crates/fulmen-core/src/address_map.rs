@@ -1,8 +1,8 @@
 //! The address ranges that a device has allocated.
 //!
-//! A graph's addresses are plain numbers. A backend that keeps its allocations in an [`AddressMap`] can look up each
-//! operand before a kernel touches it, so that a wrong graph is an error that names the operand, never an out-of-bounds
-//! access.
+//! A graph's addresses are plain numbers. A backend that keeps its allocations in an [`AddressMap`] can look
+//! up each operand before a kernel touches it, so that a wrong graph is an error that names the operand,
+//! never an out-of-bounds access.
 
 use std::{cell::RefCell, collections::BTreeSet};
 
@@ -88,7 +88,8 @@ impl<D> Entry<D> {
     }
 }
 
-/// Records which allocations the operands of some calls lie in: those that a captured program must keep alive.
+/// Records which allocations the operands of some calls lie in: those that a captured program must keep
+/// alive.
 #[derive(Debug, Default)]
 pub struct Watch {
     found: Option<RefCell<BTreeSet<u64>>>,

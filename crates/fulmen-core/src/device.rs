@@ -1,5 +1,5 @@
-//! Descriptions of devices as plain data: every backend fills them in and the command line prints them. Nothing here
-//! opens a driver.
+//! Descriptions of devices as plain data: every backend fills them in and the command line prints them.
+//! Nothing here opens a driver.
 
 use std::{fmt, str::FromStr};
 
@@ -39,7 +39,7 @@ impl fmt::Display for BackendKind {
 pub enum DeviceKind {
     /// The processor itself.
     Cpu,
-    /// A GPU with memory of its own.
+    /// A GPU with dedicated memory.
     DiscreteGpu,
     /// A GPU that shares the processor's memory.
     IntegratedGpu,
@@ -134,7 +134,7 @@ pub struct DeviceInfo {
     pub name: String,
     /// The kind of hardware.
     pub kind: DeviceKind,
-    /// The driver and its version. Empty where there is none.
+    /// The driver and its version. Empty if there is none.
     pub driver: String,
     /// Total memory, if the driver reports it.
     pub memory_bytes: Option<u64>,

@@ -15,8 +15,8 @@ pub enum Problem {
         /// What it was given.
         got: usize,
     },
-    /// An input that does not come before the node that uses it: a forward reference, the node itself (a cycle),
-    /// or no node at all.
+    /// An input that does not come before the node that uses it: a forward reference, the node itself (a
+    /// cycle), or no node at all.
     #[error(
         "input {position} refers to node {input}, which does not come before it (the graph has {nodes} nodes)"
     )]
@@ -263,8 +263,8 @@ pub enum ExecError {
 }
 
 impl ExecError {
-    /// Converts to a backend error of `call` that keeps the node as its source. Errors that a caller may want to handle,
-    /// out of memory and unsupported ops, are returned unchanged.
+    /// Converts to a backend error of `call` that keeps the node as its source. Errors that a caller may want
+    /// to handle, out of memory and unsupported ops, are returned unchanged.
     pub fn into_backend(self, backend: &'static str, call: &'static str) -> BackendError {
         match self {
             ExecError::Backend(error) => error,

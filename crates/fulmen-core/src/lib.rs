@@ -3,13 +3,14 @@
 //! The choices that shape this crate:
 //!
 //! - **Ops are data.** A graph is a list of nodes that ordinary functions check, print, fuse, plan and run.
-//! - **Two levels.** [`GraphBuilder`] records a logical graph of tensors without addresses; passes fuse its ops and plan
-//!   its memory ([`Plan`]), and binding gives a [`ComputeGraph`] of device addresses that any [`KernelDispatch`] runs.
-//!   Applications with kernels and addresses of their own use the lower level alone.
-//! - **A kernel gets a typed call** ([`OpCall`]) whose sizes were checked against each other; no default is guessed.
+//! - **Two levels.** [`GraphBuilder`] records a logical graph of tensors without addresses; passes fuse its
+//!   ops and plan its memory ([`Plan`]), and binding gives a [`ComputeGraph`] of device addresses that any
+//!   [`KernelDispatch`] runs. Applications with kernels and addresses of their own use the lower level alone.
+//! - **A kernel gets a typed call** ([`OpCall`]) whose sizes were checked against each other; no default is
+//!   guessed.
 //! - **Weights are `[N, K]`, row-major**, in every op and for every number of rows.
-//! - **Step-dependent state lives in device memory**: tokens, positions, sequence numbers, sampling state. A [`Program`]
-//!   does not change from step to step, so a backend can capture it once and replay it.
+//! - **Step-dependent state lives in device memory**: tokens, positions, sequence numbers, sampling state. A
+//!   [`Program`] does not change from step to step, so a backend can capture it once and replay it.
 //! - **Errors are typed** and say which node or call, what was expected and what was found.
 
 mod address_map;

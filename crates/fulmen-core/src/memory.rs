@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use crate::{BackendError, DType, KernelDispatch};
 
-/// Every allocation and every planned tensor starts at a multiple of this many bytes: enough for the widest vector
-/// loads, for CUDA's coalescing and for wgpu's binding offsets.
+/// Every allocation and every planned tensor starts at a multiple of this many bytes: enough for the widest
+/// vector loads, for CUDA's coalescing and for wgpu's binding offsets.
 pub const ALIGNMENT: usize = 256;
 
-/// Bytes that can be imported into a device and stay alive as long as the device uses them: a mapped file, a `Vec`.
+/// Bytes that can be imported into a device and stay alive as long as the device uses them: a mapped file, a
+/// `Vec`.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// Memory of one device. Addresses are never null and are aligned to [`ALIGNMENT`]; ranges inside an allocation are
-/// addressed by adding to its address.
+/// Memory of one device. Addresses are never null and are aligned to [`ALIGNMENT`]; ranges inside an
+/// allocation are addressed by adding to its address.
 pub trait DeviceMemory {
     /// Allocates memory with undefined contents.
     fn alloc(&mut self, bytes: usize) -> Result<u64, BackendError>;
@@ -26,8 +27,8 @@ pub trait DeviceMemory {
     /// Copies from `ptr` into `out`. Waits for work that writes there.
     fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError>;
 
-    /// Makes `bytes` readable by kernels and returns their address: without a copy where the device can read host
-    /// memory, otherwise by an upload. Kernels must not write there.
+    /// Makes `bytes` readable by kernels and returns their address: without a copy where the device can read
+    /// host memory, otherwise by an upload. Kernels must not write there.
     fn import(&mut self, bytes: SharedBytes) -> Result<u64, BackendError> {
         let bytes = (*bytes).as_ref();
         let ptr = self.alloc(bytes.len())?;
@@ -35,9 +36,9 @@ pub trait DeviceMemory {
         Ok(ptr)
     }
 
-    /// Imports a weight matrix `[rows, width]` of `dtype`, row-major. A backend may repack it, so the address may only
-    /// be used as a weight or embedding table of this type and shape, and reading it back may return the bytes in
-    /// another order. It is freed like any other allocation.
+    /// Imports a weight matrix `[rows, width]` of `dtype`, row-major. A backend may repack it, so the address
+    /// may only be used as a weight or embedding table of this type and shape, and reading it back may return
+    /// the bytes in another order. It is freed like any other allocation.
     fn import_weight(
         &mut self,
         bytes: SharedBytes,

@@ -1,26 +1,26 @@
-//! Token sampling from a row of logits: the parameters, the random numbers and the algorithm that every backend
-//! implements.
+//! Token sampling from a row of logits: the parameters, the random numbers and the algorithm that every
+//! backend implements.
 //!
 //! # The algorithm
 //!
 //! For one row of logits `l` and one [`SampleState`] with temperature `T`:
 //!
-//! 1. `T == 0`: the result is the index of the largest logit, the lowest such index on a tie. NaN and -inf never
-//!    win; a row with nothing else gives 0, at any temperature.
+//! 1. `T == 0`: the result is the index of the largest logit, the lowest such index on a tie. NaN and -inf
+//!    never win; a row with nothing else gives 0, at any temperature.
 //! 2. The candidates are the logits that are neither NaN nor -inf, sorted by (logit descending, index
 //!    ascending). The first `top_k` are kept; 0 keeps all.
-//! 3. Candidate `i` has the weight `w_i = exp((l_i - l_0) / T)`, where `l_0` is the first candidate's logit, and exactly
-//!    1 where `l_i == l_0` (so several +inf share the draw). `Z` is the sum of the weights that step 2 kept, and
-//!    `w_i / Z` is the candidate's probability.
+//! 3. Candidate `i` has the weight `w_i = exp((l_i - l_0) / T)`, where `l_0` is the first candidate's logit,
+//!    and exactly 1 where `l_i == l_0` (so several +inf share the draw). `Z` is the sum of the weights that
+//!    step 2 kept, and `w_i / Z` is the candidate's probability.
 //! 4. Candidates with `w_i < min_p` are dropped, the first excepted.
-//! 5. The shortest prefix with a sum of weights of at least `top_p * Z` is kept, or all where there is none or
-//!    `top_p >= 1`; never less than one candidate.
-//! 6. `u` is [`uniform`]`(seed_lo, seed_hi, step, row)`. The result is the first candidate at which the running
-//!    sum of the kept weights exceeds `u` times their total.
+//! 5. The shortest prefix with a sum of weights of at least `top_p * Z` is kept, or all if there is none
+//!    or `top_p >= 1`; never less than one candidate.
+//! 6. `u` is [`uniform`]`(seed_lo, seed_hi, step, row)`. The result is the first candidate at which the
+//!    running sum of the kept weights exceeds `u` times their total.
 //! 7. `step` is incremented, wrapping.
 //!
-//! The sums are those of real numbers: backends may differ only where a threshold of step 4, 5 or 6 is within the
-//! rounding error of a sum.
+//! The sums are those of real numbers: backends may differ only where a threshold of step 4, 5 or 6 is within
+//! the rounding error of a sum.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -55,9 +55,9 @@ const _: () = assert!(size_of::<SampleState>() == 32);
 
 /// Repetition, frequency and presence penalties of one row, as laid out in device memory.
 ///
-/// They apply to the last `window` tokens up to and including the row's position. For each distinct token, with `c`
-/// occurrences among them, the logit `l` becomes `l / repeat` if it is positive and `l * repeat` otherwise, and then
-/// `c * frequency + presence` is subtracted.
+/// They apply to the last `window` tokens up to and including the row's position. For each distinct token,
+/// with `c` occurrences among them, the logit `l` becomes `l / repeat` if it is positive and `l * repeat`
+/// otherwise, and then `c * frequency + presence` is subtracted.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Penalties {
@@ -162,8 +162,8 @@ impl SampleState {
     }
 }
 
-/// Four well-mixed words from four words: the `pcg4d` hash of Jarzynski and Olano (2020). It needs nothing but
-/// wrapping 32-bit arithmetic, which every shading language has.
+/// Four well-mixed words from four words: the `pcg4d` hash of Jarzynski and Olano (2020). It needs nothing
+/// but wrapping 32-bit arithmetic, which every shading language has.
 pub const fn pcg4d(v: [u32; 4]) -> [u32; 4] {
     const fn congruential(x: u32) -> u32 {
         x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223)

@@ -336,7 +336,7 @@ fn accessors_agree_with_decoding() {
 }
 
 #[test]
-fn q8_k_sums_its_codes() {
+fn q8_k_sums_its_quants() {
     let values: [f32; 256] = std::array::from_fn(|i| (i as f32 * 0.7).sin());
     let block = quant::BlockQ8_K::encode(&values);
     for j in 0..16 {

@@ -1,6 +1,6 @@
 //! [`CpuDispatcher`]: the CPU's kernels behind [`KernelDispatch`].
 //!
-//! Each method looks up its operands, refuses overlaps that its kernel cannot bear, and runs the kernel.
+//! Each method looks up its operands, rejects overlaps that its kernel does not support, and runs the kernel.
 
 mod operands;
 
@@ -50,7 +50,7 @@ pub struct CpuDispatcher {
     matmul_scratch: Scratch,
     attention: AttentionScratch,
     rope: RopeCache,
-    /// Turned keys on their way to the cache.
+    /// Rotated keys before they are stored in the cache.
     keys: Vec<f32>,
 }
 
@@ -61,12 +61,12 @@ impl Default for CpuDispatcher {
 }
 
 impl CpuDispatcher {
-    /// All threads and the widest instructions of this processor.
+    /// All threads and the widest instruction set of this processor.
     pub fn new() -> CpuDispatcher {
         CpuDispatcher::with_threads(std::thread::available_parallelism().map_or(1, |n| n.get()))
     }
 
-    /// So many threads, this one included; at least one.
+    /// This many threads, including the calling one; at least one.
     pub fn with_threads(threads: usize) -> CpuDispatcher {
         CpuDispatcher {
             memory: CpuMemory::new(),
@@ -79,7 +79,7 @@ impl CpuDispatcher {
         }
     }
 
-    /// Uses other instructions than the widest; refused if this processor does not have them.
+    /// Uses another instruction set than the widest; an error if this processor does not have it.
     pub fn with_isa(mut self, isa: Isa) -> Result<CpuDispatcher, BackendError> {
         if !Isa::available().contains(&isa) {
             return Err(BackendError::Unsupported { backend: "cpu", what: format!("{isa} instructions") });
@@ -88,7 +88,7 @@ impl CpuDispatcher {
         Ok(self)
     }
 
-    /// The instructions in use.
+    /// The instruction set in use.
     pub fn isa(&self) -> Isa {
         self.isa
     }
@@ -103,7 +103,7 @@ impl CpuDispatcher {
         self.memory.bytes()
     }
 
-    fn mul_mat_part(
+    fn mul_mat_projection(
         &mut self,
         call: &MulMatCall,
         part: &Projection,
@@ -163,7 +163,7 @@ impl KernelDispatch for CpuDispatcher {
         // SAFETY: looked up, and no output overlaps it.
         let mut x =
             Activations::new(&mut matmul_scratch, unsafe { x.slice() }, call.m as usize, call.k as usize);
-        let done = call.parts.iter().try_for_each(|part| self.mul_mat_part(call, part, &mut x));
+        let done = call.parts.iter().try_for_each(|part| self.mul_mat_projection(call, part, &mut x));
         self.matmul_scratch = matmul_scratch;
         done.map(|()| call.parts.len())
     }
@@ -177,7 +177,7 @@ impl KernelDispatch for CpuDispatcher {
         for operand in [x, gate, up] {
             out.apart_from(operand)?;
         }
-        // SAFETY: looked up, and the output is apart from what is read.
+        // SAFETY: looked up, and the output is disjoint from what is read.
         unsafe {
             let mut x = Activations::new(&mut self.matmul_scratch, x.slice(), m, k);
             let gate = Weight::new(call.gate.dtype, gate.slice(), n, k);
@@ -193,7 +193,7 @@ impl KernelDispatch for CpuDispatcher {
         let out = self.f32_rows_mut("the output", call.output, call.rows, call.width)?;
         out.apart_or_same(x)?;
         out.apart_from(gamma)?;
-        // SAFETY: looked up; the output is the input or apart from it, and apart from the gain.
+        // SAFETY: looked up; the output is the input or disjoint from it, and disjoint from the gain.
         unsafe {
             let (gamma, rows) = (gamma.slice(), call.rows as usize);
             rms_norm::rms_norm(&self.pool, self.isa, x.ptr.cast(), gamma, call.epsilon, rows, out.ptr.cast());
@@ -215,7 +215,7 @@ impl KernelDispatch for CpuDispatcher {
         sum.apart_from(gamma)?;
         out.apart_from(gamma)?;
         out.apart_from(sum)?;
-        // SAFETY: looked up; the sum is an input or apart from it, the output is apart from everything.
+        // SAFETY: looked up; the sum is an input or disjoint from it, the output is disjoint from everything.
         unsafe {
             let (a, b, gamma) = (a.ptr.cast(), b.ptr.cast(), gamma.slice());
             let (sum, out) = (sum.ptr.cast(), out.ptr.cast());
@@ -269,7 +269,7 @@ impl KernelDispatch for CpuDispatcher {
         factors.map_or(Ok(()), |factors| out.apart_from(factors))?;
         let (heads, head_dim) = (call.n_heads as usize, call.head_dim as usize);
         let layout = rope::Heads { heads, head_dim, row_stride: width as usize };
-        // SAFETY: looked up; the output is the input or apart from it, and apart from the rest.
+        // SAFETY: looked up; the output is the input or disjoint from it, and disjoint from the rest.
         unsafe {
             let (positions, factors) = (positions.slice(), factors.map(|f| f.slice()));
             let angles = self.rope.angles(&self.pool, call.rope, factors, positions);
@@ -284,7 +284,7 @@ impl KernelDispatch for CpuDispatcher {
         out.apart_or_same(x)?;
         let (rows, width) = (call.rows as usize, call.width as usize);
         let (from, to) = (x.ptr.cast(), out.ptr.cast());
-        // SAFETY: both ranges were looked up, and are the same or apart.
+        // SAFETY: both ranges were looked up, and are the identical or disjoint.
         unsafe { softmax::softmax(&self.pool, self.isa, from, call.scale, rows, width, to) };
         Ok(1)
     }
@@ -312,7 +312,7 @@ impl KernelDispatch for CpuDispatcher {
                 let sequences = sequences.map(|ptr| self.indices("sequences", ptr, m)).transpose()?;
                 out.apart_from(positions)?;
                 sequences.map_or(Ok(()), |sequences| out.apart_from(sequences))?;
-                // SAFETY: looked up, and the output is apart from them.
+                // SAFETY: looked up, and the output is disjoint from them.
                 let positions: &[u32] = unsafe { positions.slice() };
                 // SAFETY: as above.
                 (layout, k, v, positions, sequences.map(|s| unsafe { s.slice::<u32>() }))
@@ -321,7 +321,7 @@ impl KernelDispatch for CpuDispatcher {
         out.apart_from(k)?;
         out.apart_from(v)?;
         let stride = heads.q_width() as usize;
-        // SAFETY: looked up, and the output is apart from all that is read.
+        // SAFETY: looked up, and the output is disjoint from all that is read.
         unsafe {
             let args = Attention {
                 q: q.slice(),
@@ -370,7 +370,7 @@ impl KernelDispatch for CpuDispatcher {
         }
         // SAFETY: looked up, and no output overlaps them.
         let (positions, sequences) = unsafe { (positions.slice(), sequences.map(|s| s.slice())) };
-        // Nothing is written if a row has no place in the cache.
+        // Nothing is written if a row is outside the cache.
         layout.check_rows(positions, sequences).map_err(kv_error)?;
 
         let (pool, isa) = (&*self.pool, self.isa);
@@ -386,10 +386,10 @@ impl KernelDispatch for CpuDispatcher {
         for (x, gamma, n_heads, to) in sides {
             let (n_heads, head_dim) = (n_heads as usize, head_dim as usize);
             let layout = rope::Heads { heads: n_heads, head_dim, row_stride: n_heads * head_dim };
-            // SAFETY: `x` holds m rows and `to` has room for them; they are the same or apart, and apart from the
-            // gain.
+            // SAFETY: `x` holds m rows and `to` has room for them; they are the identical or disjoint, and
+            // disjoint from the gain.
             unsafe {
-                let turned = match gamma {
+                let normed = match gamma {
                     Some(gamma) => {
                         let rows = m as usize * n_heads;
                         rms_norm::rms_norm(pool, isa, x, gamma.slice(), call.epsilon, rows, to);
@@ -398,10 +398,11 @@ impl KernelDispatch for CpuDispatcher {
                     }
                     None => x,
                 };
-                rope::rotate(pool, isa, angles, turned, layout, to, layout);
+                rope::rotate(pool, isa, angles, normed, layout, to, layout);
             }
         }
-        // SAFETY: no reference to the operands is used any more, but for shared ones to positions and sequences.
+        // SAFETY: no reference to the operands is used any more, but for shared ones to positions and
+        // sequences.
         unsafe { operands.run(pool, Some(&self.keys))? };
         Ok(launches)
     }
@@ -418,7 +419,7 @@ impl KernelDispatch for CpuDispatcher {
             // The lengths are those of a row, and every weight type can be decoded.
             let _ = quant::dequantize(dtype, row, out);
         };
-        // SAFETY: looked up, and the output is apart from what is read.
+        // SAFETY: looked up, and the output is disjoint from what is read.
         let (table, tokens, out) = unsafe { (table.slice(), tokens.slice(), out.slice_mut()) };
         let done = embed::embed(&self.pool, table, row_bytes, tokens, call.width as usize, decode, out);
         done.map_err(|e| BackendError::Index {
@@ -434,7 +435,7 @@ impl KernelDispatch for CpuDispatcher {
         let from = self.memory.span::<u8>("the input", call.input, call.bytes)?;
         let to = self.memory.span_mut::<u8>("the output", call.output, call.bytes)?;
         to.apart_from(from)?;
-        // SAFETY: looked up, and apart from each other.
+        // SAFETY: looked up, and disjoint from each other.
         unsafe { copy::copy(&self.pool, from.slice(), to.slice_mut()) };
         Ok(1)
     }
@@ -443,7 +444,7 @@ impl KernelDispatch for CpuDispatcher {
         let x = self.f32_rows("the input", call.input, call.m, call.n)?;
         let out = self.memory.span_mut::<u32>("the output", call.output, call.m as usize)?;
         out.apart_from(x)?;
-        // SAFETY: looked up, and apart from each other.
+        // SAFETY: looked up, and disjoint from each other.
         unsafe { argmax::argmax(&self.pool, self.isa, x.slice(), call.n as usize, out.slice_mut()) };
         Ok(1)
     }
@@ -456,7 +457,7 @@ impl KernelDispatch for CpuDispatcher {
         out.apart_from(logits)?;
         out.apart_from(states)?;
         states.apart_from(logits)?;
-        // SAFETY: looked up, and apart from each other.
+        // SAFETY: looked up, and disjoint from each other.
         let (logits, states, out) =
             unsafe { (logits.slice(), states.slice_mut::<SampleState>(), out.slice_mut()) };
         for (row, state) in states.iter().enumerate() {
@@ -482,7 +483,7 @@ impl KernelDispatch for CpuDispatcher {
         for operand in [Some(penalties), Some(history), Some(positions), sequences].into_iter().flatten() {
             out.apart_from(operand)?;
         }
-        // SAFETY: looked up, and the output is apart from them.
+        // SAFETY: looked up, and the output is disjoint from them.
         let (penalties, history, positions, sequences) = unsafe {
             let sequences = sequences.map(|sequences| sequences.slice::<u32>());
             (penalties.slice::<Penalties>(), history.slice::<u32>(), positions.slice::<u32>(), sequences)
@@ -506,7 +507,7 @@ impl KernelDispatch for CpuDispatcher {
             }
         }
         if out.ptr != logits.ptr {
-            // SAFETY: looked up, and apart from each other.
+            // SAFETY: looked up, and disjoint from each other.
             unsafe { copy::copy(&self.pool, logits.slice(), out.slice_mut()) };
         }
         // SAFETY: looked up; nothing refers to the logits any more.
@@ -532,7 +533,7 @@ impl KernelDispatch for CpuDispatcher {
         tokens.apart_from(positions)?;
         history.apart_from(tokens)?;
         history.apart_from(positions)?;
-        // SAFETY: looked up, and apart from each other.
+        // SAFETY: looked up, and disjoint from each other.
         let (drawn, sequences) = unsafe { (drawn.slice(), sequences.map(|s| s.slice())) };
         check_below("the sequence", sequences.unwrap_or(&[]), n_seqs)?;
         // SAFETY: as above.

@@ -1,18 +1,19 @@
 //! Which rows a test runs: all quick rows and a seeded sample of the slow ones.
 //!
-//! The rows of real models' shapes take most of the time of a run, above all on a software GPU. A test therefore runs
-//! every quick row and, of the larger rows, a few of each (op, type). `fulmen ops check` never samples.
+//! The rows of real models' shapes take most of the time of a run, above all on a software GPU. A test
+//! therefore runs every quick row and, of the larger rows, a few of each (op, type). `fulmen ops check` never
+//! samples.
 //!
-//! - `FULMEN_TEST_SAMPLE=N`, `N:SEED` or `:SEED`: how many rows of each (op, type) are taken, and the seed that chooses
-//!   them. Without a count each test has its own default; without a seed it is the number of the day, so that runs of one
-//!   day agree. `scripts/test` derives the seed from the commit.
+//! - `FULMEN_TEST_SAMPLE=N`, `N:SEED` or `:SEED`: how many rows of each (op, type) are taken, and the seed
+//!   that chooses them. Without a count each test has its own default; without a seed it is the number of the
+//!   day, so that runs of one day agree. `scripts/test` derives the seed from the commit.
 //! - `FULMEN_TEST_FULL=1`: every row.
 //! - `FULMEN_TEST_ROW=NAME`: exactly the row of this name, whatever the filter and the sample say.
 //! - A row that a filter asks for by name always runs.
 //!
-//! The seed of the sample and the numbers of rows run and skipped are printed with the results, and so is, for each row
-//! that fails, the command that runs exactly that row on the same data. The same seed takes the same rows, whichever
-//! other rows the table has of other ops and types; every row is taken by some seed.
+//! The seed of the sample and the numbers of rows run and skipped are printed with the results, and so is,
+//! for each row that fails, the command that runs exactly that row on the same data. The same seed takes the
+//! same rows, whichever other rows the table has of other ops and types; every row is taken by some seed.
 
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -40,7 +41,7 @@ pub enum Sample {
     },
 }
 
-/// What a sample is chosen by.
+/// The properties of a row that a filter and a sample look at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowKey<'a> {
     pub op: &'a str,
@@ -81,7 +82,7 @@ impl Sample {
         Sample::Seeded { always, per_group: count.unwrap_or(per_group), seed: seed.unwrap_or_else(today) }
     }
 
-    /// Whether each row of a table is run. Both answers are in the order of the table.
+    /// Whether each row of a table is run, in the order of the table.
     pub(crate) fn select(&self, rows: &[RowKey<'_>], filter: &Filter) -> Vec<bool> {
         let (always, per_group, seed) = match self {
             Sample::Row(name) => return rows.iter().map(|row| row.name == name).collect(),
@@ -118,8 +119,8 @@ fn today() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 86_400)
 }
 
-/// A row's place in the order of a seed: FNV-1a over the name, mixed as SplitMix64 does. The same on every platform and
-/// with every compiler, unlike `DefaultHasher`.
+/// The rank of a row for a seed: FNV-1a over the name, mixed as SplitMix64 does. The same on every
+/// platform and with every compiler, unlike `DefaultHasher`.
 fn rank(seed: u64, name: &str) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325 ^ mix(seed);
     mix(name.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)))
@@ -156,14 +157,14 @@ mod tests {
         assert_eq!(first, names(&cases, &seeded(2, 7), &all));
         assert_ne!(first, names(&cases, &seeded(2, 8), &all));
         // Rows of other ops and the order of the table make no difference.
-        let mut products: Vec<Case> = cases.into_iter().filter(|case| case.op == "mul_mat").collect();
-        products.reverse();
-        let alone = names(&products, &seeded(2, 7), &all);
+        let mut matmuls: Vec<Case> = cases.into_iter().filter(|case| case.op == "mul_mat").collect();
+        matmuls.reverse();
+        let alone = names(&matmuls, &seeded(2, 7), &all);
         assert_eq!(alone, first.into_iter().filter(|name| name.starts_with("mul_mat/")).collect());
     }
 
     #[test]
-    fn every_quick_row_and_so_many_large_rows_of_each_op_and_type_are_taken() {
+    fn every_quick_row_and_some_large_rows_of_each_op_and_type_are_taken() {
         let cases = table();
         let taken = names(&cases, &seeded(3, 1), &Filter::default());
         let mut groups: HashMap<(&str, DType), (usize, usize)> = HashMap::new();

@@ -1,4 +1,4 @@
-//! The rows about a GPU's arrays, on the best adapter there is: in CI a software one.
+//! The GPU table on the best available adapter: in CI a software one.
 
 use fulmen_testkit::{Filter, Sample, Size, gpu_ops, gpu_table, run_gpu_sample, seed, this_test};
 use fulmen_wgpu::{DeviceOptions, DiskCache, GpuDevice};
@@ -14,8 +14,8 @@ fn run(filter: &Filter, sample: &Sample, test: &str) {
     run_gpu_sample(&gpu(), filter, sample, seed()).assert_good(&[], test);
 }
 
-/// Every quick row; of the large ones (lengths around what one dimension of a grid holds, weights of a real model's size
-/// or with more rows than a grid has workgroups in a dimension) one of each operation and type.
+/// Every quick row; of the large ones (lengths around what one dimension of a grid holds, weights of a real
+/// model's size or with more rows than a grid has workgroups in a dimension) one of each operation and type.
 #[test]
 fn rows() {
     let filter = Filter { up_to: Some(Size::Large), ..Filter::default() };

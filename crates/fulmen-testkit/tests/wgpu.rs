@@ -1,10 +1,11 @@
-//! The table on a GPU through wgpu: on the best adapter there is, in CI a software one, with all that it offers and with
-//! nothing that is optional.
+//! The table through wgpu on the best available adapter, in CI a software one: with all optional features and
+//! without.
 //!
-//! Rows of real models take seconds each in software, so tests run a [sample](fulmen_testkit::sample) of them.
-//! `fulmen ops check --device wgpu` runs every row, and with `FULMEN_WGPU_WITHOUT=all` without optional features.
+//! Rows of real models take seconds each in software, so tests run a [sample](fulmen_testkit::sample) of
+//! them. `fulmen ops check --device wgpu` runs every row, and with `FULMEN_WGPU_WITHOUT=all` without optional
+//! features.
 
-use fulmen_testkit::{Filter, LARGE_ROWS, Sample, Size, run_sample, seed, this_test};
+use fulmen_testkit::{Filter, LARGE_ROWS, QUICK_ROWS, Sample, Size, run_sample, seed, this_test};
 use fulmen_wgpu::{DeviceOptions, DiskCache, GpuDevice, WgpuDispatcher, wgpu::Features};
 
 fn run(without: Features, up_to: Size, sample: &Sample, test: &str) {
@@ -25,6 +26,6 @@ fn rows() {
 /// The kernels that need no optional feature.
 #[test]
 fn quick_rows_without_optional_features() {
-    let sample = Sample::of_all_rows(8);
+    let sample = Sample::of_all_rows(QUICK_ROWS);
     run(Features::all(), Size::Quick, &sample, this_test!("quick_rows_without_optional_features"));
 }

@@ -3,18 +3,17 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::builder_call::BuilderCall;
 use super::op::{BinaryKind, CacheRef, Linear, Op, Slots, TensorId, UnaryKind};
 use super::{LogicalGraph, OpNode, Role, TensorDef};
-use crate::graph::checks::{
-    above_0, check_cache, check_heads, check_history, check_rope, epsilon, finite, weight_type,
-};
+use crate::graph::checks::{above_0, check_cache, check_heads, epsilon, finite};
 use crate::{BuildError, DType, Heads, Problem, RopeSpec};
 
 /// A handle to a tensor of one builder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tensor {
     id: u32,
-    owner: u32,
+    pub(super) owner: u32,
 }
 
 impl Tensor {
@@ -40,7 +39,7 @@ pub struct CacheSpec {
 /// A handle to the KV cache of one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cache {
-    k: Tensor,
+    pub(super) k: Tensor,
     v: Tensor,
     spec: CacheSpec,
 }
@@ -81,8 +80,8 @@ pub struct Rotation {
 /// ```
 #[derive(Debug)]
 pub struct GraphBuilder {
-    owner: u32,
-    graph: LogicalGraph,
+    pub(super) owner: u32,
+    pub(super) graph: LogicalGraph,
     names: HashSet<Box<str>>,
 }
 
@@ -92,106 +91,7 @@ impl Default for GraphBuilder {
     }
 }
 
-type Built<T> = Result<T, BuildError>;
-
-/// The checks of one builder method, which their errors name.
-struct Call<'a> {
-    name: &'static str,
-    builder: &'a GraphBuilder,
-}
-
-impl<'a> Call<'a> {
-    fn fail<T>(&self, problem: Problem) -> Built<T> {
-        Err(BuildError { call: self.name, problem })
-    }
-
-    fn check<T>(&self, result: Result<T, Problem>) -> Built<T> {
-        result.map_err(|problem| BuildError { call: self.name, problem })
-    }
-
-    fn def(&self, what: &'static str, tensor: Tensor) -> Built<&'a TensorDef> {
-        if tensor.owner != self.builder.owner {
-            return self.fail(Problem::Foreign { what });
-        }
-        Ok(&self.builder.graph.tensors[tensor.id()])
-    }
-
-    fn size(&self, what: &'static str, expected: u32, got: u32) -> Built<()> {
-        if expected == got {
-            return Ok(());
-        }
-        self.fail(Problem::Size { what, expected: expected.into(), got: got.into() })
-    }
-
-    /// An f32 tensor; returns (rows, width).
-    fn rows(&self, what: &'static str, tensor: Tensor) -> Built<(u32, u32)> {
-        let def = self.def(what, tensor)?;
-        if def.dtype != DType::F32 {
-            return self.fail(Problem::Type { what, expected: "F32", got: def.dtype });
-        }
-        Ok((def.rows, def.width))
-    }
-
-    fn rows_of(&self, what: &'static str, tensor: Tensor, rows: u32, width: u32) -> Built<()> {
-        let got = self.rows(what, tensor)?;
-        self.size(what, rows, got.0)?;
-        self.size(what, width, got.1)
-    }
-
-    fn indices(&self, what: &'static str, tensor: Tensor, rows: u32) -> Built<()> {
-        let def = self.def(what, tensor)?;
-        if def.dtype != DType::U32 {
-            return self.fail(Problem::Type { what, expected: "U32", got: def.dtype });
-        }
-        self.size(what, rows, def.rows)?;
-        self.size(what, 1, def.width)
-    }
-
-    /// A tensor that the op updates.
-    fn state(&self, what: &'static str, tensor: Tensor) -> Built<()> {
-        match self.def(what, tensor)?.role {
-            Role::State => Ok(()),
-            _ => self.fail(Problem::NotAState { what }),
-        }
-    }
-
-    /// Tokens by sequence and position.
-    fn history(&self, tensor: Tensor) -> Built<()> {
-        let def = self.def("the history", tensor)?;
-        if def.dtype != DType::U32 {
-            return self.fail(Problem::Type { what: "the history", expected: "U32", got: def.dtype });
-        }
-        self.check(check_history(def.rows, def.width))
-    }
-
-    /// A weight `[n, k]`; returns n.
-    fn weight(&self, what: &'static str, tensor: Tensor, k: u32) -> Built<u32> {
-        let def = self.def(what, tensor)?;
-        self.size(what, k, def.width)?;
-        self.check(weight_type(what, def.dtype, def.rows, k))?;
-        Ok(def.rows)
-    }
-
-    fn bias(&self, tensor: Option<Tensor>, n: u32) -> Built<()> {
-        tensor.map_or(Ok(()), |bias| self.rows_of("the bias", bias, 1, n))
-    }
-
-    fn rotation(&self, rotation: Rotation, head_dim: u32, rows: u32) -> Built<()> {
-        self.check(check_rope(rotation.spec, head_dim))?;
-        self.indices("positions", rotation.positions, rows)?;
-        match rotation.factors {
-            Some(factors) => self.rows_of("the frequency factors", factors, 1, rotation.spec.n_rot / 2),
-            None => Ok(()),
-        }
-    }
-
-    /// Positions and sequences of `rows` rows, and a cache of this builder.
-    fn slots(&self, cache: Cache, positions: Tensor, sequences: Option<Tensor>, rows: u32) -> Built<()> {
-        self.def("the cache", cache.k)?;
-        self.indices("positions", positions, rows)?;
-        sequences.map_or(Ok(()), |sequences| self.indices("sequences", sequences, rows))
-    }
-}
+pub(super) type Built<T> = Result<T, BuildError>;
 
 fn id_of(tensor: Option<Tensor>) -> Option<TensorId> {
     tensor.map(Tensor::id)
@@ -222,8 +122,8 @@ impl GraphBuilder {
         Ok((def.rows, def.width))
     }
 
-    fn call(&self, name: &'static str) -> Call<'_> {
-        Call { name, builder: self }
+    fn call(&self, name: &'static str) -> BuilderCall<'_> {
+        BuilderCall { name, builder: self }
     }
 
     fn push(&mut self, def: TensorDef) -> Tensor {
@@ -538,7 +438,8 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Norm per head (where gains are given), RoPE, and keys and values into the cache; returns the rotated queries.
+    /// Norm per head (where gains are given), RoPE, and keys and values into the cache; returns the rotated
+    /// queries.
     #[allow(clippy::too_many_arguments)]
     pub fn rope_store(
         &mut self,
@@ -599,8 +500,8 @@ impl GraphBuilder {
         Ok(self.emit_indices(Op::Sample { logits: logits.id(), states: states.id() }, rows))
     }
 
-    /// Applies each row's penalties to the logits of the tokens in `history` (`[sequences, capacity]`) up to the row's
-    /// position.
+    /// Applies each row's penalties to the logits of the tokens in `history` (`[sequences, capacity]`) up to
+    /// the row's position.
     pub fn penalize(
         &mut self,
         logits: Tensor,
@@ -622,9 +523,9 @@ impl GraphBuilder {
         Ok(self.emit(Op::Penalize { logits: logits.id(), penalties, history, slots }, rows, width))
     }
 
-    /// Prepares the next decode step: copies the sampled tokens to `tokens`, increments `positions` but not past the
-    /// last position, and stores each token in `history` (`[sequences, capacity]`) at its position. All three are
-    /// states.
+    /// Prepares the next decode step: copies the sampled tokens to `tokens`, increments `positions` but not
+    /// past the last position, and stores each token in `history` (`[sequences, capacity]`) at its position.
+    /// All three are states.
     pub fn advance(
         &mut self,
         drawn: Tensor,

@@ -43,8 +43,8 @@ impl Fusions {
 }
 
 impl LogicalGraph {
-    /// The same computation with fewer ops. Tensors keep their ids; those that no op writes after fusion stay in the
-    /// list.
+    /// The same computation with fewer ops. Tensors keep their ids; those that no op writes after fusion stay
+    /// in the list.
     pub fn fuse(self, fusions: &Fusions) -> LogicalGraph {
         let mut rewrite = Rewrite::new(self);
         if fusions.rope_store {
@@ -72,10 +72,11 @@ struct Rewrite {
     graph: LogicalGraph,
     /// Ops that the current pass has fused into another.
     removed: Vec<bool>,
-    /// The op that writes each tensor, as of the start of the pass: a fused op takes the index of one that it replaces.
+    /// The op that writes each tensor, as of the start of the pass: a fused op takes the index of one that it
+    /// replaces.
     producers: Vec<Option<usize>>,
-    /// How often each tensor is read, by ops or as an output of the graph, as of the start of the pass. Fusion never adds
-    /// a reader, so these are upper bounds.
+    /// How often each tensor is read, by ops or as an output of the graph, as of the start of the pass.
+    /// Fusion never adds a reader, so these are upper bounds.
     uses: Vec<usize>,
 }
 
@@ -91,8 +92,8 @@ impl Rewrite {
         self.producers[id].filter(|&op| !self.removed[op] && self.uses[id] == 1)
     }
 
-    /// Whether a tensor has been written when the op at `index` runs. Passes that use this only move ops to earlier
-    /// places, so a tensor may be written earlier than at the start of the pass, never later.
+    /// Whether a tensor has been written when the op at `index` runs. Passes that use this only move ops to
+    /// earlier places, so a tensor may be written earlier than at the start of the pass, never later.
     fn is_ready_at(&self, id: TensorId, index: usize) -> bool {
         self.producers[id].is_none_or(|producer| producer < index)
     }
@@ -232,8 +233,8 @@ impl Rewrite {
         self.sweep();
     }
 
-    /// For each attention over a cache: the RoPE (and norm per head) of its queries, and the store of rotated keys
-    /// before it.
+    /// For each attention over a cache: the RoPE (and norm per head) of its queries, and the store of rotated
+    /// keys before it.
     fn rope_store(&mut self) {
         for index in 0..self.graph.ops.len() {
             let Op::CacheAttention { q, cache, .. } = self.graph.ops[index].op else { continue };
@@ -377,9 +378,9 @@ mod tests {
         expected.extend(layer);
         expected.push("add_rms_norm");
         expected.extend(layer);
-        // The last product takes the sum along: there is no norm after it.
+        // The last matmul has the sum as its residual: no norm follows it.
         assert_eq!(names(&fused), expected);
-        let Op::MulMat { weights, .. } = &fused.ops[1].op else { panic!("not a product") };
+        let Op::MulMat { weights, .. } = &fused.ops[1].op else { panic!("not a matmul") };
         assert_eq!((weights.len(), fused.ops[1].outputs.len()), (3, 3));
     }
 

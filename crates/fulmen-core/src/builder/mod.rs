@@ -6,6 +6,7 @@
 
 mod bind;
 mod build;
+mod builder_call;
 mod fuse;
 mod op;
 mod plan;

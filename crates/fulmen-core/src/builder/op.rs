@@ -29,7 +29,8 @@ pub struct CacheRef {
     pub capacity: u32,
 }
 
-/// The cache slots of the rows of a batch: their positions and, if there is more than one sequence, their sequences.
+/// The cache slots of the rows of a batch: their positions and, if there is more than one sequence, their
+/// sequences.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slots {
     /// Positions.
@@ -257,8 +258,8 @@ impl Op {
             Op::Penalize { logits, .. } => vec![(0, *logits)],
             _ => Vec::new(),
         };
-        // An operand that is also read in another role must keep its value until the op is done. Only element-wise
-        // ops read each element of every operand right where they write it.
+        // An operand that is also read in another role must keep its value until the op is done. Only
+        // element-wise ops read each element of every operand right where they write it.
         if !matches!(self, Op::Binary { .. }) {
             let operands = self.operands();
             pairs.retain(|(_, id)| operands.iter().filter(|operand| *operand == id).count() == 1);

@@ -6,7 +6,7 @@ use crate::{ALIGNMENT, BuildError, Problem};
 /// How tensors share memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
-    /// Each tensor has bytes of its own, so that all of them can be read after a run.
+    /// No two tensors share bytes, so that all of them can be read after a run.
     Never,
     /// Tensors whose lifetimes do not overlap may share bytes.
     ByLifetime,
@@ -220,7 +220,7 @@ mod tests {
     fn a_chain_needs_as_many_buffers_as_live_at_once() {
         let (graph, tensor) = (chain(10), 4 * 64 * 4);
         assert_eq!(arena(&graph, Sharing::Never, 0), 21 * tensor);
-        // The input keeps its place; then two at a time.
+        // The input keeps its bytes; then two tensors at a time.
         assert_eq!(arena(&graph, Sharing::ByLifetime, 0), 3 * tensor);
         assert_eq!(arena(&graph, Sharing::InPlace, 0), 3 * tensor);
         assert_eq!(arena(&graph, Sharing::Never, 1), 21 * (tensor + 512));

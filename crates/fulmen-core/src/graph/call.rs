@@ -1,5 +1,5 @@
-//! Typed calls: the arguments of kernels. All sizes are consistent with each other, and no address that a kernel must
-//! read or write is null. Whether an address belongs to the device is checked by the backend.
+//! Typed calls: the arguments of kernels. All sizes are consistent with each other, and no address that a
+//! kernel must read or write is null. Whether an address belongs to the device is checked by the backend.
 
 use super::{Heads, KvCache, RopeSpec, TensorOp, TokenHistory};
 use crate::DType;
@@ -299,8 +299,8 @@ pub struct SampleCall {
     pub n: u32,
 }
 
-/// Repetition, frequency and presence penalties on logits; see [`Penalties`](crate::sampling::Penalties). In place is
-/// allowed.
+/// Repetition, frequency and presence penalties on logits; see [`Penalties`](crate::sampling::Penalties). In
+/// place is allowed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PenalizeCall {
     /// `[m, n]`.

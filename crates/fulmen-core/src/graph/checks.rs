@@ -33,7 +33,7 @@ pub(crate) fn epsilon(got: f32) -> Checked<f32> {
 /// A weight matrix or embedding table: not integers, whole blocks in a row, and a size that fits memory.
 pub(crate) fn weight_type(what: &'static str, dtype: DType, rows: u32, k: u32) -> Checked<()> {
     if dtype == DType::U32 {
-        return Err(Problem::Type { what, expected: "a float or block type", got: dtype });
+        return Err(Problem::Type { what, expected: "a floating-point or quantized type", got: dtype });
     }
     let bytes = dtype.bytes(k as usize)?.checked_mul(rows as usize);
     let overflow = DTypeError::Overflow { dtype, elements: usize::MAX };

@@ -18,15 +18,16 @@ pub struct KernelTime {
     pub start: Duration,
     /// How long it took.
     pub time: Duration,
-    /// The calls of the program that it belongs to; empty if that is unknown. The kernels of one call are consecutive.
+    /// The calls of the program that it belongs to; empty if that is unknown. The kernels of one call are
+    /// consecutive.
     pub calls: Range<usize>,
 }
 
 /// Kernels of one device. [`execute_graph`](super::execute_graph) calls one method per node, in order.
 ///
-/// Each method returns the number of kernels that it launched: 0 if there was nothing to do, more than 1 if it needed
-/// several. Calls may return before the work is done; [`synchronize`](KernelDispatch::synchronize) waits for it.
-/// The first eight methods are the minimum for a transformer layer; the others return
+/// Each method returns the number of kernels that it launched: 0 if there was nothing to do, more than 1 if
+/// it needed several. Calls may return before the work is done; [`synchronize`](KernelDispatch::synchronize)
+/// waits for it. The first eight methods are the minimum for a transformer layer; the others return
 /// [`Unsupported`](BackendError::Unsupported) until a backend implements them.
 pub trait KernelDispatch {
     /// The backend's name in messages.
@@ -131,11 +132,12 @@ pub trait KernelDispatch {
         unsupported(self.backend(), "Advance", call)
     }
 
-    /// Captures a program so that [`replay`](KernelDispatch::replay) can run all of it with one launch. Runs nothing.
-    /// `None` if the backend cannot capture it or would not gain from it: the caller then runs the program itself.
+    /// Captures a program so that [`replay`](KernelDispatch::replay) can run all of it with one launch. Runs
+    /// nothing. `None` if the backend cannot capture it or would not gain from it: the caller then runs the
+    /// program itself.
     ///
-    /// The addresses of the program must stay valid until [`release`](KernelDispatch::release); the data there may
-    /// change between replays.
+    /// The addresses of the program must stay valid until [`release`](KernelDispatch::release); the data
+    /// there may change between replays.
     fn prepare(&mut self, program: &Program) -> Result<Option<ReplayId>, BackendError> {
         let _ = program;
         Ok(None)
@@ -151,8 +153,8 @@ pub trait KernelDispatch {
         Err(BackendError::Unsupported { backend: self.backend(), what: format!("the replay of {id:?}") })
     }
 
-    /// As [`replay`](KernelDispatch::replay), unless `go_on`, which is called before each launch, returns false; then
-    /// `None`.
+    /// As [`replay`](KernelDispatch::replay), unless `go_on`, which is called before each launch, returns
+    /// false; then `None`.
     fn replay_while(
         &mut self,
         id: ReplayId,
@@ -167,8 +169,9 @@ pub trait KernelDispatch {
         None
     }
 
-    /// Runs a captured program as [`replay`](KernelDispatch::replay) does, waits for it, and returns the name and device
-    /// time of each kernel, in order. `None`, without running anything, if the device has no timestamps.
+    /// Runs a captured program as [`replay`](KernelDispatch::replay) does, waits for it, and returns the name
+    /// and device time of each kernel, in order. `None`, without running anything, if the device has no
+    /// timestamps.
     fn replay_timed(&mut self, id: ReplayId) -> Result<Option<Vec<KernelTime>>, BackendError> {
         let _ = id;
         Ok(None)
@@ -189,15 +192,15 @@ pub trait KernelDispatch {
         Fusions::all()
     }
 
-    /// Runs two consecutive calls as one if the backend has a fused kernel for them; otherwise does nothing and returns
-    /// `None`. All outputs of both calls are written.
+    /// Runs two consecutive calls as one if the backend has a fused kernel for them; otherwise does nothing
+    /// and returns `None`. All outputs of both calls are written.
     fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
         let _ = (first, second);
         Ok(None)
     }
 
-    /// Called before each call or pair of a program with the remaining calls, starting with that one, so that a backend
-    /// can prepare later calls (for example prefetch what they read).
+    /// Called before each call or pair of a program with the remaining calls, starting with that one, so that
+    /// a backend can prepare later calls (for example prefetch what they read).
     fn look_ahead(&mut self, remaining: &[ProgramCall]) {
         let _ = remaining;
     }

@@ -56,8 +56,8 @@ impl Program {
         Ok(self.run_while(dispatcher, || true)?.unwrap_or(0))
     }
 
-    /// Runs all calls unless `go_on`, which is called before each of them, returns false. Returns the number of kernels
-    /// launched, or `None` if it was stopped: the outputs are then incomplete.
+    /// Runs all calls unless `go_on`, which is called before each of them, returns false. Returns the number
+    /// of kernels launched, or `None` if it was stopped: the outputs are then incomplete.
     pub fn run_while<D: KernelDispatch + ?Sized>(
         &self,
         dispatcher: &mut D,
@@ -66,9 +66,10 @@ impl Program {
         self.run_observed(dispatcher, |_, _, _| Ok(go_on()))
     }
 
-    /// Runs all calls. Before each, and once at the end, `observe` gets the range of the calls that ran last (empty the
-    /// first time; two calls if the device fused a pair) and the number of kernels that they launched, and returns
-    /// whether to go on. Returns the number of kernels launched, or `None` if it was stopped.
+    /// Runs all calls. Before each, and once at the end, `observe` gets the range of the calls that ran last
+    /// (empty the first time; two calls if the device fused a pair) and the number of kernels that they
+    /// launched, and returns whether to go on. Returns the number of kernels launched, or `None` if it was
+    /// stopped.
     pub fn run_observed<D: KernelDispatch + ?Sized>(
         &self,
         dispatcher: &mut D,
@@ -105,7 +106,8 @@ impl Program {
     }
 }
 
-/// Checks the graph, runs it, and returns the number of kernels launched. Nothing runs if any node is invalid.
+/// Checks the graph, runs it, and returns the number of kernels launched. Nothing runs if any node is
+/// invalid.
 ///
 /// Does not wait for the device: reading a result does, and so does
 /// [`synchronize`](KernelDispatch::synchronize).

@@ -1,8 +1,8 @@
 //! The compute graph: a list of nodes with device addresses, in the order in which they run.
 //!
-//! A graph is plain data. [`ComputeGraph::check`] lowers it to a [`Program`] of typed calls, or reports which node is
-//! wrong and why; [`execute_graph`] checks it and runs it on anything that implements [`KernelDispatch`]. To run it many
-//! times, keep the [`Program`].
+//! A graph is plain data. [`ComputeGraph::check`] lowers it to a [`Program`] of typed calls, or reports which
+//! node is wrong and why; [`execute_graph`] checks it and runs it on anything that implements
+//! [`KernelDispatch`]. To run it many times, keep the [`Program`].
 
 mod call;
 pub(crate) mod checks;
@@ -22,17 +22,19 @@ pub use work::{CacheUse, Work};
 
 use crate::DType;
 
-/// What a node computes. A shape is `[width, inner, m, 0]`: `m` rows of `width · inner` f32 values. `inner` is 1 except
-/// in tensors divided into heads (`[head_dim, n_heads, m, 0]`) and in MulMat and GateUp, where it is `k` and a row of
-/// the output has `width` values.
+/// What a node computes. A shape is `[width, inner, m, 0]`: `m` rows of `width · inner` f32 values. `inner`
+/// is 1 except in tensors divided into heads (`[head_dim, n_heads, m, 0]`) and in MulMat and GateUp, where it
+/// is `k` and a row of the output has `width` values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum TensorOp {
     /// A leaf: data that is on the device already.
     None,
-    /// Another output of the input node (its `second_ptr`, or the output of an extra weight). Launches nothing.
+    /// Another output of the input node (its `second_ptr`, or the output of an extra weight). Launches
+    /// nothing.
     View,
-    /// Rows of the embedding table `weight_ptr` (`table_rows` rows of `weight_qtype`) by the token ids of input 0.
+    /// Rows of the embedding table `weight_ptr` (`table_rows` rows of `weight_qtype`) by the token ids of
+    /// input 0.
     Embed,
     /// `x · Wᵀ (+ bias) (+ residual)`: inputs x and optionally the residual. Shape `[n, k, m, 0]`.
     MulMat,
@@ -61,13 +63,14 @@ pub enum TensorOp {
     SoftCap,
     /// Rotary position embedding: inputs x and positions. Shape `[head_dim, n_heads, m, 0]`.
     Rope,
-    /// With one input: softmax of `x · scalar` over rows of `shape[0]` values. With three inputs q, k, v: causal
-    /// attention among the rows of the batch, with `heads` and the score scale `scalar`.
+    /// With one input: softmax of `x · scalar` over rows of `shape[0]` values. With three inputs q, k, v:
+    /// causal attention among the rows of the batch, with `heads` and the score scale `scalar`.
     SoftMax,
-    /// Causal attention over a KV cache: inputs q, positions and, if there is more than one sequence, sequence numbers.
-    /// Row `r` sees positions 0 to `positions[r]` of its sequence.
+    /// Causal attention over a KV cache: inputs q, positions and, if there is more than one sequence,
+    /// sequence numbers. Row `r` sees positions 0 to `positions[r]` of its sequence.
     Attention,
-    /// Writes rows of k and v to the KV cache: inputs k, v, positions, (sequences). The node's address is `k_ptr`.
+    /// Writes rows of k and v to the KV cache: inputs k, v, positions, (sequences). The node's address is
+    /// `k_ptr`.
     KvStore,
     /// Norm of the query and key heads (where gains are set), RoPE of both, keys and values to the KV cache:
     /// inputs q, k, v, positions, (sequences). The output is the rotated q.
@@ -81,9 +84,10 @@ pub enum TensorOp {
     /// Repetition, frequency and presence penalties for tokens of `history`, with the row's
     /// [`Penalties`](crate::sampling::Penalties) at `penalty_ptr`: inputs logits, positions, (sequences).
     Penalize,
-    /// Prepares the next decode step: inputs the sampled tokens and, if there is more than one sequence, sequence numbers.
-    /// Row `r` of `tokens_ptr` is set to its token, row `r` of `positions_ptr` is incremented but not past the last
-    /// position, and the token is appended to `history` at that position. The node's address is `tokens_ptr`.
+    /// Prepares the next decode step: inputs the sampled tokens and, if there is more than one sequence,
+    /// sequence numbers. Row `r` of `tokens_ptr` is set to its token, row `r` of `positions_ptr` is
+    /// incremented but not past the last position, and the token is appended to `history` at that position.
+    /// The node's address is `tokens_ptr`.
     Advance,
 }
 
@@ -217,7 +221,8 @@ impl ComputeGraph {
         self.nodes.iter().filter(|node| node.op.launches()).count()
     }
 
-    /// Checks the order, indices, arity, shapes, types and pointers of every node, and lowers the graph to a program.
+    /// Checks the order, indices, arity, shapes, types and pointers of every node, and lowers the graph to a
+    /// program.
     pub fn check(&self) -> Result<Program, crate::GraphError> {
         Program::new(self)
     }

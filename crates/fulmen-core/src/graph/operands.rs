@@ -1,6 +1,6 @@
-//! Checks of the operands of a call against device memory: each lies inside an allocation, is aligned, is writable if
-//! it is an output, and does not overlap an output unless the op works in place. The rules are the same for every
-//! backend.
+//! Checks of the operands of a call against device memory: each lies inside an allocation, is aligned, is
+//! writable if it is an output, and does not overlap an output unless the op works in place. The rules are
+//! the same for every backend.
 
 use super::call::*;
 use super::{Heads, KvCache, TokenHistory};

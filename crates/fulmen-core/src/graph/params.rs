@@ -14,8 +14,8 @@ pub enum RopePairing {
 
 /// How rotary position embedding (RoPE) rotates a head.
 ///
-/// Pair `i` of a row at position `p` is rotated by the angle `p · freq_scale · base^(-2i/n_rot) / factor[i]`, and
-/// multiplied by `magnitude`.
+/// Pair `i` of a row at position `p` is rotated by the angle `p · freq_scale · base^(-2i/n_rot) / factor[i]`,
+/// and multiplied by `magnitude`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeSpec {
     /// Which elements form a pair.
@@ -101,8 +101,8 @@ pub struct ExtraWeight {
     pub output_ptr: u64,
 }
 
-/// Parameters of a node. [`TensorOp`](super::TensorOp) documents which of them each op reads; the others are ignored.
-/// A parameter that an op needs and that is not set is an error.
+/// Parameters of a node. [`TensorOp`](super::TensorOp) documents which of them each op reads; the others are
+/// ignored. A parameter that an op needs and that is not set is an error.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OpParams {
     /// Address of the weight: `[n, k]`, row-major.

@@ -93,8 +93,8 @@ fn store(call: &KvStoreCall) -> Work {
 }
 
 impl OpCall {
-    /// The work of the call: each operand read and each result written once. Of an embedding table only the selected rows
-    /// are read, of a KV cache what `cache_use` says.
+    /// The work of the call: each operand read and each result written once. Of an embedding table only the
+    /// selected rows are read, of a KV cache what `cache_use` says.
     pub fn work(&self, cache_use: CacheUse) -> Work {
         match self {
             OpCall::Embed(call) => {

@@ -48,7 +48,8 @@ pub fn first_not_finite(dtype: DType, bytes: &[u8]) -> Option<usize> {
     block.map(|block| block * dtype.block_len())
 }
 
-/// The index of the first `N`-byte value for which `bad` holds. Chunks are tested as a whole first, which vectorizes.
+/// The index of the first `N`-byte value for which `bad` holds. Chunks are tested as a whole first, which
+/// vectorizes.
 fn find<const N: usize>(bytes: &[u8], bad: impl Fn([u8; N]) -> bool + Copy) -> Option<usize> {
     const CHUNK: usize = 4096;
     let values = bytes.as_chunks::<N>().0;
@@ -76,7 +77,7 @@ mod tests {
             let mut found = 0;
             for at in 0..good.len() {
                 let mut bytes = good.clone();
-                // All exponent bits of a float that ends here.
+                // All exponent bits of a value that ends here.
                 bytes[at] |= 0x7f;
                 if at > 0 {
                     bytes[at - 1] |= 0x80;

@@ -12,8 +12,8 @@
 
 use half::f16;
 
-/// Lanes of the running sums. The compiler may not reorder floating-point additions, so the sums are written out in the
-/// order that vectorizes.
+/// Lanes of the running sums. The compiler may not reorder floating-point additions, so the sums are written
+/// out in the order that vectorizes.
 const LANES: usize = 4;
 
 /// Values beyond this exceed what any block's scales can express; clamping them keeps sums finite.

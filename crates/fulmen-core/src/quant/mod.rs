@@ -17,10 +17,10 @@
 //! | Q6_K | 6.5625 | 256: 4-bit quants from -32, upper 2 bits, 8-bit scales per 16, f16 unit | 2.9e-4 |
 //! | Q8_K | 9.125  | 256: f32 scale, 8-bit quants, their sums per 16 | 4.8e-5 |
 //!
-//! NMSE is the normalized mean-square error of [`quantize`] on Gaussian values. The 2- to 6-bit encoders search for the
-//! scales with the least squared error, with equal weight for all elements. Scales that just span the range of the
-//! values are among the candidates; compared with those alone, the search reduces the squared error on Gaussian values
-//! by 11 % (Q4_0) to 37 % (Q2_K). The 8-bit encoders use the spanning scale.
+//! NMSE is the normalized mean-square error of [`quantize`] on Gaussian values. The 2- to 6-bit encoders
+//! search for the scales with the least squared error, with equal weight for all elements. Scales that just
+//! span the range of the values are among the candidates; compared with those alone, the search reduces the
+//! squared error on Gaussian values by 11 % (Q4_0) to 37 % (Q2_K). The 8-bit encoders use the spanning scale.
 //!
 //! Decoding is exact: bit for bit what the `gguf` Python package computes.
 

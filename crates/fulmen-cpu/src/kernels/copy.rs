@@ -1,9 +1,9 @@
-//! Copies of bytes.
+//! Parallel memcpy in chunks of [`GRAIN`] bytes; bound by memory bandwidth.
 
 use super::parallel::{Shared, ranges};
 use crate::threads::Pool;
 
-/// Bytes that a thread takes at once; smaller copies stay on one.
+/// Bytes per task; smaller copies stay on one thread.
 const GRAIN: usize = 256 * 1024;
 
 /// Copies `from` to `to`, which must be as long.

@@ -1,16 +1,17 @@
-//! Rows of a table, chosen by token.
+//! Embedding lookup: dequantizes the rows of a table that the tokens select, in parallel over rows. Bound by
+//! memory latency and bandwidth of the selected rows.
 
 use super::parallel::{Shared, rows};
 use crate::threads::Pool;
 
-/// Elements that a thread takes at once.
+/// Elements per task.
 const GRAIN: usize = 16 * 1024;
 
 /// A token that is not in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("token {token} at position {position} is not among the table's {rows} rows")]
 pub struct TokenOutOfRange {
-    /// Where in the batch the token stands.
+    /// The row of the batch.
     pub position: usize,
     /// The token.
     pub token: u32,
@@ -18,9 +19,9 @@ pub struct TokenOutOfRange {
     pub rows: usize,
 }
 
-/// Row `tokens[i]` of `table`, unpacked by `dequant`, to row `i` of `out`, which is `width` wide.
+/// Row `tokens[i]` of `table`, dequantized by `dequant`, to row `i` of `out`, which is `width` wide.
 ///
-/// The table holds as many rows of `row_bytes` as fit. With a token out of range nothing is written, and the
+/// The table has as many rows of `row_bytes` as fit. If a token is out of range nothing is written, and the
 /// error names the first such token.
 pub fn embed(
     pool: &Pool,

@@ -1,14 +1,14 @@
-//! Work in pieces: pointers that threads may share, and how large a piece pays for its hand-off.
+//! Parallel loops over ranges and rows, and pointers that threads may share.
 
 use std::ops::Range;
 
 use crate::threads::Pool;
 
-/// A pointer that several threads use at once, each on elements of its own.
+/// A pointer that several threads use at once, each for disjoint elements.
 #[derive(Clone, Copy)]
 pub(super) struct Shared<T>(*mut T);
 
-// SAFETY: the pointer alone does nothing; whoever dereferences it answers for the elements.
+// SAFETY: the code that dereferences the pointer guarantees that the elements are disjoint.
 unsafe impl<T: Send> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Shared<T> {}
@@ -29,12 +29,12 @@ impl<T> Shared<T> {
     /// # Safety
     /// The element must lie in, or one past, the allocation.
     pub(super) unsafe fn at(self, i: usize) -> *mut T {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { self.0.add(i) }
     }
 }
 
-/// Calls `f` with ranges that cover `0..len`, in parallel where there is more than `grain` of it.
+/// Calls `f` with ranges that cover `0..len`, in parallel if `len` is more than `grain`.
 pub(super) fn ranges(pool: &Pool, len: usize, grain: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
     if len == 0 {
     } else if len <= grain || pool.threads() == 1 {
@@ -44,7 +44,7 @@ pub(super) fn ranges(pool: &Pool, len: usize, grain: usize, f: &(dyn Fn(Range<us
     }
 }
 
-/// Calls `f` with ranges that cover `0..rows`, each worth about `grain` elements of rows `width` wide.
+/// Calls `f` with ranges that cover `0..rows`, each of about `grain` elements in rows of `width`.
 pub(super) fn rows(pool: &Pool, rows: usize, width: usize, grain: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
     ranges(pool, rows, grain.div_ceil(width.max(1)), f);
 }

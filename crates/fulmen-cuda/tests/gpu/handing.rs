@@ -89,7 +89,7 @@ const CODES: f64 = 1e-3;
 fn check(cuda: &mut CudaDispatcher, graph: &LogicalGraph, data: &DataSet, allowed: f64, what: &str) -> usize {
     let options = PlanOptions { fusions: cuda.fusions(), ..PlanOptions::default() };
     let mut reference = Interpreter::new(graph, data).unwrap();
-    reference.product_limit = u64::MAX;
+    reference.matmul_limit = u64::MAX;
     reference.run().unwrap();
     let mut rig = Rig::new(cuda, graph.clone(), &options, data).unwrap();
     let kernels = rig.bound.run(cuda).unwrap();

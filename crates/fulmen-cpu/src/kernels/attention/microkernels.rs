@@ -109,8 +109,8 @@ pub(super) unsafe fn dot_scores<S: Simd, const Q: usize, const K: usize>(
     Q
 }
 
-/// The scores of up to `vectors` vectors of queries, as many as registers hold, and `K` keys: `out[key * stride + query]`
-/// with the stride of `q`. Returns the number of queries.
+/// The scores of up to `vectors` vectors of queries, as many as registers hold, and `K` keys: `out[key *
+/// stride + query]` with the stride of `q`. Returns the number of queries.
 ///
 /// # Safety
 /// `q` has `hd` rows of that many queries, `k` has `K` rows of `hd`, and `out` has room for the scores.

@@ -1,17 +1,21 @@
-//! Flash attention over a KV cache: causal, grouped-query, with online softmax; for decode, batches and prefill chunks.
+//! Flash attention over a KV cache: causal, grouped-query, with online softmax; for decode, batches and
+//! prefill chunks.
 //!
-//! Consecutive rows of one sequence form a *row group*. A row group with the query heads that share one KV head is a set of
-//! *queries* that reads the same keys, about [`TASK_QUERIES`] of them. A task computes the queries of one row group and KV
-//! head over one *split* of the context (flash decoding, [`MIN_SPLIT`] positions or more), one KV chunk at a time with
-//! online softmax. If the context has several splits, the task that finishes last combines the partial results in the
-//! order of the positions. The partition depends on the shapes alone, so the result does not depend on the threads.
+//! Consecutive rows of one sequence form a *row group*. A row group with the query heads that share one KV
+//! head is a set of *queries* that reads the same keys, about [`TASK_QUERIES`] of them. A task computes the
+//! queries of one row group and KV head over one *split* of the context (flash decoding, [`MIN_SPLIT`]
+//! positions or more), one KV chunk at a time with online softmax. If the context has several splits, the
+//! task that finishes last combines the partial results in the order of the positions. The partition depends
+//! on the shapes alone, so the result does not depend on the threads.
 //!
-//! Keys and values are dequantized to f32 one KV tile at a time into L1, where every query of the task reads them. With
-//! few queries (decode) scores are dot products along the head: chunks of 256 keys in tiles of 32. From [`LANE_QUERIES`]
-//! queries on (prefill) queries are transposed, one query per SIMD lane, which needs no horizontal sums: chunks of 64 keys.
+//! Keys and values are dequantized to f32 one KV tile at a time into L1, where every query of the task reads
+//! them. With few queries (decode) scores are dot products along the head: chunks of 256 keys in tiles of 32.
+//! From [`LANE_QUERIES`] queries on (prefill) queries are transposed, one query per SIMD lane, which needs no
+//! horizontal sums: chunks of 64 keys.
 //!
-//! Layouts: q and out `[m][n_heads][head_dim]` f32; KV cache `[n_seqs][n_kv_heads][capacity][head_dim]` in F32, F16 or
-//! Q8_0 ([`KvView`]). Decode is bound by the bandwidth of reading the cache, prefill by multiply-adds.
+//! Layouts: q and out `[m][n_heads][head_dim]` f32; KV cache `[n_seqs][n_kv_heads][capacity][head_dim]` in
+//! F32, F16 or Q8_0 ([`KvView`]). Decode is bound by the bandwidth of reading the cache, prefill by
+//! multiply-adds.
 
 use std::sync::{Mutex, PoisonError, atomic::AtomicUsize};
 
@@ -41,8 +45,8 @@ const LANE_QUERIES: usize = 16;
 const DOT_CHUNK: (usize, usize) = (256, 32);
 /// Keys per online-softmax update and per tile, with a query per lane.
 const LANE_CHUNK: usize = 64;
-/// A larger score becomes the new maximum only if it exceeds the old one by this, which avoids most of the rescaling;
-/// weights then reach e^8 instead of 1.
+/// A larger score becomes the new maximum only if it exceeds the old one by this, which avoids most of the
+/// rescaling; weights then reach e^8 instead of 1.
 const SLACK: f32 = 8.0;
 /// Sizes in the workspace are multiples of the longest vector.
 const PAD: usize = 16;
@@ -100,12 +104,12 @@ struct RowGroup {
     partial: usize,
 }
 
-/// Causal attention: row `r` of `out`, `n_heads * head_dim` elements by_lanes and `out_stride` apart, gets for each head the
-/// mean of the values at positions `0..=positions[r]` of its sequence, weighted by the softmax of
-/// `scale * (q · k)`.
+/// Causal attention: row `r` of `out`, `n_heads * head_dim` elements wide and `out_stride` apart, gets for
+/// each head the mean of the values at positions `0..=positions[r]` of its sequence, weighted by the softmax
+/// of `scale * (q · k)`.
 ///
-/// A NaN in a query gives NaN in its head. A head whose scores are all -inf is zero. Positions that a row does not see
-/// have no influence on it, whatever they contain.
+/// A NaN in a query gives NaN in its head. A head whose scores are all -inf is zero. Positions that a row
+/// does not see have no influence on it, whatever they contain.
 pub fn attention(
     isa: Isa,
     pool: &Pool,
@@ -171,7 +175,8 @@ pub fn attention(
     Ok(())
 }
 
-/// Partitions the work into row groups, splits and tasks, and reserves the partial results. Returns the split length.
+/// Partitions the work into row groups, splits and tasks, and reserves the partial results. Returns the split
+/// length.
 fn partition(scratch: &mut AttentionScratch, args: &Attention<'_>, group: usize) -> usize {
     let AttentionScratch { row_groups, tasks, pending, partials, .. } = scratch;
     let n_kv_heads = args.k.layout().n_kv_heads;

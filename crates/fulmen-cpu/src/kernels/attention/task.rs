@@ -23,8 +23,8 @@ pub(super) struct Shared {
     pub(super) out_stride: usize,
     pub(super) partials: *mut f32,
 }
-// SAFETY: a task writes its own partial result, which others read only after the counter of pending splits has reached
-// zero, and only one task writes the outputs of a row group and KV head.
+// SAFETY: a task writes its own partial result, which others read only after the counter of pending splits
+// has reached zero, and only one task writes the outputs of a row group and KV head.
 unsafe impl Sync for Shared {}
 
 /// The queries of one row group and KV head over one split of the context.
@@ -158,8 +158,8 @@ impl Task<'_> {
         if padded > self.queries {
             columns.fill(0.0);
         }
-        // Staged through the tile: whole rows are read first, for contiguous loads, then transposed four at a time, for
-        // contiguous stores.
+        // Staged through the tile: whole rows are read first, for contiguous loads, then transposed four at a
+        // time, for contiguous stores.
         let mut first = 0;
         while first < self.queries {
             let n = LANE_CHUNK.min(self.queries - first);
@@ -279,8 +279,8 @@ impl Task<'_> {
         }
     }
 
-    /// Online softmax: converts scores to weights relative to the running maximum, and updates the maximum and the sum of
-    /// each query. The factor that rescales earlier results goes to `alpha`.
+    /// Online softmax: converts scores to weights relative to the running maximum, and updates the maximum
+    /// and the sum of each query. The factor that rescales earlier results goes to `alpha`.
     ///
     /// # Safety
     /// `scores` has a chunk for each query; the others have one value for each.
@@ -324,8 +324,8 @@ impl Task<'_> {
         }
     }
 
-    /// [`Task::softmax_dot`] with a query in each lane, over rows of `padded` scores. Weights after the last key
-    /// that any query of a vector sees are not written.
+    /// [`Task::softmax_dot`] with a query in each lane, over rows of `padded` scores. Weights after the last
+    /// key that any query of a vector sees are not written.
     ///
     /// # Safety
     /// `scores` has these rows; the others have one value for each query.
@@ -378,12 +378,12 @@ impl Task<'_> {
         }
     }
 
-    /// Adds the weighted values of the keys that each query sees. The weight of the tile's key `i` for query `q` is
-    /// at `q * strides.0 + i * strides.1`.
+    /// Adds the weighted values of the keys that each query sees. The weight of the tile's key `i` for query
+    /// `q` is at `q * strides.0 + i * strides.1`.
     ///
     /// # Safety
-    /// The tile holds a padded row for each key, `weights` a weight for each key and query, and `acc` a padded row
-    /// for each query.
+    /// The tile holds a padded row for each key, `weights` a weight for each key and query, and `acc` a
+    /// padded row for each query.
     #[inline(always)]
     unsafe fn values<S: Simd>(
         &self,

@@ -1,7 +1,7 @@
 //! Activations of a matmul: q8 quantization, and packing into the tiles of the GEMM kernels.
 //!
-//! A layout is produced when a matmul first needs it and kept for the following ones, so that the Q, K and V projections,
-//! or the gate and up projections, quantize their common input once.
+//! A layout is produced when a matmul first needs it and kept for the following ones, so that the Q, K and V
+//! projections, or the gate and up projections, quantize their common input once.
 
 use super::{
     Isa,
@@ -68,8 +68,9 @@ struct TileBuffers {
 
 /// Rows of q8 activations, row-major.
 ///
-/// In each block `x ≈ d * q` with quants `q` in `-127..=127`. A block with an infinity or a NaN has `d = NaN`, so that
-/// every dot product with it is NaN; a block whose largest magnitude is below 1e-35 is stored as zeros.
+/// In each block `x ≈ d * q` with quants `q` in `-127..=127`. A block with an infinity or a NaN has `d =
+/// NaN`, so that every dot product with it is NaN; a block whose largest magnitude is below 1e-35 is stored
+/// as zeros.
 #[derive(Clone, Copy)]
 pub(super) struct Q8Rows<'a> {
     /// `[m][k]`, plus [`PAD`] bytes.
@@ -83,7 +84,8 @@ pub(super) struct Q8Rows<'a> {
     pub(super) scaled_sums: &'a [f32],
 }
 
-/// Tiles of MR rows of q8 activations, interleaved by groups of four elements: the four bytes of each row in turn.
+/// Tiles of MR rows of q8 activations, interleaved by groups of four elements: the four bytes of each row in
+/// turn.
 ///
 /// The quants are XORed with the instruction set's `X_FLIP`. Rows beyond the last are zero-filled.
 #[derive(Clone, Copy)]
@@ -285,7 +287,8 @@ impl<'a> Activations<'a> {
         });
     }
 
-    /// The interleaved tiles of `rows` q8 rows each. [`pack_q8_tiles`](Activations::pack_q8_tiles) must have been called.
+    /// The interleaved tiles of `rows` q8 rows each. [`pack_q8_tiles`](Activations::pack_q8_tiles) must have
+    /// been called.
     pub(super) fn q8_tiles(&self, rows: usize, q8_block: Q8Block) -> Q8Tiles<'_> {
         assert!(self.has_tiles[q8_block as usize]);
         let (k, padded) = (self.k, self.m.next_multiple_of(rows));

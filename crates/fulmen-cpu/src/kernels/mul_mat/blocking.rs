@@ -1,9 +1,9 @@
 //! Blocking of one matmul into tasks of the thread pool, and the loops of a task around the kernels.
 //!
-//! In the terms of BLIS: a task is a block of at most [`MC`] rows of activations by some columns of the output. Loop
-//! order within a task, outermost first: for f32, KC slices of `k`, pack the weight panels of the block, NR column tiles,
-//! MR row tiles; for q8, NR column tiles, pack their panels for all of `k`, KC slices, MR row tiles. GEMV tasks have all
-//! rows and `n / tasks` columns.
+//! In the terms of BLIS: a task is a block of at most [`MC`] rows of activations by some columns of the
+//! output. Loop order within a task, outermost first: for f32, KC slices of `k`, pack the weight panels of
+//! the block, NR column tiles, MR row tiles; for q8, NR column tiles, pack their panels for all of `k`, KC
+//! slices, MR row tiles. GEMV tasks have all rows and `n / tasks` columns.
 
 use super::{
     Activations, Isa, Weight,
@@ -16,12 +16,12 @@ use super::{
 use crate::threads::Pool;
 use std::ops::Range;
 
-/// Up to this many rows of activations the GEMV kernels are used, which read the weights directly; above it, weights are
-/// packed first.
+/// Up to this many rows of activations the GEMV kernels are used, which read the weights directly; above it,
+/// weights are packed first.
 pub const GEMV_MAX_ROWS: usize = 8;
 
-/// Rows of activations per task of a packed GEMM: enough to amortize the packing, few enough that the activations of a
-/// task stay in the L2 cache.
+/// Rows of activations per task of a packed GEMM: enough to amortize the packing, few enough that the
+/// activations of a task stay in the L2 cache.
 const MC: usize = 480;
 
 /// Columns per task of an f32 GEMM.
@@ -180,8 +180,8 @@ impl<'a> BlockedMatmul<'a> {
             let w = WeightRows { data: self.weights(col), row_bytes: self.row_bytes, rows: width };
             for row in rows.clone().step_by(ROWS) {
                 let height = ROWS.min(rows.end - row);
-                // SAFETY: `compute` has checked the rows and columns, and `Weight` that the data is there; the
-                // instruction set was detected.
+                // SAFETY: `compute` has checked the rows and columns, and `Weight` the length of the data;
+                // the instruction set was detected.
                 unsafe { dot(w, x, row, height, &mut dots) };
                 for (i, dots) in dots.iter().enumerate().take(height) {
                     let at = (row - rows.start + i) * ld + col - cols.start;
@@ -225,8 +225,8 @@ impl<'a> BlockedMatmul<'a> {
             for p in (0..panels).step_by(e.f32_nv) {
                 for row in rows.clone().step_by(tile_rows) {
                     let at = (row - rows.start) * ld + p * e.lanes;
-                    // SAFETY: the panels are packed, the tile of `row` has `depth` columns from `from` on, and
-                    // `compute` has checked that `c` has room for whole tiles.
+                    // SAFETY: the panels are packed, the tile of `row` has `depth` columns from `from` on,
+                    // and `compute` has checked that `c` has room for whole tiles.
                     unsafe {
                         (e.f32_kernel)(
                             buffer.add(p * panel_len),
@@ -266,8 +266,8 @@ impl<'a> BlockedMatmul<'a> {
                 let col = first + v * e.lanes;
                 let count = e.lanes.min(cols.end.saturating_sub(col));
                 let w = self.weights(col.min(self.w.n - 1));
-                // SAFETY: the rows `col .. col + count` are there, and the buffer has room for each panel. The
-                // instruction set was detected.
+                // SAFETY: the rows `col .. col + count` exist, and the buffer has room for each panel.
+                // The instruction set was detected.
                 unsafe { pack(w, self.row_bytes, count, k, buffer.add(v * panel_bytes)) };
             }
             if k == 0 {
@@ -276,8 +276,8 @@ impl<'a> BlockedMatmul<'a> {
             for from in (0..k).step_by(Q8_KC) {
                 let to = k.min(from + Q8_KC);
                 for row in rows.clone().step_by(tile_rows) {
-                    // SAFETY: the panels are packed, the tile of `row` is there, and `compute` has checked that
-                    // `c` has room for whole tiles.
+                    // SAFETY: the panels are packed, the tile of `row` exists, and `compute` has checked
+                    // that `c` has room for whole tiles.
                     unsafe {
                         let tile = Q8Tile {
                             quants: tiles.quants.as_ptr().add(row * k),

@@ -76,8 +76,8 @@ pub(super) fn silu_mul(gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// `e^x` to about two units in the last place, without branches so that loops over it vectorize. NaN stays NaN;
-/// above 88 the result stays finite (silu is 0 there), below -88 it is a tiny number instead of 0.
+/// `e^x` to about two units in the last place, without branches so that loops over it vectorize. NaN stays
+/// NaN; above 88 the result stays finite (silu is 0 there), below -88 it is a tiny number instead of 0.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
     const MAGIC: f32 = 12_582_912.0;

@@ -1,8 +1,9 @@
 //! GEMV and small-M matmul (decode): dot products straight from the rows of the weight.
 //!
-//! A kernel computes a tile of up to [`ROWS`] weight rows by up to [`ROWS`] activation rows. Weights stream from memory
-//! once in their block format and are unpacked in registers or, for the generic block kernel, 256 elements at a time
-//! into [`UnpackedBlocks`]; activations (f32 or q8, row-major) stay in L1. Memory bandwidth bounds it.
+//! A kernel computes a tile of up to [`ROWS`] weight rows by up to [`ROWS`] activation rows. Weights stream
+//! from memory once in their block format and are unpacked in registers or, for the generic block kernel, 256
+//! elements at a time into [`UnpackedBlocks`]; activations (f32 or q8, row-major) stay in L1. Memory
+//! bandwidth bounds it.
 
 use super::{
     activations::Q8Rows,
@@ -107,8 +108,8 @@ impl Float for BF16 {
     }
 }
 
-/// Calls a kernel that is generic over the numbers of weight rows and activation rows: with four weight rows at once if
-/// the tile is full, otherwise with one after the other.
+/// Calls a kernel that is generic over the numbers of weight rows and activation rows: with four weight rows
+/// at once if the tile is full, otherwise with one after the other.
 macro_rules! by_rows {
     ($kernel:ident $(::<$($t:ty),*>)?, $w:expr, $x:expr, $first:expr, $count:expr, $out:expr) => {{
         let (w, x, first, count, out): (WeightRows, &ActivationRows<'_>, usize, usize, &mut DotTile) =
@@ -135,8 +136,8 @@ macro_rules! by_rows {
 #[cfg(target_arch = "x86_64")]
 pub(super) use by_rows;
 
-/// Prefetches the block that is [`ROWS`] rows ahead, which the next tile reads. Rows are too short for the hardware
-/// prefetcher.
+/// Prefetches the block that is [`ROWS`] rows ahead, which the next tile reads. Rows are too short for the
+/// hardware prefetcher.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn prefetch(src: *const u8, bytes: usize, row_bytes: usize) {
@@ -152,7 +153,8 @@ pub(super) fn prefetch(src: *const u8, bytes: usize, row_bytes: usize) {
 ///
 /// # Safety
 ///
-/// The instruction set must be available; `w.rows` rows of `x.k` weights and the rows of activations must be readable.
+/// The instruction set must be available; `w.rows` rows of `x.k` weights and the rows of activations must be
+/// readable.
 #[inline(always)]
 pub(super) unsafe fn dot_f32<S: Simd, T: Float>(
     w: WeightRows,
@@ -209,7 +211,8 @@ unsafe fn dot_f32_rows<S: Simd, T: Float, const R: usize, const M: usize>(
 ///
 /// # Safety
 ///
-/// The instruction set must be available; `w.rows` rows of `x.k` weights and the q8 activations must be readable.
+/// The instruction set must be available; `w.rows` rows of `x.k` weights and the q8 activations must be
+/// readable.
 #[inline(always)]
 pub(super) unsafe fn dot_blocks<S: Simd, F: Format>(
     w: WeightRows,
@@ -221,8 +224,8 @@ pub(super) unsafe fn dot_blocks<S: Simd, F: Format>(
     let Some(q8) = x.q8 else { return };
     let mut unpacked = UnpackedBlocks::ZERO;
     for r in 0..w.rows {
-        // SAFETY: by the contract; all reads of activations are within the rows, except those of the quants of
-        // a last partial group, which are padded.
+        // SAFETY: by the contract; all reads of activations are within the rows, except those of the quants
+        // of a last partial group, which are padded.
         unsafe {
             let row = w.data.add(r * w.row_bytes);
             let mut acc = [S::splat(0.0); ROWS];

@@ -1,8 +1,8 @@
 //! AVX2 GEMV kernels for the common block formats; see [`gemv`](super::gemv) for the tiling.
 //!
-//! Q4_K, Q5_K and Q6_K use `maddubs` (unsigned quants times signed q8 activations) and multiply by the integer scales with
-//! `madd` in 32 bits; offsets and minima go through the sums of the activations. Q8_0 and Q4_0 take one block per vector.
-//! Bound by memory bandwidth.
+//! Q4_K, Q5_K and Q6_K use `maddubs` (unsigned quants times signed q8 activations) and multiply by the
+//! integer scales with `madd` in 32 bits; offsets and minima go through the sums of the activations. Q8_0 and
+//! Q4_0 take one block per vector. Bound by memory bandwidth.
 
 use super::{
     gemv::{ActivationRows, DotFn, DotTile, ROWS, WeightRows, by_rows, prefetch},
@@ -123,7 +123,8 @@ unsafe fn q4_k_rows<F: Format, const R: usize, const M: usize>(
                     let mut high = _mm256_and_si256(_mm256_srli_epi16::<4>(q), low_nibbles);
                     if fifth_bit {
                         let bit = _mm256_set1_epi8(16);
-                        // Bit 2j or 2j + 1 of each byte to its bit 4. Bits shifted in from another byte are masked.
+                        // Bit 2j or 2j + 1 of each byte to its bit 4. Bits shifted in from another byte are
+                        // masked.
                         let move_bit = |from: usize| {
                             let left =
                                 _mm256_sll_epi16(bits, _mm_cvtsi64_si128(4i64.saturating_sub(from as i64)));

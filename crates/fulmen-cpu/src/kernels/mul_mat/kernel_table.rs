@@ -1,7 +1,7 @@
 //! The matmul kernels of each instruction set, as tables of function pointers.
 //!
-//! `instruction_set!` instantiates the generic kernels inside functions with the `target_feature`s of the instruction set,
-//! and lists their register tiles (MR rows by NV vectors).
+//! `instruction_set!` instantiates the generic kernels inside functions with the `target_feature`s of the
+//! instruction set, and lists their register tiles (MR rows by NV vectors).
 
 use super::{
     Isa,
@@ -27,7 +27,8 @@ pub(super) enum Kernels {
     Q8 { q8_block: Q8Block, dot: DotFn, pack: PackQ8Fn, kernel: Q8KernelFn },
 }
 
-/// The register tiles and kernels of an instruction set. All kernels are unsafe to call on a processor without it.
+/// The register tiles and kernels of an instruction set. All kernels are unsafe to call on a processor
+/// without it.
 pub(super) struct KernelTable {
     pub(super) lanes: usize,
     pub(super) f32_mr: usize,
@@ -233,7 +234,8 @@ pub(super) fn kernel_table(isa: Isa) -> &'static KernelTable {
     }
 }
 
-/// Whether the processor has the instruction set. An [`Isa`] can be constructed safely, so every use must check.
+/// Whether the processor has the instruction set. An [`Isa`] can be constructed safely, so every use must
+/// check.
 #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 fn has(isa: Isa) -> bool {
     static AVAILABLE: std::sync::OnceLock<Vec<Isa>> = std::sync::OnceLock::new();

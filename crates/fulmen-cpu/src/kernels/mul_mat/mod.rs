@@ -2,22 +2,24 @@
 //!
 //! Two algorithms, by the number of rows of activations:
 //!
-//! - **GEMV and small M** (`m <=` [`GEMV_MAX_ROWS`], [`gemv`]): dot products straight from the rows of the weight,
-//!   4 weight rows by up to 4 activation rows at a time. Each weight is read once, so memory bandwidth bounds it.
-//! - **Packed GEMM** (larger `m`, [`packed_gemm`]): BLIS-style blocking. A task packs a block of weight rows into
-//!   panels one vector wide and runs an MR x NR micro-kernel over all rows of its block ([`blocking`]). Arithmetic
-//!   bounds it.
+//! - **GEMV and small M** (`m <=` [`GEMV_MAX_ROWS`], [`gemv`]): dot products straight from the rows of the
+//!   weight, 4 weight rows by up to 4 activation rows at a time. Each weight is read once, so memory
+//!   bandwidth bounds it.
+//! - **Packed GEMM** (larger `m`, [`packed_gemm`]): BLIS-style blocking. A task packs a block of weight rows
+//!   into panels one vector wide and runs an MR x NR micro-kernel over all rows of its block ([`blocking`]).
+//!   Arithmetic bounds it.
 //!
-//! Quantized weights (W4A8 and the like) are multiplied with q8 activations ([`activations`]): int8 with one scale per 32
-//! elements for the formats with blocks of 32 (as `Q8_0`), per 256 elements for the K-quants (as `Q8_K`). With Gaussian
-//! activations that costs a normalized mean square error of about 2e-5 or 4e-5. If such a block contains an infinity or a
-//! NaN, all outputs of its row are NaN. Floating-point weights are converted to f32 and multiplied in f32.
+//! Quantized weights (W4A8 and the like) are multiplied with q8 activations ([`activations`]): int8 with one
+//! scale per 32 elements for the formats with blocks of 32 (as `Q8_0`), per 256 elements for the K-quants (as
+//! `Q8_K`). With Gaussian activations that costs a normalized mean square error of about 2e-5 or 4e-5. If
+//! such a block contains an infinity or a NaN, all outputs of its row are NaN. Floating-point weights are
+//! converted to f32 and multiplied in f32.
 //!
-//! [`kernel_table`] holds the function pointers of each instruction set; [`simd`] has the vector operations that the
-//! kernels are generic over; `gemv_avx2` and `gemv_avx512` are hand-written for the common formats.
+//! [`kernel_table`] holds the function pointers of each instruction set; [`simd`] has the vector operations
+//! that the kernels are generic over; `gemv_avx2` and `gemv_avx512` are hand-written for the common formats.
 //!
-//! Results do not depend on the number of threads, nor on which other rows or columns are computed in the same call,
-//! except that the two algorithms sum in different orders and so differ in the last bits.
+//! Results do not depend on the number of threads, nor on which other rows or columns are computed in the
+//! same call, except that the two algorithms sum in different orders and so differ in the last bits.
 
 #![allow(clippy::needless_range_loop, reason = "kernels index several arrays and registers by one variable")]
 
@@ -62,7 +64,8 @@ impl<'a> Weight<'a> {
     ///
     /// # Panics
     ///
-    /// If `data` is not exactly `n` rows of `k` elements, rows are not whole blocks, or the type has no matmul.
+    /// If `data` is not exactly `n` rows of `k` elements, rows are not whole blocks, or the type has no
+    /// matmul.
     pub fn new(dtype: DType, data: &'a [u8], n: usize, k: usize) -> Weight<'a> {
         assert!(dtype != DType::U32, "mul_mat: not defined for {dtype}");
         let row = dtype.bytes(k).unwrap_or_else(|e| panic!("mul_mat: {e}"));
@@ -130,7 +133,8 @@ pub fn mul_mat(
     run(pool, isa, w, None, x, epilogue, out);
 }
 
-/// `out = silu(x * gate^T) * (x * up^T)`, the gate and up projections of a SwiGLU feed-forward block in one pass.
+/// `out = silu(x * gate^T) * (x * up^T)`, the gate and up projections of a SwiGLU feed-forward block in one
+/// pass.
 ///
 /// # Panics
 ///
@@ -197,8 +201,8 @@ fn run(
                 }
             }
             for (row, values) in rows.zip(block.chunks_exact(ld)) {
-                // SAFETY: `Out::check` has checked that the rows are within the memory and do not overlap; each element
-                // belongs to one task, and `out` is borrowed for as long as the pool runs them.
+                // SAFETY: `Out::check` has checked that the rows are within the memory and do not overlap;
+                // each element belongs to one task, and `out` is borrowed for as long as the pool runs them.
                 let to = unsafe { data.slice(row * stride + offset + cols.start, width) };
                 epilogue.write(row, cols.start, &values[..width], to);
             }

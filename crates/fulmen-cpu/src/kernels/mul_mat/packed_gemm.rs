@@ -1,14 +1,14 @@
 //! Packing and micro-kernels of the GEMM for many rows of activations (prefill).
 //!
-//! Weights are packed into panels one vector of output columns wide, so that a lane is a column: no horizontal sums, and
-//! the scales of the columns are vectors, too. A micro-kernel computes an MR x NR tile (`MR` rows of activations by `NV`
-//! panels) with all accumulators in registers; MR x NV is 12 x 2 (f32) and 6 x 2 (q8) for AVX-512, see
-//! [`Simd`]. The q8 kernel multiplies int8 quants four at a time ([`Simd::dot4`]) and applies the scales of weights and
-//! activations per 16 or 32 elements in f32.
+//! Weights are packed into panels one vector of output columns wide, so that a lane is a column: no
+//! horizontal sums, and the scales of the columns are vectors, too. A micro-kernel computes an MR x NR tile
+//! (`MR` rows of activations by `NV` panels) with all accumulators in registers; MR x NV is 12 x 2 (f32) and
+//! 6 x 2 (q8) for AVX-512, see [`Simd`]. The q8 kernel multiplies int8 quants four at a time ([`Simd::dot4`])
+//! and applies the scales of weights and activations per 16 or 32 elements in f32.
 //!
-//! Operand layouts: f32 panel `[KC][lanes]`, f32 activations `[tile][k][MR]`; q8 panel as [`PanelLayout`], q8 activations
-//! as [`Q8Tiles`](super::activations::Q8Tiles). Bound by the multiply-add throughput; panels stay in L1, activations of a
-//! task in L2.
+//! Operand layouts: f32 panel `[KC][lanes]`, f32 activations `[tile][k][MR]`; q8 panel as [`PanelLayout`], q8
+//! activations as [`Q8Tiles`](super::activations::Q8Tiles). Bound by the multiply-add throughput; panels stay
+//! in L1, activations of a task in L2.
 
 use super::{
     gemv::Float,
@@ -60,17 +60,17 @@ pub(super) struct Q8Tile {
     pub(super) sums32: *const f32,
 }
 
-/// q8 micro-kernel: computes the tile `c[Q8_MR][Q8_NV * LANES]`, rows `ldc` apart, over the elements `from .. to` of
-/// `k`. It accumulates to `c` unless `from` is 0.
+/// q8 micro-kernel: computes the tile `c[Q8_MR][Q8_NV * LANES]`, rows `ldc` apart, over the elements `from ..
+/// to` of `k`. It accumulates to `c` unless `from` is 0.
 pub(super) type Q8KernelFn =
     unsafe fn(panel: *const u8, tile: Q8Tile, k: usize, from: usize, to: usize, c: *mut f32, ldc: usize);
 
-/// Packs up to `LANES` rows of `k` floating-point weights (at most [`F32_KC`]) to `out[k][LANES]` as f32. `out` must have
-/// room for `k` rounded up to whole `LANES`; missing rows are zero-filled.
+/// Packs up to `LANES` rows of `k` floating-point weights (at most [`F32_KC`]) to `out[k][LANES]` as f32.
+/// `out` must have room for `k` rounded up to whole `LANES`; missing rows are zero-filled.
 pub(super) type PackF32Fn = unsafe fn(w: *const u8, row_bytes: usize, rows: usize, k: usize, out: *mut f32);
 
-/// f32 micro-kernel: computes the tile `c[F32_MR][F32_NV * LANES]`, rows `ldc` apart, from packed panels that are
-/// `panel_stride` values apart; with `add` it accumulates to `c`.
+/// f32 micro-kernel: computes the tile `c[F32_MR][F32_NV * LANES]`, rows `ldc` apart, from packed panels that
+/// are `panel_stride` values apart; with `add` it accumulates to `c`.
 pub(super) type F32KernelFn = unsafe fn(
     panel: *const f32,
     panel_stride: usize,
@@ -85,7 +85,8 @@ pub(super) type F32KernelFn = unsafe fn(
 ///
 /// # Safety
 ///
-/// The instruction set must be available, the rows of weights readable and `out` writable for [`PanelLayout::bytes`].
+/// The instruction set must be available, the rows of weights readable and `out` writable for
+/// [`PanelLayout::bytes`].
 #[inline(always)]
 pub(super) unsafe fn pack_q8<S: Simd, F: Format>(
     w: *const u8,
@@ -135,7 +136,8 @@ pub(super) unsafe fn pack_q8<S: Simd, F: Format>(
     }
 }
 
-/// Transposes `columns` 32-bit values, a multiple of 16, of one field of `LANES` consecutive [`UnpackedBlocks`].
+/// Transposes `columns` 32-bit values, a multiple of 16, of one field of `LANES` consecutive
+/// [`UnpackedBlocks`].
 ///
 /// # Safety
 ///
@@ -152,8 +154,8 @@ unsafe fn transpose_all<S: Simd>(src: *const u32, columns: usize, to: *mut u32) 
 ///
 /// # Safety
 ///
-/// The instruction set must be available, `NV` consecutive packed panels and a tile of `MR` rows readable, and the
-/// result writable.
+/// The instruction set must be available, `NV` consecutive packed panels and a tile of `MR` rows readable,
+/// and the result writable.
 #[inline(always)]
 pub(super) unsafe fn q8_kernel<S: Simd, F: Format, const MR: usize, const NV: usize>(
     panel: *const u8,
@@ -215,7 +217,8 @@ pub(super) unsafe fn q8_kernel<S: Simd, F: Format, const MR: usize, const NV: us
                         let sums = if F::SUB == 16 { tile.sums16 } else { tile.sums32 };
                         for i in 0..MR {
                             let sum = S::splat(*sums.add(sub * MR + i));
-                            // The sums of blocks of 32 are already multiplied by the scale of the activations.
+                            // The sums of blocks of 32 are already multiplied by the scale of the
+                            // activations.
                             let to = if F::BLOCK == 32 { &mut total[i][v] } else { &mut block_sum[i][v] };
                             *to = S::fma(m, sum, *to);
                         }
@@ -277,7 +280,8 @@ pub(super) unsafe fn pack_f32<S: Simd, T: Float>(
 ///
 /// # Safety
 ///
-/// The instruction set must be available, `NV` packed panels and a tile of `MR` rows readable, and the result writable.
+/// The instruction set must be available, `NV` packed panels and a tile of `MR` rows readable, and the result
+/// writable.
 #[inline(always)]
 pub(super) unsafe fn f32_kernel<S: Simd, const MR: usize, const NV: usize>(
     panel: *const f32,
@@ -312,19 +316,20 @@ pub(super) unsafe fn f32_kernel<S: Simd, const MR: usize, const NV: usize>(
     }
 }
 
-/// Packs one tile of activations for the f32 kernel to `out[k][F32_MR]`. `rows` is the number of rows from the first row
-/// of the tile on; missing ones are zero-filled.
+/// Packs one tile of activations for the f32 kernel to `out[k][F32_MR]`. `rows` is the number of rows from
+/// the first row of the tile on; missing ones are zero-filled.
 ///
 /// # Safety
 ///
-/// The instruction set must be available, `rows` rows of `k` values `stride` apart readable, and the tile writable.
+/// The instruction set must be available, `rows` rows of `k` values `stride` apart readable, and the tile
+/// writable.
 #[inline(always)]
 pub(super) unsafe fn pack_x<S: Simd>(x: *const f32, stride: usize, rows: usize, k: usize, out: *mut f32) {
     let mr = S::F32_MR;
     const { assert!(S::F32_MR <= S::LANES || S::F32_MR.is_multiple_of(S::LANES)) };
     let mut done = 0;
-    // SAFETY: by the contract. A transposed block may be taller than the tile: then it reads rows of the next tile,
-    // which exist, and overwrites the next column, which is within `out` and written later.
+    // SAFETY: by the contract. A transposed block may be taller than the tile: then it reads rows of the next
+    // tile, which exist, and overwrites the next column, which is within `out` and written later.
     unsafe {
         if rows >= mr.next_multiple_of(S::LANES) {
             while done + S::LANES < k {

@@ -1,8 +1,8 @@
 //! Unpacking of every block format to one common layout.
 //!
-//! The elements of every format are `s * q + m`, with signed 8-bit quants `q` and one `s` and `m` per 16 (or more)
-//! elements. The loops are simple so that the compiler vectorizes them for the instruction set of the function they are
-//! inlined into.
+//! The elements of every format are `s * q + m`, with signed 8-bit quants `q` and one `s` and `m` per 16 (or
+//! more) elements. The loops are simple so that the compiler vectorizes them for the instruction set of the
+//! function they are inlined into.
 
 use super::simd::f16_to_f32;
 
@@ -59,8 +59,8 @@ unsafe fn f16_at(src: *const u8, at: usize) -> f32 {
     f16_to_f32(u16::from_le_bytes(unsafe { bytes(src, at) }))
 }
 
-/// The f16 fields at the offset `at` of up to eight blocks of 32, as f32, each for two groups of 16. Those of absent
-/// blocks are 0.
+/// The f16 fields at the offset `at` of up to eight blocks of 32, as f32, each for two groups of 16. Those of
+/// absent blocks are 0.
 ///
 /// # Safety
 ///
@@ -69,8 +69,8 @@ unsafe fn f16_at(src: *const u8, at: usize) -> f32 {
 unsafe fn f16_of_blocks(src: *const u8, size: usize, at: usize, blocks: usize, out: &mut [f32; 16]) {
     let mut words = [0u64; 2];
     for b in 0..blocks {
-        // SAFETY: by the contract. (Assembled in registers: an array of f16 would be written element by element and
-        // read as a whole, which defeats store forwarding.)
+        // SAFETY: by the contract. (Assembled in registers: an array of f16 would be written element by
+        // element and read as a whole, which defeats store forwarding.)
         let half = u16::from_le_bytes(unsafe { bytes(src, b * size + at) });
         words[b / 4] |= u64::from(half) << (16 * (b % 4));
     }
@@ -266,7 +266,8 @@ pub(super) fn six_bit_scales(packed: [u8; 12]) -> (u64, u64) {
 
 /// # Safety
 ///
-/// `src` must be readable for 16 bytes: `d`, `dmin` and the eight 6-bit scales and minima of `Q4_K` and `Q5_K`.
+/// `src` must be readable for 16 bytes: `d`, `dmin` and the eight 6-bit scales and minima of `Q4_K` and
+/// `Q5_K`.
 #[inline(always)]
 unsafe fn scales_q4k(src: *const u8, out: &mut UnpackedBlocks) {
     // SAFETY: by the contract.

@@ -10,8 +10,8 @@ use std::arch::x86_64::*;
 dot_fn!(dot_q4_k<F>, q4_k_rows);
 dot_fn!(dot_q6_k, q6_k_rows);
 
-/// `_mm512_dpwssd_epi32`. The compiler splits the intrinsic into a multiplication and an addition to reduce latency;
-/// here throughput matters.
+/// `_mm512_dpwssd_epi32`. The compiler splits the intrinsic into a multiplication and an addition to reduce
+/// latency; here throughput matters.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn dpwssd(mut sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
@@ -66,8 +66,9 @@ unsafe fn load_q4_k_quants<F: Format>(src: *const u8) -> [__m512i; 4] {
     quants
 }
 
-/// `Q4_K` and `Q5_K`. Pairs of quant times activation are summed in 16 bits (`vpmaddubsw`), multiplied by the 6-bit
-/// scales and accumulated in 32 bits for the whole block (`vpdpwssd`), and converted to f32 once per block.
+/// `Q4_K` and `Q5_K`. Pairs of quant times activation are summed in 16 bits (`vpmaddubsw`), multiplied by the
+/// 6-bit scales and accumulated in 32 bits for the whole block (`vpdpwssd`), and converted to f32 once per
+/// block.
 ///
 /// # Safety
 ///

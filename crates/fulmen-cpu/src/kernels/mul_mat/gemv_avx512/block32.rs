@@ -222,7 +222,8 @@ unsafe fn four_blocks<F: Format, const R: usize, const M: usize, const WHOLE: bo
             };
             xs[a] = low_high.map(|index| _mm512_permutex2var_epi64(c0, index, c1));
             ds[a] = _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(d));
-            // Each of a block's four lanes takes a quarter of the term of the zero point (8 or 16) or of the minimum.
+            // Each of a block's four lanes takes a quarter of the term of the zero point (8 or 16) or of the
+            // minimum.
             if F::MINS {
                 let sum = _mm_cvtepi32_ps(_mm_madd_epi16(sum, _mm_set1_epi16(1)));
                 let sum = _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(sum));

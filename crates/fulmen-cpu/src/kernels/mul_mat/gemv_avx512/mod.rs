@@ -1,8 +1,9 @@
 //! AVX-512 VNNI GEMV kernels for the common block formats.
 //!
-//! The kernels compute four weight rows at once, so that the loads of the activations are shared and the accumulators of
-//! the rows are independent. Weight quants are unsigned bytes, multiplied with the signed q8 activations (`vpdpbusd`,
-//! `vpmaddubsw`); the zero point of the quants goes through the sums of the activations. Bound by memory bandwidth.
+//! The kernels compute four weight rows at once, so that the loads of the activations are shared and the
+//! accumulators of the rows are independent. Weight quants are unsigned bytes, multiplied with the signed q8
+//! activations (`vpdpbusd`, `vpmaddubsw`); the zero point of the quants goes through the sums of the
+//! activations. Bound by memory bandwidth.
 
 mod block256;
 mod block32;
@@ -39,7 +40,13 @@ macro_rules! dot_fn {
         /// As the kernels of the module `gemv`; rows must be a multiple of the elements that
         /// [`specialized`](super::specialized) returns.
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-        pub(super) unsafe fn $name $(<$f: Format>)? (w: WeightRows, x: &ActivationRows<'_>, first: usize, count: usize, out: &mut DotTile) {
+        pub(super) unsafe fn $name $(<$f: Format>)? (
+            w: WeightRows,
+            x: &ActivationRows<'_>,
+            first: usize,
+            count: usize,
+            out: &mut DotTile,
+        ) {
             by_rows!($rows::<$($f)?>, w, x, first, count, out)
         }
     };

@@ -6,8 +6,8 @@ use std::arch::x86_64::*;
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2;
 
-/// The dot products of four signed bytes each. `w` may be anything, `x` must not be -128: then no sum of two
-/// products leaves 16 bits.
+/// The dot products of four signed bytes each. `w` may have any values; `x` must not be -128, so that no sum
+/// of two products overflows 16 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(crate) fn dot4_signed(abs_w: __m256i, w: __m256i, x: __m256i) -> __m256i {

@@ -137,7 +137,8 @@ impl Simd for Avx512 {
             let (w, x) = unsafe {
                 (_mm512_loadu_si512(w.add(64 * i).cast()), _mm512_loadu_si512(x.add(64 * i).cast()))
             };
-            // The instruction takes one operand unsigned: 128 is added to each activation, and its term subtracted.
+            // The instruction takes one operand unsigned: 128 is added to each activation, and its term
+            // subtracted.
             let biased = _mm512_dpbusd_epi32(zero, _mm512_xor_si512(x, flip), w);
             let bias = _mm512_dpbusd_epi32(zero, flip, w);
             let index = _mm512_add_epi32(

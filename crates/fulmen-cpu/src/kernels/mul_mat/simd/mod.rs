@@ -1,7 +1,7 @@
 //! The vector operations of the matmul kernels, once per instruction set.
 //!
-//! Kernels are generic over [`Simd`] and always inlined into a function that enables the features of the instruction set;
-//! otherwise the operations would not become single instructions.
+//! Kernels are generic over [`Simd`] and always inlined into a function that enables the features of the
+//! instruction set; otherwise the operations would not become single instructions.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -28,8 +28,8 @@ pub(super) use portable::Portable;
 pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// 32-bit lanes per vector, a power of two, 16 at most.
     const LANES: usize;
-    /// XORed to the signed q8 activations for [`dot4`](Simd::dot4): 0x80 if the instruction takes them unsigned. Packed
-    /// panels contain the correction.
+    /// XORed to the signed q8 activations for [`dot4`](Simd::dot4): 0x80 if the instruction takes them
+    /// unsigned. Packed panels contain the correction.
     const X_FLIP: u8;
     /// MR of the f32 micro-kernel: rows of activations.
     const F32_MR: usize;
@@ -86,8 +86,8 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
 pub(super) fn f16_to_f32(h: u16) -> f32 {
     let magnitude = u32::from(h & 0x7fff);
     let exponent = magnitude & 0x7c00;
-    // Subnormals go through an integer conversion: arithmetic on subnormal f32 is very slow, and scales of blocks are
-    // often subnormal in f16. For the others the exponent is rebiased.
+    // Subnormals go through an integer conversion: arithmetic on subnormal f32 is very slow, and scales of
+    // blocks are often subnormal in f16. For the others the exponent is rebiased.
     let small = (magnitude as i32 as f32 * (1.0 / 16_777_216.0)).to_bits();
     let bias = if exponent == 0x7c00 { 224 << 23 } else { 112 << 23 };
     let bits = if exponent == 0 { small } else { (magnitude << 13) + bias };

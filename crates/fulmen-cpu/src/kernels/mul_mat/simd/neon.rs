@@ -6,8 +6,8 @@ use std::arch::aarch64::*;
 #[derive(Clone, Copy)]
 pub(crate) struct Neon;
 
-/// The dot products of four signed bytes each, added to `acc`. `x` must not be -128: then no sum of two
-/// products leaves 16 bits.
+/// The dot products of four signed bytes each, added to `acc`. `x` must not be -128, so that no sum of two
+/// products overflows 16 bits.
 #[inline]
 #[target_feature(enable = "neon")]
 fn dot4_signed(acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {

@@ -1,4 +1,4 @@
-//! Vectors as plain arrays, for whatever the compiler makes of them.
+//! Vectors as arrays, which the compiler vectorizes for the baseline target.
 
 use super::{Simd, f16_to_f32};
 
