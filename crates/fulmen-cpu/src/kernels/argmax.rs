@@ -1,8 +1,8 @@
-//! The index of each row's largest element: a SIMD maximum over strips of [`STRIP`] elements, then a scalar
-//! search in the strip that contains it. Rows are divided into blocks of [`BLOCK`] elements for the threads.
+//! The index of each row's largest element: a SIMD maximum over strips of `STRIP` elements, then a scalar
+//! search in the strip that contains it. Rows are divided into blocks of `BLOCK` elements for the threads.
 //! Bound by memory bandwidth.
 
-use super::parallel::Shared;
+use super::parallel::SharedPtr;
 use crate::{
     isa::Isa,
     lanes,
@@ -81,7 +81,7 @@ pub fn argmax(pool: &Pool, isa: Isa, x: &[f32], width: usize, out: &mut [u32]) {
         return;
     }
     let mut found = vec![NONE; out.len() * blocks];
-    let shared = Shared::new(found.as_mut_ptr());
+    let shared = SharedPtr::new(found.as_mut_ptr());
     // Narrow rows go several to a job.
     let per_job = (BLOCK / width).max(1);
     let jobs = found.len();

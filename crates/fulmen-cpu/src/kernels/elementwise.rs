@@ -5,7 +5,7 @@
 //! overlap it. NaN stays NaN. The activations have their limits at the infinities: 0 (of either sign) at
 //! -inf, inf at inf; the soft cap has the cap with the sign of x.
 
-use super::parallel::{Shared, ranges};
+use super::parallel::{SharedPtr, ranges};
 use crate::{
     isa::Isa,
     lanes,
@@ -71,7 +71,7 @@ impl<O: Binary> Kernel for Map2<O> {
 /// # Safety
 /// `x` must be readable and `out` writable for `n` values, at the same address or disjoint.
 unsafe fn map1<O: Unary>(pool: &Pool, isa: Isa, grain: usize, op: O, x: *const f32, out: *mut f32, n: usize) {
-    let (x, out) = (Shared::read(x), Shared::new(out));
+    let (x, out) = (SharedPtr::read(x), SharedPtr::new(out));
     ranges(pool, n, grain, &|r| {
         // SAFETY: the range lies in `0..n`, and no two ranges overlap.
         let (x, out) = unsafe { (x.at(r.start), out.at(r.start)) };
@@ -93,7 +93,7 @@ unsafe fn map2<O: Binary>(
     out: *mut f32,
     n: usize,
 ) {
-    let (a, b, out) = (Shared::read(a), Shared::read(b), Shared::new(out));
+    let (a, b, out) = (SharedPtr::read(a), SharedPtr::read(b), SharedPtr::new(out));
     ranges(pool, n, grain, &|r| {
         // SAFETY: the range lies in `0..n`, and no two ranges overlap.
         let (a, b, out) = unsafe { (a.at(r.start), b.at(r.start), out.at(r.start)) };

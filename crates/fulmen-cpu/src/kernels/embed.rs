@@ -1,7 +1,7 @@
 //! Embedding lookup: dequantizes the rows of a table that the tokens select, in parallel over rows. Bound by
 //! memory latency and bandwidth of the selected rows.
 
-use super::parallel::{Shared, rows};
+use super::parallel::{SharedPtr, rows};
 use crate::threads::Pool;
 
 /// Elements per task.
@@ -37,12 +37,12 @@ pub fn embed(
     if let Some(position) = tokens.iter().position(|&t| t as usize >= n_rows) {
         return Err(TokenOutOfRange { position, token: tokens[position], rows: n_rows });
     }
-    let shared = Shared::new(out.as_mut_ptr());
+    let shared = SharedPtr::new(out.as_mut_ptr());
     rows(pool, tokens.len(), width, GRAIN, &|r| {
         for i in r {
             let row = &table[tokens[i] as usize * row_bytes..][..row_bytes];
             // SAFETY: row `i` lies in `out` and belongs to this call alone.
-            dequant(row, unsafe { std::slice::from_raw_parts_mut(shared.at(i * width), width) });
+            dequant(row, unsafe { shared.slice(i * width, width) });
         }
     });
     Ok(())

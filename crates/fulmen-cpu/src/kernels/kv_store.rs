@@ -4,6 +4,7 @@
 use fulmen_core::DType;
 use half::{f16, slice::HalfFloatSliceExt};
 
+use super::parallel::SharedPtr;
 use crate::{
     kv_view::{KvError, KvLayout, KvViewMut, Q8_BLOCK, check_strided},
     threads::Pool,
@@ -55,8 +56,8 @@ pub fn kv_store(
         return Ok(());
     }
 
-    let k_bytes = Shared(k_cache.bytes_mut().as_mut_ptr());
-    let v_bytes = Shared(v_cache.bytes_mut().as_mut_ptr());
+    let k_bytes = SharedPtr::new(k_cache.bytes_mut().as_mut_ptr());
+    let v_bytes = SharedPtr::new(v_cache.bytes_mut().as_mut_ptr());
     let one_head = |task: usize| {
         let (head, is_value) = (task / 2, task % 2);
         let (layout, bytes, data, stride) = match is_value {
@@ -68,7 +69,7 @@ pub fn kv_store(
             let offset = layout.offset(sequence as usize, head, position as usize);
             // SAFETY: the view contains every row of its layout, position and sequence were checked, and rows
             // do not overlap; only this task writes this head of this cache.
-            let row = unsafe { std::slice::from_raw_parts_mut(bytes.0.add(offset), layout.row_bytes()) };
+            let row = unsafe { bytes.slice(offset, layout.row_bytes()) };
             let from = r * stride + head * layout.head_dim;
             store_row(layout, &data[from..from + layout.head_dim], row);
         }
@@ -80,11 +81,6 @@ pub fn kv_store(
     }
     Ok(())
 }
-
-/// A buffer that tasks write disjoint parts of.
-struct Shared(*mut u8);
-// SAFETY: the tasks that share it write disjoint rows, within the exclusive borrow that it was made from.
-unsafe impl Sync for Shared {}
 
 fn store_row(layout: &KvLayout, x: &[f32], row: &mut [u8]) {
     match layout.dtype {

@@ -5,7 +5,7 @@
 //! is recomputed in f64, so that any finite row is correct. A NaN makes its whole row NaN; an infinity
 //! becomes NaN and the rest of its row 0.
 
-use super::parallel::{Shared, rows};
+use super::parallel::{SharedPtr, rows};
 use crate::{
     isa::Isa,
     lanes,
@@ -124,7 +124,7 @@ pub unsafe fn rms_norm(
     out: *mut f32,
 ) {
     let n = gamma.len();
-    let (x, out) = (Shared::read(x), Shared::new(out));
+    let (x, out) = (SharedPtr::read(x), SharedPtr::new(out));
     rows(pool, n_rows, n, GRAIN, &|r| {
         // SAFETY: the range lies in `0..n_rows`, and no two ranges overlap.
         let (x, out) = unsafe { (x.at(r.start * n), out.at(r.start * n)) };
@@ -152,7 +152,8 @@ pub unsafe fn add_rms_norm(
     out: *mut f32,
 ) {
     let n = gamma.len();
-    let (a, b, sum_out, out) = (Shared::read(a), Shared::read(b), Shared::new(sum_out), Shared::new(out));
+    let (a, b, sum_out, out) =
+        (SharedPtr::read(a), SharedPtr::read(b), SharedPtr::new(sum_out), SharedPtr::new(out));
     rows(pool, n_rows, n, GRAIN, &|r| {
         let at = r.start * n;
         // SAFETY: the range lies in `0..n_rows`, and no two ranges overlap.

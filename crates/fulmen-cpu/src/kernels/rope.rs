@@ -7,7 +7,7 @@
 
 use fulmen_core::{RopePairing, RopeSpec};
 
-use super::parallel::{Shared, rows};
+use super::parallel::{SharedPtr, rows};
 use crate::{
     isa::Isa,
     lanes,
@@ -72,11 +72,11 @@ impl Rope {
         };
         let len = angles.row_len();
         angles.table.resize(positions.len() * len, 0.0);
-        let table = Shared::new(angles.table.as_mut_ptr());
+        let table = SharedPtr::new(angles.table.as_mut_ptr());
         rows(pool, positions.len(), len, ANGLE_GRAIN, &|r| {
             for i in r {
                 // SAFETY: row `i` lies in the table and belongs to this call alone.
-                let row = unsafe { std::slice::from_raw_parts_mut(table.at(i * len), len) };
+                let row = unsafe { table.slice(i * len, len) };
                 self.angles_of(positions[i], row);
             }
         });
@@ -187,7 +187,7 @@ pub unsafe fn rotate(
     assert!(stride >= width && out_layout.row_stride >= width, "the rows of rope overlap");
     assert!(n_rot <= head_dim, "n_rot {n_rot} is more than the head size {head_dim}");
     let len = angles.row_len();
-    let (x, out) = (Shared::read(x), Shared::new(out));
+    let (x, out) = (SharedPtr::read(x), SharedPtr::new(out));
     rows(pool, angles.positions, width, GRAIN, &|r| {
         for i in r {
             // SAFETY: row `i` lies in both and belongs to this call alone.

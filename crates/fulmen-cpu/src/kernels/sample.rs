@@ -7,7 +7,7 @@
 
 use fulmen_core::sampling::SampleState;
 
-use super::{argmax::Find, parallel::Shared};
+use super::{argmax::Find, parallel::SharedPtr};
 use crate::{
     isa::Isa,
     lanes,
@@ -280,7 +280,7 @@ pub fn sample(
     assert_eq!(logits.len(), width * out.len(), "the rows of sample");
     assert!(u32::try_from(width).is_ok(), "a row of sample is too wide for its index");
     let rows = out.len();
-    let (states, out) = (Shared::new(states.as_mut_ptr()), Shared::new(out.as_mut_ptr()));
+    let (states, out) = (SharedPtr::new(states.as_mut_ptr()), SharedPtr::new(out.as_mut_ptr()));
     let job = |row: usize| {
         // SAFETY: each row belongs to one call, so its state and its result do, too.
         let (state, out) = unsafe { (&mut *states.at(row), &mut *out.at(row)) };

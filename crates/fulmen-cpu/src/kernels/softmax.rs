@@ -1,7 +1,7 @@
-//! Softmax over rows in three SIMD passes: maximum, exponentials with their sum (f32 in blocks of [`BLOCK`],
+//! Softmax over rows in three SIMD passes: maximum, exponentials with their sum (f32 in blocks of `BLOCK`,
 //! f64 across blocks), and scaling. In parallel over rows. Bound by memory bandwidth and the exponential.
 
-use super::parallel::{Shared, rows};
+use super::parallel::{SharedPtr, rows};
 use crate::{
     isa::Isa,
     lanes,
@@ -101,7 +101,7 @@ pub unsafe fn softmax(
     width: usize,
     out: *mut f32,
 ) {
-    let (x, out) = (Shared::read(x), Shared::new(out));
+    let (x, out) = (SharedPtr::read(x), SharedPtr::new(out));
     rows(pool, n_rows, width, GRAIN, &|r| {
         // SAFETY: the range lies in `0..n_rows`, and no two ranges overlap.
         let (x, out) = unsafe { (x.at(r.start * width), out.at(r.start * width)) };

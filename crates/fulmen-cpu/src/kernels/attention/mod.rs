@@ -2,15 +2,15 @@
 //! prefill chunks.
 //!
 //! Consecutive rows of one sequence form a *row group*. A row group with the query heads that share one KV
-//! head is a set of *queries* that reads the same keys, about [`TASK_QUERIES`] of them. A task computes the
-//! queries of one row group and KV head over one *split* of the context (flash decoding, [`MIN_SPLIT`]
+//! head is a set of *queries* that reads the same keys, about `TASK_QUERIES` of them. A task computes the
+//! queries of one row group and KV head over one *split* of the context (flash decoding, `MIN_SPLIT`
 //! positions or more), one KV chunk at a time with online softmax. If the context has several splits, the
 //! task that finishes last combines the partial results in the order of the positions. The partition depends
 //! on the shapes alone, so the result does not depend on the threads.
 //!
 //! Keys and values are dequantized to f32 one KV tile at a time into L1, where every query of the task reads
 //! them. With few queries (decode) scores are dot products along the head: chunks of 256 keys in tiles of 32.
-//! From [`LANE_QUERIES`] queries on (prefill) queries are transposed, one query per SIMD lane, which needs no
+//! From `LANE_QUERIES` queries on (prefill) queries are transposed, one query per SIMD lane, which needs no
 //! horizontal sums: chunks of 64 keys.
 //!
 //! Layouts: q and out `[m][n_heads][head_dim]` f32; KV cache `[n_seqs][n_kv_heads][capacity][head_dim]` in
@@ -31,7 +31,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 
-use task::{Shared, Task};
+use task::{Task, TaskOutputs};
 
 /// The smallest number of positions in a split of the context.
 const MIN_SPLIT: usize = 256;
@@ -142,7 +142,7 @@ pub fn attention(
     let hd_pad = hd.next_multiple_of(PAD);
     let split_len = partition(scratch, args, group);
     let AttentionScratch { row_groups, tasks, pending, partials, workspaces } = scratch;
-    let shared = Shared { out: out.as_mut_ptr(), out_stride, partials: partials.as_mut_ptr() };
+    let shared = TaskOutputs { out: out.as_mut_ptr(), out_stride, partials: partials.as_mut_ptr() };
     let (row_groups, tasks, pending, workspaces) = (&row_groups[..], &tasks[..], &pending[..], &*workspaces);
     pool.run(tasks.len(), &|task| {
         let (at, head, index) = tasks[task];

@@ -18,14 +18,14 @@ use crate::{
 };
 
 /// The memory that all tasks write to.
-pub(super) struct Shared {
+pub(super) struct TaskOutputs {
     pub(super) out: *mut f32,
     pub(super) out_stride: usize,
     pub(super) partials: *mut f32,
 }
 // SAFETY: a task writes its own partial result, which others read only after the counter of pending splits
 // has reached zero, and only one task writes the outputs of a row group and KV head.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for TaskOutputs {}
 
 /// The queries of one row group and KV head over one split of the context.
 pub(super) struct Task<'a> {
@@ -39,7 +39,7 @@ pub(super) struct Task<'a> {
     pub(super) hd_pad: usize,
     pub(super) ptrs: WorkspacePtrs,
     pub(super) limits: &'a [usize],
-    pub(super) shared: &'a Shared,
+    pub(super) shared: &'a TaskOutputs,
     pub(super) pending: &'a AtomicUsize,
 }
 

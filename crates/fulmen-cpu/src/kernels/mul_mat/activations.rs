@@ -5,11 +5,11 @@
 
 use super::{
     Isa,
-    buffer::{Buffer, Shared},
+    buffer::Buffer,
     gemv::ActivationRows,
     kernel_table::{KernelTable, kernel_table},
 };
-use crate::threads::Pool;
+use crate::{kernels::parallel::SharedPtr, threads::Pool};
 
 /// Memory for the quantized and packed layouts of [`Activations`], reused between calls. It only grows.
 #[derive(Default)]
@@ -190,10 +190,10 @@ impl<'a> Activations<'a> {
             return;
         }
         let buffers = &mut self.scratch.rows[q8_block as usize];
-        let quants = Shared::new(buffers.quants.reserve::<i8>(m * k + PAD));
-        let d = Shared::new(buffers.d.reserve::<f32>(m * k / block));
-        let sums = Shared::new(buffers.sums.reserve::<i16>(m * k / 16));
-        let scaled = Shared::new(buffers.scaled_sums.reserve::<f32>(m * k / 16));
+        let quants = SharedPtr::new(buffers.quants.reserve::<i8>(m * k + PAD));
+        let d = SharedPtr::new(buffers.d.reserve::<f32>(m * k / block));
+        let sums = SharedPtr::new(buffers.sums.reserve::<i16>(m * k / 16));
+        let scaled = SharedPtr::new(buffers.scaled_sums.reserve::<f32>(m * k / 16));
         let (x, stride) = (self.x, self.stride);
         let quantize = table.quantize[q8_block as usize];
         pool.run_ranges(m, 1, &|rows| {
@@ -236,10 +236,10 @@ impl<'a> Activations<'a> {
         let (m, k, block, rows) = (self.m, self.k, q8_block.len(), table.q8_mr);
         let tiles = m.div_ceil(rows);
         let (from, to) = (&self.scratch.rows[q8_block as usize], &mut self.scratch.tiles[q8_block as usize]);
-        let quants = Shared::new(to.quants.reserve::<u8>(tiles * rows * k));
-        let d = Shared::new(to.d.reserve::<f32>(tiles * rows * (k / block)));
-        let sums16 = Shared::new(to.sums16.reserve::<f32>(tiles * rows * (k / 16)));
-        let sums32 = Shared::new(to.sums32.reserve::<f32>(tiles * rows * (k / 32)));
+        let quants = SharedPtr::new(to.quants.reserve::<u8>(tiles * rows * k));
+        let d = SharedPtr::new(to.d.reserve::<f32>(tiles * rows * (k / block)));
+        let sums16 = SharedPtr::new(to.sums16.reserve::<f32>(tiles * rows * (k / 16)));
+        let sums32 = SharedPtr::new(to.sums32.reserve::<f32>(tiles * rows * (k / 32)));
         let src_quants = from.quants.get::<i8>(m * k);
         let src_d = from.d.get::<f32>(m * k / block);
         let src_sums = from.sums.get::<i16>(m * k / 16);
@@ -309,7 +309,7 @@ impl<'a> Activations<'a> {
         }
         let (m, k, rows) = (self.m, self.k, table.f32_mr);
         let tiles = m.div_ceil(rows);
-        let out = Shared::new(self.scratch.float.reserve::<f32>(tiles * rows * k));
+        let out = SharedPtr::new(self.scratch.float.reserve::<f32>(tiles * rows * k));
         let (x, stride) = (self.x, self.stride);
         pool.run_ranges(tiles, 1, &|range| {
             for tile in range {

@@ -37,35 +37,3 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), len) }
     }
 }
-
-/// A pointer to memory of which each task accesses a disjoint part.
-#[derive(Clone, Copy)]
-pub(super) struct Shared<T>(*mut T);
-
-// SAFETY: the users of `at` guarantee disjoint access.
-unsafe impl<T: Send> Send for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    pub(super) fn new(p: *mut T) -> Shared<T> {
-        Shared(p)
-    }
-
-    /// The address of element `i`, which must be within the memory or one past its end.
-    #[inline(always)]
-    pub(super) fn at(self, i: usize) -> *mut T {
-        self.0.wrapping_add(i)
-    }
-
-    /// Elements `start .. start + len`.
-    ///
-    /// # Safety
-    ///
-    /// They must be within the memory, which must live for `'a`, and no other access may happen meanwhile.
-    #[inline(always)]
-    pub(super) unsafe fn slice<'a>(self, start: usize, len: usize) -> &'a mut [T] {
-        // SAFETY: by the contract.
-        unsafe { std::slice::from_raw_parts_mut(self.at(start), len) }
-    }
-}

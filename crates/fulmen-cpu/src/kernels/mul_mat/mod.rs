@@ -2,20 +2,20 @@
 //!
 //! Two algorithms, by the number of rows of activations:
 //!
-//! - **GEMV and small M** (`m <=` [`GEMV_MAX_ROWS`], [`gemv`]): dot products straight from the rows of the
+//! - **GEMV and small M** (`m <=` [`GEMV_MAX_ROWS`], `gemv`): dot products straight from the rows of the
 //!   weight, 4 weight rows by up to 4 activation rows at a time. Each weight is read once, so memory
 //!   bandwidth bounds it.
-//! - **Packed GEMM** (larger `m`, [`packed_gemm`]): BLIS-style blocking. A task packs a block of weight rows
-//!   into panels one vector wide and runs an MR x NR micro-kernel over all rows of its block ([`blocking`]).
+//! - **Packed GEMM** (larger `m`, `packed_gemm`): BLIS-style blocking. A task packs a block of weight rows
+//!   into panels one vector wide and runs an MR x NR micro-kernel over all rows of its block (`blocking`).
 //!   Arithmetic bounds it.
 //!
-//! Quantized weights (W4A8 and the like) are multiplied with q8 activations ([`activations`]): int8 with one
+//! Quantized weights (W4A8 and the like) are multiplied with q8 activations (`activations`): int8 with one
 //! scale per 32 elements for the formats with blocks of 32 (as `Q8_0`), per 256 elements for the K-quants (as
 //! `Q8_K`). With Gaussian activations that costs a normalized mean square error of about 2e-5 or 4e-5. If
 //! such a block contains an infinity or a NaN, all outputs of its row are NaN. Floating-point weights are
 //! converted to f32 and multiplied in f32.
 //!
-//! [`kernel_table`] holds the function pointers of each instruction set; [`simd`] has the vector operations
+//! `kernel_table` holds the function pointers of each instruction set; `simd` has the vector operations
 //! that the kernels are generic over; `gemv_avx2` and `gemv_avx512` are hand-written for the common formats.
 //!
 //! Results do not depend on the number of threads, nor on which other rows or columns are computed in the
@@ -43,9 +43,10 @@ pub use activations::{Activations, Scratch};
 pub use blocking::GEMV_MAX_ROWS;
 pub use epilogue::{Epilogue, Residual};
 
+use super::parallel::SharedPtr;
 use crate::{isa::Isa, threads::Pool};
 use blocking::BlockedMatmul;
-use buffer::{Buffer, Shared};
+use buffer::Buffer;
 use fulmen_core::DType;
 use kernel_table::kernel_table;
 use std::cell::RefCell;
@@ -183,7 +184,7 @@ fn run(
     let up_matmul = up.map(|up| BlockedMatmul::new(table, up, x));
     let grid = matmul.grid(pool.threads());
     let (stride, offset) = (out.stride, out.offset);
-    let data = Shared::new(out.data.as_mut_ptr());
+    let data = SharedPtr::new(out.data.as_mut_ptr());
     pool.run(grid.tasks(), &|task| {
         let (rows, cols) = grid.task(task);
         LOCAL.with_borrow_mut(|[packed, first, second]| {
