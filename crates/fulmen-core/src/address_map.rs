@@ -1,7 +1,8 @@
-//! Which ranges of addresses a device has given out.
+//! The address ranges that a device has allocated.
 //!
-//! A graph's addresses are plain numbers. A backend that keeps its allocations here can look up each operand before a
-//! kernel touches it, so that a wrong graph is an error that names the operand and never a wild access.
+//! A graph's addresses are plain numbers. A backend that keeps its allocations in an [`AddressMap`] can look
+//! up each operand before a kernel touches it, so that a wrong graph is an error that names the operand,
+//! never an out-of-bounds access.
 
 use std::{cell::RefCell, collections::BTreeSet};
 
@@ -23,12 +24,12 @@ impl Extent {
         self.ptr.saturating_add(self.bytes as u64)
     }
 
-    /// Whether any byte belongs to both.
+    /// Whether the ranges share any byte.
     pub fn overlaps(self, other: Extent) -> bool {
         self.bytes > 0 && other.bytes > 0 && self.ptr < other.end() && other.ptr < self.end()
     }
 
-    /// Refuses an operand that this output overlaps.
+    /// An error if this output overlaps the operand.
     pub fn apart_from(self, operand: Extent) -> Result<(), BackendError> {
         if self.overlaps(operand) {
             return Err(BackendError::Overlap { output: self.what, operand: operand.what });
@@ -36,15 +37,15 @@ impl Extent {
         Ok(())
     }
 
-    /// As [`apart_from`](Extent::apart_from), but the very same range is fine: the op works in place.
+    /// As [`apart_from`](Extent::apart_from), but the identical range is allowed: the op works in place.
     pub fn apart_or_same(self, operand: Extent) -> Result<(), BackendError> {
         if self.ptr == operand.ptr && self.bytes == operand.bytes { Ok(()) } else { self.apart_from(operand) }
     }
 }
 
-/// What answers where an operand lies.
+/// Looks up operands in the memory of a device.
 pub trait LookUp {
-    /// The range, if it is inside one allocation, aligned, and writable where it is to be written.
+    /// The range, if it is inside one allocation, aligned and, with `write`, writable.
     fn look_up(
         &self,
         what: &'static str,
@@ -54,7 +55,7 @@ pub trait LookUp {
         write: bool,
     ) -> Result<Extent, BackendError>;
 
-    /// The alignment that kernels need of a weight, a table or a cache of this type.
+    /// The alignment that kernels require of a weight, an embedding table or a cache of this type.
     fn alignment(&self, dtype: DType) -> usize {
         let _ = dtype;
         1
@@ -70,12 +71,12 @@ pub struct Entry<D> {
     pub bytes: usize,
     /// Whether kernels must not write there.
     pub read_only: bool,
-    /// What the backend keeps with it.
+    /// What the backend stores with it.
     pub data: D,
 }
 
 impl<D> Entry<D> {
-    /// Whether kernels can use an address in it as they want to.
+    /// Checks the alignment of an address in it and, with `write`, that it is writable.
     pub fn check(&self, what: &'static str, ptr: u64, align: usize, write: bool) -> Result<(), BackendError> {
         if !ptr.is_multiple_of(align as u64) {
             return Err(BackendError::Alignment { what, ptr, align });
@@ -87,19 +88,20 @@ impl<D> Entry<D> {
     }
 }
 
-/// Which allocations the operands of some calls lie in: those that a captured program needs.
+/// Records which allocations the operands of some calls lie in: those that a captured program must keep
+/// alive.
 #[derive(Debug, Default)]
 pub struct Watch {
     found: Option<RefCell<BTreeSet<u64>>>,
 }
 
 impl Watch {
-    /// From here on, keeps what is noted.
+    /// Starts recording.
     pub fn begin(&mut self) {
         self.found = Some(RefCell::default());
     }
 
-    /// Notes the allocation that a range lies in.
+    /// Records the allocation that a range lies in, if recording was started.
     pub fn note<D>(
         &self,
         map: &AddressMap<D>,
@@ -113,13 +115,13 @@ impl Watch {
         Ok(())
     }
 
-    /// What was noted since it began, by its first address.
+    /// Stops recording and returns the first addresses of the recorded allocations.
     pub fn end(&mut self) -> BTreeSet<u64> {
         self.found.take().map(RefCell::into_inner).unwrap_or_default()
     }
 }
 
-/// Every allocation and import of a device, with what the backend keeps for each.
+/// Every allocation and import of a device, with data of the backend for each.
 #[derive(Debug)]
 pub struct AddressMap<D> {
     /// Sorted by address; no two overlap.
@@ -133,7 +135,7 @@ impl<D> Default for AddressMap<D> {
 }
 
 impl<D> AddressMap<D> {
-    /// Adds an entry that overlaps no other, and gives its address.
+    /// Adds an entry, which must not overlap any other, and returns its address.
     pub fn insert(&mut self, entry: Entry<D>) -> u64 {
         let start = entry.start;
         let at = self.entries.partition_point(|other| other.start < start);
@@ -141,14 +143,14 @@ impl<D> AddressMap<D> {
         start
     }
 
-    /// Takes out the entry that starts at `ptr`.
+    /// Removes the entry that starts at `ptr`.
     pub fn remove(&mut self, ptr: u64) -> Result<Entry<D>, BackendError> {
         let at = self.entries.binary_search_by_key(&ptr, |entry| entry.start);
         let at = at.map_err(|_| BackendError::Address { what: "free", ptr, bytes: 0 })?;
         Ok(self.entries.remove(at))
     }
 
-    /// The entry that holds a range, and the range's offset in it.
+    /// The entry that contains a range, and the range's offset in it.
     pub fn find(
         &self,
         what: &'static str,
@@ -164,13 +166,13 @@ impl<D> AddressMap<D> {
         }
     }
 
-    /// Whether any entry has a byte of this range.
+    /// Whether any entry overlaps this range.
     pub fn is_taken(&self, start: u64, bytes: usize) -> bool {
         let end = start.saturating_add(bytes as u64);
         self.entries.iter().any(|e| start < e.start.saturating_add(e.bytes as u64) && e.start < end)
     }
 
-    /// Bytes of all entries.
+    /// Total bytes of all entries.
     pub fn bytes(&self) -> usize {
         self.entries.iter().map(|entry| entry.bytes).sum()
     }

@@ -1,5 +1,5 @@
-//! What a device is, as plain data: every backend fills these in, the command line prints them, and nothing here
-//! opens a driver.
+//! Descriptions of devices as plain data: every backend fills them in and the command line prints them.
+//! Nothing here opens a driver.
 
 use std::{fmt, str::FromStr};
 
@@ -15,7 +15,7 @@ pub enum BackendKind {
 }
 
 impl BackendKind {
-    /// Every backend, plainest first.
+    /// Every backend, from the most general to the most specialized.
     pub const ALL: [BackendKind; 3] = [BackendKind::Cpu, BackendKind::Wgpu, BackendKind::Cuda];
 
     /// The name, as a [`DeviceSelector`] takes it.
@@ -34,18 +34,18 @@ impl fmt::Display for BackendKind {
     }
 }
 
-/// What sort of hardware a device is.
+/// The kind of hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceKind {
     /// The processor itself.
     Cpu,
-    /// A GPU with memory of its own.
+    /// A GPU with dedicated memory.
     DiscreteGpu,
     /// A GPU that shares the processor's memory.
     IntegratedGpu,
     /// A GPU interface that runs on the processor, such as Mesa's lavapipe: for tests, not for speed.
     SoftwareGpu,
-    /// Hardware of which the driver says no more, such as a GPU inside a virtual machine.
+    /// Hardware that the driver does not classify, such as a GPU inside a virtual machine.
     Other,
 }
 
@@ -92,12 +92,12 @@ impl fmt::Display for FactValue {
     }
 }
 
-/// One thing that is known about a device: a limit, or a feature that it has or has not.
+/// One property of a device: a limit, or whether it has a feature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// What it is about, in lower case.
+    /// The property's name, in lower case.
     pub name: &'static str,
-    /// What is known.
+    /// Its value.
     pub value: FactValue,
 }
 
@@ -132,22 +132,22 @@ pub struct DeviceInfo {
     pub index: usize,
     /// Its name, as the driver gives it.
     pub name: String,
-    /// What sort of hardware it is.
+    /// The kind of hardware.
     pub kind: DeviceKind,
-    /// The driver and its version. Empty where there is none.
+    /// The driver and its version. Empty if there is none.
     pub driver: String,
-    /// All of its memory, where the driver says so.
+    /// Total memory, if the driver reports it.
     pub memory_bytes: Option<u64>,
-    /// The memory that nobody uses now, where that is known without opening the device.
+    /// Free memory, if that is known without opening the device.
     pub free_bytes: Option<u64>,
-    /// What else is known, in the order in which to show it.
+    /// Further properties, in display order.
     pub facts: Vec<Fact>,
-    /// Whether graphs can run on it, or the reason why not.
+    /// `Ok` if graphs can run on it, otherwise the reason why not.
     pub runs_graphs: Result<(), String>,
 }
 
 impl DeviceInfo {
-    /// The selector that takes just this device.
+    /// The selector that selects exactly this device.
     pub const fn selector(&self) -> DeviceSelector {
         match self.backend {
             BackendKind::Cpu => DeviceSelector::Backend(BackendKind::Cpu),
@@ -163,12 +163,12 @@ pub struct BackendReport {
     pub backend: BackendKind,
     /// Its devices, each at its own index.
     pub devices: Vec<DeviceInfo>,
-    /// Why there are no devices.
+    /// Why there are no devices, if the backend is unavailable.
     pub unavailable: Option<String>,
 }
 
 impl BackendReport {
-    /// A report of the devices found, or of the error that kept them from being found.
+    /// A report of the devices found, or of the error that prevented the search.
     pub fn new<E: fmt::Display>(backend: BackendKind, found: Result<Vec<DeviceInfo>, E>) -> Self {
         match found {
             Ok(devices) => Self { backend, devices, unavailable: None },
@@ -207,9 +207,9 @@ impl fmt::Display for DeviceSelector {
     }
 }
 
-/// A text that is no [`DeviceSelector`].
+/// A string that is not a valid [`DeviceSelector`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown device {0:?}; accepted are auto, cpu, wgpu, wgpu:N, cuda and cuda:N with N = 0, 1, …")]
+#[error("unknown device {0:?}; use auto, cpu, wgpu, wgpu:N, cuda or cuda:N with N = 0, 1, …")]
 pub struct SelectorError(pub String);
 
 impl FromStr for DeviceSelector {
@@ -235,7 +235,7 @@ impl FromStr for DeviceSelector {
     }
 }
 
-/// A size for people: whole bytes below 1 KiB, else a binary unit with at most one decimal.
+/// A size in human-readable form: whole bytes below 1 KiB, otherwise a binary unit with at most one decimal.
 pub fn format_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused_with_what_is_accepted() {
+    fn invalid_selectors_are_refused_with_the_valid_ones() {
         for text in [
             "",
             ":",
@@ -283,12 +283,12 @@ mod tests {
             let error = text.parse::<DeviceSelector>().unwrap_err();
             assert_eq!(error, SelectorError(text.to_owned()));
             let message = error.to_string();
-            assert!(message.contains("auto, cpu, wgpu, wgpu:N, cuda and cuda:N"), "{message}");
+            assert!(message.contains("auto, cpu, wgpu, wgpu:N, cuda or cuda:N"), "{message}");
         }
     }
 
     #[test]
-    fn sizes_are_written_for_people() {
+    fn sizes_are_human_readable() {
         for (bytes, text) in [
             (0, "0 B"),
             (1023, "1023 B"),

@@ -1,4 +1,4 @@
-//! Element types: plain floats, `u32` indices and the GGML block formats.
+//! Element types: floating-point types, `u32` indices and the GGML block formats.
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ pub enum DType {
     Q5_K,
     /// 256 elements, 6 bits each, 8-bit scales per 16.
     Q6_K,
-    /// 256 elements, 8 bits each, one `f32` scale and sums per 16: a format for activations.
+    /// 256 elements, 8 bits each, one `f32` scale and sums per 16: ggml's format of quantized activations.
     Q8_K,
 }
 
@@ -88,7 +88,7 @@ pub enum DTypeError {
         /// Elements asked for.
         elements: usize,
     },
-    /// Data whose length does not fit the number of elements.
+    /// Data whose length does not match the number of elements.
     #[error("{call}: {elements} elements of {dtype} need {expected} bytes, got {got}")]
     Length {
         /// The function that was called.
@@ -102,7 +102,7 @@ pub enum DTypeError {
         /// Bytes given.
         got: usize,
     },
-    /// An operation that this type does not have.
+    /// An operation that is not defined for this type.
     #[error("{call}: not defined for {dtype}")]
     Unsupported {
         /// The function that was called.
@@ -117,7 +117,7 @@ pub enum DTypeError {
         call: &'static str,
         /// The type.
         dtype: DType,
-        /// Where the first such value stands.
+        /// The index of the first such value.
         index: usize,
     },
 }
@@ -176,7 +176,7 @@ impl DType {
         self.block_len() > 1
     }
 
-    /// Whether elements are plain floats.
+    /// Whether it is a floating-point type.
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::F16 | DType::BF16)
     }

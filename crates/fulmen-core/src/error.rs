@@ -15,8 +15,8 @@ pub enum Problem {
         /// What it was given.
         got: usize,
     },
-    /// An input that does not come before the node that uses it: a forward reference, the node itself (a cycle),
-    /// or no node at all.
+    /// An input that does not come before the node that uses it: a forward reference, the node itself (a
+    /// cycle), or no node at all.
     #[error(
         "input {position} refers to node {input}, which does not come before it (the graph has {nodes} nodes)"
     )]
@@ -28,19 +28,19 @@ pub enum Problem {
         /// How many nodes there are.
         nodes: usize,
     },
-    /// An address that is null although data is needed there.
+    /// A null address where data is required.
     #[error("{what} is a null pointer")]
     Null {
         /// Which address.
         what: &'static str,
     },
-    /// A parameter that the op needs and that was not given.
+    /// A required parameter that was not given.
     #[error("{what} is not set")]
     Missing {
         /// Which parameter.
         what: &'static str,
     },
-    /// A size that does not fit the others.
+    /// A size that is inconsistent with the others.
     #[error("{what} must be {expected}, got {got}")]
     Size {
         /// Which size.
@@ -80,8 +80,8 @@ pub enum Problem {
         /// The number given.
         got: f64,
     },
-    /// An address that is none of the outputs it is said to be.
-    #[error("address {ptr:#x} is none of the outputs of node {node}")]
+    /// A view whose address is not an output of the viewed node.
+    #[error("address {ptr:#x} is not an output of node {node}")]
     NotAnOutput {
         /// The address.
         ptr: u64,
@@ -94,19 +94,19 @@ pub enum Problem {
         /// Which tensor.
         what: &'static str,
     },
-    /// A tensor that an op changes, and that is not a state.
+    /// A tensor that an op updates but that is not a state.
     #[error("{what} must be a state: the op changes it")]
     NotAState {
         /// Which tensor.
         what: &'static str,
     },
-    /// A name that was used before.
+    /// A name that is already used.
     #[error("the name {0:?} is taken")]
     Duplicate(String),
-    /// A tensor that has another name already: an input, a weight, or an output twice.
-    #[error("the tensor is called {0:?} already")]
+    /// A tensor that already has a name: an input, a weight, or an output given twice.
+    #[error("the tensor is already named {0:?}")]
     Named(String),
-    /// A tensor that was given no address, or that does not exist.
+    /// A tensor without an address, or a name of no tensor.
     #[error("no tensor named {0:?} is bound")]
     Unbound(String),
     /// A size that does not fit the type or the address space.
@@ -132,7 +132,7 @@ fn quoted(name: Option<&str>) -> String {
     name.map(|name| format!(" {name:?}")).unwrap_or_default()
 }
 
-/// A call of the [`GraphBuilder`](crate::GraphBuilder) that was refused: which call, and why.
+/// A call of the [`GraphBuilder`](crate::GraphBuilder) that failed: which call, and why.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{call}: {problem}")]
 pub struct BuildError {
@@ -142,7 +142,7 @@ pub struct BuildError {
     pub problem: Problem,
 }
 
-/// What a backend reports when it cannot do its part.
+/// An error of a backend.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
@@ -175,7 +175,7 @@ pub enum BackendError {
         align: usize,
     },
     /// An output that overlaps an operand it must not overlap.
-    #[error("{output} overlaps {operand}, which this op cannot do")]
+    #[error("{output} overlaps {operand}, which this op does not support")]
     Overlap {
         /// The output.
         output: &'static str,
@@ -202,7 +202,7 @@ pub enum BackendError {
         /// The first value that is out of range.
         limit: u32,
     },
-    /// A parameter that lives in device memory and is not usable.
+    /// An invalid parameter in device memory.
     #[error("{what} of row {row}: {detail}")]
     Parameter {
         /// Which parameter.
@@ -213,14 +213,17 @@ pub enum BackendError {
         detail: String,
     },
     /// Not enough device memory.
-    #[error("out of memory: {needed} bytes needed, {}", available.map_or("how many are free is not known".to_owned(), |n| format!("{n} available")))]
+    #[error(
+        "out of memory: {needed} bytes needed, {}",
+        available.map_or("free memory unknown".to_owned(), |n| format!("{n} available"))
+    )]
     OutOfMemory {
         /// Bytes asked for.
         needed: u64,
-        /// Bytes free, where the device tells.
+        /// Bytes free, if the device reports them.
         available: Option<u64>,
     },
-    /// Anything the device's own interface reported.
+    /// An error of the device's driver or API.
     #[error("{backend}: {call} failed: {source}")]
     Device {
         /// The backend.
@@ -251,7 +254,7 @@ pub enum ExecError {
         op: TensorOp,
         /// Its name, if it has one.
         name: Option<Box<str>>,
-        /// What the backend said.
+        /// The backend's error.
         source: BackendError,
     },
     /// The backend failed outside any node: an allocation, a transfer, waiting for the device.
@@ -260,8 +263,8 @@ pub enum ExecError {
 }
 
 impl ExecError {
-    /// As an error of the backend in `call`, with the node in it. What a caller may want to act on, too little memory or an
-    /// op that is not there, stays as it is.
+    /// Converts to a backend error of `call` that keeps the node as its source. Errors that a caller may want
+    /// to handle, out of memory and unsupported ops, are returned unchanged.
     pub fn into_backend(self, backend: &'static str, call: &'static str) -> BackendError {
         match self {
             ExecError::Backend(error) => error,

@@ -1,21 +1,23 @@
-//! What kernels report: a token, a position or a parameter in device memory that is out of range.
+//! Faults that kernels report: a token, position, sequence or sampling parameter in device memory that is out
+//! of range.
 //!
-//! Only kernels see such a number. They never use it: they put it into a record of four words, the first of which is 0 where
-//! nothing was reported, and the host looks at it when it waits. The numbers of the kinds are those in the backends' kernels.
+//! Only a kernel sees such a value. It skips the access and writes a fault record of four words `[kind, row,
+//! value, limit]`; kind 0 means no fault. The host checks the record when it synchronizes. The kinds are the
+//! same constants as in the backends' kernels.
 
 use crate::BackendError;
 use crate::sampling::SamplingError;
 
-/// What the record says; `None` where nothing was reported.
+/// The error that a fault record stands for; `None` if the record is empty.
 pub fn fault(record: [u32; 4]) -> Option<BackendError> {
-    let [code, row, value, limit] = record;
+    let [kind, row, value, limit] = record;
     let (row, number) = (row as usize, f32::from_bits(value));
     let index = |what| BackendError::Index { what, row, value, limit };
     let parameter =
         |what, error: SamplingError| BackendError::Parameter { what, row, detail: error.to_string() };
     let state = |error| parameter("the sampling state", error);
     let penalty = |name| parameter("the penalties", SamplingError::Penalty { name, value: number });
-    Some(match code {
+    Some(match kind {
         0 => return None,
         1 => index("the token"),
         2 => index("the position"),
@@ -26,7 +28,7 @@ pub fn fault(record: [u32; 4]) -> Option<BackendError> {
         7 => parameter("the penalties", SamplingError::Repeat(number)),
         8 => penalty("frequency"),
         9 => penalty("presence"),
-        _ => index("a number of an unknown kind"),
+        _ => index("a value of an unknown kind"),
     })
 }
 

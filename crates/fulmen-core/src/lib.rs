@@ -1,15 +1,16 @@
-//! Data types, block formats, the compute graph, its planner and its executor. No GPU code.
+//! Data types, block quantization, the compute graph, its planner and its executor. No GPU code.
 //!
 //! The choices that shape this crate:
 //!
 //! - **Ops are data.** A graph is a list of nodes that ordinary functions check, print, fuse, plan and run.
-//! - **Two levels.** [`GraphBuilder`] makes a logical graph of tensors without addresses; its passes fuse ops and plan
-//!   memory, and give a [`ComputeGraph`] of device addresses that any [`KernelDispatch`] runs. People who have kernels
-//!   and addresses of their own use the lower level alone.
-//! - **A kernel gets a typed call** ([`OpCall`]) whose sizes were checked against each other once; nothing is guessed.
+//! - **Two levels.** [`GraphBuilder`] records a logical graph of tensors without addresses; passes fuse its
+//!   ops and plan its memory ([`Plan`]), and binding gives a [`ComputeGraph`] of device addresses that any
+//!   [`KernelDispatch`] runs. Applications with kernels and addresses of their own use the lower level alone.
+//! - **A kernel gets a typed call** ([`OpCall`]) whose sizes were checked against each other; no default is
+//!   guessed.
 //! - **Weights are `[N, K]`, row-major**, in every op and for every number of rows.
-//! - **Step-dependent state lives in device memory**: tokens, positions, sequence numbers, sampling state. A program
-//!   does not change from step to step, so it can be recorded once and replayed.
+//! - **Step-dependent state lives in device memory**: tokens, positions, sequence numbers, sampling state. A
+//!   [`Program`] does not change from step to step, so a backend can capture it once and replay it.
 //! - **Errors are typed** and say which node or call, what was expected and what was found.
 
 mod address_map;

@@ -1,23 +1,24 @@
-//! Device memory, as the planner, the tests and the models see it.
+//! Device memory: the interface that the planner, the tests and the models use.
 
 use std::sync::Arc;
 
 use crate::{BackendError, DType, KernelDispatch};
 
-/// Every allocation and every planned tensor starts at a multiple of this many bytes: enough for the widest vector
-/// loads, for CUDA's coalescing and for wgpu's binding offsets.
+/// Every allocation and every planned tensor starts at a multiple of this many bytes: enough for the widest
+/// vector loads, for CUDA's coalescing and for wgpu's binding offsets.
 pub const ALIGNMENT: usize = 256;
 
-/// Bytes that can be imported into a device and stay alive as long as the device uses them: a mapped file, a `Vec`.
+/// Bytes that can be imported into a device and stay alive as long as the device uses them: a mapped file, a
+/// `Vec`.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// Memory of one device. Addresses are never null and are aligned to [`ALIGNMENT`]; ranges inside an allocation are
-/// addressed by adding to its address.
+/// Memory of one device. Addresses are never null and are aligned to [`ALIGNMENT`]; ranges inside an
+/// allocation are addressed by adding to its address.
 pub trait DeviceMemory {
     /// Allocates memory with undefined contents.
     fn alloc(&mut self, bytes: usize) -> Result<u64, BackendError>;
 
-    /// Frees an allocation or an import by the address that made it.
+    /// Frees an allocation or an import, given the address that `alloc` or `import` returned.
     fn free(&mut self, ptr: u64) -> Result<(), BackendError>;
 
     /// Copies `data` to `ptr`. Waits for work that uses the old contents.
@@ -26,8 +27,8 @@ pub trait DeviceMemory {
     /// Copies from `ptr` into `out`. Waits for work that writes there.
     fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError>;
 
-    /// Makes `bytes` readable by kernels and gives their address: without a copy where the device can read host
-    /// memory, by an upload elsewhere. Kernels must not write there.
+    /// Makes `bytes` readable by kernels and returns their address: without a copy where the device can read
+    /// host memory, otherwise by an upload. Kernels must not write there.
     fn import(&mut self, bytes: SharedBytes) -> Result<u64, BackendError> {
         let bytes = (*bytes).as_ref();
         let ptr = self.alloc(bytes.len())?;
@@ -35,9 +36,9 @@ pub trait DeviceMemory {
         Ok(ptr)
     }
 
-    /// Imports a weight: `rows` rows of `width` elements of `dtype`, one after the other. A backend may store them in a
-    /// layout of its own, so the address is good for one thing only: a weight or table of this type and shape. It is
-    /// freed like any other, and reading its bytes back may give another order.
+    /// Imports a weight matrix `[rows, width]` of `dtype`, row-major. A backend may repack it, so the address
+    /// may only be used as a weight or embedding table of this type and shape, and reading it back may return
+    /// the bytes in another order. It is freed like any other allocation.
     fn import_weight(
         &mut self,
         bytes: SharedBytes,
@@ -49,7 +50,7 @@ pub trait DeviceMemory {
         self.import(bytes)
     }
 
-    /// Bytes that can still be allocated, where the device tells.
+    /// Bytes that can still be allocated, if the device reports them.
     fn available_bytes(&self) -> Option<u64> {
         None
     }

@@ -1,46 +1,46 @@
-//! How a token is drawn from a row of logits: the parameters, the random numbers and the rule that every
-//! backend follows.
+//! Token sampling from a row of logits: the parameters, the random numbers and the algorithm that every
+//! backend implements.
 //!
-//! # The rule
+//! # The algorithm
 //!
 //! For one row of logits `l` and one [`SampleState`] with temperature `T`:
 //!
-//! 1. `T == 0`: the result is the index of the largest logit, the lowest such index on a tie. NaN and -inf never
-//!    win; a row with nothing else gives 0, at any temperature.
+//! 1. `T == 0`: the result is the index of the largest logit, the lowest such index on a tie. NaN and -inf
+//!    never win; a row with nothing else gives 0, at any temperature.
 //! 2. The candidates are the logits that are neither NaN nor -inf, sorted by (logit descending, index
 //!    ascending). The first `top_k` are kept; 0 keeps all.
-//! 3. Candidate `i` weighs `w_i = exp((l_i - l_0) / T)`, where `l_0` is the first candidate's logit, and exactly
-//!    1 where `l_i == l_0` (so several +inf share the draw). `Z` is the sum of the weights that step 2 kept, and
-//!    `w_i / Z` is the candidate's probability.
+//! 3. Candidate `i` has the weight `w_i = exp((l_i - l_0) / T)`, where `l_0` is the first candidate's logit,
+//!    and exactly 1 where `l_i == l_0` (so several +inf share the draw). `Z` is the sum of the weights that
+//!    step 2 kept, and `w_i / Z` is the candidate's probability.
 //! 4. Candidates with `w_i < min_p` are dropped, the first excepted.
-//! 5. The shortest prefix with a sum of weights of at least `top_p * Z` is kept, or all where there is none or
-//!    `top_p >= 1`; never less than one candidate.
-//! 6. `u` is [`uniform`]`(seed_lo, seed_hi, step, row)`. The result is the first candidate at which the running
-//!    sum of the kept weights exceeds `u` times their total.
-//! 7. `step` goes up by one, wrapping.
+//! 5. The shortest prefix with a sum of weights of at least `top_p * Z` is kept, or all if there is none
+//!    or `top_p >= 1`; never less than one candidate.
+//! 6. `u` is [`uniform`]`(seed_lo, seed_hi, step, row)`. The result is the first candidate at which the
+//!    running sum of the kept weights exceeds `u` times their total.
+//! 7. `step` is incremented, wrapping.
 //!
-//! The sums are of real numbers: backends may differ where a bound of step 4, 5 or 6 falls within the rounding of
-//! a sum, and nowhere else.
+//! The sums are those of real numbers: backends may differ only where a threshold of step 4, 5 or 6 is within
+//! the rounding error of a sum.
 
 use bytemuck::{Pod, Zeroable};
 
-/// The parameters of one row's draw and the position of its random sequence, as they lie in device memory.
+/// The sampling parameters of one row and the position in its random sequence, as laid out in device memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleState {
-    /// Divides the logits; 0 takes the largest.
+    /// Divides the logits; 0 selects the largest.
     pub temperature: f32,
     /// How many candidates are kept; 0 for all.
     pub top_k: u32,
     /// The probability mass that is kept; 1 or more for all.
     pub top_p: f32,
-    /// The smallest probability that is kept, as a share of the largest; 0 for any.
+    /// The smallest probability that is kept, relative to the largest; 0 for any.
     pub min_p: f32,
     /// The low half of the seed.
     pub seed_lo: u32,
     /// The high half of the seed.
     pub seed_hi: u32,
-    /// How many draws the sequence has made; the kernel counts it up.
+    /// The number of tokens sampled so far; the kernel increments it.
     pub step: u32,
     /// Which of several sequences with the same seed this is.
     pub row: u32,
@@ -53,21 +53,21 @@ unsafe impl Pod for SampleState {}
 
 const _: () = assert!(size_of::<SampleState>() == 32);
 
-/// How much less likely a row's logits become for tokens that came before, as it lies in device memory.
+/// Repetition, frequency and presence penalties of one row, as laid out in device memory.
 ///
-/// The tokens looked at are the last `window` up to and including the row's position. For each different token among
-/// them, `c` times there, the logit `l` becomes `l / repeat` where it is above 0 and `l * repeat` elsewhere, and then
-/// `c * frequency + presence` is taken off.
+/// They apply to the last `window` tokens up to and including the row's position. For each distinct token,
+/// with `c` occurrences among them, the logit `l` becomes `l / repeat` if it is positive and `l * repeat`
+/// otherwise, and then `c * frequency + presence` is subtracted.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Penalties {
-    /// Divides or multiplies; 1 changes nothing.
+    /// Repetition penalty; 1 has no effect.
     pub repeat: f32,
-    /// Taken off for each time that the token came.
+    /// Subtracted for each occurrence of the token.
     pub frequency: f32,
-    /// Taken off once.
+    /// Subtracted once if the token occurs.
     pub presence: f32,
-    /// How many tokens are looked at; 0 for none.
+    /// The number of tokens considered; 0 for none.
     pub window: u32,
 }
 
@@ -79,7 +79,7 @@ unsafe impl Pod for Penalties {}
 const _: () = assert!(size_of::<Penalties>() == 16);
 
 impl Penalties {
-    /// Changes nothing.
+    /// No effect.
     pub const NONE: Penalties = Penalties { repeat: 1.0, frequency: 0.0, presence: 0.0, window: 0 };
 
     /// Checks that every parameter is in its range.
@@ -95,14 +95,14 @@ impl Penalties {
         Ok(())
     }
 
-    /// What becomes of the logit of a token that came `count` times.
+    /// The penalized logit of a token with `count` occurrences.
     pub fn apply(&self, logit: f32, count: u32) -> f32 {
         let scaled = if logit > 0.0 { logit / self.repeat } else { logit * self.repeat };
         scaled - (count as f32 * self.frequency + self.presence)
     }
 }
 
-/// A sampling parameter that makes no sense.
+/// A sampling parameter out of range.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SamplingError {
     /// The temperature is NaN, infinite or negative.
@@ -128,7 +128,7 @@ pub enum SamplingError {
 }
 
 impl SampleState {
-    /// Takes the largest logit, always.
+    /// Greedy sampling: always the largest logit.
     pub const fn greedy() -> SampleState {
         SampleState {
             temperature: 0.0,
@@ -156,14 +156,14 @@ impl SampleState {
         Ok(())
     }
 
-    /// The random number of the present step, in `[0, 1)`.
+    /// The random number of the current step, in `[0, 1)`.
     pub fn uniform(&self) -> f32 {
         uniform(self.seed_lo, self.seed_hi, self.step, self.row)
     }
 }
 
-/// Four well-mixed words from four words: the `pcg4d` hash of Jarzynski and Olano (2020). It needs nothing but
-/// wrapping 32-bit arithmetic, which every shading language has.
+/// Four well-mixed words from four words: the `pcg4d` hash of Jarzynski and Olano (2020). It needs nothing
+/// but wrapping 32-bit arithmetic, which every shading language has.
 pub const fn pcg4d(v: [u32; 4]) -> [u32; 4] {
     const fn congruential(x: u32) -> u32 {
         x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223)
@@ -179,7 +179,7 @@ pub const fn pcg4d(v: [u32; 4]) -> [u32; 4] {
     mix([x ^ (x >> 16), y ^ (y >> 16), z ^ (z >> 16), w ^ (w >> 16)])
 }
 
-/// A random number in `[0, 1)`: the upper 24 bits of the hash's first word over 2^24, which a float holds exactly.
+/// A random number in `[0, 1)`: the upper 24 bits of the hash's first word over 2^24, which is exact in f32.
 pub const fn uniform(seed_lo: u32, seed_hi: u32, step: u32, row: u32) -> f32 {
     (pcg4d([seed_lo, seed_hi, step, row])[0] >> 8) as f32 / (1u32 << 24) as f32
 }
@@ -247,7 +247,7 @@ mod tests {
             // 63 degrees of freedom: 120 is beyond one in a hundred thousand.
             assert!(chi2 < 120.0, "{name}: chi² {chi2}");
             assert!((mean / f64::from(DRAWS) - 0.5).abs() < 0.006, "{name}: mean");
-            assert!((lagged / f64::from(DRAWS)).abs() < 0.0016, "{name}: neighbours hang together");
+            assert!((lagged / f64::from(DRAWS)).abs() < 0.0016, "{name}: consecutive numbers are correlated");
         }
     }
 

@@ -2,12 +2,12 @@
 
 use fulmen_core::*;
 
-/// Counts calls; products launch two kernels, as a backend that quantizes its input first would.
+/// Counts calls; matmuls launch two kernels, as in a backend that quantizes the activations first.
 #[derive(Default)]
 struct Counting {
     calls: Vec<TensorOp>,
     fail_at: Option<usize>,
-    /// Runs a norm and the product behind it as one.
+    /// Fuses a norm and the matmul after it.
     pairs: bool,
     /// How many calls were left before each.
     left: Vec<usize>,
@@ -27,7 +27,7 @@ impl KernelDispatch for Counting {
     fn backend(&self) -> &'static str {
         "counting"
     }
-    fn look_ahead(&mut self, left: &[Step]) {
+    fn look_ahead(&mut self, left: &[ProgramCall]) {
         self.left.push(left.len());
     }
     fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
@@ -109,7 +109,7 @@ fn a_layer_calls_each_op_once_and_counts_what_was_launched() {
 }
 
 #[test]
-fn a_dispatcher_is_told_what_is_left_before_each_call() {
+fn look_ahead_gets_the_remaining_calls_before_each_call() {
     let program = layer().check().unwrap();
     for (pairs, expected) in [(false, vec![6, 5, 4, 3, 2, 1]), (true, vec![6, 4, 3, 2, 1])] {
         let mut dispatcher = Counting { pairs, ..Counting::default() };
@@ -119,7 +119,7 @@ fn a_dispatcher_is_told_what_is_left_before_each_call() {
 }
 
 #[test]
-fn a_run_stops_before_the_call_that_is_not_wanted() {
+fn a_run_stops_before_a_call_when_asked_to() {
     use fulmen_core::TensorOp::{MulMat, RmsNorm};
     let (program, mut dispatcher) = (layer().check().unwrap(), Counting::default());
     let mut left = 2;
@@ -133,7 +133,7 @@ fn a_run_stops_before_the_call_that_is_not_wanted() {
 }
 
 #[test]
-fn a_run_tells_which_calls_ran_and_what_they_launched() {
+fn an_observer_gets_the_calls_that_ran_and_their_launches() {
     for (pairs, expected) in [
         (false, vec![(0..1, 1), (1..2, 2), (2..3, 2), (3..4, 2), (4..5, 1), (5..6, 1)]),
         (true, vec![(0..2, 1), (2..3, 2), (3..4, 2), (4..5, 1), (5..6, 1)]),
@@ -146,7 +146,7 @@ fn a_run_tells_which_calls_ran_and_what_they_launched() {
             Ok(true)
         };
         let launches = expected.iter().map(|(_, launched)| launched).sum();
-        assert_eq!(program.run_noting(&mut dispatcher, note).unwrap(), Some(launches));
+        assert_eq!(program.run_observed(&mut dispatcher, note).unwrap(), Some(launches));
         assert_eq!(noted[0], (0..0, 0));
         assert_eq!(noted[1..], expected);
     }
@@ -155,7 +155,7 @@ fn a_run_tells_which_calls_ran_and_what_they_launched() {
         2 => Err(BackendError::OutOfMemory { needed: 1, available: None }),
         _ => Ok(true),
     };
-    let error = layer().check().unwrap().run_noting(&mut Counting::default(), full).unwrap_err();
+    let error = layer().check().unwrap().run_observed(&mut Counting::default(), full).unwrap_err();
     assert!(matches!(error, ExecError::Node { node: 2, op: TensorOp::MulMat, .. }), "{error:?}");
 }
 
@@ -206,7 +206,7 @@ fn a_soft_cap_that_is_not_above_0_is_refused() {
 }
 
 #[test]
-fn what_a_backend_does_not_have_is_an_error_that_names_it() {
+fn an_unsupported_op_is_an_error_that_names_it() {
     let mut g = ComputeGraph::new();
     let x = g.add_leaf(0x1000, ROW);
     let node = g.add_op(TensorOp::Gelu, 0x2000, ROW, vec![x], OpParams::default());
@@ -225,7 +225,7 @@ fn a_failing_kernel_stops_the_run_and_is_named() {
 
 /// Each breaks the layer in one way; the message must name the node and what is wrong.
 #[test]
-fn broken_graphs_are_refused_before_anything_runs() {
+fn invalid_graphs_are_refused_before_anything_runs() {
     type Break = fn(&mut ComputeGraph);
     let cases: &[(&str, Break, &str)] = &[
         ("missing input", |g| g.nodes[2].inputs.clear(), "node 2 (MulMat): takes 1 or 2 inputs, got 0"),
@@ -300,7 +300,7 @@ fn rope_without_positions_is_refused() {
 }
 
 #[test]
-fn graphs_print_for_people() {
+fn graphs_print_as_text_and_dot() {
     let text = layer().to_string();
     assert!(text.contains("MulMat") && text.contains("4x256 (k 1536)") && text.contains("Q4_K"), "{text}");
     let dot = layer().to_dot();

@@ -268,7 +268,7 @@ fn extreme_values_stay_finite() {
     }
 }
 
-/// Codes, scales and minima as the accessors give them are those that decoding uses, and packing them again
+/// Quants, scales and minima as the accessors give them are those that decoding uses, and packing them again
 /// gives the same bytes.
 #[test]
 fn accessors_agree_with_decoding() {
@@ -336,7 +336,7 @@ fn accessors_agree_with_decoding() {
 }
 
 #[test]
-fn q8_k_sums_its_codes() {
+fn q8_k_sums_its_quants() {
     let values: [f32; 256] = std::array::from_fn(|i| (i as f32 * 0.7).sin());
     let block = quant::BlockQ8_K::encode(&values);
     for j in 0..16 {

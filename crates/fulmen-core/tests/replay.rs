@@ -1,11 +1,11 @@
-//! The hooks that a backend may override: capture and replay of programs, weights in a layout of its own.
+//! The hooks that a backend may override: capture and replay of programs, repacked weights.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use fulmen_core::*;
 
-/// Element-wise sums in host memory, and nothing else. Captures programs if told to.
+/// A backend with element-wise sums in host memory only. Captures programs if configured to.
 #[derive(Default)]
 struct Toy {
     captures: bool,
@@ -62,7 +62,7 @@ impl KernelDispatch for Toy {
     }
     fn replay(&mut self, id: ReplayId) -> Result<usize, BackendError> {
         let Some(program) = self.programs.get(&id).cloned() else { return no() };
-        for step in program.steps() {
+        for step in program.calls() {
             self.dispatch(&step.call)?;
         }
         self.replayed += 1;
@@ -114,7 +114,7 @@ fn program(toy: &mut Toy) -> (Program, u64) {
 }
 
 #[test]
-fn a_backend_that_does_not_capture_says_so() {
+fn prepare_returns_none_without_capture() {
     let mut toy = Toy::default();
     let (program, _) = program(&mut toy);
     assert_eq!(toy.prepare(&program).unwrap(), None);
@@ -125,7 +125,7 @@ fn a_backend_that_does_not_capture_says_so() {
 }
 
 #[test]
-fn a_replay_does_what_a_run_does() {
+fn a_replay_gives_the_results_of_a_run() {
     let mut toy = Toy { captures: true, ..Toy::default() };
     let (program, y) = program(&mut toy);
     let id = toy.prepare(&program).unwrap().expect("it captures");

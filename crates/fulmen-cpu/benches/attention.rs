@@ -1,4 +1,4 @@
-//! Speed of attention: bytes of the cache read per second for one row, and operations per second for a prompt.
+//! Speed of attention: cache bytes read per second in decode, and operations per second in prefill.
 //!
 //! `cargo bench -p fulmen-cpu --bench attention`, with `FULMEN_CPU_ISA` and `FULMEN_BENCH_THREADS` to choose.
 
@@ -78,8 +78,8 @@ fn main() {
             let seen: usize = args.positions.iter().map(|&p| p as usize + 1).sum();
             let flops = 4.0 * (seen * N_HEADS * HEAD_DIM) as f64;
             println!(
-                "{dtype:<5} {m:>4} rows over {context:>5}: {took:>10.1?} {:>7.1} GB/s of cache {:>7.1} GFLOP/s; \
-                 store {:>6.2} ns per element",
+                "{dtype:<5} {m:>4} rows over {context:>5}: {took:>10.1?} {:>7.1} GB/s of cache \
+                 {:>7.1} GFLOP/s; store {:>6.2} ns per element",
                 2.0 * layout.bytes().unwrap() as f64 / seconds / 1e9,
                 flops / seconds / 1e9,
                 store.as_secs_f64() * 1e9 / (2 * context * N_KV_HEADS * HEAD_DIM) as f64,

@@ -1,11 +1,12 @@
-//! The speed of the matrix products, next to what they are to be compared with in the same run:
+//! Speed of the matmul kernels, compared with a baseline in the same run:
 //!
-//! - products with one row of activations against a plain multi-threaded read of the same bytes;
-//! - the `f32` product of 1024 x 1024 matrices against the `gemm` crate with as many threads.
+//! - GEMV with a multi-threaded read of the same bytes;
+//! - the `f32` GEMM with the `gemm` crate on as many threads.
 //!
-//! Each pair is measured in turns, several times; printed are the best medians.
+//! Kernel and baseline are measured alternately, several times; the best medians are printed.
 //!
-//! `cargo bench -p fulmen-cpu --bench mul_mat [-- FILTER]` runs the parts whose names contain the filter.
+//! `cargo bench -p fulmen-cpu --bench mul_mat [-- FILTER]` runs the benchmarks whose names contain the
+//! filter.
 
 use fulmen_core::DType;
 use fulmen_cpu::{
@@ -49,22 +50,22 @@ fn median(f: &mut dyn FnMut()) -> f64 {
     times[SAMPLES / 2]
 }
 
-/// The best median of each, measured in turns so that both meet the same conditions.
+/// The best median of each, measured alternately under the same conditions.
 fn compare(a: &mut dyn FnMut(), b: &mut dyn FnMut()) -> (f64, f64) {
     (0..ROUNDS).fold((f64::MAX, f64::MAX), |best, _| (best.0.min(median(a)), best.1.min(median(b))))
 }
 
 impl Bench {
     fn run(mut self, filter: &str) {
-        type Part = (&'static str, fn(&mut Bench));
-        let parts: [Part; 4] = [
+        type Benchmark = (&'static str, fn(&mut Bench));
+        let benchmarks: [Benchmark; 4] = [
             ("region", Bench::region),
             ("gemv", Bench::gemv),
             ("gemm-f32", Bench::gemm_f32),
             ("gemm-quantized", Bench::gemm_quantized),
         ];
-        for (_, part) in parts.iter().filter(|(name, _)| name.contains(filter)) {
-            part(&mut self);
+        for (_, run) in benchmarks.iter().filter(|(name, _)| name.contains(filter)) {
+            run(&mut self);
         }
     }
 
@@ -72,14 +73,14 @@ impl Bench {
         (0..len).map(|_| self.rng.f32() - 0.5).collect()
     }
 
-    /// Weights whose values do not matter, but which are finite and, for float types, not subnormal.
+    /// Arbitrary weights that are finite and, for floating-point types, not subnormal.
     fn weights(&mut self, dtype: DType, n: usize, k: usize) -> Vec<u8> {
         let bytes = dtype.bytes(n * k).expect("whole blocks");
         let least = if dtype.is_float() { 0x20 } else { 0 };
         (0..bytes).map(|_| self.rng.u8(..) & 0x3b | least).collect()
     }
 
-    /// The time until all threads have met in a region and left it.
+    /// The time of a region that all threads enter and leave.
     fn region(&mut self) {
         let (pool, threads) = (&self.pool, self.pool.threads());
         let mut regions = || {
@@ -99,7 +100,7 @@ impl Bench {
 
     fn gemv(&mut self) {
         let (n, k) = (9728, 2560);
-        println!("\n{n} x {k}, one row of activations: GB/s of weights, share of a plain read of them");
+        println!("\n{n} x {k}, GEMV: GB/s of weights, fraction of a plain read of them");
         let x = self.floats(k);
         for dtype in [
             DType::Q4_K,
@@ -118,11 +119,11 @@ impl Bench {
             let mut out = vec![0.0; n];
             let mut scratch = Scratch::new();
             let (pool, isa) = (&self.pool, self.isa);
-            let mut product = || {
+            let mut matmul = || {
                 let mut x = Activations::new(&mut scratch, &x, 1, k);
                 mul_mat(pool, isa, weight, &mut x, Epilogue::default(), Out::rows(&mut out, n));
             };
-            let (ours, read) = compare(&mut product, &mut || plain_read(pool, &data));
+            let (ours, read) = compare(&mut matmul, &mut || plain_read(pool, &data));
             let gb = data.len() as f64 * 1e-9;
             println!(
                 "{dtype:>5}: {:6.1} of {:6.1} GB/s, {:5.1} %, {:7.1} us",
@@ -135,7 +136,7 @@ impl Bench {
     }
 
     fn gemm_f32(&mut self) {
-        println!("\nf32 products, ours and the gemm crate's: GFLOP/s");
+        println!("\nf32 GEMM, ours and the gemm crate: GFLOP/s");
         for (m, n, k) in [(1024, 1024, 1024), (512, 4096, 1024), (64, 2048, 2048)] {
             let (x, w) = (self.floats(m * k), self.floats(n * k));
             let (mut out, mut theirs) = (vec![0.0; m * n], vec![0.0; m * n]);
@@ -143,12 +144,12 @@ impl Bench {
             let weight = Weight::new(DType::F32, &bytes, n, k);
             let mut scratch = Scratch::new();
             let (pool, isa) = (&self.pool, self.isa);
-            let mut product = || {
+            let mut matmul = || {
                 let mut x = Activations::new(&mut scratch, &x, m, k);
                 mul_mat(pool, isa, weight, &mut x, Epilogue::default(), Out::rows(&mut out, n));
             };
             let mut gemm_crate = || gemm_f32(pool.threads(), &x, &w, &mut theirs, [m, n, k]);
-            let (ours, crates) = compare(&mut product, &mut gemm_crate);
+            let (ours, crates) = compare(&mut matmul, &mut gemm_crate);
             let error = out.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(error < 1e-2, "the results differ by {error}");
             let flops = 2e-9 * (m * n * k) as f64;
@@ -173,11 +174,11 @@ impl Bench {
                 let mut out = vec![0.0; m * n];
                 let mut scratch = Scratch::new();
                 let (pool, isa) = (&self.pool, self.isa);
-                let mut product = || {
+                let mut matmul = || {
                     let mut x = Activations::new(&mut scratch, &x, m, k);
                     mul_mat(pool, isa, weight, &mut x, Epilogue::default(), Out::rows(&mut out, n));
                 };
-                let time = median(&mut product).min(median(&mut product));
+                let time = median(&mut matmul).min(median(&mut matmul));
                 let flops = 2e-9 * (m * n * k) as f64;
                 print!("  m={m} {:.0} ({:.2})", flops / time, time * 1e3);
             }
@@ -186,13 +187,13 @@ impl Bench {
     }
 }
 
-/// Reads all bytes with all threads, as fast as plain code can.
+/// Reads all bytes with all threads.
 fn plain_read(pool: &Pool, data: &[u8]) {
     pool.run_ranges(data.len(), 4096, &|range| {
         let (words, _) = data[range].as_chunks::<64>();
         let mut sums = [0u64; 32];
-        for four in words.as_chunks::<4>().0 {
-            for (i, line) in four.iter().enumerate() {
+        for lines in words.as_chunks::<4>().0 {
+            for (i, line) in lines.iter().enumerate() {
                 for (j, word) in line.as_chunks::<8>().0.iter().enumerate() {
                     sums[8 * i + j] ^= u64::from_le_bytes(*word);
                 }
@@ -202,7 +203,7 @@ fn plain_read(pool: &Pool, data: &[u8]) {
     });
 }
 
-/// The same product by the `gemm` crate.
+/// The same GEMM by the `gemm` crate.
 fn gemm_f32(threads: usize, x: &[f32], w: &[f32], out: &mut [f32], [m, n, k]: [usize; 3]) {
     assert!(x.len() == m * k && w.len() == n * k && out.len() == m * n);
     let parallelism = if threads == 1 { gemm::Parallelism::None } else { gemm::Parallelism::Rayon(threads) };

@@ -1,5 +1,5 @@
-//! The CPU backend's memory: every address that a kernel touches is looked up here first, so that a graph with
-//! wrong addresses is an error and never undefined behavior.
+//! The CPU backend's memory: every operand address is looked up here before a kernel accesses it, so that a
+//! graph with wrong addresses is an error, never undefined behavior.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
@@ -7,11 +7,11 @@ use fulmen_core::{ALIGNMENT, AddressMap, BackendError, DeviceMemory, Entry, Shar
 
 use crate::device;
 
-/// Allocations from this size on are compared with the free memory first: an operating system that overcommits
-/// grants them and ends the process later.
-const ASK_FIRST: usize = 64 << 20;
+/// Allocations of at least this size are compared with the free memory first: an operating system that
+/// overcommits would grant them and kill the process later.
+const CHECK_FREE_MEMORY: usize = 64 << 20;
 
-/// Memory that graphs on the CPU work in.
+/// The memory of the CPU backend.
 #[derive(Default)]
 pub struct CpuMemory {
     blocks: AddressMap<Data>,
@@ -40,7 +40,7 @@ impl Drop for Owned {
     }
 }
 
-/// A range of memory that was looked up: valid as long as the [`CpuMemory`] is not changed.
+/// A range of memory that was looked up: valid until the [`CpuMemory`] changes.
 #[derive(Clone, Copy)]
 pub(crate) struct Span {
     /// Which operand it is, for messages.
@@ -53,18 +53,19 @@ impl Span {
     /// The range as elements.
     ///
     /// # Safety
-    /// The memory is alive, nothing writes there meanwhile, and `T` is a plain type that the range was looked up for.
+    /// The memory is alive, nothing writes there meanwhile, and the range was looked up for `T`.
     pub(crate) unsafe fn slice<'a, T: bytemuck::Pod>(self) -> &'a [T] {
-        // SAFETY: `CpuMemory::span` checked length and alignment; the rest is the caller's promise.
+        // SAFETY: `CpuMemory::span` checked length and alignment; the rest by the contract.
         unsafe { std::slice::from_raw_parts(self.ptr.cast(), self.bytes / size_of::<T>()) }
     }
 
     /// The range as elements to write.
     ///
     /// # Safety
-    /// As [`slice`](Span::slice), the range was looked up by `span_mut`, and nothing else refers to it meanwhile.
+    /// As [`slice`](Span::slice), the range was looked up by `span_mut`, and nothing else refers to it
+    /// meanwhile.
     pub(crate) unsafe fn slice_mut<'a, T: bytemuck::Pod>(self) -> &'a mut [T] {
-        // SAFETY: `CpuMemory::span_mut` checked length and alignment; the rest is the caller's promise.
+        // SAFETY: `CpuMemory::span_mut` checked length and alignment; the rest by the contract.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.cast(), self.bytes / size_of::<T>()) }
     }
 
@@ -73,7 +74,7 @@ impl Span {
         self.bytes > 0 && other.bytes > 0 && a < b + other.bytes && b < a + self.bytes
     }
 
-    /// Refuses an operand that this output overlaps.
+    /// An error if this output overlaps the operand.
     pub(crate) fn apart_from(self, operand: Span) -> Result<(), BackendError> {
         if self.overlaps(operand) {
             return Err(BackendError::Overlap { output: self.what, operand: operand.what });
@@ -81,7 +82,7 @@ impl Span {
         Ok(())
     }
 
-    /// As [`apart_from`](Span::apart_from), but the very same range is fine: the op works in place.
+    /// As [`apart_from`](Span::apart_from), but the identical range is allowed: the op works in place.
     pub(crate) fn apart_or_same(self, operand: Span) -> Result<(), BackendError> {
         if self.ptr == operand.ptr && self.bytes == operand.bytes { Ok(()) } else { self.apart_from(operand) }
     }
@@ -111,7 +112,7 @@ impl CpuMemory {
         let base = match &block.data {
             Data::Owned(owned) => owned.ptr,
             Data::Imported(data) => {
-                // Asked for again each time: only the borrow that `as_ref` gives now is sure to be alive.
+                // Borrowed again for each lookup: only a current borrow is known to be alive.
                 let data = (**data).as_ref();
                 if data.as_ptr() as u64 != block.start || data.len() != block.bytes {
                     return Err(BackendError::Address { what, ptr, bytes });
@@ -143,9 +144,9 @@ impl CpuMemory {
 
 impl DeviceMemory for CpuMemory {
     fn alloc(&mut self, bytes: usize) -> Result<u64, BackendError> {
-        let available = if bytes >= ASK_FIRST { device::available_memory() } else { None };
+        let available = if bytes >= CHECK_FREE_MEMORY { device::available_memory() } else { None };
         let out_of_memory = BackendError::OutOfMemory { needed: bytes as u64, available };
-        // An empty allocation still gets an address of its own.
+        // An empty allocation still has a unique address.
         let Ok(layout) = Layout::from_size_align(bytes.max(1), ALIGNMENT) else { return Err(out_of_memory) };
         if available.is_some_and(|available| bytes as u64 > available) {
             return Err(out_of_memory);
@@ -177,7 +178,7 @@ impl DeviceMemory for CpuMemory {
         Ok(())
     }
 
-    /// Without a copy. Empty bytes, or bytes that are imported already, are copied instead: two blocks never share
+    /// Zero-copy. Empty bytes, or bytes that are already imported, are copied instead: two blocks never share
     /// an address.
     fn import(&mut self, bytes: SharedBytes) -> Result<u64, BackendError> {
         let data = (*bytes).as_ref();
@@ -190,7 +191,7 @@ impl DeviceMemory for CpuMemory {
         Ok(self.blocks.insert(Entry { start, bytes: len, read_only: true, data: Data::Imported(bytes) }))
     }
 
-    /// What the system could give, pages of files that it keeps in memory included.
+    /// Memory that the system can provide, including its page cache.
     fn available_bytes(&self) -> Option<u64> {
         device::available_memory()
     }
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_is_refused_with_both_numbers() {
+    fn an_allocation_beyond_the_free_memory_is_refused() {
         for bytes in [1usize << 46, usize::MAX] {
             let error = CpuMemory::new().alloc(bytes).unwrap_err();
             assert!(

@@ -1,4 +1,4 @@
-//! What the processor is: its name, its memory and the instructions that the kernels use.
+//! Description of the processor: its name, memory and instruction sets.
 
 use std::{fs, thread};
 
@@ -11,7 +11,7 @@ pub fn report() -> BackendReport {
     BackendReport { backend: BackendKind::Cpu, devices: vec![device_info()], unavailable: None }
 }
 
-/// This processor. What the system does not tell is left out, so this cannot fail.
+/// This processor. What the system does not report is left out, so this cannot fail.
 pub fn device_info() -> DeviceInfo {
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let isas: Vec<_> = Isa::available().into_iter().map(Isa::name).collect();
@@ -32,7 +32,7 @@ pub fn device_info() -> DeviceInfo {
     }
 }
 
-/// Bytes of memory that new work can use, where the system tells.
+/// Bytes of available memory, if the system reports them.
 pub(crate) fn available_memory() -> Option<u64> {
     meminfo_bytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")
 }
@@ -56,7 +56,7 @@ fn cpuinfo_name(cpuinfo: &str) -> Option<String> {
     fields.find(|(key, _)| key.trim() == "model name").and_then(|(_, value)| tidy(value))
 }
 
-/// One line with single spaces, or nothing where nothing is left.
+/// One line with single spaces; `None` if it is blank.
 fn tidy(name: &str) -> Option<String> {
     let name = name.split_whitespace().collect::<Vec<_>>().join(" ");
     (!name.is_empty()).then_some(name)

@@ -1,6 +1,6 @@
 //! [`CpuDispatcher`]: the CPU's kernels behind [`KernelDispatch`].
 //!
-//! Each method looks up its operands, refuses overlaps that its kernel cannot bear, and runs the kernel.
+//! Each method looks up its operands, rejects overlaps that its kernel does not support, and runs the kernel.
 
 mod operands;
 
@@ -47,10 +47,10 @@ pub struct CpuDispatcher {
     memory: CpuMemory,
     pool: Arc<Pool>,
     isa: Isa,
-    products: Scratch,
+    matmul_scratch: Scratch,
     attention: AttentionScratch,
     rope: RopeCache,
-    /// Turned keys on their way to the cache.
+    /// Rotated keys before they are stored in the cache.
     keys: Vec<f32>,
 }
 
@@ -61,25 +61,25 @@ impl Default for CpuDispatcher {
 }
 
 impl CpuDispatcher {
-    /// All threads and the widest instructions of this processor.
+    /// All threads and the widest instruction set of this processor.
     pub fn new() -> CpuDispatcher {
         CpuDispatcher::with_threads(std::thread::available_parallelism().map_or(1, |n| n.get()))
     }
 
-    /// So many threads, this one included; at least one.
+    /// This many threads, including the calling one; at least one.
     pub fn with_threads(threads: usize) -> CpuDispatcher {
         CpuDispatcher {
             memory: CpuMemory::new(),
             pool: Arc::new(Pool::new(threads.max(1))),
             isa: Isa::best(),
-            products: Scratch::new(),
+            matmul_scratch: Scratch::new(),
             attention: AttentionScratch::new(),
             rope: RopeCache::default(),
             keys: Vec::new(),
         }
     }
 
-    /// Uses other instructions than the widest; refused if this processor does not have them.
+    /// Uses another instruction set than the widest; an error if this processor does not have it.
     pub fn with_isa(mut self, isa: Isa) -> Result<CpuDispatcher, BackendError> {
         if !Isa::available().contains(&isa) {
             return Err(BackendError::Unsupported { backend: "cpu", what: format!("{isa} instructions") });
@@ -88,7 +88,7 @@ impl CpuDispatcher {
         Ok(self)
     }
 
-    /// The instructions in use.
+    /// The instruction set in use.
     pub fn isa(&self) -> Isa {
         self.isa
     }
@@ -103,16 +103,16 @@ impl CpuDispatcher {
         self.memory.bytes()
     }
 
-    fn mul_mat_part(
+    fn mul_mat_projection(
         &mut self,
         call: &MulMatCall,
-        part: &MatPart,
+        part: &Projection,
         x: &mut Activations<'_>,
     ) -> Result<(), BackendError> {
         let (n, bytes) = (part.weight.rows, self.weight("the weight", &part.weight, call.k)?);
-        let out = self.floats_mut("the output", part.output, call.m, n)?;
-        let bias = part.bias.map(|ptr| self.floats("the bias", ptr, 1, n)).transpose()?;
-        let residual = call.residual.map(|ptr| self.floats("the residual", ptr, call.m, n)).transpose()?;
+        let out = self.f32_rows_mut("the output", part.output, call.m, n)?;
+        let bias = part.bias.map(|ptr| self.f32_rows("the bias", ptr, 1, n)).transpose()?;
+        let residual = call.residual.map(|ptr| self.f32_rows("the residual", ptr, call.m, n)).transpose()?;
         // SAFETY: looked up; `dispatch_mul_mat` checked that no output overlaps what is read.
         let (bytes, out_slice) = unsafe { (bytes.slice::<u8>(), out.slice_mut::<f32>()) };
         let epilogue = Epilogue {
@@ -137,13 +137,13 @@ impl KernelDispatch for CpuDispatcher {
     }
 
     fn dispatch_mul_mat(&mut self, call: &MulMatCall) -> Launched {
-        let x = self.floats("the input", call.input, call.m, call.k)?;
+        let x = self.f32_rows("the input", call.input, call.m, call.k)?;
         let mut outs: Vec<Span> = Vec::with_capacity(call.parts.len());
         for part in &call.parts {
-            let out = self.floats_mut("the output", part.output, call.m, part.weight.rows)?;
+            let out = self.f32_rows_mut("the output", part.output, call.m, part.weight.rows)?;
             out.apart_from(x)?;
             if let Some(residual) = call.residual {
-                out.apart_or_same(self.floats("the residual", residual, call.m, part.weight.rows)?)?;
+                out.apart_or_same(self.f32_rows("the residual", residual, call.m, part.weight.rows)?)?;
             }
             for other in &outs {
                 out.apart_from(*other)?;
@@ -152,32 +152,34 @@ impl KernelDispatch for CpuDispatcher {
         }
         for part in &call.parts {
             let weight = self.weight("the weight", &part.weight, call.k)?;
-            let bias = part.bias.map(|ptr| self.floats("the bias", ptr, 1, part.weight.rows)).transpose()?;
+            let bias =
+                part.bias.map(|ptr| self.f32_rows("the bias", ptr, 1, part.weight.rows)).transpose()?;
             for out in &outs {
                 out.apart_from(weight)?;
                 bias.map_or(Ok(()), |bias| out.apart_from(bias))?;
             }
         }
-        let mut products = std::mem::take(&mut self.products);
+        let mut matmul_scratch = std::mem::take(&mut self.matmul_scratch);
         // SAFETY: looked up, and no output overlaps it.
-        let mut x = Activations::new(&mut products, unsafe { x.slice() }, call.m as usize, call.k as usize);
-        let done = call.parts.iter().try_for_each(|part| self.mul_mat_part(call, part, &mut x));
-        self.products = products;
+        let mut x =
+            Activations::new(&mut matmul_scratch, unsafe { x.slice() }, call.m as usize, call.k as usize);
+        let done = call.parts.iter().try_for_each(|part| self.mul_mat_projection(call, part, &mut x));
+        self.matmul_scratch = matmul_scratch;
         done.map(|()| call.parts.len())
     }
 
     fn dispatch_gate_up(&mut self, call: &GateUpCall) -> Launched {
         let (m, n, k) = (call.m as usize, call.gate.rows as usize, call.k as usize);
-        let x = self.floats("the input", call.input, call.m, call.k)?;
+        let x = self.f32_rows("the input", call.input, call.m, call.k)?;
         let gate = self.weight("the gate weight", &call.gate, call.k)?;
         let up = self.weight("the up weight", &call.up, call.k)?;
-        let out = self.floats_mut("the output", call.output, call.m, call.gate.rows)?;
+        let out = self.f32_rows_mut("the output", call.output, call.m, call.gate.rows)?;
         for operand in [x, gate, up] {
             out.apart_from(operand)?;
         }
-        // SAFETY: looked up, and the output is apart from what is read.
+        // SAFETY: looked up, and the output is disjoint from what is read.
         unsafe {
-            let mut x = Activations::new(&mut self.products, x.slice(), m, k);
+            let mut x = Activations::new(&mut self.matmul_scratch, x.slice(), m, k);
             let gate = Weight::new(call.gate.dtype, gate.slice(), n, k);
             let up = Weight::new(call.up.dtype, up.slice(), n, k);
             mul_mat_gate_up(&self.pool, self.isa, gate, up, &mut x, Out::rows(out.slice_mut(), n));
@@ -186,12 +188,12 @@ impl KernelDispatch for CpuDispatcher {
     }
 
     fn dispatch_rms_norm(&mut self, call: &RmsNormCall) -> Launched {
-        let x = self.floats("the input", call.input, call.rows, call.width)?;
-        let gamma = self.floats("the gain", call.gamma, 1, call.width)?;
-        let out = self.floats_mut("the output", call.output, call.rows, call.width)?;
+        let x = self.f32_rows("the input", call.input, call.rows, call.width)?;
+        let gamma = self.f32_rows("the gain", call.gamma, 1, call.width)?;
+        let out = self.f32_rows_mut("the output", call.output, call.rows, call.width)?;
         out.apart_or_same(x)?;
         out.apart_from(gamma)?;
-        // SAFETY: looked up; the output is the input or apart from it, and apart from the gain.
+        // SAFETY: looked up; the output is the input or disjoint from it, and disjoint from the gain.
         unsafe {
             let (gamma, rows) = (gamma.slice(), call.rows as usize);
             rms_norm::rms_norm(&self.pool, self.isa, x.ptr.cast(), gamma, call.epsilon, rows, out.ptr.cast());
@@ -201,11 +203,11 @@ impl KernelDispatch for CpuDispatcher {
 
     fn dispatch_add_rms_norm(&mut self, call: &AddRmsNormCall) -> Launched {
         let (rows, width) = (call.rows, call.width);
-        let a = self.floats("the first input", call.a, rows, width)?;
-        let b = self.floats("the second input", call.b, rows, width)?;
-        let gamma = self.floats("the gain", call.gamma, 1, width)?;
-        let sum = self.floats_mut("the sum", call.sum, rows, width)?;
-        let out = self.floats_mut("the output", call.output, rows, width)?;
+        let a = self.f32_rows("the first input", call.a, rows, width)?;
+        let b = self.f32_rows("the second input", call.b, rows, width)?;
+        let gamma = self.f32_rows("the gain", call.gamma, 1, width)?;
+        let sum = self.f32_rows_mut("the sum", call.sum, rows, width)?;
+        let out = self.f32_rows_mut("the output", call.output, rows, width)?;
         for operand in [a, b] {
             sum.apart_or_same(operand)?;
             out.apart_from(operand)?;
@@ -213,7 +215,7 @@ impl KernelDispatch for CpuDispatcher {
         sum.apart_from(gamma)?;
         out.apart_from(gamma)?;
         out.apart_from(sum)?;
-        // SAFETY: looked up; the sum is an input or apart from it, the output is apart from everything.
+        // SAFETY: looked up; the sum is an input or disjoint from it, the output is disjoint from everything.
         unsafe {
             let (a, b, gamma) = (a.ptr.cast(), b.ptr.cast(), gamma.slice());
             let (sum, out) = (sum.ptr.cast(), out.ptr.cast());
@@ -256,18 +258,18 @@ impl KernelDispatch for CpuDispatcher {
 
     fn dispatch_rope(&mut self, call: &RopeCall) -> Launched {
         let width = call.n_heads * call.head_dim;
-        let x = self.floats("the input", call.input, call.m, width)?;
+        let x = self.f32_rows("the input", call.input, call.m, width)?;
         let positions = self.indices("positions", call.positions, call.m)?;
         let n_factors = call.rope.n_rot / 2;
         let factors =
-            call.factors.map(|ptr| self.floats("the frequency factors", ptr, 1, n_factors)).transpose()?;
-        let out = self.floats_mut("the output", call.output, call.m, width)?;
+            call.factors.map(|ptr| self.f32_rows("the frequency factors", ptr, 1, n_factors)).transpose()?;
+        let out = self.f32_rows_mut("the output", call.output, call.m, width)?;
         out.apart_or_same(x)?;
         out.apart_from(positions)?;
         factors.map_or(Ok(()), |factors| out.apart_from(factors))?;
         let (heads, head_dim) = (call.n_heads as usize, call.head_dim as usize);
         let layout = rope::Heads { heads, head_dim, row_stride: width as usize };
-        // SAFETY: looked up; the output is the input or apart from it, and apart from the rest.
+        // SAFETY: looked up; the output is the input or disjoint from it, and disjoint from the rest.
         unsafe {
             let (positions, factors) = (positions.slice(), factors.map(|f| f.slice()));
             let angles = self.rope.angles(&self.pool, call.rope, factors, positions);
@@ -277,27 +279,27 @@ impl KernelDispatch for CpuDispatcher {
     }
 
     fn dispatch_softmax(&mut self, call: &SoftMaxCall) -> Launched {
-        let x = self.floats("the input", call.input, call.rows, call.width)?;
-        let out = self.floats_mut("the output", call.output, call.rows, call.width)?;
+        let x = self.f32_rows("the input", call.input, call.rows, call.width)?;
+        let out = self.f32_rows_mut("the output", call.output, call.rows, call.width)?;
         out.apart_or_same(x)?;
         let (rows, width) = (call.rows as usize, call.width as usize);
         let (from, to) = (x.ptr.cast(), out.ptr.cast());
-        // SAFETY: both ranges were looked up, and are the same or apart.
+        // SAFETY: both ranges were looked up, and are the identical or disjoint.
         unsafe { softmax::softmax(&self.pool, self.isa, from, call.scale, rows, width, to) };
         Ok(1)
     }
 
     fn dispatch_attention(&mut self, call: &AttentionCall) -> Launched {
         let (heads, m) = (call.heads, call.m);
-        let q = self.floats("q", call.q, m, heads.q_width())?;
-        let out = self.floats_mut("the output", call.output, m, heads.q_width())?;
+        let q = self.f32_rows("q", call.q, m, heads.q_width())?;
+        let out = self.f32_rows_mut("the output", call.output, m, heads.q_width())?;
         out.apart_from(q)?;
         let own_positions: Vec<u32>;
         let (layout, k, v, positions, sequences) = match call.kv {
             KvSource::Rows { k, v } => {
                 let layout = KvLayout::rows(m as usize, heads.n_kv_heads as usize, heads.head_dim as usize);
-                let k = self.floats("k", k, m, heads.kv_width())?;
-                let v = self.floats("v", v, m, heads.kv_width())?;
+                let k = self.f32_rows("k", k, m, heads.kv_width())?;
+                let v = self.f32_rows("v", v, m, heads.kv_width())?;
                 own_positions = (0..m).collect();
                 (layout.map_err(kv_error)?, k, v, &own_positions[..], None)
             }
@@ -310,7 +312,7 @@ impl KernelDispatch for CpuDispatcher {
                 let sequences = sequences.map(|ptr| self.indices("sequences", ptr, m)).transpose()?;
                 out.apart_from(positions)?;
                 sequences.map_or(Ok(()), |sequences| out.apart_from(sequences))?;
-                // SAFETY: looked up, and the output is apart from them.
+                // SAFETY: looked up, and the output is disjoint from them.
                 let positions: &[u32] = unsafe { positions.slice() };
                 // SAFETY: as above.
                 (layout, k, v, positions, sequences.map(|s| unsafe { s.slice::<u32>() }))
@@ -319,7 +321,7 @@ impl KernelDispatch for CpuDispatcher {
         out.apart_from(k)?;
         out.apart_from(v)?;
         let stride = heads.q_width() as usize;
-        // SAFETY: looked up, and the output is apart from all that is read.
+        // SAFETY: looked up, and the output is disjoint from all that is read.
         unsafe {
             let args = Attention {
                 q: q.slice(),
@@ -348,13 +350,13 @@ impl KernelDispatch for CpuDispatcher {
         let (store, heads) = (&call.store, call.store.heads);
         let (m, head_dim) = (store.m, heads.head_dim);
         let operands = self.store_operands(store)?;
-        let q = self.floats("q", call.q, m, heads.q_width())?;
-        let out = self.floats_mut("the output", call.output, m, heads.q_width())?;
+        let q = self.f32_rows("q", call.q, m, heads.q_width())?;
+        let out = self.f32_rows_mut("the output", call.output, m, heads.q_width())?;
         let n_factors = call.rope.n_rot / 2;
         let factors =
-            call.factors.map(|ptr| self.floats("the frequency factors", ptr, 1, n_factors)).transpose()?;
-        let q_gamma = call.q_gamma.map(|ptr| self.floats("the gain of q", ptr, 1, head_dim)).transpose()?;
-        let k_gamma = call.k_gamma.map(|ptr| self.floats("the gain of k", ptr, 1, head_dim)).transpose()?;
+            call.factors.map(|ptr| self.f32_rows("the frequency factors", ptr, 1, n_factors)).transpose()?;
+        let q_gamma = call.q_gamma.map(|ptr| self.f32_rows("the gain of q", ptr, 1, head_dim)).transpose()?;
+        let k_gamma = call.k_gamma.map(|ptr| self.f32_rows("the gain of k", ptr, 1, head_dim)).transpose()?;
         out.apart_or_same(q)?;
         let StoreOperands { k, v, positions, sequences, k_cache, v_cache, layout } = &operands;
         let read = [Some(*k), Some(*v), Some(*positions), *sequences, factors, q_gamma, k_gamma];
@@ -368,7 +370,7 @@ impl KernelDispatch for CpuDispatcher {
         }
         // SAFETY: looked up, and no output overlaps them.
         let (positions, sequences) = unsafe { (positions.slice(), sequences.map(|s| s.slice())) };
-        // Nothing is written if a row has no place in the cache.
+        // Nothing is written if a row is outside the cache.
         layout.check_rows(positions, sequences).map_err(kv_error)?;
 
         let (pool, isa) = (&*self.pool, self.isa);
@@ -384,10 +386,10 @@ impl KernelDispatch for CpuDispatcher {
         for (x, gamma, n_heads, to) in sides {
             let (n_heads, head_dim) = (n_heads as usize, head_dim as usize);
             let layout = rope::Heads { heads: n_heads, head_dim, row_stride: n_heads * head_dim };
-            // SAFETY: `x` holds m rows and `to` has room for them; they are the same or apart, and apart from the
-            // gain.
+            // SAFETY: `x` holds m rows and `to` has room for them; they are the identical or disjoint, and
+            // disjoint from the gain.
             unsafe {
-                let turned = match gamma {
+                let normed = match gamma {
                     Some(gamma) => {
                         let rows = m as usize * n_heads;
                         rms_norm::rms_norm(pool, isa, x, gamma.slice(), call.epsilon, rows, to);
@@ -396,10 +398,11 @@ impl KernelDispatch for CpuDispatcher {
                     }
                     None => x,
                 };
-                rope::rotate(pool, isa, angles, turned, layout, to, layout);
+                rope::rotate(pool, isa, angles, normed, layout, to, layout);
             }
         }
-        // SAFETY: no reference to the operands is used any more, but for shared ones to positions and sequences.
+        // SAFETY: no reference to the operands is used any more, but for shared ones to positions and
+        // sequences.
         unsafe { operands.run(pool, Some(&self.keys))? };
         Ok(launches)
     }
@@ -409,14 +412,14 @@ impl KernelDispatch for CpuDispatcher {
         let row_bytes = dtype.bytes(call.width as usize).map_err(|e| device_error("embed", e))?;
         let table = self.weight("the table", &call.table, call.width)?;
         let tokens = self.indices("tokens", call.tokens, call.m)?;
-        let out = self.floats_mut("the output", call.output, call.m, call.width)?;
+        let out = self.f32_rows_mut("the output", call.output, call.m, call.width)?;
         out.apart_from(table)?;
         out.apart_from(tokens)?;
         let decode = |row: &[u8], out: &mut [f32]| {
             // The lengths are those of a row, and every weight type can be decoded.
             let _ = quant::dequantize(dtype, row, out);
         };
-        // SAFETY: looked up, and the output is apart from what is read.
+        // SAFETY: looked up, and the output is disjoint from what is read.
         let (table, tokens, out) = unsafe { (table.slice(), tokens.slice(), out.slice_mut()) };
         let done = embed::embed(&self.pool, table, row_bytes, tokens, call.width as usize, decode, out);
         done.map_err(|e| BackendError::Index {
@@ -432,29 +435,29 @@ impl KernelDispatch for CpuDispatcher {
         let from = self.memory.span::<u8>("the input", call.input, call.bytes)?;
         let to = self.memory.span_mut::<u8>("the output", call.output, call.bytes)?;
         to.apart_from(from)?;
-        // SAFETY: looked up, and apart from each other.
+        // SAFETY: looked up, and disjoint from each other.
         unsafe { copy::copy(&self.pool, from.slice(), to.slice_mut()) };
         Ok(1)
     }
 
     fn dispatch_argmax(&mut self, call: &ArgMaxCall) -> Launched {
-        let x = self.floats("the input", call.input, call.m, call.n)?;
+        let x = self.f32_rows("the input", call.input, call.m, call.n)?;
         let out = self.memory.span_mut::<u32>("the output", call.output, call.m as usize)?;
         out.apart_from(x)?;
-        // SAFETY: looked up, and apart from each other.
+        // SAFETY: looked up, and disjoint from each other.
         unsafe { argmax::argmax(&self.pool, self.isa, x.slice(), call.n as usize, out.slice_mut()) };
         Ok(1)
     }
 
     fn dispatch_sample(&mut self, call: &SampleCall) -> Launched {
-        let logits = self.floats("the logits", call.logits, call.m, call.n)?;
+        let logits = self.f32_rows("the logits", call.logits, call.m, call.n)?;
         let states =
             self.memory.span_mut::<SampleState>("the sampling states", call.states, call.m as usize)?;
         let out = self.memory.span_mut::<u32>("the output", call.output, call.m as usize)?;
         out.apart_from(logits)?;
         out.apart_from(states)?;
         states.apart_from(logits)?;
-        // SAFETY: looked up, and apart from each other.
+        // SAFETY: looked up, and disjoint from each other.
         let (logits, states, out) =
             unsafe { (logits.slice(), states.slice_mut::<SampleState>(), out.slice_mut()) };
         for (row, state) in states.iter().enumerate() {
@@ -470,17 +473,17 @@ impl KernelDispatch for CpuDispatcher {
 
     fn dispatch_penalize(&mut self, call: &PenalizeCall) -> Launched {
         let TokenHistory { ptr, n_seqs, capacity } = call.history;
-        let logits = self.floats("the logits", call.logits, call.m, call.n)?;
+        let logits = self.f32_rows("the logits", call.logits, call.m, call.n)?;
         let penalties = self.memory.span::<Penalties>("the penalties", call.penalties, call.m as usize)?;
         let history = self.memory.span::<u32>("the history", ptr, n_seqs as usize * capacity as usize)?;
         let positions = self.indices("positions", call.positions, call.m)?;
         let sequences = call.sequences.map(|ptr| self.indices("sequences", ptr, call.m)).transpose()?;
-        let out = self.floats_mut("the output", call.output, call.m, call.n)?;
+        let out = self.f32_rows_mut("the output", call.output, call.m, call.n)?;
         out.apart_or_same(logits)?;
         for operand in [Some(penalties), Some(history), Some(positions), sequences].into_iter().flatten() {
             out.apart_from(operand)?;
         }
-        // SAFETY: looked up, and the output is apart from them.
+        // SAFETY: looked up, and the output is disjoint from them.
         let (penalties, history, positions, sequences) = unsafe {
             let sequences = sequences.map(|sequences| sequences.slice::<u32>());
             (penalties.slice::<Penalties>(), history.slice::<u32>(), positions.slice::<u32>(), sequences)
@@ -504,7 +507,7 @@ impl KernelDispatch for CpuDispatcher {
             }
         }
         if out.ptr != logits.ptr {
-            // SAFETY: looked up, and apart from each other.
+            // SAFETY: looked up, and disjoint from each other.
             unsafe { copy::copy(&self.pool, logits.slice(), out.slice_mut()) };
         }
         // SAFETY: looked up; nothing refers to the logits any more.
@@ -518,7 +521,7 @@ impl KernelDispatch for CpuDispatcher {
 
     fn dispatch_advance(&mut self, call: &AdvanceCall) -> Launched {
         let (m, TokenHistory { ptr, n_seqs, capacity }) = (call.m as usize, call.history);
-        let drawn = self.indices("the tokens drawn", call.drawn, call.m)?;
+        let drawn = self.indices("the sampled tokens", call.drawn, call.m)?;
         let sequences = call.sequences.map(|ptr| self.indices("sequences", ptr, call.m)).transpose()?;
         let tokens = self.memory.span_mut::<u32>("tokens", call.tokens, m)?;
         let positions = self.memory.span_mut::<u32>("positions", call.positions, m)?;
@@ -530,7 +533,7 @@ impl KernelDispatch for CpuDispatcher {
         tokens.apart_from(positions)?;
         history.apart_from(tokens)?;
         history.apart_from(positions)?;
-        // SAFETY: looked up, and apart from each other.
+        // SAFETY: looked up, and disjoint from each other.
         let (drawn, sequences) = unsafe { (drawn.slice(), sequences.map(|s| s.slice())) };
         check_below("the sequence", sequences.unwrap_or(&[]), n_seqs)?;
         // SAFETY: as above.

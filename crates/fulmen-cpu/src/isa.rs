@@ -1,11 +1,11 @@
-//! Which vector instructions this processor has, found once at run time.
+//! The SIMD instruction sets of this processor, detected once at run time.
 
 use std::{fmt, sync::OnceLock};
 
-/// A set of vector instructions that kernels are written for, from the plainest to the widest.
+/// A SIMD instruction set that kernels are written for, from the narrowest to the widest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
-    /// No more than the compiler assumes for the target.
+    /// The baseline of the compilation target.
     Portable,
     /// 128-bit vectors of AArch64.
     Neon,
@@ -16,7 +16,7 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// Every set that this processor can run, plainest first. Tests go through all of them.
+    /// Every instruction set of this processor, narrowest first. Tests run on all of them.
     pub fn available() -> Vec<Isa> {
         let mut isas = vec![Isa::Portable];
         #[cfg(target_arch = "aarch64")]
@@ -41,7 +41,7 @@ impl Isa {
         isas
     }
 
-    /// The widest set, or the one named by the environment variable `FULMEN_CPU_ISA` where the processor has it.
+    /// The widest set, or the one named by the environment variable `FULMEN_CPU_ISA` if the processor has it.
     pub fn best() -> Isa {
         static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| {

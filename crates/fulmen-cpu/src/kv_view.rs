@@ -1,15 +1,15 @@
-//! Where the rows of a KV cache lie: element type, strides and bounds, checked once so that kernels need not.
+//! Layout of a KV cache: element type, strides and bounds, checked once so that kernels need not.
 
 use fulmen_core::{DType, DTypeError};
 
 /// Elements and bytes of one `Q8_0` block: an `f16` scale, then 32 signed bytes.
 pub(crate) const Q8_BLOCK: (usize, usize) = (32, 34);
 
-/// Why a view, a store or an attention was refused.
+/// Why a view, a store or an attention call is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KvError {
-    /// An element type that caches are not kept in.
+    /// An element type that a KV cache cannot have.
     #[error("a KV cache is F32, F16 or Q8_0, not {0}")]
     Type(DType),
     /// A head size or a stride that is not a whole number of blocks.
@@ -85,7 +85,8 @@ pub enum KvError {
 /// Where element `(seq, kv_head, pos, i)` of one side of a KV cache lies: at
 /// `seq * seq_stride + kv_head * head_stride + pos * pos_stride + i`, in elements.
 ///
-/// The `head_dim` elements of a row are contiguous. For `Q8_0`, `head_dim` and the strides are multiples of 32.
+/// The `head_dim` elements of a row are contiguous. For `Q8_0`, `head_dim` and the strides are multiples of
+/// 32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvLayout {
     /// The element type: `F32`, `F16` or `Q8_0`.
@@ -135,7 +136,7 @@ impl KvLayout {
         Ok(layout)
     }
 
-    /// Bytes from the first element to the end of the last row; an error where the layout is not a legal one.
+    /// Bytes from the first element to the end of the last row; an error if the layout is invalid.
     pub fn bytes(&self) -> Result<usize, KvError> {
         if !matches!(self.dtype, DType::F32 | DType::F16 | DType::Q8_0) {
             return Err(KvError::Type(self.dtype));
@@ -177,8 +178,7 @@ impl KvLayout {
         ]
     }
 
-    /// Whether every row has its memory to itself. Strides that interleave in a way that a nesting of dimensions
-    /// does not explain count as overlapping.
+    /// Whether no two rows overlap. Strides that are not a nesting of dimensions count as overlapping.
     fn rows_are_disjoint(&self) -> bool {
         let mut dims = self.dims();
         dims.sort_unstable();
@@ -210,7 +210,7 @@ impl KvLayout {
         self.span(seq * self.seq_stride + head * self.head_stride + pos * self.pos_stride)
     }
 
-    /// Refuses rows whose position or sequence lies outside; returns how many rows there are.
+    /// An error if the position or sequence of a row is outside the cache; returns the number of rows.
     pub(crate) fn check_rows(&self, positions: &[u32], sequences: Option<&[u32]>) -> Result<usize, KvError> {
         let m = positions.len();
         if let Some(sequences) = sequences
@@ -261,7 +261,8 @@ impl<'a> KvView<'a> {
     }
 }
 
-/// One side of a KV cache, to be written. Its buffer is long enough for its layout and its rows do not overlap.
+/// One side of a KV cache, to be written. Its buffer is long enough for its layout and its rows do not
+/// overlap.
 #[derive(Debug)]
 pub struct KvViewMut<'a> {
     layout: KvLayout,
@@ -289,7 +290,7 @@ impl<'a> KvViewMut<'a> {
     }
 }
 
-/// Refuses `m` rows of `width` elements, `stride` apart, that `len` elements do not hold.
+/// An error if `m` rows of `width` elements, `stride` apart, do not fit in `len` elements.
 pub(crate) fn check_strided(
     what: &'static str,
     m: usize,

@@ -1,13 +1,13 @@
-//! Fulmen's CPU backend: the fallback for machines without a GPU, and fast.
+//! Fulmen's CPU backend: multi-threaded SIMD kernels for machines without a GPU.
 //!
 //! The choices that shape this crate:
 //!
 //! - **Every address is looked up** ([`buffer`]) before a kernel touches it, so a wrong graph is an error.
-//! - **One kernel file per op**, over plain slices and pointers; [`dispatch`] turns calls into kernel calls.
-//! - **Instruction sets are found at run time** ([`isa`]); one source per kernel serves all of them ([`simd`]), and only
-//!   the integer dot products are written by hand for each.
-//! - **A pool of our own** ([`threads`]): a decode step has hundreds of parallel regions of some microseconds each, so
-//!   handing work over must cost about one.
+//! - **One kernel file per op**, over plain slices and pointers; [`dispatch`] maps calls to kernels.
+//! - **Instruction sets are detected at run time** ([`isa`]); one generic source per kernel serves all of
+//!   them ([`simd`]), and only the int8 dot products are written by hand for each.
+//! - **A thread pool with low latency** ([`threads`]): a decode step has hundreds of parallel regions of some
+//!   microseconds each, so starting one must cost about one microsecond.
 //! - **Results do not depend on the number of threads.**
 
 pub mod buffer;

@@ -1,4 +1,4 @@
-//! The angles of the last rotation: the layers of a step turn their rows by the same positions.
+//! Caches the RoPE angles of the last call: all layers of a step rotate by the same positions.
 
 use fulmen_core::RopeSpec;
 
@@ -17,7 +17,7 @@ struct Entry {
 }
 
 impl RopeCache {
-    /// The angles of these positions, computed unless they are the last ones.
+    /// The angles of these positions, recomputed only if they changed.
     pub(crate) fn angles(
         &mut self,
         pool: &Pool,

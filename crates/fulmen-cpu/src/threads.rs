@@ -1,9 +1,9 @@
-//! A pool of threads for many short parallel regions.
+//! A thread pool for many short parallel regions.
 //!
-//! A token's forward pass is a few hundred regions of tens to hundreds of microseconds each, so what counts is
-//! the time to start and to end one. Workers spin for a while after a region before they sleep; a region hands
-//! out its indices by an atomic counter; and the caller, which works too, waits only for workers that really
-//! entered the region, never for one that is still waking up.
+//! A decode step is a few hundred regions of tens to hundreds of microseconds each, so the latency to start
+//! and to end a region matters. Workers spin for a while after a region before they sleep; a region
+//! distributes its indices with an atomic counter; and the caller, which works, too, waits only for workers
+//! that have entered the region, never for one that is still waking up.
 
 use std::{
     any::Any,
@@ -18,14 +18,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an idle worker looks for the next region before it sleeps.
+/// How long an idle worker spins for the next region before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Ranges that [`Pool::run_ranges`] makes per thread: enough that a late or slow thread costs little.
+/// Ranges per thread in [`Pool::run_ranges`]: enough to balance a late or slow thread.
 const RANGES_PER_THREAD: usize = 4;
 
-// The gate packs what workers need to know into one word: how many are inside, whether more may enter, and
-// which region it is about.
+// The gate packs the state of a region into one word: the number of workers inside, whether more may enter,
+// and the epoch of the region.
 const INSIDE: usize = (1 << 16) - 1;
 const OPEN: usize = 1 << 16;
 const EPOCH: usize = 1 << 17;
@@ -35,18 +35,21 @@ thread_local! {
     static IN_REGION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What a region runs, with the lifetime erased: valid while the region is open or anyone is inside.
+/// A function that runs on every index of a region.
+type RegionFn = dyn Fn(usize) + Sync + 'static;
+
+/// The function of a region, with the lifetime erased: valid while the region is open or a worker is inside.
 #[derive(Clone, Copy)]
 struct Job {
-    f: *const (dyn Fn(usize) + Sync),
+    f: *const RegionFn,
     n: usize,
 }
 
 struct Shared {
     gate: AtomicUsize,
-    /// Written by the caller while the gate is closed and nobody is inside; read by workers that entered.
+    /// Written by the caller while the gate is closed and no worker is inside; read by workers that entered.
     job: UnsafeCell<Option<Job>>,
-    /// The next index to hand out.
+    /// The next index to run.
     next: AtomicUsize,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     sleepers: AtomicUsize,
@@ -55,19 +58,20 @@ struct Shared {
     shutdown: AtomicBool,
 }
 
-// SAFETY: `job` is the only member that is not already `Sync`. The gate orders its accesses: it is written only
-// while the gate is closed with nobody inside, and read only by those who entered through an open gate.
+// SAFETY: `job` is the only member that is not already `Sync`. The gate orders its accesses: it is written
+// only while the gate is closed with no worker inside, and read only by workers that entered through an open
+// gate.
 unsafe impl Sync for Shared {}
 // SAFETY: the pointer in `job` is to a `Sync` closure that outlives the region (see `Pool::run`).
 unsafe impl Send for Shared {}
 
-/// Locks whether or not a panic left the mutex poisoned: none of the guarded states can be left half-changed.
+/// Locks, ignoring poison: no guarded state can be left inconsistent by a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
-    /// Takes indices until there are no more. A panic is kept for the caller, and stops the handing out.
+    /// Runs indices until none are left. A panic is kept for the caller and ends the region.
     fn work(&self, job: Job) {
         IN_REGION.set(true);
         let result = catch_unwind(AssertUnwindSafe(|| {
@@ -88,7 +92,7 @@ impl Shared {
         }
     }
 
-    /// The life of a worker: wait for a gate it has not been through, enter, work, leave.
+    /// The loop of a worker: wait for a new region, enter, work, leave.
     fn worker(&self) {
         let mut seen = 0;
         loop {
@@ -108,7 +112,7 @@ impl Shared {
         }
     }
 
-    /// Counts this thread inside the region of `epoch`, unless that one is closed already.
+    /// Enters the region of `epoch`, unless it is already closed.
     fn enter(&self, epoch: usize) -> bool {
         let mut gate = self.gate.load(Ordering::Relaxed);
         while gate & OPEN != 0 && gate & !(INSIDE | OPEN) == epoch {
@@ -120,9 +124,9 @@ impl Shared {
         false
     }
 
-    /// Spins, then sleeps, until the gate is about another region than `seen` or the pool shuts down.
+    /// Spins, then sleeps, until the gate has another epoch than `seen` or the pool shuts down.
     fn wait(&self, seen: usize) -> usize {
-        let news = || {
+        let changed = || {
             let gate = self.gate.load(Ordering::SeqCst);
             let new = gate & !(INSIDE | OPEN) != seen || self.shutdown.load(Ordering::SeqCst);
             new.then_some(gate)
@@ -130,7 +134,7 @@ impl Shared {
         let start = Instant::now();
         loop {
             for _ in 0..32 {
-                if let Some(gate) = news() {
+                if let Some(gate) = changed() {
                     return gate;
                 }
                 std::hint::spin_loop();
@@ -139,12 +143,13 @@ impl Shared {
                 break;
             }
         }
-        // A publisher first changes the gate and then looks for sleepers; a sleeper first counts itself and
-        // then looks at the gate again, and holds the lock from there until it sleeps. So one sees the other.
+        // The caller first changes the gate and then checks for sleepers; a sleeper first counts itself and
+        // then checks the gate again, and holds the lock until it sleeps. So at least one of them sees the
+        // other.
         let mut guard = lock(&self.sleep);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let gate = loop {
-            if let Some(gate) = news() {
+            if let Some(gate) = changed() {
                 break gate;
             }
             guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
@@ -153,7 +158,7 @@ impl Shared {
         gate
     }
 
-    /// Wakes up to `n` sleeping workers. To be called after the gate or the shutdown flag has changed.
+    /// Wakes up to `n` sleeping workers. Call it after the gate or the shutdown flag has changed.
     fn wake(&self, n: usize) {
         let sleepers = self.sleepers.load(Ordering::SeqCst);
         if sleepers == 0 {
@@ -170,11 +175,11 @@ impl Shared {
     }
 }
 
-/// A fixed number of threads that run parallel regions together with the thread that calls.
+/// A fixed number of threads that run parallel regions together with the calling thread.
 pub struct Pool {
     shared: Arc<Shared>,
-    /// Held for the length of a region: regions of several callers run one after the other.
-    turn: Mutex<()>,
+    /// Held for the duration of a region: regions of several callers run one after the other.
+    region: Mutex<()>,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -192,8 +197,8 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// A pool of `threads` threads, the caller's own included; 0 counts as 1. Where the system refuses to
-    /// start that many, the pool has as many as it got.
+    /// A pool of `threads` threads, the caller's own included; 0 counts as 1. If the system cannot start that
+    /// many, the pool has fewer.
     pub fn new(threads: usize) -> Pool {
         let shared = Arc::new(Shared {
             gate: AtomicUsize::new(0),
@@ -212,39 +217,35 @@ impl Pool {
                 thread::Builder::new().name(name).spawn(move || shared.worker()).ok()
             })
             .collect();
-        Pool { shared, turn: Mutex::new(()), workers }
+        Pool { shared, region: Mutex::new(()), workers }
     }
 
-    /// How many threads work in a region, the caller's own included.
+    /// The number of threads in a region, including the caller.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
     /// Calls `f(i)` once for each `i` in `0..n`, on all threads, and returns when all calls have returned.
     ///
-    /// Indices are handed out in order as threads come free. A region within a region runs on the thread that
-    /// asked for it; regions of several callers take turns.
+    /// Threads take indices in order. A nested region runs on the thread that started it; regions of several
+    /// callers run one after the other.
     ///
     /// # Panics
     ///
-    /// A panic in `f` is passed on when all threads have left the region; indices not yet handed out are
+    /// A panic in `f` is resumed when all threads have left the region; indices that have not started are
     /// skipped. The pool stays usable.
     pub fn run(&self, n: usize, f: &(dyn Fn(usize) + Sync)) {
         if n <= 1 || self.workers.is_empty() || IN_REGION.get() {
             (0..n).for_each(f);
             return;
         }
-        let turn = lock(&self.turn);
+        let region = lock(&self.region);
         let shared = &*self.shared;
         // SAFETY: only the lifetime changes. The pointer is used by threads inside the region, and this
         // function does not return (nor unwind: `work` catches) before the gate is closed and all have left.
-        let f = unsafe {
-            std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(
-                f,
-            )
-        };
+        let f = unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const RegionFn>(f) };
         let job = Job { f, n };
-        // SAFETY: this thread has the turn, so the gate is closed and nobody is inside.
+        // SAFETY: this thread holds the region lock, so the gate is closed and no worker is inside.
         unsafe { *shared.job.get() = Some(job) };
         shared.next.store(0, Ordering::Relaxed);
         let epoch = (shared.gate.load(Ordering::Relaxed) & !(INSIDE | OPEN)).wrapping_add(EPOCH);
@@ -256,7 +257,7 @@ impl Pool {
         let mut gate = shared.gate.fetch_and(!OPEN, Ordering::AcqRel);
         let mut spins = 0u32;
         while gate & INSIDE != 0 {
-            // Another thread is at its last index. Where threads outnumber cores it may need this one's.
+            // Another thread runs its last index. If threads outnumber cores, it may need this thread's core.
             spins += 1;
             if spins < 4096 {
                 std::hint::spin_loop();
@@ -266,25 +267,25 @@ impl Pool {
             gate = shared.gate.load(Ordering::Acquire);
         }
         let panic = lock(&shared.panic).take();
-        drop(turn);
+        drop(region);
         if let Some(payload) = panic {
             resume_unwind(payload);
         }
     }
 
-    /// Splits `0..len` in ranges and calls `f` once for each, on all threads. Every range but the last is a
-    /// multiple of `grain` long and starts at one; there are a few ranges per thread, so that all end together.
+    /// Splits `0..len` into ranges, a few per thread, and calls `f` once for each, on all threads. Every
+    /// range starts at a multiple of `grain`.
     ///
     /// # Panics
     ///
-    /// As [`run`](Pool::run), and where `grain` is 0.
+    /// As [`run`](Pool::run), and if `grain` is 0.
     pub fn run_ranges(&self, len: usize, grain: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
         assert!(grain > 0, "run_ranges: the grain is 0");
         if len == 0 {
             return;
         }
-        let pieces = if self.workers.is_empty() { 1 } else { self.threads() * RANGES_PER_THREAD };
-        let step = len.div_ceil(pieces).next_multiple_of(grain);
+        let ranges = if self.workers.is_empty() { 1 } else { self.threads() * RANGES_PER_THREAD };
+        let step = len.div_ceil(ranges).next_multiple_of(grain);
         self.run(len.div_ceil(step), &|i| f(i * step..len.min((i + 1) * step)));
     }
 }
@@ -294,7 +295,7 @@ impl Drop for Pool {
         self.shared.shutdown.store(true, Ordering::SeqCst);
         self.shared.wake(self.workers.len());
         for worker in self.workers.drain(..) {
-            // Workers catch every panic of a region; nothing is left to pass on.
+            // Workers catch every panic of a region, so `join` cannot fail.
             let _ = worker.join();
         }
     }

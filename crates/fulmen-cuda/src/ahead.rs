@@ -2,7 +2,7 @@
 //! time, and the attention of several sequences is bound by it.
 
 use bytemuck::{Pod, Zeroable};
-use fulmen_core::{OpCall, RopeStoreCall, Step};
+use fulmen_core::{OpCall, ProgramCall, RopeStoreCall};
 
 use crate::device::Caps;
 
@@ -26,8 +26,8 @@ pub(crate) struct Ahead {
 
 impl Ahead {
     /// The cache that the first call of these, or the pair that it is the first of, is followed by, if it is a product.
-    pub(crate) fn store_behind(left: &[Step]) -> Option<&RopeStoreCall> {
-        let product = |step: &Step| matches!(step.call, OpCall::MulMat(_) | OpCall::GateUp(_));
+    pub(crate) fn store_behind(left: &[ProgramCall]) -> Option<&RopeStoreCall> {
+        let product = |step: &ProgramCall| matches!(step.call, OpCall::MulMat(_) | OpCall::GateUp(_));
         let behind = left.iter().take(2).position(product)? + 1;
         match &left.get(behind)?.call {
             OpCall::RopeStore(call) => Some(call),
@@ -58,7 +58,7 @@ impl Ahead {
 #[cfg(test)]
 mod tests {
     use fulmen_core::{
-        DType, Heads, KvCache, KvStoreCall, MatPart, MulMatCall, RmsNormCall, RopePairing, RopeSpec,
+        DType, Heads, KvCache, KvStoreCall, MulMatCall, Projection, RmsNormCall, RopePairing, RopeSpec,
         WeightArg,
     };
 
@@ -67,11 +67,11 @@ mod tests {
     const CAPS: Caps =
         Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448, l2_bytes: 60 << 20 };
 
-    fn step(call: OpCall) -> Step {
-        Step { node: 0, name: None, call }
+    fn step(call: OpCall) -> ProgramCall {
+        ProgramCall { node: 0, name: None, call }
     }
 
-    fn norm() -> Step {
+    fn norm() -> ProgramCall {
         step(OpCall::RmsNorm(RmsNormCall {
             input: 16,
             gamma: 32,
@@ -82,9 +82,9 @@ mod tests {
         }))
     }
 
-    fn product() -> Step {
+    fn product() -> ProgramCall {
         let weight = WeightArg { ptr: 64, dtype: DType::Q4_K, rows: 16 };
-        let part = MatPart { weight, bias: None, output: 80 };
+        let part = Projection { weight, bias: None, output: 80 };
         step(OpCall::MulMat(MulMatCall { input: 48, parts: vec![part], residual: None, m: 16, k: 256 }))
     }
 

@@ -224,7 +224,7 @@ impl KernelDispatch for CudaDispatcher {
     }
 
     /// The attention behind a product is told to it.
-    fn look_ahead(&mut self, left: &[Step]) {
+    fn look_ahead(&mut self, left: &[ProgramCall]) {
         // What is wrong with the call is for itself to say.
         let store = Ahead::store_behind(left).filter(|call| call.check_operands(&self.memory).is_ok());
         self.queue.look_ahead(store.and_then(|call| Ahead::of(self.queue.caps(), call)));
@@ -236,7 +236,7 @@ impl KernelDispatch for CudaDispatcher {
 
     /// `None` where capturing is switched off, and for a program that does nothing.
     fn prepare(&mut self, program: &Program) -> Result<Option<ReplayId>, BackendError> {
-        if !self.device.options().capture || program.steps().is_empty() {
+        if !self.device.options().capture || program.calls().is_empty() {
             return Ok(None);
         }
         self.capture(program).map(Some).map_err(|error| error.into_backend(BACKEND, "capture"))

@@ -33,17 +33,17 @@ impl Timed {
         planned.map_err(refused)?;
         // Before the capture, which allows little beside launches. No more marks are needed than this.
         let mut unused =
-            (0..=program.steps().len()).map(|_| device.event()).collect::<Result<Vec<_>, _>>()?;
+            (0..=program.calls().len()).map(|_| device.event()).collect::<Result<Vec<_>, _>>()?;
         device.queue.begin_capture()?;
         device.queue.overlap = false;
         let (mut marks, mut calls) = (Vec::new(), Vec::new());
-        let recorded = program.run_noting(device, |device, ran, _| {
+        let recorded = program.run_observed(device, |device, ran, _| {
             if let Some(mark) = unused.pop() {
                 device.mark_in_capture(&mark)?;
                 marks.push(mark);
             }
             if !ran.is_empty() {
-                let steps = program.steps().get(ran.clone()).unwrap_or_default();
+                let steps = program.calls().get(ran.clone()).unwrap_or_default();
                 let names: Vec<String> = steps.iter().map(|step| step.call.label()).collect();
                 calls.push((ran, names.join(", ")));
             }

@@ -361,7 +361,7 @@ impl KernelDispatch for Small {
         assert_eq!(id, ReplayId(7));
         let program = self.program.clone().expect("it was captured");
         self.replays.fetch_add(1, Ordering::Relaxed);
-        for step in program.steps() {
+        for step in program.calls() {
             self.cpu.dispatch(&step.call)?;
         }
         Ok(1)

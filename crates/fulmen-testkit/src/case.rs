@@ -1,31 +1,33 @@
-//! A row of the table: a graph of one op, how its inputs are drawn, and how exact its results must be.
+//! A row of the table: a graph of one op, the distribution of its inputs, and its tolerance.
 
 use fulmen_core::{
     BuildError, DType, Fusions, GraphBuilder, LogicalGraph, Op, PlanOptions, Role, Sharing, Work,
 };
 
 use crate::draw::Draw;
+use crate::sample::RowKey;
 
-/// How exact a result must be.
+/// The tolerance of a result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tolerance {
-    /// Bit for bit what the reference gives, rounded once to f32 (a NaN with any payload).
+    /// Bit for bit the reference, rounded once to f32 (NaN with any payload).
     Exact,
     /// A bound on the whole tensor and one on each element.
     Within {
-        /// The normalized mean-square error, `Σ (got - expected)² / Σ size²`, where the size of an element is its
-        /// own, or that of its terms for a product.
+        /// The normalized mean-square error, `Σ (got - expected)² / Σ size²`, where the size of an element is
+        /// its magnitude or, for a matmul, that of its terms.
         nmse: f64,
-        /// How far any element may be off, as a share of its size or of the root mean square of all sizes,
+        /// The largest error of any element relative to its size or to the root mean square of all sizes,
         /// whichever is larger. The mean alone would hide one wrong element among ten thousand.
         element: f64,
     },
 }
 
 impl Tolerance {
-    /// A bound on the mean-square error; an element may be off by eight times the root of the power of ten that is not above it.
+    /// A bound on the mean-square error; the error of an element is bounded by eight times the square root of
+    /// the largest power of ten that is not above it.
     pub const fn nmse(nmse: f64) -> Tolerance {
-        // Roots are not const.
+        // `sqrt` is not const.
         let mut root = 1.0;
         while root * root > nmse * 1.000_001 {
             root /= 3.162_277_660_168_379_5;
@@ -37,16 +39,17 @@ impl Tolerance {
     pub const ELEMENT: Tolerance = Tolerance::nmse(1e-7);
     /// Softmax: sums of exponentials.
     pub const SOFTMAX: Tolerance = Tolerance::nmse(1e-6);
-    /// Products with float weights.
-    pub const FLOAT_PRODUCT: Tolerance = Tolerance::nmse(1e-6);
-    /// Products with block weights: kernels may round the activations to 8 bits per block.
-    pub const BLOCK_PRODUCT: Tolerance = Tolerance::nmse(1e-4);
-    /// Products with random quants. No minimum takes away the mean of a block's quants, so the rounding errors of x are added up
-    /// over blocks, alike for all rows of the weight: their mean square differs much from run to run.
-    pub const CODE_PRODUCT: Tolerance = Tolerance::nmse(2e-4);
-    /// Attention, also over a cache of less than 32 bits.
+    /// Matmul with floating-point weights.
+    pub const FLOAT_MATMUL: Tolerance = Tolerance::nmse(1e-6);
+    /// Matmul with quantized weights: kernels may quantize the activations to q8.
+    pub const QUANTIZED_MATMUL: Tolerance = Tolerance::nmse(1e-4);
+    /// Matmul with random quants. Their mean over a block is not zero, so the rounding errors of the
+    /// activations add up over blocks, equally for all rows of the weight: the mean-square error varies much
+    /// from run to run.
+    pub const RANDOM_QUANTS_MATMUL: Tolerance = Tolerance::nmse(2e-4);
+    /// Attention, also over an F16 or Q8_0 cache.
     pub const ATTENTION: Tolerance = Tolerance::nmse(1e-4);
-    /// 8-bit blocks written by another encoder: a code may be off by one.
+    /// Q8_0 blocks of another encoder: a quant may be off by one.
     pub const REENCODED: Tolerance = Tolerance::nmse(1e-4);
 }
 
@@ -55,9 +58,9 @@ impl Tolerance {
 pub enum Size {
     /// Milliseconds.
     Quick,
-    /// Real models' shapes: up to a second.
+    /// Shapes of real models: up to a second on a fast device.
     Large,
-    /// Every combination there is, for machines that are fast enough.
+    /// Every combination, for fast machines.
     Full,
 }
 
@@ -68,30 +71,30 @@ pub struct Case {
     pub name: String,
     /// The op, as [`Op::name`] gives it.
     pub op: &'static str,
-    /// The type that the row is about: that of the weight, the cache or the table; F32 elsewhere.
+    /// The type of the weight, the cache or the embedding table; F32 for other ops.
     pub dtype: DType,
     /// The graph.
     pub graph: LogicalGraph,
-    /// How tensors are drawn; what is not listed is drawn as [`Draw::default_of`] says.
+    /// The distributions of tensors; [`Draw::default_of`] for those that are not listed.
     pub draws: Vec<(String, Draw)>,
-    /// How exact the results must be.
+    /// The tolerance of the results.
     pub tolerance: Tolerance,
     /// How memory is shared while it runs.
     pub sharing: Sharing,
-    /// What a run does.
+    /// The work of a run.
     pub work: Work,
     /// How long it takes.
     pub size: Size,
-    /// Whether `fulmen ops perf` times it without being asked for more.
+    /// Whether `fulmen ops perf` times it by default.
     pub timed: bool,
 }
 
 impl Case {
-    /// A case whose name is the op and `name`. The op and the work are those of the graph's last op, the type is F32
-    /// and the tolerance that of element-wise ops, until a method below says otherwise.
+    /// A case whose name is the op and `name`. The op and the work are those of the graph's last op, the type
+    /// is F32 and the tolerance that of element-wise ops, until a method below says otherwise.
     ///
     /// # Panics
-    /// If the graph is refused or has no op: the table itself is wrong then.
+    /// If the graph is invalid or has no op: the table itself is wrong.
     pub fn new(
         name: impl AsRef<str>,
         record: impl FnOnce(&mut GraphBuilder) -> Result<(), BuildError>,
@@ -114,14 +117,14 @@ impl Case {
         }
     }
 
-    /// Sets how a tensor is drawn.
+    /// Sets the distribution of a tensor.
     pub fn draw(mut self, name: &str, draw: Draw) -> Case {
         assert!(self.graph.find(name).is_some(), "{}: no tensor {name:?}", self.name);
         self.draws.push((name.to_owned(), draw));
         self
     }
 
-    /// Sets the type that the row is about, and puts it after the op in the name.
+    /// Sets the type of the row, and inserts it after the op in the name.
     pub fn dtype(mut self, dtype: DType) -> Case {
         let rest = self.name[self.op.len()..].to_owned();
         self.name = format!("{}/{}{rest}", self.op, dtype.name().to_lowercase());
@@ -139,7 +142,7 @@ impl Case {
         Case { sharing, ..self }
     }
 
-    /// Marks it as one of a real model's shapes.
+    /// Marks it as [`Size::Large`].
     pub fn large(self) -> Case {
         Case { size: Size::Large, ..self }
     }
@@ -154,14 +157,18 @@ impl Case {
         Case { work, ..self }
     }
 
-    /// The options it is planned with: no fusion, so that the op is run as written.
+    pub(crate) fn key(&self) -> RowKey<'_> {
+        RowKey { op: self.op, dtype: self.dtype, name: &self.name, size: self.size }
+    }
+
+    /// The options that it is planned with: no fusion, so that the op runs as recorded.
     pub fn plan_options(&self) -> PlanOptions {
         PlanOptions { fusions: Fusions::none(), sharing: self.sharing, guard: crate::rig::GUARD }
     }
 }
 
-/// The work of a graph's ops, each operand read and each result written once. Of a table only the rows asked for are
-/// read. Caches are not counted: how much of them is read depends on the positions.
+/// The work of a graph's ops, each operand read and each result written once. Of an embedding table only the
+/// selected rows are read. Caches are not counted: how much of them is read depends on the positions.
 fn work(graph: &LogicalGraph) -> Work {
     let mut total = Work::default();
     let bytes = |id: usize| graph.tensors[id].bytes().unwrap_or(0) as u64;

@@ -1,4 +1,4 @@
-//! One case on one backend.
+//! Runs one case on one backend and checks the results.
 
 use fulmen_core::{Backend, BackendError, DTypeError, ExecError, Role, TensorId};
 
@@ -12,7 +12,7 @@ use crate::rig::{Rig, Stray};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// A result that is not what the reference gives.
+    /// A result that differs from the reference.
     #[error("{tensor}: {mismatch}")]
     Wrong {
         /// The output or state.
@@ -20,24 +20,24 @@ pub enum Failure {
         /// Its worst element.
         mismatch: Mismatch,
     },
-    /// A write where none belongs.
+    /// A write outside the outputs.
     #[error(transparent)]
     Stray(#[from] Stray),
-    /// A second run over the same inputs that gave other bits.
-    #[error("{tensor}: a second run gave other bits, from byte {byte} on")]
+    /// A second run with the same inputs that gave different bits.
+    #[error("{tensor}: a second run gave different bits, from byte {byte} on")]
     Unrepeatable {
         /// The output.
         tensor: String,
         /// The first byte that differs.
         byte: usize,
     },
-    /// The backend refused or failed.
+    /// The backend failed.
     #[error("the run failed: {0}")]
     Run(#[from] ExecError),
     /// The reference could not run: the case itself is wrong.
     #[error("the reference failed: {0}")]
     Reference(#[from] ReferenceError),
-    /// A GPU refused or failed.
+    /// A GPU call failed.
     #[error("the run failed: {0}")]
     Gpu(#[from] fulmen_wgpu::GpuError),
     /// A result of the wrong length.
@@ -53,10 +53,10 @@ pub enum Failure {
     Data(#[from] DTypeError),
 }
 
-/// What came of a case.
+/// The outcome of a case.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Everything within tolerance; here is the result that came closest to it.
+    /// Everything is within tolerance; the result that was closest to it.
     Passed(Agreement),
     /// Something was wrong.
     Failed(Failure),
@@ -64,7 +64,8 @@ pub enum Outcome {
     Unsupported(String),
 }
 
-/// Runs a case and compares every output and every state with the reference, and everything else with what it was.
+/// Runs a case, compares every output and every state with the reference, and checks that all other memory is
+/// unchanged.
 pub fn check_case(backend: &mut dyn Backend, case: &Case, pools: &mut Pools) -> Outcome {
     match run(backend, case, pools) {
         Ok(agreement) => Outcome::Passed(agreement),
@@ -103,7 +104,7 @@ fn run(backend: &mut dyn Backend, case: &Case, pools: &mut Pools) -> Result<Agre
     Ok(agreement)
 }
 
-/// Compares every output and every state; gives the one that came closest to its bound.
+/// Compares every output and every state; returns the one that was closest to its tolerance.
 pub fn compare_all(
     backend: &mut dyn Backend,
     rig: &Rig,
@@ -134,7 +135,7 @@ fn results(rig: &Rig) -> Vec<TensorId> {
     results
 }
 
-/// A second run from the same start must give the same bits.
+/// A second run from the same state must give the same bits.
 fn repeat(backend: &mut dyn Backend, rig: &mut Rig) -> Result<(), Failure> {
     let tensors = results(rig);
     let read = |rig: &Rig, backend: &mut dyn Backend| -> Result<Vec<Vec<u8>>, ExecError> {

@@ -1,4 +1,4 @@
-//! Results against the reference.
+//! Comparison of results with the reference.
 
 use fulmen_core::{DType, DTypeError, quant};
 
@@ -8,39 +8,39 @@ use crate::reference::{Data, Values};
 /// Errors below the smallest normal f32 do not count: devices may flush subnormal numbers to zero.
 const SUBNORMAL: f64 = f32::MIN_POSITIVE as f64;
 
-/// An element that is not what it should be: the worst one.
+/// The worst wrong element of a tensor.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("element {index} is {got:e}, expected {expected:e} (error {nmse:.1e} over the whole tensor)")]
 pub struct Mismatch {
     /// Which element.
     pub index: usize,
-    /// What the reference gives.
+    /// The value of the reference.
     pub expected: f64,
-    /// What the backend gave.
+    /// The value of the backend.
     pub got: f64,
     /// The normalized mean-square error of the whole tensor.
     pub nmse: f64,
 }
 
-/// How close a result came.
+/// How close a result is to the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Agreement {
     /// The normalized mean-square error.
     pub error: f64,
-    /// What was allowed, with what chance adds for few elements; 0 where it had to be exact.
+    /// The allowed error, including the margin for few elements; 0 if it must be exact.
     pub allowed: f64,
 }
 
 impl Agreement {
     const EXACT: Agreement = Agreement { error: 0.0, allowed: 0.0 };
 
-    /// The error as a share of what was allowed.
+    /// The error relative to what is allowed.
     pub fn share(self) -> f64 {
         if self.error == 0.0 { 0.0 } else { self.error / self.allowed }
     }
 }
 
-/// Compares bytes of a tensor with what the reference holds for it.
+/// Compares the bytes of a tensor with the reference.
 pub fn compare(
     dtype: DType,
     got: &[u8],
@@ -96,7 +96,7 @@ fn words(bytes: &[u8]) -> Vec<u32> {
     bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }
 
-/// Compares floats; NaN and infinities must be where the reference has them.
+/// Compares f32 values; NaN and infinities must be where the reference has them.
 pub fn compare_floats(got: &[f32], expected: &Values, tolerance: Tolerance) -> Result<Agreement, Mismatch> {
     let all: Vec<usize>;
     let indices = match &expected.known {
@@ -132,7 +132,7 @@ pub fn compare_floats(got: &[f32], expected: &Values, tolerance: Tolerance) -> R
         }
     }
     let Tolerance::Within { nmse: bound, element } = tolerance else { return Ok(Agreement::EXACT) };
-    // Where few of the elements are large, only they count: the errors of the others vanish beside theirs.
+    // If few elements are large, only those count: the errors of the others are negligible.
     let counting = if fourths > 0.0 { sizes * sizes / fourths } else { 1.0 };
     let allowed = bound * chance(counting);
     if errors == 0.0 {
@@ -148,15 +148,15 @@ pub fn compare_floats(got: &[f32], expected: &Values, tolerance: Tolerance) -> R
     };
     let worst = indices.iter().copied().max_by(|&a, &b| share(a).total_cmp(&share(b)));
     match worst {
-        // Written so that a NaN fails.
+        // Negated so that a NaN fails.
         Some(worst) if !(nmse <= allowed && share(worst) <= element) => Err(mismatch(worst, nmse)),
         _ => Ok(Agreement { error: nmse, allowed }),
     }
 }
 
-/// How much larger than usual the mean square of `n` random errors comes out once in ten million times, over the factor
-/// of 2 that the tolerances leave: 1 for many elements, 17 for one. By Wilson and Hilferty's formula for χ², with the
-/// degrees of freedom that Welch and Satterthwaite give a sum of unlike squares.
+/// How much larger than usual the mean square of `n` random errors comes out once in ten million times, over
+/// the factor of 2 that the tolerances leave: 1 for many elements, 17 for one. By Wilson and Hilferty's
+/// formula for χ², with the degrees of freedom that Welch and Satterthwaite give a sum of unlike squares.
 fn chance(n: f64) -> f64 {
     let spread = 2.0 / (9.0 * n.max(1.0));
     ((1.0 - spread + 5.2 * spread.sqrt()).powi(3) / 2.0).max(1.0)
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn elements_are_judged_by_the_size_of_their_terms() {
         let cancelled = Values { data: vec![1e-9], sizes: Some(vec![1.0]), known: None };
-        assert!(compare_floats(&[2e-9], &cancelled, Tolerance::FLOAT_PRODUCT).is_ok());
-        assert!(compare_floats(&[0.1], &cancelled, Tolerance::FLOAT_PRODUCT).is_err());
+        assert!(compare_floats(&[2e-9], &cancelled, Tolerance::FLOAT_MATMUL).is_ok());
+        assert!(compare_floats(&[0.1], &cancelled, Tolerance::FLOAT_MATMUL).is_err());
     }
 }

@@ -1,7 +1,7 @@
-//! Drawing the data of a case from a seed.
+//! Random data of a case, from a seed.
 //!
-//! Each tensor of each case has a generator of its own, seeded by the run's seed and the names: a failing row alone draws
-//! what it drew in the whole table, and a weight is the same beside inputs of any size.
+//! Each tensor of each case has its own generator, seeded by the seed of the run and the names: a row that
+//! runs alone gets the same data as in the whole table, and a weight is the same for inputs of any size.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,16 +13,16 @@ use fulmen_core::{DType, DTypeError, LogicalGraph, Role, TensorDef, quant};
 use crate::case::Case;
 use crate::reference::DataSet;
 
-/// How a tensor is drawn.
+/// The distribution of a tensor's data.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Draw {
-    /// Normal numbers of this mean and standard deviation, encoded in the tensor's type.
+    /// Normal values of this mean and standard deviation, quantized to the tensor's type.
     Normal(f32, f32),
-    /// Normal numbers with these numbers put over them, each at its index. For tensors of F32 and F16.
+    /// Normal values with some replaced: (index, value). For tensors of F32 and F16.
     With(Vec<(usize, f32)>),
-    /// These floats.
+    /// These values.
     Floats(Vec<f32>),
-    /// Blocks of random quants with scales of ordinary size: quants that no encoder would choose are in them.
+    /// Blocks of random bits with scales of ordinary size, including quants that no encoder would write.
     Blocks,
     /// Integers below a limit.
     Below(u32),
@@ -33,7 +33,7 @@ pub enum Draw {
 }
 
 impl Draw {
-    /// Normal numbers; the caller must say what integers mean.
+    /// Standard normal values; zeros for integers, whose range the caller must give.
     pub fn default_of(tensor: &TensorDef) -> Draw {
         if tensor.dtype == DType::U32 { Draw::Below(1) } else { Draw::Normal(0.0, 1.0) }
     }
@@ -42,14 +42,16 @@ impl Draw {
     pub const GAIN: Draw = Draw::Normal(1.0, 0.1);
 }
 
-/// Encoded rows that weights are put together from, by type, width and distribution: encoding takes much longer than copying.
+/// Quantized rows that weights are assembled from, by type, width and distribution: quantizing takes much
+/// longer than copying.
 #[derive(Debug)]
 pub struct Pools {
     seed: u64,
     rows: HashMap<(DType, u32, [u32; 2]), Arc<Vec<u8>>>,
 }
 
-/// Above this many elements numbers repeat with a period that is no multiple of any block, row or workgroup.
+/// Above this many elements values repeat, with a period that is not a multiple of any block, row or
+/// workgroup.
 const PERIOD: usize = 1_000_003;
 
 impl Pools {
@@ -134,7 +136,8 @@ impl Pools {
         }
     }
 
-    /// Rows taken at random from a pool of encoded rows, each turned by some blocks so that no two are alike.
+    /// Random rows of a pool of quantized rows, each rotated by a random number of blocks so that they
+    /// differ.
     fn pooled(
         &mut self,
         random: &mut fastrand::Rng,
@@ -156,9 +159,9 @@ impl Pools {
         for _ in 0..tensor.rows {
             let at = random.usize(..count.max(1)) * row;
             let block = tensor.dtype.block_bytes();
-            let turn = at + random.usize(..(row / block).max(1)) * block;
-            bytes.extend_from_slice(&pool[turn..at + row]);
-            bytes.extend_from_slice(&pool[at..turn]);
+            let split = at + random.usize(..(row / block).max(1)) * block;
+            bytes.extend_from_slice(&pool[split..at + row]);
+            bytes.extend_from_slice(&pool[at..split]);
         }
         Ok(bytes)
     }
@@ -168,9 +171,8 @@ fn floats(values: &[f32]) -> Vec<u8> {
     bytemuck::cast_slice(values).to_vec()
 }
 
-/// Normal numbers by Box and Muller's formula, none of them farther from the mean than three deviations: kernels that
-/// round activations to 8 bits per block lose in proportion to the largest of a block, and the tolerances are for
-/// ordinary ones.
+/// Normal values by the Box-Muller transform, clipped at three standard deviations: the error of q8
+/// activations is proportional to the largest value of a block, and the tolerances assume ordinary ones.
 pub fn normal(random: &mut fastrand::Rng, n: usize, mean: f32, deviation: f32) -> Vec<f32> {
     let fresh = n.min(PERIOD);
     let mut values = Vec::with_capacity(n);
@@ -187,7 +189,7 @@ pub fn normal(random: &mut fastrand::Rng, n: usize, mean: f32, deviation: f32) -
     values
 }
 
-/// Where the half-precision scales and minima of a block stand.
+/// The byte offsets of the f16 scales and minima in a block.
 fn scales(dtype: DType) -> &'static [usize] {
     match dtype {
         DType::Q4_0 | DType::Q5_0 | DType::Q8_0 => &[0],
@@ -212,10 +214,10 @@ fn blocks(random: &mut fastrand::Rng, dtype: DType, count: usize) -> Vec<u8> {
         }
         if dtype == DType::Q8_K {
             block[..4].copy_from_slice(&(0.005 + 0.01 * random.f32()).to_le_bytes());
-            // The sums of sixteen quants each belong to the quants.
+            // The sums of each 16 quants must match the quants.
             for group in 0..16 {
                 let quants = &block[4 + 16 * group..20 + 16 * group];
-                let sum: i16 = quants.iter().map(|&code| i16::from(code as i8)).sum();
+                let sum: i16 = quants.iter().map(|&quant| i16::from(quant as i8)).sum();
                 block[260 + 2 * group..262 + 2 * group].copy_from_slice(&sum.to_le_bytes());
             }
         }

@@ -1,4 +1,5 @@
-//! The example layer: RMS norm, Q, K, V, attention and residual add, as a compute graph with addresses, and in f64.
+//! The example layer: RMS norm, Q, K, V, attention and residual add, as a compute graph with addresses, and
+//! in f64.
 
 use fulmen_core::*;
 
@@ -16,7 +17,7 @@ const ROW: [u32; 4] = [HIDDEN as u32, 1, M as u32, 0];
 pub struct Example {
     /// Its nodes; node 0 is the input.
     pub graph: ComputeGraph,
-    /// Where the output lies.
+    /// Address of the output.
     pub output: u64,
     dtype: DType,
     x: Vec<f32>,
@@ -54,12 +55,12 @@ impl Example {
         let input = g.add_leaf(x_ptr, ROW);
         let norm = OpParams { gamma_ptr, scalar: 1e-6, ..OpParams::default() };
         let normed = g.add_op(TensorOp::RmsNorm, normed, ROW, vec![input], norm);
-        let mut product = |ptr: u64, weight: usize, n: usize| {
+        let mut matmul = |ptr: u64, weight: usize, n: usize| {
             let weight_ptr = weight_ptrs[weight];
             let params = OpParams { weight_ptr, weight_qtype: Some(dtype), ..OpParams::default() };
             g.add_op(TensorOp::MulMat, ptr, [n as u32, HIDDEN as u32, M as u32, 0], vec![normed], params)
         };
-        let (q, k, v) = (product(q, 0, HIDDEN), product(k, 1, KV), product(v, 2, KV));
+        let (q, k, v) = (matmul(q, 0, HIDDEN), matmul(k, 1, KV), matmul(v, 2, KV));
         let scale = OpParams { heads: HEADS, scalar: 1.0 / 128f32.sqrt(), ..OpParams::default() };
         let attended = g.add_op(TensorOp::SoftMax, attended, ROW, vec![q, k, v], scale);
         g.add_op(TensorOp::Add, output, ROW, vec![input, attended], OpParams::default());
@@ -92,7 +93,7 @@ impl Example {
                     row[i] / (mean + f64::from(1e-6f32)).sqrt() * f64::from(self.gamma[i]);
             }
         }
-        let product = |bytes: &[u8], n: usize| {
+        let matmul = |bytes: &[u8], n: usize| {
             let w = quant::dequantize_to_vec(self.dtype, bytes, n * HIDDEN)?;
             let dot = |r: usize, c: usize| -> f64 {
                 (0..HIDDEN).map(|i| normed[r * HIDDEN + i] * f64::from(w[c * HIDDEN + i])).sum()
@@ -100,7 +101,7 @@ impl Example {
             Ok((0..M * n).map(|at| dot(at / n, at % n)).collect::<Vec<f64>>())
         };
         let [wq, wk, wv] = &self.weights;
-        let (q, k, v) = (product(wq, HIDDEN)?, product(wk, KV)?, product(wv, KV)?);
+        let (q, k, v) = (matmul(wq, HIDDEN)?, matmul(wk, KV)?, matmul(wv, KV)?);
         let mut out = x;
         for r in 0..M {
             for h in 0..12 {

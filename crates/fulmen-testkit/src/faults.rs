@@ -1,4 +1,4 @@
-//! Backends that are wrong on purpose, to see that the table notices.
+//! Fault injection: backends that are wrong on purpose, to check that the table detects it.
 
 use fulmen_core::{
     AttentionCall, Backend, BackendError, BinaryCall, CopyCall, DType, DeviceMemory, KernelDispatch,
@@ -12,7 +12,7 @@ pub enum Fault {
     WrongElement,
     /// Does not run the op at all.
     Skipped,
-    /// Writes a byte behind an output.
+    /// Writes a byte after an output.
     StrayAfter,
     /// Writes a byte before an output.
     StrayBefore,
@@ -37,7 +37,7 @@ impl<B: Backend> Broken<B> {
         Broken { inner, op, fault }
     }
 
-    /// Changes what is at the end of an output.
+    /// Injects the fault at the end of an output.
     fn spoil(&mut self, output: Output) -> Result<(), BackendError> {
         let Output { ptr, bytes, dtype } = output;
         let mut last = [0; 4];
@@ -50,7 +50,7 @@ impl<B: Backend> Broken<B> {
                 let mut values = all.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
                 let largest = values.clone().filter(|x| x.is_finite()).fold(1.0f32, |a, x| a.max(x.abs()));
                 let changed = values.next_back().unwrap_or(0.0) + largest;
-                // What cannot be changed (NaN, infinity) is replaced.
+                // NaN and infinities are replaced.
                 let changed = if changed.is_finite() { changed } else { 0.0 };
                 self.inner.write(ptr + bytes as u64 - 4, &changed.to_le_bytes())
             }
@@ -60,7 +60,7 @@ impl<B: Backend> Broken<B> {
                 self.inner.write(at, &u32::from_le_bytes(last).wrapping_add(1).to_le_bytes())
             }
             _ => {
-                // The highest byte of a half, the last code of a block.
+                // The high byte of an f16, the last quant of a block.
                 let at = ptr + bytes as u64 - 1;
                 self.inner.read(at, &mut last[..1])?;
                 self.inner.write(at, &[last[0] ^ 0x40])

@@ -1,5 +1,5 @@
-//! Whole layers, small: the shapes of Qwen3, Llama and Qwen2 with their caches, for tests of fusion, memory sharing and
-//! steps.
+//! Whole layers, small: the shapes of Qwen3, Llama and Qwen2 with their caches, for tests of fusion, memory
+//! sharing and steps.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use fulmen_core::{
 use crate::draw::{Draw, Pools, normal};
 use crate::reference::DataSet;
 
-/// What the layers of a model have.
+/// The variant of a transformer layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerKind {
     /// A name for messages.
@@ -22,7 +22,7 @@ pub struct LayerKind {
     pub biases: bool,
     /// Frequency factors of RoPE, as Llama 3 has them.
     pub factors: bool,
-    /// Which elements RoPE turns together.
+    /// Which elements RoPE rotates together.
     pub pairing: RopePairing,
 }
 
@@ -129,7 +129,7 @@ impl LayerSpec {
         Ok(b.finish())
     }
 
-    /// How the weights of `graph` are drawn: products keep the size of what goes in.
+    /// The distributions of the weights of `graph`: matmuls keep the scale of their inputs.
     pub fn draws(&self, graph: &LogicalGraph) -> Vec<(String, Draw)> {
         let mut draws = Vec::new();
         for tensor in &graph.tensors {
@@ -149,7 +149,7 @@ impl LayerSpec {
         draws
     }
 
-    /// Weights drawn from a seed, and an empty cache (zeros, which no row may see before it is written).
+    /// Random weights and an empty cache (zeros, which no row may see before it is written).
     pub fn data(&self, seed: u64) -> Result<DataSet, ExecError> {
         let graph = self.graph()?;
         let mut draws = self.draws(&graph);
@@ -162,7 +162,7 @@ impl LayerSpec {
         Ok(drawn.map_err(|e| BuildError { call: "data", problem: Problem::DType(e) })?)
     }
 
-    /// The inputs of a step: one sequence that goes on, or a sequence for each row.
+    /// The inputs of a step: the next rows of one sequence, or one sequence per row.
     pub fn inputs(&self, step: u32) -> Vec<(&'static str, Arc<Vec<u8>>)> {
         let x = ("x", hidden(self.m as usize, step));
         if self.n_seqs == 1 {

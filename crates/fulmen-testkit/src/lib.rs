@@ -1,20 +1,21 @@
 //! The op table: every op, shape and type, its f64 reference and its tolerance.
 //!
-//! - **One table for every backend.** [`table()`] lists the cases: a graph of one op each, how its inputs are drawn, how
-//!   exact its results must be. `fulmen ops check`, `fulmen ops perf` and `cargo test` run the same rows.
-//! - **The reference is the definition.** [`Interpreter`](reference::Interpreter) runs a logical graph in f64,
-//!   straightforwardly; where a kernel and the reference differ, one of them is a bug.
-//! - **The same path as models.** A case is planned, bound and run as a model's graph is; nothing calls a kernel
-//!   directly.
-//! - **Nothing is taken on trust.** Inputs are drawn fresh from a seed that is printed; the memory is full of NaN
-//!   before a run; every byte outside a tensor and every byte that is only read is compared after it; a second run must
-//!   give the same bits. NaN where none belongs fails.
-//! - **The table is tested, too.** [`Broken`](faults::Broken) makes a backend that is wrong in one way, and the tests
-//!   see to it that the table notices for every op.
+//! - **One table for every backend.** [`table()`] lists the cases, the *rows*: a graph of one op each, the
+//!   distribution of its inputs, and its tolerance. `fulmen ops check`, `fulmen ops perf` and `cargo test`
+//!   run the same rows; tests run a seeded [`sample`] of the slow ones.
+//! - **The reference is the definition.** [`Interpreter`](reference::Interpreter) runs a logical graph in
+//!   f64, straightforwardly; if a kernel and the reference differ, one of them has a bug.
+//! - **The same path as models.** A case is planned, bound and run as a model's graph is; nothing calls a
+//!   kernel directly.
+//! - **Memory is checked, too.** Inputs are random, from a seed that is printed; memory is filled with NaN
+//!   before a run; every byte outside the outputs is compared afterwards; a second run must give the same
+//!   bits. An unexpected NaN fails.
+//! - **The table itself is tested.** [`Broken`](faults::Broken) injects a fault into a backend, and the tests
+//!   check that the table detects it for every op.
 //!
-//! What only GPUs have, the operations of the command batch, are rows of a second table: [`gpu::gpu_table`].
+//! The operations of the wgpu command batch are rows of a second table: [`gpu::gpu_table`].
 //!
-//! A backend joins with one line in a test: see [`enrol!`].
+//! A backend joins with one line in a test: see [`enroll!`].
 
 pub mod case;
 pub mod check;
@@ -28,13 +29,15 @@ pub mod perf;
 pub mod reference;
 mod report;
 pub mod rig;
+pub mod sample;
 pub mod table;
 
 pub use case::{Case, Size, Tolerance};
 pub use check::{Failure, Outcome};
 pub use compare::Agreement;
-pub use gpu::{GpuCase, gpu_ops, gpu_table, run_gpu_table};
+pub use gpu::{GpuCase, gpu_ops, gpu_table, run_gpu_sample, run_gpu_table};
 pub use report::{Filter, Report, Row, Tally};
+pub use sample::Sample;
 pub use table::table;
 
 use std::time::Instant;
@@ -43,20 +46,39 @@ use fulmen_core::Backend;
 
 /// Runs the rows that the filter takes.
 pub fn run_table(backend: &mut dyn Backend, filter: &Filter, seed: u64) -> Report {
-    run_table_with(backend, filter, seed, |_, _, _| {})
+    run_rows(backend, filter, &Sample::Full, seed, |_, _, _| {})
 }
 
-/// [`run_table`] with a function that is told each row as it is done, how many are done, and how many there are.
+/// [`run_table`] with a function that is called after each row, with the row, the number of rows done, and
+/// their total.
 pub fn run_table_with(
     backend: &mut dyn Backend,
     filter: &Filter,
     seed: u64,
+    progress: impl FnMut(&Row, usize, usize),
+) -> Report {
+    run_rows(backend, filter, &Sample::Full, seed, progress)
+}
+
+/// Runs a sample of the rows that the filter takes, as tests do: see [`sample`].
+pub fn run_sample(backend: &mut dyn Backend, filter: &Filter, sample: &Sample, seed: u64) -> Report {
+    run_rows(backend, filter, sample, seed, |_, _, _| {})
+}
+
+fn run_rows(
+    backend: &mut dyn Backend,
+    filter: &Filter,
+    sample: &Sample,
+    seed: u64,
     mut progress: impl FnMut(&Row, usize, usize),
 ) -> Report {
-    let cases: Vec<Case> = table().into_iter().filter(|case| filter.takes(case)).collect();
+    let table = table();
+    let keys: Vec<sample::RowKey<'_>> = table.iter().map(Case::key).collect();
+    let selected = sample.select(&keys, filter);
+    let total = selected.iter().filter(|run| **run).count();
     let mut pools = draw::Pools::new(seed);
-    let mut rows = Vec::with_capacity(cases.len());
-    for case in &cases {
+    let mut rows = Vec::with_capacity(total);
+    for (case, _) in table.iter().zip(&selected).filter(|(_, run)| **run) {
         let start = Instant::now();
         let outcome = check::check_case(backend, case, &mut pools);
         let row = Row {
@@ -66,20 +88,21 @@ pub fn run_table_with(
             outcome,
             elapsed: start.elapsed(),
         };
-        progress(&row, rows.len() + 1, cases.len());
+        progress(&row, rows.len() + 1, total);
         rows.push(row);
     }
-    Report { backend: backend.backend(), seed, rows }
+    let skipped = table.iter().filter(|case| filter.takes(case)).count().saturating_sub(rows.len());
+    Report { backend: backend.backend(), seed, rows, sample: sample.clone(), skipped }
 }
 
-/// The seed of a test run: `FULMEN_TEST_SEED`, or another one each time.
+/// The seed of the data of a test run: `FULMEN_TEST_SEED`, or a random one.
 pub fn seed() -> u64 {
     let given = std::env::var("FULMEN_TEST_SEED").ok().and_then(|text| text.parse().ok());
     given.unwrap_or_else(|| fastrand::u64(..1_000_000_000))
 }
 
-/// A device for a test, where there is one. Where there is none a line says so and the test has nothing to do; with
-/// the environment variable `require` set to 1 that is a failure.
+/// A device for a test. Without one, prints that the test was skipped and returns `None`; with the
+/// environment variable `require` set to 1 that is a failure.
 pub fn device_or_say_so<T, E: std::fmt::Display>(opened: Result<T, E>, require: &str) -> Option<T> {
     match opened {
         Ok(device) => Some(device),
@@ -93,26 +116,49 @@ pub fn device_or_say_so<T, E: std::fmt::Display>(opened: Result<T, E>, require: 
     }
 }
 
-/// Enrols a backend: makes a test of this name that runs the whole table on it and prints the rows that fail.
+/// Large rows of each (op, type) that a test runs unless `FULMEN_TEST_SAMPLE` gives another number.
+pub const LARGE_ROWS: usize = 2;
+
+/// Quick rows of each (op, type) in tests that repeat the table in another configuration (without optional
+/// features, on another instruction set), unless `FULMEN_TEST_SAMPLE` gives another number.
+pub const QUICK_ROWS: usize = 8;
+
+/// The command that runs the test of this name in the calling test binary.
+#[macro_export]
+macro_rules! this_test {
+    ($name:expr) => {
+        concat!(
+            "cargo test -p ",
+            env!("CARGO_PKG_NAME"),
+            " --test ",
+            env!("CARGO_CRATE_NAME"),
+            " -- --exact ",
+            $name
+        )
+    };
+}
+
+/// Enrolls a backend: makes a test of this name that runs the table on it, the large rows as a [`sample`],
+/// and prints the rows that fail.
 ///
 /// ```ignore
-/// fulmen_testkit::enrol!(cpu, fulmen_cpu::CpuDispatcher::new());
-/// fulmen_testkit::enrol!(young, young_backend::Dispatcher::new(), not_yet: ["sample", "argmax"]);
+/// fulmen_testkit::enroll!(cpu, fulmen_cpu::CpuDispatcher::new());
+/// fulmen_testkit::enroll!(young, young_backend::Dispatcher::new(), not_yet: ["sample", "argmax"]);
 /// ```
 ///
-/// Ops listed as `not_yet` may be unsupported; every other op must be there, and what is there must be right.
+/// Ops listed as `not_yet` may be unsupported; every other op must be supported and pass.
 #[macro_export]
-macro_rules! enrol {
+macro_rules! enroll {
     ($name:ident, $backend:expr) => {
-        $crate::enrol!($name, $backend, not_yet: []);
+        $crate::enroll!($name, $backend, not_yet: []);
     };
     ($name:ident, $backend:expr, not_yet: [$($op:literal),* $(,)?]) => {
         #[test]
         fn $name() {
             let mut backend = $backend;
-            let report = $crate::run_table(&mut backend, &$crate::Filter::default(), $crate::seed());
-            println!("{report}");
-            assert!(report.is_good(&[$($op),*]), "rows of the table fail: see above");
+            let sample = $crate::Sample::of_large_rows($crate::LARGE_ROWS);
+            let report = $crate::run_sample(&mut backend, &$crate::Filter::default(), &sample, $crate::seed());
+            report.assert_good(&[$($op),*], $crate::this_test!(stringify!($name)));
         }
     };
 }

@@ -1,4 +1,4 @@
-//! How fast a case runs, beside what the device can do at most.
+//! Timing of a case, and the device's bandwidth and arithmetic ceilings.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,12 +9,12 @@ use crate::case::Case;
 use crate::draw::Pools;
 use crate::rig::Rig;
 
-/// What a device reaches at most, measured on the same machine in the same run.
+/// The ceilings of a device, measured on the same machine in the same run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ceiling {
     /// Bytes per nanosecond when a buffer of the case's size is only read.
     pub read_gb_s: f64,
-    /// Floating-point operations per nanosecond of the best product.
+    /// Floating-point operations per nanosecond of the fastest matmul.
     pub gflop_s: f64,
 }
 
@@ -51,13 +51,13 @@ impl Timing {
         self.work.flops as f64 / self.nanoseconds()
     }
 
-    /// The share of the ceiling that was reached, and which ceiling it is: the one that allows less.
+    /// The fraction of the roofline that was reached, and which ceiling bounds it.
     pub fn share(&self, ceiling: Ceiling) -> (f64, Bound) {
         let memory = self.work.bytes as f64 / ceiling.read_gb_s;
         let compute = self.work.flops as f64 / ceiling.gflop_s;
-        let (floor, bound) =
+        let (least, bound) =
             if memory >= compute { (memory, Bound::Memory) } else { (compute, Bound::Compute) };
-        (floor / self.nanoseconds(), bound)
+        (least / self.nanoseconds(), bound)
     }
 
     fn nanoseconds(&self) -> f64 {
@@ -68,16 +68,16 @@ impl Timing {
 /// Why a case could not be timed.
 #[derive(Debug, thiserror::Error)]
 pub enum PerfError {
-    /// The backend refused or failed.
+    /// The backend failed.
     #[error(transparent)]
     Run(#[from] ExecError),
-    /// The data could not be drawn.
+    /// The data could not be generated.
     #[error(transparent)]
     Data(#[from] DTypeError),
 }
 
-/// Times a case: some runs to warm up, then runs until `budget` is spent, at least three. On a device that replays, as
-/// many replays as make the wait for it vanish count as one run.
+/// Times a case: some warm-up runs, then runs until `budget` is spent, at least three. On a device with
+/// replay, a batch of replays that hides the cost of synchronization is timed as one.
 pub fn time_case(
     backend: &mut dyn Backend,
     case: &Case,
@@ -107,7 +107,7 @@ fn time_runs(backend: &mut dyn Backend, rig: &Rig, budget: Duration) -> Result<V
     times
 }
 
-/// How many replays it takes until waiting for the device does not count.
+/// The number of replays that makes the cost of synchronization negligible.
 fn replays_between_waits(replay: &mut impl FnMut(u32) -> Result<(), ExecError>) -> Result<u32, ExecError> {
     const LONG: Duration = Duration::from_millis(1);
     let mut batch = 1;
@@ -121,7 +121,7 @@ fn replays_between_waits(replay: &mut impl FnMut(u32) -> Result<(), ExecError>) 
     }
 }
 
-/// The time of a run, for each of some batches.
+/// The time per run of each of some batches.
 fn time_batches(
     batch: u32,
     budget: Duration,
@@ -142,8 +142,8 @@ fn time_batches(
     Ok(times)
 }
 
-/// Bytes per nanosecond that a device reads and writes when it copies a buffer that no cache holds: the best of some
-/// runs.
+/// Bytes per nanosecond that a device reads and writes when it copies a buffer larger than any cache: the
+/// best of some runs.
 pub fn copy_gb_s(backend: &mut dyn Backend) -> Result<f64, BackendError> {
     let (from, to) = (backend.alloc(COPIED)?, backend.alloc(COPIED)?);
     let call = CopyCall { input: from, output: to, bytes: COPIED };
@@ -166,12 +166,12 @@ pub fn copy_gb_s(backend: &mut dyn Backend) -> Result<f64, BackendError> {
     Ok(2.0 * (COPIED * COPIES) as f64 / (best * 1e9))
 }
 
-/// Bytes of the buffer that is copied, and copies between two waits.
+/// Bytes of the buffer that is copied, and copies per synchronization.
 const COPIED: usize = 512 << 20;
 const COPIES: usize = 4;
 
-/// Measures how fast threads of the host read memory: plainly, each its own part, again and again. A small buffer stays
-/// in a cache, so the ceiling of a case is that of a buffer of its size.
+/// Measures the read bandwidth of the host's threads, each over its own part of a buffer. A small buffer
+/// stays in a cache, so the ceiling of a case is that of a buffer of its size.
 #[derive(Debug)]
 pub struct HostReader {
     data: Vec<u64>,
@@ -181,11 +181,11 @@ pub struct HostReader {
 }
 
 impl HostReader {
-    /// The largest buffer measured; no cache holds it.
+    /// The largest buffer measured, larger than any cache.
     pub const LARGEST: usize = 512 << 20;
     const SMALLEST: usize = 64 << 10;
 
-    /// A reader with so many threads.
+    /// A reader with this many threads.
     pub fn new(threads: usize) -> HostReader {
         HostReader { data: vec![1; Self::LARGEST / 8], threads: threads.max(1), measured: HashMap::new() }
     }
@@ -205,7 +205,7 @@ impl HostReader {
 }
 
 fn read_gb_s(data: &[u64], threads: usize) -> f64 {
-    // Enough passes that starting the threads does not count.
+    // Enough passes to make the start of the threads negligible.
     let passes = (HostReader::LARGEST / size_of_val(data)).clamp(1, 256);
     let read = |part: &[u64]| {
         for _ in 0..passes {

@@ -1,4 +1,4 @@
-//! What a run of the table gives, and which rows it takes.
+//! The results of a run of the table, and the filter of its rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,17 +10,18 @@ use crate::case::{Case, Size};
 use crate::check::Outcome;
 use crate::compare::Agreement;
 use crate::gpu::GpuCase;
+use crate::sample::{RowKey, Sample};
 
-/// Which rows are run. The default takes all.
+/// Selects the rows to run. The default selects all.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     /// Ops by name; all if empty.
     pub ops: Vec<String>,
     /// Types; all if empty.
     pub dtypes: Vec<DType>,
-    /// A part of the name, or nothing.
+    /// A substring of the name; empty for any.
     pub name: String,
-    /// The largest size taken; all if not given.
+    /// The largest size to run; all if not given.
     pub up_to: Option<Size>,
 }
 
@@ -30,25 +31,25 @@ impl Filter {
         Filter { ops: vec![op.to_owned()], ..Filter::default() }
     }
 
-    /// Whether a row is taken.
+    /// Whether it selects a row.
     pub fn takes(&self, case: &Case) -> bool {
-        self.takes_row(case.op, case.dtype, &case.name, case.size)
+        self.takes_row(&case.key())
     }
 
-    /// Whether a row about a GPU's arrays is taken.
+    /// Whether it selects a row of the GPU table.
     pub fn takes_gpu(&self, case: &GpuCase) -> bool {
-        self.takes_row(case.op, case.dtype, &case.name, case.size)
+        self.takes_row(&case.key())
     }
 
-    fn takes_row(&self, op: &str, dtype: DType, name: &str, size: Size) -> bool {
-        (self.ops.is_empty() || self.ops.iter().any(|taken| taken == op))
-            && (self.dtypes.is_empty() || self.dtypes.contains(&dtype))
-            && name.contains(&self.name)
-            && self.up_to.is_none_or(|largest| size <= largest)
+    pub(crate) fn takes_row(&self, row: &RowKey<'_>) -> bool {
+        (self.ops.is_empty() || self.ops.iter().any(|taken| taken == row.op))
+            && (self.dtypes.is_empty() || self.dtypes.contains(&row.dtype))
+            && row.name.contains(&self.name)
+            && self.up_to.is_none_or(|largest| row.size <= largest)
     }
 }
 
-/// One row of the table and what came of it.
+/// One row of the table and its outcome.
 #[derive(Debug)]
 pub struct Row {
     /// The case's name.
@@ -57,13 +58,13 @@ pub struct Row {
     pub op: &'static str,
     /// Its type.
     pub dtype: DType,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// How long it took, with drawing and the reference.
+    /// How long it took, including its data and the reference.
     pub elapsed: Duration,
 }
 
-/// What came of the rows of one op, or of one op and type.
+/// The outcomes of the rows of one op, or of one op and type.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Rows run.
@@ -72,9 +73,9 @@ pub struct Tally {
     pub passed: usize,
     /// Rows that failed.
     pub failed: usize,
-    /// Rows that the backend has no kernel for.
+    /// Rows without a kernel in the backend.
     pub unsupported: usize,
-    /// The passed row that came closest to its bound.
+    /// The passed row that was closest to its tolerance.
     pub worst: Option<Agreement>,
 }
 
@@ -94,15 +95,19 @@ impl Tally {
     }
 }
 
-/// What a run of the table gave.
+/// The results of a run of the table.
 #[derive(Debug)]
 pub struct Report {
     /// The backend's name.
     pub backend: &'static str,
-    /// The seed: the same seed draws the same data again.
+    /// The seed of the data.
     pub seed: u64,
     /// The rows, in the order of the table.
     pub rows: Vec<Row>,
+    /// Which of the filter's rows were run.
+    pub sample: Sample,
+    /// How many of the filter's rows the sample left out.
+    pub skipped: usize,
 }
 
 impl Report {
@@ -111,7 +116,21 @@ impl Report {
         self.bad_rows(not_yet).next().is_none()
     }
 
-    /// Rows that failed, and rows of ops that should be supported and are not.
+    /// Prints the report and, for each bad row, the command that runs exactly that row again. `test` is the
+    /// command that runs this test; see [`this_test!`](crate::this_test).
+    ///
+    /// # Panics
+    /// If a row is bad, or if no row was run.
+    pub fn assert_good(&self, not_yet: &[&str], test: &str) {
+        println!("{self}");
+        assert!(!self.rows.is_empty(), "no row was run: is FULMEN_TEST_ROW a name of this table?");
+        for row in self.bad_rows(not_yet).take(20) {
+            println!("again: FULMEN_TEST_SEED={} FULMEN_TEST_ROW='{}' {test}", self.seed, row.name);
+        }
+        assert!(self.is_good(not_yet), "rows of the table fail: see above");
+    }
+
+    /// Rows that failed, and unsupported rows of ops that are not in `not_yet`.
     pub fn bad_rows<'a>(&'a self, not_yet: &'a [&str]) -> impl Iterator<Item = &'a Row> {
         self.rows.iter().filter(move |row| match row.outcome {
             Outcome::Passed(_) => false,
@@ -165,7 +184,7 @@ impl fmt::Display for Row {
 }
 
 impl fmt::Display for Report {
-    /// The rows that did not pass, and a line that sums up.
+    /// The rows that did not pass, and a summary line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut unsupported = BTreeSet::new();
         for row in &self.rows {
@@ -173,7 +192,7 @@ impl fmt::Display for Report {
                 Outcome::Passed(_) => {}
                 Outcome::Failed(_) => writeln!(f, "{row}")?,
                 Outcome::Unsupported(_) => {
-                    // One row of each op and type says enough.
+                    // One row of each op and type is enough.
                     if unsupported.insert((row.op, row.dtype)) {
                         writeln!(f, "{row}")?;
                     }
@@ -185,6 +204,14 @@ impl fmt::Display for Report {
             f,
             "{}: {rows} rows, {passed} passed, {failed} failed, {unsupported} unsupported (seed {})",
             self.backend, self.seed
-        )
+        )?;
+        if let Sample::Seeded { per_group, seed, .. } = self.sample {
+            write!(
+                f,
+                "; {} rows skipped by FULMEN_TEST_SAMPLE={per_group}:{seed} (FULMEN_TEST_FULL=1 runs all)",
+                self.skipped
+            )?;
+        }
+        Ok(())
     }
 }

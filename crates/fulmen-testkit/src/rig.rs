@@ -1,7 +1,7 @@
-//! A graph on a backend, with everything around its tensors watched.
+//! A graph on a backend, with guard bytes around its tensors.
 //!
-//! The whole arena and the surroundings of every state are filled with `0xFF` before inputs are written: an element
-//! that an op forgets to write reads as NaN, and a byte written outside a tensor is seen.
+//! The whole arena and the guards of every state are filled with `0xFF` before inputs are written: an element
+//! that an op does not write reads as NaN, and a write outside a tensor is detected.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use fulmen_core::{
 
 use crate::reference::DataSet;
 
-/// Bytes left free before and after every tensor.
+/// Guard bytes before and after every tensor.
 pub const GUARD: usize = 256;
 
-/// What every byte that is not data holds.
+/// The value of every byte that is not data.
 pub const POISON: u8 = 0xFF;
 
 /// A weight or state in device memory.
@@ -29,7 +29,7 @@ struct External {
     bytes: Arc<Vec<u8>>,
 }
 
-/// A byte that changed although nothing may write there.
+/// A write outside the outputs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stray {
     /// Outside every tensor.
@@ -65,8 +65,8 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Plans and binds the graph, fills its memory with poison, and writes its data. What was allocated is freed by
-    /// [`release`](Rig::release), and here where something fails.
+    /// Plans and binds the graph, poisons its memory, and writes its data. [`release`](Rig::release) frees
+    /// the memory; on an error it is freed here.
     pub fn new(
         backend: &mut dyn Backend,
         graph: LogicalGraph,
@@ -128,7 +128,7 @@ impl Rig {
         Ok(rig)
     }
 
-    /// Poison everywhere, then inputs and states as they were first given.
+    /// Poisons all memory, then restores inputs and initial states.
     pub fn reset(&mut self, backend: &mut dyn Backend) -> Result<(), ExecError> {
         backend.write(self.bound.arena(), &vec![POISON; self.plan.arena_bytes])?;
         for state in &self.states {
@@ -171,7 +171,7 @@ impl Rig {
         Ok(data)
     }
 
-    /// Whether everything that nothing may write is as it was.
+    /// Checks that nothing outside the outputs and states was written.
     pub fn surroundings(&self, backend: &mut dyn Backend) -> Result<Result<(), Stray>, ExecError> {
         let mut arena = vec![0; self.plan.arena_bytes];
         backend.read(self.bound.arena(), &mut arena)?;

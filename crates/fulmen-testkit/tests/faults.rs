@@ -1,4 +1,4 @@
-//! The table can fail: a backend that does one op wrong is caught, whatever the op and whatever it does wrong.
+//! The table detects faults: a backend with a fault injected into one op fails, for every op and every fault.
 
 use fulmen_core::TensorOp;
 use fulmen_cpu::CpuDispatcher;
@@ -7,7 +7,7 @@ use fulmen_testkit::draw::Pools;
 use fulmen_testkit::faults::{Broken, Fault};
 use fulmen_testkit::{Case, Failure, Outcome, Size, table};
 
-/// The name in the table of what an op of a graph does.
+/// The names of an op in the table.
 fn names(op: TensorOp) -> &'static [&'static str] {
     match op {
         TensorOp::Embed => &["embed"],
@@ -25,7 +25,7 @@ fn names(op: TensorOp) -> &'static [&'static str] {
         TensorOp::SoftCap => &["softcap"],
         TensorOp::Rope => &["rope"],
         TensorOp::SoftMax => &["softmax"],
-        // Over rows and over a cache: both are this op when they run.
+        // Among rows and over a cache: both run as this op.
         TensorOp::Attention => &["attention", "cache_attention"],
         TensorOp::KvStore => &["kv_store"],
         TensorOp::RopeStore => &["rope_store"],
@@ -38,7 +38,7 @@ fn names(op: TensorOp) -> &'static [&'static str] {
     }
 }
 
-/// Some of an op's quick rows, on a backend that does it wrong.
+/// Some of an op's quick rows, on a backend with the fault.
 fn rows(op: TensorOp, name: &str, fault: Fault) -> Vec<(Case, Outcome)> {
     let (mut broken, mut pools) = (Broken::new(CpuDispatcher::with_threads(1), op, fault), Pools::new(1));
     let cases = table().into_iter().filter(|case| case.op == name && case.size == Size::Quick).step_by(5);
@@ -50,9 +50,10 @@ fn rows(op: TensorOp, name: &str, fault: Fault) -> Vec<(Case, Outcome)> {
         .collect()
 }
 
-/// Rows without elements, where there is nothing to do wrong.
+/// Rows without elements, in which no fault can be injected.
 fn is_empty(case: &Case) -> bool {
-    let shape = case.name.split('/').any(|part| part == "m0" || part == "none" || part.starts_with("0x"));
+    let shape =
+        case.name.split('/').any(|part| matches!(part, "m0" | "empty" | "none") || part.starts_with("0x"));
     shape || case.name.ends_with("m3/0x256")
 }
 

@@ -1,7 +1,6 @@
-//! The rows about a GPU's arrays, on the best adapter there is: in CI a software one.
+//! The GPU table on the best available adapter: in CI a software one.
 
-use fulmen_core::DType;
-use fulmen_testkit::{Filter, Size, gpu_ops, gpu_table, run_gpu_table, seed};
+use fulmen_testkit::{Filter, Sample, Size, gpu_ops, gpu_table, run_gpu_sample, seed, this_test};
 use fulmen_wgpu::{DeviceOptions, DiskCache, GpuDevice};
 
 fn gpu() -> GpuDevice {
@@ -11,36 +10,22 @@ fn gpu() -> GpuDevice {
     })
 }
 
-fn run(filter: &Filter) {
-    let report = run_gpu_table(&gpu(), filter, seed(), |_| {});
-    println!("{report}");
-    assert!(!report.rows.is_empty() && report.is_good(&[]), "rows of the table fail: see above");
+fn run(filter: &Filter, sample: &Sample, test: &str) {
+    run_gpu_sample(&gpu(), filter, sample, seed()).assert_good(&[], test);
 }
 
+/// Every quick row; of the large ones (lengths around what one dimension of a grid holds, weights of a real
+/// model's size or with more rows than a grid has workgroups in a dimension) one of each operation and type.
 #[test]
-fn quick_rows() {
-    run(&Filter { up_to: Some(Size::Quick), ..Filter::default() });
-}
-
-/// Lengths around what one dimension of a grid holds, by ops of one array, of two, and with a scalar.
-#[test]
-fn long_rows() {
-    let ops = ["relu", "add", "scale", "sum", "dot", "max"].map(str::to_owned).to_vec();
-    run(&Filter { ops, ..Filter::default() });
-}
-
-/// One weight of a real model's size in 4 bits, and one with more rows than a grid has workgroups in a dimension.
-#[test]
-fn large_products() {
-    for (dtype, name) in [(DType::Q4_K, "k2560/n9728/4m"), (DType::F32, "k64/n65536/5m")] {
-        run(&Filter { dtypes: vec![dtype], name: name.to_owned(), ..Filter::default() });
-    }
+fn rows() {
+    let filter = Filter { up_to: Some(Size::Large), ..Filter::default() };
+    run(&filter, &Sample::of_large_rows(1), this_test!("rows"));
 }
 
 #[test]
 #[ignore = "takes an hour on a software device; fulmen ops check --device wgpu --all runs the same rows"]
 fn all_rows() {
-    run(&Filter::default());
+    run(&Filter::default(), &Sample::Full, this_test!("all_rows"));
 }
 
 #[test]

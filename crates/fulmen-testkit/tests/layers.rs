@@ -1,4 +1,4 @@
-//! Whole layers over several steps: every fusion and every way of sharing memory gives what the f64 reference gives.
+//! Whole layers over several steps: every fusion and every memory plan agrees with the f64 reference.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use fulmen_testkit::layers::{HIDDEN, LAYERS, LayerSpec, hidden};
 use fulmen_testkit::reference::Interpreter;
 use fulmen_testkit::rig::{GUARD, Rig};
 
-/// Rounding adds up over layers and steps; 8-bit caches and activations are rounded anew in each.
+/// Rounding errors accumulate over layers and steps; q8 activations and caches are rounded in each.
 fn tolerance(spec: &LayerSpec) -> Tolerance {
     let coarse = spec.weights.is_quantized() || spec.cache == DType::Q8_0;
     Tolerance::nmse(if coarse { 1e-3 } else { 1e-5 })
@@ -20,7 +20,7 @@ fn words(values: &[u32]) -> Arc<Vec<u8>> {
     Arc::new(values.iter().flat_map(|value| value.to_le_bytes()).collect())
 }
 
-/// Runs some steps on the processor and in f64, and compares outputs and caches after each.
+/// Runs some steps on the CPU and in f64, and compares outputs and caches after each.
 fn compare_steps(spec: &LayerSpec, options: &PlanOptions, count: u32) {
     let (graph, data) = (spec.graph().unwrap(), spec.data(5).unwrap());
     let mut reference = Interpreter::new(&graph, &data).unwrap();
@@ -41,7 +41,7 @@ fn compare_steps(spec: &LayerSpec, options: &PlanOptions, count: u32) {
 }
 
 #[test]
-fn fused_and_shared_layers_give_what_plain_ones_give() {
+fn every_fusion_and_memory_plan_matches_the_reference() {
     for kind in LAYERS {
         for (m, n_seqs) in [(1, 1), (3, 1), (3, 3)] {
             for (weights, cache) in [
@@ -62,7 +62,7 @@ fn fused_and_shared_layers_give_what_plain_ones_give() {
 }
 
 #[test]
-fn each_fusion_alone_gives_the_same() {
+fn each_fusion_alone_matches_the_reference() {
     let none = Fusions::none();
     for kind in LAYERS {
         let (weights, cache) = (DType::F32, DType::F16);
@@ -79,7 +79,7 @@ fn each_fusion_alone_gives_the_same() {
     }
 }
 
-/// The rows of a prompt, one run each, or all of them in one run.
+/// The outputs of a prompt, prefilled `m` rows at a time.
 fn outputs(spec: &LayerSpec, prompt: u32) -> Vec<f32> {
     let (graph, data) = (spec.graph().unwrap(), spec.data(5).unwrap());
     let mut cpu = CpuDispatcher::new();
@@ -98,7 +98,7 @@ fn outputs(spec: &LayerSpec, prompt: u32) -> Vec<f32> {
 }
 
 #[test]
-fn a_prompt_at_once_gives_what_its_rows_give_one_by_one() {
+fn prefill_in_chunks_matches_prefill_row_by_row() {
     for kind in LAYERS {
         for (weights, cache) in
             [(DType::F32, DType::F32), (DType::F16, DType::F16), (DType::Q4_K, DType::Q8_0)]

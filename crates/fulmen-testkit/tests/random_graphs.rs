@@ -1,5 +1,5 @@
-//! Random graphs: valid ones give what the f64 reference gives, however they are fused and planned; broken ones give an
-//! error or a result, and never a panic.
+//! Random graphs: valid ones agree with the f64 reference for every fusion and memory plan; invalid ones give
+//! an error or a result, never a panic.
 
 use fulmen_core::{
     Backend, BinaryKind, BuildError, Cache, CacheSpec, ComputeGraph, DType, Fusions, GraphBuilder, Heads,
@@ -19,7 +19,7 @@ const WIDTH: u32 = 32;
 const KV_WIDTH: u32 = 16;
 const CAPACITY: u32 = 8;
 
-/// What a random graph is made of: tensors of `[m, WIDTH]` and `[m, KV_WIDTH]`, and what every op needs beside them.
+/// Builds a random graph of tensors `[m, WIDTH]` and `[m, KV_WIDTH]`.
 struct Maker {
     b: GraphBuilder,
     m: u32,
@@ -62,9 +62,9 @@ impl Maker {
         })
     }
 
-    /// Adds the op that three numbers choose.
+    /// Adds the op and operands that three numbers select.
     fn op(&mut self, kind: u8, first: u8, second: u8) -> Result<(), BuildError> {
-        // Mostly what was made last, so that chains come about.
+        // Mostly the latest tensors, so that chains form.
         let pick =
             |pool: &[Tensor], by: u8| pool[pool.len() - 1 - (by as usize * by as usize / 256) % pool.len()];
         let (x, y) = (pick(&self.wide, first), pick(&self.wide, second));
@@ -79,7 +79,7 @@ impl Maker {
             4 => b.unary(UnaryKind::Gelu, x)?,
             5 => b.unary(UnaryKind::Scale(0.5), x)?,
             6 => b.rms_norm(x, self.gain, 1e-5)?,
-            // With one row, what was computed can be a gain or a bias.
+            // With one row, a computed tensor can be a gain or a bias.
             7 => b.rms_norm(x, if self.m == 1 { y } else { self.gain }, 1e-5)?,
             8 => b.rms_norm(x, self.head_gain, 1e-5)?,
             9 => b.mul_mat(x, w)?,
@@ -146,7 +146,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_graphs_give_what_the_reference_gives(
+    fn random_graphs_match_the_reference(
         m in 1u32..4,
         ops in prop::collection::vec(any::<(u8, u8, u8)>(), 1..24),
         outputs in prop::collection::vec(any::<u8>(), 0..3),
@@ -154,7 +154,7 @@ proptest! {
     ) {
         let graph = graph(m, &ops, &outputs);
         let mut data = Pools::new(seed).draw_graph("random", &graph, &draws()).unwrap();
-        // Two rows at one place of a cache have no order among kernels.
+        // Two rows at one cache slot would have no defined order.
         let positions: Vec<u8> = (0..m).flat_map(|row| (row * 2 + 1).to_le_bytes()).collect();
         data.insert("positions".to_owned(), positions.into());
         let mut reference = Interpreter::new(&graph, &data).unwrap();
@@ -166,7 +166,8 @@ proptest! {
                 let rig = Rig::new(&mut cpu, graph.clone(), &options, &data).unwrap();
                 rig.run(&mut cpu).unwrap();
                 let result = compare_all(&mut cpu, &rig, &reference, Tolerance::nmse(1e-5));
-                prop_assert!(result.is_ok(), "{options:?}: {}\n{graph}\n{}", result.unwrap_err(), rig.plan.graph);
+                let planned = &rig.plan.graph;
+                prop_assert!(result.is_ok(), "{options:?}: {}\n{graph}\n{planned}", result.unwrap_err());
                 rig.surroundings(&mut cpu).unwrap().unwrap();
                 rig.release(&mut cpu).unwrap();
             }
@@ -174,7 +175,7 @@ proptest! {
     }
 
     #[test]
-    fn broken_graphs_are_refused_or_run_and_never_panic(
+    fn invalid_graphs_never_panic(
         ops in prop::collection::vec(any::<(u8, u8, u8)>(), 1..12),
         changes in prop::collection::vec(any::<(u8, u8, u64)>(), 1..4),
     ) {
@@ -186,7 +187,7 @@ proptest! {
         for (node, what, value) in changes {
             mutate(&mut broken, node as usize, what, value);
         }
-        // Any result will do.
+        // Any result is fine.
         let _ = execute_graph(&broken, &mut cpu as &mut dyn Backend);
         let _ = broken.to_dot();
         let _ = broken.to_string();
@@ -194,7 +195,7 @@ proptest! {
     }
 }
 
-/// Numbers that are wrong in different ways: small, huge, shifted a little.
+/// Values that are wrong in different ways: small, huge, slightly off.
 fn wrong(old: u64, value: u64) -> u64 {
     match value % 8 {
         0 => 0,
@@ -216,7 +217,7 @@ fn wrong_float(value: u64) -> f32 {
     [f32::NAN, f32::INFINITY, -1.0, 0.0, 1e30, 1e-6][(value >> 3) as usize % 6]
 }
 
-/// Changes one thing about one node.
+/// Changes one field of one node.
 fn mutate(graph: &mut ComputeGraph, node: usize, what: u8, value: u64) {
     let nodes = graph.nodes.len();
     let types = DType::ALL;

@@ -1,4 +1,4 @@
-//! From a plan to addresses: the executable graph.
+//! Binding of a plan to addresses: the executable graph.
 
 use std::collections::HashMap;
 
@@ -85,7 +85,7 @@ fn refused(problem: Problem) -> ExecError {
 }
 
 impl BoundGraph {
-    /// Runs all of it and gives the number of kernels launched. Does not wait for the device.
+    /// Runs it and returns the number of kernels launched. Does not wait for the device.
     pub fn run<D: KernelDispatch + ?Sized>(&self, dispatcher: &mut D) -> Result<usize, ExecError> {
         self.program.run(dispatcher)
     }
@@ -100,7 +100,7 @@ impl BoundGraph {
         self.arena
     }
 
-    /// Address of a tensor; 0 for one that fusion removed.
+    /// Address of a tensor; 0 if fusion removed it.
     pub fn address(&self, tensor: TensorId) -> u64 {
         self.addresses.get(tensor).copied().unwrap_or(0)
     }
@@ -133,7 +133,7 @@ impl BoundGraph {
         Ok(data)
     }
 
-    /// Writes an input of floats.
+    /// Writes an f32 input.
     pub fn write_f32<M: DeviceMemory + ?Sized>(
         &self,
         memory: &mut M,
@@ -143,7 +143,7 @@ impl BoundGraph {
         self.write(memory, name, bytemuck::cast_slice(data))
     }
 
-    /// Writes an input of integers.
+    /// Writes a u32 input.
     pub fn write_u32<M: DeviceMemory + ?Sized>(
         &self,
         memory: &mut M,
@@ -153,7 +153,7 @@ impl BoundGraph {
         self.write(memory, name, bytemuck::cast_slice(data))
     }
 
-    /// Reads a tensor of floats.
+    /// Reads an f32 tensor.
     pub fn read_f32<M: DeviceMemory + ?Sized>(
         &self,
         memory: &mut M,
@@ -162,7 +162,7 @@ impl BoundGraph {
         Ok(bytemuck::pod_collect_to_vec(&self.read(memory, name)?))
     }
 
-    /// Reads a tensor of integers.
+    /// Reads a u32 tensor.
     pub fn read_u32<M: DeviceMemory + ?Sized>(
         &self,
         memory: &mut M,
@@ -171,7 +171,7 @@ impl BoundGraph {
         Ok(bytemuck::pod_collect_to_vec(&self.read(memory, name)?))
     }
 
-    /// Gives the arena back. Weights and states are the caller's.
+    /// Frees the arena. Weights and states belong to the caller.
     pub fn release<M: DeviceMemory + ?Sized>(self, memory: &mut M) -> Result<(), BackendError> {
         memory.free(self.arena)
     }
@@ -182,9 +182,11 @@ impl BoundGraph {
     }
 }
 
+/// Lowers the ops of a plan to nodes with addresses.
 struct Lowering<'a> {
     plan: &'a Plan,
     addresses: &'a [u64],
+    /// The node that writes each tensor, or its leaf.
     node_of: HashMap<TensorId, usize>,
 }
 
@@ -205,7 +207,7 @@ impl Lowering<'_> {
         id.map_or(0, |id| self.at(id))
     }
 
-    /// The node that holds a tensor; a leaf is added for one that no node made.
+    /// The node that writes a tensor; a leaf is added for a tensor without one.
     fn node(&mut self, graph: &mut ComputeGraph, id: TensorId) -> usize {
         if let Some(&node) = self.node_of.get(&id) {
             return node;
@@ -219,7 +221,7 @@ impl Lowering<'_> {
     }
 
     fn lower(&mut self, graph: &mut ComputeGraph, op: &Op, outputs: &[TensorId]) {
-        let (op, inputs, inner, params) = self.parts(op, outputs);
+        let (op, inputs, inner, params) = self.node_parts(op, outputs);
         let inputs: Vec<usize> = inputs.into_iter().map(|id| self.node(graph, id)).collect();
         let (ptr, shape, name) = match outputs.first() {
             Some(&output) => {
@@ -267,8 +269,29 @@ impl Lowering<'_> {
         TokenHistory { ptr: self.at(history), n_seqs: def.rows, capacity: def.width }
     }
 
-    /// Op, inputs, the inner size (k of a product, the width of a head, else 0) and parameters.
-    fn parts(&self, op: &Op, outputs: &[TensorId]) -> (TensorOp, Vec<TensorId>, u32, OpParams) {
+    /// The weights of a MulMat node, each with its output.
+    fn mul_mat_params(&self, weights: &[Linear], outputs: &[TensorId]) -> OpParams {
+        let tensors = &self.plan.graph.tensors;
+        let Linear { weight, bias } = weights[0];
+        let extra = |(linear, output): (&Linear, &TensorId)| ExtraWeight {
+            weight_ptr: self.at(linear.weight),
+            weight_qtype: tensors[linear.weight].dtype,
+            rows: tensors[linear.weight].rows,
+            bias_ptr: self.at_option(linear.bias),
+            output_ptr: self.at(*output),
+        };
+        OpParams {
+            weight_ptr: self.at(weight),
+            weight_qtype: Some(tensors[weight].dtype),
+            bias_ptr: self.at_option(bias),
+            bias_len: bias.map_or(0, |id| tensors[id].width),
+            extra_weights: weights.iter().zip(outputs).skip(1).map(extra).collect(),
+            ..OpParams::default()
+        }
+    }
+
+    /// Op, inputs, the inner size (k of a matmul, the width of a head, else 0) and parameters of a node.
+    fn node_parts(&self, op: &Op, outputs: &[TensorId]) -> (TensorOp, Vec<TensorId>, u32, OpParams) {
         let tensors = &self.plan.graph.tensors;
         let width = |id: TensorId| tensors[id].width;
         let dtype = |id: TensorId| Some(tensors[id].dtype);
@@ -291,25 +314,8 @@ impl Lowering<'_> {
                 },
             ),
             Op::MulMat { x, weights, residual } => {
-                let mut inputs = vec![*x];
-                inputs.extend(residual);
-                let Linear { weight, bias } = weights[0];
-                let extra = |(linear, output): (&Linear, &TensorId)| ExtraWeight {
-                    weight_ptr: self.at(linear.weight),
-                    weight_qtype: tensors[linear.weight].dtype,
-                    rows: tensors[linear.weight].rows,
-                    bias_ptr: self.at_option(linear.bias),
-                    output_ptr: self.at(*output),
-                };
-                let params = OpParams {
-                    weight_ptr: self.at(weight),
-                    weight_qtype: dtype(weight),
-                    bias_ptr: self.at_option(bias),
-                    bias_len: bias.map_or(0, width),
-                    extra_weights: weights.iter().zip(outputs).skip(1).map(extra).collect(),
-                    ..none
-                };
-                (TensorOp::MulMat, inputs, width(*x), params)
+                let inputs = std::iter::once(*x).chain(*residual).collect();
+                (TensorOp::MulMat, inputs, width(*x), self.mul_mat_params(weights, outputs))
             }
             Op::GateUp { x, gate, up } => {
                 let params = OpParams {

@@ -1,20 +1,19 @@
-//! Recording a logical graph, with every shape checked at the call.
+//! Recording of a logical graph; every shape is checked when an op is recorded.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::builder_call::BuilderCall;
 use super::op::{BinaryKind, CacheRef, Linear, Op, Slots, TensorId, UnaryKind};
 use super::{LogicalGraph, OpNode, Role, TensorDef};
-use crate::graph::checks::{
-    above_0, check_cache, check_heads, check_history, check_rope, epsilon, finite, weight_type,
-};
+use crate::graph::checks::{above_0, check_cache, check_heads, epsilon, finite};
 use crate::{BuildError, DType, Heads, Problem, RopeSpec};
 
 /// A handle to a tensor of one builder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tensor {
     id: u32,
-    owner: u32,
+    pub(super) owner: u32,
 }
 
 impl Tensor {
@@ -33,14 +32,14 @@ pub struct CacheSpec {
     pub n_seqs: u32,
     /// Positions per sequence.
     pub capacity: u32,
-    /// Heads; `n_heads` is that of the queries that will read it.
+    /// Heads; `n_heads` is that of the queries that read it.
     pub heads: Heads,
 }
 
 /// A handle to the KV cache of one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cache {
-    k: Tensor,
+    pub(super) k: Tensor,
     v: Tensor,
     spec: CacheSpec,
 }
@@ -52,7 +51,7 @@ impl Cache {
     }
 }
 
-/// How a row is turned: the rotation, the positions and the optional frequency factors.
+/// The RoPE of the rows of a batch: the rotation, the positions and optional frequency factors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rotation {
     /// The rotation.
@@ -63,7 +62,7 @@ pub struct Rotation {
     pub factors: Option<Tensor>,
 }
 
-/// Records a logical graph. Each method checks its arguments and gives the tensor it makes.
+/// Records a logical graph. Each method checks its arguments and returns the tensor that the op writes.
 ///
 /// ```
 /// use fulmen_core::{DType, GraphBuilder, PlanOptions};
@@ -81,8 +80,8 @@ pub struct Rotation {
 /// ```
 #[derive(Debug)]
 pub struct GraphBuilder {
-    owner: u32,
-    graph: LogicalGraph,
+    pub(super) owner: u32,
+    pub(super) graph: LogicalGraph,
     names: HashSet<Box<str>>,
 }
 
@@ -92,108 +91,9 @@ impl Default for GraphBuilder {
     }
 }
 
-type Built<T> = Result<T, BuildError>;
+pub(super) type Built<T> = Result<T, BuildError>;
 
-/// The checks of one method: they name it in their errors.
-struct Call<'a> {
-    name: &'static str,
-    builder: &'a GraphBuilder,
-}
-
-impl<'a> Call<'a> {
-    fn fail<T>(&self, problem: Problem) -> Built<T> {
-        Err(BuildError { call: self.name, problem })
-    }
-
-    fn check<T>(&self, result: Result<T, Problem>) -> Built<T> {
-        result.map_err(|problem| BuildError { call: self.name, problem })
-    }
-
-    fn def(&self, what: &'static str, tensor: Tensor) -> Built<&'a TensorDef> {
-        if tensor.owner != self.builder.owner {
-            return self.fail(Problem::Foreign { what });
-        }
-        Ok(&self.builder.graph.tensors[tensor.id()])
-    }
-
-    fn size(&self, what: &'static str, expected: u32, got: u32) -> Built<()> {
-        if expected == got {
-            return Ok(());
-        }
-        self.fail(Problem::Size { what, expected: expected.into(), got: got.into() })
-    }
-
-    /// Floats, computed or given; gives (rows, width).
-    fn rows(&self, what: &'static str, tensor: Tensor) -> Built<(u32, u32)> {
-        let def = self.def(what, tensor)?;
-        if def.dtype != DType::F32 {
-            return self.fail(Problem::Type { what, expected: "F32", got: def.dtype });
-        }
-        Ok((def.rows, def.width))
-    }
-
-    fn rows_of(&self, what: &'static str, tensor: Tensor, rows: u32, width: u32) -> Built<()> {
-        let got = self.rows(what, tensor)?;
-        self.size(what, rows, got.0)?;
-        self.size(what, width, got.1)
-    }
-
-    fn indices(&self, what: &'static str, tensor: Tensor, rows: u32) -> Built<()> {
-        let def = self.def(what, tensor)?;
-        if def.dtype != DType::U32 {
-            return self.fail(Problem::Type { what, expected: "U32", got: def.dtype });
-        }
-        self.size(what, rows, def.rows)?;
-        self.size(what, 1, def.width)
-    }
-
-    /// A tensor that the op changes.
-    fn state(&self, what: &'static str, tensor: Tensor) -> Built<()> {
-        match self.def(what, tensor)?.role {
-            Role::State => Ok(()),
-            _ => self.fail(Problem::NotAState { what }),
-        }
-    }
-
-    /// Tokens by sequence and position.
-    fn history(&self, tensor: Tensor) -> Built<()> {
-        let def = self.def("the history", tensor)?;
-        if def.dtype != DType::U32 {
-            return self.fail(Problem::Type { what: "the history", expected: "U32", got: def.dtype });
-        }
-        self.check(check_history(def.rows, def.width))
-    }
-
-    /// A weight `[n, k]`; gives n.
-    fn weight(&self, what: &'static str, tensor: Tensor, k: u32) -> Built<u32> {
-        let def = self.def(what, tensor)?;
-        self.size(what, k, def.width)?;
-        self.check(weight_type(what, def.dtype, def.rows, k))?;
-        Ok(def.rows)
-    }
-
-    fn bias(&self, tensor: Option<Tensor>, n: u32) -> Built<()> {
-        tensor.map_or(Ok(()), |bias| self.rows_of("the bias", bias, 1, n))
-    }
-
-    fn rotation(&self, rotation: Rotation, head_dim: u32, rows: u32) -> Built<()> {
-        self.check(check_rope(rotation.spec, head_dim))?;
-        self.indices("positions", rotation.positions, rows)?;
-        match rotation.factors {
-            Some(factors) => self.rows_of("the frequency factors", factors, 1, rotation.spec.n_rot / 2),
-            None => Ok(()),
-        }
-    }
-
-    /// Positions and sequences of `rows` rows, and a cache of this builder.
-    fn slots(&self, cache: Cache, positions: Tensor, sequences: Option<Tensor>, rows: u32) -> Built<()> {
-        self.def("the cache", cache.k)?;
-        self.indices("positions", positions, rows)?;
-        sequences.map_or(Ok(()), |sequences| self.indices("sequences", sequences, rows))
-    }
-}
-
-fn ids(tensor: Option<Tensor>) -> Option<TensorId> {
+fn id_of(tensor: Option<Tensor>) -> Option<TensorId> {
     tensor.map(Tensor::id)
 }
 
@@ -222,8 +122,8 @@ impl GraphBuilder {
         Ok((def.rows, def.width))
     }
 
-    fn call(&self, name: &'static str) -> Call<'_> {
-        Call { name, builder: self }
+    fn call(&self, name: &'static str) -> BuilderCall<'_> {
+        BuilderCall { name, builder: self }
     }
 
     fn push(&mut self, def: TensorDef) -> Tensor {
@@ -261,22 +161,22 @@ impl GraphBuilder {
         output
     }
 
-    /// Floats that the caller writes before a run.
+    /// An f32 tensor that the caller writes before a run.
     pub fn input(&mut self, name: &str, rows: u32, width: u32) -> Built<Tensor> {
         self.external("input", name, Role::Input, DType::F32, rows, width)
     }
 
-    /// Integers that the caller writes before a run: tokens, positions, sequence numbers.
+    /// u32 values that the caller writes before a run: tokens, positions, sequence numbers.
     pub fn indices(&mut self, name: &str, rows: u32) -> Built<Tensor> {
         self.external("indices", name, Role::Input, DType::U32, rows, 1)
     }
 
-    /// A weight `[rows, k]`, or a table of rows.
+    /// A weight `[rows, k]`, or an embedding table.
     pub fn weight(&mut self, name: &str, dtype: DType, rows: u32, k: u32) -> Built<Tensor> {
         self.external("weight", name, Role::Weight, dtype, rows, k)
     }
 
-    /// A constant vector of floats: the gain of a norm, a bias, frequency factors.
+    /// A constant f32 vector: the gain of a norm, a bias, frequency factors.
     pub fn vector(&mut self, name: &str, len: u32) -> Built<Tensor> {
         self.external("vector", name, Role::Weight, DType::F32, 1, len)
     }
@@ -305,7 +205,7 @@ impl GraphBuilder {
         self.external("sample_states", name, Role::State, DType::U32, rows, 8)
     }
 
-    /// Integers that live across runs: the tokens and positions of the next step, the tokens so far.
+    /// u32 values that persist across runs: the tokens and positions of the next step, the token history.
     pub fn index_state(&mut self, name: &str, rows: u32, width: u32) -> Built<Tensor> {
         self.external("index_state", name, Role::State, DType::U32, rows, width)
     }
@@ -356,11 +256,11 @@ impl GraphBuilder {
         if let Some(residual) = residual {
             call.rows_of("the residual", residual, m, n)?;
         }
-        let weights = vec![Linear { weight: w.id(), bias: ids(bias) }];
-        Ok(self.emit(Op::MulMat { x: x.id(), weights, residual: ids(residual) }, m, n))
+        let weights = vec![Linear { weight: w.id(), bias: id_of(bias) }];
+        Ok(self.emit(Op::MulMat { x: x.id(), weights, residual: id_of(residual) }, m, n))
     }
 
-    /// Several products with one input: `x · wᵀ + bias` for each.
+    /// Several projections of one input: `x · wᵀ + bias` for each weight.
     pub fn linear_many(&mut self, x: Tensor, weights: &[(Tensor, Option<Tensor>)]) -> Built<Vec<Tensor>> {
         let call = self.call("linear_many");
         let (m, k) = call.rows("the input", x)?;
@@ -373,7 +273,7 @@ impl GraphBuilder {
             call.bias(bias, n)?;
             widths.push(n);
         }
-        let linears = weights.iter().map(|&(w, bias)| Linear { weight: w.id(), bias: ids(bias) }).collect();
+        let linears = weights.iter().map(|&(w, bias)| Linear { weight: w.id(), bias: id_of(bias) }).collect();
         let outputs: Vec<Tensor> = widths
             .into_iter()
             .map(|width| {
@@ -459,12 +359,12 @@ impl GraphBuilder {
         self.unary(UnaryKind::Silu, x)
     }
 
-    /// `cap · tanh(x / cap)`: x, kept within ±`cap`, which must be finite and above 0.
+    /// Logit soft capping, `cap · tanh(x / cap)`; `cap` must be finite and above 0.
     pub fn soft_cap(&mut self, x: Tensor, cap: f32) -> Built<Tensor> {
         self.unary(UnaryKind::SoftCap(cap), x)
     }
 
-    /// Rotary position embedding of rows of heads.
+    /// Rotary position embedding of every head.
     pub fn rope(&mut self, x: Tensor, head_dim: u32, rotation: Rotation) -> Built<Tensor> {
         let call = self.call("rope");
         let (rows, width) = call.rows("the input", x)?;
@@ -474,7 +374,7 @@ impl GraphBuilder {
         }
         call.rotation(rotation, head_dim, rows)?;
         let Rotation { spec, positions, factors } = rotation;
-        let (positions, factors) = (positions.id(), ids(factors));
+        let (positions, factors) = (positions.id(), id_of(factors));
         Ok(self.emit(Op::Rope { x: x.id(), positions, factors, head_dim, rope: spec }, rows, width))
     }
 
@@ -486,7 +386,7 @@ impl GraphBuilder {
         Ok(self.emit(Op::SoftMax { x: x.id(), scale }, rows, width))
     }
 
-    /// Causal attention of the rows among themselves.
+    /// Causal attention among the rows of the batch.
     pub fn attention(&mut self, q: Tensor, k: Tensor, v: Tensor, heads: Heads, scale: f32) -> Built<Tensor> {
         let call = self.call("attention");
         call.check(check_heads(heads))?;
@@ -513,7 +413,7 @@ impl GraphBuilder {
         call.rows_of("q", q, m, heads.q_width())?;
         call.slots(cache, positions, sequences, m)?;
         call.check(finite("the scale", scale))?;
-        let slots = Slots { positions: positions.id(), sequences: ids(sequences) };
+        let slots = Slots { positions: positions.id(), sequences: id_of(sequences) };
         let op = Op::CacheAttention { q: q.id(), cache: cache_ref(cache), slots, heads, scale };
         Ok(self.emit(op, m, heads.q_width()))
     }
@@ -532,13 +432,14 @@ impl GraphBuilder {
         call.rows_of("k", k, m, heads.kv_width())?;
         call.rows_of("v", v, m, heads.kv_width())?;
         call.slots(cache, positions, sequences, m)?;
-        let slots = Slots { positions: positions.id(), sequences: ids(sequences) };
+        let slots = Slots { positions: positions.id(), sequences: id_of(sequences) };
         let op = Op::KvStore { k: k.id(), v: v.id(), cache: cache_ref(cache), slots, heads };
         self.graph.ops.push(OpNode { op, outputs: Vec::new() });
         Ok(())
     }
 
-    /// Norm per head (where gains are given), RoPE, and keys and values into the cache; gives the turned queries.
+    /// Norm per head (where gains are given), RoPE, and keys and values into the cache; returns the rotated
+    /// queries.
     #[allow(clippy::too_many_arguments)]
     pub fn rope_store(
         &mut self,
@@ -564,13 +465,13 @@ impl GraphBuilder {
             q: q.id(),
             k: k.id(),
             v: v.id(),
-            q_gamma: ids(q_gamma),
-            k_gamma: ids(k_gamma),
+            q_gamma: id_of(q_gamma),
+            k_gamma: id_of(k_gamma),
             epsilon,
             rope: rotation.spec,
-            factors: ids(rotation.factors),
+            factors: id_of(rotation.factors),
             cache: cache_ref(cache),
-            slots: Slots { positions: rotation.positions.id(), sequences: ids(sequences) },
+            slots: Slots { positions: rotation.positions.id(), sequences: id_of(sequences) },
             heads,
         };
         Ok(self.emit(op, m, heads.q_width()))
@@ -589,7 +490,7 @@ impl GraphBuilder {
         Ok(self.emit_indices(Op::ArgMax { x: x.id() }, rows))
     }
 
-    /// A token drawn from each row of logits, as the row's state says.
+    /// A token sampled from each row of logits with the row's state.
     pub fn sample(&mut self, logits: Tensor, states: Tensor) -> Built<Tensor> {
         let call = self.call("sample");
         let (rows, width) = call.rows("the logits", logits)?;
@@ -599,8 +500,8 @@ impl GraphBuilder {
         Ok(self.emit_indices(Op::Sample { logits: logits.id(), states: states.id() }, rows))
     }
 
-    /// Logits made less likely for the tokens of `history` (`[sequences, capacity]`) up to each row's position, as the
-    /// row's penalties say.
+    /// Applies each row's penalties to the logits of the tokens in `history` (`[sequences, capacity]`) up to
+    /// the row's position.
     pub fn penalize(
         &mut self,
         logits: Tensor,
@@ -617,14 +518,14 @@ impl GraphBuilder {
         call.indices("positions", positions, rows)?;
         sequences.map_or(Ok(()), |sequences| call.indices("sequences", sequences, rows))?;
         self.not_empty("penalize", width)?;
-        let slots = Slots { positions: positions.id(), sequences: ids(sequences) };
+        let slots = Slots { positions: positions.id(), sequences: id_of(sequences) };
         let (penalties, history) = (penalties.id(), history.id());
         Ok(self.emit(Op::Penalize { logits: logits.id(), penalties, history, slots }, rows, width))
     }
 
-    /// Makes the tokens that were drawn the next step's: `tokens` becomes them, `positions` goes up by one but not past
-    /// the last position, and `history` (`[sequences, capacity]`) gets each token at its position. All three are
-    /// states.
+    /// Prepares the next decode step: copies the sampled tokens to `tokens`, increments `positions` but not
+    /// past the last position, and stores each token in `history` (`[sequences, capacity]`) at its position.
+    /// All three are states.
     pub fn advance(
         &mut self,
         drawn: Tensor,
@@ -634,8 +535,8 @@ impl GraphBuilder {
         sequences: Option<Tensor>,
     ) -> Built<()> {
         let call = self.call("advance");
-        let rows = call.def("the tokens drawn", drawn)?.rows;
-        call.indices("the tokens drawn", drawn, rows)?;
+        let rows = call.def("the sampled tokens", drawn)?.rows;
+        call.indices("the sampled tokens", drawn, rows)?;
         for (what, tensor) in [("tokens", tokens), ("positions", positions)] {
             call.indices(what, tensor, rows)?;
             call.state(what, tensor)?;
@@ -644,7 +545,7 @@ impl GraphBuilder {
         call.state("the history", history)?;
         sequences.map_or(Ok(()), |sequences| call.indices("sequences", sequences, rows))?;
         let (drawn, tokens, positions) = (drawn.id(), tokens.id(), positions.id());
-        let op = Op::Advance { drawn, tokens, positions, history: history.id(), sequences: ids(sequences) };
+        let op = Op::Advance { drawn, tokens, positions, history: history.id(), sequences: id_of(sequences) };
         self.graph.ops.push(OpNode { op, outputs: Vec::new() });
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Fusion: ops that belong together become one. Each pass can be switched off; the results must agree.
+//! Op fusion on the logical graph. Each pass can be switched off; results with and without it must agree.
 
 use super::op::{BinaryKind, CacheRef, Op, TensorId, UnaryKind};
 use super::{LogicalGraph, OpNode};
@@ -6,13 +6,13 @@ use super::{LogicalGraph, OpNode};
 /// Which fusions are made. All of them by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fusions {
-    /// `silu(a) · b` becomes one op; with both products before it, gate-up.
+    /// `silu(a) · b` becomes one op; together with the two matmuls before it, gate-up.
     pub swiglu: bool,
     /// `a + b` and the RMS norm of the sum become one op.
     pub add_rms_norm: bool,
-    /// A sum with a product becomes the product's residual.
+    /// An addition to a matmul becomes the residual of the matmul.
     pub residual: bool,
-    /// Products of one input (Q, K, V) become one op.
+    /// Matmuls of one input (Q, K, V) become one op.
     pub shared_input: bool,
     /// Norm per head, RoPE and KV store become one op.
     pub rope_store: bool,
@@ -43,8 +43,8 @@ impl Fusions {
 }
 
 impl LogicalGraph {
-    /// The same computation with fewer ops. Tensors keep their numbers; those that are not made any more stay in
-    /// the list without an op.
+    /// The same computation with fewer ops. Tensors keep their ids; those that no op writes after fusion stay
+    /// in the list.
     pub fn fuse(self, fusions: &Fusions) -> LogicalGraph {
         let mut rewrite = Rewrite::new(self);
         if fusions.rope_store {
@@ -67,40 +67,42 @@ impl LogicalGraph {
     }
 }
 
+/// The graph during the fusion passes.
 struct Rewrite {
     graph: LogicalGraph,
-    /// Ops that the running pass has taken into another.
+    /// Ops that the current pass has fused into another.
     removed: Vec<bool>,
-    /// The op that makes each tensor, at the start of the pass: a fused op takes the place of one it replaces.
-    makers: Vec<Option<usize>>,
-    /// How often each tensor is read, by ops or as a result, at the start of the pass. Fusion never adds a reader,
-    /// so these are upper bounds.
+    /// The op that writes each tensor, as of the start of the pass: a fused op takes the index of one that it
+    /// replaces.
+    producers: Vec<Option<usize>>,
+    /// How often each tensor is read, by ops or as an output of the graph, as of the start of the pass.
+    /// Fusion never adds a reader, so these are upper bounds.
     uses: Vec<usize>,
 }
 
 impl Rewrite {
     fn new(graph: LogicalGraph) -> Rewrite {
-        let mut rewrite = Rewrite { graph, removed: Vec::new(), makers: Vec::new(), uses: Vec::new() };
+        let mut rewrite = Rewrite { graph, removed: Vec::new(), producers: Vec::new(), uses: Vec::new() };
         rewrite.sweep();
         rewrite
     }
 
-    /// The op that makes a tensor which nothing else reads.
-    fn only_maker(&self, id: TensorId) -> Option<usize> {
-        self.makers[id].filter(|&op| !self.removed[op] && self.uses[id] == 1)
+    /// The op that writes a tensor, if the tensor has exactly one reader.
+    fn sole_producer(&self, id: TensorId) -> Option<usize> {
+        self.producers[id].filter(|&op| !self.removed[op] && self.uses[id] == 1)
     }
 
-    /// Whether a tensor has its value when the op at `index` runs. Passes that ask this move ops forward only, so a
-    /// tensor may be there earlier than the start of the pass says, and never later.
-    fn is_there_at(&self, id: TensorId, index: usize) -> bool {
-        self.makers[id].is_none_or(|maker| maker < index)
+    /// Whether a tensor has been written when the op at `index` runs. Passes that use this only move ops to
+    /// earlier places, so a tensor may be written earlier than at the start of the pass, never later.
+    fn is_ready_at(&self, id: TensorId, index: usize) -> bool {
+        self.producers[id].is_none_or(|producer| producer < index)
     }
 
     fn remove(&mut self, op: usize) {
         self.removed[op] = true;
     }
 
-    /// Takes out the removed ops and looks at the rest anew.
+    /// Deletes the removed ops and recomputes producers and uses.
     fn sweep(&mut self) {
         let removed = std::mem::take(&mut self.removed);
         let mut index = 0;
@@ -109,10 +111,10 @@ impl Rewrite {
             !removed.get(index - 1).copied().unwrap_or(false)
         });
         self.removed = vec![false; self.graph.ops.len()];
-        self.makers = vec![None; self.graph.tensors.len()];
+        self.producers = vec![None; self.graph.tensors.len()];
         self.uses = vec![0; self.graph.tensors.len()];
         for (index, node) in self.graph.ops.iter().enumerate() {
-            node.outputs.iter().for_each(|&id| self.makers[id] = Some(index));
+            node.outputs.iter().for_each(|&id| self.producers[id] = Some(index));
             node.op.operands().into_iter().for_each(|id| self.uses[id] += 1);
         }
         self.graph.outputs.iter().for_each(|&id| self.uses[id] += 1);
@@ -123,23 +125,23 @@ impl Rewrite {
         for index in 0..self.graph.ops.len() {
             let Op::Binary { kind: BinaryKind::Mul, a, b } = self.graph.ops[index].op else { continue };
             for (gated, up) in [(a, b), (b, a)] {
-                let Some(maker) = self.only_maker(gated) else { continue };
-                let Op::Unary { kind: UnaryKind::Silu, x } = self.graph.ops[maker].op else { continue };
+                let Some(producer) = self.sole_producer(gated) else { continue };
+                let Op::Unary { kind: UnaryKind::Silu, x } = self.graph.ops[producer].op else { continue };
                 self.graph.ops[index].op = Op::Binary { kind: BinaryKind::SwiGlu, a: x, b: up };
-                self.remove(maker);
+                self.remove(producer);
                 break;
             }
         }
         self.sweep();
     }
 
-    /// SwiGLU of two products of one input.
+    /// SwiGLU of two matmuls of one input.
     fn gate_up(&mut self) {
         for index in 0..self.graph.ops.len() {
             let Op::Binary { kind: BinaryKind::SwiGlu, a, b } = self.graph.ops[index].op else { continue };
-            let (Some(gate), Some(up)) = (self.only_maker(a), self.only_maker(b)) else { continue };
+            let (Some(gate), Some(up)) = (self.sole_producer(a), self.sole_producer(b)) else { continue };
             let (Some((x, gate_weight)), Some((y, up_weight))) =
-                (self.plain_product(gate), self.plain_product(up))
+                (self.plain_matmul(gate), self.plain_matmul(up))
             else {
                 continue;
             };
@@ -152,8 +154,8 @@ impl Rewrite {
         self.sweep();
     }
 
-    /// Input and weight of a product without bias, residual or further weights.
-    fn plain_product(&self, op: usize) -> Option<(TensorId, TensorId)> {
+    /// Input and weight of a matmul without bias, residual or further weights.
+    fn plain_matmul(&self, op: usize) -> Option<(TensorId, TensorId)> {
         match &self.graph.ops[op].op {
             Op::MulMat { x, weights, residual: None } if weights.len() == 1 && weights[0].bias.is_none() => {
                 Some((*x, weights[0].weight))
@@ -162,7 +164,7 @@ impl Rewrite {
         }
     }
 
-    /// `h = a + b` and `rms_norm(h)`, at the place of the sum, since others may read `h` before the norm.
+    /// `h = a + b` and `rms_norm(h)`, at the index of the sum, since other ops may read `h` before the norm.
     fn add_rms_norm(&mut self) {
         for index in 0..self.graph.ops.len() {
             let Op::Binary { kind: BinaryKind::Add, a, b } = self.graph.ops[index].op else { continue };
@@ -170,7 +172,7 @@ impl Rewrite {
             let norm = (index + 1..self.graph.ops.len()).find_map(|at| match self.graph.ops[at].op {
                 Op::RmsNorm { x, gamma, epsilon } if x == sum && !self.removed[at] => {
                     let whole_row = self.graph.tensors[gamma].width == self.graph.tensors[sum].width;
-                    (whole_row && self.is_there_at(gamma, index)).then_some((at, gamma, epsilon))
+                    (whole_row && self.is_ready_at(gamma, index)).then_some((at, gamma, epsilon))
                 }
                 _ => None,
             });
@@ -183,26 +185,28 @@ impl Rewrite {
         self.sweep();
     }
 
-    /// `r + x · wᵀ`, at the place of the sum, since `r` may be made after the product.
+    /// `r + x · wᵀ`, at the index of the sum, since `r` may be written after the matmul.
     fn residual(&mut self) {
         for index in 0..self.graph.ops.len() {
             let Op::Binary { kind: BinaryKind::Add, a, b } = self.graph.ops[index].op else { continue };
-            for (product, other) in [(b, a), (a, b)] {
-                let Some(maker) = self.only_maker(product) else { continue };
-                let Op::MulMat { x, weights, residual: None } = &self.graph.ops[maker].op else { continue };
+            for (matmul, other) in [(b, a), (a, b)] {
+                let Some(producer) = self.sole_producer(matmul) else { continue };
+                let Op::MulMat { x, weights, residual: None } = &self.graph.ops[producer].op else {
+                    continue;
+                };
                 if weights.len() > 1 {
                     continue;
                 }
                 let op = Op::MulMat { x: *x, weights: weights.clone(), residual: Some(other) };
                 self.graph.ops[index].op = op;
-                self.remove(maker);
+                self.remove(producer);
                 break;
             }
         }
         self.sweep();
     }
 
-    /// Products of one input, at the place of the first, with those whose weights are there by then.
+    /// Matmuls of one input, at the index of the first, if their weights are ready by then.
     fn shared_input(&mut self) {
         for index in 0..self.graph.ops.len() {
             if self.removed[index] {
@@ -214,7 +218,7 @@ impl Rewrite {
                     continue;
                 };
                 let mut tensors = more.iter().flat_map(|linear| [Some(linear.weight), linear.bias]).flatten();
-                if *x != input || self.removed[at] || tensors.any(|tensor| !self.is_there_at(tensor, index)) {
+                if *x != input || self.removed[at] || tensors.any(|tensor| !self.is_ready_at(tensor, index)) {
                     continue;
                 }
                 let (more, outputs) = (more.clone(), self.graph.ops[at].outputs.clone());
@@ -229,8 +233,8 @@ impl Rewrite {
         self.sweep();
     }
 
-    /// For each attention over a cache: the RoPE (and norm per head) of its queries, and the store of turned keys
-    /// before it.
+    /// For each attention over a cache: the RoPE (and norm per head) of its queries, and the store of rotated
+    /// keys before it.
     fn rope_store(&mut self) {
         for index in 0..self.graph.ops.len() {
             let Op::CacheAttention { q, cache, .. } = self.graph.ops[index].op else { continue };
@@ -242,7 +246,7 @@ impl Rewrite {
         self.sweep();
     }
 
-    /// Where the fused op goes, the op, and the ops it takes in.
+    /// The index of the fused op, the op, and the ops that it replaces.
     fn rope_store_before(
         &self,
         before: usize,
@@ -258,12 +262,12 @@ impl Rewrite {
             })
             .filter(|&at| !self.removed[at])?;
         let Op::KvStore { k, v, cache, slots, heads } = ops[store].op else { return None };
-        let turned = |id: TensorId| -> Option<(usize, TensorId, Op)> {
-            let maker = self.only_maker(id)?;
-            let Op::Rope { x, .. } = ops[maker].op else { return None };
-            Some((maker, x, ops[maker].op.clone()))
+        let rotated = |id: TensorId| -> Option<(usize, TensorId, Op)> {
+            let producer = self.sole_producer(id)?;
+            let Op::Rope { x, .. } = ops[producer].op else { return None };
+            Some((producer, x, ops[producer].op.clone()))
         };
-        let ((q_rope, q_in, q_op), (k_rope, k_in, k_op)) = (turned(q)?, turned(k)?);
+        let ((q_rope, q_in, q_op), (k_rope, k_in, k_op)) = (rotated(q)?, rotated(k)?);
         let (
             Op::Rope { positions, factors, head_dim, rope, .. },
             Op::Rope { positions: k_positions, factors: k_factors, head_dim: k_head, rope: k_spec, .. },
@@ -276,9 +280,9 @@ impl Rewrite {
             return None;
         }
         let norm = |id: TensorId| -> Option<(usize, TensorId, TensorId, f32)> {
-            let maker = self.only_maker(id)?;
-            let Op::RmsNorm { x, gamma, epsilon } = ops[maker].op else { return None };
-            (self.graph.tensors[gamma].width == head_dim).then_some((maker, x, gamma, epsilon))
+            let producer = self.sole_producer(id)?;
+            let Op::RmsNorm { x, gamma, epsilon } = ops[producer].op else { return None };
+            (self.graph.tensors[gamma].width == head_dim).then_some((producer, x, gamma, epsilon))
         };
         let mut taken = vec![q_rope, k_rope, store];
         let (mut q_norm, mut k_norm) = (norm(q_in), norm(k_in));
@@ -288,9 +292,9 @@ impl Rewrite {
             (q_norm, k_norm) = (None, None);
         }
         taken.extend([q_norm, k_norm].into_iter().flatten().map(|norm| norm.0));
-        // All inputs are there by the later of the two; the fused op takes that place.
+        // All inputs are ready by the later of the two; the fused op takes that index.
         let at = store.max(q_rope);
-        // The store moves there, so nothing on the way may read or write the cache.
+        // The store moves there, so no op in between may read or write the cache.
         if (store + 1..at).any(|op| ops[op].op.operands().contains(&cache.k)) {
             return None;
         }
@@ -374,9 +378,9 @@ mod tests {
         expected.extend(layer);
         expected.push("add_rms_norm");
         expected.extend(layer);
-        // The last product takes the sum along: there is no norm after it.
+        // The last matmul has the sum as its residual: no norm follows it.
         assert_eq!(names(&fused), expected);
-        let Op::MulMat { weights, .. } = &fused.ops[1].op else { panic!("not a product") };
+        let Op::MulMat { weights, .. } = &fused.ops[1].op else { panic!("not a matmul") };
         assert_eq!((weights.len(), fused.ops[1].outputs.len()), (3, 3));
     }
 
@@ -396,13 +400,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_moved_before_what_it_reads() {
+    fn no_op_is_moved_before_its_operands() {
         let mut b = GraphBuilder::new();
         let x = b.input("x", 1, 8).unwrap();
         let w = b.weight("w", DType::F32, 8, 8).unwrap();
         let y = b.mul_mat(x, w).unwrap();
         let sum = b.add(x, y).unwrap();
-        // A gain and a bias that are made after the ops they could be fused into.
+        // A gain and a bias that are written after the ops that they could be fused into.
         let late = b.silu(sum).unwrap();
         let normed = b.rms_norm(sum, late, 1e-6).unwrap();
         let z = b.linear(x, w, Some(normed), None).unwrap();
@@ -432,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_read_is_not_fused_away() {
+    fn a_tensor_with_other_readers_is_not_fused_away() {
         let mut b = GraphBuilder::new();
         let x = b.input("x", 2, 8).unwrap();
         let s = b.silu(x).unwrap();

@@ -1,4 +1,4 @@
-//! The logical graph: tensors without addresses, and the passes that turn it into a program for a device.
+//! The logical graph: tensors without addresses, and the passes that lower it to a program for a device.
 //!
 //! ```text
 //! GraphBuilder → LogicalGraph → fuse → plan → bind → ComputeGraph + Program
@@ -6,6 +6,7 @@
 
 mod bind;
 mod build;
+mod builder_call;
 mod fuse;
 mod op;
 mod plan;
@@ -26,7 +27,7 @@ pub enum Role {
     Input,
     /// Constant: bound by name.
     Weight,
-    /// Lives across runs and is changed by them (KV cache, sampling states): bound by name.
+    /// Persists across runs, which change it (KV cache, sampling states): bound by name.
     State,
     /// Computed by an op of the graph.
     Computed,
@@ -53,19 +54,19 @@ impl TensorDef {
         (self.rows as usize).saturating_mul(self.width as usize)
     }
 
-    /// Bytes; rows are stored one after the other.
+    /// Bytes; rows are contiguous.
     pub fn bytes(&self) -> Result<usize, DTypeError> {
         let overflow = DTypeError::Overflow { dtype: self.dtype, elements: self.elements() };
         self.dtype.bytes(self.width as usize)?.checked_mul(self.rows as usize).ok_or(overflow)
     }
 }
 
-/// An op and the tensors it makes.
+/// An op and the tensors that it writes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpNode {
-    /// What it computes, and from what.
+    /// The op with its operands.
     pub op: Op,
-    /// What it makes.
+    /// The tensors it writes.
     pub outputs: Vec<TensorId>,
 }
 

@@ -10,7 +10,7 @@ pub type TensorId = usize;
 pub struct Linear {
     /// `[n, k]`.
     pub weight: TensorId,
-    /// `n` floats.
+    /// `[1, n]`.
     pub bias: Option<TensorId>,
 }
 
@@ -29,7 +29,8 @@ pub struct CacheRef {
     pub capacity: u32,
 }
 
-/// The rows of a batch in a cache: their positions and, if there is more than one sequence, whose they are.
+/// The cache slots of the rows of a batch: their positions and, if there is more than one sequence, their
+/// sequences.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slots {
     /// Positions.
@@ -45,7 +46,7 @@ pub enum UnaryKind {
     Silu,
     /// `x · Φ(x)`.
     Gelu,
-    /// GELU by its tanh formula.
+    /// GELU by its tanh approximation.
     GeluTanh,
     /// `x · factor`.
     Scale(f32),
@@ -64,7 +65,7 @@ pub enum BinaryKind {
     SwiGlu,
 }
 
-/// What a logical node computes. The meaning of each is that of the [`TensorOp`](crate::TensorOp) of its name.
+/// What a logical node computes; see the [`TensorOp`](crate::TensorOp) of the same name.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -117,7 +118,7 @@ pub enum Op {
         x: TensorId,
         scale: f32,
     },
-    /// Attention of the rows among themselves.
+    /// Attention among the rows of the batch.
     Attention {
         q: TensorId,
         k: TensorId,
@@ -169,7 +170,7 @@ pub enum Op {
         history: TensorId,
         slots: Slots,
     },
-    /// No output: the next step's tokens and positions and the history are written.
+    /// No output: the tokens and positions of the next step and the history are written.
     Advance {
         drawn: TensorId,
         tokens: TensorId,
@@ -180,7 +181,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Every tensor that the op reads (and, for caches and sampling states, writes), by reference.
+    /// Every tensor that the op reads or, for caches and sampling states, updates.
     fn operands_mut(&mut self) -> Vec<&mut TensorId> {
         fn cached<'a>(cache: &'a mut CacheRef, slots: &'a mut Slots) -> Vec<&'a mut TensorId> {
             let mut ids = vec![&mut cache.k, &mut cache.v, &mut slots.positions];
@@ -257,8 +258,8 @@ impl Op {
             Op::Penalize { logits, .. } => vec![(0, *logits)],
             _ => Vec::new(),
         };
-        // An operand that is also read in another role must keep its value until the op is done. Only element-wise
-        // ops read every operand where they write.
+        // An operand that is also read in another role must keep its value until the op is done. Only
+        // element-wise ops read each element of every operand right where they write it.
         if !matches!(self, Op::Binary { .. }) {
             let operands = self.operands();
             pairs.retain(|(_, id)| operands.iter().filter(|operand| *operand == id).count() == 1);

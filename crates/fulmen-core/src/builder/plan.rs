@@ -1,28 +1,28 @@
-//! Lifetimes and the memory plan: which bytes of one arena each tensor takes.
+//! The memory plan: lifetimes of tensors and their offsets in one arena.
 
 use super::{Fusions, LogicalGraph, Op, Role, TensorId};
 use crate::{ALIGNMENT, BuildError, Problem};
 
-/// How far tensors share memory.
+/// How tensors share memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
-    /// Each tensor has bytes of its own, so that all of them can be read after a run.
+    /// No two tensors share bytes, so that all of them can be read after a run.
     Never,
-    /// Tensors whose lifetimes do not meet may share bytes.
+    /// Tensors whose lifetimes do not overlap may share bytes.
     ByLifetime,
-    /// As `ByLifetime`; also, an op that can work in place writes over an operand that is not needed any more.
+    /// As `ByLifetime`; also, an op that can work in place overwrites an operand that it is the last to read.
     #[default]
     InPlace,
 }
 
-/// What the passes do.
+/// Options of the passes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PlanOptions {
     /// Which ops are fused.
     pub fusions: Fusions,
     /// How memory is shared.
     pub sharing: Sharing,
-    /// Bytes left free before and after each tensor, for tests that look for stray writes.
+    /// Guard bytes before and after each tensor, for tests that check for out-of-bounds writes.
     pub guard: usize,
 }
 
@@ -31,22 +31,22 @@ pub struct PlanOptions {
 pub struct Placement {
     /// First byte; a multiple of [`ALIGNMENT`].
     pub offset: usize,
-    /// How many.
+    /// Their number.
     pub bytes: usize,
 }
 
-/// A graph whose tensors have their places in one arena.
+/// A fused graph with the memory plan of its tensors in one arena.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The graph after fusion.
     pub graph: LogicalGraph,
-    /// The place of each tensor; `None` for weights and states, which are bound by name.
+    /// The placement of each tensor; `None` for weights and states, which are bound by name.
     pub placements: Vec<Option<Placement>>,
     /// Bytes of the arena.
     pub arena_bytes: usize,
 }
 
-/// Ops during which a tensor must keep its value: from the one that makes it to the last that reads it.
+/// The ops during which a tensor must keep its value: from its producer to its last reader.
 #[derive(Clone, Copy, Debug)]
 struct Lifetime {
     first: usize,
@@ -54,13 +54,13 @@ struct Lifetime {
 }
 
 impl Lifetime {
-    fn meets(self, other: Lifetime) -> bool {
+    fn overlaps(self, other: Lifetime) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 }
 
-/// Tensors that take the same bytes: one, or a chain of in-place results.
-struct Group {
+/// Tensors at the same offset: one tensor, or a chain of in-place results.
+struct AliasGroup {
     life: Lifetime,
     bytes: usize,
     members: Vec<TensorId>,
@@ -73,7 +73,7 @@ impl LogicalGraph {
         let overflow = |problem| BuildError { call: "plan", problem };
         let guard = options.guard.next_multiple_of(ALIGNMENT);
         let mut groups = groups(&graph, options.sharing).map_err(overflow)?;
-        // Largest first: the small ones then fit into the holes that are left.
+        // Largest first: small ones then fit into the remaining gaps.
         groups.sort_by_key(|group| (std::cmp::Reverse(group.bytes), group.life.first));
 
         let mut placements = vec![None; graph.tensors.len()];
@@ -92,8 +92,8 @@ impl LogicalGraph {
             let size = size.ok_or_else(too_large)?;
             let mut start = 0usize;
             for &(from, to, life) in &placed {
-                let meets = options.sharing == Sharing::Never || life.meets(group.life);
-                if meets && start.saturating_add(size) > from {
+                let overlaps = options.sharing == Sharing::Never || life.overlaps(group.life);
+                if overlaps && start.saturating_add(size) > from {
                     start = start.max(to);
                 }
             }
@@ -109,7 +109,7 @@ impl LogicalGraph {
     }
 }
 
-fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<Group>, Problem> {
+fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<AliasGroup>, Problem> {
     let end = graph.ops.len();
     let mut lives = vec![Lifetime { first: 0, last: 0 }; graph.tensors.len()];
     for (index, node) in graph.ops.iter().enumerate() {
@@ -119,13 +119,13 @@ fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<Group>, Problem>
         for operand in node.op.operands() {
             lives[operand].last = lives[operand].last.max(index);
         }
-        // A device may run it together with the attention after it, whose result must not be written over these.
+        // A backend may fuse it with the next attention, whose output must then not overwrite these.
         if let Op::RopeStore { k, v, .. } = node.op {
             for operand in [k, v] {
                 lives[operand].last = lives[operand].last.max(index + 1);
             }
         }
-        // The same with a norm and the products after it.
+        // The same for a norm and the matmul after it.
         if let Op::RmsNorm { x, .. } = node.op
             && graph.ops.get(index + 1).is_some_and(|next| {
                 let input = match &next.op {
@@ -144,20 +144,20 @@ fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<Group>, Problem>
         }
     }
 
-    let mut made = vec![false; graph.tensors.len()];
-    graph.ops.iter().flat_map(|node| &node.outputs).for_each(|&id| made[id] = true);
-    let mut groups: Vec<Group> = Vec::new();
+    let mut produced = vec![false; graph.tensors.len()];
+    graph.ops.iter().flat_map(|node| &node.outputs).for_each(|&id| produced[id] = true);
+    let mut groups: Vec<AliasGroup> = Vec::new();
     let mut group_of = vec![None; graph.tensors.len()];
     for (id, tensor) in graph.tensors.iter().enumerate() {
         let in_arena = match tensor.role {
             Role::Input => true,
             Role::Weight | Role::State => false,
-            // What fusion removed is made by no op.
-            Role::Computed => made[id],
+            // Tensors that fusion removed have no producer.
+            Role::Computed => produced[id],
         };
         if in_arena {
             group_of[id] = Some(groups.len());
-            groups.push(Group { life: lives[id], bytes: tensor.bytes()?, members: vec![id] });
+            groups.push(AliasGroup { life: lives[id], bytes: tensor.bytes()?, members: vec![id] });
         }
     }
     if sharing == Sharing::InPlace {
@@ -167,11 +167,11 @@ fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<Group>, Problem>
     Ok(groups)
 }
 
-/// Puts the result of an op that can work in place into the group of an operand that is last read there.
+/// Moves the output of an op that can work in place into the group of an operand that it is the last to read.
 fn merge_in_place(
     graph: &LogicalGraph,
     lives: &[Lifetime],
-    groups: &mut [Group],
+    groups: &mut [AliasGroup],
     group_of: &mut [Option<usize>],
 ) {
     for (index, node) in graph.ops.iter().enumerate() {
@@ -220,14 +220,14 @@ mod tests {
     fn a_chain_needs_as_many_buffers_as_live_at_once() {
         let (graph, tensor) = (chain(10), 4 * 64 * 4);
         assert_eq!(arena(&graph, Sharing::Never, 0), 21 * tensor);
-        // The input keeps its place; then two at a time.
+        // The input keeps its bytes; then two tensors at a time.
         assert_eq!(arena(&graph, Sharing::ByLifetime, 0), 3 * tensor);
         assert_eq!(arena(&graph, Sharing::InPlace, 0), 3 * tensor);
         assert_eq!(arena(&graph, Sharing::Never, 1), 21 * (tensor + 512));
     }
 
     #[test]
-    fn an_operand_in_two_roles_is_not_written_over() {
+    fn an_operand_in_two_roles_is_not_overwritten() {
         let mut b = GraphBuilder::new();
         let x = b.input("x", 2, 8).unwrap();
         let w = b.weight("w", DType::F32, 8, 8).unwrap();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn attention_is_not_written_over_the_keys_and_values_stored_before_it() {
+    fn attention_does_not_overwrite_the_keys_and_values_stored_before_it() {
         let heads = Heads { n_heads: 4, n_kv_heads: 4, head_dim: 32 };
         let mut b = GraphBuilder::new();
         let x = b.input("x", 2, heads.q_width()).unwrap();
@@ -250,18 +250,18 @@ mod tests {
         let cache = b.kv_cache("kv", spec).unwrap();
         let spec = RopeSpec::new(RopePairing::NeoX, heads.head_dim, 1e4);
         let rotation = Rotation { spec, positions, factors: None };
-        let turned = b.rope_store([q, k, v], [None, None], 1e-6, rotation, cache, None).unwrap();
-        let y = b.cache_attention(turned, cache, positions, None, 1.0).unwrap();
+        let rotated = b.rope_store([q, k, v], [None, None], 1e-6, rotation, cache, None).unwrap();
+        let y = b.cache_attention(rotated, cache, positions, None, 1.0).unwrap();
         b.output("y", y).unwrap();
         let options = PlanOptions { fusions: Fusions::none(), sharing: Sharing::InPlace, guard: 0 };
         let plan = b.finish().plan(&options).unwrap();
-        let [q, k, v, turned, y] = [q, k, v, turned, y].map(|tensor| plan.placements[tensor.id()]);
-        assert_eq!(turned, q);
+        let [q, k, v, rotated, y] = [q, k, v, rotated, y].map(|tensor| plan.placements[tensor.id()]);
+        assert_eq!(rotated, q);
         assert!(y != k && y != v && y != q, "{y:?}: {q:?} {k:?} {v:?}");
     }
 
     #[test]
-    fn products_are_not_written_over_the_input_of_the_norm_before_them() {
+    fn a_matmul_does_not_overwrite_the_input_of_the_norm_before_it() {
         let mut b = GraphBuilder::new();
         let x = b.input("x", 2, 64).unwrap();
         let (gain, w) = (b.vector("gain", 64).unwrap(), b.weight("w", DType::F32, 64, 64).unwrap());
@@ -271,14 +271,14 @@ mod tests {
         b.output("y", y).unwrap();
         let options = PlanOptions { fusions: Fusions::none(), sharing: Sharing::InPlace, guard: 0 };
         let plan = b.finish().plan(&options).unwrap();
-        let (sum, norm, product) = (&plan.graph.ops[0], &plan.graph.ops[1], &plan.graph.ops[2]);
+        let (sum, norm, matmul) = (&plan.graph.ops[0], &plan.graph.ops[1], &plan.graph.ops[2]);
         let place = |id: TensorId| plan.placements[id].unwrap().offset;
         let read = place(sum.outputs[0]);
-        assert!(place(norm.outputs[0]) != read && place(product.outputs[0]) != read);
+        assert!(place(norm.outputs[0]) != read && place(matmul.outputs[0]) != read);
     }
 
     #[test]
-    fn tensors_that_live_at_once_never_overlap() {
+    fn tensors_with_overlapping_lifetimes_never_overlap() {
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..50 {
             let mut b = GraphBuilder::new();
@@ -297,7 +297,7 @@ mod tests {
                     let (x, y) = (a.members[0], b.members[0]);
                     let (p, q) = (plan.placements[x].unwrap(), plan.placements[y].unwrap());
                     let apart = p.offset + p.bytes <= q.offset || q.offset + q.bytes <= p.offset;
-                    assert!(x == y || apart || !a.life.meets(b.life), "tensors {x} and {y} overlap");
+                    assert!(x == y || apart || !a.life.overlaps(b.life), "tensors {x} and {y} overlap");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! A logical graph for people: one line per op, or a DOT picture.
+//! Text form of a logical graph: one line per op, or a Graphviz diagram.
 
 use std::fmt::{self, Write as _};
 
@@ -14,7 +14,7 @@ impl LogicalGraph {
         format!("{}: {} {}x{}", self.label(id), tensor.dtype, tensor.rows, tensor.width)
     }
 
-    /// The graph in Graphviz's language: `dot -Tsvg`. Weights are drawn as text of the op that reads them.
+    /// The graph as Graphviz DOT: `dot -Tsvg`. Weights are listed in the node of the op that reads them.
     pub fn to_dot(&self) -> String {
         let mut dot = String::from("digraph logical_graph {\n  node [shape=box, fontname=\"sans-serif\"];\n");
         // Writing to a String does not fail.

@@ -1,5 +1,5 @@
-//! Typed calls: what a kernel gets. All sizes in them were checked against each other, and no address that a kernel
-//! must read or write is null. Whether an address belongs to the device is the backend's to check.
+//! Typed calls: the arguments of kernels. All sizes are consistent with each other, and no address that a
+//! kernel must read or write is null. Whether an address belongs to the device is checked by the backend.
 
 use super::{Heads, KvCache, RopeSpec, TensorOp, TokenHistory};
 use crate::DType;
@@ -15,25 +15,25 @@ pub struct WeightArg {
     pub rows: u32,
 }
 
-/// One weight of a product and where its result goes.
+/// One projection of a matmul call: a weight, its bias and its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MatPart {
+pub struct Projection {
     /// The weight, `[n, k]`.
     pub weight: WeightArg,
-    /// Address of `n` floats that are added to each row.
+    /// Address of `n` f32 values that are added to each row.
     pub bias: Option<u64>,
     /// Address of the result, `[m, n]`.
     pub output: u64,
 }
 
-/// `output = input · Wᵀ (+ bias) (+ residual)` for each part; all parts read the same input.
+/// `output = input · Wᵀ (+ bias) (+ residual)` for each projection; all projections read the same input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MulMatCall {
     /// `[m, k]`.
     pub input: u64,
-    /// One or more weights; more than one never has a residual.
-    pub parts: Vec<MatPart>,
-    /// `[m, n]`, added to the first part's result. May be the output's address.
+    /// One or more projections (Q, K and V); a call with several has no residual.
+    pub parts: Vec<Projection>,
+    /// `[m, n]`, added to the result. May be the output's address.
     pub residual: Option<u64>,
     /// Rows of the input.
     pub m: u32,
@@ -58,7 +58,7 @@ pub struct GateUpCall {
     pub k: u32,
 }
 
-/// Rows of a table by token id.
+/// Rows of an embedding table by token id.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbedCall {
     /// The table, `[rows, width]`.
@@ -73,12 +73,12 @@ pub struct EmbedCall {
     pub width: u32,
 }
 
-/// RMS norm of `rows` rows of `width` floats. In place is allowed.
+/// RMS norm of `rows` rows of `width` values. In place is allowed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RmsNormCall {
     /// `[rows, width]`.
     pub input: u64,
-    /// `width` floats.
+    /// `width` values.
     pub gamma: u64,
     /// `[rows, width]`.
     pub output: u64,
@@ -91,7 +91,7 @@ pub struct RmsNormCall {
 }
 
 impl RmsNormCall {
-    /// Whether what it makes is the input, of `m` rows of `k`, of another call.
+    /// Whether its output is the `[m, k]` input of another call.
     pub fn feeds(&self, input: u64, m: u32, k: u32) -> bool {
         self.output == input && self.rows == m && self.width == k
     }
@@ -104,7 +104,7 @@ pub struct AddRmsNormCall {
     pub a: u64,
     /// `[rows, width]`.
     pub b: u64,
-    /// `width` floats.
+    /// `width` values.
     pub gamma: u64,
     /// `[rows, width]`.
     pub sum: u64,
@@ -183,7 +183,7 @@ pub struct SoftMaxCall {
 /// Where the keys and values of an attention come from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KvSource {
-    /// Rows of the same batch, `[m, n_kv_heads · head_dim]` floats: row `r` sees rows 0 to `r`.
+    /// Rows of the same batch, `[m, n_kv_heads · head_dim]`: row `r` sees rows 0 to `r`.
     Rows {
         /// Keys.
         k: u64,
@@ -256,22 +256,22 @@ pub struct RopeStoreCall {
     pub rope: RopeSpec,
     /// `n_rot / 2` frequency factors.
     pub factors: Option<u64>,
-    /// The turned queries. May be the address of `q`.
+    /// The rotated queries. May be the address of `q`.
     pub output: u64,
 }
 
 /// A copy of bytes that do not overlap.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CopyCall {
-    /// From.
+    /// Source.
     pub input: u64,
-    /// To.
+    /// Destination.
     pub output: u64,
-    /// How many.
+    /// Number of bytes.
     pub bytes: usize,
 }
 
-/// Index of the largest element of each row: the lowest index among equals, NaN never.
+/// Index of the largest element of each row: the lowest index on a tie, never a NaN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArgMaxCall {
     /// `[m, n]`.
@@ -284,12 +284,12 @@ pub struct ArgMaxCall {
     pub n: u32,
 }
 
-/// A token drawn from each row of logits; see [`crate::sampling`].
+/// A token sampled from each row of logits; see [`crate::sampling`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleCall {
     /// `[m, n]`.
     pub logits: u64,
-    /// One state per row; its step is counted up.
+    /// One state per row; its step is incremented.
     pub states: u64,
     /// `m` tokens.
     pub output: u64,
@@ -299,8 +299,8 @@ pub struct SampleCall {
     pub n: u32,
 }
 
-/// Logits made less likely for tokens that came before; see [`Penalties`](crate::sampling::Penalties). In place is
-/// allowed.
+/// Repetition, frequency and presence penalties on logits; see [`Penalties`](crate::sampling::Penalties). In
+/// place is allowed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PenalizeCall {
     /// `[m, n]`.
@@ -321,18 +321,18 @@ pub struct PenalizeCall {
     pub n: u32,
 }
 
-/// The tokens that were drawn become the next step's: see [`TensorOp::Advance`].
+/// The sampled tokens become the inputs of the next decode step: see [`TensorOp::Advance`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdvanceCall {
-    /// `m` tokens that were drawn.
+    /// `m` sampled tokens.
     pub drawn: u64,
-    /// `m` tokens: what the next step reads.
+    /// `m` tokens: the input of the next step.
     pub tokens: u64,
-    /// `m` positions, each counted up but kept below `history.capacity`.
+    /// `m` positions, each incremented but kept below `history.capacity`.
     pub positions: u64,
-    /// `m` sequence numbers; all 0 if not given. No two rows have the same.
+    /// `m` sequence numbers, all different; all 0 if not given.
     pub sequences: Option<u64>,
-    /// Gets each token at its new position.
+    /// Each token is stored at its new position.
     pub history: TokenHistory,
     /// Rows.
     pub m: u32,

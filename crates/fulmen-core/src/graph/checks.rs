@@ -30,17 +30,17 @@ pub(crate) fn epsilon(got: f32) -> Checked<f32> {
     (got.is_finite() && got >= 0.0).then_some(got).ok_or_else(problem)
 }
 
-/// A weight of a product or a table: not integers, whole blocks in a row, and a size that fits memory.
+/// A weight matrix or embedding table: not integers, whole blocks in a row, and a size that fits memory.
 pub(crate) fn weight_type(what: &'static str, dtype: DType, rows: u32, k: u32) -> Checked<()> {
     if dtype == DType::U32 {
-        return Err(Problem::Type { what, expected: "a float or block type", got: dtype });
+        return Err(Problem::Type { what, expected: "a floating-point or quantized type", got: dtype });
     }
     let bytes = dtype.bytes(k as usize)?.checked_mul(rows as usize);
     let overflow = DTypeError::Overflow { dtype, elements: usize::MAX };
     bytes.map(|_| ()).ok_or(Problem::DType(overflow))
 }
 
-/// Heads that divide evenly and whose widths fit.
+/// Query heads are a multiple of the KV heads, and the widths fit 32 bits.
 pub(crate) fn check_heads(heads: Heads) -> Checked<()> {
     at_least_1("n_heads", heads.n_heads)?;
     at_least_1("n_kv_heads", heads.n_kv_heads)?;
@@ -53,7 +53,7 @@ pub(crate) fn check_heads(heads: Heads) -> Checked<()> {
     same("n_heads · head_dim in 32 bits", heads.q_width(), width)
 }
 
-/// A rotation that fits the head.
+/// The rotation fits the head.
 pub(crate) fn check_rope(rope: RopeSpec, head_dim: u32) -> Checked<()> {
     if !rope.n_rot.is_multiple_of(2) {
         return Err(Problem::Multiple { what: "n_rot", of: 2, got: rope.n_rot.into() });
@@ -67,7 +67,7 @@ pub(crate) fn check_rope(rope: RopeSpec, head_dim: u32) -> Checked<()> {
     Ok(())
 }
 
-/// A history that holds something and whose size fits.
+/// The history is not empty and its size fits memory.
 pub(crate) fn check_history(n_seqs: u32, capacity: u32) -> Checked<()> {
     at_least_1("the sequences of the history", n_seqs)?;
     at_least_1("the capacity of the history", capacity)?;
@@ -76,7 +76,7 @@ pub(crate) fn check_history(n_seqs: u32, capacity: u32) -> Checked<()> {
     Ok(())
 }
 
-/// A cache whose type and size are possible; addresses are checked by the caller.
+/// The cache has a valid type and size; the caller checks its addresses.
 pub(crate) fn check_cache(dtype: DType, n_seqs: u32, capacity: u32, heads: Heads) -> Checked<usize> {
     if !matches!(dtype, DType::F32 | DType::F16 | DType::Q8_0) {
         return Err(Problem::Type { what: "the KV cache", expected: "F32, F16 or Q8_0", got: dtype });

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, time::Duration};
 
-use super::{Program, Step, call::*};
+use super::{Program, ProgramCall, call::*};
 use crate::{BackendError, Fusions};
 
 /// A program that a backend has captured; see [`KernelDispatch::prepare`].
@@ -18,21 +18,22 @@ pub struct KernelTime {
     pub start: Duration,
     /// How long it took.
     pub time: Duration,
-    /// The calls of the program that it is part of; empty where that is not known. Kernels of one call follow one another.
+    /// The calls of the program that it belongs to; empty if that is unknown. The kernels of one call are
+    /// consecutive.
     pub calls: Range<usize>,
 }
 
 /// Kernels of one device. [`execute_graph`](super::execute_graph) calls one method per node, in order.
 ///
-/// Each method returns how many kernels it launched: 0 where there was nothing to do, more than 1 where it needed
-/// several. Calls may return before the work is done; [`synchronize`](KernelDispatch::synchronize) waits for it.
-/// The first eight methods are the least that a transformer layer needs; the others say "unsupported" until a
-/// backend provides them.
+/// Each method returns the number of kernels that it launched: 0 if there was nothing to do, more than 1 if
+/// it needed several. Calls may return before the work is done; [`synchronize`](KernelDispatch::synchronize)
+/// waits for it. The first eight methods are the minimum for a transformer layer; the others return
+/// [`Unsupported`](BackendError::Unsupported) until a backend implements them.
 pub trait KernelDispatch {
     /// The backend's name in messages.
     fn backend(&self) -> &'static str;
 
-    /// Products with one or several weights.
+    /// Matmul of one input with one or several weights.
     fn dispatch_mul_mat(&mut self, call: &MulMatCall) -> Result<usize, BackendError>;
 
     /// RMS norm.
@@ -44,7 +45,7 @@ pub trait KernelDispatch {
     /// Rotary position embedding.
     fn dispatch_rope(&mut self, call: &RopeCall) -> Result<usize, BackendError>;
 
-    /// Attention within the rows or over a KV cache.
+    /// Attention among the rows of the batch or over a KV cache.
     fn dispatch_attention(&mut self, call: &AttentionCall) -> Result<usize, BackendError>;
 
     /// Copy of bytes.
@@ -56,12 +57,12 @@ pub trait KernelDispatch {
     /// SiLU.
     fn dispatch_silu(&mut self, call: &UnaryCall) -> Result<usize, BackendError>;
 
-    /// Rows of a table.
+    /// Rows of an embedding table.
     fn dispatch_embed(&mut self, call: &EmbedCall) -> Result<usize, BackendError> {
         unsupported(self.backend(), "Embed", call)
     }
 
-    /// Gate and up products with SwiGLU.
+    /// Gate and up projections with SwiGLU.
     fn dispatch_gate_up(&mut self, call: &GateUpCall) -> Result<usize, BackendError> {
         unsupported(self.backend(), "GateUp", call)
     }
@@ -76,12 +77,12 @@ pub trait KernelDispatch {
         unsupported(self.backend(), "SwiGlu", call)
     }
 
-    /// GELU by erf.
+    /// GELU, computed with erf.
     fn dispatch_gelu(&mut self, call: &UnaryCall) -> Result<usize, BackendError> {
         unsupported(self.backend(), "Gelu", call)
     }
 
-    /// GELU by tanh.
+    /// GELU, tanh approximation.
     fn dispatch_gelu_tanh(&mut self, call: &UnaryCall) -> Result<usize, BackendError> {
         unsupported(self.backend(), "GeluTanh", call)
     }
@@ -91,7 +92,7 @@ pub trait KernelDispatch {
         unsupported(self.backend(), "Scale", call)
     }
 
-    /// Soft cap: a constant times the hyperbolic tangent of x over it.
+    /// Logit soft capping: `cap · tanh(x / cap)`.
     fn dispatch_softcap(&mut self, call: &UnaryCall) -> Result<usize, BackendError> {
         unsupported(self.backend(), "SoftCap", call)
     }
@@ -101,12 +102,12 @@ pub trait KernelDispatch {
         unsupported(self.backend(), "SoftMax", call)
     }
 
-    /// Keys and values into the cache.
+    /// Keys and values into the KV cache.
     fn dispatch_kv_store(&mut self, call: &KvStoreCall) -> Result<usize, BackendError> {
         unsupported(self.backend(), "KvStore", call)
     }
 
-    /// Norm per head, RoPE and store.
+    /// Norm per head, RoPE and KV store.
     fn dispatch_rope_store(&mut self, call: &RopeStoreCall) -> Result<usize, BackendError> {
         unsupported(self.backend(), "RopeStore", call)
     }
@@ -116,43 +117,44 @@ pub trait KernelDispatch {
         unsupported(self.backend(), "ArgMax", call)
     }
 
-    /// A token drawn from logits.
+    /// A token sampled from logits.
     fn dispatch_sample(&mut self, call: &SampleCall) -> Result<usize, BackendError> {
         unsupported(self.backend(), "Sample", call)
     }
 
-    /// Logits made less likely for tokens that came before.
+    /// Repetition, frequency and presence penalties on logits.
     fn dispatch_penalize(&mut self, call: &PenalizeCall) -> Result<usize, BackendError> {
         unsupported(self.backend(), "Penalize", call)
     }
 
-    /// The tokens that were drawn become the next step's.
+    /// The sampled tokens become the inputs of the next decode step.
     fn dispatch_advance(&mut self, call: &AdvanceCall) -> Result<usize, BackendError> {
         unsupported(self.backend(), "Advance", call)
     }
 
-    /// Captures a program so that [`replay`](KernelDispatch::replay) can run all of it with one launch. Runs nothing.
-    /// `None` where the backend cannot or where nothing would be won: then the caller runs the program itself.
+    /// Captures a program so that [`replay`](KernelDispatch::replay) can run all of it with one launch. Runs
+    /// nothing. `None` if the backend cannot capture it or would not gain from it: the caller then runs the
+    /// program itself.
     ///
-    /// The addresses of the program must hold until [`release`](KernelDispatch::release); what lies there may change
-    /// between replays.
+    /// The addresses of the program must stay valid until [`release`](KernelDispatch::release); the data
+    /// there may change between replays.
     fn prepare(&mut self, program: &Program) -> Result<Option<ReplayId>, BackendError> {
         let _ = program;
         Ok(None)
     }
 
-    /// Whether capturing a program costs no more than running it once, so that even one that runs a few times is worth it.
+    /// Whether capturing a program costs no more than running it once, so that it pays even for a few runs.
     fn captures_for_free(&self) -> bool {
         false
     }
 
-    /// Runs a captured program, as [`Program::run`] would, and gives the number of launches.
+    /// Runs a captured program, as [`Program::run`] would, and returns the number of launches.
     fn replay(&mut self, id: ReplayId) -> Result<usize, BackendError> {
         Err(BackendError::Unsupported { backend: self.backend(), what: format!("the replay of {id:?}") })
     }
 
-    /// As [`replay`](KernelDispatch::replay), as long as `go_on` gives `true`, which is asked before each launch; `None` where
-    /// it did not.
+    /// As [`replay`](KernelDispatch::replay), unless `go_on`, which is called before each launch, returns
+    /// false; then `None`.
     fn replay_while(
         &mut self,
         id: ReplayId,
@@ -161,45 +163,46 @@ pub trait KernelDispatch {
         if go_on() { self.replay(id).map(Some) } else { Ok(None) }
     }
 
-    /// How many kernels and copies a captured program has, where that is known.
+    /// The number of kernels and copies in a captured program, if known.
     fn captured_kernels(&self, id: ReplayId) -> Option<usize> {
         let _ = id;
         None
     }
 
-    /// Runs a captured program as [`replay`](KernelDispatch::replay) does, waits for it, and gives the name of each kernel and
-    /// its time on the device, in order; `None`, and nothing was run, where the device does not take such times.
+    /// Runs a captured program as [`replay`](KernelDispatch::replay) does, waits for it, and returns the name
+    /// and device time of each kernel, in order. `None`, without running anything, if the device has no
+    /// timestamps.
     fn replay_timed(&mut self, id: ReplayId) -> Result<Option<Vec<KernelTime>>, BackendError> {
         let _ = id;
         Ok(None)
     }
 
-    /// Lets go of a captured program. An id that is not known is ignored.
+    /// Releases a captured program. An unknown id is ignored.
     fn release(&mut self, id: ReplayId) {
         let _ = id;
     }
 
-    /// Rows of a prompt that are worth running at once: more of them would not be faster.
+    /// The prefill chunk size: more rows at once would not be faster.
     fn prefill_chunk(&self) -> u32 {
         512
     }
 
-    /// The fusions that suit this backend, for who plans a graph for it.
+    /// The fusions to plan graphs with for this backend.
     fn fusions(&self) -> Fusions {
         Fusions::all()
     }
 
-    /// Runs two calls, of which the second comes right after the first, as one, if the backend has a kernel for that;
-    /// otherwise does nothing and gives `None`. Everything that either call makes is there afterwards.
+    /// Runs two consecutive calls as one if the backend has a fused kernel for them; otherwise does nothing
+    /// and returns `None`. All outputs of both calls are written.
     fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
         let _ = (first, second);
         Ok(None)
     }
 
-    /// Told before each call of a program, or each pair, which calls are left, that one the first: what comes behind it may be
-    /// prepared.
-    fn look_ahead(&mut self, left: &[Step]) {
-        let _ = left;
+    /// Called before each call or pair of a program with the remaining calls, starting with that one, so that
+    /// a backend can prepare later calls (for example prefetch what they read).
+    fn look_ahead(&mut self, remaining: &[ProgramCall]) {
+        let _ = remaining;
     }
 
     /// Waits until all launched work is done.

@@ -1,11 +1,11 @@
-//! Checking a graph into a program, and running it.
+//! The checked program of a graph, and running it.
 
 use std::{ops::Range, time::Instant};
 
 use super::{ComputeGraph, KernelDispatch, OpCall, resolve::resolve};
 use crate::{BackendError, ExecError, GraphError};
 
-/// What a timed run did.
+/// The result of a timed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraphExecResult {
     /// Kernels launched.
@@ -14,15 +14,15 @@ pub struct GraphExecResult {
     pub elapsed_us: u64,
 }
 
-/// A checked graph: one typed call per op. Build it once, run it as often as its addresses hold.
+/// A checked graph: one typed call per op. Build it once and run it as long as its addresses stay valid.
 #[derive(Clone, Debug)]
 pub struct Program {
-    calls: Vec<Step>,
+    calls: Vec<ProgramCall>,
 }
 
-/// One call and the node it came from.
+/// A checked call and the node that it was lowered from.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct ProgramCall {
     /// Index of the node.
     pub node: usize,
     /// Its name, if it has one.
@@ -41,69 +41,73 @@ impl Program {
                 name: node.name.clone(),
                 problem,
             })?;
-            calls.extend(call.map(|call| Step { node: index, name: node.name.clone(), call }));
+            calls.extend(call.map(|call| ProgramCall { node: index, name: node.name.clone(), call }));
         }
         Ok(Program { calls })
     }
 
     /// The calls, in order.
-    pub fn steps(&self) -> &[Step] {
+    pub fn calls(&self) -> &[ProgramCall] {
         &self.calls
     }
 
-    /// Runs all calls and gives the number of kernels launched. Does not wait for the device.
+    /// Runs all calls and returns the number of kernels launched. Does not wait for the device.
     pub fn run<D: KernelDispatch + ?Sized>(&self, dispatcher: &mut D) -> Result<usize, ExecError> {
         Ok(self.run_while(dispatcher, || true)?.unwrap_or(0))
     }
 
-    /// Runs calls as long as `go_on`, which is asked before each, says so. Gives the number of kernels launched, or `None`
-    /// if it was stopped: what the program writes is then half written.
+    /// Runs all calls unless `go_on`, which is called before each of them, returns false. Returns the number
+    /// of kernels launched, or `None` if it was stopped: the outputs are then incomplete.
     pub fn run_while<D: KernelDispatch + ?Sized>(
         &self,
         dispatcher: &mut D,
         mut go_on: impl FnMut() -> bool,
     ) -> Result<Option<usize>, ExecError> {
-        self.run_noting(dispatcher, |_, _, _| Ok(go_on()))
+        self.run_observed(dispatcher, |_, _, _| Ok(go_on()))
     }
 
-    /// Runs all calls. Before each, and once at the end, `note` is told which calls ran last (the first time none), which
-    /// may be two where the device runs a pair as one, and how many kernels they launched. It says whether to go on; gives
-    /// the number of kernels launched, or `None` if it was stopped.
-    pub fn run_noting<D: KernelDispatch + ?Sized>(
+    /// Runs all calls. Before each, and once at the end, `observe` gets the range of the calls that ran last
+    /// (empty the first time; two calls if the device fused a pair) and the number of kernels that they
+    /// launched, and returns whether to go on. Returns the number of kernels launched, or `None` if it was
+    /// stopped.
+    pub fn run_observed<D: KernelDispatch + ?Sized>(
         &self,
         dispatcher: &mut D,
-        mut note: impl FnMut(&mut D, Range<usize>, usize) -> Result<bool, BackendError>,
+        mut observe: impl FnMut(&mut D, Range<usize>, usize) -> Result<bool, BackendError>,
     ) -> Result<Option<usize>, ExecError> {
         let (mut launches, mut last, mut ran) = (0, 0, 0..0);
         loop {
-            let at = |at: usize| {
-                let step = self.calls.get(at);
-                move |source| match step {
-                    Some(Step { node, name, call }) => {
+            let error_at = |index: usize| {
+                let call = self.calls.get(index);
+                move |source| match call {
+                    Some(ProgramCall { node, name, call }) => {
                         ExecError::Node { node: *node, op: call.op(), name: name.clone(), source }
                     }
                     None => ExecError::Backend(source),
                 }
             };
-            if !note(dispatcher, ran.clone(), last).map_err(at(ran.start))? && ran.end < self.calls.len() {
+            if !observe(dispatcher, ran.clone(), last).map_err(error_at(ran.start))?
+                && ran.end < self.calls.len()
+            {
                 return Ok(None);
             }
-            let Some(step) = self.calls.get(ran.end) else { return Ok(Some(launches)) };
+            let Some(first) = self.calls.get(ran.end) else { return Ok(Some(launches)) };
             dispatcher.look_ahead(&self.calls[ran.end..]);
             let pair = match self.calls.get(ran.end + 1) {
-                Some(next) => dispatcher.dispatch_pair(&step.call, &next.call).map_err(at(ran.end))?,
+                Some(next) => dispatcher.dispatch_pair(&first.call, &next.call).map_err(error_at(ran.end))?,
                 None => None,
             };
             (ran, last) = match pair {
                 Some(launched) => (ran.end..ran.end + 2, launched),
-                None => (ran.end..ran.end + 1, dispatcher.dispatch(&step.call).map_err(at(ran.end))?),
+                None => (ran.end..ran.end + 1, dispatcher.dispatch(&first.call).map_err(error_at(ran.end))?),
             };
             launches += last;
         }
     }
 }
 
-/// Checks the graph, runs it, and gives the number of kernels launched. Nothing runs if any node is wrong.
+/// Checks the graph, runs it, and returns the number of kernels launched. Nothing runs if any node is
+/// invalid.
 ///
 /// Does not wait for the device: reading a result does, and so does
 /// [`synchronize`](KernelDispatch::synchronize).
@@ -114,7 +118,7 @@ pub fn execute_graph<D: KernelDispatch + ?Sized>(
     graph.check()?.run(dispatcher)
 }
 
-/// [`execute_graph`] with the time from the first call until the device is done; the check is not in it.
+/// [`execute_graph`] with the time from the first call until the device is done, not counting the check.
 pub fn execute_graph_timed<D: KernelDispatch + ?Sized>(
     graph: &ComputeGraph,
     dispatcher: &mut D,

@@ -1,8 +1,8 @@
 //! The compute graph: a list of nodes with device addresses, in the order in which they run.
 //!
-//! A graph is plain data. [`ComputeGraph::check`] turns it into a [`Program`] of typed calls, or says which node is
-//! wrong and why; [`execute_graph`] checks it and runs it on anything that implements [`KernelDispatch`]. To run
-//! it many times, keep the [`Program`].
+//! A graph is plain data. [`ComputeGraph::check`] lowers it to a [`Program`] of typed calls, or reports which
+//! node is wrong and why; [`execute_graph`] checks it and runs it on anything that implements
+//! [`KernelDispatch`]. To run it many times, keep the [`Program`].
 
 mod call;
 pub(crate) mod checks;
@@ -16,28 +16,31 @@ mod work;
 
 pub use call::*;
 pub use dispatch::{KernelDispatch, KernelTime, ReplayId};
-pub use execute::{GraphExecResult, Program, Step, execute_graph, execute_graph_timed};
+pub use execute::{GraphExecResult, Program, ProgramCall, execute_graph, execute_graph_timed};
 pub use params::{ExtraWeight, Heads, KvCache, OpParams, RopePairing, RopeSpec, TokenHistory};
 pub use work::{CacheUse, Work};
 
 use crate::DType;
 
-/// What a node does. Shapes are `[width, inner, m, 0]`: `m` rows of `width · inner` floats, where `inner` is 1 for
-/// all but MulMat (there `inner` is `k`, and a row of the output has `width` floats) and tensors by heads.
+/// What a node computes. A shape is `[width, inner, m, 0]`: `m` rows of `width · inner` f32 values. `inner`
+/// is 1 except in tensors divided into heads (`[head_dim, n_heads, m, 0]`) and in MulMat and GateUp, where it
+/// is `k` and a row of the output has `width` values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum TensorOp {
-    /// A leaf: data that is there already.
+    /// A leaf: data that is on the device already.
     None,
-    /// Another output of the input node (its `second_ptr`, or the output of an extra weight). Launches nothing.
+    /// Another output of the input node (its `second_ptr`, or the output of an extra weight). Launches
+    /// nothing.
     View,
-    /// Rows of the table `weight_ptr` (`table_rows` rows of `weight_qtype`) by the token ids of input 0.
+    /// Rows of the embedding table `weight_ptr` (`table_rows` rows of `weight_qtype`) by the token ids of
+    /// input 0.
     Embed,
-    /// `x · Wᵀ (+ bias) (+ residual)`: inputs x and, if there is one, the residual. Shape `[n, k, m, 0]`.
+    /// `x · Wᵀ (+ bias) (+ residual)`: inputs x and optionally the residual. Shape `[n, k, m, 0]`.
     MulMat,
     /// `silu(x · Wgᵀ) ∘ (x · Wuᵀ)` with the weights `weight_ptr` and `up_ptr`. Shape `[n, k, m, 0]`.
     GateUp,
-    /// RMS norm over rows of `shape[0]` floats with the gain `gamma_ptr` and epsilon `scalar`.
+    /// RMS norm over rows of `shape[0]` values with the gain `gamma_ptr` and epsilon `scalar`.
     /// Shape `[head_dim, n_heads, m, 0]` gives the norm per head.
     RmsNorm,
     /// `sum = a + b` to `second_ptr`, then the RMS norm of the sum.
@@ -50,39 +53,41 @@ pub enum TensorOp {
     SwiGlu,
     /// `x · sigmoid(x)`.
     Silu,
-    /// `x · Φ(x)`, by erf.
+    /// `x · Φ(x)`, computed with erf.
     Gelu,
-    /// GELU by its tanh formula.
+    /// GELU by its tanh approximation.
     GeluTanh,
     /// `x · scalar`.
     Scale,
-    /// `scalar · tanh(x / scalar)`, element by element: x, kept within ±`scalar`, which is finite and above 0.
+    /// Logit soft capping, `scalar · tanh(x / scalar)`, element by element; `scalar` is finite and above 0.
     SoftCap,
     /// Rotary position embedding: inputs x and positions. Shape `[head_dim, n_heads, m, 0]`.
     Rope,
-    /// With one input: softmax of `x · scalar` over rows of `shape[0]` floats. With three inputs q, k, v: causal
-    /// attention of the rows among themselves, by `heads` and the score scale `scalar`.
+    /// With one input: softmax of `x · scalar` over rows of `shape[0]` values. With three inputs q, k, v:
+    /// causal attention among the rows of the batch, with `heads` and the score scale `scalar`.
     SoftMax,
-    /// Causal attention over a KV cache: inputs q, positions and, if there is more than one, sequence numbers.
-    /// Row `r` sees positions 0 to `positions[r]` of its sequence.
+    /// Causal attention over a KV cache: inputs q, positions and, if there is more than one sequence,
+    /// sequence numbers. Row `r` sees positions 0 to `positions[r]` of its sequence.
     Attention,
-    /// Writes rows of k and v to the KV cache: inputs k, v, positions, (sequences). The node's address is `k_ptr`.
+    /// Writes rows of k and v to the KV cache: inputs k, v, positions, (sequences). The node's address is
+    /// `k_ptr`.
     KvStore,
-    /// Norm of the query and key heads (where gains are set), RoPE of both, keys and values to the cache:
-    /// inputs q, k, v, positions, (sequences). The output is the turned q.
+    /// Norm of the query and key heads (where gains are set), RoPE of both, keys and values to the KV cache:
+    /// inputs q, k, v, positions, (sequences). The output is the rotated q.
     RopeStore,
     /// A copy of the whole input.
     Copy,
     /// Index of the largest element of each row; the output is U32, `[1, 1, m, 0]`.
     ArgMax,
-    /// A token for each row of logits, drawn as the row's state at `sample_ptr` says; output as ArgMax.
+    /// A token sampled from each row of logits with the row's state at `sample_ptr`; output as ArgMax.
     Sample,
-    /// Logits made less likely for tokens that came before, as the row's [`Penalties`](crate::sampling::Penalties) at
-    /// `penalty_ptr` say: inputs logits, positions, (sequences). The tokens are those of `history`.
+    /// Repetition, frequency and presence penalties for tokens of `history`, with the row's
+    /// [`Penalties`](crate::sampling::Penalties) at `penalty_ptr`: inputs logits, positions, (sequences).
     Penalize,
-    /// The step after this one: inputs the tokens drawn and, if there is more than one, sequence numbers. Row `r` of
-    /// `tokens_ptr` becomes its token, row `r` of `positions_ptr` goes up by one but not past the last position, and
-    /// `history` gets the token at that position. The node's address is `tokens_ptr`.
+    /// Prepares the next decode step: inputs the sampled tokens and, if there is more than one sequence,
+    /// sequence numbers. Row `r` of `tokens_ptr` is set to its token, row `r` of `positions_ptr` is
+    /// incremented but not past the last position, and the token is appended to `history` at that position.
+    /// The node's address is `tokens_ptr`.
     Advance,
 }
 
@@ -110,22 +115,22 @@ impl std::fmt::Display for TensorOp {
     }
 }
 
-/// One node: what it does, where its result lies, and what it reads.
+/// One node: its op, the address of its result, and its inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorNode {
-    /// What it does.
+    /// What it computes.
     pub op: TensorOp,
     /// Address of the result.
     pub data_ptr: u64,
-    /// Shape, as [`TensorOp`] says.
+    /// Shape; see [`TensorOp`].
     pub shape: [u32; 4],
     /// F32, or U32 for tokens, positions and sequence numbers.
     pub dtype: DType,
-    /// Nodes it reads, all of them before it.
+    /// Indices of the nodes it reads; all of them come before it.
     pub inputs: Vec<usize>,
     /// Everything else.
     pub params: OpParams,
-    /// A name for messages and pictures.
+    /// A name for messages and diagrams.
     pub name: Option<Box<str>>,
 }
 
@@ -135,7 +140,7 @@ impl TensorNode {
         self.shape[2]
     }
 
-    /// Floats in a row of the result; saturates instead of wrapping.
+    /// Elements in a row of the result; saturates instead of wrapping.
     pub fn width(&self) -> u32 {
         match self.op {
             TensorOp::MulMat | TensorOp::GateUp => self.shape[0],
@@ -177,7 +182,7 @@ impl ComputeGraph {
         ComputeGraph::default()
     }
 
-    /// Adds f32 data that is on the device already, and gives its index.
+    /// Adds f32 data that is on the device already, and returns its index.
     pub fn add_leaf(&mut self, ptr: u64, shape: [u32; 4]) -> usize {
         self.push(TensorOp::None, ptr, shape, DType::F32, Vec::new(), OpParams::default())
     }
@@ -187,7 +192,7 @@ impl ComputeGraph {
         self.push(TensorOp::None, ptr, [1, 1, m, 0], DType::U32, Vec::new(), OpParams::default())
     }
 
-    /// Adds an op whose result goes to `ptr`, and gives its index. Nothing is checked here: see
+    /// Adds an op whose result goes to `ptr`, and returns its index. Nothing is checked here: see
     /// [`check`](ComputeGraph::check).
     pub fn add_op(
         &mut self,
@@ -204,7 +209,7 @@ impl ComputeGraph {
         self.push(op, ptr, shape, dtype, inputs, params)
     }
 
-    /// Gives a node a name for messages and pictures. An index that does not exist is ignored.
+    /// Gives a node a name for messages and diagrams. An index that does not exist is ignored.
     pub fn set_name(&mut self, node: usize, name: &str) {
         if let Some(node) = self.nodes.get_mut(node) {
             node.name = Some(name.into());
@@ -216,7 +221,8 @@ impl ComputeGraph {
         self.nodes.iter().filter(|node| node.op.launches()).count()
     }
 
-    /// Checks every node and gives the program that runs them: order, indices, arity, shapes, types, null pointers.
+    /// Checks the order, indices, arity, shapes, types and pointers of every node, and lowers the graph to a
+    /// program.
     pub fn check(&self) -> Result<Program, crate::GraphError> {
         Program::new(self)
     }

@@ -1,5 +1,6 @@
-//! Where the operands of a call lie: inside the device's memory, aligned, writable where they are written, and apart
-//! where a kernel cannot bear an overlap. The rules are the same for every backend.
+//! Checks of the operands of a call against device memory: each lies inside an allocation, is aligned, is
+//! writable if it is an output, and does not overlap an output unless the op works in place. The rules are
+//! the same for every backend.
 
 use super::call::*;
 use super::{Heads, KvCache, TokenHistory};
@@ -17,7 +18,7 @@ fn span<T>(memory: &impl LookUp, what: &'static str, ptr: u64, count: usize, wri
     memory.look_up(what, ptr, count.saturating_mul(size_of::<T>()), align_of::<T>(), write)
 }
 
-fn floats(memory: &impl LookUp, what: &'static str, ptr: u64, rows: u32, width: u32) -> Checked<Extent> {
+fn f32_rows(memory: &impl LookUp, what: &'static str, ptr: u64, rows: u32, width: u32) -> Checked<Extent> {
     span::<f32>(memory, what, ptr, area(rows, width), false)
 }
 
@@ -36,7 +37,7 @@ fn optional(
     rows: u32,
     width: u32,
 ) -> Checked<Option<Extent>> {
-    ptr.map(|ptr| floats(memory, what, ptr, rows, width)).transpose()
+    ptr.map(|ptr| f32_rows(memory, what, ptr, rows, width)).transpose()
 }
 
 fn row_bytes(dtype: DType, width: u32) -> Checked<usize> {
@@ -69,7 +70,7 @@ fn history(memory: &impl LookUp, history: &TokenHistory, write: bool) -> Checked
     span::<u32>(memory, "the history", history.ptr, area(history.n_seqs, history.capacity), write)
 }
 
-/// None of the outputs overlaps any of the operands.
+/// An error if an output overlaps an operand.
 fn apart(outputs: &[Extent], operands: &[Option<Extent>]) -> Checked {
     for output in outputs {
         operands.iter().flatten().try_for_each(|operand| output.apart_from(*operand))?;
@@ -80,7 +81,7 @@ fn apart(outputs: &[Extent], operands: &[Option<Extent>]) -> Checked {
 impl MulMatCall {
     /// Looks up every operand.
     pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
-        let x = floats(memory, "the input", self.input, self.m, self.k)?;
+        let x = f32_rows(memory, "the input", self.input, self.m, self.k)?;
         let mut outs: Vec<Extent> = Vec::with_capacity(self.parts.len());
         for part in &self.parts {
             let out = output(memory, "the output", part.output, self.m, part.weight.rows)?;
@@ -104,7 +105,7 @@ impl MulMatCall {
 impl GateUpCall {
     /// Looks up every operand.
     pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
-        let x = floats(memory, "the input", self.input, self.m, self.k)?;
+        let x = f32_rows(memory, "the input", self.input, self.m, self.k)?;
         let gate = weight(memory, "the gate weight", &self.gate, self.k)?;
         let up = weight(memory, "the up weight", &self.up, self.k)?;
         let out = output(memory, "the output", self.output, self.m, self.gate.rows)?;
@@ -125,8 +126,8 @@ impl EmbedCall {
 impl RmsNormCall {
     /// Looks up every operand.
     pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
-        let x = floats(memory, "the input", self.input, self.rows, self.width)?;
-        let gamma = floats(memory, "the gain", self.gamma, 1, self.width)?;
+        let x = f32_rows(memory, "the input", self.input, self.rows, self.width)?;
+        let gamma = f32_rows(memory, "the gain", self.gamma, 1, self.width)?;
         let out = output(memory, "the output", self.output, self.rows, self.width)?;
         out.apart_or_same(x)?;
         out.apart_from(gamma)
@@ -137,9 +138,9 @@ impl AddRmsNormCall {
     /// Looks up every operand.
     pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
         let (rows, width) = (self.rows, self.width);
-        let a = floats(memory, "the first input", self.a, rows, width)?;
-        let b = floats(memory, "the second input", self.b, rows, width)?;
-        let gamma = floats(memory, "the gain", self.gamma, 1, width)?;
+        let a = f32_rows(memory, "the first input", self.a, rows, width)?;
+        let b = f32_rows(memory, "the second input", self.b, rows, width)?;
+        let gamma = f32_rows(memory, "the gain", self.gamma, 1, width)?;
         let sum = output(memory, "the sum", self.sum, rows, width)?;
         let out = output(memory, "the output", self.output, rows, width)?;
         sum.apart_or_same(a)?;
@@ -173,7 +174,7 @@ impl RopeCall {
     /// Looks up every operand.
     pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
         let width = self.n_heads.saturating_mul(self.head_dim);
-        let x = floats(memory, "the input", self.input, self.m, width)?;
+        let x = f32_rows(memory, "the input", self.input, self.m, width)?;
         let positions = indices(memory, "positions", self.positions, self.m)?;
         let factors = optional(memory, "the frequency factors", self.factors, 1, self.rope.n_rot / 2)?;
         let out = output(memory, "the output", self.output, self.m, width)?;
@@ -185,7 +186,7 @@ impl RopeCall {
 impl SoftMaxCall {
     /// Looks up every operand.
     pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
-        let x = floats(memory, "the input", self.input, self.rows, self.width)?;
+        let x = f32_rows(memory, "the input", self.input, self.rows, self.width)?;
         let out = output(memory, "the output", self.output, self.rows, self.width)?;
         out.apart_or_same(x)
     }
@@ -195,13 +196,13 @@ impl AttentionCall {
     /// Looks up every operand.
     pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
         let (heads, m) = (self.heads, self.m);
-        let q = floats(memory, "q", self.q, m, heads.q_width())?;
+        let q = f32_rows(memory, "q", self.q, m, heads.q_width())?;
         let out = output(memory, "the output", self.output, m, heads.q_width())?;
         out.apart_from(q)?;
         match self.kv {
             KvSource::Rows { k, v } => {
-                let k = floats(memory, "k", k, m, heads.kv_width())?;
-                let v = floats(memory, "v", v, m, heads.kv_width())?;
+                let k = f32_rows(memory, "k", k, m, heads.kv_width())?;
+                let v = f32_rows(memory, "v", v, m, heads.kv_width())?;
                 apart(&[out], &[Some(k), Some(v)])
             }
             KvSource::Cache { cache: kv, positions, sequences } => {
@@ -214,7 +215,7 @@ impl AttentionCall {
     }
 }
 
-/// What a store reads and writes.
+/// The operands of a KV store.
 struct Store {
     reads: [Option<Extent>; 4],
     caches: [Extent; 2],
@@ -229,8 +230,8 @@ impl KvStoreCall {
     fn store(&self, memory: &impl LookUp) -> Checked<Store> {
         let (heads, m) = (self.heads, self.m);
         let reads = [
-            Some(floats(memory, "k", self.k, m, heads.kv_width())?),
-            Some(floats(memory, "v", self.v, m, heads.kv_width())?),
+            Some(f32_rows(memory, "k", self.k, m, heads.kv_width())?),
+            Some(f32_rows(memory, "v", self.v, m, heads.kv_width())?),
             Some(indices(memory, "positions", self.positions, m)?),
             self.sequences.map(|ptr| indices(memory, "sequences", ptr, m)).transpose()?,
         ];
@@ -246,7 +247,7 @@ impl RopeStoreCall {
     pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
         let (heads, m) = (self.store.heads, self.store.m);
         let Store { reads, caches } = self.store.store(memory)?;
-        let q = floats(memory, "q", self.q, m, heads.q_width())?;
+        let q = f32_rows(memory, "q", self.q, m, heads.q_width())?;
         let out = output(memory, "the output", self.output, m, heads.q_width())?;
         let constants = [
             optional(memory, "the frequency factors", self.factors, 1, self.rope.n_rot / 2)?,
@@ -273,7 +274,7 @@ impl CopyCall {
 impl ArgMaxCall {
     /// Looks up every operand.
     pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
-        let x = floats(memory, "the input", self.input, self.m, self.n)?;
+        let x = f32_rows(memory, "the input", self.input, self.m, self.n)?;
         let out = span::<u32>(memory, "the output", self.output, self.m as usize, true)?;
         out.apart_from(x)
     }
@@ -282,7 +283,7 @@ impl ArgMaxCall {
 impl SampleCall {
     /// Looks up every operand.
     pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
-        let logits = floats(memory, "the logits", self.logits, self.m, self.n)?;
+        let logits = f32_rows(memory, "the logits", self.logits, self.m, self.n)?;
         let states = span::<SampleState>(memory, "the sampling states", self.states, self.m as usize, true)?;
         let out = span::<u32>(memory, "the output", self.output, self.m as usize, true)?;
         apart(&[out], &[Some(logits), Some(states)])?;
@@ -293,7 +294,7 @@ impl SampleCall {
 impl PenalizeCall {
     /// Looks up every operand.
     pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
-        let logits = floats(memory, "the logits", self.logits, self.m, self.n)?;
+        let logits = f32_rows(memory, "the logits", self.logits, self.m, self.n)?;
         let out = output(memory, "the output", self.output, self.m, self.n)?;
         let reads = [
             Some(span::<Penalties>(memory, "the penalties", self.penalties, self.m as usize, false)?),
@@ -311,7 +312,7 @@ impl AdvanceCall {
     pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
         let m = self.m as usize;
         let reads = [
-            Some(indices(memory, "the tokens drawn", self.drawn, self.m)?),
+            Some(indices(memory, "the sampled tokens", self.drawn, self.m)?),
             self.sequences.map(|ptr| indices(memory, "sequences", ptr, self.m)).transpose()?,
         ];
         let tokens = span::<u32>(memory, "tokens", self.tokens, m, true)?;

@@ -2,7 +2,7 @@
 
 use crate::DType;
 
-/// Which elements of a head RoPE turns together.
+/// Which two elements of a head RoPE rotates together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RopePairing {
     /// Elements 2i and 2i+1 (GPT-J style): Llama's GGUF files.
@@ -12,15 +12,15 @@ pub enum RopePairing {
     NeoX,
 }
 
-/// How rotary position embedding turns a head.
+/// How rotary position embedding (RoPE) rotates a head.
 ///
-/// The pair `i` of a row at position `p` is turned by `p · freq_scale · base^(-2i/n_rot) / factor[i]`, and
-/// multiplied by `magnitude`.
+/// Pair `i` of a row at position `p` is rotated by the angle `p · freq_scale · base^(-2i/n_rot) / factor[i]`,
+/// and multiplied by `magnitude`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeSpec {
-    /// Which elements belong together.
+    /// Which elements form a pair.
     pub pairing: RopePairing,
-    /// How many elements of a head are turned; the rest is copied. Even, at most the size of the head.
+    /// How many elements of a head are rotated; the rest is copied. Even, at most the size of the head.
     pub n_rot: u32,
     /// The base of the frequencies, e.g. 10 000.
     pub base: f32,
@@ -75,7 +75,7 @@ pub struct KvCache {
     pub capacity: u32,
 }
 
-/// The tokens of every sequence by position: `[n_seqs][capacity]` integers.
+/// The tokens of every sequence by position: `[n_seqs][capacity]` u32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenHistory {
     /// Address of the tokens.
@@ -86,7 +86,7 @@ pub struct TokenHistory {
     pub capacity: u32,
 }
 
-/// One more weight of a product that has several (Q, K and V in one node), with its own output.
+/// A further weight of a MulMat node with several (Q, K and V projections in one node), with its own output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExtraWeight {
     /// Address of the weight, `[rows, k]`.
@@ -95,14 +95,14 @@ pub struct ExtraWeight {
     pub weight_qtype: DType,
     /// Its rows: columns of the output.
     pub rows: u32,
-    /// Address of the bias of `rows` floats, or 0.
+    /// Address of the bias of `rows` f32 values, or 0.
     pub bias_ptr: u64,
     /// Address of the output, `[m, rows]`.
     pub output_ptr: u64,
 }
 
-/// Parameters of a node. Which of them an op reads is said at [`TensorOp`](super::TensorOp); the others are ignored.
-/// Nothing is guessed: a parameter that an op needs and that is not set is an error.
+/// Parameters of a node. [`TensorOp`](super::TensorOp) documents which of them each op reads; the others are
+/// ignored. A parameter that an op needs and that is not set is an error.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OpParams {
     /// Address of the weight: `[n, k]`, row-major.
@@ -117,7 +117,7 @@ pub struct OpParams {
     pub extra_weights: Vec<ExtraWeight>,
     /// Address of the bias of a MulMat node, or 0.
     pub bias_ptr: u64,
-    /// Floats in the bias.
+    /// Length of the bias.
     pub bias_len: u32,
     /// Address of the gain of a norm (of the query heads' norm in RopeStore, where 0 means none).
     pub gamma_ptr: u64,
@@ -125,7 +125,7 @@ pub struct OpParams {
     pub k_gamma_ptr: u64,
     /// Epsilon of a norm; factor of Scale; cap of SoftCap; scale of the scores in SoftMax and Attention.
     pub scalar: f32,
-    /// Layer number, for people and profiles.
+    /// Layer number, for messages and profiles.
     pub int_param: u32,
     /// Address of a second output: the sum in AddRmsNorm.
     pub second_ptr: u64,
@@ -135,7 +135,7 @@ pub struct OpParams {
     pub heads: Heads,
     /// Rotation of Rope and RopeStore.
     pub rope: Option<RopeSpec>,
-    /// Address of RoPE's frequency factors (n_rot / 2 floats), or 0.
+    /// Address of RoPE's frequency factors (n_rot / 2 f32 values), or 0.
     pub rope_factors_ptr: u64,
     /// The KV cache of Attention, KvStore, RopeStore.
     pub kv: Option<KvCache>,

@@ -1,4 +1,4 @@
-//! A graph for people: one line per node, or a DOT picture.
+//! Text form of a graph: one line per node, or a Graphviz diagram.
 
 use std::fmt::{self, Write as _};
 
@@ -40,7 +40,7 @@ impl fmt::Display for ComputeGraph {
 }
 
 impl ComputeGraph {
-    /// The graph in Graphviz's language: `dot -Tsvg`.
+    /// The graph as Graphviz DOT: `dot -Tsvg`.
     pub fn to_dot(&self) -> String {
         let mut dot = String::from("digraph graph_of_ops {\n  node [shape=box, fontname=\"sans-serif\"];\n");
         for (index, node) in self.nodes.iter().enumerate() {

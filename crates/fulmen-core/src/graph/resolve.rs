@@ -1,11 +1,11 @@
-//! From a node to a typed call: every check that needs no device.
+//! Lowering of a node to a typed call, with every check that needs no device.
 
 use super::call::*;
 use super::checks::*;
 use super::{ComputeGraph, KvCache, RopeSpec, TensorNode, TensorOp, TokenHistory};
 use crate::{DType, Problem};
 
-/// The call that a node makes; `None` for leaves, views and nodes without elements.
+/// The call of a node; `None` for leaves, views and nodes without elements.
 pub(super) fn resolve(graph: &ComputeGraph, index: usize) -> Checked<Option<OpCall>> {
     let node = Node { graph, index, node: &graph.nodes[index] };
     if node.shape[3] > 1 {
@@ -175,14 +175,14 @@ impl<'a> Node<'a> {
             self.pointer(params.bias_ptr, "the bias")?;
             same("bias_len", n, params.bias_len)?;
         }
-        let mut parts = vec![MatPart { weight, bias, output: self.own("the output")? }];
+        let mut parts = vec![Projection { weight, bias, output: self.own("the output")? }];
         for extra in &params.extra_weights {
             at_least_1("the rows of an extra weight", extra.rows)?;
             let weight =
                 self.weight("an extra weight", extra.weight_ptr, Some(extra.weight_qtype), extra.rows, k)?;
             let bias = (extra.bias_ptr != 0).then_some(extra.bias_ptr);
             let output = self.pointer(extra.output_ptr, "the output of an extra weight")?;
-            parts.push(MatPart { weight, bias, output });
+            parts.push(Projection { weight, bias, output });
         }
         if self.inputs.len() == 2 && parts.len() > 1 {
             return Err(Problem::Arity { expected: "1 (with extra weights)", got: 2 });
@@ -408,12 +408,12 @@ impl<'a> Node<'a> {
     }
 
     fn advance(&self) -> Checked<AdvanceCall> {
-        self.arity(1..=2, "1 or 2 (the tokens drawn, sequences)")?;
+        self.arity(1..=2, "1 or 2 (the sampled tokens, sequences)")?;
         let (m, tokens) = (self.m(), self.pointer(self.params.tokens_ptr, "tokens_ptr")?);
         same("the width", 1u32, self.width())?;
         same("the node's address", tokens, self.data_ptr)?;
         Ok(AdvanceCall {
-            drawn: self.indices(0, "the tokens drawn", m)?,
+            drawn: self.indices(0, "the sampled tokens", m)?,
             tokens,
             positions: self.pointer(self.params.positions_ptr, "positions_ptr")?,
             sequences: self.optional_indices(1, "sequences", m)?,

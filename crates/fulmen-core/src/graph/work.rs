@@ -1,14 +1,14 @@
-//! What a call has to read, write and compute, and its name in profiles.
+//! The bytes and operations of a call, for rooflines, and its name in profiles.
 
 use super::{AttentionCall, KvSource, KvStoreCall, OpCall, WeightArg};
 use crate::DType;
 
-/// What a piece of work does, for its speed.
+/// The arithmetic and the memory traffic of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Floating-point operations; a multiplication and an addition count as two.
     pub flops: u64,
-    /// Bytes that must be read or written at least once.
+    /// Bytes that must be read or written, each operand once.
     pub bytes: u64,
 }
 
@@ -28,7 +28,7 @@ impl std::iter::Sum for Work {
     }
 }
 
-/// How much of a KV cache a run uses. It is not in the calls, because the positions are in device memory.
+/// How much of a KV cache a run reads. The calls do not say, because the positions are in device memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheUse {
     /// Positions that are read, over all sequences; rows of one sequence share what they read.
@@ -38,13 +38,13 @@ pub struct CacheUse {
 }
 
 impl CacheUse {
-    /// Of rows that are each the last of a sequence of so many tokens.
+    /// Decode: each row is the last of a sequence of this length.
     pub fn of_steps(lengths: impl IntoIterator<Item = u64>) -> CacheUse {
         let positions = lengths.into_iter().fold(0, u64::saturating_add);
         CacheUse { positions, pairs: positions }
     }
 
-    /// Of the rows from `first` to `end` of one sequence.
+    /// Prefill: the rows from `first` to `end` of one sequence.
     pub fn of_rows(first: u64, end: u64) -> CacheUse {
         let rows = end.saturating_sub(first);
         // The sum of first + 1, …, end.
@@ -67,7 +67,7 @@ fn weight(weight: &WeightArg, k: u32) -> u64 {
     rows(weight.dtype, k, weight.rows.into())
 }
 
-/// Work of floats that are read and written, with one operation for each of `elements`.
+/// Work of `moved` f32 values that are read or written, with one operation for each of `elements`.
 fn floats(moved: u64, elements: u64) -> Work {
     Work { flops: elements, bytes: moved.saturating_mul(4) }
 }
@@ -93,13 +93,13 @@ fn store(call: &KvStoreCall) -> Work {
 }
 
 impl OpCall {
-    /// What the call does: each operand read and each result written once. Of a table only the rows asked for are read,
-    /// of a cache what `cache_use` says.
+    /// The work of the call: each operand read and each result written once. Of an embedding table only the
+    /// selected rows are read, of a KV cache what `cache_use` says.
     pub fn work(&self, cache_use: CacheUse) -> Work {
         match self {
             OpCall::Embed(call) => {
-                let taken = rows(call.table.dtype, call.width, call.m.into());
-                Work { flops: 0, bytes: taken.saturating_add(4 * product(&[call.m, call.width])) }
+                let read = rows(call.table.dtype, call.width, call.m.into());
+                Work { flops: 0, bytes: read.saturating_add(4 * product(&[call.m, call.width])) }
             }
             OpCall::MulMat(call) => {
                 let mut work = Work { flops: 0, bytes: 4 * product(&[call.m, call.k]) };
@@ -192,12 +192,15 @@ impl OpCall {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ArgMaxCall, Heads, KvCache, MatPart, MulMatCall};
+    use crate::{ArgMaxCall, Heads, KvCache, MulMatCall, Projection};
 
     #[test]
-    fn a_product_reads_its_weights_once() {
-        let part =
-            MatPart { weight: WeightArg { ptr: 1, dtype: DType::Q4_K, rows: 512 }, bias: Some(2), output: 3 };
+    fn a_matmul_reads_its_weights_once() {
+        let part = Projection {
+            weight: WeightArg { ptr: 1, dtype: DType::Q4_K, rows: 512 },
+            bias: Some(2),
+            output: 3,
+        };
         let call =
             OpCall::MulMat(MulMatCall { input: 4, parts: vec![part; 2], residual: None, m: 3, k: 256 });
         let work = call.work(CacheUse::default());
@@ -207,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn attention_reads_what_is_in_use_of_a_cache() {
+    fn attention_reads_the_used_part_of_a_cache() {
         let heads = Heads { n_heads: 8, n_kv_heads: 2, head_dim: 64 };
         let cache = KvCache { k_ptr: 1, v_ptr: 2, dtype: DType::F16, n_seqs: 2, capacity: 4096 };
         let kv = KvSource::Cache { cache, positions: 3, sequences: Some(4) };

@@ -1,7 +1,7 @@
 //! The formats with blocks of 32: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0.
 
 use super::fit::{self, Grid};
-use super::{Block, half, planes};
+use super::{Block, f16_field, planes};
 use crate::DType;
 use bytemuck::{Pod, Zeroable};
 use half::f16;
@@ -13,7 +13,7 @@ use half::f16;
 pub struct BlockQ4_0 {
     /// The scale, an `f16`.
     pub d: [u8; 2],
-    /// Codes plus 8: byte `i` holds element `i` below and element `i + 16` above.
+    /// Quants plus 8: byte `i` holds element `i` below and element `i + 16` above.
     pub qs: [u8; 16],
 }
 
@@ -26,7 +26,7 @@ pub struct BlockQ4_1 {
     pub d: [u8; 2],
     /// The minimum, an `f16`.
     pub m: [u8; 2],
-    /// Codes: byte `i` holds element `i` below and element `i + 16` above.
+    /// Quants: byte `i` holds element `i` below and element `i + 16` above.
     pub qs: [u8; 16],
 }
 
@@ -65,14 +65,14 @@ pub struct BlockQ5_1 {
 pub struct BlockQ8_0 {
     /// The scale, an `f16`.
     pub d: [u8; 2],
-    /// Codes. -128 decodes, but the encoder does not write it.
+    /// Quants. -128 decodes, but the encoder does not write it.
     pub qs: [i8; 32],
 }
 
 impl BlockQ4_0 {
     /// The scale.
     pub fn d(&self) -> f32 {
-        half(self.d)
+        f16_field(self.d)
     }
 
     /// The quants, from -8 to 7.
@@ -93,12 +93,12 @@ impl BlockQ4_0 {
 impl BlockQ4_1 {
     /// The scale.
     pub fn d(&self) -> f32 {
-        half(self.d)
+        f16_field(self.d)
     }
 
     /// The minimum.
     pub fn m(&self) -> f32 {
-        half(self.m)
+        f16_field(self.m)
     }
 
     /// The quants, from 0 to 15.
@@ -119,7 +119,7 @@ impl BlockQ4_1 {
 impl BlockQ5_0 {
     /// The scale.
     pub fn d(&self) -> f32 {
-        half(self.d)
+        f16_field(self.d)
     }
 
     /// The quants, from -16 to 15.
@@ -143,12 +143,12 @@ impl BlockQ5_0 {
 impl BlockQ5_1 {
     /// The scale.
     pub fn d(&self) -> f32 {
-        half(self.d)
+        f16_field(self.d)
     }
 
     /// The minimum.
     pub fn m(&self) -> f32 {
-        half(self.m)
+        f16_field(self.m)
     }
 
     /// The quants, from 0 to 31.
@@ -172,7 +172,7 @@ impl BlockQ5_1 {
 impl BlockQ8_0 {
     /// The scale.
     pub fn d(&self) -> f32 {
-        half(self.d)
+        f16_field(self.d)
     }
 
     /// The quants, from -128 to 127.

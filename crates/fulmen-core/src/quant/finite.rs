@@ -1,9 +1,9 @@
-//! Looking for numbers that are not finite without decoding.
+//! Search for NaN and infinities without dequantizing.
 
 use crate::DType;
 
-/// Where the half-precision scales and minima of a block stand.
-const fn halves(dtype: DType) -> &'static [usize] {
+/// The byte offsets of the f16 scales and minima in a block.
+const fn f16_offsets(dtype: DType) -> &'static [usize] {
     match dtype {
         DType::F16 | DType::Q4_0 | DType::Q5_0 | DType::Q8_0 => &[0],
         DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
@@ -14,20 +14,20 @@ const fn halves(dtype: DType) -> &'static [usize] {
     }
 }
 
-/// The index of the first element of the first block whose scale or minimum (or, for plain floats, whose value) is NaN
-/// or infinite. Bytes behind the last whole block are not looked at.
+/// The index of the first element of the first block whose scale or minimum (or, for floating-point
+/// types, whose value) is NaN or infinite. Bytes after the last whole block are ignored.
 ///
 /// ```
 /// use fulmen_core::{DType, quant};
 /// let mut bytes = vec![0; 3 * 34];
 /// assert_eq!(quant::first_not_finite(DType::Q8_0, &bytes), None);
-/// bytes[68..70].copy_from_slice(&[0x00, 0x7c]); // an infinite half
+/// bytes[68..70].copy_from_slice(&[0x00, 0x7c]); // infinity in f16
 /// assert_eq!(quant::first_not_finite(DType::Q8_0, &bytes), Some(64));
 /// ```
 pub fn first_not_finite(dtype: DType, bytes: &[u8]) -> Option<usize> {
     let block = match dtype {
         DType::U32 => None,
-        // The exponent of a half has five bits, that of the others eight.
+        // The exponent of f16 has five bits, that of the others eight.
         DType::BF16 => find::<2>(bytes, |half| u16::from_le_bytes(half) & 0x7f80 == 0x7f80),
         DType::F32 => find::<4>(bytes, |word| u32::from_le_bytes(word) & 0x7f80_0000 == 0x7f80_0000),
         DType::F16 => find::<2>(bytes, |half| u16::from_le_bytes(half) & 0x7c00 == 0x7c00),
@@ -38,7 +38,7 @@ pub fn first_not_finite(dtype: DType, bytes: &[u8]) -> Option<usize> {
         _ => {
             let bad = |block: &[u8], at: usize| block[at + 1] & 0x7c == 0x7c;
             let blocks = bytes.chunks_exact(dtype.block_bytes());
-            match halves(dtype) {
+            match f16_offsets(dtype) {
                 [a] => blocks.into_iter().position(|block| bad(block, *a)),
                 [a, b] => blocks.into_iter().position(|block| bad(block, *a) | bad(block, *b)),
                 _ => None,
@@ -48,13 +48,14 @@ pub fn first_not_finite(dtype: DType, bytes: &[u8]) -> Option<usize> {
     block.map(|block| block * dtype.block_len())
 }
 
-/// The first of the values of `N` bytes for which `bad` holds. Pieces are looked at as a whole first.
+/// The index of the first `N`-byte value for which `bad` holds. Chunks are tested as a whole first, which
+/// vectorizes.
 fn find<const N: usize>(bytes: &[u8], bad: impl Fn([u8; N]) -> bool + Copy) -> Option<usize> {
-    const PIECE: usize = 4096;
+    const CHUNK: usize = 4096;
     let values = bytes.as_chunks::<N>().0;
-    for (piece, values) in values.chunks(PIECE).enumerate() {
+    for (chunk, values) in values.chunks(CHUNK).enumerate() {
         if values.iter().fold(false, |any, value| any | bad(*value)) {
-            return values.iter().position(|value| bad(*value)).map(|at| piece * PIECE + at);
+            return values.iter().position(|value| bad(*value)).map(|at| chunk * CHUNK + at);
         }
     }
     None
@@ -65,9 +66,9 @@ mod tests {
     use super::*;
     use crate::quant;
 
-    /// What decoding finds is what is found without.
+    /// The result is that of dequantizing and searching.
     #[test]
-    fn every_scale_of_every_type_is_looked_at() {
+    fn every_scale_of_every_type_is_checked() {
         for dtype in DType::ALL.into_iter().filter(|dtype| *dtype != DType::U32) {
             let elements = 3 * dtype.block_len().max(4);
             let values: Vec<f32> = (0..elements).map(|i| i as f32 - 3.0).collect();
@@ -76,7 +77,7 @@ mod tests {
             let mut found = 0;
             for at in 0..good.len() {
                 let mut bytes = good.clone();
-                // All exponent bits of a float that ends here.
+                // All exponent bits of a value that ends here.
                 bytes[at] |= 0x7f;
                 if at > 0 {
                     bytes[at - 1] |= 0x80;

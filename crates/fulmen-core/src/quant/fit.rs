@@ -12,11 +12,11 @@
 
 use half::f16;
 
-/// Lanes of the running sums. Float additions may not be reordered by the compiler, so the sums are spelt
-/// out in the order that vectorises.
+/// Lanes of the running sums. The compiler may not reorder floating-point additions, so the sums are written
+/// out in the order that vectorizes.
 const LANES: usize = 4;
 
-/// Values beyond this are more than any block's scales can express; cutting them off keeps sums finite.
+/// Values beyond this exceed what any block's scales can express; clamping them keeps sums finite.
 const LARGEST: f32 = 1e9;
 
 /// A group whose values all lie below this is nearest to zero on every grid: half the least positive `f16`.
@@ -57,12 +57,12 @@ fn inverse(scale: f32) -> f32 {
 }
 
 impl Grid {
-    /// Codes `-n..n` without an offset.
+    /// Quants `-n..n` without an offset.
     pub(super) fn symmetric(scale: f32, n: f32) -> Grid {
         Grid { scale, offset: 0.0, lo: -n, hi: n - 1.0 }
     }
 
-    /// Codes `0..=top` from an offset up.
+    /// Quants `0..=top` above an offset.
     pub(super) fn above(scale: f32, offset: f32, top: f32) -> Grid {
         Grid { scale, offset, lo: 0.0, hi: top }
     }
@@ -110,7 +110,7 @@ impl Grid {
     #[inline(always)]
     fn refitted(&self, fit: &Fit, n: f32, ceiling: f32) -> Grid {
         let det = n * fit.qq - fit.q * fit.q;
-        // Codes are integers, so this is zero (all quants equal) or at least n - 1.
+        // Quants are integers, so this is zero (all quants equal) or at least n - 1.
         if det < 0.5 {
             return *self;
         }

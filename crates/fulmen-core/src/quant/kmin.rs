@@ -1,7 +1,7 @@
 //! The formats with blocks of 256, scales and minima: Q2_K, Q4_K, Q5_K.
 
 use super::fit::{self, Grid};
-use super::{Block, half, planes};
+use super::{Block, f16_field, planes};
 use crate::DType;
 use bytemuck::{Pod, Zeroable};
 use half::f16;
@@ -13,7 +13,7 @@ use half::f16;
 pub struct BlockQ2_K {
     /// Per group its scale in the lower and its minimum in the upper 4 bits.
     pub scales: [u8; 16],
-    /// Codes: per 32 bytes four planes of 32 elements.
+    /// Quants: per 32 bytes four planes of 32 elements.
     pub qs: [u8; 64],
     /// The scale of the scales, an `f16`.
     pub d: [u8; 2],
@@ -32,7 +32,7 @@ pub struct BlockQ4_K {
     pub dmin: [u8; 2],
     /// 8 scales and 8 minima of 6 bits; see [`BlockQ4_K::scale_min`].
     pub scales: [u8; 12],
-    /// Codes: per 32 bytes two planes of 32 elements.
+    /// Quants: per 32 bytes two planes of 32 elements.
     pub qs: [u8; 128],
 }
 
@@ -56,12 +56,12 @@ pub struct BlockQ5_K {
 impl BlockQ2_K {
     /// The scale of the scales.
     pub fn d(&self) -> f32 {
-        half(self.d)
+        f16_field(self.d)
     }
 
     /// The scale of the minima.
     pub fn dmin(&self) -> f32 {
-        half(self.dmin)
+        f16_field(self.dmin)
     }
 
     /// Scale and minimum of group `j`, from 0 to 15. Panics if `j` is not below 16.
@@ -88,12 +88,12 @@ impl BlockQ2_K {
 impl BlockQ4_K {
     /// The scale of the scales.
     pub fn d(&self) -> f32 {
-        half(self.d)
+        f16_field(self.d)
     }
 
     /// The scale of the minima.
     pub fn dmin(&self) -> f32 {
-        half(self.dmin)
+        f16_field(self.dmin)
     }
 
     /// Scale and minimum of group `j`, from 0 to 63. Panics if `j` is not below 8.
@@ -120,12 +120,12 @@ impl BlockQ4_K {
 impl BlockQ5_K {
     /// The scale of the scales.
     pub fn d(&self) -> f32 {
-        half(self.d)
+        f16_field(self.d)
     }
 
     /// The scale of the minima.
     pub fn dmin(&self) -> f32 {
-        half(self.dmin)
+        f16_field(self.dmin)
     }
 
     /// Scale and minimum of group `j`, from 0 to 63. Panics if `j` is not below 8.

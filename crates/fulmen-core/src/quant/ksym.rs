@@ -1,7 +1,7 @@
 //! The formats with blocks of 256 and scales without minima: Q3_K, Q6_K, Q8_K.
 
 use super::fit::{self, Fit, Grid};
-use super::{Block, half, planes};
+use super::{Block, f16_field, planes};
 use crate::DType;
 use bytemuck::{Pod, Zeroable};
 use half::f16;
@@ -43,7 +43,7 @@ pub struct BlockQ6_K {
 pub struct BlockQ8_K {
     /// The scale, an `f32`.
     pub d: [u8; 4],
-    /// Codes.
+    /// Quants.
     pub qs: [i8; 256],
     /// The sum of each 16 quants, an `i16`.
     pub bsums: [[u8; 2]; 16],
@@ -52,7 +52,7 @@ pub struct BlockQ8_K {
 impl BlockQ3_K {
     /// The scale of the scales.
     pub fn d(&self) -> f32 {
-        half(self.d)
+        f16_field(self.d)
     }
 
     /// The scale of group `j`, from -32 to 31. Panics if `j` is not below 16.
@@ -86,7 +86,7 @@ impl BlockQ3_K {
 impl BlockQ6_K {
     /// The scale of the scales.
     pub fn d(&self) -> f32 {
-        half(self.d)
+        f16_field(self.d)
     }
 
     /// The quants, from -32 to 31.
@@ -176,9 +176,9 @@ impl Block<256> for BlockQ8_K {
         let d = (fit::peak(values).abs() / 127.0).min(MOST);
         let mut quants = [0; 256];
         if d > 0.0 {
-            for (code, value) in quants.iter_mut().zip(values) {
+            for (quant, value) in quants.iter_mut().zip(values) {
                 // A division, because the inverse of a subnormal scale is infinite.
-                *code = fit::nearest(value / d, -127.0, 127.0) as i8;
+                *quant = fit::nearest(value / d, -127.0, 127.0) as i8;
             }
         }
         BlockQ8_K::new(d, &quants)

@@ -17,10 +17,10 @@
 //! | Q6_K | 6.5625 | 256: 4-bit quants from -32, upper 2 bits, 8-bit scales per 16, f16 unit | 2.9e-4 |
 //! | Q8_K | 9.125  | 256: f32 scale, 8-bit quants, their sums per 16 | 4.8e-5 |
 //!
-//! NMSE is what [`quantize`] leaves on Gaussian values: the squared error over the squared values. The 2- to
-//! 6-bit encoders look for the scales with the least squared error, every element counting the same. Scales
-//! that just span the values are among those tried; against these alone the squared error on Gaussian values
-//! is less by 11 % (Q4_0) to 37 % (Q2_K). The 8-bit encoders span the values.
+//! NMSE is the normalized mean-square error of [`quantize`] on Gaussian values. The 2- to 6-bit encoders
+//! search for the scales with the least squared error, with equal weight for all elements. Scales that just
+//! span the range of the values are among the candidates; compared with those alone, the search reduces the
+//! squared error on Gaussian values by 11 % (Q4_0) to 37 % (Q2_K). The 8-bit encoders use the spanning scale.
 //!
 //! Decoding is exact: bit for bit what the `gguf` Python package computes.
 
@@ -41,7 +41,7 @@ use crate::{DType, DTypeError};
 use bytemuck::Pod;
 use half::f16;
 
-/// A block of `N` elements as it lies in memory.
+/// A block of `N` elements as laid out in memory.
 ///
 /// Every implementor is a plain struct of alignment 1 whose size is [`DType::block_bytes`], so bytes from
 /// anywhere in a file can be viewed as blocks with [`bytemuck::cast_slice`].
@@ -62,9 +62,9 @@ pub trait Block<const N: usize>: Pod {
     /// Writes the elements' values.
     fn decode(&self, out: &mut [f32; N]);
 
-    /// Chooses scales and quants for finite values.
+    /// Quantizes finite values.
     ///
-    /// Values that are not finite give a valid block of unspecified content; [`quantize`] refuses them.
+    /// Values that are not finite give a valid block of unspecified content; [`quantize`] rejects them.
     fn encode(values: &[f32; N]) -> Self;
 }
 
@@ -103,7 +103,7 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), DTy
 
 /// Decodes `elements` elements from `bytes` into a new vector; see [`dequantize`].
 pub fn dequantize_to_vec(dtype: DType, bytes: &[u8], elements: usize) -> Result<Vec<f32>, DTypeError> {
-    // Checked before the allocation, so that a wrong count cannot ask for more memory than the data justify.
+    // Checked before the allocation, so that a wrong count cannot allocate more memory than the data needs.
     check(CALL_DEQUANTIZE, dtype, elements, bytes.len())?;
     let mut out = vec![0.0; elements];
     dequantize(dtype, bytes, &mut out)?;
@@ -113,7 +113,7 @@ pub fn dequantize_to_vec(dtype: DType, bytes: &[u8], elements: usize) -> Result<
 /// Encodes `values` into `out`, which must have the length that [`DType::bytes`] gives.
 ///
 /// Every value must be finite. A finite value beyond what the type can express is stored as the nearest
-/// value that it can: no infinity comes out. Works on the calling thread; rows are independent.
+/// value that it can: the result has no infinities. Works on the calling thread; rows are independent.
 ///
 /// ```
 /// use fulmen_core::{DType, DTypeError, quant};
@@ -161,7 +161,7 @@ pub fn quantize_to_vec(dtype: DType, values: &[f32]) -> Result<Vec<u8>, DTypeErr
 const CALL_DEQUANTIZE: &str = "dequantize";
 const CALL_QUANTIZE: &str = "quantize";
 
-/// Refuses types without values and lengths that do not fit each other.
+/// An error for types without values and for inconsistent lengths.
 fn check(call: &'static str, dtype: DType, elements: usize, got: usize) -> Result<(), DTypeError> {
     if dtype == DType::U32 {
         return Err(DTypeError::Unsupported { call, dtype });
@@ -173,7 +173,7 @@ fn check(call: &'static str, dtype: DType, elements: usize, got: usize) -> Resul
     Ok(())
 }
 
-/// What makes the casts below exact: a block struct is its type's block, byte for byte, at any address.
+/// The casts below require that a block struct has the layout of its type's block and alignment 1.
 const fn layout_holds<B: Block<N>, const N: usize>() -> bool {
     size_of::<B>() == B::DTYPE.block_bytes() && align_of::<B>() == 1 && N == B::DTYPE.block_len()
 }
@@ -196,8 +196,8 @@ fn encode_blocks<B: Block<N>, const N: usize>(values: &[f32], out: &mut [u8]) {
     }
 }
 
-/// A half-precision field of a block, widened.
+/// An f16 field of a block as f32.
 #[inline(always)]
-fn half(bytes: [u8; 2]) -> f32 {
+fn f16_field(bytes: [u8; 2]) -> f32 {
     f16::from_le_bytes(bytes).to_f32()
 }

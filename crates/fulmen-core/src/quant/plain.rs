@@ -1,4 +1,4 @@
-//! The plain floats, little endian.
+//! The floating-point types, little endian.
 //!
 //! Bytes need not be aligned, so half-precision elements pass through a small array on the stack; converting
 //! a whole array uses the processor's instructions where it has them.
@@ -54,8 +54,8 @@ pub(super) fn encode_f16(values: &[f32], out: &mut [u8]) {
 pub(super) fn encode_bf16(values: &[f32], out: &mut [u8]) {
     let limit = bf16::MAX.to_f32();
     for (pair, value) in out.as_chunks_mut::<2>().0.iter_mut().zip(values) {
-        // Rounds to nearest, ties to even. Spelt out, because the values are known not to be NaN, whose
-        // treatment would keep the loop from vectorising.
+        // Rounds to nearest, ties to even. Written out because the values are known not to be NaN, whose
+        // treatment would prevent vectorization.
         let bits = value.clamp(-limit, limit).to_bits();
         let rounded = bits + 0x7fff + ((bits >> 16) & 1);
         *pair = ((rounded >> 16) as u16).to_le_bytes();

@@ -14,14 +14,14 @@ pub(super) fn unpack<const BITS: usize, const WIDTH: usize>(src: &[u8], shift: u
     let planes = out.as_chunks_mut::<WIDTH>().0;
     for (run, planes) in src.as_chunks::<WIDTH>().0.iter().zip(planes.chunks_exact_mut(8 / BITS)) {
         for (p, plane) in planes.iter_mut().enumerate() {
-            for (code, byte) in plane.iter_mut().zip(run) {
-                *code |= ((byte >> (p * BITS)) & mask) << shift;
+            for (quant, byte) in plane.iter_mut().zip(run) {
+                *quant |= ((byte >> (p * BITS)) & mask) << shift;
             }
         }
     }
 }
 
-/// Writes bits `shift..shift + BITS` of every code of `quants` to `dst`, the inverse of [`unpack`].
+/// Writes bits `shift..shift + BITS` of every value of `quants` to `dst`, the inverse of [`unpack`].
 #[inline(always)]
 pub(super) fn pack<const BITS: usize, const WIDTH: usize>(quants: &[u8], shift: u32, dst: &mut [u8]) {
     debug_assert_eq!(dst.len() * 8 / BITS, quants.len());
@@ -30,23 +30,23 @@ pub(super) fn pack<const BITS: usize, const WIDTH: usize>(quants: &[u8], shift: 
     for (run, planes) in dst.as_chunks_mut::<WIDTH>().0.iter_mut().zip(planes.chunks_exact(8 / BITS)) {
         *run = [0; WIDTH];
         for (p, plane) in planes.iter().enumerate() {
-            for (byte, code) in run.iter_mut().zip(plane) {
-                *byte |= ((code >> shift) & mask) << (p * BITS);
+            for (byte, quant) in run.iter_mut().zip(plane) {
+                *byte |= ((quant >> shift) & mask) << (p * BITS);
             }
         }
     }
 }
 
-/// Stored quants as the signed numbers that the formulas multiply.
+/// Stored quants as signed values, without their offset.
 #[inline(always)]
 pub(super) fn signed<const N: usize>(quants: &[u8; N], offset: u8) -> [i8; N] {
-    quants.map(|code| code.wrapping_sub(offset) as i8)
+    quants.map(|quant| quant.wrapping_sub(offset) as i8)
 }
 
 /// The inverse of [`signed`].
 #[inline(always)]
 pub(super) fn unsigned<const N: usize>(quants: &[i8; N], offset: u8) -> [u8; N] {
-    quants.map(|code| (code as u8).wrapping_add(offset))
+    quants.map(|quant| (quant as u8).wrapping_add(offset))
 }
 
 #[cfg(test)]

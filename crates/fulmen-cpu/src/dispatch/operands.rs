@@ -1,4 +1,4 @@
-//! The operands of calls: looked up, of the right size, and apart where they must be.
+//! Lookup of the operands of calls, with checks of sizes and overlaps.
 
 use fulmen_core::*;
 
@@ -10,7 +10,7 @@ use crate::kv_view::{KvError, KvLayout, KvViewMut};
 use crate::threads::Pool;
 
 impl CpuDispatcher {
-    pub(super) fn floats(
+    pub(super) fn f32_rows(
         &self,
         what: &'static str,
         ptr: u64,
@@ -20,7 +20,7 @@ impl CpuDispatcher {
         self.memory.span::<f32>(what, ptr, rows as usize * width as usize)
     }
 
-    pub(super) fn floats_mut(
+    pub(super) fn f32_rows_mut(
         &self,
         what: &'static str,
         ptr: u64,
@@ -50,7 +50,7 @@ impl CpuDispatcher {
         kernel: unsafe fn(&Pool, Isa, *const f32, *mut f32, usize),
     ) -> Launched {
         let (x, out) = self.unary_operands(call)?;
-        // SAFETY: both ranges were looked up, and are the same or apart.
+        // SAFETY: both ranges were looked up, and are the identical or disjoint.
         unsafe { kernel(&self.pool, self.isa, x, out, call.n_elements) };
         Ok(1)
     }
@@ -67,7 +67,7 @@ impl CpuDispatcher {
         Ok(1)
     }
 
-    /// Input and output, each of `n_elements`, the same or apart.
+    /// Input and output, each of `n_elements`, identical or disjoint.
     pub(super) fn unary_operands(&self, call: &UnaryCall) -> Result<(*const f32, *mut f32), BackendError> {
         let x = self.memory.span::<f32>("the input", call.input, call.n_elements)?;
         let out = self.memory.span_mut::<f32>("the output", call.output, call.n_elements)?;
@@ -86,19 +86,19 @@ impl CpuDispatcher {
         let out = self.memory.span_mut::<f32>("the output", call.output, n)?;
         out.apart_or_same(a)?;
         out.apart_or_same(b)?;
-        // SAFETY: the ranges were looked up, and the output is the same as an input or apart from it.
+        // SAFETY: the ranges were looked up, and the output is the same as an input or disjoint from it.
         unsafe { kernel(&self.pool, self.isa, a.ptr.cast(), b.ptr.cast(), out.ptr.cast(), n) };
         Ok(1)
     }
 
-    /// Keys, values, positions and sequences of a store, with both halves of the cache to write.
+    /// Keys, values, positions and sequences of a store, with the K and V caches to write.
     pub(super) fn store_operands(&self, call: &KvStoreCall) -> Result<StoreOperands, BackendError> {
         let (heads, cache) = (call.heads, &call.cache);
         let layout = cache_layout(cache, heads)?;
         let bytes = layout.bytes().map_err(kv_error)?;
         let operands = StoreOperands {
-            k: self.floats("k", call.k, call.m, heads.kv_width())?,
-            v: self.floats("v", call.v, call.m, heads.kv_width())?,
+            k: self.f32_rows("k", call.k, call.m, heads.kv_width())?,
+            v: self.f32_rows("v", call.v, call.m, heads.kv_width())?,
             positions: self.indices("positions", call.positions, call.m)?,
             sequences: call.sequences.map(|ptr| self.indices("sequences", ptr, call.m)).transpose()?,
             k_cache: self.memory.span_mut::<u8>("the keys' cache", cache.k_ptr, bytes)?,
@@ -139,7 +139,7 @@ impl StoreOperands {
     /// No other reference to any of the operands exists.
     pub(super) unsafe fn run(&self, pool: &Pool, keys: Option<&[f32]>) -> Result<(), BackendError> {
         let width = self.layout.n_kv_heads * self.layout.head_dim;
-        // SAFETY: looked up and apart from each other; the caller has no other reference.
+        // SAFETY: looked up and disjoint from each other; the caller has no other reference.
         unsafe {
             let rows = KvStore {
                 k: keys.unwrap_or_else(|| self.k.slice()),

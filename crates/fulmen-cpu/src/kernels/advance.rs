@@ -1,7 +1,8 @@
-//! The tokens that were drawn become the next step's. A few integers: one thread.
+//! Prepares the next decode step from the sampled tokens. A few integers per row, so single-threaded.
 
-/// For each row: `tokens` becomes the token drawn, `positions` goes up by one but stays below `capacity`, and the row's
-/// sequence in `history` (rows of `capacity` tokens) gets the token there. Sequences must have been checked.
+/// For each row: copies the sampled token to `tokens`, increments `positions` but keeps it below `capacity`,
+/// and stores the token at that position of the row's sequence in `history` (`[sequences][capacity]`).
+/// Sequences must have been checked.
 pub fn advance(
     drawn: &[u32],
     sequences: Option<&[u32]>,
@@ -24,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_moves_on_in_its_own_sequence() {
+    fn every_row_advances_in_its_own_sequence() {
         let (mut tokens, mut positions, mut history) = ([0; 3], [1, 3, 0], [0; 12]);
         let drawn = [7, 8, 9];
         advance(&drawn, Some(&[2, 0, 1]), 4, &mut tokens, &mut positions, &mut history);

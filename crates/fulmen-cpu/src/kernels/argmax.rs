@@ -1,6 +1,8 @@
-//! The index of each row's largest element.
+//! The index of each row's largest element: a SIMD maximum over strips of `STRIP` elements, then a scalar
+//! search in the strip that contains it. Rows are divided into blocks of `BLOCK` elements for the threads.
+//! Bound by memory bandwidth.
 
-use super::share::Shared;
+use super::parallel::SharedPtr;
 use crate::{
     isa::Isa,
     lanes,
@@ -8,12 +10,12 @@ use crate::{
     threads::Pool,
 };
 
-/// Elements that a thread takes at once. Rows are split at multiples of it, whatever the number of threads.
+/// Elements per task. Rows are split at multiples of it, for any number of threads.
 const BLOCK: usize = 16 * 1024;
-/// Elements between two looks at whether the largest has changed.
+/// Elements between two comparisons with the largest so far.
 const STRIP: usize = 512;
 
-/// The largest of some elements and its lowest index; `-inf` at 0 where none is larger than that.
+/// The largest of some elements and its lowest index; `-inf` at 0 if none is larger than `-inf`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Largest {
     pub(super) value: f32,
@@ -51,10 +53,10 @@ impl Kernel for Find<'_> {
     }
 }
 
-/// For each of the rows of `width` the index of the largest element, in `out`; the lowest such index where
-/// several are equal (as -0 and 0 are).
+/// For each of the rows of `width` the index of the largest element, in `out`; the lowest such index on a
+/// tie (-0 and 0 are equal).
 ///
-/// NaN and -inf are never the largest. A row of nothing else, or of no elements, gives 0.
+/// NaN and -inf are never the largest. A row without other elements gives 0.
 pub fn argmax(pool: &Pool, isa: Isa, x: &[f32], width: usize, out: &mut [u32]) {
     assert_eq!(x.len(), width * out.len(), "the rows of argmax");
     assert!(u32::try_from(width).is_ok(), "a row of argmax is too wide for its index");
@@ -66,8 +68,8 @@ pub fn argmax(pool: &Pool, isa: Isa, x: &[f32], width: usize, out: &mut [u32]) {
     let find = |job: usize| {
         let (row, block) = (job / blocks, job % blocks);
         let start = block * BLOCK;
-        let part = &x[row * width..][start..width.min(start + BLOCK)];
-        let found = dispatch(isa, Find(part));
+        let elements = &x[row * width..][start..width.min(start + BLOCK)];
+        let found = dispatch(isa, Find(elements));
         Largest { index: start + found.index, ..found }
     };
     // Later blocks win only when they are larger, so the order of the blocks settles the ties.
@@ -79,7 +81,7 @@ pub fn argmax(pool: &Pool, isa: Isa, x: &[f32], width: usize, out: &mut [u32]) {
         return;
     }
     let mut found = vec![NONE; out.len() * blocks];
-    let shared = Shared::new(found.as_mut_ptr());
+    let shared = SharedPtr::new(found.as_mut_ptr());
     // Narrow rows go several to a job.
     let per_job = (BLOCK / width).max(1);
     let jobs = found.len();

@@ -1,15 +1,15 @@
-//! Copies of bytes.
+//! Parallel memcpy in chunks of `GRAIN` bytes; bound by memory bandwidth.
 
-use super::share::{Shared, ranges};
+use super::parallel::{SharedPtr, ranges};
 use crate::threads::Pool;
 
-/// Bytes that a thread takes at once; smaller copies stay on one.
+/// Bytes per task; smaller copies stay on one thread.
 const GRAIN: usize = 256 * 1024;
 
 /// Copies `from` to `to`, which must be as long.
 pub fn copy(pool: &Pool, from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len(), "the lengths of a copy");
-    let shared = Shared::new(to.as_mut_ptr());
+    let shared = SharedPtr::new(to.as_mut_ptr());
     ranges(pool, from.len(), GRAIN, &|r| {
         // SAFETY: the ranges lie within both and do not overlap each other.
         unsafe { from.as_ptr().add(r.start).copy_to_nonoverlapping(shared.at(r.start), r.len()) };

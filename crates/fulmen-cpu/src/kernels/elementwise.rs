@@ -1,10 +1,11 @@
-//! Sums, products and activations, element by element.
+//! Element-wise ops: one SIMD pass over the operands, in parallel over ranges. Bound by memory bandwidth,
+//! except for the activations on data in cache.
 //!
-//! Every function here may work in place: each input is either at the same address as `out` or does not overlap
-//! it. NaN stays NaN. The activations have their limits at the infinities: 0 (either sign) at -inf, inf at inf; the
-//! soft cap has its cap, with the sign of x.
+//! Every function here may work in place: each input is either at the same address as `out` or does not
+//! overlap it. NaN stays NaN. The activations have their limits at the infinities: 0 (of either sign) at
+//! -inf, inf at inf; the soft cap has the cap with the sign of x.
 
-use super::share::{Shared, ranges};
+use super::parallel::{SharedPtr, ranges};
 use crate::{
     isa::Isa,
     lanes,
@@ -12,7 +13,7 @@ use crate::{
     threads::Pool,
 };
 
-/// Elements that a thread takes at once, of ops that only move memory and of those that compute.
+/// Elements per task, of ops that only move memory and of those that compute.
 const LIGHT: usize = 32 * 1024;
 const HEAVY: usize = 8 * 1024;
 
@@ -36,7 +37,7 @@ impl<O: Unary> Kernel for Map1<O> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         lanes!(S, self.n, |at, io| {
-            // SAFETY: `map1` hands over arrays of `n`.
+            // SAFETY: `map1` passes arrays of `n`.
             unsafe {
                 let x = io.load(s, self.x.add(at), 0.0);
                 io.store(s, self.out.add(at), self.op.apply(s, x));
@@ -58,7 +59,7 @@ impl<O: Binary> Kernel for Map2<O> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         lanes!(S, self.n, |at, io| {
-            // SAFETY: `map2` hands over arrays of `n`.
+            // SAFETY: `map2` passes arrays of `n`.
             unsafe {
                 let (a, b) = (io.load(s, self.a.add(at), 0.0), io.load(s, self.b.add(at), 0.0));
                 io.store(s, self.out.add(at), self.op.apply(s, a, b));
@@ -68,9 +69,9 @@ impl<O: Binary> Kernel for Map2<O> {
 }
 
 /// # Safety
-/// `x` must be readable and `out` writable for `n` floats, at the same address or apart.
+/// `x` must be readable and `out` writable for `n` values, at the same address or disjoint.
 unsafe fn map1<O: Unary>(pool: &Pool, isa: Isa, grain: usize, op: O, x: *const f32, out: *mut f32, n: usize) {
-    let (x, out) = (Shared::read(x), Shared::new(out));
+    let (x, out) = (SharedPtr::read(x), SharedPtr::new(out));
     ranges(pool, n, grain, &|r| {
         // SAFETY: the range lies in `0..n`, and no two ranges overlap.
         let (x, out) = unsafe { (x.at(r.start), out.at(r.start)) };
@@ -79,7 +80,8 @@ unsafe fn map1<O: Unary>(pool: &Pool, isa: Isa, grain: usize, op: O, x: *const f
 }
 
 /// # Safety
-/// `a` and `b` must be readable and `out` writable for `n` floats, each at the address of `out` or apart.
+/// `a` and `b` must be readable and `out` writable for `n` values, each at the address of `out` or disjoint
+/// from it.
 #[expect(clippy::too_many_arguments, reason = "three arrays, and where to run")]
 unsafe fn map2<O: Binary>(
     pool: &Pool,
@@ -91,7 +93,7 @@ unsafe fn map2<O: Binary>(
     out: *mut f32,
     n: usize,
 ) {
-    let (a, b, out) = (Shared::read(a), Shared::read(b), Shared::new(out));
+    let (a, b, out) = (SharedPtr::read(a), SharedPtr::read(b), SharedPtr::new(out));
     ranges(pool, n, grain, &|r| {
         // SAFETY: the range lies in `0..n`, and no two ranges overlap.
         let (a, b, out) = unsafe { (a.at(r.start), b.at(r.start), out.at(r.start)) };
@@ -155,7 +157,8 @@ struct GeluTanh;
 impl Unary for GeluTanh {
     #[inline(always)]
     fn apply<S: Simd>(self, s: S, x: S::V) -> S::V {
-        // (1 + tanh(u)) / 2 is the logistic function of 2u, which keeps its precision where tanh nears -1.
+        // (1 + tanh(u)) / 2 is the logistic function of 2u, which keeps its precision where tanh approaches
+        // -1.
         const TWICE_SQRT_2_OVER_PI: f32 = 1.595_769;
         let cubic = s.fma(s.mul(x, x), s.splat(0.044_715), s.splat(1.0));
         let u = s.mul(s.mul(x, s.splat(TWICE_SQRT_2_OVER_PI)), cubic);
@@ -177,7 +180,7 @@ struct SoftCap(f32);
 impl Unary for SoftCap {
     #[inline(always)]
     fn apply<S: Simd>(self, s: S, x: S::V) -> S::V {
-        // Below this, tanh(z) is z to less than half a unit in the last place. Taking x itself keeps the digits that a
+        // Below this, tanh(z) is z to less than half an ulp. Returning x itself keeps the digits that a
         // quotient near the end of the range would lose.
         const LINEAR: f32 = 2.9e-4;
         let cap = s.splat(self.0);
@@ -189,72 +192,75 @@ impl Unary for SoftCap {
 /// `out = a + b`.
 ///
 /// # Safety
-/// `a` and `b` must be readable and `out` writable for `n` floats, each at the address of `out` or apart.
+/// `a` and `b` must be readable and `out` writable for `n` values, each at the address of `out` or disjoint
+/// from it.
 pub unsafe fn add(pool: &Pool, isa: Isa, a: *const f32, b: *const f32, out: *mut f32, n: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract.
     unsafe { map2(pool, isa, LIGHT, Add, a, b, out, n) }
 }
 
 /// `out = a * b`.
 ///
 /// # Safety
-/// `a` and `b` must be readable and `out` writable for `n` floats, each at the address of `out` or apart.
+/// `a` and `b` must be readable and `out` writable for `n` values, each at the address of `out` or disjoint
+/// from it.
 pub unsafe fn mul(pool: &Pool, isa: Isa, a: *const f32, b: *const f32, out: *mut f32, n: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract.
     unsafe { map2(pool, isa, LIGHT, Mul, a, b, out, n) }
 }
 
 /// `out = silu(gate) * up`.
 ///
 /// # Safety
-/// `gate` and `up` must be readable and `out` writable for `n` floats, each at the address of `out` or apart.
+/// `gate` and `up` must be readable and `out` writable for `n` values, each at the address of `out` or
+/// disjoint from it.
 pub unsafe fn swiglu(pool: &Pool, isa: Isa, gate: *const f32, up: *const f32, out: *mut f32, n: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract.
     unsafe { map2(pool, isa, HEAVY, SwiGlu, gate, up, out, n) }
 }
 
 /// `out = x / (1 + e^-x)`.
 ///
 /// # Safety
-/// `x` must be readable and `out` writable for `n` floats, at the same address or apart.
+/// `x` must be readable and `out` writable for `n` values, at the same address or disjoint.
 pub unsafe fn silu(pool: &Pool, isa: Isa, x: *const f32, out: *mut f32, n: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract.
     unsafe { map1(pool, isa, HEAVY, Silu, x, out, n) }
 }
 
 /// `out = x * (1 + erf(x / √2)) / 2`.
 ///
 /// # Safety
-/// `x` must be readable and `out` writable for `n` floats, at the same address or apart.
+/// `x` must be readable and `out` writable for `n` values, at the same address or disjoint.
 pub unsafe fn gelu(pool: &Pool, isa: Isa, x: *const f32, out: *mut f32, n: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract.
     unsafe { map1(pool, isa, HEAVY, Gelu, x, out, n) }
 }
 
 /// `out = x * (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2`.
 ///
 /// # Safety
-/// `x` must be readable and `out` writable for `n` floats, at the same address or apart.
+/// `x` must be readable and `out` writable for `n` values, at the same address or disjoint.
 pub unsafe fn gelu_tanh(pool: &Pool, isa: Isa, x: *const f32, out: *mut f32, n: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract.
     unsafe { map1(pool, isa, HEAVY, GeluTanh, x, out, n) }
 }
 
 /// `out = x * factor`.
 ///
 /// # Safety
-/// `x` must be readable and `out` writable for `n` floats, at the same address or apart.
+/// `x` must be readable and `out` writable for `n` values, at the same address or disjoint.
 pub unsafe fn scale(pool: &Pool, isa: Isa, x: *const f32, factor: f32, out: *mut f32, n: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract.
     unsafe { map1(pool, isa, LIGHT, Scale(factor), x, out, n) }
 }
 
 /// `out = cap * tanh(x / cap)` for a finite cap above 0. Relative error at most 4e-7.
 ///
 /// # Safety
-/// `x` must be readable and `out` writable for `n` floats, at the same address or apart.
+/// `x` must be readable and `out` writable for `n` values, at the same address or disjoint.
 pub unsafe fn softcap(pool: &Pool, isa: Isa, x: *const f32, cap: f32, out: *mut f32, n: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract.
     unsafe { map1(pool, isa, HEAVY, SoftCap(cap), x, out, n) }
 }
 
@@ -362,7 +368,7 @@ mod tests {
             x.extend((0..200).map(|i| (2.8e-4 + f64::from(i) * 1e-7) as f32 * cap));
             x.extend([f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 0.0, -0.0]);
             for (pool, isa) in machines() {
-                // SAFETY: both arrays have as many floats.
+                // SAFETY: both arrays have as many values.
                 let got = poisoned(x.len(), |out| unsafe {
                     softcap(&pool, isa, x.as_ptr(), cap, out, x.len());
                 });

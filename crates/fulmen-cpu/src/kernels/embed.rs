@@ -1,16 +1,17 @@
-//! Rows of a table, chosen by token.
+//! Embedding lookup: dequantizes the rows of a table that the tokens select, in parallel over rows. Bound by
+//! memory latency and bandwidth of the selected rows.
 
-use super::share::{Shared, rows};
+use super::parallel::{SharedPtr, rows};
 use crate::threads::Pool;
 
-/// Elements that a thread takes at once.
+/// Elements per task.
 const GRAIN: usize = 16 * 1024;
 
 /// A token that is not in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("token {token} at position {position} is not among the table's {rows} rows")]
 pub struct TokenOutOfRange {
-    /// Where in the batch the token stands.
+    /// The row of the batch.
     pub position: usize,
     /// The token.
     pub token: u32,
@@ -18,9 +19,9 @@ pub struct TokenOutOfRange {
     pub rows: usize,
 }
 
-/// Row `tokens[i]` of `table`, unpacked by `dequant`, to row `i` of `out`, which is `width` wide.
+/// Row `tokens[i]` of `table`, dequantized by `dequant`, to row `i` of `out`, which is `width` wide.
 ///
-/// The table holds as many rows of `row_bytes` as fit. With a token out of range nothing is written, and the
+/// The table has as many rows of `row_bytes` as fit. If a token is out of range nothing is written, and the
 /// error names the first such token.
 pub fn embed(
     pool: &Pool,
@@ -36,12 +37,12 @@ pub fn embed(
     if let Some(position) = tokens.iter().position(|&t| t as usize >= n_rows) {
         return Err(TokenOutOfRange { position, token: tokens[position], rows: n_rows });
     }
-    let shared = Shared::new(out.as_mut_ptr());
+    let shared = SharedPtr::new(out.as_mut_ptr());
     rows(pool, tokens.len(), width, GRAIN, &|r| {
         for i in r {
             let row = &table[tokens[i] as usize * row_bytes..][..row_bytes];
             // SAFETY: row `i` lies in `out` and belongs to this call alone.
-            dequant(row, unsafe { std::slice::from_raw_parts_mut(shared.at(i * width), width) });
+            dequant(row, unsafe { shared.slice(i * width, width) });
         }
     });
     Ok(())

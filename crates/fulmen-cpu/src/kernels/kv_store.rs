@@ -1,14 +1,16 @@
-//! Writes rows of keys and values into a KV cache, converting them to its element type.
+//! Stores rows of keys and values into a KV cache, converted to its element type: one task per KV head of
+//! each of K and V. Bound by memory bandwidth. Cache layout: [`KvLayout`].
 
 use fulmen_core::DType;
 use half::{f16, slice::HalfFloatSliceExt};
 
+use super::parallel::SharedPtr;
 use crate::{
     kv_view::{KvError, KvLayout, KvViewMut, Q8_BLOCK, check_strided},
     threads::Pool,
 };
 
-/// Fewer elements than this are not worth waking the threads for.
+/// With fewer elements than this, single-threaded.
 const SERIAL: usize = 1 << 15;
 
 /// The rows to store: row `r` goes to position `positions[r]` of sequence `sequences[r]`.
@@ -24,14 +26,14 @@ pub struct KvStore<'a> {
     pub v_stride: usize,
     /// A position for each row.
     pub positions: &'a [u32],
-    /// A sequence for each row; `None` stands for sequence 0 throughout.
+    /// A sequence for each row; sequence 0 for all if `None`.
     pub sequences: Option<&'a [u32]>,
 }
 
-/// Stores every row of `rows` in both caches. Of rows that name the same place the last one stays.
+/// Stores every row of `rows` in both caches. Of rows with the same slot the last one is kept.
 ///
-/// `f16` is rounded to the nearest, ties to even, and overflows to infinity. `Q8_0` takes `amax / 127` as scale
-/// and rounds halves away from zero. Nothing is written where an error is returned.
+/// `f16` is rounded to the nearest, ties to even, and overflows to infinity. `Q8_0` takes `amax / 127` as
+/// scale and rounds ties away from zero. Nothing is written if an error is returned.
 pub fn kv_store(
     pool: &Pool,
     rows: &KvStore<'_>,
@@ -54,20 +56,20 @@ pub fn kv_store(
         return Ok(());
     }
 
-    let k_bytes = Shared(k_cache.bytes_mut().as_mut_ptr());
-    let v_bytes = Shared(v_cache.bytes_mut().as_mut_ptr());
+    let k_bytes = SharedPtr::new(k_cache.bytes_mut().as_mut_ptr());
+    let v_bytes = SharedPtr::new(v_cache.bytes_mut().as_mut_ptr());
     let one_head = |task: usize| {
-        let (head, side) = (task / 2, task % 2);
-        let (layout, bytes, data, stride) = match side {
+        let (head, is_value) = (task / 2, task % 2);
+        let (layout, bytes, data, stride) = match is_value {
             0 => (&kl, &k_bytes, rows.k, rows.k_stride),
             _ => (&vl, &v_bytes, rows.v, rows.v_stride),
         };
         for (r, &position) in rows.positions.iter().enumerate() {
             let sequence = rows.sequences.map_or(0, |s| s[r]);
             let offset = layout.offset(sequence as usize, head, position as usize);
-            // SAFETY: the view holds every row of its layout, position and sequence were checked, and rows do not
-            // overlap, so that this task, alone in writing this head of this side, has the row to itself.
-            let row = unsafe { std::slice::from_raw_parts_mut(bytes.0.add(offset), layout.row_bytes()) };
+            // SAFETY: the view contains every row of its layout, position and sequence were checked, and rows
+            // do not overlap; only this task writes this head of this cache.
+            let row = unsafe { bytes.slice(offset, layout.row_bytes()) };
             let from = r * stride + head * layout.head_dim;
             store_row(layout, &data[from..from + layout.head_dim], row);
         }
@@ -79,11 +81,6 @@ pub fn kv_store(
     }
     Ok(())
 }
-
-/// A buffer that tasks write disjoint parts of.
-struct Shared(*mut u8);
-// SAFETY: the tasks that share it write disjoint rows, within the exclusive borrow that it was made from.
-unsafe impl Sync for Shared {}
 
 fn store_row(layout: &KvLayout, x: &[f32], row: &mut [u8]) {
     match layout.dtype {
@@ -105,7 +102,7 @@ fn store_row(layout: &KvLayout, x: &[f32], row: &mut [u8]) {
 
 /// One `Q8_0` block. The quants follow the scale before it is rounded to `f16`, as in GGML.
 fn quantize_q8(x: &[f32; Q8_BLOCK.0], y: &mut [u8; Q8_BLOCK.1]) {
-    /// The largest `f32` below one half: adding it and truncating rounds halves away from zero.
+    /// The largest `f32` below 0.5: adding it and truncating rounds ties away from zero.
     const HALF: f32 = 0.499_999_97;
     let amax = x.iter().fold(0f32, |a, x| a.max(x.abs()));
     let d = amax / 127.0;
@@ -194,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_round_to_nearest_even() {
+    fn f16_rounds_to_nearest_even() {
         let cases: [(f32, u16); 13] = [
             (0.0, 0x0000),
             (-0.0, 0x8000),
@@ -228,7 +225,7 @@ mod tests {
         let mut y = [1u8; 34];
         quantize_q8(&x, &mut y);
         assert_eq!(y, [0; 34]);
-        // Scale 1: the quants are the values, halves rounded away from zero.
+        // Scale 1: the quants are the values, ties rounded away from zero.
         x[..6].copy_from_slice(&[127.0, -127.0, 0.5, -0.5, 1.499, -2.5]);
         quantize_q8(&x, &mut y);
         assert_eq!(f16::from_le_bytes([y[0], y[1]]).to_f32(), 1.0);

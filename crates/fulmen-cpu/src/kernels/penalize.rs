@@ -1,9 +1,10 @@
-//! Logits made less likely for tokens that came before. Some hundred tokens a row: one thread.
+//! Repetition, frequency and presence penalties: sorts a row's token window and updates each distinct token
+//! once. Some hundred tokens per row, so single-threaded.
 
 use fulmen_core::sampling::Penalties;
 
-/// Changes one row of logits in place for the tokens in `past`, each of which must be an index of the row.
-/// `sorted` is room to sort them in.
+/// Penalizes one row of logits in place for the tokens in `past`, each of which must be an index of the row.
+/// `sorted` is scratch memory.
 pub fn penalize(logits: &mut [f32], past: &[u32], penalties: &Penalties, sorted: &mut Vec<u32>) {
     sorted.clear();
     sorted.extend_from_slice(past);

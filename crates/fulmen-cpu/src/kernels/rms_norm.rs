@@ -1,10 +1,11 @@
-//! Root-mean-square normalization, alone and after a sum.
+//! RMS norm, alone and fused with a residual addition: one SIMD pass for the sum of squares, one to scale. In
+//! parallel over rows; bound by memory bandwidth, since a row stays in L1 between the passes.
 //!
-//! A row's squares are added in f32, in several partial sums. Where they overflow or almost vanish, the row is
-//! done again in f64, so rows of any finite numbers come out right. A NaN in a row makes the whole row NaN; an
-//! infinity makes itself NaN and the rest of its row 0.
+//! The squares of a row are summed in f32 with four accumulators. If the sum overflows or almost vanishes, it
+//! is recomputed in f64, so that any finite row is correct. A NaN makes its whole row NaN; an infinity
+//! becomes NaN and the rest of its row 0.
 
-use super::share::{Shared, rows};
+use super::parallel::{SharedPtr, rows};
 use crate::{
     isa::Isa,
     lanes,
@@ -12,28 +13,27 @@ use crate::{
     threads::Pool,
 };
 
-/// Elements that a thread takes at once.
+/// Elements per task.
 const GRAIN: usize = 16 * 1024;
 
-/// What the rows are multiplied with so that their mean square is 1.
+/// The factor that makes the mean square of a row 1.
 fn factor(sum: f32, eps: f32, row: *const f32, n: usize) -> f32 {
     let mut sum = f64::from(sum);
-    // Squares of numbers below 1e-19 are subnormal or nothing; a sum this large lost none of them that counts.
+    // Squares of values below 1e-19 are subnormal or zero; a sum in this range lost nothing significant.
     if !(1e-28..=f64::from(f32::MAX)).contains(&sum) {
         sum = 0.0;
         for i in 0..n {
-            // SAFETY: the callers' rows hold `n` floats.
+            // SAFETY: the callers' rows have `n` values.
             sum += unsafe { f64::from(*row.add(i)) }.powi(2);
         }
     }
     (1.0 / (sum / n as f64 + f64::from(eps)).sqrt()) as f32
 }
 
-/// The sum of squares of `n` floats from `x`, each plus its partner in `b` where there is one, the sums being
-/// written to `sum_out`.
+/// The sum of squares of `n` values of `x` or, with `ADD`, of `x + b`, which is written to `sum_out`.
 ///
 /// # Safety
-/// The pointers must be valid for `n` floats.
+/// The pointers must be valid for `n` values.
 #[inline(always)]
 unsafe fn squares<S: Simd, const ADD: bool>(
     s: S,
@@ -59,7 +59,7 @@ unsafe fn squares<S: Simd, const ADD: bool>(
     let mut at = 0;
     while n - at >= 4 * S::LANES {
         for sum in &mut sums {
-            let v = take!(crate::simd::Whole, at);
+            let v = take!(crate::simd::AllLanes, at);
             *sum = s.fma(v, v, *sum);
             at += S::LANES;
         }
@@ -87,7 +87,7 @@ impl<const ADD: bool> Kernel for Rows<'_, ADD> {
     fn run<S: Simd>(self, s: S) {
         let n = self.gamma.len();
         for row in 0..self.rows {
-            // SAFETY: the callers hand over `rows` rows of `n`. Each row is read whole before `out` is written,
+            // SAFETY: the callers pass `rows` rows of `n`. Each row is read whole before `out` is written,
             // which may be the memory of `x` or `b` but not of `sum_out`.
             unsafe {
                 let x = self.x.add(row * n);
@@ -112,8 +112,8 @@ impl<const ADD: bool> Kernel for Rows<'_, ADD> {
 /// Each of `n_rows` rows as wide as `gamma`: `out = x / sqrt(mean(x²) + eps) * gamma`.
 ///
 /// # Safety
-/// `x` must be readable and `out` writable for the rows, at the same address or apart, and `gamma` apart from
-/// `out`.
+/// `x` must be readable and `out` writable for the rows, at the same address or disjoint, and `gamma`
+/// disjoint from `out`.
 pub unsafe fn rms_norm(
     pool: &Pool,
     isa: Isa,
@@ -124,7 +124,7 @@ pub unsafe fn rms_norm(
     out: *mut f32,
 ) {
     let n = gamma.len();
-    let (x, out) = (Shared::read(x), Shared::new(out));
+    let (x, out) = (SharedPtr::read(x), SharedPtr::new(out));
     rows(pool, n_rows, n, GRAIN, &|r| {
         // SAFETY: the range lies in `0..n_rows`, and no two ranges overlap.
         let (x, out) = unsafe { (x.at(r.start * n), out.at(r.start * n)) };
@@ -138,7 +138,7 @@ pub unsafe fn rms_norm(
 ///
 /// # Safety
 /// `a` and `b` must be readable and `sum_out` and `out` writable for the rows. Each of `a` and `b` is at the
-/// address of `sum_out`, at that of `out`, or apart from both; `sum_out`, `out` and `gamma` are apart.
+/// address of `sum_out`, at that of `out`, or disjoint from both; `sum_out`, `out` and `gamma` are disjoint.
 #[expect(clippy::too_many_arguments, reason = "five arrays, and where to run")]
 pub unsafe fn add_rms_norm(
     pool: &Pool,
@@ -152,7 +152,8 @@ pub unsafe fn add_rms_norm(
     out: *mut f32,
 ) {
     let n = gamma.len();
-    let (a, b, sum_out, out) = (Shared::read(a), Shared::read(b), Shared::new(sum_out), Shared::new(out));
+    let (a, b, sum_out, out) =
+        (SharedPtr::read(a), SharedPtr::read(b), SharedPtr::new(sum_out), SharedPtr::new(out));
     rows(pool, n_rows, n, GRAIN, &|r| {
         let at = r.start * n;
         // SAFETY: the range lies in `0..n_rows`, and no two ranges overlap.

@@ -1,12 +1,13 @@
 //! Rotary position embedding.
 //!
-//! A [`Rope`] holds the frequencies of a model, [`Rope::angles`] turns them into the cosines and sines of a
-//! batch's positions, and [`rotate`] applies those to queries or keys. The angles are computed in f64, so they
-//! are as exact at position 131072 as at 1; they serve every head, both queries and keys, and every layer.
+//! A [`Rope`] holds the frequencies of a model, [`Rope::angles`] computes the cos/sin table of a batch's
+//! positions, and [`rotate`] applies it to queries or keys with SIMD, in parallel over rows. The table is
+//! computed in f64, so it is as exact at position 131072 as at 1; every head, both Q and K, and every layer
+//! use the same table. Bound by memory bandwidth.
 
 use fulmen_core::{RopePairing, RopeSpec};
 
-use super::share::{Shared, rows};
+use super::parallel::{SharedPtr, rows};
 use crate::{
     isa::Isa,
     lanes,
@@ -14,7 +15,7 @@ use crate::{
     threads::Pool,
 };
 
-/// Elements that a thread takes at once, of the rotation and of the angles, each of which costs much more.
+/// Elements per task, of the rotation and of the angles, which cost much more per element.
 const GRAIN: usize = 16 * 1024;
 const ANGLE_GRAIN: usize = 256;
 
@@ -31,18 +32,18 @@ pub struct Rope {
 pub struct Angles {
     params: RopeSpec,
     positions: usize,
-    /// For each position what the elements of the first kind are multiplied with, then the second; see
+    /// For each position the factors of an element itself (cos), then those of its partner (sin); see
     /// [`Angles::row_len`].
     table: Vec<f32>,
 }
 
 impl Rope {
-    /// The frequencies of `params`, each divided by its factor where there are any.
+    /// The frequencies of `params`, each divided by its factor if factors are given.
     ///
     /// # Panics
     /// If `n_rot` is odd or there is not one factor for each pair.
     pub fn new(params: RopeSpec, factors: Option<&[f32]>) -> Rope {
-        assert!(params.n_rot.is_multiple_of(2), "{} elements do not turn in pairs", params.n_rot);
+        assert!(params.n_rot.is_multiple_of(2), "{} elements do not form pairs", params.n_rot);
         let pairs = params.n_rot as usize / 2;
         if let Some(factors) = factors {
             assert_eq!(factors.len(), pairs, "the frequency factors of rope");
@@ -55,14 +56,14 @@ impl Rope {
         Rope { params, frequencies: (0..pairs).map(frequency).collect() }
     }
 
-    /// The cosines and sines for a batch in which row `i` stands at `positions[i]`.
+    /// The cosines and sines for a batch in which row `i` is at `positions[i]`.
     pub fn angles(&self, pool: &Pool, positions: &[u32]) -> Angles {
         let mut angles = Angles { params: self.params, positions: 0, table: Vec::new() };
         self.refill(pool, positions, &mut angles);
         angles
     }
 
-    /// As [`Rope::angles`], in the memory of earlier ones.
+    /// As [`Rope::angles`], reusing the memory of `angles`.
     pub fn refill(&self, pool: &Pool, positions: &[u32], angles: &mut Angles) {
         *angles = Angles {
             params: self.params,
@@ -71,11 +72,11 @@ impl Rope {
         };
         let len = angles.row_len();
         angles.table.resize(positions.len() * len, 0.0);
-        let table = Shared::new(angles.table.as_mut_ptr());
+        let table = SharedPtr::new(angles.table.as_mut_ptr());
         rows(pool, positions.len(), len, ANGLE_GRAIN, &|r| {
             for i in r {
                 // SAFETY: row `i` lies in the table and belongs to this call alone.
-                let row = unsafe { std::slice::from_raw_parts_mut(table.at(i * len), len) };
+                let row = unsafe { table.slice(i * len, len) };
                 self.angles_of(positions[i], row);
             }
         });
@@ -99,8 +100,8 @@ impl Rope {
 }
 
 impl Angles {
-    /// How many floats the table has for a position: the cosines and the sines of every pair; or, where the
-    /// pairs are adjacent, of every element, with the signs that the exchanged neighbours take.
+    /// Table entries per position: the cosine and sine of every pair (NeoX); or of every element, with the
+    /// signs of the swapped partners (interleaved).
     fn row_len(&self) -> usize {
         match self.params.pairing {
             RopePairing::NeoX => self.params.n_rot as usize,
@@ -109,14 +110,14 @@ impl Angles {
     }
 }
 
-/// Where the heads of each row of a batch lie: from `row_stride` floats after those of the row before.
+/// The layout of the heads of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
-    /// The heads of a row.
+    /// Heads per row.
     pub heads: usize,
-    /// The floats of a head.
+    /// Elements per head.
     pub head_dim: usize,
-    /// The floats from one row to the next, at least `heads * head_dim`.
+    /// Elements from one row to the next, at least `heads * head_dim`.
     pub row_stride: usize,
 }
 
@@ -137,8 +138,8 @@ impl Kernel for Row<'_> {
         let (first, second) = self.angles.split_at(self.angles.len() / 2);
         let (first, second, half) = (first.as_ptr(), second.as_ptr(), self.n_rot / 2);
         for head in 0..self.heads {
-            // SAFETY: `rotate` hands over rows of `heads` heads; the table has an entry for each pair or element
-            // below `n_rot`. Every element is read before its place is written.
+            // SAFETY: `rotate` passes rows of `heads` heads; the table has an entry for each pair or element
+            // below `n_rot`. Every element is read before it is overwritten.
             unsafe {
                 let (x, out) = (self.x.add(head * self.head_dim), self.out.add(head * self.head_dim));
                 match self.pairing {
@@ -162,14 +163,15 @@ impl Kernel for Row<'_> {
     }
 }
 
-/// Turns the heads of each row of `x` by the row's angles. An infinite or NaN element spoils its pair only.
+/// Rotates the heads of each row of `x` by the row's angles. An infinite or NaN element affects only its
+/// pair.
 ///
 /// # Panics
-/// If the heads are narrower than what turns, or the layouts differ in more than the stride.
+/// If a head has fewer than `n_rot` elements, or the layouts differ in more than the stride.
 ///
 /// # Safety
-/// `x` must be readable and `out` writable in their layouts, for a row of each position. They are either at the
-/// same address with the same layout, or apart.
+/// `x` must be readable and `out` writable in their layouts, for a row of each position. They are either at
+/// the same address with the same layout, or disjoint.
 pub unsafe fn rotate(
     pool: &Pool,
     isa: Isa,
@@ -183,9 +185,9 @@ pub unsafe fn rotate(
     let width = heads * head_dim;
     assert!((heads, head_dim) == (out_layout.heads, out_layout.head_dim), "the heads of rope");
     assert!(stride >= width && out_layout.row_stride >= width, "the rows of rope overlap");
-    assert!(n_rot <= head_dim, "{n_rot} elements of a head of {head_dim} cannot turn");
+    assert!(n_rot <= head_dim, "n_rot {n_rot} is more than the head size {head_dim}");
     let len = angles.row_len();
-    let (x, out) = (Shared::read(x), Shared::new(out));
+    let (x, out) = (SharedPtr::read(x), SharedPtr::new(out));
     rows(pool, angles.positions, width, GRAIN, &|r| {
         for i in r {
             // SAFETY: row `i` lies in both and belongs to this call alone.
@@ -261,10 +263,10 @@ mod tests {
                             };
                             for row in 0..rows {
                                 let at = row * layout.row_stride;
-                                let (turned, rest) =
+                                let (rotated, rest) =
                                     over[at..at + layout.row_stride].split_at(dense.row_stride);
                                 assert_same(
-                                    turned,
+                                    rotated,
                                     &got[row * dense.row_stride..][..dense.row_stride],
                                     &what,
                                 );

@@ -1,12 +1,13 @@
-//! Draws a token from each row of logits, by the rule of [`fulmen_core::sampling`].
+//! Samples a token from each row of logits, by the algorithm of [`fulmen_core::sampling`].
 //!
-//! No row is ever sorted whole. A scan gathers the candidates above a bound, which are a prefix of the sorted
-//! order; a place in that order is then found by its cumulative weight, halving the range each time. So a row
-//! costs a few passes over the logits and, for what was gathered, time in proportion.
+//! No row is fully sorted. A SIMD scan gathers the candidates above a threshold, which are a prefix of the
+//! sorted order; the sampled one is then found by its cumulative weight with quickselect, halving the range
+//! each time. A row costs a few passes over its logits plus time linear in the candidates. In parallel over
+//! rows; bound by memory bandwidth.
 
 use fulmen_core::sampling::SampleState;
 
-use super::{argmax::Find, share::Shared};
+use super::{argmax::Find, parallel::SharedPtr};
 use crate::{
     isa::Isa,
     lanes,
@@ -14,27 +15,27 @@ use crate::{
     threads::Pool,
 };
 
-/// Logits of all the rows together that are not worth a second thread.
+/// Total number of logits up to which one thread is used.
 const GRAIN: usize = 4 * 1024;
 /// Weights whose sum is kept in f32; the sums of the blocks are added in f64.
 const BLOCK: usize = 256;
-/// Below this many the order is settled by sorting.
+/// Below this many candidates, sort instead of quickselect.
 const SORT: usize = 64;
 /// A weight with this logarithm is 0 in f32.
 const NOTHING: f64 = -110.0;
 
 #[derive(Clone, Copy)]
 struct Candidate {
-    /// The place in the sorted order: the smaller, the earlier.
+    /// Sort key: smaller comes first.
     key: u64,
     weight: f32,
 }
 
 impl Candidate {
-    /// The logit, turned into an integer that falls as it rises, over the index.
+    /// The key has the logit, mapped to an integer that decreases as it increases, above the index.
     #[inline]
     fn new(logit: f32, index: usize) -> Candidate {
-        // The sum makes 0 of -0, which is as large.
+        // Adding 0 maps -0 to 0, which is equal.
         let bits = (logit + 0.0).to_bits();
         let falling = if bits >> 31 == 0 { !bits & 0x7fff_ffff } else { bits };
         Candidate { key: u64::from(falling) << 32 | index as u64, weight: 0.0 }
@@ -57,7 +58,7 @@ struct Above<'a> {
     row: &'a [f32],
     bound: f32,
     found: &'a mut Vec<Candidate>,
-    /// With a number, no more than the first so many of the sorted order need to be there at the end.
+    /// If given, only the first `keep` of the sorted order are needed.
     keep: Option<usize>,
 }
 
@@ -83,7 +84,7 @@ impl Kernel for Above<'_> {
 }
 
 impl Above<'_> {
-    /// Takes the elements from `at` on that `hits` names.
+    /// Appends the elements from `at` on whose bit in `hits` is set.
     #[inline(never)]
     fn push(&mut self, at: usize, mut hits: u32) {
         while hits != 0 {
@@ -98,7 +99,7 @@ impl Above<'_> {
         }
     }
 
-    /// Leaves the first `keep` of the sorted order. Whatever comes later and is not larger than the last of them
+    /// Keeps the first `keep` of the sorted order. A later element that is not larger than the last of them
     /// has a higher index and so comes after it.
     fn shrink(&mut self, keep: usize) {
         let (_, last, _) = self.found.select_nth_unstable_by_key(keep - 1, |c| c.key);
@@ -119,12 +120,12 @@ impl Weigh {
     fn weight<S: Simd>(self, s: S, logit: S::V) -> S::V {
         let largest = s.splat(self.largest);
         let w = math::exp(s, s.div(s.sub(logit, largest), s.splat(self.temperature)));
-        // Else inf - inf would be NaN.
+        // Otherwise inf - inf would be NaN.
         s.select(s.eq(logit, largest), s.splat(1.0), w)
     }
 }
 
-/// The sum of the weights of a row, NaN counting nothing.
+/// The sum of the weights of a row; NaN has weight 0.
 struct Total<'a>(Weigh, &'a [f32]);
 
 impl Kernel for Total<'_> {
@@ -137,9 +138,9 @@ impl Kernel for Total<'_> {
             let to = n.min(from + BLOCK);
             let mut sum = s.splat(0.0);
             lanes!(S, from, to, |at, io| {
-                // SAFETY: `io` covers lanes below `n`; the lanes outside weigh nothing.
+                // SAFETY: `io` covers lanes below `n`; the lanes outside have weight 0.
                 let w = self.0.weight(s, unsafe { io.load(s, x.add(at), f32::NEG_INFINITY) });
-                // The maximum with 0 turns NaN into 0.
+                // The maximum with 0 maps NaN to 0.
                 sum = s.add(sum, s.max(w, s.splat(0.0)));
             });
             total += f64::from(s.reduce_sum(sum));
@@ -177,18 +178,19 @@ fn mass(candidates: &[Candidate]) -> f64 {
     candidates.iter().map(|c| f64::from(c.weight)).sum()
 }
 
-/// How many candidates, in sorted order, it takes until `enough` of their running weight: at least one, and all
-/// where it is never enough. Those come to the front, though not sorted; the last of them is at the end of these.
+/// The number of candidates, in sorted order, until `enough` holds for their cumulative weight: at least one,
+/// and all if it never holds. Those are moved to the front, unsorted except that the last of them is at the
+/// end.
 fn prefix(candidates: &mut [Candidate], enough: impl Fn(f64) -> bool) -> usize {
     let (mut from, mut to, mut before) = (0, candidates.len(), 0.0);
     while to - from > SORT {
         let middle = from + (to - from) / 2;
         candidates[from..to].select_nth_unstable_by_key(middle - from, |c| c.key);
-        let half = mass(&candidates[from..middle]);
-        if enough(before + half) {
+        let lower = mass(&candidates[from..middle]);
+        if enough(before + lower) {
             to = middle;
         } else {
-            (from, before) = (middle, before + half);
+            (from, before) = (middle, before + lower);
         }
     }
     candidates[from..to].sort_unstable_by_key(|c| c.key);
@@ -201,8 +203,8 @@ fn prefix(candidates: &mut [Candidate], enough: impl Fn(f64) -> bool) -> usize {
     to
 }
 
-/// The candidates that a row's draw may need, with their weights, and the sum of the weights that `top_k` keeps.
-/// They are a prefix of the sorted order: what is left out comes after everything that can be drawn.
+/// The candidates that can be sampled, with their weights, and the sum of the weights that `top_k` keeps.
+/// They are a prefix of the sorted order: omitted ones come after everything that can be sampled.
 fn gather(isa: Isa, row: &[f32], state: &SampleState, weigh: Weigh, u: f64) -> (Vec<Candidate>, f64) {
     let mut found = Vec::new();
     let top_k = state.top_k as usize;
@@ -214,7 +216,7 @@ fn gather(isa: Isa, row: &[f32], state: &SampleState, weigh: Weigh, u: f64) -> (
     }
     let total = dispatch(isa, Total(weigh, row));
     let needed = if state.top_p < 1.0 { f64::from(state.top_p) * total } else { u * total };
-    // With `min_p` and no `top_p`, the draw is a share of all that `min_p` keeps, so all of that is needed.
+    // With `min_p` and no `top_p`, sampling is relative to all that `min_p` keeps, so all of that is needed.
     let all = state.min_p > 0.0 && state.top_p >= 1.0;
     // Logarithms of weights: a little below what `min_p` keeps, and where weights are 0 in f32.
     let floor = if state.min_p > 0.0 { f64::from(state.min_p).ln() * 1.001 - 0.001 } else { NOTHING };
@@ -240,7 +242,7 @@ fn gather(isa: Isa, row: &[f32], state: &SampleState, weigh: Weigh, u: f64) -> (
 
 fn draw(isa: Isa, row: &[f32], state: &SampleState) -> u32 {
     let largest = dispatch(isa, Find(row));
-    // A temperature of NaN takes the largest too.
+    // A NaN temperature is greedy, too.
     let sampled = state.temperature > 0.0 && largest.value > f32::NEG_INFINITY;
     if !sampled || state.top_k == 1 {
         return largest.index as u32;
@@ -263,10 +265,9 @@ fn draw(isa: Isa, row: &[f32], state: &SampleState) -> u32 {
     kept.get(n.wrapping_sub(1)).map_or(largest.index as u32, |c| c.index())
 }
 
-/// One token for each row of `width` logits, by the row's state, whose step it counts up.
+/// Samples one token for each row of `width` logits with the row's state, whose step it increments.
 ///
-/// A state that [`SampleState::validate`] would refuse gives a valid index all the same. A row of no logits
-/// gives 0.
+/// A state that [`SampleState::validate`] rejects still gives a valid index. A row without logits gives 0.
 pub fn sample(
     pool: &Pool,
     isa: Isa,
@@ -279,9 +280,9 @@ pub fn sample(
     assert_eq!(logits.len(), width * out.len(), "the rows of sample");
     assert!(u32::try_from(width).is_ok(), "a row of sample is too wide for its index");
     let rows = out.len();
-    let (states, out) = (Shared::new(states.as_mut_ptr()), Shared::new(out.as_mut_ptr()));
+    let (states, out) = (SharedPtr::new(states.as_mut_ptr()), SharedPtr::new(out.as_mut_ptr()));
     let job = |row: usize| {
-        // SAFETY: each row is one call's, so its state and its result are too.
+        // SAFETY: each row belongs to one call, so its state and its result do, too.
         let (state, out) = unsafe { (&mut *states.at(row), &mut *out.at(row)) };
         *out = draw(isa, &logits[row * width..][..width], state);
         state.step = state.step.wrapping_add(1);
@@ -297,7 +298,7 @@ pub fn sample(
 mod tests {
     use super::{super::testing::*, *};
 
-    /// The rule, word for word and in f64, for each of `tilts` of the bounds.
+    /// The algorithm as documented, in f64, for each of `tilts` of the thresholds.
     fn reference(row: &[f32], state: &SampleState, tilts: &[f64]) -> Vec<u32> {
         let mut sorted: Vec<(f32, u32)> = row
             .iter()

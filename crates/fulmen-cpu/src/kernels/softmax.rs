@@ -1,6 +1,7 @@
-//! Softmax over rows.
+//! Softmax over rows in three SIMD passes: maximum, exponentials with their sum (f32 in blocks of `BLOCK`,
+//! f64 across blocks), and scaling. In parallel over rows. Bound by memory bandwidth and the exponential.
 
-use super::share::{Shared, rows};
+use super::parallel::{SharedPtr, rows};
 use crate::{
     isa::Isa,
     lanes,
@@ -8,7 +9,7 @@ use crate::{
     threads::Pool,
 };
 
-/// Elements that a thread takes at once.
+/// Elements per task.
 const GRAIN: usize = 8 * 1024;
 /// Elements whose sum is kept in f32; the sums of the blocks are added in f64.
 const BLOCK: usize = 1024;
@@ -26,7 +27,7 @@ impl Kernel for Rows {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for row in 0..self.rows {
-            // SAFETY: `softmax` hands over `rows` rows of `width`.
+            // SAFETY: `softmax` passes `rows` rows of `width`.
             unsafe {
                 let (x, out) = (self.x.add(row * self.width), self.out.add(row * self.width));
                 one_row(s, x, out, self.width, self.scale);
@@ -36,11 +37,11 @@ impl Kernel for Rows {
 }
 
 /// # Safety
-/// `x` must be readable and `out` writable for `n` floats, at the same address or apart.
+/// `x` must be readable and `out` writable for `n` values, at the same address or disjoint.
 #[inline(always)]
 unsafe fn one_row<S: Simd>(s: S, x: *const f32, out: *mut f32, n: usize, scale: f32) {
-    // The largest is taken away before the factor comes in, where it takes the least rounding; with a negative
-    // factor the largest is that of -x.
+    // The maximum is subtracted before the scale is applied, which rounds least; with a negative scale it is
+    // the maximum of -x.
     let (sign, factor) = (s.splat(1f32.copysign(scale)), s.splat(scale.abs()));
     let mut max = s.splat(f32::NEG_INFINITY);
     lanes!(S, n, |at, io| {
@@ -50,8 +51,8 @@ unsafe fn one_row<S: Simd>(s: S, x: *const f32, out: *mut f32, n: usize, scale: 
     });
     let max = s.reduce_max(max);
     if max == f32::NEG_INFINITY {
-        // Nothing but -inf and NaN.
-        // SAFETY: both hold `n` floats.
+        // Only -inf and NaN.
+        // SAFETY: both have `n` values.
         let nan = (0..n).any(|i| unsafe { (*x.add(i)).is_nan() });
         for i in 0..n {
             // SAFETY: as above.
@@ -70,17 +71,17 @@ unsafe fn one_row<S: Simd>(s: S, x: *const f32, out: *mut f32, n: usize, scale: 
             unsafe {
                 let v = s.sub(s.mul(io.load(s, x.add(at), 0.0), sign), max);
                 io.store(s, out.add(at), math::exp(s, s.mul(v, factor)));
-                // Again from memory, with zeros in the lanes outside.
+                // Reloaded, with zeros in the lanes outside.
                 sum = s.add(sum, io.load(s, out.add(at), 0.0));
             }
         });
         total += f64::from(s.reduce_sum(sum));
         from = to;
     }
-    let share = s.splat((1.0 / total) as f32);
+    let inverse = s.splat((1.0 / total) as f32);
     lanes!(S, n, |at, io| {
         // SAFETY: `io` covers lanes below `n`.
-        unsafe { io.store(s, out.add(at), s.mul(io.load(s, out.add(at), 0.0), share)) };
+        unsafe { io.store(s, out.add(at), s.mul(io.load(s, out.add(at), 0.0), inverse)) };
     });
 }
 
@@ -90,7 +91,7 @@ unsafe fn one_row<S: Simd>(s: S, x: *const f32, out: *mut f32, n: usize, scale: 
 /// does one where `scale x` is +inf, or where x is infinite and `scale` is 0.
 ///
 /// # Safety
-/// `x` must be readable and `out` writable for the rows, at the same address or apart.
+/// `x` must be readable and `out` writable for the rows, at the same address or disjoint.
 pub unsafe fn softmax(
     pool: &Pool,
     isa: Isa,
@@ -100,7 +101,7 @@ pub unsafe fn softmax(
     width: usize,
     out: *mut f32,
 ) {
-    let (x, out) = (Shared::read(x), Shared::new(out));
+    let (x, out) = (SharedPtr::read(x), SharedPtr::new(out));
     rows(pool, n_rows, width, GRAIN, &|r| {
         // SAFETY: the range lies in `0..n_rows`, and no two ranges overlap.
         let (x, out) = unsafe { (x.at(r.start * width), out.at(r.start * width)) };

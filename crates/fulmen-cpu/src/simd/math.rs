@@ -1,8 +1,8 @@
-//! `exp`, `tanh`, `erf`, the logistic function and the normal distribution's on vectors.
+//! Vectorized `exp`, `tanh`, `erf`, sigmoid and normal CDF.
 //!
-//! The polynomials are minimax fits of our own, weighted so that the relative error of the function is even over
-//! its interval. The relative errors named below are the largest against f64 that the tests' sweep finds: every
-//! 997th float, and a dense grid around the seams. A NaN gives a NaN in each.
+//! The polynomials are minimax fits, weighted so that the relative error of the function is even over its
+//! interval. The relative errors given below are the largest against f64 that the tests find over every 997th
+//! f32 and a dense grid around the interval boundaries. NaN gives NaN.
 
 use super::Simd;
 
@@ -20,12 +20,12 @@ fn polynomial<S: Simd, const N: usize>(s: S, x: S::V, c: [f32; N]) -> S::V {
 
 /// e^x.
 ///
-/// Relative error at most 8.1e-8 where the result is a normal number, half a unit in the last place more where
-/// it is subnormal. Exactly 0 for -inf and below -104, inf above 88.73, exactly 1 for ±0.
+/// Relative error at most 8.1e-8 where the result is a normal number, half a unit in the last place more
+/// where it is subnormal. Exactly 0 for -inf and below -104, inf above 88.73, exactly 1 for ±0.
 #[inline(always)]
 pub fn exp<S: Simd>(s: S, x: S::V) -> S::V {
-    // Past these the result is 0 or inf anyway, and the exponent stays in the range of `ldexp`. With this order
-    // of the operands a NaN passes.
+    // Past these the result is 0 or inf anyway, and the exponent stays in the range of `ldexp`. With this
+    // order of the operands a NaN passes.
     let x = s.min(s.splat(89.0), s.max(s.splat(-105.0), x));
     let n = s.round(s.mul(x, s.splat(std::f32::consts::LOG2_E)));
     // ln 2 in two parts: the first has so few bits that its product with n is exact even unfused.
@@ -110,8 +110,8 @@ pub fn erf<S: Simd>(s: S, x: S::V) -> S::V {
 
 /// The normal distribution's cumulative function, `(1 + erf(x / √2)) / 2`.
 ///
-/// Relative error at most 4e-6 where the result is a normal number, most of it from the rounding of x² in the far
-/// left tail. 0 for -inf and 1 for inf.
+/// Relative error at most 4e-6 where the result is a normal number, most of it from the rounding of x² in the
+/// far left tail. 0 for -inf and 1 for inf.
 #[inline(always)]
 pub fn normal_cdf<S: Simd>(s: S, x: S::V) -> S::V {
     let (half, one) = (s.splat(0.5), s.splat(1.0));

@@ -1,9 +1,10 @@
-//! Vectors of `f32` over every instruction set, so that one generic kernel serves them all.
+//! `f32` vectors for every instruction set, so that one generic kernel serves them all.
 //!
-//! A kernel is a type with a [`Kernel::run`] generic over a [`Simd`] token. [`dispatch`] picks the token for an
-//! [`Isa`] and calls `run` inside a function compiled for those instructions. Everything between that function
-//! and the intrinsics must be `#[inline(always)]`: code that is not inlined there is compiled for the baseline
-//! target and the vectors go through memory. Closures cannot carry the attribute, so hot loops use none.
+//! A kernel is a type with a [`Kernel::run`] generic over a [`Simd`] token. [`dispatch`] selects the token
+//! for an [`Isa`] and calls `run` inside a function compiled for those instructions. Everything between that
+//! function and the intrinsics must be `#[inline(always)]`: code that is not inlined there is compiled for
+//! the baseline target and passes vectors through memory. Closures cannot carry the attribute, so hot loops
+//! use none.
 //!
 //! ```
 //! use fulmen_cpu::{isa::Isa, lanes, simd::{Kernel, LaneIo, Simd, dispatch}};
@@ -50,56 +51,56 @@ pub use x86::{Avx2, Avx512};
 /// The operations on registers are safe because the token exists; those on memory are unsafe because of the
 /// pointers, which need no more alignment than their element type.
 pub trait Simd: Copy + Send + Sync + 'static {
-    /// A vector of [`Simd::LANES`] floats.
+    /// A vector of [`Simd::LANES`] f32 values.
     type V: Copy;
-    /// One truth value for each lane.
+    /// A mask: one boolean per lane.
     type M: Copy;
-    /// The floats in one vector.
+    /// f32 lanes per vector.
     const LANES: usize;
 
-    /// `LANES` floats from `p`.
+    /// Loads `LANES` values from `p`.
     ///
     /// # Safety
-    /// `p` must be readable for `LANES` floats.
+    /// `p` must be readable for `LANES` values.
     unsafe fn load(self, p: *const f32) -> Self::V;
 
-    /// Writes `LANES` floats to `p`.
+    /// Stores `LANES` values to `p`.
     ///
     /// # Safety
-    /// `p` must be writable for `LANES` floats.
+    /// `p` must be writable for `LANES` values.
     unsafe fn store(self, p: *mut f32, v: Self::V);
 
-    /// The first `n` floats from `p`; the other lanes are `fill`. Touches no memory past `n`.
+    /// Loads the first `n` values from `p`; the other lanes are `fill`. Reads no memory past `n`.
     ///
     /// # Safety
-    /// `n <= LANES`, and `p` must be readable for `n` floats.
+    /// `n <= LANES`, and `p` must be readable for `n` values.
     unsafe fn load_part(self, p: *const f32, n: usize, fill: f32) -> Self::V;
 
     /// Writes the first `n` lanes to `p`, and nothing past them.
     ///
     /// # Safety
-    /// `n <= LANES`, and `p` must be writable for `n` floats.
+    /// `n <= LANES`, and `p` must be writable for `n` values.
     unsafe fn store_part(self, p: *mut f32, v: Self::V, n: usize);
 
-    /// `LANES` half-precision floats from `p`, widened.
+    /// Loads `LANES` f16 values from `p`.
     ///
     /// # Safety
-    /// `p` must be readable for `LANES` halves.
+    /// `p` must be readable for `LANES` f16 values.
     unsafe fn load_f16(self, p: *const u16) -> Self::V;
 
-    /// Writes `LANES` floats to `p`, rounded to the nearest half (ties to even).
+    /// Stores `LANES` values to `p` as f16, rounded to nearest (ties to even).
     ///
     /// # Safety
-    /// `p` must be writable for `LANES` halves.
+    /// `p` must be writable for `LANES` f16 values.
     unsafe fn store_f16(self, p: *mut u16, v: Self::V);
 
-    /// `LANES` bfloat16s from `p`, widened.
+    /// Loads `LANES` bf16 values from `p`.
     ///
     /// # Safety
-    /// `p` must be readable for `LANES` bfloat16s.
+    /// `p` must be readable for `LANES` bf16 values.
     unsafe fn load_bf16(self, p: *const u16) -> Self::V;
 
-    /// `LANES` signed bytes from `p`, as floats.
+    /// Loads `LANES` signed bytes from `p` as f32.
     ///
     /// # Safety
     /// `p` must be readable for `LANES` bytes.
@@ -115,7 +116,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a / b`, correctly rounded.
     fn div(self, a: Self::V, b: Self::V) -> Self::V;
-    /// `a * b + c`, rounded once where the processor has the instruction and twice in the portable form.
+    /// `a * b + c`, fused if the processor has the instruction; the portable version rounds twice.
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// `if a > b { a } else { b }`: with a NaN in either, `b`.
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
@@ -135,21 +136,22 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn select(self, m: Self::M, a: Self::V, b: Self::V) -> Self::V;
     /// The mask as bits, lane 0 lowest.
     fn bits(self, m: Self::M) -> u32;
-    /// The nearest whole number, ties to even, for `|x| <= 2^22`; a NaN stays one.
+    /// The nearest integer, ties to even, for `|x| <= 2^22`; NaN stays NaN.
     fn round(self, x: Self::V) -> Self::V;
-    /// `x * 2^n`, rounded once, for whole `n` with `|n| <= 250` and `|x|` in `[0.5, 2]`; a NaN stays one.
+    /// `x * 2^n`, rounded once, for integers `n` with `|n| <= 250` and `|x|` in `[0.5, 2]`; NaN stays NaN.
     fn ldexp(self, x: Self::V, n: Self::V) -> Self::V;
-    /// Lanes 0 and 1 exchanged, 2 and 3, and so on.
+    /// Swaps lanes 0 and 1, 2 and 3, and so on.
     fn swap_pairs(self, v: Self::V) -> Self::V;
     /// The sum of the lanes, in an order fixed for each instruction set.
     fn reduce_sum(self, v: Self::V) -> f32;
-    /// The sums of four vectors, for less than four times [`Simd::reduce_sum`]. The order may be another.
+    /// The sums of four vectors, cheaper than four times [`Simd::reduce_sum`]. The order of the sums may
+    /// differ.
     fn reduce_sum4(self, v: [Self::V; 4]) -> [f32; 4];
     /// The largest lane. With a NaN in a lane the result is any lane.
     fn reduce_max(self, v: Self::V) -> f32;
 }
 
-/// Which lanes of a vector lie inside the array: all of them, or the first few at its end. See [`lanes!`].
+/// Which lanes of a vector are inside the array: all of them, or the first few at its end. See [`lanes!`].
 ///
 /// [`lanes!`]: crate::lanes
 pub trait LaneIo: Copy {
@@ -168,42 +170,42 @@ pub trait LaneIo: Copy {
 
 /// Every lane is inside the array.
 #[derive(Clone, Copy)]
-pub struct Whole;
+pub struct AllLanes;
 
-/// Only so many lanes are inside the array, at most a vector of them.
+/// Only the first `n` lanes are inside the array.
 #[derive(Clone, Copy)]
-pub struct Part(pub usize);
+pub struct FirstLanes(pub usize);
 
-impl LaneIo for Whole {
+impl LaneIo for AllLanes {
     #[inline(always)]
     unsafe fn load<S: Simd>(self, s: S, p: *const f32, _fill: f32) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { s.load(p) }
     }
     #[inline(always)]
     unsafe fn store<S: Simd>(self, s: S, p: *mut f32, v: S::V) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { s.store(p, v) }
     }
 }
 
-impl LaneIo for Part {
+impl LaneIo for FirstLanes {
     #[inline(always)]
     unsafe fn load<S: Simd>(self, s: S, p: *const f32, fill: f32) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { s.load_part(p, self.0, fill) }
     }
     #[inline(always)]
     unsafe fn store<S: Simd>(self, s: S, p: *mut f32, v: S::V) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { s.store_part(p, v, self.0) }
     }
 }
 
-/// `lanes!(S, n, |at, io| { … })` runs the body for each whole vector of `0..n`, then once for what is left.
+/// `lanes!(S, n, |at, io| { … })` runs the body for each full vector of `0..n`, then once for the remainder.
 ///
 /// `at` is the index of the first lane and `io` a [`LaneIo`](crate::simd::LaneIo) that covers the lanes below
-/// `n`. The body is compiled twice, so the whole vectors pay for no mask. `lanes!(S, from, n, …)` starts later.
+/// `n`. The body is compiled twice, so that full vectors need no mask. `lanes!(S, from, n, …)` starts later.
 #[macro_export]
 macro_rules! lanes {
     ($s:ty, $n:expr, |$at:ident, $io:ident| $body:block) => {
@@ -212,12 +214,12 @@ macro_rules! lanes {
     ($s:ty, $from:expr, $n:expr, |$at:ident, $io:ident| $body:block) => {{
         let (mut next, end): (usize, usize) = ($from, $n);
         while end - next >= <$s as $crate::simd::Simd>::LANES {
-            let ($at, $io) = (next, $crate::simd::Whole);
+            let ($at, $io) = (next, $crate::simd::AllLanes);
             $body
             next += <$s as $crate::simd::Simd>::LANES;
         }
         if next < end {
-            let ($at, $io) = (next, $crate::simd::Part(end - next));
+            let ($at, $io) = (next, $crate::simd::FirstLanes(end - next));
             $body
         }
     }};
@@ -347,7 +349,7 @@ mod tests {
         type Output = (f32, f32, f32);
         #[inline(always)]
         fn run<S: Simd>(self, s: S) -> Self::Output {
-            // SAFETY: the slice holds 16 floats, and no vector is longer.
+            // SAFETY: the slice has 16 values, and no vector is longer.
             let v = unsafe { s.load(self.0.as_ptr()) };
             (s.reduce_sum(v), s.reduce_max(v), S::LANES as f32)
         }

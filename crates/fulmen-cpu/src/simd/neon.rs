@@ -25,7 +25,7 @@ impl Neon {
 /// The processor must have NEON.
 #[target_feature(enable = "neon")]
 pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract.
     kernel.run(unsafe { Neon::new() })
 }
 
@@ -44,18 +44,18 @@ impl Simd for Neon {
 
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> float32x4_t {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { vld1q_f32(p) }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, v: float32x4_t) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { vst1q_f32(p, v) }
     }
     #[inline(always)]
     unsafe fn load_part(self, p: *const f32, n: usize, fill: f32) -> float32x4_t {
         let mut lanes = [fill; 4];
-        // SAFETY: the caller's promise; `n <= 4`.
+        // SAFETY: by the contract; `n <= 4`.
         unsafe {
             p.copy_to_nonoverlapping(lanes.as_mut_ptr(), n);
             vld1q_f32(lanes.as_ptr())
@@ -64,7 +64,7 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn store_part(self, p: *mut f32, v: float32x4_t, n: usize) {
         let mut lanes = [0.0; 4];
-        // SAFETY: the caller's promise; `n <= 4`.
+        // SAFETY: by the contract; `n <= 4`.
         unsafe {
             vst1q_f32(lanes.as_mut_ptr(), v);
             p.copy_from_nonoverlapping(lanes.as_ptr(), n);
@@ -73,7 +73,7 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn load_f16(self, p: *const u16) -> float32x4_t {
         let wide: float32x4_t;
-        // SAFETY: the caller's promise for the load; the conversion is part of the base instruction set.
+        // SAFETY: by the contract for the load; the conversion is part of the base instruction set.
         unsafe {
             let half = vld1_u16(p);
             asm!("fcvtl {0:v}.4s, {1:v}.4h", out(vreg) wide, in(vreg) half,
@@ -84,7 +84,7 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut u16, v: float32x4_t) {
         let half: uint16x4_t;
-        // SAFETY: the caller's promise for the store; the conversion is part of the base instruction set.
+        // SAFETY: by the contract for the store; the conversion is part of the base instruction set.
         unsafe {
             asm!("fcvtn {0:v}.4h, {1:v}.4s", out(vreg) half, in(vreg) v,
                 options(pure, nomem, nostack, preserves_flags));
@@ -93,12 +93,12 @@ impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> float32x4_t {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p))) }
     }
     #[inline(always)]
     unsafe fn load_i8(self, p: *const i8) -> float32x4_t {
-        // SAFETY: the caller's promise; only four bytes are read.
+        // SAFETY: by the contract; only four bytes are read.
         unsafe {
             let bytes = vcreate_s8(u64::from(p.cast::<u32>().read_unaligned()));
             vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))))
@@ -174,7 +174,7 @@ impl Simd for Neon {
     }
     #[inline(always)]
     fn ldexp(self, x: float32x4_t, n: float32x4_t) -> float32x4_t {
-        // In two halves, because 2^n itself may be out of range; the first product is exact.
+        // In two steps, because 2^n itself may be out of range; the first product is exact.
         have!({
             let n = vcvtq_s32_f32(n);
             let half = vshrq_n_s32::<1>(n);

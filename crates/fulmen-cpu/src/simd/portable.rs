@@ -1,4 +1,4 @@
-//! Vectors as arrays of eight floats, which the compiler turns into whatever the target has.
+//! Vectors as arrays of eight f32, which the compiler vectorizes for the baseline target.
 
 use half::f16;
 
@@ -6,11 +6,11 @@ use super::Simd;
 
 const LANES: usize = 8;
 
-/// Added and taken away again, it leaves a float of at most 2^22 rounded to the nearest whole number; and the
-/// low bits of the sum are that number.
+/// 1.5 * 2^23: adding and subtracting it rounds a value of at most 2^22 to the nearest integer; the low bits
+/// of the sum are that integer.
 const ROUND: f32 = 12_582_912.0;
 
-/// The token of the plain vectors, which every processor has.
+/// The token of the portable vectors, which every processor has.
 #[derive(Clone, Copy)]
 pub struct Portable(());
 
@@ -48,19 +48,19 @@ impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { p.cast::<Self::V>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, v: Self::V) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { p.cast::<Self::V>().write_unaligned(v) }
     }
     #[inline(always)]
     unsafe fn load_part(self, p: *const f32, n: usize, fill: f32) -> Self::V {
         let mut v = [fill; LANES];
         for (i, lane) in v.iter_mut().enumerate().take(n) {
-            // SAFETY: `i < n`, and the caller's promise.
+            // SAFETY: `i < n`, and by the contract.
             *lane = unsafe { p.add(i).read() };
         }
         v
@@ -68,31 +68,31 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn store_part(self, p: *mut f32, v: Self::V, n: usize) {
         for (i, lane) in v.into_iter().enumerate().take(n) {
-            // SAFETY: `i < n`, and the caller's promise.
+            // SAFETY: `i < n`, and by the contract.
             unsafe { p.add(i).write(lane) };
         }
     }
     #[inline(always)]
     unsafe fn load_f16(self, p: *const u16) -> Self::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         let h = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         each!(|i| f16::from_bits(h[i]).to_f32())
     }
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut u16, v: Self::V) {
         let h: [u16; LANES] = each!(|i| f16::from_f32(v[i]).to_bits());
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { p.cast::<[u16; LANES]>().write_unaligned(h) }
     }
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> Self::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         let h = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         each!(|i| f32::from_bits(u32::from(h[i]) << 16))
     }
     #[inline(always)]
     unsafe fn load_i8(self, p: *const i8) -> Self::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         let b = unsafe { p.cast::<[i8; LANES]>().read() };
         each!(|i| f32::from(b[i]))
     }
@@ -168,7 +168,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     fn ldexp(self, x: Self::V, n: Self::V) -> Self::V {
-        // In two halves, because 2^n itself may be out of range; the first product is exact.
+        // In two steps, because 2^n itself may be out of range; the first product is exact.
         each!(|i| {
             let n = ((n[i] + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
             let half = n >> 1;

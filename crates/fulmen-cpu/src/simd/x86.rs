@@ -40,7 +40,7 @@ impl Avx512 {
 /// The processor must have AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract.
     kernel.run(unsafe { Avx2::new() })
 }
 
@@ -50,7 +50,7 @@ pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
 /// The processor must have what `Isa::Avx512` stands for.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract.
     kernel.run(unsafe { Avx512::new() })
 }
 
@@ -77,40 +77,40 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> __m256 {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { _mm256_loadu_ps(p) }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, v: __m256) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { _mm256_storeu_ps(p, v) }
     }
     #[inline(always)]
     unsafe fn load_part(self, p: *const f32, n: usize, fill: f32) -> __m256 {
         let mask = first_lanes(self, n);
-        // SAFETY: the caller's promise; masked lanes are not touched.
+        // SAFETY: by the contract; masked lanes are not touched.
         unsafe {
             _mm256_blendv_ps(_mm256_set1_ps(fill), _mm256_maskload_ps(p, mask), _mm256_castsi256_ps(mask))
         }
     }
     #[inline(always)]
     unsafe fn store_part(self, p: *mut f32, v: __m256, n: usize) {
-        // SAFETY: the caller's promise; masked lanes are not touched.
+        // SAFETY: by the contract; masked lanes are not touched.
         unsafe { _mm256_maskstore_ps(p, first_lanes(self, n), v) }
     }
     #[inline(always)]
     unsafe fn load_f16(self, p: *const u16) -> __m256 {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
     }
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut u16, v: __m256) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
     }
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> __m256 {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe {
             let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
@@ -118,7 +118,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_i8(self, p: *const i8) -> __m256 {
-        // SAFETY: the caller's promise; only eight bytes are read.
+        // SAFETY: by the contract; only eight bytes are read.
         unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) }
     }
 
@@ -191,7 +191,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn ldexp(self, x: __m256, n: __m256) -> __m256 {
-        // In two halves, because 2^n itself may be out of range; the first product is exact.
+        // In two steps, because 2^n itself may be out of range; the first product is exact.
         have!({
             let n = _mm256_cvtps_epi32(n);
             let half = _mm256_srai_epi32::<1>(n);
@@ -247,37 +247,37 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> __m512 {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { _mm512_loadu_ps(p) }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, v: __m512) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { _mm512_storeu_ps(p, v) }
     }
     #[inline(always)]
     unsafe fn load_part(self, p: *const f32, n: usize, fill: f32) -> __m512 {
-        // SAFETY: the caller's promise; masked lanes are not touched.
+        // SAFETY: by the contract; masked lanes are not touched.
         unsafe { _mm512_mask_loadu_ps(_mm512_set1_ps(fill), first_bits(n), p) }
     }
     #[inline(always)]
     unsafe fn store_part(self, p: *mut f32, v: __m512, n: usize) {
-        // SAFETY: the caller's promise; masked lanes are not touched.
+        // SAFETY: by the contract; masked lanes are not touched.
         unsafe { _mm512_mask_storeu_ps(p, first_bits(n), v) }
     }
     #[inline(always)]
     unsafe fn load_f16(self, p: *const u16) -> __m512 {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
     }
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut u16, v: __m512) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<NEAREST>(v)) }
     }
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> __m512 {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
@@ -285,7 +285,7 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn load_i8(self, p: *const i8) -> __m512 {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
     }
 
@@ -378,9 +378,9 @@ impl Simd for Avx512 {
             let low = _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd);
             let high = _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd);
             let quarters = _mm512_add_ps(low, high);
-            let halves =
+            let pairs =
                 _mm256_add_ps(_mm512_castps512_ps256(quarters), _mm512_extractf32x8_ps::<1>(quarters));
-            let sum = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves));
+            let sum = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps::<1>(pairs));
             _mm_storeu_ps(sums.as_mut_ptr(), sum);
         });
         sums

@@ -1,7 +1,7 @@
 //! Products of few rows with block-quantized weights, with an RMS norm before them if there is one: which kernels take a
 //! call, and in which launches.
 
-use fulmen_core::{DType, GateUpCall, MatPart, MulMatCall, RmsNormCall, WeightArg};
+use fulmen_core::{DType, GateUpCall, MulMatCall, Projection, RmsNormCall, WeightArg};
 
 use super::halves::Image;
 use super::{Launched, apart, mmq, mmv};
@@ -108,7 +108,7 @@ impl<'a> Group<'a> {
 
 /// The products of a call, if these kernels take it.
 pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall, norm: Option<&RmsNormCall>) -> Option<Launched> {
-    let product = |part: &MatPart| Product {
+    let product = |part: &Projection| Product {
         weight: part.weight,
         out: part.output,
         bias: part.bias.unwrap_or(0),

@@ -89,7 +89,7 @@ const CODES: f64 = 1e-3;
 fn check(cuda: &mut CudaDispatcher, graph: &LogicalGraph, data: &DataSet, allowed: f64, what: &str) -> usize {
     let options = PlanOptions { fusions: cuda.fusions(), ..PlanOptions::default() };
     let mut reference = Interpreter::new(graph, data).unwrap();
-    reference.product_limit = u64::MAX;
+    reference.matmul_limit = u64::MAX;
     reference.run().unwrap();
     let mut rig = Rig::new(cuda, graph.clone(), &options, data).unwrap();
     let kernels = rig.bound.run(cuda).unwrap();
@@ -124,7 +124,7 @@ fn check(cuda: &mut CudaDispatcher, graph: &LogicalGraph, data: &DataSet, allowe
     if allowed == CODES {
         rig.reset(cuda).unwrap();
         let program = rig.bound.program();
-        program.run_noting(cuda, |cuda, _, _| cuda.synchronize().map(|()| true)).unwrap();
+        program.run_observed(cuda, |cuda, _, _| cuda.synchronize().map(|()| true)).unwrap();
         assert!(read(&rig, cuda) == first, "{what}: with nothing handed on");
     }
     let id = cuda.prepare(rig.bound.program()).unwrap().expect("programs are captured");

@@ -70,7 +70,7 @@ impl Profile {
         device.synchronize()?;
         let (began, mut kernels) = (Instant::now(), Vec::new());
         let mut start = began;
-        program.run_noting(device, |device, calls, _| {
+        program.run_observed(device, |device, calls, _| {
             if !calls.is_empty() {
                 device.synchronize()?;
                 let time = start.elapsed();
@@ -114,7 +114,7 @@ impl Profile {
         let mut last = 0..0;
         for kernel in kernels {
             let leads = kernel.calls.is_empty() || kernel.calls != last;
-            let steps = program.steps().get(kernel.calls.clone()).unwrap_or_default();
+            let steps = program.calls().get(kernel.calls.clone()).unwrap_or_default();
             let work = match leads {
                 true => steps.iter().map(|step| step.call.work(cache_use)).sum(),
                 false => Work::default(),
@@ -158,7 +158,7 @@ impl Profile {
 
 /// The ops of a kernel's calls, or its own name where they are not known.
 fn op(program: &Program, kernel: &KernelTime) -> String {
-    let steps = program.steps().get(kernel.calls.clone()).unwrap_or_default();
+    let steps = program.calls().get(kernel.calls.clone()).unwrap_or_default();
     match steps {
         [] => kernel.name.clone(),
         steps => steps.iter().map(|step| step.call.label()).collect::<Vec<_>>().join(", "),

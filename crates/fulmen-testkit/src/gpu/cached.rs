@@ -1,4 +1,4 @@
-//! Products by weights that stay on the device: every type, every number of rows.
+//! Matmuls with weights resident on the device: every type, various numbers of rows.
 
 use fulmen_core::{DType, quant};
 use fulmen_wgpu::{GpuDevice, GpuMatmulCache};
@@ -28,25 +28,27 @@ const MODEL_ROWS: [usize; 4] = [1, 4, 32, 256];
 
 /// Sides of a weight: odd, below a vector, below a tile, those of Qwen3-4B.
 const SIDES: [usize; 9] = [1, 3, 4, 6, 64, 255, 256, 2560, 9728];
-/// More rows of a weight than a dimension of a grid has workgroups; an LM head.
+/// More rows of a weight than workgroups in a grid dimension; an LM head.
 const TALL: [usize; 2] = [65_536, 151_936];
 
-/// Rows of a weight that differ; they repeat, so that every element of a result can be checked with few dot products.
+/// Distinct rows of a weight; they repeat, so that every element of a result can be checked with few dot
+/// products.
 const PERIOD: usize = 61;
 
 /// Rows of the input whose results are checked.
 const CHECKED_ROWS: usize = 12;
 
-/// The bound for a type: activations may be rounded to 8 bits for blocks and to 16 bits for 16-bit floats.
+/// The tolerance for a type: activations may be quantized to q8 for quantized weights and rounded to f16 for
+/// F16.
 fn tolerance(dtype: DType) -> Tolerance {
     match (dtype, dtype.block_len()) {
         (DType::F32 | DType::BF16, _) => Tolerance::nmse(1e-11),
-        (_, 1) => Tolerance::FLOAT_PRODUCT,
-        _ => Tolerance::BLOCK_PRODUCT,
+        (_, 1) => Tolerance::FLOAT_MATMUL,
+        _ => Tolerance::QUANTIZED_MATMUL,
     }
 }
 
-/// A weight of which `count` rows differ: its bytes, and the numbers of those rows.
+/// A weight with `count` distinct rows: its bytes, and the values of those rows.
 struct Weight {
     bytes: Vec<u8>,
     rows: Vec<f32>,
@@ -67,7 +69,7 @@ impl Weight {
         Ok(Weight { bytes, rows, count })
     }
 
-    /// The product of some rows of the input with all rows of the weight.
+    /// The result of some rows of the input with all rows of the weight.
     fn reference(&self, input: &[f32], m: usize, n: usize, k: usize) -> Values {
         let (mut data, mut sizes) = (vec![0.0; m * n], vec![0.0; m * n]);
         let step = m.div_ceil(CHECKED_ROWS);
@@ -94,8 +96,8 @@ impl Weight {
     }
 }
 
-/// All products by one weight.
-fn products(
+/// All matmuls with one weight.
+fn matmuls(
     gpu: &GpuDevice,
     random: &mut fastrand::Rng,
     (dtype, k, n): (DType, usize, usize),
@@ -110,13 +112,13 @@ fn products(
         let (mut got, mut again) = (vec![f32::NAN; m * n], vec![f32::NAN; m * n]);
         cache.matmul_cached("w", &input, &mut got, m)?;
         let expected = weight.reference(&input, m, n, k);
-        let tensor = format!("the product of {m} rows");
+        let tensor = format!("the result of {m} rows");
         let agreement = compare_floats(&got, &expected, tolerance(dtype))
             .map_err(|mismatch| Failure::Wrong { tensor: tensor.clone(), mismatch })?;
         if agreement.share() >= closest.share() {
             closest = agreement;
         }
-        // Elements that were not checked must at least be numbers, and a second call must give the same bits.
+        // Elements that were not checked must at least be finite, and a second call must give the same bits.
         cache.matmul_cached("w", &input, &mut again, m)?;
         let strange = |i: &usize| !got[*i].is_finite() || got[*i].to_bits() != again[*i].to_bits();
         if let Some(index) = (0..m * n).find(strange) {
@@ -129,7 +131,7 @@ fn products(
 fn case(dtype: DType, k: usize, n: usize, rows: &'static [usize], size: Size) -> GpuCase {
     let count = rows.len();
     let case = GpuCase::new("matmul_cached", dtype, format!("k{k}/n{n}/{count}m"), move |gpu, random| {
-        products(gpu, random, (dtype, k, n), rows)
+        matmuls(gpu, random, (dtype, k, n), rows)
     });
     GpuCase { size, ..case }
 }

@@ -1,17 +1,17 @@
-//! Every row of the element-wise table of ops, at every length that has broken such kernels, and on special values.
+//! Every element-wise op, at lengths around vectors, workgroups and grids, and on special values.
 
 use fulmen_wgpu::kernels::Elem;
 use fulmen_wgpu::{BufferId, ElementwiseOp, GpuCommandBatch, GpuError};
 
-use super::{GpuCase, PERIOD, draw, dtype, halves, relative, run_batch};
+use super::{GpuCase, PERIOD, draw, dtype, relative, run_batch, to_f16_and_back};
 
-/// The workgroups of one dimension times the threads of a workgroup: one launch of this many elements used to be all.
+/// The threads of a one-dimensional grid: 65,535 workgroups of 256 threads.
 const GRID: usize = 65_535 * 256;
 
 const LENGTHS: [usize; 8] = [0, 1, 3, 255, 256, 257, 1000, 65_537];
 const LONG: [usize; 4] = [GRID - 1, GRID, GRID + 1, GRID + 1_000_257];
 
-/// The scalars with which ops are tried.
+/// The scalar operands.
 fn scalars(op: ElementwiseOp) -> Vec<f32> {
     [-1.5, 2.25][..op.scalars()].to_vec()
 }
@@ -57,7 +57,7 @@ fn method(op: ElementwiseOp) -> &'static str {
     }
 }
 
-/// What the op gives for the first elements of its arguments, up to a period.
+/// The results for the first elements of the arguments, up to a period.
 fn reference(op: ElementwiseOp, args: &[Vec<f32>], scalars: &[f32]) -> Vec<f64> {
     let len = args[0].len().min(PERIOD);
     let mut values = Vec::with_capacity(4);
@@ -72,13 +72,13 @@ fn reference(op: ElementwiseOp, args: &[Vec<f32>], scalars: &[f32]) -> Vec<f64> 
         .collect()
 }
 
-/// One op on arrays of its domain.
+/// One op on values of its domain.
 fn of_length(op: ElementwiseOp, len: usize, elem: Elem) -> GpuCase {
     GpuCase::new(method(op), dtype(elem), len.to_string(), move |gpu, random| {
         let (low, high) = op.domain();
         let mut args: Vec<Vec<f32>> = (0..op.arity()).map(|_| draw(random, len, low, high)).collect();
         if elem == Elem::F16 {
-            args = args.iter().map(|arg| halves(arg)).collect();
+            args = args.iter().map(|arg| to_f16_and_back(arg)).collect();
         }
         let (scalars, inputs) = (scalars(op), args.iter().map(|arg| (&arg[..], elem)).collect::<Vec<_>>());
         let expected = reference(op, &args, &scalars);
@@ -104,7 +104,8 @@ fn special(op: ElementwiseOp) -> GpuCase {
         }
         for &a in values {
             for &b in values {
-                // WGSL says nothing of the precision of a division by more than 2^126: its reciprocal may become 0.
+                // WGSL does not specify the precision of a division by more than 2^126: the reciprocal may be
+                // 0.
                 let vague = op == ElementwiseOp::Div && b.is_finite() && b.abs() > 2f32.powi(126);
                 if !vague && !a.is_subnormal() && !b.is_subnormal() {
                     args[0].push(a);
@@ -179,7 +180,7 @@ fn bias_add(rows: usize, n: usize) -> GpuCase {
     })
 }
 
-/// From one type to the other; what 16 bits hold is rounded once.
+/// Conversion between f32 and f16; f16 is rounded once.
 fn cast(to: Elem, len: usize) -> GpuCase {
     let (op, from) = match to {
         Elem::F32 => ("to_f32", Elem::F16),
@@ -187,7 +188,7 @@ fn cast(to: Elem, len: usize) -> GpuCase {
     };
     GpuCase::new(op, dtype(to), len.to_string(), move |gpu, random| {
         let x = draw(random, len, -100.0, 100.0);
-        let expected: Vec<f64> = halves(&x).into_iter().map(f64::from).collect();
+        let expected: Vec<f64> = to_f16_and_back(&x).into_iter().map(f64::from).collect();
         run_batch(
             gpu,
             &[(&x, from)],
@@ -195,7 +196,7 @@ fn cast(to: Elem, len: usize) -> GpuCase {
                 Elem::F32 => batch.try_to_f32(ids[0]),
                 Elem::F16 => batch.try_to_f16(ids[0]),
             },
-            // WGSL lets a conversion to 16 bits round up or down.
+            // WGSL allows a conversion to f16 to round up or down.
             |got| relative(got, &expected, if to == Elem::F16 { 1e-3 } else { 0.0 }),
         )
     })

@@ -1,16 +1,16 @@
-//! Products of the command batch.
+//! Matmuls of the command batch.
 
 use fulmen_wgpu::kernels::Elem;
 use fulmen_wgpu::{ElementwiseOp, MatmulOptions};
 
-use super::{GpuCase, draw, dtype, halves, run_batch};
+use super::{GpuCase, draw, dtype, run_batch, to_f16_and_back};
 use crate::case::Tolerance;
 use crate::compare::compare_floats;
 use crate::reference::Values;
 
-/// A product: m, k, n, whether B is `[n, k]`, and how it is stored.
+/// A matmul: m, k, n, whether B is `[n, k]`, and its element type.
 #[derive(Clone, Copy)]
-struct Shape {
+struct MatmulShape {
     m: usize,
     k: usize,
     n: usize,
@@ -18,12 +18,12 @@ struct Shape {
     elem: Elem,
 }
 
-/// Kernels accumulate in f32; the bound for matrix units with 16-bit inputs is that of the graphs' table.
+/// Kernels accumulate in f32. Tensor cores with f16 inputs have the tolerance of the graph table.
 const TOLERANCE: Tolerance = Tolerance::nmse(1e-11);
 
-/// The product in f64 at the elements of `known`, with the sizes of its terms.
-fn reference(a: &[f32], b: &[f32], shape: Shape, known: Option<Vec<usize>>) -> Values {
-    let Shape { m, k, n, transposed, .. } = shape;
+/// The result in f64 at the elements of `known`, with the sizes of its terms.
+fn reference(a: &[f32], b: &[f32], shape: MatmulShape, known: Option<Vec<usize>>) -> Values {
+    let MatmulShape { m, k, n, transposed, .. } = shape;
     let (mut data, mut sizes) = (vec![0.0; m * n], vec![0.0; m * n]);
     let mut element = |o: usize| {
         let (row, col) = (o / n, o % n);
@@ -42,27 +42,28 @@ fn reference(a: &[f32], b: &[f32], shape: Shape, known: Option<Vec<usize>>) -> V
     Values { data, sizes: Some(sizes), known }
 }
 
-/// Where the reference is computed: everywhere if that is little, else at places spread over all rows and columns.
-fn places(shape: Shape) -> Option<Vec<usize>> {
+/// The elements at which the reference is computed: `None` for all of a small matmul, otherwise some that are
+/// spread over all rows and columns.
+fn sampled_elements(shape: MatmulShape) -> Option<Vec<usize>> {
     let all = shape.m * shape.n;
     if all * shape.k <= 1 << 24 {
         return None;
     }
     let count = ((1 << 24) / shape.k).max(64);
-    let mut places: Vec<usize> = (0..count).map(|i| i * (all - 1) / (count - 1)).collect();
-    places.dedup();
-    Some(places)
+    let mut sampled_elements: Vec<usize> = (0..count).map(|i| i * (all - 1) / (count - 1)).collect();
+    sampled_elements.dedup();
+    Some(sampled_elements)
 }
 
-fn product(shape: Shape) -> GpuCase {
-    let Shape { m, k, n, transposed, elem } = shape;
+fn matmul(shape: MatmulShape) -> GpuCase {
+    let MatmulShape { m, k, n, transposed, elem } = shape;
     let op = if transposed { "matmul_nt" } else { "matmul" };
     GpuCase::new(op, dtype(elem), format!("m{m}/k{k}/n{n}"), move |gpu, random| {
         let (a, mut b) = (draw(random, m * k, -1.0, 1.0), draw(random, n * k, -1.0, 1.0));
         if elem == Elem::F16 {
-            b = halves(&b);
+            b = to_f16_and_back(&b);
         }
-        let expected = reference(&a, &b, shape, places(shape));
+        let expected = reference(&a, &b, shape, sampled_elements(shape));
         let (m, k, n) = (m as u32, k as u32, n as u32);
         run_batch(
             gpu,
@@ -76,9 +77,9 @@ fn product(shape: Shape) -> GpuCase {
     })
 }
 
-/// Bias, activation and residual, which become the epilogue.
+/// Bias, activation and residual, which are fused into the epilogue.
 fn with_epilogue(m: usize, k: usize, n: usize) -> GpuCase {
-    let shape = Shape { m, k, n, transposed: true, elem: Elem::F32 };
+    let shape = MatmulShape { m, k, n, transposed: true, elem: Elem::F32 };
     GpuCase::new("matmul_with", dtype(Elem::F32), format!("m{m}/k{k}/n{n}"), move |gpu, random| {
         let (a, b) = (draw(random, m * k, -1.0, 1.0), draw(random, n * k, -1.0, 1.0));
         let (bias, residual) = (draw(random, n, -1.0, 1.0), draw(random, m * n, -1.0, 1.0));
@@ -118,17 +119,18 @@ pub(super) fn cases() -> Vec<GpuCase> {
     for transposed in [true, false] {
         for m in ROWS {
             for (k, n) in SIDES {
-                // Every shape stored in 32 bits, every second one in 16.
-                let shape = Shape { m, k, n, transposed, elem: Elem::F32 };
-                cases.push(product(shape).large_if(m > 5 && k * n > 1 << 16));
+                // Every shape in f32, every second one in f16.
+                let shape = MatmulShape { m, k, n, transposed, elem: Elem::F32 };
+                cases.push(matmul(shape).large_if(m > 5 && k * n > 1 << 16));
                 if (m + k + n) % 2 == 0 {
-                    cases
-                        .push(product(Shape { elem: Elem::F16, ..shape }).large_if(m > 5 && k * n > 1 << 14));
+                    cases.push(
+                        matmul(MatmulShape { elem: Elem::F16, ..shape }).large_if(m > 5 && k * n > 1 << 14),
+                    );
                 }
             }
         }
         for (m, k, n) in [(1, 2560, 9728), (32, 2560, 9728), (256, 2560, 2560), (1, 128, 151_936)] {
-            cases.push(product(Shape { m, k, n, transposed, elem: Elem::F32 }).large());
+            cases.push(matmul(MatmulShape { m, k, n, transposed, elem: Elem::F32 }).large());
         }
     }
     for (m, k, n) in [(1, 256, 64), (4, 255, 33), (17, 64, 65), (40, 1024, 70)] {

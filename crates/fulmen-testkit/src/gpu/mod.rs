@@ -1,8 +1,7 @@
-//! The rows about a GPU's array interfaces: every operation of the command batch, and the products of the matmul cache,
-//! against f64.
+//! The GPU table: every operation of the command batch, and the matmuls of the matmul cache, against f64.
 //!
-//! The rows of [`table()`](crate::table()) are graphs, which any backend runs; these are what only the wgpu backend has.
-//! They are run and reported in the same way, and drawn from the same kind of seed. A row records its operation, runs it,
+//! The rows of [`table()`](crate::table()) are graphs, which any backend runs; these are what only the wgpu
+//! backend has. They are run, reported and seeded in the same way. A row records its operation, runs it,
 //! reads the result, compares it with the reference, and runs it again: a replay must give the same bits.
 
 mod cached;
@@ -22,6 +21,7 @@ use crate::check::{Failure, Outcome};
 use crate::compare::{Agreement, Mismatch, compare_floats};
 use crate::reference::Values;
 use crate::report::{Filter, Report, Row};
+use crate::sample::{RowKey, Sample};
 
 /// One row.
 pub struct GpuCase {
@@ -29,14 +29,14 @@ pub struct GpuCase {
     pub name: String,
     /// The operation, by the name of its method.
     pub op: &'static str,
-    /// The type that the row is about.
+    /// The type of its elements or weights.
     pub dtype: DType,
     /// How long it takes.
     pub size: Size,
     run: Box<Run>,
 }
 
-/// What a row does on a device with the numbers of a generator.
+/// What a row does on a device with the data of a generator.
 type Run = dyn Fn(&GpuDevice, &mut fastrand::Rng) -> Result<Agreement, Failure>;
 
 impl std::fmt::Debug for GpuCase {
@@ -54,6 +54,10 @@ impl GpuCase {
     ) -> GpuCase {
         let name = format!("{op}/{}/{}", dtype.name().to_lowercase(), shape.as_ref());
         GpuCase { name, op, dtype, size: Size::Quick, run: Box::new(run) }
+    }
+
+    pub(crate) fn key(&self) -> RowKey<'_> {
+        RowKey { op: self.op, dtype: self.dtype, name: &self.name, size: self.size }
     }
 
     fn large(self) -> GpuCase {
@@ -95,18 +99,37 @@ pub fn gpu_ops() -> Vec<&'static str> {
     ops
 }
 
-/// Runs the rows that the filter takes; `progress` is told each row as it is done.
-pub fn run_gpu_table(gpu: &GpuDevice, filter: &Filter, seed: u64, mut progress: impl FnMut(&Row)) -> Report {
+/// Runs the rows that the filter takes; `progress` is called with each row when it is done.
+pub fn run_gpu_table(gpu: &GpuDevice, filter: &Filter, seed: u64, progress: impl FnMut(&Row)) -> Report {
+    run(gpu, filter, &Sample::Full, seed, progress)
+}
+
+/// Runs a sample of the rows that the filter takes.
+pub fn run_gpu_sample(gpu: &GpuDevice, filter: &Filter, sample: &Sample, seed: u64) -> Report {
+    run(gpu, filter, sample, seed, |_| {})
+}
+
+fn run(
+    gpu: &GpuDevice,
+    filter: &Filter,
+    sample: &Sample,
+    seed: u64,
+    mut progress: impl FnMut(&Row),
+) -> Report {
+    let table = gpu_table();
+    let keys: Vec<RowKey<'_>> = table.iter().map(GpuCase::key).collect();
+    let selected = sample.select(&keys, filter);
     let mut rows = Vec::new();
-    for case in gpu_table().into_iter().filter(|case| filter.takes_gpu(case)) {
+    for (case, _) in table.iter().zip(&selected).filter(|(_, run)| **run) {
         let start = Instant::now();
         let outcome = case.check(gpu, seed);
-        let GpuCase { name, op, dtype, .. } = case;
-        let row = Row { name, op, dtype, outcome, elapsed: start.elapsed() };
+        let &GpuCase { ref name, op, dtype, .. } = case;
+        let row = Row { name: name.clone(), op, dtype, outcome, elapsed: start.elapsed() };
         progress(&row);
         rows.push(row);
     }
-    Report { backend: "wgpu", seed, rows }
+    let skipped = table.iter().filter(|case| filter.takes_gpu(case)).count().saturating_sub(rows.len());
+    Report { backend: "wgpu", seed, rows, sample: sample.clone(), skipped }
 }
 
 /// The type of stored elements as a type of the table.
@@ -117,10 +140,10 @@ fn dtype(elem: Elem) -> DType {
     }
 }
 
-/// Elements above which numbers repeat, with a period that is no multiple of any vector, row or workgroup.
+/// Number of elements after which values repeat: not a multiple of any vector, row or workgroup.
 const PERIOD: usize = 1_000_003;
 
-/// Numbers between two, evenly drawn.
+/// Uniform values between `low` and `high`.
 fn draw(random: &mut fastrand::Rng, len: usize, low: f32, high: f32) -> Vec<f32> {
     let mut values: Vec<f32> = (0..len.min(PERIOD)).map(|_| low + (high - low) * random.f32()).collect();
     while values.len() < len {
@@ -130,12 +153,12 @@ fn draw(random: &mut fastrand::Rng, len: usize, low: f32, high: f32) -> Vec<f32>
     values
 }
 
-/// The numbers as 16 bits hold them.
-fn halves(values: &[f32]) -> Vec<f32> {
+/// The values rounded to f16.
+fn to_f16_and_back(values: &[f32]) -> Vec<f32> {
     values.iter().map(|&x| half::f16::from_f32(x).to_f32()).collect()
 }
 
-/// Records an operation over uploads, runs it twice, and compares with what is expected.
+/// Records an operation on uploaded inputs, runs it twice, and checks the result.
 fn run_batch(
     gpu: &GpuDevice,
     inputs: &[(&[f32], Elem)],
@@ -161,13 +184,13 @@ fn run_batch(
     Ok(agreement)
 }
 
-/// Compares with the whole tensor's bound, as the rows of graphs are.
+/// Compares with the bound on the whole tensor, as rows of the graph table.
 fn within(got: &[f32], expected: Vec<f64>, tolerance: Tolerance) -> Result<Agreement, Mismatch> {
     compare_floats(got, &Values::plain(expected), tolerance)
 }
 
-/// Compares each element with its own bound, `relative` of its size; where `expected` is shorter it repeats. Subnormal
-/// numbers may be zero, and what is too large for f32 infinite.
+/// Compares each element with its own bound, `relative` of its size; where `expected` is shorter it repeats.
+/// Subnormal values may be flushed to zero, and values too large for f32 may be infinite.
 fn relative(got: &[f32], expected: &[f64], relative: f64) -> Result<Agreement, Mismatch> {
     let tiny = f64::from(f32::MIN_POSITIVE);
     let mut worst = 0.0f64;

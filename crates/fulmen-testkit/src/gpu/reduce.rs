@@ -1,8 +1,8 @@
-//! Sums, extremes and dot products of whole arrays.
+//! Reductions: sum, maximum, minimum and dot product of whole arrays.
 
 use fulmen_wgpu::kernels::{Elem, reduce::Reduction};
 
-use super::{GpuCase, draw, dtype, halves, run_batch};
+use super::{GpuCase, draw, dtype, run_batch, to_f16_and_back};
 use crate::compare::{Agreement, Mismatch};
 
 const LENGTHS: [usize; 7] = [0, 1, 2, 255, 257, 65_537, 1_000_003];
@@ -37,7 +37,7 @@ fn of_length(op: Reduction, len: usize, elem: Elem) -> GpuCase {
     GpuCase::new(op.name(), dtype(elem), len.to_string(), move |gpu, random| {
         let mut args: Vec<Vec<f32>> = (0..op.inputs()).map(|_| draw(random, len, -1.0, 3.0)).collect();
         if elem == Elem::F16 {
-            args = args.iter().map(|arg| halves(arg)).collect();
+            args = args.iter().map(|arg| to_f16_and_back(arg)).collect();
         }
         let inputs: Vec<_> = args.iter().map(|arg| (&arg[..], elem)).collect();
         let expected = reference(op, &args);

@@ -1,4 +1,4 @@
-//! Operations along the rows of a matrix, and its transposition.
+//! Operations along the rows of a matrix, and transposition.
 
 use fulmen_wgpu::kernels::Elem;
 

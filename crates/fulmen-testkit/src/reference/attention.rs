@@ -1,4 +1,4 @@
-//! Attention and the cache.
+//! Attention and the KV cache.
 
 use std::sync::Arc;
 
@@ -91,7 +91,8 @@ impl Interpreter {
         Ok(out)
     }
 
-    /// Writes rows of keys and values, rounded to the cache's type. Of rows that name one place the last stays.
+    /// Writes rows of keys and values, rounded to the cache's type. Of rows with the same slot the last
+    /// is kept.
     pub(super) fn store(
         &mut self,
         k: &[f64],
@@ -119,7 +120,7 @@ impl Interpreter {
     }
 }
 
-/// One row of a cache. Half precision overflows to infinity, as the stores of processors and GPUs do.
+/// Encodes one row of a cache. F16 overflows to infinity, as in hardware.
 fn encode(dtype: DType, x: &[f64], out: &mut [u8]) -> Result<()> {
     match dtype {
         DType::F16 => {

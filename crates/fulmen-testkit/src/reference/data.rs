@@ -1,29 +1,29 @@
-//! What a tensor holds while the reference runs.
+//! Values of tensors in the reference.
 
 use std::sync::Arc;
 
 use fulmen_core::{DType, DTypeError, quant};
 
-/// Floats that an op computed.
+/// Values that an op computed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Values {
     /// The elements, row by row.
     pub data: Vec<f64>,
-    /// For products: the size of the terms of each element, `sqrt(Σ (w x)²)`. An error is small or large beside
-    /// this, not beside an element that came out small because its terms cancelled.
+    /// For matmuls: the size of the terms of each element, `sqrt(Σ (w x)²)`. Errors are relative to this, not
+    /// to an element that is small because its terms cancel.
     pub sizes: Option<Vec<f64>>,
-    /// Which elements were computed, where not all of them were.
+    /// Indices of the elements that were computed, if not all of them were.
     pub known: Option<Vec<usize>>,
 }
 
 impl Values {
-    /// Elements that are as large as their terms.
+    /// Values whose errors are relative to themselves.
     pub fn plain(data: Vec<f64>) -> Values {
         Values { data, sizes: None, known: None }
     }
 }
 
-/// What a tensor holds.
+/// The data of a tensor.
 #[derive(Clone, Debug)]
 pub enum Data {
     /// Bytes of an input, a weight or a state.
@@ -35,19 +35,20 @@ pub enum Data {
         /// The bytes.
         bytes: Arc<Vec<u8>>,
     },
-    /// Floats that an op computed.
+    /// Values that an op computed.
     Floats(Values),
     /// Integers that an op computed.
     Ints {
         /// One per row.
         values: Vec<u32>,
-        /// Rows whose draw falls on a bound of the sampling rule, so that rounding decides, with what it may choose.
+        /// Rows whose sample falls on a threshold of the algorithm, so that rounding decides, with the
+        /// alternatives.
         undecided: Vec<(usize, Vec<u32>)>,
     },
 }
 
 impl Data {
-    /// All elements as floats; `None` for integers.
+    /// All elements as f64; `None` for integers.
     pub(super) fn floats(&self) -> Result<Option<Vec<f64>>, DTypeError> {
         match self {
             Data::Stored { dtype: DType::U32, .. } | Data::Ints { .. } => Ok(None),
@@ -59,7 +60,7 @@ impl Data {
         }
     }
 
-    /// The elements of some consecutive rows as floats; `None` for integers.
+    /// The elements of some consecutive rows as f64; `None` for integers.
     pub(super) fn rows(
         &self,
         rows: std::ops::Range<usize>,
@@ -77,7 +78,7 @@ impl Data {
         }
     }
 
-    /// All elements as integers; `None` for floats.
+    /// All elements as integers; `None` for floating-point data.
     pub(super) fn ints(&self) -> Option<Vec<u32>> {
         match self {
             Data::Stored { dtype: DType::U32, bytes, .. } => {

@@ -1,12 +1,11 @@
 //! The definition of every op: an interpreter of logical graphs in f64.
 //!
-//! It is written to be read, not to be fast. Inputs, weights and caches are decoded exactly from their bytes; what
-//! ops compute stays in f64 until it is written to a cache, which rounds to the cache's type because that is what
-//! the op does.
+//! It is written for clarity, not for speed. Inputs, weights and caches are decoded exactly from their bytes;
+//! results stay in f64 until they are stored to a cache, which rounds to the cache's type as the op does.
 
 mod attention;
 mod data;
-mod product;
+mod matmul;
 mod rows;
 mod select;
 mod step;
@@ -29,7 +28,7 @@ pub enum ReferenceError {
     /// A tensor that has no data yet.
     #[error("tensor {0} has no data")]
     NoData(String),
-    /// Integers where floats are needed, or the other way round.
+    /// Integers where floating-point data is needed, or vice versa.
     #[error("tensor {0} holds the wrong kind of data")]
     Kind(String),
     /// A token, position or sequence number outside its range.
@@ -50,16 +49,16 @@ pub enum ReferenceError {
     DType(#[from] DTypeError),
 }
 
-/// Products with more multiplications than this are computed at some columns only.
-pub const PRODUCT_LIMIT: u64 = 1 << 25;
+/// Matmuls with more multiplications than this are computed at some columns only.
+pub const MATMUL_LIMIT: u64 = 1 << 25;
 
 /// Runs a logical graph in f64. States (caches, sampling states) live on from run to run.
 #[derive(Clone, Debug)]
 pub struct Interpreter {
     graph: LogicalGraph,
     tensors: Vec<Option<Data>>,
-    /// Products with more multiplications are sampled; see [`PRODUCT_LIMIT`].
-    pub product_limit: u64,
+    /// Larger matmuls are computed at some columns only; see [`MATMUL_LIMIT`].
+    pub matmul_limit: u64,
 }
 
 type Result<T, E = ReferenceError> = std::result::Result<T, E>;
@@ -68,7 +67,7 @@ impl Interpreter {
     /// An interpreter of `graph` with the data of its inputs, weights and states.
     pub fn new(graph: &LogicalGraph, data: &DataSet) -> Result<Interpreter> {
         let tensors = vec![None; graph.tensors.len()];
-        let mut interpreter = Interpreter { graph: graph.clone(), tensors, product_limit: PRODUCT_LIMIT };
+        let mut interpreter = Interpreter { graph: graph.clone(), tensors, matmul_limit: MATMUL_LIMIT };
         for tensor in graph.tensors.iter().filter(|tensor| tensor.role != Role::Computed) {
             let name = tensor.name.as_deref().unwrap_or("");
             let bytes = data.get(name).ok_or_else(|| ReferenceError::NoData(name.to_owned()))?;
@@ -89,7 +88,7 @@ impl Interpreter {
         Ok(())
     }
 
-    /// What a tensor holds.
+    /// The data of a tensor.
     pub fn data(&self, id: TensorId) -> Result<&Data> {
         self.tensors[id].as_ref().ok_or_else(|| ReferenceError::NoData(self.name(id)))
     }
@@ -129,7 +128,7 @@ impl Interpreter {
         self.data(id)?.ints().ok_or_else(|| ReferenceError::Kind(self.name(id)))
     }
 
-    /// What an op gives, one entry per output.
+    /// The results of an op, one per output.
     fn op(&mut self, op: &Op) -> Result<Vec<Data>> {
         let one = |values: Vec<f64>| Ok(vec![Data::Floats(Values::plain(values))]);
         match op {
@@ -194,18 +193,18 @@ impl Interpreter {
             Op::RopeStore { q, k, v, q_gamma, k_gamma, epsilon, rope, factors, cache, slots, heads } => {
                 let positions = self.ints(slots.positions)?;
                 let factors = self.optional_floats(*factors)?;
-                let mut turned = Vec::new();
+                let mut rotated = Vec::new();
                 for (x, gamma) in [(*q, *q_gamma), (*k, *k_gamma)] {
                     let mut values = self.floats(x)?;
                     if let Some(gamma) = gamma {
                         values = rows::rms_norm(&values, &self.floats(gamma)?, *epsilon);
                     }
                     rows::rope(&mut values, &positions, factors.as_deref(), heads.head_dim as usize, rope);
-                    turned.push(values);
+                    rotated.push(values);
                 }
                 let v = self.floats(*v)?;
-                self.store(&turned[1], &v, cache, slots, *heads)?;
-                one(turned.swap_remove(0))
+                self.store(&rotated[1], &v, cache, slots, *heads)?;
+                one(rotated.swap_remove(0))
             }
             Op::Copy { x } => one(self.floats(*x)?),
             Op::ArgMax { x } => {

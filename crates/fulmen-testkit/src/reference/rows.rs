@@ -1,4 +1,4 @@
-//! Ops on elements and on rows.
+//! Element-wise ops and ops on rows.
 
 use fulmen_core::{RopePairing, RopeSpec};
 
@@ -12,13 +12,15 @@ pub fn silu(x: f64) -> f64 {
     if x == f64::NEG_INFINITY { 0.0 } else { x * sigmoid(x) }
 }
 
-/// `x · Φ(x)`, with its limit 0 at -∞. Φ by the complementary error function, which keeps its digits far below 0.
+/// `x · Φ(x)`, with its limit 0 at -∞. Φ by the complementary error function, which keeps its digits far
+/// below 0.
 pub fn gelu(x: f64) -> f64 {
     if x == f64::NEG_INFINITY { 0.0 } else { x * 0.5 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2) }
 }
 
-/// GELU by its tanh formula, `x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))`, with its limit 0 at -∞. The tanh is
-/// taken by the logistic function, `(1 + tanh(u)) / 2 = sigmoid(2u)`, which keeps its digits far below 0.
+/// GELU by its tanh approximation, `x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))`, with its limit 0 at -∞. The
+/// tanh is taken by the logistic function, `(1 + tanh(u)) / 2 = sigmoid(2u)`, which keeps its digits far
+/// below 0.
 pub fn gelu_tanh(x: f64) -> f64 {
     if x == f64::NEG_INFINITY {
         return 0.0;
@@ -47,7 +49,7 @@ pub(super) fn rms_norm(x: &[f64], gamma: &[f64], epsilon: f32) -> Vec<f64> {
     out
 }
 
-/// Softmax in place. A row of nothing but -∞ is fully masked and gives zeros.
+/// Softmax in place. A row of only -∞ is fully masked and gives zeros.
 pub(super) fn softmax(row: &mut [f64]) {
     if row.iter().all(|&x| x == f64::NEG_INFINITY) {
         row.fill(0.0);
@@ -59,7 +61,7 @@ pub(super) fn softmax(row: &mut [f64]) {
     row.iter_mut().for_each(|x| *x /= sum);
 }
 
-/// Turns the heads of each row by the row's position.
+/// RoPE: rotates the heads of each row by the row's position.
 pub(super) fn rope(
     x: &mut [f64],
     positions: &[u32],

@@ -1,4 +1,4 @@
-//! Choosing an index from a row: argmax and sampling.
+//! Argmax and sampling.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use fulmen_core::sampling::SampleState;
 
 use super::{Data, Interpreter, ReferenceError, Result};
 
-/// Index of the largest element, the lowest among equals. NaN and -∞ never win; a row of nothing else gives 0.
+/// Index of the largest element, the lowest on a tie. NaN and -∞ never win; a row without other elements
+/// gives 0.
 pub(super) fn argmax(row: &[f64]) -> u32 {
     let mut best = (f64::NEG_INFINITY, 0);
     for (index, &x) in row.iter().enumerate() {
@@ -19,13 +20,13 @@ pub(super) fn argmax(row: &[f64]) -> u32 {
     best.1 as u32
 }
 
-/// How far the bounds of a draw are moved to see whether rounding decides it: those of min_p, top_p and u.
+/// Relative shifts of the thresholds of min_p, top_p and u, to find out whether rounding decides a sample.
 type Slack = [f64; 3];
 
-/// Backends add up to some 10^5 weights in f32, in parts; this is beyond what that loses.
+/// Backends sum up to some 10^5 weights in f32; this is more than the rounding error.
 const ROUNDING: f64 = 1e-5;
 
-/// The candidates of a row: (logit, index), by the rule of [`fulmen_core::sampling`].
+/// The candidates of a row: (logit, index), by the algorithm of [`fulmen_core::sampling`].
 fn candidates(row: &[f64], top_k: u32) -> Vec<(f64, u32)> {
     let kept = row.iter().enumerate().filter(|(_, x)| !x.is_nan() && **x != f64::NEG_INFINITY);
     let mut candidates: Vec<(f64, u32)> = kept.map(|(index, &x)| (x, index as u32)).collect();
@@ -36,7 +37,7 @@ fn candidates(row: &[f64], top_k: u32) -> Vec<(f64, u32)> {
     candidates
 }
 
-/// Steps 3 to 6 of the rule, with its bounds moved by `slack`: which candidate is drawn.
+/// Steps 3 to 6 of the algorithm, with the thresholds shifted by `slack`: the sampled candidate.
 fn draw(candidates: &[(f64, u32)], state: &SampleState, slack: Slack) -> usize {
     let (first, temperature) = (candidates[0].0, f64::from(state.temperature));
     let weight = |x: f64| if x == first { 1.0 } else { ((x - first) / temperature).exp() };

@@ -1,4 +1,4 @@
-//! From one step to the next: penalties for tokens that came before, and the state that the next step reads.
+//! Between decode steps: token penalties, and the tokens and positions of the next step.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use fulmen_core::{Slots, TensorId};
 use super::{Data, Interpreter, ReferenceError, Result};
 
 impl Interpreter {
-    /// The sequence of each row, and its range checked.
+    /// The sequence of each row, checked.
     fn sequence_rows(
         &self,
         sequences: Option<TensorId>,
@@ -24,7 +24,7 @@ impl Interpreter {
         checked.collect()
     }
 
-    /// See [`Penalties`]. NaN and infinities go the way of the arithmetic.
+    /// See [`Penalties`]. NaN and infinities follow the arithmetic.
     pub(super) fn penalize(
         &self,
         logits: TensorId,
@@ -60,7 +60,7 @@ impl Interpreter {
         Ok(values)
     }
 
-    /// Changes the three states.
+    /// Updates the three states.
     pub(super) fn advance(
         &mut self,
         drawn: TensorId,
@@ -71,13 +71,13 @@ impl Interpreter {
     ) -> Result<()> {
         let (drawn, capacity) = (self.ints(drawn)?, self.width(history));
         let sequences = self.sequence_rows(sequences, drawn.len(), history)?;
-        let (mut places, mut past) = (self.ints(positions)?, self.ints(history)?);
+        let (mut next, mut past) = (self.ints(positions)?, self.ints(history)?);
         for (row, &token) in drawn.iter().enumerate() {
-            places[row] = places[row].saturating_add(1).min(capacity as u32 - 1);
-            past[sequences[row] * capacity + places[row] as usize] = token;
+            next[row] = next[row].saturating_add(1).min(capacity as u32 - 1);
+            past[sequences[row] * capacity + next[row] as usize] = token;
         }
         self.set_ints(tokens, &drawn)?;
-        self.set_ints(positions, &places)?;
+        self.set_ints(positions, &next)?;
         self.set_ints(history, &past)
     }
 

@@ -1,4 +1,4 @@
-//! Attention among rows and over a cache.
+//! Attention among the rows of a batch and over a KV cache.
 
 use fulmen_core::{CacheSpec, DType, Heads, RopePairing, RopeSpec, Rotation, Sharing, Work};
 
@@ -24,7 +24,7 @@ fn over_rows(name: &str, m: u32, heads: Heads, scale: f32) -> Case {
     case.tolerance(Tolerance::ATTENTION)
 }
 
-/// Where the rows of a batch stand.
+/// Positions and sequences of the rows of a batch.
 struct Rows {
     positions: Vec<u32>,
     sequences: Option<Vec<u32>>,
@@ -47,7 +47,7 @@ fn over_cache(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32, 
         let y = b.cache_attention(q, cache, positions, sequences, scale(heads))?;
         b.output("y", y)
     });
-    // Each row reads all keys and values up to its own; rows of one sequence share what they read.
+    // Each row reads all keys and values up to its position; rows of one sequence share the reads.
     let seen: u64 = rows.positions.iter().map(|&p| u64::from(p) + 1).sum();
     let read = match &rows.sequences {
         None => u64::from(rows.positions.iter().max().map_or(0, |p| p + 1)),
@@ -66,13 +66,13 @@ fn over_cache(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32, 
     }
 }
 
-/// Attention to what norm, RoPE and store put into the cache just before, which a device may run as one.
+/// Attention after the fused norm, RoPE and KV store, which a device may fuse further.
 fn over_stored(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32, capacity: u32) -> Case {
     let m = rows.positions.len() as u32;
-    let case = Case::new(format!("stored/{name}/{}", shape(heads)), |b| {
+    let case = Case::new(format!("after_rope_store/{name}/{}", shape(heads)), |b| {
         let q = b.input("q", m, heads.q_width())?;
         let (k, v) = (b.input("k", m, heads.kv_width())?, b.input("v", m, heads.kv_width())?);
-        // Inputs keep their values; what is made here may be written over.
+        // Inputs keep their values; computed tensors may be overwritten.
         let [q, k, v] = [b.add(q, q)?, b.add(k, k)?, b.add(v, v)?];
         let positions = b.indices("positions", m)?;
         let sequences = rows.sequences.as_ref().map(|_| b.indices("sequences", m)).transpose()?;
@@ -93,9 +93,9 @@ fn over_stored(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32,
     }
 }
 
-/// Two steps of a sequence in one graph: the second must see what the first has stored.
+/// Two decode steps of a sequence in one graph: the second must see what the first has stored.
 fn steps(dtype: DType, position: u32, heads: Heads) -> Case {
-    let case = Case::new(format!("stored/two_steps/at{position}/{}", shape(heads)), |b| {
+    let case = Case::new(format!("after_rope_store/two_steps/at{position}/{}", shape(heads)), |b| {
         let cache = b.kv_cache("kv", CacheSpec { dtype, n_seqs: 1, capacity: position + 2, heads })?;
         let spec = RopeSpec::new(RopePairing::NeoX, heads.head_dim, 10_000.0);
         for at in ["0", "1"] {
@@ -114,23 +114,23 @@ fn steps(dtype: DType, position: u32, heads: Heads) -> Case {
     case.draw("positions0", Draw::Ints(vec![position])).draw("positions1", Draw::Ints(vec![position + 1]))
 }
 
-/// Many rows at once, for which kernels may take tiles of rows and positions.
-fn prompts(cases: &mut Vec<Case>) {
+/// Prefill: many rows, for which kernels may tile rows and positions.
+fn prefill(cases: &mut Vec<Case>) {
     let capacity = 400;
     for heads in [heads(10, 5, 128), heads(8, 2, 64), heads(7, 1, 128), heads(3, 1, 64)] {
         for (start, m) in [(0, 128), (77, 129), (127, 129), (100, 300)] {
-            let name = format!("prompt/m{m}/at{start}");
+            let name = format!("prefill/m{m}/at{start}");
             cases.push(over_cache(&name, DType::F16, &Rows::run(start, m), heads, 1, capacity));
         }
-        // Three sequences, row by row in turn, and one that comes late.
+        // Three interleaved sequences, and one that starts later.
         let positions = (0..150).map(|row| row / 3 + 40 * (row % 3)).chain(200..230).collect();
         let sequences = (0..150).map(|row| row % 3).chain([3; 30]).collect();
         let rows = Rows { positions, sequences: Some(sequences) };
-        cases.push(over_cache("prompt/sequences", DType::F16, &rows, heads, 4, capacity));
-        // Values that only the rows from 60 on see, and one that none does.
+        cases.push(over_cache("prefill/sequences", DType::F16, &rows, heads, 4, capacity));
+        // A value that only the rows from 60 on see, and one that no row sees.
         let width = heads.head_dim as usize;
         let infinite = vec![(60 * width + 5, f32::INFINITY), (170 * width, f32::NAN)];
-        let case = over_cache("prompt/infinite", DType::F16, &Rows::run(0, 140), heads, 1, capacity);
+        let case = over_cache("prefill/infinite", DType::F16, &Rows::run(0, 140), heads, 1, capacity);
         cases.push(case.draw("kv.v", Draw::With(infinite)));
     }
     let (heads, rows) = (QWEN3_4B.heads, Rows::run(512, 512));
@@ -173,7 +173,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
                 cases.push(over_cache(&name, dtype, &rows, model.heads, 1, 4096).large().timed());
             }
         }
-        // Halves may have kernels of their own.
+        // F16 caches may have special kernels.
         let many = [heads(10, 5, 128), heads(10, 5, 64), heads(6, 2, 64)];
         for &heads in if dtype == DType::F16 { &many[..] } else { &many[2..] } {
             for (start, m) in [(0, 1), (16, 1), (299, 1), (0, 5), (130, 16)] {
@@ -183,26 +183,27 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             for position in [0, 200] {
                 cases.push(steps(dtype, position, heads));
             }
-            // Long contexts may be shared out otherwise, from some thousand positions on.
+            // Long contexts may be partitioned differently, from some thousand positions on.
             for position in [3071, 3072, 5000] {
                 let name = format!("m1/at{position}");
                 cases.push(over_stored(&name, dtype, &Rows::run(position, 1), heads, 1, 5001).large());
             }
-            // Sequences in an order of their own, of lengths around tiles and rounds of tiles.
+            // Sequences in another order than the rows, of lengths around tiles.
             let lengths = [5, 0, 299, 16, 127, 128, 31, 255, 256, 1, 144, 15, 17, 200, 63, 298];
             for m in [2, 4, 16] {
                 let (positions, sequences) = (lengths[..m].to_vec(), (0..m as u32).rev().collect());
                 let rows = Rows { positions, sequences: Some(sequences) };
                 cases.push(over_stored(&format!("batch{m}"), dtype, &rows, heads, m as u32, 300));
             }
-            // Rows of one sequence with gaps between them, two of them at one place, beside a row that is alone.
+            // Rows of one sequence with gaps between them, two of them at one position, and a row of another
+            // sequence.
             let rows = Rows {
                 positions: vec![200, 33, 3, 33, 40, 47, 201, 3],
                 sequences: Some(vec![1, 1, 0, 1, 1, 1, 1, 2]),
             };
             cases.push(over_stored("scattered", dtype, &rows, heads, 3, 202));
         }
-        // Rows of one sequence that do not follow each other, and two rows at one place.
+        // Rows of one sequence that are not consecutive, and two rows at one position.
         let rows = Rows { positions: vec![9, 3, 3, 40, 0], sequences: Some(vec![1, 1, 0, 1, 0]) };
         cases.push(over_cache("scattered", dtype, &rows, heads(4, 2, 32), 2, 41));
         let none = Rows { positions: vec![], sequences: None };
@@ -210,8 +211,8 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         let only = Rows::run(0, 1);
         cases.push(over_cache("capacity1", dtype, &only, heads(4, 2, 32), 1, 1));
     }
-    prompts(cases);
-    // What lies behind a row's position does not reach it, whatever it is.
+    prefill(cases);
+    // Data beyond a row's position does not affect it.
     let (heads, n) = (heads(2, 1, 32), 16 * 32);
     let beyond: Vec<(usize, f32)> = (4 * 32..n).map(|i| (i, f32::NAN)).collect();
     let case = over_cache("nan_beyond", DType::F32, &Rows::run(3, 1), heads, 1, 16);

@@ -1,4 +1,4 @@
-//! Writing to a cache, alone and with norm and RoPE before it.
+//! KV store, alone and fused with norm and RoPE.
 
 use fulmen_core::{CacheSpec, DType, Heads, RopePairing, RopeSpec, Rotation, Sharing};
 
@@ -29,7 +29,7 @@ fn kv_store(prefix: &str, batch: &Batch, dtype: DType, heads: Heads) -> Case {
         let cache = b.kv_cache("kv", CacheSpec { dtype, n_seqs, capacity, heads })?;
         b.kv_store(k, v, cache, positions, sequences)
     });
-    // Encoders of 8-bit blocks may round the scale before or after they choose the quants.
+    // Q8_0 encoders may round the scale before or after they compute the quants.
     let tolerance = if dtype == DType::Q8_0 { Tolerance::REENCODED } else { Tolerance::Exact };
     placed(case.dtype(dtype).tolerance(tolerance), batch)
 }
@@ -42,16 +42,16 @@ fn placed(case: Case, batch: &Batch) -> Case {
     }
 }
 
-struct Turn {
+struct RopeStoreCase {
     pairing: RopePairing,
     gains: [bool; 2],
     factors: bool,
-    /// Whether only half of a head is turned.
+    /// Whether only half of a head is rotated.
     half: bool,
     sharing: Sharing,
 }
 
-fn rope_store(prefix: &str, batch: &Batch, dtype: DType, heads: Heads, turn: &Turn) -> Case {
+fn rope_store(prefix: &str, batch: &Batch, dtype: DType, heads: Heads, options: &RopeStoreCase) -> Case {
     let m = batch.positions.len() as u32;
     let shape = format!("{}:{}x{}", heads.n_heads, heads.n_kv_heads, heads.head_dim);
     let case = Case::new(format!("{prefix}{}/{shape}", batch.name), |b| {
@@ -63,25 +63,25 @@ fn rope_store(prefix: &str, batch: &Batch, dtype: DType, heads: Heads, turn: &Tu
             if wanted { b.vector(name, len).map(Some) } else { Ok(None) }
         };
         let gains = [
-            vector(turn.gains[0], "q_gamma", heads.head_dim)?,
-            vector(turn.gains[1], "k_gamma", heads.head_dim)?,
+            vector(options.gains[0], "q_gamma", heads.head_dim)?,
+            vector(options.gains[1], "k_gamma", heads.head_dim)?,
         ];
-        let n_rot = if turn.half { heads.head_dim / 2 } else { heads.head_dim };
-        let factors = vector(turn.factors, "factors", n_rot / 2)?;
+        let n_rot = if options.half { heads.head_dim / 2 } else { heads.head_dim };
+        let factors = vector(options.factors, "factors", n_rot / 2)?;
         let &Batch { n_seqs, capacity, .. } = batch;
         let cache = b.kv_cache("kv", CacheSpec { dtype, n_seqs, capacity, heads })?;
-        let spec = RopeSpec::new(turn.pairing, n_rot, 1_000_000.0);
+        let spec = RopeSpec::new(options.pairing, n_rot, 1_000_000.0);
         let rotation = Rotation { spec, positions, factors };
-        let q = if turn.sharing == Sharing::InPlace { b.add(q, q)? } else { q };
+        let q = if options.sharing == Sharing::InPlace { b.add(q, q)? } else { q };
         let y = b.rope_store([q, k, v], gains, 1e-6, rotation, cache, sequences)?;
         b.output("y", y)
     });
     let tolerance = if dtype == DType::Q8_0 { Tolerance::REENCODED } else { Tolerance::ELEMENT };
-    let mut case = placed(case.dtype(dtype).tolerance(tolerance), batch).sharing(turn.sharing);
+    let mut case = placed(case.dtype(dtype).tolerance(tolerance), batch).sharing(options.sharing);
     for (wanted, name, draw) in [
-        (turn.gains[0], "q_gamma", Draw::GAIN),
-        (turn.gains[1], "k_gamma", Draw::GAIN),
-        (turn.factors, "factors", Draw::Normal(4.0, 0.5)),
+        (options.gains[0], "q_gamma", Draw::GAIN),
+        (options.gains[1], "k_gamma", Draw::GAIN),
+        (options.factors, "factors", Draw::Normal(4.0, 0.5)),
     ] {
         if wanted {
             case = case.draw(name, draw);
@@ -108,7 +108,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         }
     }
 
-    let plain = Turn {
+    let plain = RopeStoreCase {
         pairing: RopePairing::NeoX,
         gains: [true, true],
         factors: false,
@@ -123,27 +123,32 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
                 cases.push(if matches!(batch.name, "m1" | "m33") { case.timed() } else { case });
             }
         }
-        for (name, turn) in [
-            ("adjacent/", Turn { pairing: RopePairing::Interleaved, ..plain }),
-            ("no_gains/", Turn { gains: [false, false], ..plain }),
-            ("q_gain/", Turn { gains: [true, false], ..plain }),
-            ("k_gain/", Turn { gains: [false, true], ..plain }),
-            ("factors/", Turn { factors: true, gains: [false, false], ..plain }),
+        for (name, options) in [
+            ("interleaved/", RopeStoreCase { pairing: RopePairing::Interleaved, ..plain }),
+            ("no_gains/", RopeStoreCase { gains: [false, false], ..plain }),
+            ("q_gain/", RopeStoreCase { gains: [true, false], ..plain }),
+            ("k_gain/", RopeStoreCase { gains: [false, true], ..plain }),
+            ("factors/", RopeStoreCase { factors: true, gains: [false, false], ..plain }),
             (
                 "llama/",
-                Turn { pairing: RopePairing::Interleaved, factors: true, gains: [false, false], ..plain },
+                RopeStoreCase {
+                    pairing: RopePairing::Interleaved,
+                    factors: true,
+                    gains: [false, false],
+                    ..plain
+                },
             ),
-            ("half/", Turn { half: true, ..plain }),
+            ("partial_rotary/", RopeStoreCase { half: true, ..plain }),
             (
-                "half_adjacent/",
-                Turn { half: true, factors: true, pairing: RopePairing::Interleaved, ..plain },
+                "partial_rotary_interleaved/",
+                RopeStoreCase { half: true, factors: true, pairing: RopePairing::Interleaved, ..plain },
             ),
-            ("in_place/", Turn { sharing: Sharing::InPlace, ..plain }),
+            ("in_place/", RopeStoreCase { sharing: Sharing::InPlace, ..plain }),
         ] {
             for batch in [&batches()[2], &batches()[4]] {
-                // Heads of 64 and 128 may have kernels of their own.
+                // Head sizes 64 and 128 may have special kernels.
                 for heads in [heads(6, 2, 32), heads(6, 2, 64), heads(4, 2, 128)] {
-                    cases.push(rope_store(name, batch, dtype, heads, &turn));
+                    cases.push(rope_store(name, batch, dtype, heads, &options));
                 }
             }
         }

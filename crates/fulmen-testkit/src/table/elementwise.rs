@@ -1,4 +1,4 @@
-//! Sums, products, activations, copies.
+//! Element-wise ops and copies.
 
 use fulmen_core::{BinaryKind, BuildError, GraphBuilder, Sharing, Tensor, UnaryKind};
 
@@ -6,7 +6,7 @@ use super::at;
 use crate::case::{Case, Tolerance};
 use crate::draw::Draw;
 
-/// Rows and width: odd ones, none, and those of real models.
+/// Rows and width: odd ones, empty, and those of real models.
 const SHAPES: [(u32, u32); 16] = [
     (1, 1),
     (1, 3),
@@ -26,21 +26,21 @@ const SHAPES: [(u32, u32); 16] = [
     (33, 9728),
 ];
 
-/// The elements that a one-dimensional grid of groups of 256 threads can have at most.
+/// The largest one-dimensional grid of workgroups of 256 threads.
 const BEYOND_A_GRID: u32 = 65_535 * 256;
 
 const INF: f32 = f32::INFINITY;
-/// No number here is subnormal, nor is any activation of one: an infinity times a number that a device flushes to zero
-/// would be NaN.
+/// No value is subnormal, nor is any activation of one: an infinity times a value that a device flushes to
+/// zero would be NaN.
 const SPECIAL: [f32; 16] =
     [0.0, -0.0, 1.0, -1.0, 1e-30, -1e-30, 1e38, -1e38, 80.0, -80.0, 1e4, -1e4, INF, -INF, f32::NAN, 0.5];
 
-/// Numbers that are subnormal, or whose activations are.
+/// Values that are subnormal, or whose activations are.
 const SMALL: [f32; 10] = [1e-45, -1e-45, 1e-40, -1e-40, 1e-38, -1e-38, -88.0, -95.0, -104.0, -1e30];
 
 type Record = fn(&mut GraphBuilder, Tensor, Tensor) -> Result<Tensor, BuildError>;
 
-/// Each op as a function of two tensors; those of one operand leave the second alone.
+/// Each op as a function of two tensors; unary ops ignore the second.
 const OPS: &[(&str, Record)] = &[
     ("add", |b, x, y| b.add(x, y)),
     ("mul", |b, x, y| b.mul(x, y)),
@@ -95,15 +95,15 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         cases.push(exact(record));
     }
     for (_, record) in named(&["add", "mul", "swiglu"]) {
-        cases.push(twice(record));
+        cases.push(same_operand(record));
     }
-    // Caps of real models, and such as leave the range of f32 when they are squared.
+    // Caps of real models, and caps whose square overflows f32.
     for cap in [30.0, 50.0, 1e-30, 1e30] {
         cases.push(soft_cap(cap));
     }
 }
 
-/// Infinities, NaN, zeros and numbers at the ends of the range, every one against every other.
+/// Infinities, NaN, zeros and values at the ends of the range, every pair of them.
 fn specials(op: &str, record: Record) -> Case {
     let n = SPECIAL.len();
     let x: Vec<f32> = (0..n * n).map(|i| SPECIAL[i / n]).collect();
@@ -116,8 +116,8 @@ fn specials(op: &str, record: Record) -> Case {
     case.draw("x", Draw::Floats(x)).draw("y", Draw::Floats(y)).tolerance(tolerance(op))
 }
 
-/// Sums and products are rounded once from the exact result, and so is the reference: bit for bit, signs of zeros
-/// included. No subnormal numbers: devices may flush them.
+/// Sums and products are rounded once from the exact result, and so is the reference: bit for bit, including
+/// the signs of zeros. No subnormal values: devices may flush them.
 fn exact(record: Record) -> Case {
     let mut special = at(&[0.0, -0.0, -0.0, 0.0, 1.5, -1.5, 3e38, -3e38, INF, -INF, INF]);
     special.extend([(20, 0.0), (21, -0.0)]);
@@ -130,7 +130,7 @@ fn exact(record: Record) -> Case {
     case.draw("x", Draw::With(special)).draw("y", Draw::With(y)).tolerance(Tolerance::Exact)
 }
 
-/// Inputs on both sides of the bend of the cap, and its limits.
+/// Inputs below and above the cap, and its limits.
 fn soft_cap(cap: f32) -> Case {
     let case = Case::new(format!("cap{cap:e}/3x257"), |b| {
         let x = b.input("x", 3, 257)?;
@@ -143,15 +143,15 @@ fn soft_cap(cap: f32) -> Case {
 }
 
 /// One tensor as both operands.
-fn twice(record: Record) -> Case {
-    Case::new("same_twice", |b| {
+fn same_operand(record: Record) -> Case {
+    Case::new("same_operand", |b| {
         let x = b.input("x", 3, 257)?;
         let z = record(b, x, x)?;
         b.output("z", z)
     })
 }
 
-/// The op writes over its first operand.
+/// The op overwrites its first operand.
 fn in_place(record: Record) -> Case {
     let case = Case::new("in_place", |b| {
         let (x, y) = (b.input("x", 5, 300)?, b.input("y", 5, 300)?);

@@ -1,4 +1,4 @@
-//! Rows of a table.
+//! Embedding lookup.
 
 use fulmen_core::DType;
 
@@ -12,7 +12,7 @@ fn embed(name: &str, dtype: DType, rows: u32, width: u32, tokens: Draw, m: u32) 
         let y = b.embed(table, tokens)?;
         b.output("y", y)
     });
-    // Decoding floats is exact; that of blocks has products that may be fused with sums.
+    // Floating-point types are exact; dequantization may use fused multiply-adds.
     let tolerance = if FLOATS.contains(&dtype) { Tolerance::Exact } else { Tolerance::ELEMENT };
     case.dtype(dtype).draw("tokens", tokens).tolerance(tolerance)
 }

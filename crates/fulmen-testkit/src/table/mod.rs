@@ -1,11 +1,14 @@
-//! The cases, one file per family of ops.
+//! The rows of the table, one file per family of ops.
+//!
+//! A row's name is `op/type/[variant/][model/]shape`: `mul_mat/q4_k/qwen3-4b/m1/9728x2560`. Shapes are
+//! `m{rows}` and `{n}x{k}` for matmuls, `{heads}:{kv heads}x{head size}` for attention.
 
 mod attention;
 mod cache;
 mod elementwise;
 mod embed;
+mod matmul;
 mod norm;
-mod product;
 mod rope;
 mod select;
 mod softmax;
@@ -19,7 +22,7 @@ use crate::case::Case;
 pub fn table() -> Vec<Case> {
     let mut cases = Vec::new();
     embed::cases(&mut cases);
-    product::cases(&mut cases);
+    matmul::cases(&mut cases);
     norm::cases(&mut cases);
     elementwise::cases(&mut cases);
     rope::cases(&mut cases);
@@ -42,13 +45,13 @@ pub fn ops() -> Vec<&'static str> {
     ops
 }
 
-/// Types of weights that are plain floats.
+/// Floating-point types of weights.
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
-/// Types of weights in blocks of 32.
+/// Quantized types with blocks of 32.
 const BLOCKS_32: [DType; 5] = [DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0];
 
-/// Types of weights in blocks of 256.
+/// Quantized types with blocks of 256 (K-quants).
 const BLOCKS_256: [DType; 6] = [DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::Q8_K];
 
 /// Every type of a weight.
@@ -76,22 +79,22 @@ const QWEN3_4B: Model =
     Model { name: "qwen3-4b", hidden: 2560, inner: 9728, heads: heads(32, 8, 128), vocabulary: 151_936 };
 const LLAMA32_1B: Model =
     Model { name: "llama3.2-1b", hidden: 2048, inner: 8192, heads: heads(32, 8, 64), vocabulary: 128_256 };
-/// 576 is no multiple of 256.
+/// 576 is not a multiple of 256.
 const SMOLLM2_135M: Model =
     Model { name: "smollm2-135m", hidden: 576, inner: 1536, heads: heads(9, 3, 64), vocabulary: 49_152 };
 const MODELS: [Model; 3] = [QWEN3_4B, LLAMA32_1B, SMOLLM2_135M];
 
-/// Whether rows of this width can have this type.
+/// Whether rows of this width are whole blocks of this type.
 fn fits(dtype: DType, width: u32) -> bool {
     (width as usize).is_multiple_of(dtype.block_len())
 }
 
-/// These numbers at the first places of a tensor.
+/// These values at the first indices of a tensor.
 fn at(values: &[f32]) -> Vec<(usize, f32)> {
     values.iter().copied().enumerate().collect()
 }
 
-/// Rows of a batch: their positions, their sequences, and the state that they are in, of `n_seqs` sequences and `capacity`
+/// The rows of a batch: their positions and sequences in a cache of `n_seqs` sequences and `capacity`
 /// positions.
 struct Batch {
     name: &'static str,
@@ -140,7 +143,7 @@ mod tests {
                 bindings.set(tensor.name.as_deref().unwrap(), 0x1000);
             }
             let bound = plan.bind_at(0x1000_0000, &bindings).unwrap();
-            seen.extend(bound.program().steps().iter().map(|step| step.call.op()));
+            seen.extend(bound.program().calls().iter().map(|step| step.call.op()));
         }
         let missing: Vec<TensorOp> =
             TensorOp::ALL.into_iter().filter(|op| op.launches() && !seen.contains(op)).collect();

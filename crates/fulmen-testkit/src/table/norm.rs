@@ -1,4 +1,4 @@
-//! RMS norms.
+//! RMS norm, alone and with a residual addition.
 
 use fulmen_core::Sharing;
 
@@ -19,7 +19,7 @@ fn add_rms_norm(name: &str, rows: u32, width: u32, sharing: Sharing) -> Case {
     let case = Case::new(name, |b| {
         let (x, y) = (b.input("x", rows, width)?, b.input("y", rows, width)?);
         let gamma = b.vector("gamma", width)?;
-        // A computed operand, so that the sum may take its place.
+        // A computed operand, so that the sum may overwrite it.
         let a = if sharing == Sharing::InPlace { b.add(x, y)? } else { x };
         let (normed, sum) = b.add_rms_norm(a, y, gamma, 1e-5)?;
         b.output("normed", normed)?;
@@ -55,7 +55,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
     cases.push(rms_norm("zeros/2x300", 2, 300, 300, 1e-6).draw("x", Draw::Floats(vec![0.0; 600])));
     cases.push(rms_norm("small/2x300", 2, 300, 300, 0.0).draw("x", Draw::Normal(0.0, 1e-15)));
     cases.push(rms_norm("big/2x300", 2, 300, 300, 1e-6).draw("x", Draw::Normal(0.0, 1e15)));
-    // The second row has a NaN; the others have nothing to do with it.
+    // The second row has a NaN, which must not affect the others.
     let nan = vec![(300, f32::NAN)];
     cases.push(rms_norm("nan_row/3x300", 3, 300, 300, 1e-6).draw("x", Draw::With(nan.clone())));
     cases.push(add_rms_norm("nan_row/3x300", 3, 300, Sharing::Never).draw("x", Draw::With(nan)));

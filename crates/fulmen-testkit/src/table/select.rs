@@ -1,4 +1,4 @@
-//! An index from each row: argmax and sampling.
+//! Argmax and sampling.
 
 use fulmen_core::sampling::SampleState;
 
@@ -22,12 +22,12 @@ fn sample(name: &str, n: u32, states: Vec<SampleState>) -> Case {
         let y = b.sample(x, states)?;
         b.output("y", y)
     });
-    // Logits of models spread more than a normal row.
+    // Logits of models have a larger spread than standard normal values.
     let case = case.draw("x", Draw::Normal(0.0, 3.0));
     case.draw("states", Draw::States(states)).tolerance(Tolerance::Exact)
 }
 
-/// States that differ in their place of the random sequence only.
+/// States that differ only in the position of their random sequence.
 fn rows(state: SampleState, m: u32) -> Vec<SampleState> {
     (0..m).map(|row| SampleState { row, step: 7 * row, seed_lo: 12_345, seed_hi: 678, ..state }).collect()
 }
@@ -43,7 +43,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         let name = format!("{}/1x{}", model.name, model.vocabulary);
         cases.push(argmax(&name, 1, model.vocabulary).timed());
     }
-    // The lowest index among equals; NaN and -inf never win.
+    // The lowest index on a tie; NaN and -inf never win.
     let (nan, inf) = (f32::NAN, f32::INFINITY);
     let mut ties = vec![0.5; 6 * 300];
     (ties[7], ties[290], ties[0]) = (2.0, 2.0, nan);
@@ -81,7 +81,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         let case = sample(&format!("{name}/{}", model.name), model.vocabulary, rows(state, 1));
         cases.push(if matches!(name, "greedy" | "qwen3" | "plain") { case.timed() } else { case });
     }
-    // Thousands of candidates that are alike or nearly so: no short list holds them.
+    // Thousands of equal or nearly equal candidates, which no short list holds.
     let n = 20_000;
     let crowded = [
         ("plain", plain),
@@ -91,16 +91,16 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         ("all", SampleState { temperature: 50.0, top_k: 15_000, top_p: 0.7, min_p: 0.1, ..plain }),
     ];
     for (name, state) in crowded {
-        let equal = sample(&format!("equal/{name}"), n, rows(state, 3));
+        let equal = sample(&format!("equal_logits/{name}"), n, rows(state, 3));
         cases.push(equal.draw("x", Draw::Floats(vec![-0.25; 3 * n as usize])));
-        let near = sample(&format!("near/{name}"), n, rows(state, 3));
-        cases.push(near.draw("x", Draw::Normal(1.0, 1e-4)));
+        let close = sample(&format!("close_logits/{name}"), n, rows(state, 3));
+        cases.push(close.draw("x", Draw::Normal(1.0, 1e-4)));
     }
-    cases.push(sample("none", 256, Vec::new()));
-    // The step wraps, and the rows of a batch have settings of their own.
+    cases.push(sample("empty", 256, Vec::new()));
+    // The step wraps, and every row of a batch has its own settings.
     let wrapping = SampleState { step: u32::MAX, ..plain };
     let each: Vec<SampleState> = settings.map(|(_, state)| state).into_iter().chain([wrapping]).collect();
-    cases.push(sample("each_its_own", 1000, each));
+    cases.push(sample("mixed_settings", 1000, each));
     for (name, state) in [("greedy", SampleState::greedy()), ("plain", plain), ("top_p", settings[7].1)] {
         let case = sample(&format!("special/{name}"), 300, rows(state, 6));
         cases.push(case.draw("x", Draw::Floats(ties.clone())));

@@ -26,10 +26,10 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
     for scale in [0.0, 0.125, -2.0, 30.0] {
         cases.push(softmax(&format!("scale_{scale}/3x300"), 3, 300, scale));
     }
-    cases.push(softmax("far_apart/3x300", 3, 300, 1.0).draw("x", Draw::Normal(0.0, 1000.0)));
+    cases.push(softmax("large_spread/3x300", 3, 300, 1.0).draw("x", Draw::Normal(0.0, 1000.0)));
     cases.push(softmax("large/3x300", 3, 300, 1.0).draw("x", Draw::Normal(1e30, 1.0)));
 
-    // Masked elements get nothing, a row of nothing but masks is zero, and a NaN spoils its own row only.
+    // Masked elements get 0, a fully masked row is zero, and a NaN affects only its own row.
     let mask = f32::NEG_INFINITY;
     let mut rows = vec![0.25; 4 * 70];
     rows[3] = mask;

@@ -1,4 +1,4 @@
-//! From one step to the next: penalties for tokens that came before, and the state that the next step reads.
+//! Between decode steps: token penalties, and the tokens and positions of the next step.
 
 use fulmen_core::Sharing;
 use fulmen_core::sampling::Penalties;
@@ -14,7 +14,7 @@ fn batches() -> Vec<Batch> {
         batch("m1/long", &[299], None, 1, 4096),
         batch("batch3", &[7, 0, 12], Some(&[2, 0, 3]), 4, 14),
         batch("batch5", &[300, 5, 64, 63, 200], Some(&[4, 3, 2, 1, 0]), 5, 302),
-        batch("none", &[], None, 1, 4),
+        batch("empty", &[], None, 1, 4),
     ]
 }
 
@@ -26,7 +26,7 @@ fn placed(case: Case, batch: &Batch) -> Case {
     }
 }
 
-/// Penalties as the words that they are in memory.
+/// Penalties as u32 words.
 fn words(rows: &[Penalties]) -> Draw {
     Draw::Ints(bytemuck::cast_slice(rows).to_vec())
 }
@@ -45,7 +45,7 @@ fn penalize(name: &str, batch: &Batch, n: u32, penalties: &[Penalties], sharing:
         b.output("y", y)
     });
     let rows: Vec<Penalties> = penalties.iter().copied().cycle().take(m as usize).collect();
-    // A tenth of the vocabulary, so that tokens come more than once.
+    // A tenth of the vocabulary, so that tokens repeat.
     let case = case.draw("history", Draw::Below(n.div_ceil(10))).draw("penalties", words(&rows));
     placed(case.draw("x", Draw::Normal(0.0, 3.0)), batch).sharing(sharing)
 }
@@ -81,7 +81,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             for n in [1, 100, 1000] {
                 cases.push(penalize(name, &batch, n, &[penalties], Sharing::Never));
             }
-            // In place, a kernel with nothing to change has nothing to do.
+            // In place, a kernel without penalties writes nothing.
             if !matches!(name, "none" | "window_0") {
                 let name = format!("in_place/{name}");
                 cases.push(penalize(&name, &batch, 1000, &[penalties], Sharing::InPlace));
@@ -89,7 +89,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         }
     }
     let each = settings.map(|(_, penalties)| penalties);
-    cases.push(penalize("each_its_own", &batches()[3], 500, &each, Sharing::Never));
+    cases.push(penalize("mixed_settings", &batches()[3], 500, &each, Sharing::Never));
     for model in &MODELS {
         let case = penalize(model.name, &batches()[1], model.vocabulary, &[repeat], Sharing::InPlace);
         cases.push(case.timed());
@@ -100,7 +100,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
     cases.push(special.draw("x", Draw::Floats(vec![nan, inf, -inf, 0.0, -0.0, 1e-30])));
 
     cases.extend(batches().iter().map(advance));
-    // The last position is never left, and a position beyond it comes back.
+    // A position stays at the last one, and a position beyond it is clamped.
     let full = Batch {
         name: "full",
         positions: vec![12, 13, 11, 40, u32::MAX],

@@ -135,7 +135,7 @@ impl WgpuDispatcher {
         self.queue.begin_recording()?;
         self.memory.watch.begin();
         let mut calls = Vec::new();
-        let recorded = program.run_noting(self, |device, ran, _| {
+        let recorded = program.run_observed(self, |device, ran, _| {
             calls.resize(device.queue.len(), ran);
             Ok(true)
         });
@@ -259,7 +259,7 @@ impl KernelDispatch for WgpuDispatcher {
 
     /// `None` for a program that does nothing.
     fn prepare(&mut self, program: &Program) -> Result<Option<ReplayId>, BackendError> {
-        if program.steps().is_empty() {
+        if program.calls().is_empty() {
             return Ok(None);
         }
         self.capture(program).map(Some).map_err(|error| error.into_backend(BACKEND, "capture"))

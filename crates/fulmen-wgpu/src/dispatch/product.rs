@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use fulmen_core::{BackendError, GateUpCall, MatPart, MulMatCall, RmsNormCall, WeightArg};
+use fulmen_core::{BackendError, GateUpCall, MulMatCall, Projection, RmsNormCall, WeightArg};
 
 use super::{Launched, WgpuDispatcher};
 use crate::buffer::BufferSlice;
@@ -61,7 +61,7 @@ impl WgpuDispatcher {
 
     /// All parts in one launch, where they are several, and few rows.
     fn parts_together(&mut self, call: &MulMatCall) -> Result<Option<usize>, BackendError> {
-        let parts: Vec<&MatPart> = call.parts.iter().filter(|part| part.weight.rows > 0).collect();
+        let parts: Vec<&Projection> = call.parts.iter().filter(|part| part.weight.rows > 0).collect();
         if parts.len() < 2 || call.m > FEW_ROWS || call.residual.is_some() {
             return Ok(None);
         }
@@ -182,7 +182,7 @@ impl WgpuDispatcher {
         Ok(Some(1))
     }
 
-    fn part(&mut self, call: &MulMatCall, part: &MatPart) -> Launched {
+    fn part(&mut self, call: &MulMatCall, part: &Projection) -> Launched {
         let (m, k, n) = (call.m, call.k, part.weight.rows);
         let weight = self.weight("the weight", &part.weight, k)?;
         self.writes(part.output);

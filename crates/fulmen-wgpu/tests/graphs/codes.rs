@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fulmen_core::{
-    AttentionCall, DType, DeviceMemory, GateUpCall, Heads, KernelDispatch, KvCache, KvSource, MatPart,
-    MulMatCall, OpCall, WeightArg, quant,
+    AttentionCall, DType, DeviceMemory, GateUpCall, Heads, KernelDispatch, KvCache, KvSource, MulMatCall,
+    OpCall, Projection, WeightArg, quant,
 };
 use fulmen_wgpu::{DeviceOptions, WgpuDispatcher, wgpu::Features};
 
@@ -40,7 +40,7 @@ fn product(
     let weight = weight(wgpu, rng, dtype, n, k);
     let residual = Some(put(wgpu, &drawn(rng, m * n)));
     let output = poisoned(wgpu, m * n);
-    MulMatCall { input, parts: vec![MatPart { weight, bias: None, output }], residual, m, k }
+    MulMatCall { input, parts: vec![Projection { weight, bias: None, output }], residual, m, k }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fulmen_core::{
-    BackendError, DType, DeviceMemory, EmbedCall, KernelDispatch, MatPart, MulMatCall, WeightArg, quant,
+    BackendError, DType, DeviceMemory, EmbedCall, KernelDispatch, MulMatCall, Projection, WeightArg, quant,
 };
 use fulmen_wgpu::{DeviceOptions, GpuError};
 
@@ -76,7 +76,7 @@ fn weights_above_a_buffer_or_a_binding_are_split() {
             assert!(get::<u8>(&mut wgpu, weight + 7, 1001) == bytes[7..1008]);
             let weight = WeightArg { ptr: weight, dtype, rows: n };
             let (input, output) = (put(&mut wgpu, &x), put(&mut wgpu, &vec![f32::NAN; (m * n) as usize]));
-            let parts = vec![MatPart { weight, bias: None, output }];
+            let parts = vec![Projection { weight, bias: None, output }];
             wgpu.dispatch_mul_mat(&MulMatCall { input, parts, residual: None, m, k }).unwrap();
             let got: Vec<f32> = get(&mut wgpu, output, (m * n) as usize);
             let (mut error, mut size) = (0f64, 0f64);

@@ -1,7 +1,7 @@
 //! Operands that begin anywhere: between the offsets that a binding can have, at an odd byte for copies.
 
 use fulmen_core::{
-    BinaryCall, CopyCall, DType, KernelDispatch, MatPart, MulMatCall, RmsNormCall, UnaryCall, WeightArg,
+    BinaryCall, CopyCall, DType, KernelDispatch, MulMatCall, Projection, RmsNormCall, UnaryCall, WeightArg,
 };
 
 use crate::{dispatcher, get, put};
@@ -55,7 +55,7 @@ fn products_take_rows_from_the_middle_and_work_in_place() {
     let ptr = put(&mut wgpu, &values);
     let at = |i: usize| ptr + 4 * i as u64;
     // Row 1 of a matrix of two rows, with a bias, onto its residual.
-    let part = MatPart {
+    let part = Projection {
         weight: WeightArg { ptr: w + 12, dtype: DType::F32, rows: n as u32 },
         bias: Some(at(61)),
         output: at(31),

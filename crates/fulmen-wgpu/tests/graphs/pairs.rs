@@ -80,7 +80,7 @@ fn a_norm_makes_the_codes_of_its_products() {
             assert_eq!(program.run(&mut wgpu).unwrap(), 4);
             let together = read(&mut wgpu);
             let mut launches = 0;
-            for step in program.steps() {
+            for step in program.calls() {
                 launches += wgpu.dispatch(&step.call).unwrap();
             }
             // The codes are launches of their own.

@@ -1,5 +1,7 @@
 //! Attention against f64, over types, shapes, positions and threads.
 
+use fulmen_core::DType;
+
 use super::*;
 use crate::{
     kernels::kv_store::{KvStore, kv_store},

@@ -1,17 +1,17 @@
-//! The activations of a product, in the forms that the kernels read.
+//! Activations of a matmul: q8 quantization, and packing into the tiles of the GEMM kernels.
 //!
-//! The forms are made when a product first needs them and kept for the products that follow, so the three
-//! projections of attention, or the gate and the up projection, quantize their common input once.
+//! A layout is produced when a matmul first needs it and kept for the following ones, so that the Q, K and V
+//! projections, or the gate and up projections, quantize their common input once.
 
 use super::{
     Isa,
-    buffer::{Buffer, Shared},
-    dots::Rows,
-    entries::{Entries, entries},
+    buffer::Buffer,
+    gemv::ActivationRows,
+    kernel_table::{KernelTable, kernel_table},
 };
-use crate::threads::Pool;
+use crate::{kernels::parallel::SharedPtr, threads::Pool};
 
-/// Memory for the forms of [`Activations`], reused from one to the next. It only grows.
+/// Memory for the quantized and packed layouts of [`Activations`], reused between calls. It only grows.
 #[derive(Default)]
 pub struct Scratch {
     rows: [RowBuffers; 2],
@@ -32,20 +32,20 @@ impl Scratch {
     }
 }
 
-/// The length of the blocks of activations that share a scale.
+/// The block size of q8 activations: the elements that share a scale.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Family {
-    /// For formats with blocks of 32.
+pub(super) enum Q8Block {
+    /// For the formats with blocks of 32.
     Block32 = 0,
-    /// For the K formats, with blocks of 256.
+    /// For the K-quants, with blocks of 256.
     Block256 = 1,
 }
 
-impl Family {
-    pub(super) const fn block(self) -> usize {
+impl Q8Block {
+    pub(super) const fn len(self) -> usize {
         match self {
-            Family::Block32 => 32,
-            Family::Block256 => 256,
+            Q8Block::Block32 => 32,
+            Q8Block::Block256 => 256,
         }
     }
 }
@@ -66,29 +66,30 @@ struct TileBuffers {
     sums32: Buffer,
 }
 
-/// Rows of activations as signed bytes, row after row.
+/// Rows of q8 activations, row-major.
 ///
-/// In each block, `x` is about `d * code` with quants in `-127..=127`. A block that holds an infinity or a NaN
-/// has a NaN for `d`, and so has its part in every product; one whose largest magnitude is below 1e-35 counts
+/// In each block `x ≈ d * q` with quants `q` in `-127..=127`. A block with an infinity or a NaN has `d =
+/// NaN`, so that every dot product with it is NaN; a block whose largest magnitude is below 1e-35 is stored
 /// as zeros.
 #[derive(Clone, Copy)]
-pub(super) struct IntRows<'a> {
-    /// `[m][k]`, and [`PAD`] more.
+pub(super) struct Q8Rows<'a> {
+    /// `[m][k]`, plus [`PAD`] bytes.
     pub(super) quants: &'a [i8],
     /// `[m][k / block]`.
     pub(super) d: &'a [f32],
     /// Sums of 16 quants, `[m][k / 16]`.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for kernels of x86-64"))]
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "read by the x86-64 kernels"))]
     pub(super) sums: &'a [i16],
     /// The same times `d`, `[m][k / 16]`.
     pub(super) scaled_sums: &'a [f32],
 }
 
-/// Tiles of rows, interleaved: in each group of four elements, the four bytes of each row of the tile in turn.
+/// Tiles of MR rows of q8 activations, interleaved by groups of four elements: the four bytes of each row in
+/// turn.
 ///
-/// The quants are XORed with the instruction set's `X_FLIP`. Rows beyond the last are zeros.
+/// The quants are XORed with the instruction set's `X_FLIP`. Rows beyond the last are zero-filled.
 #[derive(Clone, Copy)]
-pub(super) struct IntTiles<'a> {
+pub(super) struct Q8Tiles<'a> {
     /// `[tile][k / 4][rows][4]`.
     pub(super) quants: &'a [u8],
     /// `[tile][k / block][rows]`.
@@ -99,10 +100,10 @@ pub(super) struct IntTiles<'a> {
     pub(super) sums32: &'a [f32],
 }
 
-/// Bytes that kernels may read behind the last code.
+/// Bytes that kernels may read after the last quant.
 pub(super) const PAD: usize = 256;
 
-/// Rows of activations, the left side of a product.
+/// Rows of activations, the left operand of a matmul.
 #[derive(Debug)]
 pub struct Activations<'a> {
     x: &'a [f32],
@@ -110,7 +111,7 @@ pub struct Activations<'a> {
     k: usize,
     stride: usize,
     scratch: &'a mut Scratch,
-    /// The instruction set that the interleaved forms have been made for, and which forms there are.
+    /// The instruction set that the tiles were packed for, and which layouts are present.
     isa: Option<Isa>,
     has_rows: [bool; 2],
     has_tiles: [bool; 2],
@@ -118,21 +119,21 @@ pub struct Activations<'a> {
 }
 
 impl<'a> Activations<'a> {
-    /// The rows `x[m, k]`, one after the other. The other forms will be made in `scratch`.
+    /// The rows `x[m, k]`, contiguous. `scratch` holds the quantized and packed layouts.
     ///
     /// # Panics
     ///
-    /// Where `x` is not `m * k` long.
+    /// If `x` is not `m * k` long.
     pub fn new(scratch: &'a mut Scratch, x: &'a [f32], m: usize, k: usize) -> Activations<'a> {
         assert_eq!(Some(x.len()), m.checked_mul(k), "activations: {m} rows of {k} in {} values", x.len());
         Activations::strided(scratch, x, m, k, k)
     }
 
-    /// Rows of `k` values that begin `stride` values after each other.
+    /// Rows of `k` values, `stride` values apart.
     ///
     /// # Panics
     ///
-    /// Where the rows overlap or `x` is too short for them.
+    /// If the rows overlap or `x` is too short for them.
     pub fn strided(
         scratch: &'a mut Scratch,
         x: &'a [f32],
@@ -166,35 +167,35 @@ impl<'a> Activations<'a> {
         self.k
     }
 
-    /// The rows for dot products, with the quantized form if a family is named.
-    pub(super) fn dot_rows(&self, family: Option<Family>) -> Rows<'_> {
-        let int = family.map(|family| self.int_rows(family));
-        Rows { k: self.k, x: self.x, stride: self.stride, int }
+    /// The rows for the GEMV kernels, with q8 rows if a block size is given.
+    pub(super) fn dot_rows(&self, q8_block: Option<Q8Block>) -> ActivationRows<'_> {
+        let q8 = q8_block.map(|q8_block| self.q8_rows(q8_block));
+        ActivationRows { k: self.k, x: self.x, stride: self.stride, q8 }
     }
 
-    fn use_isa(&mut self, isa: Isa) -> &'static Entries {
+    fn use_isa(&mut self, isa: Isa) -> &'static KernelTable {
         if self.isa.replace(isa) != Some(isa) {
             self.has_tiles = [false; 2];
             self.has_float = false;
         }
-        entries(isa)
+        kernel_table(isa)
     }
 
-    /// Makes the form of [`int_rows`](Activations::int_rows), unless it is there.
-    pub(super) fn make_int_rows(&mut self, pool: &Pool, isa: Isa, family: Family) {
-        let entries = self.use_isa(isa);
-        let (m, k, block) = (self.m, self.k, family.block());
+    /// Quantizes the rows for [`q8_rows`](Activations::q8_rows), unless that is done.
+    pub(super) fn quantize_rows(&mut self, pool: &Pool, isa: Isa, q8_block: Q8Block) {
+        let table = self.use_isa(isa);
+        let (m, k, block) = (self.m, self.k, q8_block.len());
         assert!(k.is_multiple_of(block), "activations: rows of {k} are not whole blocks of {block}");
-        if std::mem::replace(&mut self.has_rows[family as usize], true) {
+        if std::mem::replace(&mut self.has_rows[q8_block as usize], true) {
             return;
         }
-        let buffers = &mut self.scratch.rows[family as usize];
-        let quants = Shared::new(buffers.quants.reserve::<i8>(m * k + PAD));
-        let d = Shared::new(buffers.d.reserve::<f32>(m * k / block));
-        let sums = Shared::new(buffers.sums.reserve::<i16>(m * k / 16));
-        let scaled = Shared::new(buffers.scaled_sums.reserve::<f32>(m * k / 16));
+        let buffers = &mut self.scratch.rows[q8_block as usize];
+        let quants = SharedPtr::new(buffers.quants.reserve::<i8>(m * k + PAD));
+        let d = SharedPtr::new(buffers.d.reserve::<f32>(m * k / block));
+        let sums = SharedPtr::new(buffers.sums.reserve::<i16>(m * k / 16));
+        let scaled = SharedPtr::new(buffers.scaled_sums.reserve::<f32>(m * k / 16));
         let (x, stride) = (self.x, self.stride);
-        let quantize = entries.quantize[family as usize];
+        let quantize = table.quantize[q8_block as usize];
         pool.run_ranges(m, 1, &|rows| {
             for i in rows {
                 // SAFETY: the buffers have room for `m` rows, and each row is one task's. The instruction set
@@ -212,12 +213,12 @@ impl<'a> Activations<'a> {
         });
     }
 
-    /// The quantized rows, which must have been made.
-    pub(super) fn int_rows(&self, family: Family) -> IntRows<'_> {
-        let (m, k, block) = (self.m, self.k, family.block());
-        assert!(self.has_rows[family as usize]);
-        let buffers = &self.scratch.rows[family as usize];
-        IntRows {
+    /// The q8 rows. [`quantize_rows`](Activations::quantize_rows) must have been called.
+    pub(super) fn q8_rows(&self, q8_block: Q8Block) -> Q8Rows<'_> {
+        let (m, k, block) = (self.m, self.k, q8_block.len());
+        assert!(self.has_rows[q8_block as usize]);
+        let buffers = &self.scratch.rows[q8_block as usize];
+        Q8Rows {
             quants: buffers.quants.get(m * k + PAD),
             d: buffers.d.get(m * k / block),
             sums: buffers.sums.get(m * k / 16),
@@ -225,24 +226,24 @@ impl<'a> Activations<'a> {
         }
     }
 
-    /// Makes the form of [`int_tiles`](Activations::int_tiles), unless it is there.
-    pub(super) fn make_int_tiles(&mut self, pool: &Pool, isa: Isa, family: Family) {
-        let entries = self.use_isa(isa);
-        if std::mem::replace(&mut self.has_tiles[family as usize], true) {
+    /// Packs the tiles for [`q8_tiles`](Activations::q8_tiles), unless that is done.
+    pub(super) fn pack_q8_tiles(&mut self, pool: &Pool, isa: Isa, q8_block: Q8Block) {
+        let table = self.use_isa(isa);
+        if std::mem::replace(&mut self.has_tiles[q8_block as usize], true) {
             return;
         }
-        self.make_int_rows(pool, isa, family);
-        let (m, k, block, rows) = (self.m, self.k, family.block(), entries.int_rows);
+        self.quantize_rows(pool, isa, q8_block);
+        let (m, k, block, rows) = (self.m, self.k, q8_block.len(), table.q8_mr);
         let tiles = m.div_ceil(rows);
-        let (from, to) = (&self.scratch.rows[family as usize], &mut self.scratch.tiles[family as usize]);
-        let quants = Shared::new(to.quants.reserve::<u8>(tiles * rows * k));
-        let d = Shared::new(to.d.reserve::<f32>(tiles * rows * (k / block)));
-        let sums16 = Shared::new(to.sums16.reserve::<f32>(tiles * rows * (k / 16)));
-        let sums32 = Shared::new(to.sums32.reserve::<f32>(tiles * rows * (k / 32)));
-        let src_codes = from.quants.get::<i8>(m * k);
+        let (from, to) = (&self.scratch.rows[q8_block as usize], &mut self.scratch.tiles[q8_block as usize]);
+        let quants = SharedPtr::new(to.quants.reserve::<u8>(tiles * rows * k));
+        let d = SharedPtr::new(to.d.reserve::<f32>(tiles * rows * (k / block)));
+        let sums16 = SharedPtr::new(to.sums16.reserve::<f32>(tiles * rows * (k / 16)));
+        let sums32 = SharedPtr::new(to.sums32.reserve::<f32>(tiles * rows * (k / 32)));
+        let src_quants = from.quants.get::<i8>(m * k);
         let src_d = from.d.get::<f32>(m * k / block);
         let src_sums = from.sums.get::<i16>(m * k / 16);
-        let flip = u32::from_ne_bytes([entries.x_flip; 4]);
+        let flip = u32::from_ne_bytes([table.x_flip; 4]);
         pool.run_ranges(tiles, 1, &|range| {
             for tile in range {
                 // SAFETY: the buffers have room for all tiles, and each tile is one task's.
@@ -255,16 +256,16 @@ impl<'a> Activations<'a> {
                     )
                 };
                 if (tile + 1) * rows > m {
-                    quants.fill(entries.x_flip);
+                    quants.fill(table.x_flip);
                     d.fill(0.0);
                     sums16.fill(0.0);
                     sums32.fill(0.0);
                 }
                 let quants: &mut [[u8; 4]] = quants.as_chunks_mut().0;
                 for (i, row) in (tile * rows..m.min((tile + 1) * rows)).enumerate() {
-                    let fours: &[[i8; 4]] = src_codes[row * k..(row + 1) * k].as_chunks().0;
-                    for (column, four) in quants.chunks_exact_mut(rows).zip(fours) {
-                        column[i] = (u32::from_ne_bytes(four.map(|c| c as u8)) ^ flip).to_ne_bytes();
+                    let groups: &[[i8; 4]] = src_quants[row * k..(row + 1) * k].as_chunks().0;
+                    for (column, group) in quants.chunks_exact_mut(rows).zip(groups) {
+                        column[i] = (u32::from_ne_bytes(group.map(|c| c as u8)) ^ flip).to_ne_bytes();
                     }
                     let row_d = &src_d[row * (k / block)..(row + 1) * (k / block)];
                     for (b, &v) in row_d.iter().enumerate() {
@@ -276,9 +277,9 @@ impl<'a> Activations<'a> {
                     }
                     for (b, pair) in row_sums.as_chunks::<2>().0.iter().enumerate() {
                         let sum = f32::from(pair[0] + pair[1]);
-                        sums32[b * rows + i] = match family {
-                            Family::Block32 => sum * row_d[b],
-                            Family::Block256 => sum,
+                        sums32[b * rows + i] = match q8_block {
+                            Q8Block::Block32 => sum * row_d[b],
+                            Q8Block::Block256 => sum,
                         };
                     }
                 }
@@ -286,28 +287,29 @@ impl<'a> Activations<'a> {
         });
     }
 
-    /// The interleaved tiles of `rows` quantized rows each, which must have been made.
-    pub(super) fn int_tiles(&self, rows: usize, family: Family) -> IntTiles<'_> {
-        assert!(self.has_tiles[family as usize]);
+    /// The interleaved tiles of `rows` q8 rows each. [`pack_q8_tiles`](Activations::pack_q8_tiles) must have
+    /// been called.
+    pub(super) fn q8_tiles(&self, rows: usize, q8_block: Q8Block) -> Q8Tiles<'_> {
+        assert!(self.has_tiles[q8_block as usize]);
         let (k, padded) = (self.k, self.m.next_multiple_of(rows));
-        let buffers = &self.scratch.tiles[family as usize];
-        IntTiles {
+        let buffers = &self.scratch.tiles[q8_block as usize];
+        Q8Tiles {
             quants: buffers.quants.get(padded * k),
-            d: buffers.d.get(padded * (k / family.block())),
+            d: buffers.d.get(padded * (k / q8_block.len())),
             sums16: buffers.sums16.get(padded * (k / 16)),
             sums32: buffers.sums32.get(padded * (k / 32)),
         }
     }
 
-    /// Makes the form of [`float_tiles`](Activations::float_tiles), unless it is there.
-    pub(super) fn make_float_tiles(&mut self, pool: &Pool, isa: Isa) {
-        let entries = self.use_isa(isa);
+    /// Packs the tiles for [`f32_tiles`](Activations::f32_tiles), unless that is done.
+    pub(super) fn pack_f32_tiles(&mut self, pool: &Pool, isa: Isa) {
+        let table = self.use_isa(isa);
         if std::mem::replace(&mut self.has_float, true) {
             return;
         }
-        let (m, k, rows) = (self.m, self.k, entries.float_rows);
+        let (m, k, rows) = (self.m, self.k, table.f32_mr);
         let tiles = m.div_ceil(rows);
-        let out = Shared::new(self.scratch.float.reserve::<f32>(tiles * rows * k));
+        let out = SharedPtr::new(self.scratch.float.reserve::<f32>(tiles * rows * k));
         let (x, stride) = (self.x, self.stride);
         pool.run_ranges(tiles, 1, &|range| {
             for tile in range {
@@ -315,21 +317,21 @@ impl<'a> Activations<'a> {
                 // SAFETY: `x` has `m - first` rows from there on, the buffer has room for all tiles and each
                 // tile is one task's. The instruction set was detected.
                 unsafe {
-                    (entries.pack_x)(x.as_ptr().add(first * stride), stride, m - first, k, out.at(first * k))
+                    (table.pack_x)(x.as_ptr().add(first * stride), stride, m - first, k, out.at(first * k))
                 };
             }
         });
     }
 
-    /// Tiles of `rows` rows for the float kernel, which must have been made: `[tile][k][rows]`, with rows
-    /// beyond the last as zeros.
-    pub(super) fn float_tiles(&self, rows: usize) -> &[f32] {
+    /// Tiles of `rows` rows for the f32 kernel, `[tile][k][rows]`, with rows beyond the last zero-filled.
+    /// [`pack_f32_tiles`](Activations::pack_f32_tiles) must have been called.
+    pub(super) fn f32_tiles(&self, rows: usize) -> &[f32] {
         assert!(self.has_float);
         self.scratch.float.get(self.m.next_multiple_of(rows) * self.k)
     }
 }
 
-/// Quantizes a row in blocks of `B`. See [`IntRows`] for what comes out.
+/// Quantizes a row in blocks of `B`; see [`Q8Rows`].
 #[inline(always)]
 pub(super) fn quantize_row<const B: usize>(
     x: &[f32],
@@ -338,12 +340,12 @@ pub(super) fn quantize_row<const B: usize>(
     sums: &mut [i16],
     scaled_sums: &mut [f32],
 ) {
-    // Adding it to a small number leaves the number, rounded to even, in the low bits.
+    // Adding 1.5 * 2^23 leaves the value, rounded to nearest even, in the low bits.
     const MAGIC: f32 = 12_582_912.0;
     const INFINITY: u32 = 0x7f80_0000;
     let blocks = x.as_chunks::<B>().0.iter().zip(quants.as_chunks_mut::<B>().0).zip(d).enumerate();
     for (b, ((x, quants), d)) in blocks {
-        // Magnitudes compare like their bits, and what is not finite is above all else.
+        // Magnitudes compare like their bits; infinities and NaN are above all finite values.
         let mut top = 0;
         for v in x {
             top = top.max(v.to_bits() & 0x7fff_ffff);
@@ -362,8 +364,8 @@ pub(super) fn quantize_row<const B: usize>(
         if inverse == 0.0 {
             quants.fill(0);
         } else {
-            for (code, v) in quants.iter_mut().zip(x) {
-                *code = (v * inverse + MAGIC).to_bits() as i8;
+            for (quant, v) in quants.iter_mut().zip(x) {
+                *quant = (v * inverse + MAGIC).to_bits() as i8;
             }
         }
         let sums = &mut sums[b * B / 16..(b + 1) * B / 16];

@@ -13,7 +13,7 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    /// Makes room for `len` values of `T` and gives a pointer to it, valid until the next call.
+    /// Reserves `len` values of `T` and returns a pointer to them, valid until the next call.
     pub(super) fn reserve<T: bytemuck::Pod>(&mut self, len: usize) -> *mut T {
         const { assert!(align_of::<T>() <= 64) };
         let lines = (len * size_of::<T>()).div_ceil(64);
@@ -26,7 +26,7 @@ impl Buffer {
     /// As [`reserve`](Buffer::reserve), as a slice.
     pub(super) fn slice<T: bytemuck::Pod>(&mut self, len: usize) -> &mut [T] {
         let p = self.reserve(len);
-        // SAFETY: `reserve` gives room for that many, initialized; any bytes are a valid `T`.
+        // SAFETY: `reserve` has reserved that many, initialized; any bytes are a valid `T`.
         unsafe { std::slice::from_raw_parts_mut(p, len) }
     }
 
@@ -35,37 +35,5 @@ impl Buffer {
         assert!(len * size_of::<T>() <= self.lines.len() * 64);
         // SAFETY: checked just above; any bytes are a valid `T`, and alignment is that of a line.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), len) }
-    }
-}
-
-/// A pointer to memory of which each task touches its own part.
-#[derive(Clone, Copy)]
-pub(super) struct Shared<T>(*mut T);
-
-// SAFETY: the users of `at` answer for disjoint access.
-unsafe impl<T: Send> Send for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    pub(super) fn new(p: *mut T) -> Shared<T> {
-        Shared(p)
-    }
-
-    /// The address of element `i`, which must be within the memory or just behind it.
-    #[inline(always)]
-    pub(super) fn at(self, i: usize) -> *mut T {
-        self.0.wrapping_add(i)
-    }
-
-    /// Elements `start .. start + len`.
-    ///
-    /// # Safety
-    ///
-    /// They must be within the memory, which must live for `'a`, and nobody else may touch them meanwhile.
-    #[inline(always)]
-    pub(super) unsafe fn slice<'a>(self, start: usize, len: usize) -> &'a mut [T] {
-        // SAFETY: by the contract.
-        unsafe { std::slice::from_raw_parts_mut(self.at(start), len) }
     }
 }

@@ -1,23 +1,23 @@
-//! What happens to the products on their way to the output.
+//! The epilogue of a matmul: bias, residual and SwiGLU on the way to the output.
 
-/// A residual that is added to a product.
+/// A residual that is added to the result.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Residual<'a> {
     /// None.
     #[default]
     None,
-    /// What is in the output already.
+    /// The previous contents of the output.
     InPlace,
-    /// Rows of `n` values that begin `stride` values after each other.
+    /// Rows of `n` values, `stride` values apart.
     Rows {
         /// The values.
         data: &'a [f32],
-        /// From the beginning of a row to that of the next.
+        /// Values from one row to the next.
         stride: usize,
     },
 }
 
-/// What is added to each element of a product.
+/// What is added to each element of the result.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Epilogue<'a> {
     /// One value per column.
@@ -40,21 +40,21 @@ impl Epilogue<'_> {
         }
     }
 
-    /// Writes a part of a row, the columns from `column` on.
+    /// Writes the columns of a row from `column` on.
     #[inline]
-    pub(super) fn write(&self, row: usize, column: usize, product: &[f32], out: &mut [f32]) {
-        let n = product.len();
+    pub(super) fn write(&self, row: usize, column: usize, values: &[f32], out: &mut [f32]) {
+        let n = values.len();
         let out = &mut out[..n];
         match self.residual {
-            Residual::None => out.copy_from_slice(product),
+            Residual::None => out.copy_from_slice(values),
             Residual::InPlace => {
-                for (out, v) in out.iter_mut().zip(product) {
+                for (out, v) in out.iter_mut().zip(values) {
                     *out += v;
                 }
             }
             Residual::Rows { data, stride } => {
                 let residual = &data[row * stride + column..][..n];
-                for ((out, v), r) in out.iter_mut().zip(product).zip(residual) {
+                for ((out, v), r) in out.iter_mut().zip(values).zip(residual) {
                     *out = v + r;
                 }
             }
@@ -76,8 +76,8 @@ pub(super) fn silu_mul(gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// `e^x` to about two units in the last place, without branches so that loops over it vectorise. NaN stays NaN;
-/// above 88 the result stays finite (a silu is long 0 there), below -88 it is a tiny number instead of 0.
+/// `e^x` to about two units in the last place, without branches so that loops over it vectorize. NaN stays
+/// NaN; above 88 the result stays finite (silu is 0 there), below -88 it is a tiny number instead of 0.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
     const MAGIC: f32 = 12_582_912.0;
@@ -94,7 +94,7 @@ fn exp(x: f32) -> f32 {
     p = p * r + 1.666_666_5e-1;
     p = p * r + 0.5;
     let e = p * r * r + r + 1.0;
-    // 2^n by its exponent: the low bits of `shifted` are n.
+    // 2^n by its exponent bits: the low bits of `shifted` are n.
     e * f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000))
 }
 

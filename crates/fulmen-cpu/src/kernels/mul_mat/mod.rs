@@ -1,44 +1,57 @@
-//! Matrix products with weights of any type: `out[m, n] = x[m, k] * w[n, k]^T`.
+//! Matmul with weights of any type: `out[m, n] = x[m, k] * w[n, k]^T`.
 //!
-//! Quantized weights are multiplied with activations that are quantized to 8 bits on the way: in blocks of 32
-//! for the formats with blocks of 32, in blocks of 256 for the K formats. With Gaussian activations that costs
-//! a normalized mean square error of about 2e-5 or 4e-5. Where such a block holds an infinity or a NaN, all
-//! outputs of its row are NaN. Products with float weights are computed in `f32`.
+//! Two algorithms, by the number of rows of activations:
 //!
-//! Results do not depend on the number of threads, nor on which other rows or columns are computed in the same
-//! call, except that products with up to [`FEW_ROWS`] rows of activations and those with more differ in the
-//! order of their sums, and so in the last bits.
+//! - **GEMV and small M** (`m <=` [`GEMV_MAX_ROWS`], `gemv`): dot products straight from the rows of the
+//!   weight, 4 weight rows by up to 4 activation rows at a time. Each weight is read once, so memory
+//!   bandwidth bounds it.
+//! - **Packed GEMM** (larger `m`, `packed_gemm`): BLIS-style blocking. A task packs a block of weight rows
+//!   into panels one vector wide and runs an MR x NR micro-kernel over all rows of its block (`blocking`).
+//!   Arithmetic bounds it.
+//!
+//! Quantized weights (W4A8 and the like) are multiplied with q8 activations (`activations`): int8 with one
+//! scale per 32 elements for the formats with blocks of 32 (as `Q8_0`), per 256 elements for the K-quants (as
+//! `Q8_K`). With Gaussian activations that costs a normalized mean square error of about 2e-5 or 4e-5. If
+//! such a block contains an infinity or a NaN, all outputs of its row are NaN. Floating-point weights are
+//! converted to f32 and multiplied in f32.
+//!
+//! `kernel_table` holds the function pointers of each instruction set; `simd` has the vector operations
+//! that the kernels are generic over; `gemv_avx2` and `gemv_avx512` are hand-written for the common formats.
+//!
+//! Results do not depend on the number of threads, nor on which other rows or columns are computed in the
+//! same call, except that the two algorithms sum in different orders and so differ in the last bits.
 
 #![allow(clippy::needless_range_loop, reason = "kernels index several arrays and registers by one variable")]
 
 mod activations;
+mod blocking;
 mod buffer;
-mod dots;
-#[cfg(target_arch = "x86_64")]
-mod dots_avx2;
-#[cfg(target_arch = "x86_64")]
-mod dots_avx512;
-mod entries;
 mod epilogue;
-mod formats;
-mod panels;
-mod plan;
+mod gemv;
+#[cfg(target_arch = "x86_64")]
+mod gemv_avx2;
+#[cfg(target_arch = "x86_64")]
+mod gemv_avx512;
+mod kernel_table;
+mod packed_gemm;
 mod simd;
 #[cfg(test)]
 mod tests;
+mod unpack;
 
 pub use activations::{Activations, Scratch};
+pub use blocking::GEMV_MAX_ROWS;
 pub use epilogue::{Epilogue, Residual};
-pub use plan::FEW_ROWS;
 
+use super::parallel::SharedPtr;
 use crate::{isa::Isa, threads::Pool};
-use buffer::{Buffer, Shared};
-use entries::entries;
+use blocking::BlockedMatmul;
+use buffer::Buffer;
 use fulmen_core::DType;
-use plan::Plan;
+use kernel_table::kernel_table;
 use std::cell::RefCell;
 
-/// A matrix of weights `[n, k]`, row after row, in any type but [`DType::U32`].
+/// A weight matrix `[n, k]`, row-major, of any type but [`DType::U32`].
 #[derive(Clone, Copy, Debug)]
 pub struct Weight<'a> {
     dtype: DType,
@@ -52,8 +65,8 @@ impl<'a> Weight<'a> {
     ///
     /// # Panics
     ///
-    /// Where `data` is not exactly `n` rows of `k` elements, rows are not whole blocks, or there are no
-    /// products with the type.
+    /// If `data` is not exactly `n` rows of `k` elements, rows are not whole blocks, or the type has no
+    /// matmul.
     pub fn new(dtype: DType, data: &'a [u8], n: usize, k: usize) -> Weight<'a> {
         assert!(dtype != DType::U32, "mul_mat: not defined for {dtype}");
         let row = dtype.bytes(k).unwrap_or_else(|e| panic!("mul_mat: {e}"));
@@ -66,7 +79,7 @@ impl<'a> Weight<'a> {
         self.dtype
     }
 
-    /// The number of rows, which are the columns of the product.
+    /// The number of rows, which are the columns of the output.
     pub fn rows(&self) -> usize {
         self.n
     }
@@ -77,19 +90,19 @@ impl<'a> Weight<'a> {
     }
 }
 
-/// Where a product goes: element `[i, j]` to `data[i * stride + offset + j]`. The rest stays as it is.
+/// The output: element `[i, j]` goes to `data[i * stride + offset + j]`. Other elements are not written.
 #[derive(Debug)]
 pub struct Out<'a> {
     /// The memory.
     pub data: &'a mut [f32],
-    /// From the beginning of a row to that of the next.
+    /// Elements from one row to the next.
     pub stride: usize,
-    /// The column where the product begins.
+    /// The first column.
     pub offset: usize,
 }
 
 impl<'a> Out<'a> {
-    /// Rows of `n` values, one after the other.
+    /// Contiguous rows of `n` values.
     pub fn rows(data: &'a mut [f32], n: usize) -> Out<'a> {
         Out { data, stride: n, offset: 0 }
     }
@@ -104,11 +117,11 @@ impl<'a> Out<'a> {
     }
 }
 
-/// `out = x * w^T`, plus what the epilogue adds.
+/// `out = x * w^T`, plus the bias and residual of the epilogue.
 ///
 /// # Panics
 ///
-/// Where the sizes do not fit together.
+/// If the sizes are inconsistent.
 pub fn mul_mat(
     pool: &Pool,
     isa: Isa,
@@ -118,14 +131,15 @@ pub fn mul_mat(
     out: Out<'_>,
 ) {
     epilogue.check(x.rows(), w.n);
-    product(pool, isa, w, None, x, epilogue, out);
+    run(pool, isa, w, None, x, epilogue, out);
 }
 
-/// `out = silu(x * gate^T) * (x * up^T)`, the first half of a gated feed-forward block in one pass.
+/// `out = silu(x * gate^T) * (x * up^T)`, the gate and up projections of a SwiGLU feed-forward block in one
+/// pass.
 ///
 /// # Panics
 ///
-/// Where the sizes do not fit together.
+/// If the sizes are inconsistent.
 pub fn mul_mat_gate_up(
     pool: &Pool,
     isa: Isa,
@@ -135,15 +149,15 @@ pub fn mul_mat_gate_up(
     out: Out<'_>,
 ) {
     assert_eq!(gate.n, up.n, "mul_mat: gate has {} rows, up has {}", gate.n, up.n);
-    product(pool, isa, gate, Some(up), x, Epilogue::default(), out);
+    run(pool, isa, gate, Some(up), x, Epilogue::default(), out);
 }
 
 thread_local! {
-    /// Packed weights, and up to two blocks of products before the epilogue.
+    /// Packed weights, and up to two output blocks before the epilogue.
     static LOCAL: RefCell<[Buffer; 3]> = RefCell::default();
 }
 
-fn product(
+fn run(
     pool: &Pool,
     isa: Isa,
     w: Weight<'_>,
@@ -160,38 +174,38 @@ fn product(
     if m == 0 || n == 0 {
         return;
     }
-    let entries = entries(isa);
-    Plan::prepare(pool, isa, w, x);
+    let table = kernel_table(isa);
+    BlockedMatmul::prepare(pool, isa, w, x);
     if let Some(up) = up {
-        Plan::prepare(pool, isa, up, x);
+        BlockedMatmul::prepare(pool, isa, up, x);
     }
     let x = &*x;
-    let plan = Plan::new(entries, w, x);
-    let plan_up = up.map(|up| Plan::new(entries, up, x));
-    let grid = plan.grid(pool.threads());
+    let matmul = BlockedMatmul::new(table, w, x);
+    let up_matmul = up.map(|up| BlockedMatmul::new(table, up, x));
+    let grid = matmul.grid(pool.threads());
     let (stride, offset) = (out.stride, out.offset);
-    let data = Shared::new(out.data.as_mut_ptr());
+    let data = SharedPtr::new(out.data.as_mut_ptr());
     pool.run(grid.tasks(), &|task| {
         let (rows, cols) = grid.task(task);
         LOCAL.with_borrow_mut(|[packed, first, second]| {
             let (height, width) = (rows.len(), cols.len());
-            let ld = plan.padded_cols(width);
-            let products = first.slice::<f32>(plan.padded_rows(height) * ld);
-            plan.compute(rows.clone(), cols.clone(), packed, products, ld);
-            if let Some(plan) = &plan_up {
-                let ld_up = plan.padded_cols(width);
-                let ups = second.slice::<f32>(plan.padded_rows(height) * ld_up);
-                plan.compute(rows.clone(), cols.clone(), packed, ups, ld_up);
-                for (gate, up) in products.chunks_exact_mut(ld).zip(ups.chunks_exact(ld_up)).take(height) {
-                    // SAFETY: the entries are those of an instruction set that was detected.
-                    unsafe { (entries.silu_mul)(&mut gate[..width], &up[..width]) };
+            let ld = matmul.padded_cols(width);
+            let block = first.slice::<f32>(matmul.padded_rows(height) * ld);
+            matmul.compute(rows.clone(), cols.clone(), packed, block, ld);
+            if let Some(matmul) = &up_matmul {
+                let ld_up = matmul.padded_cols(width);
+                let ups = second.slice::<f32>(matmul.padded_rows(height) * ld_up);
+                matmul.compute(rows.clone(), cols.clone(), packed, ups, ld_up);
+                for (gate, up) in block.chunks_exact_mut(ld).zip(ups.chunks_exact(ld_up)).take(height) {
+                    // SAFETY: the kernels are those of an instruction set that was detected.
+                    unsafe { (table.silu_mul)(&mut gate[..width], &up[..width]) };
                 }
             }
-            for (row, product) in rows.zip(products.chunks_exact(ld)) {
-                // SAFETY: `Out::check` has seen that the rows are within the memory and apart; each element
-                // belongs to one task, and `out` is borrowed for as long as the pool runs them.
+            for (row, values) in rows.zip(block.chunks_exact(ld)) {
+                // SAFETY: `Out::check` has checked that the rows are within the memory and do not overlap;
+                // each element belongs to one task, and `out` is borrowed for as long as the pool runs them.
                 let to = unsafe { data.slice(row * stride + offset + cols.start, width) };
-                epilogue.write(row, cols.start, &product[..width], to);
+                epilogue.write(row, cols.start, &values[..width], to);
             }
         });
     });

@@ -3,7 +3,7 @@
 use super::*;
 use half::{bf16, f16};
 
-/// Every type that there are products with.
+/// Every type that has a matmul.
 fn types() -> impl Iterator<Item = DType> {
     DType::ALL.into_iter().filter(|&dtype| dtype != DType::U32)
 }
@@ -17,7 +17,7 @@ fn gaussian(rng: &mut fastrand::Rng, len: usize) -> Vec<f32> {
     (0..len).map(|_| gauss(rng)).collect()
 }
 
-/// Writes a random half of about this size.
+/// Writes a random f16 of about this size.
 fn random_scale(rng: &mut fastrand::Rng, at: &mut [u8], size: f32) {
     let value = size * (0.5 + rng.f32()) * if rng.bool() { 1.0 } else { -1.0 };
     at[..2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
@@ -54,7 +54,7 @@ fn random_weights(rng: &mut fastrand::Rng, dtype: DType, n: usize, k: usize) -> 
     data
 }
 
-fn half_at(block: &[u8], at: usize) -> f64 {
+fn f16_at(block: &[u8], at: usize) -> f64 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f64()
 }
 
@@ -74,7 +74,7 @@ fn scale_and_min(s: &[u8], j: usize) -> (f64, f64) {
 
 /// Element `i` of a block, from the definition of its format.
 fn element(dtype: DType, b: &[u8], i: usize) -> f64 {
-    // In the formats of 32, byte `i % 16` holds element `i`, in its low half for the first 16.
+    // In the formats of 32, byte `i % 16` holds element `i`, in its low nibble for the first 16.
     let nibble = |at: usize| bits(b[at + i % 16], i / 16 * 4, 4);
     let fifth = |at: usize| bits(b[at + i / 8], i % 8, 1) * 16.0;
     // In Q2_K and Q3_K, 128 elements are in 32 bytes, 32 elements in each pair of bits.
@@ -86,49 +86,49 @@ fn element(dtype: DType, b: &[u8], i: usize) -> f64 {
         DType::F16 => f16::from_le_bytes([b[0], b[1]]).to_f64(),
         DType::BF16 => bf16::from_le_bytes([b[0], b[1]]).to_f64(),
         DType::U32 => unreachable!(),
-        DType::Q4_0 => half_at(b, 0) * (nibble(2) - 8.0),
-        DType::Q4_1 => half_at(b, 0) * nibble(4) + half_at(b, 2),
-        DType::Q5_0 => half_at(b, 0) * (nibble(6) + fifth(2) - 16.0),
-        DType::Q5_1 => half_at(b, 0) * (nibble(8) + fifth(4)) + half_at(b, 2),
-        DType::Q8_0 => half_at(b, 0) * f64::from(b[2 + i] as i8),
+        DType::Q4_0 => f16_at(b, 0) * (nibble(2) - 8.0),
+        DType::Q4_1 => f16_at(b, 0) * nibble(4) + f16_at(b, 2),
+        DType::Q5_0 => f16_at(b, 0) * (nibble(6) + fifth(2) - 16.0),
+        DType::Q5_1 => f16_at(b, 0) * (nibble(8) + fifth(4)) + f16_at(b, 2),
+        DType::Q8_0 => f16_at(b, 0) * f64::from(b[2 + i] as i8),
         DType::Q2_K => {
             let q = bits(b[16 + 32 * half + in32], 2 * quarter, 2);
             let scale = b[i / 16];
-            half_at(b, 80) * bits(scale, 0, 4) * q - half_at(b, 82) * bits(scale, 4, 4)
+            f16_at(b, 80) * bits(scale, 0, 4) * q - f16_at(b, 82) * bits(scale, 4, 4)
         }
         DType::Q3_K => {
             let low = bits(b[32 + 32 * half + in32], 2 * quarter, 2);
             let high = bits(b[in32], i / 32, 1);
             let (s, j) = (&b[96..108], i / 16);
             let scale = bits(s[j % 8], j / 8 * 4, 4) + 16.0 * bits(s[8 + j % 4], j / 4 * 2, 2);
-            half_at(b, 108) * (scale - 32.0) * (low + 4.0 * high - 4.0)
+            f16_at(b, 108) * (scale - 32.0) * (low + 4.0 * high - 4.0)
         }
         DType::Q4_K => {
             let (scale, min) = scale_and_min(&b[4..16], i / 32);
-            half_at(b, 0) * scale * nibble64(16) - half_at(b, 2) * min
+            f16_at(b, 0) * scale * nibble64(16) - f16_at(b, 2) * min
         }
         DType::Q5_K => {
             let (scale, min) = scale_and_min(&b[4..16], i / 32);
             let q = nibble64(48) + 16.0 * bits(b[16 + in32], i / 32, 1);
-            half_at(b, 0) * scale * q - half_at(b, 2) * min
+            f16_at(b, 0) * scale * q - f16_at(b, 2) * min
         }
         DType::Q6_K => {
             let low = bits(b[64 * half + i % 64], quarter / 2 * 4, 4);
             let high = bits(b[128 + 32 * half + in32], 2 * quarter, 2);
             let scale = f64::from(b[192 + i / 16] as i8);
-            half_at(b, 208) * scale * (low + 16.0 * high - 32.0)
+            f16_at(b, 208) * scale * (low + 16.0 * high - 32.0)
         }
         DType::Q8_K => f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])) * f64::from(b[4 + i] as i8),
     }
 }
 
-/// All weights, row after row.
+/// All weights, row-major.
 fn dequantize(dtype: DType, data: &[u8]) -> Vec<f64> {
     let blocks = data.chunks_exact(dtype.block_bytes());
     blocks.flat_map(|b| (0..dtype.block_len()).map(|i| element(dtype, b, i))).collect()
 }
 
-/// The product in `f64`.
+/// The matmul in `f64`.
 fn reference(w: &[f64], x: &[f32], m: usize, n: usize, k: usize) -> Vec<f64> {
     let mut out = vec![0.0; m * n];
     for i in 0..m {
@@ -139,7 +139,7 @@ fn reference(w: &[f64], x: &[f32], m: usize, n: usize, k: usize) -> Vec<f64> {
     out
 }
 
-/// The mean square error over the mean square of what it should be.
+/// The normalized mean-square error.
 fn nmse(got: &[f32], want: &[f64]) -> f64 {
     assert_eq!(got.len(), want.len());
     let error: f64 = got.iter().zip(want).map(|(&g, w)| (f64::from(g) - w).powi(2)).sum();
@@ -200,7 +200,7 @@ fn every_type_on_every_instruction_set() {
 }
 
 #[test]
-fn errors_are_those_of_8_bits() {
+fn errors_are_those_of_q8_activations() {
     let pool = Pool::new(2);
     let rng = &mut fastrand::Rng::with_seed(2);
     let (m, n, k) = (16, 64, 2560);
@@ -219,7 +219,7 @@ fn errors_are_those_of_8_bits() {
 }
 
 #[test]
-fn floats_of_any_length() {
+fn floating_point_weights_of_any_length() {
     let pool = Pool::new(2);
     let rng = &mut fastrand::Rng::with_seed(3);
     for dtype in [DType::F32, DType::F16, DType::BF16] {
@@ -240,7 +240,7 @@ fn floats_of_any_length() {
 }
 
 #[test]
-fn empty_products() {
+fn empty_matmuls() {
     let pool = Pool::new(2);
     for isa in Isa::available() {
         for dtype in types() {
@@ -374,7 +374,7 @@ fn one_quantization_serves_several_weights() {
 }
 
 #[test]
-fn bits_do_not_depend_on_threads_or_neighbours() {
+fn bits_do_not_depend_on_threads_or_other_rows() {
     let rng = &mut fastrand::Rng::with_seed(7);
     let (m, n, k) = (1000, 101, 512);
     let x = gaussian(rng, m * k);
@@ -383,7 +383,7 @@ fn bits_do_not_depend_on_threads_or_neighbours() {
         let data = random_weights(rng, dtype, n, k);
         let weight = Weight::new(dtype, &data, n, k);
         for isa in Isa::available() {
-            for (few, rows) in [(true, FEW_ROWS), (false, FEW_ROWS + 1), (false, m)] {
+            for (few, rows) in [(true, GEMV_MAX_ROWS), (false, GEMV_MAX_ROWS + 1), (false, m)] {
                 if rows == m && isa != Isa::best() {
                     continue;
                 }
@@ -391,7 +391,7 @@ fn bits_do_not_depend_on_threads_or_neighbours() {
                 for pool in &pools[1..] {
                     assert_eq!(all, plain(pool, isa, weight, &x[..rows * k], rows), "{dtype} on {isa}");
                 }
-                let less = if few { 1 } else { FEW_ROWS + 1 };
+                let less = if few { 1 } else { GEMV_MAX_ROWS + 1 };
                 let part = plain(&pools[1], isa, weight, &x[..less * k], less);
                 assert_eq!(all[..less * n], part, "{dtype} on {isa}, {rows} rows");
             }
@@ -400,7 +400,7 @@ fn bits_do_not_depend_on_threads_or_neighbours() {
 }
 
 #[test]
-fn what_is_not_finite_shows() {
+fn nan_and_infinity_propagate() {
     let pool = Pool::new(2);
     let rng = &mut fastrand::Rng::with_seed(8);
     let (n, k) = (20, 768);

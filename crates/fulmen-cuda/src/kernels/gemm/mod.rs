@@ -5,7 +5,7 @@ mod plan;
 mod tile;
 
 use bytemuck::{Pod, Zeroable};
-use fulmen_core::{BackendError, GateUpCall, MatPart, MulMatCall};
+use fulmen_core::{BackendError, GateUpCall, MulMatCall, Projection};
 
 use plan::{CUT, Input, Job, Kind, Layout, MOST_PARTS, PANEL, Piece, Product, jobs, pieces};
 use tile::{PLAIN_SHARED, PLAIN_SIDE, tile, tiles};
@@ -75,7 +75,8 @@ pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall) -> Option<Launched> {
     if !takes(queue.caps(), &input) {
         return None;
     }
-    let product = |part: &MatPart| Product::new(part.weight, call.k, part.output, part.bias, call.residual);
+    let product =
+        |part: &Projection| Product::new(part.weight, call.k, part.output, part.bias, call.residual);
     let products: Option<Vec<Product>> =
         call.parts.iter().filter(|part| part.weight.rows > 0).map(product).collect();
     let products = products?;

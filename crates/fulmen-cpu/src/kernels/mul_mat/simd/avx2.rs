@@ -6,8 +6,8 @@ use std::arch::x86_64::*;
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2;
 
-/// The dot products of four signed bytes each. `w` may be anything, `x` must not be -128: then no sum of two
-/// products leaves 16 bits.
+/// The dot products of four signed bytes each. `w` may have any values; `x` must not be -128, so that no sum
+/// of two products overflows 16 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(crate) fn dot4_signed(abs_w: __m256i, w: __m256i, x: __m256i) -> __m256i {
@@ -17,10 +17,10 @@ pub(crate) fn dot4_signed(abs_w: __m256i, w: __m256i, x: __m256i) -> __m256i {
 impl Simd for Avx2 {
     const LANES: usize = 8;
     const X_FLIP: u8 = 0;
-    const FLOAT_ROWS: usize = 6;
-    const FLOAT_VECTORS: usize = 2;
-    const INT_ROWS: usize = 4;
-    const INT_VECTORS: usize = 1;
+    const F32_MR: usize = 6;
+    const F32_NV: usize = 2;
+    const Q8_MR: usize = 4;
+    const Q8_NV: usize = 1;
 
     type F = __m256;
     type I = __m256i;
@@ -52,8 +52,8 @@ impl Simd for Avx2 {
     #[target_feature(enable = "avx2")]
     unsafe fn load_bf16(p: *const u16) -> __m256 {
         // SAFETY: readable by the contract of the trait.
-        let halves = unsafe { _mm_loadu_si128(p.cast()) };
-        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves)))
+        let words = unsafe { _mm_loadu_si128(p.cast()) };
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(words)))
     }
 
     #[inline]
@@ -84,9 +84,9 @@ impl Simd for Avx2 {
     #[inline]
     #[target_feature(enable = "avx2")]
     unsafe fn sum(v: __m256) -> f32 {
-        let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        let quad = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let pair = _mm_add_ps(quad, _mm_movehl_ps(quad, quad));
+        _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
     }
 
     #[inline]

@@ -9,10 +9,10 @@ pub(crate) struct Avx512;
 impl Simd for Avx512 {
     const LANES: usize = 16;
     const X_FLIP: u8 = 0x80;
-    const FLOAT_ROWS: usize = 12;
-    const FLOAT_VECTORS: usize = 2;
-    const INT_ROWS: usize = 6;
-    const INT_VECTORS: usize = 2;
+    const F32_MR: usize = 12;
+    const F32_NV: usize = 2;
+    const Q8_MR: usize = 6;
+    const Q8_NV: usize = 2;
 
     type F = __m512;
     type I = __m512i;
@@ -43,8 +43,8 @@ impl Simd for Avx512 {
     #[target_feature(enable = "avx512f")]
     unsafe fn load_bf16(p: *const u16) -> __m512 {
         // SAFETY: readable by the contract of the trait.
-        let halves = unsafe { _mm256_loadu_si256(p.cast()) };
-        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
+        let words = unsafe { _mm256_loadu_si256(p.cast()) };
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(words)))
     }
 
     #[inline]
@@ -137,14 +137,15 @@ impl Simd for Avx512 {
             let (w, x) = unsafe {
                 (_mm512_loadu_si512(w.add(64 * i).cast()), _mm512_loadu_si512(x.add(64 * i).cast()))
             };
-            // The instruction takes one side unsigned: 128 more on each activation, and the same taken off.
-            let more = _mm512_dpbusd_epi32(zero, _mm512_xor_si512(x, flip), w);
-            let less = _mm512_dpbusd_epi32(zero, flip, w);
+            // The instruction takes one operand unsigned: 128 is added to each activation, and its term
+            // subtracted.
+            let biased = _mm512_dpbusd_epi32(zero, _mm512_xor_si512(x, flip), w);
+            let bias = _mm512_dpbusd_epi32(zero, flip, w);
             let index = _mm512_add_epi32(
                 _mm512_set1_epi32(4 * i as i32),
                 _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
             );
-            let dot = _mm512_cvtepi32_ps(_mm512_sub_epi32(more, less));
+            let dot = _mm512_cvtepi32_ps(_mm512_sub_epi32(biased, bias));
             acc = _mm512_fmadd_ps(dot, _mm512_permutexvar_ps(index, scales), acc);
         }
         acc
@@ -163,7 +164,7 @@ impl Simd for Avx512 {
             b[2 * i] = _mm512_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
             b[2 * i + 1] = _mm512_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
         }
-        // a[4g + c] holds, in each 128-bit part p, column 4p + c of the rows 4g .. 4g + 4.
+        // a[4g + c] holds, in each 128-bit lane p, column 4p + c of the rows 4g .. 4g + 4.
         for g in 0..4 {
             a[4 * g] = _mm512_unpacklo_epi64(b[4 * g], b[4 * g + 2]);
             a[4 * g + 1] = _mm512_unpackhi_epi64(b[4 * g], b[4 * g + 2]);

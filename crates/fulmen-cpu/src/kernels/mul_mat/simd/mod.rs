@@ -1,7 +1,7 @@
-//! The vector operations that the products are written with, once per instruction set.
+//! The vector operations of the matmul kernels, once per instruction set.
 //!
-//! Kernels are generic functions over [`Simd`], always inlined into an entry that enables the features of its
-//! instruction set; only so do the operations become single instructions.
+//! Kernels are generic over [`Simd`] and always inlined into a function that enables the features of the
+//! instruction set; otherwise the operations would not become single instructions.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -28,23 +28,23 @@ pub(super) use portable::Portable;
 pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// 32-bit lanes per vector, a power of two, 16 at most.
     const LANES: usize;
-    /// What is XORed to the signed activation quants before [`dot4`](Simd::dot4): 0x80 where the instruction
-    /// takes them unsigned. Packed panels make up for it.
+    /// XORed to the signed q8 activations for [`dot4`](Simd::dot4): 0x80 if the instruction takes them
+    /// unsigned. Packed panels contain the correction.
     const X_FLIP: u8;
-    /// Rows of activations that the float kernel takes at once.
-    const FLOAT_ROWS: usize;
-    /// Vectors of output columns that the float kernel takes at once.
-    const FLOAT_VECTORS: usize;
-    /// Rows of activations that the integer kernel takes at once.
-    const INT_ROWS: usize;
-    /// Vectors of output columns that the integer kernel takes at once.
-    const INT_VECTORS: usize;
+    /// MR of the f32 micro-kernel: rows of activations.
+    const F32_MR: usize;
+    /// NR of the f32 micro-kernel in vectors: columns of the output.
+    const F32_NV: usize;
+    /// MR of the q8 micro-kernel.
+    const Q8_MR: usize;
+    /// NR of the q8 micro-kernel in vectors.
+    const Q8_NV: usize;
 
-    /// `LANES` floats.
+    /// `LANES` f32 values.
     type F: Copy;
     /// `LANES` 32-bit integers.
     type I: Copy;
-    /// Four signed bytes of weights per lane, in the shape that `dot4` wants.
+    /// Four signed bytes of weights per lane, as `dot4` takes them.
     type W: Copy;
     /// Four bytes of activations, repeated for each lane.
     type X: Copy;
@@ -72,22 +72,22 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn to_f(v: Self::I) -> Self::F;
 
     /// The dot product of 256 signed weights and 256 signed activations (none below -127), each 16 of it
-    /// multiplied by its scale of `s[16]`, added to `acc` in parts whose sum over the lanes is the result.
+    /// multiplied by its scale of `s[16]`, added to `acc`: the sum over its lanes is the result.
     unsafe fn dot256(w: *const i8, x: *const i8, s: *const f32, acc: Self::F) -> Self::F;
 
     /// Writes the `LANES` x `LANES` tile of 32-bit values at `src` (rows `src_stride` apart) transposed to
-    /// `dst` (rows `dst_stride` apart). Strides are in values. The rows are written first to last, so they may
-    /// overlap: the later one wins.
+    /// `dst` (rows `dst_stride` apart). Strides are in values. The rows are written in order, so they may
+    /// overlap: later rows overwrite earlier ones.
     unsafe fn transpose(src: *const u32, src_stride: usize, dst: *mut u32, dst_stride: usize);
 }
 
-/// An IEEE half as a float. All values are exact, and infinities and NaN stay what they are.
+/// Converts f16 to f32, exactly; infinities and NaN are preserved.
 #[inline(always)]
 pub(super) fn f16_to_f32(h: u16) -> f32 {
     let magnitude = u32::from(h & 0x7fff);
     let exponent = magnitude & 0x7c00;
-    // Subnormals by way of an integer: arithmetic on subnormal floats would be very slow, and scales of blocks
-    // are subnormal often enough. For the others the exponent moves to its new bias.
+    // Subnormals go through an integer conversion: arithmetic on subnormal f32 is very slow, and scales of
+    // blocks are often subnormal in f16. For the others the exponent is rebiased.
     let small = (magnitude as i32 as f32 * (1.0 / 16_777_216.0)).to_bits();
     let bias = if exponent == 0x7c00 { 224 << 23 } else { 112 << 23 };
     let bits = if exponent == 0 { small } else { (magnitude << 13) + bias };
@@ -99,7 +99,7 @@ mod tests {
     use super::f16_to_f32;
 
     #[test]
-    fn every_half_converts() {
+    fn every_f16_converts() {
         for bits in 0..=u16::MAX {
             let (want, got) = (half::f16::from_bits(bits).to_f32(), f16_to_f32(bits));
             assert!(want.to_bits() == got.to_bits() || want.is_nan() && got.is_nan(), "{bits:#x}");

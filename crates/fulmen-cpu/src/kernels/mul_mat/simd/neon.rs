@@ -6,8 +6,8 @@ use std::arch::aarch64::*;
 #[derive(Clone, Copy)]
 pub(crate) struct Neon;
 
-/// The dot products of four signed bytes each, added to `acc`. `x` must not be -128: then no sum of two
-/// products leaves 16 bits.
+/// The dot products of four signed bytes each, added to `acc`. `x` must not be -128, so that no sum of two
+/// products overflows 16 bits.
 #[inline]
 #[target_feature(enable = "neon")]
 fn dot4_signed(acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
@@ -19,10 +19,10 @@ fn dot4_signed(acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
 impl Simd for Neon {
     const LANES: usize = 4;
     const X_FLIP: u8 = 0;
-    const FLOAT_ROWS: usize = 8;
-    const FLOAT_VECTORS: usize = 3;
-    const INT_ROWS: usize = 4;
-    const INT_VECTORS: usize = 2;
+    const F32_MR: usize = 8;
+    const F32_NV: usize = 3;
+    const Q8_MR: usize = 4;
+    const Q8_NV: usize = 2;
 
     type F = float32x4_t;
     type I = int32x4_t;

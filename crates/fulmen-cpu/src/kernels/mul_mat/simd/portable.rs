@@ -1,4 +1,4 @@
-//! Vectors as plain arrays, for whatever the compiler makes of them.
+//! Vectors as arrays, which the compiler vectorizes for the baseline target.
 
 use super::{Simd, f16_to_f32};
 
@@ -10,10 +10,10 @@ pub(crate) struct Portable;
 impl Simd for Portable {
     const LANES: usize = LANES;
     const X_FLIP: u8 = 0;
-    const FLOAT_ROWS: usize = 4;
-    const FLOAT_VECTORS: usize = 1;
-    const INT_ROWS: usize = 4;
-    const INT_VECTORS: usize = 1;
+    const F32_MR: usize = 4;
+    const F32_NV: usize = 1;
+    const Q8_MR: usize = 4;
+    const Q8_NV: usize = 1;
 
     type F = [f32; LANES];
     type I = [i32; LANES];
@@ -34,15 +34,15 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> Self::F {
         // SAFETY: readable by the contract of the trait.
-        let halves = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
-        halves.map(f16_to_f32)
+        let words = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
+        words.map(f16_to_f32)
     }
 
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> Self::F {
         // SAFETY: readable by the contract of the trait.
-        let halves = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
-        halves.map(|h| f32::from_bits(u32::from(h) << 16))
+        let words = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
+        words.map(|h| f32::from_bits(u32::from(h) << 16))
     }
 
     #[inline(always)]

@@ -1,27 +1,31 @@
-//! Products with many rows of activations: weights are packed into panels, which are used for every row.
+//! Packing and micro-kernels of the GEMM for many rows of activations (prefill).
 //!
-//! A panel is one vector of output columns wide, so that a lane is a column: no sum over lanes is ever needed,
-//! and the scales of the columns are vectors as well. Kernels compute a tile of a few rows by a few panels with
-//! all accumulators in registers.
+//! Weights are packed into panels one vector of output columns wide, so that a lane is a column: no
+//! horizontal sums, and the scales of the columns are vectors, too. A micro-kernel computes an MR x NR tile
+//! (`MR` rows of activations by `NV` panels) with all accumulators in registers; MR x NV is 12 x 2 (f32) and
+//! 6 x 2 (q8) for AVX-512, see [`Simd`]. The q8 kernel multiplies int8 quants four at a time ([`Simd::dot4`])
+//! and applies the scales of weights and activations per 16 or 32 elements in f32.
+//!
+//! Operand layouts: f32 panel `[KC][lanes]`, f32 activations `[tile][k][MR]`; q8 panel as [`PanelLayout`], q8
+//! activations as [`Q8Tiles`](super::activations::Q8Tiles). Bound by the multiply-add throughput; panels stay
+//! in L1, activations of a task in L2.
 
 use super::{
-    dots::Float,
-    formats::{Canon, Format},
+    gemv::Float,
     simd::Simd,
+    unpack::{Format, UnpackedBlocks},
 };
 
-/// Elements of `k` that the integer kernel takes at once, so that its panels stay in the first-level cache for
-/// all rows.
-pub(super) const INT_DEPTH: usize = 512;
+/// KC of the q8 kernel: its panels stay in the L1 cache for all rows.
+pub(super) const Q8_KC: usize = 512;
 
-/// Elements of `k` that a packed float panel holds: 256 of them for a vector of columns and a tile of rows
-/// fit the first-level cache together.
-pub(super) const FLOAT_DEPTH: usize = 256;
+/// KC of the f32 kernel: a panel of this depth and a tile of activations fit the L1 cache together.
+pub(super) const F32_KC: usize = 256;
 
-/// Where the parts of a packed integer panel are. All lengths are in bytes.
+/// Byte offsets of the arrays in a packed q8 panel, and its size.
 ///
 /// `quants` is `[k / 4][lanes][4]`, padded to whole 256 elements; `s`, `m` and `correction` are
-/// `[k / SUB][lanes]`. The correction takes off what [`Simd::X_FLIP`] adds.
+/// `[k / SUB][lanes]`. The correction compensates for [`Simd::X_FLIP`].
 #[derive(Clone, Copy)]
 pub(super) struct PanelLayout {
     pub(super) s: usize,
@@ -44,30 +48,30 @@ impl PanelLayout {
     }
 }
 
-/// Packs up to `LANES` rows of `k` weights to a panel at `out`; missing rows become zeros.
-pub(super) type PackIntFn = unsafe fn(w: *const u8, row_bytes: usize, rows: usize, k: usize, out: *mut u8);
+/// Packs up to `LANES` rows of `k` weights to a panel at `out`; missing rows are zero-filled.
+pub(super) type PackQ8Fn = unsafe fn(w: *const u8, row_bytes: usize, rows: usize, k: usize, out: *mut u8);
 
-/// One tile of activations, as [`IntTiles`](super::activations::IntTiles) has them.
+/// One tile of q8 activations; see [`Q8Tiles`](super::activations::Q8Tiles).
 #[derive(Clone, Copy)]
-pub(super) struct IntTile {
+pub(super) struct Q8Tile {
     pub(super) quants: *const u8,
     pub(super) d: *const f32,
     pub(super) sums16: *const f32,
     pub(super) sums32: *const f32,
 }
 
-/// Computes the tile `c[INT_ROWS][INT_VECTORS * LANES]`, rows `ldc` apart, of the elements `from .. to` of `k`.
-/// It adds to what is there, unless `from` is 0.
-pub(super) type IntKernelFn =
-    unsafe fn(panel: *const u8, tile: IntTile, k: usize, from: usize, to: usize, c: *mut f32, ldc: usize);
+/// q8 micro-kernel: computes the tile `c[Q8_MR][Q8_NV * LANES]`, rows `ldc` apart, over the elements `from ..
+/// to` of `k`. It accumulates to `c` unless `from` is 0.
+pub(super) type Q8KernelFn =
+    unsafe fn(panel: *const u8, tile: Q8Tile, k: usize, from: usize, to: usize, c: *mut f32, ldc: usize);
 
-/// Packs up to `LANES` rows of `k` float weights (at most [`FLOAT_DEPTH`]) to `out[k][LANES]`, which must have
-/// room for `k` rounded up to whole `LANES`; missing rows become zeros.
-pub(super) type PackFloatFn = unsafe fn(w: *const u8, row_bytes: usize, rows: usize, k: usize, out: *mut f32);
+/// Packs up to `LANES` rows of `k` floating-point weights (at most [`F32_KC`]) to `out[k][LANES]` as f32.
+/// `out` must have room for `k` rounded up to whole `LANES`; missing rows are zero-filled.
+pub(super) type PackF32Fn = unsafe fn(w: *const u8, row_bytes: usize, rows: usize, k: usize, out: *mut f32);
 
-/// Computes the tile `c[FLOAT_ROWS][FLOAT_VECTORS * LANES]`, rows `ldc` apart, from packed panels that are
-/// `panel_stride` floats apart, or adds to what is there.
-pub(super) type FloatKernelFn = unsafe fn(
+/// f32 micro-kernel: computes the tile `c[F32_MR][F32_NV * LANES]`, rows `ldc` apart, from packed panels that
+/// are `panel_stride` values apart; with `add` it accumulates to `c`.
+pub(super) type F32KernelFn = unsafe fn(
     panel: *const f32,
     panel_stride: usize,
     tile: *const f32,
@@ -77,13 +81,14 @@ pub(super) type FloatKernelFn = unsafe fn(
     add: bool,
 );
 
-/// See [`PackIntFn`].
+/// See [`PackQ8Fn`].
 ///
 /// # Safety
 ///
-/// The instruction set, the rows of weights and room for [`PanelLayout::bytes`] must be there.
+/// The instruction set must be available, the rows of weights readable and `out` writable for
+/// [`PanelLayout::bytes`].
 #[inline(always)]
-pub(super) unsafe fn pack_int<S: Simd, F: Format>(
+pub(super) unsafe fn pack_q8<S: Simd, F: Format>(
     w: *const u8,
     row_bytes: usize,
     rows: usize,
@@ -91,19 +96,19 @@ pub(super) unsafe fn pack_int<S: Simd, F: Format>(
     out: *mut u8,
 ) {
     let layout = PanelLayout::new(S::LANES, k);
-    let mut canons = [const { Canon::ZERO }; 16];
+    let mut unpacked = [const { UnpackedBlocks::ZERO }; 16];
     // SAFETY: by the contract; lanes and rows are 16 at most, and every write is within the layout.
     unsafe {
-        let canon: *const Canon = canons.as_ptr();
+        let base: *const UnpackedBlocks = unpacked.as_ptr();
         let mut scales = [0f32; 16 * 16];
-        for part in 0..k.div_ceil(256) {
-            let len = (k - part * 256).min(256);
-            for (r, canon) in canons.iter_mut().enumerate().take(rows) {
-                F::unpack(w.add(r * row_bytes + part * 256 / F::BLOCK * F::BYTES), len / F::BLOCK, canon);
+        for group in 0..k.div_ceil(256) {
+            let len = (k - group * 256).min(256);
+            for (r, row) in unpacked.iter_mut().enumerate().take(rows) {
+                F::unpack(w.add(r * row_bytes + group * 256 / F::BLOCK * F::BYTES), len / F::BLOCK, row);
             }
-            let quants = out.add(part * 256 * S::LANES);
-            transpose_all::<S>((&raw const (*canon).quants).cast(), 64, quants.cast());
-            let first = part * 256 / F::SUB * S::LANES;
+            let quants = out.add(group * 256 * S::LANES);
+            transpose_all::<S>((&raw const (*base).quants).cast(), 64, quants.cast());
+            let first = group * 256 / F::SUB * S::LANES;
             let mut spread = |from: *const [f32; 16], to: *mut f32| {
                 transpose_all::<S>(from.cast(), 16, scales.as_mut_ptr().cast());
                 for sub in 0..len / F::SUB {
@@ -111,16 +116,16 @@ pub(super) unsafe fn pack_int<S: Simd, F: Format>(
                     S::store(to.add(first + sub * S::LANES), v);
                 }
             };
-            spread(&raw const (*canon).s, out.add(layout.s).cast());
+            spread(&raw const (*base).s, out.add(layout.s).cast());
             if F::MINS {
-                spread(&raw const (*canon).m, out.add(layout.m).cast());
+                spread(&raw const (*base).m, out.add(layout.m).cast());
             }
             if S::X_FLIP != 0 {
                 let flip = S::splat4([S::X_FLIP; 4].as_ptr());
                 for sub in 0..len / F::SUB {
                     let mut sum = S::splat_i(0);
-                    for four in 0..F::SUB / 4 {
-                        let at = (sub * (F::SUB / 4) + four) * S::LANES * 4;
+                    for quad in 0..F::SUB / 4 {
+                        let at = (sub * (F::SUB / 4) + quad) * S::LANES * 4;
                         sum = S::dot4(sum, S::load_w(quants.add(at).cast()), flip);
                     }
                     let to = out.add(layout.correction).cast::<i32>().add(first + sub * S::LANES);
@@ -131,29 +136,30 @@ pub(super) unsafe fn pack_int<S: Simd, F: Format>(
     }
 }
 
-/// Transposes `columns` 32-bit values, a multiple of 16, of a member of `LANES` [`Canon`]s.
+/// Transposes `columns` 32-bit values, a multiple of 16, of one field of `LANES` consecutive
+/// [`UnpackedBlocks`].
 ///
 /// # Safety
 ///
-/// The instruction set, the members and the room for the result must be there.
+/// The instruction set must be available, the fields readable and the result writable.
 #[inline(always)]
 unsafe fn transpose_all<S: Simd>(src: *const u32, columns: usize, to: *mut u32) {
     for i in (0..columns).step_by(S::LANES) {
         // SAFETY: by the contract.
-        unsafe { S::transpose(src.add(i), size_of::<Canon>() / 4, to.add(i * S::LANES), S::LANES) };
+        unsafe { S::transpose(src.add(i), size_of::<UnpackedBlocks>() / 4, to.add(i * S::LANES), S::LANES) };
     }
 }
 
-/// See [`IntKernelFn`].
+/// See [`Q8KernelFn`].
 ///
 /// # Safety
 ///
-/// The instruction set, `NV` packed panels one after the other, a tile of `MR` rows and the place for the
-/// result must be there.
+/// The instruction set must be available, `NV` consecutive packed panels and a tile of `MR` rows readable,
+/// and the result writable.
 #[inline(always)]
-pub(super) unsafe fn int_kernel<S: Simd, F: Format, const MR: usize, const NV: usize>(
+pub(super) unsafe fn q8_kernel<S: Simd, F: Format, const MR: usize, const NV: usize>(
     panel: *const u8,
-    tile: IntTile,
+    tile: Q8Tile,
     k: usize,
     from: usize,
     to: usize,
@@ -173,7 +179,7 @@ pub(super) unsafe fn int_kernel<S: Simd, F: Format, const MR: usize, const NV: u
             }
         }
         for block in from / F::BLOCK..to / F::BLOCK {
-            let mut part = [[S::splat(0.0); NV]; MR];
+            let mut block_sum = [[S::splat(0.0); NV]; MR];
             for sub in 0..F::BLOCK / F::SUB {
                 let sub = block * (F::BLOCK / F::SUB) + sub;
                 let mut dots = [[S::splat_i(0); NV]; MR];
@@ -186,13 +192,13 @@ pub(super) unsafe fn int_kernel<S: Simd, F: Format, const MR: usize, const NV: u
                         }
                     }
                 }
-                for four in sub * (F::SUB / 4)..(sub + 1) * (F::SUB / 4) {
-                    let mut w = [S::load_w(panel.add(four * lanes * 4).cast()); NV];
+                for quad in sub * (F::SUB / 4)..(sub + 1) * (F::SUB / 4) {
+                    let mut w = [S::load_w(panel.add(quad * lanes * 4).cast()); NV];
                     for (v, w) in w.iter_mut().enumerate().skip(1) {
-                        *w = S::load_w(panel.add(v * layout.bytes + four * lanes * 4).cast());
+                        *w = S::load_w(panel.add(v * layout.bytes + quad * lanes * 4).cast());
                     }
                     for (i, row) in dots.iter_mut().enumerate() {
-                        let x = S::splat4(tile.quants.add((four * MR + i) * 4));
+                        let x = S::splat4(tile.quants.add((quad * MR + i) * 4));
                         for v in 0..NV {
                             row[v] = S::dot4(row[v], w[v], x);
                         }
@@ -203,16 +209,17 @@ pub(super) unsafe fn int_kernel<S: Simd, F: Format, const MR: usize, const NV: u
                     let s = S::load(at.add(layout.s).cast());
                     for i in 0..MR {
                         let dot = S::to_f(dots[i][v]);
-                        part[i][v] =
-                            if F::BLOCK == F::SUB { S::mul(dot, s) } else { S::fma(dot, s, part[i][v]) };
+                        block_sum[i][v] =
+                            if F::BLOCK == F::SUB { S::mul(dot, s) } else { S::fma(dot, s, block_sum[i][v]) };
                     }
                     if F::MINS {
                         let m = S::load(at.add(layout.m).cast());
                         let sums = if F::SUB == 16 { tile.sums16 } else { tile.sums32 };
                         for i in 0..MR {
                             let sum = S::splat(*sums.add(sub * MR + i));
-                            // The sums of blocks of 32 come with the scale of the activations in them.
-                            let to = if F::BLOCK == 32 { &mut total[i][v] } else { &mut part[i][v] };
+                            // The sums of blocks of 32 are already multiplied by the scale of the
+                            // activations.
+                            let to = if F::BLOCK == 32 { &mut total[i][v] } else { &mut block_sum[i][v] };
                             *to = S::fma(m, sum, *to);
                         }
                     }
@@ -221,7 +228,7 @@ pub(super) unsafe fn int_kernel<S: Simd, F: Format, const MR: usize, const NV: u
             for i in 0..MR {
                 let d = S::splat(*tile.d.add(block * MR + i));
                 for v in 0..NV {
-                    total[i][v] = S::fma(part[i][v], d, total[i][v]);
+                    total[i][v] = S::fma(block_sum[i][v], d, total[i][v]);
                 }
             }
         }
@@ -233,13 +240,13 @@ pub(super) unsafe fn int_kernel<S: Simd, F: Format, const MR: usize, const NV: u
     }
 }
 
-/// See [`PackFloatFn`].
+/// See [`PackF32Fn`].
 ///
 /// # Safety
 ///
-/// The instruction set, the rows of weights and the room for the panel must be there.
+/// The instruction set must be available, the rows of weights readable and the panel writable.
 #[inline(always)]
-pub(super) unsafe fn pack_float<S: Simd, T: Float>(
+pub(super) unsafe fn pack_f32<S: Simd, T: Float>(
     w: *const u8,
     row_bytes: usize,
     rows: usize,
@@ -269,13 +276,14 @@ pub(super) unsafe fn pack_float<S: Simd, T: Float>(
     }
 }
 
-/// See [`FloatKernelFn`].
+/// See [`F32KernelFn`].
 ///
 /// # Safety
 ///
-/// The instruction set, `NV` packed panels, a tile of `MR` rows and the place for the result must be there.
+/// The instruction set must be available, `NV` packed panels and a tile of `MR` rows readable, and the result
+/// writable.
 #[inline(always)]
-pub(super) unsafe fn float_kernel<S: Simd, const MR: usize, const NV: usize>(
+pub(super) unsafe fn f32_kernel<S: Simd, const MR: usize, const NV: usize>(
     panel: *const f32,
     panel_stride: usize,
     tile: *const f32,
@@ -308,19 +316,20 @@ pub(super) unsafe fn float_kernel<S: Simd, const MR: usize, const NV: usize>(
     }
 }
 
-/// Packs one tile of activations for the float kernel to `out[k][FLOAT_ROWS]`. `rows` is how many rows there
-/// are from the first of the tile on; those that are missing become zeros.
+/// Packs one tile of activations for the f32 kernel to `out[k][F32_MR]`. `rows` is the number of rows from
+/// the first row of the tile on; missing ones are zero-filled.
 ///
 /// # Safety
 ///
-/// The instruction set, `rows` rows of `k` values `stride` apart and the room for the tile must be there.
+/// The instruction set must be available, `rows` rows of `k` values `stride` apart readable, and the tile
+/// writable.
 #[inline(always)]
 pub(super) unsafe fn pack_x<S: Simd>(x: *const f32, stride: usize, rows: usize, k: usize, out: *mut f32) {
-    let mr = S::FLOAT_ROWS;
-    const { assert!(S::FLOAT_ROWS <= S::LANES || S::FLOAT_ROWS.is_multiple_of(S::LANES)) };
+    let mr = S::F32_MR;
+    const { assert!(S::F32_MR <= S::LANES || S::F32_MR.is_multiple_of(S::LANES)) };
     let mut done = 0;
-    // SAFETY: by the contract. A transposed tile may be taller than ours: then it reads rows of the next one,
-    // which are there, and writes over the column that comes next, which is written later and within `out`.
+    // SAFETY: by the contract. A transposed block may be taller than the tile: then it reads rows of the next
+    // tile, which exist, and overwrites the next column, which is within `out` and written later.
     unsafe {
         if rows >= mr.next_multiple_of(S::LANES) {
             while done + S::LANES < k {

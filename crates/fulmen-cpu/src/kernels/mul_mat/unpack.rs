@@ -1,14 +1,14 @@
-//! The block formats, unpacked to one form.
+//! Unpacking of every block format to one common layout.
 //!
-//! Every format's elements are `s * code + m`, with signed 8-bit quants and one `s` and `m` per 16 (or more)
-//! elements. The loops are plain so that the compiler vectorises them for the instruction set of the function
-//! they are inlined into.
+//! The elements of every format are `s * q + m`, with signed 8-bit quants `q` and one `s` and `m` per 16 (or
+//! more) elements. The loops are simple so that the compiler vectorizes them for the instruction set of the
+//! function they are inlined into.
 
 use super::simd::f16_to_f32;
 
-/// Up to 256 elements of one row. What is beyond the elements unpacked stays as it was.
+/// Up to 256 unpacked elements of one row. Elements beyond those unpacked are left unchanged.
 #[repr(C, align(64))]
-pub(super) struct Canon {
+pub(super) struct UnpackedBlocks {
     pub(super) quants: [i8; 256],
     /// Scale of each 16 elements.
     pub(super) s: [f32; 16],
@@ -16,13 +16,13 @@ pub(super) struct Canon {
     pub(super) m: [f32; 16],
 }
 
-impl Canon {
-    pub(super) const ZERO: Canon = Canon { quants: [0; 256], s: [0.0; 16], m: [0.0; 16] };
+impl UnpackedBlocks {
+    pub(super) const ZERO: UnpackedBlocks = UnpackedBlocks { quants: [0; 256], s: [0.0; 16], m: [0.0; 16] };
 }
 
 /// One block format.
 pub(super) trait Format: 'static {
-    /// Elements per block: 32, or 256 for the K family.
+    /// Elements per block: 32, or 256 for the K-quants.
     const BLOCK: usize;
     /// Bytes per block.
     const BYTES: usize;
@@ -36,10 +36,10 @@ pub(super) trait Format: 'static {
     /// # Safety
     ///
     /// `src` must be readable for `blocks * BYTES` bytes.
-    unsafe fn unpack(src: *const u8, blocks: usize, out: &mut Canon);
+    unsafe fn unpack(src: *const u8, blocks: usize, out: &mut UnpackedBlocks);
 }
 
-/// A run of bytes at an offset, copied out: alignment does not matter.
+/// `N` bytes at an offset, without alignment.
 ///
 /// # Safety
 ///
@@ -54,36 +54,36 @@ unsafe fn bytes<const N: usize>(src: *const u8, at: usize) -> [u8; N] {
 ///
 /// As [`bytes`].
 #[inline(always)]
-unsafe fn half(src: *const u8, at: usize) -> f32 {
+unsafe fn f16_at(src: *const u8, at: usize) -> f32 {
     // SAFETY: by the contract.
     f16_to_f32(u16::from_le_bytes(unsafe { bytes(src, at) }))
 }
 
-/// The halves at the offset `at` of up to eight blocks of 32, as floats, each for two places. Those of absent
-/// blocks are 0.
+/// The f16 fields at the offset `at` of up to eight blocks of 32, as f32, each for two groups of 16. Those of
+/// absent blocks are 0.
 ///
 /// # Safety
 ///
 /// `src` must be readable for `blocks` blocks of `size` bytes.
 #[inline(always)]
-unsafe fn halves_of_blocks(src: *const u8, size: usize, at: usize, blocks: usize, out: &mut [f32; 16]) {
+unsafe fn f16_of_blocks(src: *const u8, size: usize, at: usize, blocks: usize, out: &mut [f32; 16]) {
     let mut words = [0u64; 2];
     for b in 0..blocks {
-        // SAFETY: by the contract. (Put together in registers: an array of halves would be written by parts
-        // and read as a whole, which stalls.)
+        // SAFETY: by the contract. (Assembled in registers: an array of f16 would be written element by
+        // element and read as a whole, which defeats store forwarding.)
         let half = u16::from_le_bytes(unsafe { bytes(src, b * size + at) });
         words[b / 4] |= u64::from(half) << (16 * (b % 4));
     }
-    let floats = bytemuck::cast::<[u64; 2], [u16; 8]>(words.map(u64::to_le)).map(f16_to_f32);
+    let values = bytemuck::cast::<[u64; 2], [u16; 8]>(words.map(u64::to_le)).map(f16_to_f32);
     for i in 0..16 {
-        out[i] = floats[i / 2];
+        out[i] = values[i / 2];
     }
 }
 
-/// The formats of 32 elements: where the parts of the block are, and how quants are centred.
+/// The formats of 32 elements: the offsets of the fields in the block, and the zero point of the quants.
 macro_rules! block32 {
     ($name:ident, bytes $bytes:literal, quants at $quants:literal, high bits at $high:expr, minimum $min:expr,
-     centre $centre:literal) => {
+     zero point $zero_point:literal) => {
         pub(super) struct $name;
 
         impl Format for $name {
@@ -93,7 +93,7 @@ macro_rules! block32 {
             const MINS: bool = $min;
 
             #[inline(always)]
-            unsafe fn unpack(src: *const u8, blocks: usize, out: &mut Canon) {
+            unsafe fn unpack(src: *const u8, blocks: usize, out: &mut UnpackedBlocks) {
                 // SAFETY: the contract is the same. A constant number of blocks lets the compiler unroll.
                 unsafe {
                     if blocks == 8 {
@@ -110,7 +110,7 @@ macro_rules! block32 {
             ///
             /// As [`Format::unpack`].
             #[inline(always)]
-            unsafe fn unpack_all(src: *const u8, blocks: usize, out: &mut Canon) {
+            unsafe fn unpack_all(src: *const u8, blocks: usize, out: &mut UnpackedBlocks) {
                 const HIGH: Option<usize> = $high;
                 for (b, to) in out.quants.as_chunks_mut::<32>().0.iter_mut().enumerate().take(blocks) {
                     // SAFETY: every offset is within the block, and the caller gives `blocks` of them.
@@ -128,14 +128,14 @@ macro_rules! block32 {
                         }
                     }
                     for i in 0..32 {
-                        to[i] = quants[i] as i8 - $centre;
+                        to[i] = quants[i] as i8 - $zero_point;
                     }
                 }
                 // SAFETY: by the contract.
                 unsafe {
-                    halves_of_blocks(src, $bytes, 0, blocks, &mut out.s);
+                    f16_of_blocks(src, $bytes, 0, blocks, &mut out.s);
                     if $min {
-                        halves_of_blocks(src, $bytes, 2, blocks, &mut out.m);
+                        f16_of_blocks(src, $bytes, 2, blocks, &mut out.m);
                     }
                 }
             }
@@ -153,10 +153,10 @@ fn spread_bits(bits: [u8; 4]) -> [u8; 32] {
     out
 }
 
-block32!(Q4_0, bytes 18, quants at 2, high bits at None, minimum false, centre 8);
-block32!(Q4_1, bytes 20, quants at 4, high bits at None, minimum true, centre 0);
-block32!(Q5_0, bytes 22, quants at 6, high bits at Some(2), minimum false, centre 16);
-block32!(Q5_1, bytes 24, quants at 8, high bits at Some(4), minimum true, centre 0);
+block32!(Q4_0, bytes 18, quants at 2, high bits at None, minimum false, zero point 8);
+block32!(Q4_1, bytes 20, quants at 4, high bits at None, minimum true, zero point 0);
+block32!(Q5_0, bytes 22, quants at 6, high bits at Some(2), minimum false, zero point 16);
+block32!(Q5_1, bytes 24, quants at 8, high bits at Some(4), minimum true, zero point 0);
 
 pub(super) struct Q8_0;
 
@@ -167,7 +167,7 @@ impl Format for Q8_0 {
     const MINS: bool = false;
 
     #[inline(always)]
-    unsafe fn unpack(src: *const u8, blocks: usize, out: &mut Canon) {
+    unsafe fn unpack(src: *const u8, blocks: usize, out: &mut UnpackedBlocks) {
         // SAFETY: the contract is the same. A constant number of blocks lets the compiler unroll.
         unsafe {
             if blocks == 8 { Q8_0::unpack_all(src, 8, out) } else { Q8_0::unpack_all(src, blocks, out) }
@@ -180,13 +180,13 @@ impl Q8_0 {
     ///
     /// As [`Format::unpack`].
     #[inline(always)]
-    unsafe fn unpack_all(src: *const u8, blocks: usize, out: &mut Canon) {
+    unsafe fn unpack_all(src: *const u8, blocks: usize, out: &mut UnpackedBlocks) {
         for (b, to) in out.quants.as_chunks_mut::<32>().0.iter_mut().enumerate().take(blocks) {
             // SAFETY: every offset is within the block, and the caller gives `blocks` of them.
             *to = unsafe { src.add(34 * b + 2).cast::<[i8; 32]>().read_unaligned() };
         }
         // SAFETY: by the contract.
-        unsafe { halves_of_blocks(src, 34, 0, blocks, &mut out.s) };
+        unsafe { f16_of_blocks(src, 34, 0, blocks, &mut out.s) };
     }
 }
 
@@ -199,10 +199,10 @@ impl Format for Q2K {
     const MINS: bool = true;
 
     #[inline(always)]
-    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut Canon) {
+    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut UnpackedBlocks) {
         // SAFETY: every offset is within the block.
         let (scales, q, d, dmin) =
-            unsafe { (bytes::<16>(src, 0), bytes::<64>(src, 16), half(src, 80), half(src, 82)) };
+            unsafe { (bytes::<16>(src, 0), bytes::<64>(src, 16), f16_at(src, 80), f16_at(src, 82)) };
         for i in 0..16 {
             out.s[i] = d * f32::from(scales[i] & 15);
             out.m[i] = -dmin * f32::from(scales[i] >> 4);
@@ -226,11 +226,11 @@ impl Format for Q3K {
     const MINS: bool = false;
 
     #[inline(always)]
-    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut Canon) {
+    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut UnpackedBlocks) {
         // SAFETY: every offset is within the block.
         let (high, q, scales, d) = unsafe {
             let scales = (u64::from_le_bytes(bytes(src, 96)), u64::from(u32::from_le_bytes(bytes(src, 104))));
-            (bytes::<32>(src, 0), bytes::<64>(src, 32), scales, half(src, 108))
+            (bytes::<32>(src, 0), bytes::<64>(src, 32), scales, f16_at(src, 108))
         };
         for i in 0..2 {
             let low = scales.0 >> (4 * i) & 0x0f0f_0f0f_0f0f_0f0f;
@@ -266,11 +266,12 @@ pub(super) fn six_bit_scales(packed: [u8; 12]) -> (u64, u64) {
 
 /// # Safety
 ///
-/// `src` must be readable for 16 bytes: `d`, `dmin` and the eight 6-bit scales and minima of `Q4_K` and `Q5_K`.
+/// `src` must be readable for 16 bytes: `d`, `dmin` and the eight 6-bit scales and minima of `Q4_K` and
+/// `Q5_K`.
 #[inline(always)]
-unsafe fn scales_q4k(src: *const u8, out: &mut Canon) {
+unsafe fn scales_q4k(src: *const u8, out: &mut UnpackedBlocks) {
     // SAFETY: by the contract.
-    let (d, dmin, packed) = unsafe { (half(src, 0), half(src, 2), bytes(src, 4)) };
+    let (d, dmin, packed) = unsafe { (f16_at(src, 0), f16_at(src, 2), bytes(src, 4)) };
     let (scales, minima) = six_bit_scales(packed);
     let (scales, minima) = (scales.to_le_bytes(), minima.to_le_bytes());
     let (scales, minima) = (scales.map(|v| d * f32::from(v)), minima.map(|v| -dmin * f32::from(v)));
@@ -289,7 +290,7 @@ impl Format for Q4K {
     const MINS: bool = true;
 
     #[inline(always)]
-    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut Canon) {
+    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut UnpackedBlocks) {
         // SAFETY: every offset is within the block.
         let q = unsafe {
             scales_q4k(src, out);
@@ -313,7 +314,7 @@ impl Format for Q5K {
     const MINS: bool = true;
 
     #[inline(always)]
-    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut Canon) {
+    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut UnpackedBlocks) {
         // SAFETY: every offset is within the block.
         let (high, q) = unsafe {
             scales_q4k(src, out);
@@ -338,10 +339,10 @@ impl Format for Q6K {
     const MINS: bool = false;
 
     #[inline(always)]
-    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut Canon) {
+    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut UnpackedBlocks) {
         // SAFETY: every offset is within the block.
         let (low, high, scales, d) =
-            unsafe { (bytes::<128>(src, 0), bytes::<64>(src, 128), bytes::<16>(src, 192), half(src, 208)) };
+            unsafe { (bytes::<128>(src, 0), bytes::<64>(src, 128), bytes::<16>(src, 192), f16_at(src, 208)) };
         for i in 0..16 {
             out.s[i] = d * f32::from(scales[i] as i8);
         }
@@ -367,7 +368,7 @@ impl Format for Q8K {
     const MINS: bool = false;
 
     #[inline(always)]
-    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut Canon) {
+    unsafe fn unpack(src: *const u8, _blocks: usize, out: &mut UnpackedBlocks) {
         // SAFETY: every offset is within the block.
         let d = unsafe {
             out.quants = src.add(4).cast::<[i8; 256]>().read_unaligned();

@@ -1,28 +1,28 @@
-//! The inner loops of attention: tiles widened to `f32`, and blocks of products that stay in registers.
+//! The inner loops of attention: dequantization of KV tiles, and register-tiled QK and PV micro-kernels.
 
 #![allow(clippy::needless_range_loop, reason = "blocks of registers read best by index")]
 
 use fulmen_core::DType;
 
-use super::NARROW;
+use super::DOT_CHUNK;
 use crate::{
     kv_view::Q8_BLOCK,
     simd::{Simd, math},
 };
 
-/// Rows of floats: the first, and the distance between them.
+/// Rows of f32 values: the address of the first, and the stride.
 #[derive(Clone, Copy)]
 pub(super) struct Tile(pub(super) *const f32, pub(super) usize);
 
-/// e^x of one float.
+/// e^x of one value.
 #[inline(always)]
 pub(super) fn exp_one<S: Simd>(s: S, x: f32) -> f32 {
     s.reduce_max(math::exp(s, s.splat(x)))
 }
 
-/// Widens a row to `f32`.
+/// Dequantizes a row of the cache to `f32`.
 #[inline(always)]
-pub(super) fn widen<S: Simd>(s: S, dtype: DType, from: &[u8], to: &mut [f32]) {
+pub(super) fn dequantize_row<S: Simd>(s: S, dtype: DType, from: &[u8], to: &mut [f32]) {
     match dtype {
         DType::F32 => bytemuck::cast_slice_mut(to).copy_from_slice(from),
         DType::F16 => {
@@ -33,13 +33,13 @@ pub(super) fn widen<S: Simd>(s: S, dtype: DType, from: &[u8], to: &mut [f32]) {
                 unsafe { s.store(to.as_mut_ptr().add(i), s.load_f16(from.as_ptr().cast::<u16>().add(i))) };
             }
             for (to, from) in to.iter_mut().zip(from.as_chunks().0).skip(whole) {
-                *to = half_to_f32(u16::from_ne_bytes(*from));
+                *to = f16_to_f32(u16::from_ne_bytes(*from));
             }
         }
         _ => {
             let blocks = from.as_chunks::<{ Q8_BLOCK.1 }>().0.iter();
             for (to, from) in to.as_chunks_mut::<{ Q8_BLOCK.0 }>().0.iter_mut().zip(blocks) {
-                let d = s.splat(half_to_f32(u16::from_le_bytes([from[0], from[1]])));
+                let d = s.splat(f16_to_f32(u16::from_le_bytes([from[0], from[1]])));
                 for i in (0..Q8_BLOCK.0).step_by(S::LANES) {
                     // SAFETY: a block is a whole number of vectors on both sides.
                     unsafe {
@@ -52,22 +52,22 @@ pub(super) fn widen<S: Simd>(s: S, dtype: DType, from: &[u8], to: &mut [f32]) {
     }
 }
 
-/// Widens one half without asking the processor what it has.
+/// Converts f16 to f32 without F16C.
 #[inline(always)]
-fn half_to_f32(half: u16) -> f32 {
-    let bits = u32::from(half & 0x7FFF) << 13;
-    // The exponent is off by the difference of the biases; a product makes up for it, subnormals included.
+fn f16_to_f32(f16: u16) -> f32 {
+    let bits = u32::from(f16 & 0x7FFF) << 13;
+    // The exponent is off by the difference of the biases; a multiplication corrects it, subnormals included.
     let finite = f32::from_bits(bits) * f32::from_bits(0x7780_0000);
-    let magnitude = if half & 0x7C00 == 0x7C00 { f32::from_bits(bits | 0x7F80_0000) } else { finite };
-    f32::from_bits(magnitude.to_bits() | u32::from(half & 0x8000) << 16)
+    let magnitude = if f16 & 0x7C00 == 0x7C00 { f32::from_bits(bits | 0x7F80_0000) } else { finite };
+    f32::from_bits(magnitude.to_bits() | u32::from(f16 & 0x8000) << 16)
 }
 
 /// The dot products of `Q` queries and `K` keys: `out[query * chunk + key]`. Returns `Q`.
 ///
 /// # Safety
-/// There are so many padded rows of queries and of keys, and room for the products.
+/// `q` and `k` have that many padded rows, and `out` has room for the results.
 #[inline(always)]
-pub(super) unsafe fn dots<S: Simd, const Q: usize, const K: usize>(
+pub(super) unsafe fn dot_scores<S: Simd, const Q: usize, const K: usize>(
     s: S,
     q: *const f32,
     hd_pad: usize,
@@ -77,7 +77,7 @@ pub(super) unsafe fn dots<S: Simd, const Q: usize, const K: usize>(
     let mut sums = [[s.splat(0.0); K]; Q];
     let mut i = 0;
     while i < hd_pad {
-        // SAFETY: the caller's promise; a padded row is a whole number of vectors.
+        // SAFETY: by the contract; a padded row is a whole number of vectors.
         unsafe {
             let mut keys = [s.splat(0.0); K];
             for b in 0..K {
@@ -93,12 +93,12 @@ pub(super) unsafe fn dots<S: Simd, const Q: usize, const K: usize>(
         i += S::LANES;
     }
     for a in 0..Q {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe {
-            let out = out.add(a * NARROW.0);
+            let out = out.add(a * DOT_CHUNK.0);
             if K == 4 {
-                let four = [sums[a][0], sums[a][1 % K], sums[a][2 % K], sums[a][3 % K]];
-                out.cast::<[f32; 4]>().write(s.reduce_sum4(four));
+                let quad = [sums[a][0], sums[a][1 % K], sums[a][2 % K], sums[a][3 % K]];
+                out.cast::<[f32; 4]>().write(s.reduce_sum4(quad));
             } else {
                 for b in 0..K {
                     *out.add(b) = s.reduce_sum(sums[a][b]);
@@ -109,13 +109,13 @@ pub(super) unsafe fn dots<S: Simd, const Q: usize, const K: usize>(
     Q
 }
 
-/// The scores of so many vectors of queries, or of the most that registers hold, and `K` keys:
-/// `out[key * stride + query]`, the stride being that of `q`. Returns the number of queries.
+/// The scores of up to `vectors` vectors of queries, as many as registers hold, and `K` keys: `out[key *
+/// stride + query]` with the stride of `q`. Returns the number of queries.
 ///
 /// # Safety
-/// There are `hd` rows of so many queries, so many rows of `hd` keys, and room for the scores.
+/// `q` has `hd` rows of that many queries, `k` has `K` rows of `hd`, and `out` has room for the scores.
 #[inline(always)]
-pub(super) unsafe fn lanes<S: Simd, const K: usize>(
+pub(super) unsafe fn lane_scores<S: Simd, const K: usize>(
     s: S,
     q: Tile,
     vectors: usize,
@@ -123,22 +123,22 @@ pub(super) unsafe fn lanes<S: Simd, const K: usize>(
     k: Tile,
     out: *mut f32,
 ) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract.
     unsafe {
         match vectors {
-            4.. if S::LANES != 8 => lanes_block::<S, K, 4>(s, q, hd, k, out),
-            2.. => lanes_block::<S, K, 2>(s, q, hd, k, out),
-            _ => lanes_block::<S, K, 1>(s, q, hd, k, out),
+            4.. if S::LANES != 8 => lane_scores_block::<S, K, 4>(s, q, hd, k, out),
+            2.. => lane_scores_block::<S, K, 2>(s, q, hd, k, out),
+            _ => lane_scores_block::<S, K, 1>(s, q, hd, k, out),
         }
     }
 }
 
-/// [`lanes`] for `V` vectors.
+/// [`lane_scores`] for `V` vectors.
 ///
 /// # Safety
-/// As for [`lanes`].
+/// As for [`lane_scores`].
 #[inline(always)]
-unsafe fn lanes_block<S: Simd, const K: usize, const V: usize>(
+unsafe fn lane_scores_block<S: Simd, const K: usize, const V: usize>(
     s: S,
     q: Tile,
     hd: usize,
@@ -147,7 +147,7 @@ unsafe fn lanes_block<S: Simd, const K: usize, const V: usize>(
 ) -> usize {
     let mut sums = [[s.splat(0.0); V]; K];
     for i in 0..hd {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe {
             let mut queries = [s.splat(0.0); V];
             for v in 0..V {
@@ -163,29 +163,29 @@ unsafe fn lanes_block<S: Simd, const K: usize, const V: usize>(
     }
     for a in 0..K {
         for v in 0..V {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract.
             unsafe { s.store(out.add(a * q.1 + v * S::LANES), sums[a][v]) };
         }
     }
     V * S::LANES
 }
 
-/// Multiplies each row of `acc` with its factor.
+/// Multiplies each row of `acc` by its factor.
 ///
 /// # Safety
-/// `acc` holds so many padded rows, and `alpha` a factor for each.
+/// `acc` has that many padded rows, and `alpha` a factor for each.
 #[inline(always)]
 pub(super) unsafe fn rescale<S: Simd>(s: S, queries: usize, hd_pad: usize, alpha: *const f32, acc: *mut f32) {
     for query in 0..queries {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract.
         unsafe {
             let factor = *alpha.add(query);
             if factor == 1.0 {
                 continue;
             }
             for i in (0..hd_pad).step_by(S::LANES) {
-                let place = acc.add(query * hd_pad + i);
-                s.store(place, s.mul(s.splat(factor), s.load(place)));
+                let at = acc.add(query * hd_pad + i);
+                s.store(at, s.mul(s.splat(factor), s.load(at)));
             }
         }
     }
@@ -194,9 +194,9 @@ pub(super) unsafe fn rescale<S: Simd>(s: S, queries: usize, hd_pad: usize, alpha
 /// Adds `n` weighted values to `Q` padded rows of `acc`; the strides are those of `Task::values`.
 ///
 /// # Safety
-/// The tile holds `n` padded rows, and there are so many weights and rows of `acc`.
+/// The tile has `n` padded rows, and there are that many weights and rows of `acc`.
 #[inline(always)]
-pub(super) unsafe fn weigh<S: Simd, const Q: usize>(
+pub(super) unsafe fn accumulate_values<S: Simd, const Q: usize>(
     s: S,
     v: Tile,
     n: usize,
@@ -207,24 +207,24 @@ pub(super) unsafe fn weigh<S: Simd, const Q: usize>(
 ) {
     let mut i = 0;
     while i < hd_pad {
-        // SAFETY: the caller's promise; the vectors end inside the padded rows.
+        // SAFETY: by the contract; the vectors end inside the padded rows.
         i += unsafe {
             let (v, acc) = (Tile(v.0.add(i), v.1), acc.add(i));
             match (hd_pad - i) / S::LANES {
-                4.. if S::LANES != 8 => weigh_block::<S, Q, 4>(s, v, n, weights, strides, acc, hd_pad),
-                2.. => weigh_block::<S, Q, 2>(s, v, n, weights, strides, acc, hd_pad),
-                _ => weigh_block::<S, Q, 1>(s, v, n, weights, strides, acc, hd_pad),
+                4.. if S::LANES != 8 => accumulate_block::<S, Q, 4>(s, v, n, weights, strides, acc, hd_pad),
+                2.. => accumulate_block::<S, Q, 2>(s, v, n, weights, strides, acc, hd_pad),
+                _ => accumulate_block::<S, Q, 1>(s, v, n, weights, strides, acc, hd_pad),
             }
         };
     }
 }
 
-/// [`weigh`] for `V` vectors of each row. Returns their number of floats.
+/// [`accumulate_values`] for `V` vectors of each row. Returns their number of elements.
 ///
 /// # Safety
-/// As for [`weigh`].
+/// As for [`accumulate_values`].
 #[inline(always)]
-unsafe fn weigh_block<S: Simd, const Q: usize, const V: usize>(
+unsafe fn accumulate_block<S: Simd, const Q: usize, const V: usize>(
     s: S,
     values: Tile,
     n: usize,
@@ -234,7 +234,7 @@ unsafe fn weigh_block<S: Simd, const Q: usize, const V: usize>(
     hd_pad: usize,
 ) -> usize {
     let mut sums = [[s.splat(0.0); V]; Q];
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract.
     unsafe {
         for q in 0..Q {
             for v in 0..V {

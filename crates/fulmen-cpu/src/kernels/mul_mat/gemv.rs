@@ -1,41 +1,47 @@
-//! Products with few rows of activations: dot products straight from the rows of weights, which are read once.
+//! GEMV and small-M matmul (decode): dot products straight from the rows of the weight.
+//!
+//! A kernel computes a tile of up to [`ROWS`] weight rows by up to [`ROWS`] activation rows. Weights stream
+//! from memory once in their block format and are unpacked in registers or, for the generic block kernel, 256
+//! elements at a time into [`UnpackedBlocks`]; activations (f32 or q8, row-major) stay in L1. Memory
+//! bandwidth bounds it.
 
 use super::{
-    activations::IntRows,
-    formats::{Canon, Format},
+    activations::Q8Rows,
     simd::{Simd, f16_to_f32},
+    unpack::{Format, UnpackedBlocks},
 };
 
-/// Rows of weights that are taken at once, and rows of activations likewise.
+/// Rows of weights, and of activations, in a tile.
 pub(super) const ROWS: usize = 4;
 
 /// Dot products, `[activation row][weight row]`.
-pub(super) type Dots = [[f32; ROWS]; ROWS];
+pub(super) type DotTile = [[f32; ROWS]; ROWS];
 
-/// The activations of a dot product: floats for float weights, bytes for quantized ones.
+/// The activations of a dot product: f32 for floating-point weights, q8 for quantized ones.
 #[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
+pub(super) struct ActivationRows<'a> {
     pub(super) k: usize,
     pub(super) x: &'a [f32],
     pub(super) stride: usize,
-    pub(super) int: Option<IntRows<'a>>,
+    pub(super) q8: Option<Q8Rows<'a>>,
 }
 
-/// Weights of a block, from the first of some rows.
+/// Consecutive rows of the weight.
 #[derive(Clone, Copy)]
 pub(super) struct WeightRows {
     pub(super) data: *const u8,
     pub(super) row_bytes: usize,
-    /// How many, 1 to [`ROWS`].
+    /// Number of rows, 1 to [`ROWS`].
     pub(super) rows: usize,
 }
 
 /// Dot products of `w` with the rows `first .. first + count` of activations, `count` at most [`ROWS`].
 ///
-/// The bits of a dot product do not depend on what is computed beside it.
-pub(super) type DotFn = unsafe fn(w: WeightRows, x: &Rows<'_>, first: usize, count: usize, out: &mut Dots);
+/// The bits of a dot product do not depend on the other rows of the tile.
+pub(super) type DotFn =
+    unsafe fn(w: WeightRows, x: &ActivationRows<'_>, first: usize, count: usize, out: &mut DotTile);
 
-/// A float type of weights.
+/// A floating-point type of weights.
 pub(super) trait Float: 'static {
     const BYTES: usize;
 
@@ -102,11 +108,11 @@ impl Float for BF16 {
     }
 }
 
-/// Calls a kernel that is generic over the numbers of rows of weights and of activations: four rows of weights
-/// at once, or else one after the other.
+/// Calls a kernel that is generic over the numbers of weight rows and activation rows: with four weight rows
+/// at once if the tile is full, otherwise with one after the other.
 macro_rules! by_rows {
     ($kernel:ident $(::<$($t:ty),*>)?, $w:expr, $x:expr, $first:expr, $count:expr, $out:expr) => {{
-        let (w, x, first, count, out): (WeightRows, &Rows<'_>, usize, usize, &mut Dots) =
+        let (w, x, first, count, out): (WeightRows, &ActivationRows<'_>, usize, usize, &mut DotTile) =
             ($w, $x, $first, $count, $out);
         let (step, each) = if w.rows == ROWS { (ROWS, w) } else { (1, WeightRows { rows: 1, ..w }) };
         for r in (0..w.rows).step_by(step) {
@@ -130,8 +136,8 @@ macro_rules! by_rows {
 #[cfg(target_arch = "x86_64")]
 pub(super) use by_rows;
 
-/// Asks for the block that is [`ROWS`] rows further on, which will be needed next. Rows are too short for the
-/// processor to see that coming.
+/// Prefetches the block that is [`ROWS`] rows ahead, which the next tile reads. Rows are too short for the
+/// hardware prefetcher.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn prefetch(src: *const u8, bytes: usize, row_bytes: usize) {
@@ -147,28 +153,29 @@ pub(super) fn prefetch(src: *const u8, bytes: usize, row_bytes: usize) {
 ///
 /// # Safety
 ///
-/// The instruction set, `w.rows` rows of `x.k` weights, and the rows of activations must be there.
+/// The instruction set must be available; `w.rows` rows of `x.k` weights and the rows of activations must be
+/// readable.
 #[inline(always)]
-pub(super) unsafe fn dot_float<S: Simd, T: Float>(
+pub(super) unsafe fn dot_f32<S: Simd, T: Float>(
     w: WeightRows,
-    x: &Rows<'_>,
+    x: &ActivationRows<'_>,
     first: usize,
     count: usize,
-    out: &mut Dots,
+    out: &mut DotTile,
 ) {
-    by_rows!(dot_float_rows::<S, T>, w, x, first, count, out)
+    by_rows!(dot_f32_rows::<S, T>, w, x, first, count, out)
 }
 
 /// # Safety
 ///
-/// As [`dot_float`]. The results go to `out[..M][r..r + R]`.
+/// As [`dot_f32`]. The results go to `out[..M][r..r + R]`.
 #[inline(always)]
-unsafe fn dot_float_rows<S: Simd, T: Float, const R: usize, const M: usize>(
+unsafe fn dot_f32_rows<S: Simd, T: Float, const R: usize, const M: usize>(
     w: WeightRows,
-    x: &Rows<'_>,
+    x: &ActivationRows<'_>,
     first: usize,
     r: usize,
-    out: &mut Dots,
+    out: &mut DotTile,
 ) {
     // SAFETY: by the contract; `i` stays below `k`, by whole vectors in the first loop.
     unsafe {
@@ -204,54 +211,55 @@ unsafe fn dot_float_rows<S: Simd, T: Float, const R: usize, const M: usize>(
 ///
 /// # Safety
 ///
-/// The instruction set, `w.rows` rows of `x.k` weights, and the quantized rows of activations must be there.
+/// The instruction set must be available; `w.rows` rows of `x.k` weights and the q8 activations must be
+/// readable.
 #[inline(always)]
 pub(super) unsafe fn dot_blocks<S: Simd, F: Format>(
     w: WeightRows,
-    x: &Rows<'_>,
+    x: &ActivationRows<'_>,
     first: usize,
     count: usize,
-    out: &mut Dots,
+    out: &mut DotTile,
 ) {
-    let Some(int) = x.int else { return };
-    let mut canon = Canon::ZERO;
+    let Some(q8) = x.q8 else { return };
+    let mut unpacked = UnpackedBlocks::ZERO;
     for r in 0..w.rows {
-        // SAFETY: by the contract; all reads of activations are within the rows, except that of the quants of a
-        // last part, which are padded.
+        // SAFETY: by the contract; all reads of activations are within the rows, except those of the quants
+        // of a last partial group, which are padded.
         unsafe {
             let row = w.data.add(r * w.row_bytes);
             let mut acc = [S::splat(0.0); ROWS];
             let mut mins = [[0f32; 16]; ROWS];
-            for part in 0..x.k.div_ceil(256) {
-                let len = (x.k - part * 256).min(256);
+            for group in 0..x.k.div_ceil(256) {
+                let len = (x.k - group * 256).min(256);
                 if len < 256 {
-                    canon = Canon::ZERO;
+                    unpacked = UnpackedBlocks::ZERO;
                 }
-                F::unpack(row.add(part * 256 / F::BLOCK * F::BYTES), len / F::BLOCK, &mut canon);
+                F::unpack(row.add(group * 256 / F::BLOCK * F::BYTES), len / F::BLOCK, &mut unpacked);
                 for a in 0..count {
-                    let at = (first + a) * x.k + part * 256;
-                    let mut s = canon.s;
+                    let at = (first + a) * x.k + group * 256;
+                    let mut s = unpacked.s;
                     if F::BLOCK == 256 {
-                        let d = *int.d.as_ptr().add(at / 256);
+                        let d = *q8.d.as_ptr().add(at / 256);
                         for s in &mut s {
                             *s *= d;
                         }
                     } else {
                         for (i, s) in s.iter_mut().enumerate().take(len / 16) {
-                            *s *= *int.d.as_ptr().add(at / 32 + i / 2);
+                            *s *= *q8.d.as_ptr().add(at / 32 + i / 2);
                         }
                     }
                     acc[a] =
-                        S::dot256(canon.quants.as_ptr(), int.quants.as_ptr().add(at), s.as_ptr(), acc[a]);
+                        S::dot256(unpacked.quants.as_ptr(), q8.quants.as_ptr().add(at), s.as_ptr(), acc[a]);
                     if F::MINS {
-                        let sums = int.scaled_sums.as_ptr().add(at / 16);
+                        let sums = q8.scaled_sums.as_ptr().add(at / 16);
                         if len == 256 {
                             for i in 0..16 {
-                                mins[a][i] += canon.m[i] * *sums.add(i);
+                                mins[a][i] += unpacked.m[i] * *sums.add(i);
                             }
                         } else {
                             for i in 0..len / 16 {
-                                mins[a][i] += canon.m[i] * *sums.add(i);
+                                mins[a][i] += unpacked.m[i] * *sums.add(i);
                             }
                         }
                     }

@@ -1,14 +1,18 @@
-//! Dot products straight from the blocks of the common formats, for AVX2.
+//! AVX2 GEMV kernels for the common block formats; see [`gemv`](super::gemv) for the tiling.
+//!
+//! Q4_K, Q5_K and Q6_K use `maddubs` (unsigned quants times signed q8 activations) and multiply by the
+//! integer scales with `madd` in 32 bits; offsets and minima go through the sums of the activations. Q8_0 and
+//! Q4_0 take one block per vector. Bound by memory bandwidth.
 
 use super::{
-    dots::{DotFn, Dots, ROWS, Rows, WeightRows, by_rows, prefetch},
-    formats::{Format, Q4K, Q5K, six_bit_scales},
+    gemv::{ActivationRows, DotFn, DotTile, ROWS, WeightRows, by_rows, prefetch},
     simd::dot4_signed,
+    unpack::{Format, Q4K, Q5K, six_bit_scales},
 };
 use fulmen_core::DType;
 use std::arch::x86_64::*;
 
-/// The kernel for a type, if there is one here, and the multiple of elements that rows must have for it.
+/// The kernel for a type, if there is one here, and the number of elements that rows must be a multiple of.
 pub(super) fn specialized(dtype: DType) -> Option<(DotFn, usize)> {
     match dtype {
         DType::Q4_K => Some((dot_q4_k::<Q4K>, 256)),
@@ -24,9 +28,15 @@ pub(super) fn specialized(dtype: DType) -> Option<(DotFn, usize)> {
 ///
 /// # Safety
 ///
-/// As the kernels of the module `dots`; and rows must have the multiple of elements that [`specialized`] says.
+/// As the kernels of the module `gemv`; rows must be a multiple of the elements that [`specialized`] returns.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dot_q4_k<F: Format>(w: WeightRows, x: &Rows<'_>, first: usize, count: usize, out: &mut Dots) {
+unsafe fn dot_q4_k<F: Format>(
+    w: WeightRows,
+    x: &ActivationRows<'_>,
+    first: usize,
+    count: usize,
+    out: &mut DotTile,
+) {
     by_rows!(q4_k_rows::<F>, w, x, first, count, out)
 }
 
@@ -34,7 +44,7 @@ unsafe fn dot_q4_k<F: Format>(w: WeightRows, x: &Rows<'_>, first: usize, count: 
 ///
 /// As [`dot_q4_k`].
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dot_q6_k(w: WeightRows, x: &Rows<'_>, first: usize, count: usize, out: &mut Dots) {
+unsafe fn dot_q6_k(w: WeightRows, x: &ActivationRows<'_>, first: usize, count: usize, out: &mut DotTile) {
     by_rows!(q6_k_rows, w, x, first, count, out)
 }
 
@@ -44,10 +54,10 @@ unsafe fn dot_q6_k(w: WeightRows, x: &Rows<'_>, first: usize, count: usize, out:
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn dot_q8_0<const NIBBLES: bool>(
     w: WeightRows,
-    x: &Rows<'_>,
+    x: &ActivationRows<'_>,
     first: usize,
     count: usize,
-    out: &mut Dots,
+    out: &mut DotTile,
 ) {
     if NIBBLES {
         by_rows!(q4_0_rows, w, x, first, count, out)
@@ -58,10 +68,10 @@ unsafe fn dot_q8_0<const NIBBLES: bool>(
 
 /// # Safety
 ///
-/// `p` must be readable for a half.
+/// `p` must be readable for 2 bytes.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn half(p: *const u8) -> f32 {
+unsafe fn f16_at(p: *const u8) -> f32 {
     // SAFETY: by the contract.
     let bits = unsafe { p.cast::<u16>().read_unaligned() };
     _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits))))
@@ -70,9 +80,9 @@ unsafe fn half(p: *const u8) -> f32 {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn sum(v: __m256) -> f32 {
-    let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+    let quad = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+    let pair = _mm_add_ps(quad, _mm_movehl_ps(quad, quad));
+    _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
 }
 
 /// `Q4_K` and `Q5_K`.
@@ -84,12 +94,12 @@ fn sum(v: __m256) -> f32 {
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn q4_k_rows<F: Format, const R: usize, const M: usize>(
     w: WeightRows,
-    x: &Rows<'_>,
+    x: &ActivationRows<'_>,
     first: usize,
     r: usize,
-    out: &mut Dots,
+    out: &mut DotTile,
 ) {
-    let Some(int) = x.int else { return };
+    let Some(q8) = x.q8 else { return };
     let fifth_bit = F::BYTES == Q5K::BYTES;
     let low_nibbles = _mm256_set1_epi8(15);
     for row in 0..R {
@@ -103,7 +113,7 @@ unsafe fn q4_k_rows<F: Format, const R: usize, const M: usize>(
                 let (scales, minima) = six_bit_scales(src.add(4).cast::<[u8; 12]>().read_unaligned());
                 let scales = _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(_mm_cvtsi64_si128(scales as i64)));
                 let minima = _mm_cvtepu8_epi16(_mm_cvtsi64_si128(minima as i64));
-                let (d, dmin) = (half(src), half(src.add(2)));
+                let (d, dmin) = (f16_at(src), f16_at(src.add(2)));
                 let bits = _mm256_loadu_si256(src.add(16).cast());
                 let quants = if fifth_bit { src.add(48) } else { src.add(16) };
                 let mut sums = [_mm256_setzero_si256(); M];
@@ -113,7 +123,8 @@ unsafe fn q4_k_rows<F: Format, const R: usize, const M: usize>(
                     let mut high = _mm256_and_si256(_mm256_srli_epi16::<4>(q), low_nibbles);
                     if fifth_bit {
                         let bit = _mm256_set1_epi8(16);
-                        // Bit 2j or 2j + 1 of each byte to its bit 4. What comes over from another byte is masked.
+                        // Bit 2j or 2j + 1 of each byte to its bit 4. Bits shifted in from another byte are
+                        // masked.
                         let move_bit = |from: usize| {
                             let left =
                                 _mm256_sll_epi16(bits, _mm_cvtsi64_si128(4i64.saturating_sub(from as i64)));
@@ -128,7 +139,7 @@ unsafe fn q4_k_rows<F: Format, const R: usize, const M: usize>(
                     let high_scale = _mm256_shuffle_epi8(scales, pick(2 * j as i32 + 1));
                     for a in 0..M {
                         let at = (first + a) * x.k + block * 256 + 64 * j;
-                        let x = int.quants.as_ptr().add(at);
+                        let x = q8.quants.as_ptr().add(at);
                         let (x0, x1) = (_mm256_loadu_si256(x.cast()), _mm256_loadu_si256(x.add(32).cast()));
                         let low = _mm256_madd_epi16(_mm256_maddubs_epi16(low, x0), low_scale);
                         let high = _mm256_madd_epi16(_mm256_maddubs_epi16(high, x1), high_scale);
@@ -137,9 +148,9 @@ unsafe fn q4_k_rows<F: Format, const R: usize, const M: usize>(
                 }
                 for a in 0..M {
                     let at = (first + a) * x.k + block * 256;
-                    let dx = *int.d.as_ptr().add(at / 256);
+                    let dx = *q8.d.as_ptr().add(at / 256);
                     acc[a] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[a]), _mm256_set1_ps(d * dx), acc[a]);
-                    let x_sums = int.sums.as_ptr().add(at / 16);
+                    let x_sums = q8.sums.as_ptr().add(at / 16);
                     let x_sums =
                         _mm_hadd_epi16(_mm_loadu_si128(x_sums.cast()), _mm_loadu_si128(x_sums.add(8).cast()));
                     let min = _mm_cvtepi32_ps(_mm_madd_epi16(minima, x_sums));
@@ -162,13 +173,13 @@ unsafe fn q4_k_rows<F: Format, const R: usize, const M: usize>(
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn q6_k_rows<const R: usize, const M: usize>(
     w: WeightRows,
-    x: &Rows<'_>,
+    x: &ActivationRows<'_>,
     first: usize,
     r: usize,
-    out: &mut Dots,
+    out: &mut DotTile,
 ) {
     const BYTES: usize = 210;
-    let Some(int) = x.int else { return };
+    let Some(q8) = x.q8 else { return };
     let low_nibbles = _mm256_set1_epi8(15);
     let high_bits = _mm256_set1_epi8(0x30);
     for row in 0..R {
@@ -179,12 +190,12 @@ unsafe fn q6_k_rows<const R: usize, const M: usize>(
             // SAFETY: all offsets are within the block of weights, or of activations.
             unsafe {
                 let scales = _mm256_cvtepi8_epi16(_mm_loadu_si128(src.add(192).cast()));
-                let d = half(src.add(208));
+                let d = f16_at(src.add(208));
                 let mut sums = [_mm256_setzero_si256(); M];
                 for a in 0..M {
-                    // 32 is to be taken off each code.
+                    // 32, the zero point, times the sums of the activations.
                     let at = (first + a) * x.k + block * 256;
-                    let x_sums = _mm256_loadu_si256(int.sums.as_ptr().add(at / 16).cast());
+                    let x_sums = _mm256_loadu_si256(q8.sums.as_ptr().add(at / 16).cast());
                     let offset = _mm256_slli_epi32::<5>(_mm256_madd_epi16(scales, x_sums));
                     sums[a] = _mm256_sub_epi32(_mm256_setzero_si256(), offset);
                 }
@@ -201,7 +212,7 @@ unsafe fn q6_k_rows<const R: usize, const M: usize>(
                         with(_mm256_srli_epi16::<4>(q0), bits),
                         with(_mm256_srli_epi16::<4>(q1), _mm256_srli_epi16::<2>(bits)),
                     ];
-                    // The eight scales of this half, in both halves of the vector.
+                    // The eight scales of these 128 elements, in both 128-bit lanes.
                     let eight = if h == 0 {
                         _mm256_permute4x64_epi64::<0b01_00_01_00>(scales)
                     } else {
@@ -214,14 +225,14 @@ unsafe fn q6_k_rows<const R: usize, const M: usize>(
                             _mm256_shuffle_epi8(eight, _mm256_set_m128i(pick(2 * c + 1), pick(2 * c)));
                         for a in 0..M {
                             let at = (first + a) * x.k + block * 256 + 128 * h + 32 * c as usize;
-                            let x = _mm256_loadu_si256(int.quants.as_ptr().add(at).cast());
+                            let x = _mm256_loadu_si256(q8.quants.as_ptr().add(at).cast());
                             let dot = _mm256_madd_epi16(_mm256_maddubs_epi16(quants, x), scale);
                             sums[a] = _mm256_add_epi32(sums[a], dot);
                         }
                     }
                 }
                 for a in 0..M {
-                    let dx = *int.d.as_ptr().add((first + a) * (x.k / 256) + block);
+                    let dx = *q8.d.as_ptr().add((first + a) * (x.k / 256) + block);
                     acc[a] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[a]), _mm256_set1_ps(d * dx), acc[a]);
                 }
             }
@@ -242,12 +253,12 @@ macro_rules! signed_blocks {
         #[target_feature(enable = "avx2,fma,f16c")]
         unsafe fn $name<const R: usize, const M: usize>(
             w: WeightRows,
-            x: &Rows<'_>,
+            x: &ActivationRows<'_>,
             first: usize,
             r: usize,
-            out: &mut Dots,
+            out: &mut DotTile,
         ) {
-            let Some(int) = x.int else { return };
+            let Some(q8) = x.q8 else { return };
             let mut acc = [[_mm256_setzero_ps(); R]; M];
             for block in 0..x.k / 32 {
                 for row in 0..R {
@@ -255,14 +266,14 @@ macro_rules! signed_blocks {
                     prefetch($src, $bytes, w.row_bytes);
                     // SAFETY: all offsets are within the block of weights, or of activations.
                     unsafe {
-                        let d = half($src);
+                        let d = f16_at($src);
                         let quants = $quants;
                         let magnitudes = _mm256_abs_epi8(quants);
                         for a in 0..M {
                             let at = (first + a) * x.k + block * 32;
-                            let x = _mm256_loadu_si256(int.quants.as_ptr().add(at).cast());
+                            let x = _mm256_loadu_si256(q8.quants.as_ptr().add(at).cast());
                             let dot = _mm256_cvtepi32_ps(dot4_signed(magnitudes, quants, x));
-                            let d = _mm256_set1_ps(d * *int.d.as_ptr().add(at / 32));
+                            let d = _mm256_set1_ps(d * *q8.d.as_ptr().add(at / 32));
                             acc[a][row] = _mm256_fmadd_ps(dot, d, acc[a][row]);
                         }
                     }

@@ -1,4 +1,4 @@
-//! Products: one weight, several, with bias and residual, and gate-up.
+//! Matmuls: one weight, several, with bias and residual, and gate-up.
 
 use fulmen_core::{DType, Sharing};
 
@@ -7,7 +7,7 @@ use crate::case::{Case, Tolerance};
 use crate::draw::Draw;
 
 fn tolerance(dtype: DType) -> Tolerance {
-    if FLOATS.contains(&dtype) { Tolerance::FLOAT_PRODUCT } else { Tolerance::BLOCK_PRODUCT }
+    if FLOATS.contains(&dtype) { Tolerance::FLOAT_MATMUL } else { Tolerance::QUANTIZED_MATMUL }
 }
 
 fn mul_mat(name: &str, dtype: DType, m: u32, n: u32, k: u32) -> Case {
@@ -19,40 +19,40 @@ fn mul_mat(name: &str, dtype: DType, m: u32, n: u32, k: u32) -> Case {
     case.dtype(dtype).tolerance(tolerance(dtype))
 }
 
-/// What is added to a product.
+/// The epilogue of a matmul.
 #[derive(Clone, Copy)]
-struct Extras {
+struct Epilogue {
     name: &'static str,
     bias: bool,
     residual: bool,
     in_place: bool,
 }
 
-const EXTRAS: [Extras; 4] = [
-    Extras { name: "bias", bias: true, residual: false, in_place: false },
-    Extras { name: "residual", bias: false, residual: true, in_place: false },
-    Extras { name: "bias_residual", bias: true, residual: true, in_place: false },
-    Extras { name: "residual_in_place", bias: false, residual: true, in_place: true },
+const EPILOGUES: [Epilogue; 4] = [
+    Epilogue { name: "bias", bias: true, residual: false, in_place: false },
+    Epilogue { name: "residual", bias: false, residual: true, in_place: false },
+    Epilogue { name: "bias_residual", bias: true, residual: true, in_place: false },
+    Epilogue { name: "residual_in_place", bias: false, residual: true, in_place: true },
 ];
 
-fn linear(extras: Extras, dtype: DType, m: u32, n: u32, k: u32) -> Case {
-    let case = Case::new(format!("{}/m{m}/{n}x{k}", extras.name), |b| {
+fn linear(epilogue: Epilogue, dtype: DType, m: u32, n: u32, k: u32) -> Case {
+    let case = Case::new(format!("{}/m{m}/{n}x{k}", epilogue.name), |b| {
         let (x, w) = (b.input("x", m, k)?, b.weight("w", dtype, n, k)?);
-        let bias = if extras.bias { Some(b.vector("bias", n)?) } else { None };
-        let mut residual = if extras.residual { Some(b.input("residual", m, n)?) } else { None };
-        if let (true, Some(r)) = (extras.in_place, residual) {
+        let bias = if epilogue.bias { Some(b.vector("bias", n)?) } else { None };
+        let mut residual = if epilogue.residual { Some(b.input("residual", m, n)?) } else { None };
+        if let (true, Some(r)) = (epilogue.in_place, residual) {
             residual = Some(b.add(r, r)?);
         }
         let y = b.linear(x, w, bias, residual)?;
         b.output("y", y)
     });
-    let sharing = if extras.in_place { Sharing::InPlace } else { Sharing::Never };
+    let sharing = if epilogue.in_place { Sharing::InPlace } else { Sharing::Never };
     case.dtype(dtype).tolerance(tolerance(dtype)).sharing(sharing)
 }
 
-/// `x + W · norm(x)`, with the result over x: who fuses norm and product must not write what is still read.
-fn over_its_norm(dtype: DType, m: u32, k: u32) -> Case {
-    let case = Case::new(format!("over_its_norm/m{m}/{k}x{k}"), |b| {
+/// `x + W · norm(x)`, in place: a fused norm and matmul must not overwrite x while it is still read.
+fn norm_residual(dtype: DType, m: u32, k: u32) -> Case {
+    let case = Case::new(format!("norm_residual_in_place/m{m}/{k}x{k}"), |b| {
         let (x, w, gain) = (b.input("x", m, k)?, b.weight("w", dtype, k, k)?, b.vector("gain", k)?);
         let doubled = b.add(x, x)?;
         let normed = b.rms_norm(doubled, gain, 1e-5)?;
@@ -63,7 +63,7 @@ fn over_its_norm(dtype: DType, m: u32, k: u32) -> Case {
     case.tolerance(tolerance(dtype)).sharing(Sharing::InPlace)
 }
 
-/// Several weights with one input, as Q, K and V.
+/// Several weights with one input, as the Q, K and V projections.
 fn many(name: &str, types: [DType; 3], m: u32, rows: [u32; 3], k: u32, bias: bool) -> Case {
     let case = Case::new(format!("{name}/m{m}/{}+{}+{}x{k}", rows[0], rows[1], rows[2]), |b| {
         let x = b.input("x", m, k)?;
@@ -83,7 +83,7 @@ fn many(name: &str, types: [DType; 3], m: u32, rows: [u32; 3], k: u32, bias: boo
 }
 
 fn looser(a: Tolerance, b: Tolerance) -> Tolerance {
-    if b == Tolerance::BLOCK_PRODUCT { b } else { a }
+    if b == Tolerance::QUANTIZED_MATMUL { b } else { a }
 }
 
 fn gate_up(name: &str, [gate, up]: [DType; 2], m: u32, n: u32, k: u32) -> Case {
@@ -93,7 +93,7 @@ fn gate_up(name: &str, [gate, up]: [DType; 2], m: u32, n: u32, k: u32) -> Case {
         let y = b.gate_up(x, w, u)?;
         b.output("y", y)
     });
-    // Terms of ordinary size, so that the gate is not always open or shut.
+    // Ordinary magnitudes, so that the gate is not saturated.
     let case = case.draw("x", Draw::Normal(0.0, 1.5 / (k.max(1) as f32).sqrt()));
     case.dtype(gate).tolerance(looser(tolerance(gate), tolerance(up)))
 }
@@ -120,28 +120,28 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
     }
     for dtype in [DType::Q4_K, DType::Q6_K, DType::Q8_0, DType::F16] {
         for m in [1, 3, 16, 33, 65] {
-            cases.push(over_its_norm(dtype, m, 512));
+            cases.push(norm_residual(dtype, m, 512));
         }
         for m in [1, 16] {
-            cases.push(over_its_norm(dtype, m, 2560).large());
+            cases.push(norm_residual(dtype, m, 2560).large());
         }
     }
-    // More rows of the output than a device works on at once, and rows of the input that are no power of two.
+    // More columns of the output than a device computes at once, and rows that are not a power of two.
     for dtype in [DType::Q4_K, DType::Q6_K, DType::Q8_0] {
-        cases.push(mul_mat("long/", dtype, 9, 30_011, 512).large());
+        cases.push(mul_mat("large_n/", dtype, 9, 30_011, 512).large());
     }
-    cases.push(gate_up("wide/", [DType::Q4_K; 2], 13, 2816, 8192).large());
-    // Outputs for which large GPUs take tiles of different sizes.
+    cases.push(gate_up("large_k/", [DType::Q4_K; 2], 13, 2816, 8192).large());
+    // Outputs for which large GPUs use different tile sizes.
     for (m, n) in [(130, 5291), (260, 5643), (390, 6347), (520, 6667)] {
         for dtype in [DType::Q4_K, DType::F16] {
             cases.push(mul_mat("tiles/", dtype, m, n, 256).large());
-            for extras in EXTRAS {
-                cases.push(linear(extras, dtype, m, n + 1, 256).large());
+            for epilogue in EPILOGUES {
+                cases.push(linear(epilogue, dtype, m, n + 1, 256).large());
             }
             cases.push(gate_up("tiles/", [dtype; 2], m, n / 2, 256).large());
         }
     }
-    heads_of_models(cases);
+    lm_heads(cases);
 }
 
 fn small(cases: &mut Vec<Case>, dtype: DType) {
@@ -166,8 +166,8 @@ fn small(cases: &mut Vec<Case>, dtype: DType) {
                 cases.push(gate_up("", [dtype; 2], m, n, k));
             }
         }
-        for extras in EXTRAS {
-            cases.push(linear(extras, dtype, m, 67, 512));
+        for epilogue in EPILOGUES {
+            cases.push(linear(epilogue, dtype, m, 67, 512));
         }
         cases.push(many("three", [dtype; 3], m, [96, 32, 33], 512, false));
         cases.push(many("three_bias", [dtype; 3], m, [96, 32, 33], 512, true));
@@ -178,12 +178,13 @@ fn small(cases: &mut Vec<Case>, dtype: DType) {
     if dtype.is_quantized() {
         for m in [1, 3, 33, 65] {
             let blocks = mul_mat("blocks/", dtype, m, 131, 4096).draw("w", Draw::Blocks);
-            cases.push(blocks.tolerance(Tolerance::CODE_PRODUCT));
-            let blocks = gate_up("blocks/", [dtype; 2], m, 131, 4096).tolerance(Tolerance::CODE_PRODUCT);
+            cases.push(blocks.tolerance(Tolerance::RANDOM_QUANTS_MATMUL));
+            let blocks =
+                gate_up("blocks/", [dtype; 2], m, 131, 4096).tolerance(Tolerance::RANDOM_QUANTS_MATMUL);
             cases.push(blocks.draw("gate", Draw::Blocks).draw("up", Draw::Blocks));
         }
     }
-    // A row with a NaN gives a row of NaN; the others have nothing to do with it. An infinity does not become a number.
+    // A row with a NaN gives a row of NaN and does not affect the others.
     for m in [3, 17, 65] {
         let nan = mul_mat("nan_row/", dtype, m, 67, 512).draw("x", Draw::With(vec![(512 + 100, f32::NAN)]));
         cases.push(nan);
@@ -198,7 +199,7 @@ fn small(cases: &mut Vec<Case>, dtype: DType) {
     }
 }
 
-/// The products of real models: at one row, as a step has them, at a few, as a step of several sequences, and at many, as prompts.
+/// The matmuls of real models: decode at batch 1, decode of a batch, and prefill.
 fn real(cases: &mut Vec<Case>, dtype: DType) {
     for model in &MODELS {
         let (hidden, inner) = (model.hidden, model.inner);
@@ -222,7 +223,7 @@ fn real(cases: &mut Vec<Case>, dtype: DType) {
             }
         }
     }
-    // Rows that a block cannot hold whole, and as many tiles of the weight as a large model has.
+    // Rows too long for the shared memory of a block, and as many weight tiles as a large model has.
     if matches!(dtype, DType::Q4_K | DType::Q6_K) {
         cases.push(mul_mat("large/", dtype, 16, 17920, 6144).large());
     }
@@ -235,8 +236,8 @@ fn real(cases: &mut Vec<Case>, dtype: DType) {
     }
 }
 
-/// From the last hidden row to the vocabulary.
-fn heads_of_models(cases: &mut Vec<Case>) {
+/// LM heads: from the last hidden row to the vocabulary.
+fn lm_heads(cases: &mut Vec<Case>) {
     for (model, dtype) in [
         (&QWEN3_4B, DType::Q4_K),
         (&QWEN3_4B, DType::Q6_K),
@@ -245,7 +246,7 @@ fn heads_of_models(cases: &mut Vec<Case>) {
         (&SMOLLM2_135M, DType::Q8_0),
         (&SMOLLM2_135M, DType::F16),
     ] {
-        let name = format!("{}/head/", model.name);
+        let name = format!("{}/lm_head/", model.name);
         cases.push(mul_mat(&name, dtype, 1, model.vocabulary, model.hidden).large().timed());
     }
 }

@@ -1,11 +1,11 @@
-//! Products and tables.
+//! Matmul and embedding.
 
 use fulmen_core::{Linear, TensorId};
 
 use super::{Data, Interpreter, ReferenceError, Result, Values, silu};
 
 /// `x · wᵀ` at some columns: values and sizes, `[m, columns]`.
-struct Product {
+struct Matmul {
     values: Vec<f64>,
     sizes: Vec<f64>,
 }
@@ -34,9 +34,9 @@ impl Interpreter {
         for linear in weights {
             let (m, n) = (self.rows(x), self.rows(linear.weight));
             let columns = self.columns(m, n, self.width(x));
-            let mut product = self.product(&input, m, linear.weight, &columns)?;
+            let mut result = self.matmul(&input, m, linear.weight, &columns)?;
             let bias = self.optional_floats(linear.bias)?;
-            for (i, (value, size)) in product.values.iter_mut().zip(&mut product.sizes).enumerate() {
+            for (i, (value, size)) in result.values.iter_mut().zip(&mut result.sizes).enumerate() {
                 let (row, column) = (i / columns.len(), columns[i % columns.len()]);
                 let terms =
                     [bias.as_ref().map(|b| b[column]), residual.as_ref().map(|r| r[row * n + column])];
@@ -45,7 +45,7 @@ impl Interpreter {
                     *size = size.hypot(term);
                 }
             }
-            outputs.push(scatter(product, m, n, &columns));
+            outputs.push(scatter(result, m, n, &columns));
         }
         Ok(outputs)
     }
@@ -53,22 +53,22 @@ impl Interpreter {
     pub(super) fn gate_up(&self, x: TensorId, gate: TensorId, up: TensorId) -> Result<Vec<Data>> {
         let (input, m, n) = (self.floats(x)?, self.rows(x), self.rows(gate));
         let columns = self.columns(m, n, 2 * self.width(x));
-        let gate = self.product(&input, m, gate, &columns)?;
-        let mut product = self.product(&input, m, up, &columns)?;
-        for (i, (up, size)) in product.values.iter_mut().zip(&mut product.sizes).enumerate() {
+        let gate = self.matmul(&input, m, gate, &columns)?;
+        let mut result = self.matmul(&input, m, up, &columns)?;
+        for (i, (up, size)) in result.values.iter_mut().zip(&mut result.sizes).enumerate() {
             let (g, u) = (gate.values[i], *up);
             *up = silu(g) * u;
-            // How far the result moves with either product; silu's slope is at most 1.1.
+            // The sensitivity to either matmul; the slope of silu is at most 1.1.
             *size = (1.1 * gate.sizes[i] * u).hypot(silu(g) * *size);
         }
-        Ok(vec![scatter(product, m, n, &columns)])
+        Ok(vec![scatter(result, m, n, &columns)])
     }
 
-    /// All columns, or for a large product some of them: always the first and the last, the others spread evenly
-    /// with a step that does not divide what kernels work in.
+    /// All columns, or for a large matmul some of them: always the first and the last, the others spread
+    /// evenly with a step that is not a multiple of a tile.
     fn columns(&self, m: usize, n: usize, k: usize) -> Vec<usize> {
         let per_column = (m as u64 * k as u64).max(1);
-        let count = usize::try_from(self.product_limit / per_column).unwrap_or(n).max(4);
+        let count = usize::try_from(self.matmul_limit / per_column).unwrap_or(n).max(4);
         if count >= n {
             return (0..n).collect();
         }
@@ -86,19 +86,19 @@ impl Interpreter {
         row.ok_or_else(|| ReferenceError::Kind(self.name(weight)))
     }
 
-    fn product(&self, input: &[f64], m: usize, weight: TensorId, columns: &[usize]) -> Result<Product> {
+    fn matmul(&self, input: &[f64], m: usize, weight: TensorId, columns: &[usize]) -> Result<Matmul> {
         let k = self.width(weight);
         let count = columns.len();
-        let mut product = Product { values: vec![0.0; m * count], sizes: vec![0.0; m * count] };
+        let mut result = Matmul { values: vec![0.0; m * count], sizes: vec![0.0; m * count] };
         for (at, &column) in columns.iter().enumerate() {
             let w = self.weight_row(weight, column)?;
             for (row, x) in input.chunks(k.max(1)).take(m).enumerate() {
                 let (sum, squares) = dot(x, &w);
-                product.values[row * count + at] = sum;
-                product.sizes[row * count + at] = squares.sqrt();
+                result.values[row * count + at] = sum;
+                result.sizes[row * count + at] = squares.sqrt();
             }
         }
-        Ok(product)
+        Ok(result)
     }
 }
 
@@ -121,17 +121,17 @@ fn dot(x: &[f64], w: &[f64]) -> (f64, f64) {
     (sums.iter().sum(), squares.iter().sum())
 }
 
-/// The columns computed, at their places in `[m, n]`.
-fn scatter(product: Product, m: usize, n: usize, columns: &[usize]) -> Data {
+/// The computed columns at their positions in `[m, n]`.
+fn scatter(result: Matmul, m: usize, n: usize, columns: &[usize]) -> Data {
     if columns.len() == n {
-        return Data::Floats(Values { data: product.values, sizes: Some(product.sizes), known: None });
+        return Data::Floats(Values { data: result.values, sizes: Some(result.sizes), known: None });
     }
     let (mut data, mut sizes) = (vec![f64::NAN; m * n], vec![f64::NAN; m * n]);
     let mut known = Vec::with_capacity(m * columns.len());
     for row in 0..m {
         for (at, column) in columns.iter().enumerate() {
             let (to, from) = (row * n + column, row * columns.len() + at);
-            (data[to], sizes[to]) = (product.values[from], product.sizes[from]);
+            (data[to], sizes[to]) = (result.values[from], result.sizes[from]);
             known.push(to);
         }
     }

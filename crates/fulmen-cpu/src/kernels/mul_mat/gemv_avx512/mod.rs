@@ -1,20 +1,21 @@
-//! Dot products straight from the blocks of the common formats, for AVX-512 with VNNI.
+//! AVX-512 VNNI GEMV kernels for the common block formats.
 //!
-//! The kernels take four rows of weights at once, so that the work per block of activations is shared and the
-//! sums of the rows do not wait for each other. Codes are unsigned bytes, multiplied with the signed quants of
-//! the activations; what is to be subtracted from each code goes through the sums of the activations.
+//! The kernels compute four weight rows at once, so that the loads of the activations are shared and the
+//! accumulators of the rows are independent. Weight quants are unsigned bytes, multiplied with the signed q8
+//! activations (`vpdpbusd`, `vpmaddubsw`); the zero point of the quants goes through the sums of the
+//! activations. Bound by memory bandwidth.
 
 mod block256;
 mod block32;
 
 use super::{
-    dots::DotFn,
-    formats::{Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K},
+    gemv::DotFn,
+    unpack::{Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K},
 };
 use fulmen_core::DType;
 use std::arch::x86_64::*;
 
-/// The kernel for a type, if there is one here, and the multiple of elements that rows must have for it.
+/// The kernel for a type, if there is one here, and the number of elements that rows must be a multiple of.
 pub(super) fn specialized(dtype: DType) -> Option<(DotFn, usize)> {
     match dtype {
         DType::Q4_K => Some((block256::dot_q4_k::<Q4K>, 256)),
@@ -29,17 +30,23 @@ pub(super) fn specialized(dtype: DType) -> Option<(DotFn, usize)> {
     }
 }
 
-/// The kernel of a format, whose rows are counted at run time, from the one that counts them at compile time.
+/// The kernel of a format for any number of rows, from the one that is generic over it.
 macro_rules! dot_fn {
     ($name:ident $(<$f:ident>)?, $rows:ident) => {
         /// See [`DotFn`].
         ///
         /// # Safety
         ///
-        /// As the kernels of the module `dots`; and rows must have the multiple of elements that
-        /// [`specialized`](super::specialized) says.
+        /// As the kernels of the module `gemv`; rows must be a multiple of the elements that
+        /// [`specialized`](super::specialized) returns.
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-        pub(super) unsafe fn $name $(<$f: Format>)? (w: WeightRows, x: &Rows<'_>, first: usize, count: usize, out: &mut Dots) {
+        pub(super) unsafe fn $name $(<$f: Format>)? (
+            w: WeightRows,
+            x: &ActivationRows<'_>,
+            first: usize,
+            count: usize,
+            out: &mut DotTile,
+        ) {
             by_rows!($rows::<$($f)?>, w, x, first, count, out)
         }
     };
@@ -47,26 +54,26 @@ macro_rules! dot_fn {
 
 use dot_fn;
 
-/// A vector of 16-bit values, each of the four in turn for a quarter.
+/// 32 16-bit lanes: each of the four values fills a 128-bit lane.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn quarters_epi16(a: i16, b: i16, c: i16, d: i16) -> __m512i {
+fn quad_epi16(a: i16, b: i16, c: i16, d: i16) -> __m512i {
     let pair = |v: i16| (u32::from(v as u16) * 0x10001) as i32;
     let (a, b, c, d) = (pair(a), pair(b), pair(c), pair(d));
     _mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d)
 }
 
-/// A vector of 16-bit values, each of the two in turn for a half.
+/// 32 16-bit lanes: each of the two values fills 256 bits.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn halves_epi16(a: i16, b: i16) -> __m512i {
-    quarters_epi16(a, a, b, b)
+fn pair_epi16(a: i16, b: i16) -> __m512i {
+    quad_epi16(a, a, b, b)
 }
 
-/// The 128-bit part number `i` of a vector, in all four places.
+/// The 128-bit lane `i` of a vector, broadcast to all four.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn spread_quarter(v: __m512i, i: usize) -> __m512i {
+fn broadcast_128(v: __m512i, i: usize) -> __m512i {
     match i {
         0 => _mm512_shuffle_i32x4::<0x00>(v, v),
         1 => _mm512_shuffle_i32x4::<0x55>(v, v),
@@ -75,14 +82,14 @@ fn spread_quarter(v: __m512i, i: usize) -> __m512i {
     }
 }
 
-/// Two times 32 bytes, from two places.
+/// A vector of 32 bytes from each of two addresses.
 ///
 /// # Safety
 ///
 /// Both must be readable.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn load_halves(low: *const u8, high: *const u8) -> __m512i {
+unsafe fn load_2x256(low: *const u8, high: *const u8) -> __m512i {
     // SAFETY: by the contract.
     let (low, high) = unsafe { (_mm256_loadu_si256(low.cast()), _mm256_loadu_si256(high.cast())) };
     _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
