@@ -96,7 +96,7 @@ fn conversations_are_shown() {
     std::fs::write(folder.path().join("bad.jinja"), "a\n{% if %}").unwrap();
     let bad = folder.path().join("bad.jinja");
     let message = error(&[model, "--chat", "--template", bad.to_str().unwrap(), "[]"], "");
-    assert!(message.ends_with("bad.jinja: chat template, line 2: a value expected, found %}\n"), "{message}");
+    assert!(message.ends_with("bad.jinja: chat template, line 2: expected a value, found %}\n"), "{message}");
 }
 
 #[test]

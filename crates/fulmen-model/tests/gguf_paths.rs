@@ -1,4 +1,4 @@
-//! Paths that are no file, files that change, models in parts.
+//! Paths that are not files, files that change, split models.
 
 mod common;
 
@@ -63,12 +63,12 @@ fn a_file_truncated_while_it_is_open_is_refused() {
     let expected = format!("changed while it was open: it had {size} bytes and has {} now", size - 1);
     assert!(said.ends_with(&expected), "{said}");
     assert_eq!(file.metadata().string("general.architecture"), Ok("test"), "metadata were copied");
-    // A file that got longer is fine: what was mapped is still there.
+    // A file that grew is fine: the mapping is still valid.
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(size + 100).unwrap();
     assert!(file.data("x").is_ok());
 }
 
-/// A model in three parts, each with one tensor; `change` may damage a part.
+/// A model in three shards, each with one tensor; `change` may damage a shard.
 fn parts(folder: &Path, change: impl Fn(u16, Raw) -> Raw) -> Vec<PathBuf> {
     let write = |number: u16| {
         let raw = Raw::default()
@@ -107,7 +107,7 @@ fn parts_that_do_not_fit_are_refused() {
     let expected = format!("{}: part 2 of 3 is missing: No such file", paths[1].display());
     assert!(said.starts_with(&expected), "{said}");
 
-    // The third part in the place of the second.
+    // The third shard in place of the second.
     fs::copy(&paths[2], &paths[1]).unwrap();
     let said = GgufFile::open(&paths[0]).unwrap_err().to_string();
     assert_eq!(said, format!("{}: split.no is 2, 1 expected", paths[1].display()));

@@ -1,4 +1,4 @@
-//! Well-formed GGUF files: what is in them is what comes out.
+//! Reading well-formed GGUF files.
 
 mod common;
 
@@ -9,7 +9,7 @@ use fulmen_core::{DType, DeviceMemory};
 use fulmen_model::gguf::{GgufFile, Value, ValueType};
 use fulmen_model::source::ModelSource;
 
-/// One key of each type, an array of each kind, and three tensors in another order than their data.
+/// One key of each type, an array of each type, and three tensors in a different order than their data.
 fn sample() -> Raw {
     let words: Vec<u8> = ["a", "", "ü"].into_iter().flat_map(text).collect();
     Raw::default()

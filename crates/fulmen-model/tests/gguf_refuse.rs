@@ -1,10 +1,10 @@
-//! Malformed GGUF files: each is refused with a message that says what is wrong and where.
+//! Malformed GGUF files are rejected with a message that says what is wrong and where.
 
 mod common;
 
 use common::{Raw, array, key, message, open, tensor, text};
 
-/// A file with one tensor of 8 floats.
+/// A file with one tensor of eight f32 values.
 fn one_tensor() -> Raw {
     Raw::default().tensor("x", &[8], 0, 0).data(32)
 }
@@ -243,7 +243,7 @@ fn places_are_checked() {
         let expected = format!("tensor \"x\": 32 bytes at offset {offset} of the data (which start at byte ");
         assert!(said.contains(&expected) && said.contains("do not lie inside the file of "), "{said}");
     }
-    // No data at all: the place where they would start is past the end.
+    // No data at all: the start of the data section is past the end of the file.
     let none = Raw::default().tensor("x", &[8], 0, 0).message();
     assert!(none.contains("tensor \"x\": 32 bytes at offset 0 of the data"), "{none}");
 }

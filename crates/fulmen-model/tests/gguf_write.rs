@@ -1,4 +1,4 @@
-//! What is written is read back, and a file appears complete or not at all.
+//! Written files are read back, and a file appears complete or not at all.
 
 use std::{fs, sync::Arc};
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 fn value() -> impl Strategy<Value = Value> {
     let words = prop::collection::vec(".{0,8}", 0..6);
-    // NaN is not equal to itself, so floats are drawn from what is.
+    // NaN is not equal to itself, so floats are drawn from values that are.
     let float = prop_oneof![any::<i32>().prop_map(|x| x as f32 * 0.37), Just(f32::INFINITY), Just(-0.0)];
     prop_oneof![
         any::<u8>().prop_map(Value::U8),

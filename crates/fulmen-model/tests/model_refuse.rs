@@ -1,4 +1,5 @@
-//! Models that make no sense are refused with the key or tensor, what was expected and what was found; the next one loads.
+//! Models that make no sense are refused with the key or tensor, what was expected and what was found; the
+//! next one loads.
 
 mod tiny;
 
@@ -9,7 +10,7 @@ use fulmen_core::*;
 use fulmen_cpu::CpuDispatcher;
 use fulmen_model::gguf::{Array, Value};
 use fulmen_model::{LoadOptions, Model, ModelError, SessionOptions};
-use tiny::{LLAMA, QWEN2, QWEN3, SHAPES, Shape, Tiny};
+use tiny::{LLAMA, QWEN2, QWEN3, SHAPES, Tiny, TinyShape};
 
 fn with(key: &str, value: impl Into<Value>) -> String {
     let mut tiny = Tiny::new(LLAMA, 1);
@@ -143,7 +144,7 @@ fn tensors_that_do_not_belong() {
         let expected = format!("1 tensors do not belong to a {arch} model, the first is {name:?}");
         assert_eq!(tiny.refusal(), expected);
     }
-    // What old files have and nobody needs.
+    // Redundant tensors of old files are ignored.
     let mut tiny = Tiny::new(LLAMA, 1);
     tiny.put("blk.0.attn_rot_embd.weight", &[8], DType::F32, &[1.0; 8]);
     tiny.load(SessionOptions::default()).unwrap();
@@ -176,7 +177,7 @@ fn weights_and_scales_that_are_not_finite() {
     let expected =
         "tensor \"blk.1.attn_norm.weight\": the value or block scale at element 17 is NaN or infinite";
     assert_eq!(tiny.refusal(), expected);
-    let mut tiny = Tiny::new(Shape { dtype: DType::Q8_0, ..LLAMA }, 1);
+    let mut tiny = Tiny::new(TinyShape { dtype: DType::Q8_0, ..LLAMA }, 1);
     // The scale of the third block.
     tiny.spoil("blk.0.attn_q.weight", 2 * 34, &[0x00, 0xfc]);
     let expected =
@@ -216,7 +217,7 @@ fn prompts_that_do_not_fit() {
     let error = session.feed(0, &[5, 101]).unwrap_err().to_string();
     assert_eq!(error, "token 101 at place 1 is outside the vocabulary of 101");
     assert!(session.tokens(0).unwrap().is_empty(), "what fails leaves nothing behind");
-    // Just the context: logits, but no place for another token.
+    // Exactly the context: logits, but no room for another token.
     assert_eq!(session.logits(0, &[1; 32]).unwrap().len(), 101);
     assert!(matches!(
         session.draw(0, &[]),
@@ -248,14 +249,14 @@ fn cancelling_stops_between_chunks_and_the_session_goes_on() {
     assert_eq!(session.draw(0, &[1, 2, 3]).unwrap(), expected);
 }
 
-/// A processor with little memory, that counts what is not freed and fails on demand.
+/// A CPU device with little memory that counts leaks and fails on demand.
 struct Small {
     cpu: CpuDispatcher,
     available: Option<u64>,
     prefill_chunk: u32,
     /// Allocations that still succeed.
     left: usize,
-    /// Allocations that may be alive at once.
+    /// Maximum number of live allocations.
     at_once: usize,
     alive: Arc<AtomicUsize>,
     captures: bool,
@@ -409,7 +410,7 @@ fn a_chunk_is_as_large_as_pays_and_as_memory_allows() {
     assert_eq!(chunk(much, 2048, 0), 2048);
     assert_eq!(chunk(much, 100, 0), 100);
     assert_eq!(chunk(None, 2048, 0), 512);
-    // Weights and caches take less than 10 MiB; a row of intermediate results takes some KiB.
+    // Weights and caches take less than 10 MiB; a row of activations takes a few KiB.
     assert_eq!(chunk(Some(10 << 20), 2048, 0), 512);
     assert_eq!(chunk(Some(10 << 20), 2048, 100), 100);
     assert_eq!(chunk(None, 512, 4096), 4096);

@@ -1,4 +1,4 @@
-//! Perplexity, and logits of every token, are those of the plain implementation in f64.
+//! Perplexity and per-token logits match the plain f64 implementation.
 
 mod tiny;
 
@@ -44,7 +44,7 @@ fn every_row_is_that_of_the_plain_implementation() {
             each.unwrap();
             assert_eq!(at, text.len().max(before + first));
             assert_eq!(session.tokens(0).unwrap(), text);
-            // And it goes on from there.
+            // The sequence can be continued.
             let next = session.logits(0, &[1]).unwrap();
             let whole = reference::logits(&tiny, &[&text[..], &[1]].concat());
             let error: f64 = next.iter().zip(&whole[23]).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
@@ -62,7 +62,7 @@ fn perplexity_is_that_of_a_direct_computation() {
     let mut session = model.session().unwrap();
     for (stride, begin) in [(None, None), (None, Some(2)), (Some(10), None), (Some(47), Some(0))] {
         let window = 48;
-        // Windows by hand: the second halves of the first, second and third; or all that is new.
+        // Windows by hand: the second half of each of three windows, or everything new.
         let places: Vec<(usize, usize)> = match stride {
             None => vec![(0, 25), (48, 73), (96, usize::MAX)],
             Some(stride) => (0..110)

@@ -1,13 +1,13 @@
-//! Hugging Face folders: the same model as the GGUF file, and every malformed file refused.
+//! Hugging Face folders: the same model as the GGUF file, and malformed files are rejected.
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use fulmen_core::{DType, quant};
 use fulmen_model::gguf::GgufFile;
-use fulmen_model::quantize::{Plan, Recipe, quantize};
+use fulmen_model::quantize::{QuantizePlan, Recipe, quantize};
 use fulmen_model::safetensors::SafetensorsFolder;
 use fulmen_model::source::{self, ModelSource, TensorInfo};
-use fulmen_model::synth::{Shape, Synth};
+use fulmen_model::synth::{ModelShape, Synth};
 use fulmen_model::tokenizer::{Special, Tokenizer};
 use fulmen_model::{LoadOptions, Model, SessionOptions};
 use serde_json::{Value, json};
@@ -34,8 +34,8 @@ fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Undoes what converters to GGUF do: the name, and the order of rows in a head of Llama's queries and keys.
-fn theirs(shape: &Shape, file: &GgufFile, tensor: &TensorInfo) -> Option<(String, Tensor)> {
+/// Reverses the conversion to GGUF: tensor names, and the row order of Llama's query and key heads.
+fn theirs(shape: &ModelShape, file: &GgufFile, tensor: &TensorInfo) -> Option<(String, Tensor)> {
     let data = file.data(tensor.name()).unwrap().to_vec();
     let name = tensor.name();
     let new = match name {
@@ -72,7 +72,7 @@ fn theirs(shape: &Shape, file: &GgufFile, tensor: &TensorInfo) -> Option<(String
     } else {
         data
     };
-    // Vectors are BF16 in the folders, as everything else.
+    // Vectors are BF16 in the folders, like everything else.
     let (dtype, data) = match tensor.dtype() {
         DType::F32 => {
             let values = quant::dequantize_to_vec(DType::F32, &data, tensor.elements()).unwrap();
@@ -85,7 +85,7 @@ fn theirs(shape: &Shape, file: &GgufFile, tensor: &TensorInfo) -> Option<(String
     Some((new, (dtype, dims, data)))
 }
 
-fn config(shape: &Shape) -> Value {
+fn config(shape: &ModelShape) -> Value {
     let mut config = json!({
         "architectures": ["SomethingForCausalLM"],
         "model_type": shape.architecture,
@@ -118,8 +118,8 @@ fn config(shape: &Shape) -> Value {
 }
 
 /// A model as a GGUF file and as a folder.
-fn both(preset: &str) -> (GgufFile, Shape, BTreeMap<String, Tensor>) {
-    let shape = Shape { layers: 2, ..Shape::preset(preset).unwrap() };
+fn both(preset: &str) -> (GgufFile, ModelShape, BTreeMap<String, Tensor>) {
+    let shape = ModelShape { layers: 2, ..ModelShape::preset(preset).unwrap() };
     let recipe: Recipe = "bf16".parse().unwrap();
     let file = Synth::new(shape.clone(), recipe, 1).file().unwrap();
     let tensors = file.tensors().iter().filter_map(|tensor| theirs(&shape, &file, tensor)).collect();
@@ -131,7 +131,7 @@ fn write(folder: &Path, config: &Value, tensors: &BTreeMap<String, Tensor>) {
     fs::write(folder.join("model.safetensors"), file(tensors)).unwrap();
 }
 
-/// Every tensor of the GGUF file, compared with what the folder gives.
+/// Compares every tensor of the GGUF file with the folder's.
 fn compare(file: &GgufFile, folder: &dyn ModelSource) {
     let sorted = |source: &dyn ModelSource| {
         let mut list: Vec<String> = source.tensors().iter().map(|tensor| tensor.to_string()).collect();
@@ -142,7 +142,7 @@ fn compare(file: &GgufFile, folder: &dyn ModelSource) {
     for tensor in file.tensors() {
         let (ours, theirs) = (file.data(tensor.name()).unwrap(), folder.data(tensor.name()).unwrap());
         let expected = if tensor.dims().len() == 1 && tensor.name() != "rope_freqs.weight" {
-            // They were rounded to BF16 on the way.
+            // They were rounded to BF16.
             let values = quant::dequantize_to_vec(DType::F32, &ours, tensor.elements()).unwrap();
             let rounded = quant::quantize_to_vec(DType::BF16, &values).unwrap();
             let values = quant::dequantize_to_vec(DType::BF16, &rounded, tensor.elements()).unwrap();
@@ -180,8 +180,8 @@ fn a_folder_is_the_same_model_as_the_file() {
     }
 }
 
-/// The folder's norms were rounded to BF16, so the logits are close and not the same; heads in the wrong order would
-/// give quite other ones.
+/// The folder's norms were rounded to BF16, so the logits are close and not the same; heads in the wrong
+/// order would give quite other ones.
 #[test]
 fn a_folder_runs_as_the_file_does() {
     for preset in ["tiny-llama", "tiny-qwen2", "tiny-qwen3"] {
@@ -205,9 +205,12 @@ fn a_folder_runs_as_the_file_does() {
     }
 }
 
-/// A tokenizer.json with a few tokens, fewer than the model has rows.
+/// A tokenizer.json with fewer tokens than the model has embedding rows.
 fn tokenizer_json(rows: u32) -> Value {
-    let split = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+    let split = concat!(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|",
+        r"\s*[\r\n]+|\s+(?!\S)|\s+",
+    );
     json!({
         "added_tokens": [{ "id": rows, "content": "<|im_end|>", "special": true, "rstrip": true }],
         "normalizer": { "type": "NFC" },
@@ -215,11 +218,15 @@ fn tokenizer_json(rows: u32) -> Value {
             { "type": "Split", "pattern": { "Regex": split }, "behavior": "Isolated" },
             { "type": "ByteLevel", "add_prefix_space": false, "use_regex": false },
         ] },
-        "model": { "type": "BPE", "vocab": { "h": 0, "i": 1, "Ġ": 2, "hi": 3, "Ã": 4, "©": 5 }, "merges": ["h i"] },
+        "model": {
+            "type": "BPE",
+            "vocab": { "h": 0, "i": 1, "Ġ": 2, "hi": 3, "Ã": 4, "©": 5 },
+            "merges": ["h i"],
+        },
     })
 }
 
-/// A tokenizer beside a model is the model's, and goes into the file that is made of it.
+/// A tokenizer.json next to a model is used, and is written into a GGUF file converted from it.
 #[test]
 fn the_tokenizer_beside_a_model_is_its_own() {
     let (_, shape, tensors) = both("tiny-qwen2");
@@ -229,7 +236,7 @@ fn the_tokenizer_beside_a_model_is_its_own() {
     let opened = source::open(folder.path()).unwrap();
     let tokenizer = Tokenizer::from_source(opened.as_ref()).unwrap().unwrap();
     let out = folder.path().join("model.gguf");
-    let plan = Plan::of(opened.as_ref(), "q8_0".parse().unwrap()).unwrap();
+    let plan = QuantizePlan::of(opened.as_ref(), "q8_0".parse().unwrap()).unwrap();
     quantize(opened.as_ref(), &plan, &out, false, 1, |_| std::ops::ControlFlow::Continue(())).unwrap();
     let file = GgufFile::open(&out).unwrap();
     let again = Tokenizer::from_source(&file).unwrap().unwrap();
@@ -250,7 +257,7 @@ fn the_tokenizer_beside_a_model_is_its_own() {
     let (rows, tokens) = (shape.vocabulary, shape.vocabulary + 1);
     assert_eq!(error, format!("the tokenizer has {tokens} tokens, the model has only {rows} rows for them"));
     fs::write(folder.path().join("tokenizer.json"), "{").unwrap();
-    assert!(Plan::of(opened.as_ref(), "q8_0".parse().unwrap()).is_err());
+    assert!(QuantizePlan::of(opened.as_ref(), "q8_0".parse().unwrap()).is_err());
 }
 
 #[test]
@@ -305,7 +312,7 @@ fn several_files_with_an_index_are_one_model() {
     assert!(said.contains("missing.safetensors: cannot open it: No such file"), "{said}");
 }
 
-/// What is said of a folder whose one file is `bytes`.
+/// The error for a folder whose only file is `bytes`.
 fn refused(config: &Value, bytes: &[u8]) -> String {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
@@ -318,7 +325,7 @@ fn refused(config: &Value, bytes: &[u8]) -> String {
 
 #[test]
 fn malformed_files_are_refused() {
-    let config = config(&Shape::preset("tiny-qwen3").unwrap());
+    let config = config(&ModelShape::preset("tiny-qwen3").unwrap());
     let said = |header: &str, data: usize| refused(&config, &with_header(header, &vec![0; data]));
     let entry = |dtype: &str, shape: &str, offsets: &str| {
         format!(r#"{{"model.norm.weight":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}}}"#)
@@ -335,7 +342,7 @@ fn malformed_files_are_refused() {
         ("is not as expected: invalid type: sequence, expected an object of tensors", said("[]", 0)),
         ("is not as expected: missing field `dtype`", said(r#"{"a": {}}"#, 0)),
         (
-            "has the type I64, which is not supported; F32, F16 and BF16 are",
+            "has type I64, which is not supported (supported: F32, F16, BF16)",
             said(&entry("I64", "[1]", "[0,8]"), 8),
         ),
         ("has the shape []; 1 to 4 dimensions", said(&entry("F32", "[]", "[0,4]"), 4)),
@@ -383,10 +390,14 @@ fn configurations_that_are_not_supported_are_refused_by_name() {
     };
     for (message, found) in [
         (
-            "config.json: model_type is \"gpt_neox\", which is not supported; llama, mistral, qwen2 and qwen3 are",
+            "config.json: model_type is \"gpt_neox\", which is not supported (supported: llama, mistral, \
+             qwen2, qwen3)",
             said("model_type", json!("gpt_neox")),
         ),
-        ("hidden_act is \"gelu\", which is not supported; silu is", said("hidden_act", json!("gelu"))),
+        (
+            "hidden_act is \"gelu\", which is not supported (supported: silu)",
+            said("hidden_act", json!("gelu")),
+        ),
         (
             "rope_scaling.rope_type is \"yarn\", which is not supported",
             said("rope_scaling", json!({ "type": "yarn" })),
@@ -416,7 +427,7 @@ fn folders_without_weights_and_large_texts_are_refused() {
     let other = source::open(folder.path()).map(|_| ()).unwrap_err().to_string();
     assert!(other.contains("is a directory, not a file, and has no config.json"), "{other}");
     let path = folder.path().join("config.json");
-    fs::write(&path, config(&Shape::preset("tiny-qwen3").unwrap()).to_string()).unwrap();
+    fs::write(&path, config(&ModelShape::preset("tiny-qwen3").unwrap()).to_string()).unwrap();
     assert!(said().ends_with("has neither model.safetensors nor model.safetensors.index.json"), "{}", said());
     fs::File::create(&path).unwrap().set_len((64 << 20) + 1).unwrap();
     assert!(said().ends_with("has 67108865 bytes; more than 67108864 are refused"), "{}", said());

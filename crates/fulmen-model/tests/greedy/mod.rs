@@ -1,10 +1,10 @@
-//! Two devices, one model: the same logits, and the same greedy tokens wherever the choice is no close call. Tests of backends
-//! take this file by its path.
+//! Two devices, one model: the same logits, and the same greedy tokens wherever the choice is no close call.
+//! Tests of backends take this file by its path.
 
 use fulmen_model::Session;
 
-/// How many times the error that the logits may have lies between the two largest where the token is certain. The error of a
-/// difference is √2 of that, and four of those are rare.
+/// How many times the error that the logits may have lies between the two largest where the token is certain.
+/// The error of a difference is √2 of that, and four of those are rare.
 const SURE: f64 = 5.7;
 
 fn square_sum(values: impl Iterator<Item = f64>) -> f64 {
@@ -27,8 +27,8 @@ fn choice(logits: &[f32], bound: f64) -> (u32, bool) {
     (u32::try_from(order[0]).unwrap(), margin > SURE * (bound * mean).sqrt())
 }
 
-/// Feeds both the prompt, compares logits, and then greedy tokens. At a close call the device gets the processor's token and
-/// goes on from there. Most steps must not be close calls.
+/// Feeds both the prompt, compares logits, and then greedy tokens. At a close call the device gets the
+/// processor's token and goes on from there. Most steps must not be close calls.
 pub(crate) fn compare(
     cpu: &mut Session,
     device: &mut Session,
