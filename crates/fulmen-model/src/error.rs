@@ -42,7 +42,7 @@ pub enum ModelError {
         found: String,
     },
     /// A required tensor is missing.
-    #[error("tensor {name:?} is missing ({expected} expected)")]
+    #[error("tensor {name:?} is missing (expected {expected})")]
     MissingTensor {
         /// Its name.
         name: String,

@@ -85,7 +85,7 @@ fn everything_in_a_file_comes_out() {
         on_disk.write_all(&raw.bytes()).unwrap();
         let file = GgufFile::open(on_disk.path()).unwrap();
         assert_eq!(file.path(), on_disk.path());
-        assert_eq!(file.parts().map(|(_, bytes)| bytes).sum::<u64>(), raw.bytes().len() as u64);
+        assert_eq!(file.shards().map(|(_, bytes)| bytes).sum::<u64>(), raw.bytes().len() as u64);
         check(&file);
     }
 }

@@ -105,11 +105,11 @@ fn what_makes_no_windows_is_refused() {
         let error = session.perplexity(tokens, &options, |_, _| ()).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     };
-    refused(&[1; 40], 49, None, "the window of a text must be 2 to 48 tokens, the context, is 49");
+    refused(&[1; 40], 49, None, "the perplexity window must be 2 to 48 tokens, the context, is 49");
     refused(&[1; 40], 1, None, "is 1");
-    refused(&[1; 40], 8, Some(0), "the stride of windows must be 1 to 7, is 0");
+    refused(&[1; 40], 8, Some(0), "the perplexity stride must be 1 to 7, is 0");
     refused(&[1; 40], 8, Some(8), "is 8");
-    refused(&[1], 8, None, "the number of tokens of a text must be 3 or more, is 1");
+    refused(&[1], 8, None, "the number of tokens in the text must be 3 or more, is 1");
     refused(&[1, 2], 8, None, "3 or more, is 2");
     refused(&[], 8, Some(2), "2 or more, is 0");
     refused(&[1, 1, 1, 500], 8, None, "outside the vocabulary");

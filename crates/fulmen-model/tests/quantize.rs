@@ -78,7 +78,7 @@ fn the_plan_says_what_is_lost_and_what_does_not_fit() {
     let shape = ModelShape { embedding: 96, layers: 8, ..ModelShape::preset("tiny-llama").unwrap() };
     let source = Synth::new(shape, recipe("f32"), 1).file().unwrap();
     let plan = QuantizePlan::of(&source, recipe("q4_k_m")).unwrap();
-    assert!(plan.again.is_empty());
+    assert!(plan.requantized.is_empty());
     // Rows of 96: the embedding, and q, k, gate and up of 8 layers, and v of all; the others have rows of 256
     // and 512.
     let others: usize = plan.other_types.values().sum();
@@ -91,9 +91,9 @@ fn the_plan_says_what_is_lost_and_what_does_not_fit() {
     assert_eq!(plan.other_types, expected);
 
     let plan = QuantizePlan::of(&model("q8_0"), recipe("q4_0")).unwrap();
-    assert_eq!(plan.again.get(&DType::Q8_0), Some(&15));
+    assert_eq!(plan.requantized.get(&DType::Q8_0), Some(&15));
     let plan = QuantizePlan::of(&model("q8_0"), recipe("q8_0")).unwrap();
-    assert_eq!((plan.work, plan.again.len()), (0, 0), "what has its type is copied");
+    assert_eq!((plan.work, plan.requantized.len()), (0, 0), "what has its type is copied");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn parts_become_one_file() {
     }
     let source = GgufFile::open(folder.path().join("m-00001-of-00002.gguf")).unwrap();
     let (_, file) = run(&source, "f32", &folder.path().join("one.gguf"), 1);
-    assert_eq!((file.parts().len(), file.tensors().len()), (1, 2));
+    assert_eq!((file.shards().len(), file.tensors().len()), (1, 2));
     assert_eq!(file.data("t1").unwrap()[..], [1; 16]);
     assert!(file.metadata().get("split.count").is_none());
 }

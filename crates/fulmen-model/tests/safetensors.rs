@@ -302,11 +302,14 @@ fn several_files_with_an_index_are_one_model() {
     };
     for name in ["../secret.safetensors", "/etc/passwd", "..", "a\\b", ""] {
         let said = refused(json!({ "lm_head.weight": name }));
-        assert!(said.ends_with(&format!("names the file {name:?}; a plain file name expected")), "{said}");
+        assert!(
+            said.ends_with(&format!("refers to the file {name:?}; expected a plain file name")),
+            "{said}"
+        );
     }
     let said = refused(json!({ "lm_head.weight": "model-00000-of-00003.safetensors" }));
     let expected =
-        "says that tensor \"lm_head.weight\" is in \"model-00000-of-00003.safetensors\", but it is not";
+        "lists tensor \"lm_head.weight\" in \"model-00000-of-00003.safetensors\", which does not contain it";
     assert!(said.ends_with(expected), "{said}");
     let said = refused(json!({ "lm_head.weight": "missing.safetensors" }));
     assert!(said.contains("missing.safetensors: cannot open it: No such file"), "{said}");
@@ -333,33 +336,39 @@ fn malformed_files_are_refused() {
     for (message, found) in [
         ("cannot read the header: failed to fill whole buffer", refused(&config, &[])),
         ("cannot read the header: failed to fill whole buffer", refused(&config, &[1, 0, 0])),
-        ("has a header of 18446744073709551615 bytes; the file has 8", refused(&config, &[255; 8])),
         (
-            "has a header of 9 bytes; the file has 16",
+            "has an invalid header length of 18446744073709551615 bytes (file size 8",
+            refused(&config, &[255; 8]),
+        ),
+        (
+            "has an invalid header length of 9 bytes (file size 16",
             refused(&config, &[9, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]),
         ),
-        ("is not as expected: expected value at line 1 column 1", said("x", 0)),
-        ("is not as expected: invalid type: sequence, expected an object of tensors", said("[]", 0)),
-        ("is not as expected: missing field `dtype`", said(r#"{"a": {}}"#, 0)),
+        ("cannot be parsed: expected value at line 1 column 1", said("x", 0)),
+        ("cannot be parsed: invalid type: sequence, expected an object of tensors", said("[]", 0)),
+        ("cannot be parsed: missing field `dtype`", said(r#"{"a": {}}"#, 0)),
         (
             "has type I64, which is not supported (supported: F32, F16, BF16)",
             said(&entry("I64", "[1]", "[0,8]"), 8),
         ),
-        ("has the shape []; 1 to 4 dimensions", said(&entry("F32", "[]", "[0,4]"), 4)),
-        ("has the shape [1, 1, 1, 1, 1]; 1 to 4", said(&entry("F32", "[1,1,1,1,1]", "[0,4]"), 4)),
-        ("has the shape [2, 0]; 1 to 4 dimensions", said(&entry("F32", "[2,0]", "[0,0]"), 4)),
+        ("has the shape []; expected 1 to 4 dimensions", said(&entry("F32", "[]", "[0,4]"), 4)),
+        ("has the shape [1, 1, 1, 1, 1]; expected 1 to 4", said(&entry("F32", "[1,1,1,1,1]", "[0,4]"), 4)),
+        ("has the shape [2, 0]; expected 1 to 4 dimensions", said(&entry("F32", "[2,0]", "[0,0]"), 4)),
         (
             "F32: the size of 18446744073709551615 elements overflows",
             said(&entry("F32", "[4294967296,4294967296]", "[0,4]"), 4),
         ),
-        ("lies at 0..5 of the data; 4 bytes inside the 8", said(&entry("F32", "[1]", "[0,5]"), 8)),
-        ("lies at 4..0 of the data; 4 bytes inside the 8", said(&entry("F32", "[1]", "[4,0]"), 8)),
-        ("lies at 8..12 of the data; 4 bytes inside the 8", said(&entry("F32", "[1]", "[8,12]"), 8)),
+        ("has the data offsets 0..5; expected 4 bytes within the 8", said(&entry("F32", "[1]", "[0,5]"), 8)),
+        ("has the data offsets 4..0; expected 4 bytes within the 8", said(&entry("F32", "[1]", "[4,0]"), 8)),
         (
-            "lies at 18446744073709551612..18446744073709551615 of the data",
+            "has the data offsets 8..12; expected 4 bytes within the 8",
+            said(&entry("F32", "[1]", "[8,12]"), 8),
+        ),
+        (
+            "has the data offsets 18446744073709551612..18446744073709551615",
             said(&entry("F32", "[1]", "[18446744073709551612,18446744073709551615]"), 8),
         ),
-        ("is not as expected: invalid value", said(&entry("F32", "[-1]", "[0,4]"), 8)),
+        ("cannot be parsed: invalid value", said(&entry("F32", "[-1]", "[0,4]"), 8)),
         (
             "has the tensor \"model.nose.weight\", which no supported",
             said(&entry("F32", "[1]", "[0,4]").replace("norm", "nose"), 8),
@@ -371,7 +380,7 @@ fn malformed_files_are_refused() {
         format!(r#""{name}":{{"dtype":"F32","shape":[2],"data_offsets":[{from},{}]}}"#, from + 8)
     };
     let twice = said(&format!("{{{},{}}}", one("model.norm.weight", 0), one("model.norm.weight", 8)), 16);
-    assert!(twice.ends_with("tensor \"model.norm.weight\" is there twice"), "{twice}");
+    assert!(twice.ends_with("duplicate tensor \"model.norm.weight\""), "{twice}");
     let overlap = said(&format!("{{{},{}}}", one("model.norm.weight", 4), one("lm_head.weight", 0)), 16);
     assert!(overlap.ends_with("tensors \"lm_head.weight\" and \"model.norm.weight\" overlap"), "{overlap}");
 }
@@ -407,12 +416,12 @@ fn configurations_that_are_not_supported_are_refused_by_name() {
             said("rope_scaling", json!({ "type": "llama3", "factor": 8.0 })),
         ),
         ("partial_rotary_factor is 0.5, which is not supported", said("partial_rotary_factor", json!(0.5))),
-        ("config.json: is not as expected: missing field `hidden_size`", said("hidden_size", Value::Null)),
-        ("config.json: is not as expected: invalid type: string \"x\"", said("hidden_size", json!("x"))),
-        ("is not as expected: invalid value: integer `-1`", said("num_hidden_layers", json!(-1))),
-        ("q_proj.weight\" has 256 rows, but 0 heads", said("num_attention_heads", json!(0))),
-        ("q_proj.weight\" has 256 rows, but 3 heads", said("num_attention_heads", json!(3))),
-        ("q_proj.weight\" has 256 rows, but 256 heads", said("num_attention_heads", json!(256))),
+        ("config.json: cannot be parsed: missing field `hidden_size`", said("hidden_size", Value::Null)),
+        ("config.json: cannot be parsed: invalid type: string \"x\"", said("hidden_size", json!("x"))),
+        ("cannot be parsed: invalid value: integer `-1`", said("num_hidden_layers", json!(-1))),
+        ("q_proj.weight\" has 256 rows; 0 heads", said("num_attention_heads", json!(0))),
+        ("q_proj.weight\" has 256 rows; 3 heads", said("num_attention_heads", json!(3))),
+        ("q_proj.weight\" has 256 rows; 256 heads", said("num_attention_heads", json!(256))),
         ("head_dim is 0, which is not supported", said("head_dim", json!(0))),
     ] {
         assert!(found.contains(message), "{message:?} is not in {found:?}");
@@ -430,7 +439,7 @@ fn folders_without_weights_and_large_texts_are_refused() {
     fs::write(&path, config(&ModelShape::preset("tiny-qwen3").unwrap()).to_string()).unwrap();
     assert!(said().ends_with("has neither model.safetensors nor model.safetensors.index.json"), "{}", said());
     fs::File::create(&path).unwrap().set_len((64 << 20) + 1).unwrap();
-    assert!(said().ends_with("has 67108865 bytes; more than 67108864 are refused"), "{}", said());
+    assert!(said().ends_with("is too large: 67108865 bytes, limit 67108864"), "{}", said());
 }
 
 #[test]

@@ -26,7 +26,7 @@ impl StopFinder {
             false => Ok(StopFinder { stops: stops.to_vec(), held: String::new() }),
             true => Err(ModelError::Option {
                 what: "a stop string",
-                expected: "not empty".to_owned(),
+                expected: "nonempty".to_owned(),
                 found: "empty".to_owned(),
             }),
         }

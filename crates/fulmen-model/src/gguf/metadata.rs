@@ -269,17 +269,17 @@ mod tests {
         assert_eq!(metadata.u32("a"), Ok(5));
         assert_eq!(metadata.i64("b"), Ok(-1));
         let message = metadata.u32("b").unwrap_err().to_string();
-        assert_eq!(message, r#"metadata key "b" must fit u32, is -1"#);
+        assert_eq!(message, r#"metadata key "b" must fit into u32, is -1"#);
         assert_eq!(metadata.integers("ids"), Ok(vec![3, -4]));
         let message = metadata.integers("big").unwrap_err().to_string();
-        assert_eq!(message, r#"metadata key "big" must fit i64, is 18446744073709551615"#);
+        assert_eq!(message, r#"metadata key "big" must fit into i64, is 18446744073709551615"#);
     }
 
     #[test]
     fn errors_name_key_expected_and_found() {
         let metadata = sample();
         let message = |error: MetadataError| error.to_string();
-        assert_eq!(message(metadata.u32("c").unwrap_err()), r#"the metadata have no key "c" (u32 expected)"#);
+        assert_eq!(message(metadata.u32("c").unwrap_err()), r#"metadata key "c" is missing (expected u32)"#);
         assert_eq!(message(metadata.f32("a").unwrap_err()), r#"metadata key "a" must be f32, is i64"#);
         assert_eq!(
             message(metadata.strings("ids").unwrap_err()),

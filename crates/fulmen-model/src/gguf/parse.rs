@@ -153,7 +153,7 @@ fn value<R: Read>(header: &mut Header<R>, key: &str) -> Result<ParsedValue, Gguf
 }
 
 fn array<R: Read>(header: &mut Header<R>, key: &str) -> Result<ParsedValue, GgufProblem> {
-    let item = value_type(header, format_args!("the items of key {key:?}"))?;
+    let item = value_type(header, format_args!("the array of key {key:?}"))?;
     let what = format_args!("the array of key {key:?}");
     let size = match item {
         ValueType::Array => return Err(GgufProblem::NestedArray { key: key.to_owned() }),

@@ -259,7 +259,7 @@ mod tests {
         for merge in ["", "a", "ab", "a ", " a", "é"] {
             assert_eq!(
                 message(merge),
-                format!("merge 0 must be two tokens with a space between, is {merge:?}")
+                format!("merge 0 must be two tokens separated by a space, is {merge:?}")
             );
         }
         let needs = |merge: &str, missing: &str| {

@@ -175,7 +175,7 @@ impl TokenizerSpec {
             ("end_of_word_suffix", &model.end_of_word_suffix),
         ] {
             if text.as_ref().is_some_and(|text| !text.is_empty()) {
-                return Err(unsupported(format!("a model with a {what}")));
+                return Err(unsupported(format!("a model with {what}")));
             }
         }
         let (tokens, types) = vocabulary(&file)?;

@@ -220,17 +220,14 @@ mod tests {
             Tokenizer::from_metadata(&metadata).unwrap_err().to_string()
         };
         let without = |key: &str| with(&|metadata| _ = metadata.remove(&format!("tokenizer.ggml.{key}")));
-        assert_eq!(
-            without("model"),
-            r#"tokenizer: the metadata have no key "tokenizer.ggml.model" (string expected)"#
-        );
+        assert_eq!(without("model"), r#"metadata key "tokenizer.ggml.model" is missing (expected string)"#);
         assert_eq!(
             without("tokens"),
-            r#"tokenizer: the metadata have no key "tokenizer.ggml.tokens" (array of string expected)"#
+            r#"metadata key "tokenizer.ggml.tokens" is missing (expected array of string)"#
         );
         assert_eq!(
             without("merges"),
-            r#"tokenizer: the metadata have no key "tokenizer.ggml.merges" (array of string expected)"#
+            r#"metadata key "tokenizer.ggml.merges" is missing (expected array of string)"#
         );
         assert_eq!(
             without("bos_token_id"),
@@ -238,7 +235,7 @@ mod tests {
         );
         assert_eq!(
             with(&|metadata| metadata.set("tokenizer.ggml.tokens", 5u32)),
-            r#"tokenizer: metadata key "tokenizer.ggml.tokens" must be array of string, is u32"#
+            r#"metadata key "tokenizer.ggml.tokens" must be array of string, is u32"#
         );
         assert_eq!(
             with(&|metadata| metadata.set("tokenizer.ggml.model", "rwkv")),
@@ -262,7 +259,7 @@ mod tests {
         );
         assert_eq!(
             with(&|metadata| metadata.set("tokenizer.ggml.bos_token_id", -1i32)),
-            r#"tokenizer: metadata key "tokenizer.ggml.bos_token_id" must fit u32, is -1"#
+            r#"metadata key "tokenizer.ggml.bos_token_id" must fit into u32, is -1"#
         );
         assert_eq!(
             with(&|metadata| metadata.set("tokenizer.ggml.model", "llama")),

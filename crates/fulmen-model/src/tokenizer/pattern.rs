@@ -59,7 +59,7 @@ pub(super) fn pre_name(stages: &[&Stage]) -> Result<&'static str, TokenizerError
         }
     };
     if bytes.kind != "ByteLevel" || bytes.add_prefix_space == Some(true) {
-        return unsupported(format!("the pre-tokenizer {:?} (without a space before texts)", bytes.kind));
+        return unsupported(format!("the pre-tokenizer {:?} with these settings", bytes.kind));
     }
     // On by default.
     let words = bytes.use_regex != Some(false);

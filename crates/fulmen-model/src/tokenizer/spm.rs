@@ -255,8 +255,8 @@ mod tests {
     fn scores_are_checked() {
         let vocab = || Vocab::new(vec!["a".into(), "b".into()], Vec::new(), Spelling::Sentence).unwrap();
         let message = |scores: &[f32]| Spm::new(&vocab(), scores.to_vec(), None).unwrap_err().to_string();
-        assert_eq!(message(&[]), "there are 0 scores for 2 tokens");
-        assert_eq!(message(&[0.0, f32::NAN]), "the score of token 1 is not a number");
+        assert_eq!(message(&[]), "the number of scores must be 2, the number of tokens, is 0");
+        assert_eq!(message(&[0.0, f32::NAN]), "the score of token 1 is NaN");
         assert!(Spm::new(&vocab(), vec![f32::NEG_INFINITY, f32::INFINITY], None).is_ok());
     }
 

@@ -252,7 +252,7 @@ mod tests {
             let error = make(&[text], &[TokenType::Byte], Spelling::Sentence).unwrap_err();
             assert_eq!(error, TokenizerError::ByteToken { id: 0, text: text.into() });
         }
-        assert!(make(&["", "", "a"], &[], Spelling::Bytes).is_ok(), "places without a text");
+        assert!(make(&["", "", "a"], &[], Spelling::Bytes).is_ok(), "unused entries");
     }
 
     #[test]

@@ -117,16 +117,12 @@ fn what_is_not_known_is_refused_by_name() {
     let prefix = "tokenizer.json: ";
     let cases: [(&[&str], Value, &str); 9] = [
         (&["model", "type"], json!("Unigram"), r#"a model of type "Unigram" is not supported"#),
-        (
-            &["model", "end_of_word_suffix"],
-            json!("</w>"),
-            "a model with a end_of_word_suffix is not supported",
-        ),
+        (&["model", "end_of_word_suffix"], json!("</w>"), "a model with end_of_word_suffix is not supported"),
         (&["normalizer"], json!({ "type": "Lowercase" }), r#"the normalizer "Lowercase" is not supported"#),
         (
             &["pre_tokenizer"],
             json!({ "type": "Whitespace" }),
-            r#"the pre-tokenizer "Whitespace" (without a space before texts) is not supported"#,
+            r#"the pre-tokenizer "Whitespace" with these settings is not supported"#,
         ),
         (
             &["pre_tokenizer"],
@@ -145,7 +141,7 @@ fn what_is_not_known_is_refused_by_name() {
         (
             &["added_tokens"],
             json!([{ "id": 4_000_000_000u32, "content": "x" }]),
-            "has 12 tokens and ids far above",
+            "has 12 tokens, but much larger ids",
         ),
         (&["added_tokens"], json!([{ "id": 0, "content": "x" }]), r#"token 0 is both "h" and "x""#),
     ];
