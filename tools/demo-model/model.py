@@ -126,7 +126,7 @@ class Stack(nn.Module):
 
 
 class StoryModel(nn.Module):
-    """Tokens [batch, rows] in, logits [batch, rows, vocabulary] out. The embedding is tied to the output matrix."""
+    """Tokens [batch, rows] in, logits [batch, rows, vocabulary] out, with a tied embedding."""
 
     def __init__(self, config):
         super().__init__()

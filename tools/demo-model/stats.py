@@ -20,7 +20,7 @@ def shingles(words, size):
 
 
 def nearest(stories, bands=32, rows=2, seed=1):
-    """The largest overlap of each story with another one found by MinHash (Jaccard, 5-grams, names masked)."""
+    """The largest overlap of each story with another found by MinHash (Jaccard, 5-grams, names masked)."""
     rng = np.random.default_rng(seed)
     a, b = (rng.integers(1, 2**31, bands * rows, dtype=np.uint64) for _ in range(2))
     sets, buckets = [], {}

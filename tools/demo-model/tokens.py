@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Learns the tokenizer from the corpus, and writes the corpus as tokens (little-endian u16): train.bin, held-out.bin.
+"""Learns the tokenizer from the corpus and writes the corpus as tokens: train.bin and held-out.bin, little-endian u16.
 
 The tokenizer is learned from the first stories, so it does not depend on the size of the corpus.
 """

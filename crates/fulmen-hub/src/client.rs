@@ -83,7 +83,7 @@ impl Client {
         let body = body.map_err(|error| HubError::Network { url: url.clone(), error: error.into() })?;
         let info: ModelInfo = serde_json::from_slice(&body)
             .map_err(|error| wrong(format!("cannot parse the list of files: {error}")))?;
-        if !is_mark(&info.sha) {
+        if !is_file_name(&info.sha) {
             return Err(wrong(format!("{:?} is not a commit", info.sha)));
         }
         let files = info.siblings.into_iter().filter(|file| is_inside(&file.rfilename));
@@ -213,7 +213,7 @@ impl Client {
 fn etag(headers: &HeaderMap, name: &str) -> Option<String> {
     let text = headers.get(name)?.to_str().ok()?;
     let text = text.trim_start_matches("W/").trim_matches('"');
-    is_mark(text).then(|| text.to_owned())
+    is_file_name(text).then(|| text.to_owned())
 }
 
 /// Whether an ETag is a valid file name, such as a hash.

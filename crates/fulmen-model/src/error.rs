@@ -135,7 +135,7 @@ pub enum ModelError {
     /// A context longer than the model supports.
     #[error("a context of {asked} tokens exceeds the model's limit of {limit}")]
     Context {
-        /// What was asked for.
+        /// The requested context.
         asked: u32,
         /// What the model allows.
         limit: u32,

@@ -1,5 +1,5 @@
-//! Models that make no sense are refused with the key or tensor, what was expected and what was found; the
-//! next one loads.
+//! Invalid models are rejected with the key or tensor, the expected and the actual value; a valid one then
+//! loads.
 
 mod tiny;
 

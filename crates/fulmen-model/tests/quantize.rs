@@ -60,7 +60,7 @@ fn tensors_have_the_encoders_bits_and_the_metadata_stay() {
 #[test]
 fn the_number_of_threads_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    // One tensor of several tasks, the last of them short.
+    // One tensor that is converted in several tasks, the last of them short.
     let tensors = [TensorInfo::new("blk.0.ffn_up.weight", &[256, 4096 * 3 + 7], DType::F32).unwrap()];
     let values: Vec<f32> = (0..tensors[0].elements()).map(|i| ((i * 37) % 1001) as f32 - 500.0).collect();
     let mut writer = GgufWriter::new(Vec::new(), &Metadata::new(), &tensors).unwrap();

@@ -180,8 +180,8 @@ fn a_folder_is_the_same_model_as_the_file() {
     }
 }
 
-/// The folder's norms were rounded to BF16, so the logits are close and not the same; heads in the wrong
-/// order would give quite other ones.
+/// The folder's norms were rounded to BF16, so the logits are only close; heads in the wrong row order would
+/// be far off.
 #[test]
 fn a_folder_runs_as_the_file_does() {
     for preset in ["tiny-llama", "tiny-qwen2", "tiny-qwen3"] {

@@ -21,8 +21,8 @@
 //! use fulmen::prelude::*;
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     // The small story model of this repository; any GGUF file of the Llama or Qwen families works. The device is
-//!     // `auto` (the best one), `cpu`, `wgpu`, `cuda`, or one of several, such as `cuda:1`.
+//!     // The small story model of this repository; any GGUF file of the Llama or Qwen families works.
+//!     // The device is `auto` (the best one), `cpu`, `wgpu`, `cuda`, or one of several, such as `cuda:1`.
 //!     let model = Model::load("../fulmen-cli/assets/story.gguf", fulmen::open("cpu".parse()?)?)?;
 //!     let options = GenerateOptions { max_tokens: 20, ..GenerateOptions::default() };
 //!     let answer = model.generate("Once upon a time", &options, |piece| print!("{piece}"))?;

@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn whitespace_around_tags() {
-        // (template, text): each as Jinja2 gives it with trim_blocks and lstrip_blocks.
+        // (template, text), as Jinja2 renders it with trim_blocks and lstrip_blocks.
         for (source, expected) in [
             ("a {% x %} b", "a · b"),
             ("a\n  {% x %}\n  b", "a\n·  b"),

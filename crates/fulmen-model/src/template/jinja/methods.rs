@@ -1,4 +1,4 @@
-//! Methods of values, which are Python's.
+//! Methods of values, modeled after Python.
 
 use super::call::Arguments;
 use super::error::{Failure, Result};
@@ -204,7 +204,7 @@ impl Interpreter<'_> {
         Ok(Value::text(text.replace(old.as_str(), new, limit)))
     }
 
-    /// `"{} and {name}".format(…)`; no widths, no types.
+    /// `"{} and {name}".format(…)`, without widths and types.
     fn format(&mut self, text: &Text, args: &Arguments) -> Result<Value> {
         let string = text.as_str();
         let (mut out, mut at, mut next) = (Text::default(), 0, 0);
@@ -239,7 +239,7 @@ impl Interpreter<'_> {
     }
 }
 
-/// Without whitespace, or these characters, at its ends.
+/// Strips whitespace, or these characters, from the ends.
 pub(super) fn trimmed(text: &Text, chars: Option<&str>, left: bool, right: bool) -> Text {
     let goes = |c: char| chars.map_or(c.is_whitespace(), |chars| chars.contains(c));
     let mut part = text.as_str();
@@ -252,13 +252,13 @@ pub(super) fn trimmed(text: &Text, chars: Option<&str>, left: bool, right: bool)
     text.part(part)
 }
 
-/// In upper case, in lower case, or with capitals.
+/// Converts to upper case, lower case, title case or capitalized.
 pub(super) fn cased(text: &Text, how: &str) -> Text {
     match how {
         "upper" => text.map(str::to_uppercase),
         "lower" => text.map(str::to_lowercase),
         _ => {
-            // A word goes on across stretches of different origin.
+            // A word continues across ranges of different origin.
             let inside = std::cell::Cell::new(false);
             text.map(|part| {
                 let mut out = String::with_capacity(part.len());
