@@ -60,7 +60,7 @@ fn a_file_truncated_while_it_is_open_is_refused() {
     assert_eq!(file.data("x").unwrap().len(), 16384);
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(size - 1).unwrap();
     let said = file.data("x").unwrap_err().to_string();
-    let expected = format!("changed while it was open: it had {size} bytes and has {} now", size - 1);
+    let expected = format!("changed while it was open: expected {size} bytes, found {}", size - 1);
     assert!(said.ends_with(&expected), "{said}");
     assert_eq!(file.metadata().string("general.architecture"), Ok("test"), "metadata were copied");
     // A file that grew is fine: the mapping is still valid.

@@ -169,7 +169,7 @@ fn data_come_in_order_and_complete() {
     assert_eq!(said, "data of tensor \"b\" written out of order: expected \"a\"");
     writer.write("a", &[0; 10]).unwrap();
     let said = writer.write("a", &[0; 7]).unwrap_err().to_string();
-    assert_eq!(said, "tensor \"a\" has 6 bytes left to write, 7 were given");
+    assert_eq!(said, "tensor \"a\" has 6 bytes left to write, got 7");
     writer.write("a", &[0; 6]).unwrap();
     writer.write("b", &[0; 1]).unwrap();
     let said = writer.finish().unwrap_err().to_string();

@@ -42,7 +42,7 @@ fn keys_that_are_missing_or_of_another_type() {
     }
     let mut tiny = Tiny::new(LLAMA, 1);
     tiny.metadata.remove("general.architecture");
-    assert!(tiny.refusal().contains("no key \"general.architecture\""));
+    assert!(tiny.refusal().contains("key \"general.architecture\" is missing"));
 }
 
 #[test]

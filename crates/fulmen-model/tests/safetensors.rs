@@ -255,7 +255,10 @@ fn the_tokenizer_beside_a_model_is_its_own() {
     fs::write(folder.path().join("tokenizer.json"), large.to_string()).unwrap();
     let error = Tokenizer::from_source(opened.as_ref()).unwrap_err().to_string();
     let (rows, tokens) = (shape.vocabulary, shape.vocabulary + 1);
-    assert_eq!(error, format!("the tokenizer has {tokens} tokens, the model has only {rows} rows for them"));
+    assert_eq!(
+        error,
+        format!("the tokenizer has {tokens} tokens, but the model has only {rows} embedding rows")
+    );
     fs::write(folder.path().join("tokenizer.json"), "{").unwrap();
     assert!(QuantizePlan::of(opened.as_ref(), "q8_0".parse().unwrap()).is_err());
 }

@@ -267,7 +267,7 @@ fn large_conversations_are_rendered() {
 fn large_templates_are_refused() {
     let source = " ".repeat(MAX_SOURCE + 1);
     let error = ChatTemplate::new(&source).unwrap_err().to_string();
-    assert_eq!(error, "the chat template has 1048577 bytes, more than 1048576");
+    assert_eq!(error, "the chat template is too large: 1048577 bytes, limit 1048576");
 }
 
 #[test]

@@ -137,14 +137,14 @@ fn id_of(tokenizer: &Tokenizer, byte: u32) -> u32 {
     (0..256).find(|&id| tokenizer.token(id) == Some(&text)).unwrap()
 }
 
-/// Each of these would take hours in quadratic time.
+/// Quadratic time would be a hundred thousand times slower.
 #[test]
-fn a_million_characters_are_no_trouble() {
+fn long_texts_do_not_take_quadratic_time() {
     let tokenizers =
         [byte_level("gpt-2"), byte_level("qwen2"), byte_level("default"), sentence(SpacePrefix::Always)];
     for (i, tokenizer) in tokenizers.iter().enumerate() {
-        // An unoptimized build takes minutes for a million.
-        let n = if i == 0 { 1_000_000 } else { 100_000 };
+        // Unoptimized builds are slow, so only one tokenizer gets a long text.
+        let n = if i == 0 { 200_000 } else { 50_000 };
         for part in ["a", " ", "hello ", "\n", "é", "1"] {
             let text = part.repeat(n / part.len());
             let ids = tokenizer.encode(&text, Special::Parse);

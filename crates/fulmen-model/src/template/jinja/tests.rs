@@ -1,4 +1,4 @@
-//! The language against Jinja2, and its limits.
+//! Compares the interpreter with Jinja2, and tests its limits.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -6,7 +6,8 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 
-const WORK: u64 = 32 << 20;
+/// Enough for every ordinary template; what exceeds it would exceed any budget.
+const WORK: u64 = 2 << 20;
 
 fn render(source: &str, variables: &Json) -> Result<Text, At> {
     let variables: Vec<(&str, Variable<'_>)> = variables
@@ -134,7 +135,7 @@ fn work_and_memory_are_limited() {
     let doubling = "{% set ns = namespace(x=START) %}{% for i in range(60) %}{% set ns.x = GROW %}\
         {% endfor %}{{ ns.x | length }}";
     let doubled = |first: &str, grow: &str| doubling.replace("START", first).replace("GROW", grow);
-    let too_much = "rendering exceeds the limit of 33554432 steps and bytes";
+    let too_much = "rendering exceeds the limit of 2097152 steps and bytes";
     for source in [
         "{% for i in range(1000000000) %}{% endfor %}".to_owned(),
         "{% for i in range(10000) %}{% for j in range(10000) %}{% endfor %}{% endfor %}".to_owned(),
@@ -180,7 +181,7 @@ fn work_and_memory_are_limited() {
         let failure = failure(&source);
         assert!(failure.ends_with(too_much), "{source}: {failure}");
     }
-    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
 /// Depth is limited in the source, in calls and in values: nothing overflows the stack, not even when
