@@ -107,7 +107,7 @@ fn what_is_wrong_is_said() {
     assert_eq!(error(&[model, "--decode", "3 x"], ""), "error: \"x\" is not a token id\n");
     assert_eq!(
         error(&[model, "--decode", "99"], ""),
-        "error: token 99 does not exist (there are 19 tokens)\n"
+        "error: token 99 does not exist; the vocabulary has 19 tokens\n"
     );
     assert!(error(&["no-such.json", "a"], "").contains("no-such.json"));
     assert!(error(&["no-such.gguf", "a"], "").contains("no-such.gguf"));

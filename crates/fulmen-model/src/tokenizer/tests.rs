@@ -114,7 +114,7 @@ fn ids_out_of_range_are_refused() {
     let size = tokenizer.vocab_size();
     for id in [u32::try_from(size).unwrap(), u32::MAX] {
         let error = tokenizer.decode(&[0, id]).unwrap_err();
-        assert_eq!(error.to_string(), format!("token {id} does not exist (there are {size} tokens)"));
+        assert_eq!(error.to_string(), format!("token {id} does not exist; the vocabulary has {size} tokens"));
         assert!(StreamDecoder::new().push(&tokenizer, id).is_err());
         assert_eq!((tokenizer.token(id), tokenizer.token_type(id)), (None, None));
         assert!(!tokenizer.is_end(id) && !tokenizer.is_special(id));
