@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use fulmen_model::quantize::Recipe;
-use fulmen_model::synth::{PRESETS, Shape, Synth, SynthError};
+use fulmen_model::synth::{ModelShape, PRESETS, Synth, SynthError};
 
 use crate::ops::progress_bar;
 use crate::output::print;
@@ -13,7 +13,7 @@ use crate::output::print;
 pub(crate) struct Args {
     /// The shape: tiny-llama, tiny-qwen2, tiny-qwen3, qwen3-0.6b, llama3.2-1b, …
     #[arg(value_name = "PRESET", value_parser = preset)]
-    shape: Shape,
+    shape: ModelShape,
 
     /// The file to write.
     #[arg(value_name = "OUT")]
@@ -37,9 +37,9 @@ pub(crate) struct Args {
 }
 
 /// A shape by its name, or the names that there are.
-pub(crate) fn preset(name: &str) -> Result<Shape, String> {
+pub(crate) fn preset(name: &str) -> Result<ModelShape, String> {
     let names = || PRESETS.iter().map(|shape| shape.name).collect::<Vec<_>>().join(", ");
-    Shape::preset(name).ok_or_else(|| format!("there is no preset {name:?}; there are {}", names()))
+    ModelShape::preset(name).ok_or_else(|| format!("there is no preset {name:?}; there are {}", names()))
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), SynthError> {

@@ -87,7 +87,7 @@ fn a_device_that_cannot_be_taken_fails_after_the_list() {
     let (stdout, stderr, code) = output(&mut fulmen(&["devices", "--device", "wgpu:99"]));
     assert_eq!(code, Some(1));
     assert!(stdout.ends_with("wgpu:99 takes no device\n"), "{stdout}");
-    assert!(stderr.starts_with("error: device wgpu:99 does not exist: "), "{stderr}");
+    assert!(stderr.starts_with("error: device wgpu:99 does not exist; "), "{stderr}");
 }
 
 #[test]

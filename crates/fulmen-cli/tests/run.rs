@@ -116,7 +116,7 @@ fn mistakes_are_explained() {
     refused(&["run", &at("text.gguf"), "Hi"], &["is not a GGUF file"]);
     let bytes = fs::read(&path).unwrap();
     fs::write(at("cut.gguf"), &bytes[..bytes.len() - 1]).unwrap();
-    refused(&["run", &at("cut.gguf"), "Hi"], &["cut.gguf", "do not lie inside the file"]);
+    refused(&["run", &at("cut.gguf"), "Hi"], &["cut.gguf", "are outside the file"]);
     // The name of the architecture, by another of the same length.
     let mut other = bytes.clone();
     let place = other.windows(5).position(|window| window == b"qwen3").unwrap();
@@ -124,17 +124,23 @@ fn mistakes_are_explained() {
     fs::write(at("falco.gguf"), &other).unwrap();
     refused(
         &["run", &at("falco.gguf"), "Hi"],
-        &["the architecture \"falco\" is not supported; supported are llama, qwen2, qwen3"],
+        &["architecture \"falco\" is not supported (supported: llama, qwen2, qwen3)"],
     );
-    refused(&["run", &path, "Hi", "--ctx", "100000"], &["a context of 100000 is more than the model's 2048"]);
+    refused(
+        &["run", &path, "Hi", "--ctx", "100000"],
+        &["a context of 100000 tokens exceeds the model's limit of 2048"],
+    );
     refused(&["run", &path, "Hi", "--temp", "nan"], &["the temperature must be"]);
     refused(&["run", &path, "Hi", "--temp", "-1"], &["the temperature must be", "-1"]);
     refused(&["run", &path, "Hi", "--repeat-penalty", "0"], &["repetition penalty"]);
-    refused(&["run", &path, "Hi", "--stop", ""], &["a stop string must be not empty"]);
-    refused(&["run", &path, &"word ".repeat(3000)], &["does not fit the context of 2048"]);
+    refused(&["run", &path, "Hi", "--stop", ""], &["a stop string must be nonempty"]);
+    refused(&["run", &path, &"word ".repeat(3000)], &["does not fit into the context of 2048"]);
     let short =
         ["run", &path, "--ctx", "16", "A prompt that has more than sixteen tokens, which is not many."];
-    refused(&short, &["does not fit the context of 16", "--ctx makes it larger, up to the model's 2048"]);
+    refused(
+        &short,
+        &["does not fit into the context of 16", "--ctx makes it larger, up to the model's 2048"],
+    );
     refused(&[&short[..], &["--json"]].concat(), &["up to the model's 2048"]);
     refused(&["run", &path, "Hi", "--template", "nonsense"], &["nonsense", "chatml"]);
     let (_, stderr, code) = piped(&["run", &path], &[0xff, 0xfe, 0x41]);
@@ -306,9 +312,9 @@ fn a_text_is_scored() {
     fs::write(at("empty.txt"), b"").unwrap();
     refused(
         &["bench", "perplexity", &path, &at("empty.txt")],
-        &["number of tokens of a text must be 3 or more"],
+        &["number of tokens in the text must be 3 or more"],
     );
-    refused(&[&args[..], &["--stride", "64"]].concat(), &["the stride of windows must be 1 to 63, is 64"]);
+    refused(&[&args[..], &["--stride", "64"]].concat(), &["the perplexity stride must be 1 to 63, is 64"]);
 }
 
 /// Little address space: an error that says what is missing, or an answer; never a panic.

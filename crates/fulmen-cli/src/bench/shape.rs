@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fulmen_model::quantize::Recipe;
-use fulmen_model::synth::{Shape, Synth};
+use fulmen_model::synth::{ModelShape, Synth};
 use fulmen_model::{Model, SessionOptions};
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ use crate::synth::preset;
 pub(super) struct ShapeOptions {
     /// The shape of the model: qwen3-4b, qwen3-8b, llama3.2-1b, …; one that does not exist lists them all.
     #[arg(long, value_name = "SHAPE", value_parser = preset)]
-    shape: Shape,
+    shape: ModelShape,
 
     /// The mix of types that the weights have, as `fulmen quantize` gives it.
     #[arg(long = "type", value_name = "TYPE", default_value = "q4_k_m")]
