@@ -41,7 +41,7 @@ fn files_are_replaced_only_with_force() {
     fs::write(&out, b"precious").unwrap();
     let (stdout, stderr, code) = output(&mut fulmen(&["quantize", &path, &out, "--type", "q8_0"]));
     assert_eq!((stdout.as_str(), code), ("", Some(1)));
-    assert_eq!(stderr, format!("error: {out} is there already; --force replaces it\n"));
+    assert_eq!(stderr, format!("error: {out} already exists; use --force to overwrite it\n"));
     assert_eq!(fs::read(&out).unwrap(), b"precious");
     let (_, _, code) = output(&mut fulmen(&["quantize", &path, &out, "--type", "Q8_0", "--force"]));
     assert_eq!(code, Some(0));
@@ -50,7 +50,7 @@ fn files_are_replaced_only_with_force() {
     let (_, stderr, code) = output(&mut fulmen(&["quantize", &out, &out, "--type", "q4_0", "--force"]));
     assert_eq!(code, Some(0), "{stderr}");
     assert!(
-        stderr.starts_with("warning: the weights are quantized already (57 Q8_0); start from F16"),
+        stderr.starts_with("warning: the weights are already quantized (57 Q8_0); starting from F16"),
         "{stderr}"
     );
     assert_eq!(GgufFile::open(&out).unwrap().tensor("blk.1.attn_q.weight").unwrap().dtype(), DType::Q4_0);
@@ -85,8 +85,8 @@ fn folder(path: &std::path::Path) {
     bytes.resize(bytes.len() + end, 0);
     fs::write(path.join("model.safetensors"), bytes).unwrap();
     let config = r#"{"model_type": "qwen3", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
-        "num_attention_heads": 1, "head_dim": 32, "rms_norm_eps": 1e-6, "vocab_size": 3, "max_position_embeddings": 8,
-        "tie_word_embeddings": true}"#;
+        "num_attention_heads": 1, "head_dim": 32, "rms_norm_eps": 1e-6, "vocab_size": 3,
+        "max_position_embeddings": 8, "tie_word_embeddings": true}"#;
     fs::write(path.join("config.json"), config).unwrap();
 }
 

@@ -35,9 +35,19 @@ fn start(args: &[&str]) -> Child {
     command.spawn().expect("the fulmen binary starts")
 }
 
-fn refused(args: &[&str], words: &[&str]) {
+/// The command fails with these words.
+fn fails(args: &[&str], words: &[&str]) {
+    ends(args, 1, words);
+}
+
+/// The command refuses the value of an argument with these words.
+fn misused(args: &[&str], words: &[&str]) {
+    ends(args, 2, words);
+}
+
+fn ends(args: &[&str], expected: i32, words: &[&str]) {
     let (stdout, stderr, code) = piped(args, b"");
-    assert_eq!((stdout.as_str(), code), ("", Some(1)), "{stderr}");
+    assert_eq!((stdout.as_str(), code), ("", Some(expected)), "{stderr}");
     for word in words {
         assert!(stderr.contains(word), "{word:?} is not in {stderr}");
     }
@@ -47,7 +57,7 @@ fn refused(args: &[&str], words: &[&str]) {
 fn a_gpu_answers_through_wgpu() {
     let (_folder, path) = model();
     let (stdout, stderr, code) =
-        piped(&["run", &path, "--device", "wgpu", "-n", "3", "--temp", "0", "Hi"], b"");
+        piped(&["run", &path, "--device", "wgpu", "-n", "3", "--temperature", "0", "Hi"], b"");
     assert_eq!(code, Some(0), "{stderr}");
     assert!(!stdout.is_empty() && stderr.contains("answer 3 tokens"), "{stdout} {stderr}");
 }
@@ -59,7 +69,15 @@ fn an_answer_comes_from_an_argument_or_from_a_pipe() {
     let (stdout, stderr, code) = piped(&[&args[..], &["Hello there"]].concat(), b"");
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.len() > 5 && stdout.ends_with('\n'));
-    for word in ["load ", "prompt ", "answer 12 tokens", "tok/s", "of the memory floor", "memory "] {
+    for word in [
+        "load ",
+        "prompt ",
+        "answer 12 tokens",
+        "tok/s",
+        "% of the memory-bandwidth bound",
+        "weights ",
+        "KV cache ",
+    ] {
         assert!(stderr.contains(word), "{word:?} is not in {stderr}");
     }
     assert!(
@@ -98,45 +116,75 @@ fn json_tells_everything() {
     let stopped = run(&["--raw", "--stop", &stop]);
     assert_eq!((stopped["reason"].as_str(), stopped["stop"].as_str()), (Some("stop"), Some(&stop[..])));
     assert_eq!(stopped["text"].as_str().unwrap(), &text[..text.find(&stop).unwrap()]);
-    let short = run(&["--raw", "--ctx", "6"]);
+    let short = run(&["--raw", "--context", "6"]);
     assert_eq!(short["reason"], "context_full");
+}
+
+/// Names that options had before still work.
+#[test]
+fn old_option_names_are_aliases() {
+    let (_folder, path) = model();
+    let answer = |options: &[&str]| {
+        let args = [&["run", &path, "Hi", "-n", "3", "--device", "cpu", "--quiet"][..], options].concat();
+        let (stdout, stderr, code) = piped(&args, b"");
+        assert_eq!((stderr.as_str(), code), ("", Some(0)), "{options:?}");
+        stdout
+    };
+    let new = ["--context", "64", "--temperature", "0", "--think", "false"];
+    assert_eq!(answer(&["--ctx", "64", "--temp", "0", "--thinking", "false"]), answer(&new));
+    let bench = ["bench", "model", &path, "--device", "cpu", "--pp", "4", "--tg", "2", "-r", "1"];
+    let (stdout, stderr, code) = piped(&bench, b"");
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    assert!(stdout.contains("pp4") && stdout.contains("tg2"), "{stdout}");
+}
+
+#[test]
+fn one_token_is_singular() {
+    let (_folder, path) = model();
+    let (_, stderr, code) = piped(&["run", &path, "Hi", "-n", "1", "--device", "cpu", "--raw"], b"");
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("answer 1 token,"), "{stderr}");
 }
 
 #[test]
 fn mistakes_are_explained() {
     let (folder, path) = model();
     let at = |name: &str| folder.path().join(name).display().to_string();
-    refused(&["run", &path], &["no prompt"]);
-    refused(&["run", &at("missing.gguf"), "Hi"], &["missing.gguf", "No such file"]);
-    refused(
+    misused(&["run", &path], &["no prompt"]);
+    fails(&["run", &at("missing.gguf"), "Hi"], &["missing.gguf", "No such file"]);
+    fails(
         &["run", &folder.path().display().to_string(), "Hi"],
         &["is a directory, not a file", "config.json"],
     );
     fs::write(at("text.gguf"), "this is not a model, it is a text that somebody renamed").unwrap();
-    refused(&["run", &at("text.gguf"), "Hi"], &["is not a GGUF file"]);
+    fails(&["run", &at("text.gguf"), "Hi"], &["is not a GGUF file"]);
     let bytes = fs::read(&path).unwrap();
     fs::write(at("cut.gguf"), &bytes[..bytes.len() - 1]).unwrap();
-    refused(&["run", &at("cut.gguf"), "Hi"], &["cut.gguf", "do not lie inside the file"]);
+    fails(&["run", &at("cut.gguf"), "Hi"], &["cut.gguf", "do not lie inside the file"]);
     // The name of the architecture, by another of the same length.
     let mut other = bytes.clone();
     let place = other.windows(5).position(|window| window == b"qwen3").unwrap();
     other[place..place + 5].copy_from_slice(b"falco");
     fs::write(at("falco.gguf"), &other).unwrap();
-    refused(
+    fails(
         &["run", &at("falco.gguf"), "Hi"],
         &["the architecture \"falco\" is not supported; supported are llama, qwen2, qwen3"],
     );
-    refused(&["run", &path, "Hi", "--ctx", "100000"], &["a context of 100000 is more than the model's 2048"]);
-    refused(&["run", &path, "Hi", "--temp", "nan"], &["the temperature must be"]);
-    refused(&["run", &path, "Hi", "--temp", "-1"], &["the temperature must be", "-1"]);
-    refused(&["run", &path, "Hi", "--repeat-penalty", "0"], &["repetition penalty"]);
-    refused(&["run", &path, "Hi", "--stop", ""], &["a stop string must be not empty"]);
-    refused(&["run", &path, &"word ".repeat(3000)], &["does not fit the context of 2048"]);
+    misused(
+        &["run", &path, "Hi", "--context", "100000"],
+        &["a context of 100000 is more than the model's 2048"],
+    );
+    misused(&["run", &path, "Hi", "--temperature", "nan"], &["the temperature must be"]);
+    misused(&["run", &path, "Hi", "--temperature", "-1"], &["the temperature must be", "-1"]);
+    misused(&["run", &path, "Hi", "--repeat-penalty", "0"], &["repetition penalty"]);
+    misused(&["run", &path, "Hi", "--stop", ""], &["a stop string must be not empty"]);
+    fails(&["run", &path, &"word ".repeat(3000)], &["does not fit the context of 2048"]);
     let short =
-        ["run", &path, "--ctx", "16", "A prompt that has more than sixteen tokens, which is not many."];
-    refused(&short, &["does not fit the context of 16", "--ctx makes it larger, up to the model's 2048"]);
-    refused(&[&short[..], &["--json"]].concat(), &["up to the model's 2048"]);
-    refused(&["run", &path, "Hi", "--template", "nonsense"], &["nonsense", "chatml"]);
+        ["run", &path, "--context", "16", "A prompt that has more than sixteen tokens, which is not many."];
+    fails(&short, &["does not fit the context of 16", "--context makes it larger, up to the model's 2048"]);
+    fails(&[&short[..], &["--json"]].concat(), &["up to the model's 2048"]);
+    misused(&["run", &path, "Hi", "--device", "wgpu:99"], &["wgpu:99 does not exist"]);
+    misused(&["run", &path, "Hi", "--template", "nonsense"], &["nonsense", "chatml"]);
     let (_, stderr, code) = piped(&["run", &path], &[0xff, 0xfe, 0x41]);
     assert_eq!((stderr.as_str(), code), ("error: the prompt on standard input is not UTF-8\n", Some(1)));
     let (_, stderr, code) = piped(&["run", &path, "Hi", "--kv", "q4_0"], b"");
@@ -158,7 +206,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), stderr.as_str()), (Some(0), ""));
     // In a conversation neither.
-    let mut child = start(&["chat", &path, "--device", "cpu", "--temp", "3"]);
+    let mut child = start(&["chat", &path, "--device", "cpu", "--temperature", "3"]);
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"Hi\nHi\nHi\n").unwrap();
     let mut stdout = child.stdout.take().unwrap();
@@ -186,23 +234,38 @@ fn a_conversation_by_a_pipe() {
     let (stdout, stderr, code) =
         piped(&args, b"Hello\n\n/help\n/nonsense\nAnd then?\n/stats\n/clear\nHello\n/exit\nnever");
     assert_eq!(code, Some(0), "{stderr}");
-    for word in ["/clear", "there is no /nonsense", "answer 5 tokens"] {
+    for word in ["/clear", "unknown command /nonsense", "answer 5 tokens"] {
         assert!(stderr.contains(word), "{word:?} is not in {stderr}");
     }
     assert!(stdout.len() > 10, "{stdout:?}");
     let (_, stderr, _) =
-        piped(&["chat", &path, "--device", "cpu", "--ctx", "8"], b"Hello there, how are you today?\n");
-    assert!(stderr.contains("/clear begins anew"), "{stderr}");
+        piped(&["chat", &path, "--device", "cpu", "--context", "8"], b"Hello there, how are you today?\n");
+    assert!(stderr.contains("/clear starts a new conversation"), "{stderr}");
 }
 
 #[test]
-fn a_bench_has_prompts_answers_and_the_floor() {
+fn a_bench_has_prefill_decode_and_the_memory_bound() {
     let (_folder, path) = model();
-    let args =
-        ["bench", "model", &path, "--device", "cpu", "--pp", "16", "--tg", "4", "--depth", "0,32", "-r", "2"];
+    let args = [
+        "bench",
+        "model",
+        &path,
+        "--device",
+        "cpu",
+        "--prefill",
+        "16",
+        "--decode",
+        "4",
+        "--depth",
+        "0,32",
+        "-r",
+        "2",
+    ];
     let (stdout, stderr, code) = piped(&args, b"");
     assert_eq!((stderr.as_str(), code), ("", Some(0)));
-    for word in ["pp16", "tg4", "tok/s", "of floor", "qwen3, 4 layers", "memory "] {
+    for word in
+        ["pp16", "tg4", "tok/s", "of bound", "memory-bandwidth bound", "qwen3, 4 layers", "memory bandwidth "]
+    {
         assert!(stdout.contains(word), "{word:?} is not in {stdout}");
     }
     let (stdout, ..) = piped(&[&args[..], &["--json", "--batch", "3", "--ahead", "2"]].concat(), b"");
@@ -211,7 +274,7 @@ fn a_bench_has_prompts_answers_and_the_floor() {
     assert_eq!(tests.len(), 4);
     assert!(tests.iter().all(|test| test["tokens_per_second"].as_f64().unwrap() > 0.0));
     assert!(tests[1]["share_of_floor"].as_f64().unwrap() > 0.0 && tests[1]["batch"] == 3);
-    refused(&["bench", "model", "missing.gguf"], &["missing.gguf"]);
+    fails(&["bench", "model", "missing.gguf"], &["missing.gguf"]);
 }
 
 /// Ctrl-C, as a terminal sends it.
@@ -219,7 +282,8 @@ fn a_bench_has_prompts_answers_and_the_floor() {
 #[test]
 fn ctrl_c_stops_the_answer_and_says_so() {
     let (_folder, path) = model();
-    let mut child = start(&["run", &path, "Hi", "--device", "cpu", "--temp", "3", "--stop", "never never"]);
+    let mut child =
+        start(&["run", &path, "Hi", "--device", "cpu", "--temperature", "3", "--stop", "never never"]);
     let mut stdout = child.stdout.take().unwrap();
     let mut first = [0; 1];
     stdout.read_exact(&mut first).unwrap();
@@ -232,7 +296,7 @@ fn ctrl_c_stops_the_answer_and_says_so() {
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     // A fast machine may have filled the context before the signal came.
-    let full = stderr.contains("context of 2048 is full") || output.status.code() == Some(0);
+    let full = stderr.contains("context of 2048 tokens is full") || output.status.code() == Some(0);
     assert!(full || (output.status.code() == Some(130) && stderr.contains("stopped by Ctrl-C")), "{stderr}");
     assert!(start.elapsed() < Duration::from_secs(20));
     // In a conversation it stops the answer and not the program.
@@ -248,12 +312,12 @@ fn ctrl_c_stops_the_answer_and_says_so() {
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{stderr}");
-    assert!(stderr.contains("begin anew"), "it went on: {stderr}");
+    assert!(stderr.contains("start a new conversation"), "it went on: {stderr}");
 }
 
 #[cfg(unix)]
 fn start_chat(path: &str) -> Child {
-    start(&["chat", path, "--device", "cpu", "--temp", "3"])
+    start(&["chat", path, "--device", "cpu", "--temperature", "3"])
 }
 
 #[test]
@@ -261,13 +325,12 @@ fn a_text_is_scored() {
     let (folder, path) = model();
     let at = |name: &str| folder.path().join(name).display().to_string();
     let text = at("text.txt");
-    fs::write(&text, "The quick brown fox jumps over the lazy dog. Ünïcödé, 123 and 日本語.\n".repeat(20))
-        .unwrap();
+    let line = "The quick brown fox jumps over the lazy dog. Ünïcödé, 123 and 日本語.\n";
+    fs::write(&text, line.repeat(20)).unwrap();
     let args = ["bench", "perplexity", &path, &text, "--device", "cpu", "--context", "64"];
     let (stdout, stderr, code) = piped(&args, b"");
     assert_eq!((stderr.as_str(), code), ("", Some(0)));
-    for word in
-        ["perplexity ", "mean of -ln p ", "tokens scored in windows of 64;", "tok/s", "qwen3, 4 layers"]
+    for word in ["perplexity ", "mean -ln p ", "tokens scored in windows of 64;", "tok/s", "qwen3, 4 layers"]
     {
         assert!(stdout.contains(word), "{word:?} is not in {stdout}");
     }
@@ -300,15 +363,18 @@ fn a_text_is_scored() {
     let (stdout, _, code) =
         piped(&["bench", "perplexity", &path, "-", "--device", "cpu"], b"Some words, no more.");
     assert!(code == Some(0) && stdout.contains("windows of 512"), "{stdout}");
-    refused(&["bench", "perplexity", &path, &at("no.txt")], &["no.txt", "No such file"]);
+    fails(&["bench", "perplexity", &path, &at("no.txt")], &["no.txt", "No such file"]);
     fs::write(at("latin.txt"), b"caf\xe9").unwrap();
-    refused(&["bench", "perplexity", &path, &at("latin.txt")], &["is not UTF-8, byte 3"]);
+    fails(
+        &["bench", "perplexity", &path, &at("latin.txt")],
+        &["is not UTF-8: the first bad byte is at offset 3"],
+    );
     fs::write(at("empty.txt"), b"").unwrap();
-    refused(
+    misused(
         &["bench", "perplexity", &path, &at("empty.txt")],
         &["number of tokens of a text must be 3 or more"],
     );
-    refused(&[&args[..], &["--stride", "64"]].concat(), &["the stride of windows must be 1 to 63, is 64"]);
+    misused(&[&args[..], &["--stride", "64"]].concat(), &["the stride of windows must be 1 to 63, is 64"]);
 }
 
 /// Little address space: an error that says what is missing, or an answer; never a panic.
@@ -325,7 +391,7 @@ fn little_memory_is_an_error() {
     // 96 MiB of cache in 160 MiB, with the program itself.
     let mut seen = Vec::new();
     for kib in (60_000..400_000).step_by(20_000) {
-        let (_, stderr, code) = limited(kib, "--ctx 2048 --kv f32");
+        let (_, stderr, code) = limited(kib, "--context 2048 --kv f32");
         assert!(!stderr.contains("panicked"), "{kib}: {stderr}");
         seen.push((code, stderr));
     }
@@ -361,7 +427,7 @@ wait(lambda: len(seen) > begun + 60)
 os.write(fd, b"\x03")
 wait(lambda: b"(stopped)" in seen and prompts() == 2)
 os.write(fd, b"\x03")
-wait(lambda: b"(Ctrl-D leaves)" in seen and prompts() == 3)
+wait(lambda: b"(Ctrl-D exits)" in seen and prompts() == 3)
 os.write(fd, b"\x04")
 _, status = os.waitpid(pid, 0)
 sys.stdout.buffer.write(seen)
@@ -371,16 +437,16 @@ sys.exit(os.waitstatus_to_exitcode(status))
 #[cfg(unix)]
 #[test]
 fn ctrl_c_on_a_terminal_stops_the_answer_and_not_the_program() {
-    // An answer that takes long enough to be stopped: the most likely tokens of these weights go round in circles.
+    // An answer that takes long enough to be stopped: the most likely tokens of these weights repeat forever.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("slow.gguf").display().to_string();
     let synth = ["synth", "tiny-qwen3", &path, "--type", "q8_0", "--layers", "64"];
     assert_eq!(output(&mut fulmen(&synth)).2, Some(0));
     let mut python = std::process::Command::new("python3");
     python.args(["-c", TERMINAL, env!("CARGO_BIN_EXE_fulmen")]);
-    python.args(["chat", &path, "--device", "cpu", "--temp", "0"]);
+    python.args(["chat", &path, "--device", "cpu", "--temperature", "0"]);
     let output = python.output().expect("python3 is there: scripts/setup installs it");
     let seen = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(0), "{seen} {}", String::from_utf8_lossy(&output.stderr));
-    assert!(seen.contains("(stopped)") && seen.contains("(Ctrl-D leaves)"), "{seen}");
+    assert!(seen.contains("(stopped)") && seen.contains("(Ctrl-D exits)"), "{seen}");
 }

@@ -1,4 +1,4 @@
-//! The model that is part of the program, as people meet it.
+//! The built-in model.
 
 mod common;
 
@@ -25,9 +25,10 @@ fn piped(args: &[&str], input: &str) -> (String, String, Option<i32>) {
 }
 
 #[test]
-fn the_first_command_tells_a_story_on_the_processor_and_on_wgpu() {
+fn the_first_command_tells_a_story_on_the_cpu_and_on_wgpu() {
     for device in ["cpu", "wgpu"] {
-        let (stdout, stderr, code) = run(&["run", PROMPT, "--temp", "0", "-n", "64", "--device", device]);
+        let (stdout, stderr, code) =
+            run(&["run", PROMPT, "--temperature", "0", "-n", "64", "--device", device]);
         assert_eq!(code, Some(0), "{stderr}");
         assert_eq!(stdout, format!("{PROMPT}{GOLDEN}\n"), "{device}");
         for part in ["load ", "prompt ", "answer 64 tokens", "tok/s", "memory 4 MiB", device] {
@@ -74,7 +75,7 @@ fn prompts_come_from_anywhere_or_nowhere() {
 }
 
 #[test]
-fn prompts_unlike_any_story_are_gone_on_with() {
+fn prompts_unlike_any_story_are_continued() {
     for prompt in ["Hello", "def main():", "日本の😀", "<|endoftext|>", "1 2 3"] {
         let (stdout, stderr, code) = run(&["run", prompt, "--seed", "1", "--device", "cpu"]);
         assert_eq!(code, Some(0), "{stderr}");

@@ -169,6 +169,10 @@ impl Chosen {
         }
     }
 
+    pub(crate) fn uses_tensor_cores(&self) -> bool {
+        matches!(self, Self::Plain(KernelChoice::Coop(_)) | Self::Blocks(Choice::Coop(_)))
+    }
+
     pub(crate) fn plan(
         &self,
         weight: &DeviceWeight,

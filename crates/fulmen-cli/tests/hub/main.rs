@@ -100,11 +100,11 @@ fn the_usual_file_comes_and_runs() {
     home.refused(
         &server,
         &["run", "org/name", "Hi"],
-        &["no file or folder org/name", "`fulmen pull org/name` gets it"],
+        &["no file or folder org/name", "`fulmen pull org/name` downloads it"],
     );
     let (path, stderr) = home.pulled(&server, &["pull", "org/name"]);
     assert!(
-        stderr.contains("taking m-Q4_K_M.gguf (") && stderr.contains("there are also m-Q8_0.gguf\n"),
+        stderr.contains("downloading m-Q4_K_M.gguf (") && stderr.contains("also available: m-Q8_0.gguf\n"),
         "{stderr}"
     );
     assert!(!stderr.contains('\x1b') && !stderr.contains('\r'), "no bar in a pipe: {stderr:?}");
@@ -131,7 +131,7 @@ fn the_usual_file_comes_and_runs() {
         &["run", "org/name:Q8_0", "Hi"],
         &["in the cache", "no file \"Q8_0\"", "`fulmen pull org/name:Q8_0`"],
     );
-    home.refused(&gone, &["chat", "org/name@v2"], &["`fulmen pull org/name@v2` gets it"]);
+    home.refused(&gone, &["chat", "org/name@v2"], &["`fulmen pull org/name@v2` downloads it"]);
     home.refused(&gone, &["run", "org/missing.gguf", "Hi"], &["org/missing.gguf", "No such file"]);
 }
 
@@ -142,7 +142,7 @@ fn what_is_there_is_not_fetched_again() {
     let home = Home::new();
     home.pulled(&server, &["pull", "org/name"]);
     let (_, stderr) = home.pulled(&server, &["pull", "org/name"]);
-    assert!(stderr.contains("a.gguf is in the cache"), "{stderr}");
+    assert!(stderr.contains("a.gguf is already in the cache"), "{stderr}");
     assert_eq!(server.fetched(), [None]);
     // A damaged blob is.
     fs::write(home.blob(&sha256(&bytes)), b"short").unwrap();
@@ -167,10 +167,7 @@ fn a_cut_connection_is_gone_on_with() {
     let (path, stderr) = home.pulled(&server, &["pull", "org/name"]);
     assert_eq!(fs::read(path).unwrap(), bytes);
     assert_eq!(server.fetched(), [None, Some(100_000), Some(200_000)]);
-    assert!(
-        stderr.contains("ended after 100000 of 300000 bytes") && stderr.contains("trying again"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("ended after 100000 of 300000 bytes") && stderr.contains("retrying"), "{stderr}");
 }
 
 #[test]
@@ -186,7 +183,7 @@ fn a_later_command_goes_on_where_the_first_was_cut() {
     assert!(!home.repo().join("refs").exists(), "a model is found when it is complete");
     server.set(Faults::default());
     let (path, stderr) = home.pulled(&server, &["pull", "org/name"]);
-    assert!(stderr.contains("going on at 120.6 KiB"), "{stderr}");
+    assert!(stderr.contains("resuming at 120.6 KiB"), "{stderr}");
     assert_eq!(fs::read(path).unwrap(), bytes);
     assert_eq!(server.fetched().last(), Some(&Some(123_456)));
     assert!(!partial.exists());
@@ -253,7 +250,7 @@ fn refusals_say_what_to_do() {
     server.set(Faults { listed: vec!["listed-Q4_K_M.gguf"], ..Faults::default() });
     home.refused(&server, &["pull", "org/name"], &["org/name has no file \"listed-Q4_K_M.gguf\""]);
     refuse(503, "");
-    home.refused(&server, &["pull", "org/name"], &["the server answers 503", "trying again"]);
+    home.refused(&server, &["pull", "org/name"], &["the server answers 503", "retrying"]);
     // A token that does not help.
     refuse(401, "RepoNotFound");
     let mut command = home.command(&server.address, &["pull", "org/name"]);
@@ -285,7 +282,7 @@ fn all_parts_of_a_model_come() {
     let home = Home::new();
     let (path, stderr) = home.pulled(&server, &["pull", "org/name"]);
     assert!(path.ends_with("sub/m-00001-of-00002.gguf"));
-    assert!(stderr.contains("and its other parts, 2 in all (2.9 KiB)"), "{stderr}");
+    assert!(stderr.contains("and its other parts, 2 files (2.9 KiB)"), "{stderr}");
     assert_eq!(fs::read(&path).unwrap(), parts[0]);
     assert_eq!(fs::read(path.with_file_name("m-00002-of-00002.gguf")).unwrap(), parts[1]);
 }
@@ -302,7 +299,7 @@ fn without_gguf_the_folder_comes() {
     let server = Server::new(&files);
     let home = Home::new();
     let (path, stderr) = home.pulled(&server, &["pull", "org/name"]);
-    assert!(stderr.contains("taking 3 files"), "{stderr}");
+    assert!(stderr.contains("downloading 3 files"), "{stderr}");
     assert_eq!(path, home.repo().join("snapshots").join(COMMIT));
     let mut names: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
@@ -342,7 +339,7 @@ fn of_two_processes_one_fetches() {
         assert_eq!(output.stdout, outputs[0].stdout);
     }
     let waited = |output: &std::process::Output| {
-        String::from_utf8_lossy(&output.stderr).contains("another process gets it")
+        String::from_utf8_lossy(&output.stderr).contains("waiting for another process")
     };
     assert_eq!(outputs.iter().filter(|output| waited(output)).count(), 1);
     assert_eq!(server.fetched(), [None]);

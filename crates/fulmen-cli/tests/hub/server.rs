@@ -143,7 +143,8 @@ impl State {
                 let (hash, size) = (sha256(bytes), bytes.len());
                 let elsewhere = faults.elsewhere.unwrap_or_default();
                 let headers = format!(
-                    "{commit}X-Linked-Etag: \"{hash}\"\r\nX-Linked-Size: {size}\r\nLocation: {elsewhere}/cdn/{name}?signed=1\r\n"
+                    "{commit}X-Linked-Etag: \"{hash}\"\r\nX-Linked-Size: {size}\r\n\
+                     Location: {elsewhere}/cdn/{name}?signed=1\r\n"
                 );
                 return stream.write_all(reply("302 Found", &headers, 0).as_bytes());
             }

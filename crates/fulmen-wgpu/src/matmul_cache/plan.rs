@@ -36,6 +36,18 @@ impl GpuMatmulCache {
         Ok(self.chooser(weight, m).all_choices(m, &columns).iter().map(Chosen::name).collect())
     }
 
+    /// Those of the [`candidates`](Self::candidates) that run on tensor cores (cooperative matrices).
+    ///
+    /// # Errors
+    /// As [`candidates`](Self::candidates).
+    pub fn tensor_core_candidates(&self, weight_name: &str, m: usize) -> Result<Vec<String>, GpuError> {
+        const CALL: &str = "tensor_core_candidates";
+        let weight = self.weights.get(weight_name).ok_or_else(|| self.unknown(CALL, weight_name))?;
+        let m = rows(CALL, m)?;
+        let all = self.chooser(weight, m).all_choices(m, &weight.first_rows());
+        Ok(all.iter().filter(|choice| choice.uses_tensor_cores()).map(Chosen::name).collect())
+    }
+
     /// The kernels that a candidate needs; none if it does not fit.
     pub(crate) fn kernels_by(&self, name: &str, m: usize, candidate: &str) -> Vec<Kernel> {
         let (Some(weight), Ok(m)) = (self.weights.get(name), rows("tune", m)) else { return Vec::new() };

@@ -1,38 +1,44 @@
-//! Many layers with one pipeline cache.
+//! A stack of feed-forward layers with one pipeline cache.
 
 use fulmen_wgpu::{GpuCommandBatch, GpuDevice, PipelineCache};
 use serde::Serialize;
 
-use super::BenchError;
-use super::data::{check, check_len, numbers};
-use super::ffn::Ffn;
-use super::measure::{Needs, Work};
+use super::feed_forward::FeedForward;
+use super::timing::BatchCase;
+use crate::BenchError;
+use crate::ceilings::MinimumWork;
+use crate::data::{check, check_len, random_values};
 
-/// Layers, as Qwen3-4B has them.
+/// As many layers as Qwen3-4B has.
 const LAYERS: usize = 36;
 
-/// Small, as each layer is added to what goes in.
+/// Small, because each layer adds to its input.
 const GAIN: f32 = 0.4;
 
-/// What one cache compiled for all layers.
-#[derive(Debug, Serialize)]
-pub(super) struct Pipelines {
-    pub(super) layers: usize,
-    /// Pipelines made for the first layer.
-    pub(super) of_one_layer: u64,
-    /// Pipelines made for all of them.
-    pub(super) compiled: u64,
-    /// Kernels of different contents among them.
-    pub(super) distinct: usize,
+/// What one pipeline cache compiled for all layers. Field names are those of the JSON output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PipelineCounts {
+    /// Layers.
+    pub layers: usize,
+    /// Pipelines compiled for the first layer.
+    pub of_one_layer: u64,
+    /// Pipelines compiled for all layers.
+    pub compiled: u64,
+    /// Distinct kernels among them.
+    pub distinct: usize,
 }
 
-/// Runs each layer as a batch of its own, then all in one batch, which is the work to be timed.
-pub(super) fn layers(gpu: &GpuDevice, hidden: usize, inner: usize) -> Result<(Work, Pipelines), BenchError> {
+/// Runs each layer as a batch of its own, then all in one batch, which is the case to be timed.
+pub(super) fn case(
+    gpu: &GpuDevice,
+    hidden: usize,
+    inner: usize,
+) -> Result<(BatchCase, PipelineCounts), BenchError> {
     const NAME: &str = "layers";
     let ffns = (0..LAYERS as u64)
-        .map(|layer| Ffn::new(gpu, 100 + 3 * layer, GAIN, hidden, inner))
-        .collect::<Result<Vec<Ffn>, _>>()?;
-    let x = numbers(30, hidden, 1.0);
+        .map(|layer| FeedForward::new(gpu, 100 + 3 * layer, GAIN, hidden, inner))
+        .collect::<Result<Vec<FeedForward>, _>>()?;
+    let x = random_values(30, hidden, 1.0);
     let (cache, mut of_one_layer) = (PipelineCache::new(), 0);
     let mut one_by_one = x.clone();
     for (number, ffn) in ffns.iter().enumerate() {
@@ -54,9 +60,9 @@ pub(super) fn layers(gpu: &GpuDevice, hidden: usize, inner: usize) -> Result<(Wo
     }
     batch.execute_with_cache_blocking(&cache)?;
     let pipelines =
-        Pipelines { layers: LAYERS, of_one_layer, compiled: cache.compiled(), distinct: cache.len() };
+        PipelineCounts { layers: LAYERS, of_one_layer, compiled: cache.compiled(), distinct: cache.len() };
     if pipelines.compiled != pipelines.distinct as u64 {
-        let Pipelines { compiled, distinct, .. } = pipelines;
+        let PipelineCounts { compiled, distinct, .. } = pipelines;
         return Err(BenchError::CompiledTwice { compiled, distinct });
     }
 
@@ -71,9 +77,12 @@ pub(super) fn layers(gpu: &GpuDevice, hidden: usize, inner: usize) -> Result<(Wo
         check_len(NAME, &got, hidden)?;
         check(NAME, &got, &expected, 1e-4)?;
     }
-    let one = ffns.first().map(|ffn| ffn.needs(1)).map_or((0, 0), |needs| (needs.bytes, needs.flops));
-    let needs = Needs { bytes: one.0 * LAYERS as u64, mostly_read: true, flops: one.1 * LAYERS as u64 };
+    let (bytes, flops) = ffns
+        .iter()
+        .map(|ffn| ffn.minimum_work(1))
+        .fold((0, 0), |sum, one| (sum.0 + one.bytes, sum.1 + one.flops));
+    let minimum = MinimumWork { bytes, mostly_read: true, flops };
     let note = format!("{LAYERS} layers in one batch, {hidden} -> {inner} -> {hidden}, m=1, f32");
-    let work = Work { name: NAME.to_owned(), batch, out: y, needs, read: true, note: Some(note) };
-    Ok((work, pipelines))
+    let case = BatchCase { name: NAME.to_owned(), batch, out: y, minimum, read: true, note: Some(note) };
+    Ok((case, pipelines))
 }

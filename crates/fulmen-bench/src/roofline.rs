@@ -1,14 +1,18 @@
-//! A roofline: what was reached, under what memory and arithmetic allow.
+//! A roofline chart as SVG: FLOP/s over arithmetic intensity, under the ceilings of the device.
 
 use std::fmt::Write as _;
 
-use super::raw::Ceilings;
+use crate::Ceilings;
 
-/// One piece of work: operations for each byte, and billions of operations in a second.
-pub(super) struct Point {
-    pub(super) name: String,
-    pub(super) intensity: f64,
-    pub(super) gflop_s: f64,
+/// One measured computation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// Its label.
+    pub name: String,
+    /// Arithmetic intensity: FLOP per byte.
+    pub intensity: f64,
+    /// GFLOP/s that were reached.
+    pub gflop_s: f64,
 }
 
 const WIDTH: f64 = 960.0;
@@ -18,7 +22,7 @@ const RIGHT: f64 = 30.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 60.0;
 
-/// Powers of ten around numbers: the ends of a logarithmic axis.
+/// The powers of ten around all values: the ends of a logarithmic axis.
 fn decades(values: impl Iterator<Item = f64>) -> (i32, i32) {
     let (low, high) = values
         .filter(|value| *value > 0.0 && value.is_finite())
@@ -37,7 +41,8 @@ struct Axes {
 
 impl Axes {
     fn x(&self, value: f64) -> f64 {
-        LEFT + (value.log10() - f64::from(self.x.0)) / f64::from(self.x.1 - self.x.0) * (WIDTH - LEFT - RIGHT)
+        let share = (value.log10() - f64::from(self.x.0)) / f64::from(self.x.1 - self.x.0);
+        LEFT + share * (WIDTH - LEFT - RIGHT)
     }
 
     fn y(&self, value: f64) -> f64 {
@@ -46,18 +51,19 @@ impl Axes {
     }
 }
 
-/// The drawing as SVG.
-pub(super) fn roofline(device: &str, ceilings: &Ceilings, points: &[Point]) -> String {
+/// Draws the points and the roofline of a device as SVG.
+pub fn draw(device: &str, ceilings: &Ceilings, points: &[Point]) -> String {
     let Ceilings { read_gb_s, f32_gflop_s, .. } = *ceilings;
-    // Where memory and arithmetic meet belongs on the drawing.
+    // The ridge point, where the two ceilings meet, is on the chart.
     let ridge = f32_gflop_s / read_gb_s;
     let axes = Axes {
         x: decades(points.iter().map(|point| point.intensity).chain([ridge])),
         y: decades(points.iter().map(|point| point.gflop_s).chain([f32_gflop_s])),
     };
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"{LEFT}\" y=\"28\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"{LEFT}\" y=\"28\" \
          font-size=\"16\">{} — {read_gb_s:.0} GB/s, {f32_gflop_s:.0} GFLOP/s in f32</text>\n",
         escaped(device)
     );
@@ -67,11 +73,12 @@ pub(super) fn roofline(device: &str, ceilings: &Ceilings, points: &[Point]) -> S
         let (x, y) = (axes.x(point.intensity), axes.y(point.gflop_s));
         let name = escaped(&point.name);
         let color = ["#1b6ca8", "#c8553d", "#3a7d44", "#8e5aa8", "#b8860b"][number % 5];
-        // Written to a string, which cannot fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             svg,
-            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{color}\"><title>{name}: {:.0} GFLOP/s, {:.2} \
-             FLOP/byte</title></circle>\n<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"9\" fill=\"{color}\">{name}</text>",
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{color}\"><title>{name}: \
+             {:.0} GFLOP/s, {:.2} FLOP/byte</title></circle>\n\
+             <text x=\"{:.1}\" y=\"{:.1}\" font-size=\"9\" fill=\"{color}\">{name}</text>",
             point.gflop_s,
             point.intensity,
             x + 6.0,
@@ -86,8 +93,8 @@ fn grid(svg: &mut String, axes: &Axes) {
         let x = axes.x(10f64.powi(exponent));
         let _ = writeln!(
             svg,
-            "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{}\" stroke=\"#ddd\"/><text x=\"{x:.1}\" y=\"{}\" \
-             text-anchor=\"middle\">{}</text>",
+            "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{}\" stroke=\"#ddd\"/>\
+             <text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
             HEIGHT - BOTTOM,
             HEIGHT - BOTTOM + 18.0,
             10f64.powi(exponent)
@@ -97,8 +104,8 @@ fn grid(svg: &mut String, axes: &Axes) {
         let y = axes.y(10f64.powi(exponent));
         let _ = writeln!(
             svg,
-            "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{}\" y2=\"{y:.1}\" stroke=\"#ddd\"/><text x=\"{}\" y=\"{:.1}\" \
-             text-anchor=\"end\">{}</text>",
+            "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{}\" y2=\"{y:.1}\" stroke=\"#ddd\"/>\
+             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             WIDTH - RIGHT,
             LEFT - 8.0,
             y + 4.0,
@@ -116,7 +123,7 @@ fn grid(svg: &mut String, axes: &Axes) {
     );
 }
 
-/// Memory's line up to where arithmetic is the limit.
+/// The bandwidth ceiling up to the ridge point, and the arithmetic ceiling from there.
 fn roof(svg: &mut String, axes: &Axes, read_gb_s: f64, gflop_s: f64) {
     let (first, last) = (10f64.powi(axes.x.0), 10f64.powi(axes.x.1));
     let ridge = (gflop_s / read_gb_s).clamp(first, last);
@@ -143,9 +150,12 @@ mod tests {
     #[test]
     fn every_point_is_drawn_inside_the_axes() {
         let point = |name: &str, intensity, gflop_s| Point { name: name.to_owned(), intensity, gflop_s };
-        let points =
-            [point("low <1>", 0.25, 900.0), point("high", 2700.0, 44_000.0), point("units", 2700.0, 3e5)];
-        let svg = roofline("a \"device\"", &CEILINGS, &points);
+        let points = [
+            point("low <1>", 0.25, 900.0),
+            point("high", 2700.0, 44_000.0),
+            point("tensor cores", 2700.0, 3e5),
+        ];
+        let svg = draw("a \"device\"", &CEILINGS, &points);
         assert_eq!(svg.matches("<circle").count(), 3);
         assert!(svg.contains("low &lt;1&gt;") && svg.contains("a &quot;device&quot;"), "{svg}");
         for part in svg.split("<circle cx=\"").skip(1) {
@@ -157,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_draw_is_still_a_drawing() {
-        assert!(roofline("device", &CEILINGS, &[]).contains("<polyline"));
+    fn a_chart_without_points_has_its_ceilings() {
+        assert!(draw("device", &CEILINGS, &[]).contains("<polyline"));
     }
 }

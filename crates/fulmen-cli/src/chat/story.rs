@@ -1,24 +1,24 @@
-//! A story that two tell: a person's lines, and what the model makes of them.
+//! A story told in turns: the user's lines, and the model's continuation of each.
 
 use fulmen_model::tokenizer::Special;
 use fulmen_model::{FinishReason, GenerateOptions, Generated, ModelError, Session};
 
-/// Where the model gives the word back.
+/// Where the turn of the model ends.
 const PARAGRAPH: &str = "\n\n";
 
-/// A story so far, and the session that has it in its cache.
-pub(super) struct Tale {
+/// The story so far, and the session that has it in its KV cache.
+pub(super) struct Story {
     session: Session,
     text: String,
 }
 
-impl Tale {
-    /// Nothing is told yet.
-    pub(super) fn new(session: Session) -> Tale {
-        Tale { session, text: String::new() }
+impl Story {
+    /// An empty story.
+    pub(super) fn new(session: Session) -> Story {
+        Story { session, text: String::new() }
     }
 
-    /// Begins anew.
+    /// Starts a new story.
     pub(super) fn clear(&mut self) {
         self.text.clear();
     }
@@ -27,7 +27,8 @@ impl Tale {
         &mut self.session
     }
 
-    /// Adds a line to the story and goes on to the end of a paragraph. After the end of a story the next line begins another.
+    /// Adds a line to the story and continues it to the end of a paragraph. After the end of a story, the
+    /// next line starts another one.
     pub(super) fn say(
         &mut self,
         line: &str,
@@ -53,7 +54,7 @@ impl Tale {
     }
 }
 
-/// A text and what comes after it, with a space where there is none.
+/// A text and the next line, with a space between them if there is none.
 fn joined(text: &str, line: &str) -> String {
     let space = !text.is_empty() && !line.is_empty() && !text.ends_with(char::is_whitespace);
     format!("{text}{}{line}", if space { " " } else { "" })

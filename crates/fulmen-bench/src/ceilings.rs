@@ -1,11 +1,11 @@
-//! wgpu without Fulmen: plain kernels that show what the device can do, and what its calls cost.
+//! What plain wgpu kernels reach on a device, without Fulmen, and what wgpu's calls cost.
 
 use std::time::Instant;
 
 use fulmen_wgpu::{GpuDevice, GpuError, wgpu};
 use serde::Serialize;
 
-use super::measure::{Needs, median, micros, wait};
+use crate::timer::{median, micros, wait};
 
 /// A plain ReLU: each invocation reads one vector and writes one.
 const RELU: &str = "
@@ -21,7 +21,7 @@ fn main(
     if i < arrayLength(&b) { b[i] = max(a[i], vec4<f32>()); }
 }";
 
-/// Reads everything, and writes only what never happens.
+/// Reads everything. The store keeps the compiler from removing the loads; its condition never holds.
 const READ: &str = "
 @group(0) @binding(0) var<storage, read> a: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> b: array<vec4<f32>>;
@@ -39,13 +39,13 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
     if sum.x == 1e30 { b[id.x & 255u] = sum; }
 }";
 
-/// Rounds of the loop in [`arithmetic`], and multiply-adds of one lane in each.
+/// Iterations of the loop in [`fma_kernel`], and FMAs of one invocation in each.
 const ROUNDS: u64 = 128;
 const PER_ROUND: u64 = 4 * ACCUMULATORS * 4;
 const ACCUMULATORS: u64 = 8;
 
-/// Multiply-adds on registers and nothing else.
-fn arithmetic() -> String {
+/// FMAs on registers and nothing else: independent accumulators hide the latency.
+fn fma_kernel() -> String {
     let all = |line: fn(u64) -> String| (0..ACCUMULATORS).map(line).collect::<String>();
     let once = all(|i| format!("s{i} = fma(s{i}, m, c); "));
     let sum = all(|i| format!("+ s{i}"));
@@ -66,73 +66,119 @@ fn main(@builtin(local_invocation_index) lane: u32) {{
     )
 }
 
-/// Two buffers of one size on the device; the first holds numbers.
-pub(super) struct Arena {
-    pub(super) input: wgpu::Buffer,
-    pub(super) output: wgpu::Buffer,
-    /// A power of two, of at least 64 KiB: the kernels here count on it.
-    pub(super) bytes: u64,
+/// Two buffers of one size on the device; the first holds random values.
+pub(crate) struct BufferPair {
+    pub(crate) input: wgpu::Buffer,
+    pub(crate) output: wgpu::Buffer,
+    /// A power of two, at least 64 KiB: the kernels here rely on it.
+    pub(crate) bytes: u64,
 }
 
-/// What plain kernels reach.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Ceilings {
-    pub(super) read_gb_s: f64,
-    pub(super) copy_gb_s: f64,
-    pub(super) f32_gflop_s: f64,
-    /// By the clock of the host, as the device has no timestamps.
-    pub(super) by_host_clock: bool,
+/// What plain kernels reach: the two ceilings of a roofline. Field names are those of the JSON output.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ceilings {
+    /// GB/s of a kernel that only reads.
+    pub read_gb_s: f64,
+    /// GB/s, read and written, of a kernel that writes as much as it reads.
+    pub copy_gb_s: f64,
+    /// GFLOP/s of FMAs in f32.
+    pub f32_gflop_s: f64,
+    /// The host took the times, because the device has no timestamps.
+    pub by_host_clock: bool,
 }
 
-impl Ceilings {
-    /// The least time in microseconds that work can take, and what it is bound by.
-    pub(super) fn floor_us(&self, needs: &Needs) -> (f64, &'static str) {
-        let gb_s = if needs.mostly_read { self.read_gb_s } else { self.copy_gb_s };
-        let memory = needs.bytes as f64 / gb_s / 1e3;
-        let arithmetic = needs.flops as f64 / self.f32_gflop_s / 1e3;
-        if memory >= arithmetic { (memory, "memory") } else { (arithmetic, "arithmetic") }
+/// The least that a computation must do, however it is programmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MinimumWork {
+    /// Bytes that are read or written once.
+    pub bytes: u64,
+    /// Most of these bytes are only read.
+    pub mostly_read: bool,
+    /// Floating-point operations.
+    pub flops: u64,
+}
+
+/// Which of the two ceilings limits a computation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Limit {
+    /// The bytes that it moves.
+    Memory,
+    /// The operations that it does.
+    Arithmetic,
+}
+
+impl Limit {
+    /// `memory` or `arithmetic`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Limit::Memory => "memory",
+            Limit::Arithmetic => "arithmetic",
+        }
     }
 }
 
-/// What wgpu's calls cost the host, in microseconds.
-#[derive(Debug, Serialize)]
-pub(super) struct Costs {
-    /// An encoder with one pass and one dispatch.
-    pub(super) encode_us: f64,
-    /// Submitting it, until the call returns.
-    pub(super) submit_us: f64,
-    /// Encoding and submitting [`MANY`] dispatches in one pass, per dispatch: what a batch cannot go below.
-    pub(super) dispatch_us: f64,
-    /// Copying 4 bytes, mapping them and seeing them.
-    pub(super) readback_us: f64,
-    /// The same by `GpuDevice::read_many`.
-    pub(super) fulmen_readback_us: f64,
+impl Ceilings {
+    /// The least time in microseconds that work can take by the roofline model, and which ceiling limits it.
+    pub fn roofline_us(&self, work: &MinimumWork) -> (f64, Limit) {
+        let gb_s = if work.mostly_read { self.read_gb_s } else { self.copy_gb_s };
+        let memory = work.bytes as f64 / gb_s / 1e3;
+        let arithmetic = work.flops as f64 / self.f32_gflop_s / 1e3;
+        if memory >= arithmetic { (memory, Limit::Memory) } else { (arithmetic, Limit::Arithmetic) }
+    }
 }
 
-/// A raw kernel with its buffers and its grid.
-pub(super) struct RawKernel {
+/// What wgpu's calls cost the host, in microseconds. Field names are those of the JSON output.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CallCosts {
+    /// An encoder with one pass and one dispatch.
+    pub encode_us: f64,
+    /// Submitting it, until the call returns.
+    pub submit_us: f64,
+    /// Encoding and submitting 100 dispatches in one pass, per dispatch: a lower bound for a command batch.
+    pub dispatch_us: f64,
+    /// Copying 4 bytes, mapping them and reading them.
+    pub readback_us: f64,
+    /// The same with `GpuDevice::read_many`.
+    pub fulmen_readback_us: f64,
+}
+
+/// Measures the ceilings of a wgpu device: `repeat` runs of each kernel, medians. `quick` takes small
+/// buffers, for software devices.
+///
+/// # Errors
+/// What wgpu reports.
+pub fn measure_ceilings(gpu: &GpuDevice, quick: bool, repeat: usize) -> Result<Ceilings, GpuError> {
+    let bytes = if quick { 4 << 20 } else { 1 << 30 };
+    let (raw, buffers) = (RawWgpu::new(gpu), crate::command_batch::stream_buffers(gpu, bytes)?);
+    let relu = raw.relu(&buffers)?;
+    raw.ceilings(&buffers, &relu, quick, repeat)
+}
+
+/// A plain kernel with its buffers and its grid.
+pub(crate) struct RawKernel {
     pipeline: wgpu::ComputePipeline,
     group: wgpu::BindGroup,
     grid: [u32; 2],
 }
 
-/// Times raw kernels.
-pub(super) struct Raw {
+/// Runs and times plain kernels.
+pub(crate) struct RawWgpu {
     gpu: GpuDevice,
-    queries: Option<Queries>,
+    timestamps: Option<Timestamps>,
 }
 
-struct Queries {
+struct Timestamps {
     set: wgpu::QuerySet,
     resolved: wgpu::Buffer,
     mapped: wgpu::Buffer,
 }
 
-impl Raw {
-    pub(super) fn new(gpu: &GpuDevice) -> Raw {
+impl RawWgpu {
+    pub(crate) fn new(gpu: &GpuDevice) -> RawWgpu {
         let device = gpu.wgpu_device();
         let buffer = |usage| buffer(device, 16, usage);
-        let queries = device.features().contains(wgpu::Features::TIMESTAMP_QUERY).then(|| Queries {
+        let timestamps = device.features().contains(wgpu::Features::TIMESTAMP_QUERY).then(|| Timestamps {
             set: device.create_query_set(&wgpu::QuerySetDescriptor {
                 label: None,
                 ty: wgpu::QueryType::Timestamp,
@@ -141,45 +187,45 @@ impl Raw {
             resolved: buffer(wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC),
             mapped: buffer(wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST),
         });
-        Raw { gpu: gpu.clone(), queries }
+        RawWgpu { gpu: gpu.clone(), timestamps }
     }
 
-    /// The ReLU over the whole arena.
-    pub(super) fn relu(&self, arena: &Arena) -> Result<RawKernel, GpuError> {
-        let groups = (arena.bytes / 16 / 256).max(1);
-        // A power of two, and few enough for any device in one dimension.
+    /// ReLU over the whole input buffer.
+    pub(crate) fn relu(&self, buffers: &BufferPair) -> Result<RawKernel, GpuError> {
+        let groups = (buffers.bytes / 16 / 256).max(1);
+        // A power of two below the limit of every device for one dimension.
         let x = groups.min(1 << 15);
-        self.kernel(RELU, arena, [x as u32, (groups / x) as u32])
+        self.kernel(RELU, buffers, [x as u32, (groups / x) as u32])
     }
 
-    pub(super) fn ceilings(
+    pub(crate) fn ceilings(
         &self,
-        arena: &Arena,
+        buffers: &BufferPair,
         relu: &RawKernel,
         quick: bool,
         repeat: usize,
     ) -> Result<Ceilings, GpuError> {
         let copy = self.median_us(relu, repeat)?;
-        let vectors = arena.bytes / 16;
+        let vectors = buffers.bytes / 16;
         let mut read = f64::MAX;
         for groups in [1024, 2048, 4096, 16384] {
             let groups = (vectors / (256 * 4)).clamp(1, groups);
-            read = read.min(self.median_us(&self.kernel(READ, arena, [groups as u32, 1])?, repeat)?);
+            read = read.min(self.median_us(&self.kernel(READ, buffers, [groups as u32, 1])?, repeat)?);
         }
         let groups = if quick { 16 } else { 4096 };
-        let arithmetic = self.median_us(&self.kernel(&arithmetic(), arena, [groups, 1])?, repeat)?;
+        let arithmetic = self.median_us(&self.kernel(&fma_kernel(), buffers, [groups, 1])?, repeat)?;
         let flops = u64::from(groups) * 256 * ROUNDS * PER_ROUND * 2;
         Ok(Ceilings {
-            read_gb_s: arena.bytes as f64 / read / 1e3,
-            copy_gb_s: 2.0 * arena.bytes as f64 / copy / 1e3,
+            read_gb_s: buffers.bytes as f64 / read / 1e3,
+            copy_gb_s: 2.0 * buffers.bytes as f64 / copy / 1e3,
             f32_gflop_s: flops as f64 / arithmetic / 1e3,
-            by_host_clock: self.queries.is_none(),
+            by_host_clock: self.timestamps.is_none(),
         })
     }
 
-    pub(super) fn costs(&self, arena: &Arena, repeat: usize) -> Result<Costs, GpuError> {
+    pub(crate) fn costs(&self, buffers: &BufferPair, repeat: usize) -> Result<CallCosts, GpuError> {
         let (device, queue) = (self.gpu.wgpu_device(), self.gpu.wgpu_queue());
-        let tiny = self.kernel(RELU, arena, [1, 1])?;
+        let tiny = self.kernel(RELU, buffers, [1, 1])?;
         let mapped = buffer(device, 4, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST);
         let word = self.gpu.create_buffer("bench", 4)?.slice(0..4);
         let mut times: [Vec<f64>; 5] = Default::default();
@@ -195,7 +241,7 @@ impl Raw {
             wait(&self.gpu)?;
             let start = Instant::now();
             let mut encoder = device.create_command_encoder(&Default::default());
-            encoder.copy_buffer_to_buffer(&arena.output, 0, &mapped, 0, 4);
+            encoder.copy_buffer_to_buffer(&buffers.output, 0, &mapped, 0, 4);
             queue.submit([encoder.finish()]);
             std::hint::black_box(self.read(&mapped)?);
             times[2].push(micros(start));
@@ -211,10 +257,10 @@ impl Raw {
         }
         let medians = times.map(|mut t| median(&mut t[3..]));
         let [encode_us, submit_us, readback_us, fulmen_readback_us, dispatch_us] = medians;
-        Ok(Costs { encode_us, submit_us, dispatch_us, readback_us, fulmen_readback_us })
+        Ok(CallCosts { encode_us, submit_us, dispatch_us, readback_us, fulmen_readback_us })
     }
 
-    fn kernel(&self, wgsl: &str, arena: &Arena, grid: [u32; 2]) -> Result<RawKernel, GpuError> {
+    fn kernel(&self, wgsl: &str, buffers: &BufferPair, grid: [u32; 2]) -> Result<RawKernel, GpuError> {
         let device = self.gpu.wgpu_device();
         let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: Some("raw"),
@@ -232,16 +278,16 @@ impl Raw {
             label: Some("raw"),
             layout: &pipeline.get_bind_group_layout(0),
             entries: &[
-                wgpu::BindGroupEntry { binding: 0, resource: arena.input.as_entire_binding() },
-                wgpu::BindGroupEntry { binding: 1, resource: arena.output.as_entire_binding() },
+                wgpu::BindGroupEntry { binding: 0, resource: buffers.input.as_entire_binding() },
+                wgpu::BindGroupEntry { binding: 1, resource: buffers.output.as_entire_binding() },
             ],
         });
         self.gpu.check_alive()?;
         Ok(RawKernel { pipeline, group, grid })
     }
 
-    /// The median time on the device, or by the host's clock where it has no timestamps.
-    pub(super) fn median_us(&self, kernel: &RawKernel, repeat: usize) -> Result<f64, GpuError> {
+    /// The median time on the device, or on the host if the device has no timestamps.
+    pub(crate) fn median_us(&self, kernel: &RawKernel, repeat: usize) -> Result<f64, GpuError> {
         let mut times = Vec::with_capacity(repeat + 2);
         for _ in 0..repeat + 2 {
             times.push(self.time_us(kernel)?);
@@ -253,23 +299,23 @@ impl Raw {
         let (device, queue) = (self.gpu.wgpu_device(), self.gpu.wgpu_queue());
         let start = Instant::now();
         let mut encoder = device.create_command_encoder(&Default::default());
-        kernel.encode(&mut encoder, self.queries.as_ref().map(|queries| &queries.set));
-        if let Some(queries) = &self.queries {
-            encoder.resolve_query_set(&queries.set, 0..2, &queries.resolved, 0);
-            encoder.copy_buffer_to_buffer(&queries.resolved, 0, &queries.mapped, 0, 16);
+        kernel.encode(&mut encoder, self.timestamps.as_ref().map(|timestamps| &timestamps.set));
+        if let Some(timestamps) = &self.timestamps {
+            encoder.resolve_query_set(&timestamps.set, 0..2, &timestamps.resolved, 0);
+            encoder.copy_buffer_to_buffer(&timestamps.resolved, 0, &timestamps.mapped, 0, 16);
         }
         queue.submit([encoder.finish()]);
-        let Some(queries) = &self.queries else {
+        let Some(timestamps) = &self.timestamps else {
             wait(&self.gpu)?;
             return Ok(micros(start));
         };
-        let bytes = self.read(&queries.mapped)?;
+        let bytes = self.read(&timestamps.mapped)?;
         let ticks: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|&t| u64::from_le_bytes(t)).collect();
-        let ticks = ticks.last().zip(ticks.first()).map_or(0, |(end, begin)| end.saturating_sub(*begin));
+        let ticks = ticks.last().zip(ticks.first()).map_or(0, |(end, start)| end.saturating_sub(*start));
         Ok(ticks as f64 * f64::from(queue.get_timestamp_period()) / 1e3)
     }
 
-    /// Maps a buffer that was copied to and gives its bytes.
+    /// Maps a buffer and gives its bytes.
     fn read(&self, buffer: &wgpu::Buffer) -> Result<Vec<u8>, GpuError> {
         buffer.map_async(wgpu::MapMode::Read, .., |_| {});
         wait(&self.gpu)?;
@@ -279,7 +325,7 @@ impl Raw {
     }
 }
 
-/// Dispatches of one pass, where many are timed.
+/// Dispatches of one pass, when the cost of one of many is measured.
 const MANY: u32 = 100;
 
 impl RawKernel {

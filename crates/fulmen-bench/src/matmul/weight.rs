@@ -1,68 +1,39 @@
-//! One product: its weight, its check and its times.
+//! One matmul: its weight, its check and its times.
 
 use std::time::{Duration, Instant};
 
 use fulmen_core::{DType, quant};
 use fulmen_wgpu::{GpuDevice, GpuError, GpuMatmulCache, wgpu};
 
-use super::BenchError;
-use super::data::{check_len, numbers, places};
-use super::measure::{median, micros, wait};
+use crate::BenchError;
+use crate::data::{check_len, random_values, spread_indices};
+use crate::timer::{median, micros, wait};
 
-/// A product by a weight `[n, k]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) dtype: DType,
-    pub(crate) m: usize,
-    pub(crate) k: usize,
-    pub(crate) n: usize,
-}
-
-impl std::fmt::Display for Shape {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Shape { dtype, m, k, n } = self;
-        write!(f, "{} m={m} {n}x{k}", dtype.name().to_lowercase())
-    }
-}
-
-impl Shape {
-    pub(crate) fn flops(&self) -> u64 {
-        2 * self.m as u64 * self.k as u64 * self.n as u64
-    }
-
-    /// Bytes of the weight as it is stored, of the input and of the result.
-    pub(crate) fn bytes(&self) -> u64 {
-        let weight = self.n as u64 * self.k as u64 * self.dtype.block_bytes() as u64;
-        weight / self.dtype.block_len() as u64 + 4 * self.m as u64 * (self.k as u64 + self.n as u64)
-    }
-}
-
-/// A weight on the device. Its rows repeat with a prime period, which no kernel sees, so that all of a result can be
-/// checked with few dot products.
+/// A weight on the device. Its rows repeat with a prime period, which divides no tile size, so that every
+/// element of a result can be checked with few dot products.
 pub(crate) struct Weight {
     pub(crate) name: String,
     k: usize,
     n: usize,
     dtype: DType,
-    /// The rows that repeat, as the type holds them.
+    /// The rows of one period, dequantized.
     rows: Vec<f32>,
 }
 
 const PERIOD: usize = 61;
 
 impl Weight {
-    /// Numbers that keep results near 1, uploaded to the cache.
+    /// Uploads random values that keep results near 1.
     pub(crate) fn upload(
         cache: &mut GpuMatmulCache,
         dtype: DType,
         n: usize,
         k: usize,
     ) -> Result<Weight, BenchError> {
-        let failed = |error: fulmen_core::DTypeError| BenchError::Data(error.to_string());
         let count = PERIOD.min(n);
-        let drawn = numbers(60, count * k, (3.0 / k as f32).sqrt());
-        let encoded = quant::quantize_to_vec(dtype, &drawn).map_err(failed)?;
-        let rows = quant::dequantize_to_vec(dtype, &encoded, count * k).map_err(failed)?;
+        let values = random_values(60, count * k, (3.0 / k as f32).sqrt());
+        let encoded = quant::quantize_to_vec(dtype, &values)?;
+        let rows = quant::dequantize_to_vec(dtype, &encoded, count * k)?;
         let row = encoded.len() / count;
         let mut bytes = Vec::with_capacity(n * row);
         while bytes.len() < n * row {
@@ -74,17 +45,17 @@ impl Weight {
         Ok(Weight { name, k, n, dtype, rows })
     }
 
-    /// Every column of some rows of a result, in f64. Values of a product by blocks are off by what rounding activations
-    /// to 8 bits costs, those of 16-bit floats by what 16 bits do.
+    /// Checks every column of some rows of a result in f64. The tolerance of block-quantized weights covers
+    /// activations rounded to 8 bits, that of f16 weights activations rounded to f16.
     pub(crate) fn check(&self, input: &[f32], got: &[f32], m: usize) -> Result<(), BenchError> {
-        let (work, period) = (format!("{} m={m}", self.name), self.rows.len() / self.k);
-        check_len(&work, got, m * self.n)?;
+        let (case, period) = (format!("{} m={m}", self.name), self.rows.len() / self.k);
+        check_len(&case, got, m * self.n)?;
         let tolerance = match (self.dtype, self.dtype.block_len()) {
             (DType::F32 | DType::BF16, _) => 1e-5,
             (_, 1) => 2e-3,
             _ => 5e-2,
         };
-        for row in places(m, 4) {
+        for row in spread_indices(m, 4) {
             let a = &input[row * self.k..][..self.k];
             let dot = |of: usize| -> (f64, f64) {
                 let terms = a.iter().zip(&self.rows[of * self.k..][..self.k]);
@@ -98,7 +69,7 @@ impl Weight {
                 let ((expected, size), index) = (expected[col % period], row * self.n + col);
                 let off = (f64::from(got[index]) - expected).abs();
                 if off.is_nan() || off > tolerance * size {
-                    return Err(BenchError::Wrong { work, index, expected, got: got[index] });
+                    return Err(BenchError::WrongResult { case, index, expected, got: got[index] });
                 }
             }
         }
@@ -106,60 +77,58 @@ impl Weight {
     }
 }
 
-/// What was measured of a product, in microseconds.
+/// The times of a matmul in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
-    /// From the host's input to the host's result.
+    /// From an input on the host to the result on the host.
     pub(crate) wall_us: f64,
-    /// The kernels alone; `None` where the device has no timestamps.
+    /// The kernels alone; `None` if the device has no timestamps.
     pub(crate) gpu_us: Option<f64>,
 }
 
 /// An input for `m` rows.
 pub(crate) fn input(m: usize, k: usize) -> Vec<f32> {
-    numbers(61, m * k, 1.0)
+    random_values(61, m * k, 1.0)
 }
 
-/// A GPU that was idle runs at a fraction of its clock.
-pub(crate) fn busy_time(gpu: &GpuDevice) -> Duration {
-    let software = gpu.info().device_type == wgpu::DeviceType::Cpu;
-    if software { Duration::ZERO } else { Duration::from_millis(300) }
-}
-
-/// Rows that are multiplied by a weight.
-pub(crate) struct Rows<'a> {
+/// An input of `m` rows for a weight.
+pub(crate) struct Matmul<'a> {
     weight: &'a Weight,
     m: usize,
     input: Vec<f32>,
     output: Vec<f32>,
 }
 
-impl<'a> Rows<'a> {
-    pub(crate) fn new(weight: &'a Weight, m: usize) -> Rows<'a> {
+impl<'a> Matmul<'a> {
+    pub(crate) fn new(weight: &'a Weight, m: usize) -> Matmul<'a> {
         let output = vec![f32::NAN; m * weight.n];
-        Rows { weight, m, input: input(m, weight.k), output }
+        Matmul { weight, m, input: input(m, weight.k), output }
+    }
+
+    pub(crate) fn weight(&self) -> &'a Weight {
+        self.weight
     }
 
     fn multiply(&mut self, cache: &mut GpuMatmulCache) -> Result<(), GpuError> {
         cache.matmul_cached(&self.weight.name, &self.input, &mut self.output, self.m)
     }
 
-    /// Checks the product by the kernels that the cache takes now.
+    /// Checks the result of the kernels that the cache currently selects.
     pub(crate) fn check(&mut self, cache: &mut GpuMatmulCache) -> Result<(), BenchError> {
         self.output.fill(f32::NAN);
         self.multiply(cache)?;
         self.weight.check(&self.input, &self.output, self.m)
     }
 
-    /// The median time from host to host, after the device was kept busy for a while.
+    /// The median time from host to host, after warming the device up.
     pub(crate) fn wall_us(
         &mut self,
         cache: &mut GpuMatmulCache,
         repeat: usize,
-        busy: Duration,
+        warm_up: Duration,
     ) -> Result<f64, BenchError> {
         let (start, mut runs) = (Instant::now(), 0);
-        while runs < 3 || start.elapsed() < busy {
+        while runs < 3 || start.elapsed() < warm_up {
             self.multiply(cache)?;
             runs += 1;
         }
@@ -172,16 +141,16 @@ impl<'a> Rows<'a> {
         Ok(median(&mut times))
     }
 
-    /// The median time of the kernels on the device, after it was kept busy with them for a while: copies to and fro leave
-    /// it idle. `None` where it has no timestamps.
+    /// The median time of the kernels on the device, after warming it up with them: host copies leave it
+    /// idle. `None` if it has no timestamps.
     pub(crate) fn gpu_us(
         &self,
         cache: &mut GpuMatmulCache,
         repeat: usize,
-        busy: Duration,
+        warm_up: Duration,
     ) -> Result<Option<f64>, BenchError> {
         let (start, mut times) = (Instant::now(), Vec::new());
-        while times.len() < 2 * repeat || (start.elapsed() < busy && times.len() < 100_000) {
+        while times.len() < 2 * repeat || (start.elapsed() < warm_up && times.len() < 100_000) {
             match cache.time_us(&self.weight.name, self.m) {
                 Ok(us) => times.push(us),
                 Err(GpuError::Unsupported { .. }) => return Ok(None),
@@ -193,7 +162,8 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// What wgpu alone takes to bring as many bytes to the device and back: nothing can be faster from host to host.
+/// The median time that wgpu alone takes to copy as many bytes to the device and back: the lower bound from
+/// host to host.
 pub(crate) fn round_trip(gpu: &GpuDevice, up: u64, down: u64, repeat: usize) -> Result<f64, GpuError> {
     let buffer = |size: u64, usage| {
         gpu.wgpu_device().create_buffer(&wgpu::BufferDescriptor {

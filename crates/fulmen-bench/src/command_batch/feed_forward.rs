@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use fulmen_wgpu::{BufferId, GpuCommandBatch, GpuDevice, GpuError, wgpu};
 
-use super::BenchError;
-use super::data::{check, check_len, numbers, places};
-use super::measure::{Needs, Work};
+use super::timing::BatchCase;
+use crate::BenchError;
+use crate::ceilings::MinimumWork;
+use crate::data::{check, check_len, random_values, spread_indices};
 
 /// The weights of a layer, on the host for the check and on the device.
-pub(super) struct Ffn {
+pub(super) struct FeedForward {
     pub(super) hidden: usize,
     pub(super) inner: usize,
     gate: Weight,
@@ -24,9 +25,9 @@ struct Weight {
 }
 
 impl Weight {
-    /// Numbers that keep activations near `gain`.
+    /// Random values that scale activations by about `gain`.
     fn new(gpu: &GpuDevice, seed: u64, gain: f32, n: usize, k: usize) -> Result<Weight, GpuError> {
-        let host = numbers(seed, n * k, gain * (3.0 / k as f32).sqrt());
+        let host = random_values(seed, n * k, gain * (3.0 / k as f32).sqrt());
         let device = gpu.create_buffer_with("bench", bytemuck::cast_slice(&host))?;
         Ok(Weight { host, device: Arc::new(device.raw().clone()) })
     }
@@ -35,26 +36,26 @@ impl Weight {
         batch.try_import_buffer(self.device.clone(), self.host.len())
     }
 
-    /// One element of the product with a row.
+    /// The dot product of `x` with row `n`.
     fn dot(&self, x: &[f64], n: usize) -> f64 {
         let row = &self.host[n * x.len()..][..x.len()];
         row.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum()
     }
 }
 
-impl Ffn {
-    /// Random weights; each product changes the size of its input by about `gain`.
+impl FeedForward {
+    /// Random weights; each matmul scales its input by about `gain`.
     pub(super) fn new(
         gpu: &GpuDevice,
         seed: u64,
         gain: f32,
         hidden: usize,
         inner: usize,
-    ) -> Result<Ffn, GpuError> {
+    ) -> Result<FeedForward, GpuError> {
         let weight = |number, n, k| Weight::new(gpu, seed + number, gain, n, k);
         let (gate, up, down) =
             (weight(0, inner, hidden)?, weight(1, inner, hidden)?, weight(2, hidden, inner)?);
-        Ok(Ffn { hidden, inner, gate, up, down })
+        Ok(FeedForward { hidden, inner, gate, up, down })
     }
 
     /// Records the layer on `m` rows.
@@ -64,7 +65,7 @@ impl Ffn {
         x: BufferId,
         m: u32,
     ) -> Result<BufferId, GpuError> {
-        // Far below 2^32, by the sizes of this benchmark.
+        // Far below 2^32 for the sizes of this benchmark.
         let (hidden, inner) = (self.hidden as u32, self.inner as u32);
         let weights = [&self.gate, &self.up, &self.down].map(|weight| weight.import(batch));
         let [gate, up, down] = weights;
@@ -75,7 +76,7 @@ impl Ffn {
         batch.try_matmul_nt(gated, down?, m, inner, hidden)
     }
 
-    /// Some elements of a row's result, in f64.
+    /// Some columns of the result for one row, in f64.
     pub(super) fn reference(&self, x: &[f64], columns: &[usize]) -> Vec<f64> {
         let gated: Vec<f64> = (0..self.inner)
             .map(|i| {
@@ -86,30 +87,31 @@ impl Ffn {
         columns.iter().map(|&column| self.down.dot(&gated, column)).collect()
     }
 
-    pub(super) fn needs(&self, m: usize) -> Needs {
+    pub(super) fn minimum_work(&self, m: usize) -> MinimumWork {
         let weights = (3 * self.hidden * self.inner) as u64;
         let activations = (2 * m * self.hidden) as u64;
-        Needs { bytes: 4 * (weights + activations), mostly_read: true, flops: 2 * m as u64 * weights }
+        MinimumWork { bytes: 4 * (weights + activations), mostly_read: true, flops: 2 * m as u64 * weights }
     }
 
     /// The layer on `m` rows, checked at some columns of the first and the last row.
-    pub(super) fn work(&self, gpu: &GpuDevice, m: u32) -> Result<Work, BenchError> {
+    pub(super) fn case(&self, gpu: &GpuDevice, m: u32) -> Result<BatchCase, BenchError> {
         let (name, hidden, rows) = (format!("ffn/m{m}"), self.hidden, m as usize);
-        let x = numbers(10, rows * hidden, 1.0);
+        let x = random_values(10, rows * hidden, 1.0);
         let mut batch = GpuCommandBatch::new(gpu.clone());
         let id = batch.upload(&x);
         let out = self.record(&mut batch, id, m)?;
         let got = batch.execute_and_read_blocking(&[out])?.pop().unwrap_or_default();
         check_len(&name, &got, rows * hidden)?;
-        let columns = places(hidden, 16);
+        let columns = spread_indices(hidden, 16);
         let mut expected = Vec::new();
-        for row in places(rows, 2) {
+        for row in spread_indices(rows, 2) {
             let wide: Vec<f64> = x[row * hidden..][..hidden].iter().map(|&x| x.into()).collect();
             let values = self.reference(&wide, &columns);
             expected.extend(columns.iter().map(|column| row * hidden + column).zip(values));
         }
         check(&name, &got, &expected, 1e-4)?;
         let note = format!("{hidden} -> {} -> {hidden}, f32", self.inner);
-        Ok(Work { name, batch, out, needs: self.needs(rows), read: true, note: Some(note) })
+        let minimum = self.minimum_work(rows);
+        Ok(BatchCase { name, batch, out, minimum, read: true, note: Some(note) })
     }
 }
