@@ -1,4 +1,4 @@
-//! `fulmen bench`, run as people run it.
+//! `fulmen bench`, run as users run it.
 
 use std::process::{Command, Output};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 fn fulmen(args: &[&str]) -> (String, String, Option<i32>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
-    // What is tuned on this machine must not decide what the tests see.
+    // Kernels that were tuned on this machine must not change the results.
     command.env_remove("FULMEN_DEVICE").env("FULMEN_CACHE", "off");
     let output = command.arg("bench").args(args).output();
     let Output { status, stdout, stderr } = output.expect("the fulmen binary starts");

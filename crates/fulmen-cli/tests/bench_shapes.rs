@@ -1,4 +1,4 @@
-//! `fulmen bench decode` and `fulmen bench prefill`: models without a file.
+//! `fulmen bench decode` and `fulmen bench prefill`: models with random weights.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ mod common;
 
 fn bench(args: &[&str]) -> (String, String, Option<i32>) {
     let mut command = common::fulmen(&["bench"]);
-    // What is tuned on this machine must not decide what the tests see.
+    // Kernels that were tuned on this machine must not change the results.
     common::output(command.args(args).env("FULMEN_CACHE", "off"))
 }
 
@@ -20,7 +20,7 @@ fn number(value: &Value, key: &str) -> f64 {
     value[key].as_f64().unwrap_or_else(|| panic!("{key} of {value}"))
 }
 
-/// The ops and what is between them are the whole.
+/// The times of the ops and of the gaps add up to the total.
 fn adds_up(test: &Value, total_us: f64) {
     let profile = &test["profile"];
     let ops = profile["ops"].as_array().unwrap();
@@ -67,7 +67,7 @@ fn steps_are_timed_for_every_depth_and_batch() {
         assert_eq!((calls(test, "Attention"), calls(test, "GateUp")), (3, 3), "{test}");
         adds_up(test, step_us);
     }
-    // Caches: two key rows and value rows of 64 f16 values for each of 3 layers and each position more.
+    // Each further position adds two key rows and value rows of 64 f16 values in each of 3 layers.
     let read = |at: usize| number(&tests[at], "read_bytes");
     assert_eq!(read(2) - read(0), 31.0 * 3.0 * 2.0 * 64.0 * 2.0);
     assert_eq!(read(3) - read(2), 2.0 * 66.0 * 3.0 * 2.0 * 64.0 * 2.0);
@@ -80,7 +80,7 @@ fn steps_are_timed_for_every_depth_and_batch() {
     let in_table: f64 =
         tests[0]["profile"]["ops"].as_array().unwrap().iter().map(|op| number(op, "kernels")).sum();
     assert_eq!(kernels.len() as f64, in_table);
-    // One after the other.
+    // Kernels do not overlap.
     for pair in kernels.windows(2) {
         assert!(number(pair[0], "ts") + number(pair[0], "dur") <= number(pair[1], "ts") + 0.002, "{pair:?}");
     }
@@ -125,11 +125,11 @@ fn prefills_are_timed_for_every_length_and_depth() {
         adds_up(test, 1e6 * seconds);
         assert!((number(test, "flops_per_second") * seconds / number(test, "flops") - 1.0).abs() < 1e-9);
         assert!(test["share_of_peak"].is_null(), "{test}");
-        // A chunk of 16 and one of 4 make two calls a layer.
+        // 20 tokens are a chunk of 16 and one of 4: two calls per layer.
         let chunks = if number(test, "tokens") > 16.0 { 2 } else { 1 };
         assert_eq!(calls(test, "Attention"), 2 * chunks, "{test}");
     }
-    // Seven positions more, for 5 tokens in 2 layers, of 4 heads of 64.
+    // Seven more positions for 5 tokens, in 2 layers with 4 heads of 64.
     assert_eq!(number(&tests[2], "flops") - number(&tests[0], "flops"), 4.0 * 35.0 * 2.0 * 256.0);
 }
 
@@ -150,7 +150,7 @@ fn a_captured_step_is_timed_kernel_by_kernel() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn bad_values_are_wrong_usage_and_bad_paths_are_failures() {
     for (args, parts, expected) in [
         (&["decode", "--shape", "gpt-5"][..], &["gpt-5", "qwen3-4b", "llama3.2-1b"][..], 2),
         (&["prefill"], &["--shape"], 2),

@@ -1,4 +1,4 @@
-//! `fulmen devices`, run as people run it.
+//! `fulmen devices`, run as users run it.
 
 mod common;
 
@@ -42,8 +42,8 @@ fn the_json_has_every_backend_with_devices_or_a_reason() {
             assert_eq!(device["runs_graphs"] == true, device["reason"].is_null(), "{device}");
         }
     }
-    let processor = &backend(&list, "cpu")["devices"][0];
-    assert!(processor["facts"]["threads"].as_u64().unwrap() > 0, "{processor}");
+    let cpu = &backend(&list, "cpu")["devices"][0];
+    assert!(cpu["facts"]["threads"].as_u64().unwrap() > 0, "{cpu}");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn wgpu_has_an_adapter() {
 }
 
 #[test]
-fn hidden_cuda_devices_are_a_reason_and_no_crash() {
+fn hidden_cuda_devices_are_listed_with_a_reason() {
     let list = json(fulmen(&["devices", "--json"]).env("CUDA_VISIBLE_DEVICES", ""));
     let cuda = backend(&list, "cuda");
     let reason = cuda["unavailable"].as_str().unwrap();

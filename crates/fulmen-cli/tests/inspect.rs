@@ -1,4 +1,4 @@
-//! `fulmen inspect`, run as people run it.
+//! `fulmen inspect`, run as users run it.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn model(types: &str) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn the_text_says_what_people_ask() {
+fn the_text_has_the_main_facts() {
     let (_folder, path) = model("q4_k_m");
     let (stdout, stderr, code) = output(&mut fulmen(&["inspect", &path]));
     assert_eq!((stderr.as_str(), code), ("", Some(0)));
@@ -90,7 +90,7 @@ fn the_json_has_numbers() {
 }
 
 #[test]
-fn what_is_no_model_is_said_in_one_line() {
+fn a_file_that_is_not_a_model_is_a_one_line_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.gguf").display().to_string();
     let said = |path: &str| {

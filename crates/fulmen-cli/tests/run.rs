@@ -1,4 +1,4 @@
-//! `fulmen run`, `fulmen chat` and `fulmen bench model`, tried as people try them.
+//! `fulmen run`, `fulmen chat` and `fulmen bench model`, run as users run them.
 
 mod common;
 
@@ -94,7 +94,7 @@ fn an_answer_comes_from_an_argument_or_from_a_pipe() {
 }
 
 #[test]
-fn json_tells_everything() {
+fn json_has_the_answer_its_tokens_and_its_times() {
     let (_folder, path) = model();
     let run = |more: &[&str]| -> Value {
         let args =
@@ -106,7 +106,7 @@ fn json_tells_everything() {
     let raw = run(&["--raw"]);
     assert_eq!((raw["reason"].as_str(), raw["seed"].as_u64()), (Some("max_tokens"), Some(3)));
     assert_eq!(raw["tokens"].as_array().unwrap().len(), 10);
-    // The chat template puts marks around the prompt.
+    // The chat template adds control tokens around the prompt.
     let chat = run(&["--system", "Be brief."]);
     assert!(
         chat["prompt_tokens"].as_array().unwrap().len() > raw["prompt_tokens"].as_array().unwrap().len() + 5
@@ -161,7 +161,7 @@ fn mistakes_are_explained() {
     let bytes = fs::read(&path).unwrap();
     fs::write(at("cut.gguf"), &bytes[..bytes.len() - 1]).unwrap();
     fails(&["run", &at("cut.gguf"), "Hi"], &["cut.gguf", "do not lie inside the file"]);
-    // The name of the architecture, by another of the same length.
+    // Another architecture name of the same length.
     let mut other = bytes.clone();
     let place = other.windows(5).position(|window| window == b"qwen3").unwrap();
     other[place..place + 5].copy_from_slice(b"falco");
@@ -195,7 +195,7 @@ fn mistakes_are_explained() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_failure() {
+fn a_closed_pipe_is_not_an_error() {
     let (_folder, path) = model();
     let mut child = start(&["run", &path, "Hi", "--device", "cpu"]);
     let mut first = [0; 4];
@@ -205,7 +205,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), stderr.as_str()), (Some(0), ""));
-    // In a conversation neither.
+    // Nor in a chat.
     let mut child = start(&["chat", &path, "--device", "cpu", "--temperature", "3"]);
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"Hi\nHi\nHi\n").unwrap();
@@ -218,7 +218,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 }
 
 #[test]
-fn a_profile_shows_the_ops_and_the_rest() {
+fn a_profile_shows_the_ops_and_the_other_time() {
     let (_folder, path) = model();
     let (_, stderr, code) = piped(&["run", &path, "Hi", "-n", "4", "--profile", "--device", "cpu"], b"");
     assert_eq!(code, Some(0), "{stderr}");
@@ -228,7 +228,7 @@ fn a_profile_shows_the_ops_and_the_rest() {
 }
 
 #[test]
-fn a_conversation_by_a_pipe() {
+fn a_conversation_on_standard_input() {
     let (_folder, path) = model();
     let args = ["chat", &path, "--device", "cpu", "-n", "5", "--seed", "1"];
     let (stdout, stderr, code) =
@@ -299,7 +299,7 @@ fn ctrl_c_stops_the_answer_and_says_so() {
     let full = stderr.contains("context of 2048 tokens is full") || output.status.code() == Some(0);
     assert!(full || (output.status.code() == Some(130) && stderr.contains("stopped by Ctrl-C")), "{stderr}");
     assert!(start.elapsed() < Duration::from_secs(20));
-    // In a conversation it stops the answer and not the program.
+    // In a chat it stops the answer and not the program.
     let mut child = start_chat(&path);
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"Hi\n").unwrap();
@@ -342,12 +342,12 @@ fn a_text_is_scored() {
     let (half, all) = (json(&[]), json(&["--stride", "16"]));
     let number = |value: &Value, key: &str| value[key].as_f64().unwrap();
     assert!((number(&half, "mean_nll").exp() / number(&half, "perplexity") - 1.0).abs() < 1e-12);
-    // Random weights foresee nothing: about ln of the vocabulary, and worse where they are sure.
+    // Random weights predict nothing: the mean is about the logarithm of the vocabulary size, or worse.
     assert!((3.0..30.0).contains(&number(&half, "mean_nll")), "{half}");
     assert!(number(&half, "tokens_scored") < 0.5 * number(&half, "tokens"));
     assert_eq!(number(&all, "tokens_scored"), number(&all, "tokens") - 1.0);
     assert!(half["stride"].is_null() && all["stride"] == 16 && half["context"] == 64);
-    // A mark is one token with --special, and several letters without it.
+    // A control token is one token with --special, and several without it.
     fs::write(at("marks.txt"), "one<|im_end|>two ".repeat(50)).unwrap();
     let tokens = |more: &[&str]| -> f64 {
         let marks = at("marks.txt");
@@ -359,7 +359,7 @@ fn a_text_is_scored() {
     assert!(
         tokens(&[]) > tokens(&["--special"]) && tokens(&["--special"]) >= tokens(&["--special", "--bare"])
     );
-    // From a pipe, too.
+    // Standard input works as well.
     let (stdout, _, code) =
         piped(&["bench", "perplexity", &path, "-", "--device", "cpu"], b"Some words, no more.");
     assert!(code == Some(0) && stdout.contains("windows of 512"), "{stdout}");
@@ -377,7 +377,7 @@ fn a_text_is_scored() {
     misused(&[&args[..], &["--stride", "64"]].concat(), &["the stride of windows must be 1 to 63, is 64"]);
 }
 
-/// Little address space: an error that says what is missing, or an answer; never a panic.
+/// With little address space there is an answer or an error about memory, and never a panic.
 #[cfg(target_os = "linux")]
 #[test]
 fn little_memory_is_an_error() {
@@ -388,7 +388,7 @@ fn little_memory_is_an_error() {
             format!("ulimit -v {kib}; exec '{binary}' run '{path}' Hi -n 3 --device cpu --quiet {more}");
         output(std::process::Command::new("sh").args(["-c", &line]).env_remove("RUST_BACKTRACE"))
     };
-    // 96 MiB of cache in 160 MiB, with the program itself.
+    // 96 MiB of KV cache in 160 MiB of address space.
     let mut seen = Vec::new();
     for kib in (60_000..400_000).step_by(20_000) {
         let (_, stderr, code) = limited(kib, "--context 2048 --kv f32");
@@ -399,7 +399,7 @@ fn little_memory_is_an_error() {
     assert!(seen.iter().any(|(code, text)| *code == Some(1) && text.contains("memory")), "{seen:?}");
 }
 
-/// A terminal, made by Python: a line editor takes signals and modes over, which a pipe does not show.
+/// A pseudo-terminal in Python: the line editor changes signals and modes only on a terminal.
 #[cfg(unix)]
 const TERMINAL: &str = r#"
 import os, pty, select, sys, time

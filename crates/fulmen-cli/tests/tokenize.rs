@@ -1,4 +1,4 @@
-//! `fulmen tokenize`, run as people run it.
+//! `fulmen tokenize`, run as users run it.
 
 use std::{
     io::Write,
@@ -17,7 +17,7 @@ fn run(args: &[&str], stdin: &str) -> (String, String, Option<i32>) {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the fulmen binary starts");
-    // A command that needs no input may be gone before it is written.
+    // A command that reads no input may have exited already.
     let _ = child.stdin.take().map(|mut pipe| pipe.write_all(stdin.as_bytes()));
     let output = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -102,7 +102,7 @@ fn conversations_are_shown() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn mistakes_are_explained() {
     let folder = tempfile::tempdir().unwrap();
     let path = tokenizer(folder.path());
     let model = path.to_str().unwrap();

@@ -1,4 +1,4 @@
-//! `fulmen tune`, run as people run it.
+//! `fulmen tune`, run as users run it.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -13,7 +13,7 @@ fn fulmen(folder: &Path, args: &[&str]) -> (String, String, Option<i32>) {
 }
 
 #[test]
-fn what_is_measured_is_kept_and_used_by_the_next_process() {
+fn tuned_kernels_are_stored_and_used_by_the_next_process() {
     let folder = std::env::temp_dir().join(format!("fulmen-cli-tune-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     let matmul = ["--dtype", "q8_0", "--shape", "48x64", "--m", "2"];
@@ -53,7 +53,7 @@ fn what_is_measured_is_kept_and_used_by_the_next_process() {
 }
 
 #[test]
-fn what_cannot_be_tuned_is_refused() {
+fn impossible_requests_are_wrong_usage() {
     let folder = std::env::temp_dir();
     for (args, part, code) in [
         (&["tune", "--shape", "12"][..], "is not a shape", 2),

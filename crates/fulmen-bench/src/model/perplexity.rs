@@ -76,7 +76,7 @@ pub fn measure_perplexity(
     options: &TextOptions,
     progress: impl FnMut(&Perplexity, usize),
 ) -> Result<PerplexityReport, BenchError> {
-    let (model, mut progress) = (&loaded.model, progress);
+    let model = &loaded.model;
     let tokenizer = model.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
     let special = if options.special { Special::Parse } else { Special::AsText };
     let encode = |text: &str| match options.bare {
@@ -94,7 +94,7 @@ pub fn measure_perplexity(
     };
     let cache = options.session.cache;
     let mut session = model.session_with(SessionOptions { context, ..options.session })?;
-    let scored = session.perplexity(&tokens, &windows, |known, total| progress(&known, total))?;
+    let scored = session.perplexity(&tokens, &windows, progress)?;
     Ok(PerplexityReport {
         perplexity: scored.value(),
         perplexity_error: scored.value() * scored.error(),

@@ -1,4 +1,4 @@
-//! `fulmen pull`, against a server on loopback, and what the other commands find of it.
+//! `fulmen pull`, against a server on loopback, and how other commands find what it downloaded.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -28,7 +28,7 @@ impl Home {
         self.repo().join("blobs").join(name)
     }
 
-    /// The command with this cache and this server, and nothing of the environment it is run in.
+    /// The command with this cache and this server, isolated from the environment of the tests.
     fn command(&self, endpoint: &str, args: &[&str]) -> Command {
         let mut command = fulmen(args);
         for name in [
@@ -56,7 +56,7 @@ impl Home {
         (PathBuf::from(stdout.trim_end()), stderr)
     }
 
-    /// Refused with these words; gives what else was said.
+    /// The command fails with these words; returns stderr.
     fn refused(&self, server: &Server, args: &[&str], words: &[&str]) -> String {
         let (stdout, stderr, code) = self.run(server, args);
         assert_eq!((stdout.as_str(), code), ("", Some(1)), "{stderr}");
@@ -67,7 +67,7 @@ impl Home {
     }
 }
 
-/// Bytes that are no model and not alike.
+/// Random bytes, which are not a model.
 fn noise(seed: u32, len: usize) -> Vec<u8> {
     let mut state = 2 * seed + 1;
     let next = |_| {
@@ -77,7 +77,7 @@ fn noise(seed: u32, len: usize) -> Vec<u8> {
     (0..len).map(next).collect()
 }
 
-/// The bytes of a model that runs.
+/// The bytes of a small model.
 fn tiny() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
@@ -88,7 +88,7 @@ fn tiny() -> Vec<u8> {
 }
 
 #[test]
-fn the_usual_file_comes_and_runs() {
+fn the_default_file_is_downloaded_and_runs() {
     let (model, other) = (tiny(), noise(1, 5000));
     let server = Server::new(&[
         ("README.md", b"# Hi"),
@@ -136,7 +136,7 @@ fn the_usual_file_comes_and_runs() {
 }
 
 #[test]
-fn what_is_there_is_not_fetched_again() {
+fn cached_files_are_not_downloaded_again() {
     let bytes = noise(2, 300_000);
     let server = Server::new(&[("a.gguf", &bytes)]);
     let home = Home::new();
@@ -144,7 +144,7 @@ fn what_is_there_is_not_fetched_again() {
     let (_, stderr) = home.pulled(&server, &["pull", "org/name"]);
     assert!(stderr.contains("a.gguf is already in the cache"), "{stderr}");
     assert_eq!(server.fetched(), [None]);
-    // A damaged blob is.
+    // A damaged blob is downloaded again.
     fs::write(home.blob(&sha256(&bytes)), b"short").unwrap();
     let (path, _) = home.pulled(&server, &["pull", "org/name", "--quiet"]);
     assert_eq!(fs::read(path).unwrap(), bytes);
@@ -159,7 +159,7 @@ fn what_is_there_is_not_fetched_again() {
 }
 
 #[test]
-fn a_cut_connection_is_gone_on_with() {
+fn a_dropped_connection_resumes() {
     let bytes = noise(3, 300_000);
     let server =
         Server::new(&[("a.gguf", &bytes)]).with(Faults { cut: Some((100_000, 2)), ..Faults::default() });
@@ -171,7 +171,7 @@ fn a_cut_connection_is_gone_on_with() {
 }
 
 #[test]
-fn a_later_command_goes_on_where_the_first_was_cut() {
+fn a_later_command_resumes_an_interrupted_download() {
     let bytes = noise(4, 300_000);
     let home = Home::new();
     let partial = home.blob(&format!("{}.incomplete", sha256(&bytes)));
@@ -190,7 +190,7 @@ fn a_later_command_goes_on_where_the_first_was_cut() {
 }
 
 #[test]
-fn a_server_without_ranges_sends_all_of_it() {
+fn a_server_without_ranges_sends_the_whole_file() {
     let bytes = noise(5, 300_000);
     let faults = Faults { cut: Some((100_000, 1)), whole: true, ..Faults::default() };
     let server = Server::new(&[("a.gguf", &bytes)]).with(faults);
@@ -200,7 +200,7 @@ fn a_server_without_ranges_sends_all_of_it() {
 }
 
 #[test]
-fn wrong_bytes_are_thrown_away() {
+fn files_with_a_wrong_hash_are_deleted() {
     let (bytes, small) = (noise(6, 50_000), b"{}".to_vec());
     let server = Server::new(&[("a.gguf", &bytes), ("config.json", &small)]);
     let home = Home::new();
@@ -212,7 +212,7 @@ fn wrong_bytes_are_thrown_away() {
     );
     assert_eq!(fs::read_dir(home.repo().join("blobs")).unwrap().count(), 0);
     assert!(!home.repo().join("refs").exists());
-    // A begin that belongs to another file is found out, and the file comes whole.
+    // A partial file with the wrong content is detected, and the whole file is downloaded.
     server.set(Faults::default());
     fs::write(home.blob(&format!("{}.incomplete", sha256(&bytes))), noise(7, 20_000)).unwrap();
     let (path, _) = home.pulled(&server, &["pull", "org/name"]);
@@ -265,7 +265,7 @@ fn refusals_say_what_to_do() {
 }
 
 #[test]
-fn names_do_not_lead_out_of_the_cache() {
+fn file_names_cannot_escape_the_cache() {
     let server = Server::new(&[("a.gguf", b"x")]);
     server.set(Faults { listed: vec!["../../evil-Q4_K_M.gguf", "/evil-Q4_K_M.gguf"], ..Faults::default() });
     let home = Home::new();
@@ -275,7 +275,7 @@ fn names_do_not_lead_out_of_the_cache() {
 }
 
 #[test]
-fn all_parts_of_a_model_come() {
+fn all_parts_of_a_split_model_are_downloaded() {
     let parts = [noise(8, 1000), noise(9, 2000)];
     let server =
         Server::new(&[("sub/m-00001-of-00002.gguf", &parts[0]), ("sub/m-00002-of-00002.gguf", &parts[1])]);
@@ -288,7 +288,7 @@ fn all_parts_of_a_model_come() {
 }
 
 #[test]
-fn without_gguf_the_folder_comes() {
+fn without_gguf_the_safetensors_folder_is_downloaded() {
     let files: [(&str, &[u8]); 5] = [
         ("config.json", b"{}"),
         ("model.safetensors", b"weights"),
@@ -310,7 +310,7 @@ fn without_gguf_the_folder_comes() {
 }
 
 #[test]
-fn the_token_goes_to_no_other_server() {
+fn the_token_is_not_sent_to_other_servers() {
     let bytes = noise(10, 1000);
     let cdn = Server::new(&[("a.gguf", &bytes)]);
     let hub = Server::new(&[("a.gguf", &bytes)]);
@@ -324,7 +324,7 @@ fn the_token_goes_to_no_other_server() {
 }
 
 #[test]
-fn of_two_processes_one_fetches() {
+fn only_one_of_two_processes_downloads() {
     let bytes = noise(11, 200_000);
     let server =
         Server::new(&[("a.gguf", &bytes)]).with(Faults { wait: Duration::from_secs(2), ..Faults::default() });
