@@ -111,7 +111,7 @@ fn perplexity_reports_its_progress() {
     let (mut last, text) = ((0, 1), "The quick brown fox jumps over the lazy dog. ".repeat(8));
     let report = measure_perplexity(&loaded, &text, &options, |known, total| last = (known.run, total));
     let report = report.unwrap();
-    assert_eq!((last.0, last.0), (last.1, report.tokens_run));
+    assert!(last.0 == report.tokens_run && last.0 <= last.1, "{last:?}");
     assert!((report.mean_nll.exp() / report.perplexity - 1.0).abs() < 1e-12);
     assert!(report.tokens_scored < report.tokens && report.context == 16);
 }
