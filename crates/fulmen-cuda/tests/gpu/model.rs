@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use fulmen_cpu::CpuDispatcher;
-use fulmen_model::synth::{Shape, Synth};
+use fulmen_model::synth::{ModelShape, Synth};
 use fulmen_model::{Device, LoadOptions, Model, Sampling, SessionOptions};
 
 use crate::gpu;
 use crate::greedy::compare;
 
 fn load(preset: &str, recipe: &str, device: Device, eager: bool) -> Model {
-    let shape = Shape { layers: 2, ..Shape::preset(preset).unwrap() };
+    let shape = ModelShape { layers: 2, ..ModelShape::preset(preset).unwrap() };
     let file = Synth::new(shape, recipe.parse().unwrap(), 11).file().unwrap();
     let session = SessionOptions { context: 96, chunk: 16, sequences: 2, eager, ..SessionOptions::default() };
     Model::from_source(Arc::new(file), device, LoadOptions { session, ..LoadOptions::default() }).unwrap()

@@ -1,4 +1,5 @@
-//! Runs of a graph on a device: built once, kept, replayed where the device can.
+//! Compiled steps: the graph of each step kind and row count is built once, kept, and replayed where the
+//! device supports capture.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -10,26 +11,27 @@ use super::profile::Profile;
 use crate::arch::{GraphSpec, Step};
 use crate::error::ModelError;
 
-/// Programs that are kept. A prompt has at most two sizes of chunks; batches come and go.
-const KEPT: usize = 8;
+/// Steps that are kept. A prefill needs at most two chunk sizes; batch sizes vary.
+const MAX_STEPS: usize = 8;
 
-/// Where the times of a run go, and how much of the caches it reads.
+/// Where the times of a step go, and how much of the KV caches it reads.
 pub(super) struct Timing<'a> {
     pub(super) profile: &'a mut Profile,
     pub(super) cache_use: CacheUse,
 }
 
-/// A run, ready.
-pub(super) struct Program {
+/// A step that is bound to a device and ready to run.
+pub(super) struct CompiledStep {
     step: Step,
     pub(super) bound: BoundGraph,
     replay: Option<ReplayId>,
-    /// When it was last used.
+    /// When it was last used, on the cache's clock.
     used: u64,
 }
 
-impl Program {
-    /// Runs it and gives how often the host launched something. Does not wait for the device, unless it is timed.
+impl CompiledStep {
+    /// Runs the step and returns the number of launches by the host. Waits for the device only if it is
+    /// timed.
     pub(super) fn run(
         &self,
         device: &mut dyn Backend,
@@ -42,18 +44,18 @@ impl Program {
         })
     }
 
-    /// Runs it, in as many launches as the device takes for it, until the flag is set. Gives whether it came to its end.
+    /// Runs the step launch by launch until `stop` is set. Returns whether it ran to completion.
     pub(super) fn run_unless(
         &self,
         device: &mut dyn Backend,
         timing: Option<Timing<'_>>,
         stop: &AtomicBool,
     ) -> Result<bool, ExecError> {
-        let mut go_on = || !stop.load(Ordering::Relaxed);
+        let mut keep_going = || !stop.load(Ordering::Relaxed);
         match (timing, self.replay) {
             (Some(timing), _) => self.run_timed(device, timing).map(|()| true),
-            (None, Some(id)) => Ok(device.replay_while(id, &mut go_on)?.is_some()),
-            (None, None) => Ok(self.bound.program().run_while(device, go_on)?.is_some()),
+            (None, Some(id)) => Ok(device.replay_while(id, &mut keep_going)?.is_some()),
+            (None, None) => Ok(self.bound.program().run_while(device, keep_going)?.is_some()),
         }
     }
 
@@ -68,7 +70,7 @@ impl Program {
         Ok(())
     }
 
-    /// How many kernels and copies a replay of it has, where there is one and the device knows.
+    /// Kernels and copies per replay, if the step is captured and the device knows.
     pub(super) fn captured_kernels(&self, device: &dyn Backend) -> Option<usize> {
         self.replay.and_then(|id| device.captured_kernels(id))
     }
@@ -77,20 +79,21 @@ impl Program {
         if let Some(id) = self.replay {
             device.release(id);
         }
-        // There is nobody left to tell.
+        // There is no caller to report an error to.
         let _ = self.bound.release(device);
     }
 }
 
-/// The programs of a session.
+/// The compiled steps of a session, least recently used evicted first.
 #[derive(Default)]
-pub(super) struct Programs {
-    kept: Vec<Program>,
+pub(super) struct StepCache {
+    steps: Vec<CompiledStep>,
     clock: u64,
 }
 
-impl Programs {
-    /// The program of a step: one that is there, or a new one. The others give up their memory if it needs that.
+impl StepCache {
+    /// The compiled step for `spec`: from the cache, or new. If memory runs out, the other steps are released
+    /// first.
     pub(super) fn get(
         &mut self,
         shared: &Shared,
@@ -98,37 +101,37 @@ impl Programs {
         spec: &GraphSpec,
         bindings: &Bindings,
         eager: bool,
-    ) -> Result<&Program, ModelError> {
+    ) -> Result<&CompiledStep, ModelError> {
         self.clock += 1;
-        let at = match self.kept.iter().position(|program| program.step == spec.step) {
+        let at = match self.steps.iter().position(|compiled| compiled.step == spec.step) {
             Some(at) => at,
             None => {
-                if self.kept.len() >= KEPT {
-                    let oldest = (0..self.kept.len()).min_by_key(|&at| self.kept[at].used);
+                if self.steps.len() >= MAX_STEPS {
+                    let oldest = (0..self.steps.len()).min_by_key(|&at| self.steps[at].used);
                     if let Some(oldest) = oldest {
-                        self.kept.swap_remove(oldest).release(device);
+                        self.steps.swap_remove(oldest).release(device);
                     }
                 }
                 let mut built = build(shared, device, spec, bindings, eager);
-                if is_out_of_memory(&built) && !self.kept.is_empty() {
+                if is_out_of_memory(&built) && !self.steps.is_empty() {
                     self.release(device);
                     built = build(shared, device, spec, bindings, eager);
                 }
-                self.kept.push(built?);
-                self.kept.len() - 1
+                self.steps.push(built?);
+                self.steps.len() - 1
             }
         };
-        self.kept[at].used = self.clock;
-        Ok(&self.kept[at])
+        self.steps[at].used = self.clock;
+        Ok(&self.steps[at])
     }
 
-    /// Gives everything back.
+    /// Releases every step.
     pub(super) fn release(&mut self, device: &mut dyn Backend) {
-        self.kept.drain(..).for_each(|program| program.release(device));
+        self.steps.drain(..).for_each(|compiled| compiled.release(device));
     }
 }
 
-fn is_out_of_memory(built: &Result<Program, ModelError>) -> bool {
+fn is_out_of_memory(built: &Result<CompiledStep, ModelError>) -> bool {
     use fulmen_core::BackendError::OutOfMemory;
     matches!(
         built,
@@ -143,15 +146,16 @@ fn build(
     spec: &GraphSpec,
     bindings: &Bindings,
     eager: bool,
-) -> Result<Program, ModelError> {
+) -> Result<CompiledStep, ModelError> {
     let graph = shared.config.graph(shared.source.as_ref(), spec)?;
     let options = PlanOptions { fusions: device.fusions(), ..PlanOptions::default() };
     let bound = graph.plan(&options)?.bind(device, bindings)?;
-    // A prefill is long beside its launches, and comes in many sizes.
+    // A prefill takes long compared with its launches and comes in many sizes, so it is captured only if that
+    // is free.
     let repeats = matches!(spec.step, Step::Decode { .. }) || device.captures_for_free();
     let replay = if repeats && !eager { device.prepare(bound.program()) } else { Ok(None) };
     match replay {
-        Ok(replay) => Ok(Program { step: spec.step, bound, replay, used: 0 }),
+        Ok(replay) => Ok(CompiledStep { step: spec.step, bound, replay, used: 0 }),
         Err(error) => {
             // The first error is the one to report.
             let _ = bound.release(device);
