@@ -1,32 +1,35 @@
 //! `fulmen chat`: a conversation, or a story told in turns.
 
-mod tale;
+mod story;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
+use fulmen_bench::model::LoadedModel;
 use fulmen_model::template::Message;
 use fulmen_model::{Chat, FinishReason, GenerateOptions, Generated, ModelError, Session};
 use rustyline::error::ReadlineError;
-use tale::Tale;
+use story::Story;
 
-use crate::model::interrupt::{self, Answering};
-use crate::model::load::{LoadError, Loaded, ModelOptions};
-use crate::model::prompt::ChatArgs;
+use crate::error::CommandError;
+use crate::model::interrupt::{self, CancelOnCtrlC};
+use crate::model::load::{LoadError, ModelOptions};
+use crate::model::prompt::{ChatArgs, PromptError};
 use crate::model::sampling::SamplingOptions;
 use crate::model::stats;
 
-/// Talk with a model.
+/// Chat with a model.
 ///
-/// Each line is a message; the answer comes as it is made. Ctrl-C stops an answer, Ctrl-D leaves. /clear begins anew, /stats
-/// says how fast the last answer was, /help lists what there is.
+/// Each line is a message, and the answer is printed while it is generated. Ctrl-C stops an answer, and
+/// Ctrl-D exits. /clear starts a new conversation, /stats shows the speed of the last answer, and /help lists
+/// all commands.
 ///
-/// The small model that is part of the program tells stories: it goes on with what you write, a paragraph at a time.
+/// The small built-in model tells stories: it continues what you write, one paragraph at a time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The model: a GGUF file, a folder with config.json and safetensors files, or a name that was pulled. Without it the small
-    /// model that is part of the program.
+    /// Model: a GGUF file, a folder with config.json and safetensors files, or the name of a pulled model.
+    /// Without it, the small built-in model.
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
 
@@ -42,37 +45,51 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  fulmen chat                                          tell a story together
+  fulmen chat                                          tell a story in turns with the built-in model
   fulmen chat model.gguf
-  fulmen chat model.gguf --system \"You are a pirate.\" --temp 1
+  fulmen chat model.gguf --system \"You are a pirate.\" --temperature 1
   printf 'Hi!\\nAnd now in French.\\n' | fulmen chat model.gguf";
 
 const HELP: &str = "\
-/clear   begin anew
-/stats   how fast was the last answer?
-/exit    leave (or Ctrl-D)
-/help    this list
+/clear   start a new conversation
+/stats   show the speed of the last answer
+/exit    exit (also Ctrl-D)
+/help    show this list
 Ctrl-C stops an answer.";
 
-const TALE: &str = "\
-Begin a story, with \"Once upon a time\" or any other words. It goes on for a paragraph after each line that you write; an
-empty line lets it go on by itself. /help lists what there is.";
+const STORY: &str = "\
+Start a story, with \"Once upon a time\" or any other words. The model continues it by a paragraph after each
+of your lines, and after an empty line on its own. /help lists the commands.";
 
 /// Why `fulmen chat` failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChatError {
     #[error(
-        "the model has no chat template, so it was not made for conversations; --template takes one of a family, and `fulmen run --raw` goes on with a text"
+        "the model has no chat template, so it is probably not a chat model; \
+         --template selects a template, and `fulmen run --raw` continues a text"
     )]
     NoTemplate,
+    #[error(transparent)]
+    Prompt(#[from] PromptError),
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(transparent)]
     Model(#[from] ModelError),
-    #[error("lines cannot be read: {0}")]
+    #[error("cannot read the next line: {0}")]
     Read(#[from] ReadlineError),
-    #[error("the answer could not be written: {0}")]
+    #[error("cannot write the answer: {0}")]
     Write(#[from] io::Error),
+}
+
+impl CommandError for ChatError {
+    fn is_usage(&self) -> bool {
+        match self {
+            ChatError::Prompt(error) => error.is_usage(),
+            ChatError::Load(error) => error.is_usage(),
+            ChatError::Model(error) => error.is_usage(),
+            _ => false,
+        }
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
@@ -80,18 +97,18 @@ pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
     let mut options = args.sampling.generate();
     options.sampling.validate()?;
     let loaded = args.options.load(args.model.as_deref(), args.options.session())?;
-    let mut talk = Talk::new(args, &loaded)?;
-    if matches!(talk, Talk::Tale(_)) && io::stdin().is_terminal() {
-        eprintln!("{TALE}");
+    let mut conversation = Conversation::new(args, &loaded)?;
+    if matches!(conversation, Conversation::Story(_)) && io::stdin().is_terminal() {
+        eprintln!("{STORY}");
     }
     let mut history = Vec::new();
     let mut last = None;
     loop {
-        // The first Ctrl-C of a line empties it.
+        // Ctrl-C clears the line.
         let line = match read_line(&history) {
             Ok(line) => line,
             Err(ReadlineError::Interrupted) => {
-                eprintln!("(Ctrl-D leaves)");
+                eprintln!("(Ctrl-D exits)");
                 continue;
             }
             Err(ReadlineError::Eof) => return Ok(()),
@@ -99,43 +116,43 @@ pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
         };
         let line = line.trim();
         match line {
-            "" if !talk.goes_on() => continue,
+            "" if !conversation.is_story() => continue,
             "/exit" | "/quit" | "/bye" => return Ok(()),
             "/help" | "/?" => eprintln!("{HELP}"),
-            "/clear" => talk.clear(),
-            "/stats" => eprintln!("{}", last.as_deref().unwrap_or("nothing was answered yet")),
+            "/clear" => conversation.clear(),
+            "/stats" => eprintln!("{}", last.as_deref().unwrap_or("there is no answer yet")),
             command if command.starts_with('/') => {
-                eprintln!("there is no {command}; /help lists what there is")
+                eprintln!("unknown command {command}; /help lists all commands")
             }
             message => {
                 if !message.is_empty() {
                     history.push(message.to_owned());
                 }
-                match answer(args, &loaded, &mut talk, message, &options)? {
-                    Answered::Whole(stats) => last = Some(stats),
+                match answer(&loaded, &mut conversation, message, &options)? {
+                    Answered::Done(stats) => last = Some(stats),
                     Answered::TooLong => {}
-                    Answered::NobodyReads => return Ok(()),
+                    Answered::PipeClosed => return Ok(()),
                 }
-                // Another answer to the same words may be another one.
+                // The same message may get another answer.
                 options.sampling.seed = options.sampling.seed.wrapping_add(1);
             }
         }
     }
 }
 
-/// What messages go to.
-enum Talk {
+/// What messages are added to.
+enum Conversation {
     Chat(Chat),
-    Tale(Tale),
+    Story(Story),
 }
 
-impl Talk {
-    /// A conversation by the template that is asked for or the model's own; with the model that is part of the program a story.
-    fn new(args: &Args, loaded: &Loaded) -> Result<Talk, ChatError> {
+impl Conversation {
+    /// A chat with the template of the options or the model's own; with the built-in model, a story.
+    fn new(args: &Args, loaded: &LoadedModel) -> Result<Conversation, ChatError> {
         let session = loaded.model.session()?;
         let Some(template) = args.chat.template(&loaded.model)? else {
             return match (&args.model, &args.chat.system) {
-                (None, None) => Ok(Talk::Tale(Tale::new(session))),
+                (None, None) => Ok(Conversation::Story(Story::new(session))),
                 _ => Err(ChatError::NoTemplate),
             };
         };
@@ -144,25 +161,25 @@ impl Talk {
         if let Some(system) = &args.chat.system {
             chat.push(Message::system(system));
         }
-        Ok(Talk::Chat(chat))
+        Ok(Conversation::Chat(chat))
     }
 
-    /// Whether there is something to say to an empty line.
-    fn goes_on(&self) -> bool {
-        matches!(self, Talk::Tale(_))
+    /// An empty line continues a story.
+    fn is_story(&self) -> bool {
+        matches!(self, Conversation::Story(_))
     }
 
     fn clear(&mut self) {
         match self {
-            Talk::Chat(chat) => chat.clear(),
-            Talk::Tale(tale) => tale.clear(),
+            Conversation::Chat(chat) => chat.clear(),
+            Conversation::Story(story) => story.clear(),
         }
     }
 
     fn session(&mut self) -> &mut Session {
         match self {
-            Talk::Chat(chat) => chat.session(),
-            Talk::Tale(tale) => tale.session(),
+            Conversation::Chat(chat) => chat.session(),
+            Conversation::Story(story) => story.session(),
         }
     }
 
@@ -173,17 +190,17 @@ impl Talk {
         piece: impl FnMut(&str),
     ) -> Result<Generated, ModelError> {
         match self {
-            Talk::Chat(chat) => chat.say(message, options, piece),
-            Talk::Tale(tale) => tale.say(message, options, piece),
+            Conversation::Chat(chat) => chat.say(message, options, piece),
+            Conversation::Story(story) => story.say(message, options, piece),
         }
     }
 }
 
-/// One line. The editor lives for one line only: it takes Ctrl-C over as long as it lives.
+/// Reads one line. The editor lives for one line only, because it handles Ctrl-C while it lives.
 fn read_line(history: &[String]) -> Result<String, ReadlineError> {
     let mut editor = rustyline::DefaultEditor::new()?;
     for entry in history {
-        // A history that cannot be kept is no reason to stop.
+        // The chat works without a history.
         let _ = editor.add_history_entry(entry);
     }
     editor.readline("> ")
@@ -191,56 +208,55 @@ fn read_line(history: &[String]) -> Result<String, ReadlineError> {
 
 /// What came of a message.
 enum Answered {
-    /// An answer, and how fast it was.
-    Whole(String),
+    /// An answer, and its statistics.
+    Done(String),
     /// The message did not fit.
     TooLong,
-    /// The reader of the answers has gone.
-    NobodyReads,
+    /// The reader of the answers closed the pipe.
+    PipeClosed,
 }
 
-/// Says something and writes the answer as it comes; gives how fast it was. A message that does not fit is said so.
+/// Sends a message and prints the answer while it is generated.
 fn answer(
-    args: &Args,
-    loaded: &Loaded,
-    talk: &mut Talk,
+    loaded: &LoadedModel,
+    conversation: &mut Conversation,
     message: &str,
     options: &GenerateOptions,
 ) -> Result<Answered, ChatError> {
-    let answering = Answering::new(talk.session().cancel_flag());
+    let cancel = CancelOnCtrlC::new(conversation.session().cancel_flag());
     let mut stdout = io::stdout().lock();
     let mut failed = None;
-    let flag = talk.session().cancel_flag();
-    let generated = talk.say(message, options, |piece| {
+    let flag = conversation.session().cancel_flag();
+    let generated = conversation.say(message, options, |piece| {
         if let Err(error) = stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()) {
             flag.store(true, std::sync::atomic::Ordering::Relaxed);
             failed.get_or_insert(error);
         }
     });
-    drop(answering);
+    drop(cancel);
     match failed {
-        // Nobody reads any more, which is no failure; nobody is there to be asked for more either.
-        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Answered::NobodyReads),
+        // A closed pipe ends the chat and is not an error.
+        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Answered::PipeClosed),
         Some(error) => return Err(error.into()),
         None => {}
     }
     let generated = match generated {
         Err(error @ ModelError::PromptTooLong { .. }) => {
-            eprintln!("{error}. /clear begins anew; --ctx makes it larger.");
+            eprintln!("{error}; /clear starts a new conversation, --context makes the context larger");
             return Ok(Answered::TooLong);
         }
         generated => generated?,
     };
-    // A blank line between answer and next question, for people.
+    // On a terminal, a blank line between the answer and the next message.
     write!(stdout, "{}", if io::stdout().is_terminal() { "\n\n" } else { "\n" })?;
     stdout.flush()?;
     match generated.reason {
-        FinishReason::ContextFull => eprintln!("(the context is full: /clear begins anew)"),
+        FinishReason::ContextFull => eprintln!("(the context is full; /clear starts a new conversation)"),
         FinishReason::Cancelled => eprintln!("(stopped)"),
-        FinishReason::EndToken(_) if talk.goes_on() => {
-            eprintln!("(the end; the next line begins another story)")
+        FinishReason::EndToken(_) if conversation.is_story() => {
+            eprintln!("(the end; the next line starts another story)")
         }
         _ => {}
     }
-    Ok(Answered::Whole(stats::line(loaded, talk.session(), &generated, args.options.engine.open.threads())))
+    Ok(Answered::Done(stats::line(loaded, conversation.session(), &generated)))
 }

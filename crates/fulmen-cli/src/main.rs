@@ -3,10 +3,13 @@
 mod bench;
 mod chat;
 mod devices;
+mod error;
 mod inspect;
+mod kernels;
 mod model;
 mod ops;
 mod output;
+mod progress;
 mod pull;
 mod quantize;
 mod quiet;
@@ -16,13 +19,17 @@ mod synth;
 mod tokenize;
 mod tune;
 
-use std::{error::Error, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// A GPU execution engine for neural networks: on the processor, on any GPU, and at full speed on NVIDIA.
+use error::Failure;
+
+/// Run large language models on the CPU, on any GPU through wgpu, and at full speed on NVIDIA GPUs through
+/// CUDA.
 #[derive(Debug, Parser)]
-#[command(name = "fulmen", version, propagate_version = true, arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(name = "fulmen", version, propagate_version = true)]
+#[command(arg_required_else_help = true, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -35,6 +42,7 @@ enum Command {
     Chat(chat::Args),
     Devices(devices::Args),
     Inspect(inspect::Args),
+    Kernels(kernels::Args),
     Ops(ops::Args),
     Pull(pull::Args),
     Quantize(quantize::Args),
@@ -47,34 +55,36 @@ enum Command {
 
 const EXAMPLES: &str = "\
 Examples:
-  fulmen pull ORG/NAME         a model from Hugging Face
-  fulmen run MODEL PROMPT      an answer from a model
-  fulmen chat MODEL            a conversation
-  fulmen devices               what this machine has, and what `auto` takes
-  fulmen devices --json        the same for programs
-  fulmen inspect model.gguf    what is in this file, and does it fit?
+  fulmen run \"Once upon a time\"     try it with the small built-in model
+  fulmen pull ORG/NAME              download a model from Hugging Face
+  fulmen run MODEL PROMPT           answer a prompt
+  fulmen chat MODEL                 hold a conversation
+  fulmen devices                    list devices, and the one that `auto` selects
+  fulmen devices --json             the same for scripts
+  fulmen inspect model.gguf         show what a model file contains, and whether it fits into memory
   fulmen quantize IN OUT --type q4_k_m
-                               the model in smaller types
-  fulmen ops check             is every kernel of this device right?
-  fulmen ops perf              how fast is it, and how fast could it be?
-  fulmen bench batch           how fast is the command batch on this GPU?
-  fulmen tokenize MODEL TEXT   the tokens of a text, as a model sees it
-  fulmen bench matmul          how fast are products by weights on this GPU?
+                                    store a model in smaller types
+  fulmen tokenize MODEL TEXT        show the tokens of a text
+  fulmen ops check                  check every kernel of a device
+  fulmen ops perf                   time every op of a device
+  fulmen kernels show NAME          print the final WGSL or PTX of a kernel
   fulmen bench decode --shape qwen3-4b
-                               how fast would this model be here, and where does the time go?
-  fulmen tune                  measure kernels on this GPU and remember the fastest
-  fulmen help devices          the options of one command
+                                    how fast would this model decode here, and where does the time go?
+  fulmen bench matmul               time matmuls on a GPU
+  fulmen tune                       find the fastest matmul kernels for this GPU
+  fulmen help bench decode          the options of one command
 
-Exit codes: 0 done, 1 failed, 2 wrong usage.";
+Exit status: 0 for success, 1 for a failure, 2 for wrong usage, 130 if stopped by Ctrl-C.";
 
 impl Command {
-    /// Gives the exit code.
-    fn run(self) -> Result<i32, Box<dyn Error>> {
+    /// Returns the exit code.
+    fn run(self) -> Result<i32, Failure> {
         match self {
             Command::Bench(args) => bench::run(&args)?,
             Command::Chat(args) => chat::run(&args)?,
             Command::Devices(args) => devices::run(&args)?,
             Command::Inspect(args) => inspect::run(&args)?,
+            Command::Kernels(args) => kernels::run(&args)?,
             Command::Ops(args) => ops::run(&args)?,
             Command::Pull(args) => pull::run(&args)?,
             Command::Synth(args) => synth::run(&args)?,
@@ -91,12 +101,7 @@ fn main() -> ExitCode {
     quiet::quiet_drivers();
     match Cli::parse().command.run() {
         Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
-        Err(error) => {
-            let style = clap::builder::Styles::styled();
-            let style = style.get_error();
-            anstream::eprintln!("{style}error:{style:#} {error}");
-            ExitCode::FAILURE
-        }
+        Err(failure) => failure.report(),
     }
 }
 
@@ -107,5 +112,41 @@ mod tests {
     #[test]
     fn the_arguments_are_well_formed() {
         super::Cli::command().debug_assert();
+    }
+
+    /// Every command that can be run, below one.
+    fn leaves(command: &clap::Command, path: String, found: &mut Vec<(String, clap::Command)>) {
+        if command.get_subcommands().next().is_none() {
+            found.push((path.clone(), command.clone()));
+        }
+        for below in command.get_subcommands() {
+            leaves(below, format!("{path} {}", below.get_name()), found);
+        }
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        let mut commands = Vec::new();
+        leaves(&super::Cli::command(), "fulmen".to_owned(), &mut commands);
+        assert!(commands.len() > 12);
+        for (path, command) in commands {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains(&format!("  {path}")), "{path} has no example:\n{help}");
+        }
+    }
+
+    /// One name for one thing: an option with a well-known meaning is called the same in every command.
+    #[test]
+    fn old_option_names_are_hidden_aliases() {
+        let mut commands = Vec::new();
+        leaves(&super::Cli::command(), "fulmen".to_owned(), &mut commands);
+        for (path, command) in commands {
+            for argument in command.get_arguments() {
+                let visible = argument.get_long_and_visible_aliases().unwrap_or_default();
+                for old in ["ctx", "temp", "thinking", "pp", "tg", "no-answer"] {
+                    assert!(!visible.contains(&old), "{path} --{old}");
+                }
+            }
+        }
     }
 }

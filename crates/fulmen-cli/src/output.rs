@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-/// Writes with colors only where stdout is a terminal. A reader that has seen enough is no failure.
+/// Writes to stdout, with colors if it is a terminal. A closed pipe is not an error: the reader has seen
+/// enough.
 pub(crate) fn print(output: &str) -> io::Result<()> {
     let mut stdout = anstream::stdout().lock();
     match stdout.write_all(output.as_bytes()).and_then(|()| stdout.flush()) {
@@ -11,7 +12,7 @@ pub(crate) fn print(output: &str) -> io::Result<()> {
     }
 }
 
-/// Lines of columns: the first to the left, the others to the right, two spaces between them.
+/// A table: the first column left-aligned, the others right-aligned, two spaces between them.
 pub(crate) fn columns(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = header.iter().map(|cell| cell.chars().count()).collect();
     for row in rows {
@@ -32,6 +33,31 @@ pub(crate) fn columns(header: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
+/// A count and its noun: `1 token`, `2 tokens`.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// A time with at least two digits: `1.50 µs`, `250 µs`, `12.0 ms`.
+pub(crate) fn micros(us: f64) -> String {
+    match us {
+        ..100.0 => format!("{us:.2} µs"),
+        ..10_000.0 => format!("{us:.0} µs"),
+        _ => format!("{:.1} ms", us / 1e3),
+    }
+}
+
+/// `80 %` for 0.8.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
+/// A result of a benchmark as indented JSON with a newline at its end.
+pub(crate) fn json(value: &impl serde::Serialize) -> String {
+    // Numbers, strings and lists of them always serialize.
+    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+}
+
 /// A count with a comma for every three digits.
 pub(crate) fn thousands(count: u64) -> String {
     let digits = count.to_string();
@@ -45,7 +71,7 @@ pub(crate) fn thousands(count: u64) -> String {
     out
 }
 
-/// Text from a file, made safe for a terminal: control characters are written out.
+/// Text from a file, made safe for a terminal: control characters are escaped.
 pub(crate) fn printable(text: &str) -> String {
     let safe = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(safe).collect()
@@ -58,6 +84,17 @@ mod tests {
         for (count, text) in [(0, "0"), (999, "999"), (65535, "65,535"), (1234567, "1,234,567")] {
             assert_eq!(super::thousands(count), text);
         }
+    }
+
+    #[test]
+    fn nouns_agree_with_their_count() {
+        let words = [0, 1, 2].map(|count| super::counted(count, "token"));
+        assert_eq!(words, ["0 tokens", "1 token", "2 tokens"]);
+    }
+
+    #[test]
+    fn times_have_at_least_two_digits() {
+        assert_eq!([1.5, 250.4, 12_000.0].map(super::micros), ["1.50 µs", "250 µs", "12.0 ms"]);
     }
 
     #[test]

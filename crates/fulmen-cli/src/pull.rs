@@ -1,4 +1,4 @@
-//! `fulmen pull`: a model from a hub into the cache.
+//! `fulmen pull`: downloads a model from a hub into the cache.
 
 use std::io;
 
@@ -6,44 +6,46 @@ use fulmen_core::device::format_bytes;
 use fulmen_hub::{Choice, Event, HubError, Reference, ReferenceError, RepoFile, Settings};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::output::{columns, print, printable};
+use crate::error::CommandError;
+use crate::output::{columns, counted, print, printable};
 
-/// Get a model from Hugging Face, or from a server that speaks like it.
+/// Download a model from Hugging Face or a compatible server.
 ///
-/// MODEL is ORG/NAME, ORG/NAME:FILE or ORG/NAME@REVISION:FILE. FILE may be a part of a name that only one file has, such
-/// as Q8_0; without it the GGUF file in Q4_K_M is taken, or what comes next to it, or the safetensors files. All parts of
-/// a model in parts come. What is in the cache is not fetched again, what was cut is gone on with, and every file is checked
-/// against its hash. The path of the model is printed; `fulmen run ORG/NAME` finds it, too.
+/// MODEL is ORG/NAME, ORG/NAME:FILE or ORG/NAME@REVISION:FILE. FILE may be any part of a file name that is
+/// unique, such as Q8_0. Without it, the GGUF file in Q4_K_M or the closest type is downloaded, or the
+/// safetensors files if there is no GGUF file. All parts of a split model are downloaded. Files in the cache
+/// are not downloaded again, interrupted downloads resume, and every file is verified against its hash. The
+/// path of the model is printed; other commands also find it by name: `fulmen run ORG/NAME`.
 ///
-/// Environment: HF_ENDPOINT (the server), HF_TOKEN (for models that are not open to all), HF_HOME or HF_HUB_CACHE (where the
-/// cache is), HTTPS_PROXY, SSL_CERT_FILE.
+/// Environment: HF_ENDPOINT (the server), HF_TOKEN (for gated and private models), HF_HOME or HF_HUB_CACHE
+/// (where the cache is), HTTPS_PROXY, SSL_CERT_FILE.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The model: ORG/NAME[@REVISION][:FILE].
+    /// Model: ORG/NAME[@REVISION][:FILE].
     #[arg(value_name = "MODEL")]
     model: Reference,
 
-    /// A branch, tag or commit; the same as @REVISION.
+    /// Branch, tag or commit; the same as @REVISION.
     #[arg(long, value_name = "REVISION")]
     revision: Option<String>,
 
-    /// List the files that the model has, and get nothing.
+    /// List the files of the model without downloading anything.
     #[arg(long)]
     list: bool,
 
-    /// Print nothing but the path.
+    /// Print only the path.
     #[arg(long, short)]
     quiet: bool,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  fulmen pull ggml-org/SmolLM3-3B-GGUF           the usual file of it
+  fulmen pull ggml-org/SmolLM3-3B-GGUF           the file in Q4_K_M
   fulmen pull ggml-org/SmolLM3-3B-GGUF:Q8_0      the file in Q8_0
-  fulmen pull ORG/NAME@v1.0:sub/model.gguf       this file, as it was then
-  fulmen pull ORG/NAME --list                    which files are there?
-  fulmen run ORG/NAME \"Hello\"                    run what was pulled";
+  fulmen pull ORG/NAME@v1.0:sub/model.gguf       one file of a revision
+  fulmen pull ORG/NAME --list                    list the files
+  fulmen run ORG/NAME \"Hello\"                    run the downloaded model";
 
 /// Why `fulmen pull` failed.
 #[derive(Debug, thiserror::Error)]
@@ -52,8 +54,14 @@ pub(crate) enum PullError {
     Hub(#[from] HubError),
     #[error(transparent)]
     Reference(#[from] ReferenceError),
-    #[error("the result could not be written: {0}")]
+    #[error("cannot write the result: {0}")]
     Write(#[from] io::Error),
+}
+
+impl CommandError for PullError {
+    fn is_usage(&self) -> bool {
+        matches!(self, PullError::Reference(_))
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), PullError> {
@@ -78,7 +86,7 @@ fn table(files: &[RepoFile]) -> String {
     columns(&["file", "size"], &rows)
 }
 
-/// What is said meanwhile, on stderr: a bar on a terminal, lines everywhere.
+/// Progress on stderr: a bar on a terminal, and lines everywhere.
 struct Report {
     bar: ProgressBar,
     quiet: bool,
@@ -103,24 +111,24 @@ impl Report {
                 self.bar.set_message(printable(path));
                 self.bar.reset_eta();
                 if *have > 0 {
-                    self.say(&format!("{}: going on at {}", printable(path), format_bytes(*have)));
+                    self.say(&format!("{}: resuming at {}", printable(path), format_bytes(*have)));
                 }
             }
             Event::Bytes(more) => self.bar.inc(*more),
             Event::Complete { path, cached: true } => {
-                self.say(&format!("{} is in the cache", printable(path)))
+                self.say(&format!("{} is already in the cache", printable(path)))
             }
             Event::Complete { path, .. } => {
                 let size =
                     self.bar.length().map_or(String::new(), |bytes| format!(" ({})", format_bytes(bytes)));
-                self.say(&format!("{}{size}, checked", printable(path)));
+                self.say(&format!("{}{size}, verified", printable(path)));
             }
             Event::Waiting { path } => {
-                self.say(&format!("{}: another process gets it; waiting", printable(path)));
+                self.say(&format!("{}: waiting for another process that is downloading it", printable(path)));
             }
             Event::Retry { error, wait } => {
                 self.say(&format!(
-                    "{}; trying again in {:.1} s",
+                    "{}; retrying in {:.1} s",
                     printable(&error.to_string()),
                     wait.as_secs_f64()
                 ));
@@ -140,15 +148,16 @@ fn chosen(choice: &Choice) -> String {
     let size = bytes.map_or(String::new(), |bytes| format!(" ({})", format_bytes(bytes)));
     let others = match choice.others.len() {
         0 => String::new(),
-        _ => format!("; there are also {}", printable(&choice.others.join(", "))),
+        _ => format!("; also available: {}", printable(&choice.others.join(", "))),
     };
     match (&choice.name, choice.files.len()) {
-        (Some(name), 1) => format!("taking {}{size}{others}", printable(name)),
+        (Some(name), 1) => format!("downloading {}{size}{others}", printable(name)),
         (Some(name), parts) => {
-            format!("taking {} and its other parts, {parts} in all{size}{others}", printable(name))
+            format!("downloading {} and its other parts, {parts} files{size}{others}", printable(name))
         }
         (None, files) => {
-            format!("taking {files} files: config.json, safetensors and what belongs to them{size}")
+            let files = counted(files, "file");
+            format!("downloading {files}: config.json, the safetensors files and the tokenizer{size}")
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `fulmen quantize`: a model in smaller types.
+//! `fulmen quantize`: stores a model in smaller types.
 
 use std::{
     collections::BTreeMap,
@@ -17,36 +17,40 @@ use fulmen_core::device::format_bytes;
 use fulmen_model::quantize::{QuantizeError, QuantizePlan, Recipe, quantize};
 use fulmen_model::source;
 
+use crate::error::CommandError;
 use crate::model::find::{FindError, find};
-use crate::model::interrupt::{self, Answering};
+use crate::model::interrupt::{self, CancelOnCtrlC};
 use crate::output::{columns, print};
+use crate::select::hardware_threads;
 
 /// Store a model in smaller types.
 ///
-/// Types are f32, f16, bf16, q8_0, q6_k, q5_k_m, q5_k, q5_1, q5_0, q4_k_m (the usual choice), q4_k, q4_1, q4_0, q3_k and
-/// q2_k. Matrices get the type, vectors stay F32, and the output matrix of types below 6 bits is stored in Q6_K. The
-/// mixes q4_k_m and q5_k_m also store half of the value and down matrices in Q6_K. A matrix whose rows are not a
-/// multiple of 256 gets a type with blocks of 32, and this is said.
+/// Types are f32, f16, bf16, q8_0, q6_k, q5_k_m, q5_k, q5_1, q5_0, q4_k_m (the usual choice), q4_k, q4_1,
+/// q4_0, q3_k and q2_k. Matrices get this type and vectors stay in F32. For types below 6 bits, the output
+/// matrix is stored in Q6_K. The mixes q4_k_m and q5_k_m also store half of the value and down projections in
+/// Q6_K. A matrix whose rows are not a multiple of 256 elements gets a type with blocks of 32, with a
+/// warning.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The model: a GGUF file (of a model in parts, any of them), or a folder with config.json and safetensors files.
+    /// Model: a GGUF file (any part of a split model), a folder with config.json and safetensors files, or
+    /// the name of a pulled model.
     #[arg(value_name = "IN")]
     input: PathBuf,
 
-    /// The file to write. It appears when it is complete.
+    /// GGUF file to write. It appears only when it is complete.
     #[arg(value_name = "OUT")]
     output: PathBuf,
 
-    /// The type: q4_k_m, q8_0, f16, …
+    /// Type of the matrices: q4_k_m, q8_0, f16, …
     #[arg(long = "type", short = 't', value_name = "TYPE")]
     recipe: Recipe,
 
-    /// Replace OUT if it is there already.
+    /// Overwrite OUT if it exists.
     #[arg(long)]
     force: bool,
 
-    /// Threads; all of the processor's by default.
+    /// CPU threads; all hardware threads by default.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
@@ -60,42 +64,44 @@ Examples:
 
 /// Why the model could not be quantized.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CommandError {
+pub(crate) enum QuantizeCommandError {
     #[error(transparent)]
     Find(#[from] FindError),
     #[error(transparent)]
     Quantize(#[from] QuantizeError),
-    #[error("{} is there already; --force replaces it", .0.display())]
+    #[error("{} already exists; use --force to overwrite it", .0.display())]
     Exists(PathBuf),
-    #[error("the file is complete, but the summary could not be written: {0}")]
+    #[error("the file is complete, but the summary cannot be written: {0}")]
     Print(#[from] io::Error),
 }
 
-/// Gives the exit code.
-pub(crate) fn run(args: &Args) -> Result<i32, CommandError> {
+impl CommandError for QuantizeCommandError {}
+
+/// Returns the exit code.
+pub(crate) fn run(args: &Args) -> Result<i32, QuantizeCommandError> {
     let source = source::open(find(&args.input)?).map_err(QuantizeError::Read)?;
     let plan = QuantizePlan::of(&*source, args.recipe)?;
     if !args.force && args.output.symlink_metadata().is_ok() {
-        return Err(CommandError::Exists(args.output.clone()));
+        return Err(QuantizeCommandError::Exists(args.output.clone()));
     }
     if !plan.requantized.is_empty() {
         let types = counted(&plan.requantized, |dtype| dtype.to_string());
         warn(&format!(
-            "the weights are quantized already ({types}); start from F16 or F32 for a better result"
+            "the weights are already quantized ({types}); starting from F16 or F32 gives a better result"
         ));
     }
-    let began = Instant::now();
+    let start = Instant::now();
     let bar = bar(plan.work);
-    let threads = args.threads.map_or_else(all_threads, usize::from);
+    let threads = args.threads.map_or_else(hardware_threads, usize::from);
     let stop = Arc::<AtomicBool>::default();
     interrupt::install();
-    let answering = Answering::new(Arc::clone(&stop));
+    let cancel = CancelOnCtrlC::new(Arc::clone(&stop));
     let done = quantize(&*source, &plan, &args.output, args.force, threads, |elements| {
         bar.inc(elements);
         if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     bar.finish_and_clear();
-    drop(answering);
+    drop(cancel);
     if matches!(done, Err(QuantizeError::Stopped)) {
         anstream::eprintln!("stopped by Ctrl-C; nothing was written");
         return Ok(interrupt::EXIT_CODE);
@@ -103,9 +109,9 @@ pub(crate) fn run(args: &Args) -> Result<i32, CommandError> {
     done?;
     if !plan.other_types.is_empty() {
         let types = counted(&plan.other_types, |(asked, got)| format!("{got} instead of {asked}"));
-        warn(&format!("rows that are not a multiple of the block have another type: {types}"));
+        warn(&format!("rows that are not a multiple of the block size got another type: {types}"));
     }
-    print(&summary(args, &plan, began.elapsed().as_secs_f64()))?;
+    print(&summary(args, &plan, start.elapsed().as_secs_f64()))?;
     Ok(0)
 }
 
@@ -139,11 +145,7 @@ fn summary(args: &Args, plan: &QuantizePlan, seconds: f64) -> String {
     format!("{table}{out}: {after}, {percent:.1} % of {before}, written in {seconds:.1} s\n")
 }
 
-fn all_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
-}
-
-/// A bar on stderr that is shown on a terminal and nowhere else.
+/// A progress bar with the weights per second.
 fn bar(elements: u64) -> indicatif::ProgressBar {
     let bar = indicatif::ProgressBar::new(elements);
     let template = "{bar:30} {percent:>3} %  {per_sec}  {eta} left";

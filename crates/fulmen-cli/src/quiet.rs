@@ -1,10 +1,10 @@
-//! Keeps drivers from writing to the terminal between our own lines.
+//! Keeps drivers from writing to the terminal.
 
-/// Switches off Mesa's device-select layer where there is no desktop session.
+/// Switches off Mesa's device-select layer if there is no desktop session.
 ///
-/// That Vulkan layer asks the Wayland desktop which GPU shows it, to list that one first. Without a session there is
-/// nothing to ask, and libwayland says so on stderr, once per listing. A choice that the user made through the layer
-/// (`MESA_VK_DEVICE_SELECT`) is left alone. Call this before anything else: it changes the environment.
+/// That Vulkan layer asks the Wayland desktop which GPU it uses, to list that one first. Without a session,
+/// libwayland complains on stderr each time devices are listed. A choice that the user made through the layer
+/// (`MESA_VK_DEVICE_SELECT`) is respected. Call this before anything else: it changes the environment.
 pub(crate) fn quiet_drivers() {
     let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     if cfg!(target_os = "linux") && !set("XDG_RUNTIME_DIR") && !set("MESA_VK_DEVICE_SELECT") {

@@ -1,42 +1,94 @@
-//! The options of every subcommand that uses a device.
+//! The options of every command that uses a device.
 
 use fulmen::OpenOptions;
-use fulmen_core::device::{DeviceInfo, DeviceSelector};
+use fulmen_core::device::{BackendKind, DeviceInfo, DeviceSelector};
 use fulmen_model::Device;
+use fulmen_wgpu::{AdapterSelector, GpuDevice, GpuError};
+
+use crate::error::CommandError;
 
 pub(crate) use fulmen::{SelectError, choose, reports};
 
 /// The device to use.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DeviceOption {
-    /// The device to use: auto, cpu, wgpu, wgpu:N, cuda or cuda:N.
+    /// Device to use: auto, cpu, wgpu, wgpu:N, cuda or cuda:N.
     ///
-    /// `auto` takes the best device that runs graphs: CUDA first, then a hardware GPU through wgpu, then the
-    /// processor. A backend without a number takes the best device of that backend.
+    /// `auto` selects the best device that can run models: CUDA first, then a hardware GPU through wgpu, then
+    /// the CPU. A backend without a number selects its best device. `fulmen devices` lists all of them.
     #[arg(long, short, value_name = "DEVICE", env = "FULMEN_DEVICE", default_value_t)]
     pub(crate) device: DeviceSelector,
 }
 
-/// The device to use, and the threads of the processor.
+/// The device to use, and the CPU threads.
 #[derive(Debug, clap::Args)]
 pub(crate) struct OpenOption {
     #[command(flatten)]
     pub(crate) device: DeviceOption,
 
-    /// Threads of the processor; all of them by default.
+    /// CPU threads; all hardware threads by default.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
 
 impl OpenOption {
-    /// How many threads of the processor are used.
+    /// How many CPU threads are used.
     pub(crate) fn threads(&self) -> usize {
-        let all = || std::thread::available_parallelism().map_or(1, |n| n.get());
-        self.threads.map_or_else(all, usize::from)
+        self.threads.map_or_else(hardware_threads, usize::from)
     }
 
-    /// The device that is asked for, opened.
+    /// Opens the selected device.
     pub(crate) fn open(&self) -> Result<(DeviceInfo, Device), SelectError> {
         fulmen::open_with(self.device.device, OpenOptions { threads: self.threads.map(usize::from) })
+    }
+}
+
+pub(crate) fn hardware_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// The device of a command that measures wgpu itself.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GpuOption {
+    /// Device to use: auto, wgpu or wgpu:N. `auto` prefers a hardware GPU to a software one.
+    #[arg(long, short, value_name = "DEVICE", env = "FULMEN_DEVICE", default_value_t)]
+    device: DeviceSelector,
+}
+
+/// Why no wgpu device could be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GpuOptionError {
+    #[error("this command runs on wgpu devices only; use --device auto, wgpu or wgpu:N instead of {0}")]
+    NotWgpu(DeviceSelector),
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+}
+
+impl CommandError for GpuOptionError {
+    fn is_usage(&self) -> bool {
+        match self {
+            GpuOptionError::NotWgpu(_) => true,
+            GpuOptionError::Gpu(error) => error.is_usage(),
+        }
+    }
+}
+
+impl GpuOption {
+    /// Opens the selected adapter.
+    pub(crate) fn open(&self) -> Result<GpuDevice, GpuOptionError> {
+        let adapter = match self.device {
+            DeviceSelector::Auto => AdapterSelector::Best,
+            asked => wgpu_adapter(asked).ok_or(GpuOptionError::NotWgpu(asked))?,
+        };
+        Ok(GpuDevice::open(&adapter)?)
+    }
+}
+
+/// The wgpu adapter that a selector names; `None` if it names no backend or another one.
+pub(crate) fn wgpu_adapter(asked: DeviceSelector) -> Option<AdapterSelector> {
+    match asked {
+        DeviceSelector::Backend(BackendKind::Wgpu) => Some(AdapterSelector::Best),
+        DeviceSelector::Device(BackendKind::Wgpu, index) => Some(AdapterSelector::Index(index)),
+        _ => None,
     }
 }

@@ -5,41 +5,50 @@ use std::path::PathBuf;
 use fulmen_model::quantize::Recipe;
 use fulmen_model::synth::{ModelShape, PRESETS, Synth, SynthError};
 
-use crate::ops::progress_bar;
+use crate::error::CommandError;
 use crate::output::print;
+use crate::progress::step_bar;
 
 /// Write a model with random weights in the shape of a real one.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The shape: tiny-llama, tiny-qwen2, tiny-qwen3, qwen3-0.6b, llama3.2-1b, …
-    #[arg(value_name = "PRESET", value_parser = preset)]
+    /// Shape of the model: tiny-llama, tiny-qwen2, tiny-qwen3, qwen3-0.6b, llama3.2-1b, …
+    #[arg(value_name = "SHAPE", value_parser = preset)]
     shape: ModelShape,
 
-    /// The file to write.
+    /// File to write.
     #[arg(value_name = "OUT")]
     out: PathBuf,
 
-    /// The type of the weights.
+    /// Type of the weights.
     #[arg(long = "type", value_name = "TYPE", default_value = "q4_k_m")]
     recipe: Recipe,
 
-    /// Draw the weights from this seed.
+    /// Seed of the random weights.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 
-    /// Take so many layers instead of the preset's.
+    /// Number of layers, instead of the shape's own.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
     layers: Option<u16>,
 
-    /// Replace a file that is there already.
+    /// Overwrite OUT if it exists.
     #[arg(long)]
     force: bool,
 }
 
-/// A shape by its name, or the names that there are.
+const EXAMPLES: &str = "\
+Examples:
+  fulmen synth tiny-llama tiny.gguf --type q8_0
+  fulmen synth qwen3-4b random.gguf --layers 4";
+
+impl CommandError for SynthError {}
+
+/// Parses the name of a shape; the error lists all of them.
 pub(crate) fn preset(name: &str) -> Result<ModelShape, String> {
     let names = || PRESETS.iter().map(|shape| shape.name).collect::<Vec<_>>().join(", ");
-    ModelShape::preset(name).ok_or_else(|| format!("there is no preset {name:?}; there are {}", names()))
+    ModelShape::preset(name).ok_or_else(|| format!("unknown shape {name:?}; known shapes are {}", names()))
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), SynthError> {
@@ -48,10 +57,10 @@ pub(crate) fn run(args: &Args) -> Result<(), SynthError> {
         shape.layers = layers.into();
     }
     let synth = Synth::new(shape, args.recipe, args.seed);
-    let bar = progress_bar(synth.tensors()?.len());
+    let bar = step_bar(synth.tensors()?.len());
     synth.write(&args.out, args.force, |_| bar.inc(1))?;
     bar.finish_and_clear();
-    // What was asked for is written; a closed stdout does not change that.
+    // The file is complete; a closed stdout does not change that.
     let _ = print(&format!("wrote {}\n", args.out.display()));
     Ok(())
 }

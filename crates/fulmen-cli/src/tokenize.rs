@@ -1,7 +1,6 @@
 //! `fulmen tokenize`.
 
 use std::{
-    fs,
     io::{self, Read},
     path::{Path, PathBuf},
     time::Instant,
@@ -13,68 +12,66 @@ use fulmen_model::template::{ChatOptions, ChatPrompt, ChatTemplate, Message, Tem
 use fulmen_model::tokenizer::{Special, Tokenizer, TokenizerError};
 use serde_json::json;
 
+use crate::error::CommandError;
 use crate::model::find::{FindError, find};
-use crate::output::print;
+use crate::model::prompt::{PromptError, TemplateOptions};
+use crate::output::{counted, print};
 
-/// Show the tokens of a text, as a model sees it.
+/// Show the tokens of a text.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A GGUF file, a Hugging Face folder, or a tokenizer.json.
+    /// Model: a GGUF file, a folder with config.json and safetensors files, a tokenizer.json, or the name of
+    /// a pulled model.
     model: PathBuf,
 
-    /// The text; from standard input if it is not given.
+    /// Text; read from standard input if it is not given.
     text: Option<String>,
 
-    /// Read marks such as <|im_end|> as control tokens instead of as text.
+    /// Parse control tokens such as <|im_end|> instead of reading them as plain text.
     #[arg(long)]
     special: bool,
 
-    /// Leave out begin and end, which the tokenizer may put around a text.
+    /// Do not add the BOS and EOS tokens of the model.
     #[arg(long)]
     bare: bool,
 
-    /// Print only the ids, on one line.
+    /// Print only the token ids, on one line.
     #[arg(long)]
     ids: bool,
 
-    /// Print JSON.
+    /// Print the tokens as JSON.
     #[arg(long, conflicts_with = "ids")]
     json: bool,
 
-    /// Take a conversation, [{"role": "user", "content": "Hello"}, …], and put it into the model's chat template.
+    /// TEXT is a conversation, [{"role": "user", "content": "Hello"}, …], which the chat template renders.
     #[arg(long, conflicts_with_all = ["special", "bare", "decode"])]
     chat: bool,
 
-    /// Print the text that the chat template makes, instead of its tokens.
+    /// Print the text that the chat template renders instead of its tokens.
     #[arg(long, requires = "chat", conflicts_with_all = ["ids", "json"])]
     text_only: bool,
 
-    /// Use this file as the chat template instead of the model's own.
-    #[arg(long, value_name = "FILE", requires = "chat")]
-    template: Option<PathBuf>,
+    #[command(flatten)]
+    template: TemplateOptions,
 
-    /// Do not end with the begin of an answer.
-    #[arg(long, requires = "chat")]
-    no_answer: bool,
+    /// Do not end with the header of the assistant's answer (the generation prompt).
+    #[arg(long, alias = "no-answer", requires = "chat")]
+    no_generation_prompt: bool,
 
-    /// Whether the model should think before it answers, if its template asks.
-    #[arg(long, value_name = "BOOL", requires = "chat")]
-    thinking: Option<bool>,
-
-    /// Take ids, separated by spaces or commas, and print their text.
+    /// TEXT is a list of token ids, separated by spaces or commas; print their text.
     #[arg(long, conflicts_with_all = ["special", "bare", "ids", "json"])]
     decode: bool,
 
-    /// Take a JSON list of texts and print a JSON list of lists of ids.
+    /// TEXT is a JSON list of texts; print a JSON list of lists of ids.
     #[arg(long, hide = true, conflicts_with_all = ["decode", "ids", "json"])]
     batch: bool,
 
-    /// Print how long encoding takes, the best of five, and how many tokens it gives, as JSON.
+    /// Print the time of encoding (the best of five) and the number of tokens as JSON.
     #[arg(long, hide = true, conflicts_with_all = ["decode", "ids", "json", "batch"])]
     time: bool,
 
-    /// Print the bytes that have no token, as JSON.
+    /// Print the bytes that no token has as JSON.
     #[arg(long, hide = true)]
     missing: bool,
 }
@@ -87,39 +84,57 @@ Examples:
   fulmen tokenize model.gguf --chat '[{\"role\": \"user\", \"content\": \"Hello\"}]'
   fulmen tokenize model.gguf --decode \"19556 28 905\"";
 
+/// Why `fulmen tokenize` failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenizeError {
     #[error(transparent)]
     Source(#[from] SourceError),
     #[error(transparent)]
     Find(#[from] FindError),
-    #[error("{}: has no tokenizer", path.display())]
+    #[error("{} has no tokenizer", path.display())]
     None { path: PathBuf },
     #[error("{}: {error}", path.display())]
     Tokenizer { path: PathBuf, error: TokenizerError },
     #[error(transparent)]
     Token(#[from] TokenizerError),
-    #[error("standard input: {0}")]
+    #[error("cannot read standard input: {0}")]
     Stdin(io::Error),
     #[error("{text:?} is not a token id")]
     NotAnId { text: String },
-    #[error("the conversation: {0}")]
+    #[error("the conversation is not valid: {0}")]
     Conversation(serde_json::Error),
-    #[error("{}: {error}", path.display())]
-    Template { path: PathBuf, error: TemplateError },
-    #[error("{}: {error}", path.display())]
-    TemplateFile { path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    Template(#[from] PromptError),
+    #[error("{option} needs --chat")]
+    NeedsChat { option: &'static str },
     #[error(transparent)]
     Render(#[from] TemplateError),
-    #[error("{}: has no chat template, and its vocabulary does not tell its family (give one with --template)", path.display())]
+    #[error("{} has no chat template; --template selects one", path.display())]
     NoTemplate { path: PathBuf },
-    #[error("the list of texts: {0}")]
+    #[error("the list of texts is not valid: {0}")]
     Batch(serde_json::Error),
-    #[error(transparent)]
-    Io(#[from] io::Error),
+    #[error("cannot write the tokens: {0}")]
+    Write(#[from] io::Error),
+}
+
+impl CommandError for TokenizeError {
+    fn is_usage(&self) -> bool {
+        match self {
+            TokenizeError::NotAnId { .. } | TokenizeError::NeedsChat { .. } => true,
+            TokenizeError::Template(error) => error.is_usage(),
+            _ => false,
+        }
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), TokenizeError> {
+    if !args.chat {
+        let given =
+            [("--template", args.template.template.is_some()), ("--think", args.template.think.is_some())];
+        if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
+            return Err(TokenizeError::NeedsChat { option });
+        }
+    }
     let (tokenizer, metadata) = open(&find(&args.model)?)?;
     if args.missing {
         return Ok(print(&format!("{}\n", json!(tokenizer.missing_bytes())))?);
@@ -178,13 +193,8 @@ fn chat(
     metadata: Metadata,
     text: &str,
 ) -> Result<ChatPrompt, TokenizeError> {
-    let template = match &args.template {
-        Some(path) => {
-            let source = fs::read_to_string(path)
-                .map_err(|error| TokenizeError::TemplateFile { path: path.clone(), error })?;
-            ChatTemplate::new(&source)
-                .map_err(|error| TokenizeError::Template { path: path.clone(), error })?
-        }
+    let template = match args.template.load()? {
+        Some(template) => template,
         None => ChatTemplate::of_model(&metadata, tokenizer)?
             .ok_or_else(|| TokenizeError::NoTemplate { path: args.model.clone() })?,
     };
@@ -192,14 +202,14 @@ fn chat(
     let messages: Vec<Message> =
         turns.into_iter().map(|turn| Message::new(turn.role, turn.content)).collect();
     let options = ChatOptions {
-        add_generation_prompt: !args.no_answer,
-        thinking: args.thinking,
+        add_generation_prompt: !args.no_generation_prompt,
+        thinking: args.template.think,
         ..ChatOptions::default()
     };
     Ok(template.prompt(tokenizer, &messages, &options)?)
 }
 
-/// The shortest time of five in seconds, and the result.
+/// The shortest of five times in seconds, and the result.
 fn time(mut work: impl FnMut() -> usize) -> (f64, usize) {
     let (mut best, mut result) = (f64::INFINITY, 0);
     for _ in 0..5 {
@@ -210,7 +220,7 @@ fn time(mut work: impl FnMut() -> usize) -> (f64, usize) {
     (best, result)
 }
 
-/// The tokenizer of a file, and what else the file says.
+/// The tokenizer and the metadata of a file.
 fn open(path: &Path) -> Result<(Tokenizer, Metadata), TokenizeError> {
     let at = |error| TokenizeError::Tokenizer { path: path.to_owned(), error };
     if path.extension().is_some_and(|extension| extension == "json") {
@@ -227,7 +237,7 @@ fn parse_ids(text: &str) -> Result<Vec<u32>, TokenizeError> {
     words.map(|word| word.parse().map_err(|_| TokenizeError::NotAnId { text: word.to_owned() })).collect()
 }
 
-/// The text of one token, with quotes; bytes that are no whole character are shown as such.
+/// The text of one token in quotes; bytes of an incomplete character are escaped.
 fn shown(tokenizer: &Tokenizer, id: u32) -> Result<String, TokenizerError> {
     let text = tokenizer.token_bytes(id)?;
     Ok(match std::str::from_utf8(text) {
@@ -243,7 +253,7 @@ fn as_table(tokenizer: &Tokenizer, ids: &[u32]) -> Result<String, TokenizerError
         let mark = if tokenizer.is_special(id) { "  (special)" } else { "" };
         out += &format!("{id:>width$}  {}{mark}\n", shown(tokenizer, id)?);
     }
-    Ok(out + &format!("{} tokens\n", ids.len()))
+    Ok(out + &counted(ids.len(), "token") + "\n")
 }
 
 fn as_json(tokenizer: &Tokenizer, ids: &[u32]) -> Result<String, TokenizerError> {

@@ -1,4 +1,4 @@
-//! `fulmen bench decode` and `fulmen bench prefill`: models without a file.
+//! `fulmen bench decode` and `fulmen bench prefill`: models with random weights.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ mod common;
 
 fn bench(args: &[&str]) -> (String, String, Option<i32>) {
     let mut command = common::fulmen(&["bench"]);
-    // What is tuned on this machine must not decide what the tests see.
+    // Kernels that were tuned on this machine must not change the results.
     common::output(command.args(args).env("FULMEN_CACHE", "off"))
 }
 
@@ -20,7 +20,7 @@ fn number(value: &Value, key: &str) -> f64 {
     value[key].as_f64().unwrap_or_else(|| panic!("{key} of {value}"))
 }
 
-/// The ops and what is between them are the whole.
+/// The times of the ops and of the gaps add up to the total.
 fn adds_up(test: &Value, total_us: f64) {
     let profile = &test["profile"];
     let ops = profile["ops"].as_array().unwrap();
@@ -42,10 +42,10 @@ fn calls(test: &Value, starts: &str) -> u64 {
 }
 
 const DECODE: [&str; 8] =
-    ["decode", "--shape", "tiny-qwen3-untied", "--steps", "4", "--repeat", "2", "--context"];
+    ["decode", "--shape", "tiny-qwen3-untied", "--steps", "4", "--repeat", "2", "--depth"];
 
 #[test]
-fn steps_are_timed_for_every_context_and_batch() {
+fn steps_are_timed_for_every_depth_and_batch() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("step.json");
     let more = ["33,64", "--batch", "1,3", "--device", "cpu", "--json", "--trace", trace.to_str().unwrap()];
@@ -60,14 +60,14 @@ fn steps_are_timed_for_every_context_and_batch() {
         assert!((number(test, "tokens_per_second") * step_us / 1e6 / batch - 1.0).abs() < 1e-9, "{test}");
         assert!((number(test, "floor_us") / step_us / number(test, "share_of_floor") - 1.0).abs() < 1e-9);
         assert_eq!(test["runs"].as_array().unwrap().len(), 2);
-        // The processor has no captured steps: every op is a launch.
+        // The CPU has no captured steps: every op is a launch.
         assert!(number(test, "launches") > 20.0 && test["launches"] == test["kernels"], "{test}");
         assert!(number(test, "host_us") > 0.0, "{test}");
         assert_eq!(test["profile"]["clock"], "host");
         assert_eq!((calls(test, "Attention"), calls(test, "GateUp")), (3, 3), "{test}");
         adds_up(test, step_us);
     }
-    // Caches: two key rows and value rows of 64 halves for each of 3 layers and each position more.
+    // Each further position adds two key rows and value rows of 64 f16 values in each of 3 layers.
     let read = |at: usize| number(&tests[at], "read_bytes");
     assert_eq!(read(2) - read(0), 31.0 * 3.0 * 2.0 * 64.0 * 2.0);
     assert_eq!(read(3) - read(2), 2.0 * 66.0 * 3.0 * 2.0 * 64.0 * 2.0);
@@ -80,7 +80,7 @@ fn steps_are_timed_for_every_context_and_batch() {
     let in_table: f64 =
         tests[0]["profile"]["ops"].as_array().unwrap().iter().map(|op| number(op, "kernels")).sum();
     assert_eq!(kernels.len() as f64, in_table);
-    // One after the other.
+    // Kernels do not overlap.
     for pair in kernels.windows(2) {
         assert!(number(pair[0], "ts") + number(pair[0], "dur") <= number(pair[1], "ts") + 0.002, "{pair:?}");
     }
@@ -100,13 +100,19 @@ fn the_text_has_the_step_its_ops_and_the_gaps() {
     assert_eq!(line("[all]")[1].parse::<f64>().unwrap(), step);
     let rest = if stdout.contains("[gaps]") { "[gaps]" } else { "[overlap]" };
     assert_eq!(line(rest)[1].starts_with('-'), rest == "[overlap]", "{stdout}");
-    for part in ["MulMat 1024x256 Q6_K", "Advance", "tiny-qwen3-untied q4_k_m: qwen3, 3 layers", "on cpu"] {
+    for part in [
+        "MulMat 1024x256 Q6_K",
+        "Advance",
+        "tiny-qwen3-untied q4_k_m: qwen3, 3 layers",
+        "on cpu",
+        "memory-bandwidth bound",
+    ] {
         assert!(stdout.contains(part), "{part} in {stdout}");
     }
 }
 
 #[test]
-fn prompts_are_timed_for_every_length_and_depth() {
+fn prefills_are_timed_for_every_length_and_depth() {
     let args = ["prefill", "--shape", "tiny-llama", "--layers", "2", "--tokens", "5,20", "--depth", "0,7"];
     let more = ["--chunk", "16", "--repeat", "2", "--device", "cpu", "--json"];
     let report = report(&[&args[..], &more].concat());
@@ -119,11 +125,11 @@ fn prompts_are_timed_for_every_length_and_depth() {
         adds_up(test, 1e6 * seconds);
         assert!((number(test, "flops_per_second") * seconds / number(test, "flops") - 1.0).abs() < 1e-9);
         assert!(test["share_of_peak"].is_null(), "{test}");
-        // A chunk of 16 and one of 4 make two calls a layer.
+        // 20 tokens are a chunk of 16 and one of 4: two calls per layer.
         let chunks = if number(test, "tokens") > 16.0 { 2 } else { 1 };
         assert_eq!(calls(test, "Attention"), 2 * chunks, "{test}");
     }
-    // Seven positions more, for 5 tokens in 2 layers, of 4 heads of 64.
+    // Seven more positions for 5 tokens, in 2 layers with 4 heads of 64.
     assert_eq!(number(&tests[2], "flops") - number(&tests[0], "flops"), 4.0 * 35.0 * 2.0 * 256.0);
 }
 
@@ -144,15 +150,15 @@ fn a_captured_step_is_timed_kernel_by_kernel() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn bad_values_are_wrong_usage_and_bad_paths_are_failures() {
     for (args, parts, expected) in [
         (&["decode", "--shape", "gpt-5"][..], &["gpt-5", "qwen3-4b", "llama3.2-1b"][..], 2),
         (&["prefill"], &["--shape"], 2),
-        (&["decode", "--shape", "tiny-llama", "--context", "0"], &["--context"], 2),
+        (&["decode", "--shape", "tiny-llama", "--depth", "0"], &["--depth"], 2),
         (&["decode", "--shape", "tiny-llama", "--batch", "1,0"], &["--batch"], 2),
         (&["decode", "--shape", "tiny-llama", "--type", "q9"], &["q9"], 2),
-        (&["decode", "--shape", "tiny-llama", "--device", "cpu", "--context", "2048"], &["2048"], 1),
-        (&["prefill", "--shape", "tiny-llama", "--device", "cpu", "--tokens", "9999"], &["2048"], 1),
+        (&["decode", "--shape", "tiny-llama", "--device", "cpu", "--context", "2048"], &["2048"], 2),
+        (&["prefill", "--shape", "tiny-llama", "--device", "cpu", "--tokens", "9999"], &["2048"], 2),
         (&["decode", "--shape", "tiny-llama", "--trace", "/no/such/folder/t.json"], &["/no/such/folder"], 1),
     ] {
         let (stdout, stderr, code) = bench(args);

@@ -1,4 +1,4 @@
-//! `fulmen devices`, run as people run it.
+//! `fulmen devices`, run as users run it.
 
 mod common;
 
@@ -19,12 +19,12 @@ fn backend<'a>(list: &'a Value, name: &str) -> &'a Value {
 }
 
 #[test]
-fn the_text_lists_the_processor_and_marks_what_auto_takes() {
+fn the_text_lists_the_cpu_and_marks_what_auto_selects() {
     let (stdout, stderr, code) = output(&mut fulmen(&["devices"]));
     assert_eq!((stderr.as_str(), code), ("", Some(0)));
     assert!(stdout.contains("* cpu "), "{stdout}");
     assert!(stdout.contains("instruction sets"), "{stdout}");
-    assert!(stdout.ends_with("* auto takes cpu\n"), "{stdout}");
+    assert!(stdout.ends_with("* auto selects cpu\n"), "{stdout}");
     assert!(!stdout.contains('\x1b'), "a pipe gets no colors: {stdout:?}");
     assert!(stdout.lines().all(|line| line == line.trim_end()), "no stray spaces: {stdout:?}");
 }
@@ -42,8 +42,8 @@ fn the_json_has_every_backend_with_devices_or_a_reason() {
             assert_eq!(device["runs_graphs"] == true, device["reason"].is_null(), "{device}");
         }
     }
-    let processor = &backend(&list, "cpu")["devices"][0];
-    assert!(processor["facts"]["threads"].as_u64().unwrap() > 0, "{processor}");
+    let cpu = &backend(&list, "cpu")["devices"][0];
+    assert!(cpu["facts"]["threads"].as_u64().unwrap() > 0, "{cpu}");
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn wgpu_has_an_adapter() {
     let wgpu = backend(&list, "wgpu");
     assert!(
         wgpu["unavailable"].is_null(),
-        "the tests need a GPU adapter, hardware or software; ./scripts/test installs one on Debian and Ubuntu: {}",
+        "the tests need a GPU adapter, hardware or software; ./scripts/test installs one on Debian: {}",
         wgpu["unavailable"]
     );
     for device in wgpu["devices"].as_array().unwrap() {
@@ -61,7 +61,7 @@ fn wgpu_has_an_adapter() {
 }
 
 #[test]
-fn hidden_cuda_devices_are_a_reason_and_no_crash() {
+fn hidden_cuda_devices_are_listed_with_a_reason() {
     let list = json(fulmen(&["devices", "--json"]).env("CUDA_VISIBLE_DEVICES", ""));
     let cuda = backend(&list, "cuda");
     let reason = cuda["unavailable"].as_str().unwrap();
@@ -83,11 +83,18 @@ fn an_unknown_device_is_wrong_usage_that_says_what_is_accepted() {
 }
 
 #[test]
-fn a_device_that_cannot_be_taken_fails_after_the_list() {
+fn a_device_that_does_not_exist_is_wrong_usage_after_the_list() {
     let (stdout, stderr, code) = output(&mut fulmen(&["devices", "--device", "wgpu:99"]));
-    assert_eq!(code, Some(1));
-    assert!(stdout.ends_with("wgpu:99 takes no device\n"), "{stdout}");
+    assert_eq!(code, Some(2));
+    assert!(stdout.ends_with("wgpu:99 selects no device\n"), "{stdout}");
     assert!(stderr.starts_with("error: device wgpu:99 does not exist; "), "{stderr}");
+}
+
+#[test]
+fn a_device_that_cannot_be_used_is_a_failure() {
+    let (_, stderr, code) = output(fulmen(&["devices", "--device", "cuda"]).env("CUDA_VISIBLE_DEVICES", ""));
+    assert_eq!(code, Some(1));
+    assert!(stderr.starts_with("error: device cuda cannot be used: "), "{stderr}");
 }
 
 #[test]

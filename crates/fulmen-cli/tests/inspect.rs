@@ -1,4 +1,4 @@
-//! `fulmen inspect`, run as people run it.
+//! `fulmen inspect`, run as users run it.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn model(types: &str) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn the_text_says_what_people_ask() {
+fn the_text_has_the_main_facts() {
     let (_folder, path) = model("q4_k_m");
     let (stdout, stderr, code) = output(&mut fulmen(&["inspect", &path]));
     assert_eq!((stderr.as_str(), code), ("", Some(0)));
@@ -27,7 +27,7 @@ fn the_text_says_what_people_ask() {
         "  name            tiny-qwen3 (random weights)",
         "  parameters      3.4 M (3,411,200)",
         "  layers          4",
-        "  heads           4, 2 for keys and values, 128 wide",
+        "  heads           4, 2 KV heads, head size 128",
         "  context         2,048 tokens",
         "  vocabulary      1,024 tokens",
         "  tokenizer       gpt2 (qwen2)",
@@ -38,9 +38,9 @@ fn the_text_says_what_people_ask() {
     for words in [
         "type tensors parameters size share",
         "Q4_K 24 2,752,512 1.5 MiB 73.8 %",
-        "memory at 2,048 tokens KV in F16 KV in Q8_0",
+        "memory at 2,048 tokens F16 KV cache Q8_0 KV cache",
         "KV cache 8 MiB 4.2 MiB",
-        "in all 13.5 MiB 9.8 MiB",
+        "total 13.5 MiB 9.8 MiB",
     ] {
         let same = |line: &str| line.split_whitespace().eq(words.split_whitespace());
         assert!(stdout.lines().any(same), "{words:?} is not in\n{stdout}");
@@ -62,7 +62,7 @@ fn tensors_and_keys_are_listed_if_asked() {
     assert!(stdout.contains("\nqwen3.block_count  u32  4\n"), "{stdout}");
     assert!(stdout.contains("\ntokenizer.ggml.merges  array of string  [\"Ġ t\", \"h e\""), "{stdout}");
     assert!(
-        stdout.contains("9,000 tokens are more than the 2,048 that the model was trained for"),
+        stdout.contains("a context of 9,000 is longer than the 2,048 that the model was trained for"),
         "{stdout}"
     );
 }
@@ -90,7 +90,7 @@ fn the_json_has_numbers() {
 }
 
 #[test]
-fn what_is_no_model_is_said_in_one_line() {
+fn a_file_that_is_not_a_model_is_a_one_line_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.gguf").display().to_string();
     let said = |path: &str| {

@@ -1,4 +1,4 @@
-//! `fulmen quantize`, run as people run it.
+//! `fulmen quantize`, run as users run it.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{fulmen, output};
 use fulmen_core::DType;
 use fulmen_model::gguf::GgufFile;
 
-/// A small model in a new folder, and the path of a file that is not there yet.
+/// A small model in a new folder, and the path of a file that does not exist.
 fn model(types: &str) -> (tempfile::TempDir, String, String) {
     let folder = tempfile::tempdir().unwrap();
     let [path, out] = ["in.gguf", "out.gguf"].map(|name| folder.path().join(name).display().to_string());
@@ -19,7 +19,7 @@ fn model(types: &str) -> (tempfile::TempDir, String, String) {
 }
 
 #[test]
-fn a_model_gets_the_usual_mix() {
+fn q4_k_m_is_a_mix_of_types() {
     let (_folder, path, out) = model("f16");
     let (stdout, stderr, code) = output(&mut fulmen(&["quantize", &path, &out, "--type", "q4_k_m"]));
     assert_eq!((stderr.as_str(), code), ("", Some(0)), "no bar in a pipe, nothing to warn of");
@@ -41,7 +41,7 @@ fn files_are_replaced_only_with_force() {
     fs::write(&out, b"precious").unwrap();
     let (stdout, stderr, code) = output(&mut fulmen(&["quantize", &path, &out, "--type", "q8_0"]));
     assert_eq!((stdout.as_str(), code), ("", Some(1)));
-    assert_eq!(stderr, format!("error: {out} is there already; --force replaces it\n"));
+    assert_eq!(stderr, format!("error: {out} already exists; use --force to overwrite it\n"));
     assert_eq!(fs::read(&out).unwrap(), b"precious");
     let (_, _, code) = output(&mut fulmen(&["quantize", &path, &out, "--type", "Q8_0", "--force"]));
     assert_eq!(code, Some(0));
@@ -50,7 +50,7 @@ fn files_are_replaced_only_with_force() {
     let (_, stderr, code) = output(&mut fulmen(&["quantize", &out, &out, "--type", "q4_0", "--force"]));
     assert_eq!(code, Some(0), "{stderr}");
     assert!(
-        stderr.starts_with("warning: the weights are quantized already (57 Q8_0); start from F16"),
+        stderr.starts_with("warning: the weights are already quantized (57 Q8_0); starting from F16"),
         "{stderr}"
     );
     assert_eq!(GgufFile::open(&out).unwrap().tensor("blk.1.attn_q.weight").unwrap().dtype(), DType::Q4_0);
@@ -84,9 +84,9 @@ fn folder(path: &std::path::Path) {
     bytes.extend(header.as_bytes());
     bytes.resize(bytes.len() + end, 0);
     fs::write(path.join("model.safetensors"), bytes).unwrap();
-    let config = r#"{"model_type": "qwen3", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
-        "num_attention_heads": 1, "head_dim": 32, "rms_norm_eps": 1e-6, "vocab_size": 3, "max_position_embeddings": 8,
-        "tie_word_embeddings": true}"#;
+    let config = r#"{"model_type": "qwen3", "hidden_size": 32, "intermediate_size": 32,
+        "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 32, "rms_norm_eps": 1e-6, "vocab_size": 3,
+        "max_position_embeddings": 8, "tie_word_embeddings": true}"#;
     fs::write(path.join("config.json"), config).unwrap();
 }
 
@@ -112,13 +112,13 @@ fn unknown_types_are_wrong_usage() {
     assert!(stderr.contains("unknown type \"q9\" (known: f32, f16, bf16, q8_0"), "{stderr}");
 }
 
-/// Ctrl-C, as a terminal sends it: no file, and nothing that was to become one.
+/// Ctrl-C, as a terminal sends it, leaves no file and no temporary file.
 #[cfg(unix)]
 #[test]
 fn ctrl_c_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let [path, out] = ["in.gguf", "out.gguf"].map(|name| folder.path().join(name).display().to_string());
-    // Large enough to be caught at it, for some sizes at least.
+    // Large enough for the signal to arrive in time on most machines.
     let (_, stderr, code) =
         output(&mut fulmen(&["synth", "tiny-llama", &path, "--type", "f16", "--layers", "64"]));
     assert_eq!((stderr.as_str(), code), ("", Some(0)));
@@ -133,7 +133,7 @@ fn ctrl_c_leaves_nothing_behind() {
     std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
-    // A fast machine may have been done before the signal came.
+    // A fast machine may have finished before the signal arrived.
     if output.status.code() != Some(0) {
         assert_eq!(
             (output.status.code(), stderr.as_str()),

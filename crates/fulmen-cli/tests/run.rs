@@ -1,4 +1,4 @@
-//! `fulmen run`, `fulmen chat` and `fulmen bench model`, tried as people try them.
+//! `fulmen run`, `fulmen chat` and `fulmen bench model`, run as users run them.
 
 mod common;
 
@@ -35,9 +35,19 @@ fn start(args: &[&str]) -> Child {
     command.spawn().expect("the fulmen binary starts")
 }
 
-fn refused(args: &[&str], words: &[&str]) {
+/// The command fails with these words.
+fn fails(args: &[&str], words: &[&str]) {
+    ends(args, 1, words);
+}
+
+/// The command refuses the value of an argument with these words.
+fn misused(args: &[&str], words: &[&str]) {
+    ends(args, 2, words);
+}
+
+fn ends(args: &[&str], expected: i32, words: &[&str]) {
     let (stdout, stderr, code) = piped(args, b"");
-    assert_eq!((stdout.as_str(), code), ("", Some(1)), "{stderr}");
+    assert_eq!((stdout.as_str(), code), ("", Some(expected)), "{stderr}");
     for word in words {
         assert!(stderr.contains(word), "{word:?} is not in {stderr}");
     }
@@ -47,7 +57,7 @@ fn refused(args: &[&str], words: &[&str]) {
 fn a_gpu_answers_through_wgpu() {
     let (_folder, path) = model();
     let (stdout, stderr, code) =
-        piped(&["run", &path, "--device", "wgpu", "-n", "3", "--temp", "0", "Hi"], b"");
+        piped(&["run", &path, "--device", "wgpu", "-n", "3", "--temperature", "0", "Hi"], b"");
     assert_eq!(code, Some(0), "{stderr}");
     assert!(!stdout.is_empty() && stderr.contains("answer 3 tokens"), "{stdout} {stderr}");
 }
@@ -59,7 +69,15 @@ fn an_answer_comes_from_an_argument_or_from_a_pipe() {
     let (stdout, stderr, code) = piped(&[&args[..], &["Hello there"]].concat(), b"");
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.len() > 5 && stdout.ends_with('\n'));
-    for word in ["load ", "prompt ", "answer 12 tokens", "tok/s", "of the memory floor", "memory "] {
+    for word in [
+        "load ",
+        "prompt ",
+        "answer 12 tokens",
+        "tok/s",
+        "% of the memory-bandwidth bound",
+        "weights ",
+        "KV cache ",
+    ] {
         assert!(stderr.contains(word), "{word:?} is not in {stderr}");
     }
     assert!(
@@ -76,7 +94,7 @@ fn an_answer_comes_from_an_argument_or_from_a_pipe() {
 }
 
 #[test]
-fn json_tells_everything() {
+fn json_has_the_answer_its_tokens_and_its_times() {
     let (_folder, path) = model();
     let run = |more: &[&str]| -> Value {
         let args =
@@ -88,7 +106,7 @@ fn json_tells_everything() {
     let raw = run(&["--raw"]);
     assert_eq!((raw["reason"].as_str(), raw["seed"].as_u64()), (Some("max_tokens"), Some(3)));
     assert_eq!(raw["tokens"].as_array().unwrap().len(), 10);
-    // The chat template puts marks around the prompt.
+    // The chat template adds control tokens around the prompt.
     let chat = run(&["--system", "Be brief."]);
     assert!(
         chat["prompt_tokens"].as_array().unwrap().len() > raw["prompt_tokens"].as_array().unwrap().len() + 5
@@ -98,51 +116,78 @@ fn json_tells_everything() {
     let stopped = run(&["--raw", "--stop", &stop]);
     assert_eq!((stopped["reason"].as_str(), stopped["stop"].as_str()), (Some("stop"), Some(&stop[..])));
     assert_eq!(stopped["text"].as_str().unwrap(), &text[..text.find(&stop).unwrap()]);
-    let short = run(&["--raw", "--ctx", "6"]);
+    let short = run(&["--raw", "--context", "6"]);
     assert_eq!(short["reason"], "context_full");
+}
+
+/// Names that options had before still work.
+#[test]
+fn old_option_names_are_aliases() {
+    let (_folder, path) = model();
+    let answer = |options: &[&str]| {
+        let args = [&["run", &path, "Hi", "-n", "3", "--device", "cpu", "--quiet"][..], options].concat();
+        let (stdout, stderr, code) = piped(&args, b"");
+        assert_eq!((stderr.as_str(), code), ("", Some(0)), "{options:?}");
+        stdout
+    };
+    let new = ["--context", "64", "--temperature", "0", "--think", "false"];
+    assert_eq!(answer(&["--ctx", "64", "--temp", "0", "--thinking", "false"]), answer(&new));
+    let bench = ["bench", "model", &path, "--device", "cpu", "--pp", "4", "--tg", "2", "-r", "1"];
+    let (stdout, stderr, code) = piped(&bench, b"");
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    assert!(stdout.contains("pp4") && stdout.contains("tg2"), "{stdout}");
+}
+
+#[test]
+fn one_token_is_singular() {
+    let (_folder, path) = model();
+    let (_, stderr, code) = piped(&["run", &path, "Hi", "-n", "1", "--device", "cpu", "--raw"], b"");
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("answer 1 token,"), "{stderr}");
 }
 
 #[test]
 fn mistakes_are_explained() {
     let (folder, path) = model();
     let at = |name: &str| folder.path().join(name).display().to_string();
-    refused(&["run", &path], &["no prompt"]);
-    refused(&["run", &at("missing.gguf"), "Hi"], &["missing.gguf", "No such file"]);
-    refused(
+    misused(&["run", &path], &["no prompt"]);
+    fails(&["run", &at("missing.gguf"), "Hi"], &["missing.gguf", "No such file"]);
+    fails(
         &["run", &folder.path().display().to_string(), "Hi"],
         &["is a directory, not a file", "config.json"],
     );
     fs::write(at("text.gguf"), "this is not a model, it is a text that somebody renamed").unwrap();
-    refused(&["run", &at("text.gguf"), "Hi"], &["is not a GGUF file"]);
+    fails(&["run", &at("text.gguf"), "Hi"], &["is not a GGUF file"]);
     let bytes = fs::read(&path).unwrap();
     fs::write(at("cut.gguf"), &bytes[..bytes.len() - 1]).unwrap();
-    refused(&["run", &at("cut.gguf"), "Hi"], &["cut.gguf", "are outside the file"]);
-    // The name of the architecture, by another of the same length.
+    fails(&["run", &at("cut.gguf"), "Hi"], &["cut.gguf", "are outside the file"]);
+    // Another architecture name of the same length.
     let mut other = bytes.clone();
     let place = other.windows(5).position(|window| window == b"qwen3").unwrap();
     other[place..place + 5].copy_from_slice(b"falco");
     fs::write(at("falco.gguf"), &other).unwrap();
-    refused(
+    fails(
         &["run", &at("falco.gguf"), "Hi"],
         &["architecture \"falco\" is not supported (supported: llama, qwen2, qwen3)"],
     );
-    refused(
-        &["run", &path, "Hi", "--ctx", "100000"],
+    misused(
+        &["run", &path, "Hi", "--context", "100000"],
         &["a context of 100000 tokens exceeds the model's limit of 2048"],
     );
-    refused(&["run", &path, "Hi", "--temp", "nan"], &["the temperature must be"]);
-    refused(&["run", &path, "Hi", "--temp", "-1"], &["the temperature must be", "-1"]);
-    refused(&["run", &path, "Hi", "--repeat-penalty", "0"], &["repetition penalty"]);
-    refused(&["run", &path, "Hi", "--stop", ""], &["a stop string must be nonempty"]);
-    refused(&["run", &path, &"word ".repeat(3000)], &["does not fit into the context of 2048"]);
+    misused(&["run", &path, "Hi", "--temperature", "nan"], &["the temperature must be"]);
+    misused(&["run", &path, "Hi", "--temperature", "-1"], &["the temperature must be", "-1"]);
+    misused(&["run", &path, "Hi", "--repeat-penalty", "0"], &["repetition penalty"]);
+    misused(&["run", &path, "Hi", "--stop", ""], &["a stop string must be nonempty"]);
+    fails(&["run", &path, &"word ".repeat(3000)], &["does not fit into the context of 2048"]);
     let short =
-        ["run", &path, "--ctx", "16", "A prompt that has more than sixteen tokens, which is not many."];
-    refused(
+        ["run", &path, "--context", "16", "A prompt that has more than sixteen tokens, which is not many."];
+    fails(
         &short,
-        &["does not fit into the context of 16", "--ctx makes it larger, up to the model's 2048"],
+        &["does not fit into the context of 16", "--context makes it larger, up to the model's 2048"],
     );
-    refused(&[&short[..], &["--json"]].concat(), &["up to the model's 2048"]);
-    refused(&["run", &path, "Hi", "--template", "nonsense"], &["nonsense", "chatml"]);
+    fails(&[&short[..], &["--json"]].concat(), &["up to the model's 2048"]);
+    misused(&["run", &path, "Hi", "--device", "wgpu:99"], &["wgpu:99 does not exist"]);
+    misused(&["run", &path, "Hi", "--template", "nonsense"], &["nonsense", "chatml"]);
     let (_, stderr, code) = piped(&["run", &path], &[0xff, 0xfe, 0x41]);
     assert_eq!((stderr.as_str(), code), ("error: the prompt on standard input is not UTF-8\n", Some(1)));
     let (_, stderr, code) = piped(&["run", &path, "Hi", "--kv", "q4_0"], b"");
@@ -153,7 +198,7 @@ fn mistakes_are_explained() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_failure() {
+fn a_closed_pipe_is_not_an_error() {
     let (_folder, path) = model();
     let mut child = start(&["run", &path, "Hi", "--device", "cpu"]);
     let mut first = [0; 4];
@@ -163,8 +208,8 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), stderr.as_str()), (Some(0), ""));
-    // In a conversation neither.
-    let mut child = start(&["chat", &path, "--device", "cpu", "--temp", "3"]);
+    // Nor in a chat.
+    let mut child = start(&["chat", &path, "--device", "cpu", "--temperature", "3"]);
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"Hi\nHi\nHi\n").unwrap();
     let mut stdout = child.stdout.take().unwrap();
@@ -176,7 +221,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 }
 
 #[test]
-fn a_profile_shows_the_ops_and_the_rest() {
+fn a_profile_shows_the_ops_and_the_other_time() {
     let (_folder, path) = model();
     let (_, stderr, code) = piped(&["run", &path, "Hi", "-n", "4", "--profile", "--device", "cpu"], b"");
     assert_eq!(code, Some(0), "{stderr}");
@@ -186,29 +231,44 @@ fn a_profile_shows_the_ops_and_the_rest() {
 }
 
 #[test]
-fn a_conversation_by_a_pipe() {
+fn a_conversation_on_standard_input() {
     let (_folder, path) = model();
     let args = ["chat", &path, "--device", "cpu", "-n", "5", "--seed", "1"];
     let (stdout, stderr, code) =
         piped(&args, b"Hello\n\n/help\n/nonsense\nAnd then?\n/stats\n/clear\nHello\n/exit\nnever");
     assert_eq!(code, Some(0), "{stderr}");
-    for word in ["/clear", "there is no /nonsense", "answer 5 tokens"] {
+    for word in ["/clear", "unknown command /nonsense", "answer 5 tokens"] {
         assert!(stderr.contains(word), "{word:?} is not in {stderr}");
     }
     assert!(stdout.len() > 10, "{stdout:?}");
     let (_, stderr, _) =
-        piped(&["chat", &path, "--device", "cpu", "--ctx", "8"], b"Hello there, how are you today?\n");
-    assert!(stderr.contains("/clear begins anew"), "{stderr}");
+        piped(&["chat", &path, "--device", "cpu", "--context", "8"], b"Hello there, how are you today?\n");
+    assert!(stderr.contains("/clear starts a new conversation"), "{stderr}");
 }
 
 #[test]
-fn a_bench_has_prompts_answers_and_the_floor() {
+fn a_bench_has_prefill_decode_and_the_memory_bound() {
     let (_folder, path) = model();
-    let args =
-        ["bench", "model", &path, "--device", "cpu", "--pp", "16", "--tg", "4", "--depth", "0,32", "-r", "2"];
+    let args = [
+        "bench",
+        "model",
+        &path,
+        "--device",
+        "cpu",
+        "--prefill",
+        "16",
+        "--decode",
+        "4",
+        "--depth",
+        "0,32",
+        "-r",
+        "2",
+    ];
     let (stdout, stderr, code) = piped(&args, b"");
     assert_eq!((stderr.as_str(), code), ("", Some(0)));
-    for word in ["pp16", "tg4", "tok/s", "of floor", "qwen3, 4 layers", "memory "] {
+    for word in
+        ["pp16", "tg4", "tok/s", "of bound", "memory-bandwidth bound", "qwen3, 4 layers", "memory bandwidth "]
+    {
         assert!(stdout.contains(word), "{word:?} is not in {stdout}");
     }
     let (stdout, ..) = piped(&[&args[..], &["--json", "--batch", "3", "--ahead", "2"]].concat(), b"");
@@ -217,7 +277,7 @@ fn a_bench_has_prompts_answers_and_the_floor() {
     assert_eq!(tests.len(), 4);
     assert!(tests.iter().all(|test| test["tokens_per_second"].as_f64().unwrap() > 0.0));
     assert!(tests[1]["share_of_floor"].as_f64().unwrap() > 0.0 && tests[1]["batch"] == 3);
-    refused(&["bench", "model", "missing.gguf"], &["missing.gguf"]);
+    fails(&["bench", "model", "missing.gguf"], &["missing.gguf"]);
 }
 
 /// Ctrl-C, as a terminal sends it.
@@ -225,7 +285,8 @@ fn a_bench_has_prompts_answers_and_the_floor() {
 #[test]
 fn ctrl_c_stops_the_answer_and_says_so() {
     let (_folder, path) = model();
-    let mut child = start(&["run", &path, "Hi", "--device", "cpu", "--temp", "3", "--stop", "never never"]);
+    let mut child =
+        start(&["run", &path, "Hi", "--device", "cpu", "--temperature", "3", "--stop", "never never"]);
     let mut stdout = child.stdout.take().unwrap();
     let mut first = [0; 1];
     stdout.read_exact(&mut first).unwrap();
@@ -238,10 +299,10 @@ fn ctrl_c_stops_the_answer_and_says_so() {
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     // A fast machine may have filled the context before the signal came.
-    let full = stderr.contains("context of 2048 is full") || output.status.code() == Some(0);
+    let full = stderr.contains("context of 2048 tokens is full") || output.status.code() == Some(0);
     assert!(full || (output.status.code() == Some(130) && stderr.contains("stopped by Ctrl-C")), "{stderr}");
     assert!(start.elapsed() < Duration::from_secs(20));
-    // In a conversation it stops the answer and not the program.
+    // In a chat it stops the answer and not the program.
     let mut child = start_chat(&path);
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"Hi\n").unwrap();
@@ -254,12 +315,12 @@ fn ctrl_c_stops_the_answer_and_says_so() {
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{stderr}");
-    assert!(stderr.contains("begin anew"), "it went on: {stderr}");
+    assert!(stderr.contains("start a new conversation"), "it went on: {stderr}");
 }
 
 #[cfg(unix)]
 fn start_chat(path: &str) -> Child {
-    start(&["chat", path, "--device", "cpu", "--temp", "3"])
+    start(&["chat", path, "--device", "cpu", "--temperature", "3"])
 }
 
 #[test]
@@ -267,13 +328,12 @@ fn a_text_is_scored() {
     let (folder, path) = model();
     let at = |name: &str| folder.path().join(name).display().to_string();
     let text = at("text.txt");
-    fs::write(&text, "The quick brown fox jumps over the lazy dog. Ünïcödé, 123 and 日本語.\n".repeat(20))
-        .unwrap();
+    let line = "The quick brown fox jumps over the lazy dog. Ünïcödé, 123 and 日本語.\n";
+    fs::write(&text, line.repeat(20)).unwrap();
     let args = ["bench", "perplexity", &path, &text, "--device", "cpu", "--context", "64"];
     let (stdout, stderr, code) = piped(&args, b"");
     assert_eq!((stderr.as_str(), code), ("", Some(0)));
-    for word in
-        ["perplexity ", "mean of -ln p ", "tokens scored in windows of 64;", "tok/s", "qwen3, 4 layers"]
+    for word in ["perplexity ", "mean -ln p ", "tokens scored in windows of 64;", "tok/s", "qwen3, 4 layers"]
     {
         assert!(stdout.contains(word), "{word:?} is not in {stdout}");
     }
@@ -285,12 +345,12 @@ fn a_text_is_scored() {
     let (half, all) = (json(&[]), json(&["--stride", "16"]));
     let number = |value: &Value, key: &str| value[key].as_f64().unwrap();
     assert!((number(&half, "mean_nll").exp() / number(&half, "perplexity") - 1.0).abs() < 1e-12);
-    // Random weights foresee nothing: about ln of the vocabulary, and worse where they are sure.
+    // Random weights predict nothing: the mean is about the logarithm of the vocabulary size, or worse.
     assert!((3.0..30.0).contains(&number(&half, "mean_nll")), "{half}");
     assert!(number(&half, "tokens_scored") < 0.5 * number(&half, "tokens"));
     assert_eq!(number(&all, "tokens_scored"), number(&all, "tokens") - 1.0);
     assert!(half["stride"].is_null() && all["stride"] == 16 && half["context"] == 64);
-    // A mark is one token with --special, and several letters without it.
+    // A control token is one token with --special, and several without it.
     fs::write(at("marks.txt"), "one<|im_end|>two ".repeat(50)).unwrap();
     let tokens = |more: &[&str]| -> f64 {
         let marks = at("marks.txt");
@@ -302,22 +362,25 @@ fn a_text_is_scored() {
     assert!(
         tokens(&[]) > tokens(&["--special"]) && tokens(&["--special"]) >= tokens(&["--special", "--bare"])
     );
-    // From a pipe, too.
+    // Standard input works as well.
     let (stdout, _, code) =
         piped(&["bench", "perplexity", &path, "-", "--device", "cpu"], b"Some words, no more.");
     assert!(code == Some(0) && stdout.contains("windows of 512"), "{stdout}");
-    refused(&["bench", "perplexity", &path, &at("no.txt")], &["no.txt", "No such file"]);
+    fails(&["bench", "perplexity", &path, &at("no.txt")], &["no.txt", "No such file"]);
     fs::write(at("latin.txt"), b"caf\xe9").unwrap();
-    refused(&["bench", "perplexity", &path, &at("latin.txt")], &["is not UTF-8, byte 3"]);
+    fails(
+        &["bench", "perplexity", &path, &at("latin.txt")],
+        &["is not UTF-8: the first bad byte is at offset 3"],
+    );
     fs::write(at("empty.txt"), b"").unwrap();
-    refused(
+    misused(
         &["bench", "perplexity", &path, &at("empty.txt")],
         &["number of tokens in the text must be 3 or more"],
     );
-    refused(&[&args[..], &["--stride", "64"]].concat(), &["the perplexity stride must be 1 to 63, is 64"]);
+    misused(&[&args[..], &["--stride", "64"]].concat(), &["the perplexity stride must be 1 to 63, is 64"]);
 }
 
-/// Little address space: an error that says what is missing, or an answer; never a panic.
+/// With little address space there is an answer or an error about memory, and never a panic.
 #[cfg(target_os = "linux")]
 #[test]
 fn little_memory_is_an_error() {
@@ -328,10 +391,10 @@ fn little_memory_is_an_error() {
             format!("ulimit -v {kib}; exec '{binary}' run '{path}' Hi -n 3 --device cpu --quiet {more}");
         output(std::process::Command::new("sh").args(["-c", &line]).env_remove("RUST_BACKTRACE"))
     };
-    // 96 MiB of cache in 160 MiB, with the program itself.
+    // 96 MiB of KV cache in 160 MiB of address space.
     let mut seen = Vec::new();
     for kib in (60_000..400_000).step_by(20_000) {
-        let (_, stderr, code) = limited(kib, "--ctx 2048 --kv f32");
+        let (_, stderr, code) = limited(kib, "--context 2048 --kv f32");
         assert!(!stderr.contains("panicked"), "{kib}: {stderr}");
         seen.push((code, stderr));
     }
@@ -339,7 +402,7 @@ fn little_memory_is_an_error() {
     assert!(seen.iter().any(|(code, text)| *code == Some(1) && text.contains("memory")), "{seen:?}");
 }
 
-/// A terminal, made by Python: a line editor takes signals and modes over, which a pipe does not show.
+/// A pseudo-terminal in Python: the line editor changes signals and modes only on a terminal.
 #[cfg(unix)]
 const TERMINAL: &str = r#"
 import os, pty, select, sys, time
@@ -367,7 +430,7 @@ wait(lambda: len(seen) > begun + 60)
 os.write(fd, b"\x03")
 wait(lambda: b"(stopped)" in seen and prompts() == 2)
 os.write(fd, b"\x03")
-wait(lambda: b"(Ctrl-D leaves)" in seen and prompts() == 3)
+wait(lambda: b"(Ctrl-D exits)" in seen and prompts() == 3)
 os.write(fd, b"\x04")
 _, status = os.waitpid(pid, 0)
 sys.stdout.buffer.write(seen)
@@ -377,16 +440,16 @@ sys.exit(os.waitstatus_to_exitcode(status))
 #[cfg(unix)]
 #[test]
 fn ctrl_c_on_a_terminal_stops_the_answer_and_not_the_program() {
-    // An answer that takes long enough to be stopped: the most likely tokens of these weights go round in circles.
+    // An answer that takes long enough to be stopped: the most likely tokens of these weights repeat forever.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("slow.gguf").display().to_string();
     let synth = ["synth", "tiny-qwen3", &path, "--type", "q8_0", "--layers", "64"];
     assert_eq!(output(&mut fulmen(&synth)).2, Some(0));
     let mut python = std::process::Command::new("python3");
     python.args(["-c", TERMINAL, env!("CARGO_BIN_EXE_fulmen")]);
-    python.args(["chat", &path, "--device", "cpu", "--temp", "0"]);
+    python.args(["chat", &path, "--device", "cpu", "--temperature", "0"]);
     let output = python.output().expect("python3 is there: scripts/setup installs it");
     let seen = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(0), "{seen} {}", String::from_utf8_lossy(&output.stderr));
-    assert!(seen.contains("(stopped)") && seen.contains("(Ctrl-D leaves)"), "{seen}");
+    assert!(seen.contains("(stopped)") && seen.contains("(Ctrl-D exits)"), "{seen}");
 }

@@ -1,4 +1,4 @@
-//! The model that is part of the program, as people meet it.
+//! The built-in model.
 
 mod common;
 
@@ -25,12 +25,13 @@ fn piped(args: &[&str], input: &str) -> (String, String, Option<i32>) {
 }
 
 #[test]
-fn the_first_command_tells_a_story_on_the_processor_and_on_wgpu() {
+fn the_first_command_tells_a_story_on_the_cpu_and_on_wgpu() {
     for device in ["cpu", "wgpu"] {
-        let (stdout, stderr, code) = run(&["run", PROMPT, "--temp", "0", "-n", "64", "--device", device]);
+        let (stdout, stderr, code) =
+            run(&["run", PROMPT, "--temperature", "0", "-n", "64", "--device", device]);
         assert_eq!(code, Some(0), "{stderr}");
         assert_eq!(stdout, format!("{PROMPT}{GOLDEN}\n"), "{device}");
-        for part in ["load ", "prompt ", "answer 64 tokens", "tok/s", "memory 4 MiB", device] {
+        for part in ["load ", "prompt ", "answer 64 tokens", "tok/s", "weights 4 MiB", device] {
             assert!(stderr.contains(part), "{part} in {stderr}");
         }
     }
@@ -38,7 +39,7 @@ fn the_first_command_tells_a_story_on_the_processor_and_on_wgpu() {
 
 #[test]
 fn a_story_ends_by_itself() {
-    // Whatever is drawn: stories are shorter than the context.
+    // With any seed: stories are shorter than the context.
     for seed in ["1", "2", "3"] {
         let args = ["run", "Once upon a time", "--device", "cpu", "--seed", seed, "--json"];
         let (stdout, stderr, code) = run(&args);
@@ -51,7 +52,7 @@ fn a_story_ends_by_itself() {
 }
 
 #[test]
-fn prompts_come_from_anywhere_or_nowhere() {
+fn a_prompt_is_an_argument_an_option_or_standard_input_or_missing() {
     fn with<'a>(args: &[&'a str]) -> Vec<&'a str> {
         [&["run"][..], args, &["--seed", "1", "--device", "cpu", "-n", "20"]].concat()
     }
@@ -68,13 +69,13 @@ fn prompts_come_from_anywhere_or_nowhere() {
     let (own, stderr, code) = run(&with(&[]));
     assert!(code == Some(0) && own.len() > 40, "{own}{stderr}");
     assert_eq!(run(&with(&["-p", ""])).0, own);
-    // What names a file is no prompt.
+    // The name of a file is not a prompt.
     let (_, stderr, code) = run(&["run", "missing.gguf", "-p", "Hi"]);
     assert!(code == Some(1) && stderr.contains("missing.gguf"), "{stderr}");
 }
 
 #[test]
-fn prompts_unlike_any_story_are_gone_on_with() {
+fn prompts_unlike_any_story_are_continued() {
     for prompt in ["Hello", "def main():", "日本の😀", "<|endoftext|>", "1 2 3"] {
         let (stdout, stderr, code) = run(&["run", prompt, "--seed", "1", "--device", "cpu"]);
         assert_eq!(code, Some(0), "{stderr}");
@@ -97,7 +98,7 @@ fn a_story_is_told_in_turns() {
     assert!(told[0].starts_with("Once upon a time") && told[0].len() > 30, "{stdout}");
     assert!(!told[1].is_empty() && told[2].starts_with("The little fox"), "{stdout}");
     assert!(stderr.contains("tok/s"), "{stderr}");
-    // The end of a story is said, and then another begins.
+    // The end of a story is announced, and then another one starts.
     let (stdout, stderr, code) = piped(&args, &"\n".repeat(40));
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stderr.matches("(the end").count() >= 2, "{stdout}{stderr}");
@@ -106,7 +107,7 @@ fn a_story_is_told_in_turns() {
 }
 
 #[test]
-fn it_is_what_bench_model_takes() {
+fn bench_model_uses_it_by_default() {
     let (stdout, stderr, code) = run(&["bench", "model", "-r", "1", "--device", "cpu"]);
     assert_eq!(code, Some(0), "{stderr}");
     for part in ["pp256", "tg128", "qwen3, 8 layers, 4 MiB of weights on cpu"] {

@@ -1,4 +1,4 @@
-//! `fulmen tokenize`, run as people run it.
+//! `fulmen tokenize`, run as users run it.
 
 use std::{
     io::Write,
@@ -17,7 +17,7 @@ fn run(args: &[&str], stdin: &str) -> (String, String, Option<i32>) {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the fulmen binary starts");
-    // A command that needs no input may be gone before it is written.
+    // A command that reads no input may have exited already.
     let _ = child.stdin.take().map(|mut pipe| pipe.write_all(stdin.as_bytes()));
     let output = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -64,6 +64,7 @@ fn tokens_are_shown() {
     assert_eq!(good(&[model, "é", "--special"], "").lines().nth(1), Some("12  \"\\xc3\""));
     assert_eq!(good(&[model, "--decode", "3, 4 5 18"], ""), "hi hi!<|end|>\n");
     assert_eq!(good(&[model, ""], ""), "id  text\n0 tokens\n");
+    assert_eq!(good(&[model, "!"], ""), "id  text\n 5  \"!\"\n1 token\n");
     let json: Value = serde_json::from_str(&good(&[model, "--json", "hi<|end|>", "--special"], "")).unwrap();
     assert_eq!(json["ids"], serde_json::json!([3, 18]));
     assert_eq!(json["tokens"][1]["special"], true);
@@ -87,12 +88,13 @@ fn conversations_are_shown() {
         "the message's mark is text, the template's a token"
     );
     let message = error(&[model, "--chat", chat], "");
-    assert!(
-        message.ends_with("its vocabulary does not tell its family (give one with --template)\n"),
-        "{message}"
-    );
+    assert!(message.ends_with("has no chat template; --template selects one\n"), "{message}");
     let message = error(&[model, "--chat", "--template", template, "{}"], "");
-    assert!(message.starts_with("error: the conversation: "), "{message}");
+    assert!(message.starts_with("error: the conversation is not valid: "), "{message}");
+    let (_, stderr, code) = run(&[model, "--chat", "--template", "nonsense", chat], "");
+    assert!(code == Some(2) && stderr.contains("no chat template \"nonsense\""), "{stderr}");
+    let (_, stderr, code) = run(&[model, "--think", "true", "hi"], "");
+    assert_eq!((stderr.as_str(), code), ("error: --think needs --chat\n", Some(2)));
     std::fs::write(folder.path().join("bad.jinja"), "a\n{% if %}").unwrap();
     let bad = folder.path().join("bad.jinja");
     let message = error(&[model, "--chat", "--template", bad.to_str().unwrap(), "[]"], "");
@@ -100,11 +102,12 @@ fn conversations_are_shown() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn mistakes_are_explained() {
     let folder = tempfile::tempdir().unwrap();
     let path = tokenizer(folder.path());
     let model = path.to_str().unwrap();
-    assert_eq!(error(&[model, "--decode", "3 x"], ""), "error: \"x\" is not a token id\n");
+    let (_, stderr, code) = run(&[model, "--decode", "3 x"], "");
+    assert_eq!((stderr.as_str(), code), ("error: \"x\" is not a token id\n", Some(2)));
     assert_eq!(
         error(&[model, "--decode", "99"], ""),
         "error: token 99 does not exist; the vocabulary has 19 tokens\n"

@@ -1,4 +1,4 @@
-//! `fulmen tune`, run as people run it.
+//! `fulmen tune`, run as users run it.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -13,20 +13,20 @@ fn fulmen(folder: &Path, args: &[&str]) -> (String, String, Option<i32>) {
 }
 
 #[test]
-fn what_is_measured_is_kept_and_used_by_the_next_process() {
+fn tuned_kernels_are_stored_and_used_by_the_next_process() {
     let folder = std::env::temp_dir().join(format!("fulmen-cli-tune-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
-    let product = ["--dtype", "q8_0", "--shape", "48x64", "--m", "2"];
+    let matmul = ["--dtype", "q8_0", "--shape", "48x64", "--m", "2"];
     let tune = |more: &[&str]| {
-        let args: Vec<&str> = ["tune"].iter().chain(&product).chain(more).copied().collect();
+        let args: Vec<&str> = ["tune"].iter().chain(&matmul).chain(more).copied().collect();
         let (stdout, stderr, code) = fulmen(&folder, &args);
         assert_eq!((stderr.as_str(), code), ("", Some(0)), "{stdout}");
         stdout
     };
     let table = tune(&["--table"]);
-    assert!(table.contains("q8_0 48x64 m=2") && table.contains("table  rows Int8"), "{table}");
+    assert!(table.contains("q8_0 m=2 48x64") && table.contains("table  rows Int8"), "{table}");
     let text = tune(&["--dry-run", "--list"]);
-    assert!(text.contains("nothing was written") && text.contains("q8_0 48x64 m=2"), "{text}");
+    assert!(text.contains("nothing was stored") && text.contains("q8_0 m=2 48x64"), "{text}");
     let bench = || {
         let args =
             ["bench", "matmul", "--quick", "--json", "--repeat", "1", "--m", "2", "--k", "64", "--n", "48"];
@@ -53,13 +53,17 @@ fn what_is_measured_is_kept_and_used_by_the_next_process() {
 }
 
 #[test]
-fn what_cannot_be_tuned_is_refused() {
+fn impossible_requests_are_wrong_usage() {
     let folder = std::env::temp_dir();
     for (args, part, code) in [
-        (&["tune", "--shape", "12"][..], "is not two numbers", 2),
-        (&["tune", "--shape", "0x4"], "is not two numbers", 2),
-        (&["tune", "--device", "cpu"], "wgpu devices only", 1),
-        (&["tune", "--dtype", "q2_k", "--shape", "1x256", "--m", "1", "--dry-run"], "the type of weight", 1),
+        (&["tune", "--shape", "12"][..], "is not a shape", 2),
+        (&["tune", "--shape", "0x4"], "is not a shape", 2),
+        (&["tune", "--device", "cpu"], "wgpu devices only", 2),
+        (
+            &["tune", "--dtype", "q2_k", "--shape", "1x256", "--m", "1", "--dry-run"],
+            "no matmul kernel for q2_k",
+            2,
+        ),
     ] {
         let (_, stderr, got) = fulmen(&folder, args);
         assert_eq!(got, Some(code), "{args:?}: {stderr}");

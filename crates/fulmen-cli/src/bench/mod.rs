@@ -1,39 +1,28 @@
-//! `fulmen bench`: how fast whole pieces of work are, beside what the device allows.
+//! `fulmen bench`: arguments and output of the benchmarks in `fulmen-bench`.
 
 mod batch;
-mod chain;
-mod data;
 mod decode;
-mod ffn;
-mod layers;
 mod matmul;
-mod measure;
 mod model;
-mod pass;
 mod perplexity;
 mod prefill;
-pub(crate) mod product;
-mod raw;
-mod readback;
-mod report;
-mod roofline;
-mod shape;
-mod steps;
-mod table;
+mod random_model;
+mod summary;
 
 use std::{io, path::PathBuf};
 
 use clap::Subcommand;
-use fulmen_core::device::{BackendKind, DeviceSelector};
-use fulmen_model::ModelError;
-use fulmen_wgpu::{AdapterSelector, GpuDevice, GpuError};
+use fulmen_bench::BenchError;
 
+use crate::error::CommandError;
 use crate::model::load::LoadError;
+use crate::select::GpuOptionError;
 
-/// Time whole pieces of work on a device.
+/// Time matmuls, command batches and whole models on a device.
 ///
-/// Results are checked before they are timed, and times stand beside a floor: what the work has to read, write and
-/// compute, over what plain kernels reach on the same device in the same run.
+/// Results are checked before they are timed, and every time is compared with a bound: what the computation
+/// must at least read, write and compute, at the memory bandwidth and FLOP/s that plain kernels reach on the
+/// same device in the same run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
@@ -43,15 +32,14 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  fulmen bench batch                     the command batch on the best GPU
-  fulmen bench batch --quick             small sizes, for software devices
-  fulmen bench batch --trace ffn.json    and the kernels of a layer for chrome://tracing
-  fulmen bench matmul                    products by weights that stay on the GPU
+  fulmen bench decode --shape qwen3-4b --batch 1,16   decode of a random-weight model, kernel by kernel
+  fulmen bench prefill --shape qwen3-4b               its prefill
+  fulmen bench model m.gguf --depth 0,2048            prefill and decode of a model file
+  fulmen bench perplexity m.gguf text.txt             how well a model predicts a text
+  fulmen bench matmul                                 matmuls by weights that stay on the GPU
   fulmen bench matmul --m 1,32 --k 2560 --n 9728 --dtype q4_k --svg roofline.svg
-  fulmen bench decode --shape qwen3-4b --batch 1,16   a model's steps, without a file, kernel by kernel
-  fulmen bench prefill --shape qwen3-4b  its prompts
-  fulmen bench model m.gguf --depth 0,2048   a model's prompts and answers
-  fulmen bench perplexity m.gguf text.txt    how well a model foresees a text";
+  fulmen bench batch                                  the command batch on the best GPU
+  fulmen bench batch --quick                          small sizes, for software devices";
 
 // Each subcommand's help is the doc comment of its arguments.
 #[derive(Debug, Subcommand)]
@@ -66,38 +54,41 @@ enum BenchCommand {
 
 /// Why `fulmen bench` failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BenchError {
-    #[error("this runs on wgpu devices only, and {0} is none; take auto, wgpu or wgpu:N")]
-    NotWgpu(DeviceSelector),
+pub(crate) enum BenchCommandError {
     #[error(transparent)]
-    Gpu(#[from] GpuError),
-    #[error("{work} is wrong: element {index} must be {expected:e}, got {got:e}; nothing of it was timed")]
-    Wrong { work: String, index: usize, expected: f64, got: f32 },
-    #[error("{work} is wrong: it must have {expected} elements, got {got}")]
-    WrongLength { work: String, expected: usize, got: usize },
-    #[error("{compiled} pipelines were compiled for {distinct} different kernels")]
-    CompiledTwice { compiled: u64, distinct: usize },
-    #[error("the trace could not be written to {}: {error}", path.display())]
-    Trace { path: PathBuf, error: io::Error },
+    Device(#[from] GpuOptionError),
+    #[error(transparent)]
+    Bench(#[from] BenchError),
     #[error(transparent)]
     Load(#[from] LoadError),
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    #[error("the drawing could not be written to {}: {error}", path.display())]
-    File { path: PathBuf, error: io::Error },
-    #[error("kernels gave wrong results; they are not in the table:\n{0}")]
+    #[error("cannot write the trace to {}: {error}", path.display())]
+    Trace { path: PathBuf, error: io::Error },
+    #[error("--trace needs timestamps, which this device does not have")]
+    NoTimestamps,
+    #[error("cannot write the roofline chart to {}: {error}", path.display())]
+    Chart { path: PathBuf, error: io::Error },
+    #[error("some kernels gave wrong results and are not in the table:\n{0}")]
     WrongKernels(String),
-    #[error("{}: {error}", path.display())]
+    #[error("cannot read {}: {error}", path.display())]
     Text { path: PathBuf, error: io::Error },
-    #[error("{}: is not UTF-8, byte {at} is the first that is wrong", path.display())]
-    NotUtf8 { path: PathBuf, at: usize },
-    #[error("the data could not be made: {0}")]
-    Data(String),
-    #[error("the results could not be written: {0}")]
+    #[error("{} is not UTF-8: the first bad byte is at offset {offset}", path.display())]
+    NotUtf8 { path: PathBuf, offset: usize },
+    #[error("cannot write the results: {0}")]
     Write(#[from] io::Error),
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), BenchError> {
+impl CommandError for BenchCommandError {
+    fn is_usage(&self) -> bool {
+        match self {
+            BenchCommandError::Device(error) => error.is_usage(),
+            BenchCommandError::Bench(error) => error.is_usage(),
+            BenchCommandError::Load(error) => error.is_usage(),
+            _ => false,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), BenchCommandError> {
     match &args.command {
         BenchCommand::Batch(args) => batch::run(args),
         BenchCommand::Decode(args) => decode::run(args),
@@ -106,14 +97,4 @@ pub(crate) fn run(args: &Args) -> Result<(), BenchError> {
         BenchCommand::Matmul(args) => matmul::run(args),
         BenchCommand::Perplexity(args) => perplexity::run(args),
     }
-}
-
-/// Opens the adapter that is asked for.
-pub(crate) fn open(asked: DeviceSelector) -> Result<GpuDevice, BenchError> {
-    let adapter = match asked {
-        DeviceSelector::Auto | DeviceSelector::Backend(BackendKind::Wgpu) => AdapterSelector::Best,
-        DeviceSelector::Device(BackendKind::Wgpu, index) => AdapterSelector::Index(index),
-        DeviceSelector::Backend(_) | DeviceSelector::Device(..) => return Err(BenchError::NotWgpu(asked)),
-    };
-    Ok(GpuDevice::open(&adapter)?)
 }

@@ -1,13 +1,17 @@
-//! The list of devices for programs. Field names here are an interface: add, do not rename.
+//! The list of devices as JSON. Field names here are an interface: add, do not rename.
 
 use fulmen_core::device::{BackendReport, DeviceInfo, DeviceSelector, Fact, FactValue};
 use serde_json::{Map, Value, json};
 
 /// The whole list as indented JSON with a newline at its end.
-pub(super) fn render(reports: &[BackendReport], asked: DeviceSelector, taken: Option<&DeviceInfo>) -> String {
+pub(super) fn render(
+    reports: &[BackendReport],
+    asked: DeviceSelector,
+    selected: Option<&DeviceInfo>,
+) -> String {
     let list = json!({
         "asked": asked.to_string(),
-        "taken": taken.map(|device| device.selector().to_string()),
+        "taken": selected.map(|device| device.selector().to_string()),
         "backends": reports.iter().map(backend).collect::<Vec<_>>(),
     });
     format!("{list:#}\n")

@@ -1,24 +1,27 @@
-//! `fulmen devices`: what this machine has, as text or as JSON.
+//! `fulmen devices`: the devices of this machine, as text or as JSON.
 
 mod json;
 mod text;
 
 use std::io;
 
+use crate::error::CommandError;
 use crate::output::print;
 use crate::select::{self, DeviceOption, SelectError};
 
-/// List the devices of this machine, what they can do, and which one is taken.
+/// List the devices of this machine, what they can do, and which one is selected.
 ///
-/// Every device of every backend is listed, usable or not, and for each backend without devices the reason. The one
-/// that `--device` takes is marked with `*`. If it takes none, the list is printed all the same and the exit code is 1.
+/// Every device of every backend is listed, usable or not; a backend without devices is listed with the
+/// reason. The device that --device selects is marked with `*`. If no device can be selected, the list is
+/// printed as well, and the exit status is 1 for a device that cannot be used and 2 for one that does not
+/// exist.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     device: DeviceOption,
 
-    /// Print JSON: sizes in bytes, numbers as numbers.
+    /// Print the list as JSON, with sizes in bytes.
     #[arg(long)]
     json: bool,
 }
@@ -26,27 +29,36 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   fulmen devices
-  fulmen devices --device wgpu      does wgpu have a device to take, and which?
+  fulmen devices --device wgpu           which device would --device wgpu select?
   fulmen devices --json | jq -r .taken";
 
-/// Why the list could not be printed, or no device be taken.
+/// Why the list could not be printed, or no device could be selected.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DevicesError {
     #[error(transparent)]
     Select(#[from] SelectError),
-    #[error("the list of devices could not be written: {0}")]
+    #[error("cannot write the list of devices: {0}")]
     Write(#[from] io::Error),
+}
+
+impl CommandError for DevicesError {
+    fn is_usage(&self) -> bool {
+        match self {
+            DevicesError::Select(error) => error.is_usage(),
+            DevicesError::Write(_) => false,
+        }
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), DevicesError> {
     let reports = select::reports();
     let asked = args.device.device;
-    let taken = select::choose(&reports, asked);
+    let selected = select::choose(&reports, asked);
     let output = match args.json {
-        true => json::render(&reports, asked, taken.as_ref().ok().copied()),
-        false => text::render(&reports, asked, taken.as_ref().ok().copied()),
+        true => json::render(&reports, asked, selected.as_ref().ok().copied()),
+        false => text::render(&reports, asked, selected.as_ref().ok().copied()),
     };
     print(&output)?;
-    taken?;
+    selected?;
     Ok(())
 }

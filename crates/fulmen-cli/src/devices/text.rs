@@ -1,4 +1,4 @@
-//! The list of devices for people.
+//! The list of devices as text.
 
 use std::fmt::Write;
 
@@ -7,24 +7,28 @@ use fulmen_core::device::{BackendReport, DeviceInfo, DeviceSelector, FactValue, 
 
 use crate::output::thousands;
 
-const TAKEN: Style = AnsiColor::Green.on_default().bold();
-const FOUND: Style = Style::new().bold();
+const SELECTED: Style = AnsiColor::Green.on_default().bold();
+const LISTED: Style = Style::new().bold();
 const MISSING: Style = AnsiColor::Yellow.on_default();
 const DIM: Style = Style::new().dimmed();
 
-/// Where the names of facts and their values start.
+/// The columns where the names of facts and their values start.
 const INDENT: usize = 10;
 const VALUES: usize = INDENT + 28;
-/// Where long lines are broken.
+/// Where long lines are wrapped.
 const WIDTH: usize = 100;
 
-/// The whole list. Styles are written into the text; whoever prints it drops them where they do not belong.
-pub(super) fn render(reports: &[BackendReport], asked: DeviceSelector, taken: Option<&DeviceInfo>) -> String {
+/// The whole list. Styles are ANSI escapes in the text; printing removes them if stdout is not a terminal.
+pub(super) fn render(
+    reports: &[BackendReport],
+    asked: DeviceSelector,
+    selected: Option<&DeviceInfo>,
+) -> String {
     let mut out = String::new();
     for report in reports {
         for device in &report.devices {
-            let is_taken = taken.is_some_and(|t| t.selector() == device.selector());
-            push_device(&mut out, device, is_taken);
+            let is_selected = selected.is_some_and(|selected| selected.selector() == device.selector());
+            push_device(&mut out, device, is_selected);
             out.push('\n');
         }
         if let Some(reason) = &report.unavailable {
@@ -33,19 +37,19 @@ pub(super) fn render(reports: &[BackendReport], asked: DeviceSelector, taken: Op
             out.push('\n');
         }
     }
-    match taken {
+    match selected {
         Some(device) => {
-            let _ = writeln!(out, "{TAKEN}*{TAKEN:#} {asked} takes {}", device.selector());
+            let _ = writeln!(out, "{SELECTED}*{SELECTED:#} {asked} selects {}", device.selector());
         }
         None => {
-            let _ = writeln!(out, "{asked} takes no device");
+            let _ = writeln!(out, "{asked} selects no device");
         }
     }
     out
 }
 
-fn push_device(out: &mut String, device: &DeviceInfo, taken: bool) {
-    let (mark, style) = if taken { ('*', TAKEN) } else { (' ', FOUND) };
+fn push_device(out: &mut String, device: &DeviceInfo, selected: bool) {
+    let (mark, style) = if selected { ('*', SELECTED) } else { (' ', LISTED) };
     push_heading(out, mark, &device.selector().to_string(), &device.name, style);
     push_fact(out, "kind", device.kind.name());
     if !device.driver.is_empty() {
@@ -59,8 +63,8 @@ fn push_device(out: &mut String, device: &DeviceInfo, taken: bool) {
         push_fact(out, fact.name, &with_separators(&fact.value));
     }
     match &device.runs_graphs {
-        Ok(()) => push_fact(out, "runs graphs", "yes"),
-        Err(reason) => push_fact(out, "runs graphs", &format!("no: {reason}")),
+        Ok(()) => push_fact(out, "runs models", "yes"),
+        Err(reason) => push_fact(out, "runs models", &format!("no: {reason}")),
     }
 }
 
@@ -81,7 +85,7 @@ fn push_wrapped(out: &mut String, text: &str, indent: usize) {
     }
 }
 
-/// Breaks text between words into lines of at most `width` characters; a longer word has a line of its own.
+/// Wraps text into lines of at most `width` characters; a longer word gets a line of its own.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut used = 0;
@@ -103,7 +107,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A value for people; counts get a comma for every three digits.
+/// A value as text; counts get a comma for every three digits.
 fn with_separators(value: &FactValue) -> String {
     match value {
         FactValue::Count(count) => thousands(*count),

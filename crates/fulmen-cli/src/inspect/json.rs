@@ -1,4 +1,4 @@
-//! A model for programs. Field names here are an interface: add, do not rename.
+//! A model as JSON. Field names here are an interface: add, do not rename.
 
 use fulmen_core::DType;
 use fulmen_core::device::DeviceInfo;

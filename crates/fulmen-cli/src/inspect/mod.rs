@@ -1,4 +1,4 @@
-//! `fulmen inspect`: what a model's file holds and what the model needs, as text or as JSON.
+//! `fulmen inspect`: what a model file contains and how much memory the model needs, as text or as JSON.
 
 mod json;
 mod text;
@@ -10,35 +10,37 @@ use fulmen_model::gguf::MetadataError;
 use fulmen_model::source::{self, ModelSource, SourceError};
 use fulmen_model::summary::{Memory, Summary};
 
+use crate::error::CommandError;
 use crate::model::find::{FindError, find};
 use crate::output::print;
 use crate::select;
 
-/// Show what a model's file holds and how much memory the model needs on each device.
+/// Show what a model file contains, and how much memory the model needs on each device.
 ///
-/// Only the header is read; the weights are not loaded. The memory is an estimate: the weights as they are stored, a KV
-/// cache of the given context, and what 512 tokens of a prompt need that are run at once.
+/// Only the header is read; the weights are not loaded. The memory is an estimate: the weights as they are
+/// stored, a KV cache for the given context, and the activations of a prefill chunk of 512 tokens.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A GGUF file (of a model in parts, any of them), or a folder with config.json and safetensors files.
-    #[arg(value_name = "FILE")]
+    /// Model: a GGUF file (any part of a split model), a folder with config.json and safetensors files, or
+    /// the name of a pulled model.
+    #[arg(value_name = "MODEL")]
     file: PathBuf,
 
-    /// Print JSON: sizes in bytes, numbers as numbers.
+    /// Print the report as JSON, with sizes in bytes.
     #[arg(long)]
     json: bool,
 
-    /// List every tensor with its size and type.
+    /// List every tensor with its shape, type and size.
     #[arg(long)]
     tensors: bool,
 
-    /// List every key of the metadata with its value.
+    /// List every metadata key with its value.
     #[arg(long)]
     keys: bool,
 
-    /// Tokens of context to count memory for; by default 4096, or the model's own context if that is shorter.
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Context length for the memory estimate; by default 4096, or the model's own if that is shorter.
+    #[arg(long, alias = "ctx", value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
     context: Option<u64>,
 }
 
@@ -46,12 +48,12 @@ const EXAMPLES: &str = "\
 Examples:
   fulmen inspect model.gguf
   fulmen inspect model.gguf --context 32768     does a long context fit?
-  fulmen inspect model.gguf --tensors --keys    everything but the weights
+  fulmen inspect model.gguf --tensors --keys    list everything but the weights
   fulmen inspect model.gguf --json | jq .parameters";
 
 const DEFAULT_CONTEXT: u64 = 4096;
 
-/// Why a model could not be shown.
+/// Why `fulmen inspect` failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InspectError {
     #[error(transparent)]
@@ -60,9 +62,11 @@ pub(crate) enum InspectError {
     Source(#[from] SourceError),
     #[error("{}: {error}", path.display())]
     Metadata { path: PathBuf, error: MetadataError },
-    #[error("the result could not be written: {0}")]
+    #[error("cannot write the report: {0}")]
     Write(#[from] io::Error),
 }
+
+impl CommandError for InspectError {}
 
 /// Everything that is shown.
 struct Report<'a> {
@@ -92,7 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<(), InspectError> {
     Ok(print(&output)?)
 }
 
-/// What a device has for the model: what is free where that is known, else all of it.
+/// The memory that a device has for the model: what is free if that is known, otherwise all of it.
 fn room(device: &DeviceInfo) -> Option<u64> {
     device.free_bytes.or(device.memory_bytes)
 }

@@ -1,4 +1,4 @@
-//! A model for people.
+//! A model as text.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use fulmen_core::device::{DeviceInfo, format_bytes};
 use fulmen_model::summary::Memory;
 
 use super::{Report, room};
-use crate::output::{columns, printable, thousands};
+use crate::output::{columns, counted, printable, thousands};
 
 const TITLE: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();
@@ -25,7 +25,7 @@ pub(super) fn render(report: &Report) -> String {
     match &report.memory {
         Some(memory) => push_memory(&mut out, report, memory),
         None if report.summary.types.is_empty() => out += "the file has no weights\n",
-        None => out += "memory: not known, the file does not say enough of the model\n",
+        None => out += "memory: unknown, because the file does not describe the model completely\n",
     }
     if report.args.keys {
         out += "\n";
@@ -57,7 +57,7 @@ fn push_facts(out: &mut String, report: &Report) {
         }
     };
     let number = |number: Option<u64>| number.map(thousands);
-    let architecture = summary.architecture.as_deref().map_or("not said".to_owned(), printable);
+    let architecture = summary.architecture.as_deref().map_or("unknown".to_owned(), printable);
     fact("architecture", Some(architecture));
     fact("name", summary.name.as_deref().map(printable));
     let parameters = summary.parameters;
@@ -67,13 +67,14 @@ fn push_facts(out: &mut String, report: &Report) {
     let in_files = if files.len() > 1 { format!(" in {} files", files.len()) } else { String::new() };
     let (tensors, keys) = (report.source.tensors().len(), report.source.metadata().len());
     let format = report.source.format();
-    fact("file", Some(format!("{size}{in_files}, {format}, {tensors} tensors, {keys} keys")));
+    let (tensors, keys) = (counted(tensors, "tensor"), counted(keys, "key"));
+    fact("file", Some(format!("{size}{in_files}, {format}, {tensors}, {keys}")));
     fact("layers", number(summary.layers));
     fact("embedding", number(summary.embedding));
-    fact("heads", summary.heads.map(|heads| heads_words(report, heads)));
+    fact("heads", summary.heads.map(|heads| describe_heads(report, heads)));
     fact("feed-forward", number(summary.feed_forward));
-    fact("context", summary.context.map(|context| format!("{} tokens", thousands(context))));
-    fact("vocabulary", summary.vocabulary.map(|tokens| format!("{} tokens", thousands(tokens))));
+    fact("context", summary.context.map(tokens));
+    fact("vocabulary", summary.vocabulary.map(tokens));
     let pre = summary.pre_tokenizer.as_deref().map_or(String::new(), |pre| format!(" ({})", printable(pre)));
     let tokenizer = summary.tokenizer.as_deref().map(|kind| format!("{}{pre}", printable(kind)));
     let in_file = report.source.tokenizer_json().map(|_| "tokenizer.json".to_owned());
@@ -81,10 +82,10 @@ fn push_facts(out: &mut String, report: &Report) {
     fact("chat template", Some(if summary.chat_template { "yes" } else { "no" }.to_owned()));
 }
 
-fn heads_words(report: &Report, heads: u64) -> String {
+fn describe_heads(report: &Report, heads: u64) -> String {
     let summary = &report.summary;
-    let kv = summary.kv_heads().map_or(String::new(), |kv| format!(", {kv} for keys and values"));
-    let size = summary.key_size.map_or(String::new(), |size| format!(", {size} wide"));
+    let kv = summary.kv_heads().map_or(String::new(), |kv| format!(", {kv} KV heads"));
+    let size = summary.key_size.map_or(String::new(), |size| format!(", head size {size}"));
     format!("{heads}{kv}{size}")
 }
 
@@ -110,14 +111,14 @@ fn push_memory(out: &mut String, report: &Report, memory: &Memory) {
     let q8_0 = |bytes: Option<u64>| bytes.map_or("–".to_owned(), format_bytes);
     let same = |bytes| [format_bytes(bytes), format_bytes(bytes)];
     let line = |name: &str, [a, b]: [String; 2]| vec![name.to_owned(), a, b];
-    let title = format!("memory at {} tokens", thousands(memory.context));
+    let title = format!("memory at {}", tokens(memory.context));
     let rows = [
         line("weights", same(memory.weights)),
         line("KV cache", [format_bytes(memory.kv_f16), q8_0(memory.kv_q8_0)]),
         line("activations", same(memory.activations)),
-        line("in all", [format_bytes(memory.with_f16()), q8_0(memory.with_q8_0())]),
+        line("total", [format_bytes(memory.with_f16()), q8_0(memory.with_q8_0())]),
     ];
-    *out += &columns(&[&title, "KV in F16", "KV in Q8_0"], &rows);
+    *out += &columns(&[&title, "F16 KV cache", "Q8_0 KV cache"], &rows);
     *out += "\n";
     let rows: Vec<Vec<String>> =
         report.devices.iter().map(|device| device_row(report, memory, device)).collect();
@@ -127,7 +128,7 @@ fn push_memory(out: &mut String, report: &Report, memory: &Memory) {
     {
         let _ = writeln!(
             out,
-            "{WARN}{} tokens are more than the {} that the model was trained for{WARN:#}",
+            "{WARN}a context of {} is longer than the {} that the model was trained for{WARN:#}",
             thousands(report.context),
             thousands(trained)
         );
@@ -138,10 +139,10 @@ fn device_row(report: &Report, memory: &Memory, device: &DeviceInfo) -> Vec<Stri
     let bytes = |bytes: Option<u64>| bytes.map_or("–".to_owned(), format_bytes);
     let longest = room(device).and_then(|room| report.summary.longest_context(DType::F16, room));
     let fits = match room(device) {
-        _ if device.runs_graphs.is_err() => "cannot run it",
-        None => "not known",
+        _ if device.runs_graphs.is_err() => "cannot run models",
+        None => "unknown",
         Some(room) if memory.with_f16() <= room => "yes",
-        Some(room) if memory.with_q8_0().is_some_and(|needed| needed <= room) => "with KV in Q8_0",
+        Some(room) if memory.with_q8_0().is_some_and(|needed| needed <= room) => "with --kv q8_0",
         Some(_) => "no",
     };
     vec![
@@ -151,6 +152,10 @@ fn device_row(report: &Report, memory: &Memory, device: &DeviceInfo) -> Vec<Stri
         longest.map_or("–".to_owned(), thousands),
         fits.to_owned(),
     ]
+}
+
+fn tokens(count: u64) -> String {
+    format!("{} token{}", thousands(count), if count == 1 { "" } else { "s" })
 }
 
 /// A count in thousands, millions or billions.
@@ -164,7 +169,7 @@ fn scaled(count: u64) -> String {
     }
 }
 
-/// A line that does not run on for screens; a template may have thousands of characters.
+/// Cuts long values: a template may have thousands of characters.
 fn shortened(text: &str) -> String {
     const MOST: usize = 100;
     let text = printable(text);

@@ -1,49 +1,52 @@
-//! From what a person calls a model to its path: a path, or the name of a model in the hub's cache.
+//! Resolves the MODEL argument: a path, or the name of a model in the download cache.
 
 use std::path::{Path, PathBuf};
 
 use fulmen_hub::{Cache, HubError, Reference, Settings};
 
-/// Why a name leads to no model.
+use crate::error::CommandError;
+
+/// Why a model could not be found.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FindError {
-    #[error(
-        "there is no file or folder {name}, and no such model is in the cache; `fulmen pull {name}` gets it"
-    )]
-    NotThere { name: String },
-    #[error("in the cache, {error}; `fulmen pull {name}` gets it")]
+    #[error("no file or folder {name}, and no such model in the cache; `fulmen pull {name}` downloads it")]
+    NotFound { name: String },
+    #[error("the model in the cache is incomplete: {error}; `fulmen pull {name}` downloads it")]
     Incomplete { name: String, error: HubError },
     #[error(transparent)]
     Hub(#[from] HubError),
 }
 
-/// The path of a model. What is no path and could be the name of a model is looked for in the cache; anything else stays as
-/// it is, for whoever opens it to say what is wrong.
+impl CommandError for FindError {}
+
+/// The path of a model. An argument that is not an existing path and could be the name of a model is looked
+/// up in the cache; anything else is returned as it is, and opening it reports what is wrong.
 pub(crate) fn find(model: &Path) -> Result<PathBuf, FindError> {
     let Some(reference) = reference(model) else { return Ok(model.to_owned()) };
     let settings = Settings::from_env()?;
     let name = reference.to_string();
     match Cache::of(&settings.cache, &reference).find(&reference) {
         Ok(Some(path)) => Ok(path),
-        Ok(None) => Err(FindError::NotThere { name }),
+        Ok(None) => Err(FindError::NotFound { name }),
         Err(error) => Err(FindError::Incomplete { name, error }),
     }
 }
 
-/// Whether a word is meant as a model, and not as a prompt: something that is there, the name of a file, or of a model on a hub.
+/// Whether an argument means a model and not a prompt: an existing path, the name of a model file, or of a
+/// model on a hub.
 pub(crate) fn is_model(word: &Path) -> bool {
     let file = word.extension().is_some_and(|end| end == "gguf" || end == "safetensors");
     let text = word.to_str().is_none_or(|text| text.contains(char::is_whitespace));
     word.symlink_metadata().is_ok() || (!text && (file || reference(word).is_some()))
 }
 
-/// The model that a text names, if it can only be meant so.
+/// The model that an argument names, unless it is a path.
 fn reference(model: &Path) -> Option<Reference> {
     if model.symlink_metadata().is_ok() {
         return None;
     }
     let reference: Reference = model.to_str()?.parse().ok()?;
-    // A file that is not there is a file that is not there.
+    // The name of a missing file is not the name of a model.
     let ends_as_file = [".gguf", ".safetensors", ".json"].iter().any(|end| reference.repo().ends_with(end));
     (reference.repo().contains('/') && !ends_as_file).then_some(reference)
 }
@@ -53,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prompt_is_no_model() {
+    fn prompts_are_not_models() {
         for word in ["org/name", "model.gguf", "src", "/tmp"] {
             assert!(is_model(Path::new(word)), "{word}");
         }

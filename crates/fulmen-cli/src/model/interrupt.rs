@@ -1,22 +1,22 @@
-//! Ctrl-C: the first one ends the answer (or what else is under way and can be ended well), one that comes while there is
-//! none ends the program.
+//! Ctrl-C cancels the generation (or other work) in progress; if nothing can be cancelled, it ends the
+//! program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// The flag of the answer that is being generated.
-static ANSWER: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
+/// The cancel flag of the work in progress.
+static CANCEL: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
 
 /// What a shell reports for a program that Ctrl-C ended.
 pub(crate) const EXIT_CODE: i32 = 130;
 
-/// Takes Ctrl-C over. A second call changes nothing.
+/// Installs the handler. A second call changes nothing.
 pub(crate) fn install() {
-    // Without a handler Ctrl-C ends the program, as anywhere else.
+    // Without a handler Ctrl-C ends the program, which is the default anyway.
     let _ = ctrlc::set_handler(|| {
-        let answer = ANSWER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        match answer.as_ref() {
-            // Asked twice: somebody means it.
+        let cancel = CANCEL.lock().unwrap_or_else(PoisonError::into_inner);
+        match cancel.as_ref() {
+            // A second Ctrl-C ends the program.
             Some(flag) if !flag.swap(true, Ordering::Relaxed) => {}
             _ => std::process::exit(EXIT_CODE),
         }
@@ -24,19 +24,19 @@ pub(crate) fn install() {
 }
 
 /// While this lives, Ctrl-C sets the flag instead of ending the program.
-pub(crate) struct Answering(Arc<AtomicBool>);
+pub(crate) struct CancelOnCtrlC(Arc<AtomicBool>);
 
-impl Answering {
-    pub(crate) fn new(flag: Arc<AtomicBool>) -> Answering {
+impl CancelOnCtrlC {
+    pub(crate) fn new(flag: Arc<AtomicBool>) -> CancelOnCtrlC {
         flag.store(false, Ordering::Relaxed);
-        *ANSWER.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(Arc::clone(&flag));
-        Answering(flag)
+        *CANCEL.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&flag));
+        CancelOnCtrlC(flag)
     }
 }
 
-impl Drop for Answering {
+impl Drop for CancelOnCtrlC {
     fn drop(&mut self) {
-        *ANSWER.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = None;
+        *CANCEL.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.0.store(false, Ordering::Relaxed);
     }
 }

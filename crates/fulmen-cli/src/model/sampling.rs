@@ -1,65 +1,66 @@
-//! Options of how text is generated.
+//! Options of text generation.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fulmen_model::{GenerateOptions, Sampling};
 
-/// How tokens are drawn and when an answer ends.
+/// How tokens are sampled and when generation stops.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SamplingOptions {
-    /// Tokens of the answer at most; without it until the model ends or the context is full.
+    /// Maximum number of tokens to generate; by default until the model stops or the context is full.
     #[arg(long, short = 'n', value_name = "TOKENS")]
     max_tokens: Option<usize>,
 
-    /// Divides the logits: 0 always takes the most likely token, 1 draws as the model says.
-    #[arg(long, value_name = "NUMBER", default_value_t = 0.8, allow_negative_numbers = true)]
-    temp: f32,
+    /// Sampling temperature: 0 always takes the most likely token, 1 samples from the model's own
+    /// distribution.
+    #[arg(long, alias = "temp", value_name = "NUMBER", default_value_t = 0.8, allow_negative_numbers = true)]
+    temperature: f32,
 
-    /// Consider so many of the most likely tokens; 0 for all.
-    #[arg(long, value_name = "COUNT", default_value_t = 40)]
+    /// Sample from the K most likely tokens; 0 for all.
+    #[arg(long, value_name = "K", default_value_t = 40)]
     top_k: u32,
 
-    /// Consider the most likely tokens that have this probability together; 1 for all.
-    #[arg(long, value_name = "NUMBER", default_value_t = 0.95, allow_negative_numbers = true)]
+    /// Sample from the most likely tokens whose probabilities add up to P (nucleus sampling); 1 for all.
+    #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true)]
     top_p: f32,
 
-    /// Consider tokens that have at least this share of the probability of the most likely; 0 for all.
-    #[arg(long, value_name = "NUMBER", default_value_t = 0.05, allow_negative_numbers = true)]
+    /// Sample from tokens at least P times as likely as the most likely one; 0 for all.
+    #[arg(long, value_name = "P", default_value_t = 0.05, allow_negative_numbers = true)]
     min_p: f32,
 
-    /// Divide the logits of tokens that came before by this; 1 for none.
+    /// Repetition penalty: divides the logits of recent tokens; 1 for none.
     #[arg(long, value_name = "NUMBER", default_value_t = 1.0, allow_negative_numbers = true)]
     repeat_penalty: f32,
 
-    /// So many of the last tokens count as "before".
+    /// Number of recent tokens that the repetition penalty applies to.
     #[arg(long, value_name = "TOKENS", default_value_t = 64)]
     repeat_window: u32,
 
-    /// The same seed gives the same text on the same device. Without it another one each time.
+    /// Random seed: the same seed gives the same text on the same device. By default a new one for each run.
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
 
-    /// End the answer at this text; may be given several times.
+    /// Stop at this text; may be given several times.
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
 
-    /// Steps that the device runs before the host looks: more save waiting on fast devices. Without it as many as pass in the
-    /// blink of an eye.
+    /// Decode steps that the device runs before the host reads a token; more saves time on fast devices. By
+    /// default chosen by the speed of the device.
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u16).range(1..=256))]
     ahead: Option<u16>,
 }
 
 impl SamplingOptions {
-    /// The options, with a seed drawn if none was given.
+    /// The options, with a new seed if none was given.
     pub(crate) fn generate(&self) -> GenerateOptions {
         let sampling = Sampling {
-            temperature: self.temp,
+            temperature: self.temperature,
             top_k: self.top_k,
             top_p: self.top_p,
             min_p: self.min_p,
             repeat_penalty: self.repeat_penalty,
             repeat_window: self.repeat_window,
-            seed: self.seed.unwrap_or_else(fresh_seed),
+            seed: self.seed.unwrap_or_else(new_seed),
             ..Sampling::GREEDY
         };
         GenerateOptions {
@@ -72,8 +73,8 @@ impl SamplingOptions {
     }
 }
 
-/// Another number each time, short enough to type again.
-fn fresh_seed() -> u64 {
+/// A different number each time, short enough to type.
+fn new_seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::from(now.subsec_nanos()) ^ (now.as_secs() & 0xffff) << 16
 }

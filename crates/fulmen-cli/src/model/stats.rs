@@ -1,48 +1,44 @@
-//! The line that says how fast it was, and the profile.
+//! The line of statistics after an answer, and the profile.
 
-use std::time::Duration;
-
+use fulmen_bench::memory_bandwidth::{self, DeviceState, bytes_per_token};
+use fulmen_bench::model::LoadedModel;
 use fulmen_core::device::format_bytes;
 use fulmen_model::{FinishReason, Generated, Session};
 
-use super::floor;
-use super::load::Loaded;
-use crate::output::columns;
+use crate::output::{columns, counted, percent};
 
-/// Load, prompt, answer, share of the memory floor, memory: one line.
-pub(crate) fn line(loaded: &Loaded, session: &Session, generated: &Generated, threads: usize) -> String {
-    let mut parts = vec![
-        format!("load {}", seconds(loaded.time)),
-        format!("prompt {} tokens, {:.1} tok/s", generated.fed_tokens, generated.prefill_rate()),
-        format!("answer {} tokens, {:.1} tok/s", generated.tokens.len(), generated.decode_rate()),
-    ];
+/// Load time, prefill and decode speed, memory and device, in one line.
+pub(crate) fn line(loaded: &LoadedModel, session: &Session, generated: &Generated) -> String {
     let rate = generated.decode_rate();
+    let mut parts = vec![
+        format!("load {:.2} s", loaded.load_time.as_secs_f64()),
+        format!("prompt {}, {:.1} tok/s", counted(generated.fed_tokens, "token"), generated.prefill_rate()),
+        format!("answer {}, {rate:.1} tok/s", counted(generated.tokens.len(), "token")),
+    ];
     if rate > 0.0
-        && let Some(bandwidth) = floor::bandwidth(&loaded.model, threads, floor::Before::Work)
+        && let Some(bandwidth) = memory_bandwidth::measure(loaded, DeviceState::Busy)
     {
         let depth = generated.prompt_tokens + generated.tokens.len() / 2;
-        let bytes = floor::bytes_per_token(&loaded.model, session, depth) as f64;
-        parts.push(format!("{:.0} % of the memory floor", 100.0 * rate * bytes / bandwidth));
+        let bytes = bytes_per_token(&loaded.model, session, depth) as f64;
+        parts.push(format!("{} of the memory-bandwidth bound", percent(rate * bytes / bandwidth)));
     }
     let cache = session.options().cache_bytes(loaded.model.config());
-    parts.push(format!("memory {} + {}", format_bytes(loaded.model.weight_bytes()), format_bytes(cache)));
+    let weights = format_bytes(loaded.model.weight_bytes());
+    parts.push(format!("weights {weights}, KV cache {}", format_bytes(cache)));
     parts.push(loaded.device.selector().to_string());
     match &generated.reason {
         FinishReason::EndToken(_) | FinishReason::StopString(_) => {}
-        FinishReason::MaxTokens => parts.push("stopped at the limit of tokens".to_owned()),
+        FinishReason::MaxTokens => parts.push("stopped at --max-tokens".to_owned()),
         FinishReason::ContextFull => {
-            parts.push(format!("the context of {} is full; --ctx makes it larger", session.context()));
+            let context = counted(session.context(), "token");
+            parts.push(format!("the context of {context} is full; --context makes it larger"));
         }
         FinishReason::Cancelled => parts.push("stopped by Ctrl-C".to_owned()),
     }
     parts.join(" · ")
 }
 
-fn seconds(time: Duration) -> String {
-    format!("{:.2} s", time.as_secs_f64())
-}
-
-/// Time per op, the longest first, and what was in none.
+/// Time per op, the longest first, and the time outside of ops.
 pub(crate) fn profile(session: &Session) -> Option<String> {
     let profile = session.profile()?;
     let total = profile.total().as_secs_f64().max(1e-9);
@@ -63,5 +59,5 @@ pub(crate) fn profile(session: &Session) -> Option<String> {
             ]
         })
         .collect();
-    Some(columns(&["op", "runs", "ms", "µs each", "share"], &rows))
+    Some(columns(&["op", "calls", "ms", "µs per call", "share"], &rows))
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anstyle::{AnsiColor, Style};
+use fulmen_bench::{BenchError, dtype_name};
 use fulmen_core::DType;
 use fulmen_core::device::DeviceInfo;
 use fulmen_testkit::{
@@ -12,15 +13,16 @@ use fulmen_testkit::{
 use fulmen_wgpu::{GpuDevice, WgpuDispatcher};
 use serde_json::{Value, json};
 
-use super::{OpsError, Rows, RunOptions, progress_bar, type_name};
-use crate::output::{columns, print};
+use super::{CaseFilter, OpsError, RunOptions};
+use crate::output::{columns, counted, print};
+use crate::progress::step_bar;
 
 /// Check every op of a device against a reference in f64.
 ///
-/// Data are drawn from a seed that is printed; the memory is full of NaN before each case; bytes outside the outputs must
-/// not change; a second run must give the same bits. Rows that fail are printed in full, and the exit code is 1 if there
-/// are any. A wgpu device has the rows of the command batch (element-wise operations, reductions, operations along rows,
-/// products) and of the matmul cache besides.
+/// The data are random, and their seed is printed. Memory is filled with NaN before each case, bytes outside
+/// of the outputs must not change, and a second run must give the same bits. Failed cases are printed in
+/// full, and the exit status is 1 if there are any. On wgpu devices, cases of the command batch (element-wise
+/// ops, reductions, row ops, matmuls) and of the matmul cache are checked as well.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -28,17 +30,17 @@ pub(super) struct Args {
     run: RunOptions,
 
     #[command(flatten)]
-    rows: Rows,
+    filter: CaseFilter,
 
-    /// Leave out the rows that take long: those of real models and of millions of elements.
+    /// Skip slow cases: shapes of real models and millions of elements.
     #[arg(long, conflicts_with = "all")]
     quick: bool,
 
-    /// Run every row there is, also those of every combination of sizes, which take minutes on a fast device.
+    /// Run all cases, including every combination of sizes, which takes minutes on a fast device.
     #[arg(long)]
     all: bool,
 
-    /// Print JSON.
+    /// Print the results as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -47,18 +49,17 @@ const EXAMPLES: &str = "\
 Examples:
   fulmen ops check
   fulmen ops check --op mul_mat --op gate_up --dtype q4_k
-  fulmen ops check --op softmax --seed 42        the data of an earlier run again
+  fulmen ops check --op softmax --seed 42        with the data of an earlier run
   fulmen ops check --json | jq .failures
 
-In the table of ops, `error` and `allowed` are those of the row that came closest to what it may have: the normalized
-mean-square error and its bound; for element-wise operations and reductions of the command batch, the largest relative
-error and its bound.";
+`error` and `allowed` in the table are those of the case that came closest to its limit: the normalized
+mean-square error, and for element-wise ops and reductions of the command batch the largest relative error.";
 
 const BAD: Style = AnsiColor::Red.on_default().bold();
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 
 pub(super) fn run(args: &Args) -> Result<(), OpsError> {
-    let (mut filter, seed) = (args.rows.filter(), args.run.seed());
+    let (mut filter, seed) = (args.filter.filter(), args.run.seed());
     filter.up_to = match (args.quick, args.all) {
         (true, _) => Some(Size::Quick),
         (_, true) => None,
@@ -69,10 +70,10 @@ pub(super) fn run(args: &Args) -> Result<(), OpsError> {
     }
     let rows = fulmen_testkit::table().iter().filter(|case| filter.takes(case)).count();
     if rows == 0 {
-        return Err(OpsError::NoRows);
+        return Err(BenchError::NoCases.into());
     }
     let (device, mut backend) = args.run.open()?;
-    let (bar, start) = (progress_bar(rows), Instant::now());
+    let (bar, start) = (step_bar(rows), Instant::now());
     let report = run_table_with(backend.as_mut(), &filter, seed, |row, _, _| {
         bar.set_message(row.name.clone());
         bar.inc(1);
@@ -81,7 +82,7 @@ pub(super) fn run(args: &Args) -> Result<(), OpsError> {
     finish(args, &report, &device, start.elapsed())
 }
 
-/// The rows of graphs, then those of the command batch and of the matmul cache.
+/// The cases of graphs, then those of the command batch and of the matmul cache.
 fn run_gpu(
     args: &Args,
     filter: &Filter,
@@ -89,12 +90,12 @@ fn run_gpu(
     device: &DeviceInfo,
     gpu: &GpuDevice,
 ) -> Result<(), OpsError> {
-    let of_graphs = fulmen_testkit::table().iter().filter(|case| filter.takes(case)).count();
-    let rows = of_graphs + gpu_table().iter().filter(|case| filter.takes_gpu(case)).count();
+    let graph_cases = fulmen_testkit::table().iter().filter(|case| filter.takes(case)).count();
+    let rows = graph_cases + gpu_table().iter().filter(|case| filter.takes_gpu(case)).count();
     if rows == 0 {
-        return Err(OpsError::NoRows);
+        return Err(BenchError::NoCases.into());
     }
-    let (bar, start) = (progress_bar(rows), Instant::now());
+    let (bar, start) = (step_bar(rows), Instant::now());
     let done = |row: &Row| {
         bar.set_message(row.name.clone());
         bar.inc(1);
@@ -106,18 +107,18 @@ fn run_gpu(
     finish(args, &report, device, start.elapsed())
 }
 
-/// Prints the report; rows that are not right are an error.
+/// Prints the report; failed cases are an error.
 fn finish(args: &Args, report: &Report, device: &DeviceInfo, elapsed: Duration) -> Result<(), OpsError> {
     print(&if args.json { as_json(report, device, elapsed) } else { as_text(report, device, elapsed) })?;
     match report.bad_rows(&[]).count() {
         0 => Ok(()),
-        bad => Err(OpsError::Bad { bad, rows: report.rows.len() }),
+        failed => Err(OpsError::Failed { failed, cases: report.rows.len() }),
     }
 }
 
 fn as_text(report: &Report, device: &DeviceInfo, elapsed: Duration) -> String {
     let rows: Vec<Vec<String>> = report.by_op().into_iter().map(|(op, tally)| op_line(op, &tally)).collect();
-    let header = ["op", "rows", "passed", "failed", "none", "error", "allowed"];
+    let header = ["op", "cases", "passed", "failed", "no kernel", "error", "allowed"];
     let mut out = columns(&header, &rows);
     let bad: Vec<_> = report.bad_rows(&[]).collect();
     if !bad.is_empty() {
@@ -126,13 +127,14 @@ fn as_text(report: &Report, device: &DeviceInfo, elapsed: Duration) -> String {
             out += &format!("{BAD}{row}{BAD:#}\n");
         }
     }
-    out += "\nRows by op and type:\n";
+    out += "\nCases by op and type:\n";
     out += &matrix(report);
     let Tally { rows, passed, failed, unsupported, .. } = report.total();
     let style = if rows == passed { GOOD } else { BAD };
     out += &format!(
-        "\n{style}{rows} rows, {passed} passed, {failed} failed, {unsupported} without a kernel{style:#} \
+        "\n{style}{}: {passed} passed, {failed} failed, {unsupported} without a kernel{style:#} \
          on {} ({}) in {:.1} s, seed {}\n",
+        counted(rows, "case"),
         device.selector(),
         device.name,
         elapsed.as_secs_f64(),
@@ -159,11 +161,11 @@ fn op_line(op: &str, tally: &Tally) -> Vec<String> {
     ]
 }
 
-/// How many rows each op has of each type; where some did not pass, how many did.
+/// How many cases each op has of each type, and how many passed if not all did.
 fn matrix(report: &Report) -> String {
     let coverage = report.coverage();
     let types: BTreeSet<DType> = coverage.keys().map(|&(_, dtype)| dtype).collect();
-    let names: Vec<String> = types.iter().map(|&dtype| type_name(dtype)).collect();
+    let names: Vec<String> = types.iter().map(|&dtype| dtype_name(dtype)).collect();
     let header: Vec<&str> = ["op"].into_iter().chain(names.iter().map(String::as_str)).collect();
     let rows: Vec<Vec<String>> = report
         .by_op()
@@ -207,7 +209,7 @@ fn as_json(report: &Report, device: &DeviceInfo, elapsed: Duration) -> String {
                 Outcome::Passed(_) => ("passed", String::new()),
             };
             json!({
-                "name": row.name, "op": row.op, "dtype": type_name(row.dtype), "kind": kind, "reason": reason
+                "name": row.name, "op": row.op, "dtype": dtype_name(row.dtype), "kind": kind, "reason": reason
             })
         })
         .collect();
@@ -215,7 +217,7 @@ fn as_json(report: &Report, device: &DeviceInfo, elapsed: Duration) -> String {
         .coverage()
         .into_iter()
         .map(|((op, dtype), tally)| {
-            json!({ "op": op, "dtype": type_name(dtype), "rows": tally.rows, "passed": tally.passed })
+            json!({ "op": op, "dtype": dtype_name(dtype), "rows": tally.rows, "passed": tally.passed })
         })
         .collect();
     let report = json!({

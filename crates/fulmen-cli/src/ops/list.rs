@@ -2,24 +2,25 @@
 
 use std::collections::BTreeMap;
 
+use fulmen_bench::{BenchError, dtype_name};
 use fulmen_core::DType;
 use serde_json::json;
 
-use super::{OpsError, Rows, type_name};
-use crate::output::{columns, print};
+use super::{CaseFilter, OpsError};
+use crate::output::{columns, counted, print};
 
-/// List the ops of the table with how many cases each has and of which types.
+/// List the ops of the table with their types and number of cases.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     #[command(flatten)]
-    rows: Rows,
+    filter: CaseFilter,
 
-    /// List every case by its name.
+    /// List the name of every case.
     #[arg(long)]
     cases: bool,
 
-    /// Print JSON.
+    /// Print the list as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -27,13 +28,13 @@ pub(super) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   fulmen ops list
-  fulmen ops list --cases --op rope        the name of every case of RoPE";
+  fulmen ops list --cases --op rope        the name of every RoPE case";
 
 pub(super) fn run(args: &Args) -> Result<(), OpsError> {
-    let filter = args.rows.filter();
+    let filter = args.filter.filter();
     let cases: Vec<_> = fulmen_testkit::table().into_iter().filter(|case| filter.takes(case)).collect();
     if cases.is_empty() {
-        return Err(OpsError::NoRows);
+        return Err(BenchError::NoCases.into());
     }
     let mut ops: Vec<(&str, usize, BTreeMap<DType, usize>)> = Vec::new();
     for case in &cases {
@@ -50,7 +51,7 @@ pub(super) fn run(args: &Args) -> Result<(), OpsError> {
             .iter()
             .map(|(op, count, types)| {
                 let types: serde_json::Map<_, _> =
-                    types.iter().map(|(dtype, n)| (type_name(*dtype), json!(n))).collect();
+                    types.iter().map(|(dtype, n)| (dtype_name(*dtype), json!(n))).collect();
                 json!({ "op": op, "cases": count, "types": types })
             })
             .collect();
@@ -65,10 +66,10 @@ pub(super) fn run(args: &Args) -> Result<(), OpsError> {
         let mut lines = lines.lines();
         let mut text = format!("{}  types\n", lines.next().unwrap_or_default());
         for (line, (_, _, types)) in lines.zip(&ops) {
-            let types: Vec<String> = types.keys().map(|dtype| type_name(*dtype)).collect();
+            let types: Vec<String> = types.keys().map(|dtype| dtype_name(*dtype)).collect();
             text += &format!("{line}  {}\n", types.join(" "));
         }
-        text + &format!("{} cases of {} ops\n", cases.len(), ops.len())
+        text + &format!("{} of {}\n", counted(cases.len(), "case"), counted(ops.len(), "op"))
     };
     Ok(print(&output)?)
 }

@@ -1,4 +1,4 @@
-//! Running the command as people run it.
+//! Running the command as users run it.
 
 use std::process::{Command, Output};
 

@@ -1,4 +1,4 @@
-//! `fulmen pull`, against a server on loopback, and what the other commands find of it.
+//! `fulmen pull`, against a server on loopback, and how other commands find what it downloaded.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -28,7 +28,7 @@ impl Home {
         self.repo().join("blobs").join(name)
     }
 
-    /// The command with this cache and this server, and nothing of the environment it is run in.
+    /// The command with this cache and this server, isolated from the environment of the tests.
     fn command(&self, endpoint: &str, args: &[&str]) -> Command {
         let mut command = fulmen(args);
         for name in [
@@ -56,7 +56,7 @@ impl Home {
         (PathBuf::from(stdout.trim_end()), stderr)
     }
 
-    /// Refused with these words; gives what else was said.
+    /// The command fails with these words; returns stderr.
     fn refused(&self, server: &Server, args: &[&str], words: &[&str]) -> String {
         let (stdout, stderr, code) = self.run(server, args);
         assert_eq!((stdout.as_str(), code), ("", Some(1)), "{stderr}");
@@ -67,7 +67,7 @@ impl Home {
     }
 }
 
-/// Bytes that are no model and not alike.
+/// Random bytes, which are not a model.
 fn noise(seed: u32, len: usize) -> Vec<u8> {
     let mut state = 2 * seed + 1;
     let next = |_| {
@@ -77,7 +77,7 @@ fn noise(seed: u32, len: usize) -> Vec<u8> {
     (0..len).map(next).collect()
 }
 
-/// The bytes of a model that runs.
+/// The bytes of a small model.
 fn tiny() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
@@ -88,7 +88,7 @@ fn tiny() -> Vec<u8> {
 }
 
 #[test]
-fn the_usual_file_comes_and_runs() {
+fn the_default_file_is_downloaded_and_runs() {
     let (model, other) = (tiny(), noise(1, 5000));
     let server = Server::new(&[
         ("README.md", b"# Hi"),
@@ -100,11 +100,11 @@ fn the_usual_file_comes_and_runs() {
     home.refused(
         &server,
         &["run", "org/name", "Hi"],
-        &["no file or folder org/name", "`fulmen pull org/name` gets it"],
+        &["no file or folder org/name", "`fulmen pull org/name` downloads it"],
     );
     let (path, stderr) = home.pulled(&server, &["pull", "org/name"]);
     assert!(
-        stderr.contains("taking m-Q4_K_M.gguf (") && stderr.contains("there are also m-Q8_0.gguf\n"),
+        stderr.contains("downloading m-Q4_K_M.gguf (") && stderr.contains("also available: m-Q8_0.gguf\n"),
         "{stderr}"
     );
     assert!(!stderr.contains('\x1b') && !stderr.contains('\r'), "no bar in a pipe: {stderr:?}");
@@ -131,20 +131,20 @@ fn the_usual_file_comes_and_runs() {
         &["run", "org/name:Q8_0", "Hi"],
         &["in the cache", "no file \"Q8_0\"", "`fulmen pull org/name:Q8_0`"],
     );
-    home.refused(&gone, &["chat", "org/name@v2"], &["`fulmen pull org/name@v2` gets it"]);
+    home.refused(&gone, &["chat", "org/name@v2"], &["`fulmen pull org/name@v2` downloads it"]);
     home.refused(&gone, &["run", "org/missing.gguf", "Hi"], &["org/missing.gguf", "No such file"]);
 }
 
 #[test]
-fn what_is_there_is_not_fetched_again() {
+fn cached_files_are_not_downloaded_again() {
     let bytes = noise(2, 300_000);
     let server = Server::new(&[("a.gguf", &bytes)]);
     let home = Home::new();
     home.pulled(&server, &["pull", "org/name"]);
     let (_, stderr) = home.pulled(&server, &["pull", "org/name"]);
-    assert!(stderr.contains("a.gguf is in the cache"), "{stderr}");
+    assert!(stderr.contains("a.gguf is already in the cache"), "{stderr}");
     assert_eq!(server.fetched(), [None]);
-    // A damaged blob is.
+    // A damaged blob is downloaded again.
     fs::write(home.blob(&sha256(&bytes)), b"short").unwrap();
     let (path, _) = home.pulled(&server, &["pull", "org/name", "--quiet"]);
     assert_eq!(fs::read(path).unwrap(), bytes);
@@ -159,7 +159,7 @@ fn what_is_there_is_not_fetched_again() {
 }
 
 #[test]
-fn a_cut_connection_is_gone_on_with() {
+fn a_dropped_connection_resumes() {
     let bytes = noise(3, 300_000);
     let server =
         Server::new(&[("a.gguf", &bytes)]).with(Faults { cut: Some((100_000, 2)), ..Faults::default() });
@@ -167,14 +167,11 @@ fn a_cut_connection_is_gone_on_with() {
     let (path, stderr) = home.pulled(&server, &["pull", "org/name"]);
     assert_eq!(fs::read(path).unwrap(), bytes);
     assert_eq!(server.fetched(), [None, Some(100_000), Some(200_000)]);
-    assert!(
-        stderr.contains("ended after 100000 of 300000 bytes") && stderr.contains("trying again"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("ended after 100000 of 300000 bytes") && stderr.contains("retrying"), "{stderr}");
 }
 
 #[test]
-fn a_later_command_goes_on_where_the_first_was_cut() {
+fn a_later_command_resumes_an_interrupted_download() {
     let bytes = noise(4, 300_000);
     let home = Home::new();
     let partial = home.blob(&format!("{}.incomplete", sha256(&bytes)));
@@ -190,14 +187,14 @@ fn a_later_command_goes_on_where_the_first_was_cut() {
     assert!(!home.repo().join("refs").exists(), "a model is found when it is complete");
     server.set(Faults::default());
     let (path, stderr) = home.pulled(&server, &["pull", "org/name"]);
-    assert!(stderr.contains("going on at 120.6 KiB"), "{stderr}");
+    assert!(stderr.contains("resuming at 120.6 KiB"), "{stderr}");
     assert_eq!(fs::read(path).unwrap(), bytes);
     assert_eq!(server.fetched().last(), Some(&Some(123_456)));
     assert!(!partial.exists());
 }
 
 #[test]
-fn a_server_without_ranges_sends_all_of_it() {
+fn a_server_without_ranges_sends_the_whole_file() {
     let bytes = noise(5, 300_000);
     let faults = Faults { cut: Some((100_000, 1)), whole: true, ..Faults::default() };
     let server = Server::new(&[("a.gguf", &bytes)]).with(faults);
@@ -207,7 +204,7 @@ fn a_server_without_ranges_sends_all_of_it() {
 }
 
 #[test]
-fn wrong_bytes_are_thrown_away() {
+fn files_with_a_wrong_hash_are_deleted() {
     let (bytes, small) = (noise(6, 50_000), b"{}".to_vec());
     let server = Server::new(&[("a.gguf", &bytes), ("config.json", &small)]);
     let home = Home::new();
@@ -215,7 +212,7 @@ fn wrong_bytes_are_thrown_away() {
     home.refused(&server, &["pull", "org/name"], &["a.gguf: the checksum is", &sha256(&bytes), "discarded"]);
     assert_eq!(fs::read_dir(home.repo().join("blobs")).unwrap().count(), 0);
     assert!(!home.repo().join("refs").exists());
-    // A begin that belongs to another file is found out, and the file comes whole.
+    // A partial file with the wrong content is detected, and the whole file is downloaded.
     server.set(Faults::default());
     fs::write(home.blob(&format!("{}.incomplete", sha256(&bytes))), noise(7, 20_000)).unwrap();
     let (path, _) = home.pulled(&server, &["pull", "org/name"]);
@@ -253,7 +250,7 @@ fn refusals_say_what_to_do() {
     server.set(Faults { listed: vec!["listed-Q4_K_M.gguf"], ..Faults::default() });
     home.refused(&server, &["pull", "org/name"], &["org/name has no file \"listed-Q4_K_M.gguf\""]);
     refuse(503, "");
-    home.refused(&server, &["pull", "org/name"], &["the server answered 503", "trying again"]);
+    home.refused(&server, &["pull", "org/name"], &["the server answered 503", "retrying"]);
     // A token that does not help.
     refuse(401, "RepoNotFound");
     let mut command = home.command(&server.address, &["pull", "org/name"]);
@@ -268,7 +265,7 @@ fn refusals_say_what_to_do() {
 }
 
 #[test]
-fn names_do_not_lead_out_of_the_cache() {
+fn file_names_cannot_escape_the_cache() {
     let server = Server::new(&[("a.gguf", b"x")]);
     server.set(Faults { listed: vec!["../../evil-Q4_K_M.gguf", "/evil-Q4_K_M.gguf"], ..Faults::default() });
     let home = Home::new();
@@ -278,20 +275,20 @@ fn names_do_not_lead_out_of_the_cache() {
 }
 
 #[test]
-fn all_parts_of_a_model_come() {
+fn all_parts_of_a_split_model_are_downloaded() {
     let parts = [noise(8, 1000), noise(9, 2000)];
     let server =
         Server::new(&[("sub/m-00001-of-00002.gguf", &parts[0]), ("sub/m-00002-of-00002.gguf", &parts[1])]);
     let home = Home::new();
     let (path, stderr) = home.pulled(&server, &["pull", "org/name"]);
     assert!(path.ends_with("sub/m-00001-of-00002.gguf"));
-    assert!(stderr.contains("and its other parts, 2 in all (2.9 KiB)"), "{stderr}");
+    assert!(stderr.contains("and its other parts, 2 files (2.9 KiB)"), "{stderr}");
     assert_eq!(fs::read(&path).unwrap(), parts[0]);
     assert_eq!(fs::read(path.with_file_name("m-00002-of-00002.gguf")).unwrap(), parts[1]);
 }
 
 #[test]
-fn without_gguf_the_folder_comes() {
+fn without_gguf_the_safetensors_folder_is_downloaded() {
     let files: [(&str, &[u8]); 5] = [
         ("config.json", b"{}"),
         ("model.safetensors", b"weights"),
@@ -302,7 +299,7 @@ fn without_gguf_the_folder_comes() {
     let server = Server::new(&files);
     let home = Home::new();
     let (path, stderr) = home.pulled(&server, &["pull", "org/name"]);
-    assert!(stderr.contains("taking 3 files"), "{stderr}");
+    assert!(stderr.contains("downloading 3 files"), "{stderr}");
     assert_eq!(path, home.repo().join("snapshots").join(COMMIT));
     let mut names: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
@@ -313,7 +310,7 @@ fn without_gguf_the_folder_comes() {
 }
 
 #[test]
-fn the_token_goes_to_no_other_server() {
+fn the_token_is_not_sent_to_other_servers() {
     let bytes = noise(10, 1000);
     let cdn = Server::new(&[("a.gguf", &bytes)]);
     let hub = Server::new(&[("a.gguf", &bytes)]);
@@ -327,7 +324,7 @@ fn the_token_goes_to_no_other_server() {
 }
 
 #[test]
-fn of_two_processes_one_fetches() {
+fn only_one_of_two_processes_downloads() {
     let bytes = noise(11, 200_000);
     let server =
         Server::new(&[("a.gguf", &bytes)]).with(Faults { wait: Duration::from_secs(2), ..Faults::default() });
@@ -342,7 +339,7 @@ fn of_two_processes_one_fetches() {
         assert_eq!(output.stdout, outputs[0].stdout);
     }
     let waited = |output: &std::process::Output| {
-        String::from_utf8_lossy(&output.stderr).contains("another process gets it")
+        String::from_utf8_lossy(&output.stderr).contains("waiting for another process")
     };
     assert_eq!(outputs.iter().filter(|output| waited(output)).count(), 1);
     assert_eq!(server.fetched(), [None]);

@@ -1,4 +1,4 @@
-//! A hub on loopback: it lists files, redirects to where large ones are, and fails as it is told.
+//! A hub on loopback: it lists files, redirects to where large ones are, and fails on demand.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -10,24 +10,24 @@ use sha2::{Digest, Sha256};
 
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// What is asked of the server.
+/// A request to the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) token: Option<String>,
-    /// The first byte that is asked for.
+    /// The first byte of the range that is requested.
     pub(crate) from: Option<usize>,
 }
 
 /// What the server does wrong.
 #[derive(Clone, Default)]
 pub(crate) struct Faults {
-    /// Answers with this status and error code, whatever is asked.
+    /// Answers every request with this status and error code.
     pub(crate) refuse: Option<(u16, &'static str)>,
-    /// Ends connections after so many bytes of a large file; the first so many of them.
+    /// `(bytes, count)`: closes the first `count` connections after `bytes` of a large file.
     pub(crate) cut: Option<(usize, usize)>,
-    /// Sends other bytes than those that it named.
+    /// Sends bytes that do not match the hash.
     pub(crate) spoil: bool,
     /// Ignores `Range`.
     pub(crate) whole: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Faults {
     pub(crate) wait: Duration,
     /// Says that files are elsewhere, on this server.
     pub(crate) elsewhere: Option<String>,
-    /// Lists these names, too.
+    /// Also lists these names.
     pub(crate) listed: Vec<&'static str>,
 }
 
@@ -62,7 +62,7 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = Arc::clone(&shared);
-                // A client that has gone is no fault of the server's.
+                // A client may close the connection early.
                 std::thread::spawn(move || drop(shared.serve(stream)));
             }
         });
@@ -83,7 +83,7 @@ impl Server {
         self.state.log.lock().unwrap().clone()
     }
 
-    /// Requests for the bytes of large files: where each began.
+    /// Requests for the bytes of large files: the start of each range.
     pub(crate) fn fetched(&self) -> Vec<Option<usize>> {
         let log = self.log();
         log.iter().filter(|r| r.method == "GET" && r.path.starts_with("/cdn/")).map(|r| r.from).collect()
@@ -94,7 +94,7 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What git calls a file of this content.
+/// The git blob hash of a file with this content.
 pub(crate) fn git_hash(bytes: &[u8]) -> String {
     let mut hash = sha1::Sha1::new_with_prefix(format!("blob {}\0", bytes.len()));
     hash.update(bytes);
@@ -143,7 +143,8 @@ impl State {
                 let (hash, size) = (sha256(bytes), bytes.len());
                 let elsewhere = faults.elsewhere.unwrap_or_default();
                 let headers = format!(
-                    "{commit}X-Linked-Etag: \"{hash}\"\r\nX-Linked-Size: {size}\r\nLocation: {elsewhere}/cdn/{name}?signed=1\r\n"
+                    "{commit}X-Linked-Etag: \"{hash}\"\r\nX-Linked-Size: {size}\r\n\
+                     Location: {elsewhere}/cdn/{name}?signed=1\r\n"
                 );
                 return stream.write_all(reply("302 Found", &headers, 0).as_bytes());
             }

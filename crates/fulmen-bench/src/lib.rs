@@ -1,0 +1,50 @@
+//! Measures Fulmen: how fast a device is, how fast Fulmen is on it, and how much of the device that is.
+//!
+//! - Every benchmark takes typed options and gives a result that serializes with serde; `fulmen bench --json`
+//!   prints exactly these results. Nothing here prints: progress goes to a callback ([`Progress`]).
+//! - Results are checked before they are timed. A kernel that computes something wrong is an error, not a
+//!   number.
+//! - A time never stands alone. Work on a wgpu device is compared with a roofline ([`Ceilings`]) that plain
+//!   kernels measure in the same run; a decode step is compared with its memory-bandwidth bound
+//!   ([`memory_bandwidth`]): the time to read the weights and the KV cache once.
+//!
+//! | module | measures |
+//! |---|---|
+//! | [`memory_bandwidth`] | how fast a device reads memory, and the bytes that a decode step must read |
+//! | [`peak`] | data-sheet peaks of tensor cores |
+//! | [`ceilings`] | bandwidth and f32 FLOP/s that plain wgpu kernels reach, and the cost of wgpu's calls |
+//! | [`command_batch`] | feed-forward layers, element-wise chains and readback with `GpuCommandBatch` |
+//! | [`matmul`] | matmuls by weights that stay on a wgpu device; [`roofline`] draws them |
+//! | [`tune`] | the fastest matmul kernel of a wgpu device for each shape |
+//! | [`ops`] | every op of the op table |
+//! | [`model`] | prefill and decode of a model, kernel by kernel, and its perplexity |
+
+pub mod ceilings;
+pub mod command_batch;
+mod data;
+mod error;
+pub mod matmul;
+pub mod memory_bandwidth;
+pub mod model;
+pub mod ops;
+pub mod peak;
+mod progress;
+pub mod roofline;
+mod timer;
+pub mod tune;
+
+pub use ceilings::Ceilings;
+pub use error::BenchError;
+pub use progress::Progress;
+
+use fulmen_core::DType;
+use serde::Serializer;
+
+/// The name of a type in lower case, as options and results spell it: `q4_k`.
+pub fn dtype_name(dtype: DType) -> String {
+    dtype.name().to_lowercase()
+}
+
+fn serialize_dtype<S: Serializer>(dtype: &DType, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&dtype_name(*dtype))
+}
