@@ -1,7 +1,7 @@
-"""Byte-level byte-pair encoding, as GPT-2 has it: learning merges, encoding, and the `tokenizer.json` of both.
+"""Byte-level BPE as in GPT-2: learns merges, encodes, and writes the `tokenizer.json`.
 
-Texts are cut into words by GPT-2's pattern first. Here it is written for ASCII, which is all that the corpus has; for
-such texts it cuts as the pattern of the file does.
+Text is first split into words by GPT-2's pattern, written here for ASCII, which is all that the corpus contains;
+on such text it splits exactly like the pattern in the file.
 """
 
 import json
@@ -13,7 +13,7 @@ WORDS = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-
 
 
 def byte_signs():
-    """The printable sign that stands for each byte."""
+    """The printable character for each byte."""
     plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     signs, extra = {}, 0
     for byte in range(256):
@@ -33,7 +33,10 @@ def signs_of(word):
 
 
 def learn(texts, size):
-    """The merges that give a vocabulary of `size` tokens with 256 bytes and the end of text. Ties go to the smaller pair."""
+    """The merges for a vocabulary of `size` tokens: 256 bytes, the merges and the end of text.
+
+    Ties are resolved in favor of the smaller pair.
+    """
     counts = Counter()
     for text in texts:
         counts.update(WORDS.findall(text))
@@ -46,7 +49,7 @@ def learn(texts, size):
     merges = []
     while len(merges) < size - 257:
         if not pairs:
-            raise ValueError(f"only {len(merges)} merges can be learned from this text, {size - 257} are needed")
+            raise ValueError(f"this text yields only {len(merges)} merges, {size - 257} are needed")
         best = min(pairs, key=lambda pair: (-pairs[pair], pair))
         merges.append(best)
         for index in where.pop(best):
@@ -64,7 +67,7 @@ def learn(texts, size):
 
 
 def merged(parts, pair):
-    """The parts with every such pair joined, from the left."""
+    """Joins every occurrence of a pair, from the left."""
     out, at = [], 0
     while at < len(parts):
         if at + 1 < len(parts) and (parts[at], parts[at + 1]) == pair:
@@ -83,17 +86,20 @@ def description(merges):
         vocab[left + right] = len(vocab)
     end = len(vocab)
     vocab[END] = end
-    token = {"id": end, "content": END, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    token = {"id": end, "content": END, "single_word": False, "lstrip": False, "rstrip": False,
+             "normalized": False, "special": True}
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [token], "normalizer": None,
+    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [token],
+            "normalizer": None,
             "pre_tokenizer": level, "post_processor": None, "decoder": level,
-            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                      "end_of_word_suffix": None,
                       "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": vocab,
                       "merges": [f"{left} {right}" for left, right in merges]}}
 
 
 class Bpe:
-    """Encodes and decodes with a tokenizer.json that `description` made."""
+    """Encodes and decodes with a tokenizer.json written by `description`."""
 
     def __init__(self, path):
         model = json.loads(open(path, encoding="utf-8").read())["model"]

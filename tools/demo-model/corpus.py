@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes the corpus: stories from the engine in `story/`, without duplicates, split into train and held-out.
 
-Every story follows from the seed and its number alone, so the corpus is the same on every machine and with any number of
-processes, and a larger corpus begins with the smaller ones. One story in a hundred is never trained on; those of them that
-are among the first 80,000 are measured. Stories end with <|endoftext|>.
+Every story is determined by the seed and its number alone, so the corpus is the same on every machine and with
+any number of processes, and a larger corpus starts with the smaller ones. One story in a hundred is held out;
+those among the first 80,000 are measured. Stories end with <|endoftext|>.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from collections import Counter
 from story.tell import tell
 
 END = "<|endoftext|>"
-# What no story may contain: signs of the template language, doubled signs, sentences that do not begin with a capital.
+# What no story may contain: template syntax, doubled punctuation, sentences without an initial capital.
 WRONG = re.compile(r"[^\n\x20-\x7e]|[{}\[\]<>|^_\\/]|  |[.,;]{2}|,[.!?]| [,.!?]|\b(the the|a a|an an)\b")
 
 
@@ -32,7 +32,7 @@ def one(job):
 
 
 def held_out(seed, number, share):
-    """Whether a story is kept for measuring; by its number, so that it does not depend on how many there are."""
+    """Whether a story is held out; decided by its number alone, so it does not depend on the corpus size."""
     digest = hashlib.sha256(f"held-out/{seed}/{number}".encode()).digest()
     return int.from_bytes(digest[:4], "big") < share * 2**32
 
@@ -55,8 +55,9 @@ def main():
     parser.add_argument("out", type=pathlib.Path, help="folder for train.txt, held-out.txt and corpus.json")
     parser.add_argument("--stories", type=int, default=400_000)
     parser.add_argument("--seed", type=int, default=8)
-    parser.add_argument("--held-out", type=float, default=0.01, help="share of stories that are not trained on")
-    parser.add_argument("--measure", type=int, default=80_000, help="held-out stories among the first so many are written")
+    parser.add_argument("--held-out", type=float, default=0.01, help="fraction of stories to hold out")
+    parser.add_argument("--measure", type=int, default=80_000,
+                        help="write the held-out stories among the first MEASURE")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -82,7 +83,8 @@ def main():
                "plots": dict(sorted(plots.items()))}
     (args.out / "corpus.json").write_text(json.dumps(summary, indent=1))
     print(f"{total} stories of {len(plots)} plots, {counts['train bytes'] / 1e6:.1f} MB to train on, "
-          f"{counts['held-out bytes'] / 1e3:.0f} kB held out, {args.stories - total} duplicates left out, {time.time() - begin:.0f} s",
+          f"{counts['held-out bytes'] / 1e3:.0f} kB held out, {args.stories - total} duplicates left out, "
+          f"{time.time() - begin:.0f} s",
           file=sys.stderr)
 
 

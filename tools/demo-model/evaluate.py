@@ -1,8 +1,8 @@
 """Perplexity of the held-out tokens, in f32.
 
-The tokens of all held-out stories, each with its end of text, are one long row. It is cut into windows of the context's
-size that do not overlap; what is left at the end is not used. `second half` scores the tokens 257..511 of each window, as
-`fulmen bench perplexity` and llama.cpp do; `all` scores every token but the first of a window.
+The tokens of all held-out stories, each with its end of text, form one long row, which is split into
+non-overlapping windows of the context length; the rest is not used. `second half` scores the tokens 257..511 of
+each window, like `fulmen bench perplexity` and llama.cpp; `all` scores every token but the first of a window.
 """
 
 import math
@@ -24,17 +24,20 @@ def perplexity(model, tokens, batch=64, limit=None):
     nll = []
     for part in windows.split(batch):
         logits = model(part[:, :-1]).float()
-        nll.append(F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten(), reduction="none").view(len(part), -1).double())
+        nll.append(F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten(),
+                                   reduction="none").view(len(part), -1).double())
     nll = torch.cat(nll)
     # Column i is the score of token i + 1.
     half = nll[:, size // 2 :]
-    return {"windows": count, "context": size, "second half": math.exp(half.mean()), "all": math.exp(nll.mean()),
-            "scored in second half": half.numel(), "loss second half": half.mean().item(), "loss all": nll.mean().item()}
+    return {"windows": count, "context": size, "second half": math.exp(half.mean()),
+            "all": math.exp(nll.mean()),
+            "scored in second half": half.numel(), "loss second half": half.mean().item(),
+            "loss all": nll.mean().item()}
 
 
 @torch.no_grad()
 def samples(model, prompts, end, temperature, top_k, generator):
-    """Tokens that go on from each prompt until the end of text or of the context, all prompts at once."""
+    """Continues all prompts at once until the end of text or of the context."""
     device, size = next(model.parameters()).device, model.config.context
     rows = torch.full((len(prompts), size), end)
     for row, prompt in zip(rows, prompts):
@@ -42,7 +45,7 @@ def samples(model, prompts, end, temperature, top_k, generator):
     lengths = torch.tensor([len(prompt) for prompt in prompts])
     open_rows = torch.ones(len(prompts), dtype=torch.bool)
     while open_rows.any() and lengths.max() < size:
-        # What is behind the end of a row does not reach what is before it.
+        # Attention is causal: tokens after the end of a row do not affect those before it.
         logits = model(rows[:, : lengths.max()].to(device))
         logits = logits[torch.arange(len(prompts)), (lengths - 1).to(device)].float().cpu() / temperature
         best, places = logits.topk(top_k)

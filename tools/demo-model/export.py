@@ -1,4 +1,4 @@
-"""A Hugging Face folder: config.json, model.safetensors and the files of the tokenizer."""
+"""Writes a Hugging Face folder: config.json, model.safetensors and the tokenizer files."""
 
 import json
 import shutil
@@ -16,7 +16,8 @@ def safetensors(path, tensors):
     for name, tensor in sorted(tensors.items()):
         data = np.ascontiguousarray(tensor.detach().cpu().numpy())
         parts.append(data.astype(data.dtype.newbyteorder("<")).tobytes())
-        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + len(parts[-1])]}
+        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape),
+                        "data_offsets": [at, at + len(parts[-1])]}
         at += len(parts[-1])
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -33,10 +34,13 @@ def folder(out, model, tokenizer, end):
     text = "<|endoftext|>"
     for name, content in (
         ("config.json", model.config.hugging_face(end)),
-        ("generation_config.json", {"bos_token_id": end, "eos_token_id": end, "do_sample": True, "temperature": 0.8, "top_k": 40,
+        ("generation_config.json", {"bos_token_id": end, "eos_token_id": end, "do_sample": True,
+                                    "temperature": 0.8, "top_k": 40,
                                     "top_p": 0.95}),
-        ("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": True, "add_eos_token": False,
-                                   "bos_token": text, "eos_token": text, "model_max_length": model.config.context}),
+        ("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": True,
+                                   "add_eos_token": False,
+                                   "bos_token": text, "eos_token": text,
+                                   "model_max_length": model.config.context}),
     ):
         (out / name).write_text(json.dumps(content, indent=2) + "\n")
     shutil.copyfile(tokenizer, out / "tokenizer.json")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `fulmen` says of the model: the size of the file, samples and perplexity."""
+"""Measures the model with `fulmen`: file size, samples and perplexity."""
 
 import argparse
 import json
@@ -24,12 +24,14 @@ def main():
     small = args.work / "story-q4_k_m.gguf"
     out = {"size": small.stat().st_size, "samples": [], "perplexity": {}}
     for seed, prompt in enumerate(PROMPTS[: args.samples], start=1):
-        said = run(args.fulmen, "run", str(small), "--raw", "--quiet", "--device", args.device, "--seed", str(seed), prompt)
+        said = run(args.fulmen, "run", str(small), "--raw", "--quiet", "--device", args.device, "--seed",
+                   str(seed), prompt)
         if said.returncode:
             raise SystemExit(f"fulmen run: {said.stderr}")
         out["samples"].append({"prompt": prompt, "seed": seed, "text": said.stdout})
     for name in ("f32", "q4_k_m"):
-        said = run(args.fulmen, "bench", "perplexity", str(args.work / f"story-{name}.gguf"), str(args.work / "held-out.txt"),
+        said = run(args.fulmen, "bench", "perplexity", str(args.work / f"story-{name}.gguf"),
+                   str(args.work / "held-out.txt"),
                    "--special", "--bare", "--device", args.device)
         if said.returncode:
             raise SystemExit(f"fulmen bench perplexity: {said.stderr}")

@@ -1,4 +1,4 @@
-"""The model: Qwen3's architecture in plain PyTorch, with Hugging Face's names of tensors."""
+"""The model: Qwen3's architecture in plain PyTorch, with Hugging Face tensor names."""
 
 from dataclasses import asdict, dataclass
 
@@ -9,7 +9,7 @@ from torch import nn
 
 @dataclass
 class Config:
-    """Sizes. Rows of matrices are multiples of 256, the block of the K formats."""
+    """Dimensions. Matrix rows are multiples of 256, the block size of the K-quants."""
 
     vocabulary: int = 2048
     hidden: int = 256
@@ -24,11 +24,16 @@ class Config:
 
     def hugging_face(self, end):
         """The config.json of this model, whose texts end with the token `end`."""
-        return {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": self.vocabulary, "hidden_size": self.hidden,
-                "intermediate_size": self.inner, "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
-                "num_key_value_heads": self.kv_heads, "head_dim": self.head_dim, "max_position_embeddings": self.context,
-                "rms_norm_eps": self.epsilon, "rope_theta": self.theta, "hidden_act": "silu", "attention_bias": False,
-                "attention_dropout": 0.0, "tie_word_embeddings": True, "use_sliding_window": False, "initializer_range": 0.02,
+        return {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": self.vocabulary,
+                "hidden_size": self.hidden,
+                "intermediate_size": self.inner, "num_hidden_layers": self.layers,
+                "num_attention_heads": self.heads,
+                "num_key_value_heads": self.kv_heads, "head_dim": self.head_dim,
+                "max_position_embeddings": self.context,
+                "rms_norm_eps": self.epsilon, "rope_theta": self.theta, "hidden_act": "silu",
+                "attention_bias": False,
+                "attention_dropout": 0.0, "tie_word_embeddings": True, "use_sliding_window": False,
+                "initializer_range": 0.02,
                 "bos_token_id": end, "eos_token_id": end, "torch_dtype": "float32", "use_cache": True}
 
     def as_dict(self):
@@ -50,7 +55,7 @@ class RmsNorm(nn.Module):
 
 
 def rope_table(config, length):
-    """Cosines and sines, [length, head_dim]; element i turns with element i + head_dim / 2."""
+    """RoPE cosines and sines, [length, head_dim]; element i is rotated with element i + head_dim / 2."""
     half = config.head_dim // 2
     frequencies = config.theta ** (-torch.arange(half, dtype=torch.float64) / half)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies[None, :]
@@ -121,7 +126,7 @@ class Stack(nn.Module):
 
 
 class StoryModel(nn.Module):
-    """Tokens [batch, rows] in, logits [batch, rows, vocabulary] out. The embedding is also the head."""
+    """Tokens [batch, rows] in, logits [batch, rows, vocabulary] out, with a tied embedding."""
 
     def __init__(self, config):
         super().__init__()
@@ -134,7 +139,8 @@ class StoryModel(nn.Module):
         for name, weight in self.named_parameters():
             if weight.dim() == 2:
                 out = name.endswith(("o_proj.weight", "down_proj.weight"))
-                nn.init.normal_(weight, std=0.02 if "embed" in name else weight.shape[1] ** -0.5 * (deep if out else 1.0))
+                nn.init.normal_(weight, std=0.02 if "embed" in name else weight.shape[1] ** -0.5
+                                * (deep if out else 1.0))
 
     def forward(self, tokens):
         rows = tokens.shape[1]

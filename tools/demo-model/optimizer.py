@@ -1,7 +1,7 @@
 """Muon for the matrices of the layers, AdamW for the embedding and the norms.
 
-Muon takes the momentum of a matrix and replaces it by the nearest matrix whose singular values are all about 1. Matrices
-of one shape are done together.
+Muon replaces the momentum of a matrix with the nearest matrix whose singular values are all about 1. Matrices of
+the same shape are processed as a batch.
 """
 
 import torch
@@ -21,14 +21,15 @@ def orthogonal(batch, steps=5):
 
 
 class Muon:
-    """Momentum, made orthogonal. The step of a matrix is as large as one of Adam with the same rate would be."""
+    """Orthogonalized momentum. Steps have the size of an Adam step with the same learning rate."""
 
     def __init__(self, weights, rate, decay, momentum=0.95):
         self.rate, self.decay, self.momentum = rate, decay, momentum
         shapes = {}
         for weight in weights:
             shapes.setdefault(tuple(weight.shape), []).append(weight)
-        self.groups = [(group, torch.zeros((len(group), *shape), device=group[0].device)) for shape, group in shapes.items()]
+        self.groups = [(group, torch.zeros((len(group), *shape), device=group[0].device))
+                       for shape, group in shapes.items()]
 
     @torch.no_grad()
     def step(self, scale):

@@ -1,4 +1,5 @@
-"""What the samples of the report begin with."""
+"""The prompts of the samples in the report."""
 
-PROMPTS = ["Once upon a time", "One day", "There was once", "In a small village", "Once upon a time, there was a dragon", "Lily and Tom",
+PROMPTS = ["Once upon a time", "One day", "There was once", "In a small village",
+           "Once upon a time, there was a dragon", "Lily and Tom",
            "It was a cold winter morning", "The little fox", "Long ago", "Once upon a time, a robot"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes report.md, loss.svg and the last section of the README, its samples, from what a build left in its folder."""
+"""Writes report.md, loss.svg and the samples section of the README from the output of a build."""
 
 import argparse
 import json
@@ -20,38 +20,60 @@ def main():
     fulmen = read("fulmen.json") if (args.work / "fulmen.json").exists() else {}
     repeat = read("repeat/training.json") if (args.work / "repeat/training.json").exists() else None
     sizes, arguments, quality = training["config"], training["arguments"], training["perplexity"]
-    lines = ["# Report of the demo model", "", "Written by `report.py` from the build; not edited.", "", "## Corpus", "",
-             f"{corpus['stories']} stories of {len(corpus['plots'])} plots (seed {corpus['seed']}, {corpus['duplicates left out']} duplicates left out): "
-             f"{corpus['train']['bytes'] / 1e6:.1f} MB to train on; {corpus['held-out']['stories']} stories are held out, of which "
-             f"{corpus['measured']['stories']} ({corpus['measured']['bytes'] / 1e3:.0f} kB) are measured.", ""]
+    lines = ["# Report of the demo model", "", "Written by `report.py` from the build; not edited.", "",
+             "## Corpus", "",
+             f"{corpus['stories']} stories of {len(corpus['plots'])} plots (seed {corpus['seed']}, "
+             f"{corpus['duplicates left out']} duplicates left out): "
+             f"{corpus['train']['bytes'] / 1e6:.1f} MB to train on; {corpus['held-out']['stories']} stories "
+             f"are held out, of which "
+             f"{corpus['measured']['stories']} ({corpus['measured']['bytes'] / 1e3:.0f} kB) are measured.",
+             ""]
     if stats:
-        lines += [f"In the first {stats['stories']} stories: {stats['distinct words']} distinct words, stories of {stats['words of a story']['5 %']} to "
-                  f"{stats['words of a story']['95 %']} words and signs (half above {stats['words of a story']['half']}).", "",
+        lines += [f"In the first {stats['stories']} stories: {stats['distinct words']} distinct words, "
+                  f"stories of {stats['words of a story']['5 %']} to "
+                  f"{stats['words of a story']['95 %']} words and signs (half above "
+                  f"{stats['words of a story']['half']}).", "",
                   "| n-grams of words | distinct | seen once |", "|---|---|---|"]
-        lines += [f"| {size} | {100 * stats[f'distinct {size}-grams']['share']:.1f} % | {100 * stats[f'distinct {size}-grams']['seen once']:.1f} % |" for size in (3, 5, 8, 12)]
+        lines += [f"| {size} | {100 * stats[f'distinct {size}-grams']['share']:.1f} % | "
+                  f"{100 * stats[f'distinct {size}-grams']['seen once']:.1f} % |" for size in (3, 5, 8, 12)]
         lines += ["", "Overlap with the nearest other story (Jaccard of 5-grams, names masked): "
-                  + ", ".join(f"{name.removeprefix('overlap ')}: {100 * share:.2f} %" for name, share in stats["nearest story"].items()) + " of the stories.", ""]
+                  + ", ".join(f"{name.removeprefix('overlap ')}: {100 * share:.2f} %"
+                              for name, share in stats["nearest story"].items()) + " of the stories.", ""]
     lines += ["## Training", "",
-              f"{training['parameters'] / 1e6:.2f} million parameters: {sizes['layers']} layers, hidden {sizes['hidden']}, inner {sizes['inner']}, {sizes['heads']} query "
-              f"and {sizes['kv_heads']} key heads of {sizes['head_dim']}, {sizes['vocabulary']} tokens, context {sizes['context']}.", "",
-              f"{training['steps']} steps of {arguments['batch']} windows in {training['seconds']:.0f} s on {training['machine']} (PyTorch {training['torch']}), "
-              f"{training['tokens seen'] / 1e6:.0f} M tokens, {training['epochs']} epochs of {training['train tokens'] / 1e6:.2f} M tokens; "
-              f"{arguments['optimizer']}, rate {arguments['rate']}, seed {arguments['seed']}.", "", "![loss over steps](loss.svg)", "",
+              f"{training['parameters'] / 1e6:.2f} million parameters: {sizes['layers']} layers, hidden "
+              f"{sizes['hidden']}, inner {sizes['inner']}, {sizes['heads']} query "
+              f"and {sizes['kv_heads']} key heads of {sizes['head_dim']}, {sizes['vocabulary']} tokens, "
+              f"context {sizes['context']}.", "",
+              f"{training['steps']} steps of {arguments['batch']} windows in {training['seconds']:.0f} s on "
+              f"{training['machine']} (PyTorch {training['torch']}), "
+              f"{training['tokens seen'] / 1e6:.0f} M tokens, {training['epochs']} epochs of "
+              f"{training['train tokens'] / 1e6:.2f} M tokens; "
+              f"{arguments['optimizer']}, rate {arguments['rate']}, seed {arguments['seed']}.", "",
+              "![loss over steps](loss.svg)", "",
               "## Held-out perplexity", "",
-              f"Windows of {quality['context']} tokens, {quality['windows']} of them.", "", "| | second half of windows | all tokens |", "|---|---|---|",
+              f"Windows of {quality['context']} tokens, {quality['windows']} of them.", "",
+              "| | second half of windows | all tokens |", "|---|---|---|",
               f"| PyTorch, F32 | {quality['second half']:.4f} | {quality['all']:.4f} |",
-              f"| PyTorch, F32, on as much of the training text | {training['perplexity of training text']['second half']:.4f} | {training['perplexity of training text']['all']:.4f} |"]
+              f"| PyTorch, F32, on as much of the training text | "
+              f"{training['perplexity of training text']['second half']:.4f} | "
+              f"{training['perplexity of training text']['all']:.4f} |"]
     lines += [f"| fulmen, {name} | {value} | |" for name, value in fulmen.get("perplexity", {}).items()]
     if repeat:
         other = repeat["perplexity"]
-        lines += [f"| PyTorch, F32, another training with seed {repeat['arguments']['seed']} ({repeat['steps']} steps) | {other['second half']:.4f} | {other['all']:.4f} |"]
+        lines += [f"| PyTorch, F32, another training with seed {repeat['arguments']['seed']} "
+                  f"({repeat['steps']} steps) | {other['second half']:.4f} | {other['all']:.4f} |"]
     if "size" in fulmen:
-        lines += ["", f"The file that is embedded has {fulmen['size']} bytes ({fulmen['size'] / 2**20:.2f} MiB)."]
+        mib = fulmen["size"] / 2**20
+        lines += ["", f"The file that is embedded has {fulmen['size']} bytes ({mib:.2f} MiB)."]
     samples = fulmen.get("samples") or training["samples"]
-    source = "`fulmen run --raw --seed N` with the quantized model" if fulmen.get("samples") else "PyTorch (temperature 0.8, top-k 40)"
+    source = "PyTorch (temperature 0.8, top-k 40)"
+    if fulmen.get("samples"):
+        source = "`fulmen run --raw --seed N` with the quantized model"
     told = ["## Samples", "", f"From {source}, unedited; written by `report.py`.", ""]
     for sample in samples:
-        text = sample["text"] if sample["text"].startswith(sample["prompt"]) else sample["prompt"] + sample["text"]
+        text = sample["text"]
+        if not text.startswith(sample["prompt"]):
+            text = sample["prompt"] + text
         told += [f"**{sample['prompt']}**" + (f" (seed {sample['seed']})" if "seed" in sample else ""), ""]
         told += ["> " + line if line else ">" for line in text.strip().splitlines()] + [""]
     readme = args.to / "README.md"

@@ -20,7 +20,7 @@ def shingles(words, size):
 
 
 def nearest(stories, bands=32, rows=2, seed=1):
-    """For each story the largest overlap (Jaccard, 5-grams of words, names masked) with another that MinHash finds."""
+    """The largest overlap of each story with another found by MinHash (Jaccard, 5-grams, names masked)."""
     rng = np.random.default_rng(seed)
     a, b = (rng.integers(1, 2**31, bands * rows, dtype=np.uint64) for _ in range(2))
     sets, buckets = [], {}
@@ -33,7 +33,8 @@ def nearest(stories, bands=32, rows=2, seed=1):
         for band in range(bands):
             buckets.setdefault((band, *signature[band * rows : (band + 1) * rows].tolist()), []).append(index)
     best = np.zeros(len(stories))
-    pairs = {(one, other) for group in buckets.values() if len(group) < 40 for one in group for other in group if one < other}
+    pairs = {(one, other) for group in buckets.values() if len(group) < 40 for one in group
+             for other in group if one < other}
     for one, other in pairs:
         overlap = len(sets[one] & sets[other]) / len(sets[one] | sets[other])
         best[one], best[other] = max(best[one], overlap), max(best[other], overlap)
@@ -43,22 +44,26 @@ def nearest(stories, bands=32, rows=2, seed=1):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("text", type=pathlib.Path)
-    parser.add_argument("--sample", type=int, default=6000, help="look at the first so many stories")
+    parser.add_argument("--sample", type=int, default=6000, help="number of stories to analyze")
     args = parser.parse_args()
     stories = [story for story in args.text.read_text().split(END) if story]
     stories = [WORD.findall(story) for story in stories[: args.sample]]
     lengths = sorted(len(story) for story in stories)
     counts = Counter(word.lower() for story in stories for word in story)
-    out = {"stories": len(stories), "words": sum(lengths), "words of a story": {"5 %": lengths[len(lengths) // 20], "half": lengths[len(lengths) // 2],
+    out = {"stories": len(stories), "words": sum(lengths),
+           "words of a story": {"5 %": lengths[len(lengths) // 20], "half": lengths[len(lengths) // 2],
            "95 %": lengths[len(lengths) * 19 // 20]}, "distinct words": len(counts)}
     for size in (3, 5, 8, 12):
         total, grams = 0, Counter()
         for story in stories:
             grams.update(tuple(story[at : at + size]) for at in range(len(story) - size + 1))
         total = sum(grams.values())
-        out[f"distinct {size}-grams"] = {"share": round(len(grams) / total, 3), "seen once": round(sum(1 for n in grams.values() if n == 1) / total, 3)}
+        once = sum(1 for n in grams.values() if n == 1)
+        out[f"distinct {size}-grams"] = {"share": round(len(grams) / total, 3),
+                                         "seen once": round(once / total, 3)}
     best = nearest(stories)
-    out["nearest story"] = {f"overlap above {limit}": round(float((best > limit).mean()), 4) for limit in (0.3, 0.5, 0.7, 0.9)}
+    out["nearest story"] = {f"overlap above {limit}": round(float((best > limit).mean()), 4)
+                            for limit in (0.3, 0.5, 0.7, 0.9)}
     print(json.dumps(out, indent=1))
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Learns the tokenizer from the corpus, and writes the corpus as tokens: little-endian 16-bit numbers, train.bin and held-out.bin.
+"""Learns the tokenizer from the corpus and writes the corpus as tokens: train.bin and held-out.bin, little-endian u16.
 
-The tokenizer is that of the first stories, so it does not depend on how many there are.
+The tokenizer is learned from the first stories, so it does not depend on the size of the corpus.
 """
 
 import argparse
@@ -41,7 +41,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path, help="with train.txt and held-out.txt")
     parser.add_argument("--vocabulary", type=int, default=2048)
-    parser.add_argument("--learn-from", type=int, default=30_000, help="learn the tokenizer from the first so many stories")
+    parser.add_argument("--learn-from", type=int, default=30_000,
+                        help="number of stories to learn the tokenizer from")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     args = parser.parse_args()
     train = split(args.folder / "train.txt")
@@ -53,7 +54,8 @@ def main():
         print(f"{args.vocabulary} tokens learned in {time.time() - begin:.0f} s", file=sys.stderr)
     for name, stories in (("train", train), ("held-out", split(args.folder / "held-out.txt"))):
         parts = [stories[at : at + 500] for at in range(0, len(stories), 500)]
-        with multiprocessing.Pool(args.jobs, prepare, (file,)) as pool, open(args.folder / f"{name}.bin", "wb") as out:
+        path = args.folder / f"{name}.bin"
+        with multiprocessing.Pool(args.jobs, prepare, (file,)) as pool, open(path, "wb") as out:
             size = sum(out.write(part) for part in pool.imap(encode, parts))
         text = sum(len(story) for story in stories)
         print(f"{name}: {size // 2} tokens, {text / (size // 2):.2f} bytes each", file=sys.stderr)

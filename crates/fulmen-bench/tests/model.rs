@@ -11,7 +11,7 @@ use fulmen_bench::model::{
 };
 use fulmen_bench::ops::{OpBenchOptions, OpOutcome, bench_ops};
 use fulmen_bench::{BenchError, Progress};
-use fulmen_model::synth::{Shape, Synth};
+use fulmen_model::synth::{ModelShape, Synth};
 use fulmen_model::{LoadOptions, Model, SessionOptions};
 use fulmen_testkit::Filter;
 
@@ -20,7 +20,7 @@ fn loaded(session: SessionOptions) -> LoadedModel {
     let threads = 2;
     let options = OpenOptions { threads: Some(threads) };
     let (device, backend) = fulmen::open_with("cpu".parse().unwrap(), options).unwrap();
-    let synth = Synth::new(Shape::preset("tiny-llama").unwrap(), "q8_0".parse().unwrap(), 1);
+    let synth = Synth::new(ModelShape::preset("tiny-llama").unwrap(), "q8_0".parse().unwrap(), 1);
     let options = LoadOptions { session, check_weights: false, progress: None };
     let model = Model::from_source(Arc::new(synth.source().unwrap()), backend, options).unwrap();
     LoadedModel { model, device, load_time: start.elapsed(), threads }

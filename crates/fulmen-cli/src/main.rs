@@ -5,6 +5,7 @@ mod chat;
 mod devices;
 mod error;
 mod inspect;
+mod kernels;
 mod model;
 mod ops;
 mod output;
@@ -41,6 +42,7 @@ enum Command {
     Chat(chat::Args),
     Devices(devices::Args),
     Inspect(inspect::Args),
+    Kernels(kernels::Args),
     Ops(ops::Args),
     Pull(pull::Args),
     Quantize(quantize::Args),
@@ -65,6 +67,7 @@ Examples:
   fulmen tokenize MODEL TEXT        show the tokens of a text
   fulmen ops check                  check every kernel of a device
   fulmen ops perf                   time every op of a device
+  fulmen kernels show NAME          print the final WGSL or PTX of a kernel
   fulmen bench decode --shape qwen3-4b
                                     how fast would this model decode here, and where does the time go?
   fulmen bench matmul               time matmuls on a GPU
@@ -81,6 +84,7 @@ impl Command {
             Command::Chat(args) => chat::run(&args)?,
             Command::Devices(args) => devices::run(&args)?,
             Command::Inspect(args) => inspect::run(&args)?,
+            Command::Kernels(args) => kernels::run(&args)?,
             Command::Ops(args) => ops::run(&args)?,
             Command::Pull(args) => pull::run(&args)?,
             Command::Synth(args) => synth::run(&args)?,

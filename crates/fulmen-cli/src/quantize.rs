@@ -14,7 +14,7 @@ use std::{
 
 use fulmen_core::DType;
 use fulmen_core::device::format_bytes;
-use fulmen_model::quantize::{Plan, QuantizeError, Recipe, quantize};
+use fulmen_model::quantize::{QuantizeError, QuantizePlan, Recipe, quantize};
 use fulmen_model::source;
 
 use crate::error::CommandError;
@@ -80,12 +80,12 @@ impl CommandError for QuantizeCommandError {}
 /// Returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<i32, QuantizeCommandError> {
     let source = source::open(find(&args.input)?).map_err(QuantizeError::Read)?;
-    let plan = Plan::of(&*source, args.recipe)?;
+    let plan = QuantizePlan::of(&*source, args.recipe)?;
     if !args.force && args.output.symlink_metadata().is_ok() {
         return Err(QuantizeCommandError::Exists(args.output.clone()));
     }
-    if !plan.again.is_empty() {
-        let types = counted(&plan.again, |dtype| dtype.to_string());
+    if !plan.requantized.is_empty() {
+        let types = counted(&plan.requantized, |dtype| dtype.to_string());
         warn(&format!(
             "the weights are already quantized ({types}); starting from F16 or F32 gives a better result"
         ));
@@ -126,7 +126,7 @@ fn warn(text: &str) {
     anstream::eprintln!("{style}warning:{style:#} {text}");
 }
 
-fn summary(args: &Args, plan: &Plan, seconds: f64) -> String {
+fn summary(args: &Args, plan: &QuantizePlan, seconds: f64) -> String {
     let mut types: BTreeMap<DType, (usize, u64)> = BTreeMap::new();
     for tensor in plan.tensors() {
         let (tensors, bytes) = types.entry(tensor.dtype()).or_default();

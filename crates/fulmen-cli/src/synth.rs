@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use fulmen_model::quantize::Recipe;
-use fulmen_model::synth::{PRESETS, Shape, Synth, SynthError};
+use fulmen_model::synth::{ModelShape, PRESETS, Synth, SynthError};
 
 use crate::error::CommandError;
 use crate::output::print;
@@ -15,7 +15,7 @@ use crate::progress::step_bar;
 pub(crate) struct Args {
     /// Shape of the model: tiny-llama, tiny-qwen2, tiny-qwen3, qwen3-0.6b, llama3.2-1b, …
     #[arg(value_name = "SHAPE", value_parser = preset)]
-    shape: Shape,
+    shape: ModelShape,
 
     /// File to write.
     #[arg(value_name = "OUT")]
@@ -46,9 +46,9 @@ Examples:
 impl CommandError for SynthError {}
 
 /// Parses the name of a shape; the error lists all of them.
-pub(crate) fn preset(name: &str) -> Result<Shape, String> {
+pub(crate) fn preset(name: &str) -> Result<ModelShape, String> {
     let names = || PRESETS.iter().map(|shape| shape.name).collect::<Vec<_>>().join(", ");
-    Shape::preset(name).ok_or_else(|| format!("unknown shape {name:?}; known shapes are {}", names()))
+    ModelShape::preset(name).ok_or_else(|| format!("unknown shape {name:?}; known shapes are {}", names()))
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), SynthError> {

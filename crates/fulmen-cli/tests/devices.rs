@@ -87,7 +87,7 @@ fn a_device_that_does_not_exist_is_wrong_usage_after_the_list() {
     let (stdout, stderr, code) = output(&mut fulmen(&["devices", "--device", "wgpu:99"]));
     assert_eq!(code, Some(2));
     assert!(stdout.ends_with("wgpu:99 selects no device\n"), "{stdout}");
-    assert!(stderr.starts_with("error: device wgpu:99 does not exist: "), "{stderr}");
+    assert!(stderr.starts_with("error: device wgpu:99 does not exist; "), "{stderr}");
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn a_folder_of_safetensors_becomes_one_file() {
 fn unknown_types_are_wrong_usage() {
     let (_, stderr, code) = output(&mut fulmen(&["quantize", "a", "b", "--type", "q9"]));
     assert_eq!(code, Some(2));
-    assert!(stderr.contains("unknown type \"q9\"; known are f32, f16, bf16, q8_0"), "{stderr}");
+    assert!(stderr.contains("unknown type \"q9\" (known: f32, f16, bf16, q8_0"), "{stderr}");
 }
 
 /// Ctrl-C, as a terminal sends it, leaves no file and no temporary file.

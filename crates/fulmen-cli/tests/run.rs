@@ -160,7 +160,7 @@ fn mistakes_are_explained() {
     fails(&["run", &at("text.gguf"), "Hi"], &["is not a GGUF file"]);
     let bytes = fs::read(&path).unwrap();
     fs::write(at("cut.gguf"), &bytes[..bytes.len() - 1]).unwrap();
-    fails(&["run", &at("cut.gguf"), "Hi"], &["cut.gguf", "do not lie inside the file"]);
+    fails(&["run", &at("cut.gguf"), "Hi"], &["cut.gguf", "are outside the file"]);
     // Another architecture name of the same length.
     let mut other = bytes.clone();
     let place = other.windows(5).position(|window| window == b"qwen3").unwrap();
@@ -168,20 +168,23 @@ fn mistakes_are_explained() {
     fs::write(at("falco.gguf"), &other).unwrap();
     fails(
         &["run", &at("falco.gguf"), "Hi"],
-        &["the architecture \"falco\" is not supported; supported are llama, qwen2, qwen3"],
+        &["architecture \"falco\" is not supported (supported: llama, qwen2, qwen3)"],
     );
     misused(
         &["run", &path, "Hi", "--context", "100000"],
-        &["a context of 100000 is more than the model's 2048"],
+        &["a context of 100000 tokens exceeds the model's limit of 2048"],
     );
     misused(&["run", &path, "Hi", "--temperature", "nan"], &["the temperature must be"]);
     misused(&["run", &path, "Hi", "--temperature", "-1"], &["the temperature must be", "-1"]);
     misused(&["run", &path, "Hi", "--repeat-penalty", "0"], &["repetition penalty"]);
-    misused(&["run", &path, "Hi", "--stop", ""], &["a stop string must be not empty"]);
-    fails(&["run", &path, &"word ".repeat(3000)], &["does not fit the context of 2048"]);
+    misused(&["run", &path, "Hi", "--stop", ""], &["a stop string must be nonempty"]);
+    fails(&["run", &path, &"word ".repeat(3000)], &["does not fit into the context of 2048"]);
     let short =
         ["run", &path, "--context", "16", "A prompt that has more than sixteen tokens, which is not many."];
-    fails(&short, &["does not fit the context of 16", "--context makes it larger, up to the model's 2048"]);
+    fails(
+        &short,
+        &["does not fit into the context of 16", "--context makes it larger, up to the model's 2048"],
+    );
     fails(&[&short[..], &["--json"]].concat(), &["up to the model's 2048"]);
     misused(&["run", &path, "Hi", "--device", "wgpu:99"], &["wgpu:99 does not exist"]);
     misused(&["run", &path, "Hi", "--template", "nonsense"], &["nonsense", "chatml"]);
@@ -372,9 +375,9 @@ fn a_text_is_scored() {
     fs::write(at("empty.txt"), b"").unwrap();
     misused(
         &["bench", "perplexity", &path, &at("empty.txt")],
-        &["number of tokens of a text must be 3 or more"],
+        &["number of tokens in the text must be 3 or more"],
     );
-    misused(&[&args[..], &["--stride", "64"]].concat(), &["the stride of windows must be 1 to 63, is 64"]);
+    misused(&[&args[..], &["--stride", "64"]].concat(), &["the perplexity stride must be 1 to 63, is 64"]);
 }
 
 /// With little address space there is an answer or an error about memory, and never a panic.

@@ -84,7 +84,7 @@ fn prompts_unlike_any_story_are_continued() {
     }
     let long = "Once upon a time. ".repeat(200);
     let (_, stderr, code) = run(&["run", &long, "--device", "cpu"]);
-    assert!(code == Some(1) && stderr.contains("does not fit the context of 512"), "{stderr}");
+    assert!(code == Some(1) && stderr.contains("does not fit into the context of 512"), "{stderr}");
 }
 
 #[test]

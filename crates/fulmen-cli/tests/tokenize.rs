@@ -98,7 +98,7 @@ fn conversations_are_shown() {
     std::fs::write(folder.path().join("bad.jinja"), "a\n{% if %}").unwrap();
     let bad = folder.path().join("bad.jinja");
     let message = error(&[model, "--chat", "--template", bad.to_str().unwrap(), "[]"], "");
-    assert!(message.ends_with("bad.jinja: chat template, line 2: a value expected, found %}\n"), "{message}");
+    assert!(message.ends_with("bad.jinja: chat template, line 2: expected a value, found %}\n"), "{message}");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn mistakes_are_explained() {
     assert_eq!((stderr.as_str(), code), ("error: \"x\" is not a token id\n", Some(2)));
     assert_eq!(
         error(&[model, "--decode", "99"], ""),
-        "error: token 99 does not exist (there are 19 tokens)\n"
+        "error: token 99 does not exist; the vocabulary has 19 tokens\n"
     );
     assert!(error(&["no-such.json", "a"], "").contains("no-such.json"));
     assert!(error(&["no-such.gguf", "a"], "").contains("no-such.gguf"));

@@ -1,8 +1,8 @@
-//! The cache: where files lie, and what is there already.
+//! The cache folder: its layout and lookup.
 //!
 //! ```text
-//! models--ORG--NAME/blobs/HASH              the bytes of a file; HASH.incomplete while they come
-//!                   refs/REVISION           the commit that a branch or tag was last seen at
+//! models--ORG--NAME/blobs/HASH              the content of a file; HASH.incomplete during the download
+//!                   refs/REVISION           the last known commit of a branch or tag
 //!                   snapshots/COMMIT/PATH   a link to the blob
 //! .locks/models--ORG--NAME/HASH.lock        held while a blob is written
 //! ```
@@ -15,7 +15,7 @@ use crate::choose::{RepoFile, choose};
 use crate::error::HubError;
 use crate::reference::{Reference, is_inside};
 
-/// How deep folders of a snapshot are looked into.
+/// Maximum folder depth of a snapshot.
 const DEPTH: usize = 8;
 
 /// The cache's folder of one repository.
@@ -26,7 +26,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The folder of a repository, which need not be there.
+    /// The folder of a repository, which need not exist.
     pub fn of(root: &Path, reference: &Reference) -> Cache {
         Cache { root: root.to_owned(), name: format!("models--{}", reference.repo().replace('/', "--")) }
     }
@@ -36,8 +36,8 @@ impl Cache {
         self.root.join(&self.name)
     }
 
-    /// The model that a reference means, if all its files are there: the path of its file, of its first part, or of its
-    /// folder. `None` if the cache does not have it; an error if it has only some of it, or several that fit.
+    /// Looks up a model: the path of its file, first shard or folder. `None` if it is not cached; an error if
+    /// it is incomplete or if several files match.
     pub fn find(&self, reference: &Reference) -> Result<Option<PathBuf>, HubError> {
         let Some(commit) = self.commit(reference.revision()) else { return Ok(None) };
         let snapshot = self.snapshot(&commit);
@@ -51,7 +51,7 @@ impl Cache {
         Ok(Some(choice.name.map_or(snapshot.clone(), |name| snapshot.join(name))))
     }
 
-    /// The commit that a revision was last seen at.
+    /// The last known commit of a revision.
     fn commit(&self, revision: &str) -> Option<String> {
         if self.snapshot(revision).is_dir() {
             return Some(revision.to_owned());
@@ -72,7 +72,7 @@ impl Cache {
         self.folder().join("blobs").join(format!("{etag}.incomplete"))
     }
 
-    /// Remembers at which commit a revision is.
+    /// Records the commit of a revision.
     pub(crate) fn set_commit(&self, revision: &str, commit: &str) -> Result<(), HubError> {
         if revision == commit {
             return Ok(());
@@ -88,12 +88,12 @@ impl Cache {
         write().map_err(HubError::io(&path))
     }
 
-    /// Puts a blob into a snapshot under its name; gives its path there.
+    /// Links a blob into a snapshot and returns its path there.
     pub(crate) fn link(&self, etag: &str, commit: &str, path: &str) -> Result<PathBuf, HubError> {
         let place = self.snapshot(commit).join(path);
         let folder = place.parent().unwrap_or(&place);
         fs::create_dir_all(folder).map_err(HubError::io(folder))?;
-        // From the place up to the folder of the repository.
+        // The relative path from the link up to the repository's folder.
         let up = "../".repeat(2 + path.matches('/').count());
         let blob = self.blob(etag);
         if same(&place, &blob) {
@@ -104,14 +104,14 @@ impl Cache {
             _ => {}
         }
         match make_link(&format!("{up}blobs/{etag}"), &blob, &place) {
-            // Another process was faster.
+            // Another process created it first.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && same(&place, &blob) => Ok(place),
             Err(error) => Err(HubError::io(&place)(error)),
             Ok(()) => Ok(place),
         }
     }
 
-    /// Holds a blob for this process. Calls `wait` if another process has it, and waits for that one.
+    /// Locks a blob for this process. If another process holds the lock, calls `wait` and blocks.
     pub(crate) fn lock(&self, etag: &str, wait: impl FnOnce()) -> Result<File, HubError> {
         let folder = self.root.join(".locks").join(&self.name);
         fs::create_dir_all(&folder).map_err(HubError::io(&folder))?;
@@ -129,7 +129,7 @@ impl Cache {
     }
 }
 
-/// Whether both are there and are one file.
+/// Whether both exist and are the same file.
 fn same(place: &Path, blob: &Path) -> bool {
     match (fs::canonicalize(place), fs::canonicalize(blob)) {
         (Ok(a), Ok(b)) => a == b,
@@ -142,19 +142,19 @@ fn make_link(relative: &str, _blob: &Path, place: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(relative, place)
 }
 
-/// Links need rights that not everybody has there.
+/// Symbolic links need special privileges on Windows.
 #[cfg(not(unix))]
 fn make_link(_relative: &str, blob: &Path, place: &Path) -> io::Result<()> {
     fs::hard_link(blob, place).or_else(|_| fs::copy(blob, place).map(drop))
 }
 
-/// The files below a folder that can be opened, with their sizes.
+/// The readable files below a folder, with their sizes.
 fn list(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<RepoFile>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
         let path = format!("{prefix}{name}");
-        // Follows links: one that leads nowhere is no file.
+        // Follows links; a dangling link is not a file.
         match fs::metadata(entry.path()) {
             Ok(metadata) if metadata.is_file() => files.push(RepoFile { path, size: Some(metadata.len()) }),
             Ok(metadata) if metadata.is_dir() && depth > 0 => {
@@ -187,7 +187,7 @@ mod tests {
         cache.link("aa", "c0ffee", "sub/m.gguf").unwrap();
         cache.link("bb", "c0ffee", "sub/m.gguf").unwrap();
         assert_eq!(fs::read(&place).unwrap(), b"new");
-        // By its commit, too, and by no other revision.
+        // Also by commit, and by no other revision.
         let at = |text: &str| cache.find(&text.parse().unwrap());
         assert_eq!(at("org/name@c0ffee").unwrap(), Some(place));
         assert_eq!(at("org/name@v2").unwrap(), None);

@@ -1,20 +1,20 @@
-//! What a file must hash to.
+//! File checksums.
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-/// A running hash of a file's bytes.
+/// An incremental hash of a file.
 pub(crate) enum Checksum {
-    /// Of large files: SHA-256 of the content.
+    /// For large files: SHA-256 of the content.
     Sha256(Sha256),
-    /// Of small files: what git calls a blob, SHA-1 of a header with the size and the content.
+    /// For small files: a git blob hash, SHA-1 of a header with the size and the content.
     Git(Sha1),
-    /// The server's mark of the file is no hash.
+    /// The server's ETag is not a hash.
     None,
 }
 
 impl Checksum {
-    /// The hash that a mark of this form is.
+    /// The kind of hash that this ETag is.
     pub(crate) fn of(etag: &str, size: u64) -> Checksum {
         let hex = etag.bytes().all(|byte| byte.is_ascii_hexdigit());
         match etag.len() {
@@ -54,7 +54,7 @@ mod tests {
             parts.iter().for_each(|part| sum.update(part));
             sum.finish()
         };
-        // SHA-256 of "abc" by FIPS 180; what `git hash-object` says of "hello\n".
+        // SHA-256 of "abc" from FIPS 180; `git hash-object` of "hello\n".
         let sha = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(hash(sha, &[b"a", b"bc"]).as_deref(), Some(sha));
         let git = "ce013625030ba8dba906f756967f9e9ca394464a";

@@ -1,24 +1,24 @@
-//! Which files of a repository make a model.
+//! Selects the files of a repository that make up a model.
 
 use crate::reference::is_inside;
 
 /// A file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepoFile {
-    /// Its path inside the repository, with slashes.
+    /// Its path in the repository, with slashes.
     pub path: String,
-    /// Its bytes, where that is known.
+    /// Its size in bytes, if known.
     pub size: Option<u64>,
 }
 
 /// The files of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// What it is called: its file, or the first of its parts. `None` for a folder of safetensors files.
+    /// Its name: the path of its file or first shard. `None` for a folder of safetensors files.
     pub name: Option<String>,
-    /// Its files: one, all parts of it, or those of a folder; the one to open first.
+    /// Its files: one, all shards, or those of a folder. The first is the one to open.
     pub files: Vec<RepoFile>,
-    /// What could have been taken instead.
+    /// The alternatives.
     pub others: Vec<String>,
 }
 
@@ -26,64 +26,64 @@ pub struct Choice {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChooseError {
-    /// A file that is not there.
+    /// There is no such file.
     #[error("there is no file {wanted:?}{}", instead(files))]
     NoFile {
-        /// What was asked for.
+        /// What was requested.
         wanted: String,
-        /// What there is.
+        /// The available files.
         files: Vec<String>,
     },
-    /// Several files fit.
-    #[error("{wanted:?} fits several files: {}", files.join(", "))]
+    /// Several files match.
+    #[error("{wanted:?} matches several files: {}", files.join(", "))]
     Several {
-        /// What was asked for.
+        /// What was requested.
         wanted: String,
-        /// What fits.
+        /// The matching files.
         files: Vec<String>,
     },
-    /// Parts of a file are missing.
-    #[error("{name} has {count} parts, and part {part} is missing")]
+    /// A shard is missing.
+    #[error("{name} is split into {count} files, but file {shard} is missing")]
     Incomplete {
-        /// One of its parts.
+        /// One of its shards.
         name: String,
-        /// The first that is missing.
-        part: u32,
-        /// How many there should be.
+        /// The first missing shard, from 1.
+        shard: u32,
+        /// The number of shards.
         count: u32,
     },
-    /// There is nothing that could be run.
-    #[error("it has no GGUF file and no model.safetensors with a config.json; {}", listed(files))]
+    /// There is no model that can be run.
+    #[error("it has no GGUF file and no model.safetensors with a config.json; it contains {}", listed(files))]
     NoModel {
-        /// What there is.
+        /// The available files.
         files: Vec<String>,
     },
 }
 
 fn instead(files: &[String]) -> String {
     if files.is_empty() {
-        "; there is no GGUF file at all".to_owned()
+        "; the repository has no GGUF files".to_owned()
     } else {
-        format!("; there are {}", listed(files))
+        format!("; available: {}", listed(files))
     }
 }
 
 fn listed(files: &[String]) -> String {
     const SHOWN: usize = 20;
     match files.len() {
-        0 => "it is empty".to_owned(),
+        0 => "no files".to_owned(),
         n if n > SHOWN => format!("{} and {} more", files[..SHOWN].join(", "), n - SHOWN),
         _ => files.join(", "),
     }
 }
 
-/// Types in the order in which they are taken where none is named: the usual mix first, then what is near it.
+/// Types by preference if none is requested: the most common one first, then similar ones.
 const PREFERRED: [&str; 18] = [
     "Q4_K_M", "Q4_K", "Q4_K_S", "Q5_K_M", "Q5_K_S", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q6_K", "Q8_0", "Q3_K_M",
     "Q3_K_L", "Q3_K_S", "Q2_K", "BF16", "F16", "F32",
 ];
 
-/// Small files that a folder of safetensors needs, or may need.
+/// Small files that a safetensors folder needs or may need.
 const FOLDER_FILES: [&str; 7] = [
     "config.json",
     "generation_config.json",
@@ -94,22 +94,23 @@ const FOLDER_FILES: [&str; 7] = [
     "chat_template.jinja",
 ];
 
-/// Chooses the files of a model. `wanted` is the path of a file, or a part of its name that only one model has, such as
-/// `Q8_0`. Without it a GGUF file is taken, Q4_K_M if it is there, or the safetensors files of the folder.
+/// Selects the files of a model. `wanted` is the path of a file, or a part of its name that is unique to one
+/// model, such as `Q8_0`. Without it, a GGUF file is selected (Q4_K_M if available), or else the safetensors
+/// files.
 pub fn choose(files: &[RepoFile], wanted: Option<&str>) -> Result<Choice, ChooseError> {
     let files: Vec<&RepoFile> = files.iter().filter(|file| is_inside(&file.path)).collect();
     let models = models(&files);
     let names = |models: &[&Gguf<'_>]| models.iter().map(|model| model.name().to_owned()).collect::<Vec<_>>();
     let all: Vec<&Gguf<'_>> = models.iter().collect();
     let Some(wanted) = wanted else {
-        // Projectors of images and matrices of importance are no models.
+        // Image projectors and importance matrices are not models.
         let runnable: Vec<&Gguf<'_>> = all.iter().copied().filter(|model| model.is_model()).collect();
         return match runnable.iter().min_by_key(|model| model.rank()) {
             Some(best) => best.choice(&names(&runnable)),
             None => folder(&files),
         };
     };
-    if let Some(model) = all.iter().find(|model| model.parts.iter().any(|(_, file)| file.path == wanted)) {
+    if let Some(model) = all.iter().find(|model| model.shards.iter().any(|(_, file)| file.path == wanted)) {
         return model.choice(&names(&all));
     }
     if let Some(file) = files.iter().find(|file| file.path == wanted) {
@@ -128,17 +129,17 @@ pub fn choose(files: &[RepoFile], wanted: Option<&str>) -> Result<Choice, Choose
     }
 }
 
-/// One GGUF model: a file, or all parts of one.
+/// One GGUF model: a file, or all of its shards.
 struct Gguf<'a> {
-    /// How many parts it should have; 1 for a file that is none.
+    /// The number of shards; 1 for a model that is not split.
     count: u32,
-    /// Its parts by their number, which starts at 1.
-    parts: Vec<(u32, &'a RepoFile)>,
+    /// The shards with their numbers, from 1.
+    shards: Vec<(u32, &'a RepoFile)>,
 }
 
 impl Gguf<'_> {
     fn name(&self) -> &str {
-        self.parts.first().map_or("", |(_, file)| &file.path)
+        self.shards.first().map_or("", |(_, file)| &file.path)
     }
 
     fn is_model(&self) -> bool {
@@ -150,18 +151,18 @@ impl Gguf<'_> {
     fn rank(&self) -> (usize, u64, &str) {
         let stem = stem(self.name());
         let place = PREFERRED.iter().position(|dtype| has_word(&stem, &dtype.to_ascii_lowercase()));
-        let bytes = self.parts.iter().map(|(_, file)| file.size.unwrap_or(0));
+        let bytes = self.shards.iter().map(|(_, file)| file.size.unwrap_or(0));
         (place.unwrap_or(PREFERRED.len()), bytes.fold(0, u64::saturating_add), self.name())
     }
 
     fn choice(&self, all: &[String]) -> Result<Choice, ChooseError> {
-        let missing = (1..=self.count).find(|number| !self.parts.iter().any(|(part, _)| part == number));
+        let missing = (1..=self.count).find(|number| !self.shards.iter().any(|(shard, _)| shard == number));
         let name = self.name().to_owned();
-        if let Some(part) = missing {
-            return Err(ChooseError::Incomplete { name, part, count: self.count });
+        if let Some(shard) = missing {
+            return Err(ChooseError::Incomplete { name, shard, count: self.count });
         }
         let others = all.iter().filter(|other| **other != name).cloned().collect();
-        let files = self.parts.iter().map(|(_, file)| (*file).clone()).collect();
+        let files = self.shards.iter().map(|(_, file)| (*file).clone()).collect();
         Ok(Choice { name: Some(name), files, others })
     }
 }
@@ -169,41 +170,41 @@ impl Gguf<'_> {
 fn models<'a>(files: &[&'a RepoFile]) -> Vec<Gguf<'a>> {
     let mut models: Vec<(String, Gguf<'a>)> = Vec::new();
     for &file in files.iter().filter(|file| file.path.to_ascii_lowercase().ends_with(".gguf")) {
-        let (key, part, count) = match split(&file.path) {
+        let (key, shard, count) = match split(&file.path) {
             Some((prefix, part, count)) => (format!("{prefix}/{count}"), part, count),
             None => (file.path.clone(), 1, 1),
         };
         match models.iter_mut().find(|(known, _)| *known == key) {
-            Some((_, model)) => model.parts.push((part, file)),
-            None => models.push((key, Gguf { count, parts: vec![(part, file)] })),
+            Some((_, model)) => model.shards.push((shard, file)),
+            None => models.push((key, Gguf { count, shards: vec![(shard, file)] })),
         }
     }
     for (_, model) in &mut models {
-        model.parts.sort_by_key(|(part, _)| *part);
+        model.shards.sort_by_key(|(shard, _)| *shard);
     }
     models.into_iter().map(|(_, model)| model).collect()
 }
 
-/// `x-00002-of-00003.gguf` is part 2 of 3 of `x`.
+/// `x-00002-of-00003.gguf` is shard 2 of 3 of `x`.
 fn split(path: &str) -> Option<(&str, u32, u32)> {
     let stem = path.get(..path.len().checked_sub(5)?)?;
     let (rest, count) = stem.rsplit_once("-of-")?;
-    let (prefix, part) = rest.rsplit_once('-')?;
+    let (prefix, shard) = rest.rsplit_once('-')?;
     let number = |text: &str| {
         let digits = text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
         digits.then(|| text.parse::<u32>().ok()).flatten()
     };
-    let (part, count) = (number(part)?, number(count)?);
-    (1..=count).contains(&part).then_some((prefix, part, count))
+    let (shard, count) = (number(shard)?, number(count)?);
+    (1..=count).contains(&shard).then_some((prefix, shard, count))
 }
 
-/// The last part of a path in small letters, without its ending.
+/// The file name of a path in lowercase, without its extension.
 fn stem(path: &str) -> String {
     let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
     name.strip_suffix(".gguf").unwrap_or(&name).to_owned()
 }
 
-/// Whether a word stands in a text between others: `q4_k` is in `x-q4_k.y` and not in `x-q4_k_m`.
+/// Whether a text contains a whole word: `q4_k` is in `x-q4_k.y` but not in `x-q4_k_m`.
 fn has_word(text: &str, word: &str) -> bool {
     let inside = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
     let mut places = text.match_indices(word);
@@ -212,7 +213,7 @@ fn has_word(text: &str, word: &str) -> bool {
     })
 }
 
-/// The files of a folder with config.json and safetensors files.
+/// The files of a safetensors folder.
 fn folder(files: &[&RepoFile]) -> Result<Choice, ChooseError> {
     let weights = |file: &RepoFile| file.path.starts_with("model") && file.path.ends_with(".safetensors");
     let wanted = |file: &&&RepoFile| {
@@ -224,7 +225,7 @@ fn folder(files: &[&RepoFile]) -> Result<Choice, ChooseError> {
         let files = files.iter().map(|file| file.path.clone()).collect();
         return Err(ChooseError::NoModel { files });
     }
-    // Small files first: if one of them cannot be had, nobody has waited for the large ones.
+    // Small files first: if one of them fails, no time was spent on the large ones.
     chosen.sort_by_key(|file| (weights(file), file.path != "config.json", file.path.clone()));
     Ok(Choice { name: None, files: chosen, others: Vec::new() })
 }
@@ -261,7 +262,7 @@ mod tests {
         assert_eq!(others, ["m-F16.gguf", "m-Q8_0.gguf", "m-Q4_K_S.gguf", "m-IQ2_XS.gguf"]);
         assert_eq!(chosen(&["a.q8_0.gguf", "a.q4_k_m.gguf"], None), ["a.q4_k_m.gguf"]);
         assert_eq!(chosen(&["a-f16.gguf", "a-q8_0.gguf"], None), ["a-q8_0.gguf"]);
-        // Of names that say nothing, the smallest.
+        // The smallest one if the names do not contain a type.
         assert_eq!(chosen(&["a.gguf", "b.gguf"], None), ["a.gguf"]);
     }
 
@@ -271,22 +272,22 @@ mod tests {
         assert_eq!(chosen(&REPO, Some("m-F16.gguf")), ["m-F16.gguf"]);
         assert_eq!(chosen(&REPO, Some("README.md")), ["README.md"]);
         let error = choose(&files(&REPO), Some("Q5_K_M")).unwrap_err().to_string();
-        assert!(error.contains("no file \"Q5_K_M\"; there are m-F16.gguf, m-Q8_0.gguf"), "{error}");
+        assert!(error.contains("no file \"Q5_K_M\"; available: m-F16.gguf, m-Q8_0.gguf"), "{error}");
         assert!(matches!(choose(&files(&REPO), Some("q4_k_m")), Err(ChooseError::Several { .. })));
-        // `Q4_K` is not the begin of `Q4_K_M`.
+        // `Q4_K` does not match `Q4_K_M`.
         assert!(matches!(choose(&files(&REPO), Some("Q4_K")), Err(ChooseError::NoFile { .. })));
     }
 
     #[test]
     fn parts_come_together() {
         let repo = ["q/x-Q8_0-00002-of-00002.gguf", "y.gguf", "q/x-Q8_0-00001-of-00002.gguf"];
-        let parts = ["q/x-Q8_0-00001-of-00002.gguf", "q/x-Q8_0-00002-of-00002.gguf"];
+        let shards = ["q/x-Q8_0-00001-of-00002.gguf", "q/x-Q8_0-00002-of-00002.gguf"];
         for wanted in [None, Some("Q8_0"), Some(repo[0])] {
-            assert_eq!(chosen(&repo, wanted), parts, "{wanted:?}");
+            assert_eq!(chosen(&repo, wanted), shards, "{wanted:?}");
         }
         let error = choose(&files(&["x-00001-of-00003.gguf", "x-00003-of-00003.gguf"]), None).unwrap_err();
-        assert_eq!(error.to_string(), "x-00001-of-00003.gguf has 3 parts, and part 2 is missing");
-        // Numbers that make no parts are names.
+        assert_eq!(error.to_string(), "x-00001-of-00003.gguf is split into 3 files, but file 2 is missing");
+        // Invalid shard numbers are ordinary names.
         assert_eq!(chosen(&["x-00003-of-00002.gguf"], None), ["x-00003-of-00002.gguf"]);
     }
 
@@ -313,7 +314,7 @@ mod tests {
         assert_eq!(chosen(&repo, None), expected);
         let error = choose(&files(&["README.md", "pytorch_model.bin"]), None).unwrap_err().to_string();
         assert!(error.contains("no GGUF file") && error.contains("pytorch_model.bin"), "{error}");
-        assert!(choose(&[], None).unwrap_err().to_string().contains("it is empty"));
+        assert!(choose(&[], None).unwrap_err().to_string().ends_with("it contains no files"));
     }
 
     #[test]

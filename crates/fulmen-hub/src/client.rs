@@ -1,4 +1,4 @@
-//! Talking to the server.
+//! HTTP client for the hub's API.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use crate::error::HubError;
 use crate::reference::{Reference, is_inside};
 use crate::settings::Settings;
 
-/// Redirections that are followed for one file.
-const REDIRECTIONS: usize = 8;
-/// The most that is read of a list of files. Lists of thousands of files have some 2 MB.
+/// Maximum number of redirects per file.
+const MAX_REDIRECTS: usize = 8;
+/// Size limit of a file list. Lists of thousands of files have about 2 MB.
 const MAX_LIST: u64 = 64 << 20;
-/// A server that says nothing for so long will not.
-const SILENCE: Duration = Duration::from_secs(60);
+/// Timeout for a silent server.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Talks to one server. Redirections are followed here and not by the HTTP library: the first answer says what a file is,
-/// the last one has its bytes, and the token goes to the server alone.
+/// A client for one server. Redirects are followed here and not by the HTTP library: the first response
+/// describes the file, the last one has its content, and the token is sent only to the server itself.
 pub(crate) struct Client {
     agent: Agent,
     settings: Settings,
 }
 
-/// What the server says of a file before it is fetched.
+/// A file's metadata, fetched before its content.
 #[derive(Debug)]
 pub(crate) struct FileInfo {
-    /// Its hash, or another mark of its content; the name of its blob.
+    /// The ETag, usually a hash of the content; also the name of the blob.
     pub(crate) etag: String,
     pub(crate) size: u64,
 }
@@ -51,11 +51,11 @@ impl Client {
             .http_status_as_error(false)
             .max_redirects(0)
             .user_agent(concat!("fulmen/", env!("CARGO_PKG_VERSION")))
-            // Compressed bytes would have another length.
+            // Compressed responses would have a different length.
             .accept_encoding("identity")
             .timeout_connect(Some(Duration::from_secs(20)))
-            .timeout_recv_response(Some(SILENCE))
-            .timeout_per_read(Some(SILENCE));
+            .timeout_recv_response(Some(TIMEOUT))
+            .timeout_per_read(Some(TIMEOUT));
         if let Some(path) = &settings.certificates {
             let pem = std::fs::read(path).map_err(HubError::io(path))?;
             let items = parse_pem(&pem).filter_map(|item| match item {
@@ -82,16 +82,16 @@ impl Client {
         let body = response.body_mut().with_config().limit(MAX_LIST).read_to_vec();
         let body = body.map_err(|error| HubError::Network { url: url.clone(), error: error.into() })?;
         let info: ModelInfo = serde_json::from_slice(&body)
-            .map_err(|error| wrong(format!("the list of files is not understood: {error}")))?;
-        if !is_mark(&info.sha) {
-            return Err(wrong(format!("{:?} is no commit", info.sha)));
+            .map_err(|error| wrong(format!("cannot parse the list of files: {error}")))?;
+        if !is_file_name(&info.sha) {
+            return Err(wrong(format!("{:?} is not a commit", info.sha)));
         }
         let files = info.siblings.into_iter().filter(|file| is_inside(&file.rfilename));
         let files = files.map(|file| RepoFile { path: file.rfilename, size: file.size }).collect();
         Ok((info.sha, files))
     }
 
-    /// The address of a file.
+    /// The URL of a file.
     pub(crate) fn file_url(&self, reference: &Reference, commit: &str, file: &str) -> String {
         format!(
             "{}/{}/resolve/{}/{}",
@@ -102,7 +102,7 @@ impl Client {
         )
     }
 
-    /// What the server says of a file. Large files are elsewhere; what they are is said by the first server.
+    /// A file's metadata. Large files are stored elsewhere, but the first response describes them.
     pub(crate) fn info(&self, reference: &Reference, commit: &str, file: &str) -> Result<FileInfo, HubError> {
         let url = self.file_url(reference, commit, file);
         let mut linked = (None, None);
@@ -116,17 +116,15 @@ impl Client {
         if response.status() != StatusCode::OK && !(known && response.status().is_redirection()) {
             return Err(self.refused(&url, &response, reference, Some(file)));
         }
-        let wrong = |what: &str| HubError::Answer {
-            url: url.clone(),
-            problem: format!("the server does not say {what}"),
-        };
+        let wrong =
+            |what: &str| HubError::Answer { url: url.clone(), problem: format!("the response lacks {what}") };
         let etag =
             linked.0.or_else(|| etag(headers, "etag")).ok_or_else(|| wrong("which content it is (ETag)"))?;
         let size = linked.1.or_else(|| number(headers, "content-length"));
         Ok(FileInfo { etag, size: size.ok_or_else(|| wrong("how large it is (Content-Length)"))? })
     }
 
-    /// The bytes of a file from a place on. The status is 200 (all of it) or 206 (the rest).
+    /// The content of a file from an offset on. The status is 200 (whole file) or 206 (from the offset on).
     pub(crate) fn bytes(
         &self,
         reference: &Reference,
@@ -142,7 +140,7 @@ impl Client {
         }
     }
 
-    /// Follows redirections until there are none, or until `enough` has seen what it wants in the headers.
+    /// Follows redirects until there are none, or until `enough` accepts the headers.
     fn follow(
         &self,
         method: &str,
@@ -151,7 +149,7 @@ impl Client {
         mut enough: impl FnMut(&HeaderMap) -> bool,
     ) -> Result<Response<Body>, HubError> {
         let mut at = url.to_owned();
-        for _ in 0..REDIRECTIONS {
+        for _ in 0..MAX_REDIRECTS {
             let response = self.once(method, &at, from)?;
             if enough(response.headers()) || !response.status().is_redirection() {
                 return Ok(response);
@@ -160,15 +158,12 @@ impl Client {
             let next = location.and_then(|location| joined(&at, location));
             at = next.ok_or_else(|| HubError::Answer {
                 url: at.clone(),
-                problem: format!(
-                    "redirected to {:?}, which is no address to go on to",
-                    location.unwrap_or("")
-                ),
+                problem: format!("invalid redirect to {:?}", location.unwrap_or("")),
             })?;
         }
         Err(HubError::Answer {
             url: url.to_owned(),
-            problem: format!("redirected more than {REDIRECTIONS} times"),
+            problem: format!("redirected more than {MAX_REDIRECTS} times"),
         })
     }
 
@@ -185,7 +180,7 @@ impl Client {
         request.call().map_err(|error| HubError::Network { url: without_query(url), error: error.into() })
     }
 
-    /// What an answer that is none means.
+    /// The error for an unsuccessful response.
     fn refused(
         &self,
         url: &str,
@@ -214,15 +209,15 @@ impl Client {
     }
 }
 
-/// A mark without its quotes, if it can be the name of a file.
+/// An ETag without its quotes, if it is a valid file name.
 fn etag(headers: &HeaderMap, name: &str) -> Option<String> {
     let text = headers.get(name)?.to_str().ok()?;
     let text = text.trim_start_matches("W/").trim_matches('"');
-    is_mark(text).then(|| text.to_owned())
+    is_file_name(text).then(|| text.to_owned())
 }
 
-/// Whether a text can be the name of a file: a hash, or something like it.
-fn is_mark(text: &str) -> bool {
+/// Whether an ETag is a valid file name, such as a hash.
+fn is_file_name(text: &str) -> bool {
     let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     (1..=128).contains(&text.len()) && text.chars().all(known)
 }
@@ -231,7 +226,7 @@ fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     headers.get(name)?.to_str().ok()?.parse().ok()
 }
 
-/// The address that a redirection leads to. None from https to http.
+/// The target of a redirect. `None` if invalid, or from https to http.
 fn joined(from: &str, location: &str) -> Option<String> {
     let uri: Uri = from.parse().ok()?;
     let (scheme, authority) = (uri.scheme_str()?, uri.authority()?);
@@ -244,7 +239,7 @@ fn joined(from: &str, location: &str) -> Option<String> {
     (scheme == "http" || to.starts_with("https://")).then_some(to)
 }
 
-/// Whether two addresses are of one server.
+/// Whether two URLs refer to the same server.
 fn same_server(a: &str, b: &str) -> bool {
     let server = |text: &str| {
         let uri: Uri = text.parse().ok()?;
@@ -255,12 +250,12 @@ fn same_server(a: &str, b: &str) -> bool {
     server(a).is_some() && server(a) == server(b)
 }
 
-/// An address without what comes after `?`: signatures do not belong into messages.
+/// A URL without its query: signatures do not belong in messages.
 fn without_query(url: &str) -> String {
     url.split('?').next().unwrap_or(url).to_owned()
 }
 
-/// A text as a part of an address; characters of `keep` stay as they are.
+/// Percent-encodes a text for a URL, except for the characters of `keep`.
 fn escaped(text: &str, keep: &str) -> String {
     let plain = |byte: u8| {
         let c = char::from(byte);

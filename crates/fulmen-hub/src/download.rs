@@ -1,4 +1,4 @@
-//! One file into its blob: resumed, retried, checked.
+//! Downloads one file to its blob: resumed, retried, verified.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -14,10 +14,10 @@ use crate::error::HubError;
 use crate::pull::Event;
 use crate::reference::Reference;
 
-/// Tries in a row that bring nothing before it is given up.
+/// Consecutive attempts without progress before giving up.
 const TRIES: u32 = 4;
-/// Bytes that are read at once.
-const PIECE: usize = 1 << 20;
+/// Read buffer size in bytes.
+const BUFFER: usize = 1 << 20;
 
 /// A file of a repository at a commit.
 pub(crate) struct Wanted<'a> {
@@ -27,7 +27,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) info: &'a FileInfo,
 }
 
-/// Does something that may fail for a while, some times.
+/// Retries an operation after transient failures.
 pub(crate) fn retried<T>(
     events: &mut dyn FnMut(Event<'_>),
     mut f: impl FnMut() -> Result<T, HubError>,
@@ -35,7 +35,7 @@ pub(crate) fn retried<T>(
     let mut tried = 0;
     loop {
         match f() {
-            Err(error) if error.passes() && tried + 1 < TRIES => pause(&mut tried, &error, events),
+            Err(error) if error.is_transient() && tried + 1 < TRIES => pause(&mut tried, &error, events),
             result => return result,
         }
     }
@@ -48,37 +48,37 @@ fn pause(tried: &mut u32, error: &HubError, events: &mut dyn FnMut(Event<'_>)) {
     thread::sleep(wait);
 }
 
-/// Brings the bytes of a file into its blob. The caller holds its lock.
+/// Downloads a file to its blob. The caller holds its lock.
 pub(crate) fn download(
     client: &Client,
     cache: &Cache,
     wanted: &Wanted<'_>,
     events: &mut dyn FnMut(Event<'_>),
 ) -> Result<(), HubError> {
-    let mut part = Part::open(cache, wanted)?;
-    let resumed = part.have > 0;
-    match part.complete(client, wanted, events) {
-        // What was there before may have been another file's.
+    let mut partial = PartialBlob::open(cache, wanted)?;
+    let resumed = partial.have > 0;
+    match partial.complete(client, wanted, events) {
+        // The bytes from an earlier attempt may belong to another file: start over.
         Err(HubError::Checksum { .. }) if resumed => {
-            part = Part::open(cache, wanted)?;
-            part.complete(client, wanted, events)?;
+            partial = PartialBlob::open(cache, wanted)?;
+            partial.complete(client, wanted, events)?;
         }
         result => result?,
     }
-    part.file.sync_all().map_err(HubError::io(&part.path))?;
-    std::fs::rename(&part.path, cache.blob(&wanted.info.etag)).map_err(HubError::io(&part.path))
+    partial.file.sync_all().map_err(HubError::io(&partial.path))?;
+    std::fs::rename(&partial.path, cache.blob(&wanted.info.etag)).map_err(HubError::io(&partial.path))
 }
 
-/// A file that is not complete yet.
-struct Part {
+/// A partially downloaded blob.
+struct PartialBlob {
     path: std::path::PathBuf,
     file: File,
     have: u64,
     sum: Checksum,
 }
 
-impl Part {
-    fn open(cache: &Cache, wanted: &Wanted<'_>) -> Result<Part, HubError> {
+impl PartialBlob {
+    fn open(cache: &Cache, wanted: &Wanted<'_>) -> Result<PartialBlob, HubError> {
         let FileInfo { etag, size } = wanted.info;
         let path = cache.incomplete(etag);
         let folder = path.parent().unwrap_or(&path);
@@ -86,23 +86,23 @@ impl Part {
         let mut options = File::options();
         let file = options.read(true).write(true).create(true).truncate(false).open(&path);
         let file = file.map_err(HubError::io(&path))?;
-        let mut part = Part { path, file, have: 0, sum: Checksum::of(etag, *size) };
-        let known = part.add_known();
-        if known.map_err(HubError::io(&part.path))? > *size {
-            part.restart(wanted)?;
+        let mut partial = PartialBlob { path, file, have: 0, sum: Checksum::of(etag, *size) };
+        let hashed = partial.hash_existing();
+        if hashed.map_err(HubError::io(&partial.path))? > *size {
+            partial.restart(wanted)?;
         }
-        Ok(part)
+        Ok(partial)
     }
 
-    /// Takes what is there; gives how much that is.
-    fn add_known(&mut self) -> io::Result<u64> {
-        let mut piece = vec![0; PIECE];
+    /// Hashes the existing bytes and returns their number.
+    fn hash_existing(&mut self) -> io::Result<u64> {
+        let mut buffer = vec![0; BUFFER];
         loop {
-            let n = self.file.read(&mut piece)?;
+            let n = self.file.read(&mut buffer)?;
             if n == 0 {
                 return Ok(self.have);
             }
-            self.sum.update(&piece[..n]);
+            self.sum.update(&buffer[..n]);
             self.have += n as u64;
         }
     }
@@ -114,7 +114,7 @@ impl Part {
         Ok(())
     }
 
-    /// Fetches what is missing and checks the whole.
+    /// Downloads the missing bytes and verifies the file.
     fn complete(
         &mut self,
         client: &Client,
@@ -128,8 +128,8 @@ impl Part {
             let before = self.have;
             match self.stream(client, wanted, events) {
                 Ok(()) => {}
-                Err(error) if error.passes() => {
-                    // Whoever gets on may try again.
+                Err(error) if error.is_transient() => {
+                    // Progress resets the number of attempts.
                     tried = if self.have > before { 0 } else { tried };
                     if tried + 1 >= TRIES {
                         return Err(error);
@@ -149,7 +149,7 @@ impl Part {
         }
     }
 
-    /// One connection's worth of bytes.
+    /// Downloads over one connection.
     fn stream(
         &mut self,
         client: &Client,
@@ -165,10 +165,10 @@ impl Part {
                 let range = response.headers().get("content-range").and_then(|value| value.to_str().ok());
                 let expected = format!("bytes {}-{}/{}", self.have, info.size - 1, info.size);
                 if range != Some(expected.as_str()) {
-                    return Err(wrong(format!("asked for {expected:?}, the server sends {range:?}")));
+                    return Err(wrong(format!("requested {expected:?}, but the server sent {range:?}")));
                 }
             }
-            // The server sends all of it, or does not know what to send: from the begin.
+            // The server sends the whole file or rejects the range: start over.
             StatusCode::OK if self.have == 0 => {}
             status => {
                 self.restart(wanted)?;
@@ -179,25 +179,25 @@ impl Part {
             }
         }
         let mut body = response.into_body().into_reader();
-        let mut piece = vec![0; PIECE];
+        let mut buffer = vec![0; BUFFER];
         let short = |have| HubError::Short { file: path.to_owned(), got: have, expected: info.size };
         while self.have < info.size {
-            let n = match body.read(&mut piece) {
+            let n = match body.read(&mut buffer) {
                 Ok(0) => return Err(short(self.have)),
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return Err(short(self.have)),
             };
             if n as u64 > info.size - self.have {
-                return Err(wrong(format!("more than the {} bytes that it should have", info.size)));
+                return Err(wrong(format!("received more than the expected {} bytes", info.size)));
             }
-            self.file.write_all(&piece[..n]).map_err(|error| match error.kind() {
+            self.file.write_all(&buffer[..n]).map_err(|error| match error.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                     HubError::Full { path: self.path.clone(), needed: info.size - self.have }
                 }
                 _ => HubError::io(&self.path)(error),
             })?;
-            self.sum.update(&piece[..n]);
+            self.sum.update(&buffer[..n]);
             self.have += n as u64;
             events(Event::Bytes(n as u64));
         }

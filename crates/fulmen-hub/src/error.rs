@@ -1,4 +1,4 @@
-//! Why a model could not be had.
+//! Why a model could not be downloaded.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,39 +6,39 @@ use std::path::PathBuf;
 use crate::choose::ChooseError;
 use crate::reference::ReferenceError;
 
-/// Why a model could not be had.
+/// Why a model could not be downloaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HubError {
-    /// A variable of the environment.
+    /// An invalid environment variable.
     #[error("the environment variable {name} {problem}")]
     Variable {
         /// Its name.
         name: &'static str,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
     },
-    /// A text that names no model.
+    /// An invalid model reference.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
-    /// No files that make a model.
+    /// The repository contains no suitable files.
     #[error("{repo}: {error}")]
     Choose {
         /// The repository.
         repo: String,
-        /// What is missing.
+        /// The problem.
         error: ChooseError,
     },
     /// The server cannot be reached, or stopped answering.
     #[error("{url}: {error}{}", advice(error))]
     Network {
-        /// What was asked for.
+        /// What was requested.
         url: String,
-        /// What happened.
+        /// The network error.
         error: Box<ureq::Error>,
     },
-    /// No such repository, or none that may be seen.
-    #[error("{repo} is not at {endpoint}, or it is private: {}", token_words(*.token))]
+    /// The repository does not exist or is not accessible.
+    #[error("{repo} does not exist at {endpoint}, or is private; {}", token_words(*.token))]
     NoRepo {
         /// The repository.
         repo: String,
@@ -47,8 +47,8 @@ pub enum HubError {
         /// Whether a token was sent.
         token: bool,
     },
-    /// A repository that has to be asked for.
-    #[error("{repo} is gated: ask for access at {endpoint}/{repo}; {}", token_words(*.token))]
+    /// A gated repository.
+    #[error("{repo} is gated: request access at {endpoint}/{repo}; {}", token_words(*.token))]
     Gated {
         /// The repository.
         repo: String,
@@ -62,66 +62,67 @@ pub enum HubError {
     NoRevision {
         /// The repository.
         repo: String,
-        /// What was asked for.
+        /// What was requested.
         revision: String,
     },
-    /// A file that was listed and is not there.
+    /// A listed file does not exist.
     #[error("{repo} has no file {file:?}")]
     NoFile {
         /// The repository.
         repo: String,
-        /// What was asked for.
+        /// What was requested.
         file: String,
     },
-    /// Another answer than expected.
-    #[error("{url}: the server answers {status}{}", if message.is_empty() { String::new() } else { format!(" ({message})") })]
+    /// An unexpected HTTP status.
+    #[error("{url}: the server answered {status}{}", in_parentheses(message))]
     Status {
-        /// What was asked for.
+        /// What was requested.
         url: String,
-        /// The status of the answer.
+        /// The HTTP status.
         status: u16,
-        /// What the server says.
+        /// The server's message.
         message: String,
     },
-    /// An answer that makes no sense.
+    /// An invalid response.
     #[error("{url}: {problem}")]
     Answer {
-        /// What was asked for.
+        /// What was requested.
         url: String,
-        /// What is wrong with the answer.
+        /// The problem.
         problem: String,
     },
-    /// The connection ended early, again and again.
+    /// The connection repeatedly ended early.
     #[error(
-        "{file}: the connection ended after {got} of {expected} bytes; what is there is kept, and the same command goes on from \
-         there"
+        "{file}: the connection ended after {got} of {expected} bytes; run the same command again to resume"
     )]
     Short {
         /// The file.
         file: String,
-        /// Bytes that came.
+        /// Bytes received.
         got: u64,
         /// Bytes of the file.
         expected: u64,
     },
-    /// What came is not what the server said it would send.
-    #[error("{file}: the checksum is {got}, not {expected}; what came was thrown away")]
+    /// The downloaded file does not have the expected hash.
+    #[error("{file}: the checksum is {got}, expected {expected}; the download was discarded")]
     Checksum {
         /// The file.
         file: String,
-        /// The hash of what came.
+        /// The hash of the download.
         got: String,
-        /// The hash that the server named.
+        /// The expected hash.
         expected: String,
     },
     /// The disk is full.
     #[error(
-        "{}: the disk is full ({needed} bytes are still to come); what is there is kept, and the same command goes on from there", path.display()
+        "{}: the disk is full ({needed} bytes still to download); \
+         free some space and run the same command again to resume",
+        path.display()
     )]
     Full {
-        /// The file that was written.
+        /// The file being written.
         path: PathBuf,
-        /// Bytes that are missing.
+        /// Bytes still to download.
         needed: u64,
     },
     /// The cache cannot be read or written.
@@ -129,38 +130,44 @@ pub enum HubError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
 }
 
+fn in_parentheses(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(" ({message})") }
+}
+
 fn token_words(sent: bool) -> &'static str {
     if sent {
-        "the token that was sent does not allow it"
+        "the token in use does not grant access"
     } else {
-        "if you have access, put your token into HF_TOKEN"
+        "if you have access, set HF_TOKEN to your token"
     }
 }
 
-/// What to do about the usual reasons.
+/// Advice for common causes.
 fn advice(error: &ureq::Error) -> &'static str {
     match error {
         _ if is_unreachable(error) => {
-            "; is there a network? HF_ENDPOINT names another server, HTTPS_PROXY a way to it"
+            "; check the network connection, or set HF_ENDPOINT to another server or HTTPS_PROXY to a proxy"
         }
-        ureq::Error::Tls(_) | ureq::Error::Rustls(_) => "; SSL_CERT_FILE names certificates to trust",
+        ureq::Error::Tls(_) | ureq::Error::Rustls(_) => {
+            "; set SSL_CERT_FILE to a file of trusted certificates"
+        }
         _ => "",
     }
 }
 
-/// Whether nobody answers at all.
+/// Whether the server cannot be reached at all.
 fn is_unreachable(error: &ureq::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable};
     match error {
         ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
         ureq::Error::Io(error) => {
             let kinds = [ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable];
-            // The standard library has no kind for names that lead nowhere.
+            // The standard library has no kind for failed name resolution.
             kinds.contains(&error.kind()) || error.to_string().contains("lookup address")
         }
         _ => false,
@@ -173,13 +180,13 @@ impl HubError {
         move |error| HubError::Io { path, error }
     }
 
-    /// Whether another try may help.
-    pub(crate) fn passes(&self) -> bool {
+    /// Whether a retry may help.
+    pub(crate) fn is_transient(&self) -> bool {
         match self {
             HubError::Network { error, .. } => {
-                let lasts =
+                let permanent =
                     matches!(**error, ureq::Error::BadUri(_) | ureq::Error::Tls(_) | ureq::Error::Rustls(_));
-                !lasts && !is_unreachable(error)
+                !permanent && !is_unreachable(error)
             }
             HubError::Status { status, .. } => *status >= 500 || matches!(*status, 408 | 429),
             HubError::Short { .. } => true,

@@ -1,14 +1,16 @@
-//! Models from a hub: a server that speaks as the Hugging Face hub does, and the cache folder that its tools share.
+//! Downloads models from a server with the Hugging Face hub's API, into the cache folder shared with its
+//! tools.
 //!
-//! - [`Reference`]: which model, `ORG/NAME[@REVISION][:FILE]`.
-//! - [`Settings`]: which server, which token, which folder; from the environment that the hub's own tools read.
-//! - [`choose`]: which files of a repository make a model.
-//! - [`Cache`]: where files lie, and what is there already.
-//! - [`pull`]: files from the server into the cache: resumed where they were cut, checked against their hashes, one process at a
-//!   time for each file.
+//! - [`Reference`]: names a model, `ORG/NAME[@REVISION][:FILE]`.
+//! - [`Settings`]: server, token and cache folder, from the environment variables that the hub's own tools
+//!   use.
+//! - [`choose`]: selects the files of a repository that make up a model.
+//! - [`Cache`]: the layout of the cache folder, and lookup of cached models.
+//! - [`pull`]: downloads files into the cache: resumed after interruptions, verified against their hashes,
+//!   and by only one process at a time per file.
 //!
-//! Nothing that the server says is trusted: names become paths only if they stay inside the cache, answers are bounded, the
-//! token goes to the server that was named and to no other.
+//! The server is not trusted: file names become paths only if they stay inside the cache, responses are
+//! bounded, and the token is sent only to the configured server.
 
 mod cache;
 mod checksum;

@@ -1,4 +1,4 @@
-//! A model from the server into the cache.
+//! Downloads a model into the cache.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,39 +11,39 @@ use crate::error::HubError;
 use crate::reference::Reference;
 use crate::settings::Settings;
 
-/// What happens while a model is pulled.
+/// Progress of a download.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// These files make the model.
+    /// The files of the model were selected.
     Chosen(&'a Choice),
-    /// A file comes, and some of it is there already.
+    /// A file is being downloaded; part of it may already be there.
     File {
-        /// Its path inside the repository.
+        /// Its path in the repository.
         path: &'a str,
-        /// Its bytes.
+        /// Its size in bytes.
         size: u64,
-        /// Bytes that are there.
+        /// Bytes already downloaded.
         have: u64,
     },
-    /// So many bytes more.
+    /// This many more bytes were downloaded.
     Bytes(u64),
     /// A file is complete.
     Complete {
-        /// Its path inside the repository.
+        /// Its path in the repository.
         path: &'a str,
-        /// Whether it was in the cache before.
+        /// Whether it was already in the cache.
         cached: bool,
     },
-    /// Another process fetches the same file; it is waited for.
+    /// Waiting for another process that downloads the same file.
     Waiting {
-        /// Its path inside the repository.
+        /// Its path in the repository.
         path: &'a str,
     },
-    /// Something failed and is tried again.
+    /// A request failed and will be retried.
     Retry {
-        /// What failed.
+        /// The error.
         error: &'a HubError,
-        /// When.
+        /// The delay before the retry.
         wait: Duration,
     },
 }
@@ -60,15 +60,15 @@ pub struct Listing {
 /// A model in the cache.
 #[derive(Clone, Debug)]
 pub struct Pulled {
-    /// What to open: its file, the first of its parts, or its folder.
+    /// What to open: its file, first shard, or folder.
     pub path: PathBuf,
-    /// The commit it is from.
+    /// The commit.
     pub commit: String,
     /// Its files in the cache.
     pub files: Vec<PathBuf>,
 }
 
-/// The files that a repository has.
+/// Lists the files of a repository.
 pub fn list(
     settings: &Settings,
     reference: &Reference,
@@ -79,7 +79,8 @@ pub fn list(
     Ok(Listing { commit, files })
 }
 
-/// Brings the files of a model into the cache. What is there already is not fetched again; what was cut is gone on with.
+/// Downloads the files of a model into the cache. Cached files are not downloaded again; interrupted
+/// downloads are resumed.
 pub fn pull(
     settings: &Settings,
     reference: &Reference,
@@ -95,7 +96,7 @@ pub fn pull(
     for file in &choice.files {
         places.push(one(&client, &cache, reference, &commit, &file.path, events)?);
     }
-    // A model is found when it is complete, not before.
+    // The revision is recorded last, so that only complete models are found.
     cache.set_commit(reference.revision(), &commit)?;
     let path = choice.name.map_or_else(|| cache.snapshot(&commit), |name| cache.snapshot(&commit).join(name));
     Ok(Pulled { path, commit, files: places })
@@ -115,7 +116,7 @@ fn one(
     let mut cached = there();
     if !cached {
         let _lock = cache.lock(&info.etag, || events(Event::Waiting { path }))?;
-        // The process that had the lock may have fetched it.
+        // The process that held the lock may have downloaded it.
         cached = there();
         if !cached {
             download(client, cache, &Wanted { reference, commit, path, info: &info }, events)?;

@@ -1,12 +1,12 @@
-//! Which model: `ORG/NAME[@REVISION][:FILE]`.
+//! Model references: `ORG/NAME[@REVISION][:FILE]`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The revision that is taken where none is named.
+/// The default revision.
 const MAIN: &str = "main";
 
-/// A model on a hub: the repository, its revision, and perhaps one of its files.
+/// A model on a hub: the repository, its revision, and optionally a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
     repo: String,
@@ -14,9 +14,9 @@ pub struct Reference {
     file: Option<String>,
 }
 
-/// Why a text names no model.
+/// Why a text is not a model reference.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} names no model ({problem}); expected is ORG/NAME, ORG/NAME:FILE or ORG/NAME@REVISION:FILE")]
+#[error("{text:?} is not a model ({problem}); expected ORG/NAME, ORG/NAME:FILE or ORG/NAME@REVISION:FILE")]
 pub struct ReferenceError {
     text: String,
     problem: &'static str,
@@ -38,7 +38,7 @@ impl Reference {
         self.file.as_deref()
     }
 
-    /// The same with another revision.
+    /// The same model at another revision.
     pub fn at(self, revision: &str) -> Result<Reference, ReferenceError> {
         format!("{}@{revision}{}", self.repo, self.file.map_or(String::new(), |file| format!(":{file}")))
             .parse()
@@ -51,7 +51,7 @@ impl FromStr for Reference {
     fn from_str(text: &str) -> Result<Reference, ReferenceError> {
         let wrong = |problem| ReferenceError { text: text.to_owned(), problem };
         if text.contains("://") {
-            return Err(wrong("it is an address"));
+            return Err(wrong("it is a URL"));
         }
         let (left, file) = text.split_once(':').map_or((text, None), |(left, file)| (left, Some(file)));
         let (repo, revision) = left.split_once('@').map_or((left, None), |(repo, rev)| (repo, Some(rev)));
@@ -59,15 +59,15 @@ impl FromStr for Reference {
         if parts.len() > 2 || !parts.iter().all(|part| is_name(part)) {
             return Err(wrong("the repository is not ORG/NAME"));
         }
-        // Two hyphens stand between them in the cache.
+        // Two hyphens separate organization and name in the cache.
         if parts.iter().any(|part| part.contains("--")) {
             return Err(wrong("a name has two hyphens in a row"));
         }
         if revision.is_some_and(|revision| !is_inside(revision)) {
-            return Err(wrong("the revision is no branch, tag or commit"));
+            return Err(wrong("the revision is not a branch, tag or commit"));
         }
         if file.is_some_and(|file| !is_inside(file)) {
-            return Err(wrong("the file is no path inside the repository"));
+            return Err(wrong("the file is not a path inside the repository"));
         }
         Ok(Reference {
             repo: repo.to_owned(),
@@ -90,7 +90,7 @@ impl fmt::Display for Reference {
     }
 }
 
-/// A name of an organisation or of a model.
+/// Whether a text is a valid organization or model name.
 fn is_name(text: &str) -> bool {
     let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     (1..=96).contains(&text.len())
@@ -99,7 +99,8 @@ fn is_name(text: &str) -> bool {
         && !text.ends_with('.')
 }
 
-/// Whether a path stays where it is put: parts with names, none of them a step up, nothing that a system reads otherwise.
+/// Whether a path stays inside its folder: named components only, no `..`, nothing with a special meaning on
+/// any operating system.
 pub(crate) fn is_inside(path: &str) -> bool {
     let part = |part: &str| {
         !matches!(part, "" | "." | "..")

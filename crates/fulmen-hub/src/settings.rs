@@ -1,4 +1,4 @@
-//! Which server, which token, which folder.
+//! Server, token and cache folder.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,25 +6,25 @@ use std::path::PathBuf;
 
 use crate::error::HubError;
 
-/// The server that is asked where `HF_ENDPOINT` names no other.
+/// The default server, if `HF_ENDPOINT` is not set.
 pub const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
-/// Which server, which token, which folder.
+/// Server, token and cache folder.
 #[derive(Clone)]
 pub struct Settings {
-    /// The server, without a slash at the end.
+    /// The server URL, without a trailing slash.
     pub endpoint: String,
-    /// The token that proves who asks.
+    /// The access token.
     pub token: Option<String>,
-    /// The cache: a folder for each repository.
+    /// The cache folder, with a folder for each repository.
     pub cache: PathBuf,
-    /// Certificates of authorities to trust instead of the built-in ones, in PEM.
+    /// A PEM file of CA certificates that replace the built-in ones.
     pub certificates: Option<PathBuf>,
 }
 
 impl Settings {
-    /// From the environment, as the hub's own tools read it: `HF_ENDPOINT`, `HF_TOKEN` (or the token that their log-in
-    /// left behind), `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME`; and `SSL_CERT_FILE`.
+    /// Reads the environment variables of the hub's own tools: `HF_ENDPOINT`, `HF_TOKEN` (or the token that
+    /// their login stored), `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME`; and `SSL_CERT_FILE`.
     pub fn from_env() -> Result<Settings, HubError> {
         Settings::from_vars(|name| env::var_os(name).filter(|value| !value.is_empty()))
     }
@@ -54,13 +54,16 @@ impl Settings {
             None => {
                 let file =
                     var("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| Some(home.as_ref()?.join("token")));
-                // Without one, models that are open to all can be had.
+                // Public models need no token.
                 let kept = file.and_then(|file| std::fs::read_to_string(file).ok());
                 kept.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty())
             }
         };
         if token.as_ref().is_some_and(|token| !token.chars().all(|c| c.is_ascii_graphic())) {
-            return Err(HubError::Variable { name: "HF_TOKEN", problem: "has characters that no token has" });
+            return Err(HubError::Variable {
+                name: "HF_TOKEN",
+                problem: "contains characters that are invalid in a token",
+            });
         }
         Ok(Settings {
             endpoint: endpoint.trim_end_matches('/').to_owned(),
@@ -71,7 +74,7 @@ impl Settings {
     }
 }
 
-// The token is nobody's business.
+// The token is secret and must not be printed.
 impl std::fmt::Debug for Settings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Settings { endpoint, cache, .. } = self;

@@ -9,29 +9,29 @@ use crate::source::SourceError;
 use crate::template::TemplateError;
 use crate::tokenizer::TokenizerError;
 
-/// Why a model cannot be loaded or run: what was expected and what was found.
+/// Why a model cannot be loaded or run. Each message says what was expected and what was found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
     /// The file could not be read.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// A key is missing or has another type than it should.
+    /// A metadata key is missing or has the wrong type.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
-    /// The tokenizer makes no sense.
-    #[error("the tokenizer: {0}")]
+    /// The tokenizer is invalid.
+    #[error("invalid tokenizer: {0}")]
     Tokenizer(#[from] TokenizerError),
-    /// The chat template makes no sense.
-    #[error("the chat template: {0}")]
+    /// The chat template is invalid.
+    #[error(transparent)]
     Template(#[from] TemplateError),
-    /// An architecture that is not supported.
-    #[error("the architecture {found:?} is not supported; supported are {known}", known = Architecture::names())]
+    /// The architecture is not supported.
+    #[error("architecture {found:?} is not supported (supported: {known})", known = Architecture::names())]
     Architecture {
         /// Its name.
         found: String,
     },
-    /// A key whose value makes no model.
+    /// A metadata value that no valid model has.
     #[error("metadata key {key:?} must be {expected}, is {found}")]
     Value {
         /// The key.
@@ -41,74 +41,85 @@ pub enum ModelError {
         /// What it is.
         found: String,
     },
-    /// A tensor that is not there.
-    #[error("tensor {name:?} is missing ({expected} expected)")]
+    /// A required tensor is missing.
+    #[error("tensor {name:?} is missing (expected {expected})")]
     MissingTensor {
         /// Its name.
         name: String,
-        /// Its shape, by GGUF's order.
+        /// The expected shape, in GGUF order.
         expected: String,
     },
-    /// A tensor of another shape.
-    #[error("tensor {name:?} must be {expected}, is {found}{}", if *.transposed { ": it is transposed" } else { "" })]
+    /// A tensor has the wrong shape.
+    #[error(
+        "tensor {name:?} must have the shape {expected}, has {found}{}",
+        if *.transposed { " (it is transposed)" } else { "" }
+    )]
     Shape {
         /// Its name.
         name: String,
-        /// What it should be, by GGUF's order.
+        /// The expected shape, in GGUF order.
         expected: String,
         /// What it is.
         found: String,
-        /// Whether it would fit with its dimensions the other way round.
+        /// Whether the shape would match with its dimensions reversed.
         transposed: bool,
     },
-    /// A tensor whose type cannot be used in its place.
-    #[error("tensor {name:?} must be {expected}, is {found}")]
+    /// A tensor has a type that cannot be used for its purpose.
+    #[error("tensor {name:?} must have type {expected}, has {found}")]
     TensorType {
         /// Its name.
         name: String,
-        /// Types that can.
+        /// The types that are accepted.
         expected: &'static str,
         /// Its type.
         found: DType,
     },
-    /// Tensors that the architecture does not have: without them the model would compute something else.
-    #[error("{count} tensors do not belong to a {architecture} model, the first is {first:?}")]
+    /// Tensors that the architecture does not define: ignoring them would compute a different model.
+    #[error(
+        "{count} {} not belong to a {architecture} model: {first:?}{}",
+        if *.count == 1 { "tensor does" } else { "tensors do" },
+        if *.count == 1 { "" } else { ", …" }
+    )]
     ExtraTensors {
         /// The architecture.
         architecture: Architecture,
         /// How many there are.
         count: usize,
-        /// One of them.
+        /// The first of them.
         first: String,
     },
-    /// A weight, or the scale of a block of weights, that is NaN or infinite.
+    /// A weight or the scale of a weight block is NaN or infinite.
     #[error("tensor {name:?}: the value or block scale at element {element} is NaN or infinite")]
     NotFinite {
         /// The tensor.
         name: String,
-        /// The first element that it touches.
+        /// The first element affected.
         element: usize,
     },
-    /// Not enough memory, seen before anything was loaded.
+    /// The device does not have enough memory; checked before anything is loaded.
     #[error(
-        "not enough memory: {} are needed (weights {}, KV cache {}, work {}) and {} are available; a smaller context \
-         or a KV cache of 8 bits needs less",
-        bytes(*.weights + *.cache + *.work), bytes(*.weights), bytes(*.cache), bytes(*.work), bytes(*.available)
+        "not enough memory: {} needed (weights {}, KV cache {}, activations {}), {} available; \
+         use a smaller context or a q8_0 KV cache",
+        bytes(*.weights + *.cache + *.activations),
+        bytes(*.weights),
+        bytes(*.cache),
+        bytes(*.activations),
+        bytes(*.available)
     )]
     Memory {
-        /// Bytes of weights that are still to be loaded.
+        /// Bytes of the weights.
         weights: u64,
         /// Bytes of the KV cache.
         cache: u64,
-        /// Bytes of intermediate results.
-        work: u64,
-        /// Bytes that the device can give.
+        /// Bytes of activations.
+        activations: u64,
+        /// Bytes available on the device.
         available: u64,
     },
-    /// Not enough memory for the KV cache, seen when it was asked for.
+    /// Allocating the KV cache failed.
     #[error(
-        "out of memory for the KV cache of {} ({sequences} x {context} positions in {dtype}); a smaller context or a KV \
-         cache of 8 bits needs less",
+        "out of memory: the KV cache needs {} ({sequences} x {context} positions in {dtype}); \
+         use a smaller context or a q8_0 KV cache",
         bytes(*.cache)
     )]
     CacheMemory {
@@ -121,15 +132,15 @@ pub enum ModelError {
         /// Its type.
         dtype: DType,
     },
-    /// A context that the model was not made for.
-    #[error("a context of {asked} is more than the model's {limit}")]
+    /// A context longer than the model supports.
+    #[error("a context of {asked} tokens exceeds the model's limit of {limit}")]
     Context {
-        /// What was asked for.
+        /// The requested context.
         asked: u32,
         /// What the model allows.
         limit: u32,
     },
-    /// An option that makes no sense.
+    /// An invalid option.
     #[error("{what} must be {expected}, is {found}")]
     Option {
         /// Which one.
@@ -139,36 +150,37 @@ pub enum ModelError {
         /// What it is.
         found: String,
     },
-    /// A sampling parameter that makes no sense.
+    /// An invalid sampling parameter.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
-    /// No tokens at all.
-    #[error("the prompt is empty: a model needs at least one token to go on from")]
+    /// The prompt has no tokens.
+    #[error("the prompt is empty: a model needs at least one token to continue from")]
     EmptyPrompt,
-    /// More tokens than the context has room for.
+    /// The prompt does not fit into the context.
     #[error(
-        "the prompt of {tokens} tokens does not fit the context of {context} ({used} of them are in use)"
+        "the prompt of {tokens} {} does not fit into the context of {context} ({used} positions in use)",
+        if *.tokens == 1 { "token" } else { "tokens" }
     )]
     PromptTooLong {
         /// Tokens of the prompt.
         tokens: usize,
         /// Positions of the context.
         context: u32,
-        /// Positions that are in use.
+        /// Positions in use.
         used: u32,
     },
-    /// A token that the vocabulary does not have.
-    #[error("token {token} at place {at} is outside the vocabulary of {vocabulary}")]
+    /// A token id outside the vocabulary.
+    #[error("token {token} at index {at} is outside the vocabulary of {vocabulary} tokens")]
     Token {
         /// The token.
         token: u32,
-        /// Where it stands.
+        /// Its index in the input.
         at: usize,
         /// How many tokens there are.
         vocabulary: u32,
     },
-    /// A sequence that the session does not have, or the same one twice.
-    #[error("sequence {sequence} {problem} ({sequences} in this session)")]
+    /// A sequence that the session does not have, or that was passed twice.
+    #[error("sequence {sequence} {problem} (sequences in this session: {sequences})")]
     Sequence {
         /// The sequence.
         sequence: u32,
@@ -180,14 +192,14 @@ pub enum ModelError {
     /// The run was cancelled.
     #[error("cancelled")]
     Cancelled,
-    /// A text was given to a model that came without a tokenizer, or a chat to one without a template.
+    /// Text for a model without a tokenizer, or a chat with a model without a chat template.
     #[error("the model has no {what}")]
     Without {
         /// What is missing.
         what: &'static str,
     },
-    /// The graph could not be built: a mistake of this library.
-    #[error("the graph of the model is refused: {0}")]
+    /// The graph could not be built: a bug in this library.
+    #[error("cannot build the model's graph: {0}")]
     Build(#[from] BuildError),
     /// The graph could not run.
     #[error(transparent)]

@@ -1,17 +1,18 @@
-//! Whole models above the compute graph: GGUF files in, text out.
+//! Language models on top of the compute graph: GGUF files in, text out.
 //!
-//! - [`gguf`]: reading GGUF files, nothing in them trusted, and writing them.
-//! - [`quantize`]: storing models in smaller types.
-//! - [`safetensors`]: models in the folders of the Hugging Face hub.
-//! - [`source`]: what a model's file gives, whatever its format.
-//! - [`summary`]: a model in a few numbers, and the memory it needs.
-//! - [`synth`]: models with random weights, for tests and measurements.
-//! - [`template`]: conversations as the text that a model goes on from.
+//! - [`gguf`]: reads GGUF files without trusting anything in them, and writes them.
+//! - [`quantize`]: converts models to smaller data types.
+//! - [`safetensors`]: reads Hugging Face model folders.
+//! - [`source`]: metadata and tensors of a model, independent of the file format.
+//! - [`summary`]: a model's key figures and the memory it needs.
+//! - [`synth`]: models with random weights, for tests and benchmarks.
+//! - [`template`]: chat templates, which turn a conversation into a prompt.
 //! - [`tokenizer`]: text to token ids and back.
-//! - [`arch`]: one description per architecture (Llama, Qwen2, Qwen3), from which the graph is built for every backend.
+//! - [`arch`]: one description per architecture (Llama, Qwen2, Qwen3), from which the graph is built for
+//!   every backend.
 //! - [`engine`]: weights on a device, sessions, generation.
 //!
-//! From a file to text, step by step, with the model that is part of the `fulmen` command:
+//! From a file to text, with the model that is built into the `fulmen` command:
 //!
 //! ```
 //! use fulmen_cpu::CpuDispatcher;

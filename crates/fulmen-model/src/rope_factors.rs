@@ -1,32 +1,33 @@
 //! The frequency factors of Llama 3's RoPE scaling.
 
-/// The numbers of the scaling, as Llama 3's configuration names them.
+/// The scaling parameters, named as in Llama 3's `config.json`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Llama3Scaling {
     pub(crate) factor: f64,
     pub(crate) low_freq_factor: f64,
     pub(crate) high_freq_factor: f64,
-    /// The context that the model was first trained for.
+    /// The context length of the original training.
     pub(crate) original_context: f64,
 }
 
 impl Llama3Scaling {
-    /// What divides each pair's frequency: 1 for short waves, the whole factor for long ones, between them a mix.
+    /// The divisor of each pair's frequency: 1 for short wavelengths, `factor` for long ones, interpolated
+    /// between.
     pub(crate) fn factors(self, base: f64, head_size: usize) -> Vec<f32> {
         let (low, high) = (self.low_freq_factor, self.high_freq_factor);
-        let one = |pair: usize| {
+        let divisor = |pair: usize| {
             let exponent = 2.0 * pair as f64 / head_size as f64;
-            let wave = std::f64::consts::TAU * base.powf(exponent);
-            if wave < self.original_context / high {
+            let wavelength = std::f64::consts::TAU * base.powf(exponent);
+            if wavelength < self.original_context / high {
                 1.0
-            } else if wave > self.original_context / low {
+            } else if wavelength > self.original_context / low {
                 self.factor
             } else {
-                let smooth = (self.original_context / wave - low) / (high - low);
+                let smooth = (self.original_context / wavelength - low) / (high - low);
                 1.0 / ((1.0 - smooth) / self.factor + smooth)
             }
         };
-        (0..head_size / 2).map(|pair| one(pair) as f32).collect()
+        (0..head_size / 2).map(|pair| divisor(pair) as f32).collect()
     }
 }
 

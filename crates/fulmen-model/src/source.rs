@@ -1,4 +1,4 @@
-//! Where models come from: metadata and tensors, whatever the file format.
+//! Model sources: metadata and tensors, independent of the file format.
 
 use std::{
     fmt,
@@ -11,32 +11,32 @@ use fulmen_core::{DType, DTypeError, SharedBytes};
 use crate::gguf::{GgufError, GgufFile, Metadata};
 use crate::safetensors::{SafetensorsError, SafetensorsFolder};
 
-/// A model's metadata (with GGUF's keys) and tensors (with GGUF's names), read and checked, with the data at hand.
+/// A model's metadata (GGUF keys) and tensors (GGUF names), validated, with access to the data.
 pub trait ModelSource: Send + Sync {
-    /// The format, for people: `GGUF version 3`.
+    /// The format, for display: `GGUF version 3`.
     fn format(&self) -> String {
         "memory".to_owned()
     }
 
-    /// The files it came from and their sizes.
+    /// The files it was read from and their sizes in bytes.
     fn files(&self) -> Vec<(PathBuf, u64)> {
         Vec::new()
     }
 
-    /// What the model says of itself, by GGUF's keys.
+    /// The metadata, with GGUF keys.
     fn metadata(&self) -> &Metadata;
 
-    /// Its tensors in the order of the file.
+    /// The tensors in file order.
     fn tensors(&self) -> &[TensorInfo];
 
-    /// One tensor by its name.
+    /// The tensor with this name.
     fn tensor(&self, name: &str) -> Option<&TensorInfo>;
 
-    /// The bytes of one tensor, [`TensorInfo::bytes`] of them. They stay valid as long as they are held, whatever
-    /// happens to this source, and can be imported into a device.
+    /// The data of one tensor, [`TensorInfo::bytes`] bytes. They stay valid while they are held, even after
+    /// this source is dropped, and can be imported into a device.
     fn data(&self, name: &str) -> Result<SharedBytes, SourceError>;
 
-    /// The file of the tokenizer, where it is not in the metadata.
+    /// The tokenizer file, if the tokenizer is not part of the metadata.
     fn tokenizer_json(&self) -> Option<PathBuf> {
         None
     }
@@ -54,13 +54,13 @@ pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelSource>, SourceError>
     Ok(Box::new(GgufFile::open(path)?))
 }
 
-/// A GGUF file that lies in memory. It is copied only if its address is no multiple of 16.
+/// Opens a GGUF file held in memory. It is copied only if its address is not a multiple of 16.
 pub fn from_bytes(bytes: SharedBytes) -> Result<Box<dyn ModelSource>, SourceError> {
     Ok(Box::new(GgufFile::from_bytes(aligned(bytes))?))
 }
 
-/// The bytes at an address that every type of number can have. Offsets in a GGUF file are multiples of its alignment, so it is
-/// the begin that matters.
+/// The bytes at an address aligned for every numeric type. Offsets in a GGUF file are multiples of its
+/// alignment, so aligning the start aligns every tensor.
 fn aligned(bytes: SharedBytes) -> SharedBytes {
     const ALIGNMENT: usize = align_of::<u128>();
     let data = (*bytes).as_ref();
@@ -82,8 +82,12 @@ fn aligned(bytes: SharedBytes) -> SharedBytes {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// A folder that holds no model.
-    #[error("{}: is a directory, not a file, and has no config.json; a model is a GGUF file, or a folder with config.json and safetensors files", path.display())]
+    /// A folder that contains no model.
+    #[error(
+        "{}: is a directory, not a file, and has no config.json; a model is a GGUF file or a folder with \
+         config.json and safetensors files",
+        path.display()
+    )]
     Folder {
         /// The folder.
         path: PathBuf,
@@ -94,15 +98,15 @@ pub enum SourceError {
     /// A folder of safetensors files.
     #[error(transparent)]
     Safetensors(#[from] SafetensorsError),
-    /// A tensor that was asked for by a name that no tensor has.
+    /// There is no tensor with the requested name.
     #[error("there is no tensor {name:?}")]
     NoTensor {
         /// The name.
         name: String,
     },
-    /// A tensor that could not be made.
-    #[error("tensor {name:?} could not be made: {error}")]
-    Made {
+    /// A synthetic tensor could not be generated.
+    #[error("cannot generate tensor {name:?}: {error}")]
+    Generate {
         /// Its name.
         name: String,
         /// Why.
@@ -110,7 +114,7 @@ pub enum SourceError {
     },
 }
 
-/// What is known of a tensor: its name, its size and its type. A value of this type is always well-formed.
+/// Name, dimensions and type of a tensor. A value of this type is always well-formed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     name: String,
@@ -120,7 +124,7 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// A tensor with GGUF's order of dimensions: `dims[0]` is the width of a row. Refused if a row is not a whole
+    /// A tensor with dimensions in GGUF order: `dims[0]` is the row width. Fails if a row is not a whole
     /// number of blocks or if the size overflows.
     ///
     /// # Panics
@@ -140,32 +144,32 @@ impl TensorInfo {
         &self.name
     }
 
-    /// One to four sizes, none of them 0; the first is the width of a row.
+    /// One to four dimensions, none of them 0; the first is the row width.
     pub fn dims(&self) -> &[usize] {
         &self.dims
     }
 
-    /// Elements of a row.
+    /// Elements per row.
     pub fn width(&self) -> usize {
         self.dims[0]
     }
 
-    /// How many rows there are; 1 for a tensor of one dimension.
+    /// Number of rows; 1 for a one-dimensional tensor.
     pub fn rows(&self) -> usize {
         self.dims[1..].iter().product()
     }
 
-    /// How many elements there are.
+    /// Number of elements.
     pub fn elements(&self) -> usize {
         self.dims.iter().product()
     }
 
-    /// How they are stored.
+    /// The data type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// How many bytes they take.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

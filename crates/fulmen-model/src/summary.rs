@@ -1,4 +1,4 @@
-//! What a model's file says of itself, in a few numbers, and how much memory the model needs.
+//! The key figures of a model file, and how much memory the model needs.
 
 use std::collections::BTreeMap;
 
@@ -7,51 +7,51 @@ use fulmen_core::DType;
 use crate::gguf::{Metadata, MetadataError, Value};
 use crate::source::ModelSource;
 
-/// Rows of a prefill chunk that [`Memory::activations`] counts with.
+/// The prefill chunk size that [`Memory::activations`] assumes.
 pub const PREFILL_ROWS: u64 = 512;
 
-/// A model in a few numbers. What the file does not say is `None`.
+/// The key figures of a model. What the file does not specify is `None`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// `llama`, `qwen3`, …
     pub architecture: Option<String>,
-    /// The name that its makers gave it.
+    /// The model's name (`general.name`).
     pub name: Option<String>,
-    /// Elements of all tensors.
+    /// Total number of elements.
     pub parameters: u64,
-    /// Bytes of all tensors.
+    /// Total size of the tensors in bytes.
     pub bytes: u64,
-    /// Tensors, elements and bytes per type.
-    pub types: BTreeMap<DType, TypeShare>,
+    /// Tensors, elements and bytes per data type.
+    pub types: BTreeMap<DType, TypeTotals>,
     /// Layers.
     pub layers: Option<u64>,
-    /// The size of the residual stream.
+    /// Width of the residual stream.
     pub embedding: Option<u64>,
     /// Query heads.
     pub heads: Option<u64>,
-    /// Key and value heads of all layers together.
-    pub kv_heads_in_all: Option<u64>,
-    /// The size of a key head.
+    /// KV heads, summed over all layers.
+    pub total_kv_heads: Option<u64>,
+    /// Size of a key head.
     pub key_size: Option<u64>,
-    /// The size of a value head.
+    /// Size of a value head.
     pub value_size: Option<u64>,
-    /// The inner size of the feed-forward part.
+    /// Width of the feed-forward layer.
     pub feed_forward: Option<u64>,
-    /// The context that the model was trained for.
+    /// The context length the model was trained for.
     pub context: Option<u64>,
-    /// Tokens of the vocabulary.
+    /// Vocabulary size.
     pub vocabulary: Option<u64>,
-    /// The kind of the tokenizer: `gpt2` (byte-level BPE), `llama` (SentencePiece), …
+    /// The tokenizer type: `gpt2` (byte-level BPE), `llama` (SentencePiece), …
     pub tokenizer: Option<String>,
-    /// How text is cut before it is tokenized.
+    /// The pre-tokenizer.
     pub pre_tokenizer: Option<String>,
-    /// Whether there is a chat template.
+    /// Whether the file has a chat template.
     pub chat_template: bool,
 }
 
-/// What one type has of a model.
+/// The tensors of one data type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TypeShare {
+pub struct TypeTotals {
     /// Tensors.
     pub tensors: u64,
     /// Elements.
@@ -63,32 +63,32 @@ pub struct TypeShare {
 /// An estimate of the memory that a model needs on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// The positions of the KV cache.
+    /// Positions in the KV cache.
     pub context: u64,
-    /// The tensors as they are stored.
+    /// The weights as stored.
     pub weights: u64,
     /// A KV cache in F16.
     pub kv_f16: u64,
-    /// A KV cache in Q8_0, if heads are a multiple of its block.
+    /// A KV cache in Q8_0, if the head size is a multiple of its block.
     pub kv_q8_0: Option<u64>,
-    /// What lives at once while a chunk of [`PREFILL_ROWS`] rows is computed, and the logits of one row.
+    /// Peak activations during a prefill chunk of [`PREFILL_ROWS`] rows, plus the logits of one row.
     pub activations: u64,
 }
 
 impl Memory {
-    /// Everything, with a KV cache in F16.
+    /// The total with a KV cache in F16.
     pub fn with_f16(&self) -> u64 {
         self.weights.saturating_add(self.kv_f16).saturating_add(self.activations)
     }
 
-    /// Everything, with a KV cache in Q8_0.
+    /// The total with a KV cache in Q8_0.
     pub fn with_q8_0(&self) -> Option<u64> {
         Some(self.weights.saturating_add(self.kv_q8_0?).saturating_add(self.activations))
     }
 }
 
 impl Summary {
-    /// Reads what there is. A key that is missing is no error, one of the wrong type is.
+    /// Reads the metadata that is present. A missing key is not an error; a key of the wrong type is.
     pub fn of(source: &dyn ModelSource) -> Result<Summary, MetadataError> {
         let metadata = source.metadata();
         let text = |key: &str| metadata.opt_string(key).map(|text| text.map(str::to_owned));
@@ -103,22 +103,22 @@ impl Summary {
         let tokens = metadata.opt_strings("tokenizer.ggml.tokens")?.map(|tokens| tokens.len());
         let rows = source.tensor("token_embd.weight").map(|tensor| tensor.rows());
 
-        let mut types: BTreeMap<DType, TypeShare> = BTreeMap::new();
+        let mut types: BTreeMap<DType, TypeTotals> = BTreeMap::new();
         for tensor in source.tensors() {
-            let share = types.entry(tensor.dtype()).or_default();
-            share.tensors = share.tensors.saturating_add(1);
-            share.parameters = share.parameters.saturating_add(count(tensor.elements()));
-            share.bytes = share.bytes.saturating_add(count(tensor.bytes()));
+            let totals = types.entry(tensor.dtype()).or_default();
+            totals.tensors = totals.tensors.saturating_add(1);
+            totals.parameters = totals.parameters.saturating_add(count(tensor.elements()));
+            totals.bytes = totals.bytes.saturating_add(count(tensor.bytes()));
         }
         Ok(Summary {
             name: text("general.name")?,
-            parameters: types.values().map(|share| share.parameters).fold(0, u64::saturating_add),
-            bytes: types.values().map(|share| share.bytes).fold(0, u64::saturating_add),
+            parameters: types.values().map(|totals| totals.parameters).fold(0, u64::saturating_add),
+            bytes: types.values().map(|totals| totals.bytes).fold(0, u64::saturating_add),
             types,
             layers,
             embedding,
             heads,
-            kv_heads_in_all: match metadata.get(&key("attention.head_count_kv")) {
+            total_kv_heads: match metadata.get(&key("attention.head_count_kv")) {
                 None => heads.zip(layers).and_then(|(heads, layers)| heads.checked_mul(layers)),
                 Some(_) => sum(metadata, &key("attention.head_count_kv"), layers)?,
             },
@@ -134,22 +134,22 @@ impl Summary {
         })
     }
 
-    /// The key and value heads of one layer, if all layers have the same.
+    /// KV heads per layer, if all layers have the same number.
     pub fn kv_heads(&self) -> Option<u64> {
-        let (all, layers) = self.kv_heads_in_all.zip(self.layers)?;
+        let (all, layers) = self.total_kv_heads.zip(self.layers)?;
         (layers > 0 && all.is_multiple_of(layers)).then(|| all / layers)
     }
 
-    /// The bytes of one position of the KV cache in this type.
+    /// Bytes per KV cache position in this type.
     pub fn kv_bytes(&self, dtype: DType) -> Option<u64> {
         let size = |elements: Option<u64>| {
             let elements = usize::try_from(elements?).ok()?;
             dtype.bytes(elements).ok().map(count)
         };
-        self.kv_heads_in_all?.checked_mul(size(self.key_size)?.checked_add(size(self.value_size)?)?)
+        self.total_kv_heads?.checked_mul(size(self.key_size)?.checked_add(size(self.value_size)?)?)
     }
 
-    /// The memory for a context; `None` if the file has no weights or does not say enough of the model.
+    /// The memory for a context; `None` if the file has no weights or too little metadata.
     pub fn memory(&self, context: u64) -> Option<Memory> {
         if self.types.is_empty() {
             return None;
@@ -168,17 +168,18 @@ impl Summary {
         let (embedding, layers) = (self.embedding?, self.layers?.max(1));
         let q = self.heads?.checked_mul(self.key_size?)?;
         let kv =
-            (self.kv_heads_in_all? / layers).checked_mul(self.key_size?.checked_add(self.value_size?)?)?;
-        // Beside the residual: its norm with queries, keys and values, or with the inner row of the feed-forward part; or
-        // queries, keys and values with what attention makes of them. And the token and its position.
-        let (products, attention) = (q.checked_add(kv)?, q.checked_mul(2)?.checked_add(kv)?);
-        let widest = embedding.checked_add(products.max(self.feed_forward?))?.max(attention);
+            (self.total_kv_heads? / layers).checked_mul(self.key_size?.checked_add(self.value_size?)?)?;
+        // Alive beside the residual: the normed row with Q, K and V or with the feed-forward row, or Q, K and
+        // V with the attention output. Plus the token and its position.
+        let (qkv, attention) = (q.checked_add(kv)?, q.checked_mul(2)?.checked_add(kv)?);
+        let widest = embedding.checked_add(qkv.max(self.feed_forward?))?.max(attention);
         let row = embedding.checked_add(widest)?.checked_add(2)?;
         let rows = row.checked_mul(PREFILL_ROWS)?.checked_add(self.vocabulary?)?;
         rows.checked_mul(4)
     }
 
-    /// The longest context that fits into so many bytes with a KV cache of this type; no more than the model's own.
+    /// The longest context that fits into `bytes` with a KV cache of this type, capped at the model's own
+    /// context.
     pub fn longest_context(&self, dtype: DType, bytes: u64) -> Option<u64> {
         let left = bytes.checked_sub(self.bytes)?.checked_sub(self.activations()?)?;
         let fits = left.checked_div(self.kv_bytes(dtype)?)?;
@@ -186,14 +187,14 @@ impl Summary {
     }
 }
 
-/// A number, or the sum of one number per layer; a single one counts `times`.
+/// A number times `times`, or the sum of an array with one number per layer.
 fn sum(metadata: &Metadata, key: &str, times: Option<u64>) -> Result<Option<u64>, MetadataError> {
     if !matches!(metadata.get(key), Some(Value::Array(_))) {
         let one = metadata.opt_u64(key)?;
         return Ok(one.zip(times).and_then(|(one, times)| one.checked_mul(times)));
     }
     let items = metadata.integers(key)?;
-    // One value stands for all where it is asked for once: the largest.
+    // A single value represents all layers: the largest.
     if times == Some(1) {
         return Ok(items.iter().copied().max().and_then(|most| u64::try_from(most).ok()));
     }
@@ -214,10 +215,10 @@ mod tests {
     use crate::arch::{Config, GraphSpec, Step};
     use crate::gguf::{Array, GgufFile, GgufWriter};
     use crate::source::{SourceError, TensorInfo};
-    use crate::synth::{Shape, Synth};
+    use crate::synth::{ModelShape, Synth};
 
     fn file(change: impl FnOnce(&mut Metadata)) -> GgufFile {
-        let shape = Shape { layers: 2, ..Shape::preset("tiny-qwen3").unwrap() };
+        let shape = ModelShape { layers: 2, ..ModelShape::preset("tiny-qwen3").unwrap() };
         let synth = Synth::new(shape, "q8_0".parse().unwrap(), 1);
         let (mut metadata, tensors) = (synth.metadata(), synth.tensors().unwrap());
         change(&mut metadata);
@@ -237,13 +238,13 @@ mod tests {
         let vectors = 256 + 2 * (2 * 256 + 2 * 128);
         assert_eq!(summary.parameters, matrices + vectors);
         assert_eq!(summary.bytes, matrices / 32 * 34 + vectors * 4);
-        let q8_0 = TypeShare { tensors: 15, parameters: matrices, bytes: matrices / 32 * 34 };
+        let q8_0 = TypeTotals { tensors: 15, parameters: matrices, bytes: matrices / 32 * 34 };
         assert_eq!(summary.types[&DType::Q8_0], q8_0);
         let memory = summary.memory(1000).unwrap();
         // Keys and values of two heads of 128 in two layers.
         assert_eq!(memory.kv_f16, 1000 * 2 * 2 * 2 * 128 * 2);
         assert_eq!(memory.kv_q8_0, Some(1000 * 2 * 2 * 2 * 128 / 32 * 34));
-        // Attention has the most: the residual, queries, keys and values, and the result.
+        // Attention has the peak: the residual, Q, K, V and the output.
         assert_eq!(memory.activations, 4 * (512 * (256 + 2 * 512 + 2 * 256 + 2) + 1024));
         let fits = memory.with_f16();
         assert_eq!(summary.longest_context(DType::F16, fits), Some(1000));
@@ -256,7 +257,7 @@ mod tests {
     fn heads_may_differ_from_layer_to_layer() {
         let kv = "qwen3.attention.head_count_kv";
         let summary = Summary::of(&file(|m| m.set(kv, Array::numbers(&[1i32, 4])))).unwrap();
-        assert_eq!((summary.kv_heads_in_all, summary.kv_heads()), (Some(5), None));
+        assert_eq!((summary.total_kv_heads, summary.kv_heads()), (Some(5), None));
         assert_eq!(summary.kv_bytes(DType::F16), Some(5 * 2 * 128 * 2));
         let summary = Summary::of(&file(|m| m.set(kv, Array::numbers(&[-1i32, 4])))).unwrap();
         assert_eq!(summary.memory(1), None);
@@ -278,7 +279,7 @@ mod tests {
         assert_eq!(zero.memory(1).map(|memory| memory.kv_f16), Some(2 * 2 * 2 * 128 * 2));
     }
 
-    /// A model without data: what planning needs.
+    /// A model without data, which is enough for planning.
     struct Plain {
         metadata: Metadata,
         tensors: Vec<TensorInfo>,
@@ -308,7 +309,9 @@ mod tests {
     #[test]
     fn the_estimate_is_near_what_the_engine_plans() {
         for preset in ["tiny-llama", "tiny-qwen2", "qwen3-0.6b", "qwen3-8b", "llama3.2-1b"] {
-            let synth = Synth::new(Shape::preset(preset).unwrap(), "q4_k_m".parse().unwrap(), 1);
+            // Activations do not depend on the number of layers.
+            let shape = ModelShape { layers: 4, ..ModelShape::preset(preset).unwrap() };
+            let synth = Synth::new(shape, "q4_k_m".parse().unwrap(), 1);
             let source = Plain { metadata: synth.metadata(), tensors: synth.tensors().unwrap() };
             let (summary, config) = (Summary::of(&source).unwrap(), Config::read(&source).unwrap());
             let memory = summary.memory(1024).unwrap();

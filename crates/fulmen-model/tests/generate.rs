@@ -1,19 +1,19 @@
-//! Text from prompts: pieces, stops, limits, cancelling, conversations that grow.
+//! Text generation: streaming, stop strings, limits, cancellation, growing conversations.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fulmen_core::DType;
 use fulmen_cpu::CpuDispatcher;
-use fulmen_model::synth::{Shape, Synth};
+use fulmen_model::synth::{ModelShape, Synth};
 use fulmen_model::tokenizer::Special;
 use fulmen_model::{
     FinishReason, GenerateOptions, Generated, LoadOptions, Model, ModelError, Sampling, SessionOptions,
 };
 
-/// Weights and caches with many digits: however the work is divided, the same tokens come out.
+/// Weights and caches in F32: the same tokens come out however the work is divided.
 fn model() -> Model {
-    let shape = Shape { layers: 2, ..Shape::preset("tiny-qwen3").unwrap() };
+    let shape = ModelShape { layers: 2, ..ModelShape::preset("tiny-qwen3").unwrap() };
     let file = Synth::new(shape, "f32".parse().unwrap(), 5).file().unwrap();
     let session = SessionOptions { context: 128, chunk: 16, cache: DType::F32, ..SessionOptions::default() };
     let options = LoadOptions { session, ..LoadOptions::default() };
@@ -44,7 +44,7 @@ fn pieces_are_the_text_of_the_tokens() {
     assert_eq!(generated.prompt_tokens, tokenizer.encode_prompt("Hello there", Special::AsText).len());
     assert_eq!(generated.fed_tokens, generated.prompt_tokens);
     assert!(generated.prefill_rate() > 0.0 && generated.decode_rate() > 0.0);
-    // The same seed, the same text; however many tokens are drawn before the host looks.
+    // The same seed produces the same text, however many steps are queued.
     for ahead in [0, 1, 3, 64] {
         assert_eq!(
             run(&model, "Hello there", &GenerateOptions { ahead, ..options(40) }).1.tokens,
@@ -117,7 +117,7 @@ fn a_full_context_ends_the_answer() {
     assert_eq!(generated.reason, FinishReason::ContextFull);
     assert_eq!(generated.prompt_tokens + generated.tokens.len(), 128);
     let mut session = model.session().unwrap();
-    // Just the context: nothing can follow. One more does not fit.
+    // Exactly the context: nothing can follow. One more token does not fit.
     let prompt = vec![7; 128];
     let full = session.generate_from(&prompt, &options(5)).unwrap().finish(|_| ()).unwrap();
     assert_eq!((full.tokens.len(), full.reason), (0, FinishReason::ContextFull));
@@ -200,8 +200,8 @@ fn texts_have_embeddings() {
 
 #[test]
 fn a_prompt_is_cancelled_inside_a_chunk() {
-    // One chunk, long enough to be caught at it.
-    let shape = Shape { layers: 8, ..Shape::preset("tiny-qwen3").unwrap() };
+    // One chunk, long enough to be canceled midway.
+    let shape = ModelShape { layers: 8, ..ModelShape::preset("tiny-qwen3").unwrap() };
     let file = Synth::new(shape, "f32".parse().unwrap(), 5).file().unwrap();
     let session = SessionOptions { context: 512, chunk: 512, ..SessionOptions::default() };
     let options = LoadOptions { session, ..LoadOptions::default() };
@@ -225,13 +225,13 @@ fn a_prompt_is_cancelled_inside_a_chunk() {
     });
     assert!(matches!(cancelled.0, Err(ModelError::Cancelled)), "it was not stopped");
     assert!(cancelled.1 < whole * 3 / 4, "{:?} of {whole:?}", cancelled.1);
-    // Nothing of it remains.
+    // Nothing remains of it.
     assert!(session.tokens(0).unwrap().is_empty());
     flag.store(false, Ordering::Relaxed);
     assert_eq!(session.logits(0, &prompt).unwrap(), expected);
 }
 
-/// Bytes that begin at any address.
+/// Bytes at an arbitrary address.
 struct Shifted(Vec<u8>, usize);
 
 impl AsRef<[u8]> for Shifted {
@@ -244,8 +244,11 @@ impl AsRef<[u8]> for Shifted {
 fn a_model_in_memory_answers_as_the_file_does() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
-    let synth =
-        Synth::new(Shape { layers: 2, ..Shape::preset("tiny-llama").unwrap() }, "q4_k_m".parse().unwrap(), 9);
+    let synth = Synth::new(
+        ModelShape { layers: 2, ..ModelShape::preset("tiny-llama").unwrap() },
+        "q4_k_m".parse().unwrap(),
+        9,
+    );
     let bytes = synth.bytes().unwrap();
     std::fs::write(&path, &bytes).unwrap();
     let device = || Box::new(CpuDispatcher::with_threads(2));

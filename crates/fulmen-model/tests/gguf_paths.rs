@@ -1,4 +1,4 @@
-//! Paths that are no file, files that change, models in parts.
+//! Paths that are not files, files that change, split models.
 
 mod common;
 
@@ -60,15 +60,15 @@ fn a_file_truncated_while_it_is_open_is_refused() {
     assert_eq!(file.data("x").unwrap().len(), 16384);
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(size - 1).unwrap();
     let said = file.data("x").unwrap_err().to_string();
-    let expected = format!("changed while it was open: it had {size} bytes and has {} now", size - 1);
+    let expected = format!("changed while it was open: expected {size} bytes, found {}", size - 1);
     assert!(said.ends_with(&expected), "{said}");
     assert_eq!(file.metadata().string("general.architecture"), Ok("test"), "metadata were copied");
-    // A file that got longer is fine: what was mapped is still there.
+    // A file that grew is fine: the mapping is still valid.
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(size + 100).unwrap();
     assert!(file.data("x").is_ok());
 }
 
-/// A model in three parts, each with one tensor; `change` may damage a part.
+/// A model in three shards, each with one tensor; `change` may damage a shard.
 fn parts(folder: &Path, change: impl Fn(u16, Raw) -> Raw) -> Vec<PathBuf> {
     let write = |number: u16| {
         let raw = Raw::default()
@@ -91,7 +91,7 @@ fn parts_are_one_model() {
         let file = GgufFile::open(path).unwrap();
         let shown: Vec<String> = file.tensors().iter().map(|tensor| tensor.to_string()).collect();
         assert_eq!(shown, ["t0 [8] F32", "t1 [16] F32", "t2 [24] F32"]);
-        assert_eq!(file.parts().len(), 3);
+        assert_eq!(file.shards().len(), 3);
         for (name, bytes) in [("t0", 32), ("t1", 64), ("t2", 96)] {
             assert_eq!(file.data(name).unwrap().len(), bytes);
         }
@@ -104,39 +104,39 @@ fn parts_that_do_not_fit_are_refused() {
     let paths = parts(folder.path(), |_, raw| raw);
     fs::remove_file(&paths[1]).unwrap();
     let said = GgufFile::open(&paths[0]).unwrap_err().to_string();
-    let expected = format!("{}: part 2 of 3 is missing: No such file", paths[1].display());
+    let expected = format!("{}: shard 2 of 3 is missing: No such file", paths[1].display());
     assert!(said.starts_with(&expected), "{said}");
 
-    // The third part in the place of the second.
+    // The third shard in place of the second.
     fs::copy(&paths[2], &paths[1]).unwrap();
     let said = GgufFile::open(&paths[0]).unwrap_err().to_string();
-    assert_eq!(said, format!("{}: split.no is 2, 1 expected", paths[1].display()));
+    assert_eq!(said, format!("{}: split.no must be 1, is 2", paths[1].display()));
 
     let paths = parts(folder.path(), |number, raw| match number {
         1 => Raw { keys: raw.keys[..2].to_vec(), ..raw },
         _ => raw,
     });
     let said = GgufFile::open(&paths[0]).unwrap_err().to_string();
-    assert_eq!(said, format!("{}: split.count is missing, 3 expected", paths[1].display()));
+    assert_eq!(said, format!("{}: split.count must be 3, is missing", paths[1].display()));
 
     let paths = parts(folder.path(), |number, raw| match number {
         2 => raw.tensor("more", &[8], 0, 96).data(128),
         _ => raw,
     });
     let said = GgufFile::open(&paths[0]).unwrap_err().to_string();
-    assert_eq!(said, format!("{}: split.tensors.count is 3, 4 expected", paths[0].display()));
+    assert_eq!(said, format!("{}: split.tensors.count must be 4, is 3", paths[0].display()));
 
     let paths = parts(folder.path(), |number, raw| match number {
         2 => raw.tensor("t0", &[8], 0, 96).data(128),
         _ => raw,
     });
     let said = GgufFile::open(&paths[0]).unwrap_err().to_string();
-    assert_eq!(said, format!("{}: tensor \"t0\" is there twice", paths[2].display()));
+    assert_eq!(said, format!("{}: duplicate tensor \"t0\"", paths[2].display()));
 
     let other = folder.path().join("renamed.gguf");
     let paths = parts(folder.path(), |_, raw| raw);
     fs::copy(&paths[0], &other).unwrap();
     let said = GgufFile::open(&other).unwrap_err().to_string();
-    let expected = "is part 1 of 3, but its name does not end in \"-00001-of-00003.gguf\"";
+    let expected = "is shard 1 of 3, but its name does not end in \"-00001-of-00003.gguf\"";
     assert!(said.ends_with(expected), "{said}");
 }

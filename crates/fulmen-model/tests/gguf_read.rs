@@ -1,4 +1,4 @@
-//! Well-formed GGUF files: what is in them is what comes out.
+//! Reading well-formed GGUF files.
 
 mod common;
 
@@ -9,7 +9,7 @@ use fulmen_core::{DType, DeviceMemory};
 use fulmen_model::gguf::{GgufFile, Value, ValueType};
 use fulmen_model::source::ModelSource;
 
-/// One key of each type, an array of each kind, and three tensors in another order than their data.
+/// One key of each type, an array of each type, and three tensors in a different order than their data.
 fn sample() -> Raw {
     let words: Vec<u8> = ["a", "", "ü"].into_iter().flat_map(text).collect();
     Raw::default()
@@ -85,7 +85,7 @@ fn everything_in_a_file_comes_out() {
         on_disk.write_all(&raw.bytes()).unwrap();
         let file = GgufFile::open(on_disk.path()).unwrap();
         assert_eq!(file.path(), on_disk.path());
-        assert_eq!(file.parts().map(|(_, bytes)| bytes).sum::<u64>(), raw.bytes().len() as u64);
+        assert_eq!(file.shards().map(|(_, bytes)| bytes).sum::<u64>(), raw.bytes().len() as u64);
         check(&file);
     }
 }

@@ -1,4 +1,4 @@
-//! What is written is read back, and a file appears complete or not at all.
+//! Written files are read back, and a file appears complete or not at all.
 
 use std::{fs, sync::Arc};
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 fn value() -> impl Strategy<Value = Value> {
     let words = prop::collection::vec(".{0,8}", 0..6);
-    // NaN is not equal to itself, so floats are drawn from what is.
+    // NaN is not equal to itself, so floats are drawn from values that are.
     let float = prop_oneof![any::<i32>().prop_map(|x| x as f32 * 0.37), Just(f32::INFINITY), Just(-0.0)];
     prop_oneof![
         any::<u8>().prop_map(Value::U8),
@@ -93,9 +93,9 @@ fn a_file_appears_when_it_is_kept_and_not_before() {
     let metadata = Metadata::new();
     let mut writer = GgufWriter::create(&path, false, &metadata, &two()).unwrap();
     writer.write("a", &[1; 16]).unwrap();
-    assert!(!path.exists() && files() == 1, "a part lies beside it");
+    assert!(!path.exists() && files() == 1, "only the temporary file exists");
     drop(writer);
-    assert_eq!(files(), 0, "a part that was given up is removed");
+    assert_eq!(files(), 0, "an abandoned temporary file is removed");
 
     let mut writer = GgufWriter::create(&path, false, &metadata, &two()).unwrap();
     writer.write("a", &[1; 16]).unwrap();
@@ -121,9 +121,9 @@ fn files_are_replaced_only_if_asked() {
     let early = GgufWriter::create(&path, false, &metadata, &[]).unwrap();
     fs::write(&path, b"precious").unwrap();
     let said = GgufWriter::create(&path, false, &metadata, &[]).map(|_| ()).unwrap_err().to_string();
-    assert_eq!(said, format!("{} is there already", path.display()));
+    assert_eq!(said, format!("{} already exists", path.display()));
     let said = early.keep().unwrap_err().to_string();
-    assert_eq!(said, format!("{} is there already", path.display()), "it came while the file was written");
+    assert_eq!(said, format!("{} already exists", path.display()), "it came while the file was written");
     assert_eq!(fs::read(&path).unwrap(), b"precious");
     GgufWriter::create(&path, true, &metadata, &[]).unwrap().keep().unwrap();
     assert!(GgufFile::open(&path).is_ok());
@@ -137,7 +137,7 @@ fn what_cannot_be_written_is_said() {
         |path: &str| GgufWriter::create(path, true, &metadata, &[]).map(|_| ()).unwrap_err().to_string();
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("no/model.gguf").display().to_string();
-    assert_eq!(create(&missing), format!("cannot write {missing}: its folder is not there"));
+    assert_eq!(create(&missing), format!("cannot write {missing}: its folder does not exist"));
     let folder = folder.path().display().to_string();
     assert_eq!(create(&folder), format!("cannot write {folder}: is a directory"));
 
@@ -145,14 +145,17 @@ fn what_cannot_be_written_is_said() {
         GgufWriter::new(Vec::new(), metadata, tensors).map(|_| ()).unwrap_err().to_string()
     };
     let [a, _] = two();
-    assert!(new(&metadata, &[a.clone(), a]).ends_with("tensor \"a\" is there twice"));
+    assert!(new(&metadata, &[a.clone(), a]).ends_with("duplicate tensor \"a\""));
     let indices = TensorInfo::new("i", &[4], DType::U32).unwrap();
-    assert_eq!(new(&metadata, &[indices]), "tensor i [4] U32 cannot be written: GGUF does not have its type");
+    assert_eq!(new(&metadata, &[indices]), "cannot write tensor i [4] U32: GGUF does not have this type");
     let unnamed = TensorInfo::new("", &[4], DType::F32).unwrap();
-    assert!(new(&metadata, &[unnamed]).ends_with("tensor 0 has a name of 0 bytes; 1 to 65535 are allowed"));
+    assert!(
+        new(&metadata, &[unnamed])
+            .ends_with("tensor 0 has a name of 0 bytes; names must have 1 to 65535 bytes")
+    );
     let mut wrong = Metadata::new();
     wrong.set("k".repeat(65_536), 1u8);
-    assert!(new(&wrong, &[]).ends_with("key 0 has a name of 65536 bytes; 1 to 65535 are allowed"));
+    assert!(new(&wrong, &[]).ends_with("key 0 has a name of 65536 bytes; names must have 1 to 65535 bytes"));
     let mut wrong = Metadata::new();
     wrong.set("general.alignment", 3u32);
     assert!(new(&wrong, &[]).contains("general.alignment is 3"));
@@ -163,15 +166,15 @@ fn data_come_in_order_and_complete() {
     let metadata = Metadata::new();
     let mut writer = GgufWriter::new(Vec::new(), &metadata, &two()).unwrap();
     let said = writer.write("b", &[0; 16]).unwrap_err().to_string();
-    assert_eq!(said, "data of tensor \"b\" were written, but it is the turn of \"a\"");
+    assert_eq!(said, "data of tensor \"b\" written out of order: expected \"a\"");
     writer.write("a", &[0; 10]).unwrap();
     let said = writer.write("a", &[0; 7]).unwrap_err().to_string();
-    assert_eq!(said, "tensor \"a\" has 6 bytes left to write, 7 were given");
+    assert_eq!(said, "tensor \"a\" has 6 bytes left to write, got 7");
     writer.write("a", &[0; 6]).unwrap();
     writer.write("b", &[0; 1]).unwrap();
     let said = writer.finish().unwrap_err().to_string();
     assert_eq!(said, "15 bytes of tensor \"b\" were not written");
     let mut writer = GgufWriter::new(Vec::new(), &metadata, &[]).unwrap();
     let said = writer.write("c", &[]).unwrap_err().to_string();
-    assert_eq!(said, "data of tensor \"c\" were written, but all tensors are complete");
+    assert_eq!(said, "data of tensor \"c\" written out of order: all tensors are complete");
 }

@@ -1,10 +1,10 @@
-//! Tiny random models give the logits of a plain implementation in f64, however the work is divided.
+//! Tiny random models produce the logits of a plain f64 implementation, however the work is divided.
 
 mod tiny;
 
 use fulmen_core::DType;
 use fulmen_model::{Sampling, SessionOptions};
-use tiny::{LLAMA, QWEN3, SHAPES, Shape, Tiny, reference};
+use tiny::{LLAMA, QWEN3, SHAPES, Tiny, TinyShape, reference};
 
 fn options() -> SessionOptions {
     SessionOptions { context: 64, cache: DType::F32, ..SessionOptions::default() }
@@ -32,13 +32,13 @@ fn close(got: &[f32], expected: &[f64], bound: f64, what: &str) {
 fn logits_are_those_of_the_plain_implementation() {
     for shape in SHAPES {
         for (seed, tied) in [(1, true), (2, false)] {
-            let tiny = Tiny::new(Shape { tied, ..shape }, seed);
+            let tiny = Tiny::new(TinyShape { tied, ..shape }, seed);
             let prompt = tokens(23, shape.vocabulary, seed);
             let expected = reference::logits(&tiny, &prompt);
             let mut session = tiny.load(options()).unwrap().session().unwrap();
             let got = session.logits(0, &prompt).unwrap();
             close(&got, &expected[22], 1e-9, &format!("{} whole", shape.arch));
-            // One token at a time: every row.
+            // One token at a time, checking every row.
             session.truncate(0, 0).unwrap();
             for (at, token) in prompt.iter().enumerate() {
                 let got = session.logits(0, &[*token]).unwrap();
@@ -64,8 +64,8 @@ fn positions_are_scaled_as_the_file_says() {
             ("linear", 2.0, Some(4)),
             ("", 1.0, Some(6)),
         ] {
-            // The file's own factors have as many entries as pairs turn.
-            let mut tiny = Tiny::new(Shape { factors: shape.factors && n_rot.is_none(), ..shape }, 31);
+            // The file's own factors have one entry per rotated pair.
+            let mut tiny = Tiny::new(TinyShape { factors: shape.factors && n_rot.is_none(), ..shape }, 31);
             let key = |key: &str| format!("{}.rope.{key}", shape.arch);
             if !kind.is_empty() {
                 tiny.metadata.set(key("scaling.type"), kind);
@@ -85,9 +85,9 @@ fn positions_are_scaled_as_the_file_says() {
 
 #[test]
 fn quantized_weights_and_caches_stay_close() {
-    // Rows of 32s for Q8_0.
+    // Rows that are multiples of 32 for Q8_0.
     for shape in SHAPES {
-        let shape = Shape { dtype: DType::Q8_0, head_dim: 32, heads: 4, kv_heads: 2, ..shape };
+        let shape = TinyShape { dtype: DType::Q8_0, head_dim: 32, heads: 4, kv_heads: 2, ..shape };
         let tiny = Tiny::new(shape, 7);
         let prompt = tokens(30, shape.vocabulary, 8);
         let expected = reference::logits(&tiny, &prompt);
@@ -99,7 +99,7 @@ fn quantized_weights_and_caches_stay_close() {
     }
 }
 
-/// The tokens that greedy decoding must give, by the plain implementation.
+/// The tokens of greedy decoding with the plain implementation.
 fn greedy(tiny: &Tiny, prompt: &[u32], n: usize) -> Vec<u32> {
     let mut all = prompt.to_vec();
     for _ in 0..n {
@@ -133,14 +133,14 @@ fn chunks_single_steps_batches_and_many_steps_at_once_give_the_same_tokens() {
             }
         }
 
-        // Three sequences together, fed in another order than they decode.
+        // Three sequences as a batch, fed in a different order than they decode.
         let model = tiny.load(SessionOptions { sequences: 4, ..options() }).unwrap();
         let mut session = model.session().unwrap();
         for (slot, prompt) in [(3, &prompts[0]), (0, &prompts[1]), (2, &prompts[2])] {
             session.feed(slot, prompt).unwrap();
         }
         let mut got = session.decode(&[3, 0, 2], 5).unwrap();
-        // One leaves for a while.
+        // One sequence pauses for a while.
         let more = session.decode(&[2, 3], 4).unwrap();
         got[2].extend(&more[0]);
         got[0].extend(&more[1]);
@@ -199,12 +199,12 @@ fn a_session_can_go_back_and_on() {
     let got = session.logits(0, &prompt[9..]).unwrap();
     let error = nmse(&got, &expected.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
     assert!(error < 1e-9, "{error:e}");
-    // Asked again without new tokens, the last one is fed once more.
+    // Called again without new tokens, the last one is fed once more.
     let again = session.logits(0, &[]).unwrap();
     let error = nmse(&again, &got.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
     assert!(error < 1e-9, "{error:e}");
     assert_eq!(session.logits(0, &[]).unwrap(), again);
-    // Hidden rows are as wide as the model.
+    // Hidden states are as wide as the model.
     assert_eq!(session.hidden(0, &[]).unwrap().len(), LLAMA.hidden);
 }
 
@@ -230,7 +230,7 @@ fn two_sessions_of_one_model_do_not_disturb_each_other() {
         threads.map(|thread| thread.join().unwrap())
     });
     assert_eq!(got, expected);
-    // The model may go before its sessions.
+    // The model may be dropped before its sessions.
     let mut session = model.session().unwrap();
     drop(model);
     assert_eq!(session.draw(0, &prompt).unwrap(), expected[0][0]);

@@ -1,4 +1,5 @@
-//! Models that make no sense are refused with the key or tensor, what was expected and what was found; the next one loads.
+//! Invalid models are rejected with the key or tensor, the expected and the actual value; a valid one then
+//! loads.
 
 mod tiny;
 
@@ -9,7 +10,7 @@ use fulmen_core::*;
 use fulmen_cpu::CpuDispatcher;
 use fulmen_model::gguf::{Array, Value};
 use fulmen_model::{LoadOptions, Model, ModelError, SessionOptions};
-use tiny::{LLAMA, QWEN2, QWEN3, SHAPES, Shape, Tiny};
+use tiny::{LLAMA, QWEN2, QWEN3, SHAPES, Tiny, TinyShape};
 
 fn with(key: &str, value: impl Into<Value>) -> String {
     let mut tiny = Tiny::new(LLAMA, 1);
@@ -32,7 +33,7 @@ fn keys_that_are_missing_or_of_another_type() {
             let mut tiny = Tiny::new(shape, 1);
             tiny.metadata.remove(&key);
             let message = tiny.refusal();
-            assert!(message.starts_with(&format!("the metadata have no key {key:?}")), "{message}");
+            assert!(message.starts_with(&format!("metadata key {key:?} is missing")), "{message}");
             tiny.metadata.set(key.clone(), "many");
             let message = tiny.refusal();
             assert!(message.starts_with(&format!("metadata key {key:?} must be")), "{message}");
@@ -41,14 +42,14 @@ fn keys_that_are_missing_or_of_another_type() {
     }
     let mut tiny = Tiny::new(LLAMA, 1);
     tiny.metadata.remove("general.architecture");
-    assert!(tiny.refusal().contains("no key \"general.architecture\""));
+    assert!(tiny.refusal().contains("key \"general.architecture\" is missing"));
 }
 
 #[test]
 fn other_architectures_are_refused_by_name() {
     assert_eq!(
         with("general.architecture", "mamba"),
-        "the architecture \"mamba\" is not supported; supported are llama, qwen2, qwen3"
+        "architecture \"mamba\" is not supported (supported: llama, qwen2, qwen3)"
     );
     let message = with("llama.expert_count", 8u32);
     assert!(message.contains("llama.expert_count") && message.contains("experts"), "{message}");
@@ -89,7 +90,7 @@ fn floats_that_are_zero_negative_or_not_finite() {
     {
         for value in [0.0f32, -1.0, f32::NAN, f32::INFINITY] {
             let message = with(key, value);
-            let expected = format!("metadata key {key:?} must be a finite number above 0, is {value}");
+            let expected = format!("metadata key {key:?} must be a positive finite number, is {value}");
             assert_eq!(message, expected);
         }
     }
@@ -125,7 +126,7 @@ fn tensors_that_are_missing() {
     }
     let mut tiny = Tiny::new(LLAMA, 1);
     tiny.metadata.set("llama.block_count", 3u32);
-    assert_eq!(tiny.refusal(), "tensor \"blk.2.attn_norm.weight\" is missing ([64] expected)");
+    assert_eq!(tiny.refusal(), "tensor \"blk.2.attn_norm.weight\" is missing (expected [64])");
 }
 
 #[test]
@@ -140,10 +141,10 @@ fn tensors_that_do_not_belong() {
         let mut tiny = Tiny::new(shape, 1);
         tiny.put(name, &[16], DType::F32, &[1.0; 16]);
         let arch = shape.arch;
-        let expected = format!("1 tensors do not belong to a {arch} model, the first is {name:?}");
+        let expected = format!("1 tensor does not belong to a {arch} model: {name:?}");
         assert_eq!(tiny.refusal(), expected);
     }
-    // What old files have and nobody needs.
+    // Redundant tensors of old files are ignored.
     let mut tiny = Tiny::new(LLAMA, 1);
     tiny.put("blk.0.attn_rot_embd.weight", &[8], DType::F32, &[1.0; 8]);
     tiny.load(SessionOptions::default()).unwrap();
@@ -155,17 +156,17 @@ fn tensors_of_another_shape_or_type() {
     tiny.put("blk.0.ffn_up.weight", &[96, 64], DType::F32, &[0.5; 96 * 64]);
     assert_eq!(
         tiny.refusal(),
-        "tensor \"blk.0.ffn_up.weight\" must be [64, 96], is [96, 64]: it is transposed"
+        "tensor \"blk.0.ffn_up.weight\" must have the shape [64, 96], has [96, 64] (it is transposed)"
     );
     let mut tiny = Tiny::new(LLAMA, 1);
     tiny.put("blk.0.ffn_up.weight", &[64, 95], DType::F32, &[0.5; 95 * 64]);
-    assert_eq!(tiny.refusal(), "tensor \"blk.0.ffn_up.weight\" must be [64, 96], is [64, 95]");
+    assert_eq!(tiny.refusal(), "tensor \"blk.0.ffn_up.weight\" must have the shape [64, 96], has [64, 95]");
     let mut tiny = Tiny::new(LLAMA, 1);
     tiny.put("blk.1.attn_norm.weight", &[64], DType::Q8_0, &[0.5; 64]);
-    assert_eq!(tiny.refusal(), "tensor \"blk.1.attn_norm.weight\" must be F32, F16 or BF16, is Q8_0");
+    assert_eq!(tiny.refusal(), "tensor \"blk.1.attn_norm.weight\" must have type F32, F16 or BF16, has Q8_0");
     let mut tiny = Tiny::new(LLAMA, 1);
     tiny.put("rope_freqs.weight", &[7], DType::F32, &[1.0; 7]);
-    assert_eq!(tiny.refusal(), "tensor \"rope_freqs.weight\" must be [8], is [7]");
+    assert_eq!(tiny.refusal(), "tensor \"rope_freqs.weight\" must have the shape [8], has [7]");
 }
 
 #[test]
@@ -176,7 +177,7 @@ fn weights_and_scales_that_are_not_finite() {
     let expected =
         "tensor \"blk.1.attn_norm.weight\": the value or block scale at element 17 is NaN or infinite";
     assert_eq!(tiny.refusal(), expected);
-    let mut tiny = Tiny::new(Shape { dtype: DType::Q8_0, ..LLAMA }, 1);
+    let mut tiny = Tiny::new(TinyShape { dtype: DType::Q8_0, ..LLAMA }, 1);
     // The scale of the third block.
     tiny.spoil("blk.0.attn_q.weight", 2 * 34, &[0x00, 0xfc]);
     let expected =
@@ -194,12 +195,12 @@ fn options_of_a_session_that_make_no_sense() {
     let good = SessionOptions::default();
     assert_eq!(
         refused(SessionOptions { context: 257, ..good }),
-        "a context of 257 is more than the model's 256"
+        "a context of 257 tokens exceeds the model's limit of 256"
     );
     assert!(refused(SessionOptions { sequences: 0, ..good }).contains("at least 1, is 0"));
     assert!(refused(SessionOptions { cache: DType::Q4_0, ..good }).contains("F16, Q8_0 or F32, is Q4_0"));
     // Heads of 16 are half a block.
-    assert!(refused(SessionOptions { cache: DType::Q8_0, ..good }).contains("Q8_0 with heads of 16"));
+    assert!(refused(SessionOptions { cache: DType::Q8_0, ..good }).contains("Q8_0 with a head size of 16"));
 }
 
 #[test]
@@ -211,12 +212,12 @@ fn prompts_that_do_not_fit() {
     assert!(matches!(session.logits(0, &[]), Err(ModelError::EmptyPrompt)));
     assert!(matches!(session.decode(&[0], 1), Err(ModelError::EmptyPrompt)));
     let error = session.feed(0, &[1; 33]).unwrap_err().to_string();
-    assert_eq!(error, "the prompt of 33 tokens does not fit the context of 32 (0 of them are in use)");
+    assert_eq!(error, "the prompt of 33 tokens does not fit into the context of 32 (0 positions in use)");
     assert!(session.feed(0, &vec![1; 1_000_000]).is_err());
     let error = session.feed(0, &[5, 101]).unwrap_err().to_string();
-    assert_eq!(error, "token 101 at place 1 is outside the vocabulary of 101");
+    assert_eq!(error, "token 101 at index 1 is outside the vocabulary of 101 tokens");
     assert!(session.tokens(0).unwrap().is_empty(), "what fails leaves nothing behind");
-    // Just the context: logits, but no place for another token.
+    // Exactly the context: logits, but no room for another token.
     assert_eq!(session.logits(0, &[1; 32]).unwrap().len(), 101);
     assert!(matches!(
         session.draw(0, &[]),
@@ -227,10 +228,10 @@ fn prompts_that_do_not_fit() {
     assert_eq!(session.decode(&[0], 2).unwrap()[0].len(), 2);
     assert!(matches!(session.decode(&[0], 1), Err(ModelError::PromptTooLong { .. })));
     let error = session.feed(1, &[1]).unwrap_err().to_string();
-    assert_eq!(error, "sequence 1 does not exist (1 in this session)");
+    assert_eq!(error, "sequence 1 does not exist (sequences in this session: 1)");
     session.truncate(0, 5).unwrap();
     let error = session.decode(&[0, 0], 1).unwrap_err().to_string();
-    assert_eq!(error, "sequence 0 is there twice (1 in this session)");
+    assert_eq!(error, "sequence 0 was passed twice (sequences in this session: 1)");
 }
 
 #[test]
@@ -248,14 +249,14 @@ fn cancelling_stops_between_chunks_and_the_session_goes_on() {
     assert_eq!(session.draw(0, &[1, 2, 3]).unwrap(), expected);
 }
 
-/// A processor with little memory, that counts what is not freed and fails on demand.
+/// A CPU device with little memory that counts leaks and fails on demand.
 struct Small {
     cpu: CpuDispatcher,
     available: Option<u64>,
     prefill_chunk: u32,
     /// Allocations that still succeed.
     left: usize,
-    /// Allocations that may be alive at once.
+    /// Maximum number of live allocations.
     at_once: usize,
     alive: Arc<AtomicUsize>,
     captures: bool,
@@ -384,7 +385,7 @@ fn too_little_memory_is_seen_before_anything_is_loaded() {
     let message = error.to_string();
     assert!(matches!(error, ModelError::Memory { available: 100_000, .. }), "{message}");
     assert!(
-        message.starts_with("not enough memory: ") && message.contains("97.7 KiB are available"),
+        message.starts_with("not enough memory: ") && message.contains("97.7 KiB available"),
         "{message}"
     );
     assert_eq!(alive.load(Ordering::Relaxed), 0);
@@ -409,7 +410,7 @@ fn a_chunk_is_as_large_as_pays_and_as_memory_allows() {
     assert_eq!(chunk(much, 2048, 0), 2048);
     assert_eq!(chunk(much, 100, 0), 100);
     assert_eq!(chunk(None, 2048, 0), 512);
-    // Weights and caches take less than 10 MiB; a row of intermediate results takes some KiB.
+    // Weights and caches take less than 10 MiB; a row of activations takes a few KiB.
     assert_eq!(chunk(Some(10 << 20), 2048, 0), 512);
     assert_eq!(chunk(Some(10 << 20), 2048, 100), 100);
     assert_eq!(chunk(None, 512, 4096), 4096);

@@ -1,4 +1,4 @@
-//! Perplexity, and logits of every token, are those of the plain implementation in f64.
+//! Perplexity and per-token logits match the plain f64 implementation.
 
 mod tiny;
 
@@ -44,7 +44,7 @@ fn every_row_is_that_of_the_plain_implementation() {
             each.unwrap();
             assert_eq!(at, text.len().max(before + first));
             assert_eq!(session.tokens(0).unwrap(), text);
-            // And it goes on from there.
+            // The sequence can be continued.
             let next = session.logits(0, &[1]).unwrap();
             let whole = reference::logits(&tiny, &[&text[..], &[1]].concat());
             let error: f64 = next.iter().zip(&whole[23]).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
@@ -62,7 +62,7 @@ fn perplexity_is_that_of_a_direct_computation() {
     let mut session = model.session().unwrap();
     for (stride, begin) in [(None, None), (None, Some(2)), (Some(10), None), (Some(47), Some(0))] {
         let window = 48;
-        // Windows by hand: the second halves of the first, second and third; or all that is new.
+        // Windows by hand: the second half of each of three windows, or everything new.
         let places: Vec<(usize, usize)> = match stride {
             None => vec![(0, 25), (48, 73), (96, usize::MAX)],
             Some(stride) => (0..110)
@@ -105,11 +105,11 @@ fn what_makes_no_windows_is_refused() {
         let error = session.perplexity(tokens, &options, |_, _| ()).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     };
-    refused(&[1; 40], 49, None, "the window of a text must be 2 to 48 tokens, the context, is 49");
+    refused(&[1; 40], 49, None, "the perplexity window must be 2 to 48 tokens, the context, is 49");
     refused(&[1; 40], 1, None, "is 1");
-    refused(&[1; 40], 8, Some(0), "the stride of windows must be 1 to 7, is 0");
+    refused(&[1; 40], 8, Some(0), "the perplexity stride must be 1 to 7, is 0");
     refused(&[1; 40], 8, Some(8), "is 8");
-    refused(&[1], 8, None, "the number of tokens of a text must be 3 or more, is 1");
+    refused(&[1], 8, None, "the number of tokens in the text must be 3 or more, is 1");
     refused(&[1, 2], 8, None, "3 or more, is 2");
     refused(&[], 8, Some(2), "2 or more, is 0");
     refused(&[1, 1, 1, 500], 8, None, "outside the vocabulary");

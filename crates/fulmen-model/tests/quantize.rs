@@ -1,24 +1,24 @@
-//! Quantized models: the types of the mix, the bits of the encoder, on any number of threads.
+//! Quantized models: the types of the recipe, the exact bits of the encoder, on any number of threads.
 
 use std::{collections::BTreeMap, fs, ops::ControlFlow, path::Path, sync::Arc};
 
 use fulmen_core::{DType, quant};
 use fulmen_model::gguf::{GgufFile, GgufWriter, Metadata};
-use fulmen_model::quantize::{Plan, QuantizeError, Recipe, quantize};
+use fulmen_model::quantize::{QuantizeError, QuantizePlan, Recipe, quantize};
 use fulmen_model::source::TensorInfo;
-use fulmen_model::synth::{Shape, Synth};
+use fulmen_model::synth::{ModelShape, Synth};
 
 fn recipe(name: &str) -> Recipe {
     name.parse().unwrap()
 }
 
 fn model(types: &str) -> GgufFile {
-    let shape = Shape { layers: 2, vocabulary: 700, ..Shape::preset("tiny-llama").unwrap() };
+    let shape = ModelShape { layers: 2, vocabulary: 700, ..ModelShape::preset("tiny-llama").unwrap() };
     Synth::new(shape, recipe(types), 1).file().unwrap()
 }
 
-fn run(source: &GgufFile, types: &str, out: &Path, threads: usize) -> (Plan, GgufFile) {
-    let plan = Plan::of(source, recipe(types)).unwrap();
+fn run(source: &GgufFile, types: &str, out: &Path, threads: usize) -> (QuantizePlan, GgufFile) {
+    let plan = QuantizePlan::of(source, recipe(types)).unwrap();
     let mut done = 0;
     quantize(source, &plan, out, false, threads, |elements| {
         done += elements;
@@ -60,7 +60,7 @@ fn tensors_have_the_encoders_bits_and_the_metadata_stay() {
 #[test]
 fn the_number_of_threads_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    // One tensor of several tasks, the last of them short.
+    // One tensor that is converted in several tasks, the last of them short.
     let tensors = [TensorInfo::new("blk.0.ffn_up.weight", &[256, 4096 * 3 + 7], DType::F32).unwrap()];
     let values: Vec<f32> = (0..tensors[0].elements()).map(|i| ((i * 37) % 1001) as f32 - 500.0).collect();
     let mut writer = GgufWriter::new(Vec::new(), &Metadata::new(), &tensors).unwrap();
@@ -75,11 +75,12 @@ fn the_number_of_threads_changes_nothing() {
 
 #[test]
 fn the_plan_says_what_is_lost_and_what_does_not_fit() {
-    let shape = Shape { embedding: 96, layers: 8, ..Shape::preset("tiny-llama").unwrap() };
+    let shape = ModelShape { embedding: 96, layers: 8, ..ModelShape::preset("tiny-llama").unwrap() };
     let source = Synth::new(shape, recipe("f32"), 1).file().unwrap();
-    let plan = Plan::of(&source, recipe("q4_k_m")).unwrap();
-    assert!(plan.again.is_empty());
-    // Rows of 96: the embedding, and q, k, gate and up of 8 layers, and v of all; the others have rows of 256 and 512.
+    let plan = QuantizePlan::of(&source, recipe("q4_k_m")).unwrap();
+    assert!(plan.requantized.is_empty());
+    // Rows of 96: the embedding, and q, k, gate and up of 8 layers, and v of all; the others have rows of 256
+    // and 512.
     let others: usize = plan.other_types.values().sum();
     assert_eq!(others, 1 + 8 * 5);
     let v_in_more_bits = 4;
@@ -89,10 +90,10 @@ fn the_plan_says_what_is_lost_and_what_does_not_fit() {
     ]);
     assert_eq!(plan.other_types, expected);
 
-    let plan = Plan::of(&model("q8_0"), recipe("q4_0")).unwrap();
-    assert_eq!(plan.again.get(&DType::Q8_0), Some(&15));
-    let plan = Plan::of(&model("q8_0"), recipe("q8_0")).unwrap();
-    assert_eq!((plan.work, plan.again.len()), (0, 0), "what has its type is copied");
+    let plan = QuantizePlan::of(&model("q8_0"), recipe("q4_0")).unwrap();
+    assert_eq!(plan.requantized.get(&DType::Q8_0), Some(&15));
+    let plan = QuantizePlan::of(&model("q8_0"), recipe("q8_0")).unwrap();
+    assert_eq!((plan.work, plan.requantized.len()), (0, 0), "what has its type is copied");
 }
 
 #[test]
@@ -104,14 +105,14 @@ fn values_that_are_not_finite_are_found_and_nothing_is_left_behind() {
     let mut writer = GgufWriter::new(Vec::new(), &Metadata::new(), &tensors).unwrap();
     writer.write("x.weight", bytemuck::cast_slice(&values)).unwrap();
     let source = GgufFile::from_bytes(Arc::new(writer.finish().unwrap())).unwrap();
-    let plan = Plan::of(&source, recipe("q4_0")).unwrap();
+    let plan = QuantizePlan::of(&source, recipe("q4_0")).unwrap();
     let error =
         quantize(&source, &plan, &folder.path().join("out.gguf"), false, 2, |_| ControlFlow::Continue(()))
             .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "tensor x.weight [32, 40000] F32: quantize: the value at index 1200003 is not finite and cannot be stored \
-         as Q4_0"
+        "tensor x.weight [32, 40000] F32: quantize: the value at index 1200003 is not finite and cannot be \
+         stored as Q4_0"
     );
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
@@ -134,15 +135,16 @@ fn parts_become_one_file() {
     }
     let source = GgufFile::open(folder.path().join("m-00001-of-00002.gguf")).unwrap();
     let (_, file) = run(&source, "f32", &folder.path().join("one.gguf"), 1);
-    assert_eq!((file.parts().len(), file.tensors().len()), (1, 2));
+    assert_eq!((file.shards().len(), file.tensors().len()), (1, 2));
     assert_eq!(file.data("t1").unwrap()[..], [1; 16]);
     assert!(file.metadata().get("split.count").is_none());
 }
 
 #[test]
 fn a_model_that_is_stopped_leaves_nothing_behind() {
-    let source = Synth::new(Shape::preset("tiny-llama").unwrap(), "f16".parse().unwrap(), 3).file().unwrap();
-    let plan = Plan::of(&source, "q8_0".parse().unwrap()).unwrap();
+    let source =
+        Synth::new(ModelShape::preset("tiny-llama").unwrap(), "f16".parse().unwrap(), 3).file().unwrap();
+    let plan = QuantizePlan::of(&source, "q8_0".parse().unwrap()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.gguf");
     let mut calls = 0;

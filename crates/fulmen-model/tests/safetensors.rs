@@ -1,13 +1,13 @@
-//! Hugging Face folders: the same model as the GGUF file, and every malformed file refused.
+//! Hugging Face folders: the same model as the GGUF file, and malformed files are rejected.
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use fulmen_core::{DType, quant};
 use fulmen_model::gguf::GgufFile;
-use fulmen_model::quantize::{Plan, Recipe, quantize};
+use fulmen_model::quantize::{QuantizePlan, Recipe, quantize};
 use fulmen_model::safetensors::SafetensorsFolder;
 use fulmen_model::source::{self, ModelSource, TensorInfo};
-use fulmen_model::synth::{Shape, Synth};
+use fulmen_model::synth::{ModelShape, Synth};
 use fulmen_model::tokenizer::{Special, Tokenizer};
 use fulmen_model::{LoadOptions, Model, SessionOptions};
 use serde_json::{Value, json};
@@ -34,8 +34,8 @@ fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Undoes what converters to GGUF do: the name, and the order of rows in a head of Llama's queries and keys.
-fn theirs(shape: &Shape, file: &GgufFile, tensor: &TensorInfo) -> Option<(String, Tensor)> {
+/// Reverses the conversion to GGUF: tensor names, and the row order of Llama's query and key heads.
+fn theirs(shape: &ModelShape, file: &GgufFile, tensor: &TensorInfo) -> Option<(String, Tensor)> {
     let data = file.data(tensor.name()).unwrap().to_vec();
     let name = tensor.name();
     let new = match name {
@@ -72,7 +72,7 @@ fn theirs(shape: &Shape, file: &GgufFile, tensor: &TensorInfo) -> Option<(String
     } else {
         data
     };
-    // Vectors are BF16 in the folders, as everything else.
+    // Vectors are BF16 in the folders, like everything else.
     let (dtype, data) = match tensor.dtype() {
         DType::F32 => {
             let values = quant::dequantize_to_vec(DType::F32, &data, tensor.elements()).unwrap();
@@ -85,7 +85,7 @@ fn theirs(shape: &Shape, file: &GgufFile, tensor: &TensorInfo) -> Option<(String
     Some((new, (dtype, dims, data)))
 }
 
-fn config(shape: &Shape) -> Value {
+fn config(shape: &ModelShape) -> Value {
     let mut config = json!({
         "architectures": ["SomethingForCausalLM"],
         "model_type": shape.architecture,
@@ -118,8 +118,8 @@ fn config(shape: &Shape) -> Value {
 }
 
 /// A model as a GGUF file and as a folder.
-fn both(preset: &str) -> (GgufFile, Shape, BTreeMap<String, Tensor>) {
-    let shape = Shape { layers: 2, ..Shape::preset(preset).unwrap() };
+fn both(preset: &str) -> (GgufFile, ModelShape, BTreeMap<String, Tensor>) {
+    let shape = ModelShape { layers: 2, ..ModelShape::preset(preset).unwrap() };
     let recipe: Recipe = "bf16".parse().unwrap();
     let file = Synth::new(shape.clone(), recipe, 1).file().unwrap();
     let tensors = file.tensors().iter().filter_map(|tensor| theirs(&shape, &file, tensor)).collect();
@@ -131,7 +131,7 @@ fn write(folder: &Path, config: &Value, tensors: &BTreeMap<String, Tensor>) {
     fs::write(folder.join("model.safetensors"), file(tensors)).unwrap();
 }
 
-/// Every tensor of the GGUF file, compared with what the folder gives.
+/// Compares every tensor of the GGUF file with the folder's.
 fn compare(file: &GgufFile, folder: &dyn ModelSource) {
     let sorted = |source: &dyn ModelSource| {
         let mut list: Vec<String> = source.tensors().iter().map(|tensor| tensor.to_string()).collect();
@@ -142,7 +142,7 @@ fn compare(file: &GgufFile, folder: &dyn ModelSource) {
     for tensor in file.tensors() {
         let (ours, theirs) = (file.data(tensor.name()).unwrap(), folder.data(tensor.name()).unwrap());
         let expected = if tensor.dims().len() == 1 && tensor.name() != "rope_freqs.weight" {
-            // They were rounded to BF16 on the way.
+            // They were rounded to BF16.
             let values = quant::dequantize_to_vec(DType::F32, &ours, tensor.elements()).unwrap();
             let rounded = quant::quantize_to_vec(DType::BF16, &values).unwrap();
             let values = quant::dequantize_to_vec(DType::BF16, &rounded, tensor.elements()).unwrap();
@@ -180,8 +180,8 @@ fn a_folder_is_the_same_model_as_the_file() {
     }
 }
 
-/// The folder's norms were rounded to BF16, so the logits are close and not the same; heads in the wrong order would
-/// give quite other ones.
+/// The folder's norms were rounded to BF16, so the logits are only close; heads in the wrong row order would
+/// be far off.
 #[test]
 fn a_folder_runs_as_the_file_does() {
     for preset in ["tiny-llama", "tiny-qwen2", "tiny-qwen3"] {
@@ -205,9 +205,12 @@ fn a_folder_runs_as_the_file_does() {
     }
 }
 
-/// A tokenizer.json with a few tokens, fewer than the model has rows.
+/// A tokenizer.json with fewer tokens than the model has embedding rows.
 fn tokenizer_json(rows: u32) -> Value {
-    let split = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+    let split = concat!(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|",
+        r"\s*[\r\n]+|\s+(?!\S)|\s+",
+    );
     json!({
         "added_tokens": [{ "id": rows, "content": "<|im_end|>", "special": true, "rstrip": true }],
         "normalizer": { "type": "NFC" },
@@ -215,11 +218,15 @@ fn tokenizer_json(rows: u32) -> Value {
             { "type": "Split", "pattern": { "Regex": split }, "behavior": "Isolated" },
             { "type": "ByteLevel", "add_prefix_space": false, "use_regex": false },
         ] },
-        "model": { "type": "BPE", "vocab": { "h": 0, "i": 1, "Ġ": 2, "hi": 3, "Ã": 4, "©": 5 }, "merges": ["h i"] },
+        "model": {
+            "type": "BPE",
+            "vocab": { "h": 0, "i": 1, "Ġ": 2, "hi": 3, "Ã": 4, "©": 5 },
+            "merges": ["h i"],
+        },
     })
 }
 
-/// A tokenizer beside a model is the model's, and goes into the file that is made of it.
+/// A tokenizer.json next to a model is used, and is written into a GGUF file converted from it.
 #[test]
 fn the_tokenizer_beside_a_model_is_its_own() {
     let (_, shape, tensors) = both("tiny-qwen2");
@@ -229,7 +236,7 @@ fn the_tokenizer_beside_a_model_is_its_own() {
     let opened = source::open(folder.path()).unwrap();
     let tokenizer = Tokenizer::from_source(opened.as_ref()).unwrap().unwrap();
     let out = folder.path().join("model.gguf");
-    let plan = Plan::of(opened.as_ref(), "q8_0".parse().unwrap()).unwrap();
+    let plan = QuantizePlan::of(opened.as_ref(), "q8_0".parse().unwrap()).unwrap();
     quantize(opened.as_ref(), &plan, &out, false, 1, |_| std::ops::ControlFlow::Continue(())).unwrap();
     let file = GgufFile::open(&out).unwrap();
     let again = Tokenizer::from_source(&file).unwrap().unwrap();
@@ -248,9 +255,12 @@ fn the_tokenizer_beside_a_model_is_its_own() {
     fs::write(folder.path().join("tokenizer.json"), large.to_string()).unwrap();
     let error = Tokenizer::from_source(opened.as_ref()).unwrap_err().to_string();
     let (rows, tokens) = (shape.vocabulary, shape.vocabulary + 1);
-    assert_eq!(error, format!("the tokenizer has {tokens} tokens, the model has only {rows} rows for them"));
+    assert_eq!(
+        error,
+        format!("the tokenizer has {tokens} tokens, but the model has only {rows} embedding rows")
+    );
     fs::write(folder.path().join("tokenizer.json"), "{").unwrap();
-    assert!(Plan::of(opened.as_ref(), "q8_0".parse().unwrap()).is_err());
+    assert!(QuantizePlan::of(opened.as_ref(), "q8_0".parse().unwrap()).is_err());
 }
 
 #[test]
@@ -295,17 +305,20 @@ fn several_files_with_an_index_are_one_model() {
     };
     for name in ["../secret.safetensors", "/etc/passwd", "..", "a\\b", ""] {
         let said = refused(json!({ "lm_head.weight": name }));
-        assert!(said.ends_with(&format!("names the file {name:?}; a plain file name expected")), "{said}");
+        assert!(
+            said.ends_with(&format!("refers to the file {name:?}; expected a plain file name")),
+            "{said}"
+        );
     }
     let said = refused(json!({ "lm_head.weight": "model-00000-of-00003.safetensors" }));
     let expected =
-        "says that tensor \"lm_head.weight\" is in \"model-00000-of-00003.safetensors\", but it is not";
+        "lists tensor \"lm_head.weight\" in \"model-00000-of-00003.safetensors\", which does not contain it";
     assert!(said.ends_with(expected), "{said}");
     let said = refused(json!({ "lm_head.weight": "missing.safetensors" }));
     assert!(said.contains("missing.safetensors: cannot open it: No such file"), "{said}");
 }
 
-/// What is said of a folder whose one file is `bytes`.
+/// The error for a folder whose only file is `bytes`.
 fn refused(config: &Value, bytes: &[u8]) -> String {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
@@ -318,7 +331,7 @@ fn refused(config: &Value, bytes: &[u8]) -> String {
 
 #[test]
 fn malformed_files_are_refused() {
-    let config = config(&Shape::preset("tiny-qwen3").unwrap());
+    let config = config(&ModelShape::preset("tiny-qwen3").unwrap());
     let said = |header: &str, data: usize| refused(&config, &with_header(header, &vec![0; data]));
     let entry = |dtype: &str, shape: &str, offsets: &str| {
         format!(r#"{{"model.norm.weight":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}}}"#)
@@ -326,33 +339,39 @@ fn malformed_files_are_refused() {
     for (message, found) in [
         ("cannot read the header: failed to fill whole buffer", refused(&config, &[])),
         ("cannot read the header: failed to fill whole buffer", refused(&config, &[1, 0, 0])),
-        ("has a header of 18446744073709551615 bytes; the file has 8", refused(&config, &[255; 8])),
         (
-            "has a header of 9 bytes; the file has 16",
+            "has an invalid header length of 18446744073709551615 bytes (file size 8",
+            refused(&config, &[255; 8]),
+        ),
+        (
+            "has an invalid header length of 9 bytes (file size 16",
             refused(&config, &[9, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]),
         ),
-        ("is not as expected: expected value at line 1 column 1", said("x", 0)),
-        ("is not as expected: invalid type: sequence, expected an object of tensors", said("[]", 0)),
-        ("is not as expected: missing field `dtype`", said(r#"{"a": {}}"#, 0)),
+        ("cannot be parsed: expected value at line 1 column 1", said("x", 0)),
+        ("cannot be parsed: invalid type: sequence, expected an object of tensors", said("[]", 0)),
+        ("cannot be parsed: missing field `dtype`", said(r#"{"a": {}}"#, 0)),
         (
-            "has the type I64, which is not supported; F32, F16 and BF16 are",
+            "has type I64, which is not supported (supported: F32, F16, BF16)",
             said(&entry("I64", "[1]", "[0,8]"), 8),
         ),
-        ("has the shape []; 1 to 4 dimensions", said(&entry("F32", "[]", "[0,4]"), 4)),
-        ("has the shape [1, 1, 1, 1, 1]; 1 to 4", said(&entry("F32", "[1,1,1,1,1]", "[0,4]"), 4)),
-        ("has the shape [2, 0]; 1 to 4 dimensions", said(&entry("F32", "[2,0]", "[0,0]"), 4)),
+        ("has the shape []; expected 1 to 4 dimensions", said(&entry("F32", "[]", "[0,4]"), 4)),
+        ("has the shape [1, 1, 1, 1, 1]; expected 1 to 4", said(&entry("F32", "[1,1,1,1,1]", "[0,4]"), 4)),
+        ("has the shape [2, 0]; expected 1 to 4 dimensions", said(&entry("F32", "[2,0]", "[0,0]"), 4)),
         (
             "F32: the size of 18446744073709551615 elements overflows",
             said(&entry("F32", "[4294967296,4294967296]", "[0,4]"), 4),
         ),
-        ("lies at 0..5 of the data; 4 bytes inside the 8", said(&entry("F32", "[1]", "[0,5]"), 8)),
-        ("lies at 4..0 of the data; 4 bytes inside the 8", said(&entry("F32", "[1]", "[4,0]"), 8)),
-        ("lies at 8..12 of the data; 4 bytes inside the 8", said(&entry("F32", "[1]", "[8,12]"), 8)),
+        ("has the data offsets 0..5; expected 4 bytes within the 8", said(&entry("F32", "[1]", "[0,5]"), 8)),
+        ("has the data offsets 4..0; expected 4 bytes within the 8", said(&entry("F32", "[1]", "[4,0]"), 8)),
         (
-            "lies at 18446744073709551612..18446744073709551615 of the data",
+            "has the data offsets 8..12; expected 4 bytes within the 8",
+            said(&entry("F32", "[1]", "[8,12]"), 8),
+        ),
+        (
+            "has the data offsets 18446744073709551612..18446744073709551615",
             said(&entry("F32", "[1]", "[18446744073709551612,18446744073709551615]"), 8),
         ),
-        ("is not as expected: invalid value", said(&entry("F32", "[-1]", "[0,4]"), 8)),
+        ("cannot be parsed: invalid value", said(&entry("F32", "[-1]", "[0,4]"), 8)),
         (
             "has the tensor \"model.nose.weight\", which no supported",
             said(&entry("F32", "[1]", "[0,4]").replace("norm", "nose"), 8),
@@ -364,7 +383,7 @@ fn malformed_files_are_refused() {
         format!(r#""{name}":{{"dtype":"F32","shape":[2],"data_offsets":[{from},{}]}}"#, from + 8)
     };
     let twice = said(&format!("{{{},{}}}", one("model.norm.weight", 0), one("model.norm.weight", 8)), 16);
-    assert!(twice.ends_with("tensor \"model.norm.weight\" is there twice"), "{twice}");
+    assert!(twice.ends_with("duplicate tensor \"model.norm.weight\""), "{twice}");
     let overlap = said(&format!("{{{},{}}}", one("model.norm.weight", 4), one("lm_head.weight", 0)), 16);
     assert!(overlap.ends_with("tensors \"lm_head.weight\" and \"model.norm.weight\" overlap"), "{overlap}");
 }
@@ -383,10 +402,14 @@ fn configurations_that_are_not_supported_are_refused_by_name() {
     };
     for (message, found) in [
         (
-            "config.json: model_type is \"gpt_neox\", which is not supported; llama, mistral, qwen2 and qwen3 are",
+            "config.json: model_type is \"gpt_neox\", which is not supported (supported: llama, mistral, \
+             qwen2, qwen3)",
             said("model_type", json!("gpt_neox")),
         ),
-        ("hidden_act is \"gelu\", which is not supported; silu is", said("hidden_act", json!("gelu"))),
+        (
+            "hidden_act is \"gelu\", which is not supported (supported: silu)",
+            said("hidden_act", json!("gelu")),
+        ),
         (
             "rope_scaling.rope_type is \"yarn\", which is not supported",
             said("rope_scaling", json!({ "type": "yarn" })),
@@ -396,12 +419,12 @@ fn configurations_that_are_not_supported_are_refused_by_name() {
             said("rope_scaling", json!({ "type": "llama3", "factor": 8.0 })),
         ),
         ("partial_rotary_factor is 0.5, which is not supported", said("partial_rotary_factor", json!(0.5))),
-        ("config.json: is not as expected: missing field `hidden_size`", said("hidden_size", Value::Null)),
-        ("config.json: is not as expected: invalid type: string \"x\"", said("hidden_size", json!("x"))),
-        ("is not as expected: invalid value: integer `-1`", said("num_hidden_layers", json!(-1))),
-        ("q_proj.weight\" has 256 rows, but 0 heads", said("num_attention_heads", json!(0))),
-        ("q_proj.weight\" has 256 rows, but 3 heads", said("num_attention_heads", json!(3))),
-        ("q_proj.weight\" has 256 rows, but 256 heads", said("num_attention_heads", json!(256))),
+        ("config.json: cannot be parsed: missing field `hidden_size`", said("hidden_size", Value::Null)),
+        ("config.json: cannot be parsed: invalid type: string \"x\"", said("hidden_size", json!("x"))),
+        ("cannot be parsed: invalid value: integer `-1`", said("num_hidden_layers", json!(-1))),
+        ("q_proj.weight\" has 256 rows; 0 heads", said("num_attention_heads", json!(0))),
+        ("q_proj.weight\" has 256 rows; 3 heads", said("num_attention_heads", json!(3))),
+        ("q_proj.weight\" has 256 rows; 256 heads", said("num_attention_heads", json!(256))),
         ("head_dim is 0, which is not supported", said("head_dim", json!(0))),
     ] {
         assert!(found.contains(message), "{message:?} is not in {found:?}");
@@ -416,10 +439,10 @@ fn folders_without_weights_and_large_texts_are_refused() {
     let other = source::open(folder.path()).map(|_| ()).unwrap_err().to_string();
     assert!(other.contains("is a directory, not a file, and has no config.json"), "{other}");
     let path = folder.path().join("config.json");
-    fs::write(&path, config(&Shape::preset("tiny-qwen3").unwrap()).to_string()).unwrap();
+    fs::write(&path, config(&ModelShape::preset("tiny-qwen3").unwrap()).to_string()).unwrap();
     assert!(said().ends_with("has neither model.safetensors nor model.safetensors.index.json"), "{}", said());
     fs::File::create(&path).unwrap().set_len((64 << 20) + 1).unwrap();
-    assert!(said().ends_with("has 67108865 bytes; more than 67108864 are refused"), "{}", said());
+    assert!(said().ends_with("is too large: 67108865 bytes, limit 67108864"), "{}", said());
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! SmolLM2-135M-Instruct, if its file is there: token ids and the sure begins of greedy answers are those of llama.cpp.
+//! SmolLM2-135M-Instruct, if its file exists: token ids and the unambiguous starts of greedy answers match
+//! llama.cpp.
 //!
-//! `scripts/compare-llama-cpp --fetch` gets the file; `scripts/test` does so where it can. `FULMEN_SMOLLM2` names another place.
-//! The golden set was written by `scripts/compare-llama-cpp --golden`.
+//! `scripts/compare-llama-cpp --fetch` gets the file; `scripts/test` does so where it can. `FULMEN_SMOLLM2`
+//! names another place. The golden set was written by `scripts/compare-llama-cpp --golden`.
 
 mod golden;
 

@@ -1,11 +1,11 @@
-//! Models with random weights: well-formed, deterministic, of the sizes that they say.
+//! Models with random weights: well-formed, deterministic, with the specified dimensions.
 
 use fulmen_core::{DType, quant};
 use fulmen_model::quantize::Recipe;
-use fulmen_model::synth::{Shape, Synth};
+use fulmen_model::synth::{ModelShape, Synth};
 
 fn synth(preset: &str, recipe: &str, seed: u64) -> Synth {
-    Synth::new(Shape::preset(preset).unwrap(), recipe.parse().unwrap(), seed)
+    Synth::new(ModelShape::preset(preset).unwrap(), recipe.parse().unwrap(), seed)
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn the_weights_do_not_change_from_version_to_version() {
 #[test]
 fn fewer_layers_are_the_same_layers() {
     let whole = synth("tiny-llama", "q8_0", 5);
-    let fewer = Synth { shape: Shape { layers: 2, ..whole.shape.clone() }, ..whole.clone() };
+    let fewer = Synth { shape: ModelShape { layers: 2, ..whole.shape.clone() }, ..whole.clone() };
     let (whole, fewer) = (whole.file().unwrap(), fewer.file().unwrap());
     assert!(fewer.tensor("blk.2.attn_q.weight").is_none());
     for tensor in fewer.tensors() {
@@ -45,7 +45,7 @@ fn fewer_layers_are_the_same_layers() {
 #[test]
 fn every_weight_is_finite_and_the_types_are_the_recipes() {
     for recipe in Recipe::all() {
-        let shape = Shape { layers: 1, vocabulary: 512, ..Shape::preset("tiny-qwen2").unwrap() };
+        let shape = ModelShape { layers: 1, vocabulary: 512, ..ModelShape::preset("tiny-qwen2").unwrap() };
         let file = Synth::new(shape, recipe, 3).file().unwrap();
         for tensor in file.tensors() {
             let data = file.data(tensor.name()).unwrap();

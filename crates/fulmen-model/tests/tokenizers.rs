@@ -1,7 +1,7 @@
-//! The tokenizers against llama.cpp's ids, which `scripts/check-tokenizers --golden` wrote down: small vocabularies of
-//! both kinds with every pre-tokenizer that llama.cpp's own vectors cover.
+//! The tokenizers against llama.cpp's ids, which `scripts/check-tokenizers --golden` wrote down: small
+//! vocabularies of both kinds with every pre-tokenizer that llama.cpp's own vectors cover.
 
-use fulmen_model::tokenizer::{Special, TokenType, Tokenizer, TokenizerParts};
+use fulmen_model::tokenizer::{Special, TokenType, Tokenizer, TokenizerSpec};
 use serde_json::Value;
 
 fn strings(value: &Value) -> Vec<String> {
@@ -17,7 +17,7 @@ fn tokenizer(row: &Value, pre: &str) -> Tokenizer {
     let id = |text: &str| tokens.iter().position(|token| token == text).map(|id| u32::try_from(id).unwrap());
     let (bos, eos, unknown) = (id("<s>"), id("</s>"), id("<unk>"));
     let number = |kind: &Value| TokenType::from_number(kind.as_i64().unwrap()).unwrap();
-    let parts = TokenizerParts {
+    let parts = TokenizerSpec {
         model: row["model"].as_str().unwrap().to_owned(),
         pre: Some(pre.to_owned()),
         types: row["types"].as_array().unwrap().iter().map(number).collect(),
@@ -27,7 +27,7 @@ fn tokenizer(row: &Value, pre: &str) -> Tokenizer {
         bos,
         eos,
         unknown,
-        ..TokenizerParts::default()
+        ..TokenizerSpec::default()
     };
     Tokenizer::new(parts).unwrap()
 }
@@ -39,7 +39,7 @@ fn ids_are_those_of_llama_cpp() {
     let mut compared = 0;
     for row in golden["tokenizers"].as_array().unwrap() {
         let mut first: Option<Vec<Vec<u32>>> = None;
-        // Pre-tokenizers are kept by what differs from the one that has a whole list.
+        // Only the differences from the pre-tokenizer with the full list are stored.
         let cases = row["cases"].as_object().unwrap();
         let (whole, others): (Vec<_>, Vec<_>) =
             cases.iter().partition(|(_, case)| case["as_text"].is_array());
@@ -71,7 +71,7 @@ fn overlay(lists: &[Vec<u32>], changes: &Value) -> Vec<Vec<u32>> {
     lists
 }
 
-/// SentencePiece cannot tell its own sign for a space from a space.
+/// SentencePiece does not distinguish `▁` from a space.
 fn tokenizer_text(row: &Value, text: &str) -> String {
     if row["model"] == "llama" { text.replace('▁', " ") } else { text.to_owned() }
 }

@@ -27,9 +27,9 @@ pub mod error;
 pub mod kernel;
 pub mod kernels;
 pub mod matmul_cache;
+mod matmul_launches;
 pub mod memory;
 pub mod pipeline;
-mod product;
 mod queue;
 mod replay;
 pub mod trace;
@@ -48,7 +48,7 @@ pub use encode::{Profile, Program, Step, StepTime};
 pub use error::GpuError;
 pub use kernels::{Elem, elementwise::ElementwiseOp};
 pub use matmul_cache::{
-    CacheMemory, GpuMatmulCache, MatmulCacheOptions, MatmulInput, MatmulOutput, Product, WeightBudget,
+    CacheMemory, GpuMatmulCache, MatmulCacheOptions, MatmulInput, MatmulOutput, CachedMatmul, WeightBudget,
     WeightInfo,
 };
 pub use pipeline::{Pipeline, PipelineCache};

@@ -1,4 +1,4 @@
-//! A feed-forward layer whose weights stay on the GPU: recorded once, run again with other inputs, and profiled.
+//! A feed-forward layer whose weights stay on the GPU: recorded once, run with several inputs, and profiled.
 //!
 //! ```text
 //! cargo run --release -p fulmen --example ffn
@@ -12,7 +12,7 @@ use fulmen::wgpu::wgpu::{Buffer, BufferDescriptor, BufferUsages};
 const HIDDEN: usize = 512;
 const INNER: usize = 1536;
 
-/// A weight matrix in a buffer of our own: `import_buffer` shares it with any number of batches.
+/// A weight matrix in a separate buffer: `import_buffer` shares it with any number of batches.
 fn weight(gpu: &GpuDevice, rows: usize, columns: usize) -> Arc<Buffer> {
     let values = (0..rows * columns).map(|i| ((i * 7919 % 2003) as f32 / 1001.0 - 1.0) / columns as f32);
     let bytes: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
@@ -46,7 +46,7 @@ fn main() -> Result<(), GpuError> {
     let y = batch.matmul_nt(gated, down, 1, i, h);
     let y = batch.add(y, x);
 
-    // Run as often as there are inputs: the kernels are compiled by the first run only.
+    // Run for each input: only the first run compiles the kernels.
     for step in 1..=3 {
         let input: Vec<f32> = (0..HIDDEN).map(|i| (i * step) as f32 / HIDDEN as f32).collect();
         batch.write(x, &input)?;
@@ -55,7 +55,7 @@ fn main() -> Result<(), GpuError> {
     }
     println!("{} operations, {} kernels", batch.num_operations(), batch.num_launches().unwrap_or(0));
 
-    // The time of each kernel, where the device takes times.
+    // The time of each kernel, if the device supports timestamps.
     match batch.execute_profiled() {
         Ok(profile) => {
             for step in &profile.steps {

@@ -1,4 +1,4 @@
-//! One transformer layer: recorded as a logical graph, fused, planned, and run for some steps on the processor.
+//! One transformer layer: recorded as a logical graph, fused, planned, and run for a few steps on the CPU.
 //!
 //! ```text
 //! cargo run --release -p fulmen --example layer
@@ -14,7 +14,7 @@ const HIDDEN: u32 = 2560;
 const FFN: u32 = 9728;
 const EPSILON: f32 = 1e-6;
 
-/// The attention half and the feed-forward half, as the paper has them; fusion is the planner's work.
+/// Attention and feed-forward, as in the paper; the planner takes care of fusion.
 fn record(b: &mut GraphBuilder, x: Tensor, positions: Tensor) -> Result<Tensor, BuildError> {
     let spec = RopeSpec::new(RopePairing::NeoX, HEADS.head_dim, 1e6);
     let rotation = Rotation { spec, positions, factors: None };
@@ -45,7 +45,7 @@ fn record(b: &mut GraphBuilder, x: Tensor, positions: Tensor) -> Result<Tensor, 
     b.add(x, d)
 }
 
-/// Weights with a mean square of 1 / k, so that activations keep their size.
+/// Weights with a mean square of 1 / k, so that activations keep their scale.
 fn weights(dtype: DType, rows: u32, k: u32) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     let mut state = 1u32;
     let mut draw = || {
@@ -54,7 +54,7 @@ fn weights(dtype: DType, rows: u32, k: u32) -> Result<Vec<u8>, Box<dyn std::erro
     };
     let scale = if rows == 1 { 0.0 } else { (3.0 / k as f32).sqrt() };
     let row: Vec<f32> = (0..k).map(|_| if rows == 1 { 1.0 } else { draw() * scale }).collect();
-    // One row, shifted, serves all: quantizing 100 million numbers would take longer than the example.
+    // All rows are shifts of one row: quantizing 100 million numbers would take longer than the example.
     let row = quant::quantize_to_vec(dtype, &row)?;
     Ok(row.repeat(rows as usize))
 }

@@ -1,5 +1,5 @@
-//! Kernels of your own behind a compute graph: implement [`KernelDispatch`] for what you have, and let
-//! [`execute_graph`] check the graph and call you in order. What you do not provide is a clear error.
+//! Your own kernels behind a compute graph: implement [`KernelDispatch`] for the ops you have, and
+//! [`execute_graph`] checks the graph and calls them in order. An op without a kernel is an error.
 //!
 //! ```text
 //! cargo run --release -p fulmen --example own_kernels
@@ -72,7 +72,7 @@ fn main() {
         Err(error) => println!("error: {error}"),
     }
 
-    // A node that the dispatcher has no kernel for, and one that reads a node after itself.
+    // Two errors: an op without a kernel, and a node that reads a later node.
     graph.add_op(TensorOp::Gelu, 0x7000, row, vec![x], OpParams::default());
     println!("error: {}", execute_graph(&graph, &mut Printing).unwrap_err());
     graph.nodes[2].inputs[0] = 3;

@@ -1,14 +1,14 @@
-//! How likely a model finds texts: for each prompt its tokens, and what the model would say after each token of a
-//! continuation. Also how `scripts/compare-llama-cpp` asks this library.
+//! Scores texts: for each prompt its tokens, and the model's most likely token after the prompt and after
+//! each token of a continuation. `scripts/compare-llama-cpp` uses it.
 //!
 //! ```sh
 //! echo '{"prompt": "The capital of France is", "continuation": []}' |
 //!     cargo run --release -p fulmen --example score -- model.gguf
 //! ```
 //!
-//! Reads one JSON object a line: `prompt` (text) and `continuation` (token ids). Writes one a line: `tokens` of the prompt,
-//! `best` (the most likely token after the prompt and after each token of the continuation), `margin` (by how much its
-//! logit is ahead of the second) and `logits` after the prompt.
+//! Reads one JSON object per line: `prompt` (text) and `continuation` (token ids). Writes one per line:
+//! `tokens` of the prompt, `best` (the most likely token after the prompt and after each token of the
+//! continuation), `margin` (its logit minus the second-highest) and `logits` after the prompt.
 
 use std::error::Error;
 use std::io::{BufRead, Write};
@@ -18,7 +18,7 @@ use fulmen::model::tokenizer::Special;
 use fulmen::model::{LoadOptions, Model, SessionOptions};
 use serde_json::{Value, json};
 
-/// The most likely token and how far its logit is ahead of the next.
+/// The most likely token, and its logit minus the second-highest.
 fn best(logits: &[f32]) -> (u32, f32) {
     let (mut first, mut second) = ((0, f32::NEG_INFINITY), f32::NEG_INFINITY);
     for (token, &logit) in (0u32..).zip(logits) {
@@ -43,13 +43,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut stdout = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
         let request: Value = serde_json::from_str(&line?)?;
-        let prompt = request["prompt"].as_str().ok_or("a line without a prompt")?;
+        let prompt = request["prompt"].as_str().ok_or("a request has no prompt")?;
         let tokens = tokenizer.encode_prompt(prompt, Special::Parse);
         session.truncate(0, 0)?;
         let logits = session.logits(0, &tokens)?;
         let mut steps = vec![best(&logits)];
         for token in request["continuation"].as_array().into_iter().flatten() {
-            let token = u32::try_from(token.as_u64().ok_or("a token that is no number")?)?;
+            let token = u32::try_from(token.as_u64().ok_or("a continuation token is not an integer")?)?;
             steps.push(best(&session.logits(0, &[token])?));
         }
         let (best, margin): (Vec<u32>, Vec<f32>) = steps.into_iter().unzip();

@@ -1,43 +1,43 @@
-//! From what was found and what was asked for to one device, and opening it.
+//! Selects and opens a device.
 
 use fulmen_core::device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, DeviceSelector};
 use fulmen_model::Device;
 
-/// Why there is no device to take.
+/// Why no device can be selected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SelectError {
-    /// The device or backend is there but cannot be used, or is not there at all.
+    /// The device or backend does not exist or cannot be used.
     #[error("device {asked} cannot be used: {reason}")]
     Unavailable {
-        /// What was asked for.
+        /// The requested device.
         asked: DeviceSelector,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// A number that no device has.
-    #[error("device {asked} does not exist: {backend} has {count}, the first is {backend}:0")]
+    /// There is no device with this index.
+    #[error("device {asked} does not exist; devices of {backend}: {count}, the first is {backend}:0")]
     NoSuchIndex {
-        /// What was asked for.
+        /// The requested device.
         asked: DeviceSelector,
         /// Its backend.
         backend: BackendKind,
-        /// How many devices that has.
+        /// Its number of devices.
         count: usize,
     },
-    /// Nothing at all.
-    #[error("no device runs graphs")]
+    /// No device can run graphs.
+    #[error("no device on this machine can run graphs")]
     Nothing,
 }
 
-/// How a device is opened.
+/// Options for opening a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Threads of the processor; all of them if not given.
+    /// CPU threads; `None` for all of them.
     pub threads: Option<usize>,
 }
 
-/// Opens the device that `asked` means, for graphs and models.
+/// Opens a device for graphs and models.
 ///
 /// ```
 /// let device = fulmen::open("cpu".parse()?)?;
@@ -48,7 +48,7 @@ pub fn open(asked: DeviceSelector) -> Result<Device, SelectError> {
     open_with(asked, OpenOptions::default()).map(|(_, device)| device)
 }
 
-/// Opens the device that `asked` means, and says which it is.
+/// Opens a device with options, and returns its description.
 pub fn open_with(asked: DeviceSelector, options: OpenOptions) -> Result<(DeviceInfo, Device), SelectError> {
     let reports = reports_for(asked);
     let info = choose(&reports, asked)?.clone();
@@ -73,7 +73,7 @@ pub fn open_with(asked: DeviceSelector, options: OpenOptions) -> Result<(DeviceI
     Ok((info, device))
 }
 
-/// The reports that a choice needs: asking a driver takes time, and some write to the terminal.
+/// Only the reports that the selection needs: querying a driver takes time, and some write to the terminal.
 fn reports_for(asked: DeviceSelector) -> Vec<BackendReport> {
     match asked {
         DeviceSelector::Auto => reports(),
@@ -89,12 +89,12 @@ fn report(backend: BackendKind) -> BackendReport {
     }
 }
 
-/// Every backend's report, in the order in which people look for them.
+/// The reports of all backends: CUDA, wgpu, CPU.
 pub fn reports() -> Vec<BackendReport> {
     [BackendKind::Cuda, BackendKind::Wgpu, BackendKind::Cpu].map(report).into()
 }
 
-/// The device that `asked` means. Only a device that runs graphs is ever returned.
+/// Selects a device. Only devices that can run graphs are returned.
 pub fn choose(reports: &[BackendReport], asked: DeviceSelector) -> Result<&DeviceInfo, SelectError> {
     match asked {
         DeviceSelector::Auto => best(reports.iter().flat_map(|r| &r.devices)).ok_or(SelectError::Nothing),
@@ -114,7 +114,7 @@ pub fn choose(reports: &[BackendReport], asked: DeviceSelector) -> Result<&Devic
     }
 }
 
-/// The devices of one backend, or why it has none.
+/// The devices of one backend, or the reason why there are none.
 fn devices(
     reports: &[BackendReport],
     backend: BackendKind,
@@ -131,12 +131,12 @@ fn devices(
     }
 }
 
-/// The best device that runs graphs; the first among equals.
+/// The best device that can run graphs; the first of several equally good ones.
 fn best<'a>(devices: impl IntoIterator<Item = &'a DeviceInfo>) -> Option<&'a DeviceInfo> {
     devices.into_iter().filter(|device| device.runs_graphs.is_ok()).min_by_key(|device| rank(device))
 }
 
-/// CUDA before wgpu on hardware before the processor; a software GPU is slower than the processor's own kernels.
+/// CUDA before wgpu on a real GPU before the CPU; a software GPU is slower than the CPU backend.
 fn rank(device: &DeviceInfo) -> u8 {
     match (device.backend, device.kind) {
         (BackendKind::Cuda, _) => 0,
@@ -148,7 +148,7 @@ fn rank(device: &DeviceInfo) -> u8 {
     }
 }
 
-/// Why the first of these devices, none of which runs graphs, does not.
+/// Why the first of these devices cannot run graphs.
 fn first_reason(devices: &[DeviceInfo]) -> String {
     devices.iter().find_map(|device| device.runs_graphs.clone().err()).unwrap_or_default()
 }
@@ -196,14 +196,14 @@ mod tests {
     }
 
     #[test]
-    fn auto_takes_cuda_then_hardware_then_the_processor() {
+    fn auto_prefers_cuda_then_gpus_then_the_cpu() {
         assert_eq!(taken(&machine(true, true), "auto").unwrap(), "cuda:0");
         assert_eq!(taken(&machine(false, true), "auto").unwrap(), "wgpu:2");
         assert_eq!(taken(&machine(false, false), "auto").unwrap(), "cpu");
     }
 
     #[test]
-    fn auto_never_takes_a_software_gpu_where_there_is_a_processor() {
+    fn auto_prefers_the_cpu_to_a_software_gpu() {
         let mut reports = machine(false, true);
         reports[1].devices.truncate(1);
         assert_eq!(taken(&reports, "auto").unwrap(), "cpu");
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_is_taken_or_refused_with_the_reason() {
+    fn a_requested_device_is_selected_or_rejected_with_the_reason() {
         let reports = machine(true, false);
         assert_eq!(taken(&reports, "cpu").unwrap(), "cpu");
         assert_eq!(taken(&reports, "cuda:0").unwrap(), "cuda:0");
@@ -222,7 +222,7 @@ mod tests {
             assert_eq!(message, format!("device {asked} cannot be used: not yet"));
         }
         let message = taken(&reports, "cuda:7").unwrap_err().to_string();
-        assert_eq!(message, "device cuda:7 does not exist: cuda has 1, the first is cuda:0");
+        assert_eq!(message, "device cuda:7 does not exist; devices of cuda: 1, the first is cuda:0");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fulmen_bench::model::{LoadedModel, ModelReport, OpProfile, SyntheticModel, write_trace};
 use fulmen_model::SessionOptions;
 use fulmen_model::quantize::Recipe;
-use fulmen_model::synth::{Shape, Synth};
+use fulmen_model::synth::{ModelShape, Synth};
 
 use super::BenchCommandError;
 use crate::model::load::{EngineOptions, LoadError};
@@ -19,7 +19,7 @@ use crate::synth::preset;
 pub(super) struct RandomModelOptions {
     /// Shape of the model: qwen3-4b, qwen3-8b, llama3.2-1b, …; an unknown name lists all of them.
     #[arg(long, value_name = "SHAPE", value_parser = preset)]
-    shape: Shape,
+    shape: ModelShape,
 
     /// Type of the weights, as for `fulmen quantize`.
     #[arg(long = "type", value_name = "TYPE", default_value = "q4_k_m")]

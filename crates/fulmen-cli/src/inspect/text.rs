@@ -93,7 +93,7 @@ fn push_types(out: &mut String, report: &Report) {
     let summary = &report.summary;
     let mut types: Vec<_> = summary.types.iter().collect();
     types.sort_by_key(|(_, share)| std::cmp::Reverse(share.bytes));
-    let row = |(dtype, share): (&DType, &fulmen_model::summary::TypeShare)| {
+    let row = |(dtype, share): (&DType, &fulmen_model::summary::TypeTotals)| {
         let percent = 100.0 * share.bytes as f64 / summary.bytes.max(1) as f64;
         vec![
             dtype.to_string(),

@@ -178,7 +178,11 @@ fn a_later_command_resumes_an_interrupted_download() {
     fs::create_dir_all(partial.parent().unwrap()).unwrap();
     fs::write(&partial, &bytes[..123_456]).unwrap();
     let server = Server::new(&[("a.gguf", &bytes)]).with(Faults { cut: Some((0, 99)), ..Faults::default() });
-    home.refused(&server, &["pull", "org/name"], &["after 123456 of 300000 bytes", "what is there is kept"]);
+    home.refused(
+        &server,
+        &["pull", "org/name"],
+        &["after 123456 of 300000 bytes", "run the same command again to resume"],
+    );
     assert_eq!(fs::read(&partial).unwrap(), &bytes[..123_456]);
     assert!(!home.repo().join("refs").exists(), "a model is found when it is complete");
     server.set(Faults::default());
@@ -205,11 +209,7 @@ fn files_with_a_wrong_hash_are_deleted() {
     let server = Server::new(&[("a.gguf", &bytes), ("config.json", &small)]);
     let home = Home::new();
     server.set(Faults { spoil: true, ..Faults::default() });
-    home.refused(
-        &server,
-        &["pull", "org/name"],
-        &["a.gguf: the checksum is", &sha256(&bytes), "thrown away"],
-    );
+    home.refused(&server, &["pull", "org/name"], &["a.gguf: the checksum is", &sha256(&bytes), "discarded"]);
     assert_eq!(fs::read_dir(home.repo().join("blobs")).unwrap().count(), 0);
     assert!(!home.repo().join("refs").exists());
     // A partial file with the wrong content is detected, and the whole file is downloaded.
@@ -233,24 +233,24 @@ fn refusals_say_what_to_do() {
     home.refused(
         &server,
         &["pull", "org/name"],
-        &["org/name is not at http://127.0.0.1", "private", "HF_TOKEN"],
+        &["org/name does not exist at http://127.0.0.1", "private", "HF_TOKEN"],
     );
     refuse(401, "");
     home.refused(&server, &["pull", "org/name"], &["HF_TOKEN"]);
     refuse(403, "GatedRepo");
-    home.refused(&server, &["pull", "org/name"], &["org/name is gated: ask for access at http://127.0.0.1"]);
+    home.refused(&server, &["pull", "org/name"], &["org/name is gated: request access at http://127.0.0.1"]);
     refuse(403, "");
-    home.refused(&server, &["pull", "org/name"], &["the server answers 403"]);
+    home.refused(&server, &["pull", "org/name"], &["the server answered 403"]);
     refuse(404, "");
-    home.refused(&server, &["pull", "org/name"], &["org/name is not at"]);
+    home.refused(&server, &["pull", "org/name"], &["org/name does not exist at"]);
     server.set(Faults::default());
     home.refused(&server, &["pull", "org/name@v9"], &["org/name has no revision \"v9\""]);
-    home.refused(&server, &["pull", "org/name:b.gguf"], &["no file \"b.gguf\"; there are a.gguf"]);
-    home.refused(&server, &["pull", "org/other"], &["org/other is not at"]);
+    home.refused(&server, &["pull", "org/name:b.gguf"], &["no file \"b.gguf\"; available: a.gguf"]);
+    home.refused(&server, &["pull", "org/other"], &["org/other does not exist at"]);
     server.set(Faults { listed: vec!["listed-Q4_K_M.gguf"], ..Faults::default() });
     home.refused(&server, &["pull", "org/name"], &["org/name has no file \"listed-Q4_K_M.gguf\""]);
     refuse(503, "");
-    home.refused(&server, &["pull", "org/name"], &["the server answers 503", "retrying"]);
+    home.refused(&server, &["pull", "org/name"], &["the server answered 503", "retrying"]);
     // A token that does not help.
     refuse(401, "RepoNotFound");
     let mut command = home.command(&server.address, &["pull", "org/name"]);

@@ -209,7 +209,7 @@ impl Deal {
 }
 
 fn launch(queue: &mut Queue, input: &Input, plans: &[Plan]) -> Result<usize, BackendError> {
-    let codes = input.norm.is_none().then(|| queue.handed(codes::of(input.x, input.k))).flatten();
+    let codes = input.norm.is_none().then(|| queue.forwarded(codes::of(input.x, input.k))).flatten();
     for (index, plan) in plans.iter().enumerate() {
         let mut args = plan.args;
         if let (Some(norm), 0) = (input.norm, index) {
@@ -228,7 +228,7 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan]) -> Result<usize, Bac
         let launch = Launch::new("mmv", &entry, plan.blocks, 32 * WARPS).shared(plan.shared);
         queue.launch(&launch, &args)?;
         if args.codes_out != 0 {
-            queue.has_handed(codes::of(result.0, result.1), args.codes_out);
+            queue.set_forwarded(codes::of(result.0, result.1), args.codes_out);
         }
     }
     Ok(plans.len())

@@ -1,4 +1,4 @@
-//! The sizes and constants of a model, from its metadata. Every number is checked before anything is built from it.
+//! The dimensions and constants of a model, from its metadata. Every number is validated before it is used.
 
 use std::fmt::Display;
 
@@ -9,37 +9,37 @@ use crate::error::ModelError;
 use crate::gguf::{Metadata, MetadataError};
 use crate::source::ModelSource;
 
-/// More layers than any model has; a file that says more is damaged.
+/// More layers than any model has: a file with more is damaged.
 const MAX_LAYERS: u32 = 1024;
-/// Wider than any model's rows.
+/// Wider than any model's hidden states.
 const MAX_WIDTH: u32 = 1 << 20;
 /// More heads than any model has.
 const MAX_HEADS: u32 = 1 << 12;
 
-/// The sizes and constants of a model.
+/// The dimensions and constants of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Which description it follows.
+    /// The architecture.
     pub architecture: Architecture,
-    /// Layers.
+    /// Number of layers.
     pub layers: u32,
-    /// Columns of a hidden row.
+    /// Width of a hidden state.
     pub hidden: u32,
-    /// Columns inside the feed-forward part.
+    /// Width of the feed-forward layer.
     pub inner: u32,
-    /// Heads and their size.
+    /// Number of heads and their size.
     pub heads: Heads,
-    /// Tokens.
+    /// Vocabulary size.
     pub vocabulary: u32,
-    /// Positions that the model was made for.
+    /// The context length the model was trained for.
     pub context: u32,
-    /// Epsilon of every norm.
+    /// Epsilon of the RMS norms.
     pub epsilon: f32,
-    /// How positions turn queries and keys.
+    /// Rotary position embedding of queries and keys.
     pub rope: RopeSpec,
-    /// What each frequency of the rotation is divided by, where not all are 1.
+    /// Divisors of the RoPE frequencies, if not all are 1.
     pub rope_factors: Option<Vec<f32>>,
-    /// Whether the embedding is also the head.
+    /// Whether the token embedding is also the output matrix.
     pub tied: bool,
 }
 
@@ -70,7 +70,7 @@ impl Keys<'_> {
         self.metadata.opt_string(&self.key(key))
     }
 
-    /// The error for a value that makes no model.
+    /// The error for an invalid value.
     pub(super) fn wrong(&self, key: &str, expected: impl Into<String>, found: impl Display) -> ModelError {
         ModelError::Value { key: self.key(key), expected: expected.into(), found: found.to_string() }
     }
@@ -100,7 +100,7 @@ impl Config {
         let heads = heads(&keys, hidden)?;
         let epsilon = keys.metadata.f32(&keys.key("attention.layer_norm_rms_epsilon"))?;
         if !(epsilon.is_finite() && epsilon > 0.0) {
-            return Err(keys.wrong("attention.layer_norm_rms_epsilon", "a finite number above 0", epsilon));
+            return Err(keys.wrong("attention.layer_norm_rms_epsilon", "a positive finite number", epsilon));
         }
         let context = keys.within("context_length", 1 << 28)?;
         let (rope, rope_factors) = rope::read(source, &keys, description.pairing, heads.head_dim)?;
@@ -150,7 +150,7 @@ fn heads(keys: &Keys<'_>, hidden: u32) -> Result<Heads, ModelError> {
     Ok(Heads { n_heads, n_kv_heads, head_dim })
 }
 
-/// The rows of the embedding, which everything that counts tokens must agree with.
+/// The vocabulary size: the rows of the embedding, which other counts of tokens must match.
 fn vocabulary(source: &dyn ModelSource, keys: &Keys<'_>) -> Result<u32, ModelError> {
     const EMBEDDING: &str = "token_embd.weight";
     let info = source.tensor(EMBEDDING).ok_or_else(|| ModelError::MissingTensor {

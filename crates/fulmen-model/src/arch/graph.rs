@@ -1,4 +1,4 @@
-//! A whole run of a model: tokens in, layers, and what is wanted of them out.
+//! The graph of a step: tokens in, layers, results out.
 
 use fulmen_core::{CacheSpec, DType, LogicalGraph, Rotation, Tensor};
 
@@ -16,11 +16,11 @@ pub mod names {
     pub const POSITIONS: &str = "positions";
     /// Input: their sequences, where there are several.
     pub const SEQUENCES: &str = "sequences";
-    /// Input: the rows whose results are wanted.
+    /// Input: the rows to compute results for.
     pub const OUTPUT_ROWS: &str = "output_rows";
     /// State: the token that each row feeds next.
     pub const STEP_TOKENS: &str = "step.tokens";
-    /// State: the position of that token; during a prefill, that of the last token.
+    /// State: the position of that token; during a prefill, of the last token.
     pub const STEP_POSITIONS: &str = "step.positions";
     /// State: the sequence of each row, where there are several.
     pub const STEP_SEQUENCES: &str = "step.sequences";
@@ -30,13 +30,13 @@ pub mod names {
     pub const STEP_PENALTIES: &str = "step.penalties";
     /// State: the tokens of every sequence by position.
     pub const HISTORY: &str = "history";
-    /// Constant: what each frequency of RoPE is divided by.
+    /// Constant: the divisors of the RoPE frequencies.
     pub const ROPE_FACTORS: &str = "rope.factors";
-    /// Output: hidden rows after the last norm.
+    /// Output: hidden states after the final norm.
     pub const HIDDEN: &str = "hidden";
     /// Output: logits.
     pub const LOGITS: &str = "logits";
-    /// Output: tokens that were drawn.
+    /// Output: the drawn tokens.
     pub const DRAWN: &str = "drawn";
 
     /// State: the KV cache of a layer, `.k` and `.v`.
@@ -45,55 +45,55 @@ pub mod names {
     }
 }
 
-/// What a run gives for the rows that are picked.
+/// What a step returns for its output rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Results {
-    /// Hidden rows after the last norm.
+    /// Hidden states after the final norm.
     Hidden,
     /// Logits.
     Logits,
-    /// A token each; it becomes what the row feeds next.
+    /// A drawn token per row, which becomes the row's next input.
     Draw {
-        /// Whether tokens that came before are made less likely.
+        /// Whether repetition penalties apply.
         penalize: bool,
     },
 }
 
-/// What a run does.
+/// One prefill or decode step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Feeds `rows` tokens that the host gives, and gives results for `picked` of them.
+    /// Feeds `rows` tokens from the host and computes results for some of them.
     Prefill {
         /// Tokens fed.
         rows: u32,
-        /// Rows with results, and which.
+        /// The number of output rows and what is computed for them.
         results: Option<(u32, Results)>,
     },
-    /// Feeds each row's next token, draws one, and moves on: nothing comes from the host.
+    /// Feeds each row's next token, draws one, and advances the state; needs nothing from the host.
     Decode {
-        /// Rows: sequences that decode together.
+        /// Batch size: sequences that decode together.
         rows: u32,
-        /// Whether tokens that came before are made less likely.
+        /// Whether repetition penalties apply.
         penalize: bool,
     },
 }
 
-/// A run and the caches it runs with.
+/// A step and its KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GraphSpec {
-    /// What it does.
+    /// The step.
     pub step: Step,
     /// Type of the KV cache: F32, F16 or Q8_0.
     pub cache: DType,
-    /// Sequences in the cache.
+    /// Sequences in the KV cache.
     pub sequences: u32,
-    /// Positions of each.
+    /// Positions per sequence.
     pub capacity: u32,
 }
 
 impl Config {
-    /// The graph of a run. Every weight it needs is looked up in `source` and checked; tensors of the file that no run
-    /// would use are refused.
+    /// The graph of a step. Every weight it needs is looked up in `source` and checked; files with tensors
+    /// that no step would use are rejected.
     pub fn graph(&self, source: &dyn ModelSource, spec: &GraphSpec) -> Result<LogicalGraph, ModelError> {
         let mut recorder = Recorder::new(self, source);
         record(&mut recorder, spec)?;
@@ -101,7 +101,7 @@ impl Config {
         used.insert(FACTORS.to_owned());
         let unused = |name: &&str| !used.contains(*name) && !is_harmless(name);
         let extra: Vec<&str> = source.tensors().iter().map(|info| info.name()).filter(unused).collect();
-        // A run without results does not read the head.
+        // A step without logits does not read the output matrix.
         let partial = matches!(spec.step, Step::Prefill { results: None | Some((_, Results::Hidden)), .. });
         let head = ["output_norm.weight", "output.weight"];
         let extra: Vec<&str> = extra.into_iter().filter(|name| !(partial && head.contains(name))).collect();
@@ -113,7 +113,7 @@ impl Config {
     }
 }
 
-/// Tensors of old files that hold nothing but what the metadata say as well.
+/// Tensors of old files that only repeat what the metadata says.
 fn is_harmless(name: &str) -> bool {
     name == "rope.freqs" || name.ends_with(".attn_rot_embd.weight") || name.ends_with(".attn_rot_embd")
 }
@@ -125,7 +125,7 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<(), ModelErro
         Step::Prefill { rows, .. } => (rows, true),
         Step::Decode { rows, .. } => (rows, false),
     };
-    // What a row reads: given by the host, or left by the step before.
+    // What a row reads: an input from the host, or the state left by the previous step.
     let mut read = |input: &str, state: &str| {
         if prefill { b.indices(input, rows) } else { b.index_state(state, rows, 1) }
     };
@@ -154,8 +154,8 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<(), ModelErro
 
     let (results, step) = match spec.step {
         Step::Prefill { results: None, .. } => return Ok(()),
-        Step::Prefill { results: Some((picked, results)), .. } => {
-            let rows = recorder.builder.indices(names::OUTPUT_ROWS, picked)?;
+        Step::Prefill { results: Some((output_rows, results)), .. } => {
+            let rows = recorder.builder.indices(names::OUTPUT_ROWS, output_rows)?;
             x = recorder.builder.embed(x, rows)?;
             (results, None)
         }
@@ -179,14 +179,14 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<(), ModelErro
     draw(recorder, spec, logits, step, penalize)
 }
 
-/// What the rows of the next step read.
+/// The state that the next step reads.
 struct StepStates {
     tokens: Tensor,
     positions: Tensor,
     sequences: Option<Tensor>,
 }
 
-/// Draws a token from each row of logits and hands it on.
+/// Draws a token from each row of logits and stores it as the input of the next step.
 fn draw(
     recorder: &mut Recorder<'_>,
     spec: &GraphSpec,

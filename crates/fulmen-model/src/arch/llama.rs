@@ -1,14 +1,14 @@
-//! Llama 2 and 3, Mistral, SmolLM2: pre-norm layers of grouped-query attention and a SwiGLU feed-forward part.
+//! Llama 2 and 3, Mistral, SmolLM2: pre-norm layers with grouped-query attention and a SwiGLU feed-forward.
 
 use fulmen_core::{RopePairing, Tensor};
 
 use super::record::{Bias, Layer};
 use crate::error::ModelError;
 
-/// The GGUF files of this family store Q and K so that neighbours turn together.
+/// GGUF files of this family store Q and K so that RoPE rotates adjacent elements.
 pub(super) const PAIRING: RopePairing = RopePairing::Interleaved;
 
-/// One layer: hidden rows in, hidden rows out. `x` is `[rows, hidden]`.
+/// One layer. Input and output are hidden states `[rows, hidden]`.
 pub(super) fn layer(l: &mut Layer<'_, '_>, x: Tensor) -> Result<Tensor, ModelError> {
     let heads = l.heads();
     // Attention.

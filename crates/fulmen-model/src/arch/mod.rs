@@ -1,15 +1,16 @@
 //! Architectures: from a file's metadata and tensors to the graph of a model.
 //!
-//! Each architecture has a file of its own that says, in the order of computation, what a layer does; read
-//! [`llama`](self) first. Everything else is shared:
+//! Each architecture has a file that describes one layer in the order of computation; read `llama.rs` first.
+//! Everything else is shared:
 //!
-//! - `config`: sizes and constants from the metadata, each checked.
-//! - `rope`: how positions are scaled.
-//! - `record`: the words that descriptions are written in. Recording a weight looks it up in the file and checks its shape
-//!   and type, so the description is also the list of tensors that a file must have.
-//! - `graph`: a whole run: tokens in, layers, logits or drawn tokens out.
+//! - `config`: dimensions and constants from the metadata, each validated.
+//! - `rope`: RoPE scaling.
+//! - `record`: the operations that layer descriptions are written in. Recording a weight looks it up in the
+//!   file and checks its shape and type, so the description is also the list of tensors that a file must
+//!   have.
+//! - `graph`: a whole step: tokens in, layers, logits or drawn tokens out.
 //!
-//! Backends are not mentioned here: what is recorded runs on any of them.
+//! Nothing here depends on a backend: the recorded graph runs on any of them.
 
 mod config;
 mod graph;
@@ -41,7 +42,7 @@ pub enum Architecture {
     Qwen3,
 }
 
-/// What tells one architecture from another.
+/// What distinguishes one architecture from another.
 struct Description {
     name: &'static str,
     pairing: RopePairing,
@@ -66,17 +67,17 @@ impl Architecture {
         }
     }
 
-    /// Its name, as GGUF files have it; also the prefix of its metadata keys.
+    /// The name used in GGUF files, which is also the prefix of the metadata keys.
     pub fn name(self) -> &'static str {
         self.description().name
     }
 
-    /// The names of all, for messages.
+    /// All names, for messages.
     pub(crate) fn names() -> String {
         Architecture::ALL.map(Architecture::name).join(", ")
     }
 
-    /// The architecture that a file says it has. Others are refused by name.
+    /// The architecture of a file. Fails if it is not supported.
     pub fn of(source: &dyn ModelSource) -> Result<Architecture, ModelError> {
         let found = source.metadata().string("general.architecture")?;
         let known = Architecture::ALL.into_iter().find(|architecture| architecture.name() == found);

@@ -1,14 +1,14 @@
-//! Qwen2 and Qwen2.5: Llama's layer with biases of Q, K and V, and the other pairing of RoPE.
+//! Qwen2 and Qwen2.5: Llama's layer with biases for Q, K and V, and NeoX-style RoPE.
 
 use fulmen_core::{RopePairing, Tensor};
 
 use super::record::{Bias, Layer};
 use crate::error::ModelError;
 
-/// Element `i` turns with element `i + n_rot / 2`.
+/// RoPE rotates element `i` with element `i + n_rot / 2`.
 pub(super) const PAIRING: RopePairing = RopePairing::NeoX;
 
-/// One layer: hidden rows in, hidden rows out. `x` is `[rows, hidden]`.
+/// One layer. Input and output are hidden states `[rows, hidden]`.
 pub(super) fn layer(l: &mut Layer<'_, '_>, x: Tensor) -> Result<Tensor, ModelError> {
     let heads = l.heads();
     // Attention.

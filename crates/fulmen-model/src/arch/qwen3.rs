@@ -1,14 +1,15 @@
-//! Qwen3: Llama's layer with a norm of each query and key head before RoPE, and heads of a size of their own.
+//! Qwen3: Llama's layer with RMS norms of the query and key heads, an independent head size, and NeoX-style
+//! RoPE.
 
 use fulmen_core::{RopePairing, Tensor};
 
 use super::record::{Bias, Layer};
 use crate::error::ModelError;
 
-/// Element `i` turns with element `i + n_rot / 2`.
+/// RoPE rotates element `i` with element `i + n_rot / 2`.
 pub(super) const PAIRING: RopePairing = RopePairing::NeoX;
 
-/// One layer: hidden rows in, hidden rows out. `x` is `[rows, hidden]`.
+/// One layer. Input and output are hidden states `[rows, hidden]`.
 pub(super) fn layer(l: &mut Layer<'_, '_>, x: Tensor) -> Result<Tensor, ModelError> {
     let heads = l.heads();
     // Attention.

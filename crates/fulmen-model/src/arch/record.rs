@@ -1,4 +1,4 @@
-//! The words that architectures are described in: each records ops and looks up the weights they need.
+//! The operations that architectures are described in: each records ops and looks up the weights they need.
 
 use std::collections::HashSet;
 
@@ -8,23 +8,23 @@ use super::Config;
 use crate::error::ModelError;
 use crate::source::{ModelSource, TensorInfo};
 
-/// Whether a product has a bias.
+/// Whether a linear layer has a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bias {
-    /// Never; a file that has one is refused.
+    /// Never; a file that has one is rejected.
     None,
-    /// If the file has one.
+    /// Only if the file has one.
     Optional,
     /// Always.
     Required,
 }
 
-/// A graph in the making, beside the file whose weights it uses.
+/// A graph under construction, and the model source whose weights it uses.
 pub(super) struct Recorder<'a> {
     pub(super) builder: GraphBuilder,
     pub(super) config: &'a Config,
     source: &'a dyn ModelSource,
-    /// Names of the tensors that were used.
+    /// Names of the tensors used so far.
     pub(super) used: HashSet<String>,
 }
 
@@ -33,22 +33,22 @@ impl<'a> Recorder<'a> {
         Recorder { builder: GraphBuilder::new(), config, source, used: HashSet::new() }
     }
 
-    /// A tensor of the file with just these dimensions, GGUF's order.
+    /// The tensor with this name, which must have these dimensions (in GGUF order).
     fn find(&mut self, name: &str, dims: &[u32]) -> Result<&'a TensorInfo, ModelError> {
         let expected: Vec<usize> = dims.iter().map(|&dim| dim as usize).collect();
         let info = self.source.tensor(name).ok_or_else(|| ModelError::MissingTensor {
             name: name.to_owned(),
             expected: format!("{expected:?}"),
         })?;
-        // Trailing dimensions of 1 say nothing.
+        // Trailing dimensions of 1 do not matter.
         let (first, rest) = info.dims().split_at(expected.len().min(info.dims().len()));
         if first != expected || rest.iter().any(|&dim| dim != 1) {
-            let turned = info.dims().iter().rev().eq(&expected);
+            let transposed = info.dims().iter().rev().eq(&expected);
             return Err(ModelError::Shape {
                 name: name.to_owned(),
                 expected: format!("{expected:?}"),
                 found: format!("{:?}", info.dims()),
-                transposed: turned,
+                transposed,
             });
         }
         self.used.insert(name.to_owned());
@@ -59,13 +59,13 @@ impl<'a> Recorder<'a> {
     pub(super) fn weight(&mut self, name: &str, rows: u32, width: u32) -> Result<Tensor, ModelError> {
         let dtype = self.find(name, &[width, rows])?.dtype();
         if matches!(dtype, DType::U32 | DType::Q8_K) {
-            let expected = "a type of weights";
+            let expected = "a floating-point or quantized type for weights";
             return Err(ModelError::TensorType { name: name.to_owned(), expected, found: dtype });
         }
         Ok(self.builder.weight(name, dtype, rows, width)?)
     }
 
-    /// A vector of floats: a gain or a bias. Halves become floats when they are loaded.
+    /// An f32 vector: a norm weight or a bias. F16 and BF16 vectors are converted when they are loaded.
     pub(super) fn vector(&mut self, name: &str, len: u32) -> Result<Tensor, ModelError> {
         let dtype = self.find(name, &[len])?.dtype();
         if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
@@ -76,7 +76,7 @@ impl<'a> Recorder<'a> {
     }
 }
 
-/// One layer of a graph in the making.
+/// One layer of a graph under construction.
 pub(super) struct Layer<'r, 'a> {
     pub(super) recorder: &'r mut Recorder<'a>,
     pub(super) number: u32,
@@ -86,12 +86,12 @@ pub(super) struct Layer<'r, 'a> {
 }
 
 impl Layer<'_, '_> {
-    /// Heads and their size.
+    /// Number of heads and their size.
     pub(super) fn heads(&self) -> Heads {
         self.recorder.config.heads
     }
 
-    /// Columns of a hidden row.
+    /// Width of a hidden state.
     pub(super) fn hidden(&self) -> u32 {
         self.recorder.config.hidden
     }
@@ -100,12 +100,12 @@ impl Layer<'_, '_> {
         format!("blk.{}.{name}.{kind}", self.number)
     }
 
-    /// RMS norm with the gain `name`.
+    /// RMS norm with the weight `name`.
     pub(super) fn rms_norm(&mut self, x: Tensor, name: &str) -> Result<Tensor, ModelError> {
         self.norm(x, name, self.hidden())
     }
 
-    /// RMS norm of each head with the gain `name`.
+    /// RMS norm of each head with the weight `name`.
     pub(super) fn head_norm(&mut self, x: Tensor, name: &str) -> Result<Tensor, ModelError> {
         self.norm(x, name, self.heads().head_dim)
     }
@@ -115,7 +115,7 @@ impl Layer<'_, '_> {
         Ok(self.recorder.builder.rms_norm(x, gain, self.recorder.config.epsilon)?)
     }
 
-    /// The product with the weight `name`, which has `n` rows.
+    /// Linear layer with the weight `name` of `n` rows.
     pub(super) fn linear(&mut self, x: Tensor, name: &str, n: u32, bias: Bias) -> Result<Tensor, ModelError> {
         let (_, k) = self.recorder.builder.shape(x)?;
         let weight = self.recorder.weight(&self.name(name, "weight"), n, k)?;
@@ -129,12 +129,12 @@ impl Layer<'_, '_> {
         Ok(self.recorder.builder.linear(x, weight, bias, None)?)
     }
 
-    /// Rotary position embedding of query or key heads.
+    /// Applies RoPE to query or key heads.
     pub(super) fn rope(&mut self, x: Tensor) -> Result<Tensor, ModelError> {
         Ok(self.recorder.builder.rope(x, self.heads().head_dim, self.rotation)?)
     }
 
-    /// Keys and values into the cache; attention of the queries over all that is there.
+    /// Stores keys and values in the KV cache, then computes attention of the queries over the cache.
     pub(super) fn attention(&mut self, q: Tensor, k: Tensor, v: Tensor) -> Result<Tensor, ModelError> {
         let scale = 1.0 / (self.heads().head_dim as f32).sqrt();
         let (positions, builder) = (self.rotation.positions, &mut self.recorder.builder);
@@ -142,14 +142,14 @@ impl Layer<'_, '_> {
         Ok(builder.cache_attention(q, self.cache, positions, self.sequences, scale)?)
     }
 
-    /// The feed-forward part: `down(silu(gate(x)) · up(x))`.
+    /// The feed-forward layer: `down(silu(gate(x)) · up(x))`.
     pub(super) fn swiglu(&mut self, x: Tensor) -> Result<Tensor, ModelError> {
         let (hidden, inner) = (self.hidden(), self.recorder.config.inner);
         let gate = self.linear(x, "ffn_gate", inner, Bias::None)?;
         let up = self.linear(x, "ffn_up", inner, Bias::None)?;
         let gate = self.recorder.builder.silu(gate)?;
-        let product = self.recorder.builder.mul(gate, up)?;
-        self.linear(product, "ffn_down", hidden, Bias::None)
+        let gated = self.recorder.builder.mul(gate, up)?;
+        self.linear(gated, "ffn_down", hidden, Bias::None)
     }
 
     /// `a + b`.

@@ -1,6 +1,6 @@
-//! How positions are scaled for contexts longer than those of the training: linear, YaRN, and factors per frequency.
+//! RoPE scaling for contexts longer than in training: linear, YaRN, and per-frequency factors.
 //!
-//! All of it ends in two things that the op `Rope` knows: a spec, and one factor that divides each frequency.
+//! All of them reduce to what the op `Rope` takes: a spec, and a divisor for each frequency.
 
 use fulmen_core::{DType, RopePairing, RopeSpec, quant};
 
@@ -8,10 +8,10 @@ use super::config::Keys;
 use crate::error::ModelError;
 use crate::source::ModelSource;
 
-/// The tensor with one factor per frequency that Llama 3 files have.
+/// The tensor of Llama 3 files with one factor per frequency.
 pub(super) const FACTORS: &str = "rope_freqs.weight";
 
-/// The rotation and, where not all are 1, `n_rot / 2` factors.
+/// The RoPE spec and, if not all are 1, the `n_rot / 2` frequency factors.
 pub(super) fn read(
     source: &dyn ModelSource,
     keys: &Keys<'_>,
@@ -25,17 +25,17 @@ pub(super) fn read(
     }
     let base = keys.opt_f32("rope.freq_base")?.unwrap_or(10_000.0);
     if !(base.is_finite() && base > 0.0) {
-        return Err(keys.wrong("rope.freq_base", "a finite number above 0", base));
+        return Err(keys.wrong("rope.freq_base", "a positive finite number", base));
     }
     let mut spec = RopeSpec { n_rot, ..RopeSpec::new(pairing, head_dim, base) };
     let mut factors = file_factors(source, n_rot)?;
 
     let scaling = keys.opt_string("rope.scaling.type")?.unwrap_or("none");
-    // An old key that means linear scaling without a type.
+    // Old files use this key for linear scaling, without a type.
     let old = keys.opt_f32("rope.scale_linear")?;
     let factor = keys.opt_f32("rope.scaling.factor")?;
     if let Some(factor) = factor.or(old).filter(|factor| !(factor.is_finite() && *factor > 0.0)) {
-        return Err(keys.wrong("rope.scaling.factor", "a finite number above 0", factor));
+        return Err(keys.wrong("rope.scaling.factor", "a positive finite number", factor));
     }
     match (scaling, factor) {
         ("none", _) => spec.freq_scale = 1.0 / old.unwrap_or(1.0),
@@ -47,7 +47,7 @@ pub(super) fn read(
             let given = factors.unwrap_or_else(|| vec![1.0; n_rot as usize / 2]);
             factors = Some((0..n_rot / 2).zip(given).map(|(pair, given)| given * scale(pair)).collect());
         }
-        ("yarn", None) => return Err(keys.wrong("rope.scaling.factor", "given for YaRN", "missing")),
+        ("yarn", None) => return Err(keys.wrong("rope.scaling.factor", "set for YaRN", "missing")),
         (other, _) => {
             return Err(keys.wrong("rope.scaling.type", "none, linear or yarn", format!("{other:?}")));
         }
@@ -55,7 +55,7 @@ pub(super) fn read(
     Ok((spec, factors))
 }
 
-/// The factors that the file has.
+/// The frequency factors stored in the file.
 fn file_factors(source: &dyn ModelSource, n_rot: u32) -> Result<Option<Vec<f32>>, ModelError> {
     let Some(info) = source.tensor(FACTORS) else { return Ok(None) };
     let expected = n_rot as usize / 2;
@@ -86,8 +86,8 @@ fn file_factors(source: &dyn ModelSource, n_rot: u32) -> Result<Option<Vec<f32>>
     }
 }
 
-/// YaRN (Peng et al., 2023): low frequencies are interpolated by `factor`, high ones are left alone, those between are
-/// mixed.
+/// YaRN (Peng et al., 2023): low frequencies are interpolated by `factor`, high ones are unchanged, those in
+/// between are blended.
 struct Yarn {
     factor: f64,
     original_context: f64,
@@ -103,7 +103,7 @@ impl Yarn {
             if value.is_finite() && value > 0.0 {
                 return Ok(f64::from(value));
             }
-            Err(keys.wrong(key, "a finite number above 0", value))
+            Err(keys.wrong(key, "a positive finite number", value))
         };
         let original = keys.opt_u32("rope.scaling.original_context_length")?;
         let original = original.map_or_else(|| keys.u32("context_length"), Ok)?;
@@ -116,22 +116,22 @@ impl Yarn {
         })
     }
 
-    /// What sine and cosine are multiplied by.
+    /// The factor of sine and cosine.
     fn magnitude(&self) -> f32 {
         (self.attention_factor * (1.0 + 0.1 * self.factor.ln())) as f32
     }
 
-    /// What the frequency of a pair is divided by.
+    /// The divisor of a pair's frequency.
     fn divisor(&self, pair: u32, n_rot: u32, base: f32) -> f32 {
         let (n, base) = (f64::from(n_rot), f64::from(base));
-        // The pair that makes `turns` turns over the original context.
+        // The pair that rotates `turns` times over the original context.
         let pair_of = |turns: f64| {
             n * (self.original_context / (turns * std::f64::consts::TAU)).ln() / (2.0 * base.ln())
         };
         let low = pair_of(self.beta_fast).floor().max(0.0);
         let high = pair_of(self.beta_slow).ceil().min(n - 1.0);
         let ramp = ((f64::from(pair) - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
-        // 1 for a frequency that is left alone.
+        // 1 for an unchanged frequency.
         let kept = 1.0 - ramp;
         (1.0 / (ramp / self.factor + kept)) as f32
     }
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn yarn_leaves_high_frequencies_alone_and_divides_low_ones() {
+    fn yarn_keeps_high_frequencies_and_divides_low_ones() {
         let yarn = Yarn {
             factor: 4.0,
             original_context: 32768.0,
@@ -153,7 +153,7 @@ mod tests {
         let divisors: Vec<f32> = (0..64).map(|pair| yarn.divisor(pair, 128, 1e6)).collect();
         assert_eq!((divisors[0], divisors[63]), (1.0, 4.0));
         assert!(divisors.is_sorted());
-        // Qwen's report: between the bounds, 1/4 and 1 are mixed linearly. low = 23, high = 40.
+        // Between the bounds (low = 23, high = 40), 1/4 and 1 are blended linearly.
         let (low, high) = (23.0, 40.0);
         for (pair, divisor) in divisors.iter().enumerate() {
             let ramp = ((pair as f64 - low) / (high - low)).clamp(0.0, 1.0);

@@ -6,7 +6,7 @@ use super::session::Session;
 use crate::error::ModelError;
 use crate::template::{ChatOptions, ChatTemplate, Message};
 
-/// A conversation: messages, and the session that has them in its cache.
+/// A conversation: messages, and the session that holds them in its KV cache.
 #[derive(Debug)]
 pub struct Chat {
     session: Session,
@@ -16,50 +16,50 @@ pub struct Chat {
 }
 
 impl Chat {
-    /// An empty conversation. Refused for models that were not made for conversations.
+    /// An empty conversation. Fails if the model has no chat template.
     pub fn new(model: &Model) -> Result<Chat, ModelError> {
         let template = model.chat_template()?.ok_or(ModelError::Without { what: "chat template" })?;
         Ok(Chat::with_template(model.session()?, template))
     }
 
-    /// An empty conversation by another template.
+    /// An empty conversation with another template.
     pub fn with_template(session: Session, template: ChatTemplate) -> Chat {
         Chat { session, template, options: ChatOptions::default(), messages: Vec::new() }
     }
 
-    /// How the messages are rendered from now on.
+    /// Sets how the messages are rendered.
     pub fn set_options(&mut self, options: ChatOptions) {
         self.options = options;
     }
 
-    /// What was said so far.
+    /// The messages so far.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
 
-    /// Adds a message that is not answered: what the model should be, or a part of an old conversation.
+    /// Adds a message without generating an answer: a system prompt, or part of an earlier conversation.
     pub fn push(&mut self, message: Message) {
         self.messages.push(message);
     }
 
-    /// Forgets everything that was said, but not what the model should be.
+    /// Removes all messages but the system prompt.
     pub fn clear(&mut self) {
         self.messages.retain(|message| message.role == "system");
     }
 
-    /// The session, for its flag, its profile and its size.
+    /// The session, for its cancel flag, profile and options.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
     }
 
-    /// The tokens of the conversation so far, up to the begin of an answer.
+    /// The tokens of the conversation so far, up to the start of the model's answer.
     pub fn prompt(&self) -> Result<Vec<u32>, ModelError> {
         let tokenizer = self.session.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
         Ok(self.template.prompt(tokenizer, &self.messages, &self.options)?.tokens)
     }
 
-    /// Says something and gives the answer, each piece as it comes. Both belong to the conversation from then on; if it
-    /// fails, neither does.
+    /// Sends a user message and returns the answer; `piece` gets the text as it is generated. Both messages
+    /// are added to the conversation; on failure neither is.
     pub fn say(
         &mut self,
         text: &str,
@@ -71,7 +71,7 @@ impl Chat {
         let answer =
             self.prompt().and_then(|tokens| self.session.generate_from(&tokens, options)?.finish(piece));
         match &answer {
-            // Nothing was answered: as if it had not been said.
+            // Without an answer, the user message is dropped, too.
             Ok(generated) if generated.reason == FinishReason::Cancelled && generated.tokens.is_empty() => {
                 self.messages.truncate(before);
             }

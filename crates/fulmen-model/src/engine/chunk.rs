@@ -1,4 +1,4 @@
-//! How many tokens of a prompt are run at once.
+//! The prefill chunk size.
 
 use fulmen_core::{Backend, PlanOptions};
 
@@ -7,14 +7,15 @@ use crate::arch::{Config, Step};
 use crate::error::ModelError;
 use crate::source::ModelSource;
 
-/// What is run at once at least, however little memory is left.
-const LEAST: u32 = 512;
+/// The smallest chunk, however little memory is left.
+const MIN_CHUNK: u32 = 512;
 
-/// Programs of several sizes are kept, each with memory of its own: one may take this part of what is left.
-const PART: u64 = 16;
+/// Steps of several sizes are kept, each with its own activation memory: one may use this fraction of what is
+/// left.
+const MEMORY_FRACTION: u64 = 16;
 
-/// Bytes of the intermediate results of so many tokens.
-pub(super) fn work_bytes(
+/// Bytes of the activations of a prefill of `rows` tokens.
+pub(super) fn activation_bytes(
     config: &Config,
     source: &dyn ModelSource,
     session: &SessionOptions,
@@ -24,23 +25,24 @@ pub(super) fn work_bytes(
     Ok(config.graph(source, &spec)?.plan(&PlanOptions::default())?.arena_bytes as u64)
 }
 
-/// What the session asks for; else as many tokens as pay on the device, and fewer where memory is short. `taken` bytes will be gone
-/// before the first prompt.
+/// The session's chunk size, or the device's preferred one, halved while memory is short. `reserved` bytes
+/// will be allocated before the first prefill.
 pub(super) fn choose(
     device: &dyn Backend,
     config: &Config,
     source: &dyn ModelSource,
     session: &SessionOptions,
-    taken: u64,
+    reserved: u64,
 ) -> Result<u32, ModelError> {
     if session.chunk != 0 {
         return Ok(session.chunk);
     }
     let mut rows = device.prefill_chunk().max(1);
-    let Some(available) = device.available_bytes() else { return Ok(rows.min(LEAST)) };
-    let room = available.saturating_sub(taken).saturating_sub(session.cache_bytes(config)) / PART;
-    while rows > LEAST && work_bytes(config, source, session, rows)? > room {
-        rows = (rows / 2).max(LEAST);
+    let Some(available) = device.available_bytes() else { return Ok(rows.min(MIN_CHUNK)) };
+    let room =
+        available.saturating_sub(reserved).saturating_sub(session.cache_bytes(config)) / MEMORY_FRACTION;
+    while rows > MIN_CHUNK && activation_bytes(config, source, session, rows)? > room {
+        rows = (rows / 2).max(MIN_CHUNK);
     }
     Ok(rows)
 }

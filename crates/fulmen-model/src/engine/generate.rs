@@ -1,4 +1,4 @@
-//! Text from a prompt, token by token.
+//! Text generation, token by token.
 
 use std::time::{Duration, Instant};
 
@@ -13,16 +13,16 @@ use crate::tokenizer::{Special, StreamDecoder};
 pub struct GenerateOptions {
     /// How tokens are drawn.
     pub sampling: Sampling,
-    /// How many tokens are drawn at most.
+    /// Maximum number of tokens to generate.
     pub max_tokens: usize,
-    /// Texts that end the answer; they are not part of it.
+    /// Stop strings: they end the text and are not part of it.
     pub stop: Vec<String>,
-    /// What marks such as `<|im_end|>` in a prompt mean.
+    /// How special tokens such as `<|im_end|>` in the prompt are treated.
     pub special: Special,
-    /// Whether an end token ends the answer. Without it only the other limits do.
+    /// Whether an end-of-generation token ends the text. If false, only the other limits do.
     pub stop_at_end: bool,
-    /// How many tokens the device draws before the host looks. More save waiting on fast devices; tokens behind the end of
-    /// the answer are thrown away. 0: as many as it draws in the blink of an eye (30 ms), at most 16.
+    /// Decode steps queued before the host reads their tokens. More steps hide launch latency on fast
+    /// devices; tokens past the end of the text are discarded. 0: as many as take 30 ms, at most 16.
     pub ahead: usize,
 }
 
@@ -39,86 +39,87 @@ impl Default for GenerateOptions {
     }
 }
 
-/// Why an answer ended.
+/// Why generation ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model said so by this token.
+    /// The model produced this end-of-generation token.
     EndToken(u32),
-    /// This text came.
+    /// This stop string was produced.
     StopString(String),
-    /// As many tokens as were asked for.
+    /// [`GenerateOptions::max_tokens`] was reached.
     MaxTokens,
-    /// There is no place for another token.
+    /// The context has no room for another token.
     ContextFull,
-    /// The session's flag was set.
+    /// The session's cancel flag was set.
     Cancelled,
 }
 
-/// An answer.
+/// Generated text with statistics.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generated {
-    /// Its text, without stop strings and control tokens.
+    /// The text, without stop strings and control tokens.
     pub text: String,
-    /// The tokens drawn, an end token included.
+    /// The tokens drawn, including an end-of-generation token.
     pub tokens: Vec<u32>,
-    /// Why it ended.
+    /// Why generation ended.
     pub reason: FinishReason,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: usize,
-    /// Tokens of the prompt that were not in the cache and had to be run.
+    /// Number of prompt tokens that were not in the KV cache and had to be run.
     pub fed_tokens: usize,
-    /// From the start to the first token.
+    /// Time from the start to the first token.
     pub prefill_time: Duration,
-    /// From the first token to the last.
+    /// Time from the first token to the last.
     pub decode_time: Duration,
 }
 
 impl Generated {
-    /// Tokens of the prompt run per second; 0 where none was.
+    /// Prompt tokens run per second; 0 if none was run.
     pub fn prefill_rate(&self) -> f64 {
         rate(self.fed_tokens, self.prefill_time)
     }
 
-    /// Tokens drawn per second, the first not counted; 0 where there was no other.
+    /// Tokens decoded per second, not counting the first; 0 if there is only one.
     pub fn decode_rate(&self) -> f64 {
         rate(self.tokens.len().saturating_sub(1), self.decode_time)
     }
 }
 
-/// So many tokens at once that people see no steps, after `steps` took so long.
+/// The number of decode steps to queue at once so that streaming looks smooth, given that `steps` steps took
+/// `time`.
 fn pace(steps: usize, time: Duration) -> usize {
-    const BLINK: Duration = Duration::from_millis(30);
-    const MOST: usize = 16;
-    let fit = BLINK.as_secs_f64() * steps as f64 / time.as_secs_f64().max(1e-9);
-    // Slowly up: a first step may be slow or fast for reasons of its own.
-    (fit as usize).clamp(1, (2 * steps).min(MOST))
+    const TARGET: Duration = Duration::from_millis(30);
+    const MAX_STEPS: usize = 16;
+    let fit = TARGET.as_secs_f64() * steps as f64 / time.as_secs_f64().max(1e-9);
+    // At most double at a time: the time of a single step varies.
+    (fit as usize).clamp(1, (2 * steps).min(MAX_STEPS))
 }
 
 fn rate(tokens: usize, time: Duration) -> f64 {
     if tokens == 0 { 0.0 } else { tokens as f64 / time.as_secs_f64().max(1e-9) }
 }
 
-/// An answer in the making: an iterator of pieces of text. Pieces end between characters; text that may be the begin of a
-/// stop string is held back. It may be left at any time.
+/// Text generation in progress: an iterator over pieces of text. Pieces are whole characters; text that may
+/// be the start of a stop string is held back. It can be dropped at any time.
 pub struct Generation<'s> {
     session: &'s mut Session,
     options: GenerateOptions,
     decoder: StreamDecoder,
     stops: StopFinder,
     prompt: Vec<u32>,
-    /// Tokens to draw before the host looks again, if it is not said how many.
+    /// Decode steps to queue at once if [`GenerateOptions::ahead`] is 0.
     pace: usize,
-    /// Drawn and not yet looked at.
+    /// Tokens drawn but not yet returned.
     waiting: std::collections::VecDeque<u32>,
     generated: Generated,
-    /// When the prompt began, then when the first token came.
+    /// When the prefill started; after that, when the first token was drawn.
     started: Instant,
     finished: bool,
 }
 
 impl Session {
-    /// Generates text that goes on from `tokens`, in sequence 0. What the sequence has in common with them is not run
-    /// again, so a conversation that grows pays for what is new.
+    /// Generates text that continues `tokens`, in sequence 0. Their common prefix with the sequence is not
+    /// run again, so a growing conversation costs only its new tokens.
     pub fn generate_from(
         &mut self,
         tokens: &[u32],
@@ -142,7 +143,7 @@ impl Session {
         Ok(Generation {
             session: self,
             options: options.clone(),
-            decoder: StreamDecoder::going_on(),
+            decoder: StreamDecoder::continuing(),
             stops,
             prompt: tokens.to_vec(),
             pace: 1,
@@ -150,7 +151,7 @@ impl Session {
             generated: Generated {
                 text: String::new(),
                 tokens: Vec::new(),
-                // Replaced when it ends.
+                // Replaced when generation ends.
                 reason: FinishReason::MaxTokens,
                 prompt_tokens: tokens.len(),
                 fed_tokens: 0,
@@ -162,7 +163,7 @@ impl Session {
         })
     }
 
-    /// Generates text that goes on from a prompt.
+    /// Generates text that continues a prompt.
     pub fn generate(
         &mut self,
         prompt: &str,
@@ -175,12 +176,12 @@ impl Session {
 }
 
 impl Generation<'_> {
-    /// The answer so far; whole once the iterator has ended.
+    /// The text so far; complete once the iterator has ended.
     pub fn generated(&self) -> &Generated {
         &self.generated
     }
 
-    /// Generates the rest and gives the answer.
+    /// Generates the rest and returns the whole text; `piece` gets it as it is generated.
     pub fn finish(mut self, mut piece: impl FnMut(&str)) -> Result<Generated, ModelError> {
         while let Some(text) = self.next_piece()? {
             piece(&text);
@@ -225,7 +226,7 @@ impl Generation<'_> {
             self.started = Instant::now();
             let known = self.session.tokens(0)?.len();
             let new = self.prompt[known..].to_vec();
-            // If all is known, the last token is run again.
+            // If every token is in the KV cache, the last one is run again.
             self.generated.fed_tokens = new.len().max(1);
             let token = self.session.draw(0, &new)?;
             self.generated.prefill_time = self.started.elapsed();
@@ -243,7 +244,7 @@ impl Generation<'_> {
         self.waiting.pop_front().map(Ok).ok_or(ModelError::EmptyPrompt)
     }
 
-    /// What a token adds to the text.
+    /// Adds a token and returns the text it completes.
     fn take(&mut self, token: u32) -> Result<String, ModelError> {
         self.generated.tokens.push(token);
         let tokenizer = self.session.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
@@ -261,12 +262,12 @@ impl Generation<'_> {
         }
     }
 
-    /// Ends the answer; gives what was held back.
+    /// Ends generation and returns the text that was held back.
     fn end(&mut self, reason: FinishReason) -> Result<String, ModelError> {
         self.close(reason)?;
         let rest = std::mem::take(&mut self.decoder).finish();
         let Scanned { text, stop } = self.stops.push(&rest);
-        // Even the rest may complete a stop string.
+        // The rest may complete a stop string, too.
         Ok(if stop.is_some() { text } else { text + &self.stops.finish() })
     }
 
@@ -274,7 +275,7 @@ impl Generation<'_> {
         self.finished = true;
         self.waiting.clear();
         self.generated.reason = reason;
-        // Tokens behind the end were drawn ahead and do not belong to the sequence.
+        // Tokens past the end were decoded ahead and do not belong to the sequence.
         let len = self.prompt.len() + self.generated.tokens.len();
         if self.session.tokens(0)?.len() > len {
             self.session.truncate(0, len)?;
@@ -302,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fast_devices_draw_more_before_the_host_looks() {
+    fn fast_devices_queue_more_steps() {
         let ms = Duration::from_millis;
         assert_eq!(pace(1, ms(100)), 1);
         assert_eq!(pace(1, ms(10)), 2, "at most twice as many as before");

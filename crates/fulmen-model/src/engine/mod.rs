@@ -1,13 +1,13 @@
-//! Models on devices: weights, caches, sessions.
+//! Models on devices: weights, KV caches, sessions.
 //!
 //! - [`Model`] holds a model's weights on one device. It is cheap to clone; its sessions keep it alive.
-//! - [`Session`] holds sequences: their KV caches, their sampling states, the programs that run them. Sessions of one
-//!   model may live on several threads; they take turns on the device.
+//! - [`Session`] holds sequences: their KV caches, their sampling state and the compiled steps that run them.
+//!   Sessions of one model may live on several threads; they take turns on the device.
+//! - [`Generation`] streams generated text; [`Chat`] is a conversation; [`Perplexity`] scores a text.
 //!
-//! - [`Generation`] is text in the making; [`Chat`] is a conversation; [`Perplexity`] is how well a model foresees a text.
-//!
-//! A decode step is one program that never changes: its token, position and random state are in device memory and move
-//! on by themselves. So a backend can capture it once and replay it, and the host reads nothing but the tokens.
+//! A decode step never changes: its token, position and random state live in device memory and are advanced
+//! by the step itself. A backend can therefore capture the step once and replay it, and the host only reads
+//! tokens.
 
 mod chat;
 mod chunk;
@@ -15,11 +15,11 @@ mod generate;
 mod model;
 mod perplexity;
 mod profile;
-mod program;
 mod rows;
 mod sampling;
 mod sequence;
 mod session;
+mod step_cache;
 mod stop;
 mod weights;
 

@@ -19,7 +19,7 @@ use crate::tokenizer::{Special, Tokenizer};
 /// A device that a model can be loaded onto.
 pub type Device = Box<dyn Backend + Send>;
 
-/// How far loading has come. Checking the weights and bringing them to the device count alike.
+/// Loading progress. Checking the weights and importing them into the device count equally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadProgress {
     /// Bytes done.
@@ -30,11 +30,11 @@ pub struct LoadProgress {
 
 /// How a model is loaded.
 pub struct LoadOptions<'a> {
-    /// The sessions that are planned: their memory must be there, too. [`Model::session`] makes one.
+    /// The options of [`Model::session`]; its memory must be available, too.
     pub session: SessionOptions,
-    /// Whether every weight is looked at for NaN and infinities first.
+    /// Whether the weights are checked for NaN and infinity first.
     pub check_weights: bool,
-    /// Is told how far it has come.
+    /// Called with the progress.
     pub progress: Option<&'a mut dyn FnMut(LoadProgress)>,
 }
 
@@ -68,8 +68,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// The device, when nobody else uses it. A thread that panicked while it had it changes nothing for the others:
-    /// sessions write their own states before they run.
+    /// Locks the device. A thread that panicked while holding the lock does not affect the others: sessions
+    /// write their own state before they run.
     pub(super) fn device(&self) -> MutexGuard<'_, Device> {
         self.device.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -88,7 +88,7 @@ impl Model {
         Model::load_with(path, device, LoadOptions::default())
     }
 
-    /// Loads a file or folder onto a device, in a certain way.
+    /// Loads a file or folder onto a device, with options.
     pub fn load_with(
         path: impl AsRef<Path>,
         device: Device,
@@ -97,8 +97,8 @@ impl Model {
         Model::from_source(Arc::from(source::open(path)?), device, options)
     }
 
-    /// Loads a GGUF file that lies in memory, such as one that is part of the program (`Arc::new(include_bytes!(…))`). Where
-    /// the device can use it there, it is not copied, unless its address is no multiple of 16.
+    /// Loads a GGUF file held in memory, such as one embedded in the program (`Arc::new(include_bytes!(…))`).
+    /// It is not copied if the device can use it in place and its address is a multiple of 16.
     pub fn from_bytes(
         bytes: SharedBytes,
         device: Device,
@@ -107,8 +107,8 @@ impl Model {
         Model::from_source(Arc::from(source::from_bytes(bytes)?), device, options)
     }
 
-    /// Loads a model from anything that gives metadata and tensors. Nothing is loaded before everything was checked:
-    /// architecture, sizes, shapes, types, memory.
+    /// Loads a model from any source of metadata and tensors. Architecture, dimensions, types and memory are
+    /// checked before anything is loaded.
     pub fn from_source(
         source: Arc<dyn ModelSource>,
         mut device: Device,
@@ -142,29 +142,29 @@ impl Model {
         Ok(Model { shared: Arc::new(shared) })
     }
 
-    /// Its sizes and constants.
+    /// The model's dimensions and constants.
     pub fn config(&self) -> &Config {
         &self.shared.config
     }
 
-    /// The file that it came from.
+    /// Where the model was loaded from.
     pub fn source(&self) -> &dyn ModelSource {
         self.shared.source.as_ref()
     }
 
-    /// Its tokenizer, if the file has one.
+    /// The tokenizer, if the source has one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.shared.tokenizer.as_ref()
     }
 
-    /// Its chat template: its own or that of its family; `None` for a model that was not made for conversations.
+    /// The chat template: the model's own or that of its family; `None` for a model without one.
     pub fn chat_template(&self) -> Result<Option<ChatTemplate>, ModelError> {
         let tokenizer = self.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
         Ok(ChatTemplate::of_model(self.source().metadata(), tokenizer)?)
     }
 
-    /// Generates text that goes on from a prompt, in a session of its own, and gives each piece as it comes. A
-    /// [`Session`] of your own keeps what was run for the next prompt.
+    /// Generates text that continues a prompt, in a new session; `piece` gets the text as it is generated. To
+    /// reuse the KV cache for the next prompt, use a [`Session`].
     pub fn generate(
         &self,
         prompt: &str,
@@ -174,20 +174,20 @@ impl Model {
         self.session()?.generate(prompt, options)?.finish(piece)
     }
 
-    /// The hidden row of the text's last token, after the last norm: an embedding of the text.
+    /// The hidden state of the last token, after the final norm: an embedding of the text.
     pub fn embed(&self, text: &str) -> Result<Vec<f32>, ModelError> {
         let tokenizer = self.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
         let tokens = tokenizer.encode_prompt(text, Special::AsText);
         self.session()?.hidden(0, &tokens)
     }
 
-    /// Bytes that its weights take on the device.
+    /// Bytes of the weights on the device.
     pub fn weight_bytes(&self) -> u64 {
         self.shared.weights.bytes
     }
 
-    /// Bytes of weights that a decode step reads: all but the embedding, of which it reads a row, unless that is also
-    /// the head.
+    /// Bytes of weights that a decode step reads: all but the embedding, of which it reads one row, unless
+    /// the embedding is also the output matrix.
     pub fn bytes_per_token(&self) -> u64 {
         let config = self.config();
         let embedding = self.source().tensor("token_embd.weight").map_or(0, |info| info.bytes() as u64);
@@ -195,12 +195,12 @@ impl Model {
         if config.tied { self.weight_bytes() } else { self.weight_bytes() - embedding + row }
     }
 
-    /// The sessions that were planned when the model was loaded, with nothing left open.
+    /// The session options given when the model was loaded, with all defaults filled in.
     pub fn session_options(&self) -> &SessionOptions {
         &self.shared.session
     }
 
-    /// A session as planned when the model was loaded.
+    /// A session with the options given when the model was loaded.
     pub fn session(&self) -> Result<Session, ModelError> {
         self.session_with(self.shared.session)
     }
@@ -213,12 +213,12 @@ impl Model {
         Session::new(Arc::clone(&self.shared), options)
     }
 
-    /// The graph of a run, before fusion and planning: to print, to draw, or to run elsewhere.
+    /// The graph of a step, before fusion and planning: to print, to visualize, or to run elsewhere.
     pub fn graph(&self, spec: &GraphSpec) -> Result<LogicalGraph, ModelError> {
         self.shared.config.graph(self.source(), spec)
     }
 
-    /// Something done with the device, while no session uses it.
+    /// Calls `f` with the device, while no session uses it.
     pub fn with_device<T>(&self, f: impl FnOnce(&mut dyn Backend) -> T) -> T {
         f(self.shared.device().as_mut())
     }
@@ -230,7 +230,7 @@ impl fmt::Debug for Model {
     }
 }
 
-/// Refuses what the device cannot hold, where it tells how much that is.
+/// Fails if the device reports less available memory than needed.
 fn check_memory(
     device: &dyn Backend,
     config: &Config,
@@ -240,9 +240,9 @@ fn check_memory(
 ) -> Result<(), ModelError> {
     let Some(available) = device.available_bytes() else { return Ok(()) };
     let cache = session.cache_bytes(config);
-    let work = chunk::work_bytes(config, source, session, session.chunk)?;
-    if weights.saturating_add(cache).saturating_add(work) > available {
-        return Err(ModelError::Memory { weights, cache, work, available });
+    let activations = chunk::activation_bytes(config, source, session, session.chunk)?;
+    if weights.saturating_add(cache).saturating_add(activations) > available {
+        return Err(ModelError::Memory { weights, cache, activations, available });
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! How well a model foresees a text.
+//! Perplexity: how well a model predicts a text.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -6,33 +6,34 @@ use std::time::{Duration, Instant};
 use super::session::Session;
 use crate::error::ModelError;
 
-/// How a text is divided into windows, each of which is run by itself.
+/// How a text is divided into windows, each of which is scored independently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerplexityOptions {
-    /// Tokens of a window.
+    /// Tokens per window.
     pub window: usize,
-    /// Without it windows follow each other, and the first half of each is context and not scored: half of the text is
-    /// scored, every token with at least half a window before it. With it windows begin at multiples of so many tokens, and
-    /// in each only those are scored that no window before has scored: the whole text is, but for its first token.
+    /// `None`: windows do not overlap, and the first half of each is context that is not scored, so half of
+    /// the text is scored, each token with at least half a window of context. `Some(n)`: a window starts
+    /// every `n` tokens and scores only what no earlier window has scored, so everything but the first token
+    /// is scored.
     pub stride: Option<usize>,
-    /// A token that each window begins with, in place of the one that is there.
+    /// Replaces the first token of each window (usually with BOS).
     pub begin: Option<u32>,
-    /// Threads that sum up probabilities.
+    /// Threads that compute log-probabilities.
     pub threads: usize,
 }
 
-/// How well a model foresees a text.
+/// How well a model predicts a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Perplexity {
-    /// Tokens that were scored.
+    /// Tokens scored.
     pub scored: usize,
-    /// Tokens that were run.
+    /// Tokens run.
     pub run: usize,
     /// The sum of −ln p over the tokens scored.
     pub nll: f64,
-    /// The sum of its squares.
+    /// The sum of (ln p)² over the tokens scored.
     pub squares: f64,
-    /// What all that took.
+    /// Total time.
     pub time: Duration,
 }
 
@@ -60,7 +61,7 @@ impl Perplexity {
     }
 }
 
-/// A window: where it begins and ends, and the first token that is scored in it.
+/// A window's first token, its end, and the first token scored in it.
 #[derive(Debug, PartialEq, Eq)]
 struct Window {
     begin: usize,
@@ -72,7 +73,7 @@ fn windows(tokens: usize, options: &PerplexityOptions) -> Vec<Window> {
     let window = options.window.min(tokens);
     match options.stride {
         None => {
-            // The first token that is scored follows one that has half a window before it, as llama.cpp has it.
+            // As in llama.cpp, the first token scored follows one that has half a window before it.
             let of = |begin: usize| Window {
                 begin,
                 end: tokens.min(begin + window),
@@ -94,8 +95,8 @@ fn windows(tokens: usize, options: &PerplexityOptions) -> Vec<Window> {
 }
 
 impl Session {
-    /// Scores a text in sequence 0, window by window. `progress` is told what is known so far, after each window, and
-    /// the tokens that are to be run in all.
+    /// Scores a text in sequence 0, window by window. After each window, `progress` gets the result so far
+    /// and the total number of tokens to run.
     pub fn perplexity(
         &mut self,
         tokens: &[u32],
@@ -108,10 +109,10 @@ impl Session {
         let &PerplexityOptions { window, stride, .. } = options;
         if window < 2 || window > self.context() {
             let expected = format!("2 to {} tokens, the context", self.context());
-            return refused("the window of a text", expected, window);
+            return refused("the perplexity window", expected, window);
         }
         if let Some(stride) = stride.filter(|stride| !(1..window).contains(stride)) {
-            return refused("the stride of windows", format!("1 to {}", window - 1), stride);
+            return refused("the perplexity stride", format!("1 to {}", window - 1), stride);
         }
         let vocabulary = self.shared.config.vocabulary;
         if let Some(at) = tokens.iter().position(|&token| token >= vocabulary) {
@@ -119,9 +120,9 @@ impl Session {
         }
         let windows = windows(tokens.len(), options);
         if windows.is_empty() {
-            // One that is scored, and at least one before it; without a stride the one before it is not scored either.
+            // One token to score and at least one before it; without a stride, that one needs context, too.
             let least = if stride.is_some() { "2 or more" } else { "3 or more" };
-            return refused("the number of tokens of a text", least.to_owned(), tokens.len());
+            return refused("the number of tokens in the text", least.to_owned(), tokens.len());
         }
         let total = windows.iter().map(|window| window.end - window.begin).sum();
         let start = Instant::now();
@@ -132,7 +133,7 @@ impl Session {
                 text[0] = token;
             }
             self.truncate(0, 0)?;
-            // The logits after a token foresee the next one; those after the last token foresee nothing known.
+            // Logits after a token predict the next one; nothing follows the last token, so it is not fed.
             let fed = text.len() - 1;
             let mut scores = Vec::new();
             self.logits_of_each(0, &text[..fed], first - begin - 1, |at, rows| {
@@ -151,7 +152,7 @@ impl Session {
     }
 }
 
-/// −ln p of the token that comes next, for each row of logits.
+/// −ln p of the next token, for each row of logits.
 fn nll(rows: &[f32], vocabulary: usize, next: &[u32], threads: usize) -> Vec<f64> {
     let pairs: Vec<(&[f32], u32)> = rows.chunks_exact(vocabulary).zip(next.iter().copied()).collect();
     let scores: Vec<AtomicU64> = pairs.iter().map(|_| AtomicU64::new(0)).collect();
@@ -165,7 +166,7 @@ fn nll(rows: &[f32], vocabulary: usize, next: &[u32], threads: usize) -> Vec<f64
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.min(pairs.len()) {
-            // Without another thread this one does it all.
+            // If a thread cannot be started, the others do its work.
             let _ = std::thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
@@ -173,7 +174,7 @@ fn nll(rows: &[f32], vocabulary: usize, next: &[u32], threads: usize) -> Vec<f64
     scores.into_iter().map(|score| f64::from_bits(score.into_inner())).collect()
 }
 
-/// `token` was compared with the vocabulary.
+/// −ln softmax(row)[token]. `token` must be within the vocabulary.
 fn row_nll(row: &[f32], token: u32) -> f64 {
     let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = row.iter().map(|&logit| (f64::from(logit) - f64::from(largest)).exp()).sum();
@@ -195,7 +196,7 @@ mod tests {
     #[test]
     fn the_second_half_of_each_window_is_scored() {
         assert_eq!(scored(20, 8, None), [5, 6, 7, 13, 14, 15]);
-        // The last window is scored if enough of it is there.
+        // The last window is scored if it is long enough.
         assert_eq!(scored(23, 8, None), [5, 6, 7, 13, 14, 15, 21, 22]);
         assert_eq!(scored(5, 8, None), [3, 4], "a short text is one window");
         assert!(scored(2, 8, None).is_empty());

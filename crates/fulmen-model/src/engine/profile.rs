@@ -1,66 +1,67 @@
-//! Where the time goes: each op timed alone, or each kernel by the device's own clock, and what is left.
+//! Profiles: each op timed by the host, or each kernel timed by the device, and the remaining time.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use fulmen_core::{CacheUse, ExecError, KernelDispatch, KernelTime, Program, Work};
 
-/// Times of ops, summed over runs. Timing waits for the device after each op, so the sum is more than an untimed run
-/// takes. A device that times the kernels of a replay itself gives their times instead, under their own names.
+/// Times of ops, summed over steps. Timing waits for the device after each op, so the sum exceeds the time of
+/// an untimed step. A device that can time the kernels of a replay reports those instead, under their own
+/// names.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
     ops: HashMap<String, (u64, Duration)>,
-    /// From the start of the first run to the end of the last, as the session saw it.
+    /// Wall-clock time of all steps, measured by the session.
     pub(super) wall: Duration,
-    /// Every kernel, where that was asked for.
+    /// Every kernel, if requested.
     timeline: Option<Timeline>,
 }
 
-/// Kernels in the order in which they ran.
+/// Kernels in execution order.
 #[derive(Clone, Debug)]
 struct Timeline {
     kernels: Vec<TimedKernel>,
     began: Instant,
 }
 
-/// A kernel that ran.
+/// One execution of a kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimedKernel {
-    /// Its name; where the device does not time kernels, that of the op.
+    /// The kernel's name, or the op's if the device does not time kernels.
     pub name: String,
-    /// The ops that it is part of, with the shapes and types of their weights.
+    /// The ops it computes or is part of, with the shapes and types of their weights.
     pub op: String,
-    /// Whether it is the first kernel of these ops. The others of them follow it.
+    /// Whether it is the first kernel of these ops. The others follow directly.
     pub leads: bool,
-    /// What all of these ops do, at the kernel that leads; nothing at the others.
+    /// The work of all these ops for the first kernel, zero for the others.
     pub work: Work,
-    /// From the start of the profile.
+    /// Start time, relative to the start of the profile.
     pub start: Duration,
-    /// How long it took.
+    /// Duration.
     pub time: Duration,
-    /// Whether the device took the time, or the host, which waited for the device after each op.
+    /// Whether the time was measured by the device rather than by the host, which waits after each op.
     pub by_device: bool,
 }
 
 /// One line of a profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProfileRow {
-    /// The op, with the shape and type of its weight, or the kernel; `[other]` for the time outside ops.
+    /// The op with the shape and type of its weight, or the kernel; `[other]` for time outside of ops.
     pub name: String,
-    /// How often it ran.
+    /// Number of executions.
     pub count: u64,
-    /// How long it took in all.
+    /// Total time.
     pub time: Duration,
 }
 
 impl Profile {
-    /// One that keeps every kernel.
+    /// A profile that records every kernel.
     pub(super) fn with_timeline() -> Profile {
         let timeline = Timeline { kernels: Vec::new(), began: Instant::now() };
         Profile { timeline: Some(timeline), ..Profile::default() }
     }
 
-    /// Runs a program and waits after each call, or each pair of calls that the device runs as one.
+    /// Runs a program and waits after each call, or after each pair of calls that the device runs as one.
     pub(super) fn run<D: KernelDispatch + ?Sized>(
         &mut self,
         program: &Program,
@@ -86,7 +87,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Adds what a device has timed in a run that began then.
+    /// Adds the times that a device measured in a run that started at `began`.
     pub(super) fn add(
         &mut self,
         program: &Program,
@@ -127,12 +128,12 @@ impl Profile {
         }
     }
 
-    /// Every kernel in order, where [`Session::start_timeline`](super::Session::start_timeline) asked for that.
+    /// Every kernel in order, if [`Session::start_timeline`](super::Session::start_timeline) requested it.
     pub fn timeline(&self) -> &[TimedKernel] {
         self.timeline.as_ref().map_or(&[], |timeline| &timeline.kernels)
     }
 
-    /// The ops, the longest first, and at the end what was not in any of them.
+    /// The ops by descending time, followed by the time outside of ops.
     pub fn rows(&self) -> Vec<ProfileRow> {
         let row = |(name, &(count, time)): (&String, &(u64, Duration))| ProfileRow {
             name: name.clone(),
@@ -150,13 +151,13 @@ impl Profile {
         rows
     }
 
-    /// All the time, inside ops and outside.
+    /// Total time, inside and outside of ops.
     pub fn total(&self) -> Duration {
         self.rows().iter().map(|row| row.time).sum()
     }
 }
 
-/// The ops of a kernel's calls, or its own name where they are not known.
+/// The ops of a kernel's calls, or the kernel's name if they are not known.
 fn op(program: &Program, kernel: &KernelTime) -> String {
     let steps = program.steps().get(kernel.calls.clone()).unwrap_or_default();
     match steps {

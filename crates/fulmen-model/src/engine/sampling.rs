@@ -1,29 +1,30 @@
-//! How tokens are drawn, as people say it.
+//! Sampling parameters.
 
 use fulmen_core::sampling::{Penalties, SampleState};
 
 use crate::error::ModelError;
 
-/// How tokens are drawn. The default is greedy: always the most likely one.
+/// How tokens are drawn. The default is greedy: always the most likely token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Divides the logits; 0 takes the most likely token.
+    /// Divides the logits; 0 selects the most likely token.
     pub temperature: f32,
-    /// How many of the most likely tokens are considered; 0 for all.
+    /// Number of most likely tokens considered; 0 for all.
     pub top_k: u32,
-    /// The probability mass that is considered; 1 for all.
+    /// Probability mass considered; 1 for all.
     pub top_p: f32,
-    /// The smallest probability that is considered, as a share of the largest; 0 for any.
+    /// Smallest probability considered, relative to the largest; 0 for any.
     pub min_p: f32,
-    /// What the logits of tokens that came before are divided by (where they are above 0; else multiplied); 1 for none.
+    /// Divisor of the positive logits, and factor of the negative ones, of tokens within the window; 1 for
+    /// none.
     pub repeat_penalty: f32,
-    /// What is taken off a logit for each time that the token came before.
+    /// Subtracted from a logit for each occurrence of the token within the window.
     pub frequency_penalty: f32,
-    /// What is taken off a logit once if the token came before.
+    /// Subtracted once from a logit if the token occurs within the window.
     pub presence_penalty: f32,
-    /// How many of the last tokens the penalties look at.
+    /// Number of most recent tokens that the penalties consider.
     pub repeat_window: u32,
-    /// The same seed gives the same tokens on one device.
+    /// The same seed draws the same tokens on the same device.
     pub seed: u64,
 }
 
@@ -34,7 +35,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Always the most likely token.
+    /// Greedy decoding: always the most likely token.
     pub const GREEDY: Sampling = Sampling {
         temperature: 0.0,
         top_k: 0,
@@ -54,7 +55,7 @@ impl Sampling {
         Ok(())
     }
 
-    /// Whether any penalty changes anything.
+    /// Whether any penalty has an effect.
     pub(super) fn penalizes(&self) -> bool {
         let neutral =
             self.repeat_penalty == 1.0 && self.frequency_penalty == 0.0 && self.presence_penalty == 0.0;
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_that_make_no_sense_are_refused_by_name() {
+    fn invalid_parameters_are_rejected_by_name() {
         let good = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Sampling::GREEDY };
         assert!(good.validate().is_ok() && Sampling::GREEDY.validate().is_ok());
         for (bad, word) in [
@@ -106,7 +107,7 @@ mod tests {
             let message = bad.validate().unwrap_err().to_string();
             assert!(message.contains(word), "{message}");
         }
-        // A top_k above the vocabulary keeps all, and top_p 0 the first.
+        // A top_k above the vocabulary size keeps all tokens, and top_p 0 the first.
         assert!(Sampling { top_k: u32::MAX, top_p: 0.0, ..good }.validate().is_ok());
     }
 }

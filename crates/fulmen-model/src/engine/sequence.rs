@@ -1,15 +1,15 @@
-//! One sequence of a session, as the host knows it.
+//! The host's view of one sequence of a session.
 
 use super::Sampling;
 
-/// The tokens of one sequence and how many of them are in the cache.
+/// The tokens of one sequence and how many of them are in the KV cache.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sequence {
     /// All tokens, fed or drawn.
     pub(super) tokens: Vec<u32>,
-    /// How many of them are in the cache.
+    /// How many of them are in the KV cache.
     pub(super) fed: usize,
-    /// How many tokens it has drawn.
+    /// Number of tokens drawn.
     pub(super) draws: u32,
     pub(super) sampling: Sampling,
 }
@@ -21,13 +21,13 @@ impl Sequence {
         self.fed = self.fed.min(self.tokens.len());
     }
 
-    /// Makes sure that there is a token to feed: results come from feeding. The last one's keys and values are written
-    /// again, to the same.
+    /// Makes sure that there is a token to feed, because only feeding produces results. The keys and values
+    /// of the last token may be written a second time, with the same values.
     pub(super) fn reopen(&mut self) {
         self.fed = self.fed.min(self.tokens.len().saturating_sub(1));
     }
 
-    /// A token that was drawn; the one before it has been fed.
+    /// Appends a token that was drawn; the previous one has been fed.
     pub(super) fn drew(&mut self, token: u32) {
         self.fed = self.tokens.len();
         self.tokens.push(token);

@@ -1,4 +1,4 @@
-//! Sequences on a device: their caches, their states, the programs that run them.
+//! Sequences on a device: their KV caches, their state and the compiled steps that run them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,24 +9,24 @@ use fulmen_core::{Backend, BackendError, Bindings, CacheUse, DType, ExecError};
 use super::Sampling;
 use super::model::Shared;
 use super::profile::Profile;
-use super::program::{Programs, Timing};
 use super::sequence::Sequence;
+use super::step_cache::{StepCache, Timing};
 use crate::arch::{Config, GraphSpec, Results, Step, names};
 use crate::error::ModelError;
 use crate::tokenizer::Tokenizer;
 
-/// How many sequences a session has, how long they may get, and how they are kept.
+/// The number of sequences of a session, their maximum length and how they are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// Positions per sequence; 0 for the model's own context, but no more than 4096.
+    /// Positions per sequence; 0 for the model's own context, at most 4096.
     pub context: u32,
     /// Sequences.
     pub sequences: u32,
     /// Type of the KV cache: F16, Q8_0 or F32.
     pub cache: DType,
-    /// Tokens of a prompt that are run at once; 0 for as many as pay on the device and fit into its memory.
+    /// Tokens per prefill chunk; 0 for the device's preferred size, reduced if memory is short.
     pub chunk: u32,
-    /// Whether decode steps are launched op by op although the device could replay them.
+    /// Whether decode steps are launched op by op even if the device can replay a captured step.
     pub eager: bool,
 }
 
@@ -37,10 +37,11 @@ impl Default for SessionOptions {
 }
 
 impl SessionOptions {
-    /// What `context` 0 gives at most: caches of whole contexts would fill the memory of small machines.
+    /// The upper limit for `context` 0: a KV cache for the full context would fill the memory of small
+    /// machines.
     pub const DEFAULT_CONTEXT: u32 = 4096;
 
-    /// Checks the options and fills in what was left open, but for the chunk, which depends on the device.
+    /// Checks the options and fills in defaults, except for the chunk size, which depends on the device.
     pub(super) fn resolve(mut self, config: &Config) -> Result<SessionOptions, ModelError> {
         let refused = |what, expected: &str, found: String| {
             Err(ModelError::Option { what, expected: expected.to_owned(), found })
@@ -58,8 +59,8 @@ impl SessionOptions {
             return refused("the type of the KV cache", "F16, Q8_0 or F32", self.cache.to_string());
         }
         if self.cache.bytes(config.heads.head_dim as usize).is_err() {
-            let found = format!("{} with heads of {}", self.cache, config.heads.head_dim);
-            return refused("the type of the KV cache", "one whose blocks fit the heads", found);
+            let found = format!("{} with a head size of {}", self.cache, config.heads.head_dim);
+            return refused("the type of the KV cache", "one whose block size divides the head size", found);
         }
         Ok(self)
     }
@@ -69,8 +70,8 @@ impl SessionOptions {
         GraphSpec { step, cache, sequences, capacity: context }
     }
 
-    /// Bytes of the keys, or of the values, of one layer.
-    fn half_layer_bytes(&self, config: &Config) -> usize {
+    /// Bytes of the keys (or the values) of one layer.
+    fn layer_k_bytes(&self, config: &Config) -> usize {
         let row = self.cache.bytes(config.heads.head_dim as usize).unwrap_or(usize::MAX);
         [self.sequences, config.heads.n_kv_heads, self.context]
             .iter()
@@ -79,57 +80,57 @@ impl SessionOptions {
 
     /// Bytes of the whole KV cache.
     pub fn cache_bytes(&self, config: &Config) -> u64 {
-        (self.half_layer_bytes(config) as u64).saturating_mul(2).saturating_mul(config.layers.into())
+        (self.layer_k_bytes(config) as u64).saturating_mul(2).saturating_mul(config.layers.into())
     }
 }
 
 /// Sequences of tokens on a device.
 ///
-/// A sequence is a list of tokens. Feeding it gives hidden rows, logits or a drawn token, which then belongs to the
-/// sequence, too. Nothing is fed twice: a sequence that goes on pays for its new tokens only. A call that fails leaves
-/// the sequences as they were.
+/// A sequence is a list of tokens. Feeding tokens returns hidden states, logits or a drawn token, which is
+/// appended to the sequence. Nothing is computed twice: continuing a sequence costs only its new tokens. A
+/// call that fails leaves the sequences unchanged.
 pub struct Session {
     pub(super) shared: Arc<Shared>,
     pub(super) options: SessionOptions,
     bindings: Bindings,
-    /// What must be freed.
+    /// Allocations to free.
     allocations: Vec<u64>,
-    programs: Programs,
+    steps: StepCache,
     pub(super) sequences: Vec<Sequence>,
-    /// The sequences whose states are in the device's rows, if they are up to date.
+    /// The sequences whose state is in the device's rows; `None` if the rows are stale.
     pub(super) rows: Option<Vec<u32>>,
     pub(super) cancel: Arc<AtomicBool>,
     profile: Option<Profile>,
     launches: Option<StepLaunches>,
 }
 
-/// What a decode step is for the host and for the device.
+/// The cost of launching a decode step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepLaunches {
-    /// Launches by the host: 1 where a captured step is replayed.
+    /// Launches by the host: 1 if a captured step is replayed.
     pub launches: usize,
     /// Kernels and copies that the device runs.
     pub kernels: usize,
-    /// How long the host launched, without waiting for what it launched where the device works by itself.
+    /// Host time spent launching. On an asynchronous device this does not include waiting for the results.
     pub host: Duration,
 }
 
 impl Session {
-    /// `options` were resolved.
+    /// `options` must be resolved.
     pub(super) fn new(shared: Arc<Shared>, options: SessionOptions) -> Result<Session, ModelError> {
         let mut session = Session {
             bindings: shared.weights.bindings.clone(),
             shared,
             options,
             allocations: Vec::new(),
-            programs: Programs::default(),
+            steps: StepCache::default(),
             sequences: vec![Sequence::default(); options.sequences as usize],
             rows: None,
             cancel: Arc::default(),
             profile: None,
             launches: None,
         };
-        // A failure drops the session, which frees what it got.
+        // On failure the session is dropped, which frees what was allocated.
         match session.allocate() {
             Ok(()) => Ok(session),
             Err(BackendError::OutOfMemory { .. }) => Err(ModelError::CacheMemory {
@@ -145,7 +146,7 @@ impl Session {
     fn allocate(&mut self) -> Result<(), BackendError> {
         let shared = Arc::clone(&self.shared);
         let mut device = shared.device();
-        let half = self.options.half_layer_bytes(&shared.config);
+        let bytes = self.options.layer_k_bytes(&shared.config);
         let rows = self.options.sequences as usize;
         let mut sizes = vec![
             (names::STEP_TOKENS.to_owned(), 4 * rows),
@@ -157,7 +158,7 @@ impl Session {
         ];
         for layer in 0..shared.config.layers {
             let cache = names::cache(layer);
-            sizes.extend([(format!("{cache}.k"), half), (format!("{cache}.v"), half)]);
+            sizes.extend([(format!("{cache}.k"), bytes), (format!("{cache}.v"), bytes)]);
         }
         for (name, bytes) in sizes {
             let ptr = device.alloc(bytes)?;
@@ -167,12 +168,12 @@ impl Session {
         Ok(())
     }
 
-    /// The tokenizer of its model, if that has one.
+    /// The model's tokenizer, if it has one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.shared.tokenizer.as_ref()
     }
 
-    /// The options, with everything that was left open filled in.
+    /// The options, with all defaults filled in.
     pub fn options(&self) -> &SessionOptions {
         &self.options
     }
@@ -182,33 +183,33 @@ impl Session {
         self.options.context as usize
     }
 
-    /// A flag that stops work at the next token, or in a prompt at the next op or submission, from any thread; the call then
-    /// gives [`ModelError::Cancelled`]. Whoever sets it resets it.
+    /// A flag that cancels work from any thread: at the next token, or during a prefill at the next op or
+    /// submission. The call then returns [`ModelError::Cancelled`]. The caller must reset the flag.
     pub fn cancel_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancel)
     }
 
-    /// Times every op from now on, which makes runs slower.
+    /// Starts timing every op, which makes steps slower.
     pub fn start_profile(&mut self) {
         self.profile = Some(Profile::default());
     }
 
-    /// As [`start_profile`](Session::start_profile), and keeps every kernel that runs: for few runs.
+    /// Like [`start_profile`](Session::start_profile), but records every kernel: for a small number of steps.
     pub fn start_timeline(&mut self) {
         self.profile = Some(Profile::with_timeline());
     }
 
-    /// Times no more ops, and gives the times so far.
+    /// Stops timing and returns the profile.
     pub fn stop_profile(&mut self) -> Option<Profile> {
         self.profile.take()
     }
 
-    /// What the host launched for the last decode step that was not timed.
+    /// The launch cost of the last decode step that was not timed.
     pub fn step_launches(&self) -> Option<StepLaunches> {
         self.launches
     }
 
-    /// The times since [`start_profile`](Session::start_profile).
+    /// The profile since [`start_profile`](Session::start_profile).
     pub fn profile(&self) -> Option<&Profile> {
         self.profile.as_ref()
     }
@@ -226,7 +227,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sets how a sequence draws, from its first random number on.
+    /// Sets the sampling of a sequence and restarts its random numbers.
     pub fn set_sampling(&mut self, sequence: u32, sampling: Sampling) -> Result<(), ModelError> {
         sampling.validate()?;
         let entry = self.sequence(sequence)?;
@@ -235,24 +236,25 @@ impl Session {
         Ok(())
     }
 
-    /// Appends tokens to a sequence and brings them into its cache.
+    /// Appends tokens to a sequence and runs them, which fills its KV cache.
     pub fn feed(&mut self, sequence: u32, tokens: &[u32]) -> Result<(), ModelError> {
-        self.appended(sequence, tokens, |session| session.run_open(sequence, None).map(drop))
+        self.with_appended(sequence, tokens, |session| session.run_pending(sequence, None).map(drop))
     }
 
-    /// Appends tokens and gives the logits that follow the last one.
+    /// Appends tokens and returns the logits after the last one.
     pub fn logits(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<f32>, ModelError> {
-        self.appended(sequence, tokens, |session| session.results(sequence, Results::Logits))
+        self.with_appended(sequence, tokens, |session| session.results(sequence, Results::Logits))
     }
 
-    /// Appends tokens and gives the hidden row of the last one, after the last norm: an embedding of the sequence.
+    /// Appends tokens and returns the hidden state of the last one, after the final norm: an embedding of the
+    /// sequence.
     pub fn hidden(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<f32>, ModelError> {
-        self.appended(sequence, tokens, |session| session.results(sequence, Results::Hidden))
+        self.with_appended(sequence, tokens, |session| session.results(sequence, Results::Hidden))
     }
 
-    /// Appends tokens and draws the next one, which belongs to the sequence from then on.
+    /// Appends tokens, draws the next one and appends it to the sequence.
     pub fn draw(&mut self, sequence: u32, tokens: &[u32]) -> Result<u32, ModelError> {
-        self.appended(sequence, tokens, |session| {
+        self.with_appended(sequence, tokens, |session| {
             session.check_room(sequence)?;
             let penalize = session.sequences[sequence as usize].sampling.penalizes();
             session.results(sequence, Results::Draw { penalize })?;
@@ -260,13 +262,13 @@ impl Session {
         })
     }
 
-    /// Lets several sequences draw `steps` tokens each, together, and gives them in order. Each sequence must have at
-    /// least one token; the device runs all steps before the host looks.
+    /// Decodes `steps` tokens of each of several sequences as one batch, and returns them per sequence. Each
+    /// sequence must have at least one token; the host reads nothing until the device has run all steps.
     pub fn decode(&mut self, sequences: &[u32], steps: usize) -> Result<Vec<Vec<u32>>, ModelError> {
         for (at, &sequence) in sequences.iter().enumerate() {
             self.check_sequence(sequence)?;
             if sequences[..at].contains(&sequence) {
-                return Err(self.wrong_sequence(sequence, "is there twice"));
+                return Err(self.wrong_sequence(sequence, "was passed twice"));
             }
             let Sequence { tokens, .. } = &self.sequences[sequence as usize];
             if tokens.is_empty() {
@@ -279,31 +281,31 @@ impl Session {
         if sequences.is_empty() || steps == 0 {
             return Ok(vec![Vec::new(); sequences.len()]);
         }
-        // All but the last token of each go in first.
+        // Prefill all but the last token of each sequence.
         for &sequence in sequences {
             self.sequences[sequence as usize].reopen();
             let Sequence { tokens, fed, .. } = &mut self.sequences[sequence as usize];
             if *fed + 1 < tokens.len() {
                 let last = tokens.pop();
-                let fed = self.run_open(sequence, None);
+                let fed = self.run_pending(sequence, None);
                 self.sequences[sequence as usize].tokens.extend(last);
                 fed?;
             }
         }
-        let drawn = self.decode_open(sequences, steps);
+        let drawn = self.decode_pending(sequences, steps);
         if drawn.is_err() {
             self.rows = None;
         }
         drawn
     }
 
-    /// Whether the flag is set.
+    /// Whether the cancel flag is set.
     pub(super) fn is_cancelled(&self) -> bool {
         self.cancel.load(Ordering::Relaxed)
     }
 
-    /// Decodes sequences that have one open token each.
-    fn decode_open(&mut self, sequences: &[u32], steps: usize) -> Result<Vec<Vec<u32>>, ModelError> {
+    /// Decodes sequences that have exactly one token not yet in the KV cache.
+    fn decode_pending(&mut self, sequences: &[u32], steps: usize) -> Result<Vec<Vec<u32>>, ModelError> {
         if self.is_cancelled() {
             return Err(ModelError::Cancelled);
         }
@@ -316,23 +318,23 @@ impl Session {
             self.write_rows(device, sequences)?;
         }
         let spec = self.options.spec(Step::Decode { rows: sequences.len() as u32, penalize });
-        let program = self.programs.get(&shared, device, &spec, &self.bindings, self.options.eager)?;
+        let compiled = self.steps.get(&shared, device, &spec, &self.bindings, self.options.eager)?;
         let lengths = sequences.iter().map(|&s| self.sequences[s as usize].tokens.len() as u64);
         let lengths: Vec<u64> = lengths.collect();
-        let (launching, mut launches, timed) = (Instant::now(), 0, self.profile.is_some());
-        for step in 0..steps as u64 {
-            let cache_use = CacheUse::of_steps(lengths.iter().map(|length| length + step));
+        let (launch_start, mut launches, timed) = (Instant::now(), 0, self.profile.is_some());
+        for at in 0..steps as u64 {
+            let cache_use = CacheUse::of_steps(lengths.iter().map(|length| length + at));
             let timing = self.profile.as_mut().map(|profile| Timing { profile, cache_use });
-            launches = program.run(device, timing)?;
+            launches = compiled.run(device, timing)?;
         }
         if !timed {
-            let host = launching.elapsed() / u32::try_from(steps).unwrap_or(u32::MAX).max(1);
-            let kernels = program.captured_kernels(device).unwrap_or(launches);
+            let host = launch_start.elapsed() / u32::try_from(steps).unwrap_or(u32::MAX).max(1);
+            let kernels = compiled.captured_kernels(device).unwrap_or(launches);
             self.launches = Some(StepLaunches { launches, kernels, host });
         }
         let mut drawn: Vec<Vec<u32>> = Vec::with_capacity(sequences.len());
         if steps == 1 {
-            let tokens = program.bound.read_u32(device, names::DRAWN)?;
+            let tokens = compiled.bound.read_u32(device, names::DRAWN)?;
             drawn.extend(tokens.into_iter().map(|token| vec![token]));
         } else {
             let history = address(&self.bindings, names::HISTORY)?;
@@ -354,13 +356,13 @@ impl Session {
         Ok(drawn)
     }
 
-    /// Brings the states of these sequences, which have one open token each, into the device's rows.
+    /// Writes the state of these sequences, which have one token to feed each, to the device's rows.
     fn write_rows(&mut self, device: &mut dyn Backend, sequences: &[u32]) -> Result<(), ModelError> {
         let rows = sequences.iter().map(|&s| (s, &self.sequences[s as usize]));
         let mut words: [Vec<u32>; 3] = Default::default();
         let (mut sampling, mut penalties) = (Vec::new(), Vec::new());
         for (number, sequence) in rows {
-            // During a prefill the last token is fed by the run; its position is the same.
+            // During a prefill the step itself feeds the last token, at the same position.
             let at = sequence.tokens.len().saturating_sub(1);
             let row = [sequence.tokens.get(at).copied().unwrap_or(0), at as u32, number];
             words.iter_mut().zip(row).for_each(|(words, word)| words.push(word));
@@ -376,39 +378,41 @@ impl Session {
         Ok(())
     }
 
-    /// Feeds everything that is open and gives what is wanted of the last token.
+    /// Feeds all pending tokens and returns the results of the last one.
     fn results(&mut self, sequence: u32, results: Results) -> Result<Vec<f32>, ModelError> {
         if self.sequences[sequence as usize].tokens.is_empty() {
             return Err(ModelError::EmptyPrompt);
         }
         self.sequences[sequence as usize].reopen();
-        self.run_open(sequence, Some(results))
+        self.run_pending(sequence, Some(results))
     }
 
-    /// Feeds the open tokens of a sequence in chunks; with results, those of the last token.
-    fn run_open(&mut self, sequence: u32, results: Option<Results>) -> Result<Vec<f32>, ModelError> {
+    /// Feeds the pending tokens of a sequence in chunks and returns the results of the last token, if
+    /// requested.
+    fn run_pending(&mut self, sequence: u32, results: Option<Results>) -> Result<Vec<f32>, ModelError> {
         self.rows = None;
         let start = Instant::now();
         let (at, chunk) = (sequence as usize, self.options.chunk as usize);
-        // Not asked again: a token that is drawn is open, too.
+        // Read once: a token drawn by the last chunk is pending, too.
         let total = self.sequences[at].tokens.len();
-        let mut given = Vec::new();
+        let mut output = Vec::new();
         while self.sequences[at].fed < total {
             if self.cancel.load(Ordering::Relaxed) {
                 return Err(ModelError::Cancelled);
             }
             let end = total.min(self.sequences[at].fed + chunk);
             let last = end - self.sequences[at].fed - 1;
-            given =
-                self.run_chunk(sequence, end, results.filter(|_| end == total).map(|wanted| (wanted, last)))?;
+            let results = results.filter(|_| end == total).map(|results| (results, last));
+            output = self.run_chunk(sequence, end, results)?;
         }
         if let Some(profile) = &mut self.profile {
             profile.wall += start.elapsed();
         }
-        Ok(given)
+        Ok(output)
     }
 
-    /// Feeds the open tokens up to `end`, at once; with results, those of its rows from a certain one on.
+    /// Feeds the pending tokens up to `end` in one step. `results` says what to return, and from which row
+    /// on.
     pub(super) fn run_chunk(
         &mut self,
         sequence: u32,
@@ -427,12 +431,13 @@ impl Session {
         if matches!(results, Some((Results::Draw { .. }, _))) {
             self.write_rows(device, &[sequence])?;
         }
-        let picked: Vec<u32> = results.map_or(Vec::new(), |(_, first)| (first as u32..rows).collect());
+        let output_rows: Vec<u32> = results.map_or(Vec::new(), |(_, first)| (first as u32..rows).collect());
         let results = results.map(|(results, _)| results);
-        let step = Step::Prefill { rows, results: results.map(|results| (picked.len() as u32, results)) };
+        let step =
+            Step::Prefill { rows, results: results.map(|results| (output_rows.len() as u32, results)) };
         let spec = self.options.spec(step);
-        let program = self.programs.get(&shared, device, &spec, &self.bindings, self.options.eager)?;
-        let bound = &program.bound;
+        let compiled = self.steps.get(&shared, device, &spec, &self.bindings, self.options.eager)?;
+        let bound = &compiled.bound;
         bound.write_u32(device, names::TOKENS, &tokens)?;
         let positions: Vec<u32> = (fed as u32..end as u32).collect();
         bound.write_u32(device, names::POSITIONS, &positions)?;
@@ -440,15 +445,15 @@ impl Session {
             bound.write_u32(device, names::SEQUENCES, &vec![sequence; rows as usize])?;
         }
         if results.is_some() {
-            bound.write_u32(device, names::OUTPUT_ROWS, &picked)?;
+            bound.write_u32(device, names::OUTPUT_ROWS, &output_rows)?;
         }
-        // A long prompt on a slow device: somebody may not want to wait for the whole chunk.
+        // A chunk can take long on a slow device, so it can be canceled midway.
         let cache_use = CacheUse::of_rows(fed as u64, end as u64);
         let timing = self.profile.as_mut().map(|profile| Timing { profile, cache_use });
-        if !program.run_unless(device, timing, &self.cancel)? {
+        if !compiled.run_unless(device, timing, &self.cancel)? {
             return Err(ModelError::Cancelled);
         }
-        let given = match results {
+        let output = match results {
             None => Vec::new(),
             Some(Results::Hidden) => bound.read_f32(device, names::HIDDEN)?,
             Some(Results::Logits) => bound.read_f32(device, names::LOGITS)?,
@@ -460,11 +465,11 @@ impl Session {
             }
         };
         self.sequences[sequence as usize].fed = end;
-        Ok(given)
+        Ok(output)
     }
 
-    /// Appends tokens and does something with them; if that fails, the sequence has the tokens that it had.
-    pub(super) fn appended<T>(
+    /// Appends tokens and calls `f`; if that fails, the tokens are removed again.
+    pub(super) fn with_appended<T>(
         &mut self,
         sequence: u32,
         tokens: &[u32],
@@ -492,7 +497,7 @@ impl Session {
         Ok(())
     }
 
-    /// Refuses to draw where the token would have no place.
+    /// Fails if the context has no room for another token.
     fn check_room(&self, sequence: u32) -> Result<(), ModelError> {
         match self.sequences[sequence as usize].tokens.len() < self.context() {
             true => Ok(()),
@@ -526,9 +531,9 @@ impl Drop for Session {
     fn drop(&mut self) {
         let shared = Arc::clone(&self.shared);
         let mut device = shared.device();
-        self.programs.release(device.as_mut());
+        self.steps.release(device.as_mut());
         for ptr in self.allocations.drain(..) {
-            // There is nobody left to tell.
+            // There is no caller to report an error to.
             let _ = device.free(ptr);
         }
     }
@@ -540,7 +545,7 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// The address of a state, which was bound when the session was made.
+/// The address of a state that was bound when the session was created.
 fn address(bindings: &Bindings, name: &str) -> Result<u64, ExecError> {
     bindings.get(name).ok_or_else(|| {
         let problem = fulmen_core::Problem::Unbound(name.to_owned());

@@ -1,45 +1,45 @@
-//! Stop strings: text is held back as long as it may be the begin of one.
+//! Stop strings: text is held back while it may be the start of one.
 
 use crate::error::ModelError;
 
-/// Looks for stop strings in text that comes in pieces.
+/// Finds stop strings in text that arrives in pieces.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StopFinder {
     stops: Vec<String>,
-    /// Text that may be the begin of a stop string.
+    /// Text that may be the start of a stop string.
     held: String,
 }
 
-/// What came of a piece.
+/// The result of adding a piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Scanned {
-    /// Text that is sure.
+    /// Text that cannot be part of a stop string.
     pub(super) text: String,
-    /// The stop string that was found behind it.
+    /// The stop string found after it.
     pub(super) stop: Option<String>,
 }
 
 impl StopFinder {
-    /// Empty stop strings would stop everything and are refused.
+    /// Rejects empty stop strings, which would match everywhere.
     pub(super) fn new(stops: &[String]) -> Result<StopFinder, ModelError> {
         match stops.iter().any(String::is_empty) {
             false => Ok(StopFinder { stops: stops.to_vec(), held: String::new() }),
             true => Err(ModelError::Option {
                 what: "a stop string",
-                expected: "not empty".to_owned(),
+                expected: "nonempty".to_owned(),
                 found: "empty".to_owned(),
             }),
         }
     }
 
-    /// Takes a piece and gives what is sure. After a stop string nothing more comes.
+    /// Adds a piece and returns the text that is settled. Nothing may be added after a stop string.
     pub(super) fn push(&mut self, piece: &str) -> Scanned {
         if self.stops.is_empty() {
             return Scanned { text: piece.to_owned(), stop: None };
         }
         self.held.push_str(piece);
         let found = self.stops.iter().filter_map(|stop| Some((self.held.find(stop.as_str())?, stop)));
-        // The first; of several at one place the longest.
+        // The leftmost match; the longest of several at the same position.
         if let Some((at, stop)) = found.min_by_key(|(at, stop)| (*at, std::cmp::Reverse(stop.len()))) {
             let stop = Some(stop.clone());
             self.held.truncate(at);
@@ -51,7 +51,7 @@ impl StopFinder {
         Scanned { text: std::mem::replace(&mut self.held, held), stop: None }
     }
 
-    /// What was held back, when nothing more comes.
+    /// Returns the text held back, at the end of the input.
     pub(super) fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -65,7 +65,7 @@ mod tests {
         StopFinder::new(&stops.iter().map(|stop| stop.to_string()).collect::<Vec<_>>()).unwrap()
     }
 
-    /// All text, and the stop string, of pieces.
+    /// All text and the stop string of some pieces.
     fn run(stops: &[&str], pieces: &[&str]) -> (String, Option<String>) {
         let mut finder = finder(stops);
         let mut all = String::new();
@@ -80,21 +80,21 @@ mod tests {
     }
 
     #[test]
-    fn stops_are_found_across_the_borders_of_pieces() {
+    fn stops_are_found_across_pieces() {
         let stop = |stop: &str| Some(stop.to_owned());
         assert_eq!(run(&["END"], &["abc", "E", "N", "D", "x"]), ("abc".into(), stop("END")));
         assert_eq!(run(&["END"], &["abcE", "Nx"]), ("abcENx".into(), None));
         assert_eq!(run(&["END"], &["EEN", "D"]), ("E".into(), stop("END")));
         assert_eq!(run(&["\n\n"], &["a\n", "b\n", "\nc"]), ("a\nb".into(), stop("\n\n")));
         assert_eq!(run(&["aab"], &["aa", "aab"]), ("aa".into(), stop("aab")));
-        // The first one wins; of two at one place the longer.
+        // The leftmost match wins; the longer of two at the same position.
         assert_eq!(run(&["xy", "y"], &["a", "x", "y"]), ("a".into(), stop("xy")));
         assert_eq!(run(&["x", "xy"], &["axy"]), ("a".into(), stop("xy")));
         assert_eq!(run(&[], &["a", "b"]), ("ab".into(), None));
     }
 
     #[test]
-    fn characters_of_several_bytes_are_never_cut() {
+    fn multibyte_characters_are_never_split() {
         assert_eq!(run(&["→é"], &["a→", "è", "→", "é!"]), ("a→è".into(), Some("→é".into())));
         assert_eq!(run(&["🌍🌍"], &["🌍", "x🌍", "🌍"]), ("🌍x".into(), Some("🌍🌍".into())));
     }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_stop_string_is_refused() {
+    fn an_empty_stop_string_is_rejected() {
         assert!(StopFinder::new(&[String::new()]).is_err());
     }
 }

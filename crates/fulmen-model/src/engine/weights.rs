@@ -1,4 +1,4 @@
-//! Weights from a file onto a device.
+//! Loads weights from a model source onto a device.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,17 +11,17 @@ use crate::arch::{Config, names};
 use crate::error::ModelError;
 use crate::source::ModelSource;
 
-/// Weights on a device: their addresses by name.
+/// Weights on a device, with their addresses by name.
 #[derive(Debug, Default)]
 pub(super) struct Weights {
     pub(super) bindings: Bindings,
-    /// What must be freed.
+    /// Allocations to free.
     allocations: Vec<u64>,
-    /// Bytes of all of them.
+    /// Total bytes.
     pub(super) bytes: u64,
 }
 
-/// A weight that a graph needs.
+/// A weight that a graph reads.
 struct Needed<'a> {
     name: &'a str,
     dtype: DType,
@@ -29,7 +29,7 @@ struct Needed<'a> {
     width: u32,
 }
 
-/// The weights that `graph` reads from the file, in the file's order.
+/// The weights that `graph` reads from the file, in file order.
 fn needed<'a>(graph: &'a LogicalGraph, source: &dyn ModelSource) -> Vec<Needed<'a>> {
     let mut weights: Vec<Needed<'a>> = Vec::new();
     for tensor in graph.tensors.iter().filter(|tensor| tensor.role == Role::Weight) {
@@ -50,7 +50,7 @@ pub(super) fn weight_bytes(graph: &LogicalGraph) -> u64 {
     weights.map(|tensor| tensor.bytes().map_or(u64::MAX, |bytes| bytes as u64)).fold(0, u64::saturating_add)
 }
 
-/// Looks at every block scale and every plain float. All threads take part; the caller's reports progress.
+/// Checks every block scale and every unquantized value, on all threads; the calling thread reports progress.
 pub(super) fn check(
     graph: &LogicalGraph,
     source: &dyn ModelSource,
@@ -68,7 +68,7 @@ pub(super) fn check(
             Err(error) => {
                 stop.store(true, Ordering::Relaxed);
                 let mut failure = failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                // The first in the file's order, whoever was faster.
+                // Report the first failure in file order, whichever thread finds it.
                 if failure.as_ref().is_none_or(|(other, _)| at < *other) {
                     *failure = Some((at, error));
                 }
@@ -79,7 +79,7 @@ pub(super) fn check(
     let helpers = thread::available_parallelism().map_or(1, |n| n.get()).min(16) - 1;
     thread::scope(|scope| {
         for _ in 0..helpers {
-            // Without another thread this one does it all.
+            // If a thread cannot be started, the others do its work.
             let _ = thread::Builder::new().spawn_scoped(scope, || while one() {});
         }
         while one() {
@@ -102,7 +102,7 @@ fn check_one(name: &str, source: &dyn ModelSource) -> Result<u64, ModelError> {
 }
 
 impl Weights {
-    /// Imports every weight that `graph` reads. Whatever was imported before a failure is freed again.
+    /// Imports every weight that `graph` reads. On failure, everything imported so far is freed.
     pub(super) fn load(
         device: &mut dyn Backend,
         graph: &LogicalGraph,
@@ -151,24 +151,25 @@ impl Weights {
         Ok(())
     }
 
-    /// Gives everything back.
+    /// Frees all weights.
     pub(super) fn free(&mut self, device: &mut dyn Backend) {
         for ptr in self.allocations.drain(..) {
-            // There is nobody left to tell.
+            // There is no caller to report an error to.
             let _ = device.free(ptr);
         }
     }
 }
 
-/// The bytes of a tensor as the graph wants them: as they are, or halves as floats.
+/// The data of a tensor in the type that the graph reads: as stored, or f16 and bf16 vectors converted to
+/// f32.
 fn as_type(source: &dyn ModelSource, name: &str, wanted: DType) -> Result<SharedBytes, ModelError> {
     let data = source.data(name)?;
     let Some(info) = source.tensor(name) else { return Ok(data) };
     if info.dtype() == wanted {
         return Ok(data);
     }
-    let floats = quant::dequantize_to_vec(info.dtype(), (*data).as_ref(), info.elements());
-    let floats = floats
+    let values = quant::dequantize_to_vec(info.dtype(), (*data).as_ref(), info.elements());
+    let values = values
         .map_err(|error| ModelError::Build(BuildError { call: "load", problem: Problem::DType(error) }))?;
-    Ok(Arc::new(floats.iter().flat_map(|float| float.to_le_bytes()).collect::<Vec<u8>>()))
+    Ok(Arc::new(values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>()))
 }

@@ -1,32 +1,32 @@
-//! Arrays of metadata values, decoded when they are read.
+//! Metadata arrays, decoded on access.
 
 use std::{fmt, marker::PhantomData, ops::Range, sync::Arc};
 
 use super::value::ValueType;
 
-/// An array of a metadata value. It keeps the bytes of the file and decodes items when they are asked for: a
-/// vocabulary of 150,000 tokens is not copied.
+/// A metadata array. It keeps the bytes of the file and decodes items on access, so a vocabulary of 150,000
+/// tokens is not copied.
 #[derive(Clone)]
 pub struct Array {
     item: ValueType,
     len: usize,
-    /// The items as they lie in a file; checked when the array was made.
+    /// The items in file format, validated on construction.
     bytes: Arc<Vec<u8>>,
     range: Range<usize>,
 }
 
 impl Array {
-    /// An array whose bytes were checked: `range` holds just `len` well-formed items.
+    /// An array from validated bytes: `range` contains exactly `len` well-formed items.
     pub(super) fn checked(item: ValueType, len: usize, bytes: Arc<Vec<u8>>, range: Range<usize>) -> Array {
         Array { item, len, bytes, range }
     }
 
-    /// An array of text.
+    /// An array of strings.
     pub fn strings<S: AsRef<str>>(items: impl IntoIterator<Item = S>) -> Array {
         let (mut len, mut bytes) = (0, Vec::new());
         for item in items {
             let text = item.as_ref().as_bytes();
-            // A length in memory fits 64 bits.
+            // A length in memory fits into 64 bits.
             bytes.extend_from_slice(&u64::try_from(text.len()).unwrap_or(u64::MAX).to_le_bytes());
             bytes.extend_from_slice(text);
             len += 1;
@@ -48,32 +48,32 @@ impl Array {
         self.item
     }
 
-    /// How many items there are.
+    /// Number of items.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no items.
+    /// Whether the array is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The items as they lie in a file.
+    /// The items in file format.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[self.range.clone()]
     }
 
-    /// The items, if they are text.
+    /// The items, if they are strings.
     pub fn as_strings(&self) -> Option<Strings<'_>> {
         (self.item == ValueType::String).then(|| Strings { bytes: self.bytes(), left: self.len })
     }
 
-    /// The items, if they are numbers of just this type.
+    /// The items, if they are numbers of exactly this type.
     pub fn as_numbers<T: Number>(&self) -> Option<Numbers<'_, T>> {
         (self.item == T::TYPE).then(|| Numbers { bytes: self.bytes(), of: PhantomData })
     }
 
-    /// The items, if they are whole numbers of any type.
+    /// The items, if they are integers of any type.
     pub fn as_integers(&self) -> Option<impl ExactSizeIterator<Item = i128>> {
         let decode: fn(&[u8]) -> i128 = match self.item {
             ValueType::U8 => |b| u8::pull(b).into(),
@@ -127,7 +127,7 @@ impl fmt::Debug for Array {
     }
 }
 
-/// The texts of an array.
+/// Iterator over the strings of an array.
 #[derive(Clone, Debug)]
 pub struct Strings<'a> {
     bytes: &'a [u8],
@@ -139,7 +139,7 @@ impl<'a> Iterator for Strings<'a> {
 
     fn next(&mut self) -> Option<&'a str> {
         self.left = self.left.checked_sub(1)?;
-        // The array was checked when it was made, so none of these ends the iteration early.
+        // The array was validated on construction, so no `?` ends the iteration early.
         let (length, rest) = self.bytes.split_first_chunk()?;
         let (text, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
         self.bytes = rest;
@@ -153,7 +153,7 @@ impl<'a> Iterator for Strings<'a> {
 
 impl ExactSizeIterator for Strings<'_> {}
 
-/// The numbers of an array.
+/// Iterator over the numbers of an array.
 #[derive(Clone, Debug)]
 pub struct Numbers<'a, T> {
     bytes: &'a [u8],
@@ -177,20 +177,20 @@ impl<T: Number> Iterator for Numbers<'_, T> {
 
 impl<T: Number> ExactSizeIterator for Numbers<'_, T> {}
 
-/// A number of a fixed size in metadata.
+/// A fixed-size metadata number.
 pub trait Number: Copy + sealed::Sealed {
     /// Its type.
     const TYPE: ValueType;
     /// Appends its bytes.
     #[doc(hidden)]
     fn push(self, out: &mut Vec<u8>);
-    /// Decodes it from the start of `bytes`, which are long enough.
+    /// Decodes it from the start of `bytes`, which must be long enough.
     #[doc(hidden)]
     fn pull(bytes: &[u8]) -> Self;
 }
 
 mod sealed {
-    /// Keeps [`super::Number`] to the types of the format.
+    /// Restricts [`super::Number`] to the types of the format.
     pub trait Sealed {}
 }
 
@@ -208,8 +208,8 @@ macro_rules! number {
         }
     )*};
 }
-number!(u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, f32 => F32, u64 => U64, i64 => I64,
-    f64 => F64);
+number!(u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, u64 => U64, i64 => I64,
+    f32 => F32, f64 => F64);
 
 impl sealed::Sealed for bool {}
 impl Number for bool {
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrays_give_back_what_they_were_made_of() {
+    fn arrays_round_trip() {
         let words = ["", "a", "ü", "token"];
         let array = Array::strings(words);
         assert_eq!(array.as_strings().unwrap().collect::<Vec<_>>(), words);

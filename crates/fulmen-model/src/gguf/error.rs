@@ -1,4 +1,4 @@
-//! What can be wrong with a GGUF file, as types.
+//! Errors of GGUF files.
 
 use std::{fmt, io, path::PathBuf};
 
@@ -6,13 +6,13 @@ use fulmen_core::DTypeError;
 
 use super::{MetadataError, parse::MAX_HEADER};
 
-/// A GGUF file that cannot be used, and why.
+/// Why a GGUF file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", path.display())]
 pub struct GgufError {
-    /// The file. `memory` for bytes that came from no file.
+    /// The file; `memory` for bytes in memory.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: Box<GgufProblem>,
 }
 
@@ -22,37 +22,37 @@ impl GgufError {
     }
 }
 
-/// What is wrong with a GGUF file.
+/// A problem with a GGUF file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GgufProblem {
-    /// The operating system refused.
+    /// An I/O error.
     #[error("cannot {call}: {error}")]
     Io {
-        /// What was tried.
+        /// What was attempted.
         call: &'static str,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// A path that names something else than a regular file.
+    /// The path is not a regular file.
     #[error("is {found}, not a file")]
     NotAFile {
-        /// What it is.
+        /// The actual value.
         found: &'static str,
     },
-    /// No bytes at all.
+    /// The file is empty.
     #[error("is empty")]
     Empty,
-    /// The bytes end before what should be there.
-    #[error("ends too early: {what} at byte {offset} needs {needed} bytes, {left} are left")]
+    /// The file is too short.
+    #[error("is truncated: {what} at byte {offset} needs {needed} bytes, {left} left")]
     Truncated {
-        /// What should be there.
+        /// What is being read.
         what: String,
-        /// Where it starts.
+        /// Its offset.
         offset: u64,
-        /// How many bytes it has.
+        /// The bytes it needs.
         needed: u64,
-        /// How many there are.
+        /// The bytes left.
         left: u64,
     },
     /// The file does not start with `GGUF`.
@@ -61,42 +61,40 @@ pub enum GgufProblem {
         /// Its first bytes.
         found: [u8; 4],
     },
-    /// A version of the format that is not read.
-    #[error("has GGUF version {version}: {}; versions 2 and 3 are read", version_words(*version))]
+    /// An unsupported version of the format.
+    #[error("has GGUF version {version} ({}); versions 2 and 3 are supported", version_words(*version))]
     Version {
         /// The version.
         version: u32,
     },
-    /// A file for machines with the other byte order.
-    #[error(
-        "is big-endian (version {version} with its bytes swapped); only little-endian GGUF files are read"
-    )]
+    /// A big-endian file.
+    #[error("is big-endian (version {version} byte-swapped); only little-endian GGUF files are supported")]
     BigEndian {
-        /// The version, in its own byte order.
+        /// The version, byte-swapped.
         version: u32,
     },
-    /// A header that no real model has.
-    #[error("{what} would end at byte {end}; a header of more than {MAX_HEADER} bytes is refused")]
+    /// A header larger than any real model's.
+    #[error("{what} would end at byte {end}; headers of more than {MAX_HEADER} bytes are rejected")]
     HeaderSize {
         /// What is being read.
         what: String,
         /// Where it would end.
         end: u64,
     },
-    /// A count that the bytes left cannot hold.
-    #[error("{what} is {count}, each of at least {least} bytes, but only {left} bytes are left")]
+    /// A count that needs more than the remaining bytes.
+    #[error("{what} is {count}, at least {least} {} each, but only {left} bytes are left", plural(*least))]
     Count {
         /// What is counted.
         what: String,
         /// The count.
         count: u64,
-        /// The smallest size of one.
+        /// The minimum size of one, in bytes.
         least: u64,
         /// How many bytes there are.
         left: u64,
     },
     /// A key or tensor name that is empty or too long.
-    #[error("{what} has a name of {length} bytes; 1 to 65535 are allowed")]
+    #[error("{what} has a name of {length} bytes; names must have 1 to 65535 bytes")]
     NameLength {
         /// Which one.
         what: String,
@@ -108,27 +106,27 @@ pub enum GgufProblem {
     NotUtf8 {
         /// Which text.
         what: String,
-        /// Where it starts.
+        /// Its offset.
         offset: u64,
     },
-    /// The same name twice.
-    #[error("{what} {name:?} is there twice")]
+    /// A duplicate name.
+    #[error("duplicate {what} {name:?}")]
     Duplicate {
         /// `key` or `tensor`.
         what: &'static str,
         /// The name.
         name: String,
     },
-    /// A number that is no type of metadata values.
-    #[error("{what} has the unknown value type {found}; known are 0 to 12")]
+    /// An unknown metadata value type.
+    #[error("{what} has the unknown value type {found}; expected 0 to 12")]
     ValueType {
         /// Whose type it is.
         what: String,
         /// The number.
         found: u32,
     },
-    /// A truth value that is neither 0 nor 1.
-    #[error("{what} is a bool with the value {found}; 0 or 1 expected")]
+    /// A bool that is neither 0 nor 1.
+    #[error("{what} is a bool with the value {found}; expected 0 or 1")]
     Bool {
         /// Which one.
         what: String,
@@ -136,26 +134,26 @@ pub enum GgufProblem {
         found: u8,
     },
     /// An array of arrays.
-    #[error("key {key:?} is an array of arrays, which no model uses; it is refused")]
+    #[error("key {key:?} is an array of arrays, which is not supported")]
     NestedArray {
         /// The key.
         key: String,
     },
-    /// Metadata that the reader itself needs and that is missing or of the wrong type.
+    /// Metadata that the reader needs is missing or has the wrong type.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
-    /// An alignment that is not usable.
-    #[error("general.alignment is {found}; a power of two from 8 to 1048576 expected")]
+    /// An invalid alignment.
+    #[error("general.alignment is {found}; expected a power of two from 8 to 1048576")]
     Alignment {
         /// The alignment.
         found: u32,
     },
     /// A tensor with too few or too many dimensions.
-    #[error("tensor {tensor:?} has {found} dimensions; 1 to 4 are allowed")]
+    #[error("tensor {tensor:?} has {found} dimensions; expected 1 to 4")]
     Dimensions {
         /// The tensor.
         tensor: String,
-        /// How many it says it has.
+        /// The number of dimensions.
         found: u32,
     },
     /// A dimension of 0.
@@ -166,15 +164,15 @@ pub enum GgufProblem {
         /// Which dimension, from 0.
         dimension: usize,
     },
-    /// More elements than a number can count.
-    #[error("tensor {tensor:?}: the number of elements of {dims:?} overflows")]
+    /// The number of elements overflows.
+    #[error("tensor {tensor:?}: the number of elements of shape {dims:?} overflows")]
     Elements {
         /// The tensor.
         tensor: String,
         /// Its dimensions.
         dims: Vec<u64>,
     },
-    /// A type that GGUF has but this library has not.
+    /// A GGUF type that this library does not support.
     #[error("tensor {tensor:?} has the type {name}, which is not supported")]
     UnsupportedType {
         /// The tensor.
@@ -182,42 +180,42 @@ pub enum GgufProblem {
         /// The type's name.
         name: &'static str,
     },
-    /// A type that is unknown, or a size that does not fit it.
+    /// An unknown type, or dimensions that do not match its block size.
     #[error("tensor {tensor:?}: {error}")]
     Type {
         /// The tensor.
         tensor: String,
-        /// What is wrong.
+        /// The problem.
         error: DTypeError,
     },
-    /// Data that do not start at a multiple of the alignment.
-    #[error("tensor {tensor:?}: its offset {offset} is not a multiple of the alignment {alignment}")]
+    /// Misaligned tensor data.
+    #[error("tensor {tensor:?}: offset {offset} is not a multiple of the alignment {alignment}")]
     OffsetAlignment {
         /// The tensor.
         tensor: String,
-        /// Its offset from the start of the data.
+        /// Its offset from the start of the data section.
         offset: u64,
         /// The alignment.
         alignment: u64,
     },
-    /// Data outside the file.
+    /// Tensor data outside the file.
     #[error(
-        "tensor {tensor:?}: {bytes} bytes at offset {offset} of the data (which start at byte {start}) do not \
-         lie inside the file of {file} bytes"
+        "tensor {tensor:?}: {bytes} bytes at offset {offset} of the data section (which starts at byte \
+         {start}) are outside the file of {file} bytes"
     )]
     Outside {
         /// The tensor.
         tensor: String,
-        /// Its offset from the start of the data.
+        /// Its offset from the start of the data section.
         offset: u64,
         /// Its size.
         bytes: u64,
-        /// Where the data start.
+        /// The start of the data section.
         start: u64,
         /// The size of the file.
         file: u64,
     },
-    /// Two tensors with bytes in common.
+    /// Two tensors overlap.
     #[error("tensors {first:?} and {second:?} overlap")]
     Overlap {
         /// The one that starts first.
@@ -225,60 +223,60 @@ pub enum GgufProblem {
         /// The one that starts inside it.
         second: String,
     },
-    /// A file that got another size while it was open.
-    #[error("changed while it was open: it had {expected} bytes and has {found} now")]
+    /// The file size changed while the file was open.
+    #[error("changed while it was open: expected {expected} bytes, found {found}")]
     Changed {
         /// Its size when it was opened.
         expected: u64,
-        /// Its size now.
+        /// Its current size.
         found: u64,
     },
-    /// A tensor that is not there.
+    /// There is no such tensor.
     #[error("has no tensor {0:?}")]
     NoTensor(String),
-    /// Something is wrong with a file in several parts.
+    /// A problem with a model in several shards.
     #[error(transparent)]
     Split(#[from] SplitProblem),
 }
 
-/// What is wrong with a model in several files.
+/// A problem with a model in several shards.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SplitProblem {
-    /// A part that came without its file name, so that the others cannot be found.
-    #[error("is part {part} of {count}; a model in parts must be opened by its path")]
+    /// A shard without a path, so that the others cannot be found.
+    #[error("is shard {shard} of {count}; a split model must be opened by its path")]
     NoPath {
         /// Its number, from 1.
-        part: u64,
-        /// How many there are.
+        shard: u64,
+        /// Number of shards.
         count: u64,
     },
-    /// A part whose name does not say where the others are.
-    #[error("is part {part} of {count}, but its name does not end in \"-{part:05}-of-{count:05}.gguf\"")]
+    /// A shard whose file name does not follow the naming scheme.
+    #[error("is shard {shard} of {count}, but its name does not end in \"-{shard:05}-of-{count:05}.gguf\"")]
     Name {
         /// Its number, from 1.
-        part: u64,
-        /// How many there are.
+        shard: u64,
+        /// Number of shards.
         count: u64,
     },
-    /// A part that is not there.
-    #[error("part {part} of {count} is missing: {error}")]
+    /// A missing shard.
+    #[error("shard {shard} of {count} is missing: {error}")]
     Missing {
         /// Its number, from 1.
-        part: u64,
-        /// How many there are.
+        shard: u64,
+        /// Number of shards.
         count: u64,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// A part that says something else of itself than its name or the first part.
-    #[error("{key} is {found}, {expected} expected")]
+    /// A shard whose metadata contradicts its name or the other shards.
+    #[error("{key} must be {expected}, is {found}")]
     Mismatch {
         /// The metadata key.
         key: &'static str,
-        /// What it should be.
+        /// The expected value.
         expected: u64,
-        /// What it is.
+        /// The actual value.
         found: Found,
     },
 }
@@ -298,8 +296,12 @@ impl fmt::Display for Found {
 
 fn version_words(version: u32) -> &'static str {
     match version {
-        0 => "there is no such version",
-        1 => "too old, convert it with a current tool",
-        _ => "made by a newer tool than this one",
+        0 => "which does not exist",
+        1 => "too old; convert it with a current tool",
+        _ => "newer than this reader",
     }
+}
+
+fn plural(bytes: u64) -> &'static str {
+    if bytes == 1 { "byte" } else { "bytes" }
 }

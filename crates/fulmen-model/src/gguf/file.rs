@@ -1,4 +1,4 @@
-//! A model in one or several GGUF files, open.
+//! An open GGUF model, in one file or several shards.
 
 use std::{
     collections::HashMap,
@@ -17,15 +17,15 @@ use super::split::Split;
 use super::storage::{Storage, TensorData, open_file};
 use crate::source::{ModelSource, SourceError, TensorInfo};
 
-/// A GGUF model: every number in it was checked when it was opened.
+/// A GGUF model. Everything in the header is validated when it is opened.
 ///
-/// The data are mapped, not read: opening takes time for the header alone. A model in parts
-/// (`name-00001-of-00003.gguf`) is opened by any of them and looks like one file.
+/// The tensor data is memory-mapped, so opening only reads the header. A model split into shards
+/// (`name-00001-of-00003.gguf`) can be opened by the path of any shard and appears as one file.
 ///
-/// **Files that change.** Metadata are copied when the file is opened and never change. Data are not: whoever writes
-/// into the file changes the weights. A file that was truncated is refused by [`GgufFile::data`], which looks at its
-/// size each time; if it is truncated later, while data are in use, the operating system ends the process (`SIGBUS`).
-/// Replace files by renaming, never in place, as
+/// **Files that change.** The metadata is copied when the file is opened and never changes. The tensor data
+/// is not: writing to the file changes the weights. [`GgufFile::data`] checks the file size on each call and
+/// fails if the file was truncated; if it is truncated later, while the data is in use, the operating system
+/// ends the process (`SIGBUS`). Replace files by renaming, never in place, as
 /// [`GgufWriter::keep`](super::GgufWriter::keep) does.
 ///
 /// ```no_run
@@ -44,20 +44,21 @@ pub struct GgufFile {
     alignment: u64,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
-    /// The place of each tensor, in the same order.
-    places: Vec<Place>,
+    /// The location of each tensor's data, in the same order.
+    locations: Vec<DataLocation>,
     index: HashMap<String, usize>,
-    parts: Vec<Part>,
+    shards: Vec<ShardFile>,
 }
 
 #[derive(Debug)]
-struct Place {
-    part: usize,
+struct DataLocation {
+    shard: usize,
     range: Range<usize>,
 }
 
+/// One file of a model; a model that is not split has a single one.
 #[derive(Debug)]
-struct Part {
+struct ShardFile {
     path: PathBuf,
     bytes: u64,
     storage: Arc<Storage>,
@@ -72,44 +73,44 @@ impl std::fmt::Debug for Storage {
     }
 }
 
-/// The name of files that are none.
+/// The path reported for models in memory.
 const MEMORY: &str = "memory";
 
 impl GgufFile {
-    /// Opens a file, and all others of a model in parts.
+    /// Opens a file, and all other shards of a split model.
     pub fn open(path: impl AsRef<Path>) -> Result<GgufFile, GgufError> {
         let path = path.as_ref();
         let at = |path: &Path| {
             let path = path.to_owned();
             move |problem| GgufError::new(path, problem)
         };
-        let (parsed, part) = open_part(path).map_err(at(path))?;
+        let (parsed, shard) = open_shard(path).map_err(at(path))?;
         let Some(split) = Split::of(&parsed.metadata).map_err(at(path))? else {
-            return GgufFile::join(vec![(parsed, part)]);
+            return GgufFile::join(vec![(parsed, shard)]);
         };
         let paths = split.paths(path).map_err(|problem| at(path)(problem.into()))?;
-        let mut given = Some((parsed, part));
-        let mut parts = Vec::new();
-        for (number, part_path) in (0u64..).zip(paths) {
-            let opened = match given.take_if(|_| part_path == path) {
+        let mut given = Some((parsed, shard));
+        let mut shards = Vec::new();
+        for (number, shard_path) in (0u64..).zip(paths) {
+            let opened = match given.take_if(|_| shard_path == path) {
                 Some(opened) => opened,
-                None => open_part(&part_path).map_err(|problem| match problem {
+                None => open_shard(&shard_path).map_err(|problem| match problem {
                     GgufProblem::Io { error, .. } if error.kind() == io::ErrorKind::NotFound => {
-                        let (part, count) = (number.saturating_add(1), split.count());
-                        at(&part_path)(SplitProblem::Missing { part, count, error }.into())
+                        let (shard, count) = (number.saturating_add(1), split.count());
+                        at(&shard_path)(SplitProblem::Missing { shard, count, error }.into())
                     }
-                    other => at(&part_path)(other),
+                    other => at(&shard_path)(other),
                 })?,
             };
-            split.check_part(number, &opened.0.metadata).map_err(at(&part_path))?;
-            parts.push(opened);
+            split.check_shard(number, &opened.0.metadata).map_err(at(&shard_path))?;
+            shards.push(opened);
         }
-        let file = GgufFile::join(parts)?;
+        let file = GgufFile::join(shards)?;
         split.check_tensors(file.tensors.len()).map_err(at(path))?;
         Ok(file)
     }
 
-    /// Reads a whole file that lies in memory. Data are not copied.
+    /// Opens a GGUF file held in memory, without copying the tensor data.
     pub fn from_bytes(bytes: SharedBytes) -> Result<GgufFile, GgufError> {
         let at = |problem| GgufError::new(MEMORY, problem);
         let content = (*bytes).as_ref();
@@ -119,21 +120,21 @@ impl GgufFile {
             return Err(at(split.without_path().into()));
         }
         let storage = Arc::new(Storage::Given(bytes));
-        GgufFile::join(vec![(parsed, Part { path: MEMORY.into(), bytes: size, storage })])
+        GgufFile::join(vec![(parsed, ShardFile { path: MEMORY.into(), bytes: size, storage })])
     }
 
-    /// All parts as one model, with the metadata of the first.
-    fn join(opened: Vec<(Parsed, Part)>) -> Result<GgufFile, GgufError> {
+    /// Combines all shards into one model with the metadata of the first.
+    fn join(opened: Vec<(Parsed, ShardFile)>) -> Result<GgufFile, GgufError> {
         let mut file = GgufFile {
             version: 0,
             alignment: 0,
             metadata: Metadata::new(),
             tensors: Vec::new(),
-            places: Vec::new(),
+            locations: Vec::new(),
             index: HashMap::new(),
-            parts: Vec::new(),
+            shards: Vec::new(),
         };
-        for (number, (parsed, part)) in opened.into_iter().enumerate() {
+        for (number, (parsed, shard)) in opened.into_iter().enumerate() {
             if number == 0 {
                 (file.version, file.alignment, file.metadata) =
                     (parsed.version, parsed.alignment, parsed.metadata);
@@ -141,12 +142,12 @@ impl GgufFile {
             for (info, range) in parsed.tensors {
                 if file.index.insert(info.name().to_owned(), file.tensors.len()).is_some() {
                     let name = info.name().to_owned();
-                    return Err(GgufError::new(part.path, GgufProblem::Duplicate { what: "tensor", name }));
+                    return Err(GgufError::new(shard.path, GgufProblem::Duplicate { what: "tensor", name }));
                 }
                 file.tensors.push(info);
-                file.places.push(Place { part: number, range });
+                file.locations.push(DataLocation { shard: number, range });
             }
-            file.parts.push(part);
+            file.shards.push(shard);
         }
         Ok(file)
     }
@@ -156,52 +157,52 @@ impl GgufFile {
         self.version
     }
 
-    /// Data start at multiples of this many bytes.
+    /// Tensor data starts at multiples of this many bytes.
     pub fn alignment(&self) -> u64 {
         self.alignment
     }
 
-    /// What the model says of itself.
+    /// The metadata.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// The tensors in the order of the file.
+    /// The tensors in file order.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
 
-    /// One tensor by its name.
+    /// The tensor with this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.index.get(name).map(|&at| &self.tensors[at])
     }
 
-    /// The bytes of one tensor. They keep the mapping alive.
+    /// The data of one tensor. It keeps the mapping alive.
     pub fn data(&self, name: &str) -> Result<TensorData, GgufError> {
         let at = self.index.get(name).copied();
         let missing = || GgufError::new(self.path(), GgufProblem::NoTensor(name.to_owned()));
-        let place = at.map(|at| &self.places[at]).ok_or_else(missing)?;
-        let part = &self.parts[place.part];
-        part.storage.check_size().map_err(|problem| GgufError::new(&part.path, problem))?;
-        Ok(TensorData::new(part.storage.clone(), place.range.clone()))
+        let location = at.map(|at| &self.locations[at]).ok_or_else(missing)?;
+        let shard = &self.shards[location.shard];
+        shard.storage.check_size().map_err(|problem| GgufError::new(&shard.path, problem))?;
+        Ok(TensorData::new(shard.storage.clone(), location.range.clone()))
     }
 
-    /// The file that was opened first.
+    /// The path of the first file.
     pub fn path(&self) -> &Path {
-        self.parts.first().map_or(Path::new(MEMORY), |part| &part.path)
+        self.shards.first().map_or(Path::new(MEMORY), |shard| &shard.path)
     }
 
-    /// The files and their sizes.
-    pub fn parts(&self) -> impl ExactSizeIterator<Item = (&Path, u64)> {
-        self.parts.iter().map(|part| (part.path.as_path(), part.bytes))
+    /// The files and their sizes in bytes: one, or all shards of a split model.
+    pub fn shards(&self) -> impl ExactSizeIterator<Item = (&Path, u64)> {
+        self.shards.iter().map(|shard| (shard.path.as_path(), shard.bytes))
     }
 }
 
-fn open_part(path: &Path) -> Result<(Parsed, Part), GgufProblem> {
+fn open_shard(path: &Path) -> Result<(Parsed, ShardFile), GgufProblem> {
     let (file, bytes) = open_file(path)?;
     let parsed = parse(&file, bytes)?;
     let storage = Arc::new(Storage::map(file, bytes)?);
-    Ok((parsed, Part { path: path.to_owned(), bytes, storage }))
+    Ok((parsed, ShardFile { path: path.to_owned(), bytes, storage }))
 }
 
 impl ModelSource for GgufFile {
@@ -210,7 +211,7 @@ impl ModelSource for GgufFile {
     }
 
     fn files(&self) -> Vec<(PathBuf, u64)> {
-        self.parts().map(|(path, bytes)| (path.to_owned(), bytes)).collect()
+        self.shards().map(|(path, bytes)| (path.to_owned(), bytes)).collect()
     }
 
     fn metadata(&self) -> &Metadata {

@@ -1,19 +1,19 @@
-//! Reading the header piece by piece: no byte past the end, no allocation that the file does not warrant.
+//! Reads the header field by field, never past the end and without allocating more than the file can justify.
 
 use std::{fmt::Arguments, io::Read, ops::Range};
 
 use super::error::GgufProblem;
 use super::parse::{MAX_HEADER, MAX_NAME};
 
-/// How much is read at least, if there is as much.
+/// The minimum read size.
 const CHUNK: usize = 64 << 10;
 
-/// The bytes of a header, read as far as they were asked for. They are copied out of the file, because text that is
-/// borrowed from a mapping would change under its reader when somebody writes to the file.
+/// The bytes of a header, read as far as needed. They are copied out of the file, because text borrowed from
+/// a mapping could change when another process writes to the file.
 pub(super) struct Header<R> {
     source: R,
     bytes: Vec<u8>,
-    /// The next byte to hand out.
+    /// The next byte to consume.
     at: usize,
     /// The size of the whole file.
     file: u64,
@@ -24,23 +24,23 @@ impl<R: Read> Header<R> {
         Header { source, bytes: Vec::new(), at: 0, file }
     }
 
-    /// Where the next piece starts.
+    /// The position of the next field.
     pub(super) fn position(&self) -> usize {
         self.at
     }
 
-    /// Where the next piece starts, as a number of the file.
+    /// The file offset of the next field.
     pub(super) fn offset(&self) -> u64 {
-        // A position in memory fits 64 bits.
+        // A position in memory fits into 64 bits.
         u64::try_from(self.at).unwrap_or(u64::MAX)
     }
 
-    /// Bytes of the file that were not handed out.
+    /// Bytes of the file not yet consumed.
     pub(super) fn left(&self) -> u64 {
         self.file.saturating_sub(self.offset())
     }
 
-    /// All bytes read so far; ranges that were handed out index them.
+    /// All bytes read so far; the ranges returned by [`Header::take`] index them.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -58,7 +58,7 @@ impl<R: Read> Header<R> {
         Ok(range)
     }
 
-    /// Reads until `end` bytes are there; a bit more, so that small pieces are not read one by one.
+    /// Reads at least up to `end`, in large blocks.
     fn fill(&mut self, end: usize) -> Result<(), GgufProblem> {
         let have = self.bytes.len();
         if end <= have {
@@ -95,7 +95,7 @@ impl<R: Read> Header<R> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// A number of things of at least `least` bytes each. Refused if the bytes left cannot hold them.
+    /// A count of items of at least `least` bytes each. Fails if they exceed the remaining bytes.
     pub(super) fn count(&mut self, least: u64, what: Arguments) -> Result<u64, GgufProblem> {
         let count = self.u64(what)?;
         self.check_count(count, least, what)?;
@@ -110,12 +110,12 @@ impl<R: Read> Header<R> {
         }
     }
 
-    /// The bytes of a range that was handed out.
+    /// The bytes of a range returned by [`Header::take`].
     pub(super) fn bytes(&self, range: Range<usize>) -> &[u8] {
         self.bytes.get(range).unwrap_or_default()
     }
 
-    /// The next text: its length in 64 bits, then UTF-8. Empty text is fine.
+    /// The next string: a 64-bit length, then UTF-8. It may be empty.
     pub(super) fn text(&mut self, what: Arguments) -> Result<&str, GgufProblem> {
         let length = self.u64(format_args!("the length of {what}"))?;
         let offset = self.offset();
@@ -124,7 +124,7 @@ impl<R: Read> Header<R> {
         std::str::from_utf8(bytes).map_err(|_| GgufProblem::NotUtf8 { what: what.to_string(), offset })
     }
 
-    /// The next name: text of 1 to 65,535 bytes.
+    /// The next name: a string of 1 to 65,535 bytes.
     pub(super) fn name(&mut self, what: Arguments) -> Result<String, GgufProblem> {
         let length = self.u64(format_args!("the length of {what}"))?;
         if length == 0 || length > MAX_NAME {

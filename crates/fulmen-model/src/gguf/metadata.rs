@@ -1,48 +1,48 @@
-//! The metadata of a model: keys with values, and getters that say what was expected.
+//! The metadata of a model: key-value pairs with typed getters.
 
 use std::collections::HashMap;
 
 use super::array::{Array, Number, Numbers, Strings};
 use super::value::{Value, ValueType};
 
-/// Why a key's value cannot be used.
+/// Why the value of a key cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataError {
-    /// A key that is not there.
-    #[error("the metadata have no key {key:?} ({expected} expected)")]
+    /// A missing key.
+    #[error("metadata key {key:?} is missing (expected {expected})")]
     Missing {
         /// The key.
         key: String,
-        /// What it should hold.
+        /// The expected type.
         expected: &'static str,
     },
-    /// A value of another type.
+    /// A value of the wrong type.
     #[error("metadata key {key:?} must be {expected}, is {found}")]
     Type {
         /// The key.
         key: String,
-        /// What it should hold.
+        /// The expected type.
         expected: &'static str,
-        /// What it holds.
+        /// The actual type.
         found: String,
     },
-    /// A whole number outside the range of the type asked for.
-    #[error("metadata key {key:?} must fit {expected}, is {found}")]
+    /// An integer outside the range of the requested type.
+    #[error("metadata key {key:?} must fit into {expected}, is {found}")]
     Range {
         /// The key.
         key: String,
-        /// The type asked for.
+        /// The requested type.
         expected: &'static str,
         /// The number.
         found: i128,
     },
 }
 
-/// Keys and values in the order of the file. No key is there twice.
+/// Keys and values in file order. Keys are unique.
 ///
-/// Getters of whole numbers take a value of any whole-number type that fits the type asked for (tools differ in what
-/// they write); all others take just their type.
+/// Integer getters accept any integer type whose value fits into the requested type, because tools differ in
+/// what they write; all other getters require their exact type.
 ///
 /// ```
 /// use fulmen_model::gguf::Metadata;
@@ -60,12 +60,12 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// No keys.
+    /// Empty metadata.
     pub fn new() -> Metadata {
         Metadata::default()
     }
 
-    /// Sets a key: at the end if it is new, in its old place otherwise.
+    /// Sets a key. A new key is appended; an existing one keeps its position.
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<Value>) {
         let (key, value) = (key.into(), value.into());
         match self.index.get(&key) {
@@ -77,7 +77,7 @@ impl Metadata {
         }
     }
 
-    /// Removes a key and gives its value.
+    /// Removes a key and returns its value.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         let at = self.index.remove(key)?;
         let (_, value) = self.entries.remove(at);
@@ -92,7 +92,7 @@ impl Metadata {
         self.entries.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -137,12 +137,12 @@ impl Metadata {
         required(key, "array", array)
     }
 
-    /// The texts of a key, not copied.
+    /// The strings of an array key, without copying.
     pub fn strings(&self, key: &str) -> Result<Strings<'_>, MetadataError> {
         required(key, STRINGS, self.opt_strings(key))
     }
 
-    /// The texts of a key that may be missing.
+    /// The strings of an array key that may be missing.
     pub fn opt_strings(&self, key: &str) -> Result<Option<Strings<'_>>, MetadataError> {
         self.take(key, STRINGS, |value| match value {
             Value::Array(array) => array.as_strings(),
@@ -150,12 +150,13 @@ impl Metadata {
         })
     }
 
-    /// The numbers of a key, of just this type, not copied: `metadata.numbers::<f32>("tokenizer.ggml.scores")`.
+    /// The numbers of an array key of exactly this type, without copying:
+    /// `metadata.numbers::<f32>("tokenizer.ggml.scores")`.
     pub fn numbers<T: Number>(&self, key: &str) -> Result<Numbers<'_, T>, MetadataError> {
         required(key, numbers_words(T::TYPE), self.opt_numbers(key))
     }
 
-    /// The numbers of a key that may be missing.
+    /// The numbers of an array key that may be missing.
     pub fn opt_numbers<T: Number>(&self, key: &str) -> Result<Option<Numbers<'_, T>>, MetadataError> {
         self.take(key, numbers_words(T::TYPE), |value| match value {
             Value::Array(array) => array.as_numbers(),
@@ -163,12 +164,12 @@ impl Metadata {
         })
     }
 
-    /// The whole numbers of a key, stored in any whole-number type; each must fit `i64`.
+    /// The integers of an array key of any integer type; each must fit into `i64`.
     pub fn integers(&self, key: &str) -> Result<Vec<i64>, MetadataError> {
         required(key, INTEGERS, self.opt_integers(key))
     }
 
-    /// The whole numbers of a key that may be missing.
+    /// The integers of an array key that may be missing.
     pub fn opt_integers(&self, key: &str) -> Result<Option<Vec<i64>>, MetadataError> {
         let numbers = self.take(key, INTEGERS, |value| match value {
             Value::Array(array) => array.as_integers(),
@@ -184,7 +185,7 @@ impl Metadata {
 }
 
 const STRINGS: &str = "array of string";
-const INTEGERS: &str = "array of whole numbers";
+const INTEGERS: &str = "array of integers";
 
 fn required<T>(
     key: &str,
@@ -212,7 +213,7 @@ fn numbers_words(of: ValueType) -> &'static str {
     }
 }
 
-/// A getter and its optional twin.
+/// A getter and its optional variant.
 macro_rules! getters {
     ($($name:ident, $opt:ident, $type:ty, $words:literal, $self:ident, $key:ident => $take:expr;)*) => {
         impl Metadata {$(
@@ -263,22 +264,22 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_of_other_types_are_taken_if_they_fit() {
+    fn integers_of_other_types_are_accepted_if_they_fit() {
         let metadata = sample();
         assert_eq!(metadata.u32("a"), Ok(5));
         assert_eq!(metadata.i64("b"), Ok(-1));
         let message = metadata.u32("b").unwrap_err().to_string();
-        assert_eq!(message, r#"metadata key "b" must fit u32, is -1"#);
+        assert_eq!(message, r#"metadata key "b" must fit into u32, is -1"#);
         assert_eq!(metadata.integers("ids"), Ok(vec![3, -4]));
         let message = metadata.integers("big").unwrap_err().to_string();
-        assert_eq!(message, r#"metadata key "big" must fit i64, is 18446744073709551615"#);
+        assert_eq!(message, r#"metadata key "big" must fit into i64, is 18446744073709551615"#);
     }
 
     #[test]
     fn errors_name_key_expected_and_found() {
         let metadata = sample();
         let message = |error: MetadataError| error.to_string();
-        assert_eq!(message(metadata.u32("c").unwrap_err()), r#"the metadata have no key "c" (u32 expected)"#);
+        assert_eq!(message(metadata.u32("c").unwrap_err()), r#"metadata key "c" is missing (expected u32)"#);
         assert_eq!(message(metadata.f32("a").unwrap_err()), r#"metadata key "a" must be f32, is i64"#);
         assert_eq!(
             message(metadata.strings("ids").unwrap_err()),

@@ -1,11 +1,12 @@
-//! GGUF, the file format of llama.cpp's models: metadata as keys with values, then tensors.
+//! GGUF, the file format of llama.cpp: key-value metadata, then tensors.
 //!
-//! - **Nothing is trusted.** Every count is compared with the bytes that are left before anything is allocated, all
-//!   arithmetic is checked, every tensor lies inside the file and apart from the others. A [`GgufFile`] that opened is
-//!   well-formed; whether its numbers make a model is checked by whoever builds one.
-//! - **The header is copied, the data are mapped.** Arrays of the metadata keep the copied bytes and decode their items
-//!   when asked.
-//! - Versions 2 and 3, little endian. Models in several files look like one.
+//! - **Nothing is trusted.** Every count is compared with the remaining bytes before anything is allocated,
+//!   all arithmetic is checked, and every tensor must lie inside the file without overlapping another. An
+//!   open [`GgufFile`] is well-formed; whether its values describe a valid model is checked when the model is
+//!   built.
+//! - **The header is copied, the tensor data is memory-mapped.** Metadata arrays keep the copied bytes and
+//!   decode items on access.
+//! - Versions 2 and 3, little-endian. A model split into several files (shards) appears as one.
 
 mod array;
 mod error;

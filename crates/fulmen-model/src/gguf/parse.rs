@@ -1,4 +1,4 @@
-//! From the bytes of one file to its metadata and its tensors, every number checked before it is used.
+//! Parses the header of one file into metadata and tensors, checking every number before it is used.
 
 use std::{collections::HashSet, io::Read, ops::Range, sync::Arc};
 
@@ -11,21 +11,21 @@ use super::metadata::{Metadata, MetadataError};
 use super::value::{Value, ValueType};
 use crate::source::TensorInfo;
 
-/// A larger header is refused. Those of real models have less than 32 MiB.
+/// Larger headers are rejected. Those of real models are below 32 MiB.
 pub(super) const MAX_HEADER: u64 = 1 << 30;
 /// The longest name of a key or a tensor.
 pub(super) const MAX_NAME: u64 = 65_535;
-/// The alignment of files that name none.
+/// The default alignment.
 pub(super) const DEFAULT_ALIGNMENT: u32 = 32;
 const ALIGNMENTS: std::ops::RangeInclusive<u32> = 8..=1 << 20;
 pub(super) const ALIGNMENT_KEY: &str = "general.alignment";
 
-/// The least bytes of a key with its value: length, one byte of name, type, one byte of value.
-const LEAST_KEY: u64 = 8 + 1 + 4 + 1;
-/// The least bytes of a tensor's entry: length, one byte of name, count, one dimension, type, offset.
-const LEAST_TENSOR: u64 = 8 + 1 + 4 + 8 + 4 + 8;
+/// Minimum bytes of a key with its value: length, one byte of name, type, one byte of value.
+const MIN_KEY_BYTES: u64 = 8 + 1 + 4 + 1;
+/// Minimum bytes of a tensor entry: length, one byte of name, count, one dimension, type, offset.
+const MIN_TENSOR_BYTES: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
-/// Types of other tools that this library does not decode, by their number.
+/// ggml types that this library does not support, by number.
 const UNSUPPORTED: [(u32, &str); 23] = [
     (9, "Q8_1"),
     (16, "IQ2_XXS"),
@@ -52,22 +52,22 @@ const UNSUPPORTED: [(u32, &str); 23] = [
     (40, "NVFP4"),
 ];
 
-/// What one file says of itself.
+/// The parsed header of one file.
 pub(super) struct Parsed {
     pub(super) version: u32,
     pub(super) alignment: u64,
     pub(super) metadata: Metadata,
-    /// The tensors with their ranges of the file.
+    /// The tensors with their byte ranges in the file.
     pub(super) tensors: Vec<(TensorInfo, Range<usize>)>,
 }
 
-/// A value whose array still lies in the header.
-enum Unfinished {
-    Done(Value),
+/// A parsed value; the items of an array are still in the header.
+enum ParsedValue {
+    Scalar(Value),
     Array { item: ValueType, len: usize, range: Range<usize> },
 }
 
-/// Reads the header from `source`, the start of a file of `file` bytes.
+/// Parses the header from `source`, the start of a file of `file` bytes.
 pub(super) fn parse(source: impl Read, file: u64) -> Result<Parsed, GgufProblem> {
     if file == 0 {
         return Err(GgufProblem::Empty);
@@ -75,10 +75,10 @@ pub(super) fn parse(source: impl Read, file: u64) -> Result<Parsed, GgufProblem>
     let mut header = Header::new(source, file);
     let version = version(&mut header)?;
     let tensor_count = header.u64(format_args!("the number of tensors"))?;
-    let key_count = header.count(LEAST_KEY, format_args!("the number of keys"))?;
-    header.check_count(tensor_count, LEAST_TENSOR, format_args!("the number of tensors"))?;
+    let key_count = header.count(MIN_KEY_BYTES, format_args!("the number of keys"))?;
+    header.check_count(tensor_count, MIN_TENSOR_BYTES, format_args!("the number of tensors"))?;
 
-    let mut entries: Vec<(String, Unfinished)> = Vec::new();
+    let mut entries: Vec<(String, ParsedValue)> = Vec::new();
     let mut seen = HashSet::new();
     for number in 0..key_count {
         let key = header.name(format_args!("key {number}"))?;
@@ -89,7 +89,7 @@ pub(super) fn parse(source: impl Read, file: u64) -> Result<Parsed, GgufProblem>
         entries.push((key, value));
     }
     drop(seen);
-    header.check_count(tensor_count, LEAST_TENSOR, format_args!("the number of tensors"))?;
+    header.check_count(tensor_count, MIN_TENSOR_BYTES, format_args!("the number of tensors"))?;
     let mut tensors = Vec::new();
     for number in 0..tensor_count {
         tensors.push(tensor(&mut header, number)?);
@@ -100,13 +100,13 @@ pub(super) fn parse(source: impl Read, file: u64) -> Result<Parsed, GgufProblem>
     let mut metadata = Metadata::new();
     for (key, value) in entries {
         let value = match value {
-            Unfinished::Done(value) => value,
-            Unfinished::Array { item, len, range } => Array::checked(item, len, bytes.clone(), range).into(),
+            ParsedValue::Scalar(value) => value,
+            ParsedValue::Array { item, len, range } => Array::checked(item, len, bytes.clone(), range).into(),
         };
         metadata.set(key, value);
     }
     let alignment = alignment(&metadata)?;
-    let tensors = place(tensors, end, alignment, file)?;
+    let tensors = locate(tensors, end, alignment, file)?;
     Ok(Parsed { version, alignment, metadata, tensors })
 }
 
@@ -118,7 +118,7 @@ fn version<R: Read>(header: &mut Header<R>) -> Result<u32, GgufProblem> {
     let version = header.u32(format_args!("the version"))?;
     match (version, version.swap_bytes()) {
         (2 | 3, _) => Ok(version),
-        // No version needs more than 16 bits, so these are the bytes of another machine.
+        // Versions fit into 16 bits, so a larger number that is small when swapped means big-endian.
         (65_536.., swapped @ 1..65_536) => Err(GgufProblem::BigEndian { version: swapped }),
         _ => Err(GgufProblem::Version { version }),
     }
@@ -129,9 +129,9 @@ fn value_type<R: Read>(header: &mut Header<R>, of: std::fmt::Arguments) -> Resul
     ValueType::from_number(found).ok_or_else(|| GgufProblem::ValueType { what: of.to_string(), found })
 }
 
-fn value<R: Read>(header: &mut Header<R>, key: &str) -> Result<Unfinished, GgufProblem> {
+fn value<R: Read>(header: &mut Header<R>, key: &str) -> Result<ParsedValue, GgufProblem> {
     let what = format_args!("the value of key {key:?}");
-    Ok(Unfinished::Done(match value_type(header, format_args!("key {key:?}"))? {
+    Ok(ParsedValue::Scalar(match value_type(header, format_args!("key {key:?}"))? {
         ValueType::U8 => u8::from_le_bytes(header.array(what)?).into(),
         ValueType::I8 => i8::from_le_bytes(header.array(what)?).into(),
         ValueType::U16 => u16::from_le_bytes(header.array(what)?).into(),
@@ -152,12 +152,12 @@ fn value<R: Read>(header: &mut Header<R>, key: &str) -> Result<Unfinished, GgufP
     }))
 }
 
-fn array<R: Read>(header: &mut Header<R>, key: &str) -> Result<Unfinished, GgufProblem> {
-    let item = value_type(header, format_args!("the items of key {key:?}"))?;
+fn array<R: Read>(header: &mut Header<R>, key: &str) -> Result<ParsedValue, GgufProblem> {
+    let item = value_type(header, format_args!("the array of key {key:?}"))?;
     let what = format_args!("the array of key {key:?}");
     let size = match item {
         ValueType::Array => return Err(GgufProblem::NestedArray { key: key.to_owned() }),
-        // The length of a text.
+        // The length of the string.
         ValueType::String => 8,
         item => item.size().unwrap_or(1),
     };
@@ -183,10 +183,10 @@ fn array<R: Read>(header: &mut Header<R>, key: &str) -> Result<Unfinished, GgufP
     }
     let too_many = || GgufProblem::Count { what: what.to_string(), count, least: size, left: header.left() };
     let len = usize::try_from(count).map_err(|_| too_many())?;
-    Ok(Unfinished::Array { item, len, range })
+    Ok(ParsedValue::Array { item, len, range })
 }
 
-/// A tensor's entry, whose place is not checked yet.
+/// A tensor entry whose location has not been checked yet.
 struct Entry {
     info: TensorInfo,
     offset: u64,
@@ -208,9 +208,10 @@ fn tensor<R: Read>(header: &mut Header<R>, number: u64) -> Result<Entry, GgufPro
     if let Some(dimension) = dims.iter().position(|&dim| dim == 0) {
         return Err(GgufProblem::ZeroDimension { tensor: name, dimension });
     }
-    let product = dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim));
+    let elements = dims.iter().try_fold(1u64, |elements, &dim| elements.checked_mul(dim));
     let sizes: Option<Vec<usize>> = dims.iter().map(|&dim| usize::try_from(dim).ok()).collect();
-    let (Some(sizes), true) = (sizes, product.is_some_and(|product| usize::try_from(product).is_ok())) else {
+    let (Some(sizes), true) = (sizes, elements.is_some_and(|elements| usize::try_from(elements).is_ok()))
+    else {
         return Err(GgufProblem::Elements { tensor: name, dims });
     };
     let dtype = match UNSUPPORTED.iter().find(|row| row.0 == number) {
@@ -237,15 +238,15 @@ pub(super) fn alignment(metadata: &Metadata) -> Result<u64, GgufProblem> {
     }
 }
 
-/// Checks every tensor's bytes: aligned, inside the file, apart from each other.
-fn place(
+/// Computes the byte range of every tensor: aligned, inside the file, without overlaps.
+fn locate(
     entries: Vec<Entry>,
     header: u64,
     alignment: u64,
     file: u64,
 ) -> Result<Vec<(TensorInfo, Range<usize>)>, GgufProblem> {
     let mut names = HashSet::new();
-    let mut placed = Vec::new();
+    let mut ranges = Vec::new();
     for Entry { info, offset } in &entries {
         if !names.insert(info.name()) {
             return Err(GgufProblem::Duplicate { what: "tensor", name: info.name().to_owned() });
@@ -268,16 +269,16 @@ fn place(
             start: data.unwrap_or(u64::MAX),
             file,
         };
-        placed.push(range.ok_or_else(outside)?);
+        ranges.push(range.ok_or_else(outside)?);
     }
-    let mut order: Vec<usize> = (0..placed.len()).collect();
-    order.sort_by_key(|&at| placed[at].start);
+    let mut order: Vec<usize> = (0..ranges.len()).collect();
+    order.sort_by_key(|&at| ranges[at].start);
     for pair in order.windows(2) {
         let (first, second) = (pair[0], pair[1]);
-        if placed[second].start < placed[first].end {
+        if ranges[second].start < ranges[first].end {
             let name = |at: usize| entries[at].info.name().to_owned();
             return Err(GgufProblem::Overlap { first: name(first), second: name(second) });
         }
     }
-    Ok(entries.into_iter().map(|entry| entry.info).zip(placed).collect())
+    Ok(entries.into_iter().map(|entry| entry.info).zip(ranges).collect())
 }

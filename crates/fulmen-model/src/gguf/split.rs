@@ -1,18 +1,18 @@
-//! Models in several files: `model-00001-of-00003.gguf` and so on.
+//! Models split into several files (shards): `model-00001-of-00003.gguf` and so on.
 
 use std::path::{Path, PathBuf};
 
 use super::error::{Found, GgufProblem, SplitProblem};
 use super::metadata::Metadata;
 
-/// The part's number (from 0).
+/// The shard's number (from 0).
 const NUMBER: &str = "split.no";
-/// How many parts there are.
+/// Number of shards.
 const COUNT: &str = "split.count";
-/// How many tensors all parts have together.
+/// Number of tensors in all shards.
 const TENSORS: &str = "split.tensors.count";
 
-/// What a part says of itself.
+/// The split metadata of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Split {
     /// From 0.
@@ -22,40 +22,40 @@ pub(super) struct Split {
 }
 
 impl Split {
-    /// What the metadata say, if they are those of one part of several.
+    /// The split metadata, if the file is one of several shards.
     pub(super) fn of(metadata: &Metadata) -> Result<Option<Split>, GgufProblem> {
         let Some(count @ 2..) = metadata.opt_u64(COUNT)? else { return Ok(None) };
         let (number, tensors) = (metadata.opt_u64(NUMBER)?, metadata.opt_u64(TENSORS)?);
         Ok(Some(Split { number, count, tensors }))
     }
 
-    /// Its number, from 1, for messages and names.
-    fn part(self) -> u64 {
+    /// The shard's number, from 1, for messages and file names.
+    fn shard(self) -> u64 {
         self.number.unwrap_or(0).saturating_add(1)
     }
 
-    /// How many parts there are.
+    /// Number of shards.
     pub(super) fn count(self) -> u64 {
         self.count
     }
 
-    /// The error for a part that came without a path.
+    /// The error for a shard without a path.
     pub(super) fn without_path(self) -> SplitProblem {
-        SplitProblem::NoPath { part: self.part(), count: self.count }
+        SplitProblem::NoPath { shard: self.shard(), count: self.count }
     }
 
-    /// The path of every part, from the path of this one.
+    /// The paths of all shards, derived from the path of this one.
     pub(super) fn paths(self, path: &Path) -> Result<impl Iterator<Item = PathBuf>, SplitProblem> {
         let count = self.count;
-        let wrong = || SplitProblem::Name { part: self.part(), count };
+        let wrong = || SplitProblem::Name { shard: self.shard(), count };
         let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(wrong)?;
-        let stem = name.strip_suffix(&ending(self.part(), count)).ok_or_else(wrong)?.to_owned();
+        let stem = name.strip_suffix(&ending(self.shard(), count)).ok_or_else(wrong)?.to_owned();
         let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-        Ok((1..=count).map(move |part| folder.join(format!("{stem}{}", ending(part, count)))))
+        Ok((1..=count).map(move |shard| folder.join(format!("{stem}{}", ending(shard, count)))))
     }
 
-    /// Compares what part `number` (from 0) says of itself with what this one says.
-    pub(super) fn check_part(self, number: u64, metadata: &Metadata) -> Result<(), GgufProblem> {
+    /// Checks that the metadata of shard `number` (from 0) is consistent with this shard's.
+    pub(super) fn check_shard(self, number: u64, metadata: &Metadata) -> Result<(), GgufProblem> {
         let found = metadata.opt_u64(COUNT)?;
         same(COUNT, self.count, found)?;
         same(NUMBER, number, metadata.opt_u64(NUMBER)?)?;
@@ -65,18 +65,18 @@ impl Split {
         }
     }
 
-    /// Compares the number of tensors of all parts with what the part says.
+    /// Checks the total number of tensors in all shards against the metadata.
     pub(super) fn check_tensors(self, found: usize) -> Result<(), GgufProblem> {
         match self.tensors {
-            // What is said is expected; what is there is found.
+            // Reported as a wrong value of the key: the actual count is the expected value.
             Some(expected) => same(TENSORS, u64::try_from(found).unwrap_or(u64::MAX), Some(expected)),
             None => Ok(()),
         }
     }
 }
 
-fn ending(part: u64, count: u64) -> String {
-    format!("-{part:05}-of-{count:05}.gguf")
+fn ending(shard: u64, count: u64) -> String {
+    format!("-{shard:05}-of-{count:05}.gguf")
 }
 
 fn same(key: &'static str, expected: u64, found: Option<u64>) -> Result<(), GgufProblem> {
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_one_part_gives_all() {
+    fn the_name_of_one_shard_yields_all() {
         let split = Split { number: Some(1), count: 3, tensors: None };
         let paths: Vec<PathBuf> = split.paths(Path::new("dir/m-00002-of-00003.gguf")).unwrap().collect();
         let names = ["dir/m-00001-of-00003.gguf", "dir/m-00002-of-00003.gguf", "dir/m-00003-of-00003.gguf"];

@@ -1,4 +1,4 @@
-//! The bytes of one file: mapped, or given by the caller.
+//! The bytes of one file: memory-mapped, or supplied by the caller.
 
 use std::{
     fs::File,
@@ -12,16 +12,16 @@ use memmap2::Mmap;
 
 use super::error::GgufProblem;
 
-/// The bytes of one file, alive as long as anybody holds a part of them.
+/// The bytes of one file, kept alive by the tensors that refer to them.
 pub(crate) enum Storage {
-    /// A mapping, with the file to ask for its size.
+    /// A mapping, with the file for checking its size.
     Mapped { map: Mmap, file: File },
-    /// Bytes from elsewhere.
+    /// Bytes supplied by the caller.
     Given(SharedBytes),
 }
 
-/// Opens a regular file for reading and gives its size. Directories, pipes and devices are refused before they are
-/// opened, because opening a pipe waits for a writer.
+/// Opens a regular file for reading and returns its size. Directories, pipes and devices are rejected before
+/// they are opened, because opening a pipe blocks until there is a writer.
 pub(crate) fn open_file(path: &Path) -> Result<(File, u64), GgufProblem> {
     let failed = |call| move |error| GgufProblem::Io { call, error };
     let check = |metadata: &std::fs::Metadata| match metadata.file_type() {
@@ -31,17 +31,17 @@ pub(crate) fn open_file(path: &Path) -> Result<(File, u64), GgufProblem> {
     };
     check(&std::fs::metadata(path).map_err(failed("open it"))?)?;
     let file = File::open(path).map_err(failed("open it"))?;
-    // Asked again: another file may have taken the name meanwhile.
+    // Checked again: the path may refer to another file by now.
     let size = check(&file.metadata().map_err(failed("read its size"))?)?;
     Ok((file, size))
 }
 
 impl Storage {
-    /// Maps a file that has `size` bytes.
+    /// Maps a file of `size` bytes.
     pub(crate) fn map(file: File, size: u64) -> Result<Storage, GgufProblem> {
-        // SAFETY: the mapping is read-only and is read as plain bytes, which have no invalid values; text and numbers
-        // of the header are never borrowed from it. Who writes to the file while it is mapped changes the weights that
-        // are read; who truncates it is found out by `check_size` before data are handed out.
+        // SAFETY: the mapping is read-only and only read as plain bytes, which have no invalid values; the
+        // header is never borrowed from it. Writing to the file while it is mapped changes the weights that
+        // are read; truncation is detected by `check_size` before data is returned.
         let map = unsafe { Mmap::map(&file) };
         let map = map.map_err(|error| GgufProblem::Io { call: "map it into memory", error })?;
         let storage = Storage::Mapped { map, file };
@@ -53,7 +53,7 @@ impl Storage {
         }
     }
 
-    /// Refuses a file that is shorter now than what is mapped of it: reading past its end would end the process.
+    /// Fails if the file is shorter than the mapping: reading past its end would end the process.
     pub(crate) fn check_size(&self) -> Result<(), GgufProblem> {
         let Storage::Mapped { map, file } = self else { return Ok(()) };
         let metadata = file.metadata().map_err(|error| GgufProblem::Io { call: "read its size", error })?;
@@ -76,21 +76,21 @@ impl Storage {
     }
 }
 
-/// The bytes of one tensor. Cloning it copies no data; the file stays mapped as long as one of them is there.
+/// The data of one tensor. Cloning copies nothing; the file stays mapped while any clone exists.
 #[derive(Clone)]
 pub struct TensorData {
     storage: Arc<Storage>,
-    /// Inside the storage.
+    /// A range of the storage.
     range: Range<usize>,
 }
 
 impl TensorData {
-    /// `range` was checked against the size of the storage.
+    /// `range` must lie inside the storage.
     pub(crate) fn new(storage: Arc<Storage>, range: Range<usize>) -> TensorData {
         TensorData { storage, range }
     }
 
-    /// The bytes in the form that [`fulmen_core::DeviceMemory::import`] takes.
+    /// The data in the form that [`fulmen_core::DeviceMemory::import`] takes.
     pub fn shared(self) -> SharedBytes {
         Arc::new(self)
     }

@@ -4,38 +4,38 @@ use std::fmt;
 
 use super::array::Array;
 
-/// The type of a metadata value. The numbers are those of the file format.
+/// The type of a metadata value, with its number in the file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ValueType {
-    /// Unsigned 8 bits.
+    /// Unsigned 8-bit integer.
     U8,
-    /// Signed 8 bits.
+    /// Signed 8-bit integer.
     I8,
-    /// Unsigned 16 bits.
+    /// Unsigned 16-bit integer.
     U16,
-    /// Signed 16 bits.
+    /// Signed 16-bit integer.
     I16,
-    /// Unsigned 32 bits.
+    /// Unsigned 32-bit integer.
     U32,
-    /// Signed 32 bits.
+    /// Signed 32-bit integer.
     I32,
-    /// Single precision.
+    /// 32-bit float.
     F32,
     /// A byte that is 0 or 1.
     Bool,
-    /// UTF-8 text.
+    /// UTF-8 string.
     String,
-    /// Values of one type.
+    /// Array of values of one type.
     Array,
-    /// Unsigned 64 bits.
+    /// Unsigned 64-bit integer.
     U64,
-    /// Signed 64 bits.
+    /// Signed 64-bit integer.
     I64,
-    /// Double precision.
+    /// 64-bit float.
     F64,
 }
 
-/// One row per type in the order of their numbers: name, bytes of one value (`None` where they differ).
+/// One row per type, in numerical order: name and size in bytes (`None` if variable).
 const TYPES: [(ValueType, &str, Option<usize>); 13] = [
     (ValueType::U8, "u8", Some(1)),
     (ValueType::I8, "i8", Some(1)),
@@ -63,17 +63,17 @@ impl ValueType {
         found.expect("every type has a row")
     }
 
-    /// Its number in a file.
+    /// Its number in the file format.
     pub fn number(self) -> u32 {
         self.row().0
     }
 
-    /// Its name, as people write it.
+    /// Its name.
     pub fn name(self) -> &'static str {
         self.row().1.1
     }
 
-    /// Bytes of one value; `None` for strings and arrays.
+    /// Size of a value in bytes; `None` for strings and arrays.
     pub fn size(self) -> Option<usize> {
         self.row().1.2
     }
@@ -88,31 +88,31 @@ impl fmt::Display for ValueType {
 /// A metadata value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Unsigned 8 bits.
+    /// Unsigned 8-bit integer.
     U8(u8),
-    /// Signed 8 bits.
+    /// Signed 8-bit integer.
     I8(i8),
-    /// Unsigned 16 bits.
+    /// Unsigned 16-bit integer.
     U16(u16),
-    /// Signed 16 bits.
+    /// Signed 16-bit integer.
     I16(i16),
-    /// Unsigned 32 bits.
+    /// Unsigned 32-bit integer.
     U32(u32),
-    /// Signed 32 bits.
+    /// Signed 32-bit integer.
     I32(i32),
-    /// Single precision.
+    /// 32-bit float.
     F32(f32),
-    /// True or false.
+    /// Boolean.
     Bool(bool),
-    /// Text.
+    /// String.
     String(String),
-    /// Values of one type.
+    /// Array of values of one type.
     Array(Array),
-    /// Unsigned 64 bits.
+    /// Unsigned 64-bit integer.
     U64(u64),
-    /// Signed 64 bits.
+    /// Signed 64-bit integer.
     I64(i64),
-    /// Double precision.
+    /// 64-bit float.
     F64(f64),
 }
 
@@ -136,7 +136,7 @@ impl Value {
         }
     }
 
-    /// The number, if it is a whole number of any type.
+    /// The value, if it is an integer of any type.
     pub fn as_integer(&self) -> Option<i128> {
         Some(match *self {
             Value::U8(x) => x.into(),
@@ -151,7 +151,7 @@ impl Value {
         })
     }
 
-    /// The type in words: `u32`, `array of string`.
+    /// The type for display: `u32`, `array of string`.
     pub fn type_words(&self) -> String {
         match self {
             Value::Array(array) => format!("array of {}", array.item_type()),
@@ -161,7 +161,7 @@ impl Value {
 }
 
 impl fmt::Display for Value {
-    /// The value in one line; of arrays the first items.
+    /// The value on one line; arrays are abbreviated.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Value::U8(x) => write!(f, "{x}"),
@@ -190,8 +190,8 @@ macro_rules! from {
         }
     )*};
 }
-from!(u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, f32 => F32, bool => Bool, u64 => U64,
-    i64 => I64, f64 => F64, &str => String, String => String, Array => Array);
+from!(u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, u64 => U64, i64 => I64,
+    f32 => F32, f64 => F64, bool => Bool, &str => String, String => String, Array => Array);
 
 #[cfg(test)]
 mod tests {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_shown_in_one_line() {
+    fn values_are_displayed_on_one_line() {
         let long: Vec<u32> = (0..9).collect();
         assert_eq!(Value::from(Array::numbers(&long)).to_string(), "[0, 1, 2, 3, … (9 in all)]");
         assert_eq!(Value::from(Array::strings(["a\n"])).to_string(), r#"["a\n"]"#);

@@ -1,4 +1,4 @@
-//! Writing GGUF files, tensor by tensor: memory is needed for the header alone.
+//! Writes GGUF files tensor by tensor; only the header is held in memory.
 
 use std::{
     collections::HashSet,
@@ -20,59 +20,60 @@ use crate::source::TensorInfo;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GgufWriteError {
-    /// The operating system refused.
+    /// An I/O error.
     #[error("cannot write {}: {error}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// A file that is there already and was not to be replaced.
-    #[error("{} is there already", path.display())]
+    /// The file exists and may not be replaced.
+    #[error("{} already exists", path.display())]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// Metadata or tensors that the format cannot hold.
-    #[error("cannot be written as GGUF: {0}")]
+    /// Metadata or tensors that the format cannot represent.
+    #[error("cannot write the model as GGUF: {0}")]
     Content(GgufProblem),
-    /// A type that GGUF does not have.
-    #[error("tensor {0} cannot be written: GGUF does not have its type")]
+    /// A tensor type that GGUF does not have.
+    #[error("cannot write tensor {0}: GGUF does not have this type")]
     Type(TensorInfo),
-    /// Data of another tensor than the one whose turn it is.
-    #[error("data of tensor {got:?} were written, but {}", turn_words(expected.as_deref()))]
+    /// Tensors were written out of order.
+    #[error("data of tensor {got:?} written out of order: {}", order_words(expected.as_deref()))]
     Order {
-        /// The tensor whose turn it is; `None` at the end.
+        /// The next tensor; `None` at the end.
         expected: Option<String>,
-        /// The tensor that was given.
+        /// The tensor that was written.
         got: String,
     },
-    /// More data than a tensor has.
-    #[error("tensor {tensor:?} has {left} bytes left to write, {got} were given")]
+    /// More data than the tensor has.
+    #[error("tensor {tensor:?} has {left} bytes left to write, got {got}")]
     Length {
         /// The tensor.
         tensor: String,
-        /// The bytes that it still takes.
+        /// The bytes left to write.
         left: usize,
-        /// The bytes given.
+        /// The bytes passed.
         got: usize,
     },
-    /// A file that was to be finished before all data were written.
+    /// The file was finished before all data was written.
     #[error("{left} bytes of tensor {tensor:?} were not written")]
     Unfinished {
         /// The tensor.
         tensor: String,
-        /// The bytes that are missing.
+        /// The missing bytes.
         left: usize,
     },
 }
 
-fn turn_words(expected: Option<&str>) -> String {
-    expected.map_or("all tensors are complete".to_owned(), |name| format!("it is the turn of {name:?}"))
+fn order_words(expected: Option<&str>) -> String {
+    expected.map_or("all tensors are complete".to_owned(), |name| format!("expected {name:?}"))
 }
 
-/// Writes one GGUF file (version 3): the header at once, then the data of each tensor in order, in pieces of any size.
+/// Writes one GGUF file (version 3): first the header, then the data of each tensor in order, in chunks of
+/// any size.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -97,9 +98,9 @@ pub struct GgufWriter<W> {
     /// Bytes written so far.
     at: usize,
     tensors: Vec<TensorInfo>,
-    /// The tensor whose turn it is.
-    turn: usize,
-    /// How many of its bytes were written.
+    /// The index of the tensor being written.
+    current: usize,
+    /// Bytes of this tensor written so far.
     written: usize,
 }
 
@@ -119,7 +120,7 @@ impl<W: Write> GgufWriter<W> {
         let alignment = usize::try_from(alignment).map_err(|_| overflow())?;
         let header = header(metadata, tensors, alignment)?;
         let tensors = tensors.to_vec();
-        let mut writer = GgufWriter { out, path, alignment, at: 0, tensors, turn: 0, written: 0 };
+        let mut writer = GgufWriter { out, path, alignment, at: 0, tensors, current: 0, written: 0 };
         writer.put(&header)?;
         if !writer.tensors.is_empty() {
             writer.pad()?;
@@ -127,9 +128,9 @@ impl<W: Write> GgufWriter<W> {
         Ok(writer)
     }
 
-    /// Writes the next bytes of a tensor. It must be the one whose turn it is.
+    /// Writes the next bytes of a tensor. Tensors must be written in order.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), GgufWriteError> {
-        let tensor = match self.tensors.get(self.turn) {
+        let tensor = match self.tensors.get(self.current) {
             Some(tensor) if tensor.name() == name => tensor,
             other => {
                 let expected = other.map(|tensor| tensor.name().to_owned());
@@ -144,14 +145,14 @@ impl<W: Write> GgufWriter<W> {
         self.written += bytes.len();
         if self.written == size {
             self.pad()?;
-            (self.turn, self.written) = (self.turn + 1, 0);
+            (self.current, self.written) = (self.current + 1, 0);
         }
         Ok(())
     }
 
-    /// Checks that every tensor was written and gives back what was written to.
+    /// Checks that every tensor was written and returns the writer.
     pub fn finish(mut self) -> Result<W, GgufWriteError> {
-        if let Some(tensor) = self.tensors.get(self.turn) {
+        if let Some(tensor) = self.tensors.get(self.current) {
             let left = tensor.bytes() - self.written;
             return Err(GgufWriteError::Unfinished { tensor: tensor.name().to_owned(), left });
         }
@@ -173,7 +174,7 @@ impl<W: Write> GgufWriter<W> {
     }
 }
 
-/// A file in the making beside the place where it is to be. It is removed if it is dropped before it is kept.
+/// A temporary file next to its final path. It is deleted if it is dropped before it is kept.
 pub struct NewFile {
     file: BufWriter<NamedTempFile>,
     path: PathBuf,
@@ -181,8 +182,8 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Makes an empty file in the folder of `path`. A file that is at `path` is refused now and when the new one is
-    /// kept, unless it is to be replaced.
+    /// Creates an empty file in the folder of `path`. Unless `replace` is set, a file that exists at `path`
+    /// is an error, both here and in [`NewFile::keep`].
     pub fn create(path: &Path, replace: bool) -> Result<NewFile, GgufWriteError> {
         if !replace && path.symlink_metadata().is_ok() {
             return Err(GgufWriteError::Exists { path: path.to_owned() });
@@ -197,22 +198,22 @@ impl NewFile {
             _ => Path::new("."),
         };
         if !folder.is_dir() {
-            return Err(failed(io::Error::new(io::ErrorKind::NotFound, "its folder is not there")));
+            return Err(failed(io::Error::new(io::ErrorKind::NotFound, "its folder does not exist")));
         }
         let mut builder = tempfile::Builder::new();
         let prefix = format!(".{}.", name.to_string_lossy());
         builder.prefix(&prefix).suffix(".part");
-        // The usual rights of new files (less what the process masks), not the private ones of temporary files.
+        // The usual permissions of new files (subject to the umask), not the private ones of temporary files.
         #[cfg(unix)]
-        let rights = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o666);
         #[cfg(unix)]
-        builder.permissions(rights);
-        // The kind alone: the whole error has the temporary name, which means nothing to people.
+        builder.permissions(permissions);
+        // Only the kind: the full error contains the temporary name, which means nothing to the user.
         let file = builder.tempfile_in(folder).map_err(|error| failed(error.kind().into()))?;
         Ok(NewFile { file: BufWriter::with_capacity(1 << 20, file), path: path.to_owned(), replace })
     }
 
-    /// Puts the finished file in its place, all at once.
+    /// Moves the finished file to its final path, atomically.
     pub fn keep(self) -> Result<(), GgufWriteError> {
         let NewFile { file, path, replace } = self;
         let failed = |error| GgufWriteError::Io { path: path.clone(), error };
@@ -240,7 +241,7 @@ impl Write for NewFile {
 }
 
 impl GgufWriter<NewFile> {
-    /// Writes a file that appears at `path` when [`GgufWriter::keep`] is called, complete, or not at all.
+    /// Writes a file that appears at `path` only when [`GgufWriter::keep`] is called.
     pub fn create(
         path: impl AsRef<Path>,
         replace: bool,
@@ -251,7 +252,7 @@ impl GgufWriter<NewFile> {
         GgufWriter::at_path(NewFile::create(path, replace)?, path.to_owned(), metadata, tensors)
     }
 
-    /// Checks that every tensor was written and puts the file in its place.
+    /// Checks that every tensor was written and moves the file to its final path.
     pub fn keep(self) -> Result<(), GgufWriteError> {
         self.finish()?.keep()
     }
@@ -259,10 +260,10 @@ impl GgufWriter<NewFile> {
 
 fn overflow() -> GgufWriteError {
     let error = io::Error::new(io::ErrorKind::FileTooLarge, "the size overflows");
-    GgufWriteError::Content(GgufProblem::Io { call: "count its bytes", error })
+    GgufWriteError::Content(GgufProblem::Io { call: "compute its size", error })
 }
 
-/// The header up to the last tensor's entry.
+/// The header up to the last tensor entry.
 fn header(metadata: &Metadata, tensors: &[TensorInfo], alignment: usize) -> Result<Vec<u8>, GgufWriteError> {
     let mut out = b"GGUF".to_vec();
     3u32.push(&mut out);
@@ -275,8 +276,8 @@ fn header(metadata: &Metadata, tensors: &[TensorInfo], alignment: usize) -> Resu
     let (mut seen, mut offset) = (HashSet::new(), 0usize);
     for (number, tensor) in tensors.iter().enumerate() {
         if !seen.insert(tensor.name()) {
-            let twice = GgufProblem::Duplicate { what: "tensor", name: tensor.name().to_owned() };
-            return Err(GgufWriteError::Content(twice));
+            let duplicate = GgufProblem::Duplicate { what: "tensor", name: tensor.name().to_owned() };
+            return Err(GgufWriteError::Content(duplicate));
         }
         name(tensor.name(), format_args!("tensor {number}"), &mut out)?;
         u32::try_from(tensor.dims().len()).map_err(|_| overflow())?.push(&mut out);
@@ -301,10 +302,10 @@ fn name(text: &str, what: std::fmt::Arguments, out: &mut Vec<u8>) -> Result<(), 
     if length == 0 || length > MAX_NAME {
         return Err(GgufWriteError::Content(GgufProblem::NameLength { what: what.to_string(), length }));
     }
-    push_text(text, out)
+    push_string(text, out)
 }
 
-fn push_text(text: &str, out: &mut Vec<u8>) -> Result<(), GgufWriteError> {
+fn push_string(text: &str, out: &mut Vec<u8>) -> Result<(), GgufWriteError> {
     count(text.len())?.push(out);
     out.extend_from_slice(text.as_bytes());
     Ok(())
@@ -324,7 +325,7 @@ fn push_value(value: &Value, out: &mut Vec<u8>) -> Result<(), GgufWriteError> {
         Value::U64(x) => x.push(out),
         Value::I64(x) => x.push(out),
         Value::F64(x) => x.push(out),
-        Value::String(text) => push_text(text, out)?,
+        Value::String(text) => push_string(text, out)?,
         Value::Array(array) => {
             array.item_type().number().push(out);
             count(array.len())?.push(out);

@@ -1,11 +1,12 @@
-//! Storing a model in smaller types.
+//! Quantizing models.
 //!
-//! A [`Recipe`] says which type each tensor gets, a [`Plan`] what that does to a certain model, and [`quantize`] does it.
+//! A [`Recipe`] says which type each tensor gets, a [`QuantizePlan`] applies it to a particular model, and
+//! [`quantize`] writes the new file.
 
 mod plan;
 mod recipe;
 mod run;
 
-pub use plan::Plan;
+pub use plan::QuantizePlan;
 pub use recipe::{Choice, Recipe, UnknownRecipe};
 pub use run::{QuantizeError, quantize};

@@ -1,4 +1,4 @@
-//! What quantizing a model will do, known before anything is written.
+//! What quantizing a model will do, computed before anything is written.
 
 use std::collections::BTreeMap;
 
@@ -8,38 +8,39 @@ use super::recipe::{Choice, Recipe};
 use super::run::QuantizeError;
 use crate::gguf::Metadata;
 use crate::source::{ModelSource, TensorInfo};
-use crate::tokenizer::TokenizerParts;
+use crate::tokenizer::TokenizerSpec;
 
-/// Which type each tensor gets.
+/// The data type of each tensor of the new file, and the totals.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct QuantizePlan {
     pub(super) tensors: Vec<TensorInfo>,
     pub(super) metadata: Metadata,
-    /// Bytes of all tensors before.
+    /// Total bytes before.
     pub before: u64,
-    /// Bytes of all tensors after.
+    /// Total bytes after.
     pub after: u64,
-    /// Elements that must be computed; the others are copied.
+    /// Elements to convert; the others are copied.
     pub work: u64,
-    /// Tensors that could not have the type of the recipe, by what they should have had and what they get.
+    /// Number of tensors that cannot have the recipe's type, by (recipe's type, actual type).
     pub other_types: BTreeMap<(DType, DType), usize>,
-    /// Tensors that were quantized already, by their type. Quantizing them again loses more than the original would.
-    pub again: BTreeMap<DType, usize>,
+    /// Number of tensors that are already quantized, by their type. Requantizing loses more precision than
+    /// quantizing the original.
+    pub requantized: BTreeMap<DType, usize>,
 }
 
-impl Plan {
-    /// Looks at every tensor of a model.
-    pub fn of(source: &dyn ModelSource, recipe: Recipe) -> Result<Plan, QuantizeError> {
+impl QuantizePlan {
+    /// Plans the conversion of every tensor of a model.
+    pub fn of(source: &dyn ModelSource, recipe: Recipe) -> Result<QuantizePlan, QuantizeError> {
         let layers = layers(source.tensors());
         let tied = source.tensor("output.weight").is_none();
-        let mut plan = Plan {
+        let mut plan = QuantizePlan {
             tensors: Vec::new(),
             metadata: metadata(source, recipe)?,
             before: 0,
             after: 0,
             work: 0,
             other_types: BTreeMap::new(),
-            again: BTreeMap::new(),
+            requantized: BTreeMap::new(),
         };
         for tensor in source.tensors() {
             let Choice { dtype, instead_of } = recipe.choose(tensor, layers, tied);
@@ -53,7 +54,7 @@ impl Plan {
             if tensor.dtype() != dtype {
                 plan.work = plan.work.saturating_add(count(tensor.elements()));
                 if tensor.dtype().is_quantized() {
-                    *plan.again.entry(tensor.dtype()).or_default() += 1;
+                    *plan.requantized.entry(tensor.dtype()).or_default() += 1;
                 }
             }
             plan.tensors.push(after);
@@ -61,13 +62,13 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The tensors with the types that they will have.
+    /// The tensors of the new file.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
 }
 
-/// One more than the highest layer that a tensor's name has.
+/// The number of layers, from the highest layer index in a tensor name.
 fn layers(tensors: &[TensorInfo]) -> usize {
     let layer = |tensor: &TensorInfo| -> Option<usize> {
         tensor.name().strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
@@ -75,14 +76,14 @@ fn layers(tensors: &[TensorInfo]) -> usize {
     tensors.iter().filter_map(layer).max().map_or(0, |last| last.saturating_add(1))
 }
 
-/// The metadata of the new file: those of the old one, with the new type, and in one file. A tokenizer that lies beside
-/// the model goes into it.
+/// The metadata of the new file: the old metadata with the new file type, without split keys, and with the
+/// tokenizer of a `tokenizer.json` next to the model.
 fn metadata(source: &dyn ModelSource, recipe: Recipe) -> Result<Metadata, QuantizeError> {
     let mut metadata = source.metadata().clone();
     if metadata.get("tokenizer.ggml.model").is_none() {
         let rows = source.tensor("token_embd.weight").map_or(0, TensorInfo::rows);
-        if let Some(parts) = TokenizerParts::beside(source)? {
-            parts.describe(rows, &mut metadata);
+        if let Some(spec) = TokenizerSpec::beside(source)? {
+            spec.describe(rows, &mut metadata);
         }
     }
     for key in ["split.no", "split.count", "split.tensors.count"] {

@@ -6,7 +6,7 @@ use fulmen_core::DType;
 
 use crate::source::TensorInfo;
 
-/// How to quantize a whole model: a type for most of its matrices, and better ones where it matters.
+/// How to quantize a model: one type for most matrices, and a more precise one where errors matter most.
 ///
 /// ```
 /// use fulmen_model::quantize::Recipe;
@@ -20,13 +20,13 @@ pub struct Recipe(&'static Row);
 #[derive(Debug, PartialEq, Eq)]
 struct Row {
     name: &'static str,
-    /// Its number for `general.file_type`, as llama.cpp counts.
+    /// llama.cpp's number for `general.file_type`.
     file_type: u32,
-    /// Most matrices.
+    /// Type of most matrices.
     base: DType,
-    /// The output matrix, or the embedding that takes its place.
+    /// Type of the output matrix, or of the token embedding if it is tied.
     output: DType,
-    /// `attn_v` and `ffn_down` in the first and last eighth of the layers and in every third between.
+    /// Type of `attn_v` and `ffn_down` in the first and last eighth of the layers and every third in between.
     more: DType,
 }
 
@@ -55,9 +55,9 @@ static TABLE: [Row; 15] = [
 /// The type for one tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The type to store it in.
+    /// The type to use.
     pub dtype: DType,
-    /// The type that the recipe asks for, where rows are not a multiple of its block.
+    /// The recipe's type, if rows are not a multiple of its block and another type is used instead.
     pub instead_of: Option<DType>,
 }
 
@@ -67,12 +67,12 @@ impl Recipe {
         TABLE.iter().map(Recipe)
     }
 
-    /// Its name, as people type it.
+    /// The name, as typed on a command line.
     pub fn name(self) -> &'static str {
         self.0.name
     }
 
-    /// Its number for the key `general.file_type`.
+    /// The value of the key `general.file_type`.
     pub fn file_type(self) -> u32 {
         self.0.file_type
     }
@@ -82,8 +82,8 @@ impl Recipe {
         self.0.base
     }
 
-    /// The type for one tensor of a model with `layers` layers. `tied` says that the model has no output matrix, so
-    /// that the token embedding takes its place. Vectors and norms are small and stay F32.
+    /// The type for one tensor of a model with `layers` layers. `tied` means that the model has no output
+    /// matrix and uses the token embedding instead. Vectors and norms are small and stay F32.
     pub fn choose(self, tensor: &TensorInfo, layers: usize, tied: bool) -> Choice {
         let name = tensor.name();
         let matrix = tensor.dims().len() > 1 && name.ends_with(".weight") && !name.contains("norm");
@@ -102,19 +102,19 @@ impl Recipe {
     }
 }
 
-/// The layer of `blk.7.attn_v.weight` and the rest of the name.
+/// Splits `blk.7.attn_v.weight` into the layer and the rest.
 fn layer_part(name: &str) -> Option<(usize, &str)> {
     let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
     Some((layer.parse().ok()?, part))
 }
 
-/// The layers where errors cost most: the first and the last eighth, and every third between.
+/// The layers where errors matter most: the first and last eighth, and every third in between.
 fn more_bits(layer: usize, layers: usize) -> bool {
     let eighth = layers / 8;
     layer < eighth || layer >= layers.saturating_mul(7) / 8 || (layer - eighth) % 3 == 2
 }
 
-/// What takes the place of a type with blocks of 256: at least as many bits in blocks of 32.
+/// The substitute for a type with blocks of 256: at least as many bits, in blocks of 32.
 fn in_blocks_of_32(dtype: DType) -> DType {
     match dtype {
         DType::Q2_K | DType::Q3_K => DType::Q4_0,
@@ -131,9 +131,9 @@ impl fmt::Display for Recipe {
     }
 }
 
-/// A name that is no recipe's.
+/// The name of an unknown recipe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown type {0:?}; known are {known}", known = TABLE.each_ref().map(|row| row.name).join(", "))]
+#[error("unknown type {0:?} (known: {known})", known = TABLE.each_ref().map(|row| row.name).join(", "))]
 pub struct UnknownRecipe(pub String);
 
 impl FromStr for Recipe {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_beyond_the_count_and_odd_names_are_no_trouble() {
+    fn layers_beyond_the_count_and_odd_names_are_handled() {
         assert_eq!(dtype("q4_k_m", "blk.99999999999999999999.attn_v.weight", true), DType::Q4_K);
         assert_eq!(dtype("q4_k_m", "blk.x.attn_v.weight", true), DType::Q4_K);
         assert_eq!(choose("q4_k_m", "blk.0.attn_v.weight", &[256, 2], 0, true).dtype, DType::Q6_K);

@@ -1,4 +1,4 @@
-//! Quantizing a model: read, compute on all threads, write in order.
+//! Quantizes a model: read, convert on all threads, write in order.
 
 use std::{
     ops::{ControlFlow, Range},
@@ -11,14 +11,14 @@ use std::{
 
 use fulmen_core::{DType, DTypeError, quant};
 
-use super::plan::Plan;
+use super::plan::QuantizePlan;
 use crate::gguf::{GgufWriteError, GgufWriter};
 use crate::source::{ModelSource, SourceError, TensorInfo};
 use crate::tokenizer::TokenizerError;
 
-/// Elements that one thread computes at a time: 4 MiB as F32.
+/// Elements that one thread converts at a time: 4 MiB as F32.
 const TASK: usize = 1 << 20;
-/// Tasks per thread between two writes; enough that no thread waits long for the others.
+/// Tasks per thread between two writes, so that threads rarely wait for each other.
 const TASKS_PER_THREAD: usize = 4;
 
 /// Why a model could not be quantized.
@@ -31,16 +31,16 @@ pub enum QuantizeError {
     /// The new file could not be written.
     #[error(transparent)]
     Write(#[from] GgufWriteError),
-    /// The tokenizer beside the model is not understood.
+    /// The tokenizer next to the model is not supported.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// Whoever was told of the progress did not want more of it.
+    /// The progress callback asked to stop.
     #[error("stopped; nothing was written")]
     Stopped,
-    /// A tensor that cannot be stored in the type asked for.
+    /// A tensor cannot be converted to the requested type.
     #[error("tensor {tensor}: {error}")]
     Tensor {
-        /// The tensor as it was.
+        /// The source tensor.
         tensor: String,
         /// What is wrong.
         error: DTypeError,
@@ -53,11 +53,12 @@ impl QuantizeError {
     }
 }
 
-/// Writes the model to `out` with the types of the plan. The file appears when it is complete. `progress` is told how
-/// many elements were computed since it was last called, and may stop it; nothing is left behind then.
+/// Writes the model to `out` with the types of the plan. The file appears only when it is complete.
+/// `progress` gets the number of elements converted since the last call and may stop the conversion, which
+/// leaves nothing behind.
 pub fn quantize(
     source: &dyn ModelSource,
-    plan: &Plan,
+    plan: &QuantizePlan,
     out: &Path,
     replace: bool,
     threads: usize,
@@ -66,7 +67,7 @@ pub fn quantize(
     let mut writer = GgufWriter::create(out, replace, &plan.metadata, &plan.tensors)?;
     for after in &plan.tensors {
         let name = after.name();
-        go_on(progress(0))?;
+        check_stop(progress(0))?;
         let data = source.data(name)?;
         let bytes = (*data).as_ref();
         let missing = || GgufWriteError::Order { expected: None, got: name.to_owned() };
@@ -77,9 +78,10 @@ pub fn quantize(
         }
         let ranges = tasks(before, after.dtype());
         for batch in ranges.chunks(threads.max(1) * TASKS_PER_THREAD) {
-            for (range, coded) in batch.iter().zip(convert(before, after.dtype(), bytes, batch, threads)) {
-                writer.write(name, &coded?)?;
-                go_on(progress(u64::try_from(range.len()).unwrap_or(u64::MAX)))?;
+            for (range, converted) in batch.iter().zip(convert(before, after.dtype(), bytes, batch, threads))
+            {
+                writer.write(name, &converted?)?;
+                check_stop(progress(u64::try_from(range.len()).unwrap_or(u64::MAX)))?;
             }
         }
     }
@@ -87,41 +89,41 @@ pub fn quantize(
     Ok(())
 }
 
-fn go_on(asked: ControlFlow<()>) -> Result<(), QuantizeError> {
+fn check_stop(asked: ControlFlow<()>) -> Result<(), QuantizeError> {
     if asked.is_break() { Err(QuantizeError::Stopped) } else { Ok(()) }
 }
 
-/// The elements of a tensor in pieces that are whole blocks of both types.
+/// Splits the elements of a tensor into ranges that are whole blocks of both types.
 fn tasks(tensor: &TensorInfo, dtype: DType) -> Vec<Range<usize>> {
-    // Blocks have 1, 32 or 256 elements, so a whole number of the larger one is whole in the other.
+    // Blocks have 1, 32 or 256 elements, so the larger block is a multiple of the smaller one.
     let block = tensor.dtype().block_len().max(dtype.block_len());
     let step = (TASK / block).max(1) * block;
     let elements = tensor.elements();
     (0..elements).step_by(step).map(|start| start..elements.min(start.saturating_add(step))).collect()
 }
 
-/// The bytes of one piece.
-type Coded = Result<Vec<u8>, QuantizeError>;
+/// The converted bytes of one range.
+type Converted = Result<Vec<u8>, QuantizeError>;
 
-/// Computes some pieces on several threads; the results are in the order of the pieces.
+/// Converts ranges on several threads; the results are in the order of the ranges.
 fn convert(
     tensor: &TensorInfo,
     dtype: DType,
     bytes: &[u8],
     ranges: &[Range<usize>],
     threads: usize,
-) -> Vec<Coded> {
-    let results: Vec<OnceLock<Coded>> = ranges.iter().map(|_| OnceLock::new()).collect();
+) -> Vec<Converted> {
+    let results: Vec<OnceLock<Converted>> = ranges.iter().map(|_| OnceLock::new()).collect();
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some(at) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&at| at < ranges.len()) {
-            let coded = convert_one(tensor, dtype, bytes, ranges[at].clone());
-            results[at].get_or_init(|| coded);
+            let converted = convert_one(tensor, dtype, bytes, ranges[at].clone());
+            results[at].get_or_init(|| converted);
         }
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.min(ranges.len()) {
-            // Without another thread this one does it all.
+            // If a thread cannot be started, the others do its work.
             let _ = std::thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
@@ -129,7 +131,7 @@ fn convert(
     results.into_iter().filter_map(OnceLock::into_inner).collect()
 }
 
-fn convert_one(tensor: &TensorInfo, dtype: DType, bytes: &[u8], range: Range<usize>) -> Coded {
+fn convert_one(tensor: &TensorInfo, dtype: DType, bytes: &[u8], range: Range<usize>) -> Converted {
     let wrong = |error| QuantizeError::tensor(tensor, error);
     let (start, end) = (tensor.dtype().bytes(range.start), tensor.dtype().bytes(range.end));
     let part = &bytes[start.map_err(wrong)?..end.map_err(wrong)?];

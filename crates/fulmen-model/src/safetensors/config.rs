@@ -1,4 +1,4 @@
-//! `config.json` of a Hugging Face folder as GGUF metadata.
+//! Translates the `config.json` of a Hugging Face folder to GGUF metadata.
 
 use serde::Deserialize;
 
@@ -6,7 +6,7 @@ use super::error::SafetensorsProblem;
 use crate::gguf::{Array, Metadata};
 use crate::rope_factors::Llama3Scaling;
 
-/// What of `config.json` matters here.
+/// The relevant fields of `config.json`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Config {
     model_type: String,
@@ -24,7 +24,7 @@ pub(super) struct Config {
     tie_word_embeddings: bool,
     rope_theta: Option<f32>,
     rope_scaling: Option<Rope>,
-    /// Where newer files keep both of the above.
+    /// Where newer files store both of the above.
     rope_parameters: Option<Rope>,
     sliding_window: Option<u32>,
     use_sliding_window: Option<bool>,
@@ -44,7 +44,7 @@ struct Rope {
     original_max_position_embeddings: Option<u32>,
 }
 
-/// One number or several.
+/// One token id or several.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Ids {
@@ -52,7 +52,7 @@ enum Ids {
     Several(Vec<u32>),
 }
 
-/// How positions are scaled.
+/// RoPE scaling.
 enum Scaling {
     None,
     Linear { factor: f32 },
@@ -60,22 +60,22 @@ enum Scaling {
 }
 
 impl Config {
-    /// The architecture, by GGUF's name.
+    /// The GGUF name of the architecture.
     pub(super) fn architecture(&self) -> Result<&'static str, SafetensorsProblem> {
         match self.model_type.as_str() {
-            // Mistral's models are Llama's with other numbers.
+            // Mistral models use the Llama architecture.
             "llama" | "mistral" => Ok("llama"),
             "qwen2" => Ok("qwen2"),
             "qwen3" => Ok("qwen3"),
             other => Err(SafetensorsProblem::Unsupported {
                 key: "model_type",
                 found: format!("{other:?}"),
-                expected: "llama, mistral, qwen2 and qwen3 are",
+                expected: "llama, mistral, qwen2, qwen3",
             }),
         }
     }
 
-    /// Whether the embedding is also the output matrix.
+    /// Whether the token embedding is also the output matrix.
     pub(super) fn tied(&self) -> bool {
         self.tie_word_embeddings
     }
@@ -97,9 +97,9 @@ impl Config {
         self.rope_theta.or(newer).unwrap_or(10_000.0)
     }
 
-    /// The longest context in which every token sees every other.
+    /// The longest context with full attention.
     fn context(&self) -> u32 {
-        // Where a sliding window is used, a longer context would need it; up to the window it changes nothing.
+        // Sliding-window attention is not supported, but up to the window size it equals full attention.
         let used = self.model_type == "mistral" || self.use_sliding_window == Some(true);
         let window = self.sliding_window.filter(|_| used);
         self.max_position_embeddings.min(window.unwrap_or(u32::MAX))
@@ -112,7 +112,7 @@ impl Config {
         let missing = |key: &'static str| SafetensorsProblem::Unsupported {
             key: "rope_scaling",
             found: format!("without {key}"),
-            expected: "its type needs it",
+            expected: "all parameters of its type",
         };
         let number = |value: Option<f32>, key| value.map(f64::from).ok_or_else(|| missing(key));
         match rope.rope_type.as_deref() {
@@ -132,36 +132,32 @@ impl Config {
             Some(other) => Err(SafetensorsProblem::Unsupported {
                 key: "rope_scaling.rope_type",
                 found: format!("{other:?}"),
-                expected: "default, linear and llama3 are",
+                expected: "default, linear, llama3",
             }),
         }
     }
 
-    /// The frequency factors of RoPE, which GGUF files store as a tensor.
+    /// The RoPE frequency factors, which GGUF files store as a tensor.
     pub(super) fn rope_factors(&self) -> Result<Option<Vec<f32>>, SafetensorsProblem> {
         let Scaling::Llama3(scaling) = self.scaling()? else { return Ok(None) };
         let head_size = usize::try_from(self.head_size()).unwrap_or(usize::MAX);
-        // A head is a part of a row; a number beyond any row is not worth a table.
+        // A head is never wider than a hidden state, so larger values are invalid.
         if !(2..=1 << 20).contains(&head_size) {
             let found = head_size.to_string();
-            return Err(SafetensorsProblem::Unsupported {
-                key: "head_dim",
-                found,
-                expected: "2 to 1048576 are",
-            });
+            return Err(SafetensorsProblem::Unsupported { key: "head_dim", found, expected: "2 to 1048576" });
         }
         Ok(Some(scaling.factors(f64::from(self.rope_base()), head_size)))
     }
 
-    /// The keys that a GGUF file of this model would have. Refuses what this library would compute differently.
+    /// The metadata of an equivalent GGUF file. Fails if the configuration requires something unsupported.
     pub(super) fn metadata(&self, name: &str) -> Result<Metadata, SafetensorsProblem> {
         let arch = self.architecture()?;
         let unsupported = |key, found, expected| SafetensorsProblem::Unsupported { key, found, expected };
         if let Some(act) = self.hidden_act.as_deref().filter(|act| *act != "silu") {
-            return Err(unsupported("hidden_act", format!("{act:?}"), "silu is"));
+            return Err(unsupported("hidden_act", format!("{act:?}"), "silu"));
         }
         if let Some(factor) = self.partial_rotary_factor.filter(|factor| *factor != 1.0) {
-            return Err(unsupported("partial_rotary_factor", factor.to_string(), "1 is"));
+            return Err(unsupported("partial_rotary_factor", factor.to_string(), "1"));
         }
         let mut metadata = Metadata::new();
         metadata.set("general.architecture", arch);
@@ -194,7 +190,7 @@ impl Config {
             Some(Ids::Several(ids)) => ids,
             None => &[],
         };
-        // GGUF has three names for tokens that end a text.
+        // GGUF has three keys for end-of-generation tokens.
         for (key, &id) in ["eos", "eot", "eom"].iter().zip(ends) {
             metadata.set(format!("tokenizer.ggml.{key}_token_id"), id);
         }
@@ -205,7 +201,7 @@ impl Config {
     }
 }
 
-/// What of `tokenizer_config.json` matters here.
+/// The relevant fields of `tokenizer_config.json`.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct TokenizerConfig {
     add_bos_token: Option<bool>,
@@ -227,7 +223,7 @@ struct NamedTemplate {
 }
 
 impl TokenizerConfig {
-    /// Adds its keys.
+    /// Adds the keys to the metadata.
     pub(super) fn describe(self, metadata: &mut Metadata) {
         for (key, flag) in [("add_bos_token", self.add_bos_token), ("add_eos_token", self.add_eos_token)] {
             if let Some(flag) = flag {
@@ -247,5 +243,5 @@ impl TokenizerConfig {
     }
 }
 
-/// The key of the chat template.
+/// The metadata key of the chat template.
 pub(super) const TEMPLATE: &str = "tokenizer.chat_template";

@@ -1,4 +1,4 @@
-//! What can be wrong with a folder of safetensors files, as types.
+//! Errors of safetensors folders.
 
 use std::{io, path::PathBuf};
 
@@ -7,13 +7,13 @@ use fulmen_core::DTypeError;
 use super::header::MAX_HEADER;
 use crate::gguf::GgufProblem;
 
-/// A folder that cannot be used, and why.
+/// Why a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", path.display())]
 pub struct SafetensorsError {
-    /// The folder or the file in it.
+    /// The folder, or a file in it.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: Box<SafetensorsProblem>,
 }
 
@@ -23,56 +23,56 @@ impl SafetensorsError {
     }
 }
 
-/// What is wrong with a folder of safetensors files.
+/// A problem with a safetensors folder.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SafetensorsProblem {
     /// A file that could not be opened, mapped or read.
     #[error(transparent)]
     File(GgufProblem),
-    /// The operating system refused.
+    /// An I/O error.
     #[error("cannot {call}: {error}")]
     Io {
-        /// What was tried.
+        /// What was attempted.
         call: &'static str,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// A JSON file that is too large to be what it should be.
-    #[error("has {bytes} bytes; more than {most} are refused")]
+    /// A JSON file that is too large.
+    #[error("is too large: {bytes} bytes, limit {limit}")]
     TooLarge {
         /// Its size.
         bytes: u64,
-        /// The most that is read.
-        most: u64,
+        /// The size limit.
+        limit: u64,
     },
-    /// JSON that is not well-formed, or not what it should be.
-    #[error("is not as expected: {0}")]
+    /// Invalid JSON, or JSON with unexpected content.
+    #[error("cannot be parsed: {0}")]
     Json(#[from] serde_json::Error),
     /// A folder without weights.
     #[error("has neither model.safetensors nor model.safetensors.index.json")]
     NoWeights,
-    /// A header whose length cannot be right.
-    #[error("has a header of {length} bytes; the file has {file}, and more than {MAX_HEADER} are refused")]
+    /// An impossible header length.
+    #[error("has an invalid header length of {length} bytes (file size {file}, limit {MAX_HEADER})")]
     HeaderLength {
-        /// The length it says.
+        /// The header length.
         length: u64,
         /// The size of the file.
         file: u64,
     },
-    /// The same tensor twice.
-    #[error("tensor {0:?} is there twice")]
+    /// A duplicate tensor.
+    #[error("duplicate tensor {0:?}")]
     Duplicate(String),
-    /// A tensor of a type that is not supported.
-    #[error("tensor {tensor:?} has the type {dtype}, which is not supported; F32, F16 and BF16 are")]
+    /// A tensor of an unsupported type.
+    #[error("tensor {tensor:?} has type {dtype}, which is not supported (supported: F32, F16, BF16)")]
     Type {
         /// The tensor.
         tensor: String,
         /// Its type.
         dtype: String,
     },
-    /// A tensor with too few or too many dimensions, or one of 0.
-    #[error("tensor {tensor:?} has the shape {shape:?}; 1 to 4 dimensions, none of them 0, are allowed")]
+    /// A tensor with an invalid shape.
+    #[error("tensor {tensor:?} has the shape {shape:?}; expected 1 to 4 dimensions, none of them 0")]
     Shape {
         /// The tensor.
         tensor: String,
@@ -84,26 +84,27 @@ pub enum SafetensorsProblem {
     Size {
         /// The tensor.
         tensor: String,
-        /// What is wrong.
+        /// The problem.
         error: DTypeError,
     },
-    /// Offsets that do not fit the tensor or the file.
+    /// Offsets that do not match the tensor size or the file.
     #[error(
-        "tensor {tensor:?} lies at {start}..{end} of the data; {needed} bytes inside the {data} of the file expected"
+        "tensor {tensor:?} has the data offsets {start}..{end}; expected {needed} bytes within the {data} \
+         bytes of data in the file"
     )]
     Offsets {
         /// The tensor.
         tensor: String,
-        /// Where it starts.
+        /// The start offset.
         start: u64,
-        /// Where it ends.
+        /// The end offset.
         end: u64,
         /// The bytes it needs.
         needed: u64,
         /// The bytes of data in the file.
         data: u64,
     },
-    /// Two tensors with bytes in common.
+    /// Two tensors overlap.
     #[error("tensors {first:?} and {second:?} overlap")]
     Overlap {
         /// The one that starts first.
@@ -111,22 +112,22 @@ pub enum SafetensorsProblem {
         /// The one that starts inside it.
         second: String,
     },
-    /// An index that names a file outside the folder.
-    #[error("names the file {0:?}; a plain file name expected")]
+    /// The index refers to a file outside the folder.
+    #[error("refers to the file {0:?}; expected a plain file name")]
     FileName(String),
-    /// An index that names a tensor that its file does not have.
-    #[error("says that tensor {tensor:?} is in {file:?}, but it is not")]
+    /// The index lists a tensor that its file does not have.
+    #[error("lists tensor {tensor:?} in {file:?}, which does not contain it")]
     NotInFile {
         /// The tensor.
         tensor: String,
         /// The file.
         file: String,
     },
-    /// A tensor whose name this library does not know.
-    #[error("has the tensor {0:?}, which no supported architecture has")]
+    /// A tensor with an unknown name.
+    #[error("has the tensor {0:?}, which no supported architecture uses")]
     UnknownTensor(String),
-    /// A tensor with other sizes than the configuration says.
-    #[error("tensor {tensor:?} has {found} rows, but {heads} heads need an even number of rows each")]
+    /// A tensor whose rows do not match the number of heads.
+    #[error("tensor {tensor:?} has {found} rows; {heads} heads need an even number of rows each")]
     Heads {
         /// The tensor.
         tensor: String,
@@ -135,8 +136,8 @@ pub enum SafetensorsProblem {
         /// The heads.
         heads: usize,
     },
-    /// A configuration that asks for something that is not supported.
-    #[error("{key} is {found}, which is not supported; {expected}")]
+    /// A configuration value that is not supported.
+    #[error("{key} is {found}, which is not supported (supported: {expected})")]
     Unsupported {
         /// The key.
         key: &'static str,
@@ -145,7 +146,7 @@ pub enum SafetensorsProblem {
         /// What is supported.
         expected: &'static str,
     },
-    /// A tensor that is not there.
+    /// There is no such tensor.
     #[error("has no tensor {0:?}")]
     NoTensor(String),
 }

@@ -1,4 +1,4 @@
-//! A Hugging Face folder as a model.
+//! A Hugging Face folder as a model source.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -19,37 +19,37 @@ use crate::gguf::storage::{Storage, open_file};
 use crate::gguf::{Metadata, TensorData};
 use crate::source::{ModelSource, SourceError, TensorInfo};
 
-/// The most that is read of a JSON file. An index of a large model has some 100 KiB.
+/// Size limit for JSON files. The index of a large model has about 100 KiB.
 const MAX_JSON: u64 = 64 << 20;
 
-/// A model from a folder with `config.json` and safetensors files, with GGUF's keys and names.
+/// A model from a folder with `config.json` and safetensors files, with GGUF keys and names.
 ///
-/// Matrices keep their type (F32, F16, BF16) and are mapped, not read. Two things differ from the files, so that whoever
-/// builds a model need not know where it came from: vectors are F32, and the query and key matrices of `llama` have
-/// their rows in GGUF's order (the two halves of a head interleaved). Both are made when the data are asked for.
+/// Matrices keep their type (F32, F16, BF16) and are memory-mapped. Two things are converted on access, so
+/// that the source looks like a GGUF file: vectors become F32, and the rows of `llama`'s query and key
+/// matrices are permuted to GGUF order (interleaved RoPE pairs).
 ///
 /// For files that change while they are open, see [`GgufFile`](crate::gguf::GgufFile).
 pub struct SafetensorsFolder {
     path: PathBuf,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
-    /// Where the data of each tensor come from, in the same order.
+    /// Where the data of each tensor comes from, in the same order.
     origins: Vec<Origin>,
     index: HashMap<String, usize>,
     files: Vec<(PathBuf, u64, Arc<Storage>)>,
 }
 
 enum Origin {
-    /// A tensor of a file.
+    /// A tensor in a file.
     File { file: usize, range: Range<usize>, dtype: DType, heads: Option<usize> },
-    /// Numbers that follow from the configuration.
-    Made(Arc<Floats>),
+    /// Values computed from the configuration.
+    Computed(Arc<F32Data>),
 }
 
-/// Numbers that can be imported as bytes.
-struct Floats(Vec<f32>);
+/// f32 values that can be imported as bytes.
+struct F32Data(Vec<f32>);
 
-impl AsRef<[u8]> for Floats {
+impl AsRef<[u8]> for F32Data {
     fn as_ref(&self) -> &[u8] {
         bytemuck::cast_slice(&self.0)
     }
@@ -84,7 +84,7 @@ impl SafetensorsFolder {
             let info = info.map_err(|error| {
                 at_config(SafetensorsProblem::Size { tensor: "rope_freqs.weight".to_owned(), error })
             })?;
-            folder.add(info, Origin::Made(Arc::new(Floats(factors))), &config_path)?;
+            folder.add(info, Origin::Computed(Arc::new(F32Data(factors))), &config_path)?;
         }
         Ok(folder)
     }
@@ -99,7 +99,7 @@ impl SafetensorsFolder {
         if path.is_file() {
             read_json::<TokenizerConfig>(&path)?.describe(&mut self.metadata);
         }
-        // Newer folders keep the template in a file of its own.
+        // Newer folders store the template in a separate file.
         let path = self.path.join("chat_template.jinja");
         if path.is_file() {
             let text = String::from_utf8(read_small(&path)?).map_err(|error| {
@@ -123,7 +123,7 @@ impl SafetensorsFolder {
         };
         let mut found: HashMap<String, &str> = HashMap::new();
         for name in names {
-            // A name with a separator could lead anywhere.
+            // A name with a separator could leave the folder.
             if Path::new(name).file_name() != Some(name.as_ref()) || name.contains(['/', '\\']) {
                 return Err(at_index(SafetensorsProblem::FileName(name.to_owned())));
             }
@@ -159,7 +159,7 @@ impl SafetensorsFolder {
         let unknown = || at(SafetensorsProblem::UnknownTensor(info.name().to_owned()));
         let name = match gguf_name(info.name()).ok_or_else(unknown)? {
             Name::Unused => return Ok(()),
-            // A copy of the embedding, which takes its place.
+            // A copy of the tied embedding, which is used instead.
             Name::Known(name) if name == "output.weight" && config.tied() => return Ok(()),
             Name::Known(name) => name,
         };
@@ -186,21 +186,21 @@ impl SafetensorsFolder {
 
     fn add(&mut self, info: TensorInfo, origin: Origin, path: &Path) -> Result<(), SafetensorsError> {
         if self.index.insert(info.name().to_owned(), self.tensors.len()).is_some() {
-            let twice = SafetensorsProblem::Duplicate(info.name().to_owned());
-            return Err(SafetensorsError::new(path, twice));
+            let duplicate = SafetensorsProblem::Duplicate(info.name().to_owned());
+            return Err(SafetensorsError::new(path, duplicate));
         }
         self.tensors.push(info);
         self.origins.push(origin);
         Ok(())
     }
 
-    /// The bytes of one tensor, with vectors as F32 and rows in GGUF's order.
+    /// The data of one tensor, with vectors as F32 and rows in GGUF order.
     pub fn data(&self, name: &str) -> Result<SharedBytes, SafetensorsError> {
         let missing = || SafetensorsError::new(&self.path, SafetensorsProblem::NoTensor(name.to_owned()));
         let at = self.index.get(name).copied().ok_or_else(missing)?;
         let info = &self.tensors[at];
         let (file, range, dtype, heads) = match &self.origins[at] {
-            Origin::Made(floats) => return Ok(floats.clone()),
+            Origin::Computed(values) => return Ok(values.clone()),
             Origin::File { file, range, dtype, heads } => (*file, range.clone(), *dtype, *heads),
         };
         let (path, _, storage) = &self.files[file];
@@ -210,21 +210,22 @@ impl SafetensorsFolder {
         if info.dims().len() == 1 {
             let wrong = |error| at(SafetensorsProblem::Size { tensor: name.to_owned(), error });
             let values = quant::dequantize_to_vec(dtype, &data, info.elements()).map_err(wrong)?;
-            return Ok(Arc::new(Floats(match heads {
-                Some(heads) => interleave_halves(&values, heads, 1),
+            return Ok(Arc::new(F32Data(match heads {
+                Some(heads) => neox_to_interleaved(&values, heads, 1),
                 None => values,
             })));
         }
         match heads {
-            Some(heads) => Ok(Arc::new(interleave_halves(&data, heads, info.bytes() / info.rows()))),
+            Some(heads) => Ok(Arc::new(neox_to_interleaved(&data, heads, info.bytes() / info.rows()))),
             None => Ok(data.shared()),
         }
     }
 }
 
-/// Brings the rows of each head from `0, 1, …, h, h+1, …` (two halves that are rotated with each other) into the order
-/// `0, h, 1, h+1, …` that RoPE with neighbouring pairs takes. Sizes were checked when the folder was opened.
-fn interleave_halves<T: Copy>(rows: &[T], heads: usize, row: usize) -> Vec<T> {
+/// Permutes the rows of each head from NeoX-style RoPE order (`0, 1, …, h, h+1, …`, row `i` paired with `i +
+/// h`) to interleaved order (`0, h, 1, h+1, …`, adjacent rows paired). Sizes are checked when the folder is
+/// opened.
+fn neox_to_interleaved<T: Copy>(rows: &[T], heads: usize, row: usize) -> Vec<T> {
     let mut out = Vec::with_capacity(rows.len());
     for head in rows.chunks(rows.len() / heads) {
         let (first, second) = head.split_at(head.len() / 2);
@@ -240,7 +241,7 @@ fn read_small(path: &Path) -> Result<Vec<u8>, SafetensorsError> {
     let at = |problem| SafetensorsError::new(path, problem);
     let (file, bytes) = open_file(path).map_err(|problem| at(SafetensorsProblem::File(problem)))?;
     if bytes > MAX_JSON {
-        return Err(at(SafetensorsProblem::TooLarge { bytes, most: MAX_JSON }));
+        return Err(at(SafetensorsProblem::TooLarge { bytes, limit: MAX_JSON }));
     }
     let mut content = Vec::new();
     let read = file.take(MAX_JSON).read_to_end(&mut content);
@@ -287,7 +288,7 @@ impl ModelSource for SafetensorsFolder {
 mod tests {
     use super::*;
 
-    /// RoPE of one head; `pair` gives the two elements that turn with each other.
+    /// RoPE of one head; `pair` returns the two elements that are rotated together.
     fn rope(head: &mut [f64], position: f64, pair: impl Fn(usize) -> (usize, usize)) {
         let half = head.len() / 2;
         for i in 0..half {
@@ -299,19 +300,19 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_turn_after_as_halves_did_before() {
+    fn interleaved_rope_after_the_permutation_matches_neox_rope_before() {
         let (heads, size) = (3, 8);
         let values: Vec<f64> = (0..heads * size).map(|i| ((i * 7 + 3) % 11) as f64 - 5.0).collect();
-        let mut halves = values.clone();
-        halves.chunks_mut(size).for_each(|head| rope(head, 5.0, |i| (i, i + size / 2)));
-        let mut neighbours = interleave_halves(&values, heads, 1);
-        neighbours.chunks_mut(size).for_each(|head| rope(head, 5.0, |i| (2 * i, 2 * i + 1)));
-        assert_eq!(neighbours, interleave_halves(&halves, heads, 1));
+        let mut neox = values.clone();
+        neox.chunks_mut(size).for_each(|head| rope(head, 5.0, |i| (i, i + size / 2)));
+        let mut interleaved = neox_to_interleaved(&values, heads, 1);
+        interleaved.chunks_mut(size).for_each(|head| rope(head, 5.0, |i| (2 * i, 2 * i + 1)));
+        assert_eq!(interleaved, neox_to_interleaved(&neox, heads, 1));
     }
 
     #[test]
     fn rows_move_as_a_whole() {
         let rows = [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7];
-        assert_eq!(interleave_halves(&rows, 2, 2), [0, 0, 2, 2, 1, 1, 3, 3, 4, 4, 6, 6, 5, 5, 7, 7]);
+        assert_eq!(neox_to_interleaved(&rows, 2, 2), [0, 0, 2, 2, 1, 1, 3, 3, 4, 4, 6, 6, 5, 5, 7, 7]);
     }
 }

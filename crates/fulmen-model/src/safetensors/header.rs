@@ -1,4 +1,4 @@
-//! One safetensors file: eight bytes of length, a JSON header, the data.
+//! One safetensors file: an 8-byte length, a JSON header, the data.
 
 use std::{collections::HashSet, fmt, io::Read, ops::Range, path::Path, sync::Arc};
 
@@ -12,14 +12,14 @@ use crate::source::TensorInfo;
 /// The longest header that the format allows.
 pub(super) const MAX_HEADER: u64 = 100_000_000;
 
-/// An open file and its tensors, with the names and dimensions of the file (but the order of GGUF: width first).
+/// An open file and its tensors, with the file's names, but with dimensions in GGUF order (width first).
 pub(super) struct SafetensorsFile {
     pub(super) bytes: u64,
     pub(super) storage: Arc<Storage>,
     pub(super) tensors: Vec<(TensorInfo, Range<usize>)>,
 }
 
-/// A tensor as the header describes it.
+/// A header entry.
 #[derive(serde::Deserialize)]
 struct Entry {
     dtype: String,
@@ -27,7 +27,7 @@ struct Entry {
     data_offsets: (u64, u64),
 }
 
-/// The entries in order, duplicates included: a map would keep the last of them without a word.
+/// The entries in order, including duplicates, which a map would silently drop.
 struct Entries(Vec<(String, Entry)>);
 
 impl<'de> Deserialize<'de> for Entries {
@@ -67,7 +67,7 @@ impl SafetensorsFile {
     }
 }
 
-/// The JSON text and the place where the data start.
+/// The JSON text and the offset of the data.
 fn header(mut source: impl Read, file: u64) -> Result<(Vec<u8>, u64), SafetensorsProblem> {
     let failed = |error| SafetensorsProblem::Io { call: "read the header", error };
     let mut length = [0; 8];
@@ -102,7 +102,7 @@ fn tensors(
         let Some(dims) = dims else { return Err(SafetensorsProblem::Shape { tensor: name, shape }) };
         let info = TensorInfo::new(&name, &dims, dtype);
         let info = info.map_err(|error| SafetensorsProblem::Size { tensor: name.clone(), error })?;
-        let range = place(&info, data_offsets, start, file);
+        let range = locate(&info, data_offsets, start, file);
         let wrong = || SafetensorsProblem::Offsets {
             tensor: name.clone(),
             start: data_offsets.0,
@@ -124,8 +124,8 @@ fn tensors(
     Ok(tensors)
 }
 
-/// The tensor's bytes in the file, if the offsets are right.
-fn place(info: &TensorInfo, (from, to): (u64, u64), start: u64, file: u64) -> Option<Range<usize>> {
+/// The tensor's byte range in the file, if the offsets are valid.
+fn locate(info: &TensorInfo, (from, to): (u64, u64), start: u64, file: u64) -> Option<Range<usize>> {
     let size = to.checked_sub(from)?;
     let end = start.checked_add(to).filter(|&end| end <= file)?;
     let range = usize::try_from(start.checked_add(from)?).ok()?..usize::try_from(end).ok()?;

@@ -1,6 +1,6 @@
-//! Models in the folders of the Hugging Face hub: `config.json`, safetensors files, `tokenizer.json`.
+//! Hugging Face model folders: `config.json`, safetensors files, `tokenizer.json`.
 //!
-//! A [`SafetensorsFolder`] looks like a GGUF file: the same metadata keys, the same tensor names, the same order of rows.
+//! A [`SafetensorsFolder`] presents itself like a GGUF file: same metadata keys, tensor names and row order.
 
 mod config;
 mod error;

@@ -1,11 +1,11 @@
-//! Hugging Face's names of tensors and GGUF's.
+//! Translates Hugging Face tensor names to GGUF names.
 
-/// What a name means.
+/// The meaning of a tensor name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Name {
-    /// GGUF's name.
+    /// The GGUF name.
     Known(String),
-    /// A tensor that follows from the configuration and is not used.
+    /// A tensor that is derived from the configuration and not used.
     Unused,
 }
 
@@ -16,7 +16,7 @@ const WHOLE: [(&str, &str); 3] = [
     ("lm_head.weight", "output.weight"),
 ];
 
-/// Names inside a layer, without what follows the last dot.
+/// Names inside a layer, without the last component.
 const LAYER: [(&str, &str); 11] = [
     ("input_layernorm", "attn_norm"),
     ("post_attention_layernorm", "ffn_norm"),
@@ -31,7 +31,7 @@ const LAYER: [(&str, &str); 11] = [
     ("mlp.down_proj", "ffn_down"),
 ];
 
-/// GGUF's name for a tensor; `None` if it has none.
+/// The GGUF name of a tensor; `None` if it is unknown.
 pub(super) fn gguf_name(name: &str) -> Option<Name> {
     if let Some((_, known)) = WHOLE.iter().find(|(theirs, _)| *theirs == name) {
         return Some(Name::Known((*known).to_owned()));

@@ -1,21 +1,22 @@
-//! Random weights that keep activations at their size, the same from the same seed on every machine.
+//! Random weights that preserve the scale of activations; the same seed produces the same weights on every
+//! machine.
 
 use fulmen_core::{DTypeError, quant};
 
-use super::Shape;
+use super::ModelShape;
 use crate::rope_factors::Llama3Scaling;
 use crate::source::TensorInfo;
 
-/// Pieces of this many elements are drawn from a pool where a tensor is large.
-const PIECE: usize = 256;
-/// Pieces of a pool. Tensors with fewer are drawn element by element.
+/// Large tensors are assembled from randomly chosen groups of this many elements.
+const GROUP: usize = 256;
+/// Number of distinct groups. Tensors with fewer are drawn element by element.
 const POOL: usize = 1024;
 
 /// SplitMix64: small, and the same in every version of this crate.
 pub(super) struct Random(u64);
 
 impl Random {
-    /// Its own sequence for each name and seed.
+    /// An independent sequence for each name and seed.
     pub(super) fn new(name: &str, seed: u64) -> Random {
         // FNV-1a.
         let fold = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -30,15 +31,15 @@ impl Random {
         x ^ (x >> 31)
     }
 
-    /// Nearly normal, mean 0 and deviation 1: a sum of eight uniform numbers. The sum is a whole number, so the result
-    /// does not depend on anybody's mathematical library.
+    /// Approximately normal, with mean 0 and standard deviation 1: a sum of eight uniform numbers. The sum is
+    /// an integer, so the result does not depend on the math library.
     fn normal(&mut self) -> f32 {
-        // The sums of the even and of the odd halves fit 16 bits more than they have.
+        // Adds four 16-bit numbers in each 32-bit lane; the sums cannot overflow into the next lane.
         const EVEN: u64 = 0x0000_ffff_0000_ffff;
         let (a, b) = (self.next(), self.next());
         let pairs = (a & EVEN) + (a >> 16 & EVEN) + (b & EVEN) + (b >> 16 & EVEN);
         let sum = (pairs & 0xffff_ffff) + (pairs >> 32);
-        // Deviation of one: 65536 / sqrt(12); of eight: times sqrt(8).
+        // Standard deviation of one number: 65536 / sqrt(12); of eight: times sqrt(8).
         (sum as f32 - 262_140.0) * (1.0 / 53_510.13)
     }
 
@@ -47,8 +48,8 @@ impl Random {
     }
 }
 
-/// The bytes of one tensor.
-pub(super) fn data(shape: &Shape, tensor: &TensorInfo, seed: u64) -> Result<Vec<u8>, DTypeError> {
+/// The data of one tensor.
+pub(super) fn data(shape: &ModelShape, tensor: &TensorInfo, seed: u64) -> Result<Vec<u8>, DTypeError> {
     let (name, dtype, elements) = (tensor.name(), tensor.dtype(), tensor.elements());
     let mut random = Random::new(name, seed);
     if name == "rope_freqs.weight" {
@@ -59,26 +60,26 @@ pub(super) fn data(shape: &Shape, tensor: &TensorInfo, seed: u64) -> Result<Vec<
         _ if tensor.dims().len() == 1 => (1.0, 0.1),
         _ => (0.0, 1.0 / (tensor.width() as f32).sqrt()),
     };
-    // A pool stands for a large tensor: encoding every element of it by search would take minutes. Rows of one or two
-    // pieces would not all be different.
-    let drawn = if tensor.width() > 2 * PIECE { elements.min(PIECE * POOL) } else { elements };
+    // Large tensors reuse a pool of quantized groups, because quantizing every element would take minutes.
+    // Rows of only one or two groups would repeat, so those tensors are quantized in full.
+    let drawn = if tensor.width() > 2 * GROUP { elements.min(GROUP * POOL) } else { elements };
     let mut values = vec![0.0; drawn];
     random.fill(&mut values, mean, deviation);
     let pool = quant::quantize_to_vec(dtype, &values)?;
     if drawn == elements {
         return Ok(pool);
     }
-    let piece = dtype.bytes(PIECE)?;
+    let group = dtype.bytes(GROUP)?;
     let mut out = Vec::with_capacity(tensor.bytes());
     while out.len() < tensor.bytes() {
-        let at = usize::try_from(random.next() % POOL as u64).unwrap_or(0) * piece;
-        let take = piece.min(tensor.bytes() - out.len());
+        let at = usize::try_from(random.next() % POOL as u64).unwrap_or(0) * group;
+        let take = group.min(tensor.bytes() - out.len());
         out.extend_from_slice(&pool[at..at + take]);
     }
     Ok(out)
 }
 
-fn rope_factors(shape: &Shape) -> Vec<f32> {
+fn rope_factors(shape: &ModelShape) -> Vec<f32> {
     let factor = f64::from(shape.rope_factor.unwrap_or(1.0));
     let scaling =
         Llama3Scaling { factor, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context: 8192.0 };
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_nearly_normal() {
+    fn numbers_are_approximately_normal() {
         let mut random = Random::new("x", 1);
         let mut values = vec![0.0; 100_000];
         random.fill(&mut values, 0.0, 1.0);
@@ -105,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn large_tensors_have_different_rows_and_the_right_deviation() {
-        let shape = Shape::preset("tiny-qwen3").unwrap();
+    fn large_tensors_have_distinct_rows_and_the_right_deviation() {
+        let shape = ModelShape::preset("tiny-qwen3").unwrap();
         for dtype in [DType::Q4_K, DType::Q8_0, DType::F16] {
-            let tensor = TensorInfo::new("token_embd.weight", &[1024, 2000], dtype).unwrap();
+            let tensor = TensorInfo::new("token_embd.weight", &[1024, 600], dtype).unwrap();
             let bytes = data(&shape, &tensor, 7).unwrap();
             assert_eq!(bytes.len(), tensor.bytes());
-            let rows: std::collections::HashSet<&[u8]> = bytes.chunks(tensor.bytes() / 2000).collect();
-            assert_eq!(rows.len(), 2000);
+            let rows: std::collections::HashSet<&[u8]> = bytes.chunks(tensor.bytes() / 600).collect();
+            assert_eq!(rows.len(), 600);
             let values = quant::dequantize_to_vec(dtype, &bytes, tensor.elements()).unwrap();
             let square: f64 = values.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / values.len() as f64;
             assert!((square * 1024.0 - 1.0).abs() < 0.02, "{dtype}: {square}");

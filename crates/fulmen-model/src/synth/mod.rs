@@ -1,11 +1,13 @@
-//! Models with random weights, for tests and measurements: well-formed in every respect, they just say nonsense.
+//! Models with random weights, for tests and benchmarks: well-formed in every respect, but they produce
+//! nonsense.
 //!
-//! The same preset, recipe and seed give the same bytes on every machine (of the frequency factors of RoPE alone the
-//! last bit may differ). Each tensor is drawn by its name, so a model with fewer layers has the same first layers.
+//! The same preset, recipe and seed produce the same bytes on every machine (only RoPE frequency factors may
+//! differ in the last bit). The name of a tensor seeds its data, so a model with fewer layers has the same
+//! first layers.
 //!
 //! ```
-//! use fulmen_model::synth::{Shape, Synth};
-//! let shape = Shape { layers: 2, ..Shape::preset("tiny-qwen3").unwrap() };
+//! use fulmen_model::synth::{ModelShape, Synth};
+//! let shape = ModelShape { layers: 2, ..ModelShape::preset("tiny-qwen3").unwrap() };
 //! let file = Synth::new(shape, "q8_0".parse().unwrap(), 1).file().unwrap();
 //! assert_eq!(file.metadata().u32("qwen3.block_count"), Ok(2));
 //! assert_eq!(file.tensor("blk.1.attn_q.weight").unwrap().dims(), [256, 512]);
@@ -23,52 +25,52 @@ use fulmen_core::DTypeError;
 use crate::gguf::{GgufError, GgufFile, GgufWriteError, GgufWriter, Metadata};
 use crate::quantize::Recipe;
 use crate::source::TensorInfo;
-pub use shape::{PRESETS, Shape};
+pub use shape::{ModelShape, PRESETS};
 pub use source::SynthSource;
 
 /// A model with random weights.
 #[derive(Clone, Debug)]
 pub struct Synth {
-    /// Its sizes.
-    pub shape: Shape,
-    /// The types of its tensors.
+    /// The dimensions.
+    pub shape: ModelShape,
+    /// The types of the tensors.
     pub recipe: Recipe,
-    /// What its weights are drawn from.
+    /// The random seed of the weights.
     pub seed: u64,
 }
 
-/// Why a model could not be made.
+/// Why a model could not be generated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SynthError {
-    /// Sizes that no tensor can have.
-    #[error("the shape gives no model: {0}")]
+    /// Dimensions that no tensor can have.
+    #[error("invalid model shape: {0}")]
     Size(#[from] DTypeError),
     /// The file could not be written.
     #[error(transparent)]
     Write(#[from] GgufWriteError),
-    /// The file could not be read again.
+    /// The generated file could not be read.
     #[error(transparent)]
     Read(#[from] GgufError),
 }
 
 impl Synth {
     /// A model of this shape.
-    pub fn new(shape: Shape, recipe: Recipe, seed: u64) -> Synth {
+    pub fn new(shape: ModelShape, recipe: Recipe, seed: u64) -> Synth {
         Synth { shape, recipe, seed }
     }
 
-    /// Its metadata.
+    /// The metadata.
     pub fn metadata(&self) -> Metadata {
         self.shape.metadata(self.recipe)
     }
 
-    /// Its tensors.
+    /// The tensors.
     pub fn tensors(&self) -> Result<Vec<TensorInfo>, SynthError> {
         Ok(self.shape.tensors(self.recipe)?)
     }
 
-    /// The bytes of one of its tensors.
+    /// The data of a tensor.
     pub fn data(&self, tensor: &TensorInfo) -> Result<Vec<u8>, SynthError> {
         Ok(data::data(&self.shape, tensor, self.seed)?)
     }
@@ -83,18 +85,18 @@ impl Synth {
         Ok(writer.finish()?)
     }
 
-    /// The model as an open file in memory.
+    /// The model as a GGUF file in memory.
     pub fn file(&self) -> Result<GgufFile, SynthError> {
         Ok(GgufFile::from_bytes(Arc::new(self.bytes()?))?)
     }
 
-    /// The model as a source whose tensors are made when they are asked for: no file, and no more of them in memory than
-    /// somebody holds.
+    /// The model as a source that generates tensors on demand: no file, and only tensors in use occupy
+    /// memory.
     pub fn source(&self) -> Result<SynthSource, SynthError> {
         SynthSource::new(self.clone())
     }
 
-    /// Writes the model to a file. `progress` is told of each tensor that was written.
+    /// Writes the model to a file. `progress` is called after each tensor.
     pub fn write(
         &self,
         path: &Path,

@@ -1,4 +1,4 @@
-//! The shapes of models: tiny ones for tests, and those of well-known models.
+//! Model shapes: tiny ones for tests, and those of well-known models.
 
 use fulmen_core::{DType, DTypeError};
 
@@ -7,45 +7,45 @@ use crate::gguf::Metadata;
 use crate::quantize::Recipe;
 use crate::source::TensorInfo;
 
-/// The sizes of a model. Start from a preset and change what a test needs.
+/// The dimensions of a model. Start from a preset and change what a test needs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shape {
+pub struct ModelShape {
     /// The name of the preset.
     pub name: &'static str,
     /// `llama`, `qwen2` or `qwen3`.
     pub architecture: &'static str,
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
-    /// The size of the residual stream.
+    /// Width of the residual stream.
     pub embedding: usize,
     /// Query heads.
     pub heads: usize,
-    /// Key and value heads.
+    /// KV heads.
     pub kv_heads: usize,
-    /// The size of a head. For `qwen2` it must be `embedding / heads`, because its files do not say.
+    /// Head size. For `qwen2` it must be `embedding / heads`, because its files do not store it.
     pub head_size: usize,
-    /// The inner size of the feed-forward part.
+    /// Width of the feed-forward layer.
     pub feed_forward: usize,
-    /// Tokens; at least 512.
+    /// Vocabulary size; at least 512.
     pub vocabulary: usize,
     /// Whether the embedding is also the output matrix.
     pub tied: bool,
-    /// The base of RoPE.
+    /// RoPE base frequency.
     pub rope_base: f32,
     /// The factor of Llama 3's RoPE scaling, stored as frequency factors.
     pub rope_factor: Option<f32>,
-    /// The epsilon of the norms.
+    /// Epsilon of the RMS norms.
     pub epsilon: f32,
-    /// The context that the model says it was trained for.
+    /// The nominal context length.
     pub context: usize,
 }
 
 macro_rules! presets {
     ($($name:literal, $architecture:literal, $layers:literal, $embedding:literal, $heads:literal, $kv:literal,
-        $head:literal, $ff:literal, $vocabulary:literal, $tied:literal, $base:literal, $factor:expr, $eps:literal,
-        $context:literal;)*) => {
+        $head:literal, $ff:literal, $vocabulary:literal, $tied:literal, $base:literal, $factor:expr,
+        $eps:literal, $context:literal;)*) => {
         /// Every preset.
-        pub const PRESETS: &[Shape] = &[$(Shape {
+        pub const PRESETS: &[ModelShape] = &[$(ModelShape {
             name: $name, architecture: $architecture, layers: $layers, embedding: $embedding, heads: $heads,
             kv_heads: $kv, head_size: $head, feed_forward: $ff, vocabulary: $vocabulary, tied: $tied,
             rope_base: $base, rope_factor: $factor, epsilon: $eps, context: $context,
@@ -53,7 +53,8 @@ macro_rules! presets {
     };
 }
 presets! {
-    // name, architecture, layers, embedding, heads, kv, head, ff, vocabulary, tied, RoPE base, factor, epsilon, context
+    // name, architecture, layers, embedding, heads, KV heads, head size, feed-forward, vocabulary, tied, RoPE
+    // base, RoPE factor, epsilon, context
     "tiny-llama", "llama", 4, 256, 4, 2, 64, 512, 1024, true, 5e5, Some(32.0), 1e-5, 2048;
     "tiny-llama-untied", "llama", 3, 256, 8, 8, 32, 512, 1024, false, 1e4, None, 1e-5, 2048;
     "tiny-qwen2", "qwen2", 4, 256, 8, 2, 32, 512, 1024, true, 1e6, None, 1e-6, 2048;
@@ -69,13 +70,13 @@ presets! {
     "llama2-7b", "llama", 32, 4096, 32, 32, 128, 11008, 32000, false, 1e4, None, 1e-5, 4096;
 }
 
-impl Shape {
+impl ModelShape {
     /// The preset with this name.
-    pub fn preset(name: &str) -> Option<Shape> {
+    pub fn preset(name: &str) -> Option<ModelShape> {
         PRESETS.iter().find(|shape| shape.name == name).cloned()
     }
 
-    /// The tensors with the types of a recipe, in the order in which converters write them.
+    /// The tensors with the types of a recipe, in the order that converters use.
     pub fn tensors(&self, recipe: Recipe) -> Result<Vec<TensorInfo>, DTypeError> {
         let (embedding, ff) = (self.embedding, self.feed_forward);
         let (q, kv) = (self.heads * self.head_size, self.kv_heads * self.head_size);
@@ -90,31 +91,31 @@ impl Shape {
         }
         add("token_embd.weight".into(), &[embedding, self.vocabulary]);
         for layer in 0..self.layers {
-            let mut part = |name: &str, dims: &[usize]| add(format!("blk.{layer}.{name}"), dims);
+            let mut add_to_layer = |name: &str, dims: &[usize]| add(format!("blk.{layer}.{name}"), dims);
             if self.architecture == "qwen2" {
-                part("attn_k.bias", &[kv]);
+                add_to_layer("attn_k.bias", &[kv]);
             }
-            part("attn_k.weight", &[embedding, kv]);
+            add_to_layer("attn_k.weight", &[embedding, kv]);
             if self.architecture == "qwen3" {
-                part("attn_k_norm.weight", &[self.head_size]);
+                add_to_layer("attn_k_norm.weight", &[self.head_size]);
             }
-            part("attn_norm.weight", &[embedding]);
-            part("attn_output.weight", &[q, embedding]);
+            add_to_layer("attn_norm.weight", &[embedding]);
+            add_to_layer("attn_output.weight", &[q, embedding]);
             if self.architecture == "qwen2" {
-                part("attn_q.bias", &[q]);
+                add_to_layer("attn_q.bias", &[q]);
             }
-            part("attn_q.weight", &[embedding, q]);
+            add_to_layer("attn_q.weight", &[embedding, q]);
             if self.architecture == "qwen3" {
-                part("attn_q_norm.weight", &[self.head_size]);
+                add_to_layer("attn_q_norm.weight", &[self.head_size]);
             }
             if self.architecture == "qwen2" {
-                part("attn_v.bias", &[kv]);
+                add_to_layer("attn_v.bias", &[kv]);
             }
-            part("attn_v.weight", &[embedding, kv]);
-            part("ffn_down.weight", &[ff, embedding]);
-            part("ffn_gate.weight", &[embedding, ff]);
-            part("ffn_norm.weight", &[embedding]);
-            part("ffn_up.weight", &[embedding, ff]);
+            add_to_layer("attn_v.weight", &[embedding, kv]);
+            add_to_layer("ffn_down.weight", &[ff, embedding]);
+            add_to_layer("ffn_gate.weight", &[embedding, ff]);
+            add_to_layer("ffn_norm.weight", &[embedding]);
+            add_to_layer("ffn_up.weight", &[embedding, ff]);
         }
         let typed = |(name, dims): (String, Vec<usize>)| {
             let plain = TensorInfo::new(&name, &dims, DType::F32)?;
@@ -123,7 +124,7 @@ impl Shape {
         list.into_iter().map(typed).collect()
     }
 
-    /// The metadata with the keys that converters write, a small byte-level vocabulary among them.
+    /// The metadata that converters write, including a small byte-level vocabulary.
     pub fn metadata(&self, recipe: Recipe) -> Metadata {
         let mut metadata = Metadata::new();
         let number = |size: usize| u32::try_from(size).unwrap_or(u32::MAX);

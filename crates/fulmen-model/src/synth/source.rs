@@ -1,4 +1,4 @@
-//! A model whose tensors are made when they are asked for.
+//! A model source that generates tensors on demand.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -9,22 +9,22 @@ use super::{Synth, SynthError, data};
 use crate::gguf::Metadata;
 use crate::source::{ModelSource, SourceError, TensorInfo};
 
-/// A model with random weights that was never written anywhere. A tensor that somebody still holds is given again, not made
-/// again: a device that uses weights where they are has them once.
+/// A model with random weights that exists only in memory. A tensor that is still in use is shared, not
+/// generated again, so a device that uses weights in place holds them once.
 #[derive(Debug)]
 pub struct SynthSource {
     synth: Synth,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
-    places: HashMap<String, usize>,
-    held: Mutex<HashMap<String, Weak<Vec<u8>>>>,
+    index: HashMap<String, usize>,
+    in_use: Mutex<HashMap<String, Weak<Vec<u8>>>>,
 }
 
 impl SynthSource {
     pub(super) fn new(synth: Synth) -> Result<SynthSource, SynthError> {
         let (metadata, tensors) = (synth.metadata(), synth.tensors()?);
-        let places = tensors.iter().enumerate().map(|(at, info)| (info.name().to_owned(), at)).collect();
-        Ok(SynthSource { synth, metadata, tensors, places, held: Mutex::default() })
+        let index = tensors.iter().enumerate().map(|(at, info)| (info.name().to_owned(), at)).collect();
+        Ok(SynthSource { synth, metadata, tensors, index, in_use: Mutex::default() })
     }
 }
 
@@ -42,20 +42,20 @@ impl ModelSource for SynthSource {
     }
 
     fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.places.get(name).map(|&at| &self.tensors[at])
+        self.index.get(name).map(|&at| &self.tensors[at])
     }
 
     fn data(&self, name: &str) -> Result<SharedBytes, SourceError> {
-        let held = || self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(bytes) = held().get(name).and_then(Weak::upgrade) {
+        let in_use = || self.in_use.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(bytes) = in_use().get(name).and_then(Weak::upgrade) {
             return Ok(bytes);
         }
         let info = self.tensor(name).ok_or_else(|| SourceError::NoTensor { name: name.to_owned() })?;
-        // Not under the lock: several threads may make tensors.
+        // Not under the lock: several threads may generate tensors.
         let bytes = data::data(&self.synth.shape, info, self.synth.seed)
-            .map_err(|error| SourceError::Made { name: name.to_owned(), error })?;
+            .map_err(|error| SourceError::Generate { name: name.to_owned(), error })?;
         let bytes = Arc::new(bytes);
-        held().insert(name.to_owned(), Arc::downgrade(&bytes));
+        in_use().insert(name.to_owned(), Arc::downgrade(&bytes));
         Ok(bytes)
     }
 }
@@ -63,11 +63,12 @@ impl ModelSource for SynthSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::synth::Shape;
+    use crate::synth::ModelShape;
 
     #[test]
-    fn tensors_are_those_of_the_file_and_made_once_while_held() {
-        let synth = Synth::new(Shape::preset("tiny-llama").unwrap(), "q4_k_m".parse().unwrap(), 3);
+    fn tensors_match_the_file_and_are_generated_once_while_in_use() {
+        let shape = ModelShape { layers: 1, ..ModelShape::preset("tiny-llama").unwrap() };
+        let synth = Synth::new(shape, "q4_k_m".parse().unwrap(), 3);
         let (file, source) = (synth.file().unwrap(), synth.source().unwrap());
         assert_eq!(file.tensors(), source.tensors());
         for info in source.tensors() {

@@ -1,49 +1,51 @@
 //! A small byte-level BPE vocabulary that can encode any text.
 
-use super::Shape;
+use super::ModelShape;
 use crate::gguf::{Array, Metadata};
 
-/// Merges of frequent English pieces; each makes a token. `Ġ` stands for a space.
+/// Merges of frequent English letter groups; each produces a token. `Ġ` represents a space.
 const MERGES: [&str; 24] = [
     "Ġ t", "h e", "Ġ a", "i n", "r e", "o n", "Ġt he", "e r", "Ġ s", "a t", "Ġ w", "o u", "n d", "e n",
     "Ġ c", "i s", "o r", "e s", "i t", "Ġa nd", "in g", "Ġ o", "t o", "l l",
 ];
 
-/// The last tokens of the vocabulary, which text never gives.
+/// The last tokens of the vocabulary, which text never encodes to.
 const CONTROL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 
-const TEMPLATE: &str = "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] \
-}}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+const TEMPLATE: &str = "{% for message in messages %}<|im_start|>{{ message['role'] }}\n\
+    {{ message['content'] }}<|im_end|>\n{% endfor %}\
+    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/// Token types as GGUF counts them.
+/// GGUF token types.
 const NORMAL: i32 = 1;
 const CONTROL_TYPE: i32 = 3;
 
-/// The character that stands for a byte in byte-level vocabularies: itself if it can be printed, else one from 256 on.
+/// The character for a byte in byte-level vocabularies: the byte itself if printable, otherwise one from
+/// U+0100 on.
 fn byte_char(byte: u8) -> char {
-    let printed = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
-    if printed(byte) {
+    let printable = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    if printable(byte) {
         return char::from(byte);
     }
-    let before = (0..byte).filter(|&other| !printed(other)).count();
+    let before = (0..byte).filter(|&other| !printable(other)).count();
     u32::try_from(before)
         .ok()
         .and_then(|before| char::from_u32(256 + before))
         .unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// The tokens: one for each byte, one for each merge, names without a merge, and the control tokens.
+/// The tokens: one per byte, one per merge, placeholders without a merge, and the control tokens.
 fn tokens(vocabulary: usize) -> Vec<String> {
     let mut tokens: Vec<String> = (0..=255).map(|byte| byte_char(byte).to_string()).collect();
     tokens.extend(MERGES.iter().map(|merge| merge.replace(' ', "")));
-    let named = vocabulary.saturating_sub(CONTROL.len());
-    tokens.extend((tokens.len()..named).map(|id| format!("tok{id:06}")));
-    tokens.truncate(named);
+    let ordinary = vocabulary.saturating_sub(CONTROL.len());
+    tokens.extend((tokens.len()..ordinary).map(|id| format!("tok{id:06}")));
+    tokens.truncate(ordinary);
     tokens.extend(CONTROL.map(str::to_owned));
     tokens
 }
 
-pub(super) fn describe(shape: &Shape, metadata: &mut Metadata) {
+pub(super) fn describe(shape: &ModelShape, metadata: &mut Metadata) {
     let tokens = tokens(shape.vocabulary);
     let first_control = tokens.len().saturating_sub(CONTROL.len());
     let types: Vec<i32> =
@@ -67,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_distinct_and_merges_make_tokens() {
+    fn tokens_are_distinct_and_merges_produce_tokens() {
         for vocabulary in [512, 1024, 2000] {
             let tokens = tokens(vocabulary);
             assert_eq!(tokens.len(), vocabulary);

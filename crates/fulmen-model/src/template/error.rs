@@ -1,4 +1,4 @@
-//! What can be wrong with a chat template, as types.
+//! Errors of chat templates.
 
 use super::jinja::Failure;
 use crate::gguf::MetadataError;
@@ -7,12 +7,12 @@ use crate::gguf::MetadataError;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplateError {
-    /// The template cannot be read.
+    /// The template cannot be parsed.
     #[error("chat template, line {line}: {failure}")]
     Read {
         /// The line, from 1.
         line: u32,
-        /// What is wrong there.
+        /// The problem.
         failure: Failure,
     },
     /// The template cannot be rendered with this conversation.
@@ -20,26 +20,26 @@ pub enum TemplateError {
     Render {
         /// The line, from 1.
         line: u32,
-        /// What went wrong there.
+        /// The problem.
         failure: Failure,
     },
-    /// A template that is larger than any real one.
-    #[error("the chat template has {bytes} bytes, more than {limit}")]
+    /// The template is too large.
+    #[error("the chat template is too large: {bytes} bytes, limit {limit}")]
     Size {
-        /// How large it is.
+        /// Its size in bytes.
         bytes: usize,
-        /// How large it may be.
+        /// The limit.
         limit: usize,
     },
-    /// A name for which there is no template.
+    /// There is no template with this name.
     #[error("there is no chat template {name:?} (known: {known})")]
     UnknownFamily {
         /// The name.
         name: String,
-        /// The names that are known.
+        /// The known names.
         known: String,
     },
-    /// A key of the metadata has another type.
+    /// The metadata key has the wrong type.
     #[error("chat template: {0}")]
     Metadata(#[from] MetadataError),
 }

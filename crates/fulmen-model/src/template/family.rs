@@ -1,8 +1,8 @@
-//! Templates of well-known families, for models that bring none.
+//! Templates of well-known model families, for models without one.
 
 use crate::tokenizer::Tokenizer;
 
-/// A family: its name, a token that its models have, its template.
+/// A family: its name, a characteristic token, its template.
 struct Family {
     name: &'static str,
     mark: Option<&'static str>,
@@ -57,7 +57,7 @@ pub(super) fn names() -> String {
     FAMILIES.iter().map(|family| family.name).collect::<Vec<_>>().join(", ")
 }
 
-/// The name of the family whose marks a vocabulary has.
+/// The family whose characteristic token is in the vocabulary.
 pub(super) fn of(tokenizer: &Tokenizer) -> Option<&'static str> {
     let has = |mark: &str| tokenizer.special_token(mark).is_some();
     FAMILIES.iter().find(|family| family.mark.is_some_and(has)).map(|family| family.name)

@@ -1,11 +1,11 @@
-//! Chat templates: a conversation as the one text that a model was trained to go on from.
+//! Chat templates: render a conversation as the text that a model was trained to continue.
 //!
-//! - A model brings its template as a small program (Jinja). It comes from a file that nothing is known about, so it runs
-//!   in an interpreter of our own that counts every step and every byte, has no way out, and ends with a typed error
-//!   where a template loops or swells.
-//! - **What people write stays text.** The interpreter keeps track of where each character came from, and only the
-//!   template's own marks become control tokens: `<|im_end|>` in a message does not end the turn.
-//! - Models without a template get that of their family, if it can be told.
+//! - A model comes with its template as a small program (Jinja). The file is untrusted, so the template runs
+//!   in a sandboxed interpreter that counts every step and byte and returns a typed error if a template loops
+//!   or its output explodes.
+//! - **User text stays text.** The interpreter tracks the origin of each character, and only the template's
+//!   own markers become control tokens: `<|im_end|>` in a message does not end the turn.
+//! - Models without a template get that of their family, if it is recognized.
 //!
 //! ```
 //! use fulmen_model::template::{ChatOptions, ChatTemplate, Message};
@@ -31,39 +31,39 @@ use jinja::{Template, Text, Variable};
 use crate::gguf::Metadata;
 use crate::tokenizer::Tokenizer;
 
-/// The most that a template may have. The largest real ones have some 30 KB.
+/// Size limit of a template. The largest real ones have about 30 KB.
 const MAX_SOURCE: usize = 1 << 20;
-/// What rendering may cost in steps and bytes, beside what the messages have.
+/// Budget of rendering in steps and bytes, in addition to the size of the messages.
 const WORK: u64 = 32 << 20;
-/// How often each byte of a message may be copied.
+/// Budget of copies per byte of a message.
 const COPIES: u64 = 64;
 
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`.
+    /// The role: `system`, `user`, `assistant`.
     pub role: String,
-    /// What is said. It never becomes a control token.
+    /// The text. It never becomes a control token.
     pub content: String,
 }
 
 impl Message {
-    /// A message of any role.
+    /// A message with any role.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Message {
         Message { role: role.into(), content: content.into() }
     }
 
-    /// What the model should be.
+    /// A system prompt.
     pub fn system(content: impl Into<String>) -> Message {
         Message::new("system", content)
     }
 
-    /// What a person says.
+    /// A user message.
     pub fn user(content: impl Into<String>) -> Message {
         Message::new("user", content)
     }
 
-    /// What the model said.
+    /// An answer of the model.
     pub fn assistant(content: impl Into<String>) -> Message {
         Message::new("assistant", content)
     }
@@ -72,14 +72,15 @@ impl Message {
 /// How a conversation is rendered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChatOptions {
-    /// Whether the text ends with the begin of an answer.
+    /// Whether the text ends with the start of the assistant's answer.
     pub add_generation_prompt: bool,
-    /// Whether the model thinks before it answers (`enable_thinking`), if its template asks. As the template says if not
-    /// given.
+    /// Whether the model thinks before it answers (`enable_thinking`), if the template supports it. Defaults
+    /// to the template's own default.
     pub thinking: Option<bool>,
-    /// The time for templates that tell the date. Now if not given.
+    /// The time for templates that include the date. Defaults to the current time.
     pub now: Option<SystemTime>,
-    /// Further variables, such as `tools`. Their text is text, like that of messages.
+    /// Additional variables, such as `tools`. Their text never becomes a control token, like that of
+    /// messages.
     pub variables: Vec<(String, serde_json::Value)>,
 }
 
@@ -89,10 +90,10 @@ impl Default for ChatOptions {
     }
 }
 
-/// A conversation as a model gets it.
+/// A rendered conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatPrompt {
-    /// The text, for people.
+    /// The text, for display.
     pub text: String,
     /// The tokens.
     pub tokens: Vec<u32>,
@@ -105,7 +106,7 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Reads a template.
+    /// Parses a template.
     pub fn new(source: &str) -> Result<ChatTemplate, TemplateError> {
         if source.len() > MAX_SOURCE {
             return Err(TemplateError::Size { bytes: source.len(), limit: MAX_SOURCE });
@@ -121,8 +122,8 @@ impl ChatTemplate {
         ChatTemplate::new(family::named(name).ok_or_else(unknown)?)
     }
 
-    /// The template of a model: its own (`tokenizer.chat_template`), or that of the family whose marks its vocabulary has.
-    /// `None` if there is neither: such a model was not trained for conversations.
+    /// The template of a model: its own (`tokenizer.chat_template`), or that of the family whose special
+    /// tokens its vocabulary has. `None` if there is neither: such a model was not trained for conversations.
     pub fn of_model(
         metadata: &Metadata,
         tokenizer: &Tokenizer,
@@ -133,14 +134,14 @@ impl ChatTemplate {
         family::of(tokenizer).map(ChatTemplate::named).transpose()
     }
 
-    /// The text of a conversation, for people: marks that people wrote and marks of the template look the same in it.
-    /// Begin and end of a text are empty; they belong to a tokenizer.
+    /// The text of a conversation, for display: markers in messages and markers of the template look the
+    /// same. `bos_token` and `eos_token` are empty, because they belong to a tokenizer.
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String, TemplateError> {
         let text = self.render_text(messages, options, "", "")?;
         Ok(text.as_str().to_owned())
     }
 
-    /// The tokens of a conversation, and its text.
+    /// The tokens and the text of a conversation.
     pub fn prompt(
         &self,
         tokenizer: &Tokenizer,
@@ -150,7 +151,7 @@ impl ChatTemplate {
         let name = |id: Option<u32>| id.and_then(|id| tokenizer.token(id)).unwrap_or("");
         let text = self.render_text(messages, options, name(tokenizer.bos()), name(tokenizer.eos()))?;
         let mut tokens = tokenizer.encode_with_foreign(text.as_str(), text.foreign_ranges());
-        // Some templates begin with BOS, some leave it to the tokenizer.
+        // Some templates start with BOS, others leave it to the tokenizer.
         tokenizer.begin(&mut tokens);
         Ok(ChatPrompt { text: text.as_str().to_owned(), tokens })
     }
@@ -165,7 +166,7 @@ impl ChatTemplate {
         let size: usize =
             messages.iter().map(|message| message.role.len() + message.content.len() + 64).sum();
         let work = u64::try_from(size).unwrap_or(u64::MAX).saturating_mul(COPIES).saturating_add(WORK);
-        // A role may become part of a mark (`<|user|>`), so it is trusted if it cannot hold one itself.
+        // A role may become part of a marker (`<|user|>`), so it is trusted if it cannot contain one itself.
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
         let records = messages.iter().map(|Message { role, content }| {
             let foreign_role = !role.chars().all(plain);

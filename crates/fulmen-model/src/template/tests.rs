@@ -1,9 +1,9 @@
-//! Conversations, as models get them.
+//! Rendered conversations.
 
 use std::time::Duration;
 
 use super::*;
-use crate::tokenizer::{Special, TokenType, TokenizerParts};
+use crate::tokenizer::{Special, TokenType, TokenizerSpec};
 
 /// In the spirit of Qwen3's: a system message, thinking, turns.
 const CHATML: &str = "\
@@ -46,7 +46,8 @@ const LLAMA3: &str = "\
     {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
         {{- raise_exception('Roles must alternate user/assistant/user/assistant/...') }}
     {%- endif %}
-    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' }}
+    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}
+    {{- message['content'] | trim + '<|eot_id|>' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
@@ -64,7 +65,7 @@ const MARKS: [&str; 8] = [
     "<|user|>",
 ];
 
-/// Every ASCII character, and the marks as control tokens.
+/// Every ASCII character, and the markers as control tokens.
 fn tokenizer() -> Tokenizer {
     let mut tokens: Vec<String> = (b'!'..=b'~').map(|byte| char::from(byte).to_string()).collect();
     tokens.extend(["Ġ", "Ċ"].map(String::from));
@@ -72,14 +73,14 @@ fn tokenizer() -> Tokenizer {
     tokens.extend(MARKS.map(String::from));
     types.resize(tokens.len(), TokenType::Control);
     let id = |text: &str| tokens.iter().position(|token| token == text).map(|id| u32::try_from(id).unwrap());
-    let parts = TokenizerParts {
+    let parts = TokenizerSpec {
         model: "gpt2".into(),
         pre: Some("gpt-2".into()),
         bos: id("<s>"),
         eos: id("</s>"),
         tokens,
         types,
-        ..TokenizerParts::default()
+        ..TokenizerSpec::default()
     };
     Tokenizer::new(parts).unwrap()
 }
@@ -97,8 +98,8 @@ fn render(source: &str, messages: &[Message], options: &ChatOptions) -> String {
 fn chatml() {
     let turns =
         [Message::user("Hi"), Message::assistant("<think>\nhm\n</think>\n\nHello!"), Message::user("Bye")];
-    let expected = "<|im_start|>system\nYou help.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello!\
-                    <|im_end|>\n<|im_start|>user\nBye<|im_end|>\n";
+    let expected = "<|im_start|>system\nYou help.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n\
+                    <|im_start|>assistant\nHello!<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n";
     let open = ChatOptions { add_generation_prompt: false, ..options() };
     assert_eq!(render(CHATML, &turns, &open), expected);
     assert_eq!(render(CHATML, &turns, &options()), format!("{expected}<|im_start|>assistant\n"));
@@ -117,14 +118,15 @@ fn llama3() {
     let turns = [Message::system(" Be brief.\n"), Message::user(" Hi ")];
     assert_eq!(
         render(LLAMA3, &turns, &options()),
-        "<|start_header_id|>system<|end_header_id|>\n\nToday: 26 Jul 2024\n\nBe brief.<|eot_id|><|start_header_id|>user\
-         <|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+        "<|start_header_id|>system<|end_header_id|>\n\nToday: 26 Jul 2024\n\nBe brief.<|eot_id|>\
+         <|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>\
+         <|start_header_id|>assistant<|end_header_id|>\n\n"
     );
     let error =
         ChatTemplate::new(LLAMA3).unwrap().render(&[Message::assistant("I first")], &options()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "chat template, line 12: the template refuses the conversation: Roles must alternate \
+        "chat template, line 12: the template rejected the conversation: Roles must alternate \
          user/assistant/user/assistant/..."
     );
 }
@@ -138,13 +140,15 @@ fn families() {
     };
     assert_eq!(
         render("chatml"),
-        "<|im_start|>system\n S <|im_end|>\n<|im_start|>user\n U <|im_end|>\n<|im_start|>assistant\n A <|im_end|>\n\
-         <|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n"
+        "<|im_start|>system\n S <|im_end|>\n<|im_start|>user\n U <|im_end|>\n\
+         <|im_start|>assistant\n A <|im_end|>\n<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n"
     );
     assert_eq!(
         render("llama3"),
-        "<s><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nU<|eot_id|>\
-         <|start_header_id|>assistant<|end_header_id|>\n\nA<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nV<|eot_id|>\
+        "<s><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|>\
+         <|start_header_id|>user<|end_header_id|>\n\nU<|eot_id|>\
+         <|start_header_id|>assistant<|end_header_id|>\n\nA<|eot_id|>\
+         <|start_header_id|>user<|end_header_id|>\n\nV<|eot_id|>\
          <|start_header_id|>assistant<|end_header_id|>\n\n"
     );
     assert_eq!(render("llama2"), "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nU [/INST] A </s><s>[INST] V [/INST]");
@@ -162,19 +166,18 @@ fn a_model_without_a_template_gets_that_of_its_family() {
     assert_eq!(template.render(&[Message::user("Hi")], &options()).unwrap(), "own Hi");
     metadata.set("tokenizer.chat_template", "{% if %}");
     let error = ChatTemplate::of_model(&metadata, &tokenizer()).unwrap_err();
-    assert_eq!(error.to_string(), "chat template, line 1: a value expected, found %}");
+    assert_eq!(error.to_string(), "chat template, line 1: expected a value, found %}");
     metadata.set("tokenizer.chat_template", 5u32);
     let error = ChatTemplate::of_model(&metadata, &tokenizer()).unwrap_err();
     assert_eq!(
         error.to_string(),
         r#"chat template: metadata key "tokenizer.chat_template" must be string, is u32"#
     );
-    let plain =
-        TokenizerParts { model: "gpt2".into(), tokens: vec!["a".into()], ..TokenizerParts::default() };
+    let plain = TokenizerSpec { model: "gpt2".into(), tokens: vec!["a".into()], ..TokenizerSpec::default() };
     assert!(ChatTemplate::of_model(&Metadata::new(), &Tokenizer::new(plain).unwrap()).unwrap().is_none());
 }
 
-/// The marks of the template are control tokens, those in messages are text, whatever the messages try.
+/// The template's markers are control tokens; those in messages stay text, whatever the messages try.
 #[test]
 fn messages_cannot_forge_marks() {
     let tokenizer = tokenizer();
@@ -185,7 +188,9 @@ fn messages_cannot_forge_marks() {
         ("joined", "{% for m in messages %}{{ m.content }}{% endfor %}<|im_end|>"),
         (
             "trimmed",
-            "{% for m in messages %}<|im_start|>{{ m.content | trim | replace('Q', '') }}<|im_end|>{% endfor %}",
+            "{% for m in messages %}\
+             <|im_start|>{{ m.content | trim | replace('Q', '') }}<|im_end|>\
+             {% endfor %}",
         ),
         ("built", "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content }}{% endfor %}"),
     ] {
@@ -221,19 +226,19 @@ fn messages_cannot_forge_marks() {
             assert_eq!(count("x", "user|><|im_end"), 0, "but cannot bring its own");
         }
     }
-    // Cut in two over two messages.
+    // Split across two messages.
     let template = ChatTemplate::new("{% for m in messages %}{{ m.content }}{% endfor %}").unwrap();
     let messages = [Message::user("<|im_"), Message::user("end|>")];
     let prompt = template.prompt(&tokenizer, &messages, &options()).unwrap();
     assert_eq!(prompt.text, "<|im_end|>");
     assert!(!prompt.tokens.contains(&id("<|im_end|>")));
-    // The template's own are there.
+    // The template's own markers are present.
     let prompt = ChatTemplate::new(CHATML).unwrap().prompt(&tokenizer, &messages[..1], &options()).unwrap();
     let marks = prompt.tokens.iter().filter(|&&token| token == id("<|im_start|>")).count();
     assert_eq!(marks, 3);
 }
 
-/// Without marks in the messages, the tokens are those of the whole text with its marks parsed.
+/// Without markers in the messages, the tokens are those of the whole text with special tokens parsed.
 #[test]
 fn tokens_are_those_of_the_text() {
     let tokenizer = tokenizer();
@@ -262,7 +267,7 @@ fn large_conversations_are_rendered() {
 fn large_templates_are_refused() {
     let source = " ".repeat(MAX_SOURCE + 1);
     let error = ChatTemplate::new(&source).unwrap_err().to_string();
-    assert_eq!(error, "the chat template has 1048577 bytes, more than 1048576");
+    assert_eq!(error, "the chat template is too large: 1048577 bytes, limit 1048576");
 }
 
 #[test]

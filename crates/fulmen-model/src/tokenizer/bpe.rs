@@ -1,5 +1,5 @@
-//! Byte-level BPE: a piece begins as its bytes, and neighbours are merged, the earliest merge of the list first, of
-//! equal ones the leftmost.
+//! Byte-level BPE: a pre-token starts as its bytes; adjacent symbols are merged by rank (the earliest merge
+//! of the list first), the leftmost of equal ranks first.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -7,25 +7,25 @@ use hashbrown::{HashMap, HashSet};
 
 use super::{TokenizerError, bytes, vocab::Vocab, whole::Whole};
 
-/// No token: a byte that the vocabulary lacks. It merges with nothing and is left out of the result.
+/// No token: a byte missing from the vocabulary. It merges with nothing and is omitted from the result.
 const NONE: u32 = u32::MAX;
 /// No merge.
 const NEVER: u32 = u32::MAX;
-/// Pieces up to this many bytes are merged by looking for the best pair each time, which is quadratic and for so few
-/// faster than a heap.
+/// Pre-tokens of up to this many bytes are merged by scanning for the best pair each time, which is quadratic
+/// but faster than a heap at this size.
 const SHORT: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Bpe {
     /// The token of each byte.
     bytes: Box<[u32; 256]>,
-    /// Rank and result of a pair of tokens.
+    /// Rank and result of each mergeable pair of tokens.
     merges: HashMap<(u32, u32), (u32, u32)>,
     ignore_merges: bool,
     whole: Whole,
 }
 
-/// Memory that is used again from piece to piece.
+/// Buffers reused across pre-tokens.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     symbols: Vec<Symbol>,
@@ -55,7 +55,7 @@ impl Bpe {
         for (index, text) in merges.iter().enumerate() {
             let malformed = || TokenizerError::Merge { index, text: text.clone() };
             joined.clear();
-            // The space is behind the first character, which may be a space itself.
+            // The separator comes after the first character, which may itself be a space.
             let (left, right) = split_merge(text).ok_or_else(malformed)?;
             let rank = u32::try_from(index).ok().filter(|&rank| rank != NEVER);
             let rank = rank.ok_or(TokenizerError::TooMany { count: merges.len() })?;
@@ -71,9 +71,9 @@ impl Bpe {
             };
             let (left_id, right_id) = (known(left)?, known(right)?);
             match vocab.find(&joined) {
-                // The same pair again never comes first.
+                // A repeated pair has a lower priority and never applies.
                 Some(id) => _ = bpe.merges.entry((left_id, right_id)).or_insert((rank, id)),
-                // What text must not lead to is not merged.
+                // A merge must not produce a token that text may not become.
                 None if specials.contains(joined.as_slice()) => {}
                 None => return Err(missing(&format!("{left}{right}"))),
             }
@@ -81,12 +81,12 @@ impl Bpe {
         Ok(bpe)
     }
 
-    /// The bytes that have no token: text that has them cannot be encoded whole.
+    /// The bytes that have no token: text with them cannot be encoded completely.
     pub(super) fn missing(&self) -> Vec<u8> {
         (0..=u8::MAX).filter(|&byte| self.bytes[usize::from(byte)] == NONE).collect()
     }
 
-    /// Appends the tokens of one piece.
+    /// Appends the tokens of one pre-token.
     pub(super) fn encode(&self, vocab: &Vocab, piece: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
         let token = vocab.find(piece);
         if let Some(id) = token.filter(|&id| self.ignore_merges || self.whole.is_sure(id)) {
@@ -109,7 +109,7 @@ impl Bpe {
         self.merges.get(&(left, right)).map_or(NEVER, |merge| merge.0)
     }
 
-    /// Merges by looking through all pairs each time.
+    /// Merges by scanning all pairs each time.
     fn merge_short(&self, piece: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
         let symbols = &mut scratch.symbols;
         symbols.clear();
@@ -134,7 +134,7 @@ impl Bpe {
         out.extend(symbols.iter().map(|symbol| symbol.id).filter(|&id| id != NONE));
     }
 
-    /// Merges with a heap: n log n for any piece.
+    /// Merges with a heap: O(n log n).
     fn merge_long(&self, piece: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
         const END: usize = usize::MAX;
         let Scratch { symbols, heap } = scratch;
@@ -147,8 +147,8 @@ impl Bpe {
             prev: i.checked_sub(1).unwrap_or(END),
             next: if i == last { END } else { i + 1 },
         }));
-        // The rank of each symbol with its next one is kept, so that entries of the heap that are out of date are
-        // told by their rank.
+        // Each symbol stores its rank with the next one, so stale heap entries are recognized by a different
+        // rank.
         let look = |symbols: &mut [Symbol], heap: &mut BinaryHeap<_>, at: usize| {
             let next = symbols[at].next;
             let rank = if next == END { NEVER } else { self.rank(symbols[at].id, symbols[next].id) };
@@ -185,7 +185,7 @@ impl Bpe {
     }
 }
 
-/// The two halves of a merge.
+/// The two tokens of a merge.
 fn split_merge(text: &str) -> Option<(&str, &str)> {
     let first = text.chars().next()?.len_utf8();
     let space = first + text[first..].find(' ')?;
@@ -198,7 +198,7 @@ mod tests {
     use super::super::{TokenType, vocab::Spelling};
     use super::*;
 
-    /// All bytes and the results of these merges.
+    /// A vocabulary of all bytes and the results of these merges.
     fn make(merges: &[&str]) -> (Vocab, Bpe) {
         let mut tokens: Vec<String> = (0..=255u8).map(|byte| bytes::encode(&[byte])).collect();
         for merge in merges {
@@ -259,7 +259,7 @@ mod tests {
         for merge in ["", "a", "ab", "a ", " a", "é"] {
             assert_eq!(
                 message(merge),
-                format!("merge 0 must be two tokens with a space between, is {merge:?}")
+                format!("merge 0 must be two tokens separated by a space, is {merge:?}")
             );
         }
         let needs = |merge: &str, missing: &str| {
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(message("b a"), needs("b a", "ba"));
         assert_eq!(message("a b b"), needs("a b b", "b b"));
         assert_eq!(message("  b"), needs("  b", " "));
-        assert_eq!(message("<|x|> a"), needs("<|x|> a", "<|x|>"), "control tokens are no halves");
+        assert_eq!(message("<|x|> a"), needs("<|x|> a", "<|x|>"), "control tokens cannot be merged");
         assert!(Bpe::new(&vocab, &["a b".into(), "a b".into()], false).is_ok());
     }
 
@@ -287,13 +287,13 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Both ways of merging give the same.
+        /// Both ways of merging produce the same tokens.
         #[test]
         fn short_and_long_are_the_same(
             pairs in proptest::collection::vec(("[abc]{1,3}", "[abc]{1,3}"), 0..12),
             text in "[abcd]{1,80}",
         ) {
-            // Halves that are no tokens yet are added before.
+            // Operands that are not tokens yet are added first.
             let mut tokens: Vec<String> = (0..=255u8).map(|byte| bytes::encode(&[byte])).collect();
             let mut merges = Vec::new();
             for (left, right) in pairs {
@@ -314,8 +314,8 @@ mod tests {
         }
     }
 
-    /// BPE as the books define it, on text: the merge that comes first in the list, at its first place, until there
-    /// is none.
+    /// Textbook BPE: apply the first merge of the list that matches, at its leftmost position, until none
+    /// matches.
     fn plain(vocab: &Vocab, merges: &[String], text: &str) -> Vec<u32> {
         let mut parts: Vec<String> = text.chars().map(String::from).collect();
         'again: loop {

@@ -1,5 +1,6 @@
-//! The alphabet of byte-level BPE: each byte is written as one printable character, so that a vocabulary of bytes can
-//! be stored as text. Bytes that are printable in Latin-1 stand for themselves; the others follow from U+0100 on.
+//! The alphabet of byte-level BPE: each byte is written as one printable character, so that a vocabulary of
+//! bytes can be stored as text. Bytes that are printable in Latin-1 map to themselves; the others map to
+//! U+0100 and up.
 
 /// The character of each byte.
 const CHARS: [char; 256] = {
@@ -25,7 +26,7 @@ const CHARS: [char; 256] = {
 /// The highest character of the alphabet.
 const LAST: usize = 0x143;
 
-/// The byte of each character up to the last.
+/// The byte of each character up to `LAST`.
 const BYTES: [Option<u8>; LAST + 1] = {
     let mut bytes = [None; LAST + 1];
     let mut byte = 0u8;
@@ -39,8 +40,8 @@ const BYTES: [Option<u8>; LAST + 1] = {
     bytes
 };
 
-/// Appends the bytes that a token's text stands for. Appends nothing and gives false if a character is not of the
-/// alphabet.
+/// Appends the bytes that a token's text represents. Appends nothing and returns false if a character is not
+/// in the alphabet.
 pub(super) fn decode_to(text: &str, out: &mut Vec<u8>) -> bool {
     let start = out.len();
     for c in text.chars() {
@@ -53,7 +54,7 @@ pub(super) fn decode_to(text: &str, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The text of some bytes.
+/// The text that represents some bytes.
 #[cfg(test)]
 pub(super) fn encode(bytes: &[u8]) -> String {
     bytes.iter().map(|&byte| CHARS[usize::from(byte)]).collect()

@@ -1,16 +1,16 @@
-//! What kind of character a character is, as the pre-tokenizers' patterns ask: `\p{L}`, `\p{N}`, `\s` and so on.
+//! Character classes of the pre-tokenizers' patterns: `\p{L}`, `\p{N}`, `\s` and so on.
 //!
-//! The categories are those of Unicode 16. Libraries with an older table see characters that came later as
-//! unassigned, which the patterns treat like punctuation.
+//! The categories are those of Unicode 16. Libraries with older tables treat newer characters as unassigned,
+//! which the patterns handle like punctuation.
 
 use unicode_general_category::{GeneralCategory, get_general_category};
 
-/// The kinds of one character, as bits.
+/// The classes of one character, as bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Class(u8);
 
 impl Class {
-    /// No character: the end of the text.
+    /// The end of the text.
     pub(super) const END: Class = Class(0x80);
 
     const LETTER: u8 = 0x01;
@@ -81,12 +81,12 @@ impl Class {
         self.has(Class::LETTER | Class::MARK)
     }
 
-    /// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`: what a word may begin with.
+    /// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`: what a word may start with.
     pub(super) const fn is_head(self) -> bool {
         self.is_letter_or_mark() && !self.has(Class::LOWER)
     }
 
-    /// `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`: what a word may go on with.
+    /// `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`: what a word may continue with.
     pub(super) const fn is_tail(self) -> bool {
         self.is_letter_or_mark() && !self.has(Class::UPPER)
     }
@@ -152,7 +152,7 @@ mod tests {
         for c in "!_-«»。¿·".chars() {
             assert!(Class::of(c).is_punctuation() && Class::of(c).is_other(), "{c:?}");
         }
-        // Symbols, controls, private use, unassigned, and characters that only look like spaces.
+        // Symbols, controls, private use, unassigned, and characters that merely look like spaces.
         for c in "+€🦀\0\u{7f}\u{e000}\u{378}\u{10ffff}\u{200b}\u{feff}\u{1c}".chars() {
             assert!(Class::of(c).is_other_than_mark() && !Class::of(c).is_punctuation(), "{c:?}");
         }

@@ -1,68 +1,68 @@
-//! What can be wrong with a tokenizer, as types.
+//! Errors of tokenizers.
 
 use crate::gguf::MetadataError;
 
 use super::split::Pre;
 
-/// Why a tokenizer cannot be made, or cannot decode.
+/// Why a tokenizer cannot be built, or cannot decode.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenizerError {
-    /// A key of the metadata is missing or has another type.
-    #[error("tokenizer: {0}")]
+    /// A metadata key is missing or has the wrong type.
+    #[error(transparent)]
     Metadata(#[from] MetadataError),
-    /// A kind of tokenizer that is not known.
+    /// An unknown tokenizer type.
     #[error("tokenizer model {model:?} is not supported (supported: gpt2, llama)")]
     UnknownModel {
-        /// The kind.
+        /// The type.
         model: String,
     },
-    /// A pre-tokenizer that is not known.
+    /// An unknown pre-tokenizer.
     #[error("pre-tokenizer {pre:?} is not supported (supported: {})", Pre::names())]
     UnknownPre {
         /// Its name.
         pre: String,
     },
-    /// A part of a tokenizer.json that is not known.
+    /// An unsupported component of a tokenizer.json.
     #[error("tokenizer.json: {what} is not supported")]
     Unsupported {
-        /// Which part, and what it is.
+        /// The component.
         what: String,
     },
-    /// A tokenizer.json that is not JSON, or lacks a part.
+    /// A tokenizer.json that cannot be parsed.
     #[error("tokenizer.json: {what}")]
     Json {
-        /// What is wrong with it.
+        /// The problem.
         what: String,
     },
-    /// No tokens at all.
+    /// The vocabulary is empty.
     #[error("the vocabulary is empty")]
     Empty,
-    /// More tokens than ids of 32 bits can tell apart.
-    #[error("the vocabulary has {count} tokens, more than 32 bits can number")]
+    /// More tokens than 32-bit ids can number.
+    #[error("the vocabulary has {count} tokens, more than 32-bit ids can number")]
     TooMany {
         /// How many.
         count: usize,
     },
-    /// Tokens that the model has no rows for.
-    #[error("the tokenizer has {tokens} tokens, the model has only {rows} rows for them")]
+    /// More tokens than the model has embedding rows.
+    #[error("the tokenizer has {tokens} tokens, but the model has only {rows} embedding rows")]
     Rows {
-        /// How many tokens.
+        /// Number of tokens.
         tokens: usize,
-        /// How many rows.
+        /// Number of embedding rows.
         rows: usize,
     },
-    /// Lists that should have one item per token and do not.
-    #[error("there are {count} {what} for {tokens} tokens")]
+    /// A list that does not have one item per token.
+    #[error("the number of {what} must be {tokens}, the number of tokens, is {count}")]
     Count {
         /// Which list.
         what: &'static str,
-        /// How many items it has.
+        /// Number of items.
         count: usize,
-        /// How many tokens there are.
+        /// Number of tokens.
         tokens: usize,
     },
-    /// The same text twice.
+    /// Two tokens with the same text.
     #[error("tokens {first} and {second} are both {text:?}")]
     Duplicate {
         /// The token that came first.
@@ -72,68 +72,68 @@ pub enum TokenizerError {
         /// Their text.
         text: String,
     },
-    /// A token type that is not known.
-    #[error("token {id} has type {found}; 1 to 6 are known")]
+    /// An unknown token type.
+    #[error("token {id} has the unknown type {found}; expected 1 to 6")]
     TokenType {
         /// The token.
         id: usize,
         /// Its type.
         found: i64,
     },
-    /// A token that stands for a byte and does not say which.
-    #[error("token {id} stands for a byte, so it must be written <0xNN>, is {text:?}")]
+    /// A byte token without a valid byte.
+    #[error("byte token {id} must have the form <0xNN>, is {text:?}")]
     ByteToken {
         /// The token.
         id: u32,
         /// Its text.
         text: String,
     },
-    /// A score that cannot be compared.
-    #[error("the score of token {id} is not a number")]
+    /// A score that is NaN.
+    #[error("the score of token {id} is NaN")]
     Score {
         /// The token.
         id: usize,
     },
-    /// A merge that is not two texts with a space between them.
-    #[error("merge {index} must be two tokens with a space between, is {text:?}")]
+    /// A merge that is not two tokens separated by a space.
+    #[error("merge {index} must be two tokens separated by a space, is {text:?}")]
     Merge {
         /// Which merge, from 0.
         index: usize,
         /// Its text.
         text: String,
     },
-    /// A merge of tokens that the vocabulary does not have.
+    /// A merge of tokens that are not in the vocabulary.
     #[error("merge {index} ({text:?}) needs the token {missing:?}, which is not in the vocabulary")]
     MergeToken {
         /// Which merge, from 0.
         index: usize,
         /// Its text.
         text: String,
-        /// What is missing.
+        /// The missing token.
         missing: String,
     },
     /// A special token that is not in the vocabulary.
-    #[error("{what} is token {id}, but there are only {tokens} tokens")]
+    #[error("{what} is token {id}, but the vocabulary has only {tokens} tokens")]
     SpecialToken {
         /// Which special token.
         what: &'static str,
-        /// The id given.
+        /// The id.
         id: u32,
-        /// How many tokens there are.
+        /// Number of tokens.
         tokens: usize,
     },
-    /// A special token that is needed and not known.
-    #[error("texts should get {what}, but the tokenizer does not say which token that is")]
+    /// A required special token is not specified.
+    #[error("the tokenizer adds {what} to prompts, but does not specify its id")]
     NoSpecialToken {
         /// Which special token.
         what: &'static str,
     },
-    /// An id without a token, while decoding.
-    #[error("token {id} does not exist (there are {tokens} tokens)")]
+    /// An id outside the vocabulary, while decoding.
+    #[error("token {id} does not exist; the vocabulary has {tokens} tokens")]
     NoSuchToken {
         /// The id.
         id: u32,
-        /// How many tokens there are.
+        /// Number of tokens.
         tokens: usize,
     },
 }

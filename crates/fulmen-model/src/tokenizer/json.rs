@@ -1,22 +1,22 @@
-//! A tokenizer from the `tokenizer.json` of a Hugging Face folder.
+//! Reads the `tokenizer.json` of a Hugging Face folder.
 //!
-//! The file can describe almost anything; what models of the supported families use is understood, and everything
-//! else is refused by name.
+//! The format can describe almost anything; what models of the supported families use is supported, and
+//! everything else is rejected by name.
 
 use std::{collections::HashMap, fs::File, io::Read, path::Path};
 
 use serde::Deserialize;
 
 use super::pattern::pre_name;
-use super::{SpacePrefix, Strip, TokenType, Tokenizer, TokenizerError, TokenizerParts, metadata};
+use super::{SpacePrefix, Strip, TokenType, Tokenizer, TokenizerError, TokenizerSpec, metadata};
 use crate::{
     gguf::Metadata,
     source::{ModelSource, TensorInfo},
 };
 
-/// The most that is read of a file. That of Llama 3 has 17 MB.
+/// Size limit of the file. Llama 3's has 17 MB.
 const MAX_FILE: u64 = 256 << 20;
-/// A vocabulary may have holes; not more than this beside as many as it has tokens.
+/// A vocabulary may have holes: at most this many plus the number of tokens.
 const MAX_HOLES: usize = 1024;
 
 #[derive(Deserialize)]
@@ -112,28 +112,28 @@ fn unsupported(what: impl Into<String>) -> TokenizerError {
 }
 
 impl Tokenizer {
-    /// The tokenizer of a model, from its metadata or from the `tokenizer.json` beside it; `None` if it has neither.
+    /// The tokenizer of a model, from its metadata or its `tokenizer.json`; `None` if it has neither.
     pub fn from_source(source: &dyn ModelSource) -> Result<Option<Tokenizer>, TokenizerError> {
         let metadata = source.metadata();
         if metadata.get("tokenizer.ggml.model").is_some() {
             return Tokenizer::from_metadata(metadata).map(Some);
         }
-        let Some(mut parts) = TokenizerParts::beside(source)? else { return Ok(None) };
-        // A model may have more rows than its tokenizer has tokens.
+        let Some(mut spec) = TokenizerSpec::beside(source)? else { return Ok(None) };
+        // A model may have more embedding rows than its tokenizer has tokens.
         let rows = source.tensor("token_embd.weight").map_or(0, TensorInfo::rows);
-        if parts.tokens.len() < rows {
-            parts.tokens.resize(rows, String::new());
-            parts.types.resize(rows, TokenType::Unused);
-            if !parts.scores.is_empty() {
-                parts.scores.resize(rows, f32::NEG_INFINITY);
+        if spec.tokens.len() < rows {
+            spec.tokens.resize(rows, String::new());
+            spec.types.resize(rows, TokenType::Unused);
+            if !spec.scores.is_empty() {
+                spec.scores.resize(rows, f32::NEG_INFINITY);
             }
         }
-        Tokenizer::new(parts).map(Some)
+        Tokenizer::new(spec).map(Some)
     }
 
-    /// The tokenizer of a `tokenizer.json` alone. The files beside it would say more of special tokens.
+    /// The tokenizer of a `tokenizer.json` alone, without the special tokens defined in the files next to it.
     pub fn from_json_file(path: impl AsRef<Path>) -> Result<Tokenizer, TokenizerError> {
-        Tokenizer::new(TokenizerParts::from_json(&read(path.as_ref())?)?)
+        Tokenizer::new(TokenizerSpec::from_json(&read(path.as_ref())?)?)
     }
 }
 
@@ -144,26 +144,26 @@ fn read(path: &Path) -> Result<String, TokenizerError> {
     let file = File::open(path).map_err(failed)?;
     let size = file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(failed)?;
     if u64::try_from(size).is_ok_and(|size| size > MAX_FILE) {
-        return Err(TokenizerError::Json { what: format!("has more than {MAX_FILE} bytes") });
+        return Err(TokenizerError::Json { what: format!("is larger than {MAX_FILE} bytes") });
     }
     Ok(text)
 }
 
-impl TokenizerParts {
-    /// The parts of the tokenizer in the `tokenizer.json` beside a model, if there is one.
-    pub fn beside(source: &dyn ModelSource) -> Result<Option<TokenizerParts>, TokenizerError> {
+impl TokenizerSpec {
+    /// The specification from the `tokenizer.json` next to a model, if there is one.
+    pub fn beside(source: &dyn ModelSource) -> Result<Option<TokenizerSpec>, TokenizerError> {
         let Some(path) = source.tokenizer_json() else { return Ok(None) };
-        let mut parts = TokenizerParts::from_json(&read(&path)?)?;
-        parts.overlay(source.metadata())?;
-        let (tokens, rows) = (parts.tokens.len(), source.tensor("token_embd.weight").map(TensorInfo::rows));
+        let mut spec = TokenizerSpec::from_json(&read(&path)?)?;
+        spec.overlay(source.metadata())?;
+        let (tokens, rows) = (spec.tokens.len(), source.tensor("token_embd.weight").map(TensorInfo::rows));
         match rows.filter(|&rows| rows < tokens) {
             Some(rows) => Err(TokenizerError::Rows { tokens, rows }),
-            None => Ok(Some(parts)),
+            None => Ok(Some(spec)),
         }
     }
 
-    /// The parts that the text of a `tokenizer.json` describes.
-    pub fn from_json(text: &str) -> Result<TokenizerParts, TokenizerError> {
+    /// The specification from the text of a `tokenizer.json`.
+    pub fn from_json(text: &str) -> Result<TokenizerSpec, TokenizerError> {
         let file: Description =
             serde_json::from_str(text).map_err(|error| TokenizerError::Json { what: error.to_string() })?;
         let model = &file.model;
@@ -175,46 +175,46 @@ impl TokenizerParts {
             ("end_of_word_suffix", &model.end_of_word_suffix),
         ] {
             if text.as_ref().is_some_and(|text| !text.is_empty()) {
-                return Err(unsupported(format!("a model with a {what}")));
+                return Err(unsupported(format!("a model with {what}")));
             }
         }
         let (tokens, types) = vocabulary(&file)?;
         let normalizers = file.normalizer.iter().flat_map(Stage::all).collect::<Vec<_>>();
         let pre_tokenizers = file.pre_tokenizer.iter().flat_map(Stage::all).collect::<Vec<_>>();
-        let mut parts = TokenizerParts { types, ..TokenizerParts::default() };
+        let mut spec = TokenizerSpec { types, ..TokenizerSpec::default() };
         if let Some(prefix) = sentence_spaces(&normalizers, &pre_tokenizers)? {
-            parts.model = "llama".to_owned();
-            parts.space_prefix = Some(prefix);
-            parts.scores = scores(&tokens, &model.merges);
+            spec.model = "llama".to_owned();
+            spec.space_prefix = Some(prefix);
+            spec.scores = scores(&tokens, &model.merges);
         } else {
-            parts.model = "gpt2".to_owned();
-            parts.pre = Some(pre_name(&pre_tokenizers)?.to_owned());
-            parts.nfc = nfc(&normalizers)?;
-            parts.ignore_merges = Some(model.ignore_merges);
-            parts.merges = model.merges.iter().map(Merge::joined).collect();
+            spec.model = "gpt2".to_owned();
+            spec.pre = Some(pre_name(&pre_tokenizers)?.to_owned());
+            spec.nfc = nfc(&normalizers)?;
+            spec.ignore_merges = Some(model.ignore_merges);
+            spec.merges = model.merges.iter().map(Merge::joined).collect();
         }
         let id = |text: &str| model.vocab.get(text).copied().or_else(|| file.added(text));
-        parts.unknown = model.unk_token.as_deref().and_then(id);
+        spec.unknown = model.unk_token.as_deref().and_then(id);
         let template = file.post_processor.iter().flat_map(Stage::all);
         let template = template.map(|stage| stage.single.as_slice()).find(|single| !single.is_empty());
         let special = |item: Option<&Template>| match item {
             Some(Template::SpecialToken { id: text }) => id(text),
             _ => None,
         };
-        parts.bos = special(template.and_then(|single| single.first()));
-        parts.eos = special(template.and_then(|single| single.last()));
-        (parts.add_bos, parts.add_eos) = (Some(parts.bos.is_some()), Some(parts.eos.is_some()));
-        parts.strips = file.strips()?;
-        parts.tokens = tokens;
-        Ok(parts)
+        spec.bos = special(template.and_then(|single| single.first()));
+        spec.eos = special(template.and_then(|single| single.last()));
+        (spec.add_bos, spec.add_eos) = (Some(spec.bos.is_some()), Some(spec.eos.is_some()));
+        spec.strips = file.strips()?;
+        spec.tokens = tokens;
+        Ok(spec)
     }
 
-    /// Takes over what metadata with GGUF's keys say of special tokens: those of a Hugging Face folder come from
+    /// Adopts the special tokens from metadata with GGUF keys, which a Hugging Face folder reads from
     /// `config.json` and `tokenizer_config.json`.
     pub(super) fn overlay(&mut self, from: &Metadata) -> Result<(), TokenizerError> {
         let id = |name: &str| from.opt_u32(&format!("tokenizer.ggml.{name}_token_id"));
         let flag = |name: &str| from.opt_bool(&format!("tokenizer.ggml.add_{name}_token"));
-        // What is put around a text says the file of the tokenizer; which tokens these are may be said in both.
+        // Whether BOS and EOS are added is up to tokenizer.json; their ids may be in either file.
         self.bos = self.bos.or(id("bos")?);
         self.eos = id("eos")?.or(self.eos);
         if self.add_bos != Some(true) {
@@ -223,7 +223,7 @@ impl TokenizerParts {
         if self.add_eos != Some(true) {
             self.add_eos = flag("eos")?.map(|add| add && self.eos.is_some());
         }
-        // Without a word about it nothing is put around a text.
+        // By default nothing is added.
         self.add_bos.get_or_insert(false);
         self.ends.extend(metadata::ends(from)?);
         Ok(())
@@ -238,7 +238,7 @@ impl Merge {
         }
     }
 
-    /// The token that it makes.
+    /// The token it produces.
     fn token(&self) -> String {
         match self {
             Merge::Joined(text) => text.replacen(' ', "", 1),
@@ -266,7 +266,7 @@ impl Description {
     }
 }
 
-/// The tokens in the order of their ids, and their types. Holes become empty tokens.
+/// The tokens by id, and their types. Holes become empty tokens.
 fn vocabulary(file: &Description) -> Result<(Vec<String>, Vec<TokenType>), TokenizerError> {
     let added = file.added_tokens.iter().map(|token| (&token.content, token.id));
     let all = || file.model.vocab.iter().map(|(text, &id)| (text, id)).chain(added.clone());
@@ -274,8 +274,8 @@ fn vocabulary(file: &Description) -> Result<(Vec<String>, Vec<TokenType>), Token
     let count = file.model.vocab.len() + file.added_tokens.len();
     let size =
         usize::try_from(size).ok().filter(|&size| size <= count.saturating_mul(2).saturating_add(MAX_HOLES));
-    let size =
-        size.ok_or_else(|| TokenizerError::Json { what: format!("has {count} tokens and ids far above") })?;
+    let size = size
+        .ok_or_else(|| TokenizerError::Json { what: format!("has {count} tokens, but much larger ids") })?;
     let mut tokens = vec![String::new(); size];
     let mut types = vec![TokenType::Unused; size];
     for (text, id) in all() {
@@ -305,12 +305,12 @@ fn vocabulary(file: &Description) -> Result<(Vec<String>, Vec<TokenType>), Token
     Ok((tokens, types))
 }
 
-/// The place of an id in a list.
+/// An id as a list index.
 fn place_of(id: u32) -> usize {
     usize::try_from(id).unwrap_or(usize::MAX)
 }
 
-/// Whether spaces are written `▁`, as SentencePiece does, and where one is put before a text.
+/// Whether spaces are written as `▁`, as in SentencePiece, and where one is added before text.
 fn sentence_spaces(
     normalizers: &[&Stage],
     pre_tokenizers: &[&Stage],
@@ -320,7 +320,7 @@ fn sentence_spaces(
         && only.kind == "Metaspace"
     {
         if !is_space(&only.replacement) || !normalizers.is_empty() {
-            return Err(unsupported("Metaspace with another sign or with a normalizer"));
+            return Err(unsupported("Metaspace with another replacement or with a normalizer"));
         }
         return match only.prepend_scheme.as_deref() {
             Some("never") => Ok(Some(SpacePrefix::Never)),
@@ -348,7 +348,7 @@ fn sentence_spaces(
     }
 }
 
-/// Whether texts are put into normal form C before they are cut.
+/// Whether text is normalized to NFC before pre-tokenization.
 fn nfc(normalizers: &[&Stage]) -> Result<bool, TokenizerError> {
     match normalizers {
         [] => Ok(false),
@@ -357,8 +357,8 @@ fn nfc(normalizers: &[&Stage]) -> Result<bool, TokenizerError> {
     }
 }
 
-/// Scores that make SentencePiece merge in the order of the merges: a token is as good as the first merge that makes
-/// it. What no merge makes is not merged to.
+/// Scores that make SentencePiece merge in the order of the merge list: a token scores as high as the first
+/// merge that produces it, and the lowest if no merge does.
 fn scores(tokens: &[String], merges: &[Merge]) -> Vec<f32> {
     let mut ranks: HashMap<String, f32> = HashMap::with_capacity(merges.len());
     for (rank, merge) in merges.iter().enumerate() {

@@ -1,11 +1,11 @@
-//! A tokenizer from the metadata of a GGUF file, and as such.
+//! Converts between tokenizer specifications and GGUF metadata.
 
 use std::collections::BTreeMap;
 
-use super::{SpacePrefix, Strip, TokenType, Tokenizer, TokenizerError, TokenizerParts};
+use super::{SpacePrefix, Strip, TokenType, Tokenizer, TokenizerError, TokenizerSpec};
 use crate::gguf::{Array, Metadata, MetadataError, Value};
 
-/// Ends of a generation that files name beside the end of the text.
+/// Keys of end-of-generation tokens besides EOS.
 pub(super) fn ends(metadata: &Metadata) -> Result<Vec<u32>, MetadataError> {
     let mut ends = Vec::new();
     for key in ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"] {
@@ -15,7 +15,7 @@ pub(super) fn ends(metadata: &Metadata) -> Result<Vec<u32>, MetadataError> {
     Ok(ends)
 }
 
-/// The ids of a list that may be missing.
+/// The ids of an optional array.
 fn ids(metadata: &Metadata, key: &str) -> Result<Vec<u32>, MetadataError> {
     let wrong =
         |found: i64| MetadataError::Range { key: key.to_owned(), expected: "u32", found: found.into() };
@@ -24,15 +24,16 @@ fn ids(metadata: &Metadata, key: &str) -> Result<Vec<u32>, MetadataError> {
 }
 
 impl Tokenizer {
-    /// The tokenizer that the metadata of a GGUF file describe (`tokenizer.ggml.*`).
+    /// The tokenizer described by the metadata of a GGUF file (`tokenizer.ggml.*`).
     pub fn from_metadata(metadata: &Metadata) -> Result<Tokenizer, TokenizerError> {
-        Tokenizer::new(TokenizerParts::from_metadata(metadata)?)
+        Tokenizer::new(TokenizerSpec::from_metadata(metadata)?)
     }
 }
 
-impl TokenizerParts {
-    /// The parts that the metadata of a GGUF file describe (`tokenizer.ggml.*`). Only their types are checked here.
-    pub fn from_metadata(metadata: &Metadata) -> Result<TokenizerParts, TokenizerError> {
+impl TokenizerSpec {
+    /// The specification from the metadata of a GGUF file (`tokenizer.ggml.*`). Only value types are checked
+    /// here.
+    pub fn from_metadata(metadata: &Metadata) -> Result<TokenizerSpec, TokenizerError> {
         let key = |name: &str| format!("tokenizer.ggml.{name}");
         let id = |name: &str| metadata.opt_u32(&key(name));
         let flag = |name: &str| metadata.opt_bool(&key(name));
@@ -57,11 +58,11 @@ impl TokenizerParts {
             .enumerate()
             .map(|(id, found)| TokenType::from_number(found).ok_or(TokenizerError::TokenType { id, found }));
         let merges = match model {
-            // Byte-level BPE without merges would give bytes, which no model wants.
+            // Byte-level BPE without merges would only produce bytes, so merges are required.
             "gpt2" => metadata.strings(&key("merges"))?.map(owned).collect(),
             _ => Vec::new(),
         };
-        Ok(TokenizerParts {
+        Ok(TokenizerSpec {
             model: model.to_owned(),
             pre: metadata.opt_string(&key("pre"))?.map(owned),
             tokens: metadata.strings(&key("tokens"))?.map(owned).collect(),
@@ -82,9 +83,10 @@ impl TokenizerParts {
     }
 }
 
-impl TokenizerParts {
-    /// Adds the keys that describe the tokenizer (`tokenizer.ggml.*`): what [`TokenizerParts::from_metadata`] reads.
-    /// Models may have more rows than tokens; the missing ones become unused tokens.
+impl TokenizerSpec {
+    /// Adds the keys that describe the tokenizer (`tokenizer.ggml.*`), as read by
+    /// [`TokenizerSpec::from_metadata`]. If the model has more embedding rows than tokens, the rest become
+    /// unused tokens.
     pub fn describe(&self, rows: usize, metadata: &mut Metadata) {
         let mut set = |name: &str, value: Value| metadata.set(format!("tokenizer.ggml.{name}"), value);
         let padding = (self.tokens.len()..rows).map(|id| format!("[PAD{id}]"));
@@ -120,7 +122,7 @@ impl TokenizerParts {
             ("add_bos_token", self.add_bos),
             ("add_eos_token", self.add_eos),
             ("add_space_prefix", prefix),
-            // Those below are known here and nowhere else.
+            // The keys below are specific to this library.
             ("space_prefix_first", first),
             ("ignore_merges", self.ignore_merges),
             ("nfc", self.nfc.then_some(true)),
@@ -140,7 +142,7 @@ impl TokenizerParts {
     }
 }
 
-/// Keys of tokens that take whitespace away before and behind them.
+/// Keys of tokens that absorb whitespace before and after them.
 const STRIPS: [&str; 2] = ["lstrip_token_ids", "rstrip_token_ids"];
 
 #[cfg(test)]
@@ -172,7 +174,7 @@ mod tests {
     #[test]
     fn parts_come_back() {
         use TokenType::*;
-        let parts = TokenizerParts {
+        let spec = TokenizerSpec {
             model: "gpt2".into(),
             pre: Some("qwen2".into()),
             tokens: ["a", "b", "ab", "<x>"].map(String::from).to_vec(),
@@ -187,29 +189,29 @@ mod tests {
             nfc: true,
             ends: vec![3, 1],
             strips: vec![(0, Strip { left: true, right: true }), (3, Strip { left: false, right: true })],
-            ..TokenizerParts::default()
+            ..TokenizerSpec::default()
         };
         let mut metadata = Metadata::new();
-        parts.describe(4, &mut metadata);
-        assert_eq!(TokenizerParts::from_metadata(&metadata).unwrap(), parts);
-        let sentence = TokenizerParts {
+        spec.describe(4, &mut metadata);
+        assert_eq!(TokenizerSpec::from_metadata(&metadata).unwrap(), spec);
+        let sentence = TokenizerSpec {
             model: "llama".into(),
             scores: vec![0.0, -1.0, -2.0, 0.0],
             merges: Vec::new(),
             pre: None,
             space_prefix: Some(SpacePrefix::First),
-            ..parts
+            ..spec
         };
         let mut metadata = Metadata::new();
         sentence.describe(6, &mut metadata);
-        let padded = TokenizerParts::from_metadata(&metadata).unwrap();
+        let padded = TokenizerSpec::from_metadata(&metadata).unwrap();
         assert_eq!(padded.tokens[4..], ["[PAD4]", "[PAD5]"]);
         assert_eq!((padded.types.len(), padded.types[5], padded.scores.len()), (6, Unused, 6));
         assert_eq!(padded.space_prefix, sentence.space_prefix);
         assert!(Tokenizer::new(padded).is_ok());
     }
 
-    /// Each wrong key is named.
+    /// Each error names the offending key.
     #[test]
     fn wrong_keys_are_refused() {
         let with = |change: &dyn Fn(&mut Metadata)| {
@@ -218,25 +220,22 @@ mod tests {
             Tokenizer::from_metadata(&metadata).unwrap_err().to_string()
         };
         let without = |key: &str| with(&|metadata| _ = metadata.remove(&format!("tokenizer.ggml.{key}")));
-        assert_eq!(
-            without("model"),
-            r#"tokenizer: the metadata have no key "tokenizer.ggml.model" (string expected)"#
-        );
+        assert_eq!(without("model"), r#"metadata key "tokenizer.ggml.model" is missing (expected string)"#);
         assert_eq!(
             without("tokens"),
-            r#"tokenizer: the metadata have no key "tokenizer.ggml.tokens" (array of string expected)"#
+            r#"metadata key "tokenizer.ggml.tokens" is missing (expected array of string)"#
         );
         assert_eq!(
             without("merges"),
-            r#"tokenizer: the metadata have no key "tokenizer.ggml.merges" (array of string expected)"#
+            r#"metadata key "tokenizer.ggml.merges" is missing (expected array of string)"#
         );
         assert_eq!(
             without("bos_token_id"),
-            "texts should get a begin (BOS), but the tokenizer does not say which token that is"
+            "the tokenizer adds a BOS token to prompts, but does not specify its id"
         );
         assert_eq!(
             with(&|metadata| metadata.set("tokenizer.ggml.tokens", 5u32)),
-            r#"tokenizer: metadata key "tokenizer.ggml.tokens" must be array of string, is u32"#
+            r#"metadata key "tokenizer.ggml.tokens" must be array of string, is u32"#
         );
         assert_eq!(
             with(&|metadata| metadata.set("tokenizer.ggml.model", "rwkv")),
@@ -248,23 +247,23 @@ mod tests {
         );
         assert_eq!(
             with(&|metadata| metadata.set("tokenizer.ggml.token_type", Array::numbers(&[1i32, 7, 1, 3, 3]))),
-            "token 1 has type 7; 1 to 6 are known"
+            "token 1 has the unknown type 7; expected 1 to 6"
         );
         assert_eq!(
             with(&|metadata| metadata.set("tokenizer.ggml.eos_token_id", 5u32)),
-            "the end of a text is token 5, but there are only 5 tokens"
+            "the EOS token is token 5, but the vocabulary has only 5 tokens"
         );
         assert_eq!(
             with(&|metadata| metadata.set("tokenizer.ggml.eot_token_id", u32::MAX)),
-            "an end of generation is token 4294967295, but there are only 5 tokens"
+            "an end-of-generation token is token 4294967295, but the vocabulary has only 5 tokens"
         );
         assert_eq!(
             with(&|metadata| metadata.set("tokenizer.ggml.bos_token_id", -1i32)),
-            r#"tokenizer: metadata key "tokenizer.ggml.bos_token_id" must fit u32, is -1"#
+            r#"metadata key "tokenizer.ggml.bos_token_id" must fit into u32, is -1"#
         );
         assert_eq!(
             with(&|metadata| metadata.set("tokenizer.ggml.model", "llama")),
-            "there are 0 scores for 5 tokens"
+            "the number of scores must be 5, the number of tokens, is 0"
         );
     }
 }

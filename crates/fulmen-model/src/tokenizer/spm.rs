@@ -1,8 +1,8 @@
-//! SentencePiece's BPE: a text begins as its characters, and neighbours that together are a token are merged, the one
-//! with the highest score first, of equal ones the leftmost. Characters without a token become bytes.
+//! SentencePiece BPE: a text starts as its characters; adjacent symbols that form a token are merged, the
+//! highest score first, the leftmost of equal scores first. Characters without a token become byte tokens.
 //!
-//! Where no token of the vocabulary spans two words, which is usual, a text is merged word by word: what is merged in
-//! one word changes nothing in another, and a heap of one word stays small.
+//! If no token spans two words, which is usual, a text is merged word by word: words do not affect each
+//! other, and the heap of one word stays small.
 
 use std::{cmp::Ordering, collections::BinaryHeap};
 
@@ -14,12 +14,12 @@ pub(super) struct Spm {
     /// The token `<0xNN>` of each byte.
     bytes: Box<[Option<u32>; 256]>,
     unknown: Option<u32>,
-    /// A space inside a token is always behind another space.
+    /// Whether a space inside a token always follows another space.
     word_by_word: bool,
     whole: Whole,
 }
 
-/// Memory that is used again from word to word.
+/// Buffers reused across words.
 #[derive(Debug, Default)]
 struct Scratch {
     symbols: Vec<Symbol>,
@@ -29,7 +29,7 @@ struct Scratch {
 #[derive(Clone, Copy, Debug)]
 struct Symbol {
     start: usize,
-    /// In bytes; 0 once it was merged into the one before.
+    /// In bytes; 0 once it is merged into the previous symbol.
     length: usize,
     prev: usize,
     next: usize,
@@ -37,13 +37,13 @@ struct Symbol {
 
 const END: usize = usize::MAX;
 
-/// A pair that may be merged.
+/// A candidate pair for merging.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     score: f32,
     left: usize,
     right: usize,
-    /// The length of both: if it has changed, the pair is out of date.
+    /// The combined length; if it has changed, the pair is stale.
     length: usize,
 }
 
@@ -72,7 +72,7 @@ impl Spm {
         if let Some(id) = scores.iter().position(|score| score.is_nan()) {
             return Err(TokenizerError::Score { id });
         }
-        // `-0.0` and `0.0` are the same score.
+        // `-0.0` and `0.0` are equal scores.
         let scores = scores.into_iter().map(|score| score + 0.0).collect();
         let mut bytes = Box::new([None; 256]);
         for (id, _) in vocab.types().filter(|&(_, kind)| kind == TokenType::Byte) {
@@ -81,13 +81,13 @@ impl Spm {
             }
         }
         let word_by_word = !vocab.findable().any(|text| next_word(text).is_some());
-        // Text does not become a control token, not even where a file names one as the unknown token.
+        // Text never becomes a control token, even if the file declares one as the unknown token.
         let is_control = |&id: &u32| vocab.check(id).is_ok_and(|_| vocab.kind(id) == TokenType::Control);
         let unknown = unknown.filter(|id| !is_control(id));
         Ok(Spm { scores, bytes, unknown, word_by_word, whole: Whole::new(vocab.len()) })
     }
 
-    /// The bytes that cannot be encoded where a character has no token of its own.
+    /// The bytes that cannot be encoded in characters without a token.
     pub(super) fn missing(&self) -> Vec<u8> {
         let missing = |&byte: &u8| self.bytes[usize::from(byte)].or(self.unknown).is_none();
         (0..=u8::MAX).filter(missing).collect()
@@ -99,7 +99,7 @@ impl Spm {
         let mut rest = text;
         while !rest.is_empty() {
             let end = if self.word_by_word { next_word(rest.as_bytes()) } else { None };
-            // A word ends before a space, which is a whole character.
+            // A word ends before a space, which is a character boundary.
             let (word, others) = rest.split_at(end.unwrap_or(rest.len()));
             self.encode_word(vocab, word, &mut scratch, out);
             rest = others;
@@ -119,7 +119,7 @@ impl Spm {
         }
     }
 
-    /// Merges the characters of a text that is not empty.
+    /// Merges the characters of a nonempty text.
     fn merge(&self, vocab: &Vocab, text: &str, scratch: &mut Scratch, out: &mut Vec<u32>) {
         let Scratch { symbols, heap } = scratch;
         symbols.clear();
@@ -137,7 +137,7 @@ impl Spm {
             }
             let (start, length) = (symbols[left].start, symbols[left].length + symbols[right].length);
             let token = vocab.find(&text.as_bytes()[start..start + length]);
-            // A token of the lowest score is one that nothing is merged to.
+            // The lowest score marks tokens that merging never produces.
             if let Some(score) =
                 token.map(|id| self.scores[id as usize]).filter(|&score| score > f32::NEG_INFINITY)
             {
@@ -169,7 +169,7 @@ impl Spm {
         }
     }
 
-    /// One symbol: a token, or a character that has none and becomes bytes, or the unknown token.
+    /// Appends one symbol: its token, its byte tokens, or the unknown token.
     fn give(&self, vocab: &Vocab, bytes: &[u8], out: &mut Vec<u32>) {
         if let Some(id) = vocab.find(bytes) {
             out.push(id);
@@ -183,7 +183,7 @@ impl Spm {
     }
 }
 
-/// Where the next word begins: the first space behind something else.
+/// The start of the next word: the first space after a non-space.
 fn next_word(text: &[u8]) -> Option<usize> {
     let boundary = text.windows(2).position(|pair| pair[0] != b' ' && pair[1] == b' ');
     boundary.map(|before| before + 1)
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(
             encode(&spm, "<unk>"),
             ["<unk>"; 5],
-            "a character each, and never the whole text as a token"
+            "one token per character, never the whole text as a token"
         );
     }
 
@@ -255,20 +255,20 @@ mod tests {
     fn scores_are_checked() {
         let vocab = || Vocab::new(vec!["a".into(), "b".into()], Vec::new(), Spelling::Sentence).unwrap();
         let message = |scores: &[f32]| Spm::new(&vocab(), scores.to_vec(), None).unwrap_err().to_string();
-        assert_eq!(message(&[]), "there are 0 scores for 2 tokens");
-        assert_eq!(message(&[0.0, f32::NAN]), "the score of token 1 is not a number");
+        assert_eq!(message(&[]), "the number of scores must be 2, the number of tokens, is 0");
+        assert_eq!(message(&[0.0, f32::NAN]), "the score of token 1 is NaN");
         assert!(Spm::new(&vocab(), vec![f32::NEG_INFINITY, f32::INFINITY], None).is_ok());
     }
 
     proptest::proptest! {
-        /// What the heap gives is what looking for the best pair each time gives.
+        /// The heap produces the same tokens as scanning for the best pair each time.
         #[test]
         fn merges_are_those_of_the_definition(
             tokens in proptest::collection::btree_map("[ ]{0,2}[abc]{1,3}( a)?", -4i8..0, 1..20),
             text in "[abc ]{0,40}",
         ) {
             let rows: Vec<(&str, f32, TokenType)> =
-                tokens.iter().map(|(text, &score)| (text.as_str(), score.into(), TokenType::Normal)).collect();
+                tokens.iter().map(|(text, &s)| (text.as_str(), s.into(), TokenType::Normal)).collect();
             let (vocab, spm) = make(&rows, None);
             let mut parts: Vec<String> = text.chars().map(String::from).collect();
             loop {

@@ -1,14 +1,14 @@
-//! Text from tokens as they come: a character is given when all its bytes are there.
+//! Decodes a stream of tokens: a character is emitted once all of its bytes have arrived.
 
 use super::{Tokenizer, TokenizerError};
 
-/// Makes text from tokens one by one. What it gives, put together, is what [`Tokenizer::decode`] gives for all of
-/// them; no part ever ends inside a character.
+/// Decodes tokens one by one. The concatenated output equals [`Tokenizer::decode`] of all tokens; no output
+/// ends inside a character.
 ///
 /// ```
-/// # use fulmen_model::tokenizer::{StreamDecoder, Tokenizer, TokenizerParts};
+/// # use fulmen_model::tokenizer::{StreamDecoder, Tokenizer, TokenizerSpec};
 /// # let tokens = ["Ã", "©", "Ġ"].map(String::from).to_vec();
-/// # let parts = TokenizerParts { model: "gpt2".into(), tokens, ..TokenizerParts::default() };
+/// # let parts = TokenizerSpec { model: "gpt2".into(), tokens, ..TokenizerSpec::default() };
 /// # let tokenizer = Tokenizer::new(parts)?;
 /// let mut decoder = StreamDecoder::new();
 /// assert_eq!(decoder.push(&tokenizer, 0)?, "");
@@ -19,38 +19,38 @@ use super::{Tokenizer, TokenizerError};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct StreamDecoder {
-    /// The begin of a character whose other bytes have not come.
+    /// The first bytes of an incomplete character.
     held: Vec<u8>,
-    /// Something was given already, or the text goes on from another: SentencePiece's first space stays.
-    going_on: bool,
+    /// Whether this is not the start of a text, so that SentencePiece's leading space is kept.
+    continuing: bool,
     show_special: bool,
 }
 
 impl StreamDecoder {
-    /// For a whole text.
+    /// A decoder for a whole text.
     pub fn new() -> StreamDecoder {
         StreamDecoder::default()
     }
 
-    /// For a text that goes on from what came before it, such as an answer: it may begin with a space.
-    pub fn going_on() -> StreamDecoder {
-        StreamDecoder { going_on: true, ..StreamDecoder::default() }
+    /// A decoder for text that continues other text, such as an answer, and may start with a space.
+    pub fn continuing() -> StreamDecoder {
+        StreamDecoder { continuing: true, ..StreamDecoder::default() }
     }
 
-    /// Control tokens are shown as their text instead of being left out.
+    /// Emits the text of control tokens instead of omitting them.
     pub fn show_special(mut self) -> StreamDecoder {
         self.show_special = true;
         self
     }
 
-    /// Takes a token and gives the text that is complete with it.
+    /// Adds a token and returns the text that it completes.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> Result<String, TokenizerError> {
         let mut out = String::new();
         self.push_to(tokenizer, id, &mut out)?;
         Ok(out)
     }
 
-    /// Takes a token and appends the text that is complete with it.
+    /// Adds a token and appends the text that it completes.
     pub(super) fn push_to(
         &mut self,
         tokenizer: &Tokenizer,
@@ -61,8 +61,8 @@ impl StreamDecoder {
         if bytes.is_empty() {
             return Ok(());
         }
-        if !self.going_on {
-            self.going_on = true;
+        if !self.continuing {
+            self.continuing = true;
             if tokenizer.adds_space_prefix() && !tokenizer.is_special(id) {
                 bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
             }
@@ -91,7 +91,7 @@ impl StreamDecoder {
         Ok(())
     }
 
-    /// The end of the text: a character that stayed incomplete is given as U+FFFD.
+    /// Ends the text; an incomplete character is emitted as U+FFFD.
     pub fn finish(&mut self) -> String {
         let text = String::from_utf8_lossy(&self.held).into_owned();
         self.held.clear();

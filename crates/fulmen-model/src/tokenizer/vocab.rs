@@ -1,4 +1,4 @@
-//! The vocabulary: what each token is, which text it shows, and which token a piece of text is.
+//! The vocabulary: the type and bytes of each token, and the token of given bytes.
 
 use std::hash::BuildHasher;
 
@@ -6,7 +6,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::{TokenType, TokenizerError, bytes};
 
-/// How the text of a token stands for what it shows.
+/// How the text of a token encodes its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spelling {
     /// One character per byte: `Ġthe`.
@@ -15,11 +15,11 @@ pub(super) enum Spelling {
     Sentence,
 }
 
-/// SentencePiece's space.
+/// SentencePiece's space character.
 pub(super) const SPACE: char = '▁';
 
-/// Texts that mark the end of a turn or of a text wherever they are in a vocabulary. Some files give them the wrong
-/// type; as control tokens they cannot be made from text.
+/// Tokens that end a turn or a text in any vocabulary. Some files give them the wrong type; they are always
+/// treated as control tokens, so they cannot be produced from text.
 const ENDS: [&str; 8] = [
     "<|im_end|>",
     "<|endoftext|>",
@@ -30,21 +30,21 @@ const ENDS: [&str; 8] = [
     "<end_of_turn>",
     "<｜end▁of▁sentence｜>",
 ];
-/// Texts that are ends only if they are control tokens already: elsewhere they are HTML or prose.
+/// Tokens that end a text only if the file marks them as control tokens: otherwise they may be HTML or prose.
 const CONTROL_ENDS: [&str; 3] = ["</s>", "<EOT>", "<eos>"];
 
 #[derive(Debug)]
 pub(super) struct Vocab {
     texts: Vec<String>,
     types: Vec<TokenType>,
-    /// What every token shows, one behind the other.
+    /// The concatenated bytes of all tokens.
     shown: Vec<u8>,
-    /// Where each token's bytes end in `shown`.
+    /// The end of each token's bytes in `shown`.
     shown_ends: Vec<usize>,
-    /// Tokens that may be made from text, found by the bytes they show.
+    /// Tokens that text may become, by their bytes.
     by_bytes: HashTable<u32>,
     hasher: DefaultHashBuilder,
-    /// The length of the longest text in `by_bytes`.
+    /// The length of the longest key of `by_bytes`.
     longest: usize,
 }
 
@@ -58,7 +58,7 @@ impl Vocab {
         if count == 0 {
             return Err(TokenizerError::Empty);
         }
-        // The last number is left free: it means "no token" where space matters.
+        // The last id is reserved: it means "no token".
         if u32::try_from(count).is_err() {
             return Err(TokenizerError::TooMany { count });
         }
@@ -86,7 +86,7 @@ impl Vocab {
 
     fn check_duplicates(&self) -> Result<(), TokenizerError> {
         let mut seen: HashTable<u32> = HashTable::with_capacity(self.texts.len());
-        // Empty tokens are places without a text: there may be many.
+        // Empty tokens are unused entries; there may be many.
         for (id, text) in (0u32..).zip(&self.texts).filter(|(_, text)| !text.is_empty()) {
             let hash = self.hasher.hash_one(text.as_bytes());
             if let Some(&first) = seen.find(hash, |&other| self.text(other) == text) {
@@ -97,7 +97,7 @@ impl Vocab {
         Ok(())
     }
 
-    /// Finds out what one token shows, and makes it findable.
+    /// Decodes the bytes of one token and adds it to the lookup table.
     fn add(&mut self, index: usize, spelling: Spelling) -> Result<(), TokenizerError> {
         let id = u32::try_from(index).expect("the number of tokens was checked");
         let text = &self.texts[index];
@@ -109,7 +109,7 @@ impl Vocab {
         let mut findable = false;
         match kind {
             TokenType::Normal | TokenType::Unused => match spelling {
-                // Text that is not in the alphabet of bytes shows as it is; no text leads to it.
+                // Text outside the byte alphabet is printed as is; no text encodes to it.
                 Spelling::Bytes => {
                     findable = bytes::decode_to(text, &mut self.shown);
                     if !findable {
@@ -133,7 +133,8 @@ impl Vocab {
         if findable && self.shown.len() > start {
             self.longest = self.longest.max(self.shown.len() - start);
             let hash = self.hasher.hash_one(self.shown(id));
-            // Two SentencePiece tokens may show the same, with `▁` and with a space; the first one is found.
+            // Two SentencePiece tokens may have the same bytes, one with `▁` and one with a space; the first
+            // one wins.
             if self.by_bytes.find(hash, |&other| self.shown(other) == self.shown(id)).is_none() {
                 let Vocab { by_bytes, hasher, shown, shown_ends, .. } = self;
                 by_bytes.insert_unique(hash, id, |&other| hasher.hash_one(slice(shown, shown_ends, other)));
@@ -151,28 +152,28 @@ impl Vocab {
         (0u32..).zip(self.types.iter().copied())
     }
 
-    /// Whether there is such a token.
+    /// Whether the id is in the vocabulary.
     pub(super) fn check(&self, id: u32) -> Result<usize, TokenizerError> {
         let known = usize::try_from(id).ok().filter(|&index| index < self.texts.len());
         known.ok_or(TokenizerError::NoSuchToken { id, tokens: self.texts.len() })
     }
 
-    /// The text of a token of this vocabulary, as the file spells it.
+    /// The text of a token, as stored in the file. The id must be in the vocabulary.
     pub(super) fn text(&self, id: u32) -> &str {
         &self.texts[id as usize]
     }
 
-    /// The type of a token of this vocabulary.
+    /// The type of a token. The id must be in the vocabulary.
     pub(super) fn kind(&self, id: u32) -> TokenType {
         self.types[id as usize]
     }
 
-    /// What a token of this vocabulary shows.
+    /// The bytes of a token. The id must be in the vocabulary.
     pub(super) fn shown(&self, id: u32) -> &[u8] {
         slice(&self.shown, &self.shown_ends, id)
     }
 
-    /// The token that shows just these bytes, of those that may be made from text.
+    /// The token with exactly these bytes, among those that text may become.
     #[inline]
     pub(super) fn find(&self, bytes: &[u8]) -> Option<u32> {
         if bytes.len() > self.longest {
@@ -181,18 +182,18 @@ impl Vocab {
         self.by_bytes.find(self.hasher.hash_one(bytes), |&id| self.shown(id) == bytes).copied()
     }
 
-    /// What the tokens show that are not made from text.
+    /// The bytes of the tokens that text never becomes.
     pub(super) fn specials(&self) -> impl Iterator<Item = &[u8]> {
         let special = |kind| !matches!(kind, TokenType::Normal | TokenType::Unused);
         self.types().filter(move |&(_, kind)| special(kind)).map(|(id, _)| self.shown(id))
     }
 
-    /// What the tokens show that are made from text.
+    /// The bytes of the tokens that text may become.
     pub(super) fn findable(&self) -> impl Iterator<Item = &[u8]> {
         self.by_bytes.iter().map(|&id| self.shown(id))
     }
 
-    /// The tokens that end a generation by their text.
+    /// The end-of-generation tokens recognized by their text.
     pub(super) fn ends(&self) -> impl Iterator<Item = u32> {
         let ends = |text: &str| ENDS.contains(&text) || CONTROL_ENDS.contains(&text);
         self.types()
@@ -244,14 +245,14 @@ mod tests {
         assert_eq!(message(make(&[], &[], Spelling::Bytes)), "the vocabulary is empty");
         assert_eq!(
             message(make(&["a", "b"], &[TokenType::Normal], Spelling::Bytes)),
-            "there are 1 token types for 2 tokens"
+            "the number of token types must be 2, the number of tokens, is 1"
         );
         assert_eq!(message(make(&["a", "b", "a"], &[], Spelling::Bytes)), r#"tokens 0 and 2 are both "a""#);
         for text in ["<0x0>", "<0x+A>", "<0xAAA>", "0x0A", "", "<0xé>"] {
             let error = make(&[text], &[TokenType::Byte], Spelling::Sentence).unwrap_err();
             assert_eq!(error, TokenizerError::ByteToken { id: 0, text: text.into() });
         }
-        assert!(make(&["", "", "a"], &[], Spelling::Bytes).is_ok(), "places without a text");
+        assert!(make(&["", "", "a"], &[], Spelling::Bytes).is_ok(), "unused entries");
     }
 
     #[test]

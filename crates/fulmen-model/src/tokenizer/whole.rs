@@ -1,11 +1,12 @@
-//! Which tokens their own text leads to.
+//! Which tokens BPE produces from their own text.
 //!
-//! Most pieces of a text are a token as a whole, and merging would only find that token again. For a few tokens it
-//! would not: no merges lead to them. Each token is found out when it is first met.
+//! Most pre-tokens are themselves a token, and merging would only arrive at that token again. For a few
+//! tokens it would not, because no sequence of merges produces them. Each token is checked when it is first
+//! encountered.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What is known of each token so far. Threads that find out the same at once write the same.
+/// What is known about each token so far. Threads that race write the same value.
 #[derive(Debug)]
 pub(super) struct Whole(Vec<AtomicU8>);
 
@@ -17,13 +18,13 @@ impl Whole {
         Whole((0..tokens).map(|_| AtomicU8::new(0)).collect())
     }
 
-    /// Whether merging the token's text is known to give the token.
+    /// Whether merging the token's text is known to produce the token.
     #[inline]
     pub(super) fn is_sure(&self, id: u32) -> bool {
         self.0[id as usize].load(Ordering::Relaxed) == YES
     }
 
-    /// Keeps what merging the text of a token gave.
+    /// Records whether merging the token's text produces the token.
     pub(super) fn learn(&self, id: u32, merged: &[u32]) {
         self.0[id as usize].store(if merged == [id] { YES } else { NO }, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! GGUF files built byte by byte, so that any byte can be wrong.
+//! Builds GGUF files byte by byte, so that any byte can be wrong.
 
 #![allow(dead_code, reason = "each test binary uses a part of this")]
 
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fulmen_model::gguf::{GgufError, GgufFile};
 
-/// A GGUF file in the making. The defaults are right; tests change one thing.
+/// A GGUF file under construction. The defaults are valid; tests change one thing.
 #[derive(Clone)]
 pub(crate) struct Raw {
     pub(crate) magic: [u8; 4],
@@ -40,7 +40,7 @@ impl Raw {
         self
     }
 
-    /// A tensor's entry; its bytes are not added.
+    /// A tensor entry, without its data.
     pub(crate) fn tensor(mut self, name: &str, dims: &[u64], kind: u32, offset: u64) -> Raw {
         self.tensors.push(tensor(name, dims, kind, offset));
         self
@@ -68,7 +68,7 @@ impl Raw {
         open(self.bytes())
     }
 
-    /// What the reader says of a file that it refuses.
+    /// The error for a file that is rejected.
     pub(crate) fn message(&self) -> String {
         message(self.bytes())
     }
@@ -78,7 +78,7 @@ pub(crate) fn open(bytes: Vec<u8>) -> Result<GgufFile, GgufError> {
     GgufFile::from_bytes(Arc::new(bytes))
 }
 
-/// What the reader says of bytes that it refuses.
+/// The error for bytes that are rejected.
 pub(crate) fn message(bytes: Vec<u8>) -> String {
     match open(bytes) {
         Ok(file) => panic!("accepted: {file:?}"),
@@ -99,7 +99,7 @@ pub(crate) fn key(name: &str, kind: u32, value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// An array's value: the type of its items, their count, their bytes.
+/// An array value: item type, count, bytes.
 pub(crate) fn array(item: u32, count: u64, bytes: &[u8]) -> Vec<u8> {
     let mut out = item.to_le_bytes().to_vec();
     out.extend(count.to_le_bytes());

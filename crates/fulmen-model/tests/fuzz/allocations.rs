@@ -1,4 +1,4 @@
-//! An allocator that counts, to see what a file makes the reader allocate.
+//! A counting allocator, to measure what a file makes the reader allocate.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -11,12 +11,12 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 thread_local! {
-    /// Bytes that this thread has now, and the most since it was asked; tests run on threads of their own.
+    /// Current and peak bytes of this thread; each test runs on its own thread.
     static LIVE: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
 }
 
 fn count(bytes: isize) {
-    // While a thread ends there is nothing to count for.
+    // Nothing to count while a thread is being torn down.
     let _ = LIVE.try_with(|cell| {
         let (live, peak) = cell.get();
         let live = live.saturating_add(bytes);
@@ -28,36 +28,37 @@ fn size(bytes: usize) -> isize {
     isize::try_from(bytes).unwrap_or(isize::MAX)
 }
 
-// SAFETY: every call goes to the system's allocator with the same arguments; counting allocates nothing.
+// SAFETY: every call is forwarded to the system allocator with the same arguments; counting does not
+// allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(size(layout.size()));
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(size(layout.size()));
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         count(-size(layout.size()));
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(ptr, layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new: usize) -> *mut u8 {
-        // Both are there while the bytes are copied.
+        // Both blocks exist while the bytes are copied.
         count(size(new));
         count(-size(layout.size()));
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.realloc(ptr, layout, new) }
     }
 }
 
-/// Runs `work` and says how many bytes this thread had at most beyond those it had before.
+/// Runs `work` and returns the peak bytes that this thread allocated on top of what it had before.
 pub(crate) fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.with(|cell| {
         let (live, _) = cell.get();

@@ -1,17 +1,17 @@
-//! The files that are mutated.
+//! The corpus of files to mutate.
 
 use std::{fs, path::Path};
 
 use fulmen_core::DType;
 use fulmen_model::gguf::{Array, GgufWriter, Metadata};
 use fulmen_model::source::TensorInfo;
-use fulmen_model::synth::{Shape, Synth};
+use fulmen_model::synth::{ModelShape, Synth};
 
 fn folder() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
 }
 
-/// The committed files with this ending, sorted by name.
+/// The committed files with this extension, sorted by name.
 pub(crate) fn files(ending: &str) -> Vec<Vec<u8>> {
     let entries = fs::read_dir(folder()).expect("the corpus is committed");
     let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -59,7 +59,7 @@ fn write(metadata: &Metadata, tensors: &[TensorInfo]) -> Vec<u8> {
 }
 
 fn model(preset: &str, types: &str) -> Vec<u8> {
-    let shape = Shape {
+    let shape = ModelShape {
         layers: 1,
         embedding: 32,
         heads: 2,
@@ -67,7 +67,7 @@ fn model(preset: &str, types: &str) -> Vec<u8> {
         head_size: 16,
         feed_forward: 32,
         vocabulary: 288,
-        ..Shape::preset(preset).unwrap()
+        ..ModelShape::preset(preset).unwrap()
     };
     Synth::new(shape, types.parse().unwrap(), 1).bytes().unwrap()
 }
@@ -80,14 +80,18 @@ fn part() -> Vec<u8> {
     write(&metadata, &[TensorInfo::new("a", &[2], DType::F32).unwrap()])
 }
 
-/// Makes the corpus again, for when the format of these files is to change:
+/// Regenerates the corpus, for when these files should change:
 /// `cargo test -p fulmen-model --test fuzz -- --ignored write_the_corpus`.
 #[test]
 #[ignore = "it writes into the source folder"]
 fn write_the_corpus() {
     let mut version_2 = all_types();
     version_2[4] = 2;
-    let header = r#"{"__metadata__":{"format":"pt"},"model.norm.weight":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]},"model.layers.0.self_attn.q_proj.weight":{"dtype":"F32","shape":[4,2],"data_offsets":[8,40]}}"#;
+    let header = concat!(
+        r#"{"__metadata__":{"format":"pt"},"#,
+        r#""model.norm.weight":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]},"#,
+        r#""model.layers.0.self_attn.q_proj.weight":{"dtype":"F32","shape":[4,2],"data_offsets":[8,40]}}"#,
+    );
     let mut safetensors = (header.len() as u64).to_le_bytes().to_vec();
     safetensors.extend(header.as_bytes());
     safetensors.extend([0; 40]);

@@ -4,13 +4,13 @@ use std::{hint::black_box, sync::Arc};
 
 use fulmen_model::arch::Config;
 use fulmen_model::gguf::{GgufFile, GgufWriter};
-use fulmen_model::quantize::{Plan, Recipe};
+use fulmen_model::quantize::{QuantizePlan, Recipe};
 use fulmen_model::summary::Summary;
 use fulmen_model::tokenizer::Tokenizer;
 
 use crate::{corpus, fuzz, mutate, number};
 
-/// Reads a file and, if it is accepted, everything in it. Says whether it was.
+/// Reads a file and, if it is accepted, everything in it. Returns whether it was accepted.
 fn read(bytes: &[u8]) -> bool {
     let file = match GgufFile::from_bytes(Arc::new(bytes.to_vec())) {
         Ok(file) => file,
@@ -50,9 +50,9 @@ fn use_all(file: &GgufFile) {
     black_box((Config::read(file).is_ok(), Tokenizer::from_metadata(metadata).is_ok()));
     for recipe in ["q4_k_m", "f16"] {
         let recipe: Recipe = recipe.parse().unwrap();
-        black_box(Plan::of(file, recipe).map(|plan| plan.after).unwrap_or(0));
+        black_box(QuantizePlan::of(file, recipe).map(|plan| plan.after).unwrap_or(0));
     }
-    // What was read can be written, and is the same then.
+    // What was read can be written and reads back the same.
     let mut writer = GgufWriter::new(Vec::new(), metadata, file.tensors()).unwrap();
     for tensor in file.tensors() {
         writer.write(tensor.name(), &file.data(tensor.name()).unwrap()).unwrap();
@@ -76,7 +76,7 @@ fn mutated_files_are_refused_or_read() {
     fuzz("gguf", cases, |random| mutate::mutated(&files, random), read);
 }
 
-/// The same through a file on disk, which is mapped.
+/// The same through a memory-mapped file on disk.
 #[test]
 fn mutated_files_on_disk_are_refused_or_read() {
     let files = corpus::files(".gguf.bin");

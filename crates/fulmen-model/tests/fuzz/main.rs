@@ -1,16 +1,17 @@
-//! Mutated model files: whatever the bytes are, there is no panic, no hang and no large allocation.
+//! Mutated model files: whatever the bytes, there must be no panic, no hang and no large allocation.
 //!
-//! The files of `tests/corpus` are read as they are and then mutated. A short run belongs to the tests; a long one is
+//! The files of `tests/corpus` are read unchanged and then mutated. The tests include a short run; for a long
+//! one:
 //!
 //! ```text
 //! FULMEN_FUZZ_CASES=1000000 cargo test -p fulmen-model --test fuzz -- --nocapture
 //! ```
 //!
-//! `FULMEN_FUZZ_SEED` changes the mutations. An input that fails is written to the target folder and its path is said;
-//! put it into the corpus with the fix, so that it is read in every run.
+//! `FULMEN_FUZZ_SEED` changes the mutations. A failing input is written to the target folder and its path is
+//! printed; add it to the corpus with the fix, so that every run reads it.
 //!
-//! These are mutations from a seed and not coverage-guided fuzzing: they run on stable Rust without another tool, the
-//! same everywhere, and the format's fields are few enough that writing odd numbers over random places reaches them.
+//! These are seeded mutations, not coverage-guided fuzzing: they run on stable Rust without another tool, are
+//! reproducible, and the format has few enough fields that random overwrites reach them.
 
 mod allocations;
 mod corpus;
@@ -24,10 +25,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The most that reading a small file may allocate, at once or in all.
-const MOST_BYTES: usize = 64 << 20;
-/// Far more than any of these files takes, on a busy machine too.
-const MOST_TIME: Duration = Duration::from_secs(10);
+/// Allocation limit for reading a small file, both at once and in total.
+const MAX_BYTES: usize = 64 << 20;
+/// Far longer than any of these files takes, even on a busy machine.
+const MAX_TIME: Duration = Duration::from_secs(10);
 
 fn number(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
@@ -36,13 +37,13 @@ fn number(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Runs `check` on `cases` inputs. Each comes from its own random sequence, so a case does not depend on the others.
-/// `check` says whether it accepted its input.
+/// Runs `check` on `cases` inputs, each from its own random sequence, so that cases are independent. `check`
+/// returns whether it accepted its input.
 fn fuzz(name: &str, cases: u64, make: impl Fn(&mut fastrand::Rng) -> Vec<u8>, check: impl Fn(&[u8]) -> bool) {
     let seed = number("FULMEN_FUZZ_SEED", 1);
     let (mut accepted, mut longest, mut largest) = (0u64, Duration::ZERO, 0);
     let began = Instant::now();
-    // Panics are expected to be none; the first one is reported with its input, not with a trace of this function.
+    // The first panic is reported with its input instead of a backtrace.
     for case in 0..cases {
         let mut random = fastrand::Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ case);
         let input = make(&mut random);
@@ -51,8 +52,8 @@ fn fuzz(name: &str, cases: u64, make: impl Fn(&mut fastrand::Rng) -> Vec<u8>, ch
         let time = start.elapsed();
         let failed = match result {
             Err(_) => Some("it panicked".to_owned()),
-            Ok(_) if peak > MOST_BYTES => Some(format!("it allocated {peak} bytes")),
-            Ok(_) if time > MOST_TIME => Some(format!("it took {time:?}")),
+            Ok(_) if peak > MAX_BYTES => Some(format!("it allocated {peak} bytes")),
+            Ok(_) if time > MAX_TIME => Some(format!("it took {time:?}")),
             Ok(taken) => {
                 accepted += u64::from(taken);
                 None
@@ -66,8 +67,9 @@ fn fuzz(name: &str, cases: u64, make: impl Fn(&mut fastrand::Rng) -> Vec<u8>, ch
         (longest, largest) = (longest.max(time), largest.max(peak));
     }
     println!(
-        "{name}: {cases} files in {:.1} s, {accepted} accepted, at most {largest} bytes allocated, longest {longest:?}",
+        "{name}: {cases} files in {:.1} s, {accepted} accepted, at most {largest} bytes allocated, \
+         longest {longest:?}",
         began.elapsed().as_secs_f64(),
     );
-    assert!(accepted > 0 && accepted < cases, "mutations that are all refused or all accepted test little");
+    assert!(accepted > 0 && accepted < cases, "mutations that are all rejected or all accepted test little");
 }

@@ -1,8 +1,8 @@
-//! Damage of the kinds that files have, and of the kinds that attackers choose.
+//! Accidental and malicious kinds of damage.
 
 use fastrand::Rng;
 
-/// Numbers at which sizes and counts overflow or change their meaning.
+/// Numbers near which sizes and counts overflow or change their meaning.
 const NUMBERS: [u64; 24] = [
     0,
     1,
@@ -40,7 +40,7 @@ pub(crate) fn mutated(files: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
 }
 
 fn change(bytes: &mut Vec<u8>, files: &[Vec<u8>], random: &mut Rng) {
-    // Half of them near the start, where the counts and the first keys are.
+    // Half of them close to the start, where the counts and the first keys are.
     let near_start = if random.bool() { 256.min(bytes.len()) } else { bytes.len() };
     let at = random.usize(0..=near_start);
     match random.u8(0..10) {
@@ -64,7 +64,7 @@ fn change(bytes: &mut Vec<u8>, files: &[Vec<u8>], random: &mut Rng) {
             bytes.drain(at..end);
         }
         7 => {
-            // The same bytes once more: keys and tensors that are there twice.
+            // Repeat some bytes: duplicate keys and tensors.
             let end = (at + random.usize(0..256)).min(bytes.len());
             let again = bytes[at..end].to_vec();
             bytes.splice(end..end, again);

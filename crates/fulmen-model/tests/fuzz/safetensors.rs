@@ -7,10 +7,11 @@ use fulmen_model::source::ModelSource;
 
 use crate::{corpus, fuzz, mutate, number};
 
-const CONFIG: &str = r#"{"model_type": "llama", "hidden_size": 2, "intermediate_size": 4, "num_hidden_layers": 1,
-"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 2, "rms_norm_eps": 1e-5, "vocab_size": 4,
-"max_position_embeddings": 128, "rope_theta": 1e4, "rope_scaling": {"rope_type": "llama3", "factor": 8.0,
-"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}, "eos_token_id": [1, 2]}"#;
+const CONFIG: &str = r#"{"model_type": "llama", "hidden_size": 2, "intermediate_size": 4,
+"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 2,
+"rms_norm_eps": 1e-5, "vocab_size": 4, "max_position_embeddings": 128, "rope_theta": 1e4,
+"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+"original_max_position_embeddings": 64}, "eos_token_id": [1, 2]}"#;
 
 fn open(folder: &std::path::Path) -> bool {
     let Ok(model) = SafetensorsFolder::open(folder) else { return false };
@@ -43,7 +44,7 @@ fn mutated_configurations_are_refused_or_read() {
         fs::write(folder.path().join("config.json"), bytes).unwrap();
         open(folder.path())
     };
-    // Digits by digits: what is no number is refused by the JSON reader alone.
+    // Replace digits with digits: anything else is rejected by the JSON parser right away.
     let make = |random: &mut fastrand::Rng| {
         let mut bytes = mutate::mutated(&files, random);
         if random.u8(0..4) > 0 {

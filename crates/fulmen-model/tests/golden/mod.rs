@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// A prompt, its tokens, and the sure begin of the greedy answer.
+/// A prompt, its tokens, and the unambiguous start of the greedy answer.
 pub(crate) struct Golden {
     pub(crate) prompt: String,
     pub(crate) tokens: Vec<u32>,
     pub(crate) answer: Vec<u32>,
 }
 
-/// The model's file, where it is expected; says so if there is none.
+/// The model's file; prints a note if it does not exist.
 pub(crate) fn file() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("FULMEN_SMOLLM2") {
         return Some(path.into());

@@ -1,24 +1,24 @@
-//! Two devices, one model: the same logits, and the same greedy tokens wherever the choice is no close call. Tests of backends
-//! take this file by its path.
+//! One model on two devices: the same logits, and the same greedy tokens unless a choice is a close call.
+//! Backend tests include this file by its path.
 
 use fulmen_model::Session;
 
-/// How many times the error that the logits may have lies between the two largest where the token is certain. The error of a
-/// difference is √2 of that, and four of those are rare.
+/// A token is certain if the two largest logits differ by more than this multiple of the allowed error: the
+/// error of a difference is √2 times that of a logit, and four times that is rare.
 const SURE: f64 = 5.7;
 
 fn square_sum(values: impl Iterator<Item = f64>) -> f64 {
     values.map(|value| value * value).sum()
 }
 
-/// The squared error of the values, relative to what is expected.
+/// The squared error relative to the expected values.
 fn nmse(got: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(got.len(), expected.len());
     let error = square_sum(got.iter().zip(expected).map(|(a, b)| f64::from(a - b)));
     error / square_sum(expected.iter().map(|&b| b.into()))
 }
 
-/// The token with the largest logit, and whether logits with an [`nmse`] of `bound` would give it, too.
+/// The token with the largest logit, and whether logits with an [`nmse`] of `bound` would yield it, too.
 fn choice(logits: &[f32], bound: f64) -> (u32, bool) {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
@@ -27,8 +27,8 @@ fn choice(logits: &[f32], bound: f64) -> (u32, bool) {
     (u32::try_from(order[0]).unwrap(), margin > SURE * (bound * mean).sqrt())
 }
 
-/// Feeds both the prompt, compares logits, and then greedy tokens. At a close call the device gets the processor's token and
-/// goes on from there. Most steps must not be close calls.
+/// Feeds the prompt to both, compares the logits, and then the greedy tokens. At a close call, the device
+/// gets the CPU's token and continues from there. Most steps must not be close calls.
 pub(crate) fn compare(
     cpu: &mut Session,
     device: &mut Session,

@@ -1,4 +1,5 @@
-//! Tiny random models: a source in memory, and their computation in f64, written down once more from the papers.
+//! Tiny random models: a source in memory, and their computation in f64, written down once more from the
+//! papers.
 
 #![allow(dead_code, reason = "each test binary uses a part of this")]
 
@@ -13,7 +14,7 @@ use fulmen_model::gguf::Metadata;
 use fulmen_model::source::{ModelSource, SourceError, TensorInfo};
 use fulmen_model::{LoadOptions, Model, ModelError, SessionOptions};
 
-/// A model in memory that tests may change before they load it.
+/// A model in memory that tests can change before loading it.
 #[derive(Clone)]
 pub(crate) struct Tiny {
     pub(crate) metadata: Metadata,
@@ -21,9 +22,9 @@ pub(crate) struct Tiny {
     data: HashMap<String, Arc<Vec<u8>>>,
 }
 
-/// Sizes of a tiny model.
+/// Dimensions of a tiny model.
 #[derive(Clone, Copy)]
-pub(crate) struct Shape {
+pub(crate) struct TinyShape {
     pub(crate) arch: &'static str,
     pub(crate) layers: u32,
     pub(crate) hidden: usize,
@@ -37,7 +38,7 @@ pub(crate) struct Shape {
     pub(crate) dtype: DType,
 }
 
-pub(crate) const LLAMA: Shape = Shape {
+pub(crate) const LLAMA: TinyShape = TinyShape {
     arch: "llama",
     layers: 2,
     hidden: 64,
@@ -50,15 +51,15 @@ pub(crate) const LLAMA: Shape = Shape {
     factors: true,
     dtype: DType::F32,
 };
-pub(crate) const QWEN2: Shape = Shape { arch: "qwen2", tied: false, factors: false, ..LLAMA };
-/// Heads of a size that is not the hidden size over their number.
-pub(crate) const QWEN3: Shape =
-    Shape { arch: "qwen3", heads: 6, kv_heads: 3, head_dim: 32, factors: false, ..LLAMA };
-pub(crate) const SHAPES: [Shape; 3] = [LLAMA, QWEN2, QWEN3];
+pub(crate) const QWEN2: TinyShape = TinyShape { arch: "qwen2", tied: false, factors: false, ..LLAMA };
+/// A head size that is not the hidden size divided by the number of heads.
+pub(crate) const QWEN3: TinyShape =
+    TinyShape { arch: "qwen3", heads: 6, kv_heads: 3, head_dim: 32, factors: false, ..LLAMA };
+pub(crate) const SHAPES: [TinyShape; 3] = [LLAMA, QWEN2, QWEN3];
 
 impl Tiny {
-    pub(crate) fn new(shape: Shape, seed: u64) -> Tiny {
-        let Shape { arch, hidden, inner, heads, kv_heads, head_dim, vocabulary, dtype, .. } = shape;
+    pub(crate) fn new(shape: TinyShape, seed: u64) -> Tiny {
+        let TinyShape { arch, hidden, inner, heads, kv_heads, head_dim, vocabulary, dtype, .. } = shape;
         let mut tiny = Tiny { metadata: Metadata::new(), tensors: Vec::new(), data: HashMap::new() };
         let m = &mut tiny.metadata;
         m.set("general.architecture", arch);
@@ -85,7 +86,7 @@ impl Tiny {
             tiny.put(name, dims, dtype, &values);
         };
         let spread = |k: usize| 1.0 / (k as f32).sqrt();
-        // Small beside what layers add, so that a tied head does not repeat the last token.
+        // Small compared with what layers add, so that a tied output matrix does not repeat the last token.
         put("token_embd.weight", &[hidden, vocabulary], dtype, 0.0, spread(hidden));
         put("output_norm.weight", &[hidden], DType::F32, 1.0, 0.1);
         if !shape.tied {
@@ -124,7 +125,7 @@ impl Tiny {
         tiny
     }
 
-    /// Adds a tensor, or changes one.
+    /// Adds or replaces a tensor.
     pub(crate) fn put(&mut self, name: &str, dims: &[usize], dtype: DType, values: &[f32]) {
         self.remove(name);
         let info = TensorInfo::new(name, dims, dtype).unwrap();
@@ -156,7 +157,7 @@ impl Tiny {
         Model::from_source(Arc::new(self.clone()), device, LoadOptions { session, ..LoadOptions::default() })
     }
 
-    /// What loading says if it refuses.
+    /// The error of loading the model.
     pub(crate) fn refusal(&self) -> String {
         self.load(SessionOptions::default()).map(drop).expect_err("the model must be refused").to_string()
     }

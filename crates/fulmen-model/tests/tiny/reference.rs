@@ -1,4 +1,4 @@
-//! A decoder-only transformer in f64: no cache, no chunks, one position after the other over plain lists.
+//! A decoder-only transformer in f64: no KV cache, no chunks, one position after the other on plain vectors.
 
 use super::Tiny;
 use fulmen_model::source::ModelSource;
@@ -10,9 +10,9 @@ struct Sizes {
     head_dim: usize,
     layers: u32,
     epsilon: f64,
-    /// How far each pair of a head turns from one position to the next.
+    /// The rotation angle of each pair per position.
     turns: Vec<f64>,
-    /// What sine and cosine are multiplied by.
+    /// The factor of sine and cosine.
     magnitude: f64,
 }
 
@@ -27,20 +27,20 @@ fn norm(x: &[f64], gain: &[f64], epsilon: f64) -> Vec<f64> {
     x.iter().zip(gain).map(|(x, gain)| x * scale * gain).collect()
 }
 
-/// Turns every head of a row at `position`.
-fn turn(x: &mut [f64], position: usize, sizes: &Sizes, halves: bool) {
+/// Applies RoPE to every head of a row at `position`.
+fn rope(x: &mut [f64], position: usize, sizes: &Sizes, neox: bool) {
     let pairs = sizes.turns.len();
     for head in x.chunks_mut(sizes.head_dim) {
         for (i, turn) in sizes.turns.iter().enumerate() {
             let (sin, cos) = (position as f64 * turn).sin_cos();
             let (sin, cos) = (sin * sizes.magnitude, cos * sizes.magnitude);
-            let (a, b) = if halves { (i, i + pairs) } else { (2 * i, 2 * i + 1) };
+            let (a, b) = if neox { (i, i + pairs) } else { (2 * i, 2 * i + 1) };
             (head[a], head[b]) = (head[a] * cos - head[b] * sin, head[a] * sin + head[b] * cos);
         }
     }
 }
 
-/// The turns of each pair, and the magnitude: plain, linear, or by YaRN's paper.
+/// The rotation angle per pair, and the magnitude: plain, linear, or YaRN.
 fn rotation(model: &Tiny, arch: &str, head_dim: usize) -> (Vec<f64>, f64) {
     let key = |key: &str| format!("{arch}.rope.{key}");
     let base = f64::from(model.metadata.f32(&key("freq_base")).unwrap());
@@ -54,7 +54,7 @@ fn rotation(model: &Tiny, arch: &str, head_dim: usize) -> (Vec<f64>, f64) {
         Some("linear") => ((0..n / 2).map(|i| plain(i) / factor).collect(), 1.0),
         Some("yarn") => {
             let context = f64::from(model.metadata.u32(&key("scaling.original_context_length")).unwrap());
-            // The pair with so many rotations over the context.
+            // The pair with this many rotations over the context.
             let pair = |rotations: f64| {
                 n as f64 * (context / (2.0 * std::f64::consts::PI * rotations)).ln() / (2.0 * base.ln())
             };
@@ -101,7 +101,7 @@ pub(crate) fn logits(model: &Tiny, tokens: &[u32]) -> Vec<Vec<f64>> {
     rows.iter().map(|row| product(&head, &norm(row, &gain, sizes.epsilon))).collect()
 }
 
-fn layer(model: &Tiny, sizes: &Sizes, prefix: &str, halves: bool, rows: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
+fn layer(model: &Tiny, sizes: &Sizes, prefix: &str, neox: bool, rows: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
     let Sizes { heads, kv_heads, head_dim, epsilon, .. } = *sizes;
     let get = |name: &str| model.floats(&format!("{prefix}{name}"));
     let optional = |name: &str| model.tensor(&format!("{prefix}{name}")).map(|_| get(name));
@@ -121,8 +121,8 @@ fn layer(model: &Tiny, sizes: &Sizes, prefix: &str, halves: bool, rows: Vec<Vec<
         let h = norm(&x, &get("attn_norm.weight"), epsilon);
         let mut q = head_norm(linear(&h, "attn_q"), "attn_q_norm.weight");
         let mut k = head_norm(linear(&h, "attn_k"), "attn_k_norm.weight");
-        turn(&mut q, position, sizes, halves);
-        turn(&mut k, position, sizes, halves);
+        rope(&mut q, position, sizes, neox);
+        rope(&mut k, position, sizes, neox);
         keys.push(k);
         values.push(linear(&h, "attn_v"));
         let mut attended = vec![0.0; heads * head_dim];

@@ -4,14 +4,14 @@ use fulmen_core::{
     AttentionCall, BackendError, Heads, KvCache, KvSource, KvStoreCall, RopeCall, RopeStoreCall, WeightArg,
 };
 
-use super::{Launched, WgpuDispatcher, product::FEW_ROWS};
+use super::{Launched, WgpuDispatcher, matmul::SMALL_M};
 use crate::BACKEND;
 use crate::buffer::BufferSlice;
 use crate::kernels::{
     Role,
     attention::{Attention, Source, attention, attention_and_codes, rope_store_attention},
     kv::{self, Cache, KvStore, RopeStore},
-    qmatmul::codes_bytes,
+    qmatmul::q8_bytes,
     rope::{Rope, rope},
 };
 use crate::queue::{Slot, unsupported};
@@ -101,7 +101,7 @@ impl WgpuDispatcher {
         weights: &[&WeightArg],
     ) -> Result<Option<usize>, BackendError> {
         let (m, width) = (call.m, call.heads.q_width());
-        if m > FEW_ROWS || !self.any_blocks(weights, width)? {
+        if m > SMALL_M || !self.any_blocks(weights, width)? {
             return Ok(None);
         }
         let out = self.matrix("the output", call.output, m, width)?;
@@ -112,7 +112,7 @@ impl WgpuDispatcher {
         let Some(plan) = attention_and_codes(&spec, &self.queue.caps()).map_err(unsupported)? else {
             return Ok(None);
         };
-        let codes = self.queue.scratch(Slot::Codes, codes_bytes(m, width))?;
+        let codes = self.queue.scratch(Slot::Codes, q8_bytes(m, width))?;
         operands.push((Role::Output(2), codes));
         let launched = self.queue.run_over(Ok(plan), operands)?;
         self.queue.made_codes(&out);
@@ -176,7 +176,7 @@ impl WgpuDispatcher {
         }
         let codes = heads.head_dim.is_multiple_of(32);
         if codes {
-            operands.push((Role::Output(2), self.queue.scratch(Slot::Codes, codes_bytes(1, width))?));
+            operands.push((Role::Output(2), self.queue.scratch(Slot::Codes, q8_bytes(1, width))?));
         }
         let launched = self.queue.run_over(Ok(plan), operands)?;
         if codes {

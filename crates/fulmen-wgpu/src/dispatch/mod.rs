@@ -7,7 +7,7 @@
 mod cache;
 mod elementwise;
 mod embed;
-mod product;
+mod matmul;
 mod rows;
 mod step;
 
@@ -241,7 +241,7 @@ impl KernelDispatch for WgpuDispatcher {
         let launched = match first {
             OpCall::RmsNorm(norm) => {
                 norm.check_operands(&self.memory)?;
-                self.norm_with_codes(norm, &weights)?
+                self.norm_with_q8(norm, &weights)?
             }
             OpCall::Attention(call) => {
                 call.check_operands(&self.memory)?;

@@ -3,24 +3,22 @@
 use super::{
     Binding, KernelError, Plan, Role,
     plan::{kernel, padded, step},
-    storage::variable,
     template::expand,
 };
-use crate::kernel::{Access, Caps};
+use crate::kernel::{Access, Caps, StorageBinding};
 
 /// What a kernel binds, in order: the declarations, and the buffers. Everything is bound whole.
 pub(super) struct Bind<'a> {
     label: &'static str,
     caps: &'a Caps,
-    text: String,
-    access: Vec<Access>,
+    declared: Vec<StorageBinding>,
     bindings: Vec<Binding>,
 }
 
 impl<'a> Bind<'a> {
     /// None yet, for a kernel of this name.
     pub(super) fn new(label: &'static str, caps: &'a Caps) -> Self {
-        Self { label, caps, text: String::new(), access: Vec::new(), bindings: Vec::new() }
+        Self { label, caps, declared: Vec::new(), bindings: Vec::new() }
     }
 
     fn add(
@@ -32,8 +30,7 @@ impl<'a> Bind<'a> {
         bytes: u64,
     ) -> Result<(), KernelError> {
         fits(self.label, name, bytes, self.caps)?;
-        self.text += &variable(self.access.len(), name, access, element);
-        self.access.push(access);
+        self.declared.push(StorageBinding::new(name, element.to_owned(), access));
         self.bindings.push(Binding { role, offset: 0, bytes: padded(bytes.max(1)) });
         Ok(())
     }
@@ -62,10 +59,10 @@ impl<'a> Bind<'a> {
 
     /// How many buffers there are.
     pub(super) fn len(&self) -> usize {
-        self.access.len()
+        self.declared.len()
     }
 
-    /// Adds the launch of a template to the plan. `{{buffers}}` becomes the declarations.
+    /// Adds the launch of a template to the plan.
     pub(super) fn launch(
         self,
         plan: &mut Plan,
@@ -74,10 +71,11 @@ impl<'a> Bind<'a> {
         params: Vec<u32>,
         groups: u64,
     ) -> Result<(), KernelError> {
-        let all: Vec<(&str, &str)> = values.iter().copied().chain([("buffers", &*self.text)]).collect();
         // As many as the caller has just listed.
         let words = params.len() as u32;
-        let kernel = kernel(self.label, expand(template, &all), self.access, words);
+        // The module declares the buffers.
+        let all: Vec<(&str, &str)> = values.iter().copied().chain([("buffers", "")]).collect();
+        let kernel = kernel(self.label, expand(template, &all), self.declared, words);
         plan.steps.push(step(kernel, params, groups, self.bindings, self.caps)?);
         Ok(())
     }

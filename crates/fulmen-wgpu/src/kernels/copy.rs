@@ -6,7 +6,7 @@ use super::{
     plan::{alignment, kernel, step, threads, window},
     template::expand,
 };
-use crate::kernel::{Access, Caps};
+use crate::kernel::{Caps, StorageBinding};
 
 /// Copies `len` elements from input 0 to output 0, of the same or another type.
 ///
@@ -40,7 +40,9 @@ pub fn copy_bytes(bytes: u64, shifts: [u64; 2], caps: &Caps) -> Result<Plan, Ker
     let vectors = shifts == [0, 0] && bytes.is_multiple_of(16);
     let text = if vectors { include_str!("copy_vectors.wgsl") } else { include_str!("copy_bytes.wgsl") };
     let wgsl = expand(text, &[("threads", &threads.to_string())]);
-    let copy = kernel(OP, wgsl, vec![Access::Read, Access::ReadWrite], if vectors { 1 } else { 4 });
+    let of = if vectors { "vec4<u32>" } else { "u32" };
+    let bound = vec![StorageBinding::read("src", of), StorageBinding::read_write("dst", of)];
+    let copy = kernel(OP, wgsl, bound, if vectors { 1 } else { 4 });
     // A multiple of the alignment, so that every part has the same shifts.
     let most = caps.max_binding.min(1 << 31).saturating_sub(2 * align) / align * align;
     if most == 0 {

@@ -1,8 +1,6 @@
 // copy_vectors: each thread copies 16 bytes.
 struct Params { vectors: u32 }
 
-@group(0) @binding(0) var<storage, read> src: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read_write> dst: array<vec4<u32>>;
 
 @compute @workgroup_size({{threads}})
 fn main(

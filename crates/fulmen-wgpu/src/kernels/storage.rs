@@ -3,7 +3,7 @@
 //! Kernels compute in f32, on `EwF`: four elements at a time (`vec4<f32>`), or one (`f32`) where rows do not begin on
 //! whole vectors.
 
-use crate::kernel::{Access, Caps};
+use crate::kernel::{Access, Caps, StorageBinding};
 
 /// The type of stored elements. Kernels compute in f32 whatever the type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -91,15 +91,6 @@ pub(crate) fn enable(forms: &[Form]) -> &'static str {
     if forms.contains(&Form::F16) { "enable f16;\n" } else { "" }
 }
 
-/// The declaration of a buffer without functions.
-pub(crate) fn variable(binding: usize, name: &str, access: Access, element: &str) -> String {
-    let access = match access {
-        Access::Read => "read",
-        Access::ReadWrite => "read_write",
-    };
-    format!("@group(0) @binding({binding}) var<storage, {access}> {name}: array<{element}>;\n")
-}
-
 /// The type of an array's elements where each holds `lanes`.
 pub(crate) const fn element(form: Form, lanes: Lanes) -> &'static str {
     match (form, lanes) {
@@ -112,11 +103,17 @@ pub(crate) const fn element(form: Form, lanes: Lanes) -> &'static str {
     }
 }
 
-/// The declaration of a buffer, and `load_<name>(i)` of its i-th `EwF`; if it may be written and the form can be
+/// Binds a buffer, and gives the text of `load_<name>(i)` of its i-th `EwF`; if it may be written and the form can be
 /// stored, also `store_<name>(i, v)` and, for four lanes, `store_part_<name>(i, v, count)` of the first 1 to 3.
-pub(crate) fn declare(binding: usize, name: &str, form: Form, lanes: Lanes, access: Access) -> String {
-    let mut text = variable(binding, name, access, element(form, lanes));
-    text += &load(name, form, lanes);
+pub(crate) fn declare(
+    bindings: &mut Vec<StorageBinding>,
+    name: &str,
+    form: Form,
+    lanes: Lanes,
+    access: Access,
+) -> String {
+    bindings.push(StorageBinding::new(name.to_owned(), element(form, lanes), access));
+    let mut text = load(name, form, lanes);
     if access == Access::ReadWrite {
         text += &store(name, form, lanes);
     }

@@ -3,10 +3,10 @@
 use super::{
     Elem, KernelError, Plan, Role,
     plan::{alignment, kernel, padded, product, step, threads, window},
-    storage::{Form, Lanes, element, enable, variable},
+    storage::{Form, Lanes, element, enable},
     template::expand,
 };
-use crate::kernel::{Access, Caps};
+use crate::kernel::{Caps, StorageBinding};
 
 /// Turns input 0, of `rows` by `columns`, into output 0, of `columns` by `rows`.
 ///
@@ -35,14 +35,13 @@ pub fn transpose(rows: u64, columns: u64, elem: Elem, caps: &Caps) -> Result<Pla
         include_str!("transpose.wgsl"),
         &[
             ("enable", enable(&[form])),
-            ("x", &variable(0, "x", Access::Read, of)),
-            ("out", &variable(1, "out", Access::ReadWrite, of)),
             ("type", of),
             ("threads", &threads.to_string()),
             ("step", &(threads / 32).to_string()),
         ],
     );
-    let kernel = kernel("transpose", wgsl, vec![Access::Read, Access::ReadWrite], 8);
+    let bindings = vec![StorageBinding::read("x", of), StorageBinding::read_write("out", of)];
+    let kernel = kernel("transpose", wgsl, bindings, 8);
 
     // Whole rows of each side that fit a binding.
     let fitting = |count: u64, width: u64| {

@@ -14,8 +14,6 @@ struct Params {
     tiles: u32,
 }
 
-{{x}}
-{{out}}
 var<workgroup> tile: array<array<{{type}}, 33>, 32>;
 
 @compute @workgroup_size({{threads}})

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fulmen_wgpu::{
     BufferSlice, DeviceOptions, DiskCache, GpuBuffer, GpuDevice, Pipeline, PipelineCache, Record, Step,
-    kernel::{Access, Kernel},
+    kernel::{Kernel, StorageBinding},
 };
 
 /// A device without a disk cache, which records programs as soon as it can. Software will do, but there must be one.
@@ -29,15 +29,16 @@ pub(crate) fn add_kernel() -> Kernel {
         label: "add".into(),
         wgsl: "
             struct Params { n: u32, factor: f32 }
-            @group(0) @binding(0) var<storage, read> a: array<f32>;
-            @group(0) @binding(1) var<storage, read> b: array<f32>;
-            @group(0) @binding(2) var<storage, read_write> out: array<f32>;
             @compute @workgroup_size(64)
             fn main(@builtin(global_invocation_id) id: vec3<u32>) {
                 if id.x < params.n { out[id.x] = a[id.x] + params.factor * b[id.x]; }
             }"
         .into(),
-        access: vec![Access::Read, Access::Read, Access::ReadWrite],
+        bindings: vec![
+            StorageBinding::read("a", "f32"),
+            StorageBinding::read("b", "f32"),
+            StorageBinding::read_write("out", "f32"),
+        ],
         param_words: 2,
     }
 }
@@ -47,13 +48,12 @@ pub(crate) fn increment_kernel() -> Kernel {
     Kernel {
         label: "increment".into(),
         wgsl: "
-            @group(0) @binding(0) var<storage, read_write> data: array<f32>;
             @compute @workgroup_size(64)
             fn main(@builtin(global_invocation_id) id: vec3<u32>) {
                 if id.x < arrayLength(&data) { data[id.x] += 1.0; }
             }"
         .into(),
-        access: vec![Access::ReadWrite],
+        bindings: vec![StorageBinding::read_write("data", "f32")],
         param_words: 0,
     }
 }

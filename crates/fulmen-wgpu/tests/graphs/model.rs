@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fulmen_core::DType;
 use fulmen_cpu::CpuDispatcher;
-use fulmen_model::synth::{Shape, Synth};
+use fulmen_model::synth::{ModelShape, Synth};
 use fulmen_model::{Device, LoadOptions, Model, Sampling, SessionOptions};
 use fulmen_wgpu::{GpuDevice, WgpuDispatcher};
 
@@ -23,7 +23,7 @@ fn load_layers(
     device: Device,
     eager: bool,
 ) -> Model {
-    let shape = Shape { layers, ..Shape::preset(preset).unwrap() };
+    let shape = ModelShape { layers, ..ModelShape::preset(preset).unwrap() };
     let file = Synth::new(shape, recipe.parse().unwrap(), 11).file().unwrap();
     let session = SessionOptions { context: 96, chunk: 16, sequences: 2, eager, cache };
     Model::from_source(Arc::new(file), device, LoadOptions { session, ..LoadOptions::default() }).unwrap()

@@ -5,7 +5,7 @@ use fulmen_wgpu::{
         KernelError, Plan,
         attention::{Attention, Kind, Source, attention, attention_by},
         kv::Cache,
-        matmul::Squares,
+        matmul::FragmentOps,
     },
 };
 
@@ -158,12 +158,13 @@ fn allowed(kind: Kind) -> f64 {
 }
 
 /// The kernel for matrix units, without them.
-const SQUARES: Kind = Kind::Units(Squares::Threads);
+const SQUARES: Kind = Kind::Units(FragmentOps::Emulated);
 
 /// The same with them, where there are any.
 fn units() -> Option<Kind> {
     let caps = gpu().caps;
-    (caps.cooperative_matrix && caps.subgroups == Some((32, 32))).then_some(Kind::Units(Squares::Units))
+    (caps.cooperative_matrix && caps.subgroups == Some((32, 32)))
+        .then_some(Kind::Units(FragmentOps::CooperativeMatrix))
 }
 
 #[test]
@@ -403,8 +404,12 @@ fn rows_and_heads_choose_the_kernel() {
     };
     let wide = Source::Cache { cache: Cache { dtype: DType::F32, ..cache }, sequences: false };
     for (spec, caps, kind) in [
-        (Attention { m: 512, ..spec }, caps, Kind::Units(Squares::Units)),
-        (Attention { m: 512, heads: heads(32, 8, 80), ..spec }, caps, Kind::Units(Squares::Units)),
+        (Attention { m: 512, ..spec }, caps, Kind::Units(FragmentOps::CooperativeMatrix)),
+        (
+            Attention { m: 512, heads: heads(32, 8, 80), ..spec },
+            caps,
+            Kind::Units(FragmentOps::CooperativeMatrix),
+        ),
         (Attention { m: 512, source: wide, ..spec }, caps, Kind::Tiles),
         (Attention { m: 512, heads: heads(32, 8, 160), ..spec }, caps, Kind::Tiles),
         (Attention { m: 512, ..spec }, Caps { subgroups: Some((8, 32)), ..caps }, Kind::Tiles),

@@ -1,8 +1,8 @@
-//! The model that is part of the command, from its file to a text, on every backend.
+//! The story model of the `fulmen` command, from its file to text, on every backend.
 //!
-//! `golden.txt` is what it says after `prompt.txt` when always the most likely token is taken. Between the backends numbers differ
-//! by rounding; no token of this text is a close call, so all of them say the same. A new model gets another text:
-//! `cargo test -p fulmen --test story` shows what each backend says.
+//! `golden.txt` is the greedy continuation of `prompt.txt`. The backends differ by rounding, but no token of
+//! this text is a close call, so all of them produce the same text. A new model needs a new golden text:
+//! `cargo test -p fulmen --test story` prints what each backend produces.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use fulmen::model::{Device, LoadOptions};
 use fulmen::prelude::*;
 use fulmen_testkit::device_or_say_so;
 
-/// Part of the executable, so that it can be run on a machine that has nothing else.
+/// Embedded, so that the test executable runs on a machine without the repository.
 static FILE: &[u8] = include_bytes!("../../../fulmen-cli/assets/story.gguf");
 const PROMPT: &str = include_str!("prompt.txt");
 const GOLDEN: &str = include_str!("golden.txt");
@@ -34,7 +34,7 @@ fn check(what: &str, device: Device) {
 }
 
 #[test]
-fn cpu_tells_the_golden_story_with_every_instruction_set() {
+fn cpu_generates_the_golden_story_with_every_instruction_set() {
     for isa in Isa::available() {
         for threads in [1, 2] {
             let device = CpuDispatcher::with_threads(threads).with_isa(isa).unwrap();
@@ -44,13 +44,13 @@ fn cpu_tells_the_golden_story_with_every_instruction_set() {
 }
 
 #[test]
-fn wgpu_tells_the_golden_story() {
+fn wgpu_generates_the_golden_story() {
     check("wgpu", fulmen::open("wgpu".parse().unwrap()).unwrap());
 }
 
-/// With `FULMEN_REQUIRE_CUDA=1` it fails where there is no device.
+/// With `FULMEN_REQUIRE_CUDA=1` it fails if there is no device.
 #[test]
-fn cuda_tells_the_golden_story_where_there_is_one() {
+fn cuda_generates_the_golden_story_if_available() {
     let opened = fulmen::open("cuda".parse().unwrap());
     let Some(device) = device_or_say_so(opened, "FULMEN_REQUIRE_CUDA") else { return };
     check("cuda", device);
@@ -67,7 +67,7 @@ fn the_golden_story_has_no_close_calls() {
         let logits = session.logits(0, &fed).unwrap();
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
-        // In logits; rounding moves the best ones by hundredths.
+        // In logits; rounding moves the largest ones by hundredths.
         let margin = logits[order[0]] - logits[order[1]];
         let names = [order[0], order[1]].map(|token| tokenizer.decode(&[token as u32]).unwrap());
         assert!(margin > 0.15, "{margin} between {names:?} at token {at}");

@@ -1,6 +1,6 @@
-//! A template as a tree.
+//! The syntax tree of a template.
 
-/// A block of a template with the line it begins on.
+/// A block of a template with the line it starts on.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) line: u32,
@@ -36,7 +36,7 @@ pub(super) enum NodeKind {
         filters: Vec<Filter>,
         body: Body,
     },
-    /// A macro by its number.
+    /// A macro, by index.
     Macro(usize),
     With {
         names: Vec<(String, Expr)>,
@@ -46,7 +46,7 @@ pub(super) enum NodeKind {
     Continue,
 }
 
-/// What `set` sets.
+/// The target of `set`.
 #[derive(Clone, Debug)]
 pub(super) enum Target {
     Names(Vec<String>),

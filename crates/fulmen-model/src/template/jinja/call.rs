@@ -1,4 +1,4 @@
-//! Calls: functions, macros, and the arguments of all that is called.
+//! Calls of functions and macros, and their arguments.
 
 use std::{
     collections::HashMap,
@@ -12,7 +12,7 @@ use super::strftime::strftime;
 use super::value::{Function, Namespace, Value};
 use super::{ops, wrong};
 
-/// Arguments that were computed.
+/// Evaluated arguments.
 #[derive(Debug, Default)]
 pub(super) struct Arguments {
     pub(super) positional: Vec<Value>,
@@ -20,13 +20,13 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// The argument at this place or with this name.
+    /// The argument at this position or with this name.
     pub(super) fn get(&self, at: usize, name: &str) -> Option<&Value> {
         let named = || self.named.iter().find(|row| row.0 == name).map(|row| &row.1);
         self.positional.get(at).or_else(named)
     }
 
-    /// The same, which must be there.
+    /// The argument at this position or with this name, which is required.
     pub(super) fn need(&self, at: usize, name: &str, who: &str) -> Result<&Value> {
         match self.get(at, name) {
             Some(value) => Ok(value),
@@ -34,10 +34,14 @@ impl Arguments {
         }
     }
 
-    /// Refuses arguments beyond these, so that none is ignored.
+    /// Rejects other arguments, so that none is silently ignored.
     pub(super) fn only(&self, who: &str, names: &[&str]) -> Result<()> {
         if self.positional.len() > names.len() {
-            return wrong(format!("{who} takes {} arguments, got {}", names.len(), self.positional.len()));
+            return wrong(format!(
+                "{who} takes at most {} arguments, got {}",
+                names.len(),
+                self.positional.len()
+            ));
         }
         match self.named.iter().find(|row| !names.contains(&row.0.as_str())) {
             Some((name, _)) => wrong(format!("{who} has no argument {name:?}")),
@@ -60,7 +64,7 @@ impl<'t> Interpreter<'t> {
         if let Expr::Attribute(value, name) = function {
             let value = self.eval(value)?;
             let args = self.arguments(args)?;
-            // A mapping may hold something that can be called; its methods come first, as in Python.
+            // A mapping may contain a callable; its methods take precedence, as in Python.
             return self.method(&value, name, &args);
         }
         let function = self.eval(function)?;

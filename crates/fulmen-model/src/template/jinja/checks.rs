@@ -1,4 +1,4 @@
-//! Tests: what stands behind `is`.
+//! Jinja tests, used with `is`.
 
 use super::ast::Comparison;
 use super::call::Arguments;

@@ -1,38 +1,38 @@
-//! Why a template cannot be read or rendered. The line is added where it is known.
+//! Why a template cannot be parsed or rendered. The line is added by the caller.
 
 /// What went wrong.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The text is not a template.
+    /// A syntax error.
     #[error("{0}")]
     Syntax(String),
-    /// Something that templates may have and that is not supported here.
+    /// A Jinja feature that is not supported.
     #[error("{0} is not supported")]
     Unsupported(String),
-    /// A value that does not fit what is done with it.
+    /// An operation on a value of the wrong type or range.
     #[error("{0}")]
     Value(String),
-    /// The template itself refused the messages, with `raise_exception`.
-    #[error("the template refuses the conversation: {0}")]
+    /// The template called `raise_exception`.
+    #[error("the template rejected the conversation: {0}")]
     Raised(String),
-    /// More work or memory than rendering may cost.
-    #[error("rendering takes too much: more than {limit} steps and bytes")]
+    /// The budget of steps and bytes is exhausted.
+    #[error("rendering exceeds the limit of {limit} steps and bytes")]
     Work {
-        /// How much it may take.
+        /// The limit.
         limit: u64,
     },
-    /// Calls, expressions, blocks or values in each other without an end.
-    #[error("nested deeper than {limit}")]
+    /// Calls, expressions, blocks or values are nested too deeply.
+    #[error("nested more than {limit} levels deep")]
     Depth {
-        /// How deep it may be.
+        /// The limit.
         limit: usize,
     },
 }
 
 pub(super) type Result<T> = std::result::Result<T, Failure>;
 
-/// A value that does not fit.
+/// The error for a wrong value.
 pub(super) fn wrong<T>(what: impl Into<String>) -> Result<T> {
     Err(Failure::Value(what.into()))
 }

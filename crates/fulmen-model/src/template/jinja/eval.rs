@@ -1,4 +1,4 @@
-//! Runs a template.
+//! Evaluates a template.
 
 use std::{collections::HashMap, sync::Arc, time::SystemTime};
 
@@ -14,17 +14,17 @@ pub(super) struct Interpreter<'t> {
     pub(super) meter: Meter,
     pub(super) now: SystemTime,
     macros: &'t [Macro],
-    /// The first one holds what the whole template sees.
+    /// The first scope holds the global variables.
     scopes: Vec<Scope<'t>>,
     out: Text,
-    /// The line that is being run, for messages.
+    /// The current line, for messages.
     line: u32,
 }
 
 #[derive(Default)]
 struct Scope<'t> {
     names: HashMap<&'t str, Value>,
-    /// Only the first scope is seen below this one: the body of a macro.
+    /// Whether only the global scope is visible below this one, as in the body of a macro.
     barrier: bool,
 }
 
@@ -163,7 +163,7 @@ impl<'t> Interpreter<'t> {
         Ok(Flow::Next)
     }
 
-    /// Gives names to a value, or to the items of a list.
+    /// Binds names to a value, or to the items of a list.
     fn unpack(&mut self, names: &'t [String], value: Value) -> Result<()> {
         if let [name] = names {
             self.define(name, value);
@@ -171,7 +171,7 @@ impl<'t> Interpreter<'t> {
         }
         let items = value.iterate(&mut self.meter)?;
         if items.len() != names.len() {
-            return wrong(format!("{} names for {} values", names.len(), items.len()));
+            return wrong(format!("cannot unpack: {} names for {} values", names.len(), items.len()));
         }
         names.iter().zip(items).for_each(|(name, item)| self.define(name, item));
         Ok(())
@@ -215,14 +215,14 @@ impl<'t> Interpreter<'t> {
         }
     }
 
-    /// What a block writes, instead of writing it.
+    /// Captures the output of a block.
     fn capture(&mut self, body: &'t Body) -> Result<Text> {
         let before = std::mem::take(&mut self.out);
         self.body(body)?;
         Ok(std::mem::replace(&mut self.out, before))
     }
 
-    /// What a macro writes.
+    /// Captures the output of a macro.
     pub(super) fn call_macro(&mut self, number: usize, args: &Arguments) -> Result<Value> {
         let Macro { name, params, body } = &self.macros[number];
         let names: Vec<&str> = params.iter().map(|param| param.0.as_str()).collect();
@@ -319,7 +319,7 @@ impl<'t> Interpreter<'t> {
                 let value = self.eval(value)?;
                 match value.number() {
                     Some(_) => value,
-                    None => return wrong(format!("+{} makes no sense", value.describe())),
+                    None => return wrong(format!("bad operand for +: {}", value.describe())),
                 }
             }
             Expr::Binary(op, left, right) => {
@@ -355,7 +355,7 @@ impl<'t> Interpreter<'t> {
         })
     }
 
-    /// The failure of a filter, a test or a method that is not known.
+    /// The failure for an unknown filter, test or method.
     pub(super) fn unknown<T>(what: &str, name: &str) -> Result<T> {
         Err(Failure::Unsupported(format!("the {what} {name:?}")))
     }

@@ -1,11 +1,11 @@
-//! Reads expressions, with Jinja's order of operators.
+//! Parses expressions, with Jinja's operator precedence.
 
 use super::ast::{Args, Binary, Comparison, Expr, Filter};
 use super::error::Result;
 use super::lexer::Token;
 use super::parser::{Parser, syntax};
 
-/// Words that end an operand.
+/// Keywords that end an operand.
 const KEYWORDS: [&str; 8] = ["if", "else", "and", "or", "not", "in", "is", "recursive"];
 
 impl Parser {
@@ -13,7 +13,7 @@ impl Parser {
         self.nested(Parser::condition)
     }
 
-    /// An expression, or several with commas, which are a list.
+    /// An expression, or several separated by commas, which form a list.
     pub(super) fn tuple(&mut self) -> Result<Expr> {
         let first = self.expression()?;
         if !self.eat(",") {
@@ -90,7 +90,7 @@ impl Parser {
         Ok(if others.is_empty() { left } else { Expr::Compare(Box::new(left), others) })
     }
 
-    /// Operands with operators of one rank between them, from the left.
+    /// Operands with left-associative operators of one precedence level.
     fn level(&mut self, ops: &[(&str, Binary)], operand: fn(&mut Parser) -> Result<Expr>) -> Result<Expr> {
         let mut left = operand(self)?;
         while let Some(&(op, binary)) =
@@ -149,7 +149,7 @@ impl Parser {
                 _ => Expr::Name(name),
             }),
             Some(Token::Str(mut text)) => {
-                // Strings beside each other are one.
+                // Adjacent strings are concatenated.
                 while let Some(Token::Str(more)) = self.peek() {
                     text += more;
                     self.next();
@@ -190,7 +190,7 @@ impl Parser {
                 }
                 Ok(Expr::Map(entries))
             }
-            _ => syntax(format!("a value expected, found {found}")),
+            _ => syntax(format!("expected a value, found {found}")),
         }
     }
 
@@ -215,7 +215,7 @@ impl Parser {
         }
     }
 
-    /// `[index]` or `[start:stop:step]`, the bracket taken.
+    /// `[index]` or `[start:stop:step]`, after the opening bracket.
     fn item(&mut self, value: Expr) -> Result<Expr> {
         let mut bounds: Vec<Option<Box<Expr>>> = Vec::new();
         loop {
@@ -243,7 +243,7 @@ impl Parser {
         }
     }
 
-    /// The arguments of a call, the bracket taken.
+    /// The arguments of a call, after the opening parenthesis.
     fn arguments(&mut self) -> Result<Args> {
         let mut args = Args::default();
         while !self.eat(")") {
@@ -266,7 +266,7 @@ impl Parser {
         Ok(args)
     }
 
-    /// Filters, tests and calls behind a value.
+    /// Filters, tests and calls after a value.
     fn filters(&mut self, mut value: Expr) -> Result<Expr> {
         loop {
             if self.eat("|") {

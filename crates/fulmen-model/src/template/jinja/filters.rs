@@ -1,4 +1,4 @@
-//! Filters: what stands behind `|`.
+//! Jinja filters, used with `|`.
 
 use std::cmp::Ordering;
 
@@ -60,7 +60,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Filters that go through items.
+    /// Filters that iterate over items.
     fn list_filter(&mut self, name: &str, value: Value, args: Arguments) -> Result<Value> {
         match name {
             "list" | "first" | "last" | "reverse" | "unique" => args.only(name, &[])?,
@@ -69,7 +69,7 @@ impl Interpreter<'_> {
             "map" | "select" | "reject" | "selectattr" | "rejectattr" => {}
             _ => return Interpreter::unknown("filter", name),
         }
-        // Those that go through items one by one take nothing for no items.
+        // Undefined iterates as an empty list.
         let lazy = matches!(name, "map" | "select" | "reject" | "selectattr" | "rejectattr");
         let mut items = match lazy && !value.is_true() {
             true => Vec::new(),
@@ -87,7 +87,7 @@ impl Interpreter<'_> {
             }
             "reverse" => {
                 items.reverse();
-                // The reverse of a text is a text.
+                // The reverse of a string is a string.
                 if let Value::Str(_) = value {
                     return ops::join(&items, &Text::default(), &mut self.meter);
                 }
@@ -258,7 +258,7 @@ impl Interpreter<'_> {
                 let text = value.as_text().map(|text| text.as_str().trim());
                 let parsed = match (name, value.number()) {
                     ("int", Some(Number::Int(number))) => Some(Value::Int(number)),
-                    // Numbers that do not fit become the nearest that do.
+                    // Out-of-range numbers saturate.
                     ("int", Some(Number::Float(number))) => Some(Value::Int(number as i64)),
                     ("int", None) => {
                         let whole = text.and_then(|text| text.parse().ok());
@@ -295,7 +295,7 @@ impl Interpreter<'_> {
         Value::list(items, &mut self.meter)
     }
 
-    /// Items in the order of their keys; equal ones stay in their order.
+    /// Items sorted by key; the sort is stable.
     fn sorted(
         &mut self,
         keys: Vec<Value>,
@@ -314,7 +314,7 @@ impl Interpreter<'_> {
             };
             pairs.push((key, item));
         }
-        // Sorting cannot fail in the middle, so a failure is kept.
+        // The comparison cannot return an error, so the first one is kept.
         let mut failure: Option<Failure> = None;
         let meter = &mut self.meter;
         pairs.sort_by(|a, b| {
@@ -339,7 +339,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// An attribute (`a.b` is that of an attribute) of each item.
+    /// An attribute of each item; `a.b` is a nested attribute.
     fn each_attribute(&mut self, items: Vec<Value>, attribute: &Value) -> Result<Vec<Value>> {
         items.into_iter().map(|item| self.attribute_of(item, attribute, None)).collect()
     }
@@ -376,7 +376,7 @@ impl Interpreter<'_> {
         let name = args.positional.remove(0);
         let name = name.expect_text("map")?.as_str().to_owned();
         if name == "map" {
-            return Err(Failure::Unsupported("map inside of map".to_owned()));
+            return Err(Failure::Unsupported("map inside map".to_owned()));
         }
         let mut out = Vec::with_capacity(items.len());
         for item in items {
@@ -387,7 +387,7 @@ impl Interpreter<'_> {
         Ok(out)
     }
 
-    /// Items that a test takes, or does not take: all of an item, or an attribute of it.
+    /// Items that pass (or fail) a test, applied to the item or to one of its attributes.
     fn select(&mut self, name: &str, items: Vec<Value>, mut args: Arguments) -> Result<Vec<Value>> {
         let attribute = match name {
             "selectattr" | "rejectattr" if args.positional.is_empty() => {

@@ -1,5 +1,6 @@
-//! Cuts a template into text and the words inside its tags, with whitespace as chat templates expect it: the first
-//! line break behind a block tag goes, and so does the indentation before one (`trim_blocks`, `lstrip_blocks`).
+//! Splits a template into text and the words inside its tags. Whitespace is handled as chat templates expect:
+//! the first newline after a block tag and the indentation before one are removed (`trim_blocks`,
+//! `lstrip_blocks`).
 
 use super::error::{Failure, Result};
 
@@ -19,7 +20,7 @@ pub(super) enum Token {
     Op(&'static str),
 }
 
-/// How many words a tag may have. It bounds how deep an expression can nest.
+/// Maximum number of words in a tag, which bounds the nesting of an expression.
 const MAX_WORDS: usize = 4000;
 
 /// Longer ones first.
@@ -33,11 +34,34 @@ pub(super) struct Lexer<'a> {
     at: usize,
     line: u32,
     tokens: Vec<(Token, u32)>,
-    /// Nothing but what was taken away stands before this place on its line.
+    /// Whether everything before the current position on its line has been removed.
     at_line_start: bool,
 }
 
-/// The sign beside the bracket of a tag.
+/// The kinds of tags.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tag {
+    /// `{{ … }}`
+    Output,
+    /// `{% … %}`
+    Block,
+    /// `{# … #}`
+    Comment,
+}
+
+impl Tag {
+    /// The tag that a text starts with.
+    fn opened_by(text: &str) -> Option<Tag> {
+        match text.get(..2)? {
+            "{{" => Some(Tag::Output),
+            "{%" => Some(Tag::Block),
+            "{#" => Some(Tag::Comment),
+            _ => None,
+        }
+    }
+}
+
+/// The whitespace control sign next to a tag's bracket.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sign {
     Minus,
@@ -50,7 +74,7 @@ fn syntax<T>(what: impl Into<String>) -> Result<T> {
 }
 
 impl<'a> Lexer<'a> {
-    /// All tokens with their lines. A failure comes with the line it was found on.
+    /// All tokens with their lines. A failure includes the line.
     pub(super) fn run(source: &'a str) -> std::result::Result<Vec<(Token, u32)>, (Failure, u32)> {
         let mut lexer = Lexer { source, at: 0, line: 1, tokens: Vec::new(), at_line_start: true };
         match lexer.template() {
@@ -63,7 +87,7 @@ impl<'a> Lexer<'a> {
         &self.source[self.at..]
     }
 
-    /// Takes that many bytes.
+    /// Consumes this many bytes.
     fn take(&mut self, length: usize) -> &'a str {
         let taken = &self.rest()[..length];
         self.at += length;
@@ -78,33 +102,30 @@ impl<'a> Lexer<'a> {
     fn template(&mut self) -> Result<()> {
         while !self.rest().is_empty() {
             let rest = self.rest();
-            let tag = rest
-                .match_indices('{')
-                .find(|(at, _)| matches!(rest.as_bytes().get(at + 1), Some(b'{' | b'%' | b'#')));
-            let Some((start, _)) = tag else {
+            let tag = rest.match_indices("{").find_map(|(at, _)| Some((at, Tag::opened_by(&rest[at..])?)));
+            let Some((start, tag)) = tag else {
                 let text = self.take(rest.len());
                 self.text(text);
                 break;
             };
-            let kind = rest.as_bytes()[start + 1];
             let sign = match rest.as_bytes().get(start + 2) {
                 Some(b'-') => Sign::Minus,
                 Some(b'+') => Sign::Plus,
                 _ => Sign::None,
             };
             let text = self.take(start);
-            let text = self.before_tag(text, kind != b'{', sign);
+            let text = self.before_tag(text, tag != Tag::Output, sign);
             self.text(text);
             self.take(if sign == Sign::None { 2 } else { 3 });
-            match kind {
-                b'#' => self.comment()?,
-                b'%' if self.raw_begins() => self.raw()?,
-                b'%' => {
+            match tag {
+                Tag::Comment => self.comment()?,
+                Tag::Block if self.is_raw() => self.raw()?,
+                Tag::Block => {
                     self.push(Token::BlockBegin);
                     self.words("%}")?;
                     self.push(Token::BlockEnd);
                 }
-                _ => {
+                Tag::Output => {
                     self.push(Token::OutputBegin);
                     self.words("}}")?;
                     self.push(Token::OutputEnd);
@@ -120,7 +141,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The text before a tag without what the tag takes away.
+    /// The text before a tag without the whitespace that the tag removes.
     fn before_tag<'t>(&self, text: &'t str, is_block: bool, sign: Sign) -> &'t str {
         match sign {
             Sign::Minus => text.trim_end(),
@@ -133,7 +154,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Takes what the end of a tag takes away behind it.
+    /// Consumes the whitespace that the end of a tag removes after it.
     fn after_tag(&mut self, is_block: bool, sign: Sign) {
         let rest = self.rest();
         let length = match sign {
@@ -146,7 +167,7 @@ impl<'a> Lexer<'a> {
     }
 
     fn comment(&mut self) -> Result<()> {
-        let Some(end) = self.rest().find("#}") else { return syntax("a comment {# has no end #}") };
+        let Some(end) = self.rest().find("#}") else { return syntax("a comment {# is not closed by #}") };
         let sign = match self.take(end + 2).as_bytes()[..end].last() {
             Some(b'-') => Sign::Minus,
             Some(b'+') => Sign::Plus,
@@ -157,17 +178,17 @@ impl<'a> Lexer<'a> {
     }
 
     /// Whether the tag is `{% raw %}`.
-    fn raw_begins(&self) -> bool {
+    fn is_raw(&self) -> bool {
         let inside = self.rest().trim_start();
-        let behind = inside.strip_prefix("raw").map(str::trim_start);
-        behind.is_some_and(|behind| behind.starts_with("%}") || behind.starts_with("-%}"))
+        let after = inside.strip_prefix("raw").map(str::trim_start);
+        after.is_some_and(|after| after.starts_with("%}") || after.starts_with("-%}"))
     }
 
     fn raw(&mut self) -> Result<()> {
         let end = self.rest().find("%}").map_or(0, |at| at + 2);
         let sign = if self.take(end).ends_with("-%}") { Sign::Minus } else { Sign::None };
         self.after_tag(false, sign);
-        // The end is the next tag that holds `endraw` alone.
+        // The end is the next tag that contains only `endraw`.
         let rest = self.rest();
         for (start, _) in rest.match_indices("{%") {
             let inside = &rest[start + 2..];
@@ -196,9 +217,9 @@ impl<'a> Lexer<'a> {
         syntax("{% raw %} has no {% endraw %}")
     }
 
-    /// The words of a tag up to its end.
+    /// Lexes the words of a tag up to its end.
     fn words(&mut self, end: &str) -> Result<()> {
-        // Brackets that are open: `}}` inside a mapping is not the end.
+        // Open brackets: `}}` inside a mapping is not the end.
         let mut open = Vec::new();
         let first = self.tokens.len();
         loop {
@@ -206,7 +227,7 @@ impl<'a> Lexer<'a> {
                 return syntax(format!("a tag has more than {MAX_WORDS} words"));
             }
             let rest = self.rest();
-            let Some(c) = rest.chars().next() else { return syntax(format!("a tag has no end {end}")) };
+            let Some(c) = rest.chars().next() else { return syntax(format!("a tag is not closed by {end}")) };
             if c.is_whitespace() {
                 self.take(c.len_utf8());
                 continue;
@@ -243,7 +264,7 @@ impl<'a> Lexer<'a> {
                             let begin = open.pop();
                             if !matches!((begin, *op), (Some("("), ")") | (Some("["), "]") | (Some("{"), "}"))
                             {
-                                return syntax(format!("{op} closes nothing"));
+                                return syntax(format!("unmatched {op}"));
                             }
                         }
                         _ => {}
@@ -280,7 +301,7 @@ impl<'a> Lexer<'a> {
         };
         match number {
             Some(number) => self.push(number),
-            None => return syntax(format!("{text} is no number that fits")),
+            None => return syntax(format!("the number {text} is out of range")),
         }
         Ok(())
     }
@@ -293,14 +314,14 @@ impl<'a> Lexer<'a> {
             escaped = c == '\\' && !escaped;
             ends
         });
-        let Some((end, _)) = end else { return syntax("a string has no end") };
+        let Some((end, _)) = end else { return syntax("unterminated string") };
         let string = unescape(&self.take(end + 1)[1..end])?;
         self.push(Token::Str(string));
         Ok(())
     }
 }
 
-/// A string without its escapes, as Python reads them.
+/// Replaces the escape sequences of a string, as Python does.
 fn unescape(text: &str) -> Result<String> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -329,7 +350,7 @@ fn unescape(text: &str) -> Result<String> {
                     rest.get(..length).filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit()));
                 let code = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
                 let Some(c) = code.and_then(char::from_u32) else {
-                    return syntax(format!("\\{c} needs {length} hexadecimal digits of a character"));
+                    return syntax(format!("\\{c} needs {length} hexadecimal digits of a valid character"));
                 };
                 out.push(c);
                 rest = &rest[length..];
@@ -340,7 +361,7 @@ fn unescape(text: &str) -> Result<String> {
                 out.extend(u32::from_str_radix(&digits, 8).ok().and_then(char::from_u32));
                 rest = &rest[more..];
             }
-            // What is no escape stays as it is.
+            // Unknown escapes are kept.
             _ => {
                 out.push('\\');
                 out.push(c);
@@ -370,7 +391,7 @@ mod tests {
 
     #[test]
     fn whitespace_around_tags() {
-        // (template, text): each as Jinja2 gives it with trim_blocks and lstrip_blocks.
+        // (template, text), as Jinja2 renders it with trim_blocks and lstrip_blocks.
         for (source, expected) in [
             ("a {% x %} b", "a · b"),
             ("a\n  {% x %}\n  b", "a\n·  b"),
@@ -417,21 +438,21 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_end_is_refused() {
+    fn unterminated_constructs_are_rejected() {
         let fail = |source: &str| match Lexer::run(source) {
             Err((failure, line)) => format!("{line}: {failure}"),
             Ok(tokens) => panic!("{tokens:?}"),
         };
-        assert_eq!(fail("a\n{{ x"), "2: a tag has no end }}");
-        assert_eq!(fail("{% x }}"), "1: } closes nothing");
-        assert_eq!(fail("{{ 'x }}"), "1: a string has no end");
-        assert_eq!(fail("{# x"), "1: a comment {# has no end #}");
+        assert_eq!(fail("a\n{{ x"), "2: a tag is not closed by }}");
+        assert_eq!(fail("{% x }}"), "1: unmatched }");
+        assert_eq!(fail("{{ 'x }}"), "1: unterminated string");
+        assert_eq!(fail("{# x"), "1: a comment {# is not closed by #}");
         assert_eq!(fail("{% raw %} x"), "1: {% raw %} has no {% endraw %}");
-        assert_eq!(fail("{{ ( ] }}"), "1: ] closes nothing");
+        assert_eq!(fail("{{ ( ] }}"), "1: unmatched ]");
         assert_eq!(fail("{{ § }}"), "1: '§' does not belong here");
-        assert_eq!(fail("{{ 99999999999999999999 }}"), "1: 99999999999999999999 is no number that fits");
-        assert_eq!(fail(r"{{ '\ud800' }}"), r"1: \u needs 4 hexadecimal digits of a character");
-        assert_eq!(fail("{{ '\\"), "1: a string has no end");
+        assert_eq!(fail("{{ 99999999999999999999 }}"), "1: the number 99999999999999999999 is out of range");
+        assert_eq!(fail(r"{{ '\ud800' }}"), r"1: \u needs 4 hexadecimal digits of a valid character");
+        assert_eq!(fail("{{ '\\"), "1: unterminated string");
         assert_eq!(fail(&format!("{{{{ 1{} }}}}", "+1".repeat(2000))), "1: a tag has more than 4000 words");
     }
 }

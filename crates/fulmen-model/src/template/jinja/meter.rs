@@ -1,13 +1,13 @@
-//! What rendering may cost: steps, bytes and items are counted, each as one, and so is the depth of nesting.
+//! The budget of rendering: each step, byte and item costs one unit. Also limits the nesting depth.
 
 use super::error::{Failure, Result};
 
-/// How deep calls, expressions and blocks may nest in each other while they run.
+/// Maximum nesting depth of calls, expressions and blocks at run time.
 pub(super) const MAX_DEPTH: usize = 200;
-/// How deep lists and mappings may nest in each other.
+/// Maximum nesting depth of lists and mappings.
 pub(super) const MAX_NESTING: usize = 64;
 
-/// Counts down what is left.
+/// The remaining budget and current depth.
 #[derive(Debug)]
 pub(super) struct Meter {
     limit: u64,
@@ -20,14 +20,14 @@ impl Meter {
         Meter { limit, left: limit, depth: 0 }
     }
 
-    /// Pays for something before it is done. Memory is paid for by the byte, so it is limited too.
+    /// Charges the budget before the work is done. Memory is charged by the byte, so it is limited, too.
     pub(super) fn pay(&mut self, cost: usize) -> Result<()> {
         let cost = u64::try_from(cost).unwrap_or(u64::MAX);
         self.left = self.left.checked_sub(cost).ok_or(Failure::Work { limit: self.limit })?;
         Ok(())
     }
 
-    /// Pays for a list of that many values.
+    /// Charges for a list of this many values.
     pub(super) fn pay_items(&mut self, count: usize) -> Result<()> {
         self.pay(count.saturating_mul(size_of::<super::value::Value>()))
     }

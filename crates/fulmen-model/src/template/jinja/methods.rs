@@ -1,4 +1,4 @@
-//! Methods of values, which are Python's.
+//! Methods of values, modeled after Python.
 
 use super::call::Arguments;
 use super::error::{Failure, Result};
@@ -72,7 +72,7 @@ impl Interpreter<'_> {
     }
 
     fn text_method(&mut self, text: &Text, name: &str, args: &Arguments) -> Result<Value> {
-        // Each looks at the whole text, and most make one that is not longer.
+        // Every method reads the whole text, and most results are not longer.
         self.meter.pay(text.len())?;
         let string = text.as_str();
         let wanted = |at, what| args.need(at, what, name)?.expect_text(name);
@@ -98,7 +98,7 @@ impl Interpreter<'_> {
                     Ok(if name == "startswith" { string.starts_with(affix) } else { string.ends_with(affix) })
                 };
                 match args.need(0, "affix", name)? {
-                    // One of several will do.
+                    // Any of several affixes may match.
                     Value::List(list) => {
                         self.meter.pay(list.items.len())?;
                         let fitting = list.items.iter().map(fits).collect::<Result<Vec<bool>>>()?;
@@ -127,32 +127,7 @@ impl Interpreter<'_> {
             }
             "split" | "rsplit" => {
                 args.only(name, &["sep", "maxsplit"])?;
-                let limit = limit(1, "maxsplit")?;
-                let pieces = match args.get(0, "sep") {
-                    None | Some(Value::None) if limit == usize::MAX => {
-                        string.split_whitespace().map(|piece| text.part(piece)).collect()
-                    }
-                    None | Some(Value::None) => {
-                        return Err(Failure::Unsupported(format!("{name} at whitespace with a limit")));
-                    }
-                    Some(separator) => {
-                        let separator = separator.expect_text(name)?.as_str();
-                        if separator.is_empty() {
-                            return wrong(format!("{name}: the separator is empty"));
-                        }
-                        self.meter.pay_items(string.matches(separator).count().saturating_mul(4))?;
-                        match name {
-                            "split" => text.split(separator, limit),
-                            _ => {
-                                let pieces = string.rsplitn(limit.saturating_add(1), separator);
-                                let mut pieces: Vec<Text> = pieces.map(|piece| text.part(piece)).collect();
-                                pieces.reverse();
-                                pieces
-                            }
-                        }
-                    }
-                };
-                Value::list(pieces.into_iter().map(Value::text).collect(), &mut self.meter)?
+                self.split(text, name, args, limit(1, "maxsplit")?)?
             }
             "splitlines" => {
                 args.only(name, &[])?;
@@ -178,7 +153,7 @@ impl Interpreter<'_> {
                 };
                 match found {
                     Some(at) => Value::int(string[..at].chars().count()),
-                    None if name == "index" => return wrong("index: the text is not there"),
+                    None if name == "index" => return wrong("index: substring not found"),
                     None => Value::Int(-1),
                 }
             }
@@ -194,13 +169,42 @@ impl Interpreter<'_> {
         })
     }
 
+    fn split(&mut self, text: &Text, name: &str, args: &Arguments, limit: usize) -> Result<Value> {
+        let string = text.as_str();
+        let pieces = match args.get(0, "sep") {
+            None | Some(Value::None) if limit == usize::MAX => {
+                string.split_whitespace().map(|piece| text.part(piece)).collect()
+            }
+            None | Some(Value::None) => {
+                return Err(Failure::Unsupported(format!("{name} at whitespace with a limit")));
+            }
+            Some(separator) => {
+                let separator = separator.expect_text(name)?.as_str();
+                if separator.is_empty() {
+                    return wrong(format!("{name}: the separator is empty"));
+                }
+                self.meter.pay_items(string.matches(separator).count().saturating_mul(4))?;
+                match name {
+                    "split" => text.split(separator, limit),
+                    _ => {
+                        let pieces = string.rsplitn(limit.saturating_add(1), separator);
+                        let mut pieces: Vec<Text> = pieces.map(|piece| text.part(piece)).collect();
+                        pieces.reverse();
+                        pieces
+                    }
+                }
+            }
+        };
+        Value::list(pieces.into_iter().map(Value::text).collect(), &mut self.meter)
+    }
+
     pub(super) fn replace(&mut self, text: &Text, old: &Text, new: &Text, limit: usize) -> Result<Value> {
         let found = text.as_str().matches(old.as_str()).count().min(limit);
         self.meter.pay(text.len().saturating_add(found.saturating_mul(new.len())))?;
         Ok(Value::text(text.replace(old.as_str(), new, limit)))
     }
 
-    /// `"{} and {name}".format(…)`; no widths, no types.
+    /// `"{} and {name}".format(…)`, without widths and types.
     fn format(&mut self, text: &Text, args: &Arguments) -> Result<Value> {
         let string = text.as_str();
         let (mut out, mut at, mut next) = (Text::default(), 0, 0);
@@ -235,7 +239,7 @@ impl Interpreter<'_> {
     }
 }
 
-/// Without whitespace, or these characters, at its ends.
+/// Strips whitespace, or these characters, from the ends.
 pub(super) fn trimmed(text: &Text, chars: Option<&str>, left: bool, right: bool) -> Text {
     let goes = |c: char| chars.map_or(c.is_whitespace(), |chars| chars.contains(c));
     let mut part = text.as_str();
@@ -248,13 +252,13 @@ pub(super) fn trimmed(text: &Text, chars: Option<&str>, left: bool, right: bool)
     text.part(part)
 }
 
-/// In upper case, in lower case, or with capitals.
+/// Converts to upper case, lower case, title case or capitalized.
 pub(super) fn cased(text: &Text, how: &str) -> Text {
     match how {
         "upper" => text.map(str::to_uppercase),
         "lower" => text.map(str::to_lowercase),
         _ => {
-            // A word goes on across stretches of different origin.
+            // A word continues across ranges of different origin.
             let inside = std::cell::Cell::new(false);
             text.map(|part| {
                 let mut out = String::with_capacity(part.len());

@@ -1,12 +1,13 @@
-//! A small Jinja for chat templates.
+//! A small Jinja interpreter for chat templates.
 //!
-//! - **Bounded.** Every step, every byte that is made and every item that is looked at is paid for from one account
-//!   (`meter`), so a template that loops, doubles a string forty times or compares a list with itself a million times ends
-//!   with an error, in bounded time and memory. Nesting is limited everywhere: in the text, in calls, in values.
-//! - **Closed.** There are no files, no imports and no attributes of host objects: values are Python's plain ones.
-//! - **Text knows where it came from** (`text`): what people wrote never becomes a control token, whatever the template
-//!   does with it.
-//! - Whitespace, truth, comparison and printing are Python's and Jinja's, as chat templates expect them.
+//! - **Bounded.** Every step, every byte created and every item visited is charged to one budget (`meter`),
+//!   so a template that loops, doubles a string forty times or compares a list with itself a million times
+//!   fails in bounded time and memory. Nesting is limited everywhere: in the source, in calls and in values.
+//! - **Sandboxed.** There are no files, no imports and no attributes of host objects: values are plain Python
+//!   data.
+//! - **Text tracks its origin** (`text`): user text never becomes a control token, whatever the template does
+//!   with it.
+//! - Whitespace, truthiness, comparison and printing follow Python and Jinja, as chat templates expect.
 
 mod ast;
 mod call;
@@ -36,10 +37,10 @@ use eval::Interpreter;
 use meter::Meter;
 use value::Value;
 
-/// A failure and the line of the template it happened on, from 1.
+/// A failure and the template line where it occurred, from 1.
 pub(crate) type At = (Failure, u32);
 
-/// A template that was read.
+/// A parsed template.
 #[derive(Debug)]
 pub(crate) struct Template {
     body: Body,
@@ -49,25 +50,25 @@ pub(crate) struct Template {
 /// A variable of a template.
 #[derive(Clone, Debug)]
 pub(crate) enum Variable<'a> {
-    /// JSON whose text is the template's own.
+    /// JSON whose text counts as the template's own.
     Own(serde_json::Value),
-    /// JSON whose text came from people.
+    /// JSON with user text.
     Foreign(&'a serde_json::Value),
-    /// A list of mappings; whether a text is foreign is said for each.
+    /// A list of mappings, each text with a flag that marks it as user text.
     Records(Vec<Vec<(&'a str, bool, &'a str)>>),
 }
 
 impl Template {
-    /// Reads a template.
+    /// Parses a template.
     pub(crate) fn new(source: &str) -> Result<Template, At> {
-        // One line break at the end belongs to the file, not to the template.
+        // A single newline at the end belongs to the file, not to the template.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
         let source = source.strip_suffix('\n').unwrap_or(&source);
         let (body, macros) = parser::parse(source)?;
         Ok(Template { body, macros })
     }
 
-    /// Renders it. `work` is how many steps and bytes it may take; what the variables take is on top.
+    /// Renders the template. `work` is the budget in steps and bytes; variables come on top.
     pub(crate) fn render(
         &self,
         variables: &[(&str, Variable<'_>)],

@@ -33,7 +33,7 @@ pub(super) fn binary(op: Binary, left: &Value, right: &Value, meter: &mut Meter)
             let times = usize::try_from(*times).unwrap_or(0);
             meter.pay(text.len().saturating_mul(times))?;
             let mut out = Text::default();
-            // Nothing is paid for many times nothing.
+            // Repeating an empty string costs nothing.
             for _ in 0..if text.is_empty() { 0 } else { times } {
                 out.push(text);
             }
@@ -42,7 +42,9 @@ pub(super) fn binary(op: Binary, left: &Value, right: &Value, meter: &mut Meter)
         (Binary::Modulo, Value::Str(_), _) => Err(Failure::Unsupported("formatting with %".to_owned())),
         _ => match (left.number(), right.number()) {
             (Some(a), Some(b)) => arithmetic(op, a, b),
-            _ => wrong(format!("{} {} {} makes no sense", left.describe(), sign(op), right.describe())),
+            _ => {
+                wrong(format!("unsupported operands: {} {} {}", left.describe(), sign(op), right.describe()))
+            }
         },
     }
 }
@@ -68,7 +70,7 @@ fn arithmetic(op: Binary, a: Number, b: Number) -> Result<Value> {
             Binary::Subtract => a.checked_sub(b),
             Binary::Multiply => a.checked_mul(b),
             Binary::FloorDivide if b == 0 => return Err(by_zero()),
-            // Python rounds down, not towards zero.
+            // Python rounds down, not toward zero.
             Binary::FloorDivide => a.checked_div(b).map(|q| q - i64::from(a % b != 0 && (a < 0) != (b < 0))),
             Binary::Modulo if b == 0 => return Err(by_zero()),
             Binary::Modulo => a.checked_rem(b).map(|r| if r != 0 && (r < 0) != (b < 0) { r + b } else { r }),
@@ -100,7 +102,7 @@ pub(super) fn negative(value: &Value) -> Result<Value> {
             .map(Value::Int)
             .ok_or(Failure::Value("a number does not fit 64 bits".to_owned())),
         Some(Number::Float(number)) => Ok(Value::Float(-number)),
-        None => wrong(format!("-{} makes no sense", value.describe())),
+        None => wrong(format!("bad operand for -: {}", value.describe())),
     }
 }
 
@@ -118,7 +120,7 @@ pub(super) fn compare(op: Comparison, left: &Value, right: &Value, meter: &mut M
     })
 }
 
-/// Which of two values comes first; `None` for NaN.
+/// The order of two values; `None` for NaN.
 pub(super) fn order(left: &Value, right: &Value, meter: &mut Meter) -> Result<Option<Ordering>> {
     match (left, right) {
         (Value::Str(a), Value::Str(b)) => {
@@ -127,7 +129,7 @@ pub(super) fn order(left: &Value, right: &Value, meter: &mut Meter) -> Result<Op
         }
         _ => match (left.number(), right.number()) {
             (Some(a), Some(b)) => Ok(a.partial_cmp(&b)),
-            _ => wrong(format!("{} and {} have no order", left.describe(), right.describe())),
+            _ => wrong(format!("{} and {} cannot be compared", left.describe(), right.describe())),
         },
     }
 }
@@ -150,7 +152,7 @@ pub(super) fn contains(of: &Value, item: &Value, meter: &mut Meter) -> Result<bo
         }
         Value::Map(map) => Ok(map.get(item, meter)?.is_some()),
         Value::Undefined(_) => Ok(false),
-        other => wrong(format!("nothing is in {}", other.describe())),
+        other => wrong(format!("{} does not support `in`", other.describe())),
     }
 }
 
@@ -176,7 +178,7 @@ pub(super) fn item(value: &Value, index: &Value, meter: &mut Meter) -> Result<Va
     match (value, index) {
         (Value::Undefined(_), _) => wrong(format!("{}, so it has no items", value.describe())),
         (Value::List(list), Value::Int(at)) => {
-            let found = place(*at, list.items.len()).map(|at| list.items[at].clone());
+            let found = resolve(*at, list.items.len()).map(|at| list.items[at].clone());
             Ok(found.unwrap_or_else(|| missing(index)))
         }
         (Value::Str(text), Value::Int(at)) => {
@@ -198,8 +200,8 @@ pub(super) fn item(value: &Value, index: &Value, meter: &mut Meter) -> Result<Va
     }
 }
 
-/// Where an index points that counts from the end if it is negative.
-fn place(index: i64, length: usize) -> Option<usize> {
+/// Resolves an index; negative indices count from the end.
+fn resolve(index: i64, length: usize) -> Option<usize> {
     let at = match index {
         0.. => usize::try_from(index).ok()?,
         _ => length.checked_sub(usize::try_from(index.checked_neg()?).ok()?)?,
@@ -218,7 +220,7 @@ pub(super) fn slice(value: &Value, bounds: [Option<i64>; 3], meter: &mut Meter) 
             meter.pay(text.len().saturating_mul(2))?;
             let string = text.as_str();
             let range = Range::of(bounds, string.chars().count())?;
-            // Where the characters lie: the end of one is the begin of the next.
+            // Character boundaries: the end of one is the start of the next.
             let byte = |at: usize| string.char_indices().nth(at).map_or(string.len(), |(byte, _)| byte);
             if range.step == 1 {
                 let (Some(first), Some(last)) = (range.clone().next(), range.last()) else {
@@ -239,7 +241,7 @@ pub(super) fn slice(value: &Value, bounds: [Option<i64>; 3], meter: &mut Meter) 
     }
 }
 
-/// The places that a slice takes, in its order.
+/// The indices selected by a slice, in order.
 #[derive(Clone)]
 struct Range {
     at: i64,
@@ -254,7 +256,8 @@ impl Range {
         if step == 0 {
             return wrong("the step of a slice is 0");
         }
-        // From the end if negative, then into the range: of a backward slice it is one further down.
+        // Negative indices count from the end; then clamp to the range, which is one lower for a backward
+        // slice.
         let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
         let clamp =
             |bound: i64| if bound < 0 { bound.saturating_add(length) } else { bound }.clamp(low, high);
@@ -281,7 +284,7 @@ impl super::value::Namespace {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get(name).cloned()
     }
 
-    /// Sets a name. A namespace inside itself would never be freed, so none is set inside another.
+    /// Sets a name. Namespaces cannot be nested: one inside itself would never be freed.
     pub(super) fn set(&self, name: &str, value: Value) -> Result<()> {
         if matches!(value, Value::Namespace(_) | Value::Loop(_)) {
             return wrong(format!("a {} cannot be put into a namespace", value.kind()));
@@ -309,7 +312,7 @@ impl super::value::Loop {
     }
 }
 
-/// A list of whole numbers, as `range` gives it.
+/// A list of integers, as returned by `range`.
 pub(super) fn range(start: i64, stop: i64, step: i64, meter: &mut Meter) -> Result<Value> {
     if step == 0 {
         return wrong("the step of range is 0");
@@ -327,7 +330,7 @@ pub(super) fn range(start: i64, stop: i64, step: i64, meter: &mut Meter) -> Resu
     Value::list(items, meter)
 }
 
-/// Text of several values with something between them.
+/// Concatenates values with a separator.
 pub(super) fn join(items: &[Value], between: &Text, meter: &mut Meter) -> Result<Value> {
     let mut out = Text::default();
     for (at, item) in items.iter().enumerate() {

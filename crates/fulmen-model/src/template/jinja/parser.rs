@@ -1,10 +1,10 @@
-//! Reads the blocks of a template.
+//! Parses the blocks of a template.
 
 use super::ast::{Body, Expr, Filter, Macro, Node, NodeKind, Target};
 use super::error::{Failure, Result};
 use super::lexer::{Lexer, Token};
 
-/// How deep blocks and expressions may nest in each other in the text of a template.
+/// Maximum nesting depth of blocks and expressions in the source.
 const MAX_DEPTH: usize = 100;
 
 pub(super) struct Parser {
@@ -12,11 +12,11 @@ pub(super) struct Parser {
     at: usize,
     depth: usize,
     macros: Vec<Macro>,
-    /// How many `for` are open: `break` needs one.
+    /// Number of enclosing `for` loops, which `break` needs.
     loops: usize,
 }
 
-/// Reads a template: its blocks and its macros. A failure comes with the line it was found on.
+/// Parses a template into blocks and macros. A failure includes the line.
 pub(super) fn parse(source: &str) -> std::result::Result<(Body, Vec<Macro>), (Failure, u32)> {
     let mut parser = Parser { tokens: Lexer::run(source)?, at: 0, depth: 0, macros: Vec::new(), loops: 0 };
     let (body, _) = parser.body(&[]).map_err(|failure| (failure, parser.line()))?;
@@ -46,14 +46,14 @@ impl Parser {
         token
     }
 
-    /// Takes an operator if it comes next.
+    /// Consumes an operator if it comes next.
     pub(super) fn eat(&mut self, op: &str) -> bool {
         let found = matches!(self.peek(), Some(Token::Op(next)) if *next == op);
         self.at += usize::from(found);
         found
     }
 
-    /// Takes a name if it comes next.
+    /// Consumes a name if it comes next.
     pub(super) fn eat_name(&mut self, name: &str) -> bool {
         let found = matches!(self.peek(), Some(Token::Name(next)) if next == name);
         self.at += usize::from(found);
@@ -61,7 +61,7 @@ impl Parser {
     }
 
     pub(super) fn expect(&mut self, op: &str) -> Result<()> {
-        if self.eat(op) { Ok(()) } else { syntax(format!("{op} expected, found {}", self.found())) }
+        if self.eat(op) { Ok(()) } else { syntax(format!("expected {op}, found {}", self.found())) }
     }
 
     pub(super) fn name(&mut self) -> Result<String> {
@@ -71,11 +71,11 @@ impl Parser {
                 self.at += 1;
                 Ok(name)
             }
-            _ => syntax(format!("a name expected, found {}", self.found())),
+            _ => syntax(format!("expected a name, found {}", self.found())),
         }
     }
 
-    /// What comes next, for messages.
+    /// The next token, for messages.
     pub(super) fn found(&self) -> String {
         match self.peek() {
             None => "the end".to_owned(),
@@ -108,12 +108,12 @@ impl Parser {
                 self.at += 1;
                 Ok(())
             }
-            _ => syntax(format!("%}} expected, found {}", self.found())),
+            _ => syntax(format!("expected %}}, found {}", self.found())),
         }
     }
 
-    /// Blocks up to a tag with one of these names, which is taken; the name comes along. Up to the end of the
-    /// template if there are no names.
+    /// Blocks up to a tag with one of these names, which is consumed and returned. Without names, up to the
+    /// end of the template.
     fn body(&mut self, ends: &[&str]) -> Result<(Body, String)> {
         let mut body = Vec::new();
         loop {
@@ -127,7 +127,7 @@ impl Parser {
                     let value = self.expression()?;
                     if !matches!(self.next(), Some(Token::OutputEnd)) {
                         self.at -= 1;
-                        return syntax(format!("}}}} expected, found {}", self.found()));
+                        return syntax(format!("expected }}}}, found {}", self.found()));
                     }
                     add(NodeKind::Output(value));
                 }
@@ -136,7 +136,7 @@ impl Parser {
                     if ends.contains(&tag.as_str()) {
                         return Ok((body, tag));
                     }
-                    // What only marks a part of the text is transparent.
+                    // Tags that only mark a section of the text are transparent.
                     if tag == "generation" {
                         self.block_end()?;
                         let (inner, _) = self.nested(|parser| parser.body(&["endgeneration"]))?;
@@ -187,7 +187,7 @@ impl Parser {
                 self.block_end()?;
                 Ok(if tag == "break" { NodeKind::Break } else { NodeKind::Continue })
             }
-            "break" | "continue" => syntax(format!("{tag} outside of a loop")),
+            "break" | "continue" => syntax(format!("{tag} outside a loop")),
             tag if tag.starts_with("end") || matches!(tag, "else" | "elif") => {
                 syntax(format!("{tag} does not belong here"))
             }
@@ -219,7 +219,7 @@ impl Parser {
     fn for_block(&mut self) -> Result<NodeKind> {
         let targets = self.names()?;
         if !self.eat_name("in") {
-            return syntax(format!("in expected, found {}", self.found()));
+            return syntax(format!("expected in, found {}", self.found()));
         }
         let items = self.without_condition()?;
         let only_if = if self.eat_name("if") { Some(self.expression()?) } else { None };
@@ -300,7 +300,7 @@ impl Parser {
             }
         }
         self.block_end()?;
-        // A loop around the macro is not a loop of its body.
+        // The macro's body is not inside an enclosing loop.
         let loops = std::mem::take(&mut self.loops);
         let (body, _) = self.body(&["endmacro"])?;
         self.loops = loops;

@@ -1,4 +1,4 @@
-//! Values as text: as `{{ … }}` shows them, as Python's `repr`, and as JSON.
+//! Converts values to text: as `{{ … }}` prints them, as Python's `repr`, and as JSON.
 
 use super::error::Result;
 use super::meter::Meter;
@@ -7,7 +7,7 @@ use super::value::Value;
 use super::wrong;
 
 impl Value {
-    /// What `{{ value }}` shows.
+    /// What `{{ value }}` prints.
     pub(super) fn show(&self, out: &mut Text, meter: &mut Meter) -> Result<()> {
         match self {
             Value::Undefined(_) => Ok(()),
@@ -62,12 +62,12 @@ impl Value {
                 }
                 out.push_own("}");
             }
-            other => return wrong(format!("a {} cannot be shown", other.kind())),
+            other => return wrong(format!("a {} cannot be printed", other.kind())),
         }
         Ok(())
     }
 
-    /// JSON as Python's `json.dumps` writes it, characters beyond ASCII as they are.
+    /// JSON as written by Python's `json.dumps` with `ensure_ascii=False`.
     pub(super) fn json(
         &self,
         style: &JsonStyle,
@@ -113,7 +113,7 @@ impl Value {
                             key.json(style, level, out, meter)?;
                             out.push_own("\"");
                         }
-                        other => return wrong(format!("a {} cannot be a key of JSON", other.kind())),
+                        other => return wrong(format!("a {} cannot be a JSON key", other.kind())),
                     }
                     out.push_own(&style.colon);
                     value.json(style, level + 1, out, meter)?;
@@ -127,9 +127,9 @@ impl Value {
     }
 }
 
-/// How JSON is laid out.
+/// JSON formatting.
 pub(super) struct JsonStyle {
-    /// What each level is indented by; all on one line if there is none.
+    /// Indentation per level; `None` for a single line.
     pub(super) indent: Option<String>,
     pub(super) comma: String,
     pub(super) colon: String,
@@ -198,7 +198,7 @@ fn json_escaped(text: &str, ascii: bool) -> String {
     out
 }
 
-/// A part of a string as `repr` writes it between these quotes.
+/// Part of a string as `repr` writes it between these quotes.
 fn quoted(text: &str, quote: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -218,7 +218,7 @@ fn quoted(text: &str, quote: &str) -> String {
     out
 }
 
-/// A number as Python's `repr` writes it: always with a point or an exponent.
+/// A number as Python's `repr` writes it: always with a decimal point or an exponent.
 fn float(number: f64) -> String {
     if number.is_nan() {
         return "nan".to_owned();

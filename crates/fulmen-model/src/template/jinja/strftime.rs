@@ -20,7 +20,7 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
-/// A moment by the calendar.
+/// A calendar date.
 struct Date {
     year: u64,
     /// From 0.
@@ -35,13 +35,13 @@ struct Date {
 
 impl Date {
     fn of(time: SystemTime) -> Date {
-        // What lies before 1970 is a clock that was never set.
+        // A time before 1970 means that the clock was never set.
         let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
         let (days, seconds) = (since / 86_400, since % 86_400);
         // The first of January 1970 was a Thursday.
         let weekday = usize::try_from((days + 3) % 7).unwrap_or(0);
         let (mut year, mut left) = (1970, days);
-        // Whole cycles of the calendar first: 400 years.
+        // Skip whole 400-year calendar cycles first.
         (year, left) = (year + left / 146_097 * 400, left % 146_097);
         while left >= days_of(year) {
             left -= days_of(year);
@@ -73,7 +73,7 @@ fn days_of_month(year: u64, month: usize) -> u64 {
     }
 }
 
-/// The moment as `format` wants it.
+/// Formats a time.
 pub(super) fn strftime(time: SystemTime, format: &str) -> Result<String> {
     let date = Date::of(time);
     let (hour, minute, second) = (date.seconds / 3600, date.seconds / 60 % 60, date.seconds % 60);
@@ -85,7 +85,7 @@ pub(super) fn strftime(time: SystemTime, format: &str) -> Result<String> {
             continue;
         }
         let mut code = chars.next();
-        // `%-d` is `%d` without the zero.
+        // `%-d` is `%d` without the leading zero.
         let plain = code == Some('-');
         if plain {
             code = chars.next();

@@ -1,4 +1,4 @@
-//! The language against Jinja2, and its limits.
+//! Compares the interpreter with Jinja2, and tests its limits.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -6,7 +6,8 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 
-const WORK: u64 = 32 << 20;
+/// Enough for every ordinary template; what exceeds it would exceed any budget.
+const WORK: u64 = 2 << 20;
 
 fn render(source: &str, variables: &Json) -> Result<Text, At> {
     let variables: Vec<(&str, Variable<'_>)> = variables
@@ -56,13 +57,13 @@ fn snippets_are_rendered_as_jinja2_does() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_templates_are_rejected() {
     for (source, expected) in [
         ("{{ missing.x }}", r#"1: "missing", which is not defined, so it has no "x""#),
         ("a\n{{ missing.x() }}", r#"2: "missing", which is not defined, so it has no "x""#),
         ("{{ missing['x'] }}", r#"1: "missing", which is not defined, so it has no items"#),
-        ("{{ missing + 1 }}", r#"1: "missing", which is not defined + int makes no sense"#),
-        ("{{ 'a' + 1 }}", "1: string + int makes no sense"),
+        ("{{ missing + 1 }}", r#"1: unsupported operands: "missing", which is not defined + int"#),
+        ("{{ 'a' + 1 }}", "1: unsupported operands: string + int"),
         ("{{ missing() }}", r#"1: "missing", which is not defined cannot be called"#),
         ("{{ 1 / 0 }}", "1: division by zero"),
         ("{{ 1 // 0 }}", "1: division by zero"),
@@ -70,31 +71,31 @@ fn what_makes_no_sense_is_refused() {
         ("{{ 9223372036854775807 + 1 }}", "1: a number does not fit 64 bits"),
         ("{{ 2 ** 64 }}", "1: a number does not fit 64 bits"),
         ("{{ (0 - 9223372036854775807 - 1) // -1 }}", "1: a number does not fit 64 bits"),
-        ("{{ 1 < 'a' }}", "1: int and string have no order"),
+        ("{{ 1 < 'a' }}", "1: int and string cannot be compared"),
         ("{% for i in 5 %}{% endfor %}", "1: int cannot be iterated"),
-        ("{% for a, b in [[1, 2, 3]] %}{% endfor %}", "1: 2 names for 3 values"),
+        ("{% for a, b in [[1, 2, 3]] %}{% endfor %}", "1: cannot unpack: 2 names for 3 values"),
         ("{{ list[::0] }}", "1: the step of a slice is 0"),
         ("{{ range(1, 2, 0) }}", "1: the step of range is 0"),
         ("{{ list | nothing }}", r#"1: the filter "nothing" is not supported"#),
         ("{{ 1 is nothing }}", r#"1: the test "nothing" is not supported"#),
         ("{{ text.nothing() }}", r#"1: the method of strings "nothing" is not supported"#),
         ("{{ list.append(3) }}", "1: changing a list (append) is not supported"),
-        ("{{ text.upper(1) }}", "1: upper takes 0 arguments, got 1"),
+        ("{{ text.upper(1) }}", "1: upper takes at most 0 arguments, got 1"),
         ("{{ list | join(q=1) }}", r#"1: join has no argument "q""#),
         ("{{ text.split('') }}", "1: split: the separator is empty"),
-        ("{{ raise_exception('no ' ~ 1) }}", "1: the template refuses the conversation: no 1"),
+        ("{{ raise_exception('no ' ~ 1) }}", "1: the template rejected the conversation: no 1"),
         ("{% set map.a = 2 %}", "1: map.a cannot be set: map is mapping"),
         ("{% include 'x' %}", r#"1: the tag "include" is not supported"#),
         ("{% import 'x' as y %}", r#"1: the tag "import" is not supported"#),
         ("{% extends 'x' %}", r#"1: the tag "extends" is not supported"#),
-        ("{% break %}", "1: break outside of a loop"),
+        ("{% break %}", "1: break outside a loop"),
         ("{% endif %}", "1: endif does not belong here"),
         ("\n{% if 1 %}", "2: elif or else or endif is missing"),
         ("{% for x in y %}a", "1: else or endfor is missing"),
-        ("{{ }}", "1: a value expected, found }}"),
-        ("{{ 1 2 }}", "1: }} expected, found 2"),
-        ("{% if %}", "1: a value expected, found %}"),
-        ("{{ a[ }}", "1: } closes nothing"),
+        ("{{ }}", "1: expected a value, found }}"),
+        ("{{ 1 2 }}", "1: expected }}, found 2"),
+        ("{% if %}", "1: expected a value, found %}"),
+        ("{{ a[ }}", "1: unmatched }"),
         ("{{ list[] }}", "1: an index expected between [ and ]"),
         ("{% macro m(a=1, b) %}{% endmacro %}", "1: the parameter b needs a default like those before it"),
         ("{{ '%s' % 1 }}", "1: formatting with % is not supported"),
@@ -103,9 +104,9 @@ fn what_makes_no_sense_is_refused() {
     }
 }
 
-/// Names that lead out of a template in Python are nothing here.
+/// Names that escape the sandbox in Python are undefined here.
 #[test]
-fn there_is_no_way_out() {
+fn the_sandbox_cannot_be_escaped() {
     for name in ["__class__", "__init__", "__globals__", "__subclasses__", "_x"] {
         assert_eq!(
             text(&format!("{{{{ ''.{name} is defined }}}}{{{{ [].{name} is defined }}}}")),
@@ -127,13 +128,14 @@ fn there_is_no_way_out() {
     assert!(failure("{{ '{0.__class__}'.format(1) }}").contains("no value for"));
 }
 
-/// What would never end, or fill the memory, ends with an error, and soon.
+/// Templates that would never end or fill the memory fail quickly.
 #[test]
 fn work_and_memory_are_limited() {
     let start = Instant::now();
-    let doubling = "{% set ns = namespace(x=START) %}{% for i in range(60) %}{% set ns.x = GROW %}{% endfor %}{{ ns.x | length }}";
+    let doubling = "{% set ns = namespace(x=START) %}{% for i in range(60) %}{% set ns.x = GROW %}\
+        {% endfor %}{{ ns.x | length }}";
     let doubled = |first: &str, grow: &str| doubling.replace("START", first).replace("GROW", grow);
-    let too_much = "rendering takes too much: more than 33554432 steps and bytes";
+    let too_much = "rendering exceeds the limit of 2097152 steps and bytes";
     for source in [
         "{% for i in range(1000000000) %}{% endfor %}".to_owned(),
         "{% for i in range(10000) %}{% for j in range(10000) %}{% endfor %}{% endfor %}".to_owned(),
@@ -149,50 +151,79 @@ fn work_and_memory_are_limited() {
         doubled("'\"'", "ns.x | tojson"),
         doubled("'\\''", "[ns.x] | string"),
         doubled("[1]", "ns.x + ns.x"),
-        "{% set ns = namespace(x='a\\n') %}{% for i in range(40) %}{% set ns.x = ns.x ~ ns.x %}{% set y = ns.x | indent(1000) %}{% endfor %}".to_owned(),
+        "{% set ns = namespace(x='a\\n') %}{% for i in range(40) %}{% set ns.x = ns.x ~ ns.x %}\
+         {% set y = ns.x | indent(1000) %}{% endfor %}"
+            .to_owned(),
         "{{ 'a\\nb' | indent(1000000000) }}".to_owned(),
-        "{% macro m(n) %}{% for i in range(100) %}{% if n %}{{ m(n - 1) }}{% endif %}{% endfor %}{% endmacro %}{{ m(10) }}".to_owned(),
-        "{% set ns = namespace(x='a') %}{% for i in range(15) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{% for i in range(10000) %}{% set y = ns.x.split('a') %}{% endfor %}".to_owned(),
-        "{% set ns = namespace(x='a') %}{% for i in range(24) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{% for c in ns.x %}{% endfor %}".to_owned(),
-        "{% set l = range(100000) %}{% for i in range(100000) %}{% set x = l | sort %}{% endfor %}".to_owned(),
-        // Lists that hold the same list twice look small and are not.
-        "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(50) %}{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}".to_owned(),
-        "{% set ns = namespace(x=[1]) %}{% for i in range(50) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}".to_owned(),
-        "{% set ns = namespace(x=[1]) %}{% for i in range(50) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | tojson | length }}".to_owned(),
+        "{% macro m(n) %}{% for i in range(100) %}{% if n %}{{ m(n - 1) }}{% endif %}{% endfor %}\
+         {% endmacro %}{{ m(10) }}"
+            .to_owned(),
+        "{% set ns = namespace(x='a') %}{% for i in range(15) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}\
+         {% for i in range(10000) %}{% set y = ns.x.split('a') %}{% endfor %}"
+            .to_owned(),
+        "{% set ns = namespace(x='a') %}{% for i in range(24) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}\
+         {% for c in ns.x %}{% endfor %}"
+            .to_owned(),
+        "{% set l = range(100000) %}{% for i in range(100000) %}\
+         {% set x = l | sort %}{% endfor %}"
+            .to_owned(),
+        // Lists that contain the same list twice look small but expand exponentially.
+        "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(50) %}{% set ns.x = [ns.x, ns.x] %}\
+         {% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}"
+            .to_owned(),
+        "{% set ns = namespace(x=[1]) %}{% for i in range(50) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}\
+         {{ ns.x }}"
+            .to_owned(),
+        "{% set ns = namespace(x=[1]) %}{% for i in range(50) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}\
+         {{ ns.x | tojson | length }}"
+            .to_owned(),
     ] {
         let failure = failure(&source);
         assert!(failure.ends_with(too_much), "{source}: {failure}");
     }
-    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
-/// Depth is limited in the text, in calls and in values: nothing overflows the stack, not even when it is dropped.
+/// Depth is limited in the source, in calls and in values: nothing overflows the stack, not even when
+/// dropped.
 #[test]
 fn depth_is_limited() {
     let many = 100_000;
     for (source, expected) in [
-        (format!("{{{{ {}1{} }}}}", "(".repeat(1500), ")".repeat(1500)), "1: nested deeper than 100"),
-        (format!("{{{{ {}1{} }}}}", "[".repeat(1500), "]".repeat(1500)), "1: nested deeper than 100"),
-        (format!("{{{{ {}1 }}}}", "-".repeat(1500)), "1: nested deeper than 100"),
-        (format!("{{{{ {}1 }}}}", "not ".repeat(1500)), "1: nested deeper than 100"),
-        (format!("{{{{ {}1 }}}}", "1 if 1 else ".repeat(900)), "1: nested deeper than 100"),
-        (format!("{{{{ 1{} }}}}", "+1".repeat(1500)), "1: nested deeper than 200"),
-        (format!("{{{{ a{} }}}}", ".a".repeat(1500)), "1: nested deeper than 200"),
-        (format!("{{{{ 1{} }}}}", "|abs".repeat(1500)), "1: nested deeper than 200"),
+        (
+            format!("{{{{ {}1{} }}}}", "(".repeat(1500), ")".repeat(1500)),
+            "1: nested more than 100 levels deep",
+        ),
+        (
+            format!("{{{{ {}1{} }}}}", "[".repeat(1500), "]".repeat(1500)),
+            "1: nested more than 100 levels deep",
+        ),
+        (format!("{{{{ {}1 }}}}", "-".repeat(1500)), "1: nested more than 100 levels deep"),
+        (format!("{{{{ {}1 }}}}", "not ".repeat(1500)), "1: nested more than 100 levels deep"),
+        (format!("{{{{ {}1 }}}}", "1 if 1 else ".repeat(900)), "1: nested more than 100 levels deep"),
+        (format!("{{{{ 1{} }}}}", "+1".repeat(1500)), "1: nested more than 200 levels deep"),
+        (format!("{{{{ a{} }}}}", ".a".repeat(1500)), "1: nested more than 200 levels deep"),
+        (format!("{{{{ 1{} }}}}", "|abs".repeat(1500)), "1: nested more than 200 levels deep"),
         (format!("{{{{ {} }}}}", "(".repeat(many)), "1: a tag has more than 4000 words"),
-        ("{% if 1 %}".repeat(many), "1: nested deeper than 100"),
-        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".to_owned(), "1: nested deeper than 200"),
+        ("{% if 1 %}".repeat(many), "1: nested more than 100 levels deep"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".to_owned(), "1: nested more than 200 levels deep"),
         (
-            "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ [a()] | join }}{% endmacro %}{{ a() }}".to_owned(),
-            "1: nested deeper than 200",
+            "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ [a()] | join }}{% endmacro %}\
+             {{ a() }}"
+                .to_owned(),
+            "1: nested more than 200 levels deep",
         ),
         (
-            "{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}".to_owned(),
-            "1: nested deeper than 64",
+            "{% set ns = namespace(x=[]) %}{% for i in range(1000) %}{% set ns.x = [ns.x] %}\
+             {% endfor %}"
+                .to_owned(),
+            "1: nested more than 64 levels deep",
         ),
         (
-            "{% set ns = namespace(x={}) %}{% for i in range(100000) %}{% set ns.x = {'a': ns.x} %}{% endfor %}".to_owned(),
-            "1: nested deeper than 64",
+            "{% set ns = namespace(x={}) %}{% for i in range(1000) %}{% set ns.x = {'a': ns.x} %}\
+             {% endfor %}"
+                .to_owned(),
+            "1: nested more than 64 levels deep",
         ),
         (
             "{% set ns = namespace() %}{% set ns.x = ns %}".to_owned(),
@@ -213,7 +244,7 @@ fn dates() {
     assert_eq!(text("{% if strftime_now is defined %}yes{% endif %}"), "yes");
 }
 
-/// Where each character came from, in brackets.
+/// The rendered text with foreign ranges in brackets.
 fn origins(source: &str) -> String {
     let text =
         render(source, &json!({ "u": "user", "p": " <x> ", "l": ["a", "b"], "m": { "k": "v" } })).unwrap();
@@ -226,7 +257,7 @@ fn origins(source: &str) -> String {
 }
 
 #[test]
-fn text_keeps_its_origin_whatever_is_done_with_it() {
+fn text_keeps_its_origin_through_all_operations() {
     for (source, expected) in [
         ("<{{ u }}>", "<[user]>"),
         ("{{ '<' + u + '>' }}", "<[user]>"),
@@ -264,12 +295,16 @@ fn text_keeps_its_origin_whatever_is_done_with_it() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
 
-    /// Any text is rendered or refused: no panic, no hang.
+    /// Any source is rendered or rejected, without a panic or a hang.
     #[test]
-    fn any_template_is_rendered_or_refused(
-        source in "(\\{\\{|\\}\\}|\\{%|%\\}|\\{#|#\\}|-|if|for|in|set|else|endif|endfor|macro|endmacro|raw|endraw|is|not|x|ns|loop|messages|namespace\\(|\\(|\\)|\\[|\\]|\\{|\\}|'|\"|\\\\|\\||~|\\+|\\*|/|%|,|:|=|==|\\.|[0-9]| |\n|é|join|split|tojson|length|range\\(){0,40}",
+    fn any_template_is_rendered_or_rejected(
+        source in "(\\{\\{|\\}\\}|\\{%|%\\}|\\{#|#\\}|-|if|for|in|set|else|endif|endfor|macro|\
+            endmacro|raw|endraw|is|not|x|ns|loop|messages|namespace\\(|\\(|\\)|\\[|\\]|\\{|\\}|'|\"|\\\\|\
+            \\||~|\\+|\
+            \\*|/|%|,|:|=|==|\\.|[0-9]| |\n|é|join|split|tojson|length|range\\(){0,40}",
     ) {
-        let variables = json!({ "messages": [{ "role": "user", "content": "é" }], "x": [1, "a", { "b": null }] });
+        let messages = json!([{ "role": "user", "content": "é" }]);
+        let variables = json!({ "messages": messages, "x": [1, "a", { "b": null }] });
         let _ = render(&source, &variables);
     }
 }

@@ -1,15 +1,16 @@
-//! Text that knows which of its characters came from outside.
+//! Text that tracks which of its characters came from outside the template.
 //!
-//! A template puts its own marks (`<|im_end|>`) around what people wrote. Both end up in one text, and only the
-//! template's own marks may become control tokens. So every operation on text keeps track of where it came from.
+//! A template puts its own markers (`<|im_end|>`) around user text. Both end up in one string, but only the
+//! template's own markers may become control tokens. So every operation on text tracks the origin of each
+//! character.
 
 use std::ops::Range;
 
-/// Text with the ranges that came from outside.
+/// Text with the ranges that came from outside the template.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Text {
     string: String,
-    /// In bytes; in order, not empty, not touching each other.
+    /// Byte ranges, sorted, nonempty and not adjacent.
     foreign: Vec<Range<usize>>,
 }
 
@@ -19,7 +20,7 @@ impl Text {
         Text { string: string.into(), foreign: Vec::new() }
     }
 
-    /// Text from outside.
+    /// Text from outside the template.
     pub(super) fn foreign(string: impl Into<String>) -> Text {
         let string = string.into();
         let all = 0..string.len();
@@ -51,7 +52,7 @@ impl Text {
         self.push_slice(other, 0..other.len());
     }
 
-    /// Appends a part of another text.
+    /// Appends a range of another text.
     pub(super) fn push_slice(&mut self, other: &Text, range: Range<usize>) {
         let start = self.string.len();
         self.string.push_str(&other.string[range.clone()]);
@@ -76,20 +77,20 @@ impl Text {
         }
     }
 
-    /// A part of the text, in bytes; both ends lie between characters.
+    /// A byte range of the text; both ends must be character boundaries.
     pub(super) fn slice(&self, range: Range<usize>) -> Text {
         let mut part = Text::default();
         part.push_slice(self, range);
         part
     }
 
-    /// The part that a trimmed or otherwise shortened `&str` of this text is.
+    /// The part of this text that a subslice of its `&str` refers to.
     pub(super) fn part(&self, part: &str) -> Text {
         let start = part.as_ptr().addr().saturating_sub(self.string.as_ptr().addr());
         self.slice(start..start + part.len())
     }
 
-    /// Each stretch of one origin changed by itself.
+    /// Transforms each range of one origin separately.
     pub(super) fn map(&self, change: impl Fn(&str) -> String) -> Text {
         let mut out = Text::default();
         let mut at = 0;
@@ -104,7 +105,7 @@ impl Text {
         out
     }
 
-    /// With every `from` (at most `limit` of them) replaced.
+    /// Replaces up to `limit` occurrences of `from`.
     pub(super) fn replace(&self, from: &str, to: &Text, limit: usize) -> Text {
         let mut out = Text::default();
         let mut at = 0;
@@ -117,7 +118,7 @@ impl Text {
         out
     }
 
-    /// The text between every `separator`, at most `limit` cuts.
+    /// Splits at `separator`, at most `limit` times.
     pub(super) fn split(&self, separator: &str, limit: usize) -> Vec<Text> {
         let pieces = self.string.splitn(limit.saturating_add(1), separator);
         pieces.map(|piece| self.part(piece)).collect()
@@ -135,7 +136,7 @@ mod tests {
         text
     }
 
-    /// The text with brackets around what is foreign.
+    /// The text with brackets around foreign ranges.
     fn shown(text: &Text) -> String {
         let mut out = text.string.clone();
         for part in text.foreign.iter().rev() {

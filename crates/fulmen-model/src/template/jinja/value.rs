@@ -1,4 +1,4 @@
-//! The values of a template, which are Python's.
+//! Template values, modeled after Python.
 
 use std::{collections::HashMap, sync::Arc, sync::Mutex};
 
@@ -8,7 +8,7 @@ use super::text::Text;
 
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    /// A name or an attribute that is not there.
+    /// An undefined name or attribute.
     Undefined(Arc<str>),
     None,
     Bool(bool),
@@ -19,7 +19,7 @@ pub(super) enum Value {
     Map(Arc<Map>),
     /// Variables that can be set from inside a loop.
     Namespace(Namespace),
-    /// A macro of the template by its number.
+    /// A macro of the template, by index.
     Macro(usize),
     Function(Function),
     /// `loop` inside a `for`.
@@ -32,18 +32,18 @@ pub(super) struct List {
     nesting: usize,
 }
 
-/// A mapping in the order in which it was made.
+/// A mapping in insertion order.
 #[derive(Debug)]
 pub(super) struct Map {
     pub(super) entries: Vec<(Value, Value)>,
     nesting: usize,
 }
 
-/// Nothing can hold a namespace but a variable, so it is never part of itself.
+/// Only a variable can hold a namespace, so it never contains itself.
 #[derive(Clone, Debug)]
 pub(super) struct Namespace(pub(super) Arc<Mutex<HashMap<String, Value>>>);
 
-/// What can be called by name.
+/// Built-in functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Function {
     Raise,
@@ -76,14 +76,14 @@ impl Value {
         Value::Int(i64::try_from(number).unwrap_or(i64::MAX))
     }
 
-    /// A list, unless it nests too deep.
+    /// A list; fails if it nests too deeply.
     pub(super) fn list(items: Vec<Value>, meter: &mut Meter) -> Result<Value> {
         meter.pay_items(items.len())?;
         let nesting = nesting(items.iter())?;
         Ok(Value::List(Arc::new(List { items, nesting })))
     }
 
-    /// A mapping, unless it nests too deep. Of equal keys the last one counts.
+    /// A mapping; fails if it nests too deeply. The last of equal keys wins.
     pub(super) fn map(entries: Vec<(Value, Value)>, meter: &mut Meter) -> Result<Value> {
         meter.pay_items(entries.len().saturating_mul(2))?;
         let mut unique: Vec<(Value, Value)> = Vec::with_capacity(entries.len());
@@ -98,7 +98,7 @@ impl Value {
         Ok(Value::Map(Arc::new(Map { entries: unique, nesting })))
     }
 
-    /// What JSON says. Its text is `foreign` if it came from people.
+    /// Converts JSON. `foreign` marks its text as user text.
     pub(super) fn from_json(json: &serde_json::Value, foreign: bool, meter: &mut Meter) -> Result<Value> {
         use serde_json::Value as Json;
         let text = |text: &str| Value::text(if foreign { Text::foreign(text) } else { Text::own(text) });
@@ -128,7 +128,7 @@ impl Value {
         })
     }
 
-    /// Its type, as messages name it.
+    /// The type name, for messages.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Value::Undefined(_) => "undefined",
@@ -166,7 +166,7 @@ impl Value {
         }
     }
 
-    /// The text, or a message that says what needs it.
+    /// The text, or an error that says what needs it.
     pub(super) fn expect_text(&self, who: &str) -> Result<&Arc<Text>> {
         match self {
             Value::Str(text) => Ok(text),
@@ -178,11 +178,11 @@ impl Value {
         match self {
             Value::Int(number) => Ok(*number),
             Value::Bool(flag) => Ok(i64::from(*flag)),
-            other => wrong(format!("{who} needs a whole number, got {}", other.describe())),
+            other => wrong(format!("{who} needs an integer, got {}", other.describe())),
         }
     }
 
-    /// Its type, with the name of what is not defined.
+    /// The type name, for messages; for an undefined value with its name.
     pub(super) fn describe(&self) -> String {
         match self {
             Value::Undefined(name) => format!("{name:?}, which is not defined"),
@@ -190,7 +190,7 @@ impl Value {
         }
     }
 
-    /// What a `for` goes through: items, keys, characters.
+    /// What a `for` iterates over: items, keys or characters.
     pub(super) fn iterate(&self, meter: &mut Meter) -> Result<Vec<Value>> {
         let items: Vec<Value> = match self {
             Value::List(list) => {
@@ -202,7 +202,7 @@ impl Value {
                 map.entries.iter().map(|entry| entry.0.clone()).collect()
             }
             Value::Str(text) => {
-                // A character is a text of its own.
+                // Each character becomes a string.
                 meter.pay_items(text.len().saturating_mul(4))?;
                 let string = text.as_str();
                 let ends = string.char_indices().map(|(at, c)| at..at + c.len_utf8());
@@ -214,7 +214,7 @@ impl Value {
         Ok(items)
     }
 
-    /// `a == b`, as Python says.
+    /// `a == b`, as in Python.
     pub(super) fn equals(&self, other: &Value, meter: &mut Meter) -> Result<bool> {
         meter.pay(1)?;
         Ok(match (self, other) {
@@ -256,7 +256,7 @@ impl Value {
         })
     }
 
-    /// The number, with true and false as 1 and 0.
+    /// The numeric value; true and false are 1 and 0.
     pub(super) fn number(&self) -> Option<Number> {
         match self {
             Value::Bool(flag) => Some(Number::Int(i64::from(*flag))),
@@ -275,7 +275,8 @@ impl Value {
     }
 }
 
-/// One level more than what is inside. What could hold itself is refused: it would never be freed.
+/// One more than the deepest item. Values that could contain themselves are rejected: they would never be
+/// freed.
 fn nesting<'a>(items: impl Iterator<Item = &'a Value>) -> Result<usize> {
     let mut deepest = 0;
     for item in items {
@@ -308,7 +309,7 @@ impl Map {
     }
 }
 
-/// A number of either kind. Comparing mixes them, as Python does.
+/// An integer or float. Comparisons mix them, as in Python.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Number {
     Int(i64),

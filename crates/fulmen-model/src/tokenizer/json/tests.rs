@@ -1,13 +1,20 @@
-//! What tokenizer.json files say, and what of it is refused.
+//! Reading tokenizer.json files, and rejecting what is not supported.
 
 use super::super::Special;
 use super::*;
 use serde_json::{Value, json};
 
 fn byte_level() -> Value {
-    let vocab = json!({ "h": 0, "e": 1, "l": 2, "o": 3, "Ġ": 4, "he": 5, "ll": 6, "hell": 7, "Ã": 8, "©": 9, "1": 10 });
-    let split = json!({ "type": "Split", "pattern": { "Regex": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+" },
-        "behavior": "Isolated", "invert": false });
+    let vocab = json!({
+        "h": 0, "e": 1, "l": 2, "o": 3, "Ġ": 4, "he": 5, "ll": 6, "hell": 7, "Ã": 8, "©": 9, "1": 10
+    });
+    let pattern = concat!(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|",
+        r"\s*[\r\n]+|\s+(?!\S)|\s+",
+    );
+    let split = json!({
+        "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false
+    });
     let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "use_regex": false });
     json!({
         "version": "1.0",
@@ -23,7 +30,9 @@ fn byte_level() -> Value {
 }
 
 fn sentence() -> Value {
-    let mut vocab = json!({ "<unk>": 0, "<s>": 1, "▁": 258, "a": 259, "b": 260, "▁a": 261, "ab": 262, "▁ab": 263, "bb": 264 });
+    let mut vocab = json!({
+        "<unk>": 0, "<s>": 1, "▁": 258, "a": 259, "b": 260, "▁a": 261, "ab": 262, "▁ab": 263, "bb": 264
+    });
     for byte in 0..256 {
         vocab[format!("<0x{byte:02X}>")] = json!(byte + 2);
     }
@@ -34,23 +43,31 @@ fn sentence() -> Value {
             { "type": "Replace", "pattern": { "String": " " }, "content": "▁" },
         ] },
         "pre_tokenizer": null,
-        "post_processor": { "type": "TemplateProcessing",
-            "single": [{ "SpecialToken": { "id": "<s>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
-            "pair": [], "special_tokens": {} },
-        "model": { "type": "BPE", "unk_token": "<unk>", "byte_fallback": true, "fuse_unk": true, "vocab": vocab,
-            "merges": ["▁ a", "a b", "▁a b", "▁ ab"] },
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [
+                { "SpecialToken": { "id": "<s>", "type_id": 0 } },
+                { "Sequence": { "id": "A", "type_id": 0 } },
+            ],
+            "pair": [],
+            "special_tokens": {},
+        },
+        "model": {
+            "type": "BPE", "unk_token": "<unk>", "byte_fallback": true, "fuse_unk": true,
+            "vocab": vocab, "merges": ["▁ a", "a b", "▁a b", "▁ ab"],
+        },
     })
 }
 
 fn make(file: &Value) -> Result<Tokenizer, TokenizerError> {
-    Tokenizer::new(TokenizerParts::from_json(&file.to_string())?)
+    Tokenizer::new(TokenizerSpec::from_json(&file.to_string())?)
 }
 
 #[test]
 fn byte_level_bpe() {
     let tokenizer = make(&byte_level()).unwrap();
     assert_eq!(tokenizer.encode("hello hello11", Special::AsText), [7, 3, 4, 7, 3, 10, 10]);
-    assert_eq!(tokenizer.encode("e\u{301}", Special::AsText), [8, 9], "put into normal form");
+    assert_eq!(tokenizer.encode("e\u{301}", Special::AsText), [8, 9], "normalized to NFC");
     assert_eq!(tokenizer.encode("o<|im_end|> \no<tool>", Special::Parse), [3, 11, 3, 13]);
     assert_eq!(tokenizer.ends(), [11]);
     assert_eq!(tokenizer.token(12), Some(""), "a hole");
@@ -71,7 +88,7 @@ fn sentence_piece() {
     assert_eq!(tokenizer.encode("ab<s>ab", Special::Parse), [263, 1, 262]);
 }
 
-/// What the files beside it say is added: BOS and more ends.
+/// Special tokens from the files next to it are added: BOS and more end tokens.
 #[test]
 fn the_files_beside_it_are_heard() {
     let mut metadata = Metadata::new();
@@ -79,9 +96,9 @@ fn the_files_beside_it_are_heard() {
     metadata.set("tokenizer.ggml.eos_token_id", 3u32);
     metadata.set("tokenizer.ggml.add_bos_token", true);
     metadata.set("tokenizer.ggml.eos_token_ids", crate::gguf::Array::numbers(&[3u32, 10]));
-    let mut parts = TokenizerParts::from_json(&byte_level().to_string()).unwrap();
-    parts.overlay(&metadata).unwrap();
-    let tokenizer = Tokenizer::new(parts).unwrap();
+    let mut spec = TokenizerSpec::from_json(&byte_level().to_string()).unwrap();
+    spec.overlay(&metadata).unwrap();
+    let tokenizer = Tokenizer::new(spec).unwrap();
     assert_eq!(tokenizer.encode_prompt("he", Special::AsText), [13, 5]);
     assert_eq!(tokenizer.ends(), [3, 10, 11]);
 }
@@ -100,16 +117,12 @@ fn what_is_not_known_is_refused_by_name() {
     let prefix = "tokenizer.json: ";
     let cases: [(&[&str], Value, &str); 9] = [
         (&["model", "type"], json!("Unigram"), r#"a model of type "Unigram" is not supported"#),
-        (
-            &["model", "end_of_word_suffix"],
-            json!("</w>"),
-            "a model with a end_of_word_suffix is not supported",
-        ),
+        (&["model", "end_of_word_suffix"], json!("</w>"), "a model with end_of_word_suffix is not supported"),
         (&["normalizer"], json!({ "type": "Lowercase" }), r#"the normalizer "Lowercase" is not supported"#),
         (
             &["pre_tokenizer"],
             json!({ "type": "Whitespace" }),
-            r#"the pre-tokenizer "Whitespace" (without a space before texts) is not supported"#,
+            r#"the pre-tokenizer "Whitespace" with these settings is not supported"#,
         ),
         (
             &["pre_tokenizer"],
@@ -128,7 +141,7 @@ fn what_is_not_known_is_refused_by_name() {
         (
             &["added_tokens"],
             json!([{ "id": 4_000_000_000u32, "content": "x" }]),
-            "has 12 tokens and ids far above",
+            "has 12 tokens, but much larger ids",
         ),
         (&["added_tokens"], json!([{ "id": 0, "content": "x" }]), r#"token 0 is both "h" and "x""#),
     ];
@@ -141,8 +154,8 @@ fn what_is_not_known_is_refused_by_name() {
     );
     assert!(message(&["model"], json!({})).starts_with("tokenizer.json: missing field `vocab`"));
     for text in ["", "{", "[]", "null", "{\"model\": 1}"] {
-        assert!(TokenizerParts::from_json(text).unwrap_err().to_string().starts_with(prefix));
+        assert!(TokenizerSpec::from_json(text).unwrap_err().to_string().starts_with(prefix));
     }
     let deep = "[".repeat(100_000);
-    assert!(TokenizerParts::from_json(&deep).is_err(), "nesting is limited");
+    assert!(TokenizerSpec::from_json(&deep).is_err(), "nesting is limited");
 }

@@ -1,9 +1,10 @@
-//! The patterns that look at case, with U = `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]` and L = `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`:
+//! The case-sensitive patterns, with U = `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]` and L =
+//! `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`:
 //!
 //! `[^\r\n\p{L}\p{N}]?U*L+|[^\r\n\p{L}\p{N}]?U+L*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 //!
-//! is that of Mistral's Tekken. GPT-4o's takes a contraction (`(?i:'s|'t|'re|'ve|'m|'ll|'d)?`) at the end of a word
-//! along and up to three digits.
+//! is that of Mistral's Tekken. GPT-4o's also includes a contraction (`(?i:'s|'t|'re|'ve|'m|'ll|'d)?`) at the
+//! end of a word and groups up to three digits.
 
 use super::words::{numbers, punctuation, whitespace};
 use super::{Class, Text};
@@ -19,11 +20,11 @@ pub(super) const TEKKEN: Cased = Cased { digits: 1, contractions: false };
 pub(super) const GPT4O: Cased = Cased { digits: 3, contractions: true };
 
 impl Cased {
-    /// The end of the piece that begins at `at`.
+    /// The end of the pre-token that starts at `at`.
     pub(super) fn piece(self, text: Text<'_>, at: usize) -> usize {
         let (c, class, next) = text.look(at);
         let before = !matches!(c, '\r' | '\n') && !class.is_letter() && !class.is_number();
-        // A regular expression tries the optional character before a word first, then the word without it.
+        // A regular expression tries the word with the optional leading character first, then without it.
         let starts = [before.then_some(next), Some(at)];
         let rules = [lower_word, upper_word];
         let word =
@@ -46,7 +47,7 @@ fn lower_word(text: Text<'_>, start: usize) -> Option<usize> {
     if end > head {
         return Some(end);
     }
-    // U* took what L+ needs: it gives back up to the last character that is both.
+    // U* consumed what L+ needs: backtrack to the last character that is in both.
     let last = text.0[start..head].char_indices().rev().find(|&(_, c)| Class::of(c).is_tail());
     last.map(|(offset, c)| start + offset + c.len_utf8())
 }

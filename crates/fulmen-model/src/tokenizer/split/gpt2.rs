@@ -2,7 +2,7 @@
 
 use super::{Class, Text};
 
-/// The end of the piece that begins at `at`.
+/// The end of the pre-token that starts at `at`.
 pub(super) fn piece(text: Text<'_>, at: usize) -> usize {
     if let Some(end) = text.contraction(at, false) {
         return end;

@@ -1,8 +1,9 @@
-//! Pre-tokenizers: a text is cut into pieces before BPE looks at it, and no token spans two pieces.
+//! Pre-tokenizers: split text into pre-tokens before BPE; no token spans two of them.
 //!
-//! Each family's pattern is published as a regular expression; it stands in the comment of its function. They are
-//! written by hand because each is a handful of rules over character classes, and a general engine that knows
-//! look-ahead is many times slower. The tests compare them with pieces written down from the patterns.
+//! Each family's pattern is published as a regular expression, quoted in the comment of its function. They
+//! are written by hand because each is a handful of rules over character classes, and a general regex engine
+//! with look-ahead is many times slower. The tests compare them with pre-tokens derived from the patterns by
+//! hand.
 
 mod cased;
 mod gpt2;
@@ -22,7 +23,7 @@ pub(super) enum Splitter {
     Words(words::Words),
     /// The patterns that look at case: Mistral's Tekken, GPT-4o.
     Cased(cased::Cased),
-    /// Runs of punctuation, then GPT-2, then digits by three: what files without a name get.
+    /// Runs of punctuation, then GPT-2, then groups of three digits: for files that name no pre-tokenizer.
     Default,
     /// The pattern of Falcon.
     Falcon,
@@ -30,13 +31,13 @@ pub(super) enum Splitter {
     DeepSeekCoder,
 }
 
-/// A pre-tokenizer by its name in GGUF files, and what else the name says.
+/// A pre-tokenizer, and the defaults that its name in GGUF files implies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pre {
     pub(super) splitter: Splitter,
-    /// A piece that is a token is that token, whatever the merges say.
+    /// Whether a pre-token that is in the vocabulary becomes that token regardless of the merges.
     pub(super) ignore_merges: bool,
-    /// Whether texts begin with BOS if the file does not say.
+    /// Whether BOS is added by default.
     pub(super) add_bos: bool,
 }
 
@@ -48,7 +49,7 @@ const LLAMA3: Pre = Pre { splitter: Splitter::Words(words::LLAMA3), ignore_merge
 const QWEN2: Pre = plain(Splitter::Words(words::QWEN2));
 const TEKKEN: Pre = Pre { splitter: Splitter::Cased(cased::TEKKEN), ignore_merges: true, add_bos: true };
 
-/// Every name that is known.
+/// All supported names.
 const NAMES: [(&str, Pre); 29] = [
     ("default", plain(Splitter::Default)),
     ("gpt-2", plain(Splitter::Gpt2)),
@@ -82,7 +83,7 @@ const NAMES: [(&str, Pre); 29] = [
 ];
 
 impl Pre {
-    /// The pre-tokenizer of this name.
+    /// The pre-tokenizer with this name.
     pub(super) fn named(name: &str) -> Option<Pre> {
         NAMES.iter().find(|row| row.0 == name).map(|row| row.1)
     }
@@ -94,7 +95,7 @@ impl Pre {
 }
 
 impl Splitter {
-    /// Gives the pieces of a text in order. Together they are the text; none is empty.
+    /// Calls `give` with the pre-tokens in order. Concatenated they are the text; none is empty.
     pub(super) fn split<'a>(self, text: &'a str, mut give: impl FnMut(&'a str)) {
         match self {
             Splitter::Gpt2 => each(text, gpt2::piece, &mut give),
@@ -108,7 +109,7 @@ impl Splitter {
     }
 }
 
-/// Cuts the text where `piece` says a piece that begins there ends.
+/// Splits the text; `piece` returns the end of the pre-token at a position.
 fn each<'a>(text: &'a str, piece: impl Fn(Text<'a>, usize) -> usize, give: &mut impl FnMut(&'a str)) {
     let mut start = 0;
     while start < text.len() {
@@ -119,12 +120,12 @@ fn each<'a>(text: &'a str, piece: impl Fn(Text<'a>, usize) -> usize, give: &mut 
     }
 }
 
-/// A text, asked by place. Places are those of whole characters, or its end.
+/// Random access to a text. Positions are character boundaries.
 #[derive(Clone, Copy)]
 struct Text<'a>(&'a str);
 
 impl Text<'_> {
-    /// The character at a place, the end being `\0` of class [`Class::END`], and the place behind it.
+    /// The class of the character at a position ([`Class::END`] with `\0` at the end) and the next position.
     #[inline]
     fn look(self, at: usize) -> (char, Class, usize) {
         match self.0[at..].chars().next() {
@@ -138,12 +139,12 @@ impl Text<'_> {
         self.look(at).1
     }
 
-    /// The byte at a place: for comparisons with ASCII characters.
+    /// The byte at a position, for comparisons with ASCII characters.
     fn byte(self, at: usize) -> Option<u8> {
         self.0.as_bytes().get(at).copied()
     }
 
-    /// The end of the run of characters from `at` on whose class fits.
+    /// The end of the run of matching characters that starts at `at`.
     #[inline]
     fn run(self, mut at: usize, fits: impl Fn(Class) -> bool) -> usize {
         loop {
@@ -163,7 +164,7 @@ impl Text<'_> {
         at
     }
 
-    /// The end of an English contraction (`'s`, `'ll`, …) that begins here.
+    /// The end of an English contraction (`'s`, `'ll`, …) that starts here.
     fn contraction(self, at: usize, any_case: bool) -> Option<usize> {
         if self.byte(at)? != b'\'' {
             return None;
@@ -176,8 +177,8 @@ impl Text<'_> {
         }
     }
 
-    /// The end of `\s+(?!\S)|\s+` for the run of whitespace from `start` to `end`: the last character is left to
-    /// what follows, if it is not the only one.
+    /// The end of `\s+(?!\S)|\s+` for the whitespace from `start` to `end`: the last character is left to the
+    /// next pre-token unless it is the only one.
     fn spaces(self, start: usize, end: usize) -> usize {
         if end == self.0.len() {
             return end;
@@ -191,7 +192,7 @@ impl Text<'_> {
 mod tests {
     use super::*;
 
-    /// The pieces of a text, for the tests of the patterns.
+    /// The pre-tokens of a text, for the tests of the patterns.
     pub(super) fn pieces(splitter: Splitter, text: &str) -> Vec<&str> {
         let mut pieces = Vec::new();
         splitter.split(text, |piece| pieces.push(piece));
@@ -208,7 +209,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Nothing is lost, nothing comes twice, no piece is empty: for every pattern and any text.
+        /// For every pattern and any text, nothing is lost or repeated, and no pre-token is empty.
         #[test]
         fn pieces_are_the_text(text in "\\PC{0,40}|[ \\s'a-zA-Z0-9\u{301}é漢🦀.\r\n/]{0,40}") {
             for (name, pre) in NAMES {

@@ -1,10 +1,10 @@
-//! Pre-tokenizers in several stages: each stage isolates what it matches, and the next sees only the pieces of the
-//! one before.
+//! Pre-tokenizers with several stages: each stage isolates its matches, and the next stage splits the results
+//! further.
 
 use super::{Class, Text, each, gpt2};
 
-/// Gives each match of `end` as one piece and all between as others. `end` gives the end of a match that begins at a
-/// place.
+/// Calls `give` with each match and with the text between matches. `end` returns the end of a match that
+/// starts at a position.
 fn isolate<'a>(
     text: &'a str,
     end: impl Fn(Text<'a>, usize) -> Option<usize>,

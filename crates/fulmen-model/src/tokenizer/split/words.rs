@@ -1,18 +1,21 @@
 //! The pattern of Llama 3 and its relatives. Llama 3:
 //!
-//! `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+//! ```text
+//! (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|
+//! \s*[\r\n]+|\s+(?!\S)|\s+
+//! ```
 //!
-//! Qwen2 takes digits one by one; Qwen3.5 also counts marks as parts of words. A contraction is one in ASCII: `'ſ`
-//! (U+017F, which some engines fold to `s`) is none.
+//! Qwen2 splits digits one by one; Qwen3.5 also counts combining marks as parts of words. Contractions are
+//! ASCII only: `'ſ` (U+017F, which some engines fold to `s`) is not one.
 
 use super::{Class, Text};
 
 /// A member of the family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tokenizer) struct Words {
-    /// How many digits a piece has at most.
+    /// Maximum number of digits in a pre-token.
     digits: usize,
-    /// Whether marks are parts of words.
+    /// Whether combining marks are parts of words.
     marks: bool,
 }
 
@@ -21,7 +24,7 @@ pub(super) const QWEN2: Words = Words { digits: 1, marks: false };
 pub(super) const QWEN35: Words = Words { digits: 1, marks: true };
 
 impl Words {
-    /// The end of the piece that begins at `at`.
+    /// The end of the pre-token that starts at `at`.
     pub(super) fn piece(self, text: Text<'_>, at: usize) -> usize {
         let in_word = if self.marks { Class::is_letter_or_mark } else { Class::is_letter };
         let other = if self.marks { Class::is_other_than_mark } else { Class::is_other };

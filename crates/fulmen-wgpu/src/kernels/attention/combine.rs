@@ -11,7 +11,7 @@ use crate::kernels::{
     elementwise::Helper,
     matmul::text::lines,
     plan::threads,
-    qmatmul::{CODES, place_of_item},
+    qmatmul::{Q8_BLOCK, q8_block_place},
 };
 
 /// Parts that a thread loads at once.
@@ -21,11 +21,11 @@ impl Layout<'_> {
     /// Text that makes codes of what `values` holds of a head: a thread takes 32 values.
     fn codes(&self) -> String {
         let (n_heads, items) = (self.shape.heads.n_heads, self.units / 8);
-        let to = place_of_item(self.shape.heads.q_width(), &format!("number / {n_heads}u"), "it");
+        let to = q8_block_place(self.shape.heads.q_width(), &format!("number / {n_heads}u"), "it");
         let eight = (0..8).map(|i| format!("values[thread * 8u + {i}u]")).collect::<Vec<_>>().join(", ");
         format!(
             "    workgroupBarrier();\n    if (thread < {items}u) {{\n        \
-             let it = number % {n_heads}u * {items}u + thread;\n        put_item({to}, {eight});\n    }}\n"
+             let it = number % {n_heads}u * {items}u + thread;\n        put_q8_block({to}, {eight});\n    }}\n"
         )
     }
 
@@ -43,7 +43,7 @@ impl Layout<'_> {
         let mut functions = [&*read::places(shape, false), Helper::Nan.text(), Helper::Exp.text()].concat();
         let (mut keep, mut make_codes) = (String::new(), String::new());
         if codes {
-            functions += CODES;
+            functions += Q8_BLOCK;
             keep += "        values[thread] = result;\n";
             make_codes = self.codes();
         }

@@ -20,7 +20,7 @@ use super::{
     KernelError, Plan,
     bind::{fits, invalid},
     kv::{Cache, KvStore, RopeStore},
-    matmul::Squares,
+    matmul::FragmentOps,
     plan::product,
 };
 use crate::kernel::Caps;
@@ -63,7 +63,7 @@ pub enum Kind {
     Tiles,
     /// Tiles of 64 rows, whose products are squares of 16 by 16; for caches of f16 and `Q8_0` and heads of a multiple of 16
     /// elements, up to 128.
-    Units(Squares),
+    Units(FragmentOps),
 }
 
 /// Attention of each row's queries to the keys that it sees.
@@ -83,7 +83,10 @@ pub fn attention(spec: &Attention, caps: &Caps) -> Result<Plan, KernelError> {
 /// The kernel for many rows, where they are many and there is one.
 fn many(shape: &Shape, caps: &Caps) -> Option<Kind> {
     let kinds = [
-        (Kind::Units(Squares::Units), units::fits(shape, Squares::Units, caps)),
+        (
+            Kind::Units(FragmentOps::CooperativeMatrix),
+            units::fits(shape, FragmentOps::CooperativeMatrix, caps),
+        ),
         (Kind::Tiles, tiles::fits(shape, caps)),
     ];
     let kind = kinds.into_iter().find_map(|(kind, fits)| fits.then_some(kind));
@@ -91,7 +94,7 @@ fn many(shape: &Shape, caps: &Caps) -> Option<Kind> {
 }
 
 /// As [`attention`], and its last launch gives the result also as codes for a product: output 2, as many bytes as
-/// [`codes_bytes`](super::qmatmul::codes_bytes) says. The codes are those that a launch of their own would make. `None` where
+/// [`q8_bytes`](super::qmatmul::q8_bytes) says. The codes are those that a launch of their own would make. `None` where
 /// the last launch cannot make them.
 ///
 /// # Errors

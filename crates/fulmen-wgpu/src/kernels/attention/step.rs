@@ -8,7 +8,7 @@ use crate::kernels::{
     elementwise::Helper,
     matmul::text::lines,
     plan::{product, threads},
-    qmatmul::codes_bytes,
+    qmatmul::q8_bytes,
 };
 
 /// Positions whose weights are in workgroup memory.
@@ -104,7 +104,7 @@ fn launches(layout: &Layout<'_>, codes: bool, caps: &Caps) -> Result<Plan, Kerne
         bind.read("stats", Role::Scratch(1), "vec2<f32>", stats)?;
         bind.write("out", Role::Output(0), read::values(shape), shape.q_bytes)?;
         if codes {
-            let bytes = codes_bytes(shape.m, shape.heads.q_width());
+            let bytes = q8_bytes(shape.m, shape.heads.q_width());
             bind.write("dst", Role::Output(2), "vec4<u32>", bytes)?;
         }
         if turned {

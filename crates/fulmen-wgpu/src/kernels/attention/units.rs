@@ -13,7 +13,7 @@ use crate::kernel::Caps;
 use crate::kernels::{
     KernelError, Plan, Role,
     bind::{Bind, invalid},
-    matmul::{Squares, text::lines},
+    matmul::{FragmentOps, text::lines},
 };
 
 /// Threads of a team, which is a subgroup where there are matrix units.
@@ -30,7 +30,7 @@ const WEIGHTS_LD: u32 = KEYS / 4 + 2;
 const SCORES_LD: u32 = KEYS / 4 + 1;
 
 /// Whether the kernel takes such heads on such a device.
-pub(super) fn fits(shape: &Shape, squares: Squares, caps: &Caps) -> bool {
+pub(super) fn fits(shape: &Shape, squares: FragmentOps, caps: &Caps) -> bool {
     let dtype = match shape.source {
         Source::Rows => DType::F32,
         Source::Cache { cache, .. } => cache.dtype,
@@ -39,14 +39,14 @@ pub(super) fn fits(shape: &Shape, squares: Squares, caps: &Caps) -> bool {
     let text = Text::new(shape, squares);
     matches!(dtype, DType::F16 | DType::Q8_0)
         && caps.f16
-        && (units || squares == Squares::Threads)
+        && (units || squares == FragmentOps::Emulated)
         && text.head_dim.is_multiple_of(16)
         && text.head_dim <= 128
         && THREADS <= caps.max_invocations
         && text.workgroup_bytes() <= caps.workgroup_memory
 }
 
-pub(super) fn plan(shape: &Shape, squares: Squares, caps: &Caps) -> Result<Plan, KernelError> {
+pub(super) fn plan(shape: &Shape, squares: FragmentOps, caps: &Caps) -> Result<Plan, KernelError> {
     if !fits(shape, squares, caps) {
         let dim = shape.heads.head_dim;
         return Err(invalid(
@@ -74,12 +74,12 @@ pub(super) fn plan(shape: &Shape, squares: Squares, caps: &Caps) -> Result<Plan,
     params.extend([shape.m, row_tiles, groups_word, shape.scale.to_bits()]);
     let several = shape.sequences();
     let (enable, builtins, who) = match squares {
-        Squares::Units => (
+        FragmentOps::CooperativeMatrix => (
             "enable f16;\nenable wgpu_cooperative_matrix;\n",
             "    @builtin(subgroup_id) team: u32,\n    @builtin(subgroup_invocation_id) lane: u32,\n",
             "    let thread = team * 32u + lane;",
         ),
-        Squares::Threads => (
+        FragmentOps::Emulated => (
             "enable f16;\n",
             "",
             "    let thread = local;\n    let team = local / 32u;\n    let lane = local % 32u;",
@@ -149,11 +149,11 @@ struct Text {
     head_dim: u32,
     /// The cache is 16-bit floats.
     halves: bool,
-    squares: Squares,
+    squares: FragmentOps,
 }
 
 impl Text {
-    fn new(shape: &Shape, squares: Squares) -> Self {
+    fn new(shape: &Shape, squares: FragmentOps) -> Self {
         let halves = matches!(shape.source, Source::Cache { cache, .. } if cache.dtype == DType::F16);
         Self { head_dim: shape.heads.head_dim, halves, squares }
     }
@@ -191,8 +191,8 @@ impl Text {
 
     fn zeros(&self, indent: &str, name: &str, count: u32) -> String {
         let zero = match self.squares {
-            Squares::Units => "coop_mat16x16<f32, C>()",
-            Squares::Threads => "array<f32, 8>()",
+            FragmentOps::CooperativeMatrix => "coop_mat16x16<f32, C>()",
+            FragmentOps::Emulated => "array<f32, 8>()",
         };
         lines(count, |i| format!("{indent}var {name}{i} = {zero};"))
     }
@@ -201,8 +201,8 @@ impl Text {
     fn queries(&self) -> String {
         let (all, part) = (self.squares_of_a_row(), self.q_squares());
         let mut text = match self.squares {
-            Squares::Units => String::new(),
-            Squares::Threads => format!("    var own_q: array<vec4<f16>, {}>;\n", self.units()),
+            FragmentOps::CooperativeMatrix => String::new(),
+            FragmentOps::Emulated => format!("    var own_q: array<vec4<f16>, {}>;\n", self.units()),
         };
         for first in (0..all).step_by(part as usize) {
             let count = part.min(all - first);
@@ -213,14 +213,14 @@ impl Text {
                 4 * first
             );
             text += &match self.squares {
-                Squares::Units => lines(count, |i| {
+                FragmentOps::CooperativeMatrix => lines(count, |i| {
                     format!(
                         "    let q{} = coopLoadT<coop_mat16x16<f16, A>>(&slab[team * 16u * QLD + {}u], QLD);",
                         first + i,
                         4 * i
                     )
                 }),
-                Squares::Threads => format!(
+                FragmentOps::Emulated => format!(
                     "    for (var u = 0u; u < {}u; u += 1u) {{ own_q[{}u + u] = slab[mine * QLD + u]; }}\n",
                     4 * count,
                     4 * first
@@ -272,7 +272,7 @@ impl Text {
         let across = KEYS / 16;
         let mut text = self.zeros("            ", "s", across);
         match self.squares {
-            Squares::Units => {
+            FragmentOps::CooperativeMatrix => {
                 for (i, j) in (0..self.squares_of_a_row()).flat_map(|i| (0..across).map(move |j| (i, j))) {
                     text += &format!(
                         "            let b{i}_{j} = coopLoad<coop_mat16x16<f16, B>>(&slab[{}u * LD + {}u], LD);\n            \
@@ -282,7 +282,7 @@ impl Text {
                     );
                 }
             }
-            Squares::Threads => {
+            FragmentOps::Emulated => {
                 text += &lines(across, |j| {
                     format!(
                         "            for (var e = 0u; e < 8u; e += 1u) {{\n                \
@@ -301,10 +301,10 @@ impl Text {
     /// A square into `scores`, at the left or at the right.
     fn put_square(&self, name: &str, i: u32, at: u32) -> String {
         match self.squares {
-            Squares::Units => {
+            FragmentOps::CooperativeMatrix => {
                 format!("            coopStoreT({name}{i}, &scores[team * 16u * SLD + {}u], SLD);\n", 4 * at)
             }
-            Squares::Threads => format!(
+            FragmentOps::Emulated => format!(
                 "            for (var e = 0u; e < 8u; e += 1u) {{ \
                  scores[mine * SLD + {}u + lane % 2u * 2u + e / 4u][e % 4u] = {name}{i}[e]; }}\n",
                 4 * at
@@ -315,11 +315,11 @@ impl Text {
     /// What [`put_square`](Self::put_square) put.
     fn take_square(&self, name: &str, i: u32, at: u32) -> String {
         match self.squares {
-            Squares::Units => format!(
+            FragmentOps::CooperativeMatrix => format!(
                 "            {name}{i} = coopLoadT<coop_mat16x16<f32, C>>(&scores[team * 16u * SLD + {}u], SLD);\n",
                 4 * at
             ),
-            Squares::Threads => format!(
+            FragmentOps::Emulated => format!(
                 "            for (var e = 0u; e < 8u; e += 1u) {{ \
                  {name}{i}[e] = scores[mine * SLD + {}u + lane % 2u * 2u + e / 4u][e % 4u]; }}\n",
                 4 * at
@@ -346,7 +346,7 @@ impl Text {
     /// The highest of them; where threads cannot ask each other, of the other half, too.
     fn highest(&self) -> String {
         let mut text = lines(KEYS / 8, |i| format!("        highest = max(highest, score{i});"));
-        if self.squares == Squares::Threads {
+        if self.squares == FragmentOps::Emulated {
             text += &format!(
                 "        for (var i = 0u; i < {half}u; i += 1u) {{\n            \
                  let seen_there = start + (1u - side) * {half}u + i < seen;\n            \
@@ -362,8 +362,8 @@ impl Text {
     /// The highest of the row.
     fn new_top(&self) -> &'static str {
         match self.squares {
-            Squares::Units => "max(own_top, subgroupShuffleXor(own_top, 1u))",
-            Squares::Threads => "own_top",
+            FragmentOps::CooperativeMatrix => "max(own_top, subgroupShuffleXor(own_top, 1u))",
+            FragmentOps::Emulated => "own_top",
         }
     }
 
@@ -398,7 +398,7 @@ impl Text {
     fn multiply_values(&self) -> String {
         let across = self.squares_of_a_row();
         match self.squares {
-            Squares::Units => {
+            FragmentOps::CooperativeMatrix => {
                 let mut text = String::new();
                 for k in 0..KEYS / 16 {
                     text += &format!(
@@ -416,7 +416,7 @@ impl Text {
                 }
                 text
             }
-            Squares::Threads => lines(across, |j| {
+            FragmentOps::Emulated => lines(across, |j| {
                 format!(
                     "            for (var e = 0u; e < 8u; e += 1u) {{\n                \
                      let column = {first}u + lane % 2u * 8u + e;\n                \

@@ -2,11 +2,11 @@
 
 use super::{Broadcast, ElementwiseProgram, Input, source::source};
 use crate::{
-    kernel::{Access, Caps, Kernel},
+    kernel::{Access, Caps, Kernel, StorageBinding},
     kernels::{
         Binding, Elem, KernelError, Plan, Role,
         plan::{alignment, padded, step, threads, window},
-        storage::{Form, Lanes, declare, element, enable, variable},
+        storage::{Form, Lanes, declare, element, enable},
         template::expand,
     },
 };
@@ -91,20 +91,18 @@ impl Fused {
         let mut params = String::new();
         let mut words = 3;
         let mut buffers = String::new();
-        let mut access = Vec::new();
-        for (binding, &(i, input)) in inputs.iter().enumerate() {
+        let mut bindings = Vec::new();
+        for &(i, input) in &inputs {
             let mode = if replaced(i) { Access::ReadWrite } else { Access::Read };
-            access.push(mode);
-            buffers += &input_buffer(binding, i, input, mode, caps);
+            buffers += &input_buffer(&mut bindings, i, input, mode, caps);
             if let Broadcast::Row { .. } | Broadcast::Column { .. } = input.broadcast {
                 params += &format!("    n{i}: u32,\n    at{i}: u32,\n    row{i}: u32,\n    last{i}: u32,\n");
                 words += 4;
             }
         }
         for &(o, elem) in &outputs {
-            let (binding, form) = (access.len(), elem.form(caps));
-            buffers += &declare(binding, &format!("out{o}"), form, Lanes::Four, Access::ReadWrite);
-            access.push(Access::ReadWrite);
+            let form = elem.form(caps);
+            buffers += &declare(&mut bindings, &format!("out{o}"), form, Lanes::Four, Access::ReadWrite);
         }
         for j in 0..program.scalars {
             params += &format!("    s{j}: f32,\n");
@@ -133,7 +131,7 @@ impl Fused {
                 ("threads", &threads.to_string()),
             ],
         );
-        let kernel = Kernel { label: label.into(), wgsl, access, param_words: words };
+        let kernel = Kernel { label: label.into(), wgsl, bindings, param_words: words };
         Ok(Self { kernel, inputs, outputs, threads, len })
     }
 
@@ -212,7 +210,13 @@ impl Fused {
 }
 
 /// The declaration of an input, and `load_in<i>(i)` of the vector `i` of the range.
-fn input_buffer(binding: usize, i: usize, input: Input, mode: Access, caps: &Caps) -> String {
+fn input_buffer(
+    bindings: &mut Vec<StorageBinding>,
+    i: usize,
+    input: Input,
+    mode: Access,
+    caps: &Caps,
+) -> String {
     let name = format!("in{i}");
     let form = input.elem.form(caps);
     let one = match form {
@@ -223,15 +227,15 @@ fn input_buffer(binding: usize, i: usize, input: Input, mode: Access, caps: &Cap
         ),
     };
     let body = match input.broadcast {
-        Broadcast::Full => return declare(binding, &name, form, Lanes::Four, mode),
+        Broadcast::Full => return declare(bindings, &name, form, Lanes::Four, mode),
         Broadcast::Row { n } if n % 4 == 0 => {
             let vector = match form {
                 Form::F32 | Form::F16 => format!("EwF({name}[k])"),
                 Form::PackedF16 => format!("EwF(unpack2x16float({name}[k].x), unpack2x16float({name}[k].y))"),
             };
-            let text = variable(binding, &name, mode, element(form, Lanes::Four));
+            bindings.push(StorageBinding::new(name.clone(), element(form, Lanes::Four), mode));
             let load = format!("    let k = (i + params.at{i}) % params.n{i};\n    return {vector};\n");
-            return format!("{text}fn load_{name}(i: u32) -> EwF {{\n{load}}}\n");
+            return format!("fn load_{name}(i: u32) -> EwF {{\n{load}}}\n");
         }
         Broadcast::Scalar => format!("    return EwF(one_{name}(0u));\n"),
         Broadcast::Row { .. } => format!(
@@ -250,8 +254,9 @@ fn input_buffer(binding: usize, i: usize, input: Input, mode: Access, caps: &Cap
              return EwF(one_{name}(at.x), one_{name}(at.y), one_{name}(at.z), one_{name}(at.w));\n"
         ),
     };
-    let text = variable(binding, &name, mode, element(form, Lanes::One));
-    format!("{text}{one}fn load_{name}(i: u32) -> EwF {{\n{body}}}\n")
+    let text = format!("{one}fn load_{name}(i: u32) -> EwF {{\n{body}}}\n");
+    bindings.push(StorageBinding::new(name, element(form, Lanes::One), mode));
+    text
 }
 
 /// What the kernel's body calls things.

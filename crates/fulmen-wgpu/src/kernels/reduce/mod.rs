@@ -13,10 +13,10 @@ use super::{
     fill::fill,
     group::Group,
     plan::{alignment, kernel, padded, step, threads, window},
-    storage::{Lanes, declare, enable, variable},
+    storage::{Lanes, declare, enable},
     template::expand,
 };
-use crate::kernel::{Access, Caps, Kernel};
+use crate::kernel::{Access, Caps, Kernel, StorageBinding};
 
 /// What is made of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -166,11 +166,12 @@ impl Range {
 
 fn text(op: Reduction, elem: Elem, threads: u32, caps: &Caps) -> Kernel {
     let form = elem.form(caps);
-    let mut buffers = declare(0, "x", form, Lanes::Four, Access::Read);
+    let mut bindings = Vec::new();
+    let mut buffers = declare(&mut bindings, "x", form, Lanes::Four, Access::Read);
     if op == Reduction::Dot {
-        buffers += &declare(1, "y", form, Lanes::Four, Access::Read);
+        buffers += &declare(&mut bindings, "y", form, Lanes::Four, Access::Read);
     }
-    buffers += &variable(op.inputs(), "result", Access::ReadWrite, "f32");
+    bindings.push(StorageBinding::read_write("result", "f32"));
     buffers += "fn store_result(i: u32, v: f32) { result[i] = v; }\n";
     let (group, acc, functions, result) = match op {
         Reduction::Sum => ("group_sum", "EwF", "fn value(i: u32) -> EwF { return load_x(i); }\n", SUM),
@@ -207,9 +208,7 @@ fn text(op: Reduction, elem: Elem, threads: u32, caps: &Caps) -> Kernel {
             ("threads", &threads.to_string()),
         ],
     );
-    let mut access = vec![Access::Read; op.inputs()];
-    access.push(Access::ReadWrite);
-    kernel(op.name(), wgsl, access, 5)
+    kernel(op.name(), wgsl, bindings, 5)
 }
 
 const SUM: &str = "group_sum(lanes_sum(join(join(a, b), join(c, d))))";

@@ -18,7 +18,7 @@ use super::{
     storage::{Form, Lanes, declare, enable},
     template::expand,
 };
-use crate::kernel::{Access, Caps};
+use crate::kernel::{Access, Caps, StorageBinding};
 
 /// A matrix whose rows a kernel takes one by one: input 0, and an output 0 of the same shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -128,23 +128,21 @@ impl RowKernel<'_> {
         let kept = per_thread <= KEPT;
 
         let x_access = if in_place { Access::ReadWrite } else { Access::Read };
-        let mut access = vec![x_access];
-        let mut buffers = declare(0, "x", input.form(caps), lanes, x_access);
+        let mut bindings = Vec::new();
+        let mut buffers = declare(&mut bindings, "x", input.form(caps), lanes, x_access);
         let mut forms = vec![input.form(caps), output.form(caps)];
         for (name, elem) in self.shared {
-            buffers += &declare(access.len(), name, elem.form(caps), lanes, Access::Read);
-            access.push(Access::Read);
+            buffers += &declare(&mut bindings, name, elem.form(caps), lanes, Access::Read);
             forms.push(elem.form(caps));
         }
         if !in_place {
             let out_lanes = if self.one_result { Lanes::One } else { lanes };
             if out_lanes == lanes {
-                buffers += &declare(access.len(), "out", output.form(caps), lanes, Access::ReadWrite);
+                buffers += &declare(&mut bindings, "out", output.form(caps), lanes, Access::ReadWrite);
             } else {
-                buffers += &super::storage::variable(access.len(), "out", Access::ReadWrite, "f32");
+                bindings.push(StorageBinding::read_write("out", "f32"));
                 buffers += "fn store_out(i: u32, v: f32) { out[i] = v; }\n";
             }
-            access.push(Access::ReadWrite);
         }
         let group = Group::new(self.group, threads, team, caps);
         let params: String = self.params.iter().map(|(name, _)| format!("    {name}: f32,\n")).collect();
@@ -186,7 +184,7 @@ impl RowKernel<'_> {
             ],
         );
         let words = 5 + self.params.len() as u32;
-        RowText { kernel: kernel(self.label, wgsl, access, words), lanes, threads, team }
+        RowText { kernel: kernel(self.label, wgsl, bindings, words), lanes, threads, team }
     }
 }
 

@@ -1,0 +1,364 @@
+//! `fulmen kernels`: lists the GPU kernels and prints their final WGSL or PTX.
+
+use std::io;
+use std::str::FromStr;
+
+use clap::Subcommand;
+use fulmen_core::device::{BackendKind, DeviceSelector};
+use fulmen_wgpu::kernels::catalog::{CatalogEntry, catalog};
+use fulmen_wgpu::{AdapterSelector, GpuDevice, GpuError};
+use serde::Serialize;
+
+use crate::error::CommandError;
+use crate::output::{counted, json, print};
+use crate::select::wgpu_adapter;
+
+/// List the GPU kernels, or print the final WGSL or PTX of one.
+///
+/// CUDA kernels are embedded in the program and need no GPU to be printed. WGSL is generated for the features and
+/// limits of a wgpu device, so --device wgpu:N may print different kernels for different devices.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: KernelsCommand,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmen kernels list                      every kernel of every GPU backend
+  fulmen kernels list --device cuda        CUDA kernels with their files and targets
+  fulmen kernels show softmax --device cuda --target sm_90
+  fulmen kernels show matmul/gemv_nk --device wgpu > gemv.wgsl";
+
+#[derive(Debug, Subcommand)]
+enum KernelsCommand {
+    List(ListArgs),
+    Show(ShowArgs),
+}
+
+/// Whose kernels.
+#[derive(Debug, clap::Args)]
+struct BackendOption {
+    /// Backend or device: wgpu, wgpu:N or cuda; by default all GPU backends.
+    #[arg(long, short, value_name = "DEVICE")]
+    device: Option<DeviceSelector>,
+}
+
+/// List the kernels of the GPU backends.
+#[derive(Debug, clap::Args)]
+#[command(after_help = LIST_EXAMPLES)]
+struct ListArgs {
+    #[command(flatten)]
+    backend: BackendOption,
+
+    /// Print the list as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  fulmen kernels list
+  fulmen kernels list --device wgpu
+  fulmen kernels list --json | jq -r '.kernels[].name'";
+
+/// Print the final source of a kernel: WGSL or PTX.
+#[derive(Debug, clap::Args)]
+#[command(after_help = SHOW_EXAMPLES)]
+struct ShowArgs {
+    /// Name of the kernel, as `fulmen kernels list` prints it.
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    #[command(flatten)]
+    backend: BackendOption,
+
+    /// Compute capability that the PTX is for, such as sm_80 or sm_90. CUDA only; the newest by default.
+    #[arg(long, value_name = "TARGET")]
+    target: Option<Target>,
+
+    /// Print the kernel and its source as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  fulmen kernels show softmax --device cuda
+  fulmen kernels show softmax --device cuda --target sm_80
+  fulmen kernels show matmul/gemv_nk --device wgpu";
+
+/// A compute capability: `sm_90`, `sm_90a` or `90`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Target(u32);
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Target, String> {
+        let digits = text.strip_prefix("sm_").unwrap_or(text).trim_end_matches('a');
+        let number = digits.parse().ok().filter(|&number: &u32| (50..1000).contains(&number));
+        number.map(Target).ok_or_else(|| format!("{text:?} is not a target such as sm_90"))
+    }
+}
+
+/// A kernel in a list. Field names are those of the JSON output: add, do not rename.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Kernel {
+    backend: &'static str,
+    name: String,
+    /// What it does, or the file that it is in.
+    about: String,
+    /// What it is compiled for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    targets: Vec<String>,
+}
+
+/// The kernels of one backend.
+trait Catalog {
+    fn backend(&self) -> BackendKind;
+
+    fn kernels(&self) -> Vec<Kernel>;
+
+    /// The final source of a kernel; `None` if it is not compiled for the target.
+    fn source(&self, name: &str, target: Option<Target>) -> Option<String>;
+}
+
+/// Why `fulmen kernels` failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KernelsError {
+    #[error("the CPU backend has no kernel sources to print: its kernels are Rust functions")]
+    Cpu,
+    #[error("--target is for CUDA kernels only")]
+    TargetWithoutCuda,
+    #[error("unknown kernel {name:?}{}", hint(similar))]
+    Unknown { name: String, similar: Vec<String> },
+    #[error("kernel {name:?} is not compiled for sm_{target}; it is for {}", targets.join(", "))]
+    NoTarget { name: String, target: u32, targets: Vec<String> },
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    #[error("cannot write the kernel: {0}")]
+    Write(#[from] io::Error),
+}
+
+impl CommandError for KernelsError {
+    fn is_usage(&self) -> bool {
+        match self {
+            KernelsError::Gpu(error) => error.is_usage(),
+            KernelsError::Write(_) => false,
+            _ => true,
+        }
+    }
+}
+
+/// What to try instead of an unknown name.
+fn hint(similar: &[String]) -> String {
+    match similar {
+        [] => "; `fulmen kernels list` lists all kernels".to_owned(),
+        similar => format!("; did you mean {}?", similar.join(" or ")),
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), KernelsError> {
+    match &args.command {
+        KernelsCommand::List(args) => list(args),
+        KernelsCommand::Show(args) => show(args),
+    }
+}
+
+/// The CUDA kernels that are embedded in this program.
+struct Cuda;
+
+impl Catalog for Cuda {
+    fn backend(&self) -> BackendKind {
+        BackendKind::Cuda
+    }
+
+    fn kernels(&self) -> Vec<Kernel> {
+        let kernel = |info: fulmen_cuda::kernels::KernelInfo| Kernel {
+            backend: BackendKind::Cuda.name(),
+            name: info.name,
+            about: info.file,
+            targets: info.targets.into_iter().map(|target| format!("sm_{target}")).collect(),
+        };
+        fulmen_cuda::kernels::catalog().into_iter().map(kernel).collect()
+    }
+
+    fn source(&self, name: &str, target: Option<Target>) -> Option<String> {
+        fulmen_cuda::kernels::ptx_of(name, target.unwrap_or(NEWEST).0)
+    }
+}
+
+/// Newer than every target of a kernel: the newest one is printed.
+const NEWEST: Target = Target(999);
+
+/// The kernels that are generated for a wgpu device.
+struct Wgpu(Vec<CatalogEntry>);
+
+impl Wgpu {
+    fn new(adapter: &AdapterSelector) -> Result<Wgpu, GpuError> {
+        Ok(Wgpu(catalog(&GpuDevice::open(adapter)?.caps())))
+    }
+}
+
+impl Catalog for Wgpu {
+    fn backend(&self) -> BackendKind {
+        BackendKind::Wgpu
+    }
+
+    fn kernels(&self) -> Vec<Kernel> {
+        let kernel = |entry: &CatalogEntry| Kernel {
+            backend: BackendKind::Wgpu.name(),
+            name: entry.name.to_owned(),
+            // The first line names the algorithm; the header of the file follows.
+            about: entry.about.lines().next().unwrap_or_default().to_owned(),
+            targets: Vec::new(),
+        };
+        self.0.iter().map(kernel).collect()
+    }
+
+    fn source(&self, name: &str, _: Option<Target>) -> Option<String> {
+        self.0.iter().find(|entry| entry.name == name).map(|entry| entry.wgsl.clone())
+    }
+}
+
+/// The catalogs of the selected backends. Without a selection, a missing wgpu adapter only leaves its kernels out.
+fn catalogs(option: &BackendOption) -> Result<Vec<Box<dyn Catalog>>, KernelsError> {
+    let selected = option.device.unwrap_or(DeviceSelector::Auto);
+    if let Some(adapter) = wgpu_adapter(selected) {
+        return Ok(vec![Box::new(Wgpu::new(&adapter)?)]);
+    }
+    match selected {
+        DeviceSelector::Backend(BackendKind::Cuda) | DeviceSelector::Device(BackendKind::Cuda, _) => {
+            Ok(vec![Box::new(Cuda)])
+        }
+        DeviceSelector::Auto => {
+            let mut all: Vec<Box<dyn Catalog>> = vec![Box::new(Cuda)];
+            match Wgpu::new(&AdapterSelector::Best) {
+                Ok(wgpu) => all.push(Box::new(wgpu)),
+                Err(error) => anstream::eprintln!("the kernels of wgpu are left out: {error}"),
+            }
+            Ok(all)
+        }
+        _ => Err(KernelsError::Cpu),
+    }
+}
+
+fn list(args: &ListArgs) -> Result<(), KernelsError> {
+    let kernels: Vec<Kernel> =
+        catalogs(&args.backend)?.iter().flat_map(|catalog| catalog.kernels()).collect();
+    if args.json {
+        return Ok(print(&json(&serde_json::json!({ "kernels": kernels })))?);
+    }
+    let rows: Vec<[String; 4]> = kernels
+        .iter()
+        .map(|kernel| {
+            let targets = kernel.targets.join(" ");
+            [kernel.name.clone(), kernel.backend.to_owned(), targets, kernel.about.clone()]
+        })
+        .collect();
+    let out = left_columns(["kernel", "backend", "targets", "about"], &rows);
+    Ok(print(&(out + &counted(kernels.len(), "kernel") + "\n"))?)
+}
+
+/// A table with left-aligned columns.
+fn left_columns<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String {
+    let header = header.map(str::to_owned);
+    let width =
+        |at: usize| rows.iter().chain([&header]).map(|row| row[at].chars().count()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, &w)| format!("{cell:<w$}")).collect();
+        cells.join("  ").trim_end().to_owned() + "\n"
+    };
+    [&header].into_iter().chain(rows).map(line).collect()
+}
+
+fn show(args: &ShowArgs) -> Result<(), KernelsError> {
+    let catalogs = catalogs(&args.backend)?;
+    if args.target.is_some() && !catalogs.iter().any(|catalog| catalog.backend() == BackendKind::Cuda) {
+        return Err(KernelsError::TargetWithoutCuda);
+    }
+    let mut names = Vec::new();
+    for catalog in &catalogs {
+        let kernels = catalog.kernels();
+        let Some(kernel) = kernels.iter().find(|kernel| kernel.name == args.name) else {
+            names.extend(kernels.into_iter().map(|kernel| kernel.name));
+            continue;
+        };
+        let Some(source) = catalog.source(&kernel.name, args.target) else {
+            let target = args.target.unwrap_or(NEWEST).0;
+            let (name, targets) = (kernel.name.clone(), kernel.targets.clone());
+            return Err(KernelsError::NoTarget { name, target, targets });
+        };
+        let output = match args.json {
+            true => json(&serde_json::json!({ "kernel": kernel, "source": source })),
+            false => source.trim_end().to_owned() + "\n",
+        };
+        return Ok(print(&output)?);
+    }
+    Err(KernelsError::Unknown { name: args.name.clone(), similar: similar(&args.name, &names) })
+}
+
+/// Up to three names that differ little from `name`, the closest first.
+fn similar(name: &str, known: &[String]) -> Vec<String> {
+    let limit = name.chars().count() / 3 + 1;
+    let mut close: Vec<(usize, &String)> = known
+        .iter()
+        .map(|candidate| match candidate.contains(name) || name.contains(candidate.as_str()) {
+            true => (1, candidate),
+            false => (edit_distance(name, candidate), candidate),
+        })
+        .filter(|(distance, _)| *distance <= limit)
+        .collect();
+    close.sort();
+    close.dedup();
+    close.into_iter().take(3).map(|(_, candidate)| candidate.clone()).collect()
+}
+
+/// The Levenshtein distance.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_compute_capabilities() {
+        for (text, number) in [("sm_90", 90), ("sm_90a", 90), ("80", 80), ("sm_120", 120)] {
+            assert_eq!(text.parse(), Ok(Target(number)));
+        }
+        for text in ["", "sm_", "sm_9", "hopper", "sm_-1"] {
+            assert!(text.parse::<Target>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn close_names_are_found() {
+        let known = ["softmax", "rms_norm", "rope", "rope_store"].map(str::to_owned);
+        assert_eq!(similar("sofmax", &known), ["softmax"]);
+        assert_eq!(similar("rop", &known), ["rope", "rope_store"]);
+        assert!(similar("attention", &known).is_empty());
+    }
+
+    #[test]
+    fn distances() {
+        for (a, b, distance) in [("", "abc", 3), ("kitten", "sitting", 3), ("same", "same", 0)] {
+            assert_eq!(edit_distance(a, b), distance);
+        }
+    }
+}
