@@ -116,7 +116,7 @@ fn attention_translates_for_vulkan() {
             let heads = Heads { n_heads: 8, n_kv_heads: 2, head_dim };
             let spec = Attention { m: 100, heads, scale: 0.1, source };
             let plan = attention_by(Kind::Units(FragmentOps::CooperativeMatrix), &spec, &caps).unwrap();
-            plan.launches.iter().for_each(|step| translate(&step.launch.kernel));
+            plan.steps.iter().for_each(|step| translate(&step.launch.kernel));
         }
     });
 }
