@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use fulmen_core::{DType, Heads, RopePairing, RopeSpec, sampling::SampleState};
 use fulmen_wgpu::{
-    GpuBuffer, GpuDevice, GpuError, PipelineCache, Program, Step,
+    GpuBuffer, GpuDevice, GpuError, PipelineCache, DispatchList, Dispatch,
     kernels::{
         Plan, Role,
         argmax::argmax,
@@ -53,7 +53,7 @@ impl Bench {
             for step in &plan.steps {
                 let slices = step.bindings.iter();
                 let bindings = slices.map(|b| buffers[&b.role].slice(b.offset..b.offset + b.bytes)).collect();
-                steps.push(Step {
+                steps.push(Dispatch {
                     pipeline: self.cache.get(&self.gpu, &step.launch.kernel)?,
                     bindings,
                     params: step.launch.params.clone(),
@@ -62,7 +62,7 @@ impl Bench {
                 });
             }
         }
-        let program = Program::compile(&self.gpu, steps)?;
+        let program = DispatchList::compile(&self.gpu, steps)?;
         let mut times = Vec::new();
         for _ in 0..9 {
             times.push(program.time_us()? / LAYERS as f64);

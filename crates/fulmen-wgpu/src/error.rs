@@ -112,14 +112,14 @@ pub enum GpuError {
     },
     /// One buffer bound in two ways that exclude each other.
     #[error(
-        "{call}: {step} binds one buffer as {first} and as {second}: a buffer that a kernel writes must not be bound \
-         a second time, unless both bindings are read_write and either apart or the same range"
+        "{call}: {dispatch} binds one buffer as {first} and as {second}: a buffer that a kernel writes may be bound \
+         twice only if both bindings are read_write and their ranges are disjoint or equal"
     )]
     Aliased {
         /// The call.
         call: &'static str,
-        /// The step.
-        step: String,
+        /// The dispatch.
+        dispatch: String,
         /// The first binding.
         first: usize,
         /// The second binding.

@@ -44,7 +44,7 @@ pub use device::{
     report,
 };
 pub use dispatch::WgpuDispatcher;
-pub use encode::{Profile, Program, Step, StepTime};
+pub use encode::{Profile, DispatchList, Dispatch, DispatchTime};
 pub use error::GpuError;
 pub use kernels::{Elem, elementwise::ElementwiseOp};
 pub use matmul_cache::{

@@ -140,7 +140,7 @@ fn what_is_gone_or_cannot_be_overwritten_is_refused() {
         batch.try_add(y, x).unwrap_err(),
         batch.in_place().try_neg(x).unwrap_err(),
     ] {
-        assert!(error.to_string().contains("in whose place relu was recorded"), "{error}");
+        assert!(error.to_string().contains("which relu (value"), "{error}");
     }
     batch.execute_blocking().unwrap();
     assert!(batch.read_blocking(x).is_err());
@@ -157,5 +157,5 @@ fn what_is_gone_or_cannot_be_overwritten_is_refused() {
     let error = batch.in_place().try_neg(import).unwrap_err().to_string();
     assert!(error.contains("at least 16 bytes"), "{error}");
     let text = batch.to_string();
-    assert!(text.contains("relu(%0) in the place of %0"), "{text}");
+    assert!(text.contains("relu(%0) overwriting %0"), "{text}");
 }

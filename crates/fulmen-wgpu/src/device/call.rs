@@ -14,7 +14,7 @@ use std::{
 use wgpu::{ErrorFilter, PollError, PollType, SubmissionIndex};
 
 use super::{GpuDevice, count, state};
-use crate::{encode::Program, error::GpuError};
+use crate::{encode::DispatchList, error::GpuError};
 
 impl GpuDevice {
     /// Whether the device can still be used. Costs next to nothing.
@@ -79,7 +79,7 @@ impl GpuDevice {
     pub(crate) fn run(
         &self,
         call: &'static str,
-        program: &Program,
+        program: &DispatchList,
         before: Option<&dyn Fn(&mut wgpu::CommandEncoder)>,
         after: Option<&dyn Fn(&mut wgpu::CommandEncoder)>,
     ) -> Result<SubmissionIndex, GpuError> {

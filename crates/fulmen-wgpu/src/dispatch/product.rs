@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use fulmen_core::{BackendError, GateUpCall, MatPart, MulMatCall, RmsNormCall, WeightArg};
 
-use super::{Launched, WgpuDispatcher};
+use super::{LaunchCount, WgpuDispatcher};
 use crate::buffer::BufferSlice;
 use crate::kernels::matmul::{EpilogueInput, EpilogueSource, Role};
 use crate::kernels::qmatmul::{self, JointRole, Next, Section};
 use crate::product::{Chooser, Planned, ProductPlan};
-use crate::queue::{Places, Slot, unsupported};
+use crate::queue::{Relocations, ScratchSlot, unsupported};
 use crate::weight::{DeviceWeight, Kind};
 
 /// The name of the kernel that makes codes of an input.
@@ -42,13 +42,13 @@ struct Operands<'a> {
 
 impl WgpuDispatcher {
     /// All parts read one input, whose codes are made once.
-    pub(super) fn mul_mat(&mut self, call: &MulMatCall) -> Launched {
+    pub(super) fn mul_mat(&mut self, call: &MulMatCall) -> LaunchCount {
         let mut launched = 0;
         if call.m == 0 {
             return Ok(0);
         }
         for part in &call.parts {
-            self.queue.will_multiply(call.m, part.weight.rows, call.k);
+            self.queue.count_multiplications(call.m, part.weight.rows, call.k);
         }
         if let Some(launched) = self.parts_together(call)? {
             return Ok(launched);
@@ -106,8 +106,8 @@ impl WgpuDispatcher {
         };
         let makes_codes = roles.contains(&JointRole::NextCodes);
         let before = self.queue.len();
-        let mut places = Places::default();
-        let input = self.queue.place(input, false, &mut places)?;
+        let mut places = Relocations::default();
+        let input = self.queue.bind_or_copy(input, false, &mut places)?;
         let codes = self.codes(&input, m, k)?;
         let mut bindings = Vec::with_capacity(roles.len());
         for role in roles {
@@ -115,31 +115,31 @@ impl WgpuDispatcher {
                 JointRole::Codes => codes.clone(),
                 JointRole::NextCodes => {
                     let bytes = qmatmul::codes_bytes(m, outputs[0].weights[0].n);
-                    self.queue.scratch(Slot::NextCodes, bytes)?
+                    self.queue.scratch(ScratchSlot::NextQ8, bytes)?
                 }
                 JointRole::Weight(section, number) => outputs[section].weights[number].parts[0].slice.clone(),
                 JointRole::Bias(section) => {
                     let bias = outputs[section].bias.as_ref().unwrap_or(&outputs[section].output);
-                    self.queue.place(bias, false, &mut places)?
+                    self.queue.bind_or_copy(bias, false, &mut places)?
                 }
-                JointRole::Out(section) => self.queue.place(&outputs[section].output, true, &mut places)?,
+                JointRole::Out(section) => self.queue.bind_or_copy(&outputs[section].output, true, &mut places)?,
             });
         }
         self.queue.launch(launch, bindings)?;
         if makes_codes {
-            self.queue.made_next_codes(&outputs[0].output);
+            self.queue.set_next_q8(&outputs[0].output);
         }
-        self.queue.done(places)?;
+        self.queue.copy_back(places)?;
         Ok(Some(self.queue.len() - before))
     }
 
     /// The codes of an input that can be bound, made if they are not there.
     fn codes(&mut self, input: &BufferSlice, m: u32, k: u32) -> Result<BufferSlice, BackendError> {
-        let codes = self.queue.scratch(Slot::Codes, qmatmul::codes_bytes(m, k))?;
-        if !self.queue.has_codes(input) {
+        let codes = self.queue.scratch(ScratchSlot::Q8, qmatmul::codes_bytes(m, k))?;
+        if !self.queue.has_q8(input) {
             let launch = qmatmul::quantize_a(m, k, &self.queue.caps()).map_err(unsupported)?;
             self.queue.launch(launch, vec![input.clone(), codes.clone()])?;
-            self.queue.made_codes(input);
+            self.queue.set_q8(input);
         }
         Ok(codes)
     }
@@ -155,7 +155,7 @@ impl WgpuDispatcher {
 
     /// A norm whose result block weights of the next call are multiplied by: its codes are made with it. `None` where that
     /// is not so.
-    pub(super) fn norm_with_codes(
+    pub(super) fn norm_with_q8(
         &mut self,
         norm: &RmsNormCall,
         weights: &[&WeightArg],
@@ -174,15 +174,15 @@ impl WgpuDispatcher {
         if !self.queue.can_bind(&[&x, &gamma, &out]) {
             return Ok(None);
         }
-        let codes = self.queue.scratch(Slot::Codes, qmatmul::codes_bytes(rows, width))?;
+        let codes = self.queue.scratch(ScratchSlot::Q8, qmatmul::codes_bytes(rows, width))?;
         let caps = self.queue.caps();
         let launch = qmatmul::norm_and_codes(rows, width, epsilon, &caps).map_err(unsupported)?;
         self.queue.launch(launch, vec![x, gamma, out.clone(), codes])?;
-        self.queue.made_codes(&out);
+        self.queue.set_q8(&out);
         Ok(Some(1))
     }
 
-    fn part(&mut self, call: &MulMatCall, part: &MatPart) -> Launched {
+    fn part(&mut self, call: &MulMatCall, part: &MatPart) -> LaunchCount {
         let (m, k, n) = (call.m, call.k, part.weight.rows);
         let weight = self.weight("the weight", &part.weight, k)?;
         self.writes(part.output);
@@ -206,12 +206,12 @@ impl WgpuDispatcher {
     }
 
     /// Few rows in one launch. Otherwise the gate's product goes to scratch memory, and the end of the other one reads it.
-    pub(super) fn gate_up(&mut self, call: &GateUpCall) -> Launched {
+    pub(super) fn gate_up(&mut self, call: &GateUpCall) -> LaunchCount {
         let (m, k, n) = (call.m, call.k, call.gate.rows);
         if m == 0 || n == 0 {
             return Ok(0);
         }
-        self.queue.will_multiply(m, n.saturating_mul(2), k);
+        self.queue.count_multiplications(m, n.saturating_mul(2), k);
         let gate = self.weight("the gate weight", &call.gate, k)?;
         let up = self.weight("the up weight", &call.up, k)?;
         self.writes(call.output);
@@ -224,7 +224,7 @@ impl WgpuDispatcher {
                 return Ok(launched);
             }
         }
-        let first = self.queue.scratch(Slot::First, u64::from(m) * u64::from(n) * 4)?;
+        let first = self.queue.scratch(ScratchSlot::FirstMatmul, u64::from(m) * u64::from(n) * 4)?;
         let none = EpilogueSource::none();
         let operands = Operands { input: &input, output: &first, extras: &[], epilogue: &none, m };
         let launched = self.product("GateUp", &gate, &operands)?;
@@ -234,16 +234,16 @@ impl WgpuDispatcher {
         Ok(launched + self.product("GateUp", &up, &operands)?)
     }
 
-    fn product(&mut self, call: &'static str, weight: &DeviceWeight, operands: &Operands<'_>) -> Launched {
+    fn product(&mut self, call: &'static str, weight: &DeviceWeight, operands: &Operands<'_>) -> LaunchCount {
         let chooser = Chooser { gpu: &self.gpu, weight, exact: false, forced: None };
         let ProductPlan { launches, scratch } = chooser.plan(call, operands.m, operands.epilogue)?;
-        let mut places = Places::default();
+        let mut places = Relocations::default();
         let before = self.queue.len();
-        let input = self.queue.place(operands.input, false, &mut places)?;
-        let output = self.queue.place(operands.output, true, &mut places)?;
+        let input = self.queue.bind_or_copy(operands.input, false, &mut places)?;
+        let output = self.queue.bind_or_copy(operands.output, true, &mut places)?;
         let mut extras = Vec::with_capacity(operands.extras.len());
         for extra in operands.extras {
-            extras.push(self.queue.place(extra, false, &mut places)?);
+            extras.push(self.queue.bind_or_copy(extra, false, &mut places)?);
         }
         // The part and the rows whose scratch buffer 0 holds codes.
         let mut coded = None;
@@ -257,7 +257,7 @@ impl WgpuDispatcher {
             let codes = launch.kernel.label == QUANTIZE;
             if codes {
                 coded = Some((part, rows.start));
-                if self.queue.has_codes(&a) {
+                if self.queue.has_q8(&a) {
                     continue;
                 }
             }
@@ -274,18 +274,18 @@ impl WgpuDispatcher {
                     },
                     Role::Scratch(i) => {
                         let is_codes = i == 0 && coded == Some((part, rows.start));
-                        let slot = if is_codes { Slot::Codes } else { Slot::Plan(i as usize) };
+                        let slot = if is_codes { ScratchSlot::Q8 } else { ScratchSlot::Plan(i as usize) };
                         self.queue.scratch(slot, scratch[i as usize])?
                     }
                 });
             }
             self.queue.launch(launch, bindings)?;
             if codes {
-                self.queue.made_codes(&a);
+                self.queue.set_q8(&a);
             }
         }
         let launched = self.queue.len() - before;
-        self.queue.done(places)?;
+        self.queue.copy_back(places)?;
         Ok(launched)
     }
 }

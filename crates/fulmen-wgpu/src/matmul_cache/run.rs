@@ -6,7 +6,7 @@ use super::GpuMatmulCache;
 use crate::{
     buffer::{BufferSlice, GpuBuffer},
     device::GpuDevice,
-    encode::{Profile, Program, Step},
+    encode::{Profile, DispatchList, Dispatch},
     error::GpuError,
     kernel::Kernel,
     kernels::matmul::Role,
@@ -75,7 +75,7 @@ enum Place {
 
 #[derive(Debug)]
 struct Compiled {
-    program: Program,
+    program: DispatchList,
     used: u64,
 }
 
@@ -403,7 +403,7 @@ impl GpuMatmulCache {
         for ((key, name), plan) in keys.iter().zip(names).zip(plans) {
             self.steps(call, key, name, plan, &mut steps)?;
         }
-        let program = Program::compile(&gpu, steps)?;
+        let program = DispatchList::compile(&gpu, steps)?;
         if self.runs.compiled.len() >= MOST_PROGRAMS {
             let oldest = self.runs.compiled.iter().min_by_key(|(_, compiled)| compiled.used);
             if let Some(key) = oldest.map(|(key, _)| key.clone()) {
@@ -439,7 +439,7 @@ impl GpuMatmulCache {
         key: &Key,
         name: &str,
         plan: ProductPlan,
-        steps: &mut Vec<Step>,
+        steps: &mut Vec<Dispatch>,
     ) -> Result<(), GpuError> {
         let weight = self.weights.get(name).ok_or_else(|| self.unknown(call, name))?;
         let missing = || GpuError::Internal { call, message: "a buffer is missing".to_owned() };
@@ -464,7 +464,7 @@ impl GpuMatmulCache {
                 Role::Extra(_) => Err(missing()),
             };
             let bindings = planned.roles.iter().map(bound).collect::<Result<_, _>>()?;
-            steps.push(Step {
+            steps.push(Dispatch {
                 pipeline,
                 bindings,
                 params: planned.launch.params,

@@ -1,11 +1,11 @@
-//! From logits to the next step: argmax, drawing, penalties, and the tokens that go on.
+//! From logits to the next decode step: argmax, sampling, penalties, and advancing tokens and positions.
 
 use fulmen_core::{
     AdvanceCall, ArgMaxCall, BackendError, PenalizeCall, SampleCall, TokenHistory,
     sampling::{Penalties, SampleState},
 };
 
-use super::{Launched, WgpuDispatcher};
+use super::{LaunchCount, WgpuDispatcher};
 use crate::buffer::BufferSlice;
 use crate::kernels::{
     Role,
@@ -16,16 +16,16 @@ use crate::kernels::{
 };
 
 impl WgpuDispatcher {
-    pub(super) fn argmax(&mut self, call: &ArgMaxCall) -> Launched {
+    pub(super) fn argmax(&mut self, call: &ArgMaxCall) -> LaunchCount {
         let &ArgMaxCall { input, output, m, n } = call;
         self.writes(output);
         let x = self.matrix("the input", input, m, n)?;
         let out = self.at("the output", output, m as usize)?;
         let plan = argmax(m, n, &self.queue.caps());
-        self.queue.run(plan, &[x], &[out])
+        self.queue.run_plan(plan, &[x], &[out])
     }
 
-    pub(super) fn sample(&mut self, call: &SampleCall) -> Launched {
+    pub(super) fn sample(&mut self, call: &SampleCall) -> LaunchCount {
         let &SampleCall { logits, states, output, m, n } = call;
         self.writes(output);
         self.writes(states);
@@ -34,10 +34,10 @@ impl WgpuDispatcher {
             self.memory.slice("the sampling states", states, m as usize * size_of::<SampleState>())?;
         let out = self.at("the output", output, m as usize)?;
         let (plan, fault) = (sample(m, n, &self.queue.caps()), self.queue.fault());
-        self.queue.run(plan, &[x], &[out, states, fault])
+        self.queue.run_plan(plan, &[x], &[out, states, fault])
     }
 
-    pub(super) fn penalize(&mut self, call: &PenalizeCall) -> Launched {
+    pub(super) fn penalize(&mut self, call: &PenalizeCall) -> LaunchCount {
         let &PenalizeCall { logits, penalties, ref history, positions, sequences, output, m, n } = call;
         self.writes(output);
         let rows = m as usize;
@@ -56,17 +56,17 @@ impl WgpuDispatcher {
         let sequences = sequences.is_some();
         let spec = Penalize { m, n, n_seqs, capacity, sequences, in_place: logits == output };
         let plan = penalize(&spec, &self.queue.caps());
-        self.queue.run_over(plan, operands)
+        self.queue.run_plan_with(plan, operands)
     }
 
-    pub(super) fn advance(&mut self, call: &AdvanceCall) -> Launched {
+    pub(super) fn advance(&mut self, call: &AdvanceCall) -> LaunchCount {
         let &AdvanceCall { drawn, tokens, positions, sequences, ref history, m } = call;
         self.writes(tokens);
         self.writes(positions);
         self.writes(history.ptr);
         let rows = m as usize;
         let mut operands = vec![
-            (Role::Input(0), self.at("the tokens drawn", drawn, rows)?),
+            (Role::Input(0), self.at("the sampled tokens", drawn, rows)?),
             (Role::Output(0), self.at("tokens", tokens, rows)?),
             (Role::Output(1), self.at("positions", positions, rows)?),
             (Role::Output(2), self.history(history)?),
@@ -78,7 +78,7 @@ impl WgpuDispatcher {
         let &TokenHistory { n_seqs, capacity, .. } = history;
         let spec = Advance { m, n_seqs, capacity, sequences: sequences.is_some() };
         let plan = advance(&spec, &self.queue.caps());
-        self.queue.run_over(plan, operands)
+        self.queue.run_plan_with(plan, operands)
     }
 
     fn history(&self, history: &TokenHistory) -> Result<BufferSlice, BackendError> {

@@ -1,38 +1,38 @@
 //! Fusion: which operations become one kernel.
 //!
-//! An element-wise value that only one kernel reads is computed inside that kernel and never stored. A matrix product that
-//! only one element-wise kernel reads takes that kernel along as its epilogue; two products of one A that are
-//! read together (a gate and an up projection) become one pair.
+//! An element-wise value that only one kernel reads is computed inside that kernel and never stored. A matmul whose
+//! only reader is an element-wise kernel gets that kernel as its epilogue; two matmuls of the same A that are read
+//! together (gate and up projection) become one pair.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::value::{Op, Value, home};
+use super::value::{Op, Value, alias_root};
 use crate::kernel::Caps;
 use crate::kernels::Elem;
 use crate::kernels::elementwise::Broadcast;
 
-/// Operations in one kernel at most: text grows with them, and with it the time to compile.
-const MOST_MEMBERS: usize = 192;
+/// The most operations in one kernel: compile time grows with them.
+const MAX_MEMBERS: usize = 192;
 
-/// What is run as one: one kernel, or the few launches that one operation needs.
+/// Operations that run together: one kernel, or the few launches that one operation needs.
 #[derive(Debug, PartialEq)]
-pub(super) struct Unit {
-    /// The value that it makes.
+pub(super) struct FusionGroup {
+    /// The value that it computes.
     pub(super) root: u32,
-    /// Element-wise operations in it, in order; the last one is the root. Empty for other operations.
+    /// Its element-wise operations, in order; the last one is the root. Empty for other operations.
     pub(super) members: Vec<u32>,
-    /// Matrix products whose epilogue the members are.
-    pub(super) products: Vec<u32>,
+    /// Matmuls whose epilogue the members are.
+    pub(super) matmuls: Vec<u32>,
 }
 
-impl Unit {
-    /// Values that it reads and does not make itself, in order, each once.
+impl FusionGroup {
+    /// Values that it reads and does not compute itself, in order, each once.
     pub(super) fn inputs(&self, values: &[Value]) -> Vec<u32> {
-        let own: HashSet<u32> = self.members.iter().chain(&self.products).copied().collect();
+        let own: HashSet<u32> = self.members.iter().chain(&self.matmuls).copied().collect();
         let mut seen = HashSet::new();
         let mut inputs = Vec::new();
         let roots = self.members.is_empty().then_some(self.root);
-        for id in self.products.iter().chain(&self.members).copied().chain(roots) {
+        for id in self.matmuls.iter().chain(&self.members).copied().chain(roots) {
             for arg in values[id as usize].op().map(Op::args).unwrap_or_default() {
                 if !own.contains(&arg) && seen.insert(arg) {
                     inputs.push(arg);
@@ -43,20 +43,20 @@ impl Unit {
     }
 }
 
-/// The units that make `targets`, in the order in which they run. What `stored` holds is not made again.
-pub(super) fn units(
+/// The groups that compute `targets`, in execution order. Values that are `stored` are not recomputed.
+pub(super) fn fusion_groups(
     values: &[Value],
     targets: &[u32],
     stored: &dyn Fn(u32) -> bool,
     fuse: bool,
     caps: &Caps,
-) -> Vec<Unit> {
+) -> Vec<FusionGroup> {
     let readers = readers(values, targets, stored);
     let targets: HashSet<u32> = targets.iter().copied().collect();
-    let most_inputs = (caps.max_storage_buffers as usize).saturating_sub(1).max(2);
-    let mut roots: HashMap<u32, Cone> = HashMap::new();
+    let max_inputs = (caps.max_storage_buffers as usize).saturating_sub(1).max(2);
+    let mut roots: HashMap<u32, GroupDraft> = HashMap::new();
     let mut root_of: HashMap<u32, u32> = HashMap::new();
-    // Readers have larger numbers than what they read, so they are placed before it.
+    // Readers have higher ids than what they read, so they are assigned to groups first.
     for &id in readers.keys().rev() {
         let Some(op) = values[id as usize].op() else { continue };
         if !op.is_elementwise() {
@@ -65,38 +65,38 @@ pub(super) fn units(
         let host =
             if fuse && !targets.contains(&id) { host(values, id, &readers[&id], &root_of) } else { None };
         let joined = host.filter(|host| {
-            let cone = roots.get_mut(host).expect("a host is a root");
-            cone.join(id, op, most_inputs)
+            let draft = roots.get_mut(host).expect("a host is a root");
+            draft.join(id, op, max_inputs)
         });
         root_of.insert(id, joined.unwrap_or(id));
         if joined.is_none() {
-            roots.insert(id, Cone::new(id, op));
+            roots.insert(id, GroupDraft::new(id, op));
         }
     }
-    let mut units: Vec<Unit> = Vec::new();
+    let mut groups: Vec<FusionGroup> = Vec::new();
     let mut taken: HashSet<u32> = HashSet::new();
     for &id in readers.keys().rev() {
         let Some(op) = values[id as usize].op() else { continue };
         if taken.contains(&id) || root_of.get(&id).is_some_and(|&root| root != id) {
             continue;
         }
-        let mut unit = Unit { root: id, members: Vec::new(), products: Vec::new() };
+        let mut group = FusionGroup { root: id, members: Vec::new(), matmuls: Vec::new() };
         if op.is_elementwise() {
-            unit.members =
-                roots.remove(&id).map(|cone| cone.members.into_iter().collect()).unwrap_or_default();
-            // What overwrites an input reads and writes one buffer, which the epilogue of a product cannot.
-            if fuse && home(values, id).is_none() {
-                unit.products = products(values, &unit, &readers, &targets, caps);
-                taken.extend(&unit.products);
+            group.members =
+                roots.remove(&id).map(|draft| draft.members.into_iter().collect()).unwrap_or_default();
+            // A group that overwrites an input reads and writes one buffer, which a matmul epilogue cannot.
+            if fuse && alias_root(values, id).is_none() {
+                group.matmuls = matmuls_to_end(values, &group, &readers, &targets, caps);
+                taken.extend(&group.matmuls);
             }
         }
-        units.push(unit);
+        groups.push(group);
     }
-    units.reverse();
-    units
+    groups.reverse();
+    groups
 }
 
-/// For every value that is needed and not stored: who reads it.
+/// For every value that is needed and not stored: its readers.
 fn readers(
     values: &[Value],
     targets: &[u32],
@@ -120,7 +120,7 @@ fn readers(
     readers
 }
 
-/// The one root whose members are all the readers of this value, element for element.
+/// The root of the one group that contains all readers of this value, if they read it element by element.
 fn host(values: &[Value], id: u32, readers: &[u32], root_of: &HashMap<u32, u32>) -> Option<u32> {
     let root = *root_of.get(readers.first()?)?;
     let value = &values[id as usize];
@@ -134,25 +134,26 @@ fn host(values: &[Value], id: u32, readers: &[u32], root_of: &HashMap<u32, u32>)
         };
         full && root_of.get(reader) == Some(&root)
     };
-    // A value that is stored in 16 bits is rounded there, and must be.
+    // An f16 value is rounded when it is stored, so it cannot be fused away.
     let exact = value.elem == Elem::F32 && value.len == values[root as usize].len;
     (exact && readers.iter().all(fits)).then_some(root)
 }
 
-struct Cone {
+/// An element-wise group under construction.
+struct GroupDraft {
     members: BTreeSet<u32>,
     inputs: HashSet<u32>,
 }
 
-impl Cone {
-    fn new(id: u32, op: &Op) -> Cone {
-        Cone { members: BTreeSet::from([id]), inputs: op.args().into_iter().collect() }
+impl GroupDraft {
+    fn new(id: u32, op: &Op) -> GroupDraft {
+        GroupDraft { members: BTreeSet::from([id]), inputs: op.args().into_iter().collect() }
     }
 
-    /// Takes in a value that its members read, unless the kernel would get too large.
-    fn join(&mut self, id: u32, op: &Op, most_inputs: usize) -> bool {
+    /// Adds a value that its members read, unless the kernel would get too large.
+    fn join(&mut self, id: u32, op: &Op, max_inputs: usize) -> bool {
         let new = op.args().into_iter().filter(|arg| !self.inputs.contains(arg)).collect::<HashSet<_>>();
-        if self.members.len() >= MOST_MEMBERS || self.inputs.len() - 1 + new.len() > most_inputs {
+        if self.members.len() >= MAX_MEMBERS || self.inputs.len() - 1 + new.len() > max_inputs {
             return false;
         }
         self.inputs.remove(&id);
@@ -162,34 +163,34 @@ impl Cone {
     }
 }
 
-/// The product, or the pair of products, whose epilogue a unit can be.
-fn products(
+/// The matmul, or pair of matmuls, whose epilogue a group can be.
+fn matmuls_to_end(
     values: &[Value],
-    unit: &Unit,
+    group: &FusionGroup,
     readers: &std::collections::BTreeMap<u32, Vec<u32>>,
     targets: &HashSet<u32>,
     caps: &Caps,
 ) -> Vec<u32> {
-    let root = &values[unit.root as usize];
-    let members: HashSet<u32> = unit.members.iter().copied().collect();
-    let candidates: Vec<u32> = unit
+    let root = &values[group.root as usize];
+    let members: HashSet<u32> = group.members.iter().copied().collect();
+    let candidates: Vec<u32> = group
         .inputs(values)
         .into_iter()
         .filter(|id| {
             let only_here =
                 readers.get(id).is_some_and(|all| all.iter().all(|reader| members.contains(reader)));
-            let product = matches!(values[*id as usize].op(), Some(Op::Matmul { .. }));
-            product && only_here && !targets.contains(id) && values[*id as usize].len == root.len
+            let is_matmul = matches!(values[*id as usize].op(), Some(Op::Matmul { .. }));
+            is_matmul && only_here && !targets.contains(id) && values[*id as usize].len == root.len
         })
         .collect();
     let shape = |id: u32| match values[id as usize].op() {
         Some(Op::Matmul { a, shape, .. }) => Some((*a, *shape)),
         _ => None,
     };
-    // The epilogue's other inputs must lie as the product's columns do.
+    // The epilogue's other inputs must be laid out like the matmul's columns.
     let Some(&last) = candidates.last() else { return Vec::new() };
     let Some((_, last_shape)) = shape(last) else { return Vec::new() };
-    let lies_well = |&(arg, broadcast): &(u32, Broadcast)| {
+    let layout_fits = |&(arg, broadcast): &(u32, Broadcast)| {
         let columns = u64::from(last_shape.n);
         let f32 = values[arg as usize].elem == Elem::F32;
         f32 && match broadcast {
@@ -198,12 +199,12 @@ fn products(
             Broadcast::Scalar => false,
         }
     };
-    let fits = unit.members.iter().all(|&id| match values[id as usize].op() {
-        Some(Op::Elementwise { args, .. }) => args.iter().all(lies_well),
+    let fits = group.members.iter().all(|&id| match values[id as usize].op() {
+        Some(Op::Elementwise { args, .. }) => args.iter().all(layout_fits),
         _ => false,
     });
     // A, B, B of a pair, the output.
-    let bindings = unit.inputs(values).len() + 4;
+    let bindings = group.inputs(values).len() + 4;
     if !fits || root.elem != Elem::F32 || root.len == 0 || bindings > caps.max_storage_buffers as usize {
         return Vec::new();
     }

@@ -1,40 +1,40 @@
-//! Positions, the KV cache and attention: rotation, stores, both in one, and what reads them.
+//! RoPE, KV cache stores and attention, each alone and fused.
 
 use fulmen_core::{
     AttentionCall, BackendError, Heads, KvCache, KvSource, KvStoreCall, RopeCall, RopeStoreCall, WeightArg,
 };
 
-use super::{Launched, WgpuDispatcher, product::FEW_ROWS};
+use super::{LaunchCount, WgpuDispatcher, product::FEW_ROWS};
 use crate::BACKEND;
 use crate::buffer::BufferSlice;
 use crate::kernels::{
     Role,
-    attention::{Attention, Source, attention, attention_and_codes, rope_store_attention},
+    attention::{Attention, Source, attention, attention_with_q8, rope_store_attention},
     kv::{self, Cache, KvStore, RopeStore},
     qmatmul::codes_bytes,
     rope::{Rope, rope},
 };
-use crate::queue::{Slot, unsupported};
+use crate::queue::{ScratchSlot, unsupported};
 
 impl WgpuDispatcher {
-    pub(super) fn rope(&mut self, call: &RopeCall) -> Launched {
-        let &RopeCall { input, positions, factors, output, m, n_heads, head_dim, rope: ref turn } = call;
+    pub(super) fn rope(&mut self, call: &RopeCall) -> LaunchCount {
+        let &RopeCall { input, positions, factors, output, m, n_heads, head_dim, rope: ref spec } = call;
         self.writes(output);
         let width = n_heads.saturating_mul(head_dim);
-        let spec = Rope { m, n_heads, head_dim, rope: *turn, factors: factors.is_some() };
+        let kernel = Rope { m, n_heads, head_dim, rope: *spec, factors: factors.is_some() };
         let mut operands = vec![
             (Role::Input(0), self.matrix("the input", input, m, width)?),
             (Role::Input(1), self.at("positions", positions, m as usize)?),
             (Role::Output(0), self.matrix("the output", output, m, width)?),
         ];
         if let Some(ptr) = factors {
-            operands.push((Role::Input(2), self.matrix("the frequency factors", ptr, 1, turn.n_rot / 2)?));
+            operands.push((Role::Input(2), self.matrix("the frequency factors", ptr, 1, spec.n_rot / 2)?));
         }
-        let plan = rope(&spec, &self.queue.caps());
-        self.queue.run_over(plan, operands)
+        let plan = rope(&kernel, &self.queue.caps());
+        self.queue.run_plan_with(plan, operands)
     }
 
-    pub(super) fn kv_store(&mut self, call: &KvStoreCall) -> Launched {
+    pub(super) fn kv_store(&mut self, call: &KvStoreCall) -> LaunchCount {
         let [k_cache, v_cache] = self.caches(&call.cache, call.heads)?;
         let (width, m) = (call.heads.kv_width(), call.m);
         self.writes(call.cache.k_ptr);
@@ -50,18 +50,18 @@ impl WgpuDispatcher {
         if let Some(ptr) = call.sequences {
             operands.push((Role::Input(3), self.at("sequences", ptr, m as usize)?));
         }
-        let plan = kv::kv_store(&store(call), &self.queue.caps());
-        self.queue.run_over(plan, operands)
+        let plan = kv::kv_store(&kv_store_spec(call), &self.queue.caps());
+        self.queue.run_plan_with(plan, operands)
     }
 
-    pub(super) fn rope_store(&mut self, call: &RopeStoreCall) -> Launched {
+    pub(super) fn rope_store(&mut self, call: &RopeStoreCall) -> LaunchCount {
         let rows = &call.store;
         let [k_cache, v_cache] = self.caches(&rows.cache, rows.heads)?;
         let (heads, m) = (rows.heads, rows.m);
         self.writes(rows.cache.k_ptr);
         self.writes(rows.cache.v_ptr);
         self.writes(call.output);
-        let spec = rotated(call);
+        let spec = rope_store_spec(call);
         let mut operands = vec![
             (Role::Input(0), self.matrix("q", call.q, m, heads.q_width())?),
             (Role::Input(1), self.matrix("k", rows.k, m, heads.kv_width())?),
@@ -84,18 +84,18 @@ impl WgpuDispatcher {
             }
         }
         let plan = kv::rope_store(&spec, &self.queue.caps());
-        self.queue.run_over(plan, operands)
+        self.queue.run_plan_with(plan, operands)
     }
 
-    pub(super) fn attention(&mut self, call: &AttentionCall) -> Launched {
+    pub(super) fn attention(&mut self, call: &AttentionCall) -> LaunchCount {
         let (spec, operands) = self.attention_operands(call)?;
         let plan = attention(&spec, &self.queue.caps());
-        self.queue.run_over(plan, operands)
+        self.queue.run_plan_with(plan, operands)
     }
 
-    /// Attention whose result block weights of the next call are multiplied by: its codes are made with it. `None` where that
-    /// is not so.
-    pub(super) fn attention_with_codes(
+    /// Attention that also writes its result as q8 activations, for a following matmul with block-quantized weights.
+    /// `None` where the next call has no such weights or the kernel cannot do it.
+    pub(super) fn attention_with_q8(
         &mut self,
         call: &AttentionCall,
         weights: &[&WeightArg],
@@ -109,17 +109,18 @@ impl WgpuDispatcher {
             return Ok(None);
         }
         let (spec, mut operands) = self.attention_operands(call)?;
-        let Some(plan) = attention_and_codes(&spec, &self.queue.caps()).map_err(unsupported)? else {
+        let Some(plan) = attention_with_q8(&spec, &self.queue.caps()).map_err(unsupported)? else {
             return Ok(None);
         };
-        let codes = self.queue.scratch(Slot::Codes, codes_bytes(m, width))?;
-        operands.push((Role::Output(2), codes));
-        let launched = self.queue.run_over(Ok(plan), operands)?;
-        self.queue.made_codes(&out);
+        let q8 = self.queue.scratch(ScratchSlot::Q8, codes_bytes(m, width))?;
+        operands.push((Role::Output(2), q8));
+        let launched = self.queue.run_plan_with(Ok(plan), operands)?;
+        self.queue.set_q8(&out);
         Ok(Some(launched))
     }
 
-    /// Norm per head, rotation, store and attention of one row, in two launches, with codes. `None` where that cannot be.
+    /// Per-head norm, RoPE, KV store and attention of one row, in two launches, with the result also as q8
+    /// activations. `None` where no kernel fuses them.
     pub(super) fn rope_store_attention(
         &mut self,
         first: &RopeStoreCall,
@@ -133,11 +134,11 @@ impl WgpuDispatcher {
             return Ok(None);
         }
         let (heads, width) = (rows.heads, rows.heads.q_width());
-        // A result that takes the place of the queries is what stays there.
-        let turned = second.output != first.output;
-        let spec = rotated(first);
+        // Where the result overwrites the queries, the rotated queries need not be stored.
+        let keep_queries = second.output != first.output;
+        let spec = rope_store_spec(first);
         let caps = self.queue.caps();
-        let Some(plan) = rope_store_attention(&spec, second.scale, turned, &caps).map_err(unsupported)?
+        let Some(plan) = rope_store_attention(&spec, second.scale, keep_queries, &caps).map_err(unsupported)?
         else {
             return Ok(None);
         };
@@ -153,8 +154,8 @@ impl WgpuDispatcher {
             (Role::Output(3), k_cache),
             (Role::Output(4), v_cache),
         ];
-        if turned {
-            operands.push((Role::Output(5), self.matrix("the turned queries", first.output, 1, width)?));
+        if keep_queries {
+            operands.push((Role::Output(5), self.matrix("the rotated queries", first.output, 1, width)?));
         }
         let optional = [
             (4, "sequences", rows.sequences, 1),
@@ -167,25 +168,25 @@ impl WgpuDispatcher {
                 operands.push((Role::Input(number), self.at(what, ptr, elements as usize)?));
             }
         }
-        // Offsets that no binding can have go through copies, and a copy has no codes.
+        // Unaligned operands go through copies, and q8 activations belong to an address, not to a copy.
         if !self.queue.can_bind(&operands.iter().map(|(_, slice)| slice).collect::<Vec<_>>()) {
             return Ok(None);
         }
         for ptr in [rows.cache.k_ptr, rows.cache.v_ptr, first.output, second.output] {
             self.writes(ptr);
         }
-        let codes = heads.head_dim.is_multiple_of(32);
-        if codes {
-            operands.push((Role::Output(2), self.queue.scratch(Slot::Codes, codes_bytes(1, width))?));
+        let q8 = heads.head_dim.is_multiple_of(32);
+        if q8 {
+            operands.push((Role::Output(2), self.queue.scratch(ScratchSlot::Q8, codes_bytes(1, width))?));
         }
-        let launched = self.queue.run_over(Ok(plan), operands)?;
-        if codes {
-            self.queue.made_codes(&output);
+        let launched = self.queue.run_plan_with(Ok(plan), operands)?;
+        if q8 {
+            self.queue.set_q8(&output);
         }
         Ok(Some(launched))
     }
 
-    /// What attention computes, and over what.
+    /// The attention spec and its operands.
     fn attention_operands(
         &mut self,
         call: &AttentionCall,
@@ -210,19 +211,19 @@ impl WgpuDispatcher {
                     operands.push((Role::Input(4), self.at("sequences", *ptr, m as usize)?));
                 }
                 operands.push((Role::Output(1), self.queue.fault()));
-                Source::Cache { cache: lies(cache), sequences: sequences.is_some() }
+                Source::Cache { cache: cache_layout(cache), sequences: sequences.is_some() }
             }
         };
-        // What rows see is known to the device alone.
+        // Only the device knows the positions, so the work is bounded by the capacity.
         let most = match kv {
             KvSource::Rows { .. } => m,
             KvSource::Cache { cache, .. } => cache.capacity,
         };
-        self.queue.will_multiply(m, most, heads.q_width().saturating_mul(2));
+        self.queue.count_multiplications(m, most, heads.q_width().saturating_mul(2));
         Ok((Attention { m, heads, scale, source }, operands))
     }
 
-    /// Keys and values.
+    /// The key cache and the value cache.
     fn caches(&self, cache: &KvCache, heads: Heads) -> Result<[BufferSlice; 2], BackendError> {
         let row = cache.dtype.bytes(heads.head_dim as usize).map_err(|error| BackendError::Device {
             backend: BACKEND,
@@ -238,15 +239,15 @@ impl WgpuDispatcher {
     }
 }
 
-/// How a cache lies, for kernels.
-fn lies(cache: &KvCache) -> Cache {
+/// The cache layout for kernels.
+fn cache_layout(cache: &KvCache) -> Cache {
     let &KvCache { dtype, n_seqs, capacity, .. } = cache;
     Cache { dtype, n_seqs, capacity }
 }
 
-fn rotated(call: &RopeStoreCall) -> RopeStore {
+fn rope_store_spec(call: &RopeStoreCall) -> RopeStore {
     RopeStore {
-        store: store(&call.store),
+        store: kv_store_spec(&call.store),
         rope: call.rope,
         factors: call.factors.is_some(),
         q_norm: call.q_gamma.is_some(),
@@ -255,6 +256,6 @@ fn rotated(call: &RopeStoreCall) -> RopeStore {
     }
 }
 
-fn store(call: &KvStoreCall) -> KvStore {
-    KvStore { m: call.m, heads: call.heads, cache: lies(&call.cache), sequences: call.sequences.is_some() }
+fn kv_store_spec(call: &KvStoreCall) -> KvStore {
+    KvStore { m: call.m, heads: call.heads, cache: cache_layout(&call.cache), sequences: call.sequences.is_some() }
 }
