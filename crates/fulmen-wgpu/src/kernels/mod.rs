@@ -33,6 +33,7 @@ pub mod kv;
 pub mod matmul;
 pub mod penalize;
 mod plan;
+mod preprocess;
 pub mod qmatmul;
 pub mod reduce;
 pub mod rope;
