@@ -1,10 +1,10 @@
-//! What a replayed dispatch costs the processor, and what the run-time checks of trusted kernels would cost the device:
-//! `cargo run --release -p fulmen-wgpu --example replay_cost`.
+//! What a replayed dispatch costs the processor, and what the run-time checks of trusted kernels would
+//! cost the device: `cargo run --release -p fulmen-wgpu --example replay_cost`.
 
 use std::time::Instant;
 
 use fulmen_wgpu::{
-    DeviceOptions, GpuDevice, GpuError, PipelineCache, DispatchList, Record, Dispatch,
+    DeviceOptions, Dispatch, DispatchList, GpuDevice, GpuError, PipelineCache, RecordMode,
     kernel::{Access, Kernel},
 };
 
@@ -54,7 +54,8 @@ const MANY: usize = 100;
 
 /// One hundred dispatches of one kernel on one bind group, in place: by wgpu alone, and by a list.
 fn beside_raw() -> Result<(), GpuError> {
-    let gpu = GpuDevice::with_options(&DeviceOptions { record: Record::Always, ..DeviceOptions::default() })?;
+    let gpu =
+        GpuDevice::with_options(&DeviceOptions { record: RecordMode::Always, ..DeviceOptions::default() })?;
     let cache = PipelineCache::new();
     let kernel = Kernel {
         label: "increment".into(),
@@ -141,7 +142,7 @@ fn main() -> Result<(), GpuError> {
     for without in [wgpu::Features::empty(), wgpu::Features::IMMEDIATES] {
         let gpu = GpuDevice::with_options(&DeviceOptions {
             without,
-            record: Record::Always,
+            record: RecordMode::Always,
             ..DeviceOptions::default()
         })?;
         let cache = PipelineCache::new();
@@ -186,8 +187,8 @@ fn main() -> Result<(), GpuError> {
     for check_trusted in [true, false] {
         let gpu = GpuDevice::with_options(&DeviceOptions { check_trusted, ..DeviceOptions::default() })?;
         let cache = PipelineCache::new();
-        // SAFETY: it stays inside its 64 inputs, its 65,536 outputs and its tile, its loops end, and it writes the tile
-        // before it reads it.
+        // SAFETY: it stays inside its 64 inputs, its 65,536 outputs and its tile, its loops end, and it
+        // writes the tile before it reads it.
         let pipeline = unsafe { cache.get_trusted(&gpu, &tile()) }?;
         let (from, to) = (gpu.create_buffer("example", 256)?, gpu.create_buffer("example", 4 << 16)?);
         let dispatch = Dispatch {

@@ -1,9 +1,10 @@
 //! Captured programs and their replay.
 //!
-//! A captured program is a [`DispatchList`], or several where one submission would take too long. Pipelines, bind
-//! groups and parameters exist; a replay of each list is one pass and one submission, without encoding once it is
-//! recorded in a Vulkan command buffer. A captured program keeps the scratch memory that it was recorded with. It is
-//! refused after memory that it uses was freed, or after a weight was rewritten of which it uses a repacked copy.
+//! A captured program is a [`DispatchList`], or several where one submission would take too long.
+//! Pipelines, bind groups and parameters exist; a replay of each list is one pass and one submission,
+//! without encoding once it is recorded in a Vulkan command buffer. A captured program keeps the
+//! scratch memory that it was recorded with. It is refused after memory that it uses was freed, or
+//! after a weight was rewritten of which it uses a repacked copy.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;

@@ -1,12 +1,13 @@
 //! Device memory of graphs.
 //!
-//! WebGPU has buffers but no addresses, so graph addresses are virtual: each allocation gets an address range of its
-//! own that is never reused, and every operand is looked up before a kernel binds it. A graph with wrong addresses
-//! gets an error that names the operand.
+//! WebGPU has buffers but no addresses, so graph addresses are virtual: each allocation gets an address
+//! range of its own that is never reused, and every operand is looked up before a kernel binds it. A
+//! graph with wrong addresses gets an error that names the operand.
 //!
-//! Block-quantized weights are repacked into the layout that kernels read. Weights that come through `import_weight`
-//! are repacked at once, into several buffers where one does not hold them. Quantized blocks in plain memory are
-//! repacked when a matmul first uses them, and again after they were rewritten.
+//! Block-quantized weights are repacked into the layout that kernels read. Weights that come through
+//! `import_weight` are repacked at once, into several buffers where one does not hold them. Quantized
+//! blocks in plain memory are repacked when a matmul first uses them, and again after they were
+//! rewritten.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -112,8 +113,8 @@ impl WgpuMemory {
         self.insert(data.len(), true, Held::Plain { buffer, host })
     }
 
-    /// A weight, repacked if it is block-quantized. Unquantized weights that fit one buffer are stored as they are, so
-    /// that any range of them can be read.
+    /// A weight, repacked if it is block-quantized. Unquantized weights that fit one buffer are stored
+    /// as they are, so that any range of them can be read.
     pub(crate) fn import_weight(
         &mut self,
         bytes: SharedBytes,
@@ -196,8 +197,8 @@ impl WgpuMemory {
         self.repacked.remove(&start).map(|_| start)
     }
 
-    /// The weight of a matmul or the table of an embedding. Quantized blocks in plain memory are read back for
-    /// repacking unless the host's bytes are available, so no pending dispatch may write them.
+    /// The weight of a matmul or the table of an embedding. Quantized blocks in plain memory are read
+    /// back for repacking unless the host's bytes are available, so no pending dispatch may write them.
     pub(crate) fn weight(
         &mut self,
         what: &'static str,

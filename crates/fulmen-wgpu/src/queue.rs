@@ -1,19 +1,20 @@
-//! The launch queue: dispatches that wait to be submitted together, scratch memory, and how kernels bind ranges of
-//! one buffer for both reading and writing.
+//! The launch queue: dispatches that wait to be submitted together, scratch memory, and how kernels
+//! bind ranges of one buffer for both reading and writing.
 //!
-//! - **Pending dispatches.** A call appends dispatches. They are compiled into one [`DispatchList`] and submitted when
-//!   the caller synchronizes, reads or writes, or when there are many. A replay is deferred in the same way, so that
-//!   reading its result takes one submission for both.
-//! - **One buffer, read and written.** wgpu tracks whole buffers: within a dispatch a buffer is either read-only or
-//!   read-write. All tensors of a graph live in one buffer, so where a dispatch writes to a buffer that it also reads,
-//!   the read-only bindings are declared `read_write` as well, in a kernel variant that is a pipeline of its own.
-//!   Weights are never written and stay `read`.
-//! - **In place.** Where an op may overwrite its input, kernels that support it bind the range once. For the others it
-//!   is bound twice, as the same range: each thread reads an element before it writes it, and no other thread reads
-//!   that element.
+//! - **Pending dispatches.** A call appends dispatches. They are compiled into one [`DispatchList`] and
+//!   submitted when the caller synchronizes, reads or writes, or when there are many. A replay is
+//!   deferred in the same way, so that reading its result takes one submission for both.
+//! - **One buffer, read and written.** wgpu tracks whole buffers: within a dispatch a buffer is either
+//!   read-only or read-write. All tensors of a graph live in one buffer, so where a dispatch writes to
+//!   a buffer that it also reads, the read-only bindings are declared `read_write` as well, in a kernel
+//!   variant that is a pipeline of its own. Weights are never written and stay `read`.
+//! - **In place.** Where an op may overwrite its input, kernels that support it bind the range once.
+//!   For the others it is bound twice, as the same range: each thread reads an element before it writes
+//!   it, and no other thread reads that element.
 //! - **Unaligned offsets** are copied to scratch memory and back: correct, but slower.
-//! - **q8 activations.** Matmuls with block-quantized weights take their input quantized to 8 bits. It is quantized
-//!   once for all weights of a call, and for the following calls as long as the input does not change.
+//! - **q8 activations.** Matmuls with block-quantized weights take their input quantized to 8 bits. It
+//!   is quantized once for all weights of a call, and for the following calls as long as the input does
+//!   not change.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use crate::{
     BACKEND,
     buffer::{BufferSlice, GpuBuffer},
     device::GpuDevice,
-    encode::{DispatchList, Dispatch},
+    encode::{Dispatch, DispatchList},
     error::GpuError,
     kernel::{Access, Caps, Kernel, Launch},
     kernels::{self, KernelError, Plan, Role},
@@ -35,8 +36,8 @@ use crate::{
 /// Pending dispatches that trigger a submission.
 const MAX_PENDING: usize = 512;
 
-/// Pending multiplications that trigger a submission: drivers kill a submission that takes seconds, and a slow GPU
-/// does 10¹² multiplications a second.
+/// Pending multiplications that trigger a submission: drivers kill a submission that takes seconds, and
+/// a slow GPU does 10¹² multiplications a second.
 const MAX_MULTIPLICATIONS: u64 = 100_000_000_000;
 
 /// Up to this many rows a captured program is a decode step, whose weights are read once, and is never split.
@@ -49,17 +50,17 @@ const MAX_IN_FLIGHT: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ScratchSlot {
     /// The current q8 activations.
-    Codes,
+    Q8,
     /// The q8 activations that a launch writes while it reads those in [`Q8`](ScratchSlot::Q8).
-    NextCodes,
+    NextQ8,
     /// The result of the first of two matmuls that share an epilogue.
-    First,
+    FirstMatmul,
     /// A plan's scratch buffer of this number.
     Plan(usize),
     /// A copy of an operand whose offset cannot be bound, by number.
     Relocated(usize),
     /// The intermediate copy where source and destination share an aligned window.
-    Between,
+    Bounce,
 }
 
 /// An operand that was copied to scratch memory, and where it belongs.
@@ -124,7 +125,8 @@ impl LaunchQueue {
         self.pending.len()
     }
 
-    /// At least `bytes` bytes of scratch memory. Pending dispatches and captured programs keep the buffers they bound.
+    /// At least `bytes` bytes of scratch memory. Pending dispatches and captured programs keep the
+    /// buffers they bound.
     pub(crate) fn scratch(&mut self, slot: ScratchSlot, bytes: u64) -> Result<BufferSlice, GpuError> {
         let buffer = match self.scratch.get(&slot) {
             Some(buffer) if buffer.size() >= bytes => buffer.clone(),
@@ -204,8 +206,8 @@ impl LaunchQueue {
     }
 
     fn pipeline(&self, kernel: &Kernel) -> Result<Arc<Pipeline>, GpuError> {
-        // SAFETY: the kernels of this crate clamp their indices or keep to the lengths that they are given, and the
-        // tests run them with checks as well.
+        // SAFETY: the kernels of this crate clamp their indices or keep to the lengths that they are
+        // given, and the tests run them with checks as well.
         unsafe { PipelineCache::global().get_trusted(&self.gpu, kernel) }
     }
 
@@ -221,7 +223,8 @@ impl LaunchQueue {
         self.run_plan_with(plan, inputs.chain(outputs).map(|(role, slice)| (role, slice.clone())))
     }
 
-    /// As [`run_plan`](LaunchQueue::run_plan), with explicit roles: optional inputs and outputs may be missing.
+    /// As [`run_plan`](LaunchQueue::run_plan), with explicit roles: optional inputs and outputs may be
+    /// missing.
     pub(crate) fn run_plan_with(
         &mut self,
         plan: Result<Plan, KernelError>,
@@ -368,8 +371,8 @@ impl LaunchQueue {
         if self.recording { Ok(()) } else { self.flush() }
     }
 
-    /// Tracks a submission, and waits for the oldest where there are many, so that a caller that never reads does not
-    /// pile up submissions in memory.
+    /// Tracks a submission, and waits for the oldest where there are many, so that a caller that never
+    /// reads does not pile up submissions in memory.
     fn submitted(&mut self, index: Result<Option<SubmissionIndex>, GpuError>) -> Result<(), GpuError> {
         self.in_flight.extend(index?);
         if self.in_flight.len() <= MAX_IN_FLIGHT {
@@ -471,7 +474,8 @@ impl LaunchQueue {
         }
     }
 
-    /// From here on launches are recorded instead of run, until [`end_recording`](LaunchQueue::end_recording).
+    /// From here on launches are recorded instead of run, until
+    /// [`end_recording`](LaunchQueue::end_recording).
     pub(crate) fn begin_recording(&mut self) -> Result<(), BackendError> {
         self.flush()?;
         self.recording = true;
@@ -493,8 +497,8 @@ impl LaunchQueue {
         parts.map(|part| DispatchList::compile(&self.gpu, part)).collect()
     }
 
-    /// Submits everything pending and defers a run of `list`: it is submitted with the next read or before the next
-    /// launch.
+    /// Submits everything pending and defers a run of `list`: it is submitted with the next read or
+    /// before the next launch.
     pub(crate) fn replay(&mut self, list: &Arc<DispatchList>) -> Result<(), BackendError> {
         self.flush()?;
         self.may_fault = true;

@@ -19,14 +19,16 @@ pub fn write_chrome_trace<'a>(
         let name = quoted(&format!("{name}{split}"));
         write!(
             out,
-            "{separator}{{\"ph\":\"M\",\"pid\":0,\"tid\":{row},\"name\":\"thread_name\",\"args\":{{\"name\":{name}}}}}"
+            "{separator}{{\"ph\":\"M\",\"pid\":0,\"tid\":{row},\"name\":\"thread_name\",\
+             \"args\":{{\"name\":{name}}}}}"
         )?;
         separator = ",\n";
         for dispatch in &profile.dispatches {
             let (label, start, duration) = (quoted(&dispatch.label), dispatch.start_us, dispatch.duration_us);
             write!(
                 out,
-                "{separator}{{\"ph\":\"X\",\"pid\":0,\"tid\":{row},\"name\":{label},\"ts\":{start:.3},\"dur\":{duration:.3}}}"
+                "{separator}{{\"ph\":\"X\",\"pid\":0,\"tid\":{row},\"name\":{label},\
+                 \"ts\":{start:.3},\"dur\":{duration:.3}}}"
             )?;
         }
     }
@@ -55,7 +57,8 @@ mod tests {
 
     #[test]
     fn a_trace_is_json_with_a_row_for_each_profile() {
-        let dispatches = vec![DispatchTime { label: "add \"a\"\n".to_owned(), start_us: 1.5, duration_us: 2.25 }];
+        let dispatches =
+            vec![DispatchTime { label: "add \"a\"\n".to_owned(), start_us: 1.5, duration_us: 2.25 }];
         let profile = Profile { dispatches, split_passes: true };
         let mut out = Vec::new();
         write_chrome_trace(&mut out, [("first", &profile), ("second", &profile)]).unwrap();

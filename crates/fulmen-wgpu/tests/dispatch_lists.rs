@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use fulmen_wgpu::{DeviceOptions, GpuError, PipelineCache, DispatchList, Dispatch, pipeline::ParamMode};
+use fulmen_wgpu::{DeviceOptions, Dispatch, DispatchList, GpuError, PipelineCache, pipeline::ParamMode};
 use wgpu::Features;
 
 #[test]
@@ -24,7 +24,8 @@ fn immediates_and_uniforms_give_the_same() {
     let run = |without, mode| {
         let (gpu, cache) = (gpu_with(DeviceOptions { without, ..Default::default() }), PipelineCache::new());
         assert_eq!(cache.get(&gpu, &add_kernel()).unwrap().param_mode(), mode);
-        let dispatches: Vec<_> = [0.1, -3.0, 0.1].iter().map(|&f| add_dispatch(&gpu, &cache, &a, &a, f)).collect();
+        let dispatches: Vec<_> =
+            [0.1, -3.0, 0.1].iter().map(|&f| add_dispatch(&gpu, &cache, &a, &a, f)).collect();
         let (dispatches, outs): (Vec<_>, Vec<_>) = dispatches.into_iter().unzip();
         DispatchList::compile(&gpu, dispatches).unwrap().submit().unwrap();
         outs.iter().map(|out| read(&gpu, out, a.len())).collect::<Vec<_>>()
@@ -139,8 +140,12 @@ fn a_binding_shorter_than_the_kernel_s_type_is_an_error_of_the_submission() {
     let pipeline = cache.get(&gpu, &kernel).unwrap();
     let buffer = gpu.create_buffer("test", 1).unwrap();
     assert_eq!(buffer.size(), 16, "any buffer can be bound as vectors");
-    DispatchList::compile(&gpu, vec![dispatch(&pipeline, vec![buffer.whole()], vec![], 1)]).unwrap().submit().unwrap();
-    let short = DispatchList::compile(&gpu, vec![dispatch(&pipeline, vec![buffer.slice(0..4)], vec![], 1)]).unwrap();
+    DispatchList::compile(&gpu, vec![dispatch(&pipeline, vec![buffer.whole()], vec![], 1)])
+        .unwrap()
+        .submit()
+        .unwrap();
+    let short =
+        DispatchList::compile(&gpu, vec![dispatch(&pipeline, vec![buffer.slice(0..4)], vec![], 1)]).unwrap();
     let error = short.submit().unwrap_err();
     assert!(matches!(error, GpuError::Validation { call: "DispatchList::submit", .. }), "{error:?}");
     gpu.check_alive().unwrap();
@@ -174,7 +179,8 @@ fn a_whole_program_is_timed_in_one_pass() {
         let (first, out) = add_dispatch(&gpu, &cache, &[1.0; 10_000], &[1.0; 10_000], 1.0);
         let increment = cache.get(&gpu, &increment_kernel()).unwrap();
         let list =
-            DispatchList::compile(&gpu, vec![first, dispatch(&increment, vec![out.slice(0..4)], vec![], 1)]).unwrap();
+            DispatchList::compile(&gpu, vec![first, dispatch(&increment, vec![out.slice(0..4)], vec![], 1)])
+                .unwrap();
         let before = gpu.stats();
         assert!(list.time_us().unwrap() > 0.0);
         let done = gpu.stats().since(&before);

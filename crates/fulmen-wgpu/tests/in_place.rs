@@ -63,7 +63,8 @@ fn readers_of_what_is_overwritten_see_it_as_it_was() {
     for fuse in [false, true] {
         let mut batch = batch(&gpu, fuse);
         let (x, w) = (batch.upload(&data), batch.upload(&random(3, 64)));
-        // Each would be computed later, or again, if it were fused: as the epilogue of the sum, or when it is read.
+        // Each would be computed later, or again, if it were fused: as the epilogue of the sum, or when
+        // it is read.
         let early = batch.scale(x, 3.0);
         let product = batch.matmul_nt(x, w, 8, 8, 8);
         let y = batch.in_place().neg(x);

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use fulmen_wgpu::{AdapterSelector, DeviceOptions, GpuDevice, GpuError, PipelineCache, DispatchList};
+use fulmen_wgpu::{AdapterSelector, DeviceOptions, DispatchList, GpuDevice, GpuError, PipelineCache};
 use wgpu::Features;
 
 #[test]

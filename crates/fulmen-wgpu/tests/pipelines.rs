@@ -10,7 +10,7 @@ use std::{
 
 use common::*;
 use fulmen_wgpu::{
-    DeviceOptions, DiskCache, GpuDevice, GpuError, PipelineCache, DispatchList,
+    DeviceOptions, DiskCache, DispatchList, GpuDevice, GpuError, PipelineCache,
     kernel::{Access, Kernel},
 };
 
@@ -114,15 +114,18 @@ fn trusted_and_checked_give_the_same() {
         let gpu = gpu_with(DeviceOptions { check_trusted, ..Default::default() });
         let data: Vec<u8> = (0..1000u32).flat_map(|value| (value * 3).to_le_bytes()).collect();
         let input = gpu.create_buffer_with("test", &data).unwrap();
-        // SAFETY: the kernel stays inside its 1000 words, ends, divides by 3 and writes the tile before reading it.
+        // SAFETY: the kernel stays inside its 1000 words, ends, divides by 3 and writes the tile before
+        // reading it.
         let trusted = unsafe { cache.get_trusted(&gpu, &checked_things()) }.unwrap();
         let checked = cache.get(&gpu, &checked_things()).unwrap();
         assert_eq!(Arc::ptr_eq(&trusted, &checked), check_trusted);
         for pipeline in [trusted, checked] {
             let out = gpu.create_buffer("test", 4).unwrap();
             let dispatch = dispatch(&pipeline, vec![input.whole(), out.whole()], vec![1000, 3], 1);
-            let read =
-                DispatchList::compile(&gpu, vec![dispatch]).unwrap().submit_and_read(&[out.slice(0..4)]).unwrap();
+            let read = DispatchList::compile(&gpu, vec![dispatch])
+                .unwrap()
+                .submit_and_read(&[out.slice(0..4)])
+                .unwrap();
             assert_eq!(read.wait().unwrap()[0], 499_500u32.to_le_bytes());
         }
     }

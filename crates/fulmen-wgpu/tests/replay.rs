@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use common::*;
 use fulmen_wgpu::{
-    BatchOptions, BufferId, DeviceOptions, GpuCommandBatch, GpuDevice, GpuError, PipelineCache, DispatchList,
-    Record,
+    BatchOptions, BufferId, DeviceOptions, DispatchList, GpuCommandBatch, GpuDevice, GpuError, PipelineCache,
+    RecordMode,
 };
 
 /// Whether this device keeps lists whose parameters are immediate data.
 fn keeps(gpu: &GpuDevice) -> bool {
-    gpu.keeps_programs() && gpu.caps().immediate_bytes > 0
+    gpu.can_record() && gpu.caps().immediate_bytes > 0
 }
 
 /// A chain of operations that depend on each other and on older values, unfused: sixty launches.
@@ -34,7 +34,7 @@ fn chain(gpu: &GpuDevice, len: usize) -> (GpuCommandBatch, [BufferId; 2], Buffer
 #[test]
 fn replays_give_the_bits_of_encoded_runs() {
     let recorded = gpu();
-    let encoded = gpu_with(DeviceOptions { record: Record::Never, ..DeviceOptions::default() });
+    let encoded = gpu_with(DeviceOptions { record: RecordMode::Never, ..DeviceOptions::default() });
     for len in [1, 1000, 4099] {
         let mut both = [chain(&recorded, len), chain(&encoded, len)];
         let before = recorded.stats();
@@ -104,7 +104,7 @@ fn by_default_a_program_is_recorded_when_that_pays() {
     }
     assert_eq!(read(&gpu, &buffer, 1), [32.0 * 257.0]);
     let software = gpu.info().device_type == wgpu::DeviceType::Cpu;
-    assert!(!software || !gpu.keeps_programs());
+    assert!(!software || !gpu.can_record());
 }
 
 #[test]

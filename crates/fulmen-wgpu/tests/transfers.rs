@@ -5,7 +5,7 @@ mod common;
 use std::sync::mpsc;
 
 use common::*;
-use fulmen_wgpu::{DeviceOptions, GpuBuffer, GpuError, PipelineCache, DispatchList};
+use fulmen_wgpu::{DeviceOptions, DispatchList, GpuBuffer, GpuError, PipelineCache};
 
 #[test]
 fn bytes_come_back_as_they_went_at_any_length() {
@@ -114,7 +114,8 @@ fn live_bytes_go_up_and_down() {
     let buffer = gpu.create_buffer("test", 1000).unwrap();
     assert_eq!(gpu.stats().live_bytes - start, 1008);
     let pipeline = cache.get(&gpu, &increment_kernel()).unwrap();
-    let list = DispatchList::compile(&gpu, vec![dispatch(&pipeline, vec![buffer.whole()], vec![], 1)]).unwrap();
+    let list =
+        DispatchList::compile(&gpu, vec![dispatch(&pipeline, vec![buffer.whole()], vec![], 1)]).unwrap();
     drop(buffer);
     assert_eq!(gpu.stats().live_bytes - start, 1008, "the list keeps it");
     drop(list);

@@ -7,7 +7,7 @@ use fulmen_core::Work;
 use fulmen_model::engine::TimedKernel;
 use fulmen_model::{ModelError, Session};
 use fulmen_wgpu::trace::write_chrome_trace;
-use fulmen_wgpu::{Profile, DispatchTime};
+use fulmen_wgpu::{DispatchTime, Profile};
 use serde_json::{Value, json};
 
 use super::BenchError;

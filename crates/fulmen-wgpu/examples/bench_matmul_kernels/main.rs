@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use common_matmul::{Buffers, Gpu, value};
 use fulmen_wgpu::kernels::matmul::*;
-use fulmen_wgpu::{GpuBuffer, DispatchList};
+use fulmen_wgpu::{DispatchList, GpuBuffer};
 use variants::{Work, works};
 
 const SEED_A: u32 = 11;

@@ -28,8 +28,8 @@ pub(super) struct CompiledBatch {
 }
 
 impl GpuCommandBatch {
-    /// Values that stay readable after a run: those that nothing reads, those that were asked for, and those that
-    /// in-place operations need.
+    /// Values that stay readable after a run: those that nothing reads, those that were asked for, and
+    /// those that in-place operations need.
     pub(super) fn targets(&self) -> Vec<u32> {
         let read: HashSet<u32> = self.values.iter().filter_map(Value::op).flat_map(Op::args).collect();
         (0..self.values.len() as u32)
@@ -43,12 +43,13 @@ impl GpuCommandBatch {
             .collect()
     }
 
-    /// Whether an operation reads a buffer that another operation overwrites. It must run before that, and its result
-    /// is kept, since it could not be recomputed.
+    /// Whether an operation reads a buffer that another operation overwrites. It must run before that,
+    /// and its result is kept, since it could not be recomputed.
     fn reads_before_overwrite(&self, id: u32, op: &Op) -> bool {
         op.args().into_iter().any(|arg| {
-            let lies_in_input =
-                |arg: u32| self.values[arg as usize].op().is_none() || alias_root(&self.values, arg).is_some();
+            let lies_in_input = |arg: u32| {
+                self.values[arg as usize].op().is_none() || alias_root(&self.values, arg).is_some()
+            };
             self.values[arg as usize].overwritten_by.is_some_and(|by| by != id) && lies_in_input(arg)
         })
     }
@@ -85,8 +86,13 @@ impl GpuCommandBatch {
             .iter()
             .map(|&bytes| self.gpu.create_buffer("execute", bytes))
             .collect::<Result<Vec<GpuBuffer>, GpuError>>()?;
-        let mut binder =
-            RangeBinder { batch: self, stored, memory: &memory, slots: &slots, import_copies: HashMap::new() };
+        let mut binder = RangeBinder {
+            batch: self,
+            stored,
+            memory: &memory,
+            slots: &slots,
+            import_copies: HashMap::new(),
+        };
         let mut dispatches = Vec::new();
         for (at, (group, lowered)) in groups.iter().zip(lowered).enumerate() {
             binder.add_dispatches(&mut dispatches, group, at, lowered, cache)?;
@@ -125,8 +131,8 @@ impl RangeBinder<'_> {
         cache: &PipelineCache,
     ) -> Result<(), GpuError> {
         for (launch, bindings) in lowered.launches {
-            // SAFETY: the kernels of this crate clamp their indices or stay within the lengths that they are given, and
-            // the tests also run them with checks.
+            // SAFETY: the kernels of this crate clamp their indices or stay within the lengths that
+            // they are given, and the tests also run them with checks.
             let pipeline = unsafe { cache.get_trusted(&self.batch.gpu, &launch.kernel)? };
             let bindings =
                 bindings.into_iter().map(|bound| self.slice(group, at, bound)).collect::<Result<_, _>>()?;
@@ -172,7 +178,8 @@ impl RangeBinder<'_> {
                     return Ok(copy.clone());
                 }
                 let copy = self.batch.gpu.create_buffer("import_buffer", value.bytes())?;
-                self.import_copies.insert(id, (buffer.clone(), copy.clone(), value.bytes().next_multiple_of(4)));
+                self.import_copies
+                    .insert(id, (buffer.clone(), copy.clone(), value.bytes().next_multiple_of(4)));
                 Ok(copy)
             }
             Source::Upload { buffer: None, .. } | Source::Op(_) => Err(not_executed("execute")),
@@ -182,11 +189,7 @@ impl RangeBinder<'_> {
 
 impl CompiledBatch {
     /// Encodes and submits copies of imports, the dispatches, and the copies of a read-back.
-    pub(super) fn submit(
-        &self,
-        gpu: &GpuDevice,
-        readback: Option<&mut Readback>,
-    ) -> Result<(), GpuError> {
+    pub(super) fn submit(&self, gpu: &GpuDevice, readback: Option<&mut Readback>) -> Result<(), GpuError> {
         match readback {
             None if self.copies.is_empty() => self.list.submit().map(drop),
             readback => {
@@ -233,4 +236,3 @@ fn overwritten(values: &[Value], group: &FusionGroup) -> Option<u32> {
     }
     Some(at)
 }
-

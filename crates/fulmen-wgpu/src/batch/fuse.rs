@@ -1,8 +1,8 @@
 //! Fusion: which operations become one kernel.
 //!
-//! An element-wise value that only one kernel reads is computed inside that kernel and never stored. A matmul whose
-//! only reader is an element-wise kernel gets that kernel as its epilogue; two matmuls of the same A that are read
-//! together (gate and up projection) become one pair.
+//! An element-wise value that only one kernel reads is computed inside that kernel and never stored. A
+//! matmul whose only reader is an element-wise kernel gets that kernel as its epilogue; two matmuls of
+//! the same A that are read together (gate and up projection) become one pair.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 

@@ -1,11 +1,12 @@
 //! Operations in place: the result overwrites the first operand.
 //!
-//! The memory plan reuses the buffer of an operand that nothing reads later, but never that of an upload or an import,
-//! which the next run needs unchanged. An operation recorded in place does overwrite them, and the operand cannot be
-//! used after that.
+//! The memory plan reuses the buffer of an operand that nothing reads later, but never that of an
+//! upload or an import, which the next run needs unchanged. An operation recorded in place does
+//! overwrite them, and the operand cannot be used after that.
 //!
-//! Other readers of a value that will be overwritten are stored before that happens (`compile.rs`, targets), so that
-//! fusion does not move them behind the write and they are not recomputed from a buffer that has changed.
+//! Other readers of a value that will be overwritten are stored before that happens (`compile.rs`,
+//! targets), so that fusion does not move them behind the write and they are not recomputed from a
+//! buffer that has changed.
 
 use super::GpuCommandBatch;
 use super::record::{RecordResult, for_each_op, recorders, wrong};
@@ -24,9 +25,11 @@ pub struct InPlace<'a> {
 macro_rules! in_place {
     (one: $($one:ident $one_try:ident $One:ident),*; two: $($two:ident $two_try:ident $Two:ident),*;) => {
         recorders! {
-            $(#[doc = concat!("[`", stringify!($one), "`](GpuCommandBatch::", stringify!($one), "), overwriting `x`.")]
+            $(#[doc = concat!("[`", stringify!($one), "`](GpuCommandBatch::", stringify!($one),
+                "), overwriting `x`.")]
             $one, $one_try(x: BufferId);)*
-            $(#[doc = concat!("[`", stringify!($two), "`](GpuCommandBatch::", stringify!($two), "), overwriting `a`.")]
+            $(#[doc = concat!("[`", stringify!($two), "`](GpuCommandBatch::", stringify!($two),
+                "), overwriting `a`.")]
             $two, $two_try(a: BufferId, b: BufferId);)*
         }
         in_place_methods! {
@@ -43,7 +46,8 @@ macro_rules! in_place_methods {
             #[doc = concat!("[`", stringify!($name), "`](Self::", stringify!($name), ") or an error.")]
             ///
             /// # Errors
-            #[doc = concat!("As [`", stringify!($try_name), "`](GpuCommandBatch::", stringify!($try_name), "), and ",
+            #[doc = concat!("As [`", stringify!($try_name), "`](GpuCommandBatch::", stringify!($try_name),
+                "), and ",
                 "[`GpuError::Argument`] where the first operand cannot be overwritten.")]
             pub fn $try_name(&mut self, $first: BufferId $(, $arg: $ty)*) -> RecordResult {
                 self.batch.check_in_place(stringify!($name), $first)?;
@@ -91,7 +95,8 @@ impl InPlace<'_> {
     /// [`with_row`](Self::with_row) or an error.
     ///
     /// # Errors
-    /// As [`try_with_row`](GpuCommandBatch::try_with_row), and [`GpuError::Argument`] where `x` cannot be overwritten.
+    /// As [`try_with_row`](GpuCommandBatch::try_with_row), and [`GpuError::Argument`] where `x` cannot
+    /// be overwritten.
     pub fn try_with_row(&mut self, x: BufferId, op: ElementwiseOp, row: BufferId) -> RecordResult {
         self.batch.check_in_place("with_row", x)?;
         let result = self.batch.try_with_row(op, x, row)?;
@@ -110,9 +115,9 @@ impl InPlace<'_> {
 }
 
 impl GpuCommandBatch {
-    /// Records operations that overwrite their first operand, which can be neither used nor read after that. An upload
-    /// or an import is changed by the run itself: it needs no second buffer, and the next run starts from what this one
-    /// left, unless the upload is [written](Self::write) again.
+    /// Records operations that overwrite their first operand, which can be neither used nor read after
+    /// that. An upload or an import is changed by the run itself: it needs no second buffer, and the
+    /// next run starts from what this one left, unless the upload is [written](Self::write) again.
     ///
     /// ```
     /// use fulmen_wgpu::{GpuCommandBatch, GpuDevice};

@@ -1,5 +1,5 @@
-//! Selects the kernels of a fusion group: calls the kernel functions with the shapes of its values, and maps what they
-//! bind to values and scratch.
+//! Selects the kernels of a fusion group: calls the kernel functions with the shapes of its values, and
+//! maps what they bind to values and scratch.
 
 use std::collections::HashMap;
 
@@ -203,7 +203,8 @@ fn matmul_with_epilogue(
         });
         extras.push(program.inputs[*input]);
     }
-    let source = EpilogueSource { expr: text.expr, inputs, functions: text.functions, scalars: program.scalars };
+    let source =
+        EpilogueSource { expr: text.expr, inputs, functions: text.functions, scalars: program.scalars };
     matmul_columns(*a, &weights, *shape, &source, &extras, group.root, "matmul", caps, tuned)
 }
 
@@ -274,7 +275,8 @@ fn add_matmul(
     }
 }
 
-/// Operands whose buffer the group's result could reuse: of the same type and size, and read element by element.
+/// Operands whose buffer the group's result could reuse: of the same type and size, and read element by
+/// element.
 pub(super) fn replaceable(values: &[Value], group: &FusionGroup) -> Vec<u32> {
     let root = &values[group.root as usize];
     let alike = |id: &u32| {

@@ -32,8 +32,15 @@ pub(super) struct GroupNeeds {
     pub(super) overwrites: Option<u32>,
 }
 
-/// Assigns a slot to every group's result and scratch. `targets` keep theirs; without `share` no slot is reused.
-pub(super) fn plan(values: &[Value], groups: &[FusionGroup], needs: &[GroupNeeds], targets: &[u32], share: bool) -> MemoryPlan {
+/// Assigns a slot to every group's result and scratch. `targets` keep theirs; without `share` no slot
+/// is reused.
+pub(super) fn plan(
+    values: &[Value],
+    groups: &[FusionGroup],
+    needs: &[GroupNeeds],
+    targets: &[u32],
+    share: bool,
+) -> MemoryPlan {
     let mut last_read: HashMap<u32, usize> = HashMap::new();
     for (at, group) in groups.iter().enumerate() {
         last_read.extend(group.inputs(values).into_iter().map(|id| (id, at)));

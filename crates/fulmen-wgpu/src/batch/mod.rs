@@ -1,17 +1,17 @@
 //! The command batch: array operations are recorded, and run as one submission.
 //!
 //! ```text
-//! record (record) → fuse (fuse) → select kernels (lower) → share buffers (memory) → compile (compile) → run (run)
+//! record → fuse → lower (select kernels) → memory (share buffers) → compile → run
 //! ```
 //!
 //! - **One submission, one pass** per run, whatever was recorded; each kernel is compiled once.
-//! - **Fusion.** Trees of element-wise operations become one kernel, and the element-wise operations that follow a
-//!   matmul become its epilogue.
+//! - **Fusion.** Trees of element-wise operations become one kernel, and the element-wise operations
+//!   that follow a matmul become its epilogue.
 //! - **Replay.** Running again runs what was compiled; [`write`](GpuCommandBatch::write) updates an upload.
-//! - **Everything stays readable.** A value that was fused away, or whose buffer was reused, is recomputed when it is
-//!   read.
-//! - **In place** ([`in_place`](GpuCommandBatch::in_place)) operations overwrite their operand, even uploads and
-//!   imports.
+//! - **Everything stays readable.** A value that was fused away, or whose buffer was reused, is
+//!   recomputed when it is read.
+//! - **In place** ([`in_place`](GpuCommandBatch::in_place)) operations overwrite their operand, even
+//!   uploads and imports.
 
 mod compile;
 mod fuse;

@@ -36,7 +36,8 @@ macro_rules! recorders {
             $(#[$doc])*
             ///
             /// # Panics
-            #[doc = concat!("Where [`", stringify!($try_name), "`](Self::", stringify!($try_name), ") returns an error.")]
+            #[doc = concat!("Where [`", stringify!($try_name), "`](Self::", stringify!($try_name),
+                ") returns an error.")]
             #[track_caller]
             pub fn $name(&mut self, $($arg: $ty),*) -> BufferId {
                 self.$try_name($($arg),*).unwrap_or_else(|error| panic!("{error}"))
@@ -49,7 +50,8 @@ macro_rules! recorders {
 macro_rules! elementwise {
     (one: $($one:ident $one_try:ident $One:ident),*; two: $($two:ident $two_try:ident $Two:ident),*;) => {
         recorders! {
-            $(#[doc = concat!("[`", stringify!($One), "`](ElementwiseOp::", stringify!($One), ") of each element.")]
+            $(#[doc = concat!("[`", stringify!($One), "`](ElementwiseOp::", stringify!($One),
+                ") of each element.")]
             $one, $one_try(x: BufferId);)*
             $(#[doc = concat!("[`", stringify!($Two), "`](ElementwiseOp::", stringify!($Two),
                 ") of two arrays of one length.")]
@@ -161,9 +163,10 @@ impl GpuCommandBatch {
         /// `C = A · Bᵀ`: B is `[n, k]`, as weights are stored.
         matmul_nt, try_matmul_nt(a: BufferId, b: BufferId, m: u32, k: u32, n: u32);
         /// A matmul with bias, activation and residual fused into its epilogue.
-        matmul_with, try_matmul_with(a: BufferId, b: BufferId, m: u32, k: u32, n: u32, options: MatmulOptions);
-        /// A buffer of the caller's on the same device: `len` f32 values that are used without a copy. It needs the usages
-        /// `STORAGE` and `COPY_SRC`.
+        matmul_with, try_matmul_with(
+            a: BufferId, b: BufferId, m: u32, k: u32, n: u32, options: MatmulOptions);
+        /// A buffer of the caller's on the same device: `len` f32 values that are used without a copy.
+        /// It needs the usages `STORAGE` and `COPY_SRC`.
         import_buffer, try_import_buffer(buffer: Arc<wgpu::Buffer>, len: usize);
     }
 
@@ -267,8 +270,8 @@ impl GpuCommandBatch {
     /// [`with_row`](Self::with_row) or an error.
     ///
     /// # Errors
-    /// [`GpuError::Argument`] where the op does not take two arrays, an argument is of another batch, or `x` is not a whole number of
-    /// rows.
+    /// [`GpuError::Argument`] where the op does not take two arrays, an argument is of another batch,
+    /// or `x` is not a whole number of rows.
     pub fn try_with_row(&mut self, op: ElementwiseOp, x: BufferId, row: BufferId) -> RecordResult {
         self.rows_of("with_row", op, x, row)
     }
@@ -399,8 +402,8 @@ impl GpuCommandBatch {
     /// [`rms_norm`](Self::rms_norm) or an error.
     ///
     /// # Errors
-    /// [`GpuError::Argument`] where an argument is of another batch, `x` is not a whole number of rows, or `eps` is not a finite number
-    /// of at least 0.
+    /// [`GpuError::Argument`] where an argument is of another batch, `x` is not a whole number of rows,
+    /// or `eps` is not a finite number of at least 0.
     pub fn try_rms_norm(&mut self, x: BufferId, gamma: BufferId, eps: f32) -> RecordResult {
         const CALL: &str = "rms_norm";
         let (gamma, value) = self.value(CALL, gamma)?;
@@ -413,7 +416,8 @@ impl GpuCommandBatch {
     /// [`layer_norm`](Self::layer_norm) or an error.
     ///
     /// # Errors
-    /// As [`try_rms_norm`](Self::try_rms_norm), and where `beta` is not as long as `gamma` or of another type.
+    /// As [`try_rms_norm`](Self::try_rms_norm), and where `beta` is not as long as `gamma` or of
+    /// another type.
     pub fn try_layer_norm(&mut self, x: BufferId, gamma: BufferId, beta: BufferId, eps: f32) -> RecordResult {
         const CALL: &str = "layer_norm";
         let ((gamma, gain), (beta, shift)) = (self.value(CALL, gamma)?, self.value(CALL, beta)?);
@@ -445,8 +449,8 @@ impl GpuCommandBatch {
     /// [`matmul`](Self::matmul) or an error.
     ///
     /// # Errors
-    /// [`GpuError::Argument`] where an argument is of another batch, its size is not that of its matrix, `k` is 0, or A
-    /// is f16.
+    /// [`GpuError::Argument`] where an argument is of another batch, its size is not that of its
+    /// matrix, `k` is 0, or A is f16.
     pub fn try_matmul(&mut self, a: BufferId, b: BufferId, m: u32, k: u32, n: u32) -> RecordResult {
         self.matmul_layout("matmul", a, b, (m, k, n), Layout::Kn)
     }

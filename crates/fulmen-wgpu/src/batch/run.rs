@@ -14,8 +14,9 @@ use crate::pipeline::PipelineCache;
 use crate::transfer::Readback;
 
 impl GpuCommandBatch {
-    /// Runs all recorded operations in one submission with one compute pass. The first run compiles them; later runs
-    /// reuse the compiled batch unless operations were added. Kernels come from [`PipelineCache::global`].
+    /// Runs all recorded operations in one submission with one compute pass. The first run compiles
+    /// them; later runs reuse the compiled batch unless operations were added. Kernels come from
+    /// [`PipelineCache::global`].
     ///
     /// Does not wait for the device; reading does.
     ///
@@ -90,9 +91,10 @@ impl GpuCommandBatch {
         Ok(profile)
     }
 
-    /// Runs all recorded operations, waits for them, and returns their time on the device in microseconds, from the
-    /// beginning of the pass to its end. [`execute_profiled`](Self::execute_profiled) times each kernel, but also keeps
-    /// kernels from overlapping.
+    /// Runs all recorded operations, waits for them, and returns their time on the device in
+    /// microseconds, from the beginning of the pass to its end.
+    /// [`execute_profiled`](Self::execute_profiled) times each kernel, but also keeps kernels from
+    /// overlapping.
     ///
     /// # Errors
     /// As [`execute_profiled`](Self::execute_profiled).
@@ -107,8 +109,8 @@ impl GpuCommandBatch {
 
     /// The elements of a value, as the last run left them.
     ///
-    /// A value that was fused away, or whose buffer was reused, is recomputed together with what it needs; later runs
-    /// keep it.
+    /// A value that was fused away, or whose buffer was reused, is recomputed together with what it
+    /// needs; later runs keep it.
     ///
     /// # Errors
     /// [`GpuError::Argument`] where the value belongs to another batch or was not run yet; errors of
@@ -151,8 +153,8 @@ impl GpuCommandBatch {
         Ok(read.values)
     }
 
-    /// [`read_blocking`](Self::read_blocking) into the caller's memory. Reading repeatedly into the same memory is
-    /// faster than into new memory, whose pages the system has to map first.
+    /// [`read_blocking`](Self::read_blocking) into the caller's memory. Reading repeatedly into the
+    /// same memory is faster than into new memory, whose pages the system has to map first.
     ///
     /// # Errors
     /// As [`read`](Self::read), and [`GpuError::Argument`] where `out` has a different length than the value.
@@ -281,7 +283,6 @@ impl GpuCommandBatch {
             })
             .collect()
     }
-
 }
 
 /// Collects values that are read from the device.

@@ -52,7 +52,8 @@ impl Value {
     }
 }
 
-/// The upload or import whose buffer a value occupies because it was recorded in place; `None` for all other values.
+/// The upload or import whose buffer a value occupies because it was recorded in place; `None` for all
+/// other values.
 pub(super) fn alias_root(values: &[Value], id: u32) -> Option<u32> {
     let mut root = id;
     while let Some(overwritten) = values[root as usize].in_place_of {
@@ -140,8 +141,8 @@ impl Op {
         }
     }
 
-    /// Whether each element (or row) of the result depends on at most the same element (or row) of value `id`, so that
-    /// the result may overwrite it.
+    /// Whether each element (or row) of the result depends on at most the same element (or row) of
+    /// value `id`, so that the result may overwrite it.
     pub(super) fn reads_elementwise(&self, id: u32) -> bool {
         match self {
             Op::Elementwise { args, .. } => {

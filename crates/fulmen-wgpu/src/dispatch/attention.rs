@@ -9,7 +9,7 @@ use crate::BACKEND;
 use crate::buffer::BufferSlice;
 use crate::kernels::{
     Role,
-    attention::{Attention, Source, attention, attention_with_q8, rope_store_attention},
+    attention::{Attention, KvInput, attention, attention_with_q8, rope_store_attention},
     kv::{self, Cache, KvStore, RopeStore},
     qmatmul::codes_bytes,
     rope::{Rope, rope},
@@ -93,8 +93,9 @@ impl WgpuDispatcher {
         self.queue.run_plan_with(plan, operands)
     }
 
-    /// Attention that also writes its result as q8 activations, for a following matmul with block-quantized weights.
-    /// `None` where the next call has no such weights or the kernel cannot do it.
+    /// Attention that also writes its result as q8 activations, for a following matmul with
+    /// block-quantized weights. `None` where the next call has no such weights or the kernel cannot do
+    /// it.
     pub(super) fn attention_with_q8(
         &mut self,
         call: &AttentionCall,
@@ -138,7 +139,8 @@ impl WgpuDispatcher {
         let keep_queries = second.output != first.output;
         let spec = rope_store_spec(first);
         let caps = self.queue.caps();
-        let Some(plan) = rope_store_attention(&spec, second.scale, keep_queries, &caps).map_err(unsupported)?
+        let Some(plan) =
+            rope_store_attention(&spec, second.scale, keep_queries, &caps).map_err(unsupported)?
         else {
             return Ok(None);
         };
@@ -197,11 +199,11 @@ impl WgpuDispatcher {
             (Role::Input(0), self.matrix("q", q, m, heads.q_width())?),
             (Role::Output(0), self.matrix("the output", output, m, heads.q_width())?),
         ];
-        let source = match kv {
+        let kv_input = match kv {
             KvSource::Rows { k, v } => {
                 operands.push((Role::Input(1), self.matrix("k", *k, m, heads.kv_width())?));
                 operands.push((Role::Input(2), self.matrix("v", *v, m, heads.kv_width())?));
-                Source::Rows
+                KvInput::Rows
             }
             KvSource::Cache { cache, positions, sequences } => {
                 let [k, v] = self.caches(cache, heads)?;
@@ -211,7 +213,7 @@ impl WgpuDispatcher {
                     operands.push((Role::Input(4), self.at("sequences", *ptr, m as usize)?));
                 }
                 operands.push((Role::Output(1), self.queue.fault()));
-                Source::Cache { cache: cache_layout(cache), sequences: sequences.is_some() }
+                KvInput::Cache { cache: cache_layout(cache), sequences: sequences.is_some() }
             }
         };
         // Only the device knows the positions, so the work is bounded by the capacity.
@@ -220,7 +222,7 @@ impl WgpuDispatcher {
             KvSource::Cache { cache, .. } => cache.capacity,
         };
         self.queue.count_multiplications(m, most, heads.q_width().saturating_mul(2));
-        Ok((Attention { m, heads, scale, source }, operands))
+        Ok((Attention { m, heads, scale, kv: kv_input }, operands))
     }
 
     /// The key cache and the value cache.
@@ -257,5 +259,10 @@ fn rope_store_spec(call: &RopeStoreCall) -> RopeStore {
 }
 
 fn kv_store_spec(call: &KvStoreCall) -> KvStore {
-    KvStore { m: call.m, heads: call.heads, cache: cache_layout(&call.cache), sequences: call.sequences.is_some() }
+    KvStore {
+        m: call.m,
+        heads: call.heads,
+        cache: cache_layout(&call.cache),
+        sequences: call.sequences.is_some(),
+    }
 }

@@ -23,8 +23,9 @@ impl WgpuDispatcher {
         let mut launched = 0;
         let rows = table.rows;
         if rows == 0 {
-            // Every token is out of range; the kernel reports it and reads no table, so any buffer can be bound.
-            let spec = Embed { dtype: DType::F32, rows, width, piece: 0..0, m };
+            // Every token is out of range; the kernel reports it and reads no table, so any buffer can
+            // be bound.
+            let spec = Embed { dtype: DType::F32, rows, width, slice: 0..0, m };
             let (plan, fault) = (embed(&spec, &self.queue.caps()), self.queue.fault());
             return self.queue.run_plan(plan, &[tokens.clone(), tokens], &[out, fault]);
         }
@@ -36,7 +37,7 @@ impl WgpuDispatcher {
             Kind::Blocks(blocks) => blocks.dtype,
         };
         for part in &table.parts {
-            let spec = Embed { dtype, rows, width, piece: part.rows.clone(), m };
+            let spec = Embed { dtype, rows, width, slice: part.rows.clone(), m };
             let plan = embed(&spec, &self.queue.caps());
             let operands = [
                 (Role::Input(0), part.slice.clone()),

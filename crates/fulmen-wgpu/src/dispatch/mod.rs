@@ -1,8 +1,9 @@
 //! [`WgpuDispatcher`]: the device's kernels behind [`KernelDispatch`].
 //!
-//! Each op has a function here or in a submodule. It looks up where its operands live and passes them, with the plan
-//! of its kernels ([`crate::kernels`]), to the launch queue. Nothing runs before the caller synchronizes, reads or
-//! writes; a [prepared](KernelDispatch::prepare) program is encoded and submitted as a whole.
+//! Each op has a function here or in a submodule. It looks up where its operands live and passes them,
+//! with the plan of its kernels ([`crate::kernels`]), to the launch queue. Nothing runs before the
+//! caller synchronizes, reads or writes; a [prepared](KernelDispatch::prepare) program is encoded and
+//! submitted as a whole.
 
 mod attention;
 mod elementwise;
@@ -31,8 +32,8 @@ type LaunchCount = Result<usize, BackendError>;
 
 /// Runs graphs on a GPU through wgpu.
 ///
-/// It may be moved between threads and is used by one at a time. Several dispatchers may share a device; each has
-/// its own memory and its own captured programs.
+/// It may be moved between threads and is used by one at a time. Several dispatchers may share a
+/// device; each has its own memory and its own captured programs.
 pub struct WgpuDispatcher {
     queue: LaunchQueue,
     memory: WgpuMemory,
@@ -77,9 +78,9 @@ impl WgpuDispatcher {
         self.captures.get(id).ok().map(|captured| captured.lists.iter().map(|list| list.len()).sum())
     }
 
-    /// Sets after how many multiplications of matmuls and attention the pending work is submitted: some drivers kill a
-    /// submission that takes seconds. The default is 10¹¹. Programs of more than 32 rows that are captured from here
-    /// on are split at that size, too.
+    /// Sets after how many multiplications of matmuls and attention the pending work is submitted: some
+    /// drivers kill a submission that takes seconds. The default is 10¹¹. Programs of more than 32 rows
+    /// that are captured from here on are split at that size, too.
     pub fn submit_after(&mut self, multiplications: u64) {
         self.queue.submit_after(multiplications);
     }
@@ -100,8 +101,8 @@ impl WgpuDispatcher {
         self.at(what, ptr, (rows as usize).saturating_mul(width as usize))
     }
 
-    /// The weight of a call. Quantized blocks that have to be read back for repacking are read after the pending
-    /// dispatches, which may still write them.
+    /// The weight of a call. Quantized blocks that have to be read back for repacking are read after
+    /// the pending dispatches, which may still write them.
     fn weight(
         &mut self,
         what: &'static str,
@@ -203,8 +204,8 @@ impl KernelDispatch for WgpuDispatcher {
         dispatch_advance(AdvanceCall) => WgpuDispatcher::advance;
     }
 
-    /// Enough rows to fill a large GPU; fewer on other devices, where a chunk would take long or exceed the largest
-    /// buffer.
+    /// Enough rows to fill a large GPU; fewer on other devices, where a chunk would take long or exceed
+    /// the largest buffer.
     fn prefill_chunk(&self) -> u32 {
         let caps = self.gpu.caps();
         let large = caps.max_binding.min(caps.max_buffer) >= LARGE_BUFFER;
@@ -212,13 +213,15 @@ impl KernelDispatch for WgpuDispatcher {
         if discrete && large { 2048 } else { 512 }
     }
 
-    /// A residual is added in the epilogue of the preceding matmul, so fusing the sum with the norm would not help.
+    /// A residual is added in the epilogue of the preceding matmul, so fusing the sum with the norm
+    /// would not help.
     fn fusions(&self) -> Fusions {
         Fusions { add_rms_norm: false, ..Fusions::all() }
     }
 
-    /// Fuses two pairs: a norm or attention followed by quantized matmuls of its result (the first kernel then also
-    /// writes the q8 activations), and RoPE + KV store of one row followed by attention over that cache.
+    /// Fuses two pairs: a norm or attention followed by quantized matmuls of its result (the first
+    /// kernel then also writes the q8 activations), and RoPE + KV store of one row followed by
+    /// attention over that cache.
     fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
         if let (OpCall::RopeStore(store), OpCall::Attention(call)) = (first, second) {
             store.check_operands(&self.memory)?;

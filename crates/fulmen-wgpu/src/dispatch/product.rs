@@ -122,7 +122,9 @@ impl WgpuDispatcher {
                     let bias = outputs[section].bias.as_ref().unwrap_or(&outputs[section].output);
                     self.queue.bind_or_copy(bias, false, &mut places)?
                 }
-                JointRole::Out(section) => self.queue.bind_or_copy(&outputs[section].output, true, &mut places)?,
+                JointRole::Out(section) => {
+                    self.queue.bind_or_copy(&outputs[section].output, true, &mut places)?
+                }
             });
         }
         self.queue.launch(launch, bindings)?;

@@ -94,9 +94,9 @@ fn binding(caps: &Caps, slice: &BufferSlice) -> Result<(), Problem> {
     Ok(())
 }
 
-/// wgpu tracks whole buffers: a buffer that a kernel writes must not also be bound read-only, whatever the ranges.
-/// It may be bound twice as `read_write`, with disjoint ranges or with exactly the same range (kernels that work in
-/// place).
+/// wgpu tracks whole buffers: a buffer that a kernel writes must not also be bound read-only, whatever
+/// the ranges. It may be bound twice as `read_write`, with disjoint ranges or with exactly the same
+/// range (kernels that work in place).
 fn aliases(dispatch: &Dispatch, name: impl Fn() -> String) -> Result<(), GpuError> {
     let bound: Vec<_> = dispatch.bindings.iter().zip(&dispatch.pipeline.access).collect();
     for (second, (slice, access)) in bound.iter().enumerate() {

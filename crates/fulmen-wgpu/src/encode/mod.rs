@@ -1,10 +1,11 @@
-//! The only way work reaches the device: dispatches are compiled into a [`DispatchList`] once, and each run of the
-//! list is one compute pass and one submission.
+//! The only way work reaches the device: dispatches are compiled into a [`DispatchList`] once, and each
+//! run of the list is one compute pass and one submission.
 //!
-//! Compiling creates every wgpu object: bind groups (deduplicated), and one uniform buffer for parameters that do
-//! not fit immediate data. Encoding creates only the encoder and the pass, and sets only state that changes from one
-//! dispatch to the next. wgpu command buffers cannot be submitted twice, so every run pays for its encoding: 1 to
-//! 3 µs per dispatch. On Vulkan a list that runs often is recorded into a reusable command buffer (`replay`).
+//! Compiling creates every wgpu object: bind groups (deduplicated), and one uniform buffer for
+//! parameters that do not fit immediate data. Encoding creates only the encoder and the pass, and sets
+//! only state that changes from one dispatch to the next. wgpu command buffers cannot be submitted
+//! twice, so every run pays for its encoding: 1 to 3 µs per dispatch. On Vulkan a list that runs often
+//! is recorded into a reusable command buffer (`replay`).
 
 mod check;
 mod profile;
@@ -20,14 +21,14 @@ use std::{
 
 use wgpu::{BindGroup, BindGroupLayout, BufferUsages, CommandEncoder, ComputePass, SubmissionIndex};
 
-pub use self::profile::{Profile, DispatchTime};
+pub use self::profile::{DispatchTime, Profile};
 use crate::{
     buffer::{BufferSlice, GpuBuffer},
-    device::{GpuDevice, Record, count},
+    device::{GpuDevice, RecordMode, count},
     error::GpuError,
     kernel::Access,
     pipeline::{ParamMode, Pipeline},
-    replay::{MIN_ENCODED_RUNS, MIN_DISPATCHES, RECORD_AFTER_DISPATCHES, Recording, ReplayDispatch},
+    replay::{MIN_DISPATCHES, MIN_ENCODED_RUNS, RECORD_AFTER_DISPATCHES, Recording, ReplayDispatch},
     transfer::Readback,
 };
 
@@ -89,17 +90,23 @@ impl DispatchList {
     /// Checks the dispatches and creates the objects they need.
     ///
     /// # Errors
-    /// [`GpuError::Argument`], [`GpuError::TooLarge`], [`GpuError::Aliased`] and [`GpuError::ForeignDevice`] name the
-    /// invalid dispatch; [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`].
+    /// [`GpuError::Argument`], [`GpuError::TooLarge`], [`GpuError::Aliased`] and
+    /// [`GpuError::ForeignDevice`] name the invalid dispatch; [`GpuError::OutOfMemory`],
+    /// [`GpuError::DeviceLost`].
     pub fn compile(gpu: &GpuDevice, dispatches: Vec<Dispatch>) -> Result<Self, GpuError> {
         gpu.check_alive()?;
         for (index, dispatch) in dispatches.iter().enumerate() {
             check::dispatch(gpu, index, dispatch)?;
         }
-        let dispatches: Vec<Dispatch> = dispatches.into_iter().filter(|dispatch| !dispatch.workgroups.contains(&0)).collect();
+        let dispatches: Vec<Dispatch> =
+            dispatches.into_iter().filter(|dispatch| !dispatch.workgroups.contains(&0)).collect();
         let uniforms = Uniforms::lay_out(gpu, &dispatches)?;
-        let mut builder =
-            DispatchListBuilder { gpu, list: Self::empty(gpu), pipelines: HashMap::new(), groups: HashMap::new() };
+        let mut builder = DispatchListBuilder {
+            gpu,
+            list: Self::empty(gpu),
+            pipelines: HashMap::new(),
+            groups: HashMap::new(),
+        };
         gpu.create(COMPILE, None, || {
             for (index, dispatch) in dispatches.into_iter().enumerate() {
                 builder.add(index, dispatch, uniforms.as_ref());
@@ -136,8 +143,8 @@ impl DispatchList {
         self.dispatches.is_empty()
     }
 
-    /// Encodes all dispatches into one compute pass; an empty list encodes nothing. wgpu reports errors when the
-    /// encoder is finished.
+    /// Encodes all dispatches into one compute pass; an empty list encodes nothing. wgpu reports errors
+    /// when the encoder is finished.
     pub fn encode(&self, encoder: &mut CommandEncoder) {
         self.encode_timed(encoder, None);
     }
@@ -181,7 +188,9 @@ impl DispatchList {
                     pass.set_immediates(0, words);
                 }
             }
-            DispatchParams::Uniform { group, offset } => pass.set_bind_group(1, &self.groups[*group], &[*offset]),
+            DispatchParams::Uniform { group, offset } => {
+                pass.set_bind_group(1, &self.groups[*group], &[*offset])
+            }
         }
         let [x, y, z] = dispatch.workgroups;
         pass.dispatch_workgroups(x, y, z);
@@ -196,9 +205,9 @@ impl DispatchList {
     pub(crate) fn recording(&self) -> Option<&Arc<Recording>> {
         let runs = self.runs.load(Ordering::Relaxed);
         let pays = match self.gpu.record_option() {
-            Record::Always => true,
-            Record::Auto => u64::from(runs) * self.dispatches.len() as u64 >= RECORD_AFTER_DISPATCHES,
-            Record::Never => false,
+            RecordMode::Always => true,
+            RecordMode::Auto => u64::from(runs) * self.dispatches.len() as u64 >= RECORD_AFTER_DISPATCHES,
+            RecordMode::Never => false,
         };
         if !pays || runs < MIN_ENCODED_RUNS || self.dispatches.len() < MIN_DISPATCHES {
             return None;
@@ -234,7 +243,8 @@ impl DispatchList {
     /// Runs all dispatches: one pass, one submission. An empty list submits nothing.
     ///
     /// # Errors
-    /// [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`], [`GpuError::Validation`] where a buffer was destroyed.
+    /// [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`], [`GpuError::Validation`] where a buffer was
+    /// destroyed.
     pub fn submit(&self) -> Result<Option<SubmissionIndex>, GpuError> {
         self.gpu.check_alive()?;
         if self.is_empty() {
@@ -303,8 +313,8 @@ impl DispatchListBuilder<'_> {
         self.list.dispatches.push(EncodedDispatch { pipeline, group, params, workgroups });
     }
 
-    /// The bind group of these ranges. Layouts with equal entries are interchangeable in wgpu, so ranges and accesses
-    /// identify a bind group.
+    /// The bind group of these ranges. Layouts with equal entries are interchangeable in wgpu, so
+    /// ranges and accesses identify a bind group.
     fn group(
         &mut self,
         label: &str,

@@ -23,8 +23,8 @@ pub struct DispatchTime {
 pub struct Profile {
     /// Each dispatch, in order.
     pub dispatches: Vec<DispatchTime>,
-    /// The device cannot write timestamps inside a pass, so each dispatch ran in a pass of its own. That adds several
-    /// microseconds per dispatch that a normal run does not have.
+    /// The device cannot write timestamps inside a pass, so each dispatch ran in a pass of its own.
+    /// That adds several microseconds per dispatch that a normal run does not have.
     pub split_passes: bool,
 }
 
@@ -39,14 +39,16 @@ impl DispatchList {
     /// Runs all dispatches once with a timestamp before and after each, and waits for them.
     ///
     /// # Errors
-    /// [`GpuError::Unsupported`] where the device has no timestamps; else as [`submit`](DispatchList::submit).
+    /// [`GpuError::Unsupported`] where the device has no timestamps; else as
+    /// [`submit`](DispatchList::submit).
     pub fn profile(&self) -> Result<Profile, GpuError> {
         let gpu = &self.gpu;
         if !gpu.features().contains(Features::TIMESTAMP_QUERY) {
             return Err(GpuError::Unsupported { call: CALL, what: "timestamps" });
         }
         let split_passes = !gpu.features().contains(Features::TIMESTAMP_QUERY_INSIDE_PASSES);
-        // Two per dispatch where each has its own pass; else one between dispatches, plus the first and the last.
+        // Two per dispatch where each has its own pass; else one between dispatches, plus the first and
+        // the last.
         let count = if split_passes { self.len() * 2 } else { self.len() + 1 };
         if self.is_empty() {
             return Ok(Profile { dispatches: Vec::new(), split_passes });
@@ -63,15 +65,19 @@ impl DispatchList {
             } else {
                 (times[index], times[index + 1])
             };
-            DispatchTime { label: label.clone(), start_us: micros(begin, first), duration_us: micros(end, begin) }
+            DispatchTime {
+                label: label.clone(),
+                start_us: micros(begin, first),
+                duration_us: micros(end, begin),
+            }
         };
         Ok(Profile { dispatches: self.labels.iter().enumerate().map(time).collect(), split_passes })
     }
 
-    /// Runs all dispatches once in one pass, as [`submit`](DispatchList::submit) does, and waits for them. Returns the
-    /// time from the beginning of the pass to its end on the device, in microseconds. Unlike
-    /// [`profile`](DispatchList::profile) it writes no timestamps between dispatches, which would keep them from
-    /// overlapping.
+    /// Runs all dispatches once in one pass, as [`submit`](DispatchList::submit) does, and waits for
+    /// them. Returns the time from the beginning of the pass to its end on the device, in microseconds.
+    /// Unlike [`profile`](DispatchList::profile) it writes no timestamps between dispatches, which
+    /// would keep them from overlapping.
     ///
     /// # Errors
     /// As [`profile`](DispatchList::profile).

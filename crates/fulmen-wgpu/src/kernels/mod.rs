@@ -28,7 +28,6 @@ pub mod elementwise;
 pub mod embed;
 pub mod fault;
 pub mod fill;
-mod group;
 pub mod kv;
 pub mod matmul;
 pub mod penalize;
@@ -42,6 +41,7 @@ pub mod sample;
 mod storage;
 mod template;
 pub mod transpose;
+mod workgroup;
 
 pub use plan::{Binding, KernelError, Plan, Role, Step};
 pub use storage::Elem;

@@ -6,7 +6,7 @@ use super::GpuMatmulCache;
 use crate::{
     buffer::{BufferSlice, GpuBuffer},
     device::GpuDevice,
-    encode::{Profile, DispatchList, Dispatch},
+    encode::{Dispatch, DispatchList, Profile},
     error::GpuError,
     kernel::Kernel,
     kernels::matmul::Role,
@@ -227,7 +227,7 @@ impl GpuMatmulCache {
     /// As [`time_us`](Self::time_us).
     pub fn profile(&mut self, weight_name: &str, m: usize) -> Result<Profile, GpuError> {
         let key = self.own_program("profile", weight_name, m)?;
-        let none = Ok(Profile { steps: Vec::new(), split_passes: false });
+        let none = Ok(Profile { dispatches: Vec::new(), split_passes: false });
         self.runs.compiled.get(&key).map_or(none, |compiled| compiled.program.profile())
     }
 

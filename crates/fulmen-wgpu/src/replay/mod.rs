@@ -1,17 +1,19 @@
 //! Replay on Vulkan: a dispatch list is recorded once into a command buffer that every run executes again.
 //!
-//! wgpu command buffers cannot be submitted twice, so every run pays for its encoding on the CPU: 1 to 3 µs per
-//! dispatch. Vulkan can reuse them. A list that runs often is recorded into a secondary command buffer, with its own
-//! pipelines and descriptor sets, and a run is one command in a wgpu command buffer.
+//! wgpu command buffers cannot be submitted twice, so every run pays for its encoding on the CPU: 1 to
+//! 3 µs per dispatch. Vulkan can reuse them. A list that runs often is recorded into a secondary
+//! command buffer, with its own pipelines and descriptor sets, and a run is one command in a wgpu
+//! command buffer.
 //!
-//! - **What stays with wgpu:** memory, queue, submission, ordering, device loss. Each run announces the buffers of the
-//!   list to wgpu in a command buffer of the same submission: wgpu then waits for their previous uses, keeps them
-//!   alive until the device is done, and refuses the submission if one was destroyed.
+//! - **What stays with wgpu:** memory, queue, submission, ordering, device loss. Each run announces the
+//!   buffers of the list to wgpu in a command buffer of the same submission: wgpu then waits for their
+//!   previous uses, keeps them alive until the device is done, and refuses the submission if one was
+//!   destroyed.
 //! - **The first runs go through wgpu,** which zero-initializes memory and tracks that it is initialized.
-//! - **What cannot be recorded** keeps running through wgpu: other backends than Vulkan, kernels with run-time checks,
-//!   parameters in uniform buffers, short lists, and lists that the driver refuses.
-//! - **Barriers** are placed only where a dispatch reads or overwrites what an earlier one wrote, or overwrites what
-//!   an earlier one reads.
+//! - **What cannot be recorded** keeps running through wgpu: other backends than Vulkan, kernels with
+//!   run-time checks, parameters in uniform buffers, short lists, and lists that the driver refuses.
+//! - **Barriers** are placed only where a dispatch reads or overwrites what an earlier one wrote, or
+//!   overwrites what an earlier one reads.
 #![cfg_attr(not(any(windows, target_os = "linux")), allow(dead_code, reason = "recording needs Vulkan"))]
 
 #[cfg(any(windows, target_os = "linux"))]
@@ -19,10 +21,10 @@ mod spirv;
 #[cfg(any(windows, target_os = "linux"))]
 mod vulkan;
 
-#[cfg(any(windows, target_os = "linux"))]
-pub(crate) use self::vulkan::{Recording, VulkanDevice, VulkanPipeline};
 #[cfg(not(any(windows, target_os = "linux")))]
 pub(crate) use self::unsupported::{Recording, VulkanDevice, VulkanPipeline};
+#[cfg(any(windows, target_os = "linux"))]
+pub(crate) use self::vulkan::{Recording, VulkanDevice, VulkanPipeline};
 
 use crate::{buffer::BufferSlice, kernel::Access, pipeline::Pipeline};
 

@@ -1,5 +1,5 @@
-//! Compiles a kernel's WGSL to SPIR-V exactly as wgpu does for a trusted module, so that the driver can find the
-//! machine code in its cache.
+//! Compiles a kernel's WGSL to SPIR-V exactly as wgpu does for a trusted module, so that the driver can
+//! find the machine code in its cache.
 
 use ash::vk;
 use wgpu::naga::{
@@ -18,7 +18,8 @@ pub(super) struct Target {
     pub(super) subgroups: bool,
     pub(super) matrix: bool,
     pub(super) int8: bool,
-    /// `StorageInputOutput16` may be declared. No kernel uses it, but it is part of the module wgpu generates.
+    /// `StorageInputOutput16` may be declared. No kernel uses it, but it is part of the module wgpu
+    /// generates.
     pub(super) inputs16: bool,
     pub(super) dot_product: bool,
 }

@@ -122,8 +122,9 @@ impl VulkanPipeline {
             })
             .collect();
         let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
-        // SAFETY: the structures of this function live until its end, and describe what the module declares: storage
-        // buffers in set 0 in the order of `access`, and `param_words` words of push constants.
+        // SAFETY: the structures of this function live until its end, and describe what the module
+        // declares: storage buffers in set 0 in the order of `access`, and `param_words` words of push
+        // constants.
         unsafe {
             self.set = raw.create_descriptor_set_layout(&info, None)?;
             let sets = [self.set];
@@ -261,8 +262,8 @@ impl Recording {
         let info =
             vk::DescriptorPoolCreateInfo::default().max_sets(keys.len().max(1) as u32).pool_sizes(&sizes);
         let layouts: Vec<_> = keys.iter().map(|(layout, _)| *layout).collect();
-        // SAFETY: the structures live until the calls return; layouts and buffers are of this device and kept by
-        // the recording; the pool has room for exactly these sets.
+        // SAFETY: the structures live until the calls return; layouts and buffers are of this device
+        // and kept by the recording; the pool has room for exactly these sets.
         unsafe {
             self.descriptors = raw.create_descriptor_pool(&info, None)?;
             let info = vk::DescriptorSetAllocateInfo::default()
@@ -318,8 +319,8 @@ impl Recording {
             .inheritance_info(&inheritance);
         let mut hazards = Hazards::default();
         let mut bound = (vk::Pipeline::null(), vk::DescriptorSet::null(), &[][..]);
-        // SAFETY: the command buffer is new and only this thread has it. Grids, bindings and immediate data were checked
-        // when the program was compiled, and the layouts are those of the pipelines.
+        // SAFETY: the command buffer is new and only this thread has it. Grids, bindings and immediate
+        // data were checked when the program was compiled, and the layouts are those of the pipelines.
         unsafe {
             raw.begin_command_buffer(commands, &info)?;
             for ((dispatch, pipeline), &set) in dispatches.iter().zip(pipelines).zip(sets) {
@@ -353,11 +354,11 @@ impl Recording {
         encoder.transition_resources(uses, std::iter::empty());
     }
 
-    /// Makes an empty command buffer execute the recording. On a lost device wgpu has no Vulkan encoder; the submission
-    /// of the command buffer then fails.
+    /// Makes an empty command buffer execute the recording. On a lost device wgpu has no Vulkan
+    /// encoder; the submission of the command buffer then fails.
     pub(crate) fn execute(&self, encoder: &mut wgpu::CommandEncoder) {
-        // SAFETY: nothing else is recorded into this encoder, which wgpu ends. The recording may run several times at
-        // once, and lives until the device is done: see `keep_until_done`.
+        // SAFETY: nothing else is recorded into this encoder, which wgpu ends. The recording may run
+        // several times at once, and lives until the device is done: see `keep_until_done`.
         unsafe {
             encoder.as_hal_mut::<Vulkan, _, _>(|encoder| {
                 if let Some(encoder) = encoder {

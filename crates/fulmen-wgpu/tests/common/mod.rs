@@ -4,13 +4,15 @@
 use std::sync::Arc;
 
 use fulmen_wgpu::{
-    BufferSlice, DeviceOptions, DiskCache, GpuBuffer, GpuDevice, Pipeline, PipelineCache, Record, Dispatch,
+    BufferSlice, DeviceOptions, DiskCache, Dispatch, GpuBuffer, GpuDevice, Pipeline, PipelineCache,
+    RecordMode,
     kernel::{Access, Kernel},
 };
 
-/// A device without a disk cache, which records lists as soon as it can. Software will do, but there must be one.
+/// A device without a disk cache, which records lists as soon as it can. Software will do, but there
+/// must be one.
 pub(crate) fn gpu() -> GpuDevice {
-    gpu_with(DeviceOptions { record: Record::Always, ..DeviceOptions::default() })
+    gpu_with(DeviceOptions { record: RecordMode::Always, ..DeviceOptions::default() })
 }
 
 pub(crate) fn gpu_with(options: DeviceOptions) -> GpuDevice {

@@ -9,7 +9,8 @@ use std::sync::{
 use fulmen_wgpu::kernel::{Access, Caps, Kernel, fold_grid};
 use fulmen_wgpu::kernels::matmul::{Plan, Role};
 use fulmen_wgpu::{
-    AdapterSelector, DeviceOptions, DiskCache, GpuBuffer, GpuDevice, Pipeline, PipelineCache, DispatchList, Dispatch,
+    AdapterSelector, DeviceOptions, DiskCache, Dispatch, DispatchList, GpuBuffer, GpuDevice, Pipeline,
+    PipelineCache,
 };
 
 pub struct Gpu {
@@ -143,7 +144,8 @@ impl Gpu {
     }
 
     pub fn program(&self, steps: impl IntoIterator<Item = Dispatch>) -> DispatchList {
-        DispatchList::compile(&self.device, steps.into_iter().collect()).unwrap_or_else(|error| panic!("{error}"))
+        DispatchList::compile(&self.device, steps.into_iter().collect())
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
     pub fn run(&self, program: &DispatchList) {

@@ -30,7 +30,7 @@ mod tiled;
 pub use choose::{TILES, candidates, choose};
 pub use joint::{JointRole, Next, Section, joint};
 pub use plan::{Choice, QuantError, plan, plan_columns, plan_with, split_columns};
-pub(super) use quantize::{CODES, place_of_item};
+pub(super) use quantize::place_of_item;
 pub use quantize::{codes_bytes, norm_and_codes, quantize_a};
 pub use rows::{Rows, Team, Values};
 pub use tiled::CodeTiles;

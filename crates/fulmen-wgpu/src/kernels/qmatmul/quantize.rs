@@ -1,10 +1,10 @@
 //! A as int8 codes, for the products that are made of them.
 
 use crate::kernel::{Access, Caps, Kernel, Launch, fold_grid};
-use crate::kernels::group::Group;
 use crate::kernels::matmul::PlanError;
 use crate::kernels::plan::threads as within;
 use crate::kernels::template::expand;
+use crate::kernels::workgroup::{WorkgroupOp, WorkgroupReduce};
 
 const TEMPLATE: &str = include_str!("quantize.wgsl");
 
@@ -62,15 +62,15 @@ pub fn quantize_a(m: u32, k: u32, caps: &Caps) -> Result<Launch, PlanError> {
 pub fn norm_and_codes(m: u32, k: u32, epsilon: f32, caps: &Caps) -> Result<Launch, PlanError> {
     let threads = within(if k >= 4096 { 512 } else { 256 }, caps);
     let workgroups = fold_grid(m.into(), caps.max_workgroups).ok_or(PlanError::Grid)?;
-    let group = Group::new(&["group_sum"], threads, threads, caps);
+    let group = WorkgroupReduce::new(&[WorkgroupOp::Sum], threads, threads, caps);
     let wgsl = expand(
         include_str!("norm_and_codes.wgsl"),
         &[
             ("threads", &threads.to_string()),
             ("codes", CODES),
-            ("group", &group.functions),
-            ("arguments", group.arguments),
-            ("begin", group.begin),
+            ("group", &group.functions()),
+            ("arguments", &group.arguments()),
+            ("begin", &group.init()),
         ],
     );
     let access = vec![Access::Read, Access::Read, Access::ReadWrite, Access::ReadWrite];

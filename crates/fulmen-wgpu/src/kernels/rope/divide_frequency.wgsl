@@ -1,5 +1,6 @@
-
-// A frequency over a factor, exactly but for the last bit: long division by its 24 bits, byte by byte.
+//! Helper function of `sin_cos.wgsl`, called by one thread: `divided(f, factor)`, a 64-bit fixed-point
+//! frequency divided by an f32 factor. Long division by the 24-bit significand, byte by byte; exact
+//! except for the last bit.
 fn divided(f: vec2<u32>, factor: f32) -> vec2<u32> {
     let bits = bitcast<u32>(factor);
     if (bits == 0x3f800000u) { return f; }
@@ -18,7 +19,7 @@ fn divided(f: vec2<u32>, factor: f32) -> vec2<u32> {
         rest = now - digit * by;
         q = vec2<u32>((q.x << 8u) | digit, (q.y << 8u) | (q.x >> 24u));
     }
-    // The quotient is 2^24 / 2^23 too large where the factor is from 1 to 2.
+    // Undo the scaling: the quotient of a factor between 1 and 2 is shifted left by one bit.
     let shift = i32((bits >> 23u) & 255u) - 126;
     if (shift >= 64 || shift <= -64) { return vec2<u32>(0u, 0u); }
     if (shift >= 32) { return vec2<u32>(q.y >> u32(shift - 32), 0u); }

@@ -1,5 +1,6 @@
-// The bits of the nearest 16-bit float, ties to even; too large becomes infinite. Conversions of devices may cut off.
-fn half_bits(x: f32) -> u32 {
+//! Helper function, called by one thread: `f16_bits(x)`, the bits of the nearest f16, ties to even; too
+//! large values become infinite. WGSL conversions may truncate instead of rounding.
+fn f16_bits(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
     let size = bits & 0x7fffffffu;
     var half = (size + 0xfffu + ((size >> 13u) & 1u) - 0x38000000u) >> 13u;

@@ -1,4 +1,4 @@
-//! Codes that attention and gate-up make for the product after them: a launch less, the same bits.
+//! Attention and gate-up also write q8 activations for the following matmul: one launch less, the same bits.
 
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ fn bits(wgpu: &mut WgpuDispatcher, ptr: u64, n: u32) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// A product with a residual, of an input that another call makes.
-fn product(
+/// A matmul with a residual, of an input that another call makes.
+fn matmul(
     wgpu: &mut WgpuDispatcher,
     rng: &mut fastrand::Rng,
     dtype: DType,
@@ -69,10 +69,10 @@ fn attention_makes_the_codes_of_its_product() {
             let output = poisoned(&mut wgpu, m * width);
             let kv = KvSource::Cache { cache, positions, sequences: None };
             let attention = AttentionCall { q, kv, output, m, heads, scale: 0.3, layer: 0 };
-            let product = product(&mut wgpu, &mut rng, dtype, [m, n, width], output);
-            let results = [(output, m * width), (product.parts[0].output, m * n)];
-            let (first, second) = (OpCall::Attention(attention), OpCall::MulMat(product));
-            // Parts of the context, what puts them together, the product.
+            let matmul = matmul(&mut wgpu, &mut rng, dtype, [m, n, width], output);
+            let results = [(output, m * width), (matmul.parts[0].output, m * n)];
+            let (first, second) = (OpCall::Attention(attention), OpCall::MulMat(matmul));
+            // Parts of the context, what puts them together, the matmul.
             assert_eq!(wgpu.dispatch_pair(&first, &second).unwrap(), Some(3));
             let together = results.map(|(ptr, n)| bits(&mut wgpu, ptr, n));
             for (ptr, n) in results {
@@ -106,18 +106,18 @@ fn gate_and_up_make_the_codes_of_the_product_after_them() {
             let up = weight(&mut wgpu, &mut rng, DType::Q6_K, hidden, k);
             let output = poisoned(&mut wgpu, m * hidden);
             let first = OpCall::GateUp(GateUpCall { input, gate, up, output, m, k });
-            let product = product(&mut wgpu, &mut rng, dtype, [m, n, hidden], output);
-            let results = [(output, m * hidden), (product.parts[0].output, m * n)];
-            let second = OpCall::MulMat(product);
-            // The codes of the input, gate and up, the product.
+            let matmul = matmul(&mut wgpu, &mut rng, dtype, [m, n, hidden], output);
+            let results = [(output, m * hidden), (matmul.parts[0].output, m * n)];
+            let second = OpCall::MulMat(matmul);
+            // Quantizing the input, gate and up, the matmul.
             assert_eq!(wgpu.dispatch(&first).unwrap() + wgpu.dispatch(&second).unwrap(), 3);
             let together = results.map(|(ptr, n)| bits(&mut wgpu, ptr, n));
             let again = poisoned(&mut wgpu, m * n);
-            let OpCall::MulMat(mut product) = second else { unreachable!() };
-            product.parts[0].output = again;
-            // Codes do not outlive a submission, so they are made from what is stored.
-            let codes = usize::from(dtype != DType::F32);
-            assert_eq!(wgpu.dispatch(&OpCall::MulMat(product)).unwrap(), 1 + codes);
+            let OpCall::MulMat(mut matmul) = second else { unreachable!() };
+            matmul.parts[0].output = again;
+            // q8 activations do not outlive a submission, so the stored f32 values are quantized again.
+            let quantize = usize::from(dtype != DType::F32);
+            assert_eq!(wgpu.dispatch(&OpCall::MulMat(matmul)).unwrap(), 1 + quantize);
             assert_eq!(together[1], bits(&mut wgpu, again, m * n), "m = {m}, {hidden}, {dtype:?}");
         }
     }

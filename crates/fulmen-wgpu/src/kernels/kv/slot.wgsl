@@ -1,3 +1,9 @@
+//! Part of `main` in the KV store kernels: the cache slot of `row`, found by all threads of its
+//! workgroup (an "any" reduction over the later rows).
+//!
+//! Defines `position`, `sequence`, `placed` (both are in range; else the fault is reported) and `stays`
+//! (no later row of the batch has the same slot). Expects `row`, `thread`, `sequence_of`, `report` and
+//! the workgroup variable `later`.
     let position = positions[row];
     let sequence = sequence_of(row);
     let placed = position < params.capacity && sequence < params.n_seqs;
