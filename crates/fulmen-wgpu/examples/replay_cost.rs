@@ -1,11 +1,11 @@
-//! What a replayed dispatch costs the processor, and what the run-time checks of trusted kernels would
-//! cost the device: `cargo run --release -p fulmen-wgpu --example replay_cost`.
+//! What a replayed dispatch costs the processor, and what the run-time checks of trusted kernels would cost the device:
+//! `cargo run --release -p fulmen-wgpu --example replay_cost`.
 
 use std::time::Instant;
 
 use fulmen_wgpu::{
     DeviceOptions, Dispatch, DispatchList, GpuDevice, GpuError, PipelineCache, RecordMode,
-    kernel::{Access, Kernel},
+    kernel::{Kernel, StorageBinding},
 };
 
 /// Adds a number to each element.
@@ -14,14 +14,12 @@ fn add() -> Kernel {
         label: "add".into(),
         wgsl: "
             struct Params { n: u32, value: f32 }
-            @group(0) @binding(0) var<storage, read> input: array<f32>;
-            @group(0) @binding(1) var<storage, read_write> output: array<f32>;
             @compute @workgroup_size(64)
             fn main(@builtin(global_invocation_id) id: vec3<u32>) {
                 if id.x < params.n { output[id.x] = input[id.x] + params.value; }
             }"
         .into(),
-        access: vec![Access::Read, Access::ReadWrite],
+        bindings: vec![StorageBinding::read("input", "f32"), StorageBinding::read_write("output", "f32")],
         param_words: 2,
     }
 }
@@ -32,8 +30,6 @@ fn tile() -> Kernel {
         label: "tile".into(),
         wgsl: "
             struct Params { rounds: u32, value: f32 }
-            @group(0) @binding(0) var<storage, read> input: array<f32>;
-            @group(0) @binding(1) var<storage, read_write> output: array<f32>;
             var<workgroup> tile: array<f32, 1024>;
             @compute @workgroup_size(64)
             fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(local_invocation_index) l: u32) {
@@ -44,7 +40,7 @@ fn tile() -> Kernel {
                 output[id.x] = sum;
             }"
         .into(),
-        access: vec![Access::Read, Access::ReadWrite],
+        bindings: vec![StorageBinding::read("input", "f32"), StorageBinding::read_write("output", "f32")],
         param_words: 2,
     }
 }
@@ -61,13 +57,12 @@ fn beside_raw() -> Result<(), GpuError> {
         label: "increment".into(),
         wgsl: "
             struct Params { n: u32, value: f32 }
-            @group(0) @binding(0) var<storage, read_write> data: array<f32>;
             @compute @workgroup_size(64)
             fn main(@builtin(global_invocation_id) id: vec3<u32>) {
                 if id.x < params.n { data[id.x] += params.value; }
             }"
         .into(),
-        access: vec![Access::ReadWrite],
+        bindings: vec![StorageBinding::read_write("data", "f32")],
         param_words: 2,
     };
     // SAFETY: it adds to as many elements as its parameter says, which the buffer has.
@@ -187,8 +182,8 @@ fn main() -> Result<(), GpuError> {
     for check_trusted in [true, false] {
         let gpu = GpuDevice::with_options(&DeviceOptions { check_trusted, ..DeviceOptions::default() })?;
         let cache = PipelineCache::new();
-        // SAFETY: it stays inside its 64 inputs, its 65,536 outputs and its tile, its loops end, and it
-        // writes the tile before it reads it.
+        // SAFETY: it stays inside its 64 inputs, its 65,536 outputs and its tile, its loops end, and it writes the tile
+        // before it reads it.
         let pipeline = unsafe { cache.get_trusted(&gpu, &tile()) }?;
         let (from, to) = (gpu.create_buffer("example", 256)?, gpu.create_buffer("example", 4 << 16)?);
         let dispatch = Dispatch {

@@ -1,8 +1,8 @@
-//! What a kernel is to this crate: WGSL text, what it binds, and how it is launched. Kernels are plain data, made by
-//! ordinary functions from the shape of the work and from what the device can do ([`Caps`]); the pipeline cache compiles
-//! them and the encoder launches them.
+//! A kernel as data: WGSL text, the buffers it binds, and how it is launched. Functions make kernels from the shape
+//! of the work and from what the device can do ([`Caps`]); the pipeline cache compiles them and the encoder launches
+//! them.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt::Write as _};
 
 /// What a device offers to kernels. Every optional feature can be switched off, to test the plain paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,7 +19,7 @@ pub struct Caps {
     pub max_workgroups: u32,
     /// Threads per workgroup.
     pub max_invocations: u32,
-    /// Bytes of memory that a workgroup shares.
+    /// Bytes of workgroup memory.
     pub workgroup_memory: u32,
     /// Bytes of one storage binding.
     pub max_binding: u64,
@@ -40,37 +40,86 @@ pub enum Access {
     ReadWrite,
 }
 
+/// A storage buffer that a kernel binds, `var<storage> name: array<element>`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StorageBinding {
+    /// Its name in the text.
+    pub name: Cow<'static, str>,
+    /// The WGSL type of its elements.
+    pub element: Cow<'static, str>,
+    /// How it is used.
+    pub access: Access,
+}
+
+impl StorageBinding {
+    /// A buffer that is used in this way.
+    pub fn new(
+        name: impl Into<Cow<'static, str>>,
+        element: impl Into<Cow<'static, str>>,
+        access: Access,
+    ) -> Self {
+        Self { name: name.into(), element: element.into(), access }
+    }
+
+    /// A buffer that is only read.
+    pub fn read(name: impl Into<Cow<'static, str>>, element: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(name, element, Access::Read)
+    }
+
+    /// A buffer that is written, and may be read.
+    pub fn read_write(name: impl Into<Cow<'static, str>>, element: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(name, element, Access::ReadWrite)
+    }
+}
+
 /// A compute kernel. Two kernels with equal contents are one pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Kernel {
     /// Name in profiles and messages.
     pub label: Cow<'static, str>,
-    /// The module, with the entry point `main`. Buffers are `@group(0) @binding(i)` in the order of `access`. If
-    /// `param_words` is not 0 the text declares `struct Params` (that many 32-bit scalars) and uses `params` without
-    /// declaring it: the pipeline puts it before the text, as immediate data or as a uniform.
+    /// The module, with the entry point `main`, but for the declarations of buffers and parameters: the text uses the
+    /// names of `bindings`, and if `param_words` is not 0 it declares `struct Params` (that many 32-bit scalars) and
+    /// uses `params`. [`module`](Self::module) adds the declarations.
     pub wgsl: String,
-    /// The buffers it binds.
-    pub access: Vec<Access>,
+    /// The buffers it binds: `@group(0) @binding(i)` in this order.
+    pub bindings: Vec<StorageBinding>,
     /// 32-bit words in `Params`.
     pub param_words: u32,
 }
 
 impl Kernel {
-    /// The same kernel with these bindings declared `read_write` instead of `read`, for a launch that writes to their
-    /// buffer by another binding; `None` where the text does not declare one of them as expected.
-    pub(crate) fn written_too(&self, bindings: &[usize]) -> Option<Kernel> {
-        let mut kernel = self.clone();
-        for &binding in bindings {
-            let declared = format!("@binding({binding}) var<storage, read>");
-            let wanted = format!("@binding({binding}) var<storage, read_write>");
-            let access = kernel.access.get_mut(binding)?;
-            if *access != Access::Read || kernel.wgsl.matches(&declared).count() != 1 {
-                return None;
-            }
-            *access = Access::ReadWrite;
-            kernel.wgsl = kernel.wgsl.replacen(&declared, &wanted, 1);
+    /// The whole module: the text and the declarations of its buffers. WGSL lets declarations follow their use, so
+    /// they stand at the end, after the `enable` directives that must be first.
+    pub fn module(&self) -> String {
+        let mut text = String::with_capacity(self.wgsl.len() + 128 * self.bindings.len());
+        text.push_str(&self.wgsl);
+        text.push('\n');
+        for (number, StorageBinding { name, element, access }) in self.bindings.iter().enumerate() {
+            let access = match access {
+                Access::Read => "read",
+                Access::ReadWrite => "read_write",
+            };
+            // Written to a string, which cannot fail.
+            let _ = writeln!(
+                text,
+                "@group(0) @binding({number}) var<storage, {access}> {name}: array<{element}>;"
+            );
         }
-        Some(kernel)
+        text
+    }
+
+    /// How each buffer is used.
+    pub fn access(&self) -> impl Iterator<Item = Access> {
+        self.bindings.iter().map(|binding| binding.access)
+    }
+
+    /// The same kernel with these bindings declared `read_write`, for a launch that writes to their buffer by another
+    /// binding: WebGPU allows one use of a buffer in a launch.
+    pub(crate) fn with_read_write(mut self, bindings: &[usize]) -> Self {
+        for &number in bindings {
+            self.bindings[number].access = Access::ReadWrite;
+        }
+        self
     }
 }
 
@@ -97,7 +146,7 @@ pub fn fold_grid(count: u64, max_workgroups: u32) -> Option<[u32; 3]> {
     if count == 0 || z > max {
         return None;
     }
-    // As few as cover the count: workgroups that find nothing to do cost time, too.
+    // As few as cover the count: idle workgroups cost time, too.
     let x = count.div_ceil(y * z);
     // Each is at most `max_workgroups`.
     Some([x as u32, y as u32, z as u32])

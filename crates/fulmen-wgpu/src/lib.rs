@@ -29,9 +29,9 @@ pub mod error;
 pub mod kernel;
 pub mod kernels;
 pub mod matmul_cache;
+mod matmul_launches;
 pub mod memory;
 pub mod pipeline;
-mod product;
 mod queue;
 mod replay;
 pub mod trace;
@@ -50,7 +50,7 @@ pub use encode::{Dispatch, DispatchList, DispatchTime, Profile};
 pub use error::GpuError;
 pub use kernels::{Elem, elementwise::ElementwiseOp};
 pub use matmul_cache::{
-    CacheMemory, GpuMatmulCache, MatmulCacheOptions, MatmulInput, MatmulOutput, Product, WeightBudget,
+    CacheMemory, CachedMatmul, GpuMatmulCache, MatmulCacheOptions, MatmulInput, MatmulOutput, WeightBudget,
     WeightInfo,
 };
 pub use pipeline::{Pipeline, PipelineCache};

@@ -140,12 +140,12 @@ impl WgpuMemory {
         width: u32,
     ) -> Result<DeviceWeight, BackendError> {
         let name = format!("{dtype} [{rows}, {width}]");
-        let stand_in = crate::weight::stand_in(dtype, bytes).map_err(|error| BackendError::Device {
+        let upcast = crate::weight::upcast(dtype, bytes).map_err(|error| BackendError::Device {
             backend: BACKEND,
             call,
             source: Box::new(error),
         })?;
-        let (stored, bytes) = match &stand_in {
+        let (stored, bytes) = match &upcast {
             Some((stored, bytes)) => (*stored, bytes.as_slice()),
             None => (dtype, bytes),
         };

@@ -194,7 +194,7 @@ fn compile(gpu: &GpuDevice, kernel: &Kernel, trusted: bool) -> Result<Pipeline, 
         let what = format!("{what} of kernel {:?}", kernel.label);
         if needed > limit { Err(GpuError::TooLarge { call: CALL, what, needed, limit }) } else { Ok(()) }
     };
-    too_large("the number of buffers", kernel.access.len() as u64, caps.max_storage_buffers.into())?;
+    too_large("the number of buffers", kernel.bindings.len() as u64, caps.max_storage_buffers.into())?;
     let bytes = u64::from(kernel.param_words) * 4;
     let params = match bytes {
         0 => ParamMode::None,
@@ -228,8 +228,7 @@ fn compile(gpu: &GpuDevice, kernel: &Kernel, trusted: bool) -> Result<Pipeline, 
 
 /// The kernel's text with the declarations that the pipeline adds.
 fn module_text(kernel: &Kernel, params: ParamMode, trusted: bool) -> String {
-    let mut text = kernel.wgsl.clone();
-    text.push('\n');
+    let mut text = kernel.module();
     text.push_str(match params {
         ParamMode::None => "",
         ParamMode::Immediates => "var<immediate> params: Params;\n",
@@ -277,9 +276,9 @@ fn pipeline(
             entries,
         })
     };
-    let storage = |access: &Access| BufferBindingType::Storage { read_only: *access == Access::Read };
+    let storage = |access: Access| BufferBindingType::Storage { read_only: access == Access::Read };
     let entries: Vec<_> =
-        (0..).zip(&kernel.access).map(|(binding, access)| entry(binding, storage(access), false)).collect();
+        (0..).zip(kernel.access()).map(|(binding, access)| entry(binding, storage(access), false)).collect();
     let buffers = layout(&entries);
     let uniform =
         (params == ParamMode::Uniform).then(|| layout(&[entry(0, BufferBindingType::Uniform, true)]));
@@ -305,7 +304,7 @@ fn pipeline(
         raw,
         buffers,
         uniform,
-        access: kernel.access.clone(),
+        access: kernel.access().collect(),
         params,
         param_words: kernel.param_words,
         device: gpu.id(),

@@ -175,29 +175,21 @@ impl LaunchQueue {
             slice.size = slice.size.next_multiple_of(16).min(slice.buffer.size() - slice.offset);
         }
         let written = |slice: &BufferSlice| {
-            let mut all = bindings.iter().zip(&kernel.access);
-            all.any(|(other, access)| *access == Access::ReadWrite && other.buffer == slice.buffer)
+            let mut all = bindings.iter().zip(kernel.access());
+            all.any(|(other, access)| access == Access::ReadWrite && other.buffer == slice.buffer)
         };
         let both: Vec<usize> = (0..bindings.len())
-            .filter(|&at| kernel.access[at] == Access::Read && written(&bindings[at]))
+            .filter(|&at| kernel.bindings[at].access == Access::Read && written(&bindings[at]))
             .collect();
         if let Some(source) = &self.q8_source {
-            let mut all = bindings.iter().zip(&kernel.access);
-            if all.any(|(slice, access)| *access == Access::ReadWrite && slice.overlaps(source)) {
+            let mut all = bindings.iter().zip(kernel.access());
+            if all.any(|(slice, access)| access == Access::ReadWrite && slice.overlaps(source)) {
                 self.q8_source = None;
             }
         }
         self.may_fault |= bindings.iter().any(|slice| slice.buffer == self.fault);
         let label = kernel.label.to_string();
-        let pipeline = if both.is_empty() {
-            self.pipeline(&kernel)?
-        } else {
-            let variant = kernel.written_too(&both).ok_or_else(|| GpuError::Internal {
-                call: "dispatch",
-                message: format!("kernel {label:?} does not declare binding {both:?} as expected"),
-            })?;
-            self.pipeline(&variant)?
-        };
+        let pipeline = self.pipeline(&kernel.with_read_write(&both))?;
         if self.replay.is_some() {
             self.flush()?;
         }
@@ -239,8 +231,8 @@ impl LaunchQueue {
         // A kernel that works in place writes to its input binding.
         let mut uses: HashMap<Role, bool> = HashMap::new();
         for step in &steps {
-            for (binding, access) in step.bindings.iter().zip(&step.launch.kernel.access) {
-                *uses.entry(binding.role).or_default() |= *access == Access::ReadWrite;
+            for (binding, access) in step.bindings.iter().zip(step.launch.kernel.access()) {
+                *uses.entry(binding.role).or_default() |= access == Access::ReadWrite;
             }
         }
         let mut places: HashMap<Role, BufferSlice> = HashMap::new();

@@ -11,7 +11,7 @@ use fulmen_wgpu::kernel::{Caps, Kernel};
 use fulmen_wgpu::kernels::attention::{Attention, Kind, Source, attention_by};
 use fulmen_wgpu::kernels::kv::Cache;
 use fulmen_wgpu::kernels::matmul::*;
-use fulmen_wgpu::kernels::qmatmul::{self, Choice, QuantWeight};
+use fulmen_wgpu::kernels::qmatmul::{self, QuantMatmulConfig, QuantWeight};
 
 static GPU: Mutex<Option<Gpu>> = Mutex::new(None);
 
@@ -45,8 +45,8 @@ fn translate(kernel: &Kernel) {
     use wgpu::naga;
     // As trusted kernels are compiled: with a constant that makes the translation wait for the pipeline.
     let text = format!(
-        "{}\nvar<immediate> params: Params;\noverride fulmen_translate_late: bool = true;\n",
-        kernel.wgsl
+        "{}var<immediate> params: Params;\noverride fulmen_translate_late: bool = true;\n",
+        kernel.module()
     );
     let mut capabilities = naga::valid::Capabilities::default();
     capabilities |= naga::valid::Capabilities::COOPERATIVE_MATRIX
@@ -92,14 +92,16 @@ fn every_tile_translates_for_vulkan() {
         let bias = EpilogueSource::of("v + e0", [EpilogueInput::PerColumn]);
         for tile in COOP_TILES {
             for (slices, k, n, epilogue) in [(1, 256, 128, &bias), (4, 1000, 65, &none), (1, 33, 64, &none)] {
-                let choice = KernelChoice::Coop(Coop { slices, ..tile });
-                let plan = plan_with(choice, shape(100, k, n), 0..n, epilogue, &caps).unwrap();
-                plan.steps.iter().for_each(|step| translate(&step.launch.kernel));
+                let choice = MatmulConfig::Coop(CoopTile { slices, ..tile });
+                let plan = launches_with(choice, shape(100, k, n), 0..n, epilogue, &caps).unwrap();
+                plan.launches.iter().for_each(|step| translate(&step.launch.kernel));
             }
             for dtype in FORMATS {
                 let weight = QuantWeight { dtype, n: 100, k: 512 };
-                let plan = qmatmul::plan_with(Choice::Coop(tile), 64, weight, 0..100, &none, &caps).unwrap();
-                plan.steps.iter().for_each(|step| translate(&step.launch.kernel));
+                let plan =
+                    qmatmul::launches_with(QuantMatmulConfig::Coop(tile), 64, weight, 0..100, &none, &caps)
+                        .unwrap();
+                plan.launches.iter().for_each(|step| translate(&step.launch.kernel));
             }
         }
     });
@@ -115,8 +117,8 @@ fn attention_translates_for_vulkan() {
             let source = Source::Cache { cache: Cache { dtype, n_seqs: 2, capacity: 512 }, sequences };
             let heads = Heads { n_heads: 8, n_kv_heads: 2, head_dim };
             let spec = Attention { m: 100, heads, scale: 0.1, source };
-            let plan = attention_by(Kind::Units(Squares::Units), &spec, &caps).unwrap();
-            plan.steps.iter().for_each(|step| translate(&step.launch.kernel));
+            let plan = attention_by(Kind::Units(FragmentOps::CooperativeMatrix), &spec, &caps).unwrap();
+            plan.launches.iter().for_each(|step| translate(&step.launch.kernel));
         }
     });
 }
@@ -134,26 +136,28 @@ fn devices_without_units_or_with_others_are_refused() {
             Caps { max_invocations: 64, ..caps },
         ];
         for caps in lacking {
-            let choice = KernelChoice::Coop(COOP_TILES[1]);
-            let plan = plan_with(choice, shape(128, 128, 128), 0..128, &none, &caps);
-            assert!(matches!(plan, Err(PlanError::Unfit { .. })), "{caps:?}");
+            let choice = MatmulConfig::Coop(COOP_TILES[1]);
+            let plan = launches_with(choice, shape(128, 128, 128), 0..128, &none, &caps);
+            assert!(matches!(plan, Err(MatmulError::Unfit { .. })), "{caps:?}");
             let all = candidates(shape(128, 128, 128), true, &caps);
             assert!(!all.contains(&choice), "{caps:?}");
         }
         for bad in [
-            Coop { bk: 16, ..COOP_TILES[1] },
-            Coop { wm: 24, ..COOP_TILES[1] },
-            Coop { bm: 96, ..COOP_TILES[1] },
-            Coop { wm: 128, wn: 128, ..COOP_TILES[1] },
+            CoopTile { bk: 16, ..COOP_TILES[1] },
+            CoopTile { wm: 24, ..COOP_TILES[1] },
+            CoopTile { bm: 96, ..COOP_TILES[1] },
+            CoopTile { wm: 128, wn: 128, ..COOP_TILES[1] },
         ] {
-            let plan = plan_with(KernelChoice::Coop(bad), shape(128, 128, 128), 0..128, &none, &caps);
-            assert!(matches!(plan, Err(PlanError::Unfit { .. })), "{bad}");
+            let plan = launches_with(MatmulConfig::Coop(bad), shape(128, 128, 128), 0..128, &none, &caps);
+            assert!(matches!(plan, Err(MatmulError::Unfit { .. })), "{bad}");
         }
         let f32 = MatmulShape::f32(128, 128, 128, Layout::Nk);
-        assert!(plan_with(KernelChoice::Coop(COOP_TILES[1]), f32, 0..128, &none, &caps).is_err());
-        assert!(plan_pair_with(KernelChoice::Coop(COOP_TILES[1]), shape(32, 64, 64), &none, &caps).is_err());
+        assert!(launches_with(MatmulConfig::Coop(COOP_TILES[1]), f32, 0..128, &none, &caps).is_err());
+        assert!(
+            pair_launches_with(MatmulConfig::Coop(COOP_TILES[1]), shape(32, 64, 64), &none, &caps).is_err()
+        );
         // Nothing takes them unasked: they round A.
-        assert!(!candidates(shape(128, 128, 128), false, &caps).contains(&KernelChoice::Coop(COOP_TILES[1])));
+        assert!(!candidates(shape(128, 128, 128), false, &caps).contains(&MatmulConfig::Coop(COOP_TILES[1])));
     });
 }
 
@@ -184,7 +188,7 @@ fn check(what: &str, (m, k, n): (u32, u32, u32), a: &[f32], b: &[f32], got: &[f3
 }
 
 /// Runs a plan over A, B and an output full of NaN.
-fn run(gpu: &Gpu, plan: &Plan, a: &[f32], b: &[u8], count: u32) -> Vec<f32> {
+fn run(gpu: &Gpu, plan: &MatmulLaunches, a: &[f32], b: &[u8], count: u32) -> Vec<f32> {
     let (a, b) = (gpu.upload(&f32_bytes(a)), gpu.upload(b));
     let out = gpu.upload(&f32_bytes(&vec![f32::NAN; count as usize + 1]));
     let buffers = Buffers { a: &a, b: [&b, &b], part: None, out: &out, extras: vec![] };
@@ -195,7 +199,7 @@ fn run(gpu: &Gpu, plan: &Plan, a: &[f32], b: &[u8], count: u32) -> Vec<f32> {
 }
 
 /// A product by 16-bit floats, if the device can run the tile.
-fn plain(gpu: &Gpu, coop: Coop, (m, k, n): (u32, u32, u32), caps: &Caps) {
+fn plain(gpu: &Gpu, coop: CoopTile, (m, k, n): (u32, u32, u32), caps: &Caps) {
     if !coop.fits(caps) {
         return;
     }
@@ -208,7 +212,7 @@ fn plain(gpu: &Gpu, coop: Coop, (m, k, n): (u32, u32, u32), caps: &Caps) {
     let b: Vec<half::f16> = floats(n * k, 2, 0.1).into_iter().map(half::f16::from_f32).collect();
     let bytes: Vec<u8> = b.iter().flat_map(|h| h.to_le_bytes()).collect();
     let none = EpilogueSource::none();
-    let plan = plan_with(KernelChoice::Coop(coop), shape(m, k, n), 0..n, &none, caps).unwrap();
+    let plan = launches_with(MatmulConfig::Coop(coop), shape(m, k, n), 0..n, &none, caps).unwrap();
     let got = run(gpu, &plan, &a, &bytes, m * n);
     let b: Vec<f32> = b.iter().map(|h| h.to_f32()).collect();
     // Row by row, as their sizes differ.
@@ -219,7 +223,7 @@ fn plain(gpu: &Gpu, coop: Coop, (m, k, n): (u32, u32, u32), caps: &Caps) {
 }
 
 /// A product by blocks, if the device can run the tile.
-fn blocks(gpu: &Gpu, coop: Coop, dtype: DType, (m, k, n): (u32, u32, u32), caps: &Caps) {
+fn blocks(gpu: &Gpu, coop: CoopTile, dtype: DType, (m, k, n): (u32, u32, u32), caps: &Caps) {
     if !coop.fits(caps) {
         return;
     }
@@ -228,30 +232,30 @@ fn blocks(gpu: &Gpu, coop: Coop, dtype: DType, (m, k, n): (u32, u32, u32), caps:
     let values = quant::dequantize_to_vec(dtype, &blocks, (n * k) as usize).unwrap();
     let a = floats(m * k, 4, 3.0);
     let none = EpilogueSource::none();
-    let plan = qmatmul::plan_with(Choice::Coop(coop), m, weight, 0..n, &none, caps).unwrap();
+    let plan = qmatmul::launches_with(QuantMatmulConfig::Coop(coop), m, weight, 0..n, &none, caps).unwrap();
     let got = run(gpu, &plan, &a, &weight.repack(&blocks).unwrap(), m * n);
     check(&format!("{coop} {dtype:?} {m}x{k}x{n}"), (m, k, n), &a, &values, &got);
 }
 
 /// Every tile over odd and even shapes, plain and by blocks.
-fn products(gpu: &Gpu, tiles: &[Coop], caps: &Caps) {
+fn products(gpu: &Gpu, tiles: &[CoopTile], caps: &Caps) {
     for (i, &tile) in tiles.iter().enumerate() {
         for (j, shape) in [(70, 96, 130), (17, 257, 33), (130, 64, 260)].into_iter().enumerate() {
             // Each takes long to compile: every tile with two of the shapes.
             if (i + j) % 3 != 0 {
-                plain(gpu, Coop { slices: [1, 2, 3][(i + j) % 3], ..tile }, shape, caps);
+                plain(gpu, CoopTile { slices: [1, 2, 3][(i + j) % 3], ..tile }, shape, caps);
             }
         }
         for (j, dtype) in FORMATS.into_iter().enumerate() {
             if (i + j) % 3 == 0 {
-                blocks(gpu, Coop { slices: 1 + (i as u32 % 2), ..tile }, dtype, (35, 256, 70), caps);
+                blocks(gpu, CoopTile { slices: 1 + (i as u32 % 2), ..tile }, dtype, (35, 256, 70), caps);
             }
         }
     }
 }
 
 /// Sizes below those of a tile, and just beside them.
-fn edges(gpu: &Gpu, tile: Coop, caps: &Caps) {
+fn edges(gpu: &Gpu, tile: CoopTile, caps: &Caps) {
     for shape in [(256, 1, 1), (40, 3, 6), (33, 4, 3), (17, 6, 64), (257, 255, 5), (1, 64, 255)] {
         plain(gpu, tile, shape, caps);
     }
@@ -269,7 +273,8 @@ fn edges(gpu: &Gpu, tile: Coop, caps: &Caps) {
 
 #[test]
 fn sizes_below_a_tile_are_right() {
-    let small = Coop { bm: 16, bn: 32, bk: 32, wm: 16, wn: 16, slices: 1, squares: Squares::Threads };
+    let small =
+        CoopTile { bm: 16, bn: 32, bk: 32, wm: 16, wn: 16, slices: 1, fragment_ops: FragmentOps::Emulated };
     with_gpu(|gpu| edges(gpu, small, &gpu.caps));
 }
 
@@ -285,14 +290,14 @@ fn sizes_below_a_tile_are_right_on_units_where_there_are_any() {
 #[test]
 fn all_but_the_units_is_right_on_any_device() {
     // Small ones, which compile faster: the text is the same but for how often its parts are repeated.
-    let tile = |[bm, bn, bk]: [u32; 3], [wm, wn]: [u32; 2]| Coop {
+    let tile = |[bm, bn, bk]: [u32; 3], [wm, wn]: [u32; 2]| CoopTile {
         bm,
         bn,
         bk,
         wm,
         wn,
         slices: 1,
-        squares: Squares::Threads,
+        fragment_ops: FragmentOps::Emulated,
     };
     let tiles = [tile([16, 32, 32], [16, 16]), tile([32, 32, 64], [32, 16]), tile([32, 48, 32], [16, 48])];
     with_gpu(|gpu| products(gpu, &tiles, &gpu.caps));
@@ -313,9 +318,17 @@ fn units_give_the_product_where_there_are_any() {
 fn a_value_that_is_not_finite_reaches_its_row_and_no_other() {
     with_gpu(|gpu| {
         let (m, k, n) = (20, 64, 33);
-        let tile = Coop { bm: 16, bn: 32, bk: 32, wm: 16, wn: 16, slices: 1, squares: Squares::Threads };
+        let tile = CoopTile {
+            bm: 16,
+            bn: 32,
+            bk: 32,
+            wm: 16,
+            wn: 16,
+            slices: 1,
+            fragment_ops: FragmentOps::Emulated,
+        };
         let plan =
-            plan_with(KernelChoice::Coop(tile), shape(m, k, n), 0..n, &EpilogueSource::none(), &gpu.caps)
+            launches_with(MatmulConfig::Coop(tile), shape(m, k, n), 0..n, &EpilogueSource::none(), &gpu.caps)
                 .unwrap();
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut a = floats(m * k, 1, 1.0);

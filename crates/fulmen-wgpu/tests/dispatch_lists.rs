@@ -136,7 +136,8 @@ fn pipelines_and_buffers_of_another_device_are_refused() {
 fn a_binding_shorter_than_the_kernel_s_type_is_an_error_of_the_submission() {
     let (gpu, cache) = (gpu(), PipelineCache::new());
     let mut kernel = increment_kernel();
-    kernel.wgsl = kernel.wgsl.replace("array<f32>", "array<vec4<f32>>").replace("+= 1.0", "+= vec4(1.0)");
+    kernel.bindings[0].element = "vec4<f32>".into();
+    kernel.wgsl = kernel.wgsl.replace("+= 1.0", "+= vec4(1.0)");
     let pipeline = cache.get(&gpu, &kernel).unwrap();
     let buffer = gpu.create_buffer("test", 1).unwrap();
     assert_eq!(buffer.size(), 16, "any buffer can be bound as vectors");

@@ -4,7 +4,7 @@ mod common_rows;
 
 use common_rows::{close, draw, gpu, nmse};
 use fulmen_wgpu::{
-    kernel::Caps,
+    kernel::{Caps, StorageBinding},
     kernels::elementwise::{ElementwiseOp, ElementwiseProgram, epilogue_source, fused},
 };
 
@@ -132,16 +132,9 @@ fn epilogues_of_every_op_give_what_the_kernels_give() {
         let text = epilogue_source(&program, &[0], 1).unwrap();
         // A kernel that ends with it, of one element for each workgroup.
         let e0 = if op.arity() == 2 { "let e0 = in1[i];" } else { "" };
-        let (second, binding) = match op.arity() {
-            2 => ("@group(0) @binding(1) var<storage, read> in1: array<f32>;", 2),
-            _ => ("", 1),
-        };
         let members: String = (0..text.scalars).map(|j| format!("s{j}: f32, ")).collect();
         let wgsl = format!(
             "struct Params {{ n: u32, {members} }}
-            @group(0) @binding(0) var<storage, read> in0: array<f32>;
-            {second}
-            @group(0) @binding({binding}) var<storage, read_write> out: array<f32>;
             {}
             @compute @workgroup_size(1) fn main(@builtin(workgroup_id) id: vec3<u32>) {{
                 let i = id.x;
@@ -155,6 +148,9 @@ fn epilogues_of_every_op_give_what_the_kernels_give() {
         let want = gpu().run_f32(&plan, &args, len);
         let launch = &mut plan.steps[0].launch;
         launch.kernel.wgsl = wgsl;
+        let inputs = ["in0", "in1"].into_iter().take(op.arity());
+        launch.kernel.bindings = inputs.map(|name| StorageBinding::read(name, "f32")).collect();
+        launch.kernel.bindings.push(StorageBinding::read_write("out", "f32"));
         launch.kernel.param_words = 1 + op.scalars() as u32;
         launch.params = [len as u32].into_iter().chain(scalars.iter().map(|s| s.to_bits())).collect();
         launch.workgroups = [len as u32, 1, 1];

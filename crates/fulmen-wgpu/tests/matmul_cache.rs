@@ -193,13 +193,13 @@ fn results_stay_on_the_device_for_products_and_batches() {
     let before = gpu.stats();
     cache
         .matmul_many(&mut [
-            Product {
+            CachedMatmul {
                 weight: "up",
                 m,
                 input: MatmulInput::Host(&input),
                 output: MatmulOutput::Buffer(&between),
             },
-            Product {
+            CachedMatmul {
                 weight: "down",
                 m,
                 input: MatmulInput::Buffer(&between),
@@ -221,7 +221,7 @@ fn results_stay_on_the_device_for_products_and_batches() {
         let input = random(seed, m * k);
         let output = MatmulOutput::Buffer(&between);
         cache
-            .matmul_many(&mut [Product { weight: "up", m, input: MatmulInput::Host(&input), output }])
+            .matmul_many(&mut [CachedMatmul { weight: "up", m, input: MatmulInput::Host(&input), output }])
             .unwrap();
         let got = batch.execute_and_read_blocking(&[y]).unwrap().remove(0);
         let want: Vec<f32> = product(&mut cache, "up", &input, m).iter().map(|x| x * 2.0).collect();
@@ -232,8 +232,13 @@ fn results_stay_on_the_device_for_products_and_batches() {
     let (mut ya, mut yb) = (vec![f32::NAN; h], vec![f32::NAN; 5 * n]);
     cache
         .matmul_many(&mut [
-            Product { weight: "up", m: 1, input: MatmulInput::Host(&a), output: MatmulOutput::Host(&mut ya) },
-            Product {
+            CachedMatmul {
+                weight: "up",
+                m: 1,
+                input: MatmulInput::Host(&a),
+                output: MatmulOutput::Host(&mut ya),
+            },
+            CachedMatmul {
                 weight: "down",
                 m: 5,
                 input: MatmulInput::Host(&b),
@@ -248,7 +253,7 @@ fn results_stay_on_the_device_for_products_and_batches() {
     pollster::block_on(cache.matmul_cached_async("down", &b, &mut again, 5)).unwrap();
     assert_eq!(again, yb);
     assert!(cache.matmul_many(&mut []).is_ok());
-    let alias = [Product {
+    let alias = [CachedMatmul {
         weight: "sq",
         m: 1,
         input: MatmulInput::Buffer(&between),
@@ -393,7 +398,8 @@ fn what_does_not_fit_is_refused_with_what_would() {
         assert!(error.contains(part), "{error}\n{part}");
     }
     let small = gpu.create_buffer("test", 16).unwrap();
-    let mut many = |input, output| cache.matmul_many(&mut [Product { weight: "w", m: 2, input, output }]);
+    let mut many =
+        |input, output| cache.matmul_many(&mut [CachedMatmul { weight: "w", m: 2, input, output }]);
     let error = many(MatmulInput::Buffer(&small), MatmulOutput::Host(&mut out)).unwrap_err().to_string();
     assert!(error.contains("must be 24 bytes, got 16"), "{error}");
     let foreign = common::gpu().create_buffer("test", 64).unwrap();

@@ -95,7 +95,12 @@ impl Case {
     }
 
     /// What the plans leave in the output, which starts as NaN.
-    fn run(&self, gpu: &Gpu, plans: &[(&Plan, Option<(u64, u64)>)], extras: &[&GpuBuffer]) -> Vec<f32> {
+    fn run(
+        &self,
+        gpu: &Gpu,
+        plans: &[(&MatmulLaunches, Option<(u64, u64)>)],
+        extras: &[&GpuBuffer],
+    ) -> Vec<f32> {
         let count = self.shape.m as usize * self.shape.n as usize;
         let out = gpu.upload(&f32_bytes(&vec![f32::NAN; count]));
         for (plan, part) in plans {
@@ -107,10 +112,10 @@ impl Case {
     }
 
     #[track_caller]
-    fn check(&self, gpu: &Gpu, what: &str, plan: Result<Plan, PlanError>) {
+    fn check(&self, gpu: &Gpu, what: &str, plan: Result<MatmulLaunches, MatmulError>) {
         let what = format!("{} {what}", self.shape);
         let plan = plan.unwrap_or_else(|error| panic!("{what}: {error}"));
-        let names: Vec<_> = plan.steps.iter().map(|step| step.launch.kernel.label.clone()).collect();
+        let names: Vec<_> = plan.launches.iter().map(|step| step.launch.kernel.label.clone()).collect();
         let got = self.run(gpu, &[(&plan, None)], &[]);
         assert_close(&format!("{what} {names:?}"), &got, &self.want[0]);
     }
@@ -130,12 +135,12 @@ fn kinds(caps: &Caps) -> [(&'static str, Caps); 4] {
 const LAYOUTS: [Layout; 2] = [Layout::Nk, Layout::Kn];
 
 /// The kernel that is chosen for a shape, with short loops: they compile faster.
-fn chosen(shape: MatmulShape, caps: &Caps) -> Result<Plan, PlanError> {
+fn chosen(shape: MatmulShape, caps: &Caps) -> Result<MatmulLaunches, MatmulError> {
     let choice = match choose(shape, caps).expect("a kernel") {
-        KernelChoice::Tiled(tile) => KernelChoice::Tiled(Tiled { unroll: 1, ..tile }),
+        MatmulConfig::Tiled(tile) => MatmulConfig::Tiled(GemmTile { unroll: 1, ..tile }),
         other => other,
     };
-    plan_with(choice, shape, 0..shape.n, &EpilogueSource::none(), caps)
+    launches_with(choice, shape, 0..shape.n, &EpilogueSource::none(), caps)
 }
 
 #[test]
@@ -187,7 +192,7 @@ fn every_tile_is_right_whole_and_split() {
                     }
                     // One written out in full.
                     let full = (tile.bm, tile.bn, number) == (64, 64, 0);
-                    let tile = Tiled {
+                    let tile = GemmTile {
                         slices,
                         unroll: if full { tile.bk } else { 1 },
                         band: 1 + number as u32,
@@ -195,19 +200,19 @@ fn every_tile_is_right_whole_and_split() {
                         swizzle: number != 1 || i % 2 == 0,
                         ..tile
                     };
-                    let choice = KernelChoice::Tiled(tile);
+                    let choice = MatmulConfig::Tiled(tile);
                     if tile.workgroup_bytes() > caps.workgroup_memory {
-                        let plan = plan_with(choice, shape, 0..n, &none, &caps);
-                        assert!(matches!(plan, Err(PlanError::Unfit { .. })));
+                        let plan = launches_with(choice, shape, 0..n, &none, &caps);
+                        assert!(matches!(plan, Err(MatmulError::Unfit { .. })));
                         continue;
                     }
-                    case.check(gpu, "", plan_with(choice, shape, 0..n, &none, &caps));
+                    case.check(gpu, "", launches_with(choice, shape, 0..n, &none, &caps));
                     if i % 3 == number % 3 {
                         continue;
                     }
-                    let pair = plan_pair_with(KernelChoice::TiledPair(tile), shape, &difference, &caps);
+                    let pair = pair_launches_with(MatmulConfig::TiledPair(tile), shape, &difference, &caps);
                     if !tile.tn.is_multiple_of(8) {
-                        assert!(matches!(pair, Err(PlanError::Unfit { .. })));
+                        assert!(matches!(pair, Err(MatmulError::Unfit { .. })));
                         continue;
                     }
                     let got = case.run(gpu, &[(&pair.unwrap(), None)], &[]);
@@ -226,17 +231,20 @@ fn every_team_and_slicing_of_the_row_kernels_is_right() {
         for (m, k, n) in [(1, 512, 70), (1, 515, 3), (3, 260, 33), (8, 64, 9), (16, 131, 20)] {
             let shape = MatmulShape::f32(m, k, n, Layout::Nk);
             let case = Case::new(gpu, shape);
-            for team in [Team::Subgroup, Team::Workgroup, Team::Lanes(16), Team::Lanes(64)] {
+            for row_threads in
+                [RowThreads::Subgroup, RowThreads::Workgroup, RowThreads::Lanes(16), RowThreads::Lanes(64)]
+            {
                 for (rows, unroll, fixed_k) in [(1, 4, false), (2, 2, true), (4, 1, false)] {
-                    let choice = KernelChoice::RowsNk(RowsNk { threads: 64, rows, unroll, team, fixed_k });
-                    case.check(gpu, "", plan_with(choice, shape, 0..n, &none, &caps));
+                    let choice =
+                        MatmulConfig::GemvNk(GemvNk { threads: 64, rows, unroll, row_threads, fixed_k });
+                    case.check(gpu, "", launches_with(choice, shape, 0..n, &none, &caps));
                 }
             }
             let shape = MatmulShape::f32(m, k, n, Layout::Kn);
             let case = Case::new(gpu, shape);
             for (lanes, groups, unroll, slices) in [(32, 4, 4, 1), (8, 8, 2, 3), (16, 1, 1, 1000)] {
-                let choice = KernelChoice::RowsKn(RowsKn { lanes, groups, unroll, slices });
-                case.check(gpu, "", plan_with(choice, shape, 0..n, &none, &caps));
+                let choice = MatmulConfig::GemvKn(GemvKn { lanes, groups, unroll, slices });
+                case.check(gpu, "", launches_with(choice, shape, 0..n, &none, &caps));
             }
         }
     });
@@ -284,14 +292,16 @@ fn epilogues_reach_every_kernel() {
                         3.0 * x / (1.0 + x.abs()) + add + row as f64 + col as f64
                     })
                     .collect();
-                let mut plans = vec![plan(shape, &epilogue, &caps).unwrap()];
-                let tile = Tiled { slices: 3, ..TILES[TILES.len() - 1].tile };
-                for tile in [tile, Tiled { slices: 1, ..tile }] {
-                    plans.push(plan_with(KernelChoice::Tiled(tile), shape, 0..n, &epilogue, &caps).unwrap());
+                let mut plans = vec![launches(shape, &epilogue, &caps).unwrap()];
+                let tile = GemmTile { slices: 3, ..TILES[TILES.len() - 1].tile };
+                for tile in [tile, GemmTile { slices: 1, ..tile }] {
+                    plans.push(
+                        launches_with(MatmulConfig::Tiled(tile), shape, 0..n, &epilogue, &caps).unwrap(),
+                    );
                 }
                 for plan in plans {
                     let got = case.run(gpu, &[(&plan, None)], &extras);
-                    assert_close(&format!("{shape} {}", plan.steps[0].launch.kernel.label), &got, &want);
+                    assert_close(&format!("{shape} {}", plan.launches[0].launch.kernel.label), &got, &want);
                 }
             }
         }
@@ -314,9 +324,9 @@ fn a_gated_pair_is_one_launch_for_few_rows() {
                     let want: Vec<f64> = want
                         .map(|(i, (v, u))| v / (1.0 + (-v).exp()) * u + f64::from(bias[i % n as usize]))
                         .collect();
-                    let plan = plan_pair(shape, &epilogue, &caps).unwrap();
+                    let plan = pair_launches(shape, &epilogue, &caps).unwrap();
                     if b == Layout::Nk && m <= 8 {
-                        assert_eq!((plan.steps.len(), plan.scratch.len()), (1, 0));
+                        assert_eq!((plan.launches.len(), plan.scratch.len()), (1, 0));
                     }
                     let bias = gpu.upload(&f32_bytes(&bias));
                     let got = case.run(gpu, &[(&plan, None)], &[&bias]);
@@ -345,15 +355,15 @@ fn a_large_b_is_multiplied_in_parts() {
                         bound.0.is_multiple_of(u64::from(caps.binding_alignment))
                             && bound.1 <= caps.max_binding
                     );
-                    (plan_columns(shape, columns.clone(), &EpilogueSource::none(), &caps).unwrap(), bound)
+                    (column_launches(shape, columns.clone(), &EpilogueSource::none(), &caps).unwrap(), bound)
                 })
                 .collect();
             let plans: Vec<_> = plans.iter().map(|(plan, bound)| (plan, Some(*bound))).collect();
             assert_close(&shape.to_string(), &case.run(gpu, &plans, &[]), &case.want[0]);
             let other = MatmulShape { b: Layout::Kn, ..shape };
-            assert!(matches!(split_columns(other, &caps), Err(PlanError::Binding { what: "B", .. })));
+            assert!(matches!(split_columns(other, &caps), Err(MatmulError::Binding { what: "B", .. })));
             let none = EpilogueSource::none();
-            assert!(matches!(plan(shape, &none, &caps), Err(PlanError::Binding { what: "B", .. })));
+            assert!(matches!(launches(shape, &none, &caps), Err(MatmulError::Binding { what: "B", .. })));
         }
     });
 }
@@ -384,22 +394,22 @@ fn what_cannot_be_is_refused() {
         let none = EpilogueSource::none();
         for (m, k, n) in [(0, 4, 4), (4, 0, 4), (4, 4, 0)] {
             let shape = MatmulShape::f32(m, k, n, Layout::Nk);
-            assert!(matches!(plan(shape, &none, &caps), Err(PlanError::Empty { .. })));
-            assert!(matches!(plan_pair(shape, &none, &caps), Err(PlanError::Empty { .. })));
+            assert!(matches!(launches(shape, &none, &caps), Err(MatmulError::Empty { .. })));
+            assert!(matches!(pair_launches(shape, &none, &caps), Err(MatmulError::Empty { .. })));
         }
         let shape = MatmulShape::f32(2, 4, 8, Layout::Kn);
-        assert!(matches!(plan_columns(shape, 0..4, &none, &caps), Err(PlanError::Columns { .. })));
+        assert!(matches!(column_launches(shape, 0..4, &none, &caps), Err(MatmulError::Columns { .. })));
         let many = EpilogueSource::of("v", vec![EpilogueInput::PerRow; caps.max_storage_buffers as usize]);
-        assert!(matches!(plan(shape, &many, &caps), Err(PlanError::Inputs { .. })));
-        let rows = KernelChoice::RowsNk(RowsNk {
+        assert!(matches!(launches(shape, &many, &caps), Err(MatmulError::Inputs { .. })));
+        let rows = MatmulConfig::GemvNk(GemvNk {
             threads: 64,
             rows: 1,
             unroll: 1,
-            team: Team::Subgroup,
+            row_threads: RowThreads::Subgroup,
             fixed_k: false,
         });
-        assert!(matches!(plan_with(rows, shape, 0..8, &none, &caps), Err(PlanError::Unfit { .. })));
+        assert!(matches!(launches_with(rows, shape, 0..8, &none, &caps), Err(MatmulError::Unfit { .. })));
         let huge = MatmulShape::f32(1 << 20, 1 << 20, 8, Layout::Nk);
-        assert!(matches!(plan(huge, &none, &caps), Err(PlanError::Binding { what: "A", .. })));
+        assert!(matches!(launches(huge, &none, &caps), Err(MatmulError::Binding { what: "A", .. })));
     });
 }

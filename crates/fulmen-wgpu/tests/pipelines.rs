@@ -11,7 +11,7 @@ use std::{
 use common::*;
 use fulmen_wgpu::{
     DeviceOptions, DiskCache, DispatchList, GpuDevice, GpuError, PipelineCache,
-    kernel::{Access, Kernel},
+    kernel::{Access, Kernel, StorageBinding},
 };
 
 #[test]
@@ -59,7 +59,7 @@ fn a_kernel_that_does_not_compile_says_which_and_why() {
     let mut entry = increment_kernel();
     entry.wgsl = entry.wgsl.replace("fn main", "fn other");
     let mut access = increment_kernel();
-    access.access = vec![Access::Read];
+    access.bindings[0].access = Access::Read;
     let mut group = increment_kernel();
     group.wgsl = group.wgsl.replace("64", "1024, 1024");
     for (kernel, part) in [(parse, "m"), (entry, "main"), (access, ""), (group, "")] {
@@ -86,8 +86,6 @@ fn checked_things() -> Kernel {
         wgsl: "
             enable f16;
             struct Params { n: u32, divisor: u32 }
-            @group(0) @binding(0) var<storage, read> data: array<u32>;
-            @group(0) @binding(1) var<storage, read_write> out: array<u32>;
             var<workgroup> tile: array<u32, 64>;
             @compute @workgroup_size(64)
             fn main(@builtin(local_invocation_id) id: vec3<u32>) {
@@ -102,7 +100,7 @@ fn checked_things() -> Kernel {
                 }
             }"
         .into(),
-        access: vec![Access::Read, Access::ReadWrite],
+        bindings: vec![StorageBinding::read("data", "u32"), StorageBinding::read_write("out", "u32")],
         param_words: 2,
     }
 }
@@ -114,8 +112,7 @@ fn trusted_and_checked_give_the_same() {
         let gpu = gpu_with(DeviceOptions { check_trusted, ..Default::default() });
         let data: Vec<u8> = (0..1000u32).flat_map(|value| (value * 3).to_le_bytes()).collect();
         let input = gpu.create_buffer_with("test", &data).unwrap();
-        // SAFETY: the kernel stays inside its 1000 words, ends, divides by 3 and writes the tile before
-        // reading it.
+        // SAFETY: the kernel stays inside its 1000 words, ends, divides by 3 and writes the tile before reading it.
         let trusted = unsafe { cache.get_trusted(&gpu, &checked_things()) }.unwrap();
         let checked = cache.get(&gpu, &checked_things()).unwrap();
         assert_eq!(Arc::ptr_eq(&trusted, &checked), check_trusted);

@@ -6,7 +6,9 @@ use std::sync::Mutex;
 
 use common_matmul::{Buffers, Gpu, bytes_of, value};
 use fulmen_core::{DType, quant};
-use fulmen_wgpu::kernels::matmul::{EpilogueInput, EpilogueSource, KernelChoice, Plan, PlanError, Tiled};
+use fulmen_wgpu::kernels::matmul::{
+    EpilogueInput, EpilogueSource, GemmTile, MatmulConfig, MatmulError, MatmulLaunches,
+};
 use fulmen_wgpu::kernels::qmatmul::*;
 use fulmen_wgpu::{GpuBuffer, kernel::Caps};
 
@@ -91,7 +93,7 @@ impl Case {
         &self,
         gpu: &Gpu,
         m: u32,
-        plans: &[(&Plan, Option<(u64, u64)>)],
+        plans: &[(&MatmulLaunches, Option<(u64, u64)>)],
         extras: &[&GpuBuffer],
     ) -> Vec<f32> {
         let count = (m * self.weight.n) as usize;
@@ -108,23 +110,24 @@ impl Case {
     }
 
     #[track_caller]
-    fn check(&self, gpu: &Gpu, m: u32, choice: Choice, caps: &Caps) {
+    fn check(&self, gpu: &Gpu, m: u32, choice: QuantMatmulConfig, caps: &Caps) {
         let what = format!("m={m} {} {choice}", self.weight);
         let none = EpilogueSource::none();
-        let plan = plan_with(choice, m, self.weight, 0..self.weight.n, &none, caps);
+        let plan = launches_with(choice, m, self.weight, 0..self.weight.n, &none, caps);
         let plan = plan.unwrap_or_else(|error| panic!("{what}: {error}"));
         let got = self.run(gpu, m, &[(&plan, None)], &[]);
         self.close(&what, m, choice, &got);
     }
 
     #[track_caller]
-    fn close(&self, what: &str, m: u32, choice: Choice, got: &[f32]) {
+    fn close(&self, what: &str, m: u32, choice: QuantMatmulConfig, got: &[f32]) {
         let count = (m * self.weight.n) as usize;
         let error: f64 = got.iter().zip(&self.want.0).map(|(g, w)| (f64::from(*g) - w).powi(2)).sum();
         let power: f64 = self.want.0[..count].iter().map(|w| w * w).sum();
         let uncancelled: f64 = self.want.1[..count].iter().sum();
         let limit = match choice {
-            Choice::Rows(Rows { values: Values::Int8, .. }) | Choice::Tiles(_) => 1e-4,
+            QuantMatmulConfig::Gemv(QuantGemv { activations: Activations::Q8, .. })
+            | QuantMatmulConfig::Int8(_) => 1e-4,
             _ => 1e-11,
         };
         // Few outputs may all be near zero.
@@ -134,14 +137,14 @@ impl Case {
 }
 
 /// The chosen kernel; but one of two small tiles with short loops, which compile faster.
-fn chosen(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> Choice {
+fn chosen(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> QuantMatmulConfig {
     match choose(m, weight, values, caps).expect("a kernel") {
-        Choice::Dequantize(_) => {
+        QuantMatmulConfig::Dequantize(_) => {
             let slices = if weight.k > 2048 { 3 } else { 1 };
             let (bm, bk, tm) = if weight.dtype.block_len() == 32 { (32, 16, 8) } else { (16, 8, 4) };
             let (bn, tn, band, swizzle) = (64, 8, 8, true);
-            let tile = Tiled { bm, bn, bk, tm, tn, stages: 1, unroll: 1, slices, band, swizzle };
-            Choice::Dequantize(KernelChoice::Tiled(tile))
+            let tile = GemmTile { bm, bn, bk, tm, tn, stages: 1, unroll: 1, slices, band, swizzle };
+            QuantMatmulConfig::Dequantize(MatmulConfig::Tiled(tile))
         }
         other => other,
     }
@@ -161,8 +164,8 @@ fn every_format_and_shape_agrees_with_f64() {
                 let weight = QuantWeight { dtype, n, k };
                 let case = Case::new(gpu, 33, weight);
                 for (j, m) in [1, 2, 3, 5, 8, 9, 17, 33].into_iter().enumerate() {
-                    for (l, values) in [Values::Int8, Values::Float].into_iter().enumerate() {
-                        if values == Values::Float && ![1, 3, 17].contains(&m) {
+                    for (l, values) in [Activations::Q8, Activations::F32].into_iter().enumerate() {
+                        if values == Activations::F32 && ![1, 3, 17].contains(&m) {
                             continue;
                         }
                         // Each kernel takes long to compile: every format and every m with both kinds of device,
@@ -184,13 +187,20 @@ fn every_team_is_right() {
         for (m, dtype, n, k) in [(3, DType::Q4_0, 37, 32 * 37), (1, DType::Q6_K, 21, 256 * 9)] {
             let weight = QuantWeight { dtype, n, k };
             let case = Case::new(gpu, m, weight);
-            for (threads, lanes, rows, unroll, team) in [
-                (32, 8, 2, 2, Team::Shuffle),
-                (64, 8, 4, 1, Team::Shuffle),
-                (64, 16, 1, 4, Team::Memory),
-                (64, 64, 2, 3, Team::Memory),
+            for (threads, lanes, rows, unroll, lane_sum) in [
+                (32, 8, 2, 2, LaneSum::Shuffle),
+                (64, 8, 4, 1, LaneSum::Shuffle),
+                (64, 16, 1, 4, LaneSum::Memory),
+                (64, 64, 2, 3, LaneSum::Memory),
             ] {
-                let choice = Choice::Rows(Rows { values: Values::Int8, threads, lanes, rows, unroll, team });
+                let choice = QuantMatmulConfig::Gemv(QuantGemv {
+                    activations: Activations::Q8,
+                    threads,
+                    lanes,
+                    rows,
+                    unroll,
+                    lane_sum,
+                });
                 case.check(gpu, m, choice, &caps);
             }
         }
@@ -216,9 +226,9 @@ fn every_tile_of_codes_is_right_whole_and_split() {
             for (i, tile) in TILES.into_iter().enumerate() {
                 // Whole and split, shallow and deep in turn: each takes long to compile.
                 let (slices, depth) = ([1, 3, 16][(f + i) % 3], [1, 2, 3][(f + 2 * i) % 3]);
-                let choice = Choice::Tiles(CodeTiles { slices, depth, ..tile });
-                let plan = plan_with(choice, m, weight, 0..n, &none, &caps);
-                if let Err(QuantError::Plan(PlanError::Unfit { .. })) = plan {
+                let choice = QuantMatmulConfig::Int8(Int8Tile { slices, depth, ..tile });
+                let plan = launches_with(choice, m, weight, 0..n, &none, &caps);
+                if let Err(QuantError::Matmul(MatmulError::Unfit { .. })) = plan {
                     assert!(tile.workgroup_bytes() / tile.depth * depth > caps.workgroup_memory, "{choice}");
                     continue;
                 }
@@ -237,10 +247,10 @@ fn the_table_has_kernels_for_every_device() {
                 for m in [1, 2, 8, 9, 16, 32, 100, 1000] {
                     for (n, k) in [(1, 256), (300, 512), (9728, 2560), (151_936, 2560)] {
                         let weight = QuantWeight { dtype, n, k };
-                        for values in [Values::Int8, Values::Float] {
+                        for values in [Activations::Q8, Activations::F32] {
                             let choice = choose(m, weight, values, &caps).expect("a kernel");
                             let none = EpilogueSource::none();
-                            let plan = plan_with(
+                            let plan = launches_with(
                                 choice,
                                 m,
                                 weight,
@@ -266,7 +276,7 @@ fn many_columns_fold_the_grid() {
         let weight = QuantWeight { dtype: DType::Q4_0, n: 65_536 + 5, k: 32 };
         let case = Case::new(gpu, 9, weight);
         for m in [1, 9] {
-            case.check(gpu, m, chosen(m, weight, Values::Int8, &caps), &caps);
+            case.check(gpu, m, chosen(m, weight, Activations::Q8, &caps), &caps);
         }
     });
 }
@@ -283,10 +293,10 @@ fn epilogues_and_parts_reach_every_kernel() {
         let epilogue = EpilogueSource::of("2.0 * v + e0 + f32(row)", [EpilogueInput::PerColumn]);
         let bias = floats(weight.n, 7);
         let buffer = gpu.upload(&f32_bytes(&bias));
-        let mut choices = [1, 3, 9].map(|m| (m, chosen(m, weight, Values::Float, &caps))).to_vec();
-        choices.push((9, chosen(9, weight, Values::Int8, &caps)));
-        let split = CodeTiles { bm: 16, bn: 32, tm: 4, tn: 4, depth: 2, slices: 3 };
-        choices.push((9, Choice::Tiles(split)));
+        let mut choices = [1, 3, 9].map(|m| (m, chosen(m, weight, Activations::F32, &caps))).to_vec();
+        choices.push((9, chosen(9, weight, Activations::Q8, &caps)));
+        let split = Int8Tile { bm: 16, bn: 32, tm: 4, tn: 4, depth: 2, slices: 3 };
+        choices.push((9, QuantMatmulConfig::Int8(split)));
         for &(m, choice) in &choices {
             let plans: Vec<_> = parts
                 .iter()
@@ -295,7 +305,7 @@ fn epilogues_and_parts_reach_every_kernel() {
                     assert!(
                         part.0.is_multiple_of(caps.binding_alignment.into()) && part.1 <= caps.max_binding
                     );
-                    (plan_with(choice, m, weight, columns.clone(), &epilogue, &caps).unwrap(), Some(part))
+                    (launches_with(choice, m, weight, columns.clone(), &epilogue, &caps).unwrap(), Some(part))
                 })
                 .collect();
             let plans: Vec<_> = plans.iter().map(|(plan, part)| (plan, *part)).collect();
@@ -314,7 +324,7 @@ fn epilogues_and_parts_reach_every_kernel() {
         let got = case.run(gpu, 9, &[(&plan_of_9, None)], &[]);
         case.close("the table's choice", 9, choices[3].1, &got);
         let whole = plan(1, weight, &epilogue, &caps);
-        assert!(matches!(whole, Err(QuantError::Plan(PlanError::Binding { what: "W", .. }))));
+        assert!(matches!(whole, Err(QuantError::Matmul(MatmulError::Binding { what: "W", .. }))));
     });
 }
 

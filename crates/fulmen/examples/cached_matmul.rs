@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use fulmen::core::quant;
 use fulmen::prelude::*;
-use fulmen::wgpu::{MatmulInput, MatmulOutput, Product};
+use fulmen::wgpu::{CachedMatmul, MatmulInput, MatmulOutput};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (k, n) = (1024, 2048);
@@ -39,13 +39,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let between = cache.device().create_buffer("example", 4 * n as u64)?;
     let mut last = vec![0.0; k];
     cache.matmul_many(&mut [
-        Product {
+        CachedMatmul {
             weight: "f32",
             m: 1,
             input: MatmulInput::Host(&input),
             output: MatmulOutput::Buffer(&between),
         },
-        Product {
+        CachedMatmul {
             weight: "down",
             m: 1,
             input: MatmulInput::Buffer(&between),

@@ -69,7 +69,7 @@ fn main() {
 fn warm(gpu: &Gpu) {
     let side = 1024;
     let shape = MatmulShape::f32(side, side, side, Layout::Nk);
-    let plan = plan(shape, &EpilogueSource::none(), &gpu.caps).expect("a plan");
+    let plan = launches(shape, &EpilogueSource::none(), &gpu.caps).expect("a plan");
     let [a, b, out] = [1, 2, 3].map(|seed| gpu.filled(side * side, seed));
     let steps = gpu.steps(&plan, &Buffers { a: &a, b: [&b, &b], part: None, out: &out, extras: vec![] });
     let program = gpu.program(std::iter::repeat_n(steps, 4).flatten());
@@ -80,15 +80,15 @@ fn warm(gpu: &Gpu) {
     }
 }
 
-fn plan_of(gpu: &Gpu, work: &Work, choice: KernelChoice) -> Result<Plan, PlanError> {
+fn plan_of(gpu: &Gpu, work: &Work, choice: MatmulConfig) -> Result<MatmulLaunches, MatmulError> {
     match work.pair {
-        true => plan_pair_with(choice, work.shape, &EpilogueSource::silu_gate(), &gpu.caps),
-        false => plan_with(choice, work.shape, 0..work.shape.n, &EpilogueSource::none(), &gpu.caps),
+        true => pair_launches_with(choice, work.shape, &EpilogueSource::silu_gate(), &gpu.caps),
+        false => launches_with(choice, work.shape, 0..work.shape.n, &EpilogueSource::none(), &gpu.caps),
     }
 }
 
 struct Timing {
-    choice: KernelChoice,
+    choice: MatmulConfig,
     one: f64,
     chained: f64,
     launches: usize,
@@ -119,7 +119,7 @@ fn measure(gpu: &Gpu, work: &Work, end: Instant, table: &mut dyn Write) -> Vec<S
         if Instant::now() > end && !results.is_empty() {
             break;
         }
-        let kernels = group.iter().flat_map(|(_, plan)| &plan.steps).map(|step| &step.launch.kernel);
+        let kernels = group.iter().flat_map(|(_, plan)| &plan.launches).map(|step| &step.launch.kernel);
         gpu.compile_all(&kernels.collect::<Vec<_>>());
         for (choice, plan) in group {
             if Instant::now() > end && !results.is_empty() {
@@ -141,7 +141,7 @@ fn measure(gpu: &Gpu, work: &Work, end: Instant, table: &mut dyn Write) -> Vec<S
             }
             let best = results.iter().map(|r| r.one).fold(f64::INFINITY, f64::min);
             let chain = |length: usize| {
-                gpu.program(runs.iter().flatten().cloned().cycle().take(length * plan.steps.len()))
+                gpu.program(runs.iter().flatten().cloned().cycle().take(length * plan.launches.len()))
             };
             let (one, chained) = time(gpu, &ones, &chain, best);
             let (gbs, tflops) = (moved / one / 1e3, flops / one / 1e6);
@@ -151,7 +151,7 @@ fn measure(gpu: &Gpu, work: &Work, end: Instant, table: &mut dyn Write) -> Vec<S
                 work.name
             )
             .unwrap();
-            results.push(Timing { choice: *choice, one, chained, launches: plan.steps.len() });
+            results.push(Timing { choice: *choice, one, chained, launches: plan.launches.len() });
         }
     }
     results.sort_by(|x, y| x.one.total_cmp(&y.one));
@@ -169,7 +169,7 @@ fn measure(gpu: &Gpu, work: &Work, end: Instant, table: &mut dyn Write) -> Vec<S
 }
 
 /// The table's time against the best; `left` variants were not measured.
-fn compare(work: &Work, results: &[Timing], own: KernelChoice, left: usize) -> String {
+fn compare(work: &Work, results: &[Timing], own: MatmulConfig, left: usize) -> String {
     let Some(best) = results.first() else { return format!("{:<12} nothing was right", work.name) };
     let missed = if left > 0 { format!(", {left} not measured") } else { String::new() };
     match results.iter().find(|r| r.choice == own) {
@@ -242,7 +242,7 @@ fn ffn(gpu: &Gpu, m: u32, shrink: u32) -> String {
     let (hidden, inter) = (2560 / shrink, 9728 / shrink);
     let up = MatmulShape::f32(m, hidden, inter, Layout::Nk);
     let down = MatmulShape::f32(m, inter, hidden, Layout::Nk);
-    let pair = plan_pair(up, &EpilogueSource::silu_gate(), &gpu.caps).expect("a plan");
+    let pair = pair_launches(up, &EpilogueSource::silu_gate(), &gpu.caps).expect("a plan");
     let last = plan(down, &EpilogueSource::none(), &gpu.caps).expect("a plan");
     let weights: Vec<_> = (0..6).map(|i| gpu.filled(hidden * inter, i)).collect();
     let x = gpu.filled(m * hidden, 1);

@@ -7,64 +7,65 @@ pub(crate) struct Work {
     pub(crate) name: &'static str,
     pub(crate) shape: MatmulShape,
     pub(crate) pair: bool,
-    pub(crate) choices: Vec<KernelChoice>,
+    pub(crate) choices: Vec<MatmulConfig>,
 }
 
-fn rows(threads: u32, rows: u32, unroll: u32, team: Team, fixed_k: bool) -> KernelChoice {
-    KernelChoice::RowsNk(RowsNk { threads, rows, unroll, team, fixed_k })
+fn rows(threads: u32, rows: u32, unroll: u32, row_threads: RowThreads, fixed_k: bool) -> MatmulConfig {
+    MatmulConfig::GemvNk(GemvNk { threads, rows, unroll, row_threads, fixed_k })
 }
 
-fn tile(b: [u32; 3], t: [u32; 2], stages: u32, unroll: u32) -> Tiled {
+fn tile(b: [u32; 3], t: [u32; 2], stages: u32, unroll: u32) -> GemmTile {
     let ([bm, bn, bk], [tm, tn]) = (b, t);
-    Tiled { bm, bn, bk, tm, tn, stages, unroll, slices: 1, band: 8, swizzle: true }
+    GemmTile { bm, bn, bk, tm, tn, stages, unroll, slices: 1, band: 8, swizzle: true }
 }
 
-fn padded(tile: Tiled) -> Tiled {
-    Tiled { swizzle: false, ..tile }
+fn padded(tile: GemmTile) -> GemmTile {
+    GemmTile { swizzle: false, ..tile }
 }
 
 /// Each tile with each number of slices.
-fn sliced(tiles: &[Tiled], slices: &[u32]) -> Vec<KernelChoice> {
-    let each = |&slices: &u32| tiles.iter().map(move |&tile| KernelChoice::Tiled(Tiled { slices, ..tile }));
+fn sliced(tiles: &[GemmTile], slices: &[u32]) -> Vec<MatmulConfig> {
+    let each =
+        |&slices: &u32| tiles.iter().map(move |&tile| MatmulConfig::Tiled(GemmTile { slices, ..tile }));
     slices.iter().flat_map(each).collect()
 }
 
 /// For a pair: both products in one launch, and then one after the other.
-fn paired(choices: Vec<KernelChoice>) -> Vec<KernelChoice> {
+fn paired(choices: Vec<MatmulConfig>) -> Vec<MatmulConfig> {
     let joined = choices.iter().map(|choice| match *choice {
-        KernelChoice::Tiled(tile) => KernelChoice::TiledPair(tile),
+        MatmulConfig::Tiled(tile) => MatmulConfig::TiledPair(tile),
         other => other,
     });
     joined.collect::<Vec<_>>().into_iter().chain(choices).collect()
 }
 
-fn gemv() -> Vec<KernelChoice> {
+fn gemv() -> Vec<MatmulConfig> {
     let mut all = Vec::new();
     for threads in [32, 64, 128, 256] {
         for unroll in [1, 2, 5] {
             for r in [1, 2, 4] {
-                all.push(rows(threads, r, unroll, Team::Workgroup, true));
+                all.push(rows(threads, r, unroll, RowThreads::Workgroup, true));
             }
         }
         for (r, unroll, fixed) in
             [(1, 2, true), (1, 4, true), (1, 10, true), (1, 4, false), (2, 4, false), (2, 4, true)]
         {
-            all.push(rows(threads, r, unroll, Team::Subgroup, fixed));
+            all.push(rows(threads, r, unroll, RowThreads::Subgroup, fixed));
         }
     }
-    all.push(rows(512, 1, 1, Team::Workgroup, true));
-    all.push(rows(512, 2, 1, Team::Workgroup, true));
+    all.push(rows(512, 1, 1, RowThreads::Workgroup, true));
+    all.push(rows(512, 2, 1, RowThreads::Workgroup, true));
     all
 }
 
-fn few_rows() -> Vec<KernelChoice> {
+fn few_rows() -> Vec<MatmulConfig> {
     let mut all = Vec::new();
     for r in [2, 4, 8, 1] {
         for threads in [128, 64, 256] {
             for (unroll, fixed) in [(1, false), (2, false), (4, false), (1, true)] {
-                all.push(rows(threads, r, unroll, Team::Subgroup, fixed));
+                all.push(rows(threads, r, unroll, RowThreads::Subgroup, fixed));
             }
-            all.push(rows(threads, r, 1, Team::Workgroup, true));
+            all.push(rows(threads, r, 1, RowThreads::Workgroup, true));
         }
     }
     all.extend(sliced(&[tile([16, 128, 32], [4, 8], 1, 8)], &[3, 5, 8]));
@@ -72,7 +73,7 @@ fn few_rows() -> Vec<KernelChoice> {
 }
 
 /// Tiles for up to 16 rows.
-fn lowest() -> Vec<KernelChoice> {
+fn lowest() -> Vec<MatmulConfig> {
     let tiles = [
         tile([16, 128, 32], [4, 8], 1, 8),
         tile([16, 128, 32], [4, 8], 1, 32),
@@ -82,13 +83,13 @@ fn lowest() -> Vec<KernelChoice> {
         padded(tile([16, 128, 32], [4, 8], 1, 8)),
     ];
     let mut all = sliced(&tiles, &[3, 5, 8]);
-    all.push(rows(128, 2, 1, Team::Subgroup, false));
-    all.push(rows(128, 4, 1, Team::Subgroup, false));
+    all.push(rows(128, 2, 1, RowThreads::Subgroup, false));
+    all.push(rows(128, 4, 1, RowThreads::Subgroup, false));
     all
 }
 
 /// Tiles for up to 32 rows.
-fn low(slices: &[u32]) -> Vec<KernelChoice> {
+fn low(slices: &[u32]) -> Vec<MatmulConfig> {
     let tiles = [
         tile([32, 128, 32], [8, 8], 1, 8),
         tile([32, 256, 16], [8, 16], 1, 16),
@@ -101,7 +102,7 @@ fn low(slices: &[u32]) -> Vec<KernelChoice> {
     sliced(&tiles, slices)
 }
 
-fn middle(slices: &[u32]) -> Vec<KernelChoice> {
+fn middle(slices: &[u32]) -> Vec<MatmulConfig> {
     let tiles = [
         tile([64, 128, 16], [8, 8], 1, 16),
         tile([128, 128, 16], [16, 8], 1, 16),
@@ -113,10 +114,10 @@ fn middle(slices: &[u32]) -> Vec<KernelChoice> {
     sliced(&tiles, slices)
 }
 
-fn large() -> Vec<KernelChoice> {
+fn large() -> Vec<MatmulConfig> {
     let (wide, square) = (tile([128, 128, 16], [16, 8], 1, 16), tile([128, 128, 16], [8, 8], 1, 16));
     let mut tiles = vec![wide, square, padded(wide), padded(square)];
-    tiles.extend([1, 4, 16, 32].map(|band| Tiled { band, ..wide }));
+    tiles.extend([1, 4, 16, 32].map(|band| GemmTile { band, ..wide }));
     tiles.extend([
         tile([128, 128, 16], [8, 16], 1, 16),
         tile([128, 128, 16], [16, 8], 1, 4),
@@ -134,20 +135,20 @@ fn large() -> Vec<KernelChoice> {
     sliced(&tiles, &[1])
 }
 
-fn huge() -> Vec<KernelChoice> {
+fn huge() -> Vec<MatmulConfig> {
     let wide = tile([128, 128, 16], [16, 8], 1, 16);
     let mut tiles = vec![wide, padded(wide), tile([128, 128, 16], [8, 8], 1, 16)];
-    tiles.extend([1, 4, 16, 32].map(|band| Tiled { band, ..wide }));
+    tiles.extend([1, 4, 16, 32].map(|band| GemmTile { band, ..wide }));
     tiles.extend([tile([128, 256, 16], [16, 8], 1, 16), tile([128, 128, 8], [16, 8], 2, 8)]);
     sliced(&tiles, &[1])
 }
 
-fn kn() -> Vec<KernelChoice> {
+fn kn() -> Vec<MatmulConfig> {
     let mut all = Vec::new();
     for (lanes, groups) in [(32, 8), (32, 4), (64, 4), (16, 16)] {
         for slices in [8, 4, 16] {
             for unroll in [4, 8] {
-                all.push(KernelChoice::RowsKn(RowsKn { lanes, groups, unroll, slices }));
+                all.push(MatmulConfig::GemvKn(GemvKn { lanes, groups, unroll, slices }));
             }
         }
     }

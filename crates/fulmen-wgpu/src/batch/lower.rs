@@ -225,17 +225,17 @@ fn matmul_columns(
     if shape.m == 0 || shape.n == 0 {
         return Ok(lowered);
     }
-    let failed = |e: matmul::PlanError| refused(name, e);
+    let failed = |e: matmul::MatmulError| refused(name, e);
     if weights.len() == 2 {
-        let plan = matmul::plan_pair(shape, epilogue, caps).map_err(failed)?;
+        let plan = matmul::pair_launches(shape, epilogue, caps).map_err(failed)?;
         add_matmul(&mut lowered, plan, a, weights, (shape, 0), extras, root);
         return Ok(lowered);
     }
     for columns in matmul::split_columns(shape, caps).map_err(failed)? {
         let from = columns.start;
         let part = MatmulShape { n: columns.end - columns.start, ..shape };
-        let choice = tuned.choose(part, false, caps).ok_or_else(|| failed(matmul::PlanError::NoKernel))?;
-        let plan = matmul::plan_with(choice, shape, columns.clone(), epilogue, caps).map_err(failed)?;
+        let choice = tuned.choose(part, false, caps).ok_or_else(|| failed(matmul::MatmulError::NoKernel))?;
+        let plan = matmul::launches_with(choice, shape, columns.clone(), epilogue, caps).map_err(failed)?;
         add_matmul(&mut lowered, plan, a, weights, (part, from), extras, root);
     }
     Ok(lowered)
@@ -243,7 +243,7 @@ fn matmul_columns(
 
 fn add_matmul(
     lowered: &mut LoweredGroup,
-    plan: matmul::Plan,
+    plan: matmul::MatmulLaunches,
     a: u32,
     weights: &[u32],
     (part, from): (MatmulShape, u32),
@@ -253,22 +253,22 @@ fn add_matmul(
     let first_scratch = lowered.scratch.len();
     lowered.scratch.extend(plan.scratch);
     let row = u64::from(part.k) * part.elem.bytes();
-    for step in plan.steps {
+    for step in plan.launches {
         let whole = |buffer| BoundRange { buffer, offset: 0, bytes: u64::MAX };
-        let bound = |role: &matmul::Role| match *role {
-            matmul::Role::A => whole(BufferRef::Value(a)),
-            matmul::Role::B(i) if from == 0 && part.b == matmul::Layout::Kn => {
+        let bound = |role: &matmul::MatmulBuffer| match *role {
+            matmul::MatmulBuffer::A => whole(BufferRef::Value(a)),
+            matmul::MatmulBuffer::B(i) if from == 0 && part.b == matmul::Layout::Kn => {
                 whole(BufferRef::Value(weights[usize::from(i)]))
             }
-            matmul::Role::B(i) => BoundRange {
+            matmul::MatmulBuffer::B(i) => BoundRange {
                 buffer: BufferRef::Value(weights[usize::from(i)]),
                 offset: u64::from(from) * row,
                 // An odd number of f16 elements ends in the middle of a word.
                 bytes: (u64::from(part.n) * row).next_multiple_of(16),
             },
-            matmul::Role::Out => whole(BufferRef::Value(root)),
-            matmul::Role::Extra(i) => whole(BufferRef::Value(extras[i as usize])),
-            matmul::Role::Scratch(i) => whole(BufferRef::Scratch(first_scratch + i as usize)),
+            matmul::MatmulBuffer::Out => whole(BufferRef::Value(root)),
+            matmul::MatmulBuffer::Extra(i) => whole(BufferRef::Value(extras[i as usize])),
+            matmul::MatmulBuffer::Scratch(i) => whole(BufferRef::Scratch(first_scratch + i as usize)),
         };
         let bindings = step.buffers.iter().map(bound).collect();
         lowered.launches.push((step.launch, bindings));

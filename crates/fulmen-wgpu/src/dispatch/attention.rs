@@ -4,14 +4,14 @@ use fulmen_core::{
     AttentionCall, BackendError, Heads, KvCache, KvSource, KvStoreCall, RopeCall, RopeStoreCall, WeightArg,
 };
 
-use super::{LaunchCount, WgpuDispatcher, product::FEW_ROWS};
+use super::{LaunchCount, WgpuDispatcher, matmul::SMALL_M};
 use crate::BACKEND;
 use crate::buffer::BufferSlice;
 use crate::kernels::{
     Role,
     attention::{Attention, KvInput, attention, attention_with_q8, rope_store_attention},
     kv::{self, Cache, KvStore, RopeStore},
-    qmatmul::codes_bytes,
+    qmatmul::q8_bytes,
     rope::{Rope, rope},
 };
 use crate::queue::{ScratchSlot, unsupported};
@@ -102,7 +102,7 @@ impl WgpuDispatcher {
         weights: &[&WeightArg],
     ) -> Result<Option<usize>, BackendError> {
         let (m, width) = (call.m, call.heads.q_width());
-        if m > FEW_ROWS || !self.any_blocks(weights, width)? {
+        if m > SMALL_M || !self.any_blocks(weights, width)? {
             return Ok(None);
         }
         let out = self.matrix("the output", call.output, m, width)?;
@@ -113,7 +113,7 @@ impl WgpuDispatcher {
         let Some(plan) = attention_with_q8(&spec, &self.queue.caps()).map_err(unsupported)? else {
             return Ok(None);
         };
-        let q8 = self.queue.scratch(ScratchSlot::Q8, codes_bytes(m, width))?;
+        let q8 = self.queue.scratch(ScratchSlot::Q8, q8_bytes(m, width))?;
         operands.push((Role::Output(2), q8));
         let launched = self.queue.run_plan_with(Ok(plan), operands)?;
         self.queue.set_q8(&out);
@@ -179,7 +179,7 @@ impl WgpuDispatcher {
         }
         let q8 = heads.head_dim.is_multiple_of(32);
         if q8 {
-            operands.push((Role::Output(2), self.queue.scratch(ScratchSlot::Q8, codes_bytes(1, width))?));
+            operands.push((Role::Output(2), self.queue.scratch(ScratchSlot::Q8, q8_bytes(1, width))?));
         }
         let launched = self.queue.run_plan_with(Ok(plan), operands)?;
         if q8 {

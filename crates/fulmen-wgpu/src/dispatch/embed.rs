@@ -8,7 +8,7 @@ use crate::kernels::{
     embed::{Embed, embed},
     matmul::WeightType,
 };
-use crate::weight::Kind;
+use crate::weight::WeightKind;
 
 impl WgpuDispatcher {
     /// One launch per slice of the table. The table may also be computed by the graph.
@@ -31,12 +31,12 @@ impl WgpuDispatcher {
         }
         let table = self.weight("the table", table, width)?;
         let dtype = match table.kind {
-            Kind::Plain(WeightType::F32) => DType::F32,
-            Kind::Plain(WeightType::F16) => DType::F16,
-            Kind::Plain(WeightType::Bf16) => DType::BF16,
-            Kind::Blocks(blocks) => blocks.dtype,
+            WeightKind::Plain(WeightType::F32) => DType::F32,
+            WeightKind::Plain(WeightType::F16) => DType::F16,
+            WeightKind::Plain(WeightType::Bf16) => DType::BF16,
+            WeightKind::Blocks(blocks) => blocks.dtype,
         };
-        for part in &table.parts {
+        for part in &table.slices {
             let spec = Embed { dtype, rows, width, slice: part.rows.clone(), m };
             let plan = embed(&spec, &self.queue.caps());
             let operands = [

@@ -8,7 +8,7 @@
 mod attention;
 mod elementwise;
 mod embed;
-mod product;
+mod matmul;
 mod rows;
 mod sample;
 

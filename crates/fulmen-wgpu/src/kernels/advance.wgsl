@@ -12,7 +12,6 @@ struct Params {
     capacity: u32,
 }
 
-{{buffers}}
 #include "fault.wgsl"
 @compute @workgroup_size({{threads}})
 fn main(

@@ -16,7 +16,6 @@ struct Params {
     groups: u32,
 }
 
-{{buffers}}
 #include "argmax_key.wgsl"
 #include "argmax_reduce.wgsl"
 @compute @workgroup_size({{threads}})

@@ -4,23 +4,21 @@ use super::{
     Binding, KernelError, Plan, Role,
     plan::{kernel, padded, step},
     preprocess::{Value, render},
-    storage::variable,
 };
-use crate::kernel::{Access, Caps};
+use crate::kernel::{Access, Caps, StorageBinding};
 
-/// The bindings of a kernel, in order: WGSL declarations, and the buffers. Every buffer is bound whole.
+/// The bindings of a kernel, in order: their declarations, and the buffers. Every buffer is bound whole.
 pub(super) struct KernelBindings<'a> {
     label: &'static str,
     caps: &'a Caps,
-    declarations: String,
-    access: Vec<Access>,
+    declared: Vec<StorageBinding>,
     bindings: Vec<Binding>,
 }
 
 impl<'a> KernelBindings<'a> {
     /// No bindings yet, for a kernel with this label.
     pub(super) fn new(label: &'static str, caps: &'a Caps) -> Self {
-        Self { label, caps, declarations: String::new(), access: Vec::new(), bindings: Vec::new() }
+        Self { label, caps, declared: Vec::new(), bindings: Vec::new() }
     }
 
     fn add(
@@ -32,8 +30,7 @@ impl<'a> KernelBindings<'a> {
         bytes: u64,
     ) -> Result<(), KernelError> {
         fits(self.label, name, bytes, self.caps)?;
-        self.declarations += &variable(self.access.len(), name, access, element);
-        self.access.push(access);
+        self.declared.push(StorageBinding::new(name, element.to_owned(), access));
         self.bindings.push(Binding { role, offset: 0, bytes: padded(bytes.max(1)) });
         Ok(())
     }
@@ -62,11 +59,10 @@ impl<'a> KernelBindings<'a> {
 
     /// The number of bindings.
     pub(super) fn len(&self) -> usize {
-        self.access.len()
+        self.bindings.len()
     }
 
-    /// Renders the kernel file with these values, and adds its launch to the plan. `{{buffers}}` in the
-    /// file becomes the declarations.
+    /// Renders the kernel file with these values, and adds its launch to the plan.
     pub(super) fn launch(
         self,
         plan: &mut Plan,
@@ -75,11 +71,9 @@ impl<'a> KernelBindings<'a> {
         params: Vec<u32>,
         groups: u64,
     ) -> Result<(), KernelError> {
-        let mut values = values.to_vec();
-        values.push(("buffers", self.declarations.into()));
         // Kernels have a handful of parameters.
         let words = params.len() as u32;
-        let kernel = kernel(self.label, render(file, &values), self.access, words);
+        let kernel = kernel(self.label, render(file, values), self.declared, words);
         plan.steps.push(step(kernel, params, groups, self.bindings, self.caps)?);
         Ok(())
     }

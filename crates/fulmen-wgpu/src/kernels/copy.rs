@@ -6,7 +6,7 @@ use super::{
     plan::{alignment, kernel, step, threads, window},
     preprocess::{render, values},
 };
-use crate::kernel::{Access, Caps};
+use crate::kernel::{Caps, StorageBinding};
 
 /// Copies `len` elements from input 0 to output 0, of the same or another type.
 ///
@@ -41,7 +41,9 @@ pub fn copy_bytes(bytes: u64, shifts: [u64; 2], caps: &Caps) -> Result<Plan, Ker
     let vectors = shifts == [0, 0] && bytes.is_multiple_of(16);
     let file = if vectors { "copy_vectors.wgsl" } else { "copy_bytes.wgsl" };
     let wgsl = render(file, &values![threads]);
-    let copy = kernel(OP, wgsl, vec![Access::Read, Access::ReadWrite], if vectors { 1 } else { 4 });
+    let element = if vectors { "vec4<u32>" } else { "u32" };
+    let declared = vec![StorageBinding::read("src", element), StorageBinding::read_write("dst", element)];
+    let copy = kernel(OP, wgsl, declared, if vectors { 1 } else { 4 });
     // A multiple of the alignment, so that every part has the same shifts.
     let most = caps.max_binding.min(1 << 31).saturating_sub(2 * align) / align * align;
     if most == 0 {

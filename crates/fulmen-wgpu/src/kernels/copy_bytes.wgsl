@@ -12,8 +12,6 @@ struct Params {
     words: u32,
 }
 
-@group(0) @binding(0) var<storage, read> src: array<u32>;
-@group(0) @binding(1) var<storage, read_write> dst: array<u32>;
 
 fn byte_mask(count: u32) -> u32 { return select((1u << (8u * count)) - 1u, 0xffffffffu, count >= 4u); }
 

@@ -1,8 +1,6 @@
 //! Copy of 16-byte vectors. Element-wise: one thread copies one vector. Bound by memory bandwidth.
 struct Params { vectors: u32 }
 
-@group(0) @binding(0) var<storage, read> src: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read_write> dst: array<vec4<u32>>;
 
 @compute @workgroup_size({{threads}})
 fn main(

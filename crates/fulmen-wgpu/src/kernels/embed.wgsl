@@ -24,7 +24,6 @@ struct Params {
 }
 
 alias Values = {{values}};
-{{buffers}}
 {{reader}}
 #if blocks
 #include "embed_blocks.wgsl"

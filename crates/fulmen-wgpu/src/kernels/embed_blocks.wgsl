@@ -6,7 +6,7 @@ fn value(row: u32, unit: u32) -> Values {
     let at = unit & 3u;
     let item = decode(fetch(row * row_length(), it), it);
     if ((unit & 4u) == 0u) {
-        return vec4<f32>({{unpack}}(item.lo[at])) * item.s.x + item.o.x;
+        return vec4<f32>({{unpack}}(item.lo[at])) * item.scale.x + item.offset.x;
     }
-    return vec4<f32>({{unpack}}(item.hi[at])) * item.s.y + item.o.y;
+    return vec4<f32>({{unpack}}(item.hi[at])) * item.scale.y + item.offset.y;
 }

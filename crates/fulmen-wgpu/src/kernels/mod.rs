@@ -1,9 +1,9 @@
-//! The kernels, each a function from the shape of the work and [`Caps`](crate::kernel::Caps) to launches.
+//! The kernels: functions from the shape of the work and [`Caps`](crate::kernel::Caps) to launches.
 //!
 //! - [`elementwise`]: the table of element-wise ops, and whole trees of them as one kernel.
 //! - [`reduce`]: sum, maximum, minimum and dot product of arrays of any length.
 //! - [`rows`]: softmax, norms and reductions along the rows of a matrix.
-//! - [`matmul`]: matrix products with epilogues.
+//! - [`matmul`]: matmul (GEMV, small-M GEMM, GEMM) with epilogues.
 //! - [`qmatmul`]: the same with block-quantized weights.
 //! - [`mod@embed`]: rows of a table by token.
 //! - [`mod@rope`]: rotary position embedding.
@@ -12,17 +12,20 @@
 //! - [`mod@argmax`], [`mod@sample`], [`mod@penalize`], [`mod@advance`]: from logits to the next step.
 //! - [`mod@transpose`], [`mod@copy`], [`mod@fill`].
 //!
-//! Beside each function lies its WGSL, with `{{name}}` where a value is put in. Work that does not fit one binding
-//! becomes several launches, so each gives a [`Plan`].
+//! Beside each function lies its WGSL, a file for the preprocessor (`preprocess/mod.rs` has the language), with a header
+//! that says its algorithm, tiles, bindings and bound. [`mod@catalog`] lists all kernels with their final text. Work that
+//! does not fit one binding becomes several launches, so each function gives a [`Plan`].
 //!
 //! **Padding.** Buffers are bound up to a multiple of 16 bytes, so that whole `vec4`s can be loaded. What lies
 //! between the last element and that multiple never reaches a result, and is never written, but for one case: the
-//! unused half of the last word of packed 16-bit floats becomes 0.
+//! unused half of the last word of packed f16 becomes 0.
 
 pub mod advance;
 pub mod argmax;
 pub mod attention;
 mod bind;
+#[doc(hidden)]
+pub mod catalog;
 pub mod copy;
 pub mod elementwise;
 pub mod embed;
@@ -39,7 +42,6 @@ pub mod rope;
 pub mod rows;
 pub mod sample;
 mod storage;
-mod template;
 pub mod transpose;
 mod workgroup;
 

@@ -17,7 +17,6 @@ struct Params {
     capacity: u32,
 }
 
-{{buffers}}
 #include "fault.wgsl"
 fn is_finite(bits: u32) -> bool { return (bits & 0x7fffffffu) < 0x7f800000u; }
 

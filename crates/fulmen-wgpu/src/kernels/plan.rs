@@ -1,6 +1,6 @@
 //! What a kernel function gives: launches, what each binds, and what can go wrong.
 
-use crate::kernel::{Access, Caps, Kernel, Launch, fold_grid};
+use crate::kernel::{Caps, Kernel, Launch, StorageBinding, fold_grid};
 
 /// Which buffer of an operation a binding takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +24,7 @@ pub struct Binding {
     pub bytes: u64,
 }
 
-/// A launch and its bindings, in the order of [`Kernel::access`].
+/// A launch and its bindings, in the order of [`Kernel::bindings`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// What is launched.
@@ -124,7 +124,7 @@ pub(crate) fn step(
         let (needed, limit) = (bindings.len(), caps.max_storage_buffers);
         return Err(KernelError::TooManyBuffers { op: op(), needed, limit });
     }
-    debug_assert_eq!(kernel.access.len(), bindings.len());
+    debug_assert_eq!(kernel.bindings.len(), bindings.len());
     debug_assert_eq!(kernel.param_words as usize, params.len());
     let workgroups = fold_grid(groups, caps.max_workgroups)
         .ok_or_else(|| KernelError::TooMany { op: op(), what: "the number of workgroups" })?;
@@ -132,8 +132,13 @@ pub(crate) fn step(
 }
 
 /// A kernel whose label is a constant.
-pub(crate) fn kernel(label: &'static str, wgsl: String, access: Vec<Access>, param_words: u32) -> Kernel {
-    Kernel { label: label.into(), wgsl, access, param_words }
+pub(crate) fn kernel(
+    label: &'static str,
+    wgsl: String,
+    bindings: Vec<StorageBinding>,
+    param_words: u32,
+) -> Kernel {
+    Kernel { label: label.into(), wgsl, bindings, param_words }
 }
 
 /// A product of sizes, or the error.

@@ -4,9 +4,9 @@ use super::{
     Elem, KernelError, Plan, Role,
     plan::{alignment, kernel, padded, product, step, threads, window},
     preprocess::{render, values},
-    storage::{Form, Lanes, element, variable},
+    storage::{Form, Lanes, element},
 };
-use crate::kernel::{Access, Caps};
+use crate::kernel::{Caps, StorageBinding};
 
 /// Transposes input 0, `[rows, columns]`, to output 0, `[columns, rows]`.
 ///
@@ -31,10 +31,10 @@ pub fn transpose(rows: u64, columns: u64, elem: Elem, caps: &Caps) -> Result<Pla
         return Err(KernelError::TooMany { op: op(), what: "a workgroup of 32 threads" });
     }
     let of = element(form, Lanes::One);
-    let buffers = variable(0, "x", Access::Read, of) + &variable(1, "out", Access::ReadWrite, of);
-    let values = values![buffers, threads, f16: form == Form::F16, element: of];
+    let values = values![threads, f16: form == Form::F16, element: of];
     let wgsl = render("transpose.wgsl", &values);
-    let kernel = kernel("transpose", wgsl, vec![Access::Read, Access::ReadWrite], 8);
+    let bindings = vec![StorageBinding::read("x", of), StorageBinding::read_write("out", of)];
+    let kernel = kernel("transpose", wgsl, bindings, 8);
 
     // Whole rows of each side that fit a binding.
     let fitting = |count: u64, width: u64| {

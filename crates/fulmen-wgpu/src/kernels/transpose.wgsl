@@ -23,7 +23,6 @@ struct Params {
     tiles: u32,
 }
 
-{{buffers}}
 var<workgroup> tile: array<array<{{element}}, 33>, 32>;
 
 @compute @workgroup_size({{threads}})

@@ -1,18 +1,18 @@
-//! Products by weights that stay on the device.
+//! Matmuls by weights that stay on the device.
 //!
 //! ```text
-//! upload (weight) → choose kernels (plan) → compile once per shape (run) → copy in, multiply, copy out: one submission
+//! upload (weight) → choose kernels (kernels) → compile once per shape (run) → copy in, multiply, copy out: one submission
 //! ```
 //!
 //! - **Weights are `[n, k]`** (rows, columns) for every type and every m: the layout of GGUF and of PyTorch's `Linear`.
 //! - **Any type as it is.** f32, f16, bf16, and the block formats Q4_0, Q4_1, Q8_0, Q4_K, Q5_K and Q6_K keep their bytes;
-//!   blocks are only put in another order, in which kernels load whole vectors.
+//!   blocks are only repacked, so that kernels load whole vectors.
 //! - **Nothing is made twice.** Buffers for inputs, results and scratch grow when they have to and stay; the launches of a
-//!   product, with their bind groups, are compiled at its first call. A loop of the same products makes nothing.
-//! - **Sizes are not the caller's concern.** A weight above what a binding or a buffer holds is kept in parts.
-//! - **Results can stay** on the device: a product reads from and writes to buffers of the caller as well as host memory.
+//!   matmul, with their bind groups, are compiled at its first call. A loop of the same matmuls allocates nothing.
+//! - **Sizes are not the caller's concern.** A weight above what a binding or a buffer holds is kept in slices of rows.
+//! - **Results can stay** on the device: a matmul reads from and writes to buffers of the caller as well as host memory.
 
-mod plan;
+mod kernels;
 mod run;
 mod weight;
 
@@ -20,7 +20,7 @@ use std::collections::{HashMap, HashSet};
 
 use fulmen_core::DType;
 
-pub use self::run::{MatmulInput, MatmulOutput, Product};
+pub use self::run::{CachedMatmul, MatmulInput, MatmulOutput};
 use self::{run::Runs, weight::Weight};
 use crate::{device::GpuDevice, error::GpuError, pipeline::PipelineCache, transfer::UploadStaging};
 
@@ -38,8 +38,8 @@ pub struct WeightBudget {
 pub struct MatmulCacheOptions {
     /// The memory for weights; the device's own without it.
     pub budget: Option<WeightBudget>,
-    /// Multiply activations as they are by block formats, too, instead of as 8-bit codes with a scale for every 32. Slower,
-    /// and without the 1e-5 of squared relative error that codes cost.
+    /// Multiply f32 activations by block formats, too, instead of q8 activations (int8 with a scale for every 32). Slower,
+    /// and without the 1e-5 of squared relative error that quantizing costs.
     pub exact_activations: bool,
 }
 
@@ -65,13 +65,13 @@ pub struct CacheMemory {
     pub weights: u64,
     /// Inputs and results on the device.
     pub io: u64,
-    /// What kernels need in between: slices of sums, activations as codes, weights as floats.
+    /// What kernels need in between: split-K slices, q8 activations, dequantized weights.
     pub scratch: u64,
     /// Memory of the host that inputs are uploaded through. Reads go through the device's own, which all readers share.
     pub staging: u64,
 }
 
-/// Weights on the device, and products by them.
+/// Weights on the device, and matmuls by them.
 ///
 /// ```
 /// use fulmen_wgpu::{GpuDevice, GpuMatmulCache};

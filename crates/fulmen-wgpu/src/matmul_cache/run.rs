@@ -1,4 +1,4 @@
-//! Running products: inputs up, launches, results down, in one submission.
+//! Running matmuls: inputs up, launches, results down, in one submission.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -9,13 +9,13 @@ use crate::{
     encode::{Dispatch, DispatchList, Profile},
     error::GpuError,
     kernel::Kernel,
-    kernels::matmul::Role,
+    kernels::matmul::{MatmulBuffer, MatmulLaunch},
+    matmul_launches::{WeightLaunch, WeightLaunches},
     pipeline::Pipeline,
-    product::ProductPlan,
     transfer::{Readback, Upload},
 };
 
-/// Where a product's input is.
+/// Where a matmul's input is.
 #[derive(Clone, Copy, Debug)]
 pub enum MatmulInput<'a> {
     /// On the host: `m · k` floats.
@@ -24,19 +24,19 @@ pub enum MatmulInput<'a> {
     Buffer(&'a GpuBuffer),
 }
 
-/// Where a product's result goes.
+/// Where a matmul's result goes.
 #[derive(Debug)]
 pub enum MatmulOutput<'a> {
     /// To the host: `m · n` floats.
     Host(&'a mut [f32]),
-    /// It stays on the cache's device, at the start of a buffer of at least `m · n` floats: for a later product, or for a
+    /// It stays on the cache's device, at the start of a buffer of at least `m · n` f32: for a later matmul, or for a
     /// [command batch](crate::GpuCommandBatch::import_buffer).
     Buffer(&'a GpuBuffer),
 }
 
-/// A product: `output[m, n] = input[m, k] · weight[n, k]ᵀ`.
+/// A matmul by a cached weight: `output[m, n] = input[m, k] · weight[n, k]ᵀ`.
 #[derive(Debug)]
-pub struct Product<'a> {
+pub struct CachedMatmul<'a> {
     /// The name of the weight.
     pub weight: &'a str,
     /// Rows of the input.
@@ -56,7 +56,7 @@ pub(super) struct Runs {
     scratch: Vec<GpuBuffer>,
 }
 
-/// One product of a call, by what its launches bind.
+/// One matmul of a call, by what its launches bind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     weight: u64,
@@ -94,7 +94,7 @@ impl Runs {
 
     /// Drops what refers to a weight.
     pub(super) fn forget(&mut self, weight: u64) {
-        self.compiled.retain(|key, _| key.iter().all(|product| product.weight != weight));
+        self.compiled.retain(|key, _| key.iter().all(|matmul| matmul.weight != weight));
     }
 
     /// Makes a buffer at least this large. Programs that bind the old one are of no use any more.
@@ -126,9 +126,9 @@ struct Started {
 #[derive(Default)]
 struct Layout {
     keys: Vec<Key>,
-    /// For each product with an input on the host: its offset and its number.
+    /// For each matmul with an input on the host: its offset and its number.
     uploads: Vec<(u64, usize)>,
-    /// For each product with a result on the host: the range of the cache's buffer.
+    /// For each matmul with a result on the host: the range of the cache's buffer.
     reads: Vec<(u64, u64)>,
     input_bytes: u64,
     output_bytes: u64,
@@ -148,7 +148,7 @@ impl GpuMatmulCache {
         m: usize,
     ) -> Result<(), GpuError> {
         let (input, output) = (MatmulInput::Host(input), MatmulOutput::Host(output));
-        self.many("matmul_cached", &mut [Product { weight: weight_name, m, input, output }])
+        self.many("matmul_cached", &mut [CachedMatmul { weight: weight_name, m, input, output }])
     }
 
     /// [`matmul_cached`](Self::matmul_cached) for any executor.
@@ -163,14 +163,14 @@ impl GpuMatmulCache {
         m: usize,
     ) -> Result<(), GpuError> {
         let (input, output) = (MatmulInput::Host(input), MatmulOutput::Host(output));
-        self.many_async("matmul_cached", &mut [Product { weight: weight_name, m, input, output }]).await
+        self.many_async("matmul_cached", &mut [CachedMatmul { weight: weight_name, m, input, output }]).await
     }
 
-    /// Several products in one submission, in order: a product may read from a buffer that one before it writes to. Waits
+    /// Several matmuls in one submission, in order: a matmul may read from a buffer that one before it writes to. Waits
     /// for the results that go to the host; without any it returns as soon as the work is submitted.
     ///
     /// ```
-    /// use fulmen_wgpu::{GpuDevice, GpuMatmulCache, MatmulInput, MatmulOutput, Product};
+    /// use fulmen_wgpu::{GpuDevice, GpuMatmulCache, MatmulInput, MatmulOutput, CachedMatmul};
     ///
     /// let mut cache = GpuMatmulCache::on(GpuDevice::new()?);
     /// cache.upload_weight("up", &[1.0, 1.0, 1.0, -1.0], 2, 2)?;
@@ -178,13 +178,13 @@ impl GpuMatmulCache {
     /// let between = cache.device().create_buffer("example", 8)?;
     /// let mut out = [0.0];
     /// cache.matmul_many(&mut [
-    ///     Product {
+    ///     CachedMatmul {
     ///         weight: "up",
     ///         m: 1,
     ///         input: MatmulInput::Host(&[3.0, 1.0]),
     ///         output: MatmulOutput::Buffer(&between),
     ///     },
-    ///     Product {
+    ///     CachedMatmul {
     ///         weight: "down",
     ///         m: 1,
     ///         input: MatmulInput::Buffer(&between),
@@ -196,21 +196,21 @@ impl GpuMatmulCache {
     /// ```
     ///
     /// # Errors
-    /// As [`matmul_cached`](Self::matmul_cached), and [`GpuError::Aliased`] where a product reads from the buffer that it
+    /// As [`matmul_cached`](Self::matmul_cached), and [`GpuError::Aliased`] where a matmul reads from the buffer that it
     /// writes to. Nothing was run then.
-    pub fn matmul_many(&mut self, products: &mut [Product<'_>]) -> Result<(), GpuError> {
-        self.many("matmul_many", products)
+    pub fn matmul_many(&mut self, matmuls: &mut [CachedMatmul<'_>]) -> Result<(), GpuError> {
+        self.many("matmul_many", matmuls)
     }
 
     /// [`matmul_many`](Self::matmul_many) for any executor.
     ///
     /// # Errors
     /// As [`matmul_many`](Self::matmul_many).
-    pub async fn matmul_many_async(&mut self, products: &mut [Product<'_>]) -> Result<(), GpuError> {
-        self.many_async("matmul_many", products).await
+    pub async fn matmul_many_async(&mut self, matmuls: &mut [CachedMatmul<'_>]) -> Result<(), GpuError> {
+        self.many_async("matmul_many", matmuls).await
     }
 
-    /// The time on the device of a product of `m` rows, in microseconds: the kernels alone, in one pass. What it multiplies
+    /// The time on the device of a matmul of `m` rows, in microseconds: the kernels alone, in one pass. What it multiplies
     /// is what the last call of that size left, or zeros.
     ///
     /// # Errors
@@ -220,7 +220,7 @@ impl GpuMatmulCache {
         self.runs.compiled.get(&key).map_or(Ok(0.0), |compiled| compiled.program.time_us())
     }
 
-    /// The time on the device of each kernel of a product of `m` rows. Measuring keeps the kernels apart, so their sum is
+    /// The time on the device of each kernel of a matmul of `m` rows. Measuring keeps the kernels apart, so their sum is
     /// more than [`time_us`](Self::time_us).
     ///
     /// # Errors
@@ -231,18 +231,18 @@ impl GpuMatmulCache {
         self.runs.compiled.get(&key).map_or(none, |compiled| compiled.program.profile())
     }
 
-    /// The names of the kernels of a product of `m` rows, in order.
+    /// The names of the kernels of a matmul of `m` rows, in order.
     ///
     /// # Errors
     /// As [`matmul_cached`](Self::matmul_cached).
     pub fn kernels(&self, weight_name: &str, m: usize) -> Result<Vec<String>, GpuError> {
         const CALL: &str = "kernels";
         let weight = self.weights.get(weight_name).ok_or_else(|| self.unknown(CALL, weight_name))?;
-        let plan = self.plan(CALL, weight, rows(CALL, m)?)?;
-        Ok(plan.launches.into_iter().map(|planned| planned.launch.kernel.label.into_owned()).collect())
+        let all = self.launches(CALL, weight, rows(CALL, m)?)?;
+        Ok(all.launches.into_iter().map(|bound| bound.launch.launch.kernel.label.into_owned()).collect())
     }
 
-    /// Runs a product from and to the cache's own buffers, and waits for it.
+    /// Runs a matmul from and to the cache's own buffers, and waits for it.
     pub(crate) fn run_own(&mut self, weight_name: &str, m: usize) -> Result<(), GpuError> {
         let key = self.own_program("tune", weight_name, m)?;
         let Some(compiled) = self.runs.compiled.get(&key) else { return Ok(()) };
@@ -256,7 +256,7 @@ impl GpuMatmulCache {
         unsafe { self.pipelines.get_trusted(&self.gpu, kernel) }
     }
 
-    /// The program of a product from and to the cache's own buffers.
+    /// The program of a matmul from and to the cache's own buffers.
     fn own_program(&mut self, call: &'static str, name: &str, m: usize) -> Result<Vec<Key>, GpuError> {
         let weight = self.weights.get(name).ok_or_else(|| self.unknown(call, name))?;
         let (number, m) = (weight.number, rows(call, m)?);
@@ -267,30 +267,38 @@ impl GpuMatmulCache {
         Ok(key)
     }
 
-    fn many(&mut self, call: &'static str, products: &mut [Product<'_>]) -> Result<(), GpuError> {
-        let Some(Started { readback }) = self.start(call, products)? else { return Ok(()) };
-        let mut outputs: Vec<&mut [u8]> = host_outputs(products).collect();
+    fn many(&mut self, call: &'static str, matmuls: &mut [CachedMatmul<'_>]) -> Result<(), GpuError> {
+        let Some(Started { readback }) = self.start(call, matmuls)? else { return Ok(()) };
+        let mut outputs: Vec<&mut [u8]> = host_outputs(matmuls).collect();
         readback.wait_into(&mut outputs)
     }
 
-    async fn many_async(&mut self, call: &'static str, products: &mut [Product<'_>]) -> Result<(), GpuError> {
-        let Some(Started { readback }) = self.start(call, products)? else { return Ok(()) };
-        let mut outputs: Vec<&mut [u8]> = host_outputs(products).collect();
+    async fn many_async(
+        &mut self,
+        call: &'static str,
+        matmuls: &mut [CachedMatmul<'_>],
+    ) -> Result<(), GpuError> {
+        let Some(Started { readback }) = self.start(call, matmuls)? else { return Ok(()) };
+        let mut outputs: Vec<&mut [u8]> = host_outputs(matmuls).collect();
         readback.await_with(|index, bytes| outputs[index].copy_from_slice(bytes)).await
     }
 
     /// Checks, compiles, uploads and submits; gives what is to be read, if anything is.
-    fn start(&mut self, call: &'static str, products: &[Product<'_>]) -> Result<Option<Started>, GpuError> {
+    fn start(
+        &mut self,
+        call: &'static str,
+        matmuls: &[CachedMatmul<'_>],
+    ) -> Result<Option<Started>, GpuError> {
         self.gpu.check_alive()?;
-        let layout = self.lay_out(call, products)?;
-        let names: Vec<&str> = products.iter().map(|product| product.weight).collect();
+        let layout = self.lay_out(call, matmuls)?;
+        let names: Vec<&str> = matmuls.iter().map(|matmul| matmul.weight).collect();
         self.prepare(call, &layout.keys, &names, layout.input_bytes, layout.output_bytes)?;
         let (gpu, runs) = (&self.gpu, &self.runs);
         let Some(compiled) = runs.compiled.get(&layout.keys) else { return Ok(None) };
         let upload = match layout.input_bytes {
             0 => None,
             bytes => {
-                let pieces = layout.uploads.iter().filter_map(|&(at, number)| match products[number].input {
+                let pieces = layout.uploads.iter().filter_map(|&(at, number)| match matmuls[number].input {
                     MatmulInput::Host(data) => Some((at, bytemuck::cast_slice(data))),
                     MatmulInput::Buffer(_) => None,
                 });
@@ -318,29 +326,28 @@ impl GpuMatmulCache {
         Ok(Some(Started { readback }))
     }
 
-    /// Checks each product, and gives its input and its result a place.
-    fn lay_out(&mut self, call: &'static str, products: &[Product<'_>]) -> Result<Layout, GpuError> {
+    /// Checks each matmul, and gives its input and its result a place.
+    fn lay_out(&mut self, call: &'static str, matmuls: &[CachedMatmul<'_>]) -> Result<Layout, GpuError> {
         let align = u64::from(self.gpu.caps().binding_alignment.max(16));
         self.clock += 1;
         let mut layout = Layout::default();
-        for (number, product) in products.iter().enumerate() {
-            let Some(weight) = self.weights.get_mut(product.weight) else {
-                return Err(self.unknown(call, product.weight));
+        for (number, matmul) in matmuls.iter().enumerate() {
+            let Some(weight) = self.weights.get_mut(matmul.weight) else {
+                return Err(self.unknown(call, matmul.weight));
             };
             weight.used = self.clock;
-            let m = rows(call, product.m)?;
+            let m = rows(call, matmul.m)?;
             let elements = |side: u32| u64::from(m) * u64::from(side);
             let (inputs, outputs) = (elements(weight.data.k), elements(weight.data.n));
             let wrong = |what: &str, wanted: u64, got: u64, unit: &str| {
                 if wanted == got {
                     return Ok(());
                 }
-                let what =
-                    format!("the length of the {what} of a product of {m} rows by {:?}", product.weight);
+                let what = format!("the length of the {what} of a matmul of {m} rows by {:?}", matmul.weight);
                 let expected = format!("{wanted} {unit}");
                 Err(GpuError::Argument { call, what, expected, got: got.to_string() })
             };
-            let input = match product.input {
+            let input = match matmul.input {
                 MatmulInput::Host(data) => {
                     wrong("input", inputs, data.len() as u64, "floats")?;
                     let at = layout.input_bytes.next_multiple_of(align);
@@ -354,7 +361,7 @@ impl GpuMatmulCache {
                     Place::Theirs(buffer.clone())
                 }
             };
-            let output = match &product.output {
+            let output = match &matmul.output {
                 MatmulOutput::Host(data) => {
                     wrong("output", outputs, data.len() as u64, "floats")?;
                     let at = layout.output_bytes.next_multiple_of(align);
@@ -373,7 +380,7 @@ impl GpuMatmulCache {
         Ok(layout)
     }
 
-    /// Makes sure that buffers are large enough and that the products are compiled.
+    /// Makes sure that buffers are large enough and that the matmuls are compiled.
     fn prepare(
         &mut self,
         call: &'static str,
@@ -393,15 +400,15 @@ impl GpuMatmulCache {
         if keys.is_empty() {
             return Ok(());
         }
-        let mut plans = Vec::with_capacity(keys.len());
+        let mut launches = Vec::with_capacity(keys.len());
         for (key, name) in keys.iter().zip(names) {
             let weight = self.weights.get(*name).ok_or_else(|| self.unknown(call, name))?;
-            plans.push(self.plan(call, weight, key.m)?);
+            launches.push(self.launches(call, weight, key.m)?);
         }
-        self.grow_scratch(call, &plans)?;
+        self.grow_scratch(call, &launches)?;
         let mut steps = Vec::new();
-        for ((key, name), plan) in keys.iter().zip(names).zip(plans) {
-            self.steps(call, key, name, plan, &mut steps)?;
+        for ((key, name), launches) in keys.iter().zip(names).zip(launches) {
+            self.steps(call, key, name, launches, &mut steps)?;
         }
         let program = DispatchList::compile(&gpu, steps)?;
         if self.runs.compiled.len() >= MOST_PROGRAMS {
@@ -414,10 +421,10 @@ impl GpuMatmulCache {
         Ok(())
     }
 
-    /// Products run one after the other, so they share scratch.
-    fn grow_scratch(&mut self, call: &'static str, plans: &[ProductPlan]) -> Result<(), GpuError> {
-        for plan in plans {
-            for (index, &bytes) in plan.scratch.iter().enumerate() {
+    /// Matmuls run one after the other, so they share scratch.
+    fn grow_scratch(&mut self, call: &'static str, all: &[WeightLaunches]) -> Result<(), GpuError> {
+        for launches in all {
+            for (index, &bytes) in launches.scratch.iter().enumerate() {
                 if self.runs.scratch.get(index).is_some_and(|buffer| buffer.size() >= bytes) {
                     continue;
                 }
@@ -432,13 +439,13 @@ impl GpuMatmulCache {
         Ok(())
     }
 
-    /// The launches of a product on its buffers.
+    /// The launches of a matmul on its buffers.
     fn steps(
         &self,
         call: &'static str,
         key: &Key,
         name: &str,
-        plan: ProductPlan,
+        launches: WeightLaunches,
         steps: &mut Vec<Dispatch>,
     ) -> Result<(), GpuError> {
         let weight = self.weights.get(name).ok_or_else(|| self.unknown(call, name))?;
@@ -452,24 +459,24 @@ impl GpuMatmulCache {
             let at = |row_number: u32| offset + u64::from(row_number) * row;
             Ok::<_, GpuError>(buffer.slice(at(rows.start)..at(rows.end)))
         };
-        for planned in plan.launches {
-            let pipeline = self.pipeline(&planned.launch.kernel)?;
-            let bound = |role: &Role| match *role {
-                Role::A => matrix(&key.input, &self.runs.input, weight.data.k, &planned.rows),
-                Role::Out => matrix(&key.output, &self.runs.output, weight.data.n, &planned.rows),
-                Role::B(_) => Ok(weight.data.parts[planned.part].slice.clone()),
-                Role::Scratch(i) => {
+        for WeightLaunch { launch: MatmulLaunch { launch, buffers, .. }, slice, rows } in launches.launches {
+            let pipeline = self.pipeline(&launch.kernel)?;
+            let bound = |buffer: &MatmulBuffer| match *buffer {
+                MatmulBuffer::A => matrix(&key.input, &self.runs.input, weight.data.k, &rows),
+                MatmulBuffer::Out => matrix(&key.output, &self.runs.output, weight.data.n, &rows),
+                MatmulBuffer::B(_) => Ok(weight.data.slices[slice].slice.clone()),
+                MatmulBuffer::Scratch(i) => {
                     self.runs.scratch.get(i as usize).map(GpuBuffer::whole).ok_or_else(missing)
                 }
-                Role::Extra(_) => Err(missing()),
+                MatmulBuffer::Extra(_) => Err(missing()),
             };
-            let bindings = planned.roles.iter().map(bound).collect::<Result<_, _>>()?;
+            let bindings = buffers.iter().map(bound).collect::<Result<_, _>>()?;
             steps.push(Dispatch {
                 pipeline,
                 bindings,
-                params: planned.launch.params,
-                workgroups: planned.launch.workgroups,
-                label: planned.launch.kernel.label.into_owned(),
+                params: launch.params,
+                workgroups: launch.workgroups,
+                label: launch.kernel.label.into_owned(),
             });
         }
         Ok(())
@@ -487,8 +494,8 @@ pub(super) fn rows(call: &'static str, m: usize) -> Result<u32, GpuError> {
 }
 
 /// The results that go to the host, in order.
-fn host_outputs<'a>(products: &'a mut [Product<'_>]) -> impl Iterator<Item = &'a mut [u8]> {
-    products.iter_mut().filter_map(|product| match &mut product.output {
+fn host_outputs<'a>(matmuls: &'a mut [CachedMatmul<'_>]) -> impl Iterator<Item = &'a mut [u8]> {
+    matmuls.iter_mut().filter_map(|matmul| match &mut matmul.output {
         MatmulOutput::Host(data) => Some(bytemuck::cast_slice_mut(data)),
         MatmulOutput::Buffer(_) => None,
     })

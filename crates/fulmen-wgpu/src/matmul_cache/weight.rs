@@ -21,14 +21,14 @@ pub(super) struct Weight {
 }
 
 impl Weight {
-    /// The rows of its first part.
+    /// The rows of its first slice.
     pub(super) fn first_rows(&self) -> Range<u32> {
-        self.data.parts.first().map_or(0..self.data.n, |part| part.rows.clone())
+        self.data.slices.first().map_or(0..self.data.n, |part| part.rows.clone())
     }
 
     pub(super) fn info(&self) -> WeightInfo {
-        let DeviceWeight { dtype, n, k, bytes, ref parts, .. } = self.data;
-        WeightInfo { dtype, rows: n as usize, cols: k as usize, bytes, parts: parts.len() }
+        let DeviceWeight { dtype, n, k, bytes, ref slices, .. } = self.data;
+        WeightInfo { dtype, rows: n as usize, cols: k as usize, bytes, parts: slices.len() }
     }
 }
 

@@ -1,12 +1,12 @@
-//! What was measured, kept between processes: a text file with a checksum, replaced by renaming. One that is damaged or of
-//! another device, driver or version is taken for none.
+//! Measurements, kept between processes: a text file with a checksum, replaced by renaming. A file that is damaged or of
+//! another device, driver or version is ignored.
 
 use std::{fmt::Write as _, fs, path::PathBuf};
 
 use super::{Key, Table};
 use crate::{disk_cache, error::GpuError};
 
-const HEADER: &str = "fulmen tuned kernels 1";
+const HEADER: &str = "fulmen tuned kernels 2";
 
 /// A larger file is not ours.
 const LARGEST: u64 = 16 << 20;

@@ -1,4 +1,4 @@
-//! Measuring the candidates of a product.
+//! Measuring the candidates of a matmul.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -25,13 +25,13 @@ impl Default for TuneOptions {
 /// What came of a candidate.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// Its result was right, and a run takes so many microseconds.
+    /// Its result was right, and a run takes this many microseconds.
     Right(f64),
     /// Its result was wrong: it is never taken.
     Wrong,
     /// The device or the shape does not fit it.
     Refused(String),
-    /// Its first run took so much longer than the best so far, in microseconds, that it was not run again.
+    /// Its first run took this many microseconds, so much more than the best one's that it was not run again.
     Slow(f64),
 }
 
@@ -44,7 +44,7 @@ pub struct Measured {
     pub outcome: Outcome,
 }
 
-/// What was measured for one product.
+/// What was measured for one matmul.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuning {
     /// Every candidate; the first is the one that the table names.
@@ -117,7 +117,7 @@ impl GpuMatmulCache {
         Ok(Tuning { candidates, best: best.map(|(number, _)| number) })
     }
 
-    /// The median time of a product as it is forced now.
+    /// The median time of a matmul with the kernel that is set.
     fn time(&mut self, name: &str, m: usize, runs: usize, best: Option<f64>) -> Result<Outcome, GpuError> {
         let once = self.once(name, m)?;
         if best.is_some_and(|best| once > TOO_SLOW * best) {

@@ -1,12 +1,12 @@
-//! Kernels that were measured on a device, remembered.
+//! Autotuning: kernels that were measured on a device, remembered.
 //!
 //! The tables of [`kernels::matmul`](crate::kernels::matmul) and [`kernels::qmatmul`](crate::kernels::qmatmul) choose by
-//! shape, from what was measured on one GPU. [`GpuMatmulCache::tune`](crate::GpuMatmulCache::tune) measures every candidate
+//! shape, by measurements on one GPU. [`GpuMatmulCache::tune`](crate::GpuMatmulCache::tune) measures every candidate
 //! for a weight and a number of rows on the device at hand, after checking its result, and remembers the fastest of those
-//! that passed. The matmul cache and the command batch take it from there; what was not measured, or is no candidate any
-//! more, goes by the tables.
+//! that passed. The matmul cache and the command batch take it from there; shapes that were not measured, and kernels
+//! that are not candidates, go by the tables.
 //!
-//! What is remembered lies beside the compiled pipelines, in one file per adapter, driver and version of this crate
+//! The results lie beside the compiled pipelines, in one file per adapter, driver and version of this crate
 //! (`file.rs`).
 
 mod file;
@@ -26,12 +26,12 @@ use crate::{
     error::GpuError,
     kernel::Caps,
     kernels::{
-        matmul::{self, KernelChoice, Layout, MatmulShape, WeightType},
-        qmatmul::{self, Choice, QuantWeight, Values},
+        matmul::{self, Layout, MatmulConfig, MatmulShape, WeightType},
+        qmatmul::{self, Activations, QuantMatmulConfig, QuantWeight},
     },
 };
 
-/// A product, as far as it decides which kernel is fastest.
+/// A matmul, as far as it decides which kernel is fastest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     /// The type of the weight and how it lies, such as `F32 nk` or `Q4_K`.
@@ -43,7 +43,7 @@ pub(crate) struct Key {
     pub(crate) m: u32,
 }
 
-/// What was measured on a device: for each product the name of the fastest kernel, and its microseconds.
+/// Measurements on a device: for each matmul the name of the fastest kernel, and its microseconds.
 pub(crate) type Table = BTreeMap<Key, (String, f64)>;
 
 /// What is remembered of a device.
@@ -76,7 +76,7 @@ impl Tuned {
         file.write(&table)
     }
 
-    /// The kernel that was fastest for a product; for a number of rows that was not measured, that of the next larger one,
+    /// The kernel that was fastest for a matmul; for a number of rows that was not measured, that of the next larger one,
     /// if it is not twice as large.
     fn name(&self, key: &Key) -> Option<String> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
@@ -88,30 +88,31 @@ impl Tuned {
         self.name(key).is_some()
     }
 
-    /// The kernel for a product by floats, by what was measured or by the table.
-    pub(crate) fn choose(&self, shape: MatmulShape, half: bool, caps: &Caps) -> Option<KernelChoice> {
-        let measured = self.name(&plain_key(shape, half)).and_then(|name| {
-            matmul::candidates(shape, half, caps).into_iter().find(|choice| choice.to_string() == name)
+    /// The kernel for a matmul with an f32, f16 or bf16 weight, by measurement or by the table.
+    pub(crate) fn choose(&self, shape: MatmulShape, round_a: bool, caps: &Caps) -> Option<MatmulConfig> {
+        let measured = self.name(&plain_key(shape, round_a)).and_then(|name| {
+            matmul::candidates(shape, round_a, caps).into_iter().find(|choice| choice.to_string() == name)
         });
-        measured.or_else(|| matmul::choose_half(shape, half, caps))
+        measured.or_else(|| matmul::choose_rounded(shape, round_a, caps))
     }
 
-    /// The kernel for a product by blocks.
+    /// The kernel for a matmul with a block-quantized weight.
     pub(crate) fn choose_blocks(
         &self,
         m: u32,
         weight: QuantWeight,
-        values: Values,
+        activations: Activations,
         caps: &Caps,
-    ) -> Option<Choice> {
-        let measured = self.name(&blocks_key(m, weight, values)).and_then(|name| {
-            qmatmul::candidates(m, weight, values, caps).into_iter().find(|choice| choice.to_string() == name)
+    ) -> Option<QuantMatmulConfig> {
+        let measured = self.name(&blocks_key(m, weight, activations)).and_then(|name| {
+            let mut all = qmatmul::candidates(m, weight, activations, caps).into_iter();
+            all.find(|choice| choice.to_string() == name)
         });
-        measured.or_else(|| qmatmul::choose(m, weight, values, caps))
+        measured.or_else(|| qmatmul::choose(m, weight, activations, caps))
     }
 }
 
-/// A kernel that a device takes for a product.
+/// A kernel that a device takes for a matmul.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// Its name.
@@ -132,27 +133,28 @@ pub fn kernel_for(gpu: &GpuDevice, dtype: DType, m: u32, (n, k): (u32, u32), exa
     };
     if let Some(elem) = elem {
         let shape = MatmulShape { m, k, n, b: Layout::Nk, elem };
-        // Whether activations may be rounded is decided by type: only 16-bit floats go to matrix units.
-        let half = !exact && elem == WeightType::F16;
-        let kernel = tuned.choose(shape, half, &caps)?.to_string();
-        return Some(Taken { kernel, measured: tuned.has(&plain_key(shape, half)) });
+        // Whether activations may be rounded is decided by type: only f16 goes to cooperative matrices.
+        let round_a = !exact && elem == WeightType::F16;
+        let kernel = tuned.choose(shape, round_a, &caps)?.to_string();
+        return Some(Taken { kernel, measured: tuned.has(&plain_key(shape, round_a)) });
     }
-    let (weight, values) = (QuantWeight { dtype, n, k }, if exact { Values::Float } else { Values::Int8 });
+    let activations = if exact { Activations::F32 } else { Activations::Q8 };
+    let weight = QuantWeight { dtype, n, k };
     weight.packed_row_bytes().ok()?;
-    let taken = tuned.choose_blocks(m, weight, values, &caps)?;
-    let measured = tuned.has(&blocks_key(m, weight, values));
+    let taken = tuned.choose_blocks(m, weight, activations, &caps)?;
+    let measured = tuned.has(&blocks_key(m, weight, activations));
     Some(Taken { kernel: taken.to_string(), measured })
 }
 
-pub(crate) fn plain_key(shape: MatmulShape, half: bool) -> Key {
+pub(crate) fn plain_key(shape: MatmulShape, round_a: bool) -> Key {
     let MatmulShape { m, k, n, b, elem } = shape;
     let layout = if b == Layout::Nk { "nk" } else { "kn" };
-    Key { weight: format!("{elem:?} {layout}").to_uppercase(), rounded: half, n, k, m }
+    Key { weight: format!("{elem:?} {layout}").to_uppercase(), rounded: round_a, n, k, m }
 }
 
-pub(crate) fn blocks_key(m: u32, weight: QuantWeight, values: Values) -> Key {
+pub(crate) fn blocks_key(m: u32, weight: QuantWeight, activations: Activations) -> Key {
     let QuantWeight { dtype, n, k } = weight;
-    Key { weight: dtype.name().to_owned(), rounded: values == Values::Int8, n, k, m }
+    Key { weight: dtype.name().to_owned(), rounded: activations == Activations::Q8, n, k, m }
 }
 
 #[cfg(test)]
@@ -160,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_measured_counts_for_as_many_rows_and_somewhat_fewer() {
+    fn a_measurement_counts_for_as_many_rows_and_somewhat_fewer() {
         let tuned = Tuned::default();
         let shape = |m| MatmulShape { m, k: 64, n: 128, b: Layout::Nk, elem: WeightType::F32 };
         let key = |m| plain_key(shape(m), false);
@@ -169,8 +171,12 @@ mod tests {
         }
         let name = |m| tuned.name(&key(m));
         assert_eq!((name(4), name(3)), (Some("four".to_owned()), Some("four".to_owned())));
-        assert_eq!((name(2), name(5), name(16)), (None, None, None), "twice as many are another thing");
+        assert_eq!(
+            (name(2), name(5), name(16)),
+            (None, None, None),
+            "twice as many rows are measured separately"
+        );
         assert_eq!((name(17), name(32), name(33)), (Some("many".to_owned()), Some("many".to_owned()), None));
-        assert_eq!(tuned.name(&plain_key(shape(4), true)), None, "rounded is another product");
+        assert_eq!(tuned.name(&plain_key(shape(4), true)), None, "rounded is another matmul");
     }
 }

@@ -1,13 +1,13 @@
-//! Weights on the device: from the host's bytes to buffers in the kernels' order, in parts where one buffer or binding does
-//! not hold them. The matmul cache and the graph dispatcher keep theirs in this form.
+//! Weights on the device: from the host's bytes to buffers in the layout of the kernels, in slices of rows where one
+//! buffer or binding does not hold them. The matmul cache and the graph dispatcher keep theirs in this form.
 
-mod stand_in;
+mod upcast;
 
 use std::ops::Range;
 
 use fulmen_core::DType;
 
-pub(crate) use self::stand_in::stand_in;
+pub(crate) use self::upcast::upcast;
 use crate::{
     buffer::{BufferSlice, GpuBuffer},
     device::GpuDevice,
@@ -21,19 +21,20 @@ use crate::{
 /// A weight on the device: `n` rows of `k` elements.
 #[derive(Debug)]
 pub(crate) struct DeviceWeight {
-    pub(crate) kind: Kind,
+    pub(crate) kind: WeightKind,
     pub(crate) dtype: DType,
     pub(crate) n: u32,
     pub(crate) k: u32,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) slices: Vec<WeightSlice>,
     /// Bytes on the device.
     pub(crate) bytes: u64,
-    /// Its values and the products of matrix units fit 16-bit floats.
-    pub(crate) half: bool,
+    /// Its values fit f16, as cooperative matrices need.
+    pub(crate) fits_f16: bool,
 }
 
 impl DeviceWeight {
-    /// Floats of plain memory as a weight; `None` for blocks, and where a binding cannot begin.
+    /// Plain memory of f32, f16 or bf16 as a weight; `None` for blocks, and where the offset of a binding would not be
+    /// aligned.
     pub(crate) fn view(
         gpu: &GpuDevice,
         call: &'static str,
@@ -52,58 +53,58 @@ impl DeviceWeight {
         if !slice.offset.is_multiple_of(align) {
             return Ok(None);
         }
-        let kind = Kind::Plain(elem);
-        let ranges = parts(gpu, kind, n, k).map_err(|(needed, limit)| {
+        let kind = WeightKind::Plain(elem);
+        let ranges = slice_rows(gpu, kind, n, k).map_err(|(needed, limit)| {
             let what = "a few rows of the weight, in bytes,".to_owned();
             GpuError::TooLarge { call, what, needed, limit }
         })?;
         let row = u64::from(k) * elem.bytes();
-        let part = |rows: Range<u32>| {
+        let slice_of = |rows: Range<u32>| {
             let at = |number: u32| slice.offset + u64::from(number) * row;
-            Part { slice: slice.buffer.slice(at(rows.start)..at(rows.end)), rows }
+            WeightSlice { slice: slice.buffer.slice(at(rows.start)..at(rows.end)), rows }
         };
-        let (parts, half) = (ranges.into_iter().map(part).collect(), dtype == DType::F16);
-        Ok(Some(DeviceWeight { kind, dtype, n, k, parts, bytes: slice.size, half }))
+        let (slices, fits_f16) = (ranges.into_iter().map(slice_of).collect(), dtype == DType::F16);
+        Ok(Some(DeviceWeight { kind, dtype, n, k, slices, bytes: slice.size, fits_f16 }))
     }
 }
 
 /// Some rows of a weight, where a kernel can bind them.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct WeightSlice {
     pub(crate) rows: Range<u32>,
     pub(crate) slice: BufferSlice,
 }
 
-impl Part {
-    fn whole(rows: Range<u32>, buffer: &GpuBuffer) -> Part {
-        Part { rows, slice: buffer.whole() }
+impl WeightSlice {
+    fn whole(rows: Range<u32>, buffer: &GpuBuffer) -> WeightSlice {
+        WeightSlice { rows, slice: buffer.whole() }
     }
 }
 
 /// Which kernels multiply by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum WeightKind {
     Plain(WeightType),
     Blocks(QuantWeight),
 }
 
-/// Bytes that are put in the kernels' order at once.
-const PIECE: u64 = 16 << 20;
+/// Bytes that are repacked at once.
+const CHUNK: u64 = 16 << 20;
 
 /// A weight that was checked and is not uploaded yet.
 pub(crate) struct NewWeight<'a> {
     call: &'static str,
     name: &'a str,
     dtype: DType,
-    kind: Kind,
+    kind: WeightKind,
     n: u32,
     k: u32,
     bytes: &'a [u8],
     /// Bytes of a row, on the host and on the device.
     host_row: u64,
     row: u64,
-    /// The rows of each part.
-    parts: Vec<Range<u32>>,
+    /// The rows of each slice.
+    slices: Vec<Range<u32>>,
 }
 
 impl<'a> NewWeight<'a> {
@@ -129,9 +130,9 @@ impl<'a> NewWeight<'a> {
         };
         let (n, k) = (side("the number of rows", rows)?, side("the number of columns", cols)?);
         let (kind, row, unit) = match dtype {
-            DType::F32 => (Kind::Plain(WeightType::F32), u64::from(k) * 4, (1, 4)),
-            DType::F16 => (Kind::Plain(WeightType::F16), u64::from(k) * 2, (1, 2)),
-            DType::BF16 => (Kind::Plain(WeightType::Bf16), u64::from(k) * 2, (1, 2)),
+            DType::F32 => (WeightKind::Plain(WeightType::F32), u64::from(k) * 4, (1, 4)),
+            DType::F16 => (WeightKind::Plain(WeightType::F16), u64::from(k) * 2, (1, 2)),
+            DType::BF16 => (WeightKind::Plain(WeightType::Bf16), u64::from(k) * 2, (1, 2)),
             _ => {
                 let weight = QuantWeight { dtype, n, k };
                 let row = weight.packed_row_bytes().map_err(|error| match error {
@@ -144,7 +145,7 @@ impl<'a> NewWeight<'a> {
                         wrong("the number of columns", format!("a multiple of {block}"), k.to_string())
                     }
                 })?;
-                (Kind::Blocks(weight), row, (dtype.block_len() as u64, dtype.block_bytes() as u64))
+                (WeightKind::Blocks(weight), row, (dtype.block_len() as u64, dtype.block_bytes() as u64))
             }
         };
         let host_row = u64::from(k) / unit.0 * unit.1;
@@ -156,13 +157,13 @@ impl<'a> NewWeight<'a> {
             };
             return Err(wrong("the data", expected, format!("{} bytes", bytes.len())));
         }
-        let parts = parts(gpu, kind, n, k).map_err(|(needed, limit)| GpuError::TooLarge {
+        let slices = slice_rows(gpu, kind, n, k).map_err(|(needed, limit)| GpuError::TooLarge {
             call,
             what: format!("a few rows of weight {name:?}, in bytes,"),
             needed,
             limit,
         })?;
-        Ok(NewWeight { call, name, dtype, kind, n, k, bytes, host_row, row, parts })
+        Ok(NewWeight { call, name, dtype, kind, n, k, bytes, host_row, row, slices })
     }
 
     /// Bytes that it takes on the device.
@@ -172,38 +173,38 @@ impl<'a> NewWeight<'a> {
 
     /// The weight, or nothing of it.
     pub(crate) fn upload(&self, gpu: &GpuDevice) -> Result<DeviceWeight, GpuError> {
-        let mut parts: Vec<Part> = Vec::with_capacity(self.parts.len());
-        for rows in &self.parts {
+        let mut slices: Vec<WeightSlice> = Vec::with_capacity(self.slices.len());
+        for rows in &self.slices {
             let size = u64::from(rows.end - rows.start) * self.row;
             let buffer = gpu.create_buffer(self.call, size).map_err(|error| match error {
-                // What is missing is for the whole weight, not for the part that failed.
+                // The message is about the whole weight, not about the slice that failed.
                 GpuError::OutOfMemory { call, available, .. } => {
                     let needed = Some(self.needed());
-                    let had: u64 = parts.iter().map(|part| part.slice.size).sum();
+                    let had: u64 = slices.iter().map(|part| part.slice.size).sum();
                     GpuError::OutOfMemory { call, needed, available: available.map(|free| free + had) }
                 }
                 error => error,
             })?;
-            parts.push(Part::whole(rows.clone(), &buffer));
+            slices.push(WeightSlice::whole(rows.clone(), &buffer));
         }
-        for part in &parts {
+        for part in &slices {
             self.fill(gpu, part)?;
         }
-        let bytes = parts.iter().map(|part| part.slice.size).sum();
+        let bytes = slices.iter().map(|part| part.slice.size).sum();
         let &NewWeight { dtype, kind, n, k, .. } = self;
-        Ok(DeviceWeight { kind, dtype, n, k, parts, bytes, half: fits_half(dtype, self.bytes) })
+        Ok(DeviceWeight { kind, dtype, n, k, slices, bytes, fits_f16: fits_f16(dtype, self.bytes) })
     }
 
-    fn fill(&self, gpu: &GpuDevice, part: &Part) -> Result<(), GpuError> {
+    fn fill(&self, gpu: &GpuDevice, part: &WeightSlice) -> Result<(), GpuError> {
         let host = |rows: &Range<u32>| {
             // Within the data, whose length was checked.
             let at = |row: u32| (u64::from(row) * self.host_row) as usize;
             &self.bytes[at(rows.start)..at(rows.end)]
         };
-        let Kind::Blocks(weight) = self.kind else {
+        let WeightKind::Blocks(weight) = self.kind else {
             return gpu.upload(self.call, &part.slice.buffer, 0, host(&part.rows));
         };
-        let step = (PIECE / self.row).clamp(1, u64::from(self.n)) as u32;
+        let step = (CHUNK / self.row).clamp(1, u64::from(self.n)) as u32;
         let mut packed = Vec::new();
         let mut start = part.rows.start;
         while start < part.rows.end {
@@ -212,7 +213,7 @@ impl<'a> NewWeight<'a> {
             repack(weight, host(&rows), &mut packed).map_err(|error| GpuError::Argument {
                 call: self.call,
                 what: format!("weight {:?}", self.name),
-                expected: "one that can be put in the kernels' order".to_owned(),
+                expected: "one that can be repacked".to_owned(),
                 got: error.to_string(),
             })?;
             gpu.upload(
@@ -227,10 +228,10 @@ impl<'a> NewWeight<'a> {
     }
 }
 
-/// Bytes whose order is worth a thread of its own.
+/// Bytes whose repacking is worth a thread of its own.
 const WORTH_A_THREAD: usize = 1 << 20;
 
-/// Rows of blocks in the kernels' order, by several threads where there are many.
+/// Rows of blocks in the layout of the kernels, by several threads where there are many.
 fn repack(weight: QuantWeight, blocks: &[u8], packed: &mut [u8]) -> Result<(), qmatmul::QuantError> {
     let row = weight.packed_row_bytes()? as usize;
     let (rows, threads) = (packed.len() / row, std::thread::available_parallelism().map_or(1, |n| n.get()));
@@ -254,10 +255,10 @@ fn repack(weight: QuantWeight, blocks: &[u8], packed: &mut [u8]) -> Result<(), q
     })
 }
 
-/// Whether 16-bit floats hold the values: those that are 16-bit floats, and blocks whose scales let no value become too
-/// large, nor all of them so small that digits are lost.
-fn fits_half(dtype: DType, blocks: &[u8]) -> bool {
-    // Where the 16-bit scales and minima stand in a block, and the largest factor of each.
+/// Whether f16 holds the values: those that are f16, and blocks whose scales let no value become too large, nor all of
+/// them so small that digits are lost.
+fn fits_f16(dtype: DType, blocks: &[u8]) -> bool {
+    // Offsets of the f16 scales and minima in a block, and the largest factor of each.
     let scales: &[(usize, f32)] = match dtype {
         DType::F16 => return true,
         DType::Q4_0 => &[(0, 8.0)],
@@ -279,17 +280,17 @@ fn fits_half(dtype: DType, blocks: &[u8]) -> bool {
     largest.is_some_and(|largest| (1e-3..6e4).contains(&largest))
 }
 
-/// The rows of each part, so that each can be a buffer and be bound. What is needed and allowed where a few rows are too
-/// large.
-fn parts(gpu: &GpuDevice, kind: Kind, n: u32, k: u32) -> Result<Vec<Range<u32>>, (u64, u64)> {
+/// The rows of each slice, so that each can be a buffer and be bound; what is needed and allowed where a few rows are
+/// too large.
+fn slice_rows(gpu: &GpuDevice, kind: WeightKind, n: u32, k: u32) -> Result<Vec<Range<u32>>, (u64, u64)> {
     let mut caps = gpu.caps();
     caps.max_binding = caps.max_binding.min(caps.max_buffer);
     let ranges = match kind {
-        Kind::Plain(elem) => {
+        WeightKind::Plain(elem) => {
             let shape = MatmulShape { m: 1, k, n, b: Layout::Nk, elem };
             matmul::split_columns(shape, &caps).map_err(|_| 4 * u64::from(k) * elem.bytes())
         }
-        Kind::Blocks(weight) => {
+        WeightKind::Blocks(weight) => {
             let row = weight.packed_row_bytes().unwrap_or(0);
             qmatmul::split_columns(weight, &caps).map_err(|_| 4 * row)
         }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use fulmen_wgpu::{
     BufferSlice, DeviceOptions, DiskCache, Dispatch, GpuBuffer, GpuDevice, Pipeline, PipelineCache,
     RecordMode,
-    kernel::{Access, Kernel},
+    kernel::{Kernel, StorageBinding},
 };
 
-/// A device without a disk cache, which records lists as soon as it can. Software will do, but there
-/// must be one.
+/// A device without a disk cache, which records lists as soon as it can. Software will do, but there must be one.
 pub(crate) fn gpu() -> GpuDevice {
     gpu_with(DeviceOptions { record: RecordMode::Always, ..DeviceOptions::default() })
 }
@@ -31,15 +30,16 @@ pub(crate) fn add_kernel() -> Kernel {
         label: "add".into(),
         wgsl: "
             struct Params { n: u32, factor: f32 }
-            @group(0) @binding(0) var<storage, read> a: array<f32>;
-            @group(0) @binding(1) var<storage, read> b: array<f32>;
-            @group(0) @binding(2) var<storage, read_write> out: array<f32>;
             @compute @workgroup_size(64)
             fn main(@builtin(global_invocation_id) id: vec3<u32>) {
                 if id.x < params.n { out[id.x] = a[id.x] + params.factor * b[id.x]; }
             }"
         .into(),
-        access: vec![Access::Read, Access::Read, Access::ReadWrite],
+        bindings: vec![
+            StorageBinding::read("a", "f32"),
+            StorageBinding::read("b", "f32"),
+            StorageBinding::read_write("out", "f32"),
+        ],
         param_words: 2,
     }
 }
@@ -49,13 +49,12 @@ pub(crate) fn increment_kernel() -> Kernel {
     Kernel {
         label: "increment".into(),
         wgsl: "
-            @group(0) @binding(0) var<storage, read_write> data: array<f32>;
             @compute @workgroup_size(64)
             fn main(@builtin(global_invocation_id) id: vec3<u32>) {
                 if id.x < arrayLength(&data) { data[id.x] += 1.0; }
             }"
         .into(),
-        access: vec![Access::ReadWrite],
+        bindings: vec![StorageBinding::read_write("data", "f32")],
         param_words: 0,
     }
 }

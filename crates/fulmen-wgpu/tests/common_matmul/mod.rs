@@ -6,8 +6,8 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use fulmen_wgpu::kernel::{Access, Caps, Kernel, fold_grid};
-use fulmen_wgpu::kernels::matmul::{Plan, Role};
+use fulmen_wgpu::kernel::{Caps, Kernel, StorageBinding, fold_grid};
+use fulmen_wgpu::kernels::matmul::{MatmulBuffer, MatmulLaunches};
 use fulmen_wgpu::{
     AdapterSelector, DeviceOptions, DiskCache, Dispatch, DispatchList, GpuBuffer, GpuDevice, Pipeline,
     PipelineCache,
@@ -32,7 +32,6 @@ pub struct Buffers<'a> {
 const CALL: &str = "a product";
 
 const FILL: &str = "struct Params { count: u32, seed: u32 }
-@group(0) @binding(0) var<storage, read_write> dst: array<f32>;
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) g: vec3<u32>, @builtin(local_invocation_index) l: u32) {
     let i = (w.x + g.x * (w.y + g.y * w.z)) * 256u + l;
@@ -88,7 +87,7 @@ impl Gpu {
         let kernel = Kernel {
             label: "fill".into(),
             wgsl: FILL.into(),
-            access: vec![Access::ReadWrite],
+            bindings: vec![StorageBinding::read_write("dst", "f32")],
             param_words: 2,
         };
         let workgroups = fold_grid(u64::from(count).div_ceil(256), self.caps.max_workgroups).unwrap();
@@ -121,26 +120,26 @@ impl Gpu {
     }
 
     /// The steps of a plan on these buffers.
-    pub fn steps(&self, plan: &Plan, buffers: &Buffers<'_>) -> Vec<Dispatch> {
+    pub fn steps(&self, plan: &MatmulLaunches, buffers: &Buffers<'_>) -> Vec<Dispatch> {
         let scratch: Vec<_> = plan.scratch.iter().map(|&bytes| self.empty(bytes)).collect();
-        let bound = |role: &Role| match *role {
-            Role::A => buffers.a.whole(),
-            Role::B(i) => match buffers.part {
+        let bound = |buffer: &MatmulBuffer| match *buffer {
+            MatmulBuffer::A => buffers.a.whole(),
+            MatmulBuffer::B(i) => match buffers.part {
                 None => buffers.b[i as usize].whole(),
                 Some((offset, size)) => buffers.b[i as usize].slice(offset..offset + size),
             },
-            Role::Out => buffers.out.whole(),
-            Role::Extra(i) => buffers.extras[i as usize].whole(),
-            Role::Scratch(i) => scratch[i as usize].whole(),
+            MatmulBuffer::Out => buffers.out.whole(),
+            MatmulBuffer::Extra(i) => buffers.extras[i as usize].whole(),
+            MatmulBuffer::Scratch(i) => scratch[i as usize].whole(),
         };
-        let step = |step: &fulmen_wgpu::kernels::matmul::Step| Dispatch {
+        let step = |step: &fulmen_wgpu::kernels::matmul::MatmulLaunch| Dispatch {
             pipeline: self.pipeline(&step.launch.kernel),
             bindings: step.buffers.iter().map(bound).collect(),
             params: step.launch.params.clone(),
             workgroups: step.launch.workgroups,
             label: step.launch.kernel.label.to_string(),
         };
-        plan.steps.iter().map(step).collect()
+        plan.launches.iter().map(step).collect()
     }
 
     pub fn program(&self, steps: impl IntoIterator<Item = Dispatch>) -> DispatchList {

@@ -107,7 +107,7 @@ impl Gpu {
         if let Some(pipeline) = pipelines.get(kernel) {
             return pipeline.clone();
         }
-        let source = format!("{}\n@group(1) @binding(0) var<uniform> params: Params;\n", kernel.wgsl);
+        let source = format!("{}@group(1) @binding(0) var<uniform> params: Params;\n", kernel.module());
         if std::env::var_os("SHOW_WGSL").is_some() {
             println!("{source}");
         }
@@ -173,14 +173,12 @@ impl Gpu {
         let mut pass = encoder.begin_compute_pass(&Default::default());
         for step in &plan.steps {
             let kernel = &step.launch.kernel;
-            assert_eq!(kernel.access.len(), step.bindings.len(), "{}", kernel.label);
+            assert_eq!(kernel.bindings.len(), step.bindings.len(), "{}", kernel.label);
             assert_eq!(kernel.param_words as usize, step.launch.params.len(), "{}", kernel.label);
             let mut kernel = kernel.clone();
             for (at, part) in step.bindings.iter().enumerate() {
                 if aliases.iter().any(|&(_, input)| part.role == Role::Input(input)) {
-                    let read = format!("@binding({at}) var<storage, read>");
-                    kernel.wgsl =
-                        kernel.wgsl.replace(&read, &format!("@binding({at}) var<storage, read_write>"));
+                    kernel.bindings[at].access = Access::ReadWrite;
                 }
             }
             let pipeline = self.pipeline(&kernel);
@@ -193,7 +191,7 @@ impl Gpu {
                     BindGroupEntry { binding, resource: BindingResource::Buffer(part) }
                 })
                 .collect();
-            for (part, access) in step.bindings.iter().zip(&kernel.access) {
+            for (part, access) in step.bindings.iter().zip(step.launch.kernel.access()) {
                 if let (Role::Input(i), Access::ReadWrite) = (part.role, access) {
                     written[i] = true;
                 }

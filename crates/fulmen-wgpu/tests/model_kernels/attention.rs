@@ -5,7 +5,7 @@ use fulmen_wgpu::{
         KernelError, Plan,
         attention::{Attention, AttentionKernel, KvInput, attention, attention_by},
         kv::Cache,
-        matmul::Squares,
+        matmul::FragmentOps,
     },
 };
 
@@ -154,13 +154,13 @@ fn allowed(kind: AttentionKernel) -> f64 {
 }
 
 /// The cooperative-matrix kernel, emulated without cooperative matrices.
-const EMULATED_COOP: AttentionKernel = AttentionKernel::PrefillCoop(Squares::Threads);
+const EMULATED_COOP: AttentionKernel = AttentionKernel::PrefillCoop(FragmentOps::Emulated);
 
 /// The cooperative-matrix kernel, where the device has it.
 fn coop() -> Option<AttentionKernel> {
     let caps = gpu().caps;
     (caps.cooperative_matrix && caps.subgroups == Some((32, 32)))
-        .then_some(AttentionKernel::PrefillCoop(Squares::Units))
+        .then_some(AttentionKernel::PrefillCoop(FragmentOps::CooperativeMatrix))
 }
 
 #[test]
@@ -409,11 +409,11 @@ fn rows_and_heads_choose_the_kernel() {
     };
     let wide = KvInput::Cache { cache: Cache { dtype: DType::F32, ..cache }, sequences: false };
     for (spec, caps, kind) in [
-        (Attention { m: 512, ..spec }, caps, AttentionKernel::PrefillCoop(Squares::Units)),
+        (Attention { m: 512, ..spec }, caps, AttentionKernel::PrefillCoop(FragmentOps::CooperativeMatrix)),
         (
             Attention { m: 512, heads: heads(32, 8, 80), ..spec },
             caps,
-            AttentionKernel::PrefillCoop(Squares::Units),
+            AttentionKernel::PrefillCoop(FragmentOps::CooperativeMatrix),
         ),
         (Attention { m: 512, kv: wide, ..spec }, caps, AttentionKernel::PrefillTiled),
         (Attention { m: 512, heads: heads(32, 8, 160), ..spec }, caps, AttentionKernel::PrefillTiled),

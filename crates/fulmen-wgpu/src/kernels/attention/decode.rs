@@ -8,7 +8,7 @@ use crate::kernels::{
     bind::{KernelBindings, invalid},
     plan::{product, threads},
     preprocess::values,
-    qmatmul::codes_bytes,
+    qmatmul::q8_bytes,
 };
 
 /// Positions per tile, whose weights are in workgroup memory.
@@ -108,7 +108,7 @@ fn launches(config: &DecodeConfig<'_>, q8: bool, caps: &Caps) -> Result<Plan, Ke
         bind.read("stats", Role::Scratch(1), "vec2<f32>", stats)?;
         bind.write("out", Role::Output(0), shape.val(), shape.q_bytes)?;
         if q8 {
-            let bytes = codes_bytes(shape.m, shape.heads.q_width());
+            let bytes = q8_bytes(shape.m, shape.heads.q_width());
             bind.write("dst", Role::Output(2), "vec4<u32>", bytes)?;
         }
         if keep_queries {

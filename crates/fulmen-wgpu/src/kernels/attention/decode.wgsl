@@ -41,7 +41,6 @@ alias EwF = {{heads == 1 ? "f32" : heads_vector + "<f32>"}};
 alias EwI = {{heads == 1 ? "i32" : heads_vector + "<i32>"}};
 alias EwU = {{heads == 1 ? "u32" : heads_vector + "<u32>"}};
 alias EwB = {{heads == 1 ? "bool" : heads_vector + "<bool>"}};
-{{buffers}}
 #include "attention/visible_keys.wgsl"
 #include "attention/kv_reader.wgsl"
 #include "elementwise/nan.wgsl"

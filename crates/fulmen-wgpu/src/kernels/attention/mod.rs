@@ -23,7 +23,7 @@ use super::{
     KernelError, Plan,
     bind::{fits, invalid},
     kv::{Cache, KvStore, RopeStore},
-    matmul::Squares,
+    matmul::FragmentOps,
     plan::product,
 };
 use crate::kernel::Caps;
@@ -66,7 +66,7 @@ pub enum AttentionKernel {
     PrefillTiled,
     /// The same with 16 x 16 matrix fragments; for f16 and `Q8_0` caches and head sizes that are a
     /// multiple of 16, up to 128.
-    PrefillCoop(Squares),
+    PrefillCoop(FragmentOps),
 }
 
 /// Causal attention of each query row.
@@ -88,15 +88,15 @@ pub fn attention(spec: &Attention, caps: &Caps) -> Result<Plan, KernelError> {
 fn prefill_kernel(shape: &AttentionShape, caps: &Caps) -> Option<AttentionKernel> {
     if !prefill_tiled::pays_off(shape) {
         None
-    } else if prefill_coop::fits(shape, Squares::Units, caps) {
-        Some(AttentionKernel::PrefillCoop(Squares::Units))
+    } else if prefill_coop::fits(shape, FragmentOps::CooperativeMatrix, caps) {
+        Some(AttentionKernel::PrefillCoop(FragmentOps::CooperativeMatrix))
     } else {
         prefill_tiled::fits(shape, caps).then_some(AttentionKernel::PrefillTiled)
     }
 }
 
 /// As [`attention`], with the result also as q8 activations for a quantized matmul: output 2, of
-/// [`codes_bytes`](super::qmatmul::codes_bytes) bytes, bit-identical to what a separate launch would
+/// [`q8_bytes`](super::qmatmul::q8_bytes) bytes, bit-identical to what a separate launch would
 /// write. `None` where the last launch cannot write them.
 ///
 /// # Errors
@@ -151,7 +151,7 @@ pub fn attention_by(kernel: AttentionKernel, spec: &Attention, caps: &Caps) -> R
     match kernel {
         AttentionKernel::Decode => decode::plan(&shape, caps),
         AttentionKernel::PrefillTiled => prefill_tiled::plan(&shape, caps),
-        AttentionKernel::PrefillCoop(squares) => prefill_coop::plan(&shape, squares, caps),
+        AttentionKernel::PrefillCoop(fragment_ops) => prefill_coop::plan(&shape, fragment_ops, caps),
     }
 }
 

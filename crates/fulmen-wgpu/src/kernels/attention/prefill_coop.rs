@@ -11,7 +11,7 @@ use crate::kernel::Caps;
 use crate::kernels::{
     KernelError, Plan, Role,
     bind::{KernelBindings, invalid},
-    matmul::Squares,
+    matmul::FragmentOps,
     preprocess::values,
 };
 
@@ -29,20 +29,24 @@ const WEIGHTS_LD: u32 = KEYS / 4 + 2;
 const SCORES_LD: u32 = KEYS / 4 + 1;
 
 /// Whether the kernel supports such heads and caches on this device.
-pub(super) fn fits(shape: &AttentionShape, squares: Squares, caps: &Caps) -> bool {
+pub(super) fn fits(shape: &AttentionShape, fragment_ops: FragmentOps, caps: &Caps) -> bool {
     let coop = caps.cooperative_matrix && caps.subgroups == Some((WIDTH, WIDTH));
     let sizes = Sizes { head_dim: shape.heads.head_dim };
     matches!(shape.kv_type(), DType::F16 | DType::Q8_0)
         && caps.f16
-        && (coop || squares == Squares::Threads)
+        && (coop || fragment_ops == FragmentOps::Emulated)
         && sizes.head_dim.is_multiple_of(16)
         && sizes.head_dim <= 128
         && THREADS <= caps.max_invocations
         && sizes.workgroup_bytes() <= caps.workgroup_memory
 }
 
-pub(super) fn plan(shape: &AttentionShape, squares: Squares, caps: &Caps) -> Result<Plan, KernelError> {
-    if !fits(shape, squares, caps) {
+pub(super) fn plan(
+    shape: &AttentionShape,
+    fragment_ops: FragmentOps,
+    caps: &Caps,
+) -> Result<Plan, KernelError> {
+    if !fits(shape, fragment_ops, caps) {
         let dim = shape.heads.head_dim;
         let reason = format!("the device has no cooperative matrices for heads of {dim} in such a cache");
         return Err(invalid(OP, reason));
@@ -62,7 +66,7 @@ pub(super) fn plan(shape: &AttentionShape, squares: Squares, caps: &Caps) -> Res
     let sizes = Sizes { head_dim: shape.heads.head_dim };
     let mut values = shape.values(true);
     values.extend(values![
-        coop: squares == Squares::Units,
+        coop: fragment_ops == FragmentOps::CooperativeMatrix,
         fragments: sizes.fragments(),
         q_fragments: sizes.q_fragments(),
         key_fragments: KEYS / 16,

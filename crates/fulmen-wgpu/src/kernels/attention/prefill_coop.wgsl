@@ -40,7 +40,6 @@ struct Params {
 }
 
 alias Val = vec4<f32>;
-{{buffers}}
 #include "attention/visible_keys.wgsl"
 #if kv_type != "f16"
 #include "attention/kv_reader.wgsl"

@@ -30,7 +30,6 @@ alias EwF = vec4<f32>;
 alias EwI = vec4<i32>;
 alias EwU = vec4<u32>;
 alias EwB = vec4<bool>;
-{{buffers}}
 #include "attention/visible_keys.wgsl"
 #include "attention/kv_reader.wgsl"
 #include "elementwise/nan.wgsl"

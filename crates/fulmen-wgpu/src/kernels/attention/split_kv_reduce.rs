@@ -11,7 +11,7 @@ use crate::kernels::{
     bind::{KernelBindings, invalid},
     plan::threads,
     preprocess::values,
-    qmatmul::place_of_item,
+    qmatmul::q8_block_place,
 };
 
 /// Chunks per split that a thread loads before their factors are known.
@@ -30,7 +30,7 @@ impl DecodeConfig<'_> {
         let threads = threads(128, caps).max(across);
         let groups = u32::try_from(heads).map_err(|_| invalid(OP, "more than 2^32 heads"))?;
         let n_heads = shape.heads.n_heads;
-        let q8_at = place_of_item(shape.heads.q_width(), &format!("number / {n_heads}u"), "it");
+        let q8_at = q8_block_place(shape.heads.q_width(), &format!("number / {n_heads}u"), "block");
         let mut values = shape.values(false);
         values.extend(values![
             q8,

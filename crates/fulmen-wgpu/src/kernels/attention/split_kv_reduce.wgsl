@@ -25,12 +25,11 @@ alias EwF = f32;
 alias EwI = i32;
 alias EwU = u32;
 alias EwB = bool;
-{{buffers}}
 #include "attention/visible_keys.wgsl"
 #include "elementwise/nan.wgsl"
 #include "elementwise/exp.wgsl"
 #if q8
-#include "qmatmul/codes.wgsl"
+#include "qmatmul/q8_block.wgsl"
 #endif
 // For each chunk: its maximum score, the factor that rescales its values to the common maximum, and its
 // rescaled sum of weights.
@@ -101,8 +100,8 @@ fn main(
 #if q8
     workgroupBarrier();
     if (thread < {{vecs / 8}}u) {
-        let it = number % {{n_heads}}u * {{vecs / 8}}u + thread;
-        put_item(
+        let block = number % {{n_heads}}u * {{vecs / 8}}u + thread;
+        put_q8_block(
             {{q8_at}},
   #for i in 0..8
             values[thread * 8u + {{i}}u],

@@ -2,12 +2,12 @@
 
 use super::{Broadcast, ElementwiseProgram, Input, source::source};
 use crate::{
-    kernel::{Access, Caps, Kernel},
+    kernel::{Access, Caps, Kernel, StorageBinding},
     kernels::{
         Binding, Elem, KernelError, Plan, Role,
         plan::{alignment, padded, step, threads, window},
         preprocess::{render, values},
-        storage::{Form, Lanes, declare, element, variable},
+        storage::{Form, Lanes, declare, element},
     },
 };
 
@@ -89,21 +89,19 @@ impl FusedKernel {
         let threads = threads(256, caps);
         let label = program.label();
 
-        let mut buffers = String::new();
-        let mut access = Vec::new();
+        let mut accessors = String::new();
+        let mut bindings = Vec::new();
         let mut broadcast_inputs: Vec<usize> = Vec::new();
-        for (binding, &(i, input)) in inputs.iter().enumerate() {
+        for &(i, input) in &inputs {
             let mode = if replaced(i) { Access::ReadWrite } else { Access::Read };
-            access.push(mode);
-            buffers += &input_buffer(binding, i, input, mode, caps);
+            accessors += &input_buffer(&mut bindings, i, input, mode, caps);
             if let Broadcast::Row { .. } | Broadcast::Column { .. } = input.broadcast {
                 broadcast_inputs.push(i);
             }
         }
         for &(o, elem) in &outputs {
-            let (binding, form) = (access.len(), elem.form(caps));
-            buffers += &declare(binding, &format!("out{o}"), form, Lanes::Four, Access::ReadWrite);
-            access.push(Access::ReadWrite);
+            let (name, form) = (format!("out{o}"), elem.form(caps));
+            accessors += &declare(&mut bindings, &name, form, Lanes::Four, Access::ReadWrite);
         }
         // Kernels have a handful of parameters.
         let words = 3 + 4 * broadcast_inputs.len() as u32 + program.scalars as u32;
@@ -116,7 +114,7 @@ impl FusedKernel {
             "elementwise/fused.wgsl",
             &values![
                 threads,
-                buffers,
+                accessors,
                 broadcast_inputs,
                 f16: elems.any(|elem| elem.form(caps) == Form::F16),
                 lanes: 4u32,
@@ -126,7 +124,7 @@ impl FusedKernel {
                 outputs: output_names.collect::<Vec<_>>(),
             ],
         );
-        let kernel = Kernel { label: label.into(), wgsl, access, param_words: words };
+        let kernel = Kernel { label: label.into(), wgsl, bindings, param_words: words };
         Ok(Self { kernel, inputs, outputs, threads, len })
     }
 
@@ -204,12 +202,18 @@ impl FusedKernel {
     }
 }
 
-/// The declaration of an input, and `load_in<i>(i)`, which loads vector `i` of the range.
-fn input_buffer(binding: usize, i: usize, input: Input, mode: Access, caps: &Caps) -> String {
+/// Adds an input to the bindings, and returns `load_in<i>(i)`, which loads vector `i` of the range.
+fn input_buffer(
+    bindings: &mut Vec<StorageBinding>,
+    i: usize,
+    input: Input,
+    mode: Access,
+    caps: &Caps,
+) -> String {
     let name = format!("in{i}");
     let form = input.elem.form(caps);
     let (broadcast, lanes) = match input.broadcast {
-        Broadcast::Full => return declare(binding, &name, form, Lanes::Four, mode),
+        Broadcast::Full => return declare(bindings, &name, form, Lanes::Four, mode),
         Broadcast::Scalar => ("scalar", Lanes::One),
         Broadcast::Row { n } if n % 4 == 0 => ("row4", Lanes::Four),
         Broadcast::Row { .. } => ("row", Lanes::One),
@@ -217,8 +221,8 @@ fn input_buffer(binding: usize, i: usize, input: Input, mode: Access, caps: &Cap
         Broadcast::Column { .. } => ("column", Lanes::One),
     };
     let values = values![broadcast, n: i, form: form.name()];
-    variable(binding, &name, mode, element(form, lanes))
-        + &render("elementwise/broadcast_loader.wgsl", &values)
+    bindings.push(StorageBinding::new(name, element(form, lanes), mode));
+    render("elementwise/broadcast_loader.wgsl", &values)
 }
 
 /// The call of the generated function, with the inputs that it reads and all scalars.

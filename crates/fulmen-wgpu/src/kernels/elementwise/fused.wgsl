@@ -28,7 +28,7 @@ struct Params {
 }
 
 #include "storage/lanes.wgsl"
-{{buffers}}
+{{accessors}}
 {{functions}}
 @compute @workgroup_size({{threads}})
 fn main(

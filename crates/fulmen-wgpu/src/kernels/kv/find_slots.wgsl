@@ -13,7 +13,6 @@ struct Params {
     capacity: u32,
 }
 
-{{buffers}}
 #include "fault.wgsl"
 #include "kv/sequence_of.wgsl"
 var<workgroup> later: atomic<u32>;

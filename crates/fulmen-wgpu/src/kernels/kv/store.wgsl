@@ -23,7 +23,6 @@ struct Params {
     epsilon: f32,
 }
 
-{{buffers}}
 #if !has_slots
 #include "fault.wgsl"
 #endif

@@ -16,7 +16,7 @@ fn large_device() -> Caps {
     }
 }
 
-/// What is fastest, or near it, on a GPU with 132 units and 48 KiB of workgroup memory: m, k, n, how the name begins,
+/// What is fastest, or near it, on a GPU with 132 multiprocessors and 48 KiB of workgroup memory: m, k, n, how the name begins,
 /// and slices.
 const MEASURED: [(u32, u32, u32, &str, &[u32]); 9] = [
     (16, 2560, 9728, "tiled 16x", &[3, 5]),
@@ -35,7 +35,7 @@ fn the_table_is_near_the_best_on_a_large_device() {
     for (m, k, n, name, slices) in MEASURED {
         for b in [Layout::Nk, Layout::Kn] {
             let shape = MatmulShape::f32(m, k, n, b);
-            let Some(KernelChoice::Tiled(tile)) = choose(shape, &large_device()) else { panic!("{shape}") };
+            let Some(MatmulConfig::Tiled(tile)) = choose(shape, &large_device()) else { panic!("{shape}") };
             println!("{shape}: {tile}");
             assert!(tile.to_string().starts_with(name) && slices.contains(&tile.slices), "{shape}: {tile}");
         }
@@ -43,19 +43,19 @@ fn the_table_is_near_the_best_on_a_large_device() {
 }
 
 #[test]
-fn few_rows_are_streamed() {
+fn small_m_takes_the_gemv_kernels() {
     let name = |m, k, n, b| choose(MatmulShape::f32(m, k, n, b), &large_device()).unwrap().to_string();
     for (k, n) in [(2560, 9728), (9728, 2560), (4096, 151_936)] {
-        assert_eq!(name(1, k, n, Layout::Nk), "rows_nk threads=128 rows=1 unroll=1 Workgroup fixed");
+        assert_eq!(name(1, k, n, Layout::Nk), "gemv_nk threads=128 rows=1 unroll=1 Workgroup fixed");
     }
-    assert_eq!(name(1, 768, 768, Layout::Nk), "rows_nk threads=64 rows=1 unroll=1 Workgroup fixed");
-    assert_eq!(name(1, 100, 9728, Layout::Nk), "rows_nk threads=128 rows=2 unroll=4 Subgroup");
-    assert_eq!(name(4, 2560, 9728, Layout::Nk), "rows_nk threads=256 rows=4 unroll=1 Subgroup");
-    assert!(name(8, 2560, 9728, Layout::Kn).starts_with("rows_kn"));
+    assert_eq!(name(1, 768, 768, Layout::Nk), "gemv_nk threads=64 rows=1 unroll=1 Workgroup fixed");
+    assert_eq!(name(1, 100, 9728, Layout::Nk), "gemv_nk threads=128 rows=2 unroll=4 Subgroup");
+    assert_eq!(name(4, 2560, 9728, Layout::Nk), "gemv_nk threads=256 rows=4 unroll=1 Subgroup");
+    assert!(name(8, 2560, 9728, Layout::Kn).starts_with("gemv_kn"));
 }
 
 #[test]
-fn a_choice_fits_the_device_and_the_shape() {
+fn a_config_fits_the_device_and_the_shape() {
     let lesser = |threads, kib: u32| Caps {
         subgroups: None,
         max_invocations: threads,
@@ -67,8 +67,8 @@ fn a_choice_fits_the_device_and_the_shape() {
         for m in [9, 16, 17, 40, 64, 100, 500, 5000, 8192] {
             for (k, n) in [(1, 1), (33, 7), (700, 900), (9728, 2560), (2560, 9728), (128, 151_936)] {
                 let shape = MatmulShape::f32(m, k, n, Layout::Nk);
-                let Some(KernelChoice::Tiled(tile)) = choose(shape, &caps) else { panic!("{shape}") };
-                let Some(KernelChoice::TiledPair(pair)) = choose_pair(shape, &caps) else {
+                let Some(MatmulConfig::Tiled(tile)) = choose(shape, &caps) else { panic!("{shape}") };
+                let Some(MatmulConfig::TiledPair(pair)) = choose_pair(shape, &caps) else {
                     panic!("{shape}")
                 };
                 for (tile, products) in [(tile, 1), (pair, 2)] {

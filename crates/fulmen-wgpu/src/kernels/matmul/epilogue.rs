@@ -1,4 +1,4 @@
-//! What is done to each value of a product before it is stored.
+//! What is done to each value of a matmul before it is stored.
 
 /// How an input of an epilogue is indexed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,7 +28,7 @@ pub struct EpilogueSource {
 }
 
 impl EpilogueSource {
-    /// The product as it is.
+    /// The matmul as it is.
     pub fn none() -> Self {
         Self::of("v", [])
     }

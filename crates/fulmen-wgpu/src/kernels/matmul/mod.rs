@@ -1,44 +1,45 @@
-//! Matrix products: `out[m, n] = epilogue(a[m, k] · B)`, accumulated in f32.
+//! Matmul: `out[m, n] = epilogue(a[m, k] · B)`, accumulated in f32.
 //!
-//! - **The kernels.** [`RowsNk`] and [`RowsKn`] for few rows of A: they stream B once and are bound by memory.
-//!   [`Tiled`] for many rows: register blocking over tiles in workgroup memory, bound by arithmetic. Where a product
-//!   has too few tiles to fill a device, the last two split k over workgroups and a second launch sums the slices.
-//!   [`Coop`] for many rows and B in 16 bits, on matrix units, with A rounded to 16 bits.
-//! - **Which one.** [`choose`] is the table; [`plan`] uses it, [`plan_with`] takes the choice from the caller.
-//! - **What a plan is.** Launches in order, and for each the roles of the buffers that it binds ([`Role`]); the caller
-//!   brings the buffers, and scratch of the sizes that the plan names.
+//! - **The kernels.** [`GemvNk`] and [`GemvKn`] are GEMV and small-M GEMM: they stream B once and are bound by memory
+//!   bandwidth. [`GemmTile`] is a tiled GEMM: register blocking over tiles in workgroup memory, bound by arithmetic.
+//!   Where a matmul has too few tiles to fill a device, the last two split k over workgroups (split-K) and a second
+//!   launch adds the slices. [`CoopTile`] is a GEMM on cooperative matrices, for B in f16, with A rounded to f16.
+//! - **Where the WGSL is.** A kernel is a `.wgsl` file of the same name with a header that says its algorithm, tiles and
+//!   bindings; the Rust file beside it checks a configuration and gives the values of its constants.
+//! - **Which one.** [`choose`] is the table; [`launches`] uses it, [`launches_with`] takes a [`MatmulConfig`].
+//! - **The result** is a list of launches in order, each with the buffers that it binds ([`MatmulBuffer`]); the caller
+//!   brings the buffers, and scratch of the sizes that the list names.
 //! - **Epilogues.** [`EpilogueSource`] is WGSL over the accumulated value and further inputs, so that the element-wise
-//!   operations after a product need no launch of their own.
+//!   operations after a matmul need no launch of their own.
 //! - **Checks.** Indices are clamped in the text, so these kernels may be compiled without run-time checks. They do
 //!   not rely on zeroed workgroup memory.
 
 mod choose;
-pub(super) mod coop;
+pub(super) mod convert_f16;
 mod epilogue;
-pub(super) mod halve;
-pub(super) mod head;
-mod plan;
-pub(super) mod reduce;
-mod rows_kn;
-pub(super) mod rows_nk;
-mod slab;
-pub(super) mod text;
-mod tiled;
+pub(super) mod gemm_coop;
+mod gemm_tiled;
+mod gemv_kn;
+pub(super) mod gemv_nk;
+mod launches;
+pub(super) mod prelude;
+pub(super) mod split_k_sum;
 mod weight_type;
 
 pub(in crate::kernels) use super::Elem;
-pub(in crate::kernels) use choose::UNITS_ROWS;
-pub use choose::{Candidate, KernelChoice, TILES, candidates, choose, choose_half, choose_pair};
-pub(super) use choose::{coop_candidates, units_tile};
-pub use coop::{COOP_TILES, Coop, Squares};
+pub(in crate::kernels) use choose::COOP_ROWS;
+pub use choose::{Candidate, MatmulConfig, TILES, candidates, choose, choose_pair, choose_rounded};
+pub(super) use choose::{coop_candidates, coop_tile};
 pub use epilogue::{EpilogueInput, EpilogueSource};
-pub(super) use plan::by_units;
-pub use plan::{
-    Plan, PlanError, Role, Step, plan, plan_columns, plan_pair, plan_pair_with, plan_with, split_columns,
+pub use gemm_coop::{COOP_TILES, CoopTile, FragmentOps};
+pub use gemm_tiled::GemmTile;
+pub use gemv_kn::GemvKn;
+pub use gemv_nk::{GemvNk, RowThreads};
+pub(super) use launches::coop_launches;
+pub use launches::{
+    MatmulBuffer, MatmulError, MatmulLaunch, MatmulLaunches, MatmulStage, column_launches, launches,
+    launches_with, pair_launches, pair_launches_with, split_columns,
 };
-pub use rows_kn::RowsKn;
-pub use rows_nk::{RowsNk, Team};
-pub use tiled::Tiled;
 pub use weight_type::WeightType;
 
 /// How B lies in memory.
@@ -50,7 +51,7 @@ pub enum Layout {
     Nk,
 }
 
-/// The product `a[m, k] · B` with B as `b` and `elem` say.
+/// The matmul `a[m, k] · B` with B as `b` and `elem` say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MatmulShape {
     /// Rows of A and of the output.
@@ -66,7 +67,7 @@ pub struct MatmulShape {
 }
 
 impl MatmulShape {
-    /// A product in f32.
+    /// A matmul in f32.
     pub const fn f32(m: u32, k: u32, n: u32, b: Layout) -> Self {
         Self { m, k, n, b, elem: WeightType::F32 }
     }

@@ -1,17 +1,18 @@
-//! What B is stored as, and the text that reads it.
+//! What B is stored as, and how kernels read it.
 
 use crate::kernel::Caps;
 use crate::kernels::Elem;
+use crate::kernels::preprocess::{render, values};
 
-/// The type of B's elements. Products are made in f32 whatever it is.
+/// The type of B's elements. Sums are f32 whatever it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WeightType {
-    /// 32-bit floats.
+    /// f32.
     #[default]
     F32,
-    /// 16-bit floats. Where the device lacks them in kernels they are unpacked from 32-bit words.
+    /// f16. Where the device has none in kernels they are unpacked from 32-bit words.
     F16,
-    /// The upper halves of 32-bit floats.
+    /// bf16: the upper 16 bits of an f32.
     Bf16,
 }
 
@@ -46,24 +47,18 @@ impl WeightType {
         }
     }
 
+    /// How `element.wgsl` reads the type.
+    pub(in crate::kernels) const fn form(self, caps: &Caps) -> &'static str {
+        match (self, caps.f16) {
+            (Self::F32, _) => "f32",
+            (Self::F16, true) => "f16",
+            (Self::F16, false) => "packed_f16",
+            (Self::Bf16, _) => "bf16",
+        }
+    }
+
     /// `get_<name>(i)`: the i-th four values (or the i-th one) of the array `name`, in f32.
-    pub(in crate::kernels) fn getter(self, name: &str, width: u32, caps: &Caps) -> String {
-        let value = match (self, caps.f16, width) {
-            (Self::F32, ..) => format!("{name}[i]"),
-            (Self::F16, true, 4) => format!("vec4<f32>({name}[i])"),
-            (Self::F16, true, _) => format!("f32({name}[i])"),
-            (Self::F16, false, 4) => {
-                format!("vec4<f32>(unpack2x16float({name}[i].x), unpack2x16float({name}[i].y))")
-            }
-            (Self::F16, false, _) => format!("unpack2x16float({name}[i / 2u])[i & 1u]"),
-            (Self::Bf16, _, 4) => format!(
-                "bitcast<vec4<f32>>(({name}[i].xxyy << vec4<u32>(16u, 0u, 16u, 0u)) & vec4<u32>(0xffff0000u))"
-            ),
-            (Self::Bf16, ..) => {
-                format!("bitcast<f32>(({name}[i / 2u] << (16u - 16u * (i & 1u))) & 0xffff0000u)")
-            }
-        };
-        let ty = if width == 4 { "vec4<f32>" } else { "f32" };
-        format!("fn get_{name}(i: u32) -> {ty} {{ return {value}; }}\n")
+    pub(in crate::kernels) fn getter(self, name: &'static str, width: u32, caps: &Caps) -> String {
+        render("matmul/getter.wgsl", &values![name, form: self.form(caps), width])
     }
 }

@@ -1,12 +1,14 @@
 //! The WGSL preprocessor: kernels are `.wgsl` files with directives, and Rust gives the constants.
 //!
 //! [`render`] takes the name of a file in the table of embedded files ([`FILES`](files::FILES)) and a list of named
-//! values ([`values!`]), and returns plain WGSL. Files are parsed once per process; rendering walks the parsed form.
+//! values ([`values!`]), and returns plain WGSL. Files are parsed once per process, and what was rendered is kept:
+//! kernels are made for every dispatch, and their text must cost no more than a lookup then.
 //!
 //! # The language
 //!
 //! A line whose first character other than a blank is `#` is a directive and leaves nothing in the output. A line
-//! that starts with `//!` documents the file and is not part of the output either. Every other line is text, in
+//! that starts with `//!` is a comment for readers of the file and not part of the output either; those before the
+//! first other line are the file's documentation. Every other line is text, in
 //! which `{{expr}}` is replaced by the value of an expression.
 //!
 //! | directive | meaning |
@@ -35,15 +37,13 @@
 //! A mistake (an unknown name, a type that does not fit, a missing `#endif`) is a mistake in a kernel, which every
 //! test of that kernel finds: rendering panics with file, line and reason.
 
-// Values of every kind and the documentation of files are for kernels and tools that are to come.
-#![allow(dead_code, unused_macros, unused_imports)]
-
 mod expr;
 mod files;
 mod parse;
 
 use std::collections::HashMap;
-use std::sync::LazyLock;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{LazyLock, PoisonError, RwLock};
 
 pub(crate) use expr::Value;
 use expr::{Expr, Scope};
@@ -65,8 +65,39 @@ pub(crate) use values;
 /// # Panics
 /// Where the file or a value has a mistake; see the [module](self).
 pub(crate) fn render(name: &str, values: &[(&str, Value)]) -> String {
-    File::named(name).unwrap_or_else(|| panic!("there is no kernel file {name:?}")).render(values)
+    let mut hasher = DefaultHasher::new();
+    (name, values).hash(&mut hasher);
+    let hash = hasher.finish();
+    let same = |known: &&Rendered| known.file == name && known.is_for(values);
+    let rendered = RENDERED.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = rendered.get(&hash).and_then(|all| all.iter().find(same)) {
+        return known.text.clone();
+    }
+    drop(rendered);
+    let file = File::named(name).unwrap_or_else(|| panic!("there is no kernel file {name:?}"));
+    let text = file.render(values);
+    let values = values.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+    let known = Rendered { file: file.name, values, text: text.clone() };
+    RENDERED.write().unwrap_or_else(PoisonError::into_inner).entry(hash).or_default().push(known);
+    text
 }
+
+/// A text that was rendered before.
+struct Rendered {
+    file: &'static str,
+    values: Vec<(String, Value)>,
+    text: String,
+}
+
+impl Rendered {
+    fn is_for(&self, values: &[(&str, Value)]) -> bool {
+        let pairs = || self.values.iter().zip(values);
+        self.values.len() == values.len() && pairs().all(|(a, b)| a.0 == b.0 && a.1 == b.1)
+    }
+}
+
+/// What was rendered, by the hash of file and values: as many texts as there are different kernels.
+static RENDERED: LazyLock<RwLock<HashMap<u64, Vec<Rendered>>>> = LazyLock::new(Default::default);
 
 /// The `//!` lines of an embedded file, without their marks; empty where there is no such file.
 pub(crate) fn documentation(name: &str) -> &'static str {

@@ -80,8 +80,10 @@ impl<'t> Lines<'t> {
             let fail = |message: String| (number, message);
             let trimmed = line.trim();
             if let Some(doc) = trimmed.strip_prefix("//!") {
-                self.about.push_str(doc.strip_prefix(' ').unwrap_or(doc));
-                self.about.push('\n');
+                if self.number == self.about.lines().count() + 1 {
+                    self.about.push_str(doc.strip_prefix(' ').unwrap_or(doc));
+                    self.about.push('\n');
+                }
                 continue;
             }
             let Some(directive) = trimmed.strip_prefix('#') else {

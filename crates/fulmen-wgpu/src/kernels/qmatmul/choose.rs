@@ -1,31 +1,31 @@
-//! Which kernel multiplies by which weight: the table, and all that could be in it.
+//! Which kernel computes a matmul with which weight: the table, and all candidates.
 
-use super::plan::{Choice, part_rows};
-use super::rows::{Rows, Team, Values};
-use super::tiled::CodeTiles;
+use super::gemm_int8::Int8Tile;
+use super::gemv::{Activations, LaneSum, QuantGemv};
+use super::launches::{QuantMatmulConfig, chunk_rows};
 use super::{QuantWeight, format::Format};
 use crate::kernel::Caps;
 use crate::kernels::matmul::{self, Layout, MatmulShape};
 
-/// Rows of A up to which W is streamed past them.
-pub(super) const FEW_ROWS: u32 = 8;
+/// QuantGemv of A up to which W is streamed past them.
+const SMALL_M: u32 = 8;
 
-/// Compute units that are assumed: wgpu does not tell. Those of the largest devices.
-const UNITS: u32 = 132;
+/// Multiprocessors that are assumed: wgpu does not report them. Those of the largest devices.
+const MULTIPROCESSORS: u32 = 132;
 
-/// Products of codes in a microsecond, if nothing had to be loaded, and bytes of slices, written and read.
-const PRODUCTS: f64 = 50e6;
+/// int8 multiply-adds in a microsecond without loads, and bytes of split-K slices, written and read.
+const INT8_PRODUCTS: f64 = 50e6;
 const BYTES: f64 = 3.2e6;
 
 /// Subgroups that fill such a device.
-const SUBGROUPS: u32 = UNITS * 16;
+const SUBGROUPS: u32 = MULTIPROCESSORS * 16;
 
-const fn tiles(b: [u32; 2], t: [u32; 2], depth: u32) -> CodeTiles {
-    CodeTiles { bm: b[0], bn: b[1], tm: t[0], tn: t[1], depth, slices: 1 }
+const fn tiles(b: [u32; 2], t: [u32; 2], depth: u32) -> Int8Tile {
+    Int8Tile { bm: b[0], bn: b[1], tm: t[0], tn: t[1], depth, slices: 1 }
 }
 
-/// The tiles from which [`choose`] takes. The last one is for small workgroups.
-pub const TILES: [CodeTiles; 6] = [
+/// The tiles that [`choose`] takes from. The last one is for small workgroups.
+pub const TILES: [Int8Tile; 6] = [
     tiles([16, 64], [4, 2], 4),
     tiles([32, 64], [4, 4], 4),
     tiles([64, 64], [8, 4], 4),
@@ -35,82 +35,95 @@ pub const TILES: [CodeTiles; 6] = [
 ];
 
 /// The kernel for a weight and `m` rows of A, or `None` where the device's workgroups are too small for all of them.
-pub fn choose(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> Option<Choice> {
-    match values {
-        _ if m <= FEW_ROWS => Some(Choice::Rows(few(m, weight, values, caps))),
-        Values::Int8 => units(m, weight, caps)
-            .or_else(|| code_tiles(m, weight, caps).map(Choice::Tiles))
+pub fn choose(
+    m: u32,
+    weight: QuantWeight,
+    activations: Activations,
+    caps: &Caps,
+) -> Option<QuantMatmulConfig> {
+    match activations {
+        _ if m <= SMALL_M => Some(QuantMatmulConfig::Gemv(gemv(m, weight, activations, caps))),
+        Activations::Q8 => coop(m, weight, caps)
+            .or_else(|| int8_tile(m, weight, caps).map(QuantMatmulConfig::Int8))
             .or_else(|| dequantize(m, weight, caps)),
-        Values::Float => dequantize(m, weight, caps),
+        Activations::F32 => dequantize(m, weight, caps),
     }
 }
 
-fn units(m: u32, weight: QuantWeight, caps: &Caps) -> Option<Choice> {
+fn coop(m: u32, weight: QuantWeight, caps: &Caps) -> Option<QuantMatmulConfig> {
     let shape = MatmulShape::f32(m, weight.k, weight.n, Layout::Nk);
-    let tile = if m >= matmul::UNITS_ROWS { matmul::units_tile(shape, caps) } else { None };
-    tile.map(Choice::Coop)
+    let tile = if m >= matmul::COOP_ROWS { matmul::coop_tile(shape, caps) } else { None };
+    tile.map(QuantMatmulConfig::Coop)
 }
 
-fn dequantize(m: u32, weight: QuantWeight, caps: &Caps) -> Option<Choice> {
-    let n = part_rows(weight, caps).min(weight.n);
-    matmul::choose(MatmulShape::f32(m, weight.k, n, Layout::Nk), caps).map(Choice::Dequantize)
+fn dequantize(m: u32, weight: QuantWeight, caps: &Caps) -> Option<QuantMatmulConfig> {
+    let n = chunk_rows(weight, caps).min(weight.n);
+    matmul::choose(MatmulShape::f32(m, weight.k, n, Layout::Nk), caps).map(QuantMatmulConfig::Dequantize)
 }
 
-/// The numbers of [`Rows`].
-pub(super) fn few(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> Rows {
+/// The configuration of [`QuantGemv`].
+pub(super) fn gemv(m: u32, weight: QuantWeight, activations: Activations, caps: &Caps) -> QuantGemv {
     let threads = 1u32 << caps.max_invocations.clamp(8, 128).ilog2();
-    // As few lanes as still fill the device: few sums to add up, and values of A that many lanes share. One row of A
-    // leaves so little to do for each load that it takes more lanes to keep enough of them under way.
+    // As few lanes as still fill the device: few sums to add, and values of A that many lanes share. One row of A
+    // leaves so little arithmetic for each load that it takes more lanes to keep enough loads in flight.
     let fewest: &[u32] = if m == 1 { &[16] } else { &[8, 16] };
     let rows = if weight.n >= 32 * SUBGROUPS { 2 } else { 1 };
     let enough = |lanes: &&u32| weight.n / rows / (32 / **lanes) >= SUBGROUPS;
     let wanted = fewest.iter().find(enough).copied().unwrap_or(32);
-    let (lanes, team) = team(wanted, threads, caps);
+    let (lanes, lane_sum) = lane_sum(wanted, threads, caps);
     let unroll = if m <= 2 { 2 } else { 1 };
-    Rows { values, threads, lanes, rows, unroll, team }
+    QuantGemv { activations, threads, lanes, rows, unroll, lane_sum }
 }
 
-/// As [`few`], for workgroups that make 32 values each of `n`, which are too few to leave them small.
-pub(super) fn few_as_items(m: u32, n: u32, caps: &Caps) -> Rows {
+/// As [`gemv`], for workgroups that each compute 32 of `n` columns: so few workgroups must be large.
+pub(super) fn gemv_for_blocks(m: u32, n: u32, caps: &Caps) -> QuantGemv {
     let wanted = match m {
         1 if n / 2 < SUBGROUPS => 32,
         1 => 16,
         _ => 8,
     };
     let threads = 1u32 << caps.max_invocations.clamp(8, (32 * wanted).min(512)).ilog2();
-    let (lanes, team) = team(wanted, threads, caps);
+    let (lanes, lane_sum) = lane_sum(wanted, threads, caps);
     let threads = threads.min(32 * lanes);
-    Rows { values: Values::Int8, threads, lanes, rows: 1, unroll: if m <= 2 { 2 } else { 1 }, team }
-}
-
-/// Lanes, and how they add up, where `wanted` would be best.
-fn team(wanted: u32, threads: u32, caps: &Caps) -> (u32, Team) {
-    match caps.subgroups {
-        Some((min, max)) if min >= 8 && threads.is_multiple_of(max) => (wanted.min(min), Team::Shuffle),
-        _ => (wanted.min(threads), Team::Memory),
+    QuantGemv {
+        activations: Activations::Q8,
+        threads,
+        lanes,
+        rows: 1,
+        unroll: if m <= 2 { 2 } else { 1 },
+        lane_sum,
     }
 }
 
-fn fits(tile: &CodeTiles, caps: &Caps) -> bool {
+/// Lanes, and how they add their sums, where `wanted` would be best.
+fn lane_sum(wanted: u32, threads: u32, caps: &Caps) -> (u32, LaneSum) {
+    match caps.subgroups {
+        Some((min, max)) if min >= 8 && threads.is_multiple_of(max) => (wanted.min(min), LaneSum::Shuffle),
+        _ => (wanted.min(threads), LaneSum::Memory),
+    }
+}
+
+fn fits(tile: &Int8Tile, caps: &Caps) -> bool {
     tile.threads() <= caps.max_invocations && tile.workgroup_bytes() <= caps.workgroup_memory
 }
 
-/// The tile, in so many slices of k, with the lowest estimate.
-fn code_tiles(m: u32, weight: QuantWeight, caps: &Caps) -> Option<CodeTiles> {
-    let fitting: Vec<&CodeTiles> = TILES.iter().filter(|tile| fits(tile, caps)).collect();
-    // The last one has a workgroup of one subgroup: for devices that leave no other choice.
+/// The tile and the number of split-K slices with the lowest estimate.
+fn int8_tile(m: u32, weight: QuantWeight, caps: &Caps) -> Option<Int8Tile> {
+    let fitting: Vec<&Int8Tile> = TILES.iter().filter(|tile| fits(tile, caps)).collect();
+    // The last one has a workgroup of one subgroup: for devices without another choice.
     let others = fitting.iter().filter(|tile| tile.bn > 32).count();
     let sliced = fitting.iter().filter(|tile| tile.bn > 32 || others == 0).map(|tile| {
         let groups = u64::from(m.div_ceil(tile.bm)) * u64::from(weight.n.div_ceil(tile.bn));
-        (CodeTiles { slices: slices(tile, groups, m, weight, caps), ..**tile }, groups)
+        (Int8Tile { slices: slices(tile, groups, m, weight, caps), ..**tile }, groups)
     });
-    // Microseconds, on a device with as many units.
-    let cost = |(tile, groups): &(CodeTiles, u64)| {
+    // Microseconds, on a device with as many multiprocessors.
+    let cost = |(tile, groups): &(Int8Tile, u64)| {
         let (tm, tn, slices) = (f64::from(tile.tm), f64::from(tile.tn), f64::from(tile.slices));
         // A thread loads tm + tn vectors for tm · tn products of them, each as long as about four loads.
         let loads = 1.0 + 4.0 * (tm + tn) / (tm * tn);
-        let work = f64::from(tile.bm * tile.bn) * *groups as f64 * f64::from(weight.k) * loads / PRODUCTS;
-        let filled = *groups as f64 * slices / f64::from(2 * UNITS);
+        let work =
+            f64::from(tile.bm * tile.bn) * *groups as f64 * f64::from(weight.k) * loads / INT8_PRODUCTS;
+        let filled = *groups as f64 * slices / f64::from(2 * MULTIPROCESSORS);
         let values = f64::from(m) * f64::from(weight.n);
         let sums = if tile.slices > 1 { 4.0 + 8.0 * slices * values / BYTES } else { 0.0 };
         work / filled.min(1.0) + sums
@@ -118,9 +131,9 @@ fn code_tiles(m: u32, weight: QuantWeight, caps: &Caps) -> Option<CodeTiles> {
     sliced.min_by(|a, b| cost(a).total_cmp(&cost(b))).map(|(tile, _)| tile)
 }
 
-/// Slices that give each unit some workgroups, each with enough of k to be worth its sums.
-fn slices(tile: &CodeTiles, groups: u64, m: u32, weight: QuantWeight, caps: &Caps) -> u32 {
-    let wanted = u64::from(3 * UNITS).div_ceil(groups.max(1));
+/// Slices that give each multiprocessor some workgroups, each with enough of k to pay for the reduction.
+fn slices(tile: &Int8Tile, groups: u64, m: u32, weight: QuantWeight, caps: &Caps) -> u32 {
+    let wanted = u64::from(3 * MULTIPROCESSORS).div_ceil(groups.max(1));
     let slice = u64::from(m) * u64::from(weight.n) * 4;
     let room = caps.max_binding / slice.max(1);
     let worth = u64::from(weight.k / 32 / (4 * tile.depth));
@@ -129,41 +142,56 @@ fn slices(tile: &CodeTiles, groups: u64, m: u32, weight: QuantWeight, caps: &Cap
 }
 
 /// Every kernel that is worth measuring for a weight and `m` rows of A, the one that [`choose`] names first.
-pub fn candidates(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> Vec<Choice> {
-    let mut all: Vec<Choice> = choose(m, weight, values, caps).into_iter().collect();
+pub fn candidates(
+    m: u32,
+    weight: QuantWeight,
+    activations: Activations,
+    caps: &Caps,
+) -> Vec<QuantMatmulConfig> {
+    let mut all: Vec<QuantMatmulConfig> = choose(m, weight, activations, caps).into_iter().collect();
     if Format::of(weight).is_err() {
         return Vec::new();
     }
-    if m <= FEW_ROWS {
+    if m <= SMALL_M {
         for threads in [64, 128, 256] {
             for lanes in [8, 16, 32] {
                 for (rows, unroll) in [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)] {
-                    let (lanes, team) = team(lanes, threads, caps);
-                    all.push(Choice::Rows(Rows { values, threads, lanes, rows, unroll, team }));
+                    let (lanes, lane_sum) = lane_sum(lanes, threads, caps);
+                    all.push(QuantMatmulConfig::Gemv(QuantGemv {
+                        activations,
+                        threads,
+                        lanes,
+                        rows,
+                        unroll,
+                        lane_sum,
+                    }));
                 }
             }
         }
     }
-    if values == Values::Int8 && m > 4 {
+    if activations == Activations::Q8 && m > 4 {
         for tile in TILES.iter().filter(|tile| tile.bm <= 16 || tile.bm < 2 * m) {
             for depth in [2, 4] {
                 for slices in [1, 2, 4, 8] {
-                    all.push(Choice::Tiles(CodeTiles { depth, slices, ..*tile }));
+                    all.push(QuantMatmulConfig::Int8(Int8Tile { depth, slices, ..*tile }));
                 }
             }
         }
     }
-    if m > FEW_ROWS {
+    if m > SMALL_M {
         all.extend(dequantize(m, weight, caps));
         all.extend(
-            (values == Values::Int8).then(|| code_tiles(m, weight, caps)).flatten().map(Choice::Tiles),
+            (activations == Activations::Q8)
+                .then(|| int8_tile(m, weight, caps))
+                .flatten()
+                .map(QuantMatmulConfig::Int8),
         );
-        if values == Values::Int8 {
-            all.extend(matmul::coop_candidates(m, caps).into_iter().map(Choice::Coop));
+        if activations == Activations::Q8 {
+            all.extend(matmul::coop_candidates(m, caps).into_iter().map(QuantMatmulConfig::Coop));
         }
     }
     let mut seen = std::collections::HashSet::new();
-    all.retain(|choice| seen.insert(*choice));
+    all.retain(|config| seen.insert(*config));
     all
 }
 
@@ -201,27 +229,29 @@ mod tests {
         ] {
             let weight = QuantWeight { dtype: DType::Q4_K, n, k };
             let device = Caps { cooperative_matrix: false, ..large_device() };
-            let choice = choose(m, weight, Values::Int8, &device).unwrap();
-            println!("m={m} {weight}: {choice}");
-            let Choice::Tiles(tiles) = choice else { panic!("{choice}") };
-            assert!(choice.to_string().contains(tile), "m={m} {weight}: {choice}");
+            let config = choose(m, weight, Activations::Q8, &device).unwrap();
+            println!("m={m} {weight}: {config}");
+            let QuantMatmulConfig::Int8(tiles) = config else { panic!("{config}") };
+            assert!(config.to_string().contains(tile), "m={m} {weight}: {config}");
             let groups = m.div_ceil(tiles.bm) * n.div_ceil(tiles.bn) * tiles.slices;
-            assert!(groups >= UNITS, "m={m}: {choice}");
+            assert!(groups >= MULTIPROCESSORS, "m={m}: {config}");
         }
     }
 
     #[test]
-    fn many_rows_take_matrix_units_where_there_are_some() {
+    fn many_rows_take_cooperative_matrices_where_there_are_some() {
         let weight = QuantWeight { dtype: DType::Q4_K, n: 9728, k: 2560 };
-        let units = |m, caps: &Caps| matches!(choose(m, weight, Values::Int8, caps), Some(Choice::Coop(_)));
-        assert!(units(256, &large_device()) && units(2048, &large_device()));
-        assert!(!units(128, &large_device()));
-        assert!(!units(2048, &Caps { cooperative_matrix: false, ..large_device() }));
-        assert!(!units(2048, &Caps { workgroup_memory: 4 << 10, ..large_device() }));
+        let coop = |m, caps: &Caps| {
+            matches!(choose(m, weight, Activations::Q8, caps), Some(QuantMatmulConfig::Coop(_)))
+        };
+        assert!(coop(256, &large_device()) && coop(2048, &large_device()));
+        assert!(!coop(128, &large_device()));
+        assert!(!coop(2048, &Caps { cooperative_matrix: false, ..large_device() }));
+        assert!(!coop(2048, &Caps { workgroup_memory: 4 << 10, ..large_device() }));
     }
 
     #[test]
-    fn tiles_of_matrix_units_fill_the_rounds_of_the_device() {
+    fn cooperative_matrix_tiles_fill_the_waves_of_the_device() {
         for (m, n, k, tile) in [
             (256, 4096, 2560, "64x64x64 by 32x32 slices=1"),
             (512, 9728, 2560, "64x128x32 by 32x32 slices=1"),
@@ -231,8 +261,8 @@ mod tests {
             (256, 1024, 2560, "64x64x64 by 32x32 slices=4"),
         ] {
             let weight = QuantWeight { dtype: DType::Q4_K, n, k };
-            let choice = choose(m, weight, Values::Int8, &large_device()).unwrap().to_string();
-            assert!(choice.contains(tile), "m={m} {weight}: {choice}");
+            let config = choose(m, weight, Activations::Q8, &large_device()).unwrap().to_string();
+            assert!(config.contains(tile), "m={m} {weight}: {config}");
         }
     }
 
@@ -241,10 +271,10 @@ mod tests {
         let lanes = |m, n| match choose(
             m,
             QuantWeight { dtype: DType::Q4_0, n, k: 2560 },
-            Values::Int8,
+            Activations::Q8,
             &large_device(),
         ) {
-            Some(Choice::Rows(rows)) => rows.lanes,
+            Some(QuantMatmulConfig::Gemv(rows)) => rows.lanes,
             other => panic!("{other:?}"),
         };
         assert_eq!((lanes(1, 151_936), lanes(2, 151_936), lanes(1, 2560)), (16, 8, 32));

@@ -1,10 +1,14 @@
-// Rows of W as f32: each thread writes 32 values.
+//! Dequantizes rows of a block-quantized weight to f32, for the f32 GEMM kernels.
+//!
+//! Family: elementwise over blocks; one thread owns one block of 32 values.
+//! Bindings: `w` packed rows (formats/); `dst` [rows, k] f32 as vec4s. `first` is the first row, `count`
+//! the number of blocks.
+//! Bound by memory bandwidth, almost all of it the f32 values written.
 struct Params { k: u32, first: u32, count: u32 }
-@group(0) @binding(0) var<storage, read> w: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read_write> dst: array<vec4<f32>>;
 
-{{format}}
-fn bytes(codes: u32) -> vec4<f32> { return vec4<f32>({{unpack}}(codes)); }
+#define suffix ""
+#include "qmatmul/formats/{{format}}.wgsl"
+fn bytes(quants: u32) -> vec4<f32> { return vec4<f32>({{unpack}}(quants)); }
 
 @compute @workgroup_size({{threads}})
 fn main(
@@ -12,13 +16,13 @@ fn main(
     @builtin(num_workgroups) grid: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 ) {
-    let items = params.k / 32u;
+    let blocks = params.k / 32u;
     let at = (wid.x + grid.x * (wid.y + grid.y * wid.z)) * {{threads}}u + local;
     if (at >= params.count) { return; }
-    let it = at % items;
-    let item = decode(fetch((params.first + at / items) * row_length(), it), it);
+    let ib = at % blocks;
+    let block = decode(fetch((params.first + at / blocks) * row_length(), ib), ib);
     for (var i = 0u; i < 4u; i++) {
-        dst[at * 8u + i] = bytes(item.lo[i]) * item.s.x + item.o.x;
-        dst[at * 8u + 4u + i] = bytes(item.hi[i]) * item.s.y + item.o.y;
+        dst[at * 8u + i] = bytes(block.lo[i]) * block.scale.x + block.offset.x;
+        dst[at * 8u + 4u + i] = bytes(block.hi[i]) * block.scale.y + block.offset.y;
     }
 }

@@ -1,6 +1,7 @@
-//! The formats: how long a packed row is, and the text that reads it.
+//! The formats: how long a packed row is, and the file that reads it.
 
 use super::{QuantError, QuantWeight};
+use crate::kernels::preprocess::{render, values};
 use fulmen_core::DType;
 
 /// A format with kernels.
@@ -34,14 +35,14 @@ impl Format {
 
     /// Bytes of the planes of a row, each a multiple of 16.
     pub(super) fn planes(self, k: u32) -> Vec<u64> {
-        let items = u64::from(k / 32);
+        let blocks = u64::from(k / 32);
         let planes = match self {
-            Self::Q4_0 => vec![16 * items, 2 * items],
-            Self::Q4_1 => vec![16 * items, 4 * items],
-            Self::Q8_0 => vec![16 * items, 16 * items, 2 * items],
-            Self::Q4K => vec![16 * items, 2 * items],
-            Self::Q5K => vec![16 * items, 2 * items, 4 * items],
-            Self::Q6K => vec![16 * items, 8 * items, 2 * items, items / 4],
+            Self::Q4_0 => vec![16 * blocks, 2 * blocks],
+            Self::Q4_1 => vec![16 * blocks, 4 * blocks],
+            Self::Q8_0 => vec![16 * blocks, 16 * blocks, 2 * blocks],
+            Self::Q4K => vec![16 * blocks, 2 * blocks],
+            Self::Q5K => vec![16 * blocks, 2 * blocks, 4 * blocks],
+            Self::Q6K => vec![16 * blocks, 8 * blocks, 2 * blocks, blocks / 4],
         };
         planes.into_iter().map(|bytes| bytes.next_multiple_of(16)).collect()
     }
@@ -50,20 +51,25 @@ impl Format {
         self.planes(k).iter().sum()
     }
 
-    /// `Item`, `Raw`, `row_length()`, `fetch(base, it)` and `decode(raw, it)` over the array `w`.
-    pub(super) fn text(self) -> String {
-        let (header, own) = match self {
-            Self::Q4_0 => ("", include_str!("formats/q4_0.wgsl")),
-            Self::Q4_1 => ("", include_str!("formats/q4_1.wgsl")),
-            Self::Q8_0 => ("", include_str!("formats/q8_0.wgsl")),
-            Self::Q4K => (include_str!("formats/k_header.wgsl"), include_str!("formats/q4_k.wgsl")),
-            Self::Q5K => (include_str!("formats/k_header.wgsl"), include_str!("formats/q5_k.wgsl")),
-            Self::Q6K => ("", include_str!("formats/q6_k.wgsl")),
-        };
-        format!("{}\n{header}\n{own}\n", include_str!("formats/item.wgsl"))
+    /// The name of its file in `formats/`, which has `Block32`, `Raw`, `row_length()`, `fetch(base, ib)` and
+    /// `decode(raw, ib)` over the array `w`.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Q4_0 => "q4_0",
+            Self::Q4_1 => "q4_1",
+            Self::Q8_0 => "q8_0",
+            Self::Q4K => "q4_k",
+            Self::Q5K => "q5_k",
+            Self::Q6K => "q6_k",
+        }
     }
 
-    /// The function that makes numbers of a word of codes.
+    /// The text of that file alone.
+    pub(super) fn text(self) -> String {
+        render(&format!("qmatmul/formats/{}.wgsl", self.name()), &values![suffix: ""])
+    }
+
+    /// The function that makes numbers of a word of quants.
     pub(super) const fn unpack(self) -> &'static str {
         match self {
             Self::Q8_0 => "unpack4xI8",
@@ -71,40 +77,17 @@ impl Format {
         }
     }
 
-    /// Whether the halves of an item have scales of their own, and no offset but that of the codes.
-    pub(super) const fn halves_differ(self) -> bool {
+    /// Whether the halves of a block have scales of their own, and no offset but that of the quants.
+    pub(super) const fn half_scales(self) -> bool {
         matches!(self, Self::Q6K)
     }
 
-    /// `codes` as bytes that a product of codes may take for signed ones: where an offset belongs to the format, without it.
-    pub(super) const fn signed(self) -> &'static str {
+    /// How `dot_q8.wgsl` multiplies a block.
+    pub(super) const fn dot(self) -> &'static str {
         match self {
-            // Bytes of 0 to 63, less 32.
-            Self::Q6K => {
-                "((codes | vec4<u32>(0x80808080u)) - vec4<u32>(0x20202020u)) ^ vec4<u32>(0x80808080u)"
-            }
-            _ => "codes",
-        }
-    }
-
-    /// The body of `add` for int8 values of A.
-    pub(super) const fn add(self) -> &'static str {
-        match self {
-            Self::Q6K => {
-                "let first = dot16(item.lo, v.lo) - 32 * bitcast<i32>(v.more.y);\n    \
-                 let second = dot16(item.hi, v.hi) - 32 * bitcast<i32>(v.more.z);\n    \
-                 let both = fma(item.s.x, f32(first), item.s.y * f32(second));\n    \
-                 return fma(bitcast<f32>(v.more.x), both, sum);"
-            }
-            Self::Q8_0 => {
-                "let both = f32(dot16(item.lo, v.lo) + dot16(item.hi, v.hi));\n    \
-                 return fma(item.s.x * bitcast<f32>(v.more.x), both, sum);"
-            }
-            _ => {
-                "let both = f32(dot16(item.lo, v.lo) + dot16(item.hi, v.hi));\n    \
-                 let moved = fma(item.o.x, bitcast<f32>(v.more.w), sum);\n    \
-                 return fma(item.s.x * bitcast<f32>(v.more.x), both, moved);"
-            }
+            Self::Q6K => "halves",
+            Self::Q8_0 => "scale",
+            _ => "offset",
         }
     }
 }

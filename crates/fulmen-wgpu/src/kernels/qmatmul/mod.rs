@@ -1,39 +1,39 @@
-//! Matrix products with block-quantized weights: `out[m, n] = epilogue(a[m, k] · W[n, k]ᵀ)`, A in f32.
+//! Matmul with block-quantized weights: `out[m, n] = epilogue(a[m, k] · W[n, k]ᵀ)`, A in f32.
 //!
 //! - **Formats.** Q4_0, Q4_1, Q8_0, Q4_K, Q5_K and Q6_K, as [`QuantWeight::dtype`].
 //! - **Repacking.** W is uploaded as [`QuantWeight::repack`] gives it: the same information in as many bytes
-//!   (each part of a row rounded up to 16), but each row as separate planes of codes and scales that can be
-//!   loaded as whole vectors, and with 32 consecutive elements in a vector of codes. Blocks of 18, 34 or 210
+//!   (each plane of a row rounded up to 16), but each row as separate planes of quants and scales that can be
+//!   loaded as whole vectors, with 32 consecutive elements in a vector of quants. Blocks of 18, 34 or 210
 //!   bytes would need two loads and a shift for each word; those of 144 and 176 bytes could be read as they
 //!   are, but hold two groups with a scale each in a vector, which doubles the work that is not done once for
 //!   32 elements.
-//! - **Few rows of A.** [`Rows`] streams W once for up to eight rows. With [`Values::Int8`] a first launch
-//!   turns A into int8 codes with a scale for every 32, and the products are `dot4I8Packed`: four to an
-//!   instruction, against some 1e-5 of squared relative error. [`Values::Float`] multiplies A as it is.
-//!   [`joint()`] does so for several weights in one launch, and [`norm_and_codes`] makes the codes with the norm before.
-//!   The joint launch of gate and up makes the codes of what comes out of it, for the product that is next.
-//! - **Many rows.** [`CodeTiles`] multiplies int8 codes of A by tiles of W that are decoded to codes on the way into
-//!   workgroup memory. For values of A as they are, parts of W become f32 in scratch, and the kernels of
-//!   [`matmul`](super::matmul) multiply them from there.
-//! - **Plans** are those of [`matmul`](super::matmul), with W as `Role::B(0)`.
+//! - **GEMV and small-M GEMM.** [`QuantGemv`] streams W once for up to eight rows. With [`Activations::Q8`] a first
+//!   launch quantizes A to q8 (int8 with a scale for every 32), and four products are one `dot4I8Packed`, for
+//!   some 1e-5 of squared relative error. [`Activations::F32`] multiplies A as it is. [`fused_gemv()`] does so for
+//!   several weights in one launch, and [`rms_norm_q8`] quantizes together with the norm before. The fused launch of
+//!   gate and up also quantizes its output for the next matmul.
+//! - **GEMM.** [`Int8Tile`] multiplies q8 activations by tiles of W as int8 in workgroup memory;
+//!   [`CoopTile`](super::matmul::CoopTile) multiplies f16 on cooperative matrices. For f32 activations, rows of W are
+//!   dequantized to scratch, and the kernels of [`matmul`](super::matmul) multiply them from there.
+//! - **Launches** are those of [`matmul`](super::matmul), with W as `MatmulBuffer::B(0)`.
 
 mod choose;
 mod dequantize;
 mod format;
-mod joint;
-mod plan;
-mod quantize;
+mod fused_gemv;
+mod gemm_int8;
+mod gemv;
+mod launches;
+mod quantize_q8;
 mod repack;
-mod rows;
-mod tiled;
 
 pub use choose::{TILES, candidates, choose};
-pub use joint::{JointRole, Next, Section, joint};
-pub use plan::{Choice, QuantError, plan, plan_columns, plan_with, split_columns};
-pub(super) use quantize::place_of_item;
-pub use quantize::{codes_bytes, norm_and_codes, quantize_a};
-pub use rows::{Rows, Team, Values};
-pub use tiled::CodeTiles;
+pub use fused_gemv::{FusedBuffer, FusedOutput, OutputForm, fused_gemv};
+pub use gemm_int8::Int8Tile;
+pub use gemv::{Activations, LaneSum, QuantGemv};
+pub use launches::{QuantError, QuantMatmulConfig, column_launches, launches, launches_with, split_columns};
+pub(super) use quantize_q8::q8_block_place;
+pub use quantize_q8::{q8_bytes, quantize_q8, rms_norm_q8};
 
 use fulmen_core::DType;
 
@@ -73,7 +73,7 @@ impl QuantWeight {
     }
 
     /// The text that reads a packed row over the array `w` (`fetch`, `decode` and `row_length`, by `params.k`), and the
-    /// function that makes numbers of a word of codes.
+    /// function that makes numbers of a word of quants.
     pub(super) fn reader(&self) -> Result<(String, &'static str), QuantError> {
         let format = format::Format::of(*self)?;
         Ok((format.text(), format.unpack()))
@@ -89,7 +89,7 @@ impl QuantWeight {
         Ok(out)
     }
 
-    /// As [`repack`](Self::repack), into memory that the caller brings, such as a mapped buffer.
+    /// As [`repack`](Self::repack), into the caller's memory, such as a mapped buffer.
     ///
     /// # Errors
     /// As [`repack`](Self::repack); and where `out` is not [`packed_bytes`](Self::packed_bytes) long.

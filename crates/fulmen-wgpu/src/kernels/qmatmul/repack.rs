@@ -68,28 +68,28 @@ fn q5_k(blocks: &[BlockQ5_K], planes: &mut Planes<'_>) {
     for (i, block) in blocks.iter().enumerate() {
         nibbles(&block.qs, i, planes[0]);
         put(planes[1], i, header(block.d, block.dmin, |j| block.scale_min(j)));
-        for item in 0..8 {
+        for sub_block in 0..8 {
             // Byte `b` of the word has bit `w` of element `4w + b`, then those of the other 16.
             let bytes: [u8; 4] = std::array::from_fn(|b| {
-                (0..8).fold(0, |byte, w| byte | ((block.qh[4 * w + b] >> item) & 1) << w)
+                (0..8).fold(0, |byte, w| byte | ((block.qh[4 * w + b] >> sub_block) & 1) << w)
             });
-            put(planes[2], 8 * i + item, bytes);
+            put(planes[2], 8 * i + sub_block, bytes);
         }
     }
 }
 
 fn q6_k(blocks: &[BlockQ6_K], planes: &mut Planes<'_>) {
-    let items = blocks.len() * 8;
+    let sub_blocks = blocks.len() * 8;
     for (i, block) in blocks.iter().enumerate() {
-        let codes = block.quants().map(|code| (code + 32) as u8);
-        for (j, codes) in codes.as_chunks::<32>().0.iter().enumerate() {
+        let quants = block.quants().map(|quant| (quant + 32) as u8);
+        for (j, quants) in quants.as_chunks::<32>().0.iter().enumerate() {
             let at = 8 * i + j;
-            put::<16>(planes[0], at, std::array::from_fn(|e| codes[e] & 15 | (codes[e + 16] & 15) << 4));
-            for (half, codes) in codes.as_chunks::<16>().0.iter().enumerate() {
+            put::<16>(planes[0], at, std::array::from_fn(|e| quants[e] & 15 | (quants[e + 16] & 15) << 4));
+            for (half, quants) in quants.as_chunks::<16>().0.iter().enumerate() {
                 let bytes: [u8; 4] = std::array::from_fn(|b| {
-                    (0..4).fold(0, |byte, w| byte | (codes[4 * w + b] >> 4) << (2 * w))
+                    (0..4).fold(0, |byte, w| byte | (quants[4 * w + b] >> 4) << (2 * w))
                 });
-                put(planes[1], half * items + at, bytes);
+                put(planes[1], half * sub_blocks + at, bytes);
             }
             put(planes[2], at, [block.scales[2 * j] as u8, block.scales[2 * j + 1] as u8]);
         }
@@ -102,9 +102,9 @@ fn put<const N: usize>(plane: &mut [u8], i: usize, bytes: [u8; N]) {
     plane[i * N..][..N].copy_from_slice(&bytes);
 }
 
-/// The codes of block `i`: per 32 bytes two planes of 32 elements, to two items of 16 bytes each.
-fn nibbles(codes: &[u8; 128], i: usize, plane: &mut [u8]) {
-    for (c, pair) in codes.as_chunks::<32>().0.iter().enumerate() {
+/// The quants of super-block `i`: every 32 bytes hold two sub-blocks of 32 elements, which become 16 bytes each.
+fn nibbles(quants: &[u8; 128], i: usize, plane: &mut [u8]) {
+    for (c, pair) in quants.as_chunks::<32>().0.iter().enumerate() {
         let at = 8 * i + 2 * c;
         put::<16>(plane, at, std::array::from_fn(|e| pair[e] & 15 | pair[e + 16] << 4));
         put::<16>(plane, at + 1, std::array::from_fn(|e| pair[e] >> 4 | pair[e + 16] & 0xf0));

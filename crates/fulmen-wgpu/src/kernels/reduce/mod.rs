@@ -13,10 +13,10 @@ use super::{
     fill::fill,
     plan::{alignment, kernel, padded, step, threads, window},
     preprocess::{render, values},
-    storage::{Form, Lanes, declare, variable},
+    storage::{Form, Lanes, declare},
     workgroup::{WorkgroupOp, WorkgroupReduce},
 };
-use crate::kernel::{Access, Caps, Kernel};
+use crate::kernel::{Access, Caps, Kernel, StorageBinding};
 
 /// A reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -167,20 +167,19 @@ impl BoundRange {
 
 fn reduce_kernel(op: Reduction, elem: Elem, threads: u32, caps: &Caps) -> Kernel {
     let form = elem.form(caps);
-    let mut buffers = declare(0, "x", form, Lanes::Four, Access::Read);
+    let mut bindings = Vec::new();
+    let mut accessors = declare(&mut bindings, "x", form, Lanes::Four, Access::Read);
     if op == Reduction::Dot {
-        buffers += &declare(1, "y", form, Lanes::Four, Access::Read);
+        accessors += &declare(&mut bindings, "y", form, Lanes::Four, Access::Read);
     }
-    buffers += &variable(op.inputs(), "result", Access::ReadWrite, "f32");
-    buffers += "fn store_result(i: u32, v: f32) { result[i] = v; }\n";
+    bindings.push(StorageBinding::read_write("result", "f32"));
+    accessors += "fn store_result(i: u32, v: f32) { result[i] = v; }\n";
     let reduction = match op {
         Reduction::Sum | Reduction::Dot => WorkgroupOp::Sum,
         Reduction::Max | Reduction::Min => WorkgroupOp::MaxKey,
     };
     let mut values = WorkgroupReduce::new(&[reduction], threads, threads, caps).values().to_vec();
-    values.extend(values![buffers, op: op.name(), f16: form == Form::F16, lanes: 4u32]);
+    values.extend(values![accessors, op: op.name(), f16: form == Form::F16, lanes: 4u32]);
     let wgsl = render("reduce/reduce.wgsl", &values);
-    let mut access = vec![Access::Read; op.inputs()];
-    access.push(Access::ReadWrite);
-    kernel(op.name(), wgsl, access, 5)
+    kernel(op.name(), wgsl, bindings, 5)
 }

@@ -27,7 +27,7 @@ struct Params {
 }
 
 #include "storage/lanes.wgsl"
-{{buffers}}
+{{accessors}}
 #include "workgroup/reduce.wgsl"
 #if keys
 #include "order_key.wgsl"

@@ -14,7 +14,6 @@ struct Params {
     count: u32,
 }
 
-{{buffers}}
 #include "rope/sin_cos.wgsl"
 @compute @workgroup_size({{threads}})
 fn main(

@@ -18,7 +18,7 @@ use super::{
     storage::{Form, Lanes, declare},
     workgroup::{WorkgroupOp, WorkgroupReduce},
 };
-use crate::kernel::{Access, Caps};
+use crate::kernel::{Access, Caps, StorageBinding};
 
 /// The matrix of a row-wise op: input 0, and output 0 of the same shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -127,29 +127,27 @@ impl RowKernel<'_> {
         let kept = per_thread <= MAX_KEPT;
 
         let x_access = if in_place { Access::ReadWrite } else { Access::Read };
-        let mut access = vec![x_access];
-        let mut buffers = declare(0, "x", input.form(caps), lanes, x_access);
+        let mut bindings = Vec::new();
+        let mut accessors = declare(&mut bindings, "x", input.form(caps), lanes, x_access);
         let mut forms = vec![input.form(caps), output.form(caps)];
         for (name, elem) in self.shared {
-            buffers += &declare(access.len(), name, elem.form(caps), lanes, Access::Read);
-            access.push(Access::Read);
+            accessors += &declare(&mut bindings, name, elem.form(caps), lanes, Access::Read);
             forms.push(elem.form(caps));
         }
         if !in_place {
             let out_lanes = if self.one_result { Lanes::One } else { lanes };
             if out_lanes == lanes {
-                buffers += &declare(access.len(), "out", output.form(caps), lanes, Access::ReadWrite);
+                accessors += &declare(&mut bindings, "out", output.form(caps), lanes, Access::ReadWrite);
             } else {
-                buffers += &super::storage::variable(access.len(), "out", Access::ReadWrite, "f32");
-                buffers += "fn store_out(i: u32, v: f32) { out[i] = v; }\n";
+                bindings.push(StorageBinding::read_write("out", "f32"));
+                accessors += "fn store_out(i: u32, v: f32) { out[i] = v; }\n";
             }
-            access.push(Access::ReadWrite);
         }
         let mut values = WorkgroupReduce::new(self.reductions, threads, team, caps).values().to_vec();
         values.extend(values![
             kept,
             in_place,
-            buffers,
+            accessors,
             f16: forms.contains(&Form::F16),
             lanes: lanes.count() as u32,
             per_thread: per_thread as usize,
@@ -159,7 +157,7 @@ impl RowKernel<'_> {
         ]);
         let wgsl = render("rows/rows.wgsl", &values);
         let words = 5 + u32::from(self.eps.is_some());
-        RenderedRows { kernel: kernel(self.label, wgsl, access, words), lanes, threads, team }
+        RenderedRows { kernel: kernel(self.label, wgsl, bindings, words), lanes, threads, team }
     }
 }
 

@@ -31,7 +31,7 @@ struct Params {
 }
 
 #include "storage/lanes.wgsl"
-{{buffers}}
+{{accessors}}
 #include "workgroup/reduce.wgsl"
 #if body == "softmax"
 #include "elementwise/nan.wgsl"

@@ -29,7 +29,6 @@ alias EwF = f32;
 alias EwI = i32;
 alias EwU = u32;
 alias EwB = bool;
-{{buffers}}
 #include "fault.wgsl"
 #include "elementwise/nan.wgsl"
 #include "elementwise/exp.wgsl"

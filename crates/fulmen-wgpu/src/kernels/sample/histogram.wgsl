@@ -22,7 +22,6 @@ alias EwF = f32;
 alias EwI = i32;
 alias EwU = u32;
 alias EwB = bool;
-{{buffers}}
 #include "elementwise/nan.wgsl"
 #include "elementwise/exp.wgsl"
 #include "sample/weigh.wgsl"

@@ -4,7 +4,7 @@
 //! vector-aligned.
 
 use super::preprocess::{render, values};
-use crate::kernel::{Access, Caps};
+use crate::kernel::{Access, Caps, StorageBinding};
 
 /// The type of stored elements. Kernels compute in f32 whatever the type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -80,15 +80,6 @@ impl Lanes {
     }
 }
 
-/// The declaration of a buffer without functions.
-pub(crate) fn variable(binding: usize, name: &str, access: Access, element: &str) -> String {
-    let access = match access {
-        Access::Read => "read",
-        Access::ReadWrite => "read_write",
-    };
-    format!("@group(0) @binding({binding}) var<storage, {access}> {name}: array<{element}>;\n")
-}
-
 /// The type of an array's elements where each holds `lanes`.
 pub(crate) const fn element(form: Form, lanes: Lanes) -> &'static str {
     match (form, lanes) {
@@ -101,13 +92,20 @@ pub(crate) const fn element(form: Form, lanes: Lanes) -> &'static str {
     }
 }
 
-/// The declaration of a buffer, and the functions of `storage/accessors.wgsl` for it.
-pub(crate) fn declare(binding: usize, name: &str, form: Form, lanes: Lanes, access: Access) -> String {
+/// Adds a buffer to the bindings, and returns the functions of `storage/accessors.wgsl` for it.
+pub(crate) fn declare(
+    bindings: &mut Vec<StorageBinding>,
+    name: &str,
+    form: Form,
+    lanes: Lanes,
+    access: Access,
+) -> String {
+    bindings.push(StorageBinding::new(name.to_owned(), element(form, lanes), access));
     let values = values![
         name: name.to_owned(),
         form: form.name(),
         lanes: lanes.count() as u32,
         writable: access == Access::ReadWrite,
     ];
-    variable(binding, name, access, element(form, lanes)) + &render("storage/accessors.wgsl", &values)
+    render("storage/accessors.wgsl", &values)
 }

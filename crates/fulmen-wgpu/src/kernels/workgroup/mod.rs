@@ -1,6 +1,6 @@
 //! Reductions over the threads of a workgroup.
 
-use super::preprocess::{Value, render, values};
+use super::preprocess::{Value, values};
 use crate::kernel::Caps;
 
 /// A reduction that a kernel calls.
@@ -40,20 +40,5 @@ impl WorkgroupReduce {
     /// The values for `render`.
     pub(super) fn values(&self) -> &[(&'static str, Value)] {
         &self.values
-    }
-
-    /// The module-scope declarations as text.
-    pub(super) fn functions(&self) -> String {
-        render("workgroup/reduce.wgsl", &self.values)
-    }
-
-    /// The arguments of `main` as text.
-    pub(super) fn arguments(&self) -> String {
-        render("workgroup/main_arguments.wgsl", &self.values)
-    }
-
-    /// The first lines of `main` as text.
-    pub(super) fn init(&self) -> String {
-        render("workgroup/main_init.wgsl", &self.values)
     }
 }

@@ -1,16 +1,25 @@
-// Rows of codes (16 bytes an item), then scales (f16).
-struct Raw { codes: vec4<u32>, scale: u32 }
+//! Q4_0 rows as planes: quants (16 bytes a block of 32), then scales (f16).
+//!
+//! Part of the GEMV and GEMM kernels; one thread fetches and decodes one block.
+#include "qmatmul/formats/block32.wgsl"
 
-fn row_length() -> u32 {
-    let items = params.k / 32u;
-    return items + (items + 7u) / 8u;
+struct Raw{{suffix}} { quants: vec4<u32>, scale: u32 }
+
+fn row_length{{suffix}}() -> u32 {
+    let blocks = params.k / 32u;
+    return blocks + (blocks + 7u) / 8u;
 }
 
-fn fetch(base: u32, it: u32) -> Raw {
-    return Raw(w[base + it], word((base + params.k / 32u) * 4u + it / 2u));
+fn fetch{{suffix}}(base: u32, ib: u32) -> Raw{{suffix}} {
+    return Raw{{suffix}}(w{{suffix}}[base + ib], word{{suffix}}((base + params.k / 32u) * 4u + ib / 2u));
 }
 
-fn decode(raw: Raw, it: u32) -> Item {
-    let d = half_of(raw.scale, it);
-    return Item(raw.codes & LOW, (raw.codes >> vec4<u32>(4u)) & LOW, vec2<f32>(d), vec2<f32>(-8.0 * d));
+fn decode{{suffix}}(raw: Raw{{suffix}}, ib: u32) -> Block32{{suffix}} {
+    let d = f16_of{{suffix}}(raw.scale, ib);
+    return Block32{{suffix}}(
+        raw.quants & LOW{{suffix}},
+        (raw.quants >> vec4<u32>(4u)) & LOW{{suffix}},
+        vec2<f32>(d),
+        vec2<f32>(-8.0 * d),
+    );
 }

@@ -1,16 +1,25 @@
-// Rows of codes (16 bytes an item), then pairs of scale and minimum (f16).
-struct Raw { codes: vec4<u32>, scale: u32 }
+//! Q4_1 rows as planes: quants (16 bytes a block of 32), then pairs of scale and minimum (f16).
+//!
+//! Part of the GEMV and GEMM kernels; one thread fetches and decodes one block.
+#include "qmatmul/formats/block32.wgsl"
 
-fn row_length() -> u32 {
-    let items = params.k / 32u;
-    return items + (items + 3u) / 4u;
+struct Raw{{suffix}} { quants: vec4<u32>, scale: u32 }
+
+fn row_length{{suffix}}() -> u32 {
+    let blocks = params.k / 32u;
+    return blocks + (blocks + 3u) / 4u;
 }
 
-fn fetch(base: u32, it: u32) -> Raw {
-    return Raw(w[base + it], word((base + params.k / 32u) * 4u + it));
+fn fetch{{suffix}}(base: u32, ib: u32) -> Raw{{suffix}} {
+    return Raw{{suffix}}(w{{suffix}}[base + ib], word{{suffix}}((base + params.k / 32u) * 4u + ib));
 }
 
-fn decode(raw: Raw, it: u32) -> Item {
+fn decode{{suffix}}(raw: Raw{{suffix}}, ib: u32) -> Block32{{suffix}} {
     let pair = unpack2x16float(raw.scale);
-    return Item(raw.codes & LOW, (raw.codes >> vec4<u32>(4u)) & LOW, pair.xx, pair.yy);
+    return Block32{{suffix}}(
+        raw.quants & LOW{{suffix}},
+        (raw.quants >> vec4<u32>(4u)) & LOW{{suffix}},
+        pair.xx,
+        pair.yy,
+    );
 }

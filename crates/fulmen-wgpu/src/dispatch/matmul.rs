@@ -1,0 +1,296 @@
+//! Matmuls: one or several weights of one input, with bias and residual, gate-up, and the norm before them.
+//!
+//! At small M several block weights are one launch ([`qmatmul::fused_gemv`]); everything else is one matmul after the
+//! other. An input is quantized to q8 once, and where a norm, attention or gate-up makes the input, by its last launch.
+
+use std::sync::Arc;
+
+use fulmen_core::{BackendError, GateUpCall, MatPart, MulMatCall, RmsNormCall, WeightArg};
+
+use super::{LaunchCount, WgpuDispatcher};
+use crate::buffer::BufferSlice;
+use crate::kernels::matmul::{EpilogueInput, EpilogueSource, MatmulBuffer, MatmulLaunch, MatmulStage};
+use crate::kernels::qmatmul::{self, FusedBuffer, FusedOutput, OutputForm};
+use crate::matmul_launches::{KernelChooser, WeightLaunch, WeightLaunches};
+use crate::queue::{Relocations, ScratchSlot, unsupported};
+use crate::weight::{DeviceWeight, WeightKind};
+
+/// Rows of an input up to which several block weights are one launch, and the input is quantized by the launch that
+/// makes it.
+pub(super) const SMALL_M: u32 = 8;
+
+/// One or two weights that make one output, and where that goes.
+struct Output {
+    weights: Vec<Arc<DeviceWeight>>,
+    bias: Option<BufferSlice>,
+    output: BufferSlice,
+}
+
+/// What a matmul reads and writes beside its weight.
+struct Operands<'a> {
+    /// `[m, k]`.
+    input: &'a BufferSlice,
+    /// `[m, n]`.
+    output: &'a BufferSlice,
+    /// What the epilogue reads.
+    extras: &'a [BufferSlice],
+    epilogue: &'a EpilogueSource,
+    m: u32,
+}
+
+impl WgpuDispatcher {
+    /// All parts read one input, which is quantized once.
+    pub(super) fn mul_mat(&mut self, call: &MulMatCall) -> LaunchCount {
+        let mut launched = 0;
+        if call.m == 0 {
+            return Ok(0);
+        }
+        for part in &call.parts {
+            self.queue.count_multiplications(call.m, part.weight.rows, call.k);
+        }
+        if let Some(launched) = self.parts_together(call)? {
+            return Ok(launched);
+        }
+        for part in call.parts.iter().filter(|part| part.weight.rows > 0) {
+            launched += self.part(call, part)?;
+        }
+        Ok(launched)
+    }
+
+    /// All parts in one launch, where there are several and M is small.
+    fn parts_together(&mut self, call: &MulMatCall) -> Result<Option<usize>, BackendError> {
+        let parts: Vec<&MatPart> = call.parts.iter().filter(|part| part.weight.rows > 0).collect();
+        if parts.len() < 2 || call.m > SMALL_M || call.residual.is_some() {
+            return Ok(None);
+        }
+        let mut outputs = Vec::with_capacity(parts.len());
+        for part in parts {
+            let n = part.weight.rows;
+            self.writes(part.output);
+            outputs.push(Output {
+                weights: vec![self.weight("the weight", &part.weight, call.k)?],
+                bias: part.bias.map(|ptr| self.matrix("the bias", ptr, 1, n)).transpose()?,
+                output: self.matrix("the output", part.output, call.m, n)?,
+            });
+        }
+        let input = self.matrix("the input", call.input, call.m, call.k)?;
+        self.fused(&input, call.m, call.k, &outputs, false)
+    }
+
+    /// One launch for all outputs, and one that quantizes the input if that is not done yet; `None` where one launch
+    /// cannot do it. With `q8_output` it also quantizes the output, if it can: another matmul reads it next.
+    fn fused(
+        &mut self,
+        input: &BufferSlice,
+        m: u32,
+        k: u32,
+        outputs: &[Output],
+        q8_output: bool,
+    ) -> Result<Option<usize>, BackendError> {
+        let mut fused = Vec::with_capacity(outputs.len());
+        for Output { weights, bias, .. } in outputs {
+            let blocks = weights.iter().map(|weight| match weight.kind {
+                WeightKind::Blocks(blocks) if weight.slices.len() == 1 => Some(blocks),
+                _ => None,
+            });
+            let Some(weights) = blocks.collect::<Option<Vec<_>>>() else { return Ok(None) };
+            fused.push(FusedOutput { weights, bias: bias.is_some() });
+        }
+        let caps = self.queue.caps();
+        // A result that is copied to its place afterwards is not quantized.
+        let form = match q8_output && self.queue.can_bind(&[&outputs[0].output]) {
+            true => OutputForm::F32AndQ8,
+            false => OutputForm::F32,
+        };
+        let Some((launch, roles)) = qmatmul::fused_gemv(m, &fused, form, &caps).map_err(unsupported)? else {
+            return Ok(None);
+        };
+        let quantizes = roles.contains(&FusedBuffer::Q8Output);
+        let before = self.queue.len();
+        let mut relocations = Relocations::default();
+        let input = self.queue.bind_or_copy(input, false, &mut relocations)?;
+        let activations = self.q8_activations(&input, m, k)?;
+        let mut bindings = Vec::with_capacity(roles.len());
+        for role in roles {
+            bindings.push(match role {
+                FusedBuffer::Activations => activations.clone(),
+                FusedBuffer::Q8Output => {
+                    let bytes = qmatmul::q8_bytes(m, outputs[0].weights[0].n);
+                    self.queue.scratch(ScratchSlot::NextQ8, bytes)?
+                }
+                FusedBuffer::Weight(output, number) => {
+                    outputs[output].weights[number].slices[0].slice.clone()
+                }
+                FusedBuffer::Bias(output) => {
+                    let bias = outputs[output].bias.as_ref().unwrap_or(&outputs[output].output);
+                    self.queue.bind_or_copy(bias, false, &mut relocations)?
+                }
+                FusedBuffer::Out(output) => {
+                    self.queue.bind_or_copy(&outputs[output].output, true, &mut relocations)?
+                }
+            });
+        }
+        self.queue.launch(launch, bindings)?;
+        if quantizes {
+            self.queue.set_next_q8(&outputs[0].output);
+        }
+        self.queue.copy_back(relocations)?;
+        Ok(Some(self.queue.len() - before))
+    }
+
+    /// An input that can be bound, as q8 activations; it is quantized if that is not done yet.
+    fn q8_activations(&mut self, input: &BufferSlice, m: u32, k: u32) -> Result<BufferSlice, BackendError> {
+        let q8 = self.queue.scratch(ScratchSlot::Q8, qmatmul::q8_bytes(m, k))?;
+        if !self.queue.has_q8(input) {
+            let launch = qmatmul::quantize_q8(m, k, &self.queue.caps()).map_err(unsupported)?;
+            self.queue.launch(launch, vec![input.clone(), q8.clone()])?;
+            self.queue.set_q8(input);
+        }
+        Ok(q8)
+    }
+
+    /// Whether any of the weights takes its input as q8 activations.
+    pub(super) fn any_blocks(&mut self, weights: &[&WeightArg], k: u32) -> Result<bool, BackendError> {
+        let mut blocks = false;
+        for arg in weights.iter().filter(|arg| arg.rows > 0) {
+            blocks |= matches!(self.weight("the weight", arg, k)?.kind, WeightKind::Blocks(_));
+        }
+        Ok(blocks)
+    }
+
+    /// A norm whose result the next call multiplies by block weights: it is quantized in the same launch. `None` where
+    /// that is not so.
+    pub(super) fn norm_with_q8(
+        &mut self,
+        norm: &RmsNormCall,
+        weights: &[&WeightArg],
+    ) -> Result<Option<usize>, BackendError> {
+        let &RmsNormCall { input, gamma, output, width, rows, epsilon } = norm;
+        if rows == 0 || rows > SMALL_M || width == 0 || !width.is_multiple_of(32) || input == output {
+            return Ok(None);
+        }
+        if !self.any_blocks(weights, width)? {
+            return Ok(None);
+        }
+        self.writes(output);
+        let x = self.matrix("the input", input, rows, width)?;
+        let gamma = self.matrix("the gain", gamma, 1, width)?;
+        let out = self.matrix("the output", output, rows, width)?;
+        if !self.queue.can_bind(&[&x, &gamma, &out]) {
+            return Ok(None);
+        }
+        let q8 = self.queue.scratch(ScratchSlot::Q8, qmatmul::q8_bytes(rows, width))?;
+        let caps = self.queue.caps();
+        let launch = qmatmul::rms_norm_q8(rows, width, epsilon, &caps).map_err(unsupported)?;
+        self.queue.launch(launch, vec![x, gamma, out.clone(), q8])?;
+        self.queue.set_q8(&out);
+        Ok(Some(1))
+    }
+
+    fn part(&mut self, call: &MulMatCall, part: &MatPart) -> LaunchCount {
+        let (m, k, n) = (call.m, call.k, part.weight.rows);
+        let weight = self.weight("the weight", &part.weight, k)?;
+        self.writes(part.output);
+        let input = self.matrix("the input", call.input, m, k)?;
+        let output = self.matrix("the output", part.output, m, n)?;
+        let mut extras = Vec::new();
+        let mut inputs = Vec::new();
+        let mut expr = "v".to_owned();
+        let bias = part.bias.map(|ptr| self.matrix("the bias", ptr, 1, n)).transpose()?;
+        let residual = call.residual.map(|ptr| self.matrix("the residual", ptr, m, n)).transpose()?;
+        for (slice, layout) in [(bias, EpilogueInput::PerColumn), (residual, EpilogueInput::PerElement)] {
+            if let Some(slice) = slice {
+                expr += &format!(" + e{}", extras.len());
+                extras.push(slice);
+                inputs.push(layout);
+            }
+        }
+        let epilogue = EpilogueSource::of(expr, inputs);
+        let operands = Operands { input: &input, output: &output, extras: &extras, epilogue: &epilogue, m };
+        self.matmul("MulMat", &weight, &operands)
+    }
+
+    /// One launch at small M. Otherwise the gate goes to scratch memory, and the epilogue of the other matmul reads it.
+    pub(super) fn gate_up(&mut self, call: &GateUpCall) -> LaunchCount {
+        let (m, k, n) = (call.m, call.k, call.gate.rows);
+        if m == 0 || n == 0 {
+            return Ok(0);
+        }
+        self.queue.count_multiplications(m, n.saturating_mul(2), k);
+        let gate = self.weight("the gate weight", &call.gate, k)?;
+        let up = self.weight("the up weight", &call.up, k)?;
+        self.writes(call.output);
+        let input = self.matrix("the input", call.input, m, k)?;
+        let output = self.matrix("the output", call.output, m, n)?;
+        if m <= SMALL_M {
+            let weights = vec![Arc::clone(&gate), Arc::clone(&up)];
+            let outputs = [Output { weights, bias: None, output: output.clone() }];
+            if let Some(launched) = self.fused(&input, m, k, &outputs, true)? {
+                return Ok(launched);
+            }
+        }
+        let first = self.queue.scratch(ScratchSlot::FirstMatmul, u64::from(m) * u64::from(n) * 4)?;
+        let none = EpilogueSource::none();
+        let operands = Operands { input: &input, output: &first, extras: &[], epilogue: &none, m };
+        let launched = self.matmul("GateUp", &gate, &operands)?;
+        let silu = EpilogueSource::of("e0 / (1.0 + exp(-e0)) * v", [EpilogueInput::PerElement]);
+        let extras = [first.clone()];
+        let operands = Operands { input: &input, output: &output, extras: &extras, epilogue: &silu, m };
+        Ok(launched + self.matmul("GateUp", &up, &operands)?)
+    }
+
+    fn matmul(&mut self, call: &'static str, weight: &DeviceWeight, operands: &Operands<'_>) -> LaunchCount {
+        let chooser = KernelChooser { gpu: &self.gpu, weight, exact: false, forced: None };
+        let WeightLaunches { launches, scratch } = chooser.launches(call, operands.m, operands.epilogue)?;
+        let mut relocations = Relocations::default();
+        let before = self.queue.len();
+        let input = self.queue.bind_or_copy(operands.input, false, &mut relocations)?;
+        let output = self.queue.bind_or_copy(operands.output, true, &mut relocations)?;
+        let mut extras = Vec::with_capacity(operands.extras.len());
+        for extra in operands.extras {
+            extras.push(self.queue.bind_or_copy(extra, false, &mut relocations)?);
+        }
+        // The slice and the rows whose scratch buffer 0 holds q8 activations.
+        let mut quantized = None;
+        for WeightLaunch { launch: MatmulLaunch { stage, launch, buffers }, slice, rows } in launches {
+            // Rows of a matrix of this width.
+            let window = |whole: &BufferSlice, width: u32| {
+                let at = |row: u32| whole.offset + u64::from(row) * u64::from(width) * 4;
+                whole.buffer.slice(at(rows.start)..at(rows.end))
+            };
+            let a = window(&input, weight.k);
+            let quantizes = stage == MatmulStage::QuantizeActivations;
+            if quantizes {
+                quantized = Some((slice, rows.start));
+                if self.queue.has_q8(&a) {
+                    continue;
+                }
+            }
+            let mut bindings = Vec::with_capacity(buffers.len());
+            for buffer in &buffers {
+                bindings.push(match *buffer {
+                    MatmulBuffer::A => a.clone(),
+                    MatmulBuffer::B(_) => weight.slices[slice].slice.clone(),
+                    MatmulBuffer::Out => window(&output, weight.n),
+                    MatmulBuffer::Extra(i) => match operands.epilogue.inputs[i as usize] {
+                        EpilogueInput::PerElement => window(&extras[i as usize], weight.n),
+                        EpilogueInput::PerRow => window(&extras[i as usize], 1),
+                        EpilogueInput::PerColumn => extras[i as usize].clone(),
+                    },
+                    MatmulBuffer::Scratch(i) => {
+                        let is_q8 = i == 0 && quantized == Some((slice, rows.start));
+                        let slot = if is_q8 { ScratchSlot::Q8 } else { ScratchSlot::Plan(i as usize) };
+                        self.queue.scratch(slot, scratch[i as usize])?
+                    }
+                });
+            }
+            self.queue.launch(launch, bindings)?;
+            if quantizes {
+                self.queue.set_q8(&a);
+            }
+        }
+        let launched = self.queue.len() - before;
+        self.queue.copy_back(relocations)?;
+        Ok(launched)
+    }
+}

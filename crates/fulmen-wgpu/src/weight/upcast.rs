@@ -1,0 +1,85 @@
+//! Format upcasts: formats without kernels, converted to formats that have them.
+//!
+//! | stored | converted to | why |
+//! |---|---|---|
+//! | Q5_0 | Q8_0 | the same scale, quants less 16: exact |
+//! | Q3_K | Q6_K | the same scale, scales and quants less 32 and 4: exact |
+//! | Q5_1, Q2_K, Q8_K | F32 | no other format holds their values; they take more memory |
+
+use fulmen_core::{DType, DTypeError, quant};
+
+/// The type and bytes that blocks of `dtype` are converted to; `None` where there are kernels for them.
+pub(crate) fn upcast(dtype: DType, bytes: &[u8]) -> Result<Option<(DType, Vec<u8>)>, DTypeError> {
+    Ok(Some(match dtype {
+        DType::Q5_0 => (DType::Q8_0, blocks(bytes, q5_0)),
+        DType::Q3_K => (DType::Q6_K, blocks(bytes, q3_k)),
+        DType::Q5_1 | DType::Q2_K | DType::Q8_K => {
+            let elements = bytes.len() / dtype.block_bytes() * dtype.block_len();
+            let values = quant::dequantize_to_vec(dtype, bytes, elements)?;
+            (DType::F32, bytemuck::cast_slice(&values).to_vec())
+        }
+        _ => return Ok(None),
+    }))
+}
+
+fn blocks<const FROM: usize, const TO: usize>(
+    bytes: &[u8],
+    convert: fn(&[u8; FROM], &mut [u8; TO]),
+) -> Vec<u8> {
+    let blocks = bytes.as_chunks::<FROM>().0;
+    let mut out = vec![0; blocks.len() * TO];
+    for (from, to) in blocks.iter().zip(out.as_chunks_mut::<TO>().0) {
+        convert(from, to);
+    }
+    out
+}
+
+/// Scale, a word of high bits, 16 bytes of low ones; to scale and 32 quants.
+fn q5_0(from: &[u8; 22], to: &mut [u8; 34]) {
+    to[..2].copy_from_slice(&from[..2]);
+    let high = u32::from_le_bytes([from[2], from[3], from[4], from[5]]);
+    for i in 0..32 {
+        let low = if i < 16 { from[6 + i] & 15 } else { from[6 + i - 16] >> 4 };
+        let quant = low | ((high >> i & 1) as u8) << 4;
+        // As two's complement.
+        to[2 + i] = quant.wrapping_sub(16);
+    }
+}
+
+/// 32 bytes of high bits, 64 of low ones, 12 of scales, scale; to 128 bytes of low and 64 of high bits, 16 scales, scale.
+fn q3_k(from: &[u8; 110], to: &mut [u8; 210]) {
+    let (high, low, scales) = (&from[..32], &from[32..96], &from[96..108]);
+    to[208..].copy_from_slice(&from[108..]);
+    for (i, scale) in to[192..208].iter_mut().enumerate() {
+        let four = if i < 8 { scales[i] & 15 } else { scales[i - 8] >> 4 };
+        let two = scales[8 + i % 4] >> (2 * (i / 4)) & 3;
+        *scale = (four | two << 4).wrapping_sub(32);
+    }
+    for i in 0..256 {
+        let (half, quarter, l) = (i / 128, i / 32 % 4, i % 32);
+        let low_bits = low[32 * half + l] >> (2 * quarter) & 3;
+        let set = high[l] >> (4 * half + quarter) & 1;
+        // Less 4 where the high bit is not set, plus the 32 that Q6_K subtracts.
+        let quant = low_bits + 28 + 4 * set;
+        let at = 64 * half + l + 32 * (quarter & 1);
+        to[at] |= (quant & 15) << (4 * (quarter / 2));
+        to[128 + 32 * half + l] |= (quant >> 4) << (2 * quarter);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upcast_keeps_the_values() {
+        let values: Vec<f32> = (0..1024).map(|i| ((i * 37 % 101) as f32 - 50.0) / 17.0).collect();
+        for dtype in [DType::Q5_0, DType::Q5_1, DType::Q2_K, DType::Q3_K, DType::Q8_K] {
+            let bytes = quant::quantize_to_vec(dtype, &values).unwrap();
+            let (other, converted) = upcast(dtype, &bytes).unwrap().unwrap();
+            let expected = quant::dequantize_to_vec(dtype, &bytes, 1024).unwrap();
+            assert_eq!(quant::dequantize_to_vec(other, &converted, 1024).unwrap(), expected, "{dtype}");
+        }
+        assert!(upcast(DType::Q4_K, &[0; 144]).unwrap().is_none());
+    }
+}
