@@ -231,7 +231,7 @@ fn as_text(gpu: &GpuDevice, lines: &[Line], args: &Args) -> String {
         }
     }
     let kept = if args.dry_run { "nothing was written" } else { "kept for later processes" };
-    out + &format!("\n{} products are tuned on {}; {kept}\n", gpu.tuned_products(), gpu.info().name)
+    out + &format!("\n{} products are tuned on {}; {kept}\n", gpu.tuned_matmuls(), gpu.info().name)
 }
 
 /// Field names here are an interface: add, do not rename.

@@ -6,7 +6,9 @@ use std::sync::Mutex;
 
 use common_matmul::{Buffers, Gpu, bytes_of, value};
 use fulmen_core::{DType, quant};
-use fulmen_wgpu::kernels::matmul::{EpilogueInput, EpilogueSource, MatmulConfig, MatmulLaunches, MatmulError, GemmTile};
+use fulmen_wgpu::kernels::matmul::{
+    EpilogueInput, EpilogueSource, GemmTile, MatmulConfig, MatmulError, MatmulLaunches,
+};
 use fulmen_wgpu::kernels::qmatmul::*;
 use fulmen_wgpu::{GpuBuffer, kernel::Caps};
 
@@ -124,7 +126,8 @@ impl Case {
         let power: f64 = self.want.0[..count].iter().map(|w| w * w).sum();
         let uncancelled: f64 = self.want.1[..count].iter().sum();
         let limit = match choice {
-            QuantMatmulConfig::Gemv(QuantGemv { activations: Activations::Q8, .. }) | QuantMatmulConfig::Int8(_) => 1e-4,
+            QuantMatmulConfig::Gemv(QuantGemv { activations: Activations::Q8, .. })
+            | QuantMatmulConfig::Int8(_) => 1e-4,
             _ => 1e-11,
         };
         // Few outputs may all be near zero.
@@ -190,7 +193,14 @@ fn every_team_is_right() {
                 (64, 16, 1, 4, LaneSum::Memory),
                 (64, 64, 2, 3, LaneSum::Memory),
             ] {
-                let choice = QuantMatmulConfig::Gemv(QuantGemv { activations: Activations::Q8, threads, lanes, rows, unroll, lane_sum });
+                let choice = QuantMatmulConfig::Gemv(QuantGemv {
+                    activations: Activations::Q8,
+                    threads,
+                    lanes,
+                    rows,
+                    unroll,
+                    lane_sum,
+                });
                 case.check(gpu, m, choice, &caps);
             }
         }

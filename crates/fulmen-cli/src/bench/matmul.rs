@@ -188,7 +188,7 @@ pub(super) fn run(args: &Args) -> Result<(), BenchError> {
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
         quick: args.quick,
         repeat,
-        tuned_products: gpu.tuned_products(),
+        tuned_products: gpu.tuned_matmuls(),
         ceilings,
         products: bench.lines,
         failures: bench.failures,

@@ -7,7 +7,7 @@ use fulmen_core::Work;
 use fulmen_model::engine::TimedKernel;
 use fulmen_model::{ModelError, Session};
 use fulmen_wgpu::trace::write_chrome_trace;
-use fulmen_wgpu::{Profile, StepTime};
+use fulmen_wgpu::{DispatchTime, Profile};
 use serde_json::{Value, json};
 
 use super::BenchError;
@@ -146,12 +146,12 @@ impl Table {
     /// The kernels of the last timed run, from its start.
     fn trace(&self) -> Profile {
         let first = self.last.first().map_or_else(Default::default, |kernel| kernel.start);
-        let step = |kernel: &TimedKernel| StepTime {
+        let dispatch = |kernel: &TimedKernel| DispatchTime {
             label: kernel.name.clone(),
             start_us: 1e6 * kernel.start.saturating_sub(first).as_secs_f64(),
             duration_us: 1e6 * kernel.time.as_secs_f64(),
         };
-        Profile { steps: self.last.iter().map(step).collect(), split_passes: false }
+        Profile { dispatches: self.last.iter().map(dispatch).collect(), split_passes: false }
     }
 }
 
