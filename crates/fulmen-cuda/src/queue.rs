@@ -20,7 +20,7 @@
 //! 1. Before a matmul that is followed by an RMS norm, `dispatch_pair` sees both calls. It returns `None`,
 //!    but leaves a request (`request_forward`): the output of the matmul, times the gain of the
 //!    norm, would be of use.
-//! 2. A producer (attention, gate-up, or a matmul with a matching request) reserves half of the forward
+//! 2. A producer (attention, gate-up, or a matmul with a matching request) reserves a slot of the forward
 //!    buffer (`reserve_forward_buffer`), writes to it, and describes what it wrote
 //!    (`set_forwarded`).
 //! 3. The next call asks for its input in the form it needs (`forwarded`). It gets the buffer only
@@ -28,7 +28,7 @@
 //!
 //! A request is valid for one call: it names addresses that were checked for that call. Forwarded data is
 //! valid until the next launch, write, free, replay or synchronization, because any of them may change the
-//! f32 values that it was made from. The two halves of the buffer alternate: a kernel reads one and writes
+//! f32 values that it was made from. The two slots of the buffer alternate: a kernel reads one and writes
 //! the other. The L2 prefetch (`set_l2_prefetch`) is a request of the same kind, also valid for one
 //! call.
 
@@ -136,9 +136,9 @@ pub struct Queue {
     stream: Arc<Stream>,
     state: State,
     scratch: Option<Arc<DeviceBlock>>,
-    /// Two halves: the next launch may read one and write the other.
+    /// Two slots: the next launch may read one and write the other.
     forward_buffer: Option<Arc<DeviceBlock>>,
-    /// What the last launch has forwarded, and the half of the buffer that it is in.
+    /// What the last launch has forwarded, and the slot that it is in.
     forwarded: Option<(Forwarded, usize)>,
     /// What the call after the next one would read if the next one forwards it.
     requested: Option<Forwarded>,
@@ -204,8 +204,8 @@ impl Queue {
 
     /// The address of these activations, if the last launch has forwarded them.
     pub(crate) fn forwarded(&self, what: Forwarded) -> Option<u64> {
-        let (_, half) = self.forwarded.filter(|(forwarded, _)| *forwarded == what)?;
-        Some(half_of(self.forward_buffer.as_ref()?, half))
+        let (_, slot) = self.forwarded.filter(|(forwarded, _)| *forwarded == what)?;
+        Some(slot_address(self.forward_buffer.as_ref()?, slot))
     }
 
     /// Where a launch may write `bytes` of activations for the next one. After the launch, the caller
@@ -221,7 +221,7 @@ impl Queue {
                 self.retired_buffers.extend(outgrown);
             }
         }
-        self.forward_buffer.as_ref().map(|block| half_of(block, self.unused_half()))
+        self.forward_buffer.as_ref().map(|block| slot_address(block, self.unused_slot()))
     }
 
     /// Notes what the last launch has forwarded, at an address from
@@ -268,8 +268,8 @@ impl Queue {
         gain.filter(|_| requested == Forwarded { format: requested.format, source, rows, width })
     }
 
-    fn unused_half(&self) -> usize {
-        self.forwarded.map_or(0, |(_, half)| 1 - half)
+    fn unused_slot(&self) -> usize {
+        self.forwarded.map_or(0, |(_, slot)| 1 - slot)
     }
 
     /// Checks the number of blocks in the first grid dimension.
@@ -431,9 +431,9 @@ impl Drop for Queue {
     }
 }
 
-/// The address of one half of a block.
-fn half_of(block: &DeviceBlock, half: usize) -> u64 {
-    block.ptr() + (half * (block.bytes() / 2)) as u64
+/// The address of a slot of the forward buffer.
+fn slot_address(block: &DeviceBlock, slot: usize) -> u64 {
+    block.ptr() + (slot * (block.bytes() / 2)) as u64
 }
 
 fn grid_dimension(what: &str, count: u64, limit: u32) -> Result<u32, BackendError> {

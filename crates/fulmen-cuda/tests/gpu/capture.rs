@@ -9,7 +9,7 @@ use fulmen_cuda::{CudaDevice, CudaDispatcher, CudaOptions};
 
 use crate::gpu;
 
-fn floats(cuda: &mut CudaDispatcher, values: &[f32]) -> u64 {
+fn upload(cuda: &mut CudaDispatcher, values: &[f32]) -> u64 {
     let ptr = cuda.alloc(4 * values.len()).unwrap();
     cuda.write(ptr, bytemuck::cast_slice(values)).unwrap();
     ptr
@@ -32,7 +32,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, BackendError>, words: &str) {
 fn calls_that_a_capture_does_not_allow_are_errors_and_the_capture_continues() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
-    let (x, y) = (floats(&mut cuda, &[1.0, 2.0]), floats(&mut cuda, &[0.0; 2]));
+    let (x, y) = (upload(&mut cuda, &[1.0, 2.0]), upload(&mut cuda, &[0.0; 2]));
     let add = BinaryCall { a: x, b: y, output: y, n_elements: 2 };
     cuda.dispatch_add(&add).unwrap();
 
@@ -89,7 +89,7 @@ fn dropping_a_dispatcher_during_a_capture_does_not_affect_others() {
     let Some(gpu) = gpu() else { return };
     for _ in 0..3 {
         let mut cuda = gpu.dispatcher();
-        let x = floats(&mut cuda, &[1.0, 2.0]);
+        let x = upload(&mut cuda, &[1.0, 2.0]);
         let call = BinaryCall { a: x, b: x, output: x, n_elements: 2 };
         cuda.dispatch_add(&call).unwrap();
         assert_eq!(read(&mut cuda, x), [2.0, 4.0]);
@@ -102,7 +102,7 @@ fn dropping_a_dispatcher_during_a_capture_does_not_affect_others() {
 fn the_device_is_usable_after_a_failed_capture() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
-    let x = floats(&mut cuda, &[1.0, 2.0]);
+    let x = upload(&mut cuda, &[1.0, 2.0]);
     cuda.begin_capture().unwrap();
     // The sum and the output must not overlap.
     let call = AddRmsNormCall { a: x, b: x, gamma: x, sum: x, output: x, width: 2, rows: 1, epsilon: 1e-6 };

@@ -59,7 +59,7 @@ impl Layer {
         draws.extend(["gate", "up", "q", "k", "v"].map(|name| (name, small(self.hidden))));
         draws.extend([("o", small(self.attended)), ("down", small(self.inner))]);
         let draws: Vec<_> = draws.into_iter().map(|(name, draw)| (name.to_owned(), draw)).collect();
-        let mut data = Pools::new(11).draw_graph("handing", graph, &draws).unwrap();
+        let mut data = Pools::new(11).draw_graph("forwarding", graph, &draws).unwrap();
         for (name, width) in [("attended", self.attended), ("x", self.hidden)] {
             let mut values = f32s(&data[name]);
             for &(row, scale) in scales {
