@@ -120,6 +120,15 @@ impl Limit {
 
 impl Ceilings {
     /// The least time in microseconds that work can take by the roofline model, and which ceiling limits it.
+    ///
+    /// ```
+    /// use fulmen_bench::ceilings::{Ceilings, Limit, MinimumWork};
+    ///
+    /// let ceilings =
+    ///     Ceilings { read_gb_s: 1000.0, copy_gb_s: 900.0, f32_gflop_s: 20_000.0, by_host_clock: false };
+    /// let gemv = MinimumWork { bytes: 50_000_000, mostly_read: true, flops: 100_000_000 };
+    /// assert_eq!(ceilings.roofline_us(&gemv), (50.0, Limit::Memory));
+    /// ```
     pub fn roofline_us(&self, work: &MinimumWork) -> (f64, Limit) {
         let gb_s = if work.mostly_read { self.read_gb_s } else { self.copy_gb_s };
         let memory = work.bytes as f64 / gb_s / 1e3;

@@ -45,7 +45,7 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  fulmen chat                                          tell a story in turns with the built-in model
+  fulmen chat                                          tell a story with the built-in model
   fulmen chat model.gguf
   fulmen chat model.gguf --system \"You are a pirate.\" --temperature 1
   printf 'Hi!\\nAnd now in French.\\n' | fulmen chat model.gguf";

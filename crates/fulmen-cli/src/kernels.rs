@@ -15,8 +15,8 @@ use crate::select::wgpu_adapter;
 
 /// List the GPU kernels, or print the final WGSL or PTX of one.
 ///
-/// CUDA kernels are embedded in the program and need no GPU to be printed. WGSL is generated for the features and
-/// limits of a wgpu device, so --device wgpu:N may print different kernels for different devices.
+/// CUDA kernels are embedded in the program and need no GPU to be printed. WGSL is generated for the features
+/// and limits of a wgpu device, so --device wgpu:N may print different kernels for different devices.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
@@ -156,7 +156,8 @@ impl CommandError for KernelsError {
 fn hint(similar: &[String]) -> String {
     match similar {
         [] => "; `fulmen kernels list` lists all kernels".to_owned(),
-        similar => format!("; did you mean {}?", similar.join(" or ")),
+        [only] => format!("; did you mean {only}?"),
+        [first @ .., last] => format!("; did you mean {} or {last}?", first.join(", ")),
     }
 }
 
@@ -223,7 +224,8 @@ impl Catalog for Wgpu {
     }
 }
 
-/// The catalogs of the selected backends. Without a selection, a missing wgpu adapter only leaves its kernels out.
+/// The catalogs of the selected backends. Without a selection, a missing wgpu adapter only leaves its kernels
+/// out.
 fn catalogs(option: &BackendOption) -> Result<Vec<Box<dyn Catalog>>, KernelsError> {
     let selected = option.device.unwrap_or(DeviceSelector::Auto);
     if let Some(adapter) = wgpu_adapter(selected) {
@@ -301,20 +303,30 @@ fn show(args: &ShowArgs) -> Result<(), KernelsError> {
     Err(KernelsError::Unknown { name: args.name.clone(), similar: similar(&args.name, &names) })
 }
 
-/// Up to three names that differ little from `name`, the closest first.
+/// Up to three names that are close to `name`, the closest first.
 fn similar(name: &str, known: &[String]) -> Vec<String> {
     let limit = name.chars().count() / 3 + 1;
     let mut close: Vec<(usize, &String)> = known
         .iter()
-        .map(|candidate| match candidate.contains(name) || name.contains(candidate.as_str()) {
-            true => (1, candidate),
-            false => (edit_distance(name, candidate), candidate),
-        })
+        .map(|candidate| (distance(name, candidate), candidate))
         .filter(|(distance, _)| *distance <= limit)
         .collect();
     close.sort();
     close.dedup();
     close.into_iter().take(3).map(|(_, candidate)| candidate.clone()).collect()
+}
+
+/// How far a name is from that of a kernel, with or without its family: 0 for the name without the family, 1 for a
+/// prefix, otherwise the edit distance.
+fn distance(name: &str, kernel: &str) -> usize {
+    let short = kernel.rsplit('/').next().unwrap_or(kernel);
+    if short == name {
+        return 0;
+    }
+    if short.starts_with(name) || kernel.starts_with(name) {
+        return 1;
+    }
+    edit_distance(name, kernel).min(edit_distance(name, short))
 }
 
 /// The Levenshtein distance.
@@ -353,6 +365,9 @@ mod tests {
         assert_eq!(similar("sofmax", &known), ["softmax"]);
         assert_eq!(similar("rop", &known), ["rope", "rope_store"]);
         assert!(similar("attention", &known).is_empty());
+        let known = ["elementwise/fill", "attention/prefill_tiled", "copy/vectors"].map(str::to_owned);
+        assert_eq!(similar("fill", &known), ["elementwise/fill"]);
+        assert_eq!(similar("copy", &known), ["copy/vectors"]);
     }
 
     #[test]

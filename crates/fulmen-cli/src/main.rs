@@ -61,7 +61,7 @@ Examples:
   fulmen chat MODEL                 hold a conversation
   fulmen devices                    list devices, and the one that `auto` selects
   fulmen devices --json             the same for scripts
-  fulmen inspect model.gguf         show what a model file contains, and whether it fits into memory
+  fulmen inspect model.gguf         show what a model file contains and whether it fits
   fulmen quantize IN OUT --type q4_k_m
                                     store a model in smaller types
   fulmen tokenize MODEL TEXT        show the tokens of a text
@@ -69,7 +69,7 @@ Examples:
   fulmen ops perf                   time every op of a device
   fulmen kernels show NAME          print the final WGSL or PTX of a kernel
   fulmen bench decode --shape qwen3-4b
-                                    how fast would this model decode here, and where does the time go?
+                                    time decode steps of a model, kernel by kernel
   fulmen bench matmul               time matmuls on a GPU
   fulmen tune                       find the fastest matmul kernels for this GPU
   fulmen help bench decode          the options of one command

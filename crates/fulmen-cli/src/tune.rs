@@ -184,7 +184,7 @@ fn as_text(gpu: &GpuDevice, tuned: &[TunedMatmul], args: &Args) -> String {
         out += &format!("\n{}\n{}", name(matmul), candidates(matmul, args.list));
     }
     let stored = if args.dry_run { "nothing was stored" } else { "stored for later processes" };
-    let shapes = counted(gpu.tuned_products(), "matmul shape");
+    let shapes = counted(gpu.tuned_matmuls(), "matmul shape");
     out + &format!("\n{shapes} tuned on {}; {stored}\n", gpu.info().name)
 }
 

@@ -51,10 +51,32 @@ fn every_wgsl_kernel_can_be_printed() {
     }
 }
 
+/// The printed sources, byte by byte. `UPDATE_SNAPSHOTS=1 cargo test` rewrites the files.
+#[test]
+fn printed_kernels_match_their_snapshots() {
+    for (name, device, file) in
+        [("copy/vectors", "wgpu", "copy_vectors.wgsl"), ("copy1", "cuda", "copy1.sm_80.ptx")]
+    {
+        let mut args = vec!["show", name, "--device", device];
+        if device == "cuda" {
+            args.extend(["--target", "sm_80"]);
+        }
+        // The first line of PTX is a hash of the sources.
+        let source = good(&args);
+        let printed: String = source.split_inclusive('\n').filter(|line| !line.starts_with("// ")).collect();
+        let path = format!("{}/tests/snapshots/{file}", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+            std::fs::write(&path, &printed).unwrap();
+        }
+        assert_eq!(printed, std::fs::read_to_string(&path).unwrap_or_default(), "{path}");
+    }
+}
+
 #[test]
 fn mistakes_are_wrong_usage_with_a_hint() {
     for (args, part) in [
         (&["show", "sofmax", "--device", "cuda"][..], "unknown kernel \"sofmax\"; did you mean softmax"),
+        (&["show", "fill", "--device", "wgpu"], "did you mean elementwise/fill"),
         (&["show", "zzzzzzzz", "--device", "cuda"], "`fulmen kernels list` lists all kernels"),
         (&["show", "softmax", "--device", "cuda", "--target", "sm_75"], "not compiled for sm_75"),
         (&["show", "softmax", "--device", "cuda", "--target", "hopper"], "is not a target such as sm_90"),

@@ -85,8 +85,8 @@ fn folder(path: &std::path::Path) {
     bytes.resize(bytes.len() + end, 0);
     fs::write(path.join("model.safetensors"), bytes).unwrap();
     let config = r#"{"model_type": "qwen3", "hidden_size": 32, "intermediate_size": 32,
-        "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 32, "rms_norm_eps": 1e-6, "vocab_size": 3,
-        "max_position_embeddings": 8, "tie_word_embeddings": true}"#;
+        "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 32, "rms_norm_eps": 1e-6,
+        "vocab_size": 3, "max_position_embeddings": 8, "tie_word_embeddings": true}"#;
     fs::write(path.join("config.json"), config).unwrap();
 }
 

@@ -24,7 +24,7 @@ fn tuned_kernels_are_stored_and_used_by_the_next_process() {
         stdout
     };
     let table = tune(&["--table"]);
-    assert!(table.contains("q8_0 m=2 48x64") && table.contains("table  rows Int8"), "{table}");
+    assert!(table.contains("q8_0 m=2 48x64") && table.contains("table  gemv Q8"), "{table}");
     let text = tune(&["--dry-run", "--list"]);
     assert!(text.contains("nothing was stored") && text.contains("q8_0 m=2 48x64"), "{text}");
     let bench = || {

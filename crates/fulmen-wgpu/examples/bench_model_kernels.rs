@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use fulmen_core::{DType, Heads, RopePairing, RopeSpec, sampling::SampleState};
 use fulmen_wgpu::{
-    GpuBuffer, GpuDevice, GpuError, PipelineCache, Program, Step,
+    Dispatch, DispatchList, GpuBuffer, GpuDevice, GpuError, PipelineCache,
     kernels::{
         Plan, Role,
         argmax::argmax,
-        attention::{Attention, Kind, Source, attention_by},
+        attention::{Attention, AttentionKernel, KvInput, attention_by},
         kv::{Cache, KvStore, RopeStore, rope_store},
         sample::sample,
     },
@@ -53,7 +53,7 @@ impl Bench {
             for step in &plan.steps {
                 let slices = step.bindings.iter();
                 let bindings = slices.map(|b| buffers[&b.role].slice(b.offset..b.offset + b.bytes)).collect();
-                steps.push(Step {
+                steps.push(Dispatch {
                     pipeline: self.cache.get(&self.gpu, &step.launch.kernel)?,
                     bindings,
                     params: step.launch.params.clone(),
@@ -62,7 +62,7 @@ impl Bench {
                 });
             }
         }
-        let program = Program::compile(&self.gpu, steps)?;
+        let program = DispatchList::compile(&self.gpu, steps)?;
         let mut times = Vec::new();
         for _ in 0..9 {
             times.push(program.time_us()? / LAYERS as f64);
@@ -98,19 +98,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (model, heads) in [("qwen3-4b", qwen), ("llama-1b", llama)] {
         for dtype in [DType::F16, DType::Q8_0] {
             for (kind, m, seen) in [
-                (Kind::Step, 1u32, 128u32),
-                (Kind::Step, 1, 1024),
-                (Kind::Step, 1, 8192),
-                (Kind::Step, 8, 1024),
-                (Kind::Step, 32, 512),
-                (Kind::Tiles, 32, 512),
-                (Kind::Tiles, 512, 512),
-                (Kind::Tiles, 2048, 2048),
+                (AttentionKernel::Decode, 1u32, 128u32),
+                (AttentionKernel::Decode, 1, 1024),
+                (AttentionKernel::Decode, 1, 8192),
+                (AttentionKernel::Decode, 8, 1024),
+                (AttentionKernel::Decode, 32, 512),
+                (AttentionKernel::PrefillTiled, 32, 512),
+                (AttentionKernel::PrefillTiled, 512, 512),
+                (AttentionKernel::PrefillTiled, 2048, 2048),
             ] {
                 let cache = Cache { dtype, n_seqs: 1, capacity: seen.max(4096) };
-                let source = Source::Cache { cache, sequences: false };
+                let kv = KvInput::Cache { cache, sequences: false };
                 let scale = 1.0 / (heads.head_dim as f32).sqrt();
-                let plan = attention_by(kind, &Attention { m, heads, scale, source }, &caps)?;
+                let plan = attention_by(kind, &Attention { m, heads, scale, kv }, &caps)?;
                 let first = seen - m.min(seen);
                 let positions: Vec<u32> = (0..m).map(|r| if m == 8 { seen - 1 } else { first + r }).collect();
                 let total: f64 = positions.iter().map(|&p| f64::from(p) + 1.0).sum();

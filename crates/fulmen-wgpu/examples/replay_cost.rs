@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use fulmen_wgpu::{
-    DeviceOptions, GpuDevice, GpuError, PipelineCache, Program, Record, Step,
+    DeviceOptions, Dispatch, DispatchList, GpuDevice, GpuError, PipelineCache, RecordMode,
     kernel::{Kernel, StorageBinding},
 };
 
@@ -48,9 +48,10 @@ fn tile() -> Kernel {
 /// Dispatches of the comparison with raw wgpu.
 const MANY: usize = 100;
 
-/// One hundred dispatches of one kernel on one bind group, in place: by wgpu alone, and by a program.
+/// One hundred dispatches of one kernel on one bind group, in place: by wgpu alone, and by a list.
 fn beside_raw() -> Result<(), GpuError> {
-    let gpu = GpuDevice::with_options(&DeviceOptions { record: Record::Always, ..DeviceOptions::default() })?;
+    let gpu =
+        GpuDevice::with_options(&DeviceOptions { record: RecordMode::Always, ..DeviceOptions::default() })?;
     let cache = PipelineCache::new();
     let kernel = Kernel {
         label: "increment".into(),
@@ -67,14 +68,14 @@ fn beside_raw() -> Result<(), GpuError> {
     // SAFETY: it adds to as many elements as its parameter says, which the buffer has.
     let pipeline = unsafe { cache.get_trusted(&gpu, &kernel) }?;
     let buffer = gpu.create_buffer("example", 256)?;
-    let step = Step {
+    let dispatch = Dispatch {
         pipeline: pipeline.clone(),
         bindings: vec![buffer.whole()],
         params: vec![64, 1f32.to_bits()],
         workgroups: [1, 1, 1],
         label: "increment".to_owned(),
     };
-    let program = Program::compile(&gpu, vec![step; MANY])?;
+    let list = DispatchList::compile(&gpu, vec![dispatch; MANY])?;
     let (device, queue) = (gpu.wgpu_device(), gpu.wgpu_queue());
     let group = device.create_bind_group(&wgpu::BindGroupDescriptor {
         label: None,
@@ -110,10 +111,10 @@ fn beside_raw() -> Result<(), GpuError> {
     };
     let medians = [
         timed(&mut || drop(encoded(&raw))),
-        timed(&mut || drop(encoded(&|encoder| program.encode(encoder)))),
+        timed(&mut || drop(encoded(&|encoder| list.encode(encoder)))),
         timed(&mut || _ = queue.submit([encoded(&raw)])),
-        timed(&mut || _ = queue.submit([encoded(&|encoder| program.encode(encoder))])),
-        timed(&mut || drop(program.submit())),
+        timed(&mut || _ = queue.submit([encoded(&|encoder| list.encode(encoder))])),
+        timed(&mut || drop(list.submit())),
         timed(&mut || {
             let index = queue.submit([encoded(&raw)]);
             let timeout = Some(std::time::Duration::ZERO);
@@ -121,13 +122,13 @@ fn beside_raw() -> Result<(), GpuError> {
         }),
     ];
     println!("{}: {MANY} dispatches of one kernel on one bind group, µs each", gpu.info().name);
-    println!("  encoded: wgpu {:.3}, a program {:.3}", medians[0], medians[1]);
+    println!("  encoded: wgpu {:.3}, a list {:.3}", medians[0], medians[1]);
     println!(
-        "  encoded and submitted: wgpu {:.3}, with a program's encoding {:.3}, a program {:.3}",
+        "  encoded and submitted: wgpu {:.3}, with a list's encoding {:.3}, a list {:.3}",
         medians[2], medians[3], medians[4]
     );
     println!("  by wgpu, with a look at the device after it: {:.3}", medians[5]);
-    println!("  the program is recorded: {}", program.is_recorded());
+    println!("  the list is recorded: {}", list.is_recorded());
     gpu.check_alive()
 }
 
@@ -136,25 +137,25 @@ fn main() -> Result<(), GpuError> {
     for without in [wgpu::Features::empty(), wgpu::Features::IMMEDIATES] {
         let gpu = GpuDevice::with_options(&DeviceOptions {
             without,
-            record: Record::Always,
+            record: RecordMode::Always,
             ..DeviceOptions::default()
         })?;
         let cache = PipelineCache::new();
         // SAFETY: it adds as many elements as its parameter says, which the buffers have.
         let pipeline = unsafe { cache.get_trusted(&gpu, &add()) }?;
         let buffers = [gpu.create_buffer("example", 256)?, gpu.create_buffer("example", 256)?];
-        let steps = (0..1000).map(|i| Step {
+        let dispatches = (0..1000).map(|i| Dispatch {
             pipeline: pipeline.clone(),
             bindings: vec![buffers[i % 2].whole(), buffers[1 - i % 2].whole()],
             params: vec![64, 1f32.to_bits()],
             workgroups: [1, 1, 1],
             label: "add".to_owned(),
         });
-        let program = Program::compile(&gpu, steps.collect())?;
+        let list = DispatchList::compile(&gpu, dispatches.collect())?;
         let mut best = [f64::MAX; 2];
         for _ in 0..50 {
             let start = Instant::now();
-            let submission = program.submit()?;
+            let submission = list.submit()?;
             let submitted = start.elapsed();
             if let Some(submission) = submission {
                 gpu.wait(&submission)?;
@@ -164,13 +165,13 @@ fn main() -> Result<(), GpuError> {
             }
         }
         let [submit, wall] = best;
-        println!("{}: {:?}, recorded: {}", gpu.info().name, pipeline.param_mode(), program.is_recorded());
+        println!("{}: {:?}, recorded: {}", gpu.info().name, pipeline.param_mode(), list.is_recorded());
         println!(
             "  1000 dispatches: {:.2} µs each to submit, {:.2} µs each in all",
             submit / 1e3,
             wall / 1e3
         );
-        let empty = Program::compile(&gpu, vec![])?;
+        let empty = DispatchList::compile(&gpu, vec![])?;
         let one = Instant::now();
         for _ in 0..1000 {
             empty.submit()?;
@@ -185,17 +186,17 @@ fn main() -> Result<(), GpuError> {
         // before it reads it.
         let pipeline = unsafe { cache.get_trusted(&gpu, &tile()) }?;
         let (from, to) = (gpu.create_buffer("example", 256)?, gpu.create_buffer("example", 4 << 16)?);
-        let step = Step {
+        let dispatch = Dispatch {
             pipeline,
             bindings: vec![from.whole(), to.whole()],
             params: vec![4096, 0],
             workgroups: [1024, 1, 1],
             label: "tile".to_owned(),
         };
-        let program = Program::compile(&gpu, vec![step])?;
+        let list = DispatchList::compile(&gpu, vec![dispatch])?;
         let mut best = f64::MAX;
         for _ in 0..10 {
-            best = best.min(program.profile()?.total_us());
+            best = best.min(list.profile()?.total_us());
         }
         println!(
             "loop over workgroup memory, checks {}: {best:.1} µs",

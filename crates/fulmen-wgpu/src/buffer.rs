@@ -1,4 +1,4 @@
-//! Device memory: buffers that count, and ranges of them.
+//! Device buffers, counted in the device's statistics, and ranges of them.
 
 use std::{ops::Range, sync::Arc, sync::atomic::Ordering};
 
@@ -9,11 +9,11 @@ use crate::{
     error::GpuError,
 };
 
-/// What storage buffers of this crate can be used for.
+/// The usages of this crate's storage buffers.
 pub const STORAGE: BufferUsages =
     BufferUsages::STORAGE.union(BufferUsages::COPY_SRC).union(BufferUsages::COPY_DST);
 
-/// Sizes are rounded up to this many bytes, so that a kernel can bind any buffer as an array of four-word vectors.
+/// Sizes are rounded up to this many bytes, so that a kernel can bind any buffer as an array of `vec4`.
 const ROUNDING: u64 = 16;
 
 /// A buffer on a device. Clones are the same memory.
@@ -21,31 +21,32 @@ const ROUNDING: u64 = 16;
 pub struct GpuBuffer {
     raw: wgpu::Buffer,
     device: u64,
-    // Not there for a buffer that the caller made.
-    _counted: Option<Arc<Counted>>,
+    // `None` for a buffer of the caller's.
+    _live_bytes: Option<Arc<LiveBytes>>,
 }
 
-/// Takes a buffer's bytes off the count when the last user of the buffer is gone.
+/// Subtracts a buffer's bytes from the live bytes when its last clone is dropped.
 #[derive(Debug)]
-struct Counted {
+struct LiveBytes {
     counters: Arc<Counters>,
     bytes: u64,
 }
 
-impl Drop for Counted {
+impl Drop for LiveBytes {
     fn drop(&mut self) {
         self.counters.live_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
 impl GpuBuffer {
-    /// A buffer that the caller made, on this very device: wgpu may panic over one of another. To be bound it needs
-    /// [`BufferUsages::STORAGE`], to be read `COPY_SRC`, to be written `COPY_DST`.
+    /// A buffer that the caller created on this device; wgpu may panic for a buffer of another device.
+    /// It needs [`BufferUsages::STORAGE`] to be bound, `COPY_SRC` to be read and `COPY_DST` to be
+    /// written.
     pub fn from_wgpu(gpu: &GpuDevice, raw: wgpu::Buffer) -> Self {
-        Self { raw, device: gpu.id(), _counted: None }
+        Self { raw, device: gpu.id(), _live_bytes: None }
     }
 
-    /// wgpu finds buffers by number, and another device may have another buffer of that number.
+    /// wgpu identifies buffers by number, and another device may have a different buffer with that number.
     pub(crate) fn check_device(&self, gpu: &GpuDevice, call: &'static str) -> Result<(), GpuError> {
         if self.device == gpu.id() {
             return Ok(());
@@ -68,7 +69,7 @@ impl GpuBuffer {
         BufferSlice { buffer: self.clone(), offset: 0, size: self.size() }
     }
 
-    /// A range of its bytes. Whether the range lies inside is checked where it is used.
+    /// A byte range of it. Bounds are checked where the range is used.
     pub fn slice(&self, range: Range<u64>) -> BufferSlice {
         let size = range.end.saturating_sub(range.start);
         BufferSlice { buffer: self.clone(), offset: range.start, size }
@@ -102,14 +103,14 @@ pub struct BufferSlice {
 }
 
 impl BufferSlice {
-    /// Whether both are ranges of one buffer that have bytes in common.
+    /// Whether both are ranges of one buffer and have bytes in common.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.buffer == other.buffer
             && self.offset < other.offset.saturating_add(other.size)
             && other.offset < self.offset.saturating_add(self.size)
     }
 
-    /// Whether it lies inside a buffer of this device and starts at a whole word.
+    /// Checks that it lies inside a buffer of this device and starts at a multiple of 4.
     pub(crate) fn check(&self, gpu: &GpuDevice, call: &'static str) -> Result<(), GpuError> {
         self.buffer.check_device(gpu, call)?;
         let wrong = |what: &str, expected: String, got| GpuError::Argument {
@@ -187,13 +188,14 @@ impl GpuDevice {
                 limit,
             });
         }
-        // Close to the limit the rounding may not fit, but whole words always do.
+        // Near the limit the rounded size may not fit, but whole words always do.
         let size = bytes.max(1).next_multiple_of(ROUNDING).min(limit);
         let descriptor = wgpu::BufferDescriptor { label: Some(call), size, usage, mapped_at_creation };
         let raw = self.create(call, Some(size), || self.wgpu_device().create_buffer(&descriptor))?;
         let counters = self.counters().clone();
         count(&counters.buffers, 1);
         count(&counters.live_bytes, size);
-        Ok(GpuBuffer { raw, device: self.id(), _counted: Some(Arc::new(Counted { counters, bytes: size })) })
+        let live_bytes = Arc::new(LiveBytes { counters, bytes: size });
+        Ok(GpuBuffer { raw, device: self.id(), _live_bytes: Some(live_bytes) })
     }
 }

@@ -1,8 +1,10 @@
-//! Programs that were captured, and their replay.
+//! Captured programs and their replay.
 //!
-//! A captured program is a [`Program`] of the encoder, or several where one submission would take too long: pipelines, bind groups
-//! and parameters are made, and a replay of each is one pass and one submission, without encoding once Vulkan keeps it. It keeps the scratch memory that it was recorded with. It is refused when
-//! memory that it uses was freed, or when a weight was written that it uses in another order.
+//! A captured program is a [`DispatchList`], or several where one submission would take too long.
+//! Pipelines, bind groups and parameters exist; a replay of each list is one pass and one submission,
+//! without encoding once it is recorded in a Vulkan command buffer. A captured program keeps the
+//! scratch memory that it was recorded with. It is refused after memory that it uses was freed, or
+//! after a weight was rewritten of which it uses a repacked copy.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -10,23 +12,23 @@ use std::sync::Arc;
 
 use fulmen_core::ReplayId;
 
-use crate::{encode::Program, error::GpuError};
+use crate::{encode::DispatchList, error::GpuError};
 
 /// One captured program.
 pub(crate) struct Captured {
-    /// One for each submission.
-    pub(crate) parts: Vec<Arc<Program>>,
-    /// The calls that each of its kernels is part of.
+    /// One list per submission.
+    pub(crate) lists: Vec<Arc<DispatchList>>,
+    /// For each dispatch, the calls of the program that it belongs to.
     pub(crate) calls: Vec<Range<usize>>,
-    /// The allocations that its operands lie in.
+    /// Addresses of the allocations that its operands live in.
     pub(crate) uses: BTreeSet<u64>,
-    /// Why it cannot run any more.
-    pub(crate) gone: Option<String>,
+    /// Why it can no longer run.
+    pub(crate) invalid: Option<String>,
 }
 
 impl Captured {
-    pub(crate) fn new(parts: Vec<Program>, uses: BTreeSet<u64>, calls: Vec<Range<usize>>) -> Captured {
-        Captured { parts: parts.into_iter().map(Arc::new).collect(), calls, uses, gone: None }
+    pub(crate) fn new(lists: Vec<DispatchList>, uses: BTreeSet<u64>, calls: Vec<Range<usize>>) -> Captured {
+        Captured { lists: lists.into_iter().map(Arc::new).collect(), calls, uses, invalid: None }
     }
 }
 
@@ -54,7 +56,7 @@ impl Captures {
             got,
         };
         let captured = self.programs.get(&id.0).ok_or_else(|| refused("none of this number".to_owned()))?;
-        match &captured.gone {
+        match &captured.invalid {
             Some(why) => Err(refused(why.clone())),
             None => Ok(captured),
         }
@@ -64,10 +66,10 @@ impl Captures {
         self.programs.remove(&id.0);
     }
 
-    /// Notes that an allocation is gone, or that weights in it changed.
-    pub(crate) fn lost(&mut self, ptr: u64, why: &str) {
+    /// Invalidates the programs that use an allocation which was freed, or whose weights changed.
+    pub(crate) fn invalidate(&mut self, ptr: u64, why: &str) {
         for captured in self.programs.values_mut().filter(|captured| captured.uses.contains(&ptr)) {
-            captured.gone.get_or_insert_with(|| format!("the memory at {ptr:#x} {why}"));
+            captured.invalid.get_or_insert_with(|| format!("the memory at {ptr:#x} {why}"));
         }
     }
 }

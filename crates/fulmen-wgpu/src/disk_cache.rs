@@ -1,9 +1,10 @@
-//! The driver's compiled pipelines, kept in a file between processes.
+//! The driver's compiled pipelines, kept on disk between processes.
 //!
-//! One file per adapter and driver, named by a hash of both and of this crate's version. It holds that key in full, the
-//! hashes of the kernels inside, the driver's data and a checksum, and it is replaced by renaming, so that a reader finds
-//! the old file or the new one. A file that is damaged, of another key or refused by the driver is taken for none, and is
-//! replaced at the next save. wgpu offers this on Vulkan; elsewhere the drivers keep caches of their own.
+//! One file per adapter and driver, named by a hash of both and of this crate's version. It holds that
+//! key in full, the hashes of its kernels, the driver's data and a checksum. It is replaced by
+//! renaming, so that readers see either the old or the new file. A file that is damaged, has another
+//! key or is refused by the driver is ignored, and replaced at the next save. wgpu offers this on
+//! Vulkan; other drivers keep caches of their own.
 
 use std::{
     collections::HashSet,
@@ -26,7 +27,7 @@ const MAGIC: &[u8; 8] = b"FULMENPC";
 const VERSION: u32 = 1;
 
 /// A larger file is not ours.
-const LARGEST: u64 = 1 << 30;
+const MAX_FILE: u64 = 1 << 30;
 
 /// The pipelines of one device, in memory and on disk.
 #[derive(Debug)]
@@ -34,16 +35,16 @@ pub(crate) struct PipelineFile {
     cache: wgpu::PipelineCache,
     path: PathBuf,
     key: String,
-    /// The kernels that the data holds.
+    /// Hashes of the kernels in the data.
     kernels: Mutex<HashSet<u128>>,
-    /// Bytes that the driver gives for a cache without pipelines. Some never give more.
+    /// Size of the driver's data for an empty cache. Some drivers never return more.
     empty: usize,
     changed: AtomicBool,
 }
 
 impl PipelineFile {
-    /// The cache of a device, filled from disk if there is a file. `None` where the device has no such cache or where it
-    /// is switched off.
+    /// The cache of a device, loaded from disk if there is a file. `None` if the device has no pipeline
+    /// cache or it is turned off.
     pub(crate) fn open(device: &wgpu::Device, info: &AdapterInfo, place: &DiskCache) -> Option<Self> {
         let folder = folder(place).filter(|_| device.features().contains(Features::PIPELINE_CACHE))?;
         let key = key(info);
@@ -58,29 +59,29 @@ impl PipelineFile {
         Some(Self { cache, path, key, kernels: Mutex::new(kernels), empty: empty_len, changed })
     }
 
-    /// What pipelines are made with.
+    /// The cache to create pipelines with.
     pub(crate) fn cache(&self) -> &wgpu::PipelineCache {
         &self.cache
     }
 
-    /// What the driver itself has of the pipelines so far; empty where that cannot be told.
+    /// The driver's own data of the pipelines so far; empty if it is not available.
     #[cfg(any(windows, target_os = "linux"))]
     pub(crate) fn driver_data(&self) -> Vec<u8> {
-        // wgpu puts a header of its own before the driver's, which begins with its length, 32, and its version, 1.
+        // wgpu puts its own header before the driver's, which starts with its length, 32, and its version, 1.
         let mut data = self.cache.get_data().unwrap_or_default();
         let begins = |window: &[u8]| window == [32, 0, 0, 0, 1, 0, 0, 0];
         let Some(at) = data.windows(8).position(begins) else { return Vec::new() };
         data.split_off(at)
     }
 
-    /// Notes that a pipeline was made, and says whether the driver had it already.
+    /// Notes that a pipeline was created; returns whether the driver already had it.
     pub(crate) fn note(&self, kernel: u128) -> bool {
         let new = self.kernels.lock().unwrap_or_else(PoisonError::into_inner).insert(kernel);
         self.changed.fetch_or(new, Ordering::Relaxed);
         !new
     }
 
-    /// Writes the file if there are pipelines that it does not have.
+    /// Writes the file if there are new pipelines.
     pub(crate) fn save(&self) -> Result<(), GpuError> {
         if !self.changed.swap(false, Ordering::Relaxed) {
             return Ok(());
@@ -88,7 +89,7 @@ impl PipelineFile {
         let Some(data) = self.cache.get_data() else { return Ok(()) };
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if data.len() <= self.empty {
-            // The driver keeps nothing here, so nothing will be found here.
+            // The driver stores nothing here, so the next process will find nothing.
             kernels.clear();
         }
         let bytes = encode(&self.key, &kernels, &data);
@@ -104,13 +105,13 @@ fn driver_cache(device: &wgpu::Device, data: Option<&[u8]>) -> Option<wgpu::Pipe
     let internal = device.push_error_scope(ErrorFilter::Internal);
     let validation = device.push_error_scope(ErrorFilter::Validation);
     let descriptor = wgpu::PipelineCacheDescriptor { label: Some("fulmen"), data, fallback: data.is_none() };
-    // SAFETY: the data was given by `get_data` for this adapter and driver, as the key and the checksum of its file say.
+    // SAFETY: the data comes from `get_data` of this adapter and driver, as the file's key and checksum show.
     let cache = unsafe { device.create_pipeline_cache(&descriptor) };
     let refused = [ready(validation.pop()), ready(internal.pop())];
     refused.iter().all(Option::is_none).then_some(cache)
 }
 
-/// The folder of a place, if it is one.
+/// The cache folder, unless the cache is off.
 pub(crate) fn folder(place: &DiskCache) -> Option<PathBuf> {
     match place {
         DiskCache::Off => None,
@@ -119,7 +120,7 @@ pub(crate) fn folder(place: &DiskCache) -> Option<PathBuf> {
     }
 }
 
-/// Where the user's programs keep what can be made again.
+/// The user's cache folder.
 fn user_folder() -> Option<PathBuf> {
     let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if set("FULMEN_CACHE").is_some_and(|value| value.as_os_str().eq_ignore_ascii_case("off")) {
@@ -133,21 +134,21 @@ fn user_folder() -> Option<PathBuf> {
     } else if cfg!(target_vendor = "apple") {
         set("HOME").map(|home| home.join("Library/Caches"))
     } else {
-        // The XDG rules say that a relative path is to be ignored.
+        // The XDG specification says to ignore relative paths.
         let xdg = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
         xdg.or_else(|| set("HOME").map(|home| home.join(".cache")))
     };
     folder.map(|folder| folder.join("fulmen").join("pipelines"))
 }
 
-/// All that decides whether the driver can use the data.
+/// Everything that determines whether the driver can use the data.
 pub(crate) fn key(info: &AdapterInfo) -> String {
     let AdapterInfo { name, vendor, device, driver, driver_info, backend, .. } = info;
     let version = env!("CARGO_PKG_VERSION");
     format!("{backend}|{name}|{vendor:08x}:{device:08x}|{driver}|{driver_info}|{version}")
 }
 
-/// FNV-1a, 128 bits: the same in every process, and enough to tell kernels apart.
+/// 128-bit FNV-1a: stable across processes, and long enough to identify kernels.
 pub(crate) fn hash(bytes: &[u8]) -> u128 {
     bytes.iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, &byte| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
@@ -176,7 +177,7 @@ fn encode(key: &str, kernels: &HashSet<u128>, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The contents, if the file is whole and has this key.
+/// The contents, if the file is intact and has this key.
 fn decode(bytes: &[u8], key: &str) -> Option<Stored> {
     let (body, checksum) = bytes.split_last_chunk::<16>()?;
     if hash(body) != u128::from_le_bytes(*checksum) {
@@ -202,13 +203,13 @@ fn decode(bytes: &[u8], key: &str) -> Option<Stored> {
 
 fn read_file(path: &Path) -> Option<Vec<u8>> {
     let meta = fs::metadata(path).ok()?;
-    if !meta.is_file() || meta.len() > LARGEST {
+    if !meta.is_file() || meta.len() > MAX_FILE {
         return None;
     }
     fs::read(path).ok()
 }
 
-/// Writes beside the file and renames. The name of the file beside it is this process's and this call's own.
+/// Writes a temporary file next to the target and renames it. Its name is unique to this process and call.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     if let Some(folder) = path.parent() {
@@ -218,7 +219,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = path.with_extension(format!("{}-{call}.tmp", std::process::id()));
     let written = fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
-        // The first error is the one to report; a file that was never made cannot be removed.
+        // The first error is the one to report; the file may not exist.
         let _ = fs::remove_file(&beside);
     }
     written
@@ -246,7 +247,7 @@ mod tests {
             bad[at] ^= 1;
             assert_eq!(decode(&bad, "key"), None, "bit flipped in byte {at}");
         }
-        // Lengths that lie under a right checksum.
+        // Wrong lengths with a valid checksum.
         for at in [12, 20, 28] {
             let mut bad = good[..good.len() - 16].to_vec();
             bad[at..at + 8].fill(0xff);

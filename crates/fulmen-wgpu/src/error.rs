@@ -1,4 +1,4 @@
-//! What can go wrong on a wgpu device, as types: which call, what was expected and what was found.
+//! Errors of the wgpu backend: the call, what was expected and what was found.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -45,7 +45,7 @@ pub enum GpuError {
         message: String,
     },
     /// Not enough device memory.
-    #[error("{call}: out of memory: {} needed, {}", bytes(*needed), available.map_or("how much is free is not known".to_owned(), |n| format!("{n} bytes available")))]
+    #[error("{call}: out of memory: {} needed, {}", bytes(*needed), free_bytes(*available))]
     OutOfMemory {
         /// The call.
         call: &'static str,
@@ -93,7 +93,7 @@ pub enum GpuError {
         got: String,
     },
     /// No weight has this name.
-    #[error("{call}: there is no weight {name:?}{}", if *evicted { ": it was evicted to make room for another one; upload it again" } else { "" })]
+    #[error("{call}: there is no weight {name:?}{}", eviction_hint(*evicted))]
     UnknownWeight {
         /// The call.
         call: &'static str,
@@ -112,14 +112,14 @@ pub enum GpuError {
     },
     /// One buffer bound in two ways that exclude each other.
     #[error(
-        "{call}: {step} binds one buffer as {first} and as {second}: a buffer that a kernel writes must not be bound \
-         a second time, unless both bindings are read_write and either apart or the same range"
+        "{call}: {dispatch} binds one buffer as {first} and as {second}: a buffer that a kernel writes may be \
+         bound twice only if both bindings are read_write and their ranges are disjoint or equal"
     )]
     Aliased {
         /// The call.
         call: &'static str,
-        /// The step.
-        step: String,
+        /// The dispatch.
+        dispatch: String,
         /// The first binding.
         first: usize,
         /// The second binding.
@@ -209,9 +209,17 @@ fn remedy() -> &'static str {
     } else if cfg!(windows) {
         "install the GPU vendor's driver"
     } else {
-        "install the Vulkan loader and a Vulkan driver: the GPU vendor's own, or for a software one that runs on the \
-         processor, on Debian and Ubuntu: apt-get install libvulkan1 mesa-vulkan-drivers"
+        "install the Vulkan loader and a Vulkan driver: the GPU vendor's own, or, for a software driver that runs \
+         on the CPU, on Debian and Ubuntu: apt-get install libvulkan1 mesa-vulkan-drivers"
     }
+}
+
+fn eviction_hint(evicted: bool) -> &'static str {
+    if evicted { ": it was evicted to make room for another one; upload it again" } else { "" }
+}
+
+fn free_bytes(available: Option<u64>) -> String {
+    available.map_or("the free memory is unknown".to_owned(), |n| format!("{n} bytes available"))
 }
 
 fn bytes(count: Option<u64>) -> String {
@@ -237,7 +245,7 @@ mod tests {
         assert_eq!(error(Some(8), Some(4)), "upload: out of memory: 8 bytes needed, 4 bytes available");
         assert_eq!(
             error(None, None),
-            "upload: out of memory: more memory than there is needed, how much is free is not known"
+            "upload: out of memory: more memory than there is needed, the free memory is unknown"
         );
     }
 }

@@ -1,20 +1,22 @@
 //! Fulmen's wgpu backend: any GPU that Vulkan, Metal or DX12 can reach.
 //!
-//! - **What it is for.** Three ways to give a GPU work, over one encoder: `GpuCommandBatch` records array operations,
-//!   `GpuMatmulCache` keeps weights on the device and multiplies by them, and the dispatcher runs a compute graph.
-//!   All three run as one compute pass and submit once.
-//! - **What it does.** It finds and opens devices ([`device`]), has kernels as data ([`kernels`]), compiles each
-//!   once ([`pipeline`]), encodes and submits them ([`encode`]), moves bytes ([`transfer`]), and runs command batches
-//!   ([`batch`]) and products by weights that stay on the device ([`matmul_cache`]), by kernels that can be measured and
-//!   remembered ([`tune`]). Graphs run by [`dispatch`]: [`WgpuDispatcher`] has every op of the table.
-//! - **Graphs have addresses, wgpu has buffers.** Addresses are made up and looked up ([`memory`]); calls wait and are submitted
-//!   together (`queue.rs`); a program that runs again is captured and replayed with one submission (`capture.rs`).
-//! - **wgpu itself** is [`fulmen_wgpu::wgpu`](wgpu), for buffers and queues that are shared with this crate.
-//! - **Drivers are found at run time.** wgpu opens the Vulkan loader, Metal or DX12 when asked. A missing driver is an
-//!   error that names what to install, never a build failure and never a panic.
-//! - **OpenGL is left out.** Its storage bindings and workgroup memory are too small for these kernels.
-//! - **Features are optional.** Subgroups, 16-bit floats, immediates, timestamps, the pipeline cache and cooperative
-//!   matrices are used where an adapter has them; the kernels must be right without any of them.
+//! - **Three front ends over one encoder.** `GpuCommandBatch` records array operations,
+//!   `GpuMatmulCache` keeps weights on the device and multiplies by them, and [`WgpuDispatcher`] runs
+//!   compute graphs. Each runs as one compute pass and submits once.
+//! - **Layers.** [`device`] finds and opens devices; [`kernels`] generates kernels as data;
+//!   [`pipeline`] compiles each once; [`encode`] encodes and submits them; [`transfer`] moves bytes;
+//!   [`batch`], [`matmul_cache`] (tuned by [`tune`]) and [`dispatch`] are the front ends.
+//! - **Graphs have addresses, wgpu has buffers.** Addresses are virtual and looked up ([`memory`]);
+//!   dispatches are queued and submitted together (`queue.rs`); a program that runs again is captured
+//!   and replayed with one submission (`capture.rs`).
+//! - **wgpu itself** is re-exported as [`fulmen_wgpu::wgpu`](wgpu), for buffers and queues that are
+//!   shared with this crate.
+//! - **Drivers are found at run time.** wgpu loads the Vulkan loader, Metal or DX12 when needed. A
+//!   missing driver is an error that names what to install, never a build failure and never a panic.
+//! - **OpenGL is not supported.** Its storage bindings and workgroup memory are too small for these kernels.
+//! - **Features are optional.** Subgroups, f16, immediates, timestamps, the pipeline cache and
+//!   cooperative matrices are used where an adapter has them; the kernels are correct without any of
+//!   them.
 
 pub mod batch;
 pub mod buffer;
@@ -40,15 +42,15 @@ mod weight;
 pub use batch::{BatchOptions, BufferId, GpuCommandBatch, InPlace, MatmulOptions};
 pub use buffer::{BufferSlice, GpuBuffer};
 pub use device::{
-    AdapterSelector, DeviceOptions, DeviceStats, DiskCache, GpuDevice, GpuMemory, Record, list_devices,
+    AdapterSelector, DeviceOptions, DeviceStats, DiskCache, GpuDevice, GpuMemory, RecordMode, list_devices,
     report,
 };
 pub use dispatch::WgpuDispatcher;
-pub use encode::{Profile, Program, Step, StepTime};
+pub use encode::{Dispatch, DispatchList, DispatchTime, Profile};
 pub use error::GpuError;
 pub use kernels::{Elem, elementwise::ElementwiseOp};
 pub use matmul_cache::{
-    CacheMemory, GpuMatmulCache, MatmulCacheOptions, MatmulInput, MatmulOutput, CachedMatmul, WeightBudget,
+    CacheMemory, CachedMatmul, GpuMatmulCache, MatmulCacheOptions, MatmulInput, MatmulOutput, WeightBudget,
     WeightInfo,
 };
 pub use pipeline::{Pipeline, PipelineCache};

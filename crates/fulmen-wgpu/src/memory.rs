@@ -1,12 +1,13 @@
-//! The memory that graphs on a wgpu device work in.
+//! Device memory of graphs.
 //!
-//! WebGPU has buffers and no addresses, so the addresses of a graph are made up: each allocation gets a range of numbers
-//! of its own, never used twice, and every operand is looked up before a kernel binds it. A graph with wrong addresses is
-//! an error that names the operand.
+//! WebGPU has buffers but no addresses, so graph addresses are virtual: each allocation gets an address
+//! range of its own that is never reused, and every operand is looked up before a kernel binds it. A
+//! graph with wrong addresses gets an error that names the operand.
 //!
-//! Weights lie in the order in which kernels read them. Those that come by `import_weight` are put in that order at once, in
-//! several buffers where one does not hold them. Blocks that lie in plain memory are put in order when a product first
-//! uses them, and again when they were written since.
+//! Block-quantized weights are repacked into the layout that kernels read. Weights that come through
+//! `import_weight` are repacked at once, into several buffers where one does not hold them. Quantized
+//! blocks in plain memory are repacked when a matmul first uses them, and again after they were
+//! rewritten.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,19 +24,19 @@ use crate::{
     weight::{DeviceWeight, NewWeight},
 };
 
-/// The first address: nothing that a host would take for one of its own small numbers.
+/// The first address: above every small number that a host might pass by mistake.
 const FIRST: u64 = 1 << 32;
 
-/// What lies at an address.
+/// What an address range holds.
 enum Held {
-    /// Bytes as they were written; of an import also the host's.
+    /// Bytes as written; of an import also the host's bytes.
     Plain { buffer: GpuBuffer, host: Option<SharedBytes> },
-    /// A weight in the kernels' order, and the host's bytes, to be read.
+    /// A repacked weight, and the host's original bytes for reads.
     Weight { weight: Arc<DeviceWeight>, host: SharedBytes },
 }
 
-/// Blocks of plain memory, put in the kernels' order.
-struct Packed {
+/// A repacked copy of quantized blocks in plain memory.
+struct RepackedCopy {
     at: usize,
     dtype: DType,
     rows: u32,
@@ -48,20 +49,20 @@ pub struct WgpuMemory {
     gpu: GpuDevice,
     map: AddressMap<Held>,
     next: u64,
-    /// By the address of the entry whose bytes they were made from.
-    packed: HashMap<u64, Vec<Packed>>,
-    /// Where operands are found while a program is captured.
+    /// By the address of the entry they were repacked from.
+    repacked: HashMap<u64, Vec<RepackedCopy>>,
+    /// Notes the allocations that a program uses while it is captured.
     pub(crate) watch: Watch,
 }
 
 impl WgpuMemory {
-    /// No memory yet.
+    /// Without allocations.
     pub(crate) fn new(gpu: &GpuDevice) -> WgpuMemory {
         WgpuMemory {
             gpu: gpu.clone(),
             map: AddressMap::default(),
             next: FIRST,
-            packed: HashMap::new(),
+            repacked: HashMap::new(),
             watch: Watch::default(),
         }
     }
@@ -71,7 +72,7 @@ impl WgpuMemory {
         self.map.bytes()
     }
 
-    /// Bytes that can still be allocated, where the driver tells.
+    /// Bytes that can still be allocated, where the driver reports it.
     pub(crate) fn available_bytes(&self) -> Option<u64> {
         self.gpu.memory().map(|memory| memory.available)
     }
@@ -85,7 +86,7 @@ impl WgpuMemory {
 
     fn insert(&mut self, bytes: usize, read_only: bool, data: Held) -> Result<u64, BackendError> {
         let start = self.next;
-        // A gap keeps a range that runs out of one entry from ending in the next.
+        // A gap, so that a range that overruns one entry never ends in the next.
         let next = (bytes as u64)
             .checked_next_multiple_of(ALIGNMENT as u64)
             .and_then(|size| start.checked_add(size)?.checked_add(ALIGNMENT as u64));
@@ -100,7 +101,7 @@ impl WgpuMemory {
         self.insert(bytes, false, Held::Plain { buffer, host: None })
     }
 
-    /// A copy of the host's bytes, which kernels only read.
+    /// A copy of the host's bytes, read-only for kernels.
     pub(crate) fn import(&mut self, bytes: SharedBytes) -> Result<u64, BackendError> {
         self.upload((*bytes).as_ref(), Some(Arc::clone(&bytes)))
     }
@@ -112,7 +113,8 @@ impl WgpuMemory {
         self.insert(data.len(), true, Held::Plain { buffer, host })
     }
 
-    /// A weight in the kernels' order. Floats that fit one buffer lie as they are, so that any range of them is readable.
+    /// A weight, repacked if it is block-quantized. Unquantized weights that fit one buffer are stored
+    /// as they are, so that any range of them can be read.
     pub(crate) fn import_weight(
         &mut self,
         bytes: SharedBytes,
@@ -155,11 +157,11 @@ impl WgpuMemory {
     /// Frees an allocation, an import or a weight. The device keeps what work in flight needs.
     pub(crate) fn free(&mut self, ptr: u64) -> Result<(), BackendError> {
         self.map.remove(ptr)?;
-        self.packed.remove(&ptr);
+        self.repacked.remove(&ptr);
         Ok(())
     }
 
-    /// Where a range of plain memory lies.
+    /// The buffer range of a range of plain memory.
     pub(crate) fn slice(
         &self,
         what: &'static str,
@@ -173,30 +175,30 @@ impl WgpuMemory {
             }
             Held::Weight { weight, .. } => Err(BackendError::Unsupported {
                 backend: BACKEND,
-                what: format!("{what} at {ptr:#x}: a weight of {} in the order of the kernels", weight.dtype),
+                what: format!("{what} at {ptr:#x}: a repacked weight of {}", weight.dtype),
             }),
         }
     }
 
-    /// The host's bytes of a range inside a weight, which the device has in another order; `None` elsewhere.
-    pub(crate) fn of_weight(&self, ptr: u64, out: &mut [u8]) -> Result<Option<()>, BackendError> {
+    /// Copies a range of a repacked weight from the host's original bytes; `None` for plain memory.
+    pub(crate) fn read_weight(&self, ptr: u64, out: &mut [u8]) -> Result<Option<()>, BackendError> {
         let (entry, at) = self.map.find("read", ptr, out.len())?;
         let Held::Weight { host, .. } = &entry.data else { return Ok(None) };
         out.copy_from_slice(&(**host).as_ref()[at..at + out.len()]);
         Ok(Some(()))
     }
 
-    /// Notes that something is written to a range; gives the entry whose blocks were in the kernels' order until then.
+    /// Notes a write to an address. Returns the entry whose repacked copies are dropped by that, if any.
     pub(crate) fn written(&mut self, ptr: u64) -> Option<u64> {
-        if self.packed.is_empty() {
+        if self.repacked.is_empty() {
             return None;
         }
         let start = self.map.find("write", ptr, 0).ok()?.0.start;
-        self.packed.remove(&start).map(|_| start)
+        self.repacked.remove(&start).map(|_| start)
     }
 
-    /// The weight of a product or the table of an embedding. Blocks in plain memory are read back for it if the host's
-    /// bytes are not at hand, so that nothing may be waiting to write them.
+    /// The weight of a matmul or the table of an embedding. Quantized blocks in plain memory are read
+    /// back for repacking unless the host's bytes are available, so no pending dispatch may write them.
     pub(crate) fn weight(
         &mut self,
         what: &'static str,
@@ -222,8 +224,8 @@ impl WgpuMemory {
         if let Some(view) = DeviceWeight::view(&self.gpu, what, dtype, rows, k, &slice)? {
             return Ok(Arc::new(view));
         }
-        let same = |p: &&Packed| (p.at, p.dtype, p.rows, p.k) == (at, dtype, rows, k);
-        if let Some(found) = self.packed.get(&start).and_then(|all| all.iter().find(same)) {
+        let same = |p: &&RepackedCopy| (p.at, p.dtype, p.rows, p.k) == (at, dtype, rows, k);
+        if let Some(found) = self.repacked.get(&start).and_then(|all| all.iter().find(same)) {
             return Ok(Arc::clone(&found.weight));
         }
         let weight = match &host {
@@ -231,18 +233,18 @@ impl WgpuMemory {
             None => self.pack(what, dtype, &self.read_bytes(&slice)?, rows, k)?,
         };
         let weight = Arc::new(weight);
-        let packed = Packed { at, dtype, rows, k, weight: Arc::clone(&weight) };
-        self.packed.entry(start).or_default().push(packed);
+        let packed = RepackedCopy { at, dtype, rows, k, weight: Arc::clone(&weight) };
+        self.repacked.entry(start).or_default().push(packed);
         Ok(weight)
     }
 
-    /// Whether [`weight`](WgpuMemory::weight) would read the bytes back from the device.
-    pub(crate) fn must_be_read(&self, arg: &WeightArg, k: u32) -> bool {
+    /// Whether [`weight`](WgpuMemory::weight) reads the bytes back from the device.
+    pub(crate) fn needs_readback(&self, arg: &WeightArg, k: u32) -> bool {
         let Ok((entry, at)) = self.map.find("the weight", arg.ptr, 0) else { return false };
         let plain = matches!(entry.data, Held::Plain { host: None, .. });
-        let same = |p: &Packed| (p.at, p.dtype, p.rows, p.k) == (at, arg.dtype, arg.rows, k);
+        let same = |p: &RepackedCopy| (p.at, p.dtype, p.rows, p.k) == (at, arg.dtype, arg.rows, k);
         plain
-            && !self.packed.get(&entry.start).is_some_and(|all| all.iter().any(same))
+            && !self.repacked.get(&entry.start).is_some_and(|all| all.iter().any(same))
             && !(matches!(arg.dtype, DType::F32 | DType::F16 | DType::BF16)
                 && arg.ptr.is_multiple_of(u64::from(self.gpu.caps().binding_alignment.max(16))))
     }
@@ -264,7 +266,7 @@ impl WgpuMemory {
         Ok(data)
     }
 
-    /// Writes bytes to any place in plain memory, after the work that was submitted before.
+    /// Writes bytes to plain memory at any offset, after all work submitted before.
     pub(crate) fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
         self.map.look_up("write", ptr, data.len(), 1, true)?;
         if data.is_empty() {
@@ -276,7 +278,7 @@ impl WgpuMemory {
             self.gpu.upload("write", &slice.buffer, slice.offset, data)?;
             return Ok(());
         }
-        // The words at the ends belong to others as well.
+        // The first and the last word also hold bytes of others.
         let mut bytes = self.gpu.read_many(std::slice::from_ref(&words))?.pop().unwrap_or_default();
         bytes[skip..skip + data.len()].copy_from_slice(data);
         self.gpu.upload("write", &words.buffer, words.offset, &bytes)?;
@@ -284,7 +286,7 @@ impl WgpuMemory {
     }
 }
 
-/// The whole words that hold a range, and where in the first of them it begins.
+/// The whole words that contain a range, and the byte offset of the range in the first of them.
 pub(crate) fn words_around(slice: &BufferSlice) -> (BufferSlice, usize) {
     let start = slice.offset & !3;
     let end = (slice.offset + slice.size).next_multiple_of(4);

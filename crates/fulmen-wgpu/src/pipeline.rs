@@ -1,15 +1,16 @@
-//! Kernels compiled into pipelines, each once per device.
+//! Compiles kernels into pipelines, once per device.
 //!
-//! - **Parameters.** A kernel uses `params` and does not declare it. Behind its text (directives such as `enable f16;` have
-//!   to come first) goes the declaration as immediate data, or, where the device has none or not enough, as a uniform
-//!   with a dynamic offset.
-//! - **Run-time checks.** WGSL promises that indices are clamped, loops end, divisions by zero are defined and workgroup
-//!   memory starts as zero. Kernels of unknown origin keep all that ([`PipelineCache::get`]). This crate's own kernels are
-//!   compiled without ([`PipelineCache::get_trusted`]): the loop counter, the clamps on workgroup memory and the guarded
-//!   divisions are instructions in the innermost loops. The example `replay_cost` shows what they cost on a device.
-//! - **Why trusted modules declare an `override` that nobody uses.** On Vulkan, wgpu translates a module without overrides
-//!   when it is created, and looks only at the bounds checks; the other switches count only when the translation waits
-//!   for the pipeline, which an override makes it do.
+//! - **Parameters.** A kernel uses `params` without declaring it. The declaration is appended to its
+//!   text (directives such as `enable f16;` must come first): as immediate data, or, where the device
+//!   has none or not enough, as a uniform with a dynamic offset.
+//! - **Run-time checks.** WGSL guarantees that indices are clamped, loops end, division by zero is
+//!   defined and workgroup memory is zero-initialized. Kernels of unknown origin keep all that
+//!   ([`PipelineCache::get`]). This crate's own kernels are compiled without it
+//!   ([`PipelineCache::get_trusted`]): loop counters, clamps on workgroup memory and guarded divisions
+//!   are instructions in the innermost loops. The example `replay_cost` measures their cost.
+//! - **Why trusted modules declare an unused `override`.** On Vulkan, wgpu translates a module without
+//!   overrides when it is created, and then honors only the bounds-check switch; the other switches
+//!   take effect only if the translation is deferred to pipeline creation, which an override causes.
 
 use std::{
     collections::HashMap,
@@ -54,13 +55,10 @@ pub struct Pipeline {
     pub(crate) params: ParamMode,
     pub(crate) param_words: u32,
     pub(crate) device: u64,
-    /// The module's text, where it has no run-time checks.
+    /// The module's text, if it is trusted.
     pub(crate) text: Option<String>,
-    /// Made when a program is recorded that uses it; `None` where it cannot be recorded.
-    #[cfg_attr(
-        not(any(windows, target_os = "linux")),
-        allow(dead_code, reason = "nothing is recorded there")
-    )]
+    /// Created when a dispatch list that uses it is recorded; `None` inside if that is not possible.
+    #[cfg_attr(not(any(windows, target_os = "linux")), allow(dead_code, reason = "recording needs Vulkan"))]
     pub(crate) vulkan: OnceLock<Option<Arc<VulkanPipeline>>>,
 }
 
@@ -80,7 +78,7 @@ impl Pipeline {
         &self.raw
     }
 
-    /// Bytes that its uniform binding has: whole vectors, as some drivers want them.
+    /// Bytes of its uniform binding: whole vectors, as some drivers require.
     pub(crate) fn uniform_bytes(&self) -> u64 {
         uniform_bytes(self.param_words)
     }
@@ -90,26 +88,26 @@ fn uniform_bytes(words: u32) -> u64 {
     (u64::from(words) * 4).next_multiple_of(16)
 }
 
-/// Pipelines by the contents of their kernel and by device. Any number of threads, batches and devices can share one;
-/// the pipelines of a device that is closed are dropped when the next one is added.
+/// Pipelines by kernel contents and device. Threads, batches and devices can share a cache; the
+/// pipelines of a closed device are dropped when the next device is added.
 #[derive(Debug, Default)]
 pub struct PipelineCache {
-    devices: Mutex<HashMap<u64, OfDevice>>,
+    devices: Mutex<HashMap<u64, DevicePipelines>>,
     compiled: AtomicU64,
 }
 
 #[derive(Debug)]
-struct OfDevice {
+struct DevicePipelines {
     open: Weak<()>,
-    checked: HashMap<Kernel, Slot>,
-    trusted: HashMap<Kernel, Slot>,
+    checked: HashMap<Kernel, PipelineSlot>,
+    trusted: HashMap<Kernel, PipelineSlot>,
 }
 
-/// Locked while its pipeline is compiled, so that others who want the same one wait and who want another do not.
-type Slot = Arc<Mutex<Option<Arc<Pipeline>>>>;
+/// Locked while its pipeline is compiled, so that requests for the same pipeline wait and others do not.
+type PipelineSlot = Arc<Mutex<Option<Arc<Pipeline>>>>;
 
 impl PipelineCache {
-    /// The cache of this process, for callers that bring none of their own.
+    /// The process-wide cache.
     pub fn global() -> &'static Self {
         static GLOBAL: OnceLock<PipelineCache> = OnceLock::new();
         GLOBAL.get_or_init(PipelineCache::new)
@@ -123,7 +121,7 @@ impl PipelineCache {
     /// How many pipelines it holds, of all devices.
     pub fn len(&self) -> usize {
         let devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        let filled = |slot: &&Slot| slot.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let filled = |slot: &&PipelineSlot| slot.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         devices.values().flat_map(|of| of.checked.values().chain(of.trusted.values())).filter(filled).count()
     }
 
@@ -132,12 +130,13 @@ impl PipelineCache {
         self.len() == 0
     }
 
-    /// How many pipelines it has made so far, whether the driver compiled them or found them on disk.
+    /// The number of pipelines it has created, whether the driver compiled them or found them on disk.
     pub fn compiled(&self) -> u64 {
         self.compiled.load(Ordering::Relaxed)
     }
 
-    /// The pipeline of a kernel of any origin, compiled at the first call with all of WGSL's run-time checks.
+    /// The pipeline of a kernel of any origin, compiled at the first call, with all of WGSL's run-time
+    /// checks.
     ///
     /// # Errors
     /// [`GpuError::Shader`], [`GpuError::TooLarge`], [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`].
@@ -145,15 +144,16 @@ impl PipelineCache {
         self.find(gpu, kernel, false)
     }
 
-    /// The pipeline of a kernel that needs no run-time checks; it has them anyway under
+    /// The pipeline of a kernel that needs no run-time checks; it still has them under
     /// [`DeviceOptions::check_trusted`](crate::device::DeviceOptions::check_trusted).
     ///
     /// # Errors
     /// As [`get`](Self::get).
     ///
     /// # Safety
-    /// With the parameters and bindings it will be launched with, the kernel must index nothing out of its bounds, end
-    /// its loops, divide no integer by zero, and read no workgroup memory before writing it.
+    /// With the parameters and bindings it is launched with, the kernel must not index out of bounds,
+    /// must end its loops, must not divide an integer by zero, and must not read workgroup memory
+    /// before writing it.
     pub unsafe fn get_trusted(&self, gpu: &GpuDevice, kernel: &Kernel) -> Result<Arc<Pipeline>, GpuError> {
         self.find(gpu, kernel, !gpu.check_trusted())
     }
@@ -170,12 +170,12 @@ impl PipelineCache {
         Ok(slot.insert(pipeline).clone())
     }
 
-    fn slot(&self, gpu: &GpuDevice, kernel: &Kernel, trusted: bool) -> Slot {
+    fn slot(&self, gpu: &GpuDevice, kernel: &Kernel, trusted: bool) -> PipelineSlot {
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
         if !devices.contains_key(&gpu.id()) {
             devices.retain(|_, of| of.open.strong_count() > 0);
         }
-        let of = devices.entry(gpu.id()).or_insert_with(|| OfDevice {
+        let of = devices.entry(gpu.id()).or_insert_with(|| DevicePipelines {
             open: gpu.liveness(),
             checked: HashMap::new(),
             trusted: HashMap::new(),
@@ -226,7 +226,7 @@ fn compile(gpu: &GpuDevice, kernel: &Kernel, trusted: bool) -> Result<Pipeline, 
     Ok(made)
 }
 
-/// The kernel's text and what the pipeline declares for it.
+/// The kernel's text with the declarations that the pipeline adds.
 fn module_text(kernel: &Kernel, params: ParamMode, trusted: bool) -> String {
     let mut text = kernel.module();
     text.push_str(match params {

@@ -1,16 +1,20 @@
-//! What launches go through: steps that wait to be submitted together, scratch memory, and how kernels bind ranges of one
-//! buffer both to read and to write.
+//! The launch queue: dispatches that wait to be submitted together, scratch memory, and how kernels
+//! bind ranges of one buffer for both reading and writing.
 //!
-//! - **Waiting.** A call appends steps. They are compiled into one program and submitted when somebody waits, reads or writes,
-//!   or when there are many. A replay waits in the same way, so that reading its result is one submission with it.
-//! - **One buffer, both ways.** wgpu tracks whole buffers: within a launch a buffer is read or written, not both. All tensors
-//!   of a graph lie in one buffer. So where a launch writes to the buffer that it also reads, the readers are declared
-//!   `read_write`, too, in a variant of the kernel that is a pipeline of its own. Weights are never written and stay `read`.
-//! - **In place.** Where an op may write over its input, kernels that know how bind the range once. For the others it is bound
-//!   twice, as the same range: each thread reads what it replaces before it writes, and no other thread reads it.
-//! - **Offsets** that a binding cannot have are copied to scratch memory and back: right, and slower.
-//! - **Codes.** Products by blocks take their input as 8-bit codes. They are made once for as long as the input stays as it
-//!   is, for all weights of a call and for the calls after it.
+//! - **Pending dispatches.** A call appends dispatches. They are compiled into one [`DispatchList`] and
+//!   submitted when the caller synchronizes, reads or writes, or when there are many. A replay is
+//!   deferred in the same way, so that reading its result takes one submission for both.
+//! - **One buffer, read and written.** wgpu tracks whole buffers: within a dispatch a buffer is either
+//!   read-only or read-write. All tensors of a graph live in one buffer, so where a dispatch writes to
+//!   a buffer that it also reads, the read-only bindings are declared `read_write` as well, in a kernel
+//!   variant that is a pipeline of its own. Weights are never written and stay `read`.
+//! - **In place.** Where an op may overwrite its input, kernels that support it bind the range once.
+//!   For the others it is bound twice, as the same range: each thread reads an element before it writes
+//!   it, and no other thread reads that element.
+//! - **Unaligned offsets** are copied to scratch memory and back: correct, but slower.
+//! - **q8 activations.** Matmuls with block-quantized weights take their input quantized to 8 bits. It
+//!   is quantized once for all weights of a call, and for the following calls as long as the input does
+//!   not change.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,86 +26,86 @@ use crate::{
     BACKEND,
     buffer::{BufferSlice, GpuBuffer},
     device::GpuDevice,
-    encode::{Program, Step},
+    encode::{Dispatch, DispatchList},
     error::GpuError,
     kernel::{Access, Caps, Kernel, Launch},
     kernels::{self, KernelError, Plan, Role},
     pipeline::{Pipeline, PipelineCache},
 };
 
-/// Steps after which they are submitted although nobody waits.
-const MOST_PENDING: usize = 512;
+/// Pending dispatches that trigger a submission.
+const MAX_PENDING: usize = 512;
 
-/// Multiplications after which steps are submitted, too: a driver ends a submission that takes seconds, and a slow GPU does 10¹²
-/// multiplications a second.
-const MOST_MULTIPLICATIONS: u64 = 100_000_000_000;
+/// Pending multiplications that trigger a submission: drivers kill a submission that takes seconds, and
+/// a slow GPU does 10¹² multiplications a second.
+const MAX_MULTIPLICATIONS: u64 = 100_000_000_000;
 
-/// Rows up to which what is recorded is a step of sequences, which is read from memory once and not cut.
-const STEP_ROWS: u32 = 32;
+/// Up to this many rows a captured program is a decode step, whose weights are read once, and is never split.
+const DECODE_ROWS: u32 = 32;
 
-/// Submissions that may be on their way at once: enough that a device never waits for the host.
-const MOST_IN_FLIGHT: usize = 16;
+/// Submissions in flight: enough that the device never waits for the host.
+const MAX_IN_FLIGHT: usize = 16;
 
-/// A piece of scratch memory. Each is the caller's until its last launch.
+/// A scratch buffer. Its contents belong to a caller until that caller's last launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Slot {
-    /// An input as codes.
-    Codes,
-    /// What a launch that reads codes makes codes of.
-    NextCodes,
-    /// The first of two products that end together.
-    First,
-    /// Scratch of a plan, by its number.
+pub(crate) enum ScratchSlot {
+    /// The current q8 activations.
+    Q8,
+    /// The q8 activations that a launch writes while it reads those in [`Q8`](ScratchSlot::Q8).
+    NextQ8,
+    /// The result of the first of two matmuls that share an epilogue.
+    FirstMatmul,
+    /// A plan's scratch buffer of this number.
     Plan(usize),
-    /// An operand whose offset cannot be bound, by its number.
-    Moved(usize),
-    /// What is copied to a place close by.
-    Between,
+    /// A copy of an operand whose offset cannot be bound, by number.
+    Relocated(usize),
+    /// The intermediate copy where source and destination share an aligned window.
+    Bounce,
 }
 
-/// An operand that was moved to scratch memory, and where it belongs.
-struct Moved {
+/// An operand that was copied to scratch memory, and where it belongs.
+struct Relocated {
     from: BufferSlice,
     to: BufferSlice,
     written: bool,
 }
 
-/// Steps that wait, and what they need.
-pub(crate) struct Queue {
+/// Pending dispatches, and what they need.
+pub(crate) struct LaunchQueue {
     gpu: GpuDevice,
-    pending: Vec<Step>,
-    /// Multiplications of the products and of attention among them.
+    pending: Vec<Dispatch>,
+    /// Multiplications of the pending matmuls and attention.
     multiplications: u64,
-    /// Multiplications after which steps are submitted, or a program that is recorded is cut.
+    /// Multiplications after which dispatches are submitted, or a captured program is split.
     submit_after: u64,
-    /// Where the program that is recorded is cut.
+    /// Indices into `pending` at which the captured program is split.
     cuts: Vec<usize>,
-    replay: Option<Arc<Program>>,
-    scratch: HashMap<Slot, GpuBuffer>,
-    /// What the codes in scratch memory were made from.
-    codes: Option<BufferSlice>,
-    /// What kernels report to.
+    replay: Option<Arc<DispatchList>>,
+    scratch: HashMap<ScratchSlot, GpuBuffer>,
+    /// The input that the q8 activations in scratch memory were quantized from.
+    q8_source: Option<BufferSlice>,
+    /// The fault record that kernels write to.
     fault: GpuBuffer,
-    /// Whether anything that may report was submitted since it was last looked at.
-    may_report: bool,
+    /// Whether kernels that may report a fault were submitted since the record was last read.
+    may_fault: bool,
     recording: bool,
-    /// Submissions that nobody has waited for, the oldest first.
+    /// Submissions that were not waited for, oldest first.
     in_flight: VecDeque<SubmissionIndex>,
 }
 
-impl Queue {
-    pub(crate) fn new(gpu: &GpuDevice) -> Result<Queue, GpuError> {
-        Ok(Queue {
+impl LaunchQueue {
+    pub(crate) fn new(gpu: &GpuDevice) -> Result<LaunchQueue, GpuError> {
+        Ok(LaunchQueue {
             gpu: gpu.clone(),
             pending: Vec::new(),
             multiplications: 0,
-            submit_after: MOST_MULTIPLICATIONS,
+            submit_after: MAX_MULTIPLICATIONS,
             cuts: Vec::new(),
             replay: None,
             scratch: HashMap::new(),
-            codes: None,
+            q8_source: None,
             fault: gpu.create_buffer("dispatcher", kernels::fault::FAULT_BYTES)?,
-            may_report: false,
+            may_fault: false,
             recording: false,
             in_flight: VecDeque::new(),
         })
@@ -111,26 +115,27 @@ impl Queue {
         self.gpu.caps()
     }
 
-    /// The record that kernels report to, as an output of theirs.
+    /// The fault record, to be bound as an output.
     pub(crate) fn fault(&self) -> BufferSlice {
         self.fault.whole()
     }
 
-    /// Launches so far that wait.
+    /// The number of pending dispatches.
     pub(crate) fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// At least so many bytes of scratch memory. Steps that wait and captured programs keep what they bound.
-    pub(crate) fn scratch(&mut self, slot: Slot, bytes: u64) -> Result<BufferSlice, GpuError> {
+    /// At least `bytes` bytes of scratch memory. Pending dispatches and captured programs keep the
+    /// buffers they bound.
+    pub(crate) fn scratch(&mut self, slot: ScratchSlot, bytes: u64) -> Result<BufferSlice, GpuError> {
         let buffer = match self.scratch.get(&slot) {
             Some(buffer) if buffer.size() >= bytes => buffer.clone(),
             _ => {
                 let size = bytes.max(4096).checked_next_power_of_two().unwrap_or(bytes);
                 let size = size.min(self.gpu.caps().max_buffer).max(bytes);
                 let buffer = self.gpu.create_buffer("scratch memory", size)?;
-                if slot == Slot::Codes {
-                    self.codes = None;
+                if slot == ScratchSlot::Q8 {
+                    self.q8_source = None;
                 }
                 self.scratch.insert(slot, buffer.clone());
                 buffer
@@ -139,25 +144,26 @@ impl Queue {
         Ok(BufferSlice { buffer, offset: 0, size: bytes.next_multiple_of(16) })
     }
 
-    /// Whether the codes in scratch memory are those of `input`.
-    pub(crate) fn has_codes(&self, input: &BufferSlice) -> bool {
-        self.codes.as_ref() == Some(input)
+    /// Whether the q8 activations in scratch memory are those of `input`.
+    pub(crate) fn has_q8(&self, input: &BufferSlice) -> bool {
+        self.q8_source.as_ref() == Some(input)
     }
 
-    /// Says that a launch has just made the codes of `input`.
-    pub(crate) fn made_codes(&mut self, input: &BufferSlice) {
-        self.codes = Some(input.clone());
+    /// Notes that the last launch quantized `input` into [`ScratchSlot::Q8`].
+    pub(crate) fn set_q8(&mut self, input: &BufferSlice) {
+        self.q8_source = Some(input.clone());
     }
 
-    /// Says that a launch has just made the codes of `input` in [`Slot::NextCodes`], which are the codes from here on.
-    pub(crate) fn made_next_codes(&mut self, input: &BufferSlice) {
-        let (old, new) = (self.scratch.remove(&Slot::Codes), self.scratch.remove(&Slot::NextCodes));
-        self.scratch.extend(new.map(|buffer| (Slot::Codes, buffer)));
-        self.scratch.extend(old.map(|buffer| (Slot::NextCodes, buffer)));
-        self.made_codes(input);
+    /// Notes that the last launch quantized `input` into [`ScratchSlot::NextQ8`], and makes that the current
+    /// [`ScratchSlot::Q8`].
+    pub(crate) fn set_next_q8(&mut self, input: &BufferSlice) {
+        let (old, new) = (self.scratch.remove(&ScratchSlot::Q8), self.scratch.remove(&ScratchSlot::NextQ8));
+        self.scratch.extend(new.map(|buffer| (ScratchSlot::Q8, buffer)));
+        self.scratch.extend(old.map(|buffer| (ScratchSlot::NextQ8, buffer)));
+        self.set_q8(input);
     }
 
-    /// Appends a launch that binds these ranges.
+    /// Appends a launch with these ranges bound.
     pub(crate) fn launch(
         &mut self,
         launch: Launch,
@@ -165,7 +171,7 @@ impl Queue {
     ) -> Result<(), BackendError> {
         let Launch { kernel, params, workgroups } = launch;
         for slice in &mut bindings {
-            // Kernels bind whole vectors where the buffer has them.
+            // Kernels bind whole 16-byte vectors where the buffer has them.
             slice.size = slice.size.next_multiple_of(16).min(slice.buffer.size() - slice.offset);
         }
         let written = |slice: &BufferSlice| {
@@ -175,30 +181,30 @@ impl Queue {
         let both: Vec<usize> = (0..bindings.len())
             .filter(|&at| kernel.bindings[at].access == Access::Read && written(&bindings[at]))
             .collect();
-        if let Some(codes) = &self.codes {
+        if let Some(source) = &self.q8_source {
             let mut all = bindings.iter().zip(kernel.access());
-            if all.any(|(slice, access)| access == Access::ReadWrite && slice.overlaps(codes)) {
-                self.codes = None;
+            if all.any(|(slice, access)| access == Access::ReadWrite && slice.overlaps(source)) {
+                self.q8_source = None;
             }
         }
-        self.may_report |= bindings.iter().any(|slice| slice.buffer == self.fault);
+        self.may_fault |= bindings.iter().any(|slice| slice.buffer == self.fault);
         let label = kernel.label.to_string();
         let pipeline = self.pipeline(&kernel.with_read_write(&both))?;
         if self.replay.is_some() {
             self.flush()?;
         }
-        self.pending.push(Step { pipeline, bindings, params, workgroups, label });
+        self.pending.push(Dispatch { pipeline, bindings, params, workgroups, label });
         Ok(())
     }
 
     fn pipeline(&self, kernel: &Kernel) -> Result<Arc<Pipeline>, GpuError> {
-        // SAFETY: the kernels of this crate clamp their indices or keep to the lengths that they are given, and the
-        // tests run them with checks as well.
+        // SAFETY: the kernels of this crate clamp their indices or keep to the lengths that they are
+        // given, and the tests run them with checks as well.
         unsafe { PipelineCache::global().get_trusted(&self.gpu, kernel) }
     }
 
-    /// Appends the launches of a plan over these inputs and outputs, and gives their number.
-    pub(crate) fn run(
+    /// Appends the launches of a plan with these inputs and outputs; returns how many there are.
+    pub(crate) fn run_plan(
         &mut self,
         plan: Result<Plan, KernelError>,
         inputs: &[BufferSlice],
@@ -206,11 +212,12 @@ impl Queue {
     ) -> Result<usize, BackendError> {
         let inputs = inputs.iter().enumerate().map(|(number, slice)| (Role::Input(number), slice));
         let outputs = outputs.iter().enumerate().map(|(number, slice)| (Role::Output(number), slice));
-        self.run_over(plan, inputs.chain(outputs).map(|(role, slice)| (role, slice.clone())))
+        self.run_plan_with(plan, inputs.chain(outputs).map(|(role, slice)| (role, slice.clone())))
     }
 
-    /// As [`run`](Queue::run), with inputs and outputs by their numbers: some may be left out.
-    pub(crate) fn run_over(
+    /// As [`run_plan`](LaunchQueue::run_plan), with explicit roles: optional inputs and outputs may be
+    /// missing.
+    pub(crate) fn run_plan_with(
         &mut self,
         plan: Result<Plan, KernelError>,
         operands: impl IntoIterator<Item = (Role, BufferSlice)>,
@@ -220,8 +227,8 @@ impl Queue {
             return Ok(0);
         }
         let before = self.pending.len();
-        let mut moved = Vec::new();
-        // A kernel that works in place writes to what it calls its input.
+        let mut relocated = Vec::new();
+        // A kernel that works in place writes to its input binding.
         let mut uses: HashMap<Role, bool> = HashMap::new();
         for step in &steps {
             for (binding, access) in step.bindings.iter().zip(step.launch.kernel.access()) {
@@ -231,11 +238,11 @@ impl Queue {
         let mut places: HashMap<Role, BufferSlice> = HashMap::new();
         for (role, slice) in operands {
             if let Some(&written) = uses.get(&role) {
-                places.insert(role, self.bindable(&slice, written, &mut moved)?);
+                places.insert(role, self.bindable(&slice, written, &mut relocated)?);
             }
         }
         for (number, &bytes) in scratch.iter().enumerate() {
-            places.insert(Role::Scratch(number), self.scratch(Slot::Plan(number), bytes)?);
+            places.insert(Role::Scratch(number), self.scratch(ScratchSlot::Plan(number), bytes)?);
         }
         for step in steps {
             let mut bindings = Vec::with_capacity(step.bindings.len());
@@ -252,60 +259,61 @@ impl Queue {
             }
             self.launch(step.launch, bindings)?;
         }
-        self.move_back(moved)?;
+        self.copy_relocated_back(relocated)?;
         Ok(self.pending.len() - before)
     }
 
-    /// Whether all ranges begin where a binding can.
+    /// Whether all ranges start at a bindable offset.
     pub(crate) fn can_bind(&self, slices: &[&BufferSlice]) -> bool {
         let align = u64::from(self.gpu.caps().binding_alignment.max(16));
         slices.iter().all(|slice| slice.offset.is_multiple_of(align))
     }
 
-    /// The range itself, or, where it begins where no binding can, a copy in scratch memory.
+    /// The range itself, or a copy in scratch memory where its offset cannot be bound.
     fn bindable(
         &mut self,
         slice: &BufferSlice,
         written: bool,
-        moved: &mut Vec<Moved>,
+        relocated: &mut Vec<Relocated>,
     ) -> Result<BufferSlice, BackendError> {
         if self.can_bind(&[slice]) {
             return Ok(slice.clone());
         }
-        if let Some(known) = moved.iter_mut().find(|known| known.from == *slice) {
+        if let Some(known) = relocated.iter_mut().find(|known| known.from == *slice) {
             known.written |= written;
             return Ok(known.to.clone());
         }
-        let to = self.scratch(Slot::Moved(moved.len()), slice.size)?;
+        let to = self.scratch(ScratchSlot::Relocated(relocated.len()), slice.size)?;
         let to = BufferSlice { size: slice.size, ..to };
         self.copy(slice, &to)?;
-        moved.push(Moved { from: slice.clone(), to: to.clone(), written });
+        relocated.push(Relocated { from: slice.clone(), to: to.clone(), written });
         Ok(to)
     }
 
-    /// As [`bindable`](Queue::bindable), for launches that are bound by hand; `done` has to be called after them.
-    pub(crate) fn place(
+    /// As [`bindable`](LaunchQueue::bindable), for callers that bind launches themselves; they call
+    /// [`copy_back`](LaunchQueue::copy_back) after them.
+    pub(crate) fn bind_or_copy(
         &mut self,
         slice: &BufferSlice,
         written: bool,
-        places: &mut Places,
+        relocations: &mut Relocations,
     ) -> Result<BufferSlice, BackendError> {
-        self.bindable(slice, written, &mut places.0)
+        self.bindable(slice, written, &mut relocations.0)
     }
 
-    /// Brings back what was moved.
-    pub(crate) fn done(&mut self, places: Places) -> Result<(), BackendError> {
-        self.move_back(places.0)
+    /// Copies relocated operands that were written back to where they belong.
+    pub(crate) fn copy_back(&mut self, relocations: Relocations) -> Result<(), BackendError> {
+        self.copy_relocated_back(relocations.0)
     }
 
-    fn move_back(&mut self, moved: Vec<Moved>) -> Result<(), BackendError> {
-        for Moved { from, to, .. } in moved.into_iter().filter(|moved| moved.written) {
+    fn copy_relocated_back(&mut self, relocated: Vec<Relocated>) -> Result<(), BackendError> {
+        for Relocated { from, to, .. } in relocated.into_iter().filter(|operand| operand.written) {
             self.copy(&to, &from)?;
         }
         Ok(())
     }
 
-    /// Appends a copy between ranges of one length that do not overlap, at any byte.
+    /// Appends a copy between two ranges of equal length that do not overlap, at any byte offset.
     pub(crate) fn copy(&mut self, from: &BufferSlice, to: &BufferSlice) -> Result<(), BackendError> {
         let align = u64::from(self.gpu.caps().binding_alignment.max(16));
         let start = |slice: &BufferSlice| slice.offset / align * align;
@@ -315,8 +323,8 @@ impl Queue {
             slice.buffer.slice(start(slice)..(slice.offset + slice.size).next_multiple_of(16))
         };
         if whole(from).overlaps(&whole(to)) {
-            // The ranges are apart, but what has to be bound for them is not.
-            let between = BufferSlice { size: bytes, ..self.scratch(Slot::Between, bytes)? };
+            // The ranges are disjoint, but the aligned windows that have to be bound for them are not.
+            let between = BufferSlice { size: bytes, ..self.scratch(ScratchSlot::Bounce, bytes)? };
             self.copy(from, &between)?;
             return self.copy(&between, to);
         }
@@ -333,64 +341,65 @@ impl Queue {
         Ok(())
     }
 
-    /// Submits what waits.
+    /// Submits everything pending.
     pub(crate) fn flush(&mut self) -> Result<(), BackendError> {
         if self.recording {
             let what = "waiting for the device while a program is captured".to_owned();
             return Err(BackendError::Unsupported { backend: BACKEND, what });
         }
-        if let Some(program) = self.replay.take() {
-            self.submitted(program.submit())?;
+        if let Some(list) = self.replay.take() {
+            self.submitted(list.submit())?;
         }
-        self.codes = None;
+        self.q8_source = None;
         if !self.pending.is_empty() {
-            let program = self.take_pending()?;
-            self.submitted(program.submit())?;
+            let list = self.take_pending()?;
+            self.submitted(list.submit())?;
         }
         Ok(())
     }
 
-    /// Submits what waits; what is being recorded has not run, and waits for nobody.
+    /// Submits everything pending, unless a program is being recorded: recorded dispatches have not run.
     pub(crate) fn flush_unless_recording(&mut self) -> Result<(), BackendError> {
         if self.recording { Ok(()) } else { self.flush() }
     }
 
-    /// Keeps a submission; waits for the oldest where there are many, so that a caller who never reads fills no memory.
+    /// Tracks a submission, and waits for the oldest where there are many, so that a caller that never
+    /// reads does not pile up submissions in memory.
     fn submitted(&mut self, index: Result<Option<SubmissionIndex>, GpuError>) -> Result<(), GpuError> {
         self.in_flight.extend(index?);
-        if self.in_flight.len() <= MOST_IN_FLIGHT {
+        if self.in_flight.len() <= MAX_IN_FLIGHT {
             return Ok(());
         }
         self.in_flight.pop_front().map_or(Ok(()), |oldest| self.gpu.wait(&oldest))
     }
 
-    /// Says that something runs by other ways which kernels may report from.
-    pub(crate) fn may_report(&mut self) {
-        self.may_report = true;
+    /// Notes that kernels that may report a fault run outside this queue.
+    pub(crate) fn may_fault(&mut self) {
+        self.may_fault = true;
     }
 
-    /// Notes a product, or attention, among the steps that wait.
-    pub(crate) fn will_multiply(&mut self, m: u32, n: u32, k: u32) {
-        if self.recording && m <= STEP_ROWS {
+    /// Counts the work of a pending matmul or attention.
+    pub(crate) fn count_multiplications(&mut self, m: u32, n: u32, k: u32) {
+        if self.recording && m <= DECODE_ROWS {
             return;
         }
         let product = u64::from(m).saturating_mul(n.into()).saturating_mul(k.into());
         self.multiplications = self.multiplications.saturating_add(product);
     }
 
-    /// The steps that wait, as a program.
-    fn take_pending(&mut self) -> Result<Program, GpuError> {
-        self.codes = None;
+    /// Compiles the pending dispatches.
+    fn take_pending(&mut self) -> Result<DispatchList, GpuError> {
+        self.q8_source = None;
         self.multiplications = 0;
-        Program::compile(&self.gpu, std::mem::take(&mut self.pending))
+        DispatchList::compile(&self.gpu, std::mem::take(&mut self.pending))
     }
 
-    /// Sets after how many multiplications something is submitted.
+    /// Sets the number of multiplications that triggers a submission.
     pub(crate) fn submit_after(&mut self, multiplications: u64) {
         self.submit_after = multiplications;
     }
 
-    /// Submits what waits if it is much; what is recorded is cut there if it takes long.
+    /// Submits the pending dispatches if they are many; splits the program being recorded if it is long.
     pub(crate) fn flush_if_full(&mut self) -> Result<(), BackendError> {
         let long = self.multiplications >= self.submit_after;
         if self.recording {
@@ -400,10 +409,10 @@ impl Queue {
             }
             return Ok(());
         }
-        if long || self.pending.len() >= MOST_PENDING { self.flush() } else { Ok(()) }
+        if long || self.pending.len() >= MAX_PENDING { self.flush() } else { Ok(()) }
     }
 
-    /// Submits what waits and reads a range with it, in one submission; gives what kernels reported.
+    /// Submits everything pending and reads a range, in one submission; returns a reported fault as an error.
     pub(crate) fn read(
         &mut self,
         words: &BufferSlice,
@@ -413,16 +422,16 @@ impl Queue {
             self.flush()?;
         }
         let mut slices = vec![words.clone()];
-        if self.may_report {
+        if self.may_fault {
             slices.push(self.fault.whole());
         }
-        let program = match self.replay.take() {
-            Some(program) => Some(program),
+        let list = match self.replay.take() {
+            Some(list) => Some(list),
             None if self.pending.is_empty() => None,
             None => Some(Arc::new(self.take_pending()?)),
         };
-        let readback = match program {
-            Some(program) => program.submit_and_read(&slices)?,
+        let readback = match list {
+            Some(list) => list.submit_and_read(&slices)?,
             None => self.gpu.start_reads("read", &slices)?,
         };
         let mut record = [0u32; 4];
@@ -431,20 +440,20 @@ impl Queue {
             _ => record = bytemuck::pod_read_unaligned(&bytes[..16]),
         })?;
         self.in_flight.clear();
-        self.may_report = false;
+        self.may_fault = false;
         self.reported(record)
     }
 
-    /// What kernels have reported, as an error; the record is empty again.
+    /// Turns a fault record into an error, and clears the record on the device.
     fn reported(&mut self, record: [u32; 4]) -> Result<(), BackendError> {
         let Some(error) = fulmen_core::fault(record) else { return Ok(()) };
         self.gpu.upload("dispatcher", &self.fault, 0, &[0; kernels::fault::FAULT_BYTES as usize])?;
         Err(error)
     }
 
-    /// Waits for all work, and gives what kernels reported.
+    /// Waits for all work; returns a reported fault as an error.
     pub(crate) fn synchronize(&mut self) -> Result<(), BackendError> {
-        if self.may_report {
+        if self.may_fault {
             let fault = self.fault.whole();
             return self.read(&BufferSlice { size: 4, ..fault }, |_| {});
         }
@@ -457,7 +466,8 @@ impl Queue {
         }
     }
 
-    /// From here on launches are recorded and not run, until [`end_recording`](Queue::end_recording).
+    /// From here on launches are recorded instead of run, until
+    /// [`end_recording`](LaunchQueue::end_recording).
     pub(crate) fn begin_recording(&mut self) -> Result<(), BackendError> {
         self.flush()?;
         self.recording = true;
@@ -465,8 +475,8 @@ impl Queue {
         Ok(())
     }
 
-    /// The launches that were recorded, as a program for each submission. Launches run again, whatever comes of it.
-    pub(crate) fn end_recording(&mut self) -> Result<Vec<Program>, GpuError> {
+    /// Ends the recording, also on errors. Returns one dispatch list per submission.
+    pub(crate) fn end_recording(&mut self) -> Result<Vec<DispatchList>, GpuError> {
         self.recording = false;
         let mut rest = std::mem::take(&mut self.pending);
         let mut parts = Vec::new();
@@ -474,25 +484,26 @@ impl Queue {
             parts.push(rest.split_off(cut));
         }
         parts.push(rest);
-        (self.codes, self.multiplications) = (None, 0);
+        (self.q8_source, self.multiplications) = (None, 0);
         let parts = parts.into_iter().rev().filter(|part| !part.is_empty());
-        parts.map(|part| Program::compile(&self.gpu, part)).collect()
+        parts.map(|part| DispatchList::compile(&self.gpu, part)).collect()
     }
 
-    /// Runs a program after what waits. It is submitted with whatever is read next, or before the next launch.
-    pub(crate) fn replay(&mut self, program: &Arc<Program>) -> Result<(), BackendError> {
+    /// Submits everything pending and defers a run of `list`: it is submitted with the next read or
+    /// before the next launch.
+    pub(crate) fn replay(&mut self, list: &Arc<DispatchList>) -> Result<(), BackendError> {
         self.flush()?;
-        self.may_report = true;
-        self.replay = Some(Arc::clone(program));
+        self.may_fault = true;
+        self.replay = Some(Arc::clone(list));
         Ok(())
     }
 }
 
-/// Operands that were moved for launches that are bound by hand.
+/// Operands that were copied to scratch memory, for callers that bind launches themselves.
 #[derive(Default)]
-pub(crate) struct Places(Vec<Moved>);
+pub(crate) struct Relocations(Vec<Relocated>);
 
-/// A kernel that does not exist for this work or this device.
+/// The error for work that no kernel supports on this device.
 pub(crate) fn unsupported(error: impl std::fmt::Display) -> BackendError {
     BackendError::Unsupported { backend: BACKEND, what: error.to_string() }
 }

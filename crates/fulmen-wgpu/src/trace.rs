@@ -4,7 +4,7 @@ use std::io;
 
 use crate::encode::Profile;
 
-/// Writes profiles as a Chrome trace, one row for each, in microseconds. Names are the steps' labels.
+/// Writes profiles as a Chrome trace, one row per profile, in microseconds. Names are the dispatches' labels.
 ///
 /// # Errors
 /// What `out` reports.
@@ -15,18 +15,20 @@ pub fn write_chrome_trace<'a>(
     write!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
     let mut separator = "\n";
     for (row, (name, profile)) in profiles.into_iter().enumerate() {
-        let split = if profile.split_passes { " (a pass for each step)" } else { "" };
+        let split = if profile.split_passes { " (one pass per dispatch)" } else { "" };
         let name = quoted(&format!("{name}{split}"));
         write!(
             out,
-            "{separator}{{\"ph\":\"M\",\"pid\":0,\"tid\":{row},\"name\":\"thread_name\",\"args\":{{\"name\":{name}}}}}"
+            "{separator}{{\"ph\":\"M\",\"pid\":0,\"tid\":{row},\"name\":\"thread_name\",\
+             \"args\":{{\"name\":{name}}}}}"
         )?;
         separator = ",\n";
-        for step in &profile.steps {
-            let (label, start, duration) = (quoted(&step.label), step.start_us, step.duration_us);
+        for dispatch in &profile.dispatches {
+            let (label, start, duration) = (quoted(&dispatch.label), dispatch.start_us, dispatch.duration_us);
             write!(
                 out,
-                "{separator}{{\"ph\":\"X\",\"pid\":0,\"tid\":{row},\"name\":{label},\"ts\":{start:.3},\"dur\":{duration:.3}}}"
+                "{separator}{{\"ph\":\"X\",\"pid\":0,\"tid\":{row},\"name\":{label},\
+                 \"ts\":{start:.3},\"dur\":{duration:.3}}}"
             )?;
         }
     }
@@ -51,17 +53,18 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encode::StepTime;
+    use crate::encode::DispatchTime;
 
     #[test]
     fn a_trace_is_json_with_a_row_for_each_profile() {
-        let steps = vec![StepTime { label: "add \"a\"\n".to_owned(), start_us: 1.5, duration_us: 2.25 }];
-        let profile = Profile { steps, split_passes: true };
+        let dispatches =
+            vec![DispatchTime { label: "add \"a\"\n".to_owned(), start_us: 1.5, duration_us: 2.25 }];
+        let profile = Profile { dispatches, split_passes: true };
         let mut out = Vec::new();
         write_chrome_trace(&mut out, [("first", &profile), ("second", &profile)]).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.matches("\"thread_name\"").count(), 2);
         assert_eq!(text.matches(r#""name":"add \"a\"\u000a","ts":1.500,"dur":2.250"#).count(), 2, "{text}");
-        assert!(text.contains("first (a pass for each step)") && text.ends_with("\n]}\n"), "{text}");
+        assert!(text.contains("first (one pass per dispatch)") && text.ends_with("\n]}\n"), "{text}");
     }
 }

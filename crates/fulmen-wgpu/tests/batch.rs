@@ -452,7 +452,8 @@ fn layers_share_their_kernels() {
     assert_eq!((cache.len(), cache.compiled()), (2, 2));
 }
 
-/// The same operations in one batch, run again, and one by one: the same bits where the arithmetic is the same.
+/// The same operations in one batch, run again, and one by one: the same bits where the arithmetic is
+/// the same.
 #[test]
 fn replay_gives_the_same_bits_and_single_operations_agree() {
     let (data, weights) = (random(40, 6 * 200), random(41, 200 * 90));
@@ -503,7 +504,8 @@ fn memory_runs_out_with_an_error() {
     assert_eq!(batch.execute_and_read_blocking(&[y]).unwrap(), [[2.0, 4.0]]);
 }
 
-/// The kernels are compiled without run-time checks; with them they give the same bits, so no check ever acts.
+/// The kernels are compiled without run-time checks; with them they give the same bits, so no check
+/// ever acts.
 #[test]
 fn run_time_checks_change_nothing() {
     let run = |check_trusted: bool| {

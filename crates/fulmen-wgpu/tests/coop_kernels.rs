@@ -98,7 +98,9 @@ fn every_tile_translates_for_vulkan() {
             }
             for dtype in FORMATS {
                 let weight = QuantWeight { dtype, n: 100, k: 512 };
-                let plan = qmatmul::launches_with(QuantMatmulConfig::Coop(tile), 64, weight, 0..100, &none, &caps).unwrap();
+                let plan =
+                    qmatmul::launches_with(QuantMatmulConfig::Coop(tile), 64, weight, 0..100, &none, &caps)
+                        .unwrap();
                 plan.launches.iter().for_each(|step| translate(&step.launch.kernel));
             }
         }
@@ -116,7 +118,7 @@ fn attention_translates_for_vulkan() {
             let heads = Heads { n_heads: 8, n_kv_heads: 2, head_dim };
             let spec = Attention { m: 100, heads, scale: 0.1, source };
             let plan = attention_by(Kind::Units(FragmentOps::CooperativeMatrix), &spec, &caps).unwrap();
-            plan.launches.iter().for_each(|step| translate(&step.launch.kernel));
+            plan.steps.iter().for_each(|step| translate(&step.launch.kernel));
         }
     });
 }
@@ -151,7 +153,9 @@ fn devices_without_units_or_with_others_are_refused() {
         }
         let f32 = MatmulShape::f32(128, 128, 128, Layout::Nk);
         assert!(launches_with(MatmulConfig::Coop(COOP_TILES[1]), f32, 0..128, &none, &caps).is_err());
-        assert!(pair_launches_with(MatmulConfig::Coop(COOP_TILES[1]), shape(32, 64, 64), &none, &caps).is_err());
+        assert!(
+            pair_launches_with(MatmulConfig::Coop(COOP_TILES[1]), shape(32, 64, 64), &none, &caps).is_err()
+        );
         // Nothing takes them unasked: they round A.
         assert!(!candidates(shape(128, 128, 128), false, &caps).contains(&MatmulConfig::Coop(COOP_TILES[1])));
     });
@@ -269,7 +273,8 @@ fn edges(gpu: &Gpu, tile: CoopTile, caps: &Caps) {
 
 #[test]
 fn sizes_below_a_tile_are_right() {
-    let small = CoopTile { bm: 16, bn: 32, bk: 32, wm: 16, wn: 16, slices: 1, fragment_ops: FragmentOps::Emulated };
+    let small =
+        CoopTile { bm: 16, bn: 32, bk: 32, wm: 16, wn: 16, slices: 1, fragment_ops: FragmentOps::Emulated };
     with_gpu(|gpu| edges(gpu, small, &gpu.caps));
 }
 
@@ -313,7 +318,15 @@ fn units_give_the_product_where_there_are_any() {
 fn a_value_that_is_not_finite_reaches_its_row_and_no_other() {
     with_gpu(|gpu| {
         let (m, k, n) = (20, 64, 33);
-        let tile = CoopTile { bm: 16, bn: 32, bk: 32, wm: 16, wn: 16, slices: 1, fragment_ops: FragmentOps::Emulated };
+        let tile = CoopTile {
+            bm: 16,
+            bn: 32,
+            bk: 32,
+            wm: 16,
+            wn: 16,
+            slices: 1,
+            fragment_ops: FragmentOps::Emulated,
+        };
         let plan =
             launches_with(MatmulConfig::Coop(tile), shape(m, k, n), 0..n, &EpilogueSource::none(), &gpu.caps)
                 .unwrap();

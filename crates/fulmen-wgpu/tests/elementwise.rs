@@ -69,7 +69,8 @@ fn every_op_keeps_its_tolerance() {
         for i in 0..first.len() {
             let values: Vec<f32> = args.iter().map(|arg| arg[i]).collect();
             let subnormal = values.iter().any(|v| v.is_subnormal());
-            // WGSL says nothing of the precision of a division by more than 2^126: its reciprocal may become 0.
+            // WGSL says nothing of the precision of a division by more than 2^126: its reciprocal may
+            // become 0.
             let vague = op == ElementwiseOp::Div && values[1].is_finite() && values[1].abs() > 2f32.powi(126);
             // Devices may take subnormal arguments for 0.
             assert!(

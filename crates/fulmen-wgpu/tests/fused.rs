@@ -35,7 +35,8 @@ fn random_program(rng: &mut fastrand::Rng, inputs: Vec<Input>, ops: usize) -> El
     ElementwiseProgram { inputs, scalars: 4, nodes, outputs }
 }
 
-/// The outputs in f64 for one element, where each node is off by up to `noise`, and whether all values are tame.
+/// The outputs in f64 for one element, where each node is off by up to `noise`, and whether all values
+/// are tame.
 fn noisy(
     p: &ElementwiseProgram,
     inputs: &[f64],
@@ -250,11 +251,11 @@ fn copies_convert_and_fills_fill() {
             &[bytemuck::cast_slice(&data)],
             &[1003 * 2],
         );
-        let halves: Vec<f16> = bytemuck::pod_collect_to_vec(&after.outputs[0]);
-        assert!(halves.iter().zip(&data).all(|(half, &want)| half.to_f32() == want));
+        let f16_values: Vec<f16> = bytemuck::pod_collect_to_vec(&after.outputs[0]);
+        assert!(f16_values.iter().zip(&data).all(|(value, &want)| value.to_f32() == want));
         let back = gpu().run(
             &copy::copy(1003, Elem::F16, Elem::F32, &caps).unwrap(),
-            &[bytemuck::cast_slice(&halves)],
+            &[bytemuck::cast_slice(&f16_values)],
             &[1003 * 4],
         );
         assert_eq!(bytemuck::pod_collect_to_vec::<u8, f32>(&back.outputs[0]), data);

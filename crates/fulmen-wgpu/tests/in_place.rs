@@ -63,7 +63,8 @@ fn readers_of_what_is_overwritten_see_it_as_it_was() {
     for fuse in [false, true] {
         let mut batch = batch(&gpu, fuse);
         let (x, w) = (batch.upload(&data), batch.upload(&random(3, 64)));
-        // Each would be computed later, or again, if it were fused: as the epilogue of the sum, or when it is read.
+        // Each would be computed later, or again, if it were fused: as the epilogue of the sum, or when
+        // it is read.
         let early = batch.scale(x, 3.0);
         let product = batch.matmul_nt(x, w, 8, 8, 8);
         let y = batch.in_place().neg(x);
@@ -140,7 +141,7 @@ fn what_is_gone_or_cannot_be_overwritten_is_refused() {
         batch.try_add(y, x).unwrap_err(),
         batch.in_place().try_neg(x).unwrap_err(),
     ] {
-        assert!(error.to_string().contains("in whose place relu was recorded"), "{error}");
+        assert!(error.to_string().contains("which relu (value"), "{error}");
     }
     batch.execute_blocking().unwrap();
     assert!(batch.read_blocking(x).is_err());
@@ -157,5 +158,5 @@ fn what_is_gone_or_cannot_be_overwritten_is_refused() {
     let error = batch.in_place().try_neg(import).unwrap_err().to_string();
     assert!(error.contains("at least 16 bytes"), "{error}");
     let text = batch.to_string();
-    assert!(text.contains("relu(%0) in the place of %0"), "{text}");
+    assert!(text.contains("relu(%0) overwriting %0"), "{text}");
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use fulmen_wgpu::{AdapterSelector, DeviceOptions, GpuDevice, GpuError, PipelineCache, Program};
+use fulmen_wgpu::{AdapterSelector, DeviceOptions, DispatchList, GpuDevice, GpuError, PipelineCache};
 use wgpu::Features;
 
 #[test]
@@ -38,8 +38,8 @@ fn features_can_be_left_alone() {
         (caps.subgroups, caps.f16, caps.immediate_bytes, caps.cooperative_matrix),
         (None, false, 0, false)
     );
-    let (step, out) = add_step(&plain, &PipelineCache::new(), &[1.0], &[1.0], 1.0);
-    Program::compile(&plain, vec![step]).unwrap().submit().unwrap();
+    let (dispatch, out) = add_dispatch(&plain, &PipelineCache::new(), &[1.0], &[1.0], 1.0);
+    DispatchList::compile(&plain, vec![dispatch]).unwrap().submit().unwrap();
     assert_eq!(read(&plain, &out, 1), [2.0]);
 }
 
@@ -48,35 +48,35 @@ fn a_device_of_the_caller_s_own_works() {
     let gpu = gpu();
     let own = GpuDevice::from_wgpu(gpu.wgpu_device().clone(), gpu.wgpu_queue().clone()).unwrap();
     assert_eq!(own.caps().max_binding, gpu.caps().max_binding);
-    let (step, out) = add_step(&own, &PipelineCache::new(), &[1.0], &[1.0], 1.0);
-    Program::compile(&own, vec![step]).unwrap().submit().unwrap();
+    let (dispatch, out) = add_dispatch(&own, &PipelineCache::new(), &[1.0], &[1.0], 1.0);
+    DispatchList::compile(&own, vec![dispatch]).unwrap().submit().unwrap();
     assert_eq!(read(&own, &out, 1), [2.0]);
 }
 
 #[test]
 fn a_lost_device_says_so_and_a_new_one_works() {
     let (gpu, cache) = (gpu(), PipelineCache::new());
-    let (step, out) = add_step(&gpu, &cache, &[1.0; 64], &[1.0; 64], 1.0);
-    let program = Program::compile(&gpu, vec![step.clone()]).unwrap();
-    program.submit().unwrap();
+    let (dispatch, out) = add_dispatch(&gpu, &cache, &[1.0; 64], &[1.0; 64], 1.0);
+    let list = DispatchList::compile(&gpu, vec![dispatch.clone()]).unwrap();
+    list.submit().unwrap();
     let in_flight = gpu.read_many_async(&[out.whole()]).unwrap();
     gpu.wgpu_device().destroy();
     // Whoever waits or reads learns of it at once, others within a millisecond.
-    if let Ok(Some(dropped)) = program.submit() {
+    if let Ok(Some(dropped)) = list.submit() {
         let error = gpu.wait(&dropped).unwrap_err();
         assert!(matches!(error, GpuError::DeviceLost { .. }), "{error:?}");
     }
     let results = [
-        program.submit().map(drop),
-        program.submit_and_read(&[out.whole()]).map(drop),
+        list.submit().map(drop),
+        list.submit_and_read(&[out.whole()]).map(drop),
         gpu.create_buffer("test", 4).map(drop),
         gpu.read_many(&[out.whole()]).map(drop),
         gpu.read_many_async(&[out.whole()]).map(drop),
         gpu.upload("test", &out, 0, &[0; 4]),
         cache.get(&gpu, &increment_kernel()).map(drop),
-        Program::compile(&gpu, vec![step]).map(drop),
-        program.profile().map(drop),
-        program.time_us().map(drop),
+        DispatchList::compile(&gpu, vec![dispatch]).map(drop),
+        list.profile().map(drop),
+        list.time_us().map(drop),
         gpu.check_alive(),
     ];
     for (call, result) in results.into_iter().enumerate() {
@@ -87,8 +87,8 @@ fn a_lost_device_says_so_and_a_new_one_works() {
     assert!(matches!(late, Ok(_) | Err(GpuError::DeviceLost { .. })), "{late:?}");
 
     let new = common::gpu();
-    let (step, out) = add_step(&new, &cache, &[1.0], &[2.0], 1.0);
-    Program::compile(&new, vec![step]).unwrap().submit().unwrap();
+    let (dispatch, out) = add_dispatch(&new, &cache, &[1.0], &[2.0], 1.0);
+    DispatchList::compile(&new, vec![dispatch]).unwrap().submit().unwrap();
     assert_eq!(read(&new, &out, 1), [3.0]);
 }
 
@@ -98,13 +98,13 @@ fn a_device_destroyed_with_work_in_flight_is_noticed_by_the_next_submission() {
     let pipeline = cache.get(&gpu, &increment_kernel()).unwrap();
     let data = gpu.create_buffer("test", 8 << 20).unwrap();
     let groups = (2u32 << 20) / 64;
-    let steps = vec![step(&pipeline, vec![data.whole()], vec![], groups); 50];
-    let program = Program::compile(&gpu, steps).unwrap();
-    program.submit().unwrap();
+    let dispatches = vec![dispatch(&pipeline, vec![data.whole()], vec![], groups); 50];
+    let list = DispatchList::compile(&gpu, dispatches).unwrap();
+    list.submit().unwrap();
     gpu.wgpu_device().destroy();
     // A device that was seen within the last millisecond is not looked at again.
     std::thread::sleep(std::time::Duration::from_millis(2));
-    let error = program.submit().unwrap_err();
+    let error = list.submit().unwrap_err();
     assert!(matches!(error, GpuError::DeviceLost { .. }), "{error:?}");
 }
 
@@ -131,9 +131,9 @@ fn threads_share_a_device() {
             scope.spawn(move || {
                 for round in 0..20 {
                     let factor = (thread * 100 + round) as f32;
-                    let (step, out) = add_step(gpu, cache, &[1.0; 500], &[1.0; 500], factor);
-                    let program = Program::compile(gpu, vec![step]).unwrap();
-                    let read = program.submit_and_read(&[out.whole()]).unwrap().wait().unwrap();
+                    let (dispatch, out) = add_dispatch(gpu, cache, &[1.0; 500], &[1.0; 500], factor);
+                    let list = DispatchList::compile(gpu, vec![dispatch]).unwrap();
+                    let read = list.submit_and_read(&[out.whole()]).unwrap().wait().unwrap();
                     assert_eq!(floats(&read[0])[..500], [1.0 + factor; 500]);
                 }
             });
@@ -146,28 +146,28 @@ fn threads_share_a_device() {
 fn things_can_be_dropped_in_any_order_and_with_work_in_flight() {
     for order in 0..6 {
         let (gpu, cache) = (gpu(), PipelineCache::new());
-        let (step, out) = add_step(&gpu, &cache, &[1.0; 100_000], &[1.0; 100_000], 1.0);
-        let program = Program::compile(&gpu, vec![step.clone()]).unwrap();
-        program.submit().unwrap();
-        let readback = program.submit_and_read(&[out.whole()]).unwrap();
+        let (dispatch, out) = add_dispatch(&gpu, &cache, &[1.0; 100_000], &[1.0; 100_000], 1.0);
+        let list = DispatchList::compile(&gpu, vec![dispatch.clone()]).unwrap();
+        list.submit().unwrap();
+        let readback = list.submit_and_read(&[out.whole()]).unwrap();
         let future = gpu.read_many_async(&[out.whole()]).unwrap();
         match order {
-            0 => drop((gpu, cache, program, step, out, readback, future)),
-            1 => drop((future, readback, out, step, program, cache, gpu)),
+            0 => drop((gpu, cache, list, dispatch, out, readback, future)),
+            1 => drop((future, readback, out, dispatch, list, cache, gpu)),
             2 => {
-                drop((gpu, out, step, cache, program, future));
+                drop((gpu, out, dispatch, cache, list, future));
                 assert_eq!(floats(&readback.wait().unwrap()[0])[99_999], 2.0);
             }
             3 => {
-                drop((cache, gpu, program, out, step, readback));
+                drop((cache, gpu, list, out, dispatch, readback));
                 assert_eq!(floats(&pollster::block_on(future).unwrap()[0])[0], 2.0);
             }
             4 => {
-                drop((readback, step, out, cache, gpu, future));
-                program.submit().unwrap();
+                drop((readback, dispatch, out, cache, gpu, future));
+                list.submit().unwrap();
             }
             _ => {
-                drop((gpu, program, readback, future, step, out));
+                drop((gpu, list, readback, future, dispatch, out));
                 assert_eq!(cache.len(), 1);
             }
         }

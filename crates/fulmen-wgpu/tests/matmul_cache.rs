@@ -232,7 +232,12 @@ fn results_stay_on_the_device_for_products_and_batches() {
     let (mut ya, mut yb) = (vec![f32::NAN; h], vec![f32::NAN; 5 * n]);
     cache
         .matmul_many(&mut [
-            CachedMatmul { weight: "up", m: 1, input: MatmulInput::Host(&a), output: MatmulOutput::Host(&mut ya) },
+            CachedMatmul {
+                weight: "up",
+                m: 1,
+                input: MatmulInput::Host(&a),
+                output: MatmulOutput::Host(&mut ya),
+            },
             CachedMatmul {
                 weight: "down",
                 m: 5,
@@ -393,7 +398,8 @@ fn what_does_not_fit_is_refused_with_what_would() {
         assert!(error.contains(part), "{error}\n{part}");
     }
     let small = gpu.create_buffer("test", 16).unwrap();
-    let mut many = |input, output| cache.matmul_many(&mut [CachedMatmul { weight: "w", m: 2, input, output }]);
+    let mut many =
+        |input, output| cache.matmul_many(&mut [CachedMatmul { weight: "w", m: 2, input, output }]);
     let error = many(MatmulInput::Buffer(&small), MatmulOutput::Host(&mut out)).unwrap_err().to_string();
     assert!(error.contains("must be 24 bytes, got 16"), "{error}");
     let foreign = common::gpu().create_buffer("test", 64).unwrap();

@@ -95,7 +95,12 @@ impl Case {
     }
 
     /// What the plans leave in the output, which starts as NaN.
-    fn run(&self, gpu: &Gpu, plans: &[(&MatmulLaunches, Option<(u64, u64)>)], extras: &[&GpuBuffer]) -> Vec<f32> {
+    fn run(
+        &self,
+        gpu: &Gpu,
+        plans: &[(&MatmulLaunches, Option<(u64, u64)>)],
+        extras: &[&GpuBuffer],
+    ) -> Vec<f32> {
         let count = self.shape.m as usize * self.shape.n as usize;
         let out = gpu.upload(&f32_bytes(&vec![f32::NAN; count]));
         for (plan, part) in plans {
@@ -226,9 +231,12 @@ fn every_team_and_slicing_of_the_row_kernels_is_right() {
         for (m, k, n) in [(1, 512, 70), (1, 515, 3), (3, 260, 33), (8, 64, 9), (16, 131, 20)] {
             let shape = MatmulShape::f32(m, k, n, Layout::Nk);
             let case = Case::new(gpu, shape);
-            for row_threads in [RowThreads::Subgroup, RowThreads::Workgroup, RowThreads::Lanes(16), RowThreads::Lanes(64)] {
+            for row_threads in
+                [RowThreads::Subgroup, RowThreads::Workgroup, RowThreads::Lanes(16), RowThreads::Lanes(64)]
+            {
                 for (rows, unroll, fixed_k) in [(1, 4, false), (2, 2, true), (4, 1, false)] {
-                    let choice = MatmulConfig::GemvNk(GemvNk { threads: 64, rows, unroll, row_threads, fixed_k });
+                    let choice =
+                        MatmulConfig::GemvNk(GemvNk { threads: 64, rows, unroll, row_threads, fixed_k });
                     case.check(gpu, "", launches_with(choice, shape, 0..n, &none, &caps));
                 }
             }
@@ -287,7 +295,9 @@ fn epilogues_reach_every_kernel() {
                 let mut plans = vec![launches(shape, &epilogue, &caps).unwrap()];
                 let tile = GemmTile { slices: 3, ..TILES[TILES.len() - 1].tile };
                 for tile in [tile, GemmTile { slices: 1, ..tile }] {
-                    plans.push(launches_with(MatmulConfig::Tiled(tile), shape, 0..n, &epilogue, &caps).unwrap());
+                    plans.push(
+                        launches_with(MatmulConfig::Tiled(tile), shape, 0..n, &epilogue, &caps).unwrap(),
+                    );
                 }
                 for plan in plans {
                     let got = case.run(gpu, &[(&plan, None)], &extras);

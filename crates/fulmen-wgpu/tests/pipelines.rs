@@ -10,7 +10,7 @@ use std::{
 
 use common::*;
 use fulmen_wgpu::{
-    DeviceOptions, DiskCache, GpuDevice, GpuError, PipelineCache, Program,
+    DeviceOptions, DiskCache, DispatchList, GpuDevice, GpuError, PipelineCache,
     kernel::{Access, Kernel, StorageBinding},
 };
 
@@ -40,8 +40,8 @@ fn devices_share_a_cache_and_are_never_mixed_up() {
     assert!(Arc::ptr_eq(&first, &cache.get(&one.clone(), &add_kernel()).unwrap()));
     assert_eq!((cache.len(), cache.compiled()), (2, 2));
     for gpu in [&one, &other] {
-        let (step, out) = add_step(gpu, &cache, &[1.0], &[2.0], 1.0);
-        Program::compile(gpu, vec![step]).unwrap().submit().unwrap();
+        let (dispatch, out) = add_dispatch(gpu, &cache, &[1.0], &[2.0], 1.0);
+        DispatchList::compile(gpu, vec![dispatch]).unwrap().submit().unwrap();
         assert_eq!(read(gpu, &out, 1), [3.0]);
     }
     // The pipelines of a device that is closed go when another comes.
@@ -118,9 +118,11 @@ fn trusted_and_checked_give_the_same() {
         assert_eq!(Arc::ptr_eq(&trusted, &checked), check_trusted);
         for pipeline in [trusted, checked] {
             let out = gpu.create_buffer("test", 4).unwrap();
-            let step = step(&pipeline, vec![input.whole(), out.whole()], vec![1000, 3], 1);
-            let read =
-                Program::compile(&gpu, vec![step]).unwrap().submit_and_read(&[out.slice(0..4)]).unwrap();
+            let dispatch = dispatch(&pipeline, vec![input.whole(), out.whole()], vec![1000, 3], 1);
+            let read = DispatchList::compile(&gpu, vec![dispatch])
+                .unwrap()
+                .submit_and_read(&[out.slice(0..4)])
+                .unwrap();
             assert_eq!(read.wait().unwrap()[0], 499_500u32.to_le_bytes());
         }
     }
@@ -146,8 +148,8 @@ fn pipelines_are_kept_on_disk_and_a_damaged_file_does_no_harm() {
     let folder = folder("pipelines");
     let run = |gpu: &GpuDevice| {
         let cache = PipelineCache::new();
-        let (step, out) = add_step(gpu, &cache, &[1.0], &[2.0], 1.0);
-        Program::compile(gpu, vec![step]).unwrap().submit().unwrap();
+        let (dispatch, out) = add_dispatch(gpu, &cache, &[1.0], &[2.0], 1.0);
+        DispatchList::compile(gpu, vec![dispatch]).unwrap().submit().unwrap();
         assert_eq!(read(gpu, &out, 1), [3.0]);
     };
 

@@ -6,7 +6,9 @@ use std::sync::Mutex;
 
 use common_matmul::{Buffers, Gpu, bytes_of, value};
 use fulmen_core::{DType, quant};
-use fulmen_wgpu::kernels::matmul::{EpilogueInput, EpilogueSource, MatmulConfig, MatmulLaunches, MatmulError, GemmTile};
+use fulmen_wgpu::kernels::matmul::{
+    EpilogueInput, EpilogueSource, GemmTile, MatmulConfig, MatmulError, MatmulLaunches,
+};
 use fulmen_wgpu::kernels::qmatmul::*;
 use fulmen_wgpu::{GpuBuffer, kernel::Caps};
 
@@ -124,7 +126,8 @@ impl Case {
         let power: f64 = self.want.0[..count].iter().map(|w| w * w).sum();
         let uncancelled: f64 = self.want.1[..count].iter().sum();
         let limit = match choice {
-            QuantMatmulConfig::Gemv(QuantGemv { activations: Activations::Q8, .. }) | QuantMatmulConfig::Int8(_) => 1e-4,
+            QuantMatmulConfig::Gemv(QuantGemv { activations: Activations::Q8, .. })
+            | QuantMatmulConfig::Int8(_) => 1e-4,
             _ => 1e-11,
         };
         // Few outputs may all be near zero.
@@ -134,7 +137,7 @@ impl Case {
 }
 
 /// The chosen kernel; but one of two small tiles with short loops, which compile faster.
-fn chosen(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> QuantMatmulConfig {
+fn chosen(m: u32, weight: QuantWeight, values: Activations, caps: &Caps) -> QuantMatmulConfig {
     match choose(m, weight, values, caps).expect("a kernel") {
         QuantMatmulConfig::Dequantize(_) => {
             let slices = if weight.k > 2048 { 3 } else { 1 };
@@ -190,7 +193,14 @@ fn every_team_is_right() {
                 (64, 16, 1, 4, LaneSum::Memory),
                 (64, 64, 2, 3, LaneSum::Memory),
             ] {
-                let choice = QuantMatmulConfig::Gemv(QuantGemv { activations: Activations::Q8, threads, lanes, rows, unroll, lane_sum });
+                let choice = QuantMatmulConfig::Gemv(QuantGemv {
+                    activations: Activations::Q8,
+                    threads,
+                    lanes,
+                    rows,
+                    unroll,
+                    lane_sum,
+                });
                 case.check(gpu, m, choice, &caps);
             }
         }
@@ -310,10 +320,10 @@ fn epilogues_and_parts_reach_every_kernel() {
         }
         // As the table has it, on tiles of full size.
         let none = EpilogueSource::none();
-        let plan_of_9 = plan(9, weight, &none, &gpu.caps).unwrap();
+        let plan_of_9 = launches(9, weight, &none, &gpu.caps).unwrap();
         let got = case.run(gpu, 9, &[(&plan_of_9, None)], &[]);
         case.close("the table's choice", 9, choices[3].1, &got);
-        let whole = plan(1, weight, &epilogue, &caps);
+        let whole = launches(1, weight, &epilogue, &caps);
         assert!(matches!(whole, Err(QuantError::Matmul(MatmulError::Binding { what: "W", .. }))));
     });
 }
@@ -325,7 +335,7 @@ fn a_value_that_is_not_finite_reaches_every_output() {
         for bad in [f32::NAN, f32::INFINITY] {
             let mut case = Case::new(gpu, 2, weight);
             case.a[300] = bad;
-            let plan = plan(2, weight, &EpilogueSource::none(), &gpu.caps).unwrap();
+            let plan = launches(2, weight, &EpilogueSource::none(), &gpu.caps).unwrap();
             let got = case.run(gpu, 2, &[(&plan, None)], &[]);
             assert!(
                 got[..5].iter().all(|v| v.is_finite()) && got[5..].iter().all(|v| !v.is_finite()),

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use common::*;
 use fulmen_wgpu::{
-    BatchOptions, BufferId, DeviceOptions, GpuCommandBatch, GpuDevice, GpuError, PipelineCache, Program,
-    Record,
+    BatchOptions, BufferId, DeviceOptions, DispatchList, GpuCommandBatch, GpuDevice, GpuError, PipelineCache,
+    RecordMode,
 };
 
-/// Whether this device keeps programs whose parameters are immediate data.
+/// Whether this device keeps lists whose parameters are immediate data.
 fn keeps(gpu: &GpuDevice) -> bool {
-    gpu.keeps_programs() && gpu.caps().immediate_bytes > 0
+    gpu.can_record() && gpu.caps().immediate_bytes > 0
 }
 
 /// A chain of operations that depend on each other and on older values, unfused: sixty launches.
@@ -34,7 +34,7 @@ fn chain(gpu: &GpuDevice, len: usize) -> (GpuCommandBatch, [BufferId; 2], Buffer
 #[test]
 fn replays_give_the_bits_of_encoded_runs() {
     let recorded = gpu();
-    let encoded = gpu_with(DeviceOptions { record: Record::Never, ..DeviceOptions::default() });
+    let encoded = gpu_with(DeviceOptions { record: RecordMode::Never, ..DeviceOptions::default() });
     for len in [1, 1000, 4099] {
         let mut both = [chain(&recorded, len), chain(&encoded, len)];
         let before = recorded.stats();
@@ -71,21 +71,21 @@ fn replays_give_the_bits_of_encoded_runs() {
 }
 
 /// Increments that depend on each other, of a kernel without run-time checks.
-fn increments(gpu: &GpuDevice, cache: &PipelineCache) -> (Program, fulmen_wgpu::GpuBuffer) {
+fn increments(gpu: &GpuDevice, cache: &PipelineCache) -> (DispatchList, fulmen_wgpu::GpuBuffer) {
     // SAFETY: it adds to the first 64 elements of a buffer that has as many.
     let pipeline = unsafe { cache.get_trusted(gpu, &increment_kernel()) }.unwrap();
     let buffer = gpu.create_buffer("test", 256).unwrap();
-    let steps = (0..32).map(|_| step(&pipeline, vec![buffer.whole()], vec![], 1)).collect();
-    (Program::compile(gpu, steps).unwrap(), buffer)
+    let dispatches = (0..32).map(|_| dispatch(&pipeline, vec![buffer.whole()], vec![], 1)).collect();
+    (DispatchList::compile(gpu, dispatches).unwrap(), buffer)
 }
 
 #[test]
 fn a_program_is_recorded_from_its_third_run_on() {
     let (gpu, cache) = (gpu(), PipelineCache::new());
-    let (program, buffer) = increments(&gpu, &cache);
+    let (list, buffer) = increments(&gpu, &cache);
     for run in 1..=6 {
-        program.submit().unwrap();
-        assert_eq!(program.is_recorded(), keeps(&gpu) && run >= 3, "run {run}");
+        list.submit().unwrap();
+        assert_eq!(list.is_recorded(), keeps(&gpu) && run >= 3, "run {run}");
         assert_eq!(read(&gpu, &buffer, 1), [32.0 * run as f32]);
     }
 }
@@ -96,15 +96,15 @@ fn by_default_a_program_is_recorded_when_that_pays() {
         return; // which decides otherwise
     }
     let (gpu, cache) = (gpu_with(DeviceOptions::default()), PipelineCache::new());
-    let (program, buffer) = increments(&gpu, &cache);
+    let (list, buffer) = increments(&gpu, &cache);
     for run in 1..=257 {
-        program.submit().unwrap();
-        // 256 runs of 32 steps, and never in software.
-        assert_eq!(program.is_recorded(), keeps(&gpu) && run > 256, "run {run}");
+        list.submit().unwrap();
+        // 256 runs of 32 dispatches, and never in software.
+        assert_eq!(list.is_recorded(), keeps(&gpu) && run > 256, "run {run}");
     }
     assert_eq!(read(&gpu, &buffer, 1), [32.0 * 257.0]);
     let software = gpu.info().device_type == wgpu::DeviceType::Cpu;
-    assert!(!software || !gpu.keeps_programs());
+    assert!(!software || !gpu.can_record());
 }
 
 #[test]
@@ -112,71 +112,71 @@ fn programs_go_while_they_run() {
     let (gpu, cache) = (gpu(), PipelineCache::new());
     let mut kept = Vec::new();
     for _ in 0..20 {
-        let (program, buffer) = increments(&gpu, &cache);
+        let (list, buffer) = increments(&gpu, &cache);
         for _ in 0..5 {
-            program.submit().unwrap();
+            list.submit().unwrap();
         }
-        drop(program);
+        drop(list);
         kept.push(buffer);
     }
     for buffer in &kept {
         assert_eq!(read(&gpu, buffer, 1), [160.0]);
     }
     // The device and all that was made with it, while the last runs may be on their way.
-    let (program, buffer) = increments(&gpu, &cache);
+    let (list, buffer) = increments(&gpu, &cache);
     for _ in 0..5 {
-        program.submit().unwrap();
+        list.submit().unwrap();
     }
-    drop((kept, gpu, cache, buffer, program));
+    drop((kept, gpu, cache, buffer, list));
 }
 
 #[test]
 fn threads_replay_one_program() {
     let (gpu, cache) = (gpu(), PipelineCache::new());
-    let (program, buffer) = increments(&gpu, &cache);
-    let program = Arc::new(program);
+    let (list, buffer) = increments(&gpu, &cache);
+    let list = Arc::new(list);
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            let program = program.clone();
+            let list = list.clone();
             scope.spawn(move || {
                 for _ in 0..25 {
-                    program.submit().unwrap();
+                    list.submit().unwrap();
                 }
             });
         }
     });
     assert_eq!(read(&gpu, &buffer, 1), [3200.0]);
-    assert_eq!(program.is_recorded(), keeps(&gpu));
+    assert_eq!(list.is_recorded(), keeps(&gpu));
 }
 
 #[test]
 fn a_destroyed_buffer_is_an_error_of_the_replay() {
     let (gpu, cache) = (gpu(), PipelineCache::new());
-    let (program, buffer) = increments(&gpu, &cache);
+    let (list, buffer) = increments(&gpu, &cache);
     for _ in 0..4 {
-        program.submit().unwrap();
+        list.submit().unwrap();
     }
     buffer.raw().destroy();
-    let error = program.submit().unwrap_err();
+    let error = list.submit().unwrap_err();
     assert!(matches!(error, GpuError::Validation { .. }), "{error}");
     // The device goes on.
-    let (program, buffer) = increments(&gpu, &cache);
-    program.submit().unwrap();
+    let (list, buffer) = increments(&gpu, &cache);
+    list.submit().unwrap();
     assert_eq!(read(&gpu, &buffer, 1), [32.0]);
 }
 
 #[test]
 fn a_lost_device_is_an_error_of_the_replay() {
     let (gpu, cache) = (gpu(), PipelineCache::new());
-    let (program, _buffer) = increments(&gpu, &cache);
+    let (list, _buffer) = increments(&gpu, &cache);
     for _ in 0..5 {
-        program.submit().unwrap();
+        list.submit().unwrap();
     }
     gpu.wgpu_device().destroy();
     // The loss may show a moment later, at the latest when somebody waits.
     let lost = (0..2000).find_map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(1));
-        program.submit().err()
+        list.submit().err()
     });
     assert!(matches!(lost, Some(GpuError::DeviceLost { .. })), "{lost:?}");
 }

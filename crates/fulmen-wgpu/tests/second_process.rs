@@ -1,6 +1,7 @@
 //! A second process finds the first one's pipelines on disk.
 //!
-//! The test starts itself twice as a process of its own, with one fresh cache folder, and compares what the two counted.
+//! The test starts itself twice as a process of its own, with one fresh cache folder, and compares what
+//! the two counted.
 
 use std::{env, fs, path::Path, process::Command};
 
@@ -83,7 +84,8 @@ fn a_second_process_compiles_nothing_where_the_driver_keeps_pipelines() {
     let total = first.compiled;
     assert_eq!(second.compiled + second.loaded, total, "the same kernels: {second:?}");
     if second.loaded == 0 {
-        // A driver may answer with a cache that holds nothing, as lavapipe of Mesa 22 does. That is not taken for a hit.
+        // A driver may answer with a cache that holds nothing, as lavapipe of Mesa 22 does. That is not
+        // taken for a hit.
         println!("the driver's pipeline cache stays empty: all {total} pipelines were compiled again");
     } else {
         println!("{} of {total} pipelines came from disk", second.loaded);

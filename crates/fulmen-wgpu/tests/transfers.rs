@@ -5,7 +5,7 @@ mod common;
 use std::sync::mpsc;
 
 use common::*;
-use fulmen_wgpu::{DeviceOptions, GpuBuffer, GpuError, PipelineCache, Program};
+use fulmen_wgpu::{DeviceOptions, DispatchList, GpuBuffer, GpuError, PipelineCache};
 
 #[test]
 fn bytes_come_back_as_they_went_at_any_length() {
@@ -67,9 +67,9 @@ fn reads_that_do_not_fit_one_staging_buffer_take_more_of_them() {
 #[test]
 fn futures_need_no_runtime_and_may_be_dropped() {
     let (gpu, cache) = (gpu(), PipelineCache::new());
-    let (step, out) = add_step(&gpu, &cache, &[1.0; 1000], &[2.0; 1000], 1.0);
-    let program = Program::compile(&gpu, vec![step]).unwrap();
-    let future = program.submit_and_read(&[out.whole()]).unwrap().into_future(&gpu).unwrap();
+    let (dispatch, out) = add_dispatch(&gpu, &cache, &[1.0; 1000], &[2.0; 1000], 1.0);
+    let list = DispatchList::compile(&gpu, vec![dispatch]).unwrap();
+    let future = list.submit_and_read(&[out.whole()]).unwrap().into_future(&gpu).unwrap();
     let dropped = gpu.read_many_async(&[out.whole()]).unwrap();
     // Another thread may await it.
     let (sender, receiver) = mpsc::channel();
@@ -114,9 +114,10 @@ fn live_bytes_go_up_and_down() {
     let buffer = gpu.create_buffer("test", 1000).unwrap();
     assert_eq!(gpu.stats().live_bytes - start, 1008);
     let pipeline = cache.get(&gpu, &increment_kernel()).unwrap();
-    let program = Program::compile(&gpu, vec![step(&pipeline, vec![buffer.whole()], vec![], 1)]).unwrap();
+    let list =
+        DispatchList::compile(&gpu, vec![dispatch(&pipeline, vec![buffer.whole()], vec![], 1)]).unwrap();
     drop(buffer);
-    assert_eq!(gpu.stats().live_bytes - start, 1008, "the program keeps it");
-    drop(program);
+    assert_eq!(gpu.stats().live_bytes - start, 1008, "the list keeps it");
+    drop(list);
     assert_eq!(gpu.stats().live_bytes, start);
 }

@@ -68,10 +68,10 @@ fn the_fastest_right_kernel_is_remembered_and_a_wrong_one_never_taken() {
     assert!(close(&out, &want, 1e-3));
 
     // Another cache of this device, and one of another process.
-    assert_eq!(gpu.tuned_products(), 1);
+    assert_eq!(gpu.tuned_matmuls(), 1);
     gpu.save_tuned().unwrap();
     for gpu in [gpu, open()] {
-        assert_eq!(gpu.tuned_products(), 1);
+        assert_eq!(gpu.tuned_matmuls(), 1);
         let mut other = GpuMatmulCache::on(gpu);
         other.upload_weight_as("same shape", DType::Q8_0, &blocks, n, k).unwrap();
         let labels = other.kernels("same shape", m).unwrap();
@@ -82,13 +82,13 @@ fn the_fastest_right_kernel_is_remembered_and_a_wrong_one_never_taken() {
         fs::read_dir(&folder).unwrap().map(|f| f.unwrap().path()).find(|p| p.extension().unwrap() == "tuned");
     fs::write(file.unwrap(), b"nonsense").unwrap();
     let gpu = open();
-    assert_eq!(gpu.tuned_products(), 0);
+    assert_eq!(gpu.tuned_matmuls(), 0);
     let mut cache = GpuMatmulCache::on(gpu.clone());
     cache.upload_weight_as("w", DType::Q8_0, &blocks, n, k).unwrap();
     assert_eq!(cache.kernels("w", m).unwrap(), table);
     // Where none is right, none is remembered.
     let tuning = cache.tune("w", &input, m, QUICK, &mut |_| false).unwrap();
-    assert_eq!((tuning.best, gpu.tuned_products()), (None, 0));
+    assert_eq!((tuning.best, gpu.tuned_matmuls()), (None, 0));
     assert_eq!(cache.kernels("w", m).unwrap(), table);
     drop((cache, gpu));
     fs::remove_dir_all(&folder).unwrap();

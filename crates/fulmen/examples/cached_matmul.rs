@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use fulmen::core::quant;
 use fulmen::prelude::*;
-use fulmen::wgpu::{MatmulInput, MatmulOutput, CachedMatmul};
+use fulmen::wgpu::{CachedMatmul, MatmulInput, MatmulOutput};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (k, n) = (1024, 2048);

@@ -130,7 +130,7 @@ pub(super) fn measure(
         roofline_us,
         limit,
         share: gpu_us.filter(|&us| us > 0.0).map(|us| roofline_us / us),
-        kernels: profile.iter().flat_map(|p| &p.steps).map(KernelTime::of).collect(),
+        kernels: profile.iter().flat_map(|p| &p.dispatches).map(KernelTime::of).collect(),
         kernels_in_split_passes: profile.as_ref().is_some_and(|p| p.split_passes),
         note: case.note.clone(),
     };
@@ -138,8 +138,8 @@ pub(super) fn measure(
 }
 
 impl KernelTime {
-    fn of(step: &fulmen_wgpu::StepTime) -> KernelTime {
-        KernelTime { label: step.label.clone(), us: step.duration_us }
+    fn of(dispatch: &fulmen_wgpu::DispatchTime) -> KernelTime {
+        KernelTime { label: dispatch.label.clone(), us: dispatch.duration_us }
     }
 }
 

@@ -229,7 +229,7 @@ pub fn bench_matmul(
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
         quick: options.quick,
         repeat,
-        tuned_shapes: gpu.tuned_products(),
+        tuned_shapes: gpu.tuned_matmuls(),
         ceilings,
         matmuls: bench.matmuls,
         failures: bench.failures,

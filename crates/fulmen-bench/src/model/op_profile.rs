@@ -6,7 +6,7 @@ use fulmen_core::Work;
 use fulmen_model::engine::TimedKernel;
 use fulmen_model::{ModelError, Session};
 use fulmen_wgpu::trace::write_chrome_trace;
-use fulmen_wgpu::{Profile, StepTime};
+use fulmen_wgpu::{DispatchTime, Profile};
 use serde::Serialize;
 
 /// Timed runs, of which the medians count.
@@ -117,12 +117,12 @@ impl OpProfile {
     /// The kernels of the last timed run, from its start.
     fn trace(&self) -> Profile {
         let first = self.timeline.first().map_or_else(Default::default, |kernel| kernel.start);
-        let step = |kernel: &TimedKernel| StepTime {
+        let dispatch = |kernel: &TimedKernel| DispatchTime {
             label: kernel.name.clone(),
             start_us: 1e6 * kernel.start.saturating_sub(first).as_secs_f64(),
             duration_us: 1e6 * kernel.time.as_secs_f64(),
         };
-        Profile { steps: self.timeline.iter().map(step).collect(), split_passes: false }
+        Profile { dispatches: self.timeline.iter().map(dispatch).collect(), split_passes: false }
     }
 }
 

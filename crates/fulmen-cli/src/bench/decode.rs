@@ -63,7 +63,7 @@ const EXAMPLES: &str = "\
 Examples:
   fulmen bench decode --shape qwen3-4b
   fulmen bench decode --shape qwen3-8b --depth 1024,8192 --batch 1,4,16
-  fulmen bench decode --shape llama3.2-1b --trace step.json      the kernels of a step for chrome://tracing
+  fulmen bench decode --shape llama3.2-1b --trace step.json      a step for chrome://tracing
   fulmen bench decode --shape qwen3-4b --layers 2 --device cpu   fewer layers, for slow devices";
 
 pub(super) fn run(args: &Args) -> Result<(), BenchCommandError> {

@@ -32,7 +32,7 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  fulmen bench decode --shape qwen3-4b --batch 1,16   decode of a random-weight model, kernel by kernel
+  fulmen bench decode --shape qwen3-4b --batch 1,16   decode, kernel by kernel
   fulmen bench prefill --shape qwen3-4b               its prefill
   fulmen bench model m.gguf --depth 0,2048            prefill and decode of a model file
   fulmen bench perplexity m.gguf text.txt             how well a model predicts a text

@@ -39,7 +39,7 @@ pub(crate) struct TemplateOptions {
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) template: Option<String>,
 
-    /// Whether a reasoning model thinks before it answers: true or false.
+    /// Whether a reasoning model thinks before it answers.
     #[arg(long, alias = "thinking", value_name = "BOOL")]
     pub(crate) think: Option<bool>,
 }

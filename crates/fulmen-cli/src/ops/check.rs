@@ -52,8 +52,9 @@ Examples:
   fulmen ops check --op softmax --seed 42        with the data of an earlier run
   fulmen ops check --json | jq .failures
 
-`error` and `allowed` in the table are those of the case that came closest to its limit: the normalized
-mean-square error, and for element-wise ops and reductions of the command batch the largest relative error.";
+`error` and `allowed` in the table are those of the case that came closest to its limit: the
+normalized mean-square error, and for element-wise ops and reductions of the command batch the
+largest relative error.";
 
 const BAD: Style = AnsiColor::Red.on_default().bold();
 const GOOD: Style = AnsiColor::Green.on_default().bold();

@@ -35,7 +35,7 @@ Examples:
   fulmen ops list                        list the ops with their types and number of cases
   fulmen ops check                       check every case on the best device
   fulmen ops check --op mul_mat --dtype q4_k --device cpu
-  fulmen ops check --device wgpu         check graphs, the command batch and the matmul cache on a GPU
+  fulmen ops check --device wgpu         check graphs, command batch and matmul cache on a GPU
   fulmen ops perf                        time the shapes of real models";
 
 // Each subcommand's help is the doc comment of its arguments.

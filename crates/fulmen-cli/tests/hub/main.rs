@@ -255,9 +255,9 @@ fn refusals_say_what_to_do() {
     refuse(401, "RepoNotFound");
     let mut command = home.command(&server.address, &["pull", "org/name"]);
     let (_, stderr, _) = output(command.env("HF_TOKEN", "hf_x"));
-    assert!(stderr.contains("the token that was sent does not allow it"), "{stderr}");
+    assert!(stderr.contains("the token in use does not grant access"), "{stderr}");
     let (_, stderr, code) = output(&mut home.command("http://127.0.0.1:9", &["pull", "org/name"]));
-    assert!(code == Some(1) && stderr.contains("is there a network?"), "{stderr}");
+    assert!(code == Some(1) && stderr.contains("check the network connection"), "{stderr}");
     let (_, stderr, code) = home.run(&server, &["pull", "not a model"]);
     assert!(code == Some(2) && stderr.contains("ORG/NAME"), "{stderr}");
     let mut command = home.command("ftp://x", &["pull", "org/name"]);

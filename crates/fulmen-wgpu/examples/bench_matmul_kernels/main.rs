@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use common_matmul::{Buffers, Gpu, value};
 use fulmen_wgpu::kernels::matmul::*;
-use fulmen_wgpu::{GpuBuffer, Program};
+use fulmen_wgpu::{DispatchList, GpuBuffer};
 use variants::{Work, works};
 
 const SEED_A: u32 = 11;
@@ -188,7 +188,7 @@ fn compare(work: &Work, results: &[Timing], own: MatmulConfig, left: usize) -> S
 
 /// Medians of single runs, and of a chain of runs in one pass divided by its length. A variant far behind the best is
 /// measured twice only.
-fn time(gpu: &Gpu, ones: &[Program], chain: &dyn Fn(usize) -> Program, best: f64) -> (f64, f64) {
+fn time(gpu: &Gpu, ones: &[DispatchList], chain: &dyn Fn(usize) -> DispatchList, best: f64) -> (f64, f64) {
     let turn = |i: usize| &ones[i % ones.len()];
     let rough = gpu.time(&[turn(1), turn(2)]).into_iter().fold(f64::INFINITY, f64::min);
     if rough > 1.5 * best || rough > 100_000.0 {

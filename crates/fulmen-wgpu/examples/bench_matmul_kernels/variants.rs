@@ -25,7 +25,8 @@ fn padded(tile: GemmTile) -> GemmTile {
 
 /// Each tile with each number of slices.
 fn sliced(tiles: &[GemmTile], slices: &[u32]) -> Vec<MatmulConfig> {
-    let each = |&slices: &u32| tiles.iter().map(move |&tile| MatmulConfig::Tiled(GemmTile { slices, ..tile }));
+    let each =
+        |&slices: &u32| tiles.iter().map(move |&tile| MatmulConfig::Tiled(GemmTile { slices, ..tile }));
     slices.iter().flat_map(each).collect()
 }
 

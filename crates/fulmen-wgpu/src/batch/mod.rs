@@ -1,17 +1,20 @@
 //! The command batch: array operations are recorded, and run as one submission.
 //!
 //! ```text
-//! record (record) → fuse (group) → kernels (lower) → share memory (memory) → compile, run, read (run)
+//! record → fuse → lower (select kernels) → memory (share buffers) → compile → run
 //! ```
 //!
-//! - **One submission, one pass** for each run, whatever was recorded; each kernel is compiled once.
-//! - **Fusion.** Trees of element-wise operations become one kernel, and a matrix product takes those that follow it
-//!   along.
-//! - **Replay.** Running again runs what was compiled; [`write`](GpuCommandBatch::write) changes an upload in place.
-//! - **Everything stays readable.** A value that fusion or shared memory did away with is computed again when it is read.
-//! - **In place** ([`in_place`](GpuCommandBatch::in_place)) an operation overwrites its operand, uploads and imports too.
+//! - **One submission, one pass** per run, whatever was recorded; each kernel is compiled once.
+//! - **Fusion.** Trees of element-wise operations become one kernel, and the element-wise operations
+//!   that follow a matmul become its epilogue.
+//! - **Replay.** Running again runs what was compiled; [`write`](GpuCommandBatch::write) updates an upload.
+//! - **Everything stays readable.** A value that was fused away, or whose buffer was reused, is
+//!   recomputed when it is read.
+//! - **In place** ([`in_place`](GpuCommandBatch::in_place)) operations overwrite their operand, even
+//!   uploads and imports.
 
-mod group;
+mod compile;
+mod fuse;
 mod in_place;
 mod lower;
 mod memory;
@@ -25,7 +28,7 @@ use std::collections::{HashMap, HashSet};
 pub use self::in_place::InPlace;
 pub use self::record::MatmulOptions;
 pub use self::value::BufferId;
-use self::{run::Compiled, value::Value};
+use self::{compile::CompiledBatch, value::Value};
 use crate::{buffer::GpuBuffer, device::GpuDevice};
 
 /// How a batch is compiled.
@@ -33,8 +36,8 @@ use crate::{buffer::GpuBuffer, device::GpuDevice};
 pub struct BatchOptions {
     /// Operations are fused into fewer kernels.
     pub fuse: bool,
-    /// Values that are not needed at the same time share memory. Off, every value can be read without computing it again,
-    /// and none is fused away.
+    /// Values that are not needed at the same time share memory. When off, every value can be read without
+    /// recomputing it, and none is fused away.
     pub share_memory: bool,
 }
 
@@ -63,10 +66,10 @@ pub struct GpuCommandBatch {
     id: u32,
     values: Vec<Value>,
     options: BatchOptions,
-    /// Values that were read although nothing kept them: later programs do.
+    /// Values that had to be recomputed for a read: later runs keep them.
     keep: HashSet<u32>,
-    compiled: Option<Compiled>,
-    /// Values of the last run that were computed again.
+    compiled: Option<CompiledBatch>,
+    /// Values of the last run that were recomputed for reading.
     restored: HashMap<u32, GpuBuffer>,
     executed: bool,
     /// Inputs have changed since the last run.
@@ -79,11 +82,11 @@ impl GpuCommandBatch {
         GpuCommandBatch::with_options(device, BatchOptions::default())
     }
 
-    /// An empty batch that is compiled in another way.
+    /// An empty batch with these options.
     pub fn with_options(device: GpuDevice, options: BatchOptions) -> GpuCommandBatch {
         GpuCommandBatch {
             gpu: device,
-            id: value::next_batch(),
+            id: value::next_batch_id(),
             values: Vec::new(),
             options,
             keep: HashSet::new(),
@@ -109,27 +112,27 @@ impl GpuCommandBatch {
         self.gpu.wgpu_queue()
     }
 
-    /// Operations recorded.
+    /// The number of recorded operations.
     pub fn num_operations(&self) -> usize {
         self.values.iter().filter(|value| value.op().is_some()).count()
     }
 
-    /// Values recorded: uploads, imports and results.
+    /// The number of recorded values: uploads, imports and results.
     pub fn num_buffers(&self) -> usize {
         self.values.len()
     }
 
-    /// Kernels that a run launches, once the batch was run.
+    /// The number of dispatches per run; `None` before the first run.
     pub fn num_launches(&self) -> Option<usize> {
-        self.compiled.as_ref().map(Compiled::launches)
+        self.compiled.as_ref().map(CompiledBatch::launches)
     }
 
-    /// Every value, in the order of recording.
+    /// Every value, in recording order.
     pub fn ids(&self) -> impl Iterator<Item = BufferId> + '_ {
         (0..self.values.len() as u32).map(|index| BufferId { batch: self.id, index })
     }
 
-    /// Elements of a value; `None` for one of another batch.
+    /// The number of elements of a value; `None` for a value of another batch.
     pub fn len_of(&self, id: BufferId) -> Option<u64> {
         (id.batch == self.id).then(|| self.values.get(id.index as usize).map(|value| value.len))?
     }

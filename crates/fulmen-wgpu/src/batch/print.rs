@@ -1,4 +1,4 @@
-//! A batch for people: one line per value.
+//! Prints a batch, one line per value.
 
 use std::fmt;
 
@@ -19,8 +19,7 @@ impl fmt::Display for GpuCommandBatch {
                         Op::Matmul { shape, .. } => args.push(shape.to_string()),
                         _ => {}
                     }
-                    let place =
-                        value.in_place_of.map_or(String::new(), |id| format!(" in the place of %{id}"));
+                    let place = value.in_place_of.map_or(String::new(), |id| format!(" overwriting %{id}"));
                     writeln!(f, "{}({}){place}", op.name(), args.join(", "))?;
                 }
             }

@@ -1,4 +1,4 @@
-//! Recording operations. Every method has a twin `try_…` that gives a [`GpuError`] instead of panicking.
+//! Recording operations. Every method has a `try_…` variant that returns a [`GpuError`] instead of panicking.
 
 use std::sync::Arc;
 
@@ -14,62 +14,64 @@ use crate::kernels::matmul::{Layout, MatmulShape};
 use crate::kernels::reduce::Reduction;
 use crate::transfer::vec_of;
 
-pub(super) type Recorded = Result<BufferId, GpuError>;
+pub(super) type RecordResult = Result<BufferId, GpuError>;
 
-/// What may come with a matrix product, beside the product itself.
+/// Layout and epilogue of a matmul.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MatmulOptions {
     /// B is `[n, k]`, as weights are stored, instead of `[k, n]`.
     pub transposed_b: bool,
-    /// `n` numbers that are added to each row.
+    /// `n` values that are added to each row.
     pub bias: Option<BufferId>,
-    /// An op of one array and no scalars that is applied after the bias.
+    /// A unary op without scalars that is applied after the bias.
     pub activation: Option<ElementwiseOp>,
     /// `[m, n]`, added at the end.
     pub residual: Option<BufferId>,
 }
 
-/// A method that records and panics where its twin gives an error.
+/// Recording methods that panic where their `try_…` variants return an error.
 macro_rules! recorders {
-    ($($(#[$doc:meta])* $name:ident, $twin:ident($($arg:ident: $ty:ty),*);)*) => {
+    ($($(#[$doc:meta])* $name:ident, $try_name:ident($($arg:ident: $ty:ty),*);)*) => {
         $(
             $(#[$doc])*
             ///
             /// # Panics
-            #[doc = concat!("Where [`", stringify!($twin), "`](Self::", stringify!($twin), ") gives an error.")]
+            #[doc = concat!("Where [`", stringify!($try_name), "`](Self::", stringify!($try_name),
+                ") returns an error.")]
             #[track_caller]
             pub fn $name(&mut self, $($arg: $ty),*) -> BufferId {
-                self.$twin($($arg),*).unwrap_or_else(|error| panic!("{error}"))
+                self.$try_name($($arg),*).unwrap_or_else(|error| panic!("{error}"))
             }
         )*
     };
 }
 
-/// Methods for rows of the element-wise table: of one array, of two arrays, and with scalars.
+/// Methods for unary and binary ops of the element-wise table.
 macro_rules! elementwise {
     (one: $($one:ident $one_try:ident $One:ident),*; two: $($two:ident $two_try:ident $Two:ident),*;) => {
         recorders! {
-            $(#[doc = concat!("[`", stringify!($One), "`](ElementwiseOp::", stringify!($One), ") of each element.")]
+            $(#[doc = concat!("[`", stringify!($One), "`](ElementwiseOp::", stringify!($One),
+                ") of each element.")]
             $one, $one_try(x: BufferId);)*
             $(#[doc = concat!("[`", stringify!($Two), "`](ElementwiseOp::", stringify!($Two),
                 ") of two arrays of one length.")]
             $two, $two_try(a: BufferId, b: BufferId);)*
         }
         $(
-            #[doc = concat!("[`", stringify!($one), "`](Self::", stringify!($one), ") or the reason why not.")]
+            #[doc = concat!("[`", stringify!($one), "`](Self::", stringify!($one), ") or an error.")]
             ///
             /// # Errors
             /// [`GpuError::Argument`] where an argument is of another batch.
-            pub fn $one_try(&mut self, x: BufferId) -> Recorded {
+            pub fn $one_try(&mut self, x: BufferId) -> RecordResult {
                 self.elementwise(stringify!($one), ElementwiseOp::$One, &[(x, Broadcast::Full)], &[])
             }
         )*
         $(
-            #[doc = concat!("[`", stringify!($two), "`](Self::", stringify!($two), ") or the reason why not.")]
+            #[doc = concat!("[`", stringify!($two), "`](Self::", stringify!($two), ") or an error.")]
             ///
             /// # Errors
             /// [`GpuError::Argument`] where an argument is of another batch or the lengths differ.
-            pub fn $two_try(&mut self, a: BufferId, b: BufferId) -> Recorded {
+            pub fn $two_try(&mut self, a: BufferId, b: BufferId) -> RecordResult {
                 let full = Broadcast::Full;
                 self.elementwise(stringify!($two), ElementwiseOp::$Two, &[(a, full), (b, full)], &[])
             }
@@ -88,7 +90,7 @@ fn area(call: &'static str, a: u64, b: u64) -> Result<u64, GpuError> {
     })
 }
 
-/// Numbers as they are stored.
+/// Encodes values for the device.
 pub(super) fn encode(data: &[f32], elem: Elem) -> Vec<u8> {
     match elem {
         Elem::F32 => bytemuck::cast_slice(data).to_vec(),
@@ -96,7 +98,7 @@ pub(super) fn encode(data: &[f32], elem: Elem) -> Vec<u8> {
     }
 }
 
-/// Stored numbers, without what rounding the size up added.
+/// Decodes values from the device, without the padding of their buffer.
 pub(super) fn decode(bytes: &[u8], len: u64, elem: Elem) -> Vec<f32> {
     let wanted = usize::try_from(len.saturating_mul(elem.bytes())).unwrap_or(usize::MAX);
     let bytes = &bytes[..bytes.len().min(wanted)];
@@ -106,8 +108,8 @@ pub(super) fn decode(bytes: &[u8], len: u64, elem: Elem) -> Vec<f32> {
     }
 }
 
-/// The methods for rows of the element-wise table, for a macro that makes them.
-macro_rules! each_row {
+/// Calls a macro with the ops of the element-wise table and their method names.
+macro_rules! for_each_op {
     ($with:ident) => {
         $with! {
             one: relu try_relu Relu, sigmoid try_sigmoid Sigmoid, tanh try_tanh Tanh, swish try_swish Swish,
@@ -118,10 +120,10 @@ macro_rules! each_row {
         }
     };
 }
-pub(super) use {each_row, recorders};
+pub(super) use {for_each_op, recorders};
 
 impl GpuCommandBatch {
-    each_row!(elementwise);
+    for_each_op!(elementwise);
 
     recorders! {
         /// `x · scalar`.
@@ -132,13 +134,13 @@ impl GpuCommandBatch {
         clamp, try_clamp(x: BufferId, low: f32, high: f32);
         /// Adds `bias` to every row of `x`: the rows are as long as the bias.
         bias_add, try_bias_add(x: BufferId, bias: BufferId);
-        /// An op of two arrays, of which the second is one row for every row of the first.
+        /// A binary op whose second operand is one row, broadcast to every row of the first.
         with_row, try_with_row(op: ElementwiseOp, x: BufferId, row: BufferId);
-        /// An op of two arrays, of which the second has one number for every row of the first.
+        /// A binary op whose second operand has one value per row of the first.
         with_column, try_with_column(op: ElementwiseOp, x: BufferId, column: BufferId);
-        /// The numbers stored in 16 bits.
+        /// Converts to f16 storage.
         to_f16, try_to_f16(x: BufferId);
-        /// The numbers stored in 32 bits.
+        /// Converts to f32 storage.
         to_f32, try_to_f32(x: BufferId);
         /// The sum of all elements, as one element.
         sum, try_sum(x: BufferId);
@@ -160,19 +162,20 @@ impl GpuCommandBatch {
         matmul, try_matmul(a: BufferId, b: BufferId, m: u32, k: u32, n: u32);
         /// `C = A · Bᵀ`: B is `[n, k]`, as weights are stored.
         matmul_nt, try_matmul_nt(a: BufferId, b: BufferId, m: u32, k: u32, n: u32);
-        /// A product with bias, activation and residual, which cost no launch of their own.
-        matmul_with, try_matmul_with(a: BufferId, b: BufferId, m: u32, k: u32, n: u32, options: MatmulOptions);
-        /// A buffer of the caller's on this very device: `len` floats that are there already and are not copied. It needs
-        /// the usages `STORAGE` and `COPY_SRC`.
+        /// A matmul with bias, activation and residual fused into its epilogue.
+        matmul_with, try_matmul_with(
+            a: BufferId, b: BufferId, m: u32, k: u32, n: u32, options: MatmulOptions);
+        /// A buffer of the caller's on the same device: `len` f32 values that are used without a copy.
+        /// It needs the usages `STORAGE` and `COPY_SRC`.
         import_buffer, try_import_buffer(buffer: Arc<wgpu::Buffer>, len: usize);
     }
 
-    /// Data that will be on the device when the batch runs.
+    /// Data that is uploaded when the batch runs.
     pub fn upload(&mut self, data: &[f32]) -> BufferId {
         self.upload_as(data, Elem::F32)
     }
 
-    /// Data that will be on the device in this type; it is rounded to the nearest where that is 16 bits.
+    /// Data that is uploaded as this type when the batch runs, rounded to nearest for f16.
     pub fn upload_as(&mut self, data: &[f32], elem: Elem) -> BufferId {
         let source = Source::Upload { pending: Some(encode(data, elem)), buffer: None };
         self.push(Value::new(data.len() as u64, elem, source))
@@ -199,14 +202,14 @@ impl GpuCommandBatch {
         ids.iter().map(|&id| Ok(self.value(call, id)?.0)).collect()
     }
 
-    /// A value that can be read.
+    /// A value of this batch that was not overwritten.
     pub(super) fn value(&self, call: &'static str, id: BufferId) -> Result<(u32, &Value), GpuError> {
         let index = self.index(call, id)?;
         let value = &self.values[index as usize];
         if let Some(by) = value.overwritten_by {
             let name = self.values[by as usize].op().map_or("another value", super::value::Op::name);
-            let got = format!("value {index}, in whose place {name} was recorded (value {by})");
-            return Err(wrong(call, "the buffer id", "one that is still there", got));
+            let got = format!("value {index}, which {name} (value {by}) overwrites");
+            return Err(wrong(call, "the buffer id", "one that was not overwritten", got));
         }
         Ok((index, value))
     }
@@ -217,7 +220,7 @@ impl GpuCommandBatch {
         op: ElementwiseOp,
         args: &[(BufferId, Broadcast)],
         scalars: &[f32],
-    ) -> Recorded {
+    ) -> RecordResult {
         let (_, first) = self.value(call, args[0].0)?;
         let len = first.len;
         let mut operands = Vec::with_capacity(args.len());
@@ -232,48 +235,48 @@ impl GpuCommandBatch {
         Ok(self.push_op(len, Elem::F32, Op::Elementwise { op, args: operands, scalars: scalars.to_vec() }))
     }
 
-    /// [`scale`](Self::scale) or the reason why not.
+    /// [`scale`](Self::scale) or an error.
     ///
     /// # Errors
     /// [`GpuError::Argument`] where `x` is of another batch.
-    pub fn try_scale(&mut self, x: BufferId, scalar: f32) -> Recorded {
+    pub fn try_scale(&mut self, x: BufferId, scalar: f32) -> RecordResult {
         self.elementwise("scale", ElementwiseOp::Scale, &[(x, Broadcast::Full)], &[scalar])
     }
 
-    /// [`add_scalar`](Self::add_scalar) or the reason why not.
+    /// [`add_scalar`](Self::add_scalar) or an error.
     ///
     /// # Errors
     /// [`GpuError::Argument`] where `x` is of another batch.
-    pub fn try_add_scalar(&mut self, x: BufferId, scalar: f32) -> Recorded {
+    pub fn try_add_scalar(&mut self, x: BufferId, scalar: f32) -> RecordResult {
         self.elementwise("add_scalar", ElementwiseOp::AddScalar, &[(x, Broadcast::Full)], &[scalar])
     }
 
-    /// [`clamp`](Self::clamp) or the reason why not.
+    /// [`clamp`](Self::clamp) or an error.
     ///
     /// # Errors
     /// [`GpuError::Argument`] where `x` is of another batch.
-    pub fn try_clamp(&mut self, x: BufferId, low: f32, high: f32) -> Recorded {
+    pub fn try_clamp(&mut self, x: BufferId, low: f32, high: f32) -> RecordResult {
         self.elementwise("clamp", ElementwiseOp::Clamp, &[(x, Broadcast::Full)], &[low, high])
     }
 
-    /// [`bias_add`](Self::bias_add) or the reason why not.
+    /// [`bias_add`](Self::bias_add) or an error.
     ///
     /// # Errors
-    /// [`GpuError::Argument`] where an argument is of another batch or `x` is not whole rows.
-    pub fn try_bias_add(&mut self, x: BufferId, bias: BufferId) -> Recorded {
+    /// [`GpuError::Argument`] where an argument is of another batch or `x` is not a whole number of rows.
+    pub fn try_bias_add(&mut self, x: BufferId, bias: BufferId) -> RecordResult {
         self.rows_of("bias_add", ElementwiseOp::Add, x, bias)
     }
 
-    /// [`with_row`](Self::with_row) or the reason why not.
+    /// [`with_row`](Self::with_row) or an error.
     ///
     /// # Errors
-    /// [`GpuError::Argument`] where the op does not take two arrays, an argument is of another batch, or `x` is not whole
-    /// rows.
-    pub fn try_with_row(&mut self, op: ElementwiseOp, x: BufferId, row: BufferId) -> Recorded {
+    /// [`GpuError::Argument`] where the op does not take two arrays, an argument is of another batch,
+    /// or `x` is not a whole number of rows.
+    pub fn try_with_row(&mut self, op: ElementwiseOp, x: BufferId, row: BufferId) -> RecordResult {
         self.rows_of("with_row", op, x, row)
     }
 
-    fn rows_of(&mut self, call: &'static str, op: ElementwiseOp, x: BufferId, row: BufferId) -> Recorded {
+    fn rows_of(&mut self, call: &'static str, op: ElementwiseOp, x: BufferId, row: BufferId) -> RecordResult {
         let (len, n) = (self.value(call, x)?.1.len, self.value(call, row)?.1.len);
         self.two_arrays(call, op)?;
         if n == 0 || !len.is_multiple_of(n) {
@@ -282,11 +285,11 @@ impl GpuCommandBatch {
         self.elementwise(call, op, &[(x, Broadcast::Full), (row, Broadcast::Row { n })], &[])
     }
 
-    /// [`with_column`](Self::with_column) or the reason why not.
+    /// [`with_column`](Self::with_column) or an error.
     ///
     /// # Errors
     /// As [`try_with_row`](Self::try_with_row).
-    pub fn try_with_column(&mut self, op: ElementwiseOp, x: BufferId, column: BufferId) -> Recorded {
+    pub fn try_with_column(&mut self, op: ElementwiseOp, x: BufferId, column: BufferId) -> RecordResult {
         const CALL: &str = "with_column";
         let (len, rows) = (self.value(CALL, x)?.1.len, self.value(CALL, column)?.1.len);
         self.two_arrays(CALL, op)?;
@@ -304,61 +307,61 @@ impl GpuCommandBatch {
         Err(wrong(call, "the op", "one of two arrays", op.name()))
     }
 
-    /// [`to_f16`](Self::to_f16) or the reason why not.
+    /// [`to_f16`](Self::to_f16) or an error.
     ///
     /// # Errors
     /// [`GpuError::Argument`] where `x` is of another batch.
-    pub fn try_to_f16(&mut self, x: BufferId) -> Recorded {
+    pub fn try_to_f16(&mut self, x: BufferId) -> RecordResult {
         self.cast("to_f16", x, Elem::F16)
     }
 
-    /// [`to_f32`](Self::to_f32) or the reason why not.
+    /// [`to_f32`](Self::to_f32) or an error.
     ///
     /// # Errors
     /// [`GpuError::Argument`] where `x` is of another batch.
-    pub fn try_to_f32(&mut self, x: BufferId) -> Recorded {
+    pub fn try_to_f32(&mut self, x: BufferId) -> RecordResult {
         self.cast("to_f32", x, Elem::F32)
     }
 
-    fn cast(&mut self, call: &'static str, x: BufferId, elem: Elem) -> Recorded {
+    fn cast(&mut self, call: &'static str, x: BufferId, elem: Elem) -> RecordResult {
         let (x, value) = self.value(call, x)?;
         let len = value.len;
         Ok(self.push_op(len, elem, Op::Cast { x }))
     }
 
-    /// [`sum`](Self::sum) or the reason why not.
+    /// [`sum`](Self::sum) or an error.
     ///
     /// # Errors
     /// [`GpuError::Argument`] where `x` is of another batch.
-    pub fn try_sum(&mut self, x: BufferId) -> Recorded {
+    pub fn try_sum(&mut self, x: BufferId) -> RecordResult {
         self.reduce("sum", Reduction::Sum, &[x])
     }
 
-    /// [`max`](Self::max) or the reason why not.
+    /// [`max`](Self::max) or an error.
     ///
     /// # Errors
     /// [`GpuError::Argument`] where `x` is of another batch.
-    pub fn try_max(&mut self, x: BufferId) -> Recorded {
+    pub fn try_max(&mut self, x: BufferId) -> RecordResult {
         self.reduce("max", Reduction::Max, &[x])
     }
 
-    /// [`min`](Self::min) or the reason why not.
+    /// [`min`](Self::min) or an error.
     ///
     /// # Errors
     /// [`GpuError::Argument`] where `x` is of another batch.
-    pub fn try_min(&mut self, x: BufferId) -> Recorded {
+    pub fn try_min(&mut self, x: BufferId) -> RecordResult {
         self.reduce("min", Reduction::Min, &[x])
     }
 
-    /// [`dot`](Self::dot) or the reason why not.
+    /// [`dot`](Self::dot) or an error.
     ///
     /// # Errors
     /// [`GpuError::Argument`] where an argument is of another batch, or the lengths or the types differ.
-    pub fn try_dot(&mut self, a: BufferId, b: BufferId) -> Recorded {
+    pub fn try_dot(&mut self, a: BufferId, b: BufferId) -> RecordResult {
         self.reduce("dot", Reduction::Dot, &[a, b])
     }
 
-    fn reduce(&mut self, call: &'static str, op: Reduction, ids: &[BufferId]) -> Recorded {
+    fn reduce(&mut self, call: &'static str, op: Reduction, ids: &[BufferId]) -> RecordResult {
         let args = self.indices(call, ids)?;
         let first = &self.values[args[0] as usize];
         for &id in &args {
@@ -387,21 +390,21 @@ impl GpuCommandBatch {
         Ok((index, RowShape { rows: value.len / width, width }))
     }
 
-    /// [`softmax`](Self::softmax) or the reason why not.
+    /// [`softmax`](Self::softmax) or an error.
     ///
     /// # Errors
-    /// [`GpuError::Argument`] where `x` is of another batch or not whole rows.
-    pub fn try_softmax(&mut self, x: BufferId, width: u32) -> Recorded {
+    /// [`GpuError::Argument`] where `x` is of another batch or not a whole number of rows.
+    pub fn try_softmax(&mut self, x: BufferId, width: u32) -> RecordResult {
         let (x, shape) = self.row_shape("softmax", x, width.into())?;
         Ok(self.push_op(shape.rows * shape.width, Elem::F32, Op::Softmax { x, shape }))
     }
 
-    /// [`rms_norm`](Self::rms_norm) or the reason why not.
+    /// [`rms_norm`](Self::rms_norm) or an error.
     ///
     /// # Errors
-    /// [`GpuError::Argument`] where an argument is of another batch, `x` is not whole rows, or `eps` is not a finite number
-    /// of at least 0.
-    pub fn try_rms_norm(&mut self, x: BufferId, gamma: BufferId, eps: f32) -> Recorded {
+    /// [`GpuError::Argument`] where an argument is of another batch, `x` is not a whole number of rows,
+    /// or `eps` is not a finite number of at least 0.
+    pub fn try_rms_norm(&mut self, x: BufferId, gamma: BufferId, eps: f32) -> RecordResult {
         const CALL: &str = "rms_norm";
         let (gamma, value) = self.value(CALL, gamma)?;
         let width = value.len;
@@ -410,11 +413,12 @@ impl GpuCommandBatch {
         Ok(self.push_op(shape.rows * shape.width, Elem::F32, Op::RmsNorm { x, gamma, shape, eps }))
     }
 
-    /// [`layer_norm`](Self::layer_norm) or the reason why not.
+    /// [`layer_norm`](Self::layer_norm) or an error.
     ///
     /// # Errors
-    /// As [`try_rms_norm`](Self::try_rms_norm), and where `beta` is not as long as `gamma` or of another type.
-    pub fn try_layer_norm(&mut self, x: BufferId, gamma: BufferId, beta: BufferId, eps: f32) -> Recorded {
+    /// As [`try_rms_norm`](Self::try_rms_norm), and where `beta` is not as long as `gamma` or of
+    /// another type.
+    pub fn try_layer_norm(&mut self, x: BufferId, gamma: BufferId, beta: BufferId, eps: f32) -> RecordResult {
         const CALL: &str = "layer_norm";
         let ((gamma, gain), (beta, shift)) = (self.value(CALL, gamma)?, self.value(CALL, beta)?);
         if (gain.len, gain.elem) != (shift.len, shift.elem) {
@@ -427,11 +431,11 @@ impl GpuCommandBatch {
         Ok(self.push_op(shape.rows * shape.width, Elem::F32, Op::LayerNorm { x, gamma, beta, shape, eps }))
     }
 
-    /// [`transpose`](Self::transpose) or the reason why not.
+    /// [`transpose`](Self::transpose) or an error.
     ///
     /// # Errors
     /// [`GpuError::Argument`] where `x` is of another batch or not `rows · columns` elements.
-    pub fn try_transpose(&mut self, x: BufferId, rows: u32, columns: u32) -> Recorded {
+    pub fn try_transpose(&mut self, x: BufferId, rows: u32, columns: u32) -> RecordResult {
         const CALL: &str = "transpose";
         let (x, value) = self.value(CALL, x)?;
         let (len, elem) = (area(CALL, rows.into(), columns.into())?, value.elem);
@@ -442,24 +446,24 @@ impl GpuCommandBatch {
         Ok(self.push_op(len, elem, Op::Transpose { x, shape }))
     }
 
-    /// [`matmul`](Self::matmul) or the reason why not.
+    /// [`matmul`](Self::matmul) or an error.
     ///
     /// # Errors
-    /// [`GpuError::Argument`] where an argument is of another batch, its size is not that of its matrix, `k` is 0, or A
-    /// is stored in 16 bits.
-    pub fn try_matmul(&mut self, a: BufferId, b: BufferId, m: u32, k: u32, n: u32) -> Recorded {
-        self.product("matmul", a, b, (m, k, n), Layout::Kn)
+    /// [`GpuError::Argument`] where an argument is of another batch, its size is not that of its
+    /// matrix, `k` is 0, or A is f16.
+    pub fn try_matmul(&mut self, a: BufferId, b: BufferId, m: u32, k: u32, n: u32) -> RecordResult {
+        self.matmul_layout("matmul", a, b, (m, k, n), Layout::Kn)
     }
 
-    /// [`matmul_nt`](Self::matmul_nt) or the reason why not.
+    /// [`matmul_nt`](Self::matmul_nt) or an error.
     ///
     /// # Errors
     /// As [`try_matmul`](Self::try_matmul).
-    pub fn try_matmul_nt(&mut self, a: BufferId, b: BufferId, m: u32, k: u32, n: u32) -> Recorded {
-        self.product("matmul_nt", a, b, (m, k, n), Layout::Nk)
+    pub fn try_matmul_nt(&mut self, a: BufferId, b: BufferId, m: u32, k: u32, n: u32) -> RecordResult {
+        self.matmul_layout("matmul_nt", a, b, (m, k, n), Layout::Nk)
     }
 
-    /// [`matmul_with`](Self::matmul_with) or the reason why not.
+    /// [`matmul_with`](Self::matmul_with) or an error.
     ///
     /// # Errors
     /// As [`try_matmul`](Self::try_matmul), and where an option does not fit.
@@ -471,9 +475,9 @@ impl GpuCommandBatch {
         k: u32,
         n: u32,
         options: MatmulOptions,
-    ) -> Recorded {
+    ) -> RecordResult {
         let layout = if options.transposed_b { Layout::Nk } else { Layout::Kn };
-        let mut out = self.product("matmul_with", a, b, (m, k, n), layout)?;
+        let mut out = self.matmul_layout("matmul_with", a, b, (m, k, n), layout)?;
         if let Some(bias) = options.bias {
             let got = self.value("matmul_with", bias)?.1.len;
             if got != u64::from(n) {
@@ -495,14 +499,14 @@ impl GpuCommandBatch {
         Ok(out)
     }
 
-    fn product(
+    fn matmul_layout(
         &mut self,
         call: &'static str,
         a: BufferId,
         b: BufferId,
         (m, k, n): (u32, u32, u32),
         layout: Layout,
-    ) -> Recorded {
+    ) -> RecordResult {
         let ((a, left), (b, right)) = (self.value(call, a)?, self.value(call, b)?);
         if k == 0 {
             return Err(wrong(call, "k", "at least 1", 0));
@@ -523,11 +527,11 @@ impl GpuCommandBatch {
         Ok(self.push_op(len, Elem::F32, Op::Matmul { a, b, shape }))
     }
 
-    /// [`import_buffer`](Self::import_buffer) or the reason why not.
+    /// [`import_buffer`](Self::import_buffer) or an error.
     ///
     /// # Errors
-    /// [`GpuError::Argument`] where the buffer is shorter than `len` floats or lacks a usage.
-    pub fn try_import_buffer(&mut self, buffer: Arc<wgpu::Buffer>, len: usize) -> Recorded {
+    /// [`GpuError::Argument`] where the buffer is shorter than `len` f32 values or lacks a usage.
+    pub fn try_import_buffer(&mut self, buffer: Arc<wgpu::Buffer>, len: usize) -> RecordResult {
         const CALL: &str = "import_buffer";
         let needed = area(CALL, len as u64, 4)?;
         if buffer.size() < needed {

@@ -1,4 +1,4 @@
-//! What a batch records: values, and the operations that make them.
+//! What a batch records: values, and the operations that compute them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -15,23 +15,23 @@ pub struct BufferId {
     pub(super) index: u32,
 }
 
-/// A number that no other batch has.
-pub(super) fn next_batch() -> u32 {
+/// A process-wide unique number.
+pub(super) fn next_batch_id() -> u32 {
     static BATCHES: AtomicU32 = AtomicU32::new(0);
     BATCHES.fetch_add(1, Ordering::Relaxed)
 }
 
-/// An array on the device, or one that will be there.
+/// An array that is, or will be, on the device.
 #[derive(Debug)]
 pub(super) struct Value {
-    /// Elements.
+    /// Number of elements.
     pub(super) len: u64,
-    /// How they are stored.
+    /// Element type in memory.
     pub(super) elem: Elem,
     pub(super) source: Source,
-    /// The value whose place it takes, for what was recorded in place.
+    /// The value that it overwrites, if it was recorded in place.
     pub(super) in_place_of: Option<u32>,
-    /// The value that takes its place; from there on it is gone.
+    /// The value that overwrites it; it cannot be used after that.
     pub(super) overwritten_by: Option<u32>,
 }
 
@@ -52,32 +52,32 @@ impl Value {
     }
 }
 
-/// The upload or import in whose buffer a value lies because it was recorded in place; `None` for values that have a
-/// buffer of their own, or none.
-pub(super) fn home(values: &[Value], id: u32) -> Option<u32> {
-    let mut at = id;
-    while let Some(before) = values[at as usize].in_place_of {
-        at = before;
+/// The upload or import whose buffer a value occupies because it was recorded in place; `None` for all
+/// other values.
+pub(super) fn alias_root(values: &[Value], id: u32) -> Option<u32> {
+    let mut root = id;
+    while let Some(overwritten) = values[root as usize].in_place_of {
+        root = overwritten;
     }
-    (at != id && values[at as usize].op().is_none()).then_some(at)
+    (root != id && values[root as usize].op().is_none()).then_some(root)
 }
 
 #[derive(Debug)]
 pub(super) enum Source {
-    /// Data of the host; `pending` until it is on the device.
+    /// Host data; `pending` until it is uploaded.
     Upload {
         pending: Option<Vec<u8>>,
         buffer: Option<GpuBuffer>,
     },
-    /// A buffer of the caller.
+    /// A buffer of the caller's.
     Import(GpuBuffer),
     Op(Op),
 }
 
-/// An operand of an element-wise operation, and how it is laid over the elements.
+/// An operand of an element-wise operation, and how it is broadcast.
 pub(super) type Operand = (u32, Broadcast);
 
-/// Rows of a matrix for the operations along rows.
+/// The matrix shape of a row-wise operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RowShape {
     pub(super) rows: u64,
@@ -91,7 +91,7 @@ pub(super) enum Op {
         args: Vec<Operand>,
         scalars: Vec<f32>,
     },
-    /// The same numbers in the type of the value.
+    /// Converts to the element type of the value.
     Cast {
         x: u32,
     },
@@ -129,7 +129,7 @@ pub(super) enum Op {
 }
 
 impl Op {
-    /// Everything that it reads.
+    /// Every value that it reads.
     pub(super) fn args(&self) -> Vec<u32> {
         match self {
             Op::Elementwise { args, .. } => args.iter().map(|&(id, _)| id).collect(),
@@ -141,8 +141,9 @@ impl Op {
         }
     }
 
-    /// Whether it reads a value, if at all, as its own elements or rows are laid out: as what it could overwrite.
-    pub(super) fn reads_plainly(&self, id: u32) -> bool {
+    /// Whether each element (or row) of the result depends on at most the same element (or row) of
+    /// value `id`, so that the result may overwrite it.
+    pub(super) fn reads_elementwise(&self, id: u32) -> bool {
         match self {
             Op::Elementwise { args, .. } => {
                 args.iter().all(|&(arg, broadcast)| arg != id || broadcast == Broadcast::Full)
@@ -154,7 +155,7 @@ impl Op {
         }
     }
 
-    /// Whether a generated kernel computes it element by element.
+    /// Whether it is computed by a generated element-wise kernel.
     pub(super) fn is_elementwise(&self) -> bool {
         matches!(self, Op::Elementwise { .. } | Op::Cast { .. })
     }

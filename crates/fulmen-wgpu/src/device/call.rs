@@ -1,4 +1,4 @@
-//! How calls reach wgpu, and how what went wrong with them comes back.
+//! Calls into wgpu: error scopes, submission, waiting and device loss.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -14,21 +14,23 @@ use std::{
 use wgpu::{ErrorFilter, PollError, PollType, SubmissionIndex};
 
 use super::{GpuDevice, count, state};
-use crate::{encode::Program, error::GpuError};
+use crate::{encode::DispatchList, error::GpuError};
 
 impl GpuDevice {
-    /// Whether the device can still be used. Costs next to nothing.
+    /// Checks that the device can still be used. Very cheap.
     ///
     /// # Errors
-    /// [`GpuError::DeviceLost`] once it is lost; or, once, an error of a wgpu call that was made outside this crate.
+    /// [`GpuError::DeviceLost`] once it is lost; or, once, an error of a wgpu call that was made
+    /// outside this crate.
     pub fn check_alive(&self) -> Result<(), GpuError> {
         self.inner.state.check()
     }
 
-    /// Waits until a submission is done, and no longer.
+    /// Waits until a submission is done, but not for later ones.
     ///
     /// # Errors
-    /// [`GpuError::Timeout`] after the time in [`DeviceOptions::timeout`](super::DeviceOptions::timeout), [`GpuError::DeviceLost`].
+    /// [`GpuError::Timeout`] after the time in
+    /// [`DeviceOptions::timeout`](super::DeviceOptions::timeout), [`GpuError::DeviceLost`].
     pub fn wait(&self, submission: &SubmissionIndex) -> Result<(), GpuError> {
         let timeout = self.inner.timeout;
         match self.poll(PollType::Wait { submission_index: Some(submission.clone()), timeout }) {
@@ -38,14 +40,14 @@ impl GpuDevice {
             }
             Err(PollError::WrongSubmissionIndex(..)) => Err(self.refused()),
             Ok(_) => {
-                self.inner.looks.note();
+                self.inner.last_check.note();
                 self.check_alive()
             }
         }
     }
 
-    /// Submits command buffers. A device that was lost before is noticed here if it was not looked at within the last
-    /// millisecond, and otherwise by the first call that waits or reads.
+    /// Submits command buffers. A lost device is detected here if it was not checked within the last
+    /// millisecond, and otherwise by the next call that waits or reads.
     ///
     /// # Errors
     /// [`GpuError::Validation`], [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`].
@@ -74,17 +76,17 @@ impl GpuDevice {
         self.submitted(index)
     }
 
-    /// Runs a program between other commands, all in one submission, inside one set of error scopes. A recorded program
-    /// is replayed; any other is encoded.
+    /// Runs a dispatch list between other commands, all in one submission and inside one set of error
+    /// scopes. A recorded list is replayed; any other is encoded.
     pub(crate) fn run(
         &self,
         call: &'static str,
-        program: &Program,
+        list: &DispatchList,
         before: Option<&dyn Fn(&mut wgpu::CommandEncoder)>,
         after: Option<&dyn Fn(&mut wgpu::CommandEncoder)>,
     ) -> Result<SubmissionIndex, GpuError> {
         self.check_alive()?;
-        let recording = program.recording();
+        let recording = list.recording();
         let (device, queue) = (&self.inner.device, &self.inner.queue);
         let encode = |record: &dyn Fn(&mut wgpu::CommandEncoder)| {
             let mut encoder = device.create_command_encoder(&Default::default());
@@ -94,7 +96,7 @@ impl GpuDevice {
         let index = self.scoped(call, None, || match recording {
             None => queue.submit([encode(&|encoder| {
                 before.iter().for_each(|before| before(encoder));
-                program.encode(encoder);
+                list.encode(encoder);
                 after.iter().for_each(|after| after(encoder));
             })]),
             Some(recording) => {
@@ -108,28 +110,30 @@ impl GpuDevice {
                 index
             }
         })?;
-        program.has_run(recording.is_some());
+        list.has_run(recording.is_some());
         self.submitted(index)
     }
 
     fn submitted(&self, index: SubmissionIndex) -> Result<SubmissionIndex, GpuError> {
         count(&self.inner.stats.submissions, 1);
-        if self.inner.looks.recent() {
+        if self.inner.last_check.recent() {
             return self.check_alive().map(|()| index);
         }
-        // A lost device drops the submission without an error, but never counts it: waiting for no time at all tells.
+        // A lost device drops the submission without an error, but never counts it: a wait with timeout
+        // 0 detects that.
         let at_once = PollType::Wait { submission_index: Some(index.clone()), timeout: Some(Duration::ZERO) };
         match self.try_poll(at_once) {
             Some(Err(PollError::WrongSubmissionIndex(..))) => Err(self.refused()),
             Some(Ok(_) | Err(PollError::Timeout)) => {
-                self.inner.looks.note();
+                self.inner.last_check.note();
                 self.check_alive().map(|()| index)
             }
             None => self.check_alive().map(|()| index),
         }
     }
 
-    /// Runs wgpu calls and gives the first error they raised. `needed` is for the message when memory runs out.
+    /// Runs wgpu calls and returns the first error they raised. `needed` is for the message when memory
+    /// runs out.
     pub(crate) fn scoped<T>(
         &self,
         call: &'static str,
@@ -142,16 +146,16 @@ impl GpuDevice {
         let validation = device.push_error_scope(ErrorFilter::Validation);
         let result = work();
         let errors = [ready(validation.pop()), ready(internal.pop()), ready(memory.pop())];
-        // Memory that ran out makes later calls invalid, so it is named first.
+        // Running out of memory makes later calls invalid, so it takes precedence.
         match errors.into_iter().rev().flatten().next() {
-            Some(error) => Err(self.loss().unwrap_or_else(|| self.typed(call, needed, error))),
+            Some(error) => Err(self.loss().unwrap_or_else(|| self.to_gpu_error(call, needed, error))),
             None => Ok(result),
         }
     }
 
-    /// wgpu's error as one of ours, with what memory is left where it ran out.
-    fn typed(&self, call: &'static str, needed: Option<u64>, error: wgpu::Error) -> GpuError {
-        match state::typed(call, needed, error) {
+    /// Converts wgpu's error, and adds the free memory to an out-of-memory error.
+    fn to_gpu_error(&self, call: &'static str, needed: Option<u64>, error: wgpu::Error) -> GpuError {
+        match state::to_gpu_error(call, needed, error) {
             GpuError::OutOfMemory { call, needed, available: None } => {
                 let available = self.memory().map(|memory| memory.available);
                 GpuError::OutOfMemory { call, needed, available }
@@ -160,8 +164,8 @@ impl GpuDevice {
         }
     }
 
-    /// The loss of the device, if it is lost: then that is what was wrong with a call, whatever wgpu said of it. Submits
-    /// nothing, which a lost device does not count.
+    /// The loss of the device, if it is lost: then that is the cause, whatever wgpu reported. Makes an
+    /// empty submission, which a lost device does not count.
     fn loss(&self) -> Option<GpuError> {
         let submission_index = Some(self.inner.queue.submit([]));
         let at_once = PollType::Wait { submission_index, timeout: Some(Duration::ZERO) };
@@ -171,8 +175,8 @@ impl GpuDevice {
         }
     }
 
-    /// [`scoped`](Self::scoped) for calls that make objects. A lost device makes useless ones without an error, so the
-    /// device is asked before.
+    /// [`scoped`](Self::scoped) for calls that create objects. A lost device creates invalid objects
+    /// without an error, so it is checked first.
     pub(crate) fn create<T>(
         &self,
         call: &'static str,
@@ -186,14 +190,15 @@ impl GpuDevice {
         self.scoped(call, needed, work)
     }
 
-    /// Polls, one thread at a time: of two that poll at once, wgpu 30 asserts that neither has retired what the other
-    /// still waits for. Submissions of one device end in order, so a thread that waits its turn loses little.
+    /// Polls, one thread at a time: of two concurrent polls, wgpu 30 asserts that neither has retired
+    /// what the other still waits for. Submissions of one device finish in order, so a thread that
+    /// waits for the lock loses little.
     pub(crate) fn poll(&self, poll: PollType) -> Result<wgpu::PollStatus, PollError> {
         let _turn = self.polling().lock().unwrap_or_else(PoisonError::into_inner);
         self.poll_now(poll)
     }
 
-    /// Polls unless another thread does: it will notice what there is to notice.
+    /// Polls unless another thread is polling.
     fn try_poll(&self, poll: PollType) -> Option<Result<wgpu::PollStatus, PollError>> {
         let _turn = match self.polling().try_lock() {
             Ok(turn) => turn,
@@ -203,39 +208,39 @@ impl GpuDevice {
         Some(self.poll_now(poll))
     }
 
-    /// When the driver reports the loss of the device just here, wgpu panics; that panic ends here.
+    /// wgpu panics if the driver reports the loss of the device in this call; the panic is caught here.
     fn poll_now(&self, poll: PollType) -> Result<wgpu::PollStatus, PollError> {
         catch_unwind(AssertUnwindSafe(|| self.inner.device.poll(poll))).unwrap_or_else(|_| {
-            self.inner.state.lose_because("the driver failed while it was waited for".to_owned());
+            self.inner.state.lose_because("the driver failed during a wait".to_owned());
             Ok(wgpu::PollStatus::QueueEmpty)
         })
     }
 
-    /// The device has dropped a submission: it is lost, whether or not the callback has said so.
+    /// The device has dropped a submission: it is lost, even if the callback has not run yet.
     fn refused(&self) -> GpuError {
         self.inner.state.lose_because("it was destroyed".to_owned());
         self.check_alive().expect_err("the device was just marked as lost")
     }
 }
 
-/// When the device was last seen to be there. Looking costs the driver some microseconds, so a replay that submits and
-/// waits in turn does it once.
+/// When the device was last known to be alive. A check costs a few microseconds, so a replay that
+/// submits and waits in turn checks once.
 #[derive(Debug)]
-pub(super) struct Looks {
+pub(super) struct LastCheck {
     opened: Instant,
     /// Microseconds after `opened`.
     last: AtomicU64,
 }
 
-impl Default for Looks {
+impl Default for LastCheck {
     fn default() -> Self {
         Self { opened: Instant::now(), last: AtomicU64::new(0) }
     }
 }
 
-impl Looks {
+impl LastCheck {
     fn now(&self) -> u64 {
-        // Half a million years fit.
+        // Fits for half a million years.
         self.opened.elapsed().as_micros() as u64
     }
 
@@ -248,7 +253,7 @@ impl Looks {
     }
 }
 
-/// The error of a scope. Native backends know it when the scope closes.
+/// The error of a scope. On native backends it is ready when the scope closes.
 pub(crate) fn ready(scope: impl Future<Output = Option<wgpu::Error>>) -> Option<wgpu::Error> {
     match pin!(scope).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(error) => error,

@@ -1,8 +1,8 @@
-//! What the environment says about devices: to look for a fault without building anything.
+//! Environment variables that override device options, for troubleshooting without a rebuild.
 
 use wgpu::Features;
 
-use super::options::{DeviceOptions, Record};
+use super::options::{DeviceOptions, RecordMode};
 use crate::error::GpuError;
 
 const RECORD: &str = "FULMEN_WGPU_RECORD";
@@ -20,11 +20,11 @@ const FEATURES: [(&str, Features); 7] = [
 ];
 
 impl DeviceOptions {
-    /// These options with what the environment asks for, where they leave it open.
+    /// These options, with the environment's overrides where they are not set explicitly.
     pub(super) fn with_environment(&self) -> Result<DeviceOptions, GpuError> {
         let variable = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         let mut options = self.clone();
-        if let (Some(value), Record::Auto) = (variable(RECORD), self.record) {
+        if let (Some(value), RecordMode::Auto) = (variable(RECORD), self.record) {
             options.record = record(&value)?;
         }
         if let Some(value) = variable(WITHOUT) {
@@ -34,11 +34,11 @@ impl DeviceOptions {
     }
 }
 
-fn record(value: &str) -> Result<Record, GpuError> {
+fn record(value: &str) -> Result<RecordMode, GpuError> {
     match value {
-        "" => Ok(Record::Auto),
-        "0" => Ok(Record::Never),
-        "1" => Ok(Record::Always),
+        "" => Ok(RecordMode::Auto),
+        "0" => Ok(RecordMode::Never),
+        "1" => Ok(RecordMode::Always),
         _ => Err(refused(RECORD, "0 (never) or 1 (from the third run on)".to_owned(), value)),
     }
 }
@@ -80,6 +80,6 @@ mod tests {
         );
         let error = record("yes").unwrap_err().to_string();
         assert!(error.contains(RECORD) && error.contains("\"yes\""), "{error}");
-        assert_eq!(record("1").unwrap(), Record::Always);
+        assert_eq!(record("1").unwrap(), RecordMode::Always);
     }
 }

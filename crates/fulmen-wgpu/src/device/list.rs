@@ -1,4 +1,4 @@
-//! Which GPUs wgpu can reach, and what they can do.
+//! Lists the GPUs that wgpu can reach, and their capabilities.
 
 use fulmen_core::device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, Fact};
 use wgpu::{
@@ -7,7 +7,7 @@ use wgpu::{
 
 use crate::error::{GpuError, TRIED};
 
-/// Every adapter as a report, or the reason why there is none.
+/// A report of every adapter, or the reason why there is none.
 pub fn report() -> BackendReport {
     BackendReport::new(BackendKind::Wgpu, list_devices())
 }
@@ -21,13 +21,13 @@ pub fn list_devices() -> Result<Vec<DeviceInfo>, GpuError> {
     Ok(adapters.iter().enumerate().map(|(index, adapter)| device_info(index, adapter)).collect())
 }
 
-/// Every adapter, in wgpu's order: the order that gives them their index.
+/// Every adapter, in wgpu's order, which defines their index.
 pub(super) async fn adapters() -> Result<Vec<Adapter>, GpuError> {
     let adapters = instance().enumerate_adapters(Backends::PRIMARY).await;
     if adapters.is_empty() { Err(GpuError::NoAdapter { tried: TRIED }) } else { Ok(adapters) }
 }
 
-/// An instance that asks for no validation layers, so that listing is quick and prints nothing.
+/// An instance without validation layers, so that listing is fast and prints nothing.
 fn instance() -> Instance {
     Instance::new(InstanceDescriptor {
         backends: Backends::PRIMARY,
@@ -52,7 +52,7 @@ fn device_info(index: usize, adapter: &Adapter) -> DeviceInfo {
     }
 }
 
-/// Whether graphs can run there: what WebGPU promises everywhere but in the smallest of its modes.
+/// Whether graphs can run on the device: the limits that WebGPU guarantees outside its compatibility mode.
 fn runs_graphs(limits: &wgpu::Limits) -> Result<(), String> {
     let least = [
         ("storage buffers per stage", limits.max_storage_buffers_per_shader_stage, 8),
@@ -107,7 +107,7 @@ fn facts(adapter: &Adapter, info: &AdapterInfo) -> Vec<Fact> {
     ]
 }
 
-/// How many invocations a subgroup has: one number, or the range from which the driver chooses.
+/// The subgroup size: one number, or the range from which the driver chooses.
 fn subgroups(present: bool, info: &AdapterInfo) -> Fact {
     let (min, max) = (info.subgroup_min_size, info.subgroup_max_size);
     match present {

@@ -1,18 +1,18 @@
-//! How much memory a device has left. WebGPU does not say; Vulkan does.
+//! Free device memory. WebGPU does not report it; Vulkan does.
 
 use super::GpuDevice;
 
-/// The memory of a device as its driver sees it, in bytes.
+/// The memory of a device as its driver reports it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuMemory {
-    /// All of it.
+    /// Total device memory.
     pub total: u64,
-    /// What this process can still allocate.
+    /// Memory that this process can still allocate.
     pub available: u64,
 }
 
 impl GpuDevice {
-    /// The device's own memory; `None` where the driver does not tell.
+    /// The device's own memory; `None` where the driver does not report it.
     pub fn memory(&self) -> Option<GpuMemory> {
         query(self)
     }
@@ -32,8 +32,8 @@ fn query(gpu: &GpuDevice) -> Option<GpuMemory> {
         properties = properties.push_next(&mut budget);
     }
     let instance = device.shared_instance().raw_instance();
-    // SAFETY: the physical device belongs to this instance, and the chain holds structures that live until the end of
-    // this function.
+    // SAFETY: the physical device belongs to this instance, and the chain holds structures that live
+    // until the end of this function.
     unsafe {
         instance.get_physical_device_memory_properties2(device.raw_physical_device(), &mut properties);
     }

@@ -1,12 +1,14 @@
-//! A GPU, opened: what it can do, whether it is still there, what it has done.
+//! An open GPU: its capabilities, its health, and its counters.
 //!
-//! - **Errors never panic and never get lost.** Each call of this crate that reaches wgpu runs inside error scopes
-//!   (`call.rs`), so its errors come back from that very call. On native backends a scope costs two short
-//!   lock acquisitions and no wait, so even submissions have them. What happens outside (a caller's own use of
-//!   [`GpuDevice::wgpu_device`]) is kept by the uncaptured-error handler and reported by the next call.
-//! - **A lost device stays lost.** wgpu tells of the loss by a callback, some time after it; a submission that was
-//!   dropped because of it is noticed, as its number was never reached by the queue: by the call that waits for it or
-//!   reads, and by others within a millisecond. From then on every call gives [`GpuError::DeviceLost`]. Nothing else is harmed: a new device can be opened in the same process.
+//! - **Errors never panic and are never lost.** Each call of this crate into wgpu runs inside error
+//!   scopes (`call.rs`), so its errors are returned by that very call. On native backends a scope costs
+//!   two short lock acquisitions and no wait, so even submissions have them. Errors of a caller's own
+//!   use of [`GpuDevice::wgpu_device`] are kept by the uncaptured-error handler and reported by the
+//!   next call.
+//! - **A lost device stays lost.** wgpu reports the loss by a callback, some time after it. A
+//!   submission that was dropped because of it is detected, because the queue never reaches its number:
+//!   by the call that waits for it or reads, and by other calls within a millisecond. From then on
+//!   every call returns [`GpuError::DeviceLost`]. A new device can be opened in the same process.
 
 mod call;
 mod environment;
@@ -28,7 +30,7 @@ use std::{
 use fulmen_core::device::DeviceInfo;
 use wgpu::{Adapter, AdapterInfo, Features, Limits};
 
-use self::state::State;
+use self::state::DeviceErrors;
 pub(crate) use self::{
     call::ready,
     stats::{Counters, count},
@@ -36,7 +38,7 @@ pub(crate) use self::{
 pub use self::{
     list::{list_devices, report},
     memory::GpuMemory,
-    options::{AdapterSelector, DeviceOptions, DiskCache, Record},
+    options::{AdapterSelector, DeviceOptions, DiskCache, RecordMode},
     stats::DeviceStats,
 };
 use crate::{
@@ -48,7 +50,8 @@ use crate::{
     tune::{Tuned, TunedFile},
 };
 
-/// An open GPU. Clones are the same device; it closes when the last of them, and of what was made with it, is gone.
+/// An open GPU. Clones share the device; it closes when the last clone, and the last object created
+/// with it, is dropped.
 #[derive(Clone)]
 pub struct GpuDevice {
     inner: Arc<Inner>,
@@ -62,14 +65,14 @@ struct Inner {
     limits: Limits,
     features: Features,
     check_trusted: bool,
-    record: Record,
+    record: RecordMode,
     vulkan: OnceLock<Option<Arc<VulkanDevice>>>,
     timeout: Option<Duration>,
-    state: Arc<State>,
+    state: Arc<DeviceErrors>,
     stats: Arc<Counters>,
     staging: StagingPool,
     waiter: Waiter,
-    looks: call::Looks,
+    last_check: call::LastCheck,
     /// Held while the device is polled: see [`GpuDevice::poll`].
     polling: Arc<Mutex<()>>,
     file: Option<PipelineFile>,
@@ -83,13 +86,13 @@ impl Drop for Inner {
         if let Some(file) = &self.file
             && !self.state.is_lost()
         {
-            // The cache only saves time, and there is nobody left to tell; `save_pipelines` does tell.
+            // The cache only saves time, and drop cannot report errors; `save_pipelines` does.
             let _ = file.save();
         }
     }
 }
 
-/// Identities are never used twice, so that nothing of a device that is gone can be taken for a new one's.
+/// Ids are never reused, so that objects of a closed device are never mistaken for those of a new one.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl GpuDevice {
@@ -117,10 +120,10 @@ impl GpuDevice {
         Self::with_options(&DeviceOptions { adapter: selector.clone(), ..DeviceOptions::default() })
     }
 
-    /// Opens an adapter with less than it has.
+    /// Opens an adapter with these options.
     ///
     /// # Errors
-    /// As [`open`](Self::open); also [`GpuError::Argument`] for an environment variable that means nothing.
+    /// As [`open`](Self::open); also [`GpuError::Argument`] for an invalid environment variable.
     pub fn with_options(options: &DeviceOptions) -> Result<Self, GpuError> {
         pollster::block_on(Self::with_options_async(options))
     }
@@ -134,8 +137,8 @@ impl GpuDevice {
         let adapter = options.adapter.choose(list::adapters().await?)?;
         let features = options.features(adapter.features());
         let experimental_features = if features.intersects(Features::all_experimental_mask()) {
-            // SAFETY: the one experimental feature asked for is the cooperative matrix; the kernels that use it load and
-            // store only whole tiles inside their bindings, as wgpu demands of them.
+            // SAFETY: the only experimental feature requested is the cooperative matrix; the kernels
+            // that use it load and store only whole tiles inside their bindings, as wgpu requires.
             unsafe { wgpu::ExperimentalFeatures::enabled() }
         } else {
             wgpu::ExperimentalFeatures::disabled()
@@ -156,14 +159,15 @@ impl GpuDevice {
         Self::build(device, queue, matrix, options)
     }
 
-    /// Uses a device that the caller has opened, with the features and limits it was opened with. Cooperative matrices
-    /// are not used, as their shapes are known to the adapter only.
+    /// Uses a device that the caller has opened, with the features and limits it was opened with.
+    /// Cooperative matrices are not used, because only the adapter knows their shapes.
     ///
-    /// It sets the device-lost callback and the uncaptured-error handler. A caller who needs them can set others
-    /// afterwards: errors of this crate's own calls are still reported by those calls.
+    /// Sets the device-lost callback and the uncaptured-error handler. A caller that needs them can
+    /// replace them afterwards: errors of this crate's own calls are still returned by those calls.
     ///
     /// # Errors
-    /// [`GpuError::DeviceLost`] if it is lost already; [`GpuError::Argument`] as in [`with_options`](Self::with_options).
+    /// [`GpuError::DeviceLost`] if it is lost already; [`GpuError::Argument`] as in
+    /// [`with_options`](Self::with_options).
     pub fn from_wgpu(device: wgpu::Device, queue: wgpu::Queue) -> Result<Self, GpuError> {
         Self::build(device, queue, false, &DeviceOptions::default().with_environment()?)
     }
@@ -174,7 +178,7 @@ impl GpuDevice {
         cooperative_matrix: bool,
         options: &DeviceOptions,
     ) -> Result<Self, GpuError> {
-        let state = Arc::new(State::default());
+        let state = Arc::new(DeviceErrors::default());
         state.watch(&device);
         let (info, limits, features) = (device.adapter_info(), device.limits(), device.features());
         let caps = caps(&info, &limits, features, cooperative_matrix);
@@ -197,7 +201,7 @@ impl GpuDevice {
                 stats: Arc::default(),
                 staging: StagingPool::default(),
                 waiter: Waiter::default(),
-                looks: call::Looks::default(),
+                last_check: call::LastCheck::default(),
                 polling: Arc::default(),
                 file,
                 tuned,
@@ -209,7 +213,7 @@ impl GpuDevice {
         Ok(device)
     }
 
-    /// Every adapter there is, with what it can do. Opens none of them.
+    /// Every adapter, with its capabilities. Opens none of them.
     ///
     /// # Errors
     /// [`GpuError::NoAdapter`].
@@ -222,7 +226,7 @@ impl GpuDevice {
         pollster::block_on(list::adapters()).is_ok()
     }
 
-    /// What kernels may use.
+    /// The capabilities that kernels may use.
     pub fn caps(&self) -> Caps {
         self.inner.caps
     }
@@ -242,7 +246,7 @@ impl GpuDevice {
         &self.inner.queue
     }
 
-    /// What the device has done so far.
+    /// The device's counters.
     pub fn stats(&self) -> DeviceStats {
         self.inner.stats.snapshot()
     }
@@ -255,13 +259,13 @@ impl GpuDevice {
         self.inner.file.as_ref().map_or(Ok(()), PipelineFile::save)
     }
 
-    /// How many products were measured on this device, by this process or earlier ones: see
+    /// The number of matmuls that were tuned on this device, by this process or earlier ones: see
     /// [`GpuMatmulCache::tune`](crate::GpuMatmulCache::tune).
-    pub fn tuned_products(&self) -> usize {
+    pub fn tuned_matmuls(&self) -> usize {
         self.inner.tuned.len()
     }
 
-    /// Writes what was measured to disk, where later processes find it. Nothing is written where there is no disk cache.
+    /// Writes the tuning results to disk for later processes. Does nothing without a disk cache.
     ///
     /// # Errors
     /// [`GpuError::CacheFile`].
@@ -277,7 +281,7 @@ impl GpuDevice {
         self.inner.id
     }
 
-    /// Says whether the device is still open, without keeping it so.
+    /// Can tell whether the device is still open, without keeping it open.
     pub(crate) fn liveness(&self) -> Weak<()> {
         Arc::downgrade(&self.inner.alive)
     }
@@ -298,22 +302,22 @@ impl GpuDevice {
         self.inner.check_trusted
     }
 
-    /// Whether programs that run again and again are kept by the driver, so that runs need no encoding: on Vulkan 1.3, as
-    /// [`DeviceOptions::record`] has it.
-    pub fn keeps_programs(&self) -> bool {
+    /// Whether dispatch lists that run often are recorded, so that runs need no encoding: on Vulkan
+    /// 1.3, unless [`DeviceOptions::record`] forbids it.
+    pub fn can_record(&self) -> bool {
         self.vulkan().is_some()
     }
 
-    /// The device as Vulkan sees it, for programs that it keeps; `None` where there is none.
+    /// The Vulkan device for recordings; `None` where lists are not recorded.
     pub(crate) fn vulkan(&self) -> Option<&Arc<VulkanDevice>> {
         let software = self.inner.info.device_type == wgpu::DeviceType::Cpu;
-        if self.inner.record == Record::Never || (self.inner.record == Record::Auto && software) {
+        if self.inner.record == RecordMode::Never || (self.inner.record == RecordMode::Auto && software) {
             return None;
         }
         self.inner.vulkan.get_or_init(|| VulkanDevice::of(self)).as_ref()
     }
 
-    pub(crate) fn record_option(&self) -> Record {
+    pub(crate) fn record_option(&self) -> RecordMode {
         self.inner.record
     }
 
@@ -353,7 +357,7 @@ fn caps(info: &AdapterInfo, limits: &Limits, features: Features, cooperative_mat
         max_workgroups: limits.max_compute_workgroups_per_dimension,
         max_invocations: limits.max_compute_invocations_per_workgroup,
         workgroup_memory: limits.max_compute_workgroup_storage_size,
-        // Bindings are whole words.
+        // Bindings consist of whole words.
         max_binding: limits.max_storage_buffer_binding_size & !3,
         max_buffer: limits.max_buffer_size & !3,
         max_storage_buffers: limits.max_storage_buffers_per_shader_stage,

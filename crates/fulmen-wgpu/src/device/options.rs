@@ -1,4 +1,4 @@
-//! Which adapter to open, and with which of its abilities.
+//! Which adapter to open, and with which features and limits.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -64,25 +64,27 @@ pub enum DiskCache {
     Off,
 }
 
-/// When programs are recorded, to be run without encoding. Only Vulkan can. Kernels are compiled a second time for it.
+/// When dispatch lists are recorded, so that runs need no encoding. Vulkan only. Kernels are compiled a
+/// second time for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Record {
-    /// On hardware, once a program has run so often that it pays; unless `FULMEN_WGPU_RECORD` is `0` (never) or `1` (always).
+pub enum RecordMode {
+    /// On hardware, once a list has run often enough for it to pay off; unless `FULMEN_WGPU_RECORD` is
+    /// `0` (never) or `1` (always).
     #[default]
     Auto,
-    /// From the third run of a program on, on software too.
+    /// From the third run of a list on, also on software devices.
     Always,
     /// Never: each run is encoded.
     Never,
 }
 
-/// How to open a device. The default asks for all that the adapter has; less than that is for tests of the paths that
-/// weaker devices take.
+/// How to open a device. The default requests everything the adapter offers; the limits are for testing
+/// the code paths of weaker devices.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceOptions {
     /// Which adapter.
     pub adapter: AdapterSelector,
-    /// Optional features to leave alone although the adapter has them, besides those that `FULMEN_WGPU_WITHOUT` names.
+    /// Optional features not to use, in addition to those in `FULMEN_WGPU_WITHOUT`.
     pub without: Features,
     /// Bytes of the largest storage binding, if less than the adapter's.
     pub max_binding: Option<u64>,
@@ -98,13 +100,13 @@ pub struct DeviceOptions {
     pub disk_cache: DiskCache,
     /// Compile trusted kernels with all of WGSL's run-time checks too.
     pub check_trusted: bool,
-    /// When programs are recorded, to be run without encoding.
-    pub record: Record,
-    /// How long a blocking call waits for the device. Without it, as long as the device takes.
+    /// When dispatch lists are recorded, so that runs need no encoding.
+    pub record: RecordMode,
+    /// How long a blocking call waits for the device; without limit if `None`.
     pub timeout: Option<Duration>,
 }
 
-/// What this crate uses where an adapter has it.
+/// Features that this crate uses where an adapter has them.
 const OPTIONAL: Features = Features::SUBGROUP
     .union(Features::SHADER_F16)
     .union(Features::IMMEDIATES)
@@ -118,7 +120,7 @@ impl DeviceOptions {
     /// The features to ask of an adapter that has `offered`.
     pub(super) fn features(&self, offered: Features) -> Features {
         let mut features = OPTIONAL.intersection(offered).difference(self.without);
-        // The others mean nothing without it.
+        // The others require it.
         if !features.contains(Features::TIMESTAMP_QUERY) {
             features
                 .remove(Features::TIMESTAMP_QUERY_INSIDE_ENCODERS | Features::TIMESTAMP_QUERY_INSIDE_PASSES);

@@ -1,4 +1,4 @@
-//! What a device's callbacks have reported.
+//! Errors that a device's callbacks have reported.
 
 use std::sync::{
     Mutex, OnceLock, PoisonError,
@@ -7,16 +7,17 @@ use std::sync::{
 
 use crate::error::GpuError;
 
-/// Written by wgpu's callbacks, read by every call.
+/// Device loss and uncaptured errors: written by wgpu's callbacks, checked by every call.
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct DeviceErrors {
     lost: OnceLock<String>,
     has_uncaptured: AtomicBool,
     uncaptured: Mutex<Option<GpuError>>,
 }
 
-impl State {
-    /// Sets wgpu's callbacks. wgpu's own handler of errors panics; this one keeps the first for the next call to report.
+impl DeviceErrors {
+    /// Sets wgpu's callbacks. wgpu's default error handler panics; this one keeps the first error for
+    /// the next call.
     pub(super) fn watch(self: &std::sync::Arc<Self>, device: &wgpu::Device) {
         let state = self.clone();
         device.set_device_lost_callback(move |reason, message| state.lose(reason, &message));
@@ -32,7 +33,7 @@ impl State {
         });
     }
 
-    /// Marks the device as lost. The first reason stays.
+    /// Marks the device as lost. The first reason is kept.
     pub(super) fn lose_because(&self, reason: String) {
         // A second reason is a consequence of the first.
         let _ = self.lost.set(reason);
@@ -40,11 +41,11 @@ impl State {
 
     fn keep(&self, error: wgpu::Error) {
         let mut first = self.uncaptured.lock().unwrap_or_else(PoisonError::into_inner);
-        first.get_or_insert_with(|| typed("a call outside this crate", None, error));
+        first.get_or_insert_with(|| to_gpu_error("a call outside this crate", None, error));
         self.has_uncaptured.store(true, Ordering::Release);
     }
 
-    /// The loss of the device, or else the first error that no call has reported yet; that one is reported once.
+    /// The loss of the device, or else the first error that was not reported yet, once.
     pub(super) fn check(&self) -> Result<(), GpuError> {
         if let Some(lost) = self.lost() {
             return Err(lost);
@@ -69,8 +70,8 @@ impl State {
     }
 }
 
-/// wgpu's error as one of ours.
-pub(super) fn typed(call: &'static str, needed: Option<u64>, error: wgpu::Error) -> GpuError {
+/// Converts wgpu's error.
+pub(super) fn to_gpu_error(call: &'static str, needed: Option<u64>, error: wgpu::Error) -> GpuError {
     match error {
         wgpu::Error::OutOfMemory { .. } => GpuError::OutOfMemory { call, needed, available: None },
         wgpu::Error::Validation { description, .. } => {
@@ -80,7 +81,7 @@ pub(super) fn typed(call: &'static str, needed: Option<u64>, error: wgpu::Error)
     }
 }
 
-/// wgpu's text without the headings that the typed error says already.
+/// wgpu's message without the headings that the error type already implies.
 fn tidy(description: &str) -> String {
     let text = description.trim();
     let text = text.strip_prefix("Validation Error").unwrap_or(text).trim_start();

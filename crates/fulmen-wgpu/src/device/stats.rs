@@ -1,4 +1,4 @@
-//! What a device has done so far, counted.
+//! Counters of what a device has done.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -61,11 +61,11 @@ counters! {
     bind_groups,
     /// Buffers mapped for reading.
     maps,
-    /// Programs recorded, to be replayed without encoding.
+    /// Dispatch lists recorded for replay without encoding.
     recordings,
-    /// Pipelines made for recordings, beside those that wgpu has.
+    /// Pipelines created for recordings, in addition to wgpu's.
     pipelines_recorded,
-    /// Runs of a recorded program.
+    /// Runs of a recorded dispatch list.
     replays,
 }
 

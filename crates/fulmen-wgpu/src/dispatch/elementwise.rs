@@ -1,13 +1,13 @@
-//! Element-wise ops, each one kernel of the table's ops.
+//! Element-wise ops, each as one kernel composed of rows of the op table.
 
 use fulmen_core::{BinaryCall, UnaryCall};
 
-use super::{Launched, WgpuDispatcher};
+use super::{LaunchCount, WgpuDispatcher};
 use crate::kernels::elementwise::{ElementwiseOp, ElementwiseProgram, Input, Node, Output, fused};
 
 impl WgpuDispatcher {
-    /// An op of one operand; one that takes a scalar takes the call's.
-    pub(super) fn unary(&mut self, op: ElementwiseOp, call: &UnaryCall) -> Launched {
+    /// An op of one operand; an op with a scalar gets the call's scalar.
+    pub(super) fn unary(&mut self, op: ElementwiseOp, call: &UnaryCall) -> LaunchCount {
         let mut nodes = vec![Node::Input(0)];
         let mut arguments = vec![0];
         if op.scalars() == 1 {
@@ -19,7 +19,7 @@ impl WgpuDispatcher {
     }
 
     /// `c · tanh(x / c)`.
-    pub(super) fn softcap(&mut self, call: &UnaryCall) -> Launched {
+    pub(super) fn softcap(&mut self, call: &UnaryCall) -> LaunchCount {
         let nodes = vec![
             Node::Input(0),
             Node::Scalar(0),
@@ -30,7 +30,7 @@ impl WgpuDispatcher {
         self.one_input(nodes, 1, call)
     }
 
-    fn one_input(&mut self, nodes: Vec<Node>, scalars: usize, call: &UnaryCall) -> Launched {
+    fn one_input(&mut self, nodes: Vec<Node>, scalars: usize, call: &UnaryCall) -> LaunchCount {
         self.writes(call.output);
         let x = self.at("the input", call.input, call.n_elements)?;
         let out = self.at("the output", call.output, call.n_elements)?;
@@ -40,16 +40,16 @@ impl WgpuDispatcher {
             ElementwiseProgram { inputs: vec![Input::default()], scalars, nodes, outputs: vec![output] };
         let scalars = vec![call.scalar; scalars];
         let plan = fused(&program, call.n_elements as u64, &scalars, &self.queue.caps());
-        self.queue.run(plan, &[x], &[out])
+        self.queue.run_plan(plan, &[x], &[out])
     }
 
-    /// The last of the ops takes both operands, the others before it the first alone.
-    pub(super) fn binary(&mut self, ops: &[ElementwiseOp], call: &BinaryCall) -> Launched {
+    /// A chain of ops: the last takes both operands, those before it only the first.
+    pub(super) fn binary(&mut self, ops: &[ElementwiseOp], call: &BinaryCall) -> LaunchCount {
         self.writes(call.output);
         let a = self.at("the first input", call.a, call.n_elements)?;
         let b = self.at("the second input", call.b, call.n_elements)?;
         let out = self.at("the output", call.output, call.n_elements)?;
-        // One range that is used twice is one input.
+        // A range that is used twice is bound once.
         let (inputs, second) = if call.a == call.b { (vec![a], 0) } else { (vec![a, b], 1) };
         let mut nodes: Vec<Node> = (0..inputs.len()).map(Node::Input).collect();
         let mut first = 0;
@@ -66,6 +66,6 @@ impl WgpuDispatcher {
             nodes,
         };
         let plan = fused(&program, call.n_elements as u64, &[], &self.queue.caps());
-        self.queue.run(plan, &inputs, &[out])
+        self.queue.run_plan(plan, &inputs, &[out])
     }
 }

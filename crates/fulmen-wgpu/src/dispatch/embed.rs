@@ -1,8 +1,8 @@
-//! Rows of a table by token.
+//! Token embedding.
 
 use fulmen_core::{DType, EmbedCall};
 
-use super::{Launched, WgpuDispatcher};
+use super::{LaunchCount, WgpuDispatcher};
 use crate::kernels::{
     Role,
     embed::{Embed, embed},
@@ -11,8 +11,8 @@ use crate::kernels::{
 use crate::weight::WeightKind;
 
 impl WgpuDispatcher {
-    /// A launch for each part of the table. Computed rows are a table, too.
-    pub(super) fn embed(&mut self, call: &EmbedCall) -> Launched {
+    /// One launch per slice of the table. The table may also be computed by the graph.
+    pub(super) fn embed(&mut self, call: &EmbedCall) -> LaunchCount {
         let &EmbedCall { ref table, tokens, output, m, width } = call;
         if m == 0 || width == 0 {
             return Ok(0);
@@ -23,10 +23,11 @@ impl WgpuDispatcher {
         let mut launched = 0;
         let rows = table.rows;
         if rows == 0 {
-            // Every token is out of range: the kernel says so, over any memory.
-            let spec = Embed { dtype: DType::F32, rows, width, piece: 0..0, m };
+            // Every token is out of range; the kernel reports it and reads no table, so any buffer can
+            // be bound.
+            let spec = Embed { dtype: DType::F32, rows, width, slice: 0..0, m };
             let (plan, fault) = (embed(&spec, &self.queue.caps()), self.queue.fault());
-            return self.queue.run(plan, &[tokens.clone(), tokens], &[out, fault]);
+            return self.queue.run_plan(plan, &[tokens.clone(), tokens], &[out, fault]);
         }
         let table = self.weight("the table", table, width)?;
         let dtype = match table.kind {
@@ -36,7 +37,7 @@ impl WgpuDispatcher {
             WeightKind::Blocks(blocks) => blocks.dtype,
         };
         for part in &table.slices {
-            let spec = Embed { dtype, rows, width, piece: part.rows.clone(), m };
+            let spec = Embed { dtype, rows, width, slice: part.rows.clone(), m };
             let plan = embed(&spec, &self.queue.caps());
             let operands = [
                 (Role::Input(0), part.slice.clone()),
@@ -44,7 +45,7 @@ impl WgpuDispatcher {
                 (Role::Output(0), out.clone()),
                 (Role::Output(1), self.queue.fault()),
             ];
-            launched += self.queue.run_over(plan, operands)?;
+            launched += self.queue.run_plan_with(plan, operands)?;
         }
         Ok(launched)
     }

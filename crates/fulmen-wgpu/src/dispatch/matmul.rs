@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use fulmen_core::{BackendError, GateUpCall, MulMatCall, Projection, RmsNormCall, WeightArg};
 
-use super::{Launched, WgpuDispatcher};
+use super::{LaunchCount, WgpuDispatcher};
 use crate::buffer::BufferSlice;
 use crate::kernels::matmul::{EpilogueInput, EpilogueSource, MatmulBuffer, MatmulLaunch, MatmulStage};
 use crate::kernels::qmatmul::{self, FusedBuffer, FusedOutput, OutputForm};
 use crate::matmul_launches::{KernelChooser, WeightLaunch, WeightLaunches};
-use crate::queue::{Places, Slot, unsupported};
+use crate::queue::{Relocations, ScratchSlot, unsupported};
 use crate::weight::{DeviceWeight, WeightKind};
 
 /// Rows of an input up to which several block weights are one launch, and the input is quantized by the launch that
@@ -40,13 +40,13 @@ struct Operands<'a> {
 
 impl WgpuDispatcher {
     /// All parts read one input, which is quantized once.
-    pub(super) fn mul_mat(&mut self, call: &MulMatCall) -> Launched {
+    pub(super) fn mul_mat(&mut self, call: &MulMatCall) -> LaunchCount {
         let mut launched = 0;
         if call.m == 0 {
             return Ok(0);
         }
         for part in &call.parts {
-            self.queue.will_multiply(call.m, part.weight.rows, call.k);
+            self.queue.count_multiplications(call.m, part.weight.rows, call.k);
         }
         if let Some(launched) = self.parts_together(call)? {
             return Ok(launched);
@@ -107,8 +107,8 @@ impl WgpuDispatcher {
         };
         let quantizes = roles.contains(&FusedBuffer::Q8Output);
         let before = self.queue.len();
-        let mut places = Places::default();
-        let input = self.queue.place(input, false, &mut places)?;
+        let mut relocations = Relocations::default();
+        let input = self.queue.bind_or_copy(input, false, &mut relocations)?;
         let activations = self.q8_activations(&input, m, k)?;
         let mut bindings = Vec::with_capacity(roles.len());
         for role in roles {
@@ -116,33 +116,35 @@ impl WgpuDispatcher {
                 FusedBuffer::Activations => activations.clone(),
                 FusedBuffer::Q8Output => {
                     let bytes = qmatmul::q8_bytes(m, outputs[0].weights[0].n);
-                    self.queue.scratch(Slot::NextCodes, bytes)?
+                    self.queue.scratch(ScratchSlot::NextQ8, bytes)?
                 }
                 FusedBuffer::Weight(output, number) => {
                     outputs[output].weights[number].slices[0].slice.clone()
                 }
                 FusedBuffer::Bias(output) => {
                     let bias = outputs[output].bias.as_ref().unwrap_or(&outputs[output].output);
-                    self.queue.place(bias, false, &mut places)?
+                    self.queue.bind_or_copy(bias, false, &mut relocations)?
                 }
-                FusedBuffer::Out(output) => self.queue.place(&outputs[output].output, true, &mut places)?,
+                FusedBuffer::Out(output) => {
+                    self.queue.bind_or_copy(&outputs[output].output, true, &mut relocations)?
+                }
             });
         }
         self.queue.launch(launch, bindings)?;
         if quantizes {
-            self.queue.made_next_codes(&outputs[0].output);
+            self.queue.set_next_q8(&outputs[0].output);
         }
-        self.queue.done(places)?;
+        self.queue.copy_back(relocations)?;
         Ok(Some(self.queue.len() - before))
     }
 
     /// An input that can be bound, as q8 activations; it is quantized if that is not done yet.
     fn q8_activations(&mut self, input: &BufferSlice, m: u32, k: u32) -> Result<BufferSlice, BackendError> {
-        let q8 = self.queue.scratch(Slot::Codes, qmatmul::q8_bytes(m, k))?;
-        if !self.queue.has_codes(input) {
+        let q8 = self.queue.scratch(ScratchSlot::Q8, qmatmul::q8_bytes(m, k))?;
+        if !self.queue.has_q8(input) {
             let launch = qmatmul::quantize_q8(m, k, &self.queue.caps()).map_err(unsupported)?;
             self.queue.launch(launch, vec![input.clone(), q8.clone()])?;
-            self.queue.made_codes(input);
+            self.queue.set_q8(input);
         }
         Ok(q8)
     }
@@ -177,15 +179,15 @@ impl WgpuDispatcher {
         if !self.queue.can_bind(&[&x, &gamma, &out]) {
             return Ok(None);
         }
-        let q8 = self.queue.scratch(Slot::Codes, qmatmul::q8_bytes(rows, width))?;
+        let q8 = self.queue.scratch(ScratchSlot::Q8, qmatmul::q8_bytes(rows, width))?;
         let caps = self.queue.caps();
         let launch = qmatmul::rms_norm_q8(rows, width, epsilon, &caps).map_err(unsupported)?;
         self.queue.launch(launch, vec![x, gamma, out.clone(), q8])?;
-        self.queue.made_codes(&out);
+        self.queue.set_q8(&out);
         Ok(Some(1))
     }
 
-    fn part(&mut self, call: &MulMatCall, part: &Projection) -> Launched {
+    fn part(&mut self, call: &MulMatCall, part: &Projection) -> LaunchCount {
         let (m, k, n) = (call.m, call.k, part.weight.rows);
         let weight = self.weight("the weight", &part.weight, k)?;
         self.writes(part.output);
@@ -209,12 +211,12 @@ impl WgpuDispatcher {
     }
 
     /// One launch at small M. Otherwise the gate goes to scratch memory, and the epilogue of the other matmul reads it.
-    pub(super) fn gate_up(&mut self, call: &GateUpCall) -> Launched {
+    pub(super) fn gate_up(&mut self, call: &GateUpCall) -> LaunchCount {
         let (m, k, n) = (call.m, call.k, call.gate.rows);
         if m == 0 || n == 0 {
             return Ok(0);
         }
-        self.queue.will_multiply(m, n.saturating_mul(2), k);
+        self.queue.count_multiplications(m, n.saturating_mul(2), k);
         let gate = self.weight("the gate weight", &call.gate, k)?;
         let up = self.weight("the up weight", &call.up, k)?;
         self.writes(call.output);
@@ -227,7 +229,7 @@ impl WgpuDispatcher {
                 return Ok(launched);
             }
         }
-        let first = self.queue.scratch(Slot::First, u64::from(m) * u64::from(n) * 4)?;
+        let first = self.queue.scratch(ScratchSlot::FirstMatmul, u64::from(m) * u64::from(n) * 4)?;
         let none = EpilogueSource::none();
         let operands = Operands { input: &input, output: &first, extras: &[], epilogue: &none, m };
         let launched = self.matmul("GateUp", &gate, &operands)?;
@@ -237,16 +239,16 @@ impl WgpuDispatcher {
         Ok(launched + self.matmul("GateUp", &up, &operands)?)
     }
 
-    fn matmul(&mut self, call: &'static str, weight: &DeviceWeight, operands: &Operands<'_>) -> Launched {
+    fn matmul(&mut self, call: &'static str, weight: &DeviceWeight, operands: &Operands<'_>) -> LaunchCount {
         let chooser = KernelChooser { gpu: &self.gpu, weight, exact: false, forced: None };
         let WeightLaunches { launches, scratch } = chooser.launches(call, operands.m, operands.epilogue)?;
-        let mut places = Places::default();
+        let mut relocations = Relocations::default();
         let before = self.queue.len();
-        let input = self.queue.place(operands.input, false, &mut places)?;
-        let output = self.queue.place(operands.output, true, &mut places)?;
+        let input = self.queue.bind_or_copy(operands.input, false, &mut relocations)?;
+        let output = self.queue.bind_or_copy(operands.output, true, &mut relocations)?;
         let mut extras = Vec::with_capacity(operands.extras.len());
         for extra in operands.extras {
-            extras.push(self.queue.place(extra, false, &mut places)?);
+            extras.push(self.queue.bind_or_copy(extra, false, &mut relocations)?);
         }
         // The slice and the rows whose scratch buffer 0 holds q8 activations.
         let mut quantized = None;
@@ -260,7 +262,7 @@ impl WgpuDispatcher {
             let quantizes = stage == MatmulStage::QuantizeActivations;
             if quantizes {
                 quantized = Some((slice, rows.start));
-                if self.queue.has_codes(&a) {
+                if self.queue.has_q8(&a) {
                     continue;
                 }
             }
@@ -277,18 +279,18 @@ impl WgpuDispatcher {
                     },
                     MatmulBuffer::Scratch(i) => {
                         let is_q8 = i == 0 && quantized == Some((slice, rows.start));
-                        let slot = if is_q8 { Slot::Codes } else { Slot::Plan(i as usize) };
+                        let slot = if is_q8 { ScratchSlot::Q8 } else { ScratchSlot::Plan(i as usize) };
                         self.queue.scratch(slot, scratch[i as usize])?
                     }
                 });
             }
             self.queue.launch(launch, bindings)?;
             if quantizes {
-                self.queue.made_codes(&a);
+                self.queue.set_q8(&a);
             }
         }
         let launched = self.queue.len() - before;
-        self.queue.done(places)?;
+        self.queue.copy_back(relocations)?;
         Ok(launched)
     }
 }

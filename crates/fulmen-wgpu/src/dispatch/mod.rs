@@ -1,15 +1,16 @@
 //! [`WgpuDispatcher`]: the device's kernels behind [`KernelDispatch`].
 //!
-//! Each op has a function here or in a file beside that looks up where its operands lie and hands them, with the plan of
-//! its kernels ([`crate::kernels`]), to the queue. Nothing runs before somebody waits, reads or writes; a program that was
-//! [prepared](KernelDispatch::prepare) is encoded and submitted as a whole.
+//! Each op has a function here or in a submodule. It looks up where its operands live and passes them,
+//! with the plan of its kernels ([`crate::kernels`]), to the launch queue. Nothing runs before the
+//! caller synchronizes, reads or writes; a [prepared](KernelDispatch::prepare) program is encoded and
+//! submitted as a whole.
 
-mod cache;
+mod attention;
 mod elementwise;
 mod embed;
 mod matmul;
 mod rows;
-mod step;
+mod sample;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,17 +24,18 @@ use crate::device::{AdapterSelector, GpuDevice};
 use crate::error::GpuError;
 use crate::kernels::elementwise::ElementwiseOp;
 use crate::memory::{WgpuMemory, words_around};
-use crate::queue::Queue;
+use crate::queue::LaunchQueue;
 use crate::weight::DeviceWeight;
 
-type Launched = Result<usize, BackendError>;
+/// The number of kernels launched.
+type LaunchCount = Result<usize, BackendError>;
 
 /// Runs graphs on a GPU through wgpu.
 ///
-/// It may be moved between threads and is used by one at a time. Several dispatchers may share a device: each has its own
-/// memory and its own programs.
+/// It may be moved between threads and is used by one at a time. Several dispatchers may share a
+/// device; each has its own memory and its own captured programs.
 pub struct WgpuDispatcher {
-    queue: Queue,
+    queue: LaunchQueue,
     memory: WgpuMemory,
     captures: Captures,
     gpu: GpuDevice,
@@ -54,7 +56,7 @@ impl WgpuDispatcher {
     /// [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`].
     pub fn on(gpu: &GpuDevice) -> Result<WgpuDispatcher, GpuError> {
         Ok(WgpuDispatcher {
-            queue: Queue::new(gpu)?,
+            queue: LaunchQueue::new(gpu)?,
             memory: WgpuMemory::new(gpu),
             captures: Captures::default(),
             gpu: gpu.clone(),
@@ -66,29 +68,29 @@ impl WgpuDispatcher {
         &self.gpu
     }
 
-    /// Bytes that graphs, weights and caches take on this dispatcher.
+    /// Bytes that graphs, weights and KV caches use on this dispatcher.
     pub fn memory_bytes(&self) -> usize {
         self.memory.bytes()
     }
 
-    /// Dispatches of a captured program.
+    /// The number of dispatches of a captured program.
     pub fn captured_dispatches(&self, id: ReplayId) -> Option<usize> {
-        self.captures.get(id).ok().map(|captured| captured.parts.iter().map(|part| part.len()).sum())
+        self.captures.get(id).ok().map(|captured| captured.lists.iter().map(|list| list.len()).sum())
     }
 
-    /// Sets after how many multiplications of products and attention something is submitted, if nobody waits before: some
-    /// drivers end a submission that takes seconds. 10¹¹ by default. A program of more than 32 rows that is captured from here on is cut
-    /// there.
+    /// Sets after how many multiplications of matmuls and attention the pending work is submitted: some
+    /// drivers kill a submission that takes seconds. The default is 10¹¹. Programs of more than 32 rows
+    /// that are captured from here on are split at that size, too.
     pub fn submit_after(&mut self, multiplications: u64) {
         self.queue.submit_after(multiplications);
     }
 
-    /// Floats or words at an address.
+    /// `elements` 32-bit elements at an address.
     fn at(&self, what: &'static str, ptr: u64, elements: usize) -> Result<BufferSlice, BackendError> {
         self.memory.slice(what, ptr, elements.saturating_mul(4))
     }
 
-    /// `rows · width` floats at an address.
+    /// `rows · width` f32 values at an address.
     fn matrix(
         &self,
         what: &'static str,
@@ -99,14 +101,15 @@ impl WgpuDispatcher {
         self.at(what, ptr, (rows as usize).saturating_mul(width as usize))
     }
 
-    /// The weight of a call. Blocks that have to be read back are read after what may still write them.
+    /// The weight of a call. Quantized blocks that have to be read back for repacking are read after
+    /// the pending dispatches, which may still write them.
     fn weight(
         &mut self,
         what: &'static str,
         arg: &WeightArg,
         k: u32,
     ) -> Result<Arc<DeviceWeight>, BackendError> {
-        if self.memory.must_be_read(arg, k) {
+        if self.memory.needs_readback(arg, k) {
             self.queue.flush_unless_recording()?;
         }
         self.memory.weight(what, arg, k)
@@ -115,11 +118,11 @@ impl WgpuDispatcher {
     /// Notes that a call writes to an address.
     fn writes(&mut self, ptr: u64) {
         if let Some(start) = self.memory.written(ptr) {
-            self.captures.lost(start, "holds blocks that were written since");
+            self.captures.invalidate(start, "holds blocks that were written since");
         }
     }
 
-    fn copy(&mut self, call: &CopyCall) -> Launched {
+    fn copy(&mut self, call: &CopyCall) -> LaunchCount {
         if call.bytes == 0 {
             return Ok(0);
         }
@@ -139,7 +142,7 @@ impl WgpuDispatcher {
             calls.resize(device.queue.len(), ran);
             Ok(true)
         });
-        // Always ended; where a call failed, its error is the one to report.
+        // The recording always ends; where a call failed, its error is the one to report.
         let uses = self.memory.watch.end();
         let ended = self.queue.end_recording();
         recorded?;
@@ -153,13 +156,13 @@ impl std::fmt::Debug for WgpuDispatcher {
     }
 }
 
-/// Room for an intermediate result of 2048 rows of any model.
+/// Holds an intermediate result of 2048 rows of any model.
 const LARGE_BUFFER: u64 = 1 << 30;
 
-/// A method for each op: check the operands, append the launches.
+/// One method per op: checks the operands and appends the launches.
 macro_rules! ops {
     ($($method:ident($call:ty) => $launch:expr;)*) => {
-        $(fn $method(&mut self, call: &$call) -> Launched {
+        $(fn $method(&mut self, call: &$call) -> LaunchCount {
             call.check_operands(&self.memory)?;
             let launched = $launch(self, call)?;
             self.queue.flush_if_full()?;
@@ -180,7 +183,9 @@ impl KernelDispatch for WgpuDispatcher {
         dispatch_add_rms_norm(AddRmsNormCall) => WgpuDispatcher::add_rms_norm;
         dispatch_add(BinaryCall) => |d: &mut Self, call| d.binary(&[ElementwiseOp::Add], call);
         dispatch_mul(BinaryCall) => |d: &mut Self, call| d.binary(&[ElementwiseOp::Mul], call);
-        dispatch_swiglu(BinaryCall) => |d: &mut Self, call| d.binary(&[ElementwiseOp::Swish, ElementwiseOp::Mul], call);
+        dispatch_swiglu(BinaryCall) => |d: &mut Self, call| {
+            d.binary(&[ElementwiseOp::Swish, ElementwiseOp::Mul], call)
+        };
         dispatch_silu(UnaryCall) => |d: &mut Self, call| d.unary(ElementwiseOp::Swish, call);
         dispatch_gelu(UnaryCall) => |d: &mut Self, call| d.unary(ElementwiseOp::Gelu, call);
         dispatch_gelu_tanh(UnaryCall) => |d: &mut Self, call| d.unary(ElementwiseOp::GeluTanh, call);
@@ -199,7 +204,8 @@ impl KernelDispatch for WgpuDispatcher {
         dispatch_advance(AdvanceCall) => WgpuDispatcher::advance;
     }
 
-    /// As many as fill a large GPU; elsewhere fewer, so that nobody waits long for the end of one, and where buffers must be small.
+    /// Enough rows to fill a large GPU; fewer on other devices, where a chunk would take long or exceed
+    /// the largest buffer.
     fn prefill_chunk(&self) -> u32 {
         let caps = self.gpu.caps();
         let large = caps.max_binding.min(caps.max_buffer) >= LARGE_BUFFER;
@@ -207,13 +213,15 @@ impl KernelDispatch for WgpuDispatcher {
         if discrete && large { 2048 } else { 512 }
     }
 
-    /// A residual goes with the product before it, so the sum is not an op of its own.
+    /// A residual is added in the epilogue of the preceding matmul, so fusing the sum with the norm
+    /// would not help.
     fn fusions(&self) -> Fusions {
         Fusions { add_rms_norm: false, ..Fusions::all() }
     }
 
-    /// A norm or attention, and the products of it: the first also makes the codes that they take. Or what brings a row into the
-    /// cache, and attention over that.
+    /// Fuses two pairs: a norm or attention followed by quantized matmuls of its result (the first
+    /// kernel then also writes the q8 activations), and RoPE + KV store of one row followed by
+    /// attention over that cache.
     fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
         if let (OpCall::RopeStore(store), OpCall::Attention(call)) = (first, second) {
             store.check_operands(&self.memory)?;
@@ -245,7 +253,7 @@ impl KernelDispatch for WgpuDispatcher {
             }
             OpCall::Attention(call) => {
                 call.check_operands(&self.memory)?;
-                self.attention_with_codes(call, &weights)?
+                self.attention_with_q8(call, &weights)?
             }
             _ => None,
         };
@@ -265,13 +273,13 @@ impl KernelDispatch for WgpuDispatcher {
         self.capture(program).map(Some).map_err(|error| error.into_backend(BACKEND, "capture"))
     }
 
-    /// A run makes the same objects as a capture, and drops them.
+    /// A plain run creates the same objects as a capture, and drops them.
     fn captures_for_free(&self) -> bool {
         true
     }
 
-    fn replay(&mut self, id: ReplayId) -> Launched {
-        // It never stops.
+    fn replay(&mut self, id: ReplayId) -> LaunchCount {
+        // The callback never stops it.
         Ok(self.replay_while(id, &mut || true)?.unwrap_or(0))
     }
 
@@ -280,36 +288,36 @@ impl KernelDispatch for WgpuDispatcher {
         id: ReplayId,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<usize>, BackendError> {
-        let parts = &self.captures.get(id)?.parts;
-        for part in parts {
+        let lists = &self.captures.get(id)?.lists;
+        for list in lists {
             if !go_on() {
                 return Ok(None);
             }
-            self.queue.replay(part)?;
+            self.queue.replay(list)?;
         }
-        Ok(Some(parts.len()))
+        Ok(Some(lists.len()))
     }
 
     /// `None` where the device has no timestamps.
     fn replay_timed(&mut self, id: ReplayId) -> Result<Option<Vec<KernelTime>>, BackendError> {
         let captured = self.captures.get(id)?;
-        let (parts, calls) = (captured.parts.clone(), captured.calls.clone());
+        let (lists, calls) = (captured.lists.clone(), captured.calls.clone());
         self.queue.synchronize()?;
-        self.queue.may_report();
+        self.queue.may_fault();
         let time = |us: f64| Duration::from_secs_f64(us.max(0.0) / 1e6);
         let mut kernels: Vec<KernelTime> = Vec::new();
-        for part in parts {
-            let profile = match part.profile() {
+        for list in lists {
+            let profile = match list.profile() {
                 Err(GpuError::Unsupported { .. }) => return Ok(None),
                 profile => profile?,
             };
-            // Each part counts from its own beginning.
+            // The times of each list start at 0.
             let before = kernels.last().map_or(Duration::ZERO, |last| last.start + last.time);
-            for step in profile.steps {
+            for dispatch in profile.dispatches {
                 kernels.push(KernelTime {
-                    name: step.label,
-                    start: before + time(step.start_us),
-                    time: time(step.duration_us),
+                    name: dispatch.label,
+                    start: before + time(dispatch.start_us),
+                    time: time(dispatch.duration_us),
                     calls: calls.get(kernels.len()).cloned().unwrap_or(0..0),
                 });
             }
@@ -322,7 +330,7 @@ impl KernelDispatch for WgpuDispatcher {
     }
 
     fn release(&mut self, id: ReplayId) {
-        // A replay that waits and work in flight keep what they need.
+        // A deferred replay and work in flight keep the objects they need alive.
         self.captures.remove(id);
     }
 }
@@ -335,7 +343,7 @@ impl DeviceMemory for WgpuDispatcher {
     fn free(&mut self, ptr: u64) -> Result<(), BackendError> {
         self.queue.flush()?;
         self.memory.free(ptr)?;
-        self.captures.lost(ptr, "was freed");
+        self.captures.invalidate(ptr, "was freed");
         Ok(())
     }
 
@@ -347,7 +355,7 @@ impl DeviceMemory for WgpuDispatcher {
     }
 
     fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
-        if out.is_empty() || self.memory.of_weight(ptr, out)?.is_some() {
+        if out.is_empty() || self.memory.read_weight(ptr, out)?.is_some() {
             return self.queue.synchronize();
         }
         let slice = self.memory.slice("read", ptr, out.len())?;

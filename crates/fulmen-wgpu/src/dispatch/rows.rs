@@ -1,8 +1,8 @@
-//! Ops along rows: norms and softmax.
+//! Row-wise ops: norms and softmax.
 
 use fulmen_core::{AddRmsNormCall, BinaryCall, RmsNormCall, SoftMaxCall, UnaryCall};
 
-use super::{Launched, WgpuDispatcher};
+use super::{LaunchCount, WgpuDispatcher};
 use crate::kernels::{
     Elem,
     elementwise::ElementwiseOp,
@@ -14,7 +14,7 @@ fn shape(rows: u32, width: u32, in_place: bool) -> Rows {
 }
 
 impl WgpuDispatcher {
-    pub(super) fn rms_norm(&mut self, call: &RmsNormCall) -> Launched {
+    pub(super) fn rms_norm(&mut self, call: &RmsNormCall) -> LaunchCount {
         let &RmsNormCall { input, gamma, output, width, rows, epsilon } = call;
         self.writes(output);
         let x = self.matrix("the input", input, rows, width)?;
@@ -22,11 +22,11 @@ impl WgpuDispatcher {
         let out = self.matrix("the output", output, rows, width)?;
         let shape = shape(rows, width, input == output);
         let plan = rows::rms_norm(&shape, epsilon, Elem::F32, &self.queue.caps());
-        self.queue.run(plan, &[x, gamma], &[out])
+        self.queue.run_plan(plan, &[x, gamma], &[out])
     }
 
-    /// The sum and its norm, one after the other.
-    pub(super) fn add_rms_norm(&mut self, call: &AddRmsNormCall) -> Launched {
+    /// The sum, then its norm.
+    pub(super) fn add_rms_norm(&mut self, call: &AddRmsNormCall) -> LaunchCount {
         let &AddRmsNormCall { a, b, gamma, sum, output, width, rows, epsilon } = call;
         let n_elements = (rows as usize).saturating_mul(width as usize);
         let added = self.binary(&[ElementwiseOp::Add], &BinaryCall { a, b, output: sum, n_elements })?;
@@ -34,7 +34,7 @@ impl WgpuDispatcher {
         Ok(added + self.rms_norm(&norm)?)
     }
 
-    pub(super) fn softmax(&mut self, call: &SoftMaxCall) -> Launched {
+    pub(super) fn softmax(&mut self, call: &SoftMaxCall) -> LaunchCount {
         let &SoftMaxCall { input, output, width, rows, scale } = call;
         let n_elements = (rows as usize).saturating_mul(width as usize);
         let mut launched = 0;
@@ -48,6 +48,6 @@ impl WgpuDispatcher {
         let x = self.matrix("the input", input, rows, width)?;
         let out = self.matrix("the output", output, rows, width)?;
         let plan = rows::softmax(&shape(rows, width, input == output), &self.queue.caps());
-        Ok(launched + self.queue.run(plan, &[x], &[out])?)
+        Ok(launched + self.queue.run_plan(plan, &[x], &[out])?)
     }
 }

@@ -1,6 +1,6 @@
-//! What must hold of a step before it is compiled, so that the message names the step and not a wgpu object.
+//! Checks every dispatch before it is compiled, so that errors name the dispatch and not a wgpu object.
 
-use super::{COMPILE, Step};
+use super::{COMPILE, Dispatch};
 use crate::{
     buffer::BufferSlice,
     device::GpuDevice,
@@ -8,9 +8,9 @@ use crate::{
     kernel::{Access, Caps},
 };
 
-pub(super) fn step(gpu: &GpuDevice, index: usize, step: &Step) -> Result<(), GpuError> {
-    let pipeline = &step.pipeline;
-    let name = || format!("step {index} ({})", step.label);
+pub(super) fn dispatch(gpu: &GpuDevice, index: usize, dispatch: &Dispatch) -> Result<(), GpuError> {
+    let pipeline = &dispatch.pipeline;
+    let name = || format!("dispatch {index} ({})", dispatch.label);
     let wrong = |what: &str, expected: String, got: String| {
         Err(GpuError::Argument { call: COMPILE, what: format!("{what} of {}", name()), expected, got })
     };
@@ -18,14 +18,14 @@ pub(super) fn step(gpu: &GpuDevice, index: usize, step: &Step) -> Result<(), Gpu
         return Err(GpuError::ForeignDevice { call: COMPILE, what: format!("the pipeline of {}", name()) });
     }
     let (words, buffers) = (pipeline.param_words as usize, pipeline.access.len());
-    if step.params.len() != words {
-        return wrong("the number of parameter words", words.to_string(), step.params.len().to_string());
+    if dispatch.params.len() != words {
+        return wrong("the number of parameter words", words.to_string(), dispatch.params.len().to_string());
     }
-    if step.bindings.len() != buffers {
-        return wrong("the number of bindings", buffers.to_string(), step.bindings.len().to_string());
+    if dispatch.bindings.len() != buffers {
+        return wrong("the number of bindings", buffers.to_string(), dispatch.bindings.len().to_string());
     }
     let caps = gpu.caps();
-    for (axis, &count) in ["x", "y", "z"].iter().zip(&step.workgroups) {
+    for (axis, &count) in ["x", "y", "z"].iter().zip(&dispatch.workgroups) {
         if count > caps.max_workgroups {
             return Err(GpuError::TooLarge {
                 call: COMPILE,
@@ -35,11 +35,11 @@ pub(super) fn step(gpu: &GpuDevice, index: usize, step: &Step) -> Result<(), Gpu
             });
         }
     }
-    // A step that does nothing may bind nothing.
-    if step.workgroups.contains(&0) {
+    // An empty dispatch may have invalid bindings.
+    if dispatch.workgroups.contains(&0) {
         return Ok(());
     }
-    for (position, slice) in step.bindings.iter().enumerate() {
+    for (position, slice) in dispatch.bindings.iter().enumerate() {
         if slice.buffer.check_device(gpu, COMPILE).is_err() {
             let what = format!("the buffer of binding {position} of {}", name());
             return Err(GpuError::ForeignDevice { call: COMPILE, what });
@@ -47,7 +47,7 @@ pub(super) fn step(gpu: &GpuDevice, index: usize, step: &Step) -> Result<(), Gpu
         binding(&caps, slice)
             .map_err(|problem| problem.named(&format!("binding {position} of {}", name())))?;
     }
-    aliases(step, name)
+    aliases(dispatch, name)
 }
 
 /// What is wrong with a binding.
@@ -94,10 +94,11 @@ fn binding(caps: &Caps, slice: &BufferSlice) -> Result<(), Problem> {
     Ok(())
 }
 
-/// wgpu tracks whole buffers: one that a kernel writes cannot be bound for reading besides, wherever the ranges are. It may
-/// be bound twice for writing: as ranges that are apart, or as the very same range, as a kernel that works in place does.
-fn aliases(step: &Step, name: impl Fn() -> String) -> Result<(), GpuError> {
-    let bound: Vec<_> = step.bindings.iter().zip(&step.pipeline.access).collect();
+/// wgpu tracks whole buffers: a buffer that a kernel writes must not also be bound read-only, whatever
+/// the ranges. It may be bound twice as `read_write`, with disjoint ranges or with exactly the same
+/// range (kernels that work in place).
+fn aliases(dispatch: &Dispatch, name: impl Fn() -> String) -> Result<(), GpuError> {
+    let bound: Vec<_> = dispatch.bindings.iter().zip(&dispatch.pipeline.access).collect();
     for (second, (slice, access)) in bound.iter().enumerate() {
         for (first, (other, other_access)) in bound[..second].iter().enumerate() {
             let both_read = **access == Access::Read && **other_access == Access::Read;
@@ -105,7 +106,7 @@ fn aliases(step: &Step, name: impl Fn() -> String) -> Result<(), GpuError> {
                 continue;
             }
             if access != other_access || (slice.overlaps(other) && slice != other) {
-                return Err(GpuError::Aliased { call: COMPILE, step: name(), first, second });
+                return Err(GpuError::Aliased { call: COMPILE, dispatch: name(), first, second });
             }
         }
     }

@@ -1,10 +1,11 @@
-//! The one way work reaches the device: steps are compiled into a [`Program`] once, and each run of the program is one
-//! compute pass and one submission.
+//! The only way work reaches the device: dispatches are compiled into a [`DispatchList`] once, and each
+//! run of the list is one compute pass and one submission.
 //!
-//! Compiling makes every object: bind groups (equal ones once) and one buffer with the parameters that do not go as
-//! immediate data. Encoding makes none but the encoder and its pass, and sets only what changes from step to step.
-//! wgpu has no command buffers that can be submitted twice, so a run costs its encoding again: 1 to 3 µs a dispatch. Where
-//! Vulkan can keep a program, it is encoded for the first runs only (`replay`).
+//! Compiling creates every wgpu object: bind groups (deduplicated), and one uniform buffer for
+//! parameters that do not fit immediate data. Encoding creates only the encoder and the pass, and sets
+//! only state that changes from one dispatch to the next. wgpu command buffers cannot be submitted
+//! twice, so every run pays for its encoding: 1 to 3 µs per dispatch. On Vulkan a list that runs often
+//! is recorded into a reusable command buffer (`replay`).
 
 mod check;
 mod profile;
@@ -20,100 +21,107 @@ use std::{
 
 use wgpu::{BindGroup, BindGroupLayout, BufferUsages, CommandEncoder, ComputePass, SubmissionIndex};
 
-pub use self::profile::{Profile, StepTime};
+pub use self::profile::{DispatchTime, Profile};
 use crate::{
     buffer::{BufferSlice, GpuBuffer},
-    device::{GpuDevice, Record, count},
+    device::{GpuDevice, RecordMode, count},
     error::GpuError,
     kernel::Access,
     pipeline::{ParamMode, Pipeline},
-    replay::{ENCODED_RUNS, FEWEST_STEPS, PAYS_AFTER, Recording, ReplayStep},
+    replay::{MIN_DISPATCHES, MIN_ENCODED_RUNS, RECORD_AFTER_DISPATCHES, Recording, ReplayDispatch},
     transfer::Readback,
 };
 
-const COMPILE: &str = "Program::compile";
-const SUBMIT: &str = "Program::submit";
+const COMPILE: &str = "DispatchList::compile";
+const SUBMIT: &str = "DispatchList::submit";
 
-/// One launch: a pipeline, the buffers it binds, its parameters and its grid.
+/// One compute dispatch: a pipeline, the buffers it binds, its parameters and its grid.
 #[derive(Clone, Debug)]
-pub struct Step {
-    /// What runs.
+pub struct Dispatch {
+    /// The compiled kernel.
     pub pipeline: Arc<Pipeline>,
     /// A range for each of the kernel's buffers, starting at a multiple of
     /// [`Caps::binding_alignment`](crate::kernel::Caps::binding_alignment), of whole words.
     pub bindings: Vec<BufferSlice>,
     /// The words of `Params`.
     pub params: Vec<u32>,
-    /// Workgroups in x, y and z. A step with a 0 among them does nothing.
+    /// Workgroups in x, y and z. A dispatch with a 0 among them does nothing.
     pub workgroups: [u32; 3],
     /// Name in profiles and messages.
     pub label: String,
 }
 
-/// Steps with all that a run needs. It can be run again and again, from any thread.
+/// Dispatches with every object that a run needs. A list can be run any number of times, from any thread.
 #[derive(Debug)]
-pub struct Program {
+pub struct DispatchList {
     gpu: GpuDevice,
-    steps: Vec<Recorded>,
+    dispatches: Vec<EncodedDispatch>,
     labels: Vec<String>,
     pipelines: Vec<Arc<Pipeline>>,
     groups: Vec<BindGroup>,
-    /// What each group binds; keeps the count of the memory, too.
+    /// What each bind group binds. Keeps the buffers, and thereby the device's count of live memory, alive.
     slices: Vec<Vec<BufferSlice>>,
     immediates: Vec<u8>,
     _uniforms: Option<GpuBuffer>,
-    /// Runs that wgpu encoded.
+    /// Runs that were encoded by wgpu.
     runs: AtomicU32,
-    /// `None` inside where the program cannot be recorded.
+    /// Set once recording was tried; `None` inside where the list cannot be recorded.
     recording: OnceLock<Option<Arc<Recording>>>,
 }
 
-/// A step by its places in the tables of its program.
+/// A dispatch as indices into the tables of its [`DispatchList`].
 #[derive(Debug)]
-struct Recorded {
+struct EncodedDispatch {
     pipeline: usize,
     group: usize,
-    params: Params,
+    params: DispatchParams,
     workgroups: [u32; 3],
 }
 
+/// How the parameters of a dispatch reach the kernel.
 #[derive(Debug)]
-enum Params {
+enum DispatchParams {
     None,
     Immediates(Range<usize>),
     Uniform { group: usize, offset: u32 },
 }
 
-impl Program {
-    /// Checks the steps and makes the objects they need.
+impl DispatchList {
+    /// Checks the dispatches and creates the objects they need.
     ///
     /// # Errors
-    /// [`GpuError::Argument`], [`GpuError::TooLarge`], [`GpuError::Aliased`] and [`GpuError::ForeignDevice`] name the step
-    /// that does not fit; [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`].
-    pub fn compile(gpu: &GpuDevice, steps: Vec<Step>) -> Result<Self, GpuError> {
+    /// [`GpuError::Argument`], [`GpuError::TooLarge`], [`GpuError::Aliased`] and
+    /// [`GpuError::ForeignDevice`] name the invalid dispatch; [`GpuError::OutOfMemory`],
+    /// [`GpuError::DeviceLost`].
+    pub fn compile(gpu: &GpuDevice, dispatches: Vec<Dispatch>) -> Result<Self, GpuError> {
         gpu.check_alive()?;
-        for (index, step) in steps.iter().enumerate() {
-            check::step(gpu, index, step)?;
+        for (index, dispatch) in dispatches.iter().enumerate() {
+            check::dispatch(gpu, index, dispatch)?;
         }
-        let steps: Vec<Step> = steps.into_iter().filter(|step| !step.workgroups.contains(&0)).collect();
-        let uniforms = Uniforms::lay_out(gpu, &steps)?;
-        let mut tables =
-            Tables { gpu, program: Self::empty(gpu), pipelines: HashMap::new(), groups: HashMap::new() };
+        let dispatches: Vec<Dispatch> =
+            dispatches.into_iter().filter(|dispatch| !dispatch.workgroups.contains(&0)).collect();
+        let uniforms = Uniforms::lay_out(gpu, &dispatches)?;
+        let mut builder = DispatchListBuilder {
+            gpu,
+            list: Self::empty(gpu),
+            pipelines: HashMap::new(),
+            groups: HashMap::new(),
+        };
         gpu.create(COMPILE, None, || {
-            for (index, step) in steps.into_iter().enumerate() {
-                tables.add(index, step, uniforms.as_ref());
+            for (index, dispatch) in dispatches.into_iter().enumerate() {
+                builder.add(index, dispatch, uniforms.as_ref());
             }
         })?;
-        let mut program = tables.program;
-        program._uniforms = uniforms.map(|uniforms| uniforms.buffer);
+        let mut list = builder.list;
+        list._uniforms = uniforms.map(|uniforms| uniforms.buffer);
         gpu.check_alive()?;
-        Ok(program)
+        Ok(list)
     }
 
     fn empty(gpu: &GpuDevice) -> Self {
         Self {
             gpu: gpu.clone(),
-            steps: Vec::new(),
+            dispatches: Vec::new(),
             labels: Vec::new(),
             pipelines: Vec::new(),
             groups: Vec::new(),
@@ -125,22 +133,24 @@ impl Program {
         }
     }
 
-    /// How many dispatches it has.
+    /// The number of dispatches.
     pub fn len(&self) -> usize {
-        self.steps.len()
+        self.dispatches.len()
     }
 
-    /// Whether it does nothing.
+    /// Whether there are no dispatches.
     pub fn is_empty(&self) -> bool {
-        self.steps.is_empty()
+        self.dispatches.is_empty()
     }
 
-    /// Records all steps into one compute pass; nothing for an empty program. Errors come when the encoder is finished.
+    /// Encodes all dispatches into one compute pass; an empty list encodes nothing. wgpu reports errors
+    /// when the encoder is finished.
     pub fn encode(&self, encoder: &mut CommandEncoder) {
         self.encode_timed(encoder, None);
     }
 
-    /// [`encode`](Self::encode) with timestamps before and after the pass, which cost the steps in between nothing.
+    /// [`encode`](Self::encode) with timestamps before and after the pass; they do not slow the dispatches
+    /// in between.
     pub fn encode_timed(
         &self,
         encoder: &mut CommandEncoder,
@@ -151,87 +161,90 @@ impl Program {
         }
         let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
         let mut pass = encoder.begin_compute_pass(&descriptor);
-        let mut set = Set::default();
-        for step in &self.steps {
-            self.record(&mut pass, &mut set, step);
+        let mut state = PassState::default();
+        for dispatch in &self.dispatches {
+            self.record(&mut pass, &mut state, dispatch);
         }
         count(&self.gpu.counters().passes, 1);
-        count(&self.gpu.counters().dispatches, self.steps.len() as u64);
+        count(&self.gpu.counters().dispatches, self.dispatches.len() as u64);
     }
 
-    /// Records one step, but for what is set already.
-    fn record(&self, pass: &mut ComputePass<'_>, set: &mut Set, step: &Recorded) {
-        let same_pipeline = set.pipeline.replace(step.pipeline) == Some(step.pipeline);
+    /// Encodes one dispatch, skipping state that is set already.
+    fn record(&self, pass: &mut ComputePass<'_>, state: &mut PassState, dispatch: &EncodedDispatch) {
+        let same_pipeline = state.pipeline.replace(dispatch.pipeline) == Some(dispatch.pipeline);
         if !same_pipeline {
-            pass.set_pipeline(&self.pipelines[step.pipeline].raw);
+            pass.set_pipeline(&self.pipelines[dispatch.pipeline].raw);
         }
-        if set.group.replace(step.group) != Some(step.group) {
-            pass.set_bind_group(0, &self.groups[step.group], &[]);
+        if state.group.replace(dispatch.group) != Some(dispatch.group) {
+            pass.set_bind_group(0, &self.groups[dispatch.group], &[]);
         }
-        match &step.params {
-            Params::None => {}
-            Params::Immediates(range) => {
+        match &dispatch.params {
+            DispatchParams::None => {}
+            DispatchParams::Immediates(range) => {
                 let (words, before) =
-                    (&self.immediates[range.clone()], set.immediates.replace(range.clone()));
+                    (&self.immediates[range.clone()], state.immediates.replace(range.clone()));
                 let same = before.is_some_and(|before| same_pipeline && self.immediates[before] == *words);
                 if !same {
                     pass.set_immediates(0, words);
                 }
             }
-            Params::Uniform { group, offset } => pass.set_bind_group(1, &self.groups[*group], &[*offset]),
+            DispatchParams::Uniform { group, offset } => {
+                pass.set_bind_group(1, &self.groups[*group], &[*offset])
+            }
         }
-        let [x, y, z] = step.workgroups;
+        let [x, y, z] = dispatch.workgroups;
         pass.dispatch_workgroups(x, y, z);
     }
 
-    /// Whether it is recorded, so that runs cost no encoding.
+    /// Whether the list is recorded, so that runs need no encoding.
     pub fn is_recorded(&self) -> bool {
         self.recording.get().is_some_and(Option::is_some)
     }
 
-    /// What Vulkan keeps of the program, once it has run often enough.
+    /// The recorded Vulkan command buffer, once the list has run often enough to be recorded.
     pub(crate) fn recording(&self) -> Option<&Arc<Recording>> {
         let runs = self.runs.load(Ordering::Relaxed);
         let pays = match self.gpu.record_option() {
-            Record::Always => true,
-            Record::Auto => u64::from(runs) * self.steps.len() as u64 >= PAYS_AFTER,
-            Record::Never => false,
+            RecordMode::Always => true,
+            RecordMode::Auto => u64::from(runs) * self.dispatches.len() as u64 >= RECORD_AFTER_DISPATCHES,
+            RecordMode::Never => false,
         };
-        if !pays || runs < ENCODED_RUNS || self.steps.len() < FEWEST_STEPS {
+        if !pays || runs < MIN_ENCODED_RUNS || self.dispatches.len() < MIN_DISPATCHES {
             return None;
         }
         let record = || {
-            let steps = self.steps.iter().map(|step| {
-                let words = match &step.params {
-                    Params::None => &[][..],
-                    Params::Immediates(range) => &self.immediates[range.clone()],
-                    Params::Uniform { .. } => return None,
+            let dispatches = self.dispatches.iter().map(|dispatch| {
+                let words = match &dispatch.params {
+                    DispatchParams::None => &[][..],
+                    DispatchParams::Immediates(range) => &self.immediates[range.clone()],
+                    DispatchParams::Uniform { .. } => return None,
                 };
-                let pipeline = &*self.pipelines[step.pipeline];
-                let (slices, workgroups) = (&*self.slices[step.group], step.workgroups);
-                Some(ReplayStep { pipeline, slices, words, workgroups })
+                let pipeline = &*self.pipelines[dispatch.pipeline];
+                let (slices, workgroups) = (&*self.slices[dispatch.group], dispatch.workgroups);
+                Some(ReplayDispatch { pipeline, slices, words, workgroups })
             });
-            Recording::new(&self.gpu, &steps.collect::<Option<Vec<_>>>()?)
+            Recording::new(&self.gpu, &dispatches.collect::<Option<Vec<_>>>()?)
         };
         self.recording.get_or_init(record).as_ref()
     }
 
-    /// Notes a run that was submitted.
+    /// Counts a submitted run.
     pub(crate) fn has_run(&self, replayed: bool) {
         if replayed {
             let counters = self.gpu.counters();
             count(&counters.passes, 1);
-            count(&counters.dispatches, self.steps.len() as u64);
+            count(&counters.dispatches, self.dispatches.len() as u64);
             count(&counters.replays, 1);
         } else {
             self.runs.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Runs all steps: one pass, one submission. An empty program submits nothing.
+    /// Runs all dispatches: one pass, one submission. An empty list submits nothing.
     ///
     /// # Errors
-    /// [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`], [`GpuError::Validation`] where a buffer was destroyed.
+    /// [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`], [`GpuError::Validation`] where a buffer was
+    /// destroyed.
     pub fn submit(&self) -> Result<Option<SubmissionIndex>, GpuError> {
         self.gpu.check_alive()?;
         if self.is_empty() {
@@ -240,8 +253,8 @@ impl Program {
         self.gpu.run(SUBMIT, self, None, None).map(Some)
     }
 
-    /// Runs all steps and reads ranges of buffers, with one submission for both. The result is there when the read-back
-    /// is waited for or awaited.
+    /// Runs all dispatches and reads ranges of buffers, all in one submission. The data is available once the
+    /// returned read-back has been waited for or awaited.
     ///
     /// # Errors
     /// As [`submit`](Self::submit) and [`GpuDevice::read_many`].
@@ -256,52 +269,52 @@ impl Program {
     }
 }
 
-/// What the pass has set so far.
+/// What is currently set in the compute pass.
 #[derive(Default)]
-struct Set {
+struct PassState {
     pipeline: Option<usize>,
     group: Option<usize>,
     immediates: Option<Range<usize>>,
 }
 
-/// The tables of a program while it is compiled, with what finds equal entries.
-struct Tables<'a> {
+/// A [`DispatchList`] under construction, with lookup tables for pipelines and bind groups that occur twice.
+struct DispatchListBuilder<'a> {
     gpu: &'a GpuDevice,
-    program: Program,
+    list: DispatchList,
     pipelines: HashMap<*const Pipeline, usize>,
     groups: HashMap<(Vec<Access>, Vec<BufferSlice>), usize>,
 }
 
-impl Tables<'_> {
-    fn add(&mut self, index: usize, step: Step, uniforms: Option<&Uniforms>) {
-        let Step { pipeline, bindings, params, workgroups, label } = step;
+impl DispatchListBuilder<'_> {
+    fn add(&mut self, index: usize, dispatch: Dispatch, uniforms: Option<&Uniforms>) {
+        let Dispatch { pipeline, bindings, params, workgroups, label } = dispatch;
         let params = match (pipeline.params, &pipeline.uniform, uniforms) {
             (ParamMode::Immediates, ..) => {
-                let start = self.program.immediates.len();
-                self.program.immediates.extend(params.iter().flat_map(|word| word.to_le_bytes()));
-                Params::Immediates(start..self.program.immediates.len())
+                let start = self.list.immediates.len();
+                self.list.immediates.extend(params.iter().flat_map(|word| word.to_le_bytes()));
+                DispatchParams::Immediates(start..self.list.immediates.len())
             }
             (ParamMode::Uniform, Some(layout), Some(uniforms)) => {
                 let size = pipeline.uniform_bytes();
                 let slice = BufferSlice { buffer: uniforms.buffer.clone(), offset: 0, size };
-                // Storage layouts have another number of accesses than none at all for one buffer.
+                // An empty access list cannot collide with the key of a storage bind group.
                 let group = self.group(&label, layout, Vec::new(), vec![slice]);
-                Params::Uniform { group, offset: uniforms.offsets[index] }
+                DispatchParams::Uniform { group, offset: uniforms.offsets[index] }
             }
-            _ => Params::None,
+            _ => DispatchParams::None,
         };
         let group = self.group(&label, &pipeline.buffers, pipeline.access.clone(), bindings);
-        let pipelines = &mut self.program.pipelines;
+        let pipelines = &mut self.list.pipelines;
         let pipeline = *self.pipelines.entry(Arc::as_ptr(&pipeline)).or_insert_with(|| {
             pipelines.push(pipeline);
             pipelines.len() - 1
         });
-        self.program.labels.push(label);
-        self.program.steps.push(Recorded { pipeline, group, params, workgroups });
+        self.list.labels.push(label);
+        self.list.dispatches.push(EncodedDispatch { pipeline, group, params, workgroups });
     }
 
-    /// The bind group of these ranges. wgpu takes layouts of the same entries for the same, so the accesses tell them
-    /// apart.
+    /// The bind group of these ranges. Layouts with equal entries are interchangeable in wgpu, so
+    /// ranges and accesses identify a bind group.
     fn group(
         &mut self,
         label: &str,
@@ -315,10 +328,10 @@ impl Tables<'_> {
         }
         let entries: Vec<_> = (0..).zip(&key.1).map(|(binding, slice)| entry(binding, slice)).collect();
         let descriptor = wgpu::BindGroupDescriptor { label: Some(label), layout, entries: &entries };
-        let groups = &mut self.program.groups;
+        let groups = &mut self.list.groups;
         groups.push(self.gpu.wgpu_device().create_bind_group(&descriptor));
         count(&self.gpu.counters().bind_groups, 1);
-        self.program.slices.push(key.1.clone());
+        self.list.slices.push(key.1.clone());
         let group = groups.len() - 1;
         self.groups.insert(key, group);
         group
@@ -336,40 +349,40 @@ fn entry(binding: u32, slice: &BufferSlice) -> wgpu::BindGroupEntry<'_> {
     }
 }
 
-/// The parameters that do not go as immediate data, in one buffer.
+/// All parameters that do not go as immediate data, in one uniform buffer.
 struct Uniforms {
     buffer: GpuBuffer,
-    /// Of each step; 0 for those that have none here.
+    /// Offset of each dispatch's parameters; 0 for dispatches without parameters in this buffer.
     offsets: Vec<u32>,
 }
 
 impl Uniforms {
-    fn lay_out(gpu: &GpuDevice, steps: &[Step]) -> Result<Option<Self>, GpuError> {
+    fn lay_out(gpu: &GpuDevice, dispatches: &[Dispatch]) -> Result<Option<Self>, GpuError> {
         let align = u64::from(gpu.limits().min_uniform_buffer_offset_alignment.max(16));
         let mut bytes: Vec<u8> = Vec::new();
         let mut known: HashMap<&[u32], u32> = HashMap::new();
-        let mut offsets = Vec::with_capacity(steps.len());
+        let mut offsets = Vec::with_capacity(dispatches.len());
         let too_large = |needed: u64| GpuError::TooLarge {
             call: COMPILE,
             what: "the bytes of parameters".to_owned(),
             needed,
             limit: u64::from(u32::MAX),
         };
-        for step in steps {
-            if step.pipeline.params != ParamMode::Uniform {
+        for dispatch in dispatches {
+            if dispatch.pipeline.params != ParamMode::Uniform {
                 offsets.push(0);
                 continue;
             }
-            if let Some(&offset) = known.get(&*step.params) {
+            if let Some(&offset) = known.get(&*dispatch.params) {
                 offsets.push(offset);
                 continue;
             }
             let start = (bytes.len() as u64).next_multiple_of(align);
             let offset = u32::try_from(start).map_err(|_| too_large(start))?;
             bytes.resize(start as usize, 0);
-            bytes.extend(step.params.iter().flat_map(|word| word.to_le_bytes()));
-            bytes.resize((start + step.pipeline.uniform_bytes()) as usize, 0);
-            known.insert(&step.params, offset);
+            bytes.extend(dispatch.params.iter().flat_map(|word| word.to_le_bytes()));
+            bytes.resize((start + dispatch.pipeline.uniform_bytes()) as usize, 0);
+            known.insert(&dispatch.params, offset);
             offsets.push(offset);
         }
         if bytes.is_empty() {

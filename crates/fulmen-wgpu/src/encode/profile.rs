@@ -1,55 +1,57 @@
-//! How long each step takes on the device.
+//! How long each dispatch takes on the device.
 
 use wgpu::{BufferUsages, ComputePassDescriptor, ComputePassTimestampWrites, Features, QuerySet};
 
-use super::{Program, Set};
+use super::{DispatchList, PassState};
 use crate::{buffer::GpuBuffer, device::count, error::GpuError};
 
-const CALL: &str = "Program::profile";
+const CALL: &str = "DispatchList::profile";
 
-/// One step's time on the device.
+/// The time of one dispatch on the device.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StepTime {
-    /// The step's name.
+pub struct DispatchTime {
+    /// The dispatch's label.
     pub label: String,
-    /// When it began, in microseconds after the first step.
+    /// Start, in microseconds after the start of the first dispatch.
     pub start_us: f64,
-    /// How long it took, in microseconds.
+    /// Duration in microseconds.
     pub duration_us: f64,
 }
 
 /// The times of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    /// Each step, in order.
-    pub steps: Vec<StepTime>,
-    /// The device cannot take times inside a pass, so each step had a pass of its own. That costs several microseconds
-    /// a step which a normal run does not have.
+    /// Each dispatch, in order.
+    pub dispatches: Vec<DispatchTime>,
+    /// The device cannot write timestamps inside a pass, so each dispatch ran in a pass of its own.
+    /// That adds several microseconds per dispatch that a normal run does not have.
     pub split_passes: bool,
 }
 
 impl Profile {
-    /// From the start of the first step to the end of the last, in microseconds.
+    /// From the start of the first dispatch to the end of the last, in microseconds.
     pub fn total_us(&self) -> f64 {
-        self.steps.last().map_or(0.0, |last| last.start_us + last.duration_us)
+        self.dispatches.last().map_or(0.0, |last| last.start_us + last.duration_us)
     }
 }
 
-impl Program {
-    /// Runs all steps once and waits for them, with the time taken before and after each.
+impl DispatchList {
+    /// Runs all dispatches once with a timestamp before and after each, and waits for them.
     ///
     /// # Errors
-    /// [`GpuError::Unsupported`] where the device has no timestamps; else as [`submit`](Program::submit).
+    /// [`GpuError::Unsupported`] where the device has no timestamps; else as
+    /// [`submit`](DispatchList::submit).
     pub fn profile(&self) -> Result<Profile, GpuError> {
         let gpu = &self.gpu;
         if !gpu.features().contains(Features::TIMESTAMP_QUERY) {
             return Err(GpuError::Unsupported { call: CALL, what: "timestamps" });
         }
         let split_passes = !gpu.features().contains(Features::TIMESTAMP_QUERY_INSIDE_PASSES);
-        // Two for each step where each has its pass; else one between steps, one before and one behind.
+        // Two per dispatch where each has its own pass; else one between dispatches, plus the first and
+        // the last.
         let count = if split_passes { self.len() * 2 } else { self.len() + 1 };
         if self.is_empty() {
-            return Ok(Profile { steps: Vec::new(), split_passes });
+            return Ok(Profile { dispatches: Vec::new(), split_passes });
         }
         let queries = Queries::new(self, count)?;
         let encode: Encode = if split_passes { Queries::encode_split } else { Queries::encode_inside };
@@ -57,26 +59,31 @@ impl Program {
         let period = f64::from(gpu.wgpu_queue().get_timestamp_period()) / 1000.0;
         let first = times[0];
         let micros = |ticks: u64, since: u64| ticks.saturating_sub(since) as f64 * period;
-        let step = |(index, label): (usize, &String)| {
+        let time = |(index, label): (usize, &String)| {
             let (begin, end) = if split_passes {
                 (times[index * 2], times[index * 2 + 1])
             } else {
                 (times[index], times[index + 1])
             };
-            StepTime { label: label.clone(), start_us: micros(begin, first), duration_us: micros(end, begin) }
+            DispatchTime {
+                label: label.clone(),
+                start_us: micros(begin, first),
+                duration_us: micros(end, begin),
+            }
         };
-        Ok(Profile { steps: self.labels.iter().enumerate().map(step).collect(), split_passes })
+        Ok(Profile { dispatches: self.labels.iter().enumerate().map(time).collect(), split_passes })
     }
 
-    /// Runs all steps once, in one pass as [`submit`](Program::submit) does, and waits for them. Gives the time from the
-    /// beginning of the pass to its end on the device, in microseconds. Unlike [`profile`](Program::profile) it takes no
-    /// times between the steps, which would keep them apart.
+    /// Runs all dispatches once in one pass, as [`submit`](DispatchList::submit) does, and waits for
+    /// them. Returns the time from the beginning of the pass to its end on the device, in microseconds.
+    /// Unlike [`profile`](DispatchList::profile) it writes no timestamps between dispatches, which
+    /// would keep them from overlapping.
     ///
     /// # Errors
-    /// As [`profile`](Program::profile).
+    /// As [`profile`](DispatchList::profile).
     pub fn time_us(&self) -> Result<f64, GpuError> {
         if !self.gpu.features().contains(Features::TIMESTAMP_QUERY) {
-            return Err(GpuError::Unsupported { call: "Program::time_us", what: "timestamps" });
+            return Err(GpuError::Unsupported { call: "DispatchList::time_us", what: "timestamps" });
         }
         if self.is_empty() {
             return Ok(0.0);
@@ -87,22 +94,22 @@ impl Program {
     }
 }
 
-/// Timestamps, in as many sets as wgpu's limit for one makes necessary, and the buffer they are read through.
+/// Timestamp queries, split into sets of at most wgpu's limit, and the buffer they are resolved into.
 struct Queries {
     sets: Vec<QuerySet>,
     results: GpuBuffer,
     count: usize,
 }
 
-/// Even, so that the two of a step are in one set; and whole in the alignment of results.
+/// Even, so that the two queries of a dispatch are in one set, and a multiple of the resolve alignment.
 const PER_SET: usize = wgpu::QUERY_SET_MAX_QUERIES as usize;
 
-/// How a program is recorded with its timestamps.
-type Encode = fn(&Queries, &Program, &mut wgpu::CommandEncoder);
+/// A function that encodes a dispatch list with its timestamps.
+type Encode = fn(&Queries, &DispatchList, &mut wgpu::CommandEncoder);
 
 impl Queries {
-    fn new(program: &Program, count: usize) -> Result<Self, GpuError> {
-        let gpu = &program.gpu;
+    fn new(list: &DispatchList, count: usize) -> Result<Self, GpuError> {
+        let gpu = &list.gpu;
         let sets = gpu.create(CALL, None, || {
             let sizes = (0..count).step_by(PER_SET).map(|start| (count - start).min(PER_SET));
             let set = |size| {
@@ -124,13 +131,13 @@ impl Queries {
         (&self.sets[query / PER_SET], (query % PER_SET) as u32)
     }
 
-    /// Runs the program and gives the ticks.
-    fn run(&self, program: &Program, encode: Encode) -> Result<Vec<u64>, GpuError> {
-        let gpu = &program.gpu;
+    /// Runs the list and returns the raw timestamps.
+    fn run(&self, list: &DispatchList, encode: Encode) -> Result<Vec<u64>, GpuError> {
+        let gpu = &list.gpu;
         let slice = self.results.slice(0..self.count as u64 * 8);
         let mut readback = crate::transfer::Readback::plan(gpu, CALL, &[slice])?;
         let submission = gpu.record(CALL, |encoder| {
-            encode(self, program, encoder);
+            encode(self, list, encoder);
             for (index, set) in self.sets.iter().enumerate() {
                 let first = index * PER_SET;
                 let size = (self.count - first).min(PER_SET) as u32;
@@ -143,22 +150,22 @@ impl Queries {
         Ok(bytes.as_chunks::<8>().0.iter().map(|ticks| u64::from_le_bytes(*ticks)).collect())
     }
 
-    fn encode_inside(&self, program: &Program, encoder: &mut wgpu::CommandEncoder) {
+    fn encode_inside(&self, list: &DispatchList, encoder: &mut wgpu::CommandEncoder) {
         let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
-        let mut set = Set::default();
+        let mut state = PassState::default();
         let (queries, index) = self.set(0);
         pass.write_timestamp(queries, index);
-        for (number, step) in program.steps.iter().enumerate() {
-            program.record(&mut pass, &mut set, step);
+        for (number, dispatch) in list.dispatches.iter().enumerate() {
+            list.record(&mut pass, &mut state, dispatch);
             let (queries, index) = self.set(number + 1);
             pass.write_timestamp(queries, index);
         }
-        count(&program.gpu.counters().passes, 1);
-        count(&program.gpu.counters().dispatches, program.len() as u64);
+        count(&list.gpu.counters().passes, 1);
+        count(&list.gpu.counters().dispatches, list.len() as u64);
     }
 
-    /// One pass, with a time at its beginning and one at its end.
-    fn encode_whole(&self, program: &Program, encoder: &mut wgpu::CommandEncoder) {
+    /// One pass with a timestamp at its beginning and one at its end.
+    fn encode_whole(&self, list: &DispatchList, encoder: &mut wgpu::CommandEncoder) {
         let (query_set, first) = self.set(0);
         let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor {
             label: None,
@@ -168,28 +175,28 @@ impl Queries {
                 end_of_pass_write_index: Some(first + 1),
             }),
         });
-        let mut set = Set::default();
-        for step in &program.steps {
-            program.record(&mut pass, &mut set, step);
+        let mut state = PassState::default();
+        for dispatch in &list.dispatches {
+            list.record(&mut pass, &mut state, dispatch);
         }
-        count(&program.gpu.counters().passes, 1);
-        count(&program.gpu.counters().dispatches, program.len() as u64);
+        count(&list.gpu.counters().passes, 1);
+        count(&list.gpu.counters().dispatches, list.len() as u64);
     }
 
-    fn encode_split(&self, program: &Program, encoder: &mut wgpu::CommandEncoder) {
-        for (number, step) in program.steps.iter().enumerate() {
+    fn encode_split(&self, list: &DispatchList, encoder: &mut wgpu::CommandEncoder) {
+        for (number, dispatch) in list.dispatches.iter().enumerate() {
             let (query_set, first) = self.set(number * 2);
             let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor {
-                label: Some(&program.labels[number]),
+                label: Some(&list.labels[number]),
                 timestamp_writes: Some(ComputePassTimestampWrites {
                     query_set,
                     beginning_of_pass_write_index: Some(first),
                     end_of_pass_write_index: Some(first + 1),
                 }),
             });
-            program.record(&mut pass, &mut Set::default(), step);
-            count(&program.gpu.counters().passes, 1);
-            count(&program.gpu.counters().dispatches, 1);
+            list.record(&mut pass, &mut PassState::default(), dispatch);
+            count(&list.gpu.counters().passes, 1);
+            count(&list.gpu.counters().dispatches, 1);
         }
     }
 }

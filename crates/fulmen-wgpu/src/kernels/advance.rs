@@ -1,16 +1,17 @@
-//! From one step to the next.
+//! Advances tokens, positions and history to the next decode step.
 
 use super::{
     KernelError, Plan, Role,
-    bind::{Bind, invalid},
+    bind::{KernelBindings, invalid},
     fault,
     plan::{product, threads},
+    preprocess::values,
 };
 use crate::kernel::Caps;
 
 const OP: &str = "advance";
 
-/// Rows that step on.
+/// The rows of a decode step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Advance {
     /// Rows.
@@ -23,12 +24,12 @@ pub struct Advance {
     pub sequences: bool,
 }
 
-/// The tokens that were drawn become the next step's: positions go up by one, but stay below the capacity, and the
-/// history gets each token at its new position.
+/// The sampled tokens become the input of the next decode step: positions go up by one, but stay below
+/// the capacity, and each token is added to the history at its new position.
 ///
-/// Input 0 is the `m` tokens drawn, input 1 (if any) the `m` sequence numbers, no two the same. Output 0 is the `m`
-/// tokens that the next step reads, 1 the `m` positions, 2 the history, `[n_seqs][capacity]`, 3 the
-/// [record of faults](super::fault).
+/// Input 0 is the `m` sampled tokens, input 1 (if any) the `m` sequence numbers, no two the same.
+/// Output 0 is the `m` tokens that the next step reads, 1 the `m` positions, 2 the history,
+/// `[n_seqs][capacity]`, 3 the [record of faults](super::fault).
 ///
 /// # Errors
 /// [`KernelError`] where the history is larger than a binding or has no positions.
@@ -42,7 +43,7 @@ pub fn advance(spec: &Advance, caps: &Caps) -> Result<Plan, KernelError> {
         return Err(invalid(OP, "a history without positions"));
     }
     let rows = u64::from(m) * 4;
-    let mut bind = Bind::new(OP, caps);
+    let mut bind = KernelBindings::new(OP, caps);
     bind.read("drawn", Role::Input(0), "u32", rows)?;
     if sequences {
         bind.read("sequences", Role::Input(1), "u32", rows)?;
@@ -55,12 +56,8 @@ pub fn advance(spec: &Advance, caps: &Caps) -> Result<Plan, KernelError> {
     let threads = threads(64, caps);
     bind.launch(
         &mut plan,
-        include_str!("advance.wgsl"),
-        &[
-            ("report", fault::REPORT),
-            ("sequence", if sequences { "sequences[row]" } else { "0u" }),
-            ("threads", &threads.to_string()),
-        ],
+        "advance.wgsl",
+        &values![sequences, threads],
         vec![m, n_seqs, capacity],
         u64::from(m.div_ceil(threads)),
     )?;

@@ -1,22 +1,22 @@
-//! The bindings of a kernel, collected together with their declarations.
+//! Collects the bindings of a kernel together with their declarations.
 
 use super::{
     Binding, KernelError, Plan, Role,
     plan::{kernel, padded, step},
-    template::expand,
+    preprocess::{Value, render},
 };
 use crate::kernel::{Access, Caps, StorageBinding};
 
-/// What a kernel binds, in order: the declarations, and the buffers. Everything is bound whole.
-pub(super) struct Bind<'a> {
+/// The bindings of a kernel, in order: their declarations, and the buffers. Every buffer is bound whole.
+pub(super) struct KernelBindings<'a> {
     label: &'static str,
     caps: &'a Caps,
     declared: Vec<StorageBinding>,
     bindings: Vec<Binding>,
 }
 
-impl<'a> Bind<'a> {
-    /// None yet, for a kernel of this name.
+impl<'a> KernelBindings<'a> {
+    /// No bindings yet, for a kernel with this label.
     pub(super) fn new(label: &'static str, caps: &'a Caps) -> Self {
         Self { label, caps, declared: Vec::new(), bindings: Vec::new() }
     }
@@ -35,7 +35,7 @@ impl<'a> Bind<'a> {
         Ok(())
     }
 
-    /// Binds a buffer that is only read.
+    /// Binds a buffer read-only, as an array of `element`s.
     pub(super) fn read(
         &mut self,
         name: &'static str,
@@ -46,7 +46,7 @@ impl<'a> Bind<'a> {
         self.add(name, role, Access::Read, element, bytes)
     }
 
-    /// Binds a buffer that is written.
+    /// Binds a buffer read-write, as an array of `element`s.
     pub(super) fn write(
         &mut self,
         name: &'static str,
@@ -57,31 +57,29 @@ impl<'a> Bind<'a> {
         self.add(name, role, Access::ReadWrite, element, bytes)
     }
 
-    /// How many buffers there are.
+    /// The number of bindings.
     pub(super) fn len(&self) -> usize {
-        self.declared.len()
+        self.bindings.len()
     }
 
-    /// Adds the launch of a template to the plan.
+    /// Renders the kernel file with these values, and adds its launch to the plan.
     pub(super) fn launch(
         self,
         plan: &mut Plan,
-        template: &str,
-        values: &[(&str, &str)],
+        file: &str,
+        values: &[(&'static str, Value)],
         params: Vec<u32>,
         groups: u64,
     ) -> Result<(), KernelError> {
-        // As many as the caller has just listed.
+        // Kernels have a handful of parameters.
         let words = params.len() as u32;
-        // The module declares the buffers.
-        let all: Vec<(&str, &str)> = values.iter().copied().chain([("buffers", "")]).collect();
-        let kernel = kernel(self.label, expand(template, &all), self.declared, words);
+        let kernel = kernel(self.label, render(file, values), self.declared, words);
         plan.steps.push(step(kernel, params, groups, self.bindings, self.caps)?);
         Ok(())
     }
 }
 
-/// Refuses what one binding does not hold.
+/// Refuses a buffer that is larger than a binding.
 pub(super) fn fits(op: &'static str, what: &'static str, bytes: u64, caps: &Caps) -> Result<(), KernelError> {
     let (bytes, limit) = (padded(bytes), caps.max_binding.min(1 << 32));
     if bytes > limit {
@@ -90,7 +88,7 @@ pub(super) fn fits(op: &'static str, what: &'static str, bytes: u64, caps: &Caps
     Ok(())
 }
 
-/// A malformed call.
+/// The error of a malformed call.
 pub(super) fn invalid(op: &'static str, reason: impl Into<String>) -> KernelError {
     KernelError::Invalid { op: op.to_owned(), reason: reason.into() }
 }

@@ -5,15 +5,15 @@ use fulmen_core::{DType, Heads, RopePairing, RopeSpec};
 
 use super::advance::{Advance, advance};
 use super::argmax::argmax;
-use super::attention::{Attention, Kind, Source, attention_by};
+use super::attention::{Attention, AttentionKernel, KvInput, attention_by};
 use super::copy::{copy, copy_bytes};
 use super::elementwise::{ElementwiseOp, ElementwiseProgram, fused};
 use super::embed::{Embed, embed};
 use super::fill::fill;
 use super::kv::{Cache, KvStore, RopeStore, kv_store, rope_store};
 use super::matmul::{
-    self, COOP_TILES, EpilogueInput, EpilogueSource, FragmentOps, GemmTile, GemvKn, GemvNk, Layout, MatmulConfig,
-    MatmulShape, MatmulStage, RowThreads, WeightType,
+    self, COOP_TILES, EpilogueInput, EpilogueSource, FragmentOps, GemmTile, GemvKn, GemvNk, Layout,
+    MatmulConfig, MatmulShape, MatmulStage, RowThreads, WeightType,
 };
 use super::penalize::{Penalize, penalize};
 use super::preprocess::documentation;
@@ -57,11 +57,13 @@ pub fn catalog(caps: &Caps) -> Vec<CatalogEntry> {
 /// Matmul with f32, f16 and bf16 weights.
 const MATMUL: &[Row] = &[
     ("matmul/gemv_nk", "GEMV, weights [n, k]", "matmul/gemv_nk.wgsl", |caps| {
-        let config = GemvNk { threads: 128, rows: 2, unroll: 4, row_threads: row_threads(caps), fixed_k: false };
+        let config =
+            GemvNk { threads: 128, rows: 2, unroll: 4, row_threads: row_threads(caps), fixed_k: false };
         multiply(MatmulConfig::GemvNk(config), 1, Layout::Nk, WeightType::F32, caps)
     }),
     ("matmul/gemv_nk_f16_m4", "Small-M GEMM, f16 weights [n, k]", "matmul/gemv_nk.wgsl", |caps| {
-        let config = GemvNk { threads: 128, rows: 2, unroll: 1, row_threads: row_threads(caps), fixed_k: false };
+        let config =
+            GemvNk { threads: 128, rows: 2, unroll: 1, row_threads: row_threads(caps), fixed_k: false };
         multiply(MatmulConfig::GemvNk(config), 4, Layout::Nk, WeightType::F16, caps)
     }),
     ("matmul/gemv_kn", "GEMV, weights [k, n]", "matmul/gemv_kn.wgsl", |caps| {
@@ -109,10 +111,15 @@ const QMATMUL: &[Row] = &[
         let outputs = [output(DType::Q4_K, N), output(DType::Q4_K, 256), output(DType::Q6_K, 256)];
         Some(qmatmul::fused_gemv(1, &outputs, OutputForm::F32, caps).ok()??.0.kernel)
     }),
-    ("qmatmul/fused_gemv_gate_up", "Fused GEMV of gate and up, with q8 output", "qmatmul/fused_gemv.wgsl", |caps| {
-        let outputs = [FusedOutput { weights: vec![weight(DType::Q4_K); 2], bias: false }];
-        Some(qmatmul::fused_gemv(1, &outputs, OutputForm::F32AndQ8, caps).ok()??.0.kernel)
-    }),
+    (
+        "qmatmul/fused_gemv_gate_up",
+        "Fused GEMV of gate and up, with q8 output",
+        "qmatmul/fused_gemv.wgsl",
+        |caps| {
+            let outputs = [FusedOutput { weights: vec![weight(DType::Q4_K); 2], bias: false }];
+            Some(qmatmul::fused_gemv(1, &outputs, OutputForm::F32AndQ8, caps).ok()??.0.kernel)
+        },
+    ),
     ("qmatmul/gemm_int8", "Tiled int8 GEMM, Q4_K", "qmatmul/gemm_int8.wgsl", |caps| {
         let config = Int8Tile { bm: 32, bn: 64, tm: 4, tn: 4, depth: 4, slices: 1 };
         quantized(QuantMatmulConfig::Int8(config), 64, DType::Q4_K, MatmulStage::Multiply, caps)
@@ -136,33 +143,49 @@ const QMATMUL: &[Row] = &[
 /// The other ops of a model.
 const MODEL: &[Row] = &[
     ("embed/f16", "Rows of an embedding table by token, f16", "embed.wgsl", |caps| table(DType::F16, caps)),
-    ("embed/q4_k", "Rows of an embedding table by token, Q4_K", "embed.wgsl", |caps| table(DType::Q4_K, caps)),
+    ("embed/q4_k", "Rows of an embedding table by token, Q4_K", "embed.wgsl", |caps| {
+        table(DType::Q4_K, caps)
+    }),
     ("rope/rope", "Rotary position embedding", "rope/rope.wgsl", |caps| {
         let spec = Rope { m: 4, n_heads: 16, head_dim: 128, rope: rotation(), factors: false };
         only(rope(&spec, caps))
     }),
-    ("kv/store", "Keys and values into the KV cache", "kv/store.wgsl", |caps| only(kv_store(&store(4), caps))),
+    ("kv/store", "Keys and values into the KV cache", "kv/store.wgsl", |caps| {
+        only(kv_store(&store(4), caps))
+    }),
     ("kv/rope_store", "Norm, RoPE and KV store", "kv/store.wgsl", |caps| {
         let (store, rope) = (store(4), rotation());
         let spec = RopeStore { store, rope, factors: false, q_norm: true, k_norm: true, epsilon: 1e-6 };
         only(rope_store(&spec, caps))
     }),
     ("attention/decode", "Flash decoding: split-KV attention", "attention/decode.wgsl", |caps| {
-        only(attention_by(Kind::Step, &attention(1), caps))
+        only(attention_by(AttentionKernel::Decode, &attention(1), caps))
     }),
     ("attention/prefill_tiled", "Tiled flash attention in f32", "attention/prefill_tiled.wgsl", |caps| {
-        only(attention_by(Kind::Tiles, &attention(256), caps))
+        only(attention_by(AttentionKernel::PrefillTiled, &attention(256), caps))
     }),
-    ("attention/prefill_coop", "Flash attention on cooperative matrices", "attention/prefill_coop.wgsl", |caps| {
-        only(attention_by(Kind::Units(FragmentOps::CooperativeMatrix), &attention(256), caps))
-    }),
+    (
+        "attention/prefill_coop",
+        "Flash attention on cooperative matrices",
+        "attention/prefill_coop.wgsl",
+        |caps| {
+            only(attention_by(
+                AttentionKernel::PrefillCoop(FragmentOps::CooperativeMatrix),
+                &attention(256),
+                caps,
+            ))
+        },
+    ),
     ("attention/split_kv_reduce", "Sum of split-KV parts", "attention/split_kv_reduce.wgsl", |caps| {
-        attention_by(Kind::Step, &attention(1), caps).ok()?.steps.pop().map(|step| step.launch.kernel)
+        attention_by(AttentionKernel::Decode, &attention(1), caps)
+            .ok()?
+            .steps
+            .pop()
+            .map(|step| step.launch.kernel)
     }),
     ("sample/argmax", "Greedy sampling", "argmax.wgsl", |caps| only(argmax(1, 32_000, caps))),
     ("sample/penalize", "Penalties on logits", "penalize.wgsl", |caps| {
-        let spec =
-            Penalize { m: 1, n: 32_000, n_seqs: 1, capacity: 4096, sequences: false, in_place: true };
+        let spec = Penalize { m: 1, n: 32_000, n_seqs: 1, capacity: 4096, sequences: false, in_place: true };
         only(penalize(&spec, caps))
     }),
     ("sample/first", "Sampling: first pass", "sample/largest.wgsl", |caps| only(sample(1, 32_000, caps))),
@@ -177,11 +200,15 @@ const MODEL: &[Row] = &[
 /// Operations on arrays.
 const ARRAYS: &[Row] = &[
     ("rows/softmax", "Softmax of rows", "rows/rows.wgsl", |caps| only(softmax(&rows(), caps))),
-    ("rows/rms_norm", "RMS norm of rows", "rows/rows.wgsl", |caps| only(rms_norm(&rows(), 1e-6, Elem::F32, caps))),
+    ("rows/rms_norm", "RMS norm of rows", "rows/rows.wgsl", |caps| {
+        only(rms_norm(&rows(), 1e-6, Elem::F32, caps))
+    }),
     ("rows/layer_norm", "Layer norm of rows", "rows/rows.wgsl", |caps| {
         only(layer_norm(&rows(), 1e-6, Elem::F32, caps))
     }),
-    ("rows/row_sum", "Sums of rows", "rows/rows.wgsl", |caps| only(row_reduce(Reduction::Sum, &rows(), caps))),
+    ("rows/row_sum", "Sums of rows", "rows/rows.wgsl", |caps| {
+        only(row_reduce(Reduction::Sum, &rows(), caps))
+    }),
     ("reduce/sum", "Reduction of an array: sum", "reduce/reduce.wgsl", |caps| {
         only(reduce(Reduction::Sum, 1 << 20, Elem::F32, caps))
     }),
@@ -197,7 +224,9 @@ const ARRAYS: &[Row] = &[
     ("elementwise/fill", "Elementwise program: fill", "elementwise/fused.wgsl", |caps| {
         only(fill(1 << 20, 0.0, Elem::F32, caps))
     }),
-    ("copy/vectors", "Copy of whole vectors", "copy_vectors.wgsl", |caps| only(copy_bytes(1 << 20, [0, 0], caps))),
+    ("copy/vectors", "Copy of whole vectors", "copy_vectors.wgsl", |caps| {
+        only(copy_bytes(1 << 20, [0, 0], caps))
+    }),
     ("copy/bytes", "Copy of bytes at any offset", "copy_bytes.wgsl", |caps| {
         only(copy_bytes((1 << 20) + 3, [1, 2], caps))
     }),
@@ -252,7 +281,8 @@ fn quantized(
 }
 
 fn gemv(dtype: DType, activations: Activations, caps: &Caps) -> Option<Kernel> {
-    let lane_sum = if caps.subgroups.is_some_and(|(min, _)| min >= 16) { LaneSum::Shuffle } else { LaneSum::Memory };
+    let lane_sum =
+        if caps.subgroups.is_some_and(|(min, _)| min >= 16) { LaneSum::Shuffle } else { LaneSum::Memory };
     let config = QuantGemv { activations, threads: 128, lanes: 16, rows: 1, unroll: 2, lane_sum };
     quantized(QuantMatmulConfig::Gemv(config), 1, dtype, MatmulStage::Multiply, caps)
 }
@@ -280,10 +310,10 @@ fn store(m: u32) -> KvStore {
 }
 
 fn attention(m: u32) -> Attention {
-    let source = Source::Cache { cache: store(m).cache, sequences: false };
-    Attention { m, heads: heads(), scale: 0.088, source }
+    let kv = KvInput::Cache { cache: store(m).cache, sequences: false };
+    Attention { m, heads: heads(), scale: 0.088, kv }
 }
 
 fn table(dtype: DType, caps: &Caps) -> Option<Kernel> {
-    only(embed(&Embed { dtype, rows: 32_000, width: K, piece: 0..32_000, m: 1 }, caps))
+    only(embed(&Embed { dtype, rows: 32_000, width: K, slice: 0..32_000, m: 1 }, caps))
 }

@@ -1,10 +1,10 @@
-//! Copies: of elements, which also convert, and of bytes, which begin anywhere.
+//! Copies: of elements, with conversion, and of bytes at any offset.
 
 use super::{
     Elem, KernelError, Plan, Role,
     elementwise::{ElementwiseProgram, Input, Node, Output, fused},
     plan::{alignment, kernel, step, threads, window},
-    template::expand,
+    preprocess::{render, values},
 };
 use crate::kernel::{Caps, StorageBinding};
 
@@ -22,8 +22,9 @@ pub fn copy(len: u64, from: Elem, to: Elem, caps: &Caps) -> Result<Plan, KernelE
     fused(&program, len, &[], caps)
 }
 
-/// Copies `bytes` bytes from byte `shifts[0]` of input 0 on to byte `shifts[1]` of output 0 on; both are below
-/// [`Caps::binding_alignment`], or below 16 where that is less. Bytes beside them keep their values.
+/// Copies `bytes` bytes from byte `shifts[0]` of input 0 on to byte `shifts[1]` of output 0 on; both
+/// are below [`Caps::binding_alignment`], or below 16 where that is less. Bytes beside them keep their
+/// values.
 ///
 /// # Errors
 /// [`KernelError`] where the numbers are more than the device takes.
@@ -36,13 +37,13 @@ pub fn copy_bytes(bytes: u64, shifts: [u64; 2], caps: &Caps) -> Result<Plan, Ker
         return Err(KernelError::TooMany { op: OP.to_owned(), what });
     }
     let threads = threads(256, caps);
-    // Whole vectors where they lie as such.
+    // Whole vectors where both ranges are aligned.
     let vectors = shifts == [0, 0] && bytes.is_multiple_of(16);
-    let text = if vectors { include_str!("copy_vectors.wgsl") } else { include_str!("copy_bytes.wgsl") };
-    let wgsl = expand(text, &[("threads", &threads.to_string())]);
-    let of = if vectors { "vec4<u32>" } else { "u32" };
-    let bound = vec![StorageBinding::read("src", of), StorageBinding::read_write("dst", of)];
-    let copy = kernel(OP, wgsl, bound, if vectors { 1 } else { 4 });
+    let file = if vectors { "copy_vectors.wgsl" } else { "copy_bytes.wgsl" };
+    let wgsl = render(file, &values![threads]);
+    let element = if vectors { "vec4<u32>" } else { "u32" };
+    let declared = vec![StorageBinding::read("src", element), StorageBinding::read_write("dst", element)];
+    let copy = kernel(OP, wgsl, declared, if vectors { 1 } else { 4 });
     // A multiple of the alignment, so that every part has the same shifts.
     let most = caps.max_binding.min(1 << 31).saturating_sub(2 * align) / align * align;
     if most == 0 {

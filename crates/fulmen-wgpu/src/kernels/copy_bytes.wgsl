@@ -1,6 +1,11 @@
-// copy_bytes: each thread makes one word of the target.
+//! Copy of bytes at any offset. Element-wise: one thread writes one word of the destination, from two
+//! words of the source.
+//!
+//! **Bindings.** `src`, `dst`: words. Bytes of `dst` outside the range keep their values.
+//!
+//! **Bound** by memory bandwidth.
 struct Params {
-    // The first byte of the source; the first of the target and the one behind its last; words of the source.
+    // First byte of the source; first and end byte of the destination; words of the source.
     from_at: u32,
     to_at: u32,
     end: u32,
@@ -23,7 +28,8 @@ fn main(
     // The bytes of this word that are copied.
     let first = select(0u, params.to_at - begin, params.to_at > begin);
     let last = min(4u, params.end - begin);
-    // Where byte 0 of the word comes from; in the first word that may be before the source, so it is counted from 4 on.
+    // The source byte of byte 0 of this word, plus 4: in the first word it may lie before the start of
+    // the source.
     let source = begin + 4u + params.from_at - params.to_at;
     let at = source / 4u;
     let shift = 8u * (source % 4u);

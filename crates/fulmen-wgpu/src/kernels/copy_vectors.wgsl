@@ -1,4 +1,4 @@
-// copy_vectors: each thread copies 16 bytes.
+//! Copy of 16-byte vectors. Element-wise: one thread copies one vector. Bound by memory bandwidth.
 struct Params { vectors: u32 }
 
 

@@ -1,4 +1,4 @@
-//! Rows of a table by token.
+//! Token embedding: rows of a table.
 
 use std::ops::Range;
 
@@ -6,90 +6,88 @@ use fulmen_core::DType;
 
 use super::{
     KernelError, Plan, Role,
-    bind::{Bind, invalid},
+    bind::{KernelBindings, invalid},
     fault,
     matmul::WeightType,
     plan::{product, threads},
+    preprocess::values,
     qmatmul::QuantWeight,
 };
 use crate::kernel::Caps;
 
 const OP: &str = "embed";
 
-/// A table and how many rows are taken from it.
+/// A table, and the number of rows to look up.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Embed {
-    /// The type of the table: F32, F16, BF16 or a block format of [`qmatmul`](super::qmatmul), repacked as there.
+    /// The type of the table: F32, F16, BF16 or a block format of [`qmatmul`](super::qmatmul), repacked
+    /// as there.
     pub dtype: DType,
     /// Rows of the whole table.
     pub rows: u32,
     /// Elements of a row.
     pub width: u32,
-    /// The rows that input 0 holds: all, or a part where the table is in several buffers.
-    pub piece: Range<u32>,
+    /// The rows that input 0 holds: all, or a slice where the table is in several buffers.
+    pub slice: Range<u32>,
     /// Tokens.
     pub m: u32,
 }
 
 /// Row `tokens[i]` of the table to row `i` of the output.
 ///
-/// Input 0 is the table (those rows of it that `piece` says), input 1 the tokens; output 0 is `[m, width]` in f32,
-/// output 1 the [record of faults](super::fault). Rows whose token lies in another piece are left alone, and so are
-/// those whose token is out of range, which the launch of the first piece reports.
+/// Input 0 is the table (those rows of it that `slice` says), input 1 the tokens; output 0 is `[m,
+/// width]` in f32, output 1 the [record of faults](super::fault). Rows whose token lies in another
+/// slice are left alone, and so are those whose token is out of range, which the launch of the first
+/// slice reports.
 ///
 /// # Errors
 /// [`KernelError`] where there are no kernels for the type, or something is larger than a binding.
 pub fn embed(spec: &Embed, caps: &Caps) -> Result<Plan, KernelError> {
-    let Embed { dtype, rows, width, ref piece, m } = *spec;
-    if piece.start > piece.end || piece.end > rows {
-        return Err(invalid(OP, format!("a piece of rows {piece:?} of a table of {rows}")));
+    let Embed { dtype, rows, width, ref slice, m } = *spec;
+    if slice.start > slice.end || slice.end > rows {
+        return Err(invalid(OP, format!("a slice of rows {slice:?} of a table of {rows}")));
     }
     let mut plan = Plan::default();
-    if m == 0 || width == 0 || piece.is_empty() && piece.start > 0 {
+    if m == 0 || width == 0 || slice.is_empty() && slice.start > 0 {
         return Ok(plan);
     }
-    let held = u64::from(piece.end - piece.start);
-    let mut bind = Bind::new(OP, caps);
-    let (element, bytes, lanes, functions) = match plain(dtype) {
+    let held = u64::from(slice.end - slice.start);
+    let mut bind = KernelBindings::new(OP, caps);
+    let (element, bytes, lanes, reader, unpack) = match plain(dtype) {
         Some(kind) => {
             let lanes = if width.is_multiple_of(4) { 4 } else { 1 };
             let bytes = product(OP, "the table", &[held, width.into(), kind.bytes()])?;
-            let value = format!(
-                "{}fn value(row: u32, unit: u32) -> Values {{ return get_w(row * (params.k / {lanes}u) + unit); }}\n",
-                kind.getter("w", lanes, caps)
-            );
-            (kind.element(lanes, caps), bytes, lanes, value)
+            (kind.element(lanes, caps), bytes, lanes, kind.getter("w", lanes, caps), None)
         }
         None => {
             let weight = QuantWeight { dtype, n: rows, k: width };
-            let (text, unpack) = weight.reader().map_err(|error| invalid(OP, error.to_string()))?;
+            let (reader, unpack) = weight.reader().map_err(|error| invalid(OP, error.to_string()))?;
             let row = weight.packed_row_bytes().map_err(|error| invalid(OP, error.to_string()))?;
-            let value =
-                format!("{text}\n{}", include_str!("embed_blocks.wgsl")).replace("{{unpack}}", unpack);
-            ("vec4<u32>", product(OP, "the table", &[held, row])?, 4, value)
+            ("vec4<u32>", product(OP, "the table", &[held, row])?, 4, reader, Some(unpack))
         }
     };
     let out = product(OP, "the output", &[m.into(), width.into(), 4])?;
-    let values = if lanes == 4 { "vec4<f32>" } else { "f32" };
+    let elements = if lanes == 4 { "vec4<f32>" } else { "f32" };
     bind.read("w", Role::Input(0), element, bytes)?;
     bind.read("tokens", Role::Input(1), "u32", u64::from(m) * 4)?;
-    bind.write("out", Role::Output(0), values, out)?;
+    bind.write("out", Role::Output(0), elements, out)?;
     bind.write("fault", Role::Output(1), fault::ELEMENT, fault::FAULT_BYTES)?;
     let units = width / lanes;
     let threads = threads(128, caps);
     let across = units.div_ceil(threads);
-    let enable = if element.contains("f16") { "enable f16;\n" } else { "" };
     bind.launch(
         &mut plan,
-        include_str!("embed.wgsl"),
-        &[
-            ("enable", enable),
-            ("functions", &functions),
-            ("report", fault::REPORT),
-            ("values", values),
-            ("threads", &threads.to_string()),
+        "embed.wgsl",
+        &values![
+            threads,
+            lanes,
+            reader,
+            f16: matches!(element, "f16" | "vec4<f16>"),
+            values: elements,
+            blocks: unpack.is_some(),
+            unpack: unpack.unwrap_or_default(),
         ],
-        vec![width, rows, piece.start, piece.end, units, across, across.saturating_mul(m)],
+        vec![width, rows, slice.start, slice.end, units, across, across.saturating_mul(m)],
         u64::from(across) * u64::from(m),
     )?;
     Ok(plan)

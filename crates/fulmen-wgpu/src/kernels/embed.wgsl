@@ -1,7 +1,19 @@
-{{enable}}// embed: each thread takes one value, or four, of a row.
+//! Token embedding: copies row `tokens[i]` of the table to row `i` of the output, dequantized.
+//! Element-wise: one thread computes one `Values` (4 elements, or 1 where rows are not a multiple of
+//! 4).
+//!
+//! **Bindings.** `w`: rows `params.first` to `params.end` of the table, plain or repacked blocks as in
+//! `qmatmul`; `tokens` [m]; `out` [m][k] f32; `fault`.
+//!
+//! `reader` is the WGSL that reads the weight type: `get_w(i)`, or `fetch` and `decode` of the block format.
+//!
+//! **Bound** by memory latency: it reads one table row per token.
+#if f16
+enable f16;
+#endif
 struct Params {
-    // Elements of a row; rows of the table; the first that is here, and the first behind; `Values` of a row;
-    // workgroups for each row, and all of them.
+    // Elements per row; rows of the table; first and end row of this slice; `Values` per row;
+    // workgroups per row and in total.
     k: u32,
     rows: u32,
     first: u32,
@@ -12,9 +24,13 @@ struct Params {
 }
 
 alias Values = {{values}};
-{{buffers}}
-{{functions}}
-{{report}}
+{{reader}}
+#if blocks
+#include "embed_blocks.wgsl"
+#else
+fn value(row: u32, unit: u32) -> Values { return get_w(row * (params.k / {{lanes}}u) + unit); }
+#endif
+#include "fault.wgsl"
 @compute @workgroup_size({{threads}})
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

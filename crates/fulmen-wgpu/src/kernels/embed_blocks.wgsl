@@ -1,4 +1,6 @@
-// Four elements of a row.
+//! Helper function of `embed.wgsl` for block-quantized tables, called by one thread: `value(row,
+//! unit)`, the 4 elements `unit` of a row. Expects `fetch`, `decode` and `row_length` of the block
+//! format, and its `unpack` function.
 fn value(row: u32, unit: u32) -> Values {
     let it = unit / 8u;
     let at = unit & 3u;

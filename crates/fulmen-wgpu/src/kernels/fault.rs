@@ -1,13 +1,11 @@
-//! What kernels report: a token, a position or a parameter in device memory that is out of range.
+//! Faults that kernels report: a token, position or parameter in device memory that is out of range.
 //!
-//! Only kernels see such a number. They never use it: they put it into a record of [`FAULT_BYTES`], which is an
-//! output of theirs and zero at the start, and the host looks at it ([`fulmen_core::fault`]) when it reads something. The first one stays.
+//! Only kernels see such a value. They never use it: they write it to a record of [`FAULT_BYTES`] bytes
+//! (`fault.wgsl`), which is one of their outputs and initially zero. The host checks the record
+//! ([`fulmen_core::fault`]) when it reads data. The first fault is kept.
 
-/// Bytes of the record: four words, the first of which is 0 where nothing was reported.
+/// Bytes of the record: four words, the first of which is 0 if there is no fault.
 pub const FAULT_BYTES: u64 = 16;
 
-/// `report(code, row, value, limit)` and the codes, for kernels that bind `fault`.
-pub(super) const REPORT: &str = include_str!("fault.wgsl");
-
-/// The type of the elements of `fault`.
+/// The WGSL element type of the binding `fault`.
 pub(super) const ELEMENT: &str = "atomic<u32>";

@@ -1,3 +1,5 @@
+//! Helper function: `report(code, row, value, limit)` writes a fault to the binding `fault`, four
+//! atomic words, from one thread. The first report wins. The constants match `fulmen_core::fault`.
 const FAULT_TOKEN = 1u;
 const FAULT_POSITION = 2u;
 const FAULT_SEQUENCE = 3u;
@@ -8,7 +10,6 @@ const FAULT_REPEAT = 7u;
 const FAULT_FREQUENCY = 8u;
 const FAULT_PRESENCE = 9u;
 
-// Keeps the first report.
 fn report(code: u32, row: u32, value: u32, limit: u32) {
     if (atomicCompareExchangeWeak(&fault[0], 0u, code).exchanged) {
         atomicStore(&fault[1], row);

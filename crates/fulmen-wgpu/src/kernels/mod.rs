@@ -31,7 +31,6 @@ pub mod elementwise;
 pub mod embed;
 pub mod fault;
 pub mod fill;
-mod group;
 pub mod kv;
 pub mod matmul;
 pub mod penalize;
@@ -43,8 +42,8 @@ pub mod rope;
 pub mod rows;
 pub mod sample;
 mod storage;
-mod template;
 pub mod transpose;
+mod workgroup;
 
 pub use plan::{Binding, KernelError, Plan, Role, Step};
 pub use storage::Elem;

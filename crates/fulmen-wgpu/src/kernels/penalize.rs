@@ -1,17 +1,18 @@
-//! Logits made less likely for tokens that came before.
+//! Repetition, frequency and presence penalties on logits.
 
 use super::{
     Elem, KernelError, Plan, Role,
-    bind::Bind,
+    bind::KernelBindings,
     copy::copy,
     fault,
     plan::{product, threads},
+    preprocess::values,
 };
 use crate::kernel::Caps;
 
 const OP: &str = "penalize";
 
-/// Rows of logits and the tokens before them.
+/// Rows of logits, and the token history they are penalized by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Penalize {
     /// Rows.
@@ -24,15 +25,15 @@ pub struct Penalize {
     pub capacity: u32,
     /// Rows have sequence numbers; otherwise all are of sequence 0.
     pub sequences: bool,
-    /// The output is the memory of the logits, which are then not copied.
+    /// The output is the memory of the logits, so they need not be copied.
     pub in_place: bool,
 }
 
-/// Takes from the logits what [`Penalties`](fulmen_core::sampling::Penalties) says.
+/// Applies [`Penalties`](fulmen_core::sampling::Penalties) to the logits.
 ///
-/// Input 0 is the logits, `[m, n]`; 1 one `Penalties` for each row, 2 the history, `[n_seqs][capacity]` tokens, 3 the
-/// `m` positions, 4 (if any) the `m` sequence numbers. Output 0 is as input 0, output 1 the
-/// [record of faults](super::fault). A row that is reported keeps its logits.
+/// Input 0 is the logits, `[m, n]`; 1 one `Penalties` for each row, 2 the history, `[n_seqs][capacity]`
+/// tokens, 3 the `m` positions, 4 (if any) the `m` sequence numbers. Output 0 is as input 0, output 1
+/// the [record of faults](super::fault). A row that is reported keeps its logits.
 ///
 /// # Errors
 /// [`KernelError`] where something is larger than a binding.
@@ -47,7 +48,7 @@ pub fn penalize(spec: &Penalize, caps: &Caps) -> Result<Plan, KernelError> {
         false => copy(bytes / 4, Elem::F32, Elem::F32, caps)?,
     };
     let rows = u64::from(m) * 4;
-    let mut bind = Bind::new(OP, caps);
+    let mut bind = KernelBindings::new(OP, caps);
     bind.read("penalties", Role::Input(1), "vec4<u32>", rows * 4)?;
     let history = product(OP, "the history", &[n_seqs.into(), capacity.into(), 4])?;
     bind.read("history", Role::Input(2), "u32", history)?;
@@ -62,12 +63,8 @@ pub fn penalize(spec: &Penalize, caps: &Caps) -> Result<Plan, KernelError> {
     let threads = threads(256, caps);
     bind.launch(
         &mut plan,
-        include_str!("penalize.wgsl"),
-        &[
-            ("report", fault::REPORT),
-            ("sequence", if sequences { "sequences[row]" } else { "0u" }),
-            ("threads", &threads.to_string()),
-        ],
+        "penalize.wgsl",
+        &values![sequences, threads],
         vec![m, n, n_seqs, capacity],
         m.into(),
     )?;

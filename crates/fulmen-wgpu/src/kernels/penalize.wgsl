@@ -1,5 +1,15 @@
-// penalize: a workgroup takes a row. Each token is counted in a table that has a place for every token, of which only the
-// places of the row's tokens are used. Who takes a count away from its place first applies it.
+//! Repetition, frequency and presence penalties. One workgroup per row; one thread per token of the
+//! row's recent history.
+//!
+//! **Algorithm.** Three passes over the history, separated by barriers: clear the counts of its tokens,
+//! count them with atomics, then apply the penalty. The thread whose atomicExchange takes a count
+//! applies it, so each token is penalized once.
+//!
+//! **Bindings.** `penalties` [m] of (repeat, frequency, presence, window length); `history`
+//! [n_seqs][capacity]; `positions`, `sequences` [m]; `out` [m][n] logits, in place; `fault`; `counts`
+//! [m][n], scratch, of which only the entries of tokens in the history are used.
+//!
+//! **Bound** by memory latency: a few hundred scattered accesses per row.
 struct Params {
     m: u32,
     n: u32,
@@ -7,11 +17,10 @@ struct Params {
     capacity: u32,
 }
 
-{{buffers}}
-{{report}}
+#include "fault.wgsl"
 fn is_finite(bits: u32) -> bool { return (bits & 0x7fffffffu) < 0x7f800000u; }
 
-// What is wrong with a row: the code of a fault, the number and its limit.
+// The fault of a row: code (0 if there is none), value and limit.
 fn fault_of(penalty: vec4<u32>, position: u32, sequence: u32) -> vec3<u32> {
     if (sequence >= params.n_seqs) { return vec3<u32>(FAULT_SEQUENCE, sequence, params.n_seqs); }
     if (position >= params.capacity) { return vec3<u32>(FAULT_POSITION, position, params.capacity); }
@@ -33,11 +42,11 @@ fn main(
     let row = group.x + grid.x * (group.y + grid.y * group.z);
     if (row >= params.m) { return; }
     let position = positions[row];
-    let sequence = {{sequence}};
+    let sequence = {{sequences ? "sequences[row]" : "0u"}};
     let penalty = penalties[row];
-    let told = fault_of(penalty, position, sequence);
-    if (told.x != 0u && thread == 0u) { report(told.x, row, told.y, told.z); }
-    let end = select(position + 1u, 0u, told.x != 0u);
+    let invalid_row = fault_of(penalty, position, sequence);
+    if (invalid_row.x != 0u && thread == 0u) { report(invalid_row.x, row, invalid_row.y, invalid_row.z); }
+    let end = select(position + 1u, 0u, invalid_row.x != 0u);
     let start = end - min(end, penalty.w);
     let past = sequence * params.capacity;
     let at = row * params.n;
@@ -55,7 +64,9 @@ fn main(
     storageBarrier();
     workgroupBarrier();
     let stop = select(end, start, atomicLoad(&wrong) == 1u);
-    for (var i = start + thread; i < stop; i += {{threads}}u) { atomicAdd(&counts[at + history[past + i]], 1u); }
+    for (var i = start + thread; i < stop; i += {{threads}}u) {
+        atomicAdd(&counts[at + history[past + i]], 1u);
+    }
     storageBarrier();
     workgroupBarrier();
     let repeat = bitcast<f32>(penalty.x);

@@ -3,23 +3,23 @@
 use super::{
     Elem, KernelError, Plan, Role,
     plan::{alignment, kernel, padded, product, step, threads, window},
-    storage::{Form, Lanes, element, enable},
-    template::expand,
+    preprocess::{render, values},
+    storage::{Form, Lanes, element},
 };
 use crate::kernel::{Caps, StorageBinding};
 
-/// Turns input 0, of `rows` by `columns`, into output 0, of `columns` by `rows`.
+/// Transposes input 0, `[rows, columns]`, to output 0, `[columns, rows]`.
 ///
 /// # Errors
-/// [`KernelError`] where a row or a column is larger than a binding or the sizes overflow, and for 16-bit floats on a
-/// device that has none in kernels.
+/// [`KernelError`] where a row or a column is larger than a binding or the sizes overflow, and for f16 on a
+/// device without f16 in kernels.
 pub fn transpose(rows: u64, columns: u64, elem: Elem, caps: &Caps) -> Result<Plan, KernelError> {
     let op = || "transpose".to_owned();
     let size = elem.bytes();
     let bytes = product("transpose", "the number of bytes", &[rows, columns, size])?;
     let form = elem.form(caps);
     if form == Form::PackedF16 {
-        let reason = "this device has no 16-bit floats in kernels".to_owned();
+        let reason = "this device has no f16 in kernels".to_owned();
         return Err(KernelError::Invalid { op: op(), reason });
     }
     let mut plan = Plan::default();
@@ -31,15 +31,8 @@ pub fn transpose(rows: u64, columns: u64, elem: Elem, caps: &Caps) -> Result<Pla
         return Err(KernelError::TooMany { op: op(), what: "a workgroup of 32 threads" });
     }
     let of = element(form, Lanes::One);
-    let wgsl = expand(
-        include_str!("transpose.wgsl"),
-        &[
-            ("enable", enable(&[form])),
-            ("type", of),
-            ("threads", &threads.to_string()),
-            ("step", &(threads / 32).to_string()),
-        ],
-    );
+    let values = values![threads, f16: form == Form::F16, element: of];
+    let wgsl = render("transpose.wgsl", &values);
     let bindings = vec![StorageBinding::read("x", of), StorageBinding::read_write("out", of)];
     let kernel = kernel("transpose", wgsl, bindings, 8);
 

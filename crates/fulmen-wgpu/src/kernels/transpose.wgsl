@@ -1,20 +1,29 @@
-{{enable}}// transpose: each workgroup turns a tile of 32 by 32 through workgroup memory, whose rows are one longer so
-// that the elements of a column lie in different banks.
+//! Matrix transpose through workgroup memory. One workgroup per 32 x 32 tile; `threads / 32` rows of a
+//! tile at a time, so that both loads and stores are coalesced. Tile rows are padded by one element to
+//! avoid bank conflicts.
+//!
+//! **Bindings.** `x`: [rows][columns]; `out`: [columns][rows]; f32 or f16. A launch handles a part of
+//! the matrix that fits the bindings.
+//!
+//! **Bound** by memory bandwidth.
+#if f16
+enable f16;
+#endif
 struct Params {
-    // The matrix, and the part of it that is turned.
+    // Size of the matrix, and of the part of this launch.
     rows: u32,
     columns: u32,
     part_rows: u32,
     part_columns: u32,
-    // Where the part begins: its first element in the input's binding, and in the output's.
+    // First element of the part in the input's binding, and in the output's.
     x_at: u32,
     out_at: u32,
-    // Tiles in a row of tiles, and all of them.
+    // Tiles per row of tiles, and in total.
     tiles_across: u32,
     tiles: u32,
 }
 
-var<workgroup> tile: array<array<{{type}}, 33>, 32>;
+var<workgroup> tile: array<array<{{element}}, 33>, 32>;
 
 @compute @workgroup_size({{threads}})
 fn main(
@@ -29,13 +38,13 @@ fn main(
     let top = number / params.tiles_across * 32u;
     let left = number % params.tiles_across * 32u;
     let across = thread % 32u;
-    for (var down = thread / 32u; down < 32u; down += {{step}}u) {
+    for (var down = thread / 32u; down < 32u; down += {{threads / 32}}u) {
         if (top + down < params.part_rows && left + across < params.part_columns) {
             tile[down][across] = x[params.x_at + (top + down) * params.columns + left + across];
         }
     }
     workgroupBarrier();
-    for (var down = thread / 32u; down < 32u; down += {{step}}u) {
+    for (var down = thread / 32u; down < 32u; down += {{threads / 32}}u) {
         if (left + down < params.part_columns && top + across < params.part_rows) {
             out[params.out_at + (left + down) * params.rows + top + across] = tile[across][down];
         }

@@ -6,7 +6,7 @@ use super::GpuMatmulCache;
 use crate::{
     buffer::{BufferSlice, GpuBuffer},
     device::GpuDevice,
-    encode::{Profile, Program, Step},
+    encode::{Dispatch, DispatchList, Profile},
     error::GpuError,
     kernel::Kernel,
     kernels::matmul::{MatmulBuffer, MatmulLaunch},
@@ -75,7 +75,7 @@ enum Place {
 
 #[derive(Debug)]
 struct Compiled {
-    program: Program,
+    program: DispatchList,
     used: u64,
 }
 
@@ -227,7 +227,7 @@ impl GpuMatmulCache {
     /// As [`time_us`](Self::time_us).
     pub fn profile(&mut self, weight_name: &str, m: usize) -> Result<Profile, GpuError> {
         let key = self.own_program("profile", weight_name, m)?;
-        let none = Ok(Profile { steps: Vec::new(), split_passes: false });
+        let none = Ok(Profile { dispatches: Vec::new(), split_passes: false });
         self.runs.compiled.get(&key).map_or(none, |compiled| compiled.program.profile())
     }
 
@@ -410,7 +410,7 @@ impl GpuMatmulCache {
         for ((key, name), launches) in keys.iter().zip(names).zip(launches) {
             self.steps(call, key, name, launches, &mut steps)?;
         }
-        let program = Program::compile(&gpu, steps)?;
+        let program = DispatchList::compile(&gpu, steps)?;
         if self.runs.compiled.len() >= MOST_PROGRAMS {
             let oldest = self.runs.compiled.iter().min_by_key(|(_, compiled)| compiled.used);
             if let Some(key) = oldest.map(|(key, _)| key.clone()) {
@@ -446,7 +446,7 @@ impl GpuMatmulCache {
         key: &Key,
         name: &str,
         launches: WeightLaunches,
-        steps: &mut Vec<Step>,
+        steps: &mut Vec<Dispatch>,
     ) -> Result<(), GpuError> {
         let weight = self.weights.get(name).ok_or_else(|| self.unknown(call, name))?;
         let missing = || GpuError::Internal { call, message: "a buffer is missing".to_owned() };
@@ -471,7 +471,7 @@ impl GpuMatmulCache {
                 MatmulBuffer::Extra(_) => Err(missing()),
             };
             let bindings = buffers.iter().map(bound).collect::<Result<_, _>>()?;
-            steps.push(Step {
+            steps.push(Dispatch {
                 pipeline,
                 bindings,
                 params: launch.params,

@@ -1,41 +1,44 @@
-//! Programs that Vulkan keeps: recorded once into a command buffer that every run executes again.
+//! Replay on Vulkan: a dispatch list is recorded once into a command buffer that every run executes again.
 //!
-//! wgpu has no command buffers that can be submitted twice, so a run costs the processor its encoding: one to three
-//! microseconds for each dispatch. Vulkan has them. A program that runs again and again is recorded into a secondary command
-//! buffer, with pipelines and descriptor sets of its own, and a run is one command in a command buffer of wgpu's.
+//! wgpu command buffers cannot be submitted twice, so every run pays for its encoding on the CPU: 1 to
+//! 3 µs per dispatch. Vulkan can reuse them. A list that runs often is recorded into a secondary
+//! command buffer, with its own pipelines and descriptor sets, and a run is one command in a wgpu
+//! command buffer.
 //!
-//! - **What stays with wgpu:** memory, queue, submission, order, lost devices. Each run announces the program's buffers to wgpu
-//!   in a command buffer of the same submission: wgpu waits for what they were used for, keeps them until the device is done,
-//!   and refuses the submission where one was destroyed.
-//! - **The first runs go through wgpu,** which clears memory that nobody has written and then knows that somebody has.
-//! - **What cannot be recorded** runs through wgpu as before: other interfaces than Vulkan, kernels with run-time checks,
-//!   parameters in uniforms, short programs, and where the driver refuses.
-//! - **Barriers** stand only where a step needs what one before it wrote, or overwrites what one before it reads.
-#![cfg_attr(not(any(windows, target_os = "linux")), allow(dead_code, reason = "nothing is recorded there"))]
+//! - **What stays with wgpu:** memory, queue, submission, ordering, device loss. Each run announces the
+//!   buffers of the list to wgpu in a command buffer of the same submission: wgpu then waits for their
+//!   previous uses, keeps them alive until the device is done, and refuses the submission if one was
+//!   destroyed.
+//! - **The first runs go through wgpu,** which zero-initializes memory and tracks that it is initialized.
+//! - **What cannot be recorded** keeps running through wgpu: other backends than Vulkan, kernels with
+//!   run-time checks, parameters in uniform buffers, short lists, and lists that the driver refuses.
+//! - **Barriers** are placed only where a dispatch reads or overwrites what an earlier one wrote, or
+//!   overwrites what an earlier one reads.
+#![cfg_attr(not(any(windows, target_os = "linux")), allow(dead_code, reason = "recording needs Vulkan"))]
 
 #[cfg(any(windows, target_os = "linux"))]
 mod spirv;
 #[cfg(any(windows, target_os = "linux"))]
 mod vulkan;
 
+#[cfg(not(any(windows, target_os = "linux")))]
+pub(crate) use self::unsupported::{Recording, VulkanDevice, VulkanPipeline};
 #[cfg(any(windows, target_os = "linux"))]
 pub(crate) use self::vulkan::{Recording, VulkanDevice, VulkanPipeline};
-#[cfg(not(any(windows, target_os = "linux")))]
-pub(crate) use self::without::{Recording, VulkanDevice, VulkanPipeline};
 
 use crate::{buffer::BufferSlice, kernel::Access, pipeline::Pipeline};
 
-/// Runs that wgpu encodes at least.
-pub(crate) const ENCODED_RUNS: u32 = 2;
+/// Runs that always go through wgpu.
+pub(crate) const MIN_ENCODED_RUNS: u32 = 2;
 
-/// Dispatches of a program after which it is recorded: encoding them took some ten milliseconds.
-pub(crate) const PAYS_AFTER: u64 = 8192;
+/// Dispatches encoded for a list after which it is recorded: encoding them took about ten milliseconds.
+pub(crate) const RECORD_AFTER_DISPATCHES: u64 = 8192;
 
-/// Shorter programs are not worth the pipelines.
-pub(crate) const FEWEST_STEPS: usize = 16;
+/// Shorter lists are not worth the extra pipelines.
+pub(crate) const MIN_DISPATCHES: usize = 16;
 
-/// A step as it is recorded.
-pub(crate) struct ReplayStep<'a> {
+/// A dispatch to be recorded.
+pub(crate) struct ReplayDispatch<'a> {
     pub(crate) pipeline: &'a Pipeline,
     pub(crate) slices: &'a [BufferSlice],
     /// Immediate data.
@@ -43,7 +46,7 @@ pub(crate) struct ReplayStep<'a> {
     pub(crate) workgroups: [u32; 3],
 }
 
-/// What steps since the last barrier have read and written.
+/// What the dispatches since the last barrier read and wrote.
 #[derive(Default)]
 struct Hazards<'a> {
     read: Vec<&'a BufferSlice>,
@@ -51,7 +54,7 @@ struct Hazards<'a> {
 }
 
 impl<'a> Hazards<'a> {
-    /// Adds a step; whether a barrier has to stand before it.
+    /// Adds a dispatch; returns whether it needs a barrier before it.
     fn add(&mut self, access: &[Access], slices: &'a [BufferSlice]) -> bool {
         let overlap = |known: &[&BufferSlice], slice: &BufferSlice| known.iter().any(|k| k.overlaps(slice));
         let conflict = access.iter().zip(slices).any(|(access, slice)| {
@@ -70,12 +73,12 @@ impl<'a> Hazards<'a> {
     }
 }
 
-/// Where there is no Vulkan nothing is recorded.
+/// Platforms without Vulkan record nothing.
 #[cfg(not(any(windows, target_os = "linux")))]
-mod without {
+mod unsupported {
     use std::sync::Arc;
 
-    use super::ReplayStep;
+    use super::ReplayDispatch;
     use crate::device::GpuDevice;
 
     #[derive(Debug)]
@@ -92,7 +95,7 @@ mod without {
     }
 
     impl Recording {
-        pub(crate) fn new(_: &GpuDevice, _: &[ReplayStep<'_>]) -> Option<Arc<Recording>> {
+        pub(crate) fn new(_: &GpuDevice, _: &[ReplayDispatch<'_>]) -> Option<Arc<Recording>> {
             None
         }
 
@@ -116,28 +119,28 @@ mod tests {
     use crate::device::GpuDevice;
 
     #[test]
-    fn barriers_stand_where_steps_depend_on_each_other() {
+    fn barriers_separate_dependent_dispatches() {
         let gpu = GpuDevice::new().expect("a GPU adapter, hardware or software");
         let (a, b) = (gpu.create_buffer("test", 64).unwrap(), gpu.create_buffer("test", 64).unwrap());
         let (low, high) = (a.slice(0..32), a.slice(32..64));
         let copy = [Access::Read, Access::ReadWrite];
-        let steps = [
-            // A read, and a write elsewhere.
+        let dispatches = [
+            // Reads one buffer and writes another.
             (vec![low.clone(), b.slice(0..32)], false),
-            // The same read again, another place to write.
+            // Reads the same range, writes another.
             (vec![low.clone(), b.slice(32..64)], false),
             // Reads what the first wrote.
             (vec![b.slice(16..20), high.clone()], true),
-            // Writes what the one before reads.
+            // Writes what the previous one reads.
             (vec![low.clone(), b.slice(16..20)], true),
             // Writes to another part of the buffer it reads.
             (vec![low.clone(), high], false),
-            // Writes once more what was written.
+            // Overwrites what was written.
             (vec![low, b.slice(16..20)], true),
         ];
         let mut hazards = Hazards::default();
-        for (at, (slices, barrier)) in steps.iter().enumerate() {
-            assert_eq!(hazards.add(&copy, slices), *barrier, "step {at}");
+        for (at, (slices, barrier)) in dispatches.iter().enumerate() {
+            assert_eq!(hazards.add(&copy, slices), *barrier, "dispatch {at}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A kernel's text as SPIR-V: what wgpu makes of a trusted module, so that a driver may find its machine code in its cache.
+//! Compiles a kernel's WGSL to SPIR-V exactly as wgpu does for a trusted module, so that the driver can
+//! find the machine code in its cache.
 
 use ash::vk;
 use wgpu::naga::{
@@ -9,7 +10,7 @@ use wgpu::naga::{
     valid,
 };
 
-/// What a device takes.
+/// The SPIR-V features of a device.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) version: (u8, u8),
@@ -17,7 +18,8 @@ pub(super) struct Target {
     pub(super) subgroups: bool,
     pub(super) matrix: bool,
     pub(super) int8: bool,
-    /// Shaders may have inputs of 16 bits. No kernel has, but the module says whether it could.
+    /// `StorageInputOutput16` may be declared. No kernel uses it, but it is part of the module wgpu
+    /// generates.
     pub(super) inputs16: bool,
     pub(super) dot_product: bool,
 }
@@ -68,10 +70,10 @@ impl Target {
         all
     }
 
-    /// The module of a kernel without run-time checks, with the entry point `main`; groups and bindings keep their numbers.
+    /// A kernel's module without run-time checks, with the entry point `main` and unchanged binding numbers.
     pub(super) fn compile(&self, text: &str) -> Result<Vec<u32>, String> {
         let module = wgsl::parse_str(text).map_err(|error| error.to_string())?;
-        // wgpu has validated it: this only gathers what the writer has to know.
+        // wgpu has validated the module; this pass only collects what the writer needs.
         let info = valid::Validator::new(valid::ValidationFlags::empty(), valid::Capabilities::all())
             .subgroup_stages(valid::ShaderStages::all())
             .subgroup_operations(valid::SubgroupOperationSet::all())

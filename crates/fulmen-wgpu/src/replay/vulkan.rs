@@ -1,4 +1,4 @@
-//! The Vulkan objects of recordings. Each keeps what it was made from, and is destroyed before it.
+//! The Vulkan objects of recordings. Each keeps the objects it was created from alive.
 #![allow(
     clippy::mutable_key_type,
     reason = "buffers are told apart by their identity, which does not change"
@@ -10,7 +10,7 @@ use ash::{prelude::VkResult, vk};
 use wgpu::{BufferUses, hal::api::Vulkan};
 
 use super::{
-    Hazards, ReplayStep,
+    Hazards, ReplayDispatch,
     spirv::{self, Target},
 };
 use crate::{
@@ -20,13 +20,13 @@ use crate::{
     pipeline::{ParamMode, Pipeline},
 };
 
-/// A device as Vulkan sees it.
+/// The Vulkan device behind a [`GpuDevice`].
 pub(crate) struct VulkanDevice {
     raw: ash::Device,
     queue_family: u32,
     target: Target,
     cache: vk::PipelineCache,
-    // Keeps the device that `raw` calls.
+    // Keeps the device behind `raw` alive.
     _wgpu: wgpu::Device,
 }
 
@@ -37,7 +37,7 @@ impl std::fmt::Debug for VulkanDevice {
 }
 
 impl VulkanDevice {
-    /// The device of this interface; `None` where it has another, or one too old.
+    /// `None` where the device is not a Vulkan device, or its version is too old.
     pub(crate) fn of(gpu: &GpuDevice) -> Option<Arc<VulkanDevice>> {
         let wgpu = gpu.wgpu_device().clone();
         // SAFETY: nothing of the device is destroyed by way of the guard.
@@ -85,11 +85,11 @@ impl Drop for VulkanDevice {
     }
 }
 
-/// A kernel as a pipeline of recordings.
+/// A kernel's pipeline for recordings.
 #[derive(Debug)]
 pub(crate) struct VulkanPipeline {
     device: Arc<VulkanDevice>,
-    // Null until they are made.
+    // Null until created.
     set: vk::DescriptorSetLayout,
     layout: vk::PipelineLayout,
     pipeline: vk::Pipeline,
@@ -122,8 +122,9 @@ impl VulkanPipeline {
             })
             .collect();
         let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
-        // SAFETY: the structures of this function live until its end, and describe what the module declares: storage
-        // buffers in set 0 in the order of `access`, and `param_words` words of push constants.
+        // SAFETY: the structures of this function live until its end, and describe what the module
+        // declares: storage buffers in set 0 in the order of `access`, and `param_words` words of push
+        // constants.
         unsafe {
             self.set = raw.create_descriptor_set_layout(&info, None)?;
             let sets = [self.set];
@@ -168,14 +169,14 @@ impl Drop for VulkanPipeline {
     }
 }
 
-/// The steps of a program in a secondary command buffer.
+/// A dispatch list in a secondary command buffer.
 pub(crate) struct Recording {
     device: Arc<VulkanDevice>,
-    // Null until they are made.
+    // Null until created.
     descriptors: vk::DescriptorPool,
     pool: vk::CommandPool,
     commands: vk::CommandBuffer,
-    /// Each buffer once, and how it is used.
+    /// Each buffer once, with its usage.
     uses: Vec<(wgpu::Buffer, BufferUses)>,
     _pipelines: Vec<Arc<VulkanPipeline>>,
 }
@@ -187,13 +188,13 @@ impl std::fmt::Debug for Recording {
 }
 
 impl Recording {
-    /// Records the steps; `None` where they cannot be.
-    pub(crate) fn new(gpu: &GpuDevice, steps: &[ReplayStep<'_>]) -> Option<Arc<Recording>> {
+    /// Records the dispatches; `None` where that is not possible.
+    pub(crate) fn new(gpu: &GpuDevice, dispatches: &[ReplayDispatch<'_>]) -> Option<Arc<Recording>> {
         let device = gpu.vulkan()?;
-        let mut pipelines = Vec::with_capacity(steps.len());
-        for step in steps {
-            let made = step.pipeline.vulkan.get_or_init(|| {
-                let made = VulkanPipeline::new(device, step.pipeline).map(Arc::new);
+        let mut pipelines = Vec::with_capacity(dispatches.len());
+        for dispatch in dispatches {
+            let made = dispatch.pipeline.vulkan.get_or_init(|| {
+                let made = VulkanPipeline::new(device, dispatch.pipeline).map(Arc::new);
                 count(&gpu.counters().pipelines_recorded, u64::from(made.is_some()));
                 made
             });
@@ -204,19 +205,19 @@ impl Recording {
             descriptors: vk::DescriptorPool::null(),
             pool: vk::CommandPool::null(),
             commands: vk::CommandBuffer::null(),
-            uses: uses(steps),
+            uses: uses(dispatches),
             _pipelines: Vec::new(),
         };
-        recording.record(steps, &pipelines)?.ok()?;
+        recording.record(dispatches, &pipelines)?.ok()?;
         recording._pipelines = pipelines;
         count(&gpu.counters().recordings, 1);
         Some(Arc::new(recording))
     }
 
-    /// `None` where a buffer is gone.
+    /// `None` where a buffer was destroyed.
     fn record(
         &mut self,
-        steps: &[ReplayStep<'_>],
+        dispatches: &[ReplayDispatch<'_>],
         pipelines: &[Arc<VulkanPipeline>],
     ) -> Option<VkResult<()>> {
         let mut handles: HashMap<wgpu::Buffer, vk::Buffer> = HashMap::new();
@@ -225,28 +226,28 @@ impl Recording {
             let handle = unsafe { buffer.as_hal::<Vulkan>()?.raw_handle() };
             handles.insert(buffer.clone(), handle);
         }
-        let sets = match self.make(steps, pipelines, &handles) {
+        let sets = match self.make(dispatches, pipelines, &handles) {
             Ok(sets) => sets,
             Err(error) => return Some(Err(error)),
         };
-        Some(self.fill(steps, pipelines, &sets))
+        Some(self.fill(dispatches, pipelines, &sets))
     }
 
-    /// Makes the pools, and the descriptor set of each step: equal ones once.
+    /// Creates the pools and the descriptor set of each dispatch, deduplicated.
     fn make(
         &mut self,
-        steps: &[ReplayStep<'_>],
+        dispatches: &[ReplayDispatch<'_>],
         pipelines: &[Arc<VulkanPipeline>],
         handles: &HashMap<wgpu::Buffer, vk::Buffer>,
     ) -> VkResult<Vec<vk::DescriptorSet>> {
         let raw = &self.device.raw;
         let mut distinct: HashMap<(vk::DescriptorSetLayout, &[BufferSlice]), usize> = HashMap::new();
-        let places: Vec<usize> = steps
+        let places: Vec<usize> = dispatches
             .iter()
             .zip(pipelines)
-            .map(|(step, pipeline)| {
+            .map(|(dispatch, pipeline)| {
                 let next = distinct.len();
-                *distinct.entry((pipeline.set, step.slices)).or_insert(next)
+                *distinct.entry((pipeline.set, dispatch.slices)).or_insert(next)
             })
             .collect();
         let mut keys = vec![(vk::DescriptorSetLayout::null(), &[][..]); distinct.len()];
@@ -261,8 +262,8 @@ impl Recording {
         let info =
             vk::DescriptorPoolCreateInfo::default().max_sets(keys.len().max(1) as u32).pool_sizes(&sizes);
         let layouts: Vec<_> = keys.iter().map(|(layout, _)| *layout).collect();
-        // SAFETY: the structures live until the calls return; layouts and buffers are of this device and kept by
-        // the recording; the pool has room for exactly these sets.
+        // SAFETY: the structures live until the calls return; layouts and buffers are of this device
+        // and kept by the recording; the pool has room for exactly these sets.
         unsafe {
             self.descriptors = raw.create_descriptor_pool(&info, None)?;
             let info = vk::DescriptorSetAllocateInfo::default()
@@ -303,7 +304,7 @@ impl Recording {
 
     fn fill(
         &self,
-        steps: &[ReplayStep<'_>],
+        dispatches: &[ReplayDispatch<'_>],
         pipelines: &[Arc<VulkanPipeline>],
         sets: &[vk::DescriptorSet],
     ) -> VkResult<()> {
@@ -317,47 +318,47 @@ impl Recording {
             .flags(vk::CommandBufferUsageFlags::SIMULTANEOUS_USE)
             .inheritance_info(&inheritance);
         let mut hazards = Hazards::default();
-        let mut set_so_far = (vk::Pipeline::null(), vk::DescriptorSet::null(), &[][..]);
-        // SAFETY: the command buffer is new and only this thread has it. Grids, bindings and immediate data were checked
-        // when the program was compiled, and the layouts are those of the pipelines.
+        let mut bound = (vk::Pipeline::null(), vk::DescriptorSet::null(), &[][..]);
+        // SAFETY: the command buffer is new and only this thread has it. Grids, bindings and immediate
+        // data were checked when the program was compiled, and the layouts are those of the pipelines.
         unsafe {
             raw.begin_command_buffer(commands, &info)?;
-            for ((step, pipeline), &set) in steps.iter().zip(pipelines).zip(sets) {
-                if hazards.add(&step.pipeline.access, step.slices) {
+            for ((dispatch, pipeline), &set) in dispatches.iter().zip(pipelines).zip(sets) {
+                if hazards.add(&dispatch.pipeline.access, dispatch.slices) {
                     let none = vk::DependencyFlags::empty();
                     raw.cmd_pipeline_barrier(commands, stage, stage, none, &barrier, &[], &[]);
                 }
-                let same = set_so_far.0 == pipeline.pipeline;
+                let same = bound.0 == pipeline.pipeline;
                 if !same {
                     raw.cmd_bind_pipeline(commands, point, pipeline.pipeline);
                 }
-                if !same || set_so_far.1 != set {
+                if !same || bound.1 != set {
                     raw.cmd_bind_descriptor_sets(commands, point, pipeline.layout, 0, &[set], &[]);
                 }
-                let pushed = same && set_so_far.2 == step.words;
-                if !step.words.is_empty() && !pushed {
+                let pushed = same && bound.2 == dispatch.words;
+                if !dispatch.words.is_empty() && !pushed {
                     let all = vk::ShaderStageFlags::ALL;
-                    raw.cmd_push_constants(commands, pipeline.layout, all, 0, step.words);
+                    raw.cmd_push_constants(commands, pipeline.layout, all, 0, dispatch.words);
                 }
-                set_so_far = (pipeline.pipeline, set, step.words);
-                let [x, y, z] = step.workgroups;
+                bound = (pipeline.pipeline, set, dispatch.words);
+                let [x, y, z] = dispatch.workgroups;
                 raw.cmd_dispatch(commands, x, y, z);
             }
             raw.end_command_buffer(commands)
         }
     }
 
-    /// Says to wgpu what the recording uses, in a command buffer that is submitted with it and before it.
+    /// Tells wgpu which buffers the recording uses, in a command buffer submitted right before it.
     pub(crate) fn announce(&self, encoder: &mut wgpu::CommandEncoder) {
         let uses = self.uses.iter().map(|(buffer, state)| wgpu::BufferTransition { buffer, state: *state });
         encoder.transition_resources(uses, std::iter::empty());
     }
 
-    /// Makes an empty command buffer run the recording. wgpu has no encoder to give where the device is lost; the one that
-    /// it made instead is refused when it is submitted.
+    /// Makes an empty command buffer execute the recording. On a lost device wgpu has no Vulkan
+    /// encoder; the submission of the command buffer then fails.
     pub(crate) fn execute(&self, encoder: &mut wgpu::CommandEncoder) {
-        // SAFETY: nothing else is recorded into this encoder, which wgpu ends. The recording may run several times at
-        // once, and lives until the device is done: see `keep_until_done`.
+        // SAFETY: nothing else is recorded into this encoder, which wgpu ends. The recording may run
+        // several times at once, and lives until the device is done: see `keep_until_done`.
         unsafe {
             encoder.as_hal_mut::<Vulkan, _, _>(|encoder| {
                 if let Some(encoder) = encoder {
@@ -367,7 +368,7 @@ impl Recording {
         }
     }
 
-    /// Keeps the recording until the device has done all that was submitted so far.
+    /// Keeps the recording alive until the device has finished everything submitted so far.
     pub(crate) fn keep_until_done(self: &Arc<Self>, queue: &wgpu::Queue) {
         let kept = self.clone();
         queue.on_submitted_work_done(move || drop(kept));
@@ -385,12 +386,12 @@ impl Drop for Recording {
     }
 }
 
-/// The buffers of the steps, each once.
-fn uses(steps: &[ReplayStep<'_>]) -> Vec<(wgpu::Buffer, BufferUses)> {
+/// The buffers of the dispatches, each once.
+fn uses(dispatches: &[ReplayDispatch<'_>]) -> Vec<(wgpu::Buffer, BufferUses)> {
     let mut places: HashMap<&wgpu::Buffer, usize> = HashMap::new();
     let mut uses: Vec<(wgpu::Buffer, BufferUses)> = Vec::new();
-    for step in steps {
-        for (access, slice) in step.pipeline.access.iter().zip(step.slices) {
+    for dispatch in dispatches {
+        for (access, slice) in dispatch.pipeline.access.iter().zip(dispatch.slices) {
             let raw = slice.buffer.raw();
             let at = *places.entry(raw).or_insert(uses.len());
             if at == uses.len() {

@@ -1,7 +1,8 @@
 //! Copies out of mapped memory.
 //!
-//! One thread copies some 10 GB/s, and the pages of a new array cost as much again when they are first touched, while the
-//! device delivers several times that. So a large copy is shared among threads, each with pages of its own.
+//! One thread copies about 10 GB/s, and first touching the pages of a new array costs as much again,
+//! while the device delivers several times that. So a large copy is divided among threads, each with
+//! its own pages.
 
 use std::{
     mem::MaybeUninit,
@@ -11,21 +12,22 @@ use std::{
 
 use bytemuck::Pod;
 
-/// Bytes that are worth a thread: starting one takes as long as copying some hundred KiB.
-const PIECE: usize = 1 << 20;
+/// The fewest bytes that are worth a thread: starting one takes as long as copying a few hundred KiB.
+const CHUNK: usize = 1 << 20;
 
-/// More threads do not copy faster: memory is the limit.
-const MOST_THREADS: usize = 8;
+/// More threads do not copy faster: memory bandwidth is the limit.
+const MAX_THREADS: usize = 8;
 
-/// Copies all of `from` to all of `to`; both have one length.
+/// Copies `from` to `to`, of equal length.
 pub(super) fn copy_bytes(from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len(), "copy_bytes");
-    // SAFETY: bytes that hold a value may be seen as bytes that may hold none; `copy` only writes values to them.
+    // SAFETY: initialized bytes may be viewed as possibly uninitialized ones; `copy` only writes
+    // initialized bytes.
     let to = unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<MaybeUninit<u8>>(), to.len()) };
     copy(from, to);
 }
 
-/// The values in `bytes`; a rest that is no whole value is left out.
+/// The values in `bytes`; an incomplete last value is dropped.
 pub(crate) fn vec_of<T: Pod>(bytes: &[u8]) -> Vec<T> {
     let Some(count) = bytes.len().checked_div(size_of::<T>()) else { return Vec::new() };
     let mut values: Vec<T> = Vec::with_capacity(count);
@@ -41,25 +43,25 @@ pub(crate) fn vec_of<T: Pod>(bytes: &[u8]) -> Vec<T> {
 
 /// Writes every byte of `to`, which is as long as `from`.
 pub(super) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>]) {
-    let threads = match from.len() / PIECE {
+    let threads = match from.len() / CHUNK {
         0 | 1 => 1,
-        pieces => pieces.min(MOST_THREADS).min(thread::available_parallelism().map_or(1, |n| n.get())),
+        chunks => chunks.min(MAX_THREADS).min(thread::available_parallelism().map_or(1, |n| n.get())),
     };
     if threads == 1 {
         to.write_copy_of_slice(from);
         return;
     }
-    // Pieces are whole pages, so that no two threads touch one for the first time.
-    let pieces = Mutex::new(from.chunks(PIECE).zip(to.chunks_mut(PIECE)));
+    // Chunks are whole pages, so that no page is first touched by two threads.
+    let chunks = Mutex::new(from.chunks(CHUNK).zip(to.chunks_mut(CHUNK)));
     let work = || {
-        let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let next = || chunks.lock().unwrap_or_else(PoisonError::into_inner).next();
         while let Some((from, to)) = next() {
             to.write_copy_of_slice(from);
         }
     };
     thread::scope(|scope| {
         for _ in 1..threads {
-            // A thread that the system refuses is done without.
+            // If the system refuses a thread, the others do its work.
             let _ = thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
@@ -72,7 +74,7 @@ mod tests {
 
     #[test]
     fn every_byte_arrives_at_any_length() {
-        for len in [0, 1, 3, 4096, PIECE - 1, 2 * PIECE, 3 * PIECE + 4097] {
+        for len in [0, 1, 3, 4096, CHUNK - 1, 2 * CHUNK, 3 * CHUNK + 4097] {
             let from: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
             let mut to = vec![0; len];
             copy_bytes(&from, &mut to);

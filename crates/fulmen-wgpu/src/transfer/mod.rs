@@ -1,13 +1,15 @@
-//! Bytes to the device and back.
+//! Uploads and downloads.
 //!
-//! - **Up.** Small data goes with the next submission, by wgpu's own staging. Large data goes in pieces, of which at
-//!   most two are in flight, so that uploading a model does not hold it in memory once more.
-//!   Inputs of products that are computed again and again go through mapped memory that is kept (`upload_staging.rs`).
-//! - **Down.** Any number of ranges is copied into staging buffers inside one submission ([`Readback`]), which may be the
-//!   one that computes them. Staging buffers are kept and used again, and what they hold is copied once, to where it
-//!   is wanted, by several threads where it is much (`copy.rs`).
-//! - **Waiting.** Blocking calls wait for their own submission and nothing after it. A future needs somebody to poll the
-//!   device: one helper thread per device does so, started by the first future, asleep in the driver while it waits.
+//! - **Uploads.** Small data goes with the next submission, through wgpu's own staging. Large data goes
+//!   in chunks, at most two of them in flight, so that uploading a model does not hold it in memory
+//!   twice. Inputs of matmuls that are called repeatedly go through persistent mapped buffers
+//!   (`upload_staging.rs`).
+//! - **Downloads.** Any number of ranges is copied to staging buffers in one submission ([`Readback`]),
+//!   which may be the one that computes them. Staging buffers are reused, and their contents are copied
+//!   once, to their destination, by several threads if large (`copy.rs`).
+//! - **Waiting.** Blocking calls wait for their own submission and nothing after it. For futures, one
+//!   helper thread per device polls it; it is started by the first future and sleeps in the driver
+//!   while it waits.
 
 mod copy;
 mod readback;
@@ -28,12 +30,12 @@ use crate::{
     error::GpuError,
 };
 
-/// Bytes of one piece of a large upload.
-const PIECE: usize = 32 << 20;
+/// Bytes per chunk of a large upload.
+const CHUNK: usize = 32 << 20;
 
 impl GpuDevice {
-    /// Copies `data` into a buffer, in order with the submissions before and after. `offset` is a multiple of 4; where
-    /// the length is not, zeros fill the last word.
+    /// Copies `data` into a buffer, ordered with the submissions before and after. `offset` is a
+    /// multiple of 4; if the length is not, the last word is padded with zeros.
     ///
     /// # Errors
     /// [`GpuError::Argument`] where the range is not inside the buffer, [`GpuError::OutOfMemory`],
@@ -51,10 +53,10 @@ impl GpuDevice {
         let (words, rest) = data.split_at(data.len() & !3);
         let mut at = offset;
         let mut in_flight = None;
-        for piece in words.chunks(PIECE) {
-            self.write(call, buffer, at, piece)?;
-            at += piece.len() as u64;
-            if words.len() > PIECE {
+        for chunk in words.chunks(CHUNK) {
+            self.write(call, buffer, at, chunk)?;
+            at += chunk.len() as u64;
+            if words.len() > CHUNK {
                 let submission = self.submit(call, [])?;
                 if let Some(earlier) = in_flight.replace(submission) {
                     self.wait(&earlier)?;
@@ -76,14 +78,14 @@ impl GpuDevice {
     /// Reads ranges of buffers, all with one submission.
     ///
     /// # Errors
-    /// [`GpuError::Argument`] where a range is not inside its buffer, [`GpuError::OutOfMemory`], [`GpuError::Timeout`],
-    /// [`GpuError::BufferMap`], [`GpuError::DeviceLost`].
+    /// [`GpuError::Argument`] where a range is not inside its buffer, [`GpuError::OutOfMemory`],
+    /// [`GpuError::Timeout`], [`GpuError::BufferMap`], [`GpuError::DeviceLost`].
     pub fn read_many(&self, slices: &[BufferSlice]) -> Result<Vec<Vec<u8>>, GpuError> {
         self.start_reads("read_many", slices)?.wait()
     }
 
-    /// [`read_many`](Self::read_many) for any executor. The copies are submitted by this call; the future may be awaited
-    /// later, or dropped.
+    /// [`read_many`](Self::read_many) for any executor. The copies are submitted by this call; the
+    /// future may be awaited later, or dropped.
     ///
     /// # Errors
     /// As [`read_many`](Self::read_many).
@@ -91,7 +93,7 @@ impl GpuDevice {
         self.start_reads("read_many_async", slices)?.into_future(self)
     }
 
-    /// Reads one range into memory of the caller, of the range's size.
+    /// Reads one range into the caller's memory, of the same size.
     ///
     /// # Errors
     /// As [`read_many`](Self::read_many).

@@ -1,4 +1,4 @@
-//! Reads in flight: recorded, submitted, mapped, copied out.
+//! Reads in flight: encoded, submitted, mapped, copied out.
 
 use std::{
     pin::Pin,
@@ -16,24 +16,25 @@ use crate::{
     error::GpuError,
 };
 
-/// Where ranges start inside a staging buffer: wgpu maps at multiples of 8.
+/// Alignment of ranges inside a staging buffer: wgpu maps at multiples of 8.
 const ALIGN: u64 = 8;
 
-/// Ranges on their way from the device. [`record`](Self::record) puts the copies behind the work that computes them,
-/// [`submitted`](Self::submitted) starts the mapping, [`wait`](Self::wait) gives the bytes.
+/// Buffer ranges being read from the device. [`record`](Self::record) encodes the copies after the work
+/// that computes them, [`submitted`](Self::submitted) starts the mapping, [`wait`](Self::wait) returns
+/// the bytes.
 #[derive(Debug)]
 pub struct Readback {
     gpu: GpuDevice,
     call: &'static str,
-    ranges: Vec<(BufferSlice, Place)>,
+    ranges: Vec<(BufferSlice, StagingRange)>,
     staging: Vec<Staging>,
     submission: Option<SubmissionIndex>,
-    mapped: Arc<Mapped>,
+    mapped: Arc<MapResults>,
 }
 
-/// Which staging buffer, and which byte of it.
+/// A staging buffer, and an offset in it.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct StagingRange {
     staging: usize,
     offset: u64,
 }
@@ -44,9 +45,9 @@ struct Staging {
     used: u64,
 }
 
-/// What the callbacks of the mappings have said.
+/// Results of the map callbacks.
 #[derive(Debug, Default)]
-struct Mapped {
+struct MapResults {
     state: Mutex<MapState>,
 }
 
@@ -71,7 +72,7 @@ impl Readback {
         let mut ranges = Vec::with_capacity(slices.len());
         for slice in slices {
             slice.check(gpu, call)?;
-            // Whole words; buffers end at one.
+            // Copies are whole words; so are buffers.
             let size = slice.size.next_multiple_of(4);
             BufferSlice { size, ..slice.clone() }.check(gpu, call)?;
             let fits = sizes.last().is_some_and(|used| used.next_multiple_of(ALIGN) + size <= limit);
@@ -84,7 +85,7 @@ impl Readback {
                 offset = sizes[staging].next_multiple_of(ALIGN);
                 sizes[staging] = offset + size;
             }
-            ranges.push((slice.clone(), Place { staging, offset }));
+            ranges.push((slice.clone(), StagingRange { staging, offset }));
         }
         let staging = sizes
             .into_iter()
@@ -100,10 +101,10 @@ impl Readback {
 
     /// Records the copies.
     pub fn record(&self, encoder: &mut CommandEncoder) {
-        for (slice, place) in self.ranges.iter().filter(|(slice, _)| slice.size > 0) {
-            let to = self.staging[place.staging].buffer.raw();
+        for (slice, at) in self.ranges.iter().filter(|(slice, _)| slice.size > 0) {
+            let to = self.staging[at.staging].buffer.raw();
             let size = slice.size.next_multiple_of(4);
-            encoder.copy_buffer_to_buffer(slice.buffer.raw(), slice.offset, to, place.offset, Some(size));
+            encoder.copy_buffer_to_buffer(slice.buffer.raw(), slice.offset, to, at.offset, Some(size));
         }
     }
 
@@ -152,7 +153,7 @@ impl Readback {
         self.copy_out(|index, bytes| copy_bytes(bytes, out[index]))
     }
 
-    /// Waits, and hands the bytes of each range with its number to `each`, straight from the mapped memory.
+    /// Waits, and calls `each` with the number and the bytes of each range, straight from the mapped memory.
     pub(crate) fn wait_with(self, each: impl FnMut(usize, &[u8])) -> Result<(), GpuError> {
         self.block()?;
         self.copy_out(each)
@@ -186,7 +187,7 @@ impl Readback {
         Ok(read)
     }
 
-    /// Hands out the mapped bytes and gives the staging buffers back.
+    /// Passes the mapped bytes to `each` and returns the staging buffers to the pool.
     fn copy_out(self, mut each: impl FnMut(usize, &[u8])) -> Result<(), GpuError> {
         if self.is_empty() {
             return self.gpu.check_alive();
@@ -195,12 +196,11 @@ impl Readback {
         if let Some(message) = error {
             return Err(self.failed(message));
         }
-        for (index, (slice, place)) in self.ranges.iter().enumerate().filter(|(_, (slice, _))| slice.size > 0)
-        {
+        for (index, (slice, at)) in self.ranges.iter().enumerate().filter(|(_, (slice, _))| slice.size > 0) {
             let size = slice.size.next_multiple_of(4);
-            let staging = self.staging[place.staging].buffer.raw();
+            let staging = self.staging[at.staging].buffer.raw();
             let view = staging
-                .get_mapped_range(place.offset..place.offset + size)
+                .get_mapped_range(at.offset..at.offset + size)
                 .map_err(|error| self.failed(error.to_string()))?;
             // No longer than the words that were mapped.
             each(index, &view[..slice.size as usize]);
@@ -213,9 +213,9 @@ impl Readback {
         Ok(())
     }
 
-    /// A mapping fails when the device is lost; that is the better reason, if it is the reason.
+    /// The error of a failed mapping: the loss of the device, if that is the cause.
     fn failed(&self, message: String) -> GpuError {
-        // All the work in flight has to end before wgpu tells of the loss.
+        // wgpu reports the loss after all work in flight has ended.
         if let Err(wgpu::PollError::WrongSubmissionIndex(..)) = self.gpu.poll(PollType::wait_indefinitely()) {
             return GpuError::BufferMap { call: self.call, message };
         }
@@ -226,18 +226,18 @@ impl Readback {
     }
 }
 
-/// How late a callback may come after the work that it belongs to.
-const LATE: Duration = Duration::from_secs(2);
+/// How long a callback may take after its submission has finished.
+const CALLBACK_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Mapped {
+impl MapResults {
     fn lock(&self) -> std::sync::MutexGuard<'_, MapState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What went wrong, once all of `count` callbacks have come. The work is done by now, but another thread that submits at
-    /// this moment may have taken a callback with it and not called it yet.
+    /// The error, if any, once all of `count` callbacks have run. The work is done, but another thread
+    /// that is submitting may have taken a callback without having called it yet.
     fn answer(&self, count: usize) -> Option<String> {
-        let deadline = Instant::now() + LATE;
+        let deadline = Instant::now() + CALLBACK_TIMEOUT;
         loop {
             let state = self.lock();
             if state.done == count {
@@ -260,7 +260,7 @@ impl Mapped {
         });
     }
 
-    /// The device was waited for: a callback that has not come will not come.
+    /// The submission was waited for: a callback that has not run will not run.
     fn waited(&self) {
         self.change(|state| state.waited = true);
     }
@@ -276,7 +276,7 @@ impl Mapped {
     }
 }
 
-/// A read-back, once its memory is mapped. A helper thread polls the device, so any executor will do.
+/// Resolves to a read-back whose memory is mapped. A helper thread polls the device, so any executor works.
 #[derive(Debug)]
 struct Mapping {
     readback: Option<Readback>,
@@ -305,12 +305,12 @@ impl Future for Mapping {
         }
         Poll::Ready(self.readback.take().ok_or_else(|| GpuError::BufferMap {
             call: "read_many_async",
-            message: "the future was polled after it had given its result".to_owned(),
+            message: "the future was polled after completion".to_owned(),
         }))
     }
 }
 
-/// The bytes of ranges, once the device has them.
+/// Resolves to the bytes of the ranges.
 #[derive(Debug)]
 pub struct ReadFuture {
     mapping: Mapping,

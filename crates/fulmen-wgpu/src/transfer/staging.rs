@@ -1,4 +1,4 @@
-//! Staging buffers, kept for the next read.
+//! A pool of staging buffers for reads.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,13 +6,13 @@ use wgpu::BufferUsages;
 
 use crate::{buffer::GpuBuffer, device::GpuDevice, error::GpuError};
 
-/// Bytes that are kept when nobody reads. Larger reads make their buffer and let it go.
-const KEPT: u64 = 256 << 20;
+/// The most bytes kept in the pool. Larger reads create and drop their own buffer.
+const MAX_KEPT: u64 = 256 << 20;
 
-/// The smallest staging buffer, so that small reads of different sizes share one.
-const SMALLEST: u64 = 64 << 10;
+/// The smallest staging buffer, so that small reads of different sizes can share one.
+const MIN_SIZE: u64 = 64 << 10;
 
-/// The staging buffers that nobody uses now.
+/// Staging buffers that are not in use.
 #[derive(Debug, Default)]
 pub(crate) struct StagingPool {
     free: Mutex<Vec<GpuBuffer>>,
@@ -33,10 +33,10 @@ impl StagingPool {
                 return Ok(free.swap_remove(index));
             }
         }
-        // Powers of two, so that a growing read does not make a new buffer each time.
+        // Powers of two, so that reads of growing size do not create a new buffer each time.
         let size =
-            bytes.max(SMALLEST).checked_next_power_of_two().unwrap_or(bytes).min(gpu.caps().max_buffer);
-        let size = if size > KEPT { bytes } else { size.max(bytes) };
+            bytes.max(MIN_SIZE).checked_next_power_of_two().unwrap_or(bytes).min(gpu.caps().max_buffer);
+        let size = if size > MAX_KEPT { bytes } else { size.max(bytes) };
         gpu.create_buffer_for(call, size, BufferUsages::MAP_READ | BufferUsages::COPY_DST)
     }
 
@@ -45,8 +45,8 @@ impl StagingPool {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         free.push(buffer);
         let mut kept: u64 = free.iter().map(GpuBuffer::size).sum();
-        // The oldest are the least likely to fit.
-        while kept > KEPT {
+        // The oldest are the least likely to fit the next read.
+        while kept > MAX_KEPT {
             kept -= free.remove(0).size();
         }
     }

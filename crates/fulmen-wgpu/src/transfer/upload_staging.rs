@@ -1,7 +1,8 @@
-//! Mapped memory that inputs go through, kept from call to call.
+//! Persistent mapped upload buffers.
 //!
-//! `Queue::write_buffer` makes a buffer for each call. A loop that uploads small inputs again and again uses these instead:
-//! a buffer is mapped, written, unmapped, copied from by the submission, and mapped again when that is done.
+//! `Queue::write_buffer` creates a buffer per call. Code that uploads small inputs repeatedly uses
+//! these instead: a buffer is mapped, written, unmapped, copied from by the submission, and mapped
+//! again when that is done.
 
 use std::{
     mem::MaybeUninit,
@@ -16,8 +17,8 @@ use wgpu::{BufferUsages, MapMode, PollType};
 use super::copy::copy;
 use crate::{buffer::GpuBuffer, device::GpuDevice, error::GpuError};
 
-/// Buffers that may be on their way at once; a caller who never waits gets no more.
-const MOST: usize = 4;
+/// The most buffers in flight, also for a caller that never waits.
+const MAX_BUFFERS: usize = 4;
 
 /// Upload buffers of one owner.
 #[derive(Debug, Default)]
@@ -35,10 +36,10 @@ struct Entry {
 const READY: u8 = 0;
 /// In use by a call or by the device.
 const BUSY: u8 = 1;
-/// Mapping failed; it is of no use any more.
+/// Mapping failed; the buffer is unusable.
 const LOST: u8 = 2;
 
-/// A buffer that holds what a call uploads. It is dropped after the submission that copies from it.
+/// A filled upload buffer. It is dropped after the submission that copies from it.
 #[derive(Debug)]
 pub(crate) struct Upload {
     gpu: GpuDevice,
@@ -56,30 +57,31 @@ impl UploadStaging {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes pieces, each at its offset, into a buffer of at least `bytes`. Gives the buffer, unmapped, to copy from.
+    /// Writes chunks, each at its offset, into a buffer of at least `bytes` bytes. Returns the unmapped
+    /// buffer.
     pub(crate) fn write<'a>(
         &self,
         gpu: &GpuDevice,
         call: &'static str,
         bytes: u64,
-        pieces: impl Iterator<Item = (u64, &'a [u8])>,
+        chunks: impl Iterator<Item = (u64, &'a [u8])>,
     ) -> Result<Upload, GpuError> {
         let entry = self.take(gpu, call, bytes)?;
         let failed = |error: wgpu::MapRangeError| GpuError::BufferMap { call, message: error.to_string() };
         let range = ..bytes.next_multiple_of(8).min(entry.buffer.size());
         {
             let mut view = entry.buffer.raw().get_mapped_range_mut(range).map_err(failed)?;
-            for (offset, piece) in pieces {
+            for (offset, chunk) in chunks {
                 // Offsets and sizes are within `bytes`, which is in memory.
                 let start = offset as usize;
-                write_to(&mut view, start, piece);
+                write_to(&mut view, start, chunk);
             }
         }
         entry.buffer.raw().unmap();
         Ok(Upload { gpu: gpu.clone(), entry, used: bytes })
     }
 
-    /// A buffer that is mapped and large enough: a free one, or a new one in the place of one that is too small.
+    /// A mapped buffer that is large enough: a free one, or a new one that replaces those that are too small.
     fn take(&self, gpu: &GpuDevice, call: &'static str, bytes: u64) -> Result<Entry, GpuError> {
         let free = |entries: &mut Vec<Entry>| {
             entries.retain(|entry| entry.state.load(Ordering::Acquire) != LOST);
@@ -92,8 +94,8 @@ impl UploadStaging {
             return Ok(entry);
         }
         if self.lock().iter().any(|entry| entry.buffer.size() >= bytes) {
-            // It may be done already, and nobody has looked; if there are enough of them, wait for one.
-            let wait = self.lock().len() >= MOST;
+            // A buffer may be done without having been polled; with enough buffers in flight, wait for one.
+            let wait = self.lock().len() >= MAX_BUFFERS;
             let _ = gpu.poll(if wait { PollType::wait_indefinitely() } else { PollType::Poll });
             gpu.check_alive()?;
             if let Some(entry) = free(&mut self.lock()) {
@@ -111,13 +113,13 @@ impl UploadStaging {
     }
 }
 
-/// Copies into mapped memory, which is only ever written.
-fn write_to(view: &mut wgpu::BufferViewMut, start: usize, piece: &[u8]) {
-    let mut to = view.slice(start..start + piece.len());
+/// Copies into mapped memory, which is write-only.
+fn write_to(view: &mut wgpu::BufferViewMut, start: usize, chunk: &[u8]) {
+    let mut to = view.slice(start..start + chunk.len());
     let (first, len) = (to.as_raw_element_ptr(), to.len());
-    // SAFETY: `to` is this many bytes that nobody else refers to while it lives, and `copy` only writes to them.
+    // SAFETY: `to` exclusively refers to this many bytes while it lives, and `copy` only writes to them.
     let room = unsafe { std::slice::from_raw_parts_mut(first.as_ptr().cast::<MaybeUninit<u8>>(), len) };
-    copy(piece, room);
+    copy(chunk, room);
 }
 
 impl Upload {
@@ -133,7 +135,7 @@ impl Upload {
 }
 
 impl Drop for Upload {
-    /// Has the buffer mapped again when the device has copied from it, or at once if it never will.
+    /// Requests to map the buffer again, once the device has copied from it.
     fn drop(&mut self) {
         let state = self.entry.state.clone();
         let map = || {

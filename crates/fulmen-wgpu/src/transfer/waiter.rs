@@ -13,20 +13,20 @@ use wgpu::{PollType, SubmissionIndex};
 
 use crate::{device::GpuDevice, error::GpuError};
 
-/// Waits for submissions on a thread of its own, so that the callbacks of their mappings run. The thread starts with the
+/// Waits for submissions on its own thread, so that their map callbacks run. The thread starts with the
 /// first future and ends with the device.
 #[derive(Default)]
 pub(crate) struct Waiter {
-    thread: Mutex<Option<Sender<Job>>>,
+    thread: Mutex<Option<Sender<WaitRequest>>>,
 }
 
-struct Job {
+struct WaitRequest {
     submission: SubmissionIndex,
     then: Box<dyn FnOnce() + Send>,
 }
 
 impl Waiter {
-    /// Has the thread wait for a submission and then call `then`, whatever came of the waiting.
+    /// Makes the thread wait for a submission and then call `then`, whether or not the wait succeeded.
     pub(super) fn watch(
         &self,
         gpu: &GpuDevice,
@@ -40,20 +40,20 @@ impl Waiter {
             None => start(gpu.wgpu_device().clone(), gpu.polling().clone())
                 .map_err(|error| failed(format!("the thread that waits could not be started: {error}")))?,
         };
-        let job = Job { submission, then: Box::new(then) };
+        let job = WaitRequest { submission, then: Box::new(then) };
         sender.send(job).map_err(|_| failed("the thread that waits has ended".to_owned()))?;
         *thread = Some(sender);
         Ok(())
     }
 }
 
-fn start(device: wgpu::Device, polling: Arc<Mutex<()>>) -> std::io::Result<Sender<Job>> {
-    let (sender, receiver) = channel::<Job>();
+fn start(device: wgpu::Device, polling: Arc<Mutex<()>>) -> std::io::Result<Sender<WaitRequest>> {
+    let (sender, receiver) = channel::<WaitRequest>();
     std::thread::Builder::new().name("fulmen-wgpu-wait".to_owned()).spawn(move || {
-        for Job { submission, then } in receiver {
+        for WaitRequest { submission, then } in receiver {
             let wait = PollType::Wait { submission_index: Some(submission), timeout: None };
-            // wgpu panics here when the driver loses the device; its callback has told of the loss before that. Other
-            // failures are seen by the reader: its mapping has not arrived.
+            // wgpu panics here if the driver loses the device, after it has called the device-lost
+            // callback. Other failures are detected by the reader, whose mapping has not completed.
             let turn = polling.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = catch_unwind(AssertUnwindSafe(|| device.poll(wait)));
             drop(turn);

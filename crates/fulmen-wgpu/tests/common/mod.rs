@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use fulmen_wgpu::{
-    BufferSlice, DeviceOptions, DiskCache, GpuBuffer, GpuDevice, Pipeline, PipelineCache, Record, Step,
+    BufferSlice, DeviceOptions, DiskCache, Dispatch, GpuBuffer, GpuDevice, Pipeline, PipelineCache,
+    RecordMode,
     kernel::{Kernel, StorageBinding},
 };
 
-/// A device without a disk cache, which records programs as soon as it can. Software will do, but there must be one.
+/// A device without a disk cache, which records lists as soon as it can. Software will do, but there must be one.
 pub(crate) fn gpu() -> GpuDevice {
-    gpu_with(DeviceOptions { record: Record::Always, ..DeviceOptions::default() })
+    gpu_with(DeviceOptions { record: RecordMode::Always, ..DeviceOptions::default() })
 }
 
 pub(crate) fn gpu_with(options: DeviceOptions) -> GpuDevice {
@@ -58,30 +59,30 @@ pub(crate) fn increment_kernel() -> Kernel {
     }
 }
 
-pub(crate) fn step(
+pub(crate) fn dispatch(
     pipeline: &Arc<Pipeline>,
     bindings: Vec<BufferSlice>,
     params: Vec<u32>,
     groups: u32,
-) -> Step {
+) -> Dispatch {
     let label = pipeline.label().to_owned();
-    Step { pipeline: pipeline.clone(), bindings, params, workgroups: [groups, 1, 1], label }
+    Dispatch { pipeline: pipeline.clone(), bindings, params, workgroups: [groups, 1, 1], label }
 }
 
-/// `a + factor * b` as a step, with the buffer it writes.
-pub(crate) fn add_step(
+/// `a + factor * b` as a dispatch, with the buffer it writes.
+pub(crate) fn add_dispatch(
     gpu: &GpuDevice,
     cache: &PipelineCache,
     a: &[f32],
     b: &[f32],
     factor: f32,
-) -> (Step, GpuBuffer) {
+) -> (Dispatch, GpuBuffer) {
     let pipeline = cache.get(gpu, &add_kernel()).unwrap();
     let (a_buffer, b_buffer) = (buffer(gpu, a), buffer(gpu, b));
     let out = gpu.create_buffer("test", a.len() as u64 * 4).unwrap();
     let n = a.len() as u32;
     let bindings = vec![a_buffer.whole(), b_buffer.whole(), out.whole()];
-    (step(&pipeline, bindings, vec![n, factor.to_bits()], n.div_ceil(64)), out)
+    (dispatch(&pipeline, bindings, vec![n, factor.to_bits()], n.div_ceil(64)), out)
 }
 
 pub(crate) fn buffer(gpu: &GpuDevice, data: &[f32]) -> GpuBuffer {

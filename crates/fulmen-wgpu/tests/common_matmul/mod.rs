@@ -9,7 +9,8 @@ use std::sync::{
 use fulmen_wgpu::kernel::{Caps, Kernel, StorageBinding, fold_grid};
 use fulmen_wgpu::kernels::matmul::{MatmulBuffer, MatmulLaunches};
 use fulmen_wgpu::{
-    AdapterSelector, DeviceOptions, DiskCache, GpuBuffer, GpuDevice, Pipeline, PipelineCache, Program, Step,
+    AdapterSelector, DeviceOptions, DiskCache, Dispatch, DispatchList, GpuBuffer, GpuDevice, Pipeline,
+    PipelineCache,
 };
 
 pub struct Gpu {
@@ -90,14 +91,14 @@ impl Gpu {
             param_words: 2,
         };
         let workgroups = fold_grid(u64::from(count).div_ceil(256), self.caps.max_workgroups).unwrap();
-        let step = Step {
+        let step = Dispatch {
             pipeline: self.pipeline(&kernel),
             bindings: vec![buffer.whole()],
             params: vec![count, seed],
             workgroups,
             label: "fill".to_owned(),
         };
-        self.run(&Program::compile(&self.device, vec![step]).expect("a program"));
+        self.run(&DispatchList::compile(&self.device, vec![step]).expect("a program"));
     }
 
     fn pipeline(&self, kernel: &Kernel) -> Arc<Pipeline> {
@@ -119,7 +120,7 @@ impl Gpu {
     }
 
     /// The steps of a plan on these buffers.
-    pub fn steps(&self, plan: &MatmulLaunches, buffers: &Buffers<'_>) -> Vec<Step> {
+    pub fn steps(&self, plan: &MatmulLaunches, buffers: &Buffers<'_>) -> Vec<Dispatch> {
         let scratch: Vec<_> = plan.scratch.iter().map(|&bytes| self.empty(bytes)).collect();
         let bound = |buffer: &MatmulBuffer| match *buffer {
             MatmulBuffer::A => buffers.a.whole(),
@@ -131,7 +132,7 @@ impl Gpu {
             MatmulBuffer::Extra(i) => buffers.extras[i as usize].whole(),
             MatmulBuffer::Scratch(i) => scratch[i as usize].whole(),
         };
-        let step = |step: &fulmen_wgpu::kernels::matmul::MatmulLaunch| Step {
+        let step = |step: &fulmen_wgpu::kernels::matmul::MatmulLaunch| Dispatch {
             pipeline: self.pipeline(&step.launch.kernel),
             bindings: step.buffers.iter().map(bound).collect(),
             params: step.launch.params.clone(),
@@ -141,16 +142,17 @@ impl Gpu {
         plan.launches.iter().map(step).collect()
     }
 
-    pub fn program(&self, steps: impl IntoIterator<Item = Step>) -> Program {
-        Program::compile(&self.device, steps.into_iter().collect()).unwrap_or_else(|error| panic!("{error}"))
+    pub fn program(&self, steps: impl IntoIterator<Item = Dispatch>) -> DispatchList {
+        DispatchList::compile(&self.device, steps.into_iter().collect())
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    pub fn run(&self, program: &Program) {
+    pub fn run(&self, program: &DispatchList) {
         program.submit().unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// Microseconds of GPU time of each program, each in a pass of its own.
-    pub fn time(&self, programs: &[&Program]) -> Vec<f64> {
+    pub fn time(&self, programs: &[&DispatchList]) -> Vec<f64> {
         let (device, queue) = (self.device.wgpu_device(), self.device.wgpu_queue());
         let count = programs.len() as u32 * 2;
         let set = device.create_query_set(&wgpu::QuerySetDescriptor {

@@ -52,8 +52,8 @@ async fn open() -> Gpu {
         .request_device(&DeviceDescriptor {
             required_features: features,
             required_limits: limits.clone(),
-            // SAFETY: the one experimental feature is the cooperative matrix; the kernels that use it load and store within
-            // their arrays.
+            // SAFETY: the one experimental feature is the cooperative matrix; the kernels that use it
+            // load and store within their arrays.
             experimental_features: unsafe { ExperimentalFeatures::enabled() },
             ..DeviceDescriptor::default()
         })
@@ -143,7 +143,8 @@ impl Gpu {
         self.run_aliased(plan, inputs, outputs, &[])
     }
 
-    /// As [`run_on`](Self::run_on), where an output (the first number) may be the buffer of an input (the second).
+    /// As [`run_on`](Self::run_on), where an output (the first number) may be the buffer of an input
+    /// (the second).
     pub fn run_aliased(
         &self,
         plan: &Plan,

@@ -1,4 +1,5 @@
-//! Numbers in device memory that are out of range: an error that names row and number, and a device that goes on.
+//! Numbers in device memory that are out of range: an error that names row and number, and a device
+//! that goes on.
 
 use fulmen_core::{DType, EmbedCall, Heads, KernelDispatch, KvCache, KvStoreCall, WeightArg};
 

@@ -8,13 +8,13 @@ mod golden;
 mod greedy;
 
 mod capture;
-mod codes;
 mod faults;
 mod lost;
 mod memory;
 mod model;
 mod offsets;
 mod pairs;
+mod q8_activations;
 mod replay;
 mod rope_store;
 mod smollm2;

@@ -68,7 +68,7 @@ fn program(wgpu: &mut WgpuDispatcher, m: u32) -> (Program, Vec<(u64, usize)>) {
 }
 
 #[test]
-fn a_norm_makes_the_codes_of_its_products() {
+fn a_norm_quantizes_for_the_matmuls_that_follow() {
     for without in [Features::empty(), Features::all()] {
         for m in [1, 3, 8] {
             let mut wgpu = with(DeviceOptions { without, ..DeviceOptions::default() });
@@ -76,17 +76,17 @@ fn a_norm_makes_the_codes_of_its_products() {
             let read = |wgpu: &mut WgpuDispatcher| -> Vec<Vec<f32>> {
                 results.iter().map(|&(ptr, n)| get(wgpu, ptr, n)).collect()
             };
-            // A norm with its codes and all products of it, twice.
+            // A norm that also quantizes, and all matmuls of it, twice.
             assert_eq!(program.run(&mut wgpu).unwrap(), 4);
             let together = read(&mut wgpu);
             let mut launches = 0;
             for step in program.calls() {
                 launches += wgpu.dispatch(&step.call).unwrap();
             }
-            // The codes are launches of their own.
+            // Quantizing takes launches of its own.
             assert_eq!(launches, 6);
             for (number, (a, b)) in together.iter().zip(read(&mut wgpu)).enumerate() {
-                // A sum of squares in another order may turn a code.
+                // A sum of squares in another order may change a quantized value.
                 let bound = if number == 0 || number == 4 { 1e-12 } else { 1e-4 };
                 let error: f64 = a.iter().zip(&b).map(|(a, b)| f64::from(a - b).powi(2)).sum();
                 let size: f64 = b.iter().map(|b| f64::from(*b).powi(2)).sum();

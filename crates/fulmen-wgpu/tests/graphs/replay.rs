@@ -52,7 +52,7 @@ fn replayed_layers_give_the_bits_of_launched_ones() {
 }
 
 /// Four products one after the other, of so many rows.
-fn products(wgpu: &mut WgpuDispatcher, m: u32) -> Rig {
+fn matmuls(wgpu: &mut WgpuDispatcher, m: u32) -> Rig {
     let mut b = GraphBuilder::new();
     let mut x = b.input("x", m, 256).unwrap();
     for at in 0..4 {
@@ -61,19 +61,19 @@ fn products(wgpu: &mut WgpuDispatcher, m: u32) -> Rig {
     }
     b.output("y", x).unwrap();
     let graph = b.finish();
-    let data = Pools::new(3).draw_graph("products", &graph, &[]).unwrap();
+    let data = Pools::new(3).draw_graph("matmuls", &graph, &[]).unwrap();
     Rig::new(wgpu, graph, &PlanOptions::default(), &data).unwrap()
 }
 
-/// What would take too long for a driver goes in several submissions, launched or replayed; steps of few rows do not.
+/// Work that would take too long for one submission is split, launched or replayed; decode steps are not.
 #[test]
-fn programs_that_are_cut_give_the_same_bits() {
+fn split_programs_give_the_same_bits() {
     let mut wgpu = dispatcher();
     for m in [40, 3] {
-        let rig = products(&mut wgpu, m);
+        let rig = matmuls(&mut wgpu, m);
         let y = rig.plan.graph.find("y").unwrap();
         let mut results = Vec::new();
-        // A product of 40 rows is 2.6 million multiplications.
+        // A matmul of 40 rows is 2.6 million multiplications.
         for (multiplications, parts) in [(u64::MAX, 1), (6_000_000, 2), (3_000_000, 2), (1, 4)] {
             wgpu.submit_after(multiplications);
             rig.bound.run(&mut wgpu).unwrap();
@@ -98,9 +98,9 @@ fn programs_that_are_cut_give_the_same_bits() {
     }
 }
 
-/// A launch costs some microseconds whatever it does. A layer has the norm with codes, the products of Q, K and V, rotation and
-/// store, attention, which is one launch over a cache so short, the product by a float weight, norm with codes, gate-up with
-/// codes, and the product.
+/// A launch costs some microseconds whatever it does. A layer has norm + quantize, the Q, K and V
+/// matmuls, RoPE + KV store, attention (one launch over such a short cache), the output projection by an
+/// f32 weight, norm + quantize, gate-up + quantize, and the down projection.
 #[test]
 fn a_layer_of_a_decode_step_is_eight_dispatches() {
     let mut wgpu = dispatcher();

@@ -50,14 +50,14 @@ impl Run {
         let positions = put(wgpu, &[position]);
         let sequences = case.sequence.map(|sequence| put(wgpu, &[sequence]));
         let mut poisoned = || put(wgpu, &vec![f32::NAN; heads.q_width() as usize]);
-        let turned = if case.in_place { q } else { poisoned() };
+        let rotated = if case.in_place { q } else { poisoned() };
         let output = poisoned();
         let store = KvStoreCall { k, v, cache, positions, sequences, m: 1, heads };
         let epsilon = 1e-5;
         let rope = case.rope;
-        let store = RopeStoreCall { q, store, q_gamma, k_gamma, epsilon, rope, factors, output: turned };
+        let store = RopeStoreCall { q, store, q_gamma, k_gamma, epsilon, rope, factors, output: rotated };
         let kv = KvSource::Cache { cache, positions, sequences };
-        let attention = AttentionCall { q: turned, kv, output, m: 1, heads, scale: 0.4, layer: 0 };
+        let attention = AttentionCall { q: rotated, kv, output, m: 1, heads, scale: 0.4, layer: 0 };
         Run { store, attention, case }
     }
 
@@ -65,14 +65,14 @@ impl Run {
         (OpCall::RopeStore(self.store.clone()), OpCall::Attention(self.attention.clone()))
     }
 
-    /// Turned queries and the result, then keys and values.
+    /// Rotated queries and the result, then keys and values.
     fn results(&self, wgpu: &mut WgpuDispatcher) -> (Vec<f32>, Vec<f32>, [Vec<u8>; 2]) {
         let Case { heads, cache, .. } = self.case;
         let width = heads.q_width() as usize;
         let bytes = cache.bytes((SEQUENCES * CAPACITY * heads.kv_width()) as usize).unwrap();
         let KvCache { k_ptr, v_ptr, .. } = self.store.store.cache;
-        let halves = [k_ptr, v_ptr].map(|ptr| get(wgpu, ptr, bytes));
-        (get(wgpu, self.store.output, width), get(wgpu, self.attention.output, width), halves)
+        let caches = [k_ptr, v_ptr].map(|ptr| get(wgpu, ptr, bytes));
+        (get(wgpu, self.store.output, width), get(wgpu, self.attention.output, width), caches)
     }
 }
 
@@ -87,15 +87,15 @@ fn compare(wgpu: &mut WgpuDispatcher, case: Case) {
     let (together, apart) = (Run::new(wgpu, case), Run::new(wgpu, case));
     let (first, second) = together.calls();
     assert_eq!(wgpu.dispatch_pair(&first, &second).unwrap(), Some(2), "{case:?}");
-    let (turned, result, halves) = together.results(wgpu);
+    let (rotated, result, caches) = together.results(wgpu);
     let (first, second) = apart.calls();
     assert_eq!(wgpu.dispatch(&first).unwrap() + wgpu.dispatch(&second).unwrap(), 3);
-    let (turned_apart, result_apart, halves_apart) = apart.results(wgpu);
-    close(&turned, &turned_apart, &format!("queries of {case:?}"));
+    let (rotated_apart, result_apart, caches_apart) = apart.results(wgpu);
+    close(&rotated, &rotated_apart, &format!("queries of {case:?}"));
     close(&result, &result_apart, &format!("result of {case:?}"));
-    for (a, b) in halves.iter().zip(&halves_apart) {
+    for (a, b) in caches.iter().zip(&caches_apart) {
         let row = case.cache.bytes(case.heads.head_dim as usize).unwrap();
-        // A sum of squares in another order may turn a bit of the new keys; all others are as they were.
+        // A sum of squares in another order may change a bit of the new keys; all others are as they were.
         for (number, (a, b)) in a.chunks(row).zip(b.chunks(row)).enumerate() {
             if number as u32 % CAPACITY != case.position {
                 assert_eq!(a, b, "row {number} of {case:?}");

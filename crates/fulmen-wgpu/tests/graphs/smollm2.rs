@@ -1,6 +1,7 @@
-//! SmolLM2-135M-Instruct, if its file is there: the sure begins of greedy answers are those of the golden set, as on the
-//! processor. `scripts/compare-llama-cpp --fetch` gets the file; `FULMEN_SMOLLM2` names another place. A software device gets one
-//! of the prompts, or all with `FULMEN_SMOLLM2_ALL=1`, which takes minutes.
+//! SmolLM2-135M-Instruct, if its file is there: the sure begins of greedy answers are those of the
+//! golden set, as on the processor. `scripts/compare-llama-cpp --fetch` gets the file; `FULMEN_SMOLLM2`
+//! names another place. A software device gets one of the prompts, or all with `FULMEN_SMOLLM2_ALL=1`,
+//! which takes minutes.
 
 use fulmen_model::{LoadOptions, Model, SessionOptions};
 use fulmen_wgpu::{WgpuDispatcher, wgpu::DeviceType};

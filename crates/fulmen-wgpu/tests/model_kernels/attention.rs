@@ -3,7 +3,7 @@ use fulmen_wgpu::{
     kernel::Caps,
     kernels::{
         KernelError, Plan,
-        attention::{Attention, Kind, Source, attention, attention_by},
+        attention::{Attention, AttentionKernel, KvInput, attention, attention_by},
         kv::Cache,
         matmul::FragmentOps,
     },
@@ -37,7 +37,7 @@ struct Case {
     q: Vec<f32>,
     /// Keys and values, as bytes and as numbers.
     kv: [(Vec<u8>, Vec<f64>); 2],
-    source: Source,
+    input: KvInput,
     positions: Vec<u32>,
     sequences: Vec<u32>,
 }
@@ -54,7 +54,7 @@ impl Case {
             scale,
             q,
             kv,
-            source: Source::Rows,
+            input: KvInput::Rows,
             positions: (0..m as u32).collect(),
             sequences: vec![0; m],
         }
@@ -76,19 +76,14 @@ impl Case {
             (bytes, x.iter().map(|&x| f64::from(x)).collect())
         });
         let q = draw(rng, positions.len() * heads.q_width() as usize, -2.0, 2.0);
-        let source = Source::Cache { cache, sequences: sequences.is_some() };
+        let input = KvInput::Cache { cache, sequences: sequences.is_some() };
         let sequences = sequences.map_or_else(|| vec![0; positions.len()], <[u32]>::to_vec);
         let scale = 1.0 / (heads.head_dim as f32).sqrt();
-        Self { heads, scale, q, kv, source, positions: positions.to_vec(), sequences }
+        Self { heads, scale, q, kv, input, positions: positions.to_vec(), sequences }
     }
 
     fn spec(&self) -> Attention {
-        Attention {
-            m: self.positions.len() as u32,
-            heads: self.heads,
-            scale: self.scale,
-            source: self.source,
-        }
+        Attention { m: self.positions.len() as u32, heads: self.heads, scale: self.scale, kv: self.input }
     }
 
     fn reference(&self) -> Vec<f64> {
@@ -101,20 +96,20 @@ impl Case {
                 let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
                 let kv_head = head / group;
                 let seen = |x: &[f64]| -> Vec<f64> {
-                    match self.source {
-                        Source::Rows => x
+                    match self.input {
+                        KvInput::Rows => x
                             .chunks(n_kv * dim)
                             .take(row + 1)
                             .flat_map(|x| &x[kv_head * dim..][..dim])
                             .copied()
                             .collect(),
-                        Source::Cache { cache, .. }
+                        KvInput::Cache { cache, .. }
                             if position < cache.capacity as usize && sequence < cache.n_seqs as usize =>
                         {
                             let start = (sequence * n_kv + kv_head) * cache.capacity as usize;
                             x[start * dim..][..(position + 1) * dim].to_vec()
                         }
-                        Source::Cache { .. } => Vec::new(),
+                        KvInput::Cache { .. } => Vec::new(),
                     }
                 };
                 out.extend(attend(&q, &seen(&self.kv[0].1), &seen(&self.kv[1].1), f64::from(self.scale)));
@@ -123,7 +118,7 @@ impl Case {
         out
     }
 
-    fn run(&self, kind: Kind, caps: &Caps) -> (Vec<f32>, Vec<u32>) {
+    fn run(&self, kind: AttentionKernel, caps: &Caps) -> (Vec<f32>, Vec<u32>) {
         let plan = attention_by(kind, &self.spec(), caps).unwrap();
         let inputs: [&[u8]; 5] = [
             bytemuck::cast_slice(&self.q),
@@ -136,13 +131,13 @@ impl Case {
         (bytemuck::pod_collect_to_vec(&after.outputs[0]), bytemuck::pod_collect_to_vec(&after.outputs[1]))
     }
 
-    fn check(&self, kind: Kind) {
+    fn check(&self, kind: AttentionKernel) {
         for caps in gpu().caps_variants() {
             self.check_with(kind, &caps);
         }
     }
 
-    fn check_with(&self, kind: Kind, caps: &Caps) {
+    fn check_with(&self, kind: AttentionKernel, caps: &Caps) {
         let (got, fault) = self.run(kind, caps);
         let error = nmse(&got, &self.reference());
         let positions = &self.positions;
@@ -152,19 +147,20 @@ impl Case {
     }
 }
 
-/// Matrix units take queries and weights in 16 bits, whose rounding is 2^-12 of a value: 3e-8 in the square, twice or thrice.
-fn allowed(kind: Kind) -> f64 {
-    if matches!(kind, Kind::Units(_)) { 2e-7 } else { 1e-10 }
+/// Cooperative matrices take f16 queries and weights, whose rounding is 2^-12 of a value: 3e-8 in the
+/// square, two or three times.
+fn allowed(kind: AttentionKernel) -> f64 {
+    if matches!(kind, AttentionKernel::PrefillCoop(_)) { 2e-7 } else { 1e-10 }
 }
 
-/// The kernel for matrix units, without them.
-const SQUARES: Kind = Kind::Units(FragmentOps::Emulated);
+/// The cooperative-matrix kernel, emulated without cooperative matrices.
+const EMULATED_COOP: AttentionKernel = AttentionKernel::PrefillCoop(FragmentOps::Emulated);
 
-/// The same with them, where there are any.
-fn units() -> Option<Kind> {
+/// The cooperative-matrix kernel, where the device has it.
+fn coop() -> Option<AttentionKernel> {
     let caps = gpu().caps;
     (caps.cooperative_matrix && caps.subgroups == Some((32, 32)))
-        .then_some(Kind::Units(FragmentOps::CooperativeMatrix))
+        .then_some(AttentionKernel::PrefillCoop(FragmentOps::CooperativeMatrix))
 }
 
 #[test]
@@ -172,11 +168,11 @@ fn rows_among_themselves() {
     let mut rng = fastrand::Rng::with_seed(1);
     for heads in [heads(1, 1, 1), heads(3, 1, 5), heads(6, 2, 80), heads(7, 1, 33)] {
         for m in [1, 17] {
-            Case::over_rows(m, heads, 0.3, &mut rng).check(Kind::Step);
+            Case::over_rows(m, heads, 0.3, &mut rng).check(AttentionKernel::Decode);
         }
     }
-    Case::over_rows(70, heads(2, 1, 64), 4.0, &mut rng).check(Kind::Step);
-    Case::over_rows(33, heads(2, 1, 64), 0.0, &mut rng).check(Kind::Step);
+    Case::over_rows(70, heads(2, 1, 64), 4.0, &mut rng).check(AttentionKernel::Decode);
+    Case::over_rows(33, heads(2, 1, 64), 0.0, &mut rng).check(AttentionKernel::Decode);
 }
 
 /// Every kernel is compiled, which takes its time: each type meets some heads.
@@ -196,14 +192,15 @@ fn few_rows_over_a_cache() {
         let heads = heads(n_heads, n_kv_heads, head_dim);
         let cache = Cache { dtype, n_seqs: 1, capacity: 700 };
         for position in [0, 31, 32, 699] {
-            Case::over_cache(cache, heads, &[position], None, &mut rng).check(Kind::Step);
+            Case::over_cache(cache, heads, &[position], None, &mut rng).check(AttentionKernel::Decode);
         }
         let cache = Cache { dtype, n_seqs: 4, capacity: 96 };
-        Case::over_cache(cache, heads, &[5, 0, 77, 63], Some(&[2, 0, 3, 1]), &mut rng).check(Kind::Step);
+        Case::over_cache(cache, heads, &[5, 0, 77, 63], Some(&[2, 0, 3, 1]), &mut rng)
+            .check(AttentionKernel::Decode);
     }
     // Parts that are longer than a block.
     let cache = Cache { dtype: DType::F16, n_seqs: 1, capacity: 20_000 };
-    Case::over_cache(cache, heads(2, 1, 32), &[19_998], None, &mut rng).check(Kind::Step);
+    Case::over_cache(cache, heads(2, 1, 32), &[19_998], None, &mut rng).check(AttentionKernel::Decode);
 }
 
 #[test]
@@ -218,7 +215,7 @@ fn many_rows_over_a_cache() {
         let cache = Cache { dtype, n_seqs: 1, capacity: 150 };
         for (start, m) in [(0, 70), (85, 65)] {
             let positions: Vec<u32> = (start..start + m).collect();
-            Case::over_cache(cache, heads, &positions, None, &mut rng).check(Kind::Tiles);
+            Case::over_cache(cache, heads, &positions, None, &mut rng).check(AttentionKernel::PrefillTiled);
         }
     }
 }
@@ -234,19 +231,23 @@ fn tiles_of_rows() {
     {
         let case = Case::over_cache(cache, heads, &positions, Some(&sequences), &mut rng);
         let caps = Caps { workgroup_memory: memory, ..gpu().caps };
-        let (got, fault) = case.run(Kind::Tiles, &caps);
+        let (got, fault) = case.run(AttentionKernel::PrefillTiled, &caps);
         assert!(nmse(&got, &case.reference()) < 1e-10, "{heads:?}");
         assert_eq!(fault, [0; 4]);
     }
     let case = Case::over_rows(130, heads(2, 1, 256), 0.1, &mut rng);
-    let (got, _) = case.run(Kind::Tiles, &gpu().caps);
+    let (got, _) = case.run(AttentionKernel::PrefillTiled, &gpu().caps);
     assert!(nmse(&got, &case.reference()) < 1e-10);
     let odd = Attention { heads: heads(2, 1, 48), ..case.spec() };
-    assert!(matches!(attention_by(Kind::Tiles, &odd, &gpu().caps), Err(KernelError::Invalid { .. })));
+    assert!(matches!(
+        attention_by(AttentionKernel::PrefillTiled, &odd, &gpu().caps),
+        Err(KernelError::Invalid { .. })
+    ));
 }
 
-/// Heads of these sizes, for matrix units; without them the first ones alone, because each is compiled for half a minute.
-const SQUARED: [(DType, [u32; 3]); 5] = [
+/// Head sizes for the cooperative-matrix kernel; when it is emulated only the first ones, because each compiles for
+/// half a minute.
+const COOP_HEADS: [(DType, [u32; 3]); 5] = [
     (DType::Q8_0, [2, 2, 32]),
     (DType::F16, [3, 1, 48]),
     (DType::F16, [4, 1, 128]),
@@ -255,9 +256,9 @@ const SQUARED: [(DType, [u32; 3]); 5] = [
 ];
 
 #[test]
-fn squares_of_rows() {
+fn coop_of_rows() {
     let mut rng = fastrand::Rng::with_seed(7);
-    for (dtype, [n_heads, n_kv_heads, head_dim]) in SQUARED {
+    for (dtype, [n_heads, n_kv_heads, head_dim]) in COOP_HEADS {
         let cache = Cache { dtype, n_seqs: 1, capacity: 400 };
         for (start, m) in [(0, 130), (170, 33)] {
             let positions: Vec<u32> = (start..start + m).collect();
@@ -265,7 +266,7 @@ fn squares_of_rows() {
                 Case::over_cache(cache, heads(n_heads, n_kv_heads, head_dim), &positions, None, &mut rng);
             // Then queries of any size, and scores of another sign.
             for _ in 0..2 {
-                for kind in (head_dim < 64).then_some(SQUARES).into_iter().chain(units()) {
+                for kind in (head_dim < 64).then_some(EMULATED_COOP).into_iter().chain(coop()) {
                     case.check_with(kind, &gpu().caps);
                 }
                 case.q.iter_mut().for_each(|q| *q *= 1e36);
@@ -275,27 +276,27 @@ fn squares_of_rows() {
     }
     let odd = Cache { dtype: DType::F32, n_seqs: 1, capacity: 300 };
     for (cache, heads) in [(odd, heads(2, 1, 64)), (Cache { dtype: DType::F16, ..odd }, heads(2, 1, 72))] {
-        let source = Source::Cache { cache, sequences: false };
-        let spec = Attention { m: 100, heads, scale: 1.0, source };
-        assert!(matches!(attention_by(SQUARES, &spec, &gpu().caps), Err(KernelError::Invalid { .. })));
+        let kv = KvInput::Cache { cache, sequences: false };
+        let spec = Attention { m: 100, heads, scale: 1.0, kv };
+        assert!(matches!(attention_by(EMULATED_COOP, &spec, &gpu().caps), Err(KernelError::Invalid { .. })));
     }
 }
 
 #[test]
-fn squares_of_several_sequences() {
+fn coop_of_several_sequences() {
     let mut rng = fastrand::Rng::with_seed(8);
     let positions: Vec<u32> = (0..90).map(|_| rng.u32(0..150)).collect();
     let sequences: Vec<u32> = (0..90).map(|i| if i < 70 { 1 } else { rng.u32(0..3) }).collect();
     let cache = Cache { dtype: DType::F16, n_seqs: 3, capacity: 150 };
     let case = Case::over_cache(cache, heads(2, 1, 16), &positions, Some(&sequences), &mut rng);
-    for kind in [SQUARES].into_iter().chain(units()) {
+    for kind in [EMULATED_COOP].into_iter().chain(coop()) {
         case.check_with(kind, &gpu().caps);
     }
 }
 
 /// Weights follow scores that rise from block to block, slowly, at once, and to the last.
 #[test]
-fn squares_of_scores_that_rise() {
+fn coop_of_scores_that_rise() {
     let mut rng = fastrand::Rng::with_seed(9);
     let cache = Cache { dtype: DType::F16, n_seqs: 1, capacity: 400 };
     let positions: Vec<u32> = (170..203).collect();
@@ -309,7 +310,7 @@ fn squares_of_scores_that_rise() {
             bytes[..2].copy_from_slice(&value.to_le_bytes());
         }
         case.q.chunks_mut(16).for_each(|q| q[0] = 1.0);
-        for kind in [SQUARES].into_iter().chain(units()) {
+        for kind in [EMULATED_COOP].into_iter().chain(coop()) {
             case.check_with(kind, &gpu().caps);
         }
     }
@@ -319,7 +320,9 @@ fn squares_of_scores_that_rise() {
 fn rows_without_a_place_give_zeros_and_are_told() {
     let mut rng = fastrand::Rng::with_seed(4);
     let cache = Cache { dtype: DType::F16, n_seqs: 2, capacity: 40 };
-    for (rows, kind) in [(3usize, Kind::Step), (75, Kind::Tiles), (75, SQUARES)] {
+    for (rows, kind) in
+        [(3usize, AttentionKernel::Decode), (75, AttentionKernel::PrefillTiled), (75, EMULATED_COOP)]
+    {
         let mut positions: Vec<u32> = (0..rows as u32).map(|i| i % 40).collect();
         let mut sequences = vec![1; rows];
         positions[1] = 40;
@@ -338,9 +341,11 @@ fn rows_without_a_place_give_zeros_and_are_told() {
 #[test]
 fn a_nan_goes_where_it_belongs() {
     let mut rng = fastrand::Rng::with_seed(5);
-    for (rows, kind, dtype) in
-        [(2u32, Kind::Step, DType::F32), (80, Kind::Tiles, DType::F32), (80, SQUARES, DType::F16)]
-    {
+    for (rows, kind, dtype) in [
+        (2u32, AttentionKernel::Decode, DType::F32),
+        (80, AttentionKernel::PrefillTiled, DType::F32),
+        (80, EMULATED_COOP, DType::F16),
+    ] {
         let cache = Cache { dtype, n_seqs: 1, capacity: 90 };
         let key = dtype.bytes(32).unwrap();
         let positions: Vec<u32> = (3..3 + rows).collect();
@@ -354,7 +359,7 @@ fn a_nan_goes_where_it_belongs() {
         // A query of row 1.
         case.q[128 + 40] = f32::NAN;
         let variants = gpu().caps_variants();
-        for caps in &variants[..if kind == SQUARES { 1 } else { 2 }] {
+        for caps in &variants[..if kind == EMULATED_COOP { 1 } else { 2 }] {
             let (got, _) = case.run(kind, caps);
             let nan: Vec<usize> = (0..got.len()).filter(|&i| got[i].is_nan()).collect();
             assert_eq!(nan, (160..192).collect::<Vec<_>>(), "{rows} rows");
@@ -366,15 +371,15 @@ fn a_nan_goes_where_it_belongs() {
 fn what_does_not_fit_is_refused() {
     let caps = Caps { max_binding: 1 << 16, ..gpu().caps };
     let cache = Cache { dtype: DType::F16, n_seqs: 4, capacity: 1024 };
-    let source = Source::Cache { cache, sequences: true };
-    let spec = Attention { m: 1, heads: heads(2, 1, 64), scale: 1.0, source };
+    let kv = KvInput::Cache { cache, sequences: true };
+    let spec = Attention { m: 1, heads: heads(2, 1, 64), scale: 1.0, kv };
     assert!(matches!(
         attention(&spec, &caps),
         Err(KernelError::TooLarge { bytes: 524_288, limit: 65_536, .. })
     ));
     let wrong = Attention { heads: heads(3, 2, 64), ..spec };
     assert!(matches!(attention(&wrong, &gpu().caps), Err(KernelError::Invalid { .. })));
-    let wide = Attention { heads: heads(1, 1, 4099), source: Source::Rows, ..spec };
+    let wide = Attention { heads: heads(1, 1, 4099), kv: KvInput::Rows, ..spec };
     assert!(matches!(attention(&wide, &gpu().caps), Err(KernelError::Invalid { .. })));
     assert_eq!(attention(&Attention { m: 0, ..spec }, &gpu().caps).unwrap(), Plan::default());
 }
@@ -382,16 +387,16 @@ fn what_does_not_fit_is_refused() {
 #[test]
 fn rows_and_heads_choose_the_kernel() {
     let cache = Cache { dtype: DType::F16, n_seqs: 1, capacity: 4096 };
-    let source = Source::Cache { cache, sequences: false };
-    let spec = Attention { m: 1, heads: heads(32, 8, 128), scale: 1.0, source };
-    let several = Source::Cache { cache, sequences: true };
+    let kv = KvInput::Cache { cache, sequences: false };
+    let spec = Attention { m: 1, heads: heads(32, 8, 128), scale: 1.0, kv };
+    let several = KvInput::Cache { cache, sequences: true };
     for (spec, kind) in [
-        (spec, Kind::Step),
-        (Attention { m: 16, ..spec }, Kind::Step),
-        (Attention { m: 512, ..spec }, Kind::Tiles),
-        (Attention { m: 512, source: several, ..spec }, Kind::Tiles),
-        (Attention { m: 128, source: several, ..spec }, Kind::Step),
-        (Attention { m: 512, heads: heads(32, 8, 80), ..spec }, Kind::Step),
+        (spec, AttentionKernel::Decode),
+        (Attention { m: 16, ..spec }, AttentionKernel::Decode),
+        (Attention { m: 512, ..spec }, AttentionKernel::PrefillTiled),
+        (Attention { m: 512, kv: several, ..spec }, AttentionKernel::PrefillTiled),
+        (Attention { m: 128, kv: several, ..spec }, AttentionKernel::Decode),
+        (Attention { m: 512, heads: heads(32, 8, 80), ..spec }, AttentionKernel::Decode),
     ] {
         assert_eq!(attention(&spec, &gpu().caps), attention_by(kind, &spec, &gpu().caps), "{spec:?}");
     }
@@ -402,20 +407,28 @@ fn rows_and_heads_choose_the_kernel() {
         workgroup_memory: 48 << 10,
         ..gpu().caps
     };
-    let wide = Source::Cache { cache: Cache { dtype: DType::F32, ..cache }, sequences: false };
+    let wide = KvInput::Cache { cache: Cache { dtype: DType::F32, ..cache }, sequences: false };
     for (spec, caps, kind) in [
-        (Attention { m: 512, ..spec }, caps, Kind::Units(FragmentOps::CooperativeMatrix)),
+        (Attention { m: 512, ..spec }, caps, AttentionKernel::PrefillCoop(FragmentOps::CooperativeMatrix)),
         (
             Attention { m: 512, heads: heads(32, 8, 80), ..spec },
             caps,
-            Kind::Units(FragmentOps::CooperativeMatrix),
+            AttentionKernel::PrefillCoop(FragmentOps::CooperativeMatrix),
         ),
-        (Attention { m: 512, source: wide, ..spec }, caps, Kind::Tiles),
-        (Attention { m: 512, heads: heads(32, 8, 160), ..spec }, caps, Kind::Tiles),
-        (Attention { m: 512, ..spec }, Caps { subgroups: Some((8, 32)), ..caps }, Kind::Tiles),
-        (Attention { m: 512, ..spec }, Caps { f16: false, ..caps }, Kind::Tiles),
-        (Attention { m: 512, ..spec }, Caps { workgroup_memory: 16 << 10, ..caps }, Kind::Tiles),
-        (Attention { m: 16, ..spec }, caps, Kind::Step),
+        (Attention { m: 512, kv: wide, ..spec }, caps, AttentionKernel::PrefillTiled),
+        (Attention { m: 512, heads: heads(32, 8, 160), ..spec }, caps, AttentionKernel::PrefillTiled),
+        (
+            Attention { m: 512, ..spec },
+            Caps { subgroups: Some((8, 32)), ..caps },
+            AttentionKernel::PrefillTiled,
+        ),
+        (Attention { m: 512, ..spec }, Caps { f16: false, ..caps }, AttentionKernel::PrefillTiled),
+        (
+            Attention { m: 512, ..spec },
+            Caps { workgroup_memory: 16 << 10, ..caps },
+            AttentionKernel::PrefillTiled,
+        ),
+        (Attention { m: 16, ..spec }, caps, AttentionKernel::Decode),
     ] {
         assert_eq!(attention(&spec, &caps), attention_by(kind, &spec, &caps), "{spec:?}");
     }

@@ -60,7 +60,7 @@ fn rows_of_every_type_arrive() {
                         .flat_map(|&token| &values[token as usize * width as usize..][..width as usize])
                         .copied()
                         .collect();
-                    let spec = Embed { dtype, rows, width, piece: 0..rows, m: m as u32 };
+                    let spec = Embed { dtype, rows, width, slice: 0..rows, m: m as u32 };
                     let plan = embed(&spec, &caps).unwrap();
                     let poison = vec![0xa5; want.len() * 4];
                     let after =
@@ -85,14 +85,14 @@ fn pieces_write_their_rows_and_wrong_tokens_are_reported_once() {
         let row = bytes.len() / rows as usize;
         let mut out = vec![0xa5u8; tokens.len() * width as usize * 4];
         let mut fault = vec![0u8; 16];
-        for piece in [0..4, 4..10] {
-            let spec = Embed { dtype, rows, width, piece: piece.clone(), m: tokens.len() as u32 };
+        for slice in [0..4, 4..10] {
+            let spec = Embed { dtype, rows, width, slice: slice.clone(), m: tokens.len() as u32 };
             let plan = embed(&spec, &gpu().caps).unwrap();
-            let part = &bytes[piece.start as usize * row..piece.end as usize * row];
+            let part = &bytes[slice.start as usize * row..slice.end as usize * row];
             let mut after = gpu().run_on(&plan, &[part, bytemuck::cast_slice(&tokens)], &[&out, &fault]);
             fault = after.outputs.pop().unwrap();
             out = after.outputs.pop().unwrap();
-            if piece.start == 0 {
+            if slice.start == 0 {
                 let words: Vec<u32> = bytemuck::pod_collect_to_vec(&fault);
                 assert!(matches!(words[..], [1, 2, 10, 10] | [1, 5, u32::MAX, 10]), "{words:?}");
                 fault.fill(0);
@@ -114,12 +114,12 @@ fn pieces_write_their_rows_and_wrong_tokens_are_reported_once() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let caps = gpu().caps;
-    let spec = Embed { dtype: DType::F32, rows: 100, width: 64, piece: 0..100, m: 2 };
+    let spec = Embed { dtype: DType::F32, rows: 100, width: 64, slice: 0..100, m: 2 };
     let small = Caps { max_binding: 4096, ..caps };
     assert!(matches!(embed(&spec, &small), Err(KernelError::TooLarge { limit: 4096, .. })));
-    assert!(embed(&Embed { piece: 0..16, ..spec.clone() }, &small).is_ok());
+    assert!(embed(&Embed { slice: 0..16, ..spec.clone() }, &small).is_ok());
     assert!(matches!(
-        embed(&Embed { piece: 5..101, ..spec.clone() }, &caps),
+        embed(&Embed { slice: 5..101, ..spec.clone() }, &caps),
         Err(KernelError::Invalid { .. })
     ));
     assert!(matches!(

@@ -204,7 +204,7 @@ fn queries_and_keys_are_normed_and_turned() {
         let v = draw(&mut rng, case.m * n_kv_heads as usize * dim, -1.0, 1.0);
         let gammas = [draw(&mut rng, dim, 0.5, 1.5), draw(&mut rng, dim, 0.5, 1.5)];
         let factors = draw(&mut rng, n_rot as usize / 2 + 1, 1.0, 8.0);
-        let turned = |x: &[f32], gamma: Option<&[f32]>| -> Vec<f64> {
+        let keep_queries = |x: &[f32], gamma: Option<&[f32]>| -> Vec<f64> {
             let mut out: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
             if let Some(gamma) = gamma {
                 for head in out.chunks_mut(dim) {
@@ -219,8 +219,8 @@ fn queries_and_keys_are_normed_and_turned() {
             }
             out
         };
-        let want_q = turned(&q, q_norm.then_some(&gammas[0]));
-        let want_k = turned(&k, k_norm.then_some(&gammas[1]));
+        let want_q = keep_queries(&q, q_norm.then_some(&gammas[0]));
+        let want_k = keep_queries(&k, k_norm.then_some(&gammas[1]));
         let want_v: Vec<f64> = v.iter().map(|&x| f64::from(x)).collect();
         let spec = RopeStore { store: case.spec(), rope, factors: factored, q_norm, k_norm, epsilon };
         let none = vec![0; case.m];

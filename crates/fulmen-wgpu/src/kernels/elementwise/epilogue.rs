@@ -19,8 +19,9 @@ pub enum EpilogueLayout {
 /// A program as text for the end of another kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpilogueText {
-    /// An f32 expression over f32 values: what the kernel computed, as `v` or, if that is several values, `v0`, `v1`,
-    /// …; the elements of `inputs` as `e0`, `e1`, …; the program's scalars as `params.s0`, `params.s1`, ….
+    /// An f32 expression over f32 values: what the kernel computed, as `v` or, if that is several
+    /// values, `v0`, `v1`, …; the elements of `inputs` as `e0`, `e1`, …; the program's scalars as
+    /// `params.s0`, `params.s1`, ….
     pub expr: String,
     /// The program's inputs that it reads, but for the computed ones: `e0`, `e1`, … in this order.
     pub inputs: Vec<(usize, EpilogueLayout)>,
@@ -30,12 +31,12 @@ pub struct EpilogueText {
     pub scalars: usize,
 }
 
-/// The program as text for the end of a kernel that makes a matrix of `columns` columns. The inputs in `computed` are
-/// what the kernel computed.
+/// The program as text for the end of a kernel that makes a matrix of `columns` columns. The inputs in
+/// `computed` are what the kernel computed.
 ///
 /// # Errors
-/// [`KernelError::Invalid`] where the program is malformed, has several outputs, or broadcasts along rows of another
-/// length.
+/// [`KernelError::Invalid`] where the program is malformed, has several outputs, or broadcasts along
+/// rows of another length.
 pub fn epilogue_source(
     program: &ElementwiseProgram,
     computed: &[usize],

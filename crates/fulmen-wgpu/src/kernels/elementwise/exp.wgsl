@@ -1,11 +1,14 @@
-// e^x: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial for e^r, and 2^n in two normal factors. Past the bounds the
-// result is 0 or infinite anyway.
+//! Helper function on `EwF` (element-wise): `ew_exp(x)`, e^x with a relative error below 1e-6; NaN
+//! stays NaN. Expects `nan.wgsl`.
+//!
+//! Range reduction x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial for e^r, and 2^n as two normal
+//! factors. Arguments past the bounds give 0 or infinity anyway.
 fn ew_exp(x: EwF) -> EwF {
     let low = select(x, EwF(-105.0), x < EwF(-105.0));
     let c = select(low, EwF(89.0), low > EwF(89.0));
     let n = round(c * 1.44269504);
-    // ln 2 in two parts: the product of the first, of 16 bits, with n is exact; the second is small enough for
-    // e^d = 1 + d. Taking off both would be clearer, but compilers join them again.
+    // ln 2 in two parts: the product of the first, of 16 bits, with n is exact; the second is small
+    // enough for e^d = 1 + d. Taking off both would be clearer, but compilers join them again.
     let r = fma(n, EwF(-0.693145751953125), c);
     var p = fma(r, EwF(1.3814465e-3), EwF(8.368781e-3));
     p = fma(p, r, EwF(4.1668393e-2));

@@ -1,4 +1,4 @@
-//! A program as one kernel.
+//! A graph of element-wise ops as one kernel.
 
 use super::{Broadcast, ElementwiseProgram, Input, source::source};
 use crate::{
@@ -6,22 +6,23 @@ use crate::{
     kernels::{
         Binding, Elem, KernelError, Plan, Role,
         plan::{alignment, padded, step, threads, window},
-        storage::{Form, Lanes, declare, element, enable},
-        template::expand,
+        preprocess::{render, values},
+        storage::{Form, Lanes, declare, element},
     },
 };
 
-/// One kernel for a whole program over `len` elements, as one launch, or as one for each range of elements that fits a
-/// binding. It reads each input once.
+/// One kernel for a whole program over `len` elements, as one launch, or as one for each range of
+/// elements that fits a binding. It reads each input once.
 ///
-/// The launches bind [`Role::Input`] for the inputs that are read or replaced and [`Role::Output`] for the outputs that
-/// replace none. `scalars` are the last words of the parameters and no part of the text, so other values need no new
-/// kernel.
+/// The launches bind [`Role::Input`] for the inputs that are read or replaced and [`Role::Output`] for
+/// the outputs that replace none. `scalars` are the last words of the parameters and no part of the
+/// text, so other values need no new kernel.
 ///
 /// # Errors
-/// [`KernelError::Invalid`] where the program is malformed, [`KernelError::TooManyBuffers`] where it binds more
-/// buffers than the device can, [`KernelError::TooLarge`] where an input that repeats in every row is larger than a
-/// binding, [`KernelError::TooMany`] where the elements or those of a row are.
+/// [`KernelError::Invalid`] where the program is malformed, [`KernelError::TooManyBuffers`] where it
+/// binds more buffers than the device can, [`KernelError::TooLarge`] where an input that repeats in
+/// every row is larger than a binding, [`KernelError::TooMany`] where the elements or those of a row
+/// are.
 pub fn fused(
     program: &ElementwiseProgram,
     len: u64,
@@ -40,7 +41,7 @@ pub fn fused(
     if len == 0 {
         return Ok(plan);
     }
-    let fused = Fused::new(program, len, caps)?;
+    let fused = FusedKernel::new(program, len, caps)?;
     let most = fused.elements_per_launch(caps)?;
     let mut start = 0;
     while start < len {
@@ -55,7 +56,7 @@ pub fn fused(
 }
 
 /// A kernel, and what is needed to launch it.
-struct Fused {
+struct FusedKernel {
     kernel: Kernel,
     /// The inputs that are bound, in order, with their broadcasts simplified.
     inputs: Vec<(usize, Input)>,
@@ -65,7 +66,7 @@ struct Fused {
     len: u64,
 }
 
-impl Fused {
+impl FusedKernel {
     fn new(program: &ElementwiseProgram, len: u64, caps: &Caps) -> Result<Self, KernelError> {
         let text = source(program);
         let replaced = |i| program.outputs.iter().any(|output| output.replaces == Some(i));
@@ -88,55 +89,47 @@ impl Fused {
         let threads = threads(256, caps);
         let label = program.label();
 
-        let mut params = String::new();
-        let mut words = 3;
-        let mut buffers = String::new();
+        let mut accessors = String::new();
         let mut bindings = Vec::new();
+        let mut broadcast_inputs: Vec<usize> = Vec::new();
         for &(i, input) in &inputs {
             let mode = if replaced(i) { Access::ReadWrite } else { Access::Read };
-            buffers += &input_buffer(&mut bindings, i, input, mode, caps);
+            accessors += &input_buffer(&mut bindings, i, input, mode, caps);
             if let Broadcast::Row { .. } | Broadcast::Column { .. } = input.broadcast {
-                params += &format!("    n{i}: u32,\n    at{i}: u32,\n    row{i}: u32,\n    last{i}: u32,\n");
-                words += 4;
+                broadcast_inputs.push(i);
             }
         }
         for &(o, elem) in &outputs {
-            let form = elem.form(caps);
-            buffers += &declare(&mut bindings, &format!("out{o}"), form, Lanes::Four, Access::ReadWrite);
+            let (name, form) = (format!("out{o}"), elem.form(caps));
+            accessors += &declare(&mut bindings, &name, form, Lanes::Four, Access::ReadWrite);
         }
-        for j in 0..program.scalars {
-            params += &format!("    s{j}: f32,\n");
-        }
-        words += program.scalars as u32;
-
-        let forms: Vec<Form> = inputs
-            .iter()
-            .map(|(_, input)| input.elem)
-            .chain(outputs.iter().map(|o| o.1))
-            .map(|e| e.form(caps))
-            .collect();
-        let names = Names::new(program, &text.inputs);
-        let wgsl = expand(
-            include_str!("fused.wgsl"),
-            &[
-                ("enable", enable(&forms)),
-                ("label", &label),
-                ("params", &params),
-                ("aliases", Lanes::Four.aliases()),
-                ("buffers", &buffers),
-                ("functions", &text.functions),
-                ("program", &names.program(|i| format!("load_in{i}(i)"))),
-                ("stores", &names.stores("        ", "store", "i", "r", "")),
-                ("part_stores", &names.stores("        ", "store_part", "i", "r", ", params.rest")),
-                ("threads", &threads.to_string()),
+        // Kernels have a handful of parameters.
+        let words = 3 + 4 * broadcast_inputs.len() as u32 + program.scalars as u32;
+        let mut elems = inputs.iter().map(|(_, input)| input.elem).chain(outputs.iter().map(|o| o.1));
+        let output_names = program.outputs.iter().enumerate().map(|(o, output)| match output.replaces {
+            Some(i) => format!("in{i}"),
+            None => format!("out{o}"),
+        });
+        let wgsl = render(
+            "elementwise/fused.wgsl",
+            &values![
+                threads,
+                accessors,
+                broadcast_inputs,
+                f16: elems.any(|elem| elem.form(caps) == Form::F16),
+                lanes: 4u32,
+                scalars: program.scalars,
+                functions: text.functions,
+                call: call(&text.inputs, program.scalars),
+                outputs: output_names.collect::<Vec<_>>(),
             ],
         );
         let kernel = Kernel { label: label.into(), wgsl, bindings, param_words: words };
         Ok(Self { kernel, inputs, outputs, threads, len })
     }
 
-    /// Vectors that a workgroup makes: one for each thread. More of them, with their loads issued first, were slower on
-    /// an H200 (3.9 instead of 4.3 TB/s over 1 GiB).
+    /// Vectors per workgroup: one per thread. More per thread, with all loads issued first, is slower
+    /// on an H200 (3.9 instead of 4.3 TB/s over 1 GiB).
     fn span(&self) -> u64 {
         u64::from(self.threads)
     }
@@ -165,8 +158,8 @@ impl Fused {
         if padded(self.len * widest) <= caps.max_binding && self.len <= 1 << 31 {
             return Ok(self.len);
         }
-        // Every range but the last begins and ends on aligned offsets in each type. The slack is for the column
-        // inputs, whose windows begin early.
+        // Every range but the last begins and ends on aligned offsets in each type. The slack is for
+        // the column inputs, whose windows begin early.
         let unit = alignment(caps) / 2;
         let most = (caps.max_binding.saturating_sub(alignment(caps)) / widest).min(1 << 31) / unit * unit;
         if most == 0 {
@@ -209,7 +202,7 @@ impl Fused {
     }
 }
 
-/// The declaration of an input, and `load_in<i>(i)` of the vector `i` of the range.
+/// Adds an input to the bindings, and returns `load_in<i>(i)`, which loads vector `i` of the range.
 fn input_buffer(
     bindings: &mut Vec<StorageBinding>,
     i: usize,
@@ -219,81 +212,22 @@ fn input_buffer(
 ) -> String {
     let name = format!("in{i}");
     let form = input.elem.form(caps);
-    let one = match form {
-        Form::F32 | Form::F16 => format!("fn one_{name}(i: u32) -> f32 {{ return f32({name}[i]); }}\n"),
-        Form::PackedF16 => format!(
-            "fn one_{name}(i: u32) -> f32 {{\n    let w = unpack2x16float({name}[i >> 1u]);\n    \
-             return select(w.x, w.y, (i & 1u) == 1u);\n}}\n"
-        ),
-    };
-    let body = match input.broadcast {
+    let (broadcast, lanes) = match input.broadcast {
         Broadcast::Full => return declare(bindings, &name, form, Lanes::Four, mode),
-        Broadcast::Row { n } if n % 4 == 0 => {
-            let vector = match form {
-                Form::F32 | Form::F16 => format!("EwF({name}[k])"),
-                Form::PackedF16 => format!("EwF(unpack2x16float({name}[k].x), unpack2x16float({name}[k].y))"),
-            };
-            bindings.push(StorageBinding::new(name.clone(), element(form, Lanes::Four), mode));
-            let load = format!("    let k = (i + params.at{i}) % params.n{i};\n    return {vector};\n");
-            return format!("fn load_{name}(i: u32) -> EwF {{\n{load}}}\n");
-        }
-        Broadcast::Scalar => format!("    return EwF(one_{name}(0u));\n"),
-        Broadcast::Row { .. } => format!(
-            "    let n = params.n{i};\n    let a = (i * 4u + params.at{i}) % n;\n    \
-             let b = select(a + 1u, 0u, a + 1u == n);\n    let c = select(b + 1u, 0u, b + 1u == n);\n    \
-             let d = select(c + 1u, 0u, c + 1u == n);\n    \
-             return EwF(one_{name}(a), one_{name}(b), one_{name}(c), one_{name}(d));\n"
-        ),
-        Broadcast::Column { n } if n % 4 == 0 => {
-            format!("    return EwF(one_{name}(params.row{i} + (i + params.at{i}) / params.n{i}));\n")
-        }
-        // Lanes past the end of the range must not leave the buffer.
-        Broadcast::Column { .. } => format!(
-            "    let k = EwU(i * 4u + params.at{i}) + EwU(0u, 1u, 2u, 3u);\n    \
-             let at = min(EwU(params.row{i}) + k / params.n{i}, EwU(params.last{i}));\n    \
-             return EwF(one_{name}(at.x), one_{name}(at.y), one_{name}(at.z), one_{name}(at.w));\n"
-        ),
+        Broadcast::Scalar => ("scalar", Lanes::One),
+        Broadcast::Row { n } if n % 4 == 0 => ("row4", Lanes::Four),
+        Broadcast::Row { .. } => ("row", Lanes::One),
+        Broadcast::Column { n } if n % 4 == 0 => ("column4", Lanes::One),
+        Broadcast::Column { .. } => ("column", Lanes::One),
     };
-    let text = format!("{one}fn load_{name}(i: u32) -> EwF {{\n{body}}}\n");
-    bindings.push(StorageBinding::new(name, element(form, Lanes::One), mode));
-    text
+    let values = values![broadcast, n: i, form: form.name()];
+    bindings.push(StorageBinding::new(name, element(form, lanes), mode));
+    render("elementwise/broadcast_loader.wgsl", &values)
 }
 
-/// What the kernel's body calls things.
-struct Names<'a> {
-    read: &'a [usize],
-    scalars: usize,
-    /// The buffer of each output.
-    outputs: Vec<String>,
-}
-
-impl<'a> Names<'a> {
-    fn new(program: &ElementwiseProgram, read: &'a [usize]) -> Self {
-        let outputs = program.outputs.iter().enumerate().map(|(o, output)| match output.replaces {
-            Some(i) => format!("in{i}"),
-            None => format!("out{o}"),
-        });
-        Self { read, scalars: program.scalars, outputs: outputs.collect() }
-    }
-
-    /// The call of the program.
-    fn program(&self, value: impl Fn(usize) -> String) -> String {
-        let args: Vec<String> = self
-            .read
-            .iter()
-            .map(|&i| value(i))
-            .chain((0..self.scalars).map(|j| format!("params.s{j}")))
-            .collect();
-        format!("ew_program({})", args.join(", "))
-    }
-
-    /// The stores of the result `r` at `at`.
-    fn stores(&self, indent: &str, function: &str, at: &str, r: &str, more: &str) -> String {
-        let one = self.outputs.len() == 1;
-        let stores = self.outputs.iter().enumerate().map(|(o, name)| {
-            let value = if one { r.to_owned() } else { format!("{r}.o{o}") };
-            format!("{indent}{function}_{name}({at}, {value}{more});\n")
-        });
-        stores.collect()
-    }
+/// The call of the generated function, with the inputs that it reads and all scalars.
+fn call(inputs: &[usize], scalars: usize) -> String {
+    let inputs = inputs.iter().map(|i| format!("load_in{i}(i)"));
+    let args: Vec<String> = inputs.chain((0..scalars).map(|j| format!("params.s{j}"))).collect();
+    format!("ew_program({})", args.join(", "))
 }

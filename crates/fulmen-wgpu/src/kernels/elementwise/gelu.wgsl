@@ -1,5 +1,8 @@
-// x times the normal distribution's cumulative function. The tail of |x| is e^(-x²/2) times a smooth function, which
-// is almost a straight line over t; on the left the tail itself is the factor, so it keeps its relative precision.
+//! Helper function on `EwF` (element-wise): `ew_gelu(x)`, x times the cumulative normal distribution.
+//! Expects `nan.wgsl` and `exp.wgsl`.
+//!
+//! The tail of |x| is e^(-x^2/2) times a smooth function, a polynomial in t. For negative x the tail
+//! itself is the factor, so it keeps its relative precision.
 fn ew_gelu(x: EwF) -> EwF {
     let abs_x = abs(x);
     let a = select(abs_x, EwF(20.0), abs_x > EwF(20.0));
@@ -19,7 +22,8 @@ fn ew_gelu(x: EwF) -> EwF {
     e = fma(e, d, EwF(0.5));
     e = fma(e, d, EwF(1.0));
     e = fma(e, d, EwF(1.0)) * ew_exp(h * h * -0.5);
-    // On the left x is taken in before e, which may be so small that the product without x is subnormal. -inf gives 0.
+    // On the left x is taken in before e, which may be so small that the product without x is
+    // subnormal. -inf gives 0.
     let tp = t * p;
     let left = select(x * tp, EwF(0.0), x < EwF(-3.4028234e38)) * e;
     return ew_keep_nan(x, select(left, x * (EwF(1.0) - tp * e), x > EwF(0.0)));

@@ -1,4 +1,7 @@
-// ln x: x = 2^n m with m between sqrt(1/2) and sqrt 2, and ln m by s = (m - 1) / (m + 1), exact in the first term.
+//! Helper function on `EwF` (element-wise): `ew_log(x)`, the natural logarithm; -inf for 0, NaN below 0.
+//!
+//! x = 2^n m with m between sqrt(1/2) and sqrt(2), and ln m as a series in s = (m - 1) / (m + 1), exact
+//! in the first term.
 fn ew_log(x: EwF) -> EwF {
     let tiny = x < EwF(1.17549435e-38);
     let shifted = bitcast<EwU>(select(x, x * 8388608.0, tiny)) - EwU(0x3f3504f3u);

@@ -1,4 +1,6 @@
-// Whether each lane is a NaN, from its bits: compilers may take comparisons of floats for free of NaNs.
+//! Helper functions on `EwF` (element-wise) that handle NaN by its bits: `ew_is_nan(x)`, `ew_keep_nan(x, y)`,
+//! `ew_or_nan(y, nan)`. Compilers may assume that float comparisons see no NaN.
+// Whether each lane is NaN.
 fn ew_is_nan(x: EwF) -> EwB {
     return (bitcast<EwU>(x) & EwU(0x7fffffffu)) > EwU(0x7f800000u);
 }

@@ -62,7 +62,8 @@ pub enum Node {
     Input(usize),
     /// The scalar of this number.
     Scalar(usize),
-    /// An op of the table over nodes before this one: its arrays, then its scalars. Any node may stand for either.
+    /// An op of the table over nodes before this one: its arrays, then its scalars. Any node may stand
+    /// for either.
     Op(ElementwiseOp, Vec<usize>),
 }
 
@@ -73,13 +74,13 @@ pub struct Output {
     pub node: usize,
     /// The type in which it is stored.
     pub elem: Elem,
-    /// The input in whose buffer it is stored, which is then bound once, for reading and writing. That input is
-    /// [`Broadcast::Full`] and of the same type.
+    /// The input in whose buffer it is stored, which is then bound once, for reading and writing. That
+    /// input is [`Broadcast::Full`] and of the same type.
     pub replaces: Option<usize>,
 }
 
-/// A tree of element-wise ops, or any graph without cycles: the nodes are in an order in which each comes after its
-/// arguments. Two inputs are two buffers: one buffer that is used twice is one input.
+/// A tree of element-wise ops, or any graph without cycles: the nodes are in an order in which each
+/// comes after its arguments. Two inputs are two buffers: one buffer that is used twice is one input.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ElementwiseProgram {
     /// The inputs.

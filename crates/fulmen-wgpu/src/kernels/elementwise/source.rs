@@ -1,10 +1,12 @@
-//! The text of a program: the functions that it needs, and one that computes its outputs.
+//! Generates the WGSL of a graph of element-wise ops: the helper functions that it needs, and one
+//! function that computes its outputs.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::{ElementwiseOp, ElementwiseProgram, Node, Output};
+use crate::kernels::preprocess::render;
 
-/// A text of functions on `EwF` that ops need, in the order in which they stand.
+/// A WGSL file with functions on `EwF` that ops need, in the order of their dependencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Helper {
     Nan,
@@ -17,25 +19,27 @@ pub(crate) enum Helper {
 }
 
 impl Helper {
-    pub(crate) const fn text(self) -> &'static str {
+    /// Its WGSL file.
+    pub(crate) const fn file(self) -> &'static str {
         match self {
-            Self::Nan => include_str!("nan.wgsl"),
-            Self::Clamp => include_str!("clamp.wgsl"),
-            Self::Exp => include_str!("exp.wgsl"),
-            Self::Log => include_str!("log.wgsl"),
-            Self::Sigmoid => include_str!("sigmoid.wgsl"),
-            Self::Tanh => include_str!("tanh.wgsl"),
-            Self::Gelu => include_str!("gelu.wgsl"),
+            Self::Nan => "elementwise/nan.wgsl",
+            Self::Clamp => "elementwise/clamp.wgsl",
+            Self::Exp => "elementwise/exp.wgsl",
+            Self::Log => "elementwise/log.wgsl",
+            Self::Sigmoid => "elementwise/sigmoid.wgsl",
+            Self::Tanh => "elementwise/tanh.wgsl",
+            Self::Gelu => "elementwise/gelu.wgsl",
         }
     }
 }
 
-/// The text of a program.
-pub(super) struct Source {
+/// The WGSL of a program.
+pub(super) struct ProgramSource {
     /// The inputs that it reads, in order.
     pub(super) inputs: Vec<usize>,
-    /// The helpers, a function for each op, and `ew_program(x0, …, s0, …)` of the inputs as `EwF` and all scalars as
-    /// f32, which gives `EwF`, or `EwOut` with the members `o0`, … where there are several outputs.
+    /// The helpers, a function for each op, and `ew_program(x0, …, s0, …)` of the inputs as `EwF` and
+    /// all scalars as f32, which gives `EwF`, or `EwOut` with the members `o0`, … where there are
+    /// several outputs.
     pub(super) functions: String,
 }
 
@@ -47,9 +51,9 @@ enum Value {
     Op(ElementwiseOp, Vec<usize>),
 }
 
-/// The text of a program that was checked. Values that no output needs are left out and equal ones computed once; names
-/// depend on nothing but the program.
-pub(super) fn source(program: &ElementwiseProgram) -> Source {
+/// The text of a program that was checked. Values that no output needs are left out and equal ones
+/// computed once; names depend on nothing but the program.
+pub(super) fn source(program: &ElementwiseProgram) -> ProgramSource {
     let needed = needed(program);
     let mut numbers: HashMap<Value, usize> = HashMap::new();
     let mut names: Vec<String> = Vec::new();
@@ -114,7 +118,7 @@ pub(super) fn source(program: &ElementwiseProgram) -> Source {
     let results = program.outputs.iter().map(result).collect();
     let functions =
         helper_functions(helpers) + &op_functions(ops) + &program_function(program, &inputs, &lets, results);
-    Source { inputs, functions }
+    ProgramSource { inputs, functions }
 }
 
 /// Which nodes an output needs.
@@ -134,7 +138,7 @@ fn needed(program: &ElementwiseProgram) -> Vec<bool> {
 fn helper_functions(mut helpers: Vec<Helper>) -> String {
     helpers.sort_unstable();
     helpers.dedup();
-    helpers.into_iter().map(Helper::text).collect()
+    helpers.into_iter().map(|helper| render(helper.file(), &[])).collect()
 }
 
 fn op_functions(ops: Vec<ElementwiseOp>) -> String {
@@ -165,6 +169,7 @@ fn program_function(
     let members: String = (0..results.len()).map(|k| format!("    o{k}: EwF,\n")).collect();
     let results = results.join(", ");
     format!(
-        "struct EwOut {{\n{members}}}\nfn ew_program({args}) -> EwOut {{\n{lets}    return EwOut({results});\n}}\n"
+        "struct EwOut {{\n{members}}}\n\
+         fn ew_program({args}) -> EwOut {{\n{lets}    return EwOut({results});\n}}\n"
     )
 }

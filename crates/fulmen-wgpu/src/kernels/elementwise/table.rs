@@ -2,7 +2,8 @@
 
 use super::{Helper, reference as r};
 
-/// Values on which every op of one argument is tried: zeros, ends of the range, infinities, NaN, seams of the formulas.
+/// Values on which every op of one argument is tried: zeros, ends of the range, infinities, NaN, seams
+/// of the formulas.
 const REALS: &[f32] = &[
     0.0,
     -0.0,
@@ -67,7 +68,8 @@ macro_rules! table {
     ($(
         $(#[$doc:meta])*
         $variant:ident: $name:literal ($($arg:ident),+ $(; $($scalar:ident),+)?) = $wgsl:literal,
-        [$($helper:ident),*], |$v:ident| $reference:expr, within $tolerance:literal, on $low:literal to $high:literal;
+        [$($helper:ident),*], |$v:ident| $reference:expr,
+        within $tolerance:literal, on $low:literal to $high:literal;
     )*) => {
         /// An element-wise op: a row of the table.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -113,16 +115,18 @@ table! {
     /// a / b. Where |b| is finite and above 2^126 the result may be 0.
     Div: "div"(a, b) = "a / b", [], |v| v[0] / v[1], within 5e-7, on -10.0 to 10.0;
     /// 1 / (1 + e^-x).
-    Sigmoid: "sigmoid"(x) = "ew_sigmoid(x)", [Nan, Exp, Sigmoid], |v| r::sigmoid(v[0]), within 1e-6, on -80.0 to 80.0;
+    Sigmoid: "sigmoid"(x) = "ew_sigmoid(x)", [Nan, Exp, Sigmoid],
+        |v| r::sigmoid(v[0]), within 1e-6, on -80.0 to 80.0;
     /// The hyperbolic tangent.
     Tanh: "tanh"(x) = "ew_tanh(x)", [Nan, Exp, Tanh], |v| v[0].tanh(), within 1e-6, on -20.0 to 20.0;
     /// x sigmoid(x), also called SiLU.
     Swish: "swish"(x) = "ew_swish(x)", [Nan, Exp, Sigmoid],
         |v| r::swish(v[0]), within 1e-6, on -80.0 to 80.0;
     /// x Φ(x), exact: by the error function.
-    Gelu: "gelu"(x) = "ew_gelu(x)", [Nan, Exp, Sigmoid, Gelu], |v| r::gelu(v[0]), within 1e-6, on -14.0 to 14.0;
-    /// The approximation of [`Gelu`](Self::Gelu) by tanh: x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2. On the far
-    /// left the rounding of x³ is felt.
+    Gelu: "gelu"(x) = "ew_gelu(x)", [Nan, Exp, Sigmoid, Gelu],
+        |v| r::gelu(v[0]), within 1e-6, on -14.0 to 14.0;
+    /// The approximation of [`Gelu`](Self::Gelu) by tanh: x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2.
+    /// On the far left the rounding of x³ is felt.
     GeluTanh: "gelu_tanh"(x)
         = "ew_gated(x, ew_sigmoid(1.59576912 * fma(x * x * 0.044715, x, x)))", [Nan, Exp, Sigmoid],
         |v| r::gelu_tanh(v[0]), within 2e-5, on -10.0 to 10.0;
@@ -161,8 +165,8 @@ impl ElementwiseOp {
         Self::ALL.iter().copied().find(|op| op.name() == name)
     }
 
-    /// Whether its text loses NaN on drivers that turn a comparison into a maximum. The program puts it back at the end,
-    /// which is cheaper than doing so in each op of a chain.
+    /// Whether its text loses NaN on drivers that turn a comparison into a maximum. The program puts it
+    /// back at the end, which is cheaper than doing so in each op of a chain.
     pub(super) fn loses_nan(self) -> bool {
         self == Self::Relu
     }
@@ -196,7 +200,8 @@ impl ElementwiseOp {
         self.row().domain
     }
 
-    /// Values to try for each argument, beside the [`domain`](Self::domain): zeros, infinities, NaN, ends and seams.
+    /// Values to try for each argument, beside the [`domain`](Self::domain): zeros, infinities, NaN,
+    /// ends and seams.
     pub fn special_values(self) -> &'static [f32] {
         REALS
     }

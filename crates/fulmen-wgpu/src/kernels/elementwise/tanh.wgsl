@@ -1,4 +1,5 @@
-// The hyperbolic tangent: an odd polynomial near 0, where the exponential form would cancel; 1 from 10 on.
+//! Helper function on `EwF` (element-wise): `ew_tanh(x)`, the hyperbolic tangent. An odd polynomial
+//! near 0, where the exponential form would cancel; 1 from 10 on. Expects `nan.wgsl` and `exp.wgsl`.
 fn ew_tanh(x: EwF) -> EwF {
     let z = x * x;
     var p = fma(z, EwF(-5.7049785e-3), EwF(2.0639079e-2));

@@ -1,4 +1,4 @@
-//! The KV cache: how it lies in memory, and the kernels that write rows into it.
+//! The KV cache: its memory layout, and the kernels that write rows into it.
 
 mod store;
 
@@ -13,10 +13,11 @@ use super::{
 };
 use crate::kernel::Caps;
 
-/// The cache of a layer: keys and values, each `[n_seqs][n_kv_heads][capacity][head_dim]`, in buffers of their own.
+/// The cache of a layer: keys and values, each `[n_seqs][n_kv_heads][capacity][head_dim]`, in buffers
+/// of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cache {
-    /// F32, F16 or Q8_0, the blocks of which lie as in GGML.
+    /// F32, F16 or Q8_0 (ggml's block layout).
     pub dtype: DType,
     /// Sequences.
     pub n_seqs: u32,
@@ -43,7 +44,7 @@ impl Cache {
         }
     }
 
-    /// Bytes of the keys, and of the values; refused where a binding does not hold them.
+    /// Bytes of the key cache, and of the value cache; an error where a binding does not hold them.
     pub(super) fn bytes(&self, op: &'static str, heads: Heads, caps: &Caps) -> Result<u64, KernelError> {
         let head = self.head_bytes(op, heads)?;
         let sizes = [self.n_seqs.into(), heads.n_kv_heads.into(), self.capacity.into(), head];

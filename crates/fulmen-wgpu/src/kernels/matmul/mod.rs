@@ -24,7 +24,6 @@ pub(super) mod gemv_nk;
 mod launches;
 pub(super) mod prelude;
 pub(super) mod split_k_sum;
-pub(super) mod text;
 mod weight_type;
 
 pub(in crate::kernels) use super::Elem;

@@ -32,7 +32,7 @@ pub use fused_gemv::{FusedBuffer, FusedOutput, OutputForm, fused_gemv};
 pub use gemm_int8::Int8Tile;
 pub use gemv::{Activations, LaneSum, QuantGemv};
 pub use launches::{QuantError, QuantMatmulConfig, column_launches, launches, launches_with, split_columns};
-pub(super) use quantize_q8::{Q8_BLOCK, q8_block_place};
+pub(super) use quantize_q8::q8_block_place;
 pub use quantize_q8::{q8_bytes, quantize_q8, rms_norm_q8};
 
 use fulmen_core::DType;

@@ -1,13 +1,10 @@
 //! q8 activations: A as int8 quants with a scale for every 32 (`quantize_q8.wgsl`, `rms_norm_q8.wgsl`).
 
 use crate::kernel::{Caps, Kernel, Launch, StorageBinding, fold_grid};
-use crate::kernels::group::Group;
 use crate::kernels::matmul::MatmulError;
 use crate::kernels::plan::threads as within;
 use crate::kernels::preprocess::{render, values};
-
-/// `put_q8_block`, which quantizes 32 values and stores them in `dst`.
-pub(in crate::kernels) const Q8_BLOCK: &str = include_str!("q8_block.wgsl");
+use crate::kernels::workgroup::{WorkgroupOp, WorkgroupReduce};
 
 /// Vectors of a row: three for each block, in whole groups of eight blocks.
 pub(in crate::kernels) fn stride(k: u32) -> u32 {
@@ -54,8 +51,8 @@ pub fn quantize_q8(m: u32, k: u32, caps: &Caps) -> Result<Launch, MatmulError> {
 pub fn rms_norm_q8(m: u32, k: u32, epsilon: f32, caps: &Caps) -> Result<Launch, MatmulError> {
     let threads = within(if k >= 4096 { 512 } else { 256 }, caps);
     let workgroups = fold_grid(m.into(), caps.max_workgroups).ok_or(MatmulError::Grid)?;
-    let Group { functions, arguments, begin } = Group::new(&["group_sum"], threads, threads, caps);
-    let wgsl = render("qmatmul/rms_norm_q8.wgsl", &values![threads, group: functions, arguments, begin]);
+    let reduce = WorkgroupReduce::new(&[WorkgroupOp::Sum], threads, threads, caps);
+    let wgsl = render("qmatmul/rms_norm_q8.wgsl", reduce.values());
     let bindings = vec![
         StorageBinding::read("src", "vec4<f32>"),
         StorageBinding::read("gamma", "vec4<f32>"),

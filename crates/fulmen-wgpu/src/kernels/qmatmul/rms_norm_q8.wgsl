@@ -8,14 +8,16 @@
 struct Params { m: u32, k: u32, stride: u32, epsilon: f32 }
 
 #include "qmatmul/q8_block.wgsl"
-{{group}}
+#include "workgroup/reduce.wgsl"
 @compute @workgroup_size({{threads}})
 fn main(
-{{arguments}}    @builtin(workgroup_id) wid: vec3<u32>,
+#include "workgroup/main_arguments.wgsl"
+    @builtin(workgroup_id) wid: vec3<u32>,
     @builtin(num_workgroups) grid: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-{{begin}}    let row = wid.x + grid.x * (wid.y + grid.y * wid.z);
+#include "workgroup/main_init.wgsl"
+    let row = wid.x + grid.x * (wid.y + grid.y * wid.z);
     if (row >= params.m) { return; }
     let vectors = params.k / 4u;
     let first = row * vectors;

@@ -1,24 +1,24 @@
-//! One value of a whole array: sum, maximum, minimum, dot product.
+//! Reductions of a whole array: sum, maximum, minimum, dot product.
 //!
-//! A tree of two stages (more for huge arrays): each workgroup makes one value of a span, then one workgroup makes
-//! one of those. No thread adds more than a few dozen values one after the other, so the rounding errors stay near
-//! 1e-7 of the sum of magnitudes at any length, and the order is fixed, so the same array gives the same bits on one
-//! device.
+//! A tree of two stages (more for huge arrays): each workgroup reduces a span, then one workgroup
+//! reduces the results. No thread adds more than a few dozen values sequentially, so rounding errors
+//! stay near 1e-7 of the sum of magnitudes at any length. The order is fixed, so the same array gives
+//! the same bits on one device.
 //!
-//! The maximum and the minimum are NaN where an element is. Nothing at all has the sum and dot product 0, the maximum
-//! -inf and the minimum inf.
+//! Maximum and minimum are NaN if an element is NaN. An empty array has sum and dot product 0, maximum
+//! -inf and minimum inf.
 
 use super::{
     Binding, Elem, KernelError, Plan, Role, Step,
     fill::fill,
-    group::Group,
     plan::{alignment, kernel, padded, step, threads, window},
-    storage::{Lanes, declare, enable},
-    template::expand,
+    preprocess::{render, values},
+    storage::{Form, Lanes, declare},
+    workgroup::{WorkgroupOp, WorkgroupReduce},
 };
 use crate::kernel::{Access, Caps, Kernel, StorageBinding};
 
-/// What is made of an array.
+/// A reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
     /// The sum.
@@ -45,13 +45,13 @@ impl Reduction {
         }
     }
 
-    /// How many arrays it takes.
+    /// The number of input arrays.
     pub const fn inputs(self) -> usize {
         if matches!(self, Self::Dot) { 2 } else { 1 }
     }
 
-    /// What it is of no elements.
-    pub const fn of_nothing(self) -> f32 {
+    /// The result for an empty array.
+    pub const fn of_empty(self) -> f32 {
         match self {
             Self::Sum | Self::Dot => 0.0,
             Self::Max => f32::NEG_INFINITY,
@@ -59,29 +59,30 @@ impl Reduction {
         }
     }
 
-    /// That which joins values that were reduced already.
-    const fn of_results(self) -> Self {
+    /// The reduction that combines partial results.
+    const fn of_partials(self) -> Self {
         if matches!(self, Self::Dot) { Self::Sum } else { self }
     }
 }
 
-/// Whole vectors that a thread takes at most, one after the other.
+/// The most vectors per thread.
 const MOST_PER_THREAD: u64 = 64;
-/// Workgroups of a first stage that are enough to fill a device.
+/// Workgroups that fill a device.
 const ENOUGH_GROUPS: u64 = 2048;
-/// Vectors for each thread up to which one workgroup does the whole work.
-const ALONE: u64 = 8;
+/// Up to this many vectors per thread, one workgroup does all the work.
+const SINGLE_GROUP: u64 = 8;
 
-/// Reduces `len` elements of input 0 (for [`Reduction::Dot`] also of input 1) to the one f32 element of output 0.
+/// Reduces `len` elements of input 0 (for [`Reduction::Dot`] also of input 1) to the one f32 element of
+/// output 0.
 ///
 /// # Errors
-/// [`KernelError::TooMany`] where the length cannot be.
+/// [`KernelError::TooMany`] where the array is too long.
 pub fn reduce(op: Reduction, len: u64, elem: Elem, caps: &Caps) -> Result<Plan, KernelError> {
     if len > u64::MAX / 64 {
         return Err(KernelError::TooMany { op: op.name().to_owned(), what: "the number of elements" });
     }
     if len == 0 {
-        return fill(1, op.of_nothing(), Elem::F32, caps);
+        return fill(1, op.of_empty(), Elem::F32, caps);
     }
     let threads = threads(256, caps);
     let mut plan = Plan::default();
@@ -95,7 +96,7 @@ pub fn reduce(op: Reduction, len: u64, elem: Elem, caps: &Caps) -> Result<Plan, 
             1 => Role::Output(0),
             _ => Role::Scratch(plan.scratch.len()),
         };
-        let kernel = text(op, elem, threads, caps);
+        let kernel = reduce_kernel(op, elem, threads, caps);
         let mut at = 0;
         for range in &ranges {
             plan.steps.push(range.step(&kernel, &inputs, elem, per_group, role, at, caps)?);
@@ -105,26 +106,26 @@ pub fn reduce(op: Reduction, len: u64, elem: Elem, caps: &Caps) -> Result<Plan, 
             return Ok(plan);
         }
         plan.scratch.push(padded(results * 4));
-        (op, inputs, len, elem) = (op.of_results(), vec![role], results, Elem::F32);
+        (op, inputs, len, elem) = (op.of_partials(), vec![role], results, Elem::F32);
     }
 }
 
 fn vectors_per_group(len: u64, threads: u32) -> u64 {
     let (vectors, threads) = (len.div_ceil(4), u64::from(threads));
-    if vectors <= threads * ALONE {
-        return threads * ALONE;
+    if vectors <= threads * SINGLE_GROUP {
+        return threads * SINGLE_GROUP;
     }
     threads * vectors.div_ceil(threads * ENOUGH_GROUPS).clamp(1, MOST_PER_THREAD)
 }
 
 /// A part of an array that fits a binding.
-struct Range {
+struct BoundRange {
     start: u64,
     count: u64,
     groups: u64,
 }
 
-fn ranges(len: u64, per_group: u64, elem: Elem, caps: &Caps) -> Result<Vec<Range>, KernelError> {
+fn ranges(len: u64, per_group: u64, elem: Elem, caps: &Caps) -> Result<Vec<BoundRange>, KernelError> {
     let unit = alignment(caps) / 2;
     let most = if padded(len * elem.bytes()) <= caps.max_binding {
         len
@@ -137,12 +138,12 @@ fn ranges(len: u64, per_group: u64, elem: Elem, caps: &Caps) -> Result<Vec<Range
     }
     let range = |start| {
         let count = most.min(len - start);
-        Range { start, count, groups: count.div_ceil(4).div_ceil(per_group) }
+        BoundRange { start, count, groups: count.div_ceil(4).div_ceil(per_group) }
     };
     Ok((0..len.div_ceil(most)).map(|k| range(k * most)).collect())
 }
 
-impl Range {
+impl BoundRange {
     #[expect(clippy::too_many_arguments)]
     fn step(
         &self,
@@ -164,53 +165,21 @@ impl Range {
     }
 }
 
-fn text(op: Reduction, elem: Elem, threads: u32, caps: &Caps) -> Kernel {
+fn reduce_kernel(op: Reduction, elem: Elem, threads: u32, caps: &Caps) -> Kernel {
     let form = elem.form(caps);
     let mut bindings = Vec::new();
-    let mut buffers = declare(&mut bindings, "x", form, Lanes::Four, Access::Read);
+    let mut accessors = declare(&mut bindings, "x", form, Lanes::Four, Access::Read);
     if op == Reduction::Dot {
-        buffers += &declare(&mut bindings, "y", form, Lanes::Four, Access::Read);
+        accessors += &declare(&mut bindings, "y", form, Lanes::Four, Access::Read);
     }
     bindings.push(StorageBinding::read_write("result", "f32"));
-    buffers += "fn store_result(i: u32, v: f32) { result[i] = v; }\n";
-    let (group, acc, functions, result) = match op {
-        Reduction::Sum => ("group_sum", "EwF", "fn value(i: u32) -> EwF { return load_x(i); }\n", SUM),
-        Reduction::Dot => {
-            ("group_sum", "EwF", "fn value(i: u32) -> EwF { return load_x(i) * load_y(i); }\n", SUM)
-        }
-        Reduction::Max => {
-            ("group_max_key", "EwU", "fn value(i: u32) -> EwU { return order_key(load_x(i)); }\n", MAX)
-        }
-        Reduction::Min => {
-            ("group_max_key", "EwU", "fn value(i: u32) -> EwU { return order_key(-load_x(i)); }\n", MIN)
-        }
+    accessors += "fn store_result(i: u32, v: f32) { result[i] = v; }\n";
+    let reduction = match op {
+        Reduction::Sum | Reduction::Dot => WorkgroupOp::Sum,
+        Reduction::Max | Reduction::Min => WorkgroupOp::MaxKey,
     };
-    let group = Group::new(&[group], threads, threads, caps);
-    let join = match acc {
-        "EwF" => "fn join(a: EwF, b: EwF) -> EwF { return a + b; }\n",
-        _ => concat!(
-            include_str!("../order_key.wgsl"),
-            "fn join(a: EwU, b: EwU) -> EwU { return max(a, b); }\n"
-        ),
-    };
-    let wgsl = expand(
-        include_str!("reduce.wgsl"),
-        &[
-            ("enable", enable(&[form])),
-            ("label", op.name()),
-            ("aliases", Lanes::Four.aliases()),
-            ("buffers", &buffers),
-            ("functions", &[&group.functions, join, functions].concat()),
-            ("arguments", group.arguments),
-            ("begin", group.begin),
-            ("acc", acc),
-            ("result", result),
-            ("threads", &threads.to_string()),
-        ],
-    );
+    let mut values = WorkgroupReduce::new(&[reduction], threads, threads, caps).values().to_vec();
+    values.extend(values![accessors, op: op.name(), f16: form == Form::F16, lanes: 4u32]);
+    let wgsl = render("reduce/reduce.wgsl", &values);
     kernel(op.name(), wgsl, bindings, 5)
 }
-
-const SUM: &str = "group_sum(lanes_sum(join(join(a, b), join(c, d))))";
-const MAX: &str = "of_order_key(group_max_key(lanes_max_key(join(join(a, b), join(c, d)))))";
-const MIN: &str = "-of_order_key(group_max_key(lanes_max_key(join(join(a, b), join(c, d)))))";

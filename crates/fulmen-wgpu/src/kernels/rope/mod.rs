@@ -1,21 +1,22 @@
 //! Rotary position embedding.
 
-mod turn;
+mod sin_cos;
 
-pub(super) use turn::{check, first_and_second, turn_text};
+pub(super) use sin_cos::{check, sin_cos_values};
 
-use fulmen_core::RopeSpec;
+use fulmen_core::{RopePairing, RopeSpec};
 
 use super::{
     KernelError, Plan, Role,
-    bind::{Bind, invalid},
+    bind::{KernelBindings, invalid},
     plan::{product, threads},
+    preprocess::values,
 };
 use crate::kernel::Caps;
 
 const OP: &str = "rope";
 
-/// Heads to turn.
+/// Heads to rotate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rope {
     /// Rows.
@@ -30,7 +31,7 @@ pub struct Rope {
     pub factors: bool,
 }
 
-/// Turns the heads of each row by the row's position.
+/// Rotates the heads of each row by the row's position.
 ///
 /// Input 0 is `[m, n_heads, head_dim]`, input 1 the `m` positions, input 2 (if any) the `n_rot / 2` frequency
 /// factors; output 0 is as input 0 and may be its memory.
@@ -46,34 +47,22 @@ pub fn rope(spec: &Rope, caps: &Caps) -> Result<Plan, KernelError> {
         return Ok(plan);
     }
     let pairs = rope.n_rot / 2;
-    let mut bind = Bind::new(OP, caps);
+    let mut bind = KernelBindings::new(OP, caps);
     bind.read("x", Role::Input(0), "f32", elements)?;
     bind.read("positions", Role::Input(1), "u32", u64::from(m) * 4)?;
     if factors && pairs > 0 {
         bind.read("factors", Role::Input(2), "f32", u64::from(pairs) * 4)?;
     }
     bind.write("out", Role::Output(0), "f32", elements)?;
-    let (first, second) = first_and_second(rope, "item");
     let threads = threads(128, caps);
     let items = head_dim - pairs;
     // No more than the elements, which a binding holds.
     let count = u64::from(m) * u64::from(n_heads) * u64::from(items);
     let count_word = u32::try_from(count).map_err(|_| invalid(OP, "more than 2^32 pairs"))?;
-    bind.launch(
-        &mut plan,
-        include_str!("rope.wgsl"),
-        &[
-            ("turn", &turn_text(rope, factors)),
-            ("threads", &threads.to_string()),
-            ("items", &items.to_string()),
-            ("pairs", &pairs.to_string()),
-            ("head_dim", &head_dim.to_string()),
-            ("n_heads", &n_heads.to_string()),
-            ("first", &first),
-            ("second", &second),
-        ],
-        vec![count_word],
-        count.div_ceil(threads.into()),
-    )?;
+    let mut values = sin_cos_values(rope, factors).to_vec();
+    let neox = rope.pairing == RopePairing::NeoX;
+    values.extend(values![threads, items, head_dim, n_heads, neox]);
+    let groups = count.div_ceil(threads.into());
+    bind.launch(&mut plan, "rope/rope.wgsl", &values, vec![count_word], groups)?;
     Ok(plan)
 }

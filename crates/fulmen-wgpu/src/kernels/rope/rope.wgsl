@@ -1,10 +1,20 @@
-// rope: a thread takes a pair, or an element that is only copied.
+//! Rotary position embedding (RoPE): element-wise, one thread per pair of elements, or per element that
+//! is only copied.
+//!
+//! **Work partition.** Threads are numbered over [m][n_heads][items]; the first `pairs` items of a head
+//! are rotated pairs, the rest are copied elements.
+//!
+//! **Bindings.** `x`, `out` [m][n_heads][head_dim] f32, possibly the same memory; `positions` [m];
+//! `factors` [pairs], optional.
+//!
+//! **Pairing.** `neox`: elements i and i + pairs; else elements 2i and 2i + 1.
+//!
+//! **Bound** by memory bandwidth.
 struct Params {
     count: u32,
 }
 
-{{buffers}}
-{{turn}}
+#include "rope/sin_cos.wgsl"
 @compute @workgroup_size({{threads}})
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -20,11 +30,16 @@ fn main(
         out[at + item + {{pairs}}u] = x[at + item + {{pairs}}u];
         return;
     }
-    let turn = turn_of(positions[head / {{n_heads}}u], item);
-    let i = at + {{first}};
-    let j = at + {{second}};
+    let rotation = cos_sin(positions[head / {{n_heads}}u], item);
+#if neox
+    let i = at + item;
+    let j = at + item + {{pairs}}u;
+#else
+    let i = at + 2u * item;
+    let j = at + 2u * item + 1u;
+#endif
     let a = x[i];
     let b = x[j];
-    out[i] = a * turn.x - b * turn.y;
-    out[j] = a * turn.y + b * turn.x;
+    out[i] = a * rotation.x - b * rotation.y;
+    out[j] = a * rotation.y + b * rotation.x;
 }

@@ -1,5 +1,5 @@
-//! Kernels along the rows of a matrix. A team of threads, up to a whole workgroup, takes a row; several rows share a
-//! workgroup where they are short. A row that fits the team's registers is read once.
+//! Row-wise kernels. A team of threads, up to a whole workgroup, takes a row; short rows share a
+//! workgroup. A row that fits in the team's registers is read once.
 
 mod layer_norm;
 mod rms_norm;
@@ -13,47 +13,48 @@ pub use softmax::softmax;
 
 use super::{
     Elem, KernelError, Plan, Role,
-    group::Group,
     plan::{alignment, kernel, padded, product, step, threads, window},
-    storage::{Form, Lanes, declare, enable},
-    template::expand,
+    preprocess::{render, values},
+    storage::{Form, Lanes, declare},
+    workgroup::{WorkgroupOp, WorkgroupReduce},
 };
 use crate::kernel::{Access, Caps, StorageBinding};
 
-/// A matrix whose rows a kernel takes one by one: input 0, and an output 0 of the same shape.
+/// The matrix of a row-wise op: input 0, and output 0 of the same shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rows {
-    /// The rows.
+    /// Number of rows.
     pub rows: u64,
-    /// Elements in a row.
+    /// Elements per row.
     pub width: u64,
     /// The type of the input.
     pub input: Elem,
     /// The type of the output.
     pub output: Elem,
-    /// The output is stored in the input's buffer, which is then bound once, as [`Role::Input`]; they have one type.
+    /// The output is stored in the input's buffer, which is then bound once, as [`Role::Input`]; both
+    /// have the same type.
     pub in_place: bool,
 }
 
-/// A kernel along rows, but for the shape.
+/// A row-wise op.
 struct RowKernel<'a> {
     label: &'static str,
-    /// The text of the work on one row, after `{{at}}` and `{{out}}` are known.
-    body: &'a str,
-    /// Functions that the body needs.
-    functions: &'a str,
-    /// The group functions that it calls.
-    group: &'a [&'static str],
-    /// Inputs of one row that all rows share: names and types. They are inputs 1, 2, …
+    /// The file `rows/<body>.wgsl`.
+    body: &'static str,
+    /// The reductions that the body calls.
+    reductions: &'a [WorkgroupOp],
+    /// Inputs of one row that all rows share, with their types: inputs 1, 2, …
     shared: &'a [(&'static str, Elem)],
-    /// The members of `Params` after the kernel's own, and their words.
-    params: &'a [(&'static str, u32)],
-    /// One output for each row instead of a row of them.
+    /// The epsilon of a norm.
+    eps: Option<f32>,
+    /// `"-"` for a minimum, which is computed as a maximum of negated values.
+    sign: &'static str,
+    /// One result per row instead of a row of them.
     one_result: bool,
 }
 
-/// Vectors of a row that a thread keeps.
-const KEPT: u64 = 8;
+/// The most vectors of a row that a thread keeps in registers.
+const MAX_KEPT: u64 = 8;
 
 impl RowKernel<'_> {
     fn plan(&self, matrix: &Rows, caps: &Caps) -> Result<Plan, KernelError> {
@@ -62,25 +63,23 @@ impl RowKernel<'_> {
         let invalid = |reason: &str| KernelError::Invalid { op: op(), reason: reason.to_owned() };
         let bytes = product(self.label, "the number of bytes", &[rows, width, 4])?;
         if in_place && (input != output || self.one_result) {
-            return Err(invalid("in place, the input and the output have one type and shape"));
+            return Err(invalid("in place, input and output must have the same type and shape"));
         }
         let out_width = if self.one_result { 1 } else { width };
         if output.form(caps) == Form::PackedF16 && out_width % 4 != 0 {
-            return Err(invalid(
-                "without 16-bit floats in kernels, stored ones need rows of a multiple of 4",
-            ));
+            return Err(invalid("without f16 in kernels, stored f16 rows need a multiple of 4 elements"));
         }
         let mut plan = Plan::default();
         if rows == 0 || bytes == 0 && !self.one_result {
             return Ok(plan);
         }
-        let text = self.text(matrix, caps);
+        let rendered = self.render(matrix, caps);
         let widest = self.shared.iter().map(|(_, elem)| elem.bytes()).max().unwrap_or(0);
         let row_bytes = width * widest.max(input.bytes()).max(output.bytes());
         let most = if padded(rows * row_bytes) <= caps.max_binding {
             rows
         } else {
-            // A binding may begin early, by less than the alignment.
+            // A binding may start before the first row, by less than the alignment.
             caps.max_binding.saturating_sub(alignment(caps) + 16) / row_bytes
         };
         if most == 0 {
@@ -103,21 +102,21 @@ impl RowKernel<'_> {
                 bindings.push(out);
                 out_early = by;
             }
-            let lanes = text.lanes.count();
+            let lanes = rendered.lanes.count();
             let out_lanes = if self.one_result { 1 } else { lanes };
             // A binding has less than 2^32 elements.
             let own = [count, width / lanes, early / lanes, out_early / out_lanes];
             let mut params: Vec<u32> = own.iter().map(|&word| word as u32).collect();
             params.push((width as f32).to_bits());
-            params.extend(self.params.iter().map(|(_, word)| word));
-            let groups = count.div_ceil(u64::from(text.threads / text.team));
-            plan.steps.push(step(text.kernel.clone(), params, groups, bindings, caps)?);
+            params.extend(self.eps.map(f32::to_bits));
+            let groups = count.div_ceil(u64::from(rendered.threads / rendered.team));
+            plan.steps.push(step(rendered.kernel.clone(), params, groups, bindings, caps)?);
             start += count;
         }
         Ok(plan)
     }
 
-    fn text(&self, matrix: &Rows, caps: &Caps) -> RowText {
+    fn render(&self, matrix: &Rows, caps: &Caps) -> RenderedRows {
         let Rows { width, input, output, in_place, .. } = *matrix;
         let lanes = if width % 4 == 0 { Lanes::Four } else { Lanes::One };
         let units = width / lanes.count();
@@ -125,70 +124,45 @@ impl RowKernel<'_> {
         // A power of two within `threads`.
         let team = units.max(1).next_power_of_two().min(threads.into()) as u32;
         let per_thread = units.div_ceil(team.into());
-        let kept = per_thread <= KEPT;
+        let kept = per_thread <= MAX_KEPT;
 
         let x_access = if in_place { Access::ReadWrite } else { Access::Read };
         let mut bindings = Vec::new();
-        let mut buffers = declare(&mut bindings, "x", input.form(caps), lanes, x_access);
+        let mut accessors = declare(&mut bindings, "x", input.form(caps), lanes, x_access);
         let mut forms = vec![input.form(caps), output.form(caps)];
         for (name, elem) in self.shared {
-            buffers += &declare(&mut bindings, name, elem.form(caps), lanes, Access::Read);
+            accessors += &declare(&mut bindings, name, elem.form(caps), lanes, Access::Read);
             forms.push(elem.form(caps));
         }
         if !in_place {
             let out_lanes = if self.one_result { Lanes::One } else { lanes };
             if out_lanes == lanes {
-                buffers += &declare(&mut bindings, "out", output.form(caps), lanes, Access::ReadWrite);
+                accessors += &declare(&mut bindings, "out", output.form(caps), lanes, Access::ReadWrite);
             } else {
                 bindings.push(StorageBinding::read_write("out", "f32"));
-                buffers += "fn store_out(i: u32, v: f32) { out[i] = v; }\n";
+                accessors += "fn store_out(i: u32, v: f32) { out[i] = v; }\n";
             }
         }
-        let group = Group::new(self.group, threads, team, caps);
-        let params: String = self.params.iter().map(|(name, _)| format!("    {name}: f32,\n")).collect();
-        let (keep, each, value) = if kept {
-            (
-                format!(
-                    "    var kept: array<EwF, {per_thread}>;\n    \
-                     for (var k = 0u; k < {per_thread}u; k += 1u) {{\n        \
-                     let i = place + k * {team}u;\n        if (i < units) {{ kept[k] = load_x(at + i); }}\n    }}\n"
-                ),
-                format!(
-                    "for (var k = 0u; k < {per_thread}u; k += 1u) {{\n        let i = place + k * {team}u;\n        \
-                     if (i >= units) {{ break; }}"
-                ),
-                "kept[k]",
-            )
-        } else {
-            let each = format!("for (var i = place; i < units; i += {team}u) {{");
-            (String::new(), each, "load_x(at + i)")
-        };
-        let wgsl = expand(
-            include_str!("rows.wgsl"),
-            &[
-                ("enable", enable(&forms)),
-                ("label", self.label),
-                ("params", &params),
-                ("aliases", lanes.aliases()),
-                ("buffers", &buffers),
-                ("functions", &[&group.functions, self.functions].concat()),
-                ("arguments", group.arguments),
-                ("begin", group.begin),
-                ("keep", &keep),
-                ("body", self.body),
-                ("each", &each),
-                ("value", value),
-                ("store", if in_place { "store_x" } else { "store_out" }),
-                ("threads", &threads.to_string()),
-                ("team", &team.to_string()),
-            ],
-        );
-        let words = 5 + self.params.len() as u32;
-        RowText { kernel: kernel(self.label, wgsl, bindings, words), lanes, threads, team }
+        let mut values = WorkgroupReduce::new(self.reductions, threads, team, caps).values().to_vec();
+        values.extend(values![
+            kept,
+            in_place,
+            accessors,
+            f16: forms.contains(&Form::F16),
+            lanes: lanes.count() as u32,
+            per_thread: per_thread as usize,
+            body: self.body,
+            has_eps: self.eps.is_some(),
+            sign: self.sign,
+        ]);
+        let wgsl = render("rows/rows.wgsl", &values);
+        let words = 5 + u32::from(self.eps.is_some());
+        RenderedRows { kernel: kernel(self.label, wgsl, bindings, words), lanes, threads, team }
     }
 }
 
-struct RowText {
+/// A rendered kernel, and how it is launched.
+struct RenderedRows {
     kernel: crate::kernel::Kernel,
     lanes: Lanes,
     threads: u32,

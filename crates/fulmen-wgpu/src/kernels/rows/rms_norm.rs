@@ -3,21 +3,22 @@
 use super::{RowKernel, Rows};
 use crate::{
     kernel::Caps,
-    kernels::{Elem, KernelError, Plan},
+    kernels::{Elem, KernelError, Plan, workgroup::WorkgroupOp},
 };
 
-/// `x / √(mean(x²) + eps) · gamma` along each row. `gamma` is input 1, of a row's length and of the type `weights`.
+/// `x / √(mean(x²) + eps) · gamma` along each row. `gamma` is input 1, of a row's length and of the
+/// type `weights`.
 ///
 /// # Errors
 /// [`KernelError`] where a row is larger than a binding or the sizes overflow.
 pub fn rms_norm(matrix: &Rows, eps: f32, weights: Elem, caps: &Caps) -> Result<Plan, KernelError> {
     let kernel = RowKernel {
         label: "rms_norm",
-        body: include_str!("rms_norm.wgsl"),
-        functions: "",
-        group: &["group_sum"],
+        body: "rms_norm",
+        reductions: &[WorkgroupOp::Sum],
         shared: &[("gamma", weights)],
-        params: &[("eps", eps.to_bits())],
+        eps: Some(eps),
+        sign: "",
         one_result: false,
     };
     kernel.plan(matrix, caps)

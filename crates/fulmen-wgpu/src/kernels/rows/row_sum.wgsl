@@ -1,5 +1,6 @@
+//! Body of `rows.wgsl`: the sum of each row. Reduction with one result per row.
     var sums = EwF(0.0);
-    {{each}}
+#expand for_each_vector()
         sums += {{value}};
     }
     let result = group_sum(lanes_sum(sums));

@@ -3,7 +3,7 @@
 use super::{RowKernel, Rows};
 use crate::{
     kernel::Caps,
-    kernels::{KernelError, Plan, elementwise::Helper},
+    kernels::{KernelError, Plan, workgroup::WorkgroupOp},
 };
 
 /// `e^x / Σ e^x` along each row, with the row's maximum taken off first.
@@ -13,14 +13,13 @@ use crate::{
 /// # Errors
 /// [`KernelError`] where a row is larger than a binding or the sizes overflow.
 pub fn softmax(matrix: &Rows, caps: &Caps) -> Result<Plan, KernelError> {
-    let functions = [Helper::Nan.text(), Helper::Exp.text()].concat();
     let kernel = RowKernel {
         label: "softmax",
-        body: include_str!("softmax.wgsl"),
-        functions: &functions,
-        group: &["group_sum", "group_max"],
+        body: "softmax",
+        reductions: &[WorkgroupOp::Sum, WorkgroupOp::Max],
         shared: &[],
-        params: &[],
+        eps: None,
+        sign: "",
         one_result: false,
     };
     kernel.plan(matrix, caps)

@@ -1,6 +1,24 @@
-// sample: one workgroup draws the token of a row. A place in the sorted order is where the running count or mass reaches
-// a number. It is found in the histogram first, and then among the candidates of one bin, which are gathered and sorted
-// where they are few, and counted into finer bins where they are many.
+//! Sampling, launch 3 of 3 (histogram search, tree reductions): draws the token of each row with temperature, top-k, top-p and min-p,
+//! without sorting the row.
+//!
+//! **Work partition.** One workgroup per row; threads stride over the logits and the histogram bins.
+//!
+//! **Algorithm.** A position in the sorted order is where the running count (top-k) or the running
+//! weight (top-p, the random draw) reaches a goal. It is found in the histogram first (prefix sum over
+//! the bins), and then among the candidates of one bin: if they are at most `threads`, they are
+//! gathered into a window and sorted (bitonic sort); otherwise they are counted into finer bins until
+//! they fit. Weights are 64-bit fixed-point numbers, so the result is exact and independent of the
+//! device.
+//!
+//! **Bindings.** `logits` [m][n] f32; `states` [m] of 8 words (`SampleState`), whose step counter goes
+//! up; `keys` [m][parts] of launch 1; `bins` [m][bins] of launch 2, replaced by their running sums;
+//! `out` [m] tokens; `fault`.
+//!
+//! Loops of the form `for (var once = condition; once; once = false)` are conditionals that contain
+//! barriers: the shader compiler rejects a barrier inside an `if` whose condition it cannot prove
+//! uniform.
+//!
+//! **Bound** by latency: a handful of passes over the row with one workgroup.
 struct Params {
     n: u32,
     rows: u32,
@@ -11,18 +29,20 @@ alias EwF = f32;
 alias EwI = i32;
 alias EwU = u32;
 alias EwB = bool;
-{{buffers}}
-{{report}}
-{{functions}}
+#include "fault.wgsl"
+#include "elementwise/nan.wgsl"
+#include "elementwise/exp.wgsl"
+#include "sample/weigh.wgsl"
+#include "argmax_key.wgsl"
 const THREADS = {{threads}}u;
 const BINS = {{bins}}u;
-// Bins of a thread.
+// Bins per thread.
 const OWN = {{own}}u;
 const COUNT = 0u;
 const MASS = 1u;
 
-// Candidates that follow each other in the sorted order, with the running mass at each. A candidate is a number that falls
-// in that order: its key, then what is left of its index.
+// Consecutive candidates of the sorted order, with the running mass at each. A candidate is a 64-bit
+// number that decreases in that order: its key, then its inverted index.
 var<workgroup> window: array<vec2<u32>, {{threads}}>;
 var<workgroup> window_mass: array<vec2<u32>, {{threads}}>;
 var<workgroup> fine_count: array<atomic<u32>, {{threads}}>;
@@ -39,20 +59,20 @@ var<private> bins_at: u32;
 var<private> top_key: u32;
 var<private> top: f32;
 var<private> inverse: f32;
-// What the window holds, and what ran up before it.
+// Candidates in the window, and the running count and mass before it.
 var<private> windowed: u32;
 var<private> before_count: u32;
 var<private> before_mass: vec2<u32>;
-// What ran up before the bin that was found last, and how many candidates it has.
+// Running count and mass before the bin that was found last, and its number of candidates.
 var<private> ran_count: u32;
 var<private> ran_mass: vec2<u32>;
 var<private> bin_count: u32;
-// A range of candidates: of some bins, from a number to another.
+// A range of candidates: a range of bins, and a range of numbers.
 var<private> first_bin: u32;
 var<private> last_bin: u32;
 var<private> lowest: vec2<u32>;
 var<private> highest: vec2<u32>;
-// A place: the candidate, and the running mass with its own.
+// The position that was found: its candidate, and the running mass including it.
 var<private> place: vec2<u32>;
 var<private> place_mass: vec2<u32>;
 
@@ -71,7 +91,7 @@ fn power64(by: u32) -> vec2<u32> {
     return vec2<u32>(1u << by, 0u);
 }
 
-// The product in 64 bits.
+// a x b as 64 bits.
 fn wide(a: u32, b: u32) -> vec2<u32> {
     let al = a & 0xffffu;
     let ah = a >> 16u;
@@ -83,14 +103,14 @@ fn wide(a: u32, b: u32) -> vec2<u32> {
     return vec2<u32>(a * b, ah * bh + (one >> 16u) + (two >> 16u) + (middle >> 16u));
 }
 
-// a · b / 2^by, for 0 < by < 32, where it fits.
-fn share_of(a: vec2<u32>, b: u32, by: u32) -> vec2<u32> {
+// a b / 2^by, for 0 < by < 32, if it fits 64 bits.
+fn scaled64(a: vec2<u32>, b: u32, by: u32) -> vec2<u32> {
     let low = wide(a.x, b);
     let high = add64(wide(a.y, b), vec2<u32>(low.y, 0u));
     return vec2<u32>((low.x >> by) | (high.x << (32u - by)), (high.x >> by) | (high.y << (32u - by)));
 }
 
-// The running sums over the threads, this one's included.
+// Inclusive prefix sums over the threads.
 fn scan(count: u32, mass: vec2<u32>) {
     scan_count[me] = count;
     scan_mass[me] = mass;
@@ -109,12 +129,14 @@ fn scan(count: u32, mass: vec2<u32>) {
     }
 }
 
-// The largest of the threads' numbers.
+// The largest number of all threads: a tree reduction.
 fn largest64(own: vec2<u32>) -> vec2<u32> {
     scan_mass[me] = own;
     workgroupBarrier();
     for (var width = THREADS / 2u; width > 0u; width /= 2u) {
-        if (me < width && less64(scan_mass[me], scan_mass[me + width])) { scan_mass[me] = scan_mass[me + width]; }
+        if (me < width && less64(scan_mass[me], scan_mass[me + width])) {
+            scan_mass[me] = scan_mass[me + width];
+        }
         workgroupBarrier();
     }
     let result = scan_mass[0];
@@ -123,11 +145,15 @@ fn largest64(own: vec2<u32>) -> vec2<u32> {
 }
 
 fn hist_count(bin: u32) -> u32 { return bins[bins_at + bin * 3u]; }
-fn hist_mass(bin: u32) -> vec2<u32> { return vec2<u32>(bins[bins_at + bin * 3u + 1u], bins[bins_at + bin * 3u + 2u]); }
-fn fine_mass(bin: u32) -> vec2<u32> { return vec2<u32>(atomicLoad(&fine_low[bin]), atomicLoad(&fine_high[bin])); }
+fn hist_mass(bin: u32) -> vec2<u32> {
+    return vec2<u32>(bins[bins_at + bin * 3u + 1u], bins[bins_at + bin * 3u + 2u]);
+}
+fn fine_mass(bin: u32) -> vec2<u32> {
+    return vec2<u32>(atomicLoad(&fine_low[bin]), atomicLoad(&fine_high[bin]));
+}
 
-// Makes running sums of the histogram.
-fn run_up() {
+// Replaces the histogram by its prefix sums.
+fn prefix_sum_histogram() {
     var count = 0u;
     var mass = vec2<u32>(0u, 0u);
     for (var j = 0u; j < OWN; j += 1u) {
@@ -161,7 +187,9 @@ fn find_bin(measure: u32, goal: vec2<u32>) -> u32 {
     for (var j = 0u; j < OWN; j += 1u) {
         let bin = me * OWN + j;
         if (reached(measure, hist_count(bin), hist_mass(bin), goal)) {
-            if (bin == 0u || !reached(measure, hist_count(bin - 1u), hist_mass(bin - 1u), goal)) { found = bin; }
+            if (bin == 0u || !reached(measure, hist_count(bin - 1u), hist_mass(bin - 1u), goal)) {
+                found = bin;
+            }
         }
     }
     workgroupBarrier();
@@ -177,12 +205,14 @@ fn find_bin(measure: u32, goal: vec2<u32>) -> u32 {
     return bin;
 }
 
-// The same in the finer bins, whose sums begin with what ran up before them.
+// The same in the finer bins, whose sums include everything before them.
 fn find_fine(measure: u32, goal: vec2<u32>) -> u32 {
     if (me == 0u) { found = THREADS - 1u; }
     workgroupBarrier();
     if (reached(measure, atomicLoad(&fine_count[me]), fine_mass(me), goal)) {
-        if (me == 0u || !reached(measure, atomicLoad(&fine_count[me - 1u]), fine_mass(me - 1u), goal)) { found = me; }
+        if (me == 0u || !reached(measure, atomicLoad(&fine_count[me - 1u]), fine_mass(me - 1u), goal)) {
+            found = me;
+        }
     }
     workgroupBarrier();
     let bin = found;
@@ -200,7 +230,7 @@ struct Candidate {
     number: vec2<u32>,
     distance: f32,
     bin: u32,
-    // It is one, and in the range.
+    // It is a candidate in the current range.
     there: bool,
 }
 
@@ -220,14 +250,28 @@ fn mass_at(bin: u32, distance: f32) -> vec2<u32> {
     return mass_of(distance);
 }
 
-// Brings the range, of no more candidates than threads, into the window.
+// Gathers and sorts the range, which has at most one candidate per thread, into the window.
 fn gather(count: u32) {
     if (me == 0u) { atomicStore(&taken, 0u); }
     window[me] = vec2<u32>(0u, 0u);
     workgroupBarrier();
-    {{each_gather}}
+    // For each candidate of the row, {{unroll}} logits in flight per thread.
+    for (var i = me; i < params.n; i += {{unroll}}u * THREADS) {
+#for j in 0..unroll
+        let x{{j}} = logit(i + {{j}}u * THREADS);
+#endfor
+#for j in 0..unroll
+        {
+            let c = candidate(x{{j}}, i + {{j}}u * THREADS);
+            if (c.there) {
+                let to = atomicAdd(&taken, 1u);
+                if (to < THREADS) { window[to] = c.number; }
+            }
+        }
+#endfor
+    }
     workgroupBarrier();
-    // Bitonic, the largest first.
+    // Bitonic sort, the largest first.
     for (var run = 2u; run <= THREADS; run *= 2u) {
         for (var apart = run / 2u; apart > 0u; apart /= 2u) {
             let other = me ^ apart;
@@ -257,12 +301,26 @@ fn gather(count: u32) {
     workgroupBarrier();
 }
 
-// Narrows the range to the candidates that are there, and counts them into finer bins from the largest on. Each bin has
-// 2^shift numbers.
+// Narrows the range to its actual candidates, and counts them into finer bins of 2^shift numbers, the
+// largest first.
 fn count_finer() -> u32 {
     var large = vec2<u32>(0u, 0u);
     var small = vec2<u32>(0u, 0u);
-    {{each_bounds}}
+    // For each candidate of the row, {{unroll}} logits in flight per thread.
+    for (var i = me; i < params.n; i += {{unroll}}u * THREADS) {
+#for j in 0..unroll
+        let x{{j}} = logit(i + {{j}}u * THREADS);
+#endfor
+#for j in 0..unroll
+        {
+            let c = candidate(x{{j}}, i + {{j}}u * THREADS);
+            if (c.there) {
+                if (less64(large, c.number)) { large = c.number; }
+                if (less64(small, ~c.number)) { small = ~c.number; }
+            }
+        }
+#endfor
+    }
     highest = largest64(large);
     lowest = ~largest64(small);
     let span = sub64(highest, lowest);
@@ -273,7 +331,24 @@ fn count_finer() -> u32 {
     atomicStore(&fine_high[me], 0u);
     workgroupBarrier();
     let from_top = highest;
-    {{each_count}}
+    // For each candidate of the row, {{unroll}} logits in flight per thread.
+    for (var i = me; i < params.n; i += {{unroll}}u * THREADS) {
+#for j in 0..unroll
+        let x{{j}} = logit(i + {{j}}u * THREADS);
+#endfor
+#for j in 0..unroll
+        {
+            let c = candidate(x{{j}}, i + {{j}}u * THREADS);
+            if (c.there) {
+                let bin = shifted_right(sub64(from_top, c.number), shift).x;
+                let mass = mass_at(c.bin, c.distance);
+                atomicAdd(&fine_count[bin], 1u);
+                let before = atomicAdd(&fine_low[bin], mass.x);
+                atomicAdd(&fine_high[bin], mass.y + select(0u, 1u, before + mass.x < before));
+            }
+        }
+#endfor
+    }
     workgroupBarrier();
     scan(atomicLoad(&fine_count[me]), fine_mass(me));
     let mass = add64(ran_mass, scan_mass[me]);
@@ -297,7 +372,7 @@ fn in_window(measure: u32, goal: vec2<u32>) -> bool {
     return less64(before_mass, goal) && !less64(window_mass[windowed - 1u], goal);
 }
 
-// The place at which the measure reaches the goal, which is above 0.
+// Finds the position at which the measure reaches the goal (at least 1).
 fn find(measure: u32, goal: vec2<u32>) {
     for (var search = !in_window(measure, goal); search; search = false) {
         let bin = find_bin(measure, goal);
@@ -306,7 +381,7 @@ fn find(measure: u32, goal: vec2<u32>) {
             let shift = count_finer();
             let size = power64(shift);
             let fine = find_fine(measure, goal);
-            // highest -= fine · 2^shift.
+            // highest -= fine * 2^shift.
             let skip = wide(fine, size.x) + vec2<u32>(0u, fine * size.y);
             highest = sub64(highest, skip);
             if (!less64(sub64(highest, lowest), size)) {
@@ -328,18 +403,31 @@ fn find(measure: u32, goal: vec2<u32>) {
     workgroupBarrier();
 }
 
-// The mass of the candidates whose weight is at least `least`.
+// The total mass of the candidates whose weight is at least `least`.
 fn mass_above(least: f32) -> vec2<u32> {
     all_candidates(0u, BINS - 1u);
     var mass = vec2<u32>(0u, 0u);
-    {{each_above}}
+    // For each candidate of the row, {{unroll}} logits in flight per thread.
+    for (var i = me; i < params.n; i += {{unroll}}u * THREADS) {
+#for j in 0..unroll
+        let x{{j}} = logit(i + {{j}}u * THREADS);
+#endfor
+#for j in 0..unroll
+        {
+            let c = candidate(x{{j}}, i + {{j}}u * THREADS);
+            if (c.there) {
+                if (ew_exp(-c.distance) >= least) { mass = add64(mass, mass_at(c.bin, c.distance)); }
+            }
+        }
+#endfor
+    }
     scan(0u, mass);
     let result = scan_mass[THREADS - 1u];
     workgroupBarrier();
     return result;
 }
 
-// The first word of the hash.
+// The first word of the PCG4D hash of the seed.
 fn random_word(seed: vec4<u32>) -> u32 {
     var v = seed * 1664525u + 1013904223u;
     for (var round = 0u; round < 2u; round += 1u) {
@@ -352,9 +440,9 @@ fn random_word(seed: vec4<u32>) -> u32 {
     return v.x;
 }
 
-// Steps 2 to 6 of the rule.
+// Draws a token: steps 2 to 6 of the rule in `fulmen_core::sampling`.
 fn draw(at: u32) -> u32 {
-    run_up();
+    prefix_sum_histogram();
     let top_k = states[at + 1u];
     let top_p = bitcast<f32>(states[at + 2u]);
     let min_p = bitcast<f32>(states[at + 3u]);
@@ -362,7 +450,7 @@ fn draw(at: u32) -> u32 {
     var total = hist_mass(BINS - 1u);
     for (var cut = top_k > 0u && top_k < all; cut; cut = false) {
         let last = find_bin(COUNT, vec2<u32>(top_k, 0u));
-        // Few are kept in most cases: then one window serves for all that follows.
+        // Usually few candidates are kept; then one window serves all following searches.
         let few = ran_count + bin_count;
         for (var all_fit = few <= THREADS; all_fit; all_fit = false) {
             all_candidates(0u, last);
@@ -379,20 +467,22 @@ fn draw(at: u32) -> u32 {
         if (less64(above, kept)) { kept = above; }
     }
     for (var cut = top_p < 1.0; cut; cut = false) {
-        var bound = add64(share_of(total, u32(top_p * 2147483648.0), 31u), vec2<u32>(1u, 0u));
+        var bound = add64(scaled64(total, u32(top_p * 2147483648.0), 31u), vec2<u32>(1u, 0u));
         if (less64(total, bound)) { bound = total; }
         find(MASS, bound);
         if (less64(place_mass, kept)) { kept = place_mass; }
     }
     let word = random_word(vec4<u32>(states[at + 4u], states[at + 5u], states[at + 6u], states[at + 7u]));
-    find(MASS, add64(share_of(kept, word >> 8u, 24u), vec2<u32>(1u, 0u)));
+    find(MASS, add64(scaled64(kept, word >> 8u, 24u), vec2<u32>(1u, 0u)));
     return ~place.x;
 }
 
-// What is wrong with a state: the code of a fault, and the number.
+// The fault of a state: code (0 if there is none) and value.
 fn fault_of(at: u32) -> vec2<u32> {
     let temperature = states[at];
-    if (temperature != 0x80000000u && temperature >= 0x7f800000u) { return vec2<u32>(FAULT_TEMPERATURE, temperature); }
+    if (temperature != 0x80000000u && temperature >= 0x7f800000u) {
+        return vec2<u32>(FAULT_TEMPERATURE, temperature);
+    }
     let top_p = states[at + 2u];
     if (top_p != 0x80000000u && top_p > 0x7f800000u) { return vec2<u32>(FAULT_TOP_P, top_p); }
     let min_p = states[at + 3u];
@@ -413,8 +503,8 @@ fn main(
     row_at = row * params.n;
     bins_at = row * (BINS * 3u);
     windowed = 0u;
-    let told = fault_of(at);
-    if (told.x != 0u && thread == 0u) { report(told.x, row, told.y, 0u); }
+    let invalid_state = fault_of(at);
+    if (invalid_state.x != 0u && thread == 0u) { report(invalid_state.x, row, invalid_state.y, 0u); }
     var own = vec2<u32>(0u, 0u);
     for (var i = thread; i < params.keys; i += THREADS) {
         let key = keys[row * params.keys + i];
@@ -427,10 +517,10 @@ fn main(
     let temperature = states[at];
     inverse = 1.0 / bitcast<f32>(temperature);
     var token = select(~best.x, 0u, best.y == 0u);
-    for (var chance = told.x == 0u && best.y > 0u && draws(temperature); chance; chance = false) {
+    for (var chance = invalid_state.x == 0u && best.y > 0u && draws(temperature); chance; chance = false) {
         token = draw(at);
     }
-    if (thread == 0u && told.x == 0u) {
+    if (thread == 0u && invalid_state.x == 0u) {
         out[row] = token;
         states[at + 6u] += 1u;
     }

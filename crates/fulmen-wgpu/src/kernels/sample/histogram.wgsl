@@ -1,11 +1,20 @@
-// sample: how many candidates there are in each bin of distance from the largest, and what they weigh. A workgroup takes
-// a part of a row, and adds it up in its own memory first.
+//! Sampling, launch 2 of 3: a histogram of each row's logits over their distance from the largest:
+//! count and total weight (softmax numerator) per bin.
+//!
+//! **Work partition.** One workgroup per part of a row, one thread per `threads`-th logit. Counts are
+//! accumulated with atomics in workgroup memory first, then added to the row's histogram. Weights are
+//! fixed-point, so the result does not depend on the order.
+//!
+//! **Bindings.** `logits` [m][n]; `states` [m] of 8 words (`SampleState`); `keys` [m][parts] of launch
+//! 1; `bins` [m][bins] of (count, weight low word, weight high word).
+//!
+//! **Bound** by memory bandwidth and workgroup-memory atomics.
 struct Params {
     n: u32,
     part: u32,
     parts: u32,
     groups: u32,
-    // Parts whose largest is known.
+    // Parts of launch 1.
     keys: u32,
 }
 
@@ -13,8 +22,11 @@ alias EwF = f32;
 alias EwI = i32;
 alias EwU = u32;
 alias EwB = bool;
-{{buffers}}
-{{functions}}
+#include "elementwise/nan.wgsl"
+#include "elementwise/exp.wgsl"
+#include "sample/weigh.wgsl"
+#include "argmax_key.wgsl"
+#include "argmax_reduce.wgsl"
 var<workgroup> counts: array<atomic<u32>, {{bins}}>;
 var<workgroup> low: array<atomic<u32>, {{bins}}>;
 var<workgroup> high: array<atomic<u32>, {{bins}}>;
@@ -29,7 +41,9 @@ fn main(
     if (number >= params.groups) { return; }
     let row = number / params.parts;
     var own = vec2<u32>(0u, 0xffffffffu);
-    for (var i = thread; i < params.keys; i += {{threads}}u) { own = larger(own, keys[row * params.keys + i]); }
+    for (var i = thread; i < params.keys; i += {{threads}}u) {
+        own = larger(own, keys[row * params.keys + i]);
+    }
     let best = largest_of_all(thread, own);
     for (var bin = thread; bin < {{bins}}u; bin += {{threads}}u) {
         atomicStore(&counts[bin], 0u);

@@ -1,4 +1,11 @@
-// sample: the largest logit of each part of a row. Clears the histogram on the way.
+//! Sampling, launch 1 of 3: the largest logit of each part of a row (a tree reduction), and clears the
+//! histogram.
+//!
+//! **Work partition.** One workgroup per part of a row, one thread per `threads`-th logit.
+//!
+//! **Bindings.** `logits` [m][n] f32; `keys` [m][parts] of (order key, index); `bins` [m][bins][3].
+//!
+//! **Bound** by memory bandwidth.
 struct Params {
     n: u32,
     part: u32,
@@ -6,8 +13,8 @@ struct Params {
     groups: u32,
 }
 
-{{buffers}}
-{{functions}}
+#include "argmax_key.wgsl"
+#include "argmax_reduce.wgsl"
 @compute @workgroup_size({{threads}})
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

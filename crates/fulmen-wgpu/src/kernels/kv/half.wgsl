@@ -1,9 +1,0 @@
-// The bits of the nearest 16-bit float, ties to even; too large becomes infinite. Conversions of devices may cut off.
-fn half_bits(x: f32) -> u32 {
-    let bits = bitcast<u32>(x);
-    let size = bits & 0x7fffffffu;
-    var half = (size + 0xfffu + ((size >> 13u) & 1u) - 0x38000000u) >> 13u;
-    if (size < 0x38800000u) { half = u32(round(bitcast<f32>(size) * 16777216.0)); }
-    if (size >= 0x477ff000u) { half = select(0x7c00u, 0x7e00u, size > 0x7f800000u); }
-    return half | ((bits >> 16u) & 0x8000u);
-}
