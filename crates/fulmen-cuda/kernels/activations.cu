@@ -15,7 +15,7 @@ struct ActivationsParams {
     u32 wide;    // the rows of `x` start at multiples of 16 bytes
 };
 
-__device__ __forceinline__ void load8(const ActivationsParams& p, const float* row, u32 at, float (&out)[8]) {
+DEVICE void load8(const ActivationsParams& p, const float* row, u32 at, float (&out)[8]) {
     if (p.wide && at + 8 <= p.k) {
         float4 a = *(const float4*)(row + at), b = *(const float4*)(row + at + 4);
         out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
@@ -27,7 +27,7 @@ __device__ __forceinline__ void load8(const ActivationsParams& p, const float* r
 }
 
 template <typename Store>
-__device__ __forceinline__ void each8(const ActivationsParams& p, Store store) {
+DEVICE void each8(const ActivationsParams& p, Store store) {
     const float* row = p.x + (u64)blockIdx.x * p.k;
     for (u32 at = threadIdx.x * 8; at < p.panels * PANEL; at += blockDim.x * 8) {
         float x[8];
@@ -37,19 +37,19 @@ __device__ __forceinline__ void each8(const ActivationsParams& p, Store store) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) activations_bf16(const __grid_constant__ ActivationsParams p) {
-    begin();
+    pdl_begin();
     each8(p, [](const float(&x)[8], u8* to) { store8_bfloat(to, x); });
 }
 
 extern "C" __global__ void __launch_bounds__(256) activations_split(const __grid_constant__ ActivationsParams p) {
-    begin();
+    pdl_begin();
     u64 behind = (u64)p.panels * p.rows * PANEL_BYTES;
     each8(p, [=](const float(&x)[8], u8* to) { store8_split(to, to + behind, x); });
 }
 
 extern "C" __global__ void __launch_bounds__(256) activations_f16(const __grid_constant__ ActivationsParams p) {
     __shared__ float parts[32];
-    begin();
+    pdl_begin();
     const float* row = p.x + (u64)blockIdx.x * p.k;
     float largest = 0.0f;
     for (u32 at = threadIdx.x; at < p.k; at += blockDim.x) largest = fmaxf(largest, fabsf(row[at]));
@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(256) activations_f16(const __grid_c
     float down = __uint_as_float((u32)(127 - exponent) << 23);
     if (threadIdx.x == 0) p.factors[blockIdx.x] = __uint_as_float((u32)(127 + exponent) << 23);
     each8(p, [=](const float(&x)[8], u8* to) {
-        *(uint4*)to = make_uint4(Half::pack(x[0] * down, x[1] * down), Half::pack(x[2] * down, x[3] * down),
-                                 Half::pack(x[4] * down, x[5] * down), Half::pack(x[6] * down, x[7] * down));
+        *(uint4*)to = make_uint4(MmaF16::pack(x[0] * down, x[1] * down), MmaF16::pack(x[2] * down, x[3] * down),
+                                 MmaF16::pack(x[4] * down, x[5] * down), MmaF16::pack(x[6] * down, x[7] * down));
     });
 }

@@ -16,7 +16,7 @@ struct AdvanceParams {
 
 extern "C" __global__ void __launch_bounds__(128) advance(const __grid_constant__ AdvanceParams p) {
     // Nothing starts before this is done: attention reads positions, and the cache of earlier steps, before it waits.
-    wait_for_previous();
+    pdl_wait();
     u32 row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= p.m) return;
     u32 sequence = p.sequences ? p.sequences[row] : 0;

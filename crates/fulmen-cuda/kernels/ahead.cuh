@@ -1,7 +1,10 @@
 // What a kernel calls into the L2 cache for the attention behind it: see `ahead.rs`.
 #pragma once
 
-#include "bulk.cuh"
+#include "common.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/tma.cuh"
 
 struct Ahead {
   const u8* caches[2];  // keys and values, or null
@@ -19,7 +22,7 @@ struct Ahead {
       const u32 row = i / heads, head = i - row * heads, position = positions[row], sequence = sequences ? sequences[row] : 0;
       const u32 bytes = min(position, most) * width;
       if (position < capacity && sequence < n_seqs && bytes > 0)
-        bulk_prefetch(caches[lane] + ((u64)sequence * heads + head) * capacity * width, bytes);
+        cp_async_bulk_prefetch_l2_covering(caches[lane] + ((u64)sequence * heads + head) * capacity * width, bytes);
     }
   }
 };

@@ -15,7 +15,7 @@ struct ArgMaxParams {
 
 extern "C" __global__ void __launch_bounds__(1024) argmax(const __grid_constant__ ArgMaxParams p) {
     __shared__ u64 warps[32];
-    begin();
+    pdl_begin();
     u64 from = (u64)blockIdx.y * p.part, to = min((u64)p.width, from + p.part);
     u64 key = largest_of(p.x + (u64)blockIdx.x * p.width, from, to, warps);
     if (threadIdx.x != 0) return;
@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(1024) argmax(const __grid_constant_
 
 // One warp a row; `part` is the number of parts here.
 extern "C" __global__ void __launch_bounds__(32) argmax_of_parts(const __grid_constant__ ArgMaxParams p) {
-    begin();
+    pdl_begin();
     u64 key = 0;
     for (u32 i = threadIdx.x; i < p.part; i += 32) {
         u64 other = p.parts[(u64)blockIdx.x * p.part + i];

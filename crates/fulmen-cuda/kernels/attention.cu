@@ -10,18 +10,18 @@ constexpr int WARPS = 4;
 constexpr int KEYS = 4;  // of a warp at a time
 
 template <u32 TYPE>
-__device__ __forceinline__ float kv_element(const u8* row, u32 d) {
+DEVICE float kv_element(const u8* row, u32 d) {
     if (TYPE == KV_F32) return ((const float*)row)[d];
-    if (TYPE == KV_F16) return half_to_float(((const u16*)row)[d]);
+    if (TYPE == KV_F16) return f16_to_f32(((const u16*)row)[d]);
     const u8* block = row + d / 32 * 34;
-    return half_to_float(*(const u16*)block) * (float)(i8)block[2 + d % 32];
+    return f16_to_f32(*(const u16*)block) * (float)(i8)block[2 + d % 32];
 }
 
 // Lane l holds elements l, l + 32, … of a head: PER_LANE of them.
 template <u32 TYPE, int PER_LANE>
-__device__ __forceinline__ void attend(const AttentionParams& p) {
+DEVICE void attend(const AttentionParams& p) {
     __shared__ float maxima[WARPS], sums[WARPS], values[WARPS][32 * PER_LANE];
-    begin();
+    pdl_begin();
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 row = blockIdx.x / p.n_heads, head = blockIdx.x % p.n_heads, part = blockIdx.y;
     bool over_cache = p.slots.positions != nullptr;
@@ -136,7 +136,7 @@ KERNELS(KV_Q8_0, q8_0)
 
 // One block a query head of a row.
 extern "C" __global__ void __launch_bounds__(128) attention_combine(const __grid_constant__ AttentionParams p) {
-    begin();
+    pdl_begin();
     const float* partials = p.partials + (u64)blockIdx.x * p.parts * (p.head_dim + 2);
     float largest = -INFINITE;
     for (u32 part = 0; part < p.parts; part++) largest = fmaxf(largest, partials[part * (p.head_dim + 2)]);

@@ -15,30 +15,30 @@ struct Prefill {
     static constexpr u32 TILE = KEYS * HEAD * 2, STAGE = 2 * TILE;
 
     // Bytes from a tile's start to a piece: swapped by the row's last bits, against bank conflicts.
-    static __device__ __forceinline__ u32 piece_at(u32 row, u32 piece) {
+    static DEVICE u32 piece_at(u32 row, u32 piece) {
         return (row * PIECES + (piece ^ (row % 8))) * 16;
     }
 
-    static __device__ __forceinline__ void sync() { __syncthreads(); }
+    static DEVICE void sync() { __syncthreads(); }
 
-    static __device__ __forceinline__ void fetch(u32 to, const u8* from, u32 tile, u32 seen) {
+    static DEVICE void fetch(u32 to, const u8* from, u32 tile, u32 seen) {
 #pragma unroll
         for (u32 i = 0; i < KEYS * PIECES; i += THREADS) {
             u32 row = (i + threadIdx.x) / PIECES, piece = (i + threadIdx.x) % PIECES;
             // Zeros behind the last position that counts: no weight, not even 0, may meet a NaN there.
             bool wanted = tile * KEYS + row < seen;
             u64 position = wanted ? tile * KEYS + row : 0;
-            copy16_or_zeros(to + piece_at(row, piece), from + (position * PIECES + piece) * 16, wanted);
+            cp_async_16_zfill(to + piece_at(row, piece), from + (position * PIECES + piece) * 16, wanted);
         }
-        copies_commit();
+        cp_async_commit();
     }
 
-    static __device__ __forceinline__ void run(const AttentionParams& p) {
+    static DEVICE void run(const AttentionParams& p) {
         extern __shared__ __align__(128) u8 memory[];  // two stages of keys and values
         __shared__ u32 seen_of[ROWS], sequence_of_row[ROWS];
         __shared__ float factor_of[ROWS];
         __shared__ u32 next_sequence, most_seen, least_seen;
-        begin();
+        pdl_begin();
         const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, stages = shared_address(memory);
         const u32 rows = ROWS / p.group;  // of the batch
         const u32 kv_head = blockIdx.x, first_row = (gridDim.y - 1 - blockIdx.y) * rows;
@@ -67,7 +67,7 @@ struct Prefill {
         u32 query[HEAD / 16][4];
 #pragma unroll
         for (u32 i = 0; i < HEAD / 16; i++)
-            load_matrices(query[i], queries + piece_at(warp * 16 + lane % 16, 2 * i + lane / 16));
+            ldmatrix_x4(query[i], queries + piece_at(warp * 16 + lane % 16, 2 * i + lane / 16));
         const u32 mine = warp * 16 + lane / 4;
         const float factors[2] = {factor_of[mine], factor_of[mine + 8]};
 
@@ -101,7 +101,7 @@ struct Prefill {
 
             for (u32 tile = 0; tile < tiles; tile++) {
                 const u32 keys = stages + tile % 2 * STAGE, values = keys + TILE, from = tile * KEYS;
-                copies_wait<1>();
+                cp_async_wait<1>();
                 __syncthreads();
                 if (tile + 1 < tiles) {
                     fetch(stages + (tile + 1) % 2 * STAGE, k, tile + 1, most);
@@ -113,9 +113,9 @@ struct Prefill {
 #pragma unroll
                     for (u32 j = 0; j < KEYS / 16; j++) {
                         u32 b[4];
-                        load_matrices(b, keys + piece_at(j * 16 + lane % 8 + lane / 16 * 8, 2 * i + lane / 8 % 2));
-                        Half::multiply(scores[2 * j], query[i], b[0], b[1]);
-                        Half::multiply(scores[2 * j + 1], query[i], b[2], b[3]);
+                        ldmatrix_x4(b, keys + piece_at(j * 16 + lane % 8 + lane / 16 * 8, 2 * i + lane / 8 % 2));
+                        MmaF16::mma(scores[2 * j], query[i], b[0], b[1]);
+                        MmaF16::mma(scores[2 * j + 1], query[i], b[2], b[3]);
                     }
                 const bool all_seen = from + KEYS <= least;
 #pragma unroll
@@ -141,7 +141,7 @@ struct Prefill {
                     tops[j] = fmaxf(tops[j], __shfl_xor_sync(FULL_WARP, tops[j], 2));
                     // Where nothing but -inf was seen, any finite number will do.
                     bases[j] = tops[j] == -INFINITE ? 0.0f : tops[j];
-                    shrinks[j] = power_of_two(largest[j] - bases[j]);
+                    shrinks[j] = ex2_approx(largest[j] - bases[j]);
                     largest[j] = tops[j];
                     totals[j] *= shrinks[j];
                 }
@@ -149,7 +149,7 @@ struct Prefill {
                 for (u32 i = 0; i < KEYS / 8; i++)
 #pragma unroll
                     for (u32 j = 0; j < 4; j++) {
-                        scores[i][j] = power_of_two(scores[i][j] - bases[j / 2]);
+                        scores[i][j] = ex2_approx(scores[i][j] - bases[j / 2]);
                         totals[j / 2] += scores[i][j];
                     }
 #pragma unroll
@@ -157,8 +157,8 @@ struct Prefill {
 #pragma unroll
                     for (u32 j = 0; j < 4; j++) sums[i][j] *= shrinks[j / 2];
 
-                if (tile + 1 < tiles) copies_wait<2>();
-                else copies_wait<0>();
+                if (tile + 1 < tiles) cp_async_wait<2>();
+                else cp_async_wait<0>();
                 if (all_seen) {
                     __syncthreads();
                 } else {
@@ -170,16 +170,16 @@ struct Prefill {
                 }
 #pragma unroll
                 for (u32 i = 0; i < KEYS / 16; i++) {
-                    u32 weights[4] = {Half::pack(scores[2 * i][0], scores[2 * i][1]),
-                                      Half::pack(scores[2 * i][2], scores[2 * i][3]),
-                                      Half::pack(scores[2 * i + 1][0], scores[2 * i + 1][1]),
-                                      Half::pack(scores[2 * i + 1][2], scores[2 * i + 1][3])};
+                    u32 weights[4] = {MmaF16::pack(scores[2 * i][0], scores[2 * i][1]),
+                                      MmaF16::pack(scores[2 * i][2], scores[2 * i][3]),
+                                      MmaF16::pack(scores[2 * i + 1][0], scores[2 * i + 1][1]),
+                                      MmaF16::pack(scores[2 * i + 1][2], scores[2 * i + 1][3])};
 #pragma unroll
                     for (u32 j = 0; j < HEAD / 16; j++) {
                         u32 b[4];
-                        load_matrices_transposed(b, values + piece_at(i * 16 + lane % 16, 2 * j + lane / 16));
-                        Half::multiply(sums[2 * j], weights, b[0], b[1]);
-                        Half::multiply(sums[2 * j + 1], weights, b[2], b[3]);
+                        ldmatrix_x4_trans(b, values + piece_at(i * 16 + lane % 16, 2 * j + lane / 16));
+                        MmaF16::mma(sums[2 * j], weights, b[0], b[1]);
+                        MmaF16::mma(sums[2 * j + 1], weights, b[2], b[3]);
                     }
                 }
             }

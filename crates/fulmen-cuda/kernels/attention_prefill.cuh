@@ -1,17 +1,13 @@
 // What the kernels of attention of many rows share.
 #pragma once
 #include "attention.cuh"
-#include "tensor_cores.cuh"
-
-__device__ __forceinline__ float power_of_two(float x) {
-    float value;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
-    return value;
-}
+#include "common.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/mma.cuh"
 
 // A lane's elements of a query head, zeros where there is none.
 template <int EACH>
-__device__ __forceinline__ void load_query(float (&x)[EACH], const float* q) {
+DEVICE void load_query(float (&x)[EACH], const float* q) {
 #pragma unroll
     for (int i = 0; i < EACH; i += 2) {
         float2 two = q ? *(const float2*)(q + threadIdx.x % 32 * EACH + i) : make_float2(0.0f, 0.0f);
@@ -22,7 +18,7 @@ __device__ __forceinline__ void load_query(float (&x)[EACH], const float* q) {
 // Writes a query head that a warp holds as f16, times a power of two that brings its largest number between 1 and 2, and
 // times `sign`. Gives the inverse of the power. `at` is where the lane's elements go.
 template <int EACH>
-__device__ __forceinline__ float put_query(const float (&x)[EACH], u32 at, float sign = 1.0f) {
+DEVICE float put_query(const float (&x)[EACH], u32 at, float sign = 1.0f) {
     u32 bits = 0;
 #pragma unroll
     for (int i = 0; i < EACH; i++) bits = max(bits, __float_as_uint(x[i]) & 0x7fffffffu);
@@ -31,21 +27,21 @@ __device__ __forceinline__ float put_query(const float (&x)[EACH], u32 at, float
     float down = __uint_as_float((u32)(127 - exponent) << 23) * sign;
 #pragma unroll
     for (int i = 0; i < EACH; i += 2)
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(at + i * 2), "r"(Half::pack(x[i] * down, x[i + 1] * down)) : "memory");
+        st_shared_u32(at + i * 2, MmaF16::pack(x[i] * down, x[i + 1] * down));
     return __uint_as_float((u32)(127 + exponent) << 23);
 }
 
-__device__ __forceinline__ bool is_finite(u16 bits) { return (bits & 0x7c00) != 0x7c00; }
+DEVICE bool is_finite(u16 bits) { return (bits & 0x7c00) != 0x7c00; }
 
 // Both halves of the word.
-__device__ __forceinline__ bool are_finite(u32 word) {
+DEVICE bool are_finite(u32 word) {
     return (word & 0x7c00u) != 0x7c00u && (word & 0x7c000000u) != 0x7c000000u;
 }
 
 // Where rows do not see all positions of a tile of values, a value that is not finite reaches those that see it here, and
 // becomes zero for the product that follows. By all THREADS of `Tiles`, which says where the pieces of 16 bytes lie.
 template <typename Tiles, int EIGHTS>
-__device__ __forceinline__ void take_out_infinities(u8* values, u32 first, const u32 (&seen)[2], float (&sums)[EIGHTS][4]) {
+DEVICE void take_out_infinities(u8* values, u32 first, const u32 (&seen)[2], float (&sums)[EIGHTS][4]) {
 #pragma unroll 1
     for (u32 key = 0; key < Tiles::KEYS; key++)
 #pragma unroll
@@ -54,8 +50,8 @@ __device__ __forceinline__ void take_out_infinities(u8* values, u32 first, const
             for (u32 j = 0; j < 2; j++) {
                 u16 bits = *(const u16*)(values + Tiles::piece_at(key, i) + (threadIdx.x % 4 * 2 + j) * 2);
                 if (is_finite(bits)) continue;
-                if (first + key < seen[0]) sums[i][j] += half_to_float(bits);
-                if (first + key < seen[1]) sums[i][2 + j] += half_to_float(bits);
+                if (first + key < seen[0]) sums[i][j] += f16_to_f32(bits);
+                if (first + key < seen[1]) sums[i][2 + j] += f16_to_f32(bits);
             }
     Tiles::sync();
     for (u32 at = threadIdx.x; at < Tiles::KEYS * EIGHTS * 8; at += Tiles::THREADS)

@@ -7,7 +7,9 @@
 // make the scores of the next tile while they still add up the values of the present one. What rows do not see is kept
 // from them as in attention_prefill.cu.
 #include "attention_prefill.cuh"
-#include "wgmma.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
 
 // A sequence that rows of the block are of: what one of these sees at most and at least, and how many they are. It is read at
 // once, and nothing beside it.
@@ -19,7 +21,7 @@ struct __align__(16) Sequence {
 struct Place {
     u32 stage = 0, parity = 0;
     template <u32 STAGES>
-    __device__ __forceinline__ void advance() {
+    DEVICE void advance() {
         if (++stage == STAGES) stage = 0, parity ^= 1;
     }
 };
@@ -34,17 +36,17 @@ struct Prefill {
     static constexpr u32 FIT = (218 * 1024 - GROUPS * QUERIES) / TILE, STAGES = FIT < 8 ? FIT : 8;
 
     // Bytes from a tile's start to a piece. The tile is in parts of 64 elements, swizzled as the instructions want it.
-    static __device__ __forceinline__ u32 piece_at(u32 row, u32 piece, u32 rows = KEYS) {
+    static DEVICE u32 piece_at(u32 row, u32 piece, u32 rows = KEYS) {
         return (piece / 8 * rows + row) * 128 + (piece % 8 ^ row % 8) * 16;
     }
 
     // Of the threads that multiply.
-    static __device__ __forceinline__ void sync() {
-        shared_written();
-        some_sync(1, THREADS);
+    static DEVICE void sync() {
+        fence_proxy_async();
+        bar_sync(1, THREADS);
     }
 
-    struct Shared {
+    struct SharedAddress {
         u64 filled[STAGES], freed[STAGES];
         // The last tile in a stage, counted from 1, that has values that are not finite and that not all rows see.
         u32 infinite[STAGES];
@@ -57,13 +59,13 @@ struct Prefill {
     // What a block works on.
     struct Work {
         u32 kv_head, first_row, rows;
-        __device__ __forceinline__ Work(const AttentionParams& p)
+        DEVICE Work(const AttentionParams& p)
             : kv_head(blockIdx.x), first_row((gridDim.y - 1 - blockIdx.y) * (PAIRS / p.group)),
               rows(min(PAIRS / p.group, p.slots.m - first_row)) {}
     };
 
     // Which sequences there are. By all threads.
-    static __device__ __forceinline__ void find_sequences(const AttentionParams& p, const Work& work, Shared& shared) {
+    static DEVICE void find_sequences(const AttentionParams& p, const Work& work, SharedAddress& shared) {
         const u32 i = threadIdx.x, row = work.first_row + i;
         bool placed = false;
         if (i < work.rows) {
@@ -86,7 +88,7 @@ struct Prefill {
 
     // Calls with each sequence. Where rows are of others too, not all of the block's rows see any of its positions.
     template <typename Call>
-    static __device__ __forceinline__ void for_sequences(const Work& work, const Shared& shared, Call call) {
+    static DEVICE void for_sequences(const Work& work, const SharedAddress& shared, Call call) {
         for (u32 i = 0; i < shared.n_sequences; i++) {
             Sequence sequence = shared.sequences[shared.firsts[i]];
             if (sequence.rows != work.rows) sequence.least = 0;
@@ -94,7 +96,7 @@ struct Prefill {
         }
     }
 
-    static __device__ __forceinline__ void fetch_all(const AttentionParams& p, const Work& work, Shared& shared, u8* ring) {
+    static DEVICE void fetch_all(const AttentionParams& p, const Work& work, SharedAddress& shared, u8* ring) {
         constexpr u32 AT_ONCE = FETCHERS / PIECES;  // rows: a multiple of 8, so that a thread's pieces are swizzled alike
         const u32 filled = shared_address(shared.filled), freed = shared_address(shared.freed);
         const u32 row = threadIdx.x % FETCHERS / PIECES, piece = threadIdx.x % PIECES, own = piece_at(row, piece);
@@ -103,17 +105,17 @@ struct Prefill {
         auto fetch = [&](const u8* head, u32 first, u32 most, bool looks) {
             const u32 to = shared_address(ring) + place.stage * TILE + own;
             const u8* from = head + (u64)(first + row) * HEAD * 2 + piece * 16;
-            barrier_wait(freed + 8 * place.stage, place.parity ^ 1);
+            mbarrier_wait_parity(freed + 8 * place.stage, place.parity ^ 1);
             count++;
 #pragma unroll
             for (u32 i = 0; i < KEYS; i += AT_ONCE) {
                 // Zeros behind the last position that counts: no weight, not even 0, may meet a NaN there.
                 bool wanted = first + row + i < most;
-                copy16_or_zeros(to + i * 128, wanted ? from + i * HEAD * 2 : head, wanted);
+                cp_async_16_zfill(to + i * 128, wanted ? from + i * HEAD * 2 : head, wanted);
             }
             if (looks) {
-                copies_commit();
-                copies_wait<0>();
+                cp_async_commit();
+                cp_async_wait<0>();
                 bool finite = true;
 #pragma unroll 2
                 for (u32 i = 0; i < KEYS; i += AT_ONCE) {
@@ -121,9 +123,9 @@ struct Prefill {
                     finite &= are_finite(words.x) && are_finite(words.y) && are_finite(words.z) && are_finite(words.w);
                 }
                 if (!finite) shared.infinite[place.stage] = count;
-                barrier_arrive(filled + 8 * place.stage);
+                mbarrier_arrive(filled + 8 * place.stage);
             } else {
-                barrier_arrive_after_copies(filled + 8 * place.stage);
+                cp_async_mbarrier_arrive_noinc(filled + 8 * place.stage);
             }
             place.template advance<STAGES>();
         };
@@ -134,12 +136,12 @@ struct Prefill {
                 if (first != 0) fetch(p.v + at, first - KEYS, sequence.most, first > sequence.least);
             }
         });
-        copies_commit();
-        copies_wait<0>();
+        cp_async_commit();
+        cp_async_wait<0>();
     }
 
     // The 16 queries of a warp, as f16.
-    static __device__ __forceinline__ void put_queries(const AttentionParams& p, const Work& work, Shared& shared, u32 to) {
+    static DEVICE void put_queries(const AttentionParams& p, const Work& work, SharedAddress& shared, u32 to) {
         constexpr u32 EACH = HEAD / 32, AT_ONCE = 8;
         const u32 lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;
 #pragma unroll
@@ -161,17 +163,17 @@ struct Prefill {
         }
     }
 
-    static __device__ __forceinline__ void multiply_all(const AttentionParams& p, const Work& work, Shared& shared,
+    static DEVICE void multiply_all(const AttentionParams& p, const Work& work, SharedAddress& shared,
                                                         u8* queries, u8* ring) {
         const u32 lane = threadIdx.x % 32, group = threadIdx.x / 128;
         const u32 filled = shared_address(shared.filled), freed = shared_address(shared.freed);
         put_queries(p, work, shared, shared_address(queries) + group * QUERIES);
-        shared_written();
-        some_sync(2 + group, 128);
+        fence_proxy_async();
+        bar_sync(2 + group, 128);
 
         const u32 mine = threadIdx.x / 32 * 16 + lane / 4;
         const float factors[2] = {shared.factor_of[mine], shared.factor_of[mine + 8]};
-        const u64 query = tile_descriptor(shared_address(queries) + group * QUERIES);
+        const u64 query = wgmma_descriptor(shared_address(queries) + group * QUERIES);
         float sums[HEAD / 8][4] = {}, scores[KEYS / 8][4], largest[2] = {-INFINITE, -INFINITE}, totals[2] = {};
         float shrinks[2];
         u32 weights[KEYS / 16][4];
@@ -181,29 +183,29 @@ struct Prefill {
         // The stage of the next tile in the ring, when it is there.
         auto next_stage = [&] {
             u32 stage = place.stage;
-            barrier_wait(filled + 8 * stage, place.parity);
-            shared_written();
+            mbarrier_wait_parity(filled + 8 * stage, place.parity);
+            fence_proxy_async();
             place.template advance<STAGES>();
             count++;
             return stage;
         };
         // Of a stage that this warp has done with.
         auto release = [&](u32 stage) {
-            if (lane == 0) barrier_arrive(freed + 8 * stage);
+            if (lane == 0) mbarrier_arrive(freed + 8 * stage);
         };
         auto begin_scores = [&](u32 stage) {
-            u64 keys = tile_descriptor(shared_address(ring) + stage * TILE);
-            keep(scores);
-            wgmma_begin();
+            u64 keys = wgmma_descriptor(shared_address(ring) + stage * TILE);
+            wgmma_fence_operand(scores);
+            wgmma_fence();
 #pragma unroll
             for (u32 i = 0; i < HEAD / 16; i++)
-                wgmma_sets(scores, query + i / 4 * (64 * 128 / 16) + i % 4 * 2, keys + i / 4 * (KEYS * 128 / 16) + i % 4 * 2,
+                wgmma_accumulate_if(scores, query + i / 4 * (64 * 128 / 16) + i % 4 * 2, keys + i / 4 * (KEYS * 128 / 16) + i % 4 * 2,
                            i != 0);
             wgmma_commit();
         };
         // Turns scores into weights of a running softmax, and says by what earlier ones shrink.
         auto weigh = [&](u32 first, u32 least, const u32(&seen)[2]) {
-            keep(scores);
+            wgmma_fence_operand(scores);
             float steps[2] = {factors[0], factors[1]};
             if (first + KEYS > least) {
 #pragma unroll
@@ -228,7 +230,7 @@ struct Prefill {
                 top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
                 // Where nothing but -inf was seen, any finite number will do. From an infinite one no weight can be told.
                 bases[j] = top == -INFINITE ? 0.0f : top == INFINITE ? NOT_A_NUMBER : top;
-                shrinks[j] = power_of_two(largest[j] - bases[j]);
+                shrinks[j] = ex2_approx(largest[j] - bases[j]);
                 largest[j] = top;
                 totals[j] *= shrinks[j];
             }
@@ -236,7 +238,7 @@ struct Prefill {
             for (u32 i = 0; i < KEYS / 8; i++)
 #pragma unroll
                 for (u32 j = 0; j < 4; j++) {
-                    scores[i][j] = power_of_two(fmaf(scores[i][j], steps[j / 2], -bases[j / 2]));
+                    scores[i][j] = ex2_approx(fmaf(scores[i][j], steps[j / 2], -bases[j / 2]));
                     totals[j / 2] += scores[i][j];
                 }
         };
@@ -249,22 +251,22 @@ struct Prefill {
             for (u32 i = 0; i < KEYS / 16; i++)
 #pragma unroll
                 for (u32 j = 0; j < 4; j++)
-                    weights[i][j] = Half::pack(scores[2 * i + j / 2][j % 2 * 2], scores[2 * i + j / 2][j % 2 * 2 + 1]);
+                    weights[i][j] = MmaF16::pack(scores[2 * i + j / 2][j % 2 * 2], scores[2 * i + j / 2][j % 2 * 2 + 1]);
         };
         auto begin_sums = [&](u32 stage, u32 first, const u32(&seen)[2]) {
-            u64 values = turned_descriptor(shared_address(ring) + stage * TILE, KEYS * 128);
+            u64 values = wgmma_descriptor_trans(shared_address(ring) + stage * TILE, KEYS * 128);
             if (shared.infinite[stage] == count) take_out_infinities<Prefill>(ring + stage * TILE, first, seen, sums);
-            keep(sums);
-            keep(weights);
-            wgmma_begin();
+            wgmma_fence_operand(sums);
+            wgmma_fence_operand(weights);
+            wgmma_fence();
 #pragma unroll
-            for (u32 i = 0; i < KEYS / 16; i++) wgmma_turned(sums, weights[i], values + i * (16 * 128 / 16));
+            for (u32 i = 0; i < KEYS / 16; i++) wgmma_a_registers(sums, weights[i], values + i * (16 * 128 / 16));
             wgmma_commit();
         };
         auto end_sums = [&](u32 stage) {
             wgmma_wait<0>();
-            keep(sums);
-            keep(weights);
+            wgmma_fence_operand(sums);
+            wgmma_fence_operand(weights);
             release(stage);
         };
 
@@ -311,29 +313,29 @@ struct Prefill {
         }
     }
 
-    static __device__ __forceinline__ void run(const AttentionParams& p) {
+    static DEVICE void run(const AttentionParams& p) {
         extern __shared__ __align__(1024) u8 memory[];
-        __shared__ Shared shared;
+        __shared__ SharedAddress shared;
         // Tiles start at multiples of 1024, as the swizzle wants it: the queries of each group, then the ring.
         u8* queries = memory + (1024 - shared_address(memory) % 1024) % 1024;
         u8* ring = queries + GROUPS * QUERIES;
         if (threadIdx.x == 0) {
             for (u32 stage = 0; stage < STAGES; stage++) {
-                barrier_init(shared_address(shared.filled + stage), FETCHERS);
-                barrier_init(shared_address(shared.freed + stage), GROUPS * 4);
+                mbarrier_init(shared_address(shared.filled + stage), FETCHERS);
+                mbarrier_init(shared_address(shared.freed + stage), GROUPS * 4);
                 shared.infinite[stage] = 0;
             }
             shared.n_sequences = 0;
-            barriers_made();
+            fence_mbarrier_init();
         }
-        begin();
+        pdl_begin();
         const Work work(p);
         find_sequences(p, work, shared);
         if (threadIdx.x >= THREADS) {
-            give_registers<GROUPS == 2 ? 40 : 32>();
+            setmaxnreg_dec<GROUPS == 2 ? 40 : 32>();
             fetch_all(p, work, shared, ring);
         } else {
-            take_registers<GROUPS == 2 ? 232 : 160>();
+            setmaxnreg_inc<GROUPS == 2 ? 232 : 160>();
             multiply_all(p, work, shared, queries, ring);
         }
     }

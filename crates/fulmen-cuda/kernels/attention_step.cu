@@ -11,7 +11,12 @@
 // - Scores and values by tensor cores, query heads as the 16 rows of a tile; an online softmax per warp; warps are combined in
 //   shared memory, and blocks send what they have to the one of the cluster that ends it.
 
-#include "bulk.cuh"
+#include "common.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/mma.cuh"
+#include "ptx/tma.cuh"
 #include "codes.cuh"
 #include "halves.cuh"
 
@@ -48,42 +53,6 @@ struct Args {
   u32 adjacent;  // pairing of RoPE; the whole head turns
   u32 rotate;    // 0: no RoPE, no norm, no store
 };
-
-DEVICE void copy16(u32 to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-DEVICE void zero16(u32 to) { asm volatile("st.shared.v4.u32 [%0], {%1,%1,%1,%1};" ::"r"(to), "r"(0) : "memory"); }
-DEVICE void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int pending>
-DEVICE void copies_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
-}
-
-DEVICE u32 pack_halves(float low, float high) {
-  u32 word;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
-}
-
-DEVICE void ldmatrix4(u32 (&r)[4], u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
-}
-DEVICE void ldmatrix4_transposed(u32 (&r)[4], u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
-}
-
-// c[0..1] += a[0, 2] · b for the first 8 rows; rows 8 to 15 of A are zero.
-DEVICE void mma_upper(float (&c)[2], u32 a0, u32 a2, u32 b0, u32 b1) {
-  [[maybe_unused]] float lost0, lost1;
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
-      : "=f"(c[0]), "=f"(c[1]), "=f"(lost0), "=f"(lost1)
-      : "r"(a0), "r"(0), "r"(a2), "r"(0), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(0.0f), "f"(0.0f));
-}
 
 // A head's values in a warp: pairs lane + 32 j.
 template <int HD>
@@ -175,12 +144,12 @@ DEVICE void attend(const Args& args) {
   const u32 rank = blockIdx.x % RANKS, kv = blockIdx.x / RANKS, row = blockIdx.y;
   const u32 group = args.heads / args.kv_heads;
 
-  let_next_start();
+  pdl_launch_dependents();
   if (RANKS > 1) cluster_arrive();
   // The weights of the step have driven the gains out of the cache: they are called before anything is waited for.
   if (threadIdx.x == 0 && rank == 0) {
-    if (args.q_gamma) bulk_prefetch(args.q_gamma, HD * 4);
-    if (args.k_gamma) bulk_prefetch(args.k_gamma, HD * 4);
+    if (args.q_gamma) cp_async_bulk_prefetch_l2_covering(args.q_gamma, HD * 4);
+    if (args.k_gamma) cp_async_bulk_prefetch_l2_covering(args.k_gamma, HD * 4);
   }
   const u32 position = args.positions[row];
   const u32 sequence = args.sequences ? args.sequences[row] : 0;
@@ -201,19 +170,19 @@ DEVICE void attend(const Args& args) {
 #pragma unroll
       for (int i = 0; i < TILE / LINES; i++) {
         u32 at = to + i * LINES * PIECES * 16 + (place ^ ((i * LINES) % 8 * 16));
-        copy16(at, k + i * LINES * HD);
-        copy16(at + TILE_BYTES, v + i * LINES * HD);
+        cp_async_16(at, k + i * LINES * HD);
+        cp_async_16(at + TILE_BYTES, v + i * LINES * HD);
       }
     } else {
 #pragma unroll(ONE ? TILE / LINES : 1)
       for (u32 i = 0; i < TILE / LINES; i++) {
         u32 at = to + i * LINES * PIECES * 16 + (place ^ ((i * LINES) % 8 * 16));
         if (tile * TILE + i * LINES + line < past) {
-          copy16(at, k + i * LINES * HD);
-          copy16(at + TILE_BYTES, v + i * LINES * HD);
+          cp_async_16(at, k + i * LINES * HD);
+          cp_async_16(at + TILE_BYTES, v + i * LINES * HD);
         } else {  // no NaN may come from what was there
-          zero16(at);
-          zero16(at + TILE_BYTES);
+          st_shared_v4_zero(at);
+          st_shared_v4_zero(at + TILE_BYTES);
         }
       }
     }
@@ -224,7 +193,7 @@ DEVICE void attend(const Args& args) {
     for (u32 round = 0; round < DEPTH - 1; round++) {
       u32 tile = first_tile + round * ROUND;
       if (tile < tiles) fetch(tile, round, past);
-      copies_commit();
+      cp_async_commit();
     }
   };
 
@@ -248,7 +217,7 @@ DEVICE void attend(const Args& args) {
       fresh = __ballot_sync(~0u, made);
     }
   }
-  if (!args.rotate) wait_for_previous();
+  if (!args.rotate) pdl_wait();
   if (alone) fetch_first(old);
 
   // Jobs: the query heads, then keys and values of the fresh rows.
@@ -280,7 +249,7 @@ DEVICE void attend(const Args& args) {
   }
 
   Head<HD> query;  // of the warp's head; there are no more heads than warps
-  if (args.rotate) wait_for_previous();
+  if (args.rotate) pdl_wait();
   const u32 jobs = group + (ONE ? 2 : 2 * __popc(fresh));
   for (u32 job = warp; job < jobs; job += WARPS) {
     if (job < group) {
@@ -305,8 +274,8 @@ DEVICE void attend(const Args& args) {
       float down = __uint_as_float((u32)(127 - exponent) << 23), up = __uint_as_float((u32)(127 + exponent) << 23);
 #pragma unroll
       for (int j = 0; j < Head<HD>::PAIRS; j++) {
-        q_shared[job][Head<HD>::first(j, args.adjacent)] = float_to_half(h.a[j] * down);
-        q_shared[job][Head<HD>::second(j, args.adjacent)] = float_to_half(h.b[j] * down);
+        q_shared[job][Head<HD>::first(j, args.adjacent)] = f32_to_f16(h.a[j] * down);
+        q_shared[job][Head<HD>::second(j, args.adjacent)] = f32_to_f16(h.b[j] * down);
       }
       if (lane == 0) q_factor[job] = up * args.scale * 1.44269504088896341f;
     } else if (!ONE || fresh) {
@@ -340,7 +309,7 @@ DEVICE void attend(const Args& args) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
           u32 dim = half ? Head<HD>::second(j, args.adjacent) : Head<HD>::first(j, args.adjacent);
-          u16 bits16 = float_to_half(half ? h.b[j] : h.a[j]);
+          u16 bits16 = f32_to_f16(half ? h.b[j] : h.a[j]);
           cache[dim] = bits16;
           if (fetched) *(u16*)(tile + (r * PIECES + ((dim / 8) ^ (r & 7))) * 16 + dim % 8 * 2) = bits16;
         }
@@ -374,8 +343,8 @@ DEVICE void attend(const Args& args) {
     const u32 next = tile + (DEPTH - 1) * ROUND, k_tile = ring + stage * 2 * TILE_BYTES, v_tile = k_tile + TILE_BYTES;
     // The newest position of a later round is in the cache by now, written by this block. The stage before this one is free.
     if (next < tiles) fetch(next, stage == 0 ? DEPTH - 1 : stage - 1, position + 1);
-    copies_commit();
-    copies_wait<DEPTH - 1>();
+    cp_async_commit();
+    cp_async_wait<DEPTH - 1>();
     __syncwarp();
     float s[2][2] = {}, odd[2][2] = {};  // of even and odd steps: shorter chains
 #pragma unroll
@@ -383,9 +352,9 @@ DEVICE void attend(const Args& args) {
       // Matrices: positions 0-7 and 8-15, first and second 8 dims.
       u32 r = (lane & 7) + (lane / 16) * 8, piece = step * 2 + (lane / 8) % 2;
       u32 b[4];
-      ldmatrix4(b, k_tile + (r * PIECES + (piece ^ (r & 7))) * 16);
-      mma_upper(!ONE && step % 2 ? odd[0] : s[0], qa[step][0], qa[step][1], b[0], b[1]);
-      mma_upper(!ONE && step % 2 ? odd[1] : s[1], qa[step][0], qa[step][1], b[2], b[3]);
+      ldmatrix_x4(b, k_tile + (r * PIECES + (piece ^ (r & 7))) * 16);
+      mma_m8n8k16_f16(!ONE && step % 2 ? odd[0] : s[0], qa[step][0], qa[step][1], b[0], b[1]);
+      mma_m8n8k16_f16(!ONE && step % 2 ? odd[1] : s[1], qa[step][0], qa[step][1], b[2], b[3]);
     }
     float top = largest;
 #pragma unroll
@@ -410,7 +379,7 @@ DEVICE void attend(const Args& args) {
         sum += s[i][j];
       }
     total = total * shrink + sum;
-    u32 p0 = pack_halves(s[0][0], s[0][1]), p1 = pack_halves(s[1][0], s[1][1]);
+    u32 p0 = pack_f16x2(s[0][0], s[0][1]), p1 = pack_f16x2(s[1][0], s[1][1]);
 #pragma unroll
     for (int i = 0; i < HD / 8; i++) {
       o[i][0] *= shrink;
@@ -421,14 +390,14 @@ DEVICE void attend(const Args& args) {
       // Matrices: positions 0-7 and 8-15 of the first 8 dims, then of the second.
       u32 r = (lane & 7) + (lane / 8) % 2 * 8, piece = i * 2 + lane / 16;
       u32 b[4];
-      ldmatrix4_transposed(b, v_tile + (r * PIECES + (piece ^ (r & 7))) * 16);
-      mma_upper(o[2 * i], p0, p1, b[0], b[1]);
-      mma_upper(o[2 * i + 1], p0, p1, b[2], b[3]);
+      ldmatrix_x4_trans(b, v_tile + (r * PIECES + (piece ^ (r & 7))) * 16);
+      mma_m8n8k16_f16(o[2 * i], p0, p1, b[0], b[1]);
+      mma_m8n8k16_f16(o[2 * i + 1], p0, p1, b[2], b[3]);
     }
     __syncwarp();
     stage = stage == DEPTH - 1 ? 0 : stage + 1;
   }
-  copies_wait<0>();
+  cp_async_wait<0>();
   total += __shfl_xor_sync(~0u, total, 1);
   total += __shfl_xor_sync(~0u, total, 2);
 
@@ -478,10 +447,10 @@ DEVICE void attend(const Args& args) {
     } else {
       // To the block that ends it.
       const u32 to = (u32)(((float)at + 0.5f) * inverse), index = at - to * share;
-      remote_store(&theirs[rank][index], to, sum);
+      st_shared_cluster(&theirs[rank][index], to, sum);
       if (index == 0 || at % HD == 0) {
-        remote_store(&their_largest[rank][head], to, top_of[head]);
-        remote_store(&their_total[rank][head], to, weight);
+        st_shared_cluster(&their_largest[rank][head], to, top_of[head]);
+        st_shared_cluster(&their_total[rank][head], to, weight);
       }
     }
   }

@@ -7,7 +7,6 @@
 
 #include "common.cuh"
 
-typedef int i32;
 
 constexpr u32 GROUP = 512 + 128 + 128;
 
@@ -17,41 +16,37 @@ struct UnitX {
   i32 sum0, sum1;
 };
 
-__device__ __forceinline__ u32 groups_of(u32 k) { return (k + 511) / 512; }
+DEVICE u32 groups_of(u32 k) { return (k + 511) / 512; }
 
-__device__ __forceinline__ float inverse_of(float largest) { return largest > 1e-35f ? __fdividef(127.0f, largest) : 0; }
+DEVICE float inverse_of(float largest) { return largest > 1e-35f ? __fdividef(127.0f, largest) : 0; }
 
 // Where the numbers of the unit of element `at` are.
-__device__ __forceinline__ u8* unit_of(u8* image, u32 at) { return image + at / 512 * GROUP + 512 + at / 64 % 8 * 16; }
+DEVICE u8* unit_of(u8* image, u32 at) { return image + at / 512 * GROUP + 512 + at / 64 % 8 * 16; }
 
 // The scale and the sums of the block that begins with element `at`; `all` is the sum of its codes.
-__device__ __forceinline__ void store_block(u8* image, u32 at, float largest, i32 all) {
+DEVICE void store_block(u8* image, u32 at, float largest, i32 all) {
   u8* unit = unit_of(image, at);
   *(float*)(unit + at / 32 % 2 * 4) = largest * (1.0f / 127.0f);
   *(i32*)(unit + 8 + at / 32 % 2 * 4) = all;
 }
-__device__ __forceinline__ void store_piece(u8* image, u32 at, i32 sum) {
+DEVICE void store_piece(u8* image, u32 at, i32 sum) {
   *(i32*)(unit_of(image, at) + 128 + at / 16 % 2 * 8 + at / 32 % 2 * 4) = sum;
 }
-__device__ __forceinline__ u8* codes_at(u8* image, u32 at) { return image + at / 512 * GROUP + at / 16 % 4 * 128 + at / 64 % 8 * 16 + at % 16; }
+DEVICE u8* codes_at(u8* image, u32 at) { return image + at / 512 * GROUP + at / 16 % 4 * 128 + at / 64 % 8 * 16 + at % 16; }
 
 // A code is in the low byte: adding 1.5 · 2^23 rounds to an integer.
-__device__ __forceinline__ u32 code_of(float v, float inverse) { return __float_as_uint(fmaf(v, inverse, 12582912.0f)); }
-__device__ __forceinline__ u32 four_codes(float4 v, float inverse) {
+DEVICE u32 code_of(float v, float inverse) { return __float_as_uint(fmaf(v, inverse, 12582912.0f)); }
+DEVICE u32 four_codes(float4 v, float inverse) {
   const u32 low = __byte_perm(code_of(v.x, inverse), code_of(v.y, inverse), 0x0040), high = __byte_perm(code_of(v.z, inverse), code_of(v.w, inverse), 0x0040);
   return __byte_perm(low, high, 0x5410);
 }
 
 // The larger magnitude, NaN if one is.
-__device__ __forceinline__ float larger(float a, float b) {
-  float most;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(fabsf(a)), "f"(fabsf(b)));
-  return most;
-}
-__device__ __forceinline__ float largest_of(float4 v) { return larger(larger(v.x, v.y), larger(v.z, v.w)); }
+DEVICE float larger(float a, float b) { return max_nan(fabsf(a), fabsf(b)); }
+DEVICE float largest_of(float4 v) { return larger(larger(v.x, v.y), larger(v.z, v.w)); }
 
 // Four elements a lane, by 8 lanes a block.
-__device__ __forceinline__ void quantize4(u8* image, u32 at, float4 v) {
+DEVICE void quantize4(u8* image, u32 at, float4 v) {
   float largest = largest_of(v);
 #pragma unroll
   for (int step = 1; step < 8; step *= 2) largest = larger(largest, __shfl_xor_sync(FULL_WARP, largest, step));
@@ -66,7 +61,7 @@ __device__ __forceinline__ void quantize4(u8* image, u32 at, float4 v) {
 }
 
 // One element a lane, by a warp a block: `at` is the element of the lane. The same bits as from `quantize4`.
-__device__ __forceinline__ void quantize1(u8* image, u32 at, float v) {
+DEVICE void quantize1(u8* image, u32 at, float v) {
   float largest = v;
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) largest = larger(largest, __shfl_xor_sync(FULL_WARP, largest, step));

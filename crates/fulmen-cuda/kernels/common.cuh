@@ -1,75 +1,25 @@
-// What every kernel of this crate may use. No header of the CUDA toolkit is included anywhere: types, conversions and
-// reductions are here.
+// What every kernel of this crate may use: PDL, conversions, reductions over warps and blocks, and fault reports.
 #pragma once
-
-typedef unsigned char u8;
-typedef signed char i8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
-#define FULL_WARP 0xffffffffu
-#define INFINITE __int_as_float(0x7f800000)
-#define NOT_A_NUMBER __int_as_float(0x7fc00000)
-
-// ---- Dependent launches -------------------------------------------------------------------------------------------
-//
-// A kernel may be launched before the one ahead of it in the stream is done (compute capability 9.0 and up). EVERY
-// kernel calls `wait_for_previous` in every thread before it touches memory that another kernel may write: when it
-// returns, all kernels ahead are done and what they wrote is visible. `let_next_start` allows the next kernel to take
-// free multiprocessors; it may be called at any time.
-
-__device__ __forceinline__ void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void let_next_start() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
-// What plain kernels begin with.
-__device__ __forceinline__ void begin() {
-    let_next_start();
-    wait_for_previous();
-}
-
-// ---- Number formats -----------------------------------------------------------------------------------------------
-
-__device__ __forceinline__ float half_to_float(u16 bits) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-    return value;
-}
-
-// To the nearest, ties to even; too large becomes infinite.
-__device__ __forceinline__ u16 float_to_half(float value) {
-    u16 bits;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
-}
-
-__device__ __forceinline__ float bfloat_to_float(u16 bits) { return __uint_as_float((u32)bits << 16); }
+#include "ptx/cvt.cuh"
+#include "ptx/pdl.cuh"
+#include "types.cuh"
 
 // ---- Reductions ---------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ float warp_sum(float value) {
+DEVICE float warp_sum(float value) {
 #pragma unroll
     for (int lane = 16; lane > 0; lane /= 2) value += __shfl_xor_sync(FULL_WARP, value, lane);
     return value;
 }
 
 // NaN is left out.
-__device__ __forceinline__ float warp_max(float value) {
+DEVICE float warp_max(float value) {
 #pragma unroll
     for (int lane = 16; lane > 0; lane /= 2) value = fmaxf(value, __shfl_xor_sync(FULL_WARP, value, lane));
     return value;
 }
 
-__device__ __forceinline__ u64 warp_max(u64 value) {
+DEVICE u64 warp_max(u64 value) {
 #pragma unroll
     for (int lane = 16; lane > 0; lane /= 2) {
         u64 other = __shfl_xor_sync(FULL_WARP, value, lane);
@@ -79,19 +29,19 @@ __device__ __forceinline__ u64 warp_max(u64 value) {
 }
 
 struct Sum {
-    static __device__ __forceinline__ float warp(float value) { return warp_sum(value); }
-    static __device__ __forceinline__ float none() { return 0.0f; }
+    static DEVICE float warp(float value) { return warp_sum(value); }
+    static DEVICE float none() { return 0.0f; }
 };
 
 struct Max {
-    static __device__ __forceinline__ float warp(float value) { return warp_max(value); }
-    static __device__ __forceinline__ float none() { return -INFINITE; }
+    static DEVICE float warp(float value) { return warp_max(value); }
+    static DEVICE float none() { return -INFINITE; }
 };
 
 // The reduction over all threads of the block, in every thread. The block is whole warps. `parts` holds 32 values and may
 // be used again after the next barrier.
 template <typename Op>
-__device__ __forceinline__ float block_reduce(float value, float* parts) {
+DEVICE float block_reduce(float value, float* parts) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     value = Op::warp(value);
     if (warps == 1) return value;

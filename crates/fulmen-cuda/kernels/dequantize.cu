@@ -20,7 +20,7 @@ constexpr u32 ROWS = 4;  // of a warp
 
 template <typename W>
 struct Dequantize {
-    static __device__ __forceinline__ void store(const DequantizeParams& p, const u8* row, u32 at, u8* to) {
+    static DEVICE void store(const DequantizeParams& p, const u8* row, u32 at, u8* to) {
         float x[8];
         decode_row8<W>(row, at, p.k, x);
         store8_bfloat(to, x);
@@ -29,7 +29,7 @@ struct Dequantize {
 
 template <>
 struct Dequantize<F32> {
-    static __device__ __forceinline__ void store(const DequantizeParams& p, const u8* row, u32 at, u8* to) {
+    static DEVICE void store(const DequantizeParams& p, const u8* row, u32 at, u8* to) {
         float x[8];
         decode_row8<F32>(row, at, p.k, x);
         store8_split(to, to + (u64)p.panels * p.rows * PANEL_BYTES, x);
@@ -37,7 +37,7 @@ struct Dequantize<F32> {
 };
 
 struct Copy {
-    static __device__ __forceinline__ void store(const DequantizeParams& p, const u8* row, u32 at, u8* to) {
+    static DEVICE void store(const DequantizeParams& p, const u8* row, u32 at, u8* to) {
         const u16* from = (const u16*)row + at;
         uint4 bits;
         if (at + 8 <= p.k && ((u64)from & 15) == 0) {
@@ -60,8 +60,8 @@ template <>
 struct Dequantize<BF16> : Copy {};
 
 template <typename W>
-__device__ __forceinline__ void dequantize(const DequantizeParams& p) {
-    begin();
+DEVICE void dequantize(const DequantizeParams& p) {
+    pdl_begin();
     u32 at = blockIdx.x * 256 + threadIdx.x % 32 * 8, first = (blockIdx.y * 8 + threadIdx.x / 32) * ROWS;
     if (at >= p.panels * PANEL) return;
 #pragma unroll

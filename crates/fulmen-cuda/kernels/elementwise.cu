@@ -12,48 +12,48 @@ struct ElementwiseParams {
 };
 
 // 1 / (1 + e^-x), with all its digits on both sides of 0.
-__device__ __forceinline__ float sigmoid(float x) {
+DEVICE float sigmoid(float x) {
     float t = expf(-fabsf(x));
     return (x >= 0.0f ? 1.0f : t) / (1.0f + t);
 }
 
-__device__ __forceinline__ float silu_of(float x) { return x == -INFINITE ? 0.0f : x * sigmoid(x); }
+DEVICE float silu_of(float x) { return x == -INFINITE ? 0.0f : x * sigmoid(x); }
 
 struct Add {
-    static __device__ __forceinline__ float of(float a, float b, float) { return a + b; }
+    static DEVICE float of(float a, float b, float) { return a + b; }
 };
 struct Mul {
-    static __device__ __forceinline__ float of(float a, float b, float) { return a * b; }
+    static DEVICE float of(float a, float b, float) { return a * b; }
 };
 struct SwiGlu {
-    static __device__ __forceinline__ float of(float a, float b, float) { return silu_of(a) * b; }
+    static DEVICE float of(float a, float b, float) { return silu_of(a) * b; }
 };
 struct Silu {
-    static __device__ __forceinline__ float of(float x, float, float) { return silu_of(x); }
+    static DEVICE float of(float x, float, float) { return silu_of(x); }
 };
 // x · Φ(x), by the complementary error function, which keeps its digits far below 0.
 struct Gelu {
-    static __device__ __forceinline__ float of(float x, float, float) {
+    static DEVICE float of(float x, float, float) {
         return x == -INFINITE ? 0.0f : x * 0.5f * erfcf(-x * 0.70710678118654752f);
     }
 };
 // The tanh formula as x · sigmoid(2u).
 struct GeluTanh {
-    static __device__ __forceinline__ float of(float x, float, float) {
+    static DEVICE float of(float x, float, float) {
         float u = 0.79788456080286536f * (x + 0.044715f * x * x * x);
         return x == -INFINITE ? 0.0f : x * sigmoid(2.0f * u);
     }
 };
 struct Scale {
-    static __device__ __forceinline__ float of(float x, float, float scalar) { return x * scalar; }
+    static DEVICE float of(float x, float, float scalar) { return x * scalar; }
 };
 struct SoftCap {
-    static __device__ __forceinline__ float of(float x, float, float scalar) { return scalar * tanhf(x / scalar); }
+    static DEVICE float of(float x, float, float scalar) { return scalar * tanhf(x / scalar); }
 };
 
 template <typename Op, bool BINARY>
-__device__ __forceinline__ void elementwise(const ElementwiseParams& p) {
-    begin();
+DEVICE void elementwise(const ElementwiseParams& p) {
+    pdl_begin();
     u64 at = ((u64)blockIdx.x * blockDim.x + threadIdx.x) * 4;
     if (at >= p.n) return;
     if (p.wide && at + 4 <= p.n) {

@@ -13,8 +13,8 @@ struct EmbedParams {
 };
 
 template <typename W>
-__device__ __forceinline__ void embed(const EmbedParams& p) {
-    begin();
+DEVICE void embed(const EmbedParams& p) {
+    pdl_begin();
     u32 row = blockIdx.x / p.blocks_per_row;
     u32 at = (blockIdx.x % p.blocks_per_row * blockDim.x + threadIdx.x) * 8;
     u32 token = p.tokens[row];

@@ -10,9 +10,9 @@ constexpr int WARP_ROWS = 64, WARP_COLUMNS = 32;
 constexpr u32 TILE_BYTES = SIDE * PANEL_BYTES, STAGE_BYTES = 2 * TILE_BYTES;
 
 template <typename Type, bool PAIR>
-__device__ __forceinline__ void gemm(const GemmParams& p) {
+DEVICE void gemm(const GemmParams& p) {
     extern __shared__ __align__(1024) u8 stages[];
-    begin();
+    pdl_begin();
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     Tile tile = tile_of<2048 / SIDE>(blockIdx.x, (p.m + SIDE - 1) / SIDE, (p.w_rows + SIDE - 1) / SIDE);
     u32 steps = p.panels * p.passes, memory = shared_address(stages);
@@ -23,12 +23,12 @@ __device__ __forceinline__ void gemm(const GemmParams& p) {
             u32 to = memory + step % STAGES * STAGE_BYTES + threadIdx.x * 16;
 #pragma unroll
             for (u32 i = 0; i < TILE_BYTES; i += THREADS * 16) {
-                copy16(to + i, operands.x + threadIdx.x * 16 + i);
-                copy16(to + TILE_BYTES + i, operands.w + threadIdx.x * 16 + i);
+                cp_async_16(to + i, operands.x + threadIdx.x * 16 + i);
+                cp_async_16(to + TILE_BYTES + i, operands.w + threadIdx.x * 16 + i);
             }
             operands.next(p);
         }
-        copies_commit();
+        cp_async_commit();
     };
     for (u32 step = 0; step < STAGES - 1; step++) fetch(step);
 
@@ -38,7 +38,7 @@ __device__ __forceinline__ void gemm(const GemmParams& p) {
     u32 x_at = memory + x_row * PANEL_BYTES + ((lane / 16) ^ (x_row % 8)) * 16;
     u32 w_at = memory + TILE_BYTES + w_row * PANEL_BYTES + ((lane / 8 % 2) ^ (w_row % 8)) * 16;
     for (u32 step = 0; step < steps; step++) {
-        copies_wait<STAGES - 2>();
+        cp_async_wait<STAGES - 2>();
         __syncthreads();
         fetch(step + STAGES - 1);
         u32 stage = step % STAGES * STAGE_BYTES;
@@ -47,14 +47,14 @@ __device__ __forceinline__ void gemm(const GemmParams& p) {
             u32 b[WARP_COLUMNS / 16][4];
 #pragma unroll
             for (u32 j = 0; j < WARP_COLUMNS / 16; j++)
-                load_matrices(b[j], stage + (w_at ^ (k * 32)) + j * 16 * PANEL_BYTES);
+                ldmatrix_x4(b[j], stage + (w_at ^ (k * 32)) + j * 16 * PANEL_BYTES);
 #pragma unroll
             for (u32 i = 0; i < WARP_ROWS / 16; i++) {
                 u32 a[4];
-                load_matrices(a, stage + (x_at ^ (k * 32)) + i * 16 * PANEL_BYTES);
+                ldmatrix_x4(a, stage + (x_at ^ (k * 32)) + i * 16 * PANEL_BYTES);
 #pragma unroll
                 for (u32 j = 0; j < WARP_COLUMNS / 8; j++)
-                    Type::multiply(sums[i][j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+                    Type::mma(sums[i][j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
             }
         }
     }
@@ -68,7 +68,7 @@ __device__ __forceinline__ void gemm(const GemmParams& p) {
     extern "C" __global__ void __launch_bounds__(THREADS, 2) name(const __grid_constant__ GemmParams p) {             \
         gemm<Type, PAIR>(p);                                                                                          \
     }
-KERNEL(gemm_bf16, Bfloat, false)
-KERNEL(gemm_f16, Half, false)
-KERNEL(gemm_pair_bf16, Bfloat, true)
-KERNEL(gemm_pair_f16, Half, true)
+KERNEL(gemm_bf16, MmaBf16, false)
+KERNEL(gemm_f16, MmaF16, false)
+KERNEL(gemm_pair_bf16, MmaBf16, true)
+KERNEL(gemm_pair_f16, MmaF16, true)

@@ -38,10 +38,10 @@ struct Operands {
     const u8* w;
     u32 left, pass;
 
-    __device__ __forceinline__ Operands(const GemmParams& p, u32 row, u32 column)
+    DEVICE Operands(const GemmParams& p, u32 row, u32 column)
         : x(p.x + (u64)row * PANEL_BYTES), w(p.w + (u64)column * PANEL_BYTES), left(p.panels), pass(0) {}
 
-    __device__ __forceinline__ void next(const GemmParams& p) {
+    DEVICE void next(const GemmParams& p) {
         x += (u64)p.x_rows * PANEL_BYTES;
         w += (u64)p.w_rows * PANEL_BYTES;
         if (--left == 0) {
@@ -60,21 +60,21 @@ struct Tile {
 // `BAND` rows of tiles come before the next band's, column by column: x's band and the weights that are at work stay in
 // the L2, and weights are read once a band.
 template <u32 BAND>
-__device__ __forceinline__ Tile tile_of(u32 index, u32 tall, u32 wide) {
+DEVICE Tile tile_of(u32 index, u32 tall, u32 wide) {
     u32 band = index / (BAND * wide), within = index - band * BAND * wide;
     u32 height = min(BAND, tall - band * BAND);
     return {band * BAND + within % height, within / height};
 }
 
 // silu(gate) · up. The divisor is between 1 and 2, so the quick division has all but the last digit.
-__device__ __forceinline__ float swiglu(float gate, float up) {
+DEVICE float swiglu(float gate, float up) {
     float t = __expf(-fabsf(gate));
     float silu = gate * __fdividef(gate >= 0.0f ? 1.0f : t, 1.0f + t);
     return (gate == -INFINITE ? 0.0f : silu) * up;
 }
 
 // Two neighbours of a row, or one where the row ends.
-__device__ __forceinline__ void write2(float* out, float a, float b, bool wide, bool both) {
+DEVICE void write2(float* out, float a, float b, bool wide, bool both) {
     if (wide) {
         *(float2*)out = make_float2(a, b);
         return;
@@ -85,7 +85,7 @@ __device__ __forceinline__ void write2(float* out, float a, float b, bool wide, 
 
 // What of a thread's sums belongs to one part; `first` is the column of the first of them there.
 template <int EIGHTS>
-__device__ __forceinline__ void write_part(const GemmParams& p, const GemmPart& part, u32 row, int first, const bool (&has)[2],
+DEVICE void write_part(const GemmParams& p, const GemmPart& part, u32 row, int first, const bool (&has)[2],
                                            const float (&sums)[EIGHTS][4]) {
     // Residuals of several eights are asked for before the first is waited for: they may lie where the sums go, so the compiler
     // would have each wait for the one before. As many at a time as there are registers for.
@@ -134,7 +134,7 @@ __device__ __forceinline__ void write_part(const GemmParams& p, const GemmPart& 
 // The sums of eights of columns that a warp holds, as tensor cores leave them: of each eight a thread has two columns of
 // row `row` and two of row `row + 8`. `column` is a multiple of 16, in rows of w's panels.
 template <bool PAIR, int EIGHTS>
-__device__ __forceinline__ void write_sums(const GemmParams& p, u32 row, u32 column, float (&sums)[EIGHTS][4]) {
+DEVICE void write_sums(const GemmParams& p, u32 row, u32 column, float (&sums)[EIGHTS][4]) {
     bool has[2] = {row < p.m, row + 8 < p.m};
     if (p.factors) {
         float factors[2] = {has[0] ? p.factors[row] : 0.0f, has[1] ? p.factors[row + 8] : 0.0f};

@@ -34,10 +34,10 @@ DEVICE void run(const Params& params) {
   const u32 padded = (params.k + HALVES_CHUNK - 1) / HALVES_CHUNK * HALVES_CHUNK, each = blockDim.x * 4;
   const bool norm = params.gamma;
   const float* x = params.x + (u64)row * params.k;
-  let_next_start();
+  pdl_launch_dependents();
   // The weights of the step have driven the gain out of the cache: it is called before anything is waited for.
-  if (norm && threadIdx.x == 0 && row < 2) bulk_prefetch(params.gamma, params.k * 4);
-  wait_for_previous();
+  if (norm && threadIdx.x == 0 && row < 2) cp_async_bulk_prefetch_l2_covering(params.gamma, params.k * 4);
+  pdl_wait();
   auto gain_at = [&](u32 at) { return norm && at < length ? __ldcg((const float4*)(params.gamma + at)) : make_float4(1, 1, 1, 1); };
   float4 held[HELD], gain[HELD];
 #pragma unroll

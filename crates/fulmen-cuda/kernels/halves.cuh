@@ -23,19 +23,19 @@ struct Halves {
 // Orders of columns: lane t has every other run of a half of the chunk, or a quarter of the chunk.
 enum { ORDER_HALVES, ORDER_QUARTERS, ORDERS };
 
-__device__ __forceinline__ u32 half_pair(float low, float high) { return float_to_half(low) | (u32)float_to_half(high) << 16; }
-__device__ __forceinline__ float pair_sum(u32 pair) { return half_to_float((u16)pair) + half_to_float((u16)(pair >> 16)); }
+DEVICE u32 half_pair(float low, float high) { return f32_to_f16(low) | (u32)f32_to_f16(high) << 16; }
+DEVICE float pair_sum(u32 pair) { return f16_to_f32((u16)pair) + f16_to_f32((u16)(pair >> 16)); }
 
 // Puts four neighbours, from column `at` on, of a row into an image of `rows` rows. `sum` is that of their run, by its first lane.
-__device__ __forceinline__ void store_halves(u8* image, u32 order, u32 rows, u32 row, u32 at, uint2 four, float sum) {
+DEVICE void store_halves(u8* image, u32 order, u32 rows, u32 row, u32 at, uint2 four, float sum) {
   const u32 column = at % HALVES_CHUNK, step = column / 4 % 4, step_bytes = 32 * rows;
   const u32 t = order == ORDER_HALVES ? column / 128 * 2 + column / 16 % 2 : column / 64;
   const u32 run = order == ORDER_HALVES ? column / 32 % 4 : column / 16 % 4;
   u8* to = image + (u64)(at / HALVES_CHUNK) * (18 * step_bytes) + (row % 8 * 4 + t) * rows + row / 8 * 8;
   *(uint2*)(to + (run * 4 + step) * step_bytes) = four;
   if (step == 0) {
-    const u16 rounded = float_to_half(fminf(fmaxf(sum, -65504.0f), 65504.0f));
+    const u16 rounded = f32_to_f16(fminf(fmaxf(sum, -65504.0f), 65504.0f));
     *(u16*)(to + 16 * step_bytes + run * 2) = rounded;
-    *(u16*)(to + 17 * step_bytes + run * 2) = float_to_half(sum - half_to_float(rounded));
+    *(u16*)(to + 17 * step_bytes + run * 2) = f32_to_f16(sum - f16_to_f32(rounded));
   }
 }

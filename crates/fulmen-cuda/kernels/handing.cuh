@@ -55,13 +55,6 @@ DEVICE void hand_on(const Outgoing& to, u32 tile, u32 tiles, u32 row, u32 column
 
 // ---------------------------------------------------------------- from the one before
 
-// The thread, read anew: what is made of it does not take up registers before.
-DEVICE u32 thread_anew() {
-  u32 index;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
-  return index;
-}
-
 // What the warp that brings x tells the others, and the barriers that say when it is there.
 struct __align__(16) Told {
   float factors[16];  // of the rows
@@ -77,7 +70,7 @@ struct __align__(16) Told {
 template <int ROWS>
 __device__ __noinline__ void make_image(const float* floats, const float* gain, float* factors, u8* image, u32 order, u32 k, u32 first, u32 columns) {
   const u32 lane = threadIdx.x & 31, threads = blockDim.x - 32;
-  warps_meet(threads);
+  bar_sync(1, threads);
 #pragma unroll 1
   for (u32 row = threadIdx.x / 32; row < ROWS; row += threads / 32) {
     auto value = [&](u32 at) {
@@ -96,7 +89,7 @@ __device__ __noinline__ void make_image(const float* floats, const float* gain, 
     }
     if (lane == 0) factors[row] *= power_of_two(254 - up);
   }
-  warps_meet(threads);
+  bar_sync(1, threads);
 }
 
 // A warp's look at what was handed on, of chunks [chunk, past). It begins before the copies of the image, so that the answers are not

@@ -26,12 +26,12 @@ struct Slots {
     u32 unused;
 };
 
-__device__ __forceinline__ u32 sequence_of(const Slots& slots, u32 row) {
+DEVICE u32 sequence_of(const Slots& slots, u32 row) {
     return slots.sequences ? slots.sequences[row] : 0;
 }
 
 // Whether the row has a place in the cache. The thread that `tells` reports it if not.
-__device__ __forceinline__ bool has_place(const Slots& slots, u32 n_seqs, u32 capacity, u32 row, bool tells) {
+DEVICE bool has_place(const Slots& slots, u32 n_seqs, u32 capacity, u32 row, bool tells) {
     u32 position = slots.positions[row], sequence = sequence_of(slots, row);
     if (position >= capacity) {
         if (tells) report(slots.fault, FAULT_POSITION, row, position, capacity);
@@ -45,7 +45,7 @@ __device__ __forceinline__ bool has_place(const Slots& slots, u32 n_seqs, u32 ca
 }
 
 // Whether a later row has the same place: of rows that name one place the last stays. For a whole warp.
-__device__ __forceinline__ bool is_superseded(const Slots& slots, u32 row) {
+DEVICE bool is_superseded(const Slots& slots, u32 row) {
     if (slots.superseded) return slots.superseded[row] != 0;
     u32 position = slots.positions[row], sequence = sequence_of(slots, row);
     bool same = false;
@@ -56,19 +56,19 @@ __device__ __forceinline__ bool is_superseded(const Slots& slots, u32 row) {
 }
 
 // Bytes from the start of keys or values to a head at a position.
-__device__ __forceinline__ u64 head_offset(const KvCache& cache, u32 sequence, u32 head, u32 position) {
+DEVICE u64 head_offset(const KvCache& cache, u32 sequence, u32 head, u32 position) {
     return (((u64)sequence * cache.n_kv_heads + head) * cache.capacity + position) * cache.head_bytes;
 }
 
 // One block of Q8_0 from 32 values, one a lane: the scale spans them, and is the next one up where the nearest f16
 // would not reach the largest.
-__device__ __forceinline__ void store_q8_0(u8* block, float x) {
+DEVICE void store_q8_0(u8* block, float x) {
     u32 lane = threadIdx.x % 32;
     x = fminf(fmaxf(x, -1e9f), 1e9f);
     float largest = warp_max(fabsf(x));
-    u16 bits = float_to_half(fminf(largest / 127.0f, 65504.0f));
-    if (largest > half_to_float(bits) * 127.5f && bits < 0x7bff) bits += 1;
-    float d = half_to_float(bits);
+    u16 bits = f32_to_f16(fminf(largest / 127.0f, 65504.0f));
+    if (largest > f16_to_f32(bits) * 127.5f && bits < 0x7bff) bits += 1;
+    float d = f16_to_f32(bits);
     float code = x * (d == 0.0f ? 0.0f : 1.0f / d);
     code = rintf(fminf(fmaxf(code, -127.0f), 127.0f));
     if (lane == 0) *(u16*)block = bits;
@@ -76,13 +76,13 @@ __device__ __forceinline__ void store_q8_0(u8* block, float x) {
 }
 
 // Writes a head, by a whole warp.
-__device__ __forceinline__ void store_head(const KvCache& cache, u8* to, const float* x) {
+DEVICE void store_head(const KvCache& cache, u8* to, const float* x) {
     u32 lane = threadIdx.x % 32;
     for (u32 d = lane; d < cache.head_dim; d += 32) {
         if (cache.type == KV_F32) {
             ((float*)to)[d] = x[d];
         } else if (cache.type == KV_F16) {
-            ((u16*)to)[d] = float_to_half(x[d]);
+            ((u16*)to)[d] = f32_to_f16(x[d]);
         } else {
             store_q8_0(to + d / 32 * 34, x[d]);
         }

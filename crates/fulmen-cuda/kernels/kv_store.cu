@@ -9,7 +9,7 @@ struct KvStoreParams {
 };
 
 extern "C" __global__ void __launch_bounds__(128) kv_store(const __grid_constant__ KvStoreParams p) {
-    begin();
+    pdl_begin();
     u64 task = (u64)blockIdx.x * 4 + threadIdx.x / 32;
     u32 sides = 2 * p.cache.n_kv_heads;
     if (task >= (u64)p.slots.m * sides) return;
@@ -31,7 +31,7 @@ struct SupersededParams {
 
 // For each row whether a later row has the same place; for batches in which every warp would look too long.
 extern "C" __global__ void __launch_bounds__(128) superseded(const __grid_constant__ SupersededParams p) {
-    begin();
+    pdl_begin();
     u32 row = blockIdx.x * 4 + threadIdx.x / 32;
     if (row >= p.slots.m) return;
     bool found = is_superseded(p.slots, row);

@@ -14,53 +14,14 @@
 // - Weights are fetched before the kernel ahead is done: they depend on nothing. One more warp, the last, does not: it waits for that
 //   kernel, brings x and what belongs to it, and ends.
 #include "mmq_work.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/mma.cuh"
 #include "mmq_formats.cuh"
 
 constexpr u32 BOUND = 512;  // threads that there are registers for: so that a block of a small kernel may run beside
 static_assert(32 * (MAX_WARPS + 1) <= BOUND, "one more warp brings x");
 
-// ---------------------------------------------------------------- instructions
-
-// c += a · b, 16 x 16 times 16 x 8: row g, columns 2t and 2t + 1 in c[0], c[1], row g + 8 in c[2], c[3].
-DEVICE void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-typedef u32 Shared;  // an address in shared memory
-
-DEVICE void copy16(Shared to, const u8* from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-// Without a branch.
-DEVICE void copy16_if(bool wanted, Shared to, const u8* from) {
-  asm volatile("{\n.reg .pred wanted;\nsetp.ne.u32 wanted, %2, 0;\n@wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16;\n}" ::"r"(to), "l"(from),
-               "r"((u32)wanted)
-               : "memory");
-}
-// Arrives when all copies of the thread so far are there.
-DEVICE void barrier_arrive_after_copies(u64* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
 DEVICE float4 plus(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
-
-// Puts four values into the shared memory of a block of the cluster, and tells the barrier there.
-DEVICE void push4(float* to, u64* barrier, u32 rank, float4 v) {
-  u32 there, barrier_there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(to)), "r"(rank));
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier_there) : "r"(shared_address(barrier)), "r"(rank));
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there), "f"(v.x), "f"(v.y), "f"(v.z),
-               "f"(v.w), "r"(barrier_there)
-               : "memory");
-}
-// Waits for what was pushed.
-DEVICE void barrier_wait_cluster(u64* barrier) {
-  asm volatile(
-      "{\n.reg .pred done;\nwait:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n@!done bra wait;\n}" ::"r"(shared_address(barrier))
-      : "memory");
-}
 
 // ---------------------------------------------------------------- sums
 
@@ -77,12 +38,12 @@ struct Sums {
     else
       *(uint2*)b = *(const uint2*)x;
 #pragma unroll
-    for (int n = 0; n < N; n++) mma(v[n], a, b[2 * n], b[2 * n + 1]);
+    for (int n = 0; n < N; n++) mma_m16n8k16_f16(v[n], a, b[2 * n], b[2 * n + 1]);
   }
   // Four rows of W lie together, so that a lane can take those of a column. The fours of a column change places, so that few lanes
   // meet in a bank.
   DEVICE void put(float* to) const {
-    const u32 lane = thread_anew() & 31, t = lane & 3;
+    const u32 lane = reload_tid_x() & 31, t = lane & 3;
     const u32 at = t * 32 + ((lane / 16 ^ t) * 4 | lane / 4 % 4);
 #pragma unroll
     for (int i = 0; i < N * 4; i++) to[i / 4 * 128 + i % 2 * 16 + (i % 4 < 2 ? at : at ^ 8)] = v[i / 4][i % 4];
@@ -165,7 +126,7 @@ DEVICE void finish(const Args& args, const Place& place, u32 at, float4 v, float
 
 // ---------------------------------------------------------------- a block
 
-// Shared memory: x, the rings, early sums, pushed sums.
+// SharedAddress memory: x, the rings, early sums, pushed sums.
 template <class F, class G, int ROWS, bool PAIR>
 struct Block {
   static constexpr bool MIXED = F::BYTES != G::BYTES;
@@ -212,8 +173,8 @@ struct Block {
         step(0),
         stage(0),
         parity(0) {
-    if (lane < MAX_DEPTH) barrier_init(&full[lane], boxed ? 1 : 32);
-    barriers_ready();
+    if (lane < MAX_DEPTH) mbarrier_init(&full[lane], boxed ? 1 : 32);
+    fence_proxy_async();
     __syncwarp();
     const u32 begin = work.items.begin(warp), tile = quotient(begin, work.chunks);
     ahead = {work.tile + tile, work.chunk + begin - tile * work.chunks}, walk = ahead;
@@ -266,16 +227,16 @@ struct Block {
   }
 
   DEVICE void fetch_box() const {
-    if (!elected()) return;
-    barrier_expect(&full[stage], WEIGHTS * TILE * F::BYTES);
+    if (!elect_one()) return;
+    mbarrier_arrive_expect_tx(&full[stage], WEIGHTS * TILE * F::BYTES);
 #pragma unroll
     for (int w = 0; w < WEIGHTS; w++)
-      box_copy(ring + stage * args.stage_bytes + w * TILE * F::BYTES, &args.map[map + w], ahead.chunk * F::BYTES, row, &full[stage]);
+      tma_load_2d(ring + stage * args.stage_bytes + w * TILE * F::BYTES, &args.map[map + w], ahead.chunk * F::BYTES, row, &full[stage]);
   }
   template <class T>
   DEVICE void fetch_pieces() const {
     constexpr u32 STRIDE = T::PIECES * 16, AT_ONCE = 32 / T::PIECES, COPIES = (TILE + AT_ONCE - 1) / AT_ONCE;  // rows that are copied at once
-    const Shared to = shared_address(ring) + lane * 16 + stage * args.stage_bytes;
+    const SharedAddress to = shared_address(ring) + lane * 16 + stage * args.stage_bytes;
 #pragma unroll
     for (int w = 0; w < WEIGHTS; w++) {
       const u32 base = skip[w] + ahead.chunk * T::BYTES + start, past = skip[w] + all;
@@ -283,10 +244,10 @@ struct Block {
       for (int i = 0; i < COPIES; i++) {
         const u32 offset = (base + i * AT_ONCE * row_bytes) & ~15u;
         // Pieces past the row are of the next one, and only those past the last one are not there.
-        copy16_if(lane < min(AT_ONCE, TILE - i * AT_ONCE) * T::PIECES && offset < past, to + w * TILE * STRIDE + i * AT_ONCE * STRIDE, from[w] + offset);
+        cp_async_16_l2_128_if(lane < min(AT_ONCE, TILE - i * AT_ONCE) * T::PIECES && offset < past, to + w * TILE * STRIDE + i * AT_ONCE * STRIDE, from[w] + offset);
       }
     }
-    barrier_arrive_after_copies(&full[stage]);
+    cp_async_mbarrier_arrive_noinc(&full[stage]);
   }
 
   template <class T>
@@ -314,14 +275,14 @@ struct Block {
 
   // Before anything of other kernels is read or written: the kernel ahead is done, and x is there or on its way.
   DEVICE void take_x() {
-    wait_for_previous();
-    warps_meet(blockDim.x);
+    pdl_wait();
+    bar_sync(1, blockDim.x);
     if (!args.from.words) return;
-    barrier_wait(&told.looked, 0);
+    mbarrier_wait_parity(&told.looked, 0);
     if (told.fine) return;
-    barrier_wait(&told.known, 0);
+    mbarrier_wait_parity(&told.known, 0);
 #pragma unroll 1
-    for (u32 i = 0; i < work.chunks; i++) barrier_wait(&x_there[i], 0);
+    for (u32 i = 0; i < work.chunks; i++) mbarrier_wait_parity(&x_there[i], 0);
     make_image<ROWS>(args.from.floats, args.from.squares ? args.from.gain : nullptr, told.factors, memory, work.second ? G::ORDER : F::ORDER,
                      args.chunks * HALVES_CHUNK, work.chunk * HALVES_CHUNK, work.chunks * HALVES_CHUNK);
   }
@@ -347,12 +308,12 @@ struct Block {
       }
       const u32 left = items + args.depth - step;
       bool alone = false;
-      const u32 warp = thread_anew() / 32;
+      const u32 warp = reload_tid_x() / 32;
       float* to = late(warp);
       if (left > 0) {
-        barrier_wait(&full[stage], parity);
+        mbarrier_wait_parity(&full[stage], parity);
         if (stage + 1 == args.depth) parity ^= 1;
-        barrier_wait(&x_there[walk.chunk - work.chunk], 0);
+        mbarrier_wait_parity(&x_there[walk.chunk - work.chunk], 0);
         if (MIXED && work.second)
           multiply_item<G>();
         else
@@ -368,7 +329,7 @@ struct Block {
         arrive();
       } else {
         // From here on x is not needed: sums take its place.
-        warps_meet(args.warps * 32);
+        bar_sync(1, args.warps * 32);
       }
 #pragma unroll
       for (int w = 0; w < WEIGHTS; w++) total[w].put(to + w * FLOATS);
@@ -388,17 +349,17 @@ struct Block {
       const float* first;  // sums, but those of warps
       if (of == ALONE) {
         if (!next_tile(index)) {
-          warps_meet(args.warps * 32);
+          bar_sync(1, args.warps * 32);
           // Sums may be pushed when all blocks of the cluster have begun, or no longer need x.
           if (args.ranks > 1) {
             if (args.sums & INSTEAD_OF_X) cluster_arrive();
             cluster_wait();
           }
-          of = WARPS, next = thread_anew() * 4;
+          of = WARPS, next = reload_tid_x() * 4;
           continue;
         }
         __syncwarp();
-        at = (thread_anew() & 31) * 4, past = FLOATS;
+        at = (reload_tid_x() & 31) * 4, past = FLOATS;
         first = (float*)(ring + stage * args.stage_bytes);
       } else {
         index = next / FLOATS, at = next % FLOATS, past = at + 1;
@@ -406,10 +367,10 @@ struct Block {
         if (of == RANKS) first = pushed(index * args.ranks), index = work.rank + index * args.ranks, sources = args.ranks;
         if (index >= work.end - work.tile) {
           if (of == RANKS || args.ranks == 1) break;
-          of = RANKS, next = thread_anew() * 4;
+          of = RANKS, next = reload_tid_x() * 4;
           continue;
         }
-        if (of == RANKS) barrier_wait_cluster(&told.pushed);
+        if (of == RANKS) mbarrier_wait_parity_cluster(&told.pushed, 0);
         if (of == WARPS) {
           source = work.items.owner(index * work.chunks), sources = work.items.owner((index + 1) * work.chunks - 1) + 1;
           if (sources == source + 1 && args.ranks == 1) continue;
@@ -425,7 +386,7 @@ struct Block {
           if (PAIR) other = plus(other, *(const float4*)(sums + FLOATS + at));
         }
         if (of != RANKS) {
-          barrier_wait(&told.known, 0);
+          mbarrier_wait_parity(&told.known, 0);
           const float f = told.factors[Sums<ROWS>::column(at)];
           value = scaled(value, f);
           if (PAIR) other = scaled(other, f);
@@ -433,15 +394,15 @@ struct Block {
         if (of == WARPS && args.ranks > 1) {
           const u32 slot = quotient(index, args.ranks) * args.ranks;
           float* to = pushed(slot + work.rank) + at;
-          push4(to, &told.pushed, index - slot, value);
-          if (PAIR) push4(to + FLOATS, &told.pushed, index - slot, other);
+          st_async_v4(to, &told.pushed, index - slot, value);
+          if (PAIR) st_async_v4(to + FLOATS, &told.pushed, index - slot, other);
         } else {
           finish<ROWS, PAIR>(args, Place(args, work, work.tile + index), at, value, other);
         }
       }
       __syncwarp();
       // The ring that the sums were in is filled again.
-      if (of == ALONE) barriers_ready();
+      if (of == ALONE) fence_proxy_async();
     }
   }
 };
@@ -451,30 +412,30 @@ template <int ROWS>
 DEVICE void bring_x(const Args& args, const Work& work, u8* memory, u64* x_there, Told& told, u32 slot_bytes) {
   const u32 lane = threadIdx.x & 31;
 #pragma unroll 1
-  for (u32 i = lane; i < work.chunks; i += 32) barrier_init(&x_there[i], 32);
+  for (u32 i = lane; i < work.chunks; i += 32) mbarrier_init(&x_there[i], 32);
   if (lane == 0) {
-    barrier_init(&told.looked, 1), barrier_init(&told.known, 32), barrier_init(&told.pushed, 1);
+    mbarrier_init(&told.looked, 1), mbarrier_init(&told.known, 32), mbarrier_init(&told.pushed, 1);
     // From each block of the cluster the sums of every `ranks`th tile.
     const u32 tiles = work.end - work.tile + args.ranks - 1 - work.rank;
-    if (args.ranks > 1) barrier_expect(&told.pushed, quotient(tiles, args.ranks) * args.ranks * slot_bytes);
+    if (args.ranks > 1) mbarrier_arrive_expect_tx(&told.pushed, quotient(tiles, args.ranks) * args.ranks * slot_bytes);
   }
-  barriers_ready();
+  fence_proxy_async();
   __syncwarp();
-  if (args.ranks > 1) cluster_begin();
-  warp_comes(blockDim.x);
+  if (args.ranks > 1) (fence_mbarrier_init(), cluster_arrive_relaxed());
+  bar_arrive(1, blockDim.x);
   // The weights of the step have driven the gain out of the cache.
-  if (args.to.gain && lane == 0) bulk_prefetch(args.to.gain + work.tile * TILE, (work.end - work.tile) * TILE * 4);
-  wait_for_previous();
+  if (args.to.gain && lane == 0) cp_async_bulk_prefetch_l2_covering(args.to.gain + work.tile * TILE, (work.end - work.tile) * TILE * 4);
+  pdl_wait();
   const bool handed = args.from.words;
   const Look<ROWS> look(args.from, work.chunk, handed ? work.past : 0, lane);
   // Not by bulk copies: they would queue behind the boxes.
   const u8* x = (work.second ? args.x[1] : args.x[0]) + (u64)work.chunk * Halves<ROWS>::BYTES + lane * 16;
-  Shared to = shared_address(memory) + lane * 16;
+  SharedAddress to = shared_address(memory) + lane * 16;
 #pragma unroll 1
   for (u32 i = 0; i < work.chunks; i++, x += Halves<ROWS>::BYTES, to += Halves<ROWS>::BYTES) {
 #pragma unroll
-    for (u32 j = 0; j < Halves<ROWS>::BYTES; j += 512) copy16(to + j, x + j);
-    barrier_arrive_after_copies(&x_there[i]);
+    for (u32 j = 0; j < Halves<ROWS>::BYTES; j += 512) cp_async_16_l2_128(to + j, x + j);
+    cp_async_mbarrier_arrive_noinc(&x_there[i]);
   }
   __syncwarp();
   const u32 k = args.chunks * HALVES_CHUNK, row = lane / (32 / ROWS);
@@ -485,12 +446,12 @@ DEVICE void bring_x(const Args& args, const Work& work, u8* memory, u64* x_there
     const bool fine = look.fine();
     if (lane == 0) {
       told.fine = fine;
-      barrier_arrive(&told.looked);
+      mbarrier_arrive(&told.looked);
     }
     if (args.from.squares) factor = look.factor(k, args.epsilon);
   }
   told.factors[row] = factor;
-  barrier_arrive(&told.known);
+  mbarrier_arrive(&told.known);
   args.ahead.call(lane);
   // What is added to the sums, and what they are multiplied with, comes nearer meanwhile.
 #pragma unroll 1
@@ -513,15 +474,15 @@ DEVICE void run(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
   __shared__ u64 x_there[MAX_CHUNKS], stages[MAX_WARPS * MAX_DEPTH];
   __shared__ Told told;
-  let_next_start();
-  if (F::ALIGNED && threadIdx.x < args.maps) call_map(&args.map[threadIdx.x]);
+  pdl_launch_dependents();
+  if (F::ALIGNED && threadIdx.x < args.maps) prefetch_tensormap(&args.map[threadIdx.x]);
   const Work work(args, F::BYTES != G::BYTES);
   typedef Block<F, G, ROWS, PAIR> Of;
   if (threadIdx.x / 32 == args.warps) {
     bring_x<ROWS>(args, work, memory, x_there, told, Of::SLOT * 4);
   } else {
     __syncwarp();
-    if (args.ranks > 1 && !(args.sums & INSTEAD_OF_X)) cluster_begin();
+    if (args.ranks > 1 && !(args.sums & INSTEAD_OF_X)) (fence_mbarrier_init(), cluster_arrive_relaxed());
     Of(args, work, memory, x_there, stages, told).run();
   }
 }

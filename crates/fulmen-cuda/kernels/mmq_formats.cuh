@@ -19,16 +19,13 @@
 #pragma once
 
 #include "halves.cuh"
-
-#define DEVICE __device__ __forceinline__
+#include "ptx/cvt.cuh"
 
 // ---------------------------------------------------------------- pairs of halves
 
 // The bits of a mask, in the digits of 1024, whose last is worth 1: one instruction, which the compiler would make two of.
 DEVICE u32 in_1024(u32 word, u32 mask) {
-  u32 value;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(value) : "r"(word), "r"(mask), "r"(0x64006400));
-  return value;
+  return lop3_and_or(word, mask, 0x64006400);
 }
 template <int VALUE>
 DEVICE u32 both();  // a constant twice
@@ -42,22 +39,6 @@ BOTH(-72, 0xd480d480)
 BOTH(-64, 0xd400d400)
 #undef BOTH
 constexpr u32 SIXTEENTH = 0x2c002c00, LESS_32 = 0x80208020;  // -32 times 2^-24
-
-DEVICE u32 fma2(u32 a, u32 b, u32 c) {
-  u32 value;
-  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(value) : "r"(a), "r"(b), "r"(c));
-  return value;
-}
-DEVICE u32 add2(u32 a, u32 b) {
-  u32 value;
-  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(value) : "r"(a), "r"(b));
-  return value;
-}
-DEVICE u32 mul2(u32 a, u32 b) {
-  u32 value;
-  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(value) : "r"(a), "r"(b));
-  return value;
-}
 
 // Byte I of a word in the digits of 1024, twice; bytes I and J.
 template <int I>
@@ -126,8 +107,8 @@ struct FormatK {
       const u32 low = __byte_perm(header.w, header.w >> 4, whole);
       small[r] = ((__byte_perm(header.y, header.z, whole) >> shift) & mask) | (low & rest);
       head[r] = header.x;
-      scale[r][0] = add2(byte_twice<0>(small[r]), both<-1024>());
-      scale[r][1] = fma2(byte_twice<1>(small[r]), SIXTEENTH, both<-64>());  // for codes times 16
+      scale[r][0] = add_f16x2(byte_twice<0>(small[r]), both<-1024>());
+      scale[r][1] = fma_f16x2(byte_twice<1>(small[r]), SIXTEENTH, both<-64>());  // for codes times 16
       rows[r] += (FIFTH ? 48 : 16) + t * 32;
     }
   }
@@ -153,15 +134,15 @@ struct FormatK {
         const u32 bits = fifth[r][i / 2];
         even |= (high ? bits << 7 : bits << 4) & top, odd |= (high ? bits >> 1 : bits >> 4) & top;
       }
-      a[r] = mul2(even, scale[r][high]), a[2 + r] = mul2(odd, scale[r][high]);
+      a[r] = mul_f16x2(even, scale[r][high]), a[2 + r] = mul_f16x2(odd, scale[r][high]);
     }
   }
   DEVICE void offsets(u32 (&a)[4]) const {
 #pragma unroll
     for (int r = 0; r < 2; r++) a[r] = tiny_of<2, 2>(small[r]), a[2 + r] = tiny_of<3, 3>(small[r]);
   }
-  DEVICE float factor(int r) const { return half_to_float((u16)head[r]); }
-  DEVICE float minimum(int r) const { return -half_to_float((u16)(head[r] >> 16)); }
+  DEVICE float factor(int r) const { return f16_to_f32((u16)head[r]); }
+  DEVICE float minimum(int r) const { return -f16_to_f32((u16)(head[r] >> 16)); }
 };
 
 // Q6_K. Lane t has 16 columns of each of the four runs of 32 of a half, which share their bytes.
@@ -186,13 +167,13 @@ struct Format6 {
       head[r] = lds2((r == 0 ? first : second) + 208);
       // Without a sign, 128 more than they are.
       const u32 scales = __byte_perm(pairs[0], pairs[1], t & 1 ? 0x7531 : 0x6420) ^ 0x80808080;
-      scale[r][0] = add2(byte_twice<0>(scales), both<-1152>());
-      scale[r][1] = add2(byte_twice<1>(scales), both<-1152>());
-      scale[r][2] = add2(byte_twice<2>(scales), both<-1152>());
-      scale[r][3] = add2(byte_twice<3>(scales), both<-1152>());
+      scale[r][0] = add_f16x2(byte_twice<0>(scales), both<-1152>());
+      scale[r][1] = add_f16x2(byte_twice<1>(scales), both<-1152>());
+      scale[r][2] = add_f16x2(byte_twice<2>(scales), both<-1152>());
+      scale[r][3] = add_f16x2(byte_twice<3>(scales), both<-1152>());
       // Codes are 32 too large.
-      centre[r][0] = mul2(add2(bytes_of<0, 1>(scales), both<-1152>()), LESS_32);
-      centre[r][1] = mul2(add2(bytes_of<2, 3>(scales), both<-1152>()), LESS_32);
+      centre[r][0] = mul_f16x2(add_f16x2(bytes_of<0, 1>(scales), both<-1152>()), LESS_32);
+      centre[r][1] = mul_f16x2(add_f16x2(bytes_of<2, 3>(scales), both<-1152>()), LESS_32);
       rows[r].words += h * 64 + t % 2 * 16;
     }
   }
@@ -212,14 +193,14 @@ struct Format6 {
       const u32 word = run % 2 ? high[r][k] : low[r][k], bits = top[r][k];
       const u32 two = (run == 0 ? bits << 4 : run == 1 ? bits << 2 : run == 2 ? bits : bits >> 2) & 0x30303030;
       const u32 codes = ((run < 2 ? word : word >> 4) & NIBBLE) | two;
-      a[r] = mul2(tiny_of<0, 2>(codes), scale[r][run]), a[2 + r] = mul2(tiny_of<1, 3>(codes), scale[r][run]);
+      a[r] = mul_f16x2(tiny_of<0, 2>(codes), scale[r][run]), a[2 + r] = mul_f16x2(tiny_of<1, 3>(codes), scale[r][run]);
     }
   }
   DEVICE void offsets(u32 (&a)[4]) const {
 #pragma unroll
     for (int r = 0; r < 2; r++) a[r] = centre[r][0], a[2 + r] = centre[r][1];
   }
-  DEVICE float factor(int r) const { return half_to_float((u16)head[r]); }
+  DEVICE float factor(int r) const { return f16_to_f32((u16)head[r]); }
   DEVICE float minimum(int) const { return 0; }
 };
 
@@ -269,8 +250,8 @@ struct Format32 {
       }
 #pragma unroll
       for (int j = 0; j < 2; j++) {
-        const u32 code = high ? fma2(half[j], SIXTEENTH, both<-64 - CENTRE>()) : add2(half[j], both<-1024 - CENTRE>());
-        a[2 * j + r] = LEAST ? fma2(code, scale[r], least[r]) : mul2(code, scale[r]);
+        const u32 code = high ? fma_f16x2(half[j], SIXTEENTH, both<-64 - CENTRE>()) : add_f16x2(half[j], both<-1024 - CENTRE>());
+        a[2 * j + r] = LEAST ? fma_f16x2(code, scale[r], least[r]) : mul_f16x2(code, scale[r]);
       }
     }
   }
@@ -305,8 +286,8 @@ struct Format8 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const u32 codes = words[r][i] ^ 0x80808080;
-      a[r] = mul2(add2(bytes_of<0, 2>(codes), both<-1152>()), scale[r]);
-      a[2 + r] = mul2(add2(bytes_of<1, 3>(codes), both<-1152>()), scale[r]);
+      a[r] = mul_f16x2(add_f16x2(bytes_of<0, 2>(codes), both<-1152>()), scale[r]);
+      a[2 + r] = mul_f16x2(add_f16x2(bytes_of<1, 3>(codes), both<-1152>()), scale[r]);
     }
   }
   DEVICE void offsets(u32 (&)[4]) const {}

@@ -9,7 +9,10 @@
 // - A kernel starts before the one before it is done: it fills its rings, which depends on nothing, and waits then.
 // - The code is short, loops are rolled, and there is an entry for each format, because a step runs hundreds of these kernels in
 //   turn and each finds the instruction cache full of another.
-#include "bulk.cuh"
+#include "common.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/tma.cuh"
 #include "codes.cuh"
 
 constexpr int WARPS = 12;
@@ -66,10 +69,10 @@ struct Input {
   DEVICE void begin(const Args& args) const {
     if (threadIdx.x > 0) return;
     if (CODED) {
-      barrier_init(there, 1);
-      barriers_ready();
+      mbarrier_init(there, 1);
+      fence_proxy_async();
     } else if (args.gamma && blockIdx.x % 8 == 0) {
-      bulk_prefetch(args.gamma, args.k * 4);
+      cp_async_bulk_prefetch_l2_covering(args.gamma, args.k * 4);
     }
   }
 
@@ -103,17 +106,17 @@ struct Input {
   // Waits for the kernel ahead. Codes are on their way then.
   DEVICE void wait(const Args& args) const {
     if (CODED) __syncthreads();  // all know of the barrier
-    wait_for_previous();
+    pdl_wait();
     if (!CODED || threadIdx.x > 0) return;
     const u32 bytes = groups_of(args.k) * GROUP;
-    barrier_expect(there, bytes);
-    bulk_copy(codes, args.codes, bytes, there);
+    mbarrier_arrive_expect_tx(there, bytes);
+    cp_async_bulk_covering(codes, args.codes, bytes, there);
   }
 
   // The codes are there for all threads after it. Gives the factor of the norm.
   DEVICE float finish(const Args& args) const {
     if (CODED) {
-      barrier_wait(there, 0);
+      mbarrier_wait_parity(there, 0);
       return 1;
     }
     quantize(args);
@@ -130,7 +133,7 @@ struct Input {
 
 DEVICE uint4 lds16(const u8* from) { return *(const uint4*)from; }
 DEVICE u32 lds2(const u8* from) { return *(const u16*)from; }
-DEVICE float2 halves(u32 word) { return make_float2(half_to_float((u16)word), half_to_float((u16)(word >> 16))); }
+DEVICE float2 halves(u32 word) { return make_float2(f16_to_f32((u16)word), f16_to_f32((u16)(word >> 16))); }
 // 16 bytes at an even address.
 DEVICE uint4 lds16_even(const u8* from) {
   u32 odd = (u32)(u64)from & 2, shift = odd * 8;
@@ -141,10 +144,10 @@ DEVICE uint4 lds16_even(const u8* from) {
 
 // Unsigned codes of W, signed codes of x.
 DEVICE i32 dot16(uint4 w, uint4 x, i32 sum) {
-  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(w.x), "r"(x.x));
-  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(w.y), "r"(x.y));
-  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(w.z), "r"(x.z));
-  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(w.w), "r"(x.w));
+  sum = dp4a_u32_s32(w.x, x.x, sum);
+  sum = dp4a_u32_s32(w.y, x.y, sum);
+  sum = dp4a_u32_s32(w.z, x.z, sum);
+  sum = dp4a_u32_s32(w.w, x.w, sum);
   return sum;
 }
 DEVICE i32 dot16_signed(uint4 w, uint4 x, i32 sum) {
@@ -230,7 +233,7 @@ struct Format6 {
     uint4 top = lds16_even(block + 128 + half * 32 + q * 16);
 #pragma unroll
     for (int i = 0; i < 4; i++) scale[i] = (i8)(lds2(block + 192 + half * 8 + ((i * 2) ^ (q * 4))) >> (8 * q));
-    d = half_to_float((u16)lds2(block + 208));
+    d = f16_to_f32((u16)lds2(block + 208));
     // Two bits of `top` belong over each nibble.
     const u32 first = q * 4, second = 4 - first, turn = q ? 30 : 2;
     w[0] = masked(low, first, NIBBLE) | turned(top, second), w[1] = masked(high, first, NIBBLE) | turned(top, turn);
@@ -268,9 +271,9 @@ struct Format32 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       const u8* at = row + (unit * 2 + (i == 1 && whole)) * BLOCK;
-      scale[i] = half_to_float((u16)lds2(at));
+      scale[i] = f16_to_f32((u16)lds2(at));
       constexpr float OFFSET = KIND == CODES_4 ? 8 : KIND == CODES_5 ? 16 : 0;
-      minimum[i] = MINIMUM ? -half_to_float((u16)lds2(at + 2)) : OFFSET * scale[i];
+      minimum[i] = MINIMUM ? -f16_to_f32((u16)lds2(at + 2)) : OFFSET * scale[i];
       at += MINIMUM ? 4 : 2;
       u32 fifth = 0;
       if (FIFTH) {
@@ -361,17 +364,17 @@ struct Rows {
       u8* to = ring + stage * args.stage_bytes;
       if (PAIR) {
         const u8* other = ahead.weight(args, 1);
-        barrier_expect(&barriers[stage], pieces_around(from, bytes) + pieces_around(other, bytes));
-        bulk_copy(to, from, bytes, &barriers[stage]);
-        bulk_copy(to + half_stage(), other, bytes, &barriers[stage]);
+        mbarrier_arrive_expect_tx(&barriers[stage], covering_bytes(from, bytes) + covering_bytes(other, bytes));
+        cp_async_bulk_covering(to, from, bytes, &barriers[stage]);
+        cp_async_bulk_covering(to + half_stage(), other, bytes, &barriers[stage]);
       } else {
         if (LANES == 32 && segments() > 1) {
           const u32 all = SEGMENT / 4 * CHUNK, begin = ahead_segment * all;
           from += begin;
           bytes = min(bytes - begin, all);
         }
-        barrier_expect(&barriers[stage], pieces_around(from, bytes));
-        bulk_copy(to, from, bytes, &barriers[stage]);
+        mbarrier_arrive_expect_tx(&barriers[stage], covering_bytes(from, bytes));
+        cp_async_bulk_covering(to, from, bytes, &barriers[stage]);
       }
     }
     if (more && (LANES < 32 || ++ahead_segment == segments())) {
@@ -421,7 +424,7 @@ struct Rows {
 #pragma unroll 1
       for (u32 segment = 0; segment < segments(); segment++) {
         const u32 past = segments() > 1 ? min(units, (segment + 1) * SEGMENT) : units;
-        barrier_wait(&barriers[stage], parity);
+        mbarrier_wait_parity(&barriers[stage], parity);
         // Where the row would begin if all of it were here.
         const u8* here = row + stage * stage_bytes - segment * (SEGMENT / 4 * F::CHUNK);
 #pragma unroll 1
@@ -456,7 +459,7 @@ struct Rows {
   }
 };
 
-// Shared memory: codes of x, then the rings.
+// SharedAddress memory: codes of x, then the rings.
 template <class F, class G, bool MIXED, int LANES, bool PAIR, bool MANY, bool CODED>
 DEVICE void product(const Args& args) {
   extern __shared__ __align__(128) u8 memory[];
@@ -465,11 +468,11 @@ DEVICE void product(const Args& args) {
   const u32 warp = threadIdx.x / 32;
   u8* ring = memory + groups_of(args.k) * GROUP + warp * (args.depth * args.stage_bytes);
   if ((threadIdx.x & 31) < MAX_DEPTH) {
-    barrier_init(&barriers[warp][threadIdx.x & 31], 1);
-    barriers_ready();
+    mbarrier_init(&barriers[warp][threadIdx.x & 31], 1);
+    fence_proxy_async();
   }
   __syncwarp();
-  let_next_start();
+  pdl_launch_dependents();
   const Input<CODED> input{memory, &x_there, scratch};
   input.begin(args);
   const bool second = MIXED && warp >= args.first_warps;

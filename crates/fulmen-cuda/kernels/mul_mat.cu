@@ -17,7 +17,7 @@ struct MulMatParams {
     u32 wide;  // the rows of `x` start at multiples of 16 bytes
 };
 
-__device__ __forceinline__ void write(const MulMatParams& p, u32 row, u32 column, float value) {
+DEVICE void write(const MulMatParams& p, u32 row, u32 column, float value) {
     u64 at = (u64)row * p.n + column;
     if (p.bias) value += p.bias[column];
     if (p.residual) value += p.residual[at];
@@ -25,7 +25,7 @@ __device__ __forceinline__ void write(const MulMatParams& p, u32 row, u32 column
 }
 
 // Elements `at` to `at + 7` of a row of activations, zeros behind its end.
-__device__ __forceinline__ void load_x8(const MulMatParams& p, u32 row, u32 at, float out[8]) {
+DEVICE void load_x8(const MulMatParams& p, u32 row, u32 at, float out[8]) {
     const float* x = p.x + (u64)row * p.k + at;
     if (p.wide && at + 8 <= p.k) {
         float4 a = *(const float4*)x, b = *(const float4*)(x + 4);
@@ -38,8 +38,8 @@ __device__ __forceinline__ void load_x8(const MulMatParams& p, u32 row, u32 at, 
 }
 
 template <typename W, int R>
-__device__ __forceinline__ void few_rows(const MulMatParams& p) {
-    begin();
+DEVICE void few_rows(const MulMatParams& p) {
+    pdl_begin();
     u32 lane = threadIdx.x % 32, column = blockIdx.x * 4 + threadIdx.x / 32;
     if (column >= p.n) return;
     const u8* w = p.w + (u64)column * row_bytes<W>(p.k);
@@ -67,9 +67,9 @@ __device__ __forceinline__ void few_rows(const MulMatParams& p) {
 constexpr int TILE = 64, DEPTH = 32, PITCH = TILE + 4;
 
 template <typename W>
-__device__ __forceinline__ void tile(const MulMatParams& p) {
+DEVICE void tile(const MulMatParams& p) {
     __shared__ __align__(16) float xs[DEPTH][PITCH], ws[DEPTH][PITCH];
-    begin();
+    pdl_begin();
     u32 row0 = blockIdx.x * TILE, column0 = blockIdx.y * TILE;
     // Each thread loads eight elements of one row of either operand, and computes 4 x 4 elements.
     u32 load_row = threadIdx.x / 4, load_at = threadIdx.x % 4 * 8;

@@ -25,10 +25,10 @@ struct PenalizeParams {
     u32 unused;
 };
 
-__device__ __forceinline__ bool is_finite(float x) { return fabsf(x) < INFINITE; }
+DEVICE bool is_finite(float x) { return fabsf(x) < INFINITE; }
 
 // What is wrong with a row: the code of a fault, with the number and its limit.
-__device__ __forceinline__ u32 fault_of(const PenalizeParams& p, const Penalties& penalties, u32 position,
+DEVICE u32 fault_of(const PenalizeParams& p, const Penalties& penalties, u32 position,
                                         u32 sequence, u32* value, u32* limit) {
     *value = sequence, *limit = p.n_seqs;
     if (sequence >= p.n_seqs) return FAULT_SEQUENCE;
@@ -45,7 +45,7 @@ __device__ __forceinline__ u32 fault_of(const PenalizeParams& p, const Penalties
 
 extern "C" __global__ void __launch_bounds__(256) penalize(const __grid_constant__ PenalizeParams p) {
     __shared__ u32 wrong;
-    begin();
+    pdl_begin();
     u32 row = blockIdx.x, position = p.positions[row], sequence = p.sequences ? p.sequences[row] : 0;
     Penalties penalties = p.penalties[row];
     u32 value, limit;

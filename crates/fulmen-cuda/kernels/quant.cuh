@@ -7,31 +7,31 @@
 #include "common.cuh"
 
 // Bytes at an even address.
-__device__ __forceinline__ u32 load2(const u8* at) { return *(const u16*)at; }
-__device__ __forceinline__ u32 load4_of_2(const u8* at) { return load2(at) | load2(at + 2) << 16; }
+DEVICE u32 load2(const u8* at) { return *(const u16*)at; }
+DEVICE u32 load4_of_2(const u8* at) { return load2(at) | load2(at + 2) << 16; }
 // Bytes at a multiple of four.
-__device__ __forceinline__ u32 load4(const u8* at) { return *(const u32*)at; }
+DEVICE u32 load4(const u8* at) { return *(const u32*)at; }
 
-__device__ __forceinline__ u32 byte_of(u32 word, int i) { return word >> (8 * i) & 0xff; }
-__device__ __forceinline__ float signed_byte(u32 word, int i) { return (float)(i8)byte_of(word, i); }
+DEVICE u32 byte_of(u32 word, int i) { return word >> (8 * i) & 0xff; }
+DEVICE float signed_byte(u32 word, int i) { return (float)(i8)byte_of(word, i); }
 
 struct F32 {
     static constexpr int BLOCK = 1, BYTES = 4;
-    static __device__ __forceinline__ float one(const u8* at) { return *(const float*)at; }
+    static DEVICE float one(const u8* at) { return *(const float*)at; }
 };
 
 struct F16 {
     static constexpr int BLOCK = 1, BYTES = 2;
-    static __device__ __forceinline__ float one(const u8* at) { return half_to_float(*(const u16*)at); }
+    static DEVICE float one(const u8* at) { return f16_to_f32(*(const u16*)at); }
 };
 
 struct BF16 {
     static constexpr int BLOCK = 1, BYTES = 2;
-    static __device__ __forceinline__ float one(const u8* at) { return bfloat_to_float(*(const u16*)at); }
+    static DEVICE float one(const u8* at) { return bf16_to_f32(*(const u16*)at); }
 };
 
 // Codes of 4 bits in 16 bytes: the low halves are elements 0 to 15, the high halves 16 to 31.
-__device__ __forceinline__ void nibbles32(u32 low, u32 high, int part, u32 codes[8]) {
+DEVICE void nibbles32(u32 low, u32 high, int part, u32 codes[8]) {
     int shift = part < 2 ? 0 : 4;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -42,8 +42,8 @@ __device__ __forceinline__ void nibbles32(u32 low, u32 high, int part, u32 codes
 
 struct Q4_0 {
     static constexpr int BLOCK = 32, BYTES = 18;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
-        float d = half_to_float(load2(block));
+    static DEVICE void decode8(const u8* block, int part, float out[8]) {
+        float d = f16_to_f32(load2(block));
         const u8* qs = block + 2 + part % 2 * 8;
         u32 codes[8];
         nibbles32(load4_of_2(qs), load4_of_2(qs + 4), part, codes);
@@ -54,9 +54,9 @@ struct Q4_0 {
 
 struct Q4_1 {
     static constexpr int BLOCK = 32, BYTES = 20;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
+    static DEVICE void decode8(const u8* block, int part, float out[8]) {
         u32 head = load4(block);
-        float d = half_to_float(head), m = half_to_float(head >> 16);
+        float d = f16_to_f32(head), m = f16_to_f32(head >> 16);
         const u8* qs = block + 4 + part % 2 * 8;
         u32 codes[8];
         nibbles32(load4(qs), load4(qs + 4), part, codes);
@@ -67,8 +67,8 @@ struct Q4_1 {
 
 struct Q5_0 {
     static constexpr int BLOCK = 32, BYTES = 22;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
-        float d = half_to_float(load2(block));
+    static DEVICE void decode8(const u8* block, int part, float out[8]) {
+        float d = f16_to_f32(load2(block));
         u32 fifth = load4_of_2(block + 2) >> (8 * part);
         const u8* qs = block + 6 + part % 2 * 8;
         u32 codes[8];
@@ -80,9 +80,9 @@ struct Q5_0 {
 
 struct Q5_1 {
     static constexpr int BLOCK = 32, BYTES = 24;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
+    static DEVICE void decode8(const u8* block, int part, float out[8]) {
         u32 head = load4(block);
-        float d = half_to_float(head), m = half_to_float(head >> 16);
+        float d = f16_to_f32(head), m = f16_to_f32(head >> 16);
         u32 fifth = load4(block + 4) >> (8 * part);
         const u8* qs = block + 8 + part % 2 * 8;
         u32 codes[8];
@@ -94,8 +94,8 @@ struct Q5_1 {
 
 struct Q8_0 {
     static constexpr int BLOCK = 32, BYTES = 34;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
-        float d = half_to_float(load2(block));
+    static DEVICE void decode8(const u8* block, int part, float out[8]) {
+        float d = f16_to_f32(load2(block));
         const u8* qs = block + 2 + part * 8;
         u32 low = load4_of_2(qs), high = load4_of_2(qs + 4);
 #pragma unroll
@@ -111,10 +111,10 @@ struct Q8_0 {
 // Scales per 16 elements in one byte (scale low, minimum high), 64 bytes of 2-bit codes, f16 units.
 struct Q2_K {
     static constexpr int BLOCK = 256, BYTES = 84;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
+    static DEVICE void decode8(const u8* block, int part, float out[8]) {
         u32 units = load4(block + 80), packed = block[part / 2];
-        float scale = half_to_float(units) * (float)(packed & 15);
-        float min = half_to_float(units >> 16) * (float)(packed >> 4);
+        float scale = f16_to_f32(units) * (float)(packed & 15);
+        float min = f16_to_f32(units >> 16) * (float)(packed >> 4);
         const u8* qs = block + 16 + part / 16 * 32 + part % 4 * 8;
         int shift = part / 4 % 4 * 2;
         u32 low = load4(qs) >> shift, high = load4(qs + 4) >> shift;
@@ -129,12 +129,12 @@ struct Q2_K {
 // Third bits, 2-bit codes from -4, 6-bit scales per 16 from -32, one f16 unit.
 struct Q3_K {
     static constexpr int BLOCK = 256, BYTES = 110;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
+    static DEVICE void decode8(const u8* block, int part, float out[8]) {
         int group = part / 2;
         const u8* scales = block + 96;
         u32 low4 = scales[group % 8] >> (group / 8 * 4) & 15;
         u32 high2 = scales[8 + group % 4] >> (group / 4 * 2) & 3;
-        float scale = half_to_float(load2(block + 108)) * (float)((int)(low4 | high2 << 4) - 32);
+        float scale = f16_to_f32(load2(block + 108)) * (float)((int)(low4 | high2 << 4) - 32);
         const u8* qs = block + 32 + part / 16 * 32 + part % 4 * 8;
         const u8* third = block + part % 4 * 8;
         int shift = part / 4 % 4 * 2, plane = part / 4;
@@ -151,7 +151,7 @@ struct Q3_K {
 };
 
 // The 6-bit scale and minimum of group j (of 32 elements), in 12 bytes.
-__device__ __forceinline__ void scale_min(const u8* scales, int j, u32& scale, u32& min) {
+DEVICE void scale_min(const u8* scales, int j, u32& scale, u32& min) {
     if (j < 4) {
         scale = scales[j] & 63;
         min = scales[j + 4] & 63;
@@ -163,11 +163,11 @@ __device__ __forceinline__ void scale_min(const u8* scales, int j, u32& scale, u
 
 struct Q4_K {
     static constexpr int BLOCK = 256, BYTES = 144;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
+    static DEVICE void decode8(const u8* block, int part, float out[8]) {
         u32 units = load4(block), s, m;
         int group = part / 4;
         scale_min(block + 4, group, s, m);
-        float scale = half_to_float(units) * (float)s, min = half_to_float(units >> 16) * (float)m;
+        float scale = f16_to_f32(units) * (float)s, min = f16_to_f32(units >> 16) * (float)m;
         const u8* qs = block + 16 + group / 2 * 32 + part % 4 * 8;
         int shift = group % 2 * 4;
         u32 low = load4(qs) >> shift, high = load4(qs + 4) >> shift;
@@ -181,11 +181,11 @@ struct Q4_K {
 
 struct Q5_K {
     static constexpr int BLOCK = 256, BYTES = 176;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
+    static DEVICE void decode8(const u8* block, int part, float out[8]) {
         u32 units = load4(block), s, m;
         int group = part / 4;
         scale_min(block + 4, group, s, m);
-        float scale = half_to_float(units) * (float)s, min = half_to_float(units >> 16) * (float)m;
+        float scale = f16_to_f32(units) * (float)s, min = f16_to_f32(units >> 16) * (float)m;
         const u8* fifth = block + 16 + part % 4 * 8;
         const u8* qs = block + 48 + group / 2 * 32 + part % 4 * 8;
         int shift = group % 2 * 4;
@@ -204,8 +204,8 @@ struct Q5_K {
 // 4-bit codes in runs of 64 bytes, upper 2 bits in runs of 32, signed 8-bit scales per 16, one f16 unit; codes from -32.
 struct Q6_K {
     static constexpr int BLOCK = 256, BYTES = 210;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
-        float scale = half_to_float(load2(block + 208)) * (float)(i8)block[192 + part / 2];
+    static DEVICE void decode8(const u8* block, int part, float out[8]) {
+        float scale = f16_to_f32(load2(block + 208)) * (float)(i8)block[192 + part / 2];
         const u8* ql = block + part / 16 * 64 + part % 8 * 8;
         const u8* qh = block + 128 + part / 16 * 32 + part % 4 * 8;
         int shift = part / 8 % 2 * 4, shift_high = part / 4 % 4 * 2;
@@ -224,7 +224,7 @@ struct Q6_K {
 // An f32 scale, 256 signed bytes, and their sums, which decoding does not need.
 struct Q8_K {
     static constexpr int BLOCK = 256, BYTES = 292;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
+    static DEVICE void decode8(const u8* block, int part, float out[8]) {
         float d = *(const float*)block;
         u32 low = load4(block + 4 + part * 8), high = load4(block + 8 + part * 8);
 #pragma unroll
@@ -237,13 +237,13 @@ struct Q8_K {
 
 // Bytes of a row of `k` elements.
 template <typename W>
-__device__ __forceinline__ u64 row_bytes(u32 k) {
+DEVICE u64 row_bytes(u32 k) {
     return (u64)(k / W::BLOCK) * W::BYTES;
 }
 
 // Elements `at` to `at + 7` of a row of `k`, zeros behind its end. `at` is a multiple of 8.
 template <typename W>
-__device__ __forceinline__ void decode_row8(const u8* row, u32 at, u32 k, float out[8]) {
+DEVICE void decode_row8(const u8* row, u32 at, u32 k, float out[8]) {
     if constexpr (W::BLOCK == 1) {
 #pragma unroll
         for (int i = 0; i < 8; i++) out[i] = at + i < k ? W::one(row + (u64)(at + i) * W::BYTES) : 0.0f;

@@ -14,20 +14,20 @@ struct RmsNormParams {
 };
 
 // Four elements as one value, so that both widths share the code below.
-__device__ __forceinline__ float squares(float x) { return x * x; }
-__device__ __forceinline__ float squares(float4 x) { return x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w; }
-__device__ __forceinline__ float plus(float a, float b) { return a + b; }
-__device__ __forceinline__ float4 plus(float4 a, float4 b) {
+DEVICE float squares(float x) { return x * x; }
+DEVICE float squares(float4 x) { return x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w; }
+DEVICE float plus(float a, float b) { return a + b; }
+DEVICE float4 plus(float4 a, float4 b) {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
-__device__ __forceinline__ float scaled(float x, float factor, float gamma) { return x * factor * gamma; }
-__device__ __forceinline__ float4 scaled(float4 x, float factor, float4 gamma) {
+DEVICE float scaled(float x, float factor, float gamma) { return x * factor * gamma; }
+DEVICE float4 scaled(float4 x, float factor, float4 gamma) {
     return make_float4(x.x * factor * gamma.x, x.y * factor * gamma.y, x.z * factor * gamma.z, x.w * factor * gamma.w);
 }
 
 // The output may be `a`, and the sum may be `a` or `b`: each element belongs to one thread, which reads it first.
 template <typename V, bool ADD>
-__device__ __forceinline__ void norm_row(const RmsNormParams& p, float* parts) {
+DEVICE void norm_row(const RmsNormParams& p, float* parts) {
     u32 n = p.width / (sizeof(V) / 4);
     u64 start = (u64)blockIdx.x * n;
     const V* a = (const V*)p.a + start;
@@ -51,9 +51,9 @@ __device__ __forceinline__ void norm_row(const RmsNormParams& p, float* parts) {
 }
 
 template <bool ADD>
-__device__ __forceinline__ void norm(const RmsNormParams& p) {
+DEVICE void norm(const RmsNormParams& p) {
     __shared__ float parts[32];
-    begin();
+    pdl_begin();
     if (p.wide) {
         norm_row<float4, ADD>(p, parts);
     } else {

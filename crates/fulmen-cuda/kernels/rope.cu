@@ -16,7 +16,7 @@ struct RopeParams {
 };
 
 extern "C" __global__ void __launch_bounds__(128) rope(const __grid_constant__ RopeParams p) {
-    begin();
+    pdl_begin();
     u32 block = blockIdx.x;
     u32 chunk = block % p.chunks, group = block / p.chunks % p.head_groups, row = block / p.chunks / p.head_groups;
     u32 item = chunk * blockDim.x + threadIdx.x, pairs = p.rope.n_rot / 2;

@@ -14,7 +14,7 @@ struct RopeSpec {
 
 // Cosine and sine of pair `i` at `position`, times the magnitude. The angle is taken in turns and in f64: at position
 // 10^6 an f32 angle would have lost two digits of its four.
-__device__ __forceinline__ float2 turn_of(const RopeSpec& rope, u32 position, u32 i) {
+DEVICE float2 turn_of(const RopeSpec& rope, u32 position, u32 i) {
     double frequency = exp2(-2.0 * (double)i / (double)rope.n_rot * rope.log2_base);
     double factor = rope.factors ? (double)rope.factors[i] : 1.0;
     double turns = (double)position * rope.freq_scale * frequency / factor * 0.15915494309189533577;
@@ -24,7 +24,7 @@ __device__ __forceinline__ float2 turn_of(const RopeSpec& rope, u32 position, u3
 }
 
 // The elements of pair `i`.
-__device__ __forceinline__ u32 first_of(const RopeSpec& rope, u32 i) { return rope.halves ? i : 2 * i; }
-__device__ __forceinline__ u32 second_of(const RopeSpec& rope, u32 i) {
+DEVICE u32 first_of(const RopeSpec& rope, u32 i) { return rope.halves ? i : 2 * i; }
+DEVICE u32 second_of(const RopeSpec& rope, u32 i) {
     return rope.halves ? i + rope.n_rot / 2 : 2 * i + 1;
 }

@@ -24,7 +24,7 @@ constexpr u32 WARPS = 8;
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32) rope_store(const __grid_constant__ RopeStoreParams p) {
     extern __shared__ float2 turns[];  // of the row's pairs; behind them a head for each warp
-    begin();
+    pdl_begin();
     u32 row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 pairs = p.rope.n_rot / 2, head_dim = p.cache.head_dim, n_kv = p.cache.n_kv_heads;
 
@@ -81,12 +81,12 @@ struct __align__(N * 4) Floats {
 
 // A lane has EACH neighbours of a head.
 template <int EACH>
-__device__ __forceinline__ void store_wide(const RopeStoreParams& p) {
+DEVICE void store_wide(const RopeStoreParams& p) {
     constexpr u32 HEAD = EACH * 32, PAIRS = HEAD / 2;
     using Mine = Floats<EACH>;
     __shared__ float2 turns[PAIRS];
     __shared__ __align__(16) float heads[WARPS][HEAD];
-    begin();
+    pdl_begin();
     u32 row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_kv = p.cache.n_kv_heads;
 
     // A row without a place keeps its queries, too: they would attend to nothing.

@@ -37,10 +37,10 @@ struct SampleParams {
     u32 unused;
 };
 
-__device__ __forceinline__ bool is_finite(float x) { return fabsf(x) < INFINITE; }
+DEVICE bool is_finite(float x) { return fabsf(x) < INFINITE; }
 
 // Whether the row's histogram is needed: its state makes sense, and chance has a part.
-__device__ __forceinline__ bool draws(const SampleState& state) {
+DEVICE bool draws(const SampleState& state) {
     return state.temperature > 0.0f && is_finite(state.temperature);
 }
 
@@ -49,20 +49,20 @@ struct Weigh {
     float largest;
     float temperature;
 
-    __device__ __forceinline__ float distance(float logit) const {
+    DEVICE float distance(float logit) const {
         // Else inf - inf would be NaN.
         return logit == largest ? 0.0f : (largest - logit) / temperature;
     }
-    static __device__ __forceinline__ float share(float distance) { return expf(-distance); }
-    static __device__ __forceinline__ u64 mass(float share) { return __float2ull_rn(share * 1099511627776.0f); }
+    static DEVICE float share(float distance) { return expf(-distance); }
+    static DEVICE u64 mass(float share) { return __float2ull_rn(share * 1099511627776.0f); }
     // 32 bins to each factor of e. The last bin weighs nothing.
-    static __device__ __forceinline__ u32 bin(float distance) {
+    static DEVICE u32 bin(float distance) {
         return distance < BINS / 32 ? (u32)(distance * 32.0f) : LAST_BIN;
     }
 };
 
 // The largest key of a row, from those of its parts, in every thread.
-__device__ __forceinline__ u64 largest_of_row(const SampleParams& p, u64 row) {
+DEVICE u64 largest_of_row(const SampleParams& p, u64 row) {
     u64 key = 0;
     for (u32 i = threadIdx.x % 32; i < p.parts; i += 32) {
         u64 other = p.largest[row * p.parts + i];
@@ -74,7 +74,7 @@ __device__ __forceinline__ u64 largest_of_row(const SampleParams& p, u64 row) {
 // The largest logit of each part; clears the histogram on the way.
 extern "C" __global__ void __launch_bounds__(1024) sample_largest(const __grid_constant__ SampleParams p) {
     __shared__ u64 warps[32];
-    begin();
+    pdl_begin();
     u64 row = blockIdx.x, from = (u64)blockIdx.y * p.part, to = min((u64)p.width, from + p.part);
     for (u32 bin = blockIdx.y * blockDim.x + threadIdx.x; bin < BINS; bin += gridDim.y * blockDim.x) {
         p.masses[row * BINS + bin] = 0;
@@ -88,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(1024) sample_largest(const __grid_c
 extern "C" __global__ void __launch_bounds__(1024) sample_histogram(const __grid_constant__ SampleParams p) {
     __shared__ u64 masses[BINS];
     __shared__ u32 counts[BINS];
-    begin();
+    pdl_begin();
     u64 row = blockIdx.x, from = (u64)blockIdx.y * p.part, to = min((u64)p.width, from + p.part);
     SampleState state = p.states[row];
     if (!draws(state)) return;
@@ -149,7 +149,7 @@ struct Range {
     u64 high;
 };
 
-struct Shared {
+struct SharedAddress {
     Sums bins;    // of the row's histogram
     Sums finer;   // of a part of one bin
     Window window;
@@ -203,14 +203,14 @@ struct Row {
     const float* x;
     u32 width;
     Weigh weigh;
-    Shared* s;
+    SharedAddress* s;
     // What the window holds, and what ran up before it.
     u32 windowed;
     Running before;
 
     // Calls `f(key, mass)` for every candidate of a range, in no order. Eight logits are on their way at a time.
     template <typename F>
-    __device__ __forceinline__ void for_each(const Range& range, F f) {
+    DEVICE void for_each(const Range& range, F f) {
         for (u64 base = threadIdx.x; base < width; base += 8 * blockDim.x) {
             float logits[8];
 #pragma unroll
@@ -406,7 +406,7 @@ struct Row {
 };
 
 // What is wrong with a state: the code of a fault, and the number.
-__device__ __forceinline__ u32 fault_of(const SampleState& state, float* value) {
+DEVICE u32 fault_of(const SampleState& state, float* value) {
     *value = state.temperature;
     if (!(is_finite(state.temperature) && state.temperature >= 0.0f)) return FAULT_TEMPERATURE;
     *value = state.top_p;
@@ -418,8 +418,8 @@ __device__ __forceinline__ u32 fault_of(const SampleState& state, float* value) 
 
 // One block of BINS threads a row.
 extern "C" __global__ void __launch_bounds__(BINS) sample(const __grid_constant__ SampleParams p) {
-    __shared__ Shared s;
-    begin();
+    __shared__ SharedAddress s;
+    pdl_begin();
     u64 row = blockIdx.x;
     SampleState state = p.states[row];
     float value;

@@ -1,7 +1,10 @@
 // Floats on their way into 16 bits (`halves.cuh`): their scale, and four of them.
 #pragma once
 
-#include "bulk.cuh"
+#include "common.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/tma.cuh"
 #include "halves.cuh"
 
 DEVICE u32 magnitude(float v) { return __float_as_uint(v) & ~(1u << 31); }

@@ -4,23 +4,23 @@
 
 // An element and its index as one number: it rises with the value and falls with the index. 0 for NaN and -inf, which
 // are never chosen.
-__device__ __forceinline__ u64 key_of(float value, u32 index) {
+DEVICE u64 key_of(float value, u32 index) {
     if (!(value > -INFINITE)) return 0;
     u32 bits = __float_as_uint(value + 0.0f);  // -0 is as large as 0
     bits = bits >> 31 ? ~bits : bits | 0x80000000u;
     return (u64)bits << 32 | (u32)~index;
 }
 
-__device__ __forceinline__ u32 index_of(u64 key) { return ~(u32)key; }
+DEVICE u32 index_of(u64 key) { return ~(u32)key; }
 
-__device__ __forceinline__ float value_of(u64 key) {
+DEVICE float value_of(u64 key) {
     u32 bits = (u32)(key >> 32);
     return __uint_as_float(bits >> 31 ? bits & 0x7fffffffu : ~bits);
 }
 
 // The largest key among those of the block's threads, in every thread. `warps` holds 32 keys and may be used again after
 // the next barrier.
-__device__ __forceinline__ u64 block_max(u64 key, u64* warps) {
+DEVICE u64 block_max(u64 key, u64* warps) {
     key = warp_max(key);
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = key;
     __syncthreads();
@@ -30,7 +30,7 @@ __device__ __forceinline__ u64 block_max(u64 key, u64* warps) {
 }
 
 // The largest key of the elements from `from` to `to`, in every thread of the block.
-__device__ __forceinline__ u64 largest_of(const float* x, u64 from, u64 to, u64* warps) {
+DEVICE u64 largest_of(const float* x, u64 from, u64 to, u64* warps) {
     u64 key = 0;
 #pragma unroll 4
     for (u64 i = from + threadIdx.x; i < to; i += blockDim.x) {

@@ -10,7 +10,7 @@ struct SoftMaxParams {
 
 extern "C" __global__ void __launch_bounds__(1024) softmax(const __grid_constant__ SoftMaxParams p) {
     __shared__ float parts[32];
-    begin();
+    pdl_begin();
     const float* x = p.x + (u64)blockIdx.x * p.width;
     float* out = p.out + (u64)blockIdx.x * p.width;
     // The largest is taken away before the factor comes in, where it takes the least rounding; with a negative factor
