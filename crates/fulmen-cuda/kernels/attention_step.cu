@@ -17,8 +17,8 @@
 #include "ptx/cp_async.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/tma.cuh"
-#include "codes.cuh"
-#include "halves.cuh"
+#include "q8_activations.cuh"
+#include "f16_fragments.cuh"
 
 constexpr int WARPS = 8;
 constexpr int THREADS = WARPS * 32;

@@ -46,11 +46,11 @@ static EMBEDDED: &[Embedded] = embedded! {
     "embed": "80" "90";
     "gemm": "80" "90";
     "gemm_hopper": "90a";
-    "halves": "90";
+    "gemm_small_m": "90";
+    "gemv": "90";
     "kv_store": "80" "90";
-    "mmq": "90";
-    "mmv": "90";
-    "mul_mat": "80" "90";
+    "matmul_generic": "80" "90";
+    "pack_f16_fragments": "90";
     "penalize": "80" "90";
     "rms_norm": "80" "90";
     "rope": "80" "90";
@@ -262,7 +262,14 @@ mod tests {
             .collect();
         assert_eq!(built, embedded);
         // What only newer devices have is another file's work on the older ones.
-        let newer = ["attention_prefill_hopper", "attention_step", "gemm_hopper", "halves", "mmq", "mmv"];
+        let newer = [
+            "attention_prefill_hopper",
+            "attention_step",
+            "gemm_hopper",
+            "gemm_small_m",
+            "gemv",
+            "pack_f16_fragments",
+        ];
         assert!(EMBEDDED.iter().all(|e| newer.contains(&e.file) || choose(e.targets, OLDEST).is_some()));
     }
 

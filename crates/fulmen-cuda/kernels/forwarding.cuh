@@ -1,4 +1,4 @@
-// How a product of 8 or 16 rows hands its result on to the product behind it in 16 bits (`halves.cuh`), and how that one takes it.
+// How a product of 8 or 16 rows hands its result on to the product behind it in 16 bits (`f16_fragments.cuh`), and how that one takes it.
 //
 // - A block that ends a tile, 16 rows of its weight, has a run of 16 columns of the image, but no row of it whole. So rows are not
 //   scaled, and words beside the image say of each tile whether 16 bits hold it.
@@ -8,7 +8,7 @@
 //   of the image itself, from the floats.
 #pragma once
 
-#include "scaling.cuh"
+#include "row_scaling.cuh"
 
 constexpr u32 RUN = 16;  // columns of a tile
 constexpr u32 LEAST = 0x3a800000, MOST = 0x47000000;  // the bits of 2^-10 and of 2^15
