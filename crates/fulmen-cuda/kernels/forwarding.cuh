@@ -70,7 +70,7 @@ struct __align__(16) Told {
 template <int ROWS>
 __device__ __noinline__ void make_image(const float* floats, const float* gain, float* factors, u8* image, u32 order, u32 k, u32 first, u32 columns) {
   const u32 lane = threadIdx.x & 31, threads = blockDim.x - 32;
-  bar_sync(1, threads);
+  bar_sync<1>(threads);
 #pragma unroll 1
   for (u32 row = threadIdx.x / 32; row < ROWS; row += threads / 32) {
     auto value = [&](u32 at) {
@@ -89,7 +89,7 @@ __device__ __noinline__ void make_image(const float* floats, const float* gain, 
     }
     if (lane == 0) factors[row] *= power_of_two(254 - up);
   }
-  bar_sync(1, threads);
+  bar_sync<1>(threads);
 }
 
 // A warp's look at what was handed on, of chunks [chunk, past). It begins before the copies of the image, so that the answers are not

@@ -276,7 +276,7 @@ struct Block {
   // Before anything of other kernels is read or written: the kernel ahead is done, and x is there or on its way.
   DEVICE void take_x() {
     pdl_wait();
-    bar_sync(1, blockDim.x);
+    bar_sync<1>(blockDim.x);
     if (!args.from.words) return;
     mbarrier_wait_parity(&told.looked, 0);
     if (told.fine) return;
@@ -329,7 +329,7 @@ struct Block {
         arrive();
       } else {
         // From here on x is not needed: sums take its place.
-        bar_sync(1, args.warps * 32);
+        bar_sync<1>(args.warps * 32);
       }
 #pragma unroll
       for (int w = 0; w < WEIGHTS; w++) total[w].put(to + w * FLOATS);
@@ -349,7 +349,7 @@ struct Block {
       const float* first;  // sums, but those of warps
       if (of == ALONE) {
         if (!next_tile(index)) {
-          bar_sync(1, args.warps * 32);
+          bar_sync<1>(args.warps * 32);
           // Sums may be pushed when all blocks of the cluster have begun, or no longer need x.
           if (args.ranks > 1) {
             if (args.sums & INSTEAD_OF_X) cluster_arrive();
@@ -422,7 +422,7 @@ DEVICE void bring_x(const Args& args, const Work& work, u8* memory, u64* x_there
   fence_proxy_async();
   __syncwarp();
   if (args.ranks > 1) (fence_mbarrier_init(), cluster_arrive_relaxed());
-  bar_arrive(1, blockDim.x);
+  bar_arrive<1>(blockDim.x);
   // The weights of the step have driven the gain out of the cache.
   if (args.to.gain && lane == 0) cp_async_bulk_prefetch_l2_covering(args.to.gain + work.tile * TILE, (work.end - work.tile) * TILE * 4);
   pdl_wait();
