@@ -109,13 +109,13 @@ DEVICE float2 turn_of(u32 position, u32 pair, u32 dims, const float* factors, fl
 DEVICE void store_half(const Args& args, u32 row, u32 at, float value) {
   value *= 0.125f;
   const float second = __shfl_down_sync(FULL_WARP, value, 1), third = __shfl_down_sync(FULL_WARP, value, 2), fourth = __shfl_down_sync(FULL_WARP, value, 3);
-  const uint2 four = make_uint2(half_pair(value, third), half_pair(second, fourth));
-  float sum = pair_sum(four.x) + pair_sum(four.y);
+  const uint2 four = make_uint2(f16_pair(value, third), f16_pair(second, fourth));
+  float sum = f16_pair_sum(four.x) + f16_pair_sum(four.y);
   sum += __shfl_xor_sync(FULL_WARP, sum, 4);
   sum += __shfl_xor_sync(FULL_WARP, sum, 8);
   if (at % 4 > 0) return;
 #pragma unroll
-  for (u32 order = 0; order < ORDERS; order++) store_halves(args.halves[order], order, gridDim.y, row, at, four, sum);
+  for (u32 order = 0; order < K_ORDERS; order++) store_fragment_x4(args.halves[order], order, gridDim.y, row, at, four, sum);
   if (at == 0) args.half_factors[row] = 8;
 }
 
@@ -473,7 +473,7 @@ DEVICE void attend(const Args& args) {
       }
       const float result = sum / weight;
       out[at] = result;
-      if (ONE && args.codes) quantize1(args.codes, kv * group * HD + at, result);
+      if (ONE && args.codes) quantize_q8_row_x1(args.codes, kv * group * HD + at, result);
       if (!ONE && args.half_factors) store_half(args, row, kv * group * HD + at, result);
     }
   }
