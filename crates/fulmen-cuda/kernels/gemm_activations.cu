@@ -1,66 +1,64 @@
-// Activations as panels of 16-bit floats, for products of many rows: see panels.cuh. One block a row.
+// Packs f32 activations into the K-major panels of the prefill GEMM (gemm_panels.cuh). Element-wise; one block of 256
+// threads per row, 8 elements per thread. Launched by src/kernels/gemm/mod.rs.
 //
-// `activations_bf16`: rounded to bf16, for weights in blocks.
-// `activations_split`: as two bf16, the second in the panels behind the first's: 16 bits of each number's digits.
-// `activations_f16`: rounded to f16, each row times a power of two that brings its largest number near 2^14.
-#include "panels.cuh"
+// `gemm_activations_bf16`: rounded to bf16, for block-quantized weights.
+// `gemm_activations_split`: split into two bf16, the rests in a second set of panels behind the first: 16 bits of each
+// significand, for bf16 and f32 weights.
+// `gemm_activations_f16`: each row scaled by a power of two that brings its largest value to [2^14, 2^15), then rounded
+// to f16; `row_scales` undo it in the GEMM's epilogue. Includes a reduction of the row's largest magnitude.
+// Layouts: x [m, k] f32; out k_panels panels of `rows` rows.
+// Bound: memory bandwidth; about 2.2 of 33 ms of a 2048-token prefill of Qwen3-4B on an H200.
+#include "gemm_panels.cuh"
 
-struct ActivationsParams {
+// Mirrored by `GemmActivationsArgs` in src/kernels/gemm/mod.rs.
+struct GemmActivationsArgs {
     const float* x;  // [m, k]
     u8* out;
-    float* factors;  // [m]: what products with a row of f16 are multiplied by
+    float* row_scales;  // [m], f16 only
     u32 k;
-    u32 panels;  // of a row
-    u32 rows;    // of the panels: m, padded
-    u32 wide;    // the rows of `x` start at multiples of 16 bytes
+    u32 k_panels;  // of a row
+    u32 rows;      // of the panels: m rounded up to 8
+    u32 aligned;   // the rows of `x` start at multiples of 16 bytes
 };
 
-DEVICE void load8(const ActivationsParams& p, const float* row, u32 at, float (&out)[8]) {
-    if (p.wide && at + 8 <= p.k) {
-        float4 a = *(const float4*)(row + at), b = *(const float4*)(row + at + 4);
-        out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
-        out[4] = b.x, out[5] = b.y, out[6] = b.z, out[7] = b.w;
-    } else {
-#pragma unroll
-        for (int i = 0; i < 8; i++) out[i] = at + i < p.k ? row[at + i] : 0.0f;
-    }
-}
-
+// Calls store(8 elements, their place in the panels) for all chunks of the block's row.
 template <typename Store>
-DEVICE void each8(const ActivationsParams& p, Store store) {
-    const float* row = p.x + (u64)blockIdx.x * p.k;
-    for (u32 at = threadIdx.x * 8; at < p.panels * PANEL; at += blockDim.x * 8) {
+DEVICE void for_each_chunk(const GemmActivationsArgs& args, Store store) {
+    const float* row = args.x + (u64)blockIdx.x * args.k;
+    for (u32 at = threadIdx.x * 8; at < args.k_panels * PANEL; at += blockDim.x * 8) {
         float x[8];
-        load8(p, row, at, x);
-        store(x, p.out + panel_piece(p.rows, blockIdx.x, at));
+        load_row8(row, at, args.k, args.aligned, x);
+        store(x, args.out + panel_chunk(args.rows, blockIdx.x, at));
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) activations_bf16(const __grid_constant__ ActivationsParams p) {
+extern "C" __global__ void __launch_bounds__(256)
+    gemm_activations_bf16(const __grid_constant__ GemmActivationsArgs args) {
     pdl_begin();
-    each8(p, [](const float(&x)[8], u8* to) { store8_bfloat(to, x); });
+    for_each_chunk(args, [](const float(&x)[8], u8* to) { store_chunk<MmaBf16>(to, x); });
 }
 
-extern "C" __global__ void __launch_bounds__(256) activations_split(const __grid_constant__ ActivationsParams p) {
+extern "C" __global__ void __launch_bounds__(256)
+    gemm_activations_split(const __grid_constant__ GemmActivationsArgs args) {
     pdl_begin();
-    u64 behind = (u64)p.panels * p.rows * PANEL_BYTES;
-    each8(p, [=](const float(&x)[8], u8* to) { store8_split(to, to + behind, x); });
+    u64 rests = (u64)args.k_panels * args.rows * PANEL_BYTES;
+    for_each_chunk(args, [=](const float(&x)[8], u8* to) { store_chunk_split(to, to + rests, x); });
 }
 
-extern "C" __global__ void __launch_bounds__(256) activations_f16(const __grid_constant__ ActivationsParams p) {
-    __shared__ float parts[32];
+extern "C" __global__ void __launch_bounds__(256)
+    gemm_activations_f16(const __grid_constant__ GemmActivationsArgs args) {
+    __shared__ float warp_results[32];
     pdl_begin();
-    const float* row = p.x + (u64)blockIdx.x * p.k;
+    const float* row = args.x + (u64)blockIdx.x * args.k;
     float largest = 0.0f;
-    for (u32 at = threadIdx.x; at < p.k; at += blockDim.x) largest = fmaxf(largest, fabsf(row[at]));
-    largest = block_reduce<Max>(largest, parts);
-    // Factors in both directions are normal numbers. An infinity stays one under either.
-    int exponent = (int)(__float_as_uint(largest) >> 23) - 127 - 14;
-    exponent = min(max(exponent, -120), 120);
-    float down = __uint_as_float((u32)(127 - exponent) << 23);
-    if (threadIdx.x == 0) p.factors[blockIdx.x] = __uint_as_float((u32)(127 + exponent) << 23);
-    each8(p, [=](const float(&x)[8], u8* to) {
-        *(uint4*)to = make_uint4(MmaF16::pack(x[0] * down, x[1] * down), MmaF16::pack(x[2] * down, x[3] * down),
-                                 MmaF16::pack(x[4] * down, x[5] * down), MmaF16::pack(x[6] * down, x[7] * down));
+    for (u32 at = threadIdx.x; at < args.k; at += blockDim.x) largest = fmaxf(largest, fabsf(row[at]));
+    largest = block_reduce<Max>(largest, warp_results);
+    const Pow2Scale scale = Pow2Scale::of<14>(__float_as_uint(largest));
+    if (threadIdx.x == 0) args.row_scales[blockIdx.x] = scale.up;
+    for_each_chunk(args, [=](const float(&x)[8], u8* to) {
+        float scaled[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) scaled[i] = x[i] * scale.down;
+        store_chunk<MmaF16>(to, scaled);
     });
 }
