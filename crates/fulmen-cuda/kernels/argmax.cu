@@ -3,7 +3,7 @@
 //
 // An element and its index are one 64-bit number whose maximum is the answer, so that parts of a row can be reduced in
 // any order. Wide rows are cut into parts, one block each, and a second kernel takes the largest of the parts.
-#include "select.cuh"
+#include "ordered_key.cuh"
 
 struct ArgMaxParams {
     const float* x;

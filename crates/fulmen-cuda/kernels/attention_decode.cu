@@ -32,14 +32,14 @@
 // Bound: memory bandwidth for long contexts and many rows: 70 % of it at 16 rows of 1000 positions on an H200 (Qwen3-4B);
 // at one row and 1000 positions latency decides: 4.7 us against 1.0 us for the bytes.
 
-#include "codes.cuh"
 #include "common.cuh"
-#include "halves.cuh"
+#include "f16_fragments.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/tma.cuh"
+#include "q8_activations.cuh"
 #include "rope.cuh"
 
 constexpr int WARPS = 8;

@@ -6,7 +6,7 @@
 // and sorted where they are few, and counted into finer bins where they are many.
 //
 // Weights are whole multiples of 2^-40, so sums are the same in any order and a draw is the same on every run.
-#include "select.cuh"
+#include "ordered_key.cuh"
 
 #define BINS 1024u
 #define GATHERED 1024u

@@ -6,7 +6,7 @@ use fulmen_core::{OpCall, RopeStoreCall, Step};
 
 use crate::device::Caps;
 
-/// Keys and values, of which the first positions of each row are called, as `ahead.cuh` has it.
+/// Keys and values, of which the first positions of each row are called, as `l2_prefetch.cuh` has it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub(crate) struct Ahead {

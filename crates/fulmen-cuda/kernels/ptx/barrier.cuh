@@ -8,6 +8,17 @@ DEVICE void bar_sync(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r
 // Arrives at it without waiting.
 DEVICE void bar_arrive(u32 id, u32 threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
+// The same for an id that is known at compile time: an immediate operand, which ptxas does not make of a constant register.
+template <u32 ID>
+DEVICE void bar_sync(u32 threads) {
+    asm volatile("bar.sync %0, %1;" ::"n"(ID), "r"(threads) : "memory");
+}
+
+template <u32 ID>
+DEVICE void bar_arrive(u32 threads) {
+    asm volatile("bar.arrive %0, %1;" ::"n"(ID), "r"(threads) : "memory");
+}
+
 // True in one lane of a converged warp, always the same one. The compiler knows that, so TMA issue takes few instructions.
 DEVICE bool elect_one() {
     u32 yes;

@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use fulmen_core::{AttentionCall, DType, KvSource, RopePairing, RopeStoreCall};
 
-use super::halves::Image;
-use super::{Launched, apart, codes};
+use super::f16_fragments::Image;
+use super::{Launched, apart, q8_activations};
 use crate::queue::{Launch, Queue};
 
 #[repr(C)]
@@ -194,8 +194,8 @@ fn run(queue: &mut Queue, call: &AttentionCall, args: &Args) -> Launched {
     let mut handed = None;
     if (width / args.kv_heads).is_multiple_of(32 * ranks) {
         if one {
-            args.codes = codes::room(queue, width).unwrap_or(0);
-            handed = Some((codes::of(call.output, width), args.codes));
+            args.codes = q8_activations::room(queue, width).unwrap_or(0);
+            handed = Some((q8_activations::of(call.output, width), args.codes));
         } else if let Some(image) = Image::room(queue, call.m, width) {
             (args.halves, args.half_factors) = (image.orders, image.factors);
             handed = Some((Image::of(call.output, call.m, width), image.orders[0]));

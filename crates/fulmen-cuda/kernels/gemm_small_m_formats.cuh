@@ -1,6 +1,6 @@
-// How `mmq.cu` turns the codes of 16 rows of W into 16-bit floats, the first operand of the tensor cores.
+// How `gemm_small_m.cu` turns the codes of 16 rows of W into 16-bit floats, the first operand of the tensor cores.
 //
-// A lane decodes rows g and g + 8 of a chunk of 256 columns: of each the 64 columns of its four runs (see `halves.cuh`).
+// A lane decodes rows g and g + 8 of a chunk of 256 columns: of each the 64 columns of its four runs (see `f16_fragments.cuh`).
 // - Codes of the K formats are taken as halves as they are: the bits of the smallest halves count in 2^-24, so one multiplication with the
 //   scale of their block is exact up to 2048, and rounds those of Q6_K above that to 11 bits. 2^24 (UNIT) and the scale of the whole
 //   chunk are left to the sums.
@@ -8,7 +8,7 @@
 //   must fit 16 bits, as those of models do by far (65504).
 //
 // Each format has
-// - BYTES for a chunk, PIECES of 16 bytes around them in a stage, and the ORDER of the columns of x, as `mmq/plan.rs` has it;
+// - BYTES for a chunk, PIECES of 16 bytes around them in a stage, and the ORDER of the columns of x, as `gemm_small_m/config.rs` has it;
 // - ALIGNED: whether chunks are whole pieces, so that they come by boxes;
 // - `open` for the scales of a chunk, of which `blocks` of 32 columns are there, in lane t of four; LOOPS times `load` for codes, of which step i is for
 //   step AT(i) + loop · ADVANCE of x: `values` gives it;
@@ -18,7 +18,7 @@
 // - LIGHT: whether there are registers for two weights at a time.
 #pragma once
 
-#include "halves.cuh"
+#include "f16_fragments.cuh"
 #include "ptx/cvt.cuh"
 
 // ---------------------------------------------------------------- pairs of halves

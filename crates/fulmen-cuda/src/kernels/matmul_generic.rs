@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use fulmen_core::{BinaryCall, GateUpCall, MulMatCall, WeightArg};
 
-use super::{Launched, elementwise, few_rows, gemm, type_name, wide};
+use super::{Launched, elementwise, small_m, gemm, type_name, wide};
 use crate::queue::{Launch, Queue};
 
 #[repr(C)]
@@ -39,7 +39,7 @@ const FEW_ROWS: [u32; 4] = [1, 2, 4, 8];
 const TILE: u32 = 64;
 
 pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall) -> Launched {
-    if let Some(launched) = few_rows::launch(queue, call, None) {
+    if let Some(launched) = small_m::launch(queue, call, None) {
         return launched;
     }
     if let Some(launched) = gemm::launch(queue, call) {
@@ -63,7 +63,7 @@ pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall) -> Launched {
 
 /// The products, the gate's into scratch memory, and what is made of both.
 pub(crate) fn launch_gate_up(queue: &mut Queue, call: &GateUpCall) -> Launched {
-    if let Some(launched) = few_rows::launch_gate_up(queue, call, None) {
+    if let Some(launched) = small_m::launch_gate_up(queue, call, None) {
         return launched;
     }
     if let Some(launched) = gemm::launch_gate_up(queue, call) {
@@ -104,15 +104,15 @@ fn launch_product(queue: &mut Queue, product: &Product) -> Launched {
     let name = type_name(weight.dtype);
     match FEW_ROWS.into_iter().find(|&rows| m <= rows) {
         Some(rows) => {
-            let entry = format!("mul_mat_{name}_rows{rows}");
+            let entry = format!("matmul_generic_{name}_rows{rows}");
             let blocks = queue.blocks(&entry, n.div_ceil(4).into())?;
-            queue.launch(&Launch::new("mul_mat", &entry, blocks, 128), &params)?;
+            queue.launch(&Launch::new("matmul_generic", &entry, blocks, 128), &params)?;
         }
         None => {
-            let entry = format!("mul_mat_{name}_tile");
+            let entry = format!("matmul_generic_{name}_tile");
             let blocks = queue.blocks(&entry, m.div_ceil(TILE).into())?;
             let columns = queue.rows(&entry, n.div_ceil(TILE).into())?;
-            let launch = Launch::new("mul_mat", &entry, blocks, 256).rows(columns);
+            let launch = Launch::new("matmul_generic", &entry, blocks, 256).rows(columns);
             queue.launch(&launch, &params)?;
         }
     }

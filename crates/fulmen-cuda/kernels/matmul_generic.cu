@@ -1,8 +1,8 @@
 // Products with weights [n, k]: the plain kernels, for every type and every shape. Weights are decoded to f32 in
 // registers and multiplied with f32 activations, so the results are those of f32 arithmetic.
 //
-// `mul_mat_<type>_rows<R>`: up to R rows of activations, one warp for each column of the output.
-// `mul_mat_<type>_tile`: many rows, 64 x 64 elements of the output a block, both operands through shared memory.
+// `matmul_generic_<type>_rows<R>`: up to R rows of activations, one warp for each column of the output.
+// `matmul_generic_<type>_tile`: many rows, 64 x 64 elements of the output a block, both operands through shared memory.
 #include "quant.cuh"
 
 struct MulMatParams {
@@ -110,7 +110,7 @@ DEVICE void tile(const MulMatParams& p) {
 
 #define ROWS(W, name, R)                                                                                              \
     extern "C" __global__ void __launch_bounds__(128)                                                                 \
-        mul_mat_##name##_rows##R(const __grid_constant__ MulMatParams p) {                                            \
+        matmul_generic_##name##_rows##R(const __grid_constant__ MulMatParams p) {                                            \
         few_rows<W, R>(p);                                                                                            \
     }
 #define KERNELS(W, name)                                                                                              \
@@ -118,7 +118,7 @@ DEVICE void tile(const MulMatParams& p) {
     ROWS(W, name, 2)                                                                                                  \
     ROWS(W, name, 4)                                                                                                  \
     ROWS(W, name, 8)                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256) mul_mat_##name##_tile(const __grid_constant__ MulMatParams p) { \
+    extern "C" __global__ void __launch_bounds__(256) matmul_generic_##name##_tile(const __grid_constant__ MulMatParams p) { \
         tile<W>(p);                                                                                                   \
     }
 FOR_EACH_WEIGHT(KERNELS)

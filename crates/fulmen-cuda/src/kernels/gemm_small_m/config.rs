@@ -5,12 +5,12 @@ use fulmen_core::{BackendError, DType};
 use super::args::{Args, Incoming, Outgoing, Part, Shares};
 use crate::ahead::Ahead;
 use crate::device::Caps;
-use crate::kernels::few_rows::{Group, MAX_PARTS};
-use crate::kernels::halves::{CHUNK, ROWS, chunk_bytes};
+use crate::kernels::small_m::{Group, MAX_PARTS};
+use crate::kernels::f16_fragments::{CHUNK, ROWS, chunk_bytes};
 use crate::queue::Queue;
 use crate::tensor_map::TensorMap;
 
-// As in `mmq_work.cuh` and `mmq_formats.cuh`.
+// As in `gemm_small_m_schedule.cuh` and `gemm_small_m_formats.cuh`.
 const MAX_WARPS: u32 = 12;
 const TILE: u32 = 16;
 const MAX_CHUNKS: u32 = 52;
@@ -198,7 +198,7 @@ pub(super) fn plan_with(
         part,
         ahead: Ahead::default(),
     };
-    let entry = format!("mmq_{}_rows{rows}", group.name());
+    let entry = format!("gemm_small_m_{}_rows{rows}", group.name());
     let box_bytes = if aligned(formats[0]) { Some(16 * pieces(formats[0])?) } else { None };
     let shared = taken + behind;
     Some(Plan {
@@ -230,7 +230,7 @@ mod tests {
     use fulmen_core::WeightArg;
 
     use super::*;
-    use crate::kernels::few_rows::Product;
+    use crate::kernels::small_m::Product;
 
     const H200: Caps =
         Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448, l2_bytes: 62_914_560 };

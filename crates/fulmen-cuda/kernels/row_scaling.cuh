@@ -1,11 +1,11 @@
-// Floats on their way into 16 bits (`halves.cuh`): their scale, and four of them.
+// Floats on their way into 16 bits (`f16_fragments.cuh`): their scale, and four of them.
 #pragma once
 
 #include "common.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/tma.cuh"
-#include "halves.cuh"
+#include "f16_fragments.cuh"
 
 DEVICE u32 magnitude(float v) { return __float_as_uint(v) & ~(1u << 31); }
 DEVICE u32 largest_of(float4 v) { return max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w))); }

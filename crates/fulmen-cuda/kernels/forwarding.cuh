@@ -1,4 +1,4 @@
-// How a product of 8 or 16 rows hands its result on to the product behind it in 16 bits (`halves.cuh`), and how that one takes it.
+// How a product of 8 or 16 rows hands its result on to the product behind it in 16 bits (`f16_fragments.cuh`), and how that one takes it.
 //
 // - A block that ends a tile, 16 rows of its weight, has a run of 16 columns of the image, but no row of it whole. So rows are not
 //   scaled, and words beside the image say of each tile whether 16 bits hold it.
@@ -8,7 +8,7 @@
 //   of the image itself, from the floats.
 #pragma once
 
-#include "scaling.cuh"
+#include "row_scaling.cuh"
 
 constexpr u32 RUN = 16;  // columns of a tile
 constexpr u32 LEAST = 0x3a800000, MOST = 0x47000000;  // the bits of 2^-10 and of 2^15
@@ -70,7 +70,7 @@ struct __align__(16) Told {
 template <int ROWS>
 __device__ __noinline__ void make_image(const float* floats, const float* gain, float* factors, u8* image, u32 order, u32 k, u32 first, u32 columns) {
   const u32 lane = threadIdx.x & 31, threads = blockDim.x - 32;
-  bar_sync(1, threads);
+  bar_sync<1>(threads);
 #pragma unroll 1
   for (u32 row = threadIdx.x / 32; row < ROWS; row += threads / 32) {
     auto value = [&](u32 at) {
@@ -89,7 +89,7 @@ __device__ __noinline__ void make_image(const float* floats, const float* gain, 
     }
     if (lane == 0) factors[row] *= power_of_two(254 - up);
   }
-  bar_sync(1, threads);
+  bar_sync<1>(threads);
 }
 
 // A warp's look at what was handed on, of chunks [chunk, past). It begins before the copies of the image, so that the answers are not

@@ -1,16 +1,16 @@
-//! Products of few rows, 2 to 16 a launch, with block-quantized weights: x goes to 16 bits once, by the kernel that made it or by `halves.cu`, and tensor
+//! Products of few rows, 2 to 16 a launch, with block-quantized weights: x goes to 16 bits once, by the kernel that made it or by `pack_f16_fragments.cu`, and tensor
 //! cores multiply it with weights that are decoded on the way.
 
 mod args;
-mod plan;
+mod config;
 
 use bytemuck::{Pod, Zeroable};
 use fulmen_core::BackendError;
 
 use self::args::{Args, Incoming, Outgoing};
-use self::plan::{Plan, choose};
-use super::few_rows::{Group, Input};
-use super::halves::{CHUNK, Image, ORDERS};
+use self::config::{Plan, choose};
+use super::small_m::{Group, Input};
+use super::f16_fragments::{CHUNK, Image, ORDERS};
 use super::{Launched, at_row};
 use crate::queue::{Handed, Launch, Queue};
 
@@ -42,7 +42,7 @@ pub(super) fn run(queue: &mut Queue, input: &Input, groups: &[Group<'_>]) -> Opt
 
 /// Where x comes from.
 enum Source {
-    /// Floats, which `halves.cu` puts into an image.
+    /// Floats, which `pack_f16_fragments.cu` puts into an image.
     Floats(Image),
     /// An image whose rows are scaled.
     Scaled(Image),
@@ -136,8 +136,8 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
                 columns,
                 unused: 0,
             };
-            let entry = format!("halves_rows{rows}");
-            queue.launch(&Launch::new("halves", &entry, 1, halves_threads(k)).rows(rows), &params)?;
+            let entry = format!("pack_f16_fragments_rows{rows}");
+            queue.launch(&Launch::new("pack_f16_fragments", &entry, 1, halves_threads(k)).rows(rows), &params)?;
             launched += 1;
         }
         for (index, plan) in plans.iter().enumerate() {
@@ -162,7 +162,7 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
             let blocks = plan.clusters * args.ranks;
             // One more warp brings x.
             let threads = 32 * (args.warps + 1);
-            let mut launch = Launch::new("mmq", &plan.entry, blocks, threads).shared(plan.shared);
+            let mut launch = Launch::new("gemm_small_m", &plan.entry, blocks, threads).shared(plan.shared);
             launch.cluster = args.ranks;
             queue.launch(&launch, &args)?;
         }

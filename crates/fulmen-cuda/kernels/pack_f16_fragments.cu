@@ -1,6 +1,6 @@
 // targets: 90
-// Rows of activations in 16 bits (see `halves.cuh`), after an optional RMS norm. One block a row.
-#include "scaling.cuh"
+// Rows of activations in 16 bits (see `f16_fragments.cuh`), after an optional RMS norm. One block a row.
+#include "row_scaling.cuh"
 
 struct Params {
   const float* x;
@@ -91,5 +91,5 @@ DEVICE void run(const Params& params) {
     put(at, at < length ? *(const float4*)(x + at) : make_float4(0, 0, 0, 0), gain_at(at));
 }
 
-extern "C" __global__ void __launch_bounds__(1024) halves_rows8(const __grid_constant__ Params params) { run<8>(params); }
-extern "C" __global__ void __launch_bounds__(1024) halves_rows16(const __grid_constant__ Params params) { run<16>(params); }
+extern "C" __global__ void __launch_bounds__(1024) pack_f16_fragments_rows8(const __grid_constant__ Params params) { run<8>(params); }
+extern "C" __global__ void __launch_bounds__(1024) pack_f16_fragments_rows16(const __grid_constant__ Params params) { run<16>(params); }

@@ -1,7 +1,7 @@
 // Activations in 16 bits, as the products of few rows read them: made once, copied whole into shared memory.
 //
-// `halves.cu` multiplies each row with a power of two of its own, so that its largest number is at least 2^10 and below 2^11; the factors
-// that undo it lie beside. What a product hands on (`handing.cuh`) is as it is, what attention does an eighth of it. Rows are padded to ROWS (8 or 16) and columns to chunks of 256.
+// `pack_f16_fragments.cu` multiplies each row with a power of two of its own, so that its largest number is at least 2^10 and below 2^11; the factors
+// that undo it lie beside. What a product hands on (`forwarding.cuh`) is as it is, what attention does an eighth of it. Rows are padded to ROWS (8 or 16) and columns to chunks of 256.
 //
 // A chunk is 16 steps of 16 columns, each in the order of the second operand of the tensor cores: lane 4 g + t has four columns of
 // row g and then, of 16 rows, the same columns of row g + 8. Two more steps have, in place of columns, the sums of the lane's runs:

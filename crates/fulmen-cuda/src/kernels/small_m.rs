@@ -3,8 +3,8 @@
 
 use fulmen_core::{DType, GateUpCall, MatPart, MulMatCall, RmsNormCall, WeightArg};
 
-use super::halves::Image;
-use super::{Launched, apart, mmq, mmv};
+use super::f16_fragments::Image;
+use super::{Launched, apart, gemm_small_m, gemv};
 use crate::queue::Queue;
 
 /// Weights of one launch at most.
@@ -179,7 +179,7 @@ fn takes(queue: &Queue, input: &Input, parts: &[Product]) -> bool {
 }
 
 fn run(queue: &mut Queue, input: &Input, groups: &[Group<'_>]) -> Option<Launched> {
-    if input.m == 1 { mmv::run(queue, input, groups) } else { mmq::run(queue, input, groups) }
+    if input.m == 1 { gemv::run(queue, input, groups) } else { gemm_small_m::run(queue, input, groups) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 // targets: 90
 // Products of 2 to 16 rows a launch with block-quantized weights: y[m, n] = x[m, k] · W[n, k]ᵀ, every byte of W read once.
 //
-// - x comes in 16 bits, from `halves.cu` or from the kernel that made it, and is copied into shared memory whole. Tensor cores multiply: 16 rows of W, decoded in
+// - x comes in 16 bits, from `pack_f16_fragments.cu` or from the kernel that made it, and is copied into shared memory whole. Tensor cores multiply: 16 rows of W, decoded in
 //   registers, are the rows of A, the rows of x the columns of B.
 // - A tile is 16 rows of W (of both weights where they come in pairs, which then share what is loaded of x). Tiles are dealt to the
 //   clusters of the grid; the blocks of a cluster share the columns, so that few rows of W still fill the GPU and no block needs all
@@ -13,10 +13,10 @@
 //   up in their order. Where several blocks have some, they push it to the one that finishes the tile, which adds it up in theirs.
 // - Weights are fetched before the kernel ahead is done: they depend on nothing. One more warp, the last, does not: it waits for that
 //   kernel, brings x and what belongs to it, and ends.
-#include "mmq_work.cuh"
+#include "gemm_small_m_schedule.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/mma.cuh"
-#include "mmq_formats.cuh"
+#include "gemm_small_m_formats.cuh"
 
 constexpr u32 BOUND = 512;  // threads that there are registers for: so that a block of a small kernel may run beside
 static_assert(32 * (MAX_WARPS + 1) <= BOUND, "one more warp brings x");
@@ -276,7 +276,7 @@ struct Block {
   // Before anything of other kernels is read or written: the kernel ahead is done, and x is there or on its way.
   DEVICE void take_x() {
     pdl_wait();
-    bar_sync(1, blockDim.x);
+    bar_sync<1>(blockDim.x);
     if (!args.from.words) return;
     mbarrier_wait_parity(&told.looked, 0);
     if (told.fine) return;
@@ -329,7 +329,7 @@ struct Block {
         arrive();
       } else {
         // From here on x is not needed: sums take its place.
-        bar_sync(1, args.warps * 32);
+        bar_sync<1>(args.warps * 32);
       }
 #pragma unroll
       for (int w = 0; w < WEIGHTS; w++) total[w].put(to + w * FLOATS);
@@ -349,7 +349,7 @@ struct Block {
       const float* first;  // sums, but those of warps
       if (of == ALONE) {
         if (!next_tile(index)) {
-          bar_sync(1, args.warps * 32);
+          bar_sync<1>(args.warps * 32);
           // Sums may be pushed when all blocks of the cluster have begun, or no longer need x.
           if (args.ranks > 1) {
             if (args.sums & INSTEAD_OF_X) cluster_arrive();
@@ -422,7 +422,7 @@ DEVICE void bring_x(const Args& args, const Work& work, u8* memory, u64* x_there
   fence_proxy_async();
   __syncwarp();
   if (args.ranks > 1) (fence_mbarrier_init(), cluster_arrive_relaxed());
-  bar_arrive(1, blockDim.x);
+  bar_arrive<1>(blockDim.x);
   // The weights of the step have driven the gain out of the cache.
   if (args.to.gain && lane == 0) cp_async_bulk_prefetch_l2_covering(args.to.gain + work.tile * TILE, (work.end - work.tile) * TILE * 4);
   pdl_wait();
@@ -489,10 +489,10 @@ DEVICE void run(const Args& args) {
 
 #define ENTRY(NAME, F, G, ROWS, PAIR) \
   extern "C" __global__ void __launch_bounds__(BOUND, 1) NAME(const __grid_constant__ Args args) { run<F, G, ROWS, PAIR>(args); }
-#define FORMAT(NAME, ROWS) ENTRY(mmq_##NAME##_rows##ROWS, NAME, NAME, ROWS, false) ENTRY(mmq_pair_##NAME##_rows##ROWS, NAME, NAME, ROWS, true)
+#define FORMAT(NAME, ROWS) ENTRY(gemm_small_m_##NAME##_rows##ROWS, NAME, NAME, ROWS, false) ENTRY(gemm_small_m_pair_##NAME##_rows##ROWS, NAME, NAME, ROWS, true)
 
 #define FORMATS(ROWS)                                                                                              \
   FORMAT(q4_k, ROWS) FORMAT(q5_k, ROWS) FORMAT(q6_k, ROWS) FORMAT(q4_0, ROWS) FORMAT(q4_1, ROWS) FORMAT(q5_0, ROWS) \
-  FORMAT(q5_1, ROWS) FORMAT(q8_0, ROWS) ENTRY(mmq_q4_k_q6_k_rows##ROWS, q4_k, q6_k, ROWS, false)
+  FORMAT(q5_1, ROWS) FORMAT(q8_0, ROWS) ENTRY(gemm_small_m_q4_k_q6_k_rows##ROWS, q4_k, q6_k, ROWS, false)
 FORMATS(8)
 FORMATS(16)

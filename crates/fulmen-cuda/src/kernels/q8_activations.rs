@@ -1,4 +1,4 @@
-//! Activations in 8 bits that a kernel hands on to the product behind it (`codes.cuh`).
+//! Activations in 8 bits that a kernel hands on to the product behind it (`q8_activations.cuh`).
 
 use crate::queue::{Form, Handed, Queue};
 

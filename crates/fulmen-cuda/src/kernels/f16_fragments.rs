@@ -1,8 +1,8 @@
-//! Rows of activations in 16 bits, as products of few rows take them (`halves.cuh`, `handing.cuh`).
+//! Rows of activations in 16 bits, as products of few rows take them (`f16_fragments.cuh`, `forwarding.cuh`).
 
 use crate::queue::{Form, Handed, Queue};
 
-// As in `halves.cuh`.
+// As in `f16_fragments.cuh`.
 pub(super) const CHUNK: u32 = 256;
 pub(super) const ORDERS: usize = 2;
 

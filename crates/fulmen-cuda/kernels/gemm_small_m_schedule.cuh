@@ -1,14 +1,14 @@
-// What a launch of `mmq.cu` is given, and how its work is dealt to clusters, blocks and warps.
+// What a launch of `gemm_small_m.cu` is given, and how its work is dealt to clusters, blocks and warps.
 #pragma once
 
-#include "ahead.cuh"
-#include "handing.cuh"
+#include "l2_prefetch.cuh"
+#include "forwarding.cuh"
 
 constexpr u32 MAX_WARPS = 12;
 constexpr u32 MAX_PARTS = 3;
 constexpr u32 MAX_CHUNKS = 52;  // of a block, each with a barrier: more than fit
 constexpr u32 MAX_DEPTH = 4;
-static_assert(sizeof(Told) + sizeof(u64) * (MAX_CHUNKS + MAX_WARPS * MAX_DEPTH) <= 1024, "static shared memory, as `mmq/plan.rs` has it");
+static_assert(sizeof(Told) + sizeof(u64) * (MAX_CHUNKS + MAX_WARPS * MAX_DEPTH) <= 1024, "static shared memory, as `gemm_small_m/config.rs` has it");
 constexpr u32 TILE = RUN;
 
 // Small numbers only: a division of floats is short.

@@ -13,7 +13,7 @@
 #include "ptx/barrier.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/tma.cuh"
-#include "codes.cuh"
+#include "q8_activations.cuh"
 
 constexpr int WARPS = 12;
 constexpr int THREADS = WARPS * 32;
@@ -509,15 +509,15 @@ DEVICE void product(const Args& args) {
   }
 // For one weight, for several, and for one and x as codes.
 #define LANES(NAME, LANES)                                                        \
-  ENTRY(mmv_##NAME##_l##LANES, NAME, NAME, false, LANES, false, false, false)     \
-  ENTRY(mmv_many_##NAME##_l##LANES, NAME, NAME, false, LANES, false, true, false) \
-  ENTRY(mmv_coded_##NAME##_l##LANES, NAME, NAME, false, LANES, false, false, true)
+  ENTRY(gemv_##NAME##_l##LANES, NAME, NAME, false, LANES, false, false, false)     \
+  ENTRY(gemv_many_##NAME##_l##LANES, NAME, NAME, false, LANES, false, true, false) \
+  ENTRY(gemv_coded_##NAME##_l##LANES, NAME, NAME, false, LANES, false, false, true)
 #define FORMAT(NAME)                                                  \
   LANES(NAME, 8)                                                      \
   LANES(NAME, 16)                                                     \
   LANES(NAME, 32)                                                     \
-  ENTRY(mmv_pair_##NAME##_l8, NAME, NAME, false, 8, true, false, false) \
-  ENTRY(mmv_pair_##NAME##_l16, NAME, NAME, false, 16, true, false, false)
+  ENTRY(gemv_pair_##NAME##_l8, NAME, NAME, false, 8, true, false, false) \
+  ENTRY(gemv_pair_##NAME##_l16, NAME, NAME, false, 16, true, false, false)
 
 using q4_k = FormatK<false>;
 using q5_k = FormatK<true>;
@@ -536,5 +536,5 @@ FORMAT(q4_1)
 FORMAT(q5_0)
 FORMAT(q5_1)
 FORMAT(q8_0)
-ENTRY(mmv_many_q4_k_q6_k_l8, q4_k, q6_k, true, 8, false, true, false)
-ENTRY(mmv_many_q4_k_q6_k_l16, q4_k, q6_k, true, 16, false, true, false)
+ENTRY(gemv_many_q4_k_q6_k_l8, q4_k, q6_k, true, 8, false, true, false)
+ENTRY(gemv_many_q4_k_q6_k_l16, q4_k, q6_k, true, 16, false, true, false)

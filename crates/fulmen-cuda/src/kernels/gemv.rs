@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use fulmen_core::BackendError;
 
-use super::few_rows::{Group, Input, MAX_PARTS};
-use super::{Launched, codes};
+use super::small_m::{Group, Input, MAX_PARTS};
+use super::{Launched, q8_activations};
 use crate::device::Caps;
 use crate::queue::{Launch, Queue};
 
@@ -42,7 +42,7 @@ struct Args {
     part: [Part; MAX_PARTS],
 }
 
-// As in `mmv.cu`.
+// As in `gemv.cu`.
 const WARPS: u32 = 12;
 const MAX_RESULTS: u32 = 256;
 const SEGMENT: u32 = 64;
@@ -112,7 +112,7 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     }
     let longest = args.part.iter().map(|part| part.row_bytes).max()?;
     let rows = parts.iter().map(|part| part.weight.rows).sum::<u32>().div_ceil(caps.multiprocessors);
-    let x_bytes = u32::try_from(codes::bytes(input.k)).ok()?;
+    let x_bytes = u32::try_from(q8_activations::bytes(input.k)).ok()?;
     let room = caps.shared_bytes.checked_sub(STATIC_BYTES + x_bytes)?;
     // As many rows for a warp as it may fetch at once, or a part of one.
     let all: &[u32] = if group.pair || mixed { &[8, 16] } else { &[8, 16, 32] };
@@ -141,7 +141,7 @@ fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
     let used = if group.pair { 1 } else { parts.len() };
     let deal = Deal::new(&args.part[..used], group.first.min(used), task, caps.multiprocessors);
     let rows = parts[0].weight.rows;
-    let coded = if group.pair && codes::fit(rows) { deal.for_codes(rows, task) } else { None };
+    let coded = if group.pair && q8_activations::fit(rows) { deal.for_codes(rows, task) } else { None };
     let hands_on = coded.is_some();
     let deal = coded.unwrap_or(deal);
     args.first_warps = deal.first_warps;
@@ -209,7 +209,7 @@ impl Deal {
 }
 
 fn launch(queue: &mut Queue, input: &Input, plans: &[Plan]) -> Result<usize, BackendError> {
-    let codes = input.norm.is_none().then(|| queue.handed(codes::of(input.x, input.k))).flatten();
+    let codes = input.norm.is_none().then(|| queue.handed(q8_activations::of(input.x, input.k))).flatten();
     for (index, plan) in plans.iter().enumerate() {
         let mut args = plan.args;
         if let (Some(norm), 0) = (input.norm, index) {
@@ -222,13 +222,13 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan]) -> Result<usize, Bac
         args.codes = coded.unwrap_or(0);
         let result = (args.part[0].out, args.part[0].rows);
         if plan.hands_on {
-            args.codes_out = codes::room(queue, result.1).unwrap_or(0);
+            args.codes_out = q8_activations::room(queue, result.1).unwrap_or(0);
         }
-        let entry = format!("mmv_{}{}", if coded.is_some() { "coded_" } else { "" }, plan.entry);
-        let launch = Launch::new("mmv", &entry, plan.blocks, 32 * WARPS).shared(plan.shared);
+        let entry = format!("gemv_{}{}", if coded.is_some() { "coded_" } else { "" }, plan.entry);
+        let launch = Launch::new("gemv", &entry, plan.blocks, 32 * WARPS).shared(plan.shared);
         queue.launch(&launch, &args)?;
         if args.codes_out != 0 {
-            queue.has_handed(codes::of(result.0, result.1), args.codes_out);
+            queue.has_handed(q8_activations::of(result.0, result.1), args.codes_out);
         }
     }
     Ok(plans.len())

@@ -1,10 +1,10 @@
-//! What a launch of `mmq.cu` is given: as `mmq_work.cuh` and `handing.cuh` have it.
+//! What a launch of `gemm_small_m.cu` is given: as `gemm_small_m_schedule.cuh` and `forwarding.cuh` have it.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::ahead::Ahead;
-use crate::kernels::few_rows::MAX_PARTS;
-use crate::kernels::halves::ORDERS;
+use crate::kernels::small_m::MAX_PARTS;
+use crate::kernels::f16_fragments::ORDERS;
 use crate::tensor_map::TensorMap;
 
 #[repr(C)]
