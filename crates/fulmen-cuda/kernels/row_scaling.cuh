@@ -9,8 +9,7 @@
 #include "f16_fragments.cuh"
 #include "float4.cuh"
 
-// The bits of |x|: as integers they order like the values, and NaN is larger than everything.
-DEVICE u32 abs_bits(float v) { return __float_as_uint(v) & ~(1u << 31); }
+// The bits of the largest magnitude.
 DEVICE u32 abs_max_bits(float4 v) {
     return max(max(abs_bits(v.x), abs_bits(v.y)), max(abs_bits(v.z), abs_bits(v.w)));
 }
@@ -21,11 +20,6 @@ DEVICE u32 row_scale_exponent(u32 abs_max) {
     return abs_max >> 23 == 255 ? 127 : min(264 - (abs_max >> 23), 253u);
 }
 DEVICE float power_of_two(u32 exponent) { return __uint_as_float(exponent << 23); }
-
-DEVICE float quad_sum(float value) {
-    value += __shfl_xor_sync(FULL_WARP, value, 1);
-    return value + __shfl_xor_sync(FULL_WARP, value, 2);
-}
 
 // Four consecutive elements as f16 in fragment order, and the sum of their slice, which the four lanes of a
 // quad hold.

@@ -1,14 +1,15 @@
 // Softmax of x · scale over rows. One block a row. A row of nothing but -inf gives zeros; a NaN makes its row NaN.
 #include "common.cuh"
 
-struct SoftMaxParams {
+struct SoftmaxArgs {
     const float* x;
     float* out;
     u32 width;
     float scale;
 };
+#include "layout/softmax.cuh"
 
-extern "C" __global__ void __launch_bounds__(1024) softmax(const __grid_constant__ SoftMaxParams p) {
+extern "C" __global__ void __launch_bounds__(1024) softmax(const __grid_constant__ SoftmaxArgs p) {
     __shared__ float parts[32];
     pdl_begin();
     const float* x = p.x + (u64)blockIdx.x * p.width;

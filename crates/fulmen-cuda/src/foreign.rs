@@ -12,7 +12,7 @@ impl CudaDispatcher {
     #[doc(hidden)]
     pub unsafe fn launch_foreign(&mut self, ptx: &str, entry: &str, number: u64) -> Result<(), CudaError> {
         const FILE: &str = "foreign";
-        self.device().modules.add(FILE, ptx)?;
+        self.device().modules.add_test_module(FILE, ptx)?;
         self.queue.launch(&Launch::new(FILE, entry, 1, 1), &number)
     }
 }

@@ -1,13 +1,18 @@
-//! Cutting PTX: a device compiles only the kernels that it is asked for, as the compiler of the driver needs most of a second for a large
-//! one and files have up to a hundred.
+//! Extracts single kernels from PTX. The driver's compiler needs most of a second for a large kernel and a file has up to
+//! a hundred of them, so a device compiles only the kernels that it launches.
 
-/// The lines of a file but for kernels other than `entry`. None if it has no such kernel.
-pub(crate) fn only(ptx: &str, entry: &str) -> Option<String> {
+/// The names of the kernels.
+pub(crate) fn entries(ptx: &str) -> impl Iterator<Item = &str> {
+    ptx.lines().filter_map(entry_name)
+}
+
+/// The PTX without all kernels but `entry`. `None` if it has no such kernel.
+pub(crate) fn extract(ptx: &str, entry: &str) -> Option<String> {
     let mut kept = String::with_capacity(ptx.len() / 8);
     let mut found = false;
     let mut lines = ptx.lines();
     while let Some(line) = lines.next() {
-        let Some(name) = kernel(line) else {
+        let Some(name) = entry_name(line) else {
             kept.extend([line, "\n"]);
             continue;
         };
@@ -30,8 +35,8 @@ pub(crate) fn only(ptx: &str, entry: &str) -> Option<String> {
     found.then_some(kept)
 }
 
-/// The name of the kernel that begins on a line.
-fn kernel(line: &str) -> Option<&str> {
+/// The name of the kernel that starts on this line.
+fn entry_name(line: &str) -> Option<&str> {
     let name = line.strip_prefix(".visible .entry ")?;
     Some(name.split('(').next().unwrap_or(name).trim())
 }
@@ -62,18 +67,23 @@ mod tests {
 ";
 
     #[test]
-    fn one_kernel_is_left_with_what_is_not_a_kernel() {
-        let first = only(PTX, "first").unwrap();
+    fn other_kernels_are_removed_and_the_rest_is_kept() {
+        let first = extract(PTX, "first").unwrap();
         assert_eq!(first, PTX.replace(".visible .entry first_of_all()\n{ ret; }\n", ""));
-        let other = only(PTX, "first_of_all").unwrap();
+        let other = extract(PTX, "first_of_all").unwrap();
         assert!(other.contains("helper") && other.contains("TILE") && other.ends_with("{ ret; }\n"));
         assert!(!other.contains("first_param_0"));
     }
 
     #[test]
-    fn what_is_not_there_is_not_made_up() {
-        assert_eq!(only(PTX, "fir"), None);
-        assert_eq!(only(PTX, "helper"), None);
-        assert_eq!(only(&PTX[..PTX.find("ret;\n}\n.global").unwrap()], "first"), None);
+    fn entries_are_the_names_of_the_kernels() {
+        assert_eq!(entries(PTX).collect::<Vec<_>>(), ["first", "first_of_all"]);
+    }
+
+    #[test]
+    fn unknown_and_truncated_kernels_are_not_extracted() {
+        assert_eq!(extract(PTX, "fir"), None);
+        assert_eq!(extract(PTX, "helper"), None);
+        assert_eq!(extract(&PTX[..PTX.find("ret;\n}\n.global").unwrap()], "first"), None);
     }
 }

@@ -11,8 +11,8 @@ use cudarc::driver::{
 };
 use fulmen_core::device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, Fact};
 
+use crate::embedded::OLDEST;
 use crate::error::{CudaError, CudaVersion, MIN_DRIVER, no_device};
-use crate::module::OLDEST;
 
 /// Every device as a report, or the reason why there is none.
 pub fn report() -> BackendReport {

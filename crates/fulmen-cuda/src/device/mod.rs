@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use cudarc::driver::{result, sys::CUdevice_attribute as Attribute};
 
+use crate::embedded::OLDEST;
 use crate::error::CudaError;
 use crate::handles::Context;
 pub use crate::handles::Event;
-use crate::module::{Modules, OLDEST};
+use crate::module::Modules;
 
 pub use list::{list_devices, report};
 

@@ -1,14 +1,14 @@
 //! One file per op, beside `kernels/<op>.cu`: it chooses the kernel and the grid for a call whose operands were looked up,
 //! and launches. Each gives the number of kernels launched.
 //!
-//! A kernel takes one struct. Its Rust twin is `repr(C)` without padding (`Pod` sees to that), with the fields of the
-//! CUDA struct in the same order; an address is a `u64`, and 0 where there is none.
+//! A kernel takes one struct, declared by [`kernel_args!`](crate::layout), which checks it against the CUDA struct.
 
 pub(crate) mod advance;
 pub(crate) mod argmax;
 pub(crate) mod attention;
+pub(crate) mod attention_decode;
 mod attention_prefill;
-pub(crate) mod attention_step;
+mod catalog;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod embed;
@@ -27,6 +27,8 @@ pub(crate) mod rope_store;
 pub(crate) mod sample;
 pub(crate) mod small_m;
 pub(crate) mod softmax;
+
+pub use catalog::{KernelInfo, catalog, ptx_of};
 
 use fulmen_core::{BackendError, DType};
 

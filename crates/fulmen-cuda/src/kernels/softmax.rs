@@ -1,18 +1,20 @@
 //! Softmax over rows.
 
-use bytemuck::{Pod, Zeroable};
 use fulmen_core::SoftMaxCall;
 
 use super::{Launched, threads_for};
+use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
-    x: u64,
-    out: u64,
-    width: u32,
-    scale: f32,
+kernel_args! {
+    file: "softmax.cu";
+
+    struct SoftmaxArgs {
+        x: DevicePtr,
+        out: DevicePtr,
+        width: u32,
+        scale: f32,
+    }
 }
 
 pub(crate) fn launch(queue: &mut Queue, call: &SoftMaxCall) -> Launched {
@@ -22,6 +24,6 @@ pub(crate) fn launch(queue: &mut Queue, call: &SoftMaxCall) -> Launched {
     }
     let blocks = queue.blocks("softmax", rows.into())?;
     let launch = Launch::new("softmax", "softmax", blocks, threads_for(width));
-    queue.launch(&launch, &Params { x: input, out: output, width, scale })?;
+    queue.launch(&launch, &SoftmaxArgs { x: input, out: output, width, scale })?;
     Ok(1)
 }
