@@ -86,6 +86,7 @@ struct GemvArgs {
     u32 unused;
     GemvWeight weights[MAX_WEIGHTS];
 };
+#include "layout/gemv.cuh"
 
 // ---- Activations ------------------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-// Softmax of x · scale over rows. One block a row. A row of nothing but -inf gives zeros; a NaN makes its row NaN.
+// Softmax of x · scale over rows. One block a row. A row of nothing but -inf gives zeros; a NaN makes its row
+// NaN.
 #include "common.cuh"
 
 struct SoftmaxArgs {
@@ -14,8 +15,8 @@ extern "C" __global__ void __launch_bounds__(1024) softmax(const __grid_constant
     pdl_begin();
     const float* x = p.x + (u64)blockIdx.x * p.width;
     float* out = p.out + (u64)blockIdx.x * p.width;
-    // The largest is taken away before the factor comes in, where it takes the least rounding; with a negative factor
-    // the largest is that of -x.
+    // The largest is taken away before the factor comes in, where it takes the least rounding; with a
+    // negative factor the largest is that of -x.
     float sign = copysignf(1.0f, p.scale), factor = fabsf(p.scale);
     float largest = -INFINITE;
     for (u32 i = threadIdx.x; i < p.width; i += blockDim.x) largest = fmaxf(largest, x[i] * sign);

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use fulmen_core::{AttentionCall, DType, KvSource, RopePairing, RopeStoreCall};
 
-use super::f16_fragments::Image;
+use super::f16_fragments::F16Fragments;
 use super::{Launched, apart, q8_activations};
 use crate::queue::{Launch, Queue};
 
@@ -74,7 +74,7 @@ pub(crate) fn launch_with_store(
         && rope.n_rot == store.heads.head_dim
         && all_apart(first, second)
         // It reads the cache before the launches ahead are done.
-        && !queue.may_be_storing(store.cache.k_ptr);
+        && !queue.kv_store_may_be_running(store.cache.k_ptr);
     if !fits {
         return None;
     }
@@ -94,7 +94,7 @@ pub(crate) fn launch_with_store(
         rotate: 1,
         ..args(queue, second)?
     };
-    queue.stores(store.cache.k_ptr);
+    queue.note_kv_store(store.cache.k_ptr);
     Some(run(queue, second, &args))
 }
 
@@ -194,11 +194,11 @@ fn run(queue: &mut Queue, call: &AttentionCall, args: &Args) -> Launched {
     let mut handed = None;
     if (width / args.kv_heads).is_multiple_of(32 * ranks) {
         if one {
-            args.codes = q8_activations::room(queue, width).unwrap_or(0);
-            handed = Some((q8_activations::of(call.output, width), args.codes));
-        } else if let Some(image) = Image::room(queue, call.m, width) {
-            (args.halves, args.half_factors) = (image.orders, image.factors);
-            handed = Some((Image::of(call.output, call.m, width), image.orders[0]));
+            args.codes = q8_activations::reserve(queue, width).unwrap_or(0);
+            handed = Some((q8_activations::forwarded(call.output, width), args.codes));
+        } else if let Some(image) = F16Fragments::reserve(queue, call.m, width) {
+            (args.halves, args.half_factors) = (image.fragments, image.row_scales);
+            handed = Some((F16Fragments::scaled(call.output, call.m, width), image.fragments[0]));
         }
     }
     let mut launch = Launch::new("attention_step", &entry, blocks, 32 * WARPS)
@@ -207,7 +207,7 @@ fn run(queue: &mut Queue, call: &AttentionCall, args: &Args) -> Launched {
     launch.cluster = ranks;
     queue.launch(&launch, &args)?;
     if let Some((what, at)) = handed.filter(|(_, at)| *at != 0) {
-        queue.has_handed(what, at);
+        queue.set_forwarded(what, at);
     }
     Ok(1)
 }
