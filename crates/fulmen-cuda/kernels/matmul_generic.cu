@@ -48,7 +48,7 @@ DEVICE void few_rows(const MulMatParams& p) {
     for (int r = 0; r < R; r++) acc[r] = 0.0f;
     for (u32 at = lane * 8; at < p.k; at += 256) {
         float weights[8], x[8];
-        decode_row8<W>(w, at, p.k, weights);
+        dequantize_row8<W>(w, at, p.k, weights);
 #pragma unroll
         for (int r = 0; r < R; r++) {
             // Rows behind the last are not used; the last stands in for them.
@@ -81,7 +81,7 @@ DEVICE void tile(const MulMatParams& p) {
 #pragma unroll
         for (int i = 0; i < 8; i++) x8[i] = w8[i] = 0.0f;
         if (row0 + load_row < p.m) load_x8(p, row0 + load_row, k0 + load_at, x8);
-        if (column0 + load_row < p.n) decode_row8<W>(w, k0 + load_at, p.k, w8);
+        if (column0 + load_row < p.n) dequantize_row8<W>(w, k0 + load_at, p.k, w8);
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < 8; i++) {
