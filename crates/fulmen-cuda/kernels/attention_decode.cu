@@ -61,7 +61,7 @@ struct AttentionDecodeArgs {
     float* q_out;           // the rotated queries; may be `q`
     float* out;
     u8* out_q8;             // single row: the output as q8 activations, or null
-    u8* out_f16[ORDERS];    // several rows: an eighth of the output as f16 fragments, in both orders,
+    u8* out_f16[K_ORDERS];    // several rows: an eighth of the output as f16 fragments, in both orders,
     float* out_f16_scales;  // with scales of 8; or null
     Fault* fault;
     RopeArgs rope;
@@ -141,14 +141,14 @@ DEVICE void store_f16_fragment(const AttentionDecodeArgs& args, u32 row, u32 at,
     value *= 0.125f;
     const float second = __shfl_down_sync(FULL_WARP, value, 1), third = __shfl_down_sync(FULL_WARP, value, 2);
     const float fourth = __shfl_down_sync(FULL_WARP, value, 3);
-    const uint2 four = make_uint2(half_pair(value, third), half_pair(second, fourth));
-    float sum = pair_sum(four.x) + pair_sum(four.y);
+    const uint2 four = make_uint2(f16_pair(value, third), f16_pair(second, fourth));
+    float sum = f16_pair_sum(four.x) + f16_pair_sum(four.y);
     sum += __shfl_xor_sync(FULL_WARP, sum, 4);
     sum += __shfl_xor_sync(FULL_WARP, sum, 8);
     if (at % 4 > 0) return;
 #pragma unroll
-    for (u32 order = 0; order < ORDERS; order++)
-        store_halves(args.out_f16[order], order, gridDim.y, row, at, four, sum);
+    for (u32 order = 0; order < K_ORDERS; order++)
+        store_fragment_x4(args.out_f16[order], order, gridDim.y, row, at, four, sum);
     if (at == 0) args.out_f16_scales[row] = 8;
 }
 
@@ -499,7 +499,7 @@ struct AttentionDecode {
     // Element `at` of the group's output, in all its forms.
     DEVICE void write_output(u32 at, float value) {
         args.out[((u64)row * args.n_heads + kv_head * group) * HEAD_DIM + at] = value;
-        if (SINGLE_ROW && args.out_q8) quantize1(args.out_q8, kv_head * group * HEAD_DIM + at, value);
+        if (SINGLE_ROW && args.out_q8) quantize_q8_row_x1(args.out_q8, kv_head * group * HEAD_DIM + at, value);
         if (!SINGLE_ROW && args.out_f16_scales)
             store_f16_fragment(args, row, kv_head * group * HEAD_DIM + at, value);
     }

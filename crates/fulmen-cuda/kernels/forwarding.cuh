@@ -1,149 +1,162 @@
-// How a product of 8 or 16 rows hands its result on to the product behind it in 16 bits (`f16_fragments.cuh`), and how that one takes it.
+// Forwarded activations: how a small-M GEMM passes its f32 result to the next one as f16 fragments
+// (f16_fragments.cuh) too, so that no kernel in between has to convert it, and how the next one reads them.
 //
-// - A block that ends a tile, 16 rows of its weight, has a run of 16 columns of the image, but no row of it whole. So rows are not
-//   scaled, and words beside the image say of each tile whether 16 bits hold it.
-// - Where a norm is to come, the image is that of the floats times its gain. The norm's factor, one for a row, is left to the sums
-//   of the product behind it, and the tiles give the sums of squares that it is made of.
-// - Who reads the image copies it before it knows what the words say. If 16 bits do not hold a row, which is rare, it makes its part
-//   of the image itself, from the floats.
+// Writer (epilogue). A block that finishes an output tile has 16 columns (one K slice) of the next x but no
+// whole row, so it cannot scale rows to a common power of two (row_scaling.cuh). It stores the values
+// unscaled, and for each tile range flags that say whether f16 represents them. If an RMS norm follows, the
+// values are multiplied by its weights (gamma); the norm's factor 1/rms, one number per row, is left to the
+// reader, for which the tile's sums of squares are stored:
+//
+//     norm(y) W^T = (y * gamma) W^T * (1 / rms(y))
+//
+// Reader (activation producer warp). It starts copying the fragments before it knows whether they are usable,
+// reads the flags and the sums of squares meanwhile, and publishes both. If a row does not fit f16 (rare),
+// the consumer warps repack their part of x from f32 with row scaling before they multiply.
 #pragma once
 
+#include "ptx/barrier.cuh"
 #include "row_scaling.cuh"
 
-constexpr u32 RUN = 16;  // columns of a tile
-constexpr u32 LEAST = 0x3a800000, MOST = 0x47000000;  // the bits of 2^-10 and of 2^15
+// One u32 of flags per tile and 8 rows, bit r % 8 of each byte for row r. Several are combined by `or`.
+//   FLAG_NORMAL  four neighbors have a magnitude >= FORWARD_MIN
+//   FLAG_TINY    all four are below it and one is not zero
+//   FLAG_HUGE    a magnitude or the sum of the slice is >= FORWARD_MAX, or not finite
+constexpr u32 FLAG_NORMAL = 1, FLAG_TINY = 1 << 8, FLAG_HUGE = 1 << 16;
+constexpr u32 FORWARD_MIN = 0x3a800000, FORWARD_MAX = 0x47000000;  // the bits of 2^-10 and 2^15
 
-// Of a tile there is a word for 8 rows. Of each row it says whether four neighbours have something that is LEAST or more; have only
-// something smaller that is not zero; have something, or the run a sum, that is MOST or more, or not finite. Words of several tiles are
-// put together by `or`.
-constexpr u32 ENOUGH = 1, TINY = 1 << 8, LARGE = 1 << 16;
-DEVICE bool good(u32 word) { return (word >> 16) == 0 && (word >> 8 & ~word & 0xff) == 0; }
+// Nothing is too large, and rows that have tiny values also have normal ones.
+DEVICE bool fits_f16(u32 flags) { return (flags >> 16) == 0 && (flags >> 8 & ~flags & 0xff) == 0; }
 
-struct Outgoing {
-  u8* image[ORDERS];  // null: nothing is handed on
-  u32* words;         // by tiles, then rows
-  float* squares;     // by rows, then tiles
-  const float* gain;  // of the norm, or null
+struct ForwardedOutput {
+    u8* fragments[K_ORDERS];  // null: nothing is forwarded
+    u32* flags;               // [tiles, rows / 8]
+    float* squares;           // [rows, tiles]: sums of squares
+    const float* gamma;       // weights of the RMS norm that follows, or null
 };
 
-struct Incoming {
-  const u32* words;      // null: rows are scaled, and their factors are known
-  const float* squares;  // null: no norm
-  const float* floats;   // what the image is of,
-  const float* gain;     // and the gain that it was multiplied with
-  float* normed;         // where the norm's result goes, or null
+struct ForwardedInput {
+    const u32* flags;      // null: not forwarded by a GEMM; rows are scaled, with known row scales
+    const float* squares;  // null: no norm
+    const float* x;        // the f32 values that the fragments were made of, [rows, k]
+    const float* gamma;    // what they were multiplied by, or null
+    float* normed;         // where the norm's f32 result goes, or null
 };
 
-// ---------------------------------------------------------------- to the next product
+// ---- Writer -----------------------------------------------------------------------------------------------
 
-// Hands on the results of a tile for 8 rows: those of `row`, which four lanes have, from `column` of the tile on.
+// Forwards columns [column, column + 4) of a tile for one row. The four lanes of a quad hold one row, the
+// warp 8 rows.
 template <int ROWS, bool NORM>
-DEVICE void hand_on(const Outgoing& to, u32 tile, u32 tiles, u32 row, u32 column, float4 v, float4 gain) {
-  const Four four(NORM ? times(v, gain) : v);
-  const u32 largest = four.largest;
-  u32 word = largest >= LEAST ? ENOUGH : largest ? TINY : 0;
-  if (max(largest, magnitude(four.sum)) >= MOST) word |= LARGE;
-  word = __reduce_or_sync(FULL_WARP, word << row % 8);
-  if (row % 8 == 0 && column == 0) to.words[tile * (ROWS / 8) + row / 8] = word;
+DEVICE void store_forwarded(const ForwardedOutput& out, u32 tile, u32 tiles, u32 row, u32 column, float4 v,
+                            float4 gamma) {
+    const PackedF16x4 packed(NORM ? v * gamma : v);
+    const u32 abs_max = packed.abs_max;
+    u32 flags = abs_max >= FORWARD_MIN ? FLAG_NORMAL : abs_max ? FLAG_TINY : 0;
+    if (max(abs_max, abs_bits(packed.slice_sum)) >= FORWARD_MAX) flags |= FLAG_HUGE;
+    flags = __reduce_or_sync(FULL_WARP, flags << row % 8);
+    if (row % 8 == 0 && column == 0) out.flags[tile * (ROWS / 8) + row / 8] = flags;
 #pragma unroll
-  for (int order = 0; order < ORDERS; order++) store_halves(to.image[order], order, ROWS, row, tile * RUN + column, four.halves, four.sum);
-  if constexpr (NORM) {
-    const float squares = four_lanes(v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w);
-    if (column == 0) to.squares[row * tiles + tile] = squares;
-  }
+    for (int order = 0; order < K_ORDERS; order++)
+        store_fragment_x4(out.fragments[order], order, ROWS, row, tile * K_SLICE + column, packed.values,
+                          packed.slice_sum);
+    if constexpr (NORM) {
+        const float squares = quad_sum(sum_of_squares(v));
+        if (column == 0) out.squares[row * tiles + tile] = squares;
+    }
 }
 
-// ---------------------------------------------------------------- from the one before
+// ---- Reader -----------------------------------------------------------------------------------------------
 
-// What the warp that brings x tells the others, and the barriers that say when it is there.
-struct __align__(16) Told {
-  float factors[16];  // of the rows
-  u64 known;          // factors
-  u64 looked;
-  u64 pushed;  // sums of other blocks
-  u32 fine;  // whether the image can be taken as it is
-  volatile float near[32];  // of no use but that it was read
-};
-
-// Where 16 bits do not hold what was handed on: makes the block's part of the image, from column `first` of k on, in an order. Rows are
-// scaled by their largest number there. All copies have come. By all warps but the one that brought x, the last.
+// Replaces fragments that do not fit f16: packs columns [first, first + columns) of x, times gamma if there
+// is one, with row scaling, and multiplies `row_scales` by the inverse. Called by all consumer warps (all but
+// the last warp) after every copy of the fragments has arrived.
 template <int ROWS>
-__device__ __noinline__ void make_image(const float* floats, const float* gain, float* factors, u8* image, u32 order, u32 k, u32 first, u32 columns) {
-  const u32 lane = threadIdx.x & 31, threads = blockDim.x - 32;
-  bar_sync<1>(threads);
+__device__ __noinline__ void repack_from_f32(const float* x, const float* gamma, float* row_scales,
+                                             u8* fragments, u32 order, u32 k, u32 first, u32 columns) {
+    const u32 lane = threadIdx.x & 31, threads = blockDim.x - 32;
+    bar_sync<1>(threads);
 #pragma unroll 1
-  for (u32 row = threadIdx.x / 32; row < ROWS; row += threads / 32) {
-    auto value = [&](u32 at) {
-      const float4 v = __ldcg((const float4*)(floats + (u64)row * k + first + at));
-      return gain ? times(v, __ldcg((const float4*)(gain + first + at))) : v;
-    };
-    u32 largest = 0;
+    for (u32 row = threadIdx.x / 32; row < ROWS; row += threads / 32) {
+        auto value = [&](u32 at) {
+            const float4 v = ldcg4(x + (u64)row * k + first + at);
+            return gamma ? v * ldcg4(gamma + first + at) : v;
+        };
+        u32 abs_max = 0;
 #pragma unroll 1
-    for (u32 at = lane * 4; at < columns; at += 128) largest = max(largest, largest_of(value(at)));
-    const u32 up = scale_of(__reduce_max_sync(FULL_WARP, largest));
-    const float scale = power_of_two(up);
+        for (u32 at = lane * 4; at < columns; at += 128) abs_max = max(abs_max, abs_max_bits(value(at)));
+        const u32 exponent = row_scale_exponent(__reduce_max_sync(FULL_WARP, abs_max));
+        const float scale = power_of_two(exponent);
 #pragma unroll 1
-    for (u32 at = lane * 4; at < columns; at += 128) {
-      const Four four(times(value(at), make_float4(scale, scale, scale, scale)));
-      store_halves(image, order, ROWS, row, at, four.halves, four.sum);
+        for (u32 at = lane * 4; at < columns; at += 128) {
+            const PackedF16x4 packed(value(at) * scale);
+            store_fragment_x4(fragments, order, ROWS, row, at, packed.values, packed.slice_sum);
+        }
+        if (lane == 0) row_scales[row] *= power_of_two(254 - exponent);
     }
-    if (lane == 0) factors[row] *= power_of_two(254 - up);
-  }
-  bar_sync<1>(threads);
+    bar_sync<1>(threads);
 }
 
-// A warp's look at what was handed on, of chunks [chunk, past). It begins before the copies of the image, so that the answers are not
-// behind them.
+// Reads what the writer stored beside the fragments, for K chunks [chunk, end_chunk), by one warp. The
+// constructor issues the loads of the flags: before the copies of the fragments, so that they do not queue
+// behind those.
 template <int ROWS>
-struct Look {
-  static constexpr u32 N = ROWS / 8, LANES = 32 / ROWS, HELD = 10;  // lanes have the squares of a row
-  const Incoming& from;
-  const u32 lane;
-  uint4 word[3] = {};
-  u32 word_at, words;
+struct ForwardedInputReader {
+    static constexpr u32 FLAGS_PER_TILE = ROWS / 8, LANES_PER_ROW = 32 / ROWS, UNROLL = 10;
+    const ForwardedInput& in;
+    const u32 lane;
+    uint4 first_flags[3] = {};
+    u32 flags_at, flags_end;  // in uint4
 
-  DEVICE Look(const Incoming& from, u32 chunk, u32 past, u32 lane) : from(from), lane(lane) {
-    constexpr u32 EACH = HALVES_CHUNK / RUN * N / 4;
-    word_at = chunk * EACH + lane, words = past * EACH;
+    DEVICE ForwardedInputReader(const ForwardedInput& in, u32 chunk, u32 end_chunk, u32 lane)
+        : in(in), lane(lane) {
+        constexpr u32 PER_CHUNK = K_CHUNK / K_SLICE * FLAGS_PER_TILE / 4;
+        flags_at = chunk * PER_CHUNK + lane, flags_end = end_chunk * PER_CHUNK;
 #pragma unroll
-    for (int i = 0; i < 3; i++)
-      if (word_at + i * 32 < words) word[i] = __ldcg((const uint4*)from.words + word_at + i * 32);
-  }
-  // Whether the image can be taken as it is.
-  DEVICE bool fine() const {
-    auto either = [](uint4 a, uint4 b) { return make_uint4(a.x | b.x, a.y | b.y, a.z | b.z, a.w | b.w); };
-    uint4 all = either(either(word[0], word[1]), word[2]);
-#pragma unroll 1
-    for (u32 at = word_at + 96; at < words; at += 32) all = either(all, __ldcg((const uint4*)from.words + at));
-    const u32 even = __reduce_or_sync(FULL_WARP, all.x | all.z), odd = __reduce_or_sync(FULL_WARP, all.y | all.w);
-    return N == 1 ? good(even | odd) : good(even) && good(odd);
-  }
-  // Of the lane's row the norm's factor, from the squares of all its tiles.
-  DEVICE float factor(u32 k, float epsilon) const {
-    const u32 tiles = k / RUN;
-    const float* squares = from.squares + lane / LANES * tiles;
-    float sum = 0;
-#pragma unroll 1
-    for (u32 at = lane % LANES * 4; at < tiles; at += HELD * LANES * 4) {
-      float4 v[HELD] = {};
-#pragma unroll
-      for (u32 i = 0; i < HELD; i++)
-        if (at + i * LANES * 4 < tiles) v[i] = __ldcg((const float4*)(squares + at + i * LANES * 4));
-#pragma unroll
-      for (u32 i = 0; i < HELD; i++) sum += v[i].x + v[i].y + v[i].z + v[i].w;
+        for (int i = 0; i < 3; i++)
+            if (flags_at + i * 32 < flags_end)
+                first_flags[i] = __ldcg((const uint4*)in.flags + flags_at + i * 32);
     }
-    sum += __shfl_xor_sync(FULL_WARP, sum, 1);
-    if (LANES == 4) sum += __shfl_xor_sync(FULL_WARP, sum, 2);
-    return rsqrtf(__fdividef(sum, (float)k) + epsilon);
-  }
-  // The block's part of the norm's result: by 128 columns of one row, of which lanes have the factors.
-  DEVICE void write_normed(u32 k, float factor) const {
+
+    // Whether the fragments can be used as they are.
+    DEVICE bool fits() const {
+        auto either = [](uint4 a, uint4 b) { return make_uint4(a.x | b.x, a.y | b.y, a.z | b.z, a.w | b.w); };
+        uint4 all = either(either(first_flags[0], first_flags[1]), first_flags[2]);
 #pragma unroll 1
-    for (u32 part = blockIdx.x; part < ROWS * k / 128; part += gridDim.x) {
-      const u32 row = part % ROWS, column = part / ROWS * 128 + lane * 4;
-      const float4 x = __ldcg((const float4*)(from.floats + row * k + column)), gain = __ldcg((const float4*)(from.gain + column));
-      const float f = __shfl_sync(FULL_WARP, factor, row * LANES);
-      *(float4*)(from.normed + row * k + column) = times(times(x, make_float4(f, f, f, f)), gain);
+        for (u32 at = flags_at + 96; at < flags_end; at += 32)
+            all = either(all, __ldcg((const uint4*)in.flags + at));
+        const u32 even = __reduce_or_sync(FULL_WARP, all.x | all.z),
+                  odd = __reduce_or_sync(FULL_WARP, all.y | all.w);
+        return FLAGS_PER_TILE == 1 ? fits_f16(even | odd) : fits_f16(even) && fits_f16(odd);
     }
-  }
+
+    // 1 / rms of the lane's row (lane / LANES_PER_ROW), from the sums of squares of all its tiles.
+    DEVICE float inverse_rms(u32 k, float epsilon) const {
+        const u32 tiles = k / K_SLICE;
+        const float* squares = in.squares + lane / LANES_PER_ROW * tiles;
+        float sum = 0;
+#pragma unroll 1
+        for (u32 at = lane % LANES_PER_ROW * 4; at < tiles; at += UNROLL * LANES_PER_ROW * 4) {
+            float4 v[UNROLL] = {};
+#pragma unroll
+            for (u32 i = 0; i < UNROLL; i++)
+                if (at + i * LANES_PER_ROW * 4 < tiles) v[i] = ldcg4(squares + at + i * LANES_PER_ROW * 4);
+#pragma unroll
+            for (u32 i = 0; i < UNROLL; i++) sum += v[i].x + v[i].y + v[i].z + v[i].w;
+        }
+        sum += __shfl_xor_sync(FULL_WARP, sum, 1);
+        if (LANES_PER_ROW == 4) sum += __shfl_xor_sync(FULL_WARP, sum, 2);
+        return rsqrtf(__fdividef(sum, (float)k) + epsilon);
+    }
+
+    // This block's part of the norm's f32 result, in pieces of 128 columns of one row. Lanes hold 1 / rms of
+    // their row.
+    DEVICE void write_normed(u32 k, float inverse_rms) const {
+#pragma unroll 1
+        for (u32 piece = blockIdx.x; piece < ROWS * k / 128; piece += gridDim.x) {
+            const u32 row = piece % ROWS, column = piece / ROWS * 128 + lane * 4;
+            const float4 x = ldcg4(in.x + row * k + column), gamma = ldcg4(in.gamma + column);
+            const float factor = __shfl_sync(FULL_WARP, inverse_rms, row * LANES_PER_ROW);
+            *(float4*)(in.normed + row * k + column) = x * factor * gamma;
+        }
+    }
 };

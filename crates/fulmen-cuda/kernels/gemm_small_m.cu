@@ -1,498 +1,450 @@
 // targets: 90
-// Products of 2 to 16 rows a launch with block-quantized weights: y[m, n] = x[m, k] · W[n, k]ᵀ, every byte of W read once.
+// W4A16 small-M GEMM: y[m, n] = x[m, k] W[n, k]^T for m = 2..16 rows and block-quantized W (Q4_K, Q5_K, Q6_K,
+// Q4_0, Q4_1, Q5_0, Q5_1, Q8_0), with fused SwiGLU of gate and up, or bias and residual. For decode at batch 2
+// to 16; up to 48 rows in several launches.
 //
-// - x comes in 16 bits, from `pack_f16_fragments.cu` or from the kernel that made it, and is copied into shared memory whole. Tensor cores multiply: 16 rows of W, decoded in
-//   registers, are the rows of A, the rows of x the columns of B.
-// - A tile is 16 rows of W (of both weights where they come in pairs, which then share what is loaded of x). Tiles are dealt to the
-//   clusters of the grid; the blocks of a cluster share the columns, so that few rows of W still fill the GPU and no block needs all
-//   of x.
-// - An item is a tile and a chunk of 256 columns. The items of a block lie in a row, tile after tile, and each warp has the same
-//   number of neighbours: so most of its sums stay in registers, and warps share no more than the first and the last of its tiles.
-// - Each warp copies its items, as they lie in a GGUF file, into a ring of its own, and waits for no other before the end. Where rows
-//   are whole pieces of 16 bytes an item is one box of a tensor, for one instruction. Then what several warps have of a tile is added
-//   up in their order. Where several blocks have some, they push it to the one that finishes the tile, which adds it up in theirs.
-// - Weights are fetched before the kernel ahead is done: they depend on nothing. One more warp, the last, does not: it waits for that
-//   kernel, brings x and what belongs to it, and ends.
-#include "gemm_small_m_schedule.cuh"
-#include "ptx/cp_async.cuh"
-#include "ptx/mma.cuh"
-#include "gemm_small_m_formats.cuh"
+// Algorithm
+//   Weights are dequantized in registers to f16 A-fragments of mma.m16n8k16; activations are its B-fragments.
+//   Every byte of W is read once. Warp-specialized: consumer warps stream weights and multiply, one producer
+//   warp brings x. Split-K over the blocks of a cluster, with a reduction through distributed shared memory.
+//
+// Tiles
+//   Output tile: 16 rows of W (MMA M) x ROWS = 8 or 16 rows of x (MMA N = 1 or 2 n-tiles). For gate and up a
+//   tile is 16 rows of both, which share the B-fragments. K chunk: 256 columns. Work item: one tile x one K
+//   chunk, one pipeline stage.
+//
+// Mapping (gemm_small_m_schedule.cuh; chosen in gemm_small_m/config.rs)
+//   grid     clusters * cluster_size blocks, at most one per SM; tiles are split over the clusters
+//   cluster  1, 2, 4 or 8 blocks that split the K chunks of the cluster's tiles
+//   block    up to 12 consumer warps and the producer warp, the last one
+//   warp     a consecutive range of the block's work items, tile after tile
+//
+// Pipeline
+//   Each consumer warp has a ring of 2 to 4 stages and loads its own weights (gemm_small_m_weights.cuh): TMA
+//   tiles for Q4_K and Q5_K, cp.async for the others. Weights do not depend on the previous kernel, so the
+//   rings fill before `pdl_wait`. The producer warp waits for the previous kernel, copies x with cp.async and
+//   publishes the row scales.
+//
+//     mbarrier              arrives                              waits
+//     stage_full[w][s]      TMA bytes, or 32 cp.async arrivals   consumer warp w, before it reads stage s
+//     x_full[c]             32 cp.async arrivals of the producer consumers, before they multiply chunk c
+//     state.fits_ready      producer, if x was forwarded         consumers, before their first item
+//     state.scales_ready    32 lanes of the producer             consumers, before the epilogue
+//     state.partials_ready  st.async bytes of all blocks         consumers of the block that finishes a tile
+//
+//   Named barrier 1: the producer arrives when it has initialized its mbarriers, consumers wait for that;
+//   later the consumers use it among themselves, when x is no longer needed and when partials are stored.
+//
+// Reduction and epilogue
+//   1. A tile whose chunks one warp has multiplied alone is finished by that warp, from a stage of its ring.
+//   2. Other tiles: warps store partials to shared memory, and are added up in the order of the warps.
+//   3. In a cluster, these sums go to the block that finishes the tile (st.async to distributed shared
+//      memory), which adds them up in the order of the blocks. So results do not depend on timing.
+//
+// Memory layouts
+//   x       f16 fragments: [chunk][18 k-steps][lane][ROWS bytes], the same in shared memory (f16_fragments.cuh)
+//   W       as in a GGUF file, row-major blocks; a stage has 16 rows of one chunk
+//   y       f32 [m, n]; with forwarding also f16 fragments for the next GEMM (forwarding.cuh)
+//   shared  x (later tail partials) | rings: [warp][stage] | head partials | cluster partials, or those over x
+//           static: SharedState, x_full, stage_full
+//
+// Preconditions (small_m.rs, config.rs)
+//   Compute capability 9.0; x fragments 16-byte aligned and zero-padded to whole chunks and ROWS rows; W of
+//   Q4_K and Q5_K 16-byte aligned; at most 52 chunks per block.
+//
+// Numerics
+//   f16 operands, f32 accumulation. Rows of x were scaled by a power of two (row_scaling.cuh), or forwarded
+//   unscaled with flags that say whether f16 holds them; if not, consumer warps repack x from f32. Integer
+//   scales of the K-quants are applied in f16, exactly; block scales and the row scale in f32. Minima and
+//   zero points are multiplied with the sums of 16 columns of x (two f16 per sum), so they do not cancel in
+//   f16.
+//
+// Performance
+//   Bound by the bytes of W. H200, 16 rows, kernels timed alone: LM head 66 % of the memory bandwidth,
+//   gate-up 37 %, down 23 to 27 %, QKV 19 %, output projection 14 %: the small ones are bound by start-up, x
+//   and reduction latency (docs/performance.md, CUDA decode). Fewer clusters than SMs are faster where the
+//   next kernel can start on free SMs.
+#include "gemm_small_m_epilogue.cuh"
+#include "gemm_small_m_mma.cuh"
+#include "gemm_small_m_weights.cuh"
+#include "ptx/cluster.cuh"
 
-constexpr u32 BOUND = 512;  // threads that there are registers for: so that a block of a small kernel may run beside
-static_assert(32 * (MAX_WARPS + 1) <= BOUND, "one more warp brings x");
+// Threads that registers are allotted for: 128 each, so that a block of a small kernel fits beside this one.
+constexpr u32 LAUNCH_BOUND = 512;
+static_assert(32 * (MAX_WARPS + 1) <= LAUNCH_BOUND, "consumer warps and the producer warp");
 
-DEVICE float4 plus(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+// ---- Consumer warps ---------------------------------------------------------------------------------------
 
-// ---------------------------------------------------------------- sums
+// F and G are the formats of the first and the second weights.
+template <class F, class G, int ROWS, bool GATE_UP>
+struct ConsumerWarp {
+    static constexpr int WEIGHTS = GATE_UP ? 2 : 1;
+    static constexpr u32 FLOATS = Accumulators<ROWS>::FLOATS,
+                         SLOT = WEIGHTS * FLOATS;  // SLOT: partials of a tile
+    typedef WeightRing<F, G, WEIGHTS> Ring;
 
-// What a lane has of a tile: v[n][i] of columns 8 n + 2 t + i % 2 of the result and rows g + i / 2 · 8 of W.
-template <int ROWS>
-struct Sums {
-  static constexpr int N = ROWS / 8, FLOATS = N * 128;
-  float v[N][4];
+    const GemmSmallMArgs& args;
+    const BlockWork& work;
+    u8* memory;
+    u64* x_full;
+    SharedState& state;
+    const u32 warp, n_items;
+    Accumulators<ROWS> total[WEIGHTS];
+    u32 step;
+    Ring ring;
 
-  DEVICE void add(const u32 (&a)[4], const u8* x) {
-    u32 b[2 * N];
-    if (N == 2)
-      *(uint4*)b = *(const uint4*)x;
-    else
-      *(uint2*)b = *(const uint2*)x;
+    DEVICE ConsumerWarp(const GemmSmallMArgs& args, const BlockWork& work, u8* memory, u64* x_full,
+                        u64* stage_full, SharedState& state)
+        : args(args),
+          work(work),
+          memory(memory),
+          x_full(x_full),
+          state(state),
+          warp(threadIdx.x / 32),
+          n_items(work.items.begin(warp + 1) - work.items.begin(warp)),
+          step(0),
+          ring(args, work, memory, stage_full, warp) {
+        ring.begin(warp);
+    }
+
+    // ---- Partials in shared memory
+
+    // Of a warp's last tile.
+    DEVICE float* tail_partial(u32 warp) const { return (float*)memory + warp * SLOT; }
+    // Of a tile that a warp ends and others (earlier warps, or blocks of the cluster) contribute to.
+    DEVICE float* head_partial(u32 warp, u32 index) const {
+        float* all = (float*)(memory + args.x_bytes + args.consumer_warps * args.stages * args.stage_bytes);
+        return all + (args.cluster_partials & HEAD_PARTIALS_PER_TILE ? index : warp) * SLOT;
+    }
+    // Received from the blocks of the cluster, by rank, for each tile that this block finishes.
+    DEVICE float* cluster_partial(u32 slot) const {
+        return (float*)(memory + (args.cluster_partials & ~15u)) + slot * SLOT;
+    }
+
+    // ---- Mainloop
+
+    DEVICE void clear() {
 #pragma unroll
-    for (int n = 0; n < N; n++) mma_m16n8k16_f16(v[n], a, b[2 * n], b[2 * n + 1]);
-  }
-  // Four rows of W lie together, so that a lane can take those of a column. The fours of a column change places, so that few lanes
-  // meet in a bank.
-  DEVICE void put(float* to) const {
-    const u32 lane = reload_tid_x() & 31, t = lane & 3;
-    const u32 at = t * 32 + ((lane / 16 ^ t) * 4 | lane / 4 % 4);
+        for (int w = 0; w < WEIGHTS; w++) total[w] = {};
+    }
+
+    // Before anything of previous kernels is read or written: they have completed, and x has arrived or will.
+    // If forwarded fragments do not fit f16, the block repacks x.
+    DEVICE void wait_for_x() {
+        pdl_wait();
+        bar_sync<1>(blockDim.x);
+        if (!args.forwarded_in.flags) return;
+        mbarrier_wait_parity(&state.fits_ready, 0);
+        if (state.fits) return;
+        mbarrier_wait_parity(&state.scales_ready, 0);
+#pragma unroll 1
+        for (u32 i = 0; i < work.chunks; i++) mbarrier_wait_parity(&x_full[i], 0);
+        repack_from_f32<ROWS>(args.forwarded_in.x,
+                              args.forwarded_in.squares ? args.forwarded_in.gamma : nullptr, state.row_scales,
+                              memory, work.second_format ? G::K_ORDER : F::K_ORDER, args.k_chunks * K_CHUNK,
+                              work.first_chunk * K_CHUNK, work.chunks * K_CHUNK);
+    }
+
+    template <class T>
+    DEVICE void multiply_item() {
+        constexpr int AT_ONCE = T::FEW_REGISTERS ? WEIGHTS : 1;
+        constexpr int UNROLL = T::FEW_REGISTERS || !GATE_UP ? T::PASSES : 1;
+        const u8* x = memory + (ring.item.chunk - work.first_chunk) * F16Fragments<ROWS>::CHUNK_BYTES +
+                      ring.lane * F16Fragments<ROWS>::LANE_BYTES;
 #pragma unroll
-    for (int i = 0; i < N * 4; i++) to[i / 4 * 128 + i % 2 * 16 + (i % 4 < 2 ? at : at ^ 8)] = v[i / 4][i % 4];
-  }
-  // Of float `at`, a multiple of 4, of those that `put` has written.
-  static DEVICE u32 row(u32 at) { return ((at / 4 ^ at / 32) & 3) * 4; }
-  static DEVICE u32 column(u32 at) { return at / 16; }
+        for (int first = 0; first < WEIGHTS; first += AT_ONCE) {
+            T weights[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                weights[i].load_scales(ring.template row_chunk<T>(first + i, 0, ring.item.chunk),
+                                       ring.template row_chunk<T>(first + i, 1, ring.item.chunk),
+                                       args.k_blocks - ring.item.chunk * 8, ring.lane & 3);
+            multiply_chunk<T, ROWS, AT_ONCE, UNROLL>(total + first, weights, x);
+        }
+    }
+
+    // Multiplies the warp's items up to the end of a tile that it has computed alone, and stores the sums in
+    // the current stage of the ring: true, and `index` is the tile. False after the last item; what is left
+    // is in a tail partial. Iteration `step` loads item `step` and multiplies item `step - stages + 1`.
+    DEVICE bool next_complete_tile(u32& index) {
+#pragma unroll 1
+        for (;;) {
+            if (step < n_items) ring.load();
+            ring.next_stage();
+            if (++step < args.stages) continue;
+            if (step == args.stages) {
+                wait_for_x();
+                // Not before: registers are scarce there.
+                clear();
+            }
+            const u32 left = n_items + args.stages - step;
+            bool complete = false;
+            const u32 warp = reload_tid_x() / 32;
+            float* to = tail_partial(warp);
+            if (left > 0) {
+                ring.wait();
+                mbarrier_wait_parity(&x_full[ring.item.chunk - work.first_chunk], 0);
+                if (Ring::TWO_FORMATS && work.second_format)
+                    multiply_item<G>();
+                else
+                    multiply_item<F>();
+                index = ring.item.tile - work.first_tile;
+                const bool ends = ring.item.next(work);
+                complete = ends && ring.began_tile && args.cluster_size == 1;
+                __syncwarp();
+                if (!ends || (left == 1 && !complete)) continue;
+                // The weights in the stage have been read.
+                to = complete ? (float*)ring.stage_data() : head_partial(warp, index);
+                ring.began_tile = true;
+                ring.begin_multiply_tile();
+            } else {
+                // No warp reads x any more: tail partials take its place.
+                bar_sync<1>(args.consumer_warps * 32);
+            }
+#pragma unroll
+            for (int w = 0; w < WEIGHTS; w++) total[w].store(to + w * FLOATS);
+            clear();
+            if (complete || left == 0) return complete;
+        }
+    }
+
+    // ---- Reductions and epilogue
+
+    // Who contributes to a tile: this warp alone, warps of this block, blocks of the cluster.
+    enum Phase { COMPLETE_TILES, WARP_REDUCTION, CLUSTER_REDUCTION };
+
+    // The partials of a tile: sources [first, end), of which `base` is the first but for WARP_REDUCTION.
+    struct Sources {
+        u32 first, end;
+        const float* base;
+    };
+
+    DEVICE const float* partial(Phase phase, const Sources& sources, u32 i, u32 index) const {
+        if (phase != WARP_REDUCTION) return sources.base + i * SLOT;
+        return work.items.begin(i + 1) <= (index + 1) * work.chunks ? tail_partial(i)
+                                                                    : head_partial(i, index);
+    }
+
+    // Accumulators times the row scale. Not times the product of both factors, which may overflow.
+    static DEVICE float4 scaled(float4 sum, float row_scale) {
+        static_assert(F::SCALE == G::SCALE, "one for both");
+        return sum * F::SCALE * row_scale;
+    }
+
+    // Adds up floats [at, end) of a tile, four per lane, in the order of the sources; runs the epilogue, or
+    // sends the sum to the block of the cluster that does.
+    DEVICE void reduce(Phase phase, const Sources& sources, u32 index, u32 at, u32 end) {
+#pragma unroll 1
+        for (; at < end; at += 128) {
+            float4 value = {}, up = {};
+#pragma unroll 1
+            for (u32 i = sources.first; i < sources.end; i++) {
+                const float* sums = partial(phase, sources, i, index);
+                value = value + *(const float4*)(sums + at);
+                if (GATE_UP) up = up + *(const float4*)(sums + FLOATS + at);
+            }
+            if (phase != CLUSTER_REDUCTION) {
+                mbarrier_wait_parity(&state.scales_ready, 0);
+                const float row_scale = state.row_scales[Accumulators<ROWS>::x_row(at)];
+                value = scaled(value, row_scale);
+                if (GATE_UP) up = scaled(up, row_scale);
+            }
+            if (phase == WARP_REDUCTION && args.cluster_size > 1) {
+                const u32 slot = quotient(index, args.cluster_size) * args.cluster_size;
+                float* to = cluster_partial(slot + work.rank) + at;
+                st_async_v4(to, &state.partials_ready, index - slot, value);
+                if (GATE_UP) st_async_v4(to + FLOATS, &state.partials_ready, index - slot, up);
+            } else {
+                epilogue<ROWS, GATE_UP>(args, OutputTile(args, work, work.first_tile + index), at, value, up);
+            }
+        }
+    }
+
+    // Runs the mainloop and finishes complete tiles as they come; then adds up the partials of the block's
+    // warps and, in a cluster, those of its blocks: block r finishes tiles r, r + cluster_size ... The phases
+    // share one copy of the code, because instruction fetch is a good part of the run time.
+    DEVICE void run() {
+        Phase phase = COMPLETE_TILES;
+        u32 next;  // float of the block's tiles that this thread reduces next
+#pragma unroll 1
+        for (;;) {
+            u32 index, at, end;
+            Sources sources;
+            sources.first = 0, sources.end = 1;
+            if (phase == COMPLETE_TILES) {
+                if (!next_complete_tile(index)) {
+                    bar_sync<1>(args.consumer_warps * 32);
+                    // Other blocks may be written to once they have started, or no longer need x.
+                    if (args.cluster_size > 1) {
+                        if (args.cluster_partials & PARTIALS_OVERLAY_X) cluster_arrive();
+                        cluster_wait();
+                    }
+                    phase = WARP_REDUCTION, next = reload_tid_x() * 4;
+                    continue;
+                }
+                __syncwarp();
+                at = (reload_tid_x() & 31) * 4, end = FLOATS;
+                sources.base = (float*)ring.stage_data();
+            } else {
+                index = next / FLOATS, at = next % FLOATS, end = at + 1;
+                next += args.consumer_warps * 128;
+                if (phase == CLUSTER_REDUCTION)
+                    sources.base = cluster_partial(index * args.cluster_size),
+                    index = work.rank + index * args.cluster_size, sources.end = args.cluster_size;
+                if (index >= work.end_tile - work.first_tile) {
+                    if (phase == CLUSTER_REDUCTION || args.cluster_size == 1) break;
+                    phase = CLUSTER_REDUCTION, next = reload_tid_x() * 4;
+                    continue;
+                }
+                if (phase == CLUSTER_REDUCTION) mbarrier_wait_parity_cluster(&state.partials_ready, 0);
+                if (phase == WARP_REDUCTION) {
+                    sources.first = work.items.owner(index * work.chunks);
+                    sources.end = work.items.owner((index + 1) * work.chunks - 1) + 1;
+                    if (sources.end == sources.first + 1 && args.cluster_size == 1) continue;  // was complete
+                }
+            }
+            reduce(phase, sources, index, at, end);
+            __syncwarp();
+            // The stage that the sums were in is loaded again.
+            if (phase == COMPLETE_TILES) fence_proxy_async();
+        }
+    }
 };
 
-// Adds the products of a chunk, UNROLLED loops at a time. `x` is the lane's place in it.
-template <class F, int ROWS, int WEIGHTS, int UNROLLED>
-DEVICE void multiply(Sums<ROWS>* total, F (&weights)[WEIGHTS], const u8* x) {
-  constexpr u32 STEP = Halves<ROWS>::STEP;
-  Sums<ROWS> sums[WEIGHTS] = {}, least[WEIGHTS] = {};
-#pragma unroll(UNROLLED)
-  for (u32 loop = 0; loop < F::LOOPS; loop++) {
-    const u8* from = x + loop * F::ADVANCE * STEP;
-#pragma unroll
-    for (int w = 0; w < WEIGHTS; w++) weights[w].load(loop);
-#pragma unroll
-    for (int i = 0; i < F::STEPS; i++) {
-#pragma unroll
-      for (int w = 0; w < WEIGHTS; w++) {
-        u32 a[4];
-        weights[w].values(i, a);
-        sums[w].add(a, from + F::AT(i) * STEP);
-      }
-    }
-  }
-#pragma unroll
-  for (int w = 0; w < WEIGHTS; w++) {
-    if (F::OFFSETS) {
-      u32 a[4];
-      weights[w].offsets(a);
-      Sums<ROWS>& to = F::MINIMUM ? least[w] : sums[w];
-      to.add(a, x + Halves<ROWS>::SUMS);
-      to.add(a, x + Halves<ROWS>::REST);
-    }
-    const float factor[2] = {weights[w].factor(0), weights[w].factor(1)}, minimum[2] = {weights[w].minimum(0), weights[w].minimum(1)};
-#pragma unroll
-    for (int i = 0; i < Sums<ROWS>::N * 4; i++) {
-      float& to = total[w].v[i / 4][i % 4];
-      to += factor[i % 4 / 2] * sums[w].v[i / 4][i % 4];
-      if (F::MINIMUM) to += minimum[i % 4 / 2] * least[w].v[i / 4][i % 4];
-    }
-  }
-}
+// ---- Producer warp ----------------------------------------------------------------------------------------
 
-// ---------------------------------------------------------------- results
+// Brings x and everything that depends on the previous kernel.
+template <int ROWS>
+struct ActivationProducer {
+    const GemmSmallMArgs& args;
+    const BlockWork& work;
+    u8* memory;
+    u64* x_full;
+    SharedState& state;
+    const u32 lane;
 
-DEVICE float gated(float gate, float up) { return __fdividef(gate, 1.0f + __expf(-gate)) * up; }
-
-// What is made of a tile's sums at `at`: of four rows of W and one row of x. `other` is of the second weight. The lanes of a warp have
-// 128 neighbours.
-template <int ROWS, bool PAIR>
-DEVICE void finish(const Args& args, const Place& place, u32 at, float4 v, float4 other) {
-  const u32 column = Sums<ROWS>::column(at), index = Sums<ROWS>::row(at);
-  if (index >= place.rows || column >= args.columns) return;
-  const Part& part = args.part[place.part];
-  const u32 row = place.row + index, to = column * part.rows + row;
-  if (PAIR) v = make_float4(gated(v.x, other.x), gated(v.y, other.y), gated(v.z, other.z), gated(v.w, other.w));
-  if (!part.wide) {
+    // `slot_bytes`: what a block sends for a tile.
+    DEVICE void init_barriers(u32 slot_bytes) const {
 #pragma unroll 1
-    for (u32 i = 0; i < min(4u, place.rows - index); i++) {
-      if (!PAIR && part.bias) v.x += part.bias[row + i];
-      if (!PAIR && part.residual) v.x += part.residual[to + i];
-      part.out[to + i] = v.x;
-      v.x = v.y, v.y = v.z, v.z = v.w;
-    }
-    return;
-  }
-  const bool hands_on = args.to.image[0];
-  float4 gain;
-  if (!PAIR && hands_on) gain = *(const float4*)(args.to.gain + row);
-  if (!PAIR && part.bias) v = plus(v, *(const float4*)(part.bias + row));
-  if (!PAIR && part.residual) v = plus(v, *(const float4*)(part.residual + to));
-  *(float4*)(part.out + to) = v;
-  if (hands_on) hand_on<ROWS, !PAIR>(args.to, place.row / TILE, part.rows / TILE, column, index, v, gain);
-}
-
-// ---------------------------------------------------------------- a block
-
-// SharedAddress memory: x, the rings, early sums, pushed sums.
-template <class F, class G, int ROWS, bool PAIR>
-struct Block {
-  static constexpr bool MIXED = F::BYTES != G::BYTES;
-  static_assert(!MIXED || !G::ALIGNED, "only the first format has maps");
-  static constexpr int WEIGHTS = PAIR ? 2 : 1;
-  static constexpr u32 FLOATS = Sums<ROWS>::FLOATS, SLOT = WEIGHTS * FLOATS;
-
-  const Args& args;
-  u8* memory;
-  u64* x_there;
-  Told& told;
-  const Work& work;
-  const bool boxed;  // whether items are boxes
-  const u32 warp, lane, row_bytes;
-  u8* ring;
-  u64* full;  // barriers of the stages: whether they are
-  const u32 items;
-  Sums<ROWS> total[WEIGHTS];
-
-  u32 step, stage, parity;
-  Walk ahead, walk;  // the items that are fetched, and those that are multiplied
-  bool began;        // whether the tile did with this warp
-  // The tile that is fetched: of boxes the map and the row; in memory, from a 16-byte boundary on, and the lane's piece there.
-  u32 map, row;
-  const u8* from[WEIGHTS];
-  u32 skip[WEIGHTS], all, start;
-  // Where the lane's rows begin, but for the place of the chunk among 16 bytes.
-  u32 low[WEIGHTS][2];
-
-  // The lane goes through a shuffle, so that what is made of it is not computed again for every item.
-  DEVICE Block(const Args& args, const Work& work, u8* memory, u64* x_there, u64* stages, Told& told)
-      : args(args),
-        memory(memory),
-        x_there(x_there),
-        told(told),
-        work(work),
-        boxed(F::ALIGNED && !(MIXED && work.second)),
-        warp(threadIdx.x / 32),
-        lane(__shfl_sync(FULL_WARP, threadIdx.x & 31, threadIdx.x & 31)),
-        row_bytes(args.part[work.second ? args.first_parts : 0].row_bytes),  // the same for all of a format
-        ring(memory + args.x_bytes + warp * args.depth * args.stage_bytes),
-        full(stages + warp * MAX_DEPTH),
-        items(work.items.begin(warp + 1) - work.items.begin(warp)),
-        step(0),
-        stage(0),
-        parity(0) {
-    if (lane < MAX_DEPTH) mbarrier_init(&full[lane], boxed ? 1 : 32);
-    fence_proxy_async();
-    __syncwarp();
-    const u32 begin = work.items.begin(warp), tile = quotient(begin, work.chunks);
-    ahead = {work.tile + tile, work.chunk + begin - tile * work.chunks}, walk = ahead;
-    began = walk.chunk == work.chunk;
-    if (!boxed) start = lane / G::PIECES * row_bytes + lane % G::PIECES * 16;
-    seek();
-    arrive();
-  }
-
-  // Sums of warps: of the last tile of each, and of tiles before it that several warps or blocks share, each of which one warp ends.
-  DEVICE float* late(u32 of) const { return (float*)memory + of * SLOT; }
-  DEVICE float* early(u32 of, u32 index) const {
-    float* all = (float*)(memory + args.x_bytes + args.warps * args.depth * args.stage_bytes);
-    return all + (args.sums & EARLY_EACH ? index : of) * SLOT;
-  }
-  // Sums that blocks of the cluster push, in their order, for each of the tiles that this one finishes.
-  DEVICE float* pushed(u32 slot) const { return (float*)(memory + (args.sums & ~15u)) + slot * SLOT; }
-
-  // Of sums what they stand for. Not the product of both factors: it may be too large.
-  static DEVICE float4 scaled(float4 sum, float factor) {
-    static_assert(F::UNIT == G::UNIT, "one for both");
-    return times(times(sum, make_float4(F::UNIT, F::UNIT, F::UNIT, F::UNIT)), make_float4(factor, factor, factor, factor));
-  }
-
-  DEVICE void clear() {
-#pragma unroll
-    for (int w = 0; w < WEIGHTS; w++) total[w] = {};
-  }
-
-  DEVICE void seek() {
-    const Place place(args, work, ahead.tile);
-    if (boxed) {
-      map = place.part, row = place.row;
-      return;
-    }
-    all = place.rows * row_bytes;
-#pragma unroll
-    for (int w = 0; w < WEIGHTS; w++) {
-      const u8* at = place.at(args, w);
-      skip[w] = (u32)(u64)at & 15, from[w] = at - skip[w];
-    }
-  }
-  DEVICE void arrive() {
-    if (boxed) return;
-    const Place place(args, work, walk.tile);
-#pragma unroll
-    for (int w = 0; w < WEIGHTS; w++)
-#pragma unroll
-      for (int r = 0; r < 2; r++) low[w][r] = (u32)(u64)place.at(args, w) + (lane / 4 + r * 8) * row_bytes;
-  }
-
-  DEVICE void fetch_box() const {
-    if (!elect_one()) return;
-    mbarrier_arrive_expect_tx(&full[stage], WEIGHTS * TILE * F::BYTES);
-#pragma unroll
-    for (int w = 0; w < WEIGHTS; w++)
-      tma_load_2d(ring + stage * args.stage_bytes + w * TILE * F::BYTES, &args.map[map + w], ahead.chunk * F::BYTES, row, &full[stage]);
-  }
-  template <class T>
-  DEVICE void fetch_pieces() const {
-    constexpr u32 STRIDE = T::PIECES * 16, AT_ONCE = 32 / T::PIECES, COPIES = (TILE + AT_ONCE - 1) / AT_ONCE;  // rows that are copied at once
-    const SharedAddress to = shared_address(ring) + lane * 16 + stage * args.stage_bytes;
-#pragma unroll
-    for (int w = 0; w < WEIGHTS; w++) {
-      const u32 base = skip[w] + ahead.chunk * T::BYTES + start, past = skip[w] + all;
-#pragma unroll
-      for (int i = 0; i < COPIES; i++) {
-        const u32 offset = (base + i * AT_ONCE * row_bytes) & ~15u;
-        // Pieces past the row are of the next one, and only those past the last one are not there.
-        cp_async_16_l2_128_if(lane < min(AT_ONCE, TILE - i * AT_ONCE) * T::PIECES && offset < past, to + w * TILE * STRIDE + i * AT_ONCE * STRIDE, from[w] + offset);
-      }
-    }
-    cp_async_mbarrier_arrive_noinc(&full[stage]);
-  }
-
-  template <class T>
-  DEVICE void multiply_item() {
-    constexpr int TOGETHER = T::LIGHT ? WEIGHTS : 1, UNROLLED = T::LIGHT || !PAIR ? T::LOOPS : 1;
-    constexpr u32 STRIDE = T::PIECES * 16;
-    const u8* x = memory + (walk.chunk - work.chunk) * Halves<ROWS>::BYTES + lane * Halves<ROWS>::LANE;
-#pragma unroll
-    for (int first = 0; first < WEIGHTS; first += TOGETHER) {
-      T weights[TOGETHER];
-#pragma unroll
-      for (int i = 0; i < TOGETHER; i++) {
-        const int w = first + i;
-        const u8* rows[2];
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-          rows[r] = ring + stage * args.stage_bytes + w * TILE * STRIDE + (lane / 4 + r * 8) * STRIDE;
-          if (!T::ALIGNED) rows[r] += (low[w][r] + walk.chunk * T::BYTES) & 15;
+        for (u32 i = lane; i < work.chunks; i += 32) mbarrier_init(&x_full[i], 32);
+        if (lane == 0) {
+            mbarrier_init(&state.fits_ready, 1), mbarrier_init(&state.scales_ready, 32);
+            mbarrier_init(&state.partials_ready, 1);
+            // This block finishes every cluster_size-th tile, from its rank on, and every block sends its
+            // partial.
+            const u32 tiles = work.end_tile - work.first_tile + args.cluster_size - 1 - work.rank;
+            if (args.cluster_size > 1)
+                mbarrier_arrive_expect_tx(&state.partials_ready, quotient(tiles, args.cluster_size) *
+                                                                     args.cluster_size * slot_bytes);
         }
-        weights[i].open(rows[0], rows[1], args.blocks - walk.chunk * 8, lane & 3);
-      }
-      multiply<T, ROWS, TOGETHER, UNROLLED>(total + first, weights, x);
-    }
-  }
-
-  // Before anything of other kernels is read or written: the kernel ahead is done, and x is there or on its way.
-  DEVICE void take_x() {
-    pdl_wait();
-    bar_sync<1>(blockDim.x);
-    if (!args.from.words) return;
-    mbarrier_wait_parity(&told.looked, 0);
-    if (told.fine) return;
-    mbarrier_wait_parity(&told.known, 0);
-#pragma unroll 1
-    for (u32 i = 0; i < work.chunks; i++) mbarrier_wait_parity(&x_there[i], 0);
-    make_image<ROWS>(args.from.floats, args.from.squares ? args.from.gain : nullptr, told.factors, memory, work.second ? G::ORDER : F::ORDER,
-                     args.chunks * HALVES_CHUNK, work.chunk * HALVES_CHUNK, work.chunks * HALVES_CHUNK);
-  }
-
-  // Multiplies the warp's items up to the end of a tile that no one else has a part of: its sums are in the ring then. False after the
-  // last item: what is left is among the late sums.
-  DEVICE bool next_tile(u32& index) {
-#pragma unroll 1
-    for (;;) {
-      if (step < items) {
-        if (boxed)
-          fetch_box();
-        else
-          fetch_pieces<G>();
-        if (ahead.next(work)) seek();
-      }
-      if (++stage == args.depth) stage = 0;
-      if (++step < args.depth) continue;
-      if (step == args.depth) {
-        take_x();
-        // Not before: registers are scarce there.
-        clear();
-      }
-      const u32 left = items + args.depth - step;
-      bool alone = false;
-      const u32 warp = reload_tid_x() / 32;
-      float* to = late(warp);
-      if (left > 0) {
-        mbarrier_wait_parity(&full[stage], parity);
-        if (stage + 1 == args.depth) parity ^= 1;
-        mbarrier_wait_parity(&x_there[walk.chunk - work.chunk], 0);
-        if (MIXED && work.second)
-          multiply_item<G>();
-        else
-          multiply_item<F>();
-        index = walk.tile - work.tile;
-        const bool ends = walk.next(work);
-        alone = ends && began && args.ranks == 1;
+        fence_proxy_async();
         __syncwarp();
-        if (!ends || (left == 1 && !alone)) continue;
-        // Of a tile that is done, the codes are no longer needed.
-        to = alone ? (float*)(ring + stage * args.stage_bytes) : early(warp, index);
-        began = true;
-        arrive();
-      } else {
-        // From here on x is not needed: sums take its place.
-        bar_sync<1>(args.warps * 32);
-      }
-#pragma unroll
-      for (int w = 0; w < WEIGHTS; w++) total[w].put(to + w * FLOATS);
-      clear();
-      if (alone || left == 0) return alone;
+        if (args.cluster_size > 1) (fence_mbarrier_init(), cluster_arrive_relaxed());
+        bar_arrive<1>(blockDim.x);
     }
-  }
 
-  // Tiles that a warp has alone are finished as it comes to their ends. Then what warps have of the others is added up, and, where
-  // there are several blocks, pushed to the one that finishes the tile: each does every `ranks`th.
-  DEVICE void run() {
-    enum { ALONE, WARPS, RANKS } of = ALONE;
-    u32 next;
+    // Copies the block's chunks of x. By cp.async: TMA bulk copies would queue behind those of the weights.
+    DEVICE void copy_x() const {
+        constexpr u32 CHUNK_BYTES = F16Fragments<ROWS>::CHUNK_BYTES;
+        const u8* x =
+            (work.second_format ? args.x[1] : args.x[0]) + (u64)work.first_chunk * CHUNK_BYTES + lane * 16;
+        SharedAddress to = shared_address(memory) + lane * 16;
 #pragma unroll 1
-    for (;;) {
-      u32 index, at, past, source = 0, sources = 1;
-      const float* first;  // sums, but those of warps
-      if (of == ALONE) {
-        if (!next_tile(index)) {
-          bar_sync<1>(args.warps * 32);
-          // Sums may be pushed when all blocks of the cluster have begun, or no longer need x.
-          if (args.ranks > 1) {
-            if (args.sums & INSTEAD_OF_X) cluster_arrive();
-            cluster_wait();
-          }
-          of = WARPS, next = reload_tid_x() * 4;
-          continue;
+        for (u32 i = 0; i < work.chunks; i++, x += CHUNK_BYTES, to += CHUNK_BYTES) {
+#pragma unroll
+            for (u32 j = 0; j < CHUNK_BYTES; j += 512) cp_async_16_l2_128(to + j, x + j);
+            cp_async_mbarrier_arrive_noinc(&x_full[i]);
         }
         __syncwarp();
-        at = (reload_tid_x() & 31) * 4, past = FLOATS;
-        first = (float*)(ring + stage * args.stage_bytes);
-      } else {
-        index = next / FLOATS, at = next % FLOATS, past = at + 1;
-        next += args.warps * 128;
-        if (of == RANKS) first = pushed(index * args.ranks), index = work.rank + index * args.ranks, sources = args.ranks;
-        if (index >= work.end - work.tile) {
-          if (of == RANKS || args.ranks == 1) break;
-          of = RANKS, next = reload_tid_x() * 4;
-          continue;
-        }
-        if (of == RANKS) mbarrier_wait_parity_cluster(&told.pushed, 0);
-        if (of == WARPS) {
-          source = work.items.owner(index * work.chunks), sources = work.items.owner((index + 1) * work.chunks - 1) + 1;
-          if (sources == source + 1 && args.ranks == 1) continue;
-        }
-      }
+    }
+
+    // Loads what the epilogue of this block's tiles will read (residual and gamma), so that it is in the
+    // caches then.
+    DEVICE void touch_epilogue_operands() const {
 #pragma unroll 1
-      for (; at < past; at += 128) {
-        float4 value = {}, other = {};
-#pragma unroll 1
-        for (u32 i = source; i < sources; i++) {
-          const float* sums = of != WARPS ? first + i * SLOT : work.items.begin(i + 1) <= (index + 1) * work.chunks ? late(i) : early(i, index);
-          value = plus(value, *(const float4*)(sums + at));
-          if (PAIR) other = plus(other, *(const float4*)(sums + FLOATS + at));
+        for (u32 index = work.first_tile + work.rank; index < work.end_tile; index += args.cluster_size) {
+            const OutputTile tile(args, work, index);
+            const SmallMWeight& weight = args.weights[tile.weight];
+            const u32 row = tile.row + lane % 2 * 8, x_row = lane / 2;
+            if (row < weight.rows) {
+                if (weight.residual && x_row < args.m)
+                    state.prefetch_sink[lane] = weight.residual[x_row * weight.rows + row];
+                if (args.forwarded_out.gamma) state.prefetch_sink[lane] = args.forwarded_out.gamma[row];
+            }
         }
-        if (of != RANKS) {
-          mbarrier_wait_parity(&told.known, 0);
-          const float f = told.factors[Sums<ROWS>::column(at)];
-          value = scaled(value, f);
-          if (PAIR) other = scaled(other, f);
-        }
-        if (of == WARPS && args.ranks > 1) {
-          const u32 slot = quotient(index, args.ranks) * args.ranks;
-          float* to = pushed(slot + work.rank) + at;
-          st_async_v4(to, &told.pushed, index - slot, value);
-          if (PAIR) st_async_v4(to + FLOATS, &told.pushed, index - slot, other);
+    }
+
+    DEVICE void run(u32 slot_bytes) const {
+        init_barriers(slot_bytes);
+        // The weights that were streamed since its last use have evicted gamma from L2.
+        if (args.forwarded_out.gamma && lane == 0)
+            cp_async_bulk_prefetch_l2_covering(args.forwarded_out.gamma + work.first_tile * TILE,
+                                               (work.end_tile - work.first_tile) * TILE * 4);
+        pdl_wait();
+        const bool forwarded = args.forwarded_in.flags;
+        const ForwardedInputReader<ROWS> reader(args.forwarded_in, work.first_chunk,
+                                                forwarded ? work.end_chunk : 0, lane);
+        copy_x();
+        const u32 k = args.k_chunks * K_CHUNK, row = lane / (32 / ROWS);
+        float row_scale = 1;
+        if (!forwarded) {
+            row_scale = __ldcg(args.row_scales + row);
         } else {
-          finish<ROWS, PAIR>(args, Place(args, work, work.tile + index), at, value, other);
+            const bool fits = reader.fits();
+            if (lane == 0) {
+                state.fits = fits;
+                mbarrier_arrive(&state.fits_ready);
+            }
+            if (args.forwarded_in.squares) row_scale = reader.inverse_rms(k, args.epsilon);
         }
-      }
-      __syncwarp();
-      // The ring that the sums were in is filled again.
-      if (of == ALONE) fence_proxy_async();
+        state.row_scales[row] = row_scale;
+        mbarrier_arrive(&state.scales_ready);
+        args.prefetch.prefetch(lane);
+        touch_epilogue_operands();
+        if (forwarded && args.forwarded_in.normed) reader.write_normed(k, row_scale);
+        __syncwarp();
+        if (args.cluster_size > 1) cluster_wait();
     }
-  }
 };
 
-// What the last warp does.
-template <int ROWS>
-DEVICE void bring_x(const Args& args, const Work& work, u8* memory, u64* x_there, Told& told, u32 slot_bytes) {
-  const u32 lane = threadIdx.x & 31;
-#pragma unroll 1
-  for (u32 i = lane; i < work.chunks; i += 32) mbarrier_init(&x_there[i], 32);
-  if (lane == 0) {
-    mbarrier_init(&told.looked, 1), mbarrier_init(&told.known, 32), mbarrier_init(&told.pushed, 1);
-    // From each block of the cluster the sums of every `ranks`th tile.
-    const u32 tiles = work.end - work.tile + args.ranks - 1 - work.rank;
-    if (args.ranks > 1) mbarrier_arrive_expect_tx(&told.pushed, quotient(tiles, args.ranks) * args.ranks * slot_bytes);
-  }
-  fence_proxy_async();
-  __syncwarp();
-  if (args.ranks > 1) (fence_mbarrier_init(), cluster_arrive_relaxed());
-  bar_arrive<1>(blockDim.x);
-  // The weights of the step have driven the gain out of the cache.
-  if (args.to.gain && lane == 0) cp_async_bulk_prefetch_l2_covering(args.to.gain + work.tile * TILE, (work.end - work.tile) * TILE * 4);
-  pdl_wait();
-  const bool handed = args.from.words;
-  const Look<ROWS> look(args.from, work.chunk, handed ? work.past : 0, lane);
-  // Not by bulk copies: they would queue behind the boxes.
-  const u8* x = (work.second ? args.x[1] : args.x[0]) + (u64)work.chunk * Halves<ROWS>::BYTES + lane * 16;
-  SharedAddress to = shared_address(memory) + lane * 16;
-#pragma unroll 1
-  for (u32 i = 0; i < work.chunks; i++, x += Halves<ROWS>::BYTES, to += Halves<ROWS>::BYTES) {
-#pragma unroll
-    for (u32 j = 0; j < Halves<ROWS>::BYTES; j += 512) cp_async_16_l2_128(to + j, x + j);
-    cp_async_mbarrier_arrive_noinc(&x_there[i]);
-  }
-  __syncwarp();
-  const u32 k = args.chunks * HALVES_CHUNK, row = lane / (32 / ROWS);
-  float factor = 1;
-  if (!handed) {
-    factor = __ldcg(args.factors + row);
-  } else {
-    const bool fine = look.fine();
-    if (lane == 0) {
-      told.fine = fine;
-      mbarrier_arrive(&told.looked);
+// ---- Entries ----------------------------------------------------------------------------------------------
+
+template <class F, class G, int ROWS, bool GATE_UP>
+DEVICE void gemm_small_m(const GemmSmallMArgs& args) {
+    extern __shared__ __align__(128) u8 memory[];
+    __shared__ u64 x_full[MAX_CHUNKS], stage_full[MAX_WARPS * MAX_STAGES];
+    __shared__ SharedState state;
+    pdl_launch_dependents();
+    if (F::ALIGNED && threadIdx.x < args.n_tensor_maps) prefetch_tensormap(&args.tensor_maps[threadIdx.x]);
+    const BlockWork work(args, F::CHUNK_BYTES != G::CHUNK_BYTES);
+    typedef ConsumerWarp<F, G, ROWS, GATE_UP> Consumer;
+    if (threadIdx.x / 32 == args.consumer_warps) {
+        ActivationProducer<ROWS>{args, work, memory, x_full, state, threadIdx.x & 31}.run(Consumer::SLOT * 4);
+    } else {
+        __syncwarp();
+        if (args.cluster_size > 1 && !(args.cluster_partials & PARTIALS_OVERLAY_X))
+            (fence_mbarrier_init(), cluster_arrive_relaxed());
+        Consumer(args, work, memory, x_full, stage_full, state).run();
     }
-    if (args.from.squares) factor = look.factor(k, args.epsilon);
-  }
-  told.factors[row] = factor;
-  mbarrier_arrive(&told.known);
-  args.ahead.call(lane);
-  // What is added to the sums, and what they are multiplied with, comes nearer meanwhile.
-#pragma unroll 1
-  for (u32 tile = work.tile + work.rank; tile < work.end; tile += args.ranks) {
-    const Place place(args, work, tile);
-    const Part& part = args.part[place.part];
-    const u32 at = place.row + lane % 2 * 8, column = lane / 2;
-    if (at < part.rows) {
-      if (part.residual && column < args.columns) told.near[lane] = part.residual[column * part.rows + at];
-      if (args.to.gain) told.near[lane] = args.to.gain[at];
-    }
-  }
-  if (handed && args.from.normed) look.write_normed(k, factor);
-  __syncwarp();
-  if (args.ranks > 1) cluster_wait();
 }
 
-template <class F, class G, int ROWS, bool PAIR>
-DEVICE void run(const Args& args) {
-  extern __shared__ __align__(128) u8 memory[];
-  __shared__ u64 x_there[MAX_CHUNKS], stages[MAX_WARPS * MAX_DEPTH];
-  __shared__ Told told;
-  pdl_launch_dependents();
-  if (F::ALIGNED && threadIdx.x < args.maps) prefetch_tensormap(&args.map[threadIdx.x]);
-  const Work work(args, F::BYTES != G::BYTES);
-  typedef Block<F, G, ROWS, PAIR> Of;
-  if (threadIdx.x / 32 == args.warps) {
-    bring_x<ROWS>(args, work, memory, x_there, told, Of::SLOT * 4);
-  } else {
-    __syncwarp();
-    if (args.ranks > 1 && !(args.sums & INSTEAD_OF_X)) (fence_mbarrier_init(), cluster_arrive_relaxed());
-    Of(args, work, memory, x_there, stages, told).run();
-  }
-}
-
-#define ENTRY(NAME, F, G, ROWS, PAIR) \
-  extern "C" __global__ void __launch_bounds__(BOUND, 1) NAME(const __grid_constant__ Args args) { run<F, G, ROWS, PAIR>(args); }
-#define FORMAT(NAME, ROWS) ENTRY(gemm_small_m_##NAME##_rows##ROWS, NAME, NAME, ROWS, false) ENTRY(gemm_small_m_pair_##NAME##_rows##ROWS, NAME, NAME, ROWS, true)
-
-#define FORMATS(ROWS)                                                                                              \
-  FORMAT(q4_k, ROWS) FORMAT(q5_k, ROWS) FORMAT(q6_k, ROWS) FORMAT(q4_0, ROWS) FORMAT(q4_1, ROWS) FORMAT(q5_0, ROWS) \
-  FORMAT(q5_1, ROWS) FORMAT(q8_0, ROWS) ENTRY(gemm_small_m_q4_k_q6_k_rows##ROWS, q4_k, q6_k, ROWS, false)
+#define ENTRY(NAME, F, G, ROWS, GATE_UP)                                                \
+    extern "C" __global__ void __launch_bounds__(LAUNCH_BOUND, 1)                       \
+        gemm_small_m_##NAME##_rows##ROWS(const __grid_constant__ GemmSmallMArgs args) { \
+        gemm_small_m<F, G, ROWS, GATE_UP>(args);                                        \
+    }
+#define FORMAT(NAME, ROWS)               \
+    ENTRY(NAME, NAME, NAME, ROWS, false) \
+    ENTRY(gate_up_##NAME, NAME, NAME, ROWS, true)
+#define FORMATS(ROWS)  \
+    FORMAT(q4_k, ROWS) \
+    FORMAT(q5_k, ROWS) \
+    FORMAT(q6_k, ROWS) \
+    FORMAT(q4_0, ROWS) \
+    FORMAT(q4_1, ROWS) \
+    FORMAT(q5_0, ROWS) \
+    FORMAT(q5_1, ROWS) \
+    FORMAT(q8_0, ROWS) \
+    ENTRY(q4_k_q6_k, q4_k, q6_k, ROWS, false)
 FORMATS(8)
 FORMATS(16)

@@ -1,34 +1,35 @@
-// Floats on their way into 16 bits (`f16_fragments.cuh`): their scale, and four of them.
+// Conversion of activation rows to f16 (f16_fragments.cuh): the power of two that brings a row into range,
+// and groups of four converted elements.
+//
+// A row is multiplied by the power of two that brings its largest magnitude to [2^10, 2^11): exact, far from
+// overflow (65504, also for the sums of 16 columns), and small elements keep 10 bits down to 2^-24 of the
+// largest. The GEMM multiplies the accumulators of the row by the inverse.
 #pragma once
 
-#include "common.cuh"
-#include "ptx/barrier.cuh"
-#include "ptx/cluster.cuh"
-#include "ptx/tma.cuh"
 #include "f16_fragments.cuh"
+#include "float4.cuh"
 
-DEVICE u32 magnitude(float v) { return __float_as_uint(v) & ~(1u << 31); }
-DEVICE u32 largest_of(float4 v) { return max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w))); }
-DEVICE float4 times(float4 v, float4 g) { return make_float4(v.x * g.x, v.y * g.y, v.z * g.z, v.w * g.w); }
-
-// The power of two that a row is multiplied with, by its exponent, for the bits of its largest number. Rows that are not finite stay
-// as they are.
-DEVICE u32 scale_of(u32 largest) { return largest >> 23 == 255 ? 127 : min(264 - (largest >> 23), 253u); }
-DEVICE float power_of_two(u32 exponent) { return __uint_as_float(exponent << 23); }
-
-// The sum of four neighbouring lanes.
-DEVICE float four_lanes(float sum) {
-  sum += __shfl_xor_sync(FULL_WARP, sum, 1);
-  return sum + __shfl_xor_sync(FULL_WARP, sum, 2);
+// The bits of the largest magnitude.
+DEVICE u32 abs_max_bits(float4 v) {
+    return max(max(abs_bits(v.x), abs_bits(v.y)), max(abs_bits(v.z), abs_bits(v.w)));
 }
 
-// Four neighbours in 16 bits, and the sum of their run: four lanes have one.
-struct Four {
-  uint2 halves;
-  float sum;
-  u32 largest;  // the bits of the largest, which is not rounded
+// Biased exponent of the power of two for a row, from the bits of its largest magnitude. Rows with infinities
+// or NaN keep their values (127 is 2^0). 254 - exponent is that of the inverse.
+DEVICE u32 row_scale_exponent(u32 abs_max) {
+    return abs_max >> 23 == 255 ? 127 : min(264 - (abs_max >> 23), 253u);
+}
+DEVICE float power_of_two(u32 exponent) { return __uint_as_float(exponent << 23); }
 
-  DEVICE Four(float4 v) : halves(make_uint2(half_pair(v.x, v.z), half_pair(v.y, v.w))), largest(largest_of(v)) {
-    sum = four_lanes(pair_sum(halves.x) + pair_sum(halves.y));
-  }
+// Four consecutive elements as f16 in fragment order, and the sum of their slice, which the four lanes of a
+// quad hold.
+struct PackedF16x4 {
+    uint2 values;
+    float slice_sum;
+    u32 abs_max;  // bits, before rounding
+
+    DEVICE PackedF16x4(float4 v)
+        : values(make_uint2(f16_pair(v.x, v.z), f16_pair(v.y, v.w))), abs_max(abs_max_bits(v)) {
+        slice_sum = quad_sum(f16_pair_sum(values.x) + f16_pair_sum(values.y));
+    }
 };

@@ -79,7 +79,7 @@ impl<'a> Group<'a> {
     pub(super) fn name(&self) -> String {
         let format = super::type_name(self.parts[0].weight.dtype);
         match (self.pair, self.mixed()) {
-            (true, _) => format!("pair_{format}"),
+            (true, _) => format!("gate_up_{format}"),
             (_, true) => "q4_k_q6_k".to_owned(),
             _ => format.to_owned(),
         }
