@@ -1,5 +1,5 @@
-//! The device's memory: every address that a kernel gets is looked up here first, so that a graph with wrong addresses is
-//! an error and never a wild access.
+//! Device memory. Every address is checked here before it is passed to a kernel, so that a graph with wrong
+//! addresses is an error and never an illegal access.
 
 use std::sync::Arc;
 
@@ -12,27 +12,27 @@ use crate::device::CudaDevice;
 use crate::error::CudaError;
 use crate::handles::{DeviceBlock, Event, PinnedBlock, Stream};
 
-/// Bytes behind every allocation that belong to nobody: kernels may read whole vectors at the end of a tensor.
-const SPARE: usize = 256;
+/// Padding after every allocation: kernels may read whole vectors at the end of a tensor.
+const PADDING: usize = 256;
 
-/// Bytes of a piece of pinned memory.
-const PIECE: usize = 16 << 20;
+/// Bytes of a staging buffer in pinned memory.
+const STAGING_BYTES: usize = 16 << 20;
 
-/// Pieces that uploads take in turns.
-const PIECES: usize = 3;
+/// Staging buffers that uploads alternate between.
+const STAGING_BUFFERS: usize = 3;
 
-/// From this size on a copy within the host is shared by threads: one alone is slower than the bus.
-const SHARED_COPY: usize = 4 << 20;
+/// From this size on, several threads copy within the host: one alone is slower than PCIe.
+const PARALLEL_COPY: usize = 4 << 20;
 
-/// Memory that graphs on a CUDA device work in.
+/// The memory of graphs on a CUDA device.
 pub struct CudaMemory {
     device: Arc<CudaDevice>,
     stream: Arc<Stream>,
     map: AddressMap<DeviceBlock>,
     uploads: Uploads,
-    /// What reads pass through.
+    /// The staging buffer of reads.
     readback: Option<PinnedBlock>,
-    /// Where operands are found while a program is captured.
+    /// Records which allocations the operands of a captured program are in.
     pub(crate) watch: Watch,
 }
 
@@ -56,20 +56,20 @@ impl CudaMemory {
 
     fn add(&mut self, bytes: usize, read_only: bool) -> Result<u64, CudaError> {
         let needed = bytes as u64;
-        let size = bytes.checked_next_multiple_of(ALIGNMENT).and_then(|size| size.checked_add(SPARE));
+        let size = bytes.checked_next_multiple_of(ALIGNMENT).and_then(|size| size.checked_add(PADDING));
         let size = size.ok_or(CudaError::OutOfMemory { needed, free: self.device.free_bytes() })?;
         let data = DeviceBlock::new(&self.device.context, size, needed)?;
         Ok(self.map.insert(Entry { start: data.ptr(), bytes, read_only, data }))
     }
 
-    /// Copies to a range that was looked up.
+    /// Copies to a range that was checked.
     fn upload(&mut self, ptr: u64, data: &[u8]) -> Result<(), CudaError> {
         let mut at = ptr;
-        for part in data.chunks(PIECE) {
+        for part in data.chunks(STAGING_BYTES) {
             let from = self.uploads.put(&self.device, &self.stream, part)?;
             self.device.context.bind()?;
-            // SAFETY: the range is inside a block that is alive, and the piece is not written again before the copy is
-            // done.
+            // SAFETY: the range is inside a live block, and the staging buffer is not written again before
+            // the copy has finished.
             let copied = unsafe {
                 let from = std::slice::from_raw_parts(from, part.len());
                 result::memcpy_htod_async(at, from, self.stream.raw())
@@ -94,7 +94,7 @@ impl LookUp for CudaMemory {
         self.map.look_up(what, ptr, bytes, align, write)
     }
 
-    /// Blocks are read in the widest pieces that their size allows.
+    /// Quantized blocks are read with 16-byte loads.
     fn alignment(&self, dtype: DType) -> usize {
         match dtype {
             DType::F32 | DType::U32 => 4,
@@ -111,7 +111,7 @@ impl DeviceMemory for CudaMemory {
 
     fn free(&mut self, ptr: u64) -> Result<(), BackendError> {
         let entry = self.map.remove(ptr)?;
-        // Work in flight may use it.
+        // Running kernels may use it.
         let done = self.stream.synchronize();
         drop(entry);
         Ok(done?)
@@ -125,33 +125,33 @@ impl DeviceMemory for CudaMemory {
     fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
         self.map.look_up("read", ptr, out.len(), 1, false)?;
         if self.readback.is_none() {
-            self.readback = Some(PinnedBlock::new(&self.device.context, PIECE)?);
+            self.readback = Some(PinnedBlock::new(&self.device.context, STAGING_BYTES)?);
         }
-        let Some(piece) = &self.readback else { return Ok(()) };
+        let Some(staging) = &self.readback else { return Ok(()) };
         let mut at = ptr;
-        for part in out.chunks_mut(piece.bytes()) {
+        for part in out.chunks_mut(staging.bytes()) {
             self.device.context.bind()?;
-            // SAFETY: the range is inside a block that is alive, and the piece has room for it; the copy is waited for
-            // before anything else touches the piece.
+            // SAFETY: the range is inside a live block, the staging buffer is large enough, and nothing else
+            // accesses it before the copy has finished.
             unsafe {
-                let to = std::slice::from_raw_parts_mut(piece.ptr(), part.len());
+                let to = std::slice::from_raw_parts_mut(staging.ptr(), part.len());
                 let copied = result::memcpy_dtoh_async(to, at, self.stream.raw());
                 copied.map_err(|error| self.device.context.error("cuMemcpyDtoHAsync", error))?;
             }
             self.stream.synchronize()?;
-            // SAFETY: the copy is done.
-            copy(unsafe { std::slice::from_raw_parts(piece.ptr(), part.len()) }, part);
+            // SAFETY: the copy has finished.
+            copy(unsafe { std::slice::from_raw_parts(staging.ptr(), part.len()) }, part);
             at += part.len() as u64;
         }
         Ok(())
     }
 
-    /// By an upload. The address is read-only.
+    /// Uploads the bytes. The address is read-only.
     fn import(&mut self, bytes: SharedBytes) -> Result<u64, BackendError> {
         let data = (*bytes).as_ref();
         let ptr = self.add(data.len(), true)?;
         if let Err(error) = self.upload(ptr, data) {
-            // The first error is the one to report.
+            // The error of the upload is the one to report.
             let _ = self.free(ptr);
             return Err(error.into());
         }
@@ -165,58 +165,59 @@ impl DeviceMemory for CudaMemory {
 
 impl Drop for CudaMemory {
     fn drop(&mut self) {
-        // Work in flight may use any of it. An error was or will be reported by who reads the results.
+        // Running kernels may use it. Errors are reported when results are read.
         let _ = self.stream.synchronize();
     }
 }
 
-/// Pinned memory that uploads pass through, so that they run at the speed of the bus and the caller's bytes are free at
-/// once. A piece is filled from its start; the next is taken when it is full, after the copies from it are done.
+/// The staging buffers of uploads, in pinned memory: uploads run at the speed of PCIe, and the caller can
+/// reuse its bytes at once. When a buffer is full, the next one is used, after the copies from it have
+/// finished.
 #[derive(Default)]
 struct Uploads {
-    pieces: Vec<Piece>,
+    buffers: Vec<StagingBuffer>,
     current: usize,
 }
 
-struct Piece {
+struct StagingBuffer {
     memory: PinnedBlock,
     used: usize,
-    /// Passed when every copy from it is done.
+    /// Recorded after the last copy from it.
     copied: Event,
 }
 
 impl Uploads {
-    /// Puts no more than [`PIECE`] bytes into pinned memory.
+    /// Copies at most [`STAGING_BYTES`] to a staging buffer.
     fn put(&mut self, device: &CudaDevice, stream: &Stream, data: &[u8]) -> Result<*const u8, CudaError> {
-        let full = |piece: &Piece| piece.used + data.len() > piece.memory.bytes();
-        if self.pieces.get(self.current).is_some_and(full) {
-            stream.record(&self.pieces[self.current].copied)?;
-            self.current = (self.current + 1) % PIECES;
-            if let Some(next) = self.pieces.get_mut(self.current) {
+        let full = |buffer: &StagingBuffer| buffer.used + data.len() > buffer.memory.bytes();
+        if self.buffers.get(self.current).is_some_and(full) {
+            stream.record(&self.buffers[self.current].copied)?;
+            self.current = (self.current + 1) % STAGING_BUFFERS;
+            if let Some(next) = self.buffers.get_mut(self.current) {
                 next.copied.synchronize()?;
                 next.used = 0;
             }
         }
-        if self.current == self.pieces.len() {
-            let memory = PinnedBlock::new(&device.context, PIECE)?;
+        if self.current == self.buffers.len() {
+            let memory = PinnedBlock::new(&device.context, STAGING_BYTES)?;
             let copied = Event::new(&device.context, false)?;
-            self.pieces.push(Piece { memory, used: 0, copied });
+            self.buffers.push(StagingBuffer { memory, used: 0, copied });
         }
-        let piece = &mut self.pieces[self.current];
-        // SAFETY: the piece has room from `used` on, and no copy reads there.
+        let buffer = &mut self.buffers[self.current];
+        // SAFETY: the buffer has space from `used` on, and no copy reads from there.
         let (to, target) = unsafe {
-            let to = piece.memory.ptr().add(piece.used);
+            let to = buffer.memory.ptr().add(buffer.used);
             (to, std::slice::from_raw_parts_mut(to, data.len()))
         };
         copy(data, target);
-        piece.used = (piece.used + data.len()).next_multiple_of(64);
+        buffer.used = (buffer.used + data.len()).next_multiple_of(64);
         Ok(to)
     }
 }
 
-/// Copies within the host, by several threads if it is much.
+/// Copies within the host, with several threads if it is large.
 fn copy(from: &[u8], to: &mut [u8]) {
-    let threads = if from.len() < SHARED_COPY {
+    let threads = if from.len() < PARALLEL_COPY {
         1
     } else {
         std::thread::available_parallelism().map_or(1, |n| n.get()).min(8)
@@ -238,8 +239,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_are_whole_however_many_threads_share_them() {
-        for len in [0, 1, 1000, SHARED_COPY - 1, SHARED_COPY, SHARED_COPY + 12_345] {
+    fn copies_are_complete_with_any_number_of_threads() {
+        for len in [0, 1, 1000, PARALLEL_COPY - 1, PARALLEL_COPY, PARALLEL_COPY + 12_345] {
             let from: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
             let mut to = vec![0xff; len];
             copy(&from, &mut to);

@@ -1,30 +1,30 @@
-//! [`CudaDispatcher`]: the device's kernels behind [`KernelDispatch`].
+//! [`CudaDispatcher`]: implements [`KernelDispatch`] with the CUDA kernels.
 //!
-//! Each method looks up its operands and hands the call to the file of its op in `kernels`.
+//! Each method checks the operands of its call and passes it to the file of its op in `kernels`.
 
 use std::sync::Arc;
 
 use fulmen_core::*;
 
 use crate::BACKEND;
-use crate::ahead::Ahead;
 use crate::buffer::CudaMemory;
 use crate::capture::{Captured, Captures};
 use crate::device::{CudaDevice, CudaOptions};
 use crate::error::CudaError;
 use crate::handles::{Event, Stream};
 use crate::kernels;
+use crate::l2_prefetch::L2Prefetch;
 use crate::queue::Queue;
-use crate::timed::Timed;
+use crate::timed_graph::TimedGraph;
 
 type Launched = Result<usize, BackendError>;
 
 /// Runs graphs on a CUDA device.
 ///
-/// It may be moved between threads and is used by one at a time. Several dispatchers may share a device, also from
-/// several threads: each has its own stream and its own memory.
+/// It may be moved between threads, but is used by one at a time. Several dispatchers may share a device,
+/// also from different threads: each has its own stream and its own memory.
 pub struct CudaDispatcher {
-    // Dropped in this order: each waits for the device first.
+    // Dropped in this order, after `Drop` has waited for the device.
     captures: Captures,
     pub(crate) queue: Queue,
     memory: CudaMemory,
@@ -33,12 +33,12 @@ pub struct CudaDispatcher {
 }
 
 impl CudaDispatcher {
-    /// Opens a device by its number, with the options of the environment.
+    /// Opens a device by its ordinal, with the options of the environment.
     pub fn open(ordinal: usize) -> Result<CudaDispatcher, CudaError> {
         CudaDispatcher::new(&CudaDevice::open(ordinal, CudaOptions::from_env())?)
     }
 
-    /// A dispatcher over an opened device, with a stream of its own.
+    /// A dispatcher for an open device, with a stream of its own.
     pub fn new(device: &Arc<CudaDevice>) -> Result<CudaDispatcher, CudaError> {
         let stream = Arc::new(Stream::new(&device.context)?);
         Ok(CudaDispatcher {
@@ -55,51 +55,52 @@ impl CudaDispatcher {
         &self.device
     }
 
-    /// A mark at the point that the device has reached so far, to be timed against another.
+    /// Records an event after the work launched so far; the time between two of them can be measured.
     pub fn mark(&self) -> Result<Event, CudaError> {
         let event = self.event()?;
         self.stream.record(&event)?;
         Ok(event)
     }
 
-    /// An event that can be timed.
+    /// An event with timing enabled.
     pub(crate) fn event(&self) -> Result<Event, CudaError> {
         Event::new(&self.device.context, true)
     }
 
-    /// A mark at the point that each run of the graph being captured has reached.
+    /// Records an event into the graph that is being captured.
     pub(crate) fn mark_in_capture(&self, event: &Event) -> Result<(), CudaError> {
         self.stream.record_in_capture(event)
     }
 
-    /// Bytes that graphs, weights and caches take on this dispatcher.
+    /// Bytes that graphs, weights and KV caches of this dispatcher occupy.
     pub fn memory_bytes(&self) -> usize {
         self.memory.bytes()
     }
 
-    /// Kernels and copies of a captured program.
+    /// The number of kernels and copies in a captured program.
     pub fn captured_nodes(&self, id: ReplayId) -> Option<usize> {
         self.captures.nodes(id)
     }
 
-    /// From here on calls are recorded instead of run, until [`end_capture`](CudaDispatcher::end_capture); see
-    /// [`prepare`](KernelDispatch::prepare), which does all of it. Scratch memory and kernels that a recorded call needs
-    /// must be there from earlier calls.
+    /// Starts a capture: calls are recorded instead of run until
+    /// [`end_capture`](CudaDispatcher::end_capture). [`prepare`](KernelDispatch::prepare) does all of it. The
+    /// scratch memory and the kernels that a recorded call needs must already have been allocated and loaded
+    /// by earlier calls.
     pub fn begin_capture(&mut self) -> Result<(), BackendError> {
         self.queue.begin_capture()?;
         self.memory.watch.begin();
         Ok(())
     }
 
-    /// Ends a recording. Calls run again after it, whatever it returns.
+    /// Ends a capture. Calls run again, even after an error.
     pub fn end_capture(&mut self) -> Result<ReplayId, BackendError> {
         let uses = self.memory.watch.end();
-        let (graph, kept) = self.queue.end_capture()?;
+        let (graph, buffers) = self.queue.end_capture()?;
         let (program, timed) = (None, None);
-        Ok(self.captures.add(Captured { graph, _kept: kept, uses, freed: None, program, timed }))
+        Ok(self.captures.add(Captured { graph, _buffers: buffers, uses, freed: None, program, timed }))
     }
 
-    /// Loads the kernels and makes the scratch memory that a program needs.
+    /// Loads the kernels and allocates the scratch memory that a program needs.
     fn plan(&mut self, program: &Program) -> Result<(), ExecError> {
         self.queue.begin_planning().map_err(BackendError::from)?;
         let planned = program.run(self);
@@ -108,10 +109,10 @@ impl CudaDispatcher {
     }
 
     fn launch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
-        self.queue.expect(None);
+        self.queue.request_forward(None);
         let launched = match (first, second) {
             (OpCall::MulMat(call), OpCall::RmsNorm(norm)) => {
-                // What is wrong with the norm is for its own call to say.
+                // An invalid norm is reported by its own call.
                 if norm.check_operands(&self.memory).is_ok() {
                     kernels::small_m::expect(&mut self.queue, call, norm);
                 }
@@ -141,7 +142,7 @@ impl CudaDispatcher {
         self.plan(program)?;
         self.begin_capture()?;
         let recorded = program.run(self);
-        // Always ended; where a call failed, its error is the one to report.
+        // The capture is always ended; if a call failed, its error is the one to report.
         let ended = self.end_capture();
         recorded?;
         let id = ended?;
@@ -152,20 +153,20 @@ impl CudaDispatcher {
 
 impl Drop for CudaDispatcher {
     fn drop(&mut self) {
-        // Captured programs in flight use their graphs and scratch memory.
+        // Running programs use their graphs and scratch memory.
         let _ = self.stream.synchronize();
     }
 }
 
-/// A method for each op: look up the operands, launch.
+/// Defines the method of each op: check the operands, launch.
 macro_rules! ops {
     ($($method:ident($call:ty) => $launch:expr;)*) => {
         $(fn $method(&mut self, call: &$call) -> Launched {
             let checked = call.check_operands(&self.memory);
             let launched = checked.and_then(|()| $launch(&mut self.queue, call));
-            // They were for this call, whatever became of it.
-            self.queue.expect(None);
-            self.queue.look_ahead(None);
+            // Both are valid for one call, even if it failed.
+            self.queue.request_forward(None);
+            self.queue.set_l2_prefetch(None);
             launched
         })*
     };
@@ -202,39 +203,40 @@ impl KernelDispatch for CudaDispatcher {
         dispatch_advance(AdvanceCall) => kernels::advance::launch;
     }
 
-    /// Tiles of products fill the multiprocessors of a large GPU from here on.
+    /// From this size on, the tiles of a GEMM fill the multiprocessors of a large GPU.
     fn prefill_chunk(&self) -> u32 {
         2048
     }
 
-    /// A residual goes with the product before it and a norm with the product after it, so their sum is not an op of
-    /// its own.
+    /// Residuals are added in the epilogue of the matmul before them and norms are fused with the matmul
+    /// after them, so a fused add and norm would gain nothing.
     fn fusions(&self) -> Fusions {
         Fusions { add_rms_norm: false, ..Fusions::all() }
     }
 
-    /// A norm and the products of it; rotation, store and the attention of them. Of a product before a norm it is noted, so that it may
-    /// make what the products behind the norm want.
+    /// Fuses an RMS norm with the matmuls that read it, and RoPE and KV store with attention. For a matmul
+    /// followed by a norm it only leaves a request to forward the result; see [`queue`](crate::queue).
     fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
         let launched = self.launch_pair(first, second);
         if !matches!(launched, Ok(None)) {
-            self.queue.look_ahead(None);
+            self.queue.set_l2_prefetch(None);
         }
         launched
     }
 
-    /// The attention behind a product is told to it.
+    /// Lets a matmul prefetch the KV cache for the attention after it.
     fn look_ahead(&mut self, left: &[Step]) {
-        // What is wrong with the call is for itself to say.
-        let store = Ahead::store_behind(left).filter(|call| call.check_operands(&self.memory).is_ok());
-        self.queue.look_ahead(store.and_then(|call| Ahead::of(self.queue.caps(), call)));
+        // An invalid call is reported when it is dispatched.
+        let store =
+            L2Prefetch::store_after_matmul(left).filter(|call| call.check_operands(&self.memory).is_ok());
+        self.queue.set_l2_prefetch(store.and_then(|call| L2Prefetch::new(self.queue.caps(), call)));
     }
 
     fn synchronize(&mut self) -> Result<(), BackendError> {
         self.queue.synchronize()
     }
 
-    /// `None` where capturing is switched off, and for a program that does nothing.
+    /// `None` if capturing is disabled or the program is empty.
     fn prepare(&mut self, program: &Program) -> Result<Option<ReplayId>, BackendError> {
         if !self.device.options().capture || program.steps().is_empty() {
             return Ok(None);
@@ -251,12 +253,13 @@ impl KernelDispatch for CudaDispatcher {
         self.captured_nodes(id)
     }
 
-    /// One time for each call, or for each pair that runs as one. Kernels that would overlap in a replay do not here.
+    /// One time per call, or per pair of calls that were fused. Kernels do not overlap, unlike in a normal
+    /// replay.
     fn replay_timed(&mut self, id: ReplayId) -> Result<Option<Vec<KernelTime>>, BackendError> {
         let captured = self.captures.get(id)?;
         let Some(program) = captured.program.clone() else { return Ok(None) };
         if captured.timed.is_none() {
-            let timed = Timed::capture(self, &program)?;
+            let timed = TimedGraph::capture(self, &program)?;
             self.captures.get(id)?.timed = Some(timed);
         }
         self.queue.synchronize()?;
@@ -268,7 +271,7 @@ impl KernelDispatch for CudaDispatcher {
 
     fn release(&mut self, id: ReplayId) {
         if let Some(captured) = self.captures.remove(id) {
-            // Its scratch memory may be in use. An error is reported by who reads the results.
+            // Its scratch memory may be in use. An error is reported when the results are read.
             let _ = self.stream.synchronize();
             drop(captured);
         }
@@ -283,8 +286,8 @@ impl DeviceMemory for CudaDispatcher {
 
     fn free(&mut self, ptr: u64) -> Result<(), BackendError> {
         self.queue.must_be_idle("freeing memory")?;
-        self.queue.forget_handed();
-        self.queue.look_ahead(None);
+        self.queue.clear_forwarded();
+        self.queue.set_l2_prefetch(None);
         self.memory.free(ptr)?;
         self.captures.freed(ptr);
         Ok(())
@@ -292,8 +295,8 @@ impl DeviceMemory for CudaDispatcher {
 
     fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
         self.queue.must_be_idle("a write")?;
-        // A copy is no kernel: it waits, and is waited for.
-        self.queue.settled();
+        // A copy does not overlap with kernels.
+        self.queue.mark_drained();
         self.memory.write(ptr, data)
     }
 

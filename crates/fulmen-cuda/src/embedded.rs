@@ -1,5 +1,6 @@
-//! The compiled kernels that this crate embeds: one zstd-compressed file per kernel file, with the PTX of all its
-//! targets, written by `scripts/build-kernels`. A file is decompressed when one of its kernels is first needed.
+//! The compiled kernels that this crate embeds: one zstd-compressed file per kernel file, with the PTX of all
+//! its targets, written by `scripts/build-kernels`. A file is decompressed when one of its kernels is first
+//! needed.
 
 use std::error::Error;
 use std::sync::{LazyLock, OnceLock};
@@ -32,7 +33,8 @@ impl Embedded {
         EMBEDDED.iter().find(|embedded| embedded.file == file)
     }
 
-    /// The PTX for a device of this compute capability: that of the newest target that it runs. `None` if it runs none.
+    /// The PTX for a device of this compute capability: that of the newest target that it runs. `None` if it
+    /// runs none.
     pub(crate) fn ptx(&self, capability: u32) -> Option<&str> {
         self.ptx_of_target(newest_target(self.targets, capability)?)
     }
@@ -57,7 +59,8 @@ fn decompress(bytes: &[u8]) -> Result<String, Box<dyn Error>> {
     Ok(String::from_utf8(text)?)
 }
 
-/// The PTX of one target. Each begins with a line `// NAME.cu sm_TARGET DIGEST`, and there are no other comments.
+/// The PTX of one target. Each begins with a line `// NAME.cu sm_TARGET DIGEST`, and there are no other
+/// comments.
 fn section<'a>(text: &'a str, target: &str) -> Option<&'a str> {
     let is_target =
         |line: &str| line.split(' ').nth(2).and_then(|word| word.strip_prefix("sm_")) == Some(target);
@@ -72,8 +75,8 @@ fn section<'a>(text: &'a str, target: &str) -> Option<&'a str> {
     None
 }
 
-/// The compute capability that a target needs, and whether it runs only there: `90a` uses instructions that 9.0 has and
-/// 10.0 does not.
+/// The compute capability that a target needs, and whether it runs only there: `90a` uses instructions that
+/// 9.0 has and 10.0 does not.
 fn requirement(target: &str) -> (u32, bool) {
     let digits = target.trim_end_matches(|c: char| !c.is_ascii_digit());
     (digits.parse().unwrap_or(u32::MAX), digits.len() < target.len())

@@ -1,4 +1,4 @@
-//! What can go wrong with a CUDA device, as types.
+//! The errors of the CUDA backend.
 
 use std::{env, fmt};
 
@@ -7,7 +7,7 @@ use fulmen_core::BackendError;
 
 use crate::BACKEND;
 
-/// A version of CUDA, as the driver counts: `1000 * major + 10 * minor`.
+/// A CUDA version as the driver encodes it: `1000 * major + 10 * minor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CudaVersion(pub i32);
 
@@ -20,87 +20,91 @@ impl fmt::Display for CudaVersion {
 /// The oldest driver that loads the embedded kernels (PTX 8.4).
 pub const MIN_DRIVER: CudaVersion = CudaVersion(12040);
 
-/// The environment variable by which the driver is told which devices to show.
+/// The environment variable that selects the devices that the driver exposes.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// Why a device of this backend cannot be used, or why a call on it failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
-    /// The driver's library is not there.
+    /// The driver library was not found.
     #[error(
         "the NVIDIA driver library was not found (tried {tried} and others); install the NVIDIA driver, \
-         or in a container pass the GPU through"
+         or give the container access to the GPU"
     )]
     LibraryMissing {
         /// The file names that were tried first.
         tried: &'static str,
     },
-    /// The library is the toolkit's stand-in for linking, which has no driver behind it.
+    /// The library is the stub of the CUDA toolkit, which exists only for linking.
     #[error(
-        "the NVIDIA driver library that was found is the CUDA toolkit's stub, which runs nothing; take its directory \
-         (.../lib64/stubs) out of the library path, or install the NVIDIA driver"
+        "the NVIDIA driver library that was found is the stub of the CUDA toolkit; remove its directory \
+         (.../lib64/stubs) from the library path, or install the NVIDIA driver"
     )]
     StubLibrary,
-    /// The library and the kernel module are of different versions.
+    /// The library and the kernel module have different versions.
     #[error(
-        "the NVIDIA driver library does not match the loaded kernel module; after a driver update, restart the machine"
+        "the NVIDIA driver library does not match the loaded kernel module; reboot after a driver update"
     )]
     VersionMismatch,
-    /// The driver is older than the embedded kernels.
+    /// The driver is too old for the embedded kernels.
     #[error(
-        "the NVIDIA driver offers CUDA {found}, and {MIN_DRIVER} or newer is needed (Linux driver 550 or newer)"
+        "the NVIDIA driver supports CUDA {found}, but {MIN_DRIVER} or newer is required (Linux driver 550 or \
+         newer)"
     )]
     DriverTooOld {
-        /// What the driver offers.
+        /// The version that the driver supports.
         found: CudaVersion,
     },
-    /// The driver works and has no device.
-    #[error("the NVIDIA driver is installed and found no device; check with nvidia-smi that it sees the GPU")]
+    /// The driver works, but there is no device.
+    #[error("the NVIDIA driver is installed but finds no device; check with nvidia-smi that it sees the GPU")]
     NoDevice,
-    /// The driver shows no device, and an environment variable tells it which ones to show.
+    /// The driver exposes no device, and an environment variable selects which ones it exposes.
     #[error(
-        "the NVIDIA driver shows no device while CUDA_VISIBLE_DEVICES is {value:?}; unset it, or name devices \
-         in it that exist"
+        "the NVIDIA driver finds no device with CUDA_VISIBLE_DEVICES={value:?}; unset it, or set it to \
+         devices that exist"
     )]
     Hidden {
         /// The variable's value.
         value: String,
     },
-    /// A device that is not there.
-    #[error("there is no device {ordinal}: the driver shows {count}, the first is 0")]
+    /// A device that does not exist.
+    #[error("there is no device {ordinal}; the driver finds {count}, numbered from 0")]
     NoSuchDevice {
-        /// The device asked for.
+        /// The requested device.
         ordinal: usize,
-        /// How many there are.
+        /// The number of devices.
         count: usize,
     },
     /// A device that is too old for the embedded kernels.
-    #[error("the device has compute capability {found}, and {needed} or newer is needed")]
+    #[error("the device has compute capability {found}, but {needed} or newer is required")]
     DeviceTooOld {
-        /// What it has.
+        /// The compute capability of the device.
         found: String,
-        /// What the kernels are built for.
+        /// The lowest one that the kernels are compiled for.
         needed: &'static str,
     },
-    /// Not enough memory of the device, or pinned memory of the host.
-    #[error("out of memory: {needed} bytes needed, {}", free.map_or("how many are free is not known".to_owned(), |n| format!("{n} available")))]
+    /// Not enough device memory, or pinned host memory.
+    #[error(
+        "out of memory: {needed} bytes needed{}",
+        free.map_or(String::new(), |free| format!(", {free} available"))
+    )]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Bytes that were requested.
         needed: u64,
-        /// Bytes free, where the driver tells.
+        /// Bytes that are free, if known.
         free: Option<u64>,
     },
-    /// A kernel did what made the driver give up the context: an address outside memory, a trap. Nothing that this
-    /// process does on the device works any more.
+    /// A kernel made the context unusable, by an illegal address or a trap. Every later call of this process
+    /// on the device fails.
     #[error(
-        "the device's context is gone since {call} reported: {reason}; a kernel before it was at fault \
-         (CUDA_LAUNCH_BLOCKING=1 in the environment names it), and the process must be started again to use this device"
+        "the CUDA context was lost: {call} reported \"{reason}\"; an earlier kernel caused it (set \
+         CUDA_LAUNCH_BLOCKING=1 to find out which one), and this process must be restarted to use the device"
     )]
     ContextLost {
         /// The call that reported it.
         call: &'static str,
-        /// What the driver said.
+        /// The reason that the driver gives.
         reason: String,
     },
     /// A kernel that could not be launched.
@@ -108,26 +112,29 @@ pub enum CudaError {
     Launch {
         /// The kernel.
         kernel: String,
-        /// What the driver said.
+        /// The reason that the driver gives.
         reason: String,
     },
-    /// Embedded kernels that the driver does not take.
-    #[error("the kernels of {file} could not be loaded: {reason}{}{log}", if log.is_empty() { "" } else { "\n" })]
+    /// Embedded kernels that the driver cannot load.
+    #[error(
+        "the kernels of {file} could not be loaded: {reason}{}{log}",
+        if log.is_empty() { "" } else { "\n" }
+    )]
     Module {
-        /// The file of kernels.
+        /// The kernel file.
         file: String,
-        /// What the driver said.
+        /// The reason that the driver gives.
         reason: String,
-        /// The driver's compiler, in its own words.
+        /// The log of the driver's compiler.
         log: String,
     },
-    /// A call that cannot be made while a program is captured.
-    #[error("{call} is not possible while a program is being captured")]
+    /// A call that is not allowed while a program is captured.
+    #[error("{call} is not allowed while a program is being captured")]
     Capturing {
         /// The call.
         call: &'static str,
     },
-    /// A capture that was to end and never began, or that the driver has broken off.
+    /// A failed capture or replay.
     #[error("capture: {call}: {reason}")]
     Capture {
         /// The call.
@@ -135,18 +142,18 @@ pub enum CudaError {
         /// Why.
         reason: String,
     },
-    /// Any other refusal of the driver.
-    #[error("the NVIDIA driver refused {call}: {reason}")]
+    /// Any other error of the driver.
+    #[error("{call} failed: {reason}")]
     Driver {
-        /// The driver's function.
+        /// The driver function.
         call: &'static str,
-        /// What the driver said.
+        /// The reason that the driver gives.
         reason: String,
     },
 }
 
 impl CudaError {
-    /// The driver's error as ours.
+    /// Converts an error of the driver.
     pub(crate) fn new(call: &'static str, error: DriverError) -> CudaError {
         match error.0 {
             CUresult::CUDA_ERROR_NO_DEVICE => no_device(),
@@ -181,13 +188,13 @@ impl From<CudaError> for BackendError {
     }
 }
 
-/// What the driver says about an error.
+/// The driver's description of an error.
 pub(crate) fn reason(error: DriverError) -> String {
     let text = error.error_string().map(|text| text.to_string_lossy().into_owned());
     text.unwrap_or_else(|_| format!("{:?}", error.0))
 }
 
-/// No device: there is none, or it is hidden.
+/// The error for no device: there is none, or it is hidden.
 pub(crate) fn no_device() -> CudaError {
     match env::var_os(VISIBLE) {
         Some(value) => CudaError::Hidden { value: value.to_string_lossy().into_owned() },
@@ -195,7 +202,7 @@ pub(crate) fn no_device() -> CudaError {
     }
 }
 
-/// Errors after which the context takes no more work.
+/// Errors that make the context unusable.
 fn is_fatal(code: CUresult) -> bool {
     use CUresult::*;
     matches!(
@@ -236,22 +243,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_written_as_nvidia_does() {
+    fn versions_are_formatted_like_nvidia_does() {
         for (number, text) in [(12040, "12.4"), (13000, "13.0"), (11080, "11.8"), (9020, "9.2")] {
             assert_eq!(CudaVersion(number).to_string(), text);
         }
     }
 
     #[test]
-    fn errors_say_what_was_tried_and_what_to_do() {
+    fn errors_say_what_failed_and_what_to_do() {
         let old = CudaError::DriverTooOld { found: CudaVersion(11080) }.to_string();
         assert!(old.contains("CUDA 11.8") && old.contains("12.4 or newer"), "{old}");
         let missing = CudaError::LibraryMissing { tried: "libcuda.so, libcuda.so.1" }.to_string();
         assert!(missing.contains("libcuda.so.1") && missing.contains("install"), "{missing}");
         let hidden = CudaError::Hidden { value: String::new() }.to_string();
-        assert!(hidden.contains("CUDA_VISIBLE_DEVICES is \"\""), "{hidden}");
+        assert!(hidden.contains("CUDA_VISIBLE_DEVICES=\"\""), "{hidden}");
         let lost = CudaError::ContextLost { call: "cuStreamSynchronize", reason: "illegal address".into() };
-        assert!(lost.to_string().contains("started again"), "{lost}");
+        assert!(lost.to_string().contains("restarted"), "{lost}");
         let memory = CudaError::OutOfMemory { needed: 10, free: Some(3) };
         assert!(memory.to_string().contains("10 bytes needed, 3 available"), "{memory}");
         assert!(matches!(

@@ -1,7 +1,7 @@
-//! What kernels report: a token, position or parameter in device memory that is out of range.
+//! Faults that kernels report: a token, position or parameter in device memory that is out of range.
 //!
-//! The report lies in host memory that the device can write. A kernel touches it only when something is wrong, so that
-//! looking at it after waiting for the device costs nothing. Mirrors `Fault` in `kernels/common.cuh`.
+//! The record is in pinned host memory. Kernels write to it only when something is wrong, so reading it after
+//! a synchronization costs nothing. Mirrors `Fault` in `kernels/common.cuh`.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::handles::{Context, PinnedBlock};
 /// A record as [`fulmen_core::fault`] reads it: code, row, value, limit.
 type Record = [u32; 4];
 
-/// The place that kernels report to.
+/// The fault record that kernels write to.
 pub(crate) struct FaultCell(PinnedBlock);
 
 impl FaultCell {
@@ -21,15 +21,15 @@ impl FaultCell {
         PinnedBlock::new(context, size_of::<Record>()).map(FaultCell)
     }
 
-    /// Its address, for kernels.
+    /// Its device address.
     pub(crate) fn ptr(&self) -> u64 {
         self.0.ptr() as u64
     }
 
-    /// Takes what was reported since the last time; the device is idle.
+    /// Returns and clears the fault that was reported since the last call. The device must be idle.
     pub(crate) fn take(&mut self) -> Result<(), BackendError> {
         let at = self.0.ptr().cast::<Record>();
-        // SAFETY: the block holds a record, and no kernel runs that could write it.
+        // SAFETY: the block holds a record, and no kernel is running that could write it.
         let record = unsafe { at.read_volatile() };
         let Some(error) = fulmen_core::fault(record) else { return Ok(()) };
         // SAFETY: as above.

@@ -1,21 +1,24 @@
 //! Keeps the arguments of kernels equal in Rust and in CUDA.
 //!
-//! [`kernel_args!`] declares the structs and constants that a kernel file shares with its Rust file. It also adds a test
-//! that renders `kernels/layout/NAME.cuh`: assertions about the size of each CUDA struct and the offset, size and type of
-//! each field, and about the value of each constant. The kernel file includes it below its own declarations, so that a
-//! difference is a compile error in `scripts/build-kernels`. The test fails if the committed file is not up to date;
+//! [`kernel_args!`] declares the structs and constants that a kernel file shares with its Rust file. It also
+//! adds a test that renders `kernels/layout/NAME.cuh`: assertions about the size of each CUDA struct and the
+//! offset, size and type of each field, and about the value of each constant. The kernel file includes it
+//! below its own declarations, so that a difference is a compile error in `scripts/build-kernels`. The test
+//! fails if the committed file is not up to date. This command writes it:
 //!
 //! ```text
 //! FULMEN_UPDATE=1 cargo test -p fulmen-cuda --lib kernel_layout
 //! ```
 //!
-//! writes it. Names are the same on both sides. A Rust field of type [`DevicePtr`] is a pointer in CUDA; `u32`, `u64`,
-//! `f32` and `f64` are numbers of that size; any other type is the CUDA struct of that name. Arrays may be of all of them.
+//! Names are the same on both sides. A Rust field of type [`DevicePtr`] is a pointer in CUDA;
+//! `u32`, `u64`, `f32` and `f64` are numbers of that size; any other type is the CUDA struct of that name.
+//! Arrays may be of all of them.
 
 /// An address on the device, and 0 where there is none.
 pub(crate) type DevicePtr = u64;
 
-/// Declares the argument structs and constants of a kernel file; see the [module](self). Once per Rust module:
+/// Declares the argument structs and constants of a kernel file; see the [module](self). Once per Rust
+/// module:
 ///
 /// ```ignore
 /// /// Rows of a tile.
@@ -92,7 +95,7 @@ pub(crate) mod test {
     use std::path::Path;
     use std::{env, fs};
 
-    use super::{DevicePtr, kernel_args};
+    use super::DevicePtr;
 
     /// What [`kernel_args!`](super::kernel_args) has seen of one file.
     pub(crate) struct FileLayout {
@@ -132,8 +135,8 @@ pub(crate) mod test {
             let committed = fs::read_to_string(&path).unwrap_or_default();
             assert!(
                 committed == text,
-                "kernels/layout/{stem}.cuh does not match {}; run FULMEN_UPDATE=1 cargo test -p fulmen-cuda --lib \
-                 kernel_layout, then scripts/build-kernels",
+                "kernels/layout/{stem}.cuh does not match {}; run FULMEN_UPDATE=1 cargo test -p fulmen-cuda \
+                 --lib kernel_layout, then scripts/build-kernels",
                 self.rust_file
             );
         }

@@ -2,18 +2,20 @@
 //!
 //! The choices that shape this crate:
 //!
-//! - **Driver only.** The driver's library is opened at run time; neither building nor running needs the CUDA toolkit.
-//!   Without a driver every call here is a [`CudaError`] that names what was tried, never a panic.
-//! - **Kernels are CUDA C++ without headers** (`kernels/*.cu`), compiled ahead by `scripts/build-kernels` into PTX that is
-//!   embedded ([`module`]). PTX 8.4, so a driver must offer CUDA 12.4 ([`error::MIN_DRIVER`]).
-//! - **Every address is looked up** ([`buffer`]) before a kernel gets it. What only the device knows (tokens, positions,
-//!   sampling states) is checked by the kernels, which report it and touch nothing (`fault.rs`).
-//! - **One kernel file per op**, `kernels/<op>.cu`, with a Rust file of the same name ([`kernels`]) that chooses the entry,
-//!   the grid and the parameters.
-//! - **One stream a dispatcher** ([`queue`]). A program is captured into a graph of the driver and replayed with one launch
-//!   ([`capture`]).
+//! - **Driver only.** The driver library is opened at run time; neither building nor running needs the CUDA
+//!   toolkit. Without a driver every call returns a [`CudaError`] that says what was tried.
+//! - **Kernels are CUDA C++ without toolkit headers** (`kernels/*.cu`). `scripts/build-kernels` compiles them
+//!   to PTX, which is embedded in compressed form and decompressed when it is first needed (`embedded.rs`).
+//!   It is PTX 8.4, so the driver must support CUDA 12.4 ([`error::MIN_DRIVER`]).
+//! - **One kernel file per op**, `kernels/<op>.cu`, with a Rust file of the same name ([`kernels`]) that
+//!   chooses the kernel, the grid and the arguments. Argument structs are compared with those of CUDA when
+//!   the kernels are compiled (`layout.rs`).
+//! - **Every address is checked** ([`buffer`]) before it is passed to a kernel. What only the device knows
+//!   (tokens, positions, sampling states) is checked by the kernels, which report it and write nothing
+//!   (`fault.rs`).
+//! - **One stream per dispatcher** ([`queue`]). Programs are captured into CUDA graphs and replayed with one
+//!   launch ([`capture`]).
 
-mod ahead;
 pub mod buffer;
 pub mod capture;
 pub mod device;
@@ -21,20 +23,21 @@ pub mod dispatch;
 mod embedded;
 pub mod error;
 mod fault;
-mod foreign;
 mod handles;
 pub mod kernels;
+mod l2_prefetch;
 mod layout;
-pub mod module;
+mod module;
 mod ptx;
 pub mod queue;
 mod tensor_map;
-mod timed;
+mod test_kernel;
+mod timed_graph;
 
 pub use buffer::CudaMemory;
 pub use device::{CudaDevice, CudaOptions, list_devices, report};
 pub use dispatch::CudaDispatcher;
 pub use error::CudaError;
 
-/// The backend's name in messages.
+/// The name of the backend in messages.
 pub(crate) const BACKEND: &str = "cuda";

@@ -140,8 +140,8 @@ fn load_ptx(image: &CString) -> Result<CUmodule, (result::DriverError, String)> 
         [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
     let mut values = [log.as_mut_ptr().cast::<c_void>(), log.len() as *mut c_void];
     let mut module = std::ptr::null_mut();
-    // SAFETY: a context is current; the image is zero-terminated; there are two options and two values, which outlive the
-    // call, as does the log.
+    // SAFETY: a context is current; the image is zero-terminated; there are two options and two values, which
+    // outlive the call, as does the log.
     let status = unsafe {
         sys::cuModuleLoadDataEx(
             &mut module,

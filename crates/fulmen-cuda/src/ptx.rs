@@ -1,5 +1,5 @@
-//! Extracts single kernels from PTX. The driver's compiler needs most of a second for a large kernel and a file has up to
-//! a hundred of them, so a device compiles only the kernels that it launches.
+//! Extracts single kernels from PTX. The driver's compiler needs most of a second for a large kernel and a
+//! file has up to a hundred of them, so a device compiles only the kernels that it launches.
 
 /// The names of the kernels.
 pub(crate) fn entries(ptx: &str) -> impl Iterator<Item = &str> {

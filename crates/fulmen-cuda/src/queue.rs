@@ -1,5 +1,36 @@
-//! What kernels are launched through: a stream, scratch memory, and whether launches run, are planned or are
-//! captured.
+//! The queue that kernels are launched through: a stream, scratch memory, and whether launches run, are
+//! planned or are captured.
+//!
+//! # Programmatic dependent launch
+//!
+//! On compute capability 9.0 a kernel may start before the previous one has finished. Every kernel executes
+//! `griddepcontrol.wait` before it reads what another kernel has written, so this is invisible, with one
+//! exception: the fused attention kernel reads the KV cache before it waits. [`Queue::note_kv_store`] records
+//! which caches were written since the last point at which all previous kernels were known to be done
+//! ([`Queue::mark_drained`]), and the fused kernel is not used for a cache in that list
+//! ([`Queue::kv_store_may_be_running`]).
+//!
+//! # Forwarding
+//!
+//! A kernel may write its result a second time, in the format in which the next matmul reads its input (q8 or
+//! f16 instead of f32). The matmul then skips its own conversion. The two calls know nothing of each other:
+//! they communicate through the queue, and correctness never depends on it, as the f32 result is always
+//! written too.
+//!
+//! 1. Before a matmul that is followed by an RMS norm, `dispatch_pair` sees both calls. It returns `None`,
+//!    but leaves a request (`request_forward`): the output of the matmul, times the gain of the
+//!    norm, would be of use.
+//! 2. A producer (attention, gate-up, or a matmul with a matching request) reserves a slot of the forward
+//!    buffer (`reserve_forward_buffer`), writes to it, and describes what it wrote
+//!    (`set_forwarded`).
+//! 3. The next call asks for its input in the form it needs (`forwarded`). It gets the buffer only
+//!    if the description matches in address, shape and format; otherwise it converts the f32 values itself.
+//!
+//! A request is valid for one call: it names addresses that were checked for that call. Forwarded data is
+//! valid until the next launch, write, free, replay or synchronization, because any of them may change the
+//! f32 values that it was made from. The two slots of the buffer alternate: a kernel reads one and writes
+//! the other. The L2 prefetch (`set_l2_prefetch`) is a request of the same kind, also valid for one
+//! call.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -9,38 +40,38 @@ use cudarc::driver::sys::{self, CUlaunchAttribute, CUlaunchAttributeID, CUlaunch
 use fulmen_core::BackendError;
 
 use crate::BACKEND;
-use crate::ahead::Ahead;
 use crate::device::{Caps, CudaDevice};
 use crate::error::{CudaError, reason};
 use crate::fault::FaultCell;
 use crate::handles::{DeviceBlock, Graph, Stream};
+use crate::l2_prefetch::L2Prefetch;
 use crate::tensor_map::TensorMap;
 
-/// What becomes of a launch.
+/// What happens to a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// It runs.
     Idle,
-    /// It is prepared, so that it can be captured: kernels are loaded, scratch memory is there.
+    /// Its kernel is loaded and its scratch memory allocated, so that it can be captured later.
     Planning,
-    /// It is recorded.
+    /// It is recorded into a graph.
     Capturing,
 }
 
-/// Which kernel, and over which grid.
+/// A kernel and its launch configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
-    /// The file of kernels, without its ending.
+    /// The kernel file without `.cu`.
     pub file: &'static str,
-    /// The kernel in it.
+    /// The kernel.
     pub entry: &'a str,
-    /// Blocks.
+    /// The number of blocks in each dimension.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// Threads per block.
     pub block: u32,
     /// Bytes of dynamic shared memory.
     pub shared: u32,
-    /// Blocks of a cluster, along x; 1 for none.
+    /// Blocks per cluster, along x; 1 for no clusters.
     pub cluster: u32,
 }
 
@@ -50,7 +81,7 @@ impl<'a> Launch<'a> {
         Launch { file, entry, grid: [blocks, 1, 1], block, shared: 0, cluster: 1 }
     }
 
-    /// With a second dimension of the grid.
+    /// With a second grid dimension.
     pub fn rows(self, rows: u32) -> Launch<'a> {
         Launch { grid: [self.grid[0], rows, 1], ..self }
     }
@@ -61,7 +92,7 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// An argument of a kernel.
+/// A kernel argument.
 #[derive(Clone, Copy)]
 pub struct Arg<'a>(*const c_void, std::marker::PhantomData<&'a ()>);
 
@@ -72,53 +103,53 @@ impl<'a> Arg<'a> {
     }
 }
 
-/// Memory that recorded launches use, and that must be there as long as they are.
-pub(crate) type Kept = [Option<Arc<DeviceBlock>>; 2];
+/// The scratch memory and forward buffer that the launches of a graph use, kept alive with it.
+pub(crate) type GraphBuffers = [Option<Arc<DeviceBlock>>; 2];
 
-/// How a launch hands its result on to the product behind it, besides as floats.
+/// The format of forwarded activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// One row as codes of 8 bits.
-    Codes,
-    /// Rows in 16 bits, scaled.
-    Halves,
-    /// Rows in 16 bits as they are, or times the gain of a norm.
-    Product {
-        /// The address of the gain.
+pub(crate) enum ForwardFormat {
+    /// One row quantized to q8.
+    Q8,
+    /// Rows in f16, each scaled by a factor of its own.
+    ScaledF16,
+    /// Rows in f16 as a matmul has computed them, not scaled.
+    MatmulF16 {
+        /// The address of the gain of an RMS norm that they are multiplied with.
         gain: Option<u64>,
     },
 }
 
-/// Rows that are there in another form as well.
+/// A description of forwarded activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Handed {
-    pub(crate) form: Form,
-    /// The address of the floats.
-    pub(crate) of: u64,
+pub(crate) struct Forwarded {
+    pub(crate) format: ForwardFormat,
+    /// The address of the f32 activations that they were made from.
+    pub(crate) source: u64,
     pub(crate) rows: u32,
     pub(crate) width: u32,
 }
 
-/// A stream with what launches need.
+/// A stream with the memory that launches need; see the [module](self).
 pub struct Queue {
     device: Arc<CudaDevice>,
     stream: Arc<Stream>,
     state: State,
     scratch: Option<Arc<DeviceBlock>>,
-    /// Room for what launches hand on, twice: what the next one may read, and what it may make.
-    handing: Option<Arc<DeviceBlock>>,
-    /// What the last launch has handed on, and in which half of the room it is.
-    handed: Option<(Handed, usize)>,
-    /// What the call after the next one would take, if the next one makes it.
-    expected: Option<Handed>,
-    /// What the next call may call into the L2 cache for the one behind it.
-    ahead: Option<Ahead>,
-    /// Rooms that became too small, while launches may still use them.
-    outgrown: Vec<Arc<DeviceBlock>>,
+    /// Two slots: the next launch may read one and write the other.
+    forward_buffer: Option<Arc<DeviceBlock>>,
+    /// What the last launch has forwarded, and the slot that it is in.
+    forwarded: Option<(Forwarded, usize)>,
+    /// What the call after the next one would read if the next one forwards it.
+    requested: Option<Forwarded>,
+    /// What the next call may prefetch into L2 for the call after it.
+    l2_prefetch: Option<L2Prefetch>,
+    /// Forward buffers that became too small, but that launches may still use.
+    retired_buffers: Vec<Arc<DeviceBlock>>,
     fault: FaultCell,
-    /// Caches that launches since the last one that nothing overtakes write to, by the address of their keys.
-    stored: Vec<u64>,
-    /// Whether a kernel may begin before the one before it is done, where the device can.
+    /// KV caches that running launches may still write to, by the address of their keys.
+    pending_kv_stores: Vec<u64>,
+    /// Whether kernels may use programmatic dependent launch, if the device has it.
     pub(crate) overlap: bool,
 }
 
@@ -132,141 +163,141 @@ impl Queue {
             stream,
             state: State::Idle,
             scratch: None,
-            handing: None,
-            handed: None,
-            expected: None,
-            ahead: None,
-            outgrown: Vec::new(),
+            forward_buffer: None,
+            forwarded: None,
+            requested: None,
+            l2_prefetch: None,
+            retired_buffers: Vec::new(),
             fault,
-            stored: Vec::new(),
+            pending_kv_stores: Vec::new(),
             overlap: true,
         })
     }
 
-    /// What shapes a launch.
+    /// The capabilities of the device.
     pub fn caps(&self) -> Caps {
         self.device.caps()
     }
 
-    /// The address that kernels report to.
+    /// The address that kernels report faults to.
     pub fn fault(&self) -> u64 {
         self.fault.ptr()
     }
 
-    /// Notes a launch that writes to a cache.
-    pub fn stores(&mut self, keys: u64) {
-        if !self.stored.contains(&keys) {
-            self.stored.push(keys);
+    /// Notes that a launch writes to the KV cache with these keys.
+    pub fn note_kv_store(&mut self, keys: u64) {
+        if !self.pending_kv_stores.contains(&keys) {
+            self.pending_kv_stores.push(keys);
         }
     }
 
-    /// Whether a launch that writes to a cache may still run when the next one begins: kernels begin before the ones ahead
-    /// are done.
-    pub fn may_be_storing(&self, keys: u64) -> bool {
-        self.stored.contains(&keys)
+    /// Whether a launch that writes to this KV cache may still be running when the next launch starts.
+    pub fn kv_store_may_be_running(&self, keys: u64) -> bool {
+        self.pending_kv_stores.contains(&keys)
     }
 
-    /// Nothing that was launched so far can still run when the next launch begins.
-    pub fn settled(&mut self) {
-        self.stored.clear();
-        self.forget_handed();
+    /// Notes that all previous launches will be done when the next one starts.
+    pub fn mark_drained(&mut self) {
+        self.pending_kv_stores.clear();
+        self.clear_forwarded();
     }
 
-    /// Where the launch before has put what it handed on, if it is this.
-    pub(crate) fn handed(&self, what: Handed) -> Option<u64> {
-        let (_, half) = self.handed.filter(|(handed, _)| *handed == what)?;
-        Some(half_of(self.handing.as_ref()?, half))
+    /// The address of these activations, if the last launch has forwarded them.
+    pub(crate) fn forwarded(&self, what: Forwarded) -> Option<u64> {
+        let (_, slot) = self.forwarded.filter(|(forwarded, _)| *forwarded == what)?;
+        Some(slot_address(self.forward_buffer.as_ref()?, slot))
     }
 
-    /// Where a launch may put `bytes` for the next one, if there is room: nothing depends on it. It must be followed by
-    /// [`has_handed`](Queue::has_handed) when it is launched.
-    pub(crate) fn room_to_hand(&mut self, bytes: usize) -> Option<u64> {
-        if self.handing.as_ref().is_none_or(|block| block.bytes() / 2 < bytes) {
-            self.may_grow("growing the room for what launches hand on").ok()?;
+    /// Where a launch may write `bytes` of activations for the next one. After the launch, the caller
+    /// describes them with [`set_forwarded`](Queue::set_forwarded). `None` if there is no memory for it;
+    /// forwarding is optional.
+    pub(crate) fn reserve_forward_buffer(&mut self, bytes: usize) -> Option<u64> {
+        if self.forward_buffer.as_ref().is_none_or(|block| block.bytes() / 2 < bytes) {
+            self.wait_to_grow("growing the forward buffer").ok()?;
             let grown = self.block(2 * bytes).ok()?;
-            // What was handed on may be read by the launch to come.
-            let old = self.handing.replace(grown);
-            if self.handed.take().is_some() {
-                self.outgrown.extend(old);
+            // The next launch may read what was forwarded to it.
+            let outgrown = self.forward_buffer.replace(grown);
+            if self.forwarded.take().is_some() {
+                self.retired_buffers.extend(outgrown);
             }
         }
-        self.handing.as_ref().map(|block| half_of(block, self.free_half()))
+        self.forward_buffer.as_ref().map(|block| slot_address(block, self.unused_slot()))
     }
 
-    /// The last launch has handed this on, at an address that [`room_to_hand`](Queue::room_to_hand) gave.
-    pub(crate) fn has_handed(&mut self, what: Handed, at: u64) {
-        self.handed = self.handing.as_ref().map(|block| (what, usize::from(at != block.ptr())));
+    /// Notes what the last launch has forwarded, at an address from
+    /// [`reserve_forward_buffer`](Queue::reserve_forward_buffer).
+    pub(crate) fn set_forwarded(&mut self, what: Forwarded, at: u64) {
+        self.forwarded = self.forward_buffer.as_ref().map(|block| (what, usize::from(at != block.ptr())));
     }
 
-    /// What was handed on may be of something else from here on.
-    pub(crate) fn forget_handed(&mut self) {
-        self.handed = None;
-        self.expected = None;
+    /// Invalidates what was forwarded and requested.
+    pub(crate) fn clear_forwarded(&mut self) {
+        self.forwarded = None;
+        self.requested = None;
     }
 
-    /// Notes what the call after the next one would take, or that this is not known. The note is of addresses that were looked up just
-    /// now: it lasts for one call.
-    pub(crate) fn expect(&mut self, what: Option<Handed>) {
-        self.expected = what;
+    /// Sets what the call after the next one would read if the next one forwards it. Valid for one call.
+    pub(crate) fn request_forward(&mut self, what: Option<Forwarded>) {
+        self.requested = what;
     }
 
-    /// A description of bytes in rows, by which kernels copy boxes: see [`TensorMap::of_bytes`].
+    /// A descriptor for TMA loads of 2D tiles; see [`TensorMap::of_bytes`].
     pub(crate) fn tensor_map(
         &self,
         ptr: u64,
-        all: (u32, u32),
-        part: (u32, u32),
+        tensor: (u32, u32),
+        tile: (u32, u32),
     ) -> Result<TensorMap, CudaError> {
-        TensorMap::of_bytes(&self.device.context, ptr, all, part)
+        TensorMap::of_bytes(&self.device.context, ptr, tensor, tile)
     }
 
-    /// Notes what the next call may call into the L2 cache: of addresses that were looked up just now, for one call.
-    pub(crate) fn look_ahead(&mut self, ahead: Option<Ahead>) {
-        self.ahead = ahead;
+    /// Sets what the next call may prefetch into L2. Valid for one call.
+    pub(crate) fn set_l2_prefetch(&mut self, prefetch: Option<L2Prefetch>) {
+        self.l2_prefetch = prefetch;
     }
 
-    /// What this call may call into the L2 cache.
-    pub(crate) fn ahead(&self) -> Option<Ahead> {
-        self.ahead
+    /// What this call may prefetch into L2.
+    pub(crate) fn l2_prefetch(&self) -> Option<L2Prefetch> {
+        self.l2_prefetch
     }
 
-    /// The gain that rows at an address are expected to be multiplied with.
-    pub(crate) fn expected_gain(&self, of: u64, rows: u32, width: u32) -> Option<u64> {
-        let expected = self.expected?;
-        let Form::Product { gain } = expected.form else { return None };
-        gain.filter(|_| expected == Handed { form: expected.form, of, rows, width })
+    /// The gain that a requested output is to be multiplied with.
+    pub(crate) fn requested_gain(&self, source: u64, rows: u32, width: u32) -> Option<u64> {
+        let requested = self.requested?;
+        let ForwardFormat::MatmulF16 { gain } = requested.format else { return None };
+        gain.filter(|_| requested == Forwarded { format: requested.format, source, rows, width })
     }
 
-    fn free_half(&self) -> usize {
-        self.handed.map_or(0, |(_, half)| 1 - half)
+    fn unused_slot(&self) -> usize {
+        self.forwarded.map_or(0, |(_, slot)| 1 - slot)
     }
 
-    /// So many blocks as the first dimension of a grid.
+    /// Checks the number of blocks in the first grid dimension.
     pub fn blocks(&self, what: &str, count: u64) -> Result<u32, BackendError> {
-        dimension(what, count, i32::MAX as u32)
+        grid_dimension(what, count, i32::MAX as u32)
     }
 
-    /// So many blocks as the second dimension of a grid.
+    /// Checks the number of blocks in the second grid dimension.
     pub fn rows(&self, what: &str, count: u64) -> Result<u32, BackendError> {
-        dimension(what, count, u16::MAX.into())
+        grid_dimension(what, count, u16::MAX.into())
     }
 
-    /// Memory that is the caller's until its last launch, and the next caller's after that. While a program is captured
-    /// there is no more than was planned.
+    /// Scratch memory for the launches of one call; the next call reuses it. It cannot grow while a program
+    /// is captured.
     pub fn scratch(&mut self, bytes: usize) -> Result<u64, CudaError> {
         if let Some(block) = &self.scratch
             && block.bytes() >= bytes
         {
             return Ok(block.ptr());
         }
-        self.may_grow("growing scratch memory")?;
+        self.wait_to_grow("growing scratch memory")?;
         self.scratch = None;
         Ok(self.scratch.insert(self.block(bytes)?).ptr())
     }
 
-    /// Whether memory that launches use may be replaced by more; if so, nothing uses it any longer. Captured programs keep
-    /// theirs.
-    fn may_grow(&self, call: &'static str) -> Result<(), CudaError> {
+    /// Waits until buffers are no longer in use, so that they can be replaced by larger ones. An error while
+    /// a program is captured. Captured programs keep their own buffers alive.
+    fn wait_to_grow(&self, call: &'static str) -> Result<(), CudaError> {
         if self.state == State::Capturing {
             return Err(CudaError::Capturing { call });
         }
@@ -286,7 +317,7 @@ impl Queue {
     /// Launches a kernel with arguments in the order in which it declares them.
     pub fn launch_with(&mut self, launch: &Launch<'_>, args: &[Arg<'_>]) -> Result<(), CudaError> {
         let function = self.device.modules.function(launch.file, launch.entry, launch.shared)?;
-        self.forget_handed();
+        self.clear_forwarded();
         if self.state == State::Planning {
             return Ok(());
         }
@@ -318,8 +349,8 @@ impl Queue {
             numAttrs: count as u32,
         };
         let mut pointers: Vec<*mut c_void> = args.iter().map(|arg| arg.0.cast_mut()).collect();
-        // SAFETY: function and stream are alive; the arguments point to values that outlive the call, which copies them.
-        // That they are those which the kernel declares is what the file of the op sees to.
+        // SAFETY: function and stream are alive; the arguments point to values that outlive the call, which
+        // copies them. `kernel_args!` checks that they are laid out as the kernel declares them.
         let status = unsafe {
             sys::cuLaunchKernelEx(&config, function.raw(), pointers.as_mut_ptr(), std::ptr::null_mut())
         };
@@ -331,61 +362,61 @@ impl Queue {
         })
     }
 
-    /// Refuses a call that must not be made while a program is captured.
+    /// An error if a program is being planned or captured.
     pub(crate) fn must_be_idle(&self, call: &'static str) -> Result<(), CudaError> {
         if self.state == State::Idle { Ok(()) } else { Err(CudaError::Capturing { call }) }
     }
 
-    /// Waits for the device, and gives what its kernels reported.
+    /// Waits for the device, and returns the fault that a kernel has reported.
     pub(crate) fn synchronize(&mut self) -> Result<(), BackendError> {
         self.must_be_idle("waiting for the device")?;
         self.stream.synchronize()?;
-        self.settled();
-        self.outgrown.clear();
+        self.mark_drained();
+        self.retired_buffers.clear();
         self.fault.take()
     }
 
-    /// From here on launches are prepared and not run, until [`end_planning`](Queue::end_planning).
+    /// Starts planning: launches are prepared instead of run until [`end_planning`](Queue::end_planning).
     pub(crate) fn begin_planning(&mut self) -> Result<(), CudaError> {
         self.must_be_idle("planning a program")?;
-        self.settled();
+        self.mark_drained();
         self.state = State::Planning;
         Ok(())
     }
 
-    /// Launches run again.
+    /// Ends planning: launches run again.
     pub(crate) fn end_planning(&mut self) {
-        self.settled();
+        self.mark_drained();
         if self.state == State::Planning {
             self.state = State::Idle;
         }
     }
 
-    /// From here on launches are recorded and not run, until [`end_capture`](Queue::end_capture).
+    /// Starts a capture: launches are recorded instead of run until [`end_capture`](Queue::end_capture).
     pub(crate) fn begin_capture(&mut self) -> Result<(), CudaError> {
-        self.must_be_idle("beginning another capture")?;
-        self.settled();
+        self.must_be_idle("starting another capture")?;
+        self.mark_drained();
         self.stream.begin_capture()?;
         self.state = State::Capturing;
         Ok(())
     }
 
-    /// Ends the recording. Launches run again, whatever comes of it. The scratch memory that was recorded belongs to the
-    /// graph as well.
-    pub(crate) fn end_capture(&mut self) -> Result<(Graph, Kept), CudaError> {
-        self.settled();
+    /// Ends the capture, and returns the graph with the buffers that it uses. Launches run again, even after
+    /// an error.
+    pub(crate) fn end_capture(&mut self) -> Result<(Graph, GraphBuffers), CudaError> {
+        self.mark_drained();
         if self.state != State::Capturing {
-            let reason = "none has begun".to_owned();
+            let reason = "no capture was started".to_owned();
             return Err(CudaError::Capture { call: "ending a capture", reason });
         }
         self.state = State::Idle;
-        Ok((self.stream.end_capture()?, [self.scratch.clone(), self.handing.clone()]))
+        Ok((self.stream.end_capture()?, [self.scratch.clone(), self.forward_buffer.clone()]))
     }
 
-    /// Runs a recorded graph.
+    /// Launches a captured graph.
     pub(crate) fn launch_graph(&mut self, graph: &Graph) -> Result<(), CudaError> {
         self.must_be_idle("a replay")?;
-        self.forget_handed();
+        self.clear_forwarded();
         self.stream.launch(graph)
     }
 }
@@ -395,20 +426,20 @@ impl Drop for Queue {
         if self.state == State::Capturing {
             let _ = self.end_capture();
         }
-        // Scratch memory and the place of reports may be in use.
+        // Kernels may be using the scratch memory and the fault record.
         let _ = self.stream.synchronize();
     }
 }
 
-/// Where a half of a block begins.
-fn half_of(block: &DeviceBlock, half: usize) -> u64 {
-    block.ptr() + (half * (block.bytes() / 2)) as u64
+/// The address of a slot of the forward buffer.
+fn slot_address(block: &DeviceBlock, slot: usize) -> u64 {
+    block.ptr() + (slot * (block.bytes() / 2)) as u64
 }
 
-fn dimension(what: &str, count: u64, most: u32) -> Result<u32, BackendError> {
-    u32::try_from(count).ok().filter(|&count| count <= most).ok_or_else(|| BackendError::Unsupported {
+fn grid_dimension(what: &str, count: u64, limit: u32) -> Result<u32, BackendError> {
+    u32::try_from(count).ok().filter(|&count| count <= limit).ok_or_else(|| BackendError::Unsupported {
         backend: BACKEND,
-        what: format!("{what} with {count} blocks of threads (at most {most})"),
+        what: format!("{what} with {count} thread blocks (the limit is {limit})"),
     })
 }
 

@@ -1,4 +1,4 @@
-//! Descriptions of tensors, by which kernels copy boxes of them with one instruction.
+//! Tensor maps: the descriptors of TMA loads.
 
 use bytemuck::{Pod, Zeroable};
 use cudarc::driver::sys;
@@ -6,27 +6,27 @@ use cudarc::driver::sys;
 use crate::error::CudaError;
 use crate::handles::Context;
 
-/// A tensor of two dimensions, as kernels take it (compute capability 9.0 and up).
+/// A `CUtensorMap`, passed to kernels by value (compute capability 9.0 and up).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub(crate) struct TensorMap([u64; 16]);
 
 impl TensorMap {
-    /// Bytes in rows that follow one another, to be copied by boxes; both are a width and a number of rows. Widths and the address are
-    /// multiples of 16, and a box is no wider than 256.
+    /// Describes a contiguous 2D tensor of bytes that is loaded in tiles. Tensor and tile are given as
+    /// (width, rows). The address and the widths are multiples of 16, and a tile is at most 256 bytes wide.
     pub(crate) fn of_bytes(
         context: &Context,
         ptr: u64,
-        all: (u32, u32),
-        part: (u32, u32),
+        tensor: (u32, u32),
+        tile: (u32, u32),
     ) -> Result<TensorMap, CudaError> {
         context.bind()?;
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
-        let size = [u64::from(all.0), u64::from(all.1)];
-        let stride = [u64::from(all.0)];
-        let part = [part.0, part.1];
-        // SAFETY: the driver reads the arrays, which have an element for each dimension (strides but for the first), writes the map, and does
-        // not read from the address.
+        let size = [u64::from(tensor.0), u64::from(tensor.1)];
+        let stride = [u64::from(tensor.0)];
+        let tile = [tile.0, tile.1];
+        // SAFETY: the driver reads the arrays, which have one element per dimension (one less for the
+        // strides), writes the map, and does not access the address.
         let result = unsafe {
             sys::cuTensorMapEncodeTiled(
                 &mut map,
@@ -35,11 +35,11 @@ impl TensorMap {
                 ptr as *mut _,
                 size.as_ptr(),
                 stride.as_ptr(),
-                part.as_ptr(),
+                tile.as_ptr(),
                 [1, 1].as_ptr(),
                 sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
                 sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
-                // Of 256 bytes it was slower.
+                // A promotion to 256 bytes is slower.
                 sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                 sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )

@@ -1,5 +1,5 @@
-// The assertions of the generated headers in this folder: a struct or constant of a kernel file is what its Rust file
-// declares (src/layout.rs).
+// The assertions of the generated headers in this folder: a struct or constant of a kernel file is what its
+// Rust file declares (src/layout.rs).
 #pragma once
 
 namespace layout {
@@ -30,8 +30,8 @@ constexpr bool POINTER<T*> = true;
 
 #define ASSERT_STRUCT(name, size) static_assert(sizeof(name) == (size), #name " has another size in Rust")
 
-#define ASSERT_PLACE(name, field, offset, size)                                                            \
-    static_assert(OFFSET_OF(name, field) == (offset), #name "::" #field " has another offset in Rust");    \
+#define ASSERT_PLACE(name, field, offset, size)                                                         \
+    static_assert(OFFSET_OF(name, field) == (offset), #name "::" #field " has another offset in Rust"); \
     static_assert(sizeof(name::field) == (size), #name "::" #field " has another size in Rust")
 
 // A number, a struct, or an array of them.

@@ -1,7 +1,7 @@
-//! Which NVIDIA GPUs the driver offers, and what they can do.
+//! The NVIDIA GPUs that the driver finds, and their capabilities.
 //!
-//! Nothing here makes a context: that takes hundreds of megabytes and a good part of a second on each GPU. Free memory
-//! is therefore not known here.
+//! Nothing here creates a context, which would take hundreds of megabytes and a fraction of a second on each
+//! GPU. Free memory is therefore unknown.
 
 use std::fs;
 
@@ -14,21 +14,21 @@ use fulmen_core::device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, Fa
 use crate::embedded::OLDEST;
 use crate::error::{CudaError, CudaVersion, MIN_DRIVER, no_device};
 
-/// Every device as a report, or the reason why there is none.
+/// A report of all devices, or of the reason why there are none.
 pub fn report() -> BackendReport {
     BackendReport::new(BackendKind::Cuda, list_devices())
 }
 
-/// Every device that the driver shows, in its own order. Opens none of them.
+/// All devices that the driver finds, in its order. Does not open them.
 ///
 /// # Errors
-/// A [`CudaError`] that says why there is none.
+/// A [`CudaError`] that says why there are none.
 pub fn list_devices() -> Result<Vec<DeviceInfo>, CudaError> {
     let (count, version) = start()?;
     (0..count).map(|ordinal| device_info(ordinal, version)).collect()
 }
 
-/// Opens the driver's library and asks it for the number of devices, of which there is at least one.
+/// Opens the driver library; returns the number of devices, at least one, and the version of the driver.
 pub(crate) fn start() -> Result<(i32, CudaVersion), CudaError> {
     load()?;
     result::init().map_err(|error| CudaError::new("cuInit", error))?;
@@ -43,17 +43,17 @@ pub(crate) fn start() -> Result<(i32, CudaVersion), CudaError> {
     Ok((count, version))
 }
 
-/// Makes sure that the driver's library can be opened: cudarc panics at the first call when it cannot.
+/// Checks that the driver library can be opened: otherwise the first call of cudarc would panic.
 fn load() -> Result<(), CudaError> {
     let tried = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so, libcuda.so.1" };
-    // SAFETY: opening the driver's library runs its initializers, which NVIDIA makes safe to run in any process.
+    // SAFETY: opening the driver library runs its initializers, which are safe to run in any process.
     let present = unsafe { sys::is_culib_present() };
     if present { Ok(()) } else { Err(CudaError::LibraryMissing { tried }) }
 }
 
 fn driver_version() -> Result<CudaVersion, CudaError> {
     let mut version = 0;
-    // SAFETY: the library is open, and the driver writes one integer to a place that outlives the call.
+    // SAFETY: the library is open, and the driver writes one integer to a variable that outlives the call.
     let status = unsafe { sys::cuDriverGetVersion(&mut version) };
     status.result().map_err(|error| CudaError::new("cuDriverGetVersion", error))?;
     Ok(CudaVersion(version))
@@ -78,12 +78,12 @@ fn device_info(ordinal: i32, version: CudaVersion) -> Result<DeviceInfo, CudaErr
         runs_graphs: if capability(device)? >= OLDEST {
             Ok(())
         } else {
-            Err(format!("its kernels need compute capability {}.{} or newer", OLDEST / 10, OLDEST % 10))
+            Err(format!("compute capability {}.{} or newer is required", OLDEST / 10, OLDEST % 10))
         },
     })
 }
 
-/// The version of CUDA and, on Linux, of the kernel module.
+/// The CUDA version and, on Linux, the version of the kernel module.
 fn driver(version: CudaVersion) -> String {
     match fs::read_to_string("/sys/module/nvidia/version") {
         Ok(module) => format!("NVIDIA {} (CUDA {version})", module.trim()),
@@ -91,7 +91,7 @@ fn driver(version: CudaVersion) -> String {
     }
 }
 
-/// What shapes a kernel: the instruction set, then the sizes that its tiles must fit.
+/// The facts that kernels depend on: the instruction set, and the sizes that limit tiles.
 fn facts(device: CUdevice) -> Result<Vec<Fact>, CudaError> {
     let number = |name| attribute(device, name).map(|value| u64::try_from(value).unwrap_or(0));
     let capability = capability(device)?;
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listing_finds_devices_or_says_why_not() {
+    fn listing_finds_devices_or_gives_a_reason() {
         match list_devices() {
             Ok(devices) => {
                 assert!(!devices.is_empty());

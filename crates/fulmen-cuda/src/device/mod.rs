@@ -1,4 +1,4 @@
-//! A GPU: found ([`list`]), and opened.
+//! GPUs: listing ([`list`]) and opening them.
 
 pub mod list;
 
@@ -14,13 +14,13 @@ use crate::module::Modules;
 
 pub use list::{list_devices, report};
 
-/// How a device is used. The defaults are the fastest; the switches are there to look for faults.
+/// How a device is used. The defaults are the fastest; turning options off helps in debugging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CudaOptions {
-    /// Capture programs that are run again and again, and replay them with one launch.
+    /// Capture programs that run repeatedly into CUDA graphs, and replay each with one launch.
     pub capture: bool,
-    /// Let a kernel start before the one ahead of it is done, where the device can (compute capability 9.0): it waits by
-    /// itself before it reads.
+    /// Use programmatic dependent launch where the device has it (compute capability 9.0): a kernel may start
+    /// before the previous one has finished, and waits for it before it reads its results.
     pub overlap: bool,
 }
 
@@ -31,39 +31,40 @@ impl Default for CudaOptions {
 }
 
 impl CudaOptions {
-    /// The defaults, changed by the environment: `FULMEN_CUDA_CAPTURE=0` and `FULMEN_CUDA_OVERLAP=0` switch one off.
+    /// The defaults, unless turned off by `FULMEN_CUDA_CAPTURE=0` or `FULMEN_CUDA_OVERLAP=0` in the
+    /// environment.
     pub fn from_env() -> CudaOptions {
         let on = |name: &str| std::env::var(name).map_or(true, |value| value != "0");
         CudaOptions { capture: on("FULMEN_CUDA_CAPTURE"), overlap: on("FULMEN_CUDA_OVERLAP") }
     }
 }
 
-/// What shapes a launch.
+/// The capabilities of a device that launches depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
     /// The compute capability, `10 * major + minor`.
     pub capability: u32,
-    /// Multiprocessors.
+    /// The number of multiprocessors.
     pub multiprocessors: u32,
-    /// Shared memory that a block may take when it asks for it.
+    /// The largest shared memory of a block (opt-in).
     pub shared_bytes: u32,
-    /// The L2 cache.
+    /// The size of the L2 cache.
     pub l2_bytes: u32,
 }
 
 impl Caps {
-    /// Whether it has clusters and bulk copies.
+    /// Whether it has thread block clusters and TMA.
     pub(crate) fn has_clusters(self) -> bool {
         self.capability >= 90
     }
 
-    /// Whether it has the matrix instructions for groups of four warps, which later generations have not kept.
+    /// Whether it has `wgmma`, which only compute capability 9.0 has.
     pub(crate) fn has_wgmma(self) -> bool {
         self.capability == 90
     }
 }
 
-/// An opened device: its context and its kernels. Dispatchers over it have a stream each.
+/// An open device: its context and its kernels. Each of its dispatchers has a stream.
 pub struct CudaDevice {
     pub(crate) context: Arc<Context>,
     pub(crate) modules: Modules,
@@ -72,7 +73,8 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
-    /// Opens a device by its number. Takes a part of a second, and some hundred megabytes on the device.
+    /// Opens a device by its ordinal. Takes a fraction of a second and some hundred megabytes of device
+    /// memory.
     pub fn open(ordinal: usize, options: CudaOptions) -> Result<Arc<CudaDevice>, CudaError> {
         let (count, _) = list::start()?;
         let index = i32::try_from(ordinal).ok().filter(|&index| index < count);
@@ -95,22 +97,22 @@ impl CudaDevice {
         Ok(Arc::new(CudaDevice { context, modules, caps, options }))
     }
 
-    /// What shapes a launch.
+    /// Its capabilities.
     pub fn caps(&self) -> Caps {
         self.caps
     }
 
-    /// How it is used.
+    /// Its options.
     pub fn options(&self) -> CudaOptions {
         self.options
     }
 
-    /// Whether launches overlap: wanted, and possible.
+    /// Whether launches overlap: enabled and supported.
     pub(crate) fn overlaps(&self) -> bool {
         self.options.overlap && self.caps.capability >= 90
     }
 
-    /// Bytes free on the device.
+    /// Free bytes on the device.
     pub fn free_bytes(&self) -> Option<u64> {
         self.context.free_bytes()
     }

@@ -9,11 +9,11 @@ use cudarc::driver::{
 
 use crate::error::CudaError;
 
-/// A device's primary context, which all users in the process share.
+/// The primary context of a device, which is shared within the process.
 pub(crate) struct Context {
     device: CUdevice,
     raw: CUcontext,
-    /// Set by the first error that ended the context; every later call fails with it.
+    /// The first error that made the context unusable; every later call fails with it.
     lost: OnceLock<CudaError>,
 }
 
@@ -31,7 +31,7 @@ impl Context {
         Ok(Arc::new(Context { device, raw, lost: OnceLock::new() }))
     }
 
-    /// Makes it the context of this thread, which every call of the driver needs. An error if it is gone.
+    /// Makes it current on this thread, as every driver call requires. An error if the context was lost.
     pub(crate) fn bind(&self) -> Result<(), CudaError> {
         if let Some(lost) = self.lost.get() {
             return Err(lost.clone());
@@ -45,7 +45,7 @@ impl Context {
         bound.map_err(|error| self.error("cuCtxSetCurrent", error))
     }
 
-    /// An error of the driver in this context. One that ended the context is kept.
+    /// Converts an error of the driver, and keeps it if it made the context unusable.
     pub(crate) fn error(&self, call: &'static str, error: DriverError) -> CudaError {
         let error = CudaError::new(call, error);
         if matches!(error, CudaError::ContextLost { .. }) {
@@ -54,7 +54,7 @@ impl Context {
         error
     }
 
-    /// The same for calls that allocate.
+    /// The same for allocations.
     pub(crate) fn allocation_error(&self, call: &'static str, needed: u64, error: DriverError) -> CudaError {
         if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
             return CudaError::OutOfMemory { needed, free: self.free_bytes() };
@@ -62,14 +62,14 @@ impl Context {
         self.error(call, error)
     }
 
-    /// Bytes free on the device.
+    /// Free bytes on the device.
     pub(crate) fn free_bytes(&self) -> Option<u64> {
         self.bind().ok()?;
         result::mem_get_info().ok().map(|(free, _)| free as u64)
     }
 
-    /// For the `Drop` of a handle: runs `destroy` in this context. An error there has nobody to report to; a context that
-    /// is gone took the handle with it.
+    /// Runs `destroy` in this context, for the `Drop` of a handle. Errors are ignored: they cannot be
+    /// reported, and a lost context has already destroyed the handle.
     pub(crate) fn destroy(&self, destroy: impl FnOnce() -> Result<(), DriverError>) {
         if self.make_current().is_ok() {
             let _ = destroy();
@@ -79,7 +79,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: retained in `retain`, and no handle of it is left: each keeps an `Arc` of this.
+        // SAFETY: retained in `retain`, and no handle is left: each keeps an `Arc` of this.
         let _ = unsafe { result::primary_ctx::release(self.device) };
     }
 }

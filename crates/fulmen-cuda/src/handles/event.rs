@@ -1,4 +1,4 @@
-//! A mark in a stream.
+//! Events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use cudarc::driver::{
 use super::Context;
 use crate::error::CudaError;
 
-/// A point in a stream's work that can be waited for, and timed against another.
+/// A point in the work of a stream that can be waited for; the time between two of them can be measured.
 pub struct Event {
     context: Arc<Context>,
     raw: CUevent,
@@ -35,7 +35,7 @@ impl Event {
         self.raw
     }
 
-    /// Waits until the stream has passed it. One that was never recorded is passed.
+    /// Waits until the stream has reached it. Returns at once if it was never recorded.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.context.bind()?;
         // SAFETY: the event is alive as long as `self`.
@@ -43,10 +43,10 @@ impl Event {
         done.map_err(|error| self.context.error("cuEventSynchronize", error))
     }
 
-    /// The time from this one to a later one; both were made to be timed, and were passed.
+    /// The time from this event to a later one. Both have timing enabled and were reached.
     pub fn elapsed(&self, later: &Event) -> Result<Duration, CudaError> {
         self.context.bind()?;
-        // SAFETY: both are alive.
+        // SAFETY: both events are alive.
         let ms = unsafe { result::event::elapsed(self.raw, later.raw) };
         let ms = ms.map_err(|error| self.context.error("cuEventElapsedTime", error))?;
         Ok(Duration::from_secs_f64(f64::from(ms.max(0.0)) / 1e3))
@@ -56,7 +56,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         self.context.destroy(|| {
-            // SAFETY: made in `new` and destroyed only here.
+            // SAFETY: created in `new` and destroyed only here.
             unsafe { result::event::destroy(self.raw) }
         });
     }

@@ -1,4 +1,4 @@
-//! Work that was recorded once and can be launched as a whole.
+//! CUDA graphs.
 
 use std::sync::Arc;
 
@@ -10,26 +10,26 @@ use cudarc::driver::{
 use super::Context;
 use crate::error::CudaError;
 
-/// A recorded graph, ready to launch.
+/// An instantiated graph.
 pub(crate) struct Graph {
     context: Arc<Context>,
     raw: CUgraphExec,
     nodes: usize,
 }
 
-// SAFETY: graphs may be used from any thread, by one at a time; `launch` needs a stream, whose owner sees to that.
+// SAFETY: graphs may be used from any thread, one at a time, which the owner of the stream ensures.
 unsafe impl Send for Graph {}
 
 impl Graph {
-    /// Makes it ready; the recording itself is not needed any more then.
+    /// Instantiates a captured graph, and destroys the captured one.
     pub(super) fn instantiate(context: &Arc<Context>, graph: CUgraph) -> Result<Graph, CudaError> {
         let mut nodes = 0;
-        // SAFETY: the graph comes from the end of a capture and is alive; without an array only the count is written.
+        // SAFETY: the graph is the result of a capture; without an array only the count is written.
         let counted = unsafe { sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut nodes) };
         let mut raw = std::ptr::null_mut();
         // SAFETY: as above; the driver writes one handle.
         let made = unsafe { sys::cuGraphInstantiateWithFlags(&mut raw, graph, 0) };
-        // SAFETY: as above; nothing uses the recording after this.
+        // SAFETY: as above; nothing uses it after this.
         let _ = unsafe { result::graph::destroy(graph) };
         counted.result().map_err(|error| context.error("cuGraphGetNodes", error))?;
         made.result().map_err(|error| context.allocation_error("cuGraphInstantiate", 0, error))?;
@@ -40,7 +40,7 @@ impl Graph {
         self.raw
     }
 
-    /// How many kernels and copies it holds.
+    /// The number of kernels and copies.
     pub(crate) fn nodes(&self) -> usize {
         self.nodes
     }
@@ -49,7 +49,8 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         self.context.destroy(|| {
-            // SAFETY: made in `instantiate` and destroyed only here. A launch in flight keeps what it needs.
+            // SAFETY: created in `instantiate` and destroyed only here. The driver keeps what a running
+            // launch needs.
             unsafe { result::graph::exec_destroy(self.raw) }
         });
     }

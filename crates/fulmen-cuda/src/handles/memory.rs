@@ -1,4 +1,4 @@
-//! Memory of the device, and memory of the host that the device reaches.
+//! Device memory and pinned host memory.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use cudarc::driver::result;
 use super::Context;
 use crate::error::CudaError;
 
-/// Bytes on the device, with undefined contents.
+/// Uninitialized device memory.
 pub(crate) struct DeviceBlock {
     context: Arc<Context>,
     ptr: u64,
@@ -15,7 +15,7 @@ pub(crate) struct DeviceBlock {
 }
 
 impl DeviceBlock {
-    /// `needed` is what errors name; it is no more than `bytes`.
+    /// `needed` is the size in error messages: `bytes` without padding.
     pub(crate) fn new(context: &Arc<Context>, bytes: usize, needed: u64) -> Result<DeviceBlock, CudaError> {
         context.bind()?;
         // SAFETY: the context is current; `Drop` frees what is allocated here.
@@ -36,20 +36,20 @@ impl DeviceBlock {
 impl Drop for DeviceBlock {
     fn drop(&mut self) {
         self.context.destroy(|| {
-            // SAFETY: allocated in `new` and freed only here; the owner has waited for work that uses it.
+            // SAFETY: allocated in `new` and freed only here; the owner has waited for kernels that use it.
             unsafe { result::free_sync(self.ptr) }
         });
     }
 }
 
-/// Host memory that is never swapped out: copies run at full speed, and kernels reach it by its address. Zeroed.
+/// Pinned host memory: copies run at full speed, and kernels can access it by its address. Zeroed.
 pub(crate) struct PinnedBlock {
     context: Arc<Context>,
     ptr: *mut u8,
     bytes: usize,
 }
 
-// SAFETY: the bytes belong to this value alone.
+// SAFETY: nothing else owns the memory.
 unsafe impl Send for PinnedBlock {}
 // SAFETY: shared access only reads the address.
 unsafe impl Sync for PinnedBlock {}

@@ -1,5 +1,5 @@
-//! What the driver gives out, one type with one `Drop` each. Every handle keeps its context alive, so they can be dropped
-//! in any order and on any thread; each call makes the context current on its thread first.
+//! Owned driver handles, each a type with a `Drop`. Every handle keeps its context alive, so they can be
+//! dropped in any order and on any thread; each call first makes the context current on its thread.
 
 mod context;
 mod event;

@@ -1,4 +1,4 @@
-//! A queue of work on a device.
+//! Streams.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Stream {
         self.raw
     }
 
-    /// Waits until all its work is done.
+    /// Waits until all its work has finished.
     pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
         self.context.bind()?;
         // SAFETY: the stream is alive as long as `self`.
@@ -41,7 +41,7 @@ impl Stream {
         done.map_err(|error| self.context.error("cuStreamSynchronize", error))
     }
 
-    /// Marks the point that the stream has reached so far.
+    /// Records an event after the work submitted so far.
     pub(crate) fn record(&self, event: &Event) -> Result<(), CudaError> {
         self.context.bind()?;
         // SAFETY: both are alive and of one context.
@@ -49,26 +49,26 @@ impl Stream {
         done.map_err(|error| self.context.error("cuEventRecord", error))
     }
 
-    /// Marks, in every run of the graph that is being recorded, the point that its work has reached so far.
+    /// Adds an event to the graph that is being captured; every launch of the graph records it.
     pub(crate) fn record_in_capture(&self, event: &Event) -> Result<(), CudaError> {
         self.context.bind()?;
         let flags = sys::CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
-        // SAFETY: both are alive and of one context; who keeps the graph keeps the event.
+        // SAFETY: both are alive and of one context; the owner of the graph keeps the event.
         let done = unsafe { sys::cuEventRecordWithFlags(event.raw(), self.raw, flags) };
         done.result().map_err(|error| self.context.error("cuEventRecordWithFlags", error))
     }
 
-    /// From here on work of this thread is recorded instead of run.
+    /// Starts a capture: work is recorded instead of run.
     pub(crate) fn begin_capture(&self) -> Result<(), CudaError> {
         self.context.bind()?;
-        // Other threads may go on with what would disturb a capture of their own.
+        // Thread-local: other threads may make calls that are not allowed during a capture.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is alive as long as `self`.
         let done = unsafe { result::stream::begin_capture(self.raw, mode) };
         done.map_err(|error| self.context.error("cuStreamBeginCapture", error))
     }
 
-    /// Ends the recording and gives what was recorded.
+    /// Ends the capture, and returns its graph.
     pub(crate) fn end_capture(&self) -> Result<Graph, CudaError> {
         self.context.bind()?;
         // SAFETY: the stream is alive as long as `self`.
@@ -77,10 +77,10 @@ impl Stream {
         Graph::instantiate(&self.context, graph)
     }
 
-    /// Runs a recorded graph.
+    /// Launches a graph.
     pub(crate) fn launch(&self, graph: &Graph) -> Result<(), CudaError> {
         self.context.bind()?;
-        // SAFETY: both are alive and of one context; the memory that the graph works in is the queue's to keep.
+        // SAFETY: both are alive and of one context; the caller keeps the memory that the graph uses.
         let done = unsafe { result::graph::launch(graph.raw(), self.raw) };
         done.map_err(|error| self.context.error("cuGraphLaunch", error))
     }
@@ -89,7 +89,8 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.context.destroy(|| {
-            // SAFETY: made in `new` and destroyed only here. Work in flight goes on; who owns its memory waits for it.
+            // SAFETY: created in `new` and destroyed only here. Running work continues; the owner of its
+            // memory waits.
             unsafe { result::stream::destroy(self.raw) }
         });
     }

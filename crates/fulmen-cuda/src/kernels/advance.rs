@@ -41,6 +41,6 @@ pub(crate) fn launch(queue: &mut Queue, call: &AdvanceCall) -> Launched {
     let blocks = queue.blocks("advance", u64::from(call.m).div_ceil(128))?;
     queue.launch(&Launch::new("advance", "advance", blocks, 128), &params)?;
     // It lets nothing begin before it is done, and has waited for all before it.
-    queue.settled();
+    queue.mark_drained();
     Ok(1)
 }

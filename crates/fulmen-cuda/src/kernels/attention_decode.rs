@@ -74,7 +74,7 @@ pub(crate) fn launch_with_store(
         && rope.n_rot == store.heads.head_dim
         && all_apart(first, second)
         // It reads the cache before the launches ahead are done.
-        && !queue.may_be_storing(store.cache.k_ptr);
+        && !queue.kv_store_may_be_running(store.cache.k_ptr);
     if !fits {
         return None;
     }
@@ -94,7 +94,7 @@ pub(crate) fn launch_with_store(
         rotate: 1,
         ..args(queue, second)?
     };
-    queue.stores(store.cache.k_ptr);
+    queue.note_kv_store(store.cache.k_ptr);
     Some(run(queue, second, &args))
 }
 
@@ -207,7 +207,7 @@ fn run(queue: &mut Queue, call: &AttentionCall, args: &Args) -> Launched {
     launch.cluster = ranks;
     queue.launch(&launch, &args)?;
     if let Some((what, at)) = handed.filter(|(_, at)| *at != 0) {
-        queue.has_handed(what, at);
+        queue.set_forwarded(what, at);
     }
     Ok(1)
 }

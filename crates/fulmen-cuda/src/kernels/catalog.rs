@@ -35,8 +35,9 @@ pub fn catalog() -> Vec<KernelInfo> {
     kernels
 }
 
-/// The PTX of one kernel, as a device of this compute capability (`10 * major + minor`) loads it: the newest target that
-/// it runs, without the other kernels of its file. `None` if there is no such kernel, or none that the device runs.
+/// The PTX of one kernel, as a device of this compute capability (`10 * major + minor`) loads it: the newest
+/// target that it runs, without the other kernels of its file. `None` if there is no such kernel, or none
+/// that the device runs.
 pub fn ptx_of(name: &str, capability: u32) -> Option<String> {
     EMBEDDED.iter().find_map(|embedded| ptx::extract(embedded.ptx(capability)?, name))
 }

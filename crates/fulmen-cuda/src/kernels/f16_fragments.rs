@@ -1,6 +1,6 @@
 //! Rows of activations in 16 bits, as products of few rows take them (`f16_fragments.cuh`, `forwarding.cuh`).
 
-use crate::queue::{Form, Handed, Queue};
+use crate::queue::{ForwardFormat, Forwarded, Queue};
 
 // As in `f16_fragments.cuh`.
 pub(super) const CHUNK: u32 = 256;
@@ -48,19 +48,19 @@ impl Image {
     }
 
     /// The halves of rows of floats, scaled.
-    pub(super) fn of(x: u64, rows: u32, width: u32) -> Handed {
-        Handed { form: Form::Halves, of: x, rows, width }
+    pub(super) fn of(x: u64, rows: u32, width: u32) -> Forwarded {
+        Forwarded { format: ForwardFormat::ScaledF16, source: x, rows, width }
     }
 
     /// The halves of rows of floats as a product hands them on, times the gain of a norm if there is one.
-    pub(super) fn of_product(x: u64, rows: u32, width: u32, gain: Option<u64>) -> Handed {
-        Handed { form: Form::Product { gain }, of: x, rows, width }
+    pub(super) fn of_product(x: u64, rows: u32, width: u32, gain: Option<u64>) -> Forwarded {
+        Forwarded { format: ForwardFormat::MatmulF16 { gain }, source: x, rows, width }
     }
 
     /// Where a launch may put its result for the product behind it: whole images of whole chunks only, as nobody else writes the rest.
     pub(super) fn room(queue: &mut Queue, rows: u32, width: u32) -> Option<Image> {
         let whole = ROWS.contains(&rows) && width > 0 && width.is_multiple_of(CHUNK);
-        let at = whole.then(|| queue.room_to_hand(Self::bytes(rows, width))).flatten()?;
+        let at = whole.then(|| queue.reserve_forward_buffer(Self::bytes(rows, width))).flatten()?;
         Some(Image::at(at, rows, width))
     }
 }

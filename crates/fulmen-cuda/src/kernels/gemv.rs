@@ -209,7 +209,7 @@ impl Deal {
 }
 
 fn launch(queue: &mut Queue, input: &Input, plans: &[Plan]) -> Result<usize, BackendError> {
-    let codes = input.norm.is_none().then(|| queue.handed(q8_activations::of(input.x, input.k))).flatten();
+    let codes = input.norm.is_none().then(|| queue.forwarded(q8_activations::of(input.x, input.k))).flatten();
     for (index, plan) in plans.iter().enumerate() {
         let mut args = plan.args;
         if let (Some(norm), 0) = (input.norm, index) {
@@ -228,7 +228,7 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan]) -> Result<usize, Bac
         let launch = Launch::new("gemv", &entry, plan.blocks, 32 * WARPS).shared(plan.shared);
         queue.launch(&launch, &args)?;
         if args.codes_out != 0 {
-            queue.has_handed(q8_activations::of(result.0, result.1), args.codes_out);
+            queue.set_forwarded(q8_activations::of(result.0, result.1), args.codes_out);
         }
     }
     Ok(plans.len())

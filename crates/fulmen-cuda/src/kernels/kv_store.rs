@@ -26,7 +26,7 @@ pub(crate) fn launch(queue: &mut Queue, call: &KvStoreCall) -> Launched {
     let warps = 2 * u64::from(call.m) * u64::from(call.heads.n_kv_heads);
     let blocks = queue.blocks("kv_store", warps.div_ceil(4))?;
     let params = Params { k: call.k, v: call.v, cache, slots };
-    queue.stores(call.cache.k_ptr);
+    queue.note_kv_store(call.cache.k_ptr);
     queue.launch(&Launch::new("kv_store", "kv_store", blocks, 128), &params)?;
     Ok(launched + 1)
 }

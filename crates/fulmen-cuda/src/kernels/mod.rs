@@ -1,7 +1,8 @@
-//! One file per op, beside `kernels/<op>.cu`: it chooses the kernel and the grid for a call whose operands were looked up,
-//! and launches. Each gives the number of kernels launched.
+//! The launch code of each op. `<op>.rs` chooses the kernel of `kernels/<op>.cu` and the grid for a call
+//! whose operands were checked, launches it, and returns the number of kernels.
 //!
-//! A kernel takes one struct, declared by [`kernel_args!`](crate::layout), which checks it against the CUDA struct.
+//! A kernel takes one struct, declared by `kernel_args!` (`layout.rs`), which checks it against the CUDA
+//! struct.
 
 pub(crate) mod advance;
 pub(crate) mod argmax;
@@ -32,25 +33,26 @@ pub use catalog::{KernelInfo, catalog, ptx_of};
 
 use fulmen_core::{BackendError, DType};
 
-/// How many kernels were launched.
+/// The number of launched kernels.
 pub(crate) type Launched = Result<usize, BackendError>;
 
-/// Whether every address is a multiple of 16, so that kernels may read and write 16 bytes at once. 0 counts as one.
+/// 1 if every address is a multiple of 16, as 16-byte loads and stores require, else 0. A null address is a
+/// multiple.
 fn wide(addresses: &[u64]) -> u32 {
     u32::from(addresses.iter().all(|ptr| ptr.is_multiple_of(16)))
 }
 
-/// The address of a row of `width` floats; 0 stays 0.
+/// The address of a row of `width` f32 values; 0 stays 0.
 fn at_row(ptr: u64, row: u32, width: u32) -> u64 {
     if ptr == 0 { 0 } else { ptr + u64::from(row) * u64::from(width) * 4 }
 }
 
-/// Whether two ranges, addresses and bytes, share nothing.
-fn apart((first, bytes): (u64, u64), (second, more): (u64, u64)) -> bool {
-    first + bytes <= second || second + more <= first
+/// Whether two ranges, given as address and bytes, do not overlap.
+fn apart((a, a_bytes): (u64, u64), (b, b_bytes): (u64, u64)) -> bool {
+    a + a_bytes <= b || b + b_bytes <= a
 }
 
-/// The name of a type in the names of kernels.
+/// The name of a type in kernel names.
 fn type_name(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "f32",
@@ -71,7 +73,7 @@ fn type_name(dtype: DType) -> &'static str {
     }
 }
 
-/// Threads of a block that works on a row of `width` items: whole warps, no more than 1024.
+/// Threads of a block that processes a row of `width` items: whole warps, at most 1024.
 fn threads_for(width: u32) -> u32 {
     width.clamp(1, 1024).next_multiple_of(32)
 }

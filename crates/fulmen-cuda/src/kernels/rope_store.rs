@@ -61,7 +61,7 @@ pub(crate) fn launch(queue: &mut Queue, call: &RopeStoreCall) -> Launched {
     };
     let blocks = queue.blocks(entry, store.m.into())?;
     let launch = Launch::new("rope_store", entry, blocks, 32 * WARPS).shared(shared);
-    queue.stores(store.cache.k_ptr);
+    queue.note_kv_store(store.cache.k_ptr);
     queue.launch(&launch, &params)?;
     Ok(launched + 1)
 }

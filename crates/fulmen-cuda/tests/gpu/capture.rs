@@ -1,4 +1,4 @@
-//! The life of a capture: what it refuses, and that it always ends.
+//! Captures: which calls are errors, and that a capture always ends.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use fulmen_cuda::{CudaDevice, CudaDispatcher, CudaOptions};
 
 use crate::gpu;
 
-fn floats(cuda: &mut CudaDispatcher, values: &[f32]) -> u64 {
+fn upload(cuda: &mut CudaDispatcher, values: &[f32]) -> u64 {
     let ptr = cuda.alloc(4 * values.len()).unwrap();
     cuda.write(ptr, bytemuck::cast_slice(values)).unwrap();
     ptr
@@ -29,15 +29,15 @@ fn refused<T: std::fmt::Debug>(result: Result<T, BackendError>, words: &str) {
 }
 
 #[test]
-fn calls_that_are_illegal_while_capturing_are_refused_and_the_capture_goes_on() {
+fn calls_that_a_capture_does_not_allow_are_errors_and_the_capture_continues() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
-    let (x, y) = (floats(&mut cuda, &[1.0, 2.0]), floats(&mut cuda, &[0.0; 2]));
+    let (x, y) = (upload(&mut cuda, &[1.0, 2.0]), upload(&mut cuda, &[0.0; 2]));
     let add = BinaryCall { a: x, b: y, output: y, n_elements: 2 };
     cuda.dispatch_add(&add).unwrap();
 
     cuda.begin_capture().unwrap();
-    let capturing = "is not possible while a program is being captured";
+    let capturing = "is not allowed while a program is being captured";
     refused(cuda.alloc(64), capturing);
     refused(cuda.free(x), capturing);
     refused(cuda.write(x, &[0; 8]), capturing);
@@ -45,35 +45,35 @@ fn calls_that_are_illegal_while_capturing_are_refused_and_the_capture_goes_on() 
     refused(cuda.import(Arc::new(vec![0u8; 8])), capturing);
     refused(cuda.synchronize(), capturing);
     refused(cuda.begin_capture(), capturing);
-    refused(cuda.replay(ReplayId(99)), "program 99 is not known");
+    refused(cuda.replay(ReplayId(99)), "there is no program 99");
     assert_eq!(cuda.dispatch_add(&add).unwrap(), 1);
-    // An address that is not this device's is refused as ever.
+    // Addresses are checked as usual.
     let wild = cuda.dispatch_copy(&CopyCall { input: 0x10, output: y, bytes: 4 });
     assert!(matches!(wild, Err(BackendError::Address { .. })), "{wild:?}");
     let id = cuda.end_capture().unwrap();
-    refused(cuda.end_capture(), "none has begun");
+    refused(cuda.end_capture(), "no capture was started");
 
-    // Recorded was the one add that was allowed, and nothing ran.
+    // Only the one add that was allowed is recorded, and nothing ran.
     assert_eq!(cuda.captured_nodes(id), Some(1));
     assert_eq!(read(&mut cuda, y), [1.0, 2.0]);
     cuda.replay(id).unwrap();
     cuda.replay(id).unwrap();
     assert_eq!(read(&mut cuda, y), [3.0, 6.0]);
-    // A program whose memory is gone is refused.
+    // A program whose memory was freed is an error.
     cuda.free(x).unwrap();
     refused(cuda.replay(id), "was freed");
     cuda.release(id);
-    refused(cuda.replay(id), "is not known");
+    refused(cuda.replay(id), "there is no program");
 }
 
 #[test]
-fn scratch_memory_that_was_not_planned_ends_no_capture() {
+fn missing_scratch_memory_is_an_error_and_does_not_end_the_capture() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
     let n = 1 << 20;
     let (x, out) = (cuda.alloc(4 * n).unwrap(), cuda.alloc(4).unwrap());
     cuda.begin_capture().unwrap();
-    // Parts of a row need a place; nothing has made one yet.
+    // A split row needs scratch memory, which was not allocated before.
     let call = ArgMaxCall { input: x, output: out, m: 1, n: n as u32 };
     refused(cuda.dispatch_argmax(&call), "growing scratch memory");
     let _ = cuda.end_capture();
@@ -85,11 +85,11 @@ fn scratch_memory_that_was_not_planned_ends_no_capture() {
 }
 
 #[test]
-fn a_capture_that_is_dropped_in_its_middle_disturbs_nothing() {
+fn dropping_a_dispatcher_during_a_capture_does_not_affect_others() {
     let Some(gpu) = gpu() else { return };
     for _ in 0..3 {
         let mut cuda = gpu.dispatcher();
-        let x = floats(&mut cuda, &[1.0, 2.0]);
+        let x = upload(&mut cuda, &[1.0, 2.0]);
         let call = BinaryCall { a: x, b: x, output: x, n_elements: 2 };
         cuda.dispatch_add(&call).unwrap();
         assert_eq!(read(&mut cuda, x), [2.0, 4.0]);
@@ -99,12 +99,12 @@ fn a_capture_that_is_dropped_in_its_middle_disturbs_nothing() {
 }
 
 #[test]
-fn a_program_that_fails_while_it_is_captured_leaves_the_device_usable() {
+fn the_device_is_usable_after_a_failed_capture() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
-    let x = floats(&mut cuda, &[1.0, 2.0]);
+    let x = upload(&mut cuda, &[1.0, 2.0]);
     cuda.begin_capture().unwrap();
-    // The sum and the output may not be one.
+    // The sum and the output must not overlap.
     let call = AddRmsNormCall { a: x, b: x, gamma: x, sum: x, output: x, width: 2, rows: 1, epsilon: 1e-6 };
     assert!(matches!(cuda.dispatch_add_rms_norm(&call), Err(BackendError::Overlap { .. })));
     let _ = cuda.end_capture();
@@ -112,7 +112,7 @@ fn a_program_that_fails_while_it_is_captured_leaves_the_device_usable() {
 }
 
 #[test]
-fn capturing_can_be_switched_off() {
+fn capturing_can_be_disabled() {
     let Some(gpu) = gpu() else { return };
     let options = CudaOptions { capture: false, ..CudaOptions::default() };
     let device = CudaDevice::open(0, options).unwrap();

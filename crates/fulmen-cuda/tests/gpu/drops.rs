@@ -1,4 +1,4 @@
-//! Things that are dropped while the device works, and in any order.
+//! Dropping things while the device is busy, and in any order.
 
 use fulmen_core::{BinaryCall, DeviceMemory, KernelDispatch, Program};
 use fulmen_cuda::CudaDispatcher;
@@ -6,7 +6,7 @@ use fulmen_testkit::example::Example;
 
 use crate::{bits, gpu};
 
-/// Keeps the device busy for some milliseconds; gives the memory it works in.
+/// Keeps the device busy for some milliseconds; returns the memory that it works in.
 fn busy(cuda: &mut CudaDispatcher) -> u64 {
     let n_elements = 8 << 20;
     let x = cuda.alloc(4 * n_elements).unwrap();
@@ -16,7 +16,7 @@ fn busy(cuda: &mut CudaDispatcher) -> u64 {
     x
 }
 
-/// The example layer and a program of it that was captured.
+/// The example layer and its captured program.
 fn captured(cuda: &mut CudaDispatcher) -> (Example, Program, fulmen_core::ReplayId) {
     let layer = Example::new(cuda, fulmen_core::DType::Q4_K, 4).unwrap();
     let program = layer.graph.check().unwrap();
@@ -25,7 +25,7 @@ fn captured(cuda: &mut CudaDispatcher) -> (Example, Program, fulmen_core::Replay
 }
 
 #[test]
-fn work_in_flight_outlives_nothing_that_it_uses() {
+fn freeing_and_dropping_wait_for_running_work() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
     let (layer, program, id) = captured(&mut cuda);
@@ -37,7 +37,7 @@ fn work_in_flight_outlives_nothing_that_it_uses() {
         let x = busy(&mut other);
         other.replay(other_id).unwrap();
         match round {
-            // Memory in use is freed, a program in flight is let go, or all of it goes at once.
+            // Free memory in use, release a running program, or drop everything at once.
             0 => other.free(x).unwrap(),
             1 => other.release(other_id),
             2 => assert_eq!(bits(&other_layer.read(&mut other).unwrap()).len(), expected.len()),

@@ -1,4 +1,4 @@
-//! The example layer through `execute_graph`, eager and replayed.
+//! The example layer with `execute_graph`, eager and replayed.
 
 use fulmen_core::{DType, KernelDispatch, execute_graph};
 use fulmen_testkit::example::Example;
@@ -6,7 +6,7 @@ use fulmen_testkit::example::Example;
 use crate::{bits, gpu};
 
 #[test]
-fn the_example_layer_is_right_and_its_replay_gives_the_same_bits() {
+fn the_example_layer_is_correct_and_its_replay_gives_the_same_bits() {
     let Some(gpu) = gpu() else { return };
     let seed = fulmen_testkit::seed();
     for (dtype, tolerance) in [

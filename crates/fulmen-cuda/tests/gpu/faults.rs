@@ -1,4 +1,4 @@
-//! Numbers in device memory that are out of range: an error that names row and number, and a device that goes on.
+//! Values in device memory that are out of range: an error names row and value, and the device stays usable.
 
 use fulmen_core::sampling::{Penalties, SampleState};
 use fulmen_core::{
@@ -30,7 +30,7 @@ fn reported(cuda: &mut CudaDispatcher, message: &str) {
 }
 
 #[test]
-fn a_token_that_the_table_does_not_have() {
+fn tokens_out_of_range_are_reported() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
     let (table, tokens) = (put(&mut cuda, &[1f32; 8 * 4]), put(&mut cuda, &[3u32, 8, 0]));
@@ -38,14 +38,14 @@ fn a_token_that_the_table_does_not_have() {
     let table = WeightArg { ptr: table, dtype: DType::F32, rows: 8 };
     cuda.dispatch_embed(&EmbedCall { table, tokens, output, m: 3, width: 4 }).unwrap();
     reported(&mut cuda, "the token of row 1 is 8, but there are only 8");
-    // The other rows are right, and nothing was written for this one.
+    // The other rows are correct, and nothing was written for this one.
     let rows = get(&mut cuda, output, 12);
     let expected = [[1f32; 4], [7.0; 4], [1.0; 4]].concat();
     assert_eq!(rows, expected.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
 }
 
 #[test]
-fn sampling_states_that_make_no_sense() {
+fn invalid_sampling_states_are_reported() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
     let logits = put(&mut cuda, &[1f32, 2.0, 3.0, 4.0]);
@@ -72,7 +72,7 @@ fn sampling_states_that_make_no_sense() {
 }
 
 #[test]
-fn penalties_and_histories_that_make_no_sense() {
+fn invalid_penalties_and_histories_are_reported() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
     let good = Penalties { repeat: 2.0, window: 4, ..Penalties::NONE };

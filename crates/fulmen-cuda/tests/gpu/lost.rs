@@ -1,5 +1,5 @@
-//! A kernel that touches what is not there takes the context with it: an error that says so, from then on. In a process
-//! of its own.
+//! A kernel that accesses an illegal address destroys the context: every later call is an error that says so.
+//! Tested in a process of its own.
 
 use std::process::Command;
 
@@ -8,11 +8,11 @@ use fulmen_cuda::{CudaDispatcher, CudaError};
 
 use crate::gpu;
 
-/// Set in the process that loses its context.
+/// Set in the child process, which loses its context.
 const CHILD: &str = "FULMEN_TEST_LOSES_ITS_CONTEXT";
 
-/// Writes to the address that it is given.
-const PTX: &str = "// foreign.cu, a kernel of a test
+/// Writes to the address that it gets.
+const PTX: &str = "// A test kernel
 .version 7.0
 .target sm_80
 .address_size 64
@@ -50,17 +50,17 @@ fn an_illegal_address_is_an_error_from_then_on() {
     }
     let (mut cuda, mut other) = (gpu.dispatcher(), gpu.dispatcher());
     let (x, there) = (cuda.alloc(4).unwrap(), other.alloc(4).unwrap());
-    // A good address first: the kernel does write.
-    // SAFETY: the address is of four bytes that nothing else uses.
-    unsafe { cuda.launch_foreign(PTX, "poke", x) }.unwrap();
+    // A valid address first: the kernel does write.
+    // SAFETY: four bytes are allocated at the address, and nothing else uses them.
+    unsafe { cuda.launch_test_kernel(PTX, "poke", x) }.unwrap();
     let mut word = [0; 4];
     cuda.read(x, &mut word).unwrap();
     assert_eq!(word, 42u32.to_le_bytes());
 
-    // SAFETY: it is what this test is about.
-    unsafe { cuda.launch_foreign(PTX, "poke", 0x10) }.unwrap();
+    // SAFETY: the illegal access is what this test is about.
+    unsafe { cuda.launch_test_kernel(PTX, "poke", 0x10) }.unwrap();
     lost(cuda.synchronize());
-    // Every later call, on every dispatcher of the device; and dropping all of it is fine.
+    // Every later call fails, on every dispatcher of the device, and everything can still be dropped.
     lost(cuda.synchronize());
     lost(cuda.alloc(64));
     lost(cuda.write(x, &[0; 4]));

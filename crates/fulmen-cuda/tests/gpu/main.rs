@@ -1,12 +1,13 @@
-//! What only a device can show. Where there is none, each test says so; with `FULMEN_REQUIRE_CUDA=1` it fails instead.
+//! Tests that need a GPU. Without one each test says that it was skipped; with `FULMEN_REQUIRE_CUDA=1` it
+//! fails.
 
 mod capture;
 mod drops;
 mod example;
 mod faults;
+mod forwarding;
 #[path = "../../../fulmen-model/tests/greedy/mod.rs"]
 mod greedy;
-mod handing;
 mod lost;
 mod memory;
 mod model;
@@ -20,13 +21,13 @@ use fulmen_testkit::device_or_say_so;
 
 const REQUIRE: &str = "FULMEN_REQUIRE_CUDA";
 
-/// Some tests count or fill the device's memory: one at a time.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Held by the running test: some tests count or fill the memory of the device.
+static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
-/// An opened device that no other test uses.
+/// An open device that no other test uses.
 struct Gpu {
     device: Arc<CudaDevice>,
-    _alone: MutexGuard<'static, ()>,
+    _exclusive: MutexGuard<'static, ()>,
 }
 
 impl Gpu {
@@ -37,12 +38,12 @@ impl Gpu {
 
 /// The first device, if there is one.
 fn gpu() -> Option<Gpu> {
-    let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let exclusive = EXCLUSIVE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let device = device_or_say_so(CudaDevice::open(0, CudaOptions::default()), REQUIRE)?;
-    Some(Gpu { device, _alone: alone })
+    Some(Gpu { device, _exclusive: exclusive })
 }
 
-/// The bits of floats, which also tell NaN from NaN.
+/// The bits of f32 values, which compare equal for equal NaNs too.
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }

@@ -1,4 +1,4 @@
-//! Memory of the device: transfers, and what happens when there is none left.
+//! Device memory: transfers, and running out of memory.
 
 use fulmen_core::{BackendError, DeviceMemory, GraphBuilder, KernelDispatch, PlanOptions};
 use fulmen_cuda::CudaDispatcher;
@@ -6,10 +6,10 @@ use fulmen_cuda::CudaDispatcher;
 use crate::gpu;
 
 #[test]
-fn bytes_come_back_as_they_went() {
+fn bytes_are_read_back_as_written() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
-    // More than all pieces of pinned memory hold, too.
+    // Also more than all staging buffers hold.
     for bytes in [1, 3, 4096, (16 << 20) - 1, (16 << 20) + 1, (70 << 20) + 13] {
         let data: Vec<u8> = (0..bytes).map(|i| (i as u32).wrapping_mul(2_654_435_761) as u8 >> 3).collect();
         let ptr = cuda.alloc(bytes).unwrap();
@@ -39,18 +39,18 @@ fn out_of_memory<T: std::fmt::Debug>(result: Result<T, BackendError>, at_least: 
 }
 
 #[test]
-fn more_memory_than_there_is_is_an_error_that_says_how_much_there_is() {
+fn running_out_of_memory_is_an_error_that_says_how_much_is_free() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
     out_of_memory(cuda.alloc(1 << 46), 1 << 46);
     assert!(matches!(cuda.alloc(usize::MAX), Err(BackendError::OutOfMemory { .. })));
-    // Nothing is lost by it.
+    // Nothing leaks, and the device is still usable.
     let ptr = cuda.alloc(1 << 20).unwrap();
     cuda.write(ptr, &[7; 16]).unwrap();
     assert_eq!(cuda.memory_bytes(), 1 << 20);
 }
 
-/// Takes the device's memory until so much is left.
+/// Allocates device memory until `left` bytes are free.
 fn fill(cuda: &mut CudaDispatcher, left: u64) -> Vec<u64> {
     let mut taken = Vec::new();
     let mut size = 1u64 << 36;
@@ -67,7 +67,7 @@ fn fill(cuda: &mut CudaDispatcher, left: u64) -> Vec<u64> {
 }
 
 #[test]
-fn a_capture_without_memory_for_its_scratch_is_an_error_and_works_when_there_is_some() {
+fn a_capture_without_scratch_memory_is_an_error_and_can_be_repeated() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
     // The histograms of this many rows need 800 MB.

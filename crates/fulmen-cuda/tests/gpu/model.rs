@@ -17,11 +17,11 @@ fn load(preset: &str, recipe: &str, device: Device, eager: bool) -> Model {
 }
 
 #[test]
-fn logits_and_greedy_tokens_are_those_of_the_processor() {
+fn logits_and_greedy_tokens_match_the_cpu() {
     let Some(gpu) = gpu() else { return };
     let prompt: Vec<u32> = (0..21).map(|i| i * 37 % 1000).collect();
     for preset in ["tiny-qwen3", "tiny-llama", "tiny-qwen2", "tiny-qwen3-untied"] {
-        // The processor rounds activations to 8 bits beside quantized weights.
+        // The CPU quantizes activations to 8 bits for quantized weights.
         for (recipe, bound) in [("f32", 1e-6), ("f16", 1e-6), ("q8_0", 2e-3), ("q4_k_m", 2e-3)] {
             let cpu = load(preset, recipe, Box::new(CpuDispatcher::with_threads(2)), false);
             let cuda = load(preset, recipe, Box::new(gpu.dispatcher()), false);
@@ -33,7 +33,7 @@ fn logits_and_greedy_tokens_are_those_of_the_processor() {
 }
 
 #[test]
-fn replayed_steps_draw_what_launched_ones_draw() {
+fn replayed_steps_sample_the_same_tokens_as_launched_ones() {
     let Some(gpu) = gpu() else { return };
     for recipe in ["f16", "q4_k_m"] {
         let draw = |eager: bool| {

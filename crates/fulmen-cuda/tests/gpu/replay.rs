@@ -1,4 +1,4 @@
-//! Programs that were captured give the bits of programs that were launched, and leak nothing.
+//! Captured programs give the same bits as launched ones, and leak nothing.
 
 use fulmen_core::sampling::{Penalties, SampleState};
 use fulmen_core::{
@@ -24,7 +24,7 @@ fn steps(spec: &LayerSpec, cuda: &mut CudaDispatcher, replayed: bool) -> Vec<Vec
             rig.write(cuda, name, bytes).unwrap();
         }
         match id {
-            // A timed one does the same, and times every call.
+            // A timed replay computes the same, and times every call.
             Some(id) if step == 2 => {
                 let times = cuda.replay_timed(id).unwrap().unwrap();
                 let calls: Vec<usize> = times.iter().flat_map(|kernel| kernel.calls.clone()).collect();
@@ -45,7 +45,7 @@ fn steps(spec: &LayerSpec, cuda: &mut CudaDispatcher, replayed: bool) -> Vec<Vec
 }
 
 #[test]
-fn replayed_layers_give_the_bits_of_launched_ones() {
+fn replayed_layers_give_the_same_bits_as_launched_ones() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
     for kind in LAYERS {
@@ -65,15 +65,15 @@ const ROWS: u32 = 3;
 const TOKENS: u32 = 500;
 const CAPACITY: u32 = 1100;
 
-/// A step that draws from the same logits, with penalties for what it drew: all that changes is on the device.
-struct Drawing {
+/// A step that samples from constant logits, with penalties for what it sampled: only device memory changes.
+struct Sampler {
     bound: BoundGraph,
     states: Vec<u64>,
     history: u64,
 }
 
-impl Drawing {
-    fn new(cuda: &mut CudaDispatcher) -> Drawing {
+impl Sampler {
+    fn new(cuda: &mut CudaDispatcher) -> Sampler {
         let mut b = GraphBuilder::new();
         let logits = b.input("logits", ROWS, TOKENS).unwrap();
         let (tokens, positions) =
@@ -115,10 +115,10 @@ impl Drawing {
         let values: Vec<f32> = (0..ROWS * TOKENS).map(|i| (i as f32 * 0.37).sin() * 4.0).collect();
         bound.write_f32(cuda, "logits", &values).unwrap();
         bound.write_u32(cuda, "sequences", &[2, 0, 1]).unwrap();
-        Drawing { bound, states: ptrs, history }
+        Sampler { bound, states: ptrs, history }
     }
 
-    /// Everything that was drawn.
+    /// Everything that was sampled.
     fn history(&self, cuda: &mut CudaDispatcher) -> Vec<u8> {
         let mut bytes = vec![0; (ROWS * CAPACITY * 4) as usize];
         cuda.read(self.history, &mut bytes).unwrap();
@@ -132,10 +132,10 @@ impl Drawing {
 }
 
 #[test]
-fn a_thousand_replays_draw_what_a_thousand_runs_draw_and_leak_nothing() {
+fn a_thousand_replays_sample_the_same_tokens_as_a_thousand_runs_and_leak_nothing() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
-    let launched = Drawing::new(&mut cuda);
+    let launched = Sampler::new(&mut cuda);
     for _ in 0..1000 {
         launched.bound.run(&mut cuda).unwrap();
     }
@@ -143,13 +143,13 @@ fn a_thousand_replays_draw_what_a_thousand_runs_draw_and_leak_nothing() {
     assert!(expected.chunks(4).any(|token| token != [0; 4]));
     launched.release(&mut cuda);
 
-    let replayed = Drawing::new(&mut cuda);
+    let replayed = Sampler::new(&mut cuda);
     let id = cuda.prepare(replayed.bound.program()).unwrap().expect("programs are captured");
     for _ in 0..10 {
         cuda.replay(id).unwrap();
     }
     cuda.synchronize().unwrap();
-    // Others may use the device at the same time; what leaks shows in every round.
+    // Other processes may use the device at the same time; a leak would show in every round.
     const ROUNDS: usize = 5;
     let steady = |round: &mut dyn FnMut()| {
         let free = gpu.device.free_bytes();
@@ -169,7 +169,7 @@ fn a_thousand_replays_draw_what_a_thousand_runs_draw_and_leak_nothing() {
     assert_eq!(cuda.memory_bytes(), held);
     cuda.release(id);
 
-    // Captured and let go, again and again.
+    // Capture and release repeatedly.
     let capture = &mut || {
         for _ in 0..50 {
             let id = cuda.prepare(replayed.bound.program()).unwrap().expect("programs are captured");

@@ -8,7 +8,7 @@ use fulmen_testkit::example::Example;
 use crate::{bits, gpu};
 
 #[test]
-fn dispatchers_on_several_threads_do_not_disturb_each_other() {
+fn dispatchers_on_several_threads_do_not_affect_each_other() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
     let expected = [1, 2, 3].map(|seed| {
@@ -26,7 +26,7 @@ fn dispatchers_on_several_threads_do_not_disturb_each_other() {
                 let layer = Example::new(&mut cuda, DType::Q8_0, seed).unwrap();
                 let program = layer.graph.check().unwrap();
                 start.wait();
-                // One captures while others launch, allocate, free, copy and wait.
+                // Captures run while other threads launch, allocate, free, copy and synchronize.
                 for round in 0..30 {
                     let id = cuda.prepare(&program).unwrap().expect("programs are captured");
                     let room = cuda.alloc(1 << 20).unwrap();
@@ -45,7 +45,7 @@ fn dispatchers_on_several_threads_do_not_disturb_each_other() {
 }
 
 #[test]
-fn a_dispatcher_may_move_to_another_thread() {
+fn a_dispatcher_can_move_to_another_thread() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
     let layer = Example::new(&mut cuda, DType::F16, 9).unwrap();

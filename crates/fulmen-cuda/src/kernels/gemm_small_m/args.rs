@@ -2,9 +2,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::ahead::Ahead;
-use crate::kernels::small_m::MAX_PARTS;
 use crate::kernels::f16_fragments::ORDERS;
+use crate::kernels::small_m::MAX_PARTS;
+use crate::l2_prefetch::L2Prefetch;
 use crate::tensor_map::TensorMap;
 
 #[repr(C)]
@@ -87,7 +87,7 @@ pub(super) struct Args {
     pub(super) epsilon: f32,
     pub(super) maps: u32,
     pub(super) part: [Part; MAX_PARTS],
-    pub(super) ahead: Ahead,
+    pub(super) ahead: L2Prefetch,
 }
 
 // The kernel's has the alignment of maps.

@@ -3,10 +3,10 @@
 use fulmen_core::{BackendError, DType};
 
 use super::args::{Args, Incoming, Outgoing, Part, Shares};
-use crate::ahead::Ahead;
 use crate::device::Caps;
 use crate::kernels::small_m::{Group, MAX_PARTS};
 use crate::kernels::f16_fragments::{CHUNK, ROWS, chunk_bytes};
+use crate::l2_prefetch::L2Prefetch;
 use crate::queue::Queue;
 use crate::tensor_map::TensorMap;
 
@@ -196,7 +196,7 @@ pub(super) fn plan_with(
         epsilon: 0.0,
         maps: 0,
         part,
-        ahead: Ahead::default(),
+        ahead: L2Prefetch::default(),
     };
     let entry = format!("gemm_small_m_{}_rows{rows}", group.name());
     let box_bytes = if aligned(formats[0]) { Some(16 * pieces(formats[0])?) } else { None };

@@ -12,7 +12,7 @@ use self::config::{Plan, choose};
 use super::small_m::{Group, Input};
 use super::f16_fragments::{CHUNK, Image, ORDERS};
 use super::{Launched, at_row};
-use crate::queue::{Handed, Launch, Queue};
+use crate::queue::{Forwarded, Launch, Queue};
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -58,10 +58,10 @@ impl Source {
         let x = input.norm.map_or(input.x, |norm| norm.input);
         if m == rows {
             let gain = input.norm.map(|norm| norm.gamma);
-            if let Some(at) = queue.handed(Image::of_product(x, m, k, gain)) {
+            if let Some(at) = queue.forwarded(Image::of_product(x, m, k, gain)) {
                 return Ok(Source::Product(image(at)));
             }
-            if let Some(at) = input.norm.is_none().then(|| queue.handed(Image::of(x, m, k))).flatten() {
+            if let Some(at) = input.norm.is_none().then(|| queue.forwarded(Image::of(x, m, k))).flatten() {
                 return Ok(Source::Scaled(image(at)));
             }
         }
@@ -92,10 +92,10 @@ impl Source {
 
 /// Where a call hands its result on to, if it has one and the product behind it may want it: the result of gate and up, or what a norm is
 /// expected to take.
-fn outgoing(queue: &mut Queue, m: u32, rows: u32, plans: &[Plan]) -> Option<(Handed, Outgoing)> {
+fn outgoing(queue: &mut Queue, m: u32, rows: u32, plans: &[Plan]) -> Option<(Forwarded, Outgoing)> {
     let [plan] = plans else { return None };
     let (out, width) = (plan.args.part[0].out, plan.args.part[0].rows);
-    let gain = queue.expected_gain(out, m, width);
+    let gain = queue.requested_gain(out, m, width);
     let wanted = plan.pair || (plan.args.parts == 1 && gain.is_some());
     if m != rows || !wanted {
         return None;
@@ -151,7 +151,7 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
                 to: outgoing.map_or(Outgoing::default(), |(_, to)| to),
                 columns,
                 epsilon: input.norm.map_or(0.0, |norm| norm.epsilon),
-                ahead: queue.ahead().filter(|_| row == 0 && index == 0).unwrap_or_default(),
+                ahead: queue.l2_prefetch().filter(|_| row == 0 && index == 0).unwrap_or_default(),
                 ..plan.args
             };
             for part in &mut args.part {
@@ -169,7 +169,7 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
         launched += plans.len();
     }
     if let Some((what, to)) = outgoing {
-        queue.has_handed(what, to.image[0]);
+        queue.set_forwarded(what, to.image[0]);
     }
     Ok(launched)
 }

@@ -1,5 +1,5 @@
-//! Products of few rows hand their results on to the products behind them: the results are those of f64, also where 16 bits do not
-//! hold what is handed on, and those of a replay are those of a run.
+//! Forwarded activations: kernels write their result in the format that the next matmul reads. Results match
+//! f64, also where f16 cannot represent what is forwarded, and a replay gives the same bits as a run.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use fulmen_testkit::rig::Rig;
 
 use crate::gpu;
 
-/// A layer behind its attention, and the first products of the next one.
+/// A layer after its attention, and the QKV matmuls of the next one.
 #[derive(Clone, Copy, Debug)]
 struct Layer {
     m: u32,
     attended: u32,
     hidden: u32,
     inner: u32,
-    /// Of all weights but that of the values.
+    /// The type of all weights but that of V.
     dtype: DType,
     values: DType,
-    /// The size of the gain before gate and up.
+    /// The magnitude of the gain before gate and up.
     gain: f32,
 }
 
@@ -52,16 +52,16 @@ impl Layer {
         Ok(b.finish())
     }
 
-    /// Row `at` of the inputs is as large as `scales` says, and others are of ordinary size.
+    /// Random data; `scales` lists rows of the inputs with the factor that they are multiplied with.
     fn data(&self, graph: &LogicalGraph, scales: &[(usize, f32)]) -> DataSet {
         let small = |k: u32| Draw::Normal(0.0, 1.0 / (k as f32).sqrt());
         let mut draws = vec![("first", Draw::Normal(self.gain, 0.1 * self.gain)), ("second", Draw::GAIN)];
         draws.extend(["gate", "up", "q", "k", "v"].map(|name| (name, small(self.hidden))));
         draws.extend([("o", small(self.attended)), ("down", small(self.inner))]);
         let draws: Vec<_> = draws.into_iter().map(|(name, draw)| (name.to_owned(), draw)).collect();
-        let mut data = Pools::new(11).draw_graph("handing", graph, &draws).unwrap();
+        let mut data = Pools::new(11).draw_graph("forwarding", graph, &draws).unwrap();
         for (name, width) in [("attended", self.attended), ("x", self.hidden)] {
-            let mut values = floats(&data[name]);
+            let mut values = f32s(&data[name]);
             for &(row, scale) in scales {
                 let row = &mut values[row * width as usize..][..width as usize];
                 row.iter_mut().for_each(|value| *value *= scale);
@@ -76,16 +76,16 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-fn floats(bytes: &[u8]) -> Vec<f32> {
+fn f32s(bytes: &[u8]) -> Vec<f32> {
     quant::dequantize_to_vec(DType::F32, bytes, bytes.len() / 4).unwrap()
 }
 
-/// The error that products with x in 16 bits may have, and those with x in 8.
-const HALVES: f64 = 1e-5;
-const CODES: f64 = 1e-3;
+/// The error bounds of matmuls with f16 and with q8 activations.
+const F16_ERROR: f64 = 1e-5;
+const Q8_ERROR: f64 = 1e-3;
 
-/// Runs a graph, compares each row of each output with f64, and the bits of a replay and of a second run with those of the first. Gives the
-/// number of kernels.
+/// Runs a graph, and compares each row of each output with f64 and the bits of a second run and of a replay
+/// with those of the first run. Returns the number of kernels.
 fn check(cuda: &mut CudaDispatcher, graph: &LogicalGraph, data: &DataSet, allowed: f64, what: &str) -> usize {
     let options = PlanOptions { fusions: cuda.fusions(), ..PlanOptions::default() };
     let mut reference = Interpreter::new(graph, data).unwrap();
@@ -100,9 +100,9 @@ fn check(cuda: &mut CudaDispatcher, graph: &LogicalGraph, data: &DataSet, allowe
     let first = read(&rig, cuda);
     for (&tensor, got) in outputs.iter().zip(&first) {
         let def = &graph.tensors[tensor];
-        let Data::Floats(expected) = reference.data(tensor).unwrap() else { panic!("{what}: no floats") };
+        let Data::Floats(expected) = reference.data(tensor).unwrap() else { panic!("{what}: not f32") };
         let width = def.width as usize;
-        for (row, got) in floats(got).chunks(width).enumerate() {
+        for (row, got) in f32s(got).chunks(width).enumerate() {
             let range = row * width..(row + 1) * width;
             let sizes = expected.sizes.as_ref().unwrap_or(&expected.data);
             let wanted = &expected.data[range.clone()];
@@ -120,12 +120,12 @@ fn check(cuda: &mut CudaDispatcher, graph: &LogicalGraph, data: &DataSet, allowe
     rig.reset(cuda).unwrap();
     rig.run(cuda).unwrap();
     assert!(read(&rig, cuda) == first, "{what}: a second run");
-    // Where the host waits after each call, nothing is handed on: a row of codes is the same then.
-    if allowed == CODES {
+    // Nothing is forwarded if the host synchronizes after each call: q8 activations are the same then.
+    if allowed == Q8_ERROR {
         rig.reset(cuda).unwrap();
         let program = rig.bound.program();
         program.run_noting(cuda, |cuda, _, _| cuda.synchronize().map(|()| true)).unwrap();
-        assert!(read(&rig, cuda) == first, "{what}: with nothing handed on");
+        assert!(read(&rig, cuda) == first, "{what}: without forwarding");
     }
     let id = cuda.prepare(rig.bound.program()).unwrap().expect("programs are captured");
     for _ in 0..2 {
@@ -140,7 +140,8 @@ fn check(cuda: &mut CudaDispatcher, graph: &LogicalGraph, data: &DataSet, allowe
     kernels
 }
 
-/// Kernels of a layer: products alone where all is handed on, and one before each where nothing is.
+/// The kernels of a layer: only matmuls if everything is forwarded, and a conversion before each if nothing
+/// is.
 fn kernels(capability: u32, m: u32) -> Option<usize> {
     let all = match m {
         1 => 4,
@@ -151,7 +152,7 @@ fn kernels(capability: u32, m: u32) -> Option<usize> {
 }
 
 #[test]
-fn layers_of_any_size_of_numbers_are_right() {
+fn layers_with_values_of_any_magnitude_are_correct() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
     let capability = gpu.device.caps().capability;
@@ -169,8 +170,8 @@ fn layers_of_any_size_of_numbers_are_right() {
                     let layer = Layer { m, attended: 512, hidden: 768, inner: 1280, dtype, values, gain };
                     let graph = layer.graph().unwrap();
                     let what = format!("{layer:?} with {scales:?}");
-                    let launched = check(&mut cuda, &graph, &layer.data(&graph, scales), HALVES, &what);
-                    // Other formats behind each other are products apart.
+                    let launched = check(&mut cuda, &graph, &layer.data(&graph, scales), F16_ERROR, &what);
+                    // Weights of different formats need a launch each.
                     let apart = usize::from(dtype == DType::Q4_0);
                     if let Some(expected) = kernels(capability, m) {
                         assert_eq!(launched, expected + apart, "{what}");
@@ -182,25 +183,25 @@ fn layers_of_any_size_of_numbers_are_right() {
 }
 
 #[test]
-fn a_layer_of_a_real_model_is_right() {
+fn a_layer_of_a_real_model_is_correct() {
     let Some(gpu) = gpu() else { return };
     let (dtype, values) = (DType::Q4_K, DType::Q6_K);
     for (m, scales) in [(16, &[][..]), (8, &[]), (16, &[(3, 1e6), (9, 1e-8)])] {
-        // What is handed on needs more room from product to product.
+        // A new dispatcher, so that the forward buffer has to grow.
         let mut cuda = gpu.dispatcher();
         let layer = Layer { m, attended: 4096, hidden: 2560, inner: 9728, dtype, values, gain: 1.0 };
         let graph = layer.graph().unwrap();
         let what = format!("{layer:?} with {scales:?}");
-        let launched = check(&mut cuda, &graph, &layer.data(&graph, scales), HALVES, &what);
+        let launched = check(&mut cuda, &graph, &layer.data(&graph, scales), F16_ERROR, &what);
         if let Some(expected) = kernels(gpu.device.caps().capability, m) {
             assert_eq!(launched, expected, "{what}");
         }
     }
 }
 
-/// Gate and up of one row hand on codes where their rows are whole blocks of them for each block of the grid.
+/// Gate-up at batch 1 forwards q8 activations if each thread block computes whole q8 blocks.
 #[test]
-fn one_row_is_handed_on_as_codes() {
+fn batch_1_forwards_q8_activations() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
     for (attended, hidden, inner) in [(4096, 2560, 9728), (512, 768, 3840), (512, 768, 1280)] {
@@ -209,7 +210,8 @@ fn one_row_is_handed_on_as_codes() {
         {
             let layer = Layer { m: 1, attended, hidden, inner, dtype, values, gain: 1.0 };
             let graph = layer.graph().unwrap();
-            let launched = check(&mut cuda, &graph, &layer.data(&graph, &[]), CODES, &format!("{layer:?}"));
+            let launched =
+                check(&mut cuda, &graph, &layer.data(&graph, &[]), Q8_ERROR, &format!("{layer:?}"));
             if let Some(expected) = kernels(gpu.device.caps().capability, 1) {
                 assert_eq!(launched, expected, "{layer:?}");
             }
@@ -217,9 +219,9 @@ fn one_row_is_handed_on_as_codes() {
     }
 }
 
-/// What is handed on is for one norm only, and for the call right behind it.
+/// Forwarded activations are used only with the gain that they were made for, and only by the next call.
 #[test]
-fn what_is_handed_on_goes_to_nobody_else() {
+fn forwarded_activations_are_used_by_the_next_call_only() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
     const WIDTH: u32 = 512;
@@ -233,7 +235,7 @@ fn what_is_handed_on_goes_to_nobody_else() {
         let n = b.rms_norm(h, first, EPSILON).unwrap();
         let y = b.mul_mat(n, one).unwrap();
         b.output("of_one", y).unwrap();
-        // The same input with another gain; the product itself; and a norm that no product follows.
+        // The same input with another gain; without a norm; and a norm that no matmul follows.
         let n = b.rms_norm(h, second, EPSILON).unwrap();
         let y = b.mul_mat(n, two).unwrap();
         b.output("of_two", y).unwrap();
@@ -249,6 +251,6 @@ fn what_is_handed_on_goes_to_nobody_else() {
             ["w", "one", "two", "plain"].map(|name| (name.to_owned(), size.clone())).into();
         draws.push(("second".to_owned(), Draw::Normal(-2.0, 0.5)));
         let data = Pools::new(12).draw_graph("apart", &graph, &draws).unwrap();
-        check(&mut cuda, &graph, &data, HALVES, &format!("{m} rows"));
+        check(&mut cuda, &graph, &data, F16_ERROR, &format!("{m} rows"));
     }
 }

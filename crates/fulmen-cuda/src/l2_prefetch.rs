@@ -1,16 +1,17 @@
-//! What a product calls into the L2 cache for the attention behind it. Products of several rows leave the memory idle for most of their
-//! time, and the attention of several sequences is bound by it.
+//! Prefetching the KV cache into L2. The QKV matmul of a batch of sequences leaves memory bandwidth unused,
+//! and the attention after it is bound by memory bandwidth, so the matmul prefetches the keys and values for
+//! it.
 
 use bytemuck::{Pod, Zeroable};
 use fulmen_core::{OpCall, RopeStoreCall, Step};
 
 use crate::device::Caps;
 
-/// Keys and values, of which the first positions of each row are called, as `l2_prefetch.cuh` has it.
+/// The keys and values to prefetch: the first positions of the sequence of each row. Mirrors the struct in `l2_prefetch.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub(crate) struct Ahead {
-    /// Keys and values; 0 for nothing.
+pub(crate) struct L2Prefetch {
+    /// Keys and values; 0 to prefetch nothing.
     pub(crate) caches: [u64; 2],
     pub(crate) positions: u64,
     pub(crate) sequences: u64,
@@ -18,30 +19,31 @@ pub(crate) struct Ahead {
     pub(crate) heads: u32,
     pub(crate) n_seqs: u32,
     pub(crate) capacity: u32,
-    /// Bytes of a head at a position.
+    /// Bytes of one head at one position.
     pub(crate) width: u32,
-    /// Positions of a row that are called at most.
+    /// The most positions to prefetch per row.
     pub(crate) most: u32,
 }
 
-impl Ahead {
-    /// The cache that the first call of these, or the pair that it is the first of, is followed by, if it is a product.
-    pub(crate) fn store_behind(left: &[Step]) -> Option<&RopeStoreCall> {
-        let product = |step: &Step| matches!(step.call, OpCall::MulMat(_) | OpCall::GateUp(_));
-        let behind = left.iter().take(2).position(product)? + 1;
-        match &left.get(behind)?.call {
+impl L2Prefetch {
+    /// The RoPE and KV store after the next call, if that call is a matmul, alone or fused with the norm
+    /// before it.
+    pub(crate) fn store_after_matmul(upcoming: &[Step]) -> Option<&RopeStoreCall> {
+        let is_matmul = |step: &Step| matches!(step.call, OpCall::MulMat(_) | OpCall::GateUp(_));
+        let next = upcoming.iter().take(2).position(is_matmul)? + 1;
+        match &upcoming.get(next)?.call {
             OpCall::RopeStore(call) => Some(call),
             _ => None,
         }
     }
 
-    /// No more than half of the L2 cache.
-    pub(crate) fn of(caps: Caps, call: &RopeStoreCall) -> Option<Ahead> {
+    /// The prefetch for the cache that a call stores to, limited to half of the L2 cache.
+    pub(crate) fn new(caps: Caps, call: &RopeStoreCall) -> Option<L2Prefetch> {
         let (store, heads) = (&call.store, call.store.heads);
         let width = u32::try_from(store.cache.dtype.bytes(heads.head_dim as usize).ok()?).ok()?;
         let position = 2 * u64::from(store.m) * u64::from(heads.n_kv_heads) * u64::from(width);
         let most = u64::from(caps.l2_bytes / 2).checked_div(position)?;
-        Some(Ahead {
+        Some(L2Prefetch {
             caches: [store.cache.k_ptr, store.cache.v_ptr],
             positions: store.positions,
             sequences: store.sequences.unwrap_or(0),
@@ -82,7 +84,7 @@ mod tests {
         }))
     }
 
-    fn product() -> Step {
+    fn matmul() -> Step {
         let weight = WeightArg { ptr: 64, dtype: DType::Q4_K, rows: 16 };
         let part = MatPart { weight, bias: None, output: 80 };
         step(OpCall::MulMat(MulMatCall { input: 48, parts: vec![part], residual: None, m: 16, k: 256 }))
@@ -105,28 +107,28 @@ mod tests {
     }
 
     #[test]
-    fn the_store_behind_a_product_is_seen_with_and_without_a_norm_before_it() {
-        let behind = || step(OpCall::RopeStore(store(16)));
-        assert!(Ahead::store_behind(&[norm(), product(), behind()]).is_some());
-        assert!(Ahead::store_behind(&[product(), behind()]).is_some());
+    fn a_store_after_a_matmul_is_found_with_and_without_a_norm_before_it() {
+        let store_step = || step(OpCall::RopeStore(store(16)));
+        assert!(L2Prefetch::store_after_matmul(&[norm(), matmul(), store_step()]).is_some());
+        assert!(L2Prefetch::store_after_matmul(&[matmul(), store_step()]).is_some());
         for none in [
             vec![],
-            vec![product()],
-            vec![behind()],
-            vec![norm(), norm(), product(), behind()],
-            vec![product(), norm(), behind()],
+            vec![matmul()],
+            vec![store_step()],
+            vec![norm(), norm(), matmul(), store_step()],
+            vec![matmul(), norm(), store_step()],
         ] {
-            assert!(Ahead::store_behind(&none).is_none());
+            assert!(L2Prefetch::store_after_matmul(&none).is_none());
         }
     }
 
     #[test]
-    fn no_more_than_half_of_the_cache_is_called() {
-        let ahead = Ahead::of(CAPS, &store(16)).unwrap();
-        assert_eq!((ahead.width, ahead.most), (256, 480));
-        let bytes = 2 * 16 * 8 * u64::from(ahead.width) * u64::from(ahead.most);
+    fn at_most_half_of_the_l2_cache_is_prefetched() {
+        let prefetch = L2Prefetch::new(CAPS, &store(16)).unwrap();
+        assert_eq!((prefetch.width, prefetch.most), (256, 480));
+        let bytes = 2 * 16 * 8 * u64::from(prefetch.width) * u64::from(prefetch.most);
         assert_eq!(bytes, u64::from(CAPS.l2_bytes) / 2);
-        assert_eq!(Ahead::of(CAPS, &store(0)), None, "nothing is stored");
-        assert_eq!(Ahead::of(Caps { l2_bytes: 0, ..CAPS }, &store(1)).unwrap().most, 0);
+        assert_eq!(L2Prefetch::new(CAPS, &store(0)), None, "nothing is stored");
+        assert_eq!(L2Prefetch::new(Caps { l2_bytes: 0, ..CAPS }, &store(1)).unwrap().most, 0);
     }
 }

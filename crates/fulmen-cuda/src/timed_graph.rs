@@ -1,7 +1,7 @@
-//! A program captured once more with a mark between its calls, to time each of them.
+//! A program captured a second time with an event between its calls, to time each of them.
 //!
-//! The marks are part of the graph, so the host is not in the times. Kernels do not overlap in it: each call is timed alone, and
-//! all of them together take longer than a replay without marks.
+//! The events are part of the graph, so the times do not include the host. Kernels do not overlap: each call
+//! is timed alone, and together they take longer than a normal replay.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,36 +11,39 @@ use fulmen_core::{BackendError, ExecError, KernelTime, Program};
 use crate::dispatch::CudaDispatcher;
 use crate::error::CudaError;
 use crate::handles::{Event, Graph};
-use crate::queue::Kept;
+use crate::queue::GraphBuffers;
 
-/// A captured program with marks.
-pub(crate) struct Timed {
+/// A captured program with timing events.
+pub(crate) struct TimedGraph {
     pub(crate) graph: Graph,
-    /// Kept alive for the graph.
-    _kept: Kept,
-    /// One before the first call, and one behind each.
-    marks: Vec<Event>,
-    /// The calls between two marks, and their names.
+    /// GraphBuffers alive for the graph.
+    _buffers: GraphBuffers,
+    /// One before the first call, and one after each call.
+    events: Vec<Event>,
+    /// The calls between two events, and their names.
     calls: Vec<(Range<usize>, String)>,
 }
 
-impl Timed {
+impl TimedGraph {
     /// Captures a program call by call.
-    pub(crate) fn capture(device: &mut CudaDispatcher, program: &Program) -> Result<Timed, BackendError> {
+    pub(crate) fn capture(
+        device: &mut CudaDispatcher,
+        program: &Program,
+    ) -> Result<TimedGraph, BackendError> {
         device.queue.begin_planning()?;
         let planned = program.run(device);
         device.queue.end_planning();
         planned.map_err(refused)?;
-        // Before the capture, which allows little beside launches. No more marks are needed than this.
+        // Created before the capture, which allows little else than launches. There are at most this many.
         let mut unused =
             (0..=program.steps().len()).map(|_| device.event()).collect::<Result<Vec<_>, _>>()?;
         device.queue.begin_capture()?;
         device.queue.overlap = false;
-        let (mut marks, mut calls) = (Vec::new(), Vec::new());
+        let (mut events, mut calls) = (Vec::new(), Vec::new());
         let recorded = program.run_noting(device, |device, ran, _| {
-            if let Some(mark) = unused.pop() {
-                device.mark_in_capture(&mark)?;
-                marks.push(mark);
+            if let Some(event) = unused.pop() {
+                device.mark_in_capture(&event)?;
+                events.push(event);
             }
             if !ran.is_empty() {
                 let steps = program.steps().get(ran.clone()).unwrap_or_default();
@@ -50,18 +53,18 @@ impl Timed {
             Ok(true)
         });
         device.queue.overlap = true;
-        // Always ended; where a call failed, its error is the one to report.
+        // The capture is always ended; if a call failed, its error is the one to report.
         let ended = device.queue.end_capture();
         recorded.map_err(refused)?;
-        let (graph, kept) = ended?;
-        Ok(Timed { graph, _kept: kept, marks, calls })
+        let (graph, buffers) = ended?;
+        Ok(TimedGraph { graph, _buffers: buffers, events, calls })
     }
 
-    /// The times of its last run, which is over.
+    /// The times of the last run, which has finished.
     pub(crate) fn times(&self) -> Result<Vec<KernelTime>, CudaError> {
         let mut start = Duration::ZERO;
         let mut times = Vec::with_capacity(self.calls.len());
-        for (pair, (calls, name)) in self.marks.windows(2).zip(&self.calls) {
+        for (pair, (calls, name)) in self.events.windows(2).zip(&self.calls) {
             let time = pair[0].elapsed(&pair[1])?;
             times.push(KernelTime { name: name.clone(), start, time, calls: calls.clone() });
             start += time;
@@ -71,5 +74,5 @@ impl Timed {
 }
 
 fn refused(error: ExecError) -> BackendError {
-    error.into_backend(crate::BACKEND, "the capture of a timed program")
+    error.into_backend(crate::BACKEND, "capturing a timed program")
 }
