@@ -50,7 +50,7 @@ struct Prefill {
     // Of all consumers; makes their shared-memory writes visible to wgmma.
     static DEVICE void sync() {
         fence_proxy_async();
-        bar_sync(1, THREADS);
+        bar_sync<1>(THREADS);
     }
 
     struct Shared {
