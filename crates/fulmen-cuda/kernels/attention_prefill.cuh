@@ -1,64 +1,97 @@
-// What the kernels of attention of many rows share.
+// What the two prefill attention kernels share (attention_prefill.cu, attention_prefill_hopper.cu): the tile of query
+// rows, queries as f16, masked values that are not finite, and the epilogue.
+//
+// A query row is a pair of a batch row and a query head of one KV head: row q of a tile is query head q % group of batch
+// row first_row + q / group. So the heads of a group share the K and V tiles.
 #pragma once
-#include "attention.cuh"
-#include "tensor_cores.cuh"
+#include "attention_args.cuh"
+#include "common.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/mma.cuh"
 
-__device__ __forceinline__ float power_of_two(float x) {
-    float value;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
-    return value;
-}
+// The tile of BLOCK_M query rows that a block computes: blockIdx.x is the KV head; blockIdx.y counts from the last rows
+// of the batch, whose causal length is greatest, to the first.
+template <int HEAD_DIM, u32 BLOCK_M>
+struct QueryTile {
+    u32 group, n_heads, kv_head, first_row, rows;  // rows: of the batch
+
+    DEVICE QueryTile(const AttentionArgs& args)
+        : group(args.group), n_heads(args.n_heads), kv_head(blockIdx.x),
+          first_row((gridDim.y - 1 - blockIdx.y) * (BLOCK_M / args.group)),
+          rows(min(BLOCK_M / args.group, args.slots.m - first_row)) {}
+
+    DEVICE bool has(u32 q_row) const { return q_row / group < rows; }
+
+    // Elements from the start of q (and of the output) to the head of a query row.
+    DEVICE u64 head_offset(u32 q_row) const {
+        return ((u64)(first_row + q_row / group) * n_heads + kv_head * group + q_row % group) * HEAD_DIM;
+    }
+};
 
 // A lane's elements of a query head, zeros where there is none.
-template <int EACH>
-__device__ __forceinline__ void load_query(float (&x)[EACH], const float* q) {
+template <int PER_LANE>
+DEVICE void load_query(float (&x)[PER_LANE], const float* q) {
 #pragma unroll
-    for (int i = 0; i < EACH; i += 2) {
-        float2 two = q ? *(const float2*)(q + threadIdx.x % 32 * EACH + i) : make_float2(0.0f, 0.0f);
+    for (int i = 0; i < PER_LANE; i += 2) {
+        float2 two = q ? *(const float2*)(q + threadIdx.x % 32 * PER_LANE + i) : make_float2(0.0f, 0.0f);
         x[i] = two.x, x[i + 1] = two.y;
     }
 }
 
-// Writes a query head that a warp holds as f16, times a power of two that brings its largest number between 1 and 2, and
-// times `sign`. Gives the inverse of the power. `at` is where the lane's elements go.
-template <int EACH>
-__device__ __forceinline__ float put_query(const float (&x)[EACH], u32 at, float sign = 1.0f) {
+// Stores a query head that a warp holds as f16, times `sign` and a power of two that brings its largest value to [1, 2),
+// and returns the inverse of that power. `to` is the address of the lane's elements.
+template <int PER_LANE>
+DEVICE float store_query_f16(const float (&x)[PER_LANE], SharedAddress to, float sign = 1.0f) {
     u32 bits = 0;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) bits = max(bits, __float_as_uint(x[i]) & 0x7fffffffu);
-    bits = __reduce_max_sync(FULL_WARP, bits);
-    int exponent = min(max((int)(bits >> 23) - 127, -100), 120);
-    float down = __uint_as_float((u32)(127 - exponent) << 23) * sign;
+    for (int i = 0; i < PER_LANE; i++) bits = max(bits, abs_bits(x[i]));
+    const Pow2Scale scale = Pow2Scale::of<0>(__reduce_max_sync(FULL_WARP, bits));
+    const float down = scale.down * sign;
 #pragma unroll
-    for (int i = 0; i < EACH; i += 2)
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(at + i * 2), "r"(Half::pack(x[i] * down, x[i + 1] * down)) : "memory");
-    return __uint_as_float((u32)(127 + exponent) << 23);
+    for (int i = 0; i < PER_LANE; i += 2) st_shared_u32(to + i * 2, MmaF16::pack(x[i] * down, x[i + 1] * down));
+    return scale.up;
 }
 
-__device__ __forceinline__ bool is_finite(u16 bits) { return (bits & 0x7c00) != 0x7c00; }
-
-// Both halves of the word.
-__device__ __forceinline__ bool are_finite(u32 word) {
+DEVICE bool is_finite_f16(u16 bits) { return (bits & 0x7c00) != 0x7c00; }
+DEVICE bool is_finite_f16x2(u32 word) {
     return (word & 0x7c00u) != 0x7c00u && (word & 0x7c000000u) != 0x7c000000u;
 }
 
-// Where rows do not see all positions of a tile of values, a value that is not finite reaches those that see it here, and
-// becomes zero for the product that follows. By all THREADS of `Tiles`, which says where the pieces of 16 bytes lie.
-template <typename Tiles, int EIGHTS>
-__device__ __forceinline__ void take_out_infinities(u8* values, u32 first, const u32 (&seen)[2], float (&sums)[EIGHTS][4]) {
+// Where the mask hides positions of a V tile from some query rows, P = 0 times a value that is not finite would be NaN:
+// such values are added to O of the rows that see them, and zeroed in the tile before the MMA. By all THREADS of `Kernel`,
+// which defines the layout of the tile (chunk_offset). `positions`: of the tile's first row on; `kv_len`: of the thread's
+// two query rows.
+template <typename Kernel, int N_TILES>
+DEVICE void exclude_non_finite(u8* v_tile, u32 first_position, const u32 (&kv_len)[2], float (&o)[N_TILES][4]) {
 #pragma unroll 1
-    for (u32 key = 0; key < Tiles::KEYS; key++)
+    for (u32 key = 0; key < Kernel::BLOCK_N; key++)
 #pragma unroll
-        for (u32 i = 0; i < EIGHTS; i++)
+        for (u32 i = 0; i < N_TILES; i++)
 #pragma unroll
             for (u32 j = 0; j < 2; j++) {
-                u16 bits = *(const u16*)(values + Tiles::piece_at(key, i) + (threadIdx.x % 4 * 2 + j) * 2);
-                if (is_finite(bits)) continue;
-                if (first + key < seen[0]) sums[i][j] += half_to_float(bits);
-                if (first + key < seen[1]) sums[i][2 + j] += half_to_float(bits);
+                u16 bits = *(const u16*)(v_tile + Kernel::chunk_offset(key, i) + (threadIdx.x % 4 * 2 + j) * 2);
+                if (is_finite_f16(bits)) continue;
+                if (first_position + key < kv_len[0]) o[i][j] += f16_to_f32(bits);
+                if (first_position + key < kv_len[1]) o[i][2 + j] += f16_to_f32(bits);
             }
-    Tiles::sync();
-    for (u32 at = threadIdx.x; at < Tiles::KEYS * EIGHTS * 8; at += Tiles::THREADS)
-        if (!is_finite(((u16*)values)[at])) ((u16*)values)[at] = 0;
-    Tiles::sync();
+    Kernel::sync();
+    for (u32 at = threadIdx.x; at < Kernel::BLOCK_N * N_TILES * 8; at += Kernel::THREADS)
+        if (!is_finite_f16(((u16*)v_tile)[at])) ((u16*)v_tile)[at] = 0;
+    Kernel::sync();
+}
+
+// Writes O / sum of the thread's query rows q_row and q_row + 8 from MMA accumulators.
+template <int HEAD_DIM, u32 BLOCK_M>
+DEVICE void write_output(const AttentionArgs& args, const QueryTile<HEAD_DIM, BLOCK_M>& tile, u32 q_row,
+                         const float (&o)[HEAD_DIM / 8][4], const float (&row_sum)[2]) {
+#pragma unroll
+    for (u32 j = 0; j < 2; j++) {
+        const float sum = quad_sum(row_sum[j]);
+        if (!tile.has(q_row + 8 * j)) continue;
+        const float inverse = softmax_inverse(sum);
+        float* out = args.out + tile.head_offset(q_row + 8 * j) + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (u32 i = 0; i < HEAD_DIM / 8; i++)
+            *(float2*)(out + i * 8) = make_float2(o[i][2 * j] * inverse, o[i][2 * j + 1] * inverse);
+    }
 }

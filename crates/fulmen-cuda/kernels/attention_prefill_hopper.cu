@@ -1,348 +1,397 @@
 // targets: 90a
-// Attention of many rows over an f16 cache by Hopper's matrix instructions: the same as attention_prefill.cu, with its
-// parameters.
+// FlashAttention-3 style prefill for Hopper: warp-specialized causal grouped-query attention over an f16 KV cache with
+// wgmma. Same arguments and results as attention_prefill.cu; launched by src/kernels/attention_prefill.rs from 128 rows on.
 //
-// A block takes some rows of the batch with all query heads of one key head, 64 of these pairs a group of four warps. One
-// more group fetches keys and values once for all of them, tile by tile, into a ring of stages. The groups that multiply
-// make the scores of the next tile while they still add up the values of the present one. What rows do not see is kept
-// from them as in attention_prefill.cu.
+// Tile: 64 query rows per consumer warpgroup, two of them with head_dim 128 (BLOCK_M = 128) and three with head_dim 64
+// (BLOCK_M = 192), by BLOCK_N = 128 positions. Grid: x = KV heads, y = tiles of BLOCK_M / group batch rows, the longest
+// first; one block per SM. A query row is a pair of a batch row and a query head of the KV head (attention_prefill.cuh).
+//
+// Warp roles: the last warpgroup is the producer: its 128 threads load K and V tiles alternately by cp.async (positions
+// past the end must be zero-filled) into a ring of up to 8 stages, with a full and an empty mbarrier each. The consumer
+// warpgroups compute S = Q K^T of the next tile while O += P V of the current one is still in flight; P stays in
+// registers. setmaxnreg moves registers from the producer to the consumers.
+//
+// Rows of several sequences in one tile: the block goes through one sequence after the other, and all positions of a
+// sequence are masked for the rows of others.
+// Layouts: q, out [m, n_heads, head_dim] f32; K, V [n_seqs, n_kv_heads, capacity, head_dim] f16. In shared memory Q, K and V
+// tiles are sub-tiles of 64 dims (128 bytes per row) with the 128-byte swizzle of wgmma descriptors.
+// Preconditions: head_dim 64 or 128; group <= BLOCK_M; caches 16-byte aligned, q and out 8-byte aligned.
+// Numerics: q scaled by a power of two to f16, f32 accumulators, softmax in base 2 with ex2.approx, P as f16.
+// Bound: tensor cores and the exponentials between them. On an H200, 32 query heads of 128 per 8 KV heads: 379 TFLOP/s at
+// 2048 rows, 530 at 2048 rows behind 6144 positions (54 % of the dense f16 peak).
 #include "attention_prefill.cuh"
-#include "wgmma.cuh"
+#include "pipeline.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
 
-// A sequence that rows of the block are of: what one of these sees at most and at least, and how many they are. It is read at
-// once, and nothing beside it.
+// A sequence that batch rows of the tile belong to: the longest and shortest causal length of its rows, and their
+// number. Aligned so that it is read as one word, apart from what other warps write.
 struct __align__(16) Sequence {
-    u32 number, most, least, rows;
+    u32 id, max_kv_len, min_kv_len, rows;
 };
 
-// A stage of the ring, and the parity of the phase in which it is filled.
-struct Place {
-    u32 stage = 0, parity = 0;
-    template <u32 STAGES>
-    __device__ __forceinline__ void advance() {
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-    }
-};
-
-// A thread's rows are `lane / 4` and that plus 8 of its warp's 16.
-template <int HEAD, int GROUPS>
+// Lane 4 g + t of a consumer warp holds query rows g and g + 8 of the warp's 16.
+template <int HEAD_DIM, int CONSUMERS>
 struct Prefill {
-    static constexpr u32 KEYS = 128;  // positions at a time
-    static constexpr u32 PAIRS = GROUPS * 64, THREADS = GROUPS * 128, FETCHERS = 128;
-    static constexpr u32 PIECES = HEAD / 8;  // of 16 bytes in a head
-    static constexpr u32 TILE = KEYS * HEAD * 2, QUERIES = 64 * HEAD * 2;
-    static constexpr u32 FIT = (218 * 1024 - GROUPS * QUERIES) / TILE, STAGES = FIT < 8 ? FIT : 8;
+    static constexpr u32 BLOCK_M = CONSUMERS * 64, BLOCK_N = 128;
+    static constexpr u32 THREADS = CONSUMERS * 128, PRODUCER_THREADS = 128;
+    static constexpr u32 CHUNKS = HEAD_DIM / 8;  // 16-byte chunks of a head
+    static constexpr u32 TILE_BYTES = BLOCK_N * HEAD_DIM * 2, QUERY_BYTES = 64 * HEAD_DIM * 2;  // per stage, per consumer
+    static constexpr u32 STAGES_THAT_FIT = (218 * 1024 - CONSUMERS * QUERY_BYTES) / TILE_BYTES;
+    static constexpr u32 STAGES = STAGES_THAT_FIT < 8 ? STAGES_THAT_FIT : 8;
+    using Tile = QueryTile<HEAD_DIM, BLOCK_M>;
 
-    // Bytes from a tile's start to a piece. The tile is in parts of 64 elements, swizzled as the instructions want it.
-    static __device__ __forceinline__ u32 piece_at(u32 row, u32 piece, u32 rows = KEYS) {
-        return (piece / 8 * rows + row) * 128 + (piece % 8 ^ row % 8) * 16;
+    // Bytes from the start of a tile of `rows` rows to a 16-byte chunk: sub-tiles of 64 dims, 128-byte swizzle.
+    static DEVICE u32 chunk_offset(u32 row, u32 chunk, u32 rows = BLOCK_N) {
+        return (chunk / 8 * rows + row) * 128 + (chunk % 8 ^ row % 8) * 16;
     }
 
-    // Of the threads that multiply.
-    static __device__ __forceinline__ void sync() {
-        shared_written();
-        some_sync(1, THREADS);
+    // Of all consumers; makes their shared-memory writes visible to wgmma.
+    static DEVICE void sync() {
+        fence_proxy_async();
+        bar_sync<1>(THREADS);
     }
 
     struct Shared {
-        u64 filled[STAGES], freed[STAGES];
-        // The last tile in a stage, counted from 1, that has values that are not finite and that not all rows see.
-        u32 infinite[STAGES];
-        u32 seen_of[PAIRS], sequence_of_row[PAIRS];  // by rows of the block
-        float factor_of[PAIRS];
-        Sequence sequences[PAIRS];  // at the first row that is of it
-        u32 firsts[PAIRS], n_sequences;
+        u64 full[STAGES], empty[STAGES];
+        // The last tile in a stage, counted from 1, that is masked for some rows and has values that are not finite.
+        u32 non_finite[STAGES];
+        u32 kv_len[BLOCK_M], sequence[BLOCK_M];  // of the batch rows
+        float q_scale[BLOCK_M];                  // of the query rows
+        Sequence sequences[BLOCK_M];             // at the index of the first row that belongs to it
+        u32 first_rows[BLOCK_M], n_sequences;    // these indices
     };
 
-    // What a block works on.
-    struct Work {
-        u32 kv_head, first_row, rows;
-        __device__ __forceinline__ Work(const AttentionParams& p)
-            : kv_head(blockIdx.x), first_row((gridDim.y - 1 - blockIdx.y) * (PAIRS / p.group)),
-              rows(min(PAIRS / p.group, p.slots.m - first_row)) {}
-    };
-
-    // Which sequences there are. By all threads.
-    static __device__ __forceinline__ void find_sequences(const AttentionParams& p, const Work& work, Shared& shared) {
-        const u32 i = threadIdx.x, row = work.first_row + i;
-        bool placed = false;
-        if (i < work.rows) {
-            placed = has_place(p.slots, p.n_seqs, p.capacity, row, work.kv_head == 0);
-            shared.seen_of[i] = placed ? p.slots.positions[row] + 1 : 0;
-            shared.sequence_of_row[i] = placed ? sequence_of(p.slots, row) : ~0u;
-            shared.sequences[i] = {shared.sequence_of_row[i], 0, ~0u, 0};
+    // Reads the slots of the tile's rows and collects their sequences. By all threads.
+    static DEVICE void find_sequences(const AttentionArgs& args, const Tile& tile, Shared& shared) {
+        const u32 i = threadIdx.x, row = tile.first_row + i;
+        bool valid = false;
+        if (i < tile.rows) {
+            valid = slot_is_valid(args.slots, args.n_seqs, args.capacity, row, tile.kv_head == 0);
+            shared.kv_len[i] = valid ? args.slots.positions[row] + 1 : 0;
+            shared.sequence[i] = valid ? sequence_of(args.slots, row) : ~0u;
+            shared.sequences[i] = {shared.sequence[i], 0, ~0u, 0};
         }
         __syncthreads();
-        if (placed) {
+        if (valid) {
             u32 first = 0;
-            while (shared.sequence_of_row[first] != shared.sequence_of_row[i]) first++;
-            atomicMax(&shared.sequences[first].most, shared.seen_of[i]);
-            atomicMin(&shared.sequences[first].least, shared.seen_of[i]);
+            while (shared.sequence[first] != shared.sequence[i]) first++;
+            atomicMax(&shared.sequences[first].max_kv_len, shared.kv_len[i]);
+            atomicMin(&shared.sequences[first].min_kv_len, shared.kv_len[i]);
             atomicAdd(&shared.sequences[first].rows, 1);
-            if (first == i) shared.firsts[atomicAdd(&shared.n_sequences, 1)] = i;
+            if (first == i) shared.first_rows[atomicAdd(&shared.n_sequences, 1)] = i;
         }
         __syncthreads();
     }
 
-    // Calls with each sequence. Where rows are of others too, not all of the block's rows see any of its positions.
-    template <typename Call>
-    static __device__ __forceinline__ void for_sequences(const Work& work, const Shared& shared, Call call) {
-        for (u32 i = 0; i < shared.n_sequences; i++) {
-            Sequence sequence = shared.sequences[shared.firsts[i]];
-            if (sequence.rows != work.rows) sequence.least = 0;
-            call(sequence);
-        }
+    // Sequence `index` of the tile. Where rows of the tile belong to others too, no position is visible to all rows.
+    static DEVICE Sequence sequence_at(const Tile& tile, const Shared& shared, u32 index) {
+        Sequence sequence = shared.sequences[shared.first_rows[index]];
+        if (sequence.rows != tile.rows) sequence.min_kv_len = 0;
+        return sequence;
     }
 
-    static __device__ __forceinline__ void fetch_all(const AttentionParams& p, const Work& work, Shared& shared, u8* ring) {
-        constexpr u32 AT_ONCE = FETCHERS / PIECES;  // rows: a multiple of 8, so that a thread's pieces are swizzled alike
-        const u32 filled = shared_address(shared.filled), freed = shared_address(shared.freed);
-        const u32 row = threadIdx.x % FETCHERS / PIECES, piece = threadIdx.x % PIECES, own = piece_at(row, piece);
-        Place place;
-        u32 count = 0;
-        auto fetch = [&](const u8* head, u32 first, u32 most, bool looks) {
-            const u32 to = shared_address(ring) + place.stage * TILE + own;
-            const u8* from = head + (u64)(first + row) * HEAD * 2 + piece * 16;
-            barrier_wait(freed + 8 * place.stage, place.parity ^ 1);
-            count++;
-#pragma unroll
-            for (u32 i = 0; i < KEYS; i += AT_ONCE) {
-                // Zeros behind the last position that counts: no weight, not even 0, may meet a NaN there.
-                bool wanted = first + row + i < most;
-                copy16_or_zeros(to + i * 128, wanted ? from + i * HEAD * 2 : head, wanted);
-            }
-            if (looks) {
-                copies_commit();
-                copies_wait<0>();
-                bool finite = true;
-#pragma unroll 2
-                for (u32 i = 0; i < KEYS; i += AT_ONCE) {
-                    uint4 words = *(const uint4*)(ring + place.stage * TILE + own + i * 128);
-                    finite &= are_finite(words.x) && are_finite(words.y) && are_finite(words.z) && are_finite(words.w);
-                }
-                if (!finite) shared.infinite[place.stage] = count;
-                barrier_arrive(filled + 8 * place.stage);
-            } else {
-                barrier_arrive_after_copies(filled + 8 * place.stage);
-            }
-            place.template advance<STAGES>();
-        };
-        for_sequences(work, shared, [&](const Sequence& sequence) {
-            const u64 at = sequence.number * p.seq_bytes + work.kv_head * p.head_bytes;
-            for (u32 first = 0; first < sequence.most + KEYS; first += KEYS) {
-                if (first < sequence.most) fetch(p.k + at, first, sequence.most, false);
-                if (first != 0) fetch(p.v + at, first - KEYS, sequence.most, first > sequence.least);
-            }
-        });
-        copies_commit();
-        copies_wait<0>();
-    }
+    struct Producer;
+    struct Consumer;
 
-    // The 16 queries of a warp, as f16.
-    static __device__ __forceinline__ void put_queries(const AttentionParams& p, const Work& work, Shared& shared, u32 to) {
-        constexpr u32 EACH = HEAD / 32, AT_ONCE = 8;
-        const u32 lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;
-#pragma unroll
-        for (u32 done = 0; done < 16; done += AT_ONCE) {
-            float x[AT_ONCE][EACH];
-#pragma unroll
-            for (u32 i = 0; i < AT_ONCE; i++) {
-                u32 pair = first + done + i, row = pair / p.group;
-                const float* q = p.q + ((u64)(work.first_row + row) * p.n_heads + work.kv_head * p.group + pair % p.group) * HEAD;
-                load_query(x[i], row < work.rows ? q : nullptr);
-            }
-#pragma unroll
-            for (u32 i = 0; i < AT_ONCE; i++) {
-                u32 pair = first + done + i;
-                u32 at = to + piece_at(pair % 64, lane * EACH / 8, 64) + lane * EACH % 8 * 2;
-                float factor = put_query(x[i], at, p.scale < 0.0f ? -1.0f : 1.0f);
-                if (lane == 0) shared.factor_of[pair] = factor * fabsf(p.scale) * 1.44269504088896341f;
-            }
-        }
-    }
-
-    static __device__ __forceinline__ void multiply_all(const AttentionParams& p, const Work& work, Shared& shared,
-                                                        u8* queries, u8* ring) {
-        const u32 lane = threadIdx.x % 32, group = threadIdx.x / 128;
-        const u32 filled = shared_address(shared.filled), freed = shared_address(shared.freed);
-        put_queries(p, work, shared, shared_address(queries) + group * QUERIES);
-        shared_written();
-        some_sync(2 + group, 128);
-
-        const u32 mine = threadIdx.x / 32 * 16 + lane / 4;
-        const float factors[2] = {shared.factor_of[mine], shared.factor_of[mine + 8]};
-        const u64 query = tile_descriptor(shared_address(queries) + group * QUERIES);
-        float sums[HEAD / 8][4] = {}, scores[KEYS / 8][4], largest[2] = {-INFINITE, -INFINITE}, totals[2] = {};
-        float shrinks[2];
-        u32 weights[KEYS / 16][4];
-        Place place;
-        u32 count = 0;
-
-        // The stage of the next tile in the ring, when it is there.
-        auto next_stage = [&] {
-            u32 stage = place.stage;
-            barrier_wait(filled + 8 * stage, place.parity);
-            shared_written();
-            place.template advance<STAGES>();
-            count++;
-            return stage;
-        };
-        // Of a stage that this warp has done with.
-        auto release = [&](u32 stage) {
-            if (lane == 0) barrier_arrive(freed + 8 * stage);
-        };
-        auto begin_scores = [&](u32 stage) {
-            u64 keys = tile_descriptor(shared_address(ring) + stage * TILE);
-            keep(scores);
-            wgmma_begin();
-#pragma unroll
-            for (u32 i = 0; i < HEAD / 16; i++)
-                wgmma_sets(scores, query + i / 4 * (64 * 128 / 16) + i % 4 * 2, keys + i / 4 * (KEYS * 128 / 16) + i % 4 * 2,
-                           i != 0);
-            wgmma_commit();
-        };
-        // Turns scores into weights of a running softmax, and says by what earlier ones shrink.
-        auto weigh = [&](u32 first, u32 least, const u32(&seen)[2]) {
-            keep(scores);
-            float steps[2] = {factors[0], factors[1]};
-            if (first + KEYS > least) {
-#pragma unroll
-                for (u32 i = 0; i < KEYS / 8; i++)
-#pragma unroll
-                    for (u32 j = 0; j < 4; j++) {
-                        bool sees = first + i * 8 + lane % 4 * 2 + j % 2 < seen[j / 2];
-                        scores[i][j] = sees ? scores[i][j] * factors[j / 2] : -INFINITE;
-                    }
-                steps[0] = steps[1] = 1.0f;
-            }
-            float tops[4] = {scores[0][0], scores[0][1], scores[0][2], scores[0][3]};
-#pragma unroll
-            for (u32 i = 1; i < KEYS / 8; i++)
-#pragma unroll
-                for (u32 j = 0; j < 4; j++) tops[j] = fmaxf(tops[j], scores[i][j]);
-            float bases[2];
-#pragma unroll
-            for (u32 j = 0; j < 2; j++) {
-                float top = fmaxf(largest[j], fmaxf(tops[2 * j], tops[2 * j + 1]) * steps[j]);
-                top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 1));
-                top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
-                // Where nothing but -inf was seen, any finite number will do. From an infinite one no weight can be told.
-                bases[j] = top == -INFINITE ? 0.0f : top == INFINITE ? NOT_A_NUMBER : top;
-                shrinks[j] = power_of_two(largest[j] - bases[j]);
-                largest[j] = top;
-                totals[j] *= shrinks[j];
-            }
-#pragma unroll
-            for (u32 i = 0; i < KEYS / 8; i++)
-#pragma unroll
-                for (u32 j = 0; j < 4; j++) {
-                    scores[i][j] = power_of_two(fmaf(scores[i][j], steps[j / 2], -bases[j / 2]));
-                    totals[j / 2] += scores[i][j];
-                }
-        };
-        auto shrink_and_pack = [&] {
-#pragma unroll
-            for (u32 i = 0; i < HEAD / 8; i++)
-#pragma unroll
-                for (u32 j = 0; j < 4; j++) sums[i][j] *= shrinks[j / 2];
-#pragma unroll
-            for (u32 i = 0; i < KEYS / 16; i++)
-#pragma unroll
-                for (u32 j = 0; j < 4; j++)
-                    weights[i][j] = Half::pack(scores[2 * i + j / 2][j % 2 * 2], scores[2 * i + j / 2][j % 2 * 2 + 1]);
-        };
-        auto begin_sums = [&](u32 stage, u32 first, const u32(&seen)[2]) {
-            u64 values = turned_descriptor(shared_address(ring) + stage * TILE, KEYS * 128);
-            if (shared.infinite[stage] == count) take_out_infinities<Prefill>(ring + stage * TILE, first, seen, sums);
-            keep(sums);
-            keep(weights);
-            wgmma_begin();
-#pragma unroll
-            for (u32 i = 0; i < KEYS / 16; i++) wgmma_turned(sums, weights[i], values + i * (16 * 128 / 16));
-            wgmma_commit();
-        };
-        auto end_sums = [&](u32 stage) {
-            wgmma_wait<0>();
-            keep(sums);
-            keep(weights);
-            release(stage);
-        };
-
-        for_sequences(work, shared, [&](const Sequence& sequence) {
-            auto seen_by = [&](u32 pair) {
-                u32 row = pair / p.group;
-                return row < work.rows && shared.sequence_of_row[row] == sequence.number ? shared.seen_of[row] : 0;
-            };
-            const u32 seen[2] = {seen_by(mine), seen_by(mine + 8)};
-            u32 keys = next_stage();
-            begin_scores(keys);
-            wgmma_wait<0>();
-            release(keys);
-            weigh(0, sequence.least, seen);
-            shrink_and_pack();
-            u32 first = KEYS;
-            for (; first < sequence.most; first += KEYS) {
-                keys = next_stage();
-                begin_scores(keys);
-                u32 values = next_stage();
-                begin_sums(values, first - KEYS, seen);
-                wgmma_wait<1>();
-                release(keys);
-                weigh(first, sequence.least, seen);
-                end_sums(values);
-                shrink_and_pack();
-            }
-            u32 values = next_stage();
-            begin_sums(values, first - KEYS, seen);
-            end_sums(values);
-        });
-
-#pragma unroll
-        for (u32 j = 0; j < 2; j++) {
-            totals[j] += __shfl_xor_sync(FULL_WARP, totals[j], 1);
-            totals[j] += __shfl_xor_sync(FULL_WARP, totals[j], 2);
-            u32 pair = mine + 8 * j, row = pair / p.group;
-            if (row >= work.rows) continue;
-            float share = totals[j] == 0.0f ? 0.0f : 1.0f / totals[j];
-            float* out = p.out + ((u64)(work.first_row + row) * p.n_heads + work.kv_head * p.group + pair % p.group) * HEAD;
-#pragma unroll
-            for (u32 i = 0; i < HEAD / 8; i++)
-                *(float2*)(out + i * 8 + lane % 4 * 2) = make_float2(sums[i][2 * j] * share, sums[i][2 * j + 1] * share);
-        }
-    }
-
-    static __device__ __forceinline__ void run(const AttentionParams& p) {
+    static DEVICE void run(const AttentionArgs& args) {
         extern __shared__ __align__(1024) u8 memory[];
         __shared__ Shared shared;
-        // Tiles start at multiples of 1024, as the swizzle wants it: the queries of each group, then the ring.
+        // The queries of each consumer, then the ring; 1024-byte aligned for the swizzle.
         u8* queries = memory + (1024 - shared_address(memory) % 1024) % 1024;
-        u8* ring = queries + GROUPS * QUERIES;
+        u8* ring = queries + CONSUMERS * QUERY_BYTES;
         if (threadIdx.x == 0) {
             for (u32 stage = 0; stage < STAGES; stage++) {
-                barrier_init(shared_address(shared.filled + stage), FETCHERS);
-                barrier_init(shared_address(shared.freed + stage), GROUPS * 4);
-                shared.infinite[stage] = 0;
+                mbarrier_init(shared_address(shared.full + stage), PRODUCER_THREADS);
+                mbarrier_init(shared_address(shared.empty + stage), CONSUMERS * 4);
+                shared.non_finite[stage] = 0;
             }
             shared.n_sequences = 0;
-            barriers_made();
+            fence_mbarrier_init();
         }
-        begin();
-        const Work work(p);
-        find_sequences(p, work, shared);
+        pdl_begin();
+        const Tile tile(args);
+        find_sequences(args, tile, shared);
         if (threadIdx.x >= THREADS) {
-            give_registers<GROUPS == 2 ? 40 : 32>();
-            fetch_all(p, work, shared, ring);
+            setmaxnreg_dec<CONSUMERS == 2 ? 40 : 32>();
+            Producer(args, tile, shared, ring).run();
         } else {
-            take_registers<GROUPS == 2 ? 232 : 160>();
-            multiply_all(p, work, shared, queries, ring);
+            setmaxnreg_inc<CONSUMERS == 2 ? 232 : 160>();
+            Consumer(args, tile, shared, queries, ring).run();
         }
     }
 };
 
-#define KERNEL(HEAD, GROUPS)                                                                                          \
-    extern "C" __global__ void __launch_bounds__((GROUPS + 1) * 128, 1)                                               \
-        attention_prefill_hopper_##HEAD(const __grid_constant__ AttentionParams p) {                                  \
-        Prefill<HEAD, GROUPS>::run(p);                                                                                \
+// ---- Producer warpgroup --------------------------------------------------------------------------------------
+
+template <int HEAD_DIM, int CONSUMERS>
+struct Prefill<HEAD_DIM, CONSUMERS>::Producer {
+    // Rows per cp.async of the warpgroup: a multiple of 8, so that all chunks of a thread are swizzled alike.
+    static constexpr u32 ROWS_PER_COPY = PRODUCER_THREADS / CHUNKS;
+    static_assert(ROWS_PER_COPY % 8 == 0);
+
+    const AttentionArgs& args;
+    const Tile& tile;
+    Shared& shared;
+    u8* const ring;
+    const u32 row = threadIdx.x % PRODUCER_THREADS / CHUNKS, chunk = threadIdx.x % CHUNKS;
+    const u32 offset = chunk_offset(row, chunk);
+    PipelineState pipeline;
+    u32 loaded = 0;  // tiles
+
+    // Loads BLOCK_N positions of K or V from `first` on into the next stage. Positions from `limit` on are zero-filled: no
+    // weight, not even 0, may meet a NaN. `check_finite`: also records whether the tile has values that are not finite.
+    DEVICE void load_tile(const u8* head, u32 first, u32 limit, bool check_finite) {
+        const SharedAddress to = shared_address(ring) + pipeline.stage * TILE_BYTES + offset;
+        const SharedAddress full = shared_address(shared.full) + 8 * pipeline.stage;
+        const u8* from = head + (u64)(first + row) * HEAD_DIM * 2 + chunk * 16;
+        mbarrier_wait_parity(shared_address(shared.empty) + 8 * pipeline.stage, pipeline.parity ^ 1);
+        loaded++;
+#pragma unroll
+        for (u32 i = 0; i < BLOCK_N; i += ROWS_PER_COPY) {
+            bool valid = first + row + i < limit;
+            cp_async_16_zfill(to + i * 128, valid ? from + i * HEAD_DIM * 2 : head, valid);
+        }
+        if (check_finite) {
+            cp_async_commit();
+            cp_async_wait<0>();
+            bool finite = true;
+#pragma unroll 2
+            for (u32 i = 0; i < BLOCK_N; i += ROWS_PER_COPY) {
+                uint4 words = *(const uint4*)(ring + pipeline.stage * TILE_BYTES + offset + i * 128);
+                finite &= is_finite_f16x2(words.x) && is_finite_f16x2(words.y) && is_finite_f16x2(words.z) &&
+                          is_finite_f16x2(words.w);
+            }
+            if (!finite) shared.non_finite[pipeline.stage] = loaded;
+            mbarrier_arrive(full);
+        } else {
+            cp_async_mbarrier_arrive_noinc(full);
+        }
+        pipeline.template advance<STAGES>();
+    }
+
+    // In the order in which consumers need them: K of tile 0, then K of tile i + 1 before V of tile i.
+    DEVICE void run() {
+        for (u32 index = 0; index < shared.n_sequences; index++) {
+            const Sequence sequence = sequence_at(tile, shared, index);
+            const u64 head = sequence.id * args.seq_bytes + tile.kv_head * args.head_bytes;
+            for (u32 first = 0; first < sequence.max_kv_len + BLOCK_N; first += BLOCK_N) {
+                if (first < sequence.max_kv_len) load_tile(args.k + head, first, sequence.max_kv_len, false);
+                if (first != 0)
+                    load_tile(args.v + head, first - BLOCK_N, sequence.max_kv_len, first > sequence.min_kv_len);
+            }
+        }
+        cp_async_commit();
+        cp_async_wait<0>();
+    }
+
+    DEVICE Producer(const AttentionArgs& args, const Tile& tile, Shared& shared, u8* ring)
+        : args(args), tile(tile), shared(shared), ring(ring) {}
+};
+
+// ---- Consumer warpgroups -------------------------------------------------------------------------------------
+
+template <int HEAD_DIM, int CONSUMERS>
+struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
+    const AttentionArgs& args;
+    const Tile& tile;
+    Shared& shared;
+    u8* const queries;
+    u8* const ring;
+    const u32 lane = threadIdx.x % 32, warpgroup = threadIdx.x / 128;
+    const u32 q_row = threadIdx.x / 32 * 16 + lane / 4;
+
+    float q_scale[2];
+    u64 q_descriptor;
+    float s[BLOCK_N / 8][4];   // S, then P
+    u32 p[BLOCK_N / 16][4];    // P as A fragments
+    float o[HEAD_DIM / 8][4] = {};
+    float row_max[2] = {-INFINITE, -INFINITE}, row_sum[2] = {}, rescale[2];
+    PipelineState pipeline;
+    u32 consumed = 0;  // tiles
+
+    // ---- Queries ---------------------------------------------------------------------------------------------
+
+    // The 16 queries of a warp as f16, 8 at a time so that their loads overlap. The sign of the scale goes into Q: the
+    // max of the scores is taken before they are multiplied by it.
+    DEVICE void store_queries(SharedAddress to) {
+        constexpr u32 PER_LANE = HEAD_DIM / 32, AT_ONCE = 8;
+        const u32 first = threadIdx.x / 32 * 16;
+#pragma unroll
+        for (u32 done = 0; done < 16; done += AT_ONCE) {
+            float x[AT_ONCE][PER_LANE];
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++) {
+                u32 q_row = first + done + i;
+                const float* head = args.q + tile.head_offset(q_row);
+                load_query(x[i], tile.has(q_row) ? head : nullptr);
+            }
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++) {
+                u32 q_row = first + done + i;
+                SharedAddress at = to + chunk_offset(q_row % 64, lane * PER_LANE / 8, 64) + lane * PER_LANE % 8 * 2;
+                float scale = store_query_f16(x[i], at, args.scale < 0.0f ? -1.0f : 1.0f);
+                if (lane == 0) shared.q_scale[q_row] = scale * fabsf(args.scale) * LOG2_E;
+            }
+        }
+    }
+
+    DEVICE void load_queries() {
+        const SharedAddress own = shared_address(queries) + warpgroup * QUERY_BYTES;
+        store_queries(own);
+        fence_proxy_async();
+        bar_sync(2 + warpgroup, 128);
+        q_scale[0] = shared.q_scale[q_row], q_scale[1] = shared.q_scale[q_row + 8];
+        q_descriptor = wgmma_descriptor(own);
+    }
+
+    // ---- Pipeline --------------------------------------------------------------------------------------------
+
+    // Waits for the next tile and returns its stage.
+    DEVICE u32 wait_full() {
+        u32 stage = pipeline.stage;
+        mbarrier_wait_parity(shared_address(shared.full) + 8 * stage, pipeline.parity);
+        fence_proxy_async();
+        pipeline.template advance<STAGES>();
+        consumed++;
+        return stage;
+    }
+
+    DEVICE void release(u32 stage) {
+        if (lane == 0) mbarrier_arrive(shared_address(shared.empty) + 8 * stage);
+    }
+
+    // ---- S = Q K^T, online softmax, O += P V -----------------------------------------------------------------
+
+    DEVICE void issue_scores(u32 stage) {
+        constexpr u64 Q_SUBTILE = 64 * 128 / 16, K_SUBTILE = BLOCK_N * 128 / 16;
+        u64 k_descriptor = wgmma_descriptor(shared_address(ring) + stage * TILE_BYTES);
+        wgmma_fence_operand(s);
+        wgmma_fence();
+#pragma unroll
+        for (u32 i = 0; i < HEAD_DIM / 16; i++)
+            wgmma_accumulate_if(s, q_descriptor + i / 4 * Q_SUBTILE + i % 4 * 2,
+                                k_descriptor + i / 4 * K_SUBTILE + i % 4 * 2, i != 0);
+        wgmma_commit();
+    }
+
+    // Turns S into P = 2^(S * scale - max) and sets the factors that rescale what was accumulated before. `kv_len`: of
+    // the thread's two rows.
+    DEVICE void online_softmax(u32 first_position, u32 min_kv_len, const u32 (&kv_len)[2]) {
+        wgmma_fence_operand(s);
+        float scale[2] = {q_scale[0], q_scale[1]};
+        if (first_position + BLOCK_N > min_kv_len) {
+#pragma unroll
+            for (u32 i = 0; i < BLOCK_N / 8; i++)
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) {
+                    bool visible = first_position + i * 8 + lane % 4 * 2 + j % 2 < kv_len[j / 2];
+                    s[i][j] = visible ? s[i][j] * q_scale[j / 2] : -INFINITE;
+                }
+            scale[0] = scale[1] = 1.0f;
+        }
+        float tile_max[4] = {s[0][0], s[0][1], s[0][2], s[0][3]};
+#pragma unroll
+        for (u32 i = 1; i < BLOCK_N / 8; i++)
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) tile_max[j] = fmaxf(tile_max[j], s[i][j]);
+        float base[2];
+#pragma unroll
+        for (u32 j = 0; j < 2; j++) {
+            float new_max = quad_max(fmaxf(row_max[j], fmaxf(tile_max[2 * j], tile_max[2 * j + 1]) * scale[j]));
+            // With a score of +inf the weights are undefined.
+            base[j] = new_max == -INFINITE ? 0.0f : new_max == INFINITE ? NOT_A_NUMBER : new_max;
+            rescale[j] = ex2_approx(row_max[j] - base[j]);
+            row_max[j] = new_max;
+            row_sum[j] *= rescale[j];
+        }
+#pragma unroll
+        for (u32 i = 0; i < BLOCK_N / 8; i++)
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) {
+                s[i][j] = ex2_approx(fmaf(s[i][j], scale[j / 2], -base[j / 2]));
+                row_sum[j / 2] += s[i][j];
+            }
+    }
+
+    // Rescales O and packs P as A fragments.
+    DEVICE void rescale_and_pack() {
+#pragma unroll
+        for (u32 i = 0; i < HEAD_DIM / 8; i++)
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) o[i][j] *= rescale[j / 2];
+#pragma unroll
+        for (u32 i = 0; i < BLOCK_N / 16; i++)
+#pragma unroll
+            for (u32 j = 0; j < 4; j++)
+                p[i][j] = MmaF16::pack(s[2 * i + j / 2][j % 2 * 2], s[2 * i + j / 2][j % 2 * 2 + 1]);
+    }
+
+    DEVICE void issue_values(u32 stage, u32 first_position, const u32 (&kv_len)[2]) {
+        u64 v_descriptor = wgmma_descriptor_trans(shared_address(ring) + stage * TILE_BYTES, BLOCK_N * 128);
+        if (shared.non_finite[stage] == consumed)
+            exclude_non_finite<Prefill>(ring + stage * TILE_BYTES, first_position, kv_len, o);
+        wgmma_fence_operand(o);
+        wgmma_fence_operand(p);
+        wgmma_fence();
+#pragma unroll
+        for (u32 i = 0; i < BLOCK_N / 16; i++) wgmma_a_registers(o, p[i], v_descriptor + i * (16 * 128 / 16));
+        wgmma_commit();
+    }
+
+    DEVICE void finish_values(u32 stage) {
+        wgmma_wait<0>();
+        wgmma_fence_operand(o);
+        wgmma_fence_operand(p);
+        release(stage);
+    }
+
+    DEVICE u32 kv_len_in(const Sequence& sequence, u32 q_row) {
+        u32 row = q_row / args.group;
+        return row < tile.rows && shared.sequence[row] == sequence.id ? shared.kv_len[row] : 0;
+    }
+
+    // All positions of one sequence: S of tile i + 1 is issued before O += P V of tile i.
+    DEVICE void mainloop(const Sequence& sequence) {
+        const u32 kv_len[2] = {kv_len_in(sequence, q_row), kv_len_in(sequence, q_row + 8)};
+        u32 k_stage = wait_full();
+        issue_scores(k_stage);
+        wgmma_wait<0>();
+        release(k_stage);
+        online_softmax(0, sequence.min_kv_len, kv_len);
+        rescale_and_pack();
+        u32 first = BLOCK_N;
+        for (; first < sequence.max_kv_len; first += BLOCK_N) {
+            k_stage = wait_full();
+            issue_scores(k_stage);
+            u32 v_stage = wait_full();
+            issue_values(v_stage, first - BLOCK_N, kv_len);
+            wgmma_wait<1>();
+            release(k_stage);
+            online_softmax(first, sequence.min_kv_len, kv_len);
+            finish_values(v_stage);
+            rescale_and_pack();
+        }
+        u32 v_stage = wait_full();
+        issue_values(v_stage, first - BLOCK_N, kv_len);
+        finish_values(v_stage);
+    }
+
+    DEVICE void run() {
+        load_queries();
+        for (u32 index = 0; index < shared.n_sequences; index++) mainloop(sequence_at(tile, shared, index));
+        write_output(args, tile, q_row, o, row_sum);
+    }
+
+    DEVICE Consumer(const AttentionArgs& args, const Tile& tile, Shared& shared, u8* queries, u8* ring)
+        : args(args), tile(tile), shared(shared), queries(queries), ring(ring) {}
+};
+
+#define KERNEL(HEAD_DIM, CONSUMERS)                                                    \
+    extern "C" __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1)             \
+        attention_prefill_hopper_##HEAD_DIM(const __grid_constant__ AttentionArgs args) { \
+        Prefill<HEAD_DIM, CONSUMERS>::run(args);                                       \
     }
 KERNEL(128, 2)
 KERNEL(64, 3)

@@ -1,22 +1,23 @@
-// A copy of bytes that do not overlap.
+// Copy of bytes that do not overlap. One thread per unit of 16, 4 or 1 bytes, by the alignment of both addresses; the
+// first threads also copy the bytes past the last whole unit. Launched by src/kernels/copy.rs. Bound: memory bandwidth.
 #include "common.cuh"
 
-struct CopyParams {
+// Mirrored by `CopyArgs` in src/kernels/copy.rs.
+struct CopyArgs {
     const u8* from;
     u8* to;
     u64 bytes;
 };
 
-// Each thread copies one unit; the first threads also copy the bytes behind the last whole unit.
 template <typename Unit>
-__device__ __forceinline__ void copy_units(const CopyParams& p) {
-    begin();
-    u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x, units = p.bytes / sizeof(Unit);
-    if (at < units) ((Unit*)p.to)[at] = ((const Unit*)p.from)[at];
+DEVICE void copy_units(const CopyArgs& args) {
+    pdl_begin();
+    u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x, units = args.bytes / sizeof(Unit);
+    if (at < units) ((Unit*)args.to)[at] = ((const Unit*)args.from)[at];
     u64 rest = units * sizeof(Unit) + at;
-    if (sizeof(Unit) > 1 && at < sizeof(Unit) && rest < p.bytes) p.to[rest] = p.from[rest];
+    if (sizeof(Unit) > 1 && at < sizeof(Unit) && rest < args.bytes) args.to[rest] = args.from[rest];
 }
 
-extern "C" __global__ void __launch_bounds__(256) copy16(const __grid_constant__ CopyParams p) { copy_units<uint4>(p); }
-extern "C" __global__ void __launch_bounds__(256) copy4(const __grid_constant__ CopyParams p) { copy_units<u32>(p); }
-extern "C" __global__ void __launch_bounds__(256) copy1(const __grid_constant__ CopyParams p) { copy_units<u8>(p); }
+extern "C" __global__ void __launch_bounds__(256) copy16(const __grid_constant__ CopyArgs args) { copy_units<uint4>(args); }
+extern "C" __global__ void __launch_bounds__(256) copy4(const __grid_constant__ CopyArgs args) { copy_units<u32>(args); }
+extern "C" __global__ void __launch_bounds__(256) copy1(const __grid_constant__ CopyArgs args) { copy_units<u8>(args); }

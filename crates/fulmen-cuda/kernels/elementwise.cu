@@ -1,81 +1,85 @@
-// Element-wise ops of one or two operands. Each thread makes four elements, by one load where all addresses allow it.
-// The output may be an operand: an element is read before it is written, by the same thread.
+// Element-wise ops of one or two operands: out[i] = op(a[i], b[i], scalar). Four elements per thread, as one float4 where
+// all addresses are 16-byte aligned; 256 threads per block. Launched by src/kernels/elementwise.rs.
+//
+// All operands [n] f32; the output may be an operand, since an element is read and written by the same thread.
+// Bound: memory bandwidth.
 #include "common.cuh"
 
-struct ElementwiseParams {
+// Mirrored by `ElementwiseArgs` in src/kernels/elementwise.rs.
+struct ElementwiseArgs {
     const float* a;
-    const float* b;  // the second operand, if there is one
+    const float* b;  // binary ops only
     float* out;
     u64 n;
     float scalar;
-    u32 wide;  // all addresses are multiples of 16
+    u32 vectorized;  // all addresses are multiples of 16 bytes
 };
 
-// 1 / (1 + e^-x), with all its digits on both sides of 0.
-__device__ __forceinline__ float sigmoid(float x) {
+// 1 / (1 + e^-x), to full precision on both sides of 0.
+DEVICE float sigmoid(float x) {
     float t = expf(-fabsf(x));
     return (x >= 0.0f ? 1.0f : t) / (1.0f + t);
 }
 
-__device__ __forceinline__ float silu_of(float x) { return x == -INFINITE ? 0.0f : x * sigmoid(x); }
+DEVICE float silu_of(float x) { return x == -INFINITE ? 0.0f : x * sigmoid(x); }
 
 struct Add {
-    static __device__ __forceinline__ float of(float a, float b, float) { return a + b; }
+    static DEVICE float of(float a, float b, float) { return a + b; }
 };
 struct Mul {
-    static __device__ __forceinline__ float of(float a, float b, float) { return a * b; }
+    static DEVICE float of(float a, float b, float) { return a * b; }
 };
 struct SwiGlu {
-    static __device__ __forceinline__ float of(float a, float b, float) { return silu_of(a) * b; }
+    static DEVICE float of(float a, float b, float) { return silu_of(a) * b; }
 };
 struct Silu {
-    static __device__ __forceinline__ float of(float x, float, float) { return silu_of(x); }
+    static DEVICE float of(float x, float, float) { return silu_of(x); }
 };
-// x · Φ(x), by the complementary error function, which keeps its digits far below 0.
+// x · Φ(x), by the complementary error function, which stays accurate far below 0.
 struct Gelu {
-    static __device__ __forceinline__ float of(float x, float, float) {
+    static DEVICE float of(float x, float, float) {
         return x == -INFINITE ? 0.0f : x * 0.5f * erfcf(-x * 0.70710678118654752f);
     }
 };
 // The tanh formula as x · sigmoid(2u).
 struct GeluTanh {
-    static __device__ __forceinline__ float of(float x, float, float) {
+    static DEVICE float of(float x, float, float) {
         float u = 0.79788456080286536f * (x + 0.044715f * x * x * x);
         return x == -INFINITE ? 0.0f : x * sigmoid(2.0f * u);
     }
 };
 struct Scale {
-    static __device__ __forceinline__ float of(float x, float, float scalar) { return x * scalar; }
+    static DEVICE float of(float x, float, float scalar) { return x * scalar; }
 };
 struct SoftCap {
-    static __device__ __forceinline__ float of(float x, float, float scalar) { return scalar * tanhf(x / scalar); }
+    static DEVICE float of(float x, float, float scalar) { return scalar * tanhf(x / scalar); }
 };
 
 template <typename Op, bool BINARY>
-__device__ __forceinline__ void elementwise(const ElementwiseParams& p) {
-    begin();
+DEVICE void elementwise(const ElementwiseArgs& args) {
+    pdl_begin();
     u64 at = ((u64)blockIdx.x * blockDim.x + threadIdx.x) * 4;
-    if (at >= p.n) return;
-    if (p.wide && at + 4 <= p.n) {
-        float4 a = *(const float4*)(p.a + at), b = a;
-        if (BINARY) b = *(const float4*)(p.b + at);
+    if (at >= args.n) return;
+    if (args.vectorized && at + 4 <= args.n) {
+        float4 a = *(const float4*)(args.a + at), b = a;
+        if (BINARY) b = *(const float4*)(args.b + at);
         float4 out;
-        out.x = Op::of(a.x, b.x, p.scalar);
-        out.y = Op::of(a.y, b.y, p.scalar);
-        out.z = Op::of(a.z, b.z, p.scalar);
-        out.w = Op::of(a.w, b.w, p.scalar);
-        *(float4*)(p.out + at) = out;
+        out.x = Op::of(a.x, b.x, args.scalar);
+        out.y = Op::of(a.y, b.y, args.scalar);
+        out.z = Op::of(a.z, b.z, args.scalar);
+        out.w = Op::of(a.w, b.w, args.scalar);
+        *(float4*)(args.out + at) = out;
         return;
     }
-    for (u64 i = at; i < at + 4 && i < p.n; i++) {
-        float a = p.a[i];
-        p.out[i] = Op::of(a, BINARY ? p.b[i] : a, p.scalar);
+    for (u64 i = at; i < at + 4 && i < args.n; i++) {
+        float a = args.a[i];
+        args.out[i] = Op::of(a, BINARY ? args.b[i] : a, args.scalar);
     }
 }
 
 #define KERNEL(name, Op, BINARY)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ ElementwiseParams p) {             \
-        elementwise<Op, BINARY>(p);                                                                                   \
+    extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ ElementwiseArgs args) {             \
+        elementwise<Op, BINARY>(args);                                                                                   \
     }
 
 KERNEL(add, Add, true)

@@ -1,7 +1,12 @@
-// Rows of a table by token. Each thread decodes eight elements.
+// Embedding lookup: gathers and dequantizes rows of a table by token id. Eight elements per thread, 128 threads per block;
+// grid: x = m * blocks_per_row. Launched by src/kernels/embed.rs.
+//
+// table [rows, width] in any weight type (quant.cuh); tokens [m]; out [m, width] f32. A token out of range is reported,
+// and its row is not written. Element-wise; bound: launch latency.
 #include "quant.cuh"
 
-struct EmbedParams {
+// Mirrored by `EmbedArgs` in src/kernels/embed.rs.
+struct EmbedArgs {
     const u8* table;  // [rows, width]
     const u32* tokens;
     float* out;  // [m, width]
@@ -13,27 +18,27 @@ struct EmbedParams {
 };
 
 template <typename W>
-__device__ __forceinline__ void embed(const EmbedParams& p) {
-    begin();
-    u32 row = blockIdx.x / p.blocks_per_row;
-    u32 at = (blockIdx.x % p.blocks_per_row * blockDim.x + threadIdx.x) * 8;
-    u32 token = p.tokens[row];
-    if (token >= p.rows) {
-        if (at == 0) report(p.fault, FAULT_TOKEN, row, token, p.rows);
+DEVICE void embed(const EmbedArgs& args) {
+    pdl_begin();
+    u32 row = blockIdx.x / args.blocks_per_row;
+    u32 at = (blockIdx.x % args.blocks_per_row * blockDim.x + threadIdx.x) * 8;
+    u32 token = args.tokens[row];
+    if (token >= args.rows) {
+        if (at == 0) report(args.fault, FAULT_TOKEN, row, token, args.rows);
         return;
     }
-    if (at >= p.width) return;
+    if (at >= args.width) return;
     float values[8];
-    decode_row8<W>(p.table + (u64)token * row_bytes<W>(p.width), at, p.width, values);
-    float* out = p.out + (u64)row * p.width + at;
+    dequantize_row8<W>(args.table + (u64)token * row_bytes<W>(args.width), at, args.width, values);
+    float* out = args.out + (u64)row * args.width + at;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        if (at + i < p.width) out[i] = values[i];
+        if (at + i < args.width) out[i] = values[i];
     }
 }
 
 #define KERNEL(W, name)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(128) embed_##name(const __grid_constant__ EmbedParams p) {           \
-        embed<W>(p);                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(128) embed_##name(const __grid_constant__ EmbedArgs args) {           \
+        embed<W>(args);                                                                                                  \
     }
 FOR_EACH_WEIGHT(KERNEL)

@@ -1,81 +1,86 @@
-// Products of many rows on tensor cores: what their kernels take, the order of tiles, and what becomes of the sums.
+// What the two prefill GEMMs share (gemm.cu, gemm_hopper.cu): arguments, operand iteration, tile order and epilogue.
 //
-// Both operands are panels (see panels.cuh). The weights of one call that are of one kind lie below each other in one
-// matrix, each from a multiple of 8 on, so that one launch makes all their outputs. For gate-up, eights of rows of gate and
-// of up take turns: the thread that has a gate's sum also has that of its partner.
+// out = x · wᵀ (+ bias) (+ residual), or SwiGLU of two such products. Both operands are packed panels (gemm_panels.cuh):
+// gemm_activations.cu makes those of x, dequantize.cu those of w. Weights of one call that share an element type are
+// stacked in one w matrix, each from a multiple of 8 rows on, so that one launch computes all their outputs. For gate-up,
+// groups of 8 gate rows and 8 up rows alternate, so that the thread that holds a gate accumulator also holds that of its
+// up partner.
 #pragma once
-#include "panels.cuh"
+#include "gemm_panels.cuh"
 
-constexpr u32 MOST_PARTS = 4;
+constexpr u32 MAX_OUTPUTS = 4;
 
-struct GemmPart {
+// The output of one weight. Mirrored by `GemmOutput` in src/kernels/gemm/mod.rs.
+struct GemmOutput {
     float* out;             // [m, n]
     const float* bias;      // [n] or null
     const float* residual;  // [m, n] or null; may be the output
     u32 n;
-    u32 first;  // row of the panels (of pairs of rows) that is the weight's first; before them for a later piece, mod 2^32
+    u32 w_row;  // row of w that is the weight's row 0 (of pairs of rows for gate-up); negative, mod 2^32, where w holds
+                // only later rows of the weight
 };
 
-struct GemmParams {
+// Mirrored by `GemmArgs` in src/kernels/gemm/mod.rs.
+struct GemmArgs {
     const u8* x;
     const u8* w;
-    const float* factors;  // [m] or null: of each row's sums
-    GemmPart parts[MOST_PARTS];
+    const float* row_scales;  // [m] multipliers of each row's accumulators, or null
+    GemmOutput outputs[MAX_OUTPUTS];
     u32 m;
-    u32 x_rows;  // of the panels of x
-    u32 w_rows;  // of the panels of all weights
-    u32 panels;  // of one part of a number
-    u32 passes;  // 1; 2: x in two parts; 3: w in two parts as well, without the product of the rests
-    u32 n_parts;
-    u32 wide;  // outputs and residuals can be written by two floats
+    u32 x_rows;    // of the panels of x: m rounded up to 8
+    u32 w_rows;    // of the panels of w
+    u32 k_panels;  // panels along K, of one part
+    u32 passes;    // over K. 1: one part each; 2: x in two parts; 3: w as well, without the product of the rests
+    u32 n_outputs;
+    u32 vectorized;  // outputs and residuals may be accessed as float2
     u32 unused;
 };
 
-// Where a tile's operands are, step after step: first parts of both, then x's rest with w's first part, then x's first
-// part with w's rest.
-struct Operands {
+// The panels of a tile's operands along K: upper parts of both, then the rest of x with the upper part of w, then the
+// upper part of x with the rest of w.
+struct OperandIterator {
     const u8* x;
     const u8* w;
-    u32 left, pass;
+    u32 panels_left, pass;
 
-    __device__ __forceinline__ Operands(const GemmParams& p, u32 row, u32 column)
-        : x(p.x + (u64)row * PANEL_BYTES), w(p.w + (u64)column * PANEL_BYTES), left(p.panels), pass(0) {}
+    DEVICE OperandIterator(const GemmArgs& args, u32 row, u32 column)
+        : x(args.x + (u64)row * PANEL_BYTES), w(args.w + (u64)column * PANEL_BYTES), panels_left(args.k_panels), pass(0) {}
 
-    __device__ __forceinline__ void next(const GemmParams& p) {
-        x += (u64)p.x_rows * PANEL_BYTES;
-        w += (u64)p.w_rows * PANEL_BYTES;
-        if (--left == 0) {
-            left = p.panels;
-            if (pass == 0) w -= (u64)p.panels * p.w_rows * PANEL_BYTES;
-            if (pass == 1) x -= 2 * (u64)p.panels * p.x_rows * PANEL_BYTES;
+    DEVICE void advance(const GemmArgs& args) {
+        x += (u64)args.x_rows * PANEL_BYTES;
+        w += (u64)args.w_rows * PANEL_BYTES;
+        if (--panels_left == 0) {
+            panels_left = args.k_panels;
+            if (pass == 0) w -= (u64)args.k_panels * args.w_rows * PANEL_BYTES;
+            if (pass == 1) x -= 2 * (u64)args.k_panels * args.x_rows * PANEL_BYTES;
             pass++;
         }
     }
 };
 
-struct Tile {
+struct TileCoord {
     u32 row, column;
 };
 
-// `BAND` rows of tiles come before the next band's, column by column: x's band and the weights that are at work stay in
-// the L2, and weights are read once a band.
+// Tile rasterization: bands of BAND rows of tiles, column by column within a band, so that the band's x and the weights
+// in use stay in L2 and weights are read once per band.
 template <u32 BAND>
-__device__ __forceinline__ Tile tile_of(u32 index, u32 tall, u32 wide) {
-    u32 band = index / (BAND * wide), within = index - band * BAND * wide;
-    u32 height = min(BAND, tall - band * BAND);
+DEVICE TileCoord tile_at(u32 index, u32 tile_rows, u32 tile_columns) {
+    u32 band = index / (BAND * tile_columns), within = index - band * BAND * tile_columns;
+    u32 height = min(BAND, tile_rows - band * BAND);
     return {band * BAND + within % height, within / height};
 }
 
-// silu(gate) · up. The divisor is between 1 and 2, so the quick division has all but the last digit.
-__device__ __forceinline__ float swiglu(float gate, float up) {
+// silu(gate) · up. The divisor is in [1, 2], so the approximate division is good to all but the last digit.
+DEVICE float swiglu(float gate, float up) {
     float t = __expf(-fabsf(gate));
     float silu = gate * __fdividef(gate >= 0.0f ? 1.0f : t, 1.0f + t);
     return (gate == -INFINITE ? 0.0f : silu) * up;
 }
 
-// Two neighbours of a row, or one where the row ends.
-__device__ __forceinline__ void write2(float* out, float a, float b, bool wide, bool both) {
-    if (wide) {
+// Two neighbors of a row, or one at the end of the row.
+DEVICE void store_x2(float* out, float a, float b, bool vectorized, bool both) {
+    if (vectorized) {
         *(float2*)out = make_float2(a, b);
         return;
     }
@@ -83,90 +88,97 @@ __device__ __forceinline__ void write2(float* out, float a, float b, bool wide, 
     if (both) out[1] = b;
 }
 
-// What of a thread's sums belongs to one part; `first` is the column of the first of them there.
-template <int EIGHTS>
-__device__ __forceinline__ void write_part(const GemmParams& p, const GemmPart& part, u32 row, int first, const bool (&has)[2],
-                                           const float (&sums)[EIGHTS][4]) {
-    // Residuals of several eights are asked for before the first is waited for: they may lie where the sums go, so the compiler
-    // would have each wait for the one before. As many at a time as there are registers for.
-    constexpr int TOGETHER = EIGHTS % 16 == 0 ? 8 : EIGHTS % 10 == 0 ? 10 : 4;
-    static_assert(EIGHTS % TOGETHER == 0);
-    const long long start = (long long)((u64)row * part.n) + first;
-    const u64 lower = (u64)8 * part.n;  // from the first of the two rows to the second
-    float* out = part.out + start;
-    const float* residual = part.residual ? part.residual + start : nullptr;
+// Writes what of a thread's accumulators belongs to one output; `first` is the column of the first of them there.
+template <int N_TILES>
+DEVICE void write_output(const GemmArgs& args, const GemmOutput& output, u32 row, int first, const bool (&has_row)[2],
+                         const float (&acc)[N_TILES][4]) {
+    // Residuals of several n-tiles are loaded before the first is used: since they may alias the output, the compiler
+    // would serialize each load behind the previous store. As many at a time as registers allow.
+    constexpr int BATCH = N_TILES % 16 == 0 ? 8 : N_TILES % 10 == 0 ? 10 : 4;
+    static_assert(N_TILES % BATCH == 0);
+    const long long start = (long long)((u64)row * output.n) + first;
+    const u64 lower = (u64)8 * output.n;  // from the first of the thread's two rows to the second
+    float* out = output.out + start;
+    const float* residual = output.residual ? output.residual + start : nullptr;
 #pragma unroll
-    for (int group = 0; group < EIGHTS; group += TOGETHER) {
-        float2 more[TOGETHER][2] = {};
+    for (int batch = 0; batch < N_TILES; batch += BATCH) {
+        float2 residuals[BATCH][2] = {};
 #pragma unroll
-        for (int i = 0; i < TOGETHER; i++) {
-            u32 at = first + (group + i) * 8;
-            if (!residual || at >= part.n) continue;
+        for (int i = 0; i < BATCH; i++) {
+            u32 column = first + (batch + i) * 8;
+            if (!residual || column >= output.n) continue;
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                if (!has[j]) continue;
-                const float* from = residual + j * lower + (group + i) * 8;
-                if (p.wide) {
-                    more[i][j] = *(const float2*)from;
+                if (!has_row[j]) continue;
+                const float* from = residual + j * lower + (batch + i) * 8;
+                if (args.vectorized) {
+                    residuals[i][j] = *(const float2*)from;
                 } else {
-                    more[i][j].x = from[0];
-                    if (at + 1 < part.n) more[i][j].y = from[1];
+                    residuals[i][j].x = from[0];
+                    if (column + 1 < output.n) residuals[i][j].y = from[1];
                 }
             }
         }
 #pragma unroll
-        for (int i = 0; i < TOGETHER; i++) {
-            u32 at = first + (group + i) * 8;
-            if (at >= part.n) continue;
-            bool both = at + 1 < part.n;
-            float2 bias = make_float2(part.bias ? part.bias[at] : 0.0f, part.bias && both ? part.bias[at + 1] : 0.0f);
+        for (int i = 0; i < BATCH; i++) {
+            u32 column = first + (batch + i) * 8;
+            if (column >= output.n) continue;
+            bool both = column + 1 < output.n;
+            float2 bias = make_float2(output.bias ? output.bias[column] : 0.0f,
+                                      output.bias && both ? output.bias[column + 1] : 0.0f);
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                const float* sum = sums[group + i] + 2 * j;
-                if (has[j])
-                    write2(out + j * lower + (group + i) * 8, sum[0] + bias.x + more[i][j].x, sum[1] + bias.y + more[i][j].y,
-                           p.wide, both);
+                const float* sum = acc[batch + i] + 2 * j;
+                if (has_row[j])
+                    store_x2(out + j * lower + (batch + i) * 8, sum[0] + bias.x + residuals[i][j].x,
+                             sum[1] + bias.y + residuals[i][j].y, args.vectorized, both);
             }
         }
     }
 }
 
-// The sums of eights of columns that a warp holds, as tensor cores leave them: of each eight a thread has two columns of
-// row `row` and two of row `row + 8`. `column` is a multiple of 16, in rows of w's panels.
-template <bool PAIR, int EIGHTS>
-__device__ __forceinline__ void write_sums(const GemmParams& p, u32 row, u32 column, float (&sums)[EIGHTS][4]) {
-    bool has[2] = {row < p.m, row + 8 < p.m};
-    if (p.factors) {
-        float factors[2] = {has[0] ? p.factors[row] : 0.0f, has[1] ? p.factors[row + 8] : 0.0f};
+// SwiGLU of alternating gate and up n-tiles.
+template <int N_TILES>
+DEVICE void write_gate_up(const GemmArgs& args, u32 row, u32 first, const bool (&has_row)[2],
+                          const float (&acc)[N_TILES][4]) {
+    const GemmOutput output = args.outputs[0];
 #pragma unroll
-        for (int i = 0; i < EIGHTS; i++)
+    for (int j = 0; j < 2; j++) {
+        if (!has_row[j]) continue;
+        float* out = output.out + (u64)(row + 8 * j) * output.n + first;
 #pragma unroll
-            for (int j = 0; j < 4; j++) sums[i][j] *= factors[j / 2];
-    }
-    u32 in_eight = threadIdx.x % 4 * 2;
-    if constexpr (PAIR) {
-        const GemmPart part = p.parts[0];
-        u32 first = column / 2 - part.first + in_eight;
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            if (!has[j]) continue;
-            float* out = part.out + (u64)(row + 8 * j) * part.n + first;
-#pragma unroll
-            for (int i = 0; i < EIGHTS; i += 2) {
-                u32 at = first + i * 4;
-                if (at >= part.n) break;
-                float a = swiglu(sums[i][2 * j], sums[i + 1][2 * j]);
-                float b = swiglu(sums[i][2 * j + 1], sums[i + 1][2 * j + 1]);
-                write2(out + i * 4, a, b, p.wide, at + 1 < part.n);
-            }
+        for (int i = 0; i < N_TILES; i += 2) {
+            u32 column = first + i * 4;
+            if (column >= output.n) break;
+            float a = swiglu(acc[i][2 * j], acc[i + 1][2 * j]);
+            float b = swiglu(acc[i][2 * j + 1], acc[i + 1][2 * j + 1]);
+            store_x2(out + i * 4, a, b, args.vectorized, column + 1 < output.n);
         }
+    }
+}
+
+// Epilogue of a warp's accumulators, N_TILES n-tiles of 8 columns: of each a thread holds two columns of rows `row` and
+// `row + 8`. `column`, a row of w, is a multiple of 16.
+template <bool GATE_UP, int N_TILES>
+DEVICE void epilogue(const GemmArgs& args, u32 row, u32 column, float (&acc)[N_TILES][4]) {
+    bool has_row[2] = {row < args.m, row + 8 < args.m};
+    if (args.row_scales) {
+        float scales[2] = {has_row[0] ? args.row_scales[row] : 0.0f, has_row[1] ? args.row_scales[row + 8] : 0.0f};
+#pragma unroll
+        for (int i = 0; i < N_TILES; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) acc[i][j] *= scales[j / 2];
+    }
+    u32 in_tile = threadIdx.x % 4 * 2;
+    if constexpr (GATE_UP) {
+        write_gate_up(args, row, column / 2 - args.outputs[0].w_row + in_tile, has_row, acc);
     } else {
-        for (u32 of = 0; of < p.n_parts; of++) {
-            const GemmPart part = p.parts[of];
-            // Where the tile begins in the part; below zero where it begins before.
-            int first = (int)(column - part.first);
-            if (first >= (int)part.n || first + EIGHTS * 8 <= 0) continue;
-            write_part(p, part, row, first + (int)in_eight, has, sums);
+        for (u32 i = 0; i < args.n_outputs; i++) {
+            const GemmOutput output = args.outputs[i];
+            // Where the tile starts in the output; negative where it starts before it.
+            int first = (int)(column - output.w_row);
+            if (first >= (int)output.n || first + N_TILES * 8 <= 0) continue;
+            write_output(args, output, row, first + (int)in_tile, has_row, acc);
         }
     }
 }

@@ -1,39 +1,51 @@
-// Rows of keys and values into a cache. One warp a head.
+// KV store: writes the keys and values of a batch of rows into the KV cache, converted to its type. Element-wise but
+// for Q8_0 caches, where a warp quantizes blocks of 32. Launched by src/kernels/kv_store.rs and kv.rs.
+//
+// `kv_store`: one warp per head (m * 2 * n_kv_heads heads, keys first), four warps per block; lane l takes dims
+// l + 32 i. k, v [m, n_kv_heads, head_dim] f32; the cache [n_seqs, n_kv_heads, capacity, head_dim] in f32, f16 or Q8_0
+// (34-byte blocks: f16 scale, 32 int8). Rows with an invalid slot are skipped and reported; of several rows with one
+// slot the last is stored.
+// `superseded`: one warp per row; marks rows whose slot a later row has, once, for batches in which it would take too
+// long for every warp of `kv_store` or `rope_store` to search.
+// Bound: memory bandwidth and launch latency; a few microseconds at any batch size.
 #include "kv.cuh"
 
-struct KvStoreParams {
+// Mirrored by `KvStoreArgs` in src/kernels/kv_store.rs.
+struct KvStoreArgs {
     const float* k;  // [m, n_kv_heads, head_dim]
-    const float* v;
-    KvCache cache;
-    Slots slots;
+    const float* v;  // [m, n_kv_heads, head_dim]
+    KvCacheArgs cache;
+    KvSlots slots;
 };
 
-extern "C" __global__ void __launch_bounds__(128) kv_store(const __grid_constant__ KvStoreParams p) {
-    begin();
+extern "C" __global__ void __launch_bounds__(128) kv_store(const __grid_constant__ KvStoreArgs args) {
+    pdl_begin();
+    const KvCacheArgs& cache = args.cache;
     u64 task = (u64)blockIdx.x * 4 + threadIdx.x / 32;
-    u32 sides = 2 * p.cache.n_kv_heads;
-    if (task >= (u64)p.slots.m * sides) return;
-    u32 row = task / sides, side = task % sides;
-    bool tells = side == 0 && threadIdx.x % 32 == 0;
-    if (!has_place(p.slots, p.cache.n_seqs, p.cache.capacity, row, tells)) return;
-    if (is_superseded(p.slots, row)) return;
-    u32 head = side % p.cache.n_kv_heads;
-    bool value = side >= p.cache.n_kv_heads;
-    const float* x = (value ? p.v : p.k) + ((u64)row * p.cache.n_kv_heads + head) * p.cache.head_dim;
-    u8* to = value ? p.cache.v : p.cache.k;
-    store_head(p.cache, to + head_offset(p.cache, sequence_of(p.slots, row), head, p.slots.positions[row]), x);
+    u32 heads = 2 * cache.n_kv_heads;  // of a row: keys, then values
+    if (task >= (u64)args.slots.m * heads) return;
+    u32 row = task / heads, index = task % heads;
+    bool reports = index == 0 && threadIdx.x % 32 == 0;
+    if (!slot_is_valid(args.slots, cache.n_seqs, cache.capacity, row, reports)) return;
+    if (is_superseded(args.slots, row)) return;
+    u32 head = index % cache.n_kv_heads;
+    bool is_value = index >= cache.n_kv_heads;
+    const float* x = (is_value ? args.v : args.k) + ((u64)row * cache.n_kv_heads + head) * cache.head_dim;
+    u8* to = is_value ? cache.v : cache.k;
+    u64 offset = head_offset(cache, sequence_of(args.slots, row), head, args.slots.positions[row]);
+    store_head(cache, to + offset, x);
 }
 
-struct SupersededParams {
-    Slots slots;
-    u32* out;
+// Mirrored by `SupersededArgs` in src/kernels/kv.rs.
+struct SupersededArgs {
+    KvSlots slots;
+    u32* out;  // [m]
 };
 
-// For each row whether a later row has the same place; for batches in which every warp would look too long.
-extern "C" __global__ void __launch_bounds__(128) superseded(const __grid_constant__ SupersededParams p) {
-    begin();
+extern "C" __global__ void __launch_bounds__(128) superseded(const __grid_constant__ SupersededArgs args) {
+    pdl_begin();
     u32 row = blockIdx.x * 4 + threadIdx.x / 32;
-    if (row >= p.slots.m) return;
-    bool found = is_superseded(p.slots, row);
-    if (threadIdx.x % 32 == 0) p.out[row] = found;
+    if (row >= args.slots.m) return;
+    bool found = is_superseded(args.slots, row);
+    if (threadIdx.x % 32 == 0) args.out[row] = found;
 }

@@ -1,102 +1,108 @@
-// The weight types: how eight neighbouring elements of a row are decoded.
+// The weight types of GGUF, and how eight consecutive elements of a row are dequantized to f32.
 //
-// `W::decode8(block, part, out)` gives elements 8*part to 8*part+7 of a block. Blocks start at multiples of the largest
-// power of two that divides their size (rows are whole blocks and a weight starts at a multiple of 16), and loads here
-// are no wider than that.
+// Block formats have `W::dequantize8(block, chunk, out)`, which gives elements 8 * chunk to 8 * chunk + 7 of a block of
+// W::BLOCK elements in W::BYTES bytes. Blocks start at multiples of the largest power of two that divides their size (rows
+// are whole blocks, and a weight starts at a multiple of 16), and loads here are no wider than that. Names follow ggml: d
+// and m (or min) are scale and minimum, qs the low bits of the quants, qh the high bits.
 #pragma once
 #include "common.cuh"
 
 // Bytes at an even address.
-__device__ __forceinline__ u32 load2(const u8* at) { return *(const u16*)at; }
-__device__ __forceinline__ u32 load4_of_2(const u8* at) { return load2(at) | load2(at + 2) << 16; }
+DEVICE u32 load2(const u8* at) { return *(const u16*)at; }
+DEVICE u32 load4_of_2(const u8* at) { return load2(at) | load2(at + 2) << 16; }
 // Bytes at a multiple of four.
-__device__ __forceinline__ u32 load4(const u8* at) { return *(const u32*)at; }
+DEVICE u32 load4(const u8* at) { return *(const u32*)at; }
 
-__device__ __forceinline__ u32 byte_of(u32 word, int i) { return word >> (8 * i) & 0xff; }
-__device__ __forceinline__ float signed_byte(u32 word, int i) { return (float)(i8)byte_of(word, i); }
+DEVICE u32 byte_of(u32 word, int i) { return word >> (8 * i) & 0xff; }
+DEVICE float signed_byte(u32 word, int i) { return (float)(i8)byte_of(word, i); }
 
 struct F32 {
     static constexpr int BLOCK = 1, BYTES = 4;
-    static __device__ __forceinline__ float one(const u8* at) { return *(const float*)at; }
+    static DEVICE float one(const u8* at) { return *(const float*)at; }
 };
 
 struct F16 {
     static constexpr int BLOCK = 1, BYTES = 2;
-    static __device__ __forceinline__ float one(const u8* at) { return half_to_float(*(const u16*)at); }
+    static DEVICE float one(const u8* at) { return f16_to_f32(*(const u16*)at); }
 };
 
 struct BF16 {
     static constexpr int BLOCK = 1, BYTES = 2;
-    static __device__ __forceinline__ float one(const u8* at) { return bfloat_to_float(*(const u16*)at); }
+    static DEVICE float one(const u8* at) { return bf16_to_f32(*(const u16*)at); }
 };
 
-// Codes of 4 bits in 16 bytes: the low halves are elements 0 to 15, the high halves 16 to 31.
-__device__ __forceinline__ void nibbles32(u32 low, u32 high, int part, u32 codes[8]) {
-    int shift = part < 2 ? 0 : 4;
+// 4-bit quants in 16 bytes: the low nibbles are elements 0 to 15, the high nibbles 16 to 31.
+DEVICE void nibbles32(u32 low, u32 high, int chunk, u32 quants[8]) {
+    int shift = chunk < 2 ? 0 : 4;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        codes[i] = byte_of(low, i) >> shift & 15;
-        codes[4 + i] = byte_of(high, i) >> shift & 15;
+        quants[i] = byte_of(low, i) >> shift & 15;
+        quants[4 + i] = byte_of(high, i) >> shift & 15;
     }
 }
 
+// f16 d, 16 bytes of 4-bit quants (offset -8).
 struct Q4_0 {
     static constexpr int BLOCK = 32, BYTES = 18;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
-        float d = half_to_float(load2(block));
-        const u8* qs = block + 2 + part % 2 * 8;
-        u32 codes[8];
-        nibbles32(load4_of_2(qs), load4_of_2(qs + 4), part, codes);
+    static DEVICE void dequantize8(const u8* block, int chunk, float out[8]) {
+        float d = f16_to_f32(load2(block));
+        const u8* qs = block + 2 + chunk % 2 * 8;
+        u32 quants[8];
+        nibbles32(load4_of_2(qs), load4_of_2(qs + 4), chunk, quants);
 #pragma unroll
-        for (int i = 0; i < 8; i++) out[i] = d * (float)((int)codes[i] - 8);
+        for (int i = 0; i < 8; i++) out[i] = d * (float)((int)quants[i] - 8);
     }
 };
 
+// f16 d and m, 16 bytes of 4-bit quants.
 struct Q4_1 {
     static constexpr int BLOCK = 32, BYTES = 20;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
-        u32 head = load4(block);
-        float d = half_to_float(head), m = half_to_float(head >> 16);
-        const u8* qs = block + 4 + part % 2 * 8;
-        u32 codes[8];
-        nibbles32(load4(qs), load4(qs + 4), part, codes);
+    static DEVICE void dequantize8(const u8* block, int chunk, float out[8]) {
+        u32 d_m = load4(block);
+        float d = f16_to_f32(d_m), m = f16_to_f32(d_m >> 16);
+        const u8* qs = block + 4 + chunk % 2 * 8;
+        u32 quants[8];
+        nibbles32(load4(qs), load4(qs + 4), chunk, quants);
 #pragma unroll
-        for (int i = 0; i < 8; i++) out[i] = d * (float)codes[i] + m;
+        for (int i = 0; i < 8; i++) out[i] = d * (float)quants[i] + m;
     }
 };
 
+// f16 d, 4 bytes of fifth bits, 16 bytes of 4-bit quants (offset -16).
 struct Q5_0 {
     static constexpr int BLOCK = 32, BYTES = 22;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
-        float d = half_to_float(load2(block));
-        u32 fifth = load4_of_2(block + 2) >> (8 * part);
-        const u8* qs = block + 6 + part % 2 * 8;
-        u32 codes[8];
-        nibbles32(load4_of_2(qs), load4_of_2(qs + 4), part, codes);
+    static DEVICE void dequantize8(const u8* block, int chunk, float out[8]) {
+        float d = f16_to_f32(load2(block));
+        u32 qh = load4_of_2(block + 2) >> (8 * chunk);
+        const u8* qs = block + 6 + chunk % 2 * 8;
+        u32 quants[8];
+        nibbles32(load4_of_2(qs), load4_of_2(qs + 4), chunk, quants);
 #pragma unroll
-        for (int i = 0; i < 8; i++) out[i] = d * (float)((int)(codes[i] | (fifth >> i & 1) << 4) - 16);
+        for (int i = 0; i < 8; i++) out[i] = d * (float)((int)(quants[i] | (qh >> i & 1) << 4) - 16);
     }
 };
 
+// f16 d and m, 4 bytes of fifth bits, 16 bytes of 4-bit quants.
 struct Q5_1 {
     static constexpr int BLOCK = 32, BYTES = 24;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
-        u32 head = load4(block);
-        float d = half_to_float(head), m = half_to_float(head >> 16);
-        u32 fifth = load4(block + 4) >> (8 * part);
-        const u8* qs = block + 8 + part % 2 * 8;
-        u32 codes[8];
-        nibbles32(load4(qs), load4(qs + 4), part, codes);
+    static DEVICE void dequantize8(const u8* block, int chunk, float out[8]) {
+        u32 d_m = load4(block);
+        float d = f16_to_f32(d_m), m = f16_to_f32(d_m >> 16);
+        u32 qh = load4(block + 4) >> (8 * chunk);
+        const u8* qs = block + 8 + chunk % 2 * 8;
+        u32 quants[8];
+        nibbles32(load4(qs), load4(qs + 4), chunk, quants);
 #pragma unroll
-        for (int i = 0; i < 8; i++) out[i] = d * (float)(codes[i] | (fifth >> i & 1) << 4) + m;
+        for (int i = 0; i < 8; i++) out[i] = d * (float)(quants[i] | (qh >> i & 1) << 4) + m;
     }
 };
 
+// f16 d, 32 signed bytes.
 struct Q8_0 {
     static constexpr int BLOCK = 32, BYTES = 34;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
-        float d = half_to_float(load2(block));
-        const u8* qs = block + 2 + part * 8;
+    static DEVICE void dequantize8(const u8* block, int chunk, float out[8]) {
+        float d = f16_to_f32(load2(block));
+        const u8* qs = block + 2 + chunk * 8;
         u32 low = load4_of_2(qs), high = load4_of_2(qs + 4);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -106,17 +112,18 @@ struct Q8_0 {
     }
 };
 
-// In blocks of 256, element e is in plane e / width of the run that holds it: see `planes` in the host's formats.
+// K-quants: blocks of 256 elements. A byte holds bits of 8 / b elements that are 32 (or 64) apart, where b is the width of
+// the bit field: bytes are read once and shifted.
 
-// Scales per 16 elements in one byte (scale low, minimum high), 64 bytes of 2-bit codes, f16 units.
+// 16 bytes of scale (low 4 bits) and minimum (high) per 16 elements, 64 bytes of 2-bit quants, f16 d and dmin.
 struct Q2_K {
     static constexpr int BLOCK = 256, BYTES = 84;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
-        u32 units = load4(block + 80), packed = block[part / 2];
-        float scale = half_to_float(units) * (float)(packed & 15);
-        float min = half_to_float(units >> 16) * (float)(packed >> 4);
-        const u8* qs = block + 16 + part / 16 * 32 + part % 4 * 8;
-        int shift = part / 4 % 4 * 2;
+    static DEVICE void dequantize8(const u8* block, int chunk, float out[8]) {
+        u32 d_dmin = load4(block + 80), packed = block[chunk / 2];
+        float scale = f16_to_f32(d_dmin) * (float)(packed & 15);
+        float min = f16_to_f32(d_dmin >> 16) * (float)(packed >> 4);
+        const u8* qs = block + 16 + chunk / 16 * 32 + chunk % 4 * 8;
+        int shift = chunk / 4 % 4 * 2;
         u32 low = load4(qs) >> shift, high = load4(qs + 4) >> shift;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -126,32 +133,33 @@ struct Q2_K {
     }
 };
 
-// Third bits, 2-bit codes from -4, 6-bit scales per 16 from -32, one f16 unit.
+// 32 bytes of third bits, 64 bytes of 2-bit quants (offset -4), 12 bytes of 6-bit scales per 16 elements (offset -32),
+// f16 d.
 struct Q3_K {
     static constexpr int BLOCK = 256, BYTES = 110;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
-        int group = part / 2;
+    static DEVICE void dequantize8(const u8* block, int chunk, float out[8]) {
+        int group = chunk / 2;
         const u8* scales = block + 96;
         u32 low4 = scales[group % 8] >> (group / 8 * 4) & 15;
         u32 high2 = scales[8 + group % 4] >> (group / 4 * 2) & 3;
-        float scale = half_to_float(load2(block + 108)) * (float)((int)(low4 | high2 << 4) - 32);
-        const u8* qs = block + 32 + part / 16 * 32 + part % 4 * 8;
-        const u8* third = block + part % 4 * 8;
-        int shift = part / 4 % 4 * 2, plane = part / 4;
+        float scale = f16_to_f32(load2(block + 108)) * (float)((int)(low4 | high2 << 4) - 32);
+        const u8* qs = block + 32 + chunk / 16 * 32 + chunk % 4 * 8;
+        const u8* qh = block + chunk % 4 * 8;
+        int shift = chunk / 4 % 4 * 2, plane = chunk / 4;
         u32 low = load4_of_2(qs) >> shift, high = load4_of_2(qs + 4) >> shift;
-        u32 low_third = load4_of_2(third) >> plane, high_third = load4_of_2(third + 4) >> plane;
+        u32 low_qh = load4_of_2(qh) >> plane, high_qh = load4_of_2(qh + 4) >> plane;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int a = (byte_of(low, i) & 3) | (byte_of(low_third, i) & 1) << 2;
-            int b = (byte_of(high, i) & 3) | (byte_of(high_third, i) & 1) << 2;
+            int a = (byte_of(low, i) & 3) | (byte_of(low_qh, i) & 1) << 2;
+            int b = (byte_of(high, i) & 3) | (byte_of(high_qh, i) & 1) << 2;
             out[i] = scale * (float)(a - 4);
             out[4 + i] = scale * (float)(b - 4);
         }
     }
 };
 
-// The 6-bit scale and minimum of group j (of 32 elements), in 12 bytes.
-__device__ __forceinline__ void scale_min(const u8* scales, int j, u32& scale, u32& min) {
+// The 6-bit scale and minimum of group j of 32 elements, packed in 12 bytes.
+DEVICE void scale_min(const u8* scales, int j, u32& scale, u32& min) {
     if (j < 4) {
         scale = scales[j] & 63;
         min = scales[j + 4] & 63;
@@ -161,14 +169,15 @@ __device__ __forceinline__ void scale_min(const u8* scales, int j, u32& scale, u
     }
 }
 
+// f16 d and dmin, 12 bytes of scales and minimums, 128 bytes of 4-bit quants.
 struct Q4_K {
     static constexpr int BLOCK = 256, BYTES = 144;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
-        u32 units = load4(block), s, m;
-        int group = part / 4;
+    static DEVICE void dequantize8(const u8* block, int chunk, float out[8]) {
+        u32 d_dmin = load4(block), s, m;
+        int group = chunk / 4;
         scale_min(block + 4, group, s, m);
-        float scale = half_to_float(units) * (float)s, min = half_to_float(units >> 16) * (float)m;
-        const u8* qs = block + 16 + group / 2 * 32 + part % 4 * 8;
+        float scale = f16_to_f32(d_dmin) * (float)s, min = f16_to_f32(d_dmin >> 16) * (float)m;
+        const u8* qs = block + 16 + group / 2 * 32 + chunk % 4 * 8;
         int shift = group % 2 * 4;
         u32 low = load4(qs) >> shift, high = load4(qs + 4) >> shift;
 #pragma unroll
@@ -179,54 +188,56 @@ struct Q4_K {
     }
 };
 
+// f16 d and dmin, 12 bytes of scales and minimums, 32 bytes of fifth bits, 128 bytes of 4-bit quants.
 struct Q5_K {
     static constexpr int BLOCK = 256, BYTES = 176;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
-        u32 units = load4(block), s, m;
-        int group = part / 4;
+    static DEVICE void dequantize8(const u8* block, int chunk, float out[8]) {
+        u32 d_dmin = load4(block), s, m;
+        int group = chunk / 4;
         scale_min(block + 4, group, s, m);
-        float scale = half_to_float(units) * (float)s, min = half_to_float(units >> 16) * (float)m;
-        const u8* fifth = block + 16 + part % 4 * 8;
-        const u8* qs = block + 48 + group / 2 * 32 + part % 4 * 8;
+        float scale = f16_to_f32(d_dmin) * (float)s, min = f16_to_f32(d_dmin >> 16) * (float)m;
+        const u8* qh = block + 16 + chunk % 4 * 8;
+        const u8* qs = block + 48 + group / 2 * 32 + chunk % 4 * 8;
         int shift = group % 2 * 4;
         u32 low = load4(qs) >> shift, high = load4(qs + 4) >> shift;
-        u32 low_fifth = load4(fifth) >> group, high_fifth = load4(fifth + 4) >> group;
+        u32 low_qh = load4(qh) >> group, high_qh = load4(qh + 4) >> group;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            u32 a = (byte_of(low, i) & 15) | (byte_of(low_fifth, i) & 1) << 4;
-            u32 b = (byte_of(high, i) & 15) | (byte_of(high_fifth, i) & 1) << 4;
+            u32 a = (byte_of(low, i) & 15) | (byte_of(low_qh, i) & 1) << 4;
+            u32 b = (byte_of(high, i) & 15) | (byte_of(high_qh, i) & 1) << 4;
             out[i] = scale * (float)a - min;
             out[4 + i] = scale * (float)b - min;
         }
     }
 };
 
-// 4-bit codes in runs of 64 bytes, upper 2 bits in runs of 32, signed 8-bit scales per 16, one f16 unit; codes from -32.
+// 128 bytes of low 4 bits (64 bytes per 128 elements), 64 bytes of upper 2 bits (32 bytes per 128 elements; offset -32),
+// 16 signed 8-bit scales per 16 elements, f16 d.
 struct Q6_K {
     static constexpr int BLOCK = 256, BYTES = 210;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
-        float scale = half_to_float(load2(block + 208)) * (float)(i8)block[192 + part / 2];
-        const u8* ql = block + part / 16 * 64 + part % 8 * 8;
-        const u8* qh = block + 128 + part / 16 * 32 + part % 4 * 8;
-        int shift = part / 8 % 2 * 4, shift_high = part / 4 % 4 * 2;
+    static DEVICE void dequantize8(const u8* block, int chunk, float out[8]) {
+        float scale = f16_to_f32(load2(block + 208)) * (float)(i8)block[192 + chunk / 2];
+        const u8* ql = block + chunk / 16 * 64 + chunk % 8 * 8;
+        const u8* qh = block + 128 + chunk / 16 * 32 + chunk % 4 * 8;
+        int shift = chunk / 8 % 2 * 4, shift_high = chunk / 4 % 4 * 2;
         u32 low = load4_of_2(ql) >> shift, high = load4_of_2(ql + 4) >> shift;
-        u32 low_up = load4_of_2(qh) >> shift_high, high_up = load4_of_2(qh + 4) >> shift_high;
+        u32 low_qh = load4_of_2(qh) >> shift_high, high_qh = load4_of_2(qh + 4) >> shift_high;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int a = (byte_of(low, i) & 15) | (byte_of(low_up, i) & 3) << 4;
-            int b = (byte_of(high, i) & 15) | (byte_of(high_up, i) & 3) << 4;
+            int a = (byte_of(low, i) & 15) | (byte_of(low_qh, i) & 3) << 4;
+            int b = (byte_of(high, i) & 15) | (byte_of(high_qh, i) & 3) << 4;
             out[i] = scale * (float)(a - 32);
             out[4 + i] = scale * (float)(b - 32);
         }
     }
 };
 
-// An f32 scale, 256 signed bytes, and their sums, which decoding does not need.
+// f32 d, 256 signed bytes, and their sums, which are not needed here.
 struct Q8_K {
     static constexpr int BLOCK = 256, BYTES = 292;
-    static __device__ __forceinline__ void decode8(const u8* block, int part, float out[8]) {
+    static DEVICE void dequantize8(const u8* block, int chunk, float out[8]) {
         float d = *(const float*)block;
-        u32 low = load4(block + 4 + part * 8), high = load4(block + 8 + part * 8);
+        u32 low = load4(block + 4 + chunk * 8), high = load4(block + 8 + chunk * 8);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             out[i] = d * signed_byte(low, i);
@@ -237,19 +248,19 @@ struct Q8_K {
 
 // Bytes of a row of `k` elements.
 template <typename W>
-__device__ __forceinline__ u64 row_bytes(u32 k) {
+DEVICE u64 row_bytes(u32 k) {
     return (u64)(k / W::BLOCK) * W::BYTES;
 }
 
-// Elements `at` to `at + 7` of a row of `k`, zeros behind its end. `at` is a multiple of 8.
+// Elements `at` to `at + 7` of a row of `k`, zeros past its end. `at` is a multiple of 8.
 template <typename W>
-__device__ __forceinline__ void decode_row8(const u8* row, u32 at, u32 k, float out[8]) {
+DEVICE void dequantize_row8(const u8* row, u32 at, u32 k, float out[8]) {
     if constexpr (W::BLOCK == 1) {
 #pragma unroll
         for (int i = 0; i < 8; i++) out[i] = at + i < k ? W::one(row + (u64)(at + i) * W::BYTES) : 0.0f;
     } else {
         if (at < k) {
-            W::decode8(row + (u64)(at / W::BLOCK) * W::BYTES, at % W::BLOCK / 8, out);
+            W::dequantize8(row + (u64)(at / W::BLOCK) * W::BYTES, at % W::BLOCK / 8, out);
         } else {
 #pragma unroll
             for (int i = 0; i < 8; i++) out[i] = 0.0f;

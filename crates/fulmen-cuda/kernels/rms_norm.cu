@@ -1,67 +1,74 @@
-// RMS norm over rows, alone and with a residual sum before it. One block a row; narrow rows have a block of one warp.
+// RMS norm over rows, and the fused residual add + RMS norm: out = x / sqrt(mean(x²) + epsilon) · gamma. A reduction, then
+// an element-wise pass; one block per row, up to 1024 threads. Launched by src/kernels/rms_norm.rs.
+//
+// `rms_norm`: x = a. `add_rms_norm`: x = a + b, which is also written to `sum`.
+// All operands [rows, width] f32, gamma [width]. The output may be `a`, and `sum` may be `a` or `b`: each element is read
+// and written by one thread. The row is read twice, the second time from L1 or L2.
+// Numerics: f32, one partial sum per thread, then warp shuffles.
+// Bound: memory bandwidth; for a few rows the latency of two passes.
 #include "common.cuh"
 
-struct RmsNormParams {
+// Mirrored by `RmsNormArgs` in src/kernels/rms_norm.rs.
+struct RmsNormArgs {
     const float* a;
-    const float* b;      // added to `a` first; add_rms_norm only
-    const float* gamma;  // `width` gains
-    float* sum;          // where a + b goes; add_rms_norm only
+    const float* b;  // add_rms_norm only
+    const float* gamma;
+    float* sum;  // add_rms_norm only
     float* out;
     u32 width;
     float epsilon;
-    u32 wide;  // all addresses are multiples of 16, and so is a row
+    u32 vectorized;  // all addresses and the row stride are multiples of 16 bytes
     u32 unused;
 };
 
-// Four elements as one value, so that both widths share the code below.
-__device__ __forceinline__ float squares(float x) { return x * x; }
-__device__ __forceinline__ float squares(float4 x) { return x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w; }
-__device__ __forceinline__ float plus(float a, float b) { return a + b; }
-__device__ __forceinline__ float4 plus(float4 a, float4 b) {
-    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-}
-__device__ __forceinline__ float scaled(float x, float factor, float gamma) { return x * factor * gamma; }
-__device__ __forceinline__ float4 scaled(float4 x, float factor, float4 gamma) {
+// One or four elements, so that both widths share the code below.
+DEVICE float sum_of_squares(float x) { return x * x; }
+DEVICE float sum_of_squares(float4 x) { return x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w; }
+DEVICE float add(float a, float b) { return a + b; }
+DEVICE float4 add(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+DEVICE float scale(float x, float factor, float gamma) { return x * factor * gamma; }
+DEVICE float4 scale(float4 x, float factor, float4 gamma) {
     return make_float4(x.x * factor * gamma.x, x.y * factor * gamma.y, x.z * factor * gamma.z, x.w * factor * gamma.w);
 }
 
-// The output may be `a`, and the sum may be `a` or `b`: each element belongs to one thread, which reads it first.
 template <typename V, bool ADD>
-__device__ __forceinline__ void norm_row(const RmsNormParams& p, float* parts) {
-    u32 n = p.width / (sizeof(V) / 4);
+DEVICE void norm_row(const RmsNormArgs& args, float* warp_results) {
+    u32 n = args.width / (sizeof(V) / 4);
     u64 start = (u64)blockIdx.x * n;
-    const V* a = (const V*)p.a + start;
-    const V* b = (const V*)p.b + start;
-    V* sum = (V*)p.sum + start;
-    V* out = (V*)p.out + start;
-    const V* gamma = (const V*)p.gamma;
-    float total = 0.0f;
+    const V* a = (const V*)args.a + start;
+    const V* b = (const V*)args.b + start;
+    V* sum = (V*)args.sum + start;
+    V* out = (V*)args.out + start;
+    const V* gamma = (const V*)args.gamma;
+    float squares = 0.0f;
     for (u32 i = threadIdx.x; i < n; i += blockDim.x) {
         V x = a[i];
         if (ADD) {
-            x = plus(x, b[i]);
+            x = add(x, b[i]);
             sum[i] = x;
         }
-        total += squares(x);
+        squares += sum_of_squares(x);
     }
-    total = block_reduce<Sum>(total, parts);
-    float factor = 1.0f / sqrtf(total / (float)p.width + p.epsilon);
+    squares = block_reduce<Sum>(squares, warp_results);
+    float factor = 1.0f / sqrtf(squares / (float)args.width + args.epsilon);
     const V* x = ADD ? sum : a;
-    for (u32 i = threadIdx.x; i < n; i += blockDim.x) out[i] = scaled(x[i], factor, gamma[i]);
+    for (u32 i = threadIdx.x; i < n; i += blockDim.x) out[i] = scale(x[i], factor, gamma[i]);
 }
 
 template <bool ADD>
-__device__ __forceinline__ void norm(const RmsNormParams& p) {
-    __shared__ float parts[32];
-    begin();
-    if (p.wide) {
-        norm_row<float4, ADD>(p, parts);
+DEVICE void norm(const RmsNormArgs& args) {
+    __shared__ float warp_results[32];
+    pdl_begin();
+    if (args.vectorized) {
+        norm_row<float4, ADD>(args, warp_results);
     } else {
-        norm_row<float, ADD>(p, parts);
+        norm_row<float, ADD>(args, warp_results);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(1024) rms_norm(const __grid_constant__ RmsNormParams p) { norm<false>(p); }
-extern "C" __global__ void __launch_bounds__(1024) add_rms_norm(const __grid_constant__ RmsNormParams p) {
-    norm<true>(p);
+extern "C" __global__ void __launch_bounds__(1024) rms_norm(const __grid_constant__ RmsNormArgs args) {
+    norm<false>(args);
+}
+extern "C" __global__ void __launch_bounds__(1024) add_rms_norm(const __grid_constant__ RmsNormArgs args) {
+    norm<true>(args);
 }

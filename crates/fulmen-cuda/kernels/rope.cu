@@ -1,40 +1,48 @@
-// Rotary position embedding. A thread takes one pair, or one element that is only copied, in some heads of one row: the
-// angle is the same for all of them.
+// RoPE: rotates the first n_rot dims of every head by the angle of its row's position and copies the others. One thread
+// per pair (or per copied dim) of HEADS_PER_BLOCK heads of one row: sin and cos are computed once for all of them, in
+// f64. Launched by src/kernels/rope.rs.
+//
+// Grid: x = rows * head groups * chunks of a head; up to 128 threads. x, out [m, n_heads, head_dim] f32; out may be x.
+// Pairing: NeoX (i, i + n_rot / 2) or adjacent (2 i, 2 i + 1); see rope.cuh. n_rot is even and at most head_dim.
+// Bound: memory bandwidth; the f64 angles matter only for short batches.
 #include "rope.cuh"
 
-struct RopeParams {
+// Mirrored by `RopeKernelArgs` in src/kernels/rope.rs.
+struct RopeKernelArgs {
     const float* x;  // [m, n_heads, head_dim]
     const u32* positions;
     float* out;
-    RopeSpec rope;
+    RopeArgs rope;
     u32 n_heads;
     u32 head_dim;
     u32 heads_per_block;
-    u32 head_groups;  // blocks that share a row's heads
-    u32 chunks;       // blocks that share a head's items
+    u32 head_groups;  // blocks per row along the heads
+    u32 chunks;       // blocks per head group along the dims
     u32 unused;
 };
 
-extern "C" __global__ void __launch_bounds__(128) rope(const __grid_constant__ RopeParams p) {
-    begin();
+extern "C" __global__ void __launch_bounds__(128) rope(const __grid_constant__ RopeKernelArgs args) {
+    pdl_begin();
     u32 block = blockIdx.x;
-    u32 chunk = block % p.chunks, group = block / p.chunks % p.head_groups, row = block / p.chunks / p.head_groups;
-    u32 item = chunk * blockDim.x + threadIdx.x, pairs = p.rope.n_rot / 2;
-    if (item >= p.head_dim - pairs) return;
-    u32 from = group * p.heads_per_block, to = min(from + p.heads_per_block, p.n_heads);
-    u64 start = ((u64)row * p.n_heads + from) * p.head_dim;
-    const float* x = p.x + start;
-    float* out = p.out + start;
+    u32 chunk = block % args.chunks, group = block / args.chunks % args.head_groups;
+    u32 row = block / args.chunks / args.head_groups;
+    u32 item = chunk * blockDim.x + threadIdx.x, pairs = args.rope.n_rot / 2;
+    if (item >= args.head_dim - pairs) return;
+    u32 begin = group * args.heads_per_block, end = min(begin + args.heads_per_block, args.n_heads);
+    u64 offset = ((u64)row * args.n_heads + begin) * args.head_dim;
+    const float* x = args.x + offset;
+    float* out = args.out + offset;
     if (item >= pairs) {
-        u32 at = item + pairs;
-        for (u32 head = from; head < to; head++, x += p.head_dim, out += p.head_dim) out[at] = x[at];
+        u32 dim = item + pairs;
+        for (u32 head = begin; head < end; head++, x += args.head_dim, out += args.head_dim) out[dim] = x[dim];
         return;
     }
-    float2 turn = turn_of(p.rope, p.positions[row], item);
-    u32 i = first_of(p.rope, item), j = second_of(p.rope, item);
-    for (u32 head = from; head < to; head++, x += p.head_dim, out += p.head_dim) {
-        float a = x[i], b = x[j];
-        out[i] = a * turn.x - b * turn.y;
-        out[j] = a * turn.y + b * turn.x;
+    const float2 cos_sin = rope_cos_sin(args.rope, args.positions[row], item);
+    u32 i = rope_first_dim(item, args.rope.neox), j = rope_second_dim(item, args.rope.n_rot, args.rope.neox);
+    for (u32 head = begin; head < end; head++, x += args.head_dim, out += args.head_dim) {
+        float first = x[i], second = x[j];
+        rope_rotate(first, second, cos_sin);
+        out[i] = first;
+        out[j] = second;
     }
 }

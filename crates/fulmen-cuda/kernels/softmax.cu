@@ -1,7 +1,13 @@
-// Softmax of x · scale over rows. One block a row. A row of nothing but -inf gives zeros; a NaN makes its row
-// NaN.
+// Softmax of x · scale over rows: max reduction, exponentials with a sum reduction, division. One block per row, up to
+// 1024 threads; three passes over the row. Launched by src/kernels/softmax.rs.
+//
+// x, out [rows, width] f32; out may be x. A row of nothing but -inf gives zeros; a NaN makes its row NaN.
+// Numerics: the max is subtracted before the scale is applied, where it causes the least rounding; with a negative scale
+// it is the max of -x.
+// Bound: memory bandwidth, or latency for a few rows.
 #include "common.cuh"
 
+// Mirrored by `SoftmaxArgs` in src/kernels/softmax.rs.
 struct SoftmaxArgs {
     const float* x;
     float* out;
@@ -10,27 +16,25 @@ struct SoftmaxArgs {
 };
 #include "layout/softmax.cuh"
 
-extern "C" __global__ void __launch_bounds__(1024) softmax(const __grid_constant__ SoftmaxArgs p) {
-    __shared__ float parts[32];
-    begin();
-    const float* x = p.x + (u64)blockIdx.x * p.width;
-    float* out = p.out + (u64)blockIdx.x * p.width;
-    // The largest is taken away before the factor comes in, where it takes the least rounding; with a
-    // negative factor the largest is that of -x.
-    float sign = copysignf(1.0f, p.scale), factor = fabsf(p.scale);
-    float largest = -INFINITE;
-    for (u32 i = threadIdx.x; i < p.width; i += blockDim.x) largest = fmaxf(largest, x[i] * sign);
-    largest = block_reduce<Max>(largest, parts);
-    // Nothing but -inf and NaN: the exponentials are 0 and NaN then, which is what the sum must see.
-    bool masked = largest == -INFINITE;
-    float total = 0.0f;
-    for (u32 i = threadIdx.x; i < p.width; i += blockDim.x) {
-        float away = x[i] * sign - (masked ? 0.0f : largest);
-        float e = expf(away * factor);
+extern "C" __global__ void __launch_bounds__(1024) softmax(const __grid_constant__ SoftmaxArgs args) {
+    __shared__ float warp_results[32];
+    pdl_begin();
+    const float* x = args.x + (u64)blockIdx.x * args.width;
+    float* out = args.out + (u64)blockIdx.x * args.width;
+    float sign = copysignf(1.0f, args.scale), scale = fabsf(args.scale);
+    float row_max = -INFINITE;
+    for (u32 i = threadIdx.x; i < args.width; i += blockDim.x) row_max = fmaxf(row_max, x[i] * sign);
+    row_max = block_reduce<Max>(row_max, warp_results);
+    // With nothing but -inf and NaN in the row, the exponentials must be 0 and NaN.
+    bool masked = row_max == -INFINITE;
+    float sum = 0.0f;
+    for (u32 i = threadIdx.x; i < args.width; i += blockDim.x) {
+        float relative = x[i] * sign - (masked ? 0.0f : row_max);
+        float e = expf(relative * scale);
         out[i] = e;
-        total += e;
+        sum += e;
     }
-    total = block_reduce<Sum>(total, parts);
-    float share = total == 0.0f ? 0.0f : 1.0f / total;
-    for (u32 i = threadIdx.x; i < p.width; i += blockDim.x) out[i] *= share;
+    sum = block_reduce<Sum>(sum, warp_results);
+    float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+    for (u32 i = threadIdx.x; i < args.width; i += blockDim.x) out[i] *= inverse;
 }

@@ -114,19 +114,19 @@ impl CudaDispatcher {
             (OpCall::MulMat(call), OpCall::RmsNorm(norm)) => {
                 // An invalid norm is reported by its own call.
                 if norm.check_operands(&self.memory).is_ok() {
-                    kernels::few_rows::expect(&mut self.queue, call, norm);
+                    kernels::small_m::request_forward(&mut self.queue, call, norm);
                 }
                 None
             }
             (OpCall::RmsNorm(norm), OpCall::MulMat(call)) if norm.feeds(call.input, call.m, call.k) => {
                 norm.check_operands(&self.memory)?;
                 call.check_operands(&self.memory)?;
-                kernels::few_rows::launch(&mut self.queue, call, Some(norm))
+                kernels::small_m::launch(&mut self.queue, call, Some(norm))
             }
             (OpCall::RmsNorm(norm), OpCall::GateUp(call)) if norm.feeds(call.input, call.m, call.k) => {
                 norm.check_operands(&self.memory)?;
                 call.check_operands(&self.memory)?;
-                kernels::few_rows::launch_gate_up(&mut self.queue, call, Some(norm))
+                kernels::small_m::launch_gate_up(&mut self.queue, call, Some(norm))
             }
             (OpCall::RopeStore(store), OpCall::Attention(call)) => {
                 store.check_operands(&self.memory)?;
@@ -178,8 +178,8 @@ impl KernelDispatch for CudaDispatcher {
     }
 
     ops! {
-        dispatch_mul_mat(MulMatCall) => kernels::mul_mat::launch;
-        dispatch_gate_up(GateUpCall) => kernels::mul_mat::launch_gate_up;
+        dispatch_mul_mat(MulMatCall) => kernels::matmul::launch;
+        dispatch_gate_up(GateUpCall) => kernels::matmul::launch_gate_up;
         dispatch_embed(EmbedCall) => kernels::embed::launch;
         dispatch_rms_norm(RmsNormCall) => kernels::rms_norm::launch;
         dispatch_add_rms_norm(AddRmsNormCall) => kernels::rms_norm::launch_add;

@@ -1,0 +1,16 @@
+// Element-wise arithmetic on float4.
+#pragma once
+#include "types.cuh"
+
+DEVICE float4 splat4(float v) { return make_float4(v, v, v, v); }
+DEVICE float4 operator+(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+DEVICE float4 operator*(float4 a, float4 b) {
+    return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
+}
+DEVICE float4 operator*(float4 a, float b) { return make_float4(a.x * b, a.y * b, a.z * b, a.w * b); }
+DEVICE float sum_of_squares(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
+
+// Four f32 at a multiple of 16 bytes, past L1: for data that a previous kernel has written.
+DEVICE float4 ldcg4(const float* from) { return __ldcg((const float4*)from); }

@@ -1,0 +1,450 @@
+// targets: 90
+// W4A16 small-M GEMM: y[m, n] = x[m, k] W[n, k]^T for m = 2..16 rows and block-quantized W (Q4_K, Q5_K, Q6_K,
+// Q4_0, Q4_1, Q5_0, Q5_1, Q8_0), with fused SwiGLU of gate and up, or bias and residual. For decode at batch 2
+// to 16; up to 48 rows in several launches.
+//
+// Algorithm
+//   Weights are dequantized in registers to f16 A-fragments of mma.m16n8k16; activations are its B-fragments.
+//   Every byte of W is read once. Warp-specialized: consumer warps stream weights and multiply, one producer
+//   warp brings x. Split-K over the blocks of a cluster, with a reduction through distributed shared memory.
+//
+// Tiles
+//   Output tile: 16 rows of W (MMA M) x ROWS = 8 or 16 rows of x (MMA N = 1 or 2 n-tiles). For gate and up a
+//   tile is 16 rows of both, which share the B-fragments. K chunk: 256 columns. Work item: one tile x one K
+//   chunk, one pipeline stage.
+//
+// Mapping (gemm_small_m_schedule.cuh; chosen in gemm_small_m/config.rs)
+//   grid     clusters * cluster_size blocks, at most one per SM; tiles are split over the clusters
+//   cluster  1, 2, 4 or 8 blocks that split the K chunks of the cluster's tiles
+//   block    up to 12 consumer warps and the producer warp, the last one
+//   warp     a consecutive range of the block's work items, tile after tile
+//
+// Pipeline
+//   Each consumer warp has a ring of 2 to 4 stages and loads its own weights (gemm_small_m_weights.cuh): TMA
+//   tiles for Q4_K and Q5_K, cp.async for the others. Weights do not depend on the previous kernel, so the
+//   rings fill before `pdl_wait`. The producer warp waits for the previous kernel, copies x with cp.async and
+//   publishes the row scales.
+//
+//     mbarrier              arrives                              waits
+//     stage_full[w][s]      TMA bytes, or 32 cp.async arrivals   consumer warp w, before it reads stage s
+//     x_full[c]             32 cp.async arrivals of the producer consumers, before they multiply chunk c
+//     state.fits_ready      producer, if x was forwarded         consumers, before their first item
+//     state.scales_ready    32 lanes of the producer             consumers, before the epilogue
+//     state.partials_ready  st.async bytes of all blocks         consumers of the block that finishes a tile
+//
+//   Named barrier 1: the producer arrives when it has initialized its mbarriers, consumers wait for that;
+//   later the consumers use it among themselves, when x is no longer needed and when partials are stored.
+//
+// Reduction and epilogue
+//   1. A tile whose chunks one warp has multiplied alone is finished by that warp, from a stage of its ring.
+//   2. Other tiles: warps store partials to shared memory, and are added up in the order of the warps.
+//   3. In a cluster, these sums go to the block that finishes the tile (st.async to distributed shared
+//      memory), which adds them up in the order of the blocks. So results do not depend on timing.
+//
+// Memory layouts
+//   x       f16 fragments: [chunk][18 k-steps][lane][ROWS bytes], the same in shared memory (f16_fragments.cuh)
+//   W       as in a GGUF file, row-major blocks; a stage has 16 rows of one chunk
+//   y       f32 [m, n]; with forwarding also f16 fragments for the next GEMM (forwarding.cuh)
+//   shared  x (later tail partials) | rings: [warp][stage] | head partials | cluster partials, or those over x
+//           static: SharedState, x_full, stage_full
+//
+// Preconditions (small_m.rs, config.rs)
+//   Compute capability 9.0; x fragments 16-byte aligned and zero-padded to whole chunks and ROWS rows; W of
+//   Q4_K and Q5_K 16-byte aligned; at most 52 chunks per block.
+//
+// Numerics
+//   f16 operands, f32 accumulation. Rows of x were scaled by a power of two (row_scaling.cuh), or forwarded
+//   unscaled with flags that say whether f16 holds them; if not, consumer warps repack x from f32. Integer
+//   scales of the K-quants are applied in f16, exactly; block scales and the row scale in f32. Minima and
+//   zero points are multiplied with the sums of 16 columns of x (two f16 per sum), so they do not cancel in
+//   f16.
+//
+// Performance
+//   Bound by the bytes of W. H200, 16 rows, kernels timed alone: LM head 66 % of the memory bandwidth,
+//   gate-up 37 %, down 23 to 27 %, QKV 19 %, output projection 14 %: the small ones are bound by start-up, x
+//   and reduction latency (docs/performance.md, CUDA decode). Fewer clusters than SMs are faster where the
+//   next kernel can start on free SMs.
+#include "gemm_small_m_epilogue.cuh"
+#include "gemm_small_m_mma.cuh"
+#include "gemm_small_m_weights.cuh"
+#include "ptx/cluster.cuh"
+
+// Threads that registers are allotted for: 128 each, so that a block of a small kernel fits beside this one.
+constexpr u32 LAUNCH_BOUND = 512;
+static_assert(32 * (MAX_WARPS + 1) <= LAUNCH_BOUND, "consumer warps and the producer warp");
+
+// ---- Consumer warps ---------------------------------------------------------------------------------------
+
+// F and G are the formats of the first and the second weights.
+template <class F, class G, int ROWS, bool GATE_UP>
+struct ConsumerWarp {
+    static constexpr int WEIGHTS = GATE_UP ? 2 : 1;
+    static constexpr u32 FLOATS = Accumulators<ROWS>::FLOATS,
+                         SLOT = WEIGHTS * FLOATS;  // SLOT: partials of a tile
+    typedef WeightRing<F, G, WEIGHTS> Ring;
+
+    const GemmSmallMArgs& args;
+    const BlockWork& work;
+    u8* memory;
+    u64* x_full;
+    SharedState& state;
+    const u32 warp, n_items;
+    Accumulators<ROWS> total[WEIGHTS];
+    u32 step;
+    Ring ring;
+
+    DEVICE ConsumerWarp(const GemmSmallMArgs& args, const BlockWork& work, u8* memory, u64* x_full,
+                        u64* stage_full, SharedState& state)
+        : args(args),
+          work(work),
+          memory(memory),
+          x_full(x_full),
+          state(state),
+          warp(threadIdx.x / 32),
+          n_items(work.items.begin(warp + 1) - work.items.begin(warp)),
+          step(0),
+          ring(args, work, memory, stage_full, warp) {
+        ring.begin(warp);
+    }
+
+    // ---- Partials in shared memory
+
+    // Of a warp's last tile.
+    DEVICE float* tail_partial(u32 warp) const { return (float*)memory + warp * SLOT; }
+    // Of a tile that a warp ends and others (earlier warps, or blocks of the cluster) contribute to.
+    DEVICE float* head_partial(u32 warp, u32 index) const {
+        float* all = (float*)(memory + args.x_bytes + args.consumer_warps * args.stages * args.stage_bytes);
+        return all + (args.cluster_partials & HEAD_PARTIALS_PER_TILE ? index : warp) * SLOT;
+    }
+    // Received from the blocks of the cluster, by rank, for each tile that this block finishes.
+    DEVICE float* cluster_partial(u32 slot) const {
+        return (float*)(memory + (args.cluster_partials & ~15u)) + slot * SLOT;
+    }
+
+    // ---- Mainloop
+
+    DEVICE void clear() {
+#pragma unroll
+        for (int w = 0; w < WEIGHTS; w++) total[w] = {};
+    }
+
+    // Before anything of previous kernels is read or written: they have completed, and x has arrived or will.
+    // If forwarded fragments do not fit f16, the block repacks x.
+    DEVICE void wait_for_x() {
+        pdl_wait();
+        bar_sync<1>(blockDim.x);
+        if (!args.forwarded_in.flags) return;
+        mbarrier_wait_parity(&state.fits_ready, 0);
+        if (state.fits) return;
+        mbarrier_wait_parity(&state.scales_ready, 0);
+#pragma unroll 1
+        for (u32 i = 0; i < work.chunks; i++) mbarrier_wait_parity(&x_full[i], 0);
+        repack_from_f32<ROWS>(args.forwarded_in.x,
+                              args.forwarded_in.squares ? args.forwarded_in.gamma : nullptr, state.row_scales,
+                              memory, work.second_format ? G::K_ORDER : F::K_ORDER, args.k_chunks * K_CHUNK,
+                              work.first_chunk * K_CHUNK, work.chunks * K_CHUNK);
+    }
+
+    template <class T>
+    DEVICE void multiply_item() {
+        constexpr int AT_ONCE = T::FEW_REGISTERS ? WEIGHTS : 1;
+        constexpr int UNROLL = T::FEW_REGISTERS || !GATE_UP ? T::PASSES : 1;
+        const u8* x = memory + (ring.item.chunk - work.first_chunk) * F16Fragments<ROWS>::CHUNK_BYTES +
+                      ring.lane * F16Fragments<ROWS>::LANE_BYTES;
+#pragma unroll
+        for (int first = 0; first < WEIGHTS; first += AT_ONCE) {
+            T weights[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                weights[i].load_scales(ring.template row_chunk<T>(first + i, 0, ring.item.chunk),
+                                       ring.template row_chunk<T>(first + i, 1, ring.item.chunk),
+                                       args.k_blocks - ring.item.chunk * 8, ring.lane & 3);
+            multiply_chunk<T, ROWS, AT_ONCE, UNROLL>(total + first, weights, x);
+        }
+    }
+
+    // Multiplies the warp's items up to the end of a tile that it has computed alone, and stores the sums in
+    // the current stage of the ring: true, and `index` is the tile. False after the last item; what is left
+    // is in a tail partial. Iteration `step` loads item `step` and multiplies item `step - stages + 1`.
+    DEVICE bool next_complete_tile(u32& index) {
+#pragma unroll 1
+        for (;;) {
+            if (step < n_items) ring.load();
+            ring.next_stage();
+            if (++step < args.stages) continue;
+            if (step == args.stages) {
+                wait_for_x();
+                // Not before: registers are scarce there.
+                clear();
+            }
+            const u32 left = n_items + args.stages - step;
+            bool complete = false;
+            const u32 warp = reload_tid_x() / 32;
+            float* to = tail_partial(warp);
+            if (left > 0) {
+                ring.wait();
+                mbarrier_wait_parity(&x_full[ring.item.chunk - work.first_chunk], 0);
+                if (Ring::TWO_FORMATS && work.second_format)
+                    multiply_item<G>();
+                else
+                    multiply_item<F>();
+                index = ring.item.tile - work.first_tile;
+                const bool ends = ring.item.next(work);
+                complete = ends && ring.began_tile && args.cluster_size == 1;
+                __syncwarp();
+                if (!ends || (left == 1 && !complete)) continue;
+                // The weights in the stage have been read.
+                to = complete ? (float*)ring.stage_data() : head_partial(warp, index);
+                ring.began_tile = true;
+                ring.begin_multiply_tile();
+            } else {
+                // No warp reads x any more: tail partials take its place.
+                bar_sync<1>(args.consumer_warps * 32);
+            }
+#pragma unroll
+            for (int w = 0; w < WEIGHTS; w++) total[w].store(to + w * FLOATS);
+            clear();
+            if (complete || left == 0) return complete;
+        }
+    }
+
+    // ---- Reductions and epilogue
+
+    // Who contributes to a tile: this warp alone, warps of this block, blocks of the cluster.
+    enum Phase { COMPLETE_TILES, WARP_REDUCTION, CLUSTER_REDUCTION };
+
+    // The partials of a tile: sources [first, end), of which `base` is the first but for WARP_REDUCTION.
+    struct Sources {
+        u32 first, end;
+        const float* base;
+    };
+
+    DEVICE const float* partial(Phase phase, const Sources& sources, u32 i, u32 index) const {
+        if (phase != WARP_REDUCTION) return sources.base + i * SLOT;
+        return work.items.begin(i + 1) <= (index + 1) * work.chunks ? tail_partial(i)
+                                                                    : head_partial(i, index);
+    }
+
+    // Accumulators times the row scale. Not times the product of both factors, which may overflow.
+    static DEVICE float4 scaled(float4 sum, float row_scale) {
+        static_assert(F::SCALE == G::SCALE, "one for both");
+        return sum * F::SCALE * row_scale;
+    }
+
+    // Adds up floats [at, end) of a tile, four per lane, in the order of the sources; runs the epilogue, or
+    // sends the sum to the block of the cluster that does.
+    DEVICE void reduce(Phase phase, const Sources& sources, u32 index, u32 at, u32 end) {
+#pragma unroll 1
+        for (; at < end; at += 128) {
+            float4 value = {}, up = {};
+#pragma unroll 1
+            for (u32 i = sources.first; i < sources.end; i++) {
+                const float* sums = partial(phase, sources, i, index);
+                value = value + *(const float4*)(sums + at);
+                if (GATE_UP) up = up + *(const float4*)(sums + FLOATS + at);
+            }
+            if (phase != CLUSTER_REDUCTION) {
+                mbarrier_wait_parity(&state.scales_ready, 0);
+                const float row_scale = state.row_scales[Accumulators<ROWS>::x_row(at)];
+                value = scaled(value, row_scale);
+                if (GATE_UP) up = scaled(up, row_scale);
+            }
+            if (phase == WARP_REDUCTION && args.cluster_size > 1) {
+                const u32 slot = quotient(index, args.cluster_size) * args.cluster_size;
+                float* to = cluster_partial(slot + work.rank) + at;
+                st_async_v4(to, &state.partials_ready, index - slot, value);
+                if (GATE_UP) st_async_v4(to + FLOATS, &state.partials_ready, index - slot, up);
+            } else {
+                epilogue<ROWS, GATE_UP>(args, OutputTile(args, work, work.first_tile + index), at, value, up);
+            }
+        }
+    }
+
+    // Runs the mainloop and finishes complete tiles as they come; then adds up the partials of the block's
+    // warps and, in a cluster, those of its blocks: block r finishes tiles r, r + cluster_size ... The phases
+    // share one copy of the code, because instruction fetch is a good part of the run time.
+    DEVICE void run() {
+        Phase phase = COMPLETE_TILES;
+        u32 next;  // float of the block's tiles that this thread reduces next
+#pragma unroll 1
+        for (;;) {
+            u32 index, at, end;
+            Sources sources;
+            sources.first = 0, sources.end = 1;
+            if (phase == COMPLETE_TILES) {
+                if (!next_complete_tile(index)) {
+                    bar_sync<1>(args.consumer_warps * 32);
+                    // Other blocks may be written to once they have started, or no longer need x.
+                    if (args.cluster_size > 1) {
+                        if (args.cluster_partials & PARTIALS_OVERLAY_X) cluster_arrive();
+                        cluster_wait();
+                    }
+                    phase = WARP_REDUCTION, next = reload_tid_x() * 4;
+                    continue;
+                }
+                __syncwarp();
+                at = (reload_tid_x() & 31) * 4, end = FLOATS;
+                sources.base = (float*)ring.stage_data();
+            } else {
+                index = next / FLOATS, at = next % FLOATS, end = at + 1;
+                next += args.consumer_warps * 128;
+                if (phase == CLUSTER_REDUCTION)
+                    sources.base = cluster_partial(index * args.cluster_size),
+                    index = work.rank + index * args.cluster_size, sources.end = args.cluster_size;
+                if (index >= work.end_tile - work.first_tile) {
+                    if (phase == CLUSTER_REDUCTION || args.cluster_size == 1) break;
+                    phase = CLUSTER_REDUCTION, next = reload_tid_x() * 4;
+                    continue;
+                }
+                if (phase == CLUSTER_REDUCTION) mbarrier_wait_parity_cluster(&state.partials_ready, 0);
+                if (phase == WARP_REDUCTION) {
+                    sources.first = work.items.owner(index * work.chunks);
+                    sources.end = work.items.owner((index + 1) * work.chunks - 1) + 1;
+                    if (sources.end == sources.first + 1 && args.cluster_size == 1) continue;  // was complete
+                }
+            }
+            reduce(phase, sources, index, at, end);
+            __syncwarp();
+            // The stage that the sums were in is loaded again.
+            if (phase == COMPLETE_TILES) fence_proxy_async();
+        }
+    }
+};
+
+// ---- Producer warp ----------------------------------------------------------------------------------------
+
+// Brings x and everything that depends on the previous kernel.
+template <int ROWS>
+struct ActivationProducer {
+    const GemmSmallMArgs& args;
+    const BlockWork& work;
+    u8* memory;
+    u64* x_full;
+    SharedState& state;
+    const u32 lane;
+
+    // `slot_bytes`: what a block sends for a tile.
+    DEVICE void init_barriers(u32 slot_bytes) const {
+#pragma unroll 1
+        for (u32 i = lane; i < work.chunks; i += 32) mbarrier_init(&x_full[i], 32);
+        if (lane == 0) {
+            mbarrier_init(&state.fits_ready, 1), mbarrier_init(&state.scales_ready, 32);
+            mbarrier_init(&state.partials_ready, 1);
+            // This block finishes every cluster_size-th tile, from its rank on, and every block sends its
+            // partial.
+            const u32 tiles = work.end_tile - work.first_tile + args.cluster_size - 1 - work.rank;
+            if (args.cluster_size > 1)
+                mbarrier_arrive_expect_tx(&state.partials_ready, quotient(tiles, args.cluster_size) *
+                                                                     args.cluster_size * slot_bytes);
+        }
+        fence_proxy_async();
+        __syncwarp();
+        if (args.cluster_size > 1) (fence_mbarrier_init(), cluster_arrive_relaxed());
+        bar_arrive<1>(blockDim.x);
+    }
+
+    // Copies the block's chunks of x. By cp.async: TMA bulk copies would queue behind those of the weights.
+    DEVICE void copy_x() const {
+        constexpr u32 CHUNK_BYTES = F16Fragments<ROWS>::CHUNK_BYTES;
+        const u8* x =
+            (work.second_format ? args.x[1] : args.x[0]) + (u64)work.first_chunk * CHUNK_BYTES + lane * 16;
+        SharedAddress to = shared_address(memory) + lane * 16;
+#pragma unroll 1
+        for (u32 i = 0; i < work.chunks; i++, x += CHUNK_BYTES, to += CHUNK_BYTES) {
+#pragma unroll
+            for (u32 j = 0; j < CHUNK_BYTES; j += 512) cp_async_16_l2_128(to + j, x + j);
+            cp_async_mbarrier_arrive_noinc(&x_full[i]);
+        }
+        __syncwarp();
+    }
+
+    // Loads what the epilogue of this block's tiles will read (residual and gamma), so that it is in the
+    // caches then.
+    DEVICE void touch_epilogue_operands() const {
+#pragma unroll 1
+        for (u32 index = work.first_tile + work.rank; index < work.end_tile; index += args.cluster_size) {
+            const OutputTile tile(args, work, index);
+            const SmallMWeight& weight = args.weights[tile.weight];
+            const u32 row = tile.row + lane % 2 * 8, x_row = lane / 2;
+            if (row < weight.rows) {
+                if (weight.residual && x_row < args.m)
+                    state.prefetch_sink[lane] = weight.residual[x_row * weight.rows + row];
+                if (args.forwarded_out.gamma) state.prefetch_sink[lane] = args.forwarded_out.gamma[row];
+            }
+        }
+    }
+
+    DEVICE void run(u32 slot_bytes) const {
+        init_barriers(slot_bytes);
+        // The weights that were streamed since its last use have evicted gamma from L2.
+        if (args.forwarded_out.gamma && lane == 0)
+            cp_async_bulk_prefetch_l2_covering(args.forwarded_out.gamma + work.first_tile * TILE,
+                                               (work.end_tile - work.first_tile) * TILE * 4);
+        pdl_wait();
+        const bool forwarded = args.forwarded_in.flags;
+        const ForwardedInputReader<ROWS> reader(args.forwarded_in, work.first_chunk,
+                                                forwarded ? work.end_chunk : 0, lane);
+        copy_x();
+        const u32 k = args.k_chunks * K_CHUNK, row = lane / (32 / ROWS);
+        float row_scale = 1;
+        if (!forwarded) {
+            row_scale = __ldcg(args.row_scales + row);
+        } else {
+            const bool fits = reader.fits();
+            if (lane == 0) {
+                state.fits = fits;
+                mbarrier_arrive(&state.fits_ready);
+            }
+            if (args.forwarded_in.squares) row_scale = reader.inverse_rms(k, args.epsilon);
+        }
+        state.row_scales[row] = row_scale;
+        mbarrier_arrive(&state.scales_ready);
+        args.prefetch.prefetch(lane);
+        touch_epilogue_operands();
+        if (forwarded && args.forwarded_in.normed) reader.write_normed(k, row_scale);
+        __syncwarp();
+        if (args.cluster_size > 1) cluster_wait();
+    }
+};
+
+// ---- Entries ----------------------------------------------------------------------------------------------
+
+template <class F, class G, int ROWS, bool GATE_UP>
+DEVICE void gemm_small_m(const GemmSmallMArgs& args) {
+    extern __shared__ __align__(128) u8 memory[];
+    __shared__ u64 x_full[MAX_CHUNKS], stage_full[MAX_WARPS * MAX_STAGES];
+    __shared__ SharedState state;
+    pdl_launch_dependents();
+    if (F::ALIGNED && threadIdx.x < args.n_tensor_maps) prefetch_tensormap(&args.tensor_maps[threadIdx.x]);
+    const BlockWork work(args, F::CHUNK_BYTES != G::CHUNK_BYTES);
+    typedef ConsumerWarp<F, G, ROWS, GATE_UP> Consumer;
+    if (threadIdx.x / 32 == args.consumer_warps) {
+        ActivationProducer<ROWS>{args, work, memory, x_full, state, threadIdx.x & 31}.run(Consumer::SLOT * 4);
+    } else {
+        __syncwarp();
+        if (args.cluster_size > 1 && !(args.cluster_partials & PARTIALS_OVERLAY_X))
+            (fence_mbarrier_init(), cluster_arrive_relaxed());
+        Consumer(args, work, memory, x_full, stage_full, state).run();
+    }
+}
+
+#define ENTRY(NAME, F, G, ROWS, GATE_UP)                                                \
+    extern "C" __global__ void __launch_bounds__(LAUNCH_BOUND, 1)                       \
+        gemm_small_m_##NAME##_rows##ROWS(const __grid_constant__ GemmSmallMArgs args) { \
+        gemm_small_m<F, G, ROWS, GATE_UP>(args);                                        \
+    }
+#define FORMAT(NAME, ROWS)               \
+    ENTRY(NAME, NAME, NAME, ROWS, false) \
+    ENTRY(gate_up_##NAME, NAME, NAME, ROWS, true)
+#define FORMATS(ROWS)  \
+    FORMAT(q4_k, ROWS) \
+    FORMAT(q5_k, ROWS) \
+    FORMAT(q6_k, ROWS) \
+    FORMAT(q4_0, ROWS) \
+    FORMAT(q4_1, ROWS) \
+    FORMAT(q5_0, ROWS) \
+    FORMAT(q5_1, ROWS) \
+    FORMAT(q8_0, ROWS) \
+    ENTRY(q4_k_q6_k, q4_k, q6_k, ROWS, false)
+FORMATS(8)
+FORMATS(16)
