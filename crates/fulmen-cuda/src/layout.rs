@@ -74,7 +74,13 @@ macro_rules! kernel_args {
             }),*],
         };
     };
-    (file: $file:literal; $(constants: $constants:tt;)? $($structs:tt)*) => {
+    (file: $file:literal; constants: $constants:tt; $($structs:tt)*) => {
+        $crate::layout::kernel_args! { @check $file $constants; $($structs)* }
+    };
+    (file: $file:literal; $($structs:tt)*) => {
+        $crate::layout::kernel_args! { @check $file; $($structs)* }
+    };
+    (@check $file:literal $($constants:tt)?; $($structs:tt)*) => {
         $crate::layout::kernel_args! { @declare $file $($constants)?; $($structs)* }
 
         #[cfg(test)]

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use fulmen_core::{BinaryCall, GateUpCall, MulMatCall, WeightArg};
 
-use super::{Launched, elementwise, small_m, gemm, type_name, wide};
+use super::{Launched, elementwise, gemm, small_m, type_name, wide};
 use crate::queue::{Launch, Queue};
 
 #[repr(C)]

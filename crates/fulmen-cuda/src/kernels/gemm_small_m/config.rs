@@ -4,8 +4,8 @@ use fulmen_core::{BackendError, DType};
 
 use super::args::{Args, Incoming, Outgoing, Part, Shares};
 use crate::device::Caps;
-use crate::kernels::small_m::{Group, MAX_PARTS};
 use crate::kernels::f16_fragments::{CHUNK, ROWS, chunk_bytes};
+use crate::kernels::small_m::{Group, MAX_PARTS};
 use crate::l2_prefetch::L2Prefetch;
 use crate::queue::Queue;
 use crate::tensor_map::TensorMap;

@@ -9,8 +9,8 @@ use fulmen_core::BackendError;
 
 use self::args::{Args, Incoming, Outgoing};
 use self::config::{Plan, choose};
-use super::small_m::{Group, Input};
 use super::f16_fragments::{CHUNK, Image, ORDERS};
+use super::small_m::{Group, Input};
 use super::{Launched, at_row};
 use crate::queue::{Forwarded, Launch, Queue};
 
@@ -137,7 +137,10 @@ fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launch
                 unused: 0,
             };
             let entry = format!("pack_f16_fragments_rows{rows}");
-            queue.launch(&Launch::new("pack_f16_fragments", &entry, 1, halves_threads(k)).rows(rows), &params)?;
+            queue.launch(
+                &Launch::new("pack_f16_fragments", &entry, 1, halves_threads(k)).rows(rows),
+                &params,
+            )?;
             launched += 1;
         }
         for (index, plan) in plans.iter().enumerate() {
