@@ -41,6 +41,7 @@ struct F16Fragments {
 };
 
 enum KOrder { K_INTERLEAVED, K_CONTIGUOUS, K_ORDERS };
+#include "layout/f16_fragments.cuh"
 
 // Two f32 as an f16x2 word, by two conversions.
 DEVICE u32 f16_pair(float low, float high) { return f32_to_f16(low) | (u32)f32_to_f16(high) << 16; }

@@ -81,6 +81,7 @@ struct GemmSmallMArgs {
     SmallMWeight weights[MAX_WEIGHTS];
     L2Prefetch prefetch;
 };
+#include "layout/gemm_small_m_schedule.cuh"
 
 // What the producer warp publishes to the consumer warps, with the mbarriers that say when.
 struct __align__(16) SharedState {

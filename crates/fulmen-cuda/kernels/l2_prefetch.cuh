@@ -1,4 +1,4 @@
-// L2 prefetch of the KV cache for the attention that follows a small-M GEMM: see L2Prefetch in ahead.rs.
+// L2 prefetch of the KV cache for the attention that follows a small-M GEMM: see l2_prefetch.rs.
 //
 // The GEMMs of several rows leave memory bandwidth unused, and the attention after them is bound by it. The
 // QKV projection prefetches the first positions of each sequence, up to half of L2.
@@ -12,8 +12,8 @@ struct L2Prefetch {
     const u32* positions;
     const u32* sequences;  // or null: all 0
     u32 rows, heads, n_seqs, capacity;
-    u32 width;  // bytes of a head at one position
-    u32 most;   // positions per row, at most
+    u32 head_bytes;  // bytes of a head at one position
+    u32 max_positions;   // positions per row, at max_positions
 
     // This block's part, by one warp: lane 0 prefetches keys, lane 1 values.
     DEVICE void prefetch(u32 lane) const {
@@ -22,11 +22,12 @@ struct L2Prefetch {
         for (u32 i = blockIdx.x; i < rows * heads; i += gridDim.x) {
             const u32 row = i / heads, head = i - row * heads;
             const u32 position = positions[row], sequence = sequences ? sequences[row] : 0;
-            const u32 bytes = min(position, most) * width;
+            const u32 bytes = min(position, max_positions) * head_bytes;
             if (position < capacity && sequence < n_seqs && bytes > 0) {
-                const u64 offset = ((u64)sequence * heads + head) * capacity * width;
+                const u64 offset = ((u64)sequence * heads + head) * capacity * head_bytes;
                 cp_async_bulk_prefetch_l2_covering(caches[lane] + offset, bytes);
             }
         }
     }
 };
+#include "layout/l2_prefetch.cuh"

@@ -29,6 +29,7 @@ struct PackF16FragmentsArgs {
     u32 m;  // rows of x; further rows become zeros
     u32 unused;
 };
+#include "layout/pack_f16_fragments.cuh"
 
 constexpr int HELD = 4;
 

@@ -23,6 +23,7 @@
 #include "common.cuh"
 
 constexpr u32 Q8_GROUP_ELEMENTS = 512, Q8_GROUP_BYTES = 512 + 128 + 128;
+#include "layout/q8_activations.cuh"
 
 // What a unit has besides its quants.
 struct Q8Unit {

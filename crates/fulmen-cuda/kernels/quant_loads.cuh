@@ -31,8 +31,11 @@ struct EvenAddress {
     }
 };
 
+// 16 bytes at an even address.
 DEVICE uint4 lds16_even(const u8* from) {
-    u32 words[4];
-    EvenAddress(from).load(words, 0);
-    return make_uint4(words[0], words[1], words[2], words[3]);
+    u32 odd = (u32)(u64)from & 2, shift = odd * 8;
+    const u32* words = (const u32*)(from - odd);
+    u32 a = words[0], b = words[1], c = words[2], d = words[3], e = words[4];
+    return make_uint4(__funnelshift_r(a, b, shift), __funnelshift_r(b, c, shift),
+                      __funnelshift_r(c, d, shift), __funnelshift_r(d, e, shift));
 }

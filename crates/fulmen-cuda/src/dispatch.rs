@@ -114,7 +114,7 @@ impl CudaDispatcher {
             (OpCall::MulMat(call), OpCall::RmsNorm(norm)) => {
                 // An invalid norm is reported by its own call.
                 if norm.check_operands(&self.memory).is_ok() {
-                    kernels::small_m::expect(&mut self.queue, call, norm);
+                    kernels::small_m::request_forward(&mut self.queue, call, norm);
                 }
                 None
             }
@@ -178,8 +178,8 @@ impl KernelDispatch for CudaDispatcher {
     }
 
     ops! {
-        dispatch_mul_mat(MulMatCall) => kernels::matmul_generic::launch;
-        dispatch_gate_up(GateUpCall) => kernels::matmul_generic::launch_gate_up;
+        dispatch_mul_mat(MulMatCall) => kernels::matmul::launch;
+        dispatch_gate_up(GateUpCall) => kernels::matmul::launch_gate_up;
         dispatch_embed(EmbedCall) => kernels::embed::launch;
         dispatch_rms_norm(RmsNormCall) => kernels::rms_norm::launch;
         dispatch_add_rms_norm(AddRmsNormCall) => kernels::rms_norm::launch_add;

@@ -2,27 +2,30 @@
 //! and the attention after it is bound by memory bandwidth, so the matmul prefetches the keys and values for
 //! it.
 
-use bytemuck::{Pod, Zeroable};
 use fulmen_core::{OpCall, RopeStoreCall, Step};
 
 use crate::device::Caps;
+use crate::layout::{DevicePtr, kernel_args};
 
-/// The keys and values to prefetch: the first positions of the sequence of each row. Mirrors the struct in `l2_prefetch.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub(crate) struct L2Prefetch {
-    /// Keys and values; 0 to prefetch nothing.
-    pub(crate) caches: [u64; 2],
-    pub(crate) positions: u64,
-    pub(crate) sequences: u64,
-    pub(crate) rows: u32,
-    pub(crate) heads: u32,
-    pub(crate) n_seqs: u32,
-    pub(crate) capacity: u32,
-    /// Bytes of one head at one position.
-    pub(crate) width: u32,
-    /// The most positions to prefetch per row.
-    pub(crate) most: u32,
+kernel_args! {
+    file: "l2_prefetch.cuh";
+
+    /// The keys and values to prefetch: the first positions of the sequence of each row.
+    #[derive(Debug, Default, PartialEq)]
+    pub(crate) struct L2Prefetch {
+        /// Keys and values; 0 to prefetch nothing.
+        pub(crate) caches: [DevicePtr; 2],
+        pub(crate) positions: DevicePtr,
+        pub(crate) sequences: DevicePtr,
+        pub(crate) rows: u32,
+        pub(crate) heads: u32,
+        pub(crate) n_seqs: u32,
+        pub(crate) capacity: u32,
+        /// Bytes of one head at one position.
+        pub(crate) head_bytes: u32,
+        /// The most positions to prefetch per row.
+        pub(crate) max_positions: u32,
+    }
 }
 
 impl L2Prefetch {
@@ -40,9 +43,9 @@ impl L2Prefetch {
     /// The prefetch for the cache that a call stores to, limited to half of the L2 cache.
     pub(crate) fn new(caps: Caps, call: &RopeStoreCall) -> Option<L2Prefetch> {
         let (store, heads) = (&call.store, call.store.heads);
-        let width = u32::try_from(store.cache.dtype.bytes(heads.head_dim as usize).ok()?).ok()?;
-        let position = 2 * u64::from(store.m) * u64::from(heads.n_kv_heads) * u64::from(width);
-        let most = u64::from(caps.l2_bytes / 2).checked_div(position)?;
+        let head_bytes = u32::try_from(store.cache.dtype.bytes(heads.head_dim as usize).ok()?).ok()?;
+        let position = 2 * u64::from(store.m) * u64::from(heads.n_kv_heads) * u64::from(head_bytes);
+        let max_positions = u64::from(caps.l2_bytes / 2).checked_div(position)?;
         Some(L2Prefetch {
             caches: [store.cache.k_ptr, store.cache.v_ptr],
             positions: store.positions,
@@ -51,8 +54,8 @@ impl L2Prefetch {
             heads: heads.n_kv_heads,
             n_seqs: store.cache.n_seqs,
             capacity: store.cache.capacity,
-            width,
-            most: u32::try_from(most).ok()?,
+            head_bytes,
+            max_positions: u32::try_from(max_positions).ok()?,
         })
     }
 }
@@ -125,10 +128,10 @@ mod tests {
     #[test]
     fn at_most_half_of_the_l2_cache_is_prefetched() {
         let prefetch = L2Prefetch::new(CAPS, &store(16)).unwrap();
-        assert_eq!((prefetch.width, prefetch.most), (256, 480));
-        let bytes = 2 * 16 * 8 * u64::from(prefetch.width) * u64::from(prefetch.most);
+        assert_eq!((prefetch.head_bytes, prefetch.max_positions), (256, 480));
+        let bytes = 2 * 16 * 8 * u64::from(prefetch.head_bytes) * u64::from(prefetch.max_positions);
         assert_eq!(bytes, u64::from(CAPS.l2_bytes) / 2);
         assert_eq!(L2Prefetch::new(CAPS, &store(0)), None, "nothing is stored");
-        assert_eq!(L2Prefetch::new(Caps { l2_bytes: 0, ..CAPS }, &store(1)).unwrap().most, 0);
+        assert_eq!(L2Prefetch::new(Caps { l2_bytes: 0, ..CAPS }, &store(1)).unwrap().max_positions, 0);
     }
 }

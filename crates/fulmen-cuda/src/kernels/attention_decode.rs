@@ -4,7 +4,7 @@
 use bytemuck::Zeroable;
 use fulmen_core::{AttentionCall, DType, KvSource, RopeStoreCall};
 
-use super::f16_fragments::Image;
+use super::f16_fragments::{F16Fragments, K_ORDERS};
 use super::rope::RopeArgs;
 use super::{Launched, apart, q8_activations};
 use crate::layout::{DevicePtr, kernel_args};
@@ -35,7 +35,7 @@ kernel_args! {
         q_out: DevicePtr,
         out: DevicePtr,
         out_q8: DevicePtr,
-        out_f16: [DevicePtr; 2],
+        out_f16: [DevicePtr; K_ORDERS],
         out_f16_scales: DevicePtr,
         fault: DevicePtr,
         rope: RopeArgs,
@@ -186,11 +186,11 @@ fn run(queue: &mut Queue, call: &AttentionCall, mut args: AttentionDecodeArgs) -
     let mut forwarded = None;
     if (width / args.n_kv_heads).is_multiple_of(32 * cluster) {
         if config.single_row {
-            args.out_q8 = q8_activations::room(queue, width).unwrap_or(0);
-            forwarded = Some((q8_activations::of(call.output, width), args.out_q8));
-        } else if let Some(image) = Image::room(queue, call.m, width) {
-            (args.out_f16, args.out_f16_scales) = (image.orders, image.factors);
-            forwarded = Some((Image::of(call.output, call.m, width), image.orders[0]));
+            args.out_q8 = q8_activations::reserve(queue, width).unwrap_or(0);
+            forwarded = Some((q8_activations::forwarded(call.output, width), args.out_q8));
+        } else if let Some(f16) = F16Fragments::reserve(queue, call.m, width) {
+            (args.out_f16, args.out_f16_scales) = (f16.fragments, f16.row_scales);
+            forwarded = Some((F16Fragments::scaled(call.output, call.m, width), f16.fragments[0]));
         }
     }
     let mut launch = Launch::new("attention_decode", &entry, blocks, 32 * WARPS)

@@ -1,253 +1,311 @@
-//! Products of one row with block-quantized weights.
+//! Launches of the GEMV: one row of activations with block-quantized weights (`gemv.cu`).
+//!
+//! How a launch is configured:
+//!
+//! - Grid: one block per SM, each with the same number of rows of every weight matrix. Gate-up that forwards q8
+//!   activations has multiples of 32 rows per block, and as few blocks as do not lengthen the longest work of a warp.
+//! - Lanes per row: as few of 8, 16 and 32 as let a warp load [`MAX_LOAD_BYTES`] at once, that is, as many rows per
+//!   warp as possible; all 32 if an SM has fewer than [`FEW_ROWS`] rows. A row that is longer than that is loaded in
+//!   segments of [`SEGMENT_UNITS`] units.
+//! - Warps: 12. With two weight formats they are divided so that the slower part is as fast as possible.
+//! - Stages: two per warp, or one if a warp has only one load: the shared memory that is left lets a block of the next
+//!   kernel start on the same SM.
 
-use bytemuck::{Pod, Zeroable};
 use fulmen_core::BackendError;
 
-use super::small_m::{Group, Input, MAX_PARTS};
+use super::small_m::{LaunchGroup, MAX_WEIGHTS, MatmulInput};
 use super::{Launched, q8_activations};
 use crate::device::Caps;
+use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
 
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
-struct Part {
-    weight: u64,
-    out: u64,
-    bias: u64,
-    residual: u64,
-    rows: u32,
-    row_bytes: u32,
-    each: u32,
-    unused: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-struct Args {
-    x: u64,
-    codes: u64,
-    codes_out: u64,
-    gamma: u64,
-    normed: u64,
-    epsilon: f32,
-    inverse_k: f32,
-    k: u32,
-    parts: u32,
-    first_parts: u32,
-    first_warps: u32,
-    stage_bytes: u32,
-    segments: u32,
-    depth: u32,
-    unused: u32,
-    part: [Part; MAX_PARTS],
-}
-
-// As in `gemv.cu`.
 const WARPS: u32 = 12;
-const MAX_RESULTS: u32 = 256;
-const SEGMENT: u32 = 64;
+const MAX_STAGES: u32 = 2;
+/// Rows of a block that can be quantized for the next kernel.
+const MAX_Q8_RESULTS: u32 = 256;
+/// Units of 64 columns in a stage, if a row takes several stages.
+const SEGMENT_UNITS: u32 = 64;
 
-/// Stages of a warp's ring.
-const DEPTH: u32 = 2;
+kernel_args! {
+    file: "gemv.cu";
+    constants: [WARPS, MAX_STAGES, MAX_WEIGHTS, MAX_Q8_RESULTS, SEGMENT_UNITS];
+
+    #[derive(Debug, Default)]
+    struct GemvWeight {
+        data: DevicePtr,
+        out: DevicePtr,
+        bias: DevicePtr,
+        residual: DevicePtr,
+        rows: u32,
+        row_bytes: u32,
+        rows_per_block: u32,
+        unused: u32,
+    }
+
+    #[derive(Debug)]
+    struct GemvArgs {
+        x: DevicePtr,
+        x_q8: DevicePtr,
+        out_q8: DevicePtr,
+        gamma: DevicePtr,
+        normed: DevicePtr,
+        epsilon: f32,
+        inverse_k: f32,
+        k: u32,
+        n_weights: u32,
+        first_format_weights: u32,
+        first_format_warps: u32,
+        stage_bytes: u32,
+        segments: u32,
+        stages: u32,
+        unused: u32,
+        weights: [GemvWeight; MAX_WEIGHTS],
+    }
+}
 
 /// Static shared memory, rounded up.
 const STATIC_BYTES: u32 = 2048;
 
-/// Bytes that a warp fetches at once, at most: more is not faster and takes room from the next kernel.
-const FETCH_BYTES: u32 = 8448;
+/// The most bytes that a warp loads at once: more is not faster and leaves less shared memory to the next kernel.
+const MAX_LOAD_BYTES: u32 = 8448;
 
-/// Multiprocessors have so few rows each that all lanes of a warp share one.
+/// With fewer rows per SM than this, all lanes of a warp work on one row.
 const FEW_ROWS: u32 = 32;
 
-/// All launches, if there is a plan for each. The first computes the norm, and the others read it. A pair hands its result on as codes
-/// as well, if it can.
-pub(super) fn run(queue: &mut Queue, input: &Input, groups: &[Group<'_>]) -> Option<Launched> {
-    let plans: Option<Vec<_>> = groups.iter().map(|group| plan(queue.caps(), input, group)).collect();
-    plans.map(|plans| launch(queue, input, &plans))
+/// Launches all groups, if there is a configuration for each. The first launch computes the norm, and the others read
+/// it. Gate-up also forwards its result as q8 activations, if it can.
+pub(super) fn run(queue: &mut Queue, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> Option<Launched> {
+    let configs: Option<Vec<_>> =
+        groups.iter().map(|group| GemvConfig::new(queue.caps(), input, group)).collect();
+    configs.map(|configs| launch(queue, input, &configs))
 }
 
+/// A launch, but for what only its turn in the call decides.
 #[derive(Debug)]
-struct Plan {
-    /// What the entry is called behind the name of the file.
+struct GemvConfig {
+    /// The entry's name after `gemv_` or `gemv_q8_`.
     entry: String,
-    /// Whether there is an entry that takes x as codes: for one weight.
-    takes_codes: bool,
+    /// Whether there is an entry for forwarded q8 activations: for one weight.
+    takes_q8: bool,
     blocks: u32,
-    /// Whether its result may go on as codes.
-    hands_on: bool,
+    /// Whether the result may be forwarded as q8 activations.
+    forwards_q8: bool,
     shared: u32,
-    args: Args,
+    args: GemvArgs,
 }
 
-fn plan(caps: Caps, input: &Input, group: &Group<'_>) -> Option<Plan> {
-    let (parts, mixed) = (group.parts, group.mixed());
-    let mut args = Args {
-        x: input.x,
-        codes: 0,
-        codes_out: 0,
-        gamma: 0,
-        normed: 0,
-        epsilon: 0.0,
-        inverse_k: 1.0 / input.k as f32,
-        k: input.k,
-        parts: parts.len() as u32,
-        first_parts: group.first as u32,
-        first_warps: WARPS,
-        stage_bytes: 0,
-        segments: 1,
-        depth: 0,
-        unused: 0,
-        part: [Part::default(); MAX_PARTS],
-    };
-    for (to, part) in args.part.iter_mut().zip(parts) {
-        *to = Part {
-            weight: part.weight.ptr,
-            out: part.out,
-            bias: part.bias,
-            residual: part.residual,
-            rows: part.weight.rows,
-            row_bytes: part.row_bytes(input.k)?,
-            ..Part::default()
-        };
-    }
-    let longest = args.part.iter().map(|part| part.row_bytes).max()?;
-    let rows = parts.iter().map(|part| part.weight.rows).sum::<u32>().div_ceil(caps.multiprocessors);
-    let x_bytes = u32::try_from(q8_activations::bytes(input.k)).ok()?;
-    let room = caps.shared_bytes.checked_sub(STATIC_BYTES + x_bytes)?;
-    // As many rows for a warp as it may fetch at once, or a part of one.
-    let all: &[u32] = if group.pair || mixed { &[8, 16] } else { &[8, 16, 32] };
-    let lanes: &[u32] = if rows < FEW_ROWS && !group.pair && !mixed { &[32] } else { all };
-    let chunk = parts.iter().map(|part| part.weight.dtype.bytes(256).unwrap_or(0)).max()? as u32;
-    let (lanes, stage, segments) = lanes.iter().find_map(|&lanes| {
-        let mut fetched = (32 / lanes).checked_mul(longest)?;
-        let mut segments = 1;
-        if lanes == 32 && fetched > FETCH_BYTES {
-            segments = input.k.div_ceil(64).div_ceil(SEGMENT);
-            fetched = SEGMENT / 4 * chunk;
+impl GemvConfig {
+    fn new(caps: Caps, input: &MatmulInput, group: &LaunchGroup<'_>) -> Option<GemvConfig> {
+        let (matmuls, gate_up, sms) = (group.matmuls, group.gate_up, caps.multiprocessors);
+        let mut weights = [GemvWeight::default(); MAX_WEIGHTS];
+        for (to, matmul) in weights.iter_mut().zip(matmuls) {
+            *to = GemvWeight {
+                data: matmul.weight.ptr,
+                out: matmul.out,
+                bias: matmul.bias,
+                residual: matmul.residual,
+                rows: matmul.weight.rows,
+                row_bytes: matmul.row_bytes(input.k)?,
+                ..GemvWeight::default()
+            };
         }
-        // Whole pieces around each weight's rows.
-        let stage = if group.pair {
-            2 * (fetched / 2 + 30).next_multiple_of(128)
-        } else {
-            (fetched + 30).next_multiple_of(128)
+        let x_bytes = u32::try_from(q8_activations::bytes(input.k)).ok()?;
+        let ring_bytes = caps.shared_bytes.checked_sub(STATIC_BYTES + x_bytes)?;
+        let StageConfig { lanes, stage_bytes, segments } = StageConfig::new(sms, input.k, group, ring_bytes)?;
+
+        // Gate and up are walked through together.
+        let used = if gate_up { 1 } else { matmuls.len() };
+        let task_rows = if gate_up { 16 / lanes } else { 32 / lanes };
+        let partition = RowPartition::new(&weights[..used], group.first_format.min(used), task_rows, sms);
+        let rows = matmuls[0].weight.rows;
+        let q8_partition = (gate_up && q8_activations::can_forward(rows))
+            .then(|| partition.for_q8_output(rows, task_rows))
+            .flatten();
+        let forwards_q8 = q8_partition.is_some();
+        let partition = q8_partition.unwrap_or(partition);
+        for (index, weight) in weights.iter_mut().take(matmuls.len()).enumerate() {
+            weight.rows_per_block = partition.rows_per_block[index.min(used - 1)];
+        }
+        // No more stages than loads: a block of the next kernel may fit beside this one.
+        let stages = MAX_STAGES.min(partition.tasks_per_warp * segments).max(1);
+        // One more block without rows, if there is an SM for it, has time to store the norm.
+        let full =
+            (0..used).all(|i| partition.blocks * partition.rows_per_block[i] <= weights[i].rows);
+        let extra_block = input.norm.is_some() && full && partition.blocks < sms;
+        let multi = if matmuls.len() > 1 && !gate_up { "multi_" } else { "" };
+        let args = GemvArgs {
+            x: input.x,
+            x_q8: 0,
+            out_q8: 0,
+            gamma: 0,
+            normed: 0,
+            epsilon: 0.0,
+            inverse_k: 1.0 / input.k as f32,
+            k: input.k,
+            n_weights: matmuls.len() as u32,
+            first_format_weights: group.first_format as u32,
+            first_format_warps: partition.first_format_warps,
+            stage_bytes,
+            segments,
+            stages,
+            unused: 0,
+            weights,
         };
-        let last = Some(&lanes) == all.last();
-        let fits = WARPS * DEPTH * stage <= room && (fetched <= FETCH_BYTES || last);
-        fits.then_some((lanes, stage, segments))
-    })?;
-    args.stage_bytes = stage;
-    args.segments = segments;
-    let task = if group.pair { 16 / lanes } else { 32 / lanes };
-    let used = if group.pair { 1 } else { parts.len() };
-    let deal = Deal::new(&args.part[..used], group.first.min(used), task, caps.multiprocessors);
-    let rows = parts[0].weight.rows;
-    let coded = if group.pair && q8_activations::fit(rows) { deal.for_codes(rows, task) } else { None };
-    let hands_on = coded.is_some();
-    let deal = coded.unwrap_or(deal);
-    args.first_warps = deal.first_warps;
-    for (index, part) in args.part.iter_mut().take(parts.len()).enumerate() {
-        part.each = deal.each[index.min(used - 1)];
+        Some(GemvConfig {
+            entry: format!("{multi}{}_lanes{lanes}", group.name()),
+            takes_q8: matmuls.len() == 1,
+            blocks: partition.blocks + u32::from(extra_block),
+            forwards_q8,
+            shared: x_bytes + WARPS * stages * stage_bytes,
+            args,
+        })
     }
-    // No more stages than there is to fetch: the next kernel may find room beside this one.
-    args.depth = DEPTH.min(deal.tasks * segments).max(1);
-    let shared = x_bytes + WARPS * args.depth * stage;
-    let many = if parts.len() > 1 && !group.pair { "many_" } else { "" };
-    let entry = format!("{many}{}_l{lanes}", group.name());
-    // A block without rows has time to store the norm.
-    let full = (0..used).all(|part| deal.blocks * deal.each[part] <= args.part[part].rows);
-    let idle = input.norm.is_some() && full && deal.blocks < caps.multiprocessors;
-    let blocks = deal.blocks + u32::from(idle);
-    Some(Plan { entry, takes_codes: parts.len() == 1, blocks, hands_on, shared, args })
 }
 
-/// How rows are dealt to blocks and warps.
+/// What a warp loads at once.
+struct StageConfig {
+    /// Lanes per row.
+    lanes: u32,
+    stage_bytes: u32,
+    /// Stages that a row takes.
+    segments: u32,
+}
+
+impl StageConfig {
+    /// The first of 8, 16 and 32 lanes per row for which a warp's load is not too large and the rings fit.
+    fn new(sms: u32, k: u32, group: &LaunchGroup<'_>, ring_bytes: u32) -> Option<StageConfig> {
+        let (matmuls, gate_up) = (group.matmuls, group.gate_up);
+        let mut row_bytes = 0;
+        let mut chunk_bytes = 0;
+        for matmul in matmuls {
+            row_bytes = row_bytes.max(matmul.row_bytes(k)?);
+            chunk_bytes = chunk_bytes.max(matmul.weight.dtype.bytes(256).unwrap_or(0) as u32);
+        }
+        let rows_per_sm = matmuls.iter().map(|matmul| matmul.weight.rows).sum::<u32>().div_ceil(sms);
+        let one_row = !gate_up && !group.two_formats();
+        let all: &[u32] = if one_row { &[8, 16, 32] } else { &[8, 16] };
+        let choices: &[u32] = if rows_per_sm < FEW_ROWS && one_row { &[32] } else { all };
+        choices.iter().find_map(|&lanes| {
+            let mut load_bytes = (32 / lanes).checked_mul(row_bytes)?;
+            let mut segments = 1;
+            if lanes == 32 && load_bytes > MAX_LOAD_BYTES {
+                segments = k.div_ceil(64).div_ceil(SEGMENT_UNITS);
+                load_bytes = SEGMENT_UNITS / 4 * chunk_bytes;
+            }
+            // The 16-byte vectors that cover the rows of each weight.
+            let stage_bytes = if gate_up {
+                2 * (load_bytes / 2 + 30).next_multiple_of(128)
+            } else {
+                (load_bytes + 30).next_multiple_of(128)
+            };
+            let last = Some(&lanes) == all.last();
+            let fits =
+                WARPS * MAX_STAGES * stage_bytes <= ring_bytes && (load_bytes <= MAX_LOAD_BYTES || last);
+            fits.then_some(StageConfig { lanes, stage_bytes, segments })
+        })
+    }
+}
+
+/// How rows are divided among blocks, and tasks among warps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Deal {
+struct RowPartition {
     blocks: u32,
-    /// Rows of each part that a block has; the last blocks may have fewer.
-    each: [u32; MAX_PARTS],
-    /// Warps that work on the parts of the first format.
-    first_warps: u32,
-    /// Tasks of a warp, at most.
-    tasks: u32,
+    /// Rows of each weight per block; the last blocks may have fewer.
+    rows_per_block: [u32; MAX_WEIGHTS],
+    /// Warps that work on the weights of the first format.
+    first_format_warps: u32,
+    /// Tasks of the warp that has the most.
+    tasks_per_warp: u32,
 }
 
-impl Deal {
-    /// Of the parts, the `first` ones have the first format. A warp takes `task` rows at a time. There is a block for each multiprocessor,
-    /// also where fewer have the same longest work: the last one has none then, and has time to store a norm.
-    fn new(parts: &[Part], first: usize, task: u32, blocks: u32) -> Deal {
-        let (mut each, mut tasks, mut bytes) = ([0; MAX_PARTS], [0; 2], [0; 2]);
-        for (index, part) in parts.iter().enumerate() {
-            each[index] = part.rows.div_ceil(blocks);
-            let format = usize::from(index >= first);
-            tasks[format] += each[index].div_ceil(task);
-            bytes[format] = u64::from(part.row_bytes);
+impl RowPartition {
+    /// The first `first_format` weights have the first format. A task is `task_rows` rows. There is a block for each
+    /// SM, even if fewer would have the same longest work: the last one is idle then, and has time to store a norm.
+    fn new(weights: &[GemvWeight], first_format: usize, task_rows: u32, blocks: u32) -> RowPartition {
+        let (mut rows_per_block, mut tasks, mut row_bytes) = ([0; MAX_WEIGHTS], [0; 2], [0; 2]);
+        for (index, weight) in weights.iter().enumerate() {
+            rows_per_block[index] = weight.rows.div_ceil(blocks);
+            let format = usize::from(index >= first_format);
+            tasks[format] += rows_per_block[index].div_ceil(task_rows);
+            row_bytes[format] = u64::from(weight.row_bytes);
         }
-        let most = |tasks: u32, warps: u32| tasks.div_ceil(warps.max(1));
+        let per_warp = |tasks: u32, warps: u32| tasks.div_ceil(warps.max(1));
         let longest = |warps: u32| {
-            let [one, two] = [(tasks[0], warps, bytes[0]), (tasks[1], WARPS - warps, bytes[1])]
-                .map(|(tasks, warps, bytes)| u64::from(most(tasks, warps)) * bytes);
-            one.max(two)
+            let [first, second] = [(tasks[0], warps, row_bytes[0]), (tasks[1], WARPS - warps, row_bytes[1])]
+                .map(|(tasks, warps, bytes)| u64::from(per_warp(tasks, warps)) * bytes);
+            first.max(second)
         };
         let choices = if tasks[1] > 0 { 1..=WARPS - 1 } else { WARPS..=WARPS };
-        let first_warps = choices.min_by_key(|&warps| longest(warps)).unwrap_or(WARPS);
-        let tasks = most(tasks[0], first_warps).max(most(tasks[1], WARPS - first_warps));
-        Deal { blocks, each, first_warps, tasks }
+        let first_format_warps = choices.min_by_key(|&warps| longest(warps)).unwrap_or(WARPS);
+        let tasks_per_warp =
+            per_warp(tasks[0], first_format_warps).max(per_warp(tasks[1], WARPS - first_format_warps));
+        RowPartition { blocks, rows_per_block, first_format_warps, tasks_per_warp }
     }
 
-    /// With whole blocks of 32 rows, of which codes are made, if that takes no more than a quarter longer. There are no more blocks than
-    /// shorten the longest work of a warp: down, which needs the memory of a whole multiprocessor, begins on those that are left.
-    fn for_codes(&self, rows: u32, task: u32) -> Option<Deal> {
-        let tasks = |each: u32| each.div_ceil(task).div_ceil(WARPS);
+    /// With multiples of 32 rows per block, which can be quantized to q8, if the longest work grows by no more than a
+    /// quarter. Uses as few blocks as have the same longest work: the down projection, which needs the shared memory
+    /// of a whole SM, starts on the others.
+    fn for_q8_output(&self, rows: u32, task_rows: u32) -> Option<RowPartition> {
+        let tasks = |each: u32| each.div_ceil(task_rows).div_ceil(WARPS);
         let least = rows.div_ceil(self.blocks).next_multiple_of(32);
         let each =
-            (least..=MAX_RESULTS).step_by(32).take_while(|&each| tasks(each) == tasks(least)).last()?;
-        let (blocks, tasks) = (rows.div_ceil(each), tasks(each));
-        let deal = Deal { blocks, each: [each, 0, 0], first_warps: WARPS, tasks };
-        (tasks <= self.tasks + self.tasks / 4).then_some(deal)
+            (least..=MAX_Q8_RESULTS).step_by(32).take_while(|&each| tasks(each) == tasks(least)).last()?;
+        let (blocks, tasks_per_warp) = (rows.div_ceil(each), tasks(each));
+        let partition = RowPartition {
+            blocks,
+            rows_per_block: [each, 0, 0],
+            first_format_warps: WARPS,
+            tasks_per_warp,
+        };
+        (tasks_per_warp <= self.tasks_per_warp + self.tasks_per_warp / 4).then_some(partition)
     }
 }
 
-fn launch(queue: &mut Queue, input: &Input, plans: &[Plan]) -> Result<usize, BackendError> {
-    let codes = input.norm.is_none().then(|| queue.forwarded(q8_activations::of(input.x, input.k))).flatten();
-    for (index, plan) in plans.iter().enumerate() {
-        let mut args = plan.args;
+fn launch(
+    queue: &mut Queue,
+    input: &MatmulInput,
+    configs: &[GemvConfig],
+) -> Result<usize, BackendError> {
+    let forwarded =
+        input.norm.is_none().then(|| queue.forwarded(q8_activations::forwarded(input.x, input.k))).flatten();
+    for (index, config) in configs.iter().enumerate() {
+        let mut args = config.args;
         if let (Some(norm), 0) = (input.norm, index) {
             args.x = norm.input;
             args.gamma = norm.gamma;
             args.normed = norm.output;
             args.epsilon = norm.epsilon;
         }
-        let coded = codes.filter(|_| plan.takes_codes);
-        args.codes = coded.unwrap_or(0);
-        let result = (args.part[0].out, args.part[0].rows);
-        if plan.hands_on {
-            args.codes_out = q8_activations::room(queue, result.1).unwrap_or(0);
+        let x_q8 = forwarded.filter(|_| config.takes_q8);
+        args.x_q8 = x_q8.unwrap_or(0);
+        let (out, rows) = (args.weights[0].out, args.weights[0].rows);
+        if config.forwards_q8 {
+            args.out_q8 = q8_activations::reserve(queue, rows).unwrap_or(0);
         }
-        let entry = format!("gemv_{}{}", if coded.is_some() { "coded_" } else { "" }, plan.entry);
-        let launch = Launch::new("gemv", &entry, plan.blocks, 32 * WARPS).shared(plan.shared);
+        let entry = format!("gemv_{}{}", if x_q8.is_some() { "q8_" } else { "" }, config.entry);
+        let launch = Launch::new("gemv", &entry, config.blocks, 32 * WARPS).shared(config.shared);
         queue.launch(&launch, &args)?;
-        if args.codes_out != 0 {
-            queue.set_forwarded(q8_activations::of(result.0, result.1), args.codes_out);
+        if args.out_q8 != 0 {
+            queue.set_forwarded(q8_activations::forwarded(out, rows), args.out_q8);
         }
     }
-    Ok(plans.len())
+    Ok(configs.len())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parts(rows: &[(u32, u32)]) -> Vec<Part> {
-        rows.iter().map(|&(rows, row_bytes)| Part { rows, row_bytes, ..Part::default() }).collect()
+    fn weights(rows: &[(u32, u32)]) -> Vec<GemvWeight> {
+        rows.iter().map(|&(rows, row_bytes)| GemvWeight { rows, row_bytes, ..GemvWeight::default() }).collect()
     }
 
     #[test]
-    fn all_rows_are_dealt() {
-        // Parts, how many have the first format, rows of a task; rows of each part for a block, and tasks of a warp.
-        type Row = (&'static [(u32, u32)], usize, u32, [u32; 3], u32);
-        let table: &[Row] = &[
-            // Qwen3-4B: Q K V in one format and in two, gate and up, output, LM head.
+    fn every_row_has_a_block() {
+        // Weights, how many have the first format, rows of a task; rows per block, and tasks per warp.
+        type Case = (&'static [(u32, u32)], usize, u32, [u32; 3], u32);
+        let table: &[Case] = &[
+            // Qwen3-4B: QKV in one format and in two, gate and up, output projection, LM head.
             (&[(4096, 1440), (1024, 1440), (1024, 1440)], 3, 4, [32, 8, 8], 1),
             (&[(4096, 1440), (1024, 1440), (1024, 2100)], 2, 4, [32, 8, 8], 1),
             (&[(9728, 1440)], 1, 2, [74, 0, 0], 4),
@@ -256,16 +314,17 @@ mod tests {
             // Fewer rows than warps.
             (&[(5, 100)], 1, 1, [1, 0, 0], 1),
         ];
-        for &(rows, first, task, each, tasks) in table {
-            let deal = Deal::new(&parts(rows), first, task, 132);
-            assert_eq!((deal.each, deal.tasks), (each, tasks), "{rows:?}");
-            assert!(rows.iter().zip(each).all(|(part, each)| each * deal.blocks >= part.0), "{rows:?}");
+        for &(rows, first, task_rows, each, tasks) in table {
+            let partition = RowPartition::new(&weights(rows), first, task_rows, 132);
+            assert_eq!((partition.rows_per_block, partition.tasks_per_warp), (each, tasks), "{rows:?}");
+            let covered = |(weight, each): (&(u32, u32), u32)| each * partition.blocks >= weight.0;
+            assert!(rows.iter().zip(each).all(covered), "{rows:?}");
         }
     }
 
     #[test]
-    fn codes_are_made_where_whole_blocks_of_32_rows_are_not_much_longer() {
-        // Rows; blocks, rows of a block and tasks of a warp.
+    fn q8_is_forwarded_where_blocks_of_32_rows_are_not_much_slower() {
+        // Rows; blocks, rows per block and tasks per warp.
         let table = [
             (9728, Some((102, 96, 4))),
             (12_288, Some((128, 96, 4))),
@@ -275,14 +334,15 @@ mod tests {
             (4864, None),
         ];
         for (rows, expected) in table {
-            let deal = Deal::new(&parts(&[(rows, 1440)]), 1, 2, 132).for_codes(rows, 2);
-            assert_eq!(deal.map(|deal| (deal.blocks, deal.each[0], deal.tasks)), expected, "{rows}");
+            let partition = RowPartition::new(&weights(&[(rows, 1440)]), 1, 2, 132).for_q8_output(rows, 2);
+            let numbers = |p: RowPartition| (p.blocks, p.rows_per_block[0], p.tasks_per_warp);
+            assert_eq!(partition.map(numbers), expected, "{rows}");
         }
     }
 
     #[test]
-    fn warps_are_dealt_so_that_none_has_two_tasks_where_one_would_do() {
-        let deal = Deal::new(&parts(&[(4096, 1440), (1024, 1440), (1024, 2100)]), 2, 4, 132);
-        assert_eq!(deal.first_warps, 10);
+    fn warps_are_divided_between_two_formats_by_their_work() {
+        let two_formats = weights(&[(4096, 1440), (1024, 1440), (1024, 2100)]);
+        assert_eq!(RowPartition::new(&two_formats, 2, 4, 132).first_format_warps, 10);
     }
 }

@@ -1,28 +1,34 @@
-//! Products: one or several weights with one input, and gate-up.
+//! Launches of the generic matmul: every weight type and every shape, in f32 (`matmul_generic.cu`).
 
-use bytemuck::{Pod, Zeroable};
 use fulmen_core::{BinaryCall, GateUpCall, MulMatCall, WeightArg};
 
-use super::{Launched, elementwise, gemm, small_m, type_name, wide};
+use super::{Launched, elementwise, type_name, wide};
+use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
-    x: u64,
-    w: u64,
-    bias: u64,
-    residual: u64,
-    out: u64,
-    m: u32,
-    n: u32,
-    k: u32,
-    wide: u32,
+/// Rows and columns of a block's output tile, for more rows than [`GEMV_ROWS`].
+const TILE: u32 = 64;
+
+kernel_args! {
+    file: "matmul_generic.cu";
+    constants: [TILE];
+
+    struct MatmulGenericArgs {
+        x: DevicePtr,
+        w: DevicePtr,
+        bias: DevicePtr,
+        residual: DevicePtr,
+        out: DevicePtr,
+        m: u32,
+        n: u32,
+        k: u32,
+        aligned: u32,
+    }
 }
 
-/// One weight with one input.
+/// One weight matrix with one input.
 #[derive(Clone, Copy, Debug)]
-struct Product {
+struct Matmul {
     x: u64,
     weight: WeightArg,
     bias: Option<u64>,
@@ -32,22 +38,13 @@ struct Product {
     k: u32,
 }
 
-/// Rows of activations up to which a warp computes one column of the output: the kernels that there are.
-const FEW_ROWS: [u32; 4] = [1, 2, 4, 8];
+/// Numbers of rows that there are GEMV kernels for: a warp per column of the output.
+const GEMV_ROWS: [u32; 4] = [1, 2, 4, 8];
 
-/// The side of a block's square of the output, for more rows.
-const TILE: u32 = 64;
-
-pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall) -> Launched {
-    if let Some(launched) = small_m::launch(queue, call, None) {
-        return launched;
-    }
-    if let Some(launched) = gemm::launch(queue, call) {
-        return launched;
-    }
+pub(super) fn launch(queue: &mut Queue, call: &MulMatCall) -> Launched {
     let mut launched = 0;
     for part in &call.parts {
-        let product = Product {
+        let matmul = Matmul {
             x: call.input,
             weight: part.weight,
             bias: part.bias,
@@ -56,41 +53,34 @@ pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall) -> Launched {
             m: call.m,
             k: call.k,
         };
-        launched += launch_product(queue, &product)?;
+        launched += launch_matmul(queue, &matmul)?;
     }
     Ok(launched)
 }
 
-/// The products, the gate's into scratch memory, and what is made of both.
-pub(crate) fn launch_gate_up(queue: &mut Queue, call: &GateUpCall) -> Launched {
-    if let Some(launched) = small_m::launch_gate_up(queue, call, None) {
-        return launched;
-    }
-    if let Some(launched) = gemm::launch_gate_up(queue, call) {
-        return launched;
-    }
+/// Up into the output, gate into scratch memory, then SwiGLU of both.
+pub(super) fn launch_gate_up(queue: &mut Queue, call: &GateUpCall) -> Launched {
     let GateUpCall { input: x, gate, up, output: out, m, k } = *call;
     let n_elements = m as usize * gate.rows as usize;
     if n_elements == 0 {
         return Ok(0);
     }
     let gates = queue.scratch(n_elements * size_of::<f32>())?;
-    let product = Product { x, weight: up, bias: None, residual: None, out, m, k };
-    let mut launched = launch_product(queue, &product)?;
-    launched += launch_product(queue, &Product { weight: gate, out: gates, ..product })?;
+    let matmul = Matmul { x, weight: up, bias: None, residual: None, out, m, k };
+    let mut launched = launch_matmul(queue, &matmul)?;
+    launched += launch_matmul(queue, &Matmul { weight: gate, out: gates, ..matmul })?;
     launched +=
         elementwise::binary(queue, "swiglu", &BinaryCall { a: gates, b: out, output: out, n_elements })?;
     Ok(launched)
 }
 
-/// The plain kernels.
-fn launch_product(queue: &mut Queue, product: &Product) -> Launched {
-    let Product { x, weight, bias, residual, out, m, k } = *product;
+fn launch_matmul(queue: &mut Queue, matmul: &Matmul) -> Launched {
+    let Matmul { x, weight, bias, residual, out, m, k } = *matmul;
     let n = weight.rows;
     if m == 0 || n == 0 {
         return Ok(0);
     }
-    let params = Params {
+    let args = MatmulGenericArgs {
         x,
         w: weight.ptr,
         bias: bias.unwrap_or(0),
@@ -99,21 +89,21 @@ fn launch_product(queue: &mut Queue, product: &Product) -> Launched {
         m,
         n,
         k,
-        wide: if k.is_multiple_of(4) { wide(&[x]) } else { 0 },
+        aligned: if k.is_multiple_of(4) { wide(&[x]) } else { 0 },
     };
     let name = type_name(weight.dtype);
-    match FEW_ROWS.into_iter().find(|&rows| m <= rows) {
+    match GEMV_ROWS.into_iter().find(|&rows| m <= rows) {
         Some(rows) => {
             let entry = format!("matmul_generic_{name}_rows{rows}");
             let blocks = queue.blocks(&entry, n.div_ceil(4).into())?;
-            queue.launch(&Launch::new("matmul_generic", &entry, blocks, 128), &params)?;
+            queue.launch(&Launch::new("matmul_generic", &entry, blocks, 128), &args)?;
         }
         None => {
             let entry = format!("matmul_generic_{name}_tile");
             let blocks = queue.blocks(&entry, m.div_ceil(TILE).into())?;
             let columns = queue.rows(&entry, n.div_ceil(TILE).into())?;
             let launch = Launch::new("matmul_generic", &entry, blocks, 256).rows(columns);
-            queue.launch(&launch, &params)?;
+            queue.launch(&launch, &args)?;
         }
     }
     Ok(1)

@@ -1,23 +1,36 @@
-//! Activations in 8 bits that a kernel hands on to the product behind it (`q8_activations.cuh`).
+//! q8 activations: one row quantized to int8, the activation operand of the GEMV (`q8_activations.cuh`). Gate-up
+//! and attention forward their output in this form.
 
+use crate::layout::kernel_args;
 use crate::queue::{ForwardFormat, Forwarded, Queue};
 
-/// Bytes of the codes of `k` elements.
-pub(crate) fn bytes(k: u32) -> usize {
-    k.div_ceil(512) as usize * 768
+const Q8_GROUP_ELEMENTS: u32 = 512;
+const Q8_GROUP_BYTES: usize = 768;
+
+/// Columns of a unit: forwarded rows are whole units.
+const UNIT: u32 = 64;
+
+kernel_args! {
+    file: "q8_activations.cuh";
+    constants: [Q8_GROUP_ELEMENTS, Q8_GROUP_BYTES];
 }
 
-/// The codes of a row.
-pub(crate) fn of(row: u64, k: u32) -> Forwarded {
+/// Bytes of a quantized row of `k` elements.
+pub(crate) fn bytes(k: u32) -> usize {
+    k.div_ceil(Q8_GROUP_ELEMENTS) as usize * Q8_GROUP_BYTES
+}
+
+/// Describes the forwarded q8 activations of an f32 row.
+pub(crate) fn forwarded(row: u64, k: u32) -> Forwarded {
     Forwarded { format: ForwardFormat::Q8, source: row, rows: 1, width: k }
 }
 
-/// Where a launch may put the codes of its result, if it may.
-pub(crate) fn room(queue: &mut Queue, k: u32) -> Option<u64> {
-    fit(k).then(|| queue.reserve_forward_buffer(bytes(k))).flatten()
+/// Where a launch may forward a row of `k` elements to, if it can.
+pub(crate) fn reserve(queue: &mut Queue, k: u32) -> Option<u64> {
+    can_forward(k).then(|| queue.reserve_forward_buffer(bytes(k))).flatten()
 }
 
-/// Whether codes of so many elements can be handed on: products take units of 64.
-pub(crate) fn fit(k: u32) -> bool {
-    k > 0 && k.is_multiple_of(64)
+/// Whether a row of `k` elements can be forwarded.
+pub(crate) fn can_forward(k: u32) -> bool {
+    k > 0 && k.is_multiple_of(UNIT)
 }

@@ -1,104 +1,103 @@
-//! Products of few rows with block-quantized weights, with an RMS norm before them if there is one: which kernels take a
-//! call, and in which launches.
+//! Matmuls of few rows with block-quantized weights, with an RMS norm before them if there is one: whether the GEMV
+//! (one row) or the small-M GEMM (2 to 48 rows) takes a call, and how it is divided into launches.
 
 use fulmen_core::{DType, GateUpCall, MatPart, MulMatCall, RmsNormCall, WeightArg};
 
-use super::f16_fragments::Image;
+use super::f16_fragments::F16Fragments;
 use super::{Launched, apart, gemm_small_m, gemv};
 use crate::queue::Queue;
 
-/// Weights of one launch at most.
-pub(super) const MAX_PARTS: usize = 3;
+/// The most weight matrices of one launch.
+pub(super) const MAX_WEIGHTS: usize = 3;
 
-/// Rows of activations at most: up to here 16 at a time, one after the other, are faster than making floats of the weights.
-const MOST_ROWS: u32 = 48;
+/// The most rows of activations: up to here launches of 16 rows, one after the other, are faster than a GEMM that
+/// dequantizes the weights to memory.
+const MAX_ROWS: u32 = 48;
 
-/// A norm that is computed on the way.
+/// An RMS norm that is computed by the matmul.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Norm {
+pub(super) struct FusedNorm {
     pub(super) input: u64,
     pub(super) gamma: u64,
     pub(super) output: u64,
     pub(super) epsilon: f32,
 }
 
-/// One weight, its result, and what is added to it.
+/// One weight matrix, its output, and what is added to it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Product {
+pub(super) struct Matmul {
     pub(super) weight: WeightArg,
     pub(super) out: u64,
     pub(super) bias: u64,
     pub(super) residual: u64,
 }
 
-impl Product {
-    /// Bytes of a row of the weight.
+impl Matmul {
+    /// Bytes of a row of the weight matrix.
     pub(super) fn row_bytes(&self, k: u32) -> Option<u32> {
         self.weight.dtype.bytes(k as usize).ok().and_then(|bytes| u32::try_from(bytes).ok())
     }
 }
 
-/// The input of some products, with `m` rows of `k`.
+/// The activations `[m, k]` that matmuls share.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Input {
+pub(super) struct MatmulInput {
     pub(super) x: u64,
-    pub(super) norm: Option<Norm>,
+    pub(super) norm: Option<FusedNorm>,
     pub(super) m: u32,
     pub(super) k: u32,
 }
 
-impl Input {
-    fn new(x: u64, m: u32, k: u32, norm: Option<&RmsNormCall>) -> Input {
-        let norm = norm.map(|norm| Norm {
+impl MatmulInput {
+    fn new(x: u64, m: u32, k: u32, norm: Option<&RmsNormCall>) -> MatmulInput {
+        let norm = norm.map(|norm| FusedNorm {
             input: norm.input,
             gamma: norm.gamma,
             output: norm.output,
             epsilon: norm.epsilon,
         });
-        Input { x, norm, m, k }
+        MatmulInput { x, norm, m, k }
     }
 }
 
-/// Products of one launch: all of one format, or the first of Q4_K and the others of Q6_K, or gate and up.
+/// The matmuls of one launch: all of one weight format, or the first of Q4_K and the others of Q6_K, or gate and up.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Group<'a> {
-    pub(super) parts: &'a [Product],
+pub(super) struct LaunchGroup<'a> {
+    pub(super) matmuls: &'a [Matmul],
     /// How many have the first format.
-    pub(super) first: usize,
-    /// Whether they are gate and up.
-    pub(super) pair: bool,
+    pub(super) first_format: usize,
+    pub(super) gate_up: bool,
 }
 
-impl<'a> Group<'a> {
-    /// Whether there are two formats.
-    pub(super) fn mixed(&self) -> bool {
-        self.first < self.parts.len()
+impl<'a> LaunchGroup<'a> {
+    pub(super) fn two_formats(&self) -> bool {
+        self.first_format < self.matmuls.len()
     }
 
-    /// What the entries for it are called, after the name of the file.
+    /// The part of an entry's name that says formats and kind: `q4_k`, `gate_up_q4_k`, `q4_k_q6_k`.
     pub(super) fn name(&self) -> String {
-        let format = super::type_name(self.parts[0].weight.dtype);
-        match (self.pair, self.mixed()) {
+        let format = super::type_name(self.matmuls[0].weight.dtype);
+        match (self.gate_up, self.two_formats()) {
             (true, _) => format!("gate_up_{format}"),
             (_, true) => "q4_k_q6_k".to_owned(),
             _ => format.to_owned(),
         }
     }
 
-    /// The launches that products need.
-    fn all(mut left: &'a [Product]) -> Vec<Group<'a>> {
+    /// Divides matmuls into launches.
+    fn split(mut left: &'a [Matmul]) -> Vec<LaunchGroup<'a>> {
         let mut groups = Vec::new();
         while let Some(first) = left.first() {
-            let same = left.iter().take_while(|part| part.weight.dtype == first.weight.dtype).count();
-            let most = left.len().min(MAX_PARTS);
-            let mixed = first.weight.dtype == DType::Q4_K
+            let same = left.iter().take_while(|matmul| matmul.weight.dtype == first.weight.dtype).count();
+            let most = left.len().min(MAX_WEIGHTS);
+            let two_formats = first.weight.dtype == DType::Q4_K
                 && same < most
-                && left[same..most].iter().all(|part| part.weight.dtype == DType::Q6_K);
-            let count = if mixed { most } else { same.min(MAX_PARTS) };
-            groups.push(Group {
-                parts: &left[..count],
-                first: if mixed { same } else { count },
-                pair: false,
+                && left[same..most].iter().all(|matmul| matmul.weight.dtype == DType::Q6_K);
+            let count = if two_formats { most } else { same.min(MAX_WEIGHTS) };
+            groups.push(LaunchGroup {
+                matmuls: &left[..count],
+                first_format: if two_formats { same } else { count },
+                gate_up: false,
             });
             left = &left[count..];
         }
@@ -106,79 +105,81 @@ impl<'a> Group<'a> {
     }
 }
 
-/// The products of a call, if these kernels take it.
+/// Launches a call's matmuls, if these kernels take it.
 pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall, norm: Option<&RmsNormCall>) -> Option<Launched> {
-    let product = |part: &MatPart| Product {
+    let matmul = |part: &MatPart| Matmul {
         weight: part.weight,
         out: part.output,
         bias: part.bias.unwrap_or(0),
         residual: call.residual.unwrap_or(0),
     };
-    let parts: Vec<Product> = call.parts.iter().map(product).collect();
-    let input = Input::new(call.input, call.m, call.k, norm);
-    if !takes(queue, &input, &parts) {
+    let matmuls: Vec<Matmul> = call.parts.iter().map(matmul).collect();
+    let input = MatmulInput::new(call.input, call.m, call.k, norm);
+    if !takes(queue, &input, &matmuls) {
         return None;
     }
-    run(queue, &input, &Group::all(&parts))
+    run(queue, &input, &LaunchGroup::split(&matmuls))
 }
 
-/// Both products of a gate-up call and what is made of them, if these kernels take it.
+/// Launches both matmuls of gate-up with SwiGLU, if these kernels take the call.
 pub(crate) fn launch_gate_up(
     queue: &mut Queue,
     call: &GateUpCall,
     norm: Option<&RmsNormCall>,
 ) -> Option<Launched> {
-    let product = |weight| Product { weight, out: call.output, bias: 0, residual: 0 };
-    let parts = [product(call.gate), product(call.up)];
-    let input = Input::new(call.input, call.m, call.k, norm);
-    if call.gate.dtype != call.up.dtype || !takes(queue, &input, &parts) {
+    let matmul = |weight| Matmul { weight, out: call.output, bias: 0, residual: 0 };
+    let matmuls = [matmul(call.gate), matmul(call.up)];
+    let input = MatmulInput::new(call.input, call.m, call.k, norm);
+    if call.gate.dtype != call.up.dtype || !takes(queue, &input, &matmuls) {
         return None;
     }
-    run(queue, &input, &[Group { parts: &parts, first: 2, pair: true }])
+    run(queue, &input, &[LaunchGroup { matmuls: &matmuls, first_format: 2, gate_up: true }])
 }
 
-/// Notes that a norm comes after a product, if it is of what the product makes.
-pub(crate) fn expect(queue: &mut Queue, call: &MulMatCall, norm: &RmsNormCall) {
+/// Requests that a matmul forwards its output to the norm after it, if the norm reads that output.
+pub(crate) fn request_forward(queue: &mut Queue, call: &MulMatCall, norm: &RmsNormCall) {
     let [part] = call.parts.as_slice() else { return };
     let (rows, width) = (call.m, part.weight.rows);
     let bytes = |rows: u32| u64::from(rows) * u64::from(width) * 4;
-    let of_it = (norm.input, norm.rows, norm.width) == (part.output, rows, width);
-    if of_it && apart((norm.gamma, bytes(1)), (part.output, bytes(rows))) {
-        queue.request_forward(Some(Image::of_product(part.output, rows, width, Some(norm.gamma))));
+    let reads_output = (norm.input, norm.rows, norm.width) == (part.output, rows, width);
+    if reads_output && apart((norm.gamma, bytes(1)), (part.output, bytes(rows))) {
+        queue.request_forward(Some(F16Fragments::from_matmul(part.output, rows, width, Some(norm.gamma))));
     }
 }
 
-/// Whether what the launches write is apart from what the norm reads, and what they add from what the norm makes: some blocks write while
-/// others still read. Calls that were not planned together may be otherwise.
-fn apart_from(norm: &Norm, input: &Input, parts: &[Product]) -> bool {
-    let floats = |width: u32| u64::from(input.m) * u64::from(width) * 4;
-    let read = (norm.input, floats(input.k));
-    let made = (norm.output, floats(input.k));
-    apart(read, made)
-        && parts.iter().all(|part| {
-            let width = floats(part.weight.rows);
-            apart(read, (part.out, width)) && (part.residual == 0 || apart(made, (part.residual, width)))
+/// Whether what the launches write does not overlap what the norm reads, and what they add does not overlap what the
+/// norm writes: some blocks write while others still read. The memory of calls that were not planned together may
+/// overlap.
+fn apart_from_norm(norm: &FusedNorm, input: &MatmulInput, matmuls: &[Matmul]) -> bool {
+    let bytes = |width: u32| u64::from(input.m) * u64::from(width) * 4;
+    let read = (norm.input, bytes(input.k));
+    let written = (norm.output, bytes(input.k));
+    apart(read, written)
+        && matmuls.iter().all(|matmul| {
+            let bytes = bytes(matmul.weight.rows);
+            apart(read, (matmul.out, bytes))
+                && (matmul.residual == 0 || apart(written, (matmul.residual, bytes)))
         })
 }
 
-fn takes(queue: &Queue, input: &Input, parts: &[Product]) -> bool {
-    let block = |dtype| {
+fn takes(queue: &Queue, input: &MatmulInput, matmuls: &[Matmul]) -> bool {
+    let block_quantized = |dtype| {
         use DType::*;
         matches!(dtype, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q4_K | Q5_K | Q6_K)
     };
     queue.caps().has_clusters()
-        && (1..=MOST_ROWS).contains(&input.m)
+        && (1..=MAX_ROWS).contains(&input.m)
         && input.k > 0
         && input.x.is_multiple_of(16)
         && input
             .norm
             .is_none_or(|norm| [norm.input, norm.gamma, norm.output].iter().all(|p| p.is_multiple_of(16)))
-        && input.norm.is_none_or(|norm| apart_from(&norm, input, parts))
-        && !parts.is_empty()
-        && parts.iter().all(|part| part.weight.rows > 0 && block(part.weight.dtype))
+        && input.norm.is_none_or(|norm| apart_from_norm(&norm, input, matmuls))
+        && !matmuls.is_empty()
+        && matmuls.iter().all(|matmul| matmul.weight.rows > 0 && block_quantized(matmul.weight.dtype))
 }
 
-fn run(queue: &mut Queue, input: &Input, groups: &[Group<'_>]) -> Option<Launched> {
+fn run(queue: &mut Queue, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> Option<Launched> {
     if input.m == 1 { gemv::run(queue, input, groups) } else { gemm_small_m::run(queue, input, groups) }
 }
 
@@ -187,12 +188,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_over_the_input_of_their_norm_are_left_to_others() {
-        let norm = Norm { input: 4096, gamma: 0, output: 1 << 20, epsilon: 1e-6 };
-        let input = Input { x: norm.output, norm: Some(norm), m: 2, k: 256 };
+    fn calls_that_overwrite_the_input_of_their_norm_are_refused() {
+        let norm = FusedNorm { input: 4096, gamma: 0, output: 1 << 20, epsilon: 1e-6 };
+        let input = MatmulInput { x: norm.output, norm: Some(norm), m: 2, k: 256 };
         let writes = |out: u64| {
             let weight = WeightArg { ptr: 1 << 24, dtype: DType::Q4_K, rows: 64 };
-            apart_from(&norm, &input, &[Product { weight, out, bias: 0, residual: 0 }])
+            apart_from_norm(&norm, &input, &[Matmul { weight, out, bias: 0, residual: 0 }])
         };
         // The input is 2048 bytes, the result 512.
         for (out, good) in
@@ -200,10 +201,10 @@ mod tests {
         {
             assert_eq!(writes(out), good, "{out}");
         }
-        assert!(!apart_from(&Norm { output: norm.input, ..norm }, &input, &[]), "a norm in place");
+        assert!(!apart_from_norm(&FusedNorm { output: norm.input, ..norm }, &input, &[]), "a norm in place");
         let adds = |residual: u64| {
             let weight = WeightArg { ptr: 1 << 24, dtype: DType::Q4_K, rows: 256 };
-            apart_from(&norm, &input, &[Product { weight, out: 1 << 22, bias: 0, residual }])
+            apart_from_norm(&norm, &input, &[Matmul { weight, out: 1 << 22, bias: 0, residual }])
         };
         assert!(adds(0) && adds(norm.input) && !adds(norm.output), "the norm's result as residual");
     }

@@ -1,94 +1,112 @@
-//! What a launch of `gemm_small_m.cu` is given: as `gemm_small_m_schedule.cuh` and `forwarding.cuh` have it.
+//! The arguments of `gemm_small_m.cu`, and the constants that it shares with the [configuration](super::config).
 
-use bytemuck::{Pod, Zeroable};
-
-use crate::kernels::f16_fragments::ORDERS;
-use crate::kernels::small_m::MAX_PARTS;
+use crate::kernels::f16_fragments::K_ORDERS;
+use crate::kernels::small_m::MAX_WEIGHTS;
 use crate::l2_prefetch::L2Prefetch;
+use crate::layout::{DevicePtr, kernel_args};
 use crate::tensor_map::TensorMap;
 
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub(super) struct Part {
-    pub(super) weight: u64,
-    pub(super) out: u64,
-    pub(super) bias: u64,
-    pub(super) residual: u64,
-    pub(super) rows: u32,
-    pub(super) row_bytes: u32,
-    pub(super) tile: u32,
-    pub(super) wide: u32,
+/// Consumer warps of a block, at most.
+pub(super) const MAX_WARPS: u32 = 12;
+/// K chunks of a block, at most.
+pub(super) const MAX_CHUNKS: u32 = 52;
+pub(super) const MAX_STAGES: u32 = 4;
+/// Rows of a weight matrix in a tile.
+pub(super) const TILE: u32 = 16;
+/// Flags in the low bits of `cluster_partials`.
+pub(super) const HEAD_PARTIALS_PER_TILE: u32 = 1;
+pub(super) const PARTIALS_OVERLAY_X: u32 = 2;
+
+kernel_args! {
+    file: "gemm_small_m_schedule.cuh";
+    constants: [
+        MAX_WARPS,
+        MAX_WEIGHTS,
+        MAX_CHUNKS,
+        MAX_STAGES,
+        TILE,
+        HEAD_PARTIALS_PER_TILE,
+        PARTIALS_OVERLAY_X,
+    ];
+
+    #[derive(Debug, Default, PartialEq)]
+    pub(super) struct SmallMWeight {
+        pub(super) data: DevicePtr,
+        pub(super) out: DevicePtr,
+        pub(super) bias: DevicePtr,
+        pub(super) residual: DevicePtr,
+        pub(super) rows: u32,
+        pub(super) row_bytes: u32,
+        pub(super) first_tile: u32,
+        pub(super) vectorized: u32,
+    }
+
+    /// Items split evenly: the first `extra` ranges have `each` + 1 items, the others `each`.
+    #[derive(Debug, Default, PartialEq)]
+    pub(super) struct EvenSplit {
+        pub(super) each: u32,
+        pub(super) extra: u32,
+    }
+
+    /// What a GEMM has stored beside the fragments that it forwarded to this one.
+    #[derive(Debug, Default, PartialEq)]
+    pub(super) struct ForwardedInput {
+        pub(super) flags: DevicePtr,
+        pub(super) squares: DevicePtr,
+        pub(super) x: DevicePtr,
+        pub(super) gamma: DevicePtr,
+        pub(super) normed: DevicePtr,
+    }
+
+    /// Where the result is forwarded to.
+    #[derive(Debug, Default, PartialEq)]
+    pub(super) struct ForwardedOutput {
+        pub(super) fragments: [DevicePtr; K_ORDERS],
+        pub(super) flags: DevicePtr,
+        pub(super) squares: DevicePtr,
+        pub(super) gamma: DevicePtr,
+    }
+
+    #[derive(Debug, PartialEq)]
+    pub(super) struct GemmSmallMArgs {
+        pub(super) tensor_maps: [TensorMap; MAX_WEIGHTS],
+        pub(super) x: [DevicePtr; 2],
+        pub(super) row_scales: DevicePtr,
+        pub(super) forwarded_in: ForwardedInput,
+        pub(super) forwarded_out: ForwardedOutput,
+        pub(super) m: u32,
+        pub(super) k_blocks: u32,
+        pub(super) k_chunks: u32,
+        pub(super) n_weights: u32,
+        pub(super) first_format_weights: u32,
+        pub(super) first_format_clusters: u32,
+        pub(super) tile_split: [EvenSplit; 2],
+        pub(super) chunk_split: EvenSplit,
+        pub(super) cluster_size: u32,
+        pub(super) consumer_warps: u32,
+        pub(super) stages: u32,
+        pub(super) stage_bytes: u32,
+        pub(super) x_bytes: u32,
+        pub(super) cluster_partials: u32,
+        pub(super) epsilon: f32,
+        pub(super) n_tensor_maps: u32,
+        pub(super) weights: [SmallMWeight; MAX_WEIGHTS],
+        pub(super) prefetch: L2Prefetch,
+    }
 }
 
-impl Part {
-    /// Whether four neighbours of everything that is read or written of it are 16 bytes at a boundary of 16.
-    pub(super) fn is_wide(&self) -> bool {
+impl SmallMWeight {
+    /// Whether four consecutive elements of everything that is read or written can be one aligned float4.
+    pub(super) fn can_vectorize(&self) -> bool {
         self.rows.is_multiple_of(4) && (self.out | self.bias | self.residual).is_multiple_of(16)
     }
 }
 
-/// Things dealt to so many: the first `extra` have one more than `each`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub(super) struct Shares {
-    pub(super) each: u32,
-    pub(super) extra: u32,
-}
-
-impl Shares {
-    pub(super) fn new(things: u32, to: u32) -> Shares {
-        Shares { each: things / to.max(1), extra: things % to.max(1) }
+impl EvenSplit {
+    pub(super) fn new(items: u32, ranges: u32) -> EvenSplit {
+        EvenSplit { each: items / ranges.max(1), extra: items % ranges.max(1) }
     }
 }
 
-/// What x is, where a product has handed it on.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub(super) struct Incoming {
-    pub(super) words: u64,
-    pub(super) squares: u64,
-    pub(super) floats: u64,
-    pub(super) gain: u64,
-    pub(super) normed: u64,
-}
-
-/// Where the result is handed on to.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub(super) struct Outgoing {
-    pub(super) image: [u64; ORDERS],
-    pub(super) words: u64,
-    pub(super) squares: u64,
-    pub(super) gain: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
-pub(super) struct Args {
-    pub(super) map: [TensorMap; MAX_PARTS],
-    pub(super) x: [u64; 2],
-    pub(super) factors: u64,
-    pub(super) from: Incoming,
-    pub(super) to: Outgoing,
-    pub(super) columns: u32,
-    pub(super) blocks: u32,
-    pub(super) chunks: u32,
-    pub(super) parts: u32,
-    pub(super) first_parts: u32,
-    pub(super) first_clusters: u32,
-    pub(super) tiles: [Shares; 2],
-    pub(super) ranked: Shares,
-    pub(super) ranks: u32,
-    pub(super) warps: u32,
-    pub(super) depth: u32,
-    pub(super) stage_bytes: u32,
-    pub(super) x_bytes: u32,
-    pub(super) sums: u32,
-    pub(super) epsilon: f32,
-    pub(super) maps: u32,
-    pub(super) part: [Part; MAX_PARTS],
-    pub(super) ahead: L2Prefetch,
-}
-
-// The kernel's has the alignment of maps.
-const _: () = assert!(size_of::<Args>().is_multiple_of(64));
+// The CUDA struct has the alignment of tensor maps.
+const _: () = assert!(size_of::<GemmSmallMArgs>().is_multiple_of(64));

@@ -1,190 +1,151 @@
-//! Products of few rows, 2 to 16 a launch, with block-quantized weights: x goes to 16 bits once, by the kernel that made it or by `pack_f16_fragments.cu`, and tensor
-//! cores multiply it with weights that are decoded on the way.
+//! Launches of the small-M GEMM: 2 to 16 rows of activations per launch with block-quantized weights
+//! (`gemm_small_m.cu`, which explains the kernel).
+//!
+//! The activations come as f16 fragments: forwarded by the previous kernel, or packed by
+//! [`pack_f16_fragments`](super::pack_f16_fragments). [`config`] chooses grid, clusters, warps and stages.
 
 mod args;
 mod config;
 
-use bytemuck::{Pod, Zeroable};
 use fulmen_core::BackendError;
 
-use self::args::{Args, Incoming, Outgoing};
-use self::config::{Plan, choose};
-use super::f16_fragments::{CHUNK, Image, ORDERS};
-use super::small_m::{Group, Input};
-use super::{Launched, at_row};
+use self::args::{ForwardedInput, ForwardedOutput, GemmSmallMArgs};
+use self::config::{SmallMConfig, choose};
+use super::f16_fragments::F16Fragments;
+use super::small_m::{LaunchGroup, MatmulInput};
+use super::{Launched, at_row, pack_f16_fragments};
 use crate::queue::{Forwarded, Launch, Queue};
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct HalvesParams {
-    x: u64,
-    gamma: u64,
-    normed: u64,
-    out: [u64; ORDERS],
-    factors: u64,
-    epsilon: f32,
-    k: u32,
-    columns: u32,
-    unused: u32,
+/// Launches all groups for all rows, if there is a configuration for each.
+pub(super) fn run(queue: &mut Queue, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> Option<Launched> {
+    let (rows, configs) = choose(queue.caps(), input.m, input.k, groups)?;
+    Some(launch(queue, input, &configs, rows))
 }
 
-/// Threads for a row of x: 16 columns each, if that is not too few or too many.
-fn halves_threads(k: u32) -> u32 {
-    let padded = k.next_multiple_of(CHUNK);
-    (padded / 16).next_multiple_of(32).clamp(256, 1024).min(padded / 4)
-}
-
-/// All launches for all rows, if there is a plan for each.
-pub(super) fn run(queue: &mut Queue, input: &Input, groups: &[Group<'_>]) -> Option<Launched> {
-    let (rows, plans) = choose(queue.caps(), input.m, input.k, groups)?;
-    Some(launch(queue, input, &plans, rows))
-}
-
-/// Where x comes from.
+/// Where the fragments of x come from.
 enum Source {
-    /// Floats, which `pack_f16_fragments.cu` puts into an image.
-    Floats(Image),
-    /// An image whose rows are scaled.
-    Scaled(Image),
-    /// An image that a product has handed on.
-    Product(Image),
+    /// They are packed from f32 before the GEMM.
+    Packed(F16Fragments),
+    /// Attention has forwarded them, with row scales.
+    ForwardedScaled(F16Fragments),
+    /// A GEMM has forwarded them, unscaled.
+    ForwardedByMatmul(F16Fragments),
 }
 
 impl Source {
-    /// Of all rows at once, or of some at a time: only the first can have been handed on.
-    fn of(queue: &mut Queue, input: &Input, rows: u32) -> Result<Source, BackendError> {
+    /// Fragments are forwarded only if all rows fit in one launch.
+    fn of(queue: &mut Queue, input: &MatmulInput, rows: u32) -> Result<Source, BackendError> {
         let (m, k) = (input.m, input.k);
-        let image = |at: u64| Image::at(at, rows, k);
+        let fragments = |at: u64| F16Fragments::at(at, rows, k);
         let x = input.norm.map_or(input.x, |norm| norm.input);
         if m == rows {
             let gain = input.norm.map(|norm| norm.gamma);
-            if let Some(at) = queue.forwarded(Image::of_product(x, m, k, gain)) {
-                return Ok(Source::Product(image(at)));
+            if let Some(at) = queue.forwarded(F16Fragments::from_matmul(x, m, k, gain)) {
+                return Ok(Source::ForwardedByMatmul(fragments(at)));
             }
-            if let Some(at) = input.norm.is_none().then(|| queue.forwarded(Image::of(x, m, k))).flatten() {
-                return Ok(Source::Scaled(image(at)));
+            let scaled = F16Fragments::scaled(x, m, k);
+            if let Some(at) = input.norm.is_none().then(|| queue.forwarded(scaled)).flatten() {
+                return Ok(Source::ForwardedScaled(fragments(at)));
             }
         }
-        Ok(Source::Floats(image(queue.scratch(Image::bytes(rows, k))?)))
+        Ok(Source::Packed(fragments(queue.scratch(F16Fragments::bytes(rows, k))?)))
     }
 
-    fn image(&self) -> &Image {
+    fn fragments(&self) -> &F16Fragments {
         match self {
-            Source::Floats(image) | Source::Scaled(image) | Source::Product(image) => image,
+            Source::Packed(x) | Source::ForwardedScaled(x) | Source::ForwardedByMatmul(x) => x,
         }
     }
 
-    /// What a product reads beside the image; the first of a call writes the norm's result.
-    fn incoming(&self, input: &Input, first: bool) -> Incoming {
-        let Source::Product(image) = self else { return Incoming::default() };
+    /// What the kernel reads besides the fragments; the first launch of a call writes the norm's result.
+    fn forwarded_input(&self, input: &MatmulInput, first: bool) -> ForwardedInput {
+        let Source::ForwardedByMatmul(x) = self else { return ForwardedInput::default() };
         match input.norm {
-            None => Incoming { words: image.words, floats: input.x, ..Incoming::default() },
-            Some(norm) => Incoming {
-                words: image.words,
-                squares: image.squares,
-                floats: norm.input,
-                gain: norm.gamma,
+            None => ForwardedInput { flags: x.flags, x: input.x, ..ForwardedInput::default() },
+            Some(norm) => ForwardedInput {
+                flags: x.flags,
+                squares: x.squares,
+                x: norm.input,
+                gamma: norm.gamma,
                 normed: if first { norm.output } else { 0 },
             },
         }
     }
 }
 
-/// Where a call hands its result on to, if it has one and the product behind it may want it: the result of gate and up, or what a norm is
-/// expected to take.
-fn outgoing(queue: &mut Queue, m: u32, rows: u32, plans: &[Plan]) -> Option<(Forwarded, Outgoing)> {
-    let [plan] = plans else { return None };
-    let (out, width) = (plan.args.part[0].out, plan.args.part[0].rows);
+/// Where a call forwards its result to, if it has one result and the next matmul may want it: that of gate-up, or one
+/// that was requested for a norm.
+fn forwarded_output(
+    queue: &mut Queue,
+    m: u32,
+    rows: u32,
+    configs: &[SmallMConfig],
+) -> Option<(Forwarded, ForwardedOutput)> {
+    let [config] = configs else { return None };
+    let weight = &config.args.weights[0];
+    let (out, width) = (weight.out, weight.rows);
     let gain = queue.requested_gain(out, m, width);
-    let wanted = plan.pair || (plan.args.parts == 1 && gain.is_some());
+    let wanted = config.gate_up || (config.args.n_weights == 1 && gain.is_some());
     if m != rows || !wanted {
         return None;
     }
-    let gain = gain.filter(|_| !plan.pair);
-    if !plan.args.part[0].is_wide() || !gain.unwrap_or(0).is_multiple_of(16) {
+    let gain = gain.filter(|_| !config.gate_up);
+    if !weight.can_vectorize() || !gain.unwrap_or(0).is_multiple_of(16) {
         return None;
     }
-    let image = Image::room(queue, m, width)?;
-    let to =
-        Outgoing { image: image.orders, words: image.words, squares: image.squares, gain: gain.unwrap_or(0) };
-    Some((Image::of_product(out, m, width, gain), to))
+    let to = F16Fragments::reserve(queue, m, width)?;
+    let output = ForwardedOutput {
+        fragments: to.fragments,
+        flags: to.flags,
+        squares: to.squares,
+        gamma: gain.unwrap_or(0),
+    };
+    Some((F16Fragments::from_matmul(out, m, width, gain), output))
 }
 
-fn launch(queue: &mut Queue, input: &Input, plans: &[Plan], rows: u32) -> Launched {
-    let (m, k) = (input.m, input.k);
+fn launch(queue: &mut Queue, input: &MatmulInput, configs: &[SmallMConfig], rows: u32) -> Launched {
     let source = Source::of(queue, input, rows)?;
-    let outgoing = outgoing(queue, m, rows, plans);
-    let image = source.image();
+    let forwarded_output = forwarded_output(queue, input.m, rows, configs);
+    let x = source.fragments();
     let mut launched = 0;
-    for row in (0..m).step_by(rows as usize) {
-        let columns = (m - row).min(rows);
-        let at = |ptr: u64, width: u32| at_row(ptr, row, width);
-        if matches!(source, Source::Floats(_)) {
-            let mut out = [0; ORDERS];
-            for order in plans.iter().flat_map(|plan| plan.orders) {
-                out[order] = image.orders[order];
-            }
-            let norm = input.norm;
-            let params = HalvesParams {
-                x: at(norm.map_or(input.x, |norm| norm.input), k),
-                gamma: norm.map_or(0, |norm| norm.gamma),
-                normed: at(norm.map_or(0, |norm| norm.output), k),
-                out,
-                factors: image.factors,
-                epsilon: norm.map_or(0.0, |norm| norm.epsilon),
-                k,
-                columns,
-                unused: 0,
-            };
-            let entry = format!("pack_f16_fragments_rows{rows}");
-            queue.launch(
-                &Launch::new("pack_f16_fragments", &entry, 1, halves_threads(k)).rows(rows),
-                &params,
-            )?;
+    for first_row in (0..input.m).step_by(rows as usize) {
+        let m = (input.m - first_row).min(rows);
+        if matches!(source, Source::Packed(_)) {
+            let orders = configs.iter().flat_map(|config| config.k_orders);
+            pack_f16_fragments::launch(queue, input, (first_row, m, rows), x, orders)?;
             launched += 1;
         }
-        for (index, plan) in plans.iter().enumerate() {
-            let (map, maps) = plan.maps(queue)?;
-            let mut args = Args {
-                map,
-                maps,
-                x: plan.orders.map(|order| image.orders[order]),
-                factors: image.factors,
-                from: source.incoming(input, index == 0),
-                to: outgoing.map_or(Outgoing::default(), |(_, to)| to),
-                columns,
+        for (index, config) in configs.iter().enumerate() {
+            let (tensor_maps, n_tensor_maps) = config.tensor_maps(queue)?;
+            let mut args = GemmSmallMArgs {
+                tensor_maps,
+                n_tensor_maps,
+                x: config.k_orders.map(|order| x.fragments[order]),
+                row_scales: x.row_scales,
+                forwarded_in: source.forwarded_input(input, index == 0),
+                forwarded_out: forwarded_output.map_or(ForwardedOutput::default(), |(_, output)| output),
+                m,
                 epsilon: input.norm.map_or(0.0, |norm| norm.epsilon),
-                ahead: queue.l2_prefetch().filter(|_| row == 0 && index == 0).unwrap_or_default(),
-                ..plan.args
+                prefetch: queue.l2_prefetch().filter(|_| first_row == 0 && index == 0).unwrap_or_default(),
+                ..config.args
             };
-            for part in &mut args.part {
-                part.out = at(part.out, part.rows);
-                part.residual = at(part.residual, part.rows);
-                part.wide = part.is_wide().into();
+            for weight in &mut args.weights {
+                weight.out = at_row(weight.out, first_row, weight.rows);
+                weight.residual = at_row(weight.residual, first_row, weight.rows);
+                weight.vectorized = weight.can_vectorize().into();
             }
-            let blocks = plan.clusters * args.ranks;
-            // One more warp brings x.
-            let threads = 32 * (args.warps + 1);
-            let mut launch = Launch::new("gemm_small_m", &plan.entry, blocks, threads).shared(plan.shared);
-            launch.cluster = args.ranks;
+            let blocks = config.clusters * args.cluster_size;
+            // The producer warp is one more.
+            let threads = 32 * (args.consumer_warps + 1);
+            let mut launch =
+                Launch::new("gemm_small_m", &config.entry, blocks, threads).shared(config.shared);
+            launch.cluster = args.cluster_size;
             queue.launch(&launch, &args)?;
         }
-        launched += plans.len();
+        launched += configs.len();
     }
-    if let Some((what, to)) = outgoing {
-        queue.set_forwarded(what, to.image[0]);
+    if let Some((what, output)) = forwarded_output {
+        queue.set_forwarded(what, output.fragments[0]);
     }
     Ok(launched)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn threads_for_a_row_are_whole_warps() {
-        for (k, threads) in [(32, 64), (256, 64), (1024, 256), (2560, 256), (9728, 608), (28672, 1024)] {
-            assert_eq!(halves_threads(k), threads, "{k}");
-        }
-    }
 }
