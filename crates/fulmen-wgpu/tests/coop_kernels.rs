@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use common_matmul::{Buffers, Gpu, bytes_of, value};
 use fulmen_core::{DType, Heads, quant};
 use fulmen_wgpu::kernel::{Caps, Kernel};
-use fulmen_wgpu::kernels::attention::{Attention, Kind, Source, attention_by};
+use fulmen_wgpu::kernels::attention::{Attention, AttentionKernel, KvInput, attention_by};
 use fulmen_wgpu::kernels::kv::Cache;
 use fulmen_wgpu::kernels::matmul::*;
 use fulmen_wgpu::kernels::qmatmul::{self, QuantMatmulConfig, QuantWeight};
@@ -114,10 +114,12 @@ fn attention_translates_for_vulkan() {
         for (dtype, head_dim, sequences) in
             [(DType::F16, 128, false), (DType::F16, 80, true), (DType::Q8_0, 64, false)]
         {
-            let source = Source::Cache { cache: Cache { dtype, n_seqs: 2, capacity: 512 }, sequences };
+            let kv = KvInput::Cache { cache: Cache { dtype, n_seqs: 2, capacity: 512 }, sequences };
             let heads = Heads { n_heads: 8, n_kv_heads: 2, head_dim };
-            let spec = Attention { m: 100, heads, scale: 0.1, source };
-            let plan = attention_by(Kind::Units(FragmentOps::CooperativeMatrix), &spec, &caps).unwrap();
+            let spec = Attention { m: 100, heads, scale: 0.1, kv };
+            let plan =
+                attention_by(AttentionKernel::PrefillCoop(FragmentOps::CooperativeMatrix), &spec, &caps)
+                    .unwrap();
             plan.launches.iter().for_each(|step| translate(&step.launch.kernel));
         }
     });
