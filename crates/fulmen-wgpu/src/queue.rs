@@ -29,7 +29,7 @@ use crate::{
     encode::{Dispatch, DispatchList},
     error::GpuError,
     kernel::{Access, Caps, Kernel, Launch},
-    kernels::{self, KernelError, Plan, Role},
+    kernels::{self, KernelError, LaunchList, Role},
     pipeline::{Pipeline, PipelineCache},
 };
 
@@ -56,7 +56,7 @@ pub(crate) enum ScratchSlot {
     /// The result of the first of two matmuls that share an epilogue.
     FirstMatmul,
     /// A plan's scratch buffer of this number.
-    Plan(usize),
+    LaunchList(usize),
     /// A copy of an operand whose offset cannot be bound, by number.
     Relocated(usize),
     /// The intermediate copy where source and destination share an aligned window.
@@ -206,7 +206,7 @@ impl LaunchQueue {
     /// Appends the launches of a plan with these inputs and outputs; returns how many there are.
     pub(crate) fn run_plan(
         &mut self,
-        plan: Result<Plan, KernelError>,
+        plan: Result<LaunchList, KernelError>,
         inputs: &[BufferSlice],
         outputs: &[BufferSlice],
     ) -> Result<usize, BackendError> {
@@ -219,10 +219,10 @@ impl LaunchQueue {
     /// missing.
     pub(crate) fn run_plan_with(
         &mut self,
-        plan: Result<Plan, KernelError>,
+        plan: Result<LaunchList, KernelError>,
         operands: impl IntoIterator<Item = (Role, BufferSlice)>,
     ) -> Result<usize, BackendError> {
-        let Plan { steps, scratch } = plan.map_err(unsupported)?;
+        let LaunchList { launches: steps, scratch } = plan.map_err(unsupported)?;
         if steps.is_empty() {
             return Ok(0);
         }
@@ -242,7 +242,7 @@ impl LaunchQueue {
             }
         }
         for (number, &bytes) in scratch.iter().enumerate() {
-            places.insert(Role::Scratch(number), self.scratch(ScratchSlot::Plan(number), bytes)?);
+            places.insert(Role::Scratch(number), self.scratch(ScratchSlot::LaunchList(number), bytes)?);
         }
         for step in steps {
             let mut bindings = Vec::with_capacity(step.bindings.len());
@@ -330,7 +330,7 @@ impl LaunchQueue {
         }
         let shifts = [from.offset - source, to.offset - target];
         let plan = kernels::copy::copy_bytes(bytes, shifts, &self.gpu.caps()).map_err(unsupported)?;
-        for step in plan.steps {
+        for step in plan.launches {
             let bound = |role: Role, offset: u64, size: u64| match role {
                 Role::Input(_) => from.buffer.slice(source + offset..source + offset + size),
                 _ => to.buffer.slice(target + offset..target + offset + size),

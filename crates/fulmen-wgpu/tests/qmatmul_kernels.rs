@@ -137,7 +137,7 @@ impl Case {
 }
 
 /// The chosen kernel; but one of two small tiles with short loops, which compile faster.
-fn chosen(m: u32, weight: QuantWeight, values: Values, caps: &Caps) -> QuantMatmulConfig {
+fn chosen(m: u32, weight: QuantWeight, values: Activations, caps: &Caps) -> QuantMatmulConfig {
     match choose(m, weight, values, caps).expect("a kernel") {
         QuantMatmulConfig::Dequantize(_) => {
             let slices = if weight.k > 2048 { 3 } else { 1 };
@@ -320,10 +320,10 @@ fn epilogues_and_parts_reach_every_kernel() {
         }
         // As the table has it, on tiles of full size.
         let none = EpilogueSource::none();
-        let plan_of_9 = plan(9, weight, &none, &gpu.caps).unwrap();
+        let plan_of_9 = launches(9, weight, &none, &gpu.caps).unwrap();
         let got = case.run(gpu, 9, &[(&plan_of_9, None)], &[]);
         case.close("the table's choice", 9, choices[3].1, &got);
-        let whole = plan(1, weight, &epilogue, &caps);
+        let whole = launches(1, weight, &epilogue, &caps);
         assert!(matches!(whole, Err(QuantError::Matmul(MatmulError::Binding { what: "W", .. }))));
     });
 }
@@ -335,7 +335,7 @@ fn a_value_that_is_not_finite_reaches_every_output() {
         for bad in [f32::NAN, f32::INFINITY] {
             let mut case = Case::new(gpu, 2, weight);
             case.a[300] = bad;
-            let plan = plan(2, weight, &EpilogueSource::none(), &gpu.caps).unwrap();
+            let plan = launches(2, weight, &EpilogueSource::none(), &gpu.caps).unwrap();
             let got = case.run(gpu, 2, &[(&plan, None)], &[]);
             assert!(
                 got[..5].iter().all(|v| v.is_finite()) && got[5..].iter().all(|v| !v.is_finite()),

@@ -111,7 +111,7 @@ fn a_batch_takes_what_was_measured() {
         let y = batch.matmul_nt(a, b, m as u32, k as u32, n as u32);
         let got = batch.execute_and_read_blocking(&[y]).unwrap().remove(0);
         assert!(close(&got, &want, 1e-11));
-        batch.execute_profiled().unwrap().steps.remove(0).label
+        batch.execute_profiled().unwrap().dispatches.remove(0).label
     };
     let before = label(&gpu);
     // All are right, but the table's own is called wrong: another one is taken.

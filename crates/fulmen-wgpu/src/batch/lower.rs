@@ -59,7 +59,7 @@ pub(super) fn lower(
     if !group.matmuls.is_empty() {
         return matmul_with_epilogue(values, group, caps, tuned);
     }
-    let of = |plan: Result<kernels::Plan, KernelError>, inputs: &[u32]| {
+    let of = |plan: Result<kernels::LaunchList, KernelError>, inputs: &[u32]| {
         plan.map(|plan| from_plan(plan, inputs, group.root)).map_err(|e| refused(op.name(), e))
     };
     let elem = |id: u32| values[id as usize].elem;
@@ -94,7 +94,7 @@ pub(super) fn lower(
     }
 }
 
-fn from_plan(plan: kernels::Plan, inputs: &[u32], root: u32) -> LoweredGroup {
+fn from_plan(plan: kernels::LaunchList, inputs: &[u32], root: u32) -> LoweredGroup {
     let bound = |binding: &kernels::Binding| BoundRange {
         buffer: match binding.role {
             kernels::Role::Input(i) => BufferRef::Value(inputs[i]),
@@ -104,8 +104,11 @@ fn from_plan(plan: kernels::Plan, inputs: &[u32], root: u32) -> LoweredGroup {
         offset: binding.offset,
         bytes: binding.bytes,
     };
-    let launches =
-        plan.steps.into_iter().map(|step| (step.launch, step.bindings.iter().map(bound).collect())).collect();
+    let launches = plan
+        .launches
+        .into_iter()
+        .map(|step| (step.launch, step.bindings.iter().map(bound).collect()))
+        .collect();
     LoweredGroup { launches, scratch: plan.scratch }
 }
 

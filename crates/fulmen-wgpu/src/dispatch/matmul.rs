@@ -279,7 +279,7 @@ impl WgpuDispatcher {
                     },
                     MatmulBuffer::Scratch(i) => {
                         let is_q8 = i == 0 && quantized == Some((slice, rows.start));
-                        let slot = if is_q8 { ScratchSlot::Q8 } else { ScratchSlot::Plan(i as usize) };
+                        let slot = if is_q8 { ScratchSlot::Q8 } else { ScratchSlot::LaunchList(i as usize) };
                         self.queue.scratch(slot, scratch[i as usize])?
                     }
                 });

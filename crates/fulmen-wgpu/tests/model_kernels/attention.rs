@@ -2,7 +2,7 @@ use fulmen_core::{DType, Heads, quant};
 use fulmen_wgpu::{
     kernel::Caps,
     kernels::{
-        KernelError, Plan,
+        KernelError, LaunchList,
         attention::{Attention, AttentionKernel, KvInput, attention, attention_by},
         kv::Cache,
         matmul::FragmentOps,
@@ -381,7 +381,7 @@ fn what_does_not_fit_is_refused() {
     assert!(matches!(attention(&wrong, &gpu().caps), Err(KernelError::Invalid { .. })));
     let wide = Attention { heads: heads(1, 1, 4099), kv: KvInput::Rows, ..spec };
     assert!(matches!(attention(&wide, &gpu().caps), Err(KernelError::Invalid { .. })));
-    assert_eq!(attention(&Attention { m: 0, ..spec }, &gpu().caps).unwrap(), Plan::default());
+    assert_eq!(attention(&Attention { m: 0, ..spec }, &gpu().caps).unwrap(), LaunchList::default());
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! q8 activations: A as int8 quants with a scale for every 32 (`quantize_q8.wgsl`, `rms_norm_q8.wgsl`).
 
 use crate::kernel::{Caps, Kernel, Launch, StorageBinding, fold_grid};
+use crate::kernels::launch_list::threads as within;
 use crate::kernels::matmul::MatmulError;
-use crate::kernels::plan::threads as within;
 use crate::kernels::preprocess::{render, values};
 use crate::kernels::workgroup::{WorkgroupOp, WorkgroupReduce};
 
