@@ -1,5 +1,5 @@
-//! Every kernel of the crate by name, with its final WGSL for a representative configuration: for readers, for
-//! `fulmen kernels`, and for the snapshot tests.
+//! Every kernel of the crate by name, with its final WGSL for a representative configuration: for readers,
+//! for `fulmen kernels`, and for the snapshot tests.
 
 use fulmen_core::{DType, Heads, RopePairing, RopeSpec};
 

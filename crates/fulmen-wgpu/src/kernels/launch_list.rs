@@ -33,7 +33,8 @@ pub struct KernelLaunch {
     pub bindings: Vec<Binding>,
 }
 
-/// Launches that run one after the other, each seeing what those before it wrote. Empty where there is nothing to do.
+/// Launches that run one after the other, each seeing what those before it wrote. Empty where there is
+/// nothing to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LaunchList {
     /// The launches.
@@ -91,8 +92,8 @@ pub(crate) const fn padded(bytes: u64) -> u64 {
     bytes.next_multiple_of(16)
 }
 
-/// `count` elements of `size` bytes from element `start` on, as a binding with an aligned offset, and the number
-/// of elements that lie before them in the binding.
+/// `count` elements of `size` bytes from element `start` on, as a binding with an aligned offset, and the
+/// number of elements that lie before them in the binding.
 pub(crate) fn window(role: Role, start: u64, count: u64, size: u64, caps: &Caps) -> (Binding, u64) {
     let align = alignment(caps);
     let offset = start * size / align * align;
