@@ -86,8 +86,8 @@ impl Bench {
             let profile = program.profile()?;
             let n = plan.launches.len();
             for at in 0..n {
-                let sum: f64 = profile.steps.iter().skip(at).step_by(n).map(|s| s.duration_us).sum();
-                println!("    {} {:.2} µs", profile.steps[at].label, sum / LAYERS as f64);
+                let sum: f64 = profile.dispatches.iter().skip(at).step_by(n).map(|s| s.duration_us).sum();
+                println!("    {} {:.2} µs", profile.dispatches[at].label, sum / LAYERS as f64);
             }
         }
         Ok(())

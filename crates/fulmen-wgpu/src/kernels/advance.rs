@@ -28,7 +28,7 @@ pub struct Advance {
 /// the capacity, and each token is added to the history at its new position.
 ///
 /// Input 0 is the `m` sampled tokens, input 1 (if any) the `m` sequence numbers, no two the same.
-/// Output 0 is the `m` tokens that the next step reads, 1 the `m` positions, 2 the history,
+/// Output 0 is the `m` tokens that the next decode step reads, 1 the `m` positions, 2 the history,
 /// `[n_seqs][capacity]`, 3 the [record of faults](super::fault).
 ///
 /// # Errors

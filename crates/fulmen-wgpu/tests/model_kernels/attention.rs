@@ -245,8 +245,8 @@ fn tiles_of_rows() {
     ));
 }
 
-/// Head sizes for the cooperative-matrix kernel; when it is emulated only the first ones, because each compiles for
-/// half a minute.
+/// Head sizes for the cooperative-matrix kernel; when it is emulated only the first ones, because each
+/// compiles for half a minute.
 const COOP_HEADS: [(DType, [u32; 3]); 5] = [
     (DType::Q8_0, [2, 2, 32]),
     (DType::F16, [3, 1, 48]),

@@ -99,7 +99,7 @@ pub fn reduce(op: Reduction, len: u64, elem: Elem, caps: &Caps) -> Result<Launch
         let kernel = reduce_kernel(op, elem, threads, caps);
         let mut at = 0;
         for range in &ranges {
-            list.launches.push(range.step(&kernel, &inputs, elem, per_group, role, at, caps)?);
+            list.launches.push(range.launch(&kernel, &inputs, elem, per_group, role, at, caps)?);
             at += range.groups;
         }
         if results == 1 {
@@ -145,7 +145,7 @@ fn ranges(len: u64, per_group: u64, elem: Elem, caps: &Caps) -> Result<Vec<Bound
 
 impl BoundRange {
     #[expect(clippy::too_many_arguments)]
-    fn step(
+    fn launch(
         &self,
         kernel: &Kernel,
         inputs: &[Role],
