@@ -7,7 +7,7 @@ use fulmen_core::{DType, Heads, RopePairing, RopeSpec, sampling::SampleState};
 use fulmen_wgpu::{
     Dispatch, DispatchList, GpuBuffer, GpuDevice, GpuError, PipelineCache,
     kernels::{
-        Plan, Role,
+        LaunchList, Role,
         argmax::argmax,
         attention::{Attention, AttentionKernel, KvInput, attention_by},
         kv::{Cache, KvStore, RopeStore, rope_store},
@@ -26,7 +26,13 @@ struct Bench {
 
 impl Bench {
     /// The time of one layer, in microseconds.
-    fn time(&self, name: &str, plan: &Plan, data: &[(Role, &[u8])], work: [f64; 2]) -> Result<(), GpuError> {
+    fn time(
+        &self,
+        name: &str,
+        plan: &LaunchList,
+        data: &[(Role, &[u8])],
+        work: [f64; 2],
+    ) -> Result<(), GpuError> {
         if !name.contains(&self.filter) {
             return Ok(());
         }
@@ -34,7 +40,7 @@ impl Bench {
         let mut steps = Vec::new();
         for _ in 0..LAYERS {
             let mut sizes = HashMap::<Role, u64>::new();
-            for part in plan.steps.iter().flat_map(|step| &step.bindings) {
+            for part in plan.launches.iter().flat_map(|step| &step.bindings) {
                 let size = sizes.entry(part.role).or_default();
                 *size = (*size).max(part.offset + part.bytes);
             }
@@ -50,7 +56,7 @@ impl Bench {
                 };
                 buffers.insert(role, buffer);
             }
-            for step in &plan.steps {
+            for step in &plan.launches {
                 let slices = step.bindings.iter();
                 let bindings = slices.map(|b| buffers[&b.role].slice(b.offset..b.offset + b.bytes)).collect();
                 steps.push(Dispatch {
@@ -74,14 +80,14 @@ impl Bench {
             "{name:<44} {us:9.2} µs  {:7.0} GB/s  {:7.2} TFLOP/s  in {} launches",
             bytes / us / 1e3,
             flops / us / 1e6,
-            plan.steps.len()
+            plan.launches.len()
         );
         if std::env::var_os("STEPS").is_some() {
             let profile = program.profile()?;
-            let n = plan.steps.len();
+            let n = plan.launches.len();
             for at in 0..n {
-                let sum: f64 = profile.steps.iter().skip(at).step_by(n).map(|s| s.duration_us).sum();
-                println!("    {} {:.2} µs", profile.steps[at].label, sum / LAYERS as f64);
+                let sum: f64 = profile.dispatches.iter().skip(at).step_by(n).map(|s| s.duration_us).sum();
+                println!("    {} {:.2} µs", profile.dispatches[at].label, sum / LAYERS as f64);
             }
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! What a replayed dispatch costs the processor, and what the run-time checks of trusted kernels would cost the device:
-//! `cargo run --release -p fulmen-wgpu --example replay_cost`.
+//! What a replayed dispatch costs the processor, and what the run-time checks of trusted kernels would
+//! cost the device: `cargo run --release -p fulmen-wgpu --example replay_cost`.
 
 use std::time::Instant;
 
@@ -182,8 +182,8 @@ fn main() -> Result<(), GpuError> {
     for check_trusted in [true, false] {
         let gpu = GpuDevice::with_options(&DeviceOptions { check_trusted, ..DeviceOptions::default() })?;
         let cache = PipelineCache::new();
-        // SAFETY: it stays inside its 64 inputs, its 65,536 outputs and its tile, its loops end, and it writes the tile
-        // before it reads it.
+        // SAFETY: it stays inside its 64 inputs, its 65,536 outputs and its tile, its loops end, and it
+        // writes the tile before it reads it.
         let pipeline = unsafe { cache.get_trusted(&gpu, &tile()) }?;
         let (from, to) = (gpu.create_buffer("example", 256)?, gpu.create_buffer("example", 4 << 16)?);
         let dispatch = Dispatch {

@@ -12,12 +12,12 @@ pub enum GpuError {
         /// The graphics interfaces that were asked.
         tried: &'static str,
     },
-    /// None of the adapters is the one that was asked for.
+    /// No adapter matches the request.
     #[error("no GPU adapter is {wanted}; there are: {}", found.join(", "))]
     AdapterNotFound {
-        /// The index or the name that was asked for.
+        /// The requested index or name.
         wanted: String,
-        /// The names of the adapters there are, by index.
+        /// The names of all adapters, by index.
         found: Vec<String>,
     },
     /// The driver refused to open the adapter.
@@ -36,7 +36,7 @@ pub enum GpuError {
         /// What wgpu said.
         message: String,
     },
-    /// The driver failed in a way that is no fault of the call.
+    /// The driver failed, through no fault of the call.
     #[error("{call}: the driver failed: {message}")]
     Internal {
         /// The call.
@@ -51,10 +51,10 @@ pub enum GpuError {
         call: &'static str,
         /// Bytes asked for, where the call knows.
         needed: Option<u64>,
-        /// Bytes free, where the device tells.
+        /// Free bytes, where the device reports it.
         available: Option<u64>,
     },
-    /// The device is gone, and every call on it fails from now on. A new one can be opened.
+    /// The device is lost, and every call on it fails. A new one can be opened.
     #[error("the device is lost: {reason}; open a new one")]
     DeviceLost {
         /// What the driver said.
@@ -80,14 +80,14 @@ pub enum GpuError {
         /// The largest that the device allows.
         limit: u64,
     },
-    /// An argument that does not fit.
+    /// An invalid argument.
     #[error("{call}: {what} must be {expected}, got {got}")]
     Argument {
         /// The call.
         call: &'static str,
         /// Which argument.
         what: String,
-        /// What would fit, in words.
+        /// What is valid.
         expected: String,
         /// What was given.
         got: String,
@@ -99,10 +99,10 @@ pub enum GpuError {
         call: &'static str,
         /// The name.
         name: String,
-        /// It was there until the budget for weights was needed for others.
+        /// It was evicted to make room for other weights.
         evicted: bool,
     },
-    /// A weight of this name is there already.
+    /// A weight with this name exists already.
     #[error("{call}: there is a weight {name:?} already; replace_weight puts another one in its place")]
     WeightExists {
         /// The call.
@@ -110,10 +110,10 @@ pub enum GpuError {
         /// The name.
         name: String,
     },
-    /// One buffer bound in two ways that exclude each other.
+    /// One buffer with two conflicting bindings.
     #[error(
-        "{call}: {dispatch} binds one buffer as {first} and as {second}: a buffer that a kernel writes may be \
-         bound twice only if both bindings are read_write and their ranges are disjoint or equal"
+        "{call}: {dispatch} binds one buffer as {first} and as {second}: a buffer that a kernel writes \
+         may be bound twice only if both bindings are read_write and their ranges are disjoint or equal"
     )]
     Aliased {
         /// The call.
@@ -125,7 +125,7 @@ pub enum GpuError {
         /// The second binding.
         second: usize,
     },
-    /// Something that belongs to another device.
+    /// An object of another device.
     #[error("{call}: {what} belongs to another device")]
     ForeignDevice {
         /// The call.
@@ -133,7 +133,7 @@ pub enum GpuError {
         /// What does.
         what: String,
     },
-    /// Something that this device cannot do.
+    /// A feature that this device lacks.
     #[error("{call}: this device has no {what}")]
     Unsupported {
         /// The call.
@@ -141,7 +141,7 @@ pub enum GpuError {
         /// What it lacks.
         what: &'static str,
     },
-    /// Device memory could not be made readable.
+    /// A buffer could not be mapped.
     #[error("{call}: the buffer could not be mapped: {message}")]
     BufferMap {
         /// The call.
@@ -209,8 +209,8 @@ fn remedy() -> &'static str {
     } else if cfg!(windows) {
         "install the GPU vendor's driver"
     } else {
-        "install the Vulkan loader and a Vulkan driver: the GPU vendor's own, or, for a software driver that runs \
-         on the CPU, on Debian and Ubuntu: apt-get install libvulkan1 mesa-vulkan-drivers"
+        "install the Vulkan loader and a Vulkan driver: the GPU vendor's own, or, for a software driver \
+         that runs on the CPU, on Debian and Ubuntu: apt-get install libvulkan1 mesa-vulkan-drivers"
     }
 }
 

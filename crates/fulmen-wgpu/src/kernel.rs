@@ -1,6 +1,6 @@
-//! A kernel as data: WGSL text, the buffers it binds, and how it is launched. Functions make kernels from the shape
-//! of the work and from what the device can do ([`Caps`]); the pipeline cache compiles them and the encoder launches
-//! them.
+//! A kernel as data: WGSL text, the buffers it binds, and how it is launched. Functions make kernels from the
+//! shape of the work and from what the device can do ([`Caps`]); the pipeline cache compiles them and the
+//! encoder launches them.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -77,9 +77,9 @@ impl StorageBinding {
 pub struct Kernel {
     /// Name in profiles and messages.
     pub label: Cow<'static, str>,
-    /// The module, with the entry point `main`, but for the declarations of buffers and parameters: the text uses the
-    /// names of `bindings`, and if `param_words` is not 0 it declares `struct Params` (that many 32-bit scalars) and
-    /// uses `params`. [`module`](Self::module) adds the declarations.
+    /// The module, with the entry point `main`, but for the declarations of buffers and parameters: the text
+    /// uses the names of `bindings`, and if `param_words` is not 0 it declares `struct Params` (that many
+    /// 32-bit scalars) and uses `params`. [`module`](Self::module) adds the declarations.
     pub wgsl: String,
     /// The buffers it binds: `@group(0) @binding(i)` in this order.
     pub bindings: Vec<StorageBinding>,
@@ -88,8 +88,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The whole module: the text and the declarations of its buffers. WGSL lets declarations follow their use, so
-    /// they stand at the end, after the `enable` directives that must be first.
+    /// The whole module: the text and the declarations of its buffers. WGSL lets declarations follow their
+    /// use, so they stand at the end, after the `enable` directives that must be first.
     pub fn module(&self) -> String {
         let mut text = String::with_capacity(self.wgsl.len() + 128 * self.bindings.len());
         text.push_str(&self.wgsl);
@@ -113,8 +113,8 @@ impl Kernel {
         self.bindings.iter().map(|binding| binding.access)
     }
 
-    /// The same kernel with these bindings declared `read_write`, for a launch that writes to their buffer by another
-    /// binding: WebGPU allows one use of a buffer in a launch.
+    /// The same kernel with these bindings declared `read_write`, for a launch that writes to their buffer by
+    /// another binding: WebGPU allows one use of a buffer in a launch.
     pub(crate) fn with_read_write(mut self, bindings: &[usize]) -> Self {
         for &number in bindings {
             self.bindings[number].access = Access::ReadWrite;

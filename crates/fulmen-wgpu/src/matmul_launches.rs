@@ -1,5 +1,5 @@
-//! The launches of one matmul by a weight: its kernels over the slices of the weight, and over ranges of rows of the
-//! input where those do not fit a binding. The matmul cache and the graph dispatcher get theirs here.
+//! The launches of one matmul by a weight: its kernels over the slices of the weight, and over ranges of rows
+//! of the input where those do not fit a binding. The matmul cache and the graph dispatcher get theirs here.
 
 use std::ops::Range;
 
@@ -79,8 +79,8 @@ impl KernelChooser<'_> {
         Ok(all)
     }
 
-    /// The kernel for `m` rows of input and some rows of the weight: the one that is being measured, that was measured, or
-    /// that the tables name.
+    /// The kernel for `m` rows of input and some rows of the weight: the one that is being measured, that was
+    /// measured, or that the tables name.
     fn choose(&self, m: u32, columns: &Range<u32>) -> Result<ChosenKernel, String> {
         if let Some(name) = self.forced {
             let all = self.all_choices(m, columns);

@@ -29,7 +29,7 @@ use crate::{
     encode::{Dispatch, DispatchList},
     error::GpuError,
     kernel::{Access, Caps, Kernel, Launch},
-    kernels::{self, KernelError, Plan, Role},
+    kernels::{self, KernelError, LaunchList, Role},
     pipeline::{Pipeline, PipelineCache},
 };
 
@@ -55,8 +55,8 @@ pub(crate) enum ScratchSlot {
     NextQ8,
     /// The result of the first of two matmuls that share an epilogue.
     FirstMatmul,
-    /// A plan's scratch buffer of this number.
-    Plan(usize),
+    /// A launch list's scratch buffer of this number.
+    LaunchList(usize),
     /// A copy of an operand whose offset cannot be bound, by number.
     Relocated(usize),
     /// The intermediate copy where source and destination share an aligned window.
@@ -203,35 +203,35 @@ impl LaunchQueue {
         unsafe { PipelineCache::global().get_trusted(&self.gpu, kernel) }
     }
 
-    /// Appends the launches of a plan with these inputs and outputs; returns how many there are.
-    pub(crate) fn run_plan(
+    /// Appends launches with these inputs and outputs; returns how many there are.
+    pub(crate) fn run_launches(
         &mut self,
-        plan: Result<Plan, KernelError>,
+        launches: Result<LaunchList, KernelError>,
         inputs: &[BufferSlice],
         outputs: &[BufferSlice],
     ) -> Result<usize, BackendError> {
         let inputs = inputs.iter().enumerate().map(|(number, slice)| (Role::Input(number), slice));
         let outputs = outputs.iter().enumerate().map(|(number, slice)| (Role::Output(number), slice));
-        self.run_plan_with(plan, inputs.chain(outputs).map(|(role, slice)| (role, slice.clone())))
+        self.run_launches_with(launches, inputs.chain(outputs).map(|(role, slice)| (role, slice.clone())))
     }
 
-    /// As [`run_plan`](LaunchQueue::run_plan), with explicit roles: optional inputs and outputs may be
+    /// As [`run_launches`](LaunchQueue::run_launches), with explicit roles: optional inputs and outputs may be
     /// missing.
-    pub(crate) fn run_plan_with(
+    pub(crate) fn run_launches_with(
         &mut self,
-        plan: Result<Plan, KernelError>,
+        launches: Result<LaunchList, KernelError>,
         operands: impl IntoIterator<Item = (Role, BufferSlice)>,
     ) -> Result<usize, BackendError> {
-        let Plan { steps, scratch } = plan.map_err(unsupported)?;
-        if steps.is_empty() {
+        let LaunchList { launches, scratch } = launches.map_err(unsupported)?;
+        if launches.is_empty() {
             return Ok(0);
         }
         let before = self.pending.len();
         let mut relocated = Vec::new();
         // A kernel that works in place writes to its input binding.
         let mut uses: HashMap<Role, bool> = HashMap::new();
-        for step in &steps {
-            for (binding, access) in step.bindings.iter().zip(step.launch.kernel.access()) {
+        for launch in &launches {
+            for (binding, access) in launch.bindings.iter().zip(launch.launch.kernel.access()) {
                 *uses.entry(binding.role).or_default() |= access == Access::ReadWrite;
             }
         }
@@ -242,22 +242,22 @@ impl LaunchQueue {
             }
         }
         for (number, &bytes) in scratch.iter().enumerate() {
-            places.insert(Role::Scratch(number), self.scratch(ScratchSlot::Plan(number), bytes)?);
+            places.insert(Role::Scratch(number), self.scratch(ScratchSlot::LaunchList(number), bytes)?);
         }
-        for step in steps {
-            let mut bindings = Vec::with_capacity(step.bindings.len());
-            for binding in &step.bindings {
+        for launch in launches {
+            let mut bindings = Vec::with_capacity(launch.bindings.len());
+            for binding in &launch.bindings {
                 let place = places.get(&binding.role).ok_or_else(|| GpuError::Internal {
                     call: "dispatch",
                     message: format!(
                         "{} binds {:?}, which it was not given",
-                        step.launch.kernel.label, binding.role
+                        launch.launch.kernel.label, binding.role
                     ),
                 })?;
                 let (offset, size) = (place.offset + binding.offset, binding.bytes);
                 bindings.push(BufferSlice { buffer: place.buffer.clone(), offset, size });
             }
-            self.launch(step.launch, bindings)?;
+            self.launch(launch.launch, bindings)?;
         }
         self.copy_relocated_back(relocated)?;
         Ok(self.pending.len() - before)
@@ -329,14 +329,14 @@ impl LaunchQueue {
             return self.copy(&between, to);
         }
         let shifts = [from.offset - source, to.offset - target];
-        let plan = kernels::copy::copy_bytes(bytes, shifts, &self.gpu.caps()).map_err(unsupported)?;
-        for step in plan.steps {
+        let list = kernels::copy::copy_bytes(bytes, shifts, &self.gpu.caps()).map_err(unsupported)?;
+        for launch in list.launches {
             let bound = |role: Role, offset: u64, size: u64| match role {
                 Role::Input(_) => from.buffer.slice(source + offset..source + offset + size),
                 _ => to.buffer.slice(target + offset..target + offset + size),
             };
-            let bindings = step.bindings.iter().map(|b| bound(b.role, b.offset, b.bytes)).collect();
-            self.launch(step.launch, bindings)?;
+            let bindings = launch.bindings.iter().map(|b| bound(b.role, b.offset, b.bytes)).collect();
+            self.launch(launch.launch, bindings)?;
         }
         Ok(())
     }

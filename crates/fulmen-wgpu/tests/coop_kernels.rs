@@ -1,5 +1,5 @@
-//! Products on matrix units: the text for every device, the numbers where there are such units, and everything but the
-//! units' own instruction elsewhere.
+//! The cooperative-matrix GEMM: its text for every device, its results where the device has cooperative
+//! matrices, and elsewhere everything but `coopMultiplyAdd` itself.
 
 mod common_matmul;
 
@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use common_matmul::{Buffers, Gpu, bytes_of, value};
 use fulmen_core::{DType, Heads, quant};
 use fulmen_wgpu::kernel::{Caps, Kernel};
-use fulmen_wgpu::kernels::attention::{Attention, Kind, Source, attention_by};
+use fulmen_wgpu::kernels::attention::{Attention, AttentionKernel, KvInput, attention_by};
 use fulmen_wgpu::kernels::kv::Cache;
 use fulmen_wgpu::kernels::matmul::*;
 use fulmen_wgpu::kernels::qmatmul::{self, QuantMatmulConfig, QuantWeight};
@@ -22,8 +22,8 @@ fn with_gpu(work: impl FnOnce(&Gpu)) {
 
 const FORMATS: [DType; 6] = [DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K];
 
-/// A device with matrix units.
-fn with_units(caps: Caps) -> Caps {
+/// A device with cooperative matrices.
+fn with_cooperative_matrices(caps: Caps) -> Caps {
     let (max_invocations, workgroup_memory) = (1024, 48 << 10);
     Caps {
         f16: true,
@@ -88,7 +88,7 @@ fn translate(kernel: &Kernel) {
 #[test]
 fn every_tile_translates_for_vulkan() {
     with_gpu(|gpu| {
-        let (caps, none) = (with_units(gpu.caps), EpilogueSource::none());
+        let (caps, none) = (with_cooperative_matrices(gpu.caps), EpilogueSource::none());
         let bias = EpilogueSource::of("v + e0", [EpilogueInput::PerColumn]);
         for tile in COOP_TILES {
             for (slices, k, n, epilogue) in [(1, 256, 128, &bias), (4, 1000, 65, &none), (1, 33, 64, &none)] {
@@ -110,23 +110,25 @@ fn every_tile_translates_for_vulkan() {
 #[test]
 fn attention_translates_for_vulkan() {
     with_gpu(|gpu| {
-        let caps = with_units(gpu.caps);
+        let caps = with_cooperative_matrices(gpu.caps);
         for (dtype, head_dim, sequences) in
             [(DType::F16, 128, false), (DType::F16, 80, true), (DType::Q8_0, 64, false)]
         {
-            let source = Source::Cache { cache: Cache { dtype, n_seqs: 2, capacity: 512 }, sequences };
+            let kv = KvInput::Cache { cache: Cache { dtype, n_seqs: 2, capacity: 512 }, sequences };
             let heads = Heads { n_heads: 8, n_kv_heads: 2, head_dim };
-            let spec = Attention { m: 100, heads, scale: 0.1, source };
-            let plan = attention_by(Kind::Units(FragmentOps::CooperativeMatrix), &spec, &caps).unwrap();
-            plan.steps.iter().for_each(|step| translate(&step.launch.kernel));
+            let spec = Attention { m: 100, heads, scale: 0.1, kv };
+            let plan =
+                attention_by(AttentionKernel::PrefillCoop(FragmentOps::CooperativeMatrix), &spec, &caps)
+                    .unwrap();
+            plan.launches.iter().for_each(|step| translate(&step.launch.kernel));
         }
     });
 }
 
 #[test]
-fn devices_without_units_or_with_others_are_refused() {
+fn devices_without_cooperative_matrices_or_with_others_are_refused() {
     with_gpu(|gpu| {
-        let (caps, none) = (with_units(gpu.caps), EpilogueSource::none());
+        let (caps, none) = (with_cooperative_matrices(gpu.caps), EpilogueSource::none());
         let lacking = [
             Caps { cooperative_matrix: false, ..caps },
             Caps { subgroups: Some((8, 32)), ..caps },
@@ -161,7 +163,7 @@ fn devices_without_units_or_with_others_are_refused() {
     });
 }
 
-fn floats(count: u32, seed: u32, scale: f32) -> Vec<f32> {
+fn random(count: u32, seed: u32, scale: f32) -> Vec<f32> {
     (0..count).map(|i| value(i, seed) * scale).collect()
 }
 
@@ -169,7 +171,7 @@ fn f32_bytes(values: &[f32]) -> Vec<u8> {
     bytes_of(&values.iter().map(|v| v.to_bits()).collect::<Vec<_>>())
 }
 
-/// The f64 product; `got` must be within what 16 bits of A cost.
+/// The f64 reference; `got` must be within the error of A in f16.
 #[track_caller]
 fn check(what: &str, (m, k, n): (u32, u32, u32), a: &[f32], b: &[f32], got: &[f32]) {
     let (mut error, mut power) = (0.0, 0.0);
@@ -198,18 +200,18 @@ fn run(gpu: &Gpu, plan: &MatmulLaunches, a: &[f32], b: &[u8], count: u32) -> Vec
     got
 }
 
-/// A product by 16-bit floats, if the device can run the tile.
+/// A matmul with f16 weights, if the device can run the tile.
 fn plain(gpu: &Gpu, coop: CoopTile, (m, k, n): (u32, u32, u32), caps: &Caps) {
     if !coop.fits(caps) {
         return;
     }
     // Rows of very different size: each has its own power of two.
-    let mut a = floats(m * k, 1, 1.0);
+    let mut a = random(m * k, 1, 1.0);
     a.chunks_exact_mut(k as usize).enumerate().for_each(|(row, values)| {
         let size = [1.0, 1e-12, 3e7, 1e30][row % 4];
         values.iter_mut().for_each(|x| *x *= size);
     });
-    let b: Vec<half::f16> = floats(n * k, 2, 0.1).into_iter().map(half::f16::from_f32).collect();
+    let b: Vec<half::f16> = random(n * k, 2, 0.1).into_iter().map(half::f16::from_f32).collect();
     let bytes: Vec<u8> = b.iter().flat_map(|h| h.to_le_bytes()).collect();
     let none = EpilogueSource::none();
     let plan = launches_with(MatmulConfig::Coop(coop), shape(m, k, n), 0..n, &none, caps).unwrap();
@@ -222,15 +224,15 @@ fn plain(gpu: &Gpu, coop: CoopTile, (m, k, n): (u32, u32, u32), caps: &Caps) {
     }
 }
 
-/// A product by blocks, if the device can run the tile.
+/// A matmul with block-quantized weights, if the device can run the tile.
 fn blocks(gpu: &Gpu, coop: CoopTile, dtype: DType, (m, k, n): (u32, u32, u32), caps: &Caps) {
     if !coop.fits(caps) {
         return;
     }
     let weight = QuantWeight { dtype, n, k };
-    let blocks = quant::quantize_to_vec(dtype, &floats(n * k, 3, 0.1)).unwrap();
+    let blocks = quant::quantize_to_vec(dtype, &random(n * k, 3, 0.1)).unwrap();
     let values = quant::dequantize_to_vec(dtype, &blocks, (n * k) as usize).unwrap();
-    let a = floats(m * k, 4, 3.0);
+    let a = random(m * k, 4, 3.0);
     let none = EpilogueSource::none();
     let plan = qmatmul::launches_with(QuantMatmulConfig::Coop(coop), m, weight, 0..n, &none, caps).unwrap();
     let got = run(gpu, &plan, &a, &weight.repack(&blocks).unwrap(), m * n);
@@ -238,7 +240,7 @@ fn blocks(gpu: &Gpu, coop: CoopTile, dtype: DType, (m, k, n): (u32, u32, u32), c
 }
 
 /// Every tile over odd and even shapes, plain and by blocks.
-fn products(gpu: &Gpu, tiles: &[CoopTile], caps: &Caps) {
+fn every_case(gpu: &Gpu, tiles: &[CoopTile], caps: &Caps) {
     for (i, &tile) in tiles.iter().enumerate() {
         for (j, shape) in [(70, 96, 130), (17, 257, 33), (130, 64, 260)].into_iter().enumerate() {
             // Each takes long to compile: every tile with two of the shapes.
@@ -279,7 +281,7 @@ fn sizes_below_a_tile_are_right() {
 }
 
 #[test]
-fn sizes_below_a_tile_are_right_on_units_where_there_are_any() {
+fn sizes_below_a_tile_are_right_on_cooperative_matrices() {
     with_gpu(|gpu| {
         for tile in COOP_TILES {
             edges(gpu, tile, &gpu.caps);
@@ -288,7 +290,7 @@ fn sizes_below_a_tile_are_right_on_units_where_there_are_any() {
 }
 
 #[test]
-fn all_but_the_units_is_right_on_any_device() {
+fn emulated_fragments_are_right_on_any_device() {
     // Small ones, which compile faster: the text is the same but for how often its parts are repeated.
     let tile = |[bm, bn, bk]: [u32; 3], [wm, wn]: [u32; 2]| CoopTile {
         bm,
@@ -300,17 +302,17 @@ fn all_but_the_units_is_right_on_any_device() {
         fragment_ops: FragmentOps::Emulated,
     };
     let tiles = [tile([16, 32, 32], [16, 16]), tile([32, 32, 64], [32, 16]), tile([32, 48, 32], [16, 48])];
-    with_gpu(|gpu| products(gpu, &tiles, &gpu.caps));
+    with_gpu(|gpu| every_case(gpu, &tiles, &gpu.caps));
 }
 
 #[test]
-fn units_give_the_product_where_there_are_any() {
+fn every_tile_is_right_on_cooperative_matrices() {
     with_gpu(|gpu| {
         if !gpu.caps.cooperative_matrix {
-            println!("{} has no matrix units of 16 by 16: nothing of them was run", gpu.name());
+            println!("{} has no 16 x 16 cooperative matrices: this test ran nothing", gpu.name());
             return;
         }
-        products(gpu, &COOP_TILES, &gpu.caps);
+        every_case(gpu, &COOP_TILES, &gpu.caps);
     });
 }
 
@@ -331,10 +333,10 @@ fn a_value_that_is_not_finite_reaches_its_row_and_no_other() {
             launches_with(MatmulConfig::Coop(tile), shape(m, k, n), 0..n, &EpilogueSource::none(), &gpu.caps)
                 .unwrap();
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let mut a = floats(m * k, 1, 1.0);
+            let mut a = random(m * k, 1, 1.0);
             a[(3 * k + 5) as usize] = bad;
             let b: Vec<u8> =
-                floats(n * k, 2, 1.0).iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect();
+                random(n * k, 2, 1.0).iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect();
             let got = run(gpu, &plan, &a, &b, m * n);
             for (row, values) in got.chunks_exact(n as usize).enumerate() {
                 assert!(values.iter().all(|v| v.is_finite() == (row != 3)), "row {row}: {values:?}");

@@ -34,7 +34,7 @@ fn every_op_at_every_length() {
             let args: Vec<&[f32]> = args.iter().map(Vec::as_slice).collect();
             let want = if len == 0 { vec![] } else { reference(op, &args, &scalars) };
             let plan = fused(&ElementwiseProgram::of(op), len as u64, &scalars, &gpu().caps).unwrap();
-            assert_eq!(plan.steps.is_empty(), len == 0);
+            assert_eq!(plan.launches.is_empty(), len == 0);
             let got = gpu().run_f32(&plan, &args, len);
             let error = nmse(&got, &want);
             assert!(error <= 1e-12, "{} of {len}: {error:e}", op.name());
@@ -101,7 +101,7 @@ fn past_the_limit_of_workgroups() {
     for max_workgroups in [65_535, 26] {
         let caps = Caps { max_workgroups, ..gpu().caps };
         let plan = fused(&ElementwiseProgram::of(ElementwiseOp::Add), len as u64, &[], &caps).unwrap();
-        assert!(plan.steps[0].launch.workgroups.iter().all(|&n| n <= max_workgroups));
+        assert!(plan.launches[0].launch.workgroups.iter().all(|&n| n <= max_workgroups));
         let got = gpu().run_f32(&plan, &[&a, &b], len);
         for i in 0..len {
             assert!(got[i] == a[i] + b[i], "{i}: {} {}", a[i], b[i]);
@@ -146,7 +146,7 @@ fn epilogues_of_every_op_give_what_the_kernels_give() {
         );
         let mut plan = fused(&program, len as u64, &scalars, &gpu().caps).unwrap();
         let want = gpu().run_f32(&plan, &args, len);
-        let launch = &mut plan.steps[0].launch;
+        let launch = &mut plan.launches[0].launch;
         launch.kernel.wgsl = wgsl;
         let inputs = ["in0", "in1"].into_iter().take(op.arity());
         launch.kernel.bindings = inputs.map(|name| StorageBinding::read(name, "f32")).collect();

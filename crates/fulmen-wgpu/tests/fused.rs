@@ -152,8 +152,8 @@ fn broadcasts_split_and_folded() {
                         Err(KernelError::TooLarge { .. }) if n * 4 > caps.max_binding => continue,
                         plan => plan.unwrap(),
                     };
-                    assert!(caps == gpu().caps || plan.steps.len() as u64 >= len * 4 / caps.max_binding);
-                    for binding in plan.steps.iter().flat_map(|step| &step.bindings) {
+                    assert!(caps == gpu().caps || plan.launches.len() as u64 >= len * 4 / caps.max_binding);
+                    for binding in plan.launches.iter().flat_map(|step| &step.bindings) {
                         assert!(binding.bytes <= caps.max_binding, "{binding:?}");
                         assert_eq!(binding.offset % u64::from(caps.binding_alignment), 0);
                     }
@@ -262,14 +262,14 @@ fn copies_convert_and_fills_fill() {
     }
     let plan = fill::fill(1003, -0.5, Elem::F32, &gpu().caps).unwrap();
     assert_eq!(gpu().run_f32(&plan, &[], 1003), vec![-0.5; 1003]);
-    assert!(fill::fill(0, 1.0, Elem::F32, &gpu().caps).unwrap().steps.is_empty());
+    assert!(fill::fill(0, 1.0, Elem::F32, &gpu().caps).unwrap().launches.is_empty());
 }
 
 #[test]
 fn text_depends_on_the_program_alone() {
     let caps = gpu().caps;
     let text = |program: &ElementwiseProgram, len, scalars: &[f32]| {
-        fused(program, len, scalars, &caps).unwrap().steps[0].launch.kernel.clone()
+        fused(program, len, scalars, &caps).unwrap().launches[0].launch.kernel.clone()
     };
     let scale = ElementwiseProgram::of(ElementwiseOp::Scale);
     assert_eq!(text(&scale, 5, &[1.0]), text(&scale, 1000, &[2.0]));

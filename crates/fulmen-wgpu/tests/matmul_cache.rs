@@ -68,7 +68,7 @@ fn check(
     );
 }
 
-fn product(cache: &mut GpuMatmulCache, name: &str, input: &[f32], m: usize) -> Vec<f32> {
+fn matmul(cache: &mut GpuMatmulCache, name: &str, input: &[f32], m: usize) -> Vec<f32> {
     let n = cache.weight(name).unwrap().rows;
     let mut out = vec![f32::NAN; m * n];
     cache.matmul_cached(name, input, &mut out, m).unwrap();
@@ -92,7 +92,7 @@ fn every_type_and_every_m_agree_with_f64() {
             cache.upload_weight_as(&name, dtype, &bytes, n, k).unwrap();
             for m in [1, 2, 3, 4, 5, 16, 17, 32, 65] {
                 let input = random(m as u64, m * k);
-                let got = product(&mut cache, &name, &input, m);
+                let got = matmul(&mut cache, &name, &input, m);
                 check("", dtype, &values, &input, &got, (m, k, n));
             }
         }
@@ -112,7 +112,7 @@ fn a_steady_loop_makes_nothing() {
     let call = |cache: &mut GpuMatmulCache, seed: u64| {
         for (name, k) in steps {
             for m in [1, 4, 20] {
-                product(cache, name, &random(seed, m * k), m);
+                matmul(cache, name, &random(seed, m * k), m);
             }
         }
     };
@@ -144,7 +144,7 @@ fn weights_above_a_binding_are_split_and_so_are_inputs() {
         assert!(info.parts as u64 >= info.bytes / limit && info.parts > 1, "{info:?}");
         for m in [1, 3, 9] {
             let input = random(m as u64, m * k);
-            let got = product(&mut cache, "w", &input, m);
+            let got = matmul(&mut cache, "w", &input, m);
             check("in parts", dtype, &values, &input, &got, (m, k, n));
         }
     }
@@ -155,7 +155,7 @@ fn weights_above_a_binding_are_split_and_so_are_inputs() {
     cache.upload_weight_as("w", DType::F32, &bytes, n, k).unwrap();
     let input = random(5, m * k);
     assert!((m * k * 4) as u64 > limit && (m * n * 4) as u64 > limit);
-    let got = product(&mut cache, "w", &input, m);
+    let got = matmul(&mut cache, "w", &input, m);
     check("rows in parts", DType::F32, &values, &input, &got, (m, k, n));
     // One row that no binding holds.
     let error = cache.upload_weight("wide", &vec![0.0; 20_000], 1, 20_000).unwrap_err();
@@ -174,7 +174,7 @@ fn a_small_buffer_limit_splits_too() {
     let mut cache = GpuMatmulCache::on(gpu);
     cache.upload_weight_as("w", DType::F32, &bytes, n, k).unwrap();
     let input = random(1, 2 * k);
-    let got = product(&mut cache, "w", &input, 2);
+    let got = matmul(&mut cache, "w", &input, 2);
     check("small buffers", DType::F32, &values, &input, &got, (2, k, n));
 }
 
@@ -208,7 +208,7 @@ fn results_stay_on_the_device_for_products_and_batches() {
         ])
         .unwrap();
     assert_eq!(gpu.stats().since(&before).submissions, 1);
-    let inner = product(&mut cache, "up", &input, m);
+    let inner = matmul(&mut cache, "up", &input, m);
     check("up", DType::F32, &up_values, &input, &inner, (m, k, h));
     cache.matmul_cached("down", &inner, &mut plain, m).unwrap();
     assert_eq!(out, plain, "the same kernels on the same numbers");
@@ -224,7 +224,7 @@ fn results_stay_on_the_device_for_products_and_batches() {
             .matmul_many(&mut [CachedMatmul { weight: "up", m, input: MatmulInput::Host(&input), output }])
             .unwrap();
         let got = batch.execute_and_read_blocking(&[y]).unwrap().remove(0);
-        let want: Vec<f32> = product(&mut cache, "up", &input, m).iter().map(|x| x * 2.0).collect();
+        let want: Vec<f32> = matmul(&mut cache, "up", &input, m).iter().map(|x| x * 2.0).collect();
         assert_eq!(got, want);
     }
     // Several from the host to the host, of different sizes.
@@ -270,13 +270,13 @@ fn weights_are_replaced_and_removed() {
     cache.upload_weight("w", &[1.0, 2.0, 3.0, 4.0], 2, 2).unwrap();
     let twice = cache.upload_weight("w", &[0.0; 4], 2, 2).unwrap_err();
     assert_eq!(twice, GpuError::WeightExists { call: "upload_weight", name: "w".to_owned() });
-    assert_eq!(product(&mut cache, "w", &[1.0, 1.0], 1), [3.0, 7.0]);
+    assert_eq!(matmul(&mut cache, "w", &[1.0, 1.0], 1), [3.0, 7.0]);
     let other: Vec<u8> = [2f32; 3].iter().flat_map(|x| x.to_le_bytes()).collect();
     cache.replace_weight("w", DType::F32, &other, 1, 3).unwrap();
-    assert_eq!(product(&mut cache, "w", &[1.0, 1.0, 1.0], 1), [6.0]);
+    assert_eq!(matmul(&mut cache, "w", &[1.0, 1.0, 1.0], 1), [6.0]);
     assert!(cache.replace_weight("w", DType::F32, &other, 1, 4).is_err());
     assert_eq!(
-        product(&mut cache, "w", &[1.0, 0.0, 1.0], 1),
+        matmul(&mut cache, "w", &[1.0, 0.0, 1.0], 1),
         [4.0],
         "the old one stays where the new one fails"
     );
@@ -295,7 +295,7 @@ fn weights_are_replaced_and_removed() {
     let gpu = cache.device().clone();
     let before = gpu.stats().live_bytes;
     cache.upload_weight("w", &vec![1.0; 1 << 16], 256, 256).unwrap();
-    product(&mut cache, "w", &[1.0; 256], 1);
+    matmul(&mut cache, "w", &[1.0; 256], 1);
     let io = cache.memory().io;
     cache.remove_weight("w").unwrap();
     assert!(gpu.stats().live_bytes <= before + io + (1 << 16), "{} {before}", gpu.stats().live_bytes);
@@ -313,8 +313,8 @@ fn a_budget_evicts_what_was_used_least_recently_or_says_what_is_missing() {
     for name in ["a", "b", "c"] {
         cache.upload_weight(name, &kib, 16, 16).unwrap();
     }
-    product(&mut cache, "b", &[1.0; 16], 1);
-    product(&mut cache, "a", &[1.0; 16], 1);
+    matmul(&mut cache, "b", &[1.0; 16], 1);
+    matmul(&mut cache, "a", &[1.0; 16], 1);
     cache.upload_weight("d", &kib, 16, 16).unwrap();
     let mut names: Vec<&str> = cache.weight_names().collect();
     names.sort_unstable();
@@ -325,7 +325,7 @@ fn a_budget_evicts_what_was_used_least_recently_or_says_what_is_missing() {
             && error.to_string().contains("evicted")
     );
     cache.upload_weight("c", &kib, 16, 16).unwrap();
-    assert_eq!(product(&mut cache, "c", &[1.0; 16], 1), [16.0; 16]);
+    assert_eq!(matmul(&mut cache, "c", &[1.0; 16], 1), [16.0; 16]);
     let error = cache.upload_weight("large", &vec![0.0; 1024], 32, 32).unwrap_err();
     let needed = GpuError::OutOfMemory { call: "upload_weight", needed: Some(4096), available: Some(3072) };
     assert_eq!(error, needed);
@@ -336,7 +336,7 @@ fn a_budget_evicts_what_was_used_least_recently_or_says_what_is_missing() {
     let error = cache.upload_weight("c", &vec![0.0; 512], 32, 16).unwrap_err();
     let needed = GpuError::OutOfMemory { call: "upload_weight", needed: Some(2048), available: Some(1024) };
     assert_eq!(error, needed);
-    assert_eq!(product(&mut cache, "a", &[1.0; 16], 1), [16.0; 16], "the cache still works");
+    assert_eq!(matmul(&mut cache, "a", &[1.0; 16], 1), [16.0; 16], "the cache still works");
     cache.remove_weight("a").unwrap();
     cache.upload_weight("c", &vec![0.0; 512], 32, 16).unwrap();
 }
@@ -349,14 +349,14 @@ fn memory_is_accounted_for() {
     assert_eq!(cache.memory(), CacheMemory::default());
     cache.upload_weight("w", &random(1, 64 * 64), 64, 64).unwrap();
     assert_eq!(cache.memory(), CacheMemory { weights: 64 * 64 * 4, ..Default::default() });
-    product(&mut cache, "w", &random(2, 64), 1);
+    matmul(&mut cache, "w", &random(2, 64), 1);
     let memory = cache.memory();
     assert_eq!((memory.io, memory.weights), (512, 64 * 64 * 4), "{memory:?}");
     assert!(memory.staging >= 256, "{memory:?}");
     let q = weight(DType::Q4_0, 64, 64, 1).0;
     cache.upload_weight_as("q", DType::Q4_0, &q, 64, 64).unwrap();
-    product(&mut cache, "q", &random(2, 64), 1);
-    assert!(cache.memory().scratch > 0, "activations as codes: {:?}", cache.memory());
+    matmul(&mut cache, "q", &random(2, 64), 1);
+    assert!(cache.memory().scratch > 0, "q8 activations: {:?}", cache.memory());
 }
 
 #[test]
@@ -405,7 +405,7 @@ fn what_does_not_fit_is_refused_with_what_would() {
     let foreign = common::gpu().create_buffer("test", 64).unwrap();
     let error = many(MatmulInput::Host(&[0.0; 6]), MatmulOutput::Buffer(&foreign)).unwrap_err();
     assert!(matches!(error, GpuError::ForeignDevice { .. }), "{error}");
-    assert_eq!(product(&mut cache, "w", &[1.0; 6], 2), [3.0; 4], "the cache still works");
+    assert_eq!(matmul(&mut cache, "w", &[1.0; 6], 2), [3.0; 4], "the cache still works");
     assert_eq!(cache.weight_count(), 1);
 }
 
@@ -423,7 +423,7 @@ fn kernels_with_all_checks_and_without_features_give_the_same_products() {
             for m in if dtype == DType::F32 || dtype == DType::Q5_K { &[1, 6, 20][..] } else { &[1, 6] } {
                 let m = *m;
                 let input = random(6, m * k);
-                let got = product(&mut cache, "w", &input, m);
+                let got = matmul(&mut cache, "w", &input, m);
                 check("checked", dtype, &values, &input, &got, (m, k, n));
             }
         }
@@ -441,7 +441,7 @@ fn exact_activations_cost_no_digits() {
             let options = MatmulCacheOptions { exact_activations, ..Default::default() };
             let mut cache = GpuMatmulCache::with_options(gpu.clone(), options);
             cache.upload_weight_as("w", dtype, &bytes, n, k).unwrap();
-            let got = product(&mut cache, "w", &input[..m * k], m);
+            let got = matmul(&mut cache, "w", &input[..m * k], m);
             let (mut error, mut power) = (0.0, 0.0);
             for (i, &got) in got.iter().enumerate() {
                 let terms = input[i / n * k..][..k].iter().zip(&values[i % n * k..][..k]);
@@ -465,7 +465,7 @@ fn a_weight_that_does_not_fit_memory_is_an_error_and_the_cache_works_on() {
     let gpu = gpu();
     let mut cache = GpuMatmulCache::on(gpu.clone());
     cache.upload_weight("small", &[1.0; 16], 4, 4).unwrap();
-    assert_eq!(product(&mut cache, "small", &[1.0; 4], 1), [4.0; 4]);
+    assert_eq!(matmul(&mut cache, "small", &[1.0; 4], 1), [4.0; 4]);
     // Before the ballast: on a software device both are the machine's memory.
     let (n, k) = (1 << 15, 1 << 14);
     let data = vec![1.0; n * k];
@@ -489,10 +489,10 @@ fn a_weight_that_does_not_fit_memory_is_an_error_and_the_cache_works_on() {
         error => panic!("{error}"),
     }
     assert_eq!(cache.weight_count(), 1);
-    assert_eq!(product(&mut cache, "small", &[1.0; 4], 1), [4.0; 4], "the cache still works");
+    assert_eq!(matmul(&mut cache, "small", &[1.0; 4], 1), [4.0; 4], "the cache still works");
     drop(ballast);
     // Memory is free when the device has noticed that nobody uses it.
-    product(&mut cache, "small", &[1.0; 4], 1);
+    matmul(&mut cache, "small", &[1.0; 4], 1);
     cache.upload_weight("large", &data, n, k).unwrap();
-    assert_eq!(product(&mut cache, "large", &vec![1.0; k], 1)[..4], [k as f32; 4]);
+    assert_eq!(matmul(&mut cache, "large", &vec![1.0; k], 1)[..4], [k as f32; 4]);
 }

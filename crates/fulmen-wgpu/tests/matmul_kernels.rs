@@ -1,4 +1,4 @@
-//! Every matrix kernel against the f64 product.
+//! Every matmul kernel against an f64 reference.
 
 mod common_matmul;
 
@@ -16,7 +16,7 @@ fn with_gpu(work: impl FnOnce(&Gpu)) {
     work(guard.get_or_insert_with(Gpu::open));
 }
 
-fn floats(count: u32, seed: u32) -> Vec<f32> {
+fn random(count: u32, seed: u32) -> Vec<f32> {
     (0..count).map(|i| value(i, seed)).collect()
 }
 
@@ -40,8 +40,8 @@ fn f16_value(h: u16) -> f32 {
     if h & 0x8000 == 0 { size } else { -size }
 }
 
-/// The product in f64. `b` is as `shape` says.
-fn product(shape: MatmulShape, a: &[f32], b: &[f32]) -> Vec<f64> {
+/// The matmul in f64. `b` is as `shape` says.
+fn reference(shape: MatmulShape, a: &[f32], b: &[f32]) -> Vec<f64> {
     let (m, k, n) = (shape.m as usize, shape.k as usize, shape.n as usize);
     let mut out = vec![0.0; m * n];
     for (row, values) in out.chunks_exact_mut(n).enumerate() {
@@ -66,7 +66,7 @@ fn assert_close(what: &str, got: &[f32], want: &[f64]) {
     assert!(error <= 1e-11 * power, "{what}: NMSE {:e}", error / power);
 }
 
-/// Inputs and the f64 product of a shape.
+/// Inputs and the f64 result of a shape.
 struct Case {
     shape: MatmulShape,
     a: GpuBuffer,
@@ -76,19 +76,19 @@ struct Case {
 
 impl Case {
     fn new(gpu: &Gpu, shape: MatmulShape) -> Self {
-        let a = floats(shape.m * shape.k, 1);
+        let a = random(shape.m * shape.k, 1);
         let both = [2, 3].map(|seed| {
-            let b = floats(shape.n * shape.k, seed);
+            let b = random(shape.n * shape.k, seed);
             if shape.elem == WeightType::F32 {
-                return (gpu.upload(&f32_bytes(&b)), product(shape, &a, &b));
+                return (gpu.upload(&f32_bytes(&b)), reference(shape, &a, &b));
             }
             let bf16 = shape.elem == WeightType::Bf16;
             let to = |v: f32| if bf16 { (v.to_bits() >> 16) as u16 } else { f16_bits(v) };
             let from = |h: u16| if bf16 { f32::from_bits(u32::from(h) << 16) } else { f16_value(h) };
-            let halves: Vec<u16> = b.iter().map(|v| to(*v)).collect();
-            let bytes: Vec<u8> = halves.iter().flat_map(|h| h.to_ne_bytes()).collect();
-            let b: Vec<f32> = halves.iter().map(|h| from(*h)).collect();
-            (gpu.upload(&bytes), product(shape, &a, &b))
+            let words: Vec<u16> = b.iter().map(|v| to(*v)).collect();
+            let bytes: Vec<u8> = words.iter().flat_map(|h| h.to_ne_bytes()).collect();
+            let b: Vec<f32> = words.iter().map(|h| from(*h)).collect();
+            (gpu.upload(&bytes), reference(shape, &a, &b))
         });
         let [(b0, want0), (b1, want1)] = both;
         Self { shape, a: gpu.upload(&f32_bytes(&a)), b: [b0, b1], want: [want0, want1] }
@@ -152,8 +152,8 @@ fn every_shape_agrees_with_f64_by_the_chosen_kernel() {
         for (i, k) in sides.into_iter().enumerate() {
             for (j, n) in sides.into_iter().enumerate() {
                 // One product serves both layouts, and its first rows are the products of fewer rows.
-                let (a, b) = (floats(100 * k, 1), floats(n * k, 2));
-                let want = product(MatmulShape::f32(100, k, n, Layout::Nk), &a, &b);
+                let (a, b) = (random(100 * k, 1), random(n * k, 2));
+                let want = reference(MatmulShape::f32(100, k, n, Layout::Nk), &a, &b);
                 let turned: Vec<f32> = (0..k * n).map(|at| b[(at % n * k + at / n) as usize]).collect();
                 for (layout, b) in [(Layout::Nk, b), (Layout::Kn, turned)] {
                     let b = gpu.upload(&f32_bytes(&b));
@@ -186,7 +186,8 @@ fn every_tile_is_right_whole_and_split() {
                 let pairs = case.want[0].iter().zip(&case.want[1]);
                 let want: Vec<f64> = pairs.map(|(v0, v1)| v0 - 2.0 * v1).collect();
                 for (i, Candidate { tile, .. }) in TILES.into_iter().enumerate() {
-                    // Every tile whole and split and in both layouts, which is enough of what takes long to compile.
+                    // Every tile whole and split and in both layouts, which is enough of what takes long to
+                    // compile.
                     if (i + number) % 2 == usize::from(b == Layout::Kn) {
                         continue;
                     }
@@ -224,7 +225,7 @@ fn every_tile_is_right_whole_and_split() {
 }
 
 #[test]
-fn every_team_and_slicing_of_the_row_kernels_is_right() {
+fn every_configuration_of_the_gemv_kernels_is_right() {
     with_gpu(|gpu| {
         let caps = gpu.caps;
         let none = EpilogueSource::none();
@@ -279,7 +280,7 @@ fn epilogues_reach_every_kernel() {
             for b in LAYOUTS {
                 let shape = MatmulShape::f32(m, k, n, b);
                 let case = Case::new(gpu, shape);
-                let inputs = [floats(n, 7), floats(m * n, 8), floats(m, 9)];
+                let inputs = [random(n, 7), random(m * n, 8), random(m, 9)];
                 let buffers = [0, 1, 2].map(|i: usize| gpu.upload(&f32_bytes(&inputs[i])));
                 let extras: Vec<_> = buffers.iter().collect();
                 let want: Vec<f64> = case.want[0]
@@ -309,7 +310,7 @@ fn epilogues_reach_every_kernel() {
 }
 
 #[test]
-fn a_gated_pair_is_one_launch_for_few_rows() {
+fn a_gated_pair_is_one_launch_at_small_m() {
     with_gpu(|gpu| {
         for (name, caps) in kinds(&gpu.caps) {
             for (m, k, n) in [(1, 256, 100), (1, 129, 7), (4, 64, 33), (8, 100, 12), (20, 1024, 64)] {
@@ -319,7 +320,7 @@ fn a_gated_pair_is_one_launch_for_few_rows() {
                     let mut epilogue = EpilogueSource::silu_gate();
                     epilogue.expr += " + e0";
                     epilogue.inputs.push(EpilogueInput::PerColumn);
-                    let bias = floats(n, 5);
+                    let bias = random(n, 5);
                     let want = case.want[0].iter().zip(&case.want[1]).enumerate();
                     let want: Vec<f64> = want
                         .map(|(i, (v, u))| v / (1.0 + (-v).exp()) * u + f64::from(bias[i % n as usize]))
@@ -369,7 +370,7 @@ fn a_large_b_is_multiplied_in_parts() {
 }
 
 #[test]
-fn b_may_have_16_bits() {
+fn b_may_be_f16_or_bf16() {
     with_gpu(|gpu| {
         let caps = gpu.caps;
         assert!(caps.f16, "this test needs 16-bit floats");

@@ -112,7 +112,8 @@ fn trusted_and_checked_give_the_same() {
         let gpu = gpu_with(DeviceOptions { check_trusted, ..Default::default() });
         let data: Vec<u8> = (0..1000u32).flat_map(|value| (value * 3).to_le_bytes()).collect();
         let input = gpu.create_buffer_with("test", &data).unwrap();
-        // SAFETY: the kernel stays inside its 1000 words, ends, divides by 3 and writes the tile before reading it.
+        // SAFETY: the kernel stays inside its 1000 words, ends, divides by 3 and writes the tile before
+        // reading it.
         let trusted = unsafe { cache.get_trusted(&gpu, &checked_things()) }.unwrap();
         let checked = cache.get(&gpu, &checked_things()).unwrap();
         assert_eq!(Arc::ptr_eq(&trusted, &checked), check_trusted);

@@ -1,4 +1,4 @@
-//! Every kernel with quantized weights against the f64 product of the decoded weights.
+//! Every matmul kernel with quantized weights against an f64 reference with the dequantized weights.
 
 mod common_matmul;
 
@@ -26,24 +26,24 @@ fn f32_bytes(values: &[f32]) -> Vec<u8> {
     bytes_of(&values.iter().map(|v| v.to_bits()).collect::<Vec<_>>())
 }
 
-fn floats(count: u32, seed: u32) -> Vec<f32> {
+fn random(count: u32, seed: u32) -> Vec<f32> {
     (0..count).map(|i| value(i, seed)).collect()
 }
 
-/// Blocks of any codes, with scales and minima of ordinary size.
+/// Blocks of random quants, with scales and minima of ordinary size.
 fn blocks(weight: QuantWeight) -> Vec<u8> {
     let QuantWeight { dtype, n, k } = weight;
     let mut rng = fastrand::Rng::with_seed(u64::from(n) << 32 | u64::from(k));
     let (len, size) = (dtype.block_len(), dtype.block_bytes());
     let mut bytes: Vec<u8> =
         std::iter::repeat_with(|| rng.u8(..)).take(n as usize * k as usize / len * size).collect();
-    let halves: &[usize] = match dtype {
+    let scales: &[usize] = match dtype {
         DType::Q4_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
         DType::Q6_K => &[208],
         _ => &[0],
     };
     for block in bytes.chunks_exact_mut(size) {
-        for at in halves {
+        for at in scales {
             // 2⁻⁷ to 2⁻⁵, of either sign.
             let half = rng.u16(0x2000..0x2800) | u16::from(rng.bool()) << 15;
             block[*at..][..2].copy_from_slice(&half.to_le_bytes());
@@ -53,7 +53,7 @@ fn blocks(weight: QuantWeight) -> Vec<u8> {
 }
 
 /// The product in f64, and what its square would be if no products cancelled each other.
-fn product(m: usize, k: usize, a: &[f32], w: &[f32]) -> (Vec<f64>, Vec<f64>) {
+fn reference(m: usize, k: usize, a: &[f32], w: &[f32]) -> (Vec<f64>, Vec<f64>) {
     let mut out = (Vec::new(), Vec::new());
     for a in a.chunks_exact(k).take(m) {
         for w in w.chunks_exact(k) {
@@ -83,8 +83,8 @@ impl Case {
         let packed = weight.repack(&bytes).unwrap();
         assert_eq!(packed.len() as u64, weight.packed_bytes().unwrap());
         let values = quant::dequantize_to_vec(weight.dtype, &bytes, (weight.n * weight.k) as usize).unwrap();
-        let a = floats(m * weight.k, 1);
-        let want = product(m as usize, weight.k as usize, &a, &values);
+        let a = random(m * weight.k, 1);
+        let want = reference(m as usize, weight.k as usize, &a, &values);
         Self { weight, a, w: gpu.upload(&packed), want }
     }
 
@@ -168,8 +168,8 @@ fn every_format_and_shape_agrees_with_f64() {
                         if values == Activations::F32 && ![1, 3, 17].contains(&m) {
                             continue;
                         }
-                        // Each kernel takes long to compile: every format and every m with both kinds of device,
-                        // but not every pair of them.
+                        // Each kernel takes long to compile: every format and every m with both kinds of
+                        // device, but not every pair of them.
                         let caps = kinds[(f + j + l) % 2];
                         let choice = chosen(m, weight, values, &caps);
                         case.check(gpu, m, choice, &caps);
@@ -181,7 +181,7 @@ fn every_format_and_shape_agrees_with_f64() {
 }
 
 #[test]
-fn every_team_is_right() {
+fn every_configuration_of_the_gemv_kernel_is_right() {
     with_gpu(|gpu| {
         let caps = gpu.caps;
         for (m, dtype, n, k) in [(3, DType::Q4_0, 37, 32 * 37), (1, DType::Q6_K, 21, 256 * 9)] {
@@ -208,7 +208,7 @@ fn every_team_is_right() {
 }
 
 #[test]
-fn every_tile_of_codes_is_right_whole_and_split() {
+fn every_int8_tile_is_right_whole_and_split() {
     with_gpu(|gpu| {
         let caps = gpu.caps;
         let none = EpilogueSource::none();
@@ -291,7 +291,7 @@ fn epilogues_and_parts_reach_every_kernel() {
         let parts = split_columns(weight, &caps).unwrap();
         assert!(parts.len() > 1);
         let epilogue = EpilogueSource::of("2.0 * v + e0 + f32(row)", [EpilogueInput::PerColumn]);
-        let bias = floats(weight.n, 7);
+        let bias = random(weight.n, 7);
         let buffer = gpu.upload(&f32_bytes(&bias));
         let mut choices = [1, 3, 9].map(|m| (m, chosen(m, weight, Activations::F32, &caps))).to_vec();
         choices.push((9, chosen(9, weight, Activations::Q8, &caps)));

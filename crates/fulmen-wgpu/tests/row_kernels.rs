@@ -6,7 +6,7 @@ use common_rows::{close, draw, gpu, nmse};
 use fulmen_wgpu::{
     kernel::Caps,
     kernels::{
-        Elem, KernelError, Plan,
+        Elem, KernelError, LaunchList,
         reduce::{Reduction, reduce},
         rows::{Rows, layer_norm, rms_norm, row_reduce, softmax},
         transpose::transpose,
@@ -69,8 +69,8 @@ fn reductions_split_and_folded() {
     let caps = Caps { max_binding: 64 << 10, max_workgroups: 7, max_invocations: 32, ..gpu().caps };
     for &op in Reduction::ALL {
         let plan = reduce(op, len as u64, Elem::F32, &caps).unwrap();
-        assert!(plan.steps.len() > 18);
-        assert!(plan.steps.iter().flat_map(|step| &step.bindings).all(|b| b.bytes <= caps.max_binding));
+        assert!(plan.launches.len() > 18);
+        assert!(plan.launches.iter().flat_map(|step| &step.bindings).all(|b| b.bytes <= caps.max_binding));
         let (want, magnitude) = reduce_f64(op, &x, &y);
         let got = f64::from(run_reduce(op, &x, &y, &caps));
         assert!(got == want || (got - want).abs() <= 1e-6 * magnitude, "{op:?}: {got} {want}");
@@ -140,8 +140,8 @@ fn check_rows(rows: usize, width: usize, caps: &Caps, rng: &mut fastrand::Rng) {
     let gamma = draw(rng, width, 0.5, 1.5);
     let (zero, beta) = (vec![0.0; width], draw(rng, width, -1.0, 1.0));
     let matrix = Rows { rows: rows as u64, width: width as u64, ..Rows::default() };
-    let check = |name: &str, plan: Plan, inputs: &[&[f32]], want: Vec<f64>| {
-        for binding in plan.steps.iter().flat_map(|step| &step.bindings) {
+    let check = |name: &str, plan: LaunchList, inputs: &[&[f32]], want: Vec<f64>| {
+        for binding in plan.launches.iter().flat_map(|step| &step.bindings) {
             assert!(binding.bytes <= caps.max_binding, "{name}: {binding:?}");
         }
         let got = gpu().run_f32(&plan, inputs, want.len());
@@ -244,8 +244,8 @@ fn rows_that_are_not_there() {
     let caps = &gpu().caps;
     for (rows, width) in [(0, 5), (5, 0), (0, 0)] {
         let matrix = Rows { rows, width, ..Rows::default() };
-        assert_eq!(softmax(&matrix, caps).unwrap(), Plan::default());
-        assert_eq!(layer_norm(&matrix, 1e-5, Elem::F32, caps).unwrap(), Plan::default());
+        assert_eq!(softmax(&matrix, caps).unwrap(), LaunchList::default());
+        assert_eq!(layer_norm(&matrix, 1e-5, Elem::F32, caps).unwrap(), LaunchList::default());
     }
     let matrix = Rows { rows: 5, width: 0, ..Rows::default() };
     let plan = row_reduce(Reduction::Max, &matrix, caps).unwrap();
@@ -263,7 +263,9 @@ fn transposes() {
         {
             let x: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
             let plan = transpose(rows as u64, columns as u64, Elem::F32, &caps).unwrap();
-            assert!(plan.steps.iter().flat_map(|step| &step.bindings).all(|b| b.bytes <= caps.max_binding));
+            assert!(
+                plan.launches.iter().flat_map(|step| &step.bindings).all(|b| b.bytes <= caps.max_binding)
+            );
             let got = gpu().run_f32(&plan, &[&x], x.len());
             for i in 0..rows {
                 for j in 0..columns {
@@ -272,6 +274,6 @@ fn transposes() {
             }
         }
     }
-    assert_eq!(transpose(0, 5, Elem::F32, &small).unwrap(), Plan::default());
+    assert_eq!(transpose(0, 5, Elem::F32, &small).unwrap(), LaunchList::default());
     assert!(transpose(u64::MAX, 5, Elem::F32, &small).is_err());
 }

@@ -1,4 +1,5 @@
-//! Measuring kernels: only right ones are taken, and what was measured is remembered by caches, batches and processes.
+//! Measuring kernels: only right ones are taken, and what was measured is remembered by caches, batches and
+//! processes.
 
 mod common;
 
@@ -17,7 +18,7 @@ fn random(seed: u64, len: usize) -> Vec<f32> {
 }
 
 /// The product in f64.
-fn product(input: &[f32], weight: &[f32], (m, k, n): (usize, usize, usize)) -> Vec<f64> {
+fn reference(input: &[f32], weight: &[f32], (m, k, n): (usize, usize, usize)) -> Vec<f64> {
     let dot = |row: usize, col: usize| {
         let terms = input[row * k..][..k].iter().zip(&weight[col * k..][..k]);
         terms.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
@@ -41,7 +42,7 @@ fn the_fastest_right_kernel_is_remembered_and_a_wrong_one_never_taken() {
     let blocks = quant::quantize_to_vec(DType::Q8_0, &random(1, n * k)).unwrap();
     let values = quant::dequantize_to_vec(DType::Q8_0, &blocks, n * k).unwrap();
     let input = random(2, m * k);
-    let want = product(&input, &values, (m, k, n));
+    let want = reference(&input, &values, (m, k, n));
     let mut cache = GpuMatmulCache::on(gpu.clone());
     cache.upload_weight_as("w", DType::Q8_0, &blocks, n, k).unwrap();
     let table = cache.kernels("w", m).unwrap();
@@ -99,7 +100,7 @@ fn a_batch_takes_what_was_measured() {
     let gpu = common::gpu();
     let (m, k, n) = (3, 64, 48);
     let (input, weight) = (random(1, m * k), random(2, n * k));
-    let want = product(&input, &weight, (m, k, n));
+    let want = reference(&input, &weight, (m, k, n));
     let mut cache = GpuMatmulCache::with_options(
         gpu.clone(),
         MatmulCacheOptions { exact_activations: true, ..Default::default() },
@@ -111,7 +112,7 @@ fn a_batch_takes_what_was_measured() {
         let y = batch.matmul_nt(a, b, m as u32, k as u32, n as u32);
         let got = batch.execute_and_read_blocking(&[y]).unwrap().remove(0);
         assert!(close(&got, &want, 1e-11));
-        batch.execute_profiled().unwrap().steps.remove(0).label
+        batch.execute_profiled().unwrap().dispatches.remove(0).label
     };
     let before = label(&gpu);
     // All are right, but the table's own is called wrong: another one is taken.

@@ -1,9 +1,10 @@
-//! Measures variants of the matrix kernels on the shapes that matter, and says how far the table is from the best.
+//! Measures variants of the matmul kernels on the shapes that matter, and reports how far the table is from
+//! the best.
 //!
-//! `bench_matmul_kernels [FILTER...] [--budget SECONDS] [--table FILE] [--small]`: only the shapes whose name contains a
-//! FILTER; that many seconds in all, shared out over the shapes (60 unless told); all variants into FILE instead of
-//! standard output; sides sixteen times shorter, to try the bench itself on a slow device. The adapter is the first whose
-//! name contains `FULMEN_ADAPTER`.
+//! `bench_matmul_kernels [FILTER...] [--budget SECONDS] [--table FILE] [--small]`: only the shapes whose name
+//! contains a FILTER; that many seconds in all, divided among the shapes (default 60); all variants
+//! into FILE instead of standard output; sides sixteen times shorter, to try the bench itself on a slow
+//! device. The adapter is the first whose name contains `FULMEN_ADAPTER`.
 
 #[path = "../../tests/common_matmul/mod.rs"]
 mod common_matmul;
@@ -94,8 +95,8 @@ struct Timing {
     launches: usize,
 }
 
-/// Times the table's choice and then every other until `end`. The first line compares the table with the best; the
-/// others are the best.
+/// Times the table's choice and then every other until `end`. The first line compares the table with the
+/// best; the others are the best.
 fn measure(gpu: &Gpu, work: &Work, end: Instant, table: &mut dyn Write) -> Vec<String> {
     let MatmulShape { m, k, n, .. } = work.shape;
     let own = if work.pair { choose_pair } else { choose }(work.shape, &gpu.caps).expect("a kernel");
@@ -147,7 +148,8 @@ fn measure(gpu: &Gpu, work: &Work, end: Instant, table: &mut dyn Write) -> Vec<S
             let (gbs, tflops) = (moved / one / 1e3, flops / one / 1e6);
             writeln!(
                 table,
-                "{:<14} {one:9.1} µs  chained {chained:9.1} µs  {gbs:6.0} GB/s  {tflops:5.1} TFLOP/s  {choice}",
+                "{:<14} {one:9.1} µs  chained {chained:9.1} µs  {gbs:6.0} GB/s  {tflops:5.1} TFLOP/s  \
+                 {choice}",
                 work.name
             )
             .unwrap();
@@ -161,7 +163,8 @@ fn measure(gpu: &Gpu, work: &Work, end: Instant, table: &mut dyn Write) -> Vec<S
         let (one, chained, launches, choice) = (r.one, r.chained, r.launches, r.choice);
         let mark = if choice == own { "table" } else { "" };
         lines.push(format!(
-            "    #{:<3} {one:9.1} / {chained:9.1} µs {gbs:5.0} GB/s {tflops:5.1} TF in {launches} {mark:<5} {choice}",
+            "    #{:<3} {one:9.1} / {chained:9.1} µs {gbs:5.0} GB/s {tflops:5.1} TF in {launches} {mark:<5} \
+             {choice}",
             i + 1
         ));
     }
@@ -186,8 +189,8 @@ fn compare(work: &Work, results: &[Timing], own: MatmulConfig, left: usize) -> S
     }
 }
 
-/// Medians of single runs, and of a chain of runs in one pass divided by its length. A variant far behind the best is
-/// measured twice only.
+/// Medians of single runs, and of a chain of runs in one pass divided by its length. A variant far behind the
+/// best is measured twice only.
 fn time(gpu: &Gpu, ones: &[DispatchList], chain: &dyn Fn(usize) -> DispatchList, best: f64) -> (f64, f64) {
     let turn = |i: usize| &ones[i % ones.len()];
     let rough = gpu.time(&[turn(1), turn(2)]).into_iter().fold(f64::INFINITY, f64::min);

@@ -2,7 +2,7 @@
 
 use fulmen_wgpu::kernels::matmul::*;
 
-/// A shape, or two products of it with a gate, and the kernels to try.
+/// A shape, or a gated pair of matmuls of it, and the kernels to try.
 pub(crate) struct Work {
     pub(crate) name: &'static str,
     pub(crate) shape: MatmulShape,
@@ -30,13 +30,13 @@ fn sliced(tiles: &[GemmTile], slices: &[u32]) -> Vec<MatmulConfig> {
     slices.iter().flat_map(each).collect()
 }
 
-/// For a pair: both products in one launch, and then one after the other.
+/// For a pair: both matmuls in one launch, and then one after the other.
 fn paired(choices: Vec<MatmulConfig>) -> Vec<MatmulConfig> {
-    let joined = choices.iter().map(|choice| match *choice {
+    let in_one_launch = choices.iter().map(|choice| match *choice {
         MatmulConfig::Tiled(tile) => MatmulConfig::TiledPair(tile),
         other => other,
     });
-    joined.collect::<Vec<_>>().into_iter().chain(choices).collect()
+    in_one_launch.collect::<Vec<_>>().into_iter().chain(choices).collect()
 }
 
 fn gemv() -> Vec<MatmulConfig> {
@@ -58,7 +58,7 @@ fn gemv() -> Vec<MatmulConfig> {
     all
 }
 
-fn few_rows() -> Vec<MatmulConfig> {
+fn small_m() -> Vec<MatmulConfig> {
     let mut all = Vec::new();
     for r in [2, 4, 8, 1] {
         for threads in [128, 64, 256] {
@@ -174,11 +174,11 @@ pub(crate) fn works(shrink: u32) -> Vec<Work> {
         work("gemv down", (1, 9728, 2560), Nk, gemv()),
         pair("gemv pair", 1, gemv()),
         work("gemv kn", (1, 2560, 9728), Kn, kn()),
-        work("m2 up", (2, 2560, 9728), Nk, few_rows()),
-        work("m4 up", (4, 2560, 9728), Nk, few_rows()),
-        work("m8 up", (8, 2560, 9728), Nk, few_rows()),
-        work("m8 down", (8, 9728, 2560), Nk, few_rows()),
-        pair("m8 pair", 8, few_rows()),
+        work("m2 up", (2, 2560, 9728), Nk, small_m()),
+        work("m4 up", (4, 2560, 9728), Nk, small_m()),
+        work("m8 up", (8, 2560, 9728), Nk, small_m()),
+        work("m8 down", (8, 9728, 2560), Nk, small_m()),
+        pair("m8 pair", 8, small_m()),
         work("m8 kn", (8, 2560, 9728), Kn, kn()),
         work("m16 up", (16, 2560, 9728), Nk, lowest()),
         pair("m16 pair", 16, lowest()),

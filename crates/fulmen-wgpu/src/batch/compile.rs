@@ -75,7 +75,7 @@ impl GpuCommandBatch {
             needs.push(GroupNeeds { scratch: plain.scratch.clone(), in_place, overwrites });
             lowered.push(plain);
         }
-        let memory = memory::plan(values, &groups, &needs, targets, self.options.share_memory);
+        let memory = memory::plan_memory(values, &groups, &needs, targets, self.options.share_memory);
         for ((group, lowered), replaced) in groups.iter().zip(&mut lowered).zip(&memory.replaced) {
             if replaced.is_some() {
                 *lowered = lower(values, group, *replaced, &caps, self.gpu.tuned())?;

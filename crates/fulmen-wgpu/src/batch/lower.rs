@@ -59,8 +59,8 @@ pub(super) fn lower(
     if !group.matmuls.is_empty() {
         return matmul_with_epilogue(values, group, caps, tuned);
     }
-    let of = |plan: Result<kernels::Plan, KernelError>, inputs: &[u32]| {
-        plan.map(|plan| from_plan(plan, inputs, group.root)).map_err(|e| refused(op.name(), e))
+    let of = |list: Result<kernels::LaunchList, KernelError>, inputs: &[u32]| {
+        list.map(|list| lower_launches(list, inputs, group.root)).map_err(|e| refused(op.name(), e))
     };
     let elem = |id: u32| values[id as usize].elem;
     let matrix = |x: u32, shape: &RowShape| rows::Rows {
@@ -94,7 +94,7 @@ pub(super) fn lower(
     }
 }
 
-fn from_plan(plan: kernels::Plan, inputs: &[u32], root: u32) -> LoweredGroup {
+fn lower_launches(list: kernels::LaunchList, inputs: &[u32], root: u32) -> LoweredGroup {
     let bound = |binding: &kernels::Binding| BoundRange {
         buffer: match binding.role {
             kernels::Role::Input(i) => BufferRef::Value(inputs[i]),
@@ -104,9 +104,12 @@ fn from_plan(plan: kernels::Plan, inputs: &[u32], root: u32) -> LoweredGroup {
         offset: binding.offset,
         bytes: binding.bytes,
     };
-    let launches =
-        plan.steps.into_iter().map(|step| (step.launch, step.bindings.iter().map(bound).collect())).collect();
-    LoweredGroup { launches, scratch: plan.scratch }
+    let launches = list
+        .launches
+        .into_iter()
+        .map(|launch| (launch.launch, launch.bindings.iter().map(bound).collect()))
+        .collect();
+    LoweredGroup { launches, scratch: list.scratch }
 }
 
 /// The element-wise operations of a group as one program.
@@ -227,23 +230,23 @@ fn matmul_columns(
     }
     let failed = |e: matmul::MatmulError| refused(name, e);
     if weights.len() == 2 {
-        let plan = matmul::pair_launches(shape, epilogue, caps).map_err(failed)?;
-        add_matmul(&mut lowered, plan, a, weights, (shape, 0), extras, root);
+        let list = matmul::pair_launches(shape, epilogue, caps).map_err(failed)?;
+        add_matmul(&mut lowered, list, a, weights, (shape, 0), extras, root);
         return Ok(lowered);
     }
     for columns in matmul::split_columns(shape, caps).map_err(failed)? {
         let from = columns.start;
         let part = MatmulShape { n: columns.end - columns.start, ..shape };
         let choice = tuned.choose(part, false, caps).ok_or_else(|| failed(matmul::MatmulError::NoKernel))?;
-        let plan = matmul::launches_with(choice, shape, columns.clone(), epilogue, caps).map_err(failed)?;
-        add_matmul(&mut lowered, plan, a, weights, (part, from), extras, root);
+        let list = matmul::launches_with(choice, shape, columns.clone(), epilogue, caps).map_err(failed)?;
+        add_matmul(&mut lowered, list, a, weights, (part, from), extras, root);
     }
     Ok(lowered)
 }
 
 fn add_matmul(
     lowered: &mut LoweredGroup,
-    plan: matmul::MatmulLaunches,
+    list: matmul::MatmulLaunches,
     a: u32,
     weights: &[u32],
     (part, from): (MatmulShape, u32),
@@ -251,9 +254,9 @@ fn add_matmul(
     root: u32,
 ) {
     let first_scratch = lowered.scratch.len();
-    lowered.scratch.extend(plan.scratch);
+    lowered.scratch.extend(list.scratch);
     let row = u64::from(part.k) * part.elem.bytes();
-    for step in plan.launches {
+    for launch in list.launches {
         let whole = |buffer| BoundRange { buffer, offset: 0, bytes: u64::MAX };
         let bound = |role: &matmul::MatmulBuffer| match *role {
             matmul::MatmulBuffer::A => whole(BufferRef::Value(a)),
@@ -270,8 +273,8 @@ fn add_matmul(
             matmul::MatmulBuffer::Extra(i) => whole(BufferRef::Value(extras[i as usize])),
             matmul::MatmulBuffer::Scratch(i) => whole(BufferRef::Scratch(first_scratch + i as usize)),
         };
-        let bindings = step.buffers.iter().map(bound).collect();
-        lowered.launches.push((step.launch, bindings));
+        let bindings = launch.buffers.iter().map(bound).collect();
+        lowered.launches.push((launch.launch, bindings));
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::fuse::FusionGroup;
 use super::value::Value;
 
-/// A buffer that the plan needs.
+/// A buffer that the memory plan needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct BufferSlot(pub(super) usize);
 
@@ -34,7 +34,7 @@ pub(super) struct GroupNeeds {
 
 /// Assigns a slot to every group's result and scratch. `targets` keep theirs; without `share` no slot
 /// is reused.
-pub(super) fn plan(
+pub(super) fn plan_memory(
     values: &[Value],
     groups: &[FusionGroup],
     needs: &[GroupNeeds],

@@ -30,8 +30,8 @@ impl WgpuDispatcher {
         if let Some(ptr) = factors {
             operands.push((Role::Input(2), self.matrix("the frequency factors", ptr, 1, spec.n_rot / 2)?));
         }
-        let plan = rope(&kernel, &self.queue.caps());
-        self.queue.run_plan_with(plan, operands)
+        let launches = rope(&kernel, &self.queue.caps());
+        self.queue.run_launches_with(launches, operands)
     }
 
     pub(super) fn kv_store(&mut self, call: &KvStoreCall) -> LaunchCount {
@@ -50,8 +50,8 @@ impl WgpuDispatcher {
         if let Some(ptr) = call.sequences {
             operands.push((Role::Input(3), self.at("sequences", ptr, m as usize)?));
         }
-        let plan = kv::kv_store(&kv_store_spec(call), &self.queue.caps());
-        self.queue.run_plan_with(plan, operands)
+        let launches = kv::kv_store(&kv_store_spec(call), &self.queue.caps());
+        self.queue.run_launches_with(launches, operands)
     }
 
     pub(super) fn rope_store(&mut self, call: &RopeStoreCall) -> LaunchCount {
@@ -83,14 +83,14 @@ impl WgpuDispatcher {
                 operands.push((Role::Input(number), self.at(what, ptr, elements as usize)?));
             }
         }
-        let plan = kv::rope_store(&spec, &self.queue.caps());
-        self.queue.run_plan_with(plan, operands)
+        let launches = kv::rope_store(&spec, &self.queue.caps());
+        self.queue.run_launches_with(launches, operands)
     }
 
     pub(super) fn attention(&mut self, call: &AttentionCall) -> LaunchCount {
         let (spec, operands) = self.attention_operands(call)?;
-        let plan = attention(&spec, &self.queue.caps());
-        self.queue.run_plan_with(plan, operands)
+        let launches = attention(&spec, &self.queue.caps());
+        self.queue.run_launches_with(launches, operands)
     }
 
     /// Attention that also writes its result as q8 activations, for a following matmul with
@@ -110,12 +110,12 @@ impl WgpuDispatcher {
             return Ok(None);
         }
         let (spec, mut operands) = self.attention_operands(call)?;
-        let Some(plan) = attention_with_q8(&spec, &self.queue.caps()).map_err(unsupported)? else {
+        let Some(launches) = attention_with_q8(&spec, &self.queue.caps()).map_err(unsupported)? else {
             return Ok(None);
         };
         let q8 = self.queue.scratch(ScratchSlot::Q8, q8_bytes(m, width))?;
         operands.push((Role::Output(2), q8));
-        let launched = self.queue.run_plan_with(Ok(plan), operands)?;
+        let launched = self.queue.run_launches_with(Ok(launches), operands)?;
         self.queue.set_q8(&out);
         Ok(Some(launched))
     }
@@ -139,7 +139,7 @@ impl WgpuDispatcher {
         let keep_queries = second.output != first.output;
         let spec = rope_store_spec(first);
         let caps = self.queue.caps();
-        let Some(plan) =
+        let Some(launches) =
             rope_store_attention(&spec, second.scale, keep_queries, &caps).map_err(unsupported)?
         else {
             return Ok(None);
@@ -181,7 +181,7 @@ impl WgpuDispatcher {
         if q8 {
             operands.push((Role::Output(2), self.queue.scratch(ScratchSlot::Q8, q8_bytes(1, width))?));
         }
-        let launched = self.queue.run_plan_with(Ok(plan), operands)?;
+        let launched = self.queue.run_launches_with(Ok(launches), operands)?;
         if q8 {
             self.queue.set_q8(&output);
         }

@@ -39,8 +39,8 @@ impl WgpuDispatcher {
         let program =
             ElementwiseProgram { inputs: vec![Input::default()], scalars, nodes, outputs: vec![output] };
         let scalars = vec![call.scalar; scalars];
-        let plan = fused(&program, call.n_elements as u64, &scalars, &self.queue.caps());
-        self.queue.run_plan(plan, &[x], &[out])
+        let launches = fused(&program, call.n_elements as u64, &scalars, &self.queue.caps());
+        self.queue.run_launches(launches, &[x], &[out])
     }
 
     /// A chain of ops: the last takes both operands, those before it only the first.
@@ -65,7 +65,7 @@ impl WgpuDispatcher {
             outputs: vec![Output { node: nodes.len() - 1, replaces, ..Output::default() }],
             nodes,
         };
-        let plan = fused(&program, call.n_elements as u64, &[], &self.queue.caps());
-        self.queue.run_plan(plan, &inputs, &[out])
+        let launches = fused(&program, call.n_elements as u64, &[], &self.queue.caps());
+        self.queue.run_launches(launches, &inputs, &[out])
     }
 }

@@ -26,8 +26,8 @@ impl WgpuDispatcher {
             // Every token is out of range; the kernel reports it and reads no table, so any buffer can
             // be bound.
             let spec = Embed { dtype: DType::F32, rows, width, slice: 0..0, m };
-            let (plan, fault) = (embed(&spec, &self.queue.caps()), self.queue.fault());
-            return self.queue.run_plan(plan, &[tokens.clone(), tokens], &[out, fault]);
+            let (launches, fault) = (embed(&spec, &self.queue.caps()), self.queue.fault());
+            return self.queue.run_launches(launches, &[tokens.clone(), tokens], &[out, fault]);
         }
         let table = self.weight("the table", table, width)?;
         let dtype = match table.kind {
@@ -38,14 +38,14 @@ impl WgpuDispatcher {
         };
         for part in &table.slices {
             let spec = Embed { dtype, rows, width, slice: part.rows.clone(), m };
-            let plan = embed(&spec, &self.queue.caps());
+            let launches = embed(&spec, &self.queue.caps());
             let operands = [
                 (Role::Input(0), part.slice.clone()),
                 (Role::Input(1), tokens.clone()),
                 (Role::Output(0), out.clone()),
                 (Role::Output(1), self.queue.fault()),
             ];
-            launched += self.queue.run_plan_with(plan, operands)?;
+            launched += self.queue.run_launches_with(launches, operands)?;
         }
         Ok(launched)
     }

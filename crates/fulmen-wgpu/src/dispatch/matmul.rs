@@ -1,7 +1,8 @@
 //! Matmuls: one or several weights of one input, with bias and residual, gate-up, and the norm before them.
 //!
-//! At small M several block weights are one launch ([`qmatmul::fused_gemv`]); everything else is one matmul after the
-//! other. An input is quantized to q8 once, and where a norm, attention or gate-up makes the input, by its last launch.
+//! At small M several block weights are one launch ([`qmatmul::fused_gemv`]); everything else is one matmul
+//! after the other. An input is quantized to q8 once, and where a norm, attention or gate-up makes the input,
+//! by its last launch.
 
 use std::sync::Arc;
 
@@ -15,8 +16,8 @@ use crate::matmul_launches::{KernelChooser, WeightLaunch, WeightLaunches};
 use crate::queue::{Relocations, ScratchSlot, unsupported};
 use crate::weight::{DeviceWeight, WeightKind};
 
-/// Rows of an input up to which several block weights are one launch, and the input is quantized by the launch that
-/// makes it.
+/// Rows of an input up to which several block weights are one launch, and the input is quantized by the
+/// launch that makes it.
 pub(super) const SMALL_M: u32 = 8;
 
 /// One or two weights that make one output, and where that goes.
@@ -77,8 +78,9 @@ impl WgpuDispatcher {
         self.fused(&input, call.m, call.k, &outputs, false)
     }
 
-    /// One launch for all outputs, and one that quantizes the input if that is not done yet; `None` where one launch
-    /// cannot do it. With `q8_output` it also quantizes the output, if it can: another matmul reads it next.
+    /// One launch for all outputs, and one that quantizes the input if that is not done yet; `None` where one
+    /// launch cannot do it. With `q8_output` it also quantizes the output, if it can: another matmul reads it
+    /// next.
     fn fused(
         &mut self,
         input: &BufferSlice,
@@ -158,8 +160,8 @@ impl WgpuDispatcher {
         Ok(blocks)
     }
 
-    /// A norm whose result the next call multiplies by block weights: it is quantized in the same launch. `None` where
-    /// that is not so.
+    /// A norm whose result the next call multiplies by block weights: it is quantized in the same launch.
+    /// `None` where that is not so.
     pub(super) fn norm_with_q8(
         &mut self,
         norm: &RmsNormCall,
@@ -210,7 +212,8 @@ impl WgpuDispatcher {
         self.matmul("MulMat", &weight, &operands)
     }
 
-    /// One launch at small M. Otherwise the gate goes to scratch memory, and the epilogue of the other matmul reads it.
+    /// One launch at small M. Otherwise the gate goes to scratch memory, and the epilogue of the other matmul
+    /// reads it.
     pub(super) fn gate_up(&mut self, call: &GateUpCall) -> LaunchCount {
         let (m, k, n) = (call.m, call.k, call.gate.rows);
         if m == 0 || n == 0 {
@@ -279,7 +282,7 @@ impl WgpuDispatcher {
                     },
                     MatmulBuffer::Scratch(i) => {
                         let is_q8 = i == 0 && quantized == Some((slice, rows.start));
-                        let slot = if is_q8 { ScratchSlot::Q8 } else { ScratchSlot::Plan(i as usize) };
+                        let slot = if is_q8 { ScratchSlot::Q8 } else { ScratchSlot::LaunchList(i as usize) };
                         self.queue.scratch(slot, scratch[i as usize])?
                     }
                 });

@@ -1,7 +1,7 @@
 //! [`WgpuDispatcher`]: the device's kernels behind [`KernelDispatch`].
 //!
 //! Each op has a function here or in a submodule. It looks up where its operands live and passes them,
-//! with the plan of its kernels ([`crate::kernels`]), to the launch queue. Nothing runs before the
+//! with the launches of its kernels ([`crate::kernels`]), to the launch queue. Nothing runs before the
 //! caller synchronizes, reads or writes; a [prepared](KernelDispatch::prepare) program is encoded and
 //! submitted as a whole.
 

@@ -21,8 +21,8 @@ impl WgpuDispatcher {
         let gamma = self.matrix("the gain", gamma, 1, width)?;
         let out = self.matrix("the output", output, rows, width)?;
         let shape = shape(rows, width, input == output);
-        let plan = rows::rms_norm(&shape, epsilon, Elem::F32, &self.queue.caps());
-        self.queue.run_plan(plan, &[x, gamma], &[out])
+        let launches = rows::rms_norm(&shape, epsilon, Elem::F32, &self.queue.caps());
+        self.queue.run_launches(launches, &[x, gamma], &[out])
     }
 
     /// The sum, then its norm.
@@ -47,7 +47,7 @@ impl WgpuDispatcher {
         self.writes(output);
         let x = self.matrix("the input", input, rows, width)?;
         let out = self.matrix("the output", output, rows, width)?;
-        let plan = rows::softmax(&shape(rows, width, input == output), &self.queue.caps());
-        Ok(launched + self.queue.run_plan(plan, &[x], &[out])?)
+        let launches = rows::softmax(&shape(rows, width, input == output), &self.queue.caps());
+        Ok(launched + self.queue.run_launches(launches, &[x], &[out])?)
     }
 }

@@ -21,8 +21,8 @@ impl WgpuDispatcher {
         self.writes(output);
         let x = self.matrix("the input", input, m, n)?;
         let out = self.at("the output", output, m as usize)?;
-        let plan = argmax(m, n, &self.queue.caps());
-        self.queue.run_plan(plan, &[x], &[out])
+        let launches = argmax(m, n, &self.queue.caps());
+        self.queue.run_launches(launches, &[x], &[out])
     }
 
     pub(super) fn sample(&mut self, call: &SampleCall) -> LaunchCount {
@@ -33,8 +33,8 @@ impl WgpuDispatcher {
         let states =
             self.memory.slice("the sampling states", states, m as usize * size_of::<SampleState>())?;
         let out = self.at("the output", output, m as usize)?;
-        let (plan, fault) = (sample(m, n, &self.queue.caps()), self.queue.fault());
-        self.queue.run_plan(plan, &[x], &[out, states, fault])
+        let (launches, fault) = (sample(m, n, &self.queue.caps()), self.queue.fault());
+        self.queue.run_launches(launches, &[x], &[out, states, fault])
     }
 
     pub(super) fn penalize(&mut self, call: &PenalizeCall) -> LaunchCount {
@@ -55,8 +55,8 @@ impl WgpuDispatcher {
         let &TokenHistory { n_seqs, capacity, .. } = history;
         let sequences = sequences.is_some();
         let spec = Penalize { m, n, n_seqs, capacity, sequences, in_place: logits == output };
-        let plan = penalize(&spec, &self.queue.caps());
-        self.queue.run_plan_with(plan, operands)
+        let launches = penalize(&spec, &self.queue.caps());
+        self.queue.run_launches_with(launches, operands)
     }
 
     pub(super) fn advance(&mut self, call: &AdvanceCall) -> LaunchCount {
@@ -77,8 +77,8 @@ impl WgpuDispatcher {
         }
         let &TokenHistory { n_seqs, capacity, .. } = history;
         let spec = Advance { m, n_seqs, capacity, sequences: sequences.is_some() };
-        let plan = advance(&spec, &self.queue.caps());
-        self.queue.run_plan_with(plan, operands)
+        let launches = advance(&spec, &self.queue.caps());
+        self.queue.run_launches_with(launches, operands)
     }
 
     fn history(&self, history: &TokenHistory) -> Result<BufferSlice, BackendError> {

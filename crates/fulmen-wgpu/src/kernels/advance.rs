@@ -1,10 +1,10 @@
 //! Advances tokens, positions and history to the next decode step.
 
 use super::{
-    KernelError, Plan, Role,
+    KernelError, LaunchList, Role,
     bind::{KernelBindings, invalid},
     fault,
-    plan::{product, threads},
+    launch_list::{product, threads},
     preprocess::values,
 };
 use crate::kernel::Caps;
@@ -28,16 +28,16 @@ pub struct Advance {
 /// the capacity, and each token is added to the history at its new position.
 ///
 /// Input 0 is the `m` sampled tokens, input 1 (if any) the `m` sequence numbers, no two the same.
-/// Output 0 is the `m` tokens that the next step reads, 1 the `m` positions, 2 the history,
+/// Output 0 is the `m` tokens that the next decode step reads, 1 the `m` positions, 2 the history,
 /// `[n_seqs][capacity]`, 3 the [record of faults](super::fault).
 ///
 /// # Errors
 /// [`KernelError`] where the history is larger than a binding or has no positions.
-pub fn advance(spec: &Advance, caps: &Caps) -> Result<Plan, KernelError> {
+pub fn advance(spec: &Advance, caps: &Caps) -> Result<LaunchList, KernelError> {
     let Advance { m, n_seqs, capacity, sequences } = *spec;
-    let mut plan = Plan::default();
+    let mut list = LaunchList::default();
     if m == 0 {
-        return Ok(plan);
+        return Ok(list);
     }
     if capacity == 0 {
         return Err(invalid(OP, "a history without positions"));
@@ -55,11 +55,11 @@ pub fn advance(spec: &Advance, caps: &Caps) -> Result<Plan, KernelError> {
     bind.write("fault", Role::Output(3), fault::ELEMENT, fault::FAULT_BYTES)?;
     let threads = threads(64, caps);
     bind.launch(
-        &mut plan,
+        &mut list,
         "advance.wgsl",
         &values![sequences, threads],
         vec![m, n_seqs, capacity],
         u64::from(m.div_ceil(threads)),
     )?;
-    Ok(plan)
+    Ok(list)
 }

@@ -1,9 +1,9 @@
 //! Argmax: the index of the largest element of each row.
 
 use super::{
-    KernelError, Plan, Role,
+    KernelError, LaunchList, Role,
     bind::{KernelBindings, invalid},
-    plan::{product, threads},
+    launch_list::{product, threads},
     preprocess::values,
 };
 use crate::kernel::Caps;
@@ -23,23 +23,23 @@ pub(super) const MAX_PARTS: u32 = 256;
 ///
 /// # Errors
 /// [`KernelError`] where something is larger than a binding, or rows have no elements.
-pub fn argmax(m: u32, n: u32, caps: &Caps) -> Result<Plan, KernelError> {
-    let mut plan = Plan::default();
+pub fn argmax(m: u32, n: u32, caps: &Caps) -> Result<LaunchList, KernelError> {
+    let mut list = LaunchList::default();
     if m == 0 {
-        return Ok(plan);
+        return Ok(list);
     }
     if n == 0 {
         return Err(invalid(OP, "rows without elements"));
     }
-    let parts = launch_parts(m, n, &mut plan, caps)?;
+    let parts = launch_parts(m, n, &mut list, caps)?;
     if parts > 1 {
         let mut bind = KernelBindings::new("argmax of parts", caps);
         bind.read("x", Role::Scratch(0), "vec2<u32>", u64::from(m) * u64::from(parts) * 8)?;
         bind.write("out", Role::Output(0), "u32", u64::from(m) * 4)?;
         let rows = RowParts { m, n: parts, part: parts, parts: 1 };
-        launch(bind, &mut plan, &rows, true, threads(64, caps))?;
+        launch(bind, &mut list, &rows, true, threads(64, caps))?;
     }
-    Ok(plan)
+    Ok(list)
 }
 
 /// How rows are divided among workgroups.
@@ -55,7 +55,7 @@ struct RowParts {
 
 /// The first launch: the largest element of each part of a row, as keys in scratch 0, or, where rows
 /// have one part, its index in output 0. Returns the number of parts.
-fn launch_parts(m: u32, n: u32, plan: &mut Plan, caps: &Caps) -> Result<u32, KernelError> {
+fn launch_parts(m: u32, n: u32, list: &mut LaunchList, caps: &Caps) -> Result<u32, KernelError> {
     let parts = n.div_ceil(PART).min(MAX_PARTS);
     let bytes = product(OP, "the rows", &[m.into(), n.into(), 4])?;
     let mut bind = KernelBindings::new(OP, caps);
@@ -63,18 +63,18 @@ fn launch_parts(m: u32, n: u32, plan: &mut Plan, caps: &Caps) -> Result<u32, Ker
     if parts > 1 {
         let keys = u64::from(m) * u64::from(parts) * 8;
         bind.write("out", Role::Scratch(0), "vec2<u32>", keys)?;
-        plan.scratch.push(keys);
+        list.scratch.push(keys);
     } else {
         bind.write("out", Role::Output(0), "u32", u64::from(m) * 4)?;
     }
     let rows = RowParts { m, n, part: n.div_ceil(parts), parts };
-    launch(bind, plan, &rows, false, threads(256, caps))?;
+    launch(bind, list, &rows, false, threads(256, caps))?;
     Ok(parts)
 }
 
 fn launch(
     bind: KernelBindings<'_>,
-    plan: &mut Plan,
+    list: &mut LaunchList,
     rows: &RowParts,
     of_keys: bool,
     threads: u32,
@@ -83,5 +83,5 @@ fn launch(
     let groups = u64::from(m) * u64::from(parts);
     let groups_word = u32::try_from(groups).map_err(|_| invalid(OP, "more than 2^32 parts of rows"))?;
     let values = values![threads, of_keys, to_keys: parts > 1];
-    bind.launch(plan, "argmax.wgsl", &values, vec![n, part, parts, groups_word], groups)
+    bind.launch(list, "argmax.wgsl", &values, vec![n, part, parts, groups_word], groups)
 }

@@ -1,8 +1,8 @@
 //! Collects the bindings of a kernel together with their declarations.
 
 use super::{
-    Binding, KernelError, Plan, Role,
-    plan::{kernel, padded, step},
+    Binding, KernelError, LaunchList, Role,
+    launch_list::{kernel, kernel_launch, padded},
     preprocess::{Value, render},
 };
 use crate::kernel::{Access, Caps, StorageBinding};
@@ -62,10 +62,10 @@ impl<'a> KernelBindings<'a> {
         self.bindings.len()
     }
 
-    /// Renders the kernel file with these values, and adds its launch to the plan.
+    /// Renders the kernel file with these values, and adds its launch to the list.
     pub(super) fn launch(
         self,
-        plan: &mut Plan,
+        list: &mut LaunchList,
         file: &str,
         values: &[(&'static str, Value)],
         params: Vec<u32>,
@@ -74,7 +74,7 @@ impl<'a> KernelBindings<'a> {
         // Kernels have a handful of parameters.
         let words = params.len() as u32;
         let kernel = kernel(self.label, render(file, values), self.declared, words);
-        plan.steps.push(step(kernel, params, groups, self.bindings, self.caps)?);
+        list.launches.push(kernel_launch(kernel, params, groups, self.bindings, self.caps)?);
         Ok(())
     }
 }

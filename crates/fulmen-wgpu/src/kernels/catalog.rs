@@ -1,5 +1,5 @@
-//! Every kernel of the crate by name, with its final WGSL for a representative configuration: for readers, for
-//! `fulmen kernels`, and for the snapshot tests.
+//! Every kernel of the crate by name, with its final WGSL for a representative configuration: for readers,
+//! for `fulmen kernels`, and for the snapshot tests.
 
 use fulmen_core::{DType, Heads, RopePairing, RopeSpec};
 
@@ -25,7 +25,7 @@ use super::rope::{Rope, rope};
 use super::rows::{Rows, layer_norm, rms_norm, row_reduce, softmax};
 use super::sample::sample;
 use super::transpose::transpose;
-use super::{Elem, KernelError, Plan};
+use super::{Elem, KernelError, LaunchList};
 use crate::kernel::{Caps, Kernel};
 
 /// A kernel of the catalog.
@@ -179,7 +179,7 @@ const MODEL: &[Row] = &[
     ("attention/split_kv_reduce", "Sum of split-KV parts", "attention/split_kv_reduce.wgsl", |caps| {
         attention_by(AttentionKernel::Decode, &attention(1), caps)
             .ok()?
-            .steps
+            .launches
             .pop()
             .map(|step| step.launch.kernel)
     }),
@@ -190,7 +190,7 @@ const MODEL: &[Row] = &[
     }),
     ("sample/first", "Sampling: first pass", "sample/largest.wgsl", |caps| only(sample(1, 32_000, caps))),
     ("sample/draw", "Sampling: the draw", "sample/draw.wgsl", |caps| {
-        sample(1, 32_000, caps).ok()?.steps.pop().map(|step| step.launch.kernel)
+        sample(1, 32_000, caps).ok()?.launches.pop().map(|step| step.launch.kernel)
     }),
     ("sample/advance", "Tokens and positions of the next step", "advance.wgsl", |caps| {
         only(advance(&Advance { m: 1, n_seqs: 1, capacity: 4096, sequences: false }, caps))
@@ -288,8 +288,8 @@ fn gemv(dtype: DType, activations: Activations, caps: &Caps) -> Option<Kernel> {
 }
 
 /// The first launch.
-fn only(list: Result<Plan, KernelError>) -> Option<Kernel> {
-    list.ok()?.steps.into_iter().next().map(|step| step.launch.kernel)
+fn only(list: Result<LaunchList, KernelError>) -> Option<Kernel> {
+    list.ok()?.launches.into_iter().next().map(|step| step.launch.kernel)
 }
 
 fn rows() -> Rows {

@@ -1,9 +1,9 @@
 //! Copies: of elements, with conversion, and of bytes at any offset.
 
 use super::{
-    Elem, KernelError, Plan, Role,
+    Elem, KernelError, LaunchList, Role,
     elementwise::{ElementwiseProgram, Input, Node, Output, fused},
-    plan::{alignment, kernel, step, threads, window},
+    launch_list::{alignment, kernel, kernel_launch, threads, window},
     preprocess::{render, values},
 };
 use crate::kernel::{Caps, StorageBinding};
@@ -12,7 +12,7 @@ use crate::kernel::{Caps, StorageBinding};
 ///
 /// # Errors
 /// As [`fused`].
-pub fn copy(len: u64, from: Elem, to: Elem, caps: &Caps) -> Result<Plan, KernelError> {
+pub fn copy(len: u64, from: Elem, to: Elem, caps: &Caps) -> Result<LaunchList, KernelError> {
     let program = ElementwiseProgram {
         inputs: vec![Input { elem: from, ..Input::default() }],
         nodes: vec![Node::Input(0)],
@@ -28,10 +28,10 @@ pub fn copy(len: u64, from: Elem, to: Elem, caps: &Caps) -> Result<Plan, KernelE
 ///
 /// # Errors
 /// [`KernelError`] where the numbers are more than the device takes.
-pub fn copy_bytes(bytes: u64, shifts: [u64; 2], caps: &Caps) -> Result<Plan, KernelError> {
+pub fn copy_bytes(bytes: u64, shifts: [u64; 2], caps: &Caps) -> Result<LaunchList, KernelError> {
     const OP: &str = "copy_bytes";
     let align = alignment(caps);
-    let mut plan = Plan::default();
+    let mut list = LaunchList::default();
     if bytes > u64::MAX / 64 || shifts.iter().any(|&shift| shift >= align) {
         let what = "the number of bytes";
         return Err(KernelError::TooMany { op: OP.to_owned(), what });
@@ -63,8 +63,14 @@ pub fn copy_bytes(bytes: u64, shifts: [u64; 2], caps: &Caps) -> Result<Plan, Ker
             true => (vec![count as u32 / 16], count / 16),
             false => (vec![from, to, end, bindings[0].bytes as u32 / 4], words),
         };
-        plan.steps.push(step(copy.clone(), params, units.div_ceil(threads.into()), bindings, caps)?);
+        list.launches.push(kernel_launch(
+            copy.clone(),
+            params,
+            units.div_ceil(threads.into()),
+            bindings,
+            caps,
+        )?);
         start += count;
     }
-    Ok(plan)
+    Ok(list)
 }

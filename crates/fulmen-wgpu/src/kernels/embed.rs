@@ -5,11 +5,11 @@ use std::ops::Range;
 use fulmen_core::DType;
 
 use super::{
-    KernelError, Plan, Role,
+    KernelError, LaunchList, Role,
     bind::{KernelBindings, invalid},
     fault,
+    launch_list::{product, threads},
     matmul::WeightType,
-    plan::{product, threads},
     preprocess::values,
     qmatmul::QuantWeight,
 };
@@ -42,14 +42,14 @@ pub struct Embed {
 ///
 /// # Errors
 /// [`KernelError`] where there are no kernels for the type, or something is larger than a binding.
-pub fn embed(spec: &Embed, caps: &Caps) -> Result<Plan, KernelError> {
+pub fn embed(spec: &Embed, caps: &Caps) -> Result<LaunchList, KernelError> {
     let Embed { dtype, rows, width, ref slice, m } = *spec;
     if slice.start > slice.end || slice.end > rows {
         return Err(invalid(OP, format!("a slice of rows {slice:?} of a table of {rows}")));
     }
-    let mut plan = Plan::default();
+    let mut list = LaunchList::default();
     if m == 0 || width == 0 || slice.is_empty() && slice.start > 0 {
-        return Ok(plan);
+        return Ok(list);
     }
     let held = u64::from(slice.end - slice.start);
     let mut bind = KernelBindings::new(OP, caps);
@@ -76,7 +76,7 @@ pub fn embed(spec: &Embed, caps: &Caps) -> Result<Plan, KernelError> {
     let threads = threads(128, caps);
     let across = units.div_ceil(threads);
     bind.launch(
-        &mut plan,
+        &mut list,
         "embed.wgsl",
         &values![
             threads,
@@ -90,7 +90,7 @@ pub fn embed(spec: &Embed, caps: &Caps) -> Result<Plan, KernelError> {
         vec![width, rows, slice.start, slice.end, units, across, across.saturating_mul(m)],
         u64::from(across) * u64::from(m),
     )?;
-    Ok(plan)
+    Ok(list)
 }
 
 /// The type of a table that is not in blocks.

@@ -1,7 +1,7 @@
 //! Arrays of one value.
 
 use super::{
-    Elem, KernelError, Plan,
+    Elem, KernelError, LaunchList,
     elementwise::{ElementwiseProgram, Node, Output, fused},
 };
 use crate::kernel::Caps;
@@ -10,7 +10,7 @@ use crate::kernel::Caps;
 ///
 /// # Errors
 /// As [`fused`].
-pub fn fill(len: u64, value: f32, elem: Elem, caps: &Caps) -> Result<Plan, KernelError> {
+pub fn fill(len: u64, value: f32, elem: Elem, caps: &Caps) -> Result<LaunchList, KernelError> {
     let program = ElementwiseProgram {
         scalars: 1,
         nodes: vec![Node::Scalar(0)],

@@ -12,13 +12,14 @@
 //! - [`mod@argmax`], [`mod@sample`], [`mod@penalize`], [`mod@advance`]: from logits to the next step.
 //! - [`mod@transpose`], [`mod@copy`], [`mod@fill`].
 //!
-//! Beside each function lies its WGSL, a file for the preprocessor (`preprocess/mod.rs` has the language), with a header
-//! that says its algorithm, tiles, bindings and bound. [`mod@catalog`] lists all kernels with their final text. Work that
-//! does not fit one binding becomes several launches, so each function gives a [`Plan`].
+//! Beside each function lies its WGSL, a file for the preprocessor (`preprocess/mod.rs` has the language),
+//! with a header that says its algorithm, tiles, bindings and bound. [`mod@catalog`] lists all kernels with
+//! their final text. Work that does not fit one binding becomes several launches, so each function gives a
+//! [`LaunchList`].
 //!
-//! **Padding.** Buffers are bound up to a multiple of 16 bytes, so that whole `vec4`s can be loaded. What lies
-//! between the last element and that multiple never reaches a result, and is never written, but for one case: the
-//! unused half of the last word of packed f16 becomes 0.
+//! **Padding.** Buffers are bound up to a multiple of 16 bytes, so that whole `vec4`s can be loaded. What
+//! lies between the last element and that multiple never reaches a result, and is never written, but for one
+//! case: the unused half of the last word of packed f16 becomes 0.
 
 pub mod advance;
 pub mod argmax;
@@ -32,9 +33,9 @@ pub mod embed;
 pub mod fault;
 pub mod fill;
 pub mod kv;
+mod launch_list;
 pub mod matmul;
 pub mod penalize;
-mod plan;
 mod preprocess;
 pub mod qmatmul;
 pub mod reduce;
@@ -45,5 +46,5 @@ mod storage;
 pub mod transpose;
 mod workgroup;
 
-pub use plan::{Binding, KernelError, Plan, Role, Step};
+pub use launch_list::{Binding, KernelError, KernelLaunch, LaunchList, Role};
 pub use storage::Elem;

@@ -1,11 +1,11 @@
 //! Repetition, frequency and presence penalties on logits.
 
 use super::{
-    Elem, KernelError, Plan, Role,
+    Elem, KernelError, LaunchList, Role,
     bind::KernelBindings,
     copy::copy,
     fault,
-    plan::{product, threads},
+    launch_list::{product, threads},
     preprocess::values,
 };
 use crate::kernel::Caps;
@@ -37,14 +37,14 @@ pub struct Penalize {
 ///
 /// # Errors
 /// [`KernelError`] where something is larger than a binding.
-pub fn penalize(spec: &Penalize, caps: &Caps) -> Result<Plan, KernelError> {
+pub fn penalize(spec: &Penalize, caps: &Caps) -> Result<LaunchList, KernelError> {
     let Penalize { m, n, n_seqs, capacity, sequences, in_place } = *spec;
     let bytes = product(OP, "the logits", &[m.into(), n.into(), 4])?;
     if bytes == 0 {
-        return Ok(Plan::default());
+        return Ok(LaunchList::default());
     }
-    let mut plan = match in_place {
-        true => Plan::default(),
+    let mut list = match in_place {
+        true => LaunchList::default(),
         false => copy(bytes / 4, Elem::F32, Elem::F32, caps)?,
     };
     let rows = u64::from(m) * 4;
@@ -58,15 +58,15 @@ pub fn penalize(spec: &Penalize, caps: &Caps) -> Result<Plan, KernelError> {
     }
     bind.write("out", Role::Output(0), "f32", bytes)?;
     bind.write("fault", Role::Output(1), fault::ELEMENT, fault::FAULT_BYTES)?;
-    bind.write("counts", Role::Scratch(plan.scratch.len()), "atomic<u32>", bytes)?;
-    plan.scratch.push(bytes);
+    bind.write("counts", Role::Scratch(list.scratch.len()), "atomic<u32>", bytes)?;
+    list.scratch.push(bytes);
     let threads = threads(256, caps);
     bind.launch(
-        &mut plan,
+        &mut list,
         "penalize.wgsl",
         &values![sequences, threads],
         vec![m, n, n_seqs, capacity],
         m.into(),
     )?;
-    Ok(plan)
+    Ok(list)
 }

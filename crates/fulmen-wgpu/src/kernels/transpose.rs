@@ -1,8 +1,8 @@
 //! The transpose of a matrix.
 
 use super::{
-    Elem, KernelError, Plan, Role,
-    plan::{alignment, kernel, padded, product, step, threads, window},
+    Elem, KernelError, LaunchList, Role,
+    launch_list::{alignment, kernel, kernel_launch, padded, product, threads, window},
     preprocess::{render, values},
     storage::{Form, Lanes, element},
 };
@@ -13,7 +13,7 @@ use crate::kernel::{Caps, StorageBinding};
 /// # Errors
 /// [`KernelError`] where a row or a column is larger than a binding or the sizes overflow, and for f16 on a
 /// device without f16 in kernels.
-pub fn transpose(rows: u64, columns: u64, elem: Elem, caps: &Caps) -> Result<Plan, KernelError> {
+pub fn transpose(rows: u64, columns: u64, elem: Elem, caps: &Caps) -> Result<LaunchList, KernelError> {
     let op = || "transpose".to_owned();
     let size = elem.bytes();
     let bytes = product("transpose", "the number of bytes", &[rows, columns, size])?;
@@ -22,9 +22,9 @@ pub fn transpose(rows: u64, columns: u64, elem: Elem, caps: &Caps) -> Result<Pla
         let reason = "this device has no f16 in kernels".to_owned();
         return Err(KernelError::Invalid { op: op(), reason });
     }
-    let mut plan = Plan::default();
+    let mut list = LaunchList::default();
     if bytes == 0 {
-        return Ok(plan);
+        return Ok(list);
     }
     let threads = threads(256, caps);
     if threads < 32 {
@@ -61,8 +61,8 @@ pub fn transpose(rows: u64, columns: u64, elem: Elem, caps: &Caps) -> Result<Pla
             let params =
                 [rows, columns, part_rows, part_columns, x_early + left, out_early + top, across, tiles]
                     .map(|word| word as u32);
-            plan.steps.push(step(kernel.clone(), params.to_vec(), tiles, vec![x, out], caps)?);
+            list.launches.push(kernel_launch(kernel.clone(), params.to_vec(), tiles, vec![x, out], caps)?);
         }
     }
-    Ok(plan)
+    Ok(list)
 }

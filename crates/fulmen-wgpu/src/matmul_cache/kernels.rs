@@ -28,8 +28,8 @@ impl GpuMatmulCache {
         self.chooser(weight, m).launches(call, m, &EpilogueSource::none())
     }
 
-    /// The names of all kernels that could multiply `m` rows by a weight, the table's own first. Some may not fit the
-    /// device after all.
+    /// The names of all kernels that could multiply `m` rows by a weight, the table's own first. Some may not
+    /// fit the device after all.
     ///
     /// # Errors
     /// [`GpuError::UnknownWeight`], [`GpuError::Argument`] where `m` is 0.
@@ -64,8 +64,9 @@ impl GpuMatmulCache {
         all.map_or(Vec::new(), |all| all.launches.into_iter().map(|step| step.launch.kernel).collect())
     }
 
-    /// Has matmuls of `m` rows by a weight computed by one of its [`candidates`](Self::candidates), for measurements; by
-    /// the usual kernel again with `None`. A name that is no candidate makes those matmuls fail.
+    /// Has matmuls of `m` rows by a weight computed by one of its [`candidates`](Self::candidates), for
+    /// measurements; by the usual kernel again with `None`. A name that is no candidate makes those matmuls
+    /// fail.
     ///
     /// # Errors
     /// [`GpuError::UnknownWeight`], [`GpuError::Argument`] where `m` is 0.

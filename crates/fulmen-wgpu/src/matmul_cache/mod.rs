@@ -1,16 +1,21 @@
 //! Matmuls by weights that stay on the device.
 //!
 //! ```text
-//! upload (weight) → choose kernels (kernels) → compile once per shape (run) → copy in, multiply, copy out: one submission
+//! upload (weight) → choose kernels (kernels) → compile once per shape (run)
+//! → copy in, multiply, copy out: one submission
 //! ```
 //!
-//! - **Weights are `[n, k]`** (rows, columns) for every type and every m: the layout of GGUF and of PyTorch's `Linear`.
-//! - **Any type as it is.** f32, f16, bf16, and the block formats Q4_0, Q4_1, Q8_0, Q4_K, Q5_K and Q6_K keep their bytes;
-//!   blocks are only repacked, so that kernels load whole vectors.
-//! - **Nothing is made twice.** Buffers for inputs, results and scratch grow when they have to and stay; the launches of a
-//!   matmul, with their bind groups, are compiled at its first call. A loop of the same matmuls allocates nothing.
-//! - **Sizes are not the caller's concern.** A weight above what a binding or a buffer holds is kept in slices of rows.
-//! - **Results can stay** on the device: a matmul reads from and writes to buffers of the caller as well as host memory.
+//! - **Weights are `[n, k]`** (rows, columns) for every type and every m: the layout of GGUF and of PyTorch's
+//!   `Linear`.
+//! - **Any type as it is.** f32, f16, bf16, and the block formats Q4_0, Q4_1, Q8_0, Q4_K, Q5_K and Q6_K keep
+//!   their bytes; blocks are only repacked, so that kernels load whole vectors.
+//! - **Nothing is made twice.** Buffers for inputs, results and scratch grow when they have to and stay; the
+//!   launches of a matmul, with their bind groups, are compiled at its first call. A loop of the same matmuls
+//!   allocates nothing.
+//! - **Sizes are not the caller's concern.** A weight above what a binding or a buffer holds is kept in
+//!   slices of rows.
+//! - **Results can stay** on the device: a matmul reads from and writes to buffers of the caller as well as
+//!   host memory.
 
 mod kernels;
 mod run;
@@ -38,8 +43,8 @@ pub struct WeightBudget {
 pub struct MatmulCacheOptions {
     /// The memory for weights; the device's own without it.
     pub budget: Option<WeightBudget>,
-    /// Multiply f32 activations by block formats, too, instead of q8 activations (int8 with a scale for every 32). Slower,
-    /// and without the 1e-5 of squared relative error that quantizing costs.
+    /// Multiply f32 activations by block formats, too, instead of q8 activations (int8 with a scale for every
+    /// 32). Slower, and without the 1e-5 of squared relative error that quantizing costs.
     pub exact_activations: bool,
 }
 
@@ -67,7 +72,8 @@ pub struct CacheMemory {
     pub io: u64,
     /// What kernels need in between: split-K slices, q8 activations, dequantized weights.
     pub scratch: u64,
-    /// Memory of the host that inputs are uploaded through. Reads go through the device's own, which all readers share.
+    /// Memory of the host that inputs are uploaded through. Reads go through the device's own, which all
+    /// readers share.
     pub staging: u64,
 }
 
@@ -103,8 +109,8 @@ pub struct GpuMatmulCache {
 }
 
 impl GpuMatmulCache {
-    /// A cache on a device that the caller has opened. Cooperative matrices are not used then; [`on`](Self::on) a
-    /// [`GpuDevice`] they are.
+    /// A cache on a device that the caller has opened. Cooperative matrices are not used then;
+    /// [`on`](Self::on) a [`GpuDevice`] they are.
     ///
     /// # Errors
     /// [`GpuError::DeviceLost`].

@@ -29,8 +29,8 @@ pub enum MatmulInput<'a> {
 pub enum MatmulOutput<'a> {
     /// To the host: `m · n` floats.
     Host(&'a mut [f32]),
-    /// It stays on the cache's device, at the start of a buffer of at least `m · n` f32: for a later matmul, or for a
-    /// [command batch](crate::GpuCommandBatch::import_buffer).
+    /// It stays on the cache's device, at the start of a buffer of at least `m · n` f32: for a later matmul,
+    /// or for a [command batch](crate::GpuCommandBatch::import_buffer).
     Buffer(&'a GpuBuffer),
 }
 
@@ -79,8 +79,8 @@ struct Compiled {
     used: u64,
 }
 
-/// Programs that are kept; those that were not used for longest go first. A caller who brings new buffers with each call
-/// would fill memory otherwise.
+/// Programs that are kept; those that were not used for longest go first. A caller with new buffers in
+/// each call would fill memory otherwise.
 const MOST_PROGRAMS: usize = 1024;
 
 impl Runs {
@@ -135,7 +135,8 @@ struct Layout {
 }
 
 impl GpuMatmulCache {
-    /// Multiplies `m` rows of input, each of k elements, by a weight: `output[m, n] = input[m, k] · weight[n, k]ᵀ`.
+    /// Multiplies `m` rows of input, each of k elements, by a weight: `output[m, n] = input[m, k] · weight[n,
+    /// k]ᵀ`.
     ///
     /// # Errors
     /// [`GpuError::UnknownWeight`], [`GpuError::Argument`] where `m` is 0 or a length does not fit,
@@ -166,8 +167,9 @@ impl GpuMatmulCache {
         self.many_async("matmul_cached", &mut [CachedMatmul { weight: weight_name, m, input, output }]).await
     }
 
-    /// Several matmuls in one submission, in order: a matmul may read from a buffer that one before it writes to. Waits
-    /// for the results that go to the host; without any it returns as soon as the work is submitted.
+    /// Several matmuls in one submission, in order: a matmul may read from a buffer that one before it writes
+    /// to. Waits for the results that go to the host; without any it returns as soon as the work is
+    /// submitted.
     ///
     /// ```
     /// use fulmen_wgpu::{GpuDevice, GpuMatmulCache, MatmulInput, MatmulOutput, CachedMatmul};
@@ -196,8 +198,8 @@ impl GpuMatmulCache {
     /// ```
     ///
     /// # Errors
-    /// As [`matmul_cached`](Self::matmul_cached), and [`GpuError::Aliased`] where a matmul reads from the buffer that it
-    /// writes to. Nothing was run then.
+    /// As [`matmul_cached`](Self::matmul_cached), and [`GpuError::Aliased`] where a matmul reads from the
+    /// buffer that it writes to. Nothing was run then.
     pub fn matmul_many(&mut self, matmuls: &mut [CachedMatmul<'_>]) -> Result<(), GpuError> {
         self.many("matmul_many", matmuls)
     }
@@ -210,18 +212,19 @@ impl GpuMatmulCache {
         self.many_async("matmul_many", matmuls).await
     }
 
-    /// The time on the device of a matmul of `m` rows, in microseconds: the kernels alone, in one pass. What it multiplies
-    /// is what the last call of that size left, or zeros.
+    /// The time on the device of a matmul of `m` rows, in microseconds: the kernels alone, in one pass. What
+    /// it multiplies is what the last call of that size left, or zeros.
     ///
     /// # Errors
-    /// As [`matmul_cached`](Self::matmul_cached), and [`GpuError::Unsupported`] where the device has no timestamps.
+    /// As [`matmul_cached`](Self::matmul_cached), and [`GpuError::Unsupported`] where the device has no
+    /// timestamps.
     pub fn time_us(&mut self, weight_name: &str, m: usize) -> Result<f64, GpuError> {
         let key = self.own_program("time_us", weight_name, m)?;
         self.runs.compiled.get(&key).map_or(Ok(0.0), |compiled| compiled.program.time_us())
     }
 
-    /// The time on the device of each kernel of a matmul of `m` rows. Measuring keeps the kernels apart, so their sum is
-    /// more than [`time_us`](Self::time_us).
+    /// The time on the device of each kernel of a matmul of `m` rows. Measuring keeps the kernels apart, so
+    /// their sum is more than [`time_us`](Self::time_us).
     ///
     /// # Errors
     /// As [`time_us`](Self::time_us).
@@ -251,8 +254,8 @@ impl GpuMatmulCache {
 
     /// The pipeline of a kernel of this crate.
     pub(crate) fn pipeline(&self, kernel: &Kernel) -> Result<Arc<Pipeline>, GpuError> {
-        // SAFETY: the kernels of this crate clamp their indices or keep to the lengths that they are given, and the
-        // tests run them with checks as well.
+        // SAFETY: the kernels of this crate clamp their indices or keep to the lengths that they are given,
+        // and the tests run them with checks as well.
         unsafe { self.pipelines.get_trusted(&self.gpu, kernel) }
     }
 

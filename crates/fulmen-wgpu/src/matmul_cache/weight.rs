@@ -37,8 +37,8 @@ impl GpuMatmulCache {
     ///
     /// # Errors
     /// [`GpuError::WeightExists`], [`GpuError::Argument`] where the sizes do not fit each other or are 0,
-    /// [`GpuError::TooLarge`], [`GpuError::OutOfMemory`] with what is needed and what there is, [`GpuError::DeviceLost`].
-    /// The cache is as it was before then.
+    /// [`GpuError::TooLarge`], [`GpuError::OutOfMemory`] with what is needed and what there is,
+    /// [`GpuError::DeviceLost`]. The cache is as it was before then.
     pub fn upload_weight(
         &mut self,
         name: &str,
@@ -52,8 +52,8 @@ impl GpuMatmulCache {
     /// Uploads a weight as it is stored: F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K, Q5_K or Q6_K.
     ///
     /// # Errors
-    /// As [`upload_weight`](Self::upload_weight), and [`GpuError::Argument`] for other types and for rows that are not
-    /// whole blocks.
+    /// As [`upload_weight`](Self::upload_weight), and [`GpuError::Argument`] for other types and for rows
+    /// that are not whole blocks.
     pub fn upload_weight_as(
         &mut self,
         name: &str,
@@ -68,7 +68,8 @@ impl GpuMatmulCache {
     /// Puts another weight, of any type and size, in the place of one.
     ///
     /// # Errors
-    /// As [`upload_weight_as`](Self::upload_weight_as), and [`GpuError::UnknownWeight`]. The old weight stays then.
+    /// As [`upload_weight_as`](Self::upload_weight_as), and [`GpuError::UnknownWeight`]. The old weight stays
+    /// then.
     pub fn replace_weight(
         &mut self,
         name: &str,

@@ -1,5 +1,5 @@
-//! Measurements, kept between processes: a text file with a checksum, replaced by renaming. A file that is damaged or of
-//! another device, driver or version is ignored.
+//! Measurements, kept between processes: a text file with a checksum, replaced by renaming. A file that is
+//! damaged or of another device, driver or version is ignored.
 
 use std::{fmt::Write as _, fs, path::PathBuf};
 

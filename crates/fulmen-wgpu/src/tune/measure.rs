@@ -67,9 +67,9 @@ impl Tuning {
 const TOO_SLOW: f64 = 4.0;
 
 impl GpuMatmulCache {
-    /// Measures every kernel that could multiply `m` rows by a weight, remembers the fastest whose result `is_right`, and
-    /// uses it from now on; other caches and batches of this device do so too. [`GpuDevice::save_tuned`] keeps it for
-    /// other processes.
+    /// Measures every kernel that could multiply `m` rows by a weight, remembers the fastest whose result
+    /// `is_right`, and uses it from now on; other caches and batches of this device do so too.
+    /// [`GpuDevice::save_tuned`] keeps it for other processes.
     ///
     /// [`GpuDevice::save_tuned`]: crate::GpuDevice::save_tuned
     ///
@@ -151,7 +151,8 @@ impl GpuMatmulCache {
         Ok(())
     }
 
-    /// Compiles the kernels of all candidates, on all processors: the driver takes longer for that than for running them.
+    /// Compiles the kernels of all candidates, on all processors: the driver takes longer for that than for
+    /// running them.
     fn compile_all(&self, name: &str, m: usize, names: &[String]) -> Result<(), GpuError> {
         let kernels: Vec<Kernel> = names.iter().flat_map(|kernel| self.kernels_by(name, m, kernel)).collect();
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(kernels.len().max(1));

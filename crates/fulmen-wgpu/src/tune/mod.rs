@@ -1,10 +1,11 @@
 //! Autotuning: kernels that were measured on a device, remembered.
 //!
-//! The tables of [`kernels::matmul`](crate::kernels::matmul) and [`kernels::qmatmul`](crate::kernels::qmatmul) choose by
-//! shape, by measurements on one GPU. [`GpuMatmulCache::tune`](crate::GpuMatmulCache::tune) measures every candidate
-//! for a weight and a number of rows on the device at hand, after checking its result, and remembers the fastest of those
-//! that passed. The matmul cache and the command batch take it from there; shapes that were not measured, and kernels
-//! that are not candidates, go by the tables.
+//! The tables of [`kernels::matmul`](crate::kernels::matmul) and
+//! [`kernels::qmatmul`](crate::kernels::qmatmul) choose by shape, by measurements on one GPU.
+//! [`GpuMatmulCache::tune`](crate::GpuMatmulCache::tune) measures every candidate for a weight and a number
+//! of rows on the device at hand, after checking its result, and remembers the fastest of those that passed.
+//! The matmul cache and the command batch take it from there; shapes that were not measured, and kernels that
+//! are not candidates, go by the tables.
 //!
 //! The results lie beside the compiled pipelines, in one file per adapter, driver and version of this crate
 //! (`file.rs`).
@@ -34,7 +35,7 @@ use crate::{
 /// A matmul, as far as it decides which kernel is fastest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
-    /// The type of the weight and how it lies, such as `F32 nk` or `Q4_K`.
+    /// The type of the weight and its layout, such as `F32 nk` or `Q4_K`.
     pub(crate) weight: String,
     /// Whether activations may be rounded.
     pub(crate) rounded: bool,
@@ -76,8 +77,8 @@ impl Tuned {
         file.write(&table)
     }
 
-    /// The kernel that was fastest for a matmul; for a number of rows that was not measured, that of the next larger one,
-    /// if it is not twice as large.
+    /// The kernel that was fastest for a matmul; for a number of rows that was not measured, that of the next
+    /// larger one, if it is not twice as large.
     fn name(&self, key: &Key) -> Option<String> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let last = Key { m: key.m.saturating_mul(2).saturating_sub(1).max(key.m), ..key.clone() };
@@ -121,8 +122,9 @@ pub struct Taken {
     pub measured: bool,
 }
 
-/// The kernel that a device takes for `m` rows and a weight `[n, k]` of a type; `None` where there is none for that type or
-/// shape. `exact` as in [`MatmulCacheOptions::exact_activations`](crate::MatmulCacheOptions::exact_activations).
+/// The kernel that a device takes for `m` rows and a weight `[n, k]` of a type; `None` where there is none
+/// for that type or shape. `exact` as in
+/// [`MatmulCacheOptions::exact_activations`](crate::MatmulCacheOptions::exact_activations).
 pub fn kernel_for(gpu: &GpuDevice, dtype: DType, m: u32, (n, k): (u32, u32), exact: bool) -> Option<Taken> {
     let (caps, tuned) = (gpu.caps(), gpu.tuned());
     let elem = match dtype {

@@ -1,5 +1,6 @@
-//! Weights on the device: from the host's bytes to buffers in the layout of the kernels, in slices of rows where one
-//! buffer or binding does not hold them. The matmul cache and the graph dispatcher keep theirs in this form.
+//! Weights on the device: from the host's bytes to buffers in the layout of the kernels, in slices of rows
+//! where one buffer or binding does not hold them. The matmul cache and the graph dispatcher keep theirs in
+//! this form.
 
 mod upcast;
 
@@ -33,8 +34,8 @@ pub(crate) struct DeviceWeight {
 }
 
 impl DeviceWeight {
-    /// Plain memory of f32, f16 or bf16 as a weight; `None` for blocks, and where the offset of a binding would not be
-    /// aligned.
+    /// Plain memory of f32, f16 or bf16 as a weight; `None` for blocks, and where the offset of a binding
+    /// would not be aligned.
     pub(crate) fn view(
         gpu: &GpuDevice,
         call: &'static str,
@@ -255,8 +256,8 @@ fn repack(weight: QuantWeight, blocks: &[u8], packed: &mut [u8]) -> Result<(), q
     })
 }
 
-/// Whether f16 holds the values: those that are f16, and blocks whose scales let no value become too large, nor all of
-/// them so small that digits are lost.
+/// Whether f16 holds the values: those that are f16, and blocks whose scales let no value become too large,
+/// nor all of them so small that digits are lost.
 fn fits_f16(dtype: DType, blocks: &[u8]) -> bool {
     // Offsets of the f16 scales and minima in a block, and the largest factor of each.
     let scales: &[(usize, f32)] = match dtype {
@@ -280,8 +281,8 @@ fn fits_f16(dtype: DType, blocks: &[u8]) -> bool {
     largest.is_some_and(|largest| (1e-3..6e4).contains(&largest))
 }
 
-/// The rows of each slice, so that each can be a buffer and be bound; what is needed and allowed where a few rows are
-/// too large.
+/// The rows of each slice, so that each can be a buffer and be bound; what is needed and allowed where a few
+/// rows are too large.
 fn slice_rows(gpu: &GpuDevice, kind: WeightKind, n: u32, k: u32) -> Result<Vec<Range<u32>>, (u64, u64)> {
     let mut caps = gpu.caps();
     caps.max_binding = caps.max_binding.min(caps.max_buffer);

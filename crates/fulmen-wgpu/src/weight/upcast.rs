@@ -46,7 +46,8 @@ fn q5_0(from: &[u8; 22], to: &mut [u8; 34]) {
     }
 }
 
-/// 32 bytes of high bits, 64 of low ones, 12 of scales, scale; to 128 bytes of low and 64 of high bits, 16 scales, scale.
+/// 32 bytes of high bits, 64 of low ones, 12 of scales, scale; to 128 bytes of low and 64 of high bits, 16
+/// scales, scale.
 fn q3_k(from: &[u8; 110], to: &mut [u8; 210]) {
     let (high, low, scales) = (&from[..32], &from[32..96], &from[96..108]);
     to[208..].copy_from_slice(&from[108..]);

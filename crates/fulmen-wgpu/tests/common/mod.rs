@@ -9,7 +9,8 @@ use fulmen_wgpu::{
     kernel::{Kernel, StorageBinding},
 };
 
-/// A device without a disk cache, which records lists as soon as it can. Software will do, but there must be one.
+/// A device without a disk cache, which records lists as soon as it can. Software will do, but there
+/// must be one.
 pub(crate) fn gpu() -> GpuDevice {
     gpu_with(DeviceOptions { record: RecordMode::Always, ..DeviceOptions::default() })
 }

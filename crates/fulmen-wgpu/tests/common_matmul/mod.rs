@@ -19,7 +19,7 @@ pub struct Gpu {
     pipelines: PipelineCache,
 }
 
-/// The buffers of a product.
+/// The buffers of a matmul.
 pub struct Buffers<'a> {
     pub a: &'a GpuBuffer,
     pub b: [&'a GpuBuffer; 2],
@@ -29,11 +29,15 @@ pub struct Buffers<'a> {
     pub extras: Vec<&'a GpuBuffer>,
 }
 
-const CALL: &str = "a product";
+const CALL: &str = "a matmul";
 
 const FILL: &str = "struct Params { count: u32, seed: u32 }
 @compute @workgroup_size(256)
-fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) g: vec3<u32>, @builtin(local_invocation_index) l: u32) {
+fn main(
+    @builtin(workgroup_id) w: vec3<u32>,
+    @builtin(num_workgroups) g: vec3<u32>,
+    @builtin(local_invocation_index) l: u32,
+) {
     let i = (w.x + g.x * (w.y + g.y * w.z)) * 256u + l;
     if (i >= params.count) { return; }
     var x = (i ^ params.seed) * 2654435769u;
@@ -102,8 +106,8 @@ impl Gpu {
     }
 
     fn pipeline(&self, kernel: &Kernel) -> Arc<Pipeline> {
-        // SAFETY: the kernels clamp their indices to the buffers that their plan names, their loops end, they divide by
-        // nothing that can be zero, and they write workgroup memory before they read it.
+        // SAFETY: the kernels clamp their indices to the buffers that their plan names, their loops end, they
+        // divide by nothing that can be zero, and they write workgroup memory before they read it.
         unsafe { self.pipelines.get_trusted(&self.device, kernel) }.unwrap_or_else(|error| panic!("{error}"))
     }
 

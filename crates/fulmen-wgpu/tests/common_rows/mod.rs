@@ -9,7 +9,7 @@ use std::{
 
 use fulmen_wgpu::{
     kernel::{Access, Caps, Kernel},
-    kernels::{Plan, Role},
+    kernels::{LaunchList, Role},
 };
 use wgpu::{
     BindGroupDescriptor, BindGroupEntry, BindingResource, Buffer, BufferBinding, BufferDescriptor,
@@ -132,14 +132,14 @@ impl Gpu {
     }
 
     /// Runs a plan. The padding of inputs is NaN; that of outputs must stay as it was, but for the last word.
-    pub fn run(&self, plan: &Plan, inputs: &[&[u8]], output_bytes: &[usize]) -> After {
+    pub fn run(&self, plan: &LaunchList, inputs: &[&[u8]], output_bytes: &[usize]) -> After {
         let outputs: Vec<Vec<u8>> = output_bytes.iter().map(|&bytes| vec![0xa5; bytes]).collect();
         let outputs: Vec<&[u8]> = outputs.iter().map(Vec::as_slice).collect();
         self.run_on(plan, inputs, &outputs)
     }
 
     /// As [`run`](Self::run), with what the outputs hold before.
-    pub fn run_on(&self, plan: &Plan, inputs: &[&[u8]], outputs: &[&[u8]]) -> After {
+    pub fn run_on(&self, plan: &LaunchList, inputs: &[&[u8]], outputs: &[&[u8]]) -> After {
         self.run_aliased(plan, inputs, outputs, &[])
     }
 
@@ -147,7 +147,7 @@ impl Gpu {
     /// (the second).
     pub fn run_aliased(
         &self,
-        plan: &Plan,
+        plan: &LaunchList,
         inputs: &[&[u8]],
         outputs: &[&[u8]],
         aliases: &[(usize, usize)],
@@ -171,7 +171,7 @@ impl Gpu {
         let mut written = vec![false; inputs.len()];
         let mut encoder = self.device.create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&Default::default());
-        for step in &plan.steps {
+        for step in &plan.launches {
             let kernel = &step.launch.kernel;
             assert_eq!(kernel.bindings.len(), step.bindings.len(), "{}", kernel.label);
             assert_eq!(kernel.param_words as usize, step.launch.params.len(), "{}", kernel.label);
@@ -221,7 +221,7 @@ impl Gpu {
             assert!(
                 kept,
                 "{}: the padding was written",
-                plan.steps.first().map_or("", |s| &s.launch.kernel.label)
+                plan.launches.first().map_or("", |s| &s.launch.kernel.label)
             );
             data.truncate(bytes);
             data
@@ -230,7 +230,7 @@ impl Gpu {
     }
 
     /// Runs a plan of f32 arrays with one output.
-    pub fn run_f32(&self, plan: &Plan, inputs: &[&[f32]], len: usize) -> Vec<f32> {
+    pub fn run_f32(&self, plan: &LaunchList, inputs: &[&[f32]], len: usize) -> Vec<f32> {
         let inputs: Vec<&[u8]> = inputs.iter().map(|data| bytemuck::cast_slice(data)).collect();
         let mut after = self.run(plan, &inputs, &[len * 4]);
         bytemuck::pod_collect_to_vec(&after.outputs.remove(0))

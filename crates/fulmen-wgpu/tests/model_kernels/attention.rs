@@ -2,7 +2,7 @@ use fulmen_core::{DType, Heads, quant};
 use fulmen_wgpu::{
     kernel::Caps,
     kernels::{
-        KernelError, Plan,
+        KernelError, LaunchList,
         attention::{Attention, AttentionKernel, KvInput, attention, attention_by},
         kv::Cache,
         matmul::FragmentOps,
@@ -245,8 +245,8 @@ fn tiles_of_rows() {
     ));
 }
 
-/// Head sizes for the cooperative-matrix kernel; when it is emulated only the first ones, because each compiles for
-/// half a minute.
+/// Head sizes for the cooperative-matrix kernel; when it is emulated only the first ones, because each
+/// compiles for half a minute.
 const COOP_HEADS: [(DType, [u32; 3]); 5] = [
     (DType::Q8_0, [2, 2, 32]),
     (DType::F16, [3, 1, 48]),
@@ -381,7 +381,7 @@ fn what_does_not_fit_is_refused() {
     assert!(matches!(attention(&wrong, &gpu().caps), Err(KernelError::Invalid { .. })));
     let wide = Attention { heads: heads(1, 1, 4099), kv: KvInput::Rows, ..spec };
     assert!(matches!(attention(&wide, &gpu().caps), Err(KernelError::Invalid { .. })));
-    assert_eq!(attention(&Attention { m: 0, ..spec }, &gpu().caps).unwrap(), Plan::default());
+    assert_eq!(attention(&Attention { m: 0, ..spec }, &gpu().caps).unwrap(), LaunchList::default());
 }
 
 #[test]

@@ -2,7 +2,7 @@ use fulmen_core::{DType, quant};
 use fulmen_wgpu::{
     kernel::Caps,
     kernels::{
-        KernelError, Plan,
+        KernelError, LaunchList,
         embed::{Embed, embed},
         qmatmul::QuantWeight,
     },
@@ -126,5 +126,5 @@ fn what_does_not_fit_is_refused() {
         embed(&Embed { dtype: DType::Q8_K, width: 256, ..spec.clone() }, &caps),
         Err(KernelError::Invalid { .. })
     ));
-    assert_eq!(embed(&Embed { m: 0, ..spec }, &caps).unwrap(), Plan::default());
+    assert_eq!(embed(&Embed { m: 0, ..spec }, &caps).unwrap(), LaunchList::default());
 }

@@ -1,6 +1,6 @@
 use fulmen_core::{RopePairing, RopeSpec};
 use fulmen_wgpu::kernels::{
-    KernelError, Plan,
+    KernelError, LaunchList,
     rope::{Rope, rope},
 };
 
@@ -88,5 +88,5 @@ fn a_nan_spoils_its_pair_and_wrong_rotations_are_refused() {
         let refused = rope(&Rope { rope: wrong, ..call }, &gpu().caps);
         assert!(matches!(refused, Err(KernelError::Invalid { .. })), "{wrong:?}");
     }
-    assert_eq!(rope(&Rope { m: 0, ..call }, &gpu().caps).unwrap(), Plan::default());
+    assert_eq!(rope(&Rope { m: 0, ..call }, &gpu().caps).unwrap(), LaunchList::default());
 }

@@ -1,7 +1,7 @@
 use fulmen_core::sampling::SampleState;
 use fulmen_wgpu::{
     kernel::Caps,
-    kernels::{Plan, sample::sample},
+    kernels::{LaunchList, sample::sample},
 };
 
 use crate::common_rows::gpu;
@@ -166,6 +166,6 @@ fn special_logits_and_states() {
         assert_eq!(after.outputs[0][4..], [0xa5; 4]);
         assert_eq!(after.outputs[1][32..], before[1][32..]);
     }
-    assert_eq!(sample(0, 5, &gpu().caps).unwrap(), Plan::default());
+    assert_eq!(sample(0, 5, &gpu().caps).unwrap(), LaunchList::default());
     assert!(sample(1, 0, &gpu().caps).is_err());
 }

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use fulmen_core::sampling::Penalties;
 use fulmen_wgpu::kernels::{
-    Plan,
+    LaunchList,
     advance::{Advance, advance},
     argmax::argmax,
     penalize::{Penalize, penalize},
@@ -56,7 +56,7 @@ fn the_largest_is_found() {
         let zeros: Vec<f32> = (0..2 * n).map(|i| if i % 2 == 0 { -0.0 } else { 0.0 }).collect();
         check_argmax(&zeros, n);
     }
-    assert_eq!(argmax(0, 5, &gpu().caps).unwrap(), Plan::default());
+    assert_eq!(argmax(0, 5, &gpu().caps).unwrap(), LaunchList::default());
     assert!(argmax(1, 0, &gpu().caps).is_err());
 }
 
@@ -104,7 +104,7 @@ fn steps_advance() {
         assert_eq!(words(&after.outputs[3]), fault);
     }
     let none = Advance { m: 0, n_seqs: 1, capacity: 1, sequences: false };
-    assert_eq!(advance(&none, &gpu().caps).unwrap(), Plan::default());
+    assert_eq!(advance(&none, &gpu().caps).unwrap(), LaunchList::default());
     assert!(advance(&Advance { m: 1, capacity: 0, ..none }, &gpu().caps).is_err());
 }
 

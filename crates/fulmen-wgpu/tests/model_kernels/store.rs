@@ -2,7 +2,7 @@ use fulmen_core::{DType, Heads, RopePairing, RopeSpec, quant};
 use fulmen_wgpu::{
     kernel::Caps,
     kernels::{
-        KernelError, Plan,
+        KernelError, LaunchList,
         kv::{Cache, KvStore, RopeStore, kv_store, rope_store},
     },
 };
@@ -240,7 +240,7 @@ fn queries_and_keys_are_normed_and_turned() {
         let [own, plain] = gpu().caps_variants();
         for (caps, aliases) in [(own, &[][..]), (plain, &[(0, 0)]), (few, &[(0, 0)])] {
             let plan = rope_store(&spec, &caps).unwrap();
-            assert!(plan.steps.iter().all(|s| s.bindings.len() <= caps.max_storage_buffers as usize));
+            assert!(plan.launches.iter().all(|s| s.bindings.len() <= caps.max_storage_buffers as usize));
             let after = gpu().run_aliased(&plan, &inputs, &[&poison, &before, &before, &[0; 16]], aliases);
             case.check(&after.outputs[1], &want_k, "k");
             case.check(&after.outputs[2], &want_v, "v");
@@ -279,5 +279,5 @@ fn what_does_not_fit_is_refused() {
     assert!(matches!(kv_store(&wrong, &gpu().caps), Err(KernelError::Invalid { .. })));
     let wrong = KvStore { heads: heads(3, 2, 64), ..spec };
     assert!(matches!(kv_store(&wrong, &gpu().caps), Err(KernelError::Invalid { .. })));
-    assert_eq!(kv_store(&KvStore { m: 0, ..spec }, &gpu().caps).unwrap(), Plan::default());
+    assert_eq!(kv_store(&KvStore { m: 0, ..spec }, &gpu().caps).unwrap(), LaunchList::default());
 }

@@ -11,7 +11,7 @@ fn dot16(x: vec4<u32>, y: vec4<u32>) -> i32 {
     return dot4I8Packed(x.x, y.x) + dot4I8Packed(x.y, y.y) + dot4I8Packed(x.z, y.z) + dot4I8Packed(x.w, y.w);
 }
 
-// Quants of both halves, and as bits: scale, sum of the quants of each half, scaled sum of all.
+// Quants of elements 0 to 15 and 16 to 31, and as bits: scale, sums of these quants, scaled sum of all.
 struct Activations { lo: vec4<u32>, hi: vec4<u32>, sums: vec4<u32> }
 
 fn activations(base: u32, ib: u32) -> Activations {
@@ -19,7 +19,8 @@ fn activations(base: u32, ib: u32) -> Activations {
     return Activations(a[at], a[at + 8u], a[at + 16u]);
 }
 
-// Quants as bytes, four in a word, elements 0 to 15 in `lo`, the others in `hi`; scale and offset of each half.
+// Quants as bytes, four in a word, elements 0 to 15 in `lo`, the others in `hi`; scale and offset of each
+// half.
 struct Block32_0_0 { lo: vec4<u32>, hi: vec4<u32>, scale: vec2<f32>, offset: vec2<f32> }
 
 const LOW_0_0 = vec4<u32>(0x0f0f0f0fu);
@@ -61,7 +62,8 @@ fn dot_block_0_0(sum: f32, block: Block32_0_0, v: Activations) -> f32 {
     return fma(block.scale.x * bitcast<f32>(v.sums.x), both, with_offset);
 }
 
-// Quants as bytes, four in a word, elements 0 to 15 in `lo`, the others in `hi`; scale and offset of each half.
+// Quants as bytes, four in a word, elements 0 to 15 in `lo`, the others in `hi`; scale and offset of each
+// half.
 struct Block32_0_1 { lo: vec4<u32>, hi: vec4<u32>, scale: vec2<f32>, offset: vec2<f32> }
 
 const LOW_0_1 = vec4<u32>(0x0f0f0f0fu);

@@ -25,7 +25,8 @@ fn store4(v: vec4<f32>, slice: u32, row: u32, col: u32) {
     }
 }
 
-// Quants as bytes, four in a word, elements 0 to 15 in `lo`, the others in `hi`; scale and offset of each half.
+// Quants as bytes, four in a word, elements 0 to 15 in `lo`, the others in `hi`; scale and offset of each
+// half.
 struct Block32 { lo: vec4<u32>, hi: vec4<u32>, scale: vec2<f32>, offset: vec2<f32> }
 
 const LOW = vec4<u32>(0x0f0f0f0fu);

@@ -4,9 +4,9 @@
 use super::{AttentionShape, OP, fused_rope_store::FusedRopeStore};
 use crate::kernel::Caps;
 use crate::kernels::{
-    KernelError, Plan, Role,
+    KernelError, LaunchList, Role,
     bind::{KernelBindings, invalid},
-    plan::{product, threads},
+    launch_list::{product, threads},
     preprocess::values,
     qmatmul::q8_bytes,
 };
@@ -43,7 +43,7 @@ pub(super) struct DecodeConfig<'a> {
     pub(super) fused: Option<FusedRopeStore<'a>>,
 }
 
-pub(super) fn plan(shape: &AttentionShape, caps: &Caps) -> Result<Plan, KernelError> {
+pub(super) fn launch_list(shape: &AttentionShape, caps: &Caps) -> Result<LaunchList, KernelError> {
     launches(&DecodeConfig::new(shape, caps)?, false, caps)
 }
 
@@ -53,7 +53,7 @@ pub(super) fn plan_fused(
     shape: &AttentionShape,
     fused: FusedRopeStore<'_>,
     caps: &Caps,
-) -> Result<Option<Plan>, KernelError> {
+) -> Result<Option<LaunchList>, KernelError> {
     let mut config = DecodeConfig::new(shape, caps)?;
     if config.chunks == 1 || !fused.fits(shape, config.heads, config.threads)? {
         return Ok(None);
@@ -62,12 +62,12 @@ pub(super) fn plan_fused(
     let q8 = shape.heads.head_dim.is_multiple_of(32);
     match launches(&config, q8, caps) {
         Err(KernelError::TooManyBuffers { .. }) => Ok(None),
-        plan => plan.map(Some),
+        list => list.map(Some),
     }
 }
 
 /// The second launch also writes q8 activations, if there is one and heads are multiples of 32 elements.
-pub(super) fn plan_with_q8(shape: &AttentionShape, caps: &Caps) -> Result<Option<Plan>, KernelError> {
+pub(super) fn plan_with_q8(shape: &AttentionShape, caps: &Caps) -> Result<Option<LaunchList>, KernelError> {
     let config = DecodeConfig::new(shape, caps)?;
     if config.chunks == 1 || !shape.heads.head_dim.is_multiple_of(32) {
         return Ok(None);
@@ -75,9 +75,9 @@ pub(super) fn plan_with_q8(shape: &AttentionShape, caps: &Caps) -> Result<Option
     launches(&config, true, caps).map(Some)
 }
 
-fn launches(config: &DecodeConfig<'_>, q8: bool, caps: &Caps) -> Result<Plan, KernelError> {
+fn launches(config: &DecodeConfig<'_>, q8: bool, caps: &Caps) -> Result<LaunchList, KernelError> {
     let shape = config.shape;
-    let mut plan = Plan::default();
+    let mut list = LaunchList::default();
     let split = config.chunks > 1;
     let heads = u64::from(shape.m) * u64::from(shape.heads.n_heads);
     let parts = product(OP, "the partial results", &[shape.q_bytes, config.chunks.into()])?;
@@ -93,14 +93,14 @@ fn launches(config: &DecodeConfig<'_>, q8: bool, caps: &Caps) -> Result<Plan, Ke
     if split {
         bind.write("parts", Role::Scratch(0), shape.val(), parts)?;
         bind.write("stats", Role::Scratch(1), "vec2<f32>", stats)?;
-        plan.scratch = vec![parts, stats];
+        list.scratch = vec![parts, stats];
         if keep_queries {
-            plan.scratch.push(shape.q_bytes);
+            list.scratch.push(shape.q_bytes);
         }
     } else {
         bind.write("out", Role::Output(0), shape.val(), shape.q_bytes)?;
     }
-    config.launch_decode(&mut plan, bind, caps)?;
+    config.launch_decode(&mut list, bind, caps)?;
     if split {
         let mut bind = KernelBindings::new("attention split-KV reduce", caps);
         shape.bind_positions(&mut bind, false)?;
@@ -115,9 +115,9 @@ fn launches(config: &DecodeConfig<'_>, q8: bool, caps: &Caps) -> Result<Plan, Ke
             bind.read("rotated", Role::Scratch(2), shape.val(), shape.q_bytes)?;
             bind.write("q_out", Role::Output(5), shape.val(), shape.q_bytes)?;
         }
-        config.launch_reduce(&mut plan, bind, heads, q8, caps)?;
+        config.launch_reduce(&mut list, bind, heads, q8, caps)?;
     }
-    Ok(plan)
+    Ok(list)
 }
 
 impl<'a> DecodeConfig<'a> {
@@ -149,7 +149,7 @@ impl<'a> DecodeConfig<'a> {
 
     fn launch_decode(
         &self,
-        plan: &mut Plan,
+        list: &mut LaunchList,
         bind: KernelBindings<'_>,
         caps: &Caps,
     ) -> Result<(), KernelError> {
@@ -182,6 +182,6 @@ impl<'a> DecodeConfig<'a> {
             block: BLOCK,
             min_chunk: MIN_CHUNK,
         ]);
-        bind.launch(plan, "attention/decode.wgsl", &values, params, groups)
+        bind.launch(list, "attention/decode.wgsl", &values, params, groups)
     }
 }

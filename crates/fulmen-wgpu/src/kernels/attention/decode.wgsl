@@ -21,7 +21,9 @@
 //! **Preconditions.** `head_dim / width` rounded up to a power of two is at most `threads`; `lanes` is
 //! a power of two.
 //!
-//! **Bound** by memory bandwidth: it reads every key and value of the context once per KV head.
+//! **Bound** by memory bandwidth for long contexts: it reads every key and value once per KV head. At 1000
+//! positions it is bound by latency: 17 µs per dispatch on an H200 (Qwen3-4B, with fused RoPE and KV store),
+//! which is 123 GB/s of 4350.
 struct Params {
     capacity: u32,
     n_seqs: u32,

@@ -1,8 +1,9 @@
 //! Helper of `decode.wgsl` with fused RoPE and KV store: module-scope declarations.
 //!
-//! Defines `new_heads` (the row's query heads of this workgroup, then its key, then its value, `head_dim` f32 elements
-//! each; filled by `fused_rope_store.wgsl`, one thread team per head), `rotated_query(head, vec)` and
-//! `encoded(vec4<f32>)`, which converts to the cache type (`kv_type`: f32 or f16).
+//! Defines `new_heads` (the row's query heads of this workgroup, then its key, then its value,
+//! `head_dim` f32 elements each; filled by `fused_rope_store.wgsl`, one thread team per head),
+//! `rotated_query(head, vec)` and `encoded(vec4<f32>)`, which converts to the cache type (`kv_type`:
+//! f32 or f16).
 #include "workgroup/reduce.wgsl"
 #include "rope/sin_cos.wgsl"
 var<workgroup> new_heads: array<f32, {{(heads + 2) * head_dim}}>;

@@ -1,5 +1,5 @@
-//! Part of `main` in `decode.wgsl`: per-head RMS norm (a reduction), RoPE and KV store of the row, fused before
-//! attention.
+//! Part of `main` in `decode.wgsl`: per-head RMS norm (a reduction), RoPE and KV store of the row,
+//! fused before attention.
 //!
 //! One team of `rope_team` threads per head: teams 0 to `heads - 1` take the query heads, the next one
 //! the key, the next one the value. Every workgroup rotates the query heads that it uses. The workgroup

@@ -1,10 +1,11 @@
-//! Helper functions for attention kernels: `load_k(row, vec)` and `load_v(row, vec)` return vector `vec` of a key or
-//! value, dequantized. One thread loads one `Val`: `vec4<f32>`, or `f32` where `head_dim` is not a multiple of 4.
+//! Helper functions for attention kernels: `load_k(row, vec)` and `load_v(row, vec)` return vector
+//! `vec` of a key or value, dequantized. One thread loads one `Val`: `vec4<f32>`, or `f32` where
+//! `head_dim` is not a multiple of 4.
 //!
 //! Expects the bindings `k` and `v`. Layouts by `kv_type`:
 //! - `f32`, `f16`: `head_dim` elements per row; f16 as packed pairs in `u32` or `vec2<u32>`;
-//! - `q8_0`: ggml blocks of 34 bytes per 32 elements, an f16 scale and 32 int8 quants. Blocks are not word-aligned, so
-//!   they are addressed in 16-bit units: 17 per block.
+//! - `q8_0`: ggml blocks of 34 bytes per 32 elements, an f16 scale and 32 int8 quants. Blocks are not
+//!   word-aligned, so they are addressed in 16-bit units: 17 per block.
 #macro loader(name)
   #if kv_type == "q8_0"
 // The 32 bits that start at 16-bit unit `at`.

@@ -20,11 +20,11 @@ use fulmen_core::Heads;
 
 use self::fused_rope_store::FusedRopeStore;
 use super::{
-    KernelError, Plan,
+    KernelError, LaunchList,
     bind::{fits, invalid},
     kv::{Cache, KvStore, RopeStore},
+    launch_list::product,
     matmul::FragmentOps,
-    plan::product,
 };
 use crate::kernel::Caps;
 
@@ -79,7 +79,7 @@ pub enum AttentionKernel {
 ///
 /// # Errors
 /// [`KernelError`] where the heads do not fit the cache's type, or something is larger than a binding.
-pub fn attention(spec: &Attention, caps: &Caps) -> Result<Plan, KernelError> {
+pub fn attention(spec: &Attention, caps: &Caps) -> Result<LaunchList, KernelError> {
     let shape = AttentionShape::new(spec, caps)?;
     attention_by(prefill_kernel(&shape, caps).unwrap_or(AttentionKernel::Decode), spec, caps)
 }
@@ -101,7 +101,7 @@ fn prefill_kernel(shape: &AttentionShape, caps: &Caps) -> Option<AttentionKernel
 ///
 /// # Errors
 /// As [`attention`].
-pub fn attention_with_q8(spec: &Attention, caps: &Caps) -> Result<Option<Plan>, KernelError> {
+pub fn attention_with_q8(spec: &Attention, caps: &Caps) -> Result<Option<LaunchList>, KernelError> {
     let shape = AttentionShape::new(spec, caps)?;
     let empty = spec.m == 0 || spec.heads.n_heads == 0;
     if empty || prefill_kernel(&shape, caps).is_some() {
@@ -129,7 +129,7 @@ pub fn rope_store_attention(
     scale: f32,
     keep_queries: bool,
     caps: &Caps,
-) -> Result<Option<Plan>, KernelError> {
+) -> Result<Option<LaunchList>, KernelError> {
     let KvStore { m, heads, cache, sequences } = spec.store;
     let kv = KvInput::Cache { cache, sequences };
     let shape = AttentionShape::new(&Attention { m, heads, scale, kv }, caps)?;
@@ -143,15 +143,19 @@ pub fn rope_store_attention(
 ///
 /// # Errors
 /// As [`attention`], and where the kernel does not support such heads.
-pub fn attention_by(kernel: AttentionKernel, spec: &Attention, caps: &Caps) -> Result<Plan, KernelError> {
+pub fn attention_by(
+    kernel: AttentionKernel,
+    spec: &Attention,
+    caps: &Caps,
+) -> Result<LaunchList, KernelError> {
     let shape = AttentionShape::new(spec, caps)?;
     if spec.m == 0 || spec.heads.n_heads == 0 {
-        return Ok(Plan::default());
+        return Ok(LaunchList::default());
     }
     match kernel {
-        AttentionKernel::Decode => decode::plan(&shape, caps),
-        AttentionKernel::PrefillTiled => prefill_tiled::plan(&shape, caps),
-        AttentionKernel::PrefillCoop(fragment_ops) => prefill_coop::plan(&shape, fragment_ops, caps),
+        AttentionKernel::Decode => decode::launch_list(&shape, caps),
+        AttentionKernel::PrefillTiled => prefill_tiled::launch_list(&shape, caps),
+        AttentionKernel::PrefillCoop(fragment_ops) => prefill_coop::launch_list(&shape, fragment_ops, caps),
     }
 }
 

@@ -9,7 +9,7 @@ use fulmen_core::DType;
 use super::{AttentionShape, OP, prefill_tiled};
 use crate::kernel::Caps;
 use crate::kernels::{
-    KernelError, Plan, Role,
+    KernelError, LaunchList, Role,
     bind::{KernelBindings, invalid},
     matmul::FragmentOps,
     preprocess::values,
@@ -41,11 +41,11 @@ pub(super) fn fits(shape: &AttentionShape, fragment_ops: FragmentOps, caps: &Cap
         && sizes.workgroup_bytes() <= caps.workgroup_memory
 }
 
-pub(super) fn plan(
+pub(super) fn launch_list(
     shape: &AttentionShape,
     fragment_ops: FragmentOps,
     caps: &Caps,
-) -> Result<Plan, KernelError> {
+) -> Result<LaunchList, KernelError> {
     if !fits(shape, fragment_ops, caps) {
         let dim = shape.heads.head_dim;
         let reason = format!("the device has no cooperative matrices for heads of {dim} in such a cache");
@@ -82,9 +82,9 @@ pub(super) fn plan(
         keys: KEYS,
         threads: THREADS,
     ]);
-    let mut plan = Plan::default();
-    bind.launch(&mut plan, "attention/prefill_coop.wgsl", &values, params, groups)?;
-    Ok(plan)
+    let mut list = LaunchList::default();
+    bind.launch(&mut list, "attention/prefill_coop.wgsl", &values, params, groups)?;
+    Ok(list)
 }
 
 /// Sizes that depend on the head size.

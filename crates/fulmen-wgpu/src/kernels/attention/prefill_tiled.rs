@@ -6,7 +6,7 @@
 use super::{AttentionShape, KvInput, OP};
 use crate::kernel::Caps;
 use crate::kernels::{
-    KernelError, Plan, Role,
+    KernelError, LaunchList, Role,
     bind::{KernelBindings, invalid},
     preprocess::values,
 };
@@ -74,7 +74,7 @@ pub(super) fn fits(shape: &AttentionShape, caps: &Caps) -> bool {
     TileConfig::new(shape, caps).is_some()
 }
 
-pub(super) fn plan(shape: &AttentionShape, caps: &Caps) -> Result<Plan, KernelError> {
+pub(super) fn launch_list(shape: &AttentionShape, caps: &Caps) -> Result<LaunchList, KernelError> {
     let config = TileConfig::new(shape, caps).ok_or_else(|| shape.unsupported_head_dim())?;
     let mut bind = KernelBindings::new("attention prefill tiled", caps);
     shape.bind_qkv(&mut bind)?;
@@ -100,9 +100,9 @@ pub(super) fn plan(shape: &AttentionShape, caps: &Caps) -> Result<Plan, KernelEr
         keys: KEYS,
         threads: THREADS,
     ]);
-    let mut plan = Plan::default();
-    bind.launch(&mut plan, "attention/prefill_tiled.wgsl", &values, params, groups)?;
-    Ok(plan)
+    let mut list = LaunchList::default();
+    bind.launch(&mut list, "attention/prefill_tiled.wgsl", &values, params, groups)?;
+    Ok(list)
 }
 
 /// The fewest workgroups that keep a device busy.

@@ -7,9 +7,9 @@ use super::{
 };
 use crate::kernel::Caps;
 use crate::kernels::{
-    KernelError, Plan,
+    KernelError, LaunchList,
     bind::{KernelBindings, invalid},
-    plan::threads,
+    launch_list::threads,
     preprocess::values,
     qmatmul::q8_block_place,
 };
@@ -20,7 +20,7 @@ const EARLY: u32 = 8;
 impl DecodeConfig<'_> {
     pub(super) fn launch_reduce(
         &self,
-        plan: &mut Plan,
+        list: &mut LaunchList,
         bind: KernelBindings<'_>,
         heads: u64,
         q8: bool,
@@ -45,6 +45,6 @@ impl DecodeConfig<'_> {
         ]);
         let mut params = shape.params().to_vec();
         params.extend([self.chunks, groups]);
-        bind.launch(plan, "attention/split_kv_reduce.wgsl", &values, params, heads)
+        bind.launch(list, "attention/split_kv_reduce.wgsl", &values, params, heads)
     }
 }

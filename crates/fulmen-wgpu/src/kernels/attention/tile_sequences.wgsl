@@ -1,6 +1,7 @@
-//! Part of `main` in the prefill kernels: computes `sequence` and `limit`, the most keys that any row of the tile sees in
-//! that sequence. With `sequences` it opens a loop over the distinct sequences of the tile's rows, which the including
-//! file closes; a sequence is handled at its first row, and `limit` is 0 at its other rows.
+//! Part of `main` in the prefill kernels: computes `sequence` and `limit`, the most keys that any row
+//! of the tile sees in that sequence. With `sequences` it opens a loop over the distinct sequences of
+//! the tile's rows, which the including file closes; a sequence is handled at its first row, and
+//! `limit` is 0 at its other rows.
 //!
 //! Expects `row_seen` and, with `sequences`, `row_sequence`, one entry per row of the tile.
 #if sequences

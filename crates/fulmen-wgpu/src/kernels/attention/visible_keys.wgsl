@@ -3,10 +3,11 @@
 //! - `sequence_of(row)`: the sequence of a row.
 //! - `seen_by(row)`: how many keys the row attends to (its causal context); 0 for an invalid row.
 //! - `report_invalid_row(row)`: reports a position or sequence that is out of range.
-//! - `key_row(sequence, head, position)`: index of a head's key (and value) vector in the cache or in the rows.
+//! - `key_row(sequence, head, position)`: index of a head's key (and value) vector in the cache or in
+//!   the rows.
 //!
-//! Expects `params.capacity` and `params.n_seqs`, and the bindings `positions`, `sequences` and `fault` where the values
-//! `over_cache`, `sequences` and `faults` say so.
+//! Expects `params.capacity` and `params.n_seqs`, and the bindings `positions`, `sequences` and `fault`
+//! where the values `over_cache`, `sequences` and `faults` say so.
 #if over_cache
   #if faults
 #include "fault.wgsl"

@@ -1,12 +1,14 @@
-//! Helper functions of `elementwise/fused.wgsl` for an input that is broadcast: `load_in<n>(i)` returns the 4 elements that
-//! belong to output vector `i`, for one thread. `n` is the input's number, `broadcast` how it is laid out:
+//! Helper functions of `elementwise/fused.wgsl` for an input that is broadcast: `load_in<n>(i)` returns
+//! the 4 elements that belong to output vector `i`, for one thread. `n` is the input's number,
+//! `broadcast` how it is laid out:
 //!
 //! - `scalar`: one element for all;
-//! - `row`: one element per column, repeated in every row of `params.n<n>` elements (`row4`: of that many vectors);
+//! - `row`: one element per column, repeated in every row of `params.n<n>` elements (`row4`: of that
+//!   many vectors);
 //! - `column`: one element per row (`column4`: rows are whole vectors).
 //!
-//! `params.at<n>` is the column at which the launch starts, `params.row<n>` and `params.last<n>` bound the elements of a
-//! column input. `form` is as in `storage/accessors.wgsl`.
+//! `params.at<n>` is the column at which the launch starts, `params.row<n>` and `params.last<n>` bound
+//! the elements of a column input. `form` is as in `storage/accessors.wgsl`.
 #if broadcast == "row4"
 fn load_in{{n}}(i: u32) -> EwF {
     let k = (i + params.at{{n}}) % params.n{{n}};

@@ -1,22 +1,22 @@
-//! A program as the end of another kernel.
+//! A graph of element-wise ops as the epilogue of another kernel.
 
 use super::{Broadcast, ElementwiseProgram, source::source};
 use crate::kernels::KernelError;
 
-/// How an epilogue's input is laid over the matrix that the kernel makes.
+/// How an epilogue's input is broadcast to the output matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EpilogueLayout {
-    /// An element of its own for each.
+    /// One value per element.
     PerElement,
-    /// One for each column: a bias.
+    /// One value per column: a bias.
     PerColumn,
-    /// One for each row.
+    /// One value per row.
     PerRow,
-    /// One for all.
+    /// One value for all.
     Scalar,
 }
 
-/// A program as text for the end of another kernel.
+/// The WGSL of an epilogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpilogueText {
     /// An f32 expression over f32 values: what the kernel computed, as `v` or, if that is several

@@ -4,8 +4,8 @@ use super::{Broadcast, ElementwiseProgram, Input, source::source};
 use crate::{
     kernel::{Access, Caps, Kernel, StorageBinding},
     kernels::{
-        Binding, Elem, KernelError, Plan, Role,
-        plan::{alignment, padded, step, threads, window},
+        Binding, Elem, KernelError, LaunchList, Role,
+        launch_list::{alignment, kernel_launch, padded, threads, window},
         preprocess::{render, values},
         storage::{Form, Lanes, declare, element},
     },
@@ -28,7 +28,7 @@ pub fn fused(
     len: u64,
     scalars: &[f32],
     caps: &Caps,
-) -> Result<Plan, KernelError> {
+) -> Result<LaunchList, KernelError> {
     program.check()?;
     let invalid = |reason: String| KernelError::Invalid { op: program.label(), reason };
     if scalars.len() != program.scalars {
@@ -37,9 +37,9 @@ pub fn fused(
     if len > u64::MAX / 64 {
         return Err(KernelError::TooMany { op: program.label(), what: "the number of elements" });
     }
-    let mut plan = Plan::default();
+    let mut list = LaunchList::default();
     if len == 0 {
-        return Ok(plan);
+        return Ok(list);
     }
     let fused = FusedKernel::new(program, len, caps)?;
     let most = fused.elements_per_launch(caps)?;
@@ -49,10 +49,10 @@ pub fn fused(
         let (bindings, mut params) = fused.bind(start, count, caps);
         params.extend(scalars.iter().map(|scalar| scalar.to_bits()));
         let groups = count.div_ceil(4).div_ceil(fused.span());
-        plan.steps.push(step(fused.kernel.clone(), params, groups, bindings, caps)?);
+        list.launches.push(kernel_launch(fused.kernel.clone(), params, groups, bindings, caps)?);
         start += count;
     }
-    Ok(plan)
+    Ok(list)
 }
 
 /// A kernel, and what is needed to launch it.

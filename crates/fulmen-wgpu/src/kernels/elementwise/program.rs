@@ -1,22 +1,22 @@
-//! Trees of element-wise ops as data.
+//! Graphs of element-wise ops as data.
 
 use super::ElementwiseOp;
 use crate::kernels::{Elem, KernelError};
 
-/// How an input of a program is laid over its elements.
+/// How an input of a program is broadcast.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Broadcast {
-    /// An element of its own for each.
+    /// One element per output element.
     #[default]
     Full,
     /// One element for all.
     Scalar,
-    /// `n` elements, one for each place in a row of `n`: element `i` takes `i % n`. A bias.
+    /// `n` elements, one per column of rows of `n`: element `i` takes `i % n`. A bias.
     Row {
         /// Elements in a row.
         n: u64,
     },
-    /// One element for each row of `n`: element `i` takes `i / n`.
+    /// One element per row of `n`: element `i` takes `i / n`.
     Column {
         /// Elements in a row.
         n: u64,
@@ -24,7 +24,7 @@ pub enum Broadcast {
 }
 
 impl Broadcast {
-    /// Elements that the input has where the program has `len`.
+    /// Elements of the input of a program with `len` elements.
     pub fn elements(self, len: u64) -> u64 {
         match self {
             Self::Full => len,
@@ -34,7 +34,7 @@ impl Broadcast {
         }
     }
 
-    /// The simplest that means the same for `len` elements.
+    /// The simplest equivalent broadcast for `len` elements.
     pub(super) fn simplified(self, len: u64) -> Self {
         match self {
             Self::Row { n: 1 } => Self::Scalar,
@@ -51,7 +51,7 @@ impl Broadcast {
 pub struct Input {
     /// The type of its elements.
     pub elem: Elem,
-    /// How it is laid over the program's elements.
+    /// How it is broadcast.
     pub broadcast: Broadcast,
 }
 
@@ -67,12 +67,12 @@ pub enum Node {
     Op(ElementwiseOp, Vec<usize>),
 }
 
-/// An output of a program: as many elements as the program has.
+/// An output of a program, of full length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Output {
-    /// The node that is stored.
+    /// The stored node.
     pub node: usize,
-    /// The type in which it is stored.
+    /// The type it is stored as.
     pub elem: Elem,
     /// The input in whose buffer it is stored, which is then bound once, for reading and writing. That
     /// input is [`Broadcast::Full`] and of the same type.
@@ -138,7 +138,7 @@ impl ElementwiseProgram {
         }
     }
 
-    /// Checks that every number in it names something.
+    /// Checks that all indices are valid.
     pub(super) fn check(&self) -> Result<(), KernelError> {
         let invalid = |reason: String| Err(KernelError::Invalid { op: self.label(), reason });
         for (at, node) in self.nodes.iter().enumerate() {

@@ -49,7 +49,7 @@ const REALS: &[f32] = &[
     f32::NAN,
 ];
 
-/// What the table says of an op.
+/// One row of the table.
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) arity: usize,
@@ -171,12 +171,12 @@ impl ElementwiseOp {
         self == Self::Relu
     }
 
-    /// How many arrays it takes.
+    /// The number of array arguments.
     pub fn arity(self) -> usize {
         self.row().arity
     }
 
-    /// How many scalars it takes, after the arrays.
+    /// The number of scalar arguments, after the arrays.
     pub fn scalars(self) -> usize {
         self.row().scalars
     }

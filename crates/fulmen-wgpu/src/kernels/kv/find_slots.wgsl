@@ -1,12 +1,12 @@
 //! KV store, first launch of large batches: finds the cache slot of every row. One workgroup per row.
 //!
-//! A slot is (position, sequence), with sequence 0xffffffff for a row that is out of range and 0xfffffffe for a row that
-//! a later row of the batch overwrites.
+//! A slot is (position, sequence), with sequence 0xffffffff for a row that is out of range and
+//! 0xfffffffe for a row that a later row of the batch overwrites.
 //!
 //! **Bindings.** `positions`, `sequences` [m]; `fault`; `slots` [m].
 //!
-//! **Algorithm.** See `kv/slot.wgsl`: each workgroup searches all later rows, one thread per row, with a workgroup-wide "any"
-//! reduction.
+//! **Algorithm.** See `kv/slot.wgsl`: each workgroup searches all later rows, one thread per row, with
+//! a workgroup-wide "any" reduction.
 struct Params {
     m: u32,
     n_seqs: u32,

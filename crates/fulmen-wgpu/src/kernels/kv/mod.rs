@@ -9,7 +9,7 @@ use fulmen_core::{DType, Heads};
 use super::{
     KernelError,
     bind::{fits, invalid},
-    plan::product,
+    launch_list::product,
 };
 use crate::kernel::Caps;
 

@@ -6,10 +6,10 @@ use fulmen_core::{DType, Heads, RopePairing, RopeSpec};
 use super::Cache;
 use crate::kernel::Caps;
 use crate::kernels::{
-    KernelError, Plan, Role,
+    KernelError, LaunchList, Role,
     bind::{KernelBindings, invalid},
     fault,
-    plan::{product, threads},
+    launch_list::{product, threads},
     preprocess::{Value, values},
     rope::{check, sin_cos_values},
     workgroup::{WorkgroupOp, WorkgroupReduce},
@@ -101,13 +101,13 @@ const SMALL_BATCH: u32 = 32;
 ///
 /// # Errors
 /// [`KernelError`] where the heads do not fit the cache's type, or something is larger than a binding.
-pub fn kv_store(spec: &KvStore, caps: &Caps) -> Result<Plan, KernelError> {
+pub fn kv_store(spec: &KvStore, caps: &Caps) -> Result<LaunchList, KernelError> {
     let heads = spec.heads.n_kv_heads;
     let input =
         |name, input, to| HeadInput { name, input, heads, gamma: None, rotate: false, output: input, to };
     let inputs = [input("k", 0, Target::Cache("k_cache")), input("v", 1, Target::Cache("v_cache"))];
     let roles = Roles { positions: 2, sequences: 3, factors: usize::MAX, fault: 2 };
-    plan("kv_store", spec, None, 0.0, &inputs, roles, caps)
+    launch_list("kv_store", spec, None, 0.0, &inputs, roles, caps)
 }
 
 /// Per-head norm (where there is a gain) and RoPE of queries and keys; keys and values are stored in
@@ -122,7 +122,7 @@ pub fn kv_store(spec: &KvStore, caps: &Caps) -> Result<Plan, KernelError> {
 /// # Errors
 /// [`KernelError`] where the heads do not fit the cache's type or the rotation, or something is larger
 /// than a binding.
-pub fn rope_store(spec: &RopeStore, caps: &Caps) -> Result<Plan, KernelError> {
+pub fn rope_store(spec: &RopeStore, caps: &Caps) -> Result<LaunchList, KernelError> {
     let Heads { n_heads, n_kv_heads, head_dim } = spec.store.heads;
     check("rope_store", &spec.rope, head_dim)?;
     let inputs = [
@@ -156,10 +156,10 @@ pub fn rope_store(spec: &RopeStore, caps: &Caps) -> Result<Plan, KernelError> {
     ];
     let roles = Roles { positions: 3, sequences: 4, factors: 7, fault: 3 };
     let rope = Some((&spec.rope, spec.factors));
-    plan("rope_store", &spec.store, rope, spec.epsilon, &inputs, roles, caps)
+    launch_list("rope_store", &spec.store, rope, spec.epsilon, &inputs, roles, caps)
 }
 
-fn plan(
+fn launch_list(
     op: &'static str,
     spec: &KvStore,
     rope: Option<(&RopeSpec, bool)>,
@@ -167,21 +167,21 @@ fn plan(
     inputs: &[HeadInput],
     roles: Roles,
     caps: &Caps,
-) -> Result<Plan, KernelError> {
+) -> Result<LaunchList, KernelError> {
     spec.cache.bytes(op, spec.heads, caps)?;
-    let mut plan = Plan::default();
+    let mut list = LaunchList::default();
     if spec.m == 0 {
-        return Ok(plan);
+        return Ok(list);
     }
     let wanted = (spec.heads.head_dim / 2).next_power_of_two().clamp(32, 128);
     let has_slots = spec.m > SMALL_BATCH;
     let threads = threads(wanted, caps);
     let store = KvStoreKernel { op, spec, rope, epsilon, roles, has_slots, threads, caps };
     if has_slots {
-        store.launch_find_slots(&mut plan)?;
+        store.launch_find_slots(&mut list)?;
     }
-    store.launch(inputs, &mut plan)?;
-    Ok(plan)
+    store.launch(inputs, &mut list)?;
+    Ok(list)
 }
 
 impl KvStoreKernel<'_> {
@@ -195,28 +195,28 @@ impl KvStoreKernel<'_> {
     }
 
     /// Finds the slots of a large batch in a launch of their own.
-    fn launch_find_slots(&self, plan: &mut Plan) -> Result<(), KernelError> {
+    fn launch_find_slots(&self, list: &mut LaunchList) -> Result<(), KernelError> {
         let KvStore { m, cache, sequences, .. } = *self.spec;
         let mut bind = KernelBindings::new("kv_store slots", self.caps);
         self.bind_positions(&mut bind)?;
         bind.write("slots", Role::Scratch(0), "vec2<u32>", u64::from(m) * 8)?;
-        plan.scratch.push(u64::from(m) * 8);
+        list.scratch.push(u64::from(m) * 8);
         let values = values![sequences, threads: self.threads];
-        bind.launch(plan, "kv/find_slots.wgsl", &values, vec![m, cache.n_seqs, cache.capacity], m.into())
+        bind.launch(list, "kv/find_slots.wgsl", &values, vec![m, cache.n_seqs, cache.capacity], m.into())
     }
 
     /// Stores the inputs in one launch, or in one launch each where the device cannot bind that many buffers.
-    fn launch(&self, inputs: &[HeadInput], plan: &mut Plan) -> Result<(), KernelError> {
+    fn launch(&self, inputs: &[HeadInput], list: &mut LaunchList) -> Result<(), KernelError> {
         let bind = self.bind(inputs)?;
         if bind.len() > self.caps.max_storage_buffers as usize && inputs.len() > 1 {
-            return inputs.iter().try_for_each(|input| self.launch(std::slice::from_ref(input), plan));
+            return inputs.iter().try_for_each(|input| self.launch(std::slice::from_ref(input), list));
         }
         let tasks_per_row: u32 = inputs.iter().map(|input| input.heads).sum();
         let tasks = u64::from(self.spec.m) * u64::from(tasks_per_row);
         let tasks_word = u32::try_from(tasks).map_err(|_| invalid(self.op, "more than 2^32 heads"))?;
         let cache = self.spec.cache;
         let params = vec![self.spec.m, cache.n_seqs, cache.capacity, tasks_word, self.epsilon.to_bits()];
-        bind.launch(plan, "kv/store.wgsl", &self.values(inputs, tasks_per_row), params, tasks)
+        bind.launch(list, "kv/store.wgsl", &self.values(inputs, tasks_per_row), params, tasks)
     }
 
     fn values(&self, inputs: &[HeadInput], tasks_per_row: u32) -> Vec<(&'static str, Value)> {

@@ -33,12 +33,12 @@ impl std::fmt::Display for MatmulConfig {
 /// Rows of A up to which the GEMV kernels are taken.
 const SMALL_M: u32 = 8;
 
-/// Multiprocessors that are assumed: wgpu does not report them. Those of the largest devices, since many small
-/// workgroups cost a small device less than few large ones cost a large device.
+/// Multiprocessors that are assumed: wgpu does not report them. Those of the largest devices, since many
+/// small workgroups cost a small device less than few large ones cost a large device.
 const MULTIPROCESSORS: u32 = 132;
 
-/// A tile and the fraction of a multiprocessor's arithmetic that it reaches: at full occupancy, and with one subgroup
-/// for each of its four schedulers.
+/// A tile and the fraction of a multiprocessor's arithmetic that it reaches: at full occupancy, and with one
+/// subgroup for each of its four schedulers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// The tile, unsplit.
@@ -89,16 +89,16 @@ pub fn choose_pair(shape: MatmulShape, caps: &Caps) -> Option<MatmulConfig> {
 /// Rows of A from which cooperative matrices are faster than the other kernels, where a device has them.
 pub(in crate::kernels) const COOP_ROWS: u32 = 256;
 
-/// The kernel for a shape as [`choose`] names it, or the cooperative-matrix GEMM, which rounds A to f16, where
-/// `round_a` allows that.
+/// The kernel for a shape as [`choose`] names it, or the cooperative-matrix GEMM, which rounds A to f16,
+/// where `round_a` allows that.
 pub fn choose_rounded(shape: MatmulShape, round_a: bool, caps: &Caps) -> Option<MatmulConfig> {
     let allowed = round_a && shape.elem == WeightType::F16 && shape.b == Layout::Nk && shape.m >= COOP_ROWS;
     let coop = if allowed { coop_tile(shape, caps) } else { None };
     coop.map(MatmulConfig::Coop).or_else(|| choose(shape, caps))
 }
 
-/// The tile of the cooperative-matrix GEMM and the number of split-K slices with the lowest estimate. It holds for block
-/// formats, too: the time goes into loading both operands into workgroup memory.
+/// The tile of the cooperative-matrix GEMM and the number of split-K slices with the lowest estimate. It
+/// holds for block formats, too: the time goes into loading both operands into workgroup memory.
 pub(in crate::kernels) fn coop_tile(shape: MatmulShape, caps: &Caps) -> Option<CoopTile> {
     /// Workgroups that run at once, two on a multiprocessor.
     const RUNNING: u64 = 2 * MULTIPROCESSORS as u64;
@@ -273,8 +273,8 @@ fn tiled(shape: MatmulShape, caps: &Caps, products: u32) -> Option<GemmTile> {
     best.map(|(_, tile)| tile)
 }
 
-/// Microseconds on a device with [`MULTIPROCESSORS`]: those of the one with the most workgroups, and the second launch
-/// of split-K.
+/// Microseconds on a device with [`MULTIPROCESSORS`]: those of the one with the most workgroups, and the
+/// second launch of split-K.
 fn estimate(shape: MatmulShape, candidate: &Candidate, products: u32) -> f64 {
     /// Operations of a multiprocessor in a microsecond.
     const RATE: f64 = 435e3;

@@ -16,8 +16,8 @@ fn large_device() -> Caps {
     }
 }
 
-/// What is fastest, or near it, on a GPU with 132 multiprocessors and 48 KiB of workgroup memory: m, k, n, how the name begins,
-/// and slices.
+/// What is fastest, or near it, on a GPU with 132 multiprocessors and 48 KiB of workgroup memory: m, k, n,
+/// how the name begins, and slices.
 const MEASURED: [(u32, u32, u32, &str, &[u32]); 9] = [
     (16, 2560, 9728, "tiled 16x", &[3, 5]),
     (32, 2560, 9728, "tiled 32x128x32 by 8x8", &[3, 10]),

@@ -1,7 +1,7 @@
 //! A to f16 with a scale per row, for the cooperative-matrix GEMM (gemm_coop.wgsl).
 //!
 //! Family: row reduction (largest magnitude) and an elementwise conversion; a workgroup owns a row, one
-//! thread every THREADS-th four values. A row is multiplied by the power of two that brings its largest
+//! thread every THREADS-th four values. A row is multiplied by the power of two that scales its largest
 //! value to about 2^13, so its range does not matter to f16; the inverse of that power is the row's
 //! scale. A row with a value that is not finite becomes zeros with a NaN as scale.
 //!

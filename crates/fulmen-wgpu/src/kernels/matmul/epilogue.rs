@@ -13,8 +13,8 @@ pub enum EpilogueInput {
 
 /// A WGSL expression for the stored value.
 ///
-/// In its scope are the accumulated `v` (in a pair `v0` and `v1`), the inputs `e0`, `e1`, … in the order of `inputs`,
-/// the scalars as `params.s0`, `params.s1`, …, and the place as `row` and `col`.
+/// In its scope are the accumulated `v` (in a pair `v0` and `v1`), the inputs `e0`, `e1`, … in the order of
+/// `inputs`, the scalars as `params.s0`, `params.s1`, …, and the place as `row` and `col`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EpilogueSource {
     /// The expression, an `f32`.

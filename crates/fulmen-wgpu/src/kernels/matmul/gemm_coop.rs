@@ -1,7 +1,7 @@
 //! Cooperative-matrix GEMM (`gemm_coop.wgsl`): f16 operands, f32 accumulators, on tensor cores.
 //!
-//! A is converted to f16 by a launch before (`convert_f16.rs`), each row scaled by a power of two. B is f16 as it is, or
-//! blocks that are dequantized to f16 on the way into workgroup memory.
+//! A is converted to f16 by a launch before (`convert_f16.rs`), each row scaled by a power of two. B is f16
+//! as it is, or blocks that are dequantized to f16 on the way into workgroup memory.
 
 use super::prelude::{Extent, Job, Store};
 use super::{Layout, MatmulError, WeightType};
@@ -85,7 +85,8 @@ pub(in crate::kernels) struct CoopSource {
 /// Subgroup width that the kernel needs.
 const WIDTH: u32 = 32;
 
-/// Rows of tiles that are walked together, column by column, so that concurrent workgroups share what they read.
+/// Rows of tiles that are walked together, column by column, so that concurrent workgroups share what they
+/// read.
 const BAND: u32 = 8;
 
 impl CoopTile {

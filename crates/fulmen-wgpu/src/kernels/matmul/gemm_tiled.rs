@@ -1,4 +1,5 @@
-//! GemmTile GEMM in f32 (`gemm_tiled.wgsl`): register blocking over tiles in workgroup memory, bound by arithmetic.
+//! GemmTile GEMM in f32 (`gemm_tiled.wgsl`): register blocking over tiles in workgroup memory, bound by
+//! arithmetic.
 
 use super::prelude::{Extent, Job, Store};
 use super::{Elem, Layout, MatmulError};
@@ -24,11 +25,11 @@ pub struct GemmTile {
     pub unroll: u32,
     /// Split-K slices, each a workgroup of its own.
     pub slices: u32,
-    /// Rows of tiles that are walked together, column by column, so that workgroups that run at the same time share
-    /// what they read.
+    /// Rows of tiles that are walked together, column by column, so that workgroups that run at the same time
+    /// share what they read.
     pub band: u32,
-    /// Whether k-tiles are swizzled, which keeps the stores of a transposed tile free of bank conflicts. Otherwise they
-    /// are padded, which avoids part of them.
+    /// Whether k-tiles are swizzled, which keeps the stores of a transposed tile free of bank conflicts.
+    /// Otherwise they are padded, which avoids part of them.
     pub swizzle: bool,
 }
 
@@ -136,9 +137,10 @@ impl GemmTile {
         Ok(job.launch(label, "matmul/gemm_tiled.wgsl", prelude, values, workgroups, extent))
     }
 
-    /// In a row of a k-tile of `b` values, group `g` of four lies at `g ^ (quad * swizzle_step & mask)`, where `quad` is
-    /// k / 4. Threads that transpose store to the same group for all quads at once, or to as many groups as
-    /// there are eights in their number; the steps of `quad` put all of them into different banks. 0: no swizzle.
+    /// In a row of a k-tile of `b` values, group `g` of four lies at `g ^ (quad * swizzle_step & mask)`,
+    /// where `quad` is k / 4. Threads that transpose store to the same group for all quads at once, or to as
+    /// many groups as there are eights in their number; the steps of `quad` put all of them into different
+    /// banks. 0: no swizzle.
     fn swizzle_mask(&self, b: u32) -> u32 {
         let mask = (1 << (b / 4).trailing_zeros().min(3)) - 1;
         if self.swizzle && self.bk > 4 { mask } else { 0 }

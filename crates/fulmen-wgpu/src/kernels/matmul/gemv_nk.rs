@@ -8,7 +8,8 @@ use crate::kernels::preprocess::values;
 /// Which threads share a row of B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowThreads {
-    /// A subgroup. The width must be fixed: [`Caps::subgroups`](crate::kernel::Caps::subgroups) with both ends equal.
+    /// A subgroup. The width must be fixed: [`Caps::subgroups`](crate::kernel::Caps::subgroups) with both
+    /// ends equal.
     Subgroup,
     /// The workgroup, by subgroup sums of any width and workgroup memory.
     Workgroup,

@@ -126,7 +126,8 @@ pub fn launches(
     column_launches(shape, 0..shape.n, epilogue, caps)
 }
 
-/// As [`launches`], for a range of the output's columns: B is bound to its rows of that range, everything else whole.
+/// As [`launches`], for a range of the output's columns: B is bound to its rows of that range, everything
+/// else whole.
 ///
 /// # Errors
 /// As [`launches`]; and where B is `[k, n]` and the range is not all columns.
@@ -160,8 +161,8 @@ pub fn launches_with(
     build(config, &Job { shape, columns, epilogue: EpilogueMode::Single(epilogue), caps })
 }
 
-/// The launches of two matmuls with the same A and shape, and an epilogue over `v0` and `v1`, by the kernel that
-/// [`choose_pair`] names.
+/// The launches of two matmuls with the same A and shape, and an epilogue over `v0` and `v1`, by the kernel
+/// that [`choose_pair`] names.
 ///
 /// # Errors
 /// As [`launches`].
@@ -175,9 +176,9 @@ pub fn pair_launches(
     pair_launches_with(config, shape, epilogue, caps)
 }
 
-/// As [`pair_launches`], by the kernel that the caller names. [`MatmulConfig::GemvNk`] and [`MatmulConfig::TiledPair`]
-/// compute both in one launch; with the others the first result goes to scratch, and the epilogue of the second matmul
-/// reads it.
+/// As [`pair_launches`], by the kernel that the caller names. [`MatmulConfig::GemvNk`] and
+/// [`MatmulConfig::TiledPair`] compute both in one launch; with the others the first result goes to scratch,
+/// and the epilogue of the second matmul reads it.
 ///
 /// # Errors
 /// As [`launches_with`].
@@ -217,8 +218,8 @@ pub fn pair_launches_with(
     Ok(MatmulLaunches { launches: all, scratch })
 }
 
-/// The ranges of columns into which a matmul is split so that each part of B can be bound. For `[n, k]` a part is whole
-/// rows, starting where a binding may start.
+/// The ranges of columns into which a matmul is split so that each part of B can be bound. For `[n, k]` a
+/// part is whole rows, starting where a binding may start.
 ///
 /// # Errors
 /// Where B is `[k, n]` and too large, or one row of B is.

@@ -1,18 +1,21 @@
 //! Matmul: `out[m, n] = epilogue(a[m, k] · B)`, accumulated in f32.
 //!
-//! - **The kernels.** [`GemvNk`] and [`GemvKn`] are GEMV and small-M GEMM: they stream B once and are bound by memory
-//!   bandwidth. [`GemmTile`] is a tiled GEMM: register blocking over tiles in workgroup memory, bound by arithmetic.
-//!   Where a matmul has too few tiles to fill a device, the last two split k over workgroups (split-K) and a second
-//!   launch adds the slices. [`CoopTile`] is a GEMM on cooperative matrices, for B in f16, with A rounded to f16.
-//! - **Where the WGSL is.** A kernel is a `.wgsl` file of the same name with a header that says its algorithm, tiles and
-//!   bindings; the Rust file beside it checks a configuration and gives the values of its constants.
-//! - **Which one.** [`choose`] is the table; [`launches`] uses it, [`launches_with`] takes a [`MatmulConfig`].
-//! - **The result** is a list of launches in order, each with the buffers that it binds ([`MatmulBuffer`]); the caller
-//!   brings the buffers, and scratch of the sizes that the list names.
-//! - **Epilogues.** [`EpilogueSource`] is WGSL over the accumulated value and further inputs, so that the element-wise
-//!   operations after a matmul need no launch of their own.
-//! - **Checks.** Indices are clamped in the text, so these kernels may be compiled without run-time checks. They do
-//!   not rely on zeroed workgroup memory.
+//! - **The kernels.** [`GemvNk`] and [`GemvKn`] are GEMV and small-M GEMM: they stream B once and are bound
+//!   by memory bandwidth. [`GemmTile`] is a tiled GEMM: register blocking over tiles in workgroup memory,
+//!   bound by arithmetic. Where a matmul has too few tiles to fill a device, the last two split k over
+//!   workgroups (split-K) and a second launch adds the slices. [`CoopTile`] is a GEMM on cooperative
+//!   matrices, for B in f16, with A rounded to f16.
+//! - **Where the WGSL is.** A kernel is a `.wgsl` file of the same name with a header that says its
+//!   algorithm, tiles and bindings; the Rust file beside it checks a configuration and gives the values of
+//!   its constants.
+//! - **Which one.** [`choose`] is the table; [`launches`] uses it, [`launches_with`] takes a
+//!   [`MatmulConfig`].
+//! - **The result** is a list of launches in order, each with the buffers that it binds ([`MatmulBuffer`]);
+//!   the caller provides the buffers, and scratch of the sizes that the list names.
+//! - **Epilogues.** [`EpilogueSource`] is WGSL over the accumulated value and further inputs, so that the
+//!   element-wise operations after a matmul need no launch of their own.
+//! - **Checks.** Indices are clamped in the text, so these kernels may be compiled without run-time checks.
+//!   They do not rely on zeroed workgroup memory.
 
 mod choose;
 pub(super) mod convert_f16;
@@ -42,7 +45,7 @@ pub use launches::{
 };
 pub use weight_type::WeightType;
 
-/// How B lies in memory.
+/// The layout of B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// `[k, n]`, row-major.
@@ -60,7 +63,7 @@ pub struct MatmulShape {
     pub k: u32,
     /// Columns of the output.
     pub n: u32,
-    /// How B lies.
+    /// The layout of B.
     pub b: Layout,
     /// What B is stored as.
     pub elem: WeightType,

@@ -83,8 +83,8 @@ impl Job<'_> {
         if aligned { 4 } else { 1 }
     }
 
-    /// For a kernel that reads `inputs` (names and element types) and stores `width` columns at once: binds the inputs,
-    /// `dst`, and what the epilogue reads.
+    /// For a kernel that reads `inputs` (names and element types) and stores `width` columns at once: binds
+    /// the inputs, `dst`, and what the epilogue reads.
     pub(in crate::kernels) fn prelude(
         &self,
         inputs: &[(&'static str, &'static str)],

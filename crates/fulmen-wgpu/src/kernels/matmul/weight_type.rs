@@ -34,8 +34,8 @@ impl WeightType {
         }
     }
 
-    /// The type in WGSL of an array's elements that hold `width` values, 4 or 1. One value of a packed type is found in
-    /// the word that holds two.
+    /// The type in WGSL of an array's elements that hold `width` values, 4 or 1. One value of a packed type
+    /// is found in the word that holds two.
     pub(in crate::kernels) const fn element(self, width: u32, caps: &Caps) -> &'static str {
         match (self, caps.f16, width) {
             (Self::F32, _, 4) => "vec4<f32>",

@@ -1,41 +1,43 @@
 //! The WGSL preprocessor: kernels are `.wgsl` files with directives, and Rust gives the constants.
 //!
-//! [`render`] takes the name of a file in the table of embedded files ([`FILES`](files::FILES)) and a list of named
-//! values ([`values!`]), and returns plain WGSL. Files are parsed once per process, and what was rendered is kept:
-//! kernels are made for every dispatch, and their text must cost no more than a lookup then.
+//! [`render`] takes the name of a file in the table of embedded files ([`FILES`](files::FILES)) and a list of
+//! named values ([`values!`]), and returns plain WGSL. Files are parsed once per process, and what was
+//! rendered is kept: kernels are made for every dispatch, and their text must cost no more than a lookup
+//! then.
 //!
 //! # The language
 //!
-//! A line whose first character other than a blank is `#` is a directive and leaves nothing in the output. A line
-//! that starts with `//!` is a comment for readers of the file and not part of the output either; those before the
-//! first other line are the file's documentation. Every other line is text, in
-//! which `{{expr}}` is replaced by the value of an expression.
+//! A line whose first character other than a blank is `#` is a directive and leaves nothing in the output. A
+//! line that starts with `//!` is a comment for readers of the file and not part of the output either; those
+//! before the first other line are the file's documentation. Every other line is text, in which `{{expr}}` is
+//! replaced by the value of an expression.
 //!
 //! | directive | meaning |
 //! |---|---|
-//! | `#include "dir/name.wgsl"` | the text of another file of the table, in the same scope; the name may hold `{{expr}}` |
-//! | `#define NAME EXPR` | names a value until the end of the enclosing loop body or macro, or of the output |
-//! | `#if EXPR`, `#elif EXPR`, `#else`, `#endif` | conditional text; conditions are booleans |
+//! | `#include "dir/name.wgsl"` | another file of the table, in the same scope; its name may hold `{{expr}}` |
+//! | `#define NAME EXPR` | names a value until the end of the loop body or macro, or of the output |
+//! | `#if EXPR`, `#elif EXPR`, `#else`, `#endif` | conditional text |
 //! | `#for NAME in EXPR..EXPR`, `#endfor` | unrolls: the body once for every integer, the end excluded |
 //! | `#macro NAME(a, b)`, `#endmacro` | text with parameters, usable from here on, also by included files |
 //! | `#expand NAME(EXPR, EXPR)` | the text of a macro, with its parameters bound |
 //!
 //! Expressions have integers, booleans, strings and lists:
 //!
-//! - literals `12`, `true`, `"text"`; names of values, loop variables, parameters and `#define`s (the innermost wins);
+//! - literals `12`, `true`, `"text"`; names of values, loop variables, parameters and `#define`s (the
+//!   innermost wins);
 //! - `a[i]` takes an element of a list or a character of a string: `"xyzw"[c]`;
 //! - `* / %`, `+ -`, `<< >>`, `== != < <= > >=`, `!`, `&&`, `||`, `c ? a : b`, in C's order of precedence;
 //!   `+` of a string and anything joins their texts;
 //! - `min(a, b)`, `max(a, b)`, `len(list)`.
 //!
-//! Integers are written without a suffix, so a kernel writes `{{bm}}u`. String values are put in as they are and are
-//! not searched for `{{`. Registers, and cooperative matrices above all, cannot be indexed at run time, so names
-//! such as `acc{{i}}_{{j}}` inside `#for` stand for arrays of registers.
+//! Integers are written without a suffix, so a kernel writes `{{bm}}u`. String values are put in as they are
+//! and are not searched for `{{`. Registers, and cooperative matrices above all, cannot be indexed at run
+//! time, so names such as `acc{{i}}_{{j}}` inside `#for` stand for arrays of registers.
 //!
 //! # Errors
 //!
-//! A mistake (an unknown name, a type that does not fit, a missing `#endif`) is a mistake in a kernel, which every
-//! test of that kernel finds: rendering panics with file, line and reason.
+//! A mistake (an unknown name, a type that does not fit, a missing `#endif`) is a mistake in a kernel, which
+//! every test of that kernel finds: rendering panics with file, line and reason.
 
 mod expr;
 mod files;
@@ -49,8 +51,8 @@ pub(crate) use expr::Value;
 use expr::{Expr, Scope};
 use parse::{Line, Macro, Node, Piece};
 
-/// A list of named values: `values![bm, bn, threads: 64, element: "vec4<f32>"]`. A name alone takes the variable
-/// of that name.
+/// A list of named values: `values![bm, bn, threads: 64, element: "vec4<f32>"]`. A name alone takes the
+/// variable of that name.
 macro_rules! values {
     ($($name:ident $(: $value:expr)?),* $(,)?) => {
         [$((stringify!($name), $crate::kernels::preprocess::values!(@one $name $($value)?))),*]

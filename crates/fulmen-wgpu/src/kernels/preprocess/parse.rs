@@ -70,8 +70,8 @@ impl<'t> Lines<'t> {
         Some(line)
     }
 
-    /// The nodes up to a directive among `ends`, and that directive's word and the rest of its line. Without `ends`
-    /// the nodes up to the end of the file.
+    /// The nodes up to a directive among `ends`, and that directive's word and the rest of its line. Without
+    /// `ends` the nodes up to the end of the file.
     fn block(&mut self, ends: &[&str]) -> Result<(Vec<Node>, &'t str, &'t str), ParseError> {
         let begin = self.number;
         let mut nodes: Vec<Node> = Vec::new();

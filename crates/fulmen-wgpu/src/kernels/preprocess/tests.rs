@@ -25,7 +25,8 @@ fn conditions_choose_lines() {
 
 #[test]
 fn loops_unroll_with_definitions_of_their_own() {
-    let text = "#for i in 0..n\n  #define at i * 4\n  #for j in i..2\ns{{i}}_{{j}} = {{at + j}};\n  #endfor\n#endfor\n";
+    let text = "#for i in 0..n\n  #define at i * 4\n  #for j in i..2\ns{{i}}_{{j}} = {{at + j}};\n\
+                #endfor\n#endfor\n";
     assert_eq!(rendered(text, &values![n: 2u32]), "s0_0 = 0;\ns0_1 = 1;\ns1_1 = 5;\n");
     assert_eq!(rendered(text, &values![n: 0u32]), "");
 }

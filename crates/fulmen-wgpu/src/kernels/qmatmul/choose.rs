@@ -34,7 +34,8 @@ pub const TILES: [Int8Tile; 6] = [
     tiles([16, 32], [4, 4], 2),
 ];
 
-/// The kernel for a weight and `m` rows of A, or `None` where the device's workgroups are too small for all of them.
+/// The kernel for a weight and `m` rows of A, or `None` where the device's workgroups are too small for all
+/// of them.
 pub fn choose(
     m: u32,
     weight: QuantWeight,
@@ -64,8 +65,8 @@ fn dequantize(m: u32, weight: QuantWeight, caps: &Caps) -> Option<QuantMatmulCon
 /// The configuration of [`QuantGemv`].
 pub(super) fn gemv(m: u32, weight: QuantWeight, activations: Activations, caps: &Caps) -> QuantGemv {
     let threads = 1u32 << caps.max_invocations.clamp(8, 128).ilog2();
-    // As few lanes as still fill the device: few sums to add, and values of A that many lanes share. One row of A
-    // leaves so little arithmetic for each load that it takes more lanes to keep enough loads in flight.
+    // As few lanes as still fill the device: few sums to add, and values of A that many lanes share. One row
+    // of A leaves so little arithmetic for each load that it takes more lanes to keep enough loads in flight.
     let fewest: &[u32] = if m == 1 { &[16] } else { &[8, 16] };
     let rows = if weight.n >= 32 * SUBGROUPS { 2 } else { 1 };
     let enough = |lanes: &&u32| weight.n / rows / (32 / **lanes) >= SUBGROUPS;

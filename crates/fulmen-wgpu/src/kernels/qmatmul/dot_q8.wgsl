@@ -3,7 +3,7 @@
 //!
 //! Part of the GEMV kernels (gemv.wgsl, fused_gemv.wgsl): one thread multiplies one block with
 //! `dot4I8Packed`, four products an instruction, and applies scales and offset once for 32 elements.
-//! `a` is as quantize_q8.wgsl makes it. `dot` is "halves" for formats with a scale for each half and
+//! `a` is as quantize_q8.wgsl makes it. `dot` is "half_scales" for formats with a scale for each half and
 //! quants of 0 to 63 that stand for -32 to 31 (Q6_K), "scale" for scales without offset (Q8_0), else
 //! "offset".
 #macro dot_q8_functions()
@@ -13,7 +13,7 @@ fn dot16(x: vec4<u32>, y: vec4<u32>) -> i32 {
     return dot4I8Packed(x.x, y.x) + dot4I8Packed(x.y, y.y) + dot4I8Packed(x.z, y.z) + dot4I8Packed(x.w, y.w);
 }
 
-// Quants of both halves, and as bits: scale, sum of the quants of each half, scaled sum of all.
+// Quants of elements 0 to 15 and 16 to 31, and as bits: scale, sums of these quants, scaled sum of all.
 struct Activations { lo: vec4<u32>, hi: vec4<u32>, sums: vec4<u32> }
 
 fn activations(base: u32, ib: u32) -> Activations {
@@ -23,7 +23,7 @@ fn activations(base: u32, ib: u32) -> Activations {
 #endmacro
 #macro dot_q8_block(suffix, dot)
 fn dot_block{{suffix}}(sum: f32, block: Block32{{suffix}}, v: Activations) -> f32 {
-  #if dot == "halves"
+  #if dot == "half_scales"
     let first = dot16(block.lo, v.lo) - 32 * bitcast<i32>(v.sums.y);
     let second = dot16(block.hi, v.hi) - 32 * bitcast<i32>(v.sums.z);
     let both = fma(block.scale.x, f32(first), block.scale.y * f32(second));

@@ -77,7 +77,7 @@ impl Format {
         }
     }
 
-    /// Whether the halves of a block have scales of their own, and no offset but that of the quants.
+    /// Whether each 16 elements of a block have a scale of their own, and no offset but that of the quants.
     pub(super) const fn half_scales(self) -> bool {
         matches!(self, Self::Q6K)
     }
@@ -85,7 +85,7 @@ impl Format {
     /// How `dot_q8.wgsl` multiplies a block.
     pub(super) const fn dot(self) -> &'static str {
         match self {
-            Self::Q6K => "halves",
+            Self::Q6K => "half_scales",
             Self::Q8_0 => "scale",
             _ => "offset",
         }

@@ -1,8 +1,9 @@
-//! Fused multi-weight GEMV (`fused_gemv.wgsl`): one input by several weights in one launch, such as Q, K and V of a
-//! layer, or gate and up with their epilogue.
+//! Fused multi-weight GEMV (`fused_gemv.wgsl`): one input by several weights in one launch, such as Q, K and
+//! V of a layer, or gate and up with their epilogue.
 //!
-//! A launch costs a device some microseconds whatever it does, and small weights fill no device by themselves. The
-//! workgroups of all weights are put in one grid; each weight has its own functions, so the formats may differ.
+//! A launch costs a device some microseconds whatever it does, and small weights fill no device by
+//! themselves. The workgroups of all weights are put in one grid; each weight has its own functions, so the
+//! formats may differ.
 
 use super::choose::{gemv, gemv_for_blocks};
 use super::format::Format;
@@ -26,8 +27,8 @@ pub struct FusedOutput {
 pub enum OutputForm {
     /// f32.
     F32,
-    /// f32 and q8 activations for the next matmul, if the launch can make them. They are the same as those that a launch
-    /// of their own would make.
+    /// f32 and q8 activations for the next matmul, if the launch can make them. They are the same as those
+    /// that a launch of their own would make.
     F32AndQ8,
 }
 
@@ -46,8 +47,8 @@ pub enum FusedBuffer {
     Out(usize),
 }
 
-/// The launch of `m` rows of q8 activations by all weights, and what it binds; `None` where one launch cannot do it:
-/// for more rows, or more buffers than the device binds.
+/// The launch of `m` rows of q8 activations by all weights, and what it binds; `None` where one launch cannot
+/// do it: for more rows, or more buffers than the device binds.
 ///
 /// # Errors
 /// Where there are no kernels for a weight.
@@ -86,7 +87,8 @@ pub fn fused_gemv(
 
 /// Whether the output can be quantized, too: one pair of weights, and rows of whole blocks.
 fn can_quantize(outputs: &[FusedOutput]) -> bool {
-    matches!(outputs, [FusedOutput { weights, bias: false }] if weights.len() == 2 && weights[0].n.is_multiple_of(32))
+    let whole_blocks = |weights: &[QuantWeight]| weights.len() == 2 && weights[0].n.is_multiple_of(32);
+    matches!(outputs, [FusedOutput { weights, bias: false }] if whole_blocks(weights))
 }
 
 fn launch(

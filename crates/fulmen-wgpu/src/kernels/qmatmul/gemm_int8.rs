@@ -1,4 +1,5 @@
-//! Tiled int8 GEMM from q8 activations (`gemm_int8.wgsl`): tiles in workgroup memory, bound by integer arithmetic.
+//! Tiled int8 GEMM from q8 activations (`gemm_int8.wgsl`): tiles in workgroup memory, bound by integer
+//! arithmetic.
 
 use super::format::Format;
 use crate::kernel::{Launch, fold_grid};
@@ -73,8 +74,8 @@ impl Int8Tile {
         Ok(())
     }
 
-    /// The launch that multiplies; with split-K it stores slices. Binds q8 activations, W, and the output or the
-    /// slices.
+    /// The launch that multiplies; with split-K it stores slices. Binds q8 activations, W, and the output or
+    /// the slices.
     pub(super) fn launch(&self, format: Format, job: &Job<'_>) -> Result<Launch, MatmulError> {
         self.check(job)?;
         let Self { bm, bn, tm, tn, depth, .. } = *self;

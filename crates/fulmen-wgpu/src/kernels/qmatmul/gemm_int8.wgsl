@@ -8,7 +8,7 @@
 //!
 //! Bindings: `a` q8 activations (quantize_q8.wgsl); `w` packed rows of W (formats/); `dst` [m, n] f32 or
 //! slices of it; then the epilogue's inputs.
-//! Needs: bm a multiple of tm, bn of tn. `half_scales`: the halves of a block have scales of their own
+//! Needs: bm a multiple of tm, bn of tn. `half_scales`: each 16 elements of a block have a scale of their own
 //! (Q6_K).
 //!
 //! Bound by integer ALU throughput: Q4_K 9728 x 2560 with m = 512 takes 498 µs on an H200

@@ -71,7 +71,8 @@ impl std::fmt::Display for QuantMatmulConfig {
     }
 }
 
-/// Bytes of f32 values that are dequantized at once: little scratch, much of which stays in a large device's L2.
+/// Bytes of f32 values that are dequantized at once: little scratch, much of which stays in a large device's
+/// L2.
 const CHUNK: u64 = 64 << 20;
 
 /// Rows of W that are dequantized to f32 at once.
@@ -94,8 +95,8 @@ pub fn launches(
     column_launches(m, weight, 0..weight.n, epilogue, caps)
 }
 
-/// As [`launches`], for a range of the output's columns: W is bound to its rows of that range, everything else
-/// whole.
+/// As [`launches`], for a range of the output's columns: W is bound to its rows of that range, everything
+/// else whole.
 ///
 /// # Errors
 /// As [`launches`].
@@ -141,17 +142,17 @@ fn gemv_launches(rows: QuantGemv, format: Format, job: &Job<'_>) -> Result<Matmu
     let MatmulShape { m, k, .. } = job.shape;
     let launch = rows.launch(format, job)?;
     let extras = (0..job.epilogue.source().inputs.len() as u32).map(MatmulBuffer::Extra);
-    let product = |a: MatmulBuffer| {
+    let multiply = |a: MatmulBuffer| {
         let buffers = [a, MatmulBuffer::B(0), MatmulBuffer::Out].into_iter().chain(extras).collect();
         MatmulLaunch { stage: MatmulStage::Multiply, launch, buffers }
     };
     if rows.activations == Activations::F32 {
-        return Ok(MatmulLaunches { launches: vec![product(MatmulBuffer::A)], scratch: Vec::new() });
+        return Ok(MatmulLaunches { launches: vec![multiply(MatmulBuffer::A)], scratch: Vec::new() });
     }
     let q8_bytes = quantize_q8::q8_bytes(m, k);
     bound(job, "A as q8", q8_bytes)?;
     let first = quantize_launch(job)?;
-    Ok(MatmulLaunches { launches: vec![first, product(MatmulBuffer::Scratch(0))], scratch: vec![q8_bytes] })
+    Ok(MatmulLaunches { launches: vec![first, multiply(MatmulBuffer::Scratch(0))], scratch: vec![q8_bytes] })
 }
 
 /// B of the cooperative-matrix GEMM: blocks, dequantized to f16 half a block at a time.
@@ -192,7 +193,7 @@ fn int8_launches(tiles: Int8Tile, format: Format, job: &Job<'_>) -> Result<Matmu
     }
     let sums = u64::from(slices) * u64::from(m) * u64::from(job.n()) * 4;
     bound(job, "the scratch", sums)?;
-    let product = MatmulLaunch {
+    let multiply = MatmulLaunch {
         stage: MatmulStage::Multiply,
         launch,
         buffers: vec![MatmulBuffer::Scratch(0), MatmulBuffer::B(0), MatmulBuffer::Scratch(1)],
@@ -200,7 +201,7 @@ fn int8_launches(tiles: Int8Tile, format: Format, job: &Job<'_>) -> Result<Matmu
     let buffers = [MatmulBuffer::Scratch(1), MatmulBuffer::Out].into_iter().chain(extras).collect();
     let launch = split_k_sum::launch(job, slices)?;
     let sum = MatmulLaunch { stage: MatmulStage::SplitKSum, launch, buffers };
-    Ok(MatmulLaunches { launches: vec![first, product, sum], scratch: vec![q8_bytes, sums] })
+    Ok(MatmulLaunches { launches: vec![first, multiply, sum], scratch: vec![q8_bytes, sums] })
 }
 
 fn dequantize_launches(

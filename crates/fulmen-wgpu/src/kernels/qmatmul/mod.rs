@@ -7,14 +7,14 @@
 //!   bytes would need two loads and a shift for each word; those of 144 and 176 bytes could be read as they
 //!   are, but hold two groups with a scale each in a vector, which doubles the work that is not done once for
 //!   32 elements.
-//! - **GEMV and small-M GEMM.** [`QuantGemv`] streams W once for up to eight rows. With [`Activations::Q8`] a first
-//!   launch quantizes A to q8 (int8 with a scale for every 32), and four products are one `dot4I8Packed`, for
-//!   some 1e-5 of squared relative error. [`Activations::F32`] multiplies A as it is. [`fused_gemv()`] does so for
-//!   several weights in one launch, and [`rms_norm_q8`] quantizes together with the norm before. The fused launch of
-//!   gate and up also quantizes its output for the next matmul.
+//! - **GEMV and small-M GEMM.** [`QuantGemv`] streams W once for up to eight rows. With [`Activations::Q8`] a
+//!   first launch quantizes A to q8 (int8 with a scale for every 32), and four products are one
+//!   `dot4I8Packed`, for some 1e-5 of squared relative error. [`Activations::F32`] multiplies A as it is.
+//!   [`fused_gemv()`] does so for several weights in one launch, and [`rms_norm_q8`] quantizes together with
+//!   the norm before. The fused launch of gate and up also quantizes its output for the next matmul.
 //! - **GEMM.** [`Int8Tile`] multiplies q8 activations by tiles of W as int8 in workgroup memory;
-//!   [`CoopTile`](super::matmul::CoopTile) multiplies f16 on cooperative matrices. For f32 activations, rows of W are
-//!   dequantized to scratch, and the kernels of [`matmul`](super::matmul) multiply them from there.
+//!   [`CoopTile`](super::matmul::CoopTile) multiplies f16 on cooperative matrices. For f32 activations, rows
+//!   of W are dequantized to scratch, and the kernels of [`matmul`](super::matmul) multiply them from there.
 //! - **Launches** are those of [`matmul`](super::matmul), with W as `MatmulBuffer::B(0)`.
 
 mod choose;
@@ -72,8 +72,8 @@ impl QuantWeight {
         Ok(format::Format::of(*self)?.row_bytes(self.k))
     }
 
-    /// The text that reads a packed row over the array `w` (`fetch`, `decode` and `row_length`, by `params.k`), and the
-    /// function that makes numbers of a word of quants.
+    /// The text that reads a packed row over the array `w` (`fetch`, `decode` and `row_length`, by
+    /// `params.k`), and the function that makes numbers of a word of quants.
     pub(super) fn reader(&self) -> Result<(String, &'static str), QuantError> {
         let format = format::Format::of(*self)?;
         Ok((format.text(), format.unpack()))

@@ -1,11 +1,11 @@
 //! Quantizes a block of 32 f32 activations to q8: int8 quants, scale and sums, in three vec4<u32> of
 //! `dst`.
 //!
-//! Part of the kernels that quantize activations; one thread owns one block. Eight blocks lie together in
-//! 24 vec4s: of each the first 16 quants, then of each the other 16, then of each the scale (f32), the
-//! sums of the quants of both halves (i32), and the scaled sum of all (f32), which offsets of weights are
-//! multiplied by. The largest magnitude becomes 127. A value that is not finite makes scale and scaled
-//! sum NaN.
+//! Part of the kernels that quantize activations; one thread owns one block. Eight blocks lie together in 24
+//! vec4s: of each the first 16 quants, then of each the other 16, then of each the scale (f32), the sums of
+//! the first and the last 16 quants (i32), and the scaled sum of all (f32), which offsets of weights are
+//! multiplied by. The largest magnitude becomes 127. A value that is not finite makes scale and scaled sum
+//! NaN.
 fn magnitude4(v: vec4<f32>) -> f32 {
     let s = abs(v);
     return max(max(s.x, s.y), max(s.z, s.w));

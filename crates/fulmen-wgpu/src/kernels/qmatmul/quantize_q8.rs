@@ -1,8 +1,8 @@
 //! q8 activations: A as int8 quants with a scale for every 32 (`quantize_q8.wgsl`, `rms_norm_q8.wgsl`).
 
 use crate::kernel::{Caps, Kernel, Launch, StorageBinding, fold_grid};
+use crate::kernels::launch_list::threads as within;
 use crate::kernels::matmul::MatmulError;
-use crate::kernels::plan::threads as within;
 use crate::kernels::preprocess::{render, values};
 use crate::kernels::workgroup::{WorkgroupOp, WorkgroupReduce};
 
@@ -11,7 +11,8 @@ pub(in crate::kernels) fn stride(k: u32) -> u32 {
     (k / 32).div_ceil(8) * 24
 }
 
-/// Text: where `put_q8_block` stores a block of a row of `k` elements. Row and block are names or in parentheses.
+/// Text: where `put_q8_block` stores a block of a row of `k` elements. Row and block are names or in
+/// parentheses.
 pub(in crate::kernels) fn q8_block_place(k: u32, row: &str, block: &str) -> String {
     format!("{row} * {}u + ({block} >> 3u) * 24u + ({block} & 7u)", stride(k))
 }
@@ -43,8 +44,8 @@ pub fn quantize_q8(m: u32, k: u32, caps: &Caps) -> Result<Launch, MatmulError> {
     Ok(Launch { kernel, params: vec![m, k, stride(k), count], workgroups })
 }
 
-/// The RMS norm of A, in f32 and as q8 activations, in one launch: binds A, the gain (`[k]`), the norm (`[m, k]`) and
-/// the q8 activations. `k` is a multiple of 32.
+/// The RMS norm of A, in f32 and as q8 activations, in one launch: binds A, the gain (`[k]`), the norm (`[m,
+/// k]`) and the q8 activations. `k` is a multiple of 32.
 ///
 /// # Errors
 /// Where the launch has too many workgroups.

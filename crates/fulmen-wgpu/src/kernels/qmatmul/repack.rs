@@ -102,7 +102,8 @@ fn put<const N: usize>(plane: &mut [u8], i: usize, bytes: [u8; N]) {
     plane[i * N..][..N].copy_from_slice(&bytes);
 }
 
-/// The quants of super-block `i`: every 32 bytes hold two sub-blocks of 32 elements, which become 16 bytes each.
+/// The quants of super-block `i`: every 32 bytes hold two sub-blocks of 32 elements, which become 16 bytes
+/// each.
 fn nibbles(quants: &[u8; 128], i: usize, plane: &mut [u8]) {
     for (c, pair) in quants.as_chunks::<32>().0.iter().enumerate() {
         let at = 8 * i + 2 * c;
@@ -111,7 +112,7 @@ fn nibbles(quants: &[u8; 128], i: usize, plane: &mut [u8]) {
     }
 }
 
-/// Units, lower four bits of the scales, of the minima, upper two bits of both.
+/// Super-block scales, lower four bits of the scales, of the minima, upper two bits of both.
 fn header(d: [u8; 2], dmin: [u8; 2], scale_min: impl Fn(usize) -> (u8, u8)) -> [u8; 16] {
     let mut words = [u32::from(u16::from_le_bytes(d)) | u32::from(u16::from_le_bytes(dmin)) << 16, 0, 0, 0];
     for j in 0..8 {

@@ -9,9 +9,9 @@
 //! -inf and minimum inf.
 
 use super::{
-    Binding, Elem, KernelError, Plan, Role, Step,
+    Binding, Elem, KernelError, KernelLaunch, LaunchList, Role,
     fill::fill,
-    plan::{alignment, kernel, padded, step, threads, window},
+    launch_list::{alignment, kernel, kernel_launch, padded, threads, window},
     preprocess::{render, values},
     storage::{Form, Lanes, declare},
     workgroup::{WorkgroupOp, WorkgroupReduce},
@@ -77,7 +77,7 @@ const SINGLE_GROUP: u64 = 8;
 ///
 /// # Errors
 /// [`KernelError::TooMany`] where the array is too long.
-pub fn reduce(op: Reduction, len: u64, elem: Elem, caps: &Caps) -> Result<Plan, KernelError> {
+pub fn reduce(op: Reduction, len: u64, elem: Elem, caps: &Caps) -> Result<LaunchList, KernelError> {
     if len > u64::MAX / 64 {
         return Err(KernelError::TooMany { op: op.name().to_owned(), what: "the number of elements" });
     }
@@ -85,7 +85,7 @@ pub fn reduce(op: Reduction, len: u64, elem: Elem, caps: &Caps) -> Result<Plan, 
         return fill(1, op.of_empty(), Elem::F32, caps);
     }
     let threads = threads(256, caps);
-    let mut plan = Plan::default();
+    let mut list = LaunchList::default();
     let inputs: Vec<Role> = (0..op.inputs()).map(Role::Input).collect();
     let (mut op, mut inputs, mut len, mut elem) = (op, inputs, len, elem);
     loop {
@@ -94,18 +94,18 @@ pub fn reduce(op: Reduction, len: u64, elem: Elem, caps: &Caps) -> Result<Plan, 
         let results: u64 = ranges.iter().map(|range| range.groups).sum();
         let role = match results {
             1 => Role::Output(0),
-            _ => Role::Scratch(plan.scratch.len()),
+            _ => Role::Scratch(list.scratch.len()),
         };
         let kernel = reduce_kernel(op, elem, threads, caps);
         let mut at = 0;
         for range in &ranges {
-            plan.steps.push(range.step(&kernel, &inputs, elem, per_group, role, at, caps)?);
+            list.launches.push(range.launch(&kernel, &inputs, elem, per_group, role, at, caps)?);
             at += range.groups;
         }
         if results == 1 {
-            return Ok(plan);
+            return Ok(list);
         }
-        plan.scratch.push(padded(results * 4));
+        list.scratch.push(padded(results * 4));
         (op, inputs, len, elem) = (op.of_partials(), vec![role], results, Elem::F32);
     }
 }
@@ -145,7 +145,7 @@ fn ranges(len: u64, per_group: u64, elem: Elem, caps: &Caps) -> Result<Vec<Bound
 
 impl BoundRange {
     #[expect(clippy::too_many_arguments)]
-    fn step(
+    fn launch(
         &self,
         kernel: &Kernel,
         inputs: &[Role],
@@ -154,14 +154,14 @@ impl BoundRange {
         result: Role,
         at: u64,
         caps: &Caps,
-    ) -> Result<Step, KernelError> {
+    ) -> Result<KernelLaunch, KernelError> {
         let mut bindings: Vec<Binding> =
             inputs.iter().map(|&role| window(role, self.start, self.count, elem.bytes(), caps).0).collect();
         let (binding, early) = window(result, at, self.groups, 4, caps);
         bindings.push(binding);
         // A binding has less than 2^32 elements.
         let params = [self.count / 4, self.count % 4, per_group, self.groups, early].map(|word| word as u32);
-        step(kernel.clone(), params.to_vec(), self.groups, bindings, caps)
+        kernel_launch(kernel.clone(), params.to_vec(), self.groups, bindings, caps)
     }
 }
 

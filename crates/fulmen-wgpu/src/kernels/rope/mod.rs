@@ -7,9 +7,9 @@ pub(super) use sin_cos::{check, sin_cos_values};
 use fulmen_core::{RopePairing, RopeSpec};
 
 use super::{
-    KernelError, Plan, Role,
+    KernelError, LaunchList, Role,
     bind::{KernelBindings, invalid},
-    plan::{product, threads},
+    launch_list::{product, threads},
     preprocess::values,
 };
 use crate::kernel::Caps;
@@ -38,13 +38,13 @@ pub struct Rope {
 ///
 /// # Errors
 /// [`KernelError`] where the rotation does not fit the head, or something is larger than a binding.
-pub fn rope(spec: &Rope, caps: &Caps) -> Result<Plan, KernelError> {
+pub fn rope(spec: &Rope, caps: &Caps) -> Result<LaunchList, KernelError> {
     let Rope { m, n_heads, head_dim, ref rope, factors } = *spec;
     check(OP, rope, head_dim)?;
     let elements = product(OP, "the rows", &[m.into(), n_heads.into(), head_dim.into(), 4])?;
-    let mut plan = Plan::default();
+    let mut list = LaunchList::default();
     if elements == 0 {
-        return Ok(plan);
+        return Ok(list);
     }
     let pairs = rope.n_rot / 2;
     let mut bind = KernelBindings::new(OP, caps);
@@ -63,6 +63,6 @@ pub fn rope(spec: &Rope, caps: &Caps) -> Result<Plan, KernelError> {
     let neox = rope.pairing == RopePairing::NeoX;
     values.extend(values![threads, items, head_dim, n_heads, neox]);
     let groups = count.div_ceil(threads.into());
-    bind.launch(&mut plan, "rope/rope.wgsl", &values, vec![count_word], groups)?;
-    Ok(plan)
+    bind.launch(&mut list, "rope/rope.wgsl", &values, vec![count_word], groups)?;
+    Ok(list)
 }

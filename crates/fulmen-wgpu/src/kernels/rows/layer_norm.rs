@@ -3,7 +3,7 @@
 use super::{RowKernel, Rows};
 use crate::{
     kernel::Caps,
-    kernels::{Elem, KernelError, Plan, workgroup::WorkgroupOp},
+    kernels::{Elem, KernelError, LaunchList, workgroup::WorkgroupOp},
 };
 
 /// `(x - mean(x)) / √(var(x) + eps) · gamma + beta` along each row, where the variance is the mean of
@@ -12,7 +12,7 @@ use crate::{
 ///
 /// # Errors
 /// [`KernelError`] where a row is larger than a binding or the sizes overflow.
-pub fn layer_norm(matrix: &Rows, eps: f32, weights: Elem, caps: &Caps) -> Result<Plan, KernelError> {
+pub fn layer_norm(matrix: &Rows, eps: f32, weights: Elem, caps: &Caps) -> Result<LaunchList, KernelError> {
     let kernel = RowKernel {
         label: "layer_norm",
         body: "layer_norm",
@@ -22,5 +22,5 @@ pub fn layer_norm(matrix: &Rows, eps: f32, weights: Elem, caps: &Caps) -> Result
         sign: "",
         one_result: false,
     };
-    kernel.plan(matrix, caps)
+    kernel.launch_list(matrix, caps)
 }

@@ -12,8 +12,8 @@ pub use row_reduce::row_reduce;
 pub use softmax::softmax;
 
 use super::{
-    Elem, KernelError, Plan, Role,
-    plan::{alignment, kernel, padded, product, step, threads, window},
+    Elem, KernelError, LaunchList, Role,
+    launch_list::{alignment, kernel, kernel_launch, padded, product, threads, window},
     preprocess::{render, values},
     storage::{Form, Lanes, declare},
     workgroup::{WorkgroupOp, WorkgroupReduce},
@@ -57,7 +57,7 @@ struct RowKernel<'a> {
 const MAX_KEPT: u64 = 8;
 
 impl RowKernel<'_> {
-    fn plan(&self, matrix: &Rows, caps: &Caps) -> Result<Plan, KernelError> {
+    fn launch_list(&self, matrix: &Rows, caps: &Caps) -> Result<LaunchList, KernelError> {
         let Rows { rows, width, input, output, in_place } = *matrix;
         let op = || self.label.to_owned();
         let invalid = |reason: &str| KernelError::Invalid { op: op(), reason: reason.to_owned() };
@@ -69,9 +69,9 @@ impl RowKernel<'_> {
         if output.form(caps) == Form::PackedF16 && out_width % 4 != 0 {
             return Err(invalid("without f16 in kernels, stored f16 rows need a multiple of 4 elements"));
         }
-        let mut plan = Plan::default();
+        let mut list = LaunchList::default();
         if rows == 0 || bytes == 0 && !self.one_result {
-            return Ok(plan);
+            return Ok(list);
         }
         let rendered = self.render(matrix, caps);
         let widest = self.shared.iter().map(|(_, elem)| elem.bytes()).max().unwrap_or(0);
@@ -110,10 +110,10 @@ impl RowKernel<'_> {
             params.push((width as f32).to_bits());
             params.extend(self.eps.map(f32::to_bits));
             let groups = count.div_ceil(u64::from(rendered.threads / rendered.team));
-            plan.steps.push(step(rendered.kernel.clone(), params, groups, bindings, caps)?);
+            list.launches.push(kernel_launch(rendered.kernel.clone(), params, groups, bindings, caps)?);
             start += count;
         }
-        Ok(plan)
+        Ok(list)
     }
 
     fn render(&self, matrix: &Rows, caps: &Caps) -> RenderedRows {

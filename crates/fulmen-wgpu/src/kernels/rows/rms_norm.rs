@@ -3,7 +3,7 @@
 use super::{RowKernel, Rows};
 use crate::{
     kernel::Caps,
-    kernels::{Elem, KernelError, Plan, workgroup::WorkgroupOp},
+    kernels::{Elem, KernelError, LaunchList, workgroup::WorkgroupOp},
 };
 
 /// `x / √(mean(x²) + eps) · gamma` along each row. `gamma` is input 1, of a row's length and of the
@@ -11,7 +11,7 @@ use crate::{
 ///
 /// # Errors
 /// [`KernelError`] where a row is larger than a binding or the sizes overflow.
-pub fn rms_norm(matrix: &Rows, eps: f32, weights: Elem, caps: &Caps) -> Result<Plan, KernelError> {
+pub fn rms_norm(matrix: &Rows, eps: f32, weights: Elem, caps: &Caps) -> Result<LaunchList, KernelError> {
     let kernel = RowKernel {
         label: "rms_norm",
         body: "rms_norm",
@@ -21,5 +21,5 @@ pub fn rms_norm(matrix: &Rows, eps: f32, weights: Elem, caps: &Caps) -> Result<P
         sign: "",
         one_result: false,
     };
-    kernel.plan(matrix, caps)
+    kernel.launch_list(matrix, caps)
 }

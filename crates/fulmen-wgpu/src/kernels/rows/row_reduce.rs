@@ -3,7 +3,7 @@
 use super::{RowKernel, Rows};
 use crate::{
     kernel::Caps,
-    kernels::{Elem, KernelError, Plan, fill::fill, reduce::Reduction, workgroup::WorkgroupOp},
+    kernels::{Elem, KernelError, LaunchList, fill::fill, reduce::Reduction, workgroup::WorkgroupOp},
 };
 
 /// The sum, maximum or minimum of each row of input 0, as f32 in output 0. NaN and empty rows as in
@@ -12,7 +12,7 @@ use crate::{
 /// # Errors
 /// [`KernelError::Invalid`] for [`Reduction::Dot`] or an output that is not f32 of its own, and where a
 /// row is larger than a binding or the sizes overflow.
-pub fn row_reduce(op: Reduction, matrix: &Rows, caps: &Caps) -> Result<Plan, KernelError> {
+pub fn row_reduce(op: Reduction, matrix: &Rows, caps: &Caps) -> Result<LaunchList, KernelError> {
     let invalid = |reason: &str| KernelError::Invalid { op: "row_reduce".into(), reason: reason.to_owned() };
     if matrix.output != Elem::F32 {
         return Err(invalid("the results are f32"));
@@ -28,5 +28,5 @@ pub fn row_reduce(op: Reduction, matrix: &Rows, caps: &Caps) -> Result<Plan, Ker
     };
     let kernel =
         RowKernel { label, body, reductions: &[reduction], shared: &[], eps: None, sign, one_result: true };
-    kernel.plan(matrix, caps)
+    kernel.launch_list(matrix, caps)
 }

@@ -3,7 +3,7 @@
 use super::{RowKernel, Rows};
 use crate::{
     kernel::Caps,
-    kernels::{KernelError, Plan, workgroup::WorkgroupOp},
+    kernels::{KernelError, LaunchList, workgroup::WorkgroupOp},
 };
 
 /// `e^x / Σ e^x` along each row, with the row's maximum taken off first.
@@ -12,7 +12,7 @@ use crate::{
 ///
 /// # Errors
 /// [`KernelError`] where a row is larger than a binding or the sizes overflow.
-pub fn softmax(matrix: &Rows, caps: &Caps) -> Result<Plan, KernelError> {
+pub fn softmax(matrix: &Rows, caps: &Caps) -> Result<LaunchList, KernelError> {
     let kernel = RowKernel {
         label: "softmax",
         body: "softmax",
@@ -22,5 +22,5 @@ pub fn softmax(matrix: &Rows, caps: &Caps) -> Result<Plan, KernelError> {
         sign: "",
         one_result: false,
     };
-    kernel.plan(matrix, caps)
+    kernel.launch_list(matrix, caps)
 }

@@ -1,5 +1,5 @@
-//! Sampling, launch 3 of 3 (histogram search, tree reductions): draws the token of each row with temperature, top-k, top-p and min-p,
-//! without sorting the row.
+//! Sampling, launch 3 of 3 (histogram search, tree reductions): draws the token of each row with
+//! temperature, top-k, top-p and min-p, without sorting the row.
 //!
 //! **Work partition.** One workgroup per row; threads stride over the logits and the histogram bins.
 //!

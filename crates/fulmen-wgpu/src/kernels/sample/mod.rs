@@ -5,10 +5,10 @@
 //! the sorted order by rank or by cumulative weight.
 
 use super::{
-    KernelError, Plan, Role, argmax,
+    KernelError, LaunchList, Role, argmax,
     bind::{KernelBindings, invalid},
     fault,
-    plan::{product, threads},
+    launch_list::{product, threads},
     preprocess::values,
 };
 use crate::kernel::Caps;
@@ -33,10 +33,10 @@ const DRAW_BYTES: u32 = 40;
 ///
 /// # Errors
 /// [`KernelError`] where something is larger than a binding, or rows have no logits.
-pub fn sample(m: u32, n: u32, caps: &Caps) -> Result<Plan, KernelError> {
-    let mut plan = Plan::default();
+pub fn sample(m: u32, n: u32, caps: &Caps) -> Result<LaunchList, KernelError> {
+    let mut list = LaunchList::default();
     if m == 0 {
-        return Ok(plan);
+        return Ok(list);
     }
     if n == 0 {
         return Err(invalid(OP, "rows without logits"));
@@ -46,7 +46,7 @@ pub fn sample(m: u32, n: u32, caps: &Caps) -> Result<Plan, KernelError> {
     let keys = u64::from(m) * u64::from(parts) * 8;
     let bins = u64::from(m) * u64::from(BINS) * 12;
     let states = u64::from(m) * 32;
-    plan.scratch = vec![keys, bins];
+    list.scratch = vec![keys, bins];
 
     let threads_per_part = threads(256, caps);
     let mut bind = KernelBindings::new("sample largest", caps);
@@ -56,7 +56,7 @@ pub fn sample(m: u32, n: u32, caps: &Caps) -> Result<Plan, KernelError> {
     let groups = word(u64::from(m) * u64::from(parts))?;
     let values = values![bins: BINS, threads: threads_per_part];
     let params = vec![n, n.div_ceil(parts), parts, groups];
-    bind.launch(&mut plan, "sample/largest.wgsl", &values, params, groups.into())?;
+    bind.launch(&mut list, "sample/largest.wgsl", &values, params, groups.into())?;
 
     let histogram_parts = n.div_ceil(HISTOGRAM_PART).min(argmax::MAX_PARTS);
     let mut bind = KernelBindings::new("sample histogram", caps);
@@ -66,7 +66,7 @@ pub fn sample(m: u32, n: u32, caps: &Caps) -> Result<Plan, KernelError> {
     bind.write("bins", Role::Scratch(1), "atomic<u32>", bins)?;
     let groups = word(u64::from(m) * u64::from(histogram_parts))?;
     let params = vec![n, n.div_ceil(histogram_parts), histogram_parts, groups, parts];
-    bind.launch(&mut plan, "sample/histogram.wgsl", &values, params, groups.into())?;
+    bind.launch(&mut list, "sample/histogram.wgsl", &values, params, groups.into())?;
 
     let mut bind = KernelBindings::new("sample draw", caps);
     bind.read("logits", Role::Input(0), "f32", logits)?;
@@ -78,8 +78,8 @@ pub fn sample(m: u32, n: u32, caps: &Caps) -> Result<Plan, KernelError> {
     let fitting = (caps.workgroup_memory.saturating_sub(64) / DRAW_BYTES).max(1);
     let threads = threads(1 << fitting.min(BINS).ilog2(), caps);
     let values = values![threads, bins: BINS, own: BINS / threads, unroll: 8u32];
-    bind.launch(&mut plan, "sample/draw.wgsl", &values, vec![n, m, parts], m.into())?;
-    Ok(plan)
+    bind.launch(&mut list, "sample/draw.wgsl", &values, vec![n, m, parts], m.into())?;
+    Ok(list)
 }
 
 fn word(count: u64) -> Result<u32, KernelError> {

@@ -1,8 +1,10 @@
-//! Helper functions for one buffer `name`, called by one thread: `load_<name>(i)` returns its i-th `EwF`; with `writable`
-//! also `store_<name>(i, v)` and, for 4 lanes, `store_part_<name>(i, v, count)`, which stores the first 1 to 3 lanes.
+//! Helper functions for one buffer `name`, called by one thread: `load_<name>(i)` returns its i-th
+//! `EwF`; with `writable` also `store_<name>(i, v)` and, for 4 lanes, `store_part_<name>(i, v, count)`,
+//! which stores the first 1 to 3 lanes.
 //!
-//! `form` is how the kernel sees the elements: `f32`, `f16`, or `packed_f16` (two f16 per `u32`, for devices without f16
-//! in kernels). Single packed elements cannot be stored: two threads would write one word. Expects `storage/lanes.wgsl`.
+//! `form` is how the kernel sees the elements: `f32`, `f16`, or `packed_f16` (two f16 per `u32`, for
+//! devices without f16 in kernels). Single packed elements cannot be stored: two threads would write
+//! one word. Expects `storage/lanes.wgsl`.
 #if form == "packed_f16" && lanes == 4
 fn load_{{name}}(i: u32) -> EwF {
     let w = {{name}}[i];

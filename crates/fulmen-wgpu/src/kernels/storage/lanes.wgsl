@@ -1,5 +1,5 @@
-//! Helper: the types `EwF`, `EwI`, `EwU`, `EwB` of `lanes` (1 or 4) elements, as one thread computes with them, and the
-//! reductions `lanes_sum`, `lanes_max` and `lanes_max_key` over their lanes.
+//! Helper: the types `EwF`, `EwI`, `EwU`, `EwB` of `lanes` (1 or 4) elements, as one thread computes
+//! with them, and the reductions `lanes_sum`, `lanes_max` and `lanes_max_key` over their lanes.
 #if lanes == 1
 alias EwF = f32;
 alias EwI = i32;

@@ -1,5 +1,5 @@
-//! Start of `main` for the reduction in `workgroup/reduce.wgsl`: keeps the thread's indices in private variables.
-//! Expects `thread`, the local invocation index.
+//! Start of `main` for the reduction in `workgroup/reduce.wgsl`: keeps the thread's indices in private
+//! variables. Expects `thread`, the local invocation index.
     group_thread = thread;
 #if reduce_subgroups
     group_lane = lane;

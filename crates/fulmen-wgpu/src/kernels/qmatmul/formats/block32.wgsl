@@ -9,7 +9,8 @@
 //! `suffix` is appended to all names, so that a kernel can have several weights (fused_gemv.wgsl); else
 //! it is empty.
 
-// Quants as bytes, four in a word, elements 0 to 15 in `lo`, the others in `hi`; scale and offset of each half.
+// Quants as bytes, four in a word, elements 0 to 15 in `lo`, the others in `hi`; scale and offset of each
+// half.
 struct Block32{{suffix}} { lo: vec4<u32>, hi: vec4<u32>, scale: vec2<f32>, offset: vec2<f32> }
 
 const LOW{{suffix}} = vec4<u32>(0x0f0f0f0fu);

@@ -1,4 +1,4 @@
-//! What a kernel function gives: launches, what each binds, and what can go wrong.
+//! The result of a kernel function: a list of launches with their bindings, or an error.
 
 use crate::kernel::{Caps, Kernel, Launch, StorageBinding, fold_grid};
 
@@ -9,16 +9,16 @@ pub enum Role {
     Input(usize),
     /// The operation's output of this number.
     Output(usize),
-    /// The plan's scratch buffer of this number.
+    /// The scratch buffer of this number in the list.
     Scratch(usize),
 }
 
-/// A part of a buffer.
+/// A range of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Binding {
     /// The buffer.
     pub role: Role,
-    /// Where the part begins, in bytes; a multiple of [`Caps::binding_alignment`].
+    /// Its offset in bytes; a multiple of [`Caps::binding_alignment`].
     pub offset: u64,
     /// Its bytes, rounded up to 16 as the buffers are.
     pub bytes: u64,
@@ -26,23 +26,24 @@ pub struct Binding {
 
 /// A launch and its bindings, in the order of [`Kernel::bindings`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct KernelLaunch {
     /// What is launched.
     pub launch: Launch,
     /// What it binds.
     pub bindings: Vec<Binding>,
 }
 
-/// Launches that run one after the other, each seeing what those before it wrote. None where there is nothing to do.
+/// Launches that run one after the other, each seeing what those before it wrote. Empty where there is
+/// nothing to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct LaunchList {
     /// The launches.
-    pub steps: Vec<Step>,
+    pub launches: Vec<KernelLaunch>,
     /// Bytes of each scratch buffer.
     pub scratch: Vec<u64>,
 }
 
-/// Why there is no kernel for some work.
+/// Why there is no kernel for an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
@@ -76,7 +77,7 @@ pub enum KernelError {
         /// What is counted.
         what: &'static str,
     },
-    /// The work is malformed.
+    /// The operation is malformed.
     #[error("{op}: {reason}")]
     Invalid {
         /// The operation.
@@ -91,8 +92,8 @@ pub(crate) const fn padded(bytes: u64) -> u64 {
     bytes.next_multiple_of(16)
 }
 
-/// `count` elements of `size` bytes that begin at element `start`, as a binding with an aligned offset, and the number
-/// of elements by which it begins too early.
+/// `count` elements of `size` bytes from element `start` on, as a binding with an aligned offset, and the
+/// number of elements that lie before them in the binding.
 pub(crate) fn window(role: Role, start: u64, count: u64, size: u64, caps: &Caps) -> (Binding, u64) {
     let align = alignment(caps);
     let offset = start * size / align * align;
@@ -111,14 +112,14 @@ pub(crate) fn threads(wanted: u32, caps: &Caps) -> u32 {
     1 << most.ilog2()
 }
 
-/// A step of `groups` workgroups.
-pub(crate) fn step(
+/// A launch of `groups` workgroups.
+pub(crate) fn kernel_launch(
     kernel: Kernel,
     params: Vec<u32>,
     groups: u64,
     bindings: Vec<Binding>,
     caps: &Caps,
-) -> Result<Step, KernelError> {
+) -> Result<KernelLaunch, KernelError> {
     let op = || kernel.label.to_string();
     if bindings.len() > caps.max_storage_buffers as usize {
         let (needed, limit) = (bindings.len(), caps.max_storage_buffers);
@@ -128,7 +129,7 @@ pub(crate) fn step(
     debug_assert_eq!(kernel.param_words as usize, params.len());
     let workgroups = fold_grid(groups, caps.max_workgroups)
         .ok_or_else(|| KernelError::TooMany { op: op(), what: "the number of workgroups" })?;
-    Ok(Step { launch: Launch { kernel, params, workgroups }, bindings })
+    Ok(KernelLaunch { launch: Launch { kernel, params, workgroups }, bindings })
 }
 
 /// A kernel whose label is a constant.
