@@ -316,8 +316,8 @@ fn similar(name: &str, known: &[String]) -> Vec<String> {
     close.into_iter().take(3).map(|(_, candidate)| candidate.clone()).collect()
 }
 
-/// How far a name is from that of a kernel, with or without its family: 0 for the name without the family, 1 for a
-/// prefix, otherwise the edit distance.
+/// How far a name is from that of a kernel, with or without its family: 0 for the name without the family, 1
+/// for a prefix, otherwise the edit distance.
 fn distance(name: &str, kernel: &str) -> usize {
     let short = kernel.rsplit('/').next().unwrap_or(kernel);
     if short == name {
