@@ -1,7 +1,7 @@
 //! The catalog of kernels, and the final WGSL of some of them compared with text files.
 //!
 //! After an intended change of a kernel, `FULMEN_UPDATE_SNAPSHOTS=1 cargo test -p fulmen-wgpu --test
-//! kernel_catalog` writes the files anew; the diff is what a reviewer reads.
+//! kernel_catalog` rewrites the files; the diff is what a reviewer reads.
 
 use std::collections::HashSet;
 use std::path::Path;

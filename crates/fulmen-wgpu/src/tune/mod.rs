@@ -35,7 +35,7 @@ use crate::{
 /// A matmul, as far as it decides which kernel is fastest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
-    /// The type of the weight and how it lies, such as `F32 nk` or `Q4_K`.
+    /// The type of the weight and its layout, such as `F32 nk` or `Q4_K`.
     pub(crate) weight: String,
     /// Whether activations may be rounded.
     pub(crate) rounded: bool,

@@ -7,13 +7,13 @@
 //! says.
 //!
 //! Bindings: `a` [m, k] f32; `b0` (and `b1` of a pair) [n, k]; `dst` [m, n] f32; then the epilogue's
-//! inputs. All as vectors of four elements where `width` is 4, which needs k to be a multiple of 4.
+//! inputs. `a` and `b` are vectors of four elements where k is a multiple of 4 (`k_width`).
 //!
 //! Needs: `lanes` a power of two that divides `threads`; `m * rows * products` sums fit the registers.
 //! With `fixed_k` the length of a row is a constant and the loop has no remainder.
 //!
-//! Bound by memory bandwidth: B is read once. See "Matmul kernels" in docs/performance.md for measured
-//! shares.
+//! Bound by memory bandwidth: B is read once. 9728 x 2560 in f32 at m = 1 takes 29 µs on an H200, 3.44 TB/s
+//! (docs/performance.md).
 #include "matmul/prelude.wgsl"
 #include "matmul/element.wgsl"
 #include "matmul/sum_lanes.wgsl"

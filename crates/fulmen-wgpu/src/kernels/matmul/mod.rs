@@ -45,7 +45,7 @@ pub use launches::{
 };
 pub use weight_type::WeightType;
 
-/// How B lies in memory.
+/// The layout of B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// `[k, n]`, row-major.
@@ -63,7 +63,7 @@ pub struct MatmulShape {
     pub k: u32,
     /// Columns of the output.
     pub n: u32,
-    /// How B lies.
+    /// The layout of B.
     pub b: Layout,
     /// What B is stored as.
     pub elem: WeightType,
