@@ -215,8 +215,8 @@ impl LaunchQueue {
         self.run_launches_with(launches, inputs.chain(outputs).map(|(role, slice)| (role, slice.clone())))
     }
 
-    /// As [`run_launches`](LaunchQueue::run_launches), with explicit roles: optional inputs and outputs may be
-    /// missing.
+    /// As [`run_launches`](LaunchQueue::run_launches), with explicit roles: optional inputs and outputs may
+    /// be missing.
     pub(crate) fn run_launches_with(
         &mut self,
         launches: Result<LaunchList, KernelError>,

@@ -93,15 +93,15 @@ fn every_tile_translates_for_vulkan() {
         for tile in COOP_TILES {
             for (slices, k, n, epilogue) in [(1, 256, 128, &bias), (4, 1000, 65, &none), (1, 33, 64, &none)] {
                 let choice = MatmulConfig::Coop(CoopTile { slices, ..tile });
-                let plan = launches_with(choice, shape(100, k, n), 0..n, epilogue, &caps).unwrap();
-                plan.launches.iter().for_each(|step| translate(&step.launch.kernel));
+                let list = launches_with(choice, shape(100, k, n), 0..n, epilogue, &caps).unwrap();
+                list.launches.iter().for_each(|step| translate(&step.launch.kernel));
             }
             for dtype in FORMATS {
                 let weight = QuantWeight { dtype, n: 100, k: 512 };
-                let plan =
+                let list =
                     qmatmul::launches_with(QuantMatmulConfig::Coop(tile), 64, weight, 0..100, &none, &caps)
                         .unwrap();
-                plan.launches.iter().for_each(|step| translate(&step.launch.kernel));
+                list.launches.iter().for_each(|step| translate(&step.launch.kernel));
             }
         }
     });
@@ -117,10 +117,10 @@ fn attention_translates_for_vulkan() {
             let kv = KvInput::Cache { cache: Cache { dtype, n_seqs: 2, capacity: 512 }, sequences };
             let heads = Heads { n_heads: 8, n_kv_heads: 2, head_dim };
             let spec = Attention { m: 100, heads, scale: 0.1, kv };
-            let plan =
+            let list =
                 attention_by(AttentionKernel::PrefillCoop(FragmentOps::CooperativeMatrix), &spec, &caps)
                     .unwrap();
-            plan.launches.iter().for_each(|step| translate(&step.launch.kernel));
+            list.launches.iter().for_each(|step| translate(&step.launch.kernel));
         }
     });
 }
@@ -139,8 +139,8 @@ fn devices_without_cooperative_matrices_or_with_others_are_refused() {
         ];
         for caps in lacking {
             let choice = MatmulConfig::Coop(COOP_TILES[1]);
-            let plan = launches_with(choice, shape(128, 128, 128), 0..128, &none, &caps);
-            assert!(matches!(plan, Err(MatmulError::Unfit { .. })), "{caps:?}");
+            let list = launches_with(choice, shape(128, 128, 128), 0..128, &none, &caps);
+            assert!(matches!(list, Err(MatmulError::Unfit { .. })), "{caps:?}");
             let all = candidates(shape(128, 128, 128), true, &caps);
             assert!(!all.contains(&choice), "{caps:?}");
         }
@@ -150,8 +150,8 @@ fn devices_without_cooperative_matrices_or_with_others_are_refused() {
             CoopTile { bm: 96, ..COOP_TILES[1] },
             CoopTile { wm: 128, wn: 128, ..COOP_TILES[1] },
         ] {
-            let plan = launches_with(MatmulConfig::Coop(bad), shape(128, 128, 128), 0..128, &none, &caps);
-            assert!(matches!(plan, Err(MatmulError::Unfit { .. })), "{bad}");
+            let list = launches_with(MatmulConfig::Coop(bad), shape(128, 128, 128), 0..128, &none, &caps);
+            assert!(matches!(list, Err(MatmulError::Unfit { .. })), "{bad}");
         }
         let f32 = MatmulShape::f32(128, 128, 128, Layout::Nk);
         assert!(launches_with(MatmulConfig::Coop(COOP_TILES[1]), f32, 0..128, &none, &caps).is_err());
@@ -189,12 +189,12 @@ fn check(what: &str, (m, k, n): (u32, u32, u32), a: &[f32], b: &[f32], got: &[f3
     assert!(error <= 1e-6 * power, "{what}: NMSE {:e}", error / power);
 }
 
-/// Runs a plan over A, B and an output full of NaN.
-fn run(gpu: &Gpu, plan: &MatmulLaunches, a: &[f32], b: &[u8], count: u32) -> Vec<f32> {
+/// Runs a list over A, B and an output full of NaN.
+fn run(gpu: &Gpu, list: &MatmulLaunches, a: &[f32], b: &[u8], count: u32) -> Vec<f32> {
     let (a, b) = (gpu.upload(&f32_bytes(a)), gpu.upload(b));
     let out = gpu.upload(&f32_bytes(&vec![f32::NAN; count as usize + 1]));
     let buffers = Buffers { a: &a, b: [&b, &b], part: None, out: &out, extras: vec![] };
-    gpu.run(&gpu.program(gpu.steps(plan, &buffers)));
+    gpu.run(&gpu.program(gpu.steps(list, &buffers)));
     let mut got = gpu.read_f32(&out, &[(0, u64::from(count) * 4 + 4)]);
     assert!(got.pop().unwrap().is_nan(), "a value past the output was written");
     got
@@ -214,8 +214,8 @@ fn plain(gpu: &Gpu, coop: CoopTile, (m, k, n): (u32, u32, u32), caps: &Caps) {
     let b: Vec<half::f16> = random(n * k, 2, 0.1).into_iter().map(half::f16::from_f32).collect();
     let bytes: Vec<u8> = b.iter().flat_map(|h| h.to_le_bytes()).collect();
     let none = EpilogueSource::none();
-    let plan = launches_with(MatmulConfig::Coop(coop), shape(m, k, n), 0..n, &none, caps).unwrap();
-    let got = run(gpu, &plan, &a, &bytes, m * n);
+    let list = launches_with(MatmulConfig::Coop(coop), shape(m, k, n), 0..n, &none, caps).unwrap();
+    let got = run(gpu, &list, &a, &bytes, m * n);
     let b: Vec<f32> = b.iter().map(|h| h.to_f32()).collect();
     // Row by row, as their sizes differ.
     for row in 0..m as usize {
@@ -234,8 +234,8 @@ fn blocks(gpu: &Gpu, coop: CoopTile, dtype: DType, (m, k, n): (u32, u32, u32), c
     let values = quant::dequantize_to_vec(dtype, &blocks, (n * k) as usize).unwrap();
     let a = random(m * k, 4, 3.0);
     let none = EpilogueSource::none();
-    let plan = qmatmul::launches_with(QuantMatmulConfig::Coop(coop), m, weight, 0..n, &none, caps).unwrap();
-    let got = run(gpu, &plan, &a, &weight.repack(&blocks).unwrap(), m * n);
+    let list = qmatmul::launches_with(QuantMatmulConfig::Coop(coop), m, weight, 0..n, &none, caps).unwrap();
+    let got = run(gpu, &list, &a, &weight.repack(&blocks).unwrap(), m * n);
     check(&format!("{coop} {dtype:?} {m}x{k}x{n}"), (m, k, n), &a, &values, &got);
 }
 
@@ -329,7 +329,7 @@ fn a_value_that_is_not_finite_reaches_its_row_and_no_other() {
             slices: 1,
             fragment_ops: FragmentOps::Emulated,
         };
-        let plan =
+        let list =
             launches_with(MatmulConfig::Coop(tile), shape(m, k, n), 0..n, &EpilogueSource::none(), &gpu.caps)
                 .unwrap();
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -337,7 +337,7 @@ fn a_value_that_is_not_finite_reaches_its_row_and_no_other() {
             a[(3 * k + 5) as usize] = bad;
             let b: Vec<u8> =
                 random(n * k, 2, 1.0).iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect();
-            let got = run(gpu, &plan, &a, &b, m * n);
+            let got = run(gpu, &list, &a, &b, m * n);
             for (row, values) in got.chunks_exact(n as usize).enumerate() {
                 assert!(values.iter().all(|v| v.is_finite() == (row != 3)), "row {row}: {values:?}");
             }

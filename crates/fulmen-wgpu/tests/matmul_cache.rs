@@ -385,12 +385,12 @@ fn what_does_not_fit_is_refused_with_what_would() {
         (cache.matmul_cached("w", &[0.0; 3], &mut out[..2], 0), "m must be from 1"),
         (
             cache.matmul_cached("w", &[0.0; 2], &mut out[..2], 1),
-            "the length of the input of a product of 1 rows by \"w\" must be 3 floats, got 2",
+            "the length of the input of a matmul with m = 1 by \"w\" must be 3 f32 values, got 2",
         ),
-        (cache.matmul_cached("w", &[0.0; 4], &mut out[..2], 1), "must be 3 floats, got 4"),
+        (cache.matmul_cached("w", &[0.0; 4], &mut out[..2], 1), "must be 3 f32 values, got 4"),
         (
             cache.matmul_cached("w", &[0.0; 6], &mut out[..3], 2),
-            "the length of the output of a product of 2 rows by \"w\" must be 4 floats, got 3",
+            "the length of the output of a matmul with m = 2 by \"w\" must be 4 f32 values, got 3",
         ),
     ];
     for (result, part) in cases {

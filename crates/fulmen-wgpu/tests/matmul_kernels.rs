@@ -94,29 +94,29 @@ impl Case {
         Self { shape, a: gpu.upload(&f32_bytes(&a)), b: [b0, b1], want: [want0, want1] }
     }
 
-    /// What the plans leave in the output, which starts as NaN.
+    /// What the lists leave in the output, which starts as NaN.
     fn run(
         &self,
         gpu: &Gpu,
-        plans: &[(&MatmulLaunches, Option<(u64, u64)>)],
+        lists: &[(&MatmulLaunches, Option<(u64, u64)>)],
         extras: &[&GpuBuffer],
     ) -> Vec<f32> {
         let count = self.shape.m as usize * self.shape.n as usize;
         let out = gpu.upload(&f32_bytes(&vec![f32::NAN; count]));
-        for (plan, part) in plans {
+        for (list, part) in lists {
             let b = [&self.b[0], &self.b[1]];
             let buffers = Buffers { a: &self.a, b, part: *part, out: &out, extras: extras.to_vec() };
-            gpu.run(&gpu.program(gpu.steps(plan, &buffers)));
+            gpu.run(&gpu.program(gpu.steps(list, &buffers)));
         }
         gpu.read_f32(&out, &[(0, count as u64 * 4)])
     }
 
     #[track_caller]
-    fn check(&self, gpu: &Gpu, what: &str, plan: Result<MatmulLaunches, MatmulError>) {
+    fn check(&self, gpu: &Gpu, what: &str, list: Result<MatmulLaunches, MatmulError>) {
         let what = format!("{} {what}", self.shape);
-        let plan = plan.unwrap_or_else(|error| panic!("{what}: {error}"));
-        let names: Vec<_> = plan.launches.iter().map(|step| step.launch.kernel.label.clone()).collect();
-        let got = self.run(gpu, &[(&plan, None)], &[]);
+        let list = list.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let names: Vec<_> = list.launches.iter().map(|step| step.launch.kernel.label.clone()).collect();
+        let got = self.run(gpu, &[(&list, None)], &[]);
         assert_close(&format!("{what} {names:?}"), &got, &self.want[0]);
     }
 }
@@ -203,8 +203,8 @@ fn every_tile_is_right_whole_and_split() {
                     };
                     let choice = MatmulConfig::Tiled(tile);
                     if tile.workgroup_bytes() > caps.workgroup_memory {
-                        let plan = launches_with(choice, shape, 0..n, &none, &caps);
-                        assert!(matches!(plan, Err(MatmulError::Unfit { .. })));
+                        let list = launches_with(choice, shape, 0..n, &none, &caps);
+                        assert!(matches!(list, Err(MatmulError::Unfit { .. })));
                         continue;
                     }
                     case.check(gpu, "", launches_with(choice, shape, 0..n, &none, &caps));
@@ -293,16 +293,16 @@ fn epilogues_reach_every_kernel() {
                         3.0 * x / (1.0 + x.abs()) + add + row as f64 + col as f64
                     })
                     .collect();
-                let mut plans = vec![launches(shape, &epilogue, &caps).unwrap()];
+                let mut lists = vec![launches(shape, &epilogue, &caps).unwrap()];
                 let tile = GemmTile { slices: 3, ..TILES[TILES.len() - 1].tile };
                 for tile in [tile, GemmTile { slices: 1, ..tile }] {
-                    plans.push(
+                    lists.push(
                         launches_with(MatmulConfig::Tiled(tile), shape, 0..n, &epilogue, &caps).unwrap(),
                     );
                 }
-                for plan in plans {
-                    let got = case.run(gpu, &[(&plan, None)], &extras);
-                    assert_close(&format!("{shape} {}", plan.launches[0].launch.kernel.label), &got, &want);
+                for list in lists {
+                    let got = case.run(gpu, &[(&list, None)], &extras);
+                    assert_close(&format!("{shape} {}", list.launches[0].launch.kernel.label), &got, &want);
                 }
             }
         }
@@ -325,12 +325,12 @@ fn a_gated_pair_is_one_launch_at_small_m() {
                     let want: Vec<f64> = want
                         .map(|(i, (v, u))| v / (1.0 + (-v).exp()) * u + f64::from(bias[i % n as usize]))
                         .collect();
-                    let plan = pair_launches(shape, &epilogue, &caps).unwrap();
+                    let list = pair_launches(shape, &epilogue, &caps).unwrap();
                     if b == Layout::Nk && m <= 8 {
-                        assert_eq!((plan.launches.len(), plan.scratch.len()), (1, 0));
+                        assert_eq!((list.launches.len(), list.scratch.len()), (1, 0));
                     }
                     let bias = gpu.upload(&f32_bytes(&bias));
-                    let got = case.run(gpu, &[(&plan, None)], &[&bias]);
+                    let got = case.run(gpu, &[(&list, None)], &[&bias]);
                     assert_close(&format!("{shape} {name}"), &got, &want);
                 }
             }
@@ -347,7 +347,7 @@ fn a_large_b_is_multiplied_in_parts() {
             let case = Case::new(gpu, shape);
             let parts = split_columns(shape, &caps).unwrap();
             assert!(parts.len() > 1);
-            let plans: Vec<_> = parts
+            let lists: Vec<_> = parts
                 .iter()
                 .map(|columns| {
                     let row = u64::from(k) * 4;
@@ -359,8 +359,8 @@ fn a_large_b_is_multiplied_in_parts() {
                     (column_launches(shape, columns.clone(), &EpilogueSource::none(), &caps).unwrap(), bound)
                 })
                 .collect();
-            let plans: Vec<_> = plans.iter().map(|(plan, bound)| (plan, Some(*bound))).collect();
-            assert_close(&shape.to_string(), &case.run(gpu, &plans, &[]), &case.want[0]);
+            let lists: Vec<_> = lists.iter().map(|(list, bound)| (list, Some(*bound))).collect();
+            assert_close(&shape.to_string(), &case.run(gpu, &lists, &[]), &case.want[0]);
             let other = MatmulShape { b: Layout::Kn, ..shape };
             assert!(matches!(split_columns(other, &caps), Err(MatmulError::Binding { what: "B", .. })));
             let none = EpilogueSource::none();

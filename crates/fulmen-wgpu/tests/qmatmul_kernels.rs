@@ -88,21 +88,21 @@ impl Case {
         Self { weight, a, w: gpu.upload(&packed), want }
     }
 
-    /// What the plans leave in the output, which starts as NaN.
+    /// What the lists leave in the output, which starts as NaN.
     fn run(
         &self,
         gpu: &Gpu,
         m: u32,
-        plans: &[(&MatmulLaunches, Option<(u64, u64)>)],
+        lists: &[(&MatmulLaunches, Option<(u64, u64)>)],
         extras: &[&GpuBuffer],
     ) -> Vec<f32> {
         let count = (m * self.weight.n) as usize;
         let out = gpu.upload(&f32_bytes(&vec![f32::NAN; count + 1]));
         let a = gpu.upload(&f32_bytes(&self.a[..(m * self.weight.k) as usize]));
-        for (plan, part) in plans {
+        for (list, part) in lists {
             let buffers =
                 Buffers { a: &a, b: [&self.w, &self.w], part: *part, out: &out, extras: extras.to_vec() };
-            gpu.run(&gpu.program(gpu.steps(plan, &buffers)));
+            gpu.run(&gpu.program(gpu.steps(list, &buffers)));
         }
         let mut got = gpu.read_f32(&out, &[(0, count as u64 * 4 + 4)]);
         assert!(got.pop().unwrap().is_nan(), "a value past the output was written");
@@ -113,9 +113,9 @@ impl Case {
     fn check(&self, gpu: &Gpu, m: u32, choice: QuantMatmulConfig, caps: &Caps) {
         let what = format!("m={m} {} {choice}", self.weight);
         let none = EpilogueSource::none();
-        let plan = launches_with(choice, m, self.weight, 0..self.weight.n, &none, caps);
-        let plan = plan.unwrap_or_else(|error| panic!("{what}: {error}"));
-        let got = self.run(gpu, m, &[(&plan, None)], &[]);
+        let list = launches_with(choice, m, self.weight, 0..self.weight.n, &none, caps);
+        let list = list.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let got = self.run(gpu, m, &[(&list, None)], &[]);
         self.close(&what, m, choice, &got);
     }
 
@@ -227,8 +227,8 @@ fn every_int8_tile_is_right_whole_and_split() {
                 // Whole and split, shallow and deep in turn: each takes long to compile.
                 let (slices, depth) = ([1, 3, 16][(f + i) % 3], [1, 2, 3][(f + 2 * i) % 3]);
                 let choice = QuantMatmulConfig::Int8(Int8Tile { slices, depth, ..tile });
-                let plan = launches_with(choice, m, weight, 0..n, &none, &caps);
-                if let Err(QuantError::Matmul(MatmulError::Unfit { .. })) = plan {
+                let list = launches_with(choice, m, weight, 0..n, &none, &caps);
+                if let Err(QuantError::Matmul(MatmulError::Unfit { .. })) = list {
                     assert!(tile.workgroup_bytes() / tile.depth * depth > caps.workgroup_memory, "{choice}");
                     continue;
                 }
@@ -250,7 +250,7 @@ fn the_table_has_kernels_for_every_device() {
                         for values in [Activations::Q8, Activations::F32] {
                             let choice = choose(m, weight, values, &caps).expect("a kernel");
                             let none = EpilogueSource::none();
-                            let plan = launches_with(
+                            let list = launches_with(
                                 choice,
                                 m,
                                 weight,
@@ -258,7 +258,7 @@ fn the_table_has_kernels_for_every_device() {
                                 &none,
                                 &Caps { max_binding: 1 << 31, ..caps },
                             );
-                            assert!(plan.is_ok(), "m={m} {weight} {choice}: {plan:?}");
+                            assert!(list.is_ok(), "m={m} {weight} {choice}: {list:?}");
                             let all = candidates(m, weight, values, &caps);
                             assert_eq!(all.first(), Some(&choice));
                         }
@@ -298,7 +298,7 @@ fn epilogues_and_parts_reach_every_kernel() {
         let split = Int8Tile { bm: 16, bn: 32, tm: 4, tn: 4, depth: 2, slices: 3 };
         choices.push((9, QuantMatmulConfig::Int8(split)));
         for &(m, choice) in &choices {
-            let plans: Vec<_> = parts
+            let lists: Vec<_> = parts
                 .iter()
                 .map(|columns| {
                     let part = (u64::from(columns.start) * row, columns.len() as u64 * row);
@@ -308,8 +308,8 @@ fn epilogues_and_parts_reach_every_kernel() {
                     (launches_with(choice, m, weight, columns.clone(), &epilogue, &caps).unwrap(), Some(part))
                 })
                 .collect();
-            let plans: Vec<_> = plans.iter().map(|(plan, part)| (plan, *part)).collect();
-            let got = case.run(gpu, m, &plans, &[&buffer]);
+            let lists: Vec<_> = lists.iter().map(|(list, part)| (list, *part)).collect();
+            let got = case.run(gpu, m, &lists, &[&buffer]);
             let n = weight.n as usize;
             let back: Vec<f32> = got
                 .iter()
@@ -320,8 +320,8 @@ fn epilogues_and_parts_reach_every_kernel() {
         }
         // As the table has it, on tiles of full size.
         let none = EpilogueSource::none();
-        let plan_of_9 = launches(9, weight, &none, &gpu.caps).unwrap();
-        let got = case.run(gpu, 9, &[(&plan_of_9, None)], &[]);
+        let list_of_9 = launches(9, weight, &none, &gpu.caps).unwrap();
+        let got = case.run(gpu, 9, &[(&list_of_9, None)], &[]);
         case.close("the table's choice", 9, choices[3].1, &got);
         let whole = launches(1, weight, &epilogue, &caps);
         assert!(matches!(whole, Err(QuantError::Matmul(MatmulError::Binding { what: "W", .. }))));
@@ -335,8 +335,8 @@ fn a_value_that_is_not_finite_reaches_every_output() {
         for bad in [f32::NAN, f32::INFINITY] {
             let mut case = Case::new(gpu, 2, weight);
             case.a[300] = bad;
-            let plan = launches(2, weight, &EpilogueSource::none(), &gpu.caps).unwrap();
-            let got = case.run(gpu, 2, &[(&plan, None)], &[]);
+            let list = launches(2, weight, &EpilogueSource::none(), &gpu.caps).unwrap();
+            let got = case.run(gpu, 2, &[(&list, None)], &[]);
             assert!(
                 got[..5].iter().all(|v| v.is_finite()) && got[5..].iter().all(|v| !v.is_finite()),
                 "{got:?}"

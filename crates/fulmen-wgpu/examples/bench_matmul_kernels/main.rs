@@ -70,9 +70,9 @@ fn main() {
 fn warm(gpu: &Gpu) {
     let side = 1024;
     let shape = MatmulShape::f32(side, side, side, Layout::Nk);
-    let plan = launches(shape, &EpilogueSource::none(), &gpu.caps).expect("a plan");
+    let list = launches(shape, &EpilogueSource::none(), &gpu.caps).expect("a kernel");
     let [a, b, out] = [1, 2, 3].map(|seed| gpu.filled(side * side, seed));
-    let steps = gpu.steps(&plan, &Buffers { a: &a, b: [&b, &b], part: None, out: &out, extras: vec![] });
+    let steps = gpu.steps(&list, &Buffers { a: &a, b: [&b, &b], part: None, out: &out, extras: vec![] });
     let program = gpu.program(std::iter::repeat_n(steps, 4).flatten());
     let until = Instant::now() + Duration::from_millis(400);
     while Instant::now() < until {
@@ -81,7 +81,7 @@ fn warm(gpu: &Gpu) {
     }
 }
 
-fn plan_of(gpu: &Gpu, work: &Work, choice: MatmulConfig) -> Result<MatmulLaunches, MatmulError> {
+fn launches_of(gpu: &Gpu, work: &Work, choice: MatmulConfig) -> Result<MatmulLaunches, MatmulError> {
     match work.pair {
         true => pair_launches_with(choice, work.shape, &EpilogueSource::silu_gate(), &gpu.caps),
         false => launches_with(choice, work.shape, 0..work.shape.n, &EpilogueSource::none(), &gpu.caps),
@@ -102,7 +102,8 @@ fn measure(gpu: &Gpu, work: &Work, end: Instant, table: &mut dyn Write) -> Vec<S
     let own = if work.pair { choose_pair } else { choose }(work.shape, &gpu.caps).expect("a kernel");
     let mut seen = HashSet::new();
     let choices = std::iter::once(own).chain(work.choices.iter().copied()).filter(|c| seen.insert(*c));
-    let plans: Vec<_> = choices.filter_map(|c| plan_of(gpu, work, c).ok().map(|plan| (c, plan))).collect();
+    let lists: Vec<_> =
+        choices.filter_map(|c| launches_of(gpu, work, c).ok().map(|list| (c, list))).collect();
 
     // Copies of B, so that none of it is left in a cache when its turn comes.
     let bytes = u64::from(k) * u64::from(n) * 4;
@@ -116,20 +117,20 @@ fn measure(gpu: &Gpu, work: &Work, end: Instant, table: &mut dyn Write) -> Vec<S
     let mut results: Vec<Timing> = Vec::new();
     let mut done = 0;
     // A few at a time, compiled on all cores.
-    for group in plans.chunks(16) {
+    for group in lists.chunks(16) {
         if Instant::now() > end && !results.is_empty() {
             break;
         }
-        let kernels = group.iter().flat_map(|(_, plan)| &plan.launches).map(|step| &step.launch.kernel);
+        let kernels = group.iter().flat_map(|(_, list)| &list.launches).map(|step| &step.launch.kernel);
         gpu.compile_all(&kernels.collect::<Vec<_>>());
-        for (choice, plan) in group {
+        for (choice, list) in group {
             if Instant::now() > end && !results.is_empty() {
                 break;
             }
             done += 1;
             let runs = bs.chunks_exact(per_run as usize).map(|b| {
                 let b = [&b[0], &b[per_run as usize - 1]];
-                gpu.steps(plan, &Buffers { a: &a, b, part: None, out: &out, extras: vec![] })
+                gpu.steps(list, &Buffers { a: &a, b, part: None, out: &out, extras: vec![] })
             });
             let runs: Vec<_> = runs.collect();
             let ones: Vec<_> = runs.iter().map(|steps| gpu.program(steps.iter().cloned())).collect();
@@ -142,7 +143,7 @@ fn measure(gpu: &Gpu, work: &Work, end: Instant, table: &mut dyn Write) -> Vec<S
             }
             let best = results.iter().map(|r| r.one).fold(f64::INFINITY, f64::min);
             let chain = |length: usize| {
-                gpu.program(runs.iter().flatten().cloned().cycle().take(length * plan.launches.len()))
+                gpu.program(runs.iter().flatten().cloned().cycle().take(length * list.launches.len()))
             };
             let (one, chained) = time(gpu, &ones, &chain, best);
             let (gbs, tflops) = (moved / one / 1e3, flops / one / 1e6);
@@ -153,11 +154,11 @@ fn measure(gpu: &Gpu, work: &Work, end: Instant, table: &mut dyn Write) -> Vec<S
                 work.name
             )
             .unwrap();
-            results.push(Timing { choice: *choice, one, chained, launches: plan.launches.len() });
+            results.push(Timing { choice: *choice, one, chained, launches: list.launches.len() });
         }
     }
     results.sort_by(|x, y| x.one.total_cmp(&y.one));
-    let mut lines = vec![compare(work, &results, own, plans.len() - done)];
+    let mut lines = vec![compare(work, &results, own, lists.len() - done)];
     for (i, r) in results.iter().enumerate().filter(|(i, r)| *i < 6 || r.choice == own) {
         let (gbs, tflops) = (moved / r.one / 1e3, flops / r.one / 1e6);
         let (one, chained, launches, choice) = (r.one, r.chained, r.launches, r.choice);
@@ -240,13 +241,13 @@ fn check(gpu: &Gpu, work: &Work, out: &GpuBuffer) -> Result<(), String> {
     Ok(())
 }
 
-/// A gated feed-forward layer as the table plans it, in one pass: alone, and in a chain of layers.
+/// A gated feed-forward layer with the kernels of the table, in one pass: alone, and in a chain of layers.
 fn ffn(gpu: &Gpu, m: u32, shrink: u32) -> String {
     let (hidden, inter) = (2560 / shrink, 9728 / shrink);
     let up = MatmulShape::f32(m, hidden, inter, Layout::Nk);
     let down = MatmulShape::f32(m, inter, hidden, Layout::Nk);
-    let pair = pair_launches(up, &EpilogueSource::silu_gate(), &gpu.caps).expect("a plan");
-    let last = plan(down, &EpilogueSource::none(), &gpu.caps).expect("a plan");
+    let pair = pair_launches(up, &EpilogueSource::silu_gate(), &gpu.caps).expect("a kernel");
+    let last = launches(down, &EpilogueSource::none(), &gpu.caps).expect("a kernel");
     let weights: Vec<_> = (0..6).map(|i| gpu.filled(hidden * inter, i)).collect();
     let x = gpu.filled(m * hidden, 1);
     let [h, y] = [inter, hidden].map(|n| gpu.empty(u64::from(m * n) * 4));

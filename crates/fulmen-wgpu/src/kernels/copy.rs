@@ -59,14 +59,14 @@ pub fn copy_bytes(bytes: u64, shifts: [u64; 2], caps: &Caps) -> Result<LaunchLis
         let [from, to] = shifts.map(|shift| shift as u32);
         let end = to + count as u32;
         let words = u64::from(end.div_ceil(4) - to / 4);
-        let (params, units) = match vectors {
+        let (params, items) = match vectors {
             true => (vec![count as u32 / 16], count / 16),
             false => (vec![from, to, end, bindings[0].bytes as u32 / 4], words),
         };
         list.launches.push(kernel_launch(
             copy.clone(),
             params,
-            units.div_ceil(threads.into()),
+            items.div_ceil(threads.into()),
             bindings,
             caps,
         )?);

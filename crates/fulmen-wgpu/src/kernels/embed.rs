@@ -72,9 +72,9 @@ pub fn embed(spec: &Embed, caps: &Caps) -> Result<LaunchList, KernelError> {
     bind.read("tokens", Role::Input(1), "u32", u64::from(m) * 4)?;
     bind.write("out", Role::Output(0), elements, out)?;
     bind.write("fault", Role::Output(1), fault::ELEMENT, fault::FAULT_BYTES)?;
-    let units = width / lanes;
+    let vecs = width / lanes;
     let threads = threads(128, caps);
-    let across = units.div_ceil(threads);
+    let across = vecs.div_ceil(threads);
     bind.launch(
         &mut list,
         "embed.wgsl",
@@ -87,7 +87,7 @@ pub fn embed(spec: &Embed, caps: &Caps) -> Result<LaunchList, KernelError> {
             blocks: unpack.is_some(),
             unpack: unpack.unwrap_or_default(),
         ],
-        vec![width, rows, slice.start, slice.end, units, across, across.saturating_mul(m)],
+        vec![width, rows, slice.start, slice.end, vecs, across, across.saturating_mul(m)],
         u64::from(across) * u64::from(m),
     )?;
     Ok(list)

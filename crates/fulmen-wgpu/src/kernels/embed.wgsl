@@ -18,7 +18,7 @@ struct Params {
     rows: u32,
     first: u32,
     end: u32,
-    units: u32,
+    vecs: u32,
     across: u32,
     groups: u32,
 }
@@ -28,7 +28,7 @@ alias Values = {{values}};
 #if blocks
 #include "embed_blocks.wgsl"
 #else
-fn value(row: u32, unit: u32) -> Values { return get_w(row * (params.k / {{lanes}}u) + unit); }
+fn value(row: u32, vec: u32) -> Values { return get_w(row * (params.k / {{lanes}}u) + vec); }
 #endif
 #include "fault.wgsl"
 @compute @workgroup_size({{threads}})
@@ -40,12 +40,12 @@ fn main(
     let number = group.x + grid.x * (group.y + grid.y * group.z);
     if (number >= params.groups) { return; }
     let row = number / params.across;
-    let unit = number % params.across * {{threads}}u + thread;
+    let vec = number % params.across * {{threads}}u + thread;
     let token = tokens[row];
     if (token >= params.rows) {
-        if (unit == 0u && params.first == 0u) { report(FAULT_TOKEN, row, token, params.rows); }
+        if (vec == 0u && params.first == 0u) { report(FAULT_TOKEN, row, token, params.rows); }
         return;
     }
-    if (unit >= params.units || token < params.first || token >= params.end) { return; }
-    out[row * params.units + unit] = value(token - params.first, unit);
+    if (vec >= params.vecs || token < params.first || token >= params.end) { return; }
+    out[row * params.vecs + vec] = value(token - params.first, vec);
 }

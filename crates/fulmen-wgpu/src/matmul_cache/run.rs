@@ -18,16 +18,16 @@ use crate::{
 /// Where a matmul's input is.
 #[derive(Clone, Copy, Debug)]
 pub enum MatmulInput<'a> {
-    /// On the host: `m · k` floats.
+    /// On the host: `m · k` f32 values.
     Host(&'a [f32]),
-    /// On the cache's device: `m · k` floats at the start of a buffer, such as an earlier result.
+    /// On the cache's device: `m · k` f32 values at the start of a buffer, such as an earlier result.
     Buffer(&'a GpuBuffer),
 }
 
 /// Where a matmul's result goes.
 #[derive(Debug)]
 pub enum MatmulOutput<'a> {
-    /// To the host: `m · n` floats.
+    /// To the host: `m · n` f32 values.
     Host(&'a mut [f32]),
     /// It stays on the cache's device, at the start of a buffer of at least `m · n` f32: for a later matmul,
     /// or for a [command batch](crate::GpuCommandBatch::import_buffer).
@@ -346,13 +346,14 @@ impl GpuMatmulCache {
                 if wanted == got {
                     return Ok(());
                 }
-                let what = format!("the length of the {what} of a matmul of {m} rows by {:?}", matmul.weight);
+                let what =
+                    format!("the length of the {what} of a matmul with m = {m} by {:?}", matmul.weight);
                 let expected = format!("{wanted} {unit}");
                 Err(GpuError::Argument { call, what, expected, got: got.to_string() })
             };
             let input = match matmul.input {
                 MatmulInput::Host(data) => {
-                    wrong("input", inputs, data.len() as u64, "floats")?;
+                    wrong("input", inputs, data.len() as u64, "f32 values")?;
                     let at = layout.input_bytes.next_multiple_of(align);
                     layout.uploads.push((at, number));
                     layout.input_bytes = at + inputs * 4;
@@ -366,7 +367,7 @@ impl GpuMatmulCache {
             };
             let output = match &matmul.output {
                 MatmulOutput::Host(data) => {
-                    wrong("output", outputs, data.len() as u64, "floats")?;
+                    wrong("output", outputs, data.len() as u64, "f32 values")?;
                     let at = layout.output_bytes.next_multiple_of(align);
                     layout.reads.push((at, outputs * 4));
                     layout.output_bytes = at + outputs * 4;

@@ -1,4 +1,4 @@
-//! Products on a device: buffers with made-up contents, plans as programs, times.
+//! Products on a device: buffers with made-up contents, lists as programs, times.
 #![allow(dead_code, unreachable_pub, reason = "the tests and the bench each use a part")]
 
 use std::sync::{
@@ -106,7 +106,7 @@ impl Gpu {
     }
 
     fn pipeline(&self, kernel: &Kernel) -> Arc<Pipeline> {
-        // SAFETY: the kernels clamp their indices to the buffers that their plan names, their loops end, they
+        // SAFETY: the kernels clamp their indices to the buffers that their list names, their loops end, they
         // divide by nothing that can be zero, and they write workgroup memory before they read it.
         unsafe { self.pipelines.get_trusted(&self.device, kernel) }.unwrap_or_else(|error| panic!("{error}"))
     }
@@ -123,9 +123,9 @@ impl Gpu {
         std::thread::scope(|scope| (0..threads).for_each(|_| _ = scope.spawn(work)));
     }
 
-    /// The steps of a plan on these buffers.
-    pub fn steps(&self, plan: &MatmulLaunches, buffers: &Buffers<'_>) -> Vec<Dispatch> {
-        let scratch: Vec<_> = plan.scratch.iter().map(|&bytes| self.empty(bytes)).collect();
+    /// The steps of a list on these buffers.
+    pub fn steps(&self, list: &MatmulLaunches, buffers: &Buffers<'_>) -> Vec<Dispatch> {
+        let scratch: Vec<_> = list.scratch.iter().map(|&bytes| self.empty(bytes)).collect();
         let bound = |buffer: &MatmulBuffer| match *buffer {
             MatmulBuffer::A => buffers.a.whole(),
             MatmulBuffer::B(i) => match buffers.part {
@@ -143,7 +143,7 @@ impl Gpu {
             workgroups: step.launch.workgroups,
             label: step.launch.kernel.label.to_string(),
         };
-        plan.launches.iter().map(step).collect()
+        list.launches.iter().map(step).collect()
     }
 
     pub fn program(&self, steps: impl IntoIterator<Item = Dispatch>) -> DispatchList {

@@ -186,7 +186,7 @@ const FEW: [(DType, [u32; 3]); 6] = [
 ];
 
 #[test]
-fn few_rows_over_a_cache() {
+fn decode_over_a_cache() {
     let mut rng = fastrand::Rng::with_seed(2);
     for (dtype, [n_heads, n_kv_heads, head_dim]) in FEW {
         let heads = heads(n_heads, n_kv_heads, head_dim);
@@ -204,7 +204,7 @@ fn few_rows_over_a_cache() {
 }
 
 #[test]
-fn many_rows_over_a_cache() {
+fn prefill_over_a_cache() {
     let mut rng = fastrand::Rng::with_seed(3);
     for (dtype, heads) in [
         (DType::F32, heads(2, 1, 32)),
@@ -221,7 +221,7 @@ fn many_rows_over_a_cache() {
 }
 
 #[test]
-fn tiles_of_rows() {
+fn tiled_prefill_of_rows() {
     let mut rng = fastrand::Rng::with_seed(6);
     let positions: Vec<u32> = (0..90).map(|_| rng.u32(0..150)).collect();
     let sequences: Vec<u32> = (0..90).map(|i| if i < 70 { 1 } else { rng.u32(0..3) }).collect();
@@ -317,7 +317,7 @@ fn coop_of_scores_that_rise() {
 }
 
 #[test]
-fn rows_without_a_place_give_zeros_and_are_told() {
+fn rows_out_of_range_give_zeros_and_are_reported() {
     let mut rng = fastrand::Rng::with_seed(4);
     let cache = Cache { dtype: DType::F16, n_seqs: 2, capacity: 40 };
     for (rows, kind) in

@@ -76,7 +76,7 @@ fn rows_of_every_type_arrive() {
 }
 
 #[test]
-fn pieces_write_their_rows_and_wrong_tokens_are_reported_once() {
+fn slices_write_their_rows_and_wrong_tokens_are_reported_once() {
     let mut rng = fastrand::Rng::with_seed(2);
     let (rows, width) = (10, 64);
     for dtype in [DType::F32, DType::F16, DType::Q8_0] {

@@ -6,8 +6,14 @@ use fulmen_wgpu::kernels::{
 
 use crate::common_rows::{draw, gpu, nmse};
 
-/// The heads of one row, turned in place.
-pub(crate) fn turn(x: &mut [f64], position: u32, factors: Option<&[f32]>, head_dim: usize, spec: &RopeSpec) {
+/// Rotates the heads of one row in place.
+pub(crate) fn rotate(
+    x: &mut [f64],
+    position: u32,
+    factors: Option<&[f32]>,
+    head_dim: usize,
+    spec: &RopeSpec,
+) {
     let n_rot = spec.n_rot as usize;
     for head in x.chunks_mut(head_dim) {
         for pair in 0..n_rot / 2 {
@@ -27,7 +33,7 @@ pub(crate) fn turn(x: &mut [f64], position: u32, factors: Option<&[f32]>, head_d
 }
 
 #[test]
-fn heads_turn_as_far_as_they_should() {
+fn heads_are_rotated_by_their_positions() {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut worst = 0f64;
     for pairing in [RopePairing::Interleaved, RopePairing::NeoX] {
@@ -49,7 +55,7 @@ fn heads_turn_as_far_as_they_should() {
                 let x = draw(&mut rng, m * n_heads * head_dim as usize, -2.0, 2.0);
                 let mut want: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
                 for (row, &position) in want.chunks_mut(n_heads * head_dim as usize).zip(&positions) {
-                    turn(row, position, factored.then_some(&factors), head_dim as usize, &spec);
+                    rotate(row, position, factored.then_some(&factors), head_dim as usize, &spec);
                 }
                 let spec =
                     Rope { m: m as u32, n_heads: n_heads as u32, head_dim, rope: spec, factors: factored };

@@ -7,7 +7,7 @@ use fulmen_wgpu::{
     },
 };
 
-use super::rope::turn;
+use super::rope::rotate;
 use crate::common_rows::{draw, gpu};
 
 fn heads(n_heads: u32, n_kv_heads: u32, head_dim: u32) -> Heads {
@@ -155,7 +155,7 @@ fn rows_are_stored_in_their_places() {
 }
 
 #[test]
-fn halves_are_rounded_to_the_nearest() {
+fn f16_values_are_rounded_to_nearest() {
     let mut x: Vec<f32> = vec![
         0.0,
         -0.0,
@@ -185,7 +185,7 @@ fn halves_are_rounded_to_the_nearest() {
 }
 
 #[test]
-fn queries_and_keys_are_normed_and_turned() {
+fn queries_and_keys_are_normed_and_rotated() {
     let mut rng = fastrand::Rng::with_seed(2);
     let few = Caps { max_storage_buffers: 8, ..gpu().caps };
     // Every kernel is compiled, which takes its time.
@@ -215,7 +215,7 @@ fn queries_and_keys_are_normed_and_turned() {
             }
             let width = out.len() / case.m;
             for (row, &position) in out.chunks_mut(width).zip(&case.positions) {
-                turn(row, position, factored.then_some(&factors), dim, &rope);
+                rotate(row, position, factored.then_some(&factors), dim, &rope);
             }
             out
         };

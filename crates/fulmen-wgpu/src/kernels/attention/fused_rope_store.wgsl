@@ -13,7 +13,7 @@
     let team_head = thread / {{rope_team}}u;
     let team_lane = thread % {{rope_team}}u;
     let head_at = team_head * {{head_dim}}u;
-    var squares = 0.0;
+    var sum_of_squares = 0.0;
     if (team_head <= {{heads + 1}}u) {
         for (var d = team_lane; d < {{head_dim}}u; d += {{rope_team}}u) {
             var x = 0.0;
@@ -25,11 +25,11 @@
                 x = v_new[kv_head * {{head_dim}}u + d];
             }
             new_heads[head_at + d] = x;
-            squares += x * x;
+            sum_of_squares += x * x;
         }
     }
 #if q_norm || k_norm
-    let factor = 1.0 / sqrt(group_sum(squares) / {{head_dim}}.0 + params.epsilon);
+    let factor = 1.0 / sqrt(group_sum(sum_of_squares) / {{head_dim}}.0 + params.epsilon);
     if (team_head < {{heads}}u) {
         for (var d = team_lane; d < {{head_dim}}u; d += {{rope_team}}u) {
             new_heads[head_at + d] *= {{q_norm ? "factor * q_gamma[d]" : "1.0"}};

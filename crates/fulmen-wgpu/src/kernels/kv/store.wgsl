@@ -72,13 +72,13 @@ fn main(
   #if gamma == ""
         for (var d = thread; d < {{head_dim}}u; d += {{threads}}u) { head_values[d] = {{input}}[at + d]; }
   #else
-        var squares = 0.0;
+        var sum_of_squares = 0.0;
         for (var d = thread; d < {{head_dim}}u; d += {{threads}}u) {
             let x = {{input}}[at + d];
             head_values[d] = x;
-            squares += x * x;
+            sum_of_squares += x * x;
         }
-        let factor = 1.0 / sqrt(group_sum(squares) / {{head_dim}}.0 + params.epsilon);
+        let factor = 1.0 / sqrt(group_sum(sum_of_squares) / {{head_dim}}.0 + params.epsilon);
         for (var d = thread; d < {{head_dim}}u; d += {{threads}}u) {
             head_values[d] = head_values[d] * factor * {{gamma}}[d];
         }

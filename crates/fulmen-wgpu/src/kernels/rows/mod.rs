@@ -119,11 +119,11 @@ impl RowKernel<'_> {
     fn render(&self, matrix: &Rows, caps: &Caps) -> RenderedRows {
         let Rows { width, input, output, in_place, .. } = *matrix;
         let lanes = if width % 4 == 0 { Lanes::Four } else { Lanes::One };
-        let units = width / lanes.count();
-        let threads = threads(if units >= 4096 { 1024 } else { 256 }, caps);
+        let vecs = width / lanes.count();
+        let threads = threads(if vecs >= 4096 { 1024 } else { 256 }, caps);
         // A power of two within `threads`.
-        let team = units.max(1).next_power_of_two().min(threads.into()) as u32;
-        let per_thread = units.div_ceil(team.into());
+        let team = vecs.max(1).next_power_of_two().min(threads.into()) as u32;
+        let per_thread = vecs.div_ceil(team.into());
         let kept = per_thread <= MAX_KEPT;
 
         let x_access = if in_place { Access::ReadWrite } else { Access::Read };

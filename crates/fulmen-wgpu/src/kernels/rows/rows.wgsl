@@ -21,7 +21,7 @@ struct Params {
     // Rows; `EwF` vectors per row; where the first row starts in the input and in the output; elements
     // per row.
     rows: u32,
-    units: u32,
+    vecs: u32,
     x_at: u32,
     out_at: u32,
     width: f32,
@@ -45,9 +45,9 @@ struct Params {
   #if kept
     for (var k = 0u; k < {{per_thread}}u; k += 1u) {
         let i = place + k * {{team}}u;
-        if (i >= units) { break; }
+        if (i >= vecs) { break; }
   #else
-    for (var i = place; i < units; i += {{team}}u) {
+    for (var i = place; i < vecs; i += {{team}}u) {
   #endif
 #endmacro
 @compute @workgroup_size({{threads}})
@@ -62,14 +62,14 @@ fn main(
     let row = number * ({{threads}}u / {{team}}u) + thread / {{team}}u;
     let place = thread % {{team}}u;
     // Threads without a row take part in the barriers.
-    let units = select(0u, params.units, row < params.rows);
-    let at = params.x_at + row * params.units;
-    let out_at = params.out_at + row * params.units;
+    let vecs = select(0u, params.vecs, row < params.rows);
+    let at = params.x_at + row * params.vecs;
+    let out_at = params.out_at + row * params.vecs;
 #if kept
     var kept: array<EwF, {{per_thread}}>;
     for (var k = 0u; k < {{per_thread}}u; k += 1u) {
         let i = place + k * {{team}}u;
-        if (i < units) { kept[k] = load_x(at + i); }
+        if (i < vecs) { kept[k] = load_x(at + i); }
     }
 #endif
 #include "rows/{{body}}.wgsl"
