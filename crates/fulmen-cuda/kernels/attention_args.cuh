@@ -1,10 +1,10 @@
-// Arguments of the attention kernels of any shape and of prefill (attention_generic.cu, attention_prefill*.cu), and what
-// they share of the softmax.
+// Arguments of the attention kernels of any shape and of prefill (attention_generic.cu,
+// attention_prefill*.cu), and what they share of the softmax.
 #pragma once
 #include "kv.cuh"
 
-// Mirrored by `AttentionArgs` in src/kernels/attention.rs. K and V are [n_seqs, n_kv_heads, capacity, head_dim] in a
-// cache, or the rows themselves, [m, n_kv_heads, head_dim] f32: strides are in bytes.
+// Mirrored by `AttentionArgs` in src/kernels/attention.rs. K and V are [n_seqs, n_kv_heads, capacity,
+// head_dim] in a cache, or the rows themselves, [m, n_kv_heads, head_dim] f32: strides are in bytes.
 struct AttentionArgs {
     const float* q;   // [m, n_heads, head_dim]
     float* out;       // [m, n_heads, head_dim]
@@ -24,6 +24,7 @@ struct AttentionArgs {
     float scale;
     u32 unused;
 };
+#include "layout/attention_args.cuh"
 
 // What scores are taken relative to before exp: their max, or any finite number where all are -inf.
 DEVICE float softmax_base(float max) { return max == -INFINITE ? 0.0f : max; }

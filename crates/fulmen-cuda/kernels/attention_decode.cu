@@ -1,36 +1,42 @@
 // targets: 90
-// Flash decoding for grouped-query attention over an f16 KV cache, fused with the q/k RMS norm, RoPE and the KV store
-// of the new rows. Launched by src/kernels/attention_decode.rs for 1 to 16 rows (one new token per row).
+// Flash decoding for grouped-query attention over an f16 KV cache, fused with the q/k RMS norm, RoPE and the
+// KV store of the new rows. Launched by src/kernels/attention_decode.rs for 1 to 16 rows (one new token per
+// row).
 //
-// Grid: x = CLUSTER blocks per KV head, y = rows; 256 threads (8 warps). A cluster computes all query heads of one KV
-// head for one row, so K and V are read once per group. CLUSTER (1, 2, 4 or 8) shrinks with more rows; 1 is no cluster.
+// Grid: x = CLUSTER blocks per KV head, y = rows; 256 threads (8 warps). A cluster computes all query heads
+// of one KV head for one row, so K and V are read once per group. CLUSTER (1, 2, 4 or 8) shrinks with more
+// rows; 1 is no cluster.
 //
-// Split-KV: positions are cut into tiles of 16. Tile t belongs to block t % CLUSTER of the cluster and there to warp
-// t / CLUSTER % 8. Each warp has a private ring of STAGES tiles (K and V) filled by cp.async; no block barrier is needed
-// in the mainloop.
-//   1. Tile loader: the first STAGES - 1 tiles are requested before griddepcontrol.wait, because all positions but the
-//      new ones are in the cache already (PDL; with `fused_store` = 0 the kernel waits first).
-//   2. Prologue, one warp per head: q is normalized, rotated, scaled by a power of two and put into shared memory as
-//      f16; the new k (normalized, rotated) and v go to the cache and into the tile if it was loaded before.
-//   3. Mainloop per warp: S = Q K^T, online softmax, O += P V by mma.m16n8k16 with the query heads as rows 0 to 7.
-//   4. Combine: the warps' O, max and sum through shared memory; then every block of the cluster sends the slice of O
-//      that another block finishes to it (distributed shared memory).
-//   5. Epilogue: out = O / sum in f32, and optionally in the form in which the next matmul reads it (q8 for one row,
-//      f16 MMA fragments for several).
+// Split-KV: positions are cut into tiles of 16. Tile t belongs to block t % CLUSTER of the cluster and there
+// to warp t / CLUSTER % 8. Each warp has a private ring of STAGES tiles (K and V) filled by cp.async; no
+// block barrier is needed in the mainloop.
+//   1. Tile loader: the first STAGES - 1 tiles are requested before griddepcontrol.wait, because all
+//      positions but the new ones are in the cache already (PDL; with `fused_store` = 0 the kernel waits
+//      first).
+//   2. Prologue, one warp per head: q is normalized, rotated, scaled by a power of two and put into shared
+//      memory as f16; the new k (normalized, rotated) and v go to the cache and into the tile if it was
+//      loaded before.
+//   3. Mainloop per warp: S = Q K^T, online softmax, O += P V by mma.m16n8k16 with the query heads as rows 0
+//      to 7.
+//   4. Combine: the warps' O, max and sum through shared memory; then every block of the cluster sends the
+//      slice of O that another block finishes to it (distributed shared memory).
+//   5. Epilogue: out = O / sum in f32, and optionally in the form in which the next matmul reads it (q8 for
+//      one row, f16 MMA fragments for several).
 //
-// Several rows of one sequence (new tokens of one prompt) must see what the others store: each block then computes the
-// new keys and values of all of them up to its own position, writes the same bits to the cache, and reads the cache
-// only afterwards.
+// Several rows of one sequence (new tokens of one prompt) must see what the others store: each block then
+// computes the new keys and values of all of them up to its own position, writes the same bits to the cache,
+// and reads the cache only afterwards.
 //
-// Layouts: q, out [rows, n_heads, head_dim] f32; k, v [rows, n_kv_heads, head_dim] f32; caches [n_seqs, n_kv_heads,
-// capacity, head_dim] f16. A tile in shared memory is 16 rows of head_dim f16; 16-byte chunk c of row r is stored at
-// chunk c ^ (r % 8), which keeps ldmatrix free of bank conflicts.
-// Preconditions: head_dim 64 or 128, all of it rotated; at most 8 query heads per KV head; caches 16-byte aligned; out
-// overlaps nothing that is read; where out_q8 or out_f16 is set, a block's slice of O is a multiple of 32 elements.
-// Numerics: norm, RoPE, softmax and all accumulators in f32 (angles in f64); q, k, v, P as f16 operands. Masked scores
-// are -1e30 instead of -inf, so that a warp without a visible position has weight 0 and no NaN.
-// Bound: memory bandwidth for long contexts and many rows: 70 % of it at 16 rows of 1000 positions on an H200 (Qwen3-4B);
-// at one row and 1000 positions latency decides: 4.7 us against 1.0 us for the bytes.
+// Layouts: q, out [rows, n_heads, head_dim] f32; k, v [rows, n_kv_heads, head_dim] f32; caches [n_seqs,
+// n_kv_heads, capacity, head_dim] f16. A tile in shared memory is 16 rows of head_dim f16; 16-byte chunk c of
+// row r is stored at chunk c ^ (r % 8), which keeps ldmatrix free of bank conflicts.
+// Preconditions: head_dim 64 or 128, all of it rotated; at most 8 query heads per KV head; caches 16-byte
+// aligned; out overlaps nothing that is read; where out_q8 or out_f16 is set, a block's slice of O is a
+// multiple of 32 elements.
+// Numerics: norm, RoPE, softmax and all accumulators in f32 (angles in f64); q, k, v, P as f16 operands.
+// Masked scores are -1e30 instead of -inf, so that a warp without a visible position has weight 0 and no NaN.
+// Bound: memory bandwidth for long contexts and many rows: 70 % of it at 16 rows of 1000 positions on an H200
+// (Qwen3-4B); at one row and 1000 positions latency decides: 4.7 us against 1.0 us for the bytes.
 
 #include "common.cuh"
 #include "f16_fragments.cuh"
@@ -50,7 +56,7 @@ constexpr int MAX_GROUP = 8;  // query heads per KV head: rows 0 to 7 of an MMA
 // Mirrored by `AttentionDecodeArgs` in src/kernels/attention_decode.rs.
 struct AttentionDecodeArgs {
     const float* q;
-    const float* k;        // of the new rows; unused without `fused_store`, as v, the gammas, q_out and rope
+    const float* k;  // of the new rows; unused without `fused_store`, as v, the gammas, q_out and rope
     const float* v;
     const float* q_gamma;  // [head_dim], or null: no norm
     const float* k_gamma;  // [head_dim], or null: no norm
@@ -58,10 +64,10 @@ struct AttentionDecodeArgs {
     const u32* sequences;  // [rows], or null: all 0
     u16* k_cache;
     u16* v_cache;
-    float* q_out;           // the rotated queries; may be `q`
+    float* q_out;  // the rotated queries; may be `q`
     float* out;
     u8* out_q8;             // single row: the output as q8 activations, or null
-    u8* out_f16[K_ORDERS];    // several rows: an eighth of the output as f16 fragments, in both orders,
+    u8* out_f16[K_ORDERS];  // several rows: an eighth of the output as f16 fragments, in both orders,
     float* out_f16_scales;  // with scales of 8; or null
     Fault* fault;
     RopeArgs rope;
@@ -74,6 +80,7 @@ struct AttentionDecodeArgs {
     u32 fused_store;  // 0: q is rotated, and the new keys and values are in the cache
     u32 unused;
 };
+#include "layout/attention_decode.cuh"
 
 // One head in the registers of a warp, as RoPE pairs: lane l holds pairs l + 32 j.
 template <int HEAD_DIM>
@@ -130,13 +137,14 @@ struct WarpHead {
 };
 
 // Not inlined where it is needed twice: the first pass through the code of a kernel comes from L2.
-__device__ __noinline__ float2 rope_cos_sin_called(u32 position, u32 pair, u32 n_rot, const float* freq_factors,
-                                                   float freq_scale, float magnitude, double log2_base) {
+__device__ __noinline__ float2 rope_cos_sin_called(u32 position, u32 pair, u32 n_rot,
+                                                   const float* freq_factors, float freq_scale,
+                                                   float magnitude, double log2_base) {
     return rope_cos_sin(position, pair, n_rot, freq_factors, freq_scale, magnitude, log2_base);
 }
 
-// Stores element `at` of a row of the output as f16 fragments. It is an average of f16 values: of an eighth of it,
-// neither the elements nor the sums of 16 overflow. Called by whole warps with neighboring elements.
+// Stores element `at` of a row of the output as f16 fragments. It is an average of f16 values: of an eighth
+// of it, neither the elements nor the sums of 16 overflow. Called by whole warps with neighboring elements.
 DEVICE void store_f16_fragment(const AttentionDecodeArgs& args, u32 row, u32 at, float value) {
     value *= 0.125f;
     const float second = __shfl_down_sync(FULL_WARP, value, 1), third = __shfl_down_sync(FULL_WARP, value, 2);
@@ -152,7 +160,8 @@ DEVICE void store_f16_fragment(const AttentionDecodeArgs& args, u32 row, u32 at,
     if (at == 0) args.out_f16_scales[row] = 8;
 }
 
-// STAGES: tiles in a warp's ring. SINGLE_ROW: the grid has one row, and the code is kept as short as possible.
+// STAGES: tiles in a warp's ring. SINGLE_ROW: the grid has one row, and the code is kept as short as
+// possible.
 template <int HEAD_DIM, int CLUSTER, int STAGES, bool SINGLE_ROW>
 struct AttentionDecode {
     static constexpr int TILES_PER_ROUND = CLUSTER * WARPS;
@@ -185,11 +194,13 @@ struct AttentionDecode {
 
     const u32 position = args.positions[row], sequence = args.sequences ? args.sequences[row] : 0;
     const bool valid = position < args.capacity && sequence < args.n_seqs;
-    const u64 cache_offset = (((u64)(valid ? sequence : 0) * args.n_kv_heads + kv_head) * args.capacity) * HEAD_DIM;
+    const u64 cache_offset =
+        (((u64)(valid ? sequence : 0) * args.n_kv_heads + kv_head) * args.capacity) * HEAD_DIM;
     const u16 *keys = args.k_cache + cache_offset, *values = args.v_cache + cache_offset;
     // Positions below this are in the cache when the kernel starts.
     const u32 cached = valid ? position + (args.fused_store ? 0 : 1) : 0;
-    const u32 tiles = valid ? position / TILE + 1 : 0, last_tile = position / TILE, first_tile = rank + CLUSTER * warp;
+    const u32 tiles = valid ? position / TILE + 1 : 0, last_tile = position / TILE,
+              first_tile = rank + CLUSTER * warp;
     const u32 ring = shared_address(rings) + warp * STAGES * 2 * TILE_BYTES;
 
     // A lane's chunk in a copy of ROWS_PER_COPY rows: bytes in shared memory, elements in the cache.
@@ -197,17 +208,19 @@ struct AttentionDecode {
     const u32 copy_to = copy_row * CHUNKS * 16 + ((copy_chunk ^ copy_row) * 16);
     const u32 copy_from = copy_row * HEAD_DIM + copy_chunk * 8;
 
-    u32 new_rows = 0;          // bit r: this block stores the new key and value of row r
-    bool only_row = true;      // no other row is of this one's sequence
+    u32 new_rows = 0;      // bit r: this block stores the new key and value of row r
+    bool only_row = true;  // no other row is of this one's sequence
     float2 cos_sin[Head::PAIRS];
     u32 cos_sin_position;
     Head query;  // the rotated query of head `warp` of the group
 
-    // ---- Tile loader -----------------------------------------------------------------------------------------
+    // ---- Tile loader
+    // -----------------------------------------------------------------------------------------
 
     static DEVICE u32 chunk_offset(u32 row, u32 chunk) { return (row * CHUNKS + (chunk ^ (row & 7))) * 16; }
 
-    // Requests a tile of K and V; positions from `limit` on are zero-filled, since P = 0 times a stale NaN is NaN.
+    // Requests a tile of K and V; positions from `limit` on are zero-filled, since P = 0 times a stale NaN is
+    // NaN.
     DEVICE void load_tile(u32 tile, u32 stage, u32 limit) {
         const u32 to = ring + stage * 2 * TILE_BYTES;
         const u16* k = keys + (u64)tile * TILE * HEAD_DIM + copy_from;
@@ -244,9 +257,11 @@ struct AttentionDecode {
         }
     }
 
-    // ---- Prologue --------------------------------------------------------------------------------------------
+    // ---- Prologue
+    // --------------------------------------------------------------------------------------------
 
-    // Sets `new_rows` and `only_row`: the rows of this one's sequence, up to its position, whose tile is this block's.
+    // Sets `new_rows` and `only_row`: the rows of this one's sequence, up to its position, whose tile is this
+    // block's.
     DEVICE void find_new_rows() {
         if (!args.fused_store || !valid) return;
         if (SINGLE_ROW) {
@@ -267,8 +282,8 @@ struct AttentionDecode {
         new_rows = __ballot_sync(~0u, stores);
     }
 
-    // cos and sin of this lane's pairs at the row's position, before the wait for the previous kernel. With a single
-    // row each is computed once per block and read from shared memory after the next barrier.
+    // cos and sin of this lane's pairs at the row's position, before the wait for the previous kernel. With a
+    // single row each is computed once per block and read from shared memory after the next barrier.
     DEVICE void compute_rotation() {
         cos_sin_position = position;
         if (!args.fused_store) return;
@@ -283,8 +298,8 @@ struct AttentionDecode {
     DEVICE void rotation_at(u32 at) {
 #pragma unroll
         for (int j = 0; j < Head::PAIRS; j++)
-            cos_sin[j] = rope_cos_sin_called(at, lane + 32 * j, HEAD_DIM, args.rope.freq_factors, args.rope.freq_scale,
-                                             args.rope.magnitude, args.rope.log2_base);
+            cos_sin[j] = rope_cos_sin_called(at, lane + 32 * j, HEAD_DIM, args.rope.freq_factors,
+                                             args.rope.freq_scale, args.rope.magnitude, args.rope.log2_base);
     }
 
     DEVICE void read_rotation() {
@@ -301,7 +316,8 @@ struct AttentionDecode {
         if (threadIdx.x < MAX_GROUP) shared.q_scale[threadIdx.x] = 0;
     }
 
-    // Query head `head` of the group, by one warp: norm, RoPE, and f16 scaled by a power of two so that any query fits.
+    // Query head `head` of the group, by one warp: norm, RoPE, and f16 scaled by a power of two so that any
+    // query fits.
     DEVICE void prepare_query(u32 head) {
         query.load(args.q + ((u64)row * args.n_heads + kv_head * group + head) * HEAD_DIM, neox);
         if (args.fused_store) {
@@ -336,10 +352,11 @@ struct AttentionDecode {
             head.rotate(cos_sin);
         }
         u16* cache = (is_key ? args.k_cache : args.v_cache) + cache_offset + (u64)at * HEAD_DIM;
-        // A tile that was requested before has zeros at this position and is read after the next barrier; a later tile
-        // is loaded from the cache after that barrier.
+        // A tile that was requested before has zeros at this position and is read after the next barrier; a
+        // later tile is loaded from the cache after that barrier.
         const bool loaded = only_row && last_tile < TILES_PER_ROUND * (STAGES - 1);
-        const u32 tile_row = at % TILE, owner_warp = last_tile / CLUSTER % WARPS, stage = last_tile / TILES_PER_ROUND;
+        const u32 tile_row = at % TILE, owner_warp = last_tile / CLUSTER % WARPS,
+                  stage = last_tile / TILES_PER_ROUND;
         u8* tile = rings + (owner_warp * STAGES + stage) * 2 * TILE_BYTES + (is_key ? 0 : TILE_BYTES);
 #pragma unroll
         for (int j = 0; j < Head::PAIRS; j++) {
@@ -372,9 +389,11 @@ struct AttentionDecode {
             report(args.fault, FAULT_POSITION, row, position, args.capacity);
     }
 
-    // ---- Mainloop --------------------------------------------------------------------------------------------
+    // ---- Mainloop
+    // --------------------------------------------------------------------------------------------
 
-    // A warp's state of the online softmax: lane 4 g + t holds query head g and of O dims 8 i + 2 t and 8 i + 2 t + 1.
+    // A warp's state of the online softmax: lane 4 g + t holds query head g and of O dims 8 i + 2 t and 8 i +
+    // 2 t + 1.
     u32 q_fragments[HEAD_DIM / 16][2];
     float q_scale;
     float o[HEAD_DIM / 8][2];
@@ -392,8 +411,8 @@ struct AttentionDecode {
         row_max = MASKED, row_sum = 0;
     }
 
-    // S = Q K^T of a tile: s[i][j] is position 8 i + 2 t + j. Even and odd steps have accumulators of their own, which
-    // makes for shorter chains.
+    // S = Q K^T of a tile: s[i][j] is position 8 i + 2 t + j. Even and odd steps have accumulators of their
+    // own, which makes for shorter chains.
     DEVICE void compute_scores(u32 k_tile, float (&s)[2][2], float (&s_odd)[2][2]) {
 #pragma unroll
         for (int step = 0; step < HEAD_DIM / 16; step++) {
@@ -456,7 +475,8 @@ struct AttentionDecode {
         u32 stage = 0;
         for (u32 tile = first_tile; tile < tiles; tile += TILES_PER_ROUND) {
             const u32 next = tile + (STAGES - 1) * TILES_PER_ROUND, k_tile = ring + stage * 2 * TILE_BYTES;
-            // The previous stage is free. The newest position of a later round is in the cache, written by this block.
+            // The previous stage is free. The newest position of a later round is in the cache, written by
+            // this block.
             if (next < tiles) load_tile(next, stage == 0 ? STAGES - 1 : stage - 1, position + 1);
             cp_async_commit();
             cp_async_wait<STAGES - 1>();
@@ -472,9 +492,11 @@ struct AttentionDecode {
         row_sum = quad_sum(row_sum);
     }
 
-    // ---- Combine and epilogue --------------------------------------------------------------------------------
+    // ---- Combine and epilogue
+    // --------------------------------------------------------------------------------
 
-    // Brings the warps to one max per head and puts their O and sums into shared memory; O reuses that of the rings.
+    // Brings the warps to one max per head and puts their O and sums into shared memory; O reuses that of the
+    // rings.
     DEVICE void share_warp_partials() {
         if (lane % 4 == 0) shared.warp_max[warp][lane / 4] = row_max;
         __syncthreads();
@@ -499,13 +521,14 @@ struct AttentionDecode {
     // Element `at` of the group's output, in all its forms.
     DEVICE void write_output(u32 at, float value) {
         args.out[((u64)row * args.n_heads + kv_head * group) * HEAD_DIM + at] = value;
-        if (SINGLE_ROW && args.out_q8) quantize_q8_row_x1(args.out_q8, kv_head * group * HEAD_DIM + at, value);
+        if (SINGLE_ROW && args.out_q8)
+            quantize_q8_row_x1(args.out_q8, kv_head * group * HEAD_DIM + at, value);
         if (!SINGLE_ROW && args.out_f16_scales)
             store_f16_fragment(args, row, kv_head * group * HEAD_DIM + at, value);
     }
 
-    // Adds up the warps' partials. A single block writes the output; in a cluster each element goes to the block that
-    // finishes it, `slice` elements per block.
+    // Adds up the warps' partials. A single block writes the output; in a cluster each element goes to the
+    // block that finishes it, `slice` elements per block.
     DEVICE void combine_warps(u32 slice) {
         const float* warp_o = (const float*)rings;
         const float inverse = __fdividef(1.0f, (float)slice);
@@ -580,7 +603,8 @@ struct AttentionDecode {
         epilogue();
     }
 
-    DEVICE AttentionDecode(const AttentionDecodeArgs& args, Shared& shared, ClusterPartials& partials, u8* rings)
+    DEVICE AttentionDecode(const AttentionDecodeArgs& args, Shared& shared, ClusterPartials& partials,
+                           u8* rings)
         : args(args), shared(shared), partials(partials), rings(rings) {}
 
     static DEVICE void run(const AttentionDecodeArgs& args) {
@@ -598,10 +622,10 @@ struct AttentionDecode {
     }
 };
 
-#define KERNEL(NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW)                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                    \
+#define KERNEL(NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW)                                      \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                        \
         attention_decode_##HEAD_DIM##_##NAME(const __grid_constant__ AttentionDecodeArgs args) { \
-        AttentionDecode<HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW>::run(args);                   \
+        AttentionDecode<HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW>::run(args);                       \
     }
 KERNEL(single_row, 64, 8, 2, true)
 KERNEL(single_row, 128, 8, 2, true)

@@ -1,16 +1,17 @@
-// Causal grouped-query attention for every shape, in flash-decoding style: split-KV with an online softmax, over the rows
-// of the batch or over a KV cache in f32, f16 or Q8_0. CUDA cores only. Used where attention_decode.cu and
-// attention_prefill*.cu do not apply; launched by src/kernels/attention.rs.
+// Causal grouped-query attention for every shape, in flash-decoding style: split-KV with an online softmax,
+// over the rows of the batch or over a KV cache in f32, f16 or Q8_0. CUDA cores only. Used where
+// attention_decode.cu and attention_prefill*.cu do not apply; launched by src/kernels/attention.rs.
 //
-// `attention_<type>_<PER_LANE>`: grid x = m * n_heads query heads, y = splits; 4 warps. A block computes one query head
-// of one row over one split of the positions it attends to. A warp takes 4 keys at a time; lane l holds dims l + 32 i of
-// the head, i < PER_LANE, so head_dim is at most 32 * PER_LANE (up to 512). The warps are combined in shared memory. With
-// several splits a block leaves its max, sum and O in `partials`, and `attention_combine` (one block per query head)
-// merges them. The number of splits depends on the shape alone; their length depends on the position, which only the
-// device knows.
+// `attention_<type>_<PER_LANE>`: grid x = m * n_heads query heads, y = splits; 4 warps. A block computes one
+// query head of one row over one split of the positions it attends to. A warp takes 4 keys at a time; lane l
+// holds dims l + 32 i of the head, i < PER_LANE, so head_dim is at most 32 * PER_LANE (up to 512). The warps
+// are combined in shared memory. With several splits a block leaves its max, sum and O in `partials`, and
+// `attention_combine` (one block per query head) merges them. The number of splits depends on the shape
+// alone; their length depends on the position, which only the device knows.
 // Layouts: see attention_args.cuh; Q8_0 heads are 34-byte blocks of 32 dims.
 // Numerics: f32 throughout. Rows with an invalid slot are reported and give zeros.
-// Bound: latency of the loads and of the dot-product reductions; no reuse of K and V among the heads of a group.
+// Bound: latency of the loads and of the dot-product reductions; no reuse of K and V among the heads of a
+// group.
 #include "attention_args.cuh"
 
 constexpr int WARPS = 4;
@@ -30,8 +31,8 @@ struct SplitKv {
     float row_max = -INFINITE, row_sum = 0.0f, o[PER_LANE];
 
     // Attends to positions [begin, end) of a KV head: the warp takes KEYS of every WARPS * KEYS.
-    DEVICE void attend(const AttentionArgs& args, const float (&q)[PER_LANE], const u8* k, const u8* v, u64 begin,
-                       u64 end) {
+    DEVICE void attend(const AttentionArgs& args, const float (&q)[PER_LANE], const u8* k, const u8* v,
+                       u64 begin, u64 end) {
         const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         for (u64 first = begin + warp * KEYS; first < end; first += WARPS * KEYS) {
             float scores[KEYS];
@@ -141,10 +142,10 @@ struct SplitKv {
     }
 };
 
-#define KERNEL(TYPE, name, PER_LANE)                                             \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS)                     \
+#define KERNEL(TYPE, name, PER_LANE)                                                \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS)                        \
         attention_##name##_##PER_LANE(const __grid_constant__ AttentionArgs args) { \
-        SplitKv<TYPE, PER_LANE>::run(args);                                      \
+        SplitKv<TYPE, PER_LANE>::run(args);                                         \
     }
 #define KERNELS(TYPE, name) \
     KERNEL(TYPE, name, 1)   \
@@ -157,7 +158,8 @@ KERNELS(KV_F16, f16)
 KERNELS(KV_Q8_0, q8_0)
 
 // Merges the splits of a query head of a row; one block each.
-extern "C" __global__ void __launch_bounds__(128) attention_combine(const __grid_constant__ AttentionArgs args) {
+extern "C" __global__ void __launch_bounds__(128)
+    attention_combine(const __grid_constant__ AttentionArgs args) {
     pdl_begin();
     const u32 stride = args.head_dim + 2;
     const float* partials = args.partials + (u64)blockIdx.x * args.splits * stride;

@@ -1,19 +1,22 @@
-// FlashAttention-2 for prefill: causal grouped-query attention of many rows over an f16 KV cache with mma.sync, for every
-// GPU from compute capability 8.0 on; Hopper takes attention_prefill_hopper.cu from 128 rows on. Launched by
-// src/kernels/attention_prefill.rs.
+// FlashAttention-2 for prefill: causal grouped-query attention of many rows over an f16 KV cache with
+// mma.sync, for every GPU from compute capability 8.0 on; Hopper takes attention_prefill_hopper.cu from 128
+// rows on. Launched by src/kernels/attention_prefill.rs.
 //
-// Tile: BLOCK_M = 16 query rows per warp (64 with 4 warps, 128 with 8 warps) by BLOCK_N = 64 positions; K and V tiles go
-// through two stages of shared memory by cp.async. Grid: x = KV heads, y = tiles of BLOCK_M / group batch rows, the
-// longest first. A query row is a pair of a batch row and a query head of the KV head (attention_prefill.cuh). Every warp
-// keeps its 16 rows of Q, S, P and O in registers: S = Q K^T, online softmax in base 2, O += P V.
+// Tile: BLOCK_M = 16 query rows per warp (64 with 4 warps, 128 with 8 warps) by BLOCK_N = 64 positions; K and
+// V tiles go through two stages of shared memory by cp.async. Grid: x = KV heads, y = tiles of BLOCK_M /
+// group batch rows, the longest first. A query row is a pair of a batch row and a query head of the KV head
+// (attention_prefill.cuh). Every warp keeps its 16 rows of Q, S, P and O in registers: S = Q K^T, online
+// softmax in base 2, O += P V.
 //
-// Rows of several sequences in one tile: the block goes through one sequence after the other, and all positions of a
-// sequence are masked for the rows of others.
-// Layouts: q, out [m, n_heads, head_dim] f32; K, V [n_seqs, n_kv_heads, capacity, head_dim] f16. A tile in shared memory
-// is BLOCK_N rows of head_dim f16, the 16-byte chunk c of row r at chunk c ^ (r % 8) against bank conflicts.
+// Rows of several sequences in one tile: the block goes through one sequence after the other, and all
+// positions of a sequence are masked for the rows of others.
+// Layouts: q, out [m, n_heads, head_dim] f32; K, V [n_seqs, n_kv_heads, capacity, head_dim] f16. A tile in
+// shared memory is BLOCK_N rows of head_dim f16, the 16-byte chunk c of row r at chunk c ^ (r % 8) against
+// bank conflicts.
 // Preconditions: head_dim 64 or 128; group <= BLOCK_M; caches 16-byte aligned, q and out 8-byte aligned.
 // Numerics: q scaled by a power of two to f16, f32 accumulators and softmax, P as f16.
-// Bound: tensor cores. On an H200, 32 query heads of 128 per 8 KV heads: 196 us for 2048 rows, half the speed of wgmma.
+// Bound: tensor cores. On an H200, 32 query heads of 128 per 8 KV heads: 196 us for 2048 rows, half the speed
+// of wgmma.
 #include "attention_prefill.cuh"
 
 // Lane 4 g + t holds query rows g and g + 8 of its warp's 16.
@@ -31,8 +34,8 @@ struct Prefill {
         u32 next_sequence, max_kv_len, min_kv_len;
     };
 
-    // A sequence that query rows belong to, and the longest and shortest causal length in the tile (0 where a row
-    // belongs to another sequence).
+    // A sequence that query rows belong to, and the longest and shortest causal length in the tile (0 where a
+    // row belongs to another sequence).
     struct Sequence {
         u32 id, max_kv_len, min_kv_len;
     };
@@ -50,9 +53,11 @@ struct Prefill {
     static DEVICE u32 chunk_offset(u32 row, u32 chunk) { return (row * CHUNKS + (chunk ^ (row % 8))) * 16; }
     static DEVICE void sync() { __syncthreads(); }
 
-    // ---- Loads -----------------------------------------------------------------------------------------------
+    // ---- Loads
+    // -----------------------------------------------------------------------------------------------
 
-    // Requests a tile of K or V. Positions from `limit` on are zero-filled: no weight, not even 0, may meet a NaN.
+    // Requests a tile of K or V. Positions from `limit` on are zero-filled: no weight, not even 0, may meet a
+    // NaN.
     static DEVICE void load_tile(SharedAddress to, const u8* head, u32 index, u32 limit) {
 #pragma unroll
         for (u32 i = 0; i < BLOCK_N * CHUNKS; i += THREADS) {
@@ -102,7 +107,8 @@ struct Prefill {
     DEVICE Sequence next_sequence(bool first, u32 previous) {
         for (u32 i = threadIdx.x; i < BLOCK_M; i += THREADS) {
             u32 sequence = shared.sequence[i];
-            if (sequence != NO_SEQUENCE && (first || sequence > previous)) atomicMin(&shared.next_sequence, sequence);
+            if (sequence != NO_SEQUENCE && (first || sequence > previous))
+                atomicMin(&shared.next_sequence, sequence);
         }
         __syncthreads();
         const u32 id = shared.next_sequence;
@@ -119,7 +125,8 @@ struct Prefill {
         return {id, shared.max_kv_len, shared.min_kv_len};
     }
 
-    // ---- Mainloop --------------------------------------------------------------------------------------------
+    // ---- Mainloop
+    // --------------------------------------------------------------------------------------------
 
     // S = Q K^T.
     DEVICE void compute_scores(SharedAddress k_tile, float (&s)[BLOCK_N / 8][4]) {
@@ -128,14 +135,16 @@ struct Prefill {
 #pragma unroll
             for (u32 j = 0; j < BLOCK_N / 16; j++) {
                 u32 b[4];
-                ldmatrix_x4(b, k_tile + chunk_offset(j * 16 + lane % 8 + lane / 16 * 8, 2 * i + lane / 8 % 2));
+                ldmatrix_x4(b,
+                            k_tile + chunk_offset(j * 16 + lane % 8 + lane / 16 * 8, 2 * i + lane / 8 % 2));
                 MmaF16::mma(s[2 * j], q[i], b[0], b[1]);
                 MmaF16::mma(s[2 * j + 1], q[i], b[2], b[3]);
             }
     }
 
     // Scales and masks S, turns it into P = 2^(S - max) and rescales O and the sums.
-    DEVICE void online_softmax(u32 first_position, bool masked, const u32 (&kv_len)[2], float (&s)[BLOCK_N / 8][4]) {
+    DEVICE void online_softmax(u32 first_position, bool masked, const u32 (&kv_len)[2],
+                               float (&s)[BLOCK_N / 8][4]) {
 #pragma unroll
         for (u32 i = 0; i < BLOCK_N / 8; i++)
 #pragma unroll
@@ -189,7 +198,8 @@ struct Prefill {
 #pragma unroll
         for (u32 i = 0; i < BLOCK_N / 16; i++) {
             u32 a[4] = {MmaF16::pack(p[2 * i][0], p[2 * i][1]), MmaF16::pack(p[2 * i][2], p[2 * i][3]),
-                        MmaF16::pack(p[2 * i + 1][0], p[2 * i + 1][1]), MmaF16::pack(p[2 * i + 1][2], p[2 * i + 1][3])};
+                        MmaF16::pack(p[2 * i + 1][0], p[2 * i + 1][1]),
+                        MmaF16::pack(p[2 * i + 1][2], p[2 * i + 1][3])};
 #pragma unroll
             for (u32 j = 0; j < HEAD_DIM / 16; j++) {
                 u32 b[4];
@@ -249,10 +259,10 @@ struct Prefill {
     }
 };
 
-#define KERNEL(HEAD_DIM, WARPS)                                                             \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32, 8 / WARPS)                     \
+#define KERNEL(HEAD_DIM, WARPS)                                                              \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32, 8 / WARPS)                      \
         attention_prefill_##HEAD_DIM##_##WARPS(const __grid_constant__ AttentionArgs args) { \
-        Prefill<HEAD_DIM, WARPS>::run(args);                                                \
+        Prefill<HEAD_DIM, WARPS>::run(args);                                                 \
     }
 KERNEL(64, 4)
 KERNEL(64, 8)

@@ -1,22 +1,24 @@
-// What the two prefill attention kernels share (attention_prefill.cu, attention_prefill_hopper.cu): the tile of query
-// rows, queries as f16, masked values that are not finite, and the epilogue.
+// What the two prefill attention kernels share (attention_prefill.cu, attention_prefill_hopper.cu): the tile
+// of query rows, queries as f16, masked values that are not finite, and the epilogue.
 //
-// A query row is a pair of a batch row and a query head of one KV head: row q of a tile is query head q % group of batch
-// row first_row + q / group. So the heads of a group share the K and V tiles.
+// A query row is a pair of a batch row and a query head of one KV head: row q of a tile is query head q %
+// group of batch row first_row + q / group. So the heads of a group share the K and V tiles.
 #pragma once
 #include "attention_args.cuh"
 #include "common.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/mma.cuh"
 
-// The tile of BLOCK_M query rows that a block computes: blockIdx.x is the KV head; blockIdx.y counts from the last rows
-// of the batch, whose causal length is greatest, to the first.
+// The tile of BLOCK_M query rows that a block computes: blockIdx.x is the KV head; blockIdx.y counts from the
+// last rows of the batch, whose causal length is greatest, to the first.
 template <int HEAD_DIM, u32 BLOCK_M>
 struct QueryTile {
     u32 group, n_heads, kv_head, first_row, rows;  // rows: of the batch
 
     DEVICE QueryTile(const AttentionArgs& args)
-        : group(args.group), n_heads(args.n_heads), kv_head(blockIdx.x),
+        : group(args.group),
+          n_heads(args.n_heads),
+          kv_head(blockIdx.x),
           first_row((gridDim.y - 1 - blockIdx.y) * (BLOCK_M / args.group)),
           rows(min(BLOCK_M / args.group, args.slots.m - first_row)) {}
 
@@ -38,8 +40,8 @@ DEVICE void load_query(float (&x)[PER_LANE], const float* q) {
     }
 }
 
-// Stores a query head that a warp holds as f16, times `sign` and a power of two that brings its largest value to [1, 2),
-// and returns the inverse of that power. `to` is the address of the lane's elements.
+// Stores a query head that a warp holds as f16, times `sign` and a power of two that brings its largest value
+// to [1, 2), and returns the inverse of that power. `to` is the address of the lane's elements.
 template <int PER_LANE>
 DEVICE float store_query_f16(const float (&x)[PER_LANE], SharedAddress to, float sign = 1.0f) {
     u32 bits = 0;
@@ -48,7 +50,8 @@ DEVICE float store_query_f16(const float (&x)[PER_LANE], SharedAddress to, float
     const Pow2Scale scale = Pow2Scale::of<0>(__reduce_max_sync(FULL_WARP, bits));
     const float down = scale.down * sign;
 #pragma unroll
-    for (int i = 0; i < PER_LANE; i += 2) st_shared_u32(to + i * 2, MmaF16::pack(x[i] * down, x[i + 1] * down));
+    for (int i = 0; i < PER_LANE; i += 2)
+        st_shared_u32(to + i * 2, MmaF16::pack(x[i] * down, x[i + 1] * down));
     return scale.up;
 }
 
@@ -57,19 +60,20 @@ DEVICE bool is_finite_f16x2(u32 word) {
     return (word & 0x7c00u) != 0x7c00u && (word & 0x7c000000u) != 0x7c000000u;
 }
 
-// Where the mask hides positions of a V tile from some query rows, P = 0 times a value that is not finite would be NaN:
-// such values are added to O of the rows that see them, and zeroed in the tile before the MMA. By all THREADS of `Kernel`,
-// which defines the layout of the tile (chunk_offset). `positions`: of the tile's first row on; `kv_len`: of the thread's
-// two query rows.
+// Where the mask hides positions of a V tile from some query rows, P = 0 times a value that is not finite would
+// be NaN: such values are added to O of the rows that see them and zeroed in the tile before the MMA. By all
+// THREADS of `Kernel`, whose chunk_offset is the layout of the tile. `kv_len`: of the thread's two query rows.
 template <typename Kernel, int N_TILES>
-DEVICE void exclude_non_finite(u8* v_tile, u32 first_position, const u32 (&kv_len)[2], float (&o)[N_TILES][4]) {
+DEVICE void exclude_non_finite(u8* v_tile, u32 first_position, const u32 (&kv_len)[2],
+                               float (&o)[N_TILES][4]) {
 #pragma unroll 1
     for (u32 key = 0; key < Kernel::BLOCK_N; key++)
 #pragma unroll
         for (u32 i = 0; i < N_TILES; i++)
 #pragma unroll
             for (u32 j = 0; j < 2; j++) {
-                u16 bits = *(const u16*)(v_tile + Kernel::chunk_offset(key, i) + (threadIdx.x % 4 * 2 + j) * 2);
+                u16 bits =
+                    *(const u16*)(v_tile + Kernel::chunk_offset(key, i) + (threadIdx.x % 4 * 2 + j) * 2);
                 if (is_finite_f16(bits)) continue;
                 if (first_position + key < kv_len[0]) o[i][j] += f16_to_f32(bits);
                 if (first_position + key < kv_len[1]) o[i][2 + j] += f16_to_f32(bits);

@@ -1,35 +1,36 @@
 // targets: 90a
-// FlashAttention-3 style prefill for Hopper: warp-specialized causal grouped-query attention over an f16 KV cache with
-// wgmma. Same arguments and results as attention_prefill.cu; launched by src/kernels/attention_prefill.rs from 128 rows on.
+// FlashAttention-3 style prefill for Hopper: warp-specialized causal grouped-query attention over an f16 KV
+// cache with wgmma. Same arguments and results as attention_prefill.cu; launched by
+// src/kernels/attention_prefill.rs from 128 rows on.
 //
-// Tile: 64 query rows per consumer warpgroup, two of them with head_dim 128 (BLOCK_M = 128) and three with head_dim 64
-// (BLOCK_M = 192), by BLOCK_N = 128 positions. Grid: x = KV heads, y = tiles of BLOCK_M / group batch rows, the longest
-// first; one block per SM. A query row is a pair of a batch row and a query head of the KV head (attention_prefill.cuh).
+// Tile: 64 query rows per consumer warpgroup, two of them with head_dim 128 (BLOCK_M = 128) and three with
+// head_dim 64 (BLOCK_M = 192), by BLOCK_N = 128 positions. Grid: x = KV heads, y = tiles of BLOCK_M / group
+// batch rows, the longest first; one block per SM. A query row is a pair of a batch row and a query head of
+// the KV head (attention_prefill.cuh).
 //
-// Warp roles: the last warpgroup is the producer: its 128 threads load K and V tiles alternately by cp.async (positions
-// past the end must be zero-filled) into a ring of up to 8 stages, with a full and an empty mbarrier each. The consumer
-// warpgroups compute S = Q K^T of the next tile while O += P V of the current one is still in flight; P stays in
-// registers. setmaxnreg moves registers from the producer to the consumers.
+// Warp roles: the last warpgroup is the producer: its 128 threads load K and V tiles alternately by cp.async
+// (positions past the end must be zero-filled) into a ring of up to 8 stages, with a full and an empty
+// mbarrier each. The consumer warpgroups compute S = Q K^T of the next tile while O += P V of the current one
+// is still in flight; P stays in registers. setmaxnreg moves registers from the producer to the consumers.
 //
-// Rows of several sequences in one tile: the block goes through one sequence after the other, and all positions of a
-// sequence are masked for the rows of others.
-// Layouts: q, out [m, n_heads, head_dim] f32; K, V [n_seqs, n_kv_heads, capacity, head_dim] f16. In shared memory Q, K and V
-// tiles are sub-tiles of 64 dims (128 bytes per row) with the 128-byte swizzle of wgmma descriptors.
+// Rows of several sequences in one tile: the block goes through one sequence after the other, and all
+// positions of a sequence are masked for the rows of others.
+// Layouts: q, out [m, n_heads, head_dim] f32; K, V [n_seqs, n_kv_heads, capacity, head_dim] f16. In shared
+// memory Q, K and V tiles are sub-tiles of 64 dims (128 bytes per row) with the 128-byte swizzle of wgmma
+// descriptors.
 // Preconditions: head_dim 64 or 128; group <= BLOCK_M; caches 16-byte aligned, q and out 8-byte aligned.
 // Numerics: q scaled by a power of two to f16, f32 accumulators, softmax in base 2 with ex2.approx, P as f16.
-// Bound: tensor cores and the exponentials between them. On an H200, 32 query heads of 128 per 8 KV heads: 379 TFLOP/s at
-// 2048 rows, 530 at 2048 rows behind 6144 positions (54 % of the dense f16 peak).
+// Bound: tensor cores and the exponentials between them. On an H200, 32 query heads of 128 per 8 KV heads:
+// 379 TFLOP/s at 2048 rows, 530 at 2048 rows behind 6144 positions (54 % of the dense f16 peak).
 #include "attention_prefill.cuh"
 #include "pipeline.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 
-// A sequence that batch rows of the tile belong to: the longest and shortest causal length of its rows, and their
-// number. Aligned so that it is read as one word, apart from what other warps write.
-struct __align__(16) Sequence {
-    u32 id, max_kv_len, min_kv_len, rows;
-};
+// A sequence that batch rows of the tile belong to: the longest and shortest causal length of its rows, and
+// their number. Aligned so that it is read as one word, apart from what other warps write.
+struct __align__(16) Sequence { u32 id, max_kv_len, min_kv_len, rows; };
 
 // Lane 4 g + t of a consumer warp holds query rows g and g + 8 of the warp's 16.
 template <int HEAD_DIM, int CONSUMERS>
@@ -37,12 +38,14 @@ struct Prefill {
     static constexpr u32 BLOCK_M = CONSUMERS * 64, BLOCK_N = 128;
     static constexpr u32 THREADS = CONSUMERS * 128, PRODUCER_THREADS = 128;
     static constexpr u32 CHUNKS = HEAD_DIM / 8;  // 16-byte chunks of a head
-    static constexpr u32 TILE_BYTES = BLOCK_N * HEAD_DIM * 2, QUERY_BYTES = 64 * HEAD_DIM * 2;  // per stage, per consumer
+    static constexpr u32 TILE_BYTES = BLOCK_N * HEAD_DIM * 2;  // of a stage: K or V
+    static constexpr u32 QUERY_BYTES = 64 * HEAD_DIM * 2;      // of a consumer
     static constexpr u32 STAGES_THAT_FIT = (218 * 1024 - CONSUMERS * QUERY_BYTES) / TILE_BYTES;
     static constexpr u32 STAGES = STAGES_THAT_FIT < 8 ? STAGES_THAT_FIT : 8;
     using Tile = QueryTile<HEAD_DIM, BLOCK_M>;
 
-    // Bytes from the start of a tile of `rows` rows to a 16-byte chunk: sub-tiles of 64 dims, 128-byte swizzle.
+    // Bytes from the start of a tile of `rows` rows to a 16-byte chunk: sub-tiles of 64 dims, 128-byte
+    // swizzle.
     static DEVICE u32 chunk_offset(u32 row, u32 chunk, u32 rows = BLOCK_N) {
         return (chunk / 8 * rows + row) * 128 + (chunk % 8 ^ row % 8) * 16;
     }
@@ -55,7 +58,8 @@ struct Prefill {
 
     struct Shared {
         u64 full[STAGES], empty[STAGES];
-        // The last tile in a stage, counted from 1, that is masked for some rows and has values that are not finite.
+        // The last tile in a stage, counted from 1, that is masked for some rows and has values that are not
+        // finite.
         u32 non_finite[STAGES];
         u32 kv_len[BLOCK_M], sequence[BLOCK_M];  // of the batch rows
         float q_scale[BLOCK_M];                  // of the query rows
@@ -85,7 +89,8 @@ struct Prefill {
         __syncthreads();
     }
 
-    // Sequence `index` of the tile. Where rows of the tile belong to others too, no position is visible to all rows.
+    // Sequence `index` of the tile. Where rows of the tile belong to others too, no position is visible to
+    // all rows.
     static DEVICE Sequence sequence_at(const Tile& tile, const Shared& shared, u32 index) {
         Sequence sequence = shared.sequences[shared.first_rows[index]];
         if (sequence.rows != tile.rows) sequence.min_kv_len = 0;
@@ -123,7 +128,8 @@ struct Prefill {
     }
 };
 
-// ---- Producer warpgroup --------------------------------------------------------------------------------------
+// ---- Producer warpgroup
+// --------------------------------------------------------------------------------------
 
 template <int HEAD_DIM, int CONSUMERS>
 struct Prefill<HEAD_DIM, CONSUMERS>::Producer {
@@ -140,8 +146,9 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Producer {
     PipelineState pipeline;
     u32 loaded = 0;  // tiles
 
-    // Loads BLOCK_N positions of K or V from `first` on into the next stage. Positions from `limit` on are zero-filled: no
-    // weight, not even 0, may meet a NaN. `check_finite`: also records whether the tile has values that are not finite.
+    // Loads BLOCK_N positions of K or V from `first` on into the next stage. Positions from `limit` on are
+    // zero-filled: no weight, not even 0, may meet a NaN. `check_finite`: also records whether the tile has
+    // values that are not finite.
     DEVICE void load_tile(const u8* head, u32 first, u32 limit, bool check_finite) {
         const SharedAddress to = shared_address(ring) + pipeline.stage * TILE_BYTES + offset;
         const SharedAddress full = shared_address(shared.full) + 8 * pipeline.stage;
@@ -179,7 +186,8 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Producer {
             for (u32 first = 0; first < sequence.max_kv_len + BLOCK_N; first += BLOCK_N) {
                 if (first < sequence.max_kv_len) load_tile(args.k + head, first, sequence.max_kv_len, false);
                 if (first != 0)
-                    load_tile(args.v + head, first - BLOCK_N, sequence.max_kv_len, first > sequence.min_kv_len);
+                    load_tile(args.v + head, first - BLOCK_N, sequence.max_kv_len,
+                              first > sequence.min_kv_len);
             }
         }
         cp_async_commit();
@@ -190,7 +198,8 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Producer {
         : args(args), tile(tile), shared(shared), ring(ring) {}
 };
 
-// ---- Consumer warpgroups -------------------------------------------------------------------------------------
+// ---- Consumer warpgroups
+// -------------------------------------------------------------------------------------
 
 template <int HEAD_DIM, int CONSUMERS>
 struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
@@ -204,17 +213,18 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
 
     float q_scale[2];
     u64 q_descriptor;
-    float s[BLOCK_N / 8][4];   // S, then P
-    u32 p[BLOCK_N / 16][4];    // P as A fragments
+    float s[BLOCK_N / 8][4];  // S, then P
+    u32 p[BLOCK_N / 16][4];   // P as A fragments
     float o[HEAD_DIM / 8][4] = {};
     float row_max[2] = {-INFINITE, -INFINITE}, row_sum[2] = {}, rescale[2];
     PipelineState pipeline;
     u32 consumed = 0;  // tiles
 
-    // ---- Queries ---------------------------------------------------------------------------------------------
+    // ---- Queries
+    // ---------------------------------------------------------------------------------------------
 
-    // The 16 queries of a warp as f16, 8 at a time so that their loads overlap. The sign of the scale goes into Q: the
-    // max of the scores is taken before they are multiplied by it.
+    // The 16 queries of a warp as f16, 8 at a time so that their loads overlap. The sign of the scale goes
+    // into Q: the max of the scores is taken before they are multiplied by it.
     DEVICE void store_queries(SharedAddress to) {
         constexpr u32 PER_LANE = HEAD_DIM / 32, AT_ONCE = 8;
         const u32 first = threadIdx.x / 32 * 16;
@@ -230,7 +240,8 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
 #pragma unroll
             for (u32 i = 0; i < AT_ONCE; i++) {
                 u32 q_row = first + done + i;
-                SharedAddress at = to + chunk_offset(q_row % 64, lane * PER_LANE / 8, 64) + lane * PER_LANE % 8 * 2;
+                SharedAddress at =
+                    to + chunk_offset(q_row % 64, lane * PER_LANE / 8, 64) + lane * PER_LANE % 8 * 2;
                 float scale = store_query_f16(x[i], at, args.scale < 0.0f ? -1.0f : 1.0f);
                 if (lane == 0) shared.q_scale[q_row] = scale * fabsf(args.scale) * LOG2_E;
             }
@@ -246,7 +257,8 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
         q_descriptor = wgmma_descriptor(own);
     }
 
-    // ---- Pipeline --------------------------------------------------------------------------------------------
+    // ---- Pipeline
+    // --------------------------------------------------------------------------------------------
 
     // Waits for the next tile and returns its stage.
     DEVICE u32 wait_full() {
@@ -262,7 +274,8 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
         if (lane == 0) mbarrier_arrive(shared_address(shared.empty) + 8 * stage);
     }
 
-    // ---- S = Q K^T, online softmax, O += P V -----------------------------------------------------------------
+    // ---- S = Q K^T, online softmax, O += P V
+    // -----------------------------------------------------------------
 
     DEVICE void issue_scores(u32 stage) {
         constexpr u64 Q_SUBTILE = 64 * 128 / 16, K_SUBTILE = BLOCK_N * 128 / 16;
@@ -276,8 +289,8 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
         wgmma_commit();
     }
 
-    // Turns S into P = 2^(S * scale - max) and sets the factors that rescale what was accumulated before. `kv_len`: of
-    // the thread's two rows.
+    // Turns S into P = 2^(S * scale - max) and sets the factors that rescale what was accumulated before.
+    // `kv_len`: of the thread's two rows.
     DEVICE void online_softmax(u32 first_position, u32 min_kv_len, const u32 (&kv_len)[2]) {
         wgmma_fence_operand(s);
         float scale[2] = {q_scale[0], q_scale[1]};
@@ -299,7 +312,8 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
         float base[2];
 #pragma unroll
         for (u32 j = 0; j < 2; j++) {
-            float new_max = quad_max(fmaxf(row_max[j], fmaxf(tile_max[2 * j], tile_max[2 * j + 1]) * scale[j]));
+            float new_max =
+                quad_max(fmaxf(row_max[j], fmaxf(tile_max[2 * j], tile_max[2 * j + 1]) * scale[j]));
             // With a score of +inf the weights are undefined.
             base[j] = new_max == -INFINITE ? 0.0f : new_max == INFINITE ? NOT_A_NUMBER : new_max;
             rescale[j] = ex2_approx(row_max[j] - base[j]);
@@ -388,10 +402,10 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
         : args(args), tile(tile), shared(shared), queries(queries), ring(ring) {}
 };
 
-#define KERNEL(HEAD_DIM, CONSUMERS)                                                    \
-    extern "C" __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1)             \
+#define KERNEL(HEAD_DIM, CONSUMERS)                                                       \
+    extern "C" __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1)                \
         attention_prefill_hopper_##HEAD_DIM(const __grid_constant__ AttentionArgs args) { \
-        Prefill<HEAD_DIM, CONSUMERS>::run(args);                                       \
+        Prefill<HEAD_DIM, CONSUMERS>::run(args);                                          \
     }
 KERNEL(128, 2)
 KERNEL(64, 3)

@@ -1,11 +1,12 @@
-// Helpers of every kernel: warp and block reductions, loads of activation rows, power-of-two scaling and fault reports.
-// PDL and conversions come with it (ptx/).
+// Helpers of every kernel: warp and block reductions, loads of activation rows, power-of-two scaling and
+// fault reports. PDL and conversions come with it (ptx/).
 #pragma once
 #include "ptx/cvt.cuh"
 #include "ptx/pdl.cuh"
 #include "types.cuh"
 
-// ---- Reductions ----------------------------------------------------------------------------------------------
+// ---- Reductions
+// ----------------------------------------------------------------------------------------------
 
 DEVICE float warp_sum(float value) {
 #pragma unroll
@@ -50,8 +51,8 @@ struct Max {
     static DEVICE float identity() { return -INFINITE; }
 };
 
-// The reduction over all threads of the block, returned to every thread. The block is whole warps. `warp_results` holds
-// 32 values and may be reused after the next barrier.
+// The reduction over all threads of the block, returned to every thread. The block is whole warps.
+// `warp_results` holds 32 values and may be reused after the next barrier.
 template <typename Op>
 DEVICE float block_reduce(float value, float* warp_results) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -64,10 +65,11 @@ DEVICE float block_reduce(float value, float* warp_results) {
     return value;
 }
 
-// ---- Rows of activations -------------------------------------------------------------------------------------
+// ---- Rows of activations
+// -------------------------------------------------------------------------------------
 
-// Elements `at` to `at + 7` of a row of `k` f32 values, zeros past its end. `aligned`: the row starts at a multiple of
-// 16 bytes. `at` is a multiple of 8.
+// Elements `at` to `at + 7` of a row of `k` f32 values, zeros past its end. `aligned`: the row starts at a
+// multiple of 16 bytes. `at` is a multiple of 8.
 DEVICE void load_row8(const float* row, u32 at, u32 k, bool aligned, float (&out)[8]) {
     const float* from = row + at;
     if (aligned && at + 8 <= k) {
@@ -80,10 +82,11 @@ DEVICE void load_row8(const float* row, u32 at, u32 k, bool aligned, float (&out
     }
 }
 
-// ---- Power-of-two scaling ------------------------------------------------------------------------------------
+// ---- Power-of-two scaling
+// ------------------------------------------------------------------------------------
 //
-// Rows of any f32 magnitude fit f16 after multiplication by a power of two, which is exact; the result is multiplied by
-// its inverse.
+// Rows of any f32 magnitude fit f16 after multiplication by a power of two, which is exact; the result is
+// multiplied by its inverse.
 
 constexpr float LOG2_E = 1.44269504088896341f;
 
@@ -96,8 +99,8 @@ DEVICE u32 abs_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 struct Pow2Scale {
     float down, up;  // 2^-e and 2^e
 
-    // Multiplication by `down` brings the value with these bits to [2^TARGET, 2^(TARGET + 1)). Both factors are normal
-    // numbers, so an infinity stays one under either.
+    // Multiplication by `down` brings the value with these bits to [2^TARGET, 2^(TARGET + 1)). Both factors
+    // are normal numbers, so an infinity stays one under either.
     template <int TARGET>
     static DEVICE Pow2Scale of(u32 largest_bits) {
         int exponent = min(max((int)(largest_bits >> 23) - 127 - TARGET, -120), 120);
@@ -105,11 +108,12 @@ struct Pow2Scale {
     }
 };
 
-// ---- Faults --------------------------------------------------------------------------------------------------
+// ---- Faults
+// --------------------------------------------------------------------------------------------------
 //
-// Tokens, positions and sampling states live in device memory, so only kernels see that one is out of range. They never
-// use such a value: they report it here, in pinned host memory, and the host reads it when it synchronizes. Only the
-// first fault is kept.
+// Tokens, positions and sampling states live in device memory, so only kernels see that one is out of range.
+// They never use such a value: they report it here, in pinned host memory, and the host reads it when it
+// synchronizes. Only the first fault is kept.
 
 struct Fault {
     u32 code;  // 0: none

@@ -1,5 +1,6 @@
-// Copy of bytes that do not overlap. One thread per unit of 16, 4 or 1 bytes, by the alignment of both addresses; the
-// first threads also copy the bytes past the last whole unit. Launched by src/kernels/copy.rs. Bound: memory bandwidth.
+// Copy of bytes that do not overlap. One thread per unit of 16, 4 or 1 bytes, by the alignment of both
+// addresses; the first threads also copy the bytes past the last whole unit. Launched by src/kernels/copy.rs.
+// Bound: memory bandwidth.
 #include "common.cuh"
 
 // Mirrored by `CopyArgs` in src/kernels/copy.rs.
@@ -8,6 +9,7 @@ struct CopyArgs {
     u8* to;
     u64 bytes;
 };
+#include "layout/copy.cuh"
 
 template <typename Unit>
 DEVICE void copy_units(const CopyArgs& args) {
@@ -18,6 +20,12 @@ DEVICE void copy_units(const CopyArgs& args) {
     if (sizeof(Unit) > 1 && at < sizeof(Unit) && rest < args.bytes) args.to[rest] = args.from[rest];
 }
 
-extern "C" __global__ void __launch_bounds__(256) copy16(const __grid_constant__ CopyArgs args) { copy_units<uint4>(args); }
-extern "C" __global__ void __launch_bounds__(256) copy4(const __grid_constant__ CopyArgs args) { copy_units<u32>(args); }
-extern "C" __global__ void __launch_bounds__(256) copy1(const __grid_constant__ CopyArgs args) { copy_units<u8>(args); }
+extern "C" __global__ void __launch_bounds__(256) copy16(const __grid_constant__ CopyArgs args) {
+    copy_units<uint4>(args);
+}
+extern "C" __global__ void __launch_bounds__(256) copy4(const __grid_constant__ CopyArgs args) {
+    copy_units<u32>(args);
+}
+extern "C" __global__ void __launch_bounds__(256) copy1(const __grid_constant__ CopyArgs args) {
+    copy_units<u8>(args);
+}

@@ -1,16 +1,17 @@
-// Dequantizes (or copies) weights of any type into the K-major panels of the prefill GEMM (gemm_panels.cuh): block
-// formats become bf16, f16 and bf16 stay what they are, f32 is split into two bf16, the rests in a second set of panels
-// behind the first. Launched by src/kernels/gemm/mod.rs.
+// Dequantizes (or copies) weights of any type into the K-major panels of the prefill GEMM (gemm_panels.cuh):
+// block formats become bf16, f16 and bf16 stay what they are, f32 is split into two bf16, the rests in a
+// second set of panels behind the first. Launched by src/kernels/gemm/dequantize.rs.
 //
-// Element-wise: a warp takes 256 elements of 4 rows, 8 elements per lane, so that loads and stores are whole lines. Grid:
-// x = ceil(k / 256), y = ceil(n / 32); 8 warps.
-// Layouts: w [n, k] in GGUF's row layout (quant.cuh); out k_panels panels of `rows` rows, in which row r of the weight is
-// row first + r / 8 * step + r % 8. With step = 16, two weights interleave in groups of 8 rows (gate-up).
+// Element-wise: a warp takes 256 elements of 4 rows, 8 elements per lane, so that loads and stores are whole
+// lines. Grid: x = ceil(k / 256), y = ceil(n / 32); 8 warps.
+// Layouts: w [n, k] in GGUF's row layout (quant.cuh); out k_panels panels of `rows` rows, in which row r of
+// the weight is row first + r / 8 * step + r % 8. With step = 16, two weights interleave in groups of 8 rows
+// (gate-up).
 // Bound: memory bandwidth; about 3.6 of 33 ms of a 2048-token prefill of Qwen3-4B on an H200.
 #include "gemm_panels.cuh"
 #include "quant.cuh"
 
-// Mirrored by `DequantizeArgs` in src/kernels/gemm/mod.rs.
+// Mirrored by `DequantizeArgs` in src/kernels/gemm/dequantize.rs.
 struct DequantizeArgs {
     const u8* w;  // [n, k]
     u8* out;
@@ -21,6 +22,7 @@ struct DequantizeArgs {
     u32 first;     // row of the panels that is the weight's first; a multiple of 8
     u32 step;      // rows of the panels from one group of 8 rows to the next
 };
+#include "layout/dequantize.cuh"
 
 constexpr u32 ROWS = 4;  // per warp
 
@@ -52,7 +54,8 @@ struct Copy16 {
             u32 words[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                u32 low = at + 2 * i < args.k ? from[2 * i] : 0, high = at + 2 * i + 1 < args.k ? from[2 * i + 1] : 0;
+                u32 low = at + 2 * i < args.k ? from[2 * i] : 0,
+                    high = at + 2 * i + 1 < args.k ? from[2 * i + 1] : 0;
                 words[i] = low | high << 16;
             }
             bits = make_uint4(words[0], words[1], words[2], words[3]);
@@ -75,12 +78,14 @@ DEVICE void dequantize(const DequantizeArgs& args) {
         u32 row = first + i;
         if (row >= args.n) return;
         u32 to = args.first + row / 8 * args.step + row % 8;
-        Dequantize<W>::chunk(args, args.w + row_bytes<W>(args.k) * row, at, args.out + panel_chunk(args.rows, to, at));
+        Dequantize<W>::chunk(args, args.w + row_bytes<W>(args.k) * row, at,
+                             args.out + panel_chunk(args.rows, to, at));
     }
 }
 
-#define KERNEL(W, name)                                                                                    \
-    extern "C" __global__ void __launch_bounds__(256) dequantize_##name(const __grid_constant__ DequantizeArgs args) { \
-        dequantize<W>(args);                                                                               \
+#define KERNEL(W, name)                                                  \
+    extern "C" __global__ void __launch_bounds__(256)                    \
+        dequantize_##name(const __grid_constant__ DequantizeArgs args) { \
+        dequantize<W>(args);                                             \
     }
 FOR_EACH_WEIGHT(KERNEL)

@@ -1,7 +1,9 @@
-// Element-wise ops of one or two operands: out[i] = op(a[i], b[i], scalar). Four elements per thread, as one float4 where
-// all addresses are 16-byte aligned; 256 threads per block. Launched by src/kernels/elementwise.rs.
+// Element-wise ops of one or two operands: out[i] = op(a[i], b[i], scalar). Four elements per thread, as one
+// float4 where all addresses are 16-byte aligned; 256 threads per block. Launched by
+// src/kernels/elementwise.rs.
 //
-// All operands [n] f32; the output may be an operand, since an element is read and written by the same thread.
+// All operands [n] f32; the output may be an operand, since an element is read and written by the same
+// thread.
 // Bound: memory bandwidth.
 #include "common.cuh"
 
@@ -14,6 +16,7 @@ struct ElementwiseArgs {
     float scalar;
     u32 vectorized;  // all addresses are multiples of 16 bytes
 };
+#include "layout/elementwise.cuh"
 
 // 1 / (1 + e^-x), to full precision on both sides of 0.
 DEVICE float sigmoid(float x) {
@@ -77,9 +80,9 @@ DEVICE void elementwise(const ElementwiseArgs& args) {
     }
 }
 
-#define KERNEL(name, Op, BINARY)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ ElementwiseArgs args) {             \
-        elementwise<Op, BINARY>(args);                                                                                   \
+#define KERNEL(name, Op, BINARY)                                                                           \
+    extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ ElementwiseArgs args) { \
+        elementwise<Op, BINARY>(args);                                                                     \
     }
 
 KERNEL(add, Add, true)

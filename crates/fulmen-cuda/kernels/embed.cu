@@ -1,8 +1,8 @@
-// Embedding lookup: gathers and dequantizes rows of a table by token id. Eight elements per thread, 128 threads per block;
-// grid: x = m * blocks_per_row. Launched by src/kernels/embed.rs.
+// Embedding lookup: gathers and dequantizes rows of a table by token id. Eight elements per thread, 128
+// threads per block; grid: x = m * blocks_per_row. Launched by src/kernels/embed.rs.
 //
-// table [rows, width] in any weight type (quant.cuh); tokens [m]; out [m, width] f32. A token out of range is reported,
-// and its row is not written. Element-wise; bound: launch latency.
+// table [rows, width] in any weight type (quant.cuh); tokens [m]; out [m, width] f32. A token out of range is
+// reported, and its row is not written. Element-wise; bound: launch latency.
 #include "quant.cuh"
 
 // Mirrored by `EmbedArgs` in src/kernels/embed.rs.
@@ -16,6 +16,7 @@ struct EmbedArgs {
     u32 blocks_per_row;
     u32 unused;
 };
+#include "layout/embed.cuh"
 
 template <typename W>
 DEVICE void embed(const EmbedArgs& args) {
@@ -37,8 +38,8 @@ DEVICE void embed(const EmbedArgs& args) {
     }
 }
 
-#define KERNEL(W, name)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(128) embed_##name(const __grid_constant__ EmbedArgs args) {           \
-        embed<W>(args);                                                                                                  \
+#define KERNEL(W, name)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(128) embed_##name(const __grid_constant__ EmbedArgs args) { \
+        embed<W>(args);                                                                                      \
     }
 FOR_EACH_WEIGHT(KERNEL)

@@ -1,12 +1,14 @@
-// GEMM for prefill with mma.sync, for every GPU from compute capability 8.0 on: out = x · wᵀ (+ bias) (+ residual), or
-// SwiGLU of two products; gemm_hopper.cu is the one for Hopper. Launched by src/kernels/gemm/mod.rs for more than 16 rows.
+// GEMM for prefill with mma.sync, for every GPU from compute capability 8.0 on: out = x · wᵀ (+ bias) (+
+// residual), or SwiGLU of two products; gemm_hopper.cu is the one for Hopper. Launched by
+// src/kernels/gemm/mod.rs for more than 16 rows.
 //
-// Tile: 128 x 128 of the output per block of 8 warps, 64 x 32 per warp, one K panel of 64 elements per step. Three stages of
-// x and w panels in shared memory (96 KiB), filled by cp.async; two blocks per SM. Grid: one block per tile, in bands of
-// 2048 rows (gemm.cuh). Each warp reads A and B fragments by ldmatrix; accumulators are f32 in registers.
+// Tile: 128 x 128 of the output per block of 8 warps, 64 x 32 per warp, one K panel of 64 elements per step.
+// Three stages of x and w panels in shared memory (96 KiB), filled by cp.async; two blocks per SM. Grid: one
+// block per tile, in bands of 2048 rows (gemm.cuh). Each warp reads A and B fragments by ldmatrix;
+// accumulators are f32 in registers.
 // Layouts: x and w are packed panels in bf16 or f16 (gemm_panels.cuh); outputs [m, n] f32.
-// Preconditions and epilogue: see gemm.cuh. f16 operands have a power-of-two scale per row of x; bf16 ones may be split
-// into two parts (`passes`), which gives 16 bits of each significand.
+// Preconditions and epilogue: see gemm.cuh. f16 operands have a power-of-two scale per row of x; bf16 ones
+// may be split into two parts (`passes`), which gives 16 bits of each significand.
 // Bound: tensor cores and the bandwidth of L2 into shared memory.
 #include "gemm.cuh"
 
@@ -19,7 +21,8 @@ DEVICE void gemm(const GemmArgs& args) {
     extern __shared__ __align__(1024) u8 stages[];
     pdl_begin();
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    TileCoord tile = tile_at<2048 / TILE>(blockIdx.x, (args.m + TILE - 1) / TILE, (args.w_rows + TILE - 1) / TILE);
+    TileCoord tile =
+        tile_at<2048 / TILE>(blockIdx.x, (args.m + TILE - 1) / TILE, (args.w_rows + TILE - 1) / TILE);
     u32 steps = args.k_panels * args.passes;
     SharedAddress memory = shared_address(stages);
 
@@ -39,7 +42,8 @@ DEVICE void gemm(const GemmArgs& args) {
     for (u32 step = 0; step < STAGES - 1; step++) load_stage(step);
 
     float acc[WARP_M / 16][WARP_N / 8][4] = {};
-    // The chunk of the first 16 elements that a lane addresses for ldmatrix; the next 16 are two chunks further.
+    // The chunk of the first 16 elements that a lane addresses for ldmatrix; the next 16 are two chunks
+    // further.
     u32 x_row = warp % 2 * WARP_M + lane % 16, w_row = warp / 2 * WARP_N + lane % 8 + lane / 16 * 8;
     u32 x_at = memory + x_row * PANEL_BYTES + ((lane / 16) ^ (x_row % 8)) * 16;
     u32 w_at = memory + TILE_BYTES + w_row * PANEL_BYTES + ((lane / 8 % 2) ^ (w_row % 8)) * 16;
@@ -70,9 +74,9 @@ DEVICE void gemm(const GemmArgs& args) {
     for (u32 i = 0; i < WARP_M / 16; i++) epilogue<GATE_UP>(args, row + i * 16, column, acc[i]);
 }
 
-#define KERNEL(name, Type, GATE_UP)                                                                   \
+#define KERNEL(name, Type, GATE_UP)                                                                        \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) name(const __grid_constant__ GemmArgs args) { \
-        gemm<Type, GATE_UP>(args);                                                                    \
+        gemm<Type, GATE_UP>(args);                                                                         \
     }
 KERNEL(gemm_bf16, MmaBf16, false)
 KERNEL(gemm_f16, MmaF16, false)

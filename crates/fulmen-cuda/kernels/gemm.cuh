@@ -1,10 +1,11 @@
-// What the two prefill GEMMs share (gemm.cu, gemm_hopper.cu): arguments, operand iteration, tile order and epilogue.
+// What the two prefill GEMMs share (gemm.cu, gemm_hopper.cu): arguments, operand iteration, tile order and
+// epilogue.
 //
-// out = x · wᵀ (+ bias) (+ residual), or SwiGLU of two such products. Both operands are packed panels (gemm_panels.cuh):
-// gemm_activations.cu makes those of x, dequantize.cu those of w. Weights of one call that share an element type are
-// stacked in one w matrix, each from a multiple of 8 rows on, so that one launch computes all their outputs. For gate-up,
-// groups of 8 gate rows and 8 up rows alternate, so that the thread that holds a gate accumulator also holds that of its
-// up partner.
+// out = x · wᵀ (+ bias) (+ residual), or SwiGLU of two such products. Both operands are packed panels
+// (gemm_panels.cuh): gemm_activations.cu makes those of x, dequantize.cu those of w. Weights of one call that
+// share an element type are stacked in one w matrix, each from a multiple of 8 rows on, so that one launch
+// computes all their outputs. For gate-up, groups of 8 gate rows and 8 up rows alternate, so that the thread
+// that holds a gate accumulator also holds that of its up partner.
 #pragma once
 #include "gemm_panels.cuh"
 
@@ -16,8 +17,9 @@ struct GemmOutput {
     const float* bias;      // [n] or null
     const float* residual;  // [m, n] or null; may be the output
     u32 n;
-    u32 w_row;  // row of w that is the weight's row 0 (of pairs of rows for gate-up); negative, mod 2^32, where w holds
-                // only later rows of the weight
+    // Row of w (pair of rows for gate-up) that is the weight's row 0. Where w holds only later rows of the weight,
+    // it is negative, mod 2^32.
+    u32 w_row;
 };
 
 // Mirrored by `GemmArgs` in src/kernels/gemm/mod.rs.
@@ -30,21 +32,25 @@ struct GemmArgs {
     u32 x_rows;    // of the panels of x: m rounded up to 8
     u32 w_rows;    // of the panels of w
     u32 k_panels;  // panels along K, of one part
-    u32 passes;    // over K. 1: one part each; 2: x in two parts; 3: w as well, without the product of the rests
+    u32 passes;    // over K: 1; 2 where x is split; 3 where w is as well (the product of both rests is left out)
     u32 n_outputs;
     u32 vectorized;  // outputs and residuals may be accessed as float2
     u32 unused;
 };
+#include "layout/gemm.cuh"
 
-// The panels of a tile's operands along K: upper parts of both, then the rest of x with the upper part of w, then the
-// upper part of x with the rest of w.
+// The panels of a tile's operands along K: upper parts of both, then the rest of x with the upper part of w,
+// then the upper part of x with the rest of w.
 struct OperandIterator {
     const u8* x;
     const u8* w;
     u32 panels_left, pass;
 
     DEVICE OperandIterator(const GemmArgs& args, u32 row, u32 column)
-        : x(args.x + (u64)row * PANEL_BYTES), w(args.w + (u64)column * PANEL_BYTES), panels_left(args.k_panels), pass(0) {}
+        : x(args.x + (u64)row * PANEL_BYTES),
+          w(args.w + (u64)column * PANEL_BYTES),
+          panels_left(args.k_panels),
+          pass(0) {}
 
     DEVICE void advance(const GemmArgs& args) {
         x += (u64)args.x_rows * PANEL_BYTES;
@@ -62,8 +68,8 @@ struct TileCoord {
     u32 row, column;
 };
 
-// Tile rasterization: bands of BAND rows of tiles, column by column within a band, so that the band's x and the weights
-// in use stay in L2 and weights are read once per band.
+// Tile rasterization: bands of BAND rows of tiles, column by column within a band, so that the band's x and
+// the weights in use stay in L2 and weights are read once per band.
 template <u32 BAND>
 DEVICE TileCoord tile_at(u32 index, u32 tile_rows, u32 tile_columns) {
     u32 band = index / (BAND * tile_columns), within = index - band * BAND * tile_columns;
@@ -88,12 +94,13 @@ DEVICE void store_x2(float* out, float a, float b, bool vectorized, bool both) {
     if (both) out[1] = b;
 }
 
-// Writes what of a thread's accumulators belongs to one output; `first` is the column of the first of them there.
+// Writes what of a thread's accumulators belongs to one output; `first` is the column of the first of them
+// there.
 template <int N_TILES>
-DEVICE void write_output(const GemmArgs& args, const GemmOutput& output, u32 row, int first, const bool (&has_row)[2],
-                         const float (&acc)[N_TILES][4]) {
-    // Residuals of several n-tiles are loaded before the first is used: since they may alias the output, the compiler
-    // would serialize each load behind the previous store. As many at a time as registers allow.
+DEVICE void write_output(const GemmArgs& args, const GemmOutput& output, u32 row, int first,
+                         const bool (&has_row)[2], const float (&acc)[N_TILES][4]) {
+    // Residuals of several n-tiles are loaded before the first is used: since they may alias the output, the
+    // compiler would serialize each load behind the previous store. As many at a time as registers allow.
     constexpr int BATCH = N_TILES % 16 == 0 ? 8 : N_TILES % 10 == 0 ? 10 : 4;
     static_assert(N_TILES % BATCH == 0);
     const long long start = (long long)((u64)row * output.n) + first;
@@ -157,13 +164,14 @@ DEVICE void write_gate_up(const GemmArgs& args, u32 row, u32 first, const bool (
     }
 }
 
-// Epilogue of a warp's accumulators, N_TILES n-tiles of 8 columns: of each a thread holds two columns of rows `row` and
-// `row + 8`. `column`, a row of w, is a multiple of 16.
+// Epilogue of a warp's accumulators, N_TILES n-tiles of 8 columns: of each a thread holds two columns of rows
+// `row` and `row + 8`. `column`, a row of w, is a multiple of 16.
 template <bool GATE_UP, int N_TILES>
 DEVICE void epilogue(const GemmArgs& args, u32 row, u32 column, float (&acc)[N_TILES][4]) {
     bool has_row[2] = {row < args.m, row + 8 < args.m};
     if (args.row_scales) {
-        float scales[2] = {has_row[0] ? args.row_scales[row] : 0.0f, has_row[1] ? args.row_scales[row + 8] : 0.0f};
+        float scales[2] = {has_row[0] ? args.row_scales[row] : 0.0f,
+                           has_row[1] ? args.row_scales[row + 8] : 0.0f};
 #pragma unroll
         for (int i = 0; i < N_TILES; i++)
 #pragma unroll

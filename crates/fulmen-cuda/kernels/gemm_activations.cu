@@ -1,16 +1,17 @@
-// Packs f32 activations into the K-major panels of the prefill GEMM (gemm_panels.cuh). Element-wise; one block of 256
-// threads per row, 8 elements per thread. Launched by src/kernels/gemm/mod.rs.
+// Packs f32 activations into the K-major panels of the prefill GEMM (gemm_panels.cuh). Element-wise; one
+// block of 256 threads per row, 8 elements per thread. Launched by src/kernels/gemm/activations.rs.
 //
 // `gemm_activations_bf16`: rounded to bf16, for block-quantized weights.
-// `gemm_activations_split`: split into two bf16, the rests in a second set of panels behind the first: 16 bits of each
-// significand, for bf16 and f32 weights.
-// `gemm_activations_f16`: each row scaled by a power of two that brings its largest value to [2^14, 2^15), then rounded
-// to f16; `row_scales` undo it in the GEMM's epilogue. Includes a reduction of the row's largest magnitude.
+// `gemm_activations_split`: split into two bf16, the rests in a second set of panels behind the first: 16
+// bits of each significand, for bf16 and f32 weights.
+// `gemm_activations_f16`: each row scaled by a power of two that brings its largest value to [2^14, 2^15),
+// then rounded to f16; `row_scales` undo it in the GEMM's epilogue. Includes a reduction of the row's largest
+// magnitude.
 // Layouts: x [m, k] f32; out k_panels panels of `rows` rows.
 // Bound: memory bandwidth; about 2.2 of 33 ms of a 2048-token prefill of Qwen3-4B on an H200.
 #include "gemm_panels.cuh"
 
-// Mirrored by `GemmActivationsArgs` in src/kernels/gemm/mod.rs.
+// Mirrored by `GemmActivationsArgs` in src/kernels/gemm/activations.rs.
 struct GemmActivationsArgs {
     const float* x;  // [m, k]
     u8* out;
@@ -20,6 +21,7 @@ struct GemmActivationsArgs {
     u32 rows;      // of the panels: m rounded up to 8
     u32 aligned;   // the rows of `x` start at multiples of 16 bytes
 };
+#include "layout/gemm_activations.cuh"
 
 // Calls store(8 elements, their place in the panels) for all chunks of the block's row.
 template <typename Store>

@@ -1,19 +1,21 @@
 // targets: 90a
-// Warp-specialized persistent GEMM for prefill on Hopper: wgmma fed by TMA bulk copies. Same arguments and results as
-// gemm.cu; launched by src/kernels/gemm/mod.rs, which chooses the tile (gemm/tile.rs).
+// Warp-specialized persistent GEMM for prefill on Hopper: wgmma fed by TMA bulk copies. Same arguments and
+// results as gemm.cu; launched by src/kernels/gemm/mod.rs, which chooses the tile (gemm/tile.rs).
 //
-// Tile: BLOCK_M x BLOCK_N of 128 x 80, 128 x 128, 128 x 192, 128 x 256 or 256 x 160, one K panel of 64 elements per step.
-// Grid: one block per SM; a block computes tile blockIdx.x, blockIdx.x + gridDim.x, ..., in bands of 2048 rows (gemm.cuh).
-// Warp roles, 384 threads: the third warpgroup is the producer, of which one thread copies the panels of x and w into a
-// ring of up to 6 stages (225 KiB), one cp.async.bulk each since a tile of a panel is contiguous. Two consumer warpgroups
-// compute BLOCK_M / 2 rows each and write their outputs while the producer fills the stages of the next tile. Each stage
-// has a full mbarrier (1 arrival + bytes) and an empty one (8 arrivals, one per consumer warp). setmaxnreg moves registers
-// from the producer to the consumers.
+// Tile: BLOCK_M x BLOCK_N of 128 x 80, 128 x 128, 128 x 192, 128 x 256 or 256 x 160, one K panel of 64
+// elements per step.
+// Grid: one block per SM; a block computes tile blockIdx.x, blockIdx.x + gridDim.x, ..., in bands of 2048
+// rows (gemm.cuh).
+// Warp roles, 384 threads: the third warpgroup is the producer, of which one thread copies the panels of x
+// and w into a ring of up to 6 stages (225 KiB), one cp.async.bulk each since a tile of a panel is
+// contiguous. Two consumer warpgroups compute BLOCK_M / 2 rows each and write their outputs while the
+// producer fills the stages of the next tile. Each stage has a full mbarrier (1 arrival + bytes) and an empty
+// one (8 arrivals, one per consumer warp). setmaxnreg moves registers from the producer to the consumers.
 // Layouts: x and w are packed panels in bf16 or f16 (gemm_panels.cuh); outputs [m, n] f32.
 // Preconditions, numerics and epilogue: as gemm.cu.
-// Bound: the bandwidth into an SM's shared memory: 32 to 39 bytes per clock, so tensor cores are busy 38 % of the time with
-// tiles of 128 x 80 and 77 % with 256 x 160. 570 to 700 TFLOP/s on an H200 for the GEMMs of a 2048-token prefill.
-// Multicast within a cluster does not change that.
+// Bound: the bandwidth into an SM's shared memory: 32 to 39 bytes per clock, so tensor cores are busy 38 % of
+// the time with tiles of 128 x 80 and 77 % with 256 x 160. 570 to 700 TFLOP/s on an H200 for the GEMMs of a
+// 2048-token prefill. Multicast within a cluster does not change that.
 #include "gemm.cuh"
 #include "pipeline.cuh"
 #include "ptx/barrier.cuh"
@@ -31,14 +33,17 @@ struct GemmHopper {
 
     const GemmArgs& args;
     const SharedAddress ring, full, empty;
-    const u32 tile_rows = (args.m + BLOCK_M - 1) / BLOCK_M, tile_columns = (args.w_rows + BLOCK_N - 1) / BLOCK_N;
+    const u32 tile_rows = (args.m + BLOCK_M - 1) / BLOCK_M,
+              tile_columns = (args.w_rows + BLOCK_N - 1) / BLOCK_N;
     const u32 tiles = tile_rows * tile_columns, steps = args.k_panels * args.passes;
     PipelineState pipeline;
 
     DEVICE GemmHopper(const GemmArgs& args, SharedAddress ring, SharedAddress barriers)
         : args(args), ring(ring), full(barriers), empty(barriers + 8 * STAGES) {}
 
-    DEVICE TileCoord tile_of(u32 index) const { return tile_at<2048 / BLOCK_M>(index, tile_rows, tile_columns); }
+    DEVICE TileCoord tile_of(u32 index) const {
+        return tile_at<2048 / BLOCK_M>(index, tile_rows, tile_columns);
+    }
 
     // By one thread.
     DEVICE void produce() {
@@ -62,7 +67,8 @@ struct GemmHopper {
         if (threadIdx.x % 32 == 0) mbarrier_arrive(empty + 8 * stage);
     }
 
-    // The mainloop keeps one group of wgmma in flight: a stage is released when the next one's have been issued.
+    // The mainloop keeps one group of wgmma in flight: a stage is released when the next one's have been
+    // issued.
     DEVICE void consume(u32 consumer) {
         const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         for (u32 index = blockIdx.x; index < tiles; index += gridDim.x) {
@@ -74,7 +80,8 @@ struct GemmHopper {
             for (u32 step = 0; step < steps; step++) {
                 u32 at = ring + pipeline.stage * STAGE_BYTES;
                 mbarrier_wait_parity(full + 8 * pipeline.stage, pipeline.parity);
-                u64 x = wgmma_descriptor(at + consumer * M_TILES * 64 * PANEL_BYTES), w = wgmma_descriptor(at + X_BYTES);
+                u64 x = wgmma_descriptor(at + consumer * M_TILES * 64 * PANEL_BYTES),
+                    w = wgmma_descriptor(at + X_BYTES);
                 wgmma_fence();
 #pragma unroll
                 for (u32 k = 0; k < PANEL / 16; k++)
@@ -124,14 +131,14 @@ struct GemmHopper {
     }
 };
 
-#define KERNEL(name, Type, BLOCK_M, BLOCK_N, GATE_UP)                                                 \
+#define KERNEL(name, Type, BLOCK_M, BLOCK_N, GATE_UP)                                                      \
     extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ GemmArgs args) { \
-        GemmHopper<Type, BLOCK_M, BLOCK_N, GATE_UP>::run(args);                                       \
+        GemmHopper<Type, BLOCK_M, BLOCK_N, GATE_UP>::run(args);                                            \
     }
-#define KERNELS(BLOCK_M, BLOCK_N)                                                        \
-    KERNEL(gemm_bf16_##BLOCK_M##_##BLOCK_N, MmaBf16, BLOCK_M, BLOCK_N, false)            \
-    KERNEL(gemm_f16_##BLOCK_M##_##BLOCK_N, MmaF16, BLOCK_M, BLOCK_N, false)              \
-    KERNEL(gemm_gate_up_bf16_##BLOCK_M##_##BLOCK_N, MmaBf16, BLOCK_M, BLOCK_N, true)     \
+#define KERNELS(BLOCK_M, BLOCK_N)                                                    \
+    KERNEL(gemm_bf16_##BLOCK_M##_##BLOCK_N, MmaBf16, BLOCK_M, BLOCK_N, false)        \
+    KERNEL(gemm_f16_##BLOCK_M##_##BLOCK_N, MmaF16, BLOCK_M, BLOCK_N, false)          \
+    KERNEL(gemm_gate_up_bf16_##BLOCK_M##_##BLOCK_N, MmaBf16, BLOCK_M, BLOCK_N, true) \
     KERNEL(gemm_gate_up_f16_##BLOCK_M##_##BLOCK_N, MmaF16, BLOCK_M, BLOCK_N, true)
 KERNELS(128, 80)
 KERNELS(128, 128)

@@ -1,10 +1,11 @@
 // The packed layout of GEMM operands in scratch memory: K-major panels with the 128-byte swizzle.
 //
-// A panel holds 64 consecutive elements along K (128 bytes of f16 or bf16) of all rows, one row after the other; the
-// panels of a matrix follow each other along K. So a tile of any height is one contiguous range of bytes, and that range
-// is what shared memory must hold: cp.async or one TMA bulk copy brings it. The 16-byte chunk c of row r is stored at
-// chunk c ^ (r % 8), which keeps ldmatrix free of bank conflicts and is the 128-byte swizzle of wgmma descriptors.
-// Elements past the end of a row are zeros; rows past the last are undefined and only reach outputs that are not written.
+// A panel holds 64 consecutive elements along K (128 bytes of f16 or bf16) of all rows, one row after the
+// other; the panels of a matrix follow each other along K. So a tile of any height is one contiguous range of
+// bytes, and that range is what shared memory must hold: cp.async or one TMA bulk copy brings it. The 16-byte
+// chunk c of row r is stored at chunk c ^ (r % 8), which keeps ldmatrix free of bank conflicts and is the
+// 128-byte swizzle of wgmma descriptors. Elements past the end of a row are zeros; rows past the last are
+// undefined and only reach outputs that are not written.
 #pragma once
 #include "common.cuh"
 #include "ptx/cp_async.cuh"
@@ -13,7 +14,8 @@
 constexpr u32 PANEL = 64;         // elements of a row in a panel
 constexpr u32 PANEL_BYTES = 128;  // of a row
 
-// Bytes from the start of a matrix of `rows` rows (a multiple of 8) to the chunk of 8 elements at `k` of a row.
+// Bytes from the start of a matrix of `rows` rows (a multiple of 8) to the chunk of 8 elements at `k` of a
+// row.
 DEVICE u64 panel_chunk(u32 rows, u32 row, u32 k) {
     return ((u64)(k / PANEL) * rows + row) * PANEL_BYTES + ((k % PANEL / 8) ^ (row % 8)) * 16;
 }

@@ -4,11 +4,12 @@
 
 enum KvType : u32 { KV_F32 = 0, KV_F16 = 1, KV_Q8_0 = 2 };
 
-// Keys and values, each [n_seqs, n_kv_heads, capacity, head_dim]. Mirrored by `KvCacheArgs` in src/kernels/kv.rs.
+// Keys and values, each [n_seqs, n_kv_heads, capacity, head_dim]. Mirrored by `KvCacheArgs` in
+// src/kernels/kv.rs.
 struct KvCacheArgs {
     u8* k;
     u8* v;
-    u32 type;  // KvType
+    u32 kv_type;  // KvType
     u32 n_seqs;
     u32 capacity;
     u32 n_kv_heads;
@@ -25,6 +26,7 @@ struct KvSlots {
     u32 m;  // rows
     u32 unused;
 };
+#include "layout/kv.cuh"
 
 DEVICE u32 sequence_of(const KvSlots& slots, u32 row) { return slots.sequences ? slots.sequences[row] : 0; }
 
@@ -58,8 +60,8 @@ DEVICE u64 head_offset(const KvCacheArgs& cache, u32 sequence, u32 head, u32 pos
     return (((u64)sequence * cache.n_kv_heads + head) * cache.capacity + position) * cache.head_bytes;
 }
 
-// Quantizes 32 values, one per lane, to a Q8_0 block. The scale is rounded up where the nearest f16 would clip the
-// largest value.
+// Quantizes 32 values, one per lane, to a Q8_0 block. The scale is rounded up where the nearest f16 would
+// clip the largest value.
 DEVICE void store_q8_0(u8* block, float x) {
     u32 lane = threadIdx.x % 32;
     x = fminf(fmaxf(x, -1e9f), 1e9f);
@@ -77,9 +79,9 @@ DEVICE void store_q8_0(u8* block, float x) {
 DEVICE void store_head(const KvCacheArgs& cache, u8* to, const float* x) {
     u32 lane = threadIdx.x % 32;
     for (u32 d = lane; d < cache.head_dim; d += 32) {
-        if (cache.type == KV_F32) {
+        if (cache.kv_type == KV_F32) {
             ((float*)to)[d] = x[d];
-        } else if (cache.type == KV_F16) {
+        } else if (cache.kv_type == KV_F16) {
             ((u16*)to)[d] = f32_to_f16(x[d]);
         } else {
             store_q8_0(to + d / 32 * 34, x[d]);

@@ -1,12 +1,13 @@
-// KV store: writes the keys and values of a batch of rows into the KV cache, converted to its type. Element-wise but
-// for Q8_0 caches, where a warp quantizes blocks of 32. Launched by src/kernels/kv_store.rs and kv.rs.
+// KV store: writes the keys and values of a batch of rows into the KV cache, converted to its type.
+// Element-wise but for Q8_0 caches, where a warp quantizes blocks of 32. Launched by src/kernels/kv_store.rs
+// and kv.rs.
 //
-// `kv_store`: one warp per head (m * 2 * n_kv_heads heads, keys first), four warps per block; lane l takes dims
-// l + 32 i. k, v [m, n_kv_heads, head_dim] f32; the cache [n_seqs, n_kv_heads, capacity, head_dim] in f32, f16 or Q8_0
-// (34-byte blocks: f16 scale, 32 int8). Rows with an invalid slot are skipped and reported; of several rows with one
-// slot the last is stored.
-// `superseded`: one warp per row; marks rows whose slot a later row has, once, for batches in which it would take too
-// long for every warp of `kv_store` or `rope_store` to search.
+// `kv_store`: one warp per head (m * 2 * n_kv_heads heads, keys first), four warps per block; lane l takes
+// dims l + 32 i. k, v [m, n_kv_heads, head_dim] f32; the cache [n_seqs, n_kv_heads, capacity, head_dim] in
+// f32, f16 or Q8_0 (34-byte blocks: f16 scale, 32 int8). Rows with an invalid slot are skipped and reported;
+// of several rows with one slot the last is stored.
+// `superseded`: one warp per row; marks rows whose slot a later row has, once, for batches in which it would
+// take too long for every warp of `kv_store` or `rope_store` to search.
 // Bound: memory bandwidth and launch latency; a few microseconds at any batch size.
 #include "kv.cuh"
 
@@ -17,6 +18,13 @@ struct KvStoreArgs {
     KvCacheArgs cache;
     KvSlots slots;
 };
+
+// Mirrored by `SupersededArgs` in src/kernels/kv_store.rs.
+struct SupersededArgs {
+    KvSlots slots;
+    u32* out;  // [m]
+};
+#include "layout/kv_store.cuh"
 
 extern "C" __global__ void __launch_bounds__(128) kv_store(const __grid_constant__ KvStoreArgs args) {
     pdl_begin();
@@ -35,12 +43,6 @@ extern "C" __global__ void __launch_bounds__(128) kv_store(const __grid_constant
     u64 offset = head_offset(cache, sequence_of(args.slots, row), head, args.slots.positions[row]);
     store_head(cache, to + offset, x);
 }
-
-// Mirrored by `SupersededArgs` in src/kernels/kv.rs.
-struct SupersededArgs {
-    KvSlots slots;
-    u32* out;  // [m]
-};
 
 extern "C" __global__ void __launch_bounds__(128) superseded(const __grid_constant__ SupersededArgs args) {
     pdl_begin();

@@ -1,5 +1,5 @@
-// State of a ring of shared-memory stages between a producer and its consumers, each stage with a full and an empty
-// mbarrier.
+// State of a ring of shared-memory stages between a producer and its consumers, each stage with a full and an
+// empty mbarrier.
 #pragma once
 #include "types.cuh"
 

@@ -1,9 +1,10 @@
 // The weight types of GGUF, and how eight consecutive elements of a row are dequantized to f32.
 //
-// Block formats have `W::dequantize8(block, chunk, out)`, which gives elements 8 * chunk to 8 * chunk + 7 of a block of
-// W::BLOCK elements in W::BYTES bytes. Blocks start at multiples of the largest power of two that divides their size (rows
-// are whole blocks, and a weight starts at a multiple of 16), and loads here are no wider than that. Names follow ggml: d
-// and m (or min) are scale and minimum, qs the low bits of the quants, qh the high bits.
+// Block formats have `W::dequantize8(block, chunk, out)`, which gives elements 8 * chunk to 8 * chunk + 7 of
+// a block of W::BLOCK elements in W::BYTES bytes. Blocks start at multiples of the largest power of two that
+// divides their size (rows are whole blocks, and a weight starts at a multiple of 16), and loads here are no
+// wider than that. Names follow ggml: d and m (or min) are scale and minimum, qs the low bits of the quants,
+// qh the high bits.
 #pragma once
 #include "common.cuh"
 
@@ -112,10 +113,11 @@ struct Q8_0 {
     }
 };
 
-// K-quants: blocks of 256 elements. A byte holds bits of 8 / b elements that are 32 (or 64) apart, where b is the width of
-// the bit field: bytes are read once and shifted.
+// K-quants: blocks of 256 elements. A byte holds bits of 8 / b elements that are 32 (or 64) apart, where b is
+// the width of the bit field: bytes are read once and shifted.
 
-// 16 bytes of scale (low 4 bits) and minimum (high) per 16 elements, 64 bytes of 2-bit quants, f16 d and dmin.
+// 16 bytes of scale (low 4 bits) and minimum (high) per 16 elements, 64 bytes of 2-bit quants, f16 d and
+// dmin.
 struct Q2_K {
     static constexpr int BLOCK = 256, BYTES = 84;
     static DEVICE void dequantize8(const u8* block, int chunk, float out[8]) {
@@ -133,8 +135,8 @@ struct Q2_K {
     }
 };
 
-// 32 bytes of third bits, 64 bytes of 2-bit quants (offset -4), 12 bytes of 6-bit scales per 16 elements (offset -32),
-// f16 d.
+// 32 bytes of third bits, 64 bytes of 2-bit quants (offset -4), 12 bytes of 6-bit scales per 16 elements
+// (offset -32), f16 d.
 struct Q3_K {
     static constexpr int BLOCK = 256, BYTES = 110;
     static DEVICE void dequantize8(const u8* block, int chunk, float out[8]) {
@@ -211,8 +213,8 @@ struct Q5_K {
     }
 };
 
-// 128 bytes of low 4 bits (64 bytes per 128 elements), 64 bytes of upper 2 bits (32 bytes per 128 elements; offset -32),
-// 16 signed 8-bit scales per 16 elements, f16 d.
+// 128 bytes of low 4 bits (64 bytes per 128 elements), 64 bytes of upper 2 bits (32 bytes per 128 elements;
+// offset -32), 16 signed 8-bit scales per 16 elements, f16 d.
 struct Q6_K {
     static constexpr int BLOCK = 256, BYTES = 210;
     static DEVICE void dequantize8(const u8* block, int chunk, float out[8]) {
@@ -269,18 +271,18 @@ DEVICE void dequantize_row8(const u8* row, u32 at, u32 k, float out[8]) {
 }
 
 // One expansion of `X(type, name)` for each weight type.
-#define FOR_EACH_WEIGHT(X)                                                                                            \
-    X(F32, f32)                                                                                                       \
-    X(F16, f16)                                                                                                       \
-    X(BF16, bf16)                                                                                                     \
-    X(Q4_0, q4_0)                                                                                                     \
-    X(Q4_1, q4_1)                                                                                                     \
-    X(Q5_0, q5_0)                                                                                                     \
-    X(Q5_1, q5_1)                                                                                                     \
-    X(Q8_0, q8_0)                                                                                                     \
-    X(Q2_K, q2_k)                                                                                                     \
-    X(Q3_K, q3_k)                                                                                                     \
-    X(Q4_K, q4_k)                                                                                                     \
-    X(Q5_K, q5_k)                                                                                                     \
-    X(Q6_K, q6_k)                                                                                                     \
+#define FOR_EACH_WEIGHT(X) \
+    X(F32, f32)            \
+    X(F16, f16)            \
+    X(BF16, bf16)          \
+    X(Q4_0, q4_0)          \
+    X(Q4_1, q4_1)          \
+    X(Q5_0, q5_0)          \
+    X(Q5_1, q5_1)          \
+    X(Q8_0, q8_0)          \
+    X(Q2_K, q2_k)          \
+    X(Q3_K, q3_k)          \
+    X(Q4_K, q4_k)          \
+    X(Q5_K, q5_k)          \
+    X(Q6_K, q6_k)          \
     X(Q8_K, q8_k)

@@ -1,9 +1,10 @@
-// RMS norm over rows, and the fused residual add + RMS norm: out = x / sqrt(mean(x²) + epsilon) · gamma. A reduction, then
-// an element-wise pass; one block per row, up to 1024 threads. Launched by src/kernels/rms_norm.rs.
+// RMS norm over rows, and the fused residual add + RMS norm: out = x / sqrt(mean(x²) + epsilon) · gamma. A
+// reduction, then an element-wise pass; one block per row, up to 1024 threads. Launched by
+// src/kernels/rms_norm.rs.
 //
 // `rms_norm`: x = a. `add_rms_norm`: x = a + b, which is also written to `sum`.
-// All operands [rows, width] f32, gamma [width]. The output may be `a`, and `sum` may be `a` or `b`: each element is read
-// and written by one thread. The row is read twice, the second time from L1 or L2.
+// All operands [rows, width] f32, gamma [width]. The output may be `a`, and `sum` may be `a` or `b`: each
+// element is read and written by one thread. The row is read twice, the second time from L1 or L2.
 // Numerics: f32, one partial sum per thread, then warp shuffles.
 // Bound: memory bandwidth; for a few rows the latency of two passes.
 #include "common.cuh"
@@ -20,6 +21,7 @@ struct RmsNormArgs {
     u32 vectorized;  // all addresses and the row stride are multiples of 16 bytes
     u32 unused;
 };
+#include "layout/rms_norm.cuh"
 
 // One or four elements, so that both widths share the code below.
 DEVICE float sum_of_squares(float x) { return x * x; }
@@ -28,7 +30,8 @@ DEVICE float add(float a, float b) { return a + b; }
 DEVICE float4 add(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 DEVICE float scale(float x, float factor, float gamma) { return x * factor * gamma; }
 DEVICE float4 scale(float4 x, float factor, float4 gamma) {
-    return make_float4(x.x * factor * gamma.x, x.y * factor * gamma.y, x.z * factor * gamma.z, x.w * factor * gamma.w);
+    return make_float4(x.x * factor * gamma.x, x.y * factor * gamma.y, x.z * factor * gamma.z,
+                       x.w * factor * gamma.w);
 }
 
 template <typename V, bool ADD>

@@ -1,9 +1,10 @@
-// RoPE: rotates the first n_rot dims of every head by the angle of its row's position and copies the others. One thread
-// per pair (or per copied dim) of HEADS_PER_BLOCK heads of one row: sin and cos are computed once for all of them, in
-// f64. Launched by src/kernels/rope.rs.
+// RoPE: rotates the first n_rot dims of every head by the angle of its row's position and copies the others.
+// One thread per pair (or per copied dim) of HEADS_PER_BLOCK heads of one row: sin and cos are computed once
+// for all of them, in f64. Launched by src/kernels/rope.rs.
 //
-// Grid: x = rows * head groups * chunks of a head; up to 128 threads. x, out [m, n_heads, head_dim] f32; out may be x.
-// Pairing: NeoX (i, i + n_rot / 2) or adjacent (2 i, 2 i + 1); see rope.cuh. n_rot is even and at most head_dim.
+// Grid: x = rows * head groups * chunks of a head; up to 128 threads. x, out [m, n_heads, head_dim] f32; out
+// may be x. Pairing: NeoX (i, i + n_rot / 2) or adjacent (2 i, 2 i + 1); see rope.cuh. n_rot is even and at
+// most head_dim.
 // Bound: memory bandwidth; the f64 angles matter only for short batches.
 #include "rope.cuh"
 
@@ -20,6 +21,7 @@ struct RopeKernelArgs {
     u32 chunks;       // blocks per head group along the dims
     u32 unused;
 };
+#include "layout/rope.cuh"
 
 extern "C" __global__ void __launch_bounds__(128) rope(const __grid_constant__ RopeKernelArgs args) {
     pdl_begin();
@@ -34,7 +36,8 @@ extern "C" __global__ void __launch_bounds__(128) rope(const __grid_constant__ R
     float* out = args.out + offset;
     if (item >= pairs) {
         u32 dim = item + pairs;
-        for (u32 head = begin; head < end; head++, x += args.head_dim, out += args.head_dim) out[dim] = x[dim];
+        for (u32 head = begin; head < end; head++, x += args.head_dim, out += args.head_dim)
+            out[dim] = x[dim];
         return;
     }
     const float2 cos_sin = rope_cos_sin(args.rope, args.positions[row], item);

@@ -1,5 +1,5 @@
-// Rotary position embedding (RoPE): the rotation angles, and which dims of a head form a pair. Used by rope.cu,
-// rope_store.cu and attention_decode.cu, so that all of them rotate by the same bits.
+// Rotary position embedding (RoPE): the rotation angles, and which dims of a head form a pair. Used by
+// rope.cu, rope_store.cu and attention_decode.cu, so that all of them rotate by the same bits.
 #pragma once
 #include "common.cuh"
 
@@ -13,8 +13,8 @@ struct RopeArgs {
     u32 neox;         // 1: NeoX pairing, dims i and i + n_rot / 2; 0: adjacent dims 2 i and 2 i + 1
 };
 
-// (cos, sin) of the angle of pair `pair` at `position`, times `magnitude`. The angle is in units of pi and reduced in
-// f64: at position 10^6 an f32 angle has lost two of its four digits.
+// (cos, sin) of the angle of pair `pair` at `position`, times `magnitude`. The angle is in units of pi and
+// reduced in f64: at position 10^6 an f32 angle has lost two of its four digits.
 DEVICE float2 rope_cos_sin(u32 position, u32 pair, u32 n_rot, const float* freq_factors, float freq_scale,
                            float magnitude, double log2_base) {
     constexpr double INVERSE_PI = 0.31830988618379067154;
@@ -27,7 +27,8 @@ DEVICE float2 rope_cos_sin(u32 position, u32 pair, u32 n_rot, const float* freq_
 }
 
 DEVICE float2 rope_cos_sin(const RopeArgs& rope, u32 position, u32 pair) {
-    return rope_cos_sin(position, pair, rope.n_rot, rope.freq_factors, rope.freq_scale, rope.magnitude, rope.log2_base);
+    return rope_cos_sin(position, pair, rope.n_rot, rope.freq_factors, rope.freq_scale, rope.magnitude,
+                        rope.log2_base);
 }
 
 // The two dims of a pair.

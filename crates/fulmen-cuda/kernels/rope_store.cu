@@ -1,15 +1,19 @@
-// Fused q/k RMS norm (per head, optional), RoPE and KV store, for prefill: queries are rotated to `out`, keys are rotated
-// and stored in the KV cache, values are stored. Launched by src/kernels/rope_store.rs.
+// Fused q/k RMS norm (per head, optional), RoPE and KV store, for prefill: queries are rotated to `out`, keys
+// are rotated and stored in the KV cache, values are stored. Launched by src/kernels/rope_store.rs.
 //
-// Grid: one block of 8 warps per row. sin and cos of the row's position are computed once, one thread per pair, in f64;
-// then each warp takes one head after the other: all query heads, then key heads, then value heads.
+// Grid: one block of 8 warps per row. sin and cos of the row's position are computed once, one thread per
+// pair, in f64; then each warp takes one head after the other: all query heads, then key heads, then value
+// heads.
 //   `rope_store`: any head_dim and n_rot; a head per warp and the angles in dynamic shared memory.
-//   `rope_store_64`, `rope_store_128`: head_dim 64 or 128, all of it rotated, 16-byte aligned operands; heads in registers,
-//   head_dim / 32 neighboring dims per lane. Only keys and values pass through shared memory, for store_head.
-// Layouts: q, out [m, n_heads, head_dim] f32 (out may be q); k, v [m, n_kv_heads, head_dim] f32; the cache [n_seqs,
-// n_kv_heads, capacity, head_dim] in f32, f16 or Q8_0. A row with an invalid slot is reported and left as it is.
+//   `rope_store_64`, `rope_store_128`: head_dim 64 or 128, all of it rotated, 16-byte aligned operands; heads
+//   in registers, head_dim / 32 neighboring dims per lane. Only keys and values pass through shared memory,
+//   for store_head.
+// Layouts: q, out [m, n_heads, head_dim] f32 (out may be q); k, v [m, n_kv_heads, head_dim] f32; the cache
+// [n_seqs, n_kv_heads, capacity, head_dim] in f32, f16 or Q8_0. A row with an invalid slot is reported and
+// left as it is.
 // Numerics: f32, angles in f64 (rope.cuh).
-// Bound: memory bandwidth and launch latency: 50 us per layer at 2048 rows of Qwen3-4B on an H200, timed alone.
+// Bound: memory bandwidth and launch latency: 50 us per layer at 2048 rows of Qwen3-4B on an H200, timed
+// alone.
 #include "kv.cuh"
 #include "rope.cuh"
 
@@ -27,6 +31,7 @@ struct RopeStoreArgs {
     u32 n_heads;
     float epsilon;
 };
+#include "layout/rope_store.cuh"
 
 constexpr u32 WARPS = 8;
 
@@ -53,11 +58,13 @@ struct RowHead {
     // Stores a key or value head from shared memory, by one warp.
     DEVICE void store(const RopeStoreArgs& args, u32 row, u32 position, const float* values) const {
         u8* to = is_k ? args.cache.k : args.cache.v;
-        store_head(args.cache, to + head_offset(args.cache, sequence_of(args.slots, row), head, position), values);
+        store_head(args.cache, to + head_offset(args.cache, sequence_of(args.slots, row), head, position),
+                   values);
     }
 };
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32) rope_store(const __grid_constant__ RopeStoreArgs args) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    rope_store(const __grid_constant__ RopeStoreArgs args) {
     extern __shared__ float2 cos_sin[];  // [n_rot / 2], then a head for each warp
     pdl_begin();
     u32 row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -88,7 +95,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) rope_store(const __grid
         if (head.is_q || head.is_k) {
             __syncwarp();
             for (u32 pair = lane; pair < pairs; pair += 32) {
-                u32 i = rope_first_dim(pair, args.rope.neox), j = rope_second_dim(pair, args.rope.n_rot, args.rope.neox);
+                u32 i = rope_first_dim(pair, args.rope.neox),
+                    j = rope_second_dim(pair, args.rope.n_rot, args.rope.neox);
                 rope_rotate(h[i], h[j], cos_sin[pair]);
             }
             __syncwarp();
@@ -170,9 +178,11 @@ DEVICE void rope_store_registers(const RopeStoreArgs& args) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32) rope_store_64(const __grid_constant__ RopeStoreArgs args) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    rope_store_64(const __grid_constant__ RopeStoreArgs args) {
     rope_store_registers<2>(args);
 }
-extern "C" __global__ void __launch_bounds__(WARPS * 32) rope_store_128(const __grid_constant__ RopeStoreArgs args) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    rope_store_128(const __grid_constant__ RopeStoreArgs args) {
     rope_store_registers<4>(args);
 }

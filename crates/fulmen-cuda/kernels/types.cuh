@@ -1,5 +1,5 @@
-// Integer types and macros that every kernel file uses. No header of the CUDA toolkit is included anywhere: NVRTC provides
-// the built-in types (float4, uint2, ...); everything else is defined here and in ptx/.
+// Integer types and macros that every kernel file uses. No header of the CUDA toolkit is included anywhere:
+// NVRTC provides the built-in types (float4, uint2, ...); everything else is defined here and in ptx/.
 #pragma once
 
 typedef unsigned char u8;

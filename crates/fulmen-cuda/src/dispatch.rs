@@ -131,7 +131,7 @@ impl CudaDispatcher {
             (OpCall::RopeStore(store), OpCall::Attention(call)) => {
                 store.check_operands(&self.memory)?;
                 call.check_operands(&self.memory)?;
-                kernels::attention_step::launch_with_store(&mut self.queue, store, call)
+                kernels::attention_decode::launch_with_store(&mut self.queue, store, call)
             }
             _ => None,
         };

@@ -1,5 +1,5 @@
-// Thread block clusters: the cluster barrier and stores into the shared memory of other blocks (distributed shared
-// memory). Compute capability 9.0 and up.
+// Thread block clusters: the cluster barrier and stores into the shared memory of other blocks (distributed
+// shared memory). Compute capability 9.0 and up.
 #pragma once
 #include "ptx/shared.cuh"
 
@@ -23,7 +23,8 @@ DEVICE void st_shared_cluster(float* pointer, u32 rank, float value) {
 DEVICE void st_async_v4(float* pointer, u64* barrier, u32 rank, float4 v) {
     const SharedAddress to = mapa(pointer, rank), remote_barrier = mapa(barrier, rank);
     asm volatile(
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::
+            "r"(to),
         "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(remote_barrier)
         : "memory");
 }

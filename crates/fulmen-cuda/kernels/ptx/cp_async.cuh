@@ -1,4 +1,5 @@
-// cp.async: asynchronous copies of 16 bytes per thread from global to shared memory (compute capability 8.0 and up).
+// cp.async: asynchronous copies of 16 bytes per thread from global to shared memory (compute capability 8.0
+// and up).
 #pragma once
 #include "ptx/shared.cuh"
 

@@ -1,5 +1,5 @@
-// mbarriers in shared memory: a phase completes when all expected arrivals and all announced bytes have come. Compute
-// capability 9.0 and up. Each function takes the barrier's shared address, or a pointer to it.
+// mbarriers in shared memory: a phase completes when all expected arrivals and all announced bytes have come.
+// Compute capability 9.0 and up. Each function takes the barrier's shared address, or a pointer to it.
 #pragma once
 #include "ptx/shared.cuh"
 
@@ -16,7 +16,8 @@ DEVICE void mbarrier_arrive(SharedAddress barrier) {
 
 // Arrives, and announces bytes that asynchronous copies will bring in this phase.
 DEVICE void mbarrier_arrive_expect_tx(SharedAddress barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
 }
 
 // Arrives when all cp.async copies that this thread has issued so far are complete.
@@ -51,8 +52,12 @@ DEVICE void mbarrier_arrive(u64* barrier) { mbarrier_arrive(shared_address(barri
 DEVICE void mbarrier_arrive_expect_tx(u64* barrier, u32 bytes) {
     mbarrier_arrive_expect_tx(shared_address(barrier), bytes);
 }
-DEVICE void cp_async_mbarrier_arrive_noinc(u64* barrier) { cp_async_mbarrier_arrive_noinc(shared_address(barrier)); }
-DEVICE void mbarrier_wait_parity(u64* barrier, u32 parity) { mbarrier_wait_parity(shared_address(barrier), parity); }
+DEVICE void cp_async_mbarrier_arrive_noinc(u64* barrier) {
+    cp_async_mbarrier_arrive_noinc(shared_address(barrier));
+}
+DEVICE void mbarrier_wait_parity(u64* barrier, u32 parity) {
+    mbarrier_wait_parity(shared_address(barrier), parity);
+}
 DEVICE void mbarrier_wait_parity_cluster(u64* barrier, u32 parity) {
     mbarrier_wait_parity_cluster(shared_address(barrier), parity);
 }

@@ -15,10 +15,12 @@ DEVICE void st_shared_v4_zero(SharedAddress to) {
     asm volatile("st.shared.v4.u32 [%0], {%1,%1,%1,%1};" ::"r"(to), "r"(0) : "memory");
 }
 
-// Orders this thread's ordinary accesses to shared memory before later accesses by the async proxy (TMA, wgmma).
+// Orders this thread's ordinary accesses to shared memory before later accesses by the async proxy (TMA,
+// wgmma).
 DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// threadIdx.x read again from its special register: values derived from it do not occupy registers before this point.
+// threadIdx.x read again from its special register: values derived from it do not occupy registers before
+// this point.
 DEVICE u32 reload_tid_x() {
     u32 index;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));

@@ -1,13 +1,14 @@
-// TMA (compute capability 9.0 and up): bulk copies from global to shared memory that complete on an mbarrier, tile loads
-// through a tensor map, and bulk prefetches into L2.
+// TMA (compute capability 9.0 and up): bulk copies from global to shared memory that complete on an mbarrier,
+// tile loads through a tensor map, and bulk prefetches into L2.
 #pragma once
 #include "ptx/mbarrier.cuh"
 
 // Copies `bytes`; addresses and size are multiples of 16.
 DEVICE void cp_async_bulk(SharedAddress to, const void* from, u32 bytes, SharedAddress barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
 }
 
 // Prefetches `bytes` into L2; address and size are multiples of 16.
@@ -21,25 +22,26 @@ DEVICE const void* covering_start(const void* from) { return (const void*)((u64)
 
 // Copies the 16-byte chunks that cover `bytes` at `from`; the first one goes to `to`.
 DEVICE void cp_async_bulk_covering(void* to, const void* from, u32 bytes, u64* barrier) {
-    cp_async_bulk(shared_address(to), covering_start(from), covering_bytes(from, bytes), shared_address(barrier));
+    cp_async_bulk(shared_address(to), covering_start(from), covering_bytes(from, bytes),
+                  shared_address(barrier));
 }
 DEVICE void cp_async_bulk_prefetch_l2_covering(const void* from, u32 bytes) {
     cp_async_bulk_prefetch_l2(covering_start(from), covering_bytes(from, bytes));
 }
 
 // A CUtensorMap that the driver has encoded on the host (tensor_map.rs).
-struct __align__(64) TensorMap {
-    u64 opaque[16];
-};
+struct __align__(64) TensorMap { u64 opaque[16]; };
 
-DEVICE void prefetch_tensormap(const TensorMap* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+DEVICE void prefetch_tensormap(const TensorMap* map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 
-// Loads the tile whose first byte is `column` of `row`. Out-of-bounds bytes are zero-filled and count as transferred. The
-// innermost coordinate must be a multiple of 16 bytes.
+// Loads the tile whose first byte is `column` of `row`. Out-of-bounds bytes are zero-filled and count as
+// transferred. The innermost coordinate must be a multiple of 16 bytes.
 DEVICE void tma_load_2d(void* to, const TensorMap* map, u32 column, u32 row, u64* barrier) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-            shared_address(to)),
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+        "[%4];" ::"r"(shared_address(to)),
         "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier))
         : "memory");
 }

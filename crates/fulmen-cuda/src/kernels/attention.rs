@@ -1,48 +1,51 @@
-//! Attention among rows and over a cache.
+//! Attention: chooses between the decode, prefill and generic kernels, and launches the generic one
+//! (`attention_generic.cu`).
 
-use bytemuck::{Pod, Zeroable};
+use bytemuck::Zeroable;
 use fulmen_core::{AttentionCall, BackendError, DType, KvSource};
 
-use super::kv::{Slots, head_bytes};
-use super::{Launched, attention_prefill, attention_step, type_name};
+use super::kv::{KvSlots, head_bytes};
+use super::{Launched, attention_decode, attention_prefill, type_name};
 use crate::BACKEND;
+use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(super) struct Params {
-    q: u64,
-    out: u64,
-    partials: u64,
-    k: u64,
-    v: u64,
-    slots: Slots,
-    seq_bytes: u64,
-    head_bytes: u64,
-    pos_bytes: u64,
-    n_seqs: u32,
-    capacity: u32,
-    n_heads: u32,
-    group: u32,
-    head_dim: u32,
-    parts: u32,
-    scale: f32,
-    unused: u32,
+kernel_args! {
+    file: "attention_args.cuh";
+
+    pub(super) struct AttentionArgs {
+        q: DevicePtr,
+        out: DevicePtr,
+        partials: DevicePtr,
+        k: DevicePtr,
+        v: DevicePtr,
+        slots: KvSlots,
+        seq_bytes: u64,
+        head_bytes: u64,
+        pos_bytes: u64,
+        n_seqs: u32,
+        capacity: u32,
+        n_heads: u32,
+        group: u32,
+        head_dim: u32,
+        splits: u32,
+        scale: f32,
+        unused: u32,
+    }
 }
 
 const THREADS: u32 = 128;
 
-/// Positions that are worth a part of their own.
-const PART: u32 = 128;
+/// Shortest split of the positions.
+const MIN_SPLIT: u32 = 128;
 
-/// Parts of a row's context at most.
-const MOST_PARTS: u32 = 64;
+const MAX_SPLITS: u32 = 64;
 
-/// Elements of a head that a lane holds: the kernels that there are.
+/// Elements of a head per lane: the kernels that exist.
 const PER_LANE: [u32; 5] = [1, 2, 4, 8, 16];
 
 pub(crate) fn launch(queue: &mut Queue, call: &AttentionCall) -> Launched {
-    if let Some(launched) = attention_step::launch(queue, call) {
+    if let Some(launched) = attention_decode::launch(queue, call) {
         return launched;
     }
     if let Some(launched) = attention_prefill::launch(queue, call) {
@@ -59,54 +62,54 @@ pub(crate) fn launch(queue: &mut Queue, call: &AttentionCall) -> Launched {
     })?;
     let queries = u64::from(m) * u64::from(heads.n_heads);
     let blocks = queue.blocks("attention", queries)?;
-    let (mut params, dtype) = source(queue, call)?;
-    // Enough blocks for every multiprocessor, of parts that are not too short.
+    let (mut args, dtype) = args(queue, call)?;
+    // Enough blocks to fill the device, with splits that are not too short.
     let wanted = u64::from(4 * queue.caps().multiprocessors).div_ceil(queries);
-    let parts = u64::from(params.capacity.div_ceil(PART)).min(wanted).clamp(1, MOST_PARTS.into());
-    params.parts = u32::try_from(parts).unwrap_or(1);
-    if params.parts > 1 {
-        let floats = queries as usize * params.parts as usize * (heads.head_dim as usize + 2);
-        params.partials = queue.scratch(floats * size_of::<f32>())?;
+    let splits = u64::from(args.capacity.div_ceil(MIN_SPLIT)).min(wanted).clamp(1, MAX_SPLITS.into());
+    args.splits = u32::try_from(splits).unwrap_or(1);
+    if args.splits > 1 {
+        let n_floats = queries as usize * args.splits as usize * (heads.head_dim as usize + 2);
+        args.partials = queue.scratch(n_floats * size_of::<f32>())?;
     }
     let entry = format!("attention_{}_{per_lane}", type_name(dtype));
-    let launch = Launch::new("attention", &entry, blocks, THREADS).rows(params.parts);
-    queue.launch(&launch, &params)?;
-    if params.parts == 1 {
+    let launch = Launch::new("attention_generic", &entry, blocks, THREADS).rows(args.splits);
+    queue.launch(&launch, &args)?;
+    if args.splits == 1 {
         return Ok(1);
     }
-    queue.launch(&Launch::new("attention", "attention_combine", blocks, THREADS), &params)?;
+    queue.launch(&Launch::new("attention_generic", "attention_combine", blocks, THREADS), &args)?;
     Ok(2)
 }
 
-/// Where keys and values lie, and their type.
-pub(super) fn source(queue: &Queue, call: &AttentionCall) -> Result<(Params, DType), BackendError> {
+/// The arguments of a call, without splits, and the type of its keys and values.
+pub(super) fn args(queue: &Queue, call: &AttentionCall) -> Result<(AttentionArgs, DType), BackendError> {
     let heads = call.heads;
-    let mut params = Params {
+    let mut args = AttentionArgs {
         q: call.q,
         out: call.output,
-        slots: Slots { fault: queue.fault(), m: call.m, ..Slots::zeroed() },
+        slots: KvSlots { fault: queue.fault(), m: call.m, ..KvSlots::zeroed() },
         n_heads: heads.n_heads,
         group: heads.n_heads / heads.n_kv_heads.max(1),
         head_dim: heads.head_dim,
         scale: call.scale,
-        ..Params::zeroed()
+        ..AttentionArgs::zeroed()
     };
     match call.kv {
         KvSource::Rows { k, v } => {
-            (params.k, params.v) = (k, v);
-            (params.n_seqs, params.capacity) = (1, call.m);
-            params.head_bytes = 4 * u64::from(heads.head_dim);
-            params.pos_bytes = 4 * u64::from(heads.kv_width());
-            Ok((params, DType::F32))
+            (args.k, args.v) = (k, v);
+            (args.n_seqs, args.capacity) = (1, call.m);
+            args.head_bytes = 4 * u64::from(heads.head_dim);
+            args.pos_bytes = 4 * u64::from(heads.kv_width());
+            Ok((args, DType::F32))
         }
         KvSource::Cache { cache, positions, sequences } => {
-            (params.k, params.v) = (cache.k_ptr, cache.v_ptr);
-            (params.slots.positions, params.slots.sequences) = (positions, sequences.unwrap_or(0));
-            (params.n_seqs, params.capacity) = (cache.n_seqs, cache.capacity);
-            params.pos_bytes = head_bytes(cache.dtype, heads.head_dim)?.into();
-            params.head_bytes = params.pos_bytes * u64::from(cache.capacity);
-            params.seq_bytes = params.head_bytes * u64::from(heads.n_kv_heads);
-            Ok((params, cache.dtype))
+            (args.k, args.v) = (cache.k_ptr, cache.v_ptr);
+            (args.slots.positions, args.slots.sequences) = (positions, sequences.unwrap_or(0));
+            (args.n_seqs, args.capacity) = (cache.n_seqs, cache.capacity);
+            args.pos_bytes = head_bytes(cache.dtype, heads.head_dim)?.into();
+            args.head_bytes = args.pos_bytes * u64::from(cache.capacity);
+            args.seq_bytes = args.head_bytes * u64::from(heads.n_kv_heads);
+            Ok((args, cache.dtype))
         }
     }
 }

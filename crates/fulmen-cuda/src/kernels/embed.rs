@@ -1,33 +1,35 @@
-//! Rows of a table.
+//! Embedding lookup (`embed.cu`).
 
-use bytemuck::{Pod, Zeroable};
 use fulmen_core::EmbedCall;
 
 use super::{Launched, type_name};
+use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
-    table: u64,
-    tokens: u64,
-    out: u64,
-    fault: u64,
-    rows: u32,
-    width: u32,
-    blocks_per_row: u32,
-    unused: u32,
+kernel_args! {
+    file: "embed.cu";
+
+    struct EmbedArgs {
+        table: DevicePtr,
+        tokens: DevicePtr,
+        out: DevicePtr,
+        fault: DevicePtr,
+        rows: u32,
+        width: u32,
+        blocks_per_row: u32,
+        unused: u32,
+    }
 }
 
 const THREADS: u32 = 128;
 
-/// Eight elements a thread.
+/// Eight elements per thread.
 pub(crate) fn launch(queue: &mut Queue, call: &EmbedCall) -> Launched {
     if call.m == 0 || call.width == 0 {
         return Ok(0);
     }
     let blocks_per_row = call.width.div_ceil(8 * THREADS);
-    let params = Params {
+    let args = EmbedArgs {
         table: call.table.ptr,
         tokens: call.tokens,
         out: call.output,
@@ -39,6 +41,6 @@ pub(crate) fn launch(queue: &mut Queue, call: &EmbedCall) -> Launched {
     };
     let entry = format!("embed_{}", type_name(call.table.dtype));
     let blocks = queue.blocks("embed", u64::from(call.m) * u64::from(blocks_per_row))?;
-    queue.launch(&Launch::new("embed", &entry, blocks, THREADS), &params)?;
+    queue.launch(&Launch::new("embed", &entry, blocks, THREADS), &args)?;
     Ok(1)
 }

@@ -1,44 +1,43 @@
-//! What the kernels of a cache share: mirrors `kv.cuh`.
+//! What the kernels share that access the KV cache (`kv.cuh`).
 
-use bytemuck::{Pod, Zeroable};
 use fulmen_core::{BackendError, DType, Heads, KvCache, KvStoreCall};
 
+use super::kv_store::SupersededArgs;
 use crate::BACKEND;
+use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(super) struct Cache {
-    k: u64,
-    v: u64,
-    dtype: u32,
-    n_seqs: u32,
-    capacity: u32,
-    n_kv_heads: u32,
-    head_dim: u32,
-    head_bytes: u32,
+const KV_F32: u32 = 0;
+const KV_F16: u32 = 1;
+const KV_Q8_0: u32 = 2;
+
+kernel_args! {
+    file: "kv.cuh";
+    constants: [KV_F32, KV_F16, KV_Q8_0];
+
+    pub(super) struct KvCacheArgs {
+        k: DevicePtr,
+        v: DevicePtr,
+        kv_type: u32,
+        n_seqs: u32,
+        capacity: u32,
+        n_kv_heads: u32,
+        head_dim: u32,
+        head_bytes: u32,
+    }
+
+    pub(super) struct KvSlots {
+        pub(super) positions: DevicePtr,
+        pub(super) sequences: DevicePtr,
+        pub(super) superseded: DevicePtr,
+        pub(super) fault: DevicePtr,
+        pub(super) m: u32,
+        pub(super) unused: u32,
+    }
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(super) struct Slots {
-    pub(super) positions: u64,
-    pub(super) sequences: u64,
-    pub(super) superseded: u64,
-    pub(super) fault: u64,
-    pub(super) m: u32,
-    pub(super) unused: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct SupersededParams {
-    slots: Slots,
-    out: u64,
-}
-
-/// Rows that a warp looks through by itself for a later row of the same place.
-const LOOKED_THROUGH: u32 = 128;
+/// Most rows among which every warp of a store searches for a later row with the same slot.
+const MAX_SEARCHED_ROWS: u32 = 128;
 
 /// Bytes of one head at one position.
 pub(super) fn head_bytes(dtype: DType, head_dim: u32) -> Result<u32, BackendError> {
@@ -47,21 +46,21 @@ pub(super) fn head_bytes(dtype: DType, head_dim: u32) -> Result<u32, BackendErro
     bytes.ok_or_else(|| BackendError::Unsupported { backend: BACKEND, what: what() })
 }
 
-impl Cache {
-    pub(super) fn new(cache: &KvCache, heads: Heads) -> Result<Cache, BackendError> {
-        let dtype = match cache.dtype {
-            DType::F32 => 0,
-            DType::F16 => 1,
-            DType::Q8_0 => 2,
+impl KvCacheArgs {
+    pub(super) fn new(cache: &KvCache, heads: Heads) -> Result<KvCacheArgs, BackendError> {
+        let kv_type = match cache.dtype {
+            DType::F32 => KV_F32,
+            DType::F16 => KV_F16,
+            DType::Q8_0 => KV_Q8_0,
             other => {
                 let what = format!("a cache of {other}");
                 return Err(BackendError::Unsupported { backend: BACKEND, what });
             }
         };
-        Ok(Cache {
+        Ok(KvCacheArgs {
             k: cache.k_ptr,
             v: cache.v_ptr,
-            dtype,
+            kv_type,
             n_seqs: cache.n_seqs,
             capacity: cache.capacity,
             n_kv_heads: heads.n_kv_heads,
@@ -71,11 +70,11 @@ impl Cache {
     }
 }
 
-impl Slots {
-    /// The places of a store's rows. For a large batch a kernel finds out first which rows a later one supersedes; how
-    /// many were launched comes with it.
-    pub(super) fn of_store(queue: &mut Queue, call: &KvStoreCall) -> Result<(Slots, usize), BackendError> {
-        let slots = Slots {
+impl KvSlots {
+    /// The slots of a store's rows. For a large batch a kernel first marks the rows that a later one
+    /// supersedes. Also returns the number of kernels launched.
+    pub(super) fn of_store(queue: &mut Queue, call: &KvStoreCall) -> Result<(KvSlots, usize), BackendError> {
+        let slots = KvSlots {
             positions: call.positions,
             sequences: call.sequences.unwrap_or(0),
             superseded: 0,
@@ -83,13 +82,13 @@ impl Slots {
             m: call.m,
             unused: 0,
         };
-        if call.m <= LOOKED_THROUGH {
+        if call.m <= MAX_SEARCHED_ROWS {
             return Ok((slots, 0));
         }
         let out = queue.scratch(call.m as usize * size_of::<u32>())?;
         let blocks = queue.blocks("kv_store", u64::from(call.m).div_ceil(4))?;
-        queue
-            .launch(&Launch::new("kv_store", "superseded", blocks, 128), &SupersededParams { slots, out })?;
-        Ok((Slots { superseded: out, ..slots }, 1))
+        let launch = Launch::new("kv_store", "superseded", blocks, 128);
+        queue.launch(&launch, &SupersededArgs { slots, out })?;
+        Ok((KvSlots { superseded: out, ..slots }, 1))
     }
 }
