@@ -58,7 +58,7 @@ fn main() -> Result<(), GpuError> {
     // The time of each kernel, if the device supports timestamps.
     match batch.execute_profiled() {
         Ok(profile) => {
-            for step in &profile.steps {
+            for step in &profile.dispatches {
                 println!("{:>8.1} µs  {}", step.duration_us, step.label);
             }
         }
