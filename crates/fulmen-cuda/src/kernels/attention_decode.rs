@@ -50,8 +50,14 @@ kernel_args! {
     }
 }
 
-/// Most rows: one warp of the kernel compares the slots of all of them.
+/// Most rows of one sequence: with more, the prefill kernels, which share keys and values among rows, are faster.
 const MAX_ROWS: u32 = 16;
+
+/// Most rows of a decode batch.
+const MAX_BATCH: u32 = 1024;
+
+/// Most rows with the fused store: one warp of the kernel compares the slots of all of them.
+const MAX_FUSED_STORE_ROWS: u32 = 32;
 
 /// Upper bound of the kernel's static shared memory.
 const STATIC_SHARED: u32 = 9 << 10;
@@ -72,6 +78,7 @@ pub(crate) fn launch_with_store(
     let (store, rope) = (&rope_store.store, rope_store.rope);
     let same = KvSource::Cache { cache: store.cache, positions: store.positions, sequences: store.sequences };
     let supported = attention.m == store.m
+        && attention.m <= MAX_FUSED_STORE_ROWS
         && attention.kv == same
         && attention.heads == store.heads
         && attention.q == rope_store.output
@@ -115,8 +122,11 @@ fn args(queue: &Queue, call: &AttentionCall) -> Option<AttentionDecodeArgs> {
     let heads = call.heads;
     let caps = queue.caps();
     let config = LaunchConfig::new(call.m, heads.n_kv_heads, heads.head_dim, caps.multiprocessors);
+    // Rows are a decode batch if each can have a sequence of its own. That is a guess by size, as sequence
+    // numbers are in device memory; the kernel is right for any rows.
+    let max_rows = if sequences.is_some() { cache.n_seqs.clamp(MAX_ROWS, MAX_BATCH) } else { MAX_ROWS };
     let supported = caps.has_clusters()
-        && (1..=MAX_ROWS).contains(&call.m)
+        && (1..=max_rows).contains(&call.m)
         && cache.dtype == DType::F16
         && matches!(heads.head_dim, 64 | 128)
         && heads.n_kv_heads > 0

@@ -1,7 +1,7 @@
 //! Matmuls of few rows with block-quantized weights, with an RMS norm before them if there is one: whether
 //! the GEMV (one row) or the small-M GEMM (2 to 48 rows) takes a call, and how it is divided into launches.
 
-use fulmen_core::{DType, GateUpCall, Projection, MulMatCall, RmsNormCall, WeightArg};
+use fulmen_core::{DType, GateUpCall, MulMatCall, Projection, RmsNormCall, WeightArg};
 
 use super::f16_fragments::F16Fragments;
 use super::{Launched, apart, gemm_small_m, gemv};

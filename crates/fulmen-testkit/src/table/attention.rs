@@ -190,11 +190,17 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             }
             // Sequences in another order than the rows, of lengths around tiles.
             let lengths = [5, 0, 299, 16, 127, 128, 31, 255, 256, 1, 144, 15, 17, 200, 63, 298];
-            for m in [2, 4, 16] {
-                let (positions, sequences) = (lengths[..m].to_vec(), (0..m as u32).rev().collect());
-                let rows = Rows { positions, sequences: Some(sequences) };
+            let batches = if dtype == DType::F16 { &[2, 4, 16, 17, 32, 33, 64][..] } else { &[2, 4, 16] };
+            for &m in batches {
+                let positions = lengths.into_iter().cycle().take(m).collect();
+                let rows = Rows { positions, sequences: Some((0..m as u32).rev().collect()) };
                 cases.push(over_stored(&format!("batch{m}"), dtype, &rows, heads, m as u32, 300));
             }
+            // A full decode batch in which some sequences have several rows.
+            let positions = (0..32).map(|row| (row * 37) % 290).collect();
+            let sequences = (0..32).map(|row| row / 3 * 3).collect();
+            let rows = Rows { positions, sequences: Some(sequences) };
+            cases.push(over_stored("scattered32", dtype, &rows, heads, 32, 300));
             // Rows of one sequence with gaps between them, two of them at one position, and a row of another
             // sequence.
             let rows = Rows {

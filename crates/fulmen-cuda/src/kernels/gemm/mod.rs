@@ -8,7 +8,7 @@ mod partition;
 mod tile;
 
 use bytemuck::Zeroable;
-use fulmen_core::{BackendError, GateUpCall, Projection, MulMatCall};
+use fulmen_core::{BackendError, GateUpCall, MulMatCall, Projection};
 
 use self::partition::{
     Activations, GemmLaunch, Matmul, OperandKind, ScratchLayout, WeightSlice, partition, slices,
