@@ -78,10 +78,10 @@ macro_rules! kernel_args {
         $crate::layout::kernel_args! { @check $file $constants; $($structs)* }
     };
     (file: $file:literal; $($structs:tt)*) => {
-        $crate::layout::kernel_args! { @check $file; $($structs)* }
+        $crate::layout::kernel_args! { @check $file []; $($structs)* }
     };
-    (@check $file:literal $($constants:tt)?; $($structs:tt)*) => {
-        $crate::layout::kernel_args! { @declare $file $($constants)?; $($structs)* }
+    (@check $file:literal $constants:tt; $($structs:tt)*) => {
+        $crate::layout::kernel_args! { @declare $file $constants; $($structs)* }
 
         #[cfg(test)]
         mod kernel_layout {

@@ -129,8 +129,7 @@ impl GemvConfig {
         // No more stages than loads: a block of the next kernel may fit beside this one.
         let stages = MAX_STAGES.min(partition.tasks_per_warp * segments).max(1);
         // One more block without rows, if there is an SM for it, has time to store the norm.
-        let full =
-            (0..used).all(|i| partition.blocks * partition.rows_per_block[i] <= weights[i].rows);
+        let full = (0..used).all(|i| partition.blocks * partition.rows_per_block[i] <= weights[i].rows);
         let extra_block = input.norm.is_some() && full && partition.blocks < sms;
         let multi = if matmuls.len() > 1 && !gate_up { "multi_" } else { "" };
         let args = GemvArgs {
@@ -251,21 +250,13 @@ impl RowPartition {
         let each =
             (least..=MAX_Q8_RESULTS).step_by(32).take_while(|&each| tasks(each) == tasks(least)).last()?;
         let (blocks, tasks_per_warp) = (rows.div_ceil(each), tasks(each));
-        let partition = RowPartition {
-            blocks,
-            rows_per_block: [each, 0, 0],
-            first_format_warps: WARPS,
-            tasks_per_warp,
-        };
+        let partition =
+            RowPartition { blocks, rows_per_block: [each, 0, 0], first_format_warps: WARPS, tasks_per_warp };
         (tasks_per_warp <= self.tasks_per_warp + self.tasks_per_warp / 4).then_some(partition)
     }
 }
 
-fn launch(
-    queue: &mut Queue,
-    input: &MatmulInput,
-    configs: &[GemvConfig],
-) -> Result<usize, BackendError> {
+fn launch(queue: &mut Queue, input: &MatmulInput, configs: &[GemvConfig]) -> Result<usize, BackendError> {
     let forwarded =
         input.norm.is_none().then(|| queue.forwarded(q8_activations::forwarded(input.x, input.k))).flatten();
     for (index, config) in configs.iter().enumerate() {
@@ -297,7 +288,9 @@ mod tests {
     use super::*;
 
     fn weights(rows: &[(u32, u32)]) -> Vec<GemvWeight> {
-        rows.iter().map(|&(rows, row_bytes)| GemvWeight { rows, row_bytes, ..GemvWeight::default() }).collect()
+        rows.iter()
+            .map(|&(rows, row_bytes)| GemvWeight { rows, row_bytes, ..GemvWeight::default() })
+            .collect()
     }
 
     #[test]

@@ -12,8 +12,8 @@
 use fulmen_core::{BackendError, DType};
 
 use super::args::{
-    EvenSplit, ForwardedInput, ForwardedOutput, GemmSmallMArgs, HEAD_PARTIALS_PER_TILE, MAX_CHUNKS, MAX_STAGES,
-    MAX_WARPS, PARTIALS_OVERLAY_X, SmallMWeight, TILE,
+    EvenSplit, ForwardedInput, ForwardedOutput, GemmSmallMArgs, HEAD_PARTIALS_PER_TILE, MAX_CHUNKS,
+    MAX_STAGES, MAX_WARPS, PARTIALS_OVERLAY_X, SmallMWeight, TILE,
 };
 use crate::device::Caps;
 use crate::kernels::f16_fragments::{K_CHUNK, K_CONTIGUOUS, K_INTERLEAVED, ROWS, chunk_bytes};
@@ -198,10 +198,7 @@ impl SmallMConfig {
 
 /// The weights of a group, and the number of tiles of each format. Gate and up share their tiles. `None` if a weight is
 /// not aligned as its format needs.
-fn weights_and_tiles(
-    k: u32,
-    group: &LaunchGroup<'_>,
-) -> Option<([SmallMWeight; MAX_WEIGHTS], [u32; 2])> {
+fn weights_and_tiles(k: u32, group: &LaunchGroup<'_>) -> Option<([SmallMWeight; MAX_WEIGHTS], [u32; 2])> {
     let mut weights = [SmallMWeight::default(); MAX_WEIGHTS];
     let mut tiles = [0; 2];
     for (index, (to, matmul)) in weights.iter_mut().zip(group.matmuls).enumerate() {
