@@ -1,11 +1,13 @@
-// The tokens that were drawn become the next step's. One thread a row.
+// Advances each sequence by the token that was sampled: it becomes the input of the next step, the position
+// grows by one, and the token is appended to the history. One thread per row, blocks of 128. Latency-bound.
+// Launch: advance.rs.
 #include "common.cuh"
 
-struct AdvanceParams {
-    const u32* drawn;
-    u32* tokens;
-    u32* positions;
-    const u32* sequences;  // or null: all 0
+struct AdvanceArgs {
+    const u32* sampled;    // [m]
+    u32* tokens;           // [m]
+    u32* positions;        // [m]
+    const u32* sequences;  // [m] or null: all 0
     u32* history;          // [n_seqs, capacity]
     Fault* fault;
     u32 m;
@@ -13,21 +15,23 @@ struct AdvanceParams {
     u32 capacity;
     u32 unused;
 };
+#include "layout/advance.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) advance(const __grid_constant__ AdvanceParams p) {
-    // Nothing starts before this is done: attention reads positions, and the cache of earlier steps, before it waits.
+extern "C" __global__ void __launch_bounds__(128) advance(const __grid_constant__ AdvanceArgs args) {
+    // No `pdl_launch_dependents`: attention reads positions, and the cache of earlier steps, before its
+    // `pdl_wait`.
     pdl_wait();
     u32 row = blockIdx.x * blockDim.x + threadIdx.x;
-    if (row >= p.m) return;
-    u32 sequence = p.sequences ? p.sequences[row] : 0;
-    if (sequence >= p.n_seqs) {
-        report(p.fault, FAULT_SEQUENCE, row, sequence, p.n_seqs);
+    if (row >= args.m) return;
+    u32 sequence = args.sequences ? args.sequences[row] : 0;
+    if (sequence >= args.n_seqs) {
+        report(args.fault, FAULT_SEQUENCE, row, sequence, args.n_seqs);
         return;
     }
-    u32 token = p.drawn[row], position = p.positions[row], last = p.capacity - 1;
-    // Never past the last position, and never past the last number.
+    u32 token = args.sampled[row], position = args.positions[row], last = args.capacity - 1;
+    // Clamped to the last position, without overflow.
     position = position < last ? position + 1 : last;
-    p.tokens[row] = token;
-    p.positions[row] = position;
-    p.history[(u64)sequence * p.capacity + position] = token;
+    args.tokens[row] = token;
+    args.positions[row] = position;
+    args.history[(u64)sequence * args.capacity + position] = token;
 }

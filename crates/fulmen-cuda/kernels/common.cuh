@@ -69,13 +69,14 @@ DEVICE float block_reduce(float value, float* warp_results) {
 // Elements `at` to `at + 7` of a row of `k` f32 values, zeros past its end. `aligned`: the row starts at a
 // multiple of 16 bytes. `at` is a multiple of 8.
 DEVICE void load_row8(const float* row, u32 at, u32 k, bool aligned, float (&out)[8]) {
+    const float* from = row + at;
     if (aligned && at + 8 <= k) {
-        float4 a = *(const float4*)(row + at), b = *(const float4*)(row + at + 4);
+        float4 a = *(const float4*)from, b = *(const float4*)(from + 4);
         out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
         out[4] = b.x, out[5] = b.y, out[6] = b.z, out[7] = b.w;
     } else {
 #pragma unroll
-        for (int i = 0; i < 8; i++) out[i] = at + i < k ? row[at + i] : 0.0f;
+        for (int i = 0; i < 8; i++) out[i] = at + i < k ? from[i] : 0.0f;
     }
 }
 
@@ -85,6 +86,9 @@ DEVICE void load_row8(const float* row, u32 at, u32 k, bool aligned, float (&out
 // multiplied by its inverse.
 
 constexpr float LOG2_E = 1.44269504088896341f;
+
+// False for infinities and NaN.
+DEVICE bool is_finite(float x) { return fabsf(x) < INFINITE; }
 
 // The bits of |x|: as integers they order like the values, and NaN is larger than everything.
 DEVICE u32 abs_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }

@@ -1,4 +1,4 @@
-// Element-wise arithmetic on float4, and the finiteness test that kernels apply to parameters from memory.
+// Element-wise arithmetic on float4.
 #pragma once
 #include "types.cuh"
 
@@ -14,6 +14,3 @@ DEVICE float sum_of_squares(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z
 
 // Four f32 at a multiple of 16 bytes, past L1: for data that a previous kernel has written.
 DEVICE float4 ldcg4(const float* from) { return __ldcg((const float4*)from); }
-
-// False for infinities and NaN.
-DEVICE bool is_finite(float x) { return fabsf(x) < INFINITE; }

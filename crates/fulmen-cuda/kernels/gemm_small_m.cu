@@ -1,12 +1,12 @@
 // targets: 90
 // W4A16 small-M GEMM: y[m, n] = x[m, k] W[n, k]^T for m = 2..16 rows and block-quantized W (Q4_K, Q5_K, Q6_K,
-// Q4_0, Q4_1, Q5_0, Q5_1, Q8_0), with fused SwiGLU of gate and up, or bias and residual. For decode at batch 2
-// to 16; up to 48 rows in several launches.
+// Q4_0, Q4_1, Q5_0, Q5_1, Q8_0), with fused SwiGLU of gate and up, or bias and residual. For decode at batch
+// 2 to 16; up to 48 rows in several launches.
 //
 // Algorithm
 //   Weights are dequantized in registers to f16 A-fragments of mma.m16n8k16; activations are its B-fragments.
 //   Every byte of W is read once. Warp-specialized: consumer warps stream weights and multiply, one producer
-//   warp brings x. Split-K over the blocks of a cluster, with a reduction through distributed shared memory.
+//   warp loads x. Split-K over the blocks of a cluster, with a reduction through distributed shared memory.
 //
 // Tiles
 //   Output tile: 16 rows of W (MMA M) x ROWS = 8 or 16 rows of x (MMA N = 1 or 2 n-tiles). For gate and up a
@@ -42,10 +42,10 @@
 //      memory), which adds them up in the order of the blocks. So results do not depend on timing.
 //
 // Memory layouts
-//   x       f16 fragments: [chunk][18 k-steps][lane][ROWS bytes], the same in shared memory (f16_fragments.cuh)
+//   x       f16 fragments: [chunk][18 k-steps][lane][ROWS bytes], also in shared memory (f16_fragments.cuh)
 //   W       as in a GGUF file, row-major blocks; a stage has 16 rows of one chunk
 //   y       f32 [m, n]; with forwarding also f16 fragments for the next GEMM (forwarding.cuh)
-//   shared  x (later tail partials) | rings: [warp][stage] | head partials | cluster partials, or those over x
+//   shared  x (later tail partials) | rings: [warp][stage] | head partials | cluster partials (or over x)
 //           static: SharedState, x_full, stage_full
 //
 // Preconditions (small_m.rs, config.rs)
@@ -65,8 +65,7 @@
 //   and reduction latency (docs/performance.md, CUDA decode). Fewer clusters than SMs are faster where the
 //   next kernel can start on free SMs.
 #include "gemm_small_m_epilogue.cuh"
-#include "gemm_small_m_mma.cuh"
-#include "gemm_small_m_weights.cuh"
+#include "gemm_small_m_mainloop.cuh"
 #include "ptx/cluster.cuh"
 
 // Threads that registers are allotted for: 128 each, so that a block of a small kernel fits beside this one.
@@ -75,140 +74,14 @@ static_assert(32 * (MAX_WARPS + 1) <= LAUNCH_BOUND, "consumer warps and the prod
 
 // ---- Consumer warps ---------------------------------------------------------------------------------------
 
-// F and G are the formats of the first and the second weights.
+// A consumer warp: mainloop, reductions and epilogue.
 template <class F, class G, int ROWS, bool GATE_UP>
-struct ConsumerWarp {
-    static constexpr int WEIGHTS = GATE_UP ? 2 : 1;
-    static constexpr u32 FLOATS = Accumulators<ROWS>::FLOATS,
-                         SLOT = WEIGHTS * FLOATS;  // SLOT: partials of a tile
-    typedef WeightRing<F, G, WEIGHTS> Ring;
-
-    const GemmSmallMArgs& args;
-    const BlockWork& work;
-    u8* memory;
-    u64* x_full;
-    SharedState& state;
-    const u32 warp, n_items;
-    Accumulators<ROWS> total[WEIGHTS];
-    u32 step;
-    Ring ring;
-
-    DEVICE ConsumerWarp(const GemmSmallMArgs& args, const BlockWork& work, u8* memory, u64* x_full,
-                        u64* stage_full, SharedState& state)
-        : args(args),
-          work(work),
-          memory(memory),
-          x_full(x_full),
-          state(state),
-          warp(threadIdx.x / 32),
-          n_items(work.items.begin(warp + 1) - work.items.begin(warp)),
-          step(0),
-          ring(args, work, memory, stage_full, warp) {
-        ring.begin(warp);
-    }
-
-    // ---- Partials in shared memory
-
-    // Of a warp's last tile.
-    DEVICE float* tail_partial(u32 warp) const { return (float*)memory + warp * SLOT; }
-    // Of a tile that a warp ends and others (earlier warps, or blocks of the cluster) contribute to.
-    DEVICE float* head_partial(u32 warp, u32 index) const {
-        float* all = (float*)(memory + args.x_bytes + args.consumer_warps * args.stages * args.stage_bytes);
-        return all + (args.cluster_partials & HEAD_PARTIALS_PER_TILE ? index : warp) * SLOT;
-    }
-    // Received from the blocks of the cluster, by rank, for each tile that this block finishes.
-    DEVICE float* cluster_partial(u32 slot) const {
-        return (float*)(memory + (args.cluster_partials & ~15u)) + slot * SLOT;
-    }
-
-    // ---- Mainloop
-
-    DEVICE void clear() {
-#pragma unroll
-        for (int w = 0; w < WEIGHTS; w++) total[w] = {};
-    }
-
-    // Before anything of previous kernels is read or written: they have completed, and x has arrived or will.
-    // If forwarded fragments do not fit f16, the block repacks x.
-    DEVICE void wait_for_x() {
-        pdl_wait();
-        bar_sync<1>(blockDim.x);
-        if (!args.forwarded_in.flags) return;
-        mbarrier_wait_parity(&state.fits_ready, 0);
-        if (state.fits) return;
-        mbarrier_wait_parity(&state.scales_ready, 0);
-#pragma unroll 1
-        for (u32 i = 0; i < work.chunks; i++) mbarrier_wait_parity(&x_full[i], 0);
-        repack_from_f32<ROWS>(args.forwarded_in.x,
-                              args.forwarded_in.squares ? args.forwarded_in.gamma : nullptr, state.row_scales,
-                              memory, work.second_format ? G::K_ORDER : F::K_ORDER, args.k_chunks * K_CHUNK,
-                              work.first_chunk * K_CHUNK, work.chunks * K_CHUNK);
-    }
-
-    template <class T>
-    DEVICE void multiply_item() {
-        constexpr int AT_ONCE = T::FEW_REGISTERS ? WEIGHTS : 1;
-        constexpr int UNROLL = T::FEW_REGISTERS || !GATE_UP ? T::PASSES : 1;
-        const u8* x = memory + (ring.item.chunk - work.first_chunk) * F16Fragments<ROWS>::CHUNK_BYTES +
-                      ring.lane * F16Fragments<ROWS>::LANE_BYTES;
-#pragma unroll
-        for (int first = 0; first < WEIGHTS; first += AT_ONCE) {
-            T weights[AT_ONCE];
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++)
-                weights[i].load_scales(ring.template row_chunk<T>(first + i, 0, ring.item.chunk),
-                                       ring.template row_chunk<T>(first + i, 1, ring.item.chunk),
-                                       args.k_blocks - ring.item.chunk * 8, ring.lane & 3);
-            multiply_chunk<T, ROWS, AT_ONCE, UNROLL>(total + first, weights, x);
-        }
-    }
-
-    // Multiplies the warp's items up to the end of a tile that it has computed alone, and stores the sums in
-    // the current stage of the ring: true, and `index` is the tile. False after the last item; what is left
-    // is in a tail partial. Iteration `step` loads item `step` and multiplies item `step - stages + 1`.
-    DEVICE bool next_complete_tile(u32& index) {
-#pragma unroll 1
-        for (;;) {
-            if (step < n_items) ring.load();
-            ring.next_stage();
-            if (++step < args.stages) continue;
-            if (step == args.stages) {
-                wait_for_x();
-                // Not before: registers are scarce there.
-                clear();
-            }
-            const u32 left = n_items + args.stages - step;
-            bool complete = false;
-            const u32 warp = reload_tid_x() / 32;
-            float* to = tail_partial(warp);
-            if (left > 0) {
-                ring.wait();
-                mbarrier_wait_parity(&x_full[ring.item.chunk - work.first_chunk], 0);
-                if (Ring::TWO_FORMATS && work.second_format)
-                    multiply_item<G>();
-                else
-                    multiply_item<F>();
-                index = ring.item.tile - work.first_tile;
-                const bool ends = ring.item.next(work);
-                complete = ends && ring.began_tile && args.cluster_size == 1;
-                __syncwarp();
-                if (!ends || (left == 1 && !complete)) continue;
-                // The weights in the stage have been read.
-                to = complete ? (float*)ring.stage_data() : head_partial(warp, index);
-                ring.began_tile = true;
-                ring.begin_multiply_tile();
-            } else {
-                // No warp reads x any more: tail partials take its place.
-                bar_sync<1>(args.consumer_warps * 32);
-            }
-#pragma unroll
-            for (int w = 0; w < WEIGHTS; w++) total[w].store(to + w * FLOATS);
-            clear();
-            if (complete || left == 0) return complete;
-        }
-    }
-
-    // ---- Reductions and epilogue
+struct ConsumerWarp : Mainloop<F, G, ROWS, GATE_UP> {
+    typedef Mainloop<F, G, ROWS, GATE_UP> Base;
+    using Base::args, Base::work, Base::state, Base::ring;
+    using Base::Base;
+    using Base::cluster_partial, Base::head_partial, Base::tail_partial;
+    using Base::FLOATS, Base::SLOT;
 
     // Who contributes to a tile: this warp alone, warps of this block, blocks of the cluster.
     enum Phase { COMPLETE_TILES, WARP_REDUCTION, CLUSTER_REDUCTION };
@@ -272,7 +145,7 @@ struct ConsumerWarp {
             Sources sources;
             sources.first = 0, sources.end = 1;
             if (phase == COMPLETE_TILES) {
-                if (!next_complete_tile(index)) {
+                if (!this->next_complete_tile(index)) {
                     bar_sync<1>(args.consumer_warps * 32);
                     // Other blocks may be written to once they have started, or no longer need x.
                     if (args.cluster_size > 1) {
@@ -313,7 +186,7 @@ struct ConsumerWarp {
 
 // ---- Producer warp ----------------------------------------------------------------------------------------
 
-// Brings x and everything that depends on the previous kernel.
+// Loads x and everything else that the previous kernel has written.
 template <int ROWS>
 struct ActivationProducer {
     const GemmSmallMArgs& args;

@@ -31,10 +31,10 @@
 
 // ---- f16x2 arithmetic -------------------------------------------------------------------------------------
 
-// The masked bits of a word as the low mantissa bits of 1024, in both halves: 1024 + q. One LOP3.
+// The masked bits of a word as the low mantissa bits of 1024, in both f16 of the word: 1024 + q. One LOP3.
 DEVICE u32 f16x2_1024_plus(u32 word, u32 mask) { return lop3_and_or(word, mask, 0x64006400); }
 
-// An integer constant as f16 in both halves of a word.
+// An integer constant as f16x2, twice.
 template <int VALUE>
 DEVICE u32 f16x2_constant();
 #define F16X2_CONSTANT(VALUE, BITS)      \
@@ -53,7 +53,7 @@ F16X2_CONSTANT(-64, 0xd400d400)
 constexpr u32 F16X2_SIXTEENTH = 0x2c002c00;
 constexpr u32 F16X2_MINUS_32_SUBNORMAL = 0x80208020;  // -32 * 2^-24
 
-// 1024 + byte I in both halves; 1024 + byte I and 1024 + byte J.
+// 1024 + byte I, twice; 1024 + byte I and 1024 + byte J.
 template <int I>
 DEVICE u32 f16x2_1024_plus_byte(u32 word) {
     return __byte_perm(word, 0x64, 0x4040 | I << 8 | I);

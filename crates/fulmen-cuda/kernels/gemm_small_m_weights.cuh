@@ -3,7 +3,7 @@
 // for another.
 //
 // - ALIGNED formats (Q4_K, Q5_K: rows are whole 16-byte vectors): one TMA tile load per item, issued by one
-//   elected lane. Rows past the end are zero-filled. A stage has 16 rows of CHUNK_BYTES.
+//   lane (elect_one). Rows past the end are zero-filled. A stage has 16 rows of CHUNK_BYTES.
 // - The others: cp.async of the 16-byte vectors that cover each row's chunk, ROW_VECTORS lanes per row. A
 //   stage has 16 rows of ROW_VECTORS * 16 bytes, and a row's chunk starts at its address modulo 16.
 //
@@ -32,13 +32,13 @@ struct WeightRing {
     u32 stage, parity;
     ItemIterator load_item, item;  // the next item to load, and to multiply
     bool began_tile;               // no earlier warp has items of the tile of `item`
-    // Its tile, for TMA: tensor map and row.
+    // The tile of `load_item`, for TMA: tensor map and row.
     u32 map, row;
-    // Its tile, for cp.async: the 16-byte vector with its first byte, that byte's offset in the vector, the
-    // bytes of all its rows, and the offset of the lane's vector.
+    // The same for cp.async: the 16-byte vector with the tile's first byte, that byte's offset in the vector,
+    // the bytes of all rows of the tile, and the offset of the lane's vector.
     const u8* start[WEIGHTS];
     u32 skip[WEIGHTS], tile_bytes, lane_offset;
-    // The tile that is multiplied, for cp.async: the low bits of the addresses of rows g and g + 8.
+    // The tile of `item`, for cp.async: the low bits of the addresses of rows g and g + 8.
     u32 row_address[WEIGHTS][2];
 
     // The lane goes through a shuffle, so that the compiler keeps what is derived from it instead of
@@ -59,7 +59,7 @@ struct WeightRing {
         __syncwarp();
     }
 
-    // The warp's first item.
+    // Starts with the warp's first item.
     DEVICE void begin(u32 warp) {
         const u32 first = work.items.begin(warp), tile = quotient(first, work.chunks);
         const u32 chunk = first - tile * work.chunks;

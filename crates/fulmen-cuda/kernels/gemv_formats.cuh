@@ -1,6 +1,6 @@
 // GEMV (gemv.cu): how each weight format is dequantized and multiplied with q8 activations by dp4a.
 //
-// A lane works on units of 64 columns: `load` brings the quants of a unit to registers as bytes, with its
+// A lane works on units of 64 columns: `load` puts the quants of a unit into registers as bytes, with its
 // scales; `dot` gives its dot product with a unit of x in f32. Integer products and sums of 32 or 16 elements
 // are exact; they are scaled by the integer scale of the sub-block, then in f32 by the scales of the block
 // and of x.

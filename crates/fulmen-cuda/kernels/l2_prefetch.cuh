@@ -12,8 +12,8 @@ struct L2Prefetch {
     const u32* positions;
     const u32* sequences;  // or null: all 0
     u32 rows, heads, n_seqs, capacity;
-    u32 head_bytes;  // bytes of a head at one position
-    u32 max_positions;   // positions per row, at max_positions
+    u32 head_bytes;     // of one head at one position
+    u32 max_positions;  // to prefetch per row
 
     // This block's part, by one warp: lane 0 prefetches keys, lane 1 values.
     DEVICE void prefetch(u32 lane) const {

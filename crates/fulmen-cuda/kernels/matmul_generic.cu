@@ -1,11 +1,23 @@
-// Products with weights [n, k]: the plain kernels, for every type and every shape. Weights are decoded to f32 in
-// registers and multiplied with f32 activations, so the results are those of f32 arithmetic.
+// Generic matmul: y[m, n] = x[m, k] W[n, k]^T + bias + residual, for every weight type and every shape, in
+// f32. The fallback where the GEMV, the small-M GEMM and the tensor-core GEMM do not apply (matmul.rs):
+// devices before Hopper with few rows, unaligned memory, rare types.
 //
-// `matmul_generic_<type>_rows<R>`: up to R rows of activations, one warp for each column of the output.
-// `matmul_generic_<type>_tile`: many rows, 64 x 64 elements of the output a block, both operands through shared memory.
+// matmul_generic_<type>_rows<R>: GEMV for up to R = 1, 2, 4 or 8 rows.
+//   One warp per row of W, four warps per block, ceil(n / 4) blocks. A lane dequantizes 8 columns of every
+//   256 and multiplies them with R rows of x from L1/L2; a warp reduction adds up the lanes. Bound by
+//   instruction issue of the dequantization.
+// matmul_generic_<type>_tile: tiled GEMM for more rows.
+//   Tile 64 x 64, K step 32, 256 threads, grid ceil(m / 64) x ceil(n / 64). Both operands go through shared
+//   memory, transposed to [k][row] with a pitch of 68 floats; a thread computes 4 x 4 outputs with FMA. Not
+//   pipelined. Bound by shared memory and FMA throughput (no tensor cores).
+//
+// Numerics: weights are dequantized to f32 in registers; f32 products and sums, in an order that depends only
+// on k. Launch: matmul_generic.rs.
 #include "quant.cuh"
 
-struct MulMatParams {
+constexpr int TILE = 64, K_STEP = 32, PITCH = TILE + 4;
+
+struct MatmulGenericArgs {
     const float* x;         // [m, k]
     const u8* w;            // [n, k]
     const float* bias;      // [n] or null
@@ -14,45 +26,34 @@ struct MulMatParams {
     u32 m;
     u32 n;
     u32 k;
-    u32 wide;  // the rows of `x` start at multiples of 16 bytes
+    u32 aligned;  // the rows of `x` start at multiples of 16 bytes
 };
+#include "layout/matmul_generic.cuh"
 
-DEVICE void write(const MulMatParams& p, u32 row, u32 column, float value) {
-    u64 at = (u64)row * p.n + column;
-    if (p.bias) value += p.bias[column];
-    if (p.residual) value += p.residual[at];
-    p.out[at] = value;
-}
-
-// Elements `at` to `at + 7` of a row of activations, zeros behind its end.
-DEVICE void load_x8(const MulMatParams& p, u32 row, u32 at, float out[8]) {
-    const float* x = p.x + (u64)row * p.k + at;
-    if (p.wide && at + 8 <= p.k) {
-        float4 a = *(const float4*)x, b = *(const float4*)(x + 4);
-        out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
-        out[4] = b.x, out[5] = b.y, out[6] = b.z, out[7] = b.w;
-    } else {
-#pragma unroll
-        for (int i = 0; i < 8; i++) out[i] = at + i < p.k ? x[i] : 0.0f;
-    }
+DEVICE void epilogue(const MatmulGenericArgs& args, u32 row, u32 column, float value) {
+    u64 at = (u64)row * args.n + column;
+    if (args.bias) value += args.bias[column];
+    if (args.residual) value += args.residual[at];
+    args.out[at] = value;
 }
 
 template <typename W, int R>
-DEVICE void few_rows(const MulMatParams& p) {
+DEVICE void gemv(const MatmulGenericArgs& args) {
     pdl_begin();
     u32 lane = threadIdx.x % 32, column = blockIdx.x * 4 + threadIdx.x / 32;
-    if (column >= p.n) return;
-    const u8* w = p.w + (u64)column * row_bytes<W>(p.k);
+    if (column >= args.n) return;
+    const u8* w = args.w + (u64)column * row_bytes<W>(args.k);
     float acc[R];
 #pragma unroll
     for (int r = 0; r < R; r++) acc[r] = 0.0f;
-    for (u32 at = lane * 8; at < p.k; at += 256) {
+    for (u32 at = lane * 8; at < args.k; at += 256) {
         float weights[8], x[8];
-        dequantize_row8<W>(w, at, p.k, weights);
+        dequantize_row8<W>(w, at, args.k, weights);
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            // Rows behind the last are not used; the last stands in for them.
-            load_x8(p, R == 1 ? 0 : min(r, p.m - 1), at, x);
+            // Rows past the last read the last one; their sums are not stored.
+            u32 row = R == 1 ? 0 : min(r, args.m - 1);
+            load_row8(args.x + (u64)row * args.k, at, args.k, args.aligned, x);
 #pragma unroll
             for (int i = 0; i < 8; i++) acc[r] += weights[i] * x[i];
         }
@@ -60,28 +61,27 @@ DEVICE void few_rows(const MulMatParams& p) {
 #pragma unroll
     for (int r = 0; r < R; r++) {
         float value = warp_sum(acc[r]);
-        if (lane == 0 && r < p.m) write(p, r, column, value);
+        if (lane == 0 && r < args.m) epilogue(args, r, column, value);
     }
 }
 
-constexpr int TILE = 64, DEPTH = 32, PITCH = TILE + 4;
-
 template <typename W>
-DEVICE void tile(const MulMatParams& p) {
-    __shared__ __align__(16) float xs[DEPTH][PITCH], ws[DEPTH][PITCH];
+DEVICE void tile(const MatmulGenericArgs& args) {
+    __shared__ __align__(16) float xs[K_STEP][PITCH], ws[K_STEP][PITCH];
     pdl_begin();
     u32 row0 = blockIdx.x * TILE, column0 = blockIdx.y * TILE;
-    // Each thread loads eight elements of one row of either operand, and computes 4 x 4 elements.
+    // Each thread loads eight elements of one row of either operand, and computes 4 x 4 outputs.
     u32 load_row = threadIdx.x / 4, load_at = threadIdx.x % 4 * 8;
     u32 top = threadIdx.x / 16 * 4, left = threadIdx.x % 16 * 4;
-    const u8* w = p.w + (u64)(column0 + load_row) * row_bytes<W>(p.k);
+    const u8* w = args.w + (u64)(column0 + load_row) * row_bytes<W>(args.k);
     float acc[4][4] = {};
-    for (u32 k0 = 0; k0 < p.k; k0 += DEPTH) {
+    for (u32 k0 = 0; k0 < args.k; k0 += K_STEP) {
         float x8[8], w8[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) x8[i] = w8[i] = 0.0f;
-        if (row0 + load_row < p.m) load_x8(p, row0 + load_row, k0 + load_at, x8);
-        if (column0 + load_row < p.n) dequantize_row8<W>(w, k0 + load_at, p.k, w8);
+        if (row0 + load_row < args.m)
+            load_row8(args.x + (u64)(row0 + load_row) * args.k, k0 + load_at, args.k, args.aligned, x8);
+        if (column0 + load_row < args.n) dequantize_row8<W>(w, k0 + load_at, args.k, w8);
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -90,7 +90,7 @@ DEVICE void tile(const MulMatParams& p) {
         }
         __syncthreads();
 #pragma unroll 8
-        for (int k = 0; k < DEPTH; k++) {
+        for (int k = 0; k < K_STEP; k++) {
             float4 a = *(const float4*)&xs[k][top], b = *(const float4*)&ws[k][left];
             float as[4] = {a.x, a.y, a.z, a.w}, bs[4] = {b.x, b.y, b.z, b.w};
 #pragma unroll
@@ -104,21 +104,22 @@ DEVICE void tile(const MulMatParams& p) {
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             u32 row = row0 + top + i, column = column0 + left + j;
-            if (row < p.m && column < p.n) write(p, row, column, acc[i][j]);
+            if (row < args.m && column < args.n) epilogue(args, row, column, acc[i][j]);
         }
 }
 
-#define ROWS(W, name, R)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(128)                                                                 \
-        matmul_generic_##name##_rows##R(const __grid_constant__ MulMatParams p) {                                            \
-        few_rows<W, R>(p);                                                                                            \
+#define ROWS(W, name, R)                                                                  \
+    extern "C" __global__ void __launch_bounds__(128)                                     \
+        matmul_generic_##name##_rows##R(const __grid_constant__ MatmulGenericArgs args) { \
+        gemv<W, R>(args);                                                                 \
     }
-#define KERNELS(W, name)                                                                                              \
-    ROWS(W, name, 1)                                                                                                  \
-    ROWS(W, name, 2)                                                                                                  \
-    ROWS(W, name, 4)                                                                                                  \
-    ROWS(W, name, 8)                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256) matmul_generic_##name##_tile(const __grid_constant__ MulMatParams p) { \
-        tile<W>(p);                                                                                                   \
+#define KERNELS(W, name)                                                               \
+    ROWS(W, name, 1)                                                                   \
+    ROWS(W, name, 2)                                                                   \
+    ROWS(W, name, 4)                                                                   \
+    ROWS(W, name, 8)                                                                   \
+    extern "C" __global__ void __launch_bounds__(256)                                  \
+        matmul_generic_##name##_tile(const __grid_constant__ MatmulGenericArgs args) { \
+        tile<W>(args);                                                                 \
     }
 FOR_EACH_WEIGHT(KERNELS)

@@ -1,7 +1,7 @@
-// Conversion of activation rows to f16 (f16_fragments.cuh): the power of two that brings a row into range,
+// Conversion of activation rows to f16 (f16_fragments.cuh): the power of two that scales a row into range,
 // and groups of four converted elements.
 //
-// A row is multiplied by the power of two that brings its largest magnitude to [2^10, 2^11): exact, far from
+// A row is multiplied by the power of two that scales its largest magnitude to [2^10, 2^11): exact, far from
 // overflow (65504, also for the sums of 16 columns), and small elements keep 10 bits down to 2^-24 of the
 // largest. The GEMM multiplies the accumulators of the row by the inverse.
 #pragma once

@@ -1,16 +1,22 @@
-// A token from each row of logits, drawn by the rule of fulmen_core::sampling.
+// Samples a token from each row of logits: temperature, top-k, top-p and min-p, by the rule of
+// fulmen_core::sampling.
 //
-// No row is sorted. Three kernels: the largest logit of each part of a row; a histogram of the row's weights over the
-// distance from the largest; and one block a row that finds places in the sorted order by their rank or by the weight
-// before them. A place is found in the histogram first, and then among the candidates of one bin, which are gathered
-// and sorted where they are few, and counted into finer bins where they are many.
+// Algorithm: selection by histogram; no row is sorted. Three kernels in turn (sample.rs):
+//   1. sample_largest    grid rows x parts of about 4096 logits: reduction to the largest logit of each part
+//   2. sample_histogram  same grid: histogram of the probability mass by distance from the largest, 1024 bins
+//   3. sample            one block of 1024 threads per row: finds candidates by rank (top-k) or by prefix sum
+//                        of the mass (top-p, the draw). A bin is found in the prefix sums of the histogram;
+//                        its candidates are gathered and sorted (bitonic, up to 1024), or histogrammed again
+//                        by key if there are more
 //
-// Weights are whole multiples of 2^-40, so sums are the same in any order and a draw is the same on every run.
+// Numerics: masses are integers, multiples of 2^-40, so sums are exact in any order and a draw is
+// reproducible. Bound: a few passes over the logits, which stay in L2; latency for few rows (sample, embed
+// and advance take 20 us per decode step on an H200).
 #include "ordered_key.cuh"
 
-#define BINS 1024u
-#define GATHERED 1024u
-#define LAST_BIN (BINS - 1)
+constexpr u32 BINS = 1024;          // of the histogram, and threads of a block of `sample`
+constexpr u32 WINDOW = 1024;        // candidates that are sorted at once
+constexpr u32 LAST_BIN = BINS - 1;  // of all candidates whose weight is 0
 
 struct SampleState {
     float temperature;
@@ -23,125 +29,122 @@ struct SampleState {
     u32 row;
 };
 
-struct SampleParams {
+struct SampleArgs {
     const float* logits;  // [rows, width]
     SampleState* states;
     u32* out;
-    u64* largest;  // [rows, parts]: the key of the largest logit of each part
-    u64* masses;   // [rows, BINS]: the weight of each bin
-    u32* counts;   // [rows, BINS]: its candidates
+    u64* part_keys;  // [rows, parts]: the largest key of each part
+    u64* masses;     // [rows, BINS]: the weight of each bin
+    u32* counts;     // [rows, BINS]: its candidates
     Fault* fault;
     u32 width;
-    u32 part;  // logits of a part
+    u32 part_width;  // logits of a part
     u32 parts;
     u32 unused;
 };
+#include "layout/sample.cuh"
 
-DEVICE bool is_finite(float x) { return fabsf(x) < INFINITE; }
-
-// Whether the row's histogram is needed: its state makes sense, and chance has a part.
-DEVICE bool draws(const SampleState& state) {
+// Whether the row is sampled at random, and so needs a histogram.
+DEVICE bool is_random(const SampleState& state) {
     return state.temperature > 0.0f && is_finite(state.temperature);
 }
 
-// The rule's step 3. `distance` never falls as the logit falls.
-struct Weigh {
+// Step 3 of the rule: the unnormalized probability of a logit, exp(-distance) relative to the largest.
+// `distance` is monotonic.
+struct Weight {
     float largest;
     float temperature;
 
     DEVICE float distance(float logit) const {
-        // Else inf - inf would be NaN.
+        // inf - inf would be NaN.
         return logit == largest ? 0.0f : (largest - logit) / temperature;
     }
-    static DEVICE float share(float distance) { return expf(-distance); }
-    static DEVICE u64 mass(float share) { return __float2ull_rn(share * 1099511627776.0f); }
-    // 32 bins to each factor of e. The last bin weighs nothing.
+    static DEVICE float probability(float distance) { return expf(-distance); }
+    static DEVICE u64 mass(float probability) { return __float2ull_rn(probability * 1099511627776.0f); }
+    // 32 bins per factor of e.
     static DEVICE u32 bin(float distance) {
         return distance < BINS / 32 ? (u32)(distance * 32.0f) : LAST_BIN;
     }
 };
 
-// The largest key of a row, from those of its parts, in every thread.
-DEVICE u64 largest_of_row(const SampleParams& p, u64 row) {
-    u64 key = 0;
-    for (u32 i = threadIdx.x % 32; i < p.parts; i += 32) {
-        u64 other = p.largest[row * p.parts + i];
-        key = other > key ? other : key;
-    }
-    return warp_max(key);
+// The largest key of a row, from those of its parts, returned to every thread.
+DEVICE u64 largest_key(const SampleArgs& args, u64 row) {
+    return warp_max_key(args.part_keys + row * args.parts, args.parts);
 }
 
-// The largest logit of each part; clears the histogram on the way.
-extern "C" __global__ void __launch_bounds__(1024) sample_largest(const __grid_constant__ SampleParams p) {
-    __shared__ u64 warps[32];
+// Kernel 1: the largest key of each part; also clears the histogram. Grid rows x parts.
+extern "C" __global__ void __launch_bounds__(1024) sample_largest(const __grid_constant__ SampleArgs args) {
+    __shared__ u64 warp_keys[32];
     pdl_begin();
-    u64 row = blockIdx.x, from = (u64)blockIdx.y * p.part, to = min((u64)p.width, from + p.part);
+    u64 row = blockIdx.x;
+    u64 begin = (u64)blockIdx.y * args.part_width, end = min((u64)args.width, begin + args.part_width);
     for (u32 bin = blockIdx.y * blockDim.x + threadIdx.x; bin < BINS; bin += gridDim.y * blockDim.x) {
-        p.masses[row * BINS + bin] = 0;
-        p.counts[row * BINS + bin] = 0;
+        args.masses[row * BINS + bin] = 0;
+        args.counts[row * BINS + bin] = 0;
     }
-    u64 key = largest_of(p.logits + row * p.width, from, to, warps);
-    if (threadIdx.x == 0) p.largest[row * p.parts + blockIdx.y] = key;
+    u64 key = block_max_key(args.logits + row * args.width, begin, end, warp_keys);
+    if (threadIdx.x == 0) args.part_keys[row * args.parts + blockIdx.y] = key;
 }
 
-// The histogram: one block a part, added up in shared memory first.
-extern "C" __global__ void __launch_bounds__(1024) sample_histogram(const __grid_constant__ SampleParams p) {
+// Kernel 2: the histogram. Grid rows x parts; each block accumulates in shared memory first.
+extern "C" __global__ void __launch_bounds__(1024) sample_histogram(const __grid_constant__ SampleArgs args) {
     __shared__ u64 masses[BINS];
     __shared__ u32 counts[BINS];
     pdl_begin();
-    u64 row = blockIdx.x, from = (u64)blockIdx.y * p.part, to = min((u64)p.width, from + p.part);
-    SampleState state = p.states[row];
-    if (!draws(state)) return;
+    u64 row = blockIdx.x;
+    u64 begin = (u64)blockIdx.y * args.part_width, end = min((u64)args.width, begin + args.part_width);
+    SampleState state = args.states[row];
+    if (!is_random(state)) return;
     for (u32 bin = threadIdx.x; bin < BINS; bin += blockDim.x) masses[bin] = counts[bin] = 0;
-    Weigh weigh = {value_of(largest_of_row(p, row)), state.temperature};
+    Weight weight = {key_value(largest_key(args, row)), state.temperature};
     __syncthreads();
-    const float* x = p.logits + row * p.width;
+    const float* x = args.logits + row * args.width;
 #pragma unroll 4
-    for (u64 i = from + threadIdx.x; i < to; i += blockDim.x) {
+    for (u64 i = begin + threadIdx.x; i < end; i += blockDim.x) {
         float logit = x[i];
         if (!(logit > -INFINITE)) continue;
-        float distance = weigh.distance(logit);
-        u32 bin = Weigh::bin(distance);
+        float distance = weight.distance(logit);
+        u32 bin = Weight::bin(distance);
         atomicAdd(&counts[bin], 1u);
-        if (bin != LAST_BIN) atomicAdd(&masses[bin], Weigh::mass(Weigh::share(distance)));
+        if (bin != LAST_BIN) atomicAdd(&masses[bin], Weight::mass(Weight::probability(distance)));
     }
     __syncthreads();
     for (u32 bin = threadIdx.x; bin < BINS; bin += blockDim.x) {
         if (counts[bin] == 0) continue;
-        atomicAdd(&p.counts[row * BINS + bin], counts[bin]);
-        atomicAdd(&p.masses[row * BINS + bin], masses[bin]);
+        atomicAdd(&args.counts[row * BINS + bin], counts[bin]);
+        atomicAdd(&args.masses[row * BINS + bin], masses[bin]);
     }
 }
 
-// ---- The draw -----------------------------------------------------------------------------------------------------
+// ---- Kernel 3: selection ----------------------------------------------------------------------------------
 
-// What runs up along the sorted order.
-struct Running {
+// Inclusive prefix sums along the sorted order.
+struct Prefix {
     u32 count;
     u64 mass;
 };
 
-// Running sums over BINS bins, one a thread.
-struct Sums {
+// Prefix sums over BINS bins, one per thread.
+struct BinPrefix {
     u64 masses[BINS];
     u32 counts[BINS];
 };
 
-// Candidates that follow each other in the sorted order, with the running mass at each.
+// Consecutive candidates of the sorted order, with the prefix sum of the mass at each.
 struct Window {
-    u64 keys[GATHERED];
-    u64 masses[GATHERED];
+    u64 keys[WINDOW];
+    u64 masses[WINDOW];
 };
 
-// A place in the sorted order is where the running count or mass reaches a number.
-enum Measure { COUNT, MASS };
+// A candidate is found as the first whose prefix sum of counts (its rank) or of masses reaches a target.
+enum Criterion { COUNT, MASS };
 
-struct Place {
+struct Candidate {
     u64 key;
-    u64 mass;  // with its own
+    u64 mass;  // prefix sum, its own included
 };
 
-// Which of a row's candidates: those of some bins of the histogram with keys from `low` to `high`.
+// The candidates of bins first_bin to last_bin with keys from `low` to `high`.
 struct Range {
     u32 first_bin;
     u32 last_bin;
@@ -149,18 +152,18 @@ struct Range {
     u64 high;
 };
 
-struct SharedAddress {
-    Sums bins;    // of the row's histogram
-    Sums finer;   // of a part of one bin
+struct SharedState {
+    BinPrefix bins;       // of the row's histogram
+    BinPrefix fine_bins;  // of a part of one bin
     Window window;
-    Running warps[32];
+    Prefix warp_prefixes[32];
     u64 keys[32];
     u32 found;
-    u32 taken;
+    u32 gathered;
 };
 
-// The running sum over the block's threads, this thread's included.
-__device__ Running running(Running value, Running* warps) {
+// Inclusive prefix sum over the threads of the block.
+__device__ Prefix block_prefix_sum(Prefix value, Prefix* warp_prefixes) {
     u32 lane = threadIdx.x % 32;
 #pragma unroll
     for (u32 by = 1; by < 32; by *= 2) {
@@ -171,12 +174,12 @@ __device__ Running running(Running value, Running* warps) {
             value.mass += mass;
         }
     }
-    if (lane == 31) warps[threadIdx.x / 32] = value;
+    if (lane == 31) warp_prefixes[threadIdx.x / 32] = value;
     __syncthreads();
-    Running before = {0, 0};
+    Prefix before = {0, 0};
     for (u32 warp = 0; warp < threadIdx.x / 32; warp++) {
-        before.count += warps[warp].count;
-        before.mass += warps[warp].mass;
+        before.count += warp_prefixes[warp].count;
+        before.mass += warp_prefixes[warp].mass;
     }
     __syncthreads();
     return {before.count + value.count, before.mass + value.mass};
@@ -198,17 +201,17 @@ __device__ u32 random_word(const SampleState& state) {
     return v[0];
 }
 
-// The block's one row.
-struct Row {
+// Samples one row, by one block.
+struct RowSampler {
     const float* x;
     u32 width;
-    Weigh weigh;
-    SharedAddress* s;
-    // What the window holds, and what ran up before it.
-    u32 windowed;
-    Running before;
+    Weight weight;
+    SharedState* s;
+    // Candidates in the window, and the prefix sums before it.
+    u32 window_count;
+    Prefix before_window;
 
-    // Calls `f(key, mass)` for every candidate of a range, in no order. Eight logits are on their way at a time.
+    // Calls `f(key, mass)` for every candidate of a range, in no particular order. Eight loads are in flight.
     template <typename F>
     DEVICE void for_each(const Range& range, F f) {
         for (u64 base = threadIdx.x; base < width; base += 8 * blockDim.x) {
@@ -220,23 +223,23 @@ struct Row {
             }
 #pragma unroll
             for (u32 j = 0; j < 8; j++) {
-                u64 key = key_of(logits[j], (u32)(base + j * blockDim.x));
+                u64 key = ordered_key(logits[j], (u32)(base + j * blockDim.x));
                 if (key < range.low || key > range.high || key == 0) continue;
-                float distance = weigh.distance(logits[j]);
-                u32 bin = Weigh::bin(distance);
+                float distance = weight.distance(logits[j]);
+                u32 bin = Weight::bin(distance);
                 if (bin < range.first_bin || bin > range.last_bin) continue;
-                f(key, bin == LAST_BIN ? 0ull : Weigh::mass(Weigh::share(distance)));
+                f(key, bin == LAST_BIN ? 0ull : Weight::mass(Weight::probability(distance)));
             }
         }
     }
 
-    // Brings a range of at most GATHERED candidates into the window.
-    __device__ void gather(const Range& range, u32 count, Running ran) {
-        if (threadIdx.x == 0) s->taken = 0;
+    // Gathers a range of at most WINDOW candidates into the window, sorts it and computes its prefix sums.
+    __device__ void gather(const Range& range, u32 count, Prefix before_bin) {
+        if (threadIdx.x == 0) s->gathered = 0;
         __syncthreads();
         for_each(range, [&](u64 key, u64) {
-            u32 at = atomicAdd(&s->taken, 1u);
-            if (at < GATHERED) s->window.keys[at] = key;
+            u32 at = atomicAdd(&s->gathered, 1u);
+            if (at < WINDOW) s->window.keys[at] = key;
         });
         u32 size = 1;
         while (size < count) size *= 2;
@@ -246,17 +249,17 @@ struct Row {
         u32 i = threadIdx.x;
         u64 mass = 0;
         if (i < count) {
-            float distance = weigh.distance(value_of(s->window.keys[i]));
-            mass = Weigh::bin(distance) == LAST_BIN ? 0ull : Weigh::mass(Weigh::share(distance));
+            float distance = weight.distance(key_value(s->window.keys[i]));
+            mass = Weight::bin(distance) == LAST_BIN ? 0ull : Weight::mass(Weight::probability(distance));
         }
-        Running sum = running({1, mass}, s->warps);
-        if (i < count) s->window.masses[i] = ran.mass + sum.mass;
-        windowed = count;
-        before = ran;
+        Prefix sum = block_prefix_sum({1, mass}, s->warp_prefixes);
+        if (i < count) s->window.masses[i] = before_bin.mass + sum.mass;
+        window_count = count;
+        before_window = before_bin;
         __syncthreads();
     }
 
-    // Bitonic: the first `size` keys of the window, a power of two, the largest first.
+    // Bitonic sort of the first `size` keys of the window, a power of two, in descending order.
     __device__ void sort(u32 size) {
         for (u32 run = 2; run <= size; run *= 2) {
             for (u32 apart = run / 2; apart > 0; apart /= 2) {
@@ -275,57 +278,62 @@ struct Row {
         __syncthreads();
     }
 
-    // The first bin of `sums` at which the measure reaches `target`, which it does, and has not yet in `ran`, what ran up
-    // before the first bin. Gives what ran up before the bin, and how many candidates it has.
-    __device__ u32 find_bin(const Sums& sums, Measure measure, u64 target, Running* ran, u32* count) {
+    // The first bin at which the prefix sum reaches `target`. In: `before_bin` is the prefix before the first
+    // bin. Out: the prefix before the bin that was found, and the number of its candidates. There must be
+    // such a bin.
+    __device__ u32 find_bin(const BinPrefix& sums, Criterion criterion, u64 target, Prefix* before_bin,
+                            u32* count) {
         u32 i = threadIdx.x;
-        bool reached = measure == COUNT ? sums.counts[i] >= target : sums.masses[i] >= target;
-        bool earlier = i > 0 && (measure == COUNT ? sums.counts[i - 1] >= target : sums.masses[i - 1] >= target);
+        bool reached = criterion == COUNT ? sums.counts[i] >= target : sums.masses[i] >= target;
+        bool earlier =
+            i > 0 && (criterion == COUNT ? sums.counts[i - 1] >= target : sums.masses[i - 1] >= target);
         if (reached && !earlier) s->found = i;
         __syncthreads();
         u32 found = s->found;
-        if (found > 0) *ran = {sums.counts[found - 1], sums.masses[found - 1]};
-        *count = sums.counts[found] - ran->count;
+        if (found > 0) *before_bin = {sums.counts[found - 1], sums.masses[found - 1]};
+        *count = sums.counts[found] - before_bin->count;
         __syncthreads();
         return found;
     }
 
-    // The place at which the measure reaches `target`; there is one, and the target is above 0.
-    __device__ Place find(Measure measure, u64 target) {
-        if (!in_window(measure, target)) {
+    // The first candidate at which the prefix sum reaches `target` > 0. There must be one.
+    __device__ Candidate find(Criterion criterion, u64 target) {
+        if (!is_in_window(criterion, target)) {
             Range range = {0, 0, 0, ~0ull};
-            Running ran = {0, 0};
+            Prefix before_bin = {0, 0};
             u32 count;
-            range.first_bin = range.last_bin = find_bin(s->bins, measure, target, &ran, &count);
-            while (count > GATHERED) {
-                u32 shift = count_finer(range, ran);
+            range.first_bin = range.last_bin = find_bin(s->bins, criterion, target, &before_bin, &count);
+            while (count > WINDOW) {
+                u32 shift = count_fine_bins(range, before_bin);
                 u64 keys = (u64)1 << shift;
-                range.high -= find_bin(s->finer, measure, target, &ran, &count) * keys;
+                range.high -= find_bin(s->fine_bins, criterion, target, &before_bin, &count) * keys;
                 if (range.high - range.low >= keys) range.low = range.high - (keys - 1);
             }
-            gather(range, count, ran);
+            gather(range, count, before_bin);
         }
-        if (measure == COUNT) {
-            u32 at = (u32)target - before.count - 1;
+        if (criterion == COUNT) {
+            u32 at = (u32)target - before_window.count - 1;
             return {s->window.keys[at], s->window.masses[at]};
         }
         u32 i = threadIdx.x;
-        if (i < windowed && s->window.masses[i] >= target && (i == 0 || s->window.masses[i - 1] < target)) s->found = i;
+        if (i < window_count && s->window.masses[i] >= target && (i == 0 || s->window.masses[i - 1] < target))
+            s->found = i;
         __syncthreads();
         u32 at = s->found;
         __syncthreads();
         return {s->window.keys[at], s->window.masses[at]};
     }
 
-    __device__ bool in_window(Measure measure, u64 target) {
-        if (windowed == 0) return false;
-        if (measure == COUNT) return before.count < target && target <= (u64)before.count + windowed;
-        return before.mass < target && target <= s->window.masses[windowed - 1];
+    __device__ bool is_in_window(Criterion criterion, u64 target) {
+        if (window_count == 0) return false;
+        if (criterion == COUNT)
+            return before_window.count < target && target <= (u64)before_window.count + window_count;
+        return before_window.mass < target && target <= s->window.masses[window_count - 1];
     }
 
-    // Counts a range into finer bins by key, from the largest key on, with what ran up before it; narrows the range to
-    // the keys that are there. Each bin has 2^shift keys.
-    __device__ u32 count_finer(Range& range, Running ran) {
+    // Histograms a range by key into fine bins of 2^shift keys, the largest key first, and computes their
+    // prefix sums. Narrows the range to the keys that occur. Returns the shift.
+    __device__ u32 count_fine_bins(Range& range, Prefix before_bin) {
         u64 high = 0, low = 0;
         for_each(range, [&](u64 key, u64) {
             high = key > high ? key : high;
@@ -335,34 +343,36 @@ struct Row {
         range.low = ~block_max(low, s->keys);
         u32 shift = 0;
         while ((range.high - range.low) >> shift >= BINS) shift++;
-        s->finer.counts[threadIdx.x] = 0;
-        s->finer.masses[threadIdx.x] = 0;
+        s->fine_bins.counts[threadIdx.x] = 0;
+        s->fine_bins.masses[threadIdx.x] = 0;
         __syncthreads();
         u64 top = range.high;
         for_each(range, [&](u64 key, u64 mass) {
             u32 bin = (u32)((top - key) >> shift);
-            atomicAdd(&s->finer.counts[bin], 1u);
-            atomicAdd(&s->finer.masses[bin], mass);
+            atomicAdd(&s->fine_bins.counts[bin], 1u);
+            atomicAdd(&s->fine_bins.masses[bin], mass);
         });
         __syncthreads();
-        Running own = {s->finer.counts[threadIdx.x], s->finer.masses[threadIdx.x]};
-        Running sum = running(own, s->warps);
-        s->finer.counts[threadIdx.x] = ran.count + sum.count;
-        s->finer.masses[threadIdx.x] = ran.mass + sum.mass;
+        Prefix own = {s->fine_bins.counts[threadIdx.x], s->fine_bins.masses[threadIdx.x]};
+        Prefix sum = block_prefix_sum(own, s->warp_prefixes);
+        s->fine_bins.counts[threadIdx.x] = before_bin.count + sum.count;
+        s->fine_bins.masses[threadIdx.x] = before_bin.mass + sum.mass;
         __syncthreads();
         return shift;
     }
 
-    // The mass of the candidates whose share of the first one's is at least `least`.
+    // min-p: the mass of the candidates whose probability is at least `least` times that of the most likely
+    // one.
     __device__ u64 mass_above(float least) {
-        if (windowed > 0 && before.count == 0) {
-            float last = Weigh::share(weigh.distance(value_of(s->window.keys[windowed - 1])));
+        if (window_count > 0 && before_window.count == 0) {
+            float last = Weight::probability(weight.distance(key_value(s->window.keys[window_count - 1])));
             if (last < least) {
                 u32 i = threadIdx.x;
                 auto kept = [&](u32 at) {
-                    return Weigh::share(weigh.distance(value_of(s->window.keys[at]))) >= least;
+                    return Weight::probability(weight.distance(key_value(s->window.keys[at]))) >= least;
                 };
-                if (i < windowed && kept(i) && !kept(i + 1 < windowed ? i + 1 : windowed - 1)) s->found = i;
+                if (i < window_count && kept(i) && !kept(i + 1 < window_count ? i + 1 : window_count - 1))
+                    s->found = i;
                 __syncthreads();
                 u64 mass = s->window.masses[s->found];
                 __syncthreads();
@@ -371,9 +381,9 @@ struct Row {
         }
         u64 mass = 0;
         for_each({0, LAST_BIN, 0, ~0ull}, [&](u64 key, u64 own) {
-            if (Weigh::share(weigh.distance(value_of(key))) >= least) mass += own;
+            if (Weight::probability(weight.distance(key_value(key))) >= least) mass += own;
         });
-        Running sum = running({0, mass}, s->warps);
+        Prefix sum = block_prefix_sum({0, mass}, s->warp_prefixes);
         if (threadIdx.x == blockDim.x - 1) s->keys[0] = sum.mass;
         __syncthreads();
         mass = s->keys[0];
@@ -381,15 +391,16 @@ struct Row {
         return mass;
     }
 
-    // Steps 2 to 6 of the rule: the token.
+    // Steps 2 to 6 of the rule: top-k, min-p, top-p and the draw. Returns the token.
     __device__ u32 draw(const SampleState& state) {
         u32 all = s->bins.counts[LAST_BIN];
         u64 total = s->bins.masses[LAST_BIN];
         if (state.top_k > 0 && state.top_k < all) {
-            // Few are kept in most cases: then one window serves for all that follows.
-            Running ran = {0, 0};
-            u32 count, last = find_bin(s->bins, COUNT, state.top_k, &ran, &count);
-            if (ran.count + count <= GATHERED) gather({0, last, 0, ~0ull}, ran.count + count, {0, 0});
+            // Usually few are kept: then one window serves all that follows.
+            Prefix before_bin = {0, 0};
+            u32 count, last = find_bin(s->bins, COUNT, state.top_k, &before_bin, &count);
+            if (before_bin.count + count <= WINDOW)
+                gather({0, last, 0, ~0ull}, before_bin.count + count, {0, 0});
             total = find(COUNT, state.top_k).mass;
         }
         u64 kept = total;
@@ -398,14 +409,14 @@ struct Row {
             u64 bound = (u64)ceil((double)state.top_p * (double)total);
             kept = min(kept, find(MASS, min(max(bound, 1ull), total)).mass);
         }
-        // Exact: 24 bits of chance times the mass.
-        u64 chance = random_word(state) >> 8;
-        u64 share = __umul64hi(kept, chance) << 40 | kept * chance >> 24;
-        return index_of(find(MASS, share + 1).key);
+        // kept * random / 2^24, exactly.
+        u64 random = random_word(state) >> 8;
+        u64 target = __umul64hi(kept, random) << 40 | kept * random >> 24;
+        return key_index(find(MASS, target + 1).key);
     }
 };
 
-// What is wrong with a state: the code of a fault, and the number.
+// The fault of a state, or 0, and the value that is wrong.
 DEVICE u32 fault_of(const SampleState& state, float* value) {
     *value = state.temperature;
     if (!(is_finite(state.temperature) && state.temperature >= 0.0f)) return FAULT_TEMPERATURE;
@@ -416,31 +427,36 @@ DEVICE u32 fault_of(const SampleState& state, float* value) {
     return 0;
 }
 
-// One block of BINS threads a row.
-extern "C" __global__ void __launch_bounds__(BINS) sample(const __grid_constant__ SampleParams p) {
-    __shared__ SharedAddress s;
+// Kernel 3: one block of BINS threads per row.
+extern "C" __global__ void __launch_bounds__(BINS) sample(const __grid_constant__ SampleArgs args) {
+    __shared__ SharedState s;
     pdl_begin();
     u64 row = blockIdx.x;
-    SampleState state = p.states[row];
+    SampleState state = args.states[row];
     float value;
     if (u32 code = fault_of(state, &value)) {
-        if (threadIdx.x == 0) report(p.fault, code, (u32)row, __float_as_uint(value), 0);
+        if (threadIdx.x == 0) report(args.fault, code, (u32)row, __float_as_uint(value), 0);
         return;
     }
-    u64 largest = largest_of_row(p, row);
-    u32 token = largest == 0 ? 0 : index_of(largest);
+    u64 largest = largest_key(args, row);
+    u32 token = largest == 0 ? 0 : key_index(largest);
     if (largest != 0 && state.temperature > 0.0f) {
         u64 bin = row * BINS + threadIdx.x;
-        Running sum = running({p.counts[bin], p.masses[bin]}, s.warps);
+        Prefix sum = block_prefix_sum({args.counts[bin], args.masses[bin]}, s.warp_prefixes);
         s.bins.counts[threadIdx.x] = sum.count;
         s.bins.masses[threadIdx.x] = sum.mass;
         __syncthreads();
-        Row drawn = {p.logits + row * p.width, p.width, {value_of(largest), state.temperature}, &s, 0, {0, 0}};
-        token = drawn.draw(state);
+        RowSampler sampler = {args.logits + row * args.width,
+                              args.width,
+                              {key_value(largest), state.temperature},
+                              &s,
+                              0,
+                              {0, 0}};
+        token = sampler.draw(state);
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        p.out[row] = token;
-        p.states[row].step = state.step + 1;
+        args.out[row] = token;
+        args.states[row].step = state.step + 1;
     }
 }

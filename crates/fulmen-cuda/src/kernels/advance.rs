@@ -1,33 +1,35 @@
-//! From one step to the next.
+//! Advances sequences by their sampled tokens (`advance.cu`).
 
-use bytemuck::{Pod, Zeroable};
 use fulmen_core::AdvanceCall;
 
 use super::Launched;
+use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
-    drawn: u64,
-    tokens: u64,
-    positions: u64,
-    sequences: u64,
-    history: u64,
-    fault: u64,
-    m: u32,
-    n_seqs: u32,
-    capacity: u32,
-    unused: u32,
+kernel_args! {
+    file: "advance.cu";
+
+    struct AdvanceArgs {
+        sampled: DevicePtr,
+        tokens: DevicePtr,
+        positions: DevicePtr,
+        sequences: DevicePtr,
+        history: DevicePtr,
+        fault: DevicePtr,
+        m: u32,
+        n_seqs: u32,
+        capacity: u32,
+        unused: u32,
+    }
 }
 
-/// One thread a row.
+/// One thread per row.
 pub(crate) fn launch(queue: &mut Queue, call: &AdvanceCall) -> Launched {
     if call.m == 0 {
         return Ok(0);
     }
-    let params = Params {
-        drawn: call.drawn,
+    let args = AdvanceArgs {
+        sampled: call.drawn,
         tokens: call.tokens,
         positions: call.positions,
         sequences: call.sequences.unwrap_or(0),
@@ -39,8 +41,8 @@ pub(crate) fn launch(queue: &mut Queue, call: &AdvanceCall) -> Launched {
         unused: 0,
     };
     let blocks = queue.blocks("advance", u64::from(call.m).div_ceil(128))?;
-    queue.launch(&Launch::new("advance", "advance", blocks, 128), &params)?;
-    // It lets nothing begin before it is done, and has waited for all before it.
+    queue.launch(&Launch::new("advance", "advance", blocks, 128), &args)?;
+    // It waits for all previous kernels, and no kernel starts before it is done.
     queue.mark_drained();
     Ok(1)
 }

@@ -1,26 +1,30 @@
-//! The index of the largest element.
+//! Argmax of each row (`argmax.cu`).
 
-use bytemuck::{Pod, Zeroable};
 use fulmen_core::ArgMaxCall;
 
 use super::{Launched, threads_for};
+use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
-    x: u64,
-    parts: u64,
-    out: u64,
-    width: u32,
-    part: u32,
+kernel_args! {
+    file: "argmax.cu";
+
+    struct ArgmaxArgs {
+        x: DevicePtr,
+        part_keys: DevicePtr,
+        out: DevicePtr,
+        width: u32,
+        part_width: u32,
+        parts: u32,
+        unused: u32,
+    }
 }
 
 /// Elements that are worth a block.
-const PART: u32 = 4096;
+const PART_WIDTH: u32 = 4096;
 
-/// Parts that a warp of the second kernel goes through quickly.
-const MOST_PARTS: u32 = 128;
+/// Parts that a warp of the second kernel reduces quickly.
+const MAX_PARTS: u32 = 128;
 
 pub(crate) fn launch(queue: &mut Queue, call: &ArgMaxCall) -> Launched {
     let ArgMaxCall { input, output, m, n } = *call;
@@ -28,17 +32,17 @@ pub(crate) fn launch(queue: &mut Queue, call: &ArgMaxCall) -> Launched {
         return Ok(0);
     }
     let blocks = queue.blocks("argmax", m.into())?;
-    let parts = n.div_ceil(PART).clamp(1, MOST_PARTS);
-    let part = n.div_ceil(parts);
-    let scratch =
+    let parts = n.div_ceil(PART_WIDTH).clamp(1, MAX_PARTS);
+    let part_width = n.div_ceil(parts);
+    let part_keys =
         if parts == 1 { 0 } else { queue.scratch(m as usize * parts as usize * size_of::<u64>())? };
-    let params = Params { x: input, parts: scratch, out: output, width: n, part };
-    let first = Launch::new("argmax", "argmax", blocks, threads_for(part)).rows(parts);
-    queue.launch(&first, &params)?;
+    let args = ArgmaxArgs { x: input, part_keys, out: output, width: n, part_width, parts, unused: 0 };
+    let first = Launch::new("argmax", "argmax", blocks, threads_for(part_width)).rows(parts);
+    queue.launch(&first, &args)?;
     if parts == 1 {
         return Ok(1);
     }
     let second = Launch::new("argmax", "argmax_of_parts", blocks, 32);
-    queue.launch(&second, &Params { part: parts, ..params })?;
+    queue.launch(&second, &args)?;
     Ok(2)
 }

@@ -1,5 +1,6 @@
-//! f16 activations packed as MMA fragments, the activation operand of the small-M GEMM (`f16_fragments.cuh`), and
-//! what lies beside them: row scales, or the flags and sums of squares of a forwarding GEMM (`forwarding.cuh`).
+//! f16 activations packed as MMA fragments, the activation operand of the small-M GEMM (`f16_fragments.cuh`),
+//! and what lies beside them: row scales, or the flags and sums of squares of a forwarding GEMM
+//! (`forwarding.cuh`).
 
 use crate::layout::kernel_args;
 use crate::queue::{ForwardFormat, Forwarded, Queue};
@@ -66,8 +67,8 @@ impl F16Fragments {
         Forwarded { format: ForwardFormat::ScaledF16, source: x, rows, width }
     }
 
-    /// Describes the fragments that a GEMM forwards: unscaled, and multiplied by the weights of a norm if there is
-    /// one.
+    /// Describes the fragments that a GEMM forwards: unscaled, and multiplied by the weights of a norm if
+    /// there is one.
     pub(super) fn from_matmul(x: u64, rows: u32, width: u32, gain: Option<u64>) -> Forwarded {
         Forwarded { format: ForwardFormat::MatmulF16 { gain }, source: x, rows, width }
     }

@@ -2,14 +2,15 @@
 //!
 //! How a launch is configured:
 //!
-//! - Grid: one block per SM, each with the same number of rows of every weight matrix. Gate-up that forwards q8
-//!   activations has multiples of 32 rows per block, and as few blocks as do not lengthen the longest work of a warp.
-//! - Lanes per row: as few of 8, 16 and 32 as let a warp load [`MAX_LOAD_BYTES`] at once, that is, as many rows per
-//!   warp as possible; all 32 if an SM has fewer than [`FEW_ROWS`] rows. A row that is longer than that is loaded in
-//!   segments of [`SEGMENT_UNITS`] units.
+//! - Grid: one block per SM, each with the same number of rows of every weight matrix. Gate-up that forwards
+//!   q8 activations has multiples of 32 rows per block, and as few blocks as do not lengthen the longest work
+//!   of a warp.
+//! - Lanes per row: as few of 8, 16 and 32 as let a warp load [`MAX_LOAD_BYTES`] at once, that is, as many
+//!   rows per warp as possible; all 32 if an SM has fewer than [`FEW_ROWS`] rows. A row that is longer than
+//!   that is loaded in segments of [`SEGMENT_UNITS`] units.
 //! - Warps: 12. With two weight formats they are divided so that the slower part is as fast as possible.
-//! - Stages: two per warp, or one if a warp has only one load: the shared memory that is left lets a block of the next
-//!   kernel start on the same SM.
+//! - Stages: two per warp, or one if a warp has only one load: the shared memory that is left lets a block of
+//!   the next kernel start on the same SM.
 
 use fulmen_core::BackendError;
 
@@ -66,14 +67,15 @@ kernel_args! {
 /// Static shared memory, rounded up.
 const STATIC_BYTES: u32 = 2048;
 
-/// The most bytes that a warp loads at once: more is not faster and leaves less shared memory to the next kernel.
+/// The most bytes that a warp loads at once: more is not faster and leaves less shared memory to the next
+/// kernel.
 const MAX_LOAD_BYTES: u32 = 8448;
 
 /// With fewer rows per SM than this, all lanes of a warp work on one row.
 const FEW_ROWS: u32 = 32;
 
-/// Launches all groups, if there is a configuration for each. The first launch computes the norm, and the others read
-/// it. Gate-up also forwards its result as q8 activations, if it can.
+/// Launches all groups, if there is a configuration for each. The first launch computes the norm, and the
+/// others read it. Gate-up also forwards its result as q8 activations, if it can.
 pub(super) fn run(queue: &mut Queue, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> Option<Launched> {
     let configs: Option<Vec<_>> =
         groups.iter().map(|group| GemvConfig::new(queue.caps(), input, group)).collect();
@@ -218,8 +220,9 @@ struct RowPartition {
 }
 
 impl RowPartition {
-    /// The first `first_format` weights have the first format. A task is `task_rows` rows. There is a block for each
-    /// SM, even if fewer would have the same longest work: the last one is idle then, and has time to store a norm.
+    /// The first `first_format` weights have the first format. A task is `task_rows` rows. There is a block
+    /// for each SM, even if fewer would have the same longest work: the last one is idle then, and has time
+    /// to store a norm.
     fn new(weights: &[GemvWeight], first_format: usize, task_rows: u32, blocks: u32) -> RowPartition {
         let (mut rows_per_block, mut tasks, mut row_bytes) = ([0; MAX_WEIGHTS], [0; 2], [0; 2]);
         for (index, weight) in weights.iter().enumerate() {
@@ -241,9 +244,9 @@ impl RowPartition {
         RowPartition { blocks, rows_per_block, first_format_warps, tasks_per_warp }
     }
 
-    /// With multiples of 32 rows per block, which can be quantized to q8, if the longest work grows by no more than a
-    /// quarter. Uses as few blocks as have the same longest work: the down projection, which needs the shared memory
-    /// of a whole SM, starts on the others.
+    /// With multiples of 32 rows per block, which can be quantized to q8, if the longest work grows by no
+    /// more than a quarter. Uses as few blocks as have the same longest work: the down projection, which
+    /// needs the shared memory of a whole SM, starts on the others.
     fn for_q8_output(&self, rows: u32, task_rows: u32) -> Option<RowPartition> {
         let tasks = |each: u32| each.div_ceil(task_rows).div_ceil(WARPS);
         let least = rows.div_ceil(self.blocks).next_multiple_of(32);

@@ -1,28 +1,30 @@
-//! Logits made less likely for tokens that came before.
+//! Repetition, frequency and presence penalties (`penalize.cu`).
 
-use bytemuck::{Pod, Zeroable};
 use fulmen_core::{CopyCall, PenalizeCall};
 
 use super::{Launched, copy};
+use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
-    logits: u64,
-    penalties: u64,
-    history: u64,
-    positions: u64,
-    sequences: u64,
-    counts: u64,
-    fault: u64,
-    width: u32,
-    n_seqs: u32,
-    capacity: u32,
-    unused: u32,
+kernel_args! {
+    file: "penalize.cu";
+
+    struct PenalizeArgs {
+        logits: DevicePtr,
+        penalties: DevicePtr,
+        history: DevicePtr,
+        positions: DevicePtr,
+        sequences: DevicePtr,
+        counts: DevicePtr,
+        fault: DevicePtr,
+        width: u32,
+        n_seqs: u32,
+        capacity: u32,
+        unused: u32,
+    }
 }
 
-/// A copy where it is not in place, and one block a row.
+/// A copy if it is not in place, and one block per row.
 pub(crate) fn launch(queue: &mut Queue, call: &PenalizeCall) -> Launched {
     if call.m == 0 {
         return Ok(0);
@@ -34,7 +36,7 @@ pub(crate) fn launch(queue: &mut Queue, call: &PenalizeCall) -> Launched {
     if call.output != call.logits {
         launched += copy::launch(queue, &CopyCall { input: call.logits, output: call.output, bytes })?;
     }
-    let params = Params {
+    let args = PenalizeArgs {
         logits: call.output,
         penalties: call.penalties,
         history: call.history.ptr,
@@ -48,6 +50,6 @@ pub(crate) fn launch(queue: &mut Queue, call: &PenalizeCall) -> Launched {
         unused: 0,
     };
     let blocks = queue.blocks("penalize", call.m.into())?;
-    queue.launch(&Launch::new("penalize", "penalize", blocks, 256), &params)?;
+    queue.launch(&Launch::new("penalize", "penalize", blocks, 256), &args)?;
     Ok(launched + 1)
 }

@@ -1,5 +1,5 @@
-//! q8 activations: one row quantized to int8, the activation operand of the GEMV (`q8_activations.cuh`). Gate-up
-//! and attention forward their output in this form.
+//! q8 activations: one row quantized to int8, the activation operand of the GEMV (`q8_activations.cuh`).
+//! Gate-up and attention forward their output in this form.
 
 use crate::layout::kernel_args;
 use crate::queue::{ForwardFormat, Forwarded, Queue};

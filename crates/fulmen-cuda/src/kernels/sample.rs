@@ -1,34 +1,37 @@
-//! A token from each row of logits.
+//! Samples a token from each row of logits (`sample.cu`).
 
-use bytemuck::{Pod, Zeroable};
 use fulmen_core::SampleCall;
 
 use super::{Launched, threads_for};
+use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
-    logits: u64,
-    states: u64,
-    out: u64,
-    largest: u64,
-    masses: u64,
-    counts: u64,
-    fault: u64,
-    width: u32,
-    part: u32,
-    parts: u32,
-    unused: u32,
+kernel_args! {
+    file: "sample.cu";
+    constants: [BINS];
+
+    struct SampleArgs {
+        logits: DevicePtr,
+        states: DevicePtr,
+        out: DevicePtr,
+        part_keys: DevicePtr,
+        masses: DevicePtr,
+        counts: DevicePtr,
+        fault: DevicePtr,
+        width: u32,
+        part_width: u32,
+        parts: u32,
+        unused: u32,
+    }
 }
 
 /// Logits that are worth a block.
-const PART: u32 = 4096;
+const PART_WIDTH: u32 = 4096;
 
 /// The most parts of a row.
-const MOST_PARTS: u32 = 256;
+const MAX_PARTS: u32 = 256;
 
-/// Bins of the histogram, and threads of the block that draws.
+/// Bins of the histogram, and threads of a block of `sample`.
 const BINS: u32 = 1024;
 
 pub(crate) fn launch(queue: &mut Queue, call: &SampleCall) -> Launched {
@@ -37,27 +40,27 @@ pub(crate) fn launch(queue: &mut Queue, call: &SampleCall) -> Launched {
         return Ok(0);
     }
     let rows = queue.blocks("sample", m.into())?;
-    let parts = n.div_ceil(PART).clamp(1, MOST_PARTS);
-    let part = n.div_ceil(parts);
+    let parts = n.div_ceil(PART_WIDTH).clamp(1, MAX_PARTS);
+    let part_width = n.div_ceil(parts);
     let (keys, bins) = (m as usize * parts as usize * 8, m as usize * BINS as usize);
-    let largest = queue.scratch(keys + bins * (8 + 4))?;
-    let masses = largest + keys as u64;
-    let params = Params {
+    let part_keys = queue.scratch(keys + bins * (8 + 4))?;
+    let masses = part_keys + keys as u64;
+    let args = SampleArgs {
         logits,
         states,
         out: output,
-        largest,
+        part_keys,
         masses,
         counts: masses + 8 * bins as u64,
         fault: queue.fault(),
         width: n,
-        part,
+        part_width,
         parts,
         unused: 0,
     };
-    let threads = threads_for(part);
-    queue.launch(&Launch::new("sample", "sample_largest", rows, threads).rows(parts), &params)?;
-    queue.launch(&Launch::new("sample", "sample_histogram", rows, threads).rows(parts), &params)?;
-    queue.launch(&Launch::new("sample", "sample", rows, BINS), &params)?;
+    let threads = threads_for(part_width);
+    queue.launch(&Launch::new("sample", "sample_largest", rows, threads).rows(parts), &args)?;
+    queue.launch(&Launch::new("sample", "sample_histogram", rows, threads).rows(parts), &args)?;
+    queue.launch(&Launch::new("sample", "sample", rows, BINS), &args)?;
     Ok(3)
 }

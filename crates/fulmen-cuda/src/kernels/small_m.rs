@@ -1,5 +1,5 @@
-//! Matmuls of few rows with block-quantized weights, with an RMS norm before them if there is one: whether the GEMV
-//! (one row) or the small-M GEMM (2 to 48 rows) takes a call, and how it is divided into launches.
+//! Matmuls of few rows with block-quantized weights, with an RMS norm before them if there is one: whether
+//! the GEMV (one row) or the small-M GEMM (2 to 48 rows) takes a call, and how it is divided into launches.
 
 use fulmen_core::{DType, GateUpCall, MatPart, MulMatCall, RmsNormCall, WeightArg};
 
@@ -10,8 +10,8 @@ use crate::queue::Queue;
 /// The most weight matrices of one launch.
 pub(super) const MAX_WEIGHTS: usize = 3;
 
-/// The most rows of activations: up to here launches of 16 rows, one after the other, are faster than a GEMM that
-/// dequantizes the weights to memory.
+/// The most rows of activations: up to here launches of 16 rows, one after the other, are faster than a GEMM
+/// that dequantizes the weights to memory.
 const MAX_ROWS: u32 = 48;
 
 /// An RMS norm that is computed by the matmul.
@@ -60,7 +60,8 @@ impl MatmulInput {
     }
 }
 
-/// The matmuls of one launch: all of one weight format, or the first of Q4_K and the others of Q6_K, or gate and up.
+/// The matmuls of one launch: all of one weight format, or the first of Q4_K and the others of Q6_K, or gate
+/// and up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaunchGroup<'a> {
     pub(super) matmuls: &'a [Matmul],
@@ -147,9 +148,9 @@ pub(crate) fn request_forward(queue: &mut Queue, call: &MulMatCall, norm: &RmsNo
     }
 }
 
-/// Whether what the launches write does not overlap what the norm reads, and what they add does not overlap what the
-/// norm writes: some blocks write while others still read. The memory of calls that were not planned together may
-/// overlap.
+/// Whether what the launches write does not overlap what the norm reads, and what they add does not overlap
+/// what the norm writes: some blocks write while others still read. The memory of calls that were not planned
+/// together may overlap.
 fn apart_from_norm(norm: &FusedNorm, input: &MatmulInput, matmuls: &[Matmul]) -> bool {
     let bytes = |width: u32| u64::from(input.m) * u64::from(width) * 4;
     let read = (norm.input, bytes(input.k));

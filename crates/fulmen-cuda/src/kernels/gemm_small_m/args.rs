@@ -1,4 +1,5 @@
-//! The arguments of `gemm_small_m.cu`, and the constants that it shares with the [configuration](super::config).
+//! The arguments of `gemm_small_m.cu`, and the constants that it shares with the
+//! [configuration](super::config).
 
 use crate::kernels::f16_fragments::K_ORDERS;
 use crate::kernels::small_m::MAX_WEIGHTS;

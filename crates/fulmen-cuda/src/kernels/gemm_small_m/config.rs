@@ -1,13 +1,16 @@
 //! The launch configuration of the small-M GEMM: grid, clusters, warps, stages and shared memory.
 //!
-//! - Rows: kernels exist for 8 and 16 padded rows. With more than 8 rows, 16 at once or 8 at a time, whichever costs
-//!   less: 16 rows of a wide x leave little shared memory to the weights.
-//! - Clusters: each candidate size (1, 2, 4, 8 blocks, which split K) is configured, and the one with the lowest cost
-//!   is taken. The cost is the bytes of weights that the slowest block reads, more if shared memory does not suffice
-//!   for all warps, plus reading x, plus the measured cost of a cluster reduction in bytes.
-//! - Grid: no more clusters than run at once, and no more than shorten the longest work: the next kernel starts on SMs
-//!   that are left free. With two weight formats the clusters are divided between them by their work.
-//! - Warps and stages: up to 12 consumer warps with at least 2 stages each; then as many stages as fit, up to 4.
+//! - Rows: kernels exist for 8 and 16 padded rows. With more than 8 rows, 16 at once or 8 at a time,
+//!   whichever costs less: 16 rows of a wide x leave little shared memory to the weights.
+//! - Clusters: each candidate size (1, 2, 4, 8 blocks, which split K) is configured, and the one with the
+//!   lowest cost is taken. The cost is the bytes of weights that the slowest block reads, more if shared
+//!   memory does not suffice for all warps, plus reading x, plus the measured cost of a cluster reduction in
+//!   bytes.
+//! - Grid: no more clusters than run at once, and no more than shorten the longest work: the next kernel
+//!   starts on SMs that are left free. With two weight formats the clusters are divided between them by their
+//!   work.
+//! - Warps and stages: up to 12 consumer warps with at least 2 stages each; then as many stages as fit, up to
+//!   4.
 
 use fulmen_core::{BackendError, DType};
 
@@ -24,7 +27,8 @@ use crate::tensor_map::TensorMap;
 
 const MIN_STAGES: u32 = 2;
 
-/// The most tiles of a cluster whose cluster partials have shared memory of their own; those of more take that of x.
+/// The most tiles of a cluster whose cluster partials have shared memory of their own; those of more take
+/// that of x.
 const MAX_SEPARATE_TILES: u32 = 16;
 
 /// Static shared memory, rounded up.
@@ -49,8 +53,8 @@ fn k_order(dtype: DType) -> usize {
     if matches!(dtype, DType::Q6_K | DType::Q8_0) { K_INTERLEAVED } else { K_CONTIGUOUS }
 }
 
-/// Clusters that run at once. Those of more than two blocks do not cross GPCs and leave some SMs unused: on an H200,
-/// 30 clusters of four blocks run at once, and 31 take twice as long.
+/// Clusters that run at once. Those of more than two blocks do not cross GPCs and leave some SMs unused: on
+/// an H200, 30 clusters of four blocks run at once, and 31 take twice as long.
 fn max_clusters(caps: Caps, size: u32) -> u32 {
     let sms = caps.multiprocessors;
     let usable = if size > 2 { sms - sms / 8 } else { sms };
@@ -196,8 +200,8 @@ impl SmallMConfig {
     }
 }
 
-/// The weights of a group, and the number of tiles of each format. Gate and up share their tiles. `None` if a weight is
-/// not aligned as its format needs.
+/// The weights of a group, and the number of tiles of each format. Gate and up share their tiles. `None` if a
+/// weight is not aligned as its format needs.
 fn weights_and_tiles(k: u32, group: &LaunchGroup<'_>) -> Option<([SmallMWeight; MAX_WEIGHTS], [u32; 2])> {
     let mut weights = [SmallMWeight::default(); MAX_WEIGHTS];
     let mut tiles = [0; 2];
@@ -224,8 +228,8 @@ fn weights_and_tiles(k: u32, group: &LaunchGroup<'_>) -> Option<([SmallMWeight; 
     Some((weights, tiles))
 }
 
-/// How many clusters work on the tiles of the first format and on those of the second, so that the slowest is done
-/// soonest. A format with tiles needs at least one. `bytes` are those of a tile's chunk.
+/// How many clusters work on the tiles of the first format and on those of the second, so that the slowest is
+/// done soonest. A format with tiles needs at least one. `bytes` are those of a tile's chunk.
 fn divide_clusters(clusters: u32, tiles: [u32; 2], bytes: [u32; 2]) -> Option<(u32, u32)> {
     if tiles[1] == 0 {
         return Some((clusters, 0));
@@ -255,8 +259,8 @@ struct Block {
     stage_bytes: u32,
 }
 
-/// Dynamic shared memory: x, which tail partials and sometimes cluster partials reuse; rings; head partials; cluster
-/// partials.
+/// Dynamic shared memory: x, which tail partials and sometimes cluster partials reuse; rings; head partials;
+/// cluster partials.
 struct SharedMemory {
     consumer_warps: u32,
     stages: u32,

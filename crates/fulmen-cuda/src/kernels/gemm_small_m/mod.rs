@@ -73,8 +73,8 @@ impl Source {
     }
 }
 
-/// Where a call forwards its result to, if it has one result and the next matmul may want it: that of gate-up, or one
-/// that was requested for a norm.
+/// Where a call forwards its result to, if it has one result and the next matmul may want it: that of
+/// gate-up, or one that was requested for a norm.
 fn forwarded_output(
     queue: &mut Queue,
     m: u32,
