@@ -1,0 +1,19 @@
+// The layout of the structs and constants that src/kernels/sample.rs shares with sample.cu.
+// Written by FULMEN_UPDATE=1 cargo test -p fulmen-cuda --lib kernel_layout
+#pragma once
+#include "layout/assert.cuh"
+
+ASSERT_CONSTANT(BINS, 1024);
+
+ASSERT_STRUCT(SampleArgs, 72);
+ASSERT_POINTER(SampleArgs, logits, 0, 8);
+ASSERT_POINTER(SampleArgs, states, 8, 8);
+ASSERT_POINTER(SampleArgs, out, 16, 8);
+ASSERT_POINTER(SampleArgs, part_keys, 24, 8);
+ASSERT_POINTER(SampleArgs, masses, 32, 8);
+ASSERT_POINTER(SampleArgs, counts, 40, 8);
+ASSERT_POINTER(SampleArgs, fault, 48, 8);
+ASSERT_FIELD(SampleArgs, width, u32, 56, 4);
+ASSERT_FIELD(SampleArgs, part_width, u32, 60, 4);
+ASSERT_FIELD(SampleArgs, parts, u32, 64, 4);
+ASSERT_FIELD(SampleArgs, unused, u32, 68, 4);
