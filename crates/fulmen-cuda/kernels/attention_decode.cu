@@ -160,13 +160,16 @@ DEVICE void store_f16_fragment(const AttentionDecodeArgs& args, u32 row, u32 at,
     if (at == 0) args.out_f16_scales[row] = 8;
 }
 
+// ---- Block: what all stages of the kernel know ----
+
 // STAGES: tiles in a warp's ring. SINGLE_ROW: the grid has one row, and the code is kept as short as
 // possible.
-template <int HEAD_DIM, int CLUSTER, int STAGES, bool SINGLE_ROW>
-struct AttentionDecode {
+template <int HEAD_DIM_, int CLUSTER_, int STAGES_, bool SINGLE_ROW_>
+struct DecodeBlock {
+    static constexpr int HEAD_DIM = HEAD_DIM_, CLUSTER = CLUSTER_, STAGES = STAGES_;
+    static constexpr bool SINGLE_ROW = SINGLE_ROW_;
     static constexpr int TILES_PER_ROUND = CLUSTER * WARPS;
     static constexpr int CHUNKS = HEAD_DIM / 8;             // 16-byte chunks of a K or V row
-    static constexpr int ROWS_PER_COPY = 32 / CHUNKS;       // rows that one cp.async of a warp covers
     static constexpr int TILE_BYTES = TILE * HEAD_DIM * 2;  // of K, and of V
     static constexpr float MASKED = -1e30f;
     using Head = WarpHead<HEAD_DIM>;
@@ -203,28 +206,44 @@ struct AttentionDecode {
               first_tile = rank + CLUSTER * warp;
     const u32 ring = shared_address(rings) + warp * STAGES * 2 * TILE_BYTES;
 
+    // Of a tile in shared memory: bytes to a 16-byte chunk.
+    static DEVICE u32 chunk_offset(u32 row, u32 chunk) { return (row * CHUNKS + (chunk ^ (row & 7))) * 16; }
+
+    DEVICE DecodeBlock(const AttentionDecodeArgs& args, Shared& shared, ClusterPartials& partials, u8* rings)
+        : args(args), shared(shared), partials(partials), rings(rings) {}
+
+    DEVICE void report_invalid_row() const {
+        if (valid || blockIdx.x != 0 || threadIdx.x != 0) return;
+        if (sequence >= args.n_seqs)
+            report(args.fault, FAULT_SEQUENCE, row, sequence, args.n_seqs);
+        else
+            report(args.fault, FAULT_POSITION, row, position, args.capacity);
+    }
+};
+
+// ---- Tile loader ----
+
+template <typename Block>
+struct TileLoader {
+    static constexpr int HEAD_DIM = Block::HEAD_DIM, CLUSTER = Block::CLUSTER, STAGES = Block::STAGES;
+    static constexpr bool SINGLE_ROW = Block::SINGLE_ROW;
+    static constexpr int CHUNKS = Block::CHUNKS, TILE_BYTES = Block::TILE_BYTES;
+    static constexpr int ROWS_PER_COPY = 32 / CHUNKS;  // rows that one cp.async of a warp covers
+
+    const Block& block;
     // A lane's chunk in a copy of ROWS_PER_COPY rows: bytes in shared memory, elements in the cache.
-    const u32 copy_row = lane / CHUNKS, copy_chunk = lane % CHUNKS;
+    const u32 copy_row = block.lane / CHUNKS, copy_chunk = block.lane % CHUNKS;
     const u32 copy_to = copy_row * CHUNKS * 16 + ((copy_chunk ^ copy_row) * 16);
     const u32 copy_from = copy_row * HEAD_DIM + copy_chunk * 8;
 
-    u32 new_rows = 0;      // bit r: this block stores the new key and value of row r
-    bool only_row = true;  // no other row is of this one's sequence
-    float2 cos_sin[Head::PAIRS];
-    u32 cos_sin_position;
-    Head query;  // the rotated query of head `warp` of the group
-
-    // ---- Tile loader
-    // -----------------------------------------------------------------------------------------
-
-    static DEVICE u32 chunk_offset(u32 row, u32 chunk) { return (row * CHUNKS + (chunk ^ (row & 7))) * 16; }
+    DEVICE explicit TileLoader(const Block& block) : block(block) {}
 
     // Requests a tile of K and V; positions from `limit` on are zero-filled, since P = 0 times a stale NaN is
     // NaN.
-    DEVICE void load_tile(u32 tile, u32 stage, u32 limit) {
-        const u32 to = ring + stage * 2 * TILE_BYTES;
-        const u16* k = keys + (u64)tile * TILE * HEAD_DIM + copy_from;
-        const u16* v = values + (u64)tile * TILE * HEAD_DIM + copy_from;
+    DEVICE void load_tile(u32 tile, u32 stage, u32 limit) const {
+        const u32 to = block.ring + stage * 2 * TILE_BYTES;
+        const u16* k = block.keys + (u64)tile * TILE * HEAD_DIM + copy_from;
+        const u16* v = block.values + (u64)tile * TILE * HEAD_DIM + copy_from;
         if (!SINGLE_ROW && tile * TILE + TILE <= limit) {
 #pragma unroll
             for (int i = 0; i < TILE / ROWS_PER_COPY; i++) {
@@ -248,150 +267,172 @@ struct AttentionDecode {
     }
 
     // Fills the ring but for its last stage, one commit group per tile.
-    DEVICE void load_first_tiles(u32 limit) {
+    DEVICE void load_first_tiles(u32 limit) const {
 #pragma unroll 1
         for (u32 round = 0; round < STAGES - 1; round++) {
-            u32 tile = first_tile + round * TILES_PER_ROUND;
-            if (tile < tiles) load_tile(tile, round, limit);
+            u32 tile = block.first_tile + round * Block::TILES_PER_ROUND;
+            if (tile < block.tiles) load_tile(tile, round, limit);
             cp_async_commit();
         }
     }
+};
 
-    // ---- Prologue
-    // --------------------------------------------------------------------------------------------
+// ---- Prologue ----
+
+template <typename Block>
+struct Prologue {
+    static constexpr int HEAD_DIM = Block::HEAD_DIM, CLUSTER = Block::CLUSTER, STAGES = Block::STAGES;
+    static constexpr bool SINGLE_ROW = Block::SINGLE_ROW;
+    static constexpr int TILE_BYTES = Block::TILE_BYTES;
+    using Head = typename Block::Head;
+
+    const Block& block;
+    u32 new_rows = 0;      // bit r: this block stores the new key and value of row r
+    bool only_row = true;  // no other row is of this one's sequence
+    float2 cos_sin[Head::PAIRS];
+    u32 cos_sin_position;
+    Head query;  // the rotated query of head `warp` of the group
+
+    DEVICE explicit Prologue(const Block& block) : block(block) {}
 
     // Sets `new_rows` and `only_row`: the rows of this one's sequence, up to its position, whose tile is this
     // block's.
     DEVICE void find_new_rows() {
-        if (!args.fused_store || !valid) return;
+        if (!block.args.fused_store || !block.valid) return;
         if (SINGLE_ROW) {
-            new_rows = position / TILE % CLUSTER == rank;
+            new_rows = block.position / TILE % CLUSTER == block.rank;
             return;
         }
         u32 rows = gridDim.y, other_position = 0, other_sequence = 0;
-        if (lane < rows) {
-            other_position = args.positions[lane];
-            if (args.sequences) other_sequence = args.sequences[lane];
+        if (block.lane < rows) {
+            other_position = block.args.positions[block.lane];
+            if (block.args.sequences) other_sequence = block.args.sequences[block.lane];
         }
-        u32 same_sequence_rows = __ballot_sync(~0u, lane < rows && other_sequence == sequence);
-        only_row = same_sequence_rows == 1u << row;
+        u32 same_sequence_rows = __ballot_sync(~0u, block.lane < rows && other_sequence == block.sequence);
+        only_row = same_sequence_rows == 1u << block.row;
         // Of rows with the same position the last wins.
-        u32 later = __match_any_sync(~0u, other_position) & same_sequence_rows & (~1u << lane);
-        bool stores = (same_sequence_rows >> lane & 1) && other_position <= position && later == 0 &&
-                      other_position / TILE % CLUSTER == rank;
+        u32 later = __match_any_sync(~0u, other_position) & same_sequence_rows & (~1u << block.lane);
+        bool stores = (same_sequence_rows >> block.lane & 1) && other_position <= block.position &&
+                      later == 0 && other_position / TILE % CLUSTER == block.rank;
         new_rows = __ballot_sync(~0u, stores);
     }
 
     // cos and sin of this lane's pairs at the row's position, before the wait for the previous kernel. With a
     // single row each is computed once per block and read from shared memory after the next barrier.
     DEVICE void compute_rotation() {
-        cos_sin_position = position;
-        if (!args.fused_store) return;
+        cos_sin_position = block.position;
+        if (!block.args.fused_store) return;
         if (!SINGLE_ROW)
-            rotation_at(position);
+            rotation_at(block.position);
         else if (threadIdx.x < HEAD_DIM / 2)
-            shared.cos_sin[threadIdx.x] =
-                rope_cos_sin(position, threadIdx.x, HEAD_DIM, args.rope.freq_factors, args.rope.freq_scale,
-                             args.rope.magnitude, args.rope.log2_base);
+            block.shared.cos_sin[threadIdx.x] = rope_cos_sin(
+                block.position, threadIdx.x, HEAD_DIM, block.args.rope.freq_factors,
+                block.args.rope.freq_scale, block.args.rope.magnitude, block.args.rope.log2_base);
     }
 
     DEVICE void rotation_at(u32 at) {
 #pragma unroll
         for (int j = 0; j < Head::PAIRS; j++)
-            cos_sin[j] = rope_cos_sin_called(at, lane + 32 * j, HEAD_DIM, args.rope.freq_factors,
-                                             args.rope.freq_scale, args.rope.magnitude, args.rope.log2_base);
+            cos_sin[j] = rope_cos_sin_called(at, block.lane + 32 * j, HEAD_DIM, block.args.rope.freq_factors,
+                                             block.args.rope.freq_scale, block.args.rope.magnitude,
+                                             block.args.rope.log2_base);
     }
 
     DEVICE void read_rotation() {
         if constexpr (SINGLE_ROW) {
-            if (!args.fused_store) return;
+            if (!block.args.fused_store) return;
 #pragma unroll
-            for (int j = 0; j < Head::PAIRS; j++) cos_sin[j] = shared.cos_sin[lane + 32 * j];
+            for (int j = 0; j < Head::PAIRS; j++) cos_sin[j] = block.shared.cos_sin[block.lane + 32 * j];
         }
     }
 
     // Query heads of the group that do not exist are zero.
     DEVICE void clear_queries() {
-        for (u32 i = threadIdx.x; i < MAX_GROUP * (HEAD_DIM + 8) / 2; i += THREADS) ((u32*)shared.q)[i] = 0;
-        if (threadIdx.x < MAX_GROUP) shared.q_scale[threadIdx.x] = 0;
+        for (u32 i = threadIdx.x; i < MAX_GROUP * (HEAD_DIM + 8) / 2; i += THREADS)
+            ((u32*)block.shared.q)[i] = 0;
+        if (threadIdx.x < MAX_GROUP) block.shared.q_scale[threadIdx.x] = 0;
     }
 
     // Query head `head` of the group, by one warp: norm, RoPE, and f16 scaled by a power of two so that any
     // query fits.
     DEVICE void prepare_query(u32 head) {
-        query.load(args.q + ((u64)row * args.n_heads + kv_head * group + head) * HEAD_DIM, neox);
-        if (args.fused_store) {
-            if (args.q_gamma) query.rms_norm(args.q_gamma, neox, args.epsilon);
+        query.load(block.args.q +
+                       ((u64)block.row * block.args.n_heads + block.kv_head * block.group + head) * HEAD_DIM,
+                   block.neox);
+        if (block.args.fused_store) {
+            if (block.args.q_gamma) query.rms_norm(block.args.q_gamma, block.neox, block.args.epsilon);
             query.rotate(cos_sin);
         }
         const Pow2Scale scale = Pow2Scale::of<0>(query.max_abs_bits());
 #pragma unroll
         for (int j = 0; j < Head::PAIRS; j++) {
-            shared.q[head][Head::first_dim(j, neox)] = f32_to_f16(query.first[j] * scale.down);
-            shared.q[head][Head::second_dim(j, neox)] = f32_to_f16(query.second[j] * scale.down);
+            block.shared.q[head][Head::first_dim(j, block.neox)] = f32_to_f16(query.first[j] * scale.down);
+            block.shared.q[head][Head::second_dim(j, block.neox)] = f32_to_f16(query.second[j] * scale.down);
         }
-        if (lane == 0) shared.q_scale[head] = scale.up * args.scale * LOG2_E;
+        if (block.lane == 0) block.shared.q_scale[head] = scale.up * block.args.scale * LOG2_E;
     }
 
     // Key (even `index`) or value (odd) of the new row `index / 2` of `new_rows`, by one warp.
     DEVICE void store_new_kv(u32 index) {
         const bool is_key = index % 2 == 0;
-        u32 from_row = row, at = position;
+        u32 from_row = block.row, at = block.position;
         if (!SINGLE_ROW) {
             u32 left = new_rows;
             for (u32 skipped = index / 2; skipped > 0; skipped--) left &= left - 1;
             from_row = __ffs(left) - 1;
         }
         Head head;
-        head.load((is_key ? args.k : args.v) + ((u64)from_row * args.n_kv_heads + kv_head) * HEAD_DIM, neox);
-        if (!SINGLE_ROW && from_row != row) at = args.positions[from_row];
+        head.load((is_key ? block.args.k : block.args.v) +
+                      ((u64)from_row * block.args.n_kv_heads + block.kv_head) * HEAD_DIM,
+                  block.neox);
+        if (!SINGLE_ROW && from_row != block.row) at = block.args.positions[from_row];
         if (is_key) {
             if (!SINGLE_ROW && at != cos_sin_position) rotation_at(at);  // the warp's query is done
             cos_sin_position = at;
-            if (args.k_gamma) head.rms_norm(args.k_gamma, neox, args.epsilon);
+            if (block.args.k_gamma) head.rms_norm(block.args.k_gamma, block.neox, block.args.epsilon);
             head.rotate(cos_sin);
         }
-        u16* cache = (is_key ? args.k_cache : args.v_cache) + cache_offset + (u64)at * HEAD_DIM;
+        u16* cache =
+            (is_key ? block.args.k_cache : block.args.v_cache) + block.cache_offset + (u64)at * HEAD_DIM;
         // A tile that was requested before has zeros at this position and is read after the next barrier; a
         // later tile is loaded from the cache after that barrier.
-        const bool loaded = only_row && last_tile < TILES_PER_ROUND * (STAGES - 1);
-        const u32 tile_row = at % TILE, owner_warp = last_tile / CLUSTER % WARPS,
-                  stage = last_tile / TILES_PER_ROUND;
-        u8* tile = rings + (owner_warp * STAGES + stage) * 2 * TILE_BYTES + (is_key ? 0 : TILE_BYTES);
+        const bool loaded = only_row && block.last_tile < Block::TILES_PER_ROUND * (STAGES - 1);
+        const u32 tile_row = at % TILE, owner_warp = block.last_tile / CLUSTER % WARPS,
+                  stage = block.last_tile / Block::TILES_PER_ROUND;
+        u8* tile = block.rings + (owner_warp * STAGES + stage) * 2 * TILE_BYTES + (is_key ? 0 : TILE_BYTES);
 #pragma unroll
         for (int j = 0; j < Head::PAIRS; j++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                u32 dim = half ? Head::second_dim(j, neox) : Head::first_dim(j, neox);
+                u32 dim = half ? Head::second_dim(j, block.neox) : Head::first_dim(j, block.neox);
                 u16 bits = f32_to_f16(half ? head.second[j] : head.first[j]);
                 cache[dim] = bits;
-                if (loaded) *(u16*)(tile + chunk_offset(tile_row, dim / 8) + dim % 8 * 2) = bits;
+                if (loaded) *(u16*)(tile + Block::chunk_offset(tile_row, dim / 8) + dim % 8 * 2) = bits;
             }
         }
     }
 
     // One warp per job: the query heads, then keys and values of the new rows.
-    DEVICE void prologue() {
-        const u32 jobs = group + (SINGLE_ROW ? 2 : 2 * __popc(new_rows));
-        for (u32 job = warp; job < jobs; job += WARPS) {
-            if (job < group)
+    DEVICE void run() {
+        const u32 jobs = block.group + (SINGLE_ROW ? 2 : 2 * __popc(new_rows));
+        for (u32 job = block.warp; job < jobs; job += WARPS) {
+            if (job < block.group)
                 prepare_query(job);
             else if (!SINGLE_ROW || new_rows)
-                store_new_kv(job - group);
+                store_new_kv(job - block.group);
         }
     }
+};
 
-    DEVICE void report_invalid_row() {
-        if (valid || blockIdx.x != 0 || threadIdx.x != 0) return;
-        if (sequence >= args.n_seqs)
-            report(args.fault, FAULT_SEQUENCE, row, sequence, args.n_seqs);
-        else
-            report(args.fault, FAULT_POSITION, row, position, args.capacity);
-    }
+// ---- Mainloop ----
 
-    // ---- Mainloop
-    // --------------------------------------------------------------------------------------------
+template <typename Block>
+struct Mainloop {
+    static constexpr int HEAD_DIM = Block::HEAD_DIM, CLUSTER = Block::CLUSTER, STAGES = Block::STAGES;
+    static constexpr bool SINGLE_ROW = Block::SINGLE_ROW;
+    static constexpr int TILE_BYTES = Block::TILE_BYTES, TILES_PER_ROUND = Block::TILES_PER_ROUND;
 
+    const Block& block;
     // A warp's state of the online softmax: lane 4 g + t holds query head g and of O dims 8 i + 2 t and 8 i +
     // 2 t + 1.
     u32 q_fragments[HEAD_DIM / 16][2];
@@ -399,16 +440,20 @@ struct AttentionDecode {
     float o[HEAD_DIM / 8][2];
     float row_max, row_sum;
 
-    DEVICE void begin_mainloop() {
+    DEVICE explicit Mainloop(const Block& block) : block(block) {}
+
+    DEVICE void begin() {
 #pragma unroll
         for (int step = 0; step < HEAD_DIM / 16; step++) {
-            q_fragments[step][0] = *(const u32*)&shared.q[lane / 4][step * 16 + lane % 4 * 2];
-            q_fragments[step][1] = *(const u32*)&shared.q[lane / 4][step * 16 + lane % 4 * 2 + 8];
+            q_fragments[step][0] =
+                *(const u32*)&block.shared.q[block.lane / 4][step * 16 + block.lane % 4 * 2];
+            q_fragments[step][1] =
+                *(const u32*)&block.shared.q[block.lane / 4][step * 16 + block.lane % 4 * 2 + 8];
         }
-        q_scale = shared.q_scale[lane / 4];
+        q_scale = block.shared.q_scale[block.lane / 4];
 #pragma unroll
         for (int i = 0; i < HEAD_DIM / 8; i++) o[i][0] = o[i][1] = 0;
-        row_max = MASKED, row_sum = 0;
+        row_max = Block::MASKED, row_sum = 0;
     }
 
     // S = Q K^T of a tile: s[i][j] is position 8 i + 2 t + j. Even and odd steps have accumulators of their
@@ -418,7 +463,8 @@ struct AttentionDecode {
         for (int step = 0; step < HEAD_DIM / 16; step++) {
             // Matrices: positions 0-7 and 8-15, first and second 8 dims.
             u32 b[4];
-            ldmatrix_x4(b, k_tile + chunk_offset((lane & 7) + (lane / 16) * 8, step * 2 + (lane / 8) % 2));
+            ldmatrix_x4(b, k_tile + Block::chunk_offset((block.lane & 7) + (block.lane / 16) * 8,
+                                                        step * 2 + (block.lane / 8) % 2));
             const u32(&q)[2] = q_fragments[step];
             mma_m8n8k16_f16(!SINGLE_ROW && step % 2 ? s_odd[0] : s[0], q[0], q[1], b[0], b[1]);
             mma_m8n8k16_f16(!SINGLE_ROW && step % 2 ? s_odd[1] : s[1], q[0], q[1], b[2], b[3]);
@@ -432,8 +478,9 @@ struct AttentionDecode {
         for (int i = 0; i < 2; i++)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                u32 p = tile * TILE + i * 8 + lane % 4 * 2 + j;
-                s[i][j] = p <= position ? (SINGLE_ROW ? s[i][j] : s[i][j] + s_odd[i][j]) * q_scale : MASKED;
+                u32 p = tile * TILE + i * 8 + block.lane % 4 * 2 + j;
+                s[i][j] = p <= block.position ? (SINGLE_ROW ? s[i][j] : s[i][j] + s_odd[i][j]) * q_scale
+                                              : Block::MASKED;
                 new_max = fmaxf(new_max, s[i][j]);
             }
         new_max = quad_max(new_max);
@@ -444,8 +491,8 @@ struct AttentionDecode {
         for (int i = 0; i < 2; i++)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                u32 p = tile * TILE + i * 8 + lane % 4 * 2 + j;
-                s[i][j] = p <= position ? exp2f(s[i][j] - new_max) : 0;
+                u32 p = tile * TILE + i * 8 + block.lane % 4 * 2 + j;
+                s[i][j] = p <= block.position ? exp2f(s[i][j] - new_max) : 0;
                 sum += s[i][j];
             }
         row_sum = row_sum * rescale + sum;
@@ -464,20 +511,23 @@ struct AttentionDecode {
         for (int i = 0; i < HEAD_DIM / 16; i++) {
             // Matrices: positions 0-7 and 8-15 of the first 8 dims, then of the second.
             u32 b[4];
-            ldmatrix_x4_trans(b, v_tile + chunk_offset((lane & 7) + (lane / 8) % 2 * 8, i * 2 + lane / 16));
+            ldmatrix_x4_trans(b, v_tile + Block::chunk_offset((block.lane & 7) + (block.lane / 8) % 2 * 8,
+                                                              i * 2 + block.lane / 16));
             mma_m8n8k16_f16(o[2 * i], p0, p1, b[0], b[1]);
             mma_m8n8k16_f16(o[2 * i + 1], p0, p1, b[2], b[3]);
         }
     }
 
-    DEVICE void mainloop() {
-        begin_mainloop();
+    DEVICE void run(const TileLoader<Block>& loader) {
+        begin();
         u32 stage = 0;
-        for (u32 tile = first_tile; tile < tiles; tile += TILES_PER_ROUND) {
-            const u32 next = tile + (STAGES - 1) * TILES_PER_ROUND, k_tile = ring + stage * 2 * TILE_BYTES;
+        for (u32 tile = block.first_tile; tile < block.tiles; tile += TILES_PER_ROUND) {
+            const u32 next = tile + (STAGES - 1) * TILES_PER_ROUND,
+                      k_tile = block.ring + stage * 2 * TILE_BYTES;
             // The previous stage is free. The newest position of a later round is in the cache, written by
             // this block.
-            if (next < tiles) load_tile(next, stage == 0 ? STAGES - 1 : stage - 1, position + 1);
+            if (next < block.tiles)
+                loader.load_tile(next, stage == 0 ? STAGES - 1 : stage - 1, block.position + 1);
             cp_async_commit();
             cp_async_wait<STAGES - 1>();
             __syncwarp();
@@ -491,64 +541,78 @@ struct AttentionDecode {
         cp_async_wait<0>();
         row_sum = quad_sum(row_sum);
     }
+};
 
-    // ---- Combine and epilogue
-    // --------------------------------------------------------------------------------
+// ---- Combine and epilogue ----
+
+template <typename Block>
+struct Epilogue {
+    static constexpr int HEAD_DIM = Block::HEAD_DIM, CLUSTER = Block::CLUSTER, STAGES = Block::STAGES;
+    static constexpr bool SINGLE_ROW = Block::SINGLE_ROW;
+
+    const Block& block;
+    const Mainloop<Block>& mainloop;
+
+    DEVICE Epilogue(const Block& block, const Mainloop<Block>& mainloop) : block(block), mainloop(mainloop) {}
 
     // Brings the warps to one max per head and puts their O and sums into shared memory; O reuses that of the
     // rings.
     DEVICE void share_warp_partials() {
-        if (lane % 4 == 0) shared.warp_max[warp][lane / 4] = row_max;
+        if (block.lane % 4 == 0) block.shared.warp_max[block.warp][block.lane / 4] = mainloop.row_max;
         __syncthreads();
-        float* warp_o = (float*)rings;  // [WARPS][MAX_GROUP][HEAD_DIM]
-        if (lane / 4 < group) {
-            float block_max = MASKED;
+        float* warp_o = (float*)block.rings;  // [WARPS][MAX_GROUP][HEAD_DIM]
+        if (block.lane / 4 < block.group) {
+            float block_max = Block::MASKED;
 #pragma unroll
-            for (int w = 0; w < WARPS; w++) block_max = fmaxf(block_max, shared.warp_max[w][lane / 4]);
-            const float weight = exp2f(row_max - block_max);
-            if (lane % 4 == 0) {
-                shared.warp_sum[warp][lane / 4] = row_sum * weight;
-                if (warp == 0) shared.block_max[lane / 4] = block_max;
+            for (int w = 0; w < WARPS; w++)
+                block_max = fmaxf(block_max, block.shared.warp_max[w][block.lane / 4]);
+            const float weight = exp2f(mainloop.row_max - block_max);
+            if (block.lane % 4 == 0) {
+                block.shared.warp_sum[block.warp][block.lane / 4] = mainloop.row_sum * weight;
+                if (block.warp == 0) block.shared.block_max[block.lane / 4] = block_max;
             }
 #pragma unroll
             for (int i = 0; i < HEAD_DIM / 8; i++)
-                *(float2*)(warp_o + (warp * MAX_GROUP + lane / 4) * HEAD_DIM + i * 8 + lane % 4 * 2) =
-                    make_float2(o[i][0] * weight, o[i][1] * weight);
+                *(float2*)(warp_o + (block.warp * MAX_GROUP + block.lane / 4) * HEAD_DIM + i * 8 +
+                           block.lane % 4 * 2) =
+                    make_float2(mainloop.o[i][0] * weight, mainloop.o[i][1] * weight);
         }
         __syncthreads();
     }
 
     // Element `at` of the group's output, in all its forms.
     DEVICE void write_output(u32 at, float value) {
-        args.out[((u64)row * args.n_heads + kv_head * group) * HEAD_DIM + at] = value;
-        if (SINGLE_ROW && args.out_q8)
-            quantize_q8_row_x1(args.out_q8, kv_head * group * HEAD_DIM + at, value);
-        if (!SINGLE_ROW && args.out_f16_scales)
-            store_f16_fragment(args, row, kv_head * group * HEAD_DIM + at, value);
+        block.args.out[((u64)block.row * block.args.n_heads + block.kv_head * block.group) * HEAD_DIM + at] =
+            value;
+        if (SINGLE_ROW && block.args.out_q8)
+            quantize_q8_row_x1(block.args.out_q8, block.kv_head * block.group * HEAD_DIM + at, value);
+        if (!SINGLE_ROW && block.args.out_f16_scales)
+            store_f16_fragment(block.args, block.row, block.kv_head * block.group * HEAD_DIM + at, value);
     }
 
     // Adds up the warps' partials. A single block writes the output; in a cluster each element goes to the
     // block that finishes it, `slice` elements per block.
     DEVICE void combine_warps(u32 slice) {
-        const float* warp_o = (const float*)rings;
+        const float* warp_o = (const float*)block.rings;
         const float inverse = __fdividef(1.0f, (float)slice);
         if (CLUSTER > 1) cluster_wait();  // all blocks have started
-        for (u32 at = threadIdx.x; at < group * HEAD_DIM; at += THREADS) {
+        for (u32 at = threadIdx.x; at < block.group * HEAD_DIM; at += THREADS) {
             u32 head = at / HEAD_DIM;
             float o = 0, sum = 0;
 #pragma unroll
             for (int w = 0; w < WARPS; w++) {
                 o += warp_o[w * MAX_GROUP * HEAD_DIM + at];
-                sum += shared.warp_sum[w][head];
+                sum += block.shared.warp_sum[w][head];
             }
             if (CLUSTER == 1) {
                 write_output(at, o / sum);
             } else {
                 const u32 to = (u32)(((float)at + 0.5f) * inverse), index = at - to * slice;
-                st_shared_cluster(&partials.o[rank][index], to, o);
+                st_shared_cluster(&block.partials.o[block.rank][index], to, o);
                 if (index == 0 || at % HEAD_DIM == 0) {
-                    st_shared_cluster(&partials.max[rank][head], to, shared.block_max[head]);
-                    st_shared_cluster(&partials.sum[rank][head], to, sum);
+                    st_shared_cluster(&block.partials.max[block.rank][head], to,
+                                      block.shared.block_max[head]);
+                    st_shared_cluster(&block.partials.sum[block.rank][head], to, sum);
                 }
             }
         }
@@ -557,75 +621,76 @@ struct AttentionDecode {
     // Combines the partials of all blocks for this block's slice and writes it.
     DEVICE void combine_cluster(u32 slice) {
         for (u32 index = threadIdx.x; index < slice; index += THREADS) {
-            const u32 at = rank * slice + index, head = at / HEAD_DIM;
-            float cluster_max = MASKED, o = 0, sum = 0;
+            const u32 at = block.rank * slice + index, head = at / HEAD_DIM;
+            float cluster_max = Block::MASKED, o = 0, sum = 0;
 #pragma unroll
-            for (int r = 0; r < CLUSTER; r++) cluster_max = fmaxf(cluster_max, partials.max[r][head]);
+            for (int r = 0; r < CLUSTER; r++) cluster_max = fmaxf(cluster_max, block.partials.max[r][head]);
 #pragma unroll
             for (int r = 0; r < CLUSTER; r++) {
-                const float weight = exp2f(partials.max[r][head] - cluster_max);
-                o += weight * partials.o[r][index];
-                sum += weight * partials.sum[r][head];
+                const float weight = exp2f(block.partials.max[r][head] - cluster_max);
+                o += weight * block.partials.o[r][index];
+                sum += weight * block.partials.sum[r][head];
             }
             write_output(at, o / sum);
         }
     }
 
-    DEVICE void epilogue() {
+    // `query`: the warp's rotated query.
+    DEVICE void run(const typename Block::Head& query) {
         share_warp_partials();
-        const u32 slice = group * HEAD_DIM / CLUSTER;
+        const u32 slice = block.group * HEAD_DIM / CLUSTER;
         combine_warps(slice);
         if (CLUSTER > 1) {
             cluster_arrive();
             cluster_wait();
         }
         // q_out may be q: all blocks have read it.
-        if (args.fused_store && rank == 0 && warp < group)
-            query.store(args.q_out + ((u64)row * args.n_heads + kv_head * group + warp) * HEAD_DIM, neox);
+        if (block.args.fused_store && block.rank == 0 && block.warp < block.group)
+            query.store(block.args.q_out +
+                            ((u64)block.row * block.args.n_heads + block.kv_head * block.group + block.warp) *
+                                HEAD_DIM,
+                        block.neox);
         if constexpr (CLUSTER > 1) combine_cluster(slice);
     }
-
-    DEVICE void attend() {
-        find_new_rows();
-        if (!args.fused_store) pdl_wait();
-        if (only_row) load_first_tiles(cached);
-        compute_rotation();
-        clear_queries();
-        __syncthreads();
-        read_rotation();
-        if (args.fused_store) pdl_wait();
-        prologue();
-        report_invalid_row();
-        __threadfence_block();
-        __syncthreads();
-        if (!SINGLE_ROW && !only_row) load_first_tiles(position + 1);
-        mainloop();
-        epilogue();
-    }
-
-    DEVICE AttentionDecode(const AttentionDecodeArgs& args, Shared& shared, ClusterPartials& partials,
-                           u8* rings)
-        : args(args), shared(shared), partials(partials), rings(rings) {}
-
-    static DEVICE void run(const AttentionDecodeArgs& args) {
-        extern __shared__ __align__(128) u8 rings[];
-        __shared__ Shared shared;
-        __shared__ ClusterPartials partials;
-        pdl_launch_dependents();
-        if (CLUSTER > 1) cluster_arrive();
-        // The step's weights have evicted the gammas from L2: prefetched before anything is waited for.
-        if (threadIdx.x == 0 && blockIdx.x % CLUSTER == 0) {
-            if (args.q_gamma) cp_async_bulk_prefetch_l2_covering(args.q_gamma, HEAD_DIM * 4);
-            if (args.k_gamma) cp_async_bulk_prefetch_l2_covering(args.k_gamma, HEAD_DIM * 4);
-        }
-        AttentionDecode(args, shared, partials, rings).attend();
-    }
 };
+
+template <typename Block>
+DEVICE void attention_decode(const AttentionDecodeArgs& args) {
+    extern __shared__ __align__(128) u8 rings[];
+    __shared__ typename Block::Shared shared;
+    __shared__ typename Block::ClusterPartials partials;
+    pdl_launch_dependents();
+    if (Block::CLUSTER > 1) cluster_arrive();
+    // The step's weights have evicted the gammas from L2: prefetched before anything is waited for.
+    if (threadIdx.x == 0 && blockIdx.x % Block::CLUSTER == 0) {
+        if (args.q_gamma) cp_async_bulk_prefetch_l2_covering(args.q_gamma, Block::HEAD_DIM * 4);
+        if (args.k_gamma) cp_async_bulk_prefetch_l2_covering(args.k_gamma, Block::HEAD_DIM * 4);
+    }
+    const Block block(args, shared, partials, rings);
+    const TileLoader<Block> loader(block);
+    Prologue<Block> prologue(block);
+    prologue.find_new_rows();
+    if (!args.fused_store) pdl_wait();
+    if (prologue.only_row) loader.load_first_tiles(block.cached);
+    prologue.compute_rotation();
+    prologue.clear_queries();
+    __syncthreads();
+    prologue.read_rotation();
+    if (args.fused_store) pdl_wait();
+    prologue.run();
+    block.report_invalid_row();
+    __threadfence_block();
+    __syncthreads();
+    if (!Block::SINGLE_ROW && !prologue.only_row) loader.load_first_tiles(block.position + 1);
+    Mainloop<Block> mainloop(block);
+    mainloop.run(loader);
+    Epilogue<Block>(block, mainloop).run(prologue.query);
+}
 
 #define KERNEL(NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW)                                      \
     extern "C" __global__ void __launch_bounds__(THREADS)                                        \
         attention_decode_##HEAD_DIM##_##NAME(const __grid_constant__ AttentionDecodeArgs args) { \
-        AttentionDecode<HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW>::run(args);                       \
+        attention_decode<DecodeBlock<HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW>>(args);              \
     }
 KERNEL(single_row, 64, 8, 2, true)
 KERNEL(single_row, 128, 8, 2, true)

@@ -19,25 +19,109 @@
 // of wgmma.
 #include "attention_prefill.cuh"
 
+// The slots of a tile's query rows in shared memory, and its sequences one after the other.
+template <typename Tile, u32 BLOCK_M, u32 THREADS>
+struct SequenceScan {
+    static constexpr u32 NONE = ~0u;
+
+    // A sequence that query rows belong to, and the longest and shortest causal length in the tile (0 where a
+    // row belongs to another sequence).
+    struct Sequence {
+        u32 id, max_kv_len, min_kv_len;
+    };
+
+    u32 kv_len[BLOCK_M], sequence[BLOCK_M];  // of the query rows; 0 and NONE where there is none
+    u32 next_sequence, max_kv_len, min_kv_len;
+
+    DEVICE void load(const AttentionArgs& args, const Tile& tile) {
+        for (u32 i = threadIdx.x; i < BLOCK_M; i += THREADS) {
+            u32 row = tile.first_row + i / args.group;
+            bool reports = tile.kv_head == 0 && i % args.group == 0;
+            bool valid = tile.has(i) && slot_is_valid(args.slots, args.n_seqs, args.capacity, row, reports);
+            kv_len[i] = valid ? args.slots.positions[row] + 1 : 0;
+            sequence[i] = valid ? sequence_of(args.slots, row) : NONE;
+        }
+        if (threadIdx.x == 0) next_sequence = NONE;
+    }
+
+    // Finds the next sequence in ascending order; its id is NONE after the last.
+    DEVICE Sequence next(const Tile& tile, bool first, u32 previous) {
+        for (u32 i = threadIdx.x; i < BLOCK_M; i += THREADS) {
+            u32 id = sequence[i];
+            if (id != NONE && (first || id > previous)) atomicMin(&next_sequence, id);
+        }
+        __syncthreads();
+        const u32 id = next_sequence;
+        if (id == NONE) return {id, 0, 0};
+        if (threadIdx.x == 0) max_kv_len = 0, min_kv_len = ~0u;
+        __syncthreads();
+        for (u32 i = threadIdx.x; i < BLOCK_M; i += THREADS) {
+            bool same = sequence[i] == id;
+            if (same) atomicMax(&max_kv_len, kv_len[i]);
+            if (tile.has(i)) atomicMin(&min_kv_len, same ? kv_len[i] : 0);
+        }
+        if (threadIdx.x == 0) next_sequence = NONE;
+        __syncthreads();
+        return {id, max_kv_len, min_kv_len};
+    }
+};
+
+// The running max and sum of a thread's two query rows.
+template <u32 BLOCK_N>
+struct OnlineSoftmax {
+    float row_max[2] = {-INFINITE, -INFINITE}, row_sum[2] = {}, rescale[2];
+
+    // Scales and masks S, turns it into P = 2^(S - max) and sets the factors that rescale O.
+    DEVICE void update(float (&s)[BLOCK_N / 8][4], const float (&q_scale)[2], u32 first_position, bool masked,
+                       const u32 (&kv_len)[2]) {
+        const u32 lane = threadIdx.x % 32;
+#pragma unroll
+        for (u32 i = 0; i < BLOCK_N / 8; i++)
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) s[i][j] *= q_scale[j / 2];
+        if (masked) {
+#pragma unroll
+            for (u32 i = 0; i < BLOCK_N / 8; i++)
+#pragma unroll
+                for (u32 j = 0; j < 4; j++)
+                    if (first_position + i * 8 + lane % 4 * 2 + j % 2 >= kv_len[j / 2]) s[i][j] = -INFINITE;
+        }
+        float new_max[2] = {row_max[0], row_max[1]};
+#pragma unroll
+        for (u32 i = 0; i < BLOCK_N / 8; i++)
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) new_max[j / 2] = fmaxf(new_max[j / 2], s[i][j]);
+        float base[2];
+#pragma unroll
+        for (u32 j = 0; j < 2; j++) {
+            new_max[j] = quad_max(new_max[j]);
+            base[j] = softmax_base(new_max[j]);
+            rescale[j] = ex2_approx(row_max[j] - base[j]);
+            row_max[j] = new_max[j];
+            row_sum[j] *= rescale[j];
+        }
+#pragma unroll
+        for (u32 i = 0; i < BLOCK_N / 8; i++)
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) {
+                s[i][j] = ex2_approx(s[i][j] - base[j / 2]);
+                row_sum[j / 2] += s[i][j];
+            }
+    }
+};
+
 // Lane 4 g + t holds query rows g and g + 8 of its warp's 16.
 template <int HEAD_DIM, int WARPS>
 struct Prefill {
     static constexpr u32 BLOCK_M = WARPS * 16, BLOCK_N = 64, THREADS = WARPS * 32;
     static constexpr u32 CHUNKS = HEAD_DIM / 8;  // 16-byte chunks of a head
     static constexpr u32 TILE_BYTES = BLOCK_N * HEAD_DIM * 2, STAGE_BYTES = 2 * TILE_BYTES;
-    static constexpr u32 NO_SEQUENCE = ~0u;
     using Tile = QueryTile<HEAD_DIM, BLOCK_M>;
+    using Scan = SequenceScan<Tile, BLOCK_M, THREADS>;
 
     struct Shared {
-        u32 kv_len[BLOCK_M], sequence[BLOCK_M];  // of the query rows; 0 and NO_SEQUENCE where there is none
+        Scan scan;
         float q_scale[BLOCK_M];
-        u32 next_sequence, max_kv_len, min_kv_len;
-    };
-
-    // A sequence that query rows belong to, and the longest and shortest causal length in the tile (0 where a
-    // row belongs to another sequence).
-    struct Sequence {
-        u32 id, max_kv_len, min_kv_len;
     };
 
     const AttentionArgs& args;
@@ -48,13 +132,13 @@ struct Prefill {
 
     u32 q[HEAD_DIM / 16][4];
     float q_scale[2];
-    float o[HEAD_DIM / 8][4] = {}, row_max[2] = {-INFINITE, -INFINITE}, row_sum[2] = {};
+    float o[HEAD_DIM / 8][4] = {};
+    OnlineSoftmax<BLOCK_N> softmax;
 
     static DEVICE u32 chunk_offset(u32 row, u32 chunk) { return (row * CHUNKS + (chunk ^ (row % 8))) * 16; }
     static DEVICE void sync() { __syncthreads(); }
 
-    // ---- Loads
-    // -----------------------------------------------------------------------------------------------
+    // ---- Loads ----
 
     // Requests a tile of K or V. Positions from `limit` on are zero-filled: no weight, not even 0, may meet a
     // NaN.
@@ -75,17 +159,6 @@ struct Prefill {
         load_tile(to + TILE_BYTES, v, index, limit);
     }
 
-    DEVICE void load_slots() {
-        for (u32 i = threadIdx.x; i < BLOCK_M; i += THREADS) {
-            u32 row = tile.first_row + i / args.group;
-            bool reports = tile.kv_head == 0 && i % args.group == 0;
-            bool valid = tile.has(i) && slot_is_valid(args.slots, args.n_seqs, args.capacity, row, reports);
-            shared.kv_len[i] = valid ? args.slots.positions[row] + 1 : 0;
-            shared.sequence[i] = valid ? sequence_of(args.slots, row) : NO_SEQUENCE;
-        }
-        if (threadIdx.x == 0) shared.next_sequence = NO_SEQUENCE;
-    }
-
     // Q as f16 fragments, through the second stage.
     DEVICE void load_queries() {
         const SharedAddress queries = shared_address(memory) + STAGE_BYTES;
@@ -103,30 +176,7 @@ struct Prefill {
         q_scale[0] = shared.q_scale[q_row], q_scale[1] = shared.q_scale[q_row + 8];
     }
 
-    // Finds the next sequence in ascending order; its id is NO_SEQUENCE after the last.
-    DEVICE Sequence next_sequence(bool first, u32 previous) {
-        for (u32 i = threadIdx.x; i < BLOCK_M; i += THREADS) {
-            u32 sequence = shared.sequence[i];
-            if (sequence != NO_SEQUENCE && (first || sequence > previous))
-                atomicMin(&shared.next_sequence, sequence);
-        }
-        __syncthreads();
-        const u32 id = shared.next_sequence;
-        if (id == NO_SEQUENCE) return {id, 0, 0};
-        if (threadIdx.x == 0) shared.max_kv_len = 0, shared.min_kv_len = ~0u;
-        __syncthreads();
-        for (u32 i = threadIdx.x; i < BLOCK_M; i += THREADS) {
-            bool same = shared.sequence[i] == id;
-            if (same) atomicMax(&shared.max_kv_len, shared.kv_len[i]);
-            if (tile.has(i)) atomicMin(&shared.min_kv_len, same ? shared.kv_len[i] : 0);
-        }
-        if (threadIdx.x == 0) shared.next_sequence = NO_SEQUENCE;
-        __syncthreads();
-        return {id, shared.max_kv_len, shared.min_kv_len};
-    }
-
-    // ---- Mainloop
-    // --------------------------------------------------------------------------------------------
+    // ---- Mainloop ----
 
     // S = Q K^T.
     DEVICE void compute_scores(SharedAddress k_tile, float (&s)[BLOCK_N / 8][4]) {
@@ -142,45 +192,11 @@ struct Prefill {
             }
     }
 
-    // Scales and masks S, turns it into P = 2^(S - max) and rescales O and the sums.
-    DEVICE void online_softmax(u32 first_position, bool masked, const u32 (&kv_len)[2],
-                               float (&s)[BLOCK_N / 8][4]) {
-#pragma unroll
-        for (u32 i = 0; i < BLOCK_N / 8; i++)
-#pragma unroll
-            for (u32 j = 0; j < 4; j++) s[i][j] *= q_scale[j / 2];
-        if (masked) {
-#pragma unroll
-            for (u32 i = 0; i < BLOCK_N / 8; i++)
-#pragma unroll
-                for (u32 j = 0; j < 4; j++)
-                    if (first_position + i * 8 + lane % 4 * 2 + j % 2 >= kv_len[j / 2]) s[i][j] = -INFINITE;
-        }
-        float new_max[2] = {row_max[0], row_max[1]};
-#pragma unroll
-        for (u32 i = 0; i < BLOCK_N / 8; i++)
-#pragma unroll
-            for (u32 j = 0; j < 4; j++) new_max[j / 2] = fmaxf(new_max[j / 2], s[i][j]);
-        float base[2], rescale[2];
-#pragma unroll
-        for (u32 j = 0; j < 2; j++) {
-            new_max[j] = quad_max(new_max[j]);
-            base[j] = softmax_base(new_max[j]);
-            rescale[j] = ex2_approx(row_max[j] - base[j]);
-            row_max[j] = new_max[j];
-            row_sum[j] *= rescale[j];
-        }
-#pragma unroll
-        for (u32 i = 0; i < BLOCK_N / 8; i++)
-#pragma unroll
-            for (u32 j = 0; j < 4; j++) {
-                s[i][j] = ex2_approx(s[i][j] - base[j / 2]);
-                row_sum[j / 2] += s[i][j];
-            }
+    DEVICE void rescale_output() {
 #pragma unroll
         for (u32 i = 0; i < HEAD_DIM / 8; i++)
 #pragma unroll
-            for (u32 j = 0; j < 4; j++) o[i][j] *= rescale[j / 2];
+            for (u32 j = 0; j < 4; j++) o[i][j] *= softmax.rescale[j / 2];
     }
 
     // Waits at the block barrier for V; if the tile is masked, takes values out of it that are not finite.
@@ -211,10 +227,11 @@ struct Prefill {
     }
 
     // All positions of one sequence.
-    DEVICE void mainloop(const Sequence& sequence) {
+    DEVICE void mainloop(const typename Scan::Sequence& sequence) {
         const u32 tiles = (sequence.max_kv_len + BLOCK_N - 1) / BLOCK_N;
-        const u32 kv_len[2] = {shared.sequence[q_row] == sequence.id ? shared.kv_len[q_row] : 0,
-                               shared.sequence[q_row + 8] == sequence.id ? shared.kv_len[q_row + 8] : 0};
+        const u32 kv_len[2] = {
+            shared.scan.sequence[q_row] == sequence.id ? shared.scan.kv_len[q_row] : 0,
+            shared.scan.sequence[q_row + 8] == sequence.id ? shared.scan.kv_len[q_row + 8] : 0};
         const u8* k = args.k + sequence.id * args.seq_bytes + tile.kv_head * args.head_bytes;
         const u8* v = args.v + sequence.id * args.seq_bytes + tile.kv_head * args.head_bytes;
         load_stage(k, v, 0, sequence.max_kv_len);
@@ -227,7 +244,8 @@ struct Prefill {
             if (index + 1 < tiles) load_stage(k, v, index + 1, sequence.max_kv_len);
             float s[BLOCK_N / 8][4] = {};
             compute_scores(k_tile, s);
-            online_softmax(first_position, masked, kv_len, s);
+            softmax.update(s, q_scale, first_position, masked, kv_len);
+            rescale_output();
             if (index + 1 < tiles)
                 cp_async_wait<2>();
             else
@@ -240,29 +258,30 @@ struct Prefill {
 
     DEVICE Prefill(const AttentionArgs& args, Shared& shared, u8* memory)
         : args(args), shared(shared), memory(memory), tile(args) {}
-
-    static DEVICE void run(const AttentionArgs& args) {
-        extern __shared__ __align__(128) u8 memory[];
-        __shared__ Shared shared;
-        pdl_begin();
-        Prefill block(args, shared, memory);
-        block.load_slots();
-        block.load_queries();
-        u32 previous = 0;
-        for (bool first = true;; first = false) {
-            const Sequence sequence = block.next_sequence(first, previous);
-            if (sequence.id == NO_SEQUENCE) break;
-            block.mainloop(sequence);
-            previous = sequence.id;
-        }
-        write_output(args, block.tile, block.q_row, block.o, block.row_sum);
-    }
 };
+
+template <typename Kernel>
+DEVICE void attention_prefill(const AttentionArgs& args) {
+    extern __shared__ __align__(128) u8 memory[];
+    __shared__ typename Kernel::Shared shared;
+    pdl_begin();
+    Kernel block(args, shared, memory);
+    shared.scan.load(args, block.tile);
+    block.load_queries();
+    u32 previous = 0;
+    for (bool first = true;; first = false) {
+        const auto sequence = shared.scan.next(block.tile, first, previous);
+        if (sequence.id == Kernel::Scan::NONE) break;
+        block.mainloop(sequence);
+        previous = sequence.id;
+    }
+    write_output(args, block.tile, block.q_row, block.o, block.softmax.row_sum);
+}
 
 #define KERNEL(HEAD_DIM, WARPS)                                                              \
     extern "C" __global__ void __launch_bounds__(WARPS * 32, 8 / WARPS)                      \
         attention_prefill_##HEAD_DIM##_##WARPS(const __grid_constant__ AttentionArgs args) { \
-        Prefill<HEAD_DIM, WARPS>::run(args);                                                 \
+        attention_prefill<Prefill<HEAD_DIM, WARPS>>(args);                                   \
     }
 KERNEL(64, 4)
 KERNEL(64, 8)

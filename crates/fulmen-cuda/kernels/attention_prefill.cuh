@@ -40,7 +40,7 @@ DEVICE void load_query(float (&x)[PER_LANE], const float* q) {
     }
 }
 
-// Stores a query head that a warp holds as f16, times `sign` and a power of two that brings its largest value
+// Stores a query head that a warp holds as f16, times `sign` and a power of two that scales its largest value
 // to [1, 2), and returns the inverse of that power. `to` is the address of the lane's elements.
 template <int PER_LANE>
 DEVICE float store_query_f16(const float (&x)[PER_LANE], SharedAddress to, float sign = 1.0f) {
@@ -60,9 +60,10 @@ DEVICE bool is_finite_f16x2(u32 word) {
     return (word & 0x7c00u) != 0x7c00u && (word & 0x7c000000u) != 0x7c000000u;
 }
 
-// Where the mask hides positions of a V tile from some query rows, P = 0 times a value that is not finite would
-// be NaN: such values are added to O of the rows that see them and zeroed in the tile before the MMA. By all
-// THREADS of `Kernel`, whose chunk_offset is the layout of the tile. `kv_len`: of the thread's two query rows.
+// Where the mask hides positions of a V tile from some query rows, P = 0 times a value that is not finite
+// would be NaN: such values are added to O of the rows that see them and zeroed in the tile before the MMA.
+// By all THREADS of `Kernel`, whose chunk_offset is the layout of the tile. `kv_len`: of the thread's two
+// query rows.
 template <typename Kernel, int N_TILES>
 DEVICE void exclude_non_finite(u8* v_tile, u32 first_position, const u32 (&kv_len)[2],
                                float (&o)[N_TILES][4]) {

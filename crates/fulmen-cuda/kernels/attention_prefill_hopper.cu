@@ -32,12 +32,59 @@
 // their number. Aligned so that it is read as one word, apart from what other warps write.
 struct __align__(16) Sequence { u32 id, max_kv_len, min_kv_len, rows; };
 
+// The running max and sum of a thread's two query rows.
+template <u32 BLOCK_N>
+struct OnlineSoftmax {
+    float row_max[2] = {-INFINITE, -INFINITE}, row_sum[2] = {}, rescale[2];
+
+    // Turns S into P = 2^(S * scale - max) and sets the factors that rescale what was accumulated before.
+    // `kv_len`: of the thread's two rows.
+    DEVICE void update(float (&s)[BLOCK_N / 8][4], const float (&q_scale)[2], u32 first_position,
+                       u32 min_kv_len, const u32 (&kv_len)[2]) {
+        const u32 lane = threadIdx.x % 32;
+        float scale[2] = {q_scale[0], q_scale[1]};
+        if (first_position + BLOCK_N > min_kv_len) {
+#pragma unroll
+            for (u32 i = 0; i < BLOCK_N / 8; i++)
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) {
+                    bool visible = first_position + i * 8 + lane % 4 * 2 + j % 2 < kv_len[j / 2];
+                    s[i][j] = visible ? s[i][j] * q_scale[j / 2] : -INFINITE;
+                }
+            scale[0] = scale[1] = 1.0f;
+        }
+        float tile_max[4] = {s[0][0], s[0][1], s[0][2], s[0][3]};
+#pragma unroll
+        for (u32 i = 1; i < BLOCK_N / 8; i++)
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) tile_max[j] = fmaxf(tile_max[j], s[i][j]);
+        float base[2];
+#pragma unroll
+        for (u32 j = 0; j < 2; j++) {
+            float new_max =
+                quad_max(fmaxf(row_max[j], fmaxf(tile_max[2 * j], tile_max[2 * j + 1]) * scale[j]));
+            // With a score of +inf the weights are undefined.
+            base[j] = new_max == -INFINITE ? 0.0f : new_max == INFINITE ? NOT_A_NUMBER : new_max;
+            rescale[j] = ex2_approx(row_max[j] - base[j]);
+            row_max[j] = new_max;
+            row_sum[j] *= rescale[j];
+        }
+#pragma unroll
+        for (u32 i = 0; i < BLOCK_N / 8; i++)
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) {
+                s[i][j] = ex2_approx(fmaf(s[i][j], scale[j / 2], -base[j / 2]));
+                row_sum[j / 2] += s[i][j];
+            }
+    }
+};
+
 // Lane 4 g + t of a consumer warp holds query rows g and g + 8 of the warp's 16.
 template <int HEAD_DIM, int CONSUMERS>
 struct Prefill {
     static constexpr u32 BLOCK_M = CONSUMERS * 64, BLOCK_N = 128;
     static constexpr u32 THREADS = CONSUMERS * 128, PRODUCER_THREADS = 128;
-    static constexpr u32 CHUNKS = HEAD_DIM / 8;  // 16-byte chunks of a head
+    static constexpr u32 CHUNKS = HEAD_DIM / 8;                // 16-byte chunks of a head
     static constexpr u32 TILE_BYTES = BLOCK_N * HEAD_DIM * 2;  // of a stage: K or V
     static constexpr u32 QUERY_BYTES = 64 * HEAD_DIM * 2;      // of a consumer
     static constexpr u32 STAGES_THAT_FIT = (218 * 1024 - CONSUMERS * QUERY_BYTES) / TILE_BYTES;
@@ -97,6 +144,32 @@ struct Prefill {
         return sequence;
     }
 
+    // The 16 queries of a warp as f16, 8 at a time so that their loads overlap. The sign of the scale goes
+    // into Q: the max of the scores is taken before they are multiplied by it.
+    static DEVICE void store_queries(const AttentionArgs& args, const Tile& tile, Shared& shared,
+                                     SharedAddress to) {
+        constexpr u32 PER_LANE = HEAD_DIM / 32, AT_ONCE = 8;
+        const u32 lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;
+#pragma unroll
+        for (u32 done = 0; done < 16; done += AT_ONCE) {
+            float x[AT_ONCE][PER_LANE];
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++) {
+                u32 q_row = first + done + i;
+                const float* head = args.q + tile.head_offset(q_row);
+                load_query(x[i], tile.has(q_row) ? head : nullptr);
+            }
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++) {
+                u32 q_row = first + done + i;
+                SharedAddress at =
+                    to + chunk_offset(q_row % 64, lane * PER_LANE / 8, 64) + lane * PER_LANE % 8 * 2;
+                float scale = store_query_f16(x[i], at, args.scale < 0.0f ? -1.0f : 1.0f);
+                if (lane == 0) shared.q_scale[q_row] = scale * fabsf(args.scale) * LOG2_E;
+            }
+        }
+    }
+
     struct Producer;
     struct Consumer;
 
@@ -128,8 +201,7 @@ struct Prefill {
     }
 };
 
-// ---- Producer warpgroup
-// --------------------------------------------------------------------------------------
+// ---- Producer warpgroup ----
 
 template <int HEAD_DIM, int CONSUMERS>
 struct Prefill<HEAD_DIM, CONSUMERS>::Producer {
@@ -198,8 +270,7 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Producer {
         : args(args), tile(tile), shared(shared), ring(ring) {}
 };
 
-// ---- Consumer warpgroups
-// -------------------------------------------------------------------------------------
+// ---- Consumer warpgroups ----
 
 template <int HEAD_DIM, int CONSUMERS>
 struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
@@ -216,49 +287,22 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
     float s[BLOCK_N / 8][4];  // S, then P
     u32 p[BLOCK_N / 16][4];   // P as A fragments
     float o[HEAD_DIM / 8][4] = {};
-    float row_max[2] = {-INFINITE, -INFINITE}, row_sum[2] = {}, rescale[2];
+    OnlineSoftmax<BLOCK_N> softmax;
     PipelineState pipeline;
     u32 consumed = 0;  // tiles
 
-    // ---- Queries
-    // ---------------------------------------------------------------------------------------------
-
-    // The 16 queries of a warp as f16, 8 at a time so that their loads overlap. The sign of the scale goes
-    // into Q: the max of the scores is taken before they are multiplied by it.
-    DEVICE void store_queries(SharedAddress to) {
-        constexpr u32 PER_LANE = HEAD_DIM / 32, AT_ONCE = 8;
-        const u32 first = threadIdx.x / 32 * 16;
-#pragma unroll
-        for (u32 done = 0; done < 16; done += AT_ONCE) {
-            float x[AT_ONCE][PER_LANE];
-#pragma unroll
-            for (u32 i = 0; i < AT_ONCE; i++) {
-                u32 q_row = first + done + i;
-                const float* head = args.q + tile.head_offset(q_row);
-                load_query(x[i], tile.has(q_row) ? head : nullptr);
-            }
-#pragma unroll
-            for (u32 i = 0; i < AT_ONCE; i++) {
-                u32 q_row = first + done + i;
-                SharedAddress at =
-                    to + chunk_offset(q_row % 64, lane * PER_LANE / 8, 64) + lane * PER_LANE % 8 * 2;
-                float scale = store_query_f16(x[i], at, args.scale < 0.0f ? -1.0f : 1.0f);
-                if (lane == 0) shared.q_scale[q_row] = scale * fabsf(args.scale) * LOG2_E;
-            }
-        }
-    }
+    // ---- Queries ----
 
     DEVICE void load_queries() {
         const SharedAddress own = shared_address(queries) + warpgroup * QUERY_BYTES;
-        store_queries(own);
+        store_queries(args, tile, shared, own);
         fence_proxy_async();
         bar_sync(2 + warpgroup, 128);
         q_scale[0] = shared.q_scale[q_row], q_scale[1] = shared.q_scale[q_row + 8];
         q_descriptor = wgmma_descriptor(own);
     }
 
-    // ---- Pipeline
-    // --------------------------------------------------------------------------------------------
+    // ---- Pipeline ----
 
     // Waits for the next tile and returns its stage.
     DEVICE u32 wait_full() {
@@ -274,8 +318,7 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
         if (lane == 0) mbarrier_arrive(shared_address(shared.empty) + 8 * stage);
     }
 
-    // ---- S = Q K^T, online softmax, O += P V
-    // -----------------------------------------------------------------
+    // ---- S = Q K^T, online softmax, O += P V ----
 
     DEVICE void issue_scores(u32 stage) {
         constexpr u64 Q_SUBTILE = 64 * 128 / 16, K_SUBTILE = BLOCK_N * 128 / 16;
@@ -289,52 +332,12 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
         wgmma_commit();
     }
 
-    // Turns S into P = 2^(S * scale - max) and sets the factors that rescale what was accumulated before.
-    // `kv_len`: of the thread's two rows.
-    DEVICE void online_softmax(u32 first_position, u32 min_kv_len, const u32 (&kv_len)[2]) {
-        wgmma_fence_operand(s);
-        float scale[2] = {q_scale[0], q_scale[1]};
-        if (first_position + BLOCK_N > min_kv_len) {
-#pragma unroll
-            for (u32 i = 0; i < BLOCK_N / 8; i++)
-#pragma unroll
-                for (u32 j = 0; j < 4; j++) {
-                    bool visible = first_position + i * 8 + lane % 4 * 2 + j % 2 < kv_len[j / 2];
-                    s[i][j] = visible ? s[i][j] * q_scale[j / 2] : -INFINITE;
-                }
-            scale[0] = scale[1] = 1.0f;
-        }
-        float tile_max[4] = {s[0][0], s[0][1], s[0][2], s[0][3]};
-#pragma unroll
-        for (u32 i = 1; i < BLOCK_N / 8; i++)
-#pragma unroll
-            for (u32 j = 0; j < 4; j++) tile_max[j] = fmaxf(tile_max[j], s[i][j]);
-        float base[2];
-#pragma unroll
-        for (u32 j = 0; j < 2; j++) {
-            float new_max =
-                quad_max(fmaxf(row_max[j], fmaxf(tile_max[2 * j], tile_max[2 * j + 1]) * scale[j]));
-            // With a score of +inf the weights are undefined.
-            base[j] = new_max == -INFINITE ? 0.0f : new_max == INFINITE ? NOT_A_NUMBER : new_max;
-            rescale[j] = ex2_approx(row_max[j] - base[j]);
-            row_max[j] = new_max;
-            row_sum[j] *= rescale[j];
-        }
-#pragma unroll
-        for (u32 i = 0; i < BLOCK_N / 8; i++)
-#pragma unroll
-            for (u32 j = 0; j < 4; j++) {
-                s[i][j] = ex2_approx(fmaf(s[i][j], scale[j / 2], -base[j / 2]));
-                row_sum[j / 2] += s[i][j];
-            }
-    }
-
     // Rescales O and packs P as A fragments.
     DEVICE void rescale_and_pack() {
 #pragma unroll
         for (u32 i = 0; i < HEAD_DIM / 8; i++)
 #pragma unroll
-            for (u32 j = 0; j < 4; j++) o[i][j] *= rescale[j / 2];
+            for (u32 j = 0; j < 4; j++) o[i][j] *= softmax.rescale[j / 2];
 #pragma unroll
         for (u32 i = 0; i < BLOCK_N / 16; i++)
 #pragma unroll
@@ -373,7 +376,8 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
         issue_scores(k_stage);
         wgmma_wait<0>();
         release(k_stage);
-        online_softmax(0, sequence.min_kv_len, kv_len);
+        wgmma_fence_operand(s);
+        softmax.update(s, q_scale, 0, sequence.min_kv_len, kv_len);
         rescale_and_pack();
         u32 first = BLOCK_N;
         for (; first < sequence.max_kv_len; first += BLOCK_N) {
@@ -383,7 +387,8 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
             issue_values(v_stage, first - BLOCK_N, kv_len);
             wgmma_wait<1>();
             release(k_stage);
-            online_softmax(first, sequence.min_kv_len, kv_len);
+            wgmma_fence_operand(s);
+            softmax.update(s, q_scale, first, sequence.min_kv_len, kv_len);
             finish_values(v_stage);
             rescale_and_pack();
         }
@@ -395,7 +400,7 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Consumer {
     DEVICE void run() {
         load_queries();
         for (u32 index = 0; index < shared.n_sequences; index++) mainloop(sequence_at(tile, shared, index));
-        write_output(args, tile, q_row, o, row_sum);
+        write_output(args, tile, q_row, o, softmax.row_sum);
     }
 
     DEVICE Consumer(const AttentionArgs& args, const Tile& tile, Shared& shared, u8* queries, u8* ring)

@@ -5,8 +5,7 @@
 #include "ptx/pdl.cuh"
 #include "types.cuh"
 
-// ---- Reductions
-// ----------------------------------------------------------------------------------------------
+// ---- Reductions ----
 
 DEVICE float warp_sum(float value) {
 #pragma unroll
@@ -65,8 +64,7 @@ DEVICE float block_reduce(float value, float* warp_results) {
     return value;
 }
 
-// ---- Rows of activations
-// -------------------------------------------------------------------------------------
+// ---- Rows of activations ----
 
 // Elements `at` to `at + 7` of a row of `k` f32 values, zeros past its end. `aligned`: the row starts at a
 // multiple of 16 bytes. `at` is a multiple of 8.
@@ -82,8 +80,7 @@ DEVICE void load_row8(const float* row, u32 at, u32 k, bool aligned, float (&out
     }
 }
 
-// ---- Power-of-two scaling
-// ------------------------------------------------------------------------------------
+// ---- Power-of-two scaling ----
 //
 // Rows of any f32 magnitude fit f16 after multiplication by a power of two, which is exact; the result is
 // multiplied by its inverse.
@@ -99,7 +96,7 @@ DEVICE u32 abs_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 struct Pow2Scale {
     float down, up;  // 2^-e and 2^e
 
-    // Multiplication by `down` brings the value with these bits to [2^TARGET, 2^(TARGET + 1)). Both factors
+    // Multiplication by `down` scales the value with these bits to [2^TARGET, 2^(TARGET + 1)). Both factors
     // are normal numbers, so an infinity stays one under either.
     template <int TARGET>
     static DEVICE Pow2Scale of(u32 largest_bits) {
@@ -108,8 +105,7 @@ struct Pow2Scale {
     }
 };
 
-// ---- Faults
-// --------------------------------------------------------------------------------------------------
+// ---- Faults ----
 //
 // Tokens, positions and sampling states live in device memory, so only kernels see that one is out of range.
 // They never use such a value: they report it here, in pinned host memory, and the host reads it when it

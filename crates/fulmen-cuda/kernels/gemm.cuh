@@ -17,8 +17,8 @@ struct GemmOutput {
     const float* bias;      // [n] or null
     const float* residual;  // [m, n] or null; may be the output
     u32 n;
-    // Row of w (pair of rows for gate-up) that is the weight's row 0. Where w holds only later rows of the weight,
-    // it is negative, mod 2^32.
+    // Row of w (pair of rows for gate-up) that is the weight's row 0. Where w holds only later rows of the
+    // weight, it is negative, mod 2^32.
     u32 w_row;
 };
 
@@ -32,7 +32,7 @@ struct GemmArgs {
     u32 x_rows;    // of the panels of x: m rounded up to 8
     u32 w_rows;    // of the panels of w
     u32 k_panels;  // panels along K, of one part
-    u32 passes;    // over K: 1; 2 where x is split; 3 where w is as well (the product of both rests is left out)
+    u32 passes;    // over K: 1; 2 where x is split; 3 where w is as well (without the product of rests)
     u32 n_outputs;
     u32 vectorized;  // outputs and residuals may be accessed as float2
     u32 unused;

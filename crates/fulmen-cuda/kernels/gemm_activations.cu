@@ -4,7 +4,7 @@
 // `gemm_activations_bf16`: rounded to bf16, for block-quantized weights.
 // `gemm_activations_split`: split into two bf16, the rests in a second set of panels behind the first: 16
 // bits of each significand, for bf16 and f32 weights.
-// `gemm_activations_f16`: each row scaled by a power of two that brings its largest value to [2^14, 2^15),
+// `gemm_activations_f16`: each row scaled by a power of two that scales its largest value to [2^14, 2^15),
 // then rounded to f16; `row_scales` undo it in the GEMM's epilogue. Includes a reduction of the row's largest
 // magnitude.
 // Layouts: x [m, k] f32; out k_panels panels of `rows` rows.

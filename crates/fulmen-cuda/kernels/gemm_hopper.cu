@@ -36,10 +36,11 @@ struct GemmHopper {
     const u32 tile_rows = (args.m + BLOCK_M - 1) / BLOCK_M,
               tile_columns = (args.w_rows + BLOCK_N - 1) / BLOCK_N;
     const u32 tiles = tile_rows * tile_columns, steps = args.k_panels * args.passes;
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     PipelineState pipeline;
 
-    DEVICE GemmHopper(const GemmArgs& args, SharedAddress ring, SharedAddress barriers)
-        : args(args), ring(ring), full(barriers), empty(barriers + 8 * STAGES) {}
+    DEVICE GemmHopper(const GemmArgs& args, SharedAddress ring, SharedAddress full, SharedAddress empty)
+        : args(args), ring(ring), full(full), empty(empty) {}
 
     DEVICE TileCoord tile_of(u32 index) const {
         return tile_at<2048 / BLOCK_M>(index, tile_rows, tile_columns);
@@ -64,13 +65,12 @@ struct GemmHopper {
 
     // By each warp, of a stage that it has finished reading.
     DEVICE void release(u32 stage) {
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(empty + 8 * stage);
+        if (lane == 0) mbarrier_arrive(empty + 8 * stage);
     }
 
     // The mainloop keeps one group of wgmma in flight: a stage is released when the next one's have been
     // issued.
     DEVICE void consume(u32 consumer) {
-        const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         for (u32 index = blockIdx.x; index < tiles; index += gridDim.x) {
             TileCoord tile = tile_of(index);
             float acc[M_TILES][BLOCK_N / 8][4] = {};
@@ -110,16 +110,18 @@ struct GemmHopper {
         __shared__ __align__(8) u64 barriers[2 * STAGES];
         pdl_launch_dependents();
         // The ring is 1024-byte aligned for the swizzle.
-        GemmHopper gemm(args, (shared_address(memory) + 1023) / 1024 * 1024, shared_address(barriers));
+        const SharedAddress ring = (shared_address(memory) + 1023) / 1024 * 1024;
+        const SharedAddress full = shared_address(barriers), empty = full + 8 * STAGES;
         if (threadIdx.x == 0) {
             for (u32 stage = 0; stage < STAGES; stage++) {
-                mbarrier_init(gemm.full + 8 * stage, 1);
-                mbarrier_init(gemm.empty + 8 * stage, CONSUMER_WARPS);
+                mbarrier_init(full + 8 * stage, 1);
+                mbarrier_init(empty + 8 * stage, CONSUMER_WARPS);
             }
             fence_mbarrier_init();
         }
         __syncthreads();
         pdl_wait();
+        GemmHopper gemm(args, ring, full, empty);
         const u32 warpgroup = threadIdx.x / 128;
         if (warpgroup == CONSUMERS) {
             setmaxnreg_dec<40>();

@@ -2,7 +2,7 @@
 //
 // A panel holds 64 consecutive elements along K (128 bytes of f16 or bf16) of all rows, one row after the
 // other; the panels of a matrix follow each other along K. So a tile of any height is one contiguous range of
-// bytes, and that range is what shared memory must hold: cp.async or one TMA bulk copy brings it. The 16-byte
+// bytes, and that range is what shared memory must hold: cp.async or one TMA bulk copy loads it. The 16-byte
 // chunk c of row r is stored at chunk c ^ (r % 8), which keeps ldmatrix free of bank conflicts and is the
 // 128-byte swizzle of wgmma descriptors. Elements past the end of a row are zeros; rows past the last are
 // undefined and only reach outputs that are not written.

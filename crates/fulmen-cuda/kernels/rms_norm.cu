@@ -8,6 +8,7 @@
 // Numerics: f32, one partial sum per thread, then warp shuffles.
 // Bound: memory bandwidth; for a few rows the latency of two passes.
 #include "common.cuh"
+#include "float4.cuh"
 
 // Mirrored by `RmsNormArgs` in src/kernels/rms_norm.rs.
 struct RmsNormArgs {
@@ -23,16 +24,8 @@ struct RmsNormArgs {
 };
 #include "layout/rms_norm.cuh"
 
-// One or four elements, so that both widths share the code below.
+// With the operators of float4.cuh, rows of float and of float4 share the code below.
 DEVICE float sum_of_squares(float x) { return x * x; }
-DEVICE float sum_of_squares(float4 x) { return x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w; }
-DEVICE float add(float a, float b) { return a + b; }
-DEVICE float4 add(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
-DEVICE float scale(float x, float factor, float gamma) { return x * factor * gamma; }
-DEVICE float4 scale(float4 x, float factor, float4 gamma) {
-    return make_float4(x.x * factor * gamma.x, x.y * factor * gamma.y, x.z * factor * gamma.z,
-                       x.w * factor * gamma.w);
-}
 
 template <typename V, bool ADD>
 DEVICE void norm_row(const RmsNormArgs& args, float* warp_results) {
@@ -47,7 +40,7 @@ DEVICE void norm_row(const RmsNormArgs& args, float* warp_results) {
     for (u32 i = threadIdx.x; i < n; i += blockDim.x) {
         V x = a[i];
         if (ADD) {
-            x = add(x, b[i]);
+            x = x + b[i];
             sum[i] = x;
         }
         squares += sum_of_squares(x);
@@ -55,7 +48,7 @@ DEVICE void norm_row(const RmsNormArgs& args, float* warp_results) {
     squares = block_reduce<Sum>(squares, warp_results);
     float factor = 1.0f / sqrtf(squares / (float)args.width + args.epsilon);
     const V* x = ADD ? sum : a;
-    for (u32 i = threadIdx.x; i < n; i += blockDim.x) out[i] = scale(x[i], factor, gamma[i]);
+    for (u32 i = threadIdx.x; i < n; i += blockDim.x) out[i] = x[i] * factor * gamma[i];
 }
 
 template <bool ADD>

@@ -1,0 +1,34 @@
+// The layout of the structs and constants that src/kernels/attention_decode.rs shares with attention_decode.cu.
+// Written by FULMEN_UPDATE=1 cargo test -p fulmen-cuda --lib kernel_layout
+#pragma once
+#include "layout/assert.cuh"
+
+ASSERT_CONSTANT(WARPS, 8);
+ASSERT_CONSTANT(TILE, 16);
+ASSERT_CONSTANT(MAX_GROUP, 8);
+
+ASSERT_STRUCT(AttentionDecodeArgs, 192);
+ASSERT_POINTER(AttentionDecodeArgs, q, 0, 8);
+ASSERT_POINTER(AttentionDecodeArgs, k, 8, 8);
+ASSERT_POINTER(AttentionDecodeArgs, v, 16, 8);
+ASSERT_POINTER(AttentionDecodeArgs, q_gamma, 24, 8);
+ASSERT_POINTER(AttentionDecodeArgs, k_gamma, 32, 8);
+ASSERT_POINTER(AttentionDecodeArgs, positions, 40, 8);
+ASSERT_POINTER(AttentionDecodeArgs, sequences, 48, 8);
+ASSERT_POINTER(AttentionDecodeArgs, k_cache, 56, 8);
+ASSERT_POINTER(AttentionDecodeArgs, v_cache, 64, 8);
+ASSERT_POINTER(AttentionDecodeArgs, q_out, 72, 8);
+ASSERT_POINTER(AttentionDecodeArgs, out, 80, 8);
+ASSERT_POINTER(AttentionDecodeArgs, out_q8, 88, 8);
+ASSERT_POINTER(AttentionDecodeArgs, out_f16, 96, 16);
+ASSERT_POINTER(AttentionDecodeArgs, out_f16_scales, 112, 8);
+ASSERT_POINTER(AttentionDecodeArgs, fault, 120, 8);
+ASSERT_FIELD(AttentionDecodeArgs, rope, RopeArgs, 128, 32);
+ASSERT_FIELD(AttentionDecodeArgs, epsilon, float, 160, 4);
+ASSERT_FIELD(AttentionDecodeArgs, scale, float, 164, 4);
+ASSERT_FIELD(AttentionDecodeArgs, n_heads, u32, 168, 4);
+ASSERT_FIELD(AttentionDecodeArgs, n_kv_heads, u32, 172, 4);
+ASSERT_FIELD(AttentionDecodeArgs, capacity, u32, 176, 4);
+ASSERT_FIELD(AttentionDecodeArgs, n_seqs, u32, 180, 4);
+ASSERT_FIELD(AttentionDecodeArgs, fused_store, u32, 184, 4);
+ASSERT_FIELD(AttentionDecodeArgs, unused, u32, 188, 4);
