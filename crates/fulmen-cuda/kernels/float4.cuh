@@ -1,4 +1,4 @@
-// Element-wise arithmetic on float4.
+// Element-wise arithmetic on float4, and SwiGLU with the fast exponential and division of the decode kernels.
 #pragma once
 #include "types.cuh"
 
@@ -14,3 +14,5 @@ DEVICE float sum_of_squares(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z
 
 // Four f32 at a multiple of 16 bytes, past L1: for data that a previous kernel has written.
 DEVICE float4 ldcg4(const float* from) { return __ldcg((const float4*)from); }
+
+DEVICE float fast_swiglu(float gate, float up) { return __fdividef(gate, 1.0f + __expf(-gate)) * up; }

@@ -5,8 +5,6 @@
 #include "gemm_small_m_mma.cuh"
 #include "gemm_small_m_schedule.cuh"
 
-DEVICE float swiglu(float gate, float up) { return __fdividef(gate, 1.0f + __expf(-gate)) * up; }
-
 // Finishes one float4 of a tile, four rows of W for one row of x: the one that `Accumulators::store` puts at
 // float `at`. `up` is that of the second matrix of gate and up. A warp finishes 128 consecutive floats, 8
 // rows of x, together.
@@ -16,7 +14,9 @@ DEVICE void epilogue(const GemmSmallMArgs& args, const OutputTile& tile, u32 at,
     if (index >= tile.rows || x_row >= args.m) return;
     const SmallMWeight& weight = args.weights[tile.weight];
     const u32 row = tile.row + index, to = x_row * weight.rows + row;
-    if (GATE_UP) v = make_float4(swiglu(v.x, up.x), swiglu(v.y, up.y), swiglu(v.z, up.z), swiglu(v.w, up.w));
+    if (GATE_UP)
+        v = make_float4(fast_swiglu(v.x, up.x), fast_swiglu(v.y, up.y), fast_swiglu(v.z, up.z),
+                        fast_swiglu(v.w, up.w));
     if (!weight.vectorized) {
 #pragma unroll 1
         for (u32 i = 0; i < min(4u, tile.rows - index); i++) {

@@ -329,7 +329,7 @@ struct GemvWarp {
             value *= factor;
             if (GATE_UP) {
                 const float up = __shfl_xor_sync(FULL_WARP, value, LANES);
-                value = __fdividef(value, 1.0f + __expf(-value)) * up;
+                value = fast_swiglu(value, up);
             } else {
                 value += MULTI              ? own_addend
                          : addend_lane < 32 ? __shfl_sync(FULL_WARP, addends, addend_lane + index)
