@@ -17,6 +17,8 @@
 #include "kv.cuh"
 #include "rope.cuh"
 
+constexpr u32 WARPS = 8;
+
 // Mirrored by `RopeStoreArgs` in src/kernels/rope_store.rs.
 struct RopeStoreArgs {
     const float* q;        // [m, n_heads, head_dim]
@@ -32,8 +34,6 @@ struct RopeStoreArgs {
     float epsilon;
 };
 #include "layout/rope_store.cuh"
-
-constexpr u32 WARPS = 8;
 
 // Head `index` of a row: query heads, then key heads, then value heads.
 struct RowHead {
