@@ -148,12 +148,12 @@ struct ForwardedInputReader {
         return rsqrtf(__fdividef(sum, (float)k) + epsilon);
     }
 
-    // This block's part of the norm's f32 result, in pieces of 128 columns of one row. Lanes hold 1 / rms of
+    // This block's part of the norm's f32 result, 128 columns of one row at a time. Lanes hold 1 / rms of
     // their row.
     DEVICE void write_normed(u32 k, float inverse_rms) const {
 #pragma unroll 1
-        for (u32 piece = blockIdx.x; piece < ROWS * k / 128; piece += gridDim.x) {
-            const u32 row = piece % ROWS, column = piece / ROWS * 128 + lane * 4;
+        for (u32 index = blockIdx.x; index < ROWS * k / 128; index += gridDim.x) {
+            const u32 row = index % ROWS, column = index / ROWS * 128 + lane * 4;
             const float4 x = ldcg4(in.x + row * k + column), gamma = ldcg4(in.gamma + column);
             const float factor = __shfl_sync(FULL_WARP, inverse_rms, row * LANES_PER_ROW);
             *(float4*)(in.normed + row * k + column) = x * factor * gamma;

@@ -173,7 +173,8 @@ struct ConsumerWarp : Mainloop<F, G, ROWS, GATE_UP> {
                 if (phase == WARP_REDUCTION) {
                     sources.first = work.items.owner(index * work.chunks);
                     sources.end = work.items.owner((index + 1) * work.chunks - 1) + 1;
-                    if (sources.end == sources.first + 1 && args.cluster_size == 1) continue;  // was complete
+                    // One warp has computed and finished it.
+                    if (sources.end == sources.first + 1 && args.cluster_size == 1) continue;
                 }
             }
             reduce(phase, sources, index, at, end);
