@@ -151,7 +151,8 @@ pub(crate) mod test {
             let rust_file = self.rust_file.replace('\\', "/");
             let rust_file = rust_file.split_once("fulmen-cuda/").map_or(&*rust_file, |(_, path)| path);
             let mut text = format!(
-                "// The layout of the structs and constants that {rust_file} shares with {}.\n\
+                "// The layout of the structs and constants that {rust_file} shares with\n\
+                 // {}.\n\
                  // Written by FULMEN_UPDATE=1 cargo test -p fulmen-cuda --lib kernel_layout\n\
                  #pragma once\n\
                  #include \"layout/assert.cuh\"\n",

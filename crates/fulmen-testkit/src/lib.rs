@@ -157,7 +157,8 @@ macro_rules! enroll {
         fn $name() {
             let mut backend = $backend;
             let sample = $crate::Sample::of_large_rows($crate::LARGE_ROWS);
-            let report = $crate::run_sample(&mut backend, &$crate::Filter::default(), &sample, $crate::seed());
+            let all = $crate::Filter::default();
+            let report = $crate::run_sample(&mut backend, &all, &sample, $crate::seed());
             report.assert_good(&[$($op),*], $crate::this_test!(stringify!($name)));
         }
     };

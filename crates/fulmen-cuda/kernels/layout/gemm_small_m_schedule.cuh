@@ -1,4 +1,5 @@
-// The layout of the structs and constants that src/kernels/gemm_small_m/args.rs shares with gemm_small_m_schedule.cuh.
+// The layout of the structs and constants that src/kernels/gemm_small_m/args.rs shares with
+// gemm_small_m_schedule.cuh.
 // Written by FULMEN_UPDATE=1 cargo test -p fulmen-cuda --lib kernel_layout
 #pragma once
 #include "layout/assert.cuh"

@@ -1,4 +1,5 @@
-// The layout of the structs and constants that src/kernels/gemv.rs shares with gemv.cu.
+// The layout of the structs and constants that src/kernels/gemv.rs shares with
+// gemv.cu.
 // Written by FULMEN_UPDATE=1 cargo test -p fulmen-cuda --lib kernel_layout
 #pragma once
 #include "layout/assert.cuh"

@@ -1,4 +1,5 @@
-// The layout of the structs and constants that src/kernels/kv.rs shares with kv.cuh.
+// The layout of the structs and constants that src/kernels/kv.rs shares with
+// kv.cuh.
 // Written by FULMEN_UPDATE=1 cargo test -p fulmen-cuda --lib kernel_layout
 #pragma once
 #include "layout/assert.cuh"

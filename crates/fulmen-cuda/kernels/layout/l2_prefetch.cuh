@@ -1,4 +1,5 @@
-// The layout of the structs and constants that src/l2_prefetch.rs shares with l2_prefetch.cuh.
+// The layout of the structs and constants that src/l2_prefetch.rs shares with
+// l2_prefetch.cuh.
 // Written by FULMEN_UPDATE=1 cargo test -p fulmen-cuda --lib kernel_layout
 #pragma once
 #include "layout/assert.cuh"

@@ -1,4 +1,5 @@
-// The layout of the structs and constants that src/kernels/pack_f16_fragments.rs shares with pack_f16_fragments.cu.
+// The layout of the structs and constants that src/kernels/pack_f16_fragments.rs shares with
+// pack_f16_fragments.cu.
 // Written by FULMEN_UPDATE=1 cargo test -p fulmen-cuda --lib kernel_layout
 #pragma once
 #include "layout/assert.cuh"

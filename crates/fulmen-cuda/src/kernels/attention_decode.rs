@@ -50,7 +50,7 @@ kernel_args! {
     }
 }
 
-/// Most rows of one sequence: with more, the prefill kernels, which share keys and values among rows, are faster.
+/// Most rows of one sequence: with more, the prefill kernels are faster, as rows share keys and values there.
 const MAX_ROWS: u32 = 16;
 
 /// Most rows of a decode batch.

@@ -14,7 +14,7 @@
 //!
 //! | directive | meaning |
 //! |---|---|
-//! | `#include "dir/name.wgsl"` | another file of the table, in the same scope; its name may hold `{{expr}}` |
+//! | `#include "dir/name.wgsl"` | another file, in the same scope; `{{expr}}` may be in its name |
 //! | `#define NAME EXPR` | names a value until the end of the loop body or macro, or of the output |
 //! | `#if EXPR`, `#elif EXPR`, `#else`, `#endif` | conditional text |
 //! | `#for NAME in EXPR..EXPR`, `#endfor` | unrolls: the body once for every integer, the end excluded |
