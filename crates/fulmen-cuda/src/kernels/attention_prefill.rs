@@ -35,7 +35,7 @@ struct LaunchConfig {
 
 fn launch_config(caps: Caps, m: u32, head_dim: u32) -> LaunchConfig {
     if caps.has_wgmma() && m >= HOPPER_ROWS {
-        // Consumer warpgroups and stages as in `attention_prefill_hopper.cu`, and room to align tiles to 1024.
+        // Consumer warpgroups and stages as in `attention_prefill_hopper.cu`, plus room to align tiles.
         let consumers = if head_dim == 64 { 3 } else { 2 };
         let (block_m, tile_bytes) = (64 * consumers, HOPPER_BLOCK_N * head_dim * 2);
         let query_bytes = block_m * head_dim * 2;
