@@ -208,5 +208,5 @@ fn candidates(matmul: &TunedMatmul, all: bool) -> String {
 
 /// Field names here are an interface: add, do not rename.
 fn as_json(gpu: &GpuDevice, tuned: &[TunedMatmul]) -> String {
-    format!("{:#}\n", json!({ "device": gpu.info().name, "products": tuned }))
+    format!("{:#}\n", json!({ "device": gpu.info().name, "matmuls": tuned }))
 }

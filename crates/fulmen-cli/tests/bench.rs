@@ -23,14 +23,14 @@ fn every_case_is_right_and_has_its_times() {
     let (stdout, stderr, code) = fulmen(&["batch", "--quick", "--json", "--repeat", "2", "--trace", path]);
     assert_eq!((stderr.as_str(), code), ("", Some(0)), "{stdout}");
     let report: Value = serde_json::from_str(&stdout).unwrap();
-    let works = report["works"].as_array().unwrap();
-    let names: Vec<_> = works.iter().map(|work| work["work"].as_str().unwrap()).collect();
+    let works = report["cases"].as_array().unwrap();
+    let names: Vec<_> = works.iter().map(|work| work["case"].as_str().unwrap()).collect();
     assert_eq!(names, WORKS);
     for work in works {
-        for number in ["execute_us", "submit_us", "submit_us_per_op", "floor_us"] {
+        for number in ["execute_us", "submit_us", "submit_us_per_op", "roofline_us"] {
             assert!(work[number].as_f64().unwrap() > 0.0, "{number} of {work}");
         }
-        assert_eq!(work["execute_read_us"].is_null(), work["work"] == "pass", "{work}");
+        assert_eq!(work["execute_read_us"].is_null(), work["case"] == "pass", "{work}");
         assert!(work["launches"].as_u64().unwrap() > 0, "{work}");
     }
     let launches = |name: &str| {
@@ -82,16 +82,16 @@ fn matmuls_are_checked_timed_and_drawn() {
     let (stdout, stderr, code) = fulmen(&["matmul", "--quick", "--json", "--repeat", "2", "--svg", path]);
     assert_eq!((stderr.as_str(), code), ("", Some(0)), "{stdout}");
     let report: Value = serde_json::from_str(&stdout).unwrap();
-    let products = report["products"].as_array().unwrap();
-    assert!(products.len() >= 5, "{report}");
-    for product in products {
-        for number in ["wall_us", "round_trip_us", "gpu_us", "gflop_s", "gb_s", "floor_us", "share"] {
+    let matmuls = report["matmuls"].as_array().unwrap();
+    assert!(matmuls.len() >= 5, "{report}");
+    for product in matmuls {
+        for number in ["wall_us", "round_trip_us", "gpu_us", "gflop_s", "gb_s", "roofline_us", "share"] {
             assert!(product[number].as_f64().unwrap() > 0.0, "{number} of {product}");
         }
         assert!(!product["kernels"].as_array().unwrap().is_empty(), "{product}");
     }
     let svg = std::fs::read_to_string(&file).unwrap();
-    assert_eq!(svg.matches("<circle").count(), products.len());
+    assert_eq!(svg.matches("<circle").count(), matmuls.len());
     std::fs::remove_file(file).unwrap();
 
     let args = [

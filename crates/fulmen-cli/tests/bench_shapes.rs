@@ -53,12 +53,12 @@ fn steps_are_timed_for_every_depth_and_batch() {
     assert_eq!((&report["shape"], &report["type"]), (&"tiny-qwen3-untied".into(), &"q4_k_m".into()));
     assert!(number(&report, "weight_bytes") > 0.0 && number(&report, "memory_bytes_per_second") > 0.0);
     let tests = report["tests"].as_array().unwrap();
-    let which: Vec<_> = tests.iter().map(|test| (number(test, "context"), number(test, "batch"))).collect();
+    let which: Vec<_> = tests.iter().map(|test| (number(test, "depth"), number(test, "batch"))).collect();
     assert_eq!(which, [(33.0, 1.0), (33.0, 3.0), (64.0, 1.0), (64.0, 3.0)]);
     for test in tests {
         let (step_us, batch) = (number(test, "step_us"), number(test, "batch"));
         assert!((number(test, "tokens_per_second") * step_us / 1e6 / batch - 1.0).abs() < 1e-9, "{test}");
-        assert!((number(test, "floor_us") / step_us / number(test, "share_of_floor") - 1.0).abs() < 1e-9);
+        assert!((number(test, "bound_us") / step_us / number(test, "share_of_bound") - 1.0).abs() < 1e-9);
         assert_eq!(test["runs"].as_array().unwrap().len(), 2);
         // The CPU has no captured steps: every op is a launch.
         assert!(number(test, "launches") > 20.0 && test["launches"] == test["kernels"], "{test}");

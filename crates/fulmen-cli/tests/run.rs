@@ -276,7 +276,7 @@ fn a_bench_has_prefill_decode_and_the_memory_bound() {
     let tests = list["tests"].as_array().unwrap();
     assert_eq!(tests.len(), 4);
     assert!(tests.iter().all(|test| test["tokens_per_second"].as_f64().unwrap() > 0.0));
-    assert!(tests[1]["share_of_floor"].as_f64().unwrap() > 0.0 && tests[1]["batch"] == 3);
+    assert!(tests[1]["share_of_bound"].as_f64().unwrap() > 0.0 && tests[1]["batch"] == 3);
     fails(&["bench", "model", "missing.gguf"], &["missing.gguf"]);
 }
 

@@ -35,9 +35,9 @@ fn tuned_kernels_are_stored_and_used_by_the_next_process() {
         assert_eq!((stderr.as_str(), code), ("", Some(0)), "{stdout}");
         serde_json::from_str::<Value>(&stdout).unwrap()
     };
-    assert_eq!(bench()["tuned_products"], 0);
+    assert_eq!(bench()["tuned_shapes"], 0);
     let report: Value = serde_json::from_str(&tune(&["--json"])).unwrap();
-    let line = &report["products"][0];
+    let line = &report["matmuls"][0];
     let candidates = line["candidates"].as_array().unwrap();
     assert!(candidates.len() > 10, "{line}");
     assert!(candidates.iter().all(|candidate| candidate["outcome"] != "wrong"), "{line}");
@@ -46,8 +46,8 @@ fn tuned_kernels_are_stored_and_used_by_the_next_process() {
     let table = tune(&["--table"]);
     assert!(table.contains(&format!("measured  {best}")), "{table}");
     let used = bench();
-    assert_eq!(used["tuned_products"], 1);
-    let kernels = used["products"][0]["kernels"].as_array().unwrap();
+    assert_eq!(used["tuned_shapes"], 1);
+    let kernels = used["matmuls"][0]["kernels"].as_array().unwrap();
     assert!(kernels.iter().any(|kernel| kernel.as_str().unwrap().contains(best)), "{used} {best}");
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -1,11 +1,11 @@
 // targets: 90
 // Flash decoding for grouped-query attention over an f16 KV cache, fused with the q/k RMS norm, RoPE and the
-// KV store of the new rows. Launched by src/kernels/attention_decode.rs for 1 to 16 rows (one new token per
-// row).
+// KV store of the new rows. Launched by src/kernels/attention_decode.rs for 1 to 16 rows of one sequence, or
+// for a decode batch of up to 1024 rows (32 with the fused store); one new token per row.
 //
-// Grid: x = CLUSTER blocks per KV head, y = rows; 256 threads (8 warps). A cluster computes all query heads
-// of one KV head for one row, so K and V are read once per group. CLUSTER (1, 2, 4 or 8) shrinks with more
-// rows; 1 is no cluster.
+// Grid: x = n_kv_heads * CLUSTER, y = rows; 256 threads (8 warps). A cluster computes all query heads of one
+// KV head for one row, so K and V are read once per group. CLUSTER (1, 2, 4 or 8) shrinks with more rows; 1
+// is no cluster.
 //
 // Split-KV: positions are cut into tiles of 16. Tile t belongs to block t % CLUSTER of the cluster and there
 // to warp t / CLUSTER % 8. Each warp has a private ring of STAGES tiles (K and V) filled by cp.async; no
@@ -21,18 +21,20 @@
 //   4. Combine: the warps' O, max and sum through shared memory; then every block of the cluster sends the
 //      slice of O that another block finishes to it (distributed shared memory).
 //   5. Epilogue: out = O / sum in f32, and optionally in the form in which the next matmul reads it (q8 for
-//      one row, f16 MMA fragments for several).
+//      one row, f16 MMA fragments for exactly 8 or 16).
 //
 // Several rows of one sequence (new tokens of one prompt) must see what the others store: each block then
-// computes the new keys and values of all of them up to its own position, writes the same bits to the cache,
-// and reads the cache only afterwards.
+// computes the new keys and values at positions up to its own whose tile belongs to this block, so a block
+// reads only new rows that it stored itself. Blocks of several rows write the same bits to the cache. A block
+// reads the cache only afterwards.
 //
 // Layouts: q, out [rows, n_heads, head_dim] f32; k, v [rows, n_kv_heads, head_dim] f32; caches [n_seqs,
 // n_kv_heads, capacity, head_dim] f16. A tile in shared memory is 16 rows of head_dim f16; 16-byte chunk c of
 // row r is stored at chunk c ^ (r % 8), which keeps ldmatrix free of bank conflicts.
 // Preconditions: head_dim 64 or 128, all of it rotated; at most 8 query heads per KV head; caches 16-byte
 // aligned; out overlaps nothing that is read; where out_q8 or out_f16 is set, a block's slice of O is a
-// multiple of 32 elements.
+// multiple of 32 elements; out_f16 only with exactly 8 or 16 rows; with fused_store, no running kernel writes
+// this cache (Queue::kv_store_may_be_running).
 // Numerics: norm, RoPE, softmax and all accumulators in f32 (angles in f64); q, k, v, P as f16 operands.
 // Masked scores are -1e30 instead of -inf, so that a warp without a visible position has weight 0 and no NaN.
 // Bound: memory bandwidth for long contexts and many rows: 70 % of it at 16 rows of 1000 positions on an H200
@@ -67,7 +69,7 @@ struct AttentionDecodeArgs {
     float* q_out;  // the rotated queries; may be `q`
     float* out;
     u8* out_q8;             // single row: the output as q8 activations, or null
-    u8* out_f16[K_ORDERS];  // several rows: an eighth of the output as f16 fragments, in both orders,
+    u8* out_f16[K_ORDERS];  // 8 or 16 rows: an eighth of the output as f16 fragments, in both orders,
     float* out_f16_scales;  // with scales of 8; or null
     Fault* fault;
     RopeArgs rope;
@@ -136,15 +138,16 @@ struct WarpHead {
     }
 };
 
-// Not inlined where it is needed twice: the first pass through the code of a kernel comes from L2.
-__device__ __noinline__ float2 rope_cos_sin_called(u32 position, u32 pair, u32 n_rot,
-                                                   const float* freq_factors, float freq_scale,
-                                                   float magnitude, double log2_base) {
+// Called from two places. The code of a kernel is cold at every launch, so code size costs time.
+__device__ __noinline__ float2 rope_cos_sin_noinline(u32 position, u32 pair, u32 n_rot,
+                                                     const float* freq_factors, float freq_scale,
+                                                     float magnitude, double log2_base) {
     return rope_cos_sin(position, pair, n_rot, freq_factors, freq_scale, magnitude, log2_base);
 }
 
-// Stores element `at` of a row of the output as f16 fragments. It is an average of f16 values: of an eighth
-// of it, neither the elements nor the sums of 16 overflow. Called by whole warps with neighboring elements.
+// Stores an eighth of element `at` of a row of the output as f16 fragments. The element is an average of f16
+// values, so it fits f16. A sum of 16 eighths may not, but fits the pair (sum, remainder) of
+// store_fragment_x4, which holds up to 2 * 65504. Called by whole warps with neighboring elements.
 DEVICE void store_f16_fragment(const AttentionDecodeArgs& args, u32 row, u32 at, float value) {
     value *= 0.125f;
     const float second = __shfl_down_sync(FULL_WARP, value, 1), third = __shfl_down_sync(FULL_WARP, value, 2);
@@ -231,7 +234,9 @@ struct TileLoader {
     static constexpr int ROWS_PER_COPY = 32 / CHUNKS;  // rows that one cp.async of a warp covers
 
     const Block& block;
-    // A lane's chunk in a copy of ROWS_PER_COPY rows: bytes in shared memory, elements in the cache.
+    // A lane's chunk in a copy of ROWS_PER_COPY rows: bytes in shared memory, elements in the cache. Copy i
+    // has row i * ROWS_PER_COPY + copy_row of the tile. The two terms have no bits in common, so the swizzle
+    // XORs the chunk with copy_row here and with i * ROWS_PER_COPY % 8, a constant, in load_tile.
     const u32 copy_row = block.lane / CHUNKS, copy_chunk = block.lane % CHUNKS;
     const u32 copy_to = copy_row * CHUNKS * 16 + ((copy_chunk ^ copy_row) * 16);
     const u32 copy_from = copy_row * HEAD_DIM + copy_chunk * 8;
@@ -333,9 +338,9 @@ struct Prologue {
     DEVICE void rotation_at(u32 at) {
 #pragma unroll
         for (int j = 0; j < Head::PAIRS; j++)
-            cos_sin[j] = rope_cos_sin_called(at, block.lane + 32 * j, HEAD_DIM, block.args.rope.freq_factors,
-                                             block.args.rope.freq_scale, block.args.rope.magnitude,
-                                             block.args.rope.log2_base);
+            cos_sin[j] = rope_cos_sin_noinline(at, block.lane + 32 * j, HEAD_DIM,
+                                               block.args.rope.freq_factors, block.args.rope.freq_scale,
+                                               block.args.rope.magnitude, block.args.rope.log2_base);
     }
 
     DEVICE void read_rotation() {
@@ -457,7 +462,7 @@ struct Mainloop {
     }
 
     // S = Q K^T of a tile: s[i][j] is position 8 i + 2 t + j. Even and odd steps have accumulators of their
-    // own, which makes for shorter chains.
+    // own, which makes for shorter chains (not in SINGLE_ROW, to save code).
     DEVICE void compute_scores(u32 k_tile, float (&s)[2][2], float (&s_odd)[2][2]) {
 #pragma unroll
         for (int step = 0; step < HEAD_DIM / 16; step++) {
@@ -466,8 +471,8 @@ struct Mainloop {
             ldmatrix_x4(b, k_tile + Block::chunk_offset((block.lane & 7) + (block.lane / 16) * 8,
                                                         step * 2 + (block.lane / 8) % 2));
             const u32(&q)[2] = q_fragments[step];
-            mma_m8n8k16_f16(!SINGLE_ROW && step % 2 ? s_odd[0] : s[0], q[0], q[1], b[0], b[1]);
-            mma_m8n8k16_f16(!SINGLE_ROW && step % 2 ? s_odd[1] : s[1], q[0], q[1], b[2], b[3]);
+            mma_m16n8k16_f16_rows0_7(!SINGLE_ROW && step % 2 ? s_odd[0] : s[0], q[0], q[1], b[0], b[1]);
+            mma_m16n8k16_f16_rows0_7(!SINGLE_ROW && step % 2 ? s_odd[1] : s[1], q[0], q[1], b[2], b[3]);
         }
     }
 
@@ -513,8 +518,8 @@ struct Mainloop {
             u32 b[4];
             ldmatrix_x4_trans(b, v_tile + Block::chunk_offset((block.lane & 7) + (block.lane / 8) % 2 * 8,
                                                               i * 2 + block.lane / 16));
-            mma_m8n8k16_f16(o[2 * i], p0, p1, b[0], b[1]);
-            mma_m8n8k16_f16(o[2 * i + 1], p0, p1, b[2], b[3]);
+            mma_m16n8k16_f16_rows0_7(o[2 * i], p0, p1, b[0], b[1]);
+            mma_m16n8k16_f16_rows0_7(o[2 * i + 1], p0, p1, b[2], b[3]);
         }
     }
 
@@ -679,6 +684,8 @@ DEVICE void attention_decode(const AttentionDecodeArgs& args) {
     if (args.fused_store) pdl_wait();
     prologue.run();
     block.report_invalid_row();
+    // What a warp has stored to the cache is read by cp.async of other warps after the barrier: the fence
+    // orders these stores for the block explicitly.
     __threadfence_block();
     __syncthreads();
     if (!Block::SINGLE_ROW && !prologue.only_row) loader.load_first_tiles(block.position + 1);

@@ -15,6 +15,9 @@
 //     +-------------------------------------+-------------------------------------+
 //       b0, b1 of n-tile 0                    b0, b1 of n-tile 1
 //
+// c is the first column of slice s = step / 4 of thread t (below), plus 4 (step % 4). The order is 0 2 1 3
+// because the even bytes of a word of weights are unpacked together to two f16, and so are the odd bytes.
+//
 // The order of columns within K is free as long as A and B agree, so it follows the weights: thread t of a
 // quad owns four K slices of 16 consecutive columns, slice s in k-steps 4 s to 4 s + 3, whose columns lie in
 // the words of the quantized block that this thread dequantizes. Which slices depends on the weight format; x
@@ -43,7 +46,7 @@ struct F16Fragments {
 enum KOrder { K_INTERLEAVED, K_CONTIGUOUS, K_ORDERS };
 #include "layout/f16_fragments.cuh"
 
-// Two f32 as an f16x2 word, by two conversions.
+// Two f32 as an f16x2 word, `low` in the lower half.
 DEVICE u32 f16_pair(float low, float high) { return f32_to_f16(low) | (u32)f32_to_f16(high) << 16; }
 DEVICE float f16_pair_sum(u32 pair) { return f16_to_f32((u16)pair) + f16_to_f32((u16)(pair >> 16)); }
 

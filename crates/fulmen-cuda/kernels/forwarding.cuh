@@ -3,9 +3,9 @@
 //
 // Writer (epilogue). A block that finishes an output tile has 16 columns (one K slice) of the next x but no
 // whole row, so it cannot scale rows to a common power of two (row_scaling.cuh). It stores the values
-// unscaled, and for each tile range flags that say whether f16 represents them. If an RMS norm follows, the
-// values are multiplied by its weights (gamma); the norm's factor 1/rms, one number per row, is left to the
-// reader, for which the tile's sums of squares are stored:
+// unscaled, and, for each tile and 8 rows, flags that say whether f16 represents the values. If an RMS norm
+// follows, the values are multiplied by its weights (gamma); the norm's factor 1/rms, one number per row, is
+// left to the reader, for which the tile's sums of squares are stored:
 //
 //     norm(y) W^T = (y * gamma) W^T * (1 / rms(y))
 //
@@ -18,8 +18,8 @@
 #include "row_scaling.cuh"
 
 // One u32 of flags per tile and 8 rows, bit r % 8 of each byte for row r. Several are combined by `or`.
-//   FLAG_NORMAL  four neighbors have a magnitude >= FORWARD_MIN
-//   FLAG_TINY    all four are below it and one is not zero
+//   FLAG_NORMAL  at least one of four adjacent elements has a magnitude >= FORWARD_MIN
+//   FLAG_TINY    all four are below it, and at least one is not zero
 //   FLAG_HUGE    a magnitude or the sum of the slice is >= FORWARD_MAX, or not finite
 constexpr u32 FLAG_NORMAL = 1, FLAG_TINY = 1 << 8, FLAG_HUGE = 1 << 16;
 constexpr u32 FORWARD_MIN = 0x3a800000, FORWARD_MAX = 0x47000000;  // the bits of 2^-10 and 2^15

@@ -1,7 +1,7 @@
 // targets: 90
-// W4A16 small-M GEMM: y[m, n] = x[m, k] W[n, k]^T for m = 2..16 rows and block-quantized W (Q4_K, Q5_K, Q6_K,
-// Q4_0, Q4_1, Q5_0, Q5_1, Q8_0), with fused SwiGLU of gate and up, or bias and residual. For decode at batch
-// 2 to 16; up to 48 rows in several launches.
+// Weight-only quantized (W4A16 to W8A16) small-M GEMM: y[m, n] = x[m, k] W[n, k]^T for m = 2..16 rows and
+// block-quantized W (Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0), with fused SwiGLU of gate and up, or
+// bias and residual. For decode at batch 2 to 16; up to 48 rows in several launches.
 //
 // Algorithm
 //   Weights are dequantized in registers to f16 A-fragments of mma.m16n8k16; activations are its B-fragments.
@@ -33,13 +33,17 @@
 //     state.partials_ready  st.async bytes of all blocks         consumers of the block that finishes a tile
 //
 //   Named barrier 1: the producer arrives when it has initialized its mbarriers, consumers wait for that;
-//   later the consumers use it among themselves, when x is no longer needed and when partials are stored.
+//   later the consumers use it among themselves, before and after they repack x (`repack_from_f32`), when x
+//   is no longer needed and when partials are stored.
 //
 // Reduction and epilogue
 //   1. A tile whose chunks one warp has multiplied alone is finished by that warp, from a stage of its ring.
 //   2. Other tiles: warps store partials to shared memory, and are added up in the order of the warps.
 //   3. In a cluster, these sums go to the block that finishes the tile (st.async to distributed shared
-//      memory), which adds them up in the order of the blocks. So results do not depend on timing.
+//      memory), which adds them up in the order of the blocks. So results do not depend on timing. Each block
+//      applies its own row scales before it sends its sums: a repack makes them differ between blocks.
+//   Tail partial: a warp's sums of the tile that its range of items stops in. Head partial: a warp's sums of
+//   a tile that its range goes beyond and that it did not compute alone.
 //
 // Memory layouts
 //   x       f16 fragments: [chunk][18 k-steps][lane][ROWS bytes], also in shared memory (f16_fragments.cuh)
@@ -53,22 +57,25 @@
 //   Q4_K and Q5_K 16-byte aligned; at most 52 chunks per block.
 //
 // Numerics
-//   f16 operands, f32 accumulation. Rows of x were scaled by a power of two (row_scaling.cuh), or forwarded
-//   unscaled with flags that say whether f16 holds them; if not, consumer warps repack x from f32. Integer
-//   scales of the K-quants are applied in f16, exactly; block scales and the row scale in f32. Minima and
-//   zero points are multiplied with the sums of 16 columns of x (two f16 per sum), so they do not cancel in
-//   f16.
+//   f16 operands, f32 accumulation. Rows of x were scaled by a power of two (row_scaling.cuh); or forwarded
+//   by attention as an eighth, with row scale 8; or forwarded by a GEMM unscaled, with flags that say whether
+//   f16 holds them: if not, consumer warps repack x from f32.
+//   K-quants: integer scales are applied in f16, exactly for Q4_K and Q5_K; products of Q6_K above 2048 are
+//   rounded to 11 bits. Block scales are applied in f32, as are the row scales of x for all formats. Minima
+//   and zero points are multiplied with the sums of 16 columns of x (two f16 per sum), so they do not cancel
+//   in f16. The formats of 32 elements apply block scales, minima and zero points to each element, in f16.
 //
 // Performance
 //   Bound by the bytes of W. H200, 16 rows, kernels timed alone: LM head 66 % of the memory bandwidth,
 //   gate-up 37 %, down 23 to 27 %, QKV 19 %, output projection 14 %: the small ones are bound by start-up, x
-//   and reduction latency (docs/performance.md, CUDA decode). Fewer clusters than SMs are faster where the
+//   and reduction latency (docs/lab/cuda-decode.md). Fewer clusters than SMs are faster where the
 //   next kernel can start on free SMs.
 #include "gemm_small_m_epilogue.cuh"
 #include "gemm_small_m_mainloop.cuh"
 #include "ptx/cluster.cuh"
 
-// Threads that registers are allotted for: 128 each, so that a block of a small kernel fits beside this one.
+// Caps registers at 128 per thread; a block has at most 416 threads, which leaves registers for another
+// kernel's block.
 constexpr u32 LAUNCH_BOUND = 512;
 static_assert(32 * (MAX_WARPS + 1) <= LAUNCH_BOUND, "consumer warps and the producer warp");
 
@@ -81,19 +88,20 @@ struct ConsumerWarp : Mainloop<F, G, ROWS, GATE_UP> {
     using Base::args, Base::work, Base::state, Base::ring;
     using Base::Base;
     using Base::cluster_partial, Base::head_partial, Base::tail_partial;
-    using Base::FLOATS, Base::SLOT;
+    using Base::TILE_FLOATS, Base::PARTIAL_FLOATS;
 
     // Who contributes to a tile: this warp alone, warps of this block, blocks of the cluster.
     enum Phase { COMPLETE_TILES, WARP_REDUCTION, CLUSTER_REDUCTION };
 
-    // The partials of a tile: sources [first, end), of which `base` is the first but for WARP_REDUCTION.
+    // The partials of a tile: sources [first, end). Partial i is at base + i * PARTIAL_FLOATS, except in
+    // WARP_REDUCTION, where partial() finds warp i's head or tail partial.
     struct Sources {
         u32 first, end;
         const float* base;
     };
 
     DEVICE const float* partial(Phase phase, const Sources& sources, u32 i, u32 index) const {
-        if (phase != WARP_REDUCTION) return sources.base + i * SLOT;
+        if (phase != WARP_REDUCTION) return sources.base + i * PARTIAL_FLOATS;
         return work.items.begin(i + 1) <= (index + 1) * work.chunks ? tail_partial(i)
                                                                     : head_partial(i, index);
     }
@@ -104,8 +112,8 @@ struct ConsumerWarp : Mainloop<F, G, ROWS, GATE_UP> {
         return sum * F::SCALE * row_scale;
     }
 
-    // Adds up floats [at, end) of a tile, four per lane, in the order of the sources; runs the epilogue, or
-    // sends the sum to the block of the cluster that does.
+    // Adds up float4 of a tile, in the order of the sources: the one at float `at`, and at every 128th float
+    // after it below `end`. Runs the epilogue, or sends the sum to the block of the cluster that does.
     DEVICE void reduce(Phase phase, const Sources& sources, u32 index, u32 at, u32 end) {
 #pragma unroll 1
         for (; at < end; at += 128) {
@@ -114,7 +122,7 @@ struct ConsumerWarp : Mainloop<F, G, ROWS, GATE_UP> {
             for (u32 i = sources.first; i < sources.end; i++) {
                 const float* sums = partial(phase, sources, i, index);
                 value = value + *(const float4*)(sums + at);
-                if (GATE_UP) up = up + *(const float4*)(sums + FLOATS + at);
+                if (GATE_UP) up = up + *(const float4*)(sums + TILE_FLOATS + at);
             }
             if (phase != CLUSTER_REDUCTION) {
                 mbarrier_wait_parity(&state.scales_ready, 0);
@@ -126,7 +134,7 @@ struct ConsumerWarp : Mainloop<F, G, ROWS, GATE_UP> {
                 const u32 slot = quotient(index, args.cluster_size) * args.cluster_size;
                 float* to = cluster_partial(slot + work.rank) + at;
                 st_async_v4(to, &state.partials_ready, index - slot, value);
-                if (GATE_UP) st_async_v4(to + FLOATS, &state.partials_ready, index - slot, up);
+                if (GATE_UP) st_async_v4(to + TILE_FLOATS, &state.partials_ready, index - slot, up);
             } else {
                 epilogue<ROWS, GATE_UP>(args, OutputTile(args, work, work.first_tile + index), at, value, up);
             }
@@ -156,10 +164,10 @@ struct ConsumerWarp : Mainloop<F, G, ROWS, GATE_UP> {
                     continue;
                 }
                 __syncwarp();
-                at = (reload_tid_x() & 31) * 4, end = FLOATS;
+                at = (reload_tid_x() & 31) * 4, end = TILE_FLOATS;
                 sources.base = (float*)ring.stage_data();
             } else {
-                index = next / FLOATS, at = next % FLOATS, end = at + 1;
+                index = next / TILE_FLOATS, at = next % TILE_FLOATS, end = at + 1;
                 next += args.consumer_warps * 128;
                 if (phase == CLUSTER_REDUCTION)
                     sources.base = cluster_partial(index * args.cluster_size),
@@ -293,7 +301,8 @@ DEVICE void gemm_small_m(const GemmSmallMArgs& args) {
     const BlockWork work(args, F::CHUNK_BYTES != G::CHUNK_BYTES);
     typedef ConsumerWarp<F, G, ROWS, GATE_UP> Consumer;
     if (threadIdx.x / 32 == args.consumer_warps) {
-        ActivationProducer<ROWS>{args, work, memory, x_full, state, threadIdx.x & 31}.run(Consumer::SLOT * 4);
+        ActivationProducer<ROWS>{args, work, memory, x_full, state, threadIdx.x & 31}.run(
+            Consumer::PARTIAL_FLOATS * 4);
     } else {
         __syncwarp();
         if (args.cluster_size > 1 && !(args.cluster_partials & PARTIALS_OVERLAY_X))

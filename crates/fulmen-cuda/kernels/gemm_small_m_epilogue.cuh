@@ -33,6 +33,7 @@ DEVICE void epilogue(const GemmSmallMArgs& args, const OutputTile& tile, u32 at,
     if (!GATE_UP && weight.bias) v = v + *(const float4*)(weight.bias + row);
     if (!GATE_UP && weight.residual) v = v + *(const float4*)(weight.residual + to);
     *(float4*)(weight.out + to) = v;
+    // Forwarding implies m == ROWS and whole tiles: no lane has returned.
     if (forwards)
         store_forwarded<ROWS, !GATE_UP>(args.forwarded_out, tile.row / TILE, weight.rows / TILE, x_row, index,
                                         v, gamma);

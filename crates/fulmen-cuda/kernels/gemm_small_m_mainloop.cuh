@@ -10,8 +10,8 @@
 template <class F, class G, int ROWS, bool GATE_UP>
 struct Mainloop {
     static constexpr int WEIGHTS = GATE_UP ? 2 : 1;
-    static constexpr u32 FLOATS = Accumulators<ROWS>::FLOATS;
-    static constexpr u32 SLOT = WEIGHTS * FLOATS;  // partials of a tile
+    static constexpr u32 TILE_FLOATS = Accumulators<ROWS>::TILE_FLOATS;
+    static constexpr u32 PARTIAL_FLOATS = WEIGHTS * TILE_FLOATS;
     typedef WeightRing<F, G, WEIGHTS> Ring;
 
     const GemmSmallMArgs& args;
@@ -40,16 +40,17 @@ struct Mainloop {
 
     // ---- Partials in shared memory
 
-    // Of a warp's last tile.
-    DEVICE float* tail_partial(u32 warp) const { return (float*)memory + warp * SLOT; }
-    // Of a tile that a warp ends and others (earlier warps, or blocks of the cluster) contribute to.
+    // Of the tile that a warp's range stops in.
+    DEVICE float* tail_partial(u32 warp) const { return (float*)memory + warp * PARTIAL_FLOATS; }
+    // Of a tile that a warp's range goes beyond and others (earlier warps, or blocks of the cluster)
+    // contribute to.
     DEVICE float* head_partial(u32 warp, u32 index) const {
         float* all = (float*)(memory + args.x_bytes + args.consumer_warps * args.stages * args.stage_bytes);
-        return all + (args.cluster_partials & HEAD_PARTIALS_PER_TILE ? index : warp) * SLOT;
+        return all + (args.cluster_partials & HEAD_PARTIALS_PER_TILE ? index : warp) * PARTIAL_FLOATS;
     }
     // Received from the blocks of the cluster, by rank, for each tile that this block finishes.
     DEVICE float* cluster_partial(u32 slot) const {
-        return (float*)(memory + (args.cluster_partials & ~15u)) + slot * SLOT;
+        return (float*)(memory + (args.cluster_partials & ~15u)) + slot * PARTIAL_FLOATS;
     }
 
     // ---- Mainloop
@@ -59,8 +60,8 @@ struct Mainloop {
         for (int w = 0; w < WEIGHTS; w++) total[w] = {};
     }
 
-    // Before anything of previous kernels is read or written: they have completed, and x has arrived or will.
-    // If forwarded fragments do not fit f16, the block repacks x.
+    // Waits for all previous kernels and for the producer's mbarriers. x itself is awaited per chunk
+    // (x_full). If forwarded fragments do not fit f16, the block repacks x.
     DEVICE void wait_for_x() {
         pdl_wait();
         bar_sync<1>(blockDim.x);
@@ -97,6 +98,14 @@ struct Mainloop {
     // Multiplies the warp's items up to the end of a tile that it has computed alone, and stores the sums in
     // the current stage of the ring: true, and `index` is the tile. False after the last item; what is left
     // is in a tail partial. Iteration `step` loads item `step` and multiplies item `step - stages + 1`.
+    //
+    //     item ends its tile   computed alone   last item   the sums
+    //     no                                                stay in registers
+    //     yes                  yes                          go to the stage; returns true
+    //     yes                  no               no          go to a head partial
+    //     yes                  no               yes         stay in registers
+    //     (after the last item)                             go from registers (zeros if all were stored) to
+    //                                                       the tail partial; returns false
     DEVICE bool next_complete_tile(u32& index) {
 #pragma unroll 1
         for (;;) {
@@ -121,19 +130,19 @@ struct Mainloop {
                     multiply_item<F>();
                 index = ring.item.tile - work.first_tile;
                 const bool ends = ring.item.next(work);
-                complete = ends && ring.began_tile && args.cluster_size == 1;
+                complete = ends && ring.starts_tile && args.cluster_size == 1;
                 __syncwarp();
                 if (!ends || (left == 1 && !complete)) continue;
                 // The weights in the stage have been read.
                 to = complete ? (float*)ring.stage_data() : head_partial(warp, index);
-                ring.began_tile = true;
+                ring.starts_tile = true;
                 ring.begin_multiply_tile();
             } else {
                 // No warp reads x any more: tail partials take its place.
                 bar_sync<1>(args.consumer_warps * 32);
             }
 #pragma unroll
-            for (int w = 0; w < WEIGHTS; w++) total[w].store(to + w * FLOATS);
+            for (int w = 0; w < WEIGHTS; w++) total[w].store(to + w * TILE_FLOATS);
             clear();
             if (complete || left == 0) return complete;
         }

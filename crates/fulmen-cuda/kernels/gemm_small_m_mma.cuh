@@ -8,7 +8,7 @@
 // row 8 n + 2 t + i % 2 of x.
 template <int ROWS>
 struct Accumulators {
-    static constexpr int N_TILES = ROWS / 8, FLOATS = N_TILES * 128;
+    static constexpr int N_TILES = ROWS / 8, TILE_FLOATS = N_TILES * 128;
     float v[N_TILES][4];
 
     // One k-step; `x` points to the lane's B-fragments.

@@ -21,17 +21,17 @@
 template <class F, class G, int WEIGHTS>
 struct WeightRing {
     static constexpr bool TWO_FORMATS = F::CHUNK_BYTES != G::CHUNK_BYTES;
-    static_assert(!TWO_FORMATS || !G::ALIGNED, "only the first format has tensor maps");
+    static_assert(!TWO_FORMATS || (F::ALIGNED && !G::ALIGNED), "TMA for the first format, not the second");
 
     const GemmSmallMArgs& args;
     const BlockWork& work;
-    const bool uses_tma;
+    const bool uses_tma;  // without TMA the format is always G
     const u32 lane, row_bytes;
     u8* ring;
     u64* full;
     u32 stage, parity;
     ItemIterator load_item, item;  // the next item to load, and to multiply
-    bool began_tile;               // no earlier warp has items of the tile of `item`
+    bool starts_tile;              // no earlier warp has items of the tile of `item`
     // The tile of `load_item`, for TMA: tensor map and row.
     u32 map, row;
     // The same for cp.async: the 16-byte vector with the tile's first byte, that byte's offset in the vector,
@@ -64,7 +64,7 @@ struct WeightRing {
         const u32 first = work.items.begin(warp), tile = quotient(first, work.chunks);
         const u32 chunk = first - tile * work.chunks;
         load_item = {work.first_tile + tile, work.first_chunk + chunk}, item = load_item;
-        began_tile = chunk == 0;
+        starts_tile = chunk == 0;
         if (!uses_tma) lane_offset = lane / G::ROW_VECTORS * row_bytes + lane % G::ROW_VECTORS * 16;
         begin_load_tile();
         begin_multiply_tile();

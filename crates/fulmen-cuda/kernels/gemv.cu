@@ -1,7 +1,7 @@
 // targets: 90
-// W4A8 GEMV: y[n] = x[k] W[n, k]^T for one row of x and block-quantized W (Q4_K, Q5_K, Q6_K, Q4_0, Q4_1,
-// Q5_0, Q5_1, Q8_0), with a fused RMS norm before it and SwiGLU of gate and up, or bias and residual, after
-// it. For decode at batch 1.
+// GEMV with int8 activations (W4A8 to W8A8): y[n] = x[k] W[n, k]^T for one row of x and block-quantized W
+// (Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0), with a fused RMS norm before it and SwiGLU of gate and
+// up, or bias and residual, after it. For decode at batch 1.
 //
 // Algorithm
 //   x is quantized to int8 (q8_activations.cuh) and multiplied with the quants of W by dp4a
@@ -42,7 +42,7 @@
 // Performance
 //   Bound by the bytes of W. H200: LM head 151936 x 2560 91 % of the memory bandwidth in Q4_K (83 % in Q6_K,
 //   with its norm); in a decode step gate-up 46 %, down 33 to 35 %, QKV 25 %, output projection 20 % when
-//   timed alone, which PDL overlaps (docs/performance.md, CUDA decode). Code is short, loops are rolled and
+//   timed alone, which PDL overlaps (docs/lab/cuda-decode.md). Code is short, loops are rolled and
 //   there is one entry per format, because hundreds of these kernels run in turn and each finds the
 //   instruction cache full of another.
 #include "float4.cuh"

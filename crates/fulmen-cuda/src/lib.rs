@@ -11,8 +11,9 @@
 //!   chooses the kernel, the grid and the arguments. Argument structs are compared with those of CUDA when
 //!   the kernels are compiled (`layout.rs`).
 //! - **Every address is checked** ([`buffer`]) before it is passed to a kernel. What only the device knows
-//!   (tokens, positions, sampling states) is checked by the kernels, which report it and write nothing
-//!   (`fault.rs`).
+//!   (tokens, positions, sampling states) is checked by the kernels, which report it (`fault.rs`) and
+//!   skip the row: nothing is written to a KV cache, and the row's attention output is unspecified (zeros or
+//!   NaN).
 //! - **One stream per dispatcher** ([`queue`]). Programs are captured into CUDA graphs and replayed with one
 //!   launch ([`capture`]).
 

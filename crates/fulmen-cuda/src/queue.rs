@@ -5,10 +5,13 @@
 //!
 //! On compute capability 9.0 a kernel may start before the previous one has finished. Every kernel executes
 //! `griddepcontrol.wait` before it reads what another kernel has written, so this is invisible, with one
-//! exception: the fused attention kernel reads the KV cache before it waits. [`Queue::note_kv_store`] records
-//! which caches were written since the last point at which all previous kernels were known to be done
-//! ([`Queue::mark_drained`]), and the fused kernel is not used for a cache in that list
-//! ([`Queue::kv_store_may_be_running`]).
+//! exception: the decode attention reads before it waits.
+//!
+//! - Positions and sequences. A kernel that writes them must not let the next kernel start early: then no
+//!   later kernel starts before its last block has exited. `advance.cu`, which writes positions, does not.
+//! - With the fused store, the KV cache. [`Queue::note_kv_store`] records which caches were written since the
+//!   last point at which all previous kernels were known to be done ([`Queue::mark_drained`]), and the fused
+//!   kernel is not used for a cache in that list ([`Queue::kv_store_may_be_running`]).
 //!
 //! # Forwarding
 //!
@@ -18,7 +21,7 @@
 //! written too.
 //!
 //! 1. Before a matmul that is followed by an RMS norm, `dispatch_pair` sees both calls. It returns `None`,
-//!    but leaves a request (`request_forward`): the output of the matmul, times the gain of the
+//!    but leaves a request (`request_forward`): the output of the matmul, times the gamma of the
 //!    norm, would be of use.
 //! 2. A producer (attention, gate-up, or a matmul with a matching request) reserves a slot of the forward
 //!    buffer (`reserve_forward_buffer`), writes to it, and describes what it wrote
@@ -115,8 +118,8 @@ pub(crate) enum ForwardFormat {
     ScaledF16,
     /// Rows in f16 as a matmul has computed them, not scaled.
     MatmulF16 {
-        /// The address of the gain of an RMS norm that they are multiplied with.
-        gain: Option<u64>,
+        /// The address of the gamma of an RMS norm that they are multiplied with.
+        gamma: Option<u64>,
     },
 }
 
@@ -261,11 +264,11 @@ impl Queue {
         self.l2_prefetch
     }
 
-    /// The gain that a requested output is to be multiplied with.
-    pub(crate) fn requested_gain(&self, source: u64, rows: u32, width: u32) -> Option<u64> {
+    /// The gamma that a requested output is to be multiplied with.
+    pub(crate) fn requested_gamma(&self, source: u64, rows: u32, width: u32) -> Option<u64> {
         let requested = self.requested?;
-        let ForwardFormat::MatmulF16 { gain } = requested.format else { return None };
-        gain.filter(|_| requested == Forwarded { format: requested.format, source, rows, width })
+        let ForwardFormat::MatmulF16 { gamma } = requested.format else { return None };
+        gamma.filter(|_| requested == Forwarded { format: requested.format, source, rows, width })
     }
 
     fn unused_slot(&self) -> usize {

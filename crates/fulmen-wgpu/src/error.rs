@@ -13,7 +13,7 @@ pub enum GpuError {
         tried: &'static str,
     },
     /// No adapter matches the request.
-    #[error("no GPU adapter is {wanted}; there are: {}", found.join(", "))]
+    #[error("no GPU adapter is {wanted}; found: {}", names(found))]
     AdapterNotFound {
         /// The requested index or name.
         wanted: String,
@@ -201,6 +201,11 @@ pub(crate) const TRIED: &str = if cfg!(target_vendor = "apple") {
 } else {
     "Vulkan"
 };
+
+/// The names of adapters for a message.
+fn names(found: &[String]) -> String {
+    if found.is_empty() { "none".to_owned() } else { found.join(", ") }
+}
 
 /// What to install when there is no adapter.
 fn remedy() -> &'static str {

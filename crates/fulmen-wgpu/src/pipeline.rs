@@ -27,7 +27,7 @@ use crate::{
     device::{GpuDevice, count},
     disk_cache,
     error::GpuError,
-    kernel::{Access, Kernel},
+    kernel::{Access, Caps, Kernel},
     replay::VulkanPipeline,
 };
 
@@ -42,6 +42,16 @@ pub enum ParamMode {
     Immediates,
     /// From a uniform buffer in group 1, by a dynamic offset.
     Uniform,
+}
+
+impl ParamMode {
+    fn new(kernel: &Kernel, caps: &Caps) -> ParamMode {
+        match u64::from(kernel.param_words) * 4 {
+            0 => ParamMode::None,
+            bytes if bytes <= caps.immediate_bytes.into() => ParamMode::Immediates,
+            _ => ParamMode::Uniform,
+        }
+    }
 }
 
 /// A compiled kernel.
@@ -195,13 +205,9 @@ fn compile(gpu: &GpuDevice, kernel: &Kernel, trusted: bool) -> Result<Pipeline, 
         if needed > limit { Err(GpuError::TooLarge { call: CALL, what, needed, limit }) } else { Ok(()) }
     };
     too_large("the number of buffers", kernel.bindings.len() as u64, caps.max_storage_buffers.into())?;
-    let bytes = u64::from(kernel.param_words) * 4;
-    let params = match bytes {
-        0 => ParamMode::None,
-        _ if bytes <= caps.immediate_bytes.into() => ParamMode::Immediates,
-        _ => ParamMode::Uniform,
-    };
+    let params = ParamMode::new(kernel, &caps);
     if params == ParamMode::Uniform {
+        let bytes = u64::from(kernel.param_words) * 4;
         too_large("the bytes of parameters", bytes, gpu.limits().max_uniform_buffer_binding_size)?;
     }
 
@@ -224,6 +230,11 @@ fn compile(gpu: &GpuDevice, kernel: &Kernel, trusted: bool) -> Result<Pipeline, 
     count(if loaded { &counters.pipelines_loaded } else { &counters.pipelines_compiled }, 1);
     made.text = (trusted && gpu.info().backend == wgpu::Backend::Vulkan).then_some(text);
     Ok(made)
+}
+
+/// The module as a trusted kernel is compiled on a device with these capabilities.
+pub(crate) fn trusted_module(kernel: &Kernel, caps: &Caps) -> String {
+    module_text(kernel, ParamMode::new(kernel, caps), true)
 }
 
 /// The kernel's text with the declarations that the pipeline adds.

@@ -7,7 +7,7 @@ use crate::encode::Profile;
 /// Writes profiles as a Chrome trace, one row per profile, in microseconds. Names are the dispatches' labels.
 ///
 /// # Errors
-/// What `out` reports.
+/// Returns the errors of `out`.
 pub fn write_chrome_trace<'a>(
     mut out: impl io::Write,
     profiles: impl IntoIterator<Item = (&'a str, &'a Profile)>,

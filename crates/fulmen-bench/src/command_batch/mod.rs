@@ -52,7 +52,6 @@ pub struct CommandBatchReport {
     /// What wgpu's calls cost.
     pub costs: CallCosts,
     /// The times of each case.
-    #[serde(rename = "works")]
     pub cases: Vec<BatchTimes>,
     /// The streaming case compared with a plain wgpu kernel.
     pub pass: RawComparison,

@@ -23,7 +23,6 @@ pub(super) struct BatchCase {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BatchTimes {
     /// The case.
-    #[serde(rename = "work")]
     pub case: String,
     /// Recorded ops.
     pub ops: usize,
@@ -44,10 +43,8 @@ pub struct BatchTimes {
     /// Operations that must be done.
     pub flops: u64,
     /// The least time that the roofline of the device allows.
-    #[serde(rename = "floor_us")]
     pub roofline_us: f64,
     /// Which ceiling of the roofline that is.
-    #[serde(rename = "bound")]
     pub limit: Limit,
     /// `roofline_us` divided by `gpu_us`.
     pub share: Option<f64>,

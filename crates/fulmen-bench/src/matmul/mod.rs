@@ -143,10 +143,8 @@ pub struct MatmulTimes {
     /// GB/s of the kernels.
     pub gb_s: Option<f64>,
     /// The least time that the roofline of the device allows.
-    #[serde(rename = "floor_us")]
     pub roofline_us: f64,
     /// Which ceiling of the roofline that is.
-    #[serde(rename = "bound")]
     pub limit: Limit,
     /// `roofline_us` divided by `gpu_us`.
     pub share: Option<f64>,
@@ -181,12 +179,10 @@ pub struct MatmulReport {
     /// Runs of each matmul.
     pub repeat: usize,
     /// Shapes that were tuned on this device.
-    #[serde(rename = "tuned_products")]
     pub tuned_shapes: usize,
     /// What plain kernels reach.
     pub ceilings: Ceilings,
     /// The matmuls.
-    #[serde(rename = "products")]
     pub matmuls: Vec<MatmulTimes>,
     /// Kernels that gave wrong results when they were tried.
     pub failures: Vec<String>,

@@ -30,7 +30,6 @@ pub struct DecodeOptions {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DecodeTimes {
     /// Tokens in the KV cache before the first step.
-    #[serde(rename = "context")]
     pub depth: u32,
     /// Sequences that decode together.
     pub batch: u32,
@@ -48,10 +47,8 @@ pub struct DecodeTimes {
     /// Bytes that a step must read: the weights once, and the KV cache of each sequence.
     pub read_bytes: u64,
     /// The memory-bandwidth bound: the time to read these bytes at the measured bandwidth.
-    #[serde(rename = "floor_us")]
     pub bound_us: Option<f64>,
     /// The bound divided by the time of a step.
-    #[serde(rename = "share_of_floor")]
     pub share_of_bound: Option<f64>,
     /// The ops of a step.
     pub profile: OpProfile,

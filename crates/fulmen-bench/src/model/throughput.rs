@@ -52,7 +52,6 @@ pub struct ThroughputTimes {
     pub read_bytes_per_second: Option<f64>,
     /// How much of the memory-bandwidth bound decoding reaches: `read_bytes_per_second` over the measured
     /// bandwidth.
-    #[serde(rename = "share_of_floor")]
     pub share_of_bound: Option<f64>,
 }
 

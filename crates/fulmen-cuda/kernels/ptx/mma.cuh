@@ -33,8 +33,8 @@ DEVICE void mma_m16n8k16_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Rows 0 to 7 only: rows 8 to 15 of A are zero, and their accumulators are discarded.
-DEVICE void mma_m8n8k16_f16(float (&c)[2], u32 a0, u32 a2, u32 b0, u32 b1) {
+// c += a · b for rows 0 to 7 only: rows 8 to 15 of A are zero, and their accumulators are discarded.
+DEVICE void mma_m16n8k16_f16_rows0_7(float (&c)[2], u32 a0, u32 a2, u32 b0, u32 b1) {
     [[maybe_unused]] float unused0, unused1;
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "

@@ -1,9 +1,16 @@
 // Programmatic dependent launch (PDL): `griddepcontrol`, compute capability 9.0 and up; nothing below it.
 //
-// With PDL a kernel may start before the previous kernel of the stream has finished. EVERY kernel calls
-// `pdl_wait` in every thread before it touches memory that another kernel may write: when it returns, all
-// previous kernels have completed and their writes are visible. `pdl_launch_dependents` lets the next kernel
-// start on free SMs; it may be called at any time.
+// With PDL a kernel may start before the previous kernel of the stream has finished. Kernels call `pdl_wait`
+// in every thread before they touch memory that another kernel may write: when it returns, all previous
+// kernels have completed and their writes are visible. `pdl_launch_dependents` lets the next kernel start on
+// free SMs.
+//
+// The exception is attention_decode.cu, which reads before its `pdl_wait`:
+// - Positions and sequences. A kernel that writes them must not call `pdl_launch_dependents`: no later kernel
+//   then starts before its last block has exited. advance.cu, which writes positions, does not.
+// - With the fused store, the KV cache. Every launch that writes a cache is noted (`note_kv_store` of
+//   queue.rs), and the fused kernel is not launched while a noted one may be running.
+// Other kernels may call `pdl_launch_dependents` at any time.
 #pragma once
 #include "types.cuh"
 

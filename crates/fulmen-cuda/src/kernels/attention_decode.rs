@@ -1,5 +1,6 @@
-//! Decode attention of up to 16 rows over an f16 KV cache, fused with the q/k RMS norm, RoPE and the KV
-//! store (`attention_decode.cu`).
+//! Decode attention over an f16 KV cache, fused with the q/k RMS norm, RoPE and the KV store
+//! (`attention_decode.cu`): 1 to 16 rows of one sequence, or a decode batch of up to 1024 rows (32 with the
+//! fused store).
 
 use bytemuck::Zeroable;
 use fulmen_core::{AttentionCall, DType, KvSource, RopeStoreCall};
@@ -152,7 +153,7 @@ fn args(queue: &Queue, call: &AttentionCall) -> Option<AttentionDecodeArgs> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LaunchConfig {
-    /// Blocks per row and KV head. Every device supports clusters of 8.
+    /// Blocks per row and KV head. Every device with clusters supports clusters of 8.
     cluster: u32,
     /// Tiles in a warp's ring.
     stages: u32,
@@ -160,8 +161,8 @@ struct LaunchConfig {
 }
 
 impl LaunchConfig {
-    /// A single row has a kernel of its own. With more rows clusters shrink, so that the grid has a block for
-    /// half of the multiprocessors as long as possible: measured, this is faster than one for each.
+    /// A single row has a kernel of its own. With more rows: the largest cluster whose grid has at most
+    /// SMs / 2 blocks; if none, 1. Measured, this is faster than a block for each SM.
     fn new(rows: u32, kv_heads: u32, head_dim: u32, multiprocessors: u32) -> LaunchConfig {
         if rows == 1 {
             return LaunchConfig { cluster: 8, stages: 2, single_row: true };

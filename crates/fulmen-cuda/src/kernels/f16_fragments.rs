@@ -69,8 +69,8 @@ impl F16Fragments {
 
     /// Describes the fragments that a GEMM forwards: unscaled, and multiplied by the weights of a norm if
     /// there is one.
-    pub(super) fn from_matmul(x: u64, rows: u32, width: u32, gain: Option<u64>) -> Forwarded {
-        Forwarded { format: ForwardFormat::MatmulF16 { gain }, source: x, rows, width }
+    pub(super) fn from_matmul(x: u64, rows: u32, width: u32, gamma: Option<u64>) -> Forwarded {
+        Forwarded { format: ForwardFormat::MatmulF16 { gamma }, source: x, rows, width }
     }
 
     /// Where a launch may forward its output to. Only whole rows of whole chunks: no one writes the padding.

@@ -33,7 +33,7 @@ impl AdapterSelector {
         };
         found.map(|i| adapters.swap_remove(i)).ok_or_else(|| GpuError::AdapterNotFound {
             wanted: match self {
-                Self::Best => "there".to_owned(),
+                Self::Best => "available".to_owned(),
                 Self::Index(index) => format!("number {index}"),
                 Self::Name(name) => format!("named {name:?}"),
             },

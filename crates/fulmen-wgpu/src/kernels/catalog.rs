@@ -27,6 +27,7 @@ use super::sample::sample;
 use super::transpose::transpose;
 use super::{Elem, KernelError, LaunchList};
 use crate::kernel::{Caps, Kernel};
+use crate::pipeline::trusted_module;
 
 /// A kernel of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub struct CatalogEntry {
     pub about: String,
     /// The label of this configuration, as profiles show it.
     pub label: String,
-    /// The whole module.
+    /// The whole module, as it is compiled.
     pub wgsl: String,
 }
 
@@ -49,7 +50,12 @@ pub fn catalog(caps: &Caps) -> Vec<CatalogEntry> {
     let entry = |&(name, algorithm, file, kernel): &Row| {
         let kernel = kernel(caps)?;
         let about = format!("{algorithm}\n{}", documentation(file));
-        Some(CatalogEntry { name, about, label: kernel.label.to_string(), wgsl: kernel.module() })
+        Some(CatalogEntry {
+            name,
+            about,
+            label: kernel.label.to_string(),
+            wgsl: trusted_module(&kernel, caps),
+        })
     };
     MATMUL.iter().chain(QMATMUL).chain(MODEL).chain(ARRAYS).filter_map(entry).collect()
 }

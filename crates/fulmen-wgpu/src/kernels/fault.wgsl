@@ -1,5 +1,6 @@
 //! Helper function: `report(code, row, value, limit)` writes a fault to the binding `fault`, four
-//! atomic words, from one thread. The first report wins. The constants match `fulmen_core::fault`.
+//! atomic words. The first report wins. Call it from one thread per row; several do no harm.
+//! The constants match `fulmen_core::fault`.
 const FAULT_TOKEN = 1u;
 const FAULT_POSITION = 2u;
 const FAULT_SEQUENCE = 3u;
@@ -11,9 +12,14 @@ const FAULT_FREQUENCY = 8u;
 const FAULT_PRESENCE = 9u;
 
 fn report(code: u32, row: u32, value: u32, limit: u32) {
-    if (atomicCompareExchangeWeak(&fault[0], 0u, code).exchanged) {
-        atomicStore(&fault[1], row);
-        atomicStore(&fault[2], value);
-        atomicStore(&fault[3], limit);
+    loop {
+        let claim = atomicCompareExchangeWeak(&fault[0], 0u, code);
+        if (claim.exchanged) {
+            atomicStore(&fault[1], row);
+            atomicStore(&fault[2], value);
+            atomicStore(&fault[3], limit);
+        }
+        // The exchange may fail although the word is 0: tried again.
+        if (claim.exchanged || claim.old_value != 0u) { break; }
     }
 }

@@ -1,6 +1,6 @@
 //! Matrix transpose through workgroup memory. One workgroup per 32 x 32 tile; `threads / 32` rows of a
 //! tile at a time, so that both loads and stores are coalesced. Tile rows are padded by one element to
-//! avoid bank conflicts.
+//! avoid bank conflicts. `threads` is a multiple of 32.
 //!
 //! **Bindings.** `x`: [rows][columns]; `out`: [columns][rows]; f32 or f16. A launch handles a part of
 //! the matrix that fits the bindings.
@@ -31,12 +31,12 @@ fn main(
     @builtin(num_workgroups) grid: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let number = group.x + grid.x * (group.y + grid.y * group.z);
-    if (number >= params.tiles) {
+    let workgroup_index = group.x + grid.x * (group.y + grid.y * group.z);
+    if (workgroup_index >= params.tiles) {
         return;
     }
-    let top = number / params.tiles_across * 32u;
-    let left = number % params.tiles_across * 32u;
+    let top = workgroup_index / params.tiles_across * 32u;
+    let left = workgroup_index % params.tiles_across * 32u;
     let across = thread % 32u;
     for (var down = thread / 32u; down < 32u; down += {{threads / 32}}u) {
         if (top + down < params.part_rows && left + across < params.part_columns) {

@@ -54,7 +54,8 @@ fn k_order(dtype: DType) -> usize {
 }
 
 /// Clusters that run at once. Those of more than two blocks do not cross GPCs and leave some SMs unused: on
-/// an H200, 30 clusters of four blocks run at once, and 31 take twice as long.
+/// an H200, 30 clusters of four blocks run at once, and 31 take twice as long. The formula allows 29, to be
+/// safe.
 fn max_clusters(caps: Caps, size: u32) -> u32 {
     let sms = caps.multiprocessors;
     let usable = if size > 2 { sms - sms / 8 } else { sms };

@@ -33,14 +33,14 @@ enum Source {
 }
 
 impl Source {
-    /// Fragments are forwarded only if all rows fit in one launch.
+    /// Fragments are forwarded only if m is exactly 8 or 16 (`rows`), as nobody writes the padding rows.
     fn of(queue: &mut Queue, input: &MatmulInput, rows: u32) -> Result<Source, BackendError> {
         let (m, k) = (input.m, input.k);
         let fragments = |at: u64| F16Fragments::at(at, rows, k);
         let x = input.norm.map_or(input.x, |norm| norm.input);
         if m == rows {
-            let gain = input.norm.map(|norm| norm.gamma);
-            if let Some(at) = queue.forwarded(F16Fragments::from_matmul(x, m, k, gain)) {
+            let gamma = input.norm.map(|norm| norm.gamma);
+            if let Some(at) = queue.forwarded(F16Fragments::from_matmul(x, m, k, gamma)) {
                 return Ok(Source::ForwardedByMatmul(fragments(at)));
             }
             let scaled = F16Fragments::scaled(x, m, k);
@@ -84,13 +84,13 @@ fn forwarded_output(
     let [config] = configs else { return None };
     let weight = &config.args.weights[0];
     let (out, width) = (weight.out, weight.rows);
-    let gain = queue.requested_gain(out, m, width);
-    let wanted = config.gate_up || (config.args.n_weights == 1 && gain.is_some());
+    let gamma = queue.requested_gamma(out, m, width);
+    let wanted = config.gate_up || (config.args.n_weights == 1 && gamma.is_some());
     if m != rows || !wanted {
         return None;
     }
-    let gain = gain.filter(|_| !config.gate_up);
-    if !weight.can_vectorize() || !gain.unwrap_or(0).is_multiple_of(16) {
+    let gamma = gamma.filter(|_| !config.gate_up);
+    if !weight.can_vectorize() || !gamma.unwrap_or(0).is_multiple_of(16) {
         return None;
     }
     let to = F16Fragments::reserve(queue, m, width)?;
@@ -98,9 +98,9 @@ fn forwarded_output(
         fragments: to.fragments,
         flags: to.flags,
         squares: to.squares,
-        gamma: gain.unwrap_or(0),
+        gamma: gamma.unwrap_or(0),
     };
-    Some((F16Fragments::from_matmul(out, m, width, gain), output))
+    Some((F16Fragments::from_matmul(out, m, width, gamma), output))
 }
 
 fn launch(queue: &mut Queue, input: &MatmulInput, configs: &[SmallMConfig], rows: u32) -> Launched {

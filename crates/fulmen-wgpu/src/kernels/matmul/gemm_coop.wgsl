@@ -21,7 +21,7 @@
 //! matrices.
 //!
 //! Bound by loads into workgroup memory and tensor cores: 151 to 181 TFLOP/s for 4096³ and 8192³ on an
-//! H200 (docs/performance.md).
+//! H200 (docs/lab/wgpu-kernels.md).
 #include "matmul/prelude.wgsl"
 #define vectors bk / 4
 #define fetches_per_row vectors / vectors_per_fetch

@@ -15,7 +15,7 @@
 //! swizzle.
 //!
 //! Bound by FMA throughput: 45 TFLOP/s at 8192³ on an H200, where cuBLAS reaches 50.7 in f32
-//! (docs/performance.md).
+//! (docs/lab/wgpu-kernels.md).
 #include "matmul/prelude.wgsl"
 #include "matmul/element.wgsl"
 #define cols bn / products

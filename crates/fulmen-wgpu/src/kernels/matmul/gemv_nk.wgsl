@@ -13,7 +13,7 @@
 //! With `fixed_k` the length of a row is a constant and the loop has no remainder.
 //!
 //! Bound by memory bandwidth: B is read once. 9728 x 2560 in f32 at m = 1 takes 29 µs on an H200, 3.44 TB/s
-//! (docs/performance.md).
+//! (docs/lab/wgpu-kernels.md).
 #include "matmul/prelude.wgsl"
 #include "matmul/element.wgsl"
 #include "matmul/sum_lanes.wgsl"

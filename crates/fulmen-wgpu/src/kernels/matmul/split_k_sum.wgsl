@@ -2,6 +2,7 @@
 //! epilogue.
 //!
 //! One thread owns one value of the output, or four neighboring columns where `width` is 4.
+//! `products` is the number of matmuls, 2 for gate and up; `nv` is the number of output vectors per row.
 //! Bindings: `slices` [products, slices, m, n] f32; `dst` [m, n] f32; then the epilogue's inputs.
 //! Bound by memory bandwidth: every slice is read once, four loads at a time.
 #include "matmul/prelude.wgsl"

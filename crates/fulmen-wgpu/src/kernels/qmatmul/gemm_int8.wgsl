@@ -12,7 +12,7 @@
 //! (Q6_K).
 //!
 //! Bound by integer ALU throughput: Q4_K 9728 x 2560 with m = 512 takes 498 µs on an H200
-//! (docs/performance.md).
+//! (docs/lab/wgpu-kernels.md).
 #include "matmul/prelude.wgsl"
 #define suffix ""
 #include "qmatmul/formats/{{format}}.wgsl"

@@ -11,7 +11,7 @@
 //! than `lanes`.
 //!
 //! Bound by memory bandwidth: W is read once. Q4_K 151,936 x 2560 reaches 72 % of it on an H200
-//! (docs/performance.md).
+//! (docs/lab/wgpu-kernels.md).
 #include "matmul/prelude.wgsl"
 #include "matmul/sum_lanes.wgsl"
 #define suffix ""
