@@ -51,7 +51,7 @@ fn every_wgsl_kernel_can_be_printed() {
     }
 }
 
-/// The printed sources, byte by byte. `UPDATE_SNAPSHOTS=1 cargo test` rewrites the files.
+/// The printed sources, byte by byte. `FULMEN_UPDATE=1 cargo test` rewrites the files.
 #[test]
 fn printed_kernels_match_their_snapshots() {
     for (name, device, file) in
@@ -65,7 +65,7 @@ fn printed_kernels_match_their_snapshots() {
         let source = good(&args);
         let printed: String = source.split_inclusive('\n').filter(|line| !line.starts_with("// ")).collect();
         let path = format!("{}/tests/snapshots/{file}", env!("CARGO_MANIFEST_DIR"));
-        if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        if std::env::var_os("FULMEN_UPDATE").is_some() {
             std::fs::write(&path, &printed).unwrap();
         }
         assert_eq!(printed, std::fs::read_to_string(&path).unwrap_or_default(), "{path}");

@@ -1,6 +1,6 @@
 //! The catalog of kernels, and the final WGSL of some of them compared with text files.
 //!
-//! After an intended change of a kernel, `FULMEN_UPDATE_SNAPSHOTS=1 cargo test -p fulmen-wgpu --test
+//! After an intended change of a kernel, `FULMEN_UPDATE=1 cargo test -p fulmen-wgpu --test
 //! kernel_catalog` rewrites the files; the diff is what a reviewer reads.
 
 use std::collections::HashSet;
@@ -83,14 +83,14 @@ fn kernels_are_as_their_snapshots() {
         let entry = all.iter().find(|entry| entry.name == name).unwrap_or_else(|| panic!("no kernel {name}"));
         let text = format!("// {name}: {}\n{}", entry.label, entry.wgsl);
         let path = folder.join(format!("{}.wgsl", name.replace('/', "_")));
-        if std::env::var_os("FULMEN_UPDATE_SNAPSHOTS").is_some() {
+        if std::env::var_os("FULMEN_UPDATE").is_some() {
             std::fs::create_dir_all(&folder).unwrap();
             std::fs::write(&path, &text).unwrap();
         }
         let kept = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
             kept == text,
-            "{name} differs from {}; if that is intended, run the test with FULMEN_UPDATE_SNAPSHOTS=1",
+            "{name} differs from {}; if that is intended, run the test with FULMEN_UPDATE=1",
             path.display()
         );
     }

@@ -13,3 +13,5 @@ fn main(
 
 @group(0) @binding(0) var<storage, read> src: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read_write> dst: array<vec4<u32>>;
+var<immediate> params: Params;
+override fulmen_translate_late: bool = true;

@@ -45,3 +45,5 @@ fn main(
 @group(0) @binding(0) var<storage, read> slices: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> dst: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> x0: array<f32>;
+var<immediate> params: Params;
+override fulmen_translate_late: bool = true;

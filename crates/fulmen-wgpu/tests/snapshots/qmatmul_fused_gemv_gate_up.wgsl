@@ -278,3 +278,5 @@ fn main(
 @group(0) @binding(2) var<storage, read> w_0_1: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read_write> dst_0: array<f32>;
 @group(0) @binding(4) var<storage, read_write> dst: array<vec4<u32>>;
+var<immediate> params: Params;
+override fulmen_translate_late: bool = true;

@@ -334,3 +334,5 @@ fn main(
 @group(0) @binding(1) var<storage, read> w: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read_write> dst: array<f32>;
 @group(0) @binding(3) var<storage, read> x0: array<f32>;
+var<immediate> params: Params;
+override fulmen_translate_late: bool = true;
