@@ -11,8 +11,8 @@
 //
 // Tiles and mapping (chosen in gemv.rs)
 //   grid   one block per SM (fewer for gate-up that forwards q8), each with `rows_per_block` rows of a matrix
-//   block  12 warps. A task is 32 / LANES consecutive rows (of gate and up: 16 / LANES rows of both); warp w
-//          takes tasks w, w + 12 ... With two formats (Q4_K and Q6_K) the warps are divided between them
+//   block  WARPS warps. A task is 32 / LANES consecutive rows (of gate and up: 16 / LANES rows of both); warp
+//          w takes tasks w, w + WARPS ... With two formats (Q4_K and Q6_K) the warps are divided among them
 //   warp   LANES = 8, 16 or 32 lanes per row; a lane multiplies every LANES-th unit of 64 columns;
 //          shuffles add up the lanes
 //   stage  the rows of a task as one bulk copy of up to 8448 bytes; a longer row (LANES = 32) is cut into

@@ -8,7 +8,8 @@
 //! - Lanes per row: as few of 8, 16 and 32 as let a warp load [`MAX_LOAD_BYTES`] at once, that is, as many
 //!   rows per warp as possible; all 32 if an SM has fewer than [`FEW_ROWS`] rows. A row that is longer than
 //!   that is loaded in segments of [`SEGMENT_UNITS`] units.
-//! - Warps: 12. With two weight formats they are divided so that the slower part is as fast as possible.
+//! - Warps: [`WARPS`]. With two weight formats they are divided so that the slower part is as fast as
+//!   possible.
 //! - Stages: two per warp, or one if a warp has only one load: the shared memory that is left lets a block of
 //!   the next kernel start on the same SM.
 
