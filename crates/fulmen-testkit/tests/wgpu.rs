@@ -1,9 +1,9 @@
 //! The table through wgpu on the best available adapter, in CI a software one: with all optional features and
 //! without.
 //!
-//! Rows of real models take seconds each in software, so tests run a [sample](fulmen_testkit::sample) of
-//! them. `fulmen ops check --device wgpu` runs every row, and with `FULMEN_WGPU_WITHOUT=all` without optional
-//! features.
+//! In software a row takes up to seconds, most of them for compiling its shaders, so tests run a
+//! [sample](fulmen_testkit::sample) of each op and type. `fulmen ops check --device wgpu` runs every row, and
+//! with `FULMEN_WGPU_WITHOUT=all` without optional features.
 
 use fulmen_testkit::{Filter, Sample, Size, run_sample, seed, this_test};
 use fulmen_wgpu::{DeviceOptions, DiskCache, GpuDevice, WgpuDispatcher, wgpu::Features};
@@ -18,9 +18,12 @@ fn run(without: Features, up_to: Size, sample: &Sample, test: &str) {
     run_sample(&mut wgpu, &filter, sample, seed()).assert_good(&[], test);
 }
 
+/// Rows of each op and type, quick or large.
+const ROWS: usize = 6;
+
 #[test]
 fn rows() {
-    run(Features::empty(), Size::Large, &Sample::of_large_rows(1), this_test!("rows"));
+    run(Features::empty(), Size::Large, &Sample::of_all_rows(ROWS), this_test!("rows"));
 }
 
 /// The kernels that need no optional feature, one row of each op and type.
