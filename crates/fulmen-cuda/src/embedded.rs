@@ -45,6 +45,7 @@ impl Embedded {
 
     fn text(&self) -> &str {
         self.text.get_or_init(|| {
+            // The bytes are part of the executable, and a test decompresses every file.
             decompress(self.compressed)
                 .unwrap_or_else(|error| panic!("{}.ptx.zst is damaged: {error}", self.file))
         })
