@@ -50,18 +50,28 @@ enum KOrder { K_INTERLEAVED, K_CONTIGUOUS, K_ORDERS };
 DEVICE u32 f16_pair(float low, float high) { return f32_to_f16(low) | (u32)f32_to_f16(high) << 16; }
 DEVICE float f16_pair_sum(u32 pair) { return f16_to_f32((u16)pair) + f16_to_f32((u16)(pair >> 16)); }
 
+// The k-step, and the thread of the quad, that columns `column` to `column + 3` of a chunk belong to.
+struct FragmentPlace {
+    u32 t, slice, k_step;
+
+    DEVICE FragmentPlace(u32 order, u32 column)
+        : t(order == K_INTERLEAVED ? column / 128 * 2 + column / 16 % 2 : column / 64),
+          slice(order == K_INTERLEAVED ? column / 32 % 4 : column / 16 % 4),
+          k_step(slice * 4 + column / 4 % 4) {}
+};
+
 // Stores columns `at` to `at + 3` of a row, in the order 0 2 1 3. The lane with the first columns of a slice
 // also stores `slice_sum`.
 DEVICE void store_fragment_x4(u8* fragments, u32 order, u32 rows, u32 row, u32 at, uint2 values,
                               float slice_sum) {
-    const u32 column = at % K_CHUNK, step = column / 4 % 4, step_bytes = 32 * rows;
-    const u32 t = order == K_INTERLEAVED ? column / 128 * 2 + column / 16 % 2 : column / 64;
-    const u32 slice = order == K_INTERLEAVED ? column / 32 % 4 : column / 16 % 4;
-    u8* to = fragments + (u64)(at / K_CHUNK) * (18 * step_bytes) + (row % 8 * 4 + t) * rows + row / 8 * 8;
-    *(uint2*)(to + (slice * 4 + step) * step_bytes) = values;
-    if (step == 0) {
+    const u32 step_bytes = 32 * rows;
+    const FragmentPlace place(order, at % K_CHUNK);
+    u8* to =
+        fragments + (u64)(at / K_CHUNK) * (18 * step_bytes) + (row % 8 * 4 + place.t) * rows + row / 8 * 8;
+    *(uint2*)(to + place.k_step * step_bytes) = values;
+    if (place.k_step % 4 == 0) {
         const u16 rounded = f32_to_f16(fminf(fmaxf(slice_sum, -65504.0f), 65504.0f));
-        *(u16*)(to + 16 * step_bytes + slice * 2) = rounded;
-        *(u16*)(to + 17 * step_bytes + slice * 2) = f32_to_f16(slice_sum - f16_to_f32(rounded));
+        *(u16*)(to + 16 * step_bytes + place.slice * 2) = rounded;
+        *(u16*)(to + 17 * step_bytes + place.slice * 2) = f32_to_f16(slice_sum - f16_to_f32(rounded));
     }
 }

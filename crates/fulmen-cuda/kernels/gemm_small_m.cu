@@ -311,6 +311,15 @@ DEVICE void gemm_small_m(const GemmSmallMArgs& args) {
     }
 }
 
+using q4_k = FormatQ45K<false>;
+using q5_k = FormatQ45K<true>;
+using q6_k = FormatQ6K;
+using q4_0 = FormatQ45<false, false>;
+using q4_1 = FormatQ45<false, true>;
+using q5_0 = FormatQ45<true, false>;
+using q5_1 = FormatQ45<true, true>;
+using q8_0 = FormatQ8;
+
 #define ENTRY(NAME, F, G, ROWS, GATE_UP)                                                \
     extern "C" __global__ void __launch_bounds__(LAUNCH_BOUND, 1)                       \
         gemm_small_m_##NAME##_rows##ROWS(const __grid_constant__ GemmSmallMArgs args) { \

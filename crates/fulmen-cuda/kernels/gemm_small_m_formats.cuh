@@ -45,6 +45,7 @@ DEVICE u32 f16x2_constant();
 F16X2_CONSTANT(-1024, 0xe400e400)
 F16X2_CONSTANT(-1032, 0xe408e408)
 F16X2_CONSTANT(-1040, 0xe410e410)
+F16X2_CONSTANT(-1056, 0xe420e420)
 F16X2_CONSTANT(-1152, 0xe480e480)
 F16X2_CONSTANT(-80, 0xd500d500)
 F16X2_CONSTANT(-72, 0xd480d480)
@@ -189,19 +190,21 @@ struct FormatQ6K {
             row.load(top[r], 128 - h * 32 + pass * 8);
         }
     }
+    // The four quants of row r for fragment i, bytes with a zero point of 32.
+    DEVICE u32 quants(u32 i, u32 r) const {
+        const u32 group = i % 4, k = i / 4, word = group % 2 ? high[r][k] : low[r][k], bits = top[r][k];
+        const u32 upper = (group == 0   ? bits << 4
+                           : group == 1 ? bits << 2
+                           : group == 2 ? bits
+                                        : bits >> 2) &
+                          0x30303030;
+        return ((group < 2 ? word : word >> 4) & LOW_NIBBLES) | upper;
+    }
     DEVICE void a_fragment(u32 i, u32 (&a)[4]) const {
-        const u32 group = i % 4, k = i / 4;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const u32 word = group % 2 ? high[r][k] : low[r][k], bits = top[r][k];
-            const u32 upper = (group == 0   ? bits << 4
-                               : group == 1 ? bits << 2
-                               : group == 2 ? bits
-                                            : bits >> 2) &
-                              0x30303030;
-            const u32 quants = ((group < 2 ? word : word >> 4) & LOW_NIBBLES) | upper;
-            a[r] = mul_f16x2(f16x2_subnormal_bytes<0, 2>(quants), scale[r][group]),
-            a[2 + r] = mul_f16x2(f16x2_subnormal_bytes<1, 3>(quants), scale[r][group]);
+            a[r] = mul_f16x2(f16x2_subnormal_bytes<0, 2>(quants(i, r)), scale[r][i % 4]),
+            a[2 + r] = mul_f16x2(f16x2_subnormal_bytes<1, 3>(quants(i, r)), scale[r][i % 4]);
         }
     }
     DEVICE void offset_fragment(u32 (&a)[4]) const {
@@ -316,12 +319,3 @@ struct FormatQ8 {
     DEVICE float chunk_scale(int) const { return 1; }
     DEVICE float chunk_minimum(int) const { return 0; }
 };
-
-using q4_k = FormatQ45K<false>;
-using q5_k = FormatQ45K<true>;
-using q6_k = FormatQ6K;
-using q4_0 = FormatQ45<false, false>;
-using q4_1 = FormatQ45<false, true>;
-using q5_0 = FormatQ45<true, false>;
-using q5_1 = FormatQ45<true, true>;
-using q8_0 = FormatQ8;

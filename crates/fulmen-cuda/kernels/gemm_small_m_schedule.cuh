@@ -13,6 +13,7 @@
 // The host side is gemm_small_m/config.rs.
 #pragma once
 
+#include "even_split.cuh"
 #include "forwarding.cuh"
 #include "l2_prefetch.cuh"
 
@@ -21,25 +22,6 @@ constexpr u32 MAX_WEIGHTS = 3;  // weight matrices of a launch
 constexpr u32 MAX_CHUNKS = 52;  // K chunks of a block, each with an mbarrier: more than fit in shared memory
 constexpr u32 MAX_STAGES = 4;
 constexpr u32 TILE = K_SLICE;  // rows of W; a tile of the output is a K slice of the next GEMM
-
-// Integer division, shorter than the integer sequence. Exact for dividends below 2^21 and divisors below
-// 2^24: (dividend + 0.5) / divisor is at least 0.5 / divisor away from any integer, and the approximate
-// division is off by 2 ulp, so by (dividend + 0.5) / divisor * 2^-22 at most.
-DEVICE u32 quotient(u32 dividend, u32 divisor) {
-    return (u32)__fdividef((float)dividend + 0.5f, (float)divisor);
-}
-
-// Items split evenly: the first `extra` ranges have `each` + 1 items, the others `each`.
-struct EvenSplit {
-    u32 each, extra;
-
-    DEVICE u32 begin(u32 range) const { return range * each + min(range, extra); }
-    // The range that an item belongs to.
-    DEVICE u32 owner(u32 item) const {
-        const u32 in_larger = extra * (each + 1);
-        return item < in_larger ? quotient(item, each + 1) : extra + quotient(item - in_larger, each);
-    }
-};
 
 // One weight matrix [rows, k] with its output y [m, rows].
 struct SmallMWeight {

@@ -1,13 +1,14 @@
 // targets: 90
-// Packs f32 activations as f16 MMA B-fragments (f16_fragments.cuh), after an optional RMS norm: the
-// activation operand of the small-M GEMM where no previous kernel has forwarded it.
+// Packs f32 activations as f16 after an optional RMS norm: as MMA B-fragments (f16_fragments.cuh), the
+// activation operand of the small-M GEMM where no previous kernel has forwarded it, or as panels
+// (f16_panels.cuh), that of the mixed-input GEMM.
 //
 // - Algorithm: one row reduction (sum of squares and largest magnitude), then an elementwise conversion. Each
 //   thread keeps its first HELD float4 of the row in registers between the two passes and reads the rest
 //   twice, from L2.
-// - Grid: 1 x ROWS blocks, one per row, padding rows included; up to 1024 threads (`launch` in
+// - Grid: one block per row, for fragments padding rows included; up to 1024 threads (`threads` in
 //   pack_f16_fragments.rs), four columns per thread and step. The four lanes of a quad hold one K slice of 16
-//   columns, whose sum they store.
+//   columns, whose sum they store with the fragments.
 // - Numerics: a row is multiplied by a power of two, so that f16 holds it whatever its magnitude
 //   (row_scaling.cuh); `row_scales` receives the inverse, which the GEMM multiplies its accumulators by. The
 //   norm is computed in f32. Rows with infinities or NaN are converted as they are.
@@ -15,18 +16,23 @@
 // - Bound: latency; 4 to 5 us alone on an H200 for 16 rows. Most launches are avoided by forwarding
 //   (forwarding.cuh).
 // - PDL: gamma is prefetched into L2 before `pdl_wait`, everything else is read after it.
+#include "f16_panels.cuh"
 #include "ptx/tma.cuh"
 #include "row_scaling.cuh"
 
 struct PackF16FragmentsArgs {
-    const float* x;           // [m, k]
-    const float* gamma;       // [k], weights of the RMS norm; null: no norm
-    float* normed;            // where the norm's f32 result goes, or null
-    u8* fragments[K_ORDERS];  // null: not in this order
-    float* row_scales;        // [ROWS]: what the accumulators of a row are to be multiplied by
+    const float* x;        // [m, k]
+    const float* gamma;    // [k], weights of the RMS norm; null: no norm
+    float* normed;         // where the norm's f32 result goes, or null
+    u8* packed[K_ORDERS];  // null: not in this order; panels are in the order of `panel_orders`
+    float* row_scales;     // [rows]: what the accumulators of a row are to be multiplied by
     float epsilon;
     u32 k;
     u32 m;  // rows of x; further rows become zeros
+    u32 panel_rows;
+    u32 panel_orders[K_ORDERS];
+    u32* counters;  // of the mixed-input GEMM, which it expects to be zero
+    u32 n_counters;
     u32 unused;
 };
 #include "layout/pack_f16_fragments.cuh"
@@ -42,17 +48,29 @@ DEVICE void warp_reduce(float& sum, u32& largest) {
     }
 }
 
-// Four elements of a row; the lanes of a warp hold consecutive ones.
+// Where four elements of a row go; the lanes of a warp hold consecutive ones.
 template <int ROWS>
-DEVICE void store4(const PackF16FragmentsArgs& args, u32 row, u32 at, float4 v) {
-    const PackedF16x4 packed(v);
+struct Fragments {
+    static DEVICE void store(const PackF16FragmentsArgs& args, u32 row, u32 at, float4 v) {
+        const PackedF16x4 packed(v);
 #pragma unroll
-    for (int order = 0; order < K_ORDERS; order++)
-        if (args.fragments[order])
-            store_fragment_x4(args.fragments[order], order, ROWS, row, at, packed.values, packed.slice_sum);
-}
+        for (int order = 0; order < K_ORDERS; order++)
+            if (args.packed[order])
+                store_fragment_x4(args.packed[order], order, ROWS, row, at, packed.values, packed.slice_sum);
+    }
+};
 
-template <int ROWS>
+struct Panels {
+    static DEVICE void store(const PackF16FragmentsArgs& args, u32 row, u32 at, float4 v) {
+        const uint2 values = make_uint2(f16_pair(v.x, v.z), f16_pair(v.y, v.w));
+#pragma unroll
+        for (int i = 0; i < K_ORDERS; i++)
+            if (args.packed[i])
+                store_panel_x4(args.packed[i], args.panel_orders[i], args.panel_rows, row, at, values);
+    }
+};
+
+template <class Layout>
 DEVICE void pack_row(const PackF16FragmentsArgs& args) {
     __shared__ float warp_sums[32];
     __shared__ u32 warp_largest[32];
@@ -93,12 +111,14 @@ DEVICE void pack_row(const PackF16FragmentsArgs& args) {
     const u32 exponent = row_scale_exponent(abs_bits(__uint_as_float(largest) * inverse_rms));
     const float scale = power_of_two(exponent);
     if (threadIdx.x == 0) args.row_scales[row] = power_of_two(254 - exponent);
+    for (u32 i = row * blockDim.x + threadIdx.x; i < args.n_counters; i += gridDim.y * blockDim.x)
+        args.counters[i] = 0;
     auto put = [&](u32 at, float4 v, float4 g) {
         if (norm) {
             v = v * inverse_rms * g;
             if (args.normed && at < length) *(float4*)(args.normed + (u64)row * args.k + at) = v;
         }
-        store4<ROWS>(args, row, at, make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale));
+        Layout::store(args, row, at, make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale));
     };
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
@@ -109,10 +129,11 @@ DEVICE void pack_row(const PackF16FragmentsArgs& args) {
         put(at, at < length ? *(const float4*)(x + at) : splat4(0), gamma_at(at));
 }
 
-#define ENTRY(ROWS)                                                                        \
-    extern "C" __global__ void __launch_bounds__(1024)                                     \
-        pack_f16_fragments_rows##ROWS(const __grid_constant__ PackF16FragmentsArgs args) { \
-        pack_row<ROWS>(args);                                                              \
+#define ENTRY(NAME, ...)                                          \
+    extern "C" __global__ void __launch_bounds__(1024)            \
+        NAME(const __grid_constant__ PackF16FragmentsArgs args) { \
+        pack_row<__VA_ARGS__>(args);                              \
     }
-ENTRY(8)
-ENTRY(16)
+ENTRY(pack_f16_fragments_rows8, Fragments<8>)
+ENTRY(pack_f16_fragments_rows16, Fragments<16>)
+ENTRY(pack_f16_panels, Panels)

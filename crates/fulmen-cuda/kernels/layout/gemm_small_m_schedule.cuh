@@ -22,10 +22,6 @@ ASSERT_FIELD(SmallMWeight, row_bytes, u32, 36, 4);
 ASSERT_FIELD(SmallMWeight, first_tile, u32, 40, 4);
 ASSERT_FIELD(SmallMWeight, vectorized, u32, 44, 4);
 
-ASSERT_STRUCT(EvenSplit, 8);
-ASSERT_FIELD(EvenSplit, each, u32, 0, 4);
-ASSERT_FIELD(EvenSplit, extra, u32, 4, 4);
-
 ASSERT_STRUCT(ForwardedInput, 40);
 ASSERT_POINTER(ForwardedInput, flags, 0, 8);
 ASSERT_POINTER(ForwardedInput, squares, 8, 8);

@@ -38,10 +38,13 @@ DEVICE void prefetch_tensormap(const TensorMap* map) {
 
 // Loads the tile whose first byte is `column` of `row`. Out-of-bounds bytes are zero-filled and count as
 // transferred. The innermost coordinate must be a multiple of 16 bytes.
-DEVICE void tma_load_2d(void* to, const TensorMap* map, u32 column, u32 row, u64* barrier) {
+DEVICE void tma_load_2d(SharedAddress to, const TensorMap* map, u32 column, u32 row, SharedAddress barrier) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
-        "[%4];" ::"r"(shared_address(to)),
-        "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier))
+        "[%4];" ::"r"(to),
+        "l"(map), "r"(column), "r"(row), "r"(barrier)
         : "memory");
+}
+DEVICE void tma_load_2d(void* to, const TensorMap* map, u32 column, u32 row, u64* barrier) {
+    tma_load_2d(shared_address(to), map, column, row, shared_address(barrier));
 }

@@ -1,4 +1,5 @@
-//! Packs f32 activations as f16 MMA fragments, after an optional RMS norm (`pack_f16_fragments.cu`).
+//! Packs f32 activations as f16 MMA fragments or wgmma panels, after an optional RMS norm
+//! (`pack_f16_fragments.cu`).
 
 use fulmen_core::BackendError;
 
@@ -15,11 +16,15 @@ kernel_args! {
         x: DevicePtr,
         gamma: DevicePtr,
         normed: DevicePtr,
-        fragments: [DevicePtr; K_ORDERS],
+        packed: [DevicePtr; K_ORDERS],
         row_scales: DevicePtr,
         epsilon: f32,
         k: u32,
         m: u32,
+        panel_rows: u32,
+        panel_orders: [u32; K_ORDERS],
+        counters: DevicePtr,
+        n_counters: u32,
         unused: u32,
     }
 }
@@ -38,25 +43,65 @@ pub(super) fn launch(
     to: &F16Fragments,
     orders: impl Iterator<Item = usize>,
 ) -> Result<(), BackendError> {
-    let (k, norm) = (input.k, input.norm);
-    let mut fragments = [0; K_ORDERS];
+    let mut packed = [0; K_ORDERS];
     for order in orders {
-        fragments[order] = to.fragments[order];
+        packed[order] = to.fragments[order];
     }
+    let args = PackF16FragmentsArgs { packed, row_scales: to.row_scales, ..args(input, first_row, m) };
+    let entry = format!("pack_f16_fragments_rows{rows}");
+    queue.launch(&Launch::new("pack_f16_fragments", &entry, 1, threads(input.k)).rows(rows), &args)?;
+    Ok(())
+}
+
+/// Where [`launch_panels`] packs to: panels of `rows` padded rows in up to two orders, given as address and
+/// order, and a scale for each row. Counters are zeroed on the way, given as address and number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PanelTarget {
+    pub(super) panels: [(u64, u32); K_ORDERS],
+    pub(super) row_scales: u64,
+    pub(super) rows: u32,
+    pub(super) counters: (u64, u32),
+}
+
+/// Packs `m` rows of the input, from `first_row` on, as panels (`f16_panels.cuh`).
+pub(super) fn launch_panels(
+    queue: &mut Queue,
+    input: &MatmulInput,
+    (first_row, m): (u32, u32),
+    to: &PanelTarget,
+) -> Result<(), BackendError> {
     let args = PackF16FragmentsArgs {
+        packed: to.panels.map(|(address, _)| address),
+        panel_orders: to.panels.map(|(_, order)| order),
+        panel_rows: to.rows,
+        counters: to.counters.0,
+        n_counters: to.counters.1,
+        row_scales: to.row_scales,
+        ..args(input, first_row, m)
+    };
+    let launch = Launch::new("pack_f16_fragments", "pack_f16_panels", 1, threads(input.k)).rows(m);
+    queue.launch(&launch, &args)?;
+    Ok(())
+}
+
+/// What both layouts share.
+fn args(input: &MatmulInput, first_row: u32, m: u32) -> PackF16FragmentsArgs {
+    let (k, norm) = (input.k, input.norm);
+    PackF16FragmentsArgs {
         x: at_row(norm.map_or(input.x, |norm| norm.input), first_row, k),
         gamma: norm.map_or(0, |norm| norm.gamma),
         normed: at_row(norm.map_or(0, |norm| norm.output), first_row, k),
-        fragments,
-        row_scales: to.row_scales,
+        packed: [0; K_ORDERS],
+        row_scales: 0,
         epsilon: norm.map_or(0.0, |norm| norm.epsilon),
         k,
         m,
+        panel_rows: 0,
+        panel_orders: [0; K_ORDERS],
+        counters: 0,
+        n_counters: 0,
         unused: 0,
-    };
-    let entry = format!("pack_f16_fragments_rows{rows}");
-    queue.launch(&Launch::new("pack_f16_fragments", &entry, 1, threads(k)).rows(rows), &args)?;
-    Ok(())
+    }
 }
 
 #[cfg(test)]

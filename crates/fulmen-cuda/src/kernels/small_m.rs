@@ -1,18 +1,24 @@
 //! Matmuls of few rows with block-quantized weights, with an RMS norm before them if there is one: whether
-//! the GEMV (one row) or the small-M GEMM (2 to 48 rows) takes a call, and how it is divided into launches.
+//! the GEMV (one row), the small-M GEMM (2 to 16 rows) or the mixed-input GEMM (up to 256) takes a call, and how it is divided into launches.
 
 use fulmen_core::{DType, GateUpCall, MulMatCall, Projection, RmsNormCall, WeightArg};
 
 use super::f16_fragments::F16Fragments;
-use super::{Launched, apart, gemm_small_m, gemv};
+use super::{Launched, apart, gemm_mixed_input, gemm_small_m, gemv};
 use crate::queue::Queue;
 
 /// The most weight matrices of one launch.
 pub(super) const MAX_WEIGHTS: usize = 3;
 
-/// The most rows of activations: up to here launches of 16 rows, one after the other, are faster than a GEMM
-/// that dequantizes the weights to memory.
+/// Above this many rows of activations the mixed-input GEMM is faster than the small-M GEMM.
+const MAX_SMALL_M: u32 = 16;
+
+/// The most rows where there is no mixed-input GEMM: up to here launches of 16 rows, one after the other, are
+/// faster than a GEMM that dequantizes the weights to memory.
 const MAX_ROWS: u32 = 48;
+
+/// The most rows with the mixed-input GEMM.
+const MAX_MIXED_INPUT_ROWS: u32 = 256;
 
 /// An RMS norm that is computed by the matmul.
 #[derive(Clone, Copy, Debug)]
@@ -168,8 +174,10 @@ fn takes(queue: &Queue, input: &MatmulInput, matmuls: &[Matmul]) -> bool {
         use DType::*;
         matches!(dtype, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q4_K | Q5_K | Q6_K)
     };
+    let mixed_input = gemm_mixed_input::supported(queue.caps());
+    let most = if mixed_input { MAX_MIXED_INPUT_ROWS } else { MAX_ROWS };
     queue.caps().has_clusters()
-        && (1..=MAX_ROWS).contains(&input.m)
+        && (1..=most).contains(&input.m)
         && input.k > 0
         && input.x.is_multiple_of(16)
         && input
@@ -181,7 +189,16 @@ fn takes(queue: &Queue, input: &MatmulInput, matmuls: &[Matmul]) -> bool {
 }
 
 fn run(queue: &mut Queue, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> Option<Launched> {
-    if input.m == 1 { gemv::run(queue, input, groups) } else { gemm_small_m::run(queue, input, groups) }
+    if input.m == 1 {
+        return gemv::run(queue, input, groups);
+    }
+    if input.m > MAX_SMALL_M
+        && gemm_mixed_input::supported(queue.caps())
+        && let Some(launched) = gemm_mixed_input::run(queue, input, groups)
+    {
+        return Some(launched);
+    }
+    if input.m <= MAX_ROWS { gemm_small_m::run(queue, input, groups) } else { None }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The arguments of `gemm_small_m.cu`, and the constants that it shares with the
 //! [configuration](super::config).
 
+use crate::kernels::even_split::EvenSplit;
 use crate::kernels::f16_fragments::K_ORDERS;
 use crate::kernels::small_m::MAX_WEIGHTS;
 use crate::l2_prefetch::L2Prefetch;
@@ -40,13 +41,6 @@ kernel_args! {
         pub(super) row_bytes: u32,
         pub(super) first_tile: u32,
         pub(super) vectorized: u32,
-    }
-
-    /// Items split evenly: the first `extra` ranges have `each` + 1 items, the others `each`.
-    #[derive(Debug, Default, PartialEq)]
-    pub(super) struct EvenSplit {
-        pub(super) each: u32,
-        pub(super) extra: u32,
     }
 
     /// What a GEMM has stored beside the fragments that it forwarded to this one.
@@ -100,12 +94,6 @@ impl SmallMWeight {
     /// Whether four consecutive elements of everything that is read or written can be one aligned float4.
     pub(super) fn can_vectorize(&self) -> bool {
         self.rows.is_multiple_of(4) && (self.out | self.bias | self.residual).is_multiple_of(16)
-    }
-}
-
-impl EvenSplit {
-    pub(super) fn new(items: u32, ranges: u32) -> EvenSplit {
-        EvenSplit { each: items / ranges.max(1), extra: items % ranges.max(1) }
     }
 }
 

@@ -15,10 +15,11 @@
 use fulmen_core::{BackendError, DType};
 
 use super::args::{
-    EvenSplit, ForwardedInput, ForwardedOutput, GemmSmallMArgs, HEAD_PARTIALS_PER_TILE, MAX_CHUNKS,
-    MAX_STAGES, MAX_WARPS, PARTIALS_OVERLAY_X, SmallMWeight, TILE,
+    ForwardedInput, ForwardedOutput, GemmSmallMArgs, HEAD_PARTIALS_PER_TILE, MAX_CHUNKS, MAX_STAGES,
+    MAX_WARPS, PARTIALS_OVERLAY_X, SmallMWeight, TILE,
 };
 use crate::device::Caps;
+use crate::kernels::even_split::EvenSplit;
 use crate::kernels::f16_fragments::{K_CHUNK, K_CONTIGUOUS, K_INTERLEAVED, ROWS, chunk_bytes};
 use crate::kernels::small_m::{LaunchGroup, MAX_WEIGHTS};
 use crate::l2_prefetch::L2Prefetch;

@@ -1,0 +1,106 @@
+// What the kernels of the mixed-input GEMM share (gemm_mixed_input.cu): arguments, the partition of the work
+// (stream-K) and the epilogue.
+//
+// - A tile is TILE_ROWS = 128 rows of W times all rows of x: 16 rows for each of the 8 consumer warps. For
+//   gate and up a tile is 64 rows of both; a warp has 8 rows of gate and the same 8 of up, so that a lane
+//   holds both accumulators of a SwiGLU.
+// - A work item is (tile, K chunk). The items of all tiles, tile after tile, are split evenly over the
+//   blocks. What a block computes of one tile is a segment. If it is not all of K, the block stores its
+//   accumulators as a partial; the last block to do so adds up the partials of the tile in the order of the
+//   blocks, so results do not depend on timing.
+#pragma once
+
+#include "even_split.cuh"
+#include "float4.cuh"
+#include "f16_panels.cuh"
+#include "ptx/tma.cuh"
+
+constexpr u32 MAX_WEIGHTS = 3;
+constexpr u32 CONSUMER_WARPS = 8, WARP_ROWS = 16, TILE_ROWS = CONSUMER_WARPS * WARP_ROWS;
+constexpr u32 THREADS = 32 * CONSUMER_WARPS;
+constexpr u32 SMALL_N = 64;  // up to this many padded rows of x two blocks share an SM, above it one has it
+constexpr u32 SHARED_BYTES = 224 * 1024;  // dynamic shared memory of an SM; 1024 bytes a block align x
+
+// One weight matrix [rows, k] with its output y [m, rows].
+struct MixedInputWeight {
+    const u8* data;
+    float* out;
+    const float* bias;      // [rows] or null
+    const float* residual;  // [m, rows] or null; may be `out`
+    u32 rows;
+    u32 row_bytes;
+    u32 first_tile;
+    u32 unused;
+};
+
+struct GemmMixedInputArgs {
+    TensorMap tensor_maps[MAX_WEIGHTS];  // of the weights, if their rows are whole 16-byte vectors
+    const u8* x;                         // panels (f16_panels.cuh) of N rows
+    const float* row_scales;             // [m]
+    float* partials;                     // [2 * blocks][CONSUMER_WARPS][N / 8][lane] float4
+    u32* arrived;                        // [tiles]: partials stored so far; zero at the start
+    EvenSplit items;                     // over the blocks
+    u32 m;
+    u32 k_blocks;   // of 32 columns
+    u32 k_chunks;   // of 256 columns
+    u32 n_weights;  // 1 for gate and up
+    u32 gate_up;
+    u32 unused0;
+    MixedInputWeight weights[MAX_WEIGHTS];
+    u32 unused[12];
+};
+#include "layout/gemm_mixed_input.cuh"
+
+// The rows of a warp in a tile: from `row` on of weight `weight`; for gate and up 8 rows of both.
+struct WarpTile {
+    u32 weight, row;
+
+    DEVICE WarpTile(const GemmMixedInputArgs& args, u32 tile, u32 warp) : weight(0) {
+        while (weight + 1 < args.n_weights && tile >= args.weights[weight + 1].first_tile) weight++;
+        const u32 in_weight = (tile - args.weights[weight].first_tile) * CONSUMER_WARPS + warp;
+        row = in_weight * (args.gate_up ? WARP_ROWS / 2 : WARP_ROWS);
+    }
+};
+
+// The address of the float4 of n-tile 0 in a partial of N rows of x.
+template <int N>
+DEVICE float4* partial_at(const GemmMixedInputArgs& args, u32 slot, u32 warp, u32 lane) {
+    return (float4*)args.partials + ((u64)slot * CONSUMER_WARPS + warp) * (N / 8 * 32) + lane;
+}
+
+// Finishes COUNT n-tiles from n-tile `first` on: lane 4 g + t holds in sums[n][i] row g + i / 2 * 8 of the
+// warp's rows (gate and up: row g of gate and of up) and row 8 n + 2 t + i % 2 of x.
+template <int COUNT>
+DEVICE void epilogue(const GemmMixedInputArgs& args, const WarpTile& tile, u32 first, u32 lane,
+                     const float (*sums)[4]) {
+    const MixedInputWeight& weight = args.weights[tile.weight];
+    const u32 x_row = first * 8 + lane % 4 * 2, row = tile.row + lane / 4;
+    const bool exists[2] = {row < weight.rows, !args.gate_up && row + 8 < weight.rows};
+    float add[COUNT][4] = {};
+    // All residuals are loaded before the first store: they may alias the output.
+    if (weight.residual) {
+#pragma unroll
+        for (int n = 0; n < COUNT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (x_row + n * 8 + i % 2 < args.m && exists[i / 2])
+                    add[n][i] = weight.residual[(u64)(x_row + n * 8 + i % 2) * weight.rows + row + i / 2 * 8];
+    }
+    const float bias[2] = {weight.bias && exists[0] ? weight.bias[row] : 0,
+                           weight.bias && exists[1] ? weight.bias[row + 8] : 0};
+#pragma unroll
+    for (int n = 0; n < COUNT; n++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            if (x_row + n * 8 + c >= args.m) continue;
+            const float scale = args.row_scales[x_row + n * 8 + c];
+            float* out = weight.out + (u64)(x_row + n * 8 + c) * weight.rows + row;
+            if (args.gate_up) {
+                if (exists[0]) out[0] = fast_swiglu(sums[n][c] * scale, sums[n][2 + c] * scale);
+            } else {
+#pragma unroll
+                for (int r = 0; r < 2; r++)
+                    if (exists[r]) out[r * 8] = sums[n][2 * r + c] * scale + bias[r] + add[n][2 * r + c];
+            }
+        }
+}

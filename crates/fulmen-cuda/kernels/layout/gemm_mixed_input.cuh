@@ -1,0 +1,39 @@
+// The layout of the structs and constants that src/kernels/gemm_mixed_input/args.rs shares with
+// gemm_mixed_input.cuh.
+// Written by FULMEN_UPDATE=1 cargo test -p fulmen-cuda --lib kernel_layout
+#pragma once
+#include "layout/assert.cuh"
+
+ASSERT_CONSTANT(MAX_WEIGHTS, 3);
+ASSERT_CONSTANT(TILE_ROWS, 128);
+ASSERT_CONSTANT(WARP_ROWS, 16);
+ASSERT_CONSTANT(CONSUMER_WARPS, 8);
+ASSERT_CONSTANT(THREADS, 256);
+ASSERT_CONSTANT(SHARED_BYTES, 229376);
+ASSERT_CONSTANT(SMALL_N, 64);
+
+ASSERT_STRUCT(MixedInputWeight, 48);
+ASSERT_POINTER(MixedInputWeight, data, 0, 8);
+ASSERT_POINTER(MixedInputWeight, out, 8, 8);
+ASSERT_POINTER(MixedInputWeight, bias, 16, 8);
+ASSERT_POINTER(MixedInputWeight, residual, 24, 8);
+ASSERT_FIELD(MixedInputWeight, rows, u32, 32, 4);
+ASSERT_FIELD(MixedInputWeight, row_bytes, u32, 36, 4);
+ASSERT_FIELD(MixedInputWeight, first_tile, u32, 40, 4);
+ASSERT_FIELD(MixedInputWeight, unused, u32, 44, 4);
+
+ASSERT_STRUCT(GemmMixedInputArgs, 640);
+ASSERT_FIELD(GemmMixedInputArgs, tensor_maps, TensorMap, 0, 384);
+ASSERT_POINTER(GemmMixedInputArgs, x, 384, 8);
+ASSERT_POINTER(GemmMixedInputArgs, row_scales, 392, 8);
+ASSERT_POINTER(GemmMixedInputArgs, partials, 400, 8);
+ASSERT_POINTER(GemmMixedInputArgs, arrived, 408, 8);
+ASSERT_FIELD(GemmMixedInputArgs, items, EvenSplit, 416, 8);
+ASSERT_FIELD(GemmMixedInputArgs, m, u32, 424, 4);
+ASSERT_FIELD(GemmMixedInputArgs, k_blocks, u32, 428, 4);
+ASSERT_FIELD(GemmMixedInputArgs, k_chunks, u32, 432, 4);
+ASSERT_FIELD(GemmMixedInputArgs, n_weights, u32, 436, 4);
+ASSERT_FIELD(GemmMixedInputArgs, gate_up, u32, 440, 4);
+ASSERT_FIELD(GemmMixedInputArgs, unused0, u32, 444, 4);
+ASSERT_FIELD(GemmMixedInputArgs, weights, MixedInputWeight, 448, 144);
+ASSERT_FIELD(GemmMixedInputArgs, unused, u32, 592, 48);

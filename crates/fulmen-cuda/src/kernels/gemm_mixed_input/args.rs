@@ -1,0 +1,56 @@
+//! The arguments of `gemm_mixed_input.cu`, and the constants that it shares with its launches.
+
+use crate::kernels::even_split::EvenSplit;
+use crate::kernels::small_m::MAX_WEIGHTS;
+use crate::layout::{DevicePtr, kernel_args};
+use crate::tensor_map::TensorMap;
+
+/// Rows of a weight matrix in the tile of a block; for gate and up, half of them are of each.
+pub(super) const TILE_ROWS: u32 = 128;
+/// Rows of a warp.
+pub(super) const WARP_ROWS: u32 = 16;
+pub(super) const CONSUMER_WARPS: u32 = 8;
+/// Threads of a block.
+pub(super) const THREADS: u32 = 256;
+/// Up to this many padded rows of x two blocks share an SM.
+pub(super) const SMALL_N: u32 = 64;
+/// Dynamic shared memory of the blocks of an SM.
+pub(super) const SHARED_BYTES: u32 = 224 << 10;
+
+kernel_args! {
+    file: "gemm_mixed_input.cuh";
+    constants: [MAX_WEIGHTS, TILE_ROWS, WARP_ROWS, CONSUMER_WARPS, THREADS, SHARED_BYTES, SMALL_N];
+
+    #[derive(Debug, Default)]
+    pub(super) struct MixedInputWeight {
+        pub(super) data: DevicePtr,
+        pub(super) out: DevicePtr,
+        pub(super) bias: DevicePtr,
+        pub(super) residual: DevicePtr,
+        pub(super) rows: u32,
+        pub(super) row_bytes: u32,
+        pub(super) first_tile: u32,
+        pub(super) unused: u32,
+    }
+
+    #[derive(Debug)]
+    pub(super) struct GemmMixedInputArgs {
+        pub(super) tensor_maps: [TensorMap; MAX_WEIGHTS],
+        pub(super) x: DevicePtr,
+        pub(super) row_scales: DevicePtr,
+        pub(super) partials: DevicePtr,
+        pub(super) arrived: DevicePtr,
+        pub(super) items: EvenSplit,
+        pub(super) m: u32,
+        pub(super) k_blocks: u32,
+        pub(super) k_chunks: u32,
+        pub(super) n_weights: u32,
+        pub(super) gate_up: u32,
+        pub(super) unused0: u32,
+        pub(super) weights: [MixedInputWeight; MAX_WEIGHTS],
+        pub(super) unused: [u32; 12],
+    }
+}
+
+// The CUDA struct has the alignment of tensor maps.
+const _: () = assert!(size_of::<GemmMixedInputArgs>().is_multiple_of(64));
