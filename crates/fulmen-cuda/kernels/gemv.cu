@@ -47,11 +47,10 @@
 //   instruction cache full of another.
 #include "float4.cuh"
 #include "gemv_formats.cuh"
-#include "ptx/tma.cuh"
+#include "gemv_ring.cuh"
 
 constexpr int WARPS = 12;
 constexpr int THREADS = WARPS * 32;
-constexpr u32 MAX_STAGES = 2;
 constexpr int MAX_WEIGHTS = 3;       // weight matrices of a launch
 constexpr u32 SEGMENT_UNITS = 64;    // units of 64 columns in a stage, if a row takes several
 constexpr int MAX_Q8_RESULTS = 256;  // rows of a block that are quantized for the next kernel
@@ -104,7 +103,7 @@ struct Activations {
             mbarrier_init(x_full, 1);
             fence_proxy_async();
         } else if (args.gamma && blockIdx.x % 8 == 0) {
-            cp_async_bulk_prefetch_l2_covering(args.gamma, args.k * 4);
+            prefetch_l2(args.gamma, args.k * 4);
         }
     }
 
@@ -233,27 +232,27 @@ struct GemvWarp {
 
     // Starts to load the next task, or the next segment of its row, into a stage.
     DEVICE void load(u32 stage) {
-        if (more && (threadIdx.x & 31) == 0) {
+        if (more && (threadIdx.x & 31) < RING_COPY_LANES) {
             const u32 which = MULTI ? load_task.weight : 0;
             const u8* from = load_task.data(args, which);
             u32 bytes = load_task.rows * args.weights[which].row_bytes;
             u8* to = ring + stage * args.stage_bytes;
             if (GATE_UP) {
                 const u8* up = load_task.data(args, 1);
-                mbarrier_arrive_expect_tx(&full[stage],
-                                          covering_bytes(from, bytes) + covering_bytes(up, bytes));
-                cp_async_bulk_covering(to, from, bytes, &full[stage]);
-                cp_async_bulk_covering(to + up_offset(), up, bytes, &full[stage]);
+                ring_expect(&full[stage], covering_bytes(from, bytes) + covering_bytes(up, bytes));
+                ring_copy(to, from, bytes, &full[stage]);
+                ring_copy(to + up_offset(), up, bytes, &full[stage]);
             } else {
                 if (LANES == 32 && segments() > 1) {
                     const u32 begin = load_segment * SEGMENT_BYTES;
                     from += begin;
                     bytes = min(bytes - begin, SEGMENT_BYTES);
                 }
-                mbarrier_arrive_expect_tx(&full[stage], covering_bytes(from, bytes));
-                cp_async_bulk_covering(to, from, bytes, &full[stage]);
+                ring_expect(&full[stage], covering_bytes(from, bytes));
+                ring_copy(to, from, bytes, &full[stage]);
             }
         }
+        ring_commit();
         if (more && (LANES < 32 || ++load_segment == segments())) {
             load_segment = 0;
             load_task.task += warps;
@@ -308,7 +307,7 @@ struct GemvWarp {
 #pragma unroll 1
             for (u32 segment = 0; segment < segments(); segment++) {
                 const u32 past = segments() > 1 ? min(units, (segment + 1) * SEGMENT_UNITS) : units;
-                mbarrier_wait_parity(&full[stage], parity);
+                ring_wait(&full[stage], parity, args);
                 // Where the row would start if all of it were in this stage.
                 const u8* here = row + stage * stage_bytes - segment * (SEGMENT_UNITS / 4 * F::CHUNK_BYTES);
 #pragma unroll 1
@@ -373,11 +372,7 @@ DEVICE void gemv(const GemvArgs& args) {
     __shared__ u64 full[WARPS][MAX_STAGES], x_full;
     const u32 warp = threadIdx.x / 32;
     u8* ring = memory + q8_groups(args.k) * Q8_GROUP_BYTES + warp * (args.stages * args.stage_bytes);
-    if ((threadIdx.x & 31) < MAX_STAGES) {
-        mbarrier_init(&full[warp][threadIdx.x & 31], 1);
-        fence_proxy_async();
-    }
-    __syncwarp();
+    ring_init(full[warp]);
     pdl_launch_dependents();
     const Activations<FORWARDED> x{memory, &x_full, warp_sums};
     x.init(args);

@@ -17,6 +17,7 @@ mod f16_fragments;
 mod gemm;
 mod gemm_small_m;
 mod gemv;
+mod gemv_float;
 mod kv;
 pub(crate) mod kv_store;
 pub(crate) mod matmul;
