@@ -95,8 +95,8 @@ pub(super) fn takes(input: &MatmulInput, matmuls: &[Matmul]) -> bool {
     (1..=MAX_ROWS).contains(&input.m) && matmuls.iter().all(takes)
 }
 
-/// Launches all groups, if there is a configuration for each. The first launch of a chunk of rows computes the
-/// norm, and the others read it.
+/// Launches all groups, if there is a configuration for each. The first launch of a chunk of rows computes
+/// the norm, and the others read it.
 pub(super) fn run(queue: &mut Queue, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> Option<Launched> {
     let caps = queue.caps();
     let configs = |m: u32| -> Option<Vec<FloatConfig>> {

@@ -1,6 +1,6 @@
-//! Matmuls of few rows, with an RMS norm before them if there is one: which kernel takes a call, and how it is
-//! divided into launches. With block-quantized weights that is the GEMV (one row) or the small-M GEMM (2 to 48
-//! rows), with float weights the GEMV for those (up to 16 rows).
+//! Matmuls of few rows, with an RMS norm before them if there is one: which kernel takes a call, and how it
+//! is divided into launches. With block-quantized weights that is the GEMV (one row) or the small-M GEMM (2
+//! to 48 rows), with float weights the GEMV for those (up to 16 rows).
 
 use fulmen_core::{DType, GateUpCall, MulMatCall, Projection, RmsNormCall, WeightArg};
 
