@@ -1,11 +1,11 @@
-// targets: 90
 // GEMV with int8 activations (W4A8 to W8A8): y[n] = x[k] W[n, k]^T for one row of x and block-quantized W
 // (Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0), with a fused RMS norm before it and SwiGLU of gate and
 // up, or bias and residual, after it. For decode at batch 1.
 //
 // Algorithm
 //   x is quantized to int8 (q8_activations.cuh) and multiplied with the quants of W by dp4a
-//   (gemv_formats.cuh). Weights are streamed by TMA bulk copies into rings in shared memory, one per warp.
+//   (gemv_formats.cuh). Weights are streamed by TMA bulk copies, or by cp.async before compute capability
+//   9.0, into rings in shared memory, one per warp (gemv_ring.cuh).
 //   Every block quantizes x itself, so that norm, quantization and GEMV are one kernel; or x comes as q8
 //   activations from the previous kernel (entries `gemv_q8_*`).
 //
@@ -15,15 +15,13 @@
 //          w takes tasks w, w + WARPS ... With two formats (Q4_K and Q6_K) the warps are divided among them
 //   warp   LANES = 8, 16 or 32 lanes per row; a lane multiplies every LANES-th unit of 64 columns;
 //          shuffles add up the lanes
-//   stage  the rows of a task as one bulk copy of up to 8448 bytes; a longer row (LANES = 32) is cut into
-//          segments of SEGMENT_UNITS units
+//   stage  the rows of a task as one bulk copy of up to 8448 bytes; a longer row (LANES = 32), or one that
+//          does not fit in the ring, is cut into segments of SEGMENT_UNITS units
 //
 // Pipeline
-//   Each warp has a ring of one or two stages; its lane 0 issues the copies. full[w][s]: one arrival
-//   with the bytes of the copy; warp w waits for it before it reads stage s, and refills the stage after a
-//   __syncwarp. No warp waits for another. Weights do not depend on the previous kernel, so rings are filled
-//   before `pdl_wait`; gamma is prefetched into L2 before it. `x_full`: one arrival with the bytes of
-//   forwarded q8 activations, all threads wait.
+//   Each warp has a ring of one or two stages; full[w][s] is that of stage s of warp w. No warp waits for
+//   another. Weights do not depend on the previous kernel, so rings are filled before `pdl_wait`; gamma is
+//   prefetched into L2 before it. `x_full`: of the copy of forwarded q8 activations, all threads wait.
 //
 // Memory layouts
 //   x       f32 [k], or q8 activations (768 bytes per 512 columns: quants by slice, scales and sums by unit)
@@ -32,7 +30,7 @@
 //   shared  q8 activations of x | rings: [warp][stage]
 //
 // Preconditions (small_m.rs, gemv.rs)
-//   Compute capability 9.0; x, gamma and `normed` 16-byte aligned; k a multiple of 32 (of 64 for q8 input).
+//   x, gamma and `normed` 16-byte aligned; k a multiple of 32 (of 64 for q8 input).
 //
 // Numerics
 //   int8 activations with an f32 scale per 32 columns, exact integer dot products of 16 or 32 columns, f32
@@ -100,8 +98,7 @@ struct Activations {
     DEVICE void init(const GemvArgs& args) const {
         if (threadIdx.x > 0) return;
         if (FORWARDED) {
-            mbarrier_init(x_full, 1);
-            fence_proxy_async();
+            block_copy_init(x_full);
         } else if (args.gamma && blockIdx.x % 8 == 0) {
             prefetch_l2(args.gamma, args.k * 4);
         }
@@ -139,16 +136,16 @@ struct Activations {
     DEVICE void wait_and_copy(const GemvArgs& args) const {
         if (FORWARDED) __syncthreads();  // the mbarrier is initialized
         pdl_wait();
-        if (!FORWARDED || threadIdx.x > 0) return;
+        if (!FORWARDED || threadIdx.x >= BLOCK_COPY_THREADS) return;
         const u32 bytes = q8_groups(args.k) * Q8_GROUP_BYTES;
-        mbarrier_arrive_expect_tx(x_full, bytes);
-        cp_async_bulk_covering(q8, args.x_q8, bytes, x_full);
+        block_copy_expect(x_full, bytes);
+        block_copy(q8, args.x_q8, bytes, x_full);
     }
 
     // On return all threads can read x. Gives 1/rms, or 1 without a norm.
     DEVICE float finish(const GemvArgs& args) const {
         if (FORWARDED) {
-            mbarrier_wait_parity(x_full, 0);
+            block_copy_wait(x_full);
             return 1;
         }
         quantize(args);

@@ -43,6 +43,19 @@ DEVICE void ring_wait(u64* full, u32 parity, const Args& args) {
     mbarrier_wait_parity(full, parity);
 }
 
+// A copy for the whole block, on an mbarrier of its own that thread 0 initializes: after a barrier, the first
+// BLOCK_COPY_THREADS threads announce and start it, and all threads wait.
+constexpr u32 BLOCK_COPY_THREADS = 1;
+DEVICE void block_copy_init(u64* full) {
+    mbarrier_init(full, 1);
+    fence_proxy_async();
+}
+DEVICE void block_copy_expect(u64* full, u32 bytes) { mbarrier_arrive_expect_tx(full, bytes); }
+DEVICE void block_copy(u8* to, const u8* from, u32 bytes, u64* full) {
+    cp_async_bulk_covering(to, from, bytes, full);
+}
+DEVICE void block_copy_wait(u64* full) { mbarrier_wait_parity(full, 0); }
+
 // Prefetches `bytes` into L2, where there is an instruction for it.
 DEVICE void prefetch_l2(const void* from, u32 bytes) { cp_async_bulk_prefetch_l2_covering(from, bytes); }
 
@@ -66,6 +79,18 @@ DEVICE void ring_wait(u64*, u32, const Args& args) {
     else
         cp_async_wait<0>();
     __syncwarp();
+}
+constexpr u32 BLOCK_COPY_THREADS = 1024;
+DEVICE void block_copy_init(u64*) {}
+DEVICE void block_copy_expect(u64*, u32) {}
+DEVICE void block_copy(u8* to, const u8* from, u32 bytes, u64*) {
+    for (u32 at = threadIdx.x * 16; at < bytes; at += blockDim.x * 16)
+        cp_async_16(shared_address(to + at), from + at);
+    cp_async_commit();
+}
+DEVICE void block_copy_wait(u64*) {
+    cp_async_wait<0>();
+    __syncthreads();
 }
 DEVICE void prefetch_l2(const void*, u32) {}
 

@@ -167,7 +167,7 @@ fn takes(queue: &Queue, input: &MatmulInput, matmuls: &[Matmul]) -> bool {
         use DType::*;
         matches!(dtype, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q4_K | Q5_K | Q6_K)
     };
-    queue.caps().has_clusters()
+    (input.m == 1 || queue.caps().has_clusters())
         && (1..=MAX_ROWS).contains(&input.m)
         && matmuls.iter().all(|matmul| block_quantized(matmul.weight.dtype))
 }

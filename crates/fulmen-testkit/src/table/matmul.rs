@@ -162,6 +162,9 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         cases.push(mul_mat("large_n/", dtype, 9, 30_011, 512).large());
     }
     cases.push(gate_up("large_k/", [DType::Q4_K; 2], 13, 2816, 8192).large());
+    for dtype in [DType::Q4_K, DType::Q8_0] {
+        cases.push(gate_up("large_k/", [dtype; 2], 1, 67, 8192).large());
+    }
     // Outputs for which large GPUs use different tile sizes.
     for (m, n) in [(130, 5291), (260, 5643), (390, 6347), (520, 6667)] {
         for dtype in [DType::Q4_K, DType::F16] {
