@@ -1,11 +1,12 @@
-// targets: 90
 // Flash decoding for grouped-query attention over an f16 KV cache, fused with the q/k RMS norm, RoPE and the
 // KV store of the new rows. Launched by src/kernels/attention_decode.rs for 1 to 16 rows of one sequence, or
 // for a decode batch of up to 1024 rows (32 with the fused store); one new token per row.
 //
 // Grid: x = n_kv_heads * CLUSTER, y = rows; 256 threads (8 warps). A cluster computes all query heads of one
 // KV head for one row, so K and V are read once per group. CLUSTER (1, 2, 4 or 8) shrinks with more rows; 1
-// is no cluster.
+// is no cluster. Before compute capability 9.0 a block has 128 threads, its rings half the bytes, and the
+// blocks of what is a cluster otherwise leave their partial results in global memory, which a second kernel,
+// `attention_decode_combine_<head_dim>`, combines.
 //
 // Split-KV: positions are cut into tiles of 16. Tile t belongs to block t % CLUSTER of the cluster and there
 // to warp t / CLUSTER % 8. Each warp has a private ring of STAGES tiles (K and V) filled by cp.async; no
@@ -50,7 +51,10 @@
 #include "q8_activations.cuh"
 #include "rope.cuh"
 
-constexpr int WARPS = 8;
+// Whether blocks of a row and KV head are a thread block cluster.
+constexpr bool HAS_CLUSTERS = __CUDA_ARCH__ >= 900;
+constexpr int CLUSTER_WARPS = 8, AMPERE_WARPS = 4;
+constexpr int WARPS = HAS_CLUSTERS ? CLUSTER_WARPS : AMPERE_WARPS;
 constexpr int THREADS = WARPS * 32;
 constexpr int TILE = 16;      // positions
 constexpr int MAX_GROUP = 8;  // query heads per KV head: rows 0 to 7 of an MMA
@@ -80,7 +84,10 @@ struct AttentionDecodeArgs {
     u32 capacity;
     u32 n_seqs;
     u32 fused_store;  // 0: q is rotated, and the new keys and values are in the cache
-    u32 unused;
+    u32 splits;       // blocks per row and KV head
+    // Without clusters, if there are several splits:
+    float* partials;  // [rows, n_kv_heads, splits, MAX_GROUP * (head_dim + 2)]: O, max and sum of each head
+    float* rotated;   // [rows, n_heads, head_dim]: what becomes q_out when all blocks have read q
 };
 #include "layout/attention_decode.cuh"
 
@@ -185,8 +192,9 @@ struct DecodeBlock {
     };
 
     // What the blocks of the cluster have accumulated for the slice of O that this block finishes.
+    static constexpr int SENDERS = HAS_CLUSTERS ? CLUSTER : 1;
     struct ClusterPartials {
-        float o[CLUSTER][MAX_GROUP * HEAD_DIM / CLUSTER], max[CLUSTER][MAX_GROUP], sum[CLUSTER][MAX_GROUP];
+        float o[SENDERS][MAX_GROUP * HEAD_DIM / CLUSTER], max[SENDERS][MAX_GROUP], sum[SENDERS][MAX_GROUP];
     };
 
     const AttentionDecodeArgs& args;
@@ -367,6 +375,12 @@ struct Prologue {
         if (block.args.fused_store) {
             if (block.args.q_gamma) query.rms_norm(block.args.q_gamma, block.neox, block.args.epsilon);
             query.rotate(cos_sin);
+            // A warp may have several heads, so they are not kept for the epilogue.
+            if (!HAS_CLUSTERS && block.rank == 0)
+                query.store(
+                    (CLUSTER == 1 ? block.args.q_out : block.args.rotated) +
+                        ((u64)block.row * block.args.n_heads + block.kv_head * block.group + head) * HEAD_DIM,
+                    block.neox);
         }
         const Pow2Scale scale = Pow2Scale::of<0>(query.max_abs_bits());
 #pragma unroll
@@ -550,6 +564,12 @@ struct Mainloop {
 
 // ---- Combine and epilogue ----
 
+// Where the partial result of a split lies in `partials`.
+template <int HEAD_DIM>
+DEVICE u64 partial_offset(const AttentionDecodeArgs& args, u32 row, u32 kv_head, u32 split) {
+    return (((u64)row * args.n_kv_heads + kv_head) * args.splits + split) * (MAX_GROUP * (HEAD_DIM + 2));
+}
+
 template <typename Block>
 struct Epilogue {
     static constexpr int HEAD_DIM = Block::HEAD_DIM, CLUSTER = Block::CLUSTER, STAGES = Block::STAGES;
@@ -600,7 +620,7 @@ struct Epilogue {
     DEVICE void combine_warps(u32 slice) {
         const float* warp_o = (const float*)block.rings;
         const float inverse = __fdividef(1.0f, (float)slice);
-        if (CLUSTER > 1) cluster_wait();  // all blocks have started
+        if constexpr (HAS_CLUSTERS && CLUSTER > 1) cluster_wait();  // all blocks have started
         for (u32 at = threadIdx.x; at < block.group * HEAD_DIM; at += THREADS) {
             u32 head = at / HEAD_DIM;
             float o = 0, sum = 0;
@@ -611,6 +631,14 @@ struct Epilogue {
             }
             if (CLUSTER == 1) {
                 write_output(at, o / sum);
+            } else if constexpr (!HAS_CLUSTERS) {
+                float* to = block.args.partials +
+                            partial_offset<HEAD_DIM>(block.args, block.row, block.kv_head, block.rank);
+                to[at] = o;
+                if (at % HEAD_DIM == 0) {
+                    to[MAX_GROUP * HEAD_DIM + head] = block.shared.block_max[head];
+                    to[MAX_GROUP * (HEAD_DIM + 1) + head] = sum;
+                }
             } else {
                 const u32 to = (u32)(((float)at + 0.5f) * inverse), index = at - to * slice;
                 st_shared_cluster(&block.partials.o[block.rank][index], to, o);
@@ -645,7 +673,8 @@ struct Epilogue {
         share_warp_partials();
         const u32 slice = block.group * HEAD_DIM / CLUSTER;
         combine_warps(slice);
-        if (CLUSTER > 1) {
+        if constexpr (!HAS_CLUSTERS) return;
+        if constexpr (CLUSTER > 1) {
             cluster_arrive();
             cluster_wait();
         }
@@ -655,9 +684,32 @@ struct Epilogue {
                             ((u64)block.row * block.args.n_heads + block.kv_head * block.group + block.warp) *
                                 HEAD_DIM,
                         block.neox);
-        if constexpr (CLUSTER > 1) combine_cluster(slice);
+        if constexpr (HAS_CLUSTERS && CLUSTER > 1) combine_cluster(slice);
     }
 };
+
+// Without clusters: combines the splits of a row, one element of the output per thread.
+template <int HEAD_DIM>
+DEVICE void combine_splits(const AttentionDecodeArgs& args) {
+    const u32 row = blockIdx.y, width = args.n_heads * HEAD_DIM, at = blockIdx.x * THREADS + threadIdx.x;
+    if (at >= width) return;
+    const u32 group = args.n_heads / args.n_kv_heads, kv_head = at / (group * HEAD_DIM);
+    const u32 index = at - kv_head * group * HEAD_DIM, head = index / HEAD_DIM;
+    float max = -1e30f, o = 0, sum = 0;
+#pragma unroll 4
+    for (u32 split = 0; split < args.splits; split++) {
+        const float* from = args.partials + partial_offset<HEAD_DIM>(args, row, kv_head, split);
+        const float other = from[MAX_GROUP * HEAD_DIM + head], all = fmaxf(max, other);
+        const float rescale = exp2f(max - all), weight = exp2f(other - all);
+        o = o * rescale + weight * from[index];
+        sum = sum * rescale + weight * from[MAX_GROUP * (HEAD_DIM + 1) + head];
+        max = all;
+    }
+    const u64 element = (u64)row * width + at;
+    args.out[element] = o / sum;
+    if (args.out_q8) quantize_q8_row_x1(args.out_q8, at, o / sum);
+    if (args.fused_store) args.q_out[element] = args.rotated[element];
+}
 
 template <typename Block>
 DEVICE void attention_decode(const AttentionDecodeArgs& args) {
@@ -665,9 +717,9 @@ DEVICE void attention_decode(const AttentionDecodeArgs& args) {
     __shared__ typename Block::Shared shared;
     __shared__ typename Block::ClusterPartials partials;
     pdl_launch_dependents();
-    if (Block::CLUSTER > 1) cluster_arrive();
+    if constexpr (HAS_CLUSTERS && Block::CLUSTER > 1) cluster_arrive();
     // The step's weights have evicted the gammas from L2: prefetched before anything is waited for.
-    if (threadIdx.x == 0 && blockIdx.x % Block::CLUSTER == 0) {
+    if (HAS_CLUSTERS && threadIdx.x == 0 && blockIdx.x % Block::CLUSTER == 0) {
         if (args.q_gamma) cp_async_bulk_prefetch_l2_covering(args.q_gamma, Block::HEAD_DIM * 4);
         if (args.k_gamma) cp_async_bulk_prefetch_l2_covering(args.k_gamma, Block::HEAD_DIM * 4);
     }
@@ -701,11 +753,21 @@ DEVICE void attention_decode(const AttentionDecodeArgs& args) {
     }
 KERNEL(single_row, 64, 8, 2, true)
 KERNEL(single_row, 128, 8, 2, true)
-// Rings of 192 KiB with heads of 128 dims, of 128 KiB with heads of 64.
+// Rings of 192 KiB with heads of 128 dims, of 128 KiB with heads of 64; without clusters of 64 KiB.
 #define KERNELS(CLUSTER)                            \
     KERNEL(cluster##CLUSTER, 64, CLUSTER, 4, false) \
-    KERNEL(cluster##CLUSTER, 128, CLUSTER, 3, false)
+    KERNEL(cluster##CLUSTER, 128, CLUSTER, HAS_CLUSTERS ? 3 : 2, false)
 KERNELS(1)
 KERNELS(2)
 KERNELS(4)
 KERNELS(8)
+
+#if __CUDA_ARCH__ < 900
+#define COMBINE(HEAD_DIM)                                                                       \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                       \
+        attention_decode_combine_##HEAD_DIM(const __grid_constant__ AttentionDecodeArgs args) { \
+        combine_splits<HEAD_DIM>(args);                                                         \
+    }
+COMBINE(64)
+COMBINE(128)
+#endif

@@ -6,6 +6,7 @@
 // thread.
 // Bound: memory bandwidth.
 #include "common.cuh"
+#include "silu.cuh"
 
 // Mirrored by `ElementwiseArgs` in src/kernels/elementwise.rs.
 struct ElementwiseArgs {
@@ -17,14 +18,6 @@ struct ElementwiseArgs {
     u32 vectorized;  // all addresses are multiples of 16 bytes
 };
 #include "layout/elementwise.cuh"
-
-// 1 / (1 + e^-x), to full precision on both sides of 0.
-DEVICE float sigmoid(float x) {
-    float t = expf(-fabsf(x));
-    return (x >= 0.0f ? 1.0f : t) / (1.0f + t);
-}
-
-DEVICE float silu_of(float x) { return x == -INFINITE ? 0.0f : x * sigmoid(x); }
 
 struct Add {
     static DEVICE float of(float a, float b, float) { return a + b; }

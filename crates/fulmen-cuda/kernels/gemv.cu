@@ -1,11 +1,11 @@
-// targets: 90
 // GEMV with int8 activations (W4A8 to W8A8): y[n] = x[k] W[n, k]^T for one row of x and block-quantized W
 // (Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0), with a fused RMS norm before it and SwiGLU of gate and
 // up, or bias and residual, after it. For decode at batch 1.
 //
 // Algorithm
 //   x is quantized to int8 (q8_activations.cuh) and multiplied with the quants of W by dp4a
-//   (gemv_formats.cuh). Weights are streamed by TMA bulk copies into rings in shared memory, one per warp.
+//   (gemv_formats.cuh). Weights are streamed by TMA bulk copies, or by cp.async before compute capability
+//   9.0, into rings in shared memory, one per warp (gemv_ring.cuh).
 //   Every block quantizes x itself, so that norm, quantization and GEMV are one kernel; or x comes as q8
 //   activations from the previous kernel (entries `gemv_q8_*`).
 //
@@ -15,15 +15,13 @@
 //          w takes tasks w, w + WARPS ... With two formats (Q4_K and Q6_K) the warps are divided among them
 //   warp   LANES = 8, 16 or 32 lanes per row; a lane multiplies every LANES-th unit of 64 columns;
 //          shuffles add up the lanes
-//   stage  the rows of a task as one bulk copy of up to 8448 bytes; a longer row (LANES = 32) is cut into
-//          segments of SEGMENT_UNITS units
+//   stage  the rows of a task as one bulk copy of up to 8448 bytes; a longer row (LANES = 32), or one that
+//          does not fit in the ring, is cut into segments of SEGMENT_UNITS units
 //
 // Pipeline
-//   Each warp has a ring of one or two stages; its lane 0 issues the copies. full[w][s]: one arrival
-//   with the bytes of the copy; warp w waits for it before it reads stage s, and refills the stage after a
-//   __syncwarp. No warp waits for another. Weights do not depend on the previous kernel, so rings are filled
-//   before `pdl_wait`; gamma is prefetched into L2 before it. `x_full`: one arrival with the bytes of
-//   forwarded q8 activations, all threads wait.
+//   Each warp has a ring of one or two stages; full[w][s] is that of stage s of warp w. No warp waits for
+//   another. Weights do not depend on the previous kernel, so rings are filled before `pdl_wait`; gamma is
+//   prefetched into L2 before it. `x_full`: of the copy of forwarded q8 activations, all threads wait.
 //
 // Memory layouts
 //   x       f32 [k], or q8 activations (768 bytes per 512 columns: quants by slice, scales and sums by unit)
@@ -32,7 +30,7 @@
 //   shared  q8 activations of x | rings: [warp][stage]
 //
 // Preconditions (small_m.rs, gemv.rs)
-//   Compute capability 9.0; x, gamma and `normed` 16-byte aligned; k a multiple of 32 (of 64 for q8 input).
+//   x, gamma and `normed` 16-byte aligned; k a multiple of 32 (of 64 for q8 input).
 //
 // Numerics
 //   int8 activations with an f32 scale per 32 columns, exact integer dot products of 16 or 32 columns, f32
@@ -47,11 +45,10 @@
 //   instruction cache full of another.
 #include "float4.cuh"
 #include "gemv_formats.cuh"
-#include "ptx/tma.cuh"
+#include "gemv_ring.cuh"
 
 constexpr int WARPS = 12;
 constexpr int THREADS = WARPS * 32;
-constexpr u32 MAX_STAGES = 2;
 constexpr int MAX_WEIGHTS = 3;       // weight matrices of a launch
 constexpr u32 SEGMENT_UNITS = 64;    // units of 64 columns in a stage, if a row takes several
 constexpr int MAX_Q8_RESULTS = 256;  // rows of a block that are quantized for the next kernel
@@ -101,10 +98,9 @@ struct Activations {
     DEVICE void init(const GemvArgs& args) const {
         if (threadIdx.x > 0) return;
         if (FORWARDED) {
-            mbarrier_init(x_full, 1);
-            fence_proxy_async();
+            block_copy_init(x_full);
         } else if (args.gamma && blockIdx.x % 8 == 0) {
-            cp_async_bulk_prefetch_l2_covering(args.gamma, args.k * 4);
+            prefetch_l2(args.gamma, args.k * 4);
         }
     }
 
@@ -140,16 +136,16 @@ struct Activations {
     DEVICE void wait_and_copy(const GemvArgs& args) const {
         if (FORWARDED) __syncthreads();  // the mbarrier is initialized
         pdl_wait();
-        if (!FORWARDED || threadIdx.x > 0) return;
+        if (!FORWARDED || threadIdx.x >= BLOCK_COPY_THREADS) return;
         const u32 bytes = q8_groups(args.k) * Q8_GROUP_BYTES;
-        mbarrier_arrive_expect_tx(x_full, bytes);
-        cp_async_bulk_covering(q8, args.x_q8, bytes, x_full);
+        block_copy_expect(x_full, bytes);
+        block_copy(q8, args.x_q8, bytes, x_full);
     }
 
     // On return all threads can read x. Gives 1/rms, or 1 without a norm.
     DEVICE float finish(const GemvArgs& args) const {
         if (FORWARDED) {
-            mbarrier_wait_parity(x_full, 0);
+            block_copy_wait(x_full);
             return 1;
         }
         quantize(args);
@@ -233,27 +229,27 @@ struct GemvWarp {
 
     // Starts to load the next task, or the next segment of its row, into a stage.
     DEVICE void load(u32 stage) {
-        if (more && (threadIdx.x & 31) == 0) {
+        if (more && (threadIdx.x & 31) < RING_COPY_LANES) {
             const u32 which = MULTI ? load_task.weight : 0;
             const u8* from = load_task.data(args, which);
             u32 bytes = load_task.rows * args.weights[which].row_bytes;
             u8* to = ring + stage * args.stage_bytes;
             if (GATE_UP) {
                 const u8* up = load_task.data(args, 1);
-                mbarrier_arrive_expect_tx(&full[stage],
-                                          covering_bytes(from, bytes) + covering_bytes(up, bytes));
-                cp_async_bulk_covering(to, from, bytes, &full[stage]);
-                cp_async_bulk_covering(to + up_offset(), up, bytes, &full[stage]);
+                ring_expect(&full[stage], covering_bytes(from, bytes) + covering_bytes(up, bytes));
+                ring_copy(to, from, bytes, &full[stage]);
+                ring_copy(to + up_offset(), up, bytes, &full[stage]);
             } else {
                 if (LANES == 32 && segments() > 1) {
                     const u32 begin = load_segment * SEGMENT_BYTES;
                     from += begin;
                     bytes = min(bytes - begin, SEGMENT_BYTES);
                 }
-                mbarrier_arrive_expect_tx(&full[stage], covering_bytes(from, bytes));
-                cp_async_bulk_covering(to, from, bytes, &full[stage]);
+                ring_expect(&full[stage], covering_bytes(from, bytes));
+                ring_copy(to, from, bytes, &full[stage]);
             }
         }
+        ring_commit();
         if (more && (LANES < 32 || ++load_segment == segments())) {
             load_segment = 0;
             load_task.task += warps;
@@ -308,7 +304,7 @@ struct GemvWarp {
 #pragma unroll 1
             for (u32 segment = 0; segment < segments(); segment++) {
                 const u32 past = segments() > 1 ? min(units, (segment + 1) * SEGMENT_UNITS) : units;
-                mbarrier_wait_parity(&full[stage], parity);
+                ring_wait(&full[stage], parity, args);
                 // Where the row would start if all of it were in this stage.
                 const u8* here = row + stage * stage_bytes - segment * (SEGMENT_UNITS / 4 * F::CHUNK_BYTES);
 #pragma unroll 1
@@ -373,11 +369,7 @@ DEVICE void gemv(const GemvArgs& args) {
     __shared__ u64 full[WARPS][MAX_STAGES], x_full;
     const u32 warp = threadIdx.x / 32;
     u8* ring = memory + q8_groups(args.k) * Q8_GROUP_BYTES + warp * (args.stages * args.stage_bytes);
-    if ((threadIdx.x & 31) < MAX_STAGES) {
-        mbarrier_init(&full[warp][threadIdx.x & 31], 1);
-        fence_proxy_async();
-    }
-    __syncwarp();
+    ring_init(full[warp]);
     pdl_launch_dependents();
     const Activations<FORWARDED> x{memory, &x_full, warp_sums};
     x.init(args);

@@ -2,7 +2,7 @@
 [
     Embedded::new("advance", &["80", "90"], include_bytes!("advance.ptx.zst")),
     Embedded::new("argmax", &["80", "90"], include_bytes!("argmax.ptx.zst")),
-    Embedded::new("attention_decode", &["90"], include_bytes!("attention_decode.ptx.zst")),
+    Embedded::new("attention_decode", &["80", "90"], include_bytes!("attention_decode.ptx.zst")),
     Embedded::new("attention_generic", &["80", "90"], include_bytes!("attention_generic.ptx.zst")),
     Embedded::new("attention_prefill", &["80", "90"], include_bytes!("attention_prefill.ptx.zst")),
     Embedded::new("attention_prefill_hopper", &["90a"], include_bytes!("attention_prefill_hopper.ptx.zst")),
@@ -15,7 +15,8 @@
     Embedded::new("gemm_hopper", &["90a"], include_bytes!("gemm_hopper.ptx.zst")),
     Embedded::new("gemm_mixed_input", &["90a"], include_bytes!("gemm_mixed_input.ptx.zst")),
     Embedded::new("gemm_small_m", &["90"], include_bytes!("gemm_small_m.ptx.zst")),
-    Embedded::new("gemv", &["90"], include_bytes!("gemv.ptx.zst")),
+    Embedded::new("gemv", &["80", "90"], include_bytes!("gemv.ptx.zst")),
+    Embedded::new("gemv_float", &["80", "90"], include_bytes!("gemv_float.ptx.zst")),
     Embedded::new("kv_store", &["80", "90"], include_bytes!("kv_store.ptx.zst")),
     Embedded::new("matmul_generic", &["80", "90"], include_bytes!("matmul_generic.ptx.zst")),
     Embedded::new("pack_f16_fragments", &["90"], include_bytes!("pack_f16_fragments.ptx.zst")),

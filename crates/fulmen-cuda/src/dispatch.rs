@@ -35,7 +35,7 @@ pub struct CudaDispatcher {
 impl CudaDispatcher {
     /// Opens a device by its ordinal, with the options of the environment.
     pub fn open(ordinal: usize) -> Result<CudaDispatcher, CudaError> {
-        CudaDispatcher::new(&CudaDevice::open(ordinal, CudaOptions::from_env())?)
+        CudaDispatcher::new(&CudaDevice::open(ordinal, CudaOptions::from_env()?)?)
     }
 
     /// A dispatcher for an open device, with a stream of its own.

@@ -84,6 +84,22 @@ pub enum CudaError {
         /// The lowest one that the kernels are compiled for.
         needed: &'static str,
     },
+    /// `FULMEN_CUDA_TARGET` has a value that it cannot have.
+    #[error("FULMEN_CUDA_TARGET is {value:?}, but must be 80, 86 or 89; unset it to use the device as it is")]
+    UnknownTarget {
+        /// The variable's value.
+        value: String,
+    },
+    /// `FULMEN_CUDA_TARGET` selects kernels that the device cannot run.
+    #[error(
+        "FULMEN_CUDA_TARGET selects the kernels of compute capability {target}, but the device has {found}"
+    )]
+    TargetTooNew {
+        /// The selected compute capability.
+        target: String,
+        /// The compute capability of the device.
+        found: String,
+    },
     /// Not enough device memory, or pinned host memory.
     #[error(
         "out of memory: {needed} bytes needed{}",

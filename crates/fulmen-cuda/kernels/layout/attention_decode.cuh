@@ -4,11 +4,12 @@
 #pragma once
 #include "layout/assert.cuh"
 
-ASSERT_CONSTANT(WARPS, 8);
+ASSERT_CONSTANT(CLUSTER_WARPS, 8);
+ASSERT_CONSTANT(AMPERE_WARPS, 4);
 ASSERT_CONSTANT(TILE, 16);
 ASSERT_CONSTANT(MAX_GROUP, 8);
 
-ASSERT_STRUCT(AttentionDecodeArgs, 192);
+ASSERT_STRUCT(AttentionDecodeArgs, 208);
 ASSERT_POINTER(AttentionDecodeArgs, q, 0, 8);
 ASSERT_POINTER(AttentionDecodeArgs, k, 8, 8);
 ASSERT_POINTER(AttentionDecodeArgs, v, 16, 8);
@@ -32,4 +33,6 @@ ASSERT_FIELD(AttentionDecodeArgs, n_kv_heads, u32, 172, 4);
 ASSERT_FIELD(AttentionDecodeArgs, capacity, u32, 176, 4);
 ASSERT_FIELD(AttentionDecodeArgs, n_seqs, u32, 180, 4);
 ASSERT_FIELD(AttentionDecodeArgs, fused_store, u32, 184, 4);
-ASSERT_FIELD(AttentionDecodeArgs, unused, u32, 188, 4);
+ASSERT_FIELD(AttentionDecodeArgs, splits, u32, 188, 4);
+ASSERT_POINTER(AttentionDecodeArgs, partials, 192, 8);
+ASSERT_POINTER(AttentionDecodeArgs, rotated, 200, 8);

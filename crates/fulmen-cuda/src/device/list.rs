@@ -11,6 +11,7 @@ use cudarc::driver::{
 };
 use fulmen_core::device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, Fact};
 
+use super::{Caps, CudaTarget};
 use crate::embedded::OLDEST;
 use crate::error::{CudaError, CudaVersion, MIN_DRIVER, no_device};
 
@@ -25,7 +26,8 @@ pub fn report() -> BackendReport {
 /// A [`CudaError`] that says why there are none.
 pub fn list_devices() -> Result<Vec<DeviceInfo>, CudaError> {
     let (count, version) = start()?;
-    (0..count).map(|ordinal| device_info(ordinal, version)).collect()
+    let target = CudaTarget::from_env()?;
+    (0..count).map(|ordinal| device_info(ordinal, version, target)).collect()
 }
 
 /// Opens the driver library; returns the number of devices, at least one, and the version of the driver.
@@ -59,7 +61,11 @@ fn driver_version() -> Result<CudaVersion, CudaError> {
     Ok(CudaVersion(version))
 }
 
-fn device_info(ordinal: i32, version: CudaVersion) -> Result<DeviceInfo, CudaError> {
+fn device_info(
+    ordinal: i32,
+    version: CudaVersion,
+    target: Option<CudaTarget>,
+) -> Result<DeviceInfo, CudaError> {
     let device = result::device::get(ordinal).map_err(|error| CudaError::new("cuDeviceGet", error))?;
     let name = result::device::get_name(device).map_err(|error| CudaError::new("cuDeviceGetName", error))?;
     // SAFETY: `device` comes from cuDeviceGet.
@@ -74,13 +80,16 @@ fn device_info(ordinal: i32, version: CudaVersion) -> Result<DeviceInfo, CudaErr
         driver: driver(version),
         memory_bytes: Some(memory as u64),
         free_bytes: None,
-        facts: facts(device)?,
-        runs_graphs: if capability(device)? >= OLDEST {
-            Ok(())
-        } else {
-            Err(format!("compute capability {}.{} or newer is required", OLDEST / 10, OLDEST % 10))
-        },
+        facts: facts(device, target)?,
+        runs_graphs: runs_graphs(caps(device)?, target),
     })
+}
+
+fn runs_graphs(caps: Caps, target: Option<CudaTarget>) -> Result<(), String> {
+    if caps.capability < OLDEST {
+        return Err(format!("compute capability {}.{} or newer is required", OLDEST / 10, OLDEST % 10));
+    }
+    target.map_or(Ok(caps), |target| target.limit(caps)).map(|_| ()).map_err(|error| error.to_string())
 }
 
 /// The CUDA version and, on Linux, the version of the kernel module.
@@ -92,23 +101,38 @@ fn driver(version: CudaVersion) -> String {
 }
 
 /// The facts that kernels depend on: the instruction set, and the sizes that limit tiles.
-fn facts(device: CUdevice) -> Result<Vec<Fact>, CudaError> {
+fn facts(device: CUdevice, target: Option<CudaTarget>) -> Result<Vec<Fact>, CudaError> {
     let number = |name| attribute(device, name).map(|value| u64::try_from(value).unwrap_or(0));
-    let capability = capability(device)?;
+    let caps = caps(device)?;
     let clock_khz = number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?;
-    let shared = number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-    Ok(vec![
-        Fact::text("compute capability", format!("{}.{}", capability / 10, capability % 10)),
+    let mut facts = vec![
+        Fact::text("compute capability", format!("{}.{}", caps.capability / 10, caps.capability % 10)),
         Fact::count("multiprocessors", number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?),
         Fact::text("clock", format!("{} MHz", clock_khz / 1000)),
-        Fact::bytes("L2 cache", number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
-        Fact::bytes("shared memory per block", shared),
+        Fact::bytes("L2 cache", caps.l2_bytes.into()),
+        Fact::bytes("shared memory per block", caps.shared_bytes.into()),
         Fact::count("registers per block", number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK)?),
-    ])
+    ];
+    if let Some((target, limited)) = target.and_then(|target| Some((target, target.limit(caps).ok()?))) {
+        facts.push(Fact::text("kernels", format!("of compute capability {target} (FULMEN_CUDA_TARGET)")));
+        facts.push(Fact::bytes("shared memory they may use", limited.shared_bytes.into()));
+    }
+    Ok(facts)
+}
+
+/// What launches depend on, without the limits of a [`CudaTarget`].
+pub(super) fn caps(device: CUdevice) -> Result<Caps, CudaError> {
+    let number = |name| attribute(device, name).map(|value| u32::try_from(value).unwrap_or(0));
+    Ok(Caps {
+        capability: capability(device)?,
+        multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.max(1),
+        shared_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        l2_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
+    })
 }
 
 /// The compute capability: `10 * major + minor`.
-pub(crate) fn capability(device: CUdevice) -> Result<u32, CudaError> {
+fn capability(device: CUdevice) -> Result<u32, CudaError> {
     let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     Ok(u32::try_from(10 * major + minor).unwrap_or(0))

@@ -1,10 +1,11 @@
 //! GPUs: listing ([`list`]) and opening them.
 
 pub mod list;
+mod target;
 
 use std::sync::Arc;
 
-use cudarc::driver::{result, sys::CUdevice_attribute as Attribute};
+use cudarc::driver::result;
 
 use crate::embedded::OLDEST;
 use crate::error::CudaError;
@@ -13,6 +14,7 @@ pub use crate::handles::Event;
 use crate::module::Modules;
 
 pub use list::{list_devices, report};
+pub use target::CudaTarget;
 
 /// How a device is used. The defaults are the fastest; turning options off helps in debugging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,24 +24,33 @@ pub struct CudaOptions {
     /// Use programmatic dependent launch where the device has it (compute capability 9.0): a kernel may start
     /// before the previous one has finished, and waits for it before it reads its results.
     pub overlap: bool,
+    /// Use the kernels of an older compute capability, within its limits.
+    pub target: Option<CudaTarget>,
 }
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { capture: true, overlap: true }
+        CudaOptions { capture: true, overlap: true, target: None }
     }
 }
 
 impl CudaOptions {
-    /// The defaults, unless turned off by `FULMEN_CUDA_CAPTURE=0` or `FULMEN_CUDA_OVERLAP=0` in the
-    /// environment.
-    pub fn from_env() -> CudaOptions {
+    /// The defaults, unless changed in the environment: `FULMEN_CUDA_CAPTURE=0` and `FULMEN_CUDA_OVERLAP=0`
+    /// turn these options off, and `FULMEN_CUDA_TARGET` is `80`, `86` or `89`.
+    ///
+    /// # Errors
+    /// [`CudaError::UnknownTarget`] for another target.
+    pub fn from_env() -> Result<CudaOptions, CudaError> {
         let on = |name: &str| std::env::var(name).map_or(true, |value| value != "0");
-        CudaOptions { capture: on("FULMEN_CUDA_CAPTURE"), overlap: on("FULMEN_CUDA_OVERLAP") }
+        Ok(CudaOptions {
+            capture: on("FULMEN_CUDA_CAPTURE"),
+            overlap: on("FULMEN_CUDA_OVERLAP"),
+            target: CudaTarget::from_env()?,
+        })
     }
 }
 
-/// The capabilities of a device that launches depend on.
+/// The capabilities of a device that launches depend on, or those of the [`CudaTarget`] that it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
     /// The compute capability, `10 * major + minor`.
@@ -81,17 +92,12 @@ impl CudaDevice {
         let count = usize::try_from(count).unwrap_or(0);
         let index = index.ok_or(CudaError::NoSuchDevice { ordinal, count })?;
         let device = result::device::get(index).map_err(|error| CudaError::new("cuDeviceGet", error))?;
-        let number = |name| list::attribute(device, name).map(|value| u32::try_from(value).unwrap_or(0));
-        let caps = Caps {
-            capability: list::capability(device)?,
-            multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.max(1),
-            shared_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
-            l2_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
-        };
+        let caps = list::caps(device)?;
         if caps.capability < OLDEST {
             let found = format!("{}.{}", caps.capability / 10, caps.capability % 10);
             return Err(CudaError::DeviceTooOld { found, needed: "8.0" });
         }
+        let caps = options.target.map_or(Ok(caps), |target| target.limit(caps))?;
         let context = Context::retain(device)?;
         let modules = Modules::new(&context, caps.capability);
         Ok(Arc::new(CudaDevice { context, modules, caps, options }))

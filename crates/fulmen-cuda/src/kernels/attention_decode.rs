@@ -3,15 +3,18 @@
 //! fused store).
 
 use bytemuck::Zeroable;
-use fulmen_core::{AttentionCall, DType, KvSource, RopeStoreCall};
+use fulmen_core::{AttentionCall, BackendError, DType, KvSource, RopeStoreCall};
 
 use super::f16_fragments::{F16Fragments, K_ORDERS};
 use super::rope::RopeArgs;
 use super::{Launched, apart, q8_activations};
+use crate::device::Caps;
 use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
 
-const WARPS: u32 = 8;
+/// Warps of a block on devices with thread block clusters, and without.
+const CLUSTER_WARPS: u32 = 8;
+const AMPERE_WARPS: u32 = 4;
 
 /// Positions of a tile.
 const TILE: u32 = 16;
@@ -21,7 +24,7 @@ const MAX_GROUP: u32 = 8;
 
 kernel_args! {
     file: "attention_decode.cu";
-    constants: [WARPS, TILE, MAX_GROUP];
+    constants: [CLUSTER_WARPS, AMPERE_WARPS, TILE, MAX_GROUP];
 
     struct AttentionDecodeArgs {
         q: DevicePtr,
@@ -47,7 +50,9 @@ kernel_args! {
         capacity: u32,
         n_seqs: u32,
         fused_store: u32,
-        unused: u32,
+        splits: u32,
+        partials: DevicePtr,
+        rotated: DevicePtr,
     }
 }
 
@@ -122,12 +127,11 @@ fn args(queue: &Queue, call: &AttentionCall) -> Option<AttentionDecodeArgs> {
     let KvSource::Cache { cache, positions, sequences } = call.kv else { return None };
     let heads = call.heads;
     let caps = queue.caps();
-    let config = LaunchConfig::new(call.m, heads.n_kv_heads, heads.head_dim, caps.multiprocessors);
+    let config = LaunchConfig::new(caps, call.m, heads.n_kv_heads, heads.head_dim);
     // Rows are a decode batch if each can have a sequence of its own. That is a guess by size, as sequence
     // numbers are in device memory; the kernel is right for any rows.
     let max_rows = if sequences.is_some() { cache.n_seqs.clamp(MAX_ROWS, MAX_BATCH) } else { MAX_ROWS };
-    let supported = caps.has_clusters()
-        && (1..=max_rows).contains(&call.m)
+    let supported = (1..=max_rows).contains(&call.m)
         && cache.dtype == DType::F16
         && matches!(heads.head_dim, 64 | 128)
         && heads.n_kv_heads > 0
@@ -153,8 +157,11 @@ fn args(queue: &Queue, call: &AttentionCall) -> Option<AttentionDecodeArgs> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LaunchConfig {
-    /// Blocks per row and KV head. Every device with clusters supports clusters of 8.
-    cluster: u32,
+    /// Blocks per row and KV head: a cluster, if the device has them. Every device that has them supports
+    /// clusters of 8.
+    splits: u32,
+    clustered: bool,
+    warps: u32,
     /// Tiles in a warp's ring.
     stages: u32,
     single_row: bool,
@@ -162,62 +169,110 @@ struct LaunchConfig {
 
 impl LaunchConfig {
     /// A single row has a kernel of its own. With more rows: the largest cluster whose grid has at most
-    /// SMs / 2 blocks; if none, 1. Measured, this is faster than a block for each SM.
-    fn new(rows: u32, kv_heads: u32, head_dim: u32, multiprocessors: u32) -> LaunchConfig {
+    /// SMs / 2 blocks; if none, 1. Measured, this is faster than a block for each SM. Without clusters, where
+    /// the next kernel cannot start on the other SMs, a block for each.
+    fn new(caps: Caps, rows: u32, kv_heads: u32, head_dim: u32) -> LaunchConfig {
+        let clustered = caps.has_clusters();
+        let warps = if clustered { CLUSTER_WARPS } else { AMPERE_WARPS };
         if rows == 1 {
-            return LaunchConfig { cluster: 8, stages: 2, single_row: true };
+            return LaunchConfig { splits: 8, clustered, warps, stages: 2, single_row: true };
         }
+        let blocks = u64::from(if clustered { caps.multiprocessors / 2 } else { caps.multiprocessors });
         let heads = u64::from(rows) * u64::from(kv_heads);
-        let fits = |&cluster: &u32| heads * u64::from(cluster) * 2 <= multiprocessors.into();
-        let cluster = [8, 4, 2].iter().copied().find(fits).unwrap_or(1);
-        LaunchConfig { cluster, stages: if head_dim == 128 { 3 } else { 4 }, single_row: false }
+        let fits = |&splits: &u32| heads * u64::from(splits) <= blocks;
+        let splits = [8, 4, 2].iter().copied().find(fits).unwrap_or(1);
+        let stages = match head_dim {
+            128 if clustered => 3,
+            128 => 2,
+            _ => 4,
+        };
+        LaunchConfig { splits, clustered, warps, stages, single_row: false }
     }
 
     /// Bytes of dynamic shared memory: the rings of keys and values, which the partial outputs of the warps
     /// reuse.
     fn shared(self, head_dim: u32) -> u32 {
-        let rings = WARPS * self.stages * 2 * TILE * head_dim * 2;
-        let partials = WARPS * MAX_GROUP * head_dim * 4;
+        let rings = self.warps * self.stages * 2 * TILE * head_dim * 2;
+        let partials = self.warps * MAX_GROUP * head_dim * 4;
         rings.max(partials)
+    }
+
+    /// Whether a second kernel combines the blocks of a row and KV head.
+    fn combines(self) -> bool {
+        !self.clustered && self.splits > 1
+    }
+
+    fn entry(self, head_dim: u32) -> String {
+        if self.single_row {
+            format!("attention_decode_{head_dim}_single_row")
+        } else {
+            format!("attention_decode_{head_dim}_cluster{}", self.splits)
+        }
     }
 }
 
 fn run(queue: &mut Queue, call: &AttentionCall, mut args: AttentionDecodeArgs) -> Launched {
     let head_dim = call.heads.head_dim;
-    let config = LaunchConfig::new(call.m, args.n_kv_heads, head_dim, queue.caps().multiprocessors);
-    let cluster = config.cluster;
-    let entry = if config.single_row {
-        format!("attention_decode_{head_dim}_single_row")
-    } else {
-        format!("attention_decode_{head_dim}_cluster{cluster}")
-    };
-    let blocks = queue.blocks(&entry, u64::from(cluster) * u64::from(args.n_kv_heads))?;
+    let config = LaunchConfig::new(queue.caps(), call.m, args.n_kv_heads, head_dim);
+    let entry = config.entry(head_dim);
+    let blocks = queue.blocks(&entry, u64::from(config.splits) * u64::from(args.n_kv_heads))?;
     let width = call.heads.q_width();
+    args.splits = config.splits;
+    if config.combines() {
+        let outputs = call.m as usize * width as usize;
+        let partial = (MAX_GROUP * (head_dim + 2)) as usize;
+        let partials = call.m as usize * args.n_kv_heads as usize * config.splits as usize * partial;
+        args.rotated = queue.scratch((outputs + partials) * size_of::<f32>())?;
+        args.partials = args.rotated + (outputs * size_of::<f32>()) as u64;
+    }
     // The output is forwarded to the next matmul where each block finishes a multiple of 32 elements.
     let mut forwarded = None;
-    if (width / args.n_kv_heads).is_multiple_of(32 * cluster) {
+    let slices = if config.clustered { config.splits } else { 1 };
+    if (width / args.n_kv_heads).is_multiple_of(32 * slices) {
         if config.single_row {
             args.out_q8 = q8_activations::reserve(queue, width).unwrap_or(0);
             forwarded = Some((q8_activations::forwarded(call.output, width), args.out_q8));
-        } else if let Some(f16) = F16Fragments::reserve(queue, call.m, width) {
+        } else if let Some(f16) =
+            config.clustered.then(|| F16Fragments::reserve(queue, call.m, width)).flatten()
+        {
             (args.out_f16, args.out_f16_scales) = (f16.fragments, f16.row_scales);
             forwarded = Some((F16Fragments::scaled(call.output, call.m, width), f16.fragments[0]));
         }
     }
-    let mut launch = Launch::new("attention_decode", &entry, blocks, 32 * WARPS)
+    let mut launch = Launch::new("attention_decode", &entry, blocks, 32 * config.warps)
         .rows(call.m)
         .shared(config.shared(head_dim));
-    launch.cluster = cluster;
+    launch.cluster = if config.clustered { config.splits } else { 1 };
     queue.launch(&launch, &args)?;
+    if config.combines() {
+        combine(queue, &args, head_dim, width, call.m)?;
+    }
     if let Some((what, at)) = forwarded.filter(|(_, at)| *at != 0) {
         queue.set_forwarded(what, at);
     }
-    Ok(1)
+    Ok(if config.combines() { 2 } else { 1 })
+}
+
+/// Launches the kernel that combines the blocks of each row and KV head: one element per thread.
+fn combine(
+    queue: &mut Queue,
+    args: &AttentionDecodeArgs,
+    head_dim: u32,
+    width: u32,
+    rows: u32,
+) -> Result<(), BackendError> {
+    let entry = format!("attention_decode_combine_{head_dim}");
+    let threads = 32 * AMPERE_WARPS;
+    let blocks = queue.blocks(&entry, width.div_ceil(threads).into())?;
+    Ok(queue.launch(&Launch::new("attention_decode", &entry, blocks, threads).rows(rows), args)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const H200: Caps =
+        Caps { capability: 90, multiprocessors: 132, shared_bytes: 227 << 10, l2_bytes: 50 << 20 };
 
     #[test]
     fn clusters_shrink_with_more_rows() {
@@ -238,7 +293,8 @@ mod tests {
             ((2, u32::MAX, 132), (1, 2 * u64::from(u32::MAX))),
         ];
         for ((rows, kv_heads, multiprocessors), expected) in table {
-            let cluster = LaunchConfig::new(rows, kv_heads, 128, multiprocessors).cluster;
+            let caps = Caps { multiprocessors, ..H200 };
+            let cluster = LaunchConfig::new(caps, rows, kv_heads, 128).splits;
             let blocks = u64::from(rows) * u64::from(kv_heads) * u64::from(cluster);
             assert_eq!((cluster, blocks), expected, "{rows} rows of {kv_heads} on {multiprocessors}");
         }
@@ -247,10 +303,14 @@ mod tests {
     #[test]
     fn rings_fit_shared_memory_and_keep_enough_bytes_in_flight() {
         for (head_dim, rows) in [(64, 1), (64, 2), (128, 1), (128, 2)] {
-            let bytes = LaunchConfig::new(rows, 8, head_dim, 132).shared(head_dim);
+            let bytes = LaunchConfig::new(H200, rows, 8, head_dim).shared(head_dim);
             // The shared memory of an H100, and what each multiprocessor must have in flight.
             assert!(bytes + STATIC_SHARED <= 227 << 10, "{head_dim}");
             assert!(bytes >= 64 << 10, "{head_dim}");
+            let ampere = Caps { capability: 86, multiprocessors: 82, ..H200 };
+            let config = LaunchConfig::new(ampere, rows, 8, head_dim);
+            assert!(config.shared(head_dim) + STATIC_SHARED <= 99 << 10, "{config:?}");
+            assert!(config.shared(head_dim) >= 32 << 10 && !config.clustered, "{config:?}");
         }
     }
 }

@@ -7,11 +7,11 @@
 //!   of a warp.
 //! - Lanes per row: as few of 8, 16 and 32 as let a warp load [`MAX_LOAD_BYTES`] at once, that is, as many
 //!   rows per warp as possible; all 32 if an SM has fewer than [`FEW_ROWS`] rows. A row that is longer than
-//!   that is loaded in segments of [`SEGMENT_UNITS`] units.
+//!   that, or than a ring, is loaded in segments of [`SEGMENT_UNITS`] units.
 //! - Warps: [`WARPS`]. With two weight formats they are divided so that the slower part is as fast as
 //!   possible.
 //! - Stages: two per warp, or one if a warp has only one load: the shared memory that is left lets a block of
-//!   the next kernel start on the same SM.
+//!   the next kernel start on the same SM. Also one if two do not fit.
 
 use fulmen_core::BackendError;
 
@@ -114,7 +114,8 @@ impl GemvConfig {
         }
         let x_bytes = u32::try_from(q8_activations::bytes(input.k)).ok()?;
         let ring_bytes = caps.shared_bytes.checked_sub(STATIC_BYTES + x_bytes)?;
-        let StageConfig { lanes, stage_bytes, segments } = StageConfig::new(sms, input.k, group, ring_bytes)?;
+        let StageConfig { lanes, stage_bytes, segments, max_stages } =
+            StageConfig::new(sms, input.k, group, ring_bytes)?;
 
         // Gate and up are walked through together.
         let used = if gate_up { 1 } else { matmuls.len() };
@@ -130,7 +131,7 @@ impl GemvConfig {
             weight.rows_per_block = partition.rows_per_block[index.min(used - 1)];
         }
         // No more stages than loads: a block of the next kernel may fit beside this one.
-        let stages = MAX_STAGES.min(partition.tasks_per_warp * segments).max(1);
+        let stages = max_stages.min(partition.tasks_per_warp * segments).max(1);
         // One more block without rows, if there is an SM for it, has time to store the norm.
         let full = (0..used).all(|i| partition.blocks * partition.rows_per_block[i] <= weights[i].rows);
         let extra_block = input.norm.is_some() && full && partition.blocks < sms;
@@ -165,46 +166,63 @@ impl GemvConfig {
 }
 
 /// What a warp loads at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StageConfig {
     /// Lanes per row.
     lanes: u32,
     stage_bytes: u32,
     /// Stages that a row takes.
     segments: u32,
+    /// Stages of a ring that fit.
+    max_stages: u32,
 }
 
 impl StageConfig {
-    /// The first of 8, 16 and 32 lanes per row for which a warp's load is not too large and the rings fit.
+    /// The first of 8, 16 and 32 lanes per row for which a warp's load is not too large and the rings fit,
+    /// with one stage if they do not fit with two.
     fn new(sms: u32, k: u32, group: &LaunchGroup<'_>, ring_bytes: u32) -> Option<StageConfig> {
-        let (matmuls, gate_up) = (group.matmuls, group.gate_up);
-        let mut row_bytes = 0;
-        let mut chunk_bytes = 0;
-        for matmul in matmuls {
+        let rows = group.matmuls.iter().map(|matmul| matmul.weight.rows).sum::<u32>();
+        let one_row = !group.gate_up && !group.two_formats();
+        let all: &[u32] = if one_row { &[8, 16, 32] } else { &[8, 16] };
+        let choices: &[u32] = if rows.div_ceil(sms) < FEW_ROWS && one_row { &[32] } else { all };
+        (1..=MAX_STAGES).rev().find_map(|stages| {
+            choices.iter().find_map(|&lanes| {
+                let last = Some(&lanes) == all.last();
+                let (row_bytes, segment_bytes) = StageConfig::load_bytes(k, group)?;
+                let rows_bytes = (32 / lanes).checked_mul(row_bytes)?;
+                let fits = |load_bytes: u32| {
+                    let stage_bytes = StageConfig::stage_bytes(load_bytes, group.gate_up);
+                    (WARPS * stages * stage_bytes <= ring_bytes).then_some(stage_bytes)
+                };
+                let whole = (rows_bytes <= MAX_LOAD_BYTES || last && lanes < 32)
+                    .then(|| fits(rows_bytes))
+                    .flatten()
+                    .map(|stage_bytes| (stage_bytes, 1));
+                let cut = || (lanes == 32).then(|| fits(segment_bytes)).flatten();
+                let segments = k.div_ceil(64).div_ceil(SEGMENT_UNITS);
+                let (stage_bytes, segments) = whole.or_else(|| Some((cut()?, segments)))?;
+                Some(StageConfig { lanes, stage_bytes, segments, max_stages: stages })
+            })
+        })
+    }
+
+    /// The most bytes of a row, and of a segment of it.
+    fn load_bytes(k: u32, group: &LaunchGroup<'_>) -> Option<(u32, u32)> {
+        let (mut row_bytes, mut chunk_bytes) = (0, 0);
+        for matmul in group.matmuls {
             row_bytes = row_bytes.max(matmul.row_bytes(k)?);
             chunk_bytes = chunk_bytes.max(matmul.weight.dtype.bytes(256).unwrap_or(0) as u32);
         }
-        let rows_per_sm = matmuls.iter().map(|matmul| matmul.weight.rows).sum::<u32>().div_ceil(sms);
-        let one_row = !gate_up && !group.two_formats();
-        let all: &[u32] = if one_row { &[8, 16, 32] } else { &[8, 16] };
-        let choices: &[u32] = if rows_per_sm < FEW_ROWS && one_row { &[32] } else { all };
-        choices.iter().find_map(|&lanes| {
-            let mut load_bytes = (32 / lanes).checked_mul(row_bytes)?;
-            let mut segments = 1;
-            if lanes == 32 && load_bytes > MAX_LOAD_BYTES {
-                segments = k.div_ceil(64).div_ceil(SEGMENT_UNITS);
-                load_bytes = SEGMENT_UNITS / 4 * chunk_bytes;
-            }
-            // The 16-byte vectors that cover the rows of each weight.
-            let stage_bytes = if gate_up {
-                2 * (load_bytes / 2 + 30).next_multiple_of(128)
-            } else {
-                (load_bytes + 30).next_multiple_of(128)
-            };
-            let last = Some(&lanes) == all.last();
-            let fits =
-                WARPS * MAX_STAGES * stage_bytes <= ring_bytes && (load_bytes <= MAX_LOAD_BYTES || last);
-            fits.then_some(StageConfig { lanes, stage_bytes, segments })
-        })
+        Some((row_bytes, SEGMENT_UNITS / 4 * chunk_bytes))
+    }
+
+    /// The 16-byte vectors that cover the rows of each weight.
+    fn stage_bytes(load_bytes: u32, gate_up: bool) -> u32 {
+        if gate_up {
+            2 * (load_bytes / 2 + 30).next_multiple_of(128)
+        } else {
+            (load_bytes + 30).next_multiple_of(128)
+        }
     }
 }
 
@@ -289,12 +307,57 @@ fn launch(queue: &mut Queue, input: &MatmulInput, configs: &[GemvConfig]) -> Res
 
 #[cfg(test)]
 mod tests {
+    use fulmen_core::{DType, WeightArg};
+
+    use super::super::small_m::Matmul;
     use super::*;
 
     fn weights(rows: &[(u32, u32)]) -> Vec<GemvWeight> {
         rows.iter()
             .map(|&(rows, row_bytes)| GemvWeight { rows, row_bytes, ..GemvWeight::default() })
             .collect()
+    }
+
+    /// Lanes, stage bytes, segments and stages for `rows` rows of each type, with this much shared memory.
+    fn stage(k: u32, types: &[DType], rows: u32, gate_up: bool, shared_kib: u32) -> Option<[u32; 4]> {
+        let matmul = |&dtype: &DType| Matmul {
+            weight: WeightArg { ptr: 4096, dtype, rows },
+            out: 0,
+            bias: 0,
+            residual: 0,
+        };
+        let matmuls: Vec<Matmul> = types.iter().map(matmul).collect();
+        let first_format = types.iter().filter(|&dtype| *dtype == types[0]).count();
+        let group = LaunchGroup { matmuls: &matmuls, first_format, gate_up };
+        let ring_bytes = (shared_kib << 10) - STATIC_BYTES - q8_activations::bytes(k) as u32;
+        let config = StageConfig::new(132, k, &group, ring_bytes)?;
+        let StageConfig { lanes, stage_bytes, segments, max_stages } = config;
+        assert!(WARPS * max_stages * stage_bytes <= ring_bytes, "{config:?}");
+        Some([lanes, stage_bytes, segments, max_stages])
+    }
+
+    #[test]
+    fn rings_fit_in_the_shared_memory_of_every_generation() {
+        use DType::{Q4_K, Q6_K, Q8_0};
+        // Columns, types, rows and whether it is gate-up; what fits 9.0, and 8.6.
+        type Case = (u32, &'static [DType], u32, bool, Option<[u32; 4]>, Option<[u32; 4]>);
+        let table: &[Case] = &[
+            // Qwen3-4B: QKV in one format and in two, output projection, gate and up, down, LM head.
+            (2560, &[Q4_K; 3], 2048, false, Some([8, 5888, 1, 2]), Some([16, 2944, 1, 2])),
+            (2560, &[Q4_K, Q4_K, Q6_K], 2048, false, Some([8, 8448, 1, 2]), Some([16, 4352, 1, 1])),
+            (4096, &[Q4_K], 2560, false, Some([32, 2432, 1, 2]), Some([32, 2432, 1, 2])),
+            (2560, &[Q4_K; 2], 9728, true, Some([8, 5888, 1, 2]), Some([16, 3072, 1, 2])),
+            (2560, &[Q6_K; 2], 9728, true, Some([8, 8704, 1, 2]), Some([16, 4352, 1, 1])),
+            (9728, &[Q6_K], 2560, false, Some([32, 8064, 1, 2]), Some([32, 3456, 3, 2])),
+            (9728, &[Q8_0], 2560, false, Some([32, 4480, 3, 2]), Some([32, 4480, 3, 1])),
+            (2560, &[Q6_K], 151_936, false, Some([8, 8448, 1, 2]), Some([32, 2176, 1, 2])),
+            // Gate and up of a large model: only one stage fits, or none.
+            (8192, &[Q4_K; 2], 28_672, true, Some([16, 9472, 1, 1]), None),
+        ];
+        for &(k, types, rows, gate_up, hopper, ampere) in table {
+            let found = [227, 99].map(|kib| stage(k, types, rows, gate_up, kib));
+            assert_eq!(found, [hopper, ampere], "{k} {types:?} {rows}");
+        }
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Which kernels take a matmul: the GEMV or the small-M GEMM for few rows, the tensor-core GEMM for many, and
 //! the generic kernels for what is left.
 
-use fulmen_core::{GateUpCall, MulMatCall};
+use fulmen_core::{BinaryCall, GateUpCall, MulMatCall, Projection};
 
-use super::{Launched, gemm, matmul_generic, small_m};
+use super::{Launched, elementwise, gemm, matmul_generic, small_m};
 use crate::queue::Queue;
 
 pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall) -> Launched {
@@ -15,5 +15,25 @@ pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall) -> Launched {
 pub(crate) fn launch_gate_up(queue: &mut Queue, call: &GateUpCall) -> Launched {
     small_m::launch_gate_up(queue, call, None)
         .or_else(|| gemm::launch_gate_up(queue, call))
-        .unwrap_or_else(|| matmul_generic::launch_gate_up(queue, call))
+        .unwrap_or_else(|| launch_gate_and_up(queue, call))
+}
+
+/// Up into the output, gate into scratch memory, then SwiGLU of both.
+fn launch_gate_and_up(queue: &mut Queue, call: &GateUpCall) -> Launched {
+    let GateUpCall { input, gate, up, output, m, k } = *call;
+    let n_elements = m as usize * gate.rows as usize;
+    if n_elements == 0 {
+        return Ok(0);
+    }
+    let gates = queue.scratch(n_elements * size_of::<f32>())?;
+    let mut launched = 0;
+    for (weight, output) in [(up, output), (gate, gates)] {
+        let parts = vec![Projection { weight, bias: None, output }];
+        let matmul = MulMatCall { input, parts, residual: None, m, k };
+        // Kernels for several rows use the scratch memory themselves.
+        let fast = if m == 1 { small_m::launch(queue, &matmul, None) } else { None };
+        launched += fast.unwrap_or_else(|| matmul_generic::launch(queue, &matmul))?;
+    }
+    let swiglu = BinaryCall { a: gates, b: output, output, n_elements };
+    Ok(launched + elementwise::binary(queue, "swiglu", &swiglu)?)
 }

@@ -1,8 +1,8 @@
 //! Launches of the generic matmul: every weight type and every shape, in f32 (`matmul_generic.cu`).
 
-use fulmen_core::{BinaryCall, GateUpCall, MulMatCall, WeightArg};
+use fulmen_core::{MulMatCall, WeightArg};
 
-use super::{Launched, elementwise, type_name, wide};
+use super::{Launched, type_name, wide};
 use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
 
@@ -55,22 +55,6 @@ pub(super) fn launch(queue: &mut Queue, call: &MulMatCall) -> Launched {
         };
         launched += launch_matmul(queue, &matmul)?;
     }
-    Ok(launched)
-}
-
-/// Up into the output, gate into scratch memory, then SwiGLU of both.
-pub(super) fn launch_gate_up(queue: &mut Queue, call: &GateUpCall) -> Launched {
-    let GateUpCall { input: x, gate, up, output: out, m, k } = *call;
-    let n_elements = m as usize * gate.rows as usize;
-    if n_elements == 0 {
-        return Ok(0);
-    }
-    let gates = queue.scratch(n_elements * size_of::<f32>())?;
-    let matmul = Matmul { x, weight: up, bias: None, residual: None, out, m, k };
-    let mut launched = launch_matmul(queue, &matmul)?;
-    launched += launch_matmul(queue, &Matmul { weight: gate, out: gates, ..matmul })?;
-    launched +=
-        elementwise::binary(queue, "swiglu", &BinaryCall { a: gates, b: out, output: out, n_elements })?;
     Ok(launched)
 }
 

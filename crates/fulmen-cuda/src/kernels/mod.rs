@@ -20,6 +20,7 @@ mod gemm;
 mod gemm_mixed_input;
 mod gemm_small_m;
 mod gemv;
+mod gemv_float;
 mod kv;
 pub(crate) mod kv_store;
 pub(crate) mod matmul;

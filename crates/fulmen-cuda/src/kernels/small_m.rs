@@ -1,10 +1,11 @@
-//! Matmuls of few rows with block-quantized weights, with an RMS norm before them if there is one: whether
-//! the GEMV (one row), the small-M GEMM (2 to 16 rows) or the mixed-input GEMM (up to 256) takes a call, and how it is divided into launches.
+//! Matmuls of few rows, with an RMS norm before them if there is one: which kernel takes a call, and how it
+//! is divided into launches. With block-quantized weights that is the GEMV (one row), the small-M GEMM (2 to
+//! 16 rows) or the mixed-input GEMM (up to 256 rows), with float weights the GEMV for those (up to 16 rows).
 
 use fulmen_core::{DType, GateUpCall, MulMatCall, Projection, RmsNormCall, WeightArg};
 
 use super::f16_fragments::F16Fragments;
-use super::{Launched, apart, gemm_mixed_input, gemm_small_m, gemv};
+use super::{Launched, apart, gemm_mixed_input, gemm_small_m, gemv, gemv_float};
 use crate::queue::Queue;
 
 /// The most weight matrices of one launch.
@@ -122,10 +123,7 @@ pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall, norm: Option<&RmsNorm
     };
     let matmuls: Vec<Matmul> = call.parts.iter().map(matmul).collect();
     let input = MatmulInput::new(call.input, call.m, call.k, norm);
-    if !takes(queue, &input, &matmuls) {
-        return None;
-    }
-    run(queue, &input, &LaunchGroup::split(&matmuls))
+    launch_groups(queue, &input, &matmuls, &LaunchGroup::split(&matmuls))
 }
 
 /// Launches both matmuls of gate-up with SwiGLU, if these kernels take the call.
@@ -137,10 +135,11 @@ pub(crate) fn launch_gate_up(
     let matmul = |weight| Matmul { weight, out: call.output, bias: 0, residual: 0 };
     let matmuls = [matmul(call.gate), matmul(call.up)];
     let input = MatmulInput::new(call.input, call.m, call.k, norm);
-    if call.gate.dtype != call.up.dtype || !takes(queue, &input, &matmuls) {
+    if call.gate.dtype != call.up.dtype {
         return None;
     }
-    run(queue, &input, &[LaunchGroup { matmuls: &matmuls, first_format: 2, gate_up: true }])
+    let group = LaunchGroup { matmuls: &matmuls, first_format: 2, gate_up: true };
+    launch_groups(queue, &input, &matmuls, &[group])
 }
 
 /// Requests that a matmul forwards its output to the norm after it, if the norm reads that output.
@@ -176,16 +175,38 @@ fn takes(queue: &Queue, input: &MatmulInput, matmuls: &[Matmul]) -> bool {
     };
     let mixed_input = gemm_mixed_input::supported(queue.caps());
     let most = if mixed_input { MAX_MIXED_INPUT_ROWS } else { MAX_ROWS };
-    queue.caps().has_clusters()
+    (input.m == 1 || queue.caps().has_clusters())
         && (1..=most).contains(&input.m)
-        && input.k > 0
+        && matmuls.iter().all(|matmul| block_quantized(matmul.weight.dtype))
+}
+
+/// Whether the memory of a call allows these kernels, whatever its weights are.
+fn operands_allow(input: &MatmulInput, matmuls: &[Matmul]) -> bool {
+    input.k > 0
         && input.x.is_multiple_of(16)
         && input
             .norm
             .is_none_or(|norm| [norm.input, norm.gamma, norm.output].iter().all(|p| p.is_multiple_of(16)))
         && input.norm.is_none_or(|norm| apart_from_norm(&norm, input, matmuls))
         && !matmuls.is_empty()
-        && matmuls.iter().all(|matmul| matmul.weight.rows > 0 && block_quantized(matmul.weight.dtype))
+        && matmuls.iter().all(|matmul| matmul.weight.rows > 0)
+}
+
+fn launch_groups(
+    queue: &mut Queue,
+    input: &MatmulInput,
+    matmuls: &[Matmul],
+    groups: &[LaunchGroup<'_>],
+) -> Option<Launched> {
+    if !operands_allow(input, matmuls) {
+        None
+    } else if gemv_float::takes(input, matmuls) {
+        gemv_float::run(queue, input, groups)
+    } else if takes(queue, input, matmuls) {
+        run(queue, input, groups)
+    } else {
+        None
+    }
 }
 
 fn run(queue: &mut Queue, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> Option<Launched> {

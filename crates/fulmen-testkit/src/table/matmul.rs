@@ -98,6 +98,34 @@ fn gate_up(name: &str, [gate, up]: [DType; 2], m: u32, n: u32, k: u32) -> Case {
     case.dtype(gate).tolerance(looser(tolerance(gate), tolerance(up)))
 }
 
+/// An RMS norm and the matmuls that read it, which a device may run as one kernel: the Q, K and V projections
+/// (`rows` of each, none if it is 0), or gate-up. The norm's result is an output, too.
+fn normed(dtype: DType, m: u32, rows: [u32; 3], gate_up: bool, k: u32) -> Case {
+    let [a, b, c] = rows;
+    let name = if gate_up { format!("norm/m{m}/{a}x{k}") } else { format!("norm/m{m}/{a}+{b}+{c}x{k}") };
+    let case = Case::new(name, |b| {
+        let (x, gain) = (b.input("x", m, k)?, b.vector("gain", k)?);
+        let normed = b.rms_norm(x, gain, 1e-5)?;
+        b.output("normed", normed)?;
+        if gate_up {
+            let (gate, up) = (b.weight("gate", dtype, rows[0], k)?, b.weight("up", dtype, rows[0], k)?);
+            let y = b.gate_up(normed, gate, up)?;
+            return b.output("y", y);
+        }
+        let mut weights = Vec::new();
+        for (at, &n) in rows.iter().filter(|&&n| n > 0).enumerate() {
+            weights.push((b.weight(&format!("w{at}"), dtype, n, k)?, None));
+        }
+        for (at, y) in b.linear_many(normed, &weights)?.into_iter().enumerate() {
+            b.output(&format!("y{at}"), y)?;
+        }
+        Ok(())
+    });
+    // Small gains, so that the gate is not saturated.
+    let gain = Draw::Normal(0.0, 1.5 / (k.max(1) as f32).sqrt());
+    case.draw("gain", gain).dtype(dtype).tolerance(tolerance(dtype))
+}
+
 const M: [u32; 14] = [1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 33, 64, 150];
 
 pub(super) fn cases(cases: &mut Vec<Case>) {
@@ -126,11 +154,17 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             cases.push(norm_residual(dtype, m, 2560).large());
         }
     }
+    for dtype in FLOATS {
+        floats(cases, dtype);
+    }
     // More columns of the output than a device computes at once, and rows that are not a power of two.
     for dtype in [DType::Q4_K, DType::Q6_K, DType::Q8_0] {
         cases.push(mul_mat("large_n/", dtype, 9, 30_011, 512).large());
     }
     cases.push(gate_up("large_k/", [DType::Q4_K; 2], 13, 2816, 8192).large());
+    for dtype in [DType::Q4_K, DType::Q8_0] {
+        cases.push(gate_up("large_k/", [dtype; 2], 1, 67, 8192).large());
+    }
     // Outputs for which large GPUs use different tile sizes.
     for (m, n) in [(130, 5291), (260, 5643), (390, 6347), (520, 6667)] {
         for dtype in [DType::Q4_K, DType::F16] {
@@ -199,6 +233,30 @@ fn small(cases: &mut Vec<Case>, dtype: DType) {
     }
 }
 
+/// Float weights: rows that are not whole vectors, long and short rows, alone and with a norm.
+fn floats(cases: &mut Vec<Case>, dtype: DType) {
+    for m in [1, 2, 3, 4, 9] {
+        for (n, k) in [(1, 8), (5, 4), (131, 1000), (65, 1004), (529, 520), (33, 2055)] {
+            cases.push(mul_mat("rows/", dtype, m, n, k));
+        }
+        for k in [8, 520, 1002, 2056] {
+            cases.push(normed(dtype, m, [67, 0, 0], false, k));
+            cases.push(normed(dtype, m, [141, 33, 1], false, k));
+            cases.push(normed(dtype, m, [139, 0, 0], true, k));
+        }
+        for epilogue in EPILOGUES {
+            cases.push(linear(epilogue, dtype, m, 401, 1000));
+        }
+        cases.push(norm_residual(dtype, m, 1000));
+    }
+    // Rows of x that leave little of the shared memory of a block, or that do not fit.
+    for (m, k) in [(1, 24_000), (1, 44_008), (1, 60_000), (2, 24_000), (3, 24_000), (4, 9728)] {
+        cases.push(mul_mat("long/", dtype, m, 9, k));
+    }
+    cases.push(normed(dtype, 1, [2560, 0, 0], false, 24_000).large());
+    cases.push(normed(dtype, 1, [9728, 0, 0], true, 2560).large());
+}
+
 /// The matmuls of real models: decode at batch 1, decode of a batch, and prefill.
 fn real(cases: &mut Vec<Case>, dtype: DType) {
     for model in &MODELS {
@@ -241,6 +299,7 @@ fn lm_heads(cases: &mut Vec<Case>) {
     for (model, dtype) in [
         (&QWEN3_4B, DType::Q4_K),
         (&QWEN3_4B, DType::Q6_K),
+        (&QWEN3_4B, DType::F16),
         (&LLAMA32_1B, DType::Q6_K),
         (&LLAMA32_1B, DType::Q8_0),
         (&SMOLLM2_135M, DType::Q8_0),
