@@ -282,23 +282,21 @@ struct MixedInputGemm {
         const u32 last = args.items.owner(first_item + args.k_chunks - 1);
         if (before != last - first) return;
         __threadfence();
-#pragma unroll 1
-        for (u32 n = 0; n < N / 8; n += 2) {
-            float total[2][4] = {};
-#pragma unroll 1
-            for (u32 block = first; block <= last; block++) {
-                // The first segment of a block is in its first slot.
-                const u32 slot = 2 * block + (args.items.begin(block) < first_item);
-                const float4* from = partial_at<N>(args, slot, warp, lane) + n * 32;
 #pragma unroll
-                for (u32 i = 0; i < 2; i++) {
-                    const float4 partial = __ldcg(from + i * 32);
-                    total[i][0] += partial.x, total[i][1] += partial.y;
-                    total[i][2] += partial.z, total[i][3] += partial.w;
-                }
+        for (u32 n = 0; n < N / 8; n++) sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0;
+#pragma unroll 1
+        for (u32 block = first; block <= last; block++) {
+            // The first segment of a block is in its first slot.
+            const u32 slot = 2 * block + (args.items.begin(block) < first_item);
+            const float4* from = partial_at<N>(args, slot, warp, lane);
+#pragma unroll
+            for (u32 n = 0; n < N / 8; n++) {
+                const float4 partial = __ldcg(from + n * 32);
+                sums[n][0] += partial.x, sums[n][1] += partial.y;
+                sums[n][2] += partial.z, sums[n][3] += partial.w;
             }
-            epilogue<2>(args, WarpTile(args, tile, warp), n, lane, total);
         }
+        finish(sums, tile);
     }
 
     DEVICE void run(u8* weight_rings, SharedAddress w_full) const {
