@@ -266,37 +266,11 @@ struct MixedInputGemm {
         for (u32 n = 0; n < N / 8; n += AT_ONCE) epilogue<AT_ONCE>(args, place, n, lane, sums + n);
     }
 
-    // Stores a partial. The last block of a tile adds up all of them and finishes the tile.
-    DEVICE void store_partial(float (&sums)[N / 8][4], u32 tile, u32 slot) const {
-        __shared__ u32 before;  // partials of the tile that were there
-        float4* to = partial_at<N>(args, slot, warp, lane);
+    DEVICE void store_partial(const float (&sums)[N / 8][4], u32 slot) const {
+        float4* to = partial_at(args, slot, warp, lane);
 #pragma unroll
         for (u32 n = 0; n < N / 8; n++)
-            __stcg(to + n * 32, make_float4(sums[n][0], sums[n][1], sums[n][2], sums[n][3]));
-        __threadfence();
-        __syncthreads();
-        if (threadIdx.x == 0) before = atomicAdd(args.arrived + tile, 1);
-        __syncthreads();
-        const u32 first_item = tile * args.k_chunks;
-        const u32 first = args.items.owner(first_item);
-        const u32 last = args.items.owner(first_item + args.k_chunks - 1);
-        if (before != last - first) return;
-        __threadfence();
-#pragma unroll
-        for (u32 n = 0; n < N / 8; n++) sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0;
-#pragma unroll 1
-        for (u32 block = first; block <= last; block++) {
-            // The first segment of a block is in its first slot.
-            const u32 slot = 2 * block + (args.items.begin(block) < first_item);
-            const float4* from = partial_at<N>(args, slot, warp, lane);
-#pragma unroll
-            for (u32 n = 0; n < N / 8; n++) {
-                const float4 partial = __ldcg(from + n * 32);
-                sums[n][0] += partial.x, sums[n][1] += partial.y;
-                sums[n][2] += partial.z, sums[n][3] += partial.w;
-            }
-        }
-        finish(sums, tile);
+            to[n * 32] = make_float4(sums[n][0], sums[n][1], sums[n][2], sums[n][3]);
     }
 
     DEVICE void run(u8* weight_rings, SharedAddress w_full) const {
@@ -341,7 +315,7 @@ struct MixedInputGemm {
             if (whole)
                 finish(sums, tile);
             else
-                store_partial(sums, tile, slot);
+                store_partial(sums, slot);
             slot = 2 * blockIdx.x + 1;
             chunk = 0;
         }
@@ -388,3 +362,30 @@ FORMATS(96)
 FORMATS(128)
 FORMATS(192)
 FORMATS(256)
+
+// Adds up the partials of each tile that several blocks have computed, in the order of the blocks, and runs
+// its epilogue. Grid: tiles x groups of REDUCE_TILES n-tiles; a warp for each warp of the GEMM. A kernel of
+// its own, because the last block of a tile would take longer: it has one SM's share of the L2 bandwidth.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    gemm_mixed_input_reduce(const __grid_constant__ GemmMixedInputArgs args) {
+    pdl_begin();
+    const u32 tile = blockIdx.x, first_n = blockIdx.y * REDUCE_TILES, warp = threadIdx.x / 32;
+    const u32 lane = threadIdx.x % 32, first_item = tile * args.k_chunks;
+    const u32 last = args.items.owner(first_item + args.k_chunks - 1);
+    u32 block = args.items.owner(first_item);
+    if (block == last) return;
+    float sums[REDUCE_TILES][4] = {};
+#pragma unroll 4
+    for (; block <= last; block++) {
+        // The first segment of a block is in its first slot.
+        const u32 slot = 2 * block + (args.items.begin(block) < first_item);
+        const float4* from = partial_at(args, slot, warp, lane) + first_n * 32;
+#pragma unroll
+        for (u32 n = 0; n < REDUCE_TILES; n++) {
+            const float4 partial = __ldcg(from + n * 32);
+            sums[n][0] += partial.x, sums[n][1] += partial.y;
+            sums[n][2] += partial.z, sums[n][3] += partial.w;
+        }
+    }
+    epilogue<REDUCE_TILES>(args, WarpTile(args, tile, warp), first_n, lane, sums);
+}

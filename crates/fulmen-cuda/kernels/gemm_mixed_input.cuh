@@ -6,8 +6,8 @@
 //   holds both accumulators of a SwiGLU.
 // - A work item is (tile, K chunk). The items of all tiles, tile after tile, are split evenly over the
 //   blocks. What a block computes of one tile is a segment. If it is not all of K, the block stores its
-//   accumulators as a partial; the last block to do so adds up the partials of the tile in the order of the
-//   blocks, so results do not depend on timing.
+//   accumulators as a partial, and `gemm_mixed_input_reduce` adds up the partials of the tile in the order of
+//   the blocks, so results do not depend on timing.
 #pragma once
 
 #include "even_split.cuh"
@@ -18,6 +18,7 @@
 constexpr u32 MAX_WEIGHTS = 3;
 constexpr u32 CONSUMER_WARPS = 8, WARP_ROWS = 16, TILE_ROWS = CONSUMER_WARPS * WARP_ROWS;
 constexpr u32 THREADS = 32 * CONSUMER_WARPS;
+constexpr u32 REDUCE_TILES = 2;  // n-tiles of 8 rows of x per thread of the reduction
 constexpr u32 SMALL_N = 64;  // up to this many padded rows of x two blocks share an SM, above it one has it
 constexpr u32 SHARED_BYTES = 224 * 1024;  // dynamic shared memory of an SM; 1024 bytes a block align x
 
@@ -38,16 +39,15 @@ struct GemmMixedInputArgs {
     const u8* x;                         // panels (f16_panels.cuh) of N rows
     const float* row_scales;             // [m]
     float* partials;                     // [2 * blocks][CONSUMER_WARPS][N / 8][lane] float4
-    u32* arrived;                        // [tiles]: partials stored so far; zero at the start
     EvenSplit items;                     // over the blocks
     u32 m;
     u32 k_blocks;   // of 32 columns
     u32 k_chunks;   // of 256 columns
     u32 n_weights;  // 1 for gate and up
     u32 gate_up;
-    u32 unused0;
+    u32 n_tiles_x;  // N / 8
     MixedInputWeight weights[MAX_WEIGHTS];
-    u32 unused[12];
+    u32 unused[14];
 };
 #include "layout/gemm_mixed_input.cuh"
 
@@ -62,10 +62,9 @@ struct WarpTile {
     }
 };
 
-// The address of the float4 of n-tile 0 in a partial of N rows of x.
-template <int N>
+// The address of the float4 of n-tile 0 in a partial.
 DEVICE float4* partial_at(const GemmMixedInputArgs& args, u32 slot, u32 warp, u32 lane) {
-    return (float4*)args.partials + ((u64)slot * CONSUMER_WARPS + warp) * (N / 8 * 32) + lane;
+    return (float4*)args.partials + ((u64)slot * CONSUMER_WARPS + warp) * (args.n_tiles_x * 32) + lane;
 }
 
 // Finishes COUNT n-tiles from n-tile `first` on: lane 4 g + t holds in sums[n][i] row g + i / 2 * 8 of the

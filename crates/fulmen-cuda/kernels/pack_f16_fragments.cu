@@ -31,9 +31,6 @@ struct PackF16FragmentsArgs {
     u32 m;  // rows of x; further rows become zeros
     u32 panel_rows;
     u32 panel_orders[K_ORDERS];
-    u32* counters;  // of the mixed-input GEMM, which it expects to be zero
-    u32 n_counters;
-    u32 unused;
 };
 #include "layout/pack_f16_fragments.cuh"
 
@@ -111,8 +108,6 @@ DEVICE void pack_row(const PackF16FragmentsArgs& args) {
     const u32 exponent = row_scale_exponent(abs_bits(__uint_as_float(largest) * inverse_rms));
     const float scale = power_of_two(exponent);
     if (threadIdx.x == 0) args.row_scales[row] = power_of_two(254 - exponent);
-    for (u32 i = row * blockDim.x + threadIdx.x; i < args.n_counters; i += gridDim.y * blockDim.x)
-        args.counters[i] = 0;
     auto put = [&](u32 at, float4 v, float4 g) {
         if (norm) {
             v = v * inverse_rms * g;

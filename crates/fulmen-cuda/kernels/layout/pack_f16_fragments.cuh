@@ -4,7 +4,7 @@
 #pragma once
 #include "layout/assert.cuh"
 
-ASSERT_STRUCT(PackF16FragmentsArgs, 88);
+ASSERT_STRUCT(PackF16FragmentsArgs, 72);
 ASSERT_POINTER(PackF16FragmentsArgs, x, 0, 8);
 ASSERT_POINTER(PackF16FragmentsArgs, gamma, 8, 8);
 ASSERT_POINTER(PackF16FragmentsArgs, normed, 16, 8);
@@ -15,6 +15,3 @@ ASSERT_FIELD(PackF16FragmentsArgs, k, u32, 52, 4);
 ASSERT_FIELD(PackF16FragmentsArgs, m, u32, 56, 4);
 ASSERT_FIELD(PackF16FragmentsArgs, panel_rows, u32, 60, 4);
 ASSERT_FIELD(PackF16FragmentsArgs, panel_orders, u32, 64, 8);
-ASSERT_POINTER(PackF16FragmentsArgs, counters, 72, 8);
-ASSERT_FIELD(PackF16FragmentsArgs, n_counters, u32, 80, 4);
-ASSERT_FIELD(PackF16FragmentsArgs, unused, u32, 84, 4);

@@ -23,9 +23,6 @@ kernel_args! {
         m: u32,
         panel_rows: u32,
         panel_orders: [u32; K_ORDERS],
-        counters: DevicePtr,
-        n_counters: u32,
-        unused: u32,
     }
 }
 
@@ -54,13 +51,12 @@ pub(super) fn launch(
 }
 
 /// Where [`launch_panels`] packs to: panels of `rows` padded rows in up to two orders, given as address and
-/// order, and a scale for each row. Counters are zeroed on the way, given as address and number.
+/// order, and a scale for each row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PanelTarget {
     pub(super) panels: [(u64, u32); K_ORDERS],
     pub(super) row_scales: u64,
     pub(super) rows: u32,
-    pub(super) counters: (u64, u32),
 }
 
 /// Packs `m` rows of the input, from `first_row` on, as panels (`f16_panels.cuh`).
@@ -74,8 +70,6 @@ pub(super) fn launch_panels(
         packed: to.panels.map(|(address, _)| address),
         panel_orders: to.panels.map(|(_, order)| order),
         panel_rows: to.rows,
-        counters: to.counters.0,
-        n_counters: to.counters.1,
         row_scales: to.row_scales,
         ..args(input, first_row, m)
     };
@@ -98,9 +92,6 @@ fn args(input: &MatmulInput, first_row: u32, m: u32) -> PackF16FragmentsArgs {
         m,
         panel_rows: 0,
         panel_orders: [0; K_ORDERS],
-        counters: 0,
-        n_counters: 0,
-        unused: 0,
     }
 }
 

@@ -12,6 +12,8 @@ pub(super) const WARP_ROWS: u32 = 16;
 pub(super) const CONSUMER_WARPS: u32 = 8;
 /// Threads of a block.
 pub(super) const THREADS: u32 = 256;
+/// n-tiles of 8 rows of x that a thread of the reduction adds up.
+pub(super) const REDUCE_TILES: u32 = 2;
 /// Up to this many padded rows of x two blocks share an SM.
 pub(super) const SMALL_N: u32 = 64;
 /// Dynamic shared memory of the blocks of an SM.
@@ -19,7 +21,7 @@ pub(super) const SHARED_BYTES: u32 = 224 << 10;
 
 kernel_args! {
     file: "gemm_mixed_input.cuh";
-    constants: [MAX_WEIGHTS, TILE_ROWS, WARP_ROWS, CONSUMER_WARPS, THREADS, SHARED_BYTES, SMALL_N];
+    constants: [MAX_WEIGHTS, TILE_ROWS, WARP_ROWS, CONSUMER_WARPS, THREADS, SHARED_BYTES, SMALL_N, REDUCE_TILES];
 
     #[derive(Debug, Default)]
     pub(super) struct MixedInputWeight {
@@ -39,16 +41,15 @@ kernel_args! {
         pub(super) x: DevicePtr,
         pub(super) row_scales: DevicePtr,
         pub(super) partials: DevicePtr,
-        pub(super) arrived: DevicePtr,
         pub(super) items: EvenSplit,
         pub(super) m: u32,
         pub(super) k_blocks: u32,
         pub(super) k_chunks: u32,
         pub(super) n_weights: u32,
         pub(super) gate_up: u32,
-        pub(super) unused0: u32,
+        pub(super) n_tiles_x: u32,
         pub(super) weights: [MixedInputWeight; MAX_WEIGHTS],
-        pub(super) unused: [u32; 12],
+        pub(super) unused: [u32; 14],
     }
 }
 

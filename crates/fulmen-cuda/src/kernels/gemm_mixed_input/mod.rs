@@ -2,15 +2,15 @@
 //! (`gemm_mixed_input.cu`, which explains the kernel).
 //!
 //! A call packs the activations as f16 panels, after its RMS norm if it has one, and then launches one GEMM
-//! for the weights of each format.
+//! for the weights of each format, and a reduction where blocks share tiles.
 
 mod args;
 
 use fulmen_core::{BackendError, DType};
 
 use self::args::{
-    CONSUMER_WARPS, GemmMixedInputArgs, MixedInputWeight, SHARED_BYTES, SMALL_N, THREADS, TILE_ROWS,
-    WARP_ROWS,
+    CONSUMER_WARPS, GemmMixedInputArgs, MixedInputWeight, REDUCE_TILES, SHARED_BYTES, SMALL_N, THREADS,
+    TILE_ROWS, WARP_ROWS,
 };
 use super::even_split::{EvenSplit, MAX_ITEMS};
 use super::f16_fragments::{K_CHUNK, K_ORDERS};
@@ -28,6 +28,9 @@ const ROWS: [u32; 7] = [32, 48, 64, 96, 128, 192, 256];
 /// Rows of one launch, at most.
 const MAX_LAUNCH_ROWS: u32 = 256;
 
+/// Work items of a block on average for which a second block per SM pays: with fewer, more partials cost more.
+const MIN_BLOCK_ITEMS: u64 = 4;
+
 /// Whether the device has these kernels.
 pub(super) fn supported(caps: Caps) -> bool {
     caps.has_wgmma() && caps.shared_bytes >= SHARED_BYTES
@@ -37,9 +40,12 @@ pub(super) fn supported(caps: Caps) -> bool {
 pub(super) fn run(queue: &mut Queue, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> Option<Launched> {
     let rows = input.m.min(MAX_LAUNCH_ROWS);
     let rows = ROWS.into_iter().find(|&padded| padded >= rows)?;
-    let blocks = queue.caps().multiprocessors * blocks_per_sm(rows);
-    let gemms: Option<Vec<Gemm>> =
-        groups.iter().flat_map(by_format).map(|group| Gemm::new(input.k, &group, blocks)).collect();
+    let sms = queue.caps().multiprocessors;
+    let gemms: Option<Vec<Gemm>> = groups
+        .iter()
+        .flat_map(by_format)
+        .map(|group| Gemm::new(input.k, &group, (sms, blocks_per_sm(rows))))
+        .collect();
     let gemms = gemms?;
     let scratch = Scratch::new(input.k, rows, &gemms)?;
     Some(launch(queue, input, &gemms, &scratch))
@@ -74,7 +80,7 @@ struct Gemm {
 
 impl Gemm {
     /// `None` if these kernels do not take the weights.
-    fn new(k: u32, group: &LaunchGroup<'_>, most_blocks: u32) -> Option<Gemm> {
+    fn new(k: u32, group: &LaunchGroup<'_>, (sms, blocks_per_sm): (u32, u32)) -> Option<Gemm> {
         let format = group.matmuls.first()?.weight.dtype;
         let mut weights = [MixedInputWeight::default(); MAX_WEIGHTS];
         let (mut tiles, tile_rows) = (0, if group.gate_up { TILE_ROWS / 2 } else { TILE_ROWS });
@@ -89,7 +95,9 @@ impl Gemm {
         }
         let k_chunks = k.div_ceil(K_CHUNK);
         let items = u64::from(tiles) * u64::from(k_chunks);
-        let blocks = u32::try_from(items.min(most_blocks.into())).ok()?;
+        let most = sms * blocks_per_sm;
+        let most = if items < MIN_BLOCK_ITEMS * u64::from(most) { sms } else { most };
+        let blocks = u32::try_from(items.min(most.into())).ok()?;
         let n_weights = if group.gate_up { 1 } else { group.matmuls.len() as u32 };
         let (order, gate_up) = (panel_order(format)?, group.gate_up);
         (items < MAX_ITEMS).then_some(Gemm {
@@ -106,6 +114,12 @@ impl Gemm {
 
     fn items(&self) -> EvenSplit {
         EvenSplit::new(self.tiles * self.k_chunks, self.blocks)
+    }
+
+    /// Whether some tile is computed by several blocks.
+    fn shares_tiles(&self) -> bool {
+        let items = self.items();
+        items.extra > 0 || !items.each.is_multiple_of(self.k_chunks)
     }
 
     /// Bytes of the partials of `rows` padded rows: two tiles per block.
@@ -133,23 +147,22 @@ impl Gemm {
         input: &MatmulInput,
         (first_row, m): (u32, u32),
         scratch: &Scratch,
-        (base, first_tile): (u64, u32),
+        base: u64,
     ) -> Launched {
         let mut args = GemmMixedInputArgs {
             tensor_maps: self.tensor_maps(queue)?,
             x: base + scratch.panels_of(self.order),
             row_scales: base,
             partials: base + scratch.partials,
-            arrived: base + scratch.counters + u64::from(first_tile) * 4,
             items: self.items(),
             m,
             k_blocks: input.k.div_ceil(32),
             k_chunks: self.k_chunks,
             n_weights: self.n_weights,
             gate_up: self.gate_up.into(),
-            unused0: 0,
+            n_tiles_x: scratch.rows / 8,
             weights: self.weights,
-            unused: [0; 12],
+            unused: [0; 14],
         };
         for weight in &mut args.weights {
             weight.out = at_row(weight.out, first_row, weight.rows);
@@ -159,7 +172,12 @@ impl Gemm {
         let shared = SHARED_BYTES / blocks_per_sm(scratch.rows);
         let launch = Launch::new("gemm_mixed_input", &entry, self.blocks, THREADS).shared(shared);
         queue.launch(&launch, &args)?;
-        Ok(1)
+        if !self.shares_tiles() {
+            return Ok(1);
+        }
+        let reduce = Launch::new("gemm_mixed_input", "gemm_mixed_input_reduce", self.tiles, THREADS);
+        queue.launch(&reduce.rows(args.n_tiles_x / REDUCE_TILES), &args)?;
+        Ok(2)
     }
 }
 
@@ -181,15 +199,13 @@ fn weight(matmul: &Matmul, k: u32, first_tile: u32) -> Option<MixedInputWeight> 
     })
 }
 
-/// Scratch memory: row scales, panels in each order, counters of the tiles of all GEMMs, partials.
+/// Scratch memory: row scales, panels in each order, partials.
 #[derive(Debug, PartialEq)]
 struct Scratch {
     /// Padded rows of a launch.
     rows: u32,
     /// The offsets of the panels, and their orders.
     panels: [(u64, u32); K_ORDERS],
-    counters: u64,
-    n_counters: u32,
     partials: u64,
     bytes: u64,
 }
@@ -208,11 +224,9 @@ impl Scratch {
         for (index, (to, order)) in panels.iter_mut().zip(&orders).enumerate() {
             *to = (first + index as u64 * panel_bytes(rows, k), *order);
         }
-        let counters = first + orders.len() as u64 * panel_bytes(rows, k);
-        let n_counters = gemms.iter().map(|gemm| gemm.tiles).sum::<u32>();
-        let partials = (counters + u64::from(n_counters) * 4).next_multiple_of(1024);
+        let partials = first + orders.len() as u64 * panel_bytes(rows, k);
         let bytes = partials + gemms.iter().map(|gemm| gemm.partial_bytes(rows)).max()?;
-        Some(Scratch { rows, panels, counters, n_counters, partials, bytes })
+        Some(Scratch { rows, panels, partials, bytes })
     }
 
     fn panels_of(&self, order: u32) -> u64 {
@@ -222,8 +236,7 @@ impl Scratch {
     /// Where activations are packed to, with the scratch memory at `base`.
     fn target(&self, base: u64) -> PanelTarget {
         let panels = self.panels.map(|(at, order)| if at == 0 { (0, 0) } else { (base + at, order) });
-        let counters = (base + self.counters, self.n_counters);
-        PanelTarget { panels, row_scales: base, rows: self.rows, counters }
+        PanelTarget { panels, row_scales: base, rows: self.rows }
     }
 }
 
@@ -235,10 +248,8 @@ fn launch(queue: &mut Queue, input: &MatmulInput, gemms: &[Gemm], scratch: &Scra
         let rows = (first_row, (input.m - first_row).min(MAX_LAUNCH_ROWS));
         launch_panels(queue, input, rows, &scratch.target(base))?;
         launched += 1;
-        let mut first_tile = 0;
         for gemm in gemms {
-            launched += gemm.launch(queue, input, rows, scratch, (base, first_tile))?;
-            first_tile += gemm.tiles;
+            launched += gemm.launch(queue, input, rows, scratch, base)?;
         }
     }
     Ok(launched)
