@@ -7,15 +7,20 @@ use fulmen_hub::{Choice, Event, HubError, Reference, ReferenceError, RepoFile, S
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::error::CommandError;
+use crate::model::interrupt::{self, NoteOnSignal};
 use crate::output::{columns, counted, print, printable};
 
 /// Download a model from Hugging Face or a compatible server.
 ///
 /// MODEL is ORG/NAME, ORG/NAME:FILE or ORG/NAME@REVISION:FILE. FILE may be any part of a file name that is
 /// unique, such as Q8_0. Without it, the GGUF file in Q4_K_M or the closest type is downloaded, or the
-/// safetensors files if there is no GGUF file. All parts of a split model are downloaded. Files in the cache
-/// are not downloaded again, interrupted downloads resume, and every file is verified against its hash. The
-/// path of the model is printed; other commands also find it by name: `fulmen run ORG/NAME`.
+/// safetensors files if there is no GGUF file. All parts of a split model are downloaded, if the disk has
+/// enough space. Files in the cache are not downloaded again, and every file is verified against the hash
+/// that the server sends. The path of the model is printed; other commands also find it by name: `fulmen run
+/// ORG/NAME`.
+///
+/// Ctrl-C, SIGTERM and SIGHUP keep what was downloaded so far, and the same command resumes there. `fulmen
+/// list` shows such files and `fulmen rm` removes them.
 ///
 /// Environment: HF_ENDPOINT (the server), HF_TOKEN (for gated and private models), HF_HOME or HF_HUB_CACHE
 /// (where the cache is), HTTPS_PROXY, SSL_CERT_FILE.
@@ -75,7 +80,10 @@ pub(crate) fn run(args: &Args) -> Result<(), PullError> {
         let listing = fulmen_hub::list(&settings, &reference, &mut |event| report.tell(&event))?;
         return Ok(print(&table(&listing.files))?);
     }
+    interrupt::install();
+    let note = NoteOnSignal::new("stopped; run the same command again to resume the download");
     let pulled = fulmen_hub::pull(&settings, &reference, &mut |event| report.tell(&event));
+    drop(note);
     report.bar.finish_and_clear();
     Ok(print(&format!("{}\n", pulled?.path.display()))?)
 }
@@ -115,13 +123,17 @@ impl Report {
                 }
             }
             Event::Bytes(more) => self.bar.inc(*more),
-            Event::Complete { path, cached: true } => {
+            Event::Complete { path, cached: true, .. } => {
                 self.say(&format!("{} is already in the cache", printable(path)))
             }
-            Event::Complete { path, .. } => {
+            Event::Complete { path, verified, .. } => {
                 let size =
                     self.bar.length().map_or(String::new(), |bytes| format!(" ({})", format_bytes(bytes)));
-                self.say(&format!("{}{size}, verified", printable(path)));
+                let checked = match verified {
+                    true => "verified",
+                    false => "complete, but not verified: the server sent no hash",
+                };
+                self.say(&format!("{}{size}, {checked}", printable(path)));
             }
             Event::Waiting { path } => {
                 self.say(&format!("{}: waiting for another process that is downloading it", printable(path)));
@@ -143,11 +155,22 @@ impl Report {
     }
 }
 
+/// Other files of a repository that are named; `--list` lists all.
+const SHOWN: usize = 20;
+
 fn chosen(choice: &Choice) -> String {
-    let bytes: Option<u64> = choice.files.iter().map(|file| file.size).sum();
+    let sizes = choice.files.iter().map(|file| file.size);
+    let bytes = sizes.fold(Some(0), |sum: Option<u64>, size| sum?.checked_add(size?));
     let size = bytes.map_or(String::new(), |bytes| format!(" ({})", format_bytes(bytes)));
     let others = match choice.others.len() {
         0 => String::new(),
+        n if n > SHOWN => {
+            format!(
+                "; also available: {} and {} more",
+                printable(&choice.others[..SHOWN].join(", ")),
+                n - SHOWN
+            )
+        }
         _ => format!("; also available: {}", printable(&choice.others.join(", "))),
     };
     match (&choice.name, choice.files.len()) {
