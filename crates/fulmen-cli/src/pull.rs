@@ -3,21 +3,23 @@
 use std::io;
 
 use fulmen_core::device::format_bytes;
-use fulmen_hub::{Choice, Event, HubError, Reference, ReferenceError, RepoFile, Settings};
+use fulmen_hub::{Choice, Event, HubError, Reference, ReferenceError, RepoFile};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::config::{self, ConfigError};
 use crate::error::CommandError;
 use crate::model::interrupt::{self, NoteOnSignal};
 use crate::output::{columns, counted, print, printable};
 
 /// Download a model from Hugging Face or a compatible server.
 ///
-/// MODEL is ORG/NAME, ORG/NAME:FILE or ORG/NAME@REVISION:FILE. FILE may be any part of a file name that is
-/// unique, such as Q8_0. Without it, the GGUF file in Q4_K_M or the closest type is downloaded, or the
-/// safetensors files if there is no GGUF file. All parts of a split model are downloaded, if the disk has
-/// enough space. Files in the cache are not downloaded again, and every file is verified against the hash
-/// that the server sends. The path of the model is printed; other commands also find it by name: `fulmen run
-/// ORG/NAME`.
+/// MODEL is ORG/NAME, ORG/NAME:FILE or ORG/NAME@REVISION:FILE, the same with a host in front
+/// (hf.co/ORG/NAME), the URL of its page or file, or an alias of the configuration file. FILE may be any part
+/// of a file name that is unique, such as Q8_0. Without it, the GGUF file in Q4_K_M or the closest type is
+/// downloaded, or the safetensors files if there is no GGUF file. All parts of a split model are downloaded,
+/// if the disk has enough space. Files in the cache are not downloaded again, and every file is verified
+/// against the hash that the server sends. The path of the model is printed; other commands also find it by
+/// name: `fulmen run ORG/NAME`.
 ///
 /// Ctrl-C, SIGTERM and SIGHUP keep what was downloaded so far, and the same command resumes there. `fulmen
 /// list` shows such files and `fulmen rm` removes them.
@@ -27,9 +29,9 @@ use crate::output::{columns, counted, print, printable};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Model: ORG/NAME[@REVISION][:FILE].
+    /// Model: ORG/NAME[@REVISION][:FILE], a URL, or an alias.
     #[arg(value_name = "MODEL")]
-    model: Reference,
+    model: String,
 
     /// Branch, tag or commit; the same as @REVISION.
     #[arg(long, value_name = "REVISION")]
@@ -49,6 +51,9 @@ Examples:
   fulmen pull ggml-org/SmolLM3-3B-GGUF           the file in Q4_K_M
   fulmen pull ggml-org/SmolLM3-3B-GGUF:Q8_0      the file in Q8_0
   fulmen pull ORG/NAME@v1.0:sub/model.gguf       one file of a revision
+  fulmen pull hf.co/ORG/NAME:Q8_0                the same with a host, as other tools write it
+  fulmen pull https://huggingface.co/ORG/NAME/blob/main/model.gguf
+                                                 a file by its URL
   fulmen pull ORG/NAME --list                    list the files
   fulmen run ORG/NAME \"Hello\"                    run the downloaded model";
 
@@ -58,6 +63,8 @@ pub(crate) enum PullError {
     #[error(transparent)]
     Hub(#[from] HubError),
     #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
     Reference(#[from] ReferenceError),
     #[error("cannot write the result: {0}")]
     Write(#[from] io::Error),
@@ -65,15 +72,20 @@ pub(crate) enum PullError {
 
 impl CommandError for PullError {
     fn is_usage(&self) -> bool {
-        matches!(self, PullError::Reference(_))
+        match self {
+            PullError::Reference(_) => true,
+            PullError::Config(error) => error.is_usage(),
+            _ => false,
+        }
     }
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), PullError> {
-    let settings = Settings::from_env()?;
+    let settings = config::current().hub_settings()?;
+    let named: Reference = config::current().alias(&args.model).unwrap_or(&args.model).parse()?;
     let reference = match &args.revision {
-        Some(revision) => args.model.clone().at(revision)?,
-        None => args.model.clone(),
+        Some(revision) => named.at(revision)?,
+        None => named,
     };
     let report = Report::new(args.quiet);
     if args.list {

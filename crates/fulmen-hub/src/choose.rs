@@ -154,7 +154,7 @@ pub(crate) fn quantization(path: &str) -> Option<String> {
         matches!(*word, "f32" | "f16" | "bf16" | "mxfp4")
             || bits.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     };
-    stem.split(['-', '.']).filter(is_type).next_back().map(str::to_ascii_uppercase)
+    stem.split(['-', '.']).rfind(is_type).map(str::to_ascii_uppercase)
 }
 
 /// One GGUF model: a file, or all of its shards.

@@ -32,4 +32,4 @@ pub use error::HubError;
 pub use inventory::{CachedModel, Inventory, PartialDownload, remove, remove_partial};
 pub use pull::{Event, Listing, Pulled, list, pull};
 pub use reference::{Reference, ReferenceError};
-pub use settings::{DEFAULT_ENDPOINT, Settings};
+pub use settings::{DEFAULT_ENDPOINT, Overrides, Settings};

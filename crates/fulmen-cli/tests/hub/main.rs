@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod hostile;
+mod models;
 #[path = "../../../fulmen-hub/tests/server/mod.rs"]
 mod server;
 
@@ -263,7 +264,7 @@ fn refusals_say_what_to_do() {
     let (_, stderr, code) = home.run(&server, &["pull", "not a model"]);
     assert!(code == Some(2) && stderr.contains("ORG/NAME"), "{stderr}");
     let mut command = home.command("ftp://x", &["pull", "org/name"]);
-    assert!(output(&mut command).1.contains("HF_ENDPOINT must start with"));
+    assert!(output(&mut command).1.contains("HF_ENDPOINT must be a URL"));
 }
 
 #[test]
