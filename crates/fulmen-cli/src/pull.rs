@@ -171,8 +171,7 @@ impl Report {
 const SHOWN: usize = 20;
 
 fn chosen(choice: &Choice) -> String {
-    let sizes = choice.files.iter().map(|file| file.size);
-    let bytes = sizes.fold(Some(0), |sum: Option<u64>, size| sum?.checked_add(size?));
+    let bytes = choice.files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.size?));
     let size = bytes.map_or(String::new(), |bytes| format!(" ({})", format_bytes(bytes)));
     let others = match choice.others.len() {
         0 => String::new(),

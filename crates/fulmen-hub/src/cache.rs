@@ -8,11 +8,11 @@
 //! ```
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::choose::{RepoFile, choose};
-use crate::disk;
+use crate::disk::{self, Disk};
 use crate::error::HubError;
 use crate::reference::{Reference, is_inside};
 
@@ -95,7 +95,7 @@ impl Cache {
     }
 
     /// Records the commit of a revision.
-    pub(crate) fn set_commit(&self, revision: &str, commit: &str) -> Result<(), HubError> {
+    pub(crate) fn set_commit(&self, disk: &dyn Disk, revision: &str, commit: &str) -> Result<(), HubError> {
         if revision == commit {
             return Ok(());
         }
@@ -103,16 +103,18 @@ impl Cache {
         let above = above.into_iter().flat_map(|above| above.split('/'));
         let folder = disk::folder(&self.root, [self.name.as_str(), "refs"].into_iter().chain(above))?;
         let path = folder.join(name);
-        let write = || {
-            let mut file = tempfile::NamedTempFile::new_in(&folder)?;
-            file.write_all(commit.as_bytes())?;
-            file.persist(&path).map(drop).map_err(|failed| failed.error)
-        };
-        write().map_err(HubError::write(&path, commit.len() as u64))
+        let written = disk.replace(&path, commit.as_bytes());
+        written.map_err(HubError::write(&path, commit.len() as u64))
     }
 
     /// Links a blob into a snapshot and returns its path there.
-    pub(crate) fn link(&self, etag: &str, commit: &str, path: &str) -> Result<PathBuf, HubError> {
+    pub(crate) fn link(
+        &self,
+        disk: &dyn Disk,
+        etag: &str,
+        commit: &str,
+        path: &str,
+    ) -> Result<PathBuf, HubError> {
         let (above, name) = path.rsplit_once('/').map_or((None, path), |(a, b)| (Some(a), b));
         let above = above.into_iter().flat_map(|above| above.split('/'));
         let parts = [self.name.as_str(), "snapshots", commit].into_iter().chain(above);
@@ -127,10 +129,10 @@ impl Cache {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(HubError::io(&place)(error)),
             _ => {}
         }
-        match make_link(&format!("{up}blobs/{etag}"), &blob, &place) {
+        match disk.link(&format!("{up}blobs/{etag}"), &blob, &place) {
             // Another process created it first.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && same(&place, &blob) => Ok(place),
-            Err(error) => Err(HubError::io(&place)(error)),
+            Err(error) => Err(HubError::write(&place, 0)(error)),
             Ok(()) => Ok(place),
         }
     }
@@ -157,17 +159,6 @@ fn same(place: &Path, blob: &Path) -> bool {
     }
 }
 
-#[cfg(unix)]
-fn make_link(relative: &str, _blob: &Path, place: &Path) -> io::Result<()> {
-    std::os::unix::fs::symlink(relative, place)
-}
-
-/// Symbolic links need special privileges on Windows.
-#[cfg(not(unix))]
-fn make_link(_relative: &str, blob: &Path, place: &Path) -> io::Result<()> {
-    fs::hard_link(blob, place).or_else(|_| fs::copy(blob, place).map(drop))
-}
-
 /// The readable files below a folder, with their sizes.
 pub(crate) fn list(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<RepoFile>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
@@ -188,6 +179,7 @@ pub(crate) fn list(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::SystemDisk;
 
     #[test]
     fn what_was_linked_is_found() {
@@ -198,14 +190,14 @@ mod tests {
         fs::create_dir_all(cache.folder().join("blobs")).unwrap();
         fs::write(cache.blob("aa"), b"old").unwrap();
         fs::write(cache.blob("bb"), b"new").unwrap();
-        cache.set_commit("main", "c0ffee").unwrap();
+        cache.set_commit(&SystemDisk, "main", "c0ffee").unwrap();
         assert_eq!(cache.find(&reference).unwrap(), None, "a commit without files");
-        let place = cache.link("aa", "c0ffee", "sub/m.gguf").unwrap();
+        let place = cache.link(&SystemDisk, "aa", "c0ffee", "sub/m.gguf").unwrap();
         assert_eq!(place, root.path().join("models--org--name/snapshots/c0ffee/sub/m.gguf"));
         assert_eq!(cache.find(&reference).unwrap(), Some(place.clone()));
         assert_eq!(fs::read(&place).unwrap(), b"old");
-        cache.link("aa", "c0ffee", "sub/m.gguf").unwrap();
-        cache.link("bb", "c0ffee", "sub/m.gguf").unwrap();
+        cache.link(&SystemDisk, "aa", "c0ffee", "sub/m.gguf").unwrap();
+        cache.link(&SystemDisk, "bb", "c0ffee", "sub/m.gguf").unwrap();
         assert_eq!(fs::read(&place).unwrap(), b"new");
         // Also by commit, and by no other revision.
         let at = |text: &str| cache.find(&text.parse().unwrap());

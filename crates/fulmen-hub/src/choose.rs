@@ -1,6 +1,6 @@
 //! Selects the files of a repository that make up a model.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::reference::is_inside;
 
@@ -219,7 +219,7 @@ fn models<'a>(files: &[&'a RepoFile]) -> Vec<Gguf<'a>> {
 
 /// `x-00002-of-00003.gguf` is shard 2 of 3 of `x`.
 fn split(path: &str) -> Option<(&str, u32, u32)> {
-    let stem = path.get(..path.len().checked_sub(5)?)?;
+    let (stem, _extension) = path.rsplit_once('.')?;
     let (rest, count) = stem.rsplit_once("-of-")?;
     let (prefix, shard) = rest.rsplit_once('-')?;
     let number = |text: &str| {
@@ -256,6 +256,17 @@ fn folder(files: &[&RepoFile]) -> Result<Choice, ChooseError> {
     if !has_config || !chosen.iter().any(weights) {
         let files = files.iter().map(|file| file.path.clone()).collect();
         return Err(ChooseError::NoModel { files });
+    }
+    let mut shards: BTreeMap<(&str, u32), BTreeSet<u32>> = BTreeMap::new();
+    for file in chosen.iter().filter(|file| weights(file)) {
+        if let Some((prefix, shard, count)) = split(&file.path) {
+            shards.entry((prefix, count)).or_default().insert(shard);
+        }
+    }
+    for ((prefix, count), present) in shards {
+        if let Some(shard) = (1..=count).find(|shard| !present.contains(shard)) {
+            return Err(ChooseError::Incomplete { name: format!("{prefix}.safetensors"), shard, count });
+        }
     }
     // Small files first: if one of them fails, no time was spent on the large ones.
     chosen.sort_by_key(|file| (weights(file), file.path != "config.json", file.path.clone()));
@@ -359,6 +370,8 @@ mod tests {
             "model-00002-of-00002.safetensors",
         ];
         assert_eq!(chosen(&repo, None), expected);
+        let error = choose(&files(&repo[1..]), None).unwrap_err().to_string();
+        assert_eq!(error, "model.safetensors is split into 2 files, but file 1 is missing");
         let error = choose(&files(&["README.md", "pytorch_model.bin"]), None).unwrap_err().to_string();
         assert!(error.contains("no GGUF file") && error.contains("pytorch_model.bin"), "{error}");
         assert!(choose(&[], None).unwrap_err().to_string().ends_with("it contains no files"));

@@ -20,6 +20,10 @@ pub(crate) trait Disk {
     fn open_partial(&self, path: &Path) -> Result<Box<dyn PartialFile>, HubError>;
     /// Renames a file; one that exists at the new path is replaced.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Replaces a small file as a whole.
+    fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
+    /// Makes `place` lead to a blob, whose path from there is `relative`.
+    fn link(&self, relative: &str, blob: &Path, place: &Path) -> io::Result<()>;
     /// The bytes that this user may still write to the file system of a folder; `None` if it does not tell.
     fn available(&self, folder: &Path) -> Option<u64>;
 }
@@ -45,6 +49,23 @@ impl Disk for SystemDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to)
+    }
+
+    fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
+        file.write_all(bytes)?;
+        file.persist(path).map(drop).map_err(|failed| failed.error)
+    }
+
+    #[cfg(unix)]
+    fn link(&self, relative: &str, _blob: &Path, place: &Path) -> io::Result<()> {
+        std::os::unix::fs::symlink(relative, place)
+    }
+
+    /// Symbolic links need special privileges on Windows.
+    #[cfg(not(unix))]
+    fn link(&self, _relative: &str, blob: &Path, place: &Path) -> io::Result<()> {
+        fs::hard_link(blob, place).or_else(|_| fs::copy(blob, place).map(drop))
     }
 
     fn available(&self, folder: &Path) -> Option<u64> {

@@ -338,6 +338,7 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::SystemDisk;
 
     /// A cache with models of two repositories; both files of `org/name` at `main` have the same blob.
     fn cache() -> tempfile::TempDir {
@@ -346,8 +347,8 @@ mod tests {
             let cache = Cache::of(root.path(), &repo.parse().unwrap());
             cache.blobs().unwrap();
             fs::write(cache.blob(blob), blob.repeat(10)).unwrap();
-            cache.link(blob, commit, file).unwrap();
-            cache.set_commit(revision, commit).unwrap();
+            cache.link(&SystemDisk, blob, commit, file).unwrap();
+            cache.set_commit(&SystemDisk, revision, commit).unwrap();
         };
         add("org/name", "main", "c0", "m-Q4_K_M.gguf", "aa");
         add("org/name", "main", "c0", "m-Q8_0.gguf", "bbb");

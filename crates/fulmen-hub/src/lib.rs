@@ -25,6 +25,8 @@ mod pull;
 mod reference;
 mod retry;
 mod settings;
+#[cfg(test)]
+mod tests;
 
 pub use cache::Cache;
 pub use choose::{Choice, ChooseError, RepoFile, choose};

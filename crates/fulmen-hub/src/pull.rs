@@ -129,7 +129,7 @@ impl<'a> Puller<'a> {
             places.push(self.one(&commit, &file.path, info, events)?);
         }
         // The revision is recorded last, so that only complete models are found.
-        self.cache.set_commit(self.reference.revision(), &commit)?;
+        self.cache.set_commit(self.disk, self.reference.revision(), &commit)?;
         let snapshot = self.cache.snapshot(&commit);
         let path = choice.name.map_or_else(|| snapshot.clone(), |name| snapshot.join(name));
         Ok(Pulled { path, commit, files: places })
@@ -200,7 +200,7 @@ impl<'a> Puller<'a> {
                 verified = download.run(events)?;
             }
         }
-        let place = self.cache.link(&info.etag, commit, path)?;
+        let place = self.cache.link(self.disk, &info.etag, commit, path)?;
         events(Event::Complete { path, cached, verified });
         Ok(place)
     }

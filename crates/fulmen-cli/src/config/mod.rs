@@ -84,7 +84,7 @@ pub(crate) fn current() -> &'static Config {
 /// Parses the arguments of this process. What they leave out comes from the environment, the configuration
 /// file or defaults.
 pub(crate) fn parse<T: CommandFactory + FromArgMatches>() -> Result<T, ConfigError> {
-    // Once without the file, which an option names: mistakes in the arguments come first, and help needs none.
+    // Once without the file, which an option names: mistakes in the arguments come first, help needs none.
     let matches = layers::with_environment(T::command()).get_matches();
     let option = matches.get_one::<PathBuf>("config").cloned();
     let config = match layers::needs_no_file(&matches) {

@@ -195,7 +195,7 @@ impl State {
             return stream.write_all(reply("416 Range Not Satisfiable", "", 0).as_bytes());
         }
         let mut rest = bytes[from..].to_vec();
-        if faults.spoil || (faults.alternate && self.fetched() % 2 == 0) {
+        if faults.spoil || (faults.alternate && self.fetched().is_multiple_of(2)) {
             rest.iter_mut().for_each(|byte| *byte ^= 1);
         }
         let header = match from {
