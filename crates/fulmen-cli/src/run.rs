@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::config;
 use crate::error::CommandError;
-use crate::model::find::{find, is_model};
+use crate::model::find::{FindError, find, is_model};
 use crate::model::interrupt::{self, CancelOnCtrlC};
 use crate::model::load::{LoadError, ModelOptions};
 use crate::model::prompt::{PromptError, PromptOptions};
@@ -82,6 +82,8 @@ pub(crate) enum RunError {
     Read(io::Error),
     #[error("the prompt on standard input is not UTF-8")]
     NotUtf8,
+    #[error("{0}; a prompt of one word that looks like a name is passed with --prompt")]
+    NotAPrompt(FindError),
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(transparent)]
@@ -124,7 +126,10 @@ impl Args {
 pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
     let (model, prompt) = args.model_and_prompt();
     // A wrong name is reported before anybody is asked for a prompt.
-    model.map(find).transpose().map_err(LoadError::from)?;
+    model.map(find).transpose().map_err(|error| match error {
+        FindError::NoSuchName { .. } if prompt.is_none() => RunError::NotAPrompt(error),
+        error => LoadError::from(error).into(),
+    })?;
     let prompt = match (prompt, model) {
         (Some(prompt), Some(_)) => prompt.to_owned(),
         (None, Some(_)) => read_prompt()?.ok_or(RunError::NoPrompt)?,

@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -74,5 +75,28 @@ fn synth_leaves_nothing_behind() {
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(expected), "{signal}");
         assert_eq!(names(folder.path()), [""; 0], "{signal}");
+    }
+}
+
+/// A signal ends a chat that waits for a line, and an answer that is being generated.
+#[test]
+fn run_and_chat_end_with_the_code_of_the_signal() {
+    for (signal, expected) in [("-TERM", 143), ("-HUP", 129)] {
+        let mut chat = fulmen(&["chat", "--device", "cpu"]);
+        let mut chat =
+            chat.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut input = chat.stdin.take().unwrap();
+        input.write_all(b"Once upon a time\n").unwrap();
+        // The answer begins.
+        chat.stdout.as_mut().unwrap().read_exact(&mut [0; 30]).unwrap();
+        send(&chat, signal);
+        assert_eq!(chat.wait().unwrap().code(), Some(expected), "{signal}");
+
+        let mut run = start(&["run", "Once upon a time", "--device", "cpu", "--context", "512"]);
+        run.stdout.as_mut().unwrap().read_exact(&mut [0; 30]).unwrap();
+        send(&run, signal);
+        let code = run.wait().unwrap().code();
+        // The story may have ended before the signal arrived.
+        assert!(code == Some(expected) || code == Some(0), "{signal}: {code:?}");
     }
 }

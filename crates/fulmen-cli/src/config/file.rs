@@ -199,7 +199,8 @@ mod tests {
     #[test]
     fn every_setting_can_be_in_the_file() {
         let text = "device = 'cuda:1'\nmodel = \"org/name:Q8_0\"\ncontext = 8_192\nkv = 'q8_0'\n\
-                    threads = 0x10\n                    color = 'never'\nsampling.temperature = 1\nsampling.top-k = 0\n[hub]\n\
+                    threads = 0x10\ncolor = 'never'\nsampling.temperature = 1\n\
+                    sampling.top-k = 0\n[hub]\n\
                     endpoint = 'http://127.0.0.1:9'\ntoken-file = 'token'\ncache = '/c'\n\
                     [aliases]\nq = 'org/name'\n\"q:8b\" = '/m.gguf'\n";
         let file = parsed(text).unwrap();

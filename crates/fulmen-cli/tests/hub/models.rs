@@ -178,6 +178,10 @@ fn wrong_names_are_errors_and_never_stories() {
             expected.iter().for_each(|words| assert!(stderr.contains(words), "{args:?}: {words}: {stderr}"));
         }
     }
+    let (_, stderr, _) = run(&["run", "qwen3"]);
+    assert!(stderr.contains("is passed with --prompt"), "{stderr}");
+    let (_, stderr, code) = run(&["run", "--prompt", "qwen3", "-n", "2", "--device", "cpu"]);
+    assert_eq!(code, Some(0), "{stderr}");
     let generate = ["-n", "3", "--device", "cpu", "--raw"];
     let (_, stderr, code) = run(&[&["run", "little", "Hi"][..], &generate].concat());
     assert_eq!(code, Some(0), "{stderr}");

@@ -7,13 +7,15 @@ use std::fs;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
-use super::server::{Server, git_hash, sha256};
+use super::server::{Faults, Server, git_hash, sha256};
 use super::{limits, settings};
 use crate::cache::Cache;
 use crate::disk::{Disk, PartialFile, SystemDisk};
 use crate::error::HubError;
 use crate::inventory::Inventory;
+use crate::limits::Limits;
 use crate::pull::Puller;
 use crate::reference::Reference;
 
@@ -161,6 +163,65 @@ impl Repo {
         let strays = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().count();
         assert_eq!(strays(&cache.folder().join("refs")), usize::from(complete), "no temporary file stays");
     }
+}
+
+/// A disk with this space.
+struct SmallDisk(Option<u64>);
+
+impl Disk for SmallDisk {
+    fn open_partial(&self, path: &Path) -> Result<Box<dyn PartialFile>, HubError> {
+        SystemDisk.open_partial(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        SystemDisk.rename(from, to)
+    }
+
+    fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        SystemDisk.replace(path, bytes)
+    }
+
+    fn link(&self, relative: &str, blob: &Path, place: &Path) -> io::Result<()> {
+        SystemDisk.link(relative, blob, place)
+    }
+
+    fn available(&self, _folder: &Path) -> Option<u64> {
+        self.0
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_not_begun() {
+    let repo = Repo::new();
+    let size: u64 = repo.blobs.values().map(|bytes| bytes.len() as u64).sum();
+    let root = tempfile::tempdir().unwrap();
+    let error = repo.pull(root.path(), &SmallDisk(Some(size - 1))).unwrap_err();
+    assert!(matches!(error, HubError::NoSpace { needed, .. } if needed == size), "{error:?}");
+    assert_eq!(repo.server.fetched().len(), 0);
+    // What is there already needs no space.
+    let cache = Cache::of(root.path(), &"org/name".parse().unwrap());
+    let (name, bytes) = repo.blobs.iter().max_by_key(|(_, bytes)| bytes.len()).unwrap();
+    fs::write(cache.incomplete(name), &bytes[..100_000]).unwrap();
+    repo.pull(root.path(), &SmallDisk(Some(size - 100_001))).unwrap_err();
+    repo.pull(root.path(), &SmallDisk(Some(size - 100_000))).unwrap();
+    repo.check(root.path(), true);
+    // A disk that does not tell is tried.
+    repo.pull(tempfile::tempdir().unwrap().path(), &SmallDisk(None)).unwrap();
+}
+
+/// A server that sends a byte now and then is as good as silent.
+#[test]
+fn a_connection_that_drips_is_given_up() {
+    let server = Server::new(&[("a.gguf", &[7; 100_000])]);
+    server.set(Faults { drip: Duration::from_millis(20), ..Faults::default() });
+    let reference: Reference = "org/name".parse().unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let limits = Limits { window: Duration::from_millis(200), ..limits() };
+    let settings = settings(&server.address, root.path());
+    let start = Instant::now();
+    let result = Puller::new(&settings, &reference, &SystemDisk, limits).unwrap().pull(&mut |_| {});
+    assert!(matches!(result, Err(HubError::Short { .. })), "{result:?}");
+    assert!(start.elapsed() < Duration::from_secs(20) && server.fetched().len() == 4);
 }
 
 #[test]

@@ -31,6 +31,8 @@ pub(crate) struct Faults {
     pub(crate) refuse: Option<(u16, &'static str)>,
     /// `(bytes, count)`: closes the first `count` connections after `bytes` of a large file.
     pub(crate) cut: Option<(usize, usize)>,
+    /// Waits between the bytes of a large file.
+    pub(crate) drip: Duration,
     /// How long a connection that is cut stays open.
     pub(crate) stall: Duration,
     /// Sends bytes that do not match the hash.
@@ -191,8 +193,12 @@ impl State {
         };
         std::thread::sleep(faults.wait);
         let from = request.from.filter(|_| !faults.whole).unwrap_or(0);
-        if faults.no_range || from > bytes.len() {
+        if faults.no_range {
             return stream.write_all(reply("416 Range Not Satisfiable", "", 0).as_bytes());
+        }
+        if from > 0 && from >= bytes.len() {
+            let range = format!("Content-Range: bytes */{}\r\n", bytes.len());
+            return stream.write_all(reply("416 Range Not Satisfiable", &range, 0).as_bytes());
         }
         let mut rest = bytes[from..].to_vec();
         if faults.spoil || (faults.alternate && self.fetched().is_multiple_of(2)) {
@@ -214,6 +220,12 @@ impl State {
             return Ok(());
         }
         stream.write_all(header.as_bytes())?;
+        if !faults.drip.is_zero() {
+            return rest.iter().try_for_each(|byte| {
+                std::thread::sleep(faults.drip);
+                stream.write_all(&[*byte])
+            });
+        }
         stream.write_all(&rest)
     }
 }
