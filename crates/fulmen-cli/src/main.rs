@@ -85,7 +85,7 @@ Examples:
   fulmen tune                       find the fastest matmul kernels for this GPU
   fulmen help bench decode          the options of one command
 
-Exit status: 0 for success, 1 for a failure, 2 for wrong usage, 130 if stopped by Ctrl-C.";
+Exit status: 0 for success, 1 for a failure, 2 for wrong usage, 128 + N after signal N (Ctrl-C: 130).";
 
 impl Command {
     /// Returns the exit code.

@@ -1,5 +1,6 @@
 //! `fulmen pull`: downloads a model from a hub into the cache.
 
+use std::cell::RefCell;
 use std::io;
 
 use fulmen_core::device::format_bytes;
@@ -93,9 +94,8 @@ pub(crate) fn run(args: &Args) -> Result<(), PullError> {
         return Ok(print(&table(&listing.files))?);
     }
     interrupt::install();
-    let note = NoteOnSignal::new("stopped; run the same command again to resume the download");
     let pulled = fulmen_hub::pull(&settings, &reference, &mut |event| report.tell(&event));
-    drop(note);
+    report.note.take();
     report.bar.finish_and_clear();
     Ok(print(&format!("{}\n", pulled?.path.display()))?)
 }
@@ -110,6 +110,8 @@ fn table(files: &[RepoFile]) -> String {
 struct Report {
     bar: ProgressBar,
     quiet: bool,
+    /// What a signal prints once there is something to resume.
+    note: RefCell<Option<NoteOnSignal>>,
 }
 
 impl Report {
@@ -119,13 +121,15 @@ impl Report {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
-        Report { bar, quiet }
+        Report { bar, quiet, note: RefCell::default() }
     }
 
     fn tell(&self, event: &Event<'_>) {
         match event {
             Event::Chosen(choice) => self.say(&chosen(choice)),
             Event::File { path, size, have } => {
+                let note = "stopped; run the same command again to resume the download";
+                self.note.borrow_mut().get_or_insert_with(|| NoteOnSignal::new(note));
                 self.bar.set_length(*size);
                 self.bar.set_position(*have);
                 self.bar.set_message(printable(path));

@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use common::{fulmen, output};
@@ -180,19 +180,19 @@ fn the_default_file_is_in_the_configuration_folder() {
         path(&|command| {
             command.env("XDG_CONFIG_HOME", "/x");
         }),
-        Path::new("/x/fulmen/config.toml")
+        PathBuf::from("/x/fulmen/config.toml")
     );
     assert_eq!(
         path(&|command| {
             command.env("FULMEN_CONFIG", "/f.toml");
         }),
-        Path::new("/f.toml")
+        PathBuf::from("/f.toml")
     );
     assert_eq!(
         path(&|command| {
             command.args(["--config", "/g.toml"]);
         }),
-        Path::new("/g.toml")
+        PathBuf::from("/g.toml")
     );
     fs::create_dir_all(home.join(".config/fulmen")).unwrap();
     fs::write(home.join(".config/fulmen/config.toml"), "threads = 2").unwrap();

@@ -1,16 +1,18 @@
 //! Downloads models from a server with the Hugging Face hub's API, into the cache folder shared with its
 //! tools.
 //!
-//! - [`Reference`]: names a model, `ORG/NAME[@REVISION][:FILE]`.
+//! - [`Reference`]: names a model, `[HOST/]ORG/NAME[@REVISION][:FILE]` or a URL.
 //! - [`Settings`]: server, token and cache folder, from the environment variables that the hub's own tools
 //!   use.
 //! - [`choose`]: selects the files of a repository that make up a model.
 //! - [`Cache`]: the layout of the cache folder, and lookup of cached models.
+//! - [`Inventory`] and [`remove`]: the models in the cache, and removing them.
 //! - [`pull`]: downloads files into the cache: resumed after interruptions, verified against their hashes,
 //!   and by only one process at a time per file.
 //!
-//! The server is not trusted: file names become paths only if they stay inside the cache, responses are
-//! bounded, and the token is sent only to the configured server.
+//! The server is not trusted: file names become paths only if they stay inside the cache, responses, attempts
+//! and waits are bounded, and the token is sent only to the configured server. Nothing is written through
+//! symbolic links in the cache.
 
 mod cache;
 mod checksum;

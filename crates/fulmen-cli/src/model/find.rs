@@ -20,7 +20,7 @@ pub(crate) enum FindError {
     NotFound { name: String, near: Vec<String> },
     #[error("no file, alias or downloaded model is called {name}{}", did_you_mean_or_list(near))]
     NoSuchName { name: String, near: Vec<String> },
-    #[error("{name}: {error}{}", did_you_mean(near))]
+    #[error("{name}: cannot open it: {error}{}", did_you_mean(near))]
     Missing { name: String, error: io::Error, near: Vec<String> },
     #[error("the alias {alias} means {target}: {error}")]
     Alias { alias: String, target: String, error: Box<FindError> },

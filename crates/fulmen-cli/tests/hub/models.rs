@@ -166,8 +166,8 @@ fn wrong_names_are_errors_and_never_stories() {
         ("qwen3", &["is called qwen3", "`fulmen list` lists"]),
         ("llama3.2:1b", &["is called llama3.2:1b"]),
         ("story-q8-0.gguf", &["No such file", "did you mean story-q8_0.gguf?"]),
-        ("./story.gguf", &["./story.gguf: No such file"]),
-        ("a/b/c/d", &["a/b/c/d: No such file"]),
+        ("./story.gguf", &["./story.gguf: cannot open it: No such file"]),
+        ("a/b/c/d", &["a/b/c/d: cannot open it: No such file"]),
         ("lost", &["the alias lost means org/lost: ", "`fulmen pull org/lost`"]),
         ("hf.co/org/nme", &["did you mean org/name:Q8_0?"]),
     ];
