@@ -210,3 +210,59 @@ pub(crate) fn needs_no_file(matches: &ArgMatches) -> bool {
     let below = matches.subcommand().filter(|(name, _)| *name == "config");
     below.and_then(|(_, matches)| matches.subcommand_name()) == Some("path")
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// The command at a path such as `bench model`.
+    fn command_at(path: &str) -> Command {
+        path.split(' ').fold(crate::Cli::command(), |command, name| {
+            command.find_subcommand(name).unwrap_or_else(|| panic!("no command {path}")).clone()
+        })
+    }
+
+    #[test]
+    fn the_table_says_what_the_options_say() {
+        for setting in SETTINGS {
+            let Some(flag) = setting.flag else { continue };
+            let with_flag = |command: &Command| {
+                command.get_arguments().find(|argument| argument.get_long() == Some(flag)).cloned()
+            };
+            let mut options: Vec<Arg> = Vec::new();
+            for &path in setting.commands {
+                let found = with_flag(&command_at(path));
+                options.push(found.unwrap_or_else(|| panic!("{path} has no --{flag}")));
+            }
+            options.extend(with_flag(&crate::Cli::command()));
+            for option in options {
+                let default = option.get_default_values().first().map_or("", |value| value.to_str().unwrap());
+                assert_eq!(default, setting.default, "{}", setting.key);
+            }
+        }
+    }
+
+    #[test]
+    fn values_of_the_file_are_defaults_of_the_options_they_belong_to() {
+        let text = "context = 77\nkv = 'f32'\ndevice = 'cpu'\nthreads = 3\n";
+        let file = file::parse(Path::new("c.toml"), text).unwrap();
+        let command = Config { file, ..Config::default() }.apply(crate::Cli::command());
+        let default = |args: &[&str], id: &str| {
+            let mut matches = &command.clone().try_get_matches_from(args).unwrap();
+            while let Some((_, below)) = matches.subcommand() {
+                matches = below;
+            }
+            let values = matches.get_raw(id).into_iter().flatten();
+            values.map(|value| value.to_str().unwrap().to_owned()).collect::<Vec<_>>().join(",")
+        };
+        assert_eq!(default(&["fulmen", "run", "x"], "context"), "77");
+        assert_eq!(default(&["fulmen", "run", "x", "--context", "5"], "context"), "5");
+        assert_eq!(default(&["fulmen", "chat"], "kv"), "f32");
+        assert_eq!(default(&["fulmen", "bench", "model"], "device"), "cpu");
+        assert_eq!(default(&["fulmen", "bench", "model"], "kv"), "f16", "benchmarks have their own");
+        assert_eq!(default(&["fulmen", "tune"], "device"), "auto", "a command for wgpu alone");
+        assert_eq!(default(&["fulmen", "quantize", "a", "b", "--type", "q8_0"], "threads"), "3");
+    }
+}
