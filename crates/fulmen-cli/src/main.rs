@@ -2,11 +2,13 @@
 
 mod bench;
 mod chat;
+mod config;
 mod devices;
 mod error;
 mod inspect;
 mod kernels;
 mod model;
+mod models;
 mod ops;
 mod output;
 mod progress;
@@ -31,6 +33,9 @@ use error::Failure;
 #[command(name = "fulmen", version, propagate_version = true)]
 #[command(arg_required_else_help = true, after_help = EXAMPLES)]
 struct Cli {
+    #[command(flatten)]
+    global: config::GlobalOptions,
+
     #[command(subcommand)]
     command: Command,
 }
@@ -40,13 +45,17 @@ struct Cli {
 enum Command {
     Bench(bench::Args),
     Chat(chat::Args),
+    Config(config::Args),
     Devices(devices::Args),
     Inspect(inspect::Args),
     Kernels(kernels::Args),
+    List(models::ListArgs),
     Ops(ops::Args),
     Pull(pull::Args),
     Quantize(quantize::Args),
+    Rm(models::RmArgs),
     Run(run::Args),
+    Show(models::ShowArgs),
     #[command(hide = true)]
     Synth(synth::Args),
     Tokenize(tokenize::Args),
@@ -59,6 +68,8 @@ Examples:
   fulmen pull ORG/NAME              download a model from Hugging Face
   fulmen run MODEL PROMPT           answer a prompt
   fulmen chat MODEL                 hold a conversation
+  fulmen list                       list downloaded models; `fulmen rm` removes one
+  fulmen config show                show the settings and where they come from
   fulmen devices                    list devices, and the one that `auto` selects
   fulmen devices --json             the same for scripts
   fulmen inspect model.gguf         show what a model file contains and whether it fits
@@ -74,7 +85,7 @@ Examples:
   fulmen tune                       find the fastest matmul kernels for this GPU
   fulmen help bench decode          the options of one command
 
-Exit status: 0 for success, 1 for a failure, 2 for wrong usage, 130 if stopped by Ctrl-C.";
+Exit status: 0 for success, 1 for a failure, 2 for wrong usage, 128 + N after signal N (Ctrl-C: 130).";
 
 impl Command {
     /// Returns the exit code.
@@ -82,11 +93,15 @@ impl Command {
         match self {
             Command::Bench(args) => bench::run(&args)?,
             Command::Chat(args) => chat::run(&args)?,
+            Command::Config(args) => config::run(&args)?,
             Command::Devices(args) => devices::run(&args)?,
             Command::Inspect(args) => inspect::run(&args)?,
             Command::Kernels(args) => kernels::run(&args)?,
+            Command::List(args) => models::list(&args)?,
             Command::Ops(args) => ops::run(&args)?,
             Command::Pull(args) => pull::run(&args)?,
+            Command::Rm(args) => return Ok(models::rm(&args)?),
+            Command::Show(args) => models::show(&args)?,
             Command::Synth(args) => synth::run(&args)?,
             Command::Tokenize(args) => tokenize::run(&args)?,
             Command::Quantize(args) => return Ok(quantize::run(&args)?),
@@ -99,7 +114,12 @@ impl Command {
 
 fn main() -> ExitCode {
     quiet::quiet_drivers();
-    match Cli::parse().command.run() {
+    let cli = match config::parse::<Cli>() {
+        Ok(cli) => cli,
+        Err(error) => return Failure::from(error).report(),
+    };
+    cli.global.set_color();
+    match cli.command.run() {
         Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         Err(failure) => failure.report(),
     }

@@ -33,6 +33,24 @@ pub(crate) fn columns(header: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
+/// A table of texts: all columns left-aligned, two spaces between them.
+pub(crate) fn columns_left(header: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = header.iter().map(|cell| cell.chars().count()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded: Vec<String> =
+            cells.zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
+        padded.join("  ").trim_end().to_owned() + "\n"
+    };
+    let mut out = line(&mut header.iter().copied());
+    rows.iter().for_each(|row| out += &line(&mut row.iter().map(String::as_str)));
+    out
+}
+
 /// A count and its noun: `1 token`, `2 tokens`.
 pub(crate) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })

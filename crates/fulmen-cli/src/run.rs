@@ -7,8 +7,9 @@ use fulmen_bench::model::LoadedModel;
 use fulmen_model::{FinishReason, Generated, Generation, ModelError};
 use serde_json::json;
 
+use crate::config;
 use crate::error::CommandError;
-use crate::model::find::is_model;
+use crate::model::find::{FindError, find, is_model};
 use crate::model::interrupt::{self, CancelOnCtrlC};
 use crate::model::load::{LoadError, ModelOptions};
 use crate::model::prompt::{PromptError, PromptOptions};
@@ -81,6 +82,8 @@ pub(crate) enum RunError {
     Read(io::Error),
     #[error("the prompt on standard input is not UTF-8")]
     NotUtf8,
+    #[error("{0}; a prompt of one word that looks like a name is passed with --prompt")]
+    NotAPrompt(FindError),
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(transparent)]
@@ -108,18 +111,25 @@ impl CommandError for RunError {
 impl Args {
     /// The model and the prompt. A single argument is a model if it can be one, and otherwise a prompt for
     /// the built-in model.
+    /// Without either, the model is that of the configuration, or the built-in one.
     fn model_and_prompt(&self) -> (Option<&Path>, Option<&str>) {
         let option = self.prompt_option.as_deref();
-        match (&self.model, &self.prompt) {
+        let (model, prompt) = match (&self.model, &self.prompt) {
             (Some(word), None) if option.is_none() && !is_model(word) => (None, word.to_str()),
             (model, prompt) => (model.as_deref(), prompt.as_deref().or(option)),
-        }
+        };
+        (model.or_else(|| config::current().default_model()), prompt)
     }
 }
 
 /// Returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
     let (model, prompt) = args.model_and_prompt();
+    // A wrong name is reported before anybody is asked for a prompt.
+    model.map(find).transpose().map_err(|error| match error {
+        FindError::NoSuchName { .. } if prompt.is_none() => RunError::NotAPrompt(error),
+        error => LoadError::from(error).into(),
+    })?;
     let prompt = match (prompt, model) {
         (Some(prompt), Some(_)) => prompt.to_owned(),
         (None, Some(_)) => read_prompt()?.ok_or(RunError::NoPrompt)?,

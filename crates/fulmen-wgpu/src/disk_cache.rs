@@ -16,6 +16,7 @@ use std::{
     },
 };
 
+use fulmen_core::unfinished::Unfinished;
 use wgpu::{AdapterInfo, ErrorFilter, Features};
 
 use crate::{
@@ -217,6 +218,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
     let beside = path.with_extension(format!("{}-{call}.tmp", std::process::id()));
+    let _unfinished = Unfinished::new(&beside);
     let written = fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
         // The first error is the one to report; the file may not exist.

@@ -78,7 +78,8 @@ impl CommandError for LoadError {
         match self {
             LoadError::Select(error) => error.is_usage(),
             LoadError::Model(error) => error.is_usage(),
-            LoadError::Find(_) | LoadError::Synth(_) => false,
+            LoadError::Find(error) => error.is_usage(),
+            LoadError::Synth(_) => false,
         }
     }
 }

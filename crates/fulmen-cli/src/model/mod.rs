@@ -7,3 +7,4 @@ pub(crate) mod load;
 pub(crate) mod prompt;
 pub(crate) mod sampling;
 pub(crate) mod stats;
+pub(crate) mod suggest;

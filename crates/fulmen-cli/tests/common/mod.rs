@@ -4,7 +4,8 @@ use std::process::{Command, Output};
 
 pub(crate) fn fulmen(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
-    command.args(args).env_remove("FULMEN_DEVICE");
+    // Without the configuration of whoever runs the tests.
+    command.args(args).env_remove("FULMEN_DEVICE").env("FULMEN_CONFIG", "");
     command
 }
 

@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use fulmen_core::unfinished::Unfinished;
 use tempfile::NamedTempFile;
 
 use super::array::Number;
@@ -177,6 +178,7 @@ impl<W: Write> GgufWriter<W> {
 /// A temporary file next to its final path. It is deleted if it is dropped before it is kept.
 pub struct NewFile {
     file: BufWriter<NamedTempFile>,
+    unfinished: Unfinished,
     path: PathBuf,
     replace: bool,
 }
@@ -210,12 +212,14 @@ impl NewFile {
         builder.permissions(permissions);
         // Only the kind: the full error contains the temporary name, which means nothing to the user.
         let file = builder.tempfile_in(folder).map_err(|error| failed(error.kind().into()))?;
-        Ok(NewFile { file: BufWriter::with_capacity(1 << 20, file), path: path.to_owned(), replace })
+        let unfinished = Unfinished::new(file.path());
+        let file = BufWriter::with_capacity(1 << 20, file);
+        Ok(NewFile { file, unfinished, path: path.to_owned(), replace })
     }
 
     /// Moves the finished file to its final path, atomically.
     pub fn keep(self) -> Result<(), GgufWriteError> {
-        let NewFile { file, path, replace } = self;
+        let NewFile { file, unfinished: _unfinished, path, replace } = self;
         let failed = |error| GgufWriteError::Io { path: path.clone(), error };
         let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
         file.as_file().sync_all().map_err(failed)?;
