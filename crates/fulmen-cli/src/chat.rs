@@ -2,7 +2,7 @@
 
 mod story;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use fulmen_bench::model::LoadedModel;
@@ -17,6 +17,7 @@ use crate::model::load::{LoadError, ModelOptions};
 use crate::model::prompt::{ChatArgs, PromptError};
 use crate::model::sampling::SamplingOptions;
 use crate::model::stats;
+use crate::output::{TextWriter, tell};
 
 /// Chat with a model.
 ///
@@ -224,11 +225,11 @@ fn answer(
     options: &GenerateOptions,
 ) -> Result<Answered, ChatError> {
     let cancel = CancelOnCtrlC::new(conversation.session().cancel_flag());
-    let mut stdout = io::stdout().lock();
+    let mut stdout = TextWriter::stdout();
     let mut failed = None;
     let flag = conversation.session().cancel_flag();
     let generated = conversation.say(message, options, |piece| {
-        if let Err(error) = stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()) {
+        if let Err(error) = stdout.text(piece) {
             flag.store(true, std::sync::atomic::Ordering::Relaxed);
             failed.get_or_insert(error);
         }
@@ -242,14 +243,13 @@ fn answer(
     }
     let generated = match generated {
         Err(error @ ModelError::PromptTooLong { .. }) => {
-            eprintln!("{error}; /clear starts a new conversation, --context makes the context larger");
+            tell(&format!("{error}; /clear starts a new conversation, --context makes the context larger"));
             return Ok(Answered::TooLong);
         }
         generated => generated?,
     };
     // On a terminal, a blank line between the answer and the next message.
-    write!(stdout, "{}", if io::stdout().is_terminal() { "\n\n" } else { "\n" })?;
-    stdout.flush()?;
+    stdout.text(if io::stdout().is_terminal() { "\n\n" } else { "\n" })?;
     match generated.reason {
         FinishReason::ContextFull => eprintln!("(the context is full; /clear starts a new conversation)"),
         FinishReason::Cancelled => eprintln!("(stopped)"),

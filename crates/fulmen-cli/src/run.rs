@@ -1,6 +1,6 @@
 //! `fulmen run`: answers one prompt.
 
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use fulmen_bench::model::LoadedModel;
@@ -14,7 +14,7 @@ use crate::model::load::{LoadError, ModelOptions};
 use crate::model::prompt::{PromptError, PromptOptions};
 use crate::model::sampling::SamplingOptions;
 use crate::model::stats;
-use crate::output::print;
+use crate::output::{TextWriter, print, tell, tell_dimmed};
 
 /// Answer a prompt with a model.
 ///
@@ -159,32 +159,30 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
     if args.json {
         print(&as_json(&loaded, &generated, &tokens, options.sampling.seed))?;
     } else if !args.quiet {
-        anstream::eprintln!("\n{}", dim(&stats::line(&loaded, &session, &generated)));
+        tell("");
+        tell_dimmed(&stats::line(&loaded, &session, &generated));
     }
     if let Some(profile) = stats::profile(&session) {
-        anstream::eprintln!("\n{profile}");
+        tell(&format!("\n{profile}"));
     }
     Ok(if generated.reason == FinishReason::Cancelled { interrupt::EXIT_CODE } else { 0 })
 }
 
-/// Writes `start`, and then the answer while it is generated. `None` if the reader closed the pipe, which is
-/// not an error.
+/// Writes `start`, and then the answer while it is generated; on a terminal, also the end of the last line.
+/// `None` if the reader closed the pipe, which is not an error.
 fn stream(start: &str, mut generation: Generation<'_>) -> Result<Option<Generated>, RunError> {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = TextWriter::stdout();
     let mut next = Some(start.to_owned());
     while let Some(piece) = next {
-        match stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()) {
+        match stdout.text(&piece) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(None),
             result => result?,
         }
         next = generation.next_piece()?;
     }
     let generated = generation.generated().clone();
-    if !generated.text.ends_with('\n') {
-        match writeln!(stdout).and_then(|()| stdout.flush()) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(None),
-            result => result?,
-        }
+    if io::stdout().is_terminal() && !generated.text.ends_with('\n') {
+        stdout.text("\n")?;
     }
     Ok(Some(generated))
 }
@@ -227,10 +225,4 @@ fn as_json(loaded: &LoadedModel, generated: &Generated, prompt: &[u32], seed: u6
         "decode_tokens_per_second": generated.decode_rate(),
     });
     format!("{object:#}\n")
-}
-
-/// Dimmed on a terminal.
-fn dim(text: &str) -> String {
-    let style = anstyle::Style::new().dimmed();
-    format!("{style}{text}{style:#}")
 }

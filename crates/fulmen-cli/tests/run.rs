@@ -68,7 +68,7 @@ fn an_answer_comes_from_an_argument_or_from_a_pipe() {
     let args = ["run", &path, "--device", "cpu", "-n", "12", "--seed", "7"];
     let (stdout, stderr, code) = piped(&[&args[..], &["Hello there"]].concat(), b"");
     assert_eq!(code, Some(0), "{stderr}");
-    assert!(stdout.len() > 5 && stdout.ends_with('\n'));
+    assert!(stdout.len() > 5);
     for word in [
         "load ",
         "prompt ",

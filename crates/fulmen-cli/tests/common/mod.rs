@@ -1,5 +1,11 @@
 //! Running the command as users run it.
 
+// Each test file uses a part of this.
+#![allow(dead_code)]
+
+#[cfg(unix)]
+pub(crate) mod terminal;
+
 use std::process::{Command, Output};
 
 pub(crate) fn fulmen(args: &[&str]) -> Command {
