@@ -33,6 +33,10 @@ use error::Failure;
 struct Cli {
     #[command(subcommand)]
     command: Command,
+
+    /// Show what drivers write to stderr (also FULMEN_LOG=1).
+    #[arg(long, short, global = true)]
+    verbose: bool,
 }
 
 // Each subcommand's help is the doc comment of its arguments.
@@ -98,8 +102,9 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    quiet::quiet_drivers();
-    match Cli::parse().command.run() {
+    let cli = Cli::parse();
+    quiet::install(cli.verbose);
+    match cli.command.run() {
         Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         Err(failure) => failure.report(),
     }
