@@ -1,6 +1,6 @@
 //! `fulmen run`: answers one prompt.
 
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use fulmen_bench::model::LoadedModel;
@@ -9,18 +9,23 @@ use serde_json::json;
 
 use crate::error::CommandError;
 use crate::model::find::is_model;
+use crate::model::input::{self, InputError};
 use crate::model::interrupt::{self, CancelOnCtrlC};
 use crate::model::load::{LoadError, ModelOptions};
 use crate::model::prompt::{PromptError, PromptOptions};
 use crate::model::sampling::SamplingOptions;
 use crate::model::stats;
 use crate::output::{TextWriter, print, tell, tell_dimmed};
+use crate::progress::prefill_spinner;
 
 /// Answer a prompt with a model.
 ///
-/// The answer is printed while it is generated. The prompt is an argument or standard input. Chat models get
-/// it as a user message, unless --raw is given. The small built-in model continues it as a story, and tells
-/// one of its own without a prompt.
+/// The answer is printed while it is generated. The prompt is an argument, the text of files (--file) and
+/// what is piped into the command, in this order, with a blank line between them. Chat models get it as a
+/// user message, unless --raw is given. The small built-in model continues it as a story, and tells one of
+/// its own without a prompt.
+///
+/// A pipe gets exactly the text of the answer, without a line break at its end.
 ///
 /// The line after the answer shows the speed. "80 % of the memory-bandwidth bound" means 80 % of the speed at
 /// which a decode step would only read all weights and the KV cache once, at the memory bandwidth measured in
@@ -33,13 +38,17 @@ pub(crate) struct Args {
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
 
-    /// Prompt; read from standard input if it is not given.
+    /// Prompt; piped input is added to it.
     #[arg(value_name = "PROMPT")]
     prompt: Option<String>,
 
     /// Prompt, as an option.
     #[arg(long = "prompt", short = 'p', value_name = "TEXT", conflicts_with = "prompt")]
     prompt_option: Option<String>,
+
+    /// Add the text of a file to the prompt; may be given several times. `-` is standard input.
+    #[arg(long = "file", short = 'f', value_name = "FILE")]
+    files: Vec<PathBuf>,
 
     #[command(flatten)]
     prompts: PromptOptions,
@@ -68,6 +77,9 @@ Examples:
   fulmen run \"Once upon a time\"
   fulmen run model.gguf \"Why is the sky blue?\"
   fulmen run model.gguf --temperature 0 --max-tokens 100 \"Why is the sky blue?\"
+  fulmen run model.gguf \"Summarize this:\" -f notes.txt
+  cat notes.txt | fulmen run model.gguf \"Summarize this:\"
+  fulmen run model.gguf --json \"Hello\" | jq -r .text
   git diff | fulmen run model.gguf --system \"Write a commit message.\"
   fulmen run model.gguf --raw \"Once upon a time\"       continue the text
   fulmen run model.gguf --profile \"Hello\"              show the time of each op";
@@ -77,10 +89,8 @@ Examples:
 pub(crate) enum RunError {
     #[error("no prompt: pass it as an argument or on standard input; `fulmen chat` holds a conversation")]
     NoPrompt,
-    #[error("cannot read the prompt from standard input: {0}")]
-    Read(io::Error),
-    #[error("the prompt on standard input is not UTF-8")]
-    NotUtf8,
+    #[error(transparent)]
+    Input(#[from] InputError),
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(transparent)]
@@ -97,6 +107,7 @@ impl CommandError for RunError {
     fn is_usage(&self) -> bool {
         match self {
             RunError::NoPrompt => true,
+            RunError::Input(error) => error.is_usage(),
             RunError::Load(error) => error.is_usage(),
             RunError::Prompt(error) => error.is_usage(),
             RunError::Model(error) => error.is_usage(),
@@ -117,16 +128,21 @@ impl Args {
     }
 }
 
+/// The whole prompt: argument, files and piped input.
+fn whole_prompt(args: &Args, model: Option<&Path>, prompt: Option<&str>) -> Result<String, RunError> {
+    let parts = input::parts(prompt, &args.files)?;
+    match model {
+        Some(_) if parts.is_empty() => Err(RunError::NoPrompt),
+        Some(_) => Ok(parts.join("\n\n")),
+        // The story model generates the space before the next word.
+        None => Ok(parts.join("\n\n").trim_end().to_owned()),
+    }
+}
+
 /// Returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
     let (model, prompt) = args.model_and_prompt();
-    let prompt = match (prompt, model) {
-        (Some(prompt), Some(_)) => prompt.to_owned(),
-        (None, Some(_)) => read_prompt()?.ok_or(RunError::NoPrompt)?,
-        // The story model generates the space before the next word.
-        (Some(prompt), None) => prompt.trim_end().to_owned(),
-        (None, None) => read_prompt()?.unwrap_or_default().trim_end().to_owned(),
-    };
+    let prompt = whole_prompt(args, model, prompt)?;
     interrupt::install();
     let options = args.sampling.generate();
     options.sampling.validate()?;
@@ -157,7 +173,7 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
     drop(cancel);
     let Some(generated) = generated? else { return Ok(0) };
     if args.json {
-        print(&as_json(&loaded, &generated, &tokens, options.sampling.seed))?;
+        print(&as_json(model, &loaded, &generated, &tokens, options.sampling.seed))?;
     } else if !args.quiet {
         tell("");
         tell_dimmed(&stats::line(&loaded, &session, &generated));
@@ -173,12 +189,14 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
 fn stream(start: &str, mut generation: Generation<'_>) -> Result<Option<Generated>, RunError> {
     let mut stdout = TextWriter::stdout();
     let mut next = Some(start.to_owned());
+    let mut prefill = Some(prefill_spinner(generation.generated().prompt_tokens));
     while let Some(piece) = next {
         match stdout.text(&piece) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(None),
             result => result?,
         }
         next = generation.next_piece()?;
+        prefill.take();
     }
     let generated = generation.generated().clone();
     if io::stdout().is_terminal() && !generated.text.ends_with('\n') {
@@ -187,22 +205,14 @@ fn stream(start: &str, mut generation: Generation<'_>) -> Result<Option<Generate
     Ok(Some(generated))
 }
 
-/// The prompt on standard input, if there is one.
-fn read_prompt() -> Result<Option<String>, RunError> {
-    let mut stdin = io::stdin();
-    if stdin.is_terminal() {
-        return Ok(None);
-    }
-    let mut bytes = Vec::new();
-    stdin.read_to_end(&mut bytes).map_err(RunError::Read)?;
-    let text = String::from_utf8(bytes).map_err(|_| RunError::NotUtf8)?;
-    // The shell adds the line break at the end.
-    let text = text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text));
-    Ok((!text.is_empty()).then(|| text.to_owned()))
-}
-
 /// Field names here are an interface: add, do not rename.
-fn as_json(loaded: &LoadedModel, generated: &Generated, prompt: &[u32], seed: u64) -> String {
+fn as_json(
+    model: Option<&Path>,
+    loaded: &LoadedModel,
+    generated: &Generated,
+    prompt: &[u32],
+    seed: u64,
+) -> String {
     let (reason, stop) = match &generated.reason {
         FinishReason::EndToken(_) => ("end", None),
         FinishReason::StopString(text) => ("stop", Some(text)),
@@ -211,6 +221,7 @@ fn as_json(loaded: &LoadedModel, generated: &Generated, prompt: &[u32], seed: u6
         FinishReason::Cancelled => ("cancelled", None),
     };
     let object = json!({
+        "model": model.map(|model| model.display().to_string()),
         "text": generated.text,
         "reason": reason,
         "stop": stop,
