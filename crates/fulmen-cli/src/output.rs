@@ -128,6 +128,12 @@ pub(crate) fn columns(header: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
+/// Two columns of text, both left-aligned, without a header.
+pub(crate) fn columns_of_text(rows: &[[String; 2]]) -> String {
+    let width = rows.iter().map(|[first, _]| first.chars().count()).max().unwrap_or(0);
+    rows.iter().map(|[first, second]| format!("{first:<width$}  {second}\n")).collect()
+}
+
 /// A count and its noun: `1 token`, `2 tokens`.
 pub(crate) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
@@ -172,7 +178,7 @@ pub(crate) fn printable(text: &str) -> String {
 }
 
 /// A text in which all control characters but line breaks and tabs are escaped.
-fn escaped(text: &str) -> Cow<'_, str> {
+pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     let unsafe_char = |c: char| c.is_control() && c != '\n' && c != '\t';
     if !text.contains(unsafe_char) {
         return Cow::Borrowed(text);

@@ -33,15 +33,16 @@ pub(crate) fn with_bar<T>(run: impl FnOnce(&mut dyn FnMut(Progress<'_>)) -> T) -
     result
 }
 
-/// A line that says, once it takes longer than a moment, that a prompt is being read. It disappears when it is
-/// dropped.
+/// A line that says, once it takes longer than a moment, that a prompt is being read. It disappears when this
+/// is dropped.
 pub(crate) struct Spinner(ProgressBar);
 
-/// Shown while a prompt of so many tokens runs.
-pub(crate) fn prefill_spinner(tokens: usize) -> Spinner {
+/// Shown while a prompt runs; with the number of its tokens, if that is known.
+pub(crate) fn prefill_spinner(tokens: Option<usize>) -> Spinner {
     const MOMENT: Duration = Duration::from_millis(700);
     let bar = ProgressBar::new_spinner();
-    let text = format!("reading the prompt of {}", counted(tokens, "token"));
+    let tokens = tokens.map_or(String::new(), |tokens| format!(" of {}", counted(tokens, "token")));
+    let text = format!("reading the prompt{tokens}");
     let line = move |state: &ProgressState, out: &mut dyn std::fmt::Write| {
         if state.elapsed() > MOMENT {
             let _ = write!(out, "{text} … {:.0} s", state.elapsed().as_secs_f64());

@@ -1,7 +1,7 @@
 //! Keeps what drivers write to stderr off the terminal.
 //!
-//! Vulkan drivers and their layers complain where they find no desktop session ("XDG_RUNTIME_DIR is invalid"),
-//! or warn about themselves, each time devices are listed. `--verbose` or `FULMEN_LOG=1` shows it.
+//! Vulkan drivers and their layers complain where they find no desktop session ("XDG_RUNTIME_DIR is
+//! invalid"), or warn about themselves, each time devices are listed. `--verbose` or `FULMEN_LOG=1` shows it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -189,7 +189,7 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
 fn stream(start: &str, mut generation: Generation<'_>) -> Result<Option<Generated>, RunError> {
     let mut stdout = TextWriter::stdout();
     let mut next = Some(start.to_owned());
-    let mut prefill = Some(prefill_spinner(generation.generated().prompt_tokens));
+    let mut prefill = Some(prefill_spinner(Some(generation.generated().prompt_tokens)));
     while let Some(piece) = next {
         match stdout.text(&piece) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(None),

@@ -12,13 +12,23 @@ pub(crate) const EXIT_CODE: i32 = 130;
 
 /// Installs the handler. A second call changes nothing.
 pub(crate) fn install() {
+    #[cfg(unix)]
+    let modes = rustix::termios::tcgetattr(rustix::stdio::stdin()).ok();
     // Without a handler Ctrl-C ends the program, which is the default anyway.
-    let _ = ctrlc::set_handler(|| {
+    let _ = ctrlc::set_handler(move || {
         let cancel = CANCEL.lock().unwrap_or_else(PoisonError::into_inner);
         match cancel.as_ref() {
             // A second Ctrl-C ends the program.
             Some(flag) if !flag.swap(true, Ordering::Relaxed) => {}
-            _ => std::process::exit(EXIT_CODE),
+            _ => {
+                // A line editor may have changed the terminal.
+                #[cfg(unix)]
+                if let Some(modes) = &modes {
+                    use rustix::termios::{OptionalActions, tcsetattr};
+                    let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, modes);
+                }
+                std::process::exit(EXIT_CODE)
+            }
         }
     });
 }

@@ -1,4 +1,5 @@
-//! What the commands that run models share: finding and loading them, prompts and piped input, sampling, statistics, Ctrl-C.
+//! What the commands that run models share: finding and loading them, prompts and piped input,
+//! sampling, statistics, Ctrl-C.
 
 pub(crate) mod builtin;
 pub(crate) mod find;

@@ -10,7 +10,9 @@ use std::process::{Command, Output};
 
 pub(crate) fn fulmen(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
-    command.args(args).env_remove("FULMEN_DEVICE");
+    command.args(args).env_remove("FULMEN_DEVICE").env_remove("FULMEN_LOG");
+    // Chats on a terminal keep their lines there.
+    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command
 }
 

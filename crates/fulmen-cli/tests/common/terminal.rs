@@ -79,8 +79,8 @@ impl Terminal {
         while !done(&self.seen()) {
             match self.screen.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(bytes) => self.seen.extend(bytes),
-                Err(RecvTimeoutError::Timeout) => panic!("waited in vain for {what}: {:?}", self.seen()),
-                Err(RecvTimeoutError::Disconnected) => panic!("ended before {what}: {:?}", self.seen()),
+                Err(RecvTimeoutError::Timeout) => panic!("waited in vain for {what}: {}", self.end()),
+                Err(RecvTimeoutError::Disconnected) => panic!("ended before {what}: {}", self.end()),
             }
         }
     }
@@ -88,6 +88,13 @@ impl Terminal {
     /// Everything that the screen has shown so far.
     pub(crate) fn seen(&self) -> String {
         String::from_utf8_lossy(&self.seen).into_owned()
+    }
+
+    /// The last lines, for a message.
+    fn end(&self) -> String {
+        let seen = self.seen();
+        let start = seen.char_indices().rev().nth(1000).map_or(0, |(at, _)| at);
+        format!("{:?}", &seen[start..])
     }
 
     /// Sends a signal to the command.
@@ -102,19 +109,21 @@ impl Terminal {
         modes.contains(termios::LocalModes::ECHO | termios::LocalModes::ICANON)
     }
 
+    /// Waits for the end and returns the exit code.
+    pub(crate) fn wait_end(&mut self) -> Option<i32> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < end, "the command does not end: {}", self.end());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Waits for the end: everything that was shown, and the exit code.
     pub(crate) fn finish(mut self) -> (String, Option<i32>) {
-        let end = Instant::now() + PATIENCE;
-        let code = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status.code();
-            }
-            if Instant::now() > end {
-                let _ = self.child.kill();
-                panic!("the command does not end: {:?}", self.seen());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
+        let code = self.wait_end();
         while let Ok(bytes) = self.screen.recv_timeout(Duration::from_millis(100)) {
             self.seen.extend(bytes);
         }
