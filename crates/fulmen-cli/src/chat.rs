@@ -21,6 +21,7 @@ use fulmen_model::{FinishReason, GenerateOptions, Generated, ModelError};
 use input::{Input, Next};
 use rustyline::error::ReadlineError;
 use saved::{Saved, SavedError};
+pub(crate) use state::folder as state_folder;
 use wrap::Wrapped;
 
 use crate::error::CommandError;

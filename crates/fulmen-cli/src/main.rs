@@ -3,6 +3,7 @@
 mod bench;
 mod chat;
 mod devices;
+mod doctor;
 mod error;
 mod inspect;
 mod kernels;
@@ -45,6 +46,7 @@ enum Command {
     Bench(bench::Args),
     Chat(chat::Args),
     Devices(devices::Args),
+    Doctor(doctor::Args),
     Inspect(inspect::Args),
     Kernels(kernels::Args),
     Ops(ops::Args),
@@ -65,6 +67,7 @@ Examples:
   fulmen chat MODEL                 hold a conversation
   fulmen devices                    list devices, and the one that `auto` selects
   fulmen devices --json             the same for scripts
+  fulmen doctor                     check this machine, and say what would make it faster
   fulmen inspect model.gguf         show what a model file contains and whether it fits
   fulmen quantize IN OUT --type q4_k_m
                                     store a model in smaller types
@@ -87,6 +90,7 @@ impl Command {
             Command::Bench(args) => bench::run(&args)?,
             Command::Chat(args) => chat::run(&args)?,
             Command::Devices(args) => devices::run(&args)?,
+            Command::Doctor(args) => return Ok(doctor::run(&args)?),
             Command::Inspect(args) => inspect::run(&args)?,
             Command::Kernels(args) => kernels::run(&args)?,
             Command::Ops(args) => ops::run(&args)?,

@@ -86,7 +86,7 @@ fn push_wrapped(out: &mut String, text: &str, indent: usize) {
 }
 
 /// Wraps text into lines of at most `width` characters; a longer word gets a line of its own.
-fn wrap(text: &str, width: usize) -> Vec<String> {
+pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut used = 0;
     for word in text.split_whitespace() {
