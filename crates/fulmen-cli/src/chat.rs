@@ -8,7 +8,6 @@ mod saved;
 mod settings;
 mod state;
 mod story;
-mod wrap;
 
 use std::io::{self, IsTerminal};
 use std::ops::ControlFlow;
@@ -22,7 +21,6 @@ use input::{Input, Next};
 use rustyline::error::ReadlineError;
 use saved::{Saved, SavedError};
 pub(crate) use state::folder as state_folder;
-use wrap::Wrapped;
 
 use crate::error::CommandError;
 use crate::model::interrupt::{self, CancelOnCtrlC};
@@ -32,6 +30,7 @@ use crate::model::sampling::SamplingOptions;
 use crate::model::stats;
 use crate::output::{counted, tell, tell_dimmed, thousands};
 use crate::progress::prefill_spinner;
+use crate::wrap::Wrapped;
 
 /// Chat with a model.
 ///
@@ -93,8 +92,8 @@ Examples:
   printf 'Hi!\\nAnd now in French.\\n' | fulmen chat model.gguf";
 
 const STORY: &str = "\
-Start a story, with \"Once upon a time\" or any other words. The model continues it by a paragraph after each
-of your lines, and after an empty line on its own. /help lists the commands, Ctrl-D exits.";
+Start a story, with \"Once upon a time\" or any other words. The model continues it by a paragraph after \
+each of your lines, and after an empty line on its own. /help lists the commands, Ctrl-D exits.";
 
 /// Why `fulmen chat` failed.
 #[derive(Debug, thiserror::Error)]
@@ -163,8 +162,8 @@ pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
         };
         let flow = match command::parse(&line) {
             None if line.is_empty() && !running.conversation.is_story() => continue,
-            None => running.answer(&line, input.columns())?,
-            Some(Ok(command)) => running.execute(&command, input.columns())?,
+            None => running.answer(&line)?,
+            Some(Ok(command)) => running.execute(&command)?,
             Some(Err(mistake)) => {
                 tell(&mistake.to_string());
                 continue;
@@ -208,10 +207,8 @@ impl Running<'_> {
             device.selector(),
             device.name
         ));
-        match self.conversation {
-            Conversation::Story(_) => tell_dimmed(STORY),
-            Conversation::Chat(_) => tell_dimmed("/help lists the commands, Ctrl-D exits."),
-        }
+        let explained = self.conversation.is_story() && !self.args.continued;
+        tell_dimmed(if explained { STORY } else { "/help lists the commands, Ctrl-D exits." });
     }
 
     fn continue_with(&mut self, last: &Saved) -> Result<(), ChatError> {
@@ -228,14 +225,10 @@ impl Running<'_> {
         Ok(())
     }
 
-    fn execute(
-        &mut self,
-        command: &Command<'_>,
-        columns: Option<usize>,
-    ) -> Result<ControlFlow<()>, ChatError> {
+    fn execute(&mut self, command: &Command<'_>) -> Result<ControlFlow<()>, ChatError> {
         match *command {
             Command::Quit => return Ok(ControlFlow::Break(())),
-            Command::Retry => return self.retry(columns),
+            Command::Retry => return self.retry(),
             Command::Help => tell(&command::help()),
             Command::Clear => {
                 self.conversation.clear();
@@ -295,14 +288,14 @@ impl Running<'_> {
     }
 
     /// Answers the last message again. The old answer stays if there is no new one.
-    fn retry(&mut self, columns: Option<usize>) -> Result<ControlFlow<()>, ChatError> {
+    fn retry(&mut self) -> Result<ControlFlow<()>, ChatError> {
         let before = self.conversation.saved(None);
         let Some(message) = self.conversation.undo() else {
             tell("there is no message to answer again");
             return Ok(ControlFlow::Continue(()));
         };
         let without = self.conversation.saved(None);
-        let flow = self.answer(&message, columns)?;
+        let flow = self.answer(&message)?;
         if self.conversation.saved(None) == without {
             self.conversation.restore(&before)?;
         }
@@ -310,21 +303,9 @@ impl Running<'_> {
     }
 
     /// Sends a message and prints the answer while it is generated.
-    fn answer(&mut self, message: &str, columns: Option<usize>) -> Result<ControlFlow<()>, ChatError> {
-        if self.args.overflow == Overflow::Drop {
-            match self.conversation.make_room(message, self.options.max_tokens) {
-                Ok(0) | Err(_) => {}
-                Ok(dropped) => {
-                    let (what, are) = match self.conversation {
-                        Conversation::Chat(_) => ("turn", if dropped == 1 { "is" } else { "are" }),
-                        Conversation::Story(_) => ("paragraph", if dropped == 1 { "is" } else { "are" }),
-                    };
-                    let dropped = counted(dropped, what);
-                    tell(&format!("(the context is full: the oldest {dropped} {are} left out from now on)"));
-                }
-            }
-        }
-        let generated = match self.print_answer(message, columns)? {
+    fn answer(&mut self, message: &str) -> Result<ControlFlow<()>, ChatError> {
+        self.make_room(message)?;
+        let generated = match self.print_answer(message)? {
             Printed::Answer(generated) => generated,
             Printed::Refused => return Ok(ControlFlow::Continue(())),
             Printed::PipeClosed => return Ok(ControlFlow::Break(())),
@@ -346,10 +327,38 @@ impl Running<'_> {
         Ok(ControlFlow::Continue(()))
     }
 
-    fn print_answer(&mut self, message: &str, columns: Option<usize>) -> Result<Printed, ChatError> {
+    /// Makes the context longer if it was not chosen, and otherwise leaves out old turns if that was chosen.
+    fn make_room(&mut self, message: &str) -> Result<(), ChatError> {
+        let max_tokens = self.options.max_tokens;
+        if self.args.options.context.is_none() {
+            match self.conversation.grow(&self.loaded.model, message, max_tokens) {
+                Ok(Some(context)) => {
+                    tell(&format!("(the context grows to {} tokens)", thousands(context as u64)));
+                }
+                // What the template refuses is reported when the message is sent.
+                Ok(None) | Err(ModelError::Template(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if self.args.overflow == Overflow::Refuse {
+            return Ok(());
+        }
+        match self.conversation.make_room(message, max_tokens) {
+            Ok(0) | Err(_) => {}
+            Ok(dropped) => {
+                let what = if self.conversation.is_story() { "paragraph" } else { "turn" };
+                let are = if dropped == 1 { "is" } else { "are" };
+                let dropped = counted(dropped, what);
+                tell(&format!("(the context is full: the oldest {dropped} {are} left out from now on)"));
+            }
+        }
+        Ok(())
+    }
+
+    fn print_answer(&mut self, message: &str) -> Result<Printed, ChatError> {
         let flag = self.conversation.session().cancel_flag();
         let cancel = CancelOnCtrlC::new(self.conversation.session().cancel_flag());
-        let mut out = Wrapped::stdout(columns);
+        let mut out = Wrapped::stdout();
         let mut failed = None;
         let mut spinner = Some(prefill_spinner(None));
         let generated = self.conversation.say(message, &self.options, |piece| {

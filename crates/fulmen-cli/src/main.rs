@@ -19,6 +19,7 @@ mod select;
 mod synth;
 mod tokenize;
 mod tune;
+mod wrap;
 
 use std::process::ExitCode;
 

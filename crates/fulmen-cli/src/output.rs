@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
+use crate::wrap::wrapped;
+
 /// Writes a report to stdout, with colors if it is a terminal. A closed pipe is not an error: the reader has
 /// seen enough. Text from models and files must have gone through [`printable`] or [`json`].
 pub(crate) fn print(report: &str) -> io::Result<()> {
@@ -21,13 +23,14 @@ pub(crate) fn tell(line: &str) {
     let _ = stderr.text(line).and_then(|()| stderr.text("\n"));
 }
 
-/// The same, dimmed on a terminal.
+/// The same, dimmed and wrapped at words on a terminal.
 pub(crate) fn tell_dimmed(line: &str) {
     let style = anstyle::Style::new().dimmed();
     let mut stderr = TextWriter::stderr();
+    let line = if stderr.terminal { wrapped(line) } else { line.to_owned() };
     let _ = stderr
         .styled(&style.render().to_string())
-        .and_then(|()| stderr.text(line))
+        .and_then(|()| stderr.text(&line))
         .and_then(|()| stderr.styled(&format!("{style:#}\n")));
 }
 

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use fulmen_bench::model::LoadedModel;
-use fulmen_model::{FinishReason, Generated, Generation, ModelError};
+use fulmen_model::{FinishReason, Generated, Generation, Model, ModelError, SessionOptions};
 use serde_json::json;
 
 use crate::error::CommandError;
@@ -15,8 +15,9 @@ use crate::model::load::{LoadError, ModelOptions};
 use crate::model::prompt::{PromptError, PromptOptions};
 use crate::model::sampling::SamplingOptions;
 use crate::model::stats;
-use crate::output::{TextWriter, print, tell, tell_dimmed};
+use crate::output::{print, tell, tell_dimmed};
 use crate::progress::prefill_spinner;
+use crate::wrap::Wrapped;
 
 /// Answer a prompt with a model.
 ///
@@ -139,6 +140,17 @@ fn whole_prompt(args: &Args, model: Option<&Path>, prompt: Option<&str>) -> Resu
     }
 }
 
+/// A session for a prompt of so many tokens: the default context, or a longer one, up to the model's own, if
+/// the prompt and an answer need it.
+fn fitting(model: &Model, prompt: usize, max_tokens: usize) -> SessionOptions {
+    const ANSWER: usize = 2048;
+    let options = *model.session_options();
+    let needed = prompt.saturating_add(max_tokens.min(ANSWER)).next_multiple_of(1024);
+    let longer = u32::try_from(needed).unwrap_or(u32::MAX).min(model.config().context);
+    let context = options.context.max(longer);
+    SessionOptions { context, ..options }
+}
+
 /// Returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
     let (model, prompt) = args.model_and_prompt();
@@ -148,7 +160,10 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
     options.sampling.validate()?;
     let loaded = args.options.load(model, args.options.session())?;
     let tokens = args.prompts.tokens(&loaded.model, &prompt)?;
-    let mut session = loaded.model.session()?;
+    let mut session = match args.options.context {
+        Some(_) => loaded.model.session()?,
+        None => loaded.model.session_with(fitting(&loaded.model, tokens.len(), options.max_tokens))?,
+    };
     if args.profile {
         session.start_profile();
     }
@@ -175,7 +190,9 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
     if args.json {
         print(&as_json(model, &loaded, &generated, &tokens, options.sampling.seed))?;
     } else if !args.quiet {
-        tell("");
+        if io::stdout().is_terminal() {
+            tell("");
+        }
         tell_dimmed(&stats::line(&loaded, &session, &generated));
     }
     if let Some(profile) = stats::profile(&session) {
@@ -187,11 +204,11 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
 /// Writes `start`, and then the answer while it is generated; on a terminal, also the end of the last line.
 /// `None` if the reader closed the pipe, which is not an error.
 fn stream(start: &str, mut generation: Generation<'_>) -> Result<Option<Generated>, RunError> {
-    let mut stdout = TextWriter::stdout();
+    let mut stdout = Wrapped::stdout();
     let mut next = Some(start.to_owned());
     let mut prefill = Some(prefill_spinner(Some(generation.generated().prompt_tokens)));
     while let Some(piece) = next {
-        match stdout.text(&piece) {
+        match stdout.push(&piece) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(None),
             result => result?,
         }
@@ -199,10 +216,11 @@ fn stream(start: &str, mut generation: Generation<'_>) -> Result<Option<Generate
         prefill.take();
     }
     let generated = generation.generated().clone();
-    if io::stdout().is_terminal() && !generated.text.ends_with('\n') {
-        stdout.text("\n")?;
+    let line_open = io::stdout().is_terminal() && !generated.text.ends_with('\n');
+    match stdout.finish(if line_open { "\n" } else { "" }) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(None),
+        result => result.map(|()| Some(generated)).map_err(RunError::from),
     }
-    Ok(Some(generated))
 }
 
 /// Field names here are an interface: add, do not rename.
@@ -220,20 +238,22 @@ fn as_json(
         FinishReason::ContextFull => ("context_full", None),
         FinishReason::Cancelled => ("cancelled", None),
     };
-    let object = json!({
-        "model": model.map(|model| model.display().to_string()),
-        "text": generated.text,
-        "reason": reason,
-        "stop": stop,
-        "seed": seed,
-        "prompt_tokens": prompt,
-        "tokens": generated.tokens,
-        "device": loaded.device.selector().to_string(),
-        "load_seconds": loaded.load_time.as_secs_f64(),
-        "prefill_seconds": generated.prefill_time.as_secs_f64(),
-        "prefill_tokens_per_second": generated.prefill_rate(),
-        "decode_seconds": generated.decode_time.as_secs_f64(),
-        "decode_tokens_per_second": generated.decode_rate(),
-    });
-    format!("{object:#}\n")
+    let fields = [
+        ("model", json!(model.map(|model| model.display().to_string()))),
+        ("device", json!(loaded.device.selector().to_string())),
+        ("text", json!(generated.text)),
+        ("reason", json!(reason)),
+        ("stop", json!(stop)),
+        ("seed", json!(seed)),
+        ("prompt_tokens", json!(prompt)),
+        ("tokens", json!(generated.tokens)),
+        ("load_seconds", json!(loaded.load_time.as_secs_f64())),
+        ("prefill_seconds", json!(generated.prefill_time.as_secs_f64())),
+        ("prefill_tokens_per_second", json!(generated.prefill_rate())),
+        ("decode_seconds", json!(generated.decode_time.as_secs_f64())),
+        ("decode_tokens_per_second", json!(generated.decode_rate())),
+    ];
+    // A line per field: lists of tokens would take a line per token.
+    let lines: Vec<String> = fields.iter().map(|(name, value)| format!("  \"{name}\": {value}")).collect();
+    format!("{{\n{}\n}}\n", lines.join(",\n"))
 }

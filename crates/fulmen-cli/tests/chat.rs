@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::terminal::Terminal;
-use common::{fulmen, output};
+use common::{fulmen, output, set_context};
 use serde_json::Value;
 
 /// A small model, and a folder for the state of chats.
@@ -158,6 +158,21 @@ fn a_full_context_drops_the_oldest_turns_or_refuses() {
     let long = format!("{}\nHi\n/context\n", "word ".repeat(300));
     let (_, stderr, code) = chats.piped(&[&args[..], &["drop"]].concat(), long.as_bytes());
     assert!(code == Some(0) && stderr.contains("does not fit") && stderr.contains("2 messages"), "{stderr}");
+}
+
+#[test]
+fn the_context_grows_with_a_long_message_unless_it_is_given() {
+    let chats = Chats::new();
+    set_context(&chats.model, 16384);
+    let lines = format!("Hi\n{}\n/context\n", "a".repeat(5000));
+    let args = [chats.model.as_str(), "-n", "3"];
+    let (_, stderr, code) = chats.piped(&args, lines.as_bytes());
+    assert_eq!(code, Some(0), "{stderr}");
+    let told: Vec<&str> = stderr.lines().collect();
+    assert_eq!((told.len(), told[0]), (2, "(the context grows to 8,192 tokens)"), "{stderr}");
+    assert!(told[1].contains("of 8,192 tokens used") && told[1].contains("4 messages"), "{stderr}");
+    let (_, stderr, code) = chats.piped(&[&args[..], &["--context", "4096"]].concat(), lines.as_bytes());
+    assert!(code == Some(0) && stderr.contains("does not fit into the context of 4096"), "{stderr}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 #[cfg(unix)]
 use common::terminal::Terminal;
-use common::{fulmen, output};
+use common::{fulmen, output, set_context};
 use serde_json::Value;
 
 /// A small model in a new folder.
@@ -76,7 +76,7 @@ fn an_answer_comes_from_an_argument_or_from_a_pipe() {
         "prompt ",
         "answer 12 tokens",
         "tok/s",
-        "% of the memory-bandwidth bound",
+        " the memory-bandwidth bound",
         "weights ",
         "KV cache ",
     ] {
@@ -163,6 +163,24 @@ fn files_and_piped_input_are_added_to_the_prompt() {
     misused(&["run", &path, "-f", "-", "-f", "-"], &["only once"]);
 }
 
+#[test]
+fn a_long_prompt_gets_a_longer_context_unless_one_is_given() {
+    let (folder, path) = model();
+    set_context(&path, 16384);
+    let text = folder.path().join("long.txt").display().to_string();
+    fs::write(&text, "a".repeat(5000)).unwrap();
+    let args = ["run", &path, "-f", &text, "-n", "3", "--device", "cpu", "--raw", "--json"];
+    let (stdout, stderr, code) = piped(&args, b"");
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    let json: Value = serde_json::from_str(&stdout).unwrap();
+    assert!(json["prompt_tokens"].as_array().unwrap().len() > 4096 && json["reason"] == "max_tokens");
+    let (_, stderr, code) = piped(&[&args[..], &["--context", "4096"]].concat(), b"");
+    assert!(code == Some(1) && stderr.contains("does not fit into the context of 4096"), "{stderr}");
+    fs::write(&text, "a".repeat(17_000)).unwrap();
+    let (_, stderr, code) = piped(&args, b"");
+    assert!(code == Some(1) && stderr.contains("does not fit into the context of 16384"), "{stderr}");
+}
+
 /// A device that has nothing to say does not keep a prompt waiting; a pipe that stays open is explained.
 #[cfg(unix)]
 #[test]
@@ -221,7 +239,7 @@ fn one_token_is_singular() {
     let (_folder, path) = model();
     let (_, stderr, code) = piped(&["run", &path, "Hi", "-n", "1", "--device", "cpu", "--raw"], b"");
     assert_eq!(code, Some(0), "{stderr}");
-    assert!(stderr.contains("answer 1 token,"), "{stderr}");
+    assert!(stderr.contains("answer 1 token ·"), "{stderr}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What messages are added to: a chat, or a story.
 
 use fulmen_bench::model::LoadedModel;
-use fulmen_model::{Chat, GenerateOptions, Generated, ModelError, Session};
+use fulmen_model::{Chat, GenerateOptions, Generated, Model, ModelError, Session, SessionOptions};
 
 use super::saved::Saved;
 use super::story::Story;
@@ -53,6 +53,34 @@ impl Conversation {
         match self {
             Conversation::Chat(chat) => chat.undo(),
             Conversation::Story(story) => story.undo(),
+        }
+    }
+
+    /// Makes the context longer, up to the model's own, if a message and an answer do not fit, and returns
+    /// the new context. Without memory for it, everything stays as it is.
+    pub(super) fn grow(
+        &mut self,
+        model: &Model,
+        message: &str,
+        max_tokens: usize,
+    ) -> Result<Option<usize>, ModelError> {
+        let Conversation::Chat(chat) = self else { return Ok(None) };
+        let context = chat.session().context();
+        let limit = model.config().context as usize;
+        let needed = chat.prompt_with(message)?.len().saturating_add((context / 4).min(max_tokens));
+        if needed <= context || context >= limit {
+            return Ok(None);
+        }
+        let larger = needed.next_multiple_of(1024).max(2 * context).min(limit);
+        let options = *chat.session().options();
+        let Ok(context) = u32::try_from(larger) else { return Ok(None) };
+        match model.session_with(SessionOptions { context, ..options }) {
+            Ok(session) => {
+                chat.replace_session(session);
+                Ok(Some(larger))
+            }
+            Err(ModelError::CacheMemory { .. } | ModelError::Memory { .. }) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

@@ -52,14 +52,6 @@ impl Input {
         matches!(self, Input::Terminal(_)) || io::stdin().is_terminal()
     }
 
-    /// The columns of the terminal that answers are printed on.
-    pub(super) fn columns(&self) -> Option<usize> {
-        match self {
-            Input::Terminal(_) => terminal_size::terminal_size().map(|(columns, _)| usize::from(columns.0)),
-            Input::Lines(_) => None,
-        }
-    }
-
     /// The next message or command. Lines that are not UTF-8 are reported and left out.
     pub(super) fn next(&mut self) -> Result<Next, ReadlineError> {
         match self {

@@ -164,9 +164,8 @@ mod tests {
             Saved::load(&path).unwrap_err().to_string()
         };
         let with = |version: u32, messages: &str| {
-            format!(
-                r#"{{"format": "fulmen-conversation", "version": {version}, "model": null, "messages": {messages}}}"#
-            )
+            let head = r#""format": "fulmen-conversation", "model": null"#;
+            format!(r#"{{{head}, "version": {version}, "messages": {messages}}}"#)
         };
         assert!(error("").contains("EOF"));
         assert!(error("[]").contains("is not a saved conversation"));

@@ -54,7 +54,8 @@ pub(super) fn folders() -> Vec<Folder> {
     vec![Folder::new("models", models), Folder::new("kernels", pipelines), Folder::new("chats", chats)]
 }
 
-/// The number and the bytes of the files below a folder; links are not followed, so that nothing counts twice.
+/// The number and the bytes of the files below a folder. Links are not followed, so that nothing counts
+/// twice.
 fn size(folder: &Path) -> (usize, u64) {
     let (mut files, mut bytes, mut seen) = (0, 0_u64, 0);
     let mut waiting = vec![folder.to_owned()];

@@ -14,8 +14,8 @@ use crate::progress::step_bar;
 use crate::quiet::quietly;
 
 /// Its greedy continuation has no choice that is nearly tied, so every device must find the same tokens.
-const PROMPT: &str = "Everybody knew Clara, the brave girl. In a cave on the mountain lived a terrible dragon. \
-                      At least, that was what everybody said.";
+const PROMPT: &str = "Everybody knew Clara, the brave girl. In a cave on the mountain lived a terrible \
+                      dragon. At least, that was what everybody said.";
 const EXPECTED: &str = " At night, one could hear strange sounds. One day";
 const TOKENS: usize = 12;
 

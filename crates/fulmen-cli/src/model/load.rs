@@ -45,8 +45,8 @@ pub(crate) struct ModelOptions {
     #[command(flatten)]
     pub(crate) engine: EngineOptions,
 
-    /// Context length: tokens of prompt and answer together. By default the model's own, but at most 4096;
-    /// benchmarks use what their tests need.
+    /// Context length: tokens of prompt and answer together. By default the model's own, but at most 4096, or
+    /// what a longer prompt needs; benchmarks use what their tests need.
     #[arg(long, alias = "ctx", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) context: Option<u32>,
 

@@ -16,6 +16,16 @@ pub(crate) fn fulmen(args: &[&str]) -> Command {
     command
 }
 
+/// Sets the context length that a model file of the architecture qwen3 claims.
+pub(crate) fn set_context(path: &str, tokens: u32) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let key = b"qwen3.context_length";
+    let at = bytes.windows(key.len()).position(|window| window == key).unwrap() + key.len();
+    assert_eq!(bytes[at..at + 4], 4_u32.to_le_bytes(), "the type u32");
+    bytes[at + 4..at + 8].copy_from_slice(&tokens.to_le_bytes());
+    std::fs::write(path, bytes).unwrap();
+}
+
 /// What it wrote to stdout and stderr, and its exit code.
 pub(crate) fn output(command: &mut Command) -> (String, String, Option<i32>) {
     let Output { status, stdout, stderr } = command.output().expect("the fulmen binary starts");

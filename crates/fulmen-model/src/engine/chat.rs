@@ -113,10 +113,27 @@ impl Chat {
         &mut self.session
     }
 
+    /// Goes on in another session of the same model, such as one with a longer context, and returns the one
+    /// used so far. The messages are run again with the next answer.
+    pub fn replace_session(&mut self, session: Session) -> Session {
+        std::mem::replace(&mut self.session, session)
+    }
+
     /// The tokens of the conversation so far, up to the start of the model's answer.
     pub fn prompt(&self) -> Result<Vec<u32>, ModelError> {
+        self.render(&self.messages)
+    }
+
+    /// The tokens of the conversation with one more user message.
+    pub fn prompt_with(&self, text: &str) -> Result<Vec<u32>, ModelError> {
+        let mut messages = self.messages.clone();
+        messages.push(Message::user(text));
+        self.render(&messages)
+    }
+
+    fn render(&self, messages: &[Message]) -> Result<Vec<u32>, ModelError> {
         let tokenizer = self.session.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
-        Ok(self.template.prompt(tokenizer, &self.messages, &self.options)?.tokens)
+        Ok(self.template.prompt(tokenizer, messages, &self.options)?.tokens)
     }
 
     /// Sends a user message and returns the answer; `piece` gets the text as it is generated. Both messages

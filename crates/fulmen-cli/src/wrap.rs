@@ -1,6 +1,6 @@
-//! Wraps an answer at words while it is printed.
+//! Wraps text at words on a terminal, also while it is generated.
 
-use std::io;
+use std::io::{self, IsTerminal};
 
 use unicode_width::UnicodeWidthChar;
 
@@ -11,7 +11,7 @@ const MIN_COLUMNS: usize = 20;
 
 /// Prints text, on a terminal with line breaks between words. The last word is held back until it is known to
 /// be complete. Code blocks are left alone: a line break would change them.
-pub(super) struct Wrapped {
+pub(crate) struct Wrapped {
     out: TextWriter,
     /// Columns of the terminal; `None` where nothing is wrapped.
     columns: Option<usize>,
@@ -19,16 +19,18 @@ pub(super) struct Wrapped {
 }
 
 impl Wrapped {
-    /// A printer to stdout, with a line that is this far filled.
-    pub(super) fn stdout(columns: Option<usize>) -> Wrapped {
+    /// A printer to stdout.
+    pub(crate) fn stdout() -> Wrapped {
+        let terminal = io::stdout().is_terminal();
+        let columns = if terminal { terminal_columns() } else { None };
         Wrapped { out: TextWriter::stdout(), columns, wrap: Wrap::default() }
     }
 
     /// Prints a piece of text, except for a word that may not be complete.
-    pub(super) fn push(&mut self, piece: &str) -> io::Result<()> {
+    pub(crate) fn push(&mut self, piece: &str) -> io::Result<()> {
         match self.columns {
             Some(columns) => {
-                let ready = self.wrap.push(&escaped(piece), columns.max(MIN_COLUMNS));
+                let ready = self.wrap.push(&escaped(piece), columns);
                 if ready.is_empty() { Ok(()) } else { self.out.text(&ready) }
             }
             None => self.out.text(piece),
@@ -36,9 +38,26 @@ impl Wrapped {
     }
 
     /// Prints what was held back, and then `end`.
-    pub(super) fn finish(&mut self, end: &str) -> io::Result<()> {
-        let rest = self.columns.map_or(String::new(), |columns| self.wrap.finish(columns.max(MIN_COLUMNS)));
+    pub(crate) fn finish(&mut self, end: &str) -> io::Result<()> {
+        let rest = self.columns.map_or(String::new(), |columns| self.wrap.finish(columns));
         self.out.text(&(rest + end))
+    }
+}
+
+/// The columns of the terminal, if there is one.
+fn terminal_columns() -> Option<usize> {
+    terminal_size::terminal_size().map(|(columns, _)| usize::from(columns.0).max(MIN_COLUMNS))
+}
+
+/// A whole text with line breaks for a terminal; as it is without one.
+pub(crate) fn wrapped(text: &str) -> String {
+    match terminal_columns() {
+        Some(columns) => {
+            let mut wrap = Wrap::default();
+            let start = wrap.push(text, columns);
+            start + &wrap.finish(columns)
+        }
+        None => text.to_owned(),
     }
 }
 
@@ -130,7 +149,7 @@ mod tests {
     use super::*;
 
     /// A text in pieces of so many characters.
-    fn wrapped(text: &str, columns: usize, piece: usize) -> String {
+    fn in_pieces(text: &str, columns: usize, piece: usize) -> String {
         let mut wrap = Wrap::default();
         let chars: Vec<char> = text.chars().collect();
         let pieces = chars.chunks(piece).map(|piece| wrap.push(&piece.iter().collect::<String>(), columns));
@@ -154,7 +173,7 @@ mod tests {
             ),
         ] {
             for piece in 1..=7 {
-                assert_eq!(wrapped(text, 10, piece), expected, "{piece}");
+                assert_eq!(in_pieces(text, 10, piece), expected, "{piece}");
             }
         }
     }
@@ -170,7 +189,7 @@ mod tests {
             text.push(if seed >> 28 == 0 { '\n' } else { ' ' });
         }
         for columns in [20, 33, 80] {
-            let out = wrapped(&text, columns, 5);
+            let out = in_pieces(&text, columns, 5);
             assert!(out.lines().all(|line| line.len() <= columns));
             assert_eq!(
                 out.split_whitespace().collect::<Vec<_>>(),
