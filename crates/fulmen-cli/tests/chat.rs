@@ -21,9 +21,14 @@ struct Chats {
 
 impl Chats {
     fn new() -> Chats {
+        Chats::with_layers("4")
+    }
+
+    fn with_layers(layers: &str) -> Chats {
         let folder = tempfile::tempdir().unwrap();
         let model = folder.path().join("tiny.gguf").display().to_string();
-        assert_eq!(output(&mut fulmen(&["synth", "tiny-qwen3", &model, "--type", "q8_0"])).2, Some(0));
+        let synth = ["synth", "tiny-qwen3", &model, "--type", "q8_0", "--layers", layers];
+        assert_eq!(output(&mut fulmen(&synth)).2, Some(0));
         Chats { folder, model }
     }
 
@@ -162,7 +167,7 @@ fn a_full_context_drops_the_oldest_turns_or_refuses() {
 
 #[test]
 fn the_context_grows_with_a_long_message_unless_it_is_given() {
-    let chats = Chats::new();
+    let chats = Chats::with_layers("1");
     set_context(&chats.model, 16384);
     let lines = format!("Hi\n{}\n/context\n", "a".repeat(5000));
     let args = [chats.model.as_str(), "-n", "3"];

@@ -166,6 +166,7 @@ fn files_and_piped_input_are_added_to_the_prompt() {
 #[test]
 fn a_long_prompt_gets_a_longer_context_unless_one_is_given() {
     let (folder, path) = model();
+    assert_eq!(output(&mut fulmen(&["synth", "tiny-qwen3", &path, "--layers", "1", "--force"])).2, Some(0));
     set_context(&path, 16384);
     let text = folder.path().join("long.txt").display().to_string();
     fs::write(&text, "a".repeat(5000)).unwrap();
