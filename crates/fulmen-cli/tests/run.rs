@@ -527,3 +527,25 @@ fn ctrl_c_on_a_terminal_stops_the_answer_and_not_the_program() {
     let (seen, code) = terminal.finish();
     assert_eq!(code, Some(0), "{seen}");
 }
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_stops_the_prefill_of_a_long_prompt() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slow.gguf").display().to_string();
+    assert_eq!(output(&mut fulmen(&["synth", "tiny-qwen3", &path, "--layers", "64"])).2, Some(0));
+    set_context(&path, 32768);
+    let text = folder.path().join("long.txt").display().to_string();
+    fs::write(&text, "a".repeat(20_000)).unwrap();
+    let args = ["run", &path, "Sum up:", "-f", &text, "--device", "cpu"];
+    let mut terminal = Terminal::start(&mut fulmen(&args));
+    terminal.wait_for("reading the prompt of 20");
+    let pressed = Instant::now();
+    terminal.send(b"\x03");
+    let (seen, code) = terminal.finish();
+    assert!(pressed.elapsed() < Duration::from_secs(20));
+    assert_eq!(code, Some(130), "{seen:?}");
+    // No token was drawn, so there is no speed.
+    let line = &seen[seen.rfind("load ").unwrap()..];
+    assert!(line.contains("stopped by") && !line.contains("tok/s"), "{line:?}");
+}
