@@ -4,6 +4,7 @@ mod bench;
 mod chat;
 mod config;
 mod devices;
+mod doctor;
 mod error;
 mod inspect;
 mod kernels;
@@ -20,6 +21,7 @@ mod select;
 mod synth;
 mod tokenize;
 mod tune;
+mod wrap;
 
 use std::process::ExitCode;
 
@@ -38,6 +40,10 @@ struct Cli {
 
     #[command(subcommand)]
     command: Command,
+
+    /// Show what drivers write to stderr (also FULMEN_LOG=1).
+    #[arg(long, short, global = true, help_heading = "Global options")]
+    verbose: bool,
 }
 
 // Each subcommand's help is the doc comment of its arguments.
@@ -47,6 +53,7 @@ enum Command {
     Chat(chat::Args),
     Config(config::Args),
     Devices(devices::Args),
+    Doctor(doctor::Args),
     Inspect(inspect::Args),
     Kernels(kernels::Args),
     List(models::ListArgs),
@@ -72,6 +79,7 @@ Examples:
   fulmen config show                show the settings and where they come from
   fulmen devices                    list devices, and the one that `auto` selects
   fulmen devices --json             the same for scripts
+  fulmen doctor                     check this machine, and say what would make it faster
   fulmen inspect model.gguf         show what a model file contains and whether it fits
   fulmen quantize IN OUT --type q4_k_m
                                     store a model in smaller types
@@ -95,6 +103,7 @@ impl Command {
             Command::Chat(args) => chat::run(&args)?,
             Command::Config(args) => config::run(&args)?,
             Command::Devices(args) => devices::run(&args)?,
+            Command::Doctor(args) => return Ok(doctor::run(&args)?),
             Command::Inspect(args) => inspect::run(&args)?,
             Command::Kernels(args) => kernels::run(&args)?,
             Command::List(args) => models::list(&args)?,
@@ -113,11 +122,11 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    quiet::quiet_drivers();
     let cli = match config::parse::<Cli>() {
         Ok(cli) => cli,
         Err(error) => return Failure::from(error).report(),
     };
+    quiet::install(cli.verbose);
     cli.global.set_color();
     match cli.command.run() {
         Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),

@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::config::{self, ConfigError};
 use crate::error::CommandError;
 use crate::model::interrupt::{self, NoteOnSignal};
-use crate::output::{columns, counted, print, printable};
+use crate::output::{columns, counted, print, print_text, printable};
 
 /// Download a model from Hugging Face or a compatible server.
 ///
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<(), PullError> {
     let pulled = fulmen_hub::pull(&settings, &reference, &mut |event| report.tell(&event));
     report.note.take();
     report.bar.finish_and_clear();
-    Ok(print(&format!("{}\n", pulled?.path.display()))?)
+    Ok(print_text(&format!("{}\n", pulled?.path.display()))?)
 }
 
 fn table(files: &[RepoFile]) -> String {

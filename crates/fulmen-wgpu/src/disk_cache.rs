@@ -112,6 +112,13 @@ fn driver_cache(device: &wgpu::Device, data: Option<&[u8]>) -> Option<wgpu::Pipe
     refused.iter().all(Option::is_none).then_some(cache)
 }
 
+impl DiskCache {
+    /// The folder of compiled pipelines and tuned kernels; `None` if the cache is off.
+    pub fn folder(&self) -> Option<PathBuf> {
+        folder(self)
+    }
+}
+
 /// The cache folder, unless the cache is off.
 pub(crate) fn folder(place: &DiskCache) -> Option<PathBuf> {
     match place {

@@ -165,10 +165,6 @@ impl Config {
         let leak = |text: &str| -> &'static str { Box::leak(text.to_owned().into_boxed_str()) };
         each_option(command, "", &|command, argument| {
             let flag = argument.get_long().map(str::to_owned);
-            let id = argument.get_id().as_str();
-            if let (None, "chat", "model", Some(model)) = (&flag, command, id, &self.model) {
-                return argument.default_value(leak(&model.to_string_lossy()));
-            }
             let found = SETTINGS
                 .iter()
                 .find(|setting| flag.as_deref().is_some_and(|flag| setting.applies_to(command, flag)));

@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> Result<(), ConfigError> {
         ConfigCommand::Show(args) => show::run(args, current()),
         ConfigCommand::Path(_) => {
             let path = current().path.as_ref().ok_or(ConfigError::NoFolder)?;
-            Ok(crate::output::print(&format!("{}\n", path.display()))?)
+            Ok(crate::output::print_text(&format!("{}\n", path.display()))?)
         }
     }
 }

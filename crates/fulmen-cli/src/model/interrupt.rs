@@ -45,6 +45,10 @@ pub(crate) fn install() {
 #[cfg(unix)]
 fn listen() {
     use signal_hook::consts::{SIGHUP, SIGTERM};
+    terminal::remember();
+    // A line editor's handler of SIGINT would be called after this one, and report Ctrl-C at the next prompt.
+    // SAFETY: the default action is no code of this process.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
     // Without a handler a signal ends the program, which is the default anyway.
     let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
     let _ = std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -81,6 +85,8 @@ fn handle(signal: i32) {
 /// Ends the program.
 fn end(signal: i32) -> ! {
     unfinished::remove_all();
+    #[cfg(unix)]
+    terminal::restore();
     if let Some(note) = NOTE.lock().unwrap_or_else(PoisonError::into_inner).take() {
         // On a terminal a progress bar may be in this line.
         let erase = if std::io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
@@ -125,5 +131,27 @@ impl NoteOnSignal {
 impl Drop for NoteOnSignal {
     fn drop(&mut self) {
         *NOTE.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// The modes of the terminal, which a line editor may have changed when a signal ends the program.
+#[cfg(unix)]
+mod terminal {
+    use std::sync::OnceLock;
+
+    use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+
+    static MODES: OnceLock<Termios> = OnceLock::new();
+
+    pub(super) fn remember() {
+        if let Ok(modes) = tcgetattr(rustix::stdio::stdin()) {
+            let _ = MODES.set(modes);
+        }
+    }
+
+    pub(super) fn restore() {
+        if let Some(modes) = MODES.get() {
+            let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, modes);
+        }
     }
 }

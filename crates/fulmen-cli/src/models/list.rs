@@ -54,7 +54,7 @@ fn as_text(inventory: &Inventory, config: &Config) -> String {
             "" => printable(&model.name),
             aliases => format!("{} ({})", printable(&model.name), printable(aliases)),
         };
-        let quantization = quantization(model).unwrap_or_else(|| "–".to_owned());
+        let quantization = quantization(model).map_or("–".to_owned(), |name| printable(&name));
         vec![name, format_bytes(model.bytes), quantization, ago(model.modified, now)]
     };
     let rows: Vec<Vec<String>> = inventory.models.iter().map(row).collect();

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::ModelsError;
 use crate::config::{self, Config};
 use crate::model::find::near_names;
-use crate::output::{print, printable};
+use crate::output::{print, printable, tell};
 
 /// Remove downloaded models.
 ///
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<i32, ModelsError> {
         }
     }
     if !args.yes && !confirmed(&found)? {
-        anstream::eprintln!("nothing was removed");
+        tell("nothing was removed");
         return Ok(1);
     }
     let models: Vec<&CachedModel> = found

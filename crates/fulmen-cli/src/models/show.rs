@@ -119,7 +119,7 @@ impl Facts {
         fact("architecture", summary.architecture.as_deref().map(printable));
         fact("parameters", Some(thousands(summary.parameters)));
         fact("context", summary.context.map(tokens));
-        fact("quantization", self.quantization.clone());
+        fact("quantization", self.quantization.as_deref().map(printable));
         fact("size", Some(format!("{}, {}", format_bytes(self.bytes), self.format)));
         fact(
             "chat template",
