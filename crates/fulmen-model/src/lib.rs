@@ -32,6 +32,7 @@ pub mod arch;
 pub mod engine;
 mod error;
 pub mod gguf;
+mod mapping;
 pub mod quantize;
 mod rope_factors;
 pub mod safetensors;

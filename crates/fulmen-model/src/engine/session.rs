@@ -346,6 +346,7 @@ impl Session {
                 drawn.push(words.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect());
             }
         }
+        shared.check_weights()?;
         for (&sequence, tokens) in sequences.iter().zip(&drawn) {
             tokens.iter().for_each(|&token| self.sequences[sequence as usize].drew(token));
         }
@@ -453,17 +454,18 @@ impl Session {
         if !compiled.run_unless(device, timing, &self.cancel)? {
             return Err(ModelError::Cancelled);
         }
-        let output = match results {
-            None => Vec::new(),
-            Some(Results::Hidden) => bound.read_f32(device, names::HIDDEN)?,
-            Some(Results::Logits) => bound.read_f32(device, names::LOGITS)?,
-            Some(Results::Draw { .. }) => {
-                let token = bound.read_u32(device, names::DRAWN)?[0];
-                self.sequences[sequence as usize].drew(token);
-                self.rows = Some(vec![sequence]);
-                Vec::new()
-            }
-        };
+        let (mut output, mut drawn) = (Vec::new(), None);
+        match results {
+            None => {}
+            Some(Results::Hidden) => output = bound.read_f32(device, names::HIDDEN)?,
+            Some(Results::Logits) => output = bound.read_f32(device, names::LOGITS)?,
+            Some(Results::Draw { .. }) => drawn = Some(bound.read_u32(device, names::DRAWN)?[0]),
+        }
+        shared.check_weights()?;
+        if let Some(token) = drawn {
+            self.sequences[sequence as usize].drew(token);
+            self.rows = Some(vec![sequence]);
+        }
         self.sequences[sequence as usize].fed = end;
         Ok(output)
     }

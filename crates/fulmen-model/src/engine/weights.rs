@@ -9,7 +9,7 @@ use fulmen_core::{Backend, Bindings, BuildError, DType, LogicalGraph, Problem, R
 
 use crate::arch::{Config, names};
 use crate::error::ModelError;
-use crate::source::ModelSource;
+use crate::source::{self, ModelSource};
 
 /// Weights on a device, with their addresses by name.
 #[derive(Debug, Default)]
@@ -88,7 +88,7 @@ pub(super) fn check(
     });
     progress(done.load(Ordering::Relaxed));
     let failure = failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    failure.map_or(Ok(()), |(_, error)| Err(error))
+    source::unless_changed(source, failure.map_or(Ok(()), |(_, error)| Err(error)))
 }
 
 fn check_one(name: &str, source: &dyn ModelSource) -> Result<u64, ModelError> {
@@ -111,7 +111,8 @@ impl Weights {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Weights, ModelError> {
         let mut weights = Weights::default();
-        match weights.import(device, graph, source, config, progress) {
+        let imported = weights.import(device, graph, source, config, progress);
+        match source::unless_changed(source, imported) {
             Ok(()) => Ok(weights),
             Err(error) => {
                 weights.free(device);

@@ -231,6 +231,12 @@ pub enum GgufProblem {
         /// Its current size.
         found: u64,
     },
+    /// The file was written to while it was open.
+    #[error("was modified while it was open: its weights may be those of two different models")]
+    Modified,
+    /// A part of a mapped file could not be read.
+    #[error("a part of it could not be read: it was changed while it was open, or the disk failed")]
+    PageLost,
     /// There is no such tensor.
     #[error("has no tensor {0:?}")]
     NoTensor(String),

@@ -14,7 +14,8 @@ use super::error::{GgufError, GgufProblem, SplitProblem};
 use super::metadata::Metadata;
 use super::parse::{Parsed, parse};
 use super::split::Split;
-use super::storage::{Storage, TensorData, open_file};
+use super::storage::{Storage, TensorData};
+use crate::mapping::OpenFile;
 use crate::source::{ModelSource, SourceError, TensorInfo};
 
 /// A GGUF model. Everything in the header is validated when it is opened.
@@ -23,9 +24,9 @@ use crate::source::{ModelSource, SourceError, TensorInfo};
 /// (`name-00001-of-00003.gguf`) can be opened by the path of any shard and appears as one file.
 ///
 /// **Files that change.** The metadata is copied when the file is opened and never changes. The tensor data
-/// is not: writing to the file changes the weights. [`GgufFile::data`] checks the file size on each call and
-/// fails if the file was truncated; if it is truncated later, while the data is in use, the operating system
-/// ends the process (`SIGBUS`). Replace files by renaming, never in place, as
+/// is not: writing to the file changes the weights, and what is cut off reads as zeros. [`GgufFile::data`]
+/// fails if the file was changed since it was opened; call [`GgufFile::check_unchanged`] after the data was
+/// used, and discard the result if it fails. Replace files by renaming, never in place, as
 /// [`GgufWriter::keep`](super::GgufWriter::keep) does.
 ///
 /// ```no_run
@@ -67,7 +68,7 @@ struct ShardFile {
 impl std::fmt::Debug for Storage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Storage::Mapped { .. } => f.write_str("mapped"),
+            Storage::Mapped(_) => f.write_str("mapped"),
             Storage::Given(_) => f.write_str("given"),
         }
     }
@@ -183,8 +184,14 @@ impl GgufFile {
         let missing = || GgufError::new(self.path(), GgufProblem::NoTensor(name.to_owned()));
         let location = at.map(|at| &self.locations[at]).ok_or_else(missing)?;
         let shard = &self.shards[location.shard];
-        shard.storage.check_size().map_err(|problem| GgufError::new(&shard.path, problem))?;
+        shard.check()?;
         Ok(TensorData::new(shard.storage.clone(), location.range.clone()))
+    }
+
+    /// Fails if a file was changed since it was opened, which makes everything that was computed from its
+    /// tensors worthless.
+    pub fn check_unchanged(&self) -> Result<(), GgufError> {
+        self.shards.iter().try_for_each(ShardFile::check)
     }
 
     /// The path of the first file.
@@ -198,10 +205,17 @@ impl GgufFile {
     }
 }
 
+impl ShardFile {
+    fn check(&self) -> Result<(), GgufError> {
+        self.storage.check().map_err(|problem| GgufError::new(&self.path, problem))
+    }
+}
+
 fn open_shard(path: &Path) -> Result<(Parsed, ShardFile), GgufProblem> {
-    let (file, bytes) = open_file(path)?;
-    let parsed = parse(&file, bytes)?;
-    let storage = Arc::new(Storage::map(file, bytes)?);
+    let file = OpenFile::open(path)?;
+    let bytes = file.size;
+    let parsed = parse(&file.file, bytes)?;
+    let storage = Arc::new(Storage::Mapped(file.map()?));
     Ok((parsed, ShardFile { path: path.to_owned(), bytes, storage }))
 }
 
@@ -228,5 +242,9 @@ impl ModelSource for GgufFile {
 
     fn data(&self, name: &str) -> Result<SharedBytes, SourceError> {
         Ok(self.data(name)?.shared())
+    }
+
+    fn check_unchanged(&self) -> Result<(), SourceError> {
+        Ok(self.check_unchanged()?)
     }
 }

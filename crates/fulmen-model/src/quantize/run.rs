@@ -12,8 +12,8 @@ use std::{
 use fulmen_core::{DType, DTypeError, quant};
 
 use super::plan::QuantizePlan;
-use crate::gguf::{GgufWriteError, GgufWriter};
-use crate::source::{ModelSource, SourceError, TensorInfo};
+use crate::gguf::{GgufWriteError, GgufWriter, NewFile};
+use crate::source::{self, ModelSource, SourceError, TensorInfo};
 use crate::tokenizer::TokenizerError;
 
 /// Elements that one thread converts at a time: 4 MiB as F32.
@@ -66,26 +66,39 @@ pub fn quantize(
 ) -> Result<(), QuantizeError> {
     let mut writer = GgufWriter::create(out, replace, &plan.metadata, &plan.tensors)?;
     for after in &plan.tensors {
-        let name = after.name();
         check_stop(progress(0))?;
-        let data = source.data(name)?;
-        let bytes = (*data).as_ref();
-        let missing = || GgufWriteError::Order { expected: None, got: name.to_owned() };
-        let before = source.tensor(name).ok_or_else(missing)?;
-        if before.dtype() == after.dtype() {
-            writer.write(name, bytes)?;
-            continue;
-        }
-        let ranges = tasks(before, after.dtype());
-        for batch in ranges.chunks(threads.max(1) * TASKS_PER_THREAD) {
-            for (range, converted) in batch.iter().zip(convert(before, after.dtype(), bytes, batch, threads))
-            {
-                writer.write(name, &converted?)?;
-                check_stop(progress(u64::try_from(range.len()).unwrap_or(u64::MAX)))?;
-            }
-        }
+        // A page that vanishes from a mapped file also fails as a write from it, so the file's state decides.
+        let written = write_tensor(source, after, &mut writer, threads, &mut progress);
+        source::unless_changed(source, written)?;
     }
     writer.keep()?;
+    Ok(())
+}
+
+/// Reads, converts and writes one tensor.
+fn write_tensor(
+    source: &dyn ModelSource,
+    after: &TensorInfo,
+    writer: &mut GgufWriter<NewFile>,
+    threads: usize,
+    progress: &mut impl FnMut(u64) -> ControlFlow<()>,
+) -> Result<(), QuantizeError> {
+    let name = after.name();
+    let data = source.data(name)?;
+    let bytes = (*data).as_ref();
+    let missing = || GgufWriteError::Order { expected: None, got: name.to_owned() };
+    let before = source.tensor(name).ok_or_else(missing)?;
+    if before.dtype() == after.dtype() {
+        writer.write(name, bytes)?;
+        return Ok(());
+    }
+    let ranges = tasks(before, after.dtype());
+    for batch in ranges.chunks(threads.max(1) * TASKS_PER_THREAD) {
+        for (range, converted) in batch.iter().zip(convert(before, after.dtype(), bytes, batch, threads)) {
+            writer.write(name, &converted?)?;
+            check_stop(progress(u64::try_from(range.len()).unwrap_or(u64::MAX)))?;
+        }
+    }
     Ok(())
 }
 

@@ -15,8 +15,9 @@ use super::config::{Config, TEMPLATE, TokenizerConfig};
 use super::error::{SafetensorsError, SafetensorsProblem};
 use super::header::SafetensorsFile;
 use super::names::{Name, gguf_name};
-use crate::gguf::storage::{Storage, open_file};
+use crate::gguf::storage::Storage;
 use crate::gguf::{Metadata, TensorData};
+use crate::mapping::OpenFile;
 use crate::source::{ModelSource, SourceError, TensorInfo};
 
 /// Size limit for JSON files. The index of a large model has about 100 KiB.
@@ -205,7 +206,7 @@ impl SafetensorsFolder {
         };
         let (path, _, storage) = &self.files[file];
         let at = |problem| SafetensorsError::new(path, problem);
-        storage.check_size().map_err(|problem| at(SafetensorsProblem::File(problem)))?;
+        storage.check().map_err(|problem| at(SafetensorsProblem::File(problem)))?;
         let data = TensorData::new(storage.clone(), range);
         if info.dims().len() == 1 {
             let wrong = |error| at(SafetensorsProblem::Size { tensor: name.to_owned(), error });
@@ -239,7 +240,8 @@ fn neox_to_interleaved<T: Copy>(rows: &[T], heads: usize, row: usize) -> Vec<T> 
 
 fn read_small(path: &Path) -> Result<Vec<u8>, SafetensorsError> {
     let at = |problem| SafetensorsError::new(path, problem);
-    let (file, bytes) = open_file(path).map_err(|problem| at(SafetensorsProblem::File(problem)))?;
+    let opened = OpenFile::open(path).map_err(|problem| at(SafetensorsProblem::File(problem)))?;
+    let (file, bytes) = (opened.file, opened.size);
     if bytes > MAX_JSON {
         return Err(at(SafetensorsProblem::TooLarge { bytes, limit: MAX_JSON }));
     }
@@ -277,6 +279,14 @@ impl ModelSource for SafetensorsFolder {
 
     fn data(&self, name: &str) -> Result<SharedBytes, SourceError> {
         Ok(self.data(name)?)
+    }
+
+    fn check_unchanged(&self) -> Result<(), SourceError> {
+        for (path, _, storage) in &self.files {
+            let changed = |problem| SafetensorsError::new(path, SafetensorsProblem::File(problem));
+            storage.check().map_err(changed)?;
+        }
+        Ok(())
     }
 
     fn tokenizer_json(&self) -> Option<PathBuf> {

@@ -6,7 +6,8 @@ use fulmen_core::DType;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::error::SafetensorsProblem;
-use crate::gguf::storage::{Storage, open_file};
+use crate::gguf::storage::Storage;
+use crate::mapping::OpenFile;
 use crate::source::TensorInfo;
 
 /// The longest header that the format allows.
@@ -58,11 +59,12 @@ impl<'de> Deserialize<'de> for Entries {
 
 impl SafetensorsFile {
     pub(super) fn open(path: &Path) -> Result<SafetensorsFile, SafetensorsProblem> {
-        let (file, bytes) = open_file(path).map_err(SafetensorsProblem::File)?;
-        let (header, start) = header(&file, bytes)?;
+        let file = OpenFile::open(path).map_err(SafetensorsProblem::File)?;
+        let bytes = file.size;
+        let (header, start) = header(&file.file, bytes)?;
         let Entries(entries) = serde_json::from_slice(&header)?;
         let tensors = tensors(entries, start, bytes)?;
-        let storage = Storage::map(file, bytes).map_err(SafetensorsProblem::File)?;
+        let storage = Storage::Mapped(file.map().map_err(SafetensorsProblem::File)?);
         Ok(SafetensorsFile { bytes, storage: Arc::new(storage), tensors })
     }
 }
