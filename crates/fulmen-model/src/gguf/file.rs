@@ -10,7 +10,7 @@ use std::{
 
 use fulmen_core::SharedBytes;
 
-use super::error::{GgufError, GgufProblem, SplitProblem};
+use super::error::{GgufError, GgufProblem};
 use super::metadata::Metadata;
 use super::parse::{Parsed, parse};
 use super::split::Split;
@@ -97,8 +97,7 @@ impl GgufFile {
                 Some(opened) => opened,
                 None => open_shard(&shard_path).map_err(|problem| match problem {
                     GgufProblem::Io { error, .. } if error.kind() == io::ErrorKind::NotFound => {
-                        let (shard, count) = (number.saturating_add(1), split.count());
-                        at(&shard_path)(SplitProblem::Missing { shard, count, error }.into())
+                        at(path)(split.missing(path).into())
                     }
                     other => at(&shard_path)(other),
                 })?,
