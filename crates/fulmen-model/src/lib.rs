@@ -33,6 +33,7 @@ pub mod engine;
 mod error;
 pub mod gguf;
 mod mapping;
+mod memory;
 pub mod quantize;
 mod rope_factors;
 pub mod safetensors;

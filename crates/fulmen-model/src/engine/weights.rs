@@ -161,6 +161,15 @@ impl Weights {
     }
 }
 
+/// f32 values as the bytes that devices read, which are little-endian like every supported processor.
+struct Floats(Vec<f32>);
+
+impl AsRef<[u8]> for Floats {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+}
+
 /// The data of a tensor in the type that the graph reads: as stored, or f16 and bf16 vectors converted to
 /// f32.
 fn as_type(source: &dyn ModelSource, name: &str, wanted: DType) -> Result<SharedBytes, ModelError> {
@@ -172,5 +181,5 @@ fn as_type(source: &dyn ModelSource, name: &str, wanted: DType) -> Result<Shared
     let values = quant::dequantize_to_vec(info.dtype(), (*data).as_ref(), info.elements());
     let values = values
         .map_err(|error| ModelError::Build(BuildError { call: "load", problem: Problem::DType(error) }))?;
-    Ok(Arc::new(values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>()))
+    Ok(Arc::new(Floats(values)))
 }

@@ -12,7 +12,7 @@ use fulmen_core::SharedBytes;
 
 use super::error::{GgufError, GgufProblem};
 use super::metadata::Metadata;
-use super::parse::{Parsed, parse};
+use super::parse::{Parsed, no_memory, parse};
 use super::split::Split;
 use super::storage::{Storage, TensorData};
 use crate::mapping::OpenFile;
@@ -138,6 +138,14 @@ impl GgufFile {
             if number == 0 {
                 (file.version, file.alignment, file.metadata) =
                     (parsed.version, parsed.alignment, parsed.metadata);
+            }
+            let reserved = [
+                file.index.try_reserve(parsed.tensors.len()),
+                file.tensors.try_reserve(parsed.tensors.len()),
+                file.locations.try_reserve(parsed.tensors.len()),
+            ];
+            for result in reserved {
+                result.map_err(|error| GgufError::new(&shard.path, no_memory(error)))?;
             }
             for (info, range) in parsed.tensors {
                 if file.index.insert(info.name().to_owned(), file.tensors.len()).is_some() {

@@ -1,7 +1,7 @@
 //! A Hugging Face folder as a model source.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, TryReserveError},
     io::Read,
     ops::Range,
     path::{Path, PathBuf},
@@ -207,17 +207,22 @@ impl SafetensorsFolder {
         let (path, _, storage) = &self.files[file];
         let at = |problem| SafetensorsError::new(path, problem);
         storage.check().map_err(|problem| at(SafetensorsProblem::File(problem)))?;
+        let full = |error: TryReserveError| {
+            at(SafetensorsProblem::Io { call: "convert a tensor of it", error: error.into() })
+        };
         let data = TensorData::new(storage.clone(), range);
         if info.dims().len() == 1 {
             let wrong = |error| at(SafetensorsProblem::Size { tensor: name.to_owned(), error });
             let values = quant::dequantize_to_vec(dtype, &data, info.elements()).map_err(wrong)?;
             return Ok(Arc::new(F32Data(match heads {
-                Some(heads) => neox_to_interleaved(&values, heads, 1),
+                Some(heads) => neox_to_interleaved(&values, heads, 1).map_err(full)?,
                 None => values,
             })));
         }
         match heads {
-            Some(heads) => Ok(Arc::new(neox_to_interleaved(&data, heads, info.bytes() / info.rows()))),
+            Some(heads) => {
+                Ok(Arc::new(neox_to_interleaved(&data, heads, info.bytes() / info.rows()).map_err(full)?))
+            }
             None => Ok(data.shared()),
         }
     }
@@ -226,8 +231,9 @@ impl SafetensorsFolder {
 /// Permutes the rows of each head from NeoX-style RoPE order (`0, 1, …, h, h+1, …`, row `i` paired with `i +
 /// h`) to interleaved order (`0, h, 1, h+1, …`, adjacent rows paired). Sizes are checked when the folder is
 /// opened.
-fn neox_to_interleaved<T: Copy>(rows: &[T], heads: usize, row: usize) -> Vec<T> {
-    let mut out = Vec::with_capacity(rows.len());
+fn neox_to_interleaved<T: Copy>(rows: &[T], heads: usize, row: usize) -> Result<Vec<T>, TryReserveError> {
+    let mut out = Vec::new();
+    out.try_reserve_exact(rows.len())?;
     for head in rows.chunks(rows.len() / heads) {
         let (first, second) = head.split_at(head.len() / 2);
         for (a, b) in first.chunks(row).zip(second.chunks(row)) {
@@ -235,7 +241,7 @@ fn neox_to_interleaved<T: Copy>(rows: &[T], heads: usize, row: usize) -> Vec<T> 
             out.extend_from_slice(b);
         }
     }
-    out
+    Ok(out)
 }
 
 fn read_small(path: &Path) -> Result<Vec<u8>, SafetensorsError> {
@@ -315,14 +321,17 @@ mod tests {
         let values: Vec<f64> = (0..heads * size).map(|i| ((i * 7 + 3) % 11) as f64 - 5.0).collect();
         let mut neox = values.clone();
         neox.chunks_mut(size).for_each(|head| rope(head, 5.0, |i| (i, i + size / 2)));
-        let mut interleaved = neox_to_interleaved(&values, heads, 1);
+        let mut interleaved = neox_to_interleaved(&values, heads, 1).unwrap();
         interleaved.chunks_mut(size).for_each(|head| rope(head, 5.0, |i| (2 * i, 2 * i + 1)));
-        assert_eq!(interleaved, neox_to_interleaved(&neox, heads, 1));
+        assert_eq!(interleaved, neox_to_interleaved(&neox, heads, 1).unwrap());
     }
 
     #[test]
     fn rows_move_as_a_whole() {
         let rows = [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7];
-        assert_eq!(neox_to_interleaved(&rows, 2, 2), [0, 0, 2, 2, 1, 1, 3, 3, 4, 4, 6, 6, 5, 5, 7, 7]);
+        assert_eq!(
+            neox_to_interleaved(&rows, 2, 2).unwrap(),
+            [0, 0, 2, 2, 1, 1, 3, 3, 4, 4, 6, 6, 5, 5, 7, 7]
+        );
     }
 }

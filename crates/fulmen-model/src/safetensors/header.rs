@@ -1,13 +1,21 @@
 //! One safetensors file: an 8-byte length, a JSON header, the data.
 
-use std::{collections::HashSet, fmt, io::Read, ops::Range, path::Path, sync::Arc};
+use std::{
+    collections::{HashSet, TryReserveError},
+    fmt,
+    io::Read,
+    ops::Range,
+    path::Path,
+    sync::Arc,
+};
 
 use fulmen_core::DType;
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
 use super::error::SafetensorsProblem;
 use crate::gguf::storage::Storage;
 use crate::mapping::OpenFile;
+use crate::memory;
 use crate::source::TensorInfo;
 
 /// The longest header that the format allows.
@@ -47,7 +55,7 @@ impl<'de> Deserialize<'de> for Entries {
                     if name == "__metadata__" {
                         map.next_value::<IgnoredAny>()?;
                     } else {
-                        entries.push((name, map.next_value()?));
+                        memory::push(&mut entries, (name, map.next_value()?)).map_err(A::Error::custom)?;
                     }
                 }
                 Ok(Entries(entries))
@@ -87,8 +95,14 @@ fn tensors(
     start: u64,
     file: u64,
 ) -> Result<Vec<(TensorInfo, Range<usize>)>, SafetensorsProblem> {
+    let full = |error: TryReserveError| SafetensorsProblem::Io {
+        call: "hold its header in memory",
+        error: error.into(),
+    };
     let mut names = HashSet::new();
     let mut tensors: Vec<(TensorInfo, Range<usize>)> = Vec::new();
+    names.try_reserve(entries.len()).map_err(full)?;
+    tensors.try_reserve_exact(entries.len()).map_err(full)?;
     for (name, Entry { dtype, shape, data_offsets }) in entries {
         if !names.insert(name.clone()) {
             return Err(SafetensorsProblem::Duplicate(name));
@@ -115,7 +129,7 @@ fn tensors(
         let range = range.ok_or_else(wrong)?;
         tensors.push((info, range));
     }
-    tensors.sort_by_key(|(_, range)| range.start);
+    tensors.sort_unstable_by_key(|(_, range)| range.start);
     for pair in tensors.windows(2) {
         let [(first, a), (second, b)] = pair else { continue };
         if b.start < a.end {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::error::{no_memory, reserve};
 use super::{SpacePrefix, Strip, TokenType, Tokenizer, TokenizerError, TokenizerSpec};
 use crate::gguf::{Array, Metadata, MetadataError, Value};
+use crate::memory;
 
 /// Keys of end-of-generation tokens besides EOS.
 pub(super) fn ends(metadata: &Metadata) -> Result<Vec<u32>, MetadataError> {
@@ -21,6 +23,12 @@ fn ids(metadata: &Metadata, key: &str) -> Result<Vec<u32>, MetadataError> {
         |found: i64| MetadataError::Range { key: key.to_owned(), expected: "u32", found: found.into() };
     let numbers = metadata.opt_integers(key)?.unwrap_or_default();
     numbers.into_iter().map(|id| u32::try_from(id).map_err(|_| wrong(id))).collect()
+}
+
+/// A list of `what`.
+fn list<T>(what: &'static str, items: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>, TokenizerError> {
+    let count = items.len();
+    memory::collect(items).map_err(|_| no_memory(what, count))
 }
 
 impl Tokenizer {
@@ -53,21 +61,29 @@ impl TokenizerSpec {
             }
         }
         let types = metadata.opt_integers(&key("token_type"))?.unwrap_or_default();
-        let types = types
+        let kinds = types
             .into_iter()
             .enumerate()
             .map(|(id, found)| TokenType::from_number(found).ok_or(TokenizerError::TokenType { id, found }));
+        let mut types = Vec::new();
+        reserve(types.try_reserve_exact(kinds.len()), "the token types", kinds.len())?;
+        for kind in kinds {
+            types.push(kind?);
+        }
         let merges = match model {
             // Byte-level BPE without merges would only produce bytes, so merges are required.
-            "gpt2" => metadata.strings(&key("merges"))?.map(owned).collect(),
+            "gpt2" => list("the merges", metadata.strings(&key("merges"))?.map(owned))?,
             _ => Vec::new(),
         };
         Ok(TokenizerSpec {
             model: model.to_owned(),
             pre: metadata.opt_string(&key("pre"))?.map(owned),
-            tokens: metadata.strings(&key("tokens"))?.map(owned).collect(),
-            scores: metadata.opt_numbers::<f32>(&key("scores"))?.into_iter().flatten().collect(),
-            types: types.collect::<Result<_, _>>()?,
+            tokens: list("the tokens", metadata.strings(&key("tokens"))?.map(owned))?,
+            scores: match metadata.opt_numbers::<f32>(&key("scores"))? {
+                Some(scores) => list("the scores", scores)?,
+                None => Vec::new(),
+            },
+            types,
             merges,
             ignore_merges: flag("ignore_merges")?,
             bos: id("bos_token_id")?,
