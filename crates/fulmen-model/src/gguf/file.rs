@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    io,
+    io::{self, Read},
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
@@ -210,6 +210,13 @@ impl GgufFile {
     pub fn shards(&self) -> impl ExactSizeIterator<Item = (&Path, u64)> {
         self.shards.iter().map(|shard| (shard.path.as_path(), shard.bytes))
     }
+}
+
+/// The metadata and tensors of one GGUF file of `size` bytes, read from its start. The tensor data is not
+/// read.
+pub fn read_header(reader: impl Read, size: u64) -> Result<(Metadata, Vec<TensorInfo>), GgufError> {
+    let parsed = parse(reader, size).map_err(|problem| GgufError::new("the reader", problem))?;
+    Ok((parsed.metadata, parsed.tensors.into_iter().map(|(info, _)| info).collect()))
 }
 
 impl ShardFile {

@@ -1,6 +1,7 @@
 //! Quantizes a model: read, convert on all threads, write in order.
 
 use std::{
+    io::Write,
     ops::{ControlFlow, Range},
     path::Path,
     sync::{
@@ -12,7 +13,7 @@ use std::{
 use fulmen_core::{DType, DTypeError, quant};
 
 use super::plan::QuantizePlan;
-use crate::gguf::{GgufWriteError, GgufWriter, NewFile};
+use crate::gguf::{GgufWriteError, GgufWriter};
 use crate::source::{self, ModelSource, SourceError, TensorInfo};
 use crate::tokenizer::TokenizerError;
 
@@ -62,24 +63,46 @@ pub fn quantize(
     out: &Path,
     replace: bool,
     threads: usize,
-    mut progress: impl FnMut(u64) -> ControlFlow<()>,
+    progress: impl FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), QuantizeError> {
-    let mut writer = GgufWriter::create(out, replace, &plan.metadata, &plan.tensors)?;
+    let writer = GgufWriter::create(out, replace, &plan.metadata, &plan.tensors)?;
+    write_tensors(source, plan, writer, threads, progress)?.keep()?;
+    Ok(())
+}
+
+/// Writes the model to any writer, which it returns, flushed.
+pub fn quantize_to<W: Write>(
+    source: &dyn ModelSource,
+    plan: &QuantizePlan,
+    out: W,
+    threads: usize,
+    progress: impl FnMut(u64) -> ControlFlow<()>,
+) -> Result<W, QuantizeError> {
+    let writer = GgufWriter::new(out, &plan.metadata, &plan.tensors)?;
+    write_tensors(source, plan, writer, threads, progress)
+}
+
+fn write_tensors<W: Write>(
+    source: &dyn ModelSource,
+    plan: &QuantizePlan,
+    mut writer: GgufWriter<W>,
+    threads: usize,
+    mut progress: impl FnMut(u64) -> ControlFlow<()>,
+) -> Result<W, QuantizeError> {
     for after in &plan.tensors {
         check_stop(progress(0))?;
         // A page that vanishes from a mapped file also fails as a write from it, so the file's state decides.
         let written = write_tensor(source, after, &mut writer, threads, &mut progress);
         source::unless_changed(source, written)?;
     }
-    writer.keep()?;
-    Ok(())
+    Ok(writer.finish()?)
 }
 
 /// Reads, converts and writes one tensor.
-fn write_tensor(
+fn write_tensor<W: Write>(
     source: &dyn ModelSource,
     after: &TensorInfo,
-    writer: &mut GgufWriter<NewFile>,
+    writer: &mut GgufWriter<W>,
     threads: usize,
     progress: &mut impl FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), QuantizeError> {

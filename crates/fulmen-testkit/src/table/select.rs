@@ -114,7 +114,7 @@ fn no_finite_maximum(name: &str, state: SampleState) -> Case {
     const WIDTH: usize = 9001;
     let (nan, inf) = (f32::NAN, f32::INFINITY);
     let row = |value: f32| vec![value; WIDTH];
-    let mut rows_of = vec![row(nan), row(0.5), row(-inf), row(nan), row(-1.0), row(nan), row(nan), row(3e38)];
+    let mut rows_of = [row(nan), row(0.5), row(-inf), row(nan), row(-1.0), row(nan), row(nan), row(3e38)];
     rows_of[3][WIDTH / 2..].fill(-inf);
     rows_of[4][WIDTH - 1] = inf;
     rows_of[5][4100] = inf;
