@@ -25,6 +25,19 @@ pub(crate) fn collect<T>(items: impl IntoIterator<Item = T>) -> Result<Vec<T>, T
     Ok(list)
 }
 
+/// A copy of a text.
+pub(crate) fn text(text: &str) -> Result<String, TryReserveError> {
+    let mut copy = String::new();
+    copy.try_reserve_exact(text.len())?;
+    copy.push_str(text);
+    Ok(copy)
+}
+
+/// A copy of a list.
+pub(crate) fn copy<T: Clone>(items: &[T]) -> Result<Vec<T>, TryReserveError> {
+    collect(items.iter().cloned())
+}
+
 /// A list of `count` equal items.
 pub(crate) fn filled<T: Clone>(value: T, count: usize) -> Result<Vec<T>, TryReserveError> {
     let mut list = Vec::new();

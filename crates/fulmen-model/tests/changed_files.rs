@@ -108,6 +108,32 @@ fn a_file_with_the_old_size_and_time_still_lost_its_pages() {
     assert!(GgufFile::open(model(folder.path(), 2)).unwrap().check_unchanged().is_ok());
 }
 
+/// Reads a mapping of this process that is no model's, after a model file was mapped.
+#[cfg(unix)]
+#[test]
+#[ignore = "it ends the process; another test runs it"]
+fn read_past_the_end_of_another_mapping() {
+    let folder = tempfile::tempdir().unwrap();
+    let _model = GgufFile::open(model(folder.path(), 1)).unwrap();
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(8192).unwrap();
+    // SAFETY: this test is about what happens when the file changes.
+    let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
+    file.set_len(0).unwrap();
+    println!("{}", std::hint::black_box(map[5000]));
+}
+
+/// A fault elsewhere ends the process as it would without this library.
+#[cfg(unix)]
+#[test]
+fn faults_in_other_mappings_are_not_hidden() {
+    use std::os::unix::process::ExitStatusExt;
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--ignored", "--exact", "read_past_the_end_of_another_mapping"]);
+    let output = child.output().unwrap();
+    assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{output:?}");
+}
+
 #[test]
 fn a_change_while_the_weights_are_loaded_is_an_error() {
     for (what, change, words) in CHANGES {

@@ -160,7 +160,7 @@ fn value<R: Read>(header: &mut Header<R>, key: &str) -> Result<ParsedValue, Gguf
             [1] => true.into(),
             [found] => return Err(GgufProblem::Bool { what: format!("key {key:?}"), found }),
         },
-        ValueType::String => header.text(what)?.into(),
+        ValueType::String => memory::text(header.text(what)?).map_err(no_memory)?.into(),
         ValueType::Array => return array(header, key),
     }))
 }

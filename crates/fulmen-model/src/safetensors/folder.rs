@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use super::config::{Config, TEMPLATE, TokenizerConfig};
 use super::error::{SafetensorsError, SafetensorsProblem};
-use super::header::SafetensorsFile;
+use super::header::{SafetensorsFile, no_memory};
 use super::names::{Name, gguf_name};
 use crate::gguf::storage::Storage;
 use crate::gguf::{Metadata, TensorData};
@@ -133,6 +133,8 @@ impl SafetensorsFolder {
             let file = SafetensorsFile::open(&path).map_err(at)?;
             let number = self.files.len();
             self.files.push((path.clone(), file.bytes, file.storage));
+            found.try_reserve(file.tensors.len()).map_err(|error| at(no_memory(error)))?;
+            self.reserve(file.tensors.len()).map_err(|error| at(no_memory(error)))?;
             for (info, range) in file.tensors {
                 found.insert(info.name().to_owned(), name);
                 self.add_from_file(config, info, number, range, &path)?;
@@ -183,6 +185,13 @@ impl SafetensorsFolder {
         let ours =
             ours.map_err(|error| at(SafetensorsProblem::Size { tensor: info.name().to_owned(), error }))?;
         self.add(ours, Origin::File { file, range, dtype: info.dtype(), heads }, path)
+    }
+
+    /// Makes room for this many more tensors.
+    fn reserve(&mut self, tensors: usize) -> Result<(), TryReserveError> {
+        self.index.try_reserve(tensors)?;
+        self.tensors.try_reserve(tensors)?;
+        self.origins.try_reserve(tensors)
     }
 
     fn add(&mut self, info: TensorInfo, origin: Origin, path: &Path) -> Result<(), SafetensorsError> {

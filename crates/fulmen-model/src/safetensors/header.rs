@@ -15,7 +15,7 @@ use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor
 use super::error::SafetensorsProblem;
 use crate::gguf::storage::Storage;
 use crate::mapping::OpenFile;
-use crate::memory;
+use crate::memory::{self, List};
 use crate::source::TensorInfo;
 
 /// The longest header that the format allows.
@@ -32,7 +32,7 @@ pub(super) struct SafetensorsFile {
 #[derive(serde::Deserialize)]
 struct Entry {
     dtype: String,
-    shape: Vec<u64>,
+    shape: List<u64>,
     data_offsets: (u64, u64),
 }
 
@@ -90,20 +90,21 @@ fn header(mut source: impl Read, file: u64) -> Result<(Vec<u8>, u64), Safetensor
     Ok((header, start))
 }
 
+/// The error of an allocation that failed.
+pub(super) fn no_memory(error: TryReserveError) -> SafetensorsProblem {
+    SafetensorsProblem::Io { call: "hold its header in memory", error: error.into() }
+}
+
 fn tensors(
     entries: Vec<(String, Entry)>,
     start: u64,
     file: u64,
 ) -> Result<Vec<(TensorInfo, Range<usize>)>, SafetensorsProblem> {
-    let full = |error: TryReserveError| SafetensorsProblem::Io {
-        call: "hold its header in memory",
-        error: error.into(),
-    };
     let mut names = HashSet::new();
     let mut tensors: Vec<(TensorInfo, Range<usize>)> = Vec::new();
-    names.try_reserve(entries.len()).map_err(full)?;
-    tensors.try_reserve_exact(entries.len()).map_err(full)?;
-    for (name, Entry { dtype, shape, data_offsets }) in entries {
+    names.try_reserve(entries.len()).map_err(no_memory)?;
+    tensors.try_reserve_exact(entries.len()).map_err(no_memory)?;
+    for (name, Entry { dtype, shape: List(shape), data_offsets }) in entries {
         if !names.insert(name.clone()) {
             return Err(SafetensorsProblem::Duplicate(name));
         }

@@ -5,7 +5,13 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use hashbrown::{HashMap, HashSet};
 
-use super::{TokenizerError, bytes, error::reserve, vocab::Vocab, whole::Whole};
+use super::{
+    TokenizerError, bytes,
+    error::{no_memory, reserve},
+    vocab::Vocab,
+    whole::Whole,
+};
+use crate::memory;
 
 /// No token: a byte missing from the vocabulary. It merges with nothing and is omitted from the result.
 const NONE: u32 = u32::MAX;
@@ -76,10 +82,12 @@ impl Bpe {
             let (left, right) = split_merge(text).ok_or_else(malformed)?;
             let rank = u32::try_from(index).ok().filter(|&rank| rank != NEVER);
             let rank = rank.ok_or(TokenizerError::TooMany { count: merges.len() })?;
-            let mut decode = |part: &str| {
-                let (missing, text) = (part.to_owned(), text.clone());
-                let decoded = bytes::decode_to(part, &mut joined).then_some(joined.len());
-                decoded.ok_or(TokenizerError::MergeToken { index, text, missing })
+            reserve(joined.try_reserve(text.len()), "the merges", merges.len())?;
+            let mut decode = |part: &str| match bytes::decode_to(part, &mut joined) {
+                true => Ok(joined.len()),
+                false => {
+                    Err(TokenizerError::MergeToken { index, text: text.clone(), missing: part.to_owned() })
+                }
             };
             let (middle, _) = (decode(left)?, decode(right)?);
             // A merge must not produce a token that text may not become.
@@ -234,8 +242,9 @@ impl Symbols<'_> {
         let id = id.ok_or(TokenizerError::TooMany { count })?;
         reserve(tokenless.try_reserve(1), "the symbols of merges", count)?;
         reserve(self.ids.try_reserve(1), "the symbols of merges", count)?;
-        tokenless.push(bytes.to_vec());
-        self.ids.insert(bytes.to_vec(), id);
+        let full = |_| no_memory("the symbols of merges", count);
+        tokenless.push(memory::copy(bytes).map_err(full)?);
+        self.ids.insert(memory::copy(bytes).map_err(full)?, id);
         if let &[byte] = bytes {
             of_bytes[usize::from(byte)] = id;
         }

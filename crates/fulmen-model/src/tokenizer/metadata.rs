@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::error::{no_memory, reserve};
 use super::{SpacePrefix, Strip, TokenType, Tokenizer, TokenizerError, TokenizerSpec};
-use crate::gguf::{Array, Metadata, MetadataError, Value};
+use crate::gguf::{Array, Metadata, MetadataError, Strings, Value};
 use crate::memory;
 
 /// Keys of end-of-generation tokens besides EOS.
@@ -23,6 +23,16 @@ fn ids(metadata: &Metadata, key: &str) -> Result<Vec<u32>, MetadataError> {
         |found: i64| MetadataError::Range { key: key.to_owned(), expected: "u32", found: found.into() };
     let numbers = metadata.opt_integers(key)?.unwrap_or_default();
     numbers.into_iter().map(|id| u32::try_from(id).map_err(|_| wrong(id))).collect()
+}
+
+/// Copies of the texts of a list of `what`.
+fn texts(what: &'static str, items: Strings<'_>) -> Result<Vec<String>, TokenizerError> {
+    let mut list = Vec::new();
+    reserve(list.try_reserve_exact(items.len()), what, items.len())?;
+    for text in items {
+        list.push(memory::text(text).map_err(|_| no_memory(what, 1))?);
+    }
+    Ok(list)
 }
 
 /// A list of `what`.
@@ -72,13 +82,13 @@ impl TokenizerSpec {
         }
         let merges = match model {
             // Byte-level BPE without merges would only produce bytes, so merges are required.
-            "gpt2" => list("the merges", metadata.strings(&key("merges"))?.map(owned))?,
+            "gpt2" => texts("the merges", metadata.strings(&key("merges"))?)?,
             _ => Vec::new(),
         };
         Ok(TokenizerSpec {
             model: model.to_owned(),
             pre: metadata.opt_string(&key("pre"))?.map(owned),
-            tokens: list("the tokens", metadata.strings(&key("tokens"))?.map(owned))?,
+            tokens: texts("the tokens", metadata.strings(&key("tokens"))?)?,
             scores: match metadata.opt_numbers::<f32>(&key("scores"))? {
                 Some(scores) => list("the scores", scores)?,
                 None => Vec::new(),

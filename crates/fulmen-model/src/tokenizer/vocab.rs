@@ -125,7 +125,10 @@ impl Vocab {
                     }
                 }
                 Spelling::Sentence => {
-                    self.shown.extend_from_slice(text.replace(SPACE, " ").as_bytes());
+                    for (number, part) in text.split(SPACE).enumerate() {
+                        self.shown.extend_from_slice(if number > 0 { b" " } else { b"" });
+                        self.shown.extend_from_slice(part.as_bytes());
+                    }
                     findable = true;
                 }
             },

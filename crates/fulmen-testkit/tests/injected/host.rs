@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use fulmen_cpu::CpuDispatcher;
-use fulmen_model::gguf::GgufFile;
+use fulmen_model::gguf::{Array, GgufFile, GgufWriter, Metadata};
 use fulmen_model::source::{self, ModelSource};
 use fulmen_model::synth::{ModelShape, Synth};
 use fulmen_model::tokenizer::{Special, Tokenizer};
@@ -42,9 +42,28 @@ fn fail_each<T: PartialEq>(name: &str, work: impl Fn() -> Result<T, Failure>) {
     assert!(number > 3, "{name}: only {number} large allocations");
 }
 
+/// A model with a long token, a long merge and a long template.
 fn model(preset: &str, types: &str) -> Vec<u8> {
     let shape = ModelShape { layers: 2, vocabulary: 12_000, ..ModelShape::preset(preset).unwrap() };
-    Synth::new(shape, types.parse().unwrap(), 1).bytes().unwrap()
+    let synth = Synth::new(shape, types.parse().unwrap(), 1);
+    let (mut metadata, tensors) = (synth.metadata(), synth.tensors().unwrap());
+    let strings = |metadata: &Metadata, key: &str| -> Vec<String> {
+        metadata.strings(key).map(|texts| texts.map(str::to_owned).collect()).unwrap_or_default()
+    };
+    let mut tokens = strings(&metadata, "tokenizer.ggml.tokens");
+    tokens[11_000] = "q".repeat(LARGE);
+    metadata.set("tokenizer.ggml.tokens", Array::strings(tokens));
+    let mut merges = strings(&metadata, "tokenizer.ggml.merges");
+    if !merges.is_empty() {
+        merges.push(format!("{} a", "z".repeat(LARGE)));
+        metadata.set("tokenizer.ggml.merges", Array::strings(merges));
+    }
+    metadata.set("tokenizer.chat_template", "x".repeat(2 * LARGE));
+    let mut writer = GgufWriter::new(Vec::new(), &metadata, &tensors).unwrap();
+    for info in &tensors {
+        writer.write(info.name(), &synth.data(info).unwrap()).unwrap();
+    }
+    writer.finish().unwrap()
 }
 
 #[test]
@@ -116,6 +135,56 @@ fn weights() {
         let session = SessionOptions { context: 32, ..SessionOptions::default() };
         let source: std::sync::Arc<dyn ModelSource> = source::open(&path)?.into();
         let options = LoadOptions { session, ..LoadOptions::default() };
+        let model = Model::from_source(source, Box::new(CpuDispatcher::with_threads(1)), options)?;
+        Ok(model.weight_bytes())
+    });
+}
+
+/// A Hugging Face folder of a Llama model with one layer and many layers' worth of unused tensors.
+fn folder(path: &Path) {
+    const SIZE: usize = 128;
+    let layer = |part: &str| format!("model.layers.0.{part}.weight");
+    let mut tensors = vec![("model.embed_tokens.weight".to_owned(), vec![300, SIZE])];
+    for part in ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"] {
+        tensors.push((layer(part), vec![SIZE, SIZE]));
+    }
+    for part in ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"] {
+        tensors.push((layer(part), vec![SIZE, SIZE]));
+    }
+    for part in ["input_layernorm", "post_attention_layernorm"] {
+        tensors.push((layer(part), vec![SIZE]));
+    }
+    tensors.push(("model.norm.weight".to_owned(), vec![SIZE]));
+    for number in 0..600 {
+        let name = format!("model.layers.{number}.self_attn.rotary_emb.inv_freq");
+        tensors.push((name, vec![2]));
+    }
+    let (mut header, mut end) = (Vec::new(), 0);
+    for (name, shape) in &tensors {
+        let begin = end;
+        end += 2 * shape.iter().product::<usize>();
+        let entry =
+            format!(r#""{name}":{{"dtype":"BF16","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#);
+        header.push(entry);
+    }
+    let header = format!("{{{}}}", header.join(","));
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.resize(bytes.len() + end, 0x3c);
+    fs::write(path.join("model.safetensors"), bytes).unwrap();
+    let config = r#"{"model_type": "llama", "hidden_size": 128, "intermediate_size": 128,
+        "num_hidden_layers": 1, "num_attention_heads": 4, "rms_norm_eps": 1e-6, "vocab_size": 300,
+        "max_position_embeddings": 64, "tie_word_embeddings": true}"#;
+    fs::write(path.join("config.json"), config).unwrap();
+}
+
+#[test]
+fn safetensors_folders() {
+    let path = tempfile::tempdir().unwrap();
+    folder(path.path());
+    fail_each("load a safetensors folder", || {
+        let source: std::sync::Arc<dyn ModelSource> = source::open(path.path())?.into();
+        let options = LoadOptions::default();
         let model = Model::from_source(source, Box::new(CpuDispatcher::with_threads(1)), options)?;
         Ok(model.weight_bytes())
     });
