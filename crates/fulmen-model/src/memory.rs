@@ -1,4 +1,5 @@
-//! Collections whose size comes from a file: an allocation that fails is an error, not the end of the process.
+//! Collections whose size comes from a file: an allocation that fails is an error, not the end of the
+//! process.
 
 use std::collections::{HashMap, TryReserveError};
 use std::fmt;
