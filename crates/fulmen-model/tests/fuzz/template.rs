@@ -147,6 +147,31 @@ fn the_corpus_is_read() {
     }
 }
 
+/// A list that does not fit the budget is refused before it is made, and the ends of ranges are right.
+#[test]
+fn ranges_are_paid_for_before_they_are_made() {
+    let render = |text: &str| ChatTemplate::new(text).unwrap().render(&[], &ChatOptions::default());
+    for numbers in ["3, 9223372036854775807, 2", "9223372036854775807, -9223372036854775807, -1", "10000000"]
+    {
+        let text = format!("{{{{ range({numbers}) | list | sum }}}}");
+        let (result, peak) = crate::allocations::peak(|| render(&text));
+        assert!(result.is_err() && peak < 1 << 20, "{numbers}: {peak} bytes");
+    }
+    for (numbers, expected) in [
+        ("3, 9, 2", "[3, 5, 7]"),
+        ("3, 10, 2", "[3, 5, 7, 9]"),
+        ("0", "[]"),
+        ("5, 5", "[]"),
+        ("5, 1", "[]"),
+        ("5, 1, -2", "[5, 3]"),
+        ("5, 0, -2", "[5, 3, 1]"),
+        ("1, 5, -1", "[]"),
+        ("9223372036854775805, 9223372036854775807, 5", "[9223372036854775805]"),
+    ] {
+        assert_eq!(render(&format!("{{{{ range({numbers}) | list }}}}")).unwrap(), expected, "{numbers}");
+    }
+}
+
 #[test]
 fn mutated_templates_are_refused_or_rendered() {
     let files = corpus::files(".template.jinja");
