@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use fulmen_core::unfinished::Unfinished;
+
 /// The lines that are kept.
 const MAX_LINES: usize = 1000;
 /// More than that many lines take.
@@ -81,6 +83,7 @@ pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut part = path.as_os_str().to_owned();
     part.push(format!(".{}.part", std::process::id()));
     let part = PathBuf::from(part);
+    let _unfinished = Unfinished::new(&part);
     let written = private_options()
         .write(true)
         .create_new(true)
