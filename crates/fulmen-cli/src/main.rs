@@ -2,10 +2,12 @@
 
 mod bench;
 mod chat;
+mod completions;
 mod devices;
 mod error;
 mod inspect;
 mod kernels;
+mod man;
 mod model;
 mod ops;
 mod output;
@@ -18,6 +20,7 @@ mod select;
 mod synth;
 mod tokenize;
 mod tune;
+mod version;
 
 use std::process::ExitCode;
 
@@ -28,7 +31,7 @@ use error::Failure;
 /// Run large language models on the CPU, on any GPU through wgpu, and at full speed on NVIDIA GPUs through
 /// CUDA.
 #[derive(Debug, Parser)]
-#[command(name = "fulmen", version, propagate_version = true)]
+#[command(name = "fulmen", version = version::VERSION, propagate_version = true)]
 #[command(arg_required_else_help = true, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
@@ -40,9 +43,12 @@ struct Cli {
 enum Command {
     Bench(bench::Args),
     Chat(chat::Args),
+    Completions(completions::Args),
     Devices(devices::Args),
     Inspect(inspect::Args),
     Kernels(kernels::Args),
+    #[command(hide = true)]
+    Man(man::Args),
     Ops(ops::Args),
     Pull(pull::Args),
     Quantize(quantize::Args),
@@ -51,6 +57,7 @@ enum Command {
     Synth(synth::Args),
     Tokenize(tokenize::Args),
     Tune(tune::Args),
+    Version(version::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -72,6 +79,8 @@ Examples:
                                     time decode steps of a model, kernel by kernel
   fulmen bench matmul               time matmuls on a GPU
   fulmen tune                       find the fastest matmul kernels for this GPU
+  fulmen completions bash           print a completion script for a shell
+  fulmen version                    show what this command was built from and for
   fulmen help bench decode          the options of one command
 
 Exit status: 0 for success, 1 for a failure, 2 for wrong usage, 130 if stopped by Ctrl-C.";
@@ -82,9 +91,11 @@ impl Command {
         match self {
             Command::Bench(args) => bench::run(&args)?,
             Command::Chat(args) => chat::run(&args)?,
+            Command::Completions(args) => completions::run(&args)?,
             Command::Devices(args) => devices::run(&args)?,
             Command::Inspect(args) => inspect::run(&args)?,
             Command::Kernels(args) => kernels::run(&args)?,
+            Command::Man(args) => man::run(&args)?,
             Command::Ops(args) => ops::run(&args)?,
             Command::Pull(args) => pull::run(&args)?,
             Command::Synth(args) => synth::run(&args)?,
@@ -92,6 +103,7 @@ impl Command {
             Command::Quantize(args) => return Ok(quantize::run(&args)?),
             Command::Run(args) => return Ok(run::run(&args)?),
             Command::Tune(args) => tune::run(&args)?,
+            Command::Version(args) => version::run(&args)?,
         }
         Ok(0)
     }
