@@ -2,12 +2,14 @@
 
 mod bench;
 mod chat;
+mod completions;
 mod config;
 mod devices;
 mod doctor;
 mod error;
 mod inspect;
 mod kernels;
+mod man;
 mod model;
 mod models;
 mod ops;
@@ -21,6 +23,7 @@ mod select;
 mod synth;
 mod tokenize;
 mod tune;
+mod version;
 mod wrap;
 
 use std::process::ExitCode;
@@ -32,7 +35,7 @@ use error::Failure;
 /// Run large language models on the CPU, on any GPU through wgpu, and at full speed on NVIDIA GPUs through
 /// CUDA.
 #[derive(Debug, Parser)]
-#[command(name = "fulmen", version, propagate_version = true)]
+#[command(name = "fulmen", version = version::VERSION, propagate_version = true)]
 #[command(arg_required_else_help = true, after_help = EXAMPLES)]
 struct Cli {
     #[command(flatten)]
@@ -51,12 +54,15 @@ struct Cli {
 enum Command {
     Bench(bench::Args),
     Chat(chat::Args),
+    Completions(completions::Args),
     Config(config::Args),
     Devices(devices::Args),
     Doctor(doctor::Args),
     Inspect(inspect::Args),
     Kernels(kernels::Args),
     List(models::ListArgs),
+    #[command(hide = true)]
+    Man(man::Args),
     Ops(ops::Args),
     Pull(pull::Args),
     Quantize(quantize::Args),
@@ -67,6 +73,7 @@ enum Command {
     Synth(synth::Args),
     Tokenize(tokenize::Args),
     Tune(tune::Args),
+    Version(version::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -91,6 +98,8 @@ Examples:
                                     time decode steps of a model, kernel by kernel
   fulmen bench matmul               time matmuls on a GPU
   fulmen tune                       find the fastest matmul kernels for this GPU
+  fulmen completions bash           print a completion script for a shell
+  fulmen version                    show what this command was built from and for
   fulmen help bench decode          the options of one command
 
 Exit status: 0 for success, 1 for a failure, 2 for wrong usage, 128 + N after signal N (Ctrl-C: 130).";
@@ -101,12 +110,14 @@ impl Command {
         match self {
             Command::Bench(args) => bench::run(&args)?,
             Command::Chat(args) => chat::run(&args)?,
+            Command::Completions(args) => completions::run(&args)?,
             Command::Config(args) => config::run(&args)?,
             Command::Devices(args) => devices::run(&args)?,
             Command::Doctor(args) => return Ok(doctor::run(&args)?),
             Command::Inspect(args) => inspect::run(&args)?,
             Command::Kernels(args) => kernels::run(&args)?,
             Command::List(args) => models::list(&args)?,
+            Command::Man(args) => man::run(&args)?,
             Command::Ops(args) => ops::run(&args)?,
             Command::Pull(args) => pull::run(&args)?,
             Command::Rm(args) => return Ok(models::rm(&args)?),
@@ -116,6 +127,7 @@ impl Command {
             Command::Quantize(args) => return Ok(quantize::run(&args)?),
             Command::Run(args) => return Ok(run::run(&args)?),
             Command::Tune(args) => tune::run(&args)?,
+            Command::Version(args) => version::run(&args)?,
         }
         Ok(0)
     }

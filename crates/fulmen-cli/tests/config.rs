@@ -149,7 +149,15 @@ fn mistakes_say_where_they_are() {
         assert!(stderr.contains(&place) && stderr.contains("did you mean sampling.temperature?"), "{stderr}");
     }
     // What needs no file works without one.
-    for args in [&["config", "path"][..], &["--help"], &["run", "--help"], &["--version"]] {
+    let without: [&[&str]; 6] = [
+        &["config", "path"],
+        &["--help"],
+        &["run", "--help"],
+        &["--version"],
+        &["version"],
+        &["completions", "bash"],
+    ];
+    for args in without {
         assert_eq!(output(&mut folder.command(args)).2, Some(0), "{args:?}");
     }
     let (_, stderr, code) = output(folder.command(&["devices"]).env("FULMEN_CONFIG", "/no/file.toml"));

@@ -203,8 +203,11 @@ fn each_option(command: Command, path: &str, change: &dyn Fn(&str, Arg) -> Arg) 
 
 /// Whether the command of these arguments works without the file.
 pub(crate) fn needs_no_file(matches: &ArgMatches) -> bool {
-    let below = matches.subcommand().filter(|(name, _)| *name == "config");
-    below.and_then(|(_, matches)| matches.subcommand_name()) == Some("path")
+    match matches.subcommand() {
+        Some(("completions" | "man" | "version", _)) => true,
+        Some(("config", below)) => below.subcommand_name() == Some("path"),
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         commands: GENERATE,
         kind: Kind::Integer { least: 1, most: u32::MAX as u64 },
         default: "",
-        help: "Context length in tokens; by default the model's own, but at most 4096, or what a longer prompt needs",
+        help: "Context length in tokens; by default the model's own up to 4096, or what a prompt needs",
     },
     Setting {
         key: "kv",

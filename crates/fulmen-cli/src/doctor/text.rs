@@ -18,7 +18,7 @@ const WIDTH: usize = 100;
 const INDENT: usize = 12;
 
 pub(super) fn render(report: &Report) -> String {
-    let mut out = format!("{TITLE}fulmen {}{TITLE:#} on {}\n\n", env!("CARGO_PKG_VERSION"), platform());
+    let mut out = format!("{TITLE}fulmen {}{TITLE:#} on {}\n\n", crate::version::VERSION, platform());
     push_devices(&mut out, report);
     push_folders(&mut out, report);
     let _ = writeln!(out, "{TITLE}what would make it faster{TITLE:#}");
