@@ -1,28 +1,48 @@
 //! `fulmen chat`: a conversation, or a story told in turns.
 
+mod command;
+mod conversation;
+mod input;
+mod message;
+mod saved;
+mod settings;
+mod state;
 mod story;
 
-use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::io::{self, IsTerminal};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 
+use command::Command;
+use conversation::Conversation;
 use fulmen_bench::model::LoadedModel;
-use fulmen_model::template::Message;
-use fulmen_model::{Chat, FinishReason, GenerateOptions, Generated, ModelError, Session};
+use fulmen_model::{FinishReason, GenerateOptions, Generated, ModelError};
+use input::{Input, Next};
 use rustyline::error::ReadlineError;
-use story::Story;
+use saved::{Saved, SavedError};
+pub(crate) use state::folder as state_folder;
 
+use crate::config;
 use crate::error::CommandError;
 use crate::model::interrupt::{self, CancelOnCtrlC};
-use crate::model::load::{LoadError, ModelOptions};
+use crate::model::load::{self, LoadError, ModelOptions};
 use crate::model::prompt::{ChatArgs, PromptError};
 use crate::model::sampling::SamplingOptions;
 use crate::model::stats;
+use crate::output::{counted, tell, tell_dimmed, thousands};
+use crate::progress::prefill_spinner;
+use crate::wrap::Wrapped;
 
 /// Chat with a model.
 ///
 /// Each line is a message, and the answer is printed while it is generated. Ctrl-C stops an answer, and
-/// Ctrl-D exits. /clear starts a new conversation, /stats shows the speed of the last answer, and /help lists
-/// all commands.
+/// Ctrl-D exits. /help lists the commands: they change the system prompt and the settings, take a message
+/// back, save the conversation and more.
+///
+/// A line that ends with \ goes on in the next one, and """ starts and ends a message of several lines.
+///
+/// On a terminal, the lines you type and the last conversation are kept for the next chat in files that only
+/// you can read; --continue goes on with that conversation, and --no-history keeps nothing.
 ///
 /// The small built-in model tells stories: it continues what you write, one paragraph at a time.
 #[derive(Debug, clap::Args)]
@@ -32,6 +52,18 @@ pub(crate) struct Args {
     /// Without it, the small built-in model.
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
+
+    /// Go on with the last conversation, with its model unless another one is named.
+    #[arg(long = "continue", short = 'c')]
+    continued: bool,
+
+    /// What happens when the context is full: leave out the oldest turns, or refuse the message.
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Overflow::Drop)]
+    overflow: Overflow,
+
+    /// Keep neither the lines that are typed nor the conversation.
+    #[arg(long)]
+    no_history: bool,
 
     #[command(flatten)]
     chat: ChatArgs,
@@ -43,23 +75,26 @@ pub(crate) struct Args {
     options: ModelOptions,
 }
 
+/// What happens to a message that does not fit into the context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Overflow {
+    /// The oldest turns are left out
+    Drop,
+    /// The message is refused
+    Refuse,
+}
+
 const EXAMPLES: &str = "\
 Examples:
   fulmen chat                                          tell a story with the built-in model
   fulmen chat model.gguf
   fulmen chat model.gguf --system \"You are a pirate.\" --temperature 1
+  fulmen chat --continue                               go on with the last conversation
   printf 'Hi!\\nAnd now in French.\\n' | fulmen chat model.gguf";
 
-const HELP: &str = "\
-/clear   start a new conversation
-/stats   show the speed of the last answer
-/exit    exit (also Ctrl-D)
-/help    show this list
-Ctrl-C stops an answer.";
-
 const STORY: &str = "\
-Start a story, with \"Once upon a time\" or any other words. The model continues it by a paragraph after each
-of your lines, and after an empty line on its own. /help lists the commands.";
+Start a story, with \"Once upon a time\" or any other words. The model continues it by a paragraph after \
+each of your lines, and after an empty line on its own. /help lists the commands, Ctrl-D exits.";
 
 /// Why `fulmen chat` failed.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +104,12 @@ pub(crate) enum ChatError {
          --template selects a template, and `fulmen run --raw` continues a text"
     )]
     NoTemplate,
+    #[error("that is a story, and this is a chat; a story needs the built-in model")]
+    NotAChat,
+    #[error("that is a conversation with a chat model, and this is a story")]
+    NotAStory,
+    #[error(transparent)]
+    Saved(#[from] SavedError),
     #[error(transparent)]
     Prompt(#[from] PromptError),
     #[error(transparent)]
@@ -93,170 +134,303 @@ impl CommandError for ChatError {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), ChatError> {
-    interrupt::install();
-    let mut options = args.sampling.generate();
+    let options = args.sampling.generate();
     options.sampling.validate()?;
-    let loaded = args.options.load(args.model.as_deref(), args.options.session())?;
-    let mut conversation = Conversation::new(args, &loaded)?;
-    if matches!(conversation, Conversation::Story(_)) && io::stdin().is_terminal() {
-        eprintln!("{STORY}");
+    let mut input = Input::new(!args.no_history)?;
+    interrupt::install();
+    let last = if args.continued { Some(Saved::load_last()?) } else { None };
+    let model = match (&args.model, &last) {
+        (Some(model), _) => Some(model.clone()),
+        (None, Some(last)) => last.model.as_ref().map(PathBuf::from),
+        (None, None) => config::current().default_model().map(Path::to_owned),
+    };
+    let loaded = args.options.load(model.as_deref(), args.options.session())?;
+    let conversation = Conversation::new(args, model.is_none(), &loaded)?;
+    let keeps = !args.no_history && (args.continued || input.is_terminal());
+    let model = model.as_deref().map(name_for_file);
+    let mut running = Running { args, loaded, conversation, options, last: None, keeps, model };
+    if let Some(last) = last {
+        running.continue_with(&last)?;
     }
-    let mut history = Vec::new();
-    let mut last = None;
+    if input.is_terminal() {
+        running.banner();
+    }
     loop {
-        // Ctrl-C clears the line.
-        let line = match read_line(&history) {
-            Ok(line) => line,
-            Err(ReadlineError::Interrupted) => {
-                eprintln!("(Ctrl-D exits)");
+        let line = match input.next()? {
+            Next::Line(line) => line,
+            Next::Interrupted => {
+                tell("(Ctrl-D exits)");
                 continue;
             }
-            Err(ReadlineError::Eof) => return Ok(()),
-            Err(error) => return Err(error.into()),
+            Next::End => return Ok(()),
         };
-        let line = line.trim();
-        match line {
-            "" if !conversation.is_story() => continue,
-            "/exit" | "/quit" | "/bye" => return Ok(()),
-            "/help" | "/?" => eprintln!("{HELP}"),
-            "/clear" => conversation.clear(),
-            "/stats" => eprintln!("{}", last.as_deref().unwrap_or("there is no answer yet")),
-            command if command.starts_with('/') => {
-                eprintln!("unknown command {command}; /help lists all commands")
+        let flow = match command::parse(&line) {
+            None if line.is_empty() && !running.conversation.is_story() => continue,
+            None => running.answer(&line)?,
+            Some(Ok(command)) => running.execute(&command)?,
+            Some(Err(mistake)) => {
+                tell(&mistake.to_string());
+                continue;
             }
-            message => {
-                if !message.is_empty() {
-                    history.push(message.to_owned());
-                }
-                match answer(&loaded, &mut conversation, message, &options)? {
-                    Answered::Done(stats) => last = Some(stats),
-                    Answered::TooLong => {}
-                    Answered::PipeClosed => return Ok(()),
-                }
-                // The same message may get another answer.
-                options.sampling.seed = options.sampling.seed.wrapping_add(1);
-            }
-        }
-    }
-}
-
-/// What messages are added to.
-enum Conversation {
-    Chat(Chat),
-    Story(Story),
-}
-
-impl Conversation {
-    /// A chat with the template of the options or the model's own; with the built-in model, a story.
-    fn new(args: &Args, loaded: &LoadedModel) -> Result<Conversation, ChatError> {
-        let session = loaded.model.session()?;
-        let Some(template) = args.chat.template(&loaded.model)? else {
-            return match (&args.model, &args.chat.system) {
-                (None, None) => Ok(Conversation::Story(Story::new(session))),
-                _ => Err(ChatError::NoTemplate),
-            };
         };
-        let mut chat = Chat::with_template(session, template);
-        chat.set_options(args.chat.options());
-        if let Some(system) = &args.chat.system {
-            chat.push(Message::system(system));
-        }
-        Ok(Conversation::Chat(chat))
-    }
-
-    /// An empty line continues a story.
-    fn is_story(&self) -> bool {
-        matches!(self, Conversation::Story(_))
-    }
-
-    fn clear(&mut self) {
-        match self {
-            Conversation::Chat(chat) => chat.clear(),
-            Conversation::Story(story) => story.clear(),
-        }
-    }
-
-    fn session(&mut self) -> &mut Session {
-        match self {
-            Conversation::Chat(chat) => chat.session(),
-            Conversation::Story(story) => story.session(),
-        }
-    }
-
-    fn say(
-        &mut self,
-        message: &str,
-        options: &GenerateOptions,
-        piece: impl FnMut(&str),
-    ) -> Result<Generated, ModelError> {
-        match self {
-            Conversation::Chat(chat) => chat.say(message, options, piece),
-            Conversation::Story(story) => story.say(message, options, piece),
+        if flow.is_break() {
+            return Ok(());
         }
     }
 }
 
-/// Reads one line. The editor lives for one line only, because it handles Ctrl-C while it lives.
-fn read_line(history: &[String]) -> Result<String, ReadlineError> {
-    let mut editor = rustyline::DefaultEditor::new()?;
-    for entry in history {
-        // The chat works without a history.
-        let _ = editor.add_history_entry(entry);
+/// How a model is named in a saved conversation: a path that works from any folder, or its name on the hub.
+fn name_for_file(model: &Path) -> String {
+    let path = if model.exists() { std::path::absolute(model).ok() } else { None };
+    path.as_deref().unwrap_or(model).display().to_string()
+}
+
+/// A chat that is going on.
+struct Running<'a> {
+    args: &'a Args,
+    loaded: LoadedModel,
+    conversation: Conversation,
+    options: GenerateOptions,
+    /// The last answer.
+    last: Option<Generated>,
+    /// Whether the conversation is kept for `--continue`.
+    keeps: bool,
+    model: Option<String>,
+}
+
+impl Running<'_> {
+    fn banner(&mut self) {
+        let name = match &self.model {
+            Some(model) => Path::new(model).file_name().map_or(model.clone(), |n| n.display().to_string()),
+            None => "the built-in model".to_owned(),
+        };
+        let context = thousands(self.conversation.session().context() as u64);
+        let (summary, device) = (load::summary(&self.loaded.model), &self.loaded.device);
+        tell_dimmed(&format!(
+            "{name} ({summary}) on {} ({}), context {context} tokens",
+            device.selector(),
+            device.name
+        ));
+        let explained = self.conversation.is_story() && !self.args.continued;
+        tell_dimmed(if explained { STORY } else { "/help lists the commands, Ctrl-D exits." });
     }
-    editor.readline("> ")
+
+    fn continue_with(&mut self, last: &Saved) -> Result<(), ChatError> {
+        let shown = self.conversation.restore(last)?;
+        if let (Conversation::Chat(chat), Some(system)) = (&mut self.conversation, &self.args.chat.system) {
+            chat.set_system(Some(system));
+        }
+        tell(&format!("going on with the last conversation ({shown})"));
+        if let Some(model) = &last.model
+            && last.model != self.model
+        {
+            tell(&format!("it was held with {model}"));
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, command: &Command<'_>) -> Result<ControlFlow<()>, ChatError> {
+        match *command {
+            Command::Quit => return Ok(ControlFlow::Break(())),
+            Command::Retry => return self.retry(),
+            Command::Help => tell(&command::help()),
+            Command::Clear => {
+                self.conversation.clear();
+                tell("(a new conversation)");
+            }
+            Command::Context => match self.conversation.context() {
+                Ok(line) => tell(&line),
+                Err(error) => tell(&error.to_string()),
+            },
+            Command::Stats => match &self.last {
+                Some(last) => tell(&stats::line(&self.loaded, self.conversation.session(), last)),
+                None => tell("there is no answer yet"),
+            },
+            Command::Set(None) => tell(&settings::list(&self.options)),
+            Command::Set(Some((name, value))) => match settings::set(&mut self.options, name, value) {
+                Ok(value) => tell(&format!("({name} is now {value})")),
+                Err(error) => tell(&error.to_string()),
+            },
+            Command::System(text) => self.system(text),
+            Command::Undo => match self.conversation.undo() {
+                Some(message) => {
+                    tell(&format!("(forgotten: {})", shortened(&message)));
+                    self.keep();
+                }
+                None => tell("there is nothing to undo"),
+            },
+            Command::Save(file) => match self.conversation.saved(self.model.clone()).save(file.as_ref()) {
+                Ok(()) => tell(&format!("(saved as {file})")),
+                Err(error) => tell(&error.to_string()),
+            },
+            Command::Load(file) => {
+                let loaded = Saved::load(file.as_ref()).map_err(ChatError::from);
+                match loaded.and_then(|saved| self.conversation.restore(&saved)) {
+                    Ok(shown) => tell(&format!("(loaded {shown} from {file})")),
+                    Err(error) => tell(&error.to_string()),
+                }
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn system(&mut self, text: Option<&str>) {
+        let Conversation::Chat(chat) = &mut self.conversation else {
+            return tell("a story has no system prompt");
+        };
+        match text {
+            None => tell(chat.system().unwrap_or("there is no system prompt; /system TEXT sets one")),
+            Some("\"\"") => {
+                chat.set_system(None);
+                tell("(no system prompt from now on)");
+            }
+            Some(text) => {
+                chat.set_system(Some(text));
+                tell("(the system prompt is set)");
+            }
+        }
+    }
+
+    /// Answers the last message again. The old answer stays if there is no new one.
+    fn retry(&mut self) -> Result<ControlFlow<()>, ChatError> {
+        let before = self.conversation.saved(None);
+        let Some(message) = self.conversation.undo() else {
+            tell("there is no message to answer again");
+            return Ok(ControlFlow::Continue(()));
+        };
+        let without = self.conversation.saved(None);
+        let flow = self.answer(&message)?;
+        if self.conversation.saved(None) == without {
+            self.conversation.restore(&before)?;
+        }
+        Ok(flow)
+    }
+
+    /// Sends a message and prints the answer while it is generated.
+    fn answer(&mut self, message: &str) -> Result<ControlFlow<()>, ChatError> {
+        self.make_room(message)?;
+        let generated = match self.print_answer(message)? {
+            Printed::Answer(generated) => generated,
+            Printed::Refused => return Ok(ControlFlow::Continue(())),
+            Printed::PipeClosed => return Ok(ControlFlow::Break(())),
+        };
+        match generated.reason {
+            FinishReason::ContextFull => {
+                tell("(the answer is cut: the context is full; /clear starts a new conversation)");
+            }
+            FinishReason::Cancelled => tell("(stopped)"),
+            FinishReason::EndToken(_) if self.conversation.is_story() => {
+                tell("(the end; the next line starts another story)");
+            }
+            _ => {}
+        }
+        self.last = Some(generated);
+        // The same message may get another answer.
+        self.options.sampling.seed = self.options.sampling.seed.wrapping_add(1);
+        self.keep();
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Makes the context longer if it was not chosen, and otherwise leaves out old turns if that was chosen.
+    fn make_room(&mut self, message: &str) -> Result<(), ChatError> {
+        let max_tokens = self.options.max_tokens;
+        if self.args.options.context.is_none() {
+            match self.conversation.grow(&self.loaded.model, message, max_tokens) {
+                Ok(Some(context)) => {
+                    tell(&format!("(the context grows to {} tokens)", thousands(context as u64)));
+                }
+                // What the template refuses is reported when the message is sent.
+                Ok(None) | Err(ModelError::Template(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if self.args.overflow == Overflow::Refuse {
+            return Ok(());
+        }
+        match self.conversation.make_room(message, max_tokens) {
+            Ok(0) | Err(_) => {}
+            Ok(dropped) => {
+                let what = if self.conversation.is_story() { "paragraph" } else { "turn" };
+                let are = if dropped == 1 { "is" } else { "are" };
+                let dropped = counted(dropped, what);
+                tell(&format!("(the context is full: the oldest {dropped} {are} left out from now on)"));
+            }
+        }
+        Ok(())
+    }
+
+    fn print_answer(&mut self, message: &str) -> Result<Printed, ChatError> {
+        let flag = self.conversation.session().cancel_flag();
+        let cancel = CancelOnCtrlC::new(self.conversation.session().cancel_flag());
+        let mut out = Wrapped::stdout();
+        let mut failed = None;
+        let mut spinner = Some(prefill_spinner(None));
+        let generated = self.conversation.say(message, &self.options, |piece| {
+            spinner.take();
+            if let Err(error) = out.push(piece) {
+                flag.store(true, std::sync::atomic::Ordering::Relaxed);
+                failed.get_or_insert(error);
+            }
+        });
+        drop(spinner);
+        drop(cancel);
+        match failed {
+            // A closed pipe ends the chat and is not an error.
+            Some(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Printed::PipeClosed),
+            Some(error) => return Err(error.into()),
+            None => {}
+        }
+        match generated {
+            Ok(generated) => {
+                // On a terminal, a blank line between the answer and the next message.
+                out.finish(if io::stdout().is_terminal() { "\n\n" } else { "\n" })?;
+                Ok(Printed::Answer(generated))
+            }
+            Err(error @ ModelError::PromptTooLong { .. }) => {
+                let more = "/clear starts a new conversation, --context makes the context larger";
+                let drops = match self.args.overflow {
+                    Overflow::Drop => "",
+                    Overflow::Refuse => ", --overflow drop leaves out the oldest turns",
+                };
+                tell(&format!("{error}; {more}{drops}"));
+                Ok(Printed::Refused)
+            }
+            // A template may refuse a message; the next one may be right.
+            Err(error @ ModelError::Template(_)) => {
+                tell(&error.to_string());
+                Ok(Printed::Refused)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Keeps the conversation for `--continue`. A failure is told once.
+    fn keep(&mut self) {
+        if self.keeps
+            && let Err(error) = self.conversation.saved(self.model.clone()).save_last()
+        {
+            tell(&format!("the conversation is not kept: {error}"));
+            self.keeps = false;
+        }
+    }
 }
 
 /// What came of a message.
-enum Answered {
-    /// An answer, and its statistics.
-    Done(String),
-    /// The message did not fit.
-    TooLong,
+enum Printed {
+    Answer(Generated),
+    /// It did not fit, or the template refused it.
+    Refused,
     /// The reader of the answers closed the pipe.
     PipeClosed,
 }
 
-/// Sends a message and prints the answer while it is generated.
-fn answer(
-    loaded: &LoadedModel,
-    conversation: &mut Conversation,
-    message: &str,
-    options: &GenerateOptions,
-) -> Result<Answered, ChatError> {
-    let cancel = CancelOnCtrlC::new(conversation.session().cancel_flag());
-    let mut stdout = io::stdout().lock();
-    let mut failed = None;
-    let flag = conversation.session().cancel_flag();
-    let generated = conversation.say(message, options, |piece| {
-        if let Err(error) = stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()) {
-            flag.store(true, std::sync::atomic::Ordering::Relaxed);
-            failed.get_or_insert(error);
-        }
-    });
-    drop(cancel);
-    match failed {
-        // A closed pipe ends the chat and is not an error.
-        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Answered::PipeClosed),
-        Some(error) => return Err(error.into()),
-        None => {}
+/// The start of a message.
+fn shortened(message: &str) -> String {
+    const MOST: usize = 60;
+    let line = message.lines().next().unwrap_or_default();
+    match line.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None if line.len() < message.len() => format!("{line}…"),
+        None => line.to_owned(),
     }
-    let generated = match generated {
-        Err(error @ ModelError::PromptTooLong { .. }) => {
-            eprintln!("{error}; /clear starts a new conversation, --context makes the context larger");
-            return Ok(Answered::TooLong);
-        }
-        generated => generated?,
-    };
-    // On a terminal, a blank line between the answer and the next message.
-    write!(stdout, "{}", if io::stdout().is_terminal() { "\n\n" } else { "\n" })?;
-    stdout.flush()?;
-    match generated.reason {
-        FinishReason::ContextFull => eprintln!("(the context is full; /clear starts a new conversation)"),
-        FinishReason::Cancelled => eprintln!("(stopped)"),
-        FinishReason::EndToken(_) if conversation.is_story() => {
-            eprintln!("(the end; the next line starts another story)")
-        }
-        _ => {}
-    }
-    Ok(Answered::Done(stats::line(loaded, conversation.session(), &generated)))
 }

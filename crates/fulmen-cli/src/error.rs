@@ -8,6 +8,7 @@ use fulmen_model::ModelError;
 use fulmen_model::template::TemplateError;
 use fulmen_wgpu::GpuError;
 
+use crate::output::TextWriter;
 use crate::select::SelectError;
 
 /// The exit code for wrong usage, also of clap.
@@ -34,11 +35,16 @@ impl<E: CommandError> From<E> for Failure {
 }
 
 impl Failure {
-    /// Prints the message in the style of clap.
+    /// Prints the message in the style of clap. It may quote a file, so control characters are escaped.
     pub(crate) fn report(&self) -> ExitCode {
         let style = clap::builder::Styles::styled();
         let style = style.get_error();
-        anstream::eprintln!("{style}error:{style:#} {}", self.message);
+        let mut stderr = TextWriter::stderr();
+        // Nothing can be reported if stderr is closed.
+        let _ = stderr
+            .styled(&format!("{style}error:{style:#} "))
+            .and_then(|()| stderr.text(&self.message))
+            .and_then(|()| stderr.text("\n"));
         ExitCode::from(self.exit_code)
     }
 }

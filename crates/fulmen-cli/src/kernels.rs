@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::error::CommandError;
 use crate::output::{counted, json, print};
+use crate::quiet::quietly;
 use crate::select::wgpu_adapter;
 
 /// List the GPU kernels, or print the final WGSL or PTX of one.
@@ -199,7 +200,7 @@ struct Wgpu(Vec<CatalogEntry>);
 
 impl Wgpu {
     fn new(adapter: &AdapterSelector) -> Result<Wgpu, GpuError> {
-        Ok(Wgpu(catalog(&GpuDevice::open(adapter)?.caps())))
+        Ok(Wgpu(catalog(&quietly(|| GpuDevice::open(adapter))?.caps())))
     }
 }
 

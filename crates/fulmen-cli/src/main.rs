@@ -2,11 +2,16 @@
 
 mod bench;
 mod chat;
+mod completions;
+mod config;
 mod devices;
+mod doctor;
 mod error;
 mod inspect;
 mod kernels;
+mod man;
 mod model;
+mod models;
 mod ops;
 mod output;
 mod progress;
@@ -18,6 +23,8 @@ mod select;
 mod synth;
 mod tokenize;
 mod tune;
+mod version;
+mod wrap;
 
 use std::process::ExitCode;
 
@@ -28,11 +35,18 @@ use error::Failure;
 /// Run large language models on the CPU, on any GPU through wgpu, and at full speed on NVIDIA GPUs through
 /// CUDA.
 #[derive(Debug, Parser)]
-#[command(name = "fulmen", version, propagate_version = true)]
+#[command(name = "fulmen", version = version::VERSION, propagate_version = true)]
 #[command(arg_required_else_help = true, after_help = EXAMPLES)]
 struct Cli {
+    #[command(flatten)]
+    global: config::GlobalOptions,
+
     #[command(subcommand)]
     command: Command,
+
+    /// Show what drivers write to stderr (also FULMEN_LOG=1).
+    #[arg(long, short, global = true, help_heading = "Global options")]
+    verbose: bool,
 }
 
 // Each subcommand's help is the doc comment of its arguments.
@@ -40,17 +54,26 @@ struct Cli {
 enum Command {
     Bench(bench::Args),
     Chat(chat::Args),
+    Completions(completions::Args),
+    Config(config::Args),
     Devices(devices::Args),
+    Doctor(doctor::Args),
     Inspect(inspect::Args),
     Kernels(kernels::Args),
+    List(models::ListArgs),
+    #[command(hide = true)]
+    Man(man::Args),
     Ops(ops::Args),
     Pull(pull::Args),
     Quantize(quantize::Args),
+    Rm(models::RmArgs),
     Run(run::Args),
+    Show(models::ShowArgs),
     #[command(hide = true)]
     Synth(synth::Args),
     Tokenize(tokenize::Args),
     Tune(tune::Args),
+    Version(version::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -59,8 +82,11 @@ Examples:
   fulmen pull ORG/NAME              download a model from Hugging Face
   fulmen run MODEL PROMPT           answer a prompt
   fulmen chat MODEL                 hold a conversation
+  fulmen list                       list downloaded models; `fulmen rm` removes one
+  fulmen config show                show the settings and where they come from
   fulmen devices                    list devices, and the one that `auto` selects
   fulmen devices --json             the same for scripts
+  fulmen doctor                     check this machine, and say what would make it faster
   fulmen inspect model.gguf         show what a model file contains and whether it fits
   fulmen quantize IN OUT --type q4_k_m
                                     store a model in smaller types
@@ -72,9 +98,11 @@ Examples:
                                     time decode steps of a model, kernel by kernel
   fulmen bench matmul               time matmuls on a GPU
   fulmen tune                       find the fastest matmul kernels for this GPU
+  fulmen completions bash           print a completion script for a shell
+  fulmen version                    show what this command was built from and for
   fulmen help bench decode          the options of one command
 
-Exit status: 0 for success, 1 for a failure, 2 for wrong usage, 130 if stopped by Ctrl-C.";
+Exit status: 0 for success, 1 for a failure, 2 for wrong usage, 128 + N after signal N (Ctrl-C: 130).";
 
 impl Command {
     /// Returns the exit code.
@@ -82,24 +110,37 @@ impl Command {
         match self {
             Command::Bench(args) => bench::run(&args)?,
             Command::Chat(args) => chat::run(&args)?,
+            Command::Completions(args) => completions::run(&args)?,
+            Command::Config(args) => config::run(&args)?,
             Command::Devices(args) => devices::run(&args)?,
+            Command::Doctor(args) => return Ok(doctor::run(&args)?),
             Command::Inspect(args) => inspect::run(&args)?,
             Command::Kernels(args) => kernels::run(&args)?,
+            Command::List(args) => models::list(&args)?,
+            Command::Man(args) => man::run(&args)?,
             Command::Ops(args) => ops::run(&args)?,
             Command::Pull(args) => pull::run(&args)?,
+            Command::Rm(args) => return Ok(models::rm(&args)?),
+            Command::Show(args) => models::show(&args)?,
             Command::Synth(args) => synth::run(&args)?,
             Command::Tokenize(args) => tokenize::run(&args)?,
             Command::Quantize(args) => return Ok(quantize::run(&args)?),
             Command::Run(args) => return Ok(run::run(&args)?),
             Command::Tune(args) => tune::run(&args)?,
+            Command::Version(args) => version::run(&args)?,
         }
         Ok(0)
     }
 }
 
 fn main() -> ExitCode {
-    quiet::quiet_drivers();
-    match Cli::parse().command.run() {
+    let cli = match config::parse::<Cli>() {
+        Ok(cli) => cli,
+        Err(error) => return Failure::from(error).report(),
+    };
+    quiet::install(cli.verbose);
+    cli.global.set_color();
+    match cli.command.run() {
         Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         Err(failure) => failure.report(),
     }

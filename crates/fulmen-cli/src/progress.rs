@@ -1,7 +1,11 @@
 //! Progress bars on stderr. They are shown on a terminal and nowhere else.
 
+use std::time::Duration;
+
 use fulmen_bench::Progress;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+
+use crate::output::counted;
 
 /// A bar with this template; `indicatif` has the keys.
 pub(crate) fn bar_with(template: &str, len: u64) -> ProgressBar {
@@ -27,4 +31,32 @@ pub(crate) fn with_bar<T>(run: impl FnOnce(&mut dyn FnMut(Progress<'_>)) -> T) -
     });
     bar.finish_and_clear();
     result
+}
+
+/// A line that says, once it takes longer than a moment, that a prompt is being read. It disappears when this
+/// is dropped.
+pub(crate) struct Spinner(ProgressBar);
+
+/// Shown while a prompt runs; with the number of its tokens, if that is known.
+pub(crate) fn prefill_spinner(tokens: Option<usize>) -> Spinner {
+    const MOMENT: Duration = Duration::from_millis(700);
+    let bar = ProgressBar::new_spinner();
+    let tokens = tokens.map_or(String::new(), |tokens| format!(" of {}", counted(tokens, "token")));
+    let text = format!("reading the prompt{tokens}");
+    let line = move |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+        if state.elapsed() > MOMENT {
+            let _ = write!(out, "{text} … {:.0} s", state.elapsed().as_secs_f64());
+        }
+    };
+    if let Ok(style) = ProgressStyle::with_template("{line}") {
+        bar.set_style(style.with_key("line", line));
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    Spinner(bar)
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
 }

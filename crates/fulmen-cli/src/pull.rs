@@ -1,30 +1,38 @@
 //! `fulmen pull`: downloads a model from a hub into the cache.
 
+use std::cell::RefCell;
 use std::io;
 
 use fulmen_core::device::format_bytes;
-use fulmen_hub::{Choice, Event, HubError, Reference, ReferenceError, RepoFile, Settings};
+use fulmen_hub::{Choice, Event, HubError, Reference, ReferenceError, RepoFile};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::config::{self, ConfigError};
 use crate::error::CommandError;
-use crate::output::{columns, counted, print, printable};
+use crate::model::interrupt::{self, NoteOnSignal};
+use crate::output::{columns, counted, print, print_text, printable};
 
 /// Download a model from Hugging Face or a compatible server.
 ///
-/// MODEL is ORG/NAME, ORG/NAME:FILE or ORG/NAME@REVISION:FILE. FILE may be any part of a file name that is
-/// unique, such as Q8_0. Without it, the GGUF file in Q4_K_M or the closest type is downloaded, or the
-/// safetensors files if there is no GGUF file. All parts of a split model are downloaded. Files in the cache
-/// are not downloaded again, interrupted downloads resume, and every file is verified against its hash. The
-/// path of the model is printed; other commands also find it by name: `fulmen run ORG/NAME`.
+/// MODEL is ORG/NAME, ORG/NAME:FILE or ORG/NAME@REVISION:FILE, the same with a host in front
+/// (hf.co/ORG/NAME), the URL of its page or file, or an alias of the configuration file. FILE may be any part
+/// of a file name that is unique, such as Q8_0. Without it, the GGUF file in Q4_K_M or the closest type is
+/// downloaded, or the safetensors files if there is no GGUF file. All parts of a split model are downloaded,
+/// if the disk has enough space. Files in the cache are not downloaded again, and every file is verified
+/// against the hash that the server sends. The path of the model is printed; other commands also find it by
+/// name: `fulmen run ORG/NAME`.
+///
+/// Ctrl-C, SIGTERM and SIGHUP keep what was downloaded so far, and the same command resumes there. `fulmen
+/// list` shows such files and `fulmen rm` removes them.
 ///
 /// Environment: HF_ENDPOINT (the server), HF_TOKEN (for gated and private models), HF_HOME or HF_HUB_CACHE
 /// (where the cache is), HTTPS_PROXY, SSL_CERT_FILE.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Model: ORG/NAME[@REVISION][:FILE].
+    /// Model: ORG/NAME[@REVISION][:FILE], a URL, or an alias.
     #[arg(value_name = "MODEL")]
-    model: Reference,
+    model: String,
 
     /// Branch, tag or commit; the same as @REVISION.
     #[arg(long, value_name = "REVISION")]
@@ -44,6 +52,9 @@ Examples:
   fulmen pull ggml-org/SmolLM3-3B-GGUF           the file in Q4_K_M
   fulmen pull ggml-org/SmolLM3-3B-GGUF:Q8_0      the file in Q8_0
   fulmen pull ORG/NAME@v1.0:sub/model.gguf       one file of a revision
+  fulmen pull hf.co/ORG/NAME:Q8_0                the same with a host, as other tools write it
+  fulmen pull https://huggingface.co/ORG/NAME/blob/main/model.gguf
+                                                 a file by its URL
   fulmen pull ORG/NAME --list                    list the files
   fulmen run ORG/NAME \"Hello\"                    run the downloaded model";
 
@@ -53,6 +64,8 @@ pub(crate) enum PullError {
     #[error(transparent)]
     Hub(#[from] HubError),
     #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
     Reference(#[from] ReferenceError),
     #[error("cannot write the result: {0}")]
     Write(#[from] io::Error),
@@ -60,24 +73,31 @@ pub(crate) enum PullError {
 
 impl CommandError for PullError {
     fn is_usage(&self) -> bool {
-        matches!(self, PullError::Reference(_))
+        match self {
+            PullError::Reference(_) => true,
+            PullError::Config(error) => error.is_usage(),
+            _ => false,
+        }
     }
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), PullError> {
-    let settings = Settings::from_env()?;
+    let settings = config::current().hub_settings()?;
+    let named: Reference = config::current().alias(&args.model).unwrap_or(&args.model).parse()?;
     let reference = match &args.revision {
-        Some(revision) => args.model.clone().at(revision)?,
-        None => args.model.clone(),
+        Some(revision) => named.at(revision)?,
+        None => named,
     };
     let report = Report::new(args.quiet);
     if args.list {
         let listing = fulmen_hub::list(&settings, &reference, &mut |event| report.tell(&event))?;
         return Ok(print(&table(&listing.files))?);
     }
+    interrupt::install();
     let pulled = fulmen_hub::pull(&settings, &reference, &mut |event| report.tell(&event));
+    report.note.take();
     report.bar.finish_and_clear();
-    Ok(print(&format!("{}\n", pulled?.path.display()))?)
+    Ok(print_text(&format!("{}\n", pulled?.path.display()))?)
 }
 
 fn table(files: &[RepoFile]) -> String {
@@ -90,6 +110,8 @@ fn table(files: &[RepoFile]) -> String {
 struct Report {
     bar: ProgressBar,
     quiet: bool,
+    /// What a signal prints once there is something to resume.
+    note: RefCell<Option<NoteOnSignal>>,
 }
 
 impl Report {
@@ -99,13 +121,15 @@ impl Report {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
-        Report { bar, quiet }
+        Report { bar, quiet, note: RefCell::default() }
     }
 
     fn tell(&self, event: &Event<'_>) {
         match event {
             Event::Chosen(choice) => self.say(&chosen(choice)),
             Event::File { path, size, have } => {
+                let note = "stopped; run the same command again to resume the download";
+                self.note.borrow_mut().get_or_insert_with(|| NoteOnSignal::new(note));
                 self.bar.set_length(*size);
                 self.bar.set_position(*have);
                 self.bar.set_message(printable(path));
@@ -115,13 +139,17 @@ impl Report {
                 }
             }
             Event::Bytes(more) => self.bar.inc(*more),
-            Event::Complete { path, cached: true } => {
+            Event::Complete { path, cached: true, .. } => {
                 self.say(&format!("{} is already in the cache", printable(path)))
             }
-            Event::Complete { path, .. } => {
+            Event::Complete { path, verified, .. } => {
                 let size =
                     self.bar.length().map_or(String::new(), |bytes| format!(" ({})", format_bytes(bytes)));
-                self.say(&format!("{}{size}, verified", printable(path)));
+                let checked = match verified {
+                    true => "verified",
+                    false => "complete, but not verified: the server sent no hash",
+                };
+                self.say(&format!("{}{size}, {checked}", printable(path)));
             }
             Event::Waiting { path } => {
                 self.say(&format!("{}: waiting for another process that is downloading it", printable(path)));
@@ -143,11 +171,21 @@ impl Report {
     }
 }
 
+/// Other files of a repository that are named; `--list` lists all.
+const SHOWN: usize = 20;
+
 fn chosen(choice: &Choice) -> String {
-    let bytes: Option<u64> = choice.files.iter().map(|file| file.size).sum();
+    let bytes = choice.files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.size?));
     let size = bytes.map_or(String::new(), |bytes| format!(" ({})", format_bytes(bytes)));
     let others = match choice.others.len() {
         0 => String::new(),
+        n if n > SHOWN => {
+            format!(
+                "; also available: {} and {} more",
+                printable(&choice.others[..SHOWN].join(", ")),
+                n - SHOWN
+            )
+        }
         _ => format!("; also available: {}", printable(&choice.others.join(", "))),
     };
     match (&choice.name, choice.files.len()) {

@@ -14,6 +14,7 @@ use std::{
 
 use fulmen_core::DType;
 use fulmen_core::device::format_bytes;
+use fulmen_model::gguf::{GgufWriteError, NewFile};
 use fulmen_model::quantize::{QuantizeError, QuantizePlan, Recipe, quantize};
 use fulmen_model::source;
 
@@ -38,7 +39,8 @@ pub(crate) struct Args {
     #[arg(value_name = "IN")]
     input: PathBuf,
 
-    /// GGUF file to write. It appears only when it is complete.
+    /// GGUF file to write. It appears only when it is complete. A directory, device, pipe or symbolic link is
+    /// never replaced.
     #[arg(value_name = "OUT")]
     output: PathBuf,
 
@@ -81,8 +83,9 @@ impl CommandError for QuantizeCommandError {}
 pub(crate) fn run(args: &Args) -> Result<i32, QuantizeCommandError> {
     let source = source::open(find(&args.input)?).map_err(QuantizeError::Read)?;
     let plan = QuantizePlan::of(&*source, args.recipe)?;
-    if !args.force && args.output.symlink_metadata().is_ok() {
-        return Err(QuantizeCommandError::Exists(args.output.clone()));
+    match NewFile::check(&args.output, args.force) {
+        Err(GgufWriteError::Exists { path }) => return Err(QuantizeCommandError::Exists(path)),
+        checked => checked.map_err(QuantizeError::Write)?,
     }
     if !plan.requantized.is_empty() {
         let types = counted(&plan.requantized, |dtype| dtype.to_string());

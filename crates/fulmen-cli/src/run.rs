@@ -1,26 +1,33 @@
 //! `fulmen run`: answers one prompt.
 
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use fulmen_bench::model::LoadedModel;
-use fulmen_model::{FinishReason, Generated, Generation, ModelError};
+use fulmen_model::{FinishReason, Generated, Generation, Model, ModelError, SessionOptions};
 use serde_json::json;
 
+use crate::config;
 use crate::error::CommandError;
-use crate::model::find::is_model;
+use crate::model::find::{FindError, find, is_model};
+use crate::model::input::{self, InputError};
 use crate::model::interrupt::{self, CancelOnCtrlC};
 use crate::model::load::{LoadError, ModelOptions};
 use crate::model::prompt::{PromptError, PromptOptions};
 use crate::model::sampling::SamplingOptions;
 use crate::model::stats;
-use crate::output::print;
+use crate::output::{print, tell, tell_dimmed};
+use crate::progress::prefill_spinner;
+use crate::wrap::Wrapped;
 
 /// Answer a prompt with a model.
 ///
-/// The answer is printed while it is generated. The prompt is an argument or standard input. Chat models get
-/// it as a user message, unless --raw is given. The small built-in model continues it as a story, and tells
-/// one of its own without a prompt.
+/// The answer is printed while it is generated. The prompt is an argument, the text of files (--file) and
+/// what is piped into the command, in this order, with a blank line between them. Chat models get it as a
+/// user message, unless --raw is given. The small built-in model continues it as a story, and tells one of
+/// its own without a prompt.
+///
+/// A pipe gets exactly the text of the answer, without a line break at its end.
 ///
 /// The line after the answer shows the speed. "80 % of the memory-bandwidth bound" means 80 % of the speed at
 /// which a decode step would only read all weights and the KV cache once, at the memory bandwidth measured in
@@ -33,13 +40,17 @@ pub(crate) struct Args {
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
 
-    /// Prompt; read from standard input if it is not given.
+    /// Prompt; piped input is added to it.
     #[arg(value_name = "PROMPT")]
     prompt: Option<String>,
 
     /// Prompt, as an option.
     #[arg(long = "prompt", short = 'p', value_name = "TEXT", conflicts_with = "prompt")]
     prompt_option: Option<String>,
+
+    /// Add the text of a file to the prompt; may be given several times. `-` is standard input.
+    #[arg(long = "file", short = 'f', value_name = "FILE")]
+    files: Vec<PathBuf>,
 
     #[command(flatten)]
     prompts: PromptOptions,
@@ -68,6 +79,9 @@ Examples:
   fulmen run \"Once upon a time\"
   fulmen run model.gguf \"Why is the sky blue?\"
   fulmen run model.gguf --temperature 0 --max-tokens 100 \"Why is the sky blue?\"
+  fulmen run model.gguf \"Summarize this:\" -f notes.txt
+  cat notes.txt | fulmen run model.gguf \"Summarize this:\"
+  fulmen run model.gguf --json \"Hello\" | jq -r .text
   git diff | fulmen run model.gguf --system \"Write a commit message.\"
   fulmen run model.gguf --raw \"Once upon a time\"       continue the text
   fulmen run model.gguf --profile \"Hello\"              show the time of each op";
@@ -77,10 +91,10 @@ Examples:
 pub(crate) enum RunError {
     #[error("no prompt: pass it as an argument or on standard input; `fulmen chat` holds a conversation")]
     NoPrompt,
-    #[error("cannot read the prompt from standard input: {0}")]
-    Read(io::Error),
-    #[error("the prompt on standard input is not UTF-8")]
-    NotUtf8,
+    #[error("{0}; a prompt of one word that looks like a name is passed with --prompt")]
+    NotAPrompt(FindError),
+    #[error(transparent)]
+    Input(#[from] InputError),
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(transparent)]
@@ -97,6 +111,7 @@ impl CommandError for RunError {
     fn is_usage(&self) -> bool {
         match self {
             RunError::NoPrompt => true,
+            RunError::Input(error) => error.is_usage(),
             RunError::Load(error) => error.is_usage(),
             RunError::Prompt(error) => error.is_usage(),
             RunError::Model(error) => error.is_usage(),
@@ -108,31 +123,57 @@ impl CommandError for RunError {
 impl Args {
     /// The model and the prompt. A single argument is a model if it can be one, and otherwise a prompt for
     /// the built-in model.
+    /// Without either, the model is that of the configuration, or the built-in one.
     fn model_and_prompt(&self) -> (Option<&Path>, Option<&str>) {
         let option = self.prompt_option.as_deref();
-        match (&self.model, &self.prompt) {
+        let (model, prompt) = match (&self.model, &self.prompt) {
             (Some(word), None) if option.is_none() && !is_model(word) => (None, word.to_str()),
             (model, prompt) => (model.as_deref(), prompt.as_deref().or(option)),
-        }
+        };
+        (model.or_else(|| config::current().default_model()), prompt)
     }
+}
+
+/// The whole prompt: argument, files and piped input.
+fn whole_prompt(args: &Args, model: Option<&Path>, prompt: Option<&str>) -> Result<String, RunError> {
+    let parts = input::parts(prompt, &args.files)?;
+    match model {
+        Some(_) if parts.is_empty() => Err(RunError::NoPrompt),
+        Some(_) => Ok(parts.join("\n\n")),
+        // The story model generates the space before the next word.
+        None => Ok(parts.join("\n\n").trim_end().to_owned()),
+    }
+}
+
+/// A session for a prompt of so many tokens: the default context, or a longer one, up to the model's own, if
+/// the prompt and an answer need it.
+fn fitting(model: &Model, prompt: usize, max_tokens: usize) -> SessionOptions {
+    const ANSWER: usize = 2048;
+    let options = *model.session_options();
+    let needed = prompt.saturating_add(max_tokens.min(ANSWER)).next_multiple_of(1024);
+    let longer = u32::try_from(needed).unwrap_or(u32::MAX).min(model.config().context);
+    let context = options.context.max(longer);
+    SessionOptions { context, ..options }
 }
 
 /// Returns the exit code.
 pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
     let (model, prompt) = args.model_and_prompt();
-    let prompt = match (prompt, model) {
-        (Some(prompt), Some(_)) => prompt.to_owned(),
-        (None, Some(_)) => read_prompt()?.ok_or(RunError::NoPrompt)?,
-        // The story model generates the space before the next word.
-        (Some(prompt), None) => prompt.trim_end().to_owned(),
-        (None, None) => read_prompt()?.unwrap_or_default().trim_end().to_owned(),
-    };
+    // A wrong name is reported before anybody is asked for a prompt.
+    model.map(find).transpose().map_err(|error| match error {
+        FindError::NoSuchName { .. } if prompt.is_none() => RunError::NotAPrompt(error),
+        error => LoadError::from(error).into(),
+    })?;
+    let prompt = whole_prompt(args, model, prompt)?;
     interrupt::install();
     let options = args.sampling.generate();
     options.sampling.validate()?;
     let loaded = args.options.load(model, args.options.session())?;
     let tokens = args.prompts.tokens(&loaded.model, &prompt)?;
-    let mut session = loaded.model.session()?;
+    let mut session = match args.options.context {
+        Some(_) => loaded.model.session()?,
+        None => loaded.model.session_with(fitting(&loaded.model, tokens.len(), options.max_tokens))?,
+    };
     if args.profile {
         session.start_profile();
     }
@@ -157,54 +198,49 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
     drop(cancel);
     let Some(generated) = generated? else { return Ok(0) };
     if args.json {
-        print(&as_json(&loaded, &generated, &tokens, options.sampling.seed))?;
+        print(&as_json(model, &loaded, &generated, &tokens, options.sampling.seed))?;
     } else if !args.quiet {
-        anstream::eprintln!("\n{}", dim(&stats::line(&loaded, &session, &generated)));
+        if io::stdout().is_terminal() {
+            tell("");
+        }
+        tell_dimmed(&stats::line(&loaded, &session, &generated));
     }
     if let Some(profile) = stats::profile(&session) {
-        anstream::eprintln!("\n{profile}");
+        tell(&format!("\n{profile}"));
     }
     Ok(if generated.reason == FinishReason::Cancelled { interrupt::EXIT_CODE } else { 0 })
 }
 
-/// Writes `start`, and then the answer while it is generated. `None` if the reader closed the pipe, which is
-/// not an error.
+/// Writes `start`, and then the answer while it is generated; on a terminal, also the end of the last line.
+/// `None` if the reader closed the pipe, which is not an error.
 fn stream(start: &str, mut generation: Generation<'_>) -> Result<Option<Generated>, RunError> {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = Wrapped::stdout();
     let mut next = Some(start.to_owned());
+    let mut prefill = Some(prefill_spinner(Some(generation.generated().prompt_tokens)));
     while let Some(piece) = next {
-        match stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()) {
+        match stdout.push(&piece) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(None),
             result => result?,
         }
         next = generation.next_piece()?;
+        prefill.take();
     }
     let generated = generation.generated().clone();
-    if !generated.text.ends_with('\n') {
-        match writeln!(stdout).and_then(|()| stdout.flush()) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(None),
-            result => result?,
-        }
+    let line_open = io::stdout().is_terminal() && !generated.text.ends_with('\n');
+    match stdout.finish(if line_open { "\n" } else { "" }) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(None),
+        result => result.map(|()| Some(generated)).map_err(RunError::from),
     }
-    Ok(Some(generated))
-}
-
-/// The prompt on standard input, if there is one.
-fn read_prompt() -> Result<Option<String>, RunError> {
-    let mut stdin = io::stdin();
-    if stdin.is_terminal() {
-        return Ok(None);
-    }
-    let mut bytes = Vec::new();
-    stdin.read_to_end(&mut bytes).map_err(RunError::Read)?;
-    let text = String::from_utf8(bytes).map_err(|_| RunError::NotUtf8)?;
-    // The shell adds the line break at the end.
-    let text = text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text));
-    Ok((!text.is_empty()).then(|| text.to_owned()))
 }
 
 /// Field names here are an interface: add, do not rename.
-fn as_json(loaded: &LoadedModel, generated: &Generated, prompt: &[u32], seed: u64) -> String {
+fn as_json(
+    model: Option<&Path>,
+    loaded: &LoadedModel,
+    generated: &Generated,
+    prompt: &[u32],
+    seed: u64,
+) -> String {
     let (reason, stop) = match &generated.reason {
         FinishReason::EndToken(_) => ("end", None),
         FinishReason::StopString(text) => ("stop", Some(text)),
@@ -212,25 +248,22 @@ fn as_json(loaded: &LoadedModel, generated: &Generated, prompt: &[u32], seed: u6
         FinishReason::ContextFull => ("context_full", None),
         FinishReason::Cancelled => ("cancelled", None),
     };
-    let object = json!({
-        "text": generated.text,
-        "reason": reason,
-        "stop": stop,
-        "seed": seed,
-        "prompt_tokens": prompt,
-        "tokens": generated.tokens,
-        "device": loaded.device.selector().to_string(),
-        "load_seconds": loaded.load_time.as_secs_f64(),
-        "prefill_seconds": generated.prefill_time.as_secs_f64(),
-        "prefill_tokens_per_second": generated.prefill_rate(),
-        "decode_seconds": generated.decode_time.as_secs_f64(),
-        "decode_tokens_per_second": generated.decode_rate(),
-    });
-    format!("{object:#}\n")
-}
-
-/// Dimmed on a terminal.
-fn dim(text: &str) -> String {
-    let style = anstyle::Style::new().dimmed();
-    format!("{style}{text}{style:#}")
+    let fields = [
+        ("model", json!(model.map(|model| model.display().to_string()))),
+        ("device", json!(loaded.device.selector().to_string())),
+        ("text", json!(generated.text)),
+        ("reason", json!(reason)),
+        ("stop", json!(stop)),
+        ("seed", json!(seed)),
+        ("prompt_tokens", json!(prompt)),
+        ("tokens", json!(generated.tokens)),
+        ("load_seconds", json!(loaded.load_time.as_secs_f64())),
+        ("prefill_seconds", json!(generated.prefill_time.as_secs_f64())),
+        ("prefill_tokens_per_second", json!(generated.prefill_rate())),
+        ("decode_seconds", json!(generated.decode_time.as_secs_f64())),
+        ("decode_tokens_per_second", json!(generated.decode_rate())),
+    ];
+    // A line per field: lists of tokens would take a line per token.
+    let lines: Vec<String> = fields.iter().map(|(name, value)| format!("  \"{name}\": {value}")).collect();
+    format!("{{\n{}\n}}\n", lines.join(",\n"))
 }

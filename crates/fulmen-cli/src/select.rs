@@ -1,13 +1,19 @@
 //! The options of every command that uses a device.
 
 use fulmen::OpenOptions;
-use fulmen_core::device::{BackendKind, DeviceInfo, DeviceSelector};
+use fulmen_core::device::{BackendKind, BackendReport, DeviceInfo, DeviceSelector};
 use fulmen_model::Device;
 use fulmen_wgpu::{AdapterSelector, GpuDevice, GpuError};
 
 use crate::error::CommandError;
+use crate::quiet::quietly;
 
-pub(crate) use fulmen::{SelectError, choose, reports};
+pub(crate) use fulmen::{SelectError, choose};
+
+/// Every backend and its devices.
+pub(crate) fn reports() -> Vec<BackendReport> {
+    quietly(fulmen::reports)
+}
 
 /// The device to use.
 #[derive(Debug, clap::Args)]
@@ -39,7 +45,8 @@ impl OpenOption {
 
     /// Opens the selected device.
     pub(crate) fn open(&self) -> Result<(DeviceInfo, Device), SelectError> {
-        fulmen::open_with(self.device.device, OpenOptions { threads: self.threads.map(usize::from) })
+        let options = OpenOptions { threads: self.threads.map(usize::from) };
+        quietly(|| fulmen::open_with(self.device.device, options))
     }
 }
 
@@ -80,7 +87,7 @@ impl GpuOption {
             DeviceSelector::Auto => AdapterSelector::Best,
             asked => wgpu_adapter(asked).ok_or(GpuOptionError::NotWgpu(asked))?,
         };
-        Ok(GpuDevice::open(&adapter)?)
+        Ok(quietly(|| GpuDevice::open(&adapter))?)
     }
 }
 

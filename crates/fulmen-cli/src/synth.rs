@@ -6,6 +6,7 @@ use fulmen_model::quantize::Recipe;
 use fulmen_model::synth::{ModelShape, PRESETS, Synth, SynthError};
 
 use crate::error::CommandError;
+use crate::model::interrupt;
 use crate::output::print;
 use crate::progress::step_bar;
 
@@ -57,6 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<(), SynthError> {
         shape.layers = layers.into();
     }
     let synth = Synth::new(shape, args.recipe, args.seed);
+    interrupt::install();
     let bar = step_bar(synth.tensors()?.len());
     synth.write(&args.out, args.force, |_| bar.inc(1))?;
     bar.finish_and_clear();

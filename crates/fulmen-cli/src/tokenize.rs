@@ -1,7 +1,7 @@
 //! `fulmen tokenize`.
 
 use std::{
-    io::{self, Read},
+    io::{self, IsTerminal, Read},
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::error::CommandError;
 use crate::model::find::{FindError, find};
 use crate::model::prompt::{PromptError, TemplateOptions};
-use crate::output::{counted, print};
+use crate::output::{counted, print, print_text};
 
 /// Show the tokens of a text.
 #[derive(Debug, clap::Args)]
@@ -150,7 +150,7 @@ pub(crate) fn run(args: &Args) -> Result<(), TokenizeError> {
     if args.chat {
         let prompt = chat(args, &tokenizer, metadata, &text)?;
         let output = if args.text_only { prompt.text } else { shown_ids(args, &tokenizer, &prompt.tokens)? };
-        return Ok(print(&output)?);
+        return Ok(print_text(&output)?);
     }
     let special = if args.special { Special::Parse } else { Special::AsText };
     let encode = |text: &str| match args.bare {
@@ -158,7 +158,9 @@ pub(crate) fn run(args: &Args) -> Result<(), TokenizeError> {
         false => tokenizer.encode_prompt(text, special),
     };
     let output = if args.decode {
-        tokenizer.decode_with_special(&parse_ids(&text)?)? + "\n"
+        let text = tokenizer.decode_with_special(&parse_ids(&text)?)?;
+        // A pipe gets exactly the text.
+        if io::stdout().is_terminal() { text + "\n" } else { text }
     } else if args.batch {
         let texts: Vec<String> = serde_json::from_str(&text).map_err(TokenizeError::Batch)?;
         let ids: Vec<Vec<u32>> = texts.iter().map(|text| encode(text)).collect();
@@ -169,7 +171,7 @@ pub(crate) fn run(args: &Args) -> Result<(), TokenizeError> {
     } else {
         shown_ids(args, &tokenizer, &encode(&text))?
     };
-    Ok(print(&output)?)
+    Ok(print_text(&output)?)
 }
 
 fn shown_ids(args: &Args, tokenizer: &Tokenizer, ids: &[u32]) -> Result<String, TokenizerError> {

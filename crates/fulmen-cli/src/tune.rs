@@ -11,6 +11,7 @@ use fulmen_wgpu::{GpuDevice, GpuError};
 use serde_json::json;
 
 use crate::error::CommandError;
+use crate::model::interrupt;
 use crate::output::{columns, counted, print};
 use crate::progress::with_bar;
 use crate::select::{GpuOption, GpuOptionError};
@@ -123,6 +124,7 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), TuneError> {
+    interrupt::install();
     let (gpu, request) = (args.gpu.open()?, args.request());
     if args.table {
         return Ok(print(&table(&gpu, &request)?)?);

@@ -105,3 +105,24 @@ fn help_teaches_with_examples() {
         assert!(stdout.contains("Examples:") && stdout.contains("fulmen devices --json"), "{stdout}");
     }
 }
+
+/// A Vulkan layer that looks for a desktop session complains where there is none.
+#[test]
+fn drivers_do_not_write_to_stderr_unless_asked() {
+    let noisy = |args: &[&str]| {
+        let mut command = fulmen(args);
+        command.env("XDG_RUNTIME_DIR", "not/absolute");
+        command
+    };
+    for args in [&["devices"][..], &["devices", "--device", "wgpu"], &["kernels", "list", "--device", "wgpu"]]
+    {
+        assert_eq!(output(&mut noisy(args)).1, "", "{args:?}");
+    }
+    let verbose =
+        [output(&mut noisy(&["devices", "-v"])).1, output(noisy(&["devices"]).env("FULMEN_LOG", "1")).1];
+    assert_eq!(verbose[0], verbose[1]);
+    println!("the drivers of this machine wrote {} bytes", verbose[0].len());
+    // Errors of our own are heard.
+    let (_, stderr, code) = output(&mut noisy(&["devices", "--device", "wgpu:99"]));
+    assert!(code == Some(2) && stderr.contains("wgpu:99 does not exist"), "{stderr}");
+}

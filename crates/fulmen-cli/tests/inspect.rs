@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 
 use common::{fulmen, output};
+use fulmen_model::gguf::{Array, GgufFile, GgufWriter};
 use serde_json::Value;
 
 /// A small model with four layers in a new folder.
@@ -87,6 +88,53 @@ fn the_json_has_numbers() {
     let cpu = devices.iter().find(|device| device["device"] == "cpu").unwrap();
     assert_eq!((&cpu["fits_f16"], &cpu["runs_graphs"]), (&true.into(), &true.into()));
     assert_eq!(cpu["longest_context_f16"], 2048);
+}
+
+#[test]
+fn a_context_without_a_size_is_the_options_fault() {
+    let (_folder, path) = model("q8_0");
+    for context in ["18446744073709551615", "9007199254740993"] {
+        let (stdout, stderr, code) = output(&mut fulmen(&["inspect", &path, "--context", context]));
+        assert_eq!((stdout.as_str(), code), ("", Some(2)), "{stderr}");
+        assert!(stderr.starts_with(&format!("error: --context {context} is too large: ")), "{stderr}");
+    }
+    // The largest that has a size.
+    let largest = (u64::MAX / (4 * 2 * 2 * 128 * 2)).to_string();
+    let (stdout, stderr, code) = output(&mut fulmen(&["inspect", &path, "--context", &largest]));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    assert!(stdout.lines().any(|line| line.starts_with("cpu ") && line.ends_with(" no")), "{stdout}");
+}
+
+#[test]
+fn merges_without_a_token_are_noted() {
+    let (folder, path) = model("q8_0");
+    let file = GgufFile::open(&path).unwrap();
+    let mut metadata = file.metadata().clone();
+    let merges = metadata.strings("tokenizer.ggml.merges").unwrap().map(str::to_owned);
+    let merges: Vec<String> = merges.chain(["~ ~".to_owned(), "~~ ~".to_owned()]).collect();
+    metadata.set("tokenizer.ggml.merges", Array::strings(merges));
+    let other = folder.path().join("other.gguf");
+    let mut writer = GgufWriter::create(&other, false, &metadata, file.tensors()).unwrap();
+    for tensor in file.tensors() {
+        writer.write(tensor.name(), &file.data(tensor.name()).unwrap()).unwrap();
+    }
+    writer.keep().unwrap();
+    let other = other.display().to_string();
+    let note = "                  the result of 2 merges is not in the vocabulary";
+    let (stdout, stderr, code) = output(&mut fulmen(&["inspect", &other]));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    assert!(stdout.lines().any(|line| line == note), "{stdout}");
+    let (stdout, ..) = output(&mut fulmen(&["inspect", &path]));
+    assert!(!stdout.contains("is not in the vocabulary"), "{stdout}");
+    let (stdout, ..) = output(&mut fulmen(&["inspect", &other, "--json"]));
+    let json: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((&json["merges_without_token"], &json["tokenizer_error"]), (&2.into(), &Value::Null));
+    // Text that they apply to is kept.
+    let (stdout, stderr, code) = output(&mut fulmen(&["tokenize", &other, "a ~~~~ b", "--ids"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    let (text, stderr, code) =
+        output(fulmen(&["tokenize", &other, "--decode", stdout.trim()]).stdin(std::process::Stdio::null()));
+    assert_eq!((text.trim_end(), code), ("a ~~~~ b", Some(0)), "{stderr}");
 }
 
 #[test]

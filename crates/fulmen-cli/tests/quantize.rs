@@ -56,6 +56,68 @@ fn files_are_replaced_only_with_force() {
     assert_eq!(GgufFile::open(&out).unwrap().tensor("blk.1.attn_q.weight").unwrap().dtype(), DType::Q4_0);
 }
 
+/// A device, a pipe, a directory and a link are what they were, with and without `--force`.
+#[cfg(unix)]
+#[test]
+fn only_regular_files_are_replaced() {
+    use std::os::unix::fs::{FileTypeExt, symlink};
+    let (folder, path, _) = model("f16");
+    let at = |name: &str| folder.path().join(name);
+    let target = at("target.gguf");
+    fs::write(&target, b"precious").unwrap();
+    symlink(&target, at("link.gguf")).unwrap();
+    symlink(at("nowhere.gguf"), at("dangling.gguf")).unwrap();
+    fs::create_dir(at("folder.gguf")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(at("pipe.gguf")).status().unwrap().success());
+    let before = fs::read_dir(folder.path()).unwrap().count();
+    for (out, found) in [
+        (std::path::PathBuf::from("/dev/null"), "a device, pipe or socket"),
+        (at("pipe.gguf"), "a device, pipe or socket"),
+        (at("link.gguf"), "a symbolic link"),
+        (at("dangling.gguf"), "a symbolic link"),
+        (at("folder.gguf"), "a directory"),
+    ] {
+        let out = out.display().to_string();
+        for force in [&["--force"][..], &[]] {
+            let args = [&["quantize", &path, &out, "--type", "q8_0"][..], force].concat();
+            let (stdout, stderr, code) = output(&mut fulmen(&args));
+            assert_eq!((stdout.as_str(), code), ("", Some(1)));
+            let expected = format!("error: {out} is {found}; only a regular file can be overwritten\n");
+            assert_eq!(stderr, expected);
+        }
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), before);
+    assert_eq!(fs::read(&target).unwrap(), b"precious");
+    let kind = |name: &str| at(name).symlink_metadata().unwrap().file_type();
+    assert!(kind("pipe.gguf").is_fifo() && kind("link.gguf").is_symlink() && kind("folder.gguf").is_dir());
+}
+
+/// The file is truncated while it is quantized: an error that names it, and no file.
+#[test]
+fn an_input_truncated_meanwhile_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, out] = ["in.gguf", "out.gguf"].map(|name| folder.path().join(name).display().to_string());
+    let args = ["synth", "tiny-llama", &path, "--type", "f16", "--layers", "64"];
+    let (_, stderr, code) = output(&mut fulmen(&args));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    let args = ["quantize", &path, &out, "--type", "q2_k", "--threads", "1"];
+    let mut command = fulmen(&args);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let child = command.spawn().unwrap();
+    while fs::read_dir(folder.path()).unwrap().count() < 2 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(5000).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    // A fast machine may have finished before.
+    if output.status.code() != Some(0) {
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.starts_with(&format!("error: {path}: changed while it was open: ")), "{stderr}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}
+
 /// A Hugging Face folder with one layer, all of it 0.
 fn folder(path: &std::path::Path) {
     const SIZE: usize = 32;

@@ -7,7 +7,9 @@ use std::io::{Read, Write};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{fulmen, output};
+#[cfg(unix)]
+use common::terminal::Terminal;
+use common::{fulmen, output, set_context};
 use serde_json::Value;
 
 /// A small model in a new folder.
@@ -68,13 +70,13 @@ fn an_answer_comes_from_an_argument_or_from_a_pipe() {
     let args = ["run", &path, "--device", "cpu", "-n", "12", "--seed", "7"];
     let (stdout, stderr, code) = piped(&[&args[..], &["Hello there"]].concat(), b"");
     assert_eq!(code, Some(0), "{stderr}");
-    assert!(stdout.len() > 5 && stdout.ends_with('\n'));
+    assert!(stdout.len() > 5);
     for word in [
         "load ",
         "prompt ",
         "answer 12 tokens",
         "tok/s",
-        "% of the memory-bandwidth bound",
+        " the memory-bandwidth bound",
         "weights ",
         "KV cache ",
     ] {
@@ -120,6 +122,101 @@ fn json_has_the_answer_its_tokens_and_its_times() {
     assert_eq!(short["reason"], "context_full");
 }
 
+/// The prompt that a model is given, as text.
+fn prompt_of(args: &[&str], input: &[u8]) -> String {
+    let (stdout, stderr, code) = piped(&[&["run"], args, &["--json", "--raw", "-n", "1"]].concat(), input);
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    let json: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(json["model"], args[0]);
+    let ids: Vec<String> =
+        json["prompt_tokens"].as_array().unwrap().iter().map(|id| id.to_string()).collect();
+    piped(&["tokenize", args[0], "--decode", &ids.join(" ")], b"").0
+}
+
+#[test]
+fn files_and_piped_input_are_added_to_the_prompt() {
+    let (folder, path) = model();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    fs::write(at("a.txt"), "from a\n").unwrap();
+    fs::write(at("b.txt"), "from b\nto the end").unwrap();
+    fs::write(at("empty.txt"), "").unwrap();
+    let (a, b, empty) = (at("a.txt"), at("b.txt"), at("empty.txt"));
+    let cpu = ["--device", "cpu"];
+    let prompt = |args: &[&str], input: &str| {
+        prompt_of(&[&[path.as_str()], args, &cpu[..]].concat(), input.as_bytes())
+    };
+    assert_eq!(prompt(&["Sum up:"], "the text\n"), "Sum up:\n\nthe text");
+    assert_eq!(prompt(&["Sum up:"], ""), "Sum up:");
+    assert_eq!(prompt(&[], "the text\n"), "the text");
+    assert_eq!(
+        prompt(&["Sum up:", "-f", &a, "--file", &b], "piped"),
+        "Sum up:\n\nfrom a\n\nfrom b\nto the end\n\npiped"
+    );
+    assert_eq!(prompt(&["-f", "-", "-f", &a, "-f", &empty], "piped"), "piped\n\nfrom a");
+    fails(&["run", &path, "Hi", "-f", &at("none.txt")], &["none.txt", "No such file"]);
+    fails(&["run", &path, "Hi", "-f", &folder.path().display().to_string()], &["directory"]);
+    fs::write(at("latin.txt"), b"caf\xe9").unwrap();
+    fails(
+        &["run", &path, "Hi", "-f", &at("latin.txt")],
+        &["latin.txt is not UTF-8: the first bad byte is at offset 3"],
+    );
+    misused(&["run", &path, "-f", "-", "-f", "-"], &["only once"]);
+}
+
+#[test]
+fn a_long_prompt_gets_a_longer_context_unless_one_is_given() {
+    let (folder, path) = model();
+    assert_eq!(output(&mut fulmen(&["synth", "tiny-qwen3", &path, "--layers", "1", "--force"])).2, Some(0));
+    set_context(&path, 16384);
+    let text = folder.path().join("long.txt").display().to_string();
+    fs::write(&text, "a".repeat(5000)).unwrap();
+    let args = ["run", &path, "-f", &text, "-n", "3", "--device", "cpu", "--raw", "--json"];
+    let (stdout, stderr, code) = piped(&args, b"");
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    let json: Value = serde_json::from_str(&stdout).unwrap();
+    assert!(json["prompt_tokens"].as_array().unwrap().len() > 4096 && json["reason"] == "max_tokens");
+    let (_, stderr, code) = piped(&[&args[..], &["--context", "4096"]].concat(), b"");
+    assert!(code == Some(1) && stderr.contains("does not fit into the context of 4096"), "{stderr}");
+    fs::write(&text, "a".repeat(17_000)).unwrap();
+    let (_, stderr, code) = piped(&args, b"");
+    assert!(code == Some(1) && stderr.contains("does not fit into the context of 16384"), "{stderr}");
+}
+
+/// A device that has nothing to say does not keep a prompt waiting; a pipe that stays open is explained.
+#[cfg(unix)]
+#[test]
+fn standard_input_that_does_not_end_is_explained() {
+    let (_folder, path) = model();
+    let args = ["run", &path, "Hi", "-n", "1", "--device", "cpu", "--quiet"];
+    let zero = fs::File::open("/dev/zero").unwrap();
+    let (_, stderr, code) = output(fulmen(&args).stdin(zero));
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    let mut child = start(&args);
+    let open = child.stdin.take();
+    let mut hint = [0; 48];
+    child.stderr.as_mut().unwrap().read_exact(&mut hint).unwrap();
+    assert!(hint.starts_with(b"waiting for the end of standard input"));
+    drop(open);
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(0));
+}
+
+#[test]
+fn minus_one_token_is_no_limit() {
+    let (_folder, path) = model();
+    let run = |tokens: &str| {
+        piped(
+            &["run", &path, "Hi", "-n", tokens, "--device", "cpu", "--context", "32", "--json", "--raw"],
+            b"",
+        )
+    };
+    let (stdout, stderr, code) = run("-1");
+    assert_eq!((stderr.as_str(), code), ("", Some(0)));
+    let json: Value = serde_json::from_str(&stdout).unwrap();
+    assert!(json["reason"] == "context_full" || json["reason"] == "end", "{json}");
+    let (_, stderr, code) = run("-2");
+    assert!(code == Some(2) && stderr.contains("-2 is not in -1.."), "{stderr}");
+}
+
 /// Names that options had before still work.
 #[test]
 fn old_option_names_are_aliases() {
@@ -143,7 +240,7 @@ fn one_token_is_singular() {
     let (_folder, path) = model();
     let (_, stderr, code) = piped(&["run", &path, "Hi", "-n", "1", "--device", "cpu", "--raw"], b"");
     assert_eq!(code, Some(0), "{stderr}");
-    assert!(stderr.contains("answer 1 token,"), "{stderr}");
+    assert!(stderr.contains("answer 1 token ·"), "{stderr}");
 }
 
 #[test]
@@ -189,7 +286,10 @@ fn mistakes_are_explained() {
     misused(&["run", &path, "Hi", "--device", "wgpu:99"], &["wgpu:99 does not exist"]);
     misused(&["run", &path, "Hi", "--template", "nonsense"], &["nonsense", "chatml"]);
     let (_, stderr, code) = piped(&["run", &path], &[0xff, 0xfe, 0x41]);
-    assert_eq!((stderr.as_str(), code), ("error: the prompt on standard input is not UTF-8\n", Some(1)));
+    assert_eq!(
+        (stderr.as_str(), code),
+        ("error: standard input is not UTF-8: the first bad byte is at offset 0\n", Some(1))
+    );
     let (_, stderr, code) = piped(&["run", &path, "Hi", "--kv", "q4_0"], b"");
     assert!(stderr.contains("f16, q8_0 or f32") && code == Some(2), "{stderr}");
     // And afterwards it works.
@@ -201,6 +301,7 @@ fn mistakes_are_explained() {
 fn a_closed_pipe_is_not_an_error() {
     let (_folder, path) = model();
     let mut child = start(&["run", &path, "Hi", "--device", "cpu"]);
+    drop(child.stdin.take());
     let mut first = [0; 4];
     let mut stdout = child.stdout.take().unwrap();
     stdout.read_exact(&mut first).unwrap();
@@ -287,6 +388,7 @@ fn ctrl_c_stops_the_answer_and_says_so() {
     let (_folder, path) = model();
     let mut child =
         start(&["run", &path, "Hi", "--device", "cpu", "--temperature", "3", "--stop", "never never"]);
+    drop(child.stdin.take());
     let mut stdout = child.stdout.take().unwrap();
     let mut first = [0; 1];
     stdout.read_exact(&mut first).unwrap();
@@ -402,41 +504,6 @@ fn little_memory_is_an_error() {
     assert!(seen.iter().any(|(code, text)| *code == Some(1) && text.contains("memory")), "{seen:?}");
 }
 
-/// A pseudo-terminal in Python: the line editor changes signals and modes only on a terminal.
-#[cfg(unix)]
-const TERMINAL: &str = r#"
-import os, pty, select, sys, time
-pid, fd = pty.fork()
-if pid == 0:
-    os.environ["TERM"] = "xterm"
-    os.execv(sys.argv[1], sys.argv[1:])
-seen = b""
-def wait(done):
-    global seen
-    end = time.time() + 60
-    while not done():
-        if time.time() > end:
-            sys.exit("waited in vain: " + repr(seen))
-        if select.select([fd], [], [], 0.05)[0]:
-            try:
-                seen += os.read(fd, 65536)
-            except OSError:
-                return
-prompts = lambda: seen.count(b"> \r")
-wait(lambda: prompts() == 1)
-os.write(fd, b"Hi\r")
-begun = len(seen)
-wait(lambda: len(seen) > begun + 60)
-os.write(fd, b"\x03")
-wait(lambda: b"(stopped)" in seen and prompts() == 2)
-os.write(fd, b"\x03")
-wait(lambda: b"(Ctrl-D exits)" in seen and prompts() == 3)
-os.write(fd, b"\x04")
-_, status = os.waitpid(pid, 0)
-sys.stdout.buffer.write(seen)
-sys.exit(os.waitstatus_to_exitcode(status))
-"#;
-
 #[cfg(unix)]
 #[test]
 fn ctrl_c_on_a_terminal_stops_the_answer_and_not_the_program() {
@@ -445,11 +512,40 @@ fn ctrl_c_on_a_terminal_stops_the_answer_and_not_the_program() {
     let path = folder.path().join("slow.gguf").display().to_string();
     let synth = ["synth", "tiny-qwen3", &path, "--type", "q8_0", "--layers", "64"];
     assert_eq!(output(&mut fulmen(&synth)).2, Some(0));
-    let mut python = std::process::Command::new("python3");
-    python.args(["-c", TERMINAL, env!("CARGO_BIN_EXE_fulmen")]);
-    python.args(["chat", &path, "--device", "cpu", "--temperature", "0"]);
-    let output = python.output().expect("python3 is there: scripts/setup installs it");
-    let seen = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(output.status.code(), Some(0), "{seen} {}", String::from_utf8_lossy(&output.stderr));
-    assert!(seen.contains("(stopped)") && seen.contains("(Ctrl-D exits)"), "{seen}");
+    let mut terminal =
+        Terminal::start(&mut fulmen(&["chat", &path, "--device", "cpu", "--temperature", "0"]));
+    let prompts = |count: usize| move |seen: &str| seen.matches("> \r").count() == count;
+    terminal.wait_until("the first prompt", prompts(1));
+    terminal.send(b"Hi\r");
+    let begun = terminal.seen().len();
+    terminal.wait_until("an answer", |seen| seen.len() > begun + 60);
+    terminal.send(b"\x03");
+    terminal.wait_until("the second prompt", |seen| seen.contains("(stopped)") && prompts(2)(seen));
+    terminal.send(b"\x03");
+    terminal.wait_until("the third prompt", |seen| seen.contains("(Ctrl-D exits)") && prompts(3)(seen));
+    terminal.send(b"\x04");
+    let (seen, code) = terminal.finish();
+    assert_eq!(code, Some(0), "{seen}");
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_stops_the_prefill_of_a_long_prompt() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slow.gguf").display().to_string();
+    assert_eq!(output(&mut fulmen(&["synth", "tiny-qwen3", &path, "--layers", "64"])).2, Some(0));
+    set_context(&path, 32768);
+    let text = folder.path().join("long.txt").display().to_string();
+    fs::write(&text, "a".repeat(20_000)).unwrap();
+    let args = ["run", &path, "Sum up:", "-f", &text, "--device", "cpu"];
+    let mut terminal = Terminal::start(&mut fulmen(&args));
+    terminal.wait_for("reading the prompt of 20");
+    let pressed = Instant::now();
+    terminal.send(b"\x03");
+    let (seen, code) = terminal.finish();
+    assert!(pressed.elapsed() < Duration::from_secs(20));
+    assert_eq!(code, Some(130), "{seen:?}");
+    // No token was drawn, so there is no speed.
+    let line = &seen[seen.rfind("load ").unwrap()..];
+    assert!(line.contains("stopped by") && !line.contains("tok/s"), "{line:?}");
 }

@@ -62,7 +62,7 @@ fn tokens_are_shown() {
     assert_eq!(good(&[model, "--ids", "<|end|>"], ""), "6 7 8 9 10 7 11\n");
     assert_eq!(good(&[model, "--ids", "--special", "<|end|>"], ""), "18\n");
     assert_eq!(good(&[model, "é", "--special"], "").lines().nth(1), Some("12  \"\\xc3\""));
-    assert_eq!(good(&[model, "--decode", "3, 4 5 18"], ""), "hi hi!<|end|>\n");
+    assert_eq!(good(&[model, "--decode", "3, 4 5 18"], ""), "hi hi!<|end|>");
     assert_eq!(good(&[model, ""], ""), "id  text\n0 tokens\n");
     assert_eq!(good(&[model, "!"], ""), "id  text\n 5  \"!\"\n1 token\n");
     let json: Value = serde_json::from_str(&good(&[model, "--json", "hi<|end|>", "--special"], "")).unwrap();

@@ -102,6 +102,16 @@ pub enum DTypeError {
         /// Bytes given.
         got: usize,
     },
+    /// There is not enough memory for the result.
+    #[error("{call}: not enough memory for {bytes} bytes of {dtype}")]
+    Memory {
+        /// The function that was called.
+        call: &'static str,
+        /// The type.
+        dtype: DType,
+        /// Bytes needed.
+        bytes: usize,
+    },
     /// An operation that is not defined for this type.
     #[error("{call}: not defined for {dtype}")]
     Unsupported {

@@ -23,6 +23,7 @@ mod graph;
 mod memory;
 pub mod quant;
 pub mod sampling;
+pub mod unfinished;
 
 pub use address_map::{AddressMap, Entry, Extent, LookUp, Watch};
 pub use builder::*;

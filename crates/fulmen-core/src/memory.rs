@@ -50,6 +50,12 @@ pub trait DeviceMemory {
         self.import(bytes)
     }
 
+    /// Whether kernels read imported bytes where they lie, so that they must not change for as long as they
+    /// are imported. Otherwise an import is a copy.
+    fn reads_imports_in_place(&self) -> bool {
+        false
+    }
+
     /// Bytes that can still be allocated, if the device reports them.
     fn available_bytes(&self) -> Option<u64> {
         None

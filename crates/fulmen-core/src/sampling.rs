@@ -5,13 +5,13 @@
 //!
 //! For one row of logits `l` and one [`SampleState`] with temperature `T`:
 //!
-//! 1. `T == 0`: the result is the index of the largest logit, the lowest such index on a tie. NaN and -inf
-//!    never win; a row with nothing else gives 0, at any temperature.
+//! 1. NaN never wins. If the largest logit is not a finite number (all are NaN or -inf, or one is +inf), the
+//!    row has no result: it gives [`NO_TOKEN`], at any temperature. `T == 0`: the result is the index of the
+//!    largest logit, the lowest such index on a tie.
 //! 2. The candidates are the logits that are neither NaN nor -inf, sorted by (logit descending, index
 //!    ascending). The first `top_k` are kept; 0 keeps all.
-//! 3. Candidate `i` has the weight `w_i = exp((l_i - l_0) / T)`, where `l_0` is the first candidate's logit,
-//!    and exactly 1 where `l_i == l_0` (so several +inf share the draw). `Z` is the sum of the weights that
-//!    step 2 kept, and `w_i / Z` is the candidate's probability.
+//! 3. Candidate `i` has the weight `w_i = exp((l_i - l_0) / T)`, where `l_0` is the first candidate's logit.
+//!    `Z` is the sum of the weights that step 2 kept, and `w_i / Z` is the candidate's probability.
 //! 4. Candidates with `w_i < min_p` are dropped, the first excepted.
 //! 5. The shortest prefix with a sum of weights of at least `top_p * Z` is kept, or all if there is none
 //!    or `top_p >= 1`; never less than one candidate.
@@ -23,6 +23,10 @@
 //! the rounding error of a sum.
 
 use bytemuck::{Pod, Zeroable};
+
+/// The result for a row of logits without a finite maximum: the arithmetic of the model has overflowed, or a
+/// weight is NaN. No vocabulary has this token.
+pub const NO_TOKEN: u32 = u32::MAX;
 
 /// The sampling parameters of one row and the position in its random sequence, as laid out in device memory.
 #[repr(C)]

@@ -191,6 +191,10 @@ impl DeviceMemory for CpuMemory {
         Ok(self.blocks.insert(Entry { start, bytes: len, read_only: true, data: Data::Imported(bytes) }))
     }
 
+    fn reads_imports_in_place(&self) -> bool {
+        true
+    }
+
     /// Memory that the system can provide, including its page cache.
     fn available_bytes(&self) -> Option<u64> {
         device::available_memory()

@@ -565,6 +565,10 @@ impl DeviceMemory for CpuDispatcher {
         self.memory.import(bytes)
     }
 
+    fn reads_imports_in_place(&self) -> bool {
+        self.memory.reads_imports_in_place()
+    }
+
     fn available_bytes(&self) -> Option<u64> {
         self.memory.available_bytes()
     }

@@ -17,6 +17,7 @@
 constexpr u32 BINS = 1024;          // of the histogram, and threads of a block of `sample`
 constexpr u32 WINDOW = 1024;        // candidates that are sorted at once
 constexpr u32 LAST_BIN = BINS - 1;  // of all candidates whose weight is 0
+constexpr u32 NO_TOKEN = ~0u;       // the result for a row without a finite maximum
 
 struct SampleState {
     float temperature;
@@ -439,8 +440,10 @@ extern "C" __global__ void __launch_bounds__(BINS) sample(const __grid_constant_
         return;
     }
     u64 largest = largest_key(args, row);
-    u32 token = largest == 0 ? 0 : key_index(largest);
-    if (largest != 0 && state.temperature > 0.0f) {
+    // Rows of NaN and -inf have the key 0, whose value is NaN.
+    bool finite = largest != 0 && is_finite(key_value(largest));
+    u32 token = finite ? key_index(largest) : NO_TOKEN;
+    if (finite && state.temperature > 0.0f) {
         u64 bin = row * BINS + threadIdx.x;
         Prefix sum = block_prefix_sum({args.counts[bin], args.masses[bin]}, s.warp_prefixes);
         s.bins.counts[threadIdx.x] = sum.count;

@@ -8,10 +8,11 @@
 //! ```
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::choose::{RepoFile, choose};
+use crate::disk::{self, Disk};
 use crate::error::HubError;
 use crate::reference::{Reference, is_inside};
 
@@ -28,7 +29,10 @@ pub struct Cache {
 impl Cache {
     /// The folder of a repository, which need not exist.
     pub fn of(root: &Path, reference: &Reference) -> Cache {
-        Cache { root: root.to_owned(), name: format!("models--{}", reference.repo().replace('/', "--")) }
+        // A model of another server than the hub is another model. A colon is not allowed on Windows.
+        let host = reference.host().map_or(String::new(), |host| host.replace(':', "+") + "--");
+        let name = format!("models--{host}{}", reference.repo().replace('/', "--"));
+        Cache { root: root.to_owned(), name }
     }
 
     /// Its path.
@@ -41,8 +45,7 @@ impl Cache {
     pub fn find(&self, reference: &Reference) -> Result<Option<PathBuf>, HubError> {
         let Some(commit) = self.commit(reference.revision()) else { return Ok(None) };
         let snapshot = self.snapshot(&commit);
-        let mut files = Vec::new();
-        list(&snapshot, "", DEPTH, &mut files);
+        let files = self.files(&commit);
         if files.is_empty() {
             return Ok(None);
         }
@@ -52,12 +55,26 @@ impl Cache {
     }
 
     /// The last known commit of a revision.
-    fn commit(&self, revision: &str) -> Option<String> {
+    pub(crate) fn commit(&self, revision: &str) -> Option<String> {
         if self.snapshot(revision).is_dir() {
             return Some(revision.to_owned());
         }
         let commit = fs::read_to_string(self.folder().join("refs").join(revision)).ok()?;
         Some(commit.trim().to_owned()).filter(|commit| is_inside(commit) && !commit.contains('/'))
+    }
+
+    /// The files of a commit.
+    pub(crate) fn files(&self, commit: &str) -> Vec<RepoFile> {
+        let mut files = Vec::new();
+        list(&self.snapshot(commit), "", DEPTH, &mut files);
+        // The order of the folder is any.
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        files
+    }
+
+    /// The folder of the locks.
+    pub(crate) fn locks(&self) -> PathBuf {
+        self.root.join(".locks").join(&self.name)
     }
 
     pub(crate) fn snapshot(&self, commit: &str) -> PathBuf {
@@ -72,27 +89,36 @@ impl Cache {
         self.folder().join("blobs").join(format!("{etag}.incomplete"))
     }
 
+    /// The folder of the blobs, created if needed.
+    pub(crate) fn blobs(&self) -> Result<PathBuf, HubError> {
+        disk::folder(&self.root, [self.name.as_str(), "blobs"])
+    }
+
     /// Records the commit of a revision.
-    pub(crate) fn set_commit(&self, revision: &str, commit: &str) -> Result<(), HubError> {
+    pub(crate) fn set_commit(&self, disk: &dyn Disk, revision: &str, commit: &str) -> Result<(), HubError> {
         if revision == commit {
             return Ok(());
         }
-        let path = self.folder().join("refs").join(revision);
-        let folder = path.parent().unwrap_or(&path);
-        fs::create_dir_all(folder).map_err(HubError::io(folder))?;
-        let write = || {
-            let mut file = tempfile::NamedTempFile::new_in(folder)?;
-            file.write_all(commit.as_bytes())?;
-            file.persist(&path).map(drop).map_err(|failed| failed.error)
-        };
-        write().map_err(HubError::io(&path))
+        let (above, name) = revision.rsplit_once('/').map_or((None, revision), |(a, b)| (Some(a), b));
+        let above = above.into_iter().flat_map(|above| above.split('/'));
+        let folder = disk::folder(&self.root, [self.name.as_str(), "refs"].into_iter().chain(above))?;
+        let path = folder.join(name);
+        let written = disk.replace(&path, commit.as_bytes());
+        written.map_err(HubError::write(&path, commit.len() as u64))
     }
 
     /// Links a blob into a snapshot and returns its path there.
-    pub(crate) fn link(&self, etag: &str, commit: &str, path: &str) -> Result<PathBuf, HubError> {
-        let place = self.snapshot(commit).join(path);
-        let folder = place.parent().unwrap_or(&place);
-        fs::create_dir_all(folder).map_err(HubError::io(folder))?;
+    pub(crate) fn link(
+        &self,
+        disk: &dyn Disk,
+        etag: &str,
+        commit: &str,
+        path: &str,
+    ) -> Result<PathBuf, HubError> {
+        let (above, name) = path.rsplit_once('/').map_or((None, path), |(a, b)| (Some(a), b));
+        let above = above.into_iter().flat_map(|above| above.split('/'));
+        let parts = [self.name.as_str(), "snapshots", commit].into_iter().chain(above);
+        let place = disk::folder(&self.root, parts)?.join(name);
         // The relative path from the link up to the repository's folder.
         let up = "../".repeat(2 + path.matches('/').count());
         let blob = self.blob(etag);
@@ -103,22 +129,18 @@ impl Cache {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(HubError::io(&place)(error)),
             _ => {}
         }
-        match make_link(&format!("{up}blobs/{etag}"), &blob, &place) {
+        match disk.link(&format!("{up}blobs/{etag}"), &blob, &place) {
             // Another process created it first.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && same(&place, &blob) => Ok(place),
-            Err(error) => Err(HubError::io(&place)(error)),
+            Err(error) => Err(HubError::write(&place, 0)(error)),
             Ok(()) => Ok(place),
         }
     }
 
     /// Locks a blob for this process. If another process holds the lock, calls `wait` and blocks.
     pub(crate) fn lock(&self, etag: &str, wait: impl FnOnce()) -> Result<File, HubError> {
-        let folder = self.root.join(".locks").join(&self.name);
-        fs::create_dir_all(&folder).map_err(HubError::io(&folder))?;
-        let path = folder.join(format!("{etag}.lock"));
-        let mut options = File::options();
-        let file =
-            options.create(true).truncate(false).write(true).open(&path).map_err(HubError::io(&path))?;
+        let path = disk::folder(&self.root, [".locks", &self.name])?.join(format!("{etag}.lock"));
+        let file = disk::open_file(&path)?;
         match file.try_lock() {
             Ok(()) => return Ok(file),
             Err(TryLockError::WouldBlock) => wait(),
@@ -137,19 +159,8 @@ fn same(place: &Path, blob: &Path) -> bool {
     }
 }
 
-#[cfg(unix)]
-fn make_link(relative: &str, _blob: &Path, place: &Path) -> io::Result<()> {
-    std::os::unix::fs::symlink(relative, place)
-}
-
-/// Symbolic links need special privileges on Windows.
-#[cfg(not(unix))]
-fn make_link(_relative: &str, blob: &Path, place: &Path) -> io::Result<()> {
-    fs::hard_link(blob, place).or_else(|_| fs::copy(blob, place).map(drop))
-}
-
 /// The readable files below a folder, with their sizes.
-fn list(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<RepoFile>) {
+pub(crate) fn list(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<RepoFile>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
@@ -168,6 +179,7 @@ fn list(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<RepoFile>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::SystemDisk;
 
     #[test]
     fn what_was_linked_is_found() {
@@ -178,14 +190,14 @@ mod tests {
         fs::create_dir_all(cache.folder().join("blobs")).unwrap();
         fs::write(cache.blob("aa"), b"old").unwrap();
         fs::write(cache.blob("bb"), b"new").unwrap();
-        cache.set_commit("main", "c0ffee").unwrap();
+        cache.set_commit(&SystemDisk, "main", "c0ffee").unwrap();
         assert_eq!(cache.find(&reference).unwrap(), None, "a commit without files");
-        let place = cache.link("aa", "c0ffee", "sub/m.gguf").unwrap();
+        let place = cache.link(&SystemDisk, "aa", "c0ffee", "sub/m.gguf").unwrap();
         assert_eq!(place, root.path().join("models--org--name/snapshots/c0ffee/sub/m.gguf"));
         assert_eq!(cache.find(&reference).unwrap(), Some(place.clone()));
         assert_eq!(fs::read(&place).unwrap(), b"old");
-        cache.link("aa", "c0ffee", "sub/m.gguf").unwrap();
-        cache.link("bb", "c0ffee", "sub/m.gguf").unwrap();
+        cache.link(&SystemDisk, "aa", "c0ffee", "sub/m.gguf").unwrap();
+        cache.link(&SystemDisk, "bb", "c0ffee", "sub/m.gguf").unwrap();
         assert_eq!(fs::read(&place).unwrap(), b"new");
         // Also by commit, and by no other revision.
         let at = |text: &str| cache.find(&text.parse().unwrap());

@@ -1,5 +1,7 @@
 //! Selects the files of a repository that make up a model.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
 use crate::reference::is_inside;
 
 /// A file of a repository.
@@ -35,7 +37,7 @@ pub enum ChooseError {
         files: Vec<String>,
     },
     /// Several files match.
-    #[error("{wanted:?} matches several files: {}", files.join(", "))]
+    #[error("{wanted:?} matches several files: {}", listed(files))]
     Several {
         /// What was requested.
         wanted: String,
@@ -129,6 +131,32 @@ pub fn choose(files: &[RepoFile], wanted: Option<&str>) -> Result<Choice, Choose
     }
 }
 
+/// The models in a list of files: every GGUF file or complete set of shards, and the safetensors folder.
+pub(crate) fn complete_models(files: &[RepoFile]) -> Vec<Choice> {
+    let files: Vec<&RepoFile> = files.iter().collect();
+    let gguf = models(&files);
+    gguf.iter().filter_map(|model| model.choice(&[]).ok()).chain(folder(&files).ok()).collect()
+}
+
+/// Whether a part of a name, in lowercase, names a file: `q8_0` names `x-Q8_0.gguf`.
+pub(crate) fn names(path: &str, part: &str) -> bool {
+    has_word(&stem(path), part)
+}
+
+/// The type of the weights as the name of a file says: `Q4_K_M` for `x-q4_k_m.gguf`.
+pub(crate) fn quantization(path: &str) -> Option<String> {
+    let stem = match split(path) {
+        Some((prefix, ..)) => stem(prefix),
+        None => stem(path),
+    };
+    let is_type = |word: &&str| {
+        let bits = ["iq", "tq", "q"].iter().find_map(|start| word.strip_prefix(start));
+        matches!(*word, "f32" | "f16" | "bf16" | "mxfp4")
+            || bits.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    stem.split(['-', '.']).rfind(is_type).map(str::to_ascii_uppercase)
+}
+
 /// One GGUF model: a file, or all of its shards.
 struct Gguf<'a> {
     /// The number of shards; 1 for a model that is not split.
@@ -156,10 +184,11 @@ impl Gguf<'_> {
     }
 
     fn choice(&self, all: &[String]) -> Result<Choice, ChooseError> {
-        let missing = (1..=self.count).find(|number| !self.shards.iter().any(|(shard, _)| shard == number));
+        // The shards are sorted, and there is one of each number.
+        let present = (1..).zip(&self.shards).take_while(|(number, (shard, _))| shard == number).count();
         let name = self.name().to_owned();
-        if let Some(shard) = missing {
-            return Err(ChooseError::Incomplete { name, shard, count: self.count });
+        if present < self.count as usize {
+            return Err(ChooseError::Incomplete { name, shard: present as u32 + 1, count: self.count });
         }
         let others = all.iter().filter(|other| **other != name).cloned().collect();
         let files = self.shards.iter().map(|(_, file)| (*file).clone()).collect();
@@ -168,26 +197,29 @@ impl Gguf<'_> {
 }
 
 fn models<'a>(files: &[&'a RepoFile]) -> Vec<Gguf<'a>> {
-    let mut models: Vec<(String, Gguf<'a>)> = Vec::new();
+    let mut models: Vec<Gguf<'a>> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
     for &file in files.iter().filter(|file| file.path.to_ascii_lowercase().ends_with(".gguf")) {
         let (key, shard, count) = match split(&file.path) {
             Some((prefix, part, count)) => (format!("{prefix}/{count}"), part, count),
             None => (file.path.clone(), 1, 1),
         };
-        match models.iter_mut().find(|(known, _)| *known == key) {
-            Some((_, model)) => model.shards.push((shard, file)),
-            None => models.push((key, Gguf { count, shards: vec![(shard, file)] })),
+        let place = *places.entry(key).or_insert(models.len());
+        match models.get_mut(place) {
+            Some(model) => model.shards.push((shard, file)),
+            None => models.push(Gguf { count, shards: vec![(shard, file)] }),
         }
     }
-    for (_, model) in &mut models {
+    for model in &mut models {
         model.shards.sort_by_key(|(shard, _)| *shard);
+        model.shards.dedup_by_key(|(shard, _)| *shard);
     }
-    models.into_iter().map(|(_, model)| model).collect()
+    models
 }
 
 /// `x-00002-of-00003.gguf` is shard 2 of 3 of `x`.
 fn split(path: &str) -> Option<(&str, u32, u32)> {
-    let stem = path.get(..path.len().checked_sub(5)?)?;
+    let (stem, _extension) = path.rsplit_once('.')?;
     let (rest, count) = stem.rsplit_once("-of-")?;
     let (prefix, shard) = rest.rsplit_once('-')?;
     let number = |text: &str| {
@@ -224,6 +256,17 @@ fn folder(files: &[&RepoFile]) -> Result<Choice, ChooseError> {
     if !has_config || !chosen.iter().any(weights) {
         let files = files.iter().map(|file| file.path.clone()).collect();
         return Err(ChooseError::NoModel { files });
+    }
+    let mut shards: BTreeMap<(&str, u32), BTreeSet<u32>> = BTreeMap::new();
+    for file in chosen.iter().filter(|file| weights(file)) {
+        if let Some((prefix, shard, count)) = split(&file.path) {
+            shards.entry((prefix, count)).or_default().insert(shard);
+        }
+    }
+    for ((prefix, count), present) in shards {
+        if let Some(shard) = (1..=count).find(|shard| !present.contains(shard)) {
+            return Err(ChooseError::Incomplete { name: format!("{prefix}.safetensors"), shard, count });
+        }
     }
     // Small files first: if one of them fails, no time was spent on the large ones.
     chosen.sort_by_key(|file| (weights(file), file.path != "config.json", file.path.clone()));
@@ -279,6 +322,21 @@ mod tests {
     }
 
     #[test]
+    fn names_tell_the_type() {
+        let types = [
+            ("m-q4_k_m.gguf", Some("Q4_K_M")),
+            ("sub/Qwen3.5-9B.IQ2_XS.gguf", Some("IQ2_XS")),
+            ("m-UD-Q4_K_XL-00001-of-00002.gguf", Some("Q4_K_XL")),
+            ("m-BF16.gguf", Some("BF16")),
+            ("qwen-3.gguf", None),
+            ("model.gguf", None),
+        ];
+        for (name, expected) in types {
+            assert_eq!(quantization(name).as_deref(), expected, "{name}");
+        }
+    }
+
+    #[test]
     fn parts_come_together() {
         let repo = ["q/x-Q8_0-00002-of-00002.gguf", "y.gguf", "q/x-Q8_0-00001-of-00002.gguf"];
         let shards = ["q/x-Q8_0-00001-of-00002.gguf", "q/x-Q8_0-00002-of-00002.gguf"];
@@ -312,9 +370,27 @@ mod tests {
             "model-00002-of-00002.safetensors",
         ];
         assert_eq!(chosen(&repo, None), expected);
+        let error = choose(&files(&repo[1..]), None).unwrap_err().to_string();
+        assert_eq!(error, "model.safetensors is split into 2 files, but file 1 is missing");
         let error = choose(&files(&["README.md", "pytorch_model.bin"]), None).unwrap_err().to_string();
         assert!(error.contains("no GGUF file") && error.contains("pytorch_model.bin"), "{error}");
         assert!(choose(&[], None).unwrap_err().to_string().ends_with("it contains no files"));
+    }
+
+    #[test]
+    fn sixty_thousand_names_take_no_longer_than_they_must() {
+        let start = std::time::Instant::now();
+        let single: Vec<String> = (0..60_000).map(|at| format!("model-{at}-Q4_K_M.gguf")).collect();
+        let names: Vec<&str> = single.iter().map(String::as_str).collect();
+        assert_eq!(chosen(&names, None), ["model-0-Q4_K_M.gguf"]);
+        let error = choose(&files(&names), Some("Q4_K_M")).unwrap_err().to_string();
+        assert!(error.len() < 1000 && error.ends_with("and 59980 more"), "{error}");
+        let shards: Vec<String> = (1..=60_000).map(|at| format!("m-{at:05}-of-60000.gguf")).collect();
+        let names: Vec<&str> = shards.iter().map(String::as_str).collect();
+        assert_eq!(chosen(&names, None).len(), 60_000);
+        assert!(choose(&files(&names[..59_999]), None).unwrap_err().to_string().contains("file 60000 is"));
+        // In pairs these would be 1.8 billion comparisons, which take minutes.
+        assert!(start.elapsed() < std::time::Duration::from_secs(20), "{:?}", start.elapsed());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! HTTP client for the hub's API.
 
-use std::time::Duration;
+use std::collections::HashSet;
+use std::time::{Duration, SystemTime};
 
 use ureq::http::{HeaderMap, Response, StatusCode, Uri};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
@@ -9,6 +10,7 @@ use ureq::{Agent, Body};
 use crate::choose::RepoFile;
 use crate::error::HubError;
 use crate::reference::{Reference, is_inside};
+use crate::retry::parse_retry_after;
 use crate::settings::Settings;
 
 /// Maximum number of redirects per file.
@@ -17,16 +19,21 @@ const MAX_REDIRECTS: usize = 8;
 const MAX_LIST: u64 = 64 << 20;
 /// Timeout for a silent server.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout for a whole list of files.
+const LIST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A client for one server. Redirects are followed here and not by the HTTP library: the first response
 /// describes the file, the last one has its content, and the token is sent only to the server itself.
 pub(crate) struct Client {
     agent: Agent,
+    /// The server that is asked.
+    endpoint: String,
+    /// Its token, if there is one, goes to `settings.endpoint` and to no other server.
     settings: Settings,
 }
 
 /// A file's metadata, fetched before its content.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileInfo {
     /// The ETag, usually a hash of the content; also the name of the blob.
     pub(crate) etag: String,
@@ -46,7 +53,7 @@ struct Sibling {
 }
 
 impl Client {
-    pub(crate) fn new(settings: &Settings) -> Result<Client, HubError> {
+    pub(crate) fn new(settings: &Settings, reference: &Reference) -> Result<Client, HubError> {
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -66,36 +73,29 @@ impl Client {
             let roots = RootCerts::new_with_certs(&certificates);
             config = config.tls_config(TlsConfig::builder().root_certs(roots).build());
         }
-        Ok(Client { agent: config.build().into(), settings: settings.clone() })
+        let endpoint = reference.endpoint().unwrap_or(&settings.endpoint).to_owned();
+        Ok(Client { agent: config.build().into(), endpoint, settings: settings.clone() })
     }
 
     /// The commit of a revision and its files.
     pub(crate) fn list(&self, reference: &Reference) -> Result<(String, Vec<RepoFile>), HubError> {
-        let (endpoint, repo) = (&self.settings.endpoint, reference.repo());
+        let (endpoint, repo) = (&self.endpoint, reference.repo());
         let url =
             format!("{endpoint}/api/models/{repo}/revision/{}?blobs=true", escaped(reference.revision(), ""));
         let mut response = self.follow("GET", &url, None, |_| false)?;
         if response.status() != StatusCode::OK {
             return Err(self.refused(&url, &response, reference, None));
         }
-        let wrong = |problem: String| HubError::Answer { url: url.clone(), problem };
         let body = response.body_mut().with_config().limit(MAX_LIST).read_to_vec();
         let body = body.map_err(|error| HubError::Network { url: url.clone(), error: error.into() })?;
-        let info: ModelInfo = serde_json::from_slice(&body)
-            .map_err(|error| wrong(format!("cannot parse the list of files: {error}")))?;
-        if !is_file_name(&info.sha) {
-            return Err(wrong(format!("{:?} is not a commit", info.sha)));
-        }
-        let files = info.siblings.into_iter().filter(|file| is_inside(&file.rfilename));
-        let files = files.map(|file| RepoFile { path: file.rfilename, size: file.size }).collect();
-        Ok((info.sha, files))
+        parse_list(&body).map_err(|problem| HubError::Answer { url, problem })
     }
 
     /// The URL of a file.
     pub(crate) fn file_url(&self, reference: &Reference, commit: &str, file: &str) -> String {
         format!(
             "{}/{}/resolve/{}/{}",
-            self.settings.endpoint,
+            self.endpoint,
             reference.repo(),
             escaped(commit, ""),
             escaped(file, "/")
@@ -105,23 +105,21 @@ impl Client {
     /// A file's metadata. Large files are stored elsewhere, but the first response describes them.
     pub(crate) fn info(&self, reference: &Reference, commit: &str, file: &str) -> Result<FileInfo, HubError> {
         let url = self.file_url(reference, commit, file);
-        let mut linked = (None, None);
+        let mut facts = FileFacts::default();
+        let wrong = |problem| HubError::Answer { url: url.clone(), problem };
+        let mut invalid = None;
         let response = self.follow("HEAD", &url, None, |headers| {
-            linked.0 = linked.0.take().or_else(|| etag(headers, "x-linked-etag"));
-            linked.1 = linked.1.or_else(|| number(headers, "x-linked-size"));
-            linked.0.is_some() && linked.1.is_some()
+            invalid = facts.linked(headers).err();
+            invalid.is_some() || facts.are_known()
         })?;
-        let headers = response.headers();
-        let known = linked.0.is_some() && linked.1.is_some();
-        if response.status() != StatusCode::OK && !(known && response.status().is_redirection()) {
+        if let Some(problem) = invalid {
+            return Err(wrong(problem));
+        }
+        let status = response.status();
+        if status != StatusCode::OK && !(facts.are_known() && status.is_redirection()) {
             return Err(self.refused(&url, &response, reference, Some(file)));
         }
-        let wrong =
-            |what: &str| HubError::Answer { url: url.clone(), problem: format!("the response lacks {what}") };
-        let etag =
-            linked.0.or_else(|| etag(headers, "etag")).ok_or_else(|| wrong("which content it is (ETag)"))?;
-        let size = linked.1.or_else(|| number(headers, "content-length"));
-        Ok(FileInfo { etag, size: size.ok_or_else(|| wrong("how large it is (Content-Length)"))? })
+        facts.finish(response.headers()).map_err(wrong)
     }
 
     /// The content of a file from an offset on. The status is 200 (whole file) or 206 (from the offset on).
@@ -169,6 +167,9 @@ impl Client {
 
     fn once(&self, method: &str, url: &str, from: Option<u64>) -> Result<Response<Body>, HubError> {
         let mut request = if method == "HEAD" { self.agent.head(url) } else { self.agent.get(url) };
+        if url.contains("/api/models/") {
+            request = request.config().timeout_global(Some(LIST_TIMEOUT)).build();
+        }
         if let Some(from) = from {
             request = request.header("range", format!("bytes={from}-"));
         }
@@ -189,8 +190,9 @@ impl Client {
         file: Option<&str>,
     ) -> HubError {
         let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
-        let (repo, endpoint) = (reference.repo().to_owned(), self.settings.endpoint.clone());
-        let (token, revision) = (self.settings.token.is_some(), reference.revision().to_owned());
+        let (repo, endpoint) = (reference.repo().to_owned(), self.endpoint.clone());
+        let token = self.settings.token.is_some() && same_server(&self.settings.endpoint, &endpoint);
+        let revision = reference.revision().to_owned();
         match (header("x-error-code"), response.status().as_u16(), file) {
             ("GatedRepo", ..) => HubError::Gated { repo, endpoint, token },
             ("RevisionNotFound", ..) => HubError::NoRevision { repo, revision },
@@ -203,9 +205,59 @@ impl Client {
             (_, status, _) => {
                 let message: String =
                     header("x-error-message").chars().filter(|c| !c.is_control()).take(300).collect();
-                HubError::Status { url: url.to_owned(), status, message }
+                let retry_after = parse_retry_after(header("retry-after"), SystemTime::now());
+                HubError::Status { url: url.to_owned(), status, message, retry_after }
             }
         }
+    }
+}
+
+/// The commit and the files in a list of files; otherwise what is wrong with it.
+pub(crate) fn parse_list(body: &[u8]) -> Result<(String, Vec<RepoFile>), String> {
+    let info: ModelInfo =
+        serde_json::from_slice(body).map_err(|error| format!("cannot parse the list of files: {error}"))?;
+    if !is_file_name(&info.sha) {
+        return Err(format!("{:?} is not a commit", info.sha));
+    }
+    let mut names = HashSet::new();
+    if let Some(file) = info.siblings.iter().find(|file| !names.insert(&file.rfilename)) {
+        return Err(format!("the list of files has {:?} twice", file.rfilename));
+    }
+    let files = info.siblings.into_iter().filter(|file| is_inside(&file.rfilename));
+    Ok((info.sha, files.map(|file| RepoFile { path: file.rfilename, size: file.size }).collect()))
+}
+
+/// What the headers say about a file, redirect by redirect.
+#[derive(Default)]
+pub(crate) struct FileFacts {
+    etag: Option<String>,
+    size: Option<u64>,
+}
+
+impl FileFacts {
+    /// Large files are stored elsewhere; the redirect to them says what they are.
+    pub(crate) fn linked(&mut self, headers: &HeaderMap) -> Result<(), String> {
+        self.etag = self.etag.take().or_else(|| etag(headers, "x-linked-etag"));
+        self.size = match self.size {
+            None => number(headers, "x-linked-size")?,
+            size => size,
+        };
+        Ok(())
+    }
+
+    fn are_known(&self) -> bool {
+        self.etag.is_some() && self.size.is_some()
+    }
+
+    /// Takes what is missing from the last response.
+    pub(crate) fn finish(self, headers: &HeaderMap) -> Result<FileInfo, String> {
+        let etag = self.etag.or_else(|| etag(headers, "etag"));
+        let etag = etag.ok_or("the response does not say which content it is (ETag)")?;
+        let size = match self.size {
+            None => number(headers, "content-length")?,
+            size => size,
+        };
+        Ok(FileInfo { etag, size: size.ok_or("the response does not say how large it is (Content-Length)")? })
     }
 }
 
@@ -222,8 +274,14 @@ fn is_file_name(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.chars().all(known)
 }
 
-fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
-    headers.get(name)?.to_str().ok()?.parse().ok()
+/// The number in a header; an error if it is there and not a number of bytes.
+pub(crate) fn number(headers: &HeaderMap, name: &str) -> Result<Option<u64>, String> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    let digits = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    match digits.and_then(|text| text.parse().ok()) {
+        Some(number) => Ok(Some(number)),
+        None => Err(format!("the header {name} is {value:?}, which is not a number of bytes")),
+    }
 }
 
 /// The target of a redirect. `None` if invalid, or from https to http.
@@ -256,7 +314,7 @@ fn without_query(url: &str) -> String {
 }
 
 /// Percent-encodes a text for a URL, except for the characters of `keep`.
-fn escaped(text: &str, keep: &str) -> String {
+pub(crate) fn escaped(text: &str, keep: &str) -> String {
     let plain = |byte: u8| {
         let c = char::from(byte);
         byte.is_ascii_alphanumeric() || "-._~".contains(c) || (byte.is_ascii() && keep.contains(c))

@@ -1,95 +1,84 @@
-//! Downloads one file to its blob: resumed, retried, verified.
+//! Downloads one file to its blob: resumed, retried a bounded number of times, verified.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::thread;
-use std::time::Duration;
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::time::Instant;
 
-use ureq::http::StatusCode;
+use ureq::http::{Response, StatusCode};
+use ureq::{Body, BodyReader};
 
 use crate::cache::Cache;
 use crate::checksum::Checksum;
-use crate::client::{Client, FileInfo};
+use crate::client::{Client, FileInfo, number};
+use crate::disk::{Disk, PartialFile};
 use crate::error::HubError;
+use crate::limits::Limits;
 use crate::pull::Event;
 use crate::reference::Reference;
+use crate::retry::Retries;
 
-/// Consecutive attempts without progress before giving up.
-const TRIES: u32 = 4;
 /// Read buffer size in bytes.
 const BUFFER: usize = 1 << 20;
 
-/// A file of a repository at a commit.
-pub(crate) struct Wanted<'a> {
+/// Where a file comes from and where it goes.
+pub(crate) struct Download<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) cache: &'a Cache,
+    pub(crate) disk: &'a dyn Disk,
+    pub(crate) limits: &'a Limits,
     pub(crate) reference: &'a Reference,
     pub(crate) commit: &'a str,
     pub(crate) path: &'a str,
     pub(crate) info: &'a FileInfo,
 }
 
-/// Retries an operation after transient failures.
-pub(crate) fn retried<T>(
-    events: &mut dyn FnMut(Event<'_>),
-    mut f: impl FnMut() -> Result<T, HubError>,
-) -> Result<T, HubError> {
-    let mut tried = 0;
-    loop {
-        match f() {
-            Err(error) if error.is_transient() && tried + 1 < TRIES => pause(&mut tried, &error, events),
-            result => return result,
+impl Download<'_> {
+    /// Downloads the file to its blob. The caller holds its lock. Returns whether its hash was checked.
+    pub(crate) fn run(&self, events: &mut dyn FnMut(Event<'_>)) -> Result<bool, HubError> {
+        let mut partial = PartialBlob::open(self)?;
+        let resumed = partial.have > 0;
+        match partial.complete(events) {
+            // The bytes from an earlier attempt may belong to another file: start over.
+            Err(HubError::Checksum { .. }) if resumed => {
+                partial = PartialBlob::open(self)?;
+                partial.complete(events)?;
+            }
+            result => result?,
         }
+        partial.file.sync().map_err(HubError::write(&partial.path, 0))?;
+        let blob = self.cache.blob(&self.info.etag);
+        self.disk.rename(&partial.path, &blob).map_err(HubError::write(&partial.path, 0))?;
+        Ok(partial.verified)
     }
-}
 
-fn pause(tried: &mut u32, error: &HubError, events: &mut dyn FnMut(Event<'_>)) {
-    let wait = Duration::from_millis(500 << (*tried).min(4));
-    *tried += 1;
-    events(Event::Retry { error, wait });
-    thread::sleep(wait);
-}
-
-/// Downloads a file to its blob. The caller holds its lock.
-pub(crate) fn download(
-    client: &Client,
-    cache: &Cache,
-    wanted: &Wanted<'_>,
-    events: &mut dyn FnMut(Event<'_>),
-) -> Result<(), HubError> {
-    let mut partial = PartialBlob::open(cache, wanted)?;
-    let resumed = partial.have > 0;
-    match partial.complete(client, wanted, events) {
-        // The bytes from an earlier attempt may belong to another file: start over.
-        Err(HubError::Checksum { .. }) if resumed => {
-            partial = PartialBlob::open(cache, wanted)?;
-            partial.complete(client, wanted, events)?;
-        }
-        result => result?,
+    /// The error for an invalid response.
+    fn wrong(&self, problem: String) -> HubError {
+        HubError::Answer { url: self.client.file_url(self.reference, self.commit, self.path), problem }
     }
-    partial.file.sync_all().map_err(HubError::io(&partial.path))?;
-    std::fs::rename(&partial.path, cache.blob(&wanted.info.etag)).map_err(HubError::io(&partial.path))
 }
 
 /// A partially downloaded blob.
-struct PartialBlob {
-    path: std::path::PathBuf,
-    file: File,
+struct PartialBlob<'a> {
+    download: &'a Download<'a>,
+    path: PathBuf,
+    file: Box<dyn PartialFile>,
     have: u64,
     sum: Checksum,
+    restarts: u32,
+    verified: bool,
 }
 
-impl PartialBlob {
-    fn open(cache: &Cache, wanted: &Wanted<'_>) -> Result<PartialBlob, HubError> {
-        let FileInfo { etag, size } = wanted.info;
-        let path = cache.incomplete(etag);
-        let folder = path.parent().unwrap_or(&path);
-        std::fs::create_dir_all(folder).map_err(HubError::io(folder))?;
-        let mut options = File::options();
-        let file = options.read(true).write(true).create(true).truncate(false).open(&path);
-        let file = file.map_err(HubError::io(&path))?;
-        let mut partial = PartialBlob { path, file, have: 0, sum: Checksum::of(etag, *size) };
+impl<'a> PartialBlob<'a> {
+    fn open(download: &'a Download<'a>) -> Result<PartialBlob<'a>, HubError> {
+        let FileInfo { etag, size } = download.info;
+        download.cache.blobs()?;
+        let path = download.cache.incomplete(etag);
+        let file = download.disk.open_partial(&path)?;
+        let sum = Checksum::of(etag, *size);
+        let mut partial = PartialBlob { download, path, file, have: 0, sum, restarts: 0, verified: false };
         let hashed = partial.hash_existing();
         if hashed.map_err(HubError::io(&partial.path))? > *size {
-            partial.restart(wanted)?;
+            partial.empty()?;
         }
         Ok(partial)
     }
@@ -107,99 +96,149 @@ impl PartialBlob {
         }
     }
 
-    fn restart(&mut self, wanted: &Wanted<'_>) -> Result<(), HubError> {
-        let emptied = self.file.set_len(0).and_then(|()| self.file.seek(SeekFrom::Start(0)));
-        emptied.map_err(HubError::io(&self.path))?;
-        (self.have, self.sum) = (0, Checksum::of(&wanted.info.etag, wanted.info.size));
+    fn empty(&mut self) -> Result<(), HubError> {
+        let FileInfo { etag, size } = self.download.info;
+        self.file.empty().map_err(HubError::write(&self.path, *size))?;
+        (self.have, self.sum) = (0, Checksum::of(etag, *size));
         Ok(())
     }
 
-    /// Downloads the missing bytes and verifies the file.
-    fn complete(
-        &mut self,
-        client: &Client,
-        wanted: &Wanted<'_>,
-        events: &mut dyn FnMut(Event<'_>),
-    ) -> Result<(), HubError> {
-        let FileInfo { etag, size } = wanted.info;
-        let mut tried = 0;
-        events(Event::File { path: wanted.path, size: *size, have: self.have });
-        while self.have < *size {
-            let before = self.have;
-            match self.stream(client, wanted, events) {
-                Ok(()) => {}
-                Err(error) if error.is_transient() => {
-                    // Progress resets the number of attempts.
-                    tried = if self.have > before { 0 } else { tried };
-                    if tried + 1 >= TRIES {
-                        return Err(error);
-                    }
-                    pause(&mut tried, &error, events);
-                }
-                Err(error) => return Err(error),
-            }
+    /// Starts over from the first byte, unless that happened too often.
+    fn restart(&mut self, requests: u32, events: &mut dyn FnMut(Event<'_>)) -> Result<(), HubError> {
+        if self.restarts >= self.download.limits.restarts {
+            return Err(self.gave_up(requests));
         }
-        let got = std::mem::replace(&mut self.sum, Checksum::None).finish();
-        match got.filter(|got| !got.eq_ignore_ascii_case(etag)) {
-            None => Ok(()),
-            Some(got) => {
-                std::fs::remove_file(&self.path).map_err(HubError::io(&self.path))?;
-                Err(HubError::Checksum { file: wanted.path.to_owned(), got, expected: etag.clone() })
-            }
+        self.restarts += 1;
+        self.empty()?;
+        events(Event::File { path: self.download.path, size: self.download.info.size, have: 0 });
+        Ok(())
+    }
+
+    fn gave_up(&self, requests: u32) -> HubError {
+        HubError::GaveUp {
+            file: self.download.path.to_owned(),
+            requests,
+            restarts: self.restarts,
+            got: self.have,
+            expected: self.download.info.size,
         }
     }
 
-    /// Downloads over one connection.
-    fn stream(
-        &mut self,
-        client: &Client,
-        wanted: &Wanted<'_>,
-        events: &mut dyn FnMut(Event<'_>),
-    ) -> Result<(), HubError> {
-        let &Wanted { reference, commit, path, info } = wanted;
-        let response = client.bytes(reference, commit, path, self.have)?;
-        let wrong =
-            |problem: String| HubError::Answer { url: client.file_url(reference, commit, path), problem };
-        match response.status() {
-            StatusCode::PARTIAL_CONTENT => {
-                let range = response.headers().get("content-range").and_then(|value| value.to_str().ok());
-                let expected = format!("bytes {}-{}/{}", self.have, info.size - 1, info.size);
-                if range != Some(expected.as_str()) {
-                    return Err(wrong(format!("requested {expected:?}, but the server sent {range:?}")));
-                }
+    /// Downloads the missing bytes and verifies the file.
+    fn complete(&mut self, events: &mut dyn FnMut(Event<'_>)) -> Result<(), HubError> {
+        let Download { limits, path, info: FileInfo { etag, size }, .. } = *self.download;
+        let mut retries = Retries::new(limits);
+        events(Event::File { path, size: *size, have: self.have });
+        let (mut farthest, mut requests) = (self.have, 0);
+        while self.have < *size {
+            if requests == limits.requests {
+                return Err(self.gave_up(requests));
             }
-            // The server sends the whole file or rejects the range: start over.
-            StatusCode::OK if self.have == 0 => {}
-            status => {
-                self.restart(wanted)?;
-                events(Event::File { path, size: info.size, have: 0 });
-                if status != StatusCode::OK {
-                    return Ok(());
+            requests += 1;
+            let result = self.request(requests, events);
+            if self.have >= farthest.saturating_add(limits.progress) {
+                farthest = self.have;
+                retries.progress();
+            }
+            if let Err(error) = result {
+                retries.pause(error, events)?;
+            }
+        }
+        let Some(got) = std::mem::replace(&mut self.sum, Checksum::None).finish() else { return Ok(()) };
+        if !got.eq_ignore_ascii_case(etag) {
+            std::fs::remove_file(&self.path).map_err(HubError::io(&self.path))?;
+            return Err(HubError::Checksum { file: path.to_owned(), got, expected: etag.clone() });
+        }
+        self.verified = true;
+        Ok(())
+    }
+
+    /// Downloads over one connection.
+    fn request(&mut self, requests: u32, events: &mut dyn FnMut(Event<'_>)) -> Result<(), HubError> {
+        let Download { client, reference, commit, path, info, .. } = *self.download;
+        let response = client.bytes(reference, commit, path, self.have)?;
+        match response.status() {
+            StatusCode::PARTIAL_CONTENT => self.check_range(&response)?,
+            StatusCode::RANGE_NOT_SATISFIABLE => return self.out_of_range(&response, requests, events),
+            _ => {
+                let length = number(response.headers(), "content-length");
+                let length = length.map_err(|problem| self.download.wrong(problem))?;
+                if let Some(got) = length.filter(|&got| got != info.size) {
+                    return Err(HubError::Size { file: path.to_owned(), expected: info.size, got });
+                }
+                // The server sends the whole file instead of the rest.
+                if self.have > 0 {
+                    self.restart(requests, events)?;
                 }
             }
         }
-        let mut body = response.into_body().into_reader();
+        self.receive(response.into_body().into_reader(), events)
+    }
+
+    /// Checks that a response has the bytes that were asked for.
+    fn check_range(&self, response: &Response<Body>) -> Result<(), HubError> {
+        let range = response.headers().get("content-range").and_then(|value| value.to_str().ok());
+        let size = self.download.info.size;
+        let expected = format!("bytes {}-{}/{size}", self.have, size - 1);
+        match range {
+            Some(range) if range == expected => Ok(()),
+            _ => Err(self.download.wrong(format!("requested {expected:?}, but the server sent {range:?}"))),
+        }
+    }
+
+    /// The server has no bytes at this offset. It may have no ranges at all: the whole file is tried.
+    fn out_of_range(
+        &mut self,
+        response: &Response<Body>,
+        requests: u32,
+        events: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), HubError> {
+        let (file, expected) = (self.download.path.to_owned(), self.download.info.size);
+        let range = response.headers().get("content-range").and_then(|value| value.to_str().ok());
+        let got = range.and_then(|range| range.strip_prefix("bytes */")?.trim().parse().ok());
+        match got.filter(|&got: &u64| got != expected) {
+            Some(got) => Err(HubError::Size { file, expected, got }),
+            None if self.have == 0 => Err(HubError::Range {
+                file,
+                status: response.status().as_u16(),
+                what: "the whole file".into(),
+            }),
+            None => self.restart(requests, events),
+        }
+    }
+
+    /// Writes the body of a response.
+    fn receive(
+        &mut self,
+        mut body: BodyReader<'_>,
+        events: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), HubError> {
+        let Download { path, limits, info: FileInfo { size, .. }, .. } = *self.download;
         let mut buffer = vec![0; BUFFER];
-        let short = |have| HubError::Short { file: path.to_owned(), got: have, expected: info.size };
-        while self.have < info.size {
+        let short = |got| HubError::Short { file: path.to_owned(), got, expected: *size };
+        let mut window = (Instant::now(), self.have);
+        while self.have < *size {
             let n = match body.read(&mut buffer) {
                 Ok(0) => return Err(short(self.have)),
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return Err(short(self.have)),
             };
-            if n as u64 > info.size - self.have {
-                return Err(wrong(format!("received more than the expected {} bytes", info.size)));
+            if n as u64 > *size - self.have {
+                return Err(self.download.wrong(format!("received more than the expected {size} bytes")));
             }
-            self.file.write_all(&buffer[..n]).map_err(|error| match error.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                    HubError::Full { path: self.path.clone(), needed: info.size - self.have }
-                }
-                _ => HubError::io(&self.path)(error),
-            })?;
+            let full = HubError::write(&self.path, *size - self.have);
+            self.file.write_all(&buffer[..n]).map_err(full)?;
             self.sum.update(&buffer[..n]);
             self.have += n as u64;
             events(Event::Bytes(n as u64));
+            // A connection that only drips is as good as closed.
+            if window.0.elapsed() >= limits.window {
+                if self.have - window.1 < limits.progress_per_window {
+                    return Err(short(self.have));
+                }
+                window = (Instant::now(), self.have);
+            }
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::choose::ChooseError;
 use crate::reference::ReferenceError;
@@ -74,7 +75,7 @@ pub enum HubError {
         file: String,
     },
     /// An unexpected HTTP status.
-    #[error("{url}: the server answered {status}{}", in_parentheses(message))]
+    #[error("{url}: the server answered {status}{}{}", in_parentheses(message), try_again(*.retry_after))]
     Status {
         /// What was requested.
         url: String,
@@ -82,6 +83,8 @@ pub enum HubError {
         status: u16,
         /// The server's message.
         message: String,
+        /// The wait that the server asks for (`Retry-After`).
+        retry_after: Option<Duration>,
     },
     /// An invalid response.
     #[error("{url}: {problem}")]
@@ -90,6 +93,52 @@ pub enum HubError {
         url: String,
         /// The problem.
         problem: String,
+    },
+    /// The list of files and the file itself differ in size.
+    #[error("{file}: the list of files says {listed} bytes, but the file's header {got}")]
+    ListedSize {
+        /// The file.
+        file: String,
+        /// The size in the list.
+        listed: u64,
+        /// The size in the header of the file.
+        got: u64,
+    },
+    /// The content is not as large as the header says.
+    #[error("{file}: expected {expected} bytes, but the server has {got}")]
+    Size {
+        /// The file.
+        file: String,
+        /// The size in the header of the file.
+        expected: u64,
+        /// The size of the content.
+        got: u64,
+    },
+    /// The server sends neither the rest of a file nor the whole.
+    #[error("{file}: the server answered {status} to the request for {what}")]
+    Range {
+        /// The file.
+        file: String,
+        /// The HTTP status.
+        status: u16,
+        /// What was requested.
+        what: String,
+    },
+    /// Too many requests or restarts for one file.
+    #[error(
+        "{file}: gave up after {requests} requests and {restarts} restarts, at {got} of {expected} bytes"
+    )]
+    GaveUp {
+        /// The file.
+        file: String,
+        /// Requests for its content.
+        requests: u32,
+        /// How often it was started over.
+        restarts: u32,
+        /// Bytes received.
+        got: u64,
+        /// Bytes of the file.
+        expected: u64,
     },
     /// The connection repeatedly ended early.
     #[error(
@@ -112,6 +161,33 @@ pub enum HubError {
         got: String,
         /// The expected hash.
         expected: String,
+    },
+    /// There is too little space on the disk, found before the download starts.
+    #[error(
+        "{}: {} are needed, but the disk has {}; free some space, or set HF_HUB_CACHE to another folder",
+        path.display(), bytes(*.needed), bytes(*.available)
+    )]
+    NoSpace {
+        /// The folder.
+        path: PathBuf,
+        /// Bytes to download.
+        needed: u64,
+        /// Bytes that can be written.
+        available: u64,
+    },
+    /// Something in the cache that this program did not put there, where it would write.
+    #[error("{} is {what}; remove it, nothing is written through it", path.display())]
+    NotOurs {
+        /// The file or folder.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// Another process is downloading into the repository.
+    #[error("{repo} is being downloaded by another process; wait for it, or stop it first")]
+    Busy {
+        /// The repository.
+        repo: String,
     },
     /// The disk is full.
     #[error(
@@ -137,6 +213,20 @@ pub enum HubError {
 
 fn in_parentheses(message: &str) -> String {
     if message.is_empty() { String::new() } else { format!(" ({message})") }
+}
+
+fn try_again(wait: Option<Duration>) -> String {
+    wait.map_or(String::new(), |wait| format!("; it asks to try again in {} s", wait.as_secs()))
+}
+
+/// A size that is read and not computed with.
+fn bytes(count: u64) -> String {
+    const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let power = (count.max(1).ilog2() / 10) as usize;
+    match power {
+        0 => format!("{count} bytes"),
+        _ => format!("{:.1} {}", count as f64 / (1u64 << (10 * power)) as f64, UNITS[power]),
+    }
 }
 
 fn token_words(sent: bool) -> &'static str {
@@ -178,6 +268,23 @@ impl HubError {
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> HubError {
         let path = path.into();
         move |error| HubError::Io { path, error }
+    }
+
+    /// For a failed write: whether the disk is full.
+    pub(crate) fn write(path: impl Into<PathBuf>, needed: u64) -> impl FnOnce(io::Error) -> HubError {
+        let path = path.into();
+        move |error| match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => HubError::Full { path, needed },
+            _ => HubError::Io { path, error },
+        }
+    }
+
+    /// The wait that the server asks for.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            HubError::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
     }
 
     /// Whether a retry may help.

@@ -22,20 +22,42 @@ pub struct Settings {
     pub certificates: Option<PathBuf>,
 }
 
+/// Values that take the place of those in the environment.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// The server URL.
+    pub endpoint: Option<String>,
+    /// A file with the access token. It must exist.
+    pub token_file: Option<PathBuf>,
+    /// The cache folder.
+    pub cache: Option<PathBuf>,
+}
+
 impl Settings {
     /// Reads the environment variables of the hub's own tools: `HF_ENDPOINT`, `HF_TOKEN` (or the token that
     /// their login stored), `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME`; and `SSL_CERT_FILE`.
     pub fn from_env() -> Result<Settings, HubError> {
-        Settings::from_vars(|name| env::var_os(name).filter(|value| !value.is_empty()))
+        Settings::from_env_with(&Overrides::default())
     }
 
-    fn from_vars(var: impl Fn(&str) -> Option<OsString>) -> Result<Settings, HubError> {
+    /// Reads the environment as [`Settings::from_env`] does, except for what the overrides say.
+    pub fn from_env_with(overrides: &Overrides) -> Result<Settings, HubError> {
+        Settings::from_vars(|name| env::var_os(name).filter(|value| !value.is_empty()), overrides)
+    }
+
+    fn from_vars(
+        var: impl Fn(&str) -> Option<OsString>,
+        overrides: &Overrides,
+    ) -> Result<Settings, HubError> {
         let text = |name: &'static str| match var(name).map(OsString::into_string) {
             Some(Ok(value)) => Ok(Some(value.trim().to_owned()).filter(|value| !value.is_empty())),
             Some(Err(_)) => Err(HubError::Variable { name, problem: "is not UTF-8" }),
             None => Ok(None),
         };
-        let endpoint = text("HF_ENDPOINT")?.unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned());
+        let endpoint = match &overrides.endpoint {
+            Some(endpoint) => endpoint.clone(),
+            None => text("HF_ENDPOINT")?.unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned()),
+        };
         if !endpoint.starts_with("https://") && !endpoint.starts_with("http://") {
             return Err(HubError::Variable {
                 name: "HF_ENDPOINT",
@@ -47,11 +69,15 @@ impl Settings {
             let user = var("HOME").or_else(|| var("USERPROFILE")).map(PathBuf::from);
             caches.or_else(|| Some(user?.join(".cache"))).map(|caches| caches.join("huggingface"))
         });
-        let cache = var("HF_HUB_CACHE").map(PathBuf::from).or_else(|| Some(home.as_ref()?.join("hub")));
+        let cache = overrides.cache.clone().or_else(|| var("HF_HUB_CACHE").map(PathBuf::from));
+        let cache = cache.or_else(|| Some(home.as_ref()?.join("hub")));
         let missing = HubError::Variable { name: "HF_HOME", problem: "is not set, and neither is HOME" };
-        let token = match text("HF_TOKEN")? {
-            Some(token) => Some(token),
-            None => {
+        let token = match (&overrides.token_file, text("HF_TOKEN")?) {
+            (Some(file), _) => Some(std::fs::read_to_string(file).map_err(HubError::io(file))?)
+                .map(|token| token.trim().to_owned())
+                .filter(|token| !token.is_empty()),
+            (None, Some(token)) => Some(token),
+            (None, None) => {
                 let file =
                     var("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| Some(home.as_ref()?.join("token")));
                 // Public models need no token.
@@ -87,9 +113,12 @@ mod tests {
     use super::*;
 
     fn settings(vars: &[(&str, &str)]) -> Result<Settings, HubError> {
-        Settings::from_vars(|name| {
-            vars.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into())
-        })
+        settings_with(vars, &Overrides::default())
+    }
+
+    fn settings_with(vars: &[(&str, &str)], overrides: &Overrides) -> Result<Settings, HubError> {
+        let var = |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into());
+        Settings::from_vars(var, overrides)
     }
 
     #[test]
@@ -115,6 +144,24 @@ mod tests {
         for wrong in [("HF_ENDPOINT", "ftp://x"), ("HF_TOKEN", "a\nb")] {
             assert!(settings(&[("HOME", "/h"), wrong]).unwrap_err().to_string().contains(wrong.0));
         }
+    }
+
+    #[test]
+    fn overrides_come_before_the_environment() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("t");
+        std::fs::write(&file, "hf_file\n").unwrap();
+        let vars = [("HOME", "/h"), ("HF_ENDPOINT", "https://a"), ("HF_TOKEN", "x"), ("HF_HUB_CACHE", "/c")];
+        let overrides = Overrides {
+            endpoint: Some("http://b/".to_owned()),
+            token_file: Some(file.clone()),
+            cache: Some("/d".into()),
+        };
+        let got = settings_with(&vars, &overrides).unwrap();
+        assert_eq!((got.endpoint.as_str(), got.token.as_deref()), ("http://b", Some("hf_file")));
+        assert_eq!(got.cache, PathBuf::from("/d"));
+        std::fs::remove_file(&file).unwrap();
+        assert!(settings_with(&vars, &overrides).unwrap_err().to_string().contains("/t: "));
     }
 
     #[test]

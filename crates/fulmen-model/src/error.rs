@@ -96,6 +96,19 @@ pub enum ModelError {
         /// The first element affected.
         element: usize,
     },
+    /// The logits after a token have no finite maximum: the arithmetic has overflowed.
+    #[error(
+        "no logit after token {token} (position {position} of sequence {sequence}) is a finite number: \
+         the weights are damaged, or too large for the arithmetic of the model"
+    )]
+    LogitsNotFinite {
+        /// The token after which the next was to be drawn.
+        token: u32,
+        /// Its position.
+        position: usize,
+        /// Its sequence.
+        sequence: u32,
+    },
     /// The device does not have enough memory; checked before anything is loaded.
     #[error(
         "not enough memory: {} needed (weights {}, KV cache {}, activations {}), {} available; \

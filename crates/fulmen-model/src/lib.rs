@@ -32,6 +32,8 @@ pub mod arch;
 pub mod engine;
 mod error;
 pub mod gguf;
+mod mapping;
+mod memory;
 pub mod quantize;
 mod rope_factors;
 pub mod safetensors;

@@ -33,8 +33,15 @@ pub trait ModelSource: Send + Sync {
     fn tensor(&self, name: &str) -> Option<&TensorInfo>;
 
     /// The data of one tensor, [`TensorInfo::bytes`] bytes. They stay valid while they are held, even after
-    /// this source is dropped, and can be imported into a device.
+    /// this source is dropped, and can be imported into a device. Whoever computes something from them calls
+    /// [`check_unchanged`](ModelSource::check_unchanged) afterwards.
     fn data(&self, name: &str) -> Result<SharedBytes, SourceError>;
+
+    /// Fails if the data was changed since the source was opened: by somebody who truncated or overwrote a
+    /// file. What was computed from it must then be discarded.
+    fn check_unchanged(&self) -> Result<(), SourceError> {
+        Ok(())
+    }
 
     /// The tokenizer file, if the tokenizer is not part of the metadata.
     fn tokenizer_json(&self) -> Option<PathBuf> {
@@ -76,6 +83,16 @@ fn aligned(bytes: SharedBytes) -> SharedBytes {
     let mut copy = vec![0u128; data.len().div_ceil(ALIGNMENT)];
     bytemuck::cast_slice_mut(&mut copy)[..data.len()].copy_from_slice(data);
     Arc::new(Aligned(copy, data.len()))
+}
+
+/// A result that was computed from the data of `source`, unless the data was changed meanwhile: that is then
+/// the error, whatever the result.
+pub(crate) fn unless_changed<T, E: From<SourceError>>(
+    source: &dyn ModelSource,
+    result: Result<T, E>,
+) -> Result<T, E> {
+    source.check_unchanged()?;
+    result
 }
 
 /// Why a model cannot be read.

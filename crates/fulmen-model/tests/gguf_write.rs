@@ -139,7 +139,7 @@ fn what_cannot_be_written_is_said() {
     let missing = folder.path().join("no/model.gguf").display().to_string();
     assert_eq!(create(&missing), format!("cannot write {missing}: its folder does not exist"));
     let folder = folder.path().display().to_string();
-    assert_eq!(create(&folder), format!("cannot write {folder}: is a directory"));
+    assert_eq!(create(&folder), format!("{folder} is a directory; only a regular file can be overwritten"));
 
     let new = |metadata: &Metadata, tensors: &[TensorInfo]| {
         GgufWriter::new(Vec::new(), metadata, tensors).map(|_| ()).unwrap_err().to_string()

@@ -188,4 +188,8 @@ impl<B: Backend> DeviceMemory for Broken<B> {
     fn import(&mut self, bytes: SharedBytes) -> Result<u64, BackendError> {
         self.inner.import(bytes)
     }
+
+    fn reads_imports_in_place(&self) -> bool {
+        self.inner.reads_imports_in_place()
+    }
 }

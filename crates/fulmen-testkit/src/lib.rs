@@ -10,6 +10,7 @@
 //! - **Memory is checked, too.** Inputs are random, from a seed that is printed; memory is filled with NaN
 //!   before a run; every byte outside the outputs is compared afterwards; a second run must give the same
 //!   bits. An unexpected NaN fails.
+//! - **Faults on purpose.** [`inject`] makes the n-th allocation, read, write or launch of a run fail.
 //! - **The table itself is tested.** [`Broken`](faults::Broken) injects a fault into a backend, and the tests
 //!   check that the table detects it for every op.
 //!
@@ -24,6 +25,7 @@ pub mod draw;
 pub mod example;
 pub mod faults;
 pub mod gpu;
+pub mod inject;
 pub mod layers;
 pub mod perf;
 pub mod reference;

@@ -68,18 +68,14 @@ impl Sample {
     }
 
     fn from_env(always: Option<Size>, per_group: usize) -> Sample {
-        let var = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        if let Some(name) = var("FULMEN_TEST_ROW") {
+        if let Some(name) = variable("FULMEN_TEST_ROW") {
             return Sample::Row(name);
         }
-        if var("FULMEN_TEST_FULL").is_some_and(|value| value == "1") {
+        if runs_all() {
             return Sample::Full;
         }
-        let text = var("FULMEN_TEST_SAMPLE").unwrap_or_default();
-        let (count, seed) = parse(&text).unwrap_or_else(|| {
-            panic!("FULMEN_TEST_SAMPLE={text}: expected N, N:SEED or :SEED, both integers")
-        });
-        Sample::Seeded { always, per_group: count.unwrap_or(per_group), seed: seed.unwrap_or_else(today) }
+        let (count, seed) = count_and_seed();
+        Sample::Seeded { always, per_group: count.unwrap_or(per_group), seed }
     }
 
     /// Whether each row of a table is run, in the order of the table.
@@ -104,6 +100,48 @@ impl Sample {
         }
         run
     }
+}
+
+/// `count` of the cases of a test that is not in the table, in their order: those that the seed of
+/// `FULMEN_TEST_SAMPLE` chooses, or all with `FULMEN_TEST_FULL=1`. Prints which.
+///
+/// # Panics
+/// As [`Sample::of_large_rows`].
+pub fn some_of<T: std::fmt::Debug>(what: &str, count: usize, cases: impl IntoIterator<Item = T>) -> Vec<T> {
+    let cases: Vec<T> = cases.into_iter().collect();
+    if runs_all() {
+        return cases;
+    }
+    let (total, seed) = (cases.len(), count_and_seed().1);
+    let chosen = choose(what, count, seed, cases);
+    println!("{what}: {} of {total}, by FULMEN_TEST_SAMPLE=:{seed}: {chosen:?}", chosen.len());
+    chosen
+}
+
+/// An environment variable, if it is set and not empty.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn runs_all() -> bool {
+    variable("FULMEN_TEST_FULL").is_some_and(|value| value == "1")
+}
+
+/// The number of rows, if one is given, and the seed of the sample.
+fn count_and_seed() -> (Option<usize>, u64) {
+    let text = variable("FULMEN_TEST_SAMPLE").unwrap_or_default();
+    let (count, seed) = parse(&text)
+        .unwrap_or_else(|| panic!("FULMEN_TEST_SAMPLE={text}: expected N, N:SEED or :SEED, both integers"));
+    (count, seed.unwrap_or_else(today))
+}
+
+fn choose<T>(what: &str, count: usize, seed: u64, cases: Vec<T>) -> Vec<T> {
+    let mut ranks: Vec<(u64, usize)> =
+        (0..cases.len()).map(|index| (rank(seed, &format!("{what} {index}")), index)).collect();
+    ranks.sort_unstable();
+    ranks.truncate(count);
+    let taken = |index: usize| ranks.iter().any(|&(_, at)| at == index);
+    cases.into_iter().enumerate().filter(|(index, _)| taken(*index)).map(|(_, case)| case).collect()
 }
 
 /// `N`, `N:SEED`, `:SEED` or nothing.
@@ -161,6 +199,20 @@ mod tests {
         matmuls.reverse();
         let alone = names(&matmuls, &seeded(2, 7), &all);
         assert_eq!(alone, first.into_iter().filter(|name| name.starts_with("mul_mat/")).collect());
+    }
+
+    #[test]
+    fn some_of_a_list_keep_their_order_and_each_is_chosen_by_some_seed() {
+        let mut seen = HashSet::new();
+        for seed in 0..50 {
+            let chosen = choose("rows", 3, seed, (0..10).collect::<Vec<u32>>());
+            assert_eq!(chosen.len(), 3);
+            assert!(chosen.is_sorted());
+            assert_eq!(chosen, choose("rows", 3, seed, (0..10).collect::<Vec<u32>>()));
+            seen.extend(chosen);
+        }
+        assert_eq!(seen.len(), 10);
+        assert_eq!(choose("rows", 9, 1, vec!['a', 'b']), ['a', 'b']);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::{
     },
 };
 
+use fulmen_core::unfinished::Unfinished;
 use wgpu::{AdapterInfo, ErrorFilter, Features};
 
 use crate::{
@@ -109,6 +110,13 @@ fn driver_cache(device: &wgpu::Device, data: Option<&[u8]>) -> Option<wgpu::Pipe
     let cache = unsafe { device.create_pipeline_cache(&descriptor) };
     let refused = [ready(validation.pop()), ready(internal.pop())];
     refused.iter().all(Option::is_none).then_some(cache)
+}
+
+impl DiskCache {
+    /// The folder of compiled pipelines and tuned kernels; `None` if the cache is off.
+    pub fn folder(&self) -> Option<PathBuf> {
+        folder(self)
+    }
 }
 
 /// The cache folder, unless the cache is off.
@@ -217,6 +225,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
     let beside = path.with_extension(format!("{}-{call}.tmp", std::process::id()));
+    let _unfinished = Unfinished::new(&beside);
     let written = fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
         // The first error is the one to report; the file may not exist.

@@ -1,10 +1,14 @@
 //! Every matmul kernel against an f64 reference.
+//!
+//! In software a kernel takes up to seconds to compile, so the slow tests run seeded samples of the numbers
+//! of rows, tiles and kinds of devices; `FULMEN_TEST_FULL=1` runs all of them.
 
 mod common_matmul;
 
 use std::sync::Mutex;
 
 use common_matmul::{Buffers, Gpu, bytes_of, value};
+use fulmen_testkit::sample::some_of;
 use fulmen_wgpu::kernels::matmul::*;
 use fulmen_wgpu::{GpuBuffer, kernel::Caps};
 
@@ -146,7 +150,7 @@ fn chosen(shape: MatmulShape, caps: &Caps) -> Result<MatmulLaunches, MatmulError
 #[test]
 fn every_shape_agrees_with_f64_by_the_chosen_kernel() {
     let sides = [1, 3, 4, 6, 64, 255, 256, 257, 300];
-    let rows = [1, 2, 3, 4, 5, 16, 17, 32, 65, 100];
+    let rows = some_of("rows of A", 4, [1, 2, 3, 4, 5, 16, 17, 32, 65, 100]);
     with_gpu(|gpu| {
         let kinds = kinds(&gpu.caps);
         for (i, k) in sides.into_iter().enumerate() {
@@ -157,7 +161,7 @@ fn every_shape_agrees_with_f64_by_the_chosen_kernel() {
                 let turned: Vec<f32> = (0..k * n).map(|at| b[(at % n * k + at / n) as usize]).collect();
                 for (layout, b) in [(Layout::Nk, b), (Layout::Kn, turned)] {
                     let b = gpu.upload(&f32_bytes(&b));
-                    for (l, m) in rows.into_iter().enumerate() {
+                    for (l, &m) in rows.iter().enumerate() {
                         let shape = MatmulShape::f32(m, k, n, layout);
                         // Every shape on one kind of device, every kind with many shapes.
                         let (name, caps) = kinds[(i + j + l) % kinds.len()];
@@ -177,6 +181,7 @@ fn every_tile_is_right_whole_and_split() {
     let none = EpilogueSource::none();
     let difference = EpilogueSource::of("v0 - 2.0 * v1", []);
     let shapes = [(130, 64, 132, 1), (33, 70, 65, 3), (17, 132, 260, 2), (5, 300, 3, 16)];
+    let tiles = some_of("tiles", 4, TILES.into_iter().enumerate());
     with_gpu(|gpu| {
         let caps = gpu.caps;
         for (number, (m, k, n, slices)) in shapes.into_iter().enumerate() {
@@ -185,7 +190,7 @@ fn every_tile_is_right_whole_and_split() {
                 let case = Case::new(gpu, shape);
                 let pairs = case.want[0].iter().zip(&case.want[1]);
                 let want: Vec<f64> = pairs.map(|(v0, v1)| v0 - 2.0 * v1).collect();
-                for (i, Candidate { tile, .. }) in TILES.into_iter().enumerate() {
+                for &(i, Candidate { tile, .. }) in &tiles {
                     // Every tile whole and split and in both layouts, which is enough of what takes long to
                     // compile.
                     if (i + number) % 2 == usize::from(b == Layout::Kn) {
@@ -229,7 +234,8 @@ fn every_configuration_of_the_gemv_kernels_is_right() {
     with_gpu(|gpu| {
         let caps = gpu.caps;
         let none = EpilogueSource::none();
-        for (m, k, n) in [(1, 512, 70), (1, 515, 3), (3, 260, 33), (8, 64, 9), (16, 131, 20)] {
+        let shapes = [(1, 512, 70), (1, 515, 3), (3, 260, 33), (8, 64, 9), (16, 131, 20)];
+        for (m, k, n) in some_of("shapes of GEMV", 2, shapes) {
             let shape = MatmulShape::f32(m, k, n, Layout::Nk);
             let case = Case::new(gpu, shape);
             for row_threads in
@@ -276,7 +282,8 @@ fn epilogues_reach_every_kernel() {
             functions: "fn softer(x: f32) -> f32 { return x / (1.0 + abs(x)); }".to_owned(),
             scalars: vec![3.0, -0.5],
         };
-        for (m, k, n) in [(1, 300, 40), (3, 1024, 41), (20, 700, 64), (20, 700, 65)] {
+        let shapes = [(1, 300, 40), (3, 1024, 41), (20, 700, 64), (20, 700, 65)];
+        for (m, k, n) in some_of("shapes with an epilogue", 2, shapes) {
             for b in LAYOUTS {
                 let shape = MatmulShape::f32(m, k, n, b);
                 let case = Case::new(gpu, shape);
@@ -312,7 +319,7 @@ fn epilogues_reach_every_kernel() {
 #[test]
 fn a_gated_pair_is_one_launch_at_small_m() {
     with_gpu(|gpu| {
-        for (name, caps) in kinds(&gpu.caps) {
+        for (name, caps) in some_of("kinds of devices", 2, kinds(&gpu.caps)) {
             for (m, k, n) in [(1, 256, 100), (1, 129, 7), (4, 64, 33), (8, 100, 12), (20, 1024, 64)] {
                 for b in LAYOUTS {
                     let shape = MatmulShape::f32(m, k, n, b);
@@ -374,7 +381,8 @@ fn b_may_be_f16_or_bf16() {
     with_gpu(|gpu| {
         let caps = gpu.caps;
         assert!(caps.f16, "this test needs 16-bit floats");
-        for (m, k, n) in [(1, 256, 100), (1, 129, 7), (4, 64, 33), (20, 300, 66), (40, 70, 64), (17, 33, 9)] {
+        let shapes = [(1, 256, 100), (1, 129, 7), (4, 64, 33), (20, 300, 66), (40, 70, 64), (17, 33, 9)];
+        for (m, k, n) in some_of("shapes of 16-bit weights", 3, shapes) {
             for b in LAYOUTS {
                 for (elem, f16) in
                     [(WeightType::F16, true), (WeightType::F16, false), (WeightType::Bf16, true)]

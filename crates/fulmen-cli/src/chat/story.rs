@@ -10,21 +10,68 @@ const PARAGRAPH: &str = "\n\n";
 pub(super) struct Story {
     session: Session,
     text: String,
+    /// The text before each turn, as its length, and the line that was added.
+    turns: Vec<(usize, String)>,
 }
 
 impl Story {
     /// An empty story.
     pub(super) fn new(session: Session) -> Story {
-        Story { session, text: String::new() }
+        Story { session, text: String::new(), turns: Vec::new() }
     }
 
-    /// Starts a new story.
-    pub(super) fn clear(&mut self) {
-        self.text.clear();
+    /// Starts a new story, or goes on with one.
+    pub(super) fn set_text(&mut self, text: &str) {
+        self.text = text.to_owned();
+        self.turns.clear();
+    }
+
+    /// The story so far.
+    pub(super) fn text(&self) -> &str {
+        &self.text
     }
 
     pub(super) fn session(&mut self) -> &mut Session {
         &mut self.session
+    }
+
+    /// The tokens of the story so far.
+    pub(super) fn tokens(&self) -> Result<usize, ModelError> {
+        Ok(self.prompt(&self.text)?.len())
+    }
+
+    /// Takes the last turn back and returns the user's line.
+    pub(super) fn undo(&mut self) -> Option<String> {
+        let (len, line) = self.turns.pop()?;
+        self.text.truncate(len);
+        Some(line)
+    }
+
+    /// Forgets the oldest paragraphs until a line and `answer` tokens fit, and returns how many.
+    pub(super) fn make_room(&mut self, line: &str, answer: usize) -> Result<usize, ModelError> {
+        let context = self.session.context();
+        let (mut start, mut dropped) = (0, 0);
+        loop {
+            let rest = &self.text[start..];
+            if self.prompt(&joined(rest, line))?.len().saturating_add(answer) <= context {
+                break;
+            }
+            match rest.find(PARAGRAPH) {
+                Some(end) => (start, dropped) = (start + end + PARAGRAPH.len(), dropped + 1),
+                None => break,
+            }
+        }
+        if dropped > 0 {
+            self.text.drain(..start);
+            // Turns are counted from the start of the text.
+            self.turns.clear();
+        }
+        Ok(dropped)
+    }
+
+    fn prompt(&self, text: &str) -> Result<Vec<u32>, ModelError> {
+        let tokenizer = self.session.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
+        Ok(tokenizer.encode_prompt(text, Special::AsText))
     }
 
     /// Adds a line to the story and continues it to the end of a paragraph. After the end of a story, the
@@ -35,17 +82,20 @@ impl Story {
         options: &GenerateOptions,
         mut piece: impl FnMut(&str),
     ) -> Result<Generated, ModelError> {
-        let tokenizer = self.session.tokenizer().ok_or(ModelError::Without { what: "tokenizer" })?;
         let mut text = joined(&self.text, line);
-        let tokens = tokenizer.encode_prompt(&text, Special::AsText);
+        let tokens = self.prompt(&text)?;
         let mut options = options.clone();
         options.stop.push(PARAGRAPH.to_owned());
         let generation = self.session.generate_from(&tokens, &options)?;
         piece(line);
         let generated = generation.finish(piece)?;
         text += &generated.text;
+        self.turns.push((self.text.len(), line.to_owned()));
         match &generated.reason {
-            FinishReason::EndToken(_) => text.clear(),
+            FinishReason::EndToken(_) => {
+                text.clear();
+                self.turns.clear();
+            }
             FinishReason::StopString(stop) if stop == PARAGRAPH => text += PARAGRAPH,
             _ => {}
         }

@@ -17,7 +17,7 @@ pub(super) fn render(
     format!("{list:#}\n")
 }
 
-fn backend(report: &BackendReport) -> Value {
+pub(crate) fn backend(report: &BackendReport) -> Value {
     json!({
         "backend": report.backend.name(),
         "unavailable": report.unavailable,

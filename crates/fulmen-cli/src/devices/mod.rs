@@ -1,7 +1,7 @@
 //! `fulmen devices`: the devices of this machine, as text or as JSON.
 
-mod json;
-mod text;
+pub(crate) mod json;
+pub(crate) mod text;
 
 use std::io;
 

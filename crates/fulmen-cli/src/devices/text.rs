@@ -5,7 +5,7 @@ use std::fmt::Write;
 use anstyle::{AnsiColor, Style};
 use fulmen_core::device::{BackendReport, DeviceInfo, DeviceSelector, FactValue, format_bytes};
 
-use crate::output::thousands;
+use crate::output::{printable, thousands};
 
 const SELECTED: Style = AnsiColor::Green.on_default().bold();
 const LISTED: Style = Style::new().bold();
@@ -50,10 +50,10 @@ pub(super) fn render(
 
 fn push_device(out: &mut String, device: &DeviceInfo, selected: bool) {
     let (mark, style) = if selected { ('*', SELECTED) } else { (' ', LISTED) };
-    push_heading(out, mark, &device.selector().to_string(), &device.name, style);
+    push_heading(out, mark, &device.selector().to_string(), &printable(&device.name), style);
     push_fact(out, "kind", device.kind.name());
     if !device.driver.is_empty() {
-        push_fact(out, "driver", &device.driver);
+        push_fact(out, "driver", &printable(&device.driver));
     }
     if let Some(memory) = device.memory_bytes {
         let free = device.free_bytes.map(|free| format!(", {} free", format_bytes(free)));
@@ -86,7 +86,7 @@ fn push_wrapped(out: &mut String, text: &str, indent: usize) {
 }
 
 /// Wraps text into lines of at most `width` characters; a longer word gets a line of its own.
-fn wrap(text: &str, width: usize) -> Vec<String> {
+pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut used = 0;
     for word in text.split_whitespace() {

@@ -53,6 +53,9 @@ pub(super) fn render(report: &Report) -> String {
         "vocabulary": summary.vocabulary,
         "tokenizer": summary.tokenizer,
         "pre_tokenizer": summary.pre_tokenizer,
+        "merges_without_token": report.tokenizer.as_ref().ok().and_then(|t| t.as_ref())
+            .map(|tokenizer| tokenizer.merges_without_token()),
+        "tokenizer_error": report.tokenizer.as_ref().err().map(|error| error.to_string()),
         "chat_template": summary.chat_template,
         "memory": memory,
         "devices": report.devices.iter().map(|info| device(report, info)).collect::<Vec<_>>(),

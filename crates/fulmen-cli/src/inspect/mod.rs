@@ -9,6 +9,7 @@ use fulmen_core::device::{BackendReport, DeviceInfo};
 use fulmen_model::gguf::MetadataError;
 use fulmen_model::source::{self, ModelSource, SourceError};
 use fulmen_model::summary::{Memory, Summary};
+use fulmen_model::tokenizer::{Tokenizer, TokenizerError};
 
 use crate::error::CommandError;
 use crate::model::find::{FindError, find};
@@ -62,11 +63,19 @@ pub(crate) enum InspectError {
     Source(#[from] SourceError),
     #[error("{}: {error}", path.display())]
     Metadata { path: PathBuf, error: MetadataError },
+    #[error(
+        "--context {0} is too large: the memory for its KV cache has no size in bytes that 64 bits can hold"
+    )]
+    Context(u64),
     #[error("cannot write the report: {0}")]
     Write(#[from] io::Error),
 }
 
-impl CommandError for InspectError {}
+impl CommandError for InspectError {
+    fn is_usage(&self) -> bool {
+        matches!(self, InspectError::Context(_))
+    }
+}
 
 /// Everything that is shown.
 struct Report<'a> {
@@ -75,6 +84,8 @@ struct Report<'a> {
     summary: Summary,
     context: u64,
     memory: Option<Memory>,
+    /// `None` if there is none.
+    tokenizer: Result<Option<Tokenizer>, TokenizerError>,
     devices: Vec<&'a DeviceInfo>,
 }
 
@@ -83,11 +94,17 @@ pub(crate) fn run(args: &Args) -> Result<(), InspectError> {
     let metadata = |error| InspectError::Metadata { path: args.file.clone(), error };
     let summary = Summary::of(&*source).map_err(metadata)?;
     let context = args.context.unwrap_or_else(|| DEFAULT_CONTEXT.min(summary.context.unwrap_or(u64::MAX)));
+    let memory = summary.memory(context);
+    // The model is described completely if the memory for the shortest context is known.
+    if memory.is_none() && summary.memory(1).is_some() {
+        return Err(InspectError::Context(context));
+    }
     let reports: Vec<BackendReport> = select::reports();
     let report = Report {
         args,
         source: &*source,
-        memory: summary.memory(context),
+        memory,
+        tokenizer: Tokenizer::from_source(&*source),
         summary,
         context,
         devices: reports.iter().flat_map(|report| &report.devices).collect(),

@@ -79,6 +79,16 @@ fn push_facts(out: &mut String, report: &Report) {
     let tokenizer = summary.tokenizer.as_deref().map(|kind| format!("{}{pre}", printable(kind)));
     let in_file = report.source.tokenizer_json().map(|_| "tokenizer.json".to_owned());
     fact("tokenizer", Some(tokenizer.or(in_file).unwrap_or("none".to_owned())));
+    match &report.tokenizer {
+        Ok(Some(tokenizer)) if tokenizer.merges_without_token() > 0 => {
+            let merges = counted(tokenizer.merges_without_token(), "merge");
+            fact("", Some(format!("{WARN}the result of {merges} is not in the vocabulary{WARN:#}")));
+        }
+        Ok(_) => {}
+        Err(error) => {
+            fact("", Some(format!("{WARN}cannot be used: {}{WARN:#}", printable(&error.to_string()))))
+        }
+    }
     fact("chat template", Some(if summary.chat_template { "yes" } else { "no" }.to_owned()));
 }
 

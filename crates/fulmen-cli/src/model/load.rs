@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fulmen_bench::model::LoadedModel;
 use fulmen_core::DType;
@@ -10,6 +10,7 @@ use fulmen_core::device::format_bytes;
 use fulmen_model::source::{self, ModelSource};
 use fulmen_model::synth::SynthError;
 use fulmen_model::{LoadOptions, Model, ModelError, SessionOptions};
+use indicatif::ProgressDrawTarget;
 
 use super::builtin::builtin_model;
 use super::find::{FindError, find};
@@ -44,8 +45,8 @@ pub(crate) struct ModelOptions {
     #[command(flatten)]
     pub(crate) engine: EngineOptions,
 
-    /// Context length: tokens of prompt and answer together. By default the model's own, but at most 4096;
-    /// benchmarks use what their tests need.
+    /// Context length: tokens of prompt and answer together. By default the model's own, but at most 4096, or
+    /// what a longer prompt needs; benchmarks use what their tests need.
     #[arg(long, alias = "ctx", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) context: Option<u32>,
 
@@ -78,7 +79,8 @@ impl CommandError for LoadError {
         match self {
             LoadError::Select(error) => error.is_usage(),
             LoadError::Model(error) => error.is_usage(),
-            LoadError::Find(_) | LoadError::Synth(_) => false,
+            LoadError::Find(error) => error.is_usage(),
+            LoadError::Synth(_) => false,
         }
     }
 }
@@ -101,8 +103,15 @@ impl EngineOptions {
         let source = source()?;
         let (device, backend) = self.open.open()?;
         let bar = bar_with("loading {bar:30} {bytes} of {total_bytes}", 0);
+        bar.set_draw_target(ProgressDrawTarget::hidden());
         let mut report = |progress: fulmen_model::LoadProgress| {
-            bar.set_length(progress.total);
+            // Small models are loaded before anybody could read a bar.
+            if bar.is_hidden() && start.elapsed() > Duration::from_millis(300) {
+                bar.set_draw_target(ProgressDrawTarget::stderr());
+            }
+            if bar.length() != Some(progress.total) {
+                bar.set_length(progress.total);
+            }
             bar.set_position(progress.done);
         };
         let options = LoadOptions { session, check_weights, progress: Some(&mut report) };

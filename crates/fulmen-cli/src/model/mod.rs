@@ -1,9 +1,12 @@
-//! What the commands that run models share: finding and loading them, prompts, sampling, statistics, Ctrl-C.
+//! What the commands that run models share: finding and loading them, prompts and piped input,
+//! sampling, statistics, Ctrl-C.
 
 pub(crate) mod builtin;
 pub(crate) mod find;
+pub(crate) mod input;
 pub(crate) mod interrupt;
 pub(crate) mod load;
 pub(crate) mod prompt;
 pub(crate) mod sampling;
 pub(crate) mod stats;
+pub(crate) mod suggest;

@@ -7,9 +7,11 @@ use fulmen_model::{GenerateOptions, Sampling};
 /// How tokens are sampled and when generation stops.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SamplingOptions {
-    /// Maximum number of tokens to generate; by default until the model stops or the context is full.
-    #[arg(long, short = 'n', value_name = "TOKENS")]
-    max_tokens: Option<usize>,
+    /// Maximum number of tokens to generate; -1, the default, generates until the model stops or the context
+    /// is full.
+    #[arg(long, short = 'n', value_name = "TOKENS", default_value_t = -1, hide_default_value = true)]
+    #[arg(allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    max_tokens: i64,
 
     /// Sampling temperature: 0 always takes the most likely token, 1 samples from the model's own
     /// distribution.
@@ -65,7 +67,8 @@ impl SamplingOptions {
         };
         GenerateOptions {
             sampling,
-            max_tokens: self.max_tokens.unwrap_or(usize::MAX),
+            // -1 is no limit.
+            max_tokens: usize::try_from(self.max_tokens).unwrap_or(usize::MAX),
             stop: self.stop.clone(),
             ahead: self.ahead.map_or(0, usize::from),
             ..GenerateOptions::default()

@@ -12,15 +12,21 @@ pub(crate) fn line(loaded: &LoadedModel, session: &Session, generated: &Generate
     let rate = generated.decode_rate();
     let mut parts = vec![
         format!("load {:.2} s", loaded.load_time.as_secs_f64()),
-        format!("prompt {}, {:.1} tok/s", counted(generated.fed_tokens, "token"), generated.prefill_rate()),
-        format!("answer {}, {rate:.1} tok/s", counted(generated.tokens.len(), "token")),
+        with_rate("prompt", generated.fed_tokens, generated.prefill_rate()),
+        with_rate("answer", generated.tokens.len(), rate),
     ];
+    // Whoever pressed Ctrl-C does not wait for a measurement.
     if rate > 0.0
+        && generated.reason != FinishReason::Cancelled
         && let Some(bandwidth) = memory_bandwidth::measure(loaded, DeviceState::Busy)
     {
         let depth = generated.prompt_tokens + generated.tokens.len() / 2;
         let bytes = bytes_per_token(&loaded.model, session, depth) as f64;
-        parts.push(format!("{} of the memory-bandwidth bound", percent(rate * bytes / bandwidth)));
+        let share = rate * bytes / bandwidth;
+        parts.push(match share {
+            ..=1.0 => format!("{} of the memory-bandwidth bound", percent(share)),
+            _ => "above the memory-bandwidth bound: the weights are in a cache".to_owned(),
+        });
     }
     let cache = session.options().cache_bytes(loaded.model.config());
     let weights = format_bytes(loaded.model.weight_bytes());
@@ -36,6 +42,12 @@ pub(crate) fn line(loaded: &LoadedModel, session: &Session, generated: &Generate
         FinishReason::Cancelled => parts.push("stopped by Ctrl-C".to_owned()),
     }
     parts.join(" · ")
+}
+
+/// `answer 12 tokens, 3.5 tok/s`; without the rate if there is none.
+fn with_rate(what: &str, tokens: usize, rate: f64) -> String {
+    let rate = if rate > 0.0 { format!(", {rate:.1} tok/s") } else { String::new() };
+    format!("{what} {}{rate}", counted(tokens, "token"))
 }
 
 /// Time per op, the longest first, and the time outside of ops.

@@ -16,6 +16,7 @@ use fulmen_testkit::{Filter, gpu_ops};
 use fulmen_wgpu::{AdapterSelector, GpuDevice, GpuError};
 
 use crate::error::CommandError;
+use crate::quiet::quietly;
 use crate::select::{OpenOption, SelectError, wgpu_adapter};
 
 /// List, check and time every op of a device.
@@ -104,12 +105,12 @@ impl RunOptions {
     /// Opens the selected wgpu adapter; `None` if another device is selected.
     fn open_gpu(&self) -> Result<Option<(DeviceInfo, GpuDevice)>, OpsError> {
         let Some(adapter) = wgpu_adapter(self.open.device.device) else { return Ok(None) };
-        let gpu = GpuDevice::open(&adapter)?;
+        let gpu = quietly(|| GpuDevice::open(&adapter))?;
         let same = |info: &DeviceInfo| match &adapter {
             AdapterSelector::Index(index) => info.index == *index,
             _ => info.name == gpu.info().name,
         };
-        let info = fulmen_wgpu::list_devices()?.into_iter().find(same);
+        let info = quietly(fulmen_wgpu::list_devices)?.into_iter().find(same);
         Ok(info.map(|info| (info, gpu)))
     }
 

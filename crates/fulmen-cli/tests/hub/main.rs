@@ -2,6 +2,9 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod hostile;
+mod models;
+#[path = "../../../fulmen-hub/tests/server/mod.rs"]
 mod server;
 
 use std::fs;
@@ -247,7 +250,7 @@ fn refusals_say_what_to_do() {
     home.refused(&server, &["pull", "org/name@v9"], &["org/name has no revision \"v9\""]);
     home.refused(&server, &["pull", "org/name:b.gguf"], &["no file \"b.gguf\"; available: a.gguf"]);
     home.refused(&server, &["pull", "org/other"], &["org/other does not exist at"]);
-    server.set(Faults { listed: vec!["listed-Q4_K_M.gguf"], ..Faults::default() });
+    server.set(Faults { listed: vec!["listed-Q4_K_M.gguf".to_owned()], ..Faults::default() });
     home.refused(&server, &["pull", "org/name"], &["org/name has no file \"listed-Q4_K_M.gguf\""]);
     refuse(503, "");
     home.refused(&server, &["pull", "org/name"], &["the server answered 503", "retrying"]);
@@ -261,13 +264,16 @@ fn refusals_say_what_to_do() {
     let (_, stderr, code) = home.run(&server, &["pull", "not a model"]);
     assert!(code == Some(2) && stderr.contains("ORG/NAME"), "{stderr}");
     let mut command = home.command("ftp://x", &["pull", "org/name"]);
-    assert!(output(&mut command).1.contains("HF_ENDPOINT must start with"));
+    assert!(output(&mut command).1.contains("HF_ENDPOINT must be a URL"));
 }
 
 #[test]
 fn file_names_cannot_escape_the_cache() {
     let server = Server::new(&[("a.gguf", b"x")]);
-    server.set(Faults { listed: vec!["../../evil-Q4_K_M.gguf", "/evil-Q4_K_M.gguf"], ..Faults::default() });
+    server.set(Faults {
+        listed: ["../../evil-Q4_K_M.gguf", "/evil-Q4_K_M.gguf"].map(str::to_owned).into(),
+        ..Faults::default()
+    });
     let home = Home::new();
     let (path, stderr) = home.pulled(&server, &["pull", "org/name"]);
     assert!(path.ends_with("a.gguf") && !stderr.contains("evil"), "{stderr}");

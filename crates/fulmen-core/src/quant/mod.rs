@@ -105,7 +105,7 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), DTy
 pub fn dequantize_to_vec(dtype: DType, bytes: &[u8], elements: usize) -> Result<Vec<f32>, DTypeError> {
     // Checked before the allocation, so that a wrong count cannot allocate more memory than the data needs.
     check(CALL_DEQUANTIZE, dtype, elements, bytes.len())?;
-    let mut out = vec![0.0; elements];
+    let mut out = zeros(CALL_DEQUANTIZE, dtype, elements)?;
     dequantize(dtype, bytes, &mut out)?;
     Ok(out)
 }
@@ -153,8 +153,17 @@ pub fn quantize_to_vec(dtype: DType, values: &[f32]) -> Result<Vec<u8>, DTypeErr
     if dtype == DType::U32 {
         return Err(DTypeError::Unsupported { call: CALL_QUANTIZE, dtype });
     }
-    let mut out = vec![0; dtype.bytes(values.len())?];
+    let mut out = zeros(CALL_QUANTIZE, dtype, dtype.bytes(values.len())?)?;
     quantize(dtype, values, &mut out)?;
+    Ok(out)
+}
+
+/// A vector for the result of `call`: a tensor may be larger than the memory.
+fn zeros<T: Clone + Default>(call: &'static str, dtype: DType, len: usize) -> Result<Vec<T>, DTypeError> {
+    let mut out = Vec::new();
+    let bytes = len.saturating_mul(size_of::<T>());
+    out.try_reserve_exact(len).map_err(|_| DTypeError::Memory { call, dtype, bytes })?;
+    out.resize(len, T::default());
     Ok(out)
 }
 

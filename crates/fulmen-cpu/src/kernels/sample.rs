@@ -5,7 +5,7 @@
 //! each time. A row costs a few passes over its logits plus time linear in the candidates. In parallel over
 //! rows; bound by memory bandwidth.
 
-use fulmen_core::sampling::SampleState;
+use fulmen_core::sampling::{NO_TOKEN, SampleState};
 
 use super::{argmax::Find, parallel::SharedPtr};
 use crate::{
@@ -242,8 +242,11 @@ fn gather(isa: Isa, row: &[f32], state: &SampleState, weigh: Weigh, u: f64) -> (
 
 fn draw(isa: Isa, row: &[f32], state: &SampleState) -> u32 {
     let largest = dispatch(isa, Find(row));
+    if !largest.value.is_finite() {
+        return NO_TOKEN;
+    }
     // A NaN temperature is greedy, too.
-    let sampled = state.temperature > 0.0 && largest.value > f32::NEG_INFINITY;
+    let sampled = state.temperature > 0.0;
     if !sampled || state.top_k == 1 {
         return largest.index as u32;
     }
@@ -267,7 +270,8 @@ fn draw(isa: Isa, row: &[f32], state: &SampleState) -> u32 {
 
 /// Samples one token for each row of `width` logits with the row's state, whose step it increments.
 ///
-/// A state that [`SampleState::validate`] rejects still gives a valid index. A row without logits gives 0.
+/// A state that [`SampleState::validate`] rejects still gives a valid index. A row without a finite maximum,
+/// or without logits, gives [`NO_TOKEN`].
 pub fn sample(
     pool: &Pool,
     isa: Isa,
@@ -307,8 +311,11 @@ mod tests {
             .map(|(i, &l)| (l, i as u32))
             .collect();
         sorted.sort_by(|a, b| b.0.partial_cmp(&a.0).unwrap().then(a.1.cmp(&b.1)));
-        if sorted.is_empty() || state.temperature == 0.0 {
-            return vec![sorted.first().map_or(0, |c| c.1)];
+        if !sorted.first().is_some_and(|c| c.0.is_finite()) {
+            return vec![NO_TOKEN];
+        }
+        if state.temperature == 0.0 {
+            return vec![sorted[0].1];
         }
         if state.top_k > 0 {
             sorted.truncate(state.top_k as usize);
@@ -457,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_rows_and_states_give_an_index_of_the_row() {
+    fn hostile_rows_and_states_give_an_index_of_the_row_or_none() {
         let nan = f32::NAN;
         let good = SampleState { temperature: 1.0, top_p: 0.9, min_p: 0.1, ..SampleState::greedy() };
         let bad = [
@@ -477,10 +484,9 @@ mod tests {
                 for row in rows {
                     let mut out = [u32::MAX];
                     sample(&pool, isa, &row, 37, &mut [state], &mut out);
-                    assert!(out[0] < 37, "{state:?} {row:?}");
-                    // Equal infinities share the draw; nothing at all gives 0.
-                    if row[0].is_nan() || row[0] == f32::NEG_INFINITY {
-                        assert_eq!(out, [0]);
+                    match row[0].is_finite() {
+                        true => assert!(out[0] < 37, "{state:?} {row:?}"),
+                        false => assert_eq!(out, [NO_TOKEN], "{state:?} {row:?}"),
                     }
                 }
             }

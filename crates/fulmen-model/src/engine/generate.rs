@@ -96,7 +96,7 @@ fn pace(steps: usize, time: Duration) -> usize {
 }
 
 fn rate(tokens: usize, time: Duration) -> f64 {
-    if tokens == 0 { 0.0 } else { tokens as f64 / time.as_secs_f64().max(1e-9) }
+    if tokens == 0 || time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64().max(1e-9) }
 }
 
 /// Text generation in progress: an iterator over pieces of text. Pieces are whole characters; text that may

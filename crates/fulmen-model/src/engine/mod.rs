@@ -11,6 +11,7 @@
 
 mod chat;
 mod chunk;
+mod drawn;
 mod generate;
 mod model;
 mod perplexity;

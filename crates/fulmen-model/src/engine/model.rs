@@ -64,6 +64,8 @@ pub(super) struct Shared {
     pub(super) weights: Weights,
     pub(super) session: SessionOptions,
     pub(super) tokenizer: Option<Tokenizer>,
+    /// Whether the device reads the weights in the source's memory instead of a copy.
+    in_place: bool,
     device: Mutex<Device>,
 }
 
@@ -72,6 +74,12 @@ impl Shared {
     /// write their own state before they run.
     pub(super) fn device(&self) -> MutexGuard<'_, Device> {
         self.device.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Fails if the weights that the device reads were changed. To be called after each step, before its
+    /// results are used.
+    pub(super) fn check_weights(&self) -> Result<(), ModelError> {
+        if self.in_place { Ok(self.source.check_unchanged()?) } else { Ok(()) }
     }
 }
 
@@ -138,7 +146,9 @@ impl Model {
             report(checked + done)
         })?;
         report(total);
-        let shared = Shared { config, source, weights, session, tokenizer, device: Mutex::new(device) };
+        let in_place = device.reads_imports_in_place();
+        let device = Mutex::new(device);
+        let shared = Shared { config, source, weights, session, tokenizer, in_place, device };
         Ok(Model { shared: Arc::new(shared) })
     }
 

@@ -140,6 +140,10 @@ impl Session {
                 let next = &text[at + 1..];
                 scores.extend(nll(rows, vocabulary as usize, next, options.threads));
             })?;
+            if let Some(at) = scores.iter().position(|score| score.is_nan()) {
+                let position = first - begin - 1 + at;
+                return Err(ModelError::LogitsNotFinite { token: text[position], position, sequence: 0 });
+            }
             known.scored += scores.len();
             known.run += fed;
             known.nll += scores.iter().sum::<f64>();

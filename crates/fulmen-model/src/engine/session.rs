@@ -168,6 +168,11 @@ impl Session {
         Ok(())
     }
 
+    /// The addresses of weights and states.
+    pub(super) fn bindings(&self) -> &Bindings {
+        &self.bindings
+    }
+
     /// The model's tokenizer, if it has one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.shared.tokenizer.as_ref()
@@ -292,11 +297,10 @@ impl Session {
                 fed?;
             }
         }
-        let drawn = self.decode_pending(sequences, steps);
-        if drawn.is_err() {
+        self.decode_pending(sequences, steps).map_err(|error| {
             self.rows = None;
-        }
-        drawn
+            self.reason(error, sequences, steps)
+        })
     }
 
     /// Whether the cancel flag is set.
@@ -332,20 +336,12 @@ impl Session {
             let kernels = compiled.captured_kernels(device).unwrap_or(launches);
             self.launches = Some(StepLaunches { launches, kernels, host });
         }
-        let mut drawn: Vec<Vec<u32>> = Vec::with_capacity(sequences.len());
-        if steps == 1 {
-            let tokens = compiled.bound.read_u32(device, names::DRAWN)?;
-            drawn.extend(tokens.into_iter().map(|token| vec![token]));
-        } else {
-            let history = address(&self.bindings, names::HISTORY)?;
-            for &sequence in sequences {
-                let first = sequence as usize * self.options.context as usize;
-                let first = first + self.sequences[sequence as usize].tokens.len();
-                let mut words = vec![0u8; 4 * steps];
-                device.read(history + 4 * first as u64, &mut words)?;
-                drawn.push(words.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect());
-            }
-        }
+        let drawn: Vec<Vec<u32>> = match steps {
+            1 => compiled.bound.read_u32(device, names::DRAWN)?.into_iter().map(|t| vec![t]).collect(),
+            _ => self.read_history(device, sequences, steps)?,
+        };
+        shared.check_weights()?;
+        self.check_drawn(sequences, &drawn)?;
         for (&sequence, tokens) in sequences.iter().zip(&drawn) {
             tokens.iter().for_each(|&token| self.sequences[sequence as usize].drew(token));
         }
@@ -453,17 +449,19 @@ impl Session {
         if !compiled.run_unless(device, timing, &self.cancel)? {
             return Err(ModelError::Cancelled);
         }
-        let output = match results {
-            None => Vec::new(),
-            Some(Results::Hidden) => bound.read_f32(device, names::HIDDEN)?,
-            Some(Results::Logits) => bound.read_f32(device, names::LOGITS)?,
-            Some(Results::Draw { .. }) => {
-                let token = bound.read_u32(device, names::DRAWN)?[0];
-                self.sequences[sequence as usize].drew(token);
-                self.rows = Some(vec![sequence]);
-                Vec::new()
-            }
-        };
+        let (mut output, mut drawn) = (Vec::new(), None);
+        match results {
+            None => {}
+            Some(Results::Hidden) => output = bound.read_f32(device, names::HIDDEN)?,
+            Some(Results::Logits) => output = bound.read_f32(device, names::LOGITS)?,
+            Some(Results::Draw { .. }) => drawn = Some(bound.read_u32(device, names::DRAWN)?[0]),
+        }
+        shared.check_weights()?;
+        if let Some(token) = drawn {
+            self.check_drawn(&[sequence], &[vec![token]])?;
+            self.sequences[sequence as usize].drew(token);
+            self.rows = Some(vec![sequence]);
+        }
         self.sequences[sequence as usize].fed = end;
         Ok(output)
     }
@@ -546,7 +544,7 @@ impl std::fmt::Debug for Session {
 }
 
 /// The address of a state that was bound when the session was created.
-fn address(bindings: &Bindings, name: &str) -> Result<u64, ExecError> {
+pub(super) fn address(bindings: &Bindings, name: &str) -> Result<u64, ExecError> {
     bindings.get(name).ok_or_else(|| {
         let problem = fulmen_core::Problem::Unbound(name.to_owned());
         ExecError::Build(fulmen_core::BuildError { call: "session", problem })

@@ -9,7 +9,7 @@ use fulmen_core::{Backend, Bindings, BuildError, DType, LogicalGraph, Problem, R
 
 use crate::arch::{Config, names};
 use crate::error::ModelError;
-use crate::source::ModelSource;
+use crate::source::{self, ModelSource};
 
 /// Weights on a device, with their addresses by name.
 #[derive(Debug, Default)]
@@ -88,7 +88,7 @@ pub(super) fn check(
     });
     progress(done.load(Ordering::Relaxed));
     let failure = failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    failure.map_or(Ok(()), |(_, error)| Err(error))
+    source::unless_changed(source, failure.map_or(Ok(()), |(_, error)| Err(error)))
 }
 
 fn check_one(name: &str, source: &dyn ModelSource) -> Result<u64, ModelError> {
@@ -111,7 +111,8 @@ impl Weights {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Weights, ModelError> {
         let mut weights = Weights::default();
-        match weights.import(device, graph, source, config, progress) {
+        let imported = weights.import(device, graph, source, config, progress);
+        match source::unless_changed(source, imported) {
             Ok(()) => Ok(weights),
             Err(error) => {
                 weights.free(device);
@@ -160,6 +161,15 @@ impl Weights {
     }
 }
 
+/// f32 values as the bytes that devices read, which are little-endian like every supported processor.
+struct Floats(Vec<f32>);
+
+impl AsRef<[u8]> for Floats {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+}
+
 /// The data of a tensor in the type that the graph reads: as stored, or f16 and bf16 vectors converted to
 /// f32.
 fn as_type(source: &dyn ModelSource, name: &str, wanted: DType) -> Result<SharedBytes, ModelError> {
@@ -171,5 +181,5 @@ fn as_type(source: &dyn ModelSource, name: &str, wanted: DType) -> Result<Shared
     let values = quant::dequantize_to_vec(info.dtype(), (*data).as_ref(), info.elements());
     let values = values
         .map_err(|error| ModelError::Build(BuildError { call: "load", problem: Problem::DType(error) }))?;
-    Ok(Arc::new(values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>()))
+    Ok(Arc::new(Floats(values)))
 }

@@ -231,6 +231,12 @@ pub enum GgufProblem {
         /// Its current size.
         found: u64,
     },
+    /// The file was written to while it was open.
+    #[error("was modified while it was open: its weights may be those of two different models")]
+    Modified,
+    /// A part of a mapped file could not be read.
+    #[error("a part of it could not be read: it was changed while it was open, or the disk failed")]
+    PageLost,
     /// There is no such tensor.
     #[error("has no tensor {0:?}")]
     NoTensor(String),
@@ -252,22 +258,30 @@ pub enum SplitProblem {
         count: u64,
     },
     /// A shard whose file name does not follow the naming scheme.
-    #[error("is shard {shard} of {count}, but its name does not end in \"-{shard:05}-of-{count:05}.gguf\"")]
+    #[error(
+        "is shard {shard} of {count} of a split model, but its name does not end in \
+         \"-{shard:05}-of-{count:05}.gguf\"; the shards are found by their names, in one folder"
+    )]
     Name {
         /// Its number, from 1.
         shard: u64,
         /// Number of shards.
         count: u64,
     },
-    /// A missing shard.
-    #[error("shard {shard} of {count} is missing: {error}")]
+    /// Missing shards.
+    #[error(
+        "is shard {shard} of {count} of a split model, and {} missing: {}; put all shards into one folder \
+         and pass any of them",
+        if missing.len() == 1 { "one is" } else { "others are" },
+        name_list(missing)
+    )]
     Missing {
-        /// Its number, from 1.
+        /// The number of the shard that was opened, from 1.
         shard: u64,
         /// Number of shards.
         count: u64,
-        /// The system's error.
-        error: io::Error,
+        /// The file names that are missing; not all of them if there are very many.
+        missing: Vec<String>,
     },
     /// A shard whose metadata contradicts its name or the other shards.
     #[error("{key} must be {expected}, is {found}")]
@@ -292,6 +306,13 @@ impl fmt::Display for Found {
             None => f.write_str("missing"),
         }
     }
+}
+
+/// The first names of a list.
+fn name_list(names: &[String]) -> String {
+    const SHOWN: usize = 4;
+    let more = if names.len() > SHOWN { ", …" } else { "" };
+    names[..names.len().min(SHOWN)].join(", ") + more
 }
 
 fn version_words(version: u32) -> &'static str {

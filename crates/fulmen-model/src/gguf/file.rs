@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    io,
+    io::{self, Read},
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
@@ -10,11 +10,12 @@ use std::{
 
 use fulmen_core::SharedBytes;
 
-use super::error::{GgufError, GgufProblem, SplitProblem};
+use super::error::{GgufError, GgufProblem};
 use super::metadata::Metadata;
-use super::parse::{Parsed, parse};
+use super::parse::{Parsed, no_memory, parse};
 use super::split::Split;
-use super::storage::{Storage, TensorData, open_file};
+use super::storage::{Storage, TensorData};
+use crate::mapping::OpenFile;
 use crate::source::{ModelSource, SourceError, TensorInfo};
 
 /// A GGUF model. Everything in the header is validated when it is opened.
@@ -23,9 +24,9 @@ use crate::source::{ModelSource, SourceError, TensorInfo};
 /// (`name-00001-of-00003.gguf`) can be opened by the path of any shard and appears as one file.
 ///
 /// **Files that change.** The metadata is copied when the file is opened and never changes. The tensor data
-/// is not: writing to the file changes the weights. [`GgufFile::data`] checks the file size on each call and
-/// fails if the file was truncated; if it is truncated later, while the data is in use, the operating system
-/// ends the process (`SIGBUS`). Replace files by renaming, never in place, as
+/// is not: writing to the file changes the weights, and what is cut off reads as zeros. [`GgufFile::data`]
+/// fails if the file was changed since it was opened; call [`GgufFile::check_unchanged`] after the data was
+/// used, and discard the result if it fails. Replace files by renaming, never in place, as
 /// [`GgufWriter::keep`](super::GgufWriter::keep) does.
 ///
 /// ```no_run
@@ -67,7 +68,7 @@ struct ShardFile {
 impl std::fmt::Debug for Storage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Storage::Mapped { .. } => f.write_str("mapped"),
+            Storage::Mapped(_) => f.write_str("mapped"),
             Storage::Given(_) => f.write_str("given"),
         }
     }
@@ -96,8 +97,7 @@ impl GgufFile {
                 Some(opened) => opened,
                 None => open_shard(&shard_path).map_err(|problem| match problem {
                     GgufProblem::Io { error, .. } if error.kind() == io::ErrorKind::NotFound => {
-                        let (shard, count) = (number.saturating_add(1), split.count());
-                        at(&shard_path)(SplitProblem::Missing { shard, count, error }.into())
+                        at(path)(split.missing(path).into())
                     }
                     other => at(&shard_path)(other),
                 })?,
@@ -138,6 +138,14 @@ impl GgufFile {
             if number == 0 {
                 (file.version, file.alignment, file.metadata) =
                     (parsed.version, parsed.alignment, parsed.metadata);
+            }
+            let reserved = [
+                file.index.try_reserve(parsed.tensors.len()),
+                file.tensors.try_reserve(parsed.tensors.len()),
+                file.locations.try_reserve(parsed.tensors.len()),
+            ];
+            for result in reserved {
+                result.map_err(|error| GgufError::new(&shard.path, no_memory(error)))?;
             }
             for (info, range) in parsed.tensors {
                 if file.index.insert(info.name().to_owned(), file.tensors.len()).is_some() {
@@ -183,8 +191,14 @@ impl GgufFile {
         let missing = || GgufError::new(self.path(), GgufProblem::NoTensor(name.to_owned()));
         let location = at.map(|at| &self.locations[at]).ok_or_else(missing)?;
         let shard = &self.shards[location.shard];
-        shard.storage.check_size().map_err(|problem| GgufError::new(&shard.path, problem))?;
+        shard.check()?;
         Ok(TensorData::new(shard.storage.clone(), location.range.clone()))
+    }
+
+    /// Fails if a file was changed since it was opened, which makes everything that was computed from its
+    /// tensors worthless.
+    pub fn check_unchanged(&self) -> Result<(), GgufError> {
+        self.shards.iter().try_for_each(ShardFile::check)
     }
 
     /// The path of the first file.
@@ -198,10 +212,24 @@ impl GgufFile {
     }
 }
 
+/// The metadata and tensors of one GGUF file of `size` bytes, read from its start. The tensor data is not
+/// read.
+pub fn read_header(reader: impl Read, size: u64) -> Result<(Metadata, Vec<TensorInfo>), GgufError> {
+    let parsed = parse(reader, size).map_err(|problem| GgufError::new("the reader", problem))?;
+    Ok((parsed.metadata, parsed.tensors.into_iter().map(|(info, _)| info).collect()))
+}
+
+impl ShardFile {
+    fn check(&self) -> Result<(), GgufError> {
+        self.storage.check().map_err(|problem| GgufError::new(&self.path, problem))
+    }
+}
+
 fn open_shard(path: &Path) -> Result<(Parsed, ShardFile), GgufProblem> {
-    let (file, bytes) = open_file(path)?;
-    let parsed = parse(&file, bytes)?;
-    let storage = Arc::new(Storage::map(file, bytes)?);
+    let file = OpenFile::open(path)?;
+    let bytes = file.size;
+    let parsed = parse(&file.file, bytes)?;
+    let storage = Arc::new(Storage::Mapped(file.map()?));
     Ok((parsed, ShardFile { path: path.to_owned(), bytes, storage }))
 }
 
@@ -228,5 +256,9 @@ impl ModelSource for GgufFile {
 
     fn data(&self, name: &str) -> Result<SharedBytes, SourceError> {
         Ok(self.data(name)?.shared())
+    }
+
+    fn check_unchanged(&self) -> Result<(), SourceError> {
+        Ok(self.check_unchanged()?)
     }
 }

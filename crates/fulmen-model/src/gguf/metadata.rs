@@ -1,6 +1,6 @@
 //! The metadata of a model: key-value pairs with typed getters.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, TryReserveError};
 
 use super::array::{Array, Number, Numbers, Strings};
 use super::value::{Value, ValueType};
@@ -26,6 +26,14 @@ pub enum MetadataError {
         expected: &'static str,
         /// The actual type.
         found: String,
+    },
+    /// There is not enough memory for a list.
+    #[error("not enough memory for the {count} items of metadata key {key:?}")]
+    Memory {
+        /// The key.
+        key: String,
+        /// Number of items.
+        count: usize,
     },
     /// An integer outside the range of the requested type.
     #[error("metadata key {key:?} must fit into {expected}, is {found}")]
@@ -75,6 +83,12 @@ impl Metadata {
                 self.entries.push((key, value));
             }
         }
+    }
+
+    /// Makes room for more keys.
+    pub(crate) fn try_reserve(&mut self, keys: usize) -> Result<(), TryReserveError> {
+        self.entries.try_reserve(keys)?;
+        self.index.try_reserve(keys)
     }
 
     /// Removes a key and returns its value.
@@ -177,10 +191,13 @@ impl Metadata {
         })?;
         let Some(numbers) = numbers else { return Ok(None) };
         let wrong = |found| MetadataError::Range { key: key.to_owned(), expected: "i64", found };
-        numbers
-            .map(|number| i64::try_from(number).map_err(|_| wrong(number)))
-            .collect::<Result<_, _>>()
-            .map(Some)
+        let mut list = Vec::new();
+        let no_memory = |_| MetadataError::Memory { key: key.to_owned(), count: numbers.len() };
+        list.try_reserve_exact(numbers.len()).map_err(no_memory)?;
+        for number in numbers {
+            list.push(i64::try_from(number).map_err(|_| wrong(number))?);
+        }
+        Ok(Some(list))
     }
 }
 

@@ -21,7 +21,7 @@ mod write;
 
 pub use array::{Array, Number, Numbers, Strings};
 pub use error::{Found, GgufError, GgufProblem, SplitProblem};
-pub use file::GgufFile;
+pub use file::{GgufFile, read_header};
 pub use metadata::{Metadata, MetadataError};
 pub use storage::TensorData;
 pub use value::{Value, ValueType};

@@ -1,6 +1,11 @@
 //! Parses the header of one file into metadata and tensors, checking every number before it is used.
 
-use std::{collections::HashSet, io::Read, ops::Range, sync::Arc};
+use std::{
+    collections::{HashSet, TryReserveError},
+    io::Read,
+    ops::Range,
+    sync::Arc,
+};
 
 use fulmen_core::DType;
 
@@ -9,6 +14,7 @@ use super::error::GgufProblem;
 use super::header::Header;
 use super::metadata::{Metadata, MetadataError};
 use super::value::{Value, ValueType};
+use crate::memory;
 use crate::source::TensorInfo;
 
 /// Larger headers are rejected. Those of real models are below 32 MiB.
@@ -83,21 +89,23 @@ pub(super) fn parse(source: impl Read, file: u64) -> Result<Parsed, GgufProblem>
     for number in 0..key_count {
         let key = header.name(format_args!("key {number}"))?;
         let value = value(&mut header, &key)?;
+        seen.try_reserve(1).map_err(no_memory)?;
         if !seen.insert(key.clone()) {
             return Err(GgufProblem::Duplicate { what: "key", name: key });
         }
-        entries.push((key, value));
+        memory::push(&mut entries, (key, value)).map_err(no_memory)?;
     }
     drop(seen);
     header.check_count(tensor_count, MIN_TENSOR_BYTES, format_args!("the number of tensors"))?;
     let mut tensors = Vec::new();
     for number in 0..tensor_count {
-        tensors.push(tensor(&mut header, number)?);
+        memory::push(&mut tensors, tensor(&mut header, number)?).map_err(no_memory)?;
     }
 
     let end = header.offset();
     let bytes = Arc::new(header.into_bytes());
     let mut metadata = Metadata::new();
+    metadata.try_reserve(entries.len()).map_err(no_memory)?;
     for (key, value) in entries {
         let value = match value {
             ParsedValue::Scalar(value) => value,
@@ -108,6 +116,11 @@ pub(super) fn parse(source: impl Read, file: u64) -> Result<Parsed, GgufProblem>
     let alignment = alignment(&metadata)?;
     let tensors = locate(tensors, end, alignment, file)?;
     Ok(Parsed { version, alignment, metadata, tensors })
+}
+
+/// The error of an allocation that failed.
+pub(super) fn no_memory(error: TryReserveError) -> GgufProblem {
+    GgufProblem::Io { call: "hold its header in memory", error: error.into() }
 }
 
 fn version<R: Read>(header: &mut Header<R>) -> Result<u32, GgufProblem> {
@@ -147,7 +160,7 @@ fn value<R: Read>(header: &mut Header<R>, key: &str) -> Result<ParsedValue, Gguf
             [1] => true.into(),
             [found] => return Err(GgufProblem::Bool { what: format!("key {key:?}"), found }),
         },
-        ValueType::String => header.text(what)?.into(),
+        ValueType::String => memory::text(header.text(what)?).map_err(no_memory)?.into(),
         ValueType::Array => return array(header, key),
     }))
 }
@@ -247,6 +260,8 @@ fn locate(
 ) -> Result<Vec<(TensorInfo, Range<usize>)>, GgufProblem> {
     let mut names = HashSet::new();
     let mut ranges = Vec::new();
+    names.try_reserve(entries.len()).map_err(no_memory)?;
+    ranges.try_reserve_exact(entries.len()).map_err(no_memory)?;
     for Entry { info, offset } in &entries {
         if !names.insert(info.name()) {
             return Err(GgufProblem::Duplicate { what: "tensor", name: info.name().to_owned() });
@@ -271,8 +286,8 @@ fn locate(
         };
         ranges.push(range.ok_or_else(outside)?);
     }
-    let mut order: Vec<usize> = (0..ranges.len()).collect();
-    order.sort_by_key(|&at| ranges[at].start);
+    let mut order: Vec<usize> = memory::collect(0..ranges.len()).map_err(no_memory)?;
+    order.sort_unstable_by_key(|&at| ranges[at].start);
     for pair in order.windows(2) {
         let (first, second) = (pair[0], pair[1]);
         if ranges[second].start < ranges[first].end {
@@ -280,5 +295,5 @@ fn locate(
             return Err(GgufProblem::Overlap { first: name(first), second: name(second) });
         }
     }
-    Ok(entries.into_iter().map(|entry| entry.info).zip(ranges).collect())
+    memory::collect(entries.into_iter().map(|entry| entry.info).zip(ranges)).map_err(no_memory)
 }

@@ -34,9 +34,17 @@ impl Split {
         self.number.unwrap_or(0).saturating_add(1)
     }
 
-    /// Number of shards.
-    pub(super) fn count(self) -> u64 {
-        self.count
+    /// The error for shards that are not in the folder of the one at `path`.
+    pub(super) fn missing(self, path: &Path) -> SplitProblem {
+        // Enough for any real model; the count is the file's word.
+        const LOOKED_AT: usize = 1000;
+        let absent = match self.paths(path) {
+            Ok(paths) => paths.take(LOOKED_AT).filter(|path| !path.exists()).collect(),
+            Err(_) => Vec::new(),
+        };
+        let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let missing = absent.iter().filter_map(name).collect();
+        SplitProblem::Missing { shard: self.shard(), count: self.count, missing }
     }
 
     /// The error for a shard without a path.
@@ -98,7 +106,7 @@ mod tests {
         assert_eq!(paths, names.map(PathBuf::from));
         for wrong in ["m-00001-of-00003.gguf", "m.gguf", "m-2-of-3.gguf", "", "m-00002-of-00003.bin"] {
             let error = split.paths(Path::new(wrong)).map(|_| ()).unwrap_err().to_string();
-            assert!(error.ends_with("does not end in \"-00002-of-00003.gguf\""), "{error}");
+            assert!(error.contains("does not end in \"-00002-of-00003.gguf\";"), "{error}");
         }
     }
 }

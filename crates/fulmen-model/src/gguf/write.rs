@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use fulmen_core::unfinished::Unfinished;
 use tempfile::NamedTempFile;
 
 use super::array::Number;
@@ -33,6 +34,14 @@ pub enum GgufWriteError {
     Exists {
         /// The file.
         path: PathBuf,
+    },
+    /// Something else than a file is in the way: it is never replaced.
+    #[error("{} is {found}; only a regular file can be overwritten", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+        /// What is there.
+        found: &'static str,
     },
     /// Metadata or tensors that the format cannot represent.
     #[error("cannot write the model as GGUF: {0}")]
@@ -177,21 +186,34 @@ impl<W: Write> GgufWriter<W> {
 /// A temporary file next to its final path. It is deleted if it is dropped before it is kept.
 pub struct NewFile {
     file: BufWriter<NamedTempFile>,
+    unfinished: Unfinished,
     path: PathBuf,
     replace: bool,
 }
 
 impl NewFile {
+    /// Whether a file can be created at `path`: there is none, or a regular file that may be replaced.
+    /// Directories, devices, pipes, sockets and symbolic links are never replaced: a new file in place of
+    /// `/dev/null` or of a link is not what anybody wants.
+    pub fn check(path: &Path, replace: bool) -> Result<(), GgufWriteError> {
+        // An error means that there is nothing, or a folder that cannot be read: creating the file says so.
+        let Ok(metadata) = path.symlink_metadata() else { return Ok(()) };
+        let found = match metadata.file_type() {
+            kind if kind.is_file() && replace => return Ok(()),
+            kind if kind.is_file() => return Err(GgufWriteError::Exists { path: path.to_owned() }),
+            kind if kind.is_dir() => "a directory",
+            kind if kind.is_symlink() => "a symbolic link",
+            _ => "a device, pipe or socket",
+        };
+        Err(GgufWriteError::NotAFile { path: path.to_owned(), found })
+    }
+
     /// Creates an empty file in the folder of `path`. Unless `replace` is set, a file that exists at `path`
-    /// is an error, both here and in [`NewFile::keep`].
+    /// is an error; anything else than a regular file always is. Both are checked again by
+    /// [`NewFile::keep`].
     pub fn create(path: &Path, replace: bool) -> Result<NewFile, GgufWriteError> {
-        if !replace && path.symlink_metadata().is_ok() {
-            return Err(GgufWriteError::Exists { path: path.to_owned() });
-        }
+        NewFile::check(path, replace)?;
         let failed = |error| GgufWriteError::Io { path: path.to_owned(), error };
-        if path.is_dir() {
-            return Err(failed(io::ErrorKind::IsADirectory.into()));
-        }
         let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
         let folder = match path.parent() {
             Some(folder) if folder != Path::new("") => folder,
@@ -210,15 +232,18 @@ impl NewFile {
         builder.permissions(permissions);
         // Only the kind: the full error contains the temporary name, which means nothing to the user.
         let file = builder.tempfile_in(folder).map_err(|error| failed(error.kind().into()))?;
-        Ok(NewFile { file: BufWriter::with_capacity(1 << 20, file), path: path.to_owned(), replace })
+        let unfinished = Unfinished::new(file.path());
+        let file = BufWriter::with_capacity(1 << 20, file);
+        Ok(NewFile { file, unfinished, path: path.to_owned(), replace })
     }
 
     /// Moves the finished file to its final path, atomically.
     pub fn keep(self) -> Result<(), GgufWriteError> {
-        let NewFile { file, path, replace } = self;
+        let NewFile { file, unfinished: _unfinished, path, replace } = self;
         let failed = |error| GgufWriteError::Io { path: path.clone(), error };
         let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
         file.as_file().sync_all().map_err(failed)?;
+        NewFile::check(&path, replace)?;
         let kept: Result<File, _> = if replace { file.persist(&path) } else { file.persist_noclobber(&path) };
         match kept {
             Ok(_) => Ok(()),

@@ -9,4 +9,4 @@ mod run;
 
 pub use plan::QuantizePlan;
 pub use recipe::{Choice, Recipe, UnknownRecipe};
-pub use run::{QuantizeError, quantize};
+pub use run::{QuantizeError, quantize, quantize_to};

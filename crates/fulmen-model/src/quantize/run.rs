@@ -1,6 +1,7 @@
 //! Quantizes a model: read, convert on all threads, write in order.
 
 use std::{
+    io::Write,
     ops::{ControlFlow, Range},
     path::Path,
     sync::{
@@ -13,7 +14,7 @@ use fulmen_core::{DType, DTypeError, quant};
 
 use super::plan::QuantizePlan;
 use crate::gguf::{GgufWriteError, GgufWriter};
-use crate::source::{ModelSource, SourceError, TensorInfo};
+use crate::source::{self, ModelSource, SourceError, TensorInfo};
 use crate::tokenizer::TokenizerError;
 
 /// Elements that one thread converts at a time: 4 MiB as F32.
@@ -62,30 +63,65 @@ pub fn quantize(
     out: &Path,
     replace: bool,
     threads: usize,
-    mut progress: impl FnMut(u64) -> ControlFlow<()>,
+    progress: impl FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), QuantizeError> {
-    let mut writer = GgufWriter::create(out, replace, &plan.metadata, &plan.tensors)?;
+    let writer = GgufWriter::create(out, replace, &plan.metadata, &plan.tensors)?;
+    write_tensors(source, plan, writer, threads, progress)?.keep()?;
+    Ok(())
+}
+
+/// Writes the model to any writer, which it returns, flushed.
+pub fn quantize_to<W: Write>(
+    source: &dyn ModelSource,
+    plan: &QuantizePlan,
+    out: W,
+    threads: usize,
+    progress: impl FnMut(u64) -> ControlFlow<()>,
+) -> Result<W, QuantizeError> {
+    let writer = GgufWriter::new(out, &plan.metadata, &plan.tensors)?;
+    write_tensors(source, plan, writer, threads, progress)
+}
+
+fn write_tensors<W: Write>(
+    source: &dyn ModelSource,
+    plan: &QuantizePlan,
+    mut writer: GgufWriter<W>,
+    threads: usize,
+    mut progress: impl FnMut(u64) -> ControlFlow<()>,
+) -> Result<W, QuantizeError> {
     for after in &plan.tensors {
-        let name = after.name();
         check_stop(progress(0))?;
-        let data = source.data(name)?;
-        let bytes = (*data).as_ref();
-        let missing = || GgufWriteError::Order { expected: None, got: name.to_owned() };
-        let before = source.tensor(name).ok_or_else(missing)?;
-        if before.dtype() == after.dtype() {
-            writer.write(name, bytes)?;
-            continue;
-        }
-        let ranges = tasks(before, after.dtype());
-        for batch in ranges.chunks(threads.max(1) * TASKS_PER_THREAD) {
-            for (range, converted) in batch.iter().zip(convert(before, after.dtype(), bytes, batch, threads))
-            {
-                writer.write(name, &converted?)?;
-                check_stop(progress(u64::try_from(range.len()).unwrap_or(u64::MAX)))?;
-            }
+        // A page that vanishes from a mapped file also fails as a write from it, so the file's state decides.
+        let written = write_tensor(source, after, &mut writer, threads, &mut progress);
+        source::unless_changed(source, written)?;
+    }
+    Ok(writer.finish()?)
+}
+
+/// Reads, converts and writes one tensor.
+fn write_tensor<W: Write>(
+    source: &dyn ModelSource,
+    after: &TensorInfo,
+    writer: &mut GgufWriter<W>,
+    threads: usize,
+    progress: &mut impl FnMut(u64) -> ControlFlow<()>,
+) -> Result<(), QuantizeError> {
+    let name = after.name();
+    let data = source.data(name)?;
+    let bytes = (*data).as_ref();
+    let missing = || GgufWriteError::Order { expected: None, got: name.to_owned() };
+    let before = source.tensor(name).ok_or_else(missing)?;
+    if before.dtype() == after.dtype() {
+        writer.write(name, bytes)?;
+        return Ok(());
+    }
+    let ranges = tasks(before, after.dtype());
+    for batch in ranges.chunks(threads.max(1) * TASKS_PER_THREAD) {
+        for (range, converted) in batch.iter().zip(convert(before, after.dtype(), bytes, batch, threads)) {
+            writer.write(name, &converted?)?;
+            check_stop(progress(u64::try_from(range.len()).unwrap_or(u64::MAX)))?;
         }
     }
-    writer.keep()?;
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! A Hugging Face folder as a model source.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, TryReserveError},
     io::Read,
     ops::Range,
     path::{Path, PathBuf},
@@ -13,10 +13,11 @@ use serde::de::DeserializeOwned;
 
 use super::config::{Config, TEMPLATE, TokenizerConfig};
 use super::error::{SafetensorsError, SafetensorsProblem};
-use super::header::SafetensorsFile;
+use super::header::{SafetensorsFile, no_memory};
 use super::names::{Name, gguf_name};
-use crate::gguf::storage::{Storage, open_file};
+use crate::gguf::storage::Storage;
 use crate::gguf::{Metadata, TensorData};
+use crate::mapping::OpenFile;
 use crate::source::{ModelSource, SourceError, TensorInfo};
 
 /// Size limit for JSON files. The index of a large model has about 100 KiB.
@@ -132,6 +133,8 @@ impl SafetensorsFolder {
             let file = SafetensorsFile::open(&path).map_err(at)?;
             let number = self.files.len();
             self.files.push((path.clone(), file.bytes, file.storage));
+            found.try_reserve(file.tensors.len()).map_err(|error| at(no_memory(error)))?;
+            self.reserve(file.tensors.len()).map_err(|error| at(no_memory(error)))?;
             for (info, range) in file.tensors {
                 found.insert(info.name().to_owned(), name);
                 self.add_from_file(config, info, number, range, &path)?;
@@ -184,6 +187,13 @@ impl SafetensorsFolder {
         self.add(ours, Origin::File { file, range, dtype: info.dtype(), heads }, path)
     }
 
+    /// Makes room for this many more tensors.
+    fn reserve(&mut self, tensors: usize) -> Result<(), TryReserveError> {
+        self.index.try_reserve(tensors)?;
+        self.tensors.try_reserve(tensors)?;
+        self.origins.try_reserve(tensors)
+    }
+
     fn add(&mut self, info: TensorInfo, origin: Origin, path: &Path) -> Result<(), SafetensorsError> {
         if self.index.insert(info.name().to_owned(), self.tensors.len()).is_some() {
             let duplicate = SafetensorsProblem::Duplicate(info.name().to_owned());
@@ -205,18 +215,23 @@ impl SafetensorsFolder {
         };
         let (path, _, storage) = &self.files[file];
         let at = |problem| SafetensorsError::new(path, problem);
-        storage.check_size().map_err(|problem| at(SafetensorsProblem::File(problem)))?;
+        storage.check().map_err(|problem| at(SafetensorsProblem::File(problem)))?;
+        let full = |error: TryReserveError| {
+            at(SafetensorsProblem::Io { call: "convert a tensor of it", error: error.into() })
+        };
         let data = TensorData::new(storage.clone(), range);
         if info.dims().len() == 1 {
             let wrong = |error| at(SafetensorsProblem::Size { tensor: name.to_owned(), error });
             let values = quant::dequantize_to_vec(dtype, &data, info.elements()).map_err(wrong)?;
             return Ok(Arc::new(F32Data(match heads {
-                Some(heads) => neox_to_interleaved(&values, heads, 1),
+                Some(heads) => neox_to_interleaved(&values, heads, 1).map_err(full)?,
                 None => values,
             })));
         }
         match heads {
-            Some(heads) => Ok(Arc::new(neox_to_interleaved(&data, heads, info.bytes() / info.rows()))),
+            Some(heads) => {
+                Ok(Arc::new(neox_to_interleaved(&data, heads, info.bytes() / info.rows()).map_err(full)?))
+            }
             None => Ok(data.shared()),
         }
     }
@@ -225,8 +240,9 @@ impl SafetensorsFolder {
 /// Permutes the rows of each head from NeoX-style RoPE order (`0, 1, …, h, h+1, …`, row `i` paired with `i +
 /// h`) to interleaved order (`0, h, 1, h+1, …`, adjacent rows paired). Sizes are checked when the folder is
 /// opened.
-fn neox_to_interleaved<T: Copy>(rows: &[T], heads: usize, row: usize) -> Vec<T> {
-    let mut out = Vec::with_capacity(rows.len());
+fn neox_to_interleaved<T: Copy>(rows: &[T], heads: usize, row: usize) -> Result<Vec<T>, TryReserveError> {
+    let mut out = Vec::new();
+    out.try_reserve_exact(rows.len())?;
     for head in rows.chunks(rows.len() / heads) {
         let (first, second) = head.split_at(head.len() / 2);
         for (a, b) in first.chunks(row).zip(second.chunks(row)) {
@@ -234,12 +250,13 @@ fn neox_to_interleaved<T: Copy>(rows: &[T], heads: usize, row: usize) -> Vec<T> 
             out.extend_from_slice(b);
         }
     }
-    out
+    Ok(out)
 }
 
 fn read_small(path: &Path) -> Result<Vec<u8>, SafetensorsError> {
     let at = |problem| SafetensorsError::new(path, problem);
-    let (file, bytes) = open_file(path).map_err(|problem| at(SafetensorsProblem::File(problem)))?;
+    let opened = OpenFile::open(path).map_err(|problem| at(SafetensorsProblem::File(problem)))?;
+    let (file, bytes) = (opened.file, opened.size);
     if bytes > MAX_JSON {
         return Err(at(SafetensorsProblem::TooLarge { bytes, limit: MAX_JSON }));
     }
@@ -279,6 +296,14 @@ impl ModelSource for SafetensorsFolder {
         Ok(self.data(name)?)
     }
 
+    fn check_unchanged(&self) -> Result<(), SourceError> {
+        for (path, _, storage) in &self.files {
+            let changed = |problem| SafetensorsError::new(path, SafetensorsProblem::File(problem));
+            storage.check().map_err(changed)?;
+        }
+        Ok(())
+    }
+
     fn tokenizer_json(&self) -> Option<PathBuf> {
         self.tokenizer_json()
     }
@@ -305,14 +330,17 @@ mod tests {
         let values: Vec<f64> = (0..heads * size).map(|i| ((i * 7 + 3) % 11) as f64 - 5.0).collect();
         let mut neox = values.clone();
         neox.chunks_mut(size).for_each(|head| rope(head, 5.0, |i| (i, i + size / 2)));
-        let mut interleaved = neox_to_interleaved(&values, heads, 1);
+        let mut interleaved = neox_to_interleaved(&values, heads, 1).unwrap();
         interleaved.chunks_mut(size).for_each(|head| rope(head, 5.0, |i| (2 * i, 2 * i + 1)));
-        assert_eq!(interleaved, neox_to_interleaved(&neox, heads, 1));
+        assert_eq!(interleaved, neox_to_interleaved(&neox, heads, 1).unwrap());
     }
 
     #[test]
     fn rows_move_as_a_whole() {
         let rows = [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7];
-        assert_eq!(neox_to_interleaved(&rows, 2, 2), [0, 0, 2, 2, 1, 1, 3, 3, 4, 4, 6, 6, 5, 5, 7, 7]);
+        assert_eq!(
+            neox_to_interleaved(&rows, 2, 2).unwrap(),
+            [0, 0, 2, 2, 1, 1, 3, 3, 4, 4, 6, 6, 5, 5, 7, 7]
+        );
     }
 }

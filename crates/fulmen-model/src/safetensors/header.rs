@@ -1,12 +1,21 @@
 //! One safetensors file: an 8-byte length, a JSON header, the data.
 
-use std::{collections::HashSet, fmt, io::Read, ops::Range, path::Path, sync::Arc};
+use std::{
+    collections::{HashSet, TryReserveError},
+    fmt,
+    io::Read,
+    ops::Range,
+    path::Path,
+    sync::Arc,
+};
 
 use fulmen_core::DType;
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
 use super::error::SafetensorsProblem;
-use crate::gguf::storage::{Storage, open_file};
+use crate::gguf::storage::Storage;
+use crate::mapping::OpenFile;
+use crate::memory::{self, List};
 use crate::source::TensorInfo;
 
 /// The longest header that the format allows.
@@ -23,7 +32,7 @@ pub(super) struct SafetensorsFile {
 #[derive(serde::Deserialize)]
 struct Entry {
     dtype: String,
-    shape: Vec<u64>,
+    shape: List<u64>,
     data_offsets: (u64, u64),
 }
 
@@ -46,7 +55,7 @@ impl<'de> Deserialize<'de> for Entries {
                     if name == "__metadata__" {
                         map.next_value::<IgnoredAny>()?;
                     } else {
-                        entries.push((name, map.next_value()?));
+                        memory::push(&mut entries, (name, map.next_value()?)).map_err(A::Error::custom)?;
                     }
                 }
                 Ok(Entries(entries))
@@ -58,11 +67,12 @@ impl<'de> Deserialize<'de> for Entries {
 
 impl SafetensorsFile {
     pub(super) fn open(path: &Path) -> Result<SafetensorsFile, SafetensorsProblem> {
-        let (file, bytes) = open_file(path).map_err(SafetensorsProblem::File)?;
-        let (header, start) = header(&file, bytes)?;
+        let file = OpenFile::open(path).map_err(SafetensorsProblem::File)?;
+        let bytes = file.size;
+        let (header, start) = header(&file.file, bytes)?;
         let Entries(entries) = serde_json::from_slice(&header)?;
         let tensors = tensors(entries, start, bytes)?;
-        let storage = Storage::map(file, bytes).map_err(SafetensorsProblem::File)?;
+        let storage = Storage::Mapped(file.map().map_err(SafetensorsProblem::File)?);
         Ok(SafetensorsFile { bytes, storage: Arc::new(storage), tensors })
     }
 }
@@ -80,6 +90,11 @@ fn header(mut source: impl Read, file: u64) -> Result<(Vec<u8>, u64), Safetensor
     Ok((header, start))
 }
 
+/// The error of an allocation that failed.
+pub(super) fn no_memory(error: TryReserveError) -> SafetensorsProblem {
+    SafetensorsProblem::Io { call: "hold its header in memory", error: error.into() }
+}
+
 fn tensors(
     entries: Vec<(String, Entry)>,
     start: u64,
@@ -87,7 +102,9 @@ fn tensors(
 ) -> Result<Vec<(TensorInfo, Range<usize>)>, SafetensorsProblem> {
     let mut names = HashSet::new();
     let mut tensors: Vec<(TensorInfo, Range<usize>)> = Vec::new();
-    for (name, Entry { dtype, shape, data_offsets }) in entries {
+    names.try_reserve(entries.len()).map_err(no_memory)?;
+    tensors.try_reserve_exact(entries.len()).map_err(no_memory)?;
+    for (name, Entry { dtype, shape: List(shape), data_offsets }) in entries {
         if !names.insert(name.clone()) {
             return Err(SafetensorsProblem::Duplicate(name));
         }
@@ -113,7 +130,7 @@ fn tensors(
         let range = range.ok_or_else(wrong)?;
         tensors.push((info, range));
     }
-    tensors.sort_by_key(|(_, range)| range.start);
+    tensors.sort_unstable_by_key(|(_, range)| range.start);
     for pair in tensors.windows(2) {
         let [(first, a), (second, b)] = pair else { continue };
         if b.start < a.end {

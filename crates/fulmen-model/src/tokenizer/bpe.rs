@@ -5,7 +5,13 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use hashbrown::{HashMap, HashSet};
 
-use super::{TokenizerError, bytes, vocab::Vocab, whole::Whole};
+use super::{
+    TokenizerError, bytes,
+    error::{no_memory, reserve},
+    vocab::Vocab,
+    whole::Whole,
+};
+use crate::memory;
 
 /// No token: a byte missing from the vocabulary. It merges with nothing and is omitted from the result.
 const NONE: u32 = u32::MAX;
@@ -17,12 +23,19 @@ const SHORT: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Bpe {
-    /// The token of each byte.
+    /// The symbol of each byte: a token, `NONE`, or a symbol without a token.
     bytes: Box<[u32; 256]>,
-    /// Rank and result of each mergeable pair of tokens.
+    /// Rank and result of each mergeable pair of symbols.
     merges: HashMap<(u32, u32), (u32, u32)>,
     ignore_merges: bool,
     whole: Whole,
+    /// The bytes of the symbols that merges produce or take but that are no tokens. Their ids follow those of
+    /// the tokens.
+    tokenless: Vec<Vec<u8>>,
+    /// Number of tokens.
+    tokens: u32,
+    /// Number of merges whose result is no token.
+    dead_ends: usize,
 }
 
 /// Buffers reused across pre-tokens.
@@ -42,15 +55,25 @@ struct Symbol {
 }
 
 impl Bpe {
+    /// A merge may take or produce a symbol that is not in the vocabulary, as in vocabularies that were cut
+    /// down. As in llama.cpp, such a merge is applied like any other; where the symbol is left in the end,
+    /// its bytes become tokens one by one.
     pub(super) fn new(vocab: &Vocab, merges: &[String], ignore_merges: bool) -> Result<Bpe, TokenizerError> {
+        let tokens =
+            u32::try_from(vocab.len()).map_err(|_| TokenizerError::TooMany { count: vocab.len() })?;
         let byte = |byte: u8| vocab.find(&[byte]).unwrap_or(NONE);
         let mut bpe = Bpe {
             bytes: Box::new(std::array::from_fn(|i| byte(u8::try_from(i).unwrap_or(0)))),
-            merges: HashMap::with_capacity(merges.len()),
+            merges: HashMap::new(),
             ignore_merges,
-            whole: Whole::new(vocab.len()),
+            whole: Whole::new(vocab.len())?,
+            tokenless: Vec::new(),
+            tokens,
+            dead_ends: 0,
         };
+        reserve(bpe.merges.try_reserve(merges.len()), "the merges", merges.len())?;
         let specials: HashSet<&[u8]> = vocab.specials().collect();
+        let mut symbols = Symbols { vocab, bpe: &mut bpe, ids: HashMap::new() };
         let mut joined = Vec::new();
         for (index, text) in merges.iter().enumerate() {
             let malformed = || TokenizerError::Merge { index, text: text.clone() };
@@ -59,31 +82,45 @@ impl Bpe {
             let (left, right) = split_merge(text).ok_or_else(malformed)?;
             let rank = u32::try_from(index).ok().filter(|&rank| rank != NEVER);
             let rank = rank.ok_or(TokenizerError::TooMany { count: merges.len() })?;
-            let missing = |part: &str| {
-                let missing = part.to_owned();
-                TokenizerError::MergeToken { index, text: text.clone(), missing }
+            reserve(joined.try_reserve(text.len()), "the merges", merges.len())?;
+            let mut decode = |part: &str| match bytes::decode_to(part, &mut joined) {
+                true => Ok(joined.len()),
+                false => {
+                    Err(TokenizerError::MergeToken { index, text: text.clone(), missing: part.to_owned() })
+                }
             };
-            let mut known = |part: &str| {
-                let start = joined.len();
-                let id =
-                    if bytes::decode_to(part, &mut joined) { vocab.find(&joined[start..]) } else { None };
-                id.ok_or_else(|| missing(part))
-            };
-            let (left_id, right_id) = (known(left)?, known(right)?);
-            match vocab.find(&joined) {
-                // A repeated pair has a lower priority and never applies.
-                Some(id) => _ = bpe.merges.entry((left_id, right_id)).or_insert((rank, id)),
-                // A merge must not produce a token that text may not become.
-                None if specials.contains(joined.as_slice()) => {}
-                None => return Err(missing(&format!("{left}{right}"))),
+            let (middle, _) = (decode(left)?, decode(right)?);
+            // A merge must not produce a token that text may not become.
+            if vocab.find(&joined).is_none() && specials.contains(joined.as_slice()) {
+                continue;
             }
+            let pair = (symbols.id(&joined[..middle])?, symbols.id(&joined[middle..])?);
+            let result = symbols.id(&joined)?;
+            symbols.bpe.dead_ends += usize::from(result >= tokens);
+            // A repeated pair has a lower priority and never applies.
+            symbols.bpe.merges.entry(pair).or_insert((rank, result));
         }
         Ok(bpe)
     }
 
+    /// Number of merges whose result is not in the vocabulary.
+    pub(super) fn dead_ends(&self) -> usize {
+        self.dead_ends
+    }
+
+    /// Appends the tokens of a symbol.
+    fn push(&self, id: u32, out: &mut Vec<u32>) {
+        if id < self.tokens {
+            out.push(id);
+        } else if let Some(bytes) = self.tokenless.get((id - self.tokens) as usize) {
+            let tokens = bytes.iter().map(|&byte| self.bytes[usize::from(byte)]);
+            out.extend(tokens.filter(|&token| token < self.tokens));
+        }
+    }
+
     /// The bytes that have no token: text with them cannot be encoded completely.
     pub(super) fn missing(&self) -> Vec<u8> {
-        (0..=u8::MAX).filter(|&byte| self.bytes[usize::from(byte)] == NONE).collect()
+        (0..=u8::MAX).filter(|&byte| self.bytes[usize::from(byte)] >= self.tokens).collect()
     }
 
     /// Appends the tokens of one pre-token.
@@ -131,7 +168,7 @@ impl Bpe {
                 symbols[at - 1].rank = self.rank(symbols[at - 1].id, symbols[at].id);
             }
         }
-        out.extend(symbols.iter().map(|symbol| symbol.id).filter(|&id| id != NONE));
+        symbols.iter().for_each(|symbol| self.push(symbol.id, out));
     }
 
     /// Merges with a heap: O(n log n).
@@ -179,9 +216,39 @@ impl Bpe {
         }
         let mut at = 0;
         while at != END {
-            out.extend(Some(symbols[at].id).filter(|&id| id != NONE));
+            self.push(symbols[at].id, out);
             at = symbols[at].next;
         }
+    }
+}
+
+/// The ids of symbols while the merges are read.
+struct Symbols<'a> {
+    vocab: &'a Vocab,
+    bpe: &'a mut Bpe,
+    /// Of those without a token.
+    ids: HashMap<Vec<u8>, u32>,
+}
+
+impl Symbols<'_> {
+    /// The token with these bytes, or an id beyond all tokens.
+    fn id(&mut self, bytes: &[u8]) -> Result<u32, TokenizerError> {
+        if let Some(id) = self.vocab.find(bytes).or_else(|| self.ids.get(bytes).copied()) {
+            return Ok(id);
+        }
+        let Bpe { tokenless, tokens, bytes: of_bytes, .. } = &mut *self.bpe;
+        let count = self.vocab.len().saturating_add(tokenless.len());
+        let id = u32::try_from(count).ok().filter(|&id| id < NONE && id >= *tokens);
+        let id = id.ok_or(TokenizerError::TooMany { count })?;
+        reserve(tokenless.try_reserve(1), "the symbols of merges", count)?;
+        reserve(self.ids.try_reserve(1), "the symbols of merges", count)?;
+        let full = |_| no_memory("the symbols of merges", count);
+        tokenless.push(memory::copy(bytes).map_err(full)?);
+        self.ids.insert(memory::copy(bytes).map_err(full)?, id);
+        if let &[byte] = bytes {
+            of_bytes[usize::from(byte)] = id;
+        }
+        Ok(id)
     }
 }
 
@@ -265,12 +332,31 @@ mod tests {
         let needs = |merge: &str, missing: &str| {
             format!("merge 0 ({merge:?}) needs the token {missing:?}, which is not in the vocabulary")
         };
-        assert_eq!(message("a c"), needs("a c", "c"));
-        assert_eq!(message("b a"), needs("b a", "ba"));
-        assert_eq!(message("a b b"), needs("a b b", "b b"));
+        assert_eq!(message("a b b"), needs("a b b", "b b"), "a space is spelled otherwise");
         assert_eq!(message("  b"), needs("  b", " "));
-        assert_eq!(message("<|x|> a"), needs("<|x|> a", "<|x|>"), "control tokens cannot be merged");
         assert!(Bpe::new(&vocab, &["a b".into(), "a b".into()], false).is_ok());
+    }
+
+    #[test]
+    fn merges_without_a_token_lead_on_or_fall_apart() {
+        let texts = ["a", "b", "c", "bc", "abd", "Ġ", "<|x|>"].map(String::from).to_vec();
+        let mut types = vec![TokenType::Normal; 7];
+        types[6] = TokenType::Control;
+        let vocab = Vocab::new(texts, types, Spelling::Bytes).unwrap();
+        // Neither ab, d, cd nor Ġa is a token.
+        let merges = ["a b", "b c", "ab d", "c d", "Ġ a", "<|x|> a"].map(String::from);
+        let bpe = Bpe::new(&vocab, &merges, false).unwrap();
+        assert_eq!(bpe.dead_ends(), 4);
+        assert_eq!(bpe.missing().len(), 252, "a byte of a merge is missing all the same");
+        let bpe = (vocab, bpe);
+        assert_eq!(encode(&bpe, "abd"), ["abd"], "through ab");
+        assert_eq!(encode(&bpe, "abc"), ["a", "b", "c"], "ab comes first and falls apart");
+        assert_eq!(encode(&bpe, "bcd"), ["bc"], "d has no token");
+        assert_eq!(encode(&bpe, "cd a"), ["c", "Ġ", "a"]);
+        assert_eq!(encode(&bpe, "<|x|>a"), ["a"], "text is no control token");
+        let long = "abd".repeat(100) + "abc";
+        let expected = [vec!["abd"; 100], vec!["a", "b", "c"]].concat();
+        assert_eq!(encode(&bpe, &long), expected);
     }
 
     #[test]
@@ -293,12 +379,12 @@ mod tests {
             pairs in proptest::collection::vec(("[abc]{1,3}", "[abc]{1,3}"), 0..12),
             text in "[abcd]{1,80}",
         ) {
-            // Operands that are not tokens yet are added first.
+            // Some operands and results are no tokens.
             let mut tokens: Vec<String> = (0..=255u8).map(|byte| bytes::encode(&[byte])).collect();
             let mut merges = Vec::new();
-            for (left, right) in pairs {
+            for (at, (left, right)) in pairs.into_iter().enumerate() {
                 for token in [left.clone(), right.clone(), format!("{left}{right}")] {
-                    if !tokens.contains(&token) {
+                    if !tokens.contains(&token) && at % 3 != 1 {
                         tokens.push(token);
                     }
                 }
@@ -329,7 +415,11 @@ mod tests {
                     }
                 }
             }
-            return parts.iter().map(|part| vocab.find(part.as_bytes()).unwrap()).collect();
+            let tokens = parts.iter().flat_map(|part| match vocab.find(part.as_bytes()) {
+                Some(id) => vec![id],
+                None => part.bytes().map(|byte| vocab.find(&[byte]).unwrap()).collect(),
+            });
+            return tokens.collect();
         }
     }
 }

@@ -52,6 +52,14 @@ pub enum TokenizerError {
         /// Number of embedding rows.
         rows: usize,
     },
+    /// There is not enough memory.
+    #[error("not enough memory for {what} of the tokenizer ({count})")]
+    Memory {
+        /// What it was needed for.
+        what: &'static str,
+        /// How many of them.
+        count: usize,
+    },
     /// A list that does not have one item per token.
     #[error("the number of {what} must be {tokens}, the number of tokens, is {count}")]
     Count {
@@ -136,4 +144,18 @@ pub enum TokenizerError {
         /// Number of tokens.
         tokens: usize,
     },
+}
+
+/// The error of an allocation for `count` items that failed.
+pub(super) fn no_memory(what: &'static str, count: usize) -> TokenizerError {
+    TokenizerError::Memory { what, count }
+}
+
+/// As [`no_memory`], if it failed.
+pub(super) fn reserve<E>(
+    reserved: Result<(), E>,
+    what: &'static str,
+    count: usize,
+) -> Result<(), TokenizerError> {
+    reserved.map_err(|_| no_memory(what, count))
 }

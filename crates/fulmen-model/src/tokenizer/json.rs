@@ -7,10 +7,12 @@ use std::{collections::HashMap, fs::File, io::Read, path::Path};
 
 use serde::Deserialize;
 
+use super::error::{no_memory, reserve};
 use super::pattern::pre_name;
 use super::{SpacePrefix, Strip, TokenType, Tokenizer, TokenizerError, TokenizerSpec, metadata};
 use crate::{
     gguf::Metadata,
+    memory::{self, List, Table},
     source::{ModelSource, TensorInfo},
 };
 
@@ -22,7 +24,7 @@ const MAX_HOLES: usize = 1024;
 #[derive(Deserialize)]
 struct Description {
     #[serde(default)]
-    added_tokens: Vec<AddedToken>,
+    added_tokens: List<AddedToken>,
     normalizer: Option<Stage>,
     pre_tokenizer: Option<Stage>,
     post_processor: Option<Stage>,
@@ -54,9 +56,9 @@ struct Model {
     byte_fallback: bool,
     #[serde(default)]
     ignore_merges: bool,
-    vocab: HashMap<String, u32>,
+    vocab: Table<String, u32>,
     #[serde(default)]
-    merges: Vec<Merge>,
+    merges: List<Merge>,
 }
 
 #[derive(Deserialize)]
@@ -122,6 +124,10 @@ impl Tokenizer {
         // A model may have more embedding rows than its tokenizer has tokens.
         let rows = source.tensor("token_embd.weight").map_or(0, TensorInfo::rows);
         if spec.tokens.len() < rows {
+            let more = rows - spec.tokens.len();
+            reserve(spec.tokens.try_reserve(more), "the tokens", rows)?;
+            reserve(spec.types.try_reserve(more), "the token types", rows)?;
+            reserve(spec.scores.try_reserve(more), "the scores", rows)?;
             spec.tokens.resize(rows, String::new());
             spec.types.resize(rows, TokenType::Unused);
             if !spec.scores.is_empty() {
@@ -185,15 +191,16 @@ impl TokenizerSpec {
         if let Some(prefix) = sentence_spaces(&normalizers, &pre_tokenizers)? {
             spec.model = "llama".to_owned();
             spec.space_prefix = Some(prefix);
-            spec.scores = scores(&tokens, &model.merges);
+            spec.scores = scores(&tokens, &model.merges.0)?;
         } else {
             spec.model = "gpt2".to_owned();
             spec.pre = Some(pre_name(&pre_tokenizers)?.to_owned());
             spec.nfc = nfc(&normalizers)?;
             spec.ignore_merges = Some(model.ignore_merges);
-            spec.merges = model.merges.iter().map(Merge::joined).collect();
+            let merges = memory::collect(model.merges.0.iter().map(Merge::joined));
+            spec.merges = merges.map_err(|_| no_memory("the merges", model.merges.0.len()))?;
         }
-        let id = |text: &str| model.vocab.get(text).copied().or_else(|| file.added(text));
+        let id = |text: &str| model.vocab.0.get(text).copied().or_else(|| file.added(text));
         spec.unknown = model.unk_token.as_deref().and_then(id);
         let template = file.post_processor.iter().flat_map(Stage::all);
         let template = template.map(|stage| stage.single.as_slice()).find(|single| !single.is_empty());
@@ -249,12 +256,12 @@ impl Merge {
 
 impl Description {
     fn added(&self, text: &str) -> Option<u32> {
-        self.added_tokens.iter().find(|token| token.content == text).map(|token| token.id)
+        self.added_tokens.0.iter().find(|token| token.content == text).map(|token| token.id)
     }
 
     fn strips(&self) -> Result<Vec<(u32, Strip)>, TokenizerError> {
         let mut strips = Vec::new();
-        for token in &self.added_tokens {
+        for token in &self.added_tokens.0 {
             if token.single_word {
                 return Err(unsupported(format!("the added token {:?} with single_word", token.content)));
             }
@@ -268,16 +275,17 @@ impl Description {
 
 /// The tokens by id, and their types. Holes become empty tokens.
 fn vocabulary(file: &Description) -> Result<(Vec<String>, Vec<TokenType>), TokenizerError> {
-    let added = file.added_tokens.iter().map(|token| (&token.content, token.id));
-    let all = || file.model.vocab.iter().map(|(text, &id)| (text, id)).chain(added.clone());
+    let added = file.added_tokens.0.iter().map(|token| (&token.content, token.id));
+    let all = || file.model.vocab.0.iter().map(|(text, &id)| (text, id)).chain(added.clone());
     let size = all().map(|(_, id)| id).max().map_or(0, |last| u64::from(last) + 1);
-    let count = file.model.vocab.len() + file.added_tokens.len();
+    let count = file.model.vocab.0.len() + file.added_tokens.0.len();
     let size =
         usize::try_from(size).ok().filter(|&size| size <= count.saturating_mul(2).saturating_add(MAX_HOLES));
     let size = size
         .ok_or_else(|| TokenizerError::Json { what: format!("has {count} tokens, but much larger ids") })?;
-    let mut tokens = vec![String::new(); size];
-    let mut types = vec![TokenType::Unused; size];
+    let full = |_| no_memory("the tokens", size);
+    let mut tokens = memory::filled(String::new(), size).map_err(full)?;
+    let mut types = memory::filled(TokenType::Unused, size).map_err(full)?;
     for (text, id) in all() {
         // `size` is above every id.
         let id = place_of(id);
@@ -296,10 +304,10 @@ fn vocabulary(file: &Description) -> Result<(Vec<String>, Vec<TokenType>), Token
             }
         }
     }
-    for token in &file.added_tokens {
+    for token in &file.added_tokens.0 {
         types[place_of(token.id)] = if token.special { TokenType::Control } else { TokenType::UserDefined };
     }
-    if let Some(&id) = file.model.unk_token.as_ref().and_then(|text| file.model.vocab.get(text)) {
+    if let Some(&id) = file.model.unk_token.as_ref().and_then(|text| file.model.vocab.0.get(text)) {
         types[place_of(id)] = TokenType::Unknown;
     }
     Ok((tokens, types))
@@ -359,12 +367,14 @@ fn nfc(normalizers: &[&Stage]) -> Result<bool, TokenizerError> {
 
 /// Scores that make SentencePiece merge in the order of the merge list: a token scores as high as the first
 /// merge that produces it, and the lowest if no merge does.
-fn scores(tokens: &[String], merges: &[Merge]) -> Vec<f32> {
-    let mut ranks: HashMap<String, f32> = HashMap::with_capacity(merges.len());
+fn scores(tokens: &[String], merges: &[Merge]) -> Result<Vec<f32>, TokenizerError> {
+    let mut ranks: HashMap<String, f32> = HashMap::new();
+    reserve(ranks.try_reserve(merges.len()), "the merges", merges.len())?;
     for (rank, merge) in merges.iter().enumerate() {
         ranks.entry(merge.token()).or_insert(-(rank as f32));
     }
-    tokens.iter().map(|token| ranks.get(token).copied().unwrap_or(f32::NEG_INFINITY)).collect()
+    let scores = tokens.iter().map(|token| ranks.get(token).copied().unwrap_or(f32::NEG_INFINITY));
+    memory::collect(scores).map_err(|_| no_memory("the scores", tokens.len()))
 }
 
 #[cfg(test)]

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::error::{no_memory, reserve};
 use super::{SpacePrefix, Strip, TokenType, Tokenizer, TokenizerError, TokenizerSpec};
-use crate::gguf::{Array, Metadata, MetadataError, Value};
+use crate::gguf::{Array, Metadata, MetadataError, Strings, Value};
+use crate::memory;
 
 /// Keys of end-of-generation tokens besides EOS.
 pub(super) fn ends(metadata: &Metadata) -> Result<Vec<u32>, MetadataError> {
@@ -21,6 +23,22 @@ fn ids(metadata: &Metadata, key: &str) -> Result<Vec<u32>, MetadataError> {
         |found: i64| MetadataError::Range { key: key.to_owned(), expected: "u32", found: found.into() };
     let numbers = metadata.opt_integers(key)?.unwrap_or_default();
     numbers.into_iter().map(|id| u32::try_from(id).map_err(|_| wrong(id))).collect()
+}
+
+/// Copies of the texts of a list of `what`.
+fn texts(what: &'static str, items: Strings<'_>) -> Result<Vec<String>, TokenizerError> {
+    let mut list = Vec::new();
+    reserve(list.try_reserve_exact(items.len()), what, items.len())?;
+    for text in items {
+        list.push(memory::text(text).map_err(|_| no_memory(what, 1))?);
+    }
+    Ok(list)
+}
+
+/// A list of `what`.
+fn list<T>(what: &'static str, items: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>, TokenizerError> {
+    let count = items.len();
+    memory::collect(items).map_err(|_| no_memory(what, count))
 }
 
 impl Tokenizer {
@@ -53,21 +71,29 @@ impl TokenizerSpec {
             }
         }
         let types = metadata.opt_integers(&key("token_type"))?.unwrap_or_default();
-        let types = types
+        let kinds = types
             .into_iter()
             .enumerate()
             .map(|(id, found)| TokenType::from_number(found).ok_or(TokenizerError::TokenType { id, found }));
+        let mut types = Vec::new();
+        reserve(types.try_reserve_exact(kinds.len()), "the token types", kinds.len())?;
+        for kind in kinds {
+            types.push(kind?);
+        }
         let merges = match model {
             // Byte-level BPE without merges would only produce bytes, so merges are required.
-            "gpt2" => metadata.strings(&key("merges"))?.map(owned).collect(),
+            "gpt2" => texts("the merges", metadata.strings(&key("merges"))?)?,
             _ => Vec::new(),
         };
         Ok(TokenizerSpec {
             model: model.to_owned(),
             pre: metadata.opt_string(&key("pre"))?.map(owned),
-            tokens: metadata.strings(&key("tokens"))?.map(owned).collect(),
-            scores: metadata.opt_numbers::<f32>(&key("scores"))?.into_iter().flatten().collect(),
-            types: types.collect::<Result<_, _>>()?,
+            tokens: texts("the tokens", metadata.strings(&key("tokens"))?)?,
+            scores: match metadata.opt_numbers::<f32>(&key("scores"))? {
+                Some(scores) => list("the scores", scores)?,
+                None => Vec::new(),
+            },
+            types,
             merges,
             ignore_merges: flag("ignore_merges")?,
             bos: id("bos_token_id")?,

@@ -297,6 +297,15 @@ impl Tokenizer {
         }
     }
 
+    /// The number of merges of byte-level BPE whose result is not in the vocabulary. Text that such a merge
+    /// applies to becomes single bytes, unless another merge leads on to a token.
+    pub fn merges_without_token(&self) -> usize {
+        match &self.kind {
+            Kind::Bpe { bpe, .. } => bpe.dead_ends(),
+            Kind::Spm { .. } => 0,
+        }
+    }
+
     fn adds_space_prefix(&self) -> bool {
         matches!(self.kind, Kind::Spm { space_prefix: SpacePrefix::First | SpacePrefix::Always, .. })
     }

@@ -73,7 +73,8 @@ impl Spm {
             return Err(TokenizerError::Score { id });
         }
         // `-0.0` and `0.0` are equal scores.
-        let scores = scores.into_iter().map(|score| score + 0.0).collect();
+        let mut scores = scores;
+        scores.iter_mut().for_each(|score| *score += 0.0);
         let mut bytes = Box::new([None; 256]);
         for (id, _) in vocab.types().filter(|&(_, kind)| kind == TokenType::Byte) {
             if let [byte] = vocab.shown(id) {
@@ -84,7 +85,7 @@ impl Spm {
         // Text never becomes a control token, even if the file declares one as the unknown token.
         let is_control = |&id: &u32| vocab.check(id).is_ok_and(|_| vocab.kind(id) == TokenType::Control);
         let unknown = unknown.filter(|id| !is_control(id));
-        Ok(Spm { scores, bytes, unknown, word_by_word, whole: Whole::new(vocab.len()) })
+        Ok(Spm { scores, bytes, unknown, word_by_word, whole: Whole::new(vocab.len())? })
     }
 
     /// The bytes that cannot be encoded in characters without a token.

@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use super::{TokenType, TokenizerError, bytes};
+use super::{TokenType, TokenizerError, bytes, error::reserve};
 
 /// How the text of a token encodes its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,20 +63,27 @@ impl Vocab {
             return Err(TokenizerError::TooMany { count });
         }
         if types.is_empty() {
-            types = vec![TokenType::Normal; count];
+            reserve(types.try_reserve_exact(count), "the token types", count)?;
+            types.resize(count, TokenType::Normal);
         }
         if types.len() != count {
             return Err(TokenizerError::Count { what: "token types", count: types.len(), tokens: count });
         }
         let mut vocab = Vocab {
-            shown: Vec::with_capacity(texts.iter().map(String::len).sum()),
-            shown_ends: Vec::with_capacity(count),
-            by_bytes: HashTable::with_capacity(count),
+            shown: Vec::new(),
+            shown_ends: Vec::new(),
+            by_bytes: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
             longest: 0,
             texts,
             types,
         };
+        // Enough for everything that is added: no token is longer than its text.
+        let bytes = vocab.texts.iter().map(String::len).fold(0, usize::saturating_add);
+        reserve(vocab.shown.try_reserve(bytes), "the bytes of the tokens", bytes)?;
+        reserve(vocab.shown_ends.try_reserve(count), "the tokens", count)?;
+        // An empty table never moves its items, so the hash of one is not asked for.
+        reserve(vocab.by_bytes.try_reserve(count, |_| 0), "the tokens", count)?;
         vocab.check_duplicates()?;
         for id in 0..count {
             vocab.add(id, spelling)?;
@@ -85,7 +92,8 @@ impl Vocab {
     }
 
     fn check_duplicates(&self) -> Result<(), TokenizerError> {
-        let mut seen: HashTable<u32> = HashTable::with_capacity(self.texts.len());
+        let mut seen: HashTable<u32> = HashTable::new();
+        reserve(seen.try_reserve(self.texts.len(), |_| 0), "the tokens", self.texts.len())?;
         // Empty tokens are unused entries; there may be many.
         for (id, text) in (0u32..).zip(&self.texts).filter(|(_, text)| !text.is_empty()) {
             let hash = self.hasher.hash_one(text.as_bytes());
@@ -117,7 +125,10 @@ impl Vocab {
                     }
                 }
                 Spelling::Sentence => {
-                    self.shown.extend_from_slice(text.replace(SPACE, " ").as_bytes());
+                    for (number, part) in text.split(SPACE).enumerate() {
+                        self.shown.extend_from_slice(if number > 0 { b" " } else { b"" });
+                        self.shown.extend_from_slice(part.as_bytes());
+                    }
                     findable = true;
                 }
             },

@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::{TokenizerError, error::reserve};
+
 /// What is known about each token so far. Threads that race write the same value.
 #[derive(Debug)]
 pub(super) struct Whole(Vec<AtomicU8>);
@@ -14,8 +16,11 @@ const YES: u8 = 1;
 const NO: u8 = 2;
 
 impl Whole {
-    pub(super) fn new(tokens: usize) -> Whole {
-        Whole((0..tokens).map(|_| AtomicU8::new(0)).collect())
+    pub(super) fn new(tokens: usize) -> Result<Whole, TokenizerError> {
+        let mut known = Vec::new();
+        reserve(known.try_reserve_exact(tokens), "the tokens", tokens)?;
+        known.resize_with(tokens, || AtomicU8::new(0));
+        Ok(Whole(known))
     }
 
     /// Whether merging the token's text is known to produce the token.

@@ -1,13 +1,9 @@
-//! Mutated model files: whatever the bytes, there must be no panic, no hang and no large allocation.
+//! Mutated model files, tokenizers and chat templates: whatever the bytes, there must be no panic, no hang
+//! and no large allocation.
 //!
-//! The files of `tests/corpus` are read unchanged and then mutated. The tests include a short run; for a long
-//! one:
-//!
-//! ```text
-//! FULMEN_FUZZ_CASES=1000000 cargo test -p fulmen-model --test fuzz -- --nocapture
-//! ```
-//!
-//! `FULMEN_FUZZ_SEED` changes the mutations. A failing input is written to the target folder and its path is
+//! The files of `tests/corpus` are read unchanged and then mutated. The tests include a short run;
+//! `scripts/fuzz` runs for hours, with `FULMEN_FUZZ_CASES` and another `FULMEN_FUZZ_SEED` each time. A
+//! failing input is written to the target folder and its path is
 //! printed; add it to the corpus with the fix, so that every run reads it.
 //!
 //! These are seeded mutations, not coverage-guided fuzzing: they run on stable Rust without another tool, are
@@ -16,8 +12,11 @@
 mod allocations;
 mod corpus;
 mod gguf;
+mod json;
 mod mutate;
 mod safetensors;
+mod template;
+mod tokenizer;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

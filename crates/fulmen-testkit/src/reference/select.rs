@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use fulmen_core::TensorId;
-use fulmen_core::sampling::SampleState;
+use fulmen_core::sampling::{NO_TOKEN, SampleState};
 
 use super::{Data, Interpreter, ReferenceError, Result};
 
@@ -68,12 +68,12 @@ fn draw(candidates: &[(f64, u32)], state: &SampleState, slack: Slack) -> usize {
 
 /// The token of a row, and the tokens that rounding may choose instead.
 fn sample_row(row: &[f64], state: &SampleState) -> (u32, Vec<u32>) {
+    let candidates = candidates(row, state.top_k);
+    if !candidates.first().is_some_and(|(logit, _)| logit.is_finite()) {
+        return (NO_TOKEN, Vec::new());
+    }
     if state.temperature == 0.0 {
         return (argmax(row), Vec::new());
-    }
-    let candidates = candidates(row, state.top_k);
-    if candidates.is_empty() {
-        return (0, Vec::new());
     }
     let chosen = draw(&candidates, state, [0.0; 3]);
     let (mut first, mut last) = (chosen, chosen);

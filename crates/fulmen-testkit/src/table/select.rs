@@ -104,5 +104,21 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
     for (name, state) in [("greedy", SampleState::greedy()), ("plain", plain), ("top_p", settings[7].1)] {
         let case = sample(&format!("special/{name}"), 300, rows(state, 6));
         cases.push(case.draw("x", Draw::Floats(ties.clone())));
+        cases.push(no_finite_maximum(name, state));
     }
+}
+
+/// Rows without a finite maximum between ordinary ones, wide enough for several parts: all NaN, all -inf,
+/// both of them, a +inf at the end, a +inf between NaN; then one number among NaN, which wins.
+fn no_finite_maximum(name: &str, state: SampleState) -> Case {
+    const WIDTH: usize = 9001;
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    let row = |value: f32| vec![value; WIDTH];
+    let mut rows_of = [row(nan), row(0.5), row(-inf), row(nan), row(-1.0), row(nan), row(nan), row(3e38)];
+    rows_of[3][WIDTH / 2..].fill(-inf);
+    rows_of[4][WIDTH - 1] = inf;
+    rows_of[5][4100] = inf;
+    rows_of[6][8999] = -2.0;
+    let case = sample(&format!("no_finite_maximum/{name}"), WIDTH as u32, rows(state, 8));
+    case.draw("x", Draw::Floats(rows_of.concat()))
 }

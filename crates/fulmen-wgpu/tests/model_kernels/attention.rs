@@ -1,4 +1,5 @@
 use fulmen_core::{DType, Heads, quant};
+use fulmen_testkit::sample::some_of;
 use fulmen_wgpu::{
     kernel::Caps,
     kernels::{
@@ -156,6 +157,13 @@ fn allowed(kind: AttentionKernel) -> f64 {
 /// The cooperative-matrix kernel, emulated without cooperative matrices.
 const EMULATED_COOP: AttentionKernel = AttentionKernel::PrefillCoop(FragmentOps::Emulated);
 
+/// The emulated kernel in the cases of the sample: in software each compiles for half a minute.
+fn emulated(case: &str) -> Option<AttentionKernel> {
+    let cases = ["heads of 32", "heads of 48", "several sequences", "rising scores", "out of range", "NaN"];
+    assert!(cases.contains(&case), "{case}");
+    some_of("emulated cooperative matrices", 3, cases).contains(&case).then_some(EMULATED_COOP)
+}
+
 /// The cooperative-matrix kernel, where the device has it.
 fn coop() -> Option<AttentionKernel> {
     let caps = gpu().caps;
@@ -266,7 +274,8 @@ fn coop_of_rows() {
                 Case::over_cache(cache, heads(n_heads, n_kv_heads, head_dim), &positions, None, &mut rng);
             // Then queries of any size, and scores of another sign.
             for _ in 0..2 {
-                for kind in (head_dim < 64).then_some(EMULATED_COOP).into_iter().chain(coop()) {
+                let emulated = (head_dim < 64).then(|| emulated(&format!("heads of {head_dim}"))).flatten();
+                for kind in emulated.into_iter().chain(coop()) {
                     case.check_with(kind, &gpu().caps);
                 }
                 case.q.iter_mut().for_each(|q| *q *= 1e36);
@@ -289,7 +298,7 @@ fn coop_of_several_sequences() {
     let sequences: Vec<u32> = (0..90).map(|i| if i < 70 { 1 } else { rng.u32(0..3) }).collect();
     let cache = Cache { dtype: DType::F16, n_seqs: 3, capacity: 150 };
     let case = Case::over_cache(cache, heads(2, 1, 16), &positions, Some(&sequences), &mut rng);
-    for kind in [EMULATED_COOP].into_iter().chain(coop()) {
+    for kind in emulated("several sequences").into_iter().chain(coop()) {
         case.check_with(kind, &gpu().caps);
     }
 }
@@ -310,7 +319,7 @@ fn coop_of_scores_that_rise() {
             bytes[..2].copy_from_slice(&value.to_le_bytes());
         }
         case.q.chunks_mut(16).for_each(|q| q[0] = 1.0);
-        for kind in [EMULATED_COOP].into_iter().chain(coop()) {
+        for kind in emulated("rising scores").into_iter().chain(coop()) {
             case.check_with(kind, &gpu().caps);
         }
     }
@@ -320,9 +329,8 @@ fn coop_of_scores_that_rise() {
 fn rows_out_of_range_give_zeros_and_are_reported() {
     let mut rng = fastrand::Rng::with_seed(4);
     let cache = Cache { dtype: DType::F16, n_seqs: 2, capacity: 40 };
-    for (rows, kind) in
-        [(3usize, AttentionKernel::Decode), (75, AttentionKernel::PrefillTiled), (75, EMULATED_COOP)]
-    {
+    let kinds = [(3usize, AttentionKernel::Decode), (75, AttentionKernel::PrefillTiled)];
+    for (rows, kind) in kinds.into_iter().chain(emulated("out of range").map(|kind| (75, kind))) {
         let mut positions: Vec<u32> = (0..rows as u32).map(|i| i % 40).collect();
         let mut sequences = vec![1; rows];
         positions[1] = 40;
@@ -341,11 +349,9 @@ fn rows_out_of_range_give_zeros_and_are_reported() {
 #[test]
 fn a_nan_goes_where_it_belongs() {
     let mut rng = fastrand::Rng::with_seed(5);
-    for (rows, kind, dtype) in [
-        (2u32, AttentionKernel::Decode, DType::F32),
-        (80, AttentionKernel::PrefillTiled, DType::F32),
-        (80, EMULATED_COOP, DType::F16),
-    ] {
+    let kinds =
+        [(2u32, AttentionKernel::Decode, DType::F32), (80, AttentionKernel::PrefillTiled, DType::F32)];
+    for (rows, kind, dtype) in kinds.into_iter().chain(emulated("NaN").map(|kind| (80, kind, DType::F16))) {
         let cache = Cache { dtype, n_seqs: 1, capacity: 90 };
         let key = dtype.bytes(32).unwrap();
         let positions: Vec<u32> = (3..3 + rows).collect();

@@ -317,15 +317,18 @@ pub(super) fn range(start: i64, stop: i64, step: i64, meter: &mut Meter) -> Resu
     if step == 0 {
         return wrong("the step of range is 0");
     }
-    let mut items = Vec::new();
+    // Rounded up: the last number is before `stop`.
+    let [start, stop, step] = [start, stop, step].map(i128::from);
+    let count = ((stop - start + step - step.signum()) / step).max(0);
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    // Paid at once: a list that grows item by item holds up to three times what was paid for.
+    meter.pay_items(count)?;
+    let mut items = Vec::with_capacity(count);
     let mut at = start;
-    while (step > 0 && at < stop) || (step < 0 && at > stop) {
-        meter.pay(size_of::<Value>())?;
-        items.push(Value::Int(at));
-        match at.checked_add(step) {
-            Some(next) => at = next,
-            None => break,
-        }
+    for _ in 0..count {
+        // Between `start` and `stop`, so it fits.
+        items.push(Value::Int(i64::try_from(at).unwrap_or(i64::MAX)));
+        at += step;
     }
     Value::list(items, meter)
 }

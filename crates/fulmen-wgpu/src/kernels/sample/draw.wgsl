@@ -40,6 +40,8 @@ const BINS = {{bins}}u;
 const OWN = {{own}}u;
 const COUNT = 0u;
 const MASS = 1u;
+// The token of a row without a finite maximum.
+const NO_TOKEN = 0xffffffffu;
 
 // Consecutive candidates of the sorted order, with the running mass at each. A candidate is a 64-bit
 // number that decreases in that order: its key, then its inverted index.
@@ -516,8 +518,10 @@ fn main(
     top = value_of(top_key);
     let temperature = states[at];
     inverse = 1.0 / bitcast<f32>(temperature);
-    var token = select(~best.x, 0u, best.y == 0u);
-    for (var chance = invalid_state.x == 0u && best.y > 0u && draws(temperature); chance; chance = false) {
+    // Rows of NaN and -inf have the key 0; 0xff800000 is the key of +inf.
+    let finite = best.y > 0u && best.y < 0xff800000u;
+    var token = select(NO_TOKEN, ~best.x, finite);
+    for (var chance = invalid_state.x == 0u && finite && draws(temperature); chance; chance = false) {
         token = draw(at);
     }
     if (thread == 0u && invalid_state.x == 0u) {

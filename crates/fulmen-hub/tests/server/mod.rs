@@ -1,4 +1,8 @@
-//! A hub on loopback: it lists files, redirects to where large ones are, and fails on demand.
+//! A hub on loopback: it lists files, redirects to where large ones are, and fails on demand. The tests of
+//! the command use it, too.
+
+// Each user needs a part of it.
+#![allow(dead_code)]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -27,6 +31,10 @@ pub(crate) struct Faults {
     pub(crate) refuse: Option<(u16, &'static str)>,
     /// `(bytes, count)`: closes the first `count` connections after `bytes` of a large file.
     pub(crate) cut: Option<(usize, usize)>,
+    /// Waits between the bytes of a large file.
+    pub(crate) drip: Duration,
+    /// How long a connection that is cut stays open.
+    pub(crate) stall: Duration,
     /// Sends bytes that do not match the hash.
     pub(crate) spoil: bool,
     /// Ignores `Range`.
@@ -36,7 +44,21 @@ pub(crate) struct Faults {
     /// Says that files are elsewhere, on this server.
     pub(crate) elsewhere: Option<String>,
     /// Also lists these names.
-    pub(crate) listed: Vec<&'static str>,
+    pub(crate) listed: Vec<String>,
+    /// Answers every request for the bytes of a large file with 416.
+    pub(crate) no_range: bool,
+    /// The size in the header of a large file.
+    pub(crate) size: Option<String>,
+    /// The size in the list of files.
+    pub(crate) listed_size: Option<u64>,
+    /// The ETag of a large file, instead of its hash.
+    pub(crate) etag: Option<&'static str>,
+    /// Sends bodies without a length; they end with the connection.
+    pub(crate) no_length: bool,
+    /// Every other body has other bytes.
+    pub(crate) alternate: bool,
+    /// `(status, Retry-After, count)`: answers the first `count` requests so.
+    pub(crate) busy: Option<(u16, String, usize)>,
 }
 
 /// A server that lives as long as the test.
@@ -106,6 +128,12 @@ fn is_large(name: &str) -> bool {
 }
 
 impl State {
+    /// The number of requests for the bytes of large files.
+    fn fetched(&self) -> usize {
+        let log = self.log.lock().unwrap();
+        log.iter().filter(|r| r.method == "GET" && r.path.starts_with("/cdn/")).count()
+    }
+
     fn serve(&self, mut stream: TcpStream) -> std::io::Result<()> {
         let request = read(&stream)?;
         self.log.lock().unwrap().push(request.clone());
@@ -117,6 +145,11 @@ impl State {
             let code = if code.is_empty() { String::new() } else { format!("X-Error-Code: {code}\r\n") };
             return stream.write_all(reply(&format!("{status} No"), &code, 0).as_bytes());
         }
+        if let Some((status, retry_after, count)) = faults.busy.clone().filter(|(.., count)| *count > 0) {
+            self.faults.lock().unwrap().busy = Some((status, retry_after.clone(), count - 1));
+            let headers = format!("Retry-After: {retry_after}\r\n");
+            return stream.write_all(reply(&format!("{status} Busy"), &headers, 0).as_bytes());
+        }
         let not_found = |code: &str| reply("404 Not Found", &format!("X-Error-Code: {code}\r\n"), 0);
         let path = request.path.split('?').next().unwrap();
         let head = request.method == "HEAD";
@@ -124,8 +157,10 @@ impl State {
             if ![COMMIT, "main", "refs%2Fpr%2F1"].contains(&revision) {
                 return stream.write_all(not_found("RevisionNotFound").as_bytes());
             }
-            let names = self.files.keys().map(String::as_str).chain(faults.listed.iter().copied());
-            let size = |name: &str| self.files.get(name).map_or(0, Vec::len);
+            let names = self.files.keys().map(String::as_str).chain(faults.listed.iter().map(String::as_str));
+            let size = |name: &str| {
+                faults.listed_size.unwrap_or(self.files.get(name).map_or(0, |bytes| bytes.len() as u64))
+            };
             let siblings: Vec<_> = names
                 .map(|name| serde_json::json!({ "rfilename": name, "size": size(name), "blobId": "x" }))
                 .collect();
@@ -140,7 +175,8 @@ impl State {
             };
             let commit = format!("X-Repo-Commit: {COMMIT}\r\n");
             if is_large(name) {
-                let (hash, size) = (sha256(bytes), bytes.len());
+                let hash = faults.etag.map_or_else(|| sha256(bytes), str::to_owned);
+                let size = faults.size.unwrap_or_else(|| bytes.len().to_string());
                 let elsewhere = faults.elsewhere.unwrap_or_default();
                 let headers = format!(
                     "{commit}X-Linked-Etag: \"{hash}\"\r\nX-Linked-Size: {size}\r\n\
@@ -157,11 +193,19 @@ impl State {
         };
         std::thread::sleep(faults.wait);
         let from = request.from.filter(|_| !faults.whole).unwrap_or(0);
+        if faults.no_range {
+            return stream.write_all(reply("416 Range Not Satisfiable", "", 0).as_bytes());
+        }
+        if from > 0 && from >= bytes.len() {
+            let range = format!("Content-Range: bytes */{}\r\n", bytes.len());
+            return stream.write_all(reply("416 Range Not Satisfiable", &range, 0).as_bytes());
+        }
         let mut rest = bytes[from..].to_vec();
-        if faults.spoil {
+        if faults.spoil || (faults.alternate && self.fetched().is_multiple_of(2)) {
             rest.iter_mut().for_each(|byte| *byte ^= 1);
         }
         let header = match from {
+            0 if faults.no_length => "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_owned(),
             0 => reply("200 OK", "", bytes.len()),
             _ => {
                 let range = format!("Content-Range: bytes {from}-{}/{}\r\n", bytes.len() - 1, bytes.len());
@@ -171,8 +215,17 @@ impl State {
         if let Some((after, times)) = faults.cut.filter(|(_, times)| *times > 0) {
             self.faults.lock().unwrap().cut = Some((after, times - 1));
             rest.truncate(after);
+            stream.write_all(&[header.as_bytes(), &rest].concat())?;
+            std::thread::sleep(faults.stall);
+            return Ok(());
         }
         stream.write_all(header.as_bytes())?;
+        if !faults.drip.is_zero() {
+            return rest.iter().try_for_each(|byte| {
+                std::thread::sleep(faults.drip);
+                stream.write_all(&[*byte])
+            });
+        }
         stream.write_all(&rest)
     }
 }

@@ -1,0 +1,155 @@
+//! `fulmen version`: the version, and what this command was built from and for.
+
+use std::io;
+
+use fulmen_cpu::isa::Isa;
+use serde::Serialize;
+
+use crate::error::CommandError;
+use crate::output::{json, print};
+
+/// Show the version, the commit, the backends and the instruction sets of this command.
+///
+/// `fulmen --version` prints the first line alone.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Print the details as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmen version
+  fulmen version --json | jq -r .commit";
+
+/// What `--version` prints after the name: the version, and in parentheses the commit and its date.
+pub(crate) const VERSION: &str = match (COMMIT.is_empty(), COMMIT_DATE.is_empty()) {
+    (true, _) => env!("CARGO_PKG_VERSION"),
+    (false, true) => concat!(env!("CARGO_PKG_VERSION"), " (", env!("FULMEN_COMMIT"), ")"),
+    (false, false) => {
+        concat!(env!("CARGO_PKG_VERSION"), " (", env!("FULMEN_COMMIT"), " ", env!("FULMEN_COMMIT_DATE"), ")")
+    }
+};
+
+// Written by build.rs; empty where the commit is not known.
+const COMMIT: &str = env!("FULMEN_COMMIT");
+const COMMIT_DATE: &str = env!("FULMEN_COMMIT_DATE");
+
+/// The version cannot be printed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the version: {0}")]
+pub(crate) struct VersionError(#[from] io::Error);
+
+impl CommandError for VersionError {}
+
+pub(crate) fn run(args: &Args) -> Result<(), VersionError> {
+    let details = Details::new();
+    print(&if args.json { json(&details) } else { details.text() })?;
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Details {
+    version: &'static str,
+    commit: Option<&'static str>,
+    commit_date: Option<&'static str>,
+    target: &'static str,
+    profile: &'static str,
+    compiler: &'static str,
+    /// The backends that are compiled in, each with the interfaces that it can use on this system.
+    backends: Vec<Backend>,
+    instruction_sets: InstructionSets,
+}
+
+#[derive(Serialize)]
+struct Backend {
+    name: &'static str,
+    interfaces: &'static [&'static str],
+}
+
+#[derive(Serialize)]
+struct InstructionSets {
+    /// What the CPU kernels are compiled for.
+    compiled: &'static [&'static str],
+    /// Which of them this processor has.
+    available: Vec<&'static str>,
+    /// The one that is used.
+    selected: &'static str,
+}
+
+const GPU_INTERFACES: &[&str] = if cfg!(target_vendor = "apple") {
+    &["Metal"]
+} else if cfg!(windows) {
+    &["Vulkan", "DX12"]
+} else {
+    &["Vulkan"]
+};
+
+const COMPILED_SETS: &[&str] = if cfg!(target_arch = "x86_64") {
+    &["portable", "avx2", "avx512"]
+} else if cfg!(target_arch = "aarch64") {
+    &["portable", "neon"]
+} else {
+    &["portable"]
+};
+
+impl Details {
+    fn new() -> Self {
+        let known = |text: &'static str| (!text.is_empty()).then_some(text);
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            commit: known(COMMIT),
+            commit_date: known(COMMIT_DATE),
+            target: env!("FULMEN_TARGET"),
+            profile: env!("FULMEN_PROFILE"),
+            compiler: env!("FULMEN_RUSTC"),
+            backends: vec![
+                Backend { name: "cpu", interfaces: &[] },
+                Backend { name: "wgpu", interfaces: GPU_INTERFACES },
+                Backend { name: "cuda", interfaces: &["NVIDIA driver"] },
+            ],
+            instruction_sets: InstructionSets {
+                compiled: COMPILED_SETS,
+                available: Isa::available().into_iter().map(Isa::name).collect(),
+                selected: Isa::best().name(),
+            },
+        }
+    }
+
+    fn text(&self) -> String {
+        let backend = |backend: &Backend| match backend.interfaces {
+            [] => backend.name.to_owned(),
+            interfaces => format!("{} ({})", backend.name, interfaces.join(", ")),
+        };
+        let backends: Vec<String> = self.backends.iter().map(backend).collect();
+        let sets = &self.instruction_sets;
+        let mut text = format!("fulmen {VERSION}\n");
+        let mut line = |name: &str, value: String| text += &format!("{:<18}{value}\n", format!("{name}:"));
+        line("target", self.target.to_owned());
+        line("build", format!("{}, {}", self.profile, self.compiler));
+        line("backends", backends.join(", "));
+        line("instruction sets", sets.compiled.join(", "));
+        line("this processor", format!("{}; {} is used", sets.available.join(", "), sets.selected));
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_instruction_set_of_this_processor_is_compiled_in() {
+        let details = Details::new();
+        for isa in &details.instruction_sets.available {
+            assert!(details.instruction_sets.compiled.contains(isa), "{isa}");
+        }
+    }
+
+    #[test]
+    fn the_first_line_is_that_of_the_option() {
+        assert_eq!(Details::new().text().lines().next(), Some(&*format!("fulmen {VERSION}")));
+    }
+}

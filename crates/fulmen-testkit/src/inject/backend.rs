@@ -1,0 +1,195 @@
+//! A backend that fails.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use fulmen_core::{
+    AttentionCall, Backend, BackendError, BinaryCall, CopyCall, DType, DeviceMemory, Fusions, KernelDispatch,
+    KernelTime, MulMatCall, OpCall, Program, ProgramCall, ReplayId, RmsNormCall, RopeCall, SharedBytes,
+    UnaryCall,
+};
+
+use super::{Injected, Injector, Site};
+
+/// A backend whose calls may fail. Clones share the backend, so that it can be given to a model and looked at
+/// afterwards. Freeing never fails: nobody could be told.
+#[derive(Debug)]
+pub struct Failing<B> {
+    shared: Arc<Mutex<Inner<B>>>,
+    injector: Injector,
+    name: &'static str,
+}
+
+#[derive(Debug)]
+struct Inner<B> {
+    backend: B,
+    live: HashSet<u64>,
+}
+
+impl<B> Clone for Failing<B> {
+    fn clone(&self) -> Failing<B> {
+        Failing { shared: Arc::clone(&self.shared), injector: self.injector.clone(), name: self.name }
+    }
+}
+
+impl<B: Backend> Failing<B> {
+    /// Wraps a backend.
+    pub fn new(backend: B, injector: &Injector) -> Failing<B> {
+        let name = backend.backend();
+        let shared = Arc::new(Mutex::new(Inner { backend, live: HashSet::new() }));
+        Failing { shared, injector: injector.clone(), name }
+    }
+
+    /// Number of allocations and imports that were not freed.
+    pub fn live(&self) -> usize {
+        self.inner().live.len()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner<B>> {
+        self.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Calls the backend unless the call is to fail.
+    fn call<T>(
+        &self,
+        site: Site,
+        call: &'static str,
+        f: impl FnOnce(&mut B) -> Result<T, BackendError>,
+    ) -> Result<T, BackendError> {
+        self.injector.ask(site).map_err(|fault| self.error(call, fault))?;
+        f(&mut self.inner().backend)
+    }
+
+    fn error(&self, call: &'static str, fault: Injected) -> BackendError {
+        BackendError::Device { backend: self.name, call, source: Box::new(fault) }
+    }
+
+    /// Allocates by `f` unless that is to fail.
+    fn allocate(
+        &self,
+        bytes: usize,
+        f: impl FnOnce(&mut B) -> Result<u64, BackendError>,
+    ) -> Result<u64, BackendError> {
+        let full = |_| BackendError::OutOfMemory { needed: bytes as u64, available: None };
+        self.injector.ask(Site::Alloc).map_err(full)?;
+        let mut inner = self.inner();
+        let ptr = f(&mut inner.backend)?;
+        inner.live.insert(ptr);
+        Ok(ptr)
+    }
+}
+
+macro_rules! forward {
+    ($($method:ident($call:ty)),* $(,)?) => {
+        $(fn $method(&mut self, call: &$call) -> Result<usize, BackendError> {
+            self.call(Site::Launch, stringify!($method), |backend| backend.$method(call))
+        })*
+    };
+}
+
+impl<B: Backend> KernelDispatch for Failing<B> {
+    fn backend(&self) -> &'static str {
+        self.name
+    }
+
+    forward! {
+        dispatch_mul_mat(MulMatCall), dispatch_rms_norm(RmsNormCall), dispatch_add(BinaryCall),
+        dispatch_rope(RopeCall), dispatch_attention(AttentionCall), dispatch_copy(CopyCall),
+        dispatch_mul(BinaryCall), dispatch_silu(UnaryCall), dispatch(OpCall),
+    }
+
+    fn prepare(&mut self, program: &Program) -> Result<Option<ReplayId>, BackendError> {
+        self.call(Site::Launch, "prepare", |backend| backend.prepare(program))
+    }
+
+    fn captures_for_free(&self) -> bool {
+        self.inner().backend.captures_for_free()
+    }
+
+    fn replay(&mut self, id: ReplayId) -> Result<usize, BackendError> {
+        self.call(Site::Launch, "replay", |backend| backend.replay(id))
+    }
+
+    fn replay_while(
+        &mut self,
+        id: ReplayId,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<usize>, BackendError> {
+        self.call(Site::Launch, "replay_while", |backend| backend.replay_while(id, go_on))
+    }
+
+    fn captured_kernels(&self, id: ReplayId) -> Option<usize> {
+        self.inner().backend.captured_kernels(id)
+    }
+
+    fn replay_timed(&mut self, id: ReplayId) -> Result<Option<Vec<KernelTime>>, BackendError> {
+        self.call(Site::Launch, "replay_timed", |backend| backend.replay_timed(id))
+    }
+
+    fn release(&mut self, id: ReplayId) {
+        self.inner().backend.release(id);
+    }
+
+    fn prefill_chunk(&self) -> u32 {
+        self.inner().backend.prefill_chunk()
+    }
+
+    fn fusions(&self) -> Fusions {
+        self.inner().backend.fusions()
+    }
+
+    fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
+        self.call(Site::Launch, "dispatch_pair", |backend| backend.dispatch_pair(first, second))
+    }
+
+    fn look_ahead(&mut self, remaining: &[ProgramCall]) {
+        self.inner().backend.look_ahead(remaining);
+    }
+
+    fn synchronize(&mut self) -> Result<(), BackendError> {
+        self.call(Site::Launch, "synchronize", |backend| backend.synchronize())
+    }
+}
+
+impl<B: Backend> DeviceMemory for Failing<B> {
+    fn alloc(&mut self, bytes: usize) -> Result<u64, BackendError> {
+        self.allocate(bytes, |backend| backend.alloc(bytes))
+    }
+
+    fn free(&mut self, ptr: u64) -> Result<(), BackendError> {
+        let mut inner = self.inner();
+        inner.live.remove(&ptr);
+        inner.backend.free(ptr)
+    }
+
+    fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
+        self.call(Site::Write, "write", |backend| backend.write(ptr, data))
+    }
+
+    fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
+        self.call(Site::Read, "read", |backend| backend.read(ptr, out))
+    }
+
+    fn import(&mut self, bytes: SharedBytes) -> Result<u64, BackendError> {
+        self.allocate((*bytes).as_ref().len(), |backend| backend.import(bytes))
+    }
+
+    fn import_weight(
+        &mut self,
+        bytes: SharedBytes,
+        dtype: DType,
+        rows: u32,
+        width: u32,
+    ) -> Result<u64, BackendError> {
+        let len = (*bytes).as_ref().len();
+        self.allocate(len, |backend| backend.import_weight(bytes, dtype, rows, width))
+    }
+
+    fn reads_imports_in_place(&self) -> bool {
+        self.inner().backend.reads_imports_in_place()
+    }
+
+    fn available_bytes(&self) -> Option<u64> {
+        self.inner().backend.available_bytes()
+    }
+}
