@@ -9,21 +9,21 @@
 //   K chunks are split evenly over one block per SM (gemm_mixed_input.cuh).
 //
 // Tiles
-//   128 rows of W (two warpgroups of 64) x N = 32, 48, 64, 96, 128, 192 or 256 padded rows of x. K chunk: 256
-//   columns. Up to N = 64 two blocks share an SM: weights are the bound there, and dequantizing them takes
-//   more warps.
+//   128 rows of W (two warpgroups of 64) x N = 32, 64, 128, 192 or 256 padded rows of x. K chunk: 256
+//   columns.
 //
-// Pipeline, 256 threads
-//   Each warp streams its own 16 rows of W into a ring of W_STAGES chunks and dequantizes them: TMA tiles for
-//   Q4_K and Q5_K, cp.async for the others. Two or four k-steps are dequantized while the wgmma of those
-//   before them run. One thread of warp 0 also copies stages of x (half a chunk, one bulk copy) into a ring of
-//   X_STAGES.
+// Warp roles, 384 threads
+//   8 consumer warps, two warpgroups. Each warp streams its own 16 rows of W into a ring of W_STAGES chunks
+//   and dequantizes them: TMA tiles for Q4_K and Q5_K, cp.async for the others. Four k-steps are dequantized
+//   while the wgmma of the four before them run.
+//   Of the third warpgroup one thread, the producer, copies stages of x (half a chunk, one bulk copy) into a
+//   ring of X_STAGES. setmaxnreg moves registers from it to the consumers.
 //
 //     mbarrier          arrives                                   waits
-//     w_full[w][s]      TMA bytes, or 32 cp.async arrivals        warp w, before it reads stage s
-//     x_full[s]         bytes of the bulk copy                    all warps, before their wgmma read stage s
-//     x_empty[s]        8 warps, when their wgmma have read       the thread that refills stage s
-//                       stage s
+//     w_full[w][s]      TMA bytes, or 32 cp.async arrivals        consumer warp w, before it reads stage s
+//     x_full[s]         bytes of the bulk copy                    consumers, before their wgmma read stage s
+//     x_empty[s]        8 consumer warps, when their wgmma        producer, before it refills stage s
+//                       have read stage s
 //
 //   Weights do not depend on the previous kernel, so their rings fill before `pdl_wait`.
 //
@@ -46,6 +46,7 @@
 #include "gemm_mixed_input.cuh"
 #include "gemm_mixed_input_formats.cuh"
 #include "pipeline.cuh"
+#include "ptx/barrier.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/wgmma.cuh"
 
@@ -133,93 +134,57 @@ struct WeightLoader {
     }
 };
 
-// ---- Block ------------------------------------------------------------------------------------------------
-
-// Copies x into its ring, by one thread. It is in shared memory: registers are scarce.
-template <u32 STAGE_BYTES, u32 STAGES>
-struct ActivationLoader {
-    const u8* x;
-    SharedAddress ring, full, empty;
-    u32 half, halves, left;  // the half chunk to load next, how many a row has, and how many to load
-    u32 refill_stage, refill_parity;
-
-    DEVICE void init(const GemmMixedInputArgs& args, SharedAddress ring_at, SharedAddress full_at,
-                     SharedAddress empty_at) {
-        const u32 item = args.items.begin(blockIdx.x);
-        x = args.x, ring = ring_at, full = full_at, empty = empty_at;
-        halves = 2 * args.k_chunks, half = item % args.k_chunks * 2;
-        left = (args.items.begin(blockIdx.x + 1) - item) * 2;
-        refill_stage = 0, refill_parity = 0;
-    }
-
-    DEVICE void load(u32 stage) {
-        if (left == 0) return;
-        left--;
-        mbarrier_arrive_expect_tx(full + 8 * stage, STAGE_BYTES);
-        cp_async_bulk(ring + stage * STAGE_BYTES, x + (u64)half * STAGE_BYTES, STAGE_BYTES, full + 8 * stage);
-        if (++half == halves) half = 0;
-    }
-
-    DEVICE void fill() {
-        for (u32 stage = 0; stage < STAGES; stage++) load(stage);
-    }
-
-    // Loads into the stage that was emptied longest ago, once all warps have.
-    DEVICE void next() {
-        if (left == 0) return;
-        mbarrier_wait_parity(empty + 8 * refill_stage, refill_parity);
-        load(refill_stage);
-        if (++refill_stage == STAGES) refill_stage = 0, refill_parity ^= 1;
-    }
-};
+// ---- Pipelines and mainloop -------------------------------------------------------------------------------
 
 template <class F, int N>
-struct MixedInputGemm {
+struct MixedInputMainloop {
     typedef WeightLoader<F> Loader;
     static_assert(follows_panel_order<F>());
-    static constexpr u32 BLOCKS_PER_SM = N <= SMALL_N ? 2 : 1;
     static constexpr u32 X_STAGE_BYTES = 256 * N, PANEL_BYTES = 128 * N;
-    static constexpr u32 W_BYTES = CONSUMER_WARPS * Loader::STAGE_BYTES;
-    static constexpr u32 RING_BYTES = SHARED_BYTES / BLOCKS_PER_SM - 1024;
-    static constexpr u32 W_STAGES = at_most((RING_BYTES - (N == 256 ? 2 : 3) * X_STAGE_BYTES) / W_BYTES, 4);
+    static constexpr u32 W_BYTES = CONSUMER_WARPS * Loader::STAGE_BYTES, RING_BYTES = SHARED_BYTES - 1024;
+    static constexpr u32 W_STAGES = at_most((RING_BYTES - 2 * X_STAGE_BYTES) / W_BYTES, 4);
     static constexpr u32 X_STAGES = at_most((RING_BYTES - W_STAGES * W_BYTES) / X_STAGE_BYTES, 6);
-    static_assert(W_STAGES >= 1 && X_STAGES >= 2);
-    // A stage of x is refilled this many releases later, so that no warp waits for a slower one. With two
-    // stages there is no time for it: the next half chunk goes into the stage that was just released.
-    static constexpr u32 REFILL_LAG = X_STAGES > 2 ? 1 : 0;
-    static constexpr u32 GROUP = N == SMALL_N ? 2 : 4;  // k-steps; fewer where registers are scarce
-    typedef ActivationLoader<X_STAGE_BYTES, X_STAGES> XLoader;
+    static_assert(W_STAGES >= 2 && X_STAGES >= 2);
+    static constexpr u32 GROUP = 4;  // k-steps of a group of wgmma
 
     const GemmMixedInputArgs& args;
     const SharedAddress x_ring, x_full, x_empty;
     const u32 warp, lane;
 
-    // The state of a warp's pipelines between chunks.
+    // By the producer.
+    DEVICE void produce_x() const {
+        pdl_wait();
+        const u32 end = args.items.begin(blockIdx.x + 1);
+        u32 item = args.items.begin(blockIdx.x), chunk = item % args.k_chunks;
+        PipelineState pipeline;
+        for (; item < end; item++) {
+            for (u32 half = 0; half < 2; half++) {
+                const SharedAddress barrier = x_full + 8 * pipeline.stage;
+                mbarrier_wait_parity(x_empty + 8 * pipeline.stage, pipeline.parity ^ 1);
+                mbarrier_arrive_expect_tx(barrier, X_STAGE_BYTES);
+                cp_async_bulk(x_ring + pipeline.stage * X_STAGE_BYTES,
+                              args.x + (u64)(2 * chunk + half) * X_STAGE_BYTES, X_STAGE_BYTES, barrier);
+                pipeline.template advance<X_STAGES>();
+            }
+            if (++chunk == args.k_chunks) chunk = 0;
+        }
+    }
+
+    DEVICE void release_x(u32 stage) const {
+        if (lane == 0) mbarrier_arrive(x_empty + 8 * stage);
+    }
+
+    // The state of a consumer's pipelines between chunks.
     struct Pipelines {
         PipelineState x, w;
         u32 x_in_use;    // the stage of x that the wgmma in flight read
         bool in_flight;  // whether there are any
-        u32 released;    // stages of x that this warp has released, counted to REFILL_LAG
     };
-
-    // The wgmma in flight have read their stage of x. One thread refills the stage released REFILL_LAG times
-    // before.
-    DEVICE void release_x(Pipelines& pipelines, XLoader& x_loader) const {
-        if (lane == 0) mbarrier_arrive(x_empty + 8 * pipelines.x_in_use);
-        if (warp == 0) {
-            if (lane == 0 && pipelines.released == REFILL_LAG)
-                x_loader.next();
-            else
-                pipelines.released++;
-            __syncwarp();
-        }
-    }
 
     // One chunk: groups of GROUP k-steps. At most one group of wgmma is in flight while the next one is
     // dequantized.
-    DEVICE void multiply_chunk(float (&sums)[N / 8][4], Loader& loader, XLoader& x_loader,
-                               Pipelines& pipelines, const u8* weight_rows, const u32 (&row_address)[2],
-                               u32 chunk) const {
+    DEVICE void multiply_chunk(float (&sums)[N / 8][4], Loader& loader, Pipelines& pipelines,
+                               const u8* weight_rows, const u32 (&row_address)[2], u32 chunk) const {
         F weights;
         mbarrier_wait_parity(loader.full + 8 * pipelines.w.stage, pipelines.w.parity);
         const u8* stage = weight_rows + pipelines.w.stage * Loader::STAGE_BYTES;
@@ -249,7 +214,7 @@ struct MixedInputGemm {
             wgmma_commit();
             wgmma_wait<1>();
             if (step % 8 == 0) {
-                if (pipelines.in_flight) release_x(pipelines, x_loader);
+                if (pipelines.in_flight) release_x(pipelines.x_in_use);
                 pipelines.in_flight = true;
                 pipelines.x_in_use = pipelines.x.stage;
             } else if (step % 8 + GROUP == 8) {
@@ -257,10 +222,21 @@ struct MixedInputGemm {
             }
         }
     }
+};
+
+// ---- Block ------------------------------------------------------------------------------------------------
+
+template <class F, int N>
+struct MixedInputGemm : MixedInputMainloop<F, N> {
+    typedef MixedInputMainloop<F, N> Base;
+    typedef typename Base::Loader Loader;
+    typedef typename Base::Pipelines Pipelines;
+    using Base::args, Base::warp, Base::lane;
+    using Base::X_STAGES, Base::X_STAGE_BYTES, Base::W_STAGES;
 
     // The result of a whole tile.
     DEVICE void finish(const float (&sums)[N / 8][4], u32 tile) const {
-        constexpr int AT_ONCE = N > SMALL_N && N / 8 % 4 == 0 ? 4 : 2;
+        constexpr int AT_ONCE = N / 8 % 4 == 0 ? 4 : 2;
         const WarpTile place(args, tile, warp);
 #pragma unroll
         for (u32 n = 0; n < N / 8; n += AT_ONCE) epilogue<AT_ONCE>(args, place, n, lane, sums + n);
@@ -273,23 +249,17 @@ struct MixedInputGemm {
             to[n * 32] = make_float4(sums[n][0], sums[n][1], sums[n][2], sums[n][3]);
     }
 
-    DEVICE void run(u8* weight_rings, SharedAddress w_full) const {
+    DEVICE void consume(u8* weight_rings, SharedAddress w_full) const {
         u8* ring = weight_rings + warp * W_STAGES * Loader::STAGE_BYTES;
         Loader loader(args, shared_address(ring), w_full + 8 * warp * W_STAGES);
 #pragma unroll 1
         for (u32 stage = 0; stage < W_STAGES; stage++) loader.load(stage);
         pdl_wait();
-        __shared__ XLoader x_loader;
-        if (threadIdx.x == 0) {
-            x_loader.init(args, x_ring, x_full, x_empty);
-            x_loader.fill();
-        }
-        __syncwarp();
         const u8* weight_rows = ring + lane / 4 * Loader::ROW_BYTES;
         const u32 end = args.items.begin(blockIdx.x + 1);
         u32 item = args.items.begin(blockIdx.x), tile = item / args.k_chunks;
         u32 chunk = item - tile * args.k_chunks, slot = 2 * blockIdx.x;
-        Pipelines pipelines = {{}, {}, 0, false, 0};
+        Pipelines pipelines = {{}, {}, 0, false};
 #pragma unroll 1
         for (; item < end; tile++) {
             const u32 stop = min(args.k_chunks, chunk + end - item);
@@ -307,10 +277,10 @@ struct MixedInputGemm {
             item += stop - chunk;
 #pragma unroll 1
             for (; chunk < stop; chunk++)
-                multiply_chunk(sums, loader, x_loader, pipelines, weight_rows, row_address, chunk);
+                this->multiply_chunk(sums, loader, pipelines, weight_rows, row_address, chunk);
             wgmma_wait<0>();
             wgmma_fence_operand(sums);
-            release_x(pipelines, x_loader);
+            this->release_x(pipelines.x_in_use);
             pipelines.in_flight = false;
             if (whole)
                 finish(sums, tile);
@@ -336,15 +306,21 @@ struct MixedInputGemm {
             mbarrier_init(w_full + 8 * threadIdx.x, F::ALIGNED ? 1 : 32);
         fence_mbarrier_init();
         __syncthreads();
-        const MixedInputGemm gemm{args, x_ring, x_full, x_empty, threadIdx.x / 32, threadIdx.x % 32};
-        gemm.run(memory + (x_ring - begin) + X_STAGES * X_STAGE_BYTES, w_full);
+        const MixedInputGemm gemm{{args, x_ring, x_full, x_empty, threadIdx.x / 32, threadIdx.x % 32}};
+        if (threadIdx.x / 32 >= CONSUMER_WARPS) {
+            setmaxnreg_dec<40>();
+            if (threadIdx.x == 32 * CONSUMER_WARPS) gemm.produce_x();
+        } else {
+            setmaxnreg_inc<232>();
+            gemm.consume(memory + (x_ring - begin) + X_STAGES * X_STAGE_BYTES, w_full);
+        }
     }
 };
 
-#define ENTRY(NAME, N)                                                                              \
-    extern "C" __global__ void __launch_bounds__(THREADS, (MixedInputGemm<NAME, N>::BLOCKS_PER_SM)) \
-        gemm_mixed_input_##NAME##_##N(const __grid_constant__ GemmMixedInputArgs args) {            \
-        MixedInputGemm<NAME, N>::run(args);                                                         \
+#define ENTRY(NAME, N)                                                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1)                             \
+        gemm_mixed_input_##NAME##_##N(const __grid_constant__ GemmMixedInputArgs args) { \
+        MixedInputGemm<NAME, N>::run(args);                                              \
     }
 #define FORMATS(N) \
     ENTRY(q4_k, N) \
@@ -356,9 +332,7 @@ struct MixedInputGemm {
     ENTRY(q5_1, N) \
     ENTRY(q8_0, N)
 FORMATS(32)
-FORMATS(48)
 FORMATS(64)
-FORMATS(96)
 FORMATS(128)
 FORMATS(192)
 FORMATS(256)
@@ -366,7 +340,7 @@ FORMATS(256)
 // Adds up the partials of each tile that several blocks have computed, in the order of the blocks, and runs
 // its epilogue. Grid: tiles x groups of REDUCE_TILES n-tiles; a warp for each warp of the GEMM. A kernel of
 // its own, because the last block of a tile would take longer: it has one SM's share of the L2 bandwidth.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(32 * CONSUMER_WARPS)
     gemm_mixed_input_reduce(const __grid_constant__ GemmMixedInputArgs args) {
     pdl_begin();
     const u32 tile = blockIdx.x, first_n = blockIdx.y * REDUCE_TILES, warp = threadIdx.x / 32;

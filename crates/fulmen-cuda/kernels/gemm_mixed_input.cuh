@@ -17,10 +17,9 @@
 
 constexpr u32 MAX_WEIGHTS = 3;
 constexpr u32 CONSUMER_WARPS = 8, WARP_ROWS = 16, TILE_ROWS = CONSUMER_WARPS * WARP_ROWS;
-constexpr u32 THREADS = 32 * CONSUMER_WARPS;
-constexpr u32 REDUCE_TILES = 2;  // n-tiles of 8 rows of x per thread of the reduction
-constexpr u32 SMALL_N = 64;  // up to this many padded rows of x two blocks share an SM, above it one has it
-constexpr u32 SHARED_BYTES = 224 * 1024;  // dynamic shared memory of an SM; 1024 bytes a block align x
+constexpr u32 THREADS = 32 * CONSUMER_WARPS + 128;  // with the warpgroup of the producer
+constexpr u32 REDUCE_TILES = 2;                     // n-tiles of 8 rows of x per thread of the reduction
+constexpr u32 SHARED_BYTES = 224 * 1024;            // dynamic; up to 1023 bytes of it align the ring of x
 
 // One weight matrix [rows, k] with its output y [m, rows].
 struct MixedInputWeight {

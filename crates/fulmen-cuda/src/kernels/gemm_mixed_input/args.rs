@@ -11,17 +11,15 @@ pub(super) const TILE_ROWS: u32 = 128;
 pub(super) const WARP_ROWS: u32 = 16;
 pub(super) const CONSUMER_WARPS: u32 = 8;
 /// Threads of a block.
-pub(super) const THREADS: u32 = 256;
+pub(super) const THREADS: u32 = 384;
 /// n-tiles of 8 rows of x that a thread of the reduction adds up.
 pub(super) const REDUCE_TILES: u32 = 2;
-/// Up to this many padded rows of x two blocks share an SM.
-pub(super) const SMALL_N: u32 = 64;
-/// Dynamic shared memory of the blocks of an SM.
+/// Dynamic shared memory of a block.
 pub(super) const SHARED_BYTES: u32 = 224 << 10;
 
 kernel_args! {
     file: "gemm_mixed_input.cuh";
-    constants: [MAX_WEIGHTS, TILE_ROWS, WARP_ROWS, CONSUMER_WARPS, THREADS, SHARED_BYTES, SMALL_N, REDUCE_TILES];
+    constants: [MAX_WEIGHTS, TILE_ROWS, WARP_ROWS, CONSUMER_WARPS, THREADS, SHARED_BYTES, REDUCE_TILES];
 
     #[derive(Debug, Default)]
     pub(super) struct MixedInputWeight {

@@ -9,8 +9,8 @@ mod args;
 use fulmen_core::{BackendError, DType};
 
 use self::args::{
-    CONSUMER_WARPS, GemmMixedInputArgs, MixedInputWeight, REDUCE_TILES, SHARED_BYTES, SMALL_N, THREADS,
-    TILE_ROWS, WARP_ROWS,
+    CONSUMER_WARPS, GemmMixedInputArgs, MixedInputWeight, REDUCE_TILES, SHARED_BYTES, THREADS, TILE_ROWS,
+    WARP_ROWS,
 };
 use super::even_split::{EvenSplit, MAX_ITEMS};
 use super::f16_fragments::{K_CHUNK, K_ORDERS};
@@ -23,13 +23,10 @@ use crate::queue::{Launch, Queue};
 use crate::tensor_map::TensorMap;
 
 /// Padded numbers of rows that there are kernels for.
-const ROWS: [u32; 7] = [32, 48, 64, 96, 128, 192, 256];
+const ROWS: [u32; 5] = [32, 64, 128, 192, 256];
 
 /// Rows of one launch, at most.
 const MAX_LAUNCH_ROWS: u32 = 256;
-
-/// Work items of a block on average for which a second block per SM pays: with fewer, more partials cost more.
-const MIN_BLOCK_ITEMS: u64 = 4;
 
 /// Whether the device has these kernels.
 pub(super) fn supported(caps: Caps) -> bool {
@@ -41,18 +38,11 @@ pub(super) fn run(queue: &mut Queue, input: &MatmulInput, groups: &[LaunchGroup<
     let rows = input.m.min(MAX_LAUNCH_ROWS);
     let rows = ROWS.into_iter().find(|&padded| padded >= rows)?;
     let sms = queue.caps().multiprocessors;
-    let gemms: Option<Vec<Gemm>> = groups
-        .iter()
-        .flat_map(by_format)
-        .map(|group| Gemm::new(input.k, &group, (sms, blocks_per_sm(rows))))
-        .collect();
+    let gemms: Option<Vec<Gemm>> =
+        groups.iter().flat_map(by_format).map(|group| Gemm::new(input.k, &group, sms)).collect();
     let gemms = gemms?;
     let scratch = Scratch::new(input.k, rows, &gemms)?;
     Some(launch(queue, input, &gemms, &scratch))
-}
-
-fn blocks_per_sm(rows: u32) -> u32 {
-    if rows <= SMALL_N { 2 } else { 1 }
 }
 
 /// A group with two formats as two groups.
@@ -80,7 +70,7 @@ struct Gemm {
 
 impl Gemm {
     /// `None` if these kernels do not take the weights.
-    fn new(k: u32, group: &LaunchGroup<'_>, (sms, blocks_per_sm): (u32, u32)) -> Option<Gemm> {
+    fn new(k: u32, group: &LaunchGroup<'_>, sms: u32) -> Option<Gemm> {
         let format = group.matmuls.first()?.weight.dtype;
         let mut weights = [MixedInputWeight::default(); MAX_WEIGHTS];
         let (mut tiles, tile_rows) = (0, if group.gate_up { TILE_ROWS / 2 } else { TILE_ROWS });
@@ -95,9 +85,7 @@ impl Gemm {
         }
         let k_chunks = k.div_ceil(K_CHUNK);
         let items = u64::from(tiles) * u64::from(k_chunks);
-        let most = sms * blocks_per_sm;
-        let most = if items < MIN_BLOCK_ITEMS * u64::from(most) { sms } else { most };
-        let blocks = u32::try_from(items.min(most.into())).ok()?;
+        let blocks = u32::try_from(items.min(sms.into())).ok()?;
         let n_weights = if group.gate_up { 1 } else { group.matmuls.len() as u32 };
         let (order, gate_up) = (panel_order(format)?, group.gate_up);
         (items < MAX_ITEMS).then_some(Gemm {
@@ -169,13 +157,13 @@ impl Gemm {
             weight.residual = at_row(weight.residual, first_row, weight.rows);
         }
         let entry = format!("gemm_mixed_input_{}_{}", type_name(self.format), scratch.rows);
-        let shared = SHARED_BYTES / blocks_per_sm(scratch.rows);
-        let launch = Launch::new("gemm_mixed_input", &entry, self.blocks, THREADS).shared(shared);
+        let launch = Launch::new("gemm_mixed_input", &entry, self.blocks, THREADS).shared(SHARED_BYTES);
         queue.launch(&launch, &args)?;
         if !self.shares_tiles() {
             return Ok(1);
         }
-        let reduce = Launch::new("gemm_mixed_input", "gemm_mixed_input_reduce", self.tiles, THREADS);
+        let reduce =
+            Launch::new("gemm_mixed_input", "gemm_mixed_input_reduce", self.tiles, 32 * CONSUMER_WARPS);
         queue.launch(&reduce.rows(args.n_tiles_x / REDUCE_TILES), &args)?;
         Ok(2)
     }
