@@ -88,49 +88,18 @@ impl<D> Entry<D> {
     }
 }
 
-/// Records which allocations the operands of some calls lie in: those that a captured program must keep
-/// alive.
-#[derive(Debug, Default)]
-pub struct Watch {
-    found: Option<RefCell<BTreeSet<u64>>>,
-}
-
-impl Watch {
-    /// Starts recording.
-    pub fn begin(&mut self) {
-        self.found = Some(RefCell::default());
-    }
-
-    /// Records the allocation that a range lies in, if recording was started.
-    pub fn note<D>(
-        &self,
-        map: &AddressMap<D>,
-        what: &'static str,
-        ptr: u64,
-        bytes: usize,
-    ) -> Result<(), BackendError> {
-        if let Some(found) = &self.found {
-            found.borrow_mut().insert(map.find(what, ptr, bytes)?.0.start);
-        }
-        Ok(())
-    }
-
-    /// Stops recording and returns the first addresses of the recorded allocations.
-    pub fn end(&mut self) -> BTreeSet<u64> {
-        self.found.take().map(RefCell::into_inner).unwrap_or_default()
-    }
-}
-
 /// Every allocation and import of a device, with data of the backend for each.
 #[derive(Debug)]
 pub struct AddressMap<D> {
     /// Sorted by address; no two overlap.
     entries: Vec<Entry<D>>,
+    /// First addresses of the entries that were looked up, while recording.
+    recorded: Option<RefCell<BTreeSet<u64>>>,
 }
 
 impl<D> Default for AddressMap<D> {
     fn default() -> AddressMap<D> {
-        AddressMap { entries: Vec::new() }
+        AddressMap { entries: Vec::new(), recorded: None }
     }
 }
 
@@ -172,6 +141,16 @@ impl<D> AddressMap<D> {
         self.entries.iter().any(|e| start < e.start.saturating_add(e.bytes as u64) && e.start < end)
     }
 
+    /// Starts to record which entries operands lie in: those that a captured program must keep alive.
+    pub fn begin_recording(&mut self) {
+        self.recorded = Some(RefCell::default());
+    }
+
+    /// Stops recording and returns the first addresses of the entries that were looked up.
+    pub fn end_recording(&mut self) -> BTreeSet<u64> {
+        self.recorded.take().map(RefCell::into_inner).unwrap_or_default()
+    }
+
     /// Total bytes of all entries.
     pub fn bytes(&self) -> usize {
         self.entries.iter().map(|entry| entry.bytes).sum()
@@ -188,6 +167,9 @@ impl<D> LookUp for AddressMap<D> {
         write: bool,
     ) -> Result<Extent, BackendError> {
         let (entry, _) = self.find(what, ptr, bytes)?;
+        if let Some(recorded) = &self.recorded {
+            recorded.borrow_mut().insert(entry.start);
+        }
         entry.check(what, ptr, align, write)?;
         Ok(Extent { what, ptr, bytes })
     }
@@ -222,6 +204,19 @@ mod tests {
         assert!(matches!(map.look_up("x", 0x3000, 0, 1, true), Err(BackendError::ReadOnly { .. })));
         assert!(map.is_taken(0xff0, 17) && !map.is_taken(0xff0, 16) && !map.is_taken(0x1040, 8));
         assert_eq!(map.bytes(), 128);
+    }
+
+    #[test]
+    fn entries_that_are_looked_up_are_recorded() {
+        let mut map = map();
+        map.look_up("before", 0x1000, 4, 4, false).unwrap();
+        map.begin_recording();
+        map.look_up("x", 0x2010, 8, 4, false).unwrap();
+        map.look_up("y", 0x2000, 4, 4, true).unwrap();
+        assert!(map.look_up("missing", 0x5000, 4, 4, false).is_err());
+        assert_eq!(map.end_recording(), BTreeSet::from([0x2000]));
+        map.look_up("after", 0x1000, 4, 4, false).unwrap();
+        assert_eq!(map.end_recording(), BTreeSet::new());
     }
 
     #[test]

@@ -223,6 +223,14 @@ pub enum BackendError {
         /// Bytes free, if the device reports them.
         available: Option<u64>,
     },
+    /// A captured program that cannot be replayed.
+    #[error("program {program} cannot be replayed: {reason}")]
+    Replay {
+        /// The number of the program.
+        program: u64,
+        /// Why not.
+        reason: String,
+    },
     /// An error of the device's driver or API.
     #[error("{backend}: {call} failed: {source}")]
     Device {

@@ -15,6 +15,7 @@
 
 mod address_map;
 mod builder;
+mod captures;
 pub mod device;
 pub mod dtype;
 mod error;
@@ -25,8 +26,9 @@ pub mod quant;
 pub mod sampling;
 pub mod unfinished;
 
-pub use address_map::{AddressMap, Entry, Extent, LookUp, Watch};
+pub use address_map::{AddressMap, Entry, Extent, LookUp};
 pub use builder::*;
+pub use captures::Captures;
 pub use device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, DeviceSelector};
 pub use dtype::{DType, DTypeError};
 pub use error::{BackendError, BuildError, ExecError, GraphError, Problem};

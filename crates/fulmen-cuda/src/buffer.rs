@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::result;
 use fulmen_core::{
-    ALIGNMENT, AddressMap, BackendError, DType, DeviceMemory, Entry, Extent, LookUp, SharedBytes, Watch,
+    ALIGNMENT, AddressMap, BackendError, DType, DeviceMemory, Entry, Extent, LookUp, SharedBytes,
 };
 
 use crate::device::CudaDevice;
@@ -28,12 +28,10 @@ const PARALLEL_COPY: usize = 4 << 20;
 pub struct CudaMemory {
     device: Arc<CudaDevice>,
     stream: Arc<Stream>,
-    map: AddressMap<DeviceBlock>,
+    pub(crate) map: AddressMap<DeviceBlock>,
     uploads: Uploads,
     /// The staging buffer of reads.
     readback: Option<PinnedBlock>,
-    /// Records which allocations the operands of a captured program are in.
-    pub(crate) watch: Watch,
 }
 
 impl CudaMemory {
@@ -45,7 +43,6 @@ impl CudaMemory {
             map: AddressMap::default(),
             uploads: Uploads::default(),
             readback: None,
-            watch: Watch::default(),
         }
     }
 
@@ -90,7 +87,6 @@ impl LookUp for CudaMemory {
         align: usize,
         write: bool,
     ) -> Result<Extent, BackendError> {
-        self.watch.note(&self.map, what, ptr, bytes)?;
         self.map.look_up(what, ptr, bytes, align, write)
     }
 

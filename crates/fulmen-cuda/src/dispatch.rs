@@ -8,7 +8,7 @@ use fulmen_core::*;
 
 use crate::BACKEND;
 use crate::buffer::CudaMemory;
-use crate::capture::{Captured, Captures};
+use crate::capture::Captured;
 use crate::device::{CudaDevice, CudaOptions};
 use crate::error::CudaError;
 use crate::handles::{Event, Stream};
@@ -25,7 +25,7 @@ type Launched = Result<usize, BackendError>;
 /// also from different threads: each has its own stream and its own memory.
 pub struct CudaDispatcher {
     // Dropped in this order, after `Drop` has waited for the device.
-    captures: Captures,
+    captures: Captures<Captured>,
     pub(crate) queue: Queue,
     memory: CudaMemory,
     stream: Arc<Stream>,
@@ -79,7 +79,7 @@ impl CudaDispatcher {
 
     /// The number of kernels and copies in a captured program.
     pub fn captured_nodes(&self, id: ReplayId) -> Option<usize> {
-        self.captures.nodes(id)
+        self.captures.peek(id).map(|captured| captured.graph.nodes())
     }
 
     /// Starts a capture: calls are recorded instead of run until
@@ -88,16 +88,16 @@ impl CudaDispatcher {
     /// by earlier calls.
     pub fn begin_capture(&mut self) -> Result<(), BackendError> {
         self.queue.begin_capture()?;
-        self.memory.watch.begin();
+        self.memory.map.begin_recording();
         Ok(())
     }
 
     /// Ends a capture. Calls run again, even after an error.
     pub fn end_capture(&mut self) -> Result<ReplayId, BackendError> {
-        let uses = self.memory.watch.end();
+        let uses = self.memory.map.end_recording();
         let (graph, buffers) = self.queue.end_capture()?;
         let (program, timed) = (None, None);
-        Ok(self.captures.add(Captured { graph, _buffers: buffers, uses, freed: None, program, timed }))
+        Ok(self.captures.add(Captured { graph, _buffers: buffers, program, timed }, uses))
     }
 
     /// Loads the kernels and allocates the scratch memory that a program needs.
@@ -146,7 +146,7 @@ impl CudaDispatcher {
         let ended = self.end_capture();
         recorded?;
         let id = ended?;
-        self.captures.get(id).map_err(BackendError::from)?.program = Some(Arc::new(program.clone()));
+        self.captures.get_mut(id)?.program = Some(Arc::new(program.clone()));
         Ok(id)
     }
 }
@@ -245,7 +245,7 @@ impl KernelDispatch for CudaDispatcher {
     }
 
     fn replay(&mut self, id: ReplayId) -> Launched {
-        self.captures.replay(&mut self.queue, id)?;
+        self.queue.launch_graph(&self.captures.get(id)?.graph)?;
         Ok(1)
     }
 
@@ -260,7 +260,7 @@ impl KernelDispatch for CudaDispatcher {
         let Some(program) = captured.program.clone() else { return Ok(None) };
         if captured.timed.is_none() {
             let timed = TimedGraph::capture(self, &program)?;
-            self.captures.get(id)?.timed = Some(timed);
+            self.captures.get_mut(id)?.timed = Some(timed);
         }
         self.queue.synchronize()?;
         let Some(timed) = &self.captures.get(id)?.timed else { return Ok(None) };
@@ -289,7 +289,7 @@ impl DeviceMemory for CudaDispatcher {
         self.queue.clear_forwarded();
         self.queue.set_l2_prefetch(None);
         self.memory.free(ptr)?;
-        self.captures.freed(ptr);
+        self.captures.invalidate(ptr, "was freed");
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use fulmen_core::{
-    ALIGNMENT, AddressMap, BackendError, DType, Entry, Extent, LookUp, SharedBytes, Watch, WeightArg,
+    ALIGNMENT, AddressMap, BackendError, DType, Entry, Extent, LookUp, SharedBytes, WeightArg,
 };
 
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
 const FIRST: u64 = 1 << 32;
 
 /// What an address range holds.
-enum Held {
+pub(crate) enum Held {
     /// Bytes as written; of an import also the host's bytes.
     Plain { buffer: GpuBuffer, host: Option<SharedBytes> },
     /// A repacked weight, and the host's original bytes for reads.
@@ -47,24 +47,16 @@ struct RepackedCopy {
 /// Allocations, imports and weights of one dispatcher.
 pub struct WgpuMemory {
     gpu: GpuDevice,
-    map: AddressMap<Held>,
+    pub(crate) map: AddressMap<Held>,
     next: u64,
     /// By the address of the entry they were repacked from.
     repacked: HashMap<u64, Vec<RepackedCopy>>,
-    /// Notes the allocations that a program uses while it is captured.
-    pub(crate) watch: Watch,
 }
 
 impl WgpuMemory {
     /// Without allocations.
     pub(crate) fn new(gpu: &GpuDevice) -> WgpuMemory {
-        WgpuMemory {
-            gpu: gpu.clone(),
-            map: AddressMap::default(),
-            next: FIRST,
-            repacked: HashMap::new(),
-            watch: Watch::default(),
-        }
+        WgpuMemory { gpu: gpu.clone(), map: AddressMap::default(), next: FIRST, repacked: HashMap::new() }
     }
 
     /// Bytes in use, imports included.
@@ -302,7 +294,6 @@ impl LookUp for WgpuMemory {
         align: usize,
         write: bool,
     ) -> Result<Extent, BackendError> {
-        self.watch.note(&self.map, what, ptr, bytes)?;
         self.map.look_up(what, ptr, bytes, align, write)
     }
 

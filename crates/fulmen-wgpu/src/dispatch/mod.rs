@@ -19,7 +19,7 @@ use fulmen_core::*;
 
 use crate::BACKEND;
 use crate::buffer::BufferSlice;
-use crate::capture::{Captured, Captures};
+use crate::capture::Captured;
 use crate::device::{AdapterSelector, GpuDevice};
 use crate::error::GpuError;
 use crate::kernels::elementwise::ElementwiseOp;
@@ -37,7 +37,7 @@ type LaunchCount = Result<usize, BackendError>;
 pub struct WgpuDispatcher {
     queue: LaunchQueue,
     memory: WgpuMemory,
-    captures: Captures,
+    captures: Captures<Captured>,
     gpu: GpuDevice,
 }
 
@@ -136,17 +136,17 @@ impl WgpuDispatcher {
 
     fn capture(&mut self, program: &Program) -> Result<ReplayId, ExecError> {
         self.queue.begin_recording()?;
-        self.memory.watch.begin();
+        self.memory.map.begin_recording();
         let mut calls = Vec::new();
         let recorded = program.run_observed(self, |device, ran, _| {
             calls.resize(device.queue.len(), ran);
             Ok(true)
         });
         // The recording always ends; where a call failed, its error is the one to report.
-        let uses = self.memory.watch.end();
+        let uses = self.memory.map.end_recording();
         let ended = self.queue.end_recording();
         recorded?;
-        Ok(self.captures.add(Captured::new(ended.map_err(BackendError::from)?, uses, calls)))
+        Ok(self.captures.add(Captured::new(ended.map_err(BackendError::from)?, calls), uses))
     }
 }
 

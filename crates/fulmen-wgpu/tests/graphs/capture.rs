@@ -65,13 +65,13 @@ fn refused<T: std::fmt::Debug>(result: Result<T, BackendError>, words: &str) {
 fn a_program_whose_memory_is_gone_is_refused() {
     let mut wgpu = dispatcher();
     let (x, out) = (put(&mut wgpu, &[1f32; 4]), put(&mut wgpu, &[0f32; 4]));
-    refused(wgpu.replay(ReplayId(7)), "none of this number");
+    refused(wgpu.replay(ReplayId(7)), "there is no program of this number");
     let (id, other) = (prepared(&mut wgpu, x, out), prepared(&mut wgpu, x, out));
     wgpu.replay(id).unwrap();
     // What was let go still runs if it was asked for before.
     wgpu.release(id);
     assert!(get::<f32>(&mut wgpu, out, 1)[0] > 1.7);
-    refused(wgpu.replay(id), "none of this number");
+    refused(wgpu.replay(id), "there is no program of this number");
     wgpu.free(x).unwrap();
     refused(wgpu.replay(other), "was freed");
 }
