@@ -1,4 +1,4 @@
-use fulmen_core::sampling::SampleState;
+use fulmen_core::sampling::{NO_TOKEN, SampleState};
 use fulmen_wgpu::{
     kernel::Caps,
     kernels::{LaunchList, sample::sample},
@@ -11,8 +11,13 @@ fn allowed(row: &[f32], state: &SampleState) -> Vec<u32> {
     let there = row.iter().enumerate().filter(|(_, l)| **l > f32::NEG_INFINITY);
     let mut sorted: Vec<(f32, u32)> = there.map(|(i, &l)| (l, i as u32)).collect();
     sorted.sort_by(|a, b| b.0.partial_cmp(&a.0).unwrap().then(a.1.cmp(&b.1)));
-    if sorted.is_empty() || state.temperature == 0.0 {
-        return vec![sorted.first().map_or(0, |c| c.1)];
+    match sorted.first() {
+        Some(first) if first.0.is_finite() => {
+            if state.temperature == 0.0 {
+                return vec![first.1];
+            }
+        }
+        _ => return vec![NO_TOKEN],
     }
     if state.top_k > 0 {
         sorted.truncate(state.top_k as usize);
