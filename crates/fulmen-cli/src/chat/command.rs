@@ -98,29 +98,13 @@ fn command<'a>(name: &str, rest: &'a str) -> Result<Command<'a>, CommandError> {
 
 fn unknown(name: &str) -> CommandError {
     let close = |info: &&CommandInfo| {
-        info.name.starts_with(name) || (name.len() > 3 && edit_distance(info.name, name) <= 2)
+        info.name.starts_with(name) || (name.len() > 3 && strsim::levenshtein(info.name, name) <= 2)
     };
     let name = name.to_owned();
     match COMMANDS.iter().find(close) {
         Some(info) if name.len() > 1 => CommandError::Similar { name, similar: info.name },
         _ => CommandError::Unknown { name },
     }
-}
-
-/// Insertions, deletions and replacements from one word to another.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &y) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 /// What `/help` shows.

@@ -51,12 +51,10 @@ DEVICE void wgmma_fence_operand(u32 (&words)[N][4]) {
 #define N_TILES8(i) N_TILES4(i), N_TILES4(i + 4)
 #define N_TILES16(i) N_TILES8(i), N_TILES8(i + 8)
 #define REGISTERS_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define REGISTERS_24 REGISTERS_16 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define REGISTERS_32                                        \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15" \
     ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define REGISTERS_40 REGISTERS_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
-#define REGISTERS_48 REGISTERS_40 ",%40,%41,%42,%43,%44,%45,%46,%47"
 #define REGISTERS_64                                                   \
     REGISTERS_40                                                       \
     ",%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55" \
@@ -133,14 +131,8 @@ DEVICE void wgmma_a_registers(float (&c)[16][4], const u32 (&a)[4], u64 b) {
 DEVICE void wgmma_a_registers_k_major(float (&c)[4][4], const u32 (&a)[4], u64 b) {
     WGMMA_A_REGISTERS(0, 32, REGISTERS_16, 16, 17, 18, 19, 20, N_TILES4(0));
 }
-DEVICE void wgmma_a_registers_k_major(float (&c)[6][4], const u32 (&a)[4], u64 b) {
-    WGMMA_A_REGISTERS(0, 48, REGISTERS_24, 24, 25, 26, 27, 28, N_TILES4(0), N_TILES2(4));
-}
 DEVICE void wgmma_a_registers_k_major(float (&c)[8][4], const u32 (&a)[4], u64 b) {
     WGMMA_A_REGISTERS(0, 64, REGISTERS_32, 32, 33, 34, 35, 36, N_TILES8(0));
-}
-DEVICE void wgmma_a_registers_k_major(float (&c)[12][4], const u32 (&a)[4], u64 b) {
-    WGMMA_A_REGISTERS(0, 96, REGISTERS_48, 48, 49, 50, 51, 52, N_TILES8(0), N_TILES4(8));
 }
 DEVICE void wgmma_a_registers_k_major(float (&c)[16][4], const u32 (&a)[4], u64 b) {
     WGMMA_A_REGISTERS(0, 128, REGISTERS_64, 64, 65, 66, 67, 68, N_TILES16(0));

@@ -59,11 +59,10 @@ pub(super) struct PanelTarget {
     pub(super) rows: u32,
 }
 
-/// Packs `m` rows of the input, from `first_row` on, as panels (`f16_panels.cuh`).
+/// Packs the input as panels (`f16_panels.cuh`).
 pub(super) fn launch_panels(
     queue: &mut Queue,
     input: &MatmulInput,
-    (first_row, m): (u32, u32),
     to: &PanelTarget,
 ) -> Result<(), BackendError> {
     let args = PackF16FragmentsArgs {
@@ -71,9 +70,9 @@ pub(super) fn launch_panels(
         panel_orders: to.panels.map(|(_, order)| order),
         panel_rows: to.rows,
         row_scales: to.row_scales,
-        ..args(input, first_row, m)
+        ..args(input, 0, input.m)
     };
-    let launch = Launch::new("pack_f16_fragments", "pack_f16_panels", 1, threads(input.k)).rows(m);
+    let launch = Launch::new("pack_f16_fragments", "pack_f16_panels", 1, threads(input.k)).rows(input.m);
     queue.launch(&launch, &args)?;
     Ok(())
 }

@@ -18,9 +18,6 @@ const MAX_SMALL_M: u32 = 16;
 /// faster than a GEMM that dequantizes the weights to memory.
 const MAX_ROWS: u32 = 48;
 
-/// The most rows with the mixed-input GEMM.
-const MAX_MIXED_INPUT_ROWS: u32 = 256;
-
 /// An RMS norm that is computed by the matmul.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FusedNorm {
@@ -174,7 +171,7 @@ fn takes(queue: &Queue, input: &MatmulInput, matmuls: &[Matmul]) -> bool {
         matches!(dtype, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q4_K | Q5_K | Q6_K)
     };
     let mixed_input = gemm_mixed_input::supported(queue.caps());
-    let most = if mixed_input { MAX_MIXED_INPUT_ROWS } else { MAX_ROWS };
+    let most = if mixed_input { gemm_mixed_input::MAX_ROWS } else { MAX_ROWS };
     (input.m == 1 || queue.caps().has_clusters())
         && (1..=most).contains(&input.m)
         && matmuls.iter().all(|matmul| block_quantized(matmul.weight.dtype))

@@ -8,7 +8,7 @@
 //!   the mapping. Windows does not let a mapped file be truncated.
 //! - **What was read is used only after a check.** [`MappedFile::check`] compares the size and the
 //!   modification time with those of the moment the file was opened, and looks at the note. It is called when
-//!   a tensor is handed out, after the weights are loaded, after each step of a device that reads weights in
+//!   a tensor is read, after the weights are loaded, after each step of a device that reads weights in
 //!   place, and before a quantized file gets its name. A change before such a check is an error at the check;
 //!   results that may be wrong are discarded.
 //!

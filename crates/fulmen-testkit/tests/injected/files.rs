@@ -3,14 +3,14 @@
 use std::fs;
 use std::ops::ControlFlow;
 
-use fulmen_core::SharedBytes;
-use fulmen_model::gguf::{GgufError, GgufProblem, GgufWriteError, Metadata, NewFile, read_header};
+use fulmen_model::gguf::{GgufWriteError, NewFile, read_header};
 use fulmen_model::quantize::{QuantizeError, QuantizePlan, quantize_to};
-use fulmen_model::source::{ModelSource, SourceError, TensorInfo};
+use fulmen_model::source::SourceError;
 use fulmen_model::synth::{ModelShape, Synth};
-use fulmen_testkit::inject::{FailingIo, Injector, Site};
+use fulmen_testkit::inject::{FailingIo, Injector};
 
 use crate::fail_each;
+use crate::source::FailingSource;
 
 fn synth(layers: usize) -> Synth {
     let shape = ModelShape { layers, vocabulary: 600, ..ModelShape::preset("tiny-llama").unwrap() };
@@ -32,38 +32,11 @@ fn headers() {
     });
 }
 
-struct Source<'a> {
-    inner: &'a dyn ModelSource,
-    injector: &'a Injector,
-}
-
-impl ModelSource for Source<'_> {
-    fn metadata(&self) -> &Metadata {
-        self.inner.metadata()
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        self.inner.tensors()
-    }
-
-    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.inner.tensor(name)
-    }
-
-    fn data(&self, name: &str) -> Result<SharedBytes, SourceError> {
-        self.injector.ask(Site::Read).map_err(|fault| GgufError {
-            path: "injected".into(),
-            problem: Box::new(GgufProblem::Io { call: "read it", error: std::io::Error::other(fault) }),
-        })?;
-        self.inner.data(name)
-    }
-}
-
 #[test]
 fn quantize() {
     let file = synth(3).file().unwrap();
     let injector = Injector::default();
-    let source = Source { inner: &file, injector: &injector };
+    let source = FailingSource { inner: Box::new(file), injector: injector.clone() };
     for types in ["q8_0", "f16"] {
         let plan = QuantizePlan::of(&source, types.parse().unwrap()).unwrap();
         let folder = tempfile::tempdir().unwrap();

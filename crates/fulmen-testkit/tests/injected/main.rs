@@ -8,6 +8,7 @@
 mod files;
 mod host;
 mod model;
+mod source;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

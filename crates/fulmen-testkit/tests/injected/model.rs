@@ -3,44 +3,16 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use fulmen_core::{Backend, BackendError, DType, ExecError, SharedBytes};
+use fulmen_core::{Backend, BackendError, DType, ExecError};
 use fulmen_cpu::CpuDispatcher;
-use fulmen_model::gguf::{GgufError, GgufProblem, Metadata};
-use fulmen_model::source::{ModelSource, SourceError, TensorInfo};
+use fulmen_model::source::ModelSource;
 use fulmen_model::synth::{ModelShape, Synth};
 use fulmen_model::{LoadOptions, Model, ModelError, Sampling, SessionOptions};
-use fulmen_testkit::inject::{Failing, Injected, Injector, Site};
+use fulmen_testkit::inject::{Failing, Injected, Injector};
 use fulmen_wgpu::{DeviceOptions, DiskCache, GpuDevice, WgpuDispatcher};
 
 use crate::fail_each;
-
-/// A model whose tensors may fail to be read.
-struct Source {
-    inner: Box<dyn ModelSource>,
-    injector: Injector,
-}
-
-impl ModelSource for Source {
-    fn metadata(&self) -> &Metadata {
-        self.inner.metadata()
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        self.inner.tensors()
-    }
-
-    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.inner.tensor(name)
-    }
-
-    fn data(&self, name: &str) -> Result<SharedBytes, SourceError> {
-        self.injector.ask(Site::Read).map_err(|fault| GgufError {
-            path: "injected".into(),
-            problem: Box::new(GgufProblem::Io { call: "read it", error: std::io::Error::other(fault) }),
-        })?;
-        self.inner.data(name)
-    }
-}
+use crate::source::FailingSource;
 
 fn source(preset: &str, types: &str, injector: &Injector) -> Arc<dyn ModelSource> {
     let shape = ModelShape {
@@ -54,7 +26,7 @@ fn source(preset: &str, types: &str, injector: &Injector) -> Arc<dyn ModelSource
         ..ModelShape::preset(preset).unwrap()
     };
     let file = Synth::new(shape, types.parse().unwrap(), 1).file().unwrap();
-    Arc::new(Source { inner: Box::new(file), injector: injector.clone() })
+    Arc::new(FailingSource { inner: Box::new(file), injector: injector.clone() })
 }
 
 /// Whether an error says that a call was made to fail.

@@ -17,7 +17,7 @@ use super::f16_fragments::{K_CHUNK, K_ORDERS};
 use super::f16_panels::{panel_bytes, panel_order};
 use super::pack_f16_fragments::{PanelTarget, launch_panels};
 use super::small_m::{LaunchGroup, MAX_WEIGHTS, Matmul, MatmulInput};
-use super::{Launched, at_row, type_name};
+use super::{Launched, type_name};
 use crate::device::Caps;
 use crate::queue::{Launch, Queue};
 use crate::tensor_map::TensorMap;
@@ -25,18 +25,17 @@ use crate::tensor_map::TensorMap;
 /// Padded numbers of rows that there are kernels for.
 const ROWS: [u32; 5] = [32, 64, 128, 192, 256];
 
-/// Rows of one launch, at most.
-const MAX_LAUNCH_ROWS: u32 = 256;
+/// The most rows of activations.
+pub(super) const MAX_ROWS: u32 = ROWS[ROWS.len() - 1];
 
 /// Whether the device has these kernels.
 pub(super) fn supported(caps: Caps) -> bool {
     caps.has_wgmma() && caps.shared_bytes >= SHARED_BYTES
 }
 
-/// Launches all groups for all rows, if these kernels take them.
+/// Launches all groups, if these kernels take them.
 pub(super) fn run(queue: &mut Queue, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> Option<Launched> {
-    let rows = input.m.min(MAX_LAUNCH_ROWS);
-    let rows = ROWS.into_iter().find(|&padded| padded >= rows)?;
+    let rows = ROWS.into_iter().find(|&padded| padded >= input.m)?;
     let sms = queue.caps().multiprocessors;
     let gemms: Option<Vec<Gemm>> =
         groups.iter().flat_map(by_format).map(|group| Gemm::new(input.k, &group, sms)).collect();
@@ -55,7 +54,7 @@ fn by_format<'a>(group: &LaunchGroup<'a>) -> Vec<LaunchGroup<'a>> {
         .collect()
 }
 
-/// One GEMM, but for what depends on the rows of x.
+/// One GEMM, but for what depends on the number of rows of x.
 #[derive(Debug)]
 struct Gemm {
     format: DType,
@@ -129,21 +128,14 @@ impl Gemm {
         Ok(maps)
     }
 
-    fn launch(
-        &self,
-        queue: &mut Queue,
-        input: &MatmulInput,
-        (first_row, m): (u32, u32),
-        scratch: &Scratch,
-        base: u64,
-    ) -> Launched {
-        let mut args = GemmMixedInputArgs {
+    fn launch(&self, queue: &mut Queue, input: &MatmulInput, scratch: &Scratch, base: u64) -> Launched {
+        let args = GemmMixedInputArgs {
             tensor_maps: self.tensor_maps(queue)?,
             x: base + scratch.panels_of(self.order),
             row_scales: base,
             partials: base + scratch.partials,
             items: self.items(),
-            m,
+            m: input.m,
             k_blocks: input.k.div_ceil(32),
             k_chunks: self.k_chunks,
             n_weights: self.n_weights,
@@ -152,10 +144,6 @@ impl Gemm {
             weights: self.weights,
             unused: [0; 14],
         };
-        for weight in &mut args.weights {
-            weight.out = at_row(weight.out, first_row, weight.rows);
-            weight.residual = at_row(weight.residual, first_row, weight.rows);
-        }
         let entry = format!("gemm_mixed_input_{}_{}", type_name(self.format), scratch.rows);
         let launch = Launch::new("gemm_mixed_input", &entry, self.blocks, THREADS).shared(SHARED_BYTES);
         queue.launch(&launch, &args)?;
@@ -231,14 +219,10 @@ impl Scratch {
 fn launch(queue: &mut Queue, input: &MatmulInput, gemms: &[Gemm], scratch: &Scratch) -> Launched {
     let bytes = usize::try_from(scratch.bytes).unwrap_or(usize::MAX);
     let base = queue.scratch(bytes)?;
-    let mut launched = 0;
-    for first_row in (0..input.m).step_by(MAX_LAUNCH_ROWS as usize) {
-        let rows = (first_row, (input.m - first_row).min(MAX_LAUNCH_ROWS));
-        launch_panels(queue, input, rows, &scratch.target(base))?;
-        launched += 1;
-        for gemm in gemms {
-            launched += gemm.launch(queue, input, rows, scratch, base)?;
-        }
+    launch_panels(queue, input, &scratch.target(base))?;
+    let mut launched = 1;
+    for gemm in gemms {
+        launched += gemm.launch(queue, input, scratch, base)?;
     }
     Ok(launched)
 }
