@@ -3,6 +3,7 @@
 mod batch;
 mod decode;
 mod matmul;
+mod matrix;
 mod model;
 mod perplexity;
 mod prefill;
@@ -34,6 +35,7 @@ const EXAMPLES: &str = "\
 Examples:
   fulmen bench decode --shape qwen3-4b --batch 1,16   decode, kernel by kernel
   fulmen bench prefill --shape qwen3-4b               its prefill
+  fulmen bench matrix --shape qwen3-4b                decode along every axis: where are the cliffs?
   fulmen bench model m.gguf --depth 0,2048            prefill and decode of a model file
   fulmen bench perplexity m.gguf text.txt             how well a model predicts a text
   fulmen bench matmul                                 matmuls by weights that stay on the GPU
@@ -49,6 +51,7 @@ enum BenchCommand {
     Prefill(prefill::Args),
     Model(model::Args),
     Matmul(matmul::Args),
+    Matrix(matrix::Args),
     Perplexity(perplexity::Args),
 }
 
@@ -65,7 +68,9 @@ pub(crate) enum BenchCommandError {
     Trace { path: PathBuf, error: io::Error },
     #[error("--trace needs timestamps, which this device does not have")]
     NoTimestamps,
-    #[error("cannot write the roofline chart to {}: {error}", path.display())]
+    #[error("timing the kernels of target {target} failed: {reason}")]
+    Target { target: u16, reason: String },
+    #[error("cannot write the chart to {}: {error}", path.display())]
     Chart { path: PathBuf, error: io::Error },
     #[error("some kernels gave wrong results and are not in the table:\n{0}")]
     WrongKernels(String),
@@ -95,6 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<(), BenchCommandError> {
         BenchCommand::Prefill(args) => prefill::run(args),
         BenchCommand::Model(args) => model::run(args),
         BenchCommand::Matmul(args) => matmul::run(args),
+        BenchCommand::Matrix(args) => matrix::run(args),
         BenchCommand::Perplexity(args) => perplexity::run(args),
     }
 }

@@ -7,9 +7,14 @@ use fulmen_core::BackendKind;
 use crate::model::load::summary;
 use crate::output::{columns, counted, percent};
 
-/// What "of bound" means in tables of decode speed.
-pub(super) const BOUND: &str = "\
+/// What "of bound" means for a model file, whose ops are not timed one by one.
+pub(super) const MEMORY_BOUND: &str = "\
 of bound: % of the memory-bandwidth bound, the speed of reading all weights and the KV cache once per step
+";
+
+/// What "of bound" means in tables of decode steps.
+pub(super) const BOUND: &str = "\
+of bound: % of the speed at which every op takes just the time of its bytes or of its arithmetic
 ";
 
 /// `3900 GB/s read, 3800 GB/s read and written, 52000 GFLOP/s in f32`.
