@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use fulmen_core::*;
 
-/// The nodes that lower to these calls: each call, leaves for what no earlier call wrote, and views of further
-/// outputs.
+/// The nodes that lower to these calls: each call, leaves for what no earlier call wrote, and views of
+/// further outputs.
 pub fn nodes_of(program: &Program) -> ComputeGraph {
     let mut writer = Writer::default();
     for step in program.calls() {

@@ -72,7 +72,7 @@ impl Maker {
         let (k, w) = (pick(&self.narrow, first), self.square[second as usize % self.square.len()]);
         let (cache, b) = (self.caches[second as usize % self.caches.len()], &mut self.b);
         let scale = 1.0 / (HEADS.head_dim as f32).sqrt();
-        let made = match kind % 21 {
+        let made = match kind % 22 {
             0 => b.add(x, y)?,
             1 => b.mul(x, y)?,
             2 => b.binary(BinaryKind::SwiGlu, x, y)?,
@@ -102,6 +102,7 @@ impl Maker {
             }
             18 => b.cache_attention(x, cache, self.rotation.positions, None, scale)?,
             19 => b.soft_cap(x, 2.0)?,
+            20 => b.relu2(x)?,
             _ => {
                 let made = b.mul_mat(x, self.to_narrow)?;
                 self.narrow.push(made);

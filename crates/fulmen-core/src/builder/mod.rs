@@ -12,6 +12,7 @@ mod lower;
 mod op;
 mod plan;
 mod print;
+mod rows;
 
 pub use bind::{Bindings, BoundGraph};
 pub use build::{Cache, CacheSpec, GraphBuilder, Rotation, Tensor};

@@ -1,7 +1,8 @@
 //! The ops of a logical graph, with the tensors they read.
 
+use crate::graph::checks::{above_0, finite};
 use crate::graph::{BinaryCall, OpCall, TensorOp, UnaryCall};
-use crate::{DType, Heads, RopeSpec};
+use crate::{DType, Heads, Problem, RopeSpec};
 
 /// Index of a tensor in [`LogicalGraph::tensors`](super::LogicalGraph::tensors).
 pub type TensorId = usize;
@@ -78,6 +79,8 @@ element_wise! {
         Gelu,
         /// GELU by its tanh approximation.
         GeluTanh,
+        /// Squared ReLU, `max(x, 0)²`.
+        Relu2,
         /// `x · factor`.
         Scale(f32),
         /// `cap · tanh(x / cap)`.
@@ -103,6 +106,15 @@ impl UnaryKind {
         match self {
             UnaryKind::Scale(scalar) | UnaryKind::SoftCap(scalar) => scalar,
             _ => 1.0,
+        }
+    }
+
+    /// An error if its constant is out of range.
+    pub(super) fn check(self) -> Result<(), Problem> {
+        match self {
+            UnaryKind::Scale(factor) => finite("the factor", factor).map(|_| ()),
+            UnaryKind::SoftCap(cap) => above_0("the cap", cap).map(|_| ()),
+            _ => Ok(()),
         }
     }
 }
@@ -222,52 +234,93 @@ pub enum Op {
     },
 }
 
+/// How many rows an operand of an op has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OperandRows {
+    /// As many as the results of the op.
+    Batch,
+    /// A number that does not depend on the batch: a weight, a gain, a cache.
+    Fixed,
+    /// Any number: the table that rows are selected from.
+    Any,
+}
+
 impl Op {
     /// Calls `visit` with every tensor that the op reads or, for caches and sampling states, updates.
     pub fn for_each_operand(&self, mut visit: impl FnMut(TensorId)) {
-        let mut all = |ids: &[TensorId]| ids.iter().copied().for_each(&mut visit);
+        self.visit_operands(|id, _| visit(id));
+    }
+
+    /// As [`for_each_operand`](Op::for_each_operand), with how many rows each operand has.
+    pub(super) fn visit_operands(&self, mut visit: impl FnMut(TensorId, OperandRows)) {
+        use OperandRows::{Any, Batch, Fixed};
+        let mut all = |rows, ids: &[TensorId]| ids.iter().for_each(|&id| visit(id, rows));
         match self {
-            Op::Embed { table, tokens } => all(&[*table, *tokens]),
+            Op::Embed { table, tokens } => {
+                all(Any, &[*table]);
+                all(Batch, &[*tokens]);
+            }
             Op::MulMat { x, weights, residual } => {
-                all(&[*x]);
+                all(Batch, &[*x]);
                 for linear in weights {
-                    all(&[linear.weight]);
-                    all(linear.bias.as_slice());
+                    all(Fixed, &[linear.weight]);
+                    all(Fixed, linear.bias.as_slice());
                 }
-                all(residual.as_slice());
+                all(Batch, residual.as_slice());
             }
-            Op::GateUp { x, gate, up } => all(&[*x, *gate, *up]),
-            Op::RmsNorm { x, gamma, .. } => all(&[*x, *gamma]),
-            Op::AddRmsNorm { a, b, gamma, .. } => all(&[*a, *b, *gamma]),
-            Op::Binary { a, b, .. } => all(&[*a, *b]),
-            Op::Unary { x, .. } | Op::SoftMax { x, .. } | Op::Copy { x } | Op::ArgMax { x } => all(&[*x]),
+            Op::GateUp { x, gate, up } => {
+                all(Batch, &[*x]);
+                all(Fixed, &[*gate, *up]);
+            }
+            Op::RmsNorm { x, gamma, .. } => {
+                all(Batch, &[*x]);
+                all(Fixed, &[*gamma]);
+            }
+            Op::AddRmsNorm { a, b, gamma, .. } => {
+                all(Batch, &[*a, *b]);
+                all(Fixed, &[*gamma]);
+            }
+            Op::Binary { a, b, .. } => all(Batch, &[*a, *b]),
+            Op::Unary { x, .. } | Op::SoftMax { x, .. } | Op::Copy { x } | Op::ArgMax { x } => {
+                all(Batch, &[*x]);
+            }
             Op::Rope { x, positions, factors, .. } => {
-                all(&[*x, *positions]);
-                all(factors.as_slice());
+                all(Batch, &[*x, *positions]);
+                all(Fixed, factors.as_slice());
             }
-            Op::Attention { q, k, v, .. } => all(&[*q, *k, *v]),
+            Op::Attention { q, k, v, .. } => all(Batch, &[*q, *k, *v]),
             Op::CacheAttention { q, cache, slots, .. } => {
-                all(&[*q, cache.k, cache.v, slots.positions]);
-                all(slots.sequences.as_slice());
+                all(Batch, &[*q]);
+                all(Fixed, &[cache.k, cache.v]);
+                all(Batch, &[slots.positions]);
+                all(Batch, slots.sequences.as_slice());
             }
             Op::KvStore { k, v, cache, slots, .. } => {
-                all(&[*k, *v, cache.k, cache.v, slots.positions]);
-                all(slots.sequences.as_slice());
+                all(Batch, &[*k, *v]);
+                all(Fixed, &[cache.k, cache.v]);
+                all(Batch, &[slots.positions]);
+                all(Batch, slots.sequences.as_slice());
             }
             Op::RopeStore { q, k, v, q_gamma, k_gamma, factors, cache, slots, .. } => {
-                all(&[*q, *k, *v, cache.k, cache.v, slots.positions]);
-                for id in [&slots.sequences, q_gamma, k_gamma, factors] {
-                    all(id.as_slice());
+                all(Batch, &[*q, *k, *v]);
+                all(Fixed, &[cache.k, cache.v]);
+                all(Batch, &[slots.positions]);
+                all(Batch, slots.sequences.as_slice());
+                for id in [q_gamma, k_gamma, factors] {
+                    all(Fixed, id.as_slice());
                 }
             }
-            Op::Sample { logits, states } => all(&[*logits, *states]),
+            Op::Sample { logits, states } => all(Batch, &[*logits, *states]),
             Op::Penalize { logits, penalties, history, slots } => {
-                all(&[*logits, *penalties, *history, slots.positions]);
-                all(slots.sequences.as_slice());
+                all(Batch, &[*logits, *penalties]);
+                all(Fixed, &[*history]);
+                all(Batch, &[slots.positions]);
+                all(Batch, slots.sequences.as_slice());
             }
             Op::Advance { drawn, tokens, positions, history, sequences } => {
-                all(&[*drawn, *tokens, *positions, *history]);
-                all(sequences.as_slice());
+                all(Batch, &[*drawn, *tokens, *positions]);
+                all(Fixed, &[*history]);
+                all(Batch, sequences.as_slice());
             }
         }
     }

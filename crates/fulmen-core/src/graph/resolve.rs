@@ -34,6 +34,7 @@ pub(super) fn resolve(graph: &ComputeGraph, index: usize) -> Checked<Option<OpCa
         TensorOp::Silu => OpCall::Silu(node.unary(1.0)?),
         TensorOp::Gelu => OpCall::Gelu(node.unary(1.0)?),
         TensorOp::GeluTanh => OpCall::GeluTanh(node.unary(1.0)?),
+        TensorOp::Relu2 => OpCall::Relu2(node.unary(1.0)?),
         TensorOp::Scale => OpCall::Scale(node.unary(node.params.scalar)?),
         TensorOp::SoftCap => OpCall::SoftCap(node.unary(node.params.scalar)?),
         TensorOp::Rope => OpCall::Rope(node.rope()?),
