@@ -3,9 +3,10 @@
 //! The choices that shape this crate:
 //!
 //! - **Ops are data.** A graph is a list of nodes that ordinary functions check, print, fuse, plan and run.
-//! - **Two levels.** [`GraphBuilder`] records a logical graph of tensors without addresses; passes fuse its
-//!   ops and plan its memory ([`Plan`]), and binding gives a [`ComputeGraph`] of device addresses that any
-//!   [`KernelDispatch`] runs. Applications with kernels and addresses of their own use the lower level alone.
+//! - **Two front ends, one program.** [`GraphBuilder`] records a logical graph of tensors without addresses;
+//!   passes fuse its ops and plan its memory ([`Plan`]), and binding substitutes device addresses.
+//!   Applications with kernels and addresses of their own write the nodes of a [`ComputeGraph`]. Both lower
+//!   to the same checked calls, a [`Program`], that any [`KernelDispatch`] runs.
 //! - **A kernel gets a typed call** ([`OpCall`]) whose sizes were checked against each other; no default is
 //!   guessed.
 //! - **Weights are `[N, K]`, row-major**, in every op and for every number of rows.

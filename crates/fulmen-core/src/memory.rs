@@ -37,8 +37,8 @@ pub trait DeviceMemory {
     }
 
     /// Imports a weight matrix `[rows, width]` of `dtype`, row-major. A backend may repack it, so the address
-    /// may only be used as a weight or embedding table of this type and shape, and reading it back may return
-    /// the bytes in another order. It is freed like any other allocation.
+    /// may only be used as a weight or embedding table of this type and shape, and reading it back may be
+    /// refused. It is freed like any other allocation. A backend that copies keeps no reference to `bytes`.
     fn import_weight(
         &mut self,
         bytes: SharedBytes,

@@ -194,7 +194,7 @@ fn a_soft_cap_that_is_not_above_0_is_refused() {
     };
     for cap in [0.0, -0.0, -30.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
         let error = checked(cap).unwrap_err();
-        let message = "node 1 (SoftCap): scalar (the cap) must be finite and above 0, got ";
+        let message = "node 1 (SoftCap): the cap must be finite and above 0, got ";
         assert!(error.starts_with(message), "{error}");
         let problem = recorded(cap).unwrap_err().problem;
         let right = matches!(problem, Problem::Value { what: "the cap", expected: "finite and above 0", .. });
@@ -269,7 +269,7 @@ fn invalid_graphs_are_refused_before_anything_runs() {
             |g| g.nodes[4].params.weight_qtype = None,
             "node 4 (MulMat): the type of the weight is not set",
         ),
-        ("null gamma", |g| g.nodes[1].params.gamma_ptr = 0, "node 1 (RmsNorm): gamma_ptr is a null pointer"),
+        ("null gamma", |g| g.nodes[1].params.gamma_ptr = 0, "node 1 (RmsNorm): the gain is a null pointer"),
         (
             "epsilon",
             |g| g.nodes[1].params.scalar = f32::NAN,

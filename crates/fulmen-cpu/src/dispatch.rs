@@ -252,6 +252,10 @@ impl KernelDispatch for CpuDispatcher {
         self.unary_with(call, elementwise::scale)
     }
 
+    fn dispatch_relu2(&mut self, call: &UnaryCall) -> Launched {
+        self.unary(call, elementwise::relu2)
+    }
+
     fn dispatch_softcap(&mut self, call: &UnaryCall) -> Launched {
         self.unary_with(call, elementwise::softcap)
     }

@@ -189,6 +189,7 @@ impl KernelDispatch for CudaDispatcher {
         dispatch_silu(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "silu", call);
         dispatch_gelu(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "gelu", call);
         dispatch_gelu_tanh(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "gelu_tanh", call);
+        dispatch_relu2(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "relu2", call);
         dispatch_scale(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "scale", call);
         dispatch_softcap(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "softcap", call);
         dispatch_rope(RopeCall) => kernels::rope::launch;

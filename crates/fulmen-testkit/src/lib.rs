@@ -27,6 +27,7 @@ pub mod faults;
 pub mod gpu;
 pub mod inject;
 pub mod layers;
+pub mod nodes;
 pub mod perf;
 pub mod reference;
 mod report;

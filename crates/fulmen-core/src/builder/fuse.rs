@@ -115,7 +115,7 @@ impl Rewrite {
         self.uses = vec![0; self.graph.tensors.len()];
         for (index, node) in self.graph.ops.iter().enumerate() {
             node.outputs.iter().for_each(|&id| self.producers[id] = Some(index));
-            node.op.operands().into_iter().for_each(|id| self.uses[id] += 1);
+            node.op.for_each_operand(|id| self.uses[id] += 1);
         }
         self.graph.outputs.iter().for_each(|&id| self.uses[id] += 1);
     }

@@ -116,9 +116,7 @@ fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<AliasGroup>, Pro
         for &output in &node.outputs {
             lives[output] = Lifetime { first: index, last: index };
         }
-        for operand in node.op.operands() {
-            lives[operand].last = lives[operand].last.max(index);
-        }
+        node.op.for_each_operand(|operand| lives[operand].last = lives[operand].last.max(index));
         // A backend may fuse it with the next attention, whose output must then not overwrite these.
         if let Op::RopeStore { k, v, .. } = node.op {
             for operand in [k, v] {

@@ -46,6 +46,11 @@ impl Program {
         Ok(Program { calls })
     }
 
+    /// Of calls that were checked.
+    pub(crate) fn from_calls(calls: Vec<ProgramCall>) -> Program {
+        Program { calls }
+    }
+
     /// The calls, in order.
     pub fn calls(&self) -> &[ProgramCall] {
         &self.calls
