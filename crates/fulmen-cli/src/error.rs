@@ -73,7 +73,7 @@ impl CommandError for GpuError {
 
 impl CommandError for SelectError {
     fn is_usage(&self) -> bool {
-        matches!(self, SelectError::NoSuchIndex { .. })
+        matches!(self, SelectError::NoSuchIndex { .. } | SelectError::Unknown { .. })
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::str::FromStr;
 
 use clap::Subcommand;
-use fulmen_core::device::{BackendKind, DeviceSelector};
+use fulmen_core::device::{BackendName, DeviceSelector};
 use fulmen_wgpu::kernels::catalog::{CatalogEntry, catalog};
 use fulmen_wgpu::{AdapterSelector, GpuDevice, GpuError};
 use serde::Serialize;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::error::CommandError;
 use crate::output::{counted, json, print};
 use crate::quiet::quietly;
-use crate::select::wgpu_adapter;
+use crate::select::{CUDA, WGPU, parse_device, wgpu_adapter};
 
 /// List the GPU kernels, or print the final WGSL or PTX of one.
 ///
@@ -42,7 +42,7 @@ enum KernelsCommand {
 #[derive(Debug, clap::Args)]
 struct BackendOption {
     /// Backend or device: wgpu, wgpu:N or cuda; by default all GPU backends.
-    #[arg(long, short, value_name = "DEVICE")]
+    #[arg(long, short, value_name = "DEVICE", value_parser = parse_device)]
     device: Option<DeviceSelector>,
 }
 
@@ -107,7 +107,7 @@ impl FromStr for Target {
 /// A kernel in a list. Field names are those of the JSON output: add, do not rename.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Kernel {
-    backend: &'static str,
+    backend: String,
     name: String,
     /// What it does, or the file that it is in.
     about: String,
@@ -118,7 +118,7 @@ struct Kernel {
 
 /// The kernels of one backend.
 trait Catalog {
-    fn backend(&self) -> BackendKind;
+    fn backend(&self) -> BackendName;
 
     fn kernels(&self) -> Vec<Kernel>;
 
@@ -173,13 +173,13 @@ pub(crate) fn run(args: &Args) -> Result<(), KernelsError> {
 struct Cuda;
 
 impl Catalog for Cuda {
-    fn backend(&self) -> BackendKind {
-        BackendKind::Cuda
+    fn backend(&self) -> BackendName {
+        CUDA
     }
 
     fn kernels(&self) -> Vec<Kernel> {
         let kernel = |info: fulmen_cuda::kernels::KernelInfo| Kernel {
-            backend: BackendKind::Cuda.name(),
+            backend: CUDA.to_string(),
             name: info.name,
             about: info.file,
             targets: info.targets.into_iter().map(|target| format!("sm_{target}")).collect(),
@@ -205,13 +205,13 @@ impl Wgpu {
 }
 
 impl Catalog for Wgpu {
-    fn backend(&self) -> BackendKind {
-        BackendKind::Wgpu
+    fn backend(&self) -> BackendName {
+        WGPU
     }
 
     fn kernels(&self) -> Vec<Kernel> {
         let kernel = |entry: &CatalogEntry| Kernel {
-            backend: BackendKind::Wgpu.name(),
+            backend: WGPU.to_string(),
             name: entry.name.to_owned(),
             // The first line names the algorithm; the header of the file follows.
             about: entry.about.lines().next().unwrap_or_default().to_owned(),
@@ -233,9 +233,7 @@ fn catalogs(option: &BackendOption) -> Result<Vec<Box<dyn Catalog>>, KernelsErro
         return Ok(vec![Box::new(Wgpu::new(&adapter)?)]);
     }
     match selected {
-        DeviceSelector::Backend(BackendKind::Cuda) | DeviceSelector::Device(BackendKind::Cuda, _) => {
-            Ok(vec![Box::new(Cuda)])
-        }
+        DeviceSelector::Backend(CUDA) | DeviceSelector::Device(CUDA, _) => Ok(vec![Box::new(Cuda)]),
         DeviceSelector::Auto => {
             let mut all: Vec<Box<dyn Catalog>> = vec![Box::new(Cuda)];
             match Wgpu::new(&AdapterSelector::Best) {
@@ -258,7 +256,7 @@ fn list(args: &ListArgs) -> Result<(), KernelsError> {
         .iter()
         .map(|kernel| {
             let targets = kernel.targets.join(" ");
-            [kernel.name.clone(), kernel.backend.to_owned(), targets, kernel.about.clone()]
+            [kernel.name.clone(), kernel.backend.clone(), targets, kernel.about.clone()]
         })
         .collect();
     let out = left_columns(["kernel", "backend", "targets", "about"], &rows);
@@ -280,7 +278,7 @@ fn left_columns<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> Stri
 
 fn show(args: &ShowArgs) -> Result<(), KernelsError> {
     let catalogs = catalogs(&args.backend)?;
-    if args.target.is_some() && !catalogs.iter().any(|catalog| catalog.backend() == BackendKind::Cuda) {
+    if args.target.is_some() && !catalogs.iter().any(|catalog| catalog.backend() == CUDA) {
         return Err(KernelsError::TargetWithoutCuda);
     }
     let mut names = Vec::new();

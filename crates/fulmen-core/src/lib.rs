@@ -14,8 +14,10 @@
 //! - **Errors are typed** and say which node or call, what was expected and what was found.
 
 mod address_map;
+mod backend_name;
 mod builder;
 mod captures;
+pub mod clock;
 pub mod device;
 pub mod dtype;
 mod error;
@@ -29,7 +31,7 @@ pub mod unfinished;
 pub use address_map::{AddressMap, Entry, Extent, LookUp};
 pub use builder::*;
 pub use captures::Captures;
-pub use device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, DeviceSelector};
+pub use device::{BackendName, BackendReport, DeviceInfo, DeviceKind, DeviceSelector};
 pub use dtype::{DType, DTypeError};
 pub use error::{BackendError, BuildError, ExecError, GraphError, Problem};
 pub use fault::fault;

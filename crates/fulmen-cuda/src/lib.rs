@@ -36,7 +36,7 @@ mod test_kernel;
 mod timed_graph;
 
 pub use buffer::CudaMemory;
-pub use device::{CudaDevice, CudaOptions, CudaTarget, list_devices, report};
+pub use device::{CudaDevice, CudaOptions, CudaTarget, NAME, list_devices, report};
 pub use dispatch::CudaDispatcher;
 pub use error::CudaError;
 

@@ -42,8 +42,8 @@ mod weight;
 pub use batch::{BatchOptions, BufferId, GpuCommandBatch, InPlace, MatmulOptions};
 pub use buffer::{BufferSlice, GpuBuffer};
 pub use device::{
-    AdapterSelector, DeviceOptions, DeviceStats, DiskCache, GpuDevice, GpuMemory, RecordMode, list_devices,
-    report,
+    AdapterSelector, DeviceOptions, DeviceStats, DiskCache, GpuDevice, GpuMemory, NAME, RecordMode,
+    list_devices, report,
 };
 pub use dispatch::WgpuDispatcher;
 pub use encode::{Dispatch, DispatchList, DispatchTime, Profile};

@@ -2,7 +2,7 @@
 
 use fulmen_bench::Ceilings;
 use fulmen_bench::model::{Clock, LoadedModel, OpProfile};
-use fulmen_core::BackendKind;
+use fulmen_core::DeviceKind;
 
 use crate::model::load::summary;
 use crate::output::{columns, counted, percent};
@@ -26,7 +26,7 @@ pub(super) fn ceilings(ceilings: &Ceilings) -> String {
 pub(super) fn model_and_device(loaded: &LoadedModel, bandwidth: Option<f64>) -> String {
     let device = &loaded.device;
     let mut out = format!("{} on {} ({})", summary(&loaded.model), device.selector(), device.name);
-    if device.backend == BackendKind::Cpu {
+    if device.kind == DeviceKind::Cpu {
         out += &format!(", {}", counted(loaded.threads, "thread"));
     }
     if let Some(bandwidth) = bandwidth {

@@ -36,7 +36,7 @@ pub(crate) use self::{
     stats::{Counters, count},
 };
 pub use self::{
-    list::{list_devices, report},
+    list::{NAME, list_devices, report},
     memory::GpuMemory,
     options::{AdapterSelector, DeviceOptions, DiskCache, RecordMode},
     stats::DeviceStats,
