@@ -1,18 +1,24 @@
 //! `fulmen kernels`: lists the GPU kernels and prints their final WGSL or PTX.
 
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(feature = "wgpu")]
+mod wgpu;
+
 use std::io;
 use std::str::FromStr;
 
 use clap::Subcommand;
 use fulmen_core::device::{BackendName, DeviceSelector};
-use fulmen_wgpu::kernels::catalog::{CatalogEntry, catalog};
-use fulmen_wgpu::{AdapterSelector, GpuDevice, GpuError};
+#[cfg(feature = "wgpu")]
+use fulmen_wgpu::GpuError;
 use serde::Serialize;
 
 use crate::error::CommandError;
 use crate::output::{counted, json, print};
-use crate::quiet::quietly;
-use crate::select::{CUDA, WGPU, parse_device, wgpu_adapter};
+#[cfg(feature = "wgpu")]
+use crate::select::WGPU;
+use crate::select::{CUDA, parse_device};
 
 /// List the GPU kernels, or print the final WGSL or PTX of one.
 ///
@@ -129,14 +135,17 @@ trait Catalog {
 /// Why `fulmen kernels` failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KernelsError {
-    #[error("the CPU backend has no kernel sources to print: its kernels are Rust functions")]
-    Cpu,
+    #[error(
+        "the backend {backend} has no kernel sources to print: its kernels are functions of this program"
+    )]
+    NoSources { backend: BackendName },
     #[error("--target is for CUDA kernels only")]
     TargetWithoutCuda,
     #[error("unknown kernel {name:?}{}", hint(similar))]
     Unknown { name: String, similar: Vec<String> },
     #[error("kernel {name:?} is not compiled for sm_{target}; it is for {}", targets.join(", "))]
     NoTarget { name: String, target: u32, targets: Vec<String> },
+    #[cfg(feature = "wgpu")]
     #[error(transparent)]
     Gpu(#[from] GpuError),
     #[error("cannot write the kernel: {0}")]
@@ -146,6 +155,7 @@ pub(crate) enum KernelsError {
 impl CommandError for KernelsError {
     fn is_usage(&self) -> bool {
         match self {
+            #[cfg(feature = "wgpu")]
             KernelsError::Gpu(error) => error.is_usage(),
             KernelsError::Write(_) => false,
             _ => true,
@@ -169,80 +179,34 @@ pub(crate) fn run(args: &Args) -> Result<(), KernelsError> {
     }
 }
 
-/// The CUDA kernels that are embedded in this program.
-struct Cuda;
-
-impl Catalog for Cuda {
-    fn backend(&self) -> BackendName {
-        CUDA
-    }
-
-    fn kernels(&self) -> Vec<Kernel> {
-        let kernel = |info: fulmen_cuda::kernels::KernelInfo| Kernel {
-            backend: CUDA.to_string(),
-            name: info.name,
-            about: info.file,
-            targets: info.targets.into_iter().map(|target| format!("sm_{target}")).collect(),
-        };
-        fulmen_cuda::kernels::catalog().into_iter().map(kernel).collect()
-    }
-
-    fn source(&self, name: &str, target: Option<Target>) -> Option<String> {
-        fulmen_cuda::kernels::ptx_of(name, target.unwrap_or(NEWEST).0)
-    }
-}
-
 /// Newer than every target of a kernel: the newest one is printed.
 const NEWEST: Target = Target(999);
-
-/// The kernels that are generated for a wgpu device.
-struct Wgpu(Vec<CatalogEntry>);
-
-impl Wgpu {
-    fn new(adapter: &AdapterSelector) -> Result<Wgpu, GpuError> {
-        Ok(Wgpu(catalog(&quietly(|| GpuDevice::open(adapter))?.caps())))
-    }
-}
-
-impl Catalog for Wgpu {
-    fn backend(&self) -> BackendName {
-        WGPU
-    }
-
-    fn kernels(&self) -> Vec<Kernel> {
-        let kernel = |entry: &CatalogEntry| Kernel {
-            backend: WGPU.to_string(),
-            name: entry.name.to_owned(),
-            // The first line names the algorithm; the header of the file follows.
-            about: entry.about.lines().next().unwrap_or_default().to_owned(),
-            targets: Vec::new(),
-        };
-        self.0.iter().map(kernel).collect()
-    }
-
-    fn source(&self, name: &str, _: Option<Target>) -> Option<String> {
-        self.0.iter().find(|entry| entry.name == name).map(|entry| entry.wgsl.clone())
-    }
-}
 
 /// The catalogs of the selected backends. Without a selection, a missing wgpu adapter only leaves its kernels
 /// out.
 fn catalogs(option: &BackendOption) -> Result<Vec<Box<dyn Catalog>>, KernelsError> {
-    let selected = option.device.unwrap_or(DeviceSelector::Auto);
-    if let Some(adapter) = wgpu_adapter(selected) {
-        return Ok(vec![Box::new(Wgpu::new(&adapter)?)]);
+    let (backend, _adapter) = match option.device {
+        None | Some(DeviceSelector::Auto) => (None, None),
+        Some(DeviceSelector::Backend(backend)) => (Some(backend), None),
+        Some(DeviceSelector::Device(backend, index)) => (Some(backend), Some(index)),
+    };
+    #[cfg_attr(not(any(feature = "cuda", feature = "wgpu")), expect(unused_mut))]
+    let mut all: Vec<Box<dyn Catalog>> = Vec::new();
+    #[cfg(feature = "cuda")]
+    if backend.is_none_or(|backend| backend == CUDA) {
+        all.push(Box::new(cuda::Cuda));
     }
-    match selected {
-        DeviceSelector::Backend(CUDA) | DeviceSelector::Device(CUDA, _) => Ok(vec![Box::new(Cuda)]),
-        DeviceSelector::Auto => {
-            let mut all: Vec<Box<dyn Catalog>> = vec![Box::new(Cuda)];
-            match Wgpu::new(&AdapterSelector::Best) {
-                Ok(wgpu) => all.push(Box::new(wgpu)),
-                Err(error) => anstream::eprintln!("the kernels of wgpu are left out: {error}"),
-            }
-            Ok(all)
+    #[cfg(feature = "wgpu")]
+    if backend.is_none_or(|backend| backend == WGPU) {
+        match wgpu::Wgpu::new(_adapter) {
+            Ok(wgpu) => all.push(Box::new(wgpu)),
+            Err(error) if backend.is_some() => return Err(error.into()),
+            Err(error) => anstream::eprintln!("the kernels of wgpu are left out: {error}"),
         }
-        _ => Err(KernelsError::Cpu),
+    }
+    match backend {
+        Some(backend) if all.is_empty() => Err(KernelsError::NoSources { backend }),
+        _ => Ok(all),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
-/// The name of a backend, such as `cpu` or `cuda`: 1 to 15 lowercase ASCII letters, digits and underscores, the
-/// first one a letter. `auto` is no name, because it selects among all backends.
+/// The name of a backend, such as `cpu` or `cuda`: 1 to 15 lowercase ASCII letters, digits and underscores,
+/// the first one a letter. `auto` is no name, because it selects among all backends.
 ///
 /// A name is a small value that is copied and compared, so a backend declares its own as a constant:
 ///
@@ -78,10 +78,7 @@ impl fmt::Debug for BackendName {
 
 /// Text that is no well-formed [`BackendName`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is no backend's name: 1 to 15 lowercase letters, digits and underscores, the first a letter, and not \
-     \"auto\""
-)]
+#[error("{0:?} is no backend's name: 1 to 15 of a-z, 0-9 and _, the first a letter, and not \"auto\"")]
 pub struct BackendNameError(pub String);
 
 impl FromStr for BackendName {

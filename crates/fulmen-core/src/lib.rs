@@ -25,7 +25,9 @@ mod fault;
 mod graph;
 mod memory;
 pub mod quant;
+mod read_ticket;
 pub mod sampling;
+pub mod trace;
 pub mod unfinished;
 
 pub use address_map::{AddressMap, Entry, Extent, LookUp};
@@ -37,3 +39,4 @@ pub use error::{BackendError, BuildError, ExecError, GraphError, Problem};
 pub use fault::fault;
 pub use graph::*;
 pub use memory::{ALIGNMENT, Backend, DeviceMemory, SharedBytes};
+pub use read_ticket::{PendingRead, ReadTicket};

@@ -31,6 +31,7 @@ mod layout;
 mod module;
 mod ptx;
 pub mod queue;
+mod readback;
 mod tensor_map;
 mod test_kernel;
 mod timed_graph;

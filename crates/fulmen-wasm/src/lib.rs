@@ -1,8 +1,8 @@
 //! The CPU backend as a plain WebAssembly module.
 //!
 //! The host allocates room in the module's memory ([`fulmen_alloc`]), copies a GGUF file and a prompt there,
-//! calls [`fulmen_generate`], and reads the answer, which is JSON, from [`fulmen_answer`] on. On other targets
-//! the same functions are an ordinary library, and [`generate`] is what the tests call.
+//! calls [`fulmen_generate`], and reads the answer, which is JSON, from [`fulmen_answer`] on. On other
+//! targets the same functions are an ordinary library, and [`generate`] is what the tests call.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -58,8 +58,8 @@ unsafe fn take(ptr: *mut u8, len: usize) -> Vec<u8> {
     unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(ptr, len)) }.into_vec()
 }
 
-/// Continues a prompt with a model and returns the length of the answer: JSON with `tokens` and `text`, or with
-/// `error`.
+/// Continues a prompt with a model and returns the length of the answer: JSON with `tokens` and `text`, or
+/// with `error`.
 ///
 /// # Safety
 /// `model` and `prompt` must come from [`fulmen_alloc`] with these lengths and must not be used again.

@@ -1,7 +1,7 @@
 //! A backend of your own, registered beside the built-in ones and selected by its name.
 //!
-//! Here it is the CPU backend with plain code and one thread, which is what a port to another processor starts
-//! from. A real one brings its own kernels and memory: anything that implements `KernelDispatch` and
+//! Here it is the CPU backend with plain code and one thread, which is what a port to another processor
+//! starts from. A real one brings its own kernels and memory: anything that implements `KernelDispatch` and
 //! `DeviceMemory`.
 //!
 //! ```text

@@ -5,8 +5,9 @@
 //! CPUs, on any GPU through wgpu (Vulkan, Metal, DX12) and on NVIDIA GPUs through CUDA. Drivers are loaded at
 //! run time, so neither building nor running needs a GPU toolkit.
 //!
-//! This crate is the one to depend on. [`open`] finds and opens a device, the [`prelude`] has what most
-//! programs need, and the parts are re-exported as modules:
+//! This crate is the one to depend on. [`open`] finds and opens a device, a [`Registry`] also those of
+//! backends of your own, the [`prelude`] has what most programs need, and the parts are re-exported as
+//! modules:
 //!
 //! - [`model`]: GGUF files, tokenizers, chat templates, generation.
 //! - [`core`]: data types and quantized block formats, the compute graph, its planner and its executor.
@@ -14,6 +15,10 @@
 //! - [`wgpu`]: the wgpu backend, and GPU arrays: command batches, and matmuls with weights that stay on the
 //!   GPU.
 //! - [`cuda`]: the CUDA backend; decode steps are captured once and replayed.
+//!
+//! The backends are cargo features: `cpu`, `wgpu` and `cuda`, all on by default. `hub` adds the module `hub`,
+//! which downloads models. With `cpu` alone nothing of a GPU is compiled, and the crate builds for
+//! `wasm32-unknown-unknown`.
 //!
 //! # Text from a model
 //!
@@ -106,7 +111,7 @@
 //! ```
 //!
 //! More: `examples/layer.rs` (a transformer layer), `examples/own_kernels.rs` (kernels of your own behind a
-//! graph).
+//! graph), `examples/own_backend.rs` (a backend of your own).
 
 mod builtin;
 mod registry;

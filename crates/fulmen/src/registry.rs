@@ -1,7 +1,7 @@
 //! The backends that a program can use, by name.
 //!
-//! The set is open: [`Registry::builtin`] has the backends of this build, and a program registers others beside
-//! them. Nothing here knows a backend by its type.
+//! The set is open: [`Registry::builtin`] has the backends of this build, and a program registers others
+//! beside them. Nothing here knows a backend by its type.
 
 use std::{fmt, sync::Arc};
 
@@ -30,9 +30,9 @@ pub trait BackendProvider: Send + Sync {
     /// time.
     fn report(&self) -> BackendReport;
 
-    /// The place of a device when `auto` selects one: the lowest number wins, and of equal ones the first. The
-    /// built-in backends use 100 for CUDA, 200, 300 and 400 for discrete, integrated and other GPUs of wgpu,
-    /// 500 for the CPU, and 600 for a software GPU.
+    /// The place of a device when `auto` selects one: the lowest number wins, and of equal ones the first.
+    /// The built-in backends use 100 for CUDA, 200, 300 and 400 for discrete, integrated and other GPUs of
+    /// wgpu, 500 for the CPU, and 600 for a software GPU.
     fn rank(&self, device: &DeviceInfo) -> u32;
 
     /// Opens one of the devices that [`report`](Self::report) listed.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fulmen::core::device::{BackendName, BackendReport, DeviceInfo, DeviceKind, DeviceSelector};
-use fulmen::core::{AttentionCall, MulMatCall, RmsNormCall, RopeCall};
+use fulmen::core::{AttentionCall, MulMatCall, ReadTicket, RmsNormCall, RopeCall};
 use fulmen::core::{BackendError, BinaryCall, CopyCall, DeviceMemory, KernelDispatch, UnaryCall};
 use fulmen::model::Device;
 use fulmen::prelude::*;
@@ -84,9 +84,8 @@ impl DeviceMemory for Adder {
         self.range(ptr, data.len()).copy_from_slice(data);
         Ok(())
     }
-    fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
-        out.copy_from_slice(self.range(ptr, out.len()));
-        Ok(())
+    fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
+        Ok(ReadTicket::ready(self.range(ptr, bytes).to_vec()))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Lines below the tables: the device, what it can do, and what the columns mean.
 
+#[cfg(feature = "wgpu")]
 use fulmen_bench::Ceilings;
 use fulmen_bench::model::{Clock, LoadedModel, OpProfile};
 use fulmen_core::DeviceKind;
@@ -12,6 +13,7 @@ pub(super) const BOUND: &str = "\
 of bound: % of the memory-bandwidth bound, the speed of reading all weights and the KV cache once per step
 ";
 
+#[cfg(feature = "wgpu")]
 /// `3900 GB/s read, 3800 GB/s read and written, 52000 GFLOP/s in f32`.
 pub(super) fn ceilings(ceilings: &Ceilings) -> String {
     let Ceilings { read_gb_s, copy_gb_s, f32_gflop_s, by_host_clock } = *ceilings;

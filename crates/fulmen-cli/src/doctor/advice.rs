@@ -32,13 +32,19 @@ enum Maker {
 
 impl Machine {
     pub(super) fn of_this_process() -> Machine {
-        let folder = fulmen_wgpu::DiskCache::UserFolder.folder();
+        #[cfg(feature = "wgpu")]
+        let (cache_off, tuned) = match fulmen_wgpu::DiskCache::UserFolder.folder() {
+            None => (true, false),
+            Some(folder) => (false, has_tuned_kernels(&folder)),
+        };
+        #[cfg(not(feature = "wgpu"))]
+        let (cache_off, tuned) = (false, false);
         Machine {
             debug_build: cfg!(debug_assertions),
             gpu_makers: display_controllers(Path::new("/sys/bus/pci/devices")),
             forced_isa: std::env::var("FULMEN_CPU_ISA").ok().filter(|isa| !isa.is_empty()),
-            cache_off: folder.is_none(),
-            tuned: folder.is_some_and(|folder| has_tuned_kernels(&folder)),
+            cache_off,
+            tuned,
         }
     }
 }
@@ -63,6 +69,7 @@ fn display_controllers(devices: &Path) -> Vec<Maker> {
     makers
 }
 
+#[cfg(feature = "wgpu")]
 fn has_tuned_kernels(folder: &Path) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| entry.path().extension().is_some_and(|end| end == "tuned"))

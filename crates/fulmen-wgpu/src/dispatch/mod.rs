@@ -354,6 +354,18 @@ impl DeviceMemory for WgpuDispatcher {
         Ok(())
     }
 
+    fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
+        let mut host = vec![0; bytes];
+        if bytes == 0 || self.memory.read_weight(ptr, &mut host)?.is_some() {
+            self.queue.flush()?;
+            return Ok(ReadTicket::ready(host));
+        }
+        let slice = self.memory.slice("read", ptr, bytes)?;
+        let (words, skip) = words_around(&slice);
+        self.queue.read_later(&words, skip, bytes)
+    }
+
+    /// As a ticket does, but straight from the mapped memory; an empty read waits for all work.
     fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
         if out.is_empty() || self.memory.read_weight(ptr, out)?.is_some() {
             return self.queue.synchronize();
