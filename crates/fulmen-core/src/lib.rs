@@ -18,6 +18,7 @@ mod backend_name;
 mod builder;
 mod captures;
 pub mod clock;
+pub mod dataflow;
 pub mod device;
 pub mod dtype;
 mod error;

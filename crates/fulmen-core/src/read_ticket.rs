@@ -29,11 +29,11 @@ pub trait PendingRead: Send {
     fn copy_to(&mut self, out: &mut [u8]) -> Result<(), BackendError>;
 }
 
-/// A read that was started by [`DeviceMemory::start_read`](crate::DeviceMemory::start_read). It is a future of
-/// the bytes; it can also be asked ([`try_take`](Self::try_take)) or waited for ([`wait`](Self::wait)).
+/// A read that was started by [`DeviceMemory::start_read`](crate::DeviceMemory::start_read). It is a future
+/// of the bytes; it can also be asked ([`try_take`](Self::try_take)) or waited for ([`wait`](Self::wait)).
 ///
-/// It borrows nothing: the device can be given other work meanwhile, and the bytes are those at the time of the
-/// call. Dropping it discards the bytes and does not wait.
+/// It borrows nothing: the device can be given other work meanwhile, and the bytes are those at the time of
+/// the call. Dropping it discards the bytes and does not wait.
 pub struct ReadTicket(State);
 
 enum State {

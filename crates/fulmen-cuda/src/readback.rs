@@ -1,7 +1,8 @@
 //! Reads in flight: a copy to pinned memory and an event behind it.
 //!
-//! Copies are made by the stream into staging blocks of a pool. A block goes back to the pool with its event when
-//! the ticket is dropped, also in the middle of the copy, and is used again only after its event was reached.
+//! Copies are made by the stream into staging blocks of a pool. A block goes back to the pool with its event
+//! when the ticket is dropped, also in the middle of the copy, and is used again only after its event was
+//! reached.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,7 +58,8 @@ impl ReadPool {
         Ok(Staged { memory, copied: Arc::new(Event::new(context, false)?) })
     }
 
-    /// Takes a block back, whose copy may be running. Blocks whose copy has finished are freed if there are many.
+    /// Takes a block back, whose copy may be running. Blocks whose copy has finished are freed if there are
+    /// many.
     fn put(&self, block: Staged) {
         let mut blocks = lock(&self.blocks);
         blocks.push(block);
@@ -82,8 +84,8 @@ impl ReadPool {
     ) -> Result<DeviceRead, CudaError> {
         let block = self.take(context, bytes)?;
         context.bind()?;
-        // SAFETY: the block is large enough, and nothing else uses it before its event was reached; the caller
-        // answers for the range.
+        // SAFETY: the block is large enough, and nothing else uses it before its event was reached; the
+        // caller answers for the range.
         let copied = unsafe {
             let to = std::slice::from_raw_parts_mut(block.memory.ptr(), bytes);
             result::memcpy_dtoh_async(to, ptr, stream.raw())
@@ -92,7 +94,8 @@ impl ReadPool {
             .map_err(|error| context.error("cuMemcpyDtoHAsync", error))
             .and_then(|()| stream.record(&block.copied));
         if let Err(error) = recorded {
-            // Without an event nobody knows when the copy ends: the block may be reused after the stream's work.
+            // Without an event nobody knows when the copy ends: the block may be reused after the stream's
+            // work.
             let _ = stream.synchronize();
             return Err(error);
         }
@@ -169,8 +172,8 @@ impl Drop for DeviceRead {
     }
 }
 
-/// A thread that waits for events and wakes tasks. It starts with the first read that is awaited, and ends with
-/// the pool.
+/// A thread that waits for events and wakes tasks. It starts with the first read that is awaited, and ends
+/// with the pool.
 #[derive(Default)]
 struct Waiter {
     thread: Mutex<Option<Sender<WaitRequest>>>,

@@ -1,5 +1,5 @@
-//! Nothing blocks an executor: a single thread that polls several tasks goes on with the others while a batch, a
-//! matmul or a read of graph memory is in flight, and no poll takes long.
+//! Nothing blocks an executor: a single thread that polls several tasks goes on with the others while a
+//! batch, a matmul or a read of graph memory is in flight, and no poll takes long.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -39,7 +39,8 @@ struct Task<'a> {
     longest: Duration,
 }
 
-/// Polls tasks on this thread until all are done, each only when it was woken. Returns the longest poll of each.
+/// Polls tasks on this thread until all are done, each only when it was woken. Returns the longest poll of
+/// each.
 fn run(futures: Vec<Pin<Box<dyn Future<Output = ()> + '_>>>) -> Vec<Duration> {
     let task = |future| Task {
         future: Some(future),
@@ -92,8 +93,9 @@ impl Future for Ticker<'_> {
     }
 }
 
-/// Runs tasks beside a ticker. The ticker must have gone on while they ran, and no poll of theirs may have taken a
-/// large part of that time: a poll that blocks takes nearly all of it. Other processes may delay a poll.
+/// Runs tasks beside a ticker. The ticker must have gone on while they ran, and no poll of theirs may have
+/// taken a large part of that time: a poll that blocks takes nearly all of it. Other processes may delay a
+/// poll.
 fn run_beside_a_ticker(tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>>) {
     let (done, ticks, left) = (Cell::new(false), Cell::new(0), Cell::new(tasks.len()));
     let (done, left) = (&done, &left);

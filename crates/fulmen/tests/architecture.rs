@@ -91,13 +91,15 @@ fn the_table_of_crates_is_complete_and_kept() {
 
 #[test]
 fn rows_and_manifests_are_read() {
-    let text = "# A\n\n## The crates\n\n| crate | what | may depend on |\n|---|---|---|\n| `fulmen-a` | x, y | – |\n\
-                | `fulmen` | z | a, fulmen |\n| `fulmen-c` | w | all |\n\n## Other\n\n| `fulmen-d` | x | – |\n";
+    let text = "# A\n\n## The crates\n\n| crate | what | may depend on |\n|---|---|---|\n\
+                | `fulmen-a` | x, y | – |\n| `fulmen` | z | a, fulmen |\n| `fulmen-c` | w | all |\n\
+                \n## Other\n\n| `fulmen-d` | x | – |\n";
     let rows = table(text);
     assert_eq!(rows.keys().collect::<Vec<_>>(), ["fulmen", "fulmen-a", "fulmen-c"]);
     assert_eq!(rows["fulmen"], Allowed::These(["fulmen-a".to_owned(), "fulmen".to_owned()].into()));
-    let manifest = "[package]\nname = \"fulmen-x\"\n[dependencies]\nfulmen-a.workspace = true\nserde = \"1\"\n\
-                    fulmen-b = { workspace = true }\n[target.'cfg(unix)'.dependencies]\nfulmen={ path = \"x\" }\n\
+    let manifest = "[package]\nname = \"fulmen-x\"\n[dependencies]\nfulmen-a.workspace = true\n\
+                    serde = \"1\"\nfulmen-b = { workspace = true }\n\
+                    [target.'cfg(unix)'.dependencies]\nfulmen={ path = \"x\" }\n\
                     [dev-dependencies]\nfulmen-c.workspace = true\n";
     assert_eq!(dependencies(manifest).into_iter().collect::<Vec<_>>(), ["fulmen", "fulmen-a", "fulmen-b"]);
 }
