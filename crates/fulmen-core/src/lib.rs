@@ -15,8 +15,11 @@
 //! - **Errors are typed** and say which node or call, what was expected and what was found.
 
 mod address_map;
+mod backend_name;
 mod builder;
 mod captures;
+pub mod clock;
+pub mod dataflow;
 pub mod device;
 pub mod dtype;
 mod error;
@@ -24,15 +27,18 @@ mod fault;
 mod graph;
 mod memory;
 pub mod quant;
+mod read_ticket;
 pub mod sampling;
+pub mod trace;
 pub mod unfinished;
 
 pub use address_map::{AddressMap, Entry, Extent, LookUp};
 pub use builder::*;
 pub use captures::Captures;
-pub use device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, DeviceSelector};
+pub use device::{BackendName, BackendReport, DeviceInfo, DeviceKind, DeviceSelector};
 pub use dtype::{DType, DTypeError};
 pub use error::{BackendError, BuildError, ExecError, GraphError, Problem};
 pub use fault::fault;
 pub use graph::*;
 pub use memory::{ALIGNMENT, Backend, DeviceMemory, SharedBytes};
+pub use read_ticket::{PendingRead, ReadTicket};

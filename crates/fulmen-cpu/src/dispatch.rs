@@ -561,6 +561,10 @@ impl DeviceMemory for CpuDispatcher {
         self.memory.write(ptr, data)
     }
 
+    fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
+        self.memory.start_read(ptr, bytes)
+    }
+
     fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
         self.memory.read(ptr, out)
     }

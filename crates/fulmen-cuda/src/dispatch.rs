@@ -301,6 +301,14 @@ impl DeviceMemory for CudaDispatcher {
         self.memory.write(ptr, data)
     }
 
+    fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
+        self.queue.must_be_idle("a read")?;
+        // A copy does not overlap with kernels.
+        self.queue.mark_drained();
+        let read = self.memory.start_copy(ptr, bytes)?.checking(self.queue.fault_cell());
+        Ok(ReadTicket::pending(read, bytes))
+    }
+
     fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
         self.queue.must_be_idle("a read")?;
         self.memory.read(ptr, out)?;

@@ -69,8 +69,8 @@ impl DeviceMemory for Copying {
     fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
         self.0.write(ptr, data)
     }
-    fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
-        self.0.read(ptr, out)
+    fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
+        self.0.start_read(ptr, bytes)
     }
 }
 

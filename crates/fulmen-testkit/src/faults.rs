@@ -2,7 +2,7 @@
 
 use fulmen_core::{
     AttentionCall, Backend, BackendError, BinaryCall, CopyCall, DType, DeviceMemory, KernelDispatch,
-    KvStoreCall, MulMatCall, OpCall, RmsNormCall, RopeCall, SharedBytes, TensorOp, UnaryCall,
+    KvStoreCall, MulMatCall, OpCall, ReadTicket, RmsNormCall, RopeCall, SharedBytes, TensorOp, UnaryCall,
 };
 
 /// What a [`Broken`] backend does wrong.
@@ -179,6 +179,10 @@ impl<B: Backend> DeviceMemory for Broken<B> {
 
     fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
         self.inner.write(ptr, data)
+    }
+
+    fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
+        self.inner.start_read(ptr, bytes)
     }
 
     fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {

@@ -1,9 +1,9 @@
 //! The checked program of a graph, and running it.
 
-use std::{ops::Range, time::Instant};
+use std::ops::Range;
 
 use super::{ComputeGraph, KernelDispatch, OpCall, resolve::resolve};
-use crate::{BackendError, ExecError, GraphError};
+use crate::{BackendError, ExecError, GraphError, clock::Instant};
 
 /// The result of a timed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

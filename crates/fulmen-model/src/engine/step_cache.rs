@@ -2,8 +2,8 @@
 //! replayed where the device supports capture.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
+use fulmen_core::clock::Instant;
 use fulmen_core::{Backend, Bindings, BoundGraph, CacheUse, ExecError, ReplayId};
 
 use super::model::Shared;

@@ -355,6 +355,17 @@ impl DeviceMemory for WgpuDispatcher {
         Ok(())
     }
 
+    fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
+        if bytes == 0 {
+            self.queue.flush()?;
+            return Ok(ReadTicket::ready(Vec::new()));
+        }
+        let slice = self.memory.slice("read", ptr, bytes)?;
+        let (words, skip) = words_around(&slice);
+        self.queue.read_later(&words, skip, bytes)
+    }
+
+    /// As a ticket does, but straight from the mapped memory; an empty read waits for all work.
     fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
         if out.is_empty() {
             return self.queue.synchronize();
