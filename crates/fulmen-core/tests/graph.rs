@@ -305,6 +305,11 @@ fn graphs_print_as_text_and_dot() {
     assert!(text.contains("MulMat") && text.contains("4x256 (k 1536)") && text.contains("Q4_K"), "{text}");
     let dot = layer().to_dot();
     assert!(dot.starts_with("digraph") && dot.contains("n1 -> n2;"), "{dot}");
+    let mut graph = layer();
+    graph.set_name(3, "blk.0.attn_k");
+    let program = graph.check().unwrap().to_string();
+    let line = format!("%3    {:<40} blk.0.attn_k\n", "MulMat 256x1536 Q4_K");
+    assert!(program.starts_with("%1    RmsNorm\n") && program.contains(&line), "{program}");
 }
 
 #[test]

@@ -44,7 +44,7 @@ macro_rules! op_table {
                 inputs: 1 = "1",
                 does: "RMS norm of rows.",
                 node: "Rows of `shape[0]` values with the gain `gamma_ptr` and epsilon `scalar`. Shape \
-       `[head_dim, n_heads, m, 0]` gives the norm per head.",
+`[head_dim, n_heads, m, 0]` gives the norm per head.",
             }
             AddRmsNorm(AddRmsNormCall) {
                 name: "add_rms_norm", method: dispatch_add_rms_norm, kernel: optional,
@@ -117,15 +117,15 @@ macro_rules! op_table {
                 inputs: 1 | 3 = "1 (softmax) or 3 (attention over q, k, v)",
                 does: "Softmax over rows.",
                 node: "With one input: softmax of `x · scalar` over rows of `shape[0]` values. With three \
-       inputs q, k, v: causal attention among the rows of the batch, with `heads` and the \
-       score scale `scalar`.",
+inputs q, k, v: causal attention among the rows of the batch, with `heads` and the \
+score scale `scalar`.",
             }
             Attention(AttentionCall) {
                 name: "attention", method: dispatch_attention, kernel: required,
                 inputs: 2 | 3 = "2 or 3 (q, positions, sequences)",
                 does: "Causal attention over a KV cache, or among the rows of the batch.",
                 node: "Inputs: q, positions and, if there is more than one sequence, sequence numbers. Row \
-       `r` sees positions 0 to `positions[r]` of its sequence in `kv`.",
+`r` sees positions 0 to `positions[r]` of its sequence in `kv`.",
             }
             KvStore(KvStoreCall) {
                 name: "kv_store", method: dispatch_kv_store, kernel: optional,
@@ -137,7 +137,7 @@ macro_rules! op_table {
                 name: "rope_store", method: dispatch_rope_store, kernel: optional,
                 inputs: 4 | 5 = "4 or 5 (q, k, v, positions, sequences)",
                 does: "Norm of the query and key heads (where gains are set), RoPE of both, keys and values \
-       to the KV cache.",
+to the KV cache.",
                 node: "Inputs: q, k, v, positions, (sequences). The output is the rotated q.",
             }
             Copy(CopyCall) {
@@ -163,17 +163,17 @@ macro_rules! op_table {
                 inputs: 2 | 3 = "2 or 3 (logits, positions, sequences)",
                 does: "Repetition, frequency and presence penalties on logits.",
                 node: "Inputs: logits, positions, (sequences). The row's \
-       [`Penalties`](crate::sampling::Penalties) are at `penalty_ptr`, the tokens in \
-       `history`.",
+[`Penalties`](crate::sampling::Penalties) are at `penalty_ptr`, the tokens in \
+`history`.",
             }
             Advance(AdvanceCall) {
                 name: "advance", method: dispatch_advance, kernel: optional,
                 inputs: 1 | 2 = "1 or 2 (the sampled tokens, sequences)",
                 does: "The sampled tokens become the inputs of the next decode step.",
                 node: "Inputs: the sampled tokens and, if there is more than one sequence, sequence numbers. \
-       Row `r` of `tokens_ptr` is set to its token, row `r` of `positions_ptr` is \
-       incremented but not past the last position, and the token is appended to `history` \
-       at that position. The node's address is `tokens_ptr`.",
+Row `r` of `tokens_ptr` is set to its token, row `r` of `positions_ptr` is \
+incremented but not past the last position, and the token is appended to `history` \
+at that position. The node's address is `tokens_ptr`.",
             }
         }
     };

@@ -1,5 +1,5 @@
-//! Recorded graphs of steps. A graph is recorded and checked against the model's tensors once per kind of step;
-//! each use fills in its row counts.
+//! Recorded graphs of steps. A graph is recorded and checked against the model's tensors once per kind of
+//! step; each use fills in its row counts.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
