@@ -10,6 +10,9 @@ use crate::pages::Writer;
 use crate::request::RequestId;
 use crate::step::{LogitsRow, PrefillChunk, StepPlan, TableEdit, TokenMask};
 
+/// A prompt is long if it fills the budget of more steps than this.
+const LONG_PROMPT: u32 = 4;
+
 impl Scheduler {
     /// The next step, or `None` if no row can run before a step in flight is completed. The step counts as in
     /// flight from now on: either it is launched, or [`launch_failed`](Scheduler::launch_failed) is called.
@@ -58,19 +61,28 @@ impl Scheduler {
         plan.decode_rows = plan.rows.active;
     }
 
-    /// Chunks of prompts, up to the budget.
+    /// Chunks of prompts, up to the budget. The first prompt in line takes all of it, but a long one leaves
+    /// half to the others, so that short prompts do not wait for its end.
     fn plan_prefill(&mut self, plan: &mut StepPlan, parts: &mut Vec<Part>) {
         let mut budget = self.row_limit.saturating_sub(plan.rows.active);
         if plan.decode_rows > 0 {
             budget = budget.min(self.config.prefill_rows);
         }
-        for id in self.in_order(|sequence| sequence.is_prefilling() && sequence.has_row()) {
+        let prompts = self.in_order(|sequence| sequence.is_prefilling() && sequence.has_row());
+        let mut others: u32 = prompts.iter().map(|id| self.sequences[id].prefill_rows()).sum();
+        for id in prompts {
             if budget == 0 {
                 break;
             }
+            let sequence = &self.sequences[&id];
+            others = others.saturating_sub(sequence.prefill_rows());
+            let long = sequence.prefill_rows() / LONG_PROMPT > budget;
+            let share = if long { budget - others.min(budget / 2) } else { budget };
             self.skip_cached(id);
-            let start = self.sequences[&id].planned;
-            let Some(end) = self.chunk_end(&self.sequences[&id], budget) else { break };
+            let sequence = &self.sequences[&id];
+            let start = sequence.planned;
+            let end = self.chunk_end(sequence, share).or_else(|| self.chunk_end(sequence, budget));
+            let Some(end) = end else { break };
             if self.prepare_rows(id, end).is_err() {
                 continue;
             }

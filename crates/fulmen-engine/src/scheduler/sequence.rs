@@ -93,6 +93,11 @@ impl Sequence {
         self.planned < self.prefill_end
     }
 
+    /// Rows that prefill has still to run.
+    pub(super) fn prefill_rows(&self) -> u32 {
+        self.prefill_end.saturating_sub(self.planned)
+    }
+
     /// Whether a row can be planned: there is a token to run, more tokens are wanted, and the mask of a
     /// constrained sequence does not depend on a token that is being sampled.
     pub(super) fn has_row(&self) -> bool {

@@ -133,17 +133,23 @@ fn a_failed_row_leaves_nothing_in_the_cache() {
 #[test]
 fn what_a_step_in_flight_writes_is_not_shared() {
     let config = config(12);
-    let mut driver = faulty(&config, MockFaults { row: Some(0), ..MockFaults::default() });
-    let fails = driver.submit(Request::new(prompt(11), 5), ms(0)).unwrap();
+    let model = MockModel::new(&config);
+    let mut driver = faulty(&config, MockFaults { row: Some(1), ..MockFaults::default() });
+    let fails = driver.submit(Request::new(prompt(5), 5), ms(0)).unwrap();
+    // The prompt is read; the row at position 5, which fails, is in flight.
+    driver.step(ms(0));
     driver.step(ms(0));
     assert_eq!(driver.scheduler().in_flight(), 1);
-    // It is admitted before the failed row is known.
-    let request = Request::new(prompt(12), 5);
-    let expected = MockModel::new(&config).answer(&request, 48);
+    // A request that begins with the token of that row is admitted before its fault is known.
+    let first = model.answer(&Request::new(prompt(5), 1), 48);
+    let request = Request::new([prompt(5), first, vec![9]].concat(), 5);
+    let expected = model.answer(&request, 48);
     let shares = driver.submit(request, ms(0)).unwrap();
     let answers = finish(&mut driver);
-    assert!(matches!(answers[&fails].error, Some(RequestError::Row { position: 10, .. })), "{answers:?}");
+    assert!(matches!(answers[&fails].error, Some(RequestError::Row { position: 5, .. })), "{answers:?}");
     assert_eq!(answers[&shares], Answer { tokens: expected, error: None });
+    let counters = driver.scheduler().stats().prefix_cache;
+    assert_eq!(counters.tokens_hit, 5, "only what was read");
 }
 
 /// A device that returns other results than it was asked for.

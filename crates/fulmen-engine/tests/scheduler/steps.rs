@@ -37,6 +37,22 @@ fn prompts_alone_fill_the_largest_bucket() {
 }
 
 #[test]
+fn short_prompts_do_not_wait_for_the_end_of_a_long_one() {
+    let mut scheduler = scheduler(SchedulerConfig { context: 2000, prefix_cache: false, ..config(500) });
+    scheduler.submit(Request::new(prompt(1000), 1), ms(0)).unwrap();
+    let first = scheduler.plan(ms(0)).unwrap();
+    assert_eq!(first.rows.active, 32, "alone it gets all rows");
+    let short = scheduler.submit(Request::new(prompt(10), 1), ms(1)).unwrap();
+    scheduler.submit(Request::new(prompt(500), 1), ms(1)).unwrap();
+    let second = scheduler.plan(ms(1)).unwrap();
+    let rows: Vec<usize> = second.chunks.iter().map(|chunk| chunk.rows.len()).collect();
+    assert_eq!(rows, [16, 10, 6], "half, the whole short prompt, and what is left");
+    answer(&mut scheduler, &first, 1);
+    answer(&mut scheduler, &second, 1);
+    assert!(scheduler.take_events().iter().any(|(id, event)| *id == short && event.is_last()));
+}
+
+#[test]
 fn a_sequence_that_has_ended_is_dropped_one_step_later() {
     let mut scheduler = scheduler(config(64));
     let stop = Stop { tokens: vec![7], ..Stop::default() };

@@ -133,7 +133,7 @@ impl<'a> Simulation<'a> {
             }
             self.take_events(counts)?;
             self.check_progress()?;
-            if self.iterations.is_multiple_of(2) {
+            if self.iterations.is_multiple_of(4) {
                 self.driver.scheduler().audit().map_err(|error| error.to_string())?;
             }
             let arrival = self.scenario.arrivals.get(self.next_arrival).map(|arrival| arrival.at);
