@@ -148,7 +148,8 @@ fn configurations_that_cannot_work_are_refused() {
         ),
         (
             SchedulerConfig { batch_invariant: true, max_sequences: 30, ..base() },
-            "the largest bucket: expected at least 33 (max_sequences - 1 + page) in batch-invariant mode, got 32",
+            "the largest bucket: expected at least 33 (max_sequences - 1 + page) in batch-invariant mode, \
+             got 32",
         ),
         (
             SchedulerConfig { groups: vec![GroupConfig::full(0)], ..base() },
