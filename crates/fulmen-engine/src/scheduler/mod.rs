@@ -30,6 +30,7 @@ mod sharing;
 mod stats;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -331,6 +332,9 @@ impl Scheduler {
                 self.tenants.remove(&sequence.tenant);
             }
         }
+        let constraint = sequence.constraint.take();
+        // Foreign code: its panic must not reach the other requests.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(constraint)));
         match std::mem::replace(&mut sequence.place, Place::Waiting) {
             Place::Waiting => {}
             Place::Swapped(pages) => self.memory.allocator.release_swapped(pages),

@@ -76,6 +76,22 @@ fn steps_shrink_until_they_fit_the_device() {
 }
 
 #[test]
+fn steps_grow_again_after_the_device_was_out_of_memory() {
+    let mut scheduler = scheduler(config(64));
+    scheduler.submit(Request::new(prompt(63), 1), ms(0)).unwrap();
+    let mut rows = Vec::new();
+    for launch in 0..5 {
+        let plan = scheduler.plan(ms(0)).unwrap();
+        rows.push(plan.rows.active);
+        match launch {
+            0 | 1 => scheduler.launch_failed(plan, LaunchError::OutOfMemory("no room".to_owned())),
+            _ => answer(&mut scheduler, &plan, 1),
+        }
+    }
+    assert_eq!(rows, [32, 16, 8, 16, 32]);
+}
+
+#[test]
 fn a_rejected_request_fails_alone() {
     let (config, requests) = workload();
     let rejected = LaunchError::Rejected { slot: 1, reason: "no such sampling".to_owned() };

@@ -1,5 +1,7 @@
 //! What is in a step.
 
+use std::panic::resume_unwind;
+
 use fulmen_engine::step::{NO_SLOT, RowToken, TokenMask};
 use fulmen_engine::{Constraint, DeviceLost, LaunchError, StepDevice, Stop, Ticket};
 
@@ -50,6 +52,32 @@ fn short_prompts_do_not_wait_for_the_end_of_a_long_one() {
     answer(&mut scheduler, &first, 1);
     answer(&mut scheduler, &second, 1);
     assert!(scheduler.take_events().iter().any(|(id, event)| *id == short && event.is_last()));
+}
+
+#[test]
+fn prompts_delay_the_tokens_of_others_by_their_budget_at_most() {
+    let config = SchedulerConfig { context: 500, prefix_cache: false, ..config(1000) };
+    let mut driver = driver(&config);
+    let (mut now, mut decoding) = (ms(0), BTreeMap::new());
+    for _ in 0..3 {
+        decoding.insert(driver.submit(Request::new(prompt(4), 200), now).unwrap(), None);
+    }
+    let mut longest = ms(0);
+    for step in 0..150 {
+        if step % 10 == 5 {
+            driver.submit(Request::new(prompt(100), 1), now).unwrap();
+        }
+        driver.step(now);
+        now = driver.device().unwrap().busy();
+        for (id, event) in driver.take_events() {
+            if let (Event::Token(_), Some(last)) = (event, decoding.get_mut(&id)) {
+                longest = longest.max(now - last.replace(now).unwrap_or(now));
+            }
+        }
+    }
+    assert!(driver.scheduler().stats().prefill_rows > 1000, "{:?}", driver.scheduler().stats());
+    // A step takes 1 ms and 10 µs for each of 3 decode rows and at most 8 prefill rows.
+    assert_eq!(longest, Duration::from_micros(1000 + 10 * (3 + 8)));
 }
 
 #[test]
@@ -116,10 +144,15 @@ fn constrained_rows_wait_for_their_token_and_delay_nobody() {
 #[test]
 fn a_constraint_that_fails_or_panics_ends_its_request_alone() {
     struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            resume_unwind(Box::new("not even dropped"));
+        }
+    }
     impl Constraint for Panics {
         fn mask(&mut self) -> Result<TokenMask, String> {
             // Without the hook of the test runner: nothing is printed.
-            std::panic::resume_unwind(Box::new("no grammar"))
+            resume_unwind(Box::new("no grammar"))
         }
 
         fn accept(&mut self, _: u32) -> Result<(), String> {
