@@ -11,8 +11,8 @@ use crate::select::{WGPU, parse_device};
 #[derive(Debug, clap::Args)]
 pub(crate) struct GpuOption {
     /// Device to use: auto, wgpu or wgpu:N. `auto` prefers a hardware GPU to a software one.
-    #[arg(long, short, value_name = "DEVICE", env = "FULMEN_DEVICE", default_value_t, value_parser =
-    #parse_device)]
+    #[arg(long, short, value_name = "DEVICE", env = "FULMEN_DEVICE", default_value_t)]
+    #[arg(value_parser = parse_device)]
     device: DeviceSelector,
 }
 

@@ -43,8 +43,8 @@ pub(crate) struct DeviceOption {
     ///
     /// `auto` selects the best device that can run models: CUDA first, then a hardware GPU through wgpu, then
     /// the CPU. A backend without a number selects its best device. `fulmen devices` lists all of them.
-    #[arg(long, short, value_name = "DEVICE", env = "FULMEN_DEVICE", default_value_t, value_parser =
-    #parse_device)]
+    #[arg(long, short, value_name = "DEVICE", env = "FULMEN_DEVICE", default_value_t)]
+    #[arg(value_parser = parse_device)]
     pub(crate) device: DeviceSelector,
 }
 
