@@ -11,9 +11,9 @@ use crate::buffer::CudaMemory;
 use crate::capture::Captured;
 use crate::device::{CudaDevice, CudaOptions};
 use crate::error::CudaError;
+use crate::forward::{self, Forwarding};
 use crate::handles::{Event, Stream};
 use crate::kernels;
-use crate::l2_prefetch::L2Prefetch;
 use crate::queue::Queue;
 use crate::timed_graph::TimedGraph;
 
@@ -95,51 +95,46 @@ impl CudaDispatcher {
     /// Ends a capture. Calls run again, even after an error.
     pub fn end_capture(&mut self) -> Result<ReplayId, BackendError> {
         let uses = self.memory.map.end_recording();
-        let (graph, buffers) = self.queue.end_capture()?;
+        let (graph, scratch) = self.queue.end_capture()?;
         let (program, timed) = (None, None);
-        Ok(self.captures.add(Captured { graph, _buffers: buffers, program, timed }, uses))
+        Ok(self.captures.add(Captured { graph, _scratch: scratch, program, timed }, uses))
     }
 
     /// Loads the kernels and allocates the scratch memory that a program needs.
-    fn plan(&mut self, program: &Program) -> Result<(), ExecError> {
-        self.queue.begin_planning().map_err(BackendError::from)?;
+    fn load(&mut self, program: &Program) -> Result<(), ExecError> {
+        self.queue.begin_loading().map_err(BackendError::from)?;
         let planned = program.run(self);
-        self.queue.end_planning();
+        self.queue.end_loading();
         planned.map(|_| ())
     }
 
-    fn launch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
-        self.queue.request_forward(None);
-        let launched = match (first, second) {
-            (OpCall::MulMat(call), OpCall::RmsNorm(norm)) => {
-                // An invalid norm is reported by its own call.
-                if norm.check_operands(&self.memory).is_ok() {
-                    kernels::small_m::request_forward(&mut self.queue, call, norm);
-                }
-                None
+    /// Whether the operands of all calls are valid. An invalid call is reported when it is dispatched.
+    fn are_valid(&self, calls: &[ProgramCall]) -> bool {
+        calls.iter().all(|step| step.call.check_operands(&self.memory).is_ok())
+    }
+
+    fn launch_planned(&mut self, program: &Program, planned: &PlannedCall) -> Launched {
+        let calls = program.calls().get(planned.calls.clone()).unwrap_or_default();
+        for step in calls {
+            step.call.check_operands(&self.memory)?;
+        }
+        let PlannedCall { inputs, outputs, .. } = planned;
+        for (forwarded, write) in [(inputs, false), (outputs, true)] {
+            for Forwarded { activation, ptr } in forwarded {
+                self.memory.look_up(activation.form.name, *ptr, activation.form.bytes, 16, write)?;
             }
-            (OpCall::RmsNorm(norm), OpCall::MulMat(call)) if norm.feeds(call.input, call.m, call.k) => {
-                norm.check_operands(&self.memory)?;
-                call.check_operands(&self.memory)?;
-                kernels::small_m::launch(&mut self.queue, call, Some(norm))
-            }
-            (OpCall::RmsNorm(norm), OpCall::GateUp(call)) if norm.feeds(call.input, call.m, call.k) => {
-                norm.check_operands(&self.memory)?;
-                call.check_operands(&self.memory)?;
-                kernels::small_m::launch_gate_up(&mut self.queue, call, Some(norm))
-            }
-            (OpCall::RopeStore(store), OpCall::Attention(call)) => {
-                store.check_operands(&self.memory)?;
-                call.check_operands(&self.memory)?;
-                kernels::attention_decode::launch_with_store(&mut self.queue, store, call)
-            }
-            _ => None,
-        };
-        launched.transpose()
+        }
+        let prefetched = planned.prefetch.and_then(|call| program.calls().get(call));
+        let prefetched = prefetched.filter(|step| self.are_valid(std::slice::from_ref(step)));
+        let prefetch = prefetched.and_then(|step| forward::prefetch(self.queue.caps(), &step.call));
+        match forward::launch(&mut self.queue, calls, &Forwarding { inputs, outputs, prefetch }) {
+            Some(launched) => launched,
+            None => calls.iter().map(|step| self.dispatch(&step.call)).sum(),
+        }
     }
 
     fn capture(&mut self, program: &Program) -> Result<ReplayId, ExecError> {
-        self.plan(program)?;
+        self.load(program)?;
         self.begin_capture()?;
         let recorded = program.run(self);
         // The capture is always ended; if a call failed, its error is the one to report.
@@ -162,12 +157,8 @@ impl Drop for CudaDispatcher {
 macro_rules! ops {
     ($($method:ident($call:ty) => $launch:expr;)*) => {
         $(fn $method(&mut self, call: &$call) -> Launched {
-            let checked = call.check_operands(&self.memory);
-            let launched = checked.and_then(|()| $launch(&mut self.queue, call));
-            // Both are valid for one call, even if it failed.
-            self.queue.request_forward(None);
-            self.queue.set_l2_prefetch(None);
-            launched
+            call.check_operands(&self.memory)?;
+            $launch(&mut self.queue, call)
         })*
     };
 }
@@ -215,22 +206,40 @@ impl KernelDispatch for CudaDispatcher {
         Fusions { add_rms_norm: false, ..Fusions::all() }
     }
 
-    /// Fuses an RMS norm with the matmuls that read it, and RoPE and KV store with attention. For a matmul
-    /// followed by a norm it only leaves a request to forward the result; see [`queue`](crate::queue).
-    fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
-        let launched = self.launch_pair(first, second);
-        if !matches!(launched, Ok(None)) {
-            self.queue.set_l2_prefetch(None);
-        }
-        launched
+    fn fused_calls(&self, next: &[ProgramCall], unfinished: &[Extent]) -> usize {
+        let fused = forward::fused_calls(self.queue.caps(), next, unfinished);
+        if next.get(..fused).is_some_and(|calls| self.are_valid(calls)) { fused } else { 1 }
     }
 
-    /// Lets a matmul prefetch the KV cache for the attention after it.
-    fn look_ahead(&mut self, left: &[ProgramCall]) {
-        // An invalid call is reported when it is dispatched.
-        let store =
-            L2Prefetch::store_after_matmul(left).filter(|call| call.check_operands(&self.memory).is_ok());
-        self.queue.set_l2_prefetch(store.and_then(|call| L2Prefetch::new(self.queue.caps(), call)));
+    fn drains(&self, call: &OpCall) -> bool {
+        forward::drains(self.device.overlaps(), call)
+    }
+
+    fn accepted_forms(&self, calls: &[ProgramCall]) -> Vec<ActivationForm> {
+        if self.are_valid(calls) { forward::accepted_forms(self.queue.caps(), calls) } else { Vec::new() }
+    }
+
+    fn forwards(&self, calls: &[ProgramCall], activation: &ActivationForm) -> bool {
+        self.are_valid(calls) && forward::forwards(self.queue.caps(), calls, activation)
+    }
+
+    fn prefetches(&self, calls: &[ProgramCall], next: &OpCall) -> bool {
+        forward::prefetches(self.queue.caps(), calls, next)
+    }
+
+    /// The first call of a planned program does not overlap with what was launched before; see
+    /// [`queue`](crate::queue).
+    fn dispatch_planned(&mut self, program: &Program, planned: &PlannedCall) -> Launched {
+        if !planned.first {
+            return self.launch_planned(program, planned);
+        }
+        let overlap = std::mem::replace(&mut self.queue.overlap, false);
+        let launched = self.launch_planned(program, planned);
+        self.queue.overlap = overlap;
+        if matches!(launched, Ok(0)) {
+            self.queue.drain()?;
+        }
+        launched
     }
 
     fn synchronize(&mut self) -> Result<(), BackendError> {
@@ -254,7 +263,7 @@ impl KernelDispatch for CudaDispatcher {
         self.captured_nodes(id)
     }
 
-    /// One time per call, or per pair of calls that were fused. Kernels do not overlap, unlike in a normal
+    /// One time per call, or per group of calls that run as one. Kernels do not overlap, unlike in a normal
     /// replay.
     fn replay_timed(&mut self, id: ReplayId) -> Result<Option<Vec<KernelTime>>, BackendError> {
         let captured = self.captures.get(id)?;
@@ -287,8 +296,6 @@ impl DeviceMemory for CudaDispatcher {
 
     fn free(&mut self, ptr: u64) -> Result<(), BackendError> {
         self.queue.must_be_idle("freeing memory")?;
-        self.queue.clear_forwarded();
-        self.queue.set_l2_prefetch(None);
         self.memory.free(ptr)?;
         self.captures.invalidate(ptr, "was freed");
         Ok(())
@@ -296,15 +303,11 @@ impl DeviceMemory for CudaDispatcher {
 
     fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
         self.queue.must_be_idle("a write")?;
-        // A copy does not overlap with kernels.
-        self.queue.mark_drained();
         self.memory.write(ptr, data)
     }
 
     fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
         self.queue.must_be_idle("a read")?;
-        // A copy does not overlap with kernels.
-        self.queue.mark_drained();
         let read = self.memory.start_copy(ptr, bytes)?.checking(self.queue.fault_cell());
         Ok(ReadTicket::pending(read, bytes))
     }

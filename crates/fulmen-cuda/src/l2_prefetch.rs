@@ -2,7 +2,7 @@
 //! and the attention after it is bound by memory bandwidth, so the matmul prefetches the keys and values for
 //! it.
 
-use fulmen_core::{OpCall, ProgramCall, RopeStoreCall};
+use fulmen_core::RopeStoreCall;
 
 use crate::device::Caps;
 use crate::layout::{DevicePtr, kernel_args};
@@ -29,17 +29,6 @@ kernel_args! {
 }
 
 impl L2Prefetch {
-    /// The RoPE and KV store after the next call, if that call is a matmul, alone or fused with the norm
-    /// before it.
-    pub(crate) fn store_after_matmul(upcoming: &[ProgramCall]) -> Option<&RopeStoreCall> {
-        let is_matmul = |step: &ProgramCall| matches!(step.call, OpCall::MulMat(_) | OpCall::GateUp(_));
-        let next = upcoming.iter().take(2).position(is_matmul)? + 1;
-        match &upcoming.get(next)?.call {
-            OpCall::RopeStore(call) => Some(call),
-            _ => None,
-        }
-    }
-
     /// The prefetch for the cache that a call stores to, limited to half of the L2 cache.
     pub(crate) fn new(caps: Caps, call: &RopeStoreCall) -> Option<L2Prefetch> {
         let (store, heads) = (&call.store, call.store.heads);
@@ -62,36 +51,12 @@ impl L2Prefetch {
 
 #[cfg(test)]
 mod tests {
-    use fulmen_core::{
-        DType, Heads, KvCache, KvStoreCall, MulMatCall, Projection, RmsNormCall, RopePairing, RopeSpec,
-        WeightArg,
-    };
+    use fulmen_core::{DType, Heads, KvCache, KvStoreCall, RopePairing, RopeSpec};
 
     use super::*;
 
     const CAPS: Caps =
         Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448, l2_bytes: 60 << 20 };
-
-    fn step(call: OpCall) -> ProgramCall {
-        ProgramCall { node: 0, name: None, call }
-    }
-
-    fn norm() -> ProgramCall {
-        step(OpCall::RmsNorm(RmsNormCall {
-            input: 16,
-            gamma: 32,
-            output: 48,
-            rows: 16,
-            width: 256,
-            epsilon: 1e-6,
-        }))
-    }
-
-    fn matmul() -> ProgramCall {
-        let weight = WeightArg { ptr: 64, dtype: DType::Q4_K, rows: 16 };
-        let part = Projection { weight, bias: None, output: 80 };
-        step(OpCall::MulMat(MulMatCall { input: 48, parts: vec![part], residual: None, m: 16, k: 256 }))
-    }
 
     fn store(m: u32) -> RopeStoreCall {
         let cache = KvCache { k_ptr: 1 << 20, v_ptr: 1 << 21, dtype: DType::F16, n_seqs: 16, capacity: 4096 };
@@ -106,22 +71,6 @@ mod tests {
             output: 80,
             epsilon: 0.0,
             rope: RopeSpec::new(RopePairing::NeoX, 128, 1e6),
-        }
-    }
-
-    #[test]
-    fn a_store_after_a_matmul_is_found_with_and_without_a_norm_before_it() {
-        let store_step = || step(OpCall::RopeStore(store(16)));
-        assert!(L2Prefetch::store_after_matmul(&[norm(), matmul(), store_step()]).is_some());
-        assert!(L2Prefetch::store_after_matmul(&[matmul(), store_step()]).is_some());
-        for none in [
-            vec![],
-            vec![matmul()],
-            vec![store_step()],
-            vec![norm(), norm(), matmul(), store_step()],
-            vec![matmul(), norm(), store_step()],
-        ] {
-            assert!(L2Prefetch::store_after_matmul(&none).is_none());
         }
     }
 

@@ -24,14 +24,19 @@ pub mod dispatch;
 mod embedded;
 pub mod error;
 mod fault;
+mod forward;
 mod handles;
 pub mod kernels;
 mod l2_prefetch;
+#[cfg(test)]
+mod launches_tests;
 mod layout;
 mod module;
 mod ptx;
 pub mod queue;
 mod readback;
+#[cfg(test)]
+mod recorder;
 mod tensor_map;
 mod test_kernel;
 mod timed_graph;

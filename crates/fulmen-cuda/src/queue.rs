@@ -1,5 +1,8 @@
 //! The queue that kernels are launched through: a stream, scratch memory, and whether launches run, are
-//! planned or are captured.
+//! prepared or are captured.
+//!
+//! A queue remembers nothing of the calls that were launched through it: what a call needs to know of others
+//! is part of its program's plan (`forward.rs`).
 //!
 //! # Programmatic dependent launch
 //!
@@ -9,31 +12,9 @@
 //!
 //! - Positions and sequences. A kernel that writes them must not let the next kernel start early: then no
 //!   later kernel starts before its last block has exited. `advance.cu`, which writes positions, does not.
-//! - With the fused store, the KV cache. [`Queue::note_kv_store`] records which caches were written since the
-//!   last point at which all previous kernels were known to be done ([`Queue::mark_drained`]), and the fused
-//!   kernel is not used for a cache in that list ([`Queue::kv_store_may_be_running`]).
-//!
-//! # Forwarding
-//!
-//! A kernel may write its result a second time, in the format in which the next matmul reads its input (q8 or
-//! f16 instead of f32). The matmul then skips its own conversion. The two calls know nothing of each other:
-//! they communicate through the queue, and correctness never depends on it, as the f32 result is always
-//! written too.
-//!
-//! 1. Before a matmul that is followed by an RMS norm, `dispatch_pair` sees both calls. It returns `None`,
-//!    but leaves a request (`request_forward`): the output of the matmul, times the gamma of the
-//!    norm, would be of use.
-//! 2. A producer (attention, gate-up, or a matmul with a matching request) reserves a slot of the forward
-//!    buffer (`reserve_forward_buffer`), writes to it, and describes what it wrote
-//!    (`set_forwarded`).
-//! 3. The next call asks for its input in the form it needs (`forwarded`). It gets the buffer only
-//!    if the description matches in address, shape and format; otherwise it converts the f32 values itself.
-//!
-//! A request is valid for one call: it names addresses that were checked for that call. Forwarded data is
-//! valid until the next launch, write, free, replay or synchronization, because any of them may change the
-//! f32 values that it was made from. The two slots of the buffer alternate: a kernel reads one and writes
-//! the other. The L2 prefetch (`set_l2_prefetch`) is a request of the same kind, also valid for one
-//! call.
+//! - With the fused store, the KV cache. A plan fuses the store only where no earlier call of the program may
+//!   still be writing that cache, and the first call of a planned program does not overlap with what was
+//!   launched before it.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -47,7 +28,6 @@ use crate::device::{Caps, CudaDevice};
 use crate::error::{CudaError, reason};
 use crate::fault::FaultCell;
 use crate::handles::{DeviceBlock, Graph, Stream};
-use crate::l2_prefetch::L2Prefetch;
 use crate::tensor_map::TensorMap;
 
 /// What happens to a launch.
@@ -56,7 +36,7 @@ enum State {
     /// It runs.
     Idle,
     /// Its kernel is loaded and its scratch memory allocated, so that it can be captured later.
-    Planning,
+    Loading,
     /// It is recorded into a graph.
     Capturing,
 }
@@ -97,61 +77,54 @@ impl<'a> Launch<'a> {
 
 /// A kernel argument.
 #[derive(Clone, Copy)]
-pub struct Arg<'a>(*const c_void, std::marker::PhantomData<&'a ()>);
+pub struct Arg<'a>(&'a [u8]);
 
 impl<'a> Arg<'a> {
+    /// The bytes that the kernel gets.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.0
+    }
+
     /// A plain value or struct, laid out as the kernel declares it.
     pub fn new<P: Pod>(value: &'a P) -> Arg<'a> {
-        Arg(std::ptr::from_ref(value).cast(), std::marker::PhantomData)
+        Arg(bytemuck::bytes_of(value))
     }
 }
 
-/// The scratch memory and forward buffer that the launches of a graph use, kept alive with it.
-pub(crate) type GraphBuffers = [Option<Arc<DeviceBlock>>; 2];
+/// The scratch memory that the launches of a graph use, kept alive with it.
+pub(crate) type GraphScratch = Option<Arc<DeviceBlock>>;
 
-/// The format of forwarded activations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ForwardFormat {
-    /// One row quantized to q8.
-    Q8,
-    /// Rows in f16, each scaled by a factor of its own.
-    ScaledF16,
-    /// Rows in f16 as a matmul has computed them, not scaled.
-    MatmulF16 {
-        /// The address of the gamma of an RMS norm that they are multiplied with.
-        gamma: Option<u64>,
-    },
+/// Where launches go.
+enum Target {
+    Stream(StreamTarget),
+    /// Into a list, without a device.
+    #[cfg(test)]
+    Recorder(crate::recorder::Recorder),
 }
 
-/// A description of forwarded activations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Forwarded {
-    pub(crate) format: ForwardFormat,
-    /// The address of the f32 activations that they were made from.
-    pub(crate) source: u64,
-    pub(crate) rows: u32,
-    pub(crate) width: u32,
+/// A stream of a device, and the record that kernels report faults to.
+struct StreamTarget {
+    device: Arc<CudaDevice>,
+    stream: Arc<Stream>,
+    fault: FaultCell,
+}
+
+impl Target {
+    fn stream(&self) -> &StreamTarget {
+        match self {
+            Target::Stream(target) => target,
+            #[cfg(test)]
+            Target::Recorder(_) => panic!("a recorder has no device"),
+        }
+    }
 }
 
 /// A stream with the memory that launches need; see the [module](self).
 pub struct Queue {
-    device: Arc<CudaDevice>,
-    stream: Arc<Stream>,
+    target: Target,
     state: State,
     scratch: Option<Arc<DeviceBlock>>,
-    /// Two slots: the next launch may read one and write the other.
-    forward_buffer: Option<Arc<DeviceBlock>>,
-    /// What the last launch has forwarded, and the slot that it is in.
-    forwarded: Option<(Forwarded, usize)>,
-    /// What the call after the next one would read if the next one forwards it.
-    requested: Option<Forwarded>,
-    /// What the next call may prefetch into L2 for the call after it.
-    l2_prefetch: Option<L2Prefetch>,
-    /// Forward buffers that became too small, but that launches may still use.
-    retired_buffers: Vec<Arc<DeviceBlock>>,
-    fault: FaultCell,
-    /// KV caches that running launches may still write to, by the address of their keys.
-    pending_kv_stores: Vec<u64>,
     /// Whether kernels may use programmatic dependent launch, if the device has it.
     pub(crate) overlap: bool,
 }
@@ -162,91 +135,54 @@ impl Queue {
         let fault = FaultCell::new(&device.context)?;
         let (device, stream) = (Arc::clone(device), Arc::clone(stream));
         Ok(Queue {
-            device,
-            stream,
+            target: Target::Stream(StreamTarget { device, stream, fault }),
             state: State::Idle,
             scratch: None,
-            forward_buffer: None,
-            forwarded: None,
-            requested: None,
-            l2_prefetch: None,
-            retired_buffers: Vec::new(),
-            fault,
-            pending_kv_stores: Vec::new(),
             overlap: true,
         })
     }
 
+    /// A queue without a device, which records launches.
+    #[cfg(test)]
+    pub(crate) fn recording(caps: Caps) -> Queue {
+        Queue {
+            target: Target::Recorder(crate::recorder::Recorder::new(caps)),
+            state: State::Idle,
+            scratch: None,
+            overlap: true,
+        }
+    }
+
+    /// What was launched, if the queue records it.
+    #[cfg(test)]
+    pub(crate) fn recorded(&self) -> &[crate::recorder::RecordedLaunch] {
+        match &self.target {
+            Target::Stream(_) => &[],
+            Target::Recorder(recorder) => &recorder.launches,
+        }
+    }
+
     /// The capabilities of the device.
     pub fn caps(&self) -> Caps {
-        self.device.caps()
+        match &self.target {
+            Target::Stream(target) => target.device.caps(),
+            #[cfg(test)]
+            Target::Recorder(recorder) => recorder.caps,
+        }
     }
 
     /// What kernels report faults to.
     pub(crate) fn fault_cell(&self) -> &FaultCell {
-        &self.fault
+        &self.target.stream().fault
     }
 
     /// The address that kernels report faults to.
     pub fn fault(&self) -> u64 {
-        self.fault.ptr()
-    }
-
-    /// Notes that a launch writes to the KV cache with these keys.
-    pub fn note_kv_store(&mut self, keys: u64) {
-        if !self.pending_kv_stores.contains(&keys) {
-            self.pending_kv_stores.push(keys);
+        match &self.target {
+            Target::Stream(target) => target.fault.ptr(),
+            #[cfg(test)]
+            Target::Recorder(_) => crate::recorder::FAULT,
         }
-    }
-
-    /// Whether a launch that writes to this KV cache may still be running when the next launch starts.
-    pub fn kv_store_may_be_running(&self, keys: u64) -> bool {
-        self.pending_kv_stores.contains(&keys)
-    }
-
-    /// Notes that all previous launches will be done when the next one starts.
-    pub fn mark_drained(&mut self) {
-        self.pending_kv_stores.clear();
-        self.clear_forwarded();
-    }
-
-    /// The address of these activations, if the last launch has forwarded them.
-    pub(crate) fn forwarded(&self, what: Forwarded) -> Option<u64> {
-        let (_, slot) = self.forwarded.filter(|(forwarded, _)| *forwarded == what)?;
-        Some(slot_address(self.forward_buffer.as_ref()?, slot))
-    }
-
-    /// Where a launch may write `bytes` of activations for the next one. After the launch, the caller
-    /// describes them with [`set_forwarded`](Queue::set_forwarded). `None` if there is no memory for it;
-    /// forwarding is optional.
-    pub(crate) fn reserve_forward_buffer(&mut self, bytes: usize) -> Option<u64> {
-        if self.forward_buffer.as_ref().is_none_or(|block| block.bytes() / 2 < bytes) {
-            self.wait_to_grow("growing the forward buffer").ok()?;
-            let grown = self.block(2 * bytes).ok()?;
-            // The next launch may read what was forwarded to it.
-            let outgrown = self.forward_buffer.replace(grown);
-            if self.forwarded.take().is_some() {
-                self.retired_buffers.extend(outgrown);
-            }
-        }
-        self.forward_buffer.as_ref().map(|block| slot_address(block, self.unused_slot()))
-    }
-
-    /// Notes what the last launch has forwarded, at an address from
-    /// [`reserve_forward_buffer`](Queue::reserve_forward_buffer).
-    pub(crate) fn set_forwarded(&mut self, what: Forwarded, at: u64) {
-        self.forwarded = self.forward_buffer.as_ref().map(|block| (what, usize::from(at != block.ptr())));
-    }
-
-    /// Invalidates what was forwarded and requested.
-    pub(crate) fn clear_forwarded(&mut self) {
-        self.forwarded = None;
-        self.requested = None;
-    }
-
-    /// Sets what the call after the next one would read if the next one forwards it. Valid for one call.
-    pub(crate) fn request_forward(&mut self, what: Option<Forwarded>) {
-        self.requested = what;
     }
 
     /// A descriptor for TMA loads of 2D tiles; see [`TensorMap::of_bytes`].
@@ -256,28 +192,11 @@ impl Queue {
         tensor: (u32, u32),
         tile: (u32, u32),
     ) -> Result<TensorMap, CudaError> {
-        TensorMap::of_bytes(&self.device.context, ptr, tensor, tile)
-    }
-
-    /// Sets what the next call may prefetch into L2. Valid for one call.
-    pub(crate) fn set_l2_prefetch(&mut self, prefetch: Option<L2Prefetch>) {
-        self.l2_prefetch = prefetch;
-    }
-
-    /// What this call may prefetch into L2.
-    pub(crate) fn l2_prefetch(&self) -> Option<L2Prefetch> {
-        self.l2_prefetch
-    }
-
-    /// The gamma that a requested output is to be multiplied with.
-    pub(crate) fn requested_gamma(&self, source: u64, rows: u32, width: u32) -> Option<u64> {
-        let requested = self.requested?;
-        let ForwardFormat::MatmulF16 { gamma } = requested.format else { return None };
-        gamma.filter(|_| requested == Forwarded { format: requested.format, source, rows, width })
-    }
-
-    fn unused_slot(&self) -> usize {
-        self.forwarded.map_or(0, |(_, slot)| 1 - slot)
+        match &self.target {
+            Target::Stream(target) => TensorMap::of_bytes(&target.device.context, ptr, tensor, tile),
+            #[cfg(test)]
+            Target::Recorder(_) => Ok(TensorMap::default()),
+        }
     }
 
     /// Checks the number of blocks in the first grid dimension.
@@ -293,6 +212,10 @@ impl Queue {
     /// Scratch memory for the launches of one call; the next call reuses it. It cannot grow while a program
     /// is captured.
     pub fn scratch(&mut self, bytes: usize) -> Result<u64, CudaError> {
+        #[cfg(test)]
+        if let Target::Recorder(_) = self.target {
+            return Ok(crate::recorder::SCRATCH);
+        }
         if let Some(block) = &self.scratch
             && block.bytes() >= bytes
         {
@@ -309,12 +232,12 @@ impl Queue {
         if self.state == State::Capturing {
             return Err(CudaError::Capturing { call });
         }
-        self.stream.synchronize()
+        self.target.stream().stream.synchronize()
     }
 
     fn block(&self, bytes: usize) -> Result<Arc<DeviceBlock>, CudaError> {
         let grown = bytes.checked_next_power_of_two().unwrap_or(bytes).max(1 << 20);
-        Ok(Arc::new(DeviceBlock::new(&self.device.context, grown, bytes as u64)?))
+        Ok(Arc::new(DeviceBlock::new(&self.target.stream().device.context, grown, bytes as u64)?))
     }
 
     /// Launches a kernel that takes one struct.
@@ -324,15 +247,19 @@ impl Queue {
 
     /// Launches a kernel with arguments in the order in which it declares them.
     pub fn launch_with(&mut self, launch: &Launch<'_>, args: &[Arg<'_>]) -> Result<(), CudaError> {
-        let function = self.device.modules.function(launch.file, launch.entry, launch.shared)?;
-        self.clear_forwarded();
-        if self.state == State::Planning {
+        #[cfg(test)]
+        if let Target::Recorder(recorder) = &mut self.target {
+            return recorder.launch(launch, args);
+        }
+        let StreamTarget { device, stream, .. } = self.target.stream();
+        let function = device.modules.function(launch.file, launch.entry, launch.shared)?;
+        if self.state == State::Loading {
             return Ok(());
         }
-        self.device.context.bind()?;
+        device.context.bind()?;
         let mut attributes = [NO_ATTRIBUTE; 2];
         let mut count = 0;
-        if self.overlap && self.device.overlaps() {
+        if self.overlap && device.overlaps() {
             attributes[count].id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
             attributes[count].value.programmaticStreamSerializationAllowed = 1;
             count += 1;
@@ -352,17 +279,18 @@ impl Queue {
             blockDimY: 1,
             blockDimZ: 1,
             sharedMemBytes: launch.shared,
-            hStream: self.stream.raw(),
+            hStream: stream.raw(),
             attrs: attributes.as_mut_ptr(),
             numAttrs: count as u32,
         };
-        let mut pointers: Vec<*mut c_void> = args.iter().map(|arg| arg.0.cast_mut()).collect();
+        let mut pointers: Vec<*mut c_void> =
+            args.iter().map(|arg| arg.0.as_ptr().cast_mut().cast()).collect();
         // SAFETY: function and stream are alive; the arguments point to values that outlive the call, which
         // copies them. `kernel_args!` checks that they are laid out as the kernel declares them.
         let status = unsafe {
             sys::cuLaunchKernelEx(&config, function.raw(), pointers.as_mut_ptr(), std::ptr::null_mut())
         };
-        status.result().map_err(|error| match self.device.context.error("cuLaunchKernelEx", error) {
+        status.result().map_err(|error| match device.context.error("cuLaunchKernelEx", error) {
             CudaError::Driver { .. } => {
                 CudaError::Launch { kernel: launch.entry.to_owned(), reason: reason(error) }
             }
@@ -370,7 +298,7 @@ impl Queue {
         })
     }
 
-    /// An error if a program is being planned or captured.
+    /// An error if a program is being loaded or captured.
     pub(crate) fn must_be_idle(&self, call: &'static str) -> Result<(), CudaError> {
         if self.state == State::Idle { Ok(()) } else { Err(CudaError::Capturing { call }) }
     }
@@ -378,24 +306,29 @@ impl Queue {
     /// Waits for the device, and returns the fault that a kernel has reported.
     pub(crate) fn synchronize(&mut self) -> Result<(), BackendError> {
         self.must_be_idle("waiting for the device")?;
-        self.stream.synchronize()?;
-        self.mark_drained();
-        self.retired_buffers.clear();
-        self.fault.take()
+        self.target.stream().stream.synchronize()?;
+        match &mut self.target {
+            Target::Stream(target) => target.fault.take(),
+            #[cfg(test)]
+            Target::Recorder(_) => Ok(()),
+        }
     }
 
-    /// Starts planning: launches are prepared instead of run until [`end_planning`](Queue::end_planning).
-    pub(crate) fn begin_planning(&mut self) -> Result<(), CudaError> {
-        self.must_be_idle("planning a program")?;
-        self.mark_drained();
-        self.state = State::Planning;
+    /// Waits until earlier launches are done, unless launches do not run.
+    pub(crate) fn drain(&self) -> Result<(), CudaError> {
+        if self.state == State::Idle { self.target.stream().stream.synchronize() } else { Ok(()) }
+    }
+
+    /// Starts loading: launches are prepared instead of run until [`end_loading`](Queue::end_loading).
+    pub(crate) fn begin_loading(&mut self) -> Result<(), CudaError> {
+        self.must_be_idle("loading a program")?;
+        self.state = State::Loading;
         Ok(())
     }
 
-    /// Ends planning: launches run again.
-    pub(crate) fn end_planning(&mut self) {
-        self.mark_drained();
-        if self.state == State::Planning {
+    /// Ends loading: launches run again.
+    pub(crate) fn end_loading(&mut self) {
+        if self.state == State::Loading {
             self.state = State::Idle;
         }
     }
@@ -403,29 +336,26 @@ impl Queue {
     /// Starts a capture: launches are recorded instead of run until [`end_capture`](Queue::end_capture).
     pub(crate) fn begin_capture(&mut self) -> Result<(), CudaError> {
         self.must_be_idle("starting another capture")?;
-        self.mark_drained();
-        self.stream.begin_capture()?;
+        self.target.stream().stream.begin_capture()?;
         self.state = State::Capturing;
         Ok(())
     }
 
-    /// Ends the capture, and returns the graph with the buffers that it uses. Launches run again, even after
-    /// an error.
-    pub(crate) fn end_capture(&mut self) -> Result<(Graph, GraphBuffers), CudaError> {
-        self.mark_drained();
+    /// Ends the capture, and returns the graph with the scratch memory that it uses. Launches run again, even
+    /// after an error.
+    pub(crate) fn end_capture(&mut self) -> Result<(Graph, GraphScratch), CudaError> {
         if self.state != State::Capturing {
             let reason = "no capture was started".to_owned();
             return Err(CudaError::Capture { call: "ending a capture", reason });
         }
         self.state = State::Idle;
-        Ok((self.stream.end_capture()?, [self.scratch.clone(), self.forward_buffer.clone()]))
+        Ok((self.target.stream().stream.end_capture()?, self.scratch.clone()))
     }
 
     /// Launches a captured graph.
     pub(crate) fn launch_graph(&mut self, graph: &Graph) -> Result<(), CudaError> {
         self.must_be_idle("a replay")?;
-        self.clear_forwarded();
-        self.stream.launch(graph)
+        self.target.stream().stream.launch(graph)
     }
 }
 
@@ -435,13 +365,12 @@ impl Drop for Queue {
             let _ = self.end_capture();
         }
         // Kernels may be using the scratch memory and the fault record.
-        let _ = self.stream.synchronize();
+        match &self.target {
+            Target::Stream(target) => drop(target.stream.synchronize()),
+            #[cfg(test)]
+            Target::Recorder(_) => (),
+        }
     }
-}
-
-/// The address of a slot of the forward buffer.
-fn slot_address(block: &DeviceBlock, slot: usize) -> u64 {
-    block.ptr() + (slot * (block.bytes() / 2)) as u64
 }
 
 fn grid_dimension(what: &str, count: u64, limit: u32) -> Result<u32, BackendError> {

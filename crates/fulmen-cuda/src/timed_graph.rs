@@ -11,13 +11,13 @@ use fulmen_core::{BackendError, ExecError, KernelTime, Program};
 use crate::dispatch::CudaDispatcher;
 use crate::error::CudaError;
 use crate::handles::{Event, Graph};
-use crate::queue::GraphBuffers;
+use crate::queue::GraphScratch;
 
 /// A captured program with timing events.
 pub(crate) struct TimedGraph {
     pub(crate) graph: Graph,
-    /// GraphBuffers alive for the graph.
-    _buffers: GraphBuffers,
+    /// Alive as long as the graph.
+    _scratch: GraphScratch,
     /// One before the first call, and one after each call.
     events: Vec<Event>,
     /// The calls between two events, and their names.
@@ -30,9 +30,9 @@ impl TimedGraph {
         device: &mut CudaDispatcher,
         program: &Program,
     ) -> Result<TimedGraph, BackendError> {
-        device.queue.begin_planning()?;
+        device.queue.begin_loading()?;
         let planned = program.run(device);
-        device.queue.end_planning();
+        device.queue.end_loading();
         planned.map_err(refused)?;
         // Created before the capture, which allows little else than launches. There are at most this many.
         let mut unused =
@@ -56,8 +56,8 @@ impl TimedGraph {
         // The capture is always ended; if a call failed, its error is the one to report.
         let ended = device.queue.end_capture();
         recorded.map_err(refused)?;
-        let (graph, buffers) = ended?;
-        Ok(TimedGraph { graph, _buffers: buffers, events, calls })
+        let (graph, scratch) = ended?;
+        Ok(TimedGraph { graph, _scratch: scratch, events, calls })
     }
 
     /// The times of the last run, which has finished.

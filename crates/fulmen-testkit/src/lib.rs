@@ -33,6 +33,7 @@ pub mod perf;
 pub mod reference;
 mod report;
 pub mod rig;
+pub mod runs;
 pub mod sample;
 pub mod table;
 

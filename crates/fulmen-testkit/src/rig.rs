@@ -65,8 +65,8 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Plans and binds the graph, poisons its memory, and writes its data. [`release`](Rig::release) frees
-    /// the memory; on an error it is freed here.
+    /// Plans and binds the graph, poisons its memory, writes its data, and plans its calls for the backend.
+    /// [`release`](Rig::release) frees the memory; on an error it is freed here.
     pub fn new(
         backend: &mut dyn Backend,
         graph: LogicalGraph,
@@ -125,12 +125,16 @@ impl Rig {
         let bound = plan.bind_at(arena, &bindings)?;
         let mut rig = Rig { plan, bound, weights, states, inputs };
         rig.reset(backend)?;
+        rig.bound.plan_calls(backend)?;
         Ok(rig)
     }
 
     /// Poisons all memory, then restores inputs and initial states.
     pub fn reset(&mut self, backend: &mut dyn Backend) -> Result<(), ExecError> {
         backend.write(self.bound.arena(), &vec![POISON; self.plan.arena_bytes])?;
+        for (ptr, bytes) in self.bound.program().forward_memory() {
+            backend.write(ptr, &vec![POISON; bytes])?;
+        }
         for state in &self.states {
             let mut bytes = vec![POISON; state.bytes.len() + 2 * GUARD];
             bytes[GUARD..GUARD + state.bytes.len()].copy_from_slice(&state.bytes);

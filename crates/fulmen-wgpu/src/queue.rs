@@ -12,9 +12,9 @@
 //!   For the others it is bound twice, as the same range: each thread reads an element before it writes
 //!   it, and no other thread reads that element.
 //! - **Unaligned offsets** are copied to scratch memory and back: correct, but slower.
-//! - **q8 activations.** Matmuls with block-quantized weights take their input quantized to 8 bits. It
-//!   is quantized once for all weights of a call, and for the following calls as long as the input does
-//!   not change.
+//!
+//! The queue remembers nothing of a call for the calls after it: what they exchange is part of their
+//! program's plan.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -51,10 +51,8 @@ const MAX_IN_FLIGHT: usize = 16;
 /// A scratch buffer. Its contents belong to a caller until that caller's last launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ScratchSlot {
-    /// The current q8 activations.
+    /// The input of a matmul as q8 activations.
     Q8,
-    /// The q8 activations that a launch writes while it reads those in [`Q8`](ScratchSlot::Q8).
-    NextQ8,
     /// The result of the first of two matmuls that share an epilogue.
     FirstMatmul,
     /// A launch list's scratch buffer of this number.
@@ -84,8 +82,6 @@ pub(crate) struct LaunchQueue {
     cuts: Vec<usize>,
     replay: Option<Arc<DispatchList>>,
     scratch: HashMap<ScratchSlot, GpuBuffer>,
-    /// The input that the q8 activations in scratch memory were quantized from.
-    q8_source: Option<BufferSlice>,
     /// The fault record that kernels write to.
     fault: GpuBuffer,
     /// Whether kernels that may report a fault were submitted since the record was last read.
@@ -105,7 +101,6 @@ impl LaunchQueue {
             cuts: Vec::new(),
             replay: None,
             scratch: HashMap::new(),
-            q8_source: None,
             fault: gpu.create_buffer("dispatcher", kernels::fault::FAULT_BYTES)?,
             may_fault: false,
             recording: false,
@@ -136,33 +131,11 @@ impl LaunchQueue {
                 let size = bytes.max(4096).checked_next_power_of_two().unwrap_or(bytes);
                 let size = size.min(self.gpu.caps().max_buffer).max(bytes);
                 let buffer = self.gpu.create_buffer("scratch memory", size)?;
-                if slot == ScratchSlot::Q8 {
-                    self.q8_source = None;
-                }
                 self.scratch.insert(slot, buffer.clone());
                 buffer
             }
         };
         Ok(BufferSlice { buffer, offset: 0, size: bytes.next_multiple_of(16) })
-    }
-
-    /// Whether the q8 activations in scratch memory are those of `input`.
-    pub(crate) fn has_q8(&self, input: &BufferSlice) -> bool {
-        self.q8_source.as_ref() == Some(input)
-    }
-
-    /// Notes that the last launch quantized `input` into [`ScratchSlot::Q8`].
-    pub(crate) fn set_q8(&mut self, input: &BufferSlice) {
-        self.q8_source = Some(input.clone());
-    }
-
-    /// Notes that the last launch quantized `input` into [`ScratchSlot::NextQ8`], and makes that the current
-    /// [`ScratchSlot::Q8`].
-    pub(crate) fn set_next_q8(&mut self, input: &BufferSlice) {
-        let (old, new) = (self.scratch.remove(&ScratchSlot::Q8), self.scratch.remove(&ScratchSlot::NextQ8));
-        self.scratch.extend(new.map(|buffer| (ScratchSlot::Q8, buffer)));
-        self.scratch.extend(old.map(|buffer| (ScratchSlot::NextQ8, buffer)));
-        self.set_q8(input);
     }
 
     /// Appends a launch with these ranges bound.
@@ -183,12 +156,6 @@ impl LaunchQueue {
         let both: Vec<usize> = (0..bindings.len())
             .filter(|&at| kernel.bindings[at].access == Access::Read && written(&bindings[at]))
             .collect();
-        if let Some(source) = &self.q8_source {
-            let mut all = bindings.iter().zip(kernel.access());
-            if all.any(|(slice, access)| access == Access::ReadWrite && slice.overlaps(source)) {
-                self.q8_source = None;
-            }
-        }
         self.may_fault |= bindings.iter().any(|slice| slice.buffer == self.fault);
         let label = kernel.label.to_string();
         let pipeline = self.pipeline(&kernel.with_read_write(&both))?;
@@ -352,7 +319,6 @@ impl LaunchQueue {
         if let Some(list) = self.replay.take() {
             self.submitted(list.submit())?;
         }
-        self.q8_source = None;
         if !self.pending.is_empty() {
             let list = self.take_pending()?;
             self.submitted(list.submit())?;
@@ -391,7 +357,6 @@ impl LaunchQueue {
 
     /// Compiles the pending dispatches.
     fn take_pending(&mut self) -> Result<DispatchList, GpuError> {
-        self.q8_source = None;
         self.multiplications = 0;
         DispatchList::compile(&self.gpu, std::mem::take(&mut self.pending))
     }
@@ -498,7 +463,7 @@ impl LaunchQueue {
             parts.push(rest.split_off(cut));
         }
         parts.push(rest);
-        (self.q8_source, self.multiplications) = (None, 0);
+        self.multiplications = 0;
         let parts = parts.into_iter().rev().filter(|part| !part.is_empty());
         parts.map(|part| DispatchList::compile(&self.gpu, part)).collect()
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::lower::Lowering;
 use super::{Plan, Role, TensorId};
-use crate::{BackendError, BuildError, DeviceMemory, ExecError, KernelDispatch, Problem, Program};
+use crate::{Backend, BackendError, BuildError, DeviceMemory, ExecError, KernelDispatch, Problem, Program};
 
 /// Addresses of weights and states, by name.
 #[derive(Clone, Debug, Default)]
@@ -38,20 +38,26 @@ pub struct BoundGraph {
 }
 
 impl Plan {
-    /// Allocates the arena on the device and binds to it.
-    pub fn bind<M: DeviceMemory + ?Sized>(
+    /// Allocates the arena on the device, binds to it, and plans the calls for the device; see
+    /// [`Program::plan`].
+    pub fn bind<B: Backend + ?Sized>(
         &self,
-        memory: &mut M,
+        backend: &mut B,
         bindings: &Bindings,
     ) -> Result<BoundGraph, ExecError> {
-        let arena = memory.alloc(self.arena_bytes.max(1))?;
-        self.bind_at(arena, bindings).inspect_err(|_| {
+        let arena = backend.alloc(self.arena_bytes.max(1))?;
+        let bound = self.bind_at(arena, bindings).and_then(|mut bound| {
+            bound.plan_calls(backend)?;
+            Ok(bound)
+        });
+        bound.inspect_err(|_| {
             // The first error is the one to report.
-            let _ = memory.free(arena);
+            let _ = backend.free(arena);
         })
     }
 
     /// Binds to an arena that the caller has allocated: [`arena_bytes`](Plan::arena_bytes) bytes at `arena`.
+    /// The calls are not planned for a device: see [`BoundGraph::plan_calls`].
     pub fn bind_at(&self, arena: u64, bindings: &Bindings) -> Result<BoundGraph, ExecError> {
         let mut addresses = Vec::with_capacity(self.graph.tensors.len());
         let mut bytes = Vec::with_capacity(self.graph.tensors.len());
@@ -85,6 +91,11 @@ impl BoundGraph {
     /// Runs it and returns the number of kernels launched. Does not wait for the device.
     pub fn run<D: KernelDispatch + ?Sized>(&self, dispatcher: &mut D) -> Result<usize, ExecError> {
         self.program.run(dispatcher)
+    }
+
+    /// Plans the calls for the device that it is bound to; see [`Program::plan`].
+    pub fn plan_calls<B: Backend + ?Sized>(&mut self, backend: &mut B) -> Result<(), BackendError> {
+        self.program.plan(backend)
     }
 
     /// The checked calls.
@@ -168,9 +179,10 @@ impl BoundGraph {
         Ok(bytemuck::pod_collect_to_vec(&self.read(memory, name)?))
     }
 
-    /// Frees the arena. Weights and states belong to the caller.
-    pub fn release<M: DeviceMemory + ?Sized>(self, memory: &mut M) -> Result<(), BackendError> {
-        memory.free(self.arena)
+    /// Frees the arena and the memory of the planned calls. Weights and states belong to the caller.
+    pub fn release<M: DeviceMemory + ?Sized>(mut self, memory: &mut M) -> Result<(), BackendError> {
+        let released = self.program.release_plan(memory);
+        memory.free(self.arena).and(released)
     }
 
     fn named(&self, name: &str) -> Result<(u64, usize), ExecError> {

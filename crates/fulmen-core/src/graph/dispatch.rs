@@ -3,8 +3,8 @@
 use std::{ops::Range, time::Duration};
 
 use super::ops::{OpCall, dispatch_methods, op_table};
-use super::{Program, ProgramCall, call::*};
-use crate::{BackendError, Fusions};
+use super::{ActivationForm, PlannedCall, Program, ProgramCall, call::*};
+use crate::{BackendError, Extent, Fusions};
 
 /// A program that a backend has captured; see [`KernelDispatch::prepare`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -96,17 +96,47 @@ pub trait KernelDispatch {
         Fusions::all()
     }
 
-    /// Runs two consecutive calls as one if the backend has a fused kernel for them; otherwise does nothing
-    /// and returns `None`. All outputs of both calls are written.
-    fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
-        let _ = (first, second);
-        Ok(None)
+    /// How many of the next calls of a program, from the first on, run as one kernel or one fixed sequence of
+    /// kernels: at least 1. All outputs of all of them are written.
+    ///
+    /// Like the other questions of a plan, it is answered from the calls and the device's capabilities alone.
+    /// `unfinished` lists what earlier calls of the program write and may not have finished writing when a
+    /// kernel starts, on a device whose kernels overlap; see [`drains`](KernelDispatch::drains).
+    fn fused_calls(&self, next: &[ProgramCall], unfinished: &[Extent]) -> usize {
+        let _ = (next, unfinished);
+        1
     }
 
-    /// Called before each call or pair of a program with the remaining calls, starting with that one, so that
-    /// a backend can prepare later calls (for example prefetch what they read).
-    fn look_ahead(&mut self, remaining: &[ProgramCall]) {
-        let _ = remaining;
+    /// Whether this call and all calls before it have finished when a kernel of a later call starts.
+    fn drains(&self, call: &OpCall) -> bool {
+        let _ = call;
+        true
+    }
+
+    /// The forms other than f32 in which calls that run as one can read an activation, the best first.
+    fn accepted_forms(&self, calls: &[ProgramCall]) -> Vec<ActivationForm> {
+        let _ = calls;
+        Vec::new()
+    }
+
+    /// Whether calls that run as one can also write this form of an activation that they write, or that they
+    /// read and do not change. Only one form of an activation is asked for.
+    fn forwards(&self, calls: &[ProgramCall], activation: &ActivationForm) -> bool {
+        let _ = (calls, activation);
+        false
+    }
+
+    /// Whether calls that run as one can prefetch what the call after them reads.
+    fn prefetches(&self, calls: &[ProgramCall], next: &OpCall) -> bool {
+        let _ = (calls, next);
+        false
+    }
+
+    /// Runs calls of a program as planned: reads what was forwarded to them, and writes what they forward.
+    /// The default is for a backend that plans nothing.
+    fn dispatch_planned(&mut self, program: &Program, planned: &PlannedCall) -> Result<usize, BackendError> {
+        let calls = program.calls().get(planned.calls.clone()).unwrap_or_default();
+        calls.iter().map(|step| self.dispatch(&step.call)).sum()
     }
 
     /// Waits until all launched work is done.

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::{ComputeGraph, KernelDispatch, OpCall, resolve::resolve};
-use crate::{BackendError, ExecError, GraphError, clock::Instant};
+use super::forward::{BLOCKS, ForwardPlan};
+use super::{ComputeGraph, KernelDispatch, OpCall, PlannedCall, resolve::resolve};
+use crate::{Backend, BackendError, DeviceMemory, ExecError, GraphError, clock::Instant};
 
 /// The result of a timed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,9 +16,16 @@ pub struct GraphExecResult {
 }
 
 /// A checked graph: one typed call per op. Build it once and run it as long as its addresses stay valid.
+///
+/// Unless it is [planned](Program::plan) for a backend, the calls run one by one and exchange f32 values.
+/// Every run of a program gives the same bits, eager or replayed, whatever happens between its calls; a plan
+/// may change how values are rounded on their way from one call to the next.
 #[derive(Clone, Debug)]
 pub struct Program {
     calls: Vec<ProgramCall>,
+    planned: Vec<PlannedCall>,
+    /// The memory of forwarded activations: addresses and bytes; empty blocks are not allocated.
+    blocks: [(u64, usize); BLOCKS],
 }
 
 /// A checked call and the node that it was lowered from.
@@ -43,12 +51,63 @@ impl Program {
             })?;
             calls.extend(call.map(|call| ProgramCall { node: index, name: node.name.clone(), call }));
         }
-        Ok(Program { calls })
+        Ok(Program::from_calls(calls))
+    }
+
+    /// Plans the program for a backend: which calls run as one, and which results are forwarded to a later
+    /// call in another form than f32. Allocates the memory of what is forwarded, which
+    /// [`release_plan`](Program::release_plan) frees. The program must run on this backend from then on.
+    pub fn plan<B: Backend + ?Sized>(&mut self, backend: &mut B) -> Result<(), BackendError> {
+        let plan = ForwardPlan::new(backend, &self.calls);
+        let mut blocks = [(0, 0); BLOCKS];
+        for (number, bytes) in plan.block_bytes().into_iter().enumerate().filter(|(_, bytes)| *bytes > 0) {
+            match backend.alloc(bytes) {
+                Ok(ptr) => blocks[number] = (ptr, bytes),
+                Err(error) => {
+                    // The first error is the one to report.
+                    let _ = free(blocks, backend);
+                    return Err(error);
+                }
+            }
+        }
+        let old = std::mem::replace(&mut self.blocks, blocks);
+        self.planned = plan.placed(blocks.map(|(ptr, _)| ptr));
+        free(old, backend)
+    }
+
+    /// Frees the memory of a plan; the calls run one by one again.
+    pub fn release_plan<M: DeviceMemory + ?Sized>(&mut self, memory: &mut M) -> Result<(), BackendError> {
+        self.planned = (0..self.calls.len()).map(PlannedCall::alone).collect();
+        free(std::mem::take(&mut self.blocks), memory)
+    }
+
+    /// The memory of forwarded activations: addresses and bytes.
+    pub fn forward_memory(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.blocks.into_iter().filter(|(_, bytes)| *bytes > 0)
+    }
+
+    /// The calls as they run, in order.
+    pub fn planned_calls(&self) -> &[PlannedCall] {
+        &self.planned
     }
 
     /// Of calls that were checked.
     pub(crate) fn from_calls(calls: Vec<ProgramCall>) -> Program {
-        Program { calls }
+        let planned = (0..calls.len()).map(PlannedCall::alone).collect();
+        Program { calls, planned, blocks: [(0, 0); BLOCKS] }
+    }
+
+    /// A program of these calls, without those that write nothing. An error names a call by its number.
+    pub fn check_calls(calls: impl IntoIterator<Item = OpCall>) -> Result<Program, GraphError> {
+        let mut checked = Vec::new();
+        for (node, call) in calls.into_iter().enumerate() {
+            let op = call.op();
+            call.check().map_err(|problem| GraphError { node, op, name: None, problem })?;
+            if !call.is_empty() {
+                checked.push(ProgramCall { node, name: None, call });
+            }
+        }
+        Ok(Program::from_calls(checked))
     }
 
     /// The calls, in order.
@@ -72,7 +131,7 @@ impl Program {
     }
 
     /// Runs all calls. Before each, and once at the end, `observe` gets the range of the calls that ran last
-    /// (empty the first time; two calls if the device fused a pair) and the number of kernels that they
+    /// (empty the first time; several if they are planned to run as one) and the number of kernels that they
     /// launched, and returns whether to go on. Returns the number of kernels launched, or `None` if it was
     /// stopped.
     pub fn run_observed<D: KernelDispatch + ?Sized>(
@@ -81,38 +140,47 @@ impl Program {
         mut observe: impl FnMut(&mut D, Range<usize>, usize) -> Result<bool, BackendError>,
     ) -> Result<Option<usize>, ExecError> {
         let (mut launches, mut last, mut ran) = (0, 0, 0..0);
-        loop {
-            let error_at = |index: usize| {
-                let call = self.calls.get(index);
-                move |source| match call {
-                    Some(ProgramCall { node, name, call }) => {
-                        ExecError::Node { node: *node, op: call.op(), name: name.clone(), source }
-                    }
-                    None => ExecError::Backend(source),
-                }
-            };
-            if !observe(dispatcher, ran.clone(), last).map_err(error_at(ran.start))?
-                && ran.end < self.calls.len()
-            {
+        for planned in &self.planned {
+            if !observe(dispatcher, ran.clone(), last).map_err(self.error_at(ran.start))? {
                 return Ok(None);
             }
-            let Some(first) = self.calls.get(ran.end) else { return Ok(Some(launches)) };
-            dispatcher.look_ahead(&self.calls[ran.end..]);
-            let pair = match self.calls.get(ran.end + 1) {
-                Some(next) => dispatcher.dispatch_pair(&first.call, &next.call).map_err(error_at(ran.end))?,
-                None => None,
-            };
-            (ran, last) = match pair {
-                Some(launched) => (ran.end..ran.end + 2, launched),
-                None => (ran.end..ran.end + 1, dispatcher.dispatch(&first.call).map_err(error_at(ran.end))?),
-            };
+            last = dispatcher.dispatch_planned(self, planned).map_err(self.error_at(planned.calls.start))?;
             launches += last;
+            ran = planned.calls.clone();
+        }
+        observe(dispatcher, ran.clone(), last).map_err(self.error_at(ran.start))?;
+        Ok(Some(launches))
+    }
+
+    /// Turns an error of a call into one that names its node.
+    fn error_at(&self, call: usize) -> impl FnOnce(BackendError) -> ExecError {
+        let call = self.calls.get(call);
+        move |source| match call {
+            Some(ProgramCall { node, name, call }) => {
+                ExecError::Node { node: *node, op: call.op(), name: name.clone(), source }
+            }
+            None => ExecError::Backend(source),
         }
     }
 }
 
+/// Frees all blocks, and returns the first error.
+fn free<M: DeviceMemory + ?Sized>(
+    blocks: [(u64, usize); BLOCKS],
+    memory: &mut M,
+) -> Result<(), BackendError> {
+    let mut result = Ok(());
+    for (ptr, _) in blocks.into_iter().filter(|(_, bytes)| *bytes > 0) {
+        result = result.and(memory.free(ptr));
+    }
+    result
+}
+
 /// Checks the graph, runs it, and returns the number of kernels launched. Nothing runs if any node is
 /// invalid.
+///
+/// The graph is not [planned](Program::plan) for the device: its calls run one by one and exchange f32
+/// values, which may round differently than a planned program does.
 ///
 /// Does not wait for the device: reading a result does, and so does
 /// [`synchronize`](KernelDispatch::synchronize).

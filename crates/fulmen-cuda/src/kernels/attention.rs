@@ -7,6 +7,7 @@ use fulmen_core::{AttentionCall, BackendError, DType, KvSource};
 use super::kv::{KvSlots, head_bytes};
 use super::{Launched, attention_decode, attention_prefill, type_name};
 use crate::BACKEND;
+use crate::forward::Forwarding;
 use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
 
@@ -45,7 +46,16 @@ const MAX_SPLITS: u32 = 64;
 const PER_LANE: [u32; 5] = [1, 2, 4, 8, 16];
 
 pub(crate) fn launch(queue: &mut Queue, call: &AttentionCall) -> Launched {
-    if let Some(launched) = attention_decode::launch(queue, call) {
+    launch_planned(queue, call, &Forwarding::default())
+}
+
+/// Forwards the output of the call.
+pub(crate) fn launch_planned(
+    queue: &mut Queue,
+    call: &AttentionCall,
+    forwarding: &Forwarding<'_>,
+) -> Launched {
+    if let Some(launched) = attention_decode::launch(queue, call, forwarding) {
         return launched;
     }
     if let Some(launched) = attention_prefill::launch(queue, call) {

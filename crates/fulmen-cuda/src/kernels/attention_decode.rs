@@ -3,12 +3,13 @@
 //! fused store).
 
 use bytemuck::Zeroable;
-use fulmen_core::{AttentionCall, BackendError, DType, KvSource, RopeStoreCall};
+use fulmen_core::{ActivationForm, AttentionCall, BackendError, DType, KvSource, RopeStoreCall};
 
 use super::f16_fragments::{F16Fragments, K_ORDERS};
 use super::rope::RopeArgs;
 use super::{Launched, apart, q8_activations};
 use crate::device::Caps;
+use crate::forward::Forwarding;
 use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
 
@@ -69,32 +70,42 @@ const MAX_FUSED_STORE_ROWS: u32 = 32;
 const STATIC_SHARED: u32 = 9 << 10;
 
 /// Launches the call if this kernel supports it.
-pub(crate) fn launch(queue: &mut Queue, call: &AttentionCall) -> Option<Launched> {
+pub(crate) fn launch(
+    queue: &mut Queue,
+    call: &AttentionCall,
+    forwarding: &Forwarding<'_>,
+) -> Option<Launched> {
     let args = args(queue, call)?;
-    Some(run(queue, call, args))
+    Some(run(queue, call, args, forwarding))
 }
 
-/// Launches both calls as one kernel if it supports them: the attention reads what the store writes, and
-/// overwrites nothing that the store reads, which other blocks may still need.
-pub(crate) fn launch_with_store(
-    queue: &mut Queue,
-    rope_store: &RopeStoreCall,
-    attention: &AttentionCall,
-) -> Option<Launched> {
+/// Whether both calls can be one kernel: the attention reads what the store writes, and overwrites nothing
+/// that the store reads, which other blocks may still need. The kernel reads the cache before the previous
+/// kernels have finished, so none of them may write it.
+pub(crate) fn fuses_store(caps: Caps, rope_store: &RopeStoreCall, attention: &AttentionCall) -> bool {
     let (store, rope) = (&rope_store.store, rope_store.rope);
     let same = KvSource::Cache { cache: store.cache, positions: store.positions, sequences: store.sequences };
-    let supported = attention.m == store.m
+    attention.m == store.m
         && attention.m <= MAX_FUSED_STORE_ROWS
         && attention.kv == same
         && attention.heads == store.heads
         && attention.q == rope_store.output
         && rope.n_rot == store.heads.head_dim
         && all_apart(rope_store, attention)
-        // The kernel reads the cache before the previous kernels have finished.
-        && !queue.kv_store_may_be_running(store.cache.k_ptr);
-    if !supported {
+        && supports(caps, attention)
+}
+
+/// Launches both calls as one kernel if it supports them; see [`fuses_store`].
+pub(crate) fn launch_with_store(
+    queue: &mut Queue,
+    rope_store: &RopeStoreCall,
+    attention: &AttentionCall,
+    forwarding: &Forwarding<'_>,
+) -> Option<Launched> {
+    if !fuses_store(queue.caps(), rope_store, attention) {
         return None;
     }
+    let store = &rope_store.store;
     let args = AttentionDecodeArgs {
         q: rope_store.q,
         k: store.k,
@@ -102,13 +113,12 @@ pub(crate) fn launch_with_store(
         q_gamma: rope_store.q_gamma.unwrap_or(0),
         k_gamma: rope_store.k_gamma.unwrap_or(0),
         q_out: rope_store.output,
-        rope: RopeArgs::new(rope, rope_store.factors),
+        rope: RopeArgs::new(rope_store.rope, rope_store.factors),
         epsilon: rope_store.epsilon,
         fused_store: 1,
         ..args(queue, attention)?
     };
-    queue.note_kv_store(store.cache.k_ptr);
-    Some(run(queue, attention, args))
+    Some(run(queue, attention, args, forwarding))
 }
 
 /// Whether the inputs of the store, the rotated queries and the output of the attention do not overlap.
@@ -122,23 +132,47 @@ fn all_apart(rope_store: &RopeStoreCall, attention: &AttentionCall) -> bool {
         && apart(rotated, out)
 }
 
-/// The arguments of an attention alone.
-fn args(queue: &Queue, call: &AttentionCall) -> Option<AttentionDecodeArgs> {
-    let KvSource::Cache { cache, positions, sequences } = call.kv else { return None };
+/// Whether the kernel supports an attention.
+fn supports(caps: Caps, call: &AttentionCall) -> bool {
+    let KvSource::Cache { cache, sequences, .. } = call.kv else { return false };
     let heads = call.heads;
-    let caps = queue.caps();
     let config = LaunchConfig::new(caps, call.m, heads.n_kv_heads, heads.head_dim);
     // Rows are a decode batch if each can have a sequence of its own. That is a guess by size, as sequence
     // numbers are in device memory; the kernel is right for any rows.
     let max_rows = if sequences.is_some() { cache.n_seqs.clamp(MAX_ROWS, MAX_BATCH) } else { MAX_ROWS };
-    let supported = (1..=max_rows).contains(&call.m)
+    (1..=max_rows).contains(&call.m)
         && cache.dtype == DType::F16
         && matches!(heads.head_dim, 64 | 128)
         && heads.n_kv_heads > 0
         && heads.n_heads / heads.n_kv_heads <= MAX_GROUP
         && [cache.k_ptr, cache.v_ptr].iter().all(|ptr| ptr.is_multiple_of(16))
-        && config.shared(heads.head_dim) + STATIC_SHARED <= caps.shared_bytes;
-    supported.then_some(AttentionDecodeArgs {
+        && config.shared(heads.head_dim) + STATIC_SHARED <= caps.shared_bytes
+}
+
+/// The form in which the kernel can write its output for the next matmul: where each block finishes a
+/// multiple of 32 elements.
+pub(crate) fn forwarded_form(caps: Caps, call: &AttentionCall) -> Option<ActivationForm> {
+    if !supports(caps, call) {
+        return None;
+    }
+    let (heads, m, width) = (call.heads, call.m, call.heads.q_width());
+    let config = LaunchConfig::new(caps, m, heads.n_kv_heads, heads.head_dim);
+    let slices = if config.clustered { config.splits } else { 1 };
+    if !(width / heads.n_kv_heads).is_multiple_of(32 * slices) {
+        return None;
+    }
+    if config.single_row {
+        return q8_activations::can_forward(width).then(|| q8_activations::form(call.output, width));
+    }
+    let f16 = config.clustered && F16Fragments::can_forward(m, width);
+    f16.then(|| F16Fragments::scaled(call.output, m, width))
+}
+
+/// The arguments of an attention alone.
+fn args(queue: &Queue, call: &AttentionCall) -> Option<AttentionDecodeArgs> {
+    let KvSource::Cache { cache, positions, sequences } = call.kv else { return None };
+    let heads = call.heads;
+    supports(queue.caps(), call).then_some(AttentionDecodeArgs {
         q: call.q,
         positions,
         sequences: sequences.unwrap_or(0),
@@ -211,7 +245,12 @@ impl LaunchConfig {
     }
 }
 
-fn run(queue: &mut Queue, call: &AttentionCall, mut args: AttentionDecodeArgs) -> Launched {
+fn run(
+    queue: &mut Queue,
+    call: &AttentionCall,
+    mut args: AttentionDecodeArgs,
+    forwarding: &Forwarding<'_>,
+) -> Launched {
     let head_dim = call.heads.head_dim;
     let config = LaunchConfig::new(queue.caps(), call.m, args.n_kv_heads, head_dim);
     let entry = config.entry(head_dim);
@@ -225,18 +264,13 @@ fn run(queue: &mut Queue, call: &AttentionCall, mut args: AttentionDecodeArgs) -
         args.rotated = queue.scratch((outputs + partials) * size_of::<f32>())?;
         args.partials = args.rotated + (outputs * size_of::<f32>()) as u64;
     }
-    // The output is forwarded to the next matmul where each block finishes a multiple of 32 elements.
-    let mut forwarded = None;
-    let slices = if config.clustered { config.splits } else { 1 };
-    if (width / args.n_kv_heads).is_multiple_of(32 * slices) {
+    let form = forwarded_form(queue.caps(), call);
+    if let Some(at) = form.and_then(|form| forwarding.output(&form)) {
         if config.single_row {
-            args.out_q8 = q8_activations::reserve(queue, width).unwrap_or(0);
-            forwarded = Some((q8_activations::forwarded(call.output, width), args.out_q8));
-        } else if let Some(f16) =
-            config.clustered.then(|| F16Fragments::reserve(queue, call.m, width)).flatten()
-        {
+            args.out_q8 = at;
+        } else {
+            let f16 = F16Fragments::at(at, call.m, width);
             (args.out_f16, args.out_f16_scales) = (f16.fragments, f16.row_scales);
-            forwarded = Some((F16Fragments::scaled(call.output, call.m, width), f16.fragments[0]));
         }
     }
     let mut launch = Launch::new("attention_decode", &entry, blocks, 32 * config.warps)
@@ -246,9 +280,6 @@ fn run(queue: &mut Queue, call: &AttentionCall, mut args: AttentionDecodeArgs) -
     queue.launch(&launch, &args)?;
     if config.combines() {
         combine(queue, &args, head_dim, width, call.m)?;
-    }
-    if let Some((what, at)) = forwarded.filter(|(_, at)| *at != 0) {
-        queue.set_forwarded(what, at);
     }
     Ok(if config.combines() { 2 } else { 1 })
 }

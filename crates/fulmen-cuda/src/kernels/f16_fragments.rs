@@ -2,8 +2,10 @@
 //! and what lies beside them: row scales, or the flags and sums of squares of a forwarding GEMM
 //! (`forwarding.cuh`).
 
+use fulmen_core::ActivationForm;
+
+use crate::forward::FormKind;
 use crate::layout::kernel_args;
-use crate::queue::{ForwardFormat, Forwarded, Queue};
 
 pub(super) const K_CHUNK: u32 = 256;
 pub(super) const K_SLICE: u32 = 16;
@@ -62,22 +64,19 @@ impl F16Fragments {
         k.div_ceil(K_CHUNK) as usize * chunk_bytes(rows) as usize
     }
 
-    /// Describes the forwarded fragments of f32 rows, with row scaling.
-    pub(super) fn scaled(x: u64, rows: u32, width: u32) -> Forwarded {
-        Forwarded { format: ForwardFormat::ScaledF16, source: x, rows, width }
+    /// The fragments of f32 rows, with row scaling.
+    pub(super) fn scaled(x: u64, rows: u32, width: u32) -> ActivationForm {
+        FormKind::ScaledF16.of(x, [rows, width], Self::bytes(rows, width), None)
     }
 
-    /// Describes the fragments that a GEMM forwards: unscaled, and multiplied by the weights of a norm if
-    /// there is one.
-    pub(super) fn from_matmul(x: u64, rows: u32, width: u32, gamma: Option<u64>) -> Forwarded {
-        Forwarded { format: ForwardFormat::MatmulF16 { gamma }, source: x, rows, width }
+    /// The fragments that a GEMM forwards: unscaled, and multiplied by the gain of a norm if there is one.
+    pub(super) fn from_matmul(x: u64, rows: u32, width: u32, gamma: Option<u64>) -> ActivationForm {
+        FormKind::MatmulF16.of(x, [rows, width], Self::bytes(rows, width), gamma)
     }
 
-    /// Where a launch may forward its output to. Only whole rows of whole chunks: no one writes the padding.
-    pub(super) fn reserve(queue: &mut Queue, rows: u32, width: u32) -> Option<F16Fragments> {
-        let whole = ROWS.contains(&rows) && width > 0 && width.is_multiple_of(K_CHUNK);
-        let at = whole.then(|| queue.reserve_forward_buffer(Self::bytes(rows, width))).flatten()?;
-        Some(F16Fragments::at(at, rows, width))
+    /// Whether an output can be forwarded: only whole rows of whole chunks, as no one writes the padding.
+    pub(super) fn can_forward(rows: u32, width: u32) -> bool {
+        ROWS.contains(&rows) && width > 0 && width.is_multiple_of(K_CHUNK)
     }
 }
 

@@ -13,11 +13,12 @@
 //! - Stages: two per warp, or one if a warp has only one load: the shared memory that is left lets a block of
 //!   the next kernel start on the same SM. Also one if two do not fit.
 
-use fulmen_core::BackendError;
+use fulmen_core::{ActivationForm, BackendError};
 
 use super::small_m::{LaunchGroup, MAX_WEIGHTS, MatmulInput};
 use super::{Launched, q8_activations};
 use crate::device::Caps;
+use crate::forward::Forwarding;
 use crate::layout::{DevicePtr, kernel_args};
 use crate::queue::{Launch, Queue};
 
@@ -76,11 +77,41 @@ const MAX_LOAD_BYTES: u32 = 8448;
 const FEW_ROWS: u32 = 32;
 
 /// Launches all groups, if there is a configuration for each. The first launch computes the norm, and the
-/// others read it. Gate-up also forwards its result as q8 activations, if it can.
-pub(super) fn run(queue: &mut Queue, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> Option<Launched> {
-    let configs: Option<Vec<_>> =
-        groups.iter().map(|group| GemvConfig::new(queue.caps(), input, group)).collect();
-    configs.map(|configs| launch(queue, input, &configs))
+/// others read it.
+pub(super) fn run(
+    queue: &mut Queue,
+    input: &MatmulInput,
+    groups: &[LaunchGroup<'_>],
+    forwarding: &Forwarding<'_>,
+) -> Option<Launched> {
+    let configs = configs(queue.caps(), input, groups)?;
+    Some(launch(queue, input, &configs, forwarding))
+}
+
+fn configs(caps: Caps, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> Option<Vec<GemvConfig>> {
+    groups.iter().map(|group| GemvConfig::new(caps, input, group)).collect()
+}
+
+/// The q8 activations of the input, if there is a kernel that reads them and no norm to compute.
+pub(super) fn accepted_forms(
+    caps: Caps,
+    input: &MatmulInput,
+    groups: &[LaunchGroup<'_>],
+) -> Vec<ActivationForm> {
+    let configs = configs(caps, input, groups).unwrap_or_default();
+    let accepts = input.norm.is_none() && configs.iter().any(|config| config.takes_q8);
+    if accepts { vec![q8_activations::form(input.x, input.k)] } else { Vec::new() }
+}
+
+/// Whether gate-up can write its result in this form.
+pub(super) fn forwards(
+    caps: Caps,
+    input: &MatmulInput,
+    groups: &[LaunchGroup<'_>],
+    activation: &ActivationForm,
+) -> bool {
+    let configs = configs(caps, input, groups).unwrap_or_default();
+    configs.iter().any(|config| config.forwarded_form() == Some(*activation))
 }
 
 /// A launch, but for what only its turn in the call decides.
@@ -98,6 +129,12 @@ struct GemvConfig {
 }
 
 impl GemvConfig {
+    /// The form in which the result may be forwarded.
+    fn forwarded_form(&self) -> Option<ActivationForm> {
+        let GemvWeight { out, rows, .. } = self.args.weights[0];
+        self.forwards_q8.then(|| q8_activations::form(out, rows))
+    }
+
     fn new(caps: Caps, input: &MatmulInput, group: &LaunchGroup<'_>) -> Option<GemvConfig> {
         let (matmuls, gate_up, sms) = (group.matmuls, group.gate_up, caps.multiprocessors);
         let mut weights = [GemvWeight::default(); MAX_WEIGHTS];
@@ -278,9 +315,13 @@ impl RowPartition {
     }
 }
 
-fn launch(queue: &mut Queue, input: &MatmulInput, configs: &[GemvConfig]) -> Result<usize, BackendError> {
-    let forwarded =
-        input.norm.is_none().then(|| queue.forwarded(q8_activations::forwarded(input.x, input.k))).flatten();
+fn launch(
+    queue: &mut Queue,
+    input: &MatmulInput,
+    configs: &[GemvConfig],
+    forwarding: &Forwarding<'_>,
+) -> Result<usize, BackendError> {
+    let forwarded = forwarding.input(&q8_activations::form(input.x, input.k));
     for (index, config) in configs.iter().enumerate() {
         let mut args = config.args;
         if let (Some(norm), 0) = (input.norm, index) {
@@ -291,16 +332,10 @@ fn launch(queue: &mut Queue, input: &MatmulInput, configs: &[GemvConfig]) -> Res
         }
         let x_q8 = forwarded.filter(|_| config.takes_q8);
         args.x_q8 = x_q8.unwrap_or(0);
-        let (out, rows) = (args.weights[0].out, args.weights[0].rows);
-        if config.forwards_q8 {
-            args.out_q8 = q8_activations::reserve(queue, rows).unwrap_or(0);
-        }
+        args.out_q8 = config.forwarded_form().and_then(|form| forwarding.output(&form)).unwrap_or(0);
         let entry = format!("gemv_{}{}", if x_q8.is_some() { "q8_" } else { "" }, config.entry);
         let launch = Launch::new("gemv", &entry, config.blocks, 32 * WARPS).shared(config.shared);
         queue.launch(&launch, &args)?;
-        if args.out_q8 != 0 {
-            queue.set_forwarded(q8_activations::forwarded(out, rows), args.out_q8);
-        }
     }
     Ok(configs.len())
 }

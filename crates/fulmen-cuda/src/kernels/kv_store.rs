@@ -33,7 +33,6 @@ pub(crate) fn launch(queue: &mut Queue, call: &KvStoreCall) -> Launched {
     let warps = 2 * u64::from(call.m) * u64::from(call.heads.n_kv_heads);
     let blocks = queue.blocks("kv_store", warps.div_ceil(4))?;
     let args = KvStoreArgs { k: call.k, v: call.v, cache, slots };
-    queue.note_kv_store(call.cache.k_ptr);
     queue.launch(&Launch::new("kv_store", "kv_store", blocks, 128), &args)?;
     Ok(launched + 1)
 }

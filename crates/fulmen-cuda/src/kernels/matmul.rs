@@ -4,16 +4,31 @@
 use fulmen_core::{BinaryCall, GateUpCall, MulMatCall, Projection};
 
 use super::{Launched, elementwise, gemm, matmul_generic, small_m};
+use crate::forward::Forwarding;
 use crate::queue::Queue;
 
 pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall) -> Launched {
-    small_m::launch(queue, call, None)
+    launch_planned(queue, call, &Forwarding::default())
+}
+
+/// Reads what was forwarded to the call, and forwards its output.
+pub(crate) fn launch_planned(queue: &mut Queue, call: &MulMatCall, forwarding: &Forwarding<'_>) -> Launched {
+    small_m::launch(queue, call, None, forwarding)
         .or_else(|| gemm::launch(queue, call))
         .unwrap_or_else(|| matmul_generic::launch(queue, call))
 }
 
 pub(crate) fn launch_gate_up(queue: &mut Queue, call: &GateUpCall) -> Launched {
-    small_m::launch_gate_up(queue, call, None)
+    launch_gate_up_planned(queue, call, &Forwarding::default())
+}
+
+/// Reads what was forwarded to the call, and forwards its output.
+pub(crate) fn launch_gate_up_planned(
+    queue: &mut Queue,
+    call: &GateUpCall,
+    forwarding: &Forwarding<'_>,
+) -> Launched {
+    small_m::launch_gate_up(queue, call, None, forwarding)
         .or_else(|| gemm::launch_gate_up(queue, call))
         .unwrap_or_else(|| launch_gate_and_up(queue, call))
 }
@@ -31,7 +46,8 @@ fn launch_gate_and_up(queue: &mut Queue, call: &GateUpCall) -> Launched {
         let parts = vec![Projection { weight, bias: None, output }];
         let matmul = MulMatCall { input, parts, residual: None, m, k };
         // Kernels for several rows use the scratch memory themselves.
-        let fast = if m == 1 { small_m::launch(queue, &matmul, None) } else { None };
+        let forwarding = Forwarding::default();
+        let fast = if m == 1 { small_m::launch(queue, &matmul, None, &forwarding) } else { None };
         launched += fast.unwrap_or_else(|| matmul_generic::launch(queue, &matmul))?;
     }
     let swiglu = BinaryCall { a: gates, b: output, output, n_elements };

@@ -55,7 +55,7 @@ fn at_row(ptr: u64, row: u32, width: u32) -> u64 {
 
 /// Whether two ranges, given as address and bytes, do not overlap.
 fn apart((a, a_bytes): (u64, u64), (b, b_bytes): (u64, u64)) -> bool {
-    a + a_bytes <= b || b + b_bytes <= a
+    a.saturating_add(a_bytes) <= b || b.saturating_add(b_bytes) <= a
 }
 
 /// The name of a type in kernel names.

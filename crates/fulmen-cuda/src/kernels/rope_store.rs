@@ -65,7 +65,6 @@ pub(crate) fn launch(queue: &mut Queue, call: &RopeStoreCall) -> Launched {
     };
     let blocks = queue.blocks(entry, store.m.into())?;
     let launch = Launch::new("rope_store", entry, blocks, 32 * WARPS).shared(shared);
-    queue.note_kv_store(store.cache.k_ptr);
     queue.launch(&launch, &args)?;
     Ok(launched + 1)
 }

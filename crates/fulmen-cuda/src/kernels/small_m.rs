@@ -2,10 +2,11 @@
 //! is divided into launches. With block-quantized weights that is the GEMV (one row), the small-M GEMM (2 to
 //! 16 rows) or the mixed-input GEMM (up to 256 rows), with float weights the GEMV for those (up to 16 rows).
 
-use fulmen_core::{DType, GateUpCall, MulMatCall, Projection, RmsNormCall, WeightArg};
+use fulmen_core::{ActivationForm, DType, GateUpCall, MulMatCall, Projection, RmsNormCall, WeightArg};
 
-use super::f16_fragments::F16Fragments;
 use super::{Launched, apart, gemm_mixed_input, gemm_small_m, gemv, gemv_float};
+use crate::device::Caps;
+use crate::forward::Forwarding;
 use crate::queue::Queue;
 
 /// The most weight matrices of one launch.
@@ -110,17 +111,87 @@ impl<'a> LaunchGroup<'a> {
     }
 }
 
+/// A call's matmuls, what they read, and how they are divided into launches.
+struct Work {
+    input: MatmulInput,
+    matmuls: Vec<Matmul>,
+    gate_up: bool,
+}
+
+impl Work {
+    fn new(call: &MulMatCall, norm: Option<&RmsNormCall>) -> Work {
+        let matmul = |part: &Projection| Matmul {
+            weight: part.weight,
+            out: part.output,
+            bias: part.bias.unwrap_or(0),
+            residual: call.residual.unwrap_or(0),
+        };
+        let input = MatmulInput::new(call.input, call.m, call.k, norm);
+        Work { input, matmuls: call.parts.iter().map(matmul).collect(), gate_up: false }
+    }
+
+    /// `None` if gate and up have different formats: one launch multiplies by both.
+    fn of_gate_up(call: &GateUpCall, norm: Option<&RmsNormCall>) -> Option<Work> {
+        let matmul = |weight| Matmul { weight, out: call.output, bias: 0, residual: 0 };
+        let matmuls = vec![matmul(call.gate), matmul(call.up)];
+        let input = MatmulInput::new(call.input, call.m, call.k, norm);
+        (call.gate.dtype == call.up.dtype).then_some(Work { input, matmuls, gate_up: true })
+    }
+
+    fn groups(&self) -> Vec<LaunchGroup<'_>> {
+        if self.gate_up {
+            return vec![LaunchGroup { matmuls: &self.matmuls, first_format: 2, gate_up: true }];
+        }
+        LaunchGroup::split(&self.matmuls)
+    }
+
+    /// Whether the operands and the weight formats are such that these kernels may take it.
+    fn may_run(&self, caps: Caps) -> bool {
+        operands_allow(&self.input, &self.matmuls)
+            && (gemv_float::takes(&self.input, &self.matmuls) || takes(caps, &self.input, &self.matmuls))
+    }
+
+    /// Whether its kernel reads block-quantized weights, and so other forms than f32.
+    fn has_forms(&self, caps: Caps) -> bool {
+        self.may_run(caps) && !gemv_float::takes(&self.input, &self.matmuls) && self.input.m <= MAX_SMALL_M
+    }
+
+    fn accepted_forms(&self, caps: Caps) -> Vec<ActivationForm> {
+        match self.input.m {
+            _ if !self.has_forms(caps) => Vec::new(),
+            1 => gemv::accepted_forms(caps, &self.input, &self.groups()),
+            _ => gemm_small_m::accepted_forms(caps, &self.input, &self.groups()),
+        }
+    }
+
+    fn forwards(&self, caps: Caps, activation: &ActivationForm) -> bool {
+        match self.input.m {
+            _ if !self.has_forms(caps) => false,
+            1 => gemv::forwards(caps, &self.input, &self.groups(), activation),
+            _ => gemm_small_m::forwards(caps, &self.input, &self.groups(), activation),
+        }
+    }
+
+    fn launch(&self, queue: &mut Queue, forwarding: &Forwarding<'_>) -> Option<Launched> {
+        let groups = self.groups();
+        if !self.may_run(queue.caps()) {
+            None
+        } else if gemv_float::takes(&self.input, &self.matmuls) {
+            gemv_float::run(queue, &self.input, &groups)
+        } else {
+            run(queue, &self.input, &groups, forwarding)
+        }
+    }
+}
+
 /// Launches a call's matmuls, if these kernels take it.
-pub(crate) fn launch(queue: &mut Queue, call: &MulMatCall, norm: Option<&RmsNormCall>) -> Option<Launched> {
-    let matmul = |part: &Projection| Matmul {
-        weight: part.weight,
-        out: part.output,
-        bias: part.bias.unwrap_or(0),
-        residual: call.residual.unwrap_or(0),
-    };
-    let matmuls: Vec<Matmul> = call.parts.iter().map(matmul).collect();
-    let input = MatmulInput::new(call.input, call.m, call.k, norm);
-    launch_groups(queue, &input, &matmuls, &LaunchGroup::split(&matmuls))
+pub(crate) fn launch(
+    queue: &mut Queue,
+    call: &MulMatCall,
+    norm: Option<&RmsNormCall>,
+    forwarding: &Forwarding<'_>,
+) -> Option<Launched> {
+    Work::new(call, norm).launch(queue, forwarding)
 }
 
 /// Launches both matmuls of gate-up with SwiGLU, if these kernels take the call.
@@ -128,26 +199,57 @@ pub(crate) fn launch_gate_up(
     queue: &mut Queue,
     call: &GateUpCall,
     norm: Option<&RmsNormCall>,
+    forwarding: &Forwarding<'_>,
 ) -> Option<Launched> {
-    let matmul = |weight| Matmul { weight, out: call.output, bias: 0, residual: 0 };
-    let matmuls = [matmul(call.gate), matmul(call.up)];
-    let input = MatmulInput::new(call.input, call.m, call.k, norm);
-    if call.gate.dtype != call.up.dtype {
-        return None;
-    }
-    let group = LaunchGroup { matmuls: &matmuls, first_format: 2, gate_up: true };
-    launch_groups(queue, &input, &matmuls, &[group])
+    Work::of_gate_up(call, norm)?.launch(queue, forwarding)
 }
 
-/// Requests that a matmul forwards its output to the norm after it, if the norm reads that output.
-pub(crate) fn request_forward(queue: &mut Queue, call: &MulMatCall, norm: &RmsNormCall) {
-    let [part] = call.parts.as_slice() else { return };
-    let (rows, width) = (call.m, part.weight.rows);
-    let bytes = |rows: u32| u64::from(rows) * u64::from(width) * 4;
-    let reads_output = (norm.input, norm.rows, norm.width) == (part.output, rows, width);
-    if reads_output && apart((norm.gamma, bytes(1)), (part.output, bytes(rows))) {
-        queue.request_forward(Some(F16Fragments::from_matmul(part.output, rows, width, Some(norm.gamma))));
-    }
+/// Whether these kernels may take a call. They do not if there is no configuration for its size.
+pub(crate) fn may_take(caps: Caps, call: &MulMatCall, norm: Option<&RmsNormCall>) -> bool {
+    Work::new(call, norm).may_run(caps)
+}
+
+/// As [`may_take`], for gate-up.
+pub(crate) fn may_take_gate_up(caps: Caps, call: &GateUpCall, norm: Option<&RmsNormCall>) -> bool {
+    Work::of_gate_up(call, norm).is_some_and(|work| work.may_run(caps))
+}
+
+/// The forms in which a call reads its activations, the best first.
+pub(crate) fn accepted_forms(
+    caps: Caps,
+    call: &MulMatCall,
+    norm: Option<&RmsNormCall>,
+) -> Vec<ActivationForm> {
+    Work::new(call, norm).accepted_forms(caps)
+}
+
+/// As [`accepted_forms`], for gate-up.
+pub(crate) fn accepted_forms_of_gate_up(
+    caps: Caps,
+    call: &GateUpCall,
+    norm: Option<&RmsNormCall>,
+) -> Vec<ActivationForm> {
+    Work::of_gate_up(call, norm).map_or_else(Vec::new, |work| work.accepted_forms(caps))
+}
+
+/// Whether a call can write its result in this form.
+pub(crate) fn forwards(
+    caps: Caps,
+    call: &MulMatCall,
+    norm: Option<&RmsNormCall>,
+    activation: &ActivationForm,
+) -> bool {
+    Work::new(call, norm).forwards(caps, activation)
+}
+
+/// As [`forwards`], for gate-up.
+pub(crate) fn forwards_gate_up(
+    caps: Caps,
+    call: &GateUpCall,
+    norm: Option<&RmsNormCall>,
+    activation: &ActivationForm,
+) -> bool {
+    Work::of_gate_up(call, norm).is_some_and(|work| work.forwards(caps, activation))
 }
 
 /// Whether what the launches write does not overlap what the norm reads, and what they add does not overlap
@@ -165,14 +267,14 @@ fn apart_from_norm(norm: &FusedNorm, input: &MatmulInput, matmuls: &[Matmul]) ->
         })
 }
 
-fn takes(queue: &Queue, input: &MatmulInput, matmuls: &[Matmul]) -> bool {
+fn takes(caps: Caps, input: &MatmulInput, matmuls: &[Matmul]) -> bool {
     let block_quantized = |dtype| {
         use DType::*;
         matches!(dtype, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q4_K | Q5_K | Q6_K)
     };
-    let mixed_input = gemm_mixed_input::supported(queue.caps());
+    let mixed_input = gemm_mixed_input::supported(caps);
     let most = if mixed_input { gemm_mixed_input::MAX_ROWS } else { MAX_ROWS };
-    (input.m == 1 || queue.caps().has_clusters())
+    (input.m == 1 || caps.has_clusters())
         && (1..=most).contains(&input.m)
         && matmuls.iter().all(|matmul| block_quantized(matmul.weight.dtype))
 }
@@ -189,26 +291,14 @@ fn operands_allow(input: &MatmulInput, matmuls: &[Matmul]) -> bool {
         && matmuls.iter().all(|matmul| matmul.weight.rows > 0)
 }
 
-fn launch_groups(
+fn run(
     queue: &mut Queue,
     input: &MatmulInput,
-    matmuls: &[Matmul],
     groups: &[LaunchGroup<'_>],
+    forwarding: &Forwarding<'_>,
 ) -> Option<Launched> {
-    if !operands_allow(input, matmuls) {
-        None
-    } else if gemv_float::takes(input, matmuls) {
-        gemv_float::run(queue, input, groups)
-    } else if takes(queue, input, matmuls) {
-        run(queue, input, groups)
-    } else {
-        None
-    }
-}
-
-fn run(queue: &mut Queue, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> Option<Launched> {
     if input.m == 1 {
-        return gemv::run(queue, input, groups);
+        return gemv::run(queue, input, groups, forwarding);
     }
     if input.m > MAX_SMALL_M
         && gemm_mixed_input::supported(queue.caps())
@@ -216,7 +306,7 @@ fn run(queue: &mut Queue, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> Op
     {
         return Some(launched);
     }
-    if input.m <= MAX_ROWS { gemm_small_m::run(queue, input, groups) } else { None }
+    if input.m <= MAX_ROWS { gemm_small_m::run(queue, input, groups, forwarding) } else { None }
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use fulmen_core::{BuildError, DType, GraphBuilder, KernelDispatch, LogicalGraph, PlanOptions, quant};
+use fulmen_core::{
+    BuildError, DType, GraphBuilder, KernelDispatch, LogicalGraph, PlanOptions, Program, quant,
+};
 use fulmen_cuda::CudaDispatcher;
 use fulmen_testkit::draw::{Draw, Pools};
 use fulmen_testkit::reference::{Data, DataSet, Interpreter};
@@ -120,11 +122,15 @@ fn check(cuda: &mut CudaDispatcher, graph: &LogicalGraph, data: &DataSet, allowe
     rig.reset(cuda).unwrap();
     rig.run(cuda).unwrap();
     assert!(read(&rig, cuda) == first, "{what}: a second run");
-    // Nothing is forwarded if the host synchronizes after each call: q8 activations are the same then.
+    rig.reset(cuda).unwrap();
+    let program = rig.bound.program();
+    program.run_observed(cuda, |cuda, _, _| cuda.synchronize().map(|()| true)).unwrap();
+    assert!(read(&rig, cuda) == first, "{what}: waiting after each call");
+    // Without a plan nothing is forwarded: q8 activations are the same then.
     if allowed == Q8_ERROR {
         rig.reset(cuda).unwrap();
-        let program = rig.bound.program();
-        program.run_observed(cuda, |cuda, _, _| cuda.synchronize().map(|()| true)).unwrap();
+        let calls: Vec<_> = rig.bound.program().calls().iter().map(|step| step.call.clone()).collect();
+        Program::check_calls(calls).unwrap().run(cuda).unwrap();
         assert!(read(&rig, cuda) == first, "{what}: without forwarding");
     }
     let id = cuda.prepare(rig.bound.program()).unwrap().expect("programs are captured");
@@ -187,7 +193,7 @@ fn a_layer_of_a_real_model_is_correct() {
     let Some(gpu) = gpu() else { return };
     let (dtype, values) = (DType::Q4_K, DType::Q6_K);
     for (m, scales) in [(16, &[][..]), (8, &[]), (16, &[(3, 1e6), (9, 1e-8)])] {
-        // A new dispatcher, so that the forward buffer has to grow.
+        // A new dispatcher, so that scratch memory has to grow.
         let mut cuda = gpu.dispatcher();
         let layer = Layer { m, attended: 4096, hidden: 2560, inner: 9728, dtype, values, gain: 1.0 };
         let graph = layer.graph().unwrap();
@@ -219,9 +225,9 @@ fn batch_1_forwards_q8_activations() {
     }
 }
 
-/// Forwarded activations are used only with the gain that they were made for, and only by the next call.
+/// Forwarded activations are used only with the gain that they were made for.
 #[test]
-fn forwarded_activations_are_used_by_the_next_call_only() {
+fn forwarded_activations_are_used_with_their_gain_only() {
     let Some(gpu) = gpu() else { return };
     let mut cuda = gpu.dispatcher();
     const WIDTH: u32 = 512;

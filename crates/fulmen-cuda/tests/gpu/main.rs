@@ -12,6 +12,7 @@ mod lost;
 mod memory;
 mod model;
 mod replay;
+mod runs;
 mod threads;
 mod tickets;
 

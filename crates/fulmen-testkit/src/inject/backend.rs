@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use fulmen_core::{
-    AttentionCall, Backend, BackendError, BinaryCall, CopyCall, DType, DeviceMemory, Fusions, KernelDispatch,
-    KernelTime, MulMatCall, OpCall, Program, ProgramCall, ReadTicket, ReplayId, RmsNormCall, RopeCall,
-    SharedBytes, UnaryCall,
+    ActivationForm, AttentionCall, Backend, BackendError, BinaryCall, CopyCall, DType, DeviceMemory, Extent,
+    Fusions, KernelDispatch, KernelTime, MulMatCall, OpCall, PlannedCall, Program, ProgramCall, ReadTicket,
+    ReplayId, RmsNormCall, RopeCall, SharedBytes, UnaryCall,
 };
 
 use super::{Injected, Injector, Site};
@@ -138,12 +138,28 @@ impl<B: Backend> KernelDispatch for Failing<B> {
         self.inner().backend.fusions()
     }
 
-    fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
-        self.call(Site::Launch, "dispatch_pair", |backend| backend.dispatch_pair(first, second))
+    fn fused_calls(&self, next: &[ProgramCall], unfinished: &[Extent]) -> usize {
+        self.inner().backend.fused_calls(next, unfinished)
     }
 
-    fn look_ahead(&mut self, remaining: &[ProgramCall]) {
-        self.inner().backend.look_ahead(remaining);
+    fn drains(&self, call: &OpCall) -> bool {
+        self.inner().backend.drains(call)
+    }
+
+    fn accepted_forms(&self, calls: &[ProgramCall]) -> Vec<ActivationForm> {
+        self.inner().backend.accepted_forms(calls)
+    }
+
+    fn forwards(&self, calls: &[ProgramCall], activation: &ActivationForm) -> bool {
+        self.inner().backend.forwards(calls, activation)
+    }
+
+    fn prefetches(&self, calls: &[ProgramCall], next: &OpCall) -> bool {
+        self.inner().backend.prefetches(calls, next)
+    }
+
+    fn dispatch_planned(&mut self, program: &Program, planned: &PlannedCall) -> Result<usize, BackendError> {
+        self.call(Site::Launch, "dispatch_planned", |backend| backend.dispatch_planned(program, planned))
     }
 
     fn synchronize(&mut self) -> Result<(), BackendError> {

@@ -1,14 +1,15 @@
 //! RoPE, KV cache stores and attention, each alone and fused.
 
 use fulmen_core::{
-    AttentionCall, BackendError, Heads, KvCache, KvSource, KvStoreCall, RopeCall, RopeStoreCall, WeightArg,
+    AttentionCall, BackendError, Heads, KvCache, KvSource, KvStoreCall, RopeCall, RopeStoreCall,
 };
 
-use super::{LaunchCount, WgpuDispatcher, matmul::SMALL_M};
+use super::{LaunchCount, WgpuDispatcher};
 use crate::BACKEND;
 use crate::buffer::BufferSlice;
+use crate::kernel::Caps;
 use crate::kernels::{
-    Role,
+    KernelError, LaunchList, Role,
     attention::{Attention, KvInput, attention, attention_with_q8, rope_store_attention},
     kv::{self, Cache, KvStore, RopeStore},
     qmatmul::q8_bytes,
@@ -93,70 +94,82 @@ impl WgpuDispatcher {
         self.queue.run_launches_with(launches, operands)
     }
 
-    /// Attention that also writes its result as q8 activations, for a following matmul with
-    /// block-quantized weights. `None` where the next call has no such weights or the kernel cannot do
-    /// it.
-    pub(super) fn attention_with_q8(
-        &mut self,
-        call: &AttentionCall,
-        weights: &[&WeightArg],
-    ) -> Result<Option<usize>, BackendError> {
-        let (m, width) = (call.m, call.heads.q_width());
-        if m > SMALL_M || !self.any_blocks(weights, width)? {
-            return Ok(None);
-        }
-        let out = self.matrix("the output", call.output, m, width)?;
-        if !self.queue.can_bind(&[&out]) {
-            return Ok(None);
-        }
-        let (spec, mut operands) = self.attention_operands(call)?;
-        let Some(launches) = attention_with_q8(&spec, &self.queue.caps()).map_err(unsupported)? else {
-            return Ok(None);
-        };
-        let q8 = self.queue.scratch(ScratchSlot::Q8, q8_bytes(m, width))?;
-        operands.push((Role::Output(2), q8));
-        let launched = self.queue.run_launches_with(Ok(launches), operands)?;
-        self.queue.set_q8(&out);
-        Ok(Some(launched))
+    /// Whether attention can also write its result as q8 activations.
+    pub(super) fn attention_makes_q8(&self, call: &AttentionCall) -> bool {
+        matches!(attention_with_q8(&attention_spec(call), &self.queue.caps()), Ok(Some(_)))
     }
 
-    /// Per-head norm, RoPE, KV store and attention of one row, in two launches, with the result also as q8
-    /// activations. `None` where no kernel fuses them.
-    pub(super) fn rope_store_attention(
-        &mut self,
-        first: &RopeStoreCall,
-        second: &AttentionCall,
-    ) -> Result<Option<usize>, BackendError> {
+    /// Attention that also writes its result as q8 activations; see
+    /// [`attention_makes_q8`](WgpuDispatcher::attention_makes_q8).
+    pub(super) fn attention_with_q8(&mut self, call: &AttentionCall, q8: BufferSlice) -> LaunchCount {
+        let (spec, mut operands) = self.attention_operands(call)?;
+        let launches = attention_with_q8(&spec, &self.queue.caps()).map_err(unsupported)?;
+        let launches = launches.ok_or_else(|| unsupported("attention with q8 activations"))?;
+        operands.push((Role::Output(2), q8));
+        self.queue.run_launches_with(Ok(launches), operands)
+    }
+
+    /// Whether per-head norm, RoPE, KV store and attention of one row are two launches.
+    pub(super) fn fuses_store(&self, first: &RopeStoreCall, second: &AttentionCall) -> bool {
         let rows = &first.store;
         let same =
             KvSource::Cache { cache: rows.cache, positions: rows.positions, sequences: rows.sequences };
         let one = (second.m, rows.m) == (1, 1);
         if !one || second.kv != same || second.heads != rows.heads || second.q != first.output {
-            return Ok(None);
+            return false;
         }
+        let launches = fused_launches(first, second, &self.queue.caps());
+        // Unaligned operands go through copies, which the fused kernel does not know.
+        let operands = self.fused_operands(first, second);
+        matches!(launches, Ok(Some(_)))
+            && operands.is_ok_and(|operands| {
+                self.queue.can_bind(&operands.iter().map(|(_, slice)| slice).collect::<Vec<_>>())
+            })
+    }
+
+    /// Per-head norm, RoPE, KV store and attention of one row, in two launches, with the result also as q8
+    /// activations if heads are multiples of 32 elements; see [`fuses_store`](WgpuDispatcher::fuses_store).
+    pub(super) fn rope_store_attention(
+        &mut self,
+        first: &RopeStoreCall,
+        second: &AttentionCall,
+        q8: Option<BufferSlice>,
+    ) -> LaunchCount {
+        let launches = fused_launches(first, second, &self.queue.caps()).map_err(unsupported)?;
+        let launches = launches.ok_or_else(|| unsupported("RoPE and KV store fused with attention"))?;
+        let mut operands = self.fused_operands(first, second)?;
+        let cache = &first.store.cache;
+        for ptr in [cache.k_ptr, cache.v_ptr, first.output, second.output] {
+            self.writes(ptr);
+        }
+        let heads = second.heads;
+        if heads.head_dim.is_multiple_of(32) {
+            let unread = self.queue.scratch(ScratchSlot::Q8, q8_bytes(1, heads.q_width()))?;
+            operands.push((Role::Output(2), q8.unwrap_or(unread)));
+        }
+        self.queue.run_launches_with(Ok(launches), operands)
+    }
+
+    /// The operands of RoPE, KV store and attention of one row, but for the q8 activations.
+    fn fused_operands(
+        &self,
+        first: &RopeStoreCall,
+        second: &AttentionCall,
+    ) -> Result<Vec<(Role, BufferSlice)>, BackendError> {
+        let rows = &first.store;
         let (heads, width) = (rows.heads, rows.heads.q_width());
-        // Where the result overwrites the queries, the rotated queries need not be stored.
-        let keep_queries = second.output != first.output;
-        let spec = rope_store_spec(first);
-        let caps = self.queue.caps();
-        let Some(launches) =
-            rope_store_attention(&spec, second.scale, keep_queries, &caps).map_err(unsupported)?
-        else {
-            return Ok(None);
-        };
         let [k_cache, v_cache] = self.caches(&rows.cache, heads)?;
-        let output = self.matrix("the output", second.output, 1, width)?;
         let mut operands = vec![
             (Role::Input(0), self.matrix("q", first.q, 1, width)?),
             (Role::Input(3), self.at("positions", rows.positions, 1)?),
             (Role::Input(5), self.matrix("k", rows.k, 1, heads.kv_width())?),
             (Role::Input(6), self.matrix("v", rows.v, 1, heads.kv_width())?),
-            (Role::Output(0), output.clone()),
+            (Role::Output(0), self.matrix("the output", second.output, 1, width)?),
             (Role::Output(1), self.queue.fault()),
             (Role::Output(3), k_cache),
             (Role::Output(4), v_cache),
         ];
-        if keep_queries {
+        if keeps_queries(first, second) {
             operands.push((Role::Output(5), self.matrix("the rotated queries", first.output, 1, width)?));
         }
         let optional = [
@@ -170,22 +183,7 @@ impl WgpuDispatcher {
                 operands.push((Role::Input(number), self.at(what, ptr, elements as usize)?));
             }
         }
-        // Unaligned operands go through copies, and q8 activations belong to an address, not to a copy.
-        if !self.queue.can_bind(&operands.iter().map(|(_, slice)| slice).collect::<Vec<_>>()) {
-            return Ok(None);
-        }
-        for ptr in [rows.cache.k_ptr, rows.cache.v_ptr, first.output, second.output] {
-            self.writes(ptr);
-        }
-        let q8 = heads.head_dim.is_multiple_of(32);
-        if q8 {
-            operands.push((Role::Output(2), self.queue.scratch(ScratchSlot::Q8, q8_bytes(1, width))?));
-        }
-        let launched = self.queue.run_launches_with(Ok(launches), operands)?;
-        if q8 {
-            self.queue.set_q8(&output);
-        }
-        Ok(Some(launched))
+        Ok(operands)
     }
 
     /// The attention spec and its operands.
@@ -193,17 +191,16 @@ impl WgpuDispatcher {
         &mut self,
         call: &AttentionCall,
     ) -> Result<(Attention, Vec<(Role, BufferSlice)>), BackendError> {
-        let &AttentionCall { q, ref kv, output, m, heads, scale, .. } = call;
+        let &AttentionCall { q, ref kv, output, m, heads, .. } = call;
         self.writes(output);
         let mut operands = vec![
             (Role::Input(0), self.matrix("q", q, m, heads.q_width())?),
             (Role::Output(0), self.matrix("the output", output, m, heads.q_width())?),
         ];
-        let kv_input = match kv {
+        match kv {
             KvSource::Rows { k, v } => {
                 operands.push((Role::Input(1), self.matrix("k", *k, m, heads.kv_width())?));
                 operands.push((Role::Input(2), self.matrix("v", *v, m, heads.kv_width())?));
-                KvInput::Rows
             }
             KvSource::Cache { cache, positions, sequences } => {
                 let [k, v] = self.caches(cache, heads)?;
@@ -213,16 +210,15 @@ impl WgpuDispatcher {
                     operands.push((Role::Input(4), self.at("sequences", *ptr, m as usize)?));
                 }
                 operands.push((Role::Output(1), self.queue.fault()));
-                KvInput::Cache { cache: cache_layout(cache), sequences: sequences.is_some() }
             }
-        };
+        }
         // Only the device knows the positions, so the work is bounded by the capacity.
         let most = match kv {
             KvSource::Rows { .. } => m,
             KvSource::Cache { cache, .. } => cache.capacity,
         };
         self.queue.count_multiplications(m, most, heads.q_width().saturating_mul(2));
-        Ok((Attention { m, heads, scale, kv: kv_input }, operands))
+        Ok((attention_spec(call), operands))
     }
 
     /// The key cache and the value cache.
@@ -239,6 +235,30 @@ impl WgpuDispatcher {
             self.memory.slice("the values' cache", cache.v_ptr, bytes)?,
         ])
     }
+}
+
+fn attention_spec(call: &AttentionCall) -> Attention {
+    let kv = match &call.kv {
+        KvSource::Rows { .. } => KvInput::Rows,
+        KvSource::Cache { cache, sequences, .. } => {
+            KvInput::Cache { cache: cache_layout(cache), sequences: sequences.is_some() }
+        }
+    };
+    Attention { m: call.m, heads: call.heads, scale: call.scale, kv }
+}
+
+/// Where the result overwrites the queries, the rotated queries need not be stored.
+fn keeps_queries(first: &RopeStoreCall, second: &AttentionCall) -> bool {
+    second.output != first.output
+}
+
+/// The launches of RoPE, KV store and attention of one row, if they can be fused.
+fn fused_launches(
+    first: &RopeStoreCall,
+    second: &AttentionCall,
+    caps: &Caps,
+) -> Result<Option<LaunchList>, KernelError> {
+    rope_store_attention(&rope_store_spec(first), second.scale, keeps_queries(first, second), caps)
 }
 
 /// The cache layout for kernels.

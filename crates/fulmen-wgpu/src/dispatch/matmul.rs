@@ -1,15 +1,15 @@
 //! Matmuls: one or several weights of one input, with bias and residual, gate-up, and the norm before them.
 //!
 //! At small M several block weights are one launch ([`qmatmul::fused_gemv`]); everything else is one matmul
-//! after the other. An input is quantized to q8 once, and where a norm, attention or gate-up makes the input,
-//! by its last launch.
+//! after the other. An input is quantized to q8 once, unless that was forwarded to the call.
 
 use std::sync::Arc;
 
-use fulmen_core::{BackendError, GateUpCall, MulMatCall, Projection, RmsNormCall, WeightArg};
+use fulmen_core::{BackendError, GateUpCall, MulMatCall, Projection, RmsNormCall};
 
 use super::{LaunchCount, WgpuDispatcher};
 use crate::buffer::BufferSlice;
+use crate::error::GpuError;
 use crate::kernels::matmul::{EpilogueInput, EpilogueSource, MatmulBuffer, MatmulLaunch, MatmulStage};
 use crate::kernels::qmatmul::{self, FusedBuffer, FusedOutput, OutputForm};
 use crate::matmul_launches::{KernelChooser, WeightLaunch, WeightLaunches};
@@ -39,9 +39,35 @@ struct Operands<'a> {
     m: u32,
 }
 
+/// The input of one call as q8 activations.
+#[derive(Debug, Default)]
+pub(super) struct Q8Input {
+    /// Where they lie if they were forwarded; otherwise in scratch memory.
+    forwarded: Option<BufferSlice>,
+    /// What was quantized.
+    source: Option<BufferSlice>,
+}
+
+impl Q8Input {
+    /// Those of `source`, which lie at `at`.
+    pub(super) fn ready(at: BufferSlice, source: BufferSlice) -> Q8Input {
+        Q8Input { forwarded: Some(at), source: Some(source) }
+    }
+
+    /// Whether these values are quantized.
+    fn is_ready(&self, source: &BufferSlice) -> bool {
+        self.source.as_ref() == Some(source)
+    }
+
+    /// Notes that these values were quantized into scratch memory.
+    fn set_ready(&mut self, source: &BufferSlice) {
+        *self = Q8Input { forwarded: None, source: Some(source.clone()) };
+    }
+}
+
 impl WgpuDispatcher {
     /// All parts read one input, which is quantized once.
-    pub(super) fn mul_mat(&mut self, call: &MulMatCall) -> LaunchCount {
+    pub(super) fn mul_mat(&mut self, call: &MulMatCall, q8: &mut Q8Input) -> LaunchCount {
         let mut launched = 0;
         if call.m == 0 {
             return Ok(0);
@@ -49,17 +75,17 @@ impl WgpuDispatcher {
         for part in &call.parts {
             self.queue.count_multiplications(call.m, part.weight.rows, call.k);
         }
-        if let Some(launched) = self.parts_together(call)? {
+        if let Some(launched) = self.parts_together(call, q8)? {
             return Ok(launched);
         }
         for part in call.parts.iter().filter(|part| part.weight.rows > 0) {
-            launched += self.part(call, part)?;
+            launched += self.part(call, part, q8)?;
         }
         Ok(launched)
     }
 
     /// All parts in one launch, where there are several and M is small.
-    fn parts_together(&mut self, call: &MulMatCall) -> Result<Option<usize>, BackendError> {
+    fn parts_together(&mut self, call: &MulMatCall, q8: &mut Q8Input) -> Result<Option<usize>, BackendError> {
         let parts: Vec<&Projection> = call.parts.iter().filter(|part| part.weight.rows > 0).collect();
         if parts.len() < 2 || call.m > SMALL_M || call.residual.is_some() {
             return Ok(None);
@@ -75,19 +101,18 @@ impl WgpuDispatcher {
             });
         }
         let input = self.matrix("the input", call.input, call.m, call.k)?;
-        self.fused(&input, call.m, call.k, &outputs, false)
+        self.fused(&input, [call.m, call.k], &outputs, q8, None)
     }
 
     /// One launch for all outputs, and one that quantizes the input if that is not done yet; `None` where one
-    /// launch cannot do it. With `q8_output` it also quantizes the output, if it can: another matmul reads it
-    /// next.
+    /// launch cannot do it. With `q8_output` it also quantizes the output.
     fn fused(
         &mut self,
         input: &BufferSlice,
-        m: u32,
-        k: u32,
+        [m, k]: [u32; 2],
         outputs: &[Output],
-        q8_output: bool,
+        q8: &mut Q8Input,
+        q8_output: Option<BufferSlice>,
     ) -> Result<Option<usize>, BackendError> {
         let mut fused = Vec::with_capacity(outputs.len());
         for Output { weights, bias, .. } in outputs {
@@ -99,27 +124,22 @@ impl WgpuDispatcher {
             fused.push(FusedOutput { weights, bias: bias.is_some() });
         }
         let caps = self.queue.caps();
-        // A result that is copied to its place afterwards is not quantized.
-        let form = match q8_output && self.queue.can_bind(&[&outputs[0].output]) {
-            true => OutputForm::F32AndQ8,
-            false => OutputForm::F32,
-        };
+        let form = if q8_output.is_some() { OutputForm::F32AndQ8 } else { OutputForm::F32 };
         let Some((launch, roles)) = qmatmul::fused_gemv(m, &fused, form, &caps).map_err(unsupported)? else {
             return Ok(None);
         };
-        let quantizes = roles.contains(&FusedBuffer::Q8Output);
         let before = self.queue.len();
         let mut relocations = Relocations::default();
         let input = self.queue.bind_or_copy(input, false, &mut relocations)?;
-        let activations = self.q8_activations(&input, m, k)?;
+        let activations = self.q8_activations(&input, m, k, q8)?;
         let mut bindings = Vec::with_capacity(roles.len());
         for role in roles {
             bindings.push(match role {
                 FusedBuffer::Activations => activations.clone(),
-                FusedBuffer::Q8Output => {
-                    let bytes = qmatmul::q8_bytes(m, outputs[0].weights[0].n);
-                    self.queue.scratch(ScratchSlot::NextQ8, bytes)?
-                }
+                FusedBuffer::Q8Output => q8_output.clone().ok_or_else(|| GpuError::Internal {
+                    call: "GateUp",
+                    message: "the kernel writes q8 activations that nobody reads".to_owned(),
+                })?,
                 FusedBuffer::Weight(output, number) => {
                     outputs[output].weights[number].slices[0].slice.clone()
                 }
@@ -133,63 +153,60 @@ impl WgpuDispatcher {
             });
         }
         self.queue.launch(launch, bindings)?;
-        if quantizes {
-            self.queue.set_next_q8(&outputs[0].output);
-        }
         self.queue.copy_back(relocations)?;
         Ok(Some(self.queue.len() - before))
     }
 
     /// An input that can be bound, as q8 activations; it is quantized if that is not done yet.
-    fn q8_activations(&mut self, input: &BufferSlice, m: u32, k: u32) -> Result<BufferSlice, BackendError> {
-        let q8 = self.queue.scratch(ScratchSlot::Q8, qmatmul::q8_bytes(m, k))?;
-        if !self.queue.has_q8(input) {
-            let launch = qmatmul::quantize_q8(m, k, &self.queue.caps()).map_err(unsupported)?;
-            self.queue.launch(launch, vec![input.clone(), q8.clone()])?;
-            self.queue.set_q8(input);
-        }
-        Ok(q8)
-    }
-
-    /// Whether any of the weights takes its input as q8 activations.
-    pub(super) fn any_blocks(&mut self, weights: &[&WeightArg], k: u32) -> Result<bool, BackendError> {
-        let mut blocks = false;
-        for arg in weights.iter().filter(|arg| arg.rows > 0) {
-            blocks |= matches!(self.weight("the weight", arg, k)?.kind, WeightKind::Blocks(_));
-        }
-        Ok(blocks)
-    }
-
-    /// A norm whose result the next call multiplies by block weights: it is quantized in the same launch.
-    /// `None` where that is not so.
-    pub(super) fn norm_with_q8(
+    fn q8_activations(
         &mut self,
-        norm: &RmsNormCall,
-        weights: &[&WeightArg],
-    ) -> Result<Option<usize>, BackendError> {
+        input: &BufferSlice,
+        m: u32,
+        k: u32,
+        q8: &mut Q8Input,
+    ) -> Result<BufferSlice, BackendError> {
+        if !q8.is_ready(input) {
+            let at = self.queue.scratch(ScratchSlot::Q8, qmatmul::q8_bytes(m, k))?;
+            self.quantize(input, &at, m, k)?;
+            q8.set_ready(input);
+        }
+        self.q8_place(q8, qmatmul::q8_bytes(m, k))
+    }
+
+    /// Where the q8 activations lie.
+    fn q8_place(&mut self, q8: &Q8Input, bytes: u64) -> Result<BufferSlice, BackendError> {
+        match &q8.forwarded {
+            Some(at) => Ok(at.clone()),
+            None => Ok(self.queue.scratch(ScratchSlot::Q8, bytes)?),
+        }
+    }
+
+    /// Quantizes an input that can be bound.
+    pub(super) fn quantize(
+        &mut self,
+        input: &BufferSlice,
+        to: &BufferSlice,
+        m: u32,
+        k: u32,
+    ) -> Result<(), BackendError> {
+        let launch = qmatmul::quantize_q8(m, k, &self.queue.caps()).map_err(unsupported)?;
+        self.queue.launch(launch, vec![input.clone(), to.clone()])
+    }
+
+    /// A norm that also writes its result as q8 activations.
+    pub(super) fn norm_with_q8(&mut self, norm: &RmsNormCall, q8: BufferSlice) -> LaunchCount {
         let &RmsNormCall { input, gamma, output, width, rows, epsilon } = norm;
-        if rows == 0 || rows > SMALL_M || width == 0 || !width.is_multiple_of(32) || input == output {
-            return Ok(None);
-        }
-        if !self.any_blocks(weights, width)? {
-            return Ok(None);
-        }
         self.writes(output);
         let x = self.matrix("the input", input, rows, width)?;
         let gamma = self.matrix("the gain", gamma, 1, width)?;
         let out = self.matrix("the output", output, rows, width)?;
-        if !self.queue.can_bind(&[&x, &gamma, &out]) {
-            return Ok(None);
-        }
-        let q8 = self.queue.scratch(ScratchSlot::Q8, qmatmul::q8_bytes(rows, width))?;
         let caps = self.queue.caps();
         let launch = qmatmul::rms_norm_q8(rows, width, epsilon, &caps).map_err(unsupported)?;
-        self.queue.launch(launch, vec![x, gamma, out.clone(), q8])?;
-        self.queue.set_q8(&out);
-        Ok(Some(1))
+        self.queue.launch(launch, vec![x, gamma, out, q8])?;
+        Ok(1)
     }
 
-    fn part(&mut self, call: &MulMatCall, part: &Projection) -> LaunchCount {
+    fn part(&mut self, call: &MulMatCall, part: &Projection, q8: &mut Q8Input) -> LaunchCount {
         let (m, k, n) = (call.m, call.k, part.weight.rows);
         let weight = self.weight("the weight", &part.weight, k)?;
         self.writes(part.output);
@@ -209,12 +226,17 @@ impl WgpuDispatcher {
         }
         let epilogue = EpilogueSource::of(expr, inputs);
         let operands = Operands { input: &input, output: &output, extras: &extras, epilogue: &epilogue, m };
-        self.matmul("MulMat", &weight, &operands)
+        self.matmul("MulMat", &weight, &operands, q8)
     }
 
-    /// One launch at small M. Otherwise the gate goes to scratch memory, and the epilogue of the other matmul
-    /// reads it.
-    pub(super) fn gate_up(&mut self, call: &GateUpCall) -> LaunchCount {
+    /// One launch at small M, which also writes the result as q8 activations if there is a place for them.
+    /// Otherwise the gate goes to scratch memory, and the epilogue of the other matmul reads it.
+    pub(super) fn gate_up(
+        &mut self,
+        call: &GateUpCall,
+        q8: &mut Q8Input,
+        q8_output: Option<BufferSlice>,
+    ) -> LaunchCount {
         let (m, k, n) = (call.m, call.k, call.gate.rows);
         if m == 0 || n == 0 {
             return Ok(0);
@@ -228,21 +250,27 @@ impl WgpuDispatcher {
         if m <= SMALL_M {
             let weights = vec![Arc::clone(&gate), Arc::clone(&up)];
             let outputs = [Output { weights, bias: None, output: output.clone() }];
-            if let Some(launched) = self.fused(&input, m, k, &outputs, true)? {
+            if let Some(launched) = self.fused(&input, [m, k], &outputs, q8, q8_output)? {
                 return Ok(launched);
             }
         }
         let first = self.queue.scratch(ScratchSlot::FirstMatmul, u64::from(m) * u64::from(n) * 4)?;
         let none = EpilogueSource::none();
         let operands = Operands { input: &input, output: &first, extras: &[], epilogue: &none, m };
-        let launched = self.matmul("GateUp", &gate, &operands)?;
+        let launched = self.matmul("GateUp", &gate, &operands, q8)?;
         let silu = EpilogueSource::of("e0 / (1.0 + exp(-e0)) * v", [EpilogueInput::PerElement]);
         let extras = [first.clone()];
         let operands = Operands { input: &input, output: &output, extras: &extras, epilogue: &silu, m };
-        Ok(launched + self.matmul("GateUp", &up, &operands)?)
+        Ok(launched + self.matmul("GateUp", &up, &operands, q8)?)
     }
 
-    fn matmul(&mut self, call: &'static str, weight: &DeviceWeight, operands: &Operands<'_>) -> LaunchCount {
+    fn matmul(
+        &mut self,
+        call: &'static str,
+        weight: &DeviceWeight,
+        operands: &Operands<'_>,
+        q8: &mut Q8Input,
+    ) -> LaunchCount {
         let chooser = KernelChooser { gpu: &self.gpu, weight, exact: false, forced: None };
         let WeightLaunches { launches, scratch } = chooser.launches(call, operands.m, operands.epilogue)?;
         let mut relocations = Relocations::default();
@@ -262,12 +290,12 @@ impl WgpuDispatcher {
                 whole.buffer.slice(at(rows.start)..at(rows.end))
             };
             let a = window(&input, weight.k);
-            let quantizes = stage == MatmulStage::QuantizeActivations;
-            if quantizes {
+            if stage == MatmulStage::QuantizeActivations {
                 quantized = Some((slice, rows.start));
-                if self.queue.has_q8(&a) {
+                if q8.is_ready(&a) {
                     continue;
                 }
+                q8.set_ready(&a);
             }
             let mut bindings = Vec::with_capacity(buffers.len());
             for buffer in &buffers {
@@ -280,17 +308,16 @@ impl WgpuDispatcher {
                         EpilogueInput::PerRow => window(&extras[i as usize], 1),
                         EpilogueInput::PerColumn => extras[i as usize].clone(),
                     },
-                    MatmulBuffer::Scratch(i) => {
-                        let is_q8 = i == 0 && quantized == Some((slice, rows.start));
-                        let slot = if is_q8 { ScratchSlot::Q8 } else { ScratchSlot::LaunchList(i as usize) };
-                        self.queue.scratch(slot, scratch[i as usize])?
-                    }
+                    MatmulBuffer::Scratch(i) => match i == 0 && quantized == Some((slice, rows.start)) {
+                        true => self.q8_place(q8, scratch[0])?,
+                        false => {
+                            let slot = ScratchSlot::LaunchList(i as usize);
+                            self.queue.scratch(slot, scratch[i as usize])?
+                        }
+                    },
                 });
             }
             self.queue.launch(launch, bindings)?;
-            if quantizes {
-                self.queue.set_q8(&a);
-            }
         }
         let launched = self.queue.len() - before;
         self.queue.copy_back(relocations)?;

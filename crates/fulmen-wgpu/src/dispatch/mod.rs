@@ -8,6 +8,7 @@
 mod attention;
 mod elementwise;
 mod embed;
+mod forward;
 mod matmul;
 mod rows;
 mod sample;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use fulmen_core::*;
 
+use self::matmul::Q8Input;
 use crate::BACKEND;
 use crate::buffer::BufferSlice;
 use crate::capture::Captured;
@@ -177,8 +179,10 @@ impl KernelDispatch for WgpuDispatcher {
     }
 
     ops! {
-        dispatch_mul_mat(MulMatCall) => WgpuDispatcher::mul_mat;
-        dispatch_gate_up(GateUpCall) => WgpuDispatcher::gate_up;
+        dispatch_mul_mat(MulMatCall) => |d: &mut Self, call| d.mul_mat(call, &mut Q8Input::default());
+        dispatch_gate_up(GateUpCall) => |d: &mut Self, call| {
+            d.gate_up(call, &mut Q8Input::default(), None)
+        };
         dispatch_rms_norm(RmsNormCall) => WgpuDispatcher::rms_norm;
         dispatch_add_rms_norm(AddRmsNormCall) => WgpuDispatcher::add_rms_norm;
         dispatch_add(BinaryCall) => |d: &mut Self, call| d.binary(&[ElementwiseOp::Add], call);
@@ -220,46 +224,20 @@ impl KernelDispatch for WgpuDispatcher {
         Fusions { add_rms_norm: false, ..Fusions::all() }
     }
 
-    /// Fuses two pairs: a norm or attention followed by quantized matmuls of its result (the first
-    /// kernel then also writes the q8 activations), and RoPE + KV store of one row followed by
-    /// attention over that cache.
-    fn dispatch_pair(&mut self, first: &OpCall, second: &OpCall) -> Result<Option<usize>, BackendError> {
-        if let (OpCall::RopeStore(store), OpCall::Attention(call)) = (first, second) {
-            store.check_operands(&self.memory)?;
-            call.check_operands(&self.memory)?;
-            let launched = self.rope_store_attention(store, call)?;
-            self.queue.flush_if_full()?;
-            return Ok(launched);
-        }
-        let feeds = |input, m, k| match first {
-            OpCall::RmsNorm(norm) => norm.feeds(input, m, k),
-            OpCall::Attention(call) => (call.output, call.m, call.heads.q_width()) == (input, m, k),
-            _ => false,
-        };
-        let weights: Vec<&WeightArg> = match second {
-            OpCall::MulMat(call) if feeds(call.input, call.m, call.k) => {
-                call.check_operands(&self.memory)?;
-                call.parts.iter().map(|part| &part.weight).collect()
-            }
-            OpCall::GateUp(call) if feeds(call.input, call.m, call.k) => {
-                call.check_operands(&self.memory)?;
-                vec![&call.gate, &call.up]
-            }
-            _ => return Ok(None),
-        };
-        let launched = match first {
-            OpCall::RmsNorm(norm) => {
-                norm.check_operands(&self.memory)?;
-                self.norm_with_q8(norm, &weights)?
-            }
-            OpCall::Attention(call) => {
-                call.check_operands(&self.memory)?;
-                self.attention_with_q8(call, &weights)?
-            }
-            _ => None,
-        };
-        let Some(launched) = launched else { return Ok(None) };
-        Ok(Some(launched + self.dispatch(second)?))
+    fn fused_calls(&self, next: &[ProgramCall], _unfinished: &[Extent]) -> usize {
+        self.count_fused(next)
+    }
+
+    fn accepted_forms(&self, calls: &[ProgramCall]) -> Vec<ActivationForm> {
+        self.q8_input_of(calls).into_iter().collect()
+    }
+
+    fn forwards(&self, calls: &[ProgramCall], activation: &ActivationForm) -> bool {
+        self.can_forward(calls, activation)
+    }
+
+    fn dispatch_planned(&mut self, program: &Program, planned: &PlannedCall) -> LaunchCount {
+        self.run_planned(program, planned)
     }
 
     fn synchronize(&mut self) -> Result<(), BackendError> {

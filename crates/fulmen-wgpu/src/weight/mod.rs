@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use fulmen_core::DType;
 
-pub(crate) use self::upcast::upcast;
+pub(crate) use self::upcast::{stored_as, upcast};
 use crate::{
     buffer::{BufferSlice, GpuBuffer},
     device::GpuDevice,
@@ -279,6 +279,11 @@ fn fits_f16(dtype: DType, blocks: &[u8]) -> bool {
         bound.is_finite().then(|| largest.max(bound))
     });
     largest.is_some_and(|largest| (1e-3..6e4).contains(&largest))
+}
+
+/// Whether blocks are one slice.
+pub(crate) fn fits_one_slice(gpu: &GpuDevice, weight: QuantWeight) -> bool {
+    slice_rows(gpu, WeightKind::Blocks(weight), weight.n, weight.k).is_ok_and(|slices| slices.len() == 1)
 }
 
 /// The rows of each slice, so that each can be a buffer and be bound; what is needed and allowed where a few

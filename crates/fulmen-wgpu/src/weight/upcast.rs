@@ -8,18 +8,29 @@
 
 use fulmen_core::{DType, DTypeError, quant};
 
+/// The type that weights of `dtype` are stored as on the device.
+pub(crate) fn stored_as(dtype: DType) -> DType {
+    match dtype {
+        DType::Q5_0 => DType::Q8_0,
+        DType::Q3_K => DType::Q6_K,
+        DType::Q5_1 | DType::Q2_K | DType::Q8_K => DType::F32,
+        _ => dtype,
+    }
+}
+
 /// The type and bytes that blocks of `dtype` are converted to; `None` where there are kernels for them.
 pub(crate) fn upcast(dtype: DType, bytes: &[u8]) -> Result<Option<(DType, Vec<u8>)>, DTypeError> {
-    Ok(Some(match dtype {
-        DType::Q5_0 => (DType::Q8_0, blocks(bytes, q5_0)),
-        DType::Q3_K => (DType::Q6_K, blocks(bytes, q3_k)),
+    let converted = match dtype {
+        DType::Q5_0 => blocks(bytes, q5_0),
+        DType::Q3_K => blocks(bytes, q3_k),
         DType::Q5_1 | DType::Q2_K | DType::Q8_K => {
             let elements = bytes.len() / dtype.block_bytes() * dtype.block_len();
             let values = quant::dequantize_to_vec(dtype, bytes, elements)?;
-            (DType::F32, bytemuck::cast_slice(&values).to_vec())
+            bytemuck::cast_slice(&values).to_vec()
         }
         _ => return Ok(None),
-    }))
+    };
+    Ok(Some((stored_as(dtype), converted)))
 }
 
 fn blocks<const FROM: usize, const TO: usize>(

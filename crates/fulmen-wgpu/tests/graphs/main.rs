@@ -8,6 +8,7 @@ mod golden;
 mod greedy;
 
 mod capture;
+mod decode_layer;
 mod faults;
 mod lost;
 mod memory;
@@ -17,6 +18,7 @@ mod pairs;
 mod q8_activations;
 mod replay;
 mod rope_store;
+mod runs;
 mod smollm2;
 
 use fulmen_core::DeviceMemory;

@@ -72,7 +72,8 @@ fn a_norm_quantizes_for_the_matmuls_that_follow() {
     for without in [Features::empty(), Features::all()] {
         for m in [1, 3, 8] {
             let mut wgpu = with(DeviceOptions { without, ..DeviceOptions::default() });
-            let (program, results) = program(&mut wgpu, m);
+            let (mut program, results) = program(&mut wgpu, m);
+            program.plan(&mut wgpu).unwrap();
             let read = |wgpu: &mut WgpuDispatcher| -> Vec<Vec<f32>> {
                 results.iter().map(|&(ptr, n)| get(wgpu, ptr, n)).collect()
             };
@@ -94,4 +95,19 @@ fn a_norm_quantizes_for_the_matmuls_that_follow() {
             }
         }
     }
+}
+
+#[test]
+fn a_captured_program_needs_the_memory_of_its_plan() {
+    let mut wgpu = with(DeviceOptions::default());
+    let (mut program, _) = program(&mut wgpu, 2);
+    program.plan(&mut wgpu).unwrap();
+    assert!(program.forward_memory().next().is_some());
+    let id = wgpu.prepare(&program).unwrap().expect("programs are captured");
+    wgpu.replay(id).unwrap();
+    program.release_plan(&mut wgpu).unwrap();
+    let error = wgpu.replay(id).unwrap_err().to_string();
+    assert!(error.contains("was freed"), "{error}");
+    // The calls run one by one again.
+    assert_eq!(program.run(&mut wgpu).unwrap(), 6);
 }

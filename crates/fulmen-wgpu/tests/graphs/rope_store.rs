@@ -1,8 +1,8 @@
 //! Norm per head, rotation, store and attention of one row: two launches instead of three, the same results.
 
 use fulmen_core::{
-    AttentionCall, DType, Heads, KernelDispatch, KvCache, KvSource, KvStoreCall, OpCall, RopePairing,
-    RopeSpec, RopeStoreCall, quant,
+    AttentionCall, DType, Heads, KernelDispatch, KvCache, KvSource, KvStoreCall, OpCall, Program,
+    RopePairing, RopeSpec, RopeStoreCall, quant,
 };
 use fulmen_wgpu::{DeviceOptions, WgpuDispatcher, wgpu::Features};
 
@@ -65,6 +65,12 @@ impl Run {
         (OpCall::RopeStore(self.store.clone()), OpCall::Attention(self.attention.clone()))
     }
 
+    fn planned(&self, wgpu: &mut WgpuDispatcher) -> Program {
+        let mut program = Program::check_calls(<[OpCall; 2]>::from(self.calls())).unwrap();
+        program.plan(wgpu).unwrap();
+        program
+    }
+
     /// Rotated queries and the result, then keys and values.
     fn results(&self, wgpu: &mut WgpuDispatcher) -> (Vec<f32>, Vec<f32>, [Vec<u8>; 2]) {
         let Case { heads, cache, .. } = self.case;
@@ -85,8 +91,7 @@ fn close(got: &[f32], expected: &[f32], what: &str) {
 /// Both ways, each on memory of its own.
 fn compare(wgpu: &mut WgpuDispatcher, case: Case) {
     let (together, apart) = (Run::new(wgpu, case), Run::new(wgpu, case));
-    let (first, second) = together.calls();
-    assert_eq!(wgpu.dispatch_pair(&first, &second).unwrap(), Some(2), "{case:?}");
+    assert_eq!(together.planned(wgpu).run(wgpu).unwrap(), 2, "{case:?}");
     let (rotated, result, caches) = together.results(wgpu);
     let (first, second) = apart.calls();
     assert_eq!(wgpu.dispatch(&first).unwrap() + wgpu.dispatch(&second).unwrap(), 3);
@@ -166,8 +171,7 @@ fn a_row_without_a_place_is_reported_and_stored_nowhere() {
     for case in [Case { position: CAPACITY, ..case }, Case { sequence: Some(SEQUENCES), ..case }] {
         let run = Run::new(&mut wgpu, case);
         let before = run.results(&mut wgpu);
-        let (first, second) = run.calls();
-        assert_eq!(wgpu.dispatch_pair(&first, &second).unwrap(), Some(2));
+        assert_eq!(run.planned(&mut wgpu).run(&mut wgpu).unwrap(), 2);
         let error = wgpu.synchronize().unwrap_err().to_string();
         assert!(error.contains("row 0"), "{error}");
         let after = run.results(&mut wgpu);
@@ -183,7 +187,7 @@ fn what_one_launch_cannot_do_is_left_to_two_calls() {
     let many_heads = Case { heads: Heads { n_heads: 18, ..case.heads }, ..case };
     for (max_storage_buffers, case) in [(Some(8), case), (None, q8_0), (None, many_heads)] {
         let mut wgpu = with(DeviceOptions { max_storage_buffers, ..DeviceOptions::default() });
-        let (first, second) = Run::new(&mut wgpu, case).calls();
-        assert_eq!(wgpu.dispatch_pair(&first, &second).unwrap(), None, "{case:?}");
+        let program = Run::new(&mut wgpu, case).planned(&mut wgpu);
+        assert_eq!(program.planned_calls().len(), 2, "{case:?}");
     }
 }

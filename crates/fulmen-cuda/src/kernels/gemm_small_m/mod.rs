@@ -7,19 +7,73 @@
 mod args;
 mod config;
 
-use fulmen_core::BackendError;
+use fulmen_core::{ActivationForm, BackendError};
 
 use self::args::{ForwardedInput, ForwardedOutput, GemmSmallMArgs};
 use self::config::{SmallMConfig, choose};
 use super::f16_fragments::F16Fragments;
 use super::small_m::{LaunchGroup, MatmulInput};
 use super::{Launched, at_row, pack_f16_fragments};
-use crate::queue::{Forwarded, Launch, Queue};
+use crate::device::Caps;
+use crate::forward::Forwarding;
+use crate::queue::{Launch, Queue};
 
 /// Launches all groups for all rows, if there is a configuration for each.
-pub(super) fn run(queue: &mut Queue, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> Option<Launched> {
+pub(super) fn run(
+    queue: &mut Queue,
+    input: &MatmulInput,
+    groups: &[LaunchGroup<'_>],
+    forwarding: &Forwarding<'_>,
+) -> Option<Launched> {
     let (rows, configs) = choose(queue.caps(), input.m, input.k, groups)?;
-    Some(launch(queue, input, &configs, rows))
+    Some(launch(queue, input, &configs, rows, forwarding))
+}
+
+/// The forms in which the activations can be forwarded. Only if m is exactly 8 or 16 (`rows`), as nobody
+/// writes the padding rows.
+pub(super) fn accepted_forms(
+    caps: Caps,
+    input: &MatmulInput,
+    groups: &[LaunchGroup<'_>],
+) -> Vec<ActivationForm> {
+    match choose(caps, input.m, input.k, groups) {
+        Some((rows, _)) if rows == input.m => {
+            [Some(by_matmul(input)), scaled(input)].into_iter().flatten().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Whether the result can be written in this form: that of gate-up as it is, and that of one weight matrix
+/// multiplied by a gain.
+pub(super) fn forwards(
+    caps: Caps,
+    input: &MatmulInput,
+    groups: &[LaunchGroup<'_>],
+    activation: &ActivationForm,
+) -> bool {
+    let Some((rows, configs)) = choose(caps, input.m, input.k, groups) else { return false };
+    let [config] = configs.as_slice() else { return false };
+    let weight = &config.args.weights[0];
+    let gamma = activation.form.operand.map(|operand| operand.ptr);
+    rows == input.m
+        && config.args.n_weights == 1
+        && config.gate_up == gamma.is_none()
+        && weight.can_vectorize()
+        && gamma.unwrap_or(0).is_multiple_of(16)
+        && F16Fragments::can_forward(rows, weight.rows)
+        && *activation == F16Fragments::from_matmul(weight.out, rows, weight.rows, gamma)
+}
+
+/// The activations as a GEMM forwards them.
+fn by_matmul(input: &MatmulInput) -> ActivationForm {
+    let x = input.norm.map_or(input.x, |norm| norm.input);
+    F16Fragments::from_matmul(x, input.m, input.k, input.norm.map(|norm| norm.gamma))
+}
+
+/// The activations as attention forwards them, unless there is a norm to compute.
+fn scaled(input: &MatmulInput) -> Option<ActivationForm> {
+    input.norm.is_none().then(|| F16Fragments::scaled(input.x, input.m, input.k))
 }
 
 /// Where the fragments of x come from.
@@ -33,22 +87,20 @@ enum Source {
 }
 
 impl Source {
-    /// Fragments are forwarded only if m is exactly 8 or 16 (`rows`), as nobody writes the padding rows.
-    fn of(queue: &mut Queue, input: &MatmulInput, rows: u32) -> Result<Source, BackendError> {
-        let (m, k) = (input.m, input.k);
-        let fragments = |at: u64| F16Fragments::at(at, rows, k);
-        let x = input.norm.map_or(input.x, |norm| norm.input);
-        if m == rows {
-            let gamma = input.norm.map(|norm| norm.gamma);
-            if let Some(at) = queue.forwarded(F16Fragments::from_matmul(x, m, k, gamma)) {
-                return Ok(Source::ForwardedByMatmul(fragments(at)));
-            }
-            let scaled = F16Fragments::scaled(x, m, k);
-            if let Some(at) = input.norm.is_none().then(|| queue.forwarded(scaled)).flatten() {
-                return Ok(Source::ForwardedScaled(fragments(at)));
-            }
+    fn of(
+        queue: &mut Queue,
+        input: &MatmulInput,
+        rows: u32,
+        forwarding: &Forwarding<'_>,
+    ) -> Result<Source, BackendError> {
+        let fragments = |at: u64| F16Fragments::at(at, rows, input.k);
+        if let Some(at) = forwarding.input(&by_matmul(input)) {
+            return Ok(Source::ForwardedByMatmul(fragments(at)));
         }
-        Ok(Source::Packed(fragments(queue.scratch(F16Fragments::bytes(rows, k))?)))
+        if let Some(at) = scaled(input).and_then(|form| forwarding.input(&form)) {
+            return Ok(Source::ForwardedScaled(fragments(at)));
+        }
+        Ok(Source::Packed(fragments(queue.scratch(F16Fragments::bytes(rows, input.k))?)))
     }
 
     fn fragments(&self) -> &F16Fragments {
@@ -73,39 +125,27 @@ impl Source {
     }
 }
 
-/// Where a call forwards its result to, if it has one result and the next matmul may want it: that of
-/// gate-up, or one that was requested for a norm.
-fn forwarded_output(
-    queue: &mut Queue,
-    m: u32,
-    rows: u32,
-    configs: &[SmallMConfig],
-) -> Option<(Forwarded, ForwardedOutput)> {
-    let [config] = configs else { return None };
-    let weight = &config.args.weights[0];
-    let (out, width) = (weight.out, weight.rows);
-    let gamma = queue.requested_gamma(out, m, width);
-    let wanted = config.gate_up || (config.args.n_weights == 1 && gamma.is_some());
-    if m != rows || !wanted {
-        return None;
-    }
-    let gamma = gamma.filter(|_| !config.gate_up);
-    if !weight.can_vectorize() || !gamma.unwrap_or(0).is_multiple_of(16) {
-        return None;
-    }
-    let to = F16Fragments::reserve(queue, m, width)?;
-    let output = ForwardedOutput {
+/// Where the result is to be written as fragments.
+fn forwarded_output(forwarding: &Forwarding<'_>) -> ForwardedOutput {
+    let [output] = forwarding.outputs else { return ForwardedOutput::default() };
+    let ActivationForm { rows, width, form, .. } = output.activation;
+    let to = F16Fragments::at(output.ptr, rows, width);
+    ForwardedOutput {
         fragments: to.fragments,
         flags: to.flags,
         squares: to.squares,
-        gamma: gamma.unwrap_or(0),
-    };
-    Some((F16Fragments::from_matmul(out, m, width, gamma), output))
+        gamma: form.operand.map_or(0, |operand| operand.ptr),
+    }
 }
 
-fn launch(queue: &mut Queue, input: &MatmulInput, configs: &[SmallMConfig], rows: u32) -> Launched {
-    let source = Source::of(queue, input, rows)?;
-    let forwarded_output = forwarded_output(queue, input.m, rows, configs);
+fn launch(
+    queue: &mut Queue,
+    input: &MatmulInput,
+    configs: &[SmallMConfig],
+    rows: u32,
+    forwarding: &Forwarding<'_>,
+) -> Launched {
+    let source = Source::of(queue, input, rows, forwarding)?;
     let x = source.fragments();
     let mut launched = 0;
     for first_row in (0..input.m).step_by(rows as usize) {
@@ -123,10 +163,10 @@ fn launch(queue: &mut Queue, input: &MatmulInput, configs: &[SmallMConfig], rows
                 x: config.k_orders.map(|order| x.fragments[order]),
                 row_scales: x.row_scales,
                 forwarded_in: source.forwarded_input(input, index == 0),
-                forwarded_out: forwarded_output.map_or(ForwardedOutput::default(), |(_, output)| output),
+                forwarded_out: forwarded_output(forwarding),
                 m,
                 epsilon: input.norm.map_or(0.0, |norm| norm.epsilon),
-                prefetch: queue.l2_prefetch().filter(|_| first_row == 0 && index == 0).unwrap_or_default(),
+                prefetch: forwarding.prefetch.filter(|_| first_row == 0 && index == 0).unwrap_or_default(),
                 ..config.args
             };
             for weight in &mut args.weights {
@@ -143,9 +183,6 @@ fn launch(queue: &mut Queue, input: &MatmulInput, configs: &[SmallMConfig], rows
             queue.launch(&launch, &args)?;
         }
         launched += configs.len();
-    }
-    if let Some((what, output)) = forwarded_output {
-        queue.set_forwarded(what, output.fragments[0]);
     }
     Ok(launched)
 }
