@@ -31,6 +31,16 @@ pub(crate) fn open(
     quietly(|| Registry::builtin().open_with(asked, options))
 }
 
+/// What `--device` takes, the most general backend first. There is one CPU, so it needs no number.
+pub(crate) fn device_forms() -> Vec<String> {
+    let mut forms = vec!["auto".to_owned()];
+    for name in Registry::builtin().names().into_iter().rev() {
+        forms.push(name.to_string());
+        forms.extend((name != CPU).then(|| format!("{name}:N")));
+    }
+    forms
+}
+
 /// The value of `--device`: a device of a backend that this command was built with.
 pub(crate) fn parse_device(text: &str) -> Result<DeviceSelector, SelectError> {
     Registry::builtin().parse(text)

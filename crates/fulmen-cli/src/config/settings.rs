@@ -192,25 +192,29 @@ impl Setting {
     }
 }
 
+/// `a, b or c`.
+fn one_of<T: AsRef<str>>(values: &[T]) -> String {
+    let values: Vec<&str> = values.iter().map(AsRef::as_ref).collect();
+    match values.split_last() {
+        None => String::new(),
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
+    }
+}
+
 impl Kind {
     /// What a value must be, in words.
     pub(crate) fn expected(self) -> String {
         match self {
             Kind::Text => "text".to_owned(),
-            Kind::Device => {
-                let names = fulmen::Registry::builtin().names().into_iter().rev();
-                names.fold("auto".to_owned(), |out, name| format!("{out}, {name}, {name}:N"))
-            }
+            Kind::Device => one_of(&crate::select::device_forms()),
             Kind::Integer { least, most: u64::MAX } => format!("a whole number of at least {least}"),
             Kind::Integer { least, most } => format!("a whole number from {least} to {most}"),
             Kind::Number { least, most } if most <= 1.0 => format!("a number from {least} to {most}"),
             Kind::Number { least, .. } => format!("a finite number of at least {least}"),
             Kind::Path => "a path".to_owned(),
             Kind::Url => "a URL that starts with https:// or http://".to_owned(),
-            Kind::OneOf(values) => match values.split_last() {
-                Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
-                None => String::new(),
-            },
+            Kind::OneOf(values) => one_of(values),
         }
     }
 
