@@ -39,7 +39,7 @@ impl KernelDispatch for Adder {
         "adder"
     }
     fn dispatch_add(&mut self, call: &BinaryCall) -> Launched {
-        let n = call.n_elements as usize;
+        let n = call.n_elements;
         let (a, b) = (self.floats(call.a, n), self.floats(call.b, n));
         let sum: Vec<u8> = a.iter().zip(&b).flat_map(|(a, b)| (a + b).to_ne_bytes()).collect();
         self.range(call.output, n * 4).copy_from_slice(&sum);
