@@ -1,10 +1,11 @@
-//! What model graphs and command batches have in common: who reads a value, how long it lives, and where it is
-//! stored.
+//! What model graphs and command batches have in common: who reads a value, how long it lives, and where it
+//! is stored.
 //!
-//! Both are a list of steps that read and write numbered values. Fusion asks whether a value has readers outside
-//! of what is fused ([`Readers`]). The memory plan merges values that are computed in place ([`alias_groups`]) and
-//! gives what is left a place: an offset in one arena ([`pack_arena`]), or one of several buffers, where a device
-//! cannot bind parts of one buffer for reading and for writing ([`assign_slots`]).
+//! Both are a list of steps that read and write numbered values. Fusion asks whether a value has readers
+//! outside of what is fused ([`Readers`]). The memory plan merges values that are computed in place
+//! ([`alias_groups`]) and gives what is left a place: an offset in one arena ([`pack_arena`]), or one of
+//! several buffers, where a device cannot bind parts of one buffer for reading and for writing
+//! ([`assign_slots`]).
 
 use std::cmp::Reverse;
 
@@ -108,9 +109,10 @@ pub struct Aliases {
     pub replaced: Vec<Option<usize>>,
 }
 
-/// Merges values that can be computed in place. `values` has `None` for what is not stored here; `in_place` is in
-/// the order of the steps, and within a step the best choice comes first. A result takes the memory of an operand
-/// of the same size that nothing reads after this step and that no other result of the step has taken.
+/// Merges values that can be computed in place. `values` has `None` for what is not stored here; `in_place`
+/// is in the order of the steps, and within a step the best choice comes first. A result takes the memory of
+/// an operand of the same size that nothing reads after this step and that no other result of the step has
+/// taken.
 pub fn alias_groups(values: &[Option<StoredValue>], in_place: impl IntoIterator<Item = InPlace>) -> Aliases {
     let mut groups: Vec<AliasGroup> = Vec::new();
     let mut group_of = vec![None; values.len()];
@@ -151,8 +153,8 @@ pub struct ArenaPlan {
     pub bytes: u64,
 }
 
-/// Places groups in one arena, each with `guard` bytes before and after it. With `share`, groups that do not live at
-/// the same time may share bytes. `None` if the arena would not fit 64 bits.
+/// Places groups in one arena, each with `guard` bytes before and after it. With `share`, groups that do not
+/// live at the same time may share bytes. `None` if the arena would not fit 64 bits.
 pub fn pack_arena(groups: &[AliasGroup], alignment: u64, guard: u64, share: bool) -> Option<ArenaPlan> {
     let guard = guard.checked_next_multiple_of(alignment)?;
     // Largest first: small ones then fit into the remaining gaps.
@@ -187,8 +189,8 @@ pub struct SlotPlan {
     pub bytes: Vec<u64>,
 }
 
-/// Gives each group a buffer: with `share` the smallest one that is large enough and whose groups are not needed any
-/// more, otherwise a new one. Groups of one step are served in their order.
+/// Gives each group a buffer: with `share` the smallest one that is large enough and whose groups are not
+/// needed any more, otherwise a new one. Groups of one step are served in their order.
 pub fn assign_slots(groups: &[AliasGroup], share: bool) -> SlotPlan {
     let mut order: Vec<usize> = (0..groups.len()).collect();
     order.sort_by_key(|&group| groups[group].life.first);
