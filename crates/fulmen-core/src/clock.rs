@@ -1,7 +1,7 @@
 //! The time, on every target.
 //!
 //! `wasm32-unknown-unknown` has no clock of its own, and `std::time::Instant::now` panics there. The page or
-//! the program that runs the module gives it one ([`set_clock`]); without one, time stands still and
+//! the program that runs the module gives it one (`set_clock`); without one, time stands still and
 //! durations are zero. On all other targets [`Instant`] is the standard one.
 
 use std::time::SystemTime;
