@@ -14,19 +14,23 @@ pub struct Linear {
     pub bias: Option<TensorId>,
 }
 
-/// The KV cache of one layer.
+/// The KV cache of one layer: pages of keys and of values, and the table that assigns them to sequences.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheRef {
     /// Keys.
     pub k: TensorId,
     /// Values.
     pub v: TensorId,
+    /// The pages of each sequence, `[n_seqs][seq_pages]`.
+    pub table: TensorId,
     /// F32, F16 or Q8_0.
     pub dtype: DType,
+    /// Pages of the layer.
+    pub n_pages: u32,
     /// Sequences.
     pub n_seqs: u32,
-    /// Positions per sequence.
-    pub capacity: u32,
+    /// Pages per sequence.
+    pub seq_pages: u32,
 }
 
 /// The cache slots of the rows of a batch: their positions and, if there is more than one sequence, their
@@ -184,7 +188,7 @@ impl Op {
     /// Every tensor that the op reads or, for caches and sampling states, updates.
     fn operands_mut(&mut self) -> Vec<&mut TensorId> {
         fn cached<'a>(cache: &'a mut CacheRef, slots: &'a mut Slots) -> Vec<&'a mut TensorId> {
-            let mut ids = vec![&mut cache.k, &mut cache.v, &mut slots.positions];
+            let mut ids = vec![&mut cache.k, &mut cache.v, &mut cache.table, &mut slots.positions];
             ids.extend(&mut slots.sequences);
             ids
         }

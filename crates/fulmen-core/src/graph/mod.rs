@@ -8,6 +8,7 @@ mod call;
 pub(crate) mod checks;
 mod dispatch;
 mod execute;
+mod kv;
 mod operands;
 mod params;
 mod print;
@@ -17,7 +18,8 @@ mod work;
 pub use call::*;
 pub use dispatch::{KernelDispatch, KernelTime, ReplayId};
 pub use execute::{GraphExecResult, Program, ProgramCall, execute_graph, execute_graph_timed};
-pub use params::{ExtraWeight, Heads, KvCache, OpParams, RopePairing, RopeSpec, TokenHistory};
+pub use kv::{KV_PAGE, KvCache, KvPool, NO_PAGE, PageLayout, pages_of, q8_0_from_pages, q8_0_to_pages};
+pub use params::{ExtraWeight, Heads, OpParams, RopePairing, RopeSpec, TokenHistory};
 pub use work::{CacheUse, Work};
 
 use crate::DType;

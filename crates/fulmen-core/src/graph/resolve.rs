@@ -333,9 +333,10 @@ impl<'a> Node<'a> {
 
     fn cache(&self) -> Checked<KvCache> {
         let cache = self.params.kv.ok_or(Problem::Missing { what: "kv" })?;
-        check_cache(cache.dtype, cache.n_seqs, cache.capacity, self.params.heads)?;
+        check_cache(&cache, self.params.heads)?;
         self.pointer(cache.k_ptr, "k_ptr of the KV cache")?;
         self.pointer(cache.v_ptr, "v_ptr of the KV cache")?;
+        self.pointer(cache.table_ptr, "table_ptr of the KV cache")?;
         Ok(cache)
     }
 
