@@ -3,6 +3,7 @@
 use fulmen_core::{BackendError, DTypeError};
 use fulmen_model::ModelError;
 use fulmen_testkit::perf::PerfError;
+#[cfg(feature = "wgpu")]
 use fulmen_wgpu::GpuError;
 
 /// Why a benchmark failed.
@@ -13,6 +14,7 @@ pub enum BenchError {
     #[error("{0}")]
     InvalidOption(String),
     /// wgpu failed.
+    #[cfg(feature = "wgpu")]
     #[error(transparent)]
     Gpu(#[from] GpuError),
     /// The model could not run.

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fulmen_core::{Backend, BackendError, BackendKind, ComputeGraph, KV_PAGE, OpParams, TensorOp};
+use fulmen_core::{Backend, BackendError, ComputeGraph, DeviceKind, KV_PAGE, OpParams, TensorOp};
 use fulmen_model::{Model, Session};
 
 use crate::model::LoadedModel;
@@ -32,8 +32,8 @@ pub enum DeviceState {
 ///
 /// `None` if the device has no room for the buffers.
 pub fn measure(loaded: &LoadedModel, state: DeviceState) -> Option<f64> {
-    match loaded.device.backend {
-        BackendKind::Cpu => host_read(&loaded.model, loaded.threads),
+    match loaded.device.kind {
+        DeviceKind::Cpu => host_read(&loaded.model, loaded.threads),
         _ => loaded.model.with_device(|device| device_copy(device, state).ok()),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fulmen_core::{Backend, BackendKind, DeviceInfo};
+use fulmen_core::{Backend, DeviceInfo, DeviceKind};
 use fulmen_testkit::draw::Pools;
 use fulmen_testkit::perf::{Bound, Ceiling, HostReader, Timing, copy_gb_s, time_case};
 use fulmen_testkit::{Case, Filter, table};
@@ -140,7 +140,7 @@ pub fn bench_ops(
     if cases.is_empty() {
         return Err(BenchError::NoCases);
     }
-    let on_host = device.backend == BackendKind::Cpu;
+    let on_host = device.kind == DeviceKind::Cpu;
     let budget = options.budget.unwrap_or(Duration::from_millis(if on_host { 300 } else { 30 }));
     let mut pools = Pools::new(options.seed);
     let mut bandwidth = match on_host {

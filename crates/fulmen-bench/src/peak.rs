@@ -1,6 +1,6 @@
 //! Peaks of GPUs by their data sheets.
 
-use fulmen_core::{BackendKind, DeviceInfo};
+use fulmen_core::{BackendName, DeviceInfo};
 
 /// Dense f16 TFLOP/s with f32 accumulation. A name that contains another comes first.
 const TENSOR_CORE_TFLOPS: [(&str, f64); 7] = [
@@ -13,11 +13,14 @@ const TENSOR_CORE_TFLOPS: [(&str, f64); 7] = [
     ("L40S", 362.0),
 ];
 
+/// The backend that runs every matmul on tensor cores where the device has them.
+const ON_TENSOR_CORES: BackendName = BackendName::new("cuda");
+
 /// FLOP/s that the tensor cores of a device reach at most by its data sheet: dense, f16 with f32
 /// accumulation. `None` for devices that are not in the table, and for backends that do not run matmuls on
 /// tensor cores throughout.
 pub fn tensor_core_peak(device: &DeviceInfo) -> Option<f64> {
-    if device.backend != BackendKind::Cuda {
+    if device.backend != ON_TENSOR_CORES {
         return None;
     }
     tera_flops(&device.name).map(|tera| tera * 1e12)

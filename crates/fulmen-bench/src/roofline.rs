@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::Ceilings;
+use crate::svg::escaped;
 
 /// One measured computation.
 #[derive(Clone, Debug, PartialEq)]
@@ -134,10 +135,6 @@ fn roof(svg: &mut String, axes: &Axes, read_gb_s: f64, gflop_s: f64) {
         "<polyline points=\"{x0:.1},{y0:.1} {x1:.1},{y1:.1} {x2:.1},{y2:.1}\" fill=\"none\" stroke=\"black\" \
          stroke-width=\"1.5\"/>"
     );
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

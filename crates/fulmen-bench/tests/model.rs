@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fulmen::OpenOptions;
+use fulmen::{OpenOptions, Registry};
 use fulmen_bench::memory_bandwidth::{self, DeviceState};
 use fulmen_bench::model::{
     DecodeOptions, LoadedModel, PrefillOptions, TextOptions, ThroughputOptions, bench_decode, bench_prefill,
@@ -19,7 +19,7 @@ fn loaded(session: SessionOptions) -> LoadedModel {
     let start = Instant::now();
     let threads = 2;
     let options = OpenOptions { threads: Some(threads) };
-    let (device, backend) = fulmen::open_with("cpu".parse().unwrap(), options).unwrap();
+    let (device, backend) = Registry::builtin().open_with("cpu".parse().unwrap(), &options).unwrap();
     let synth = Synth::new(ModelShape::preset("tiny-llama").unwrap(), "q8_0".parse().unwrap(), 1);
     let options = LoadOptions { session, check_weights: false, progress: None };
     let model = Model::from_source(Arc::new(synth.source().unwrap()), backend, options).unwrap();
@@ -118,7 +118,8 @@ fn perplexity_reports_its_progress() {
 
 #[test]
 fn ops_are_timed_against_ceilings() {
-    let (device, mut backend) = fulmen::open_with("cpu".parse().unwrap(), OpenOptions::default()).unwrap();
+    let (device, mut backend) =
+        Registry::builtin().open_with("cpu".parse().unwrap(), &OpenOptions::default()).unwrap();
     let filter =
         Filter { ops: vec!["rms_norm".to_owned()], dtypes: vec![], name: "smollm2".to_owned(), up_to: None };
     let mut options =

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use fulmen_bench::BenchError;
 use fulmen_model::ModelError;
 use fulmen_model::template::TemplateError;
+#[cfg(feature = "wgpu")]
 use fulmen_wgpu::GpuError;
 
 use crate::output::TextWriter;
@@ -65,6 +66,7 @@ impl CommandError for TemplateError {
     }
 }
 
+#[cfg(feature = "wgpu")]
 impl CommandError for GpuError {
     fn is_usage(&self) -> bool {
         matches!(self, GpuError::AdapterNotFound { .. })
@@ -73,7 +75,7 @@ impl CommandError for GpuError {
 
 impl CommandError for SelectError {
     fn is_usage(&self) -> bool {
-        matches!(self, SelectError::NoSuchIndex { .. })
+        matches!(self, SelectError::NoSuchIndex { .. } | SelectError::Unknown { .. })
     }
 }
 
@@ -82,6 +84,7 @@ impl CommandError for BenchError {
         match self {
             BenchError::InvalidOption(_) | BenchError::NoCases => true,
             BenchError::Model(error) => error.is_usage(),
+            #[cfg(feature = "wgpu")]
             BenchError::Gpu(error) => error.is_usage(),
             _ => false,
         }

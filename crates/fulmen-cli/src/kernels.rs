@@ -1,18 +1,24 @@
 //! `fulmen kernels`: lists the GPU kernels and prints their final WGSL or PTX.
 
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(feature = "wgpu")]
+mod wgpu;
+
 use std::io;
 use std::str::FromStr;
 
 use clap::Subcommand;
-use fulmen_core::device::{BackendKind, DeviceSelector};
-use fulmen_wgpu::kernels::catalog::{CatalogEntry, catalog};
-use fulmen_wgpu::{AdapterSelector, GpuDevice, GpuError};
+use fulmen_core::device::{BackendName, DeviceSelector};
+#[cfg(feature = "wgpu")]
+use fulmen_wgpu::GpuError;
 use serde::Serialize;
 
 use crate::error::CommandError;
 use crate::output::{counted, json, print};
-use crate::quiet::quietly;
-use crate::select::wgpu_adapter;
+#[cfg(feature = "wgpu")]
+use crate::select::WGPU;
+use crate::select::{CUDA, parse_device};
 
 /// List the GPU kernels, or print the final WGSL or PTX of one.
 ///
@@ -42,7 +48,7 @@ enum KernelsCommand {
 #[derive(Debug, clap::Args)]
 struct BackendOption {
     /// Backend or device: wgpu, wgpu:N or cuda; by default all GPU backends.
-    #[arg(long, short, value_name = "DEVICE")]
+    #[arg(long, short, value_name = "DEVICE", value_parser = parse_device)]
     device: Option<DeviceSelector>,
 }
 
@@ -107,7 +113,7 @@ impl FromStr for Target {
 /// A kernel in a list. Field names are those of the JSON output: add, do not rename.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Kernel {
-    backend: &'static str,
+    backend: String,
     name: String,
     /// What it does, or the file that it is in.
     about: String,
@@ -118,7 +124,7 @@ struct Kernel {
 
 /// The kernels of one backend.
 trait Catalog {
-    fn backend(&self) -> BackendKind;
+    fn backend(&self) -> BackendName;
 
     fn kernels(&self) -> Vec<Kernel>;
 
@@ -129,14 +135,17 @@ trait Catalog {
 /// Why `fulmen kernels` failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KernelsError {
-    #[error("the CPU backend has no kernel sources to print: its kernels are Rust functions")]
-    Cpu,
+    #[error(
+        "the backend {backend} has no kernel sources to print: its kernels are functions of this program"
+    )]
+    NoSources { backend: BackendName },
     #[error("--target is for CUDA kernels only")]
     TargetWithoutCuda,
     #[error("unknown kernel {name:?}{}", hint(similar))]
     Unknown { name: String, similar: Vec<String> },
     #[error("kernel {name:?} is not compiled for sm_{target}; it is for {}", targets.join(", "))]
     NoTarget { name: String, target: u32, targets: Vec<String> },
+    #[cfg(feature = "wgpu")]
     #[error(transparent)]
     Gpu(#[from] GpuError),
     #[error("cannot write the kernel: {0}")]
@@ -146,6 +155,7 @@ pub(crate) enum KernelsError {
 impl CommandError for KernelsError {
     fn is_usage(&self) -> bool {
         match self {
+            #[cfg(feature = "wgpu")]
             KernelsError::Gpu(error) => error.is_usage(),
             KernelsError::Write(_) => false,
             _ => true,
@@ -169,82 +179,34 @@ pub(crate) fn run(args: &Args) -> Result<(), KernelsError> {
     }
 }
 
-/// The CUDA kernels that are embedded in this program.
-struct Cuda;
-
-impl Catalog for Cuda {
-    fn backend(&self) -> BackendKind {
-        BackendKind::Cuda
-    }
-
-    fn kernels(&self) -> Vec<Kernel> {
-        let kernel = |info: fulmen_cuda::kernels::KernelInfo| Kernel {
-            backend: BackendKind::Cuda.name(),
-            name: info.name,
-            about: info.file,
-            targets: info.targets.into_iter().map(|target| format!("sm_{target}")).collect(),
-        };
-        fulmen_cuda::kernels::catalog().into_iter().map(kernel).collect()
-    }
-
-    fn source(&self, name: &str, target: Option<Target>) -> Option<String> {
-        fulmen_cuda::kernels::ptx_of(name, target.unwrap_or(NEWEST).0)
-    }
-}
-
 /// Newer than every target of a kernel: the newest one is printed.
 const NEWEST: Target = Target(999);
-
-/// The kernels that are generated for a wgpu device.
-struct Wgpu(Vec<CatalogEntry>);
-
-impl Wgpu {
-    fn new(adapter: &AdapterSelector) -> Result<Wgpu, GpuError> {
-        Ok(Wgpu(catalog(&quietly(|| GpuDevice::open(adapter))?.caps())))
-    }
-}
-
-impl Catalog for Wgpu {
-    fn backend(&self) -> BackendKind {
-        BackendKind::Wgpu
-    }
-
-    fn kernels(&self) -> Vec<Kernel> {
-        let kernel = |entry: &CatalogEntry| Kernel {
-            backend: BackendKind::Wgpu.name(),
-            name: entry.name.to_owned(),
-            // The first line names the algorithm; the header of the file follows.
-            about: entry.about.lines().next().unwrap_or_default().to_owned(),
-            targets: Vec::new(),
-        };
-        self.0.iter().map(kernel).collect()
-    }
-
-    fn source(&self, name: &str, _: Option<Target>) -> Option<String> {
-        self.0.iter().find(|entry| entry.name == name).map(|entry| entry.wgsl.clone())
-    }
-}
 
 /// The catalogs of the selected backends. Without a selection, a missing wgpu adapter only leaves its kernels
 /// out.
 fn catalogs(option: &BackendOption) -> Result<Vec<Box<dyn Catalog>>, KernelsError> {
-    let selected = option.device.unwrap_or(DeviceSelector::Auto);
-    if let Some(adapter) = wgpu_adapter(selected) {
-        return Ok(vec![Box::new(Wgpu::new(&adapter)?)]);
+    let (backend, _adapter) = match option.device {
+        None | Some(DeviceSelector::Auto) => (None, None),
+        Some(DeviceSelector::Backend(backend)) => (Some(backend), None),
+        Some(DeviceSelector::Device(backend, index)) => (Some(backend), Some(index)),
+    };
+    #[cfg_attr(not(any(feature = "cuda", feature = "wgpu")), expect(unused_mut))]
+    let mut all: Vec<Box<dyn Catalog>> = Vec::new();
+    #[cfg(feature = "cuda")]
+    if backend.is_none_or(|backend| backend == CUDA) {
+        all.push(Box::new(cuda::Cuda));
     }
-    match selected {
-        DeviceSelector::Backend(BackendKind::Cuda) | DeviceSelector::Device(BackendKind::Cuda, _) => {
-            Ok(vec![Box::new(Cuda)])
+    #[cfg(feature = "wgpu")]
+    if backend.is_none_or(|backend| backend == WGPU) {
+        match wgpu::Wgpu::new(_adapter) {
+            Ok(wgpu) => all.push(Box::new(wgpu)),
+            Err(error) if backend.is_some() => return Err(error.into()),
+            Err(error) => anstream::eprintln!("the kernels of wgpu are left out: {error}"),
         }
-        DeviceSelector::Auto => {
-            let mut all: Vec<Box<dyn Catalog>> = vec![Box::new(Cuda)];
-            match Wgpu::new(&AdapterSelector::Best) {
-                Ok(wgpu) => all.push(Box::new(wgpu)),
-                Err(error) => anstream::eprintln!("the kernels of wgpu are left out: {error}"),
-            }
-            Ok(all)
-        }
-        _ => Err(KernelsError::Cpu),
+    }
+    match backend {
+        Some(backend) if all.is_empty() => Err(KernelsError::NoSources { backend }),
+        _ => Ok(all),
     }
 }
 
@@ -258,7 +220,7 @@ fn list(args: &ListArgs) -> Result<(), KernelsError> {
         .iter()
         .map(|kernel| {
             let targets = kernel.targets.join(" ");
-            [kernel.name.clone(), kernel.backend.to_owned(), targets, kernel.about.clone()]
+            [kernel.name.clone(), kernel.backend.clone(), targets, kernel.about.clone()]
         })
         .collect();
     let out = left_columns(["kernel", "backend", "targets", "about"], &rows);
@@ -280,7 +242,7 @@ fn left_columns<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> Stri
 
 fn show(args: &ShowArgs) -> Result<(), KernelsError> {
     let catalogs = catalogs(&args.backend)?;
-    if args.target.is_some() && !catalogs.iter().any(|catalog| catalog.backend() == BackendKind::Cuda) {
+    if args.target.is_some() && !catalogs.iter().any(|catalog| catalog.backend() == CUDA) {
         return Err(KernelsError::TargetWithoutCuda);
     }
     let mut names = Vec::new();

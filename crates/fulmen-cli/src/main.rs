@@ -7,6 +7,8 @@ mod config;
 mod devices;
 mod doctor;
 mod error;
+#[cfg(feature = "wgpu")]
+mod gpu_option;
 mod inspect;
 mod kernels;
 mod man;
@@ -15,6 +17,7 @@ mod models;
 mod ops;
 mod output;
 mod progress;
+#[cfg(feature = "hub")]
 mod pull;
 mod quantize;
 mod quiet;
@@ -22,6 +25,7 @@ mod run;
 mod select;
 mod synth;
 mod tokenize;
+#[cfg(feature = "wgpu")]
 mod tune;
 mod version;
 mod wrap;
@@ -64,6 +68,7 @@ enum Command {
     #[command(hide = true)]
     Man(man::Args),
     Ops(ops::Args),
+    #[cfg(feature = "hub")]
     Pull(pull::Args),
     Quantize(quantize::Args),
     Rm(models::RmArgs),
@@ -72,6 +77,7 @@ enum Command {
     #[command(hide = true)]
     Synth(synth::Args),
     Tokenize(tokenize::Args),
+    #[cfg(feature = "wgpu")]
     Tune(tune::Args),
     Version(version::Args),
 }
@@ -119,6 +125,7 @@ impl Command {
             Command::List(args) => models::list(&args)?,
             Command::Man(args) => man::run(&args)?,
             Command::Ops(args) => ops::run(&args)?,
+            #[cfg(feature = "hub")]
             Command::Pull(args) => pull::run(&args)?,
             Command::Rm(args) => return Ok(models::rm(&args)?),
             Command::Show(args) => models::show(&args)?,
@@ -126,6 +133,7 @@ impl Command {
             Command::Tokenize(args) => tokenize::run(&args)?,
             Command::Quantize(args) => return Ok(quantize::run(&args)?),
             Command::Run(args) => return Ok(run::run(&args)?),
+            #[cfg(feature = "wgpu")]
             Command::Tune(args) => tune::run(&args)?,
             Command::Version(args) => version::run(&args)?,
         }

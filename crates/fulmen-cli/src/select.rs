@@ -1,18 +1,39 @@
 //! The options of every command that uses a device.
 
-use fulmen::OpenOptions;
-use fulmen_core::device::{BackendKind, BackendReport, DeviceInfo, DeviceSelector};
+use fulmen::{OpenOptions, Registry};
+use fulmen_core::device::{BackendName, BackendReport, DeviceInfo, DeviceSelector};
 use fulmen_model::Device;
-use fulmen_wgpu::{AdapterSelector, GpuDevice, GpuError};
 
-use crate::error::CommandError;
 use crate::quiet::quietly;
 
-pub(crate) use fulmen::{SelectError, choose};
+pub(crate) use fulmen::SelectError;
+
+// Names are known also where a backend is not part of the build.
+pub(crate) const CPU: BackendName = BackendName::new("cpu");
+pub(crate) const WGPU: BackendName = BackendName::new("wgpu");
+pub(crate) const CUDA: BackendName = BackendName::new("cuda");
 
 /// Every backend and its devices.
 pub(crate) fn reports() -> Vec<BackendReport> {
-    quietly(fulmen::reports)
+    quietly(|| Registry::builtin().reports())
+}
+
+/// Selects a device from reports.
+pub(crate) fn choose(reports: &[BackendReport], asked: DeviceSelector) -> Result<&DeviceInfo, SelectError> {
+    Registry::builtin().choose(reports, asked)
+}
+
+/// Opens a device and returns its description.
+pub(crate) fn open(
+    asked: DeviceSelector,
+    options: &OpenOptions,
+) -> Result<(DeviceInfo, Device), SelectError> {
+    quietly(|| Registry::builtin().open_with(asked, options))
+}
+
+/// The value of `--device`: a device of a backend that this command was built with.
+pub(crate) fn parse_device(text: &str) -> Result<DeviceSelector, SelectError> {
+    Registry::builtin().parse(text)
 }
 
 /// The device to use.
@@ -23,6 +44,7 @@ pub(crate) struct DeviceOption {
     /// `auto` selects the best device that can run models: CUDA first, then a hardware GPU through wgpu, then
     /// the CPU. A backend without a number selects its best device. `fulmen devices` lists all of them.
     #[arg(long, short, value_name = "DEVICE", env = "FULMEN_DEVICE", default_value_t)]
+    #[arg(value_parser = parse_device)]
     pub(crate) device: DeviceSelector,
 }
 
@@ -46,56 +68,10 @@ impl OpenOption {
     /// Opens the selected device.
     pub(crate) fn open(&self) -> Result<(DeviceInfo, Device), SelectError> {
         let options = OpenOptions { threads: self.threads.map(usize::from) };
-        quietly(|| fulmen::open_with(self.device.device, options))
+        open(self.device.device, &options)
     }
 }
 
 pub(crate) fn hardware_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
-}
-
-/// The device of a command that measures wgpu itself.
-#[derive(Debug, clap::Args)]
-pub(crate) struct GpuOption {
-    /// Device to use: auto, wgpu or wgpu:N. `auto` prefers a hardware GPU to a software one.
-    #[arg(long, short, value_name = "DEVICE", env = "FULMEN_DEVICE", default_value_t)]
-    device: DeviceSelector,
-}
-
-/// Why no wgpu device could be opened.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum GpuOptionError {
-    #[error("this command runs on wgpu devices only; use --device auto, wgpu or wgpu:N instead of {0}")]
-    NotWgpu(DeviceSelector),
-    #[error(transparent)]
-    Gpu(#[from] GpuError),
-}
-
-impl CommandError for GpuOptionError {
-    fn is_usage(&self) -> bool {
-        match self {
-            GpuOptionError::NotWgpu(_) => true,
-            GpuOptionError::Gpu(error) => error.is_usage(),
-        }
-    }
-}
-
-impl GpuOption {
-    /// Opens the selected adapter.
-    pub(crate) fn open(&self) -> Result<GpuDevice, GpuOptionError> {
-        let adapter = match self.device {
-            DeviceSelector::Auto => AdapterSelector::Best,
-            asked => wgpu_adapter(asked).ok_or(GpuOptionError::NotWgpu(asked))?,
-        };
-        Ok(quietly(|| GpuDevice::open(&adapter))?)
-    }
-}
-
-/// The wgpu adapter that a selector names; `None` if it names no backend or another one.
-pub(crate) fn wgpu_adapter(asked: DeviceSelector) -> Option<AdapterSelector> {
-    match asked {
-        DeviceSelector::Backend(BackendKind::Wgpu) => Some(AdapterSelector::Best),
-        DeviceSelector::Device(BackendKind::Wgpu, index) => Some(AdapterSelector::Index(index)),
-        _ => None,
-    }
 }

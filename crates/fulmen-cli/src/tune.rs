@@ -11,10 +11,10 @@ use fulmen_wgpu::{GpuDevice, GpuError};
 use serde_json::json;
 
 use crate::error::CommandError;
+use crate::gpu_option::{GpuOption, GpuOptionError};
 use crate::model::interrupt;
 use crate::output::{columns, counted, print};
 use crate::progress::with_bar;
-use crate::select::{GpuOption, GpuOptionError};
 
 /// Measure the matmul kernels of a wgpu device and remember the fastest.
 ///

@@ -2,11 +2,15 @@
 
 use std::io;
 
+use fulmen::Registry;
+use fulmen_core::BackendName;
+#[cfg(feature = "cpu")]
 use fulmen_cpu::isa::Isa;
 use serde::Serialize;
 
 use crate::error::CommandError;
 use crate::output::{json, print};
+use crate::select::{CUDA, WGPU};
 
 /// Show the version, the commit, the backends and the instruction sets of this command.
 ///
@@ -60,12 +64,13 @@ struct Details {
     compiler: &'static str,
     /// The backends that are compiled in, each with the interfaces that it can use on this system.
     backends: Vec<Backend>,
-    instruction_sets: InstructionSets,
+    /// `None` where the CPU backend is not compiled in.
+    instruction_sets: Option<InstructionSets>,
 }
 
 #[derive(Serialize)]
 struct Backend {
-    name: &'static str,
+    name: String,
     interfaces: &'static [&'static str],
 }
 
@@ -87,6 +92,7 @@ const GPU_INTERFACES: &[&str] = if cfg!(target_vendor = "apple") {
     &["Vulkan"]
 };
 
+#[cfg(feature = "cpu")]
 const COMPILED_SETS: &[&str] = if cfg!(target_arch = "x86_64") {
     &["portable", "avx2", "avx512"]
 } else if cfg!(target_arch = "aarch64") {
@@ -105,35 +111,53 @@ impl Details {
             target: env!("FULMEN_TARGET"),
             profile: env!("FULMEN_PROFILE"),
             compiler: env!("FULMEN_RUSTC"),
-            backends: vec![
-                Backend { name: "cpu", interfaces: &[] },
-                Backend { name: "wgpu", interfaces: GPU_INTERFACES },
-                Backend { name: "cuda", interfaces: &["NVIDIA driver"] },
-            ],
-            instruction_sets: InstructionSets {
-                compiled: COMPILED_SETS,
-                available: Isa::available().into_iter().map(Isa::name).collect(),
-                selected: Isa::best().name(),
-            },
+            backends: backends(),
+            instruction_sets: instruction_sets(),
         }
     }
 
     fn text(&self) -> String {
         let backend = |backend: &Backend| match backend.interfaces {
-            [] => backend.name.to_owned(),
+            [] => backend.name.clone(),
             interfaces => format!("{} ({})", backend.name, interfaces.join(", ")),
         };
         let backends: Vec<String> = self.backends.iter().map(backend).collect();
-        let sets = &self.instruction_sets;
         let mut text = format!("fulmen {VERSION}\n");
         let mut line = |name: &str, value: String| text += &format!("{:<18}{value}\n", format!("{name}:"));
         line("target", self.target.to_owned());
         line("build", format!("{}, {}", self.profile, self.compiler));
         line("backends", backends.join(", "));
-        line("instruction sets", sets.compiled.join(", "));
-        line("this processor", format!("{}; {} is used", sets.available.join(", "), sets.selected));
+        if let Some(sets) = &self.instruction_sets {
+            line("instruction sets", sets.compiled.join(", "));
+            line("this processor", format!("{}; {} is used", sets.available.join(", "), sets.selected));
+        }
         text
     }
+}
+
+/// The backends of this build.
+fn backends() -> Vec<Backend> {
+    let interfaces = |name: BackendName| match name {
+        WGPU => GPU_INTERFACES,
+        CUDA => &["NVIDIA driver"],
+        _ => &[],
+    };
+    let names = Registry::builtin().names().into_iter().rev();
+    names.map(|name| Backend { name: name.to_string(), interfaces: interfaces(name) }).collect()
+}
+
+#[cfg(feature = "cpu")]
+fn instruction_sets() -> Option<InstructionSets> {
+    Some(InstructionSets {
+        compiled: COMPILED_SETS,
+        available: Isa::available().into_iter().map(Isa::name).collect(),
+        selected: Isa::best().name(),
+    })
+}
+
+#[cfg(not(feature = "cpu"))]
+fn instruction_sets() -> Option<InstructionSets> {
+    None
 }
 
 #[cfg(test)]
@@ -142,9 +166,9 @@ mod tests {
 
     #[test]
     fn every_instruction_set_of_this_processor_is_compiled_in() {
-        let details = Details::new();
-        for isa in &details.instruction_sets.available {
-            assert!(details.instruction_sets.compiled.contains(isa), "{isa}");
+        let sets = Details::new().instruction_sets.unwrap();
+        for isa in &sets.available {
+            assert!(sets.compiled.contains(isa), "{isa}");
         }
     }
 

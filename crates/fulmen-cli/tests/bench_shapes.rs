@@ -105,7 +105,7 @@ fn the_text_has_the_step_its_ops_and_the_gaps() {
         "Advance",
         "tiny-qwen3-untied q4_k_m: qwen3, 3 layers",
         "on cpu",
-        "memory-bandwidth bound",
+        "of bound: % of the speed",
     ] {
         assert!(stdout.contains(part), "{part} in {stdout}");
     }
@@ -165,4 +165,69 @@ fn bad_values_are_wrong_usage_and_bad_paths_are_failures() {
         assert_eq!((stdout.as_str(), code), ("", Some(expected)), "{args:?}: {stderr}");
         assert!(parts.iter().all(|part| stderr.contains(part)), "{args:?}: {stderr}");
     }
+}
+
+#[test]
+fn a_matrix_has_a_cell_for_each_value_of_each_axis() {
+    let folder = tempfile::tempdir().unwrap();
+    let chart = folder.path().join("matrix.svg");
+    let args = [
+        "matrix",
+        "--shape",
+        "tiny-qwen3",
+        "--device",
+        "cpu",
+        "--batch",
+        "3,1",
+        "--types",
+        "q4_k_m,q8_0",
+        "--caches",
+        "f16,q8_0",
+        "--contexts",
+        "20,40",
+        "--depth",
+        "20",
+        "--steps",
+        "4",
+        "--repeat",
+        "1",
+        "--json",
+        "--svg",
+        chart.to_str().unwrap(),
+    ];
+    let (out, err, code) = bench(&args);
+    assert_eq!(code, Some(0), "{err}");
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let cells = report["cells"].as_array().unwrap();
+    let values: Vec<String> = cells
+        .iter()
+        .map(|cell| {
+            assert!(cell["step_us"].as_f64().unwrap() > 0.0 && cell["error"].is_null(), "{cell}");
+            format!(
+                "{} {} {} {} {}",
+                cell["axis"].as_str().unwrap(),
+                cell["rows"],
+                cell["type"].as_str().unwrap(),
+                cell["kv"].as_str().unwrap(),
+                cell["depth"]
+            )
+        })
+        .collect();
+    assert_eq!(
+        values,
+        [
+            "rows 1 q4_k_m f16 20",
+            "rows 3 q4_k_m f16 20",
+            "type 1 q4_k_m f16 20",
+            "type 1 q8_0 f16 20",
+            "cache 1 q4_k_m f16 20",
+            "cache 1 q4_k_m q8_0 20",
+            "context 1 q4_k_m f16 20",
+            "context 1 q4_k_m f16 40",
+        ]
+    );
+    let svg = std::fs::read_to_string(chart).unwrap();
+    assert_eq!(svg.matches("rx=\"4\"").count(), 8);
+    let (_, err, code) = bench(&["matrix", "--shape", "tiny-qwen3", "--batch", "0"]);
+    assert_eq!(code, Some(2), "{err}");
 }

@@ -78,7 +78,7 @@ fn an_unknown_device_is_wrong_usage_that_says_what_is_accepted() {
     }] {
         let (stdout, stderr, code) = output(&mut command);
         assert_eq!((stdout.as_str(), code), ("", Some(2)));
-        assert!(stderr.contains("unknown device \"gpu\"; use auto, cpu, wgpu"), "{stderr}");
+        assert!(stderr.contains("unknown device \"gpu\"; use auto, cpu, wgpu, cuda"), "{stderr}");
     }
 }
 

@@ -3,9 +3,10 @@
 //! The choices that shape this crate:
 //!
 //! - **Ops are data.** A graph is a list of nodes that ordinary functions check, print, fuse, plan and run.
-//! - **Two levels.** [`GraphBuilder`] records a logical graph of tensors without addresses; passes fuse its
-//!   ops and plan its memory ([`Plan`]), and binding gives a [`ComputeGraph`] of device addresses that any
-//!   [`KernelDispatch`] runs. Applications with kernels and addresses of their own use the lower level alone.
+//! - **Two front ends, one program.** [`GraphBuilder`] records a logical graph of tensors without addresses;
+//!   passes fuse its ops and plan its memory ([`Plan`]), and binding substitutes device addresses.
+//!   Applications with kernels and addresses of their own write the nodes of a [`ComputeGraph`]. Both lower
+//!   to the same checked calls, a [`Program`], that any [`KernelDispatch`] runs.
 //! - **A kernel gets a typed call** ([`OpCall`]) whose sizes were checked against each other; no default is
 //!   guessed.
 //! - **Weights are `[N, K]`, row-major**, in every op and for every number of rows.
@@ -14,8 +15,11 @@
 //! - **Errors are typed** and say which node or call, what was expected and what was found.
 
 mod address_map;
+mod backend_name;
 mod builder;
 mod captures;
+pub mod clock;
+pub mod dataflow;
 pub mod device;
 pub mod dtype;
 mod error;
@@ -23,15 +27,18 @@ mod fault;
 mod graph;
 mod memory;
 pub mod quant;
+mod read_ticket;
 pub mod sampling;
+pub mod trace;
 pub mod unfinished;
 
 pub use address_map::{AddressMap, Entry, Extent, LookUp};
 pub use builder::*;
 pub use captures::Captures;
-pub use device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, DeviceSelector};
+pub use device::{BackendName, BackendReport, DeviceInfo, DeviceKind, DeviceSelector};
 pub use dtype::{DType, DTypeError};
 pub use error::{BackendError, BuildError, ExecError, GraphError, Problem};
 pub use fault::fault;
 pub use graph::*;
 pub use memory::{ALIGNMENT, Backend, DeviceMemory, SharedBytes};
+pub use read_ticket::{PendingRead, ReadTicket};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{BackendError, DType, KernelDispatch};
+use crate::{BackendError, DType, KernelDispatch, ReadTicket};
 
 /// Every allocation and every planned tensor starts at a multiple of this many bytes: enough for the widest
 /// vector loads, for CUDA's coalescing and for wgpu's binding offsets.
@@ -24,8 +24,15 @@ pub trait DeviceMemory {
     /// Copies `data` to `ptr`. Waits for work that uses the old contents.
     fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError>;
 
+    /// Starts to read `bytes` bytes at `ptr`, as the work given to the device so far leaves them. Does not
+    /// wait for the device: the ticket does, or tells when they have arrived. Later writes do not change
+    /// them.
+    fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError>;
+
     /// Copies from `ptr` into `out`. Waits for work that writes there.
-    fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError>;
+    fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
+        self.start_read(ptr, out.len())?.wait_into(out)
+    }
 
     /// Makes `bytes` readable by kernels and returns their address: without a copy where the device can read
     /// host memory, otherwise by an upload. Kernels must not write there.
@@ -37,8 +44,8 @@ pub trait DeviceMemory {
     }
 
     /// Imports a weight matrix `[rows, width]` of `dtype`, row-major. A backend may repack it, so the address
-    /// may only be used as a weight or embedding table of this type and shape, and reading it back may return
-    /// the bytes in another order. It is freed like any other allocation.
+    /// may only be used as a weight or embedding table of this type and shape, and reading it back may be
+    /// refused. It is freed like any other allocation. A backend that copies keeps no reference to `bytes`.
     fn import_weight(
         &mut self,
         bytes: SharedBytes,

@@ -194,7 +194,7 @@ fn a_soft_cap_that_is_not_above_0_is_refused() {
     };
     for cap in [0.0, -0.0, -30.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
         let error = checked(cap).unwrap_err();
-        let message = "node 1 (SoftCap): scalar (the cap) must be finite and above 0, got ";
+        let message = "node 1 (SoftCap): the cap must be finite and above 0, got ";
         assert!(error.starts_with(message), "{error}");
         let problem = recorded(cap).unwrap_err().problem;
         let right = matches!(problem, Problem::Value { what: "the cap", expected: "finite and above 0", .. });
@@ -269,7 +269,7 @@ fn invalid_graphs_are_refused_before_anything_runs() {
             |g| g.nodes[4].params.weight_qtype = None,
             "node 4 (MulMat): the type of the weight is not set",
         ),
-        ("null gamma", |g| g.nodes[1].params.gamma_ptr = 0, "node 1 (RmsNorm): gamma_ptr is a null pointer"),
+        ("null gamma", |g| g.nodes[1].params.gamma_ptr = 0, "node 1 (RmsNorm): the gain is a null pointer"),
         (
             "epsilon",
             |g| g.nodes[1].params.scalar = f32::NAN,
@@ -305,6 +305,11 @@ fn graphs_print_as_text_and_dot() {
     assert!(text.contains("MulMat") && text.contains("4x256 (k 1536)") && text.contains("Q4_K"), "{text}");
     let dot = layer().to_dot();
     assert!(dot.starts_with("digraph") && dot.contains("n1 -> n2;"), "{dot}");
+    let mut graph = layer();
+    graph.set_name(3, "blk.0.attn_k");
+    let program = graph.check().unwrap().to_string();
+    let line = format!("%3    {:<40} blk.0.attn_k\n", "MulMat 256x1536 Q4_K");
+    assert!(program.starts_with("%1    RmsNorm\n") && program.contains(&line), "{program}");
 }
 
 #[test]

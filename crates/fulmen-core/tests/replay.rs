@@ -87,9 +87,8 @@ impl DeviceMemory for Toy {
         self.memory.insert(ptr, data.to_vec());
         Ok(())
     }
-    fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
-        out.copy_from_slice(&self.memory[&ptr]);
-        Ok(())
+    fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
+        Ok(ReadTicket::ready(self.memory[&ptr][..bytes].to_vec()))
     }
     fn import_weight(
         &mut self,
@@ -153,8 +152,8 @@ impl DeviceMemory for Plain {
     fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
         self.0.write(ptr, data)
     }
-    fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
-        self.0.read(ptr, out)
+    fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
+        self.0.start_read(ptr, bytes)
     }
 }
 

@@ -2,13 +2,16 @@
 
 use std::{fs, thread};
 
-use fulmen_core::device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, Fact};
+use fulmen_core::device::{BackendName, BackendReport, DeviceInfo, DeviceKind, Fact};
 
 use crate::isa::Isa;
 
+/// The name of this backend.
+pub const NAME: BackendName = BackendName::new("cpu");
+
 /// This processor, as the one device of the CPU backend.
 pub fn report() -> BackendReport {
-    BackendReport { backend: BackendKind::Cpu, devices: vec![device_info()], unavailable: None }
+    BackendReport { backend: NAME, devices: vec![device_info()], unavailable: None }
 }
 
 /// This processor. What the system does not report is left out, so this cannot fail.
@@ -16,7 +19,7 @@ pub fn device_info() -> DeviceInfo {
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let isas: Vec<_> = Isa::available().into_iter().map(Isa::name).collect();
     DeviceInfo {
-        backend: BackendKind::Cpu,
+        backend: NAME,
         index: 0,
         name: processor_name().unwrap_or_else(|| format!("{} processor", std::env::consts::ARCH)),
         kind: DeviceKind::Cpu,

@@ -252,6 +252,10 @@ impl KernelDispatch for CpuDispatcher {
         self.unary_with(call, elementwise::scale)
     }
 
+    fn dispatch_relu2(&mut self, call: &UnaryCall) -> Launched {
+        self.unary(call, elementwise::relu2)
+    }
+
     fn dispatch_softcap(&mut self, call: &UnaryCall) -> Launched {
         self.unary_with(call, elementwise::softcap)
     }
@@ -564,6 +568,10 @@ impl DeviceMemory for CpuDispatcher {
 
     fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
         self.memory.write(ptr, data)
+    }
+
+    fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
+        self.memory.start_read(ptr, bytes)
     }
 
     fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {

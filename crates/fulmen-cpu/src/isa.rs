@@ -18,6 +18,7 @@ pub enum Isa {
 impl Isa {
     /// Every instruction set of this processor, narrowest first. Tests run on all of them.
     pub fn available() -> Vec<Isa> {
+        #[cfg_attr(not(any(target_arch = "aarch64", target_arch = "x86_64")), expect(unused_mut))]
         let mut isas = vec![Isa::Portable];
         #[cfg(target_arch = "aarch64")]
         if std::arch::is_aarch64_feature_detected!("neon") {

@@ -21,4 +21,5 @@ pub mod simd;
 pub mod threads;
 
 pub use buffer::CpuMemory;
+pub use device::NAME;
 pub use dispatch::CpuDispatcher;

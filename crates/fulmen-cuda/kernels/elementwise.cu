@@ -44,6 +44,10 @@ struct GeluTanh {
         return x == -INFINITE ? 0.0f : x * sigmoid(2.0f * u);
     }
 };
+// A comparison, because fmaxf would lose NaN.
+struct Relu2 {
+    static DEVICE float of(float x, float, float) { return x < 0.0f ? 0.0f : x * x; }
+};
 struct Scale {
     static DEVICE float of(float x, float, float scalar) { return x * scalar; }
 };
@@ -84,5 +88,6 @@ KERNEL(swiglu, SwiGlu, true)
 KERNEL(silu, Silu, false)
 KERNEL(gelu, Gelu, false)
 KERNEL(gelu_tanh, GeluTanh, false)
+KERNEL(relu2, Relu2, false)
 KERNEL(scale, Scale, false)
 KERNEL(softcap, SoftCap, false)

@@ -12,12 +12,14 @@
 //   128 rows of W (two warpgroups of 64) x N = 32, 64, 128, 192 or 256 padded rows of x. K chunk: 256
 //   columns.
 //
-// Warp roles, 384 threads
+// Warp roles, 288 threads; 384 for N above 32
 //   8 consumer warps, two warpgroups. Each warp streams its own 16 rows of W into a ring of W_STAGES chunks
 //   and dequantizes them: TMA tiles for Q4_K and Q5_K, cp.async for the others. Four k-steps are dequantized
 //   while the wgmma of the four before them run.
-//   Of the third warpgroup one thread, the producer, copies stages of x (half a chunk, one bulk copy) into a
-//   ring of X_STAGES. setmaxnreg moves registers from it to the consumers.
+//   One thread of the last warp, the producer, copies stages of x (half a chunk, one bulk copy) into a ring
+//   of X_STAGES. Above 32 rows that warp is a warpgroup, from which setmaxnreg moves registers to the
+//   consumers. Below, a third of the registers are left to the next kernel's block, which starts beside
+//   this one.
 //
 //     mbarrier          arrives                                   waits
 //     w_full[w][s]      TMA bytes, or 32 cp.async arrivals        consumer warp w, before it reads stage s
@@ -310,18 +312,19 @@ struct MixedInputGemm : MixedInputMainloop<F, N> {
         fence_mbarrier_init();
         __syncthreads();
         const MixedInputGemm gemm{{args, x_ring, x_full, x_empty, threadIdx.x / 32, threadIdx.x % 32}};
+        constexpr bool PRODUCER_WARPGROUP = N > PRODUCER_WARP_ROWS;
         if (threadIdx.x / 32 >= CONSUMER_WARPS) {
-            setmaxnreg_dec<40>();
+            if (PRODUCER_WARPGROUP) setmaxnreg_dec<40>();
             if (threadIdx.x == 32 * CONSUMER_WARPS) gemm.produce_x();
         } else {
-            setmaxnreg_inc<232>();
+            if (PRODUCER_WARPGROUP) setmaxnreg_inc<232>();
             gemm.consume(memory + (x_ring - begin) + X_STAGES * X_STAGE_BYTES, w_full);
         }
     }
 };
 
 #define ENTRY(NAME, N)                                                                   \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1)                             \
+    extern "C" __global__ void __launch_bounds__(threads(N), 1)                          \
         gemm_mixed_input_##NAME##_##N(const __grid_constant__ GemmMixedInputArgs args) { \
         MixedInputGemm<NAME, N>::run(args);                                              \
     }

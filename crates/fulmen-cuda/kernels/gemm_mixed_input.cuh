@@ -17,9 +17,11 @@
 
 constexpr u32 MAX_WEIGHTS = 3;
 constexpr u32 CONSUMER_WARPS = 8, WARP_ROWS = 16, TILE_ROWS = CONSUMER_WARPS * WARP_ROWS;
-constexpr u32 THREADS = 32 * CONSUMER_WARPS + 128;  // with the warpgroup of the producer
-constexpr u32 REDUCE_TILES = 2;                     // n-tiles of 8 rows of x per thread of the reduction
-constexpr u32 SHARED_BYTES = 224 * 1024;            // dynamic; up to 1023 bytes of it align the ring of x
+// With up to this many padded rows of x the producer of x is one warp, with more a warpgroup (setmaxnreg).
+constexpr u32 PRODUCER_WARP_ROWS = 32;
+constexpr u32 threads(u32 n) { return 32 * CONSUMER_WARPS + (n <= PRODUCER_WARP_ROWS ? 32 : 128); }
+constexpr u32 REDUCE_TILES = 2;           // n-tiles of 8 rows of x per thread of the reduction
+constexpr u32 SHARED_BYTES = 224 * 1024;  // dynamic; up to 1023 bytes of it align the ring of x
 
 // One weight matrix [rows, k] with its output y [m, rows].
 struct MixedInputWeight {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use cudarc::driver::result;
 use fulmen_core::{
-    ALIGNMENT, AddressMap, BackendError, DType, DeviceMemory, Entry, Extent, LookUp, SharedBytes,
+    ALIGNMENT, AddressMap, BackendError, DType, DeviceMemory, Entry, Extent, LookUp, ReadTicket, SharedBytes,
 };
 
 use crate::device::CudaDevice;
 use crate::error::CudaError;
 use crate::handles::{DeviceBlock, Event, PinnedBlock, Stream};
+use crate::readback::{DeviceRead, ReadPool};
 
 /// Padding after every allocation: kernels may read whole vectors at the end of a tensor.
 const PADDING: usize = 256;
@@ -30,8 +31,7 @@ pub struct CudaMemory {
     stream: Arc<Stream>,
     pub(crate) map: AddressMap<DeviceBlock>,
     uploads: Uploads,
-    /// The staging buffer of reads.
-    readback: Option<PinnedBlock>,
+    reads: Arc<ReadPool>,
 }
 
 impl CudaMemory {
@@ -42,7 +42,7 @@ impl CudaMemory {
             stream: Arc::clone(stream),
             map: AddressMap::default(),
             uploads: Uploads::default(),
-            readback: None,
+            reads: Arc::default(),
         }
     }
 
@@ -57,6 +57,13 @@ impl CudaMemory {
         let size = size.ok_or(CudaError::OutOfMemory { needed, free: self.device.free_bytes() })?;
         let data = DeviceBlock::new(&self.device.context, size, needed)?;
         Ok(self.map.insert(Entry { start: data.ptr(), bytes, read_only, data }))
+    }
+
+    /// Starts to read a range.
+    pub(crate) fn start_copy(&self, ptr: u64, bytes: usize) -> Result<DeviceRead, BackendError> {
+        self.map.look_up("read", ptr, bytes, 1, false)?;
+        // SAFETY: the range is inside a live block, and `free` waits for the stream.
+        Ok(unsafe { self.reads.start(&self.device.context, &self.stream, ptr, bytes)? })
     }
 
     /// Copies to a range that was checked.
@@ -118,25 +125,16 @@ impl DeviceMemory for CudaMemory {
         Ok(self.upload(ptr, data)?)
     }
 
+    fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
+        Ok(ReadTicket::pending(self.start_copy(ptr, bytes)?, bytes))
+    }
+
+    /// In parts, so that little memory is pinned.
     fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
         self.map.look_up("read", ptr, out.len(), 1, false)?;
-        if self.readback.is_none() {
-            self.readback = Some(PinnedBlock::new(&self.device.context, STAGING_BYTES)?);
-        }
-        let Some(staging) = &self.readback else { return Ok(()) };
         let mut at = ptr;
-        for part in out.chunks_mut(staging.bytes()) {
-            self.device.context.bind()?;
-            // SAFETY: the range is inside a live block, the staging buffer is large enough, and nothing else
-            // accesses it before the copy has finished.
-            unsafe {
-                let to = std::slice::from_raw_parts_mut(staging.ptr(), part.len());
-                let copied = result::memcpy_dtoh_async(to, at, self.stream.raw());
-                copied.map_err(|error| self.device.context.error("cuMemcpyDtoHAsync", error))?;
-            }
-            self.stream.synchronize()?;
-            // SAFETY: the copy has finished.
-            copy(unsafe { std::slice::from_raw_parts(staging.ptr(), part.len()) }, part);
+        for part in out.chunks_mut(STAGING_BYTES) {
+            self.start_read(at, part.len())?.wait_into(part)?;
             at += part.len() as u64;
         }
         Ok(())
@@ -212,7 +210,7 @@ impl Uploads {
 }
 
 /// Copies within the host, with several threads if it is large.
-fn copy(from: &[u8], to: &mut [u8]) {
+pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
     let threads = if from.len() < PARALLEL_COPY {
         1
     } else {

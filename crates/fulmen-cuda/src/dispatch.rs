@@ -189,6 +189,7 @@ impl KernelDispatch for CudaDispatcher {
         dispatch_silu(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "silu", call);
         dispatch_gelu(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "gelu", call);
         dispatch_gelu_tanh(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "gelu_tanh", call);
+        dispatch_relu2(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "relu2", call);
         dispatch_scale(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "scale", call);
         dispatch_softcap(UnaryCall) => |queue, call| kernels::elementwise::unary(queue, "softcap", call);
         dispatch_rope(RopeCall) => kernels::rope::launch;
@@ -298,6 +299,14 @@ impl DeviceMemory for CudaDispatcher {
         // A copy does not overlap with kernels.
         self.queue.mark_drained();
         self.memory.write(ptr, data)
+    }
+
+    fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
+        self.queue.must_be_idle("a read")?;
+        // A copy does not overlap with kernels.
+        self.queue.mark_drained();
+        let read = self.memory.start_copy(ptr, bytes)?.checking(self.queue.fault_cell());
+        Ok(ReadTicket::pending(read, bytes))
     }
 
     fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {

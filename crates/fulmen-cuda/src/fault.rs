@@ -13,17 +13,27 @@ use crate::handles::{Context, PinnedBlock};
 /// A record as [`fulmen_core::fault`] reads it: code, row, value, limit.
 type Record = [u32; 4];
 
-/// The fault record that kernels write to.
-pub(crate) struct FaultCell(PinnedBlock);
+/// The fault record that kernels write to. Clones are the same record.
+#[derive(Clone)]
+pub(crate) struct FaultCell(Arc<PinnedBlock>);
 
 impl FaultCell {
     pub(crate) fn new(context: &Arc<Context>) -> Result<FaultCell, CudaError> {
-        PinnedBlock::new(context, size_of::<Record>()).map(FaultCell)
+        PinnedBlock::new(context, size_of::<Record>()).map(|block| FaultCell(Arc::new(block)))
     }
 
     /// Its device address.
     pub(crate) fn ptr(&self) -> u64 {
         self.0.ptr() as u64
+    }
+
+    /// Returns the fault that was reported, and leaves it for [`take`](FaultCell::take). Work after the one
+    /// in question may be running.
+    pub(crate) fn peek(&self) -> Result<(), BackendError> {
+        // SAFETY: the block holds a record. A kernel that runs now may be writing it; then the words of the
+        // error are those of one fault or another, and either is an error.
+        let record = unsafe { self.0.ptr().cast::<Record>().read_volatile() };
+        fulmen_core::fault(record).map_or(Ok(()), Err)
     }
 
     /// Returns and clears the fault that was reported since the last call. The device must be idle.

@@ -31,12 +31,13 @@ mod layout;
 mod module;
 mod ptx;
 pub mod queue;
+mod readback;
 mod tensor_map;
 mod test_kernel;
 mod timed_graph;
 
 pub use buffer::CudaMemory;
-pub use device::{CudaDevice, CudaOptions, CudaTarget, list_devices, report};
+pub use device::{CudaDevice, CudaOptions, CudaTarget, NAME, list_devices, report};
 pub use dispatch::CudaDispatcher;
 pub use error::CudaError;
 

@@ -182,6 +182,11 @@ impl Queue {
         self.device.caps()
     }
 
+    /// What kernels report faults to.
+    pub(crate) fn fault_cell(&self) -> &FaultCell {
+        &self.fault
+    }
+
     /// The address that kernels report faults to.
     pub fn fault(&self) -> u64 {
         self.fault.ptr()

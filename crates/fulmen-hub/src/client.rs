@@ -9,7 +9,7 @@ use ureq::{Agent, Body};
 
 use crate::choose::RepoFile;
 use crate::error::HubError;
-use crate::reference::{Reference, is_inside};
+use crate::reference::{Reference, escaped, is_inside};
 use crate::retry::parse_retry_after;
 use crate::settings::Settings;
 
@@ -311,17 +311,6 @@ fn same_server(a: &str, b: &str) -> bool {
 /// A URL without its query: signatures do not belong in messages.
 fn without_query(url: &str) -> String {
     url.split('?').next().unwrap_or(url).to_owned()
-}
-
-/// Percent-encodes a text for a URL, except for the characters of `keep`.
-pub(crate) fn escaped(text: &str, keep: &str) -> String {
-    let plain = |byte: u8| {
-        let c = char::from(byte);
-        byte.is_ascii_alphanumeric() || "-._~".contains(c) || (byte.is_ascii() && keep.contains(c))
-    };
-    text.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
 }
 
 #[cfg(test)]

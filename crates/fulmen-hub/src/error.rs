@@ -31,6 +31,7 @@ pub enum HubError {
         error: ChooseError,
     },
     /// The server cannot be reached, or stopped answering.
+    #[cfg(feature = "download")]
     #[error("{url}: {error}{}", advice(error))]
     Network {
         /// What was requested.
@@ -238,6 +239,7 @@ fn token_words(sent: bool) -> &'static str {
 }
 
 /// Advice for common causes.
+#[cfg(feature = "download")]
 fn advice(error: &ureq::Error) -> &'static str {
     match error {
         _ if is_unreachable(error) => {
@@ -251,6 +253,7 @@ fn advice(error: &ureq::Error) -> &'static str {
 }
 
 /// Whether the server cannot be reached at all.
+#[cfg(feature = "download")]
 fn is_unreachable(error: &ureq::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable};
     match error {
@@ -280,6 +283,7 @@ impl HubError {
     }
 
     /// The wait that the server asks for.
+    #[cfg(feature = "download")]
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             HubError::Status { retry_after, .. } => *retry_after,
@@ -288,6 +292,7 @@ impl HubError {
     }
 
     /// Whether a retry may help.
+    #[cfg(feature = "download")]
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             HubError::Network { error, .. } => {

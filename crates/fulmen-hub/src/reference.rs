@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::client::escaped;
-
 /// The default revision.
 const MAIN: &str = "main";
 
@@ -269,6 +267,17 @@ pub(crate) fn is_inside(path: &str) -> bool {
             && !part.chars().any(char::is_control)
     };
     path.len() <= 1024 && path.split('/').all(part)
+}
+
+/// Percent-encodes a text for a URL, except for the characters of `keep`.
+pub(crate) fn escaped(text: &str, keep: &str) -> String {
+    let plain = |byte: u8| {
+        let c = char::from(byte);
+        byte.is_ascii_alphanumeric() || "-._~".contains(c) || (byte.is_ascii() && keep.contains(c))
+    };
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
 }
 
 #[cfg(test)]

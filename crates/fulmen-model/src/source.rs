@@ -1,6 +1,7 @@
 //! Model sources: metadata and tensors, independent of the file format.
 
 use std::{
+    collections::HashMap,
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -95,6 +96,60 @@ pub(crate) fn unless_changed<T, E: From<SourceError>>(
     result
 }
 
+/// What remains of a source after its weights were copied to a device: everything but the data.
+pub(crate) struct Description {
+    format: String,
+    files: Vec<(PathBuf, u64)>,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    by_name: HashMap<String, usize>,
+    tokenizer_json: Option<PathBuf>,
+}
+
+impl Description {
+    pub(crate) fn of(source: &dyn ModelSource) -> Description {
+        let tensors = source.tensors().to_vec();
+        Description {
+            format: source.format(),
+            files: source.files(),
+            metadata: source.metadata().clone(),
+            by_name: tensors.iter().enumerate().map(|(at, info)| (info.name().to_owned(), at)).collect(),
+            tensors,
+            tokenizer_json: source.tokenizer_json(),
+        }
+    }
+}
+
+impl ModelSource for Description {
+    fn format(&self) -> String {
+        self.format.clone()
+    }
+
+    fn files(&self) -> Vec<(PathBuf, u64)> {
+        self.files.clone()
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.by_name.get(name).map(|&at| &self.tensors[at])
+    }
+
+    fn data(&self, name: &str) -> Result<SharedBytes, SourceError> {
+        Err(SourceError::Released { name: name.to_owned() })
+    }
+
+    fn tokenizer_json(&self) -> Option<PathBuf> {
+        self.tokenizer_json.clone()
+    }
+}
+
 /// Why a model cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -118,6 +173,12 @@ pub enum SourceError {
     /// There is no tensor with the requested name.
     #[error("there is no tensor {name:?}")]
     NoTensor {
+        /// The name.
+        name: String,
+    },
+    /// The data of a tensor of a model whose weights were copied to a device.
+    #[error("the data of tensor {name:?} was released when the model was loaded onto the device")]
+    Released {
         /// The name.
         name: String,
     },

@@ -309,8 +309,8 @@ impl DeviceMemory for Small {
     fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
         self.cpu.write(ptr, data)
     }
-    fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
-        self.cpu.read(ptr, out)
+    fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
+        self.cpu.start_read(ptr, bytes)
     }
     fn available_bytes(&self) -> Option<u64> {
         self.available

@@ -38,6 +38,7 @@ pub enum Failure {
     #[error("the reference failed: {0}")]
     Reference(#[from] ReferenceError),
     /// A GPU call failed.
+    #[cfg(feature = "wgpu")]
     #[error("the run failed: {0}")]
     Gpu(#[from] fulmen_wgpu::GpuError),
     /// A result of the wrong length.

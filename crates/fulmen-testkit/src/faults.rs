@@ -2,7 +2,7 @@
 
 use fulmen_core::{
     AttentionCall, Backend, BackendError, BinaryCall, CopyCall, DType, DeviceMemory, KV_PAGE, KernelDispatch,
-    KvStoreCall, MulMatCall, OpCall, RmsNormCall, RopeCall, SharedBytes, TensorOp, UnaryCall,
+    KvStoreCall, MulMatCall, OpCall, ReadTicket, RmsNormCall, RopeCall, SharedBytes, TensorOp, UnaryCall,
 };
 
 /// What a [`Broken`] backend does wrong.
@@ -102,10 +102,6 @@ fn outputs(call: &OpCall) -> Vec<Output> {
         OpCall::AddRmsNorm(c) => {
             [c.output, c.sum].into_iter().flat_map(|ptr| floats(ptr, area(c.rows, c.width))).collect()
         }
-        OpCall::Add(c) | OpCall::Mul(c) | OpCall::SwiGlu(c) => floats(c.output, c.n_elements),
-        OpCall::Silu(c) | OpCall::Gelu(c) | OpCall::GeluTanh(c) | OpCall::Scale(c) | OpCall::SoftCap(c) => {
-            floats(c.output, c.n_elements)
-        }
         OpCall::Rope(c) => floats(c.output, area(c.m, c.n_heads * c.head_dim)),
         OpCall::SoftMax(c) => floats(c.output, area(c.rows, c.width)),
         OpCall::Attention(c) => floats(c.output, area(c.m, c.heads.q_width())),
@@ -125,7 +121,11 @@ fn outputs(call: &OpCall) -> Vec<Output> {
             let m = c.m as usize;
             vec![words(c.tokens, m), words(c.positions, m), words(c.history.ptr, history)]
         }
-        _ => Vec::new(),
+        call => {
+            let unary = call.as_type().map(|c: &UnaryCall| (c.output, c.n_elements));
+            let output = unary.or_else(|| call.as_type().map(|c: &BinaryCall| (c.output, c.n_elements)));
+            output.map_or_else(Vec::new, |(output, n_elements)| floats(output, n_elements))
+        }
     }
 }
 
@@ -179,6 +179,10 @@ impl<B: Backend> DeviceMemory for Broken<B> {
 
     fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
         self.inner.write(ptr, data)
+    }
+
+    fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
+        self.inner.start_read(ptr, bytes)
     }
 
     fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {

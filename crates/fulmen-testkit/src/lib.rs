@@ -14,7 +14,7 @@
 //! - **The table itself is tested.** [`Broken`](faults::Broken) injects a fault into a backend, and the tests
 //!   check that the table detects it for every op.
 //!
-//! The operations of the wgpu command batch are rows of a second table: [`gpu::gpu_table`].
+//! The operations of the wgpu command batch are rows of a second table, `gpu_table` (feature `wgpu`).
 //!
 //! A backend joins with one line in a test: see [`enroll!`].
 
@@ -24,9 +24,11 @@ pub mod compare;
 pub mod draw;
 pub mod example;
 pub mod faults;
+#[cfg(feature = "wgpu")]
 pub mod gpu;
 pub mod inject;
 pub mod layers;
+pub mod nodes;
 pub mod perf;
 pub mod reference;
 mod report;
@@ -37,6 +39,7 @@ pub mod table;
 pub use case::{Case, Size, Tolerance};
 pub use check::{Failure, Outcome};
 pub use compare::Agreement;
+#[cfg(feature = "wgpu")]
 pub use gpu::{GpuCase, gpu_ops, gpu_table, run_gpu_sample, run_gpu_table};
 pub use report::{Filter, Report, Row, Tally};
 pub use sample::Sample;

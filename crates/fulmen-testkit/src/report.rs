@@ -9,6 +9,7 @@ use fulmen_core::DType;
 use crate::case::{Case, Size};
 use crate::check::Outcome;
 use crate::compare::Agreement;
+#[cfg(feature = "wgpu")]
 use crate::gpu::GpuCase;
 use crate::sample::{RowKey, Sample};
 
@@ -37,6 +38,7 @@ impl Filter {
     }
 
     /// Whether it selects a row of the GPU table.
+    #[cfg(feature = "wgpu")]
     pub fn takes_gpu(&self, case: &GpuCase) -> bool {
         self.takes_row(&case.key())
     }

@@ -3,13 +3,14 @@
 
 use fulmen_core::{
     Backend, BinaryKind, BuildError, Cache, CacheSpec, ComputeGraph, DType, Fusions, GraphBuilder, Heads,
-    LogicalGraph, PlanOptions, RopePairing, RopeSpec, Rotation, Sharing, Tensor, TensorOp, UnaryKind,
-    execute_graph,
+    LogicalGraph, OpCall, PlanOptions, Program, RopePairing, RopeSpec, Rotation, Sharing, Tensor, TensorOp,
+    UnaryKind, execute_graph,
 };
 use fulmen_cpu::CpuDispatcher;
 use fulmen_testkit::Tolerance;
 use fulmen_testkit::check::compare_all;
 use fulmen_testkit::draw::{Draw, Pools};
+use fulmen_testkit::nodes::nodes_of;
 use fulmen_testkit::reference::Interpreter;
 use fulmen_testkit::rig::{GUARD, Rig};
 use proptest::prelude::*;
@@ -72,7 +73,7 @@ impl Maker {
         let (k, w) = (pick(&self.narrow, first), self.square[second as usize % self.square.len()]);
         let (cache, b) = (self.caches[second as usize % self.caches.len()], &mut self.b);
         let scale = 1.0 / (HEADS.head_dim as f32).sqrt();
-        let made = match kind % 21 {
+        let made = match kind % 22 {
             0 => b.add(x, y)?,
             1 => b.mul(x, y)?,
             2 => b.binary(BinaryKind::SwiGlu, x, y)?,
@@ -102,6 +103,7 @@ impl Maker {
             }
             18 => b.cache_attention(x, cache, self.rotation.positions, None, scale)?,
             19 => b.soft_cap(x, 2.0)?,
+            20 => b.relu2(x)?,
             _ => {
                 let made = b.mul_mat(x, self.to_narrow)?;
                 self.narrow.push(made);
@@ -143,6 +145,10 @@ fn draws() -> Vec<(String, Draw)> {
     draws
 }
 
+fn calls(program: &Program) -> impl Iterator<Item = &OpCall> {
+    program.calls().iter().map(|step| &step.call)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
@@ -165,6 +171,8 @@ proptest! {
             for sharing in [Sharing::Never, Sharing::ByLifetime, Sharing::InPlace] {
                 let options = PlanOptions { fusions, sharing, guard: GUARD };
                 let rig = Rig::new(&mut cpu, graph.clone(), &options, &data).unwrap();
+                let through_nodes = nodes_of(rig.bound.program()).check().unwrap();
+                prop_assert!(calls(rig.bound.program()).eq(calls(&through_nodes)));
                 rig.run(&mut cpu).unwrap();
                 let result = compare_all(&mut cpu, &rig, &reference, Tolerance::nmse(1e-5));
                 let planned = &rig.plan.graph;
@@ -184,7 +192,7 @@ proptest! {
         let data = Pools::new(1).draw_graph("random", &graph, &draws()).unwrap();
         let mut cpu = CpuDispatcher::with_threads(1);
         let rig = Rig::new(&mut cpu, graph, &PlanOptions::default(), &data).unwrap();
-        let mut broken = rig.bound.graph.clone();
+        let mut broken = nodes_of(rig.bound.program());
         for (node, what, value) in changes {
             mutate(&mut broken, node as usize, what, value);
         }

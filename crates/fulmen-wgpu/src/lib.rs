@@ -31,10 +31,10 @@ pub mod kernels;
 pub mod matmul_cache;
 mod matmul_launches;
 pub mod memory;
+mod pending_read;
 pub mod pipeline;
 mod queue;
 mod replay;
-pub mod trace;
 pub mod transfer;
 pub mod tune;
 mod weight;
@@ -42,12 +42,15 @@ mod weight;
 pub use batch::{BatchOptions, BufferId, GpuCommandBatch, InPlace, MatmulOptions};
 pub use buffer::{BufferSlice, GpuBuffer};
 pub use device::{
-    AdapterSelector, DeviceOptions, DeviceStats, DiskCache, GpuDevice, GpuMemory, RecordMode, list_devices,
-    report,
+    AdapterSelector, DeviceOptions, DeviceStats, DiskCache, GpuDevice, GpuMemory, NAME, RecordMode,
+    list_devices, report,
 };
 pub use dispatch::WgpuDispatcher;
 pub use encode::{Dispatch, DispatchList, DispatchTime, Profile};
 pub use error::GpuError;
+mod signal;
+
+pub use fulmen_core::trace;
 pub use kernels::{Elem, elementwise::ElementwiseOp};
 pub use matmul_cache::{
     CacheMemory, CachedMatmul, GpuMatmulCache, MatmulCacheOptions, MatmulInput, MatmulOutput, WeightBudget,

@@ -31,8 +31,8 @@ const FIRST: u64 = 1 << 32;
 pub(crate) enum Held {
     /// Bytes as written; of an import also the host's bytes.
     Plain { buffer: GpuBuffer, host: Option<SharedBytes> },
-    /// A repacked weight, and the host's original bytes for reads.
-    Weight { weight: Arc<DeviceWeight>, host: SharedBytes },
+    /// A repacked weight, which cannot be read back.
+    Weight(Arc<DeviceWeight>),
 }
 
 /// A repacked copy of quantized blocks in plain memory.
@@ -120,7 +120,7 @@ impl WgpuMemory {
             return self.upload((*bytes).as_ref(), None);
         }
         let weight = self.pack("import_weight", dtype, (*bytes).as_ref(), rows, width)?;
-        self.insert(len, true, Held::Weight { weight: Arc::new(weight), host: bytes })
+        self.insert(len, true, Held::Weight(Arc::new(weight)))
     }
 
     fn pack(
@@ -165,19 +165,11 @@ impl WgpuMemory {
             Held::Plain { buffer, .. } => {
                 Ok(BufferSlice { buffer: buffer.clone(), offset: at as u64, size: bytes as u64 })
             }
-            Held::Weight { weight, .. } => Err(BackendError::Unsupported {
+            Held::Weight(weight) => Err(BackendError::Unsupported {
                 backend: BACKEND,
                 what: format!("{what} at {ptr:#x}: a repacked weight of {}", weight.dtype),
             }),
         }
-    }
-
-    /// Copies a range of a repacked weight from the host's original bytes; `None` for plain memory.
-    pub(crate) fn read_weight(&self, ptr: u64, out: &mut [u8]) -> Result<Option<()>, BackendError> {
-        let (entry, at) = self.map.find("read", ptr, out.len())?;
-        let Held::Weight { host, .. } = &entry.data else { return Ok(None) };
-        out.copy_from_slice(&(**host).as_ref()[at..at + out.len()]);
-        Ok(Some(()))
     }
 
     /// Notes a write to an address. Returns the entry whose repacked copies are dropped by that, if any.
@@ -202,7 +194,7 @@ impl WgpuMemory {
         let (entry, at) = self.map.find(what, ptr, bytes)?;
         let start = entry.start;
         let (buffer, host) = match &entry.data {
-            Held::Weight { weight, .. } => {
+            Held::Weight(weight) => {
                 if at == 0 && (weight.dtype, weight.n, weight.k) == (dtype, rows, k) {
                     return Ok(Arc::clone(weight));
                 }

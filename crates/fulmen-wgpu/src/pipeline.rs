@@ -13,7 +13,7 @@
 //!   take effect only if the translation is deferred to pipeline creation, which an override causes.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fmt::Write as _,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
@@ -29,6 +29,7 @@ use crate::{
     error::GpuError,
     kernel::{Access, Caps, Kernel},
     replay::VulkanPipeline,
+    signal::signal,
 };
 
 const CALL: &str = "PipelineCache::get";
@@ -98,10 +99,15 @@ fn uniform_bytes(words: u32) -> u64 {
     (u64::from(words) * 4).next_multiple_of(16)
 }
 
-/// Pipelines by kernel contents and device. Threads, batches and devices can share a cache; the
-/// pipelines of a closed device are dropped when the next device is added.
-#[derive(Debug, Default)]
+/// Pipelines by kernel contents and device. Threads, batches and devices can share a cache, and clones are
+/// the same cache; the pipelines of a closed device are dropped when the next device is added.
+#[derive(Clone, Debug, Default)]
 pub struct PipelineCache {
+    shared: Arc<CacheState>,
+}
+
+#[derive(Debug, Default)]
+struct CacheState {
     devices: Mutex<HashMap<u64, DevicePipelines>>,
     compiled: AtomicU64,
 }
@@ -130,7 +136,7 @@ impl PipelineCache {
 
     /// How many pipelines it holds, of all devices.
     pub fn len(&self) -> usize {
-        let devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        let devices = self.shared.devices.lock().unwrap_or_else(PoisonError::into_inner);
         let filled = |slot: &&PipelineSlot| slot.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         devices.values().flat_map(|of| of.checked.values().chain(of.trusted.values())).filter(filled).count()
     }
@@ -142,7 +148,7 @@ impl PipelineCache {
 
     /// The number of pipelines it has created, whether the driver compiled them or found them on disk.
     pub fn compiled(&self) -> u64 {
-        self.compiled.load(Ordering::Relaxed)
+        self.shared.compiled.load(Ordering::Relaxed)
     }
 
     /// The pipeline of a kernel of any origin, compiled at the first call, with all of WGSL's run-time
@@ -168,6 +174,41 @@ impl PipelineCache {
         self.find(gpu, kernel, !gpu.check_trusted())
     }
 
+    /// Compiles the kernels that are not compiled yet on another thread, and yields until that is done: then
+    /// [`get_trusted`](Self::get_trusted) finds them. Errors are left to that call. Where no thread can be
+    /// started, nothing is done; browsers compile in the background by themselves.
+    ///
+    /// # Safety
+    /// As [`get_trusted`](Self::get_trusted).
+    pub(crate) async unsafe fn compile_ahead<'a>(
+        &self,
+        gpu: &GpuDevice,
+        kernels: impl IntoIterator<Item = &'a Kernel>,
+    ) {
+        let trusted = !gpu.check_trusted();
+        let missing = |kernel: &&Kernel| match self.slot(gpu, kernel, trusted).try_lock() {
+            Ok(pipeline) => pipeline.is_none(),
+            // Another thread is compiling it.
+            Err(_) => true,
+        };
+        let missing: HashSet<Kernel> = kernels.into_iter().filter(missing).cloned().collect();
+        if missing.is_empty() {
+            return;
+        }
+        let (setter, done) = signal();
+        let (cache, gpu) = (self.clone(), gpu.clone());
+        let compile = move || {
+            for kernel in &missing {
+                // The error comes again, to whoever needs the kernel.
+                let _ = cache.find(&gpu, kernel, trusted);
+            }
+            setter.set();
+        };
+        if std::thread::Builder::new().name("fulmen-wgpu-compile".to_owned()).spawn(compile).is_ok() {
+            done.await;
+        }
+    }
+
     fn find(&self, gpu: &GpuDevice, kernel: &Kernel, trusted: bool) -> Result<Arc<Pipeline>, GpuError> {
         gpu.check_alive()?;
         let slot = self.slot(gpu, kernel, trusted);
@@ -176,12 +217,12 @@ impl PipelineCache {
             return Ok(pipeline.clone());
         }
         let pipeline = Arc::new(compile(gpu, kernel, trusted)?);
-        self.compiled.fetch_add(1, Ordering::Relaxed);
+        self.shared.compiled.fetch_add(1, Ordering::Relaxed);
         Ok(slot.insert(pipeline).clone())
     }
 
     fn slot(&self, gpu: &GpuDevice, kernel: &Kernel, trusted: bool) -> PipelineSlot {
-        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut devices = self.shared.devices.lock().unwrap_or_else(PoisonError::into_inner);
         if !devices.contains_key(&gpu.id()) {
             devices.retain(|_, of| of.open.strong_count() > 0);
         }

@@ -19,7 +19,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use fulmen_core::BackendError;
+use fulmen_core::{BackendError, ReadTicket};
 use wgpu::SubmissionIndex;
 
 use crate::{
@@ -30,7 +30,9 @@ use crate::{
     error::GpuError,
     kernel::{Access, Caps, Kernel, Launch},
     kernels::{self, KernelError, LaunchList, Role},
+    pending_read::{PendingBuffer, report},
     pipeline::{Pipeline, PipelineCache},
+    transfer::Readback,
 };
 
 /// Pending dispatches that trigger a submission.
@@ -418,6 +420,20 @@ impl LaunchQueue {
         words: &BufferSlice,
         mut each: impl FnMut(&[u8]),
     ) -> Result<(), BackendError> {
+        let readback = self.start_read(words)?;
+        let mut record = [0u32; 4];
+        readback.wait_with(|index, bytes| match index {
+            0 => each(bytes),
+            _ => record = bytemuck::pod_read_unaligned(&bytes[..16]),
+        })?;
+        self.in_flight.clear();
+        self.may_fault = false;
+        report(&self.gpu, &self.fault, record)
+    }
+
+    /// Submits everything pending and starts to read a range, in one submission. The second range of the
+    /// result, if there is one, is the fault record.
+    fn start_read(&mut self, words: &BufferSlice) -> Result<Readback, BackendError> {
         if self.replay.is_some() && !self.pending.is_empty() {
             self.flush()?;
         }
@@ -430,25 +446,23 @@ impl LaunchQueue {
             None if self.pending.is_empty() => None,
             None => Some(Arc::new(self.take_pending()?)),
         };
-        let readback = match list {
+        Ok(match list {
             Some(list) => list.submit_and_read(&slices)?,
             None => self.gpu.start_reads("read", &slices)?,
-        };
-        let mut record = [0u32; 4];
-        readback.wait_with(|index, bytes| match index {
-            0 => each(bytes),
-            _ => record = bytemuck::pod_read_unaligned(&bytes[..16]),
-        })?;
-        self.in_flight.clear();
-        self.may_fault = false;
-        self.reported(record)
+        })
     }
 
-    /// Turns a fault record into an error, and clears the record on the device.
-    fn reported(&mut self, record: [u32; 4]) -> Result<(), BackendError> {
-        let Some(error) = fulmen_core::fault(record) else { return Ok(()) };
-        self.gpu.upload("dispatcher", &self.fault, 0, &[0; kernels::fault::FAULT_BYTES as usize])?;
-        Err(error)
+    /// Submits everything pending and starts to read `bytes` bytes from `skip` on in a range. A fault that
+    /// the work reports is an error of the read, and stays for the next call that waits if nobody takes it.
+    pub(crate) fn read_later(
+        &mut self,
+        words: &BufferSlice,
+        skip: usize,
+        bytes: usize,
+    ) -> Result<ReadTicket, BackendError> {
+        let readback = Some(self.start_read(words)?);
+        let (gpu, fault) = (self.gpu.clone(), self.fault.clone());
+        Ok(ReadTicket::pending(PendingBuffer { readback, watched: false, skip, gpu, fault }, bytes))
     }
 
     /// Waits for all work; returns a reported fault as an error.

@@ -5,8 +5,9 @@
 //! CPUs, on any GPU through wgpu (Vulkan, Metal, DX12) and on NVIDIA GPUs through CUDA. Drivers are loaded at
 //! run time, so neither building nor running needs a GPU toolkit.
 //!
-//! This crate is the one to depend on. [`open`] finds and opens a device, the [`prelude`] has what most
-//! programs need, and the parts are re-exported as modules:
+//! This crate is the one to depend on. [`open`] finds and opens a device, a [`Registry`] also those of
+//! backends of your own, the [`prelude`] has what most programs need, and the parts are re-exported as
+//! modules:
 //!
 //! - [`model`]: GGUF files, tokenizers, chat templates, generation.
 //! - [`core`]: data types and quantized block formats, the compute graph, its planner and its executor.
@@ -14,6 +15,10 @@
 //! - [`wgpu`]: the wgpu backend, and GPU arrays: command batches, and matmuls with weights that stay on the
 //!   GPU.
 //! - [`cuda`]: the CUDA backend; decode steps are captured once and replayed.
+//!
+//! The backends are cargo features: `cpu`, `wgpu` and `cuda`, all on by default. `hub` adds the module `hub`,
+//! which downloads models. With `cpu` alone nothing of a GPU is compiled, and the crate builds for
+//! `wasm32-unknown-unknown`.
 //!
 //! # Text from a model
 //!
@@ -106,17 +111,42 @@
 //! ```
 //!
 //! More: `examples/layer.rs` (a transformer layer), `examples/own_kernels.rs` (kernels of your own behind a
-//! graph).
+//! graph), `examples/own_backend.rs` (a backend of your own).
 
-mod open;
+mod builtin;
+mod registry;
+mod select;
 
 pub use fulmen_core as core;
+#[cfg(feature = "cpu")]
 pub use fulmen_cpu as cpu;
+#[cfg(feature = "cuda")]
 pub use fulmen_cuda as cuda;
+#[cfg(feature = "hub")]
+pub use fulmen_hub as hub;
 pub use fulmen_model as model;
+#[cfg(feature = "wgpu")]
 pub use fulmen_wgpu as wgpu;
 
-pub use open::{OpenOptions, SelectError, choose, open, open_with, reports};
+pub use registry::{BackendProvider, OpenError, OpenOptions, RegisterError, Registry};
+pub use select::SelectError;
+
+use fulmen_core::device::DeviceSelector;
+
+/// Opens a device of a built-in backend for graphs and models. A program with backends of its own has a
+/// [`Registry`].
+///
+/// ```
+/// let device = fulmen::open("cpu".parse()?)?;
+/// assert_eq!(device.backend(), "cpu");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// If the backend is unknown or not part of this build, or if the device does not exist or cannot be opened.
+pub fn open(asked: DeviceSelector) -> Result<model::Device, SelectError> {
+    Registry::builtin().open(asked)
+}
 
 /// What most programs need.
 pub mod prelude {
@@ -125,10 +155,12 @@ pub mod prelude {
         Fusions, GraphBuilder, GraphError, Heads, KernelDispatch, OpParams, PlanOptions, RopePairing,
         RopeSpec, Rotation, Sharing, TensorOp, execute_graph, execute_graph_timed,
     };
+    #[cfg(feature = "cpu")]
     pub use fulmen_cpu::CpuDispatcher;
     pub use fulmen_model::{
         Chat, GenerateOptions, Generated, LoadOptions, Model, ModelError, Sampling, Session, SessionOptions,
     };
+    #[cfg(feature = "wgpu")]
     pub use fulmen_wgpu::{BufferId, GpuCommandBatch, GpuDevice, GpuError, GpuMatmulCache, PipelineCache};
 }
 

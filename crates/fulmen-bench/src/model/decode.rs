@@ -5,9 +5,9 @@ use serde::Serialize;
 
 use super::runs::{DecodeRun, TokenRate};
 use super::{LoadedModel, ModelReport, OpProfile, largest};
-use crate::BenchError;
 use crate::memory_bandwidth::{self, DeviceState, bytes_per_step};
 use crate::progress::{Progress, Steps};
+use crate::{BenchError, Bound};
 
 /// Which decode steps are timed: every combination of depths and batches.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +46,7 @@ pub struct DecodeTimes {
     pub host_us: Option<f64>,
     /// Bytes that a step must read: the weights once, and the KV cache of each sequence.
     pub read_bytes: u64,
-    /// The memory-bandwidth bound: the time to read these bytes at the measured bandwidth.
+    /// The [bound](crate::Bound) of a step.
     pub bound_us: Option<f64>,
     /// The bound divided by the time of a step.
     pub share_of_bound: Option<f64>,
@@ -91,7 +91,7 @@ pub fn bench_decode(
     Ok(ModelReport::new(loaded, bandwidth, tests))
 }
 
-fn measure(
+pub(super) fn measure(
     loaded: &LoadedModel,
     options: &DecodeOptions,
     depth: u32,
@@ -109,7 +109,7 @@ fn measure(
     let name = format!("decode step at depth {depth}, batch {batch}");
     let run = |session: &mut _| decode.run(session, 1).map(drop);
     let profile = OpProfile::measure(name, &mut session, step_us, bandwidth, run)?;
-    let bound_us = bandwidth.map(|bandwidth| 1e6 * read_bytes as f64 / bandwidth);
+    let bound_us = Bound::of(&loaded.device, bandwidth).map(|bound| bound.us(&profile.ops));
     Ok(DecodeTimes {
         depth,
         batch,

@@ -1,6 +1,7 @@
 //! Benchmarks of models: prefill and decode, kernel by kernel, and perplexity.
 
 mod decode;
+mod matrix;
 mod op_profile;
 mod perplexity;
 mod prefill;
@@ -14,6 +15,7 @@ use fulmen_model::Model;
 use serde::Serialize;
 
 pub use decode::{DecodeOptions, DecodeTimes, bench_decode};
+pub use matrix::{Axis, Cliff, MatrixCell, MatrixOptions, MatrixReport, bench_matrix, find_cliffs};
 pub use op_profile::{Clock, OpProfile, OpRow, write_trace};
 pub use perplexity::{PerplexityReport, TextOptions, measure_perplexity};
 pub use prefill::{PrefillOptions, PrefillTimes, bench_prefill};

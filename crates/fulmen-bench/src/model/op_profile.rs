@@ -3,10 +3,9 @@
 use std::{collections::HashMap, io};
 
 use fulmen_core::Work;
+use fulmen_core::trace::{DispatchTime, Profile, write_chrome_trace};
 use fulmen_model::engine::TimedKernel;
 use fulmen_model::{ModelError, Session};
-use fulmen_wgpu::trace::write_chrome_trace;
-use fulmen_wgpu::{DispatchTime, Profile};
 use serde::Serialize;
 
 /// Timed runs, of which the medians count.

@@ -5,13 +5,13 @@ use std::{fs::File, path::PathBuf};
 use fulmen_bench::command_batch::{
     BatchTimes, CommandBatchOptions, CommandBatchReport, ReadbackTimes, bench_command_batch,
 };
-use fulmen_wgpu::trace::write_chrome_trace;
+use fulmen_core::trace::write_chrome_trace;
 
 use super::BenchCommandError;
 use super::summary::ceilings;
+use crate::gpu_option::GpuOption;
 use crate::output::{columns, json, micros, percent, print};
 use crate::progress::with_bar;
-use crate::select::GpuOption;
 
 /// Time the command batch: feed-forward layers, chains of element-wise ops, a pass over 1 GiB, and readback.
 ///

@@ -13,11 +13,11 @@ use crate::progress::with_bar;
 /// Time decode steps of a model with random weights: no model file is needed.
 ///
 /// Sequences decode greedily; the token is sampled on the device and read by the host after each step.
-/// `bound` is the memory-bandwidth bound: the time to read all weights and the KV cache once, at the
-/// bandwidth measured in the same run. Below it, each op of a step: its time, the bytes that it must read and
-/// write, and how much of the memory bandwidth that is. `[gaps]` is the time of a step beyond its ops; a
-/// negative `[overlap]` is the time saved because ops overlap in a step that were timed one by one. `host µs`
-/// is the time that the host spends launching a step.
+/// `bound` is the time that a step takes at least: the sum over its ops of the time that their bytes take at
+/// the memory's speed or their arithmetic at that of the tensor cores, whichever is longer. Below it, each op
+/// of a step: its time, the bytes that it must read and write, and how much of the memory bandwidth that is.
+/// `[gaps]` is the time of a step beyond its ops; a negative `[overlap]` is the time saved because ops
+/// overlap in a step that were timed one by one. `host µs` is the time that the host spends launching a step.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {

@@ -8,9 +8,9 @@ use fulmen_core::DType;
 
 use super::BenchCommandError;
 use super::summary::ceilings;
+use crate::gpu_option::GpuOption;
 use crate::output::{columns, counted, json, micros, percent, print};
 use crate::progress::with_bar;
-use crate::select::GpuOption;
 
 /// Time matmuls by weights that stay on a wgpu device (`GpuMatmulCache`).
 ///

@@ -1,8 +1,11 @@
 //! `fulmen bench`: arguments and output of the benchmarks in `fulmen-bench`.
 
+#[cfg(feature = "wgpu")]
 mod batch;
 mod decode;
+#[cfg(feature = "wgpu")]
 mod matmul;
+mod matrix;
 mod model;
 mod perplexity;
 mod prefill;
@@ -15,8 +18,9 @@ use clap::Subcommand;
 use fulmen_bench::BenchError;
 
 use crate::error::CommandError;
+#[cfg(feature = "wgpu")]
+use crate::gpu_option::GpuOptionError;
 use crate::model::load::LoadError;
-use crate::select::GpuOptionError;
 
 /// Time matmuls, command batches and whole models on a device.
 ///
@@ -34,6 +38,7 @@ const EXAMPLES: &str = "\
 Examples:
   fulmen bench decode --shape qwen3-4b --batch 1,16   decode, kernel by kernel
   fulmen bench prefill --shape qwen3-4b               its prefill
+  fulmen bench matrix --shape qwen3-4b                decode along every axis: where are the cliffs?
   fulmen bench model m.gguf --depth 0,2048            prefill and decode of a model file
   fulmen bench perplexity m.gguf text.txt             how well a model predicts a text
   fulmen bench matmul                                 matmuls by weights that stay on the GPU
@@ -44,17 +49,21 @@ Examples:
 // Each subcommand's help is the doc comment of its arguments.
 #[derive(Debug, Subcommand)]
 enum BenchCommand {
+    #[cfg(feature = "wgpu")]
     Batch(batch::Args),
     Decode(decode::Args),
     Prefill(prefill::Args),
     Model(model::Args),
+    #[cfg(feature = "wgpu")]
     Matmul(matmul::Args),
+    Matrix(matrix::Args),
     Perplexity(perplexity::Args),
 }
 
 /// Why `fulmen bench` failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchCommandError {
+    #[cfg(feature = "wgpu")]
     #[error(transparent)]
     Device(#[from] GpuOptionError),
     #[error(transparent)]
@@ -63,10 +72,14 @@ pub(crate) enum BenchCommandError {
     Load(#[from] LoadError),
     #[error("cannot write the trace to {}: {error}", path.display())]
     Trace { path: PathBuf, error: io::Error },
+    #[cfg(feature = "wgpu")]
     #[error("--trace needs timestamps, which this device does not have")]
     NoTimestamps,
-    #[error("cannot write the roofline chart to {}: {error}", path.display())]
+    #[error("timing the kernels of target {target} failed: {reason}")]
+    Target { target: u16, reason: String },
+    #[error("cannot write the chart to {}: {error}", path.display())]
     Chart { path: PathBuf, error: io::Error },
+    #[cfg(feature = "wgpu")]
     #[error("some kernels gave wrong results and are not in the table:\n{0}")]
     WrongKernels(String),
     #[error("cannot read {}: {error}", path.display())]
@@ -80,6 +93,7 @@ pub(crate) enum BenchCommandError {
 impl CommandError for BenchCommandError {
     fn is_usage(&self) -> bool {
         match self {
+            #[cfg(feature = "wgpu")]
             BenchCommandError::Device(error) => error.is_usage(),
             BenchCommandError::Bench(error) => error.is_usage(),
             BenchCommandError::Load(error) => error.is_usage(),
@@ -90,11 +104,14 @@ impl CommandError for BenchCommandError {
 
 pub(crate) fn run(args: &Args) -> Result<(), BenchCommandError> {
     match &args.command {
+        #[cfg(feature = "wgpu")]
         BenchCommand::Batch(args) => batch::run(args),
         BenchCommand::Decode(args) => decode::run(args),
         BenchCommand::Prefill(args) => prefill::run(args),
         BenchCommand::Model(args) => model::run(args),
+        #[cfg(feature = "wgpu")]
         BenchCommand::Matmul(args) => matmul::run(args),
+        BenchCommand::Matrix(args) => matrix::run(args),
         BenchCommand::Perplexity(args) => perplexity::run(args),
     }
 }

@@ -6,7 +6,7 @@ use fulmen_bench::model::{ThroughputOptions, ThroughputTimes, bench_throughput};
 use fulmen_model::SessionOptions;
 
 use super::BenchCommandError;
-use super::summary::{BOUND, model_and_device};
+use super::summary::{MEMORY_BOUND, model_and_device};
 use crate::model::load::ModelOptions;
 use crate::output::{columns, json, percent, print};
 use crate::progress::with_bar;
@@ -89,7 +89,7 @@ pub(super) fn run(args: &Args) -> Result<(), BenchCommandError> {
         true => json(&report),
         false => {
             let device = model_and_device(&loaded, report.memory_bytes_per_second);
-            format!("{}\n{BOUND}{device}", table(&report.tests))
+            format!("{}\n{MEMORY_BOUND}{device}", table(&report.tests))
         }
     };
     Ok(print(&output)?)

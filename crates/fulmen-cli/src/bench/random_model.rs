@@ -38,13 +38,40 @@ pub(super) struct RandomModelOptions {
 }
 
 impl RandomModelOptions {
+    /// The shape, with the number of layers that was asked for.
+    pub(super) fn shape(&self) -> ModelShape {
+        let layers = self.layers.map_or(self.shape.layers, usize::from);
+        ModelShape { layers, ..self.shape.clone() }
+    }
+
+    /// The type of the weights.
+    pub(super) fn recipe(&self) -> Recipe {
+        self.recipe
+    }
+
+    /// The arguments that select this model in another process.
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let layers = self.shape().layers.to_string();
+        let (recipe, kv) = (self.recipe.to_string(), fulmen_bench::dtype_name(self.engine.kv));
+        let seed = self.seed.to_string();
+        let pairs = [
+            ("--shape", self.shape.name),
+            ("--type", &recipe),
+            ("--layers", &layers),
+            ("--seed", &seed),
+            ("--kv", &kv),
+        ];
+        pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value.to_owned()]).collect()
+    }
+
     /// Loads the model. Each tensor is generated when it is uploaded.
     pub(super) fn load(&self, session: SessionOptions) -> Result<LoadedModel, LoadError> {
-        let mut shape = self.shape.clone();
-        if let Some(layers) = self.layers {
-            shape.layers = layers.into();
-        }
-        let synth = Synth::new(shape, self.recipe, self.seed);
+        self.load_as(self.recipe, session)
+    }
+
+    /// Loads the model with weights of another type.
+    pub(super) fn load_as(&self, recipe: Recipe, session: SessionOptions) -> Result<LoadedModel, LoadError> {
+        let synth = Synth::new(self.shape(), recipe, self.seed);
         self.engine.load(session, false, || Ok(Arc::new(synth.source()?)))
     }
 

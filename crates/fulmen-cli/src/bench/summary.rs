@@ -1,17 +1,24 @@
 //! Lines below the tables: the device, what it can do, and what the columns mean.
 
+#[cfg(feature = "wgpu")]
 use fulmen_bench::Ceilings;
 use fulmen_bench::model::{Clock, LoadedModel, OpProfile};
-use fulmen_core::BackendKind;
+use fulmen_core::DeviceKind;
 
 use crate::model::load::summary;
 use crate::output::{columns, counted, percent};
 
-/// What "of bound" means in tables of decode speed.
-pub(super) const BOUND: &str = "\
+/// What "of bound" means for a model file, whose ops are not timed one by one.
+pub(super) const MEMORY_BOUND: &str = "\
 of bound: % of the memory-bandwidth bound, the speed of reading all weights and the KV cache once per step
 ";
 
+/// What "of bound" means in tables of decode steps.
+pub(super) const BOUND: &str = "\
+of bound: % of the speed at which every op takes just the time of its bytes or of its arithmetic
+";
+
+#[cfg(feature = "wgpu")]
 /// `3900 GB/s read, 3800 GB/s read and written, 52000 GFLOP/s in f32`.
 pub(super) fn ceilings(ceilings: &Ceilings) -> String {
     let Ceilings { read_gb_s, copy_gb_s, f32_gflop_s, by_host_clock } = *ceilings;
@@ -26,7 +33,7 @@ pub(super) fn ceilings(ceilings: &Ceilings) -> String {
 pub(super) fn model_and_device(loaded: &LoadedModel, bandwidth: Option<f64>) -> String {
     let device = &loaded.device;
     let mut out = format!("{} on {} ({})", summary(&loaded.model), device.selector(), device.name);
-    if device.backend == BackendKind::Cpu {
+    if device.kind == DeviceKind::Cpu {
         out += &format!(", {}", counted(loaded.threads, "thread"));
     }
     if let Some(bandwidth) = bandwidth {

@@ -1,8 +1,6 @@
 //! The table of settings: what the configuration file, the environment and options may say. Parsing, `fulmen
 //! config show` and `docs/configuration.md` read it.
 
-use fulmen_core::DeviceSelector;
-
 /// One setting.
 #[derive(Debug)]
 pub(crate) struct Setting {
@@ -199,7 +197,10 @@ impl Kind {
     pub(crate) fn expected(self) -> String {
         match self {
             Kind::Text => "text".to_owned(),
-            Kind::Device => "auto, cpu, wgpu, wgpu:N, cuda or cuda:N".to_owned(),
+            Kind::Device => {
+                let names = fulmen::Registry::builtin().names().into_iter().rev();
+                names.fold("auto".to_owned(), |out, name| format!("{out}, {name}, {name}:N"))
+            }
             Kind::Integer { least, most: u64::MAX } => format!("a whole number of at least {least}"),
             Kind::Integer { least, most } => format!("a whole number from {least} to {most}"),
             Kind::Number { least, most } if most <= 1.0 => format!("a number from {least} to {most}"),
@@ -217,7 +218,7 @@ impl Kind {
     pub(crate) fn accepts(self, text: &str) -> bool {
         match self {
             Kind::Text | Kind::Path => !text.is_empty() && !text.contains('\0'),
-            Kind::Device => text.parse::<DeviceSelector>().is_ok(),
+            Kind::Device => crate::select::parse_device(text).is_ok(),
             Kind::Integer { least, most } => {
                 text.parse::<u64>().is_ok_and(|number| (least..=most).contains(&number))
             }

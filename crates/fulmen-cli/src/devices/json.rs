@@ -19,7 +19,7 @@ pub(super) fn render(
 
 pub(crate) fn backend(report: &BackendReport) -> Value {
     json!({
-        "backend": report.backend.name(),
+        "backend": report.backend.as_str(),
         "unavailable": report.unavailable,
         "devices": report.devices.iter().map(device).collect::<Vec<_>>(),
     })

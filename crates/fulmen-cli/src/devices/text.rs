@@ -32,7 +32,7 @@ pub(super) fn render(
             out.push('\n');
         }
         if let Some(reason) = &report.unavailable {
-            push_heading(&mut out, ' ', report.backend.name(), "not available", MISSING);
+            push_heading(&mut out, ' ', report.backend.as_str(), "not available", MISSING);
             push_wrapped(&mut out, reason, INDENT);
             out.push('\n');
         }

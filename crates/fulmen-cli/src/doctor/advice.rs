@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use fulmen_core::device::{BackendKind, DeviceInfo, DeviceKind, DeviceSelector, format_bytes};
+use fulmen_core::device::{DeviceInfo, DeviceKind, DeviceSelector, format_bytes};
 
 use super::Report;
+use crate::select::{CPU, CUDA, WGPU};
 
 /// A model of common size needs more.
 const LITTLE_SPACE: u64 = 8 << 30;
@@ -31,13 +32,19 @@ enum Maker {
 
 impl Machine {
     pub(super) fn of_this_process() -> Machine {
-        let folder = fulmen_wgpu::DiskCache::UserFolder.folder();
+        #[cfg(feature = "wgpu")]
+        let (cache_off, tuned) = match fulmen_wgpu::DiskCache::UserFolder.folder() {
+            None => (true, false),
+            Some(folder) => (false, has_tuned_kernels(&folder)),
+        };
+        #[cfg(not(feature = "wgpu"))]
+        let (cache_off, tuned) = (false, false);
         Machine {
             debug_build: cfg!(debug_assertions),
             gpu_makers: display_controllers(Path::new("/sys/bus/pci/devices")),
             forced_isa: std::env::var("FULMEN_CPU_ISA").ok().filter(|isa| !isa.is_empty()),
-            cache_off: folder.is_none(),
-            tuned: folder.is_some_and(|folder| has_tuned_kernels(&folder)),
+            cache_off,
+            tuned,
         }
     }
 }
@@ -62,6 +69,7 @@ fn display_controllers(devices: &Path) -> Vec<Maker> {
     makers
 }
 
+#[cfg(feature = "wgpu")]
 fn has_tuned_kernels(folder: &Path) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| entry.path().extension().is_some_and(|end| end == "tuned"))
@@ -76,7 +84,7 @@ pub(super) fn advice(report: &Report, machine: &Machine) -> Vec<String> {
     for (device, tested) in &report.tested {
         if !tested.passed() {
             let update = match device {
-                DeviceSelector::Backend(BackendKind::Cpu) => "",
+                DeviceSelector::Backend(CPU) => "",
                 _ => " update its driver, and if that does not help,",
             };
             advice.push(format!("do not use {device};{update} report this as a bug"));
@@ -89,7 +97,7 @@ pub(super) fn advice(report: &Report, machine: &Machine) -> Vec<String> {
     if machine.cache_off {
         advice.push("FULMEN_CACHE=off compiles GPU kernels at every start; unset it".to_owned());
     }
-    let selects_wgpu = matches!(&report.selected, Ok(device) if device.backend == BackendKind::Wgpu);
+    let selects_wgpu = matches!(&report.selected, Ok(device) if device.backend == WGPU);
     if selects_wgpu && !machine.tuned {
         advice.push(
             "`fulmen tune` finds the fastest matmul kernels for this GPU and remembers them".to_owned(),
@@ -114,14 +122,14 @@ fn is_hardware(device: &DeviceInfo) -> bool {
 /// A GPU that is there and cannot be used, or not as fast as it could be.
 fn advise_drivers(report: &Report, machine: &Machine, advice: &mut Vec<String>) {
     let devices = || report.backends.iter().flat_map(|backend| &backend.devices);
-    let cuda = devices().any(|device| device.backend == BackendKind::Cuda && device.runs_graphs.is_ok());
+    let cuda = devices().any(|device| device.backend == CUDA && device.runs_graphs.is_ok());
     let nvidia = devices().any(|device| is_hardware(device) && device.name.contains("NVIDIA"));
     let hardware = devices().any(|device| is_hardware(device) && device.runs_graphs.is_ok());
     if cuda {
         return;
     }
     if nvidia || machine.gpu_makers.contains(&Maker::Nvidia) {
-        let report = report.backends.iter().find(|backend| backend.backend == BackendKind::Cuda);
+        let report = report.backends.iter().find(|backend| backend.backend == CUDA);
         let reason = report.and_then(|cuda| cuda.unavailable.as_deref()).unwrap_or("no device is usable");
         advice.push(format!("the NVIDIA GPU is fastest through CUDA, which is not available: {reason}"));
     } else if !hardware && !machine.gpu_makers.is_empty() {
@@ -141,12 +149,12 @@ fn advise_drivers(report: &Report, machine: &Machine, advice: &mut Vec<String>) 
 
 #[cfg(test)]
 mod tests {
-    use fulmen_core::device::BackendReport;
+    use fulmen_core::device::{BackendName, BackendReport};
 
     use super::*;
     use crate::doctor::self_test::Tested;
 
-    fn device(backend: BackendKind, kind: DeviceKind, name: &str) -> DeviceInfo {
+    fn device(backend: BackendName, kind: DeviceKind, name: &str) -> DeviceInfo {
         DeviceInfo {
             backend,
             index: 0,
@@ -162,7 +170,7 @@ mod tests {
 
     fn report(devices: Vec<DeviceInfo>) -> Report {
         let selected = devices.first().cloned().ok_or_else(|| "none".to_owned());
-        let backends = BackendKind::ALL.map(|backend| BackendReport {
+        let backends = [CPU, WGPU, CUDA].map(|backend| BackendReport {
             backend,
             devices: devices.iter().filter(|device| device.backend == backend).cloned().collect(),
             unavailable: Some("no driver".to_owned()),
@@ -179,19 +187,19 @@ mod tests {
 
     #[test]
     fn advice_fits_the_machine() {
-        let cpu = || device(BackendKind::Cpu, DeviceKind::Cpu, "Xeon");
+        let cpu = || device(CPU, DeviceKind::Cpu, "Xeon");
         let given =
             |devices: Vec<DeviceInfo>, machine: &Machine| advice(&report(devices), machine).join("\n");
         let plain = Machine { tuned: true, ..Machine::default() };
         assert!(given(vec![cpu()], &plain).starts_with("no GPU was found"));
-        let cuda = device(BackendKind::Cuda, DeviceKind::DiscreteGpu, "NVIDIA H200");
+        let cuda = device(CUDA, DeviceKind::DiscreteGpu, "NVIDIA H200");
         assert_eq!(given(vec![cuda, cpu()], &plain), "");
-        let vulkan = || device(BackendKind::Wgpu, DeviceKind::DiscreteGpu, "NVIDIA RTX");
+        let vulkan = || device(WGPU, DeviceKind::DiscreteGpu, "NVIDIA RTX");
         assert!(
             given(vec![vulkan(), cpu()], &plain)
                 .contains("fastest through CUDA, which is not available: no driver")
         );
-        let radeon = || device(BackendKind::Wgpu, DeviceKind::DiscreteGpu, "AMD Radeon");
+        let radeon = || device(WGPU, DeviceKind::DiscreteGpu, "AMD Radeon");
         assert_eq!(given(vec![radeon(), cpu()], &plain), "");
         assert!(given(vec![radeon()], &Machine::default()).contains("`fulmen tune`"));
         let amd = Machine { gpu_makers: vec![Maker::Amd], tuned: true, ..Machine::default() };

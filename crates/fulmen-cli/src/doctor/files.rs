@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fulmen_wgpu::DiskCache;
 use serde_json::{Value, json};
 
 use crate::chat::state_folder;
@@ -50,9 +49,15 @@ impl Folder {
 pub(super) fn folders() -> Vec<Folder> {
     let models =
         config::current().hub_settings().map(|settings| settings.cache).map_err(|error| error.to_string());
-    let pipelines = DiskCache::UserFolder.folder().ok_or_else(|| "the cache is off".to_owned());
     let chats = state_folder().ok_or_else(|| "HOME is not set".to_owned());
-    vec![Folder::new("models", models), Folder::new("kernels", pipelines), Folder::new("chats", chats)]
+    let mut folders = vec![Folder::new("models", models)];
+    #[cfg(feature = "wgpu")]
+    {
+        let pipelines = fulmen_wgpu::DiskCache::UserFolder.folder();
+        folders.push(Folder::new("kernels", pipelines.ok_or_else(|| "the cache is off".to_owned())));
+    }
+    folders.push(Folder::new("chats", chats));
+    folders
 }
 
 /// The number and the bytes of the files below a folder. Links are not followed, so that nothing counts

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::model::builtin::builtin_model;
 use crate::progress::step_bar;
-use crate::quiet::quietly;
+use crate::select;
 
 /// Its greedy continuation has no choice that is nearly tied, so every device must find the same tokens.
 const PROMPT: &str = "Everybody knew Clara, the brave girl. In a cave on the mountain lived a terrible \
@@ -86,7 +86,7 @@ pub(super) fn all(backends: &[BackendReport]) -> Vec<(DeviceSelector, Tested)> {
 
 fn test(device: DeviceSelector) -> Tested {
     let start = Instant::now();
-    let (_, backend) = match quietly(|| fulmen::open_with(device, OpenOptions::default())) {
+    let (_, backend) = match select::open(device, &OpenOptions::default()) {
         Ok(opened) => opened,
         Err(error) => return Tested::Failed { error: error.to_string() },
     };
@@ -106,15 +106,13 @@ fn test(device: DeviceSelector) -> Tested {
 
 #[cfg(test)]
 mod tests {
-    use fulmen_core::device::BackendKind;
-
     use super::*;
 
     #[test]
     fn the_processor_computes_what_is_expected() {
-        let tested = test(DeviceSelector::Backend(BackendKind::Cpu));
+        let tested = test("cpu".parse().unwrap());
         assert!(tested.passed(), "{tested}");
-        let tested = test(DeviceSelector::Device(BackendKind::Wgpu, 99));
+        let tested = test("wgpu:99".parse().unwrap());
         assert!(tested.to_string().contains("wgpu:99 does not exist"), "{tested}");
     }
 }

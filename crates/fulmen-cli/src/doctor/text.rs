@@ -40,7 +40,7 @@ fn push_devices(out: &mut String, report: &Report) {
             push_device(out, report, device);
         }
         if let Some(reason) = &backend.unavailable {
-            push(out, ' ', backend.backend.name(), &format!("not available: {}", printable(reason)), BAD);
+            push(out, ' ', backend.backend.as_str(), &format!("not available: {}", printable(reason)), BAD);
         }
     }
     match &report.selected {

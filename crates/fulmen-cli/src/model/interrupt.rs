@@ -119,8 +119,10 @@ impl Drop for CancelOnCtrlC {
 }
 
 /// While this lives, a signal that ends the program also prints this line on stderr.
+#[cfg(feature = "hub")]
 pub(crate) struct NoteOnSignal;
 
+#[cfg(feature = "hub")]
 impl NoteOnSignal {
     pub(crate) fn new(note: &str) -> NoteOnSignal {
         *NOTE.lock().unwrap_or_else(PoisonError::into_inner) = Some(note.to_owned());
@@ -128,6 +130,7 @@ impl NoteOnSignal {
     }
 }
 
+#[cfg(feature = "hub")]
 impl Drop for NoteOnSignal {
     fn drop(&mut self) {
         *NOTE.lock().unwrap_or_else(PoisonError::into_inner) = None;

@@ -55,7 +55,7 @@ pub(crate) struct ModelOptions {
     no_check: bool,
 }
 
-fn cache_type(text: &str) -> Result<DType, String> {
+pub(crate) fn cache_type(text: &str) -> Result<DType, String> {
     let known = [("f16", DType::F16), ("q8_0", DType::Q8_0), ("f32", DType::F32)];
     let found = known.into_iter().find(|(name, _)| text.eq_ignore_ascii_case(name));
     found.map(|(_, dtype)| dtype).ok_or_else(|| "the KV cache can be f16, q8_0 or f32".to_owned())

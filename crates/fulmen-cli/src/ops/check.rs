@@ -7,9 +7,10 @@ use anstyle::{AnsiColor, Style};
 use fulmen_bench::{BenchError, dtype_name};
 use fulmen_core::DType;
 use fulmen_core::device::DeviceInfo;
-use fulmen_testkit::{
-    Agreement, Filter, Outcome, Report, Row, Size, Tally, gpu_table, run_gpu_table, run_table_with,
-};
+use fulmen_testkit::{Agreement, Outcome, Report, Size, Tally, run_table_with};
+#[cfg(feature = "wgpu")]
+use fulmen_testkit::{Filter, Row, gpu_table, run_gpu_table};
+#[cfg(feature = "wgpu")]
 use fulmen_wgpu::{GpuDevice, WgpuDispatcher};
 use serde_json::{Value, json};
 
@@ -66,6 +67,7 @@ pub(super) fn run(args: &Args) -> Result<(), OpsError> {
         (_, true) => None,
         _ => Some(Size::Large),
     };
+    #[cfg(feature = "wgpu")]
     if let Some((device, gpu)) = args.run.open_gpu()? {
         return run_gpu(args, &filter, seed, &device, &gpu);
     }
@@ -84,6 +86,7 @@ pub(super) fn run(args: &Args) -> Result<(), OpsError> {
 }
 
 /// The cases of graphs, then those of the command batch and of the matmul cache.
+#[cfg(feature = "wgpu")]
 fn run_gpu(
     args: &Args,
     filter: &Filter,

@@ -11,13 +11,15 @@ use fulmen_bench::BenchError;
 use fulmen_core::DType;
 use fulmen_core::device::DeviceInfo;
 use fulmen_model::Device;
+use fulmen_testkit::Filter;
 use fulmen_testkit::table::ops;
-use fulmen_testkit::{Filter, gpu_ops};
+#[cfg(feature = "wgpu")]
 use fulmen_wgpu::{AdapterSelector, GpuDevice, GpuError};
 
 use crate::error::CommandError;
-use crate::quiet::quietly;
-use crate::select::{OpenOption, SelectError, wgpu_adapter};
+use crate::select::{OpenOption, SelectError};
+#[cfg(feature = "wgpu")]
+use crate::{gpu_option::wgpu_adapter, quiet::quietly};
 
 /// List, check and time every op of a device.
 ///
@@ -71,7 +73,11 @@ impl CaseFilter {
 }
 
 fn known_op(name: &str) -> Result<String, String> {
-    let (known, of_gpus) = (ops(), gpu_ops());
+    let known = ops();
+    #[cfg(feature = "wgpu")]
+    let of_gpus = fulmen_testkit::gpu_ops();
+    #[cfg(not(feature = "wgpu"))]
+    let of_gpus: Vec<&str> = Vec::new();
     if known.contains(&name) || of_gpus.contains(&name) {
         return Ok(name.to_owned());
     }
@@ -102,6 +108,7 @@ impl RunOptions {
         self.open.threads()
     }
 
+    #[cfg(feature = "wgpu")]
     /// Opens the selected wgpu adapter; `None` if another device is selected.
     fn open_gpu(&self) -> Result<Option<(DeviceInfo, GpuDevice)>, OpsError> {
         let Some(adapter) = wgpu_adapter(self.open.device.device) else { return Ok(None) };
@@ -125,6 +132,7 @@ impl RunOptions {
 pub(crate) enum OpsError {
     #[error(transparent)]
     Select(#[from] SelectError),
+    #[cfg(feature = "wgpu")]
     #[error(transparent)]
     Gpu(#[from] GpuError),
     #[error(transparent)]
@@ -139,6 +147,7 @@ impl CommandError for OpsError {
     fn is_usage(&self) -> bool {
         match self {
             OpsError::Select(error) => error.is_usage(),
+            #[cfg(feature = "wgpu")]
             OpsError::Gpu(error) => error.is_usage(),
             OpsError::Bench(error) => error.is_usage(),
             OpsError::Failed { .. } | OpsError::Write(_) => false,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::builder_call::BuilderCall;
 use super::op::{BinaryKind, CacheRef, Linear, Op, Slots, TensorId, UnaryKind};
 use super::{LogicalGraph, OpNode, Role, TensorDef};
-use crate::graph::checks::{above_0, check_cache, check_heads, epsilon, finite};
+use crate::graph::checks::{check_cache, check_heads, epsilon, finite};
 use crate::{BuildError, DType, Heads, KV_PAGE, KvCache, Problem, RopeSpec};
 
 /// A handle to a tensor of one builder.
@@ -350,17 +350,18 @@ impl GraphBuilder {
     pub fn unary(&mut self, kind: UnaryKind, x: Tensor) -> Built<Tensor> {
         let call = self.call("unary");
         let (rows, width) = call.rows("the input", x)?;
-        match kind {
-            UnaryKind::Silu | UnaryKind::Gelu | UnaryKind::GeluTanh => {}
-            UnaryKind::Scale(factor) => _ = call.check(finite("the factor", factor))?,
-            UnaryKind::SoftCap(cap) => _ = call.check(above_0("the cap", cap))?,
-        }
+        call.check(kind.check())?;
         Ok(self.emit(Op::Unary { kind, x: x.id() }, rows, width))
     }
 
     /// `x · sigmoid(x)`.
     pub fn silu(&mut self, x: Tensor) -> Built<Tensor> {
         self.unary(UnaryKind::Silu, x)
+    }
+
+    /// Squared ReLU, `max(x, 0)²`.
+    pub fn relu2(&mut self, x: Tensor) -> Built<Tensor> {
+        self.unary(UnaryKind::Relu2, x)
     }
 
     /// Logit soft capping, `cap · tanh(x / cap)`; `cap` must be finite and above 0.

@@ -2,6 +2,7 @@
 
 use super::op::{BinaryKind, CacheRef, Op, TensorId, UnaryKind};
 use super::{LogicalGraph, OpNode};
+use crate::dataflow::Readers;
 
 /// Which fusions are made. All of them by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,21 +76,22 @@ struct Rewrite {
     /// The op that writes each tensor, as of the start of the pass: a fused op takes the index of one that it
     /// replaces.
     producers: Vec<Option<usize>>,
-    /// How often each tensor is read, by ops or as an output of the graph, as of the start of the pass.
-    /// Fusion never adds a reader, so these are upper bounds.
-    uses: Vec<usize>,
+    /// Who reads each tensor, as of the start of the pass; the outputs of the graph are kept. Fusion never
+    /// adds a reader, so there may be fewer.
+    readers: Readers,
 }
 
 impl Rewrite {
     fn new(graph: LogicalGraph) -> Rewrite {
-        let mut rewrite = Rewrite { graph, removed: Vec::new(), producers: Vec::new(), uses: Vec::new() };
+        let mut rewrite =
+            Rewrite { graph, removed: Vec::new(), producers: Vec::new(), readers: Readers::default() };
         rewrite.sweep();
         rewrite
     }
 
     /// The op that writes a tensor, if the tensor has exactly one reader.
     fn sole_producer(&self, id: TensorId) -> Option<usize> {
-        self.producers[id].filter(|&op| !self.removed[op] && self.uses[id] == 1)
+        self.producers[id].filter(|&op| !self.removed[op] && self.readers.is_read_once(id))
     }
 
     /// Whether a tensor has been written when the op at `index` runs. Passes that use this only move ops to
@@ -112,12 +114,12 @@ impl Rewrite {
         });
         self.removed = vec![false; self.graph.ops.len()];
         self.producers = vec![None; self.graph.tensors.len()];
-        self.uses = vec![0; self.graph.tensors.len()];
+        self.readers = Readers::new(self.graph.tensors.len());
         for (index, node) in self.graph.ops.iter().enumerate() {
             node.outputs.iter().for_each(|&id| self.producers[id] = Some(index));
-            node.op.operands().into_iter().for_each(|id| self.uses[id] += 1);
+            node.op.for_each_operand(|id| self.readers.read(id, index));
         }
-        self.graph.outputs.iter().for_each(|&id| self.uses[id] += 1);
+        self.graph.outputs.iter().for_each(|&id| self.readers.keep(id));
     }
 
     /// `silu(a) · b` or `b · silu(a)`.

@@ -1,16 +1,18 @@
 //! The logical graph: tensors without addresses, and the passes that lower it to a program for a device.
 //!
 //! ```text
-//! GraphBuilder → LogicalGraph → fuse → plan → bind → ComputeGraph + Program
+//! GraphBuilder → LogicalGraph → fuse → plan → bind → Program
 //! ```
 
 mod bind;
 mod build;
 mod builder_call;
 mod fuse;
+mod lower;
 mod op;
 mod plan;
 mod print;
+mod rows;
 
 pub use bind::{Bindings, BoundGraph};
 pub use build::{Cache, CacheSpec, GraphBuilder, Rotation, Tensor};

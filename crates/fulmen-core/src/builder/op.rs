@@ -1,6 +1,8 @@
 //! The ops of a logical graph, with the tensors they read.
 
-use crate::{DType, Heads, RopeSpec};
+use crate::graph::checks::{above_0, finite};
+use crate::graph::{BinaryCall, OpCall, TensorOp, UnaryCall};
+use crate::{DType, Heads, Problem, RopeSpec};
 
 /// Index of a tensor in [`LogicalGraph::tensors`](super::LogicalGraph::tensors).
 pub type TensorId = usize;
@@ -43,30 +45,82 @@ pub struct Slots {
     pub sequences: Option<TensorId>,
 }
 
-/// Element-wise ops of one operand.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum UnaryKind {
-    /// `x · sigmoid(x)`.
-    Silu,
-    /// `x · Φ(x)`.
-    Gelu,
-    /// GELU by its tanh approximation.
-    GeluTanh,
-    /// `x · factor`.
-    Scale(f32),
-    /// `cap · tanh(x / cap)`.
-    SoftCap(f32),
+/// An enum of element-wise ops with the [`TensorOp`] and the [`OpCall`] of the same name.
+macro_rules! element_wise {
+    ($(#[$doc:meta])* $kind:ident($call:ident) {
+        $($(#[$op_doc:meta])* $op:ident $(($constant:ty))?,)*
+    }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum $kind {
+            $($(#[$op_doc])* $op $(($constant))?,)*
+        }
+
+        impl $kind {
+            /// The op of this name.
+            pub const fn op(self) -> TensorOp {
+                match self {
+                    $($kind::$op { .. } => TensorOp::$op,)*
+                }
+            }
+
+            /// The call of this op.
+            pub(super) fn call(self, call: $call) -> OpCall {
+                match self {
+                    $($kind::$op { .. } => OpCall::$op(call),)*
+                }
+            }
+        }
+    };
 }
 
-/// Element-wise ops of two operands.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum BinaryKind {
-    /// `a + b`.
-    Add,
-    /// `a · b`.
-    Mul,
-    /// `silu(a) · b`.
-    SwiGlu,
+element_wise! {
+    /// Element-wise ops of one operand.
+    UnaryKind(UnaryCall) {
+        /// `x · sigmoid(x)`.
+        Silu,
+        /// `x · Φ(x)`.
+        Gelu,
+        /// GELU by its tanh approximation.
+        GeluTanh,
+        /// Squared ReLU, `max(x, 0)²`.
+        Relu2,
+        /// `x · factor`.
+        Scale(f32),
+        /// `cap · tanh(x / cap)`.
+        SoftCap(f32),
+    }
+}
+
+element_wise! {
+    /// Element-wise ops of two operands.
+    BinaryKind(BinaryCall) {
+        /// `a + b`.
+        Add,
+        /// `a · b`.
+        Mul,
+        /// `silu(a) · b`.
+        SwiGlu,
+    }
+}
+
+impl UnaryKind {
+    /// The constant of its call.
+    pub(super) const fn scalar(self) -> f32 {
+        match self {
+            UnaryKind::Scale(scalar) | UnaryKind::SoftCap(scalar) => scalar,
+            _ => 1.0,
+        }
+    }
+
+    /// An error if its constant is out of range.
+    pub(super) fn check(self) -> Result<(), Problem> {
+        match self {
+            UnaryKind::Scale(factor) => finite("the factor", factor).map(|_| ()),
+            UnaryKind::SoftCap(cap) => above_0("the cap", cap).map(|_| ()),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What a logical node computes; see the [`TensorOp`](crate::TensorOp) of the same name.
@@ -184,69 +238,102 @@ pub enum Op {
     },
 }
 
+/// How many rows an operand of an op has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OperandRows {
+    /// As many as the results of the op.
+    Batch,
+    /// A number that does not depend on the batch: a weight, a gain, a cache.
+    Fixed,
+    /// Any number: the table that rows are selected from.
+    Any,
+}
+
 impl Op {
-    /// Every tensor that the op reads or, for caches and sampling states, updates.
-    fn operands_mut(&mut self) -> Vec<&mut TensorId> {
-        fn cached<'a>(cache: &'a mut CacheRef, slots: &'a mut Slots) -> Vec<&'a mut TensorId> {
-            let mut ids = vec![&mut cache.k, &mut cache.v, &mut cache.table, &mut slots.positions];
-            ids.extend(&mut slots.sequences);
-            ids
-        }
+    /// Calls `visit` with every tensor that the op reads or, for caches and sampling states, updates.
+    pub fn for_each_operand(&self, mut visit: impl FnMut(TensorId)) {
+        self.visit_operands(|id, _| visit(id));
+    }
+
+    /// As [`for_each_operand`](Op::for_each_operand), with how many rows each operand has.
+    pub(super) fn visit_operands(&self, mut visit: impl FnMut(TensorId, OperandRows)) {
+        use OperandRows::{Any, Batch, Fixed};
+        let mut all = |rows, ids: &[TensorId]| ids.iter().for_each(|&id| visit(id, rows));
         match self {
-            Op::Embed { table, tokens } => vec![table, tokens],
+            Op::Embed { table, tokens } => {
+                all(Any, &[*table]);
+                all(Batch, &[*tokens]);
+            }
             Op::MulMat { x, weights, residual } => {
-                let mut ids = vec![x];
+                all(Batch, &[*x]);
                 for linear in weights {
-                    ids.push(&mut linear.weight);
-                    ids.extend(&mut linear.bias);
+                    all(Fixed, &[linear.weight]);
+                    all(Fixed, linear.bias.as_slice());
                 }
-                ids.extend(residual);
-                ids
+                all(Batch, residual.as_slice());
             }
-            Op::GateUp { x, gate, up } => vec![x, gate, up],
-            Op::RmsNorm { x, gamma, .. } => vec![x, gamma],
-            Op::AddRmsNorm { a, b, gamma, .. } => vec![a, b, gamma],
-            Op::Binary { a, b, .. } => vec![a, b],
-            Op::Unary { x, .. } | Op::SoftMax { x, .. } | Op::Copy { x } | Op::ArgMax { x } => vec![x],
+            Op::GateUp { x, gate, up } => {
+                all(Batch, &[*x]);
+                all(Fixed, &[*gate, *up]);
+            }
+            Op::RmsNorm { x, gamma, .. } => {
+                all(Batch, &[*x]);
+                all(Fixed, &[*gamma]);
+            }
+            Op::AddRmsNorm { a, b, gamma, .. } => {
+                all(Batch, &[*a, *b]);
+                all(Fixed, &[*gamma]);
+            }
+            Op::Binary { a, b, .. } => all(Batch, &[*a, *b]),
+            Op::Unary { x, .. } | Op::SoftMax { x, .. } | Op::Copy { x } | Op::ArgMax { x } => {
+                all(Batch, &[*x]);
+            }
             Op::Rope { x, positions, factors, .. } => {
-                let mut ids = vec![x, positions];
-                ids.extend(factors);
-                ids
+                all(Batch, &[*x, *positions]);
+                all(Fixed, factors.as_slice());
             }
-            Op::Attention { q, k, v, .. } => vec![q, k, v],
+            Op::Attention { q, k, v, .. } => all(Batch, &[*q, *k, *v]),
             Op::CacheAttention { q, cache, slots, .. } => {
-                let mut ids = vec![q];
-                ids.extend(cached(cache, slots));
-                ids
+                all(Batch, &[*q]);
+                all(Fixed, &[cache.k, cache.v, cache.table]);
+                all(Batch, &[slots.positions]);
+                all(Batch, slots.sequences.as_slice());
             }
             Op::KvStore { k, v, cache, slots, .. } => {
-                let mut ids = vec![k, v];
-                ids.extend(cached(cache, slots));
-                ids
+                all(Batch, &[*k, *v]);
+                all(Fixed, &[cache.k, cache.v, cache.table]);
+                all(Batch, &[slots.positions]);
+                all(Batch, slots.sequences.as_slice());
             }
             Op::RopeStore { q, k, v, q_gamma, k_gamma, factors, cache, slots, .. } => {
-                let mut ids = vec![q, k, v];
-                ids.extend(cached(cache, slots));
-                ids.extend(q_gamma.iter_mut().chain(k_gamma).chain(factors));
-                ids
+                all(Batch, &[*q, *k, *v]);
+                all(Fixed, &[cache.k, cache.v, cache.table]);
+                all(Batch, &[slots.positions]);
+                all(Batch, slots.sequences.as_slice());
+                for id in [q_gamma, k_gamma, factors] {
+                    all(Fixed, id.as_slice());
+                }
             }
-            Op::Sample { logits, states } => vec![logits, states],
+            Op::Sample { logits, states } => all(Batch, &[*logits, *states]),
             Op::Penalize { logits, penalties, history, slots } => {
-                let mut ids = vec![logits, penalties, history, &mut slots.positions];
-                ids.extend(&mut slots.sequences);
-                ids
+                all(Batch, &[*logits, *penalties]);
+                all(Fixed, &[*history]);
+                all(Batch, &[slots.positions]);
+                all(Batch, slots.sequences.as_slice());
             }
             Op::Advance { drawn, tokens, positions, history, sequences } => {
-                let mut ids = vec![drawn, tokens, positions, history];
-                ids.extend(sequences);
-                ids
+                all(Batch, &[*drawn, *tokens, *positions]);
+                all(Fixed, &[*history]);
+                all(Batch, sequences.as_slice());
             }
         }
     }
 
-    /// Every tensor that the op reads.
+    /// Every tensor that the op reads or, for caches and sampling states, updates.
     pub fn operands(&self) -> Vec<TensorId> {
-        self.clone().operands_mut().into_iter().map(|id| *id).collect()
+        let mut operands = Vec::new();
+        self.for_each_operand(|id| operands.push(id));
+        operands
     }
 
     /// Pairs (output number, operand) that may share one address.
@@ -265,39 +352,43 @@ impl Op {
         // An operand that is also read in another role must keep its value until the op is done. Only
         // element-wise ops read each element of every operand right where they write it.
         if !matches!(self, Op::Binary { .. }) {
-            let operands = self.operands();
-            pairs.retain(|(_, id)| operands.iter().filter(|operand| *operand == id).count() == 1);
+            pairs.retain(|&(_, id)| {
+                let mut reads = 0;
+                self.for_each_operand(|operand| reads += usize::from(operand == id));
+                reads == 1
+            });
         }
         pairs
     }
 
-    /// A short name.
-    pub fn name(&self) -> &'static str {
+    /// The op of its call.
+    pub const fn op(&self) -> TensorOp {
         match self {
-            Op::Embed { .. } => "embed",
-            Op::MulMat { .. } => "mul_mat",
-            Op::GateUp { .. } => "gate_up",
-            Op::RmsNorm { .. } => "rms_norm",
-            Op::AddRmsNorm { .. } => "add_rms_norm",
-            Op::Binary { kind: BinaryKind::Add, .. } => "add",
-            Op::Binary { kind: BinaryKind::Mul, .. } => "mul",
-            Op::Binary { kind: BinaryKind::SwiGlu, .. } => "swiglu",
-            Op::Unary { kind: UnaryKind::Silu, .. } => "silu",
-            Op::Unary { kind: UnaryKind::Gelu, .. } => "gelu",
-            Op::Unary { kind: UnaryKind::GeluTanh, .. } => "gelu_tanh",
-            Op::Unary { kind: UnaryKind::Scale(_), .. } => "scale",
-            Op::Unary { kind: UnaryKind::SoftCap(_), .. } => "softcap",
-            Op::Rope { .. } => "rope",
-            Op::SoftMax { .. } => "softmax",
-            Op::Attention { .. } => "attention",
+            Op::Embed { .. } => TensorOp::Embed,
+            Op::MulMat { .. } => TensorOp::MulMat,
+            Op::GateUp { .. } => TensorOp::GateUp,
+            Op::RmsNorm { .. } => TensorOp::RmsNorm,
+            Op::AddRmsNorm { .. } => TensorOp::AddRmsNorm,
+            Op::Binary { kind, .. } => kind.op(),
+            Op::Unary { kind, .. } => kind.op(),
+            Op::Rope { .. } => TensorOp::Rope,
+            Op::SoftMax { .. } => TensorOp::SoftMax,
+            Op::Attention { .. } | Op::CacheAttention { .. } => TensorOp::Attention,
+            Op::KvStore { .. } => TensorOp::KvStore,
+            Op::RopeStore { .. } => TensorOp::RopeStore,
+            Op::Copy { .. } => TensorOp::Copy,
+            Op::ArgMax { .. } => TensorOp::ArgMax,
+            Op::Sample { .. } => TensorOp::Sample,
+            Op::Penalize { .. } => TensorOp::Penalize,
+            Op::Advance { .. } => TensorOp::Advance,
+        }
+    }
+
+    /// Its name: that of its [`TensorOp`], and `cache_attention` for attention over a cache.
+    pub const fn name(&self) -> &'static str {
+        match self {
             Op::CacheAttention { .. } => "cache_attention",
-            Op::KvStore { .. } => "kv_store",
-            Op::RopeStore { .. } => "rope_store",
-            Op::Copy { .. } => "copy",
-            Op::ArgMax { .. } => "argmax",
-            Op::Sample { .. } => "sample",
-            Op::Penalize { .. } => "penalize",
-            Op::Advance { .. } => "advance",
+            _ => self.op().name(),
         }
     }
 }

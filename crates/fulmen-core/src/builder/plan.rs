@@ -1,6 +1,7 @@
 //! The memory plan: lifetimes of tensors and their offsets in one arena.
 
 use super::{Fusions, LogicalGraph, Op, Role, TensorId};
+use crate::dataflow::{AliasGroup, InPlace, Lifetime, StoredValue, alias_groups, pack_arena};
 use crate::{ALIGNMENT, BuildError, Problem};
 
 /// How tensors share memory.
@@ -46,64 +47,30 @@ pub struct Plan {
     pub arena_bytes: usize,
 }
 
-/// The ops during which a tensor must keep its value: from its producer to its last reader.
-#[derive(Clone, Copy, Debug)]
-struct Lifetime {
-    first: usize,
-    last: usize,
-}
-
-impl Lifetime {
-    fn overlaps(self, other: Lifetime) -> bool {
-        self.first <= other.last && other.first <= self.last
-    }
-}
-
-/// Tensors at the same offset: one tensor, or a chain of in-place results.
-struct AliasGroup {
-    life: Lifetime,
-    bytes: usize,
-    members: Vec<TensorId>,
-}
-
 impl LogicalGraph {
     /// Fuses and plans.
     pub fn plan(self, options: &PlanOptions) -> Result<Plan, BuildError> {
         let graph = self.fuse(&options.fusions);
-        let overflow = |problem| BuildError { call: "plan", problem };
-        let guard = options.guard.next_multiple_of(ALIGNMENT);
-        let mut groups = groups(&graph, options.sharing).map_err(overflow)?;
-        // Largest first: small ones then fit into the remaining gaps.
-        groups.sort_by_key(|group| (std::cmp::Reverse(group.bytes), group.life.first));
-
+        let refused = |problem| BuildError { call: "plan", problem };
+        let groups = groups(&graph, options.sharing).map_err(refused)?;
+        let too_large = || {
+            refused(Problem::Value {
+                what: "the arena",
+                expected: "a size that fits memory",
+                got: f64::INFINITY,
+            })
+        };
+        let share = options.sharing != Sharing::Never;
+        let arena =
+            pack_arena(&groups, ALIGNMENT as u64, options.guard as u64, share).ok_or_else(too_large)?;
+        let arena_bytes = usize::try_from(arena.bytes).map_err(|_| too_large())?;
         let mut placements = vec![None; graph.tensors.len()];
-        let mut placed: Vec<(usize, usize, Lifetime)> = Vec::new(); // (start, end, lifetime), by start
-        let mut arena_bytes = 0usize;
-        for group in groups {
-            let size =
-                group.bytes.checked_next_multiple_of(ALIGNMENT).and_then(|size| size.checked_add(2 * guard));
-            let too_large = || {
-                overflow(Problem::Value {
-                    what: "the arena",
-                    expected: "a size that fits memory",
-                    got: f64::INFINITY,
-                })
-            };
-            let size = size.ok_or_else(too_large)?;
-            let mut start = 0usize;
-            for &(from, to, life) in &placed {
-                let overlaps = options.sharing == Sharing::Never || life.overlaps(group.life);
-                if overlaps && start.saturating_add(size) > from {
-                    start = start.max(to);
-                }
-            }
-            let end = start.checked_add(size).ok_or_else(too_large)?;
-            arena_bytes = arena_bytes.max(end);
+        for (group, offset) in groups.iter().zip(arena.offsets) {
             for &member in &group.members {
-                placements[member] = Some(Placement { offset: start + guard, bytes: group.bytes });
+                // Both are inside the arena, whose size fits.
+                let placement = Placement { offset: offset as usize, bytes: group.bytes as usize };
+                placements[member] = Some(placement);
             }
-            let at = placed.partition_point(|&(from, ..)| from <= start);
-            placed.insert(at, (start, end, group.life));
         }
         Ok(Plan { graph, placements, arena_bytes })
     }
@@ -116,9 +83,7 @@ fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<AliasGroup>, Pro
         for &output in &node.outputs {
             lives[output] = Lifetime { first: index, last: index };
         }
-        for operand in node.op.operands() {
-            lives[operand].last = lives[operand].last.max(index);
-        }
+        node.op.for_each_operand(|operand| lives[operand].last = lives[operand].last.max(index));
         // A backend may fuse it with the next attention, whose output must then not overwrite these.
         if let Op::RopeStore { k, v, .. } = node.op {
             for operand in [k, v] {
@@ -146,8 +111,7 @@ fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<AliasGroup>, Pro
 
     let mut produced = vec![false; graph.tensors.len()];
     graph.ops.iter().flat_map(|node| &node.outputs).for_each(|&id| produced[id] = true);
-    let mut groups: Vec<AliasGroup> = Vec::new();
-    let mut group_of = vec![None; graph.tensors.len()];
+    let mut stored = vec![None; graph.tensors.len()];
     for (id, tensor) in graph.tensors.iter().enumerate() {
         let in_arena = match tensor.role {
             Role::Input => true,
@@ -156,42 +120,22 @@ fn groups(graph: &LogicalGraph, sharing: Sharing) -> Result<Vec<AliasGroup>, Pro
             Role::Computed => produced[id],
         };
         if in_arena {
-            group_of[id] = Some(groups.len());
-            groups.push(AliasGroup { life: lives[id], bytes: tensor.bytes()?, members: vec![id] });
+            stored[id] = Some(StoredValue { life: lives[id], bytes: tensor.bytes()? as u64 });
         }
     }
-    if sharing == Sharing::InPlace {
-        merge_in_place(graph, &lives, &mut groups, &mut group_of);
-    }
-    groups.retain(|group| !group.members.is_empty());
-    Ok(groups)
-}
-
-/// Moves the output of an op that can work in place into the group of an operand that it is the last to read.
-fn merge_in_place(
-    graph: &LogicalGraph,
-    lives: &[Lifetime],
-    groups: &mut [AliasGroup],
-    group_of: &mut [Option<usize>],
-) {
-    for (index, node) in graph.ops.iter().enumerate() {
-        let mut taken: Vec<TensorId> = Vec::new();
-        for (output, operand) in node.op.in_place() {
-            let output = node.outputs[output];
-            let computed = graph.tensors[operand].role == Role::Computed;
-            let (Some(from), Some(to)) = (group_of[output], group_of[operand]) else { continue };
-            let fits = groups[from].bytes == groups[to].bytes && groups[from].members == [output];
-            let dies = lives[operand].last == index && groups[to].life.last == index;
-            if !computed || !fits || !dies || from == to || taken.contains(&operand) {
-                continue;
-            }
-            taken.push(operand);
-            groups[from].members.clear();
-            groups[to].members.push(output);
-            groups[to].life.last = groups[from].life.last;
-            group_of[output] = Some(to);
-        }
-    }
+    // Inputs live to the end, so that no op overwrites them.
+    let in_place = graph.ops.iter().enumerate().flat_map(|(step, node)| {
+        let pair = move |(output, operand): (usize, TensorId)| InPlace {
+            step,
+            output: node.outputs[output],
+            operand,
+        };
+        node.op.in_place().into_iter().map(pair)
+    });
+    Ok(match sharing {
+        Sharing::InPlace => alias_groups(&stored, in_place).groups,
+        Sharing::Never | Sharing::ByLifetime => alias_groups(&stored, []).groups,
+    })
 }
 
 #[cfg(test)]

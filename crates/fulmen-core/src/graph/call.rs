@@ -1,7 +1,7 @@
 //! Typed calls: the arguments of kernels. All sizes are consistent with each other, and no address that a
 //! kernel must read or write is null. Whether an address belongs to the device is checked by the backend.
 
-use super::{Heads, KvCache, RopeSpec, TensorOp, TokenHistory};
+use super::{Heads, KvCache, RopeSpec, TokenHistory};
 use crate::DType;
 
 /// A weight matrix `[rows, k]`, row-major.
@@ -239,7 +239,7 @@ pub struct KvStoreCall {
     pub heads: Heads,
 }
 
-/// Norm per head (optional), RoPE and store, in one: see [`TensorOp::RopeStore`].
+/// Norm per head (optional), RoPE and store, in one: see [`TensorOp::RopeStore`](super::TensorOp::RopeStore).
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeStoreCall {
     /// `[m, n_heads · head_dim]`.
@@ -321,7 +321,8 @@ pub struct PenalizeCall {
     pub n: u32,
 }
 
-/// The sampled tokens become the inputs of the next decode step: see [`TensorOp::Advance`].
+/// The sampled tokens become the inputs of the next decode step: see
+/// [`TensorOp::Advance`](super::TensorOp::Advance).
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdvanceCall {
     /// `m` sampled tokens.
@@ -336,65 +337,4 @@ pub struct AdvanceCall {
     pub history: TokenHistory,
     /// Rows.
     pub m: u32,
-}
-
-/// One call of a kernel.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-#[allow(missing_docs)]
-pub enum OpCall {
-    Embed(EmbedCall),
-    MulMat(MulMatCall),
-    GateUp(GateUpCall),
-    RmsNorm(RmsNormCall),
-    AddRmsNorm(AddRmsNormCall),
-    Add(BinaryCall),
-    Mul(BinaryCall),
-    SwiGlu(BinaryCall),
-    Silu(UnaryCall),
-    Gelu(UnaryCall),
-    GeluTanh(UnaryCall),
-    Scale(UnaryCall),
-    SoftCap(UnaryCall),
-    Rope(RopeCall),
-    SoftMax(SoftMaxCall),
-    Attention(AttentionCall),
-    KvStore(KvStoreCall),
-    RopeStore(RopeStoreCall),
-    Copy(CopyCall),
-    ArgMax(ArgMaxCall),
-    Sample(SampleCall),
-    Penalize(PenalizeCall),
-    Advance(AdvanceCall),
-}
-
-impl OpCall {
-    /// The op that this call runs. A SoftMax node with three inputs runs as Attention.
-    pub fn op(&self) -> TensorOp {
-        match self {
-            OpCall::Embed(_) => TensorOp::Embed,
-            OpCall::MulMat(_) => TensorOp::MulMat,
-            OpCall::GateUp(_) => TensorOp::GateUp,
-            OpCall::RmsNorm(_) => TensorOp::RmsNorm,
-            OpCall::AddRmsNorm(_) => TensorOp::AddRmsNorm,
-            OpCall::Add(_) => TensorOp::Add,
-            OpCall::Mul(_) => TensorOp::Mul,
-            OpCall::SwiGlu(_) => TensorOp::SwiGlu,
-            OpCall::Silu(_) => TensorOp::Silu,
-            OpCall::Gelu(_) => TensorOp::Gelu,
-            OpCall::GeluTanh(_) => TensorOp::GeluTanh,
-            OpCall::Scale(_) => TensorOp::Scale,
-            OpCall::SoftCap(_) => TensorOp::SoftCap,
-            OpCall::Rope(_) => TensorOp::Rope,
-            OpCall::SoftMax(_) => TensorOp::SoftMax,
-            OpCall::Attention(_) => TensorOp::Attention,
-            OpCall::KvStore(_) => TensorOp::KvStore,
-            OpCall::RopeStore(_) => TensorOp::RopeStore,
-            OpCall::Copy(_) => TensorOp::Copy,
-            OpCall::ArgMax(_) => TensorOp::ArgMax,
-            OpCall::Sample(_) => TensorOp::Sample,
-            OpCall::Penalize(_) => TensorOp::Penalize,
-            OpCall::Advance(_) => TensorOp::Advance,
-        }
-    }
 }

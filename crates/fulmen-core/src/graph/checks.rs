@@ -1,4 +1,4 @@
-//! Checks of sizes and parameters that the graph and the builder share.
+//! Checks of sizes and parameters that calls and the builder share.
 
 use super::{Heads, KV_PAGE, KvCache, PageLayout, RopeSpec};
 use crate::{DType, DTypeError, Problem};
@@ -49,8 +49,13 @@ pub(crate) fn check_heads(heads: Heads) -> Checked<()> {
     if !heads.n_heads.is_multiple_of(heads.n_kv_heads) {
         return Err(Problem::Multiple { what: "n_heads", of, got });
     }
-    let width = u64::from(heads.n_heads) * u64::from(heads.head_dim);
-    same("n_heads · head_dim in 32 bits", heads.q_width(), width)
+    head_widths(heads.n_heads, heads.head_dim)
+}
+
+/// A row of this many heads has a width that fits 32 bits.
+pub(crate) fn head_widths(n_heads: u32, head_dim: u32) -> Checked<()> {
+    let width = u64::from(n_heads) * u64::from(head_dim);
+    same("n_heads · head_dim in 32 bits", n_heads.saturating_mul(head_dim), width)
 }
 
 /// The rotation fits the head.

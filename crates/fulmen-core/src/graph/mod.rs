@@ -5,11 +5,13 @@
 //! [`KernelDispatch`]. To run it many times, keep the [`Program`].
 
 mod call;
+mod call_check;
 pub(crate) mod checks;
 mod dispatch;
 mod execute;
 mod kv;
 mod operands;
+mod ops;
 mod params;
 mod print;
 mod resolve;
@@ -19,103 +21,11 @@ pub use call::*;
 pub use dispatch::{KernelDispatch, KernelTime, ReplayId};
 pub use execute::{GraphExecResult, Program, ProgramCall, execute_graph, execute_graph_timed};
 pub use kv::{KV_PAGE, KvCache, KvPool, NO_PAGE, PageLayout, pages_of, q8_0_from_pages, q8_0_to_pages};
+pub use ops::{OpCall, TensorOp};
 pub use params::{ExtraWeight, Heads, OpParams, RopePairing, RopeSpec, TokenHistory};
 pub use work::{CacheUse, Work};
 
 use crate::DType;
-
-/// What a node computes. A shape is `[width, inner, m, 0]`: `m` rows of `width · inner` f32 values. `inner`
-/// is 1 except in tensors divided into heads (`[head_dim, n_heads, m, 0]`) and in MulMat and GateUp, where it
-/// is `k` and a row of the output has `width` values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum TensorOp {
-    /// A leaf: data that is on the device already.
-    None,
-    /// Another output of the input node (its `second_ptr`, or the output of an extra weight). Launches
-    /// nothing.
-    View,
-    /// Rows of the embedding table `weight_ptr` (`table_rows` rows of `weight_qtype`) by the token ids of
-    /// input 0.
-    Embed,
-    /// `x · Wᵀ (+ bias) (+ residual)`: inputs x and optionally the residual. Shape `[n, k, m, 0]`.
-    MulMat,
-    /// `silu(x · Wgᵀ) ∘ (x · Wuᵀ)` with the weights `weight_ptr` and `up_ptr`. Shape `[n, k, m, 0]`.
-    GateUp,
-    /// RMS norm over rows of `shape[0]` values with the gain `gamma_ptr` and epsilon `scalar`.
-    /// Shape `[head_dim, n_heads, m, 0]` gives the norm per head.
-    RmsNorm,
-    /// `sum = a + b` to `second_ptr`, then the RMS norm of the sum.
-    AddRmsNorm,
-    /// `a + b`.
-    Add,
-    /// `a · b`, element by element.
-    Mul,
-    /// `silu(a) · b`.
-    SwiGlu,
-    /// `x · sigmoid(x)`.
-    Silu,
-    /// `x · Φ(x)`, computed with erf.
-    Gelu,
-    /// GELU by its tanh approximation.
-    GeluTanh,
-    /// `x · scalar`.
-    Scale,
-    /// Logit soft capping, `scalar · tanh(x / scalar)`, element by element; `scalar` is finite and above 0.
-    SoftCap,
-    /// Rotary position embedding: inputs x and positions. Shape `[head_dim, n_heads, m, 0]`.
-    Rope,
-    /// With one input: softmax of `x · scalar` over rows of `shape[0]` values. With three inputs q, k, v:
-    /// causal attention among the rows of the batch, with `heads` and the score scale `scalar`.
-    SoftMax,
-    /// Causal attention over a KV cache: inputs q, positions and, if there is more than one sequence,
-    /// sequence numbers. Row `r` sees positions 0 to `positions[r]` of its sequence.
-    Attention,
-    /// Writes rows of k and v to the KV cache: inputs k, v, positions, (sequences). The node's address is
-    /// `k_ptr`.
-    KvStore,
-    /// Norm of the query and key heads (where gains are set), RoPE of both, keys and values to the KV cache:
-    /// inputs q, k, v, positions, (sequences). The output is the rotated q.
-    RopeStore,
-    /// A copy of the whole input.
-    Copy,
-    /// Index of the largest element of each row; the output is U32, `[1, 1, m, 0]`.
-    ArgMax,
-    /// A token sampled from each row of logits with the row's state at `sample_ptr`; output as ArgMax.
-    Sample,
-    /// Repetition, frequency and presence penalties for tokens of `history`, with the row's
-    /// [`Penalties`](crate::sampling::Penalties) at `penalty_ptr`: inputs logits, positions, (sequences).
-    Penalize,
-    /// Prepares the next decode step: inputs the sampled tokens and, if there is more than one sequence,
-    /// sequence numbers. Row `r` of `tokens_ptr` is set to its token, row `r` of `positions_ptr` is
-    /// incremented but not past the last position, and the token is appended to `history` at that position.
-    /// The node's address is `tokens_ptr`.
-    Advance,
-}
-
-impl TensorOp {
-    /// Every op, leaves and views included.
-    pub const ALL: [TensorOp; 25] = {
-        use TensorOp::*;
-        [
-            None, View, Embed, MulMat, GateUp, RmsNorm, AddRmsNorm, Add, Mul, SwiGlu, Silu, Gelu, GeluTanh,
-            Scale, SoftCap, Rope, SoftMax, Attention, KvStore, RopeStore, Copy, ArgMax, Sample, Penalize,
-            Advance,
-        ]
-    };
-
-    /// Whether the op runs a kernel.
-    pub const fn launches(self) -> bool {
-        !matches!(self, TensorOp::None | TensorOp::View)
-    }
-}
-
-impl std::fmt::Display for TensorOp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let TensorOp::None = self else { return f.pad(&format!("{self:?}")) };
-        f.pad("leaf")
-    }
-}
 
 /// One node: its op, the address of its result, and its inputs.
 #[derive(Clone, Debug, PartialEq)]

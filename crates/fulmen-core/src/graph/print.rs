@@ -1,8 +1,8 @@
-//! Text form of a graph: one line per node, or a Graphviz diagram.
+//! Text form of a graph or program: one line per node or call, or a Graphviz diagram.
 
 use std::fmt::{self, Write as _};
 
-use super::{ComputeGraph, TensorNode, TensorOp};
+use super::{ComputeGraph, Program, ProgramCall, TensorNode, TensorOp};
 
 fn shape(node: &TensorNode) -> String {
     let [width, inner, m, _] = node.shape;
@@ -33,6 +33,17 @@ impl fmt::Display for ComputeGraph {
                 node.data_ptr,
                 weights(node)
             );
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// One line per call: its node, the op with its weights, the name of the result.
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for ProgramCall { node, name, call } in self.calls() {
+            let line = format!("%{node:<4} {:<40} {}", call.label(), name.as_deref().unwrap_or(""));
             writeln!(f, "{}", line.trim_end())?;
         }
         Ok(())

@@ -1,8 +1,8 @@
-//! Lowering of a node to a typed call, with every check that needs no device.
+//! Lowering of a node to a typed call. Inputs and shapes are checked here, the call by itself.
 
 use super::call::*;
-use super::checks::*;
-use super::{ComputeGraph, KvCache, RopeSpec, TensorNode, TensorOp, TokenHistory};
+use super::checks::{Checked, check_heads, same};
+use super::{ComputeGraph, KvCache, OpCall, RopeSpec, TensorNode, TensorOp, TokenHistory};
 use crate::{DType, Problem};
 
 /// The call of a node; `None` for leaves, views and nodes without elements.
@@ -11,9 +11,11 @@ pub(super) fn resolve(graph: &ComputeGraph, index: usize) -> Checked<Option<OpCa
     if node.shape[3] > 1 {
         return Err(Problem::Size { what: "shape[3]", expected: 0, got: node.shape[3].into() });
     }
+    if !node.op.takes(node.inputs.len()) {
+        return Err(Problem::Arity { expected: node.op.inputs(), got: node.inputs.len() });
+    }
     let call = match node.op {
         TensorOp::None => {
-            node.arity(0..=0, "no")?;
             node.own("its data")?;
             return Ok(None);
         }
@@ -32,36 +34,33 @@ pub(super) fn resolve(graph: &ComputeGraph, index: usize) -> Checked<Option<OpCa
         TensorOp::Silu => OpCall::Silu(node.unary(1.0)?),
         TensorOp::Gelu => OpCall::Gelu(node.unary(1.0)?),
         TensorOp::GeluTanh => OpCall::GeluTanh(node.unary(1.0)?),
+        TensorOp::Relu2 => OpCall::Relu2(node.unary(1.0)?),
         TensorOp::Scale => OpCall::Scale(node.unary(node.params.scalar)?),
-        TensorOp::SoftCap => OpCall::SoftCap(node.unary(above_0("scalar (the cap)", node.params.scalar)?)?),
+        TensorOp::SoftCap => OpCall::SoftCap(node.unary(node.params.scalar)?),
         TensorOp::Rope => OpCall::Rope(node.rope()?),
         TensorOp::SoftMax if node.inputs.len() == 1 => OpCall::SoftMax(node.softmax()?),
         TensorOp::SoftMax => OpCall::Attention(node.attention_rows()?),
         TensorOp::Attention => OpCall::Attention(node.attention_cache()?),
         TensorOp::KvStore => {
-            node.arity(3..=4, "3 or 4")?;
             let call = node.kv_store(0)?;
-            let (k_ptr, data_ptr) = (call.cache.k_ptr, node.data_ptr);
-            if data_ptr != k_ptr {
-                return Err(Problem::Size { what: "the node's address", expected: k_ptr, got: data_ptr });
-            }
+            same("the node's address", call.cache.k_ptr, node.data_ptr)?;
             OpCall::KvStore(call)
         }
         TensorOp::RopeStore => OpCall::RopeStore(node.rope_store()?),
         TensorOp::Copy => OpCall::Copy(node.copy()?),
         TensorOp::ArgMax => {
             let (input, n) = node.rows_to_index()?;
-            OpCall::ArgMax(ArgMaxCall { input, output: node.own("the output")?, m: node.m(), n })
+            OpCall::ArgMax(ArgMaxCall { input, output: node.data_ptr, m: node.m(), n })
         }
         TensorOp::Sample => {
-            let (logits, n) = node.rows_to_index()?;
-            let states = node.pointer(node.params.sample_ptr, "sample_ptr")?;
-            OpCall::Sample(SampleCall { logits, states, output: node.own("the output")?, m: node.m(), n })
+            let ((logits, n), states) = (node.rows_to_index()?, node.params.sample_ptr);
+            OpCall::Sample(SampleCall { logits, states, output: node.data_ptr, m: node.m(), n })
         }
         TensorOp::Penalize => OpCall::Penalize(node.penalize()?),
         TensorOp::Advance => OpCall::Advance(node.advance()?),
     };
-    Ok((node.n_elements() > 0).then_some(call))
+    call.check()?;
+    Ok((!call.is_empty()).then_some(call))
 }
 
 struct Node<'a> {
@@ -78,14 +77,9 @@ impl std::ops::Deref for Node<'_> {
 }
 
 impl<'a> Node<'a> {
-    fn arity(&self, expected: std::ops::RangeInclusive<usize>, words: &'static str) -> Checked<()> {
-        let got = self.inputs.len();
-        if expected.contains(&got) { Ok(()) } else { Err(Problem::Arity { expected: words, got }) }
-    }
-
     fn input(&self, position: usize) -> Checked<&'a TensorNode> {
         let Some(&input) = self.inputs.get(position) else {
-            return Err(Problem::Arity { expected: "more", got: self.inputs.len() });
+            return Err(Problem::Arity { expected: self.op.inputs(), got: self.inputs.len() });
         };
         let nodes = self.graph.nodes.len();
         if input >= self.index {
@@ -94,13 +88,10 @@ impl<'a> Node<'a> {
         Ok(&self.graph.nodes[input])
     }
 
-    fn pointer(&self, ptr: u64, what: &'static str) -> Checked<u64> {
-        if ptr == 0 { Err(Problem::Null { what }) } else { Ok(ptr) }
-    }
-
-    /// The node's own address; null only where there is nothing to write.
+    /// The address of a leaf or view; null only where there is no data.
     fn own(&self, what: &'static str) -> Checked<u64> {
-        if self.n_elements() == 0 { Ok(self.data_ptr) } else { self.pointer(self.data_ptr, what) }
+        let is_missing = self.data_ptr == 0 && self.n_elements() > 0;
+        if is_missing { Err(Problem::Null { what }) } else { Ok(self.data_ptr) }
     }
 
     /// An f32 input with `m` rows of `width`.
@@ -112,7 +103,7 @@ impl<'a> Node<'a> {
         // A view or leaf may hold the same elements under another division into heads.
         same(what, u64::from(width) * u64::from(m), input.n_elements() as u64)?;
         same(what, m, input.m())?;
-        if input.n_elements() == 0 { Ok(0) } else { self.pointer(input.data_ptr, what) }
+        Ok(input.data_ptr)
     }
 
     /// An input of `m` integers.
@@ -122,28 +113,19 @@ impl<'a> Node<'a> {
             return Err(Problem::Type { what, expected: "U32", got: input.dtype });
         }
         same(what, m, input.n_elements() as u64)?;
-        if m == 0 { Ok(0) } else { self.pointer(input.data_ptr, what) }
+        Ok(input.data_ptr)
     }
 
     fn optional_indices(&self, position: usize, what: &'static str, m: u32) -> Checked<Option<u64>> {
         if self.inputs.len() > position { self.indices(position, what, m).map(Some) } else { Ok(None) }
     }
 
-    fn weight(
-        &self,
-        what: &'static str,
-        ptr: u64,
-        dtype: Option<DType>,
-        rows: u32,
-        k: u32,
-    ) -> Checked<WeightArg> {
+    fn weight(&self, ptr: u64, dtype: Option<DType>, rows: u32) -> Checked<WeightArg> {
         let dtype = dtype.ok_or(Problem::Missing { what: "the type of the weight" })?;
-        weight_type(what, dtype, rows, k)?;
-        Ok(WeightArg { ptr: self.pointer(ptr, what)?, dtype, rows })
+        Ok(WeightArg { ptr, dtype, rows })
     }
 
     fn view(&self) -> Checked<()> {
-        self.arity(1..=1, "1")?;
         let input = self.input(0)?;
         let ptr = self.own("the viewed output")?;
         let extra = input.params.extra_weights.iter().map(|w| w.output_ptr);
@@ -155,34 +137,25 @@ impl<'a> Node<'a> {
     }
 
     fn embed(&self) -> Checked<EmbedCall> {
-        self.arity(1..=1, "1")?;
         let (m, width, params) = (self.m(), self.width(), &self.params);
-        at_least_1("table_rows", params.table_rows)?;
-        let table =
-            self.weight("the table", params.weight_ptr, params.weight_qtype, params.table_rows, width)?;
+        let table = self.weight(params.weight_ptr, params.weight_qtype, params.table_rows)?;
         let tokens = self.indices(0, "tokens", m)?;
-        Ok(EmbedCall { table, tokens, output: self.own("the output")?, m, width })
+        Ok(EmbedCall { table, tokens, output: self.data_ptr, m, width })
     }
 
     fn mul_mat(&self) -> Checked<MulMatCall> {
-        self.arity(1..=2, "1 or 2")?;
         let ([n, k, m, _], params) = (self.shape, &self.params);
-        at_least_1("k", k)?;
         let input = self.rows(0, "the input", k, m)?;
-        let weight = self.weight("the weight", params.weight_ptr, params.weight_qtype, n, k)?;
-        let bias = (params.bias_ptr != 0).then_some(params.bias_ptr);
-        if bias.is_some() || params.bias_len != 0 {
-            self.pointer(params.bias_ptr, "the bias")?;
+        let weight = self.weight(params.weight_ptr, params.weight_qtype, n)?;
+        let bias = (params.bias_ptr != 0 || params.bias_len != 0).then_some(params.bias_ptr);
+        if params.bias_ptr != 0 {
             same("bias_len", n, params.bias_len)?;
         }
-        let mut parts = vec![Projection { weight, bias, output: self.own("the output")? }];
+        let mut parts = vec![Projection { weight, bias, output: self.data_ptr }];
         for extra in &params.extra_weights {
-            at_least_1("the rows of an extra weight", extra.rows)?;
-            let weight =
-                self.weight("an extra weight", extra.weight_ptr, Some(extra.weight_qtype), extra.rows, k)?;
+            let weight = self.weight(extra.weight_ptr, Some(extra.weight_qtype), extra.rows)?;
             let bias = (extra.bias_ptr != 0).then_some(extra.bias_ptr);
-            let output = self.pointer(extra.output_ptr, "the output of an extra weight")?;
-            parts.push(Projection { weight, bias, output });
+            parts.push(Projection { weight, bias, output: extra.output_ptr });
         }
         if self.inputs.len() == 2 && parts.len() > 1 {
             return Err(Problem::Arity { expected: "1 (with extra weights)", got: 2 });
@@ -195,40 +168,36 @@ impl<'a> Node<'a> {
     }
 
     fn gate_up(&self) -> Checked<GateUpCall> {
-        self.arity(1..=1, "1")?;
         let ([n, k, m, _], params) = (self.shape, &self.params);
-        at_least_1("k", k)?;
         let input = self.rows(0, "the input", k, m)?;
-        let gate = self.weight("the gate weight", params.weight_ptr, params.weight_qtype, n, k)?;
-        let up = self.weight("the up weight", params.up_ptr, params.up_qtype, n, k)?;
-        Ok(GateUpCall { input, gate, up, output: self.own("the output")?, m, k })
+        let gate = self.weight(params.weight_ptr, params.weight_qtype, n)?;
+        let up = self.weight(params.up_ptr, params.up_qtype, n)?;
+        Ok(GateUpCall { input, gate, up, output: self.data_ptr, m, k })
     }
 
     fn rms_norm(&self) -> Checked<RmsNormCall> {
-        self.arity(1..=1, "1")?;
         let (width, rows) = self.rows_of_width()?;
         Ok(RmsNormCall {
             input: self.rows(0, "the input", self.width(), self.m())?,
-            gamma: self.pointer(self.params.gamma_ptr, "gamma_ptr")?,
-            output: self.own("the output")?,
+            gamma: self.params.gamma_ptr,
+            output: self.data_ptr,
             width,
             rows,
-            epsilon: epsilon(self.params.scalar)?,
+            epsilon: self.params.scalar,
         })
     }
 
     fn add_rms_norm(&self) -> Checked<AddRmsNormCall> {
-        self.arity(2..=2, "2")?;
         let (width, rows) = self.rows_of_width()?;
         Ok(AddRmsNormCall {
             a: self.rows(0, "the first input", self.width(), self.m())?,
             b: self.rows(1, "the second input", self.width(), self.m())?,
-            gamma: self.pointer(self.params.gamma_ptr, "gamma_ptr")?,
-            sum: self.pointer(self.params.second_ptr, "second_ptr (the sum)")?,
-            output: self.own("the output")?,
+            gamma: self.params.gamma_ptr,
+            sum: self.params.second_ptr,
+            output: self.data_ptr,
             width,
             rows,
-            epsilon: epsilon(self.params.scalar)?,
+            epsilon: self.params.scalar,
         })
     }
 
@@ -245,42 +214,37 @@ impl<'a> Node<'a> {
     }
 
     fn binary(&self) -> Checked<BinaryCall> {
-        self.arity(2..=2, "2")?;
         Ok(BinaryCall {
             a: self.rows(0, "the first input", self.width(), self.m())?,
             b: self.rows(1, "the second input", self.width(), self.m())?,
-            output: self.own("the output")?,
+            output: self.data_ptr,
             n_elements: self.n_elements(),
         })
     }
 
     fn unary(&self, scalar: f32) -> Checked<UnaryCall> {
-        self.arity(1..=1, "1")?;
         Ok(UnaryCall {
             input: self.rows(0, "the input", self.width(), self.m())?,
-            output: self.own("the output")?,
+            output: self.data_ptr,
             n_elements: self.n_elements(),
-            scalar: finite("scalar", scalar)?,
+            scalar,
         })
     }
 
-    fn rope_params(&self, head_dim: u32) -> Checked<(RopeSpec, Option<u64>)> {
+    fn rope_params(&self) -> Checked<(RopeSpec, Option<u64>)> {
         let rope = self.params.rope.ok_or(Problem::Missing { what: "rope" })?;
-        check_rope(rope, head_dim)?;
         let factors = self.params.rope_factors_ptr;
         Ok((rope, (factors != 0).then_some(factors)))
     }
 
     fn rope(&self) -> Checked<RopeCall> {
-        self.arity(2..=2, "2 (the rows and their positions)")?;
         let [head_dim, n_heads, m, _] = self.shape;
-        at_least_1("head_dim", head_dim)?;
-        let (rope, factors) = self.rope_params(head_dim)?;
+        let (rope, factors) = self.rope_params()?;
         Ok(RopeCall {
             input: self.rows(0, "the input", self.width(), m)?,
             positions: self.indices(1, "positions", m)?,
             factors,
-            output: self.own("the output")?,
+            output: self.data_ptr,
             m,
             n_heads: n_heads.max(1),
             head_dim,
@@ -292,10 +256,10 @@ impl<'a> Node<'a> {
         let (width, rows) = self.rows_of_width()?;
         Ok(SoftMaxCall {
             input: self.rows(0, "the input", self.width(), self.m())?,
-            output: self.own("the output")?,
+            output: self.data_ptr,
             width,
             rows,
-            scale: finite("scalar (the scale)", self.params.scalar)?,
+            scale: self.params.scalar,
         })
     }
 
@@ -305,16 +269,15 @@ impl<'a> Node<'a> {
         Ok(AttentionCall {
             q: self.rows(0, "q", heads.q_width(), m)?,
             kv,
-            output: self.own("the output")?,
+            output: self.data_ptr,
             m,
             heads,
-            scale: finite("scalar (the scale)", self.params.scalar)?,
+            scale: self.params.scalar,
             layer: self.params.int_param as usize,
         })
     }
 
     fn attention_rows(&self) -> Checked<AttentionCall> {
-        self.arity(3..=3, "1 (softmax) or 3 (attention over q, k, v)")?;
         let (heads, m) = (self.params.heads, self.m());
         check_heads(heads)?;
         let k = self.rows(1, "k", heads.kv_width(), m)?;
@@ -323,7 +286,6 @@ impl<'a> Node<'a> {
     }
 
     fn attention_cache(&self) -> Checked<AttentionCall> {
-        self.arity(2..=3, "2 or 3 (q, positions, sequences)")?;
         check_heads(self.params.heads)?;
         let cache = self.cache()?;
         let positions = self.indices(1, "positions", self.m())?;
@@ -332,12 +294,7 @@ impl<'a> Node<'a> {
     }
 
     fn cache(&self) -> Checked<KvCache> {
-        let cache = self.params.kv.ok_or(Problem::Missing { what: "kv" })?;
-        check_cache(&cache, self.params.heads)?;
-        self.pointer(cache.k_ptr, "k_ptr of the KV cache")?;
-        self.pointer(cache.v_ptr, "v_ptr of the KV cache")?;
-        self.pointer(cache.table_ptr, "table_ptr of the KV cache")?;
-        Ok(cache)
+        self.params.kv.ok_or(Problem::Missing { what: "kv" })
     }
 
     /// The store whose k is input `first`, followed by v, positions and sequences.
@@ -356,67 +313,55 @@ impl<'a> Node<'a> {
     }
 
     fn rope_store(&self) -> Checked<RopeStoreCall> {
-        self.arity(4..=5, "4 or 5 (q, k, v, positions, sequences)")?;
         let (params, heads) = (&self.params, self.params.heads);
         let store = self.kv_store(1)?;
-        let (rope, factors) = self.rope_params(heads.head_dim)?;
+        let (rope, factors) = self.rope_params()?;
         same("the output's width", heads.q_width(), self.width())?;
         Ok(RopeStoreCall {
             q: self.rows(0, "q", heads.q_width(), self.m())?,
             store,
             q_gamma: (params.gamma_ptr != 0).then_some(params.gamma_ptr),
             k_gamma: (params.k_gamma_ptr != 0).then_some(params.k_gamma_ptr),
-            epsilon: epsilon(params.scalar)?,
+            epsilon: params.scalar,
             rope,
             factors,
-            output: self.own("the output")?,
+            output: self.data_ptr,
         })
     }
 
     fn copy(&self) -> Checked<CopyCall> {
-        self.arity(1..=1, "1")?;
         let input = self.input(0)?;
         same("the elements of the input", self.n_elements() as u64, input.n_elements() as u64)?;
         let bytes = input.dtype.bytes(self.n_elements())?;
-        if bytes == 0 {
-            return Ok(CopyCall { input: 0, output: 0, bytes });
-        }
-        let input = self.pointer(input.data_ptr, "the input")?;
-        Ok(CopyCall { input, output: self.own("the output")?, bytes })
+        Ok(CopyCall { input: input.data_ptr, output: self.data_ptr, bytes })
     }
 
     fn history(&self) -> Checked<TokenHistory> {
-        let history = self.params.history.ok_or(Problem::Missing { what: "history" })?;
-        check_history(history.n_seqs, history.capacity)?;
-        self.pointer(history.ptr, "the history")?;
-        Ok(history)
+        self.params.history.ok_or(Problem::Missing { what: "history" })
     }
 
     fn penalize(&self) -> Checked<PenalizeCall> {
-        self.arity(2..=3, "2 or 3 (logits, positions, sequences)")?;
         let (m, n) = (self.m(), self.width());
-        at_least_1("the width of the logits", n)?;
         Ok(PenalizeCall {
             logits: self.rows(0, "the logits", n, m)?,
-            penalties: self.pointer(self.params.penalty_ptr, "penalty_ptr")?,
+            penalties: self.params.penalty_ptr,
             history: self.history()?,
             positions: self.indices(1, "positions", m)?,
             sequences: self.optional_indices(2, "sequences", m)?,
-            output: self.own("the output")?,
+            output: self.data_ptr,
             m,
             n,
         })
     }
 
     fn advance(&self) -> Checked<AdvanceCall> {
-        self.arity(1..=2, "1 or 2 (the sampled tokens, sequences)")?;
-        let (m, tokens) = (self.m(), self.pointer(self.params.tokens_ptr, "tokens_ptr")?);
+        let (m, tokens) = (self.m(), self.params.tokens_ptr);
         same("the width", 1u32, self.width())?;
         same("the node's address", tokens, self.data_ptr)?;
         Ok(AdvanceCall {
             drawn: self.indices(0, "the sampled tokens", m)?,
             tokens,
-            positions: self.pointer(self.params.positions_ptr, "positions_ptr")?,
+            positions: self.params.positions_ptr,
             sequences: self.optional_indices(1, "sequences", m)?,
             history: self.history()?,
             m,
@@ -425,9 +370,7 @@ impl<'a> Node<'a> {
 
     /// The input and its columns, for ops that give one integer per row.
     fn rows_to_index(&self) -> Checked<(u64, u32)> {
-        self.arity(1..=1, "1")?;
         let n = self.input(0)?.width();
-        at_least_1("the width of the input", n)?;
         same("the output's width", 1u32, self.width())?;
         Ok((self.rows(0, "the input", n, self.m())?, n))
     }

@@ -1,6 +1,7 @@
 //! The bytes and operations of a call, for rooflines, and its name in profiles.
 
-use super::{AttentionCall, KvSource, KvStoreCall, OpCall, WeightArg};
+use super::OpCall;
+use super::call::*;
 use crate::DType;
 
 /// The arithmetic and the memory traffic of a call.
@@ -72,108 +73,148 @@ fn floats(moved: u64, elements: u64) -> Work {
     Work { flops: elements, bytes: moved.saturating_mul(4) }
 }
 
-fn attention(call: &AttentionCall, cache_use: CacheUse) -> Work {
-    let (q, kv, m) = (call.heads.q_width(), call.heads.kv_width(), u64::from(call.m));
-    let (read, pairs) = match &call.kv {
-        KvSource::Rows { .. } => (8 * product(&[call.m, kv]), m * (m + 1) / 2),
-        KvSource::Cache { cache, .. } => {
-            let row = rows(cache.dtype, call.heads.head_dim, call.heads.n_kv_heads.into());
-            (cache_use.positions.saturating_mul(2).saturating_mul(row), cache_use.pairs)
-        }
-    };
-    let flops = pairs.saturating_mul(4).saturating_mul(q.into());
-    Work { flops, bytes: read.saturating_add(8 * product(&[call.m, q])) }
+impl EmbedCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        let read = rows(self.table.dtype, self.width, self.m.into());
+        Work { flops: 0, bytes: read.saturating_add(4 * product(&[self.m, self.width])) }
+    }
 }
 
-fn store(call: &KvStoreCall) -> Work {
-    let elements = 2 * product(&[call.m, call.heads.kv_width()]);
-    let heads = 2 * product(&[call.m, call.heads.n_kv_heads]);
-    let written = rows(call.cache.dtype, call.heads.head_dim, heads);
-    Work { flops: elements, bytes: written.saturating_add(4 * elements) }
+impl MulMatCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        let mut work = Work { flops: 0, bytes: 4 * product(&[self.m, self.k]) };
+        for part in &self.parts {
+            let n = part.weight.rows;
+            let results = product(&[self.m, n]);
+            let bias = if part.bias.is_some() { 4 * u64::from(n) } else { 0 };
+            let bytes = weight(&part.weight, self.k).saturating_add(4 * results + bias);
+            work += Work { flops: product(&[2, self.m, self.k, n]), bytes };
+        }
+        if let (Some(_), Some(part)) = (self.residual, self.parts.first()) {
+            work += floats(product(&[self.m, part.weight.rows]), 0);
+        }
+        work
+    }
+}
+
+impl GateUpCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        let weights = weight(&self.gate, self.k).saturating_add(weight(&self.up, self.k));
+        let moved = product(&[self.m, self.k]) + product(&[self.m, self.gate.rows]);
+        let flops = product(&[4, self.m, self.k, self.gate.rows]);
+        Work { flops, bytes: weights.saturating_add(4 * moved) }
+    }
+}
+
+impl RmsNormCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        let elements = product(&[self.rows, self.width]);
+        floats(2 * elements + u64::from(self.width), elements)
+    }
+}
+
+impl AddRmsNormCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        let elements = product(&[self.rows, self.width]);
+        floats(4 * elements + u64::from(self.width), elements)
+    }
+}
+
+impl BinaryCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        let elements = self.n_elements as u64;
+        floats(elements.saturating_mul(3), elements)
+    }
+}
+
+impl UnaryCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        let elements = self.n_elements as u64;
+        floats(elements.saturating_mul(2), elements)
+    }
+}
+
+impl RopeCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        let elements = product(&[self.m, self.n_heads, self.head_dim]);
+        floats(2 * elements, elements)
+    }
+}
+
+impl SoftMaxCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        let elements = product(&[self.rows, self.width]);
+        floats(2 * elements, elements)
+    }
+}
+
+impl AttentionCall {
+    pub(super) fn work(&self, cache_use: CacheUse) -> Work {
+        let (q, kv, m) = (self.heads.q_width(), self.heads.kv_width(), u64::from(self.m));
+        let (read, pairs) = match &self.kv {
+            KvSource::Rows { .. } => (8 * product(&[self.m, kv]), m * (m + 1) / 2),
+            KvSource::Cache { cache, .. } => {
+                let row = rows(cache.dtype, self.heads.head_dim, self.heads.n_kv_heads.into());
+                (cache_use.positions.saturating_mul(2).saturating_mul(row), cache_use.pairs)
+            }
+        };
+        let flops = pairs.saturating_mul(4).saturating_mul(q.into());
+        Work { flops, bytes: read.saturating_add(8 * product(&[self.m, q])) }
+    }
+}
+
+impl KvStoreCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        let elements = 2 * product(&[self.m, self.heads.kv_width()]);
+        let heads = 2 * product(&[self.m, self.heads.n_kv_heads]);
+        let written = rows(self.cache.dtype, self.heads.head_dim, heads);
+        Work { flops: elements, bytes: written.saturating_add(4 * elements) }
+    }
+}
+
+impl RopeStoreCall {
+    pub(super) fn work(&self, cache_use: CacheUse) -> Work {
+        let queries = product(&[self.store.m, self.store.heads.q_width()]);
+        let mut work = self.store.work(cache_use);
+        work += floats(2 * queries, queries);
+        work
+    }
+}
+
+impl CopyCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        Work { flops: 0, bytes: (self.bytes as u64).saturating_mul(2) }
+    }
+}
+
+impl ArgMaxCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        let elements = product(&[self.m, self.n]);
+        floats(elements, elements)
+    }
+}
+
+impl SampleCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        let elements = product(&[self.m, self.n]);
+        floats(elements, elements)
+    }
+}
+
+impl PenalizeCall {
+    pub(super) fn work(&self, cache_use: CacheUse) -> Work {
+        let elements = product(&[self.m, self.n]);
+        floats((2 * elements).saturating_add(cache_use.positions), elements)
+    }
+}
+
+impl AdvanceCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        floats(5 * u64::from(self.m), 0)
+    }
 }
 
 impl OpCall {
-    /// The work of the call: each operand read and each result written once. Of an embedding table only the
-    /// selected rows are read, of a KV cache what `cache_use` says.
-    pub fn work(&self, cache_use: CacheUse) -> Work {
-        match self {
-            OpCall::Embed(call) => {
-                let read = rows(call.table.dtype, call.width, call.m.into());
-                Work { flops: 0, bytes: read.saturating_add(4 * product(&[call.m, call.width])) }
-            }
-            OpCall::MulMat(call) => {
-                let mut work = Work { flops: 0, bytes: 4 * product(&[call.m, call.k]) };
-                for part in &call.parts {
-                    let n = part.weight.rows;
-                    let results = product(&[call.m, n]);
-                    let bias = if part.bias.is_some() { 4 * u64::from(n) } else { 0 };
-                    let bytes = weight(&part.weight, call.k).saturating_add(4 * results + bias);
-                    work += Work { flops: product(&[2, call.m, call.k, n]), bytes };
-                }
-                if let (Some(_), Some(part)) = (call.residual, call.parts.first()) {
-                    work += floats(product(&[call.m, part.weight.rows]), 0);
-                }
-                work
-            }
-            OpCall::GateUp(call) => {
-                let weights = weight(&call.gate, call.k).saturating_add(weight(&call.up, call.k));
-                let moved = product(&[call.m, call.k]) + product(&[call.m, call.gate.rows]);
-                let flops = product(&[4, call.m, call.k, call.gate.rows]);
-                Work { flops, bytes: weights.saturating_add(4 * moved) }
-            }
-            OpCall::RmsNorm(call) => {
-                let elements = product(&[call.rows, call.width]);
-                floats(2 * elements + u64::from(call.width), elements)
-            }
-            OpCall::AddRmsNorm(call) => {
-                let elements = product(&[call.rows, call.width]);
-                floats(4 * elements + u64::from(call.width), elements)
-            }
-            OpCall::Add(call) | OpCall::Mul(call) | OpCall::SwiGlu(call) => {
-                let elements = call.n_elements as u64;
-                floats(elements.saturating_mul(3), elements)
-            }
-            OpCall::Silu(call)
-            | OpCall::Gelu(call)
-            | OpCall::GeluTanh(call)
-            | OpCall::Scale(call)
-            | OpCall::SoftCap(call) => {
-                let elements = call.n_elements as u64;
-                floats(elements.saturating_mul(2), elements)
-            }
-            OpCall::Rope(call) => {
-                let elements = product(&[call.m, call.n_heads, call.head_dim]);
-                floats(2 * elements, elements)
-            }
-            OpCall::SoftMax(call) => {
-                let elements = product(&[call.rows, call.width]);
-                floats(2 * elements, elements)
-            }
-            OpCall::Attention(call) => attention(call, cache_use),
-            OpCall::KvStore(call) => store(call),
-            OpCall::RopeStore(call) => {
-                let queries = product(&[call.store.m, call.store.heads.q_width()]);
-                let mut work = store(&call.store);
-                work += floats(2 * queries, queries);
-                work
-            }
-            OpCall::Copy(call) => Work { flops: 0, bytes: (call.bytes as u64).saturating_mul(2) },
-            OpCall::ArgMax(call) => {
-                let elements = product(&[call.m, call.n]);
-                floats(elements, elements)
-            }
-            OpCall::Sample(call) => {
-                let elements = product(&[call.m, call.n]);
-                floats(elements, elements)
-            }
-            OpCall::Penalize(call) => {
-                let elements = product(&[call.m, call.n]);
-                floats((2 * elements).saturating_add(cache_use.positions), elements)
-            }
-            OpCall::Advance(call) => floats(5 * u64::from(call.m), 0),
-        }
-    }
-
     /// The op, with the shapes and types of its weights: `MulMat 2560x9728 Q4_K`.
     pub fn label(&self) -> String {
         let weight = |w: &WeightArg, k: u32| format!("{}x{k} {}", w.rows, w.dtype);
@@ -192,7 +233,7 @@ impl OpCall {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ArgMaxCall, Heads, KvCache, MulMatCall, Projection};
+    use crate::{Heads, KvCache};
 
     #[test]
     fn a_matmul_reads_its_weights_once() {

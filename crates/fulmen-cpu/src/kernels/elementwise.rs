@@ -167,6 +167,17 @@ impl Unary for GeluTanh {
 }
 
 #[derive(Clone, Copy)]
+struct Relu2;
+impl Unary for Relu2 {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, x: S::V) -> S::V {
+        // The operand that is not a constant comes second: it is the result where it is NaN.
+        let positive = s.max(s.splat(0.0), x);
+        s.mul(positive, positive)
+    }
+}
+
+#[derive(Clone, Copy)]
 struct Scale(f32);
 impl Unary for Scale {
     #[inline(always)]
@@ -246,6 +257,15 @@ pub unsafe fn gelu_tanh(pool: &Pool, isa: Isa, x: *const f32, out: *mut f32, n: 
     unsafe { map1(pool, isa, HEAVY, GeluTanh, x, out, n) }
 }
 
+/// `out = max(x, 0)²`.
+///
+/// # Safety
+/// `x` must be readable and `out` writable for `n` values, at the same address or disjoint.
+pub unsafe fn relu2(pool: &Pool, isa: Isa, x: *const f32, out: *mut f32, n: usize) {
+    // SAFETY: by the contract.
+    unsafe { map1(pool, isa, LIGHT, Relu2, x, out, n) }
+}
+
 /// `out = x * factor`.
 ///
 /// # Safety
@@ -277,12 +297,13 @@ mod tests {
         Silu,
         Gelu,
         GeluTanh,
+        Relu2,
         Scale,
         SoftCap,
     }
 
-    const OPS: [Op; 8] =
-        [Op::Add, Op::Mul, Op::SwiGlu, Op::Silu, Op::Gelu, Op::GeluTanh, Op::Scale, Op::SoftCap];
+    const OPS: [Op; 9] =
+        [Op::Add, Op::Mul, Op::SwiGlu, Op::Silu, Op::Gelu, Op::GeluTanh, Op::Relu2, Op::Scale, Op::SoftCap];
 
     fn soft_cap_f64(x: f64, cap: f32) -> f64 {
         f64::from(cap) * (x / f64::from(cap)).tanh()
@@ -300,6 +321,7 @@ mod tests {
                     Op::Silu => silu(pool, isa, a, out, n),
                     Op::Gelu => gelu(pool, isa, a, out, n),
                     Op::GeluTanh => gelu_tanh(pool, isa, a, out, n),
+                    Op::Relu2 => relu2(pool, isa, a, out, n),
                     Op::Scale => scale(pool, isa, a, -1.7, out, n),
                     Op::SoftCap => softcap(pool, isa, a, 1.7, out, n),
                 }
@@ -318,6 +340,8 @@ mod tests {
                     x / (1.0
                         + (-2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).exp())
                 }
+                Op::Relu2 if x < 0.0 => 0.0,
+                Op::Relu2 => x * x,
                 Op::Scale => x * f64::from(-1.7f32),
                 Op::SoftCap => soft_cap_f64(x, 1.7),
             }

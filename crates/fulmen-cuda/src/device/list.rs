@@ -9,15 +9,18 @@ use cudarc::driver::{
     result,
     sys::{self, CUdevice, CUdevice_attribute as Attribute},
 };
-use fulmen_core::device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, Fact};
+use fulmen_core::device::{BackendName, BackendReport, DeviceInfo, DeviceKind, Fact};
 
 use super::{Caps, CudaTarget};
 use crate::embedded::OLDEST;
 use crate::error::{CudaError, CudaVersion, MIN_DRIVER, no_device};
 
+/// The name of this backend.
+pub const NAME: BackendName = BackendName::new("cuda");
+
 /// A report of all devices, or of the reason why there are none.
 pub fn report() -> BackendReport {
-    BackendReport::new(BackendKind::Cuda, list_devices())
+    BackendReport::new(NAME, list_devices())
 }
 
 /// All devices that the driver finds, in its order. Does not open them.
@@ -73,7 +76,7 @@ fn device_info(
     let memory = memory.map_err(|error| CudaError::new("cuDeviceTotalMem", error))?;
     let integrated = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0;
     Ok(DeviceInfo {
-        backend: BackendKind::Cuda,
+        backend: NAME,
         index: ordinal as usize,
         name,
         kind: if integrated { DeviceKind::IntegratedGpu } else { DeviceKind::DiscreteGpu },

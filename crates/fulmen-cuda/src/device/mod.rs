@@ -13,7 +13,7 @@ use crate::handles::Context;
 pub use crate::handles::Event;
 use crate::module::Modules;
 
-pub use list::{list_devices, report};
+pub use list::{NAME, list_devices, report};
 pub use target::CudaTarget;
 
 /// How a device is used. The defaults are the fastest; turning options off helps in debugging.

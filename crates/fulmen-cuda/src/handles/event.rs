@@ -43,6 +43,19 @@ impl Event {
         done.map_err(|error| self.context.error("cuEventSynchronize", error))
     }
 
+    /// Whether the stream has reached it. Does not wait. `true` if it was never recorded.
+    pub fn is_reached(&self) -> Result<bool, CudaError> {
+        self.context.bind()?;
+        // SAFETY: the event is alive as long as `self`.
+        match unsafe { sys::cuEventQuery(self.raw) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            status => match status.result() {
+                Ok(()) => Ok(true),
+                Err(error) => Err(self.context.error("cuEventQuery", error)),
+            },
+        }
+    }
+
     /// The time from this event to a later one. Both have timing enabled and were reached.
     pub fn elapsed(&self, later: &Event) -> Result<Duration, CudaError> {
         self.context.bind()?;

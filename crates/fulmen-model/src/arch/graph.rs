@@ -81,6 +81,37 @@ pub enum Step {
     },
 }
 
+impl Step {
+    /// The step of the same kind with one row of each sort: the template that [`rows_of`](Step::rows_of)
+    /// fills in.
+    pub(crate) fn with_one_row(self) -> Step {
+        match self {
+            Step::Prefill { results, .. } => {
+                Step::Prefill { rows: 1, results: results.map(|(_, results)| (1, results)) }
+            }
+            Step::Decode { penalize, .. } => Step::Decode { rows: 1, penalize },
+        }
+    }
+
+    /// The rows of an input or state of the graph by its name; `None` where they do not depend on the step.
+    pub(crate) fn rows_of(self, name: &str) -> Option<u32> {
+        let (rows, output_rows) = match self {
+            Step::Prefill { rows, results } => (rows, results.map_or(0, |(rows, _)| rows)),
+            Step::Decode { rows, .. } => (rows, rows),
+        };
+        match name {
+            names::TOKENS | names::POSITIONS | names::SEQUENCES => Some(rows),
+            names::OUTPUT_ROWS
+            | names::STEP_TOKENS
+            | names::STEP_POSITIONS
+            | names::STEP_SEQUENCES
+            | names::STEP_SAMPLING
+            | names::STEP_PENALTIES => Some(output_rows),
+            _ => None,
+        }
+    }
+}
+
 /// A step and its KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GraphSpec {

@@ -1,6 +1,8 @@
 //! Text generation, token by token.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use fulmen_core::clock::Instant;
 
 use super::Sampling;
 use super::session::Session;

@@ -22,6 +22,7 @@ mod sequence;
 mod session;
 mod step_cache;
 mod stop;
+mod templates;
 mod weights;
 
 pub use chat::Chat;

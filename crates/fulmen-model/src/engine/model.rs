@@ -9,10 +9,11 @@ use fulmen_core::{Backend, LogicalGraph, SharedBytes};
 use super::chunk;
 use super::generate::{GenerateOptions, Generated};
 use super::session::{Session, SessionOptions};
+use super::templates::Templates;
 use super::weights::{self, Weights};
 use crate::arch::{Config, GraphSpec, Step};
 use crate::error::ModelError;
-use crate::source::{self, ModelSource};
+use crate::source::{self, Description, ModelSource};
 use crate::template::ChatTemplate;
 use crate::tokenizer::{Special, Tokenizer};
 
@@ -60,7 +61,9 @@ pub struct Model {
 /// What a model and its sessions share.
 pub(super) struct Shared {
     pub(super) config: Config,
+    /// Metadata and tensors; their data only if the device reads it in place.
     pub(super) source: Arc<dyn ModelSource>,
+    pub(super) templates: Templates,
     pub(super) weights: Weights,
     pub(super) session: SessionOptions,
     pub(super) tokenizer: Option<Tokenizer>,
@@ -128,8 +131,11 @@ impl Model {
         let graph =
             config.graph(source.as_ref(), &session.spec(Step::Decode { rows: 1, penalize: false }))?;
         let bytes = weights::weight_bytes(&graph);
-        session.chunk = chunk::choose(device.as_ref(), &config, source.as_ref(), &session, bytes)?;
-        check_memory(device.as_ref(), &config, source.as_ref(), &session, bytes)?;
+        let templates = Templates::new(device.fusions());
+        let activations = |rows| activation_bytes(&templates, &config, source.as_ref(), &session, rows);
+        let chunk = chunk::choose(device.as_ref(), &config, &session, bytes, activations)?;
+        check_memory(device.as_ref(), &config, &session, bytes, activations(chunk)?)?;
+        session.chunk = chunk;
 
         let total = if options.check_weights { bytes.saturating_mul(2) } else { bytes };
         let mut report = |done: u64| {
@@ -147,8 +153,10 @@ impl Model {
         })?;
         report(total);
         let in_place = device.reads_imports_in_place();
+        // A device that copied the weights needs no mapped file and no bytes of the host any more.
+        let source = if in_place { source } else { Arc::new(Description::of(source.as_ref())) };
         let device = Mutex::new(device);
-        let shared = Shared { config, source, weights, session, tokenizer, in_place, device };
+        let shared = Shared { config, source, templates, weights, session, tokenizer, in_place, device };
         Ok(Model { shared: Arc::new(shared) })
     }
 
@@ -157,7 +165,9 @@ impl Model {
         &self.shared.config
     }
 
-    /// Where the model was loaded from.
+    /// Where the model was loaded from: its metadata and tensors. Their data is there only if the device
+    /// reads it in place ([`DeviceMemory::reads_imports_in_place`](fulmen_core::DeviceMemory)); a device that
+    /// copies the weights leaves no copy on the host.
     pub fn source(&self) -> &dyn ModelSource {
         self.shared.source.as_ref()
     }
@@ -218,8 +228,10 @@ impl Model {
     /// A session with other options.
     pub fn session_with(&self, options: SessionOptions) -> Result<Session, ModelError> {
         let mut options = options.resolve(self.config())?;
-        options.chunk =
-            chunk::choose(self.shared.device().as_ref(), self.config(), self.source(), &options, 0)?;
+        let Shared { templates, config, source, .. } = self.shared.as_ref();
+        let activations = |rows| activation_bytes(templates, config, source.as_ref(), &options, rows);
+        let chunk = chunk::choose(self.shared.device().as_ref(), config, &options, 0, activations)?;
+        options.chunk = chunk;
         Session::new(Arc::clone(&self.shared), options)
     }
 
@@ -240,17 +252,28 @@ impl fmt::Debug for Model {
     }
 }
 
+/// Bytes of the activations of a prefill of `rows` tokens.
+fn activation_bytes(
+    templates: &Templates,
+    config: &Config,
+    source: &dyn ModelSource,
+    session: &SessionOptions,
+    rows: u32,
+) -> Result<u64, ModelError> {
+    let spec = session.spec(Step::Prefill { rows: rows.min(session.context), results: None });
+    Ok(templates.plan(config, source, &spec)?.arena_bytes as u64)
+}
+
 /// Fails if the device reports less available memory than needed.
 fn check_memory(
     device: &dyn Backend,
     config: &Config,
-    source: &dyn ModelSource,
     session: &SessionOptions,
     weights: u64,
+    activations: u64,
 ) -> Result<(), ModelError> {
     let Some(available) = device.available_bytes() else { return Ok(()) };
     let cache = session.cache_bytes(config);
-    let activations = chunk::activation_bytes(config, source, session, session.chunk)?;
     if weights.saturating_add(cache).saturating_add(activations) > available {
         return Err(ModelError::Memory { weights, cache, activations, available });
     }

@@ -1,7 +1,9 @@
 //! Perplexity: how well a model predicts a text.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use fulmen_core::clock::Instant;
 
 use super::session::Session;
 use crate::error::ModelError;

@@ -1,8 +1,9 @@
 //! Profiles: each op timed by the host, or each kernel timed by the device, and the remaining time.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use fulmen_core::clock::Instant;
 use fulmen_core::{CacheUse, ExecError, KernelDispatch, KernelTime, Program, Work};
 
 /// Times of ops, summed over steps. Timing waits for the device after each op, so the sum exceeds the time of

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use fulmen_core::clock::Instant;
 use fulmen_core::{Backend, BackendError, Bindings, CacheUse, DType, ExecError, PageLayout, pages_of};
 
 use super::Sampling;

@@ -1,10 +1,10 @@
-//! Compiled steps: the graph of each step kind and row count is built once, kept, and replayed where the
-//! device supports capture.
+//! Compiled steps: the template of each kind of step is planned and bound once per row count, kept, and
+//! replayed where the device supports capture.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
-use fulmen_core::{Backend, Bindings, BoundGraph, CacheUse, ExecError, PlanOptions, ReplayId};
+use fulmen_core::clock::Instant;
+use fulmen_core::{Backend, Bindings, BoundGraph, CacheUse, ExecError, ReplayId};
 
 use super::model::Shared;
 use super::profile::Profile;
@@ -147,9 +147,8 @@ fn build(
     bindings: &Bindings,
     eager: bool,
 ) -> Result<CompiledStep, ModelError> {
-    let graph = shared.config.graph(shared.source.as_ref(), spec)?;
-    let options = PlanOptions { fusions: device.fusions(), ..PlanOptions::default() };
-    let bound = graph.plan(&options)?.bind(device, bindings)?;
+    let plan = shared.templates.plan(&shared.config, shared.source.as_ref(), spec)?;
+    let bound = plan.bind(device, bindings)?;
     // A prefill takes long compared with its launches and comes in many sizes, so it is captured only if that
     // is free.
     let repeats = matches!(spec.step, Step::Decode { .. }) || device.captures_for_free();

@@ -185,7 +185,7 @@ impl ChatTemplate {
         }
         variables
             .extend(options.variables.iter().map(|(name, value)| (name.as_str(), Variable::Foreign(value))));
-        let now = options.now.unwrap_or_else(SystemTime::now);
+        let now = options.now.unwrap_or_else(fulmen_core::clock::system_time);
         self.template
             .render(&variables, now, work)
             .map_err(|(failure, line)| TemplateError::Render { line, failure })

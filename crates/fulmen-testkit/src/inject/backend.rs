@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use fulmen_core::{
     AttentionCall, Backend, BackendError, BinaryCall, CopyCall, DType, DeviceMemory, Fusions, KernelDispatch,
-    KernelTime, MulMatCall, OpCall, Program, ProgramCall, ReplayId, RmsNormCall, RopeCall, SharedBytes,
-    UnaryCall,
+    KernelTime, MulMatCall, OpCall, Program, ProgramCall, ReadTicket, ReplayId, RmsNormCall, RopeCall,
+    SharedBytes, UnaryCall,
 };
 
 use super::{Injected, Injector, Site};
@@ -164,6 +164,10 @@ impl<B: Backend> DeviceMemory for Failing<B> {
 
     fn write(&mut self, ptr: u64, data: &[u8]) -> Result<(), BackendError> {
         self.call(Site::Write, "write", |backend| backend.write(ptr, data))
+    }
+
+    fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
+        self.call(Site::Read, "read", |backend| backend.start_read(ptr, bytes))
     }
 
     fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {

@@ -12,7 +12,7 @@ mod select;
 mod step;
 
 pub use data::{Data, Values};
-pub use rows::{gelu, gelu_tanh, sigmoid, silu, soft_cap};
+pub use rows::{gelu, gelu_tanh, relu2, sigmoid, silu, soft_cap};
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -159,6 +159,7 @@ impl Interpreter {
                         UnaryKind::Silu => silu(*x),
                         UnaryKind::Gelu => gelu(*x),
                         UnaryKind::GeluTanh => gelu_tanh(*x),
+                        UnaryKind::Relu2 => relu2(*x),
                         UnaryKind::Scale(factor) => *x * f64::from(*factor),
                         UnaryKind::SoftCap(cap) => soft_cap(*x, f64::from(*cap)),
                     };

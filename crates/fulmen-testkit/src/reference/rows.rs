@@ -29,6 +29,11 @@ pub fn gelu_tanh(x: f64) -> f64 {
     x * sigmoid(2.0 * u)
 }
 
+/// `max(x, 0)²`. NaN stays NaN, -∞ gives 0.
+pub fn relu2(x: f64) -> f64 {
+    if x < 0.0 { 0.0 } else { x * x }
+}
+
 /// `cap · tanh(x / cap)`. ±cap at the infinities, NaN stays NaN, ±0 stays itself.
 pub fn soft_cap(x: f64, cap: f64) -> f64 {
     cap * (x / cap).tanh()

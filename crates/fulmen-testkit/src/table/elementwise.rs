@@ -48,6 +48,7 @@ const OPS: &[(&str, Record)] = &[
     ("silu", |b, x, _| b.silu(x)),
     ("gelu", |b, x, _| b.unary(UnaryKind::Gelu, x)),
     ("gelu_tanh", |b, x, _| b.unary(UnaryKind::GeluTanh, x)),
+    ("relu2", |b, x, _| b.relu2(x)),
     ("scale", |b, x, _| b.unary(UnaryKind::Scale(-0.37), x)),
     ("softcap", |b, x, _| b.soft_cap(x, 1.5)),
     ("copy", |b, x, _| b.copy(x)),

@@ -151,6 +151,8 @@ fn pages_used(positions: &[u32], sequences: Option<&[u32]>, n_seqs: u32, capacit
 mod tests {
     use std::collections::HashSet;
 
+    use fulmen_core::{Bindings, Program, Role, TensorOp};
+
     use super::*;
 
     #[test]
@@ -162,22 +164,39 @@ mod tests {
         }
     }
 
+    /// The program of a case, with made-up addresses.
+    fn program(case: &Case) -> Program {
+        let plan = case.graph.clone().plan(&case.plan_options()).unwrap();
+        let mut bindings = Bindings::new();
+        for (id, tensor) in plan.graph.tensors.iter().enumerate() {
+            if matches!(tensor.role, Role::Weight | Role::State) {
+                bindings.set(tensor.name.as_deref().unwrap(), 0x1000 * (id as u64 + 1));
+            }
+        }
+        plan.bind_at(0x1000_0000, &bindings).unwrap().program().clone()
+    }
+
     #[test]
     fn every_op_has_a_case_that_runs_it() {
-        use fulmen_core::{Bindings, Role, TensorOp};
         let mut seen = HashSet::new();
         for case in table() {
-            let plan = case.graph.clone().plan(&case.plan_options()).unwrap();
-            let mut bindings = Bindings::new();
-            for tensor in plan.graph.tensors.iter().filter(|t| matches!(t.role, Role::Weight | Role::State)) {
-                bindings.set(tensor.name.as_deref().unwrap(), 0x1000);
-            }
-            let bound = plan.bind_at(0x1000_0000, &bindings).unwrap();
-            seen.extend(bound.program().calls().iter().map(|step| step.call.op()));
+            seen.extend(program(&case).calls().iter().map(|step| step.call.op()));
         }
         let missing: Vec<TensorOp> =
             TensorOp::ALL.into_iter().filter(|op| op.launches() && !seen.contains(op)).collect();
         assert!(missing.is_empty(), "ops without a case: {missing:?}");
+    }
+
+    #[test]
+    fn both_kinds_of_graph_lower_to_the_same_calls() {
+        for case in table() {
+            let direct = program(&case);
+            let through_nodes = crate::nodes::nodes_of(&direct).check().unwrap();
+            assert_eq!(direct.calls().len(), through_nodes.calls().len(), "{}", case.name);
+            for (direct, other) in direct.calls().iter().zip(through_nodes.calls()) {
+                assert_eq!((&direct.call, &direct.name), (&other.call, &other.name), "{}", case.name);
+            }
+        }
     }
 
     #[test]

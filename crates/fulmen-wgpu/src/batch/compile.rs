@@ -12,6 +12,7 @@ use crate::buffer::{BufferSlice, GpuBuffer};
 use crate::device::GpuDevice;
 use crate::encode::{Dispatch, DispatchList};
 use crate::error::GpuError;
+use crate::kernel::Kernel;
 use crate::pipeline::PipelineCache;
 use crate::transfer::Readback;
 
@@ -25,6 +26,19 @@ pub(super) struct CompiledBatch {
     copies: Vec<(GpuBuffer, GpuBuffer, u64)>,
     /// The number of recorded values when it was compiled.
     pub(super) values: usize,
+}
+
+/// The launches of a batch, and where values lie: without pipelines and buffers.
+struct LoweredBatch {
+    groups: Vec<FusionGroup>,
+    lowered: Vec<LoweredGroup>,
+    memory: MemoryPlan,
+}
+
+impl LoweredBatch {
+    fn kernels(&self) -> impl Iterator<Item = &Kernel> {
+        self.lowered.iter().flat_map(|group| &group.launches).map(|(launch, _)| &launch.kernel)
+    }
 }
 
 impl GpuCommandBatch {
@@ -61,6 +75,24 @@ impl GpuCommandBatch {
         stored: &HashMap<u32, GpuBuffer>,
         cache: &PipelineCache,
     ) -> Result<CompiledBatch, GpuError> {
+        self.bind(self.lower(targets, stored)?, targets, stored, cache)
+    }
+
+    /// [`compile`](Self::compile) that yields while kernels are compiled.
+    pub(super) async fn compile_async(
+        &self,
+        targets: &[u32],
+        stored: &HashMap<u32, GpuBuffer>,
+        cache: &PipelineCache,
+    ) -> Result<CompiledBatch, GpuError> {
+        let lowered = self.lower(targets, stored)?;
+        // SAFETY: the kernels of this crate, as in `add_dispatches`.
+        unsafe { cache.compile_ahead(&self.gpu, lowered.kernels()) }.await;
+        self.bind(lowered, targets, stored, cache)
+    }
+
+    /// Fuses and plans what computes `targets`.
+    fn lower(&self, targets: &[u32], stored: &HashMap<u32, GpuBuffer>) -> Result<LoweredBatch, GpuError> {
         let (values, caps) = (&self.values, self.gpu.caps());
         let is_stored = |id: u32| values[id as usize].op().is_none() || stored.contains_key(&id);
         let groups = fusion_groups(values, targets, &is_stored, self.options.fuse, &caps);
@@ -81,6 +113,18 @@ impl GpuCommandBatch {
                 *lowered = lower(values, group, *replaced, &caps, self.gpu.tuned())?;
             }
         }
+        Ok(LoweredBatch { groups, lowered, memory })
+    }
+
+    /// Gives launches their pipelines and buffers.
+    fn bind(
+        &self,
+        LoweredBatch { groups, lowered, memory }: LoweredBatch,
+        targets: &[u32],
+        stored: &HashMap<u32, GpuBuffer>,
+        cache: &PipelineCache,
+    ) -> Result<CompiledBatch, GpuError> {
+        let values = &self.values;
         let slots = memory
             .slots
             .iter()

@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use fulmen_core::dataflow::Readers;
+
 use super::value::{Op, Value, alias_root};
 use crate::kernel::Caps;
 use crate::kernels::Elem;
@@ -52,18 +54,16 @@ pub(super) fn fusion_groups(
     caps: &Caps,
 ) -> Vec<FusionGroup> {
     let readers = readers(values, targets, stored);
-    let targets: HashSet<u32> = targets.iter().copied().collect();
     let max_inputs = (caps.max_storage_buffers as usize).saturating_sub(1).max(2);
     let mut roots: HashMap<u32, GroupDraft> = HashMap::new();
     let mut root_of: HashMap<u32, u32> = HashMap::new();
     // Readers have higher ids than what they read, so they are assigned to groups first.
-    for &id in readers.keys().rev() {
+    for id in readers.needed().rev().map(|id| id as u32) {
         let Some(op) = values[id as usize].op() else { continue };
         if !op.is_elementwise() {
             continue;
         }
-        let host =
-            if fuse && !targets.contains(&id) { host(values, id, &readers[&id], &root_of) } else { None };
+        let host = if fuse { host(values, id, &readers, &root_of) } else { None };
         let joined = host.filter(|host| {
             let draft = roots.get_mut(host).expect("a host is a root");
             draft.join(id, op, max_inputs)
@@ -75,7 +75,7 @@ pub(super) fn fusion_groups(
     }
     let mut groups: Vec<FusionGroup> = Vec::new();
     let mut taken: HashSet<u32> = HashSet::new();
-    for &id in readers.keys().rev() {
+    for id in readers.needed().rev().map(|id| id as u32) {
         let Some(op) = values[id as usize].op() else { continue };
         if taken.contains(&id) || root_of.get(&id).is_some_and(|&root| root != id) {
             continue;
@@ -86,7 +86,7 @@ pub(super) fn fusion_groups(
                 roots.remove(&id).map(|draft| draft.members.into_iter().collect()).unwrap_or_default();
             // A group that overwrites an input reads and writes one buffer, which a matmul epilogue cannot.
             if fuse && alias_root(values, id).is_none() {
-                group.matmuls = matmuls_to_end(values, &group, &readers, &targets, caps);
+                group.matmuls = matmuls_to_end(values, &group, &readers, caps);
                 taken.extend(&group.matmuls);
             }
         }
@@ -96,15 +96,11 @@ pub(super) fn fusion_groups(
     groups
 }
 
-/// For every value that is needed and not stored: its readers.
-fn readers(
-    values: &[Value],
-    targets: &[u32],
-    stored: &dyn Fn(u32) -> bool,
-) -> std::collections::BTreeMap<u32, Vec<u32>> {
-    let mut readers: std::collections::BTreeMap<u32, Vec<u32>> = Default::default();
+/// For every value that is needed and not stored: its readers. The targets are kept.
+fn readers(values: &[Value], targets: &[u32], stored: &dyn Fn(u32) -> bool) -> Readers {
+    let mut readers = Readers::new(values.len());
     let mut open: Vec<u32> = targets.iter().copied().filter(|&id| !stored(id)).collect();
-    open.iter().for_each(|&id| drop(readers.insert(id, Vec::new())));
+    open.iter().for_each(|&id| readers.keep(id as usize));
     let mut done = HashSet::new();
     while let Some(id) = open.pop() {
         if !done.insert(id) {
@@ -112,7 +108,7 @@ fn readers(
         }
         for arg in values[id as usize].op().map(Op::args).unwrap_or_default() {
             if !stored(arg) {
-                readers.entry(arg).or_default().push(id);
+                readers.read(arg as usize, id as usize);
                 open.push(arg);
             }
         }
@@ -121,22 +117,22 @@ fn readers(
 }
 
 /// The root of the one group that contains all readers of this value, if they read it element by element.
-fn host(values: &[Value], id: u32, readers: &[u32], root_of: &HashMap<u32, u32>) -> Option<u32> {
-    let root = *root_of.get(readers.first()?)?;
+fn host(values: &[Value], id: u32, readers: &Readers, root_of: &HashMap<u32, u32>) -> Option<u32> {
+    let root = *root_of.get(&(*readers.of(id as usize).first()? as u32))?;
     let value = &values[id as usize];
-    let fits = |reader: &u32| {
-        let full = match values[*reader as usize].op() {
+    let fits = |reader: &usize| {
+        let full = match values[*reader].op() {
             Some(Op::Elementwise { args, .. }) => {
                 args.iter().all(|&(arg, broadcast)| arg != id || broadcast == Broadcast::Full)
             }
             Some(Op::Cast { .. }) => true,
             _ => false,
         };
-        full && root_of.get(reader) == Some(&root)
+        full && root_of.get(&(*reader as u32)) == Some(&root)
     };
     // An f16 value is rounded when it is stored, so it cannot be fused away.
     let exact = value.elem == Elem::F32 && value.len == values[root as usize].len;
-    (exact && readers.iter().all(fits)).then_some(root)
+    (exact && readers.only_by(id as usize, fits)).then_some(root)
 }
 
 /// An element-wise group under construction.
@@ -164,23 +160,16 @@ impl GroupDraft {
 }
 
 /// The matmul, or pair of matmuls, whose epilogue a group can be.
-fn matmuls_to_end(
-    values: &[Value],
-    group: &FusionGroup,
-    readers: &std::collections::BTreeMap<u32, Vec<u32>>,
-    targets: &HashSet<u32>,
-    caps: &Caps,
-) -> Vec<u32> {
+fn matmuls_to_end(values: &[Value], group: &FusionGroup, readers: &Readers, caps: &Caps) -> Vec<u32> {
     let root = &values[group.root as usize];
     let members: HashSet<u32> = group.members.iter().copied().collect();
     let candidates: Vec<u32> = group
         .inputs(values)
         .into_iter()
         .filter(|id| {
-            let only_here =
-                readers.get(id).is_some_and(|all| all.iter().all(|reader| members.contains(reader)));
+            let only_here = readers.only_by(*id as usize, |&reader| members.contains(&(reader as u32)));
             let is_matmul = matches!(values[*id as usize].op(), Some(Op::Matmul { .. }));
-            is_matmul && only_here && !targets.contains(id) && values[*id as usize].len == root.len
+            is_matmul && only_here && values[*id as usize].len == root.len
         })
         .collect();
     let shape = |id: u32| match values[id as usize].op() {

@@ -1,6 +1,9 @@
 //! The memory plan: which buffer each group writes to, and which buffers are reused by several values.
 
 use std::collections::HashMap;
+use std::ops::Range;
+
+use fulmen_core::dataflow::{InPlace, Lifetime, StoredValue, alias_groups, assign_slots};
 
 use super::fuse::FusionGroup;
 use super::value::Value;
@@ -47,39 +50,42 @@ pub(super) fn plan_memory(
     }
     last_read.extend(targets.iter().map(|&id| (id, usize::MAX)));
 
-    let mut memory = MemoryPlan::default();
-    let mut free: Vec<BufferSlot> = Vec::new();
-    for (at, (group, need)) in groups.iter().zip(needs).enumerate() {
-        let dies = |id: &u32| last_read.get(id) == Some(&at);
-        let replaced =
-            need.in_place.iter().copied().find(|id| share && dies(id) && memory.values.contains_key(id));
-        let slot = match (need.overwrites, replaced) {
-            (Some(_), _) => None,
-            (None, Some(id)) => Some(memory.values[&id]),
-            (None, None) => Some(take(&mut memory.slots, &mut free, values[group.root as usize].bytes())),
-        };
-        memory.replaced.push(need.overwrites.or(replaced));
-        memory.values.extend(slot.map(|slot| (group.root, slot)));
-        let scratch: Vec<BufferSlot> =
-            need.scratch.iter().map(|&bytes| take(&mut memory.slots, &mut free, bytes)).collect();
-        if share {
-            free.extend(&scratch);
-            // Inputs read for the last time are free for the following groups.
-            for id in group.inputs(values).iter().filter(|id| dies(id)) {
-                free.extend(memory.values.get(id).filter(|&&freed| Some(freed) != slot));
-            }
-        }
-        memory.scratch.push(scratch);
+    // Values are numbered: the result of each group, and behind them its scratch buffers, group by group.
+    let number_of: HashMap<u32, usize> = groups.iter().map(|group| group.root).zip(0..).collect();
+    let result = |(at, (group, need)): (usize, (&FusionGroup, &GroupNeeds))| {
+        let last = last_read.get(&group.root).map_or(at, |&last| last.max(at));
+        let (life, bytes) = (Lifetime { first: at, last }, values[group.root as usize].bytes());
+        need.overwrites.is_none().then_some(StoredValue { life, bytes })
+    };
+    let mut stored: Vec<Option<StoredValue>> = groups.iter().zip(needs).enumerate().map(result).collect();
+    let mut in_place = Vec::new();
+    let mut scratch_of: Vec<Range<usize>> = Vec::new();
+    for (at, need) in needs.iter().enumerate() {
+        let life = Lifetime { first: at, last: at };
+        let first = stored.len();
+        stored.extend(need.scratch.iter().map(|&bytes| Some(StoredValue { life, bytes })));
+        scratch_of.push(first..stored.len());
+        let operands = need.in_place.iter().filter_map(|id| number_of.get(id).filter(|_| share));
+        in_place.extend(operands.map(|&operand| InPlace { step: at, output: at, operand }));
     }
-    memory
-}
 
-/// The smallest free slot that is large enough, or a new one.
-fn take(slots: &mut Vec<u64>, free: &mut Vec<BufferSlot>, bytes: u64) -> BufferSlot {
-    let best = (0..free.len()).filter(|&i| slots[free[i].0] >= bytes).min_by_key(|&i| slots[free[i].0]);
-    if let Some(i) = best {
-        return free.swap_remove(i);
+    let aliases = alias_groups(&stored, in_place);
+    let slots = assign_slots(&aliases.groups, share);
+    let mut slot_of = vec![None; stored.len()];
+    for (group, &slot) in aliases.groups.iter().zip(&slots.slot_of) {
+        group.members.iter().for_each(|&number| slot_of[number] = Some(BufferSlot(slot)));
     }
-    slots.push(bytes);
-    BufferSlot(slots.len() - 1)
+    let replaced = |(at, need): (usize, &GroupNeeds)| {
+        need.overwrites.or_else(|| aliases.replaced[at].map(|operand| groups[operand].root))
+    };
+    MemoryPlan {
+        slots: slots.bytes,
+        values: number_of.iter().filter_map(|(&id, &number)| Some((id, slot_of[number]?))).collect(),
+        // Scratch buffers are always stored.
+        scratch: scratch_of
+            .into_iter()
+            .map(|range| slot_of[range].iter().flatten().copied().collect())
+            .collect(),
+        replaced: needs.iter().enumerate().map(replaced).collect(),
+    }
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use half::f16;
 
 use super::GpuCommandBatch;
+use super::compile::CompiledBatch;
 use super::value::{BufferId, Source, alias_root};
 use crate::buffer::{BufferSlice, GpuBuffer};
 use crate::encode::Profile;
@@ -18,12 +19,13 @@ impl GpuCommandBatch {
     /// them; later runs reuse the compiled batch unless operations were added. Kernels come from
     /// [`PipelineCache::global`].
     ///
-    /// Does not wait for the device; reading does.
+    /// Does not wait for the device; reading does. Never blocks, on any executor: it yields while kernels are
+    /// compiled and while large uploads are in flight. Dropped before it is ready, it has run nothing.
     ///
     /// # Errors
     /// [`GpuError`] where an operation does not fit the device, memory runs out or the device is lost.
     pub async fn execute(&mut self) -> Result<(), GpuError> {
-        self.execute_blocking()
+        self.execute_with_cache(PipelineCache::global()).await
     }
 
     /// [`execute`](Self::execute) with the caller's pipeline cache.
@@ -31,10 +33,13 @@ impl GpuCommandBatch {
     /// # Errors
     /// As [`execute`](Self::execute).
     pub async fn execute_with_cache(&mut self, cache: &PipelineCache) -> Result<(), GpuError> {
-        self.execute_with_cache_blocking(cache)
+        self.prepare_async(cache).await?;
+        self.gpu.ready_to_submit().await?;
+        self.submit()
     }
 
-    /// [`execute`](Self::execute) without an async executor. Submitting does not block.
+    /// [`execute`](Self::execute) without an async executor: blocks while kernels are compiled and while
+    /// large uploads are in flight.
     ///
     /// # Errors
     /// As [`execute`](Self::execute).
@@ -48,6 +53,11 @@ impl GpuCommandBatch {
     /// As [`execute`](Self::execute).
     pub fn execute_with_cache_blocking(&mut self, cache: &PipelineCache) -> Result<(), GpuError> {
         self.prepare(cache)?;
+        self.submit()
+    }
+
+    /// Submits the compiled batch.
+    fn submit(&mut self) -> Result<(), GpuError> {
         let Some(compiled) = &self.compiled else { return Ok(()) };
         compiled.submit(&self.gpu, None)?;
         self.ran();
@@ -125,9 +135,10 @@ impl GpuCommandBatch {
     /// As [`read`](Self::read).
     pub async fn read_many(&mut self, ids: &[BufferId]) -> Result<Vec<Vec<f32>>, GpuError> {
         let indices = self.indices("read", ids)?;
-        self.restore(&indices)?;
+        self.restore_async(&indices).await?;
         let slices = self.slices("read", &indices)?;
         let mut read = ReadValues::of(self, &indices);
+        self.gpu.ready_to_submit().await?;
         self.gpu.start_reads("read", &slices)?.await_with(|index, bytes| read.put(index, bytes)).await?;
         Ok(read.values)
     }
@@ -218,40 +229,72 @@ impl GpuCommandBatch {
     fn prepare(&mut self, cache: &PipelineCache) -> Result<(), GpuError> {
         self.gpu.check_alive()?;
         for value in &mut self.values {
-            let bytes = value.bytes();
-            let Source::Upload { pending, buffer } = &mut value.source else { continue };
-            let Some(data) = pending.take() else { continue };
-            let target = match buffer {
-                Some(buffer) => buffer.clone(),
-                None => buffer.insert(self.gpu.create_buffer("upload", bytes)?).clone(),
-            };
-            self.gpu.upload("upload", &target, 0, &data)?;
+            let Some((target, data)) = value.pending_upload(&self.gpu)? else { continue };
+            self.gpu.upload("upload", &target, 0, data)?;
+            value.uploaded();
         }
         self.written = false;
+        if !self.is_compiled() {
+            let targets = self.targets();
+            self.compiled = Some(self.compile(&targets, &HashMap::new(), cache)?);
+        }
+        Ok(())
+    }
+
+    /// [`prepare`](Self::prepare) for any executor. Data stays pending until it is uploaded, so that nothing
+    /// is lost if the future is dropped.
+    async fn prepare_async(&mut self, cache: &PipelineCache) -> Result<(), GpuError> {
+        self.gpu.check_alive()?;
+        for value in &mut self.values {
+            let Some((target, data)) = value.pending_upload(&self.gpu)? else { continue };
+            self.gpu.upload_async("upload", &target, 0, data).await?;
+            value.uploaded();
+        }
+        self.written = false;
+        if !self.is_compiled() {
+            let targets = self.targets();
+            self.compiled = Some(self.compile_async(&targets, &HashMap::new(), cache).await?);
+        }
+        Ok(())
+    }
+
+    /// Whether the compiled batch has all operations, and keeps all values that are to be kept.
+    fn is_compiled(&self) -> bool {
         let is_op = |id: &&u32| self.values[**id as usize].op().is_some();
-        let current = self.compiled.as_ref().is_some_and(|compiled| {
+        self.compiled.as_ref().is_some_and(|compiled| {
             let kept = self.keep.iter().filter(is_op).all(|id| compiled.stored.contains_key(id));
             kept && compiled.values == self.values.len()
-        });
-        if current {
-            return Ok(());
-        }
-        let targets = self.targets();
-        self.compiled = Some(self.compile(&targets, &HashMap::new(), cache)?);
-        Ok(())
+        })
     }
 
     /// Makes values readable by recomputing those that were not kept.
     fn restore(&mut self, ids: &[u32]) -> Result<(), GpuError> {
+        let Some((missing, compiled)) = self.missing(ids)? else { return Ok(()) };
+        let again = self.compile(&missing, &compiled.stored, PipelineCache::global())?;
+        self.recompute(again, missing)
+    }
+
+    /// [`restore`](Self::restore) for any executor.
+    async fn restore_async(&mut self, ids: &[u32]) -> Result<(), GpuError> {
+        let Some((missing, compiled)) = self.missing(ids)? else { return Ok(()) };
+        let again = self.compile_async(&missing, &compiled.stored, PipelineCache::global()).await?;
+        self.gpu.ready_to_submit().await?;
+        self.recompute(again, missing)
+    }
+
+    /// Values that were not kept, and the run that they are recomputed from.
+    fn missing(&self, ids: &[u32]) -> Result<Option<(Vec<u32>, &CompiledBatch)>, GpuError> {
         let missing: Vec<u32> = ids.iter().copied().filter(|&id| self.stored(id).is_none()).collect();
         if missing.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let current = self.compiled.as_ref().filter(|compiled| {
             self.executed && !self.written && missing.iter().all(|&id| (id as usize) < compiled.values)
         });
-        let Some(compiled) = current else { return Err(not_executed("read")) };
-        let again = self.compile(&missing, &compiled.stored, PipelineCache::global())?;
+        current.map(|compiled| Some((missing, compiled))).ok_or_else(|| not_executed("read"))
+    }
+
+    fn recompute(&mut self, again: CompiledBatch, missing: Vec<u32>) -> Result<(), GpuError> {
         again.submit(&self.gpu, None)?;
         self.keep.extend(&missing);
         self.restored.extend(again.stored);

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::buffer::GpuBuffer;
+use crate::device::GpuDevice;
+use crate::error::GpuError;
 use crate::kernels::Elem;
 use crate::kernels::elementwise::{Broadcast, ElementwiseOp};
 use crate::kernels::matmul::MatmulShape;
@@ -42,6 +44,24 @@ impl Value {
 
     pub(super) fn bytes(&self) -> u64 {
         self.len * self.elem.bytes()
+    }
+
+    /// Data that is still to be uploaded, and the buffer it goes to, which is created here.
+    pub(super) fn pending_upload(&mut self, gpu: &GpuDevice) -> Result<Option<(GpuBuffer, &[u8])>, GpuError> {
+        let bytes = self.bytes();
+        let Source::Upload { pending: Some(data), buffer } = &mut self.source else { return Ok(None) };
+        let target = match buffer {
+            Some(buffer) => buffer.clone(),
+            None => buffer.insert(gpu.create_buffer("upload", bytes)?).clone(),
+        };
+        Ok(Some((target, data)))
+    }
+
+    /// Drops the data, which the device has now.
+    pub(super) fn uploaded(&mut self) {
+        if let Source::Upload { pending, .. } = &mut self.source {
+            *pending = None;
+        }
     }
 
     pub(super) fn op(&self) -> Option<&Op> {

@@ -14,7 +14,7 @@ use std::{
 use wgpu::{ErrorFilter, PollError, PollType, SubmissionIndex};
 
 use super::{GpuDevice, count, state};
-use crate::{encode::DispatchList, error::GpuError};
+use crate::{encode::DispatchList, error::GpuError, signal::signal};
 
 impl GpuDevice {
     /// Checks that the device can still be used. Very cheap.
@@ -44,6 +44,35 @@ impl GpuDevice {
                 self.check_alive()
             }
         }
+    }
+
+    /// A future that is ready when a submission is done, for any executor.
+    ///
+    /// # Errors
+    /// [`GpuError::BufferMap`] where the thread that waits cannot be started, [`GpuError::DeviceLost`].
+    pub(crate) async fn finished(&self, submission: &SubmissionIndex) -> Result<(), GpuError> {
+        let (setter, done) = signal();
+        self.waiter().watch(self, submission.clone(), move || setter.set())?;
+        done.await;
+        self.check_alive()
+    }
+
+    /// Yields until a submission does not block. Mesa's software driver blocks inside a submission until the
+    /// one before it is done; drivers of hardware do not.
+    pub(crate) async fn ready_to_submit(&self) -> Result<(), GpuError> {
+        if self.info().device_type != wgpu::DeviceType::Cpu {
+            return Ok(());
+        }
+        let last = || self.inner.last_submission.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // Another task may have submitted something meanwhile.
+        let mut waited_for = 0;
+        while let Some((number, index)) = last()
+            && number != waited_for
+        {
+            self.finished(&index).await?;
+            waited_for = number;
+        }
+        Ok(())
     }
 
     /// Submits command buffers. A lost device is detected here if it was not checked within the last
@@ -116,6 +145,11 @@ impl GpuDevice {
 
     fn submitted(&self, index: SubmissionIndex) -> Result<SubmissionIndex, GpuError> {
         count(&self.inner.stats.submissions, 1);
+        {
+            let mut last = self.inner.last_submission.lock().unwrap_or_else(PoisonError::into_inner);
+            let number = last.as_ref().map_or(0, |(number, _)| *number) + 1;
+            *last = Some((number, index.clone()));
+        }
         if self.inner.last_check.recent() {
             return self.check_alive().map(|()| index);
         }
@@ -199,7 +233,7 @@ impl GpuDevice {
     }
 
     /// Polls unless another thread is polling.
-    fn try_poll(&self, poll: PollType) -> Option<Result<wgpu::PollStatus, PollError>> {
+    pub(crate) fn try_poll(&self, poll: PollType) -> Option<Result<wgpu::PollStatus, PollError>> {
         let _turn = match self.polling().try_lock() {
             Ok(turn) => turn,
             Err(TryLockError::Poisoned(turn)) => turn.into_inner(),

@@ -1,15 +1,18 @@
 //! Lists the GPUs that wgpu can reach, and their capabilities.
 
-use fulmen_core::device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, Fact};
+use fulmen_core::device::{BackendName, BackendReport, DeviceInfo, DeviceKind, Fact};
 use wgpu::{
     Adapter, AdapterInfo, Backends, DeviceType, Features, Instance, InstanceDescriptor, InstanceFlags,
 };
 
 use crate::error::{GpuError, TRIED};
 
+/// The name of this backend.
+pub const NAME: BackendName = BackendName::new("wgpu");
+
 /// A report of every adapter, or the reason why there is none.
 pub fn report() -> BackendReport {
-    BackendReport::new(BackendKind::Wgpu, list_devices())
+    BackendReport::new(NAME, list_devices())
 }
 
 /// Every adapter that wgpu finds, in its own order. Opens none of them.
@@ -39,7 +42,7 @@ fn instance() -> Instance {
 fn device_info(index: usize, adapter: &Adapter) -> DeviceInfo {
     let info = adapter.get_info();
     DeviceInfo {
-        backend: BackendKind::Wgpu,
+        backend: NAME,
         index,
         kind: device_kind(info.device_type),
         driver: driver(&info),
@@ -159,7 +162,7 @@ mod tests {
             )
         });
         for (index, device) in devices.iter().enumerate() {
-            assert_eq!((device.backend, device.index), (BackendKind::Wgpu, index));
+            assert_eq!((device.backend, device.index), (NAME, index));
             assert!(!device.name.is_empty());
             let names: Vec<_> = device.facts.iter().map(|fact| fact.name).collect();
             for name in ["largest storage binding", "workgroup memory", "subgroups", "cooperative matrix"] {

@@ -36,7 +36,7 @@ pub(crate) use self::{
     stats::{Counters, count},
 };
 pub use self::{
-    list::{list_devices, report},
+    list::{NAME, list_devices, report},
     memory::GpuMemory,
     options::{AdapterSelector, DeviceOptions, DiskCache, RecordMode},
     stats::DeviceStats,
@@ -73,6 +73,8 @@ struct Inner {
     staging: StagingPool,
     waiter: Waiter,
     last_check: call::LastCheck,
+    /// The last submission, and how many there were.
+    last_submission: Mutex<Option<(u64, wgpu::SubmissionIndex)>>,
     /// Held while the device is polled: see [`GpuDevice::poll`].
     polling: Arc<Mutex<()>>,
     file: Option<PipelineFile>,
@@ -202,6 +204,7 @@ impl GpuDevice {
                 staging: StagingPool::default(),
                 waiter: Waiter::default(),
                 last_check: call::LastCheck::default(),
+                last_submission: Mutex::default(),
                 polling: Arc::default(),
                 file,
                 tuned,

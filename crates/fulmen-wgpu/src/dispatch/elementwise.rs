@@ -18,6 +18,16 @@ impl WgpuDispatcher {
         self.one_input(nodes, op.scalars(), call)
     }
 
+    /// `max(x, 0)²`.
+    pub(super) fn relu2(&mut self, call: &UnaryCall) -> LaunchCount {
+        let nodes = vec![
+            Node::Input(0),
+            Node::Op(ElementwiseOp::Relu, vec![0]),
+            Node::Op(ElementwiseOp::Mul, vec![1, 1]),
+        ];
+        self.one_input(nodes, 0, call)
+    }
+
     /// `c · tanh(x / c)`.
     pub(super) fn softcap(&mut self, call: &UnaryCall) -> LaunchCount {
         let nodes = vec![

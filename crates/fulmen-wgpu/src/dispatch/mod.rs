@@ -189,6 +189,7 @@ impl KernelDispatch for WgpuDispatcher {
         dispatch_silu(UnaryCall) => |d: &mut Self, call| d.unary(ElementwiseOp::Swish, call);
         dispatch_gelu(UnaryCall) => |d: &mut Self, call| d.unary(ElementwiseOp::Gelu, call);
         dispatch_gelu_tanh(UnaryCall) => |d: &mut Self, call| d.unary(ElementwiseOp::GeluTanh, call);
+        dispatch_relu2(UnaryCall) => WgpuDispatcher::relu2;
         dispatch_scale(UnaryCall) => |d: &mut Self, call| d.unary(ElementwiseOp::Scale, call);
         dispatch_softcap(UnaryCall) => WgpuDispatcher::softcap;
         dispatch_softmax(SoftMaxCall) => WgpuDispatcher::softmax;
@@ -354,8 +355,19 @@ impl DeviceMemory for WgpuDispatcher {
         Ok(())
     }
 
+    fn start_read(&mut self, ptr: u64, bytes: usize) -> Result<ReadTicket, BackendError> {
+        if bytes == 0 {
+            self.queue.flush()?;
+            return Ok(ReadTicket::ready(Vec::new()));
+        }
+        let slice = self.memory.slice("read", ptr, bytes)?;
+        let (words, skip) = words_around(&slice);
+        self.queue.read_later(&words, skip, bytes)
+    }
+
+    /// As a ticket does, but straight from the mapped memory; an empty read waits for all work.
     fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
-        if out.is_empty() || self.memory.read_weight(ptr, out)?.is_some() {
+        if out.is_empty() {
             return self.queue.synchronize();
         }
         let slice = self.memory.slice("read", ptr, out.len())?;

@@ -21,7 +21,6 @@ use std::{
 
 use wgpu::{BindGroup, BindGroupLayout, BufferUsages, CommandEncoder, ComputePass, SubmissionIndex};
 
-pub use self::profile::{DispatchTime, Profile};
 use crate::{
     buffer::{BufferSlice, GpuBuffer},
     device::{GpuDevice, RecordMode, count},
@@ -31,6 +30,7 @@ use crate::{
     replay::{MIN_DISPATCHES, MIN_ENCODED_RUNS, RECORD_AFTER_DISPATCHES, Recording, ReplayDispatch},
     transfer::Readback,
 };
+pub use fulmen_core::trace::{DispatchTime, Profile};
 
 const COMPILE: &str = "DispatchList::compile";
 const SUBMIT: &str = "DispatchList::submit";

@@ -4,36 +4,9 @@ use wgpu::{BufferUsages, ComputePassDescriptor, ComputePassTimestampWrites, Feat
 
 use super::{DispatchList, PassState};
 use crate::{buffer::GpuBuffer, device::count, error::GpuError};
+use fulmen_core::trace::{DispatchTime, Profile};
 
 const CALL: &str = "DispatchList::profile";
-
-/// The time of one dispatch on the device.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DispatchTime {
-    /// The dispatch's label.
-    pub label: String,
-    /// Start, in microseconds after the start of the first dispatch.
-    pub start_us: f64,
-    /// Duration in microseconds.
-    pub duration_us: f64,
-}
-
-/// The times of a run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Profile {
-    /// Each dispatch, in order.
-    pub dispatches: Vec<DispatchTime>,
-    /// The device cannot write timestamps inside a pass, so each dispatch ran in a pass of its own.
-    /// That adds several microseconds per dispatch that a normal run does not have.
-    pub split_passes: bool,
-}
-
-impl Profile {
-    /// From the start of the first dispatch to the end of the last, in microseconds.
-    pub fn total_us(&self) -> f64 {
-        self.dispatches.last().map_or(0.0, |last| last.start_us + last.duration_us)
-    }
-}
 
 impl DispatchList {
     /// Runs all dispatches once with a timestamp before and after each, and waits for them.

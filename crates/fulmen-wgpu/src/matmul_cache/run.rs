@@ -271,7 +271,8 @@ impl GpuMatmulCache {
     }
 
     fn many(&mut self, call: &'static str, matmuls: &mut [CachedMatmul<'_>]) -> Result<(), GpuError> {
-        let Some(Started { readback }) = self.start(call, matmuls)? else { return Ok(()) };
+        let layout = self.lay_out(call, matmuls)?;
+        let Some(Started { readback }) = self.start(call, matmuls, &layout)? else { return Ok(()) };
         let mut outputs: Vec<&mut [u8]> = host_outputs(matmuls).collect();
         readback.wait_into(&mut outputs)
     }
@@ -281,19 +282,44 @@ impl GpuMatmulCache {
         call: &'static str,
         matmuls: &mut [CachedMatmul<'_>],
     ) -> Result<(), GpuError> {
-        let Some(Started { readback }) = self.start(call, matmuls)? else { return Ok(()) };
+        let layout = self.lay_out(call, matmuls)?;
+        self.compile_ahead(call, matmuls, &layout).await?;
+        self.staging.ready(&self.gpu, call, layout.input_bytes).await?;
+        self.gpu.ready_to_submit().await?;
+        let Some(Started { readback }) = self.start(call, matmuls, &layout)? else { return Ok(()) };
         let mut outputs: Vec<&mut [u8]> = host_outputs(matmuls).collect();
         readback.await_with(|index, bytes| outputs[index].copy_from_slice(bytes)).await
     }
 
-    /// Checks, compiles, uploads and submits; gives what is to be read, if anything is.
+    /// Yields until the kernels of matmuls that were not called like this before are compiled.
+    async fn compile_ahead(
+        &self,
+        call: &'static str,
+        matmuls: &[CachedMatmul<'_>],
+        layout: &Layout,
+    ) -> Result<(), GpuError> {
+        if self.runs.compiled.contains_key(&layout.keys) {
+            return Ok(());
+        }
+        let mut kernels = Vec::new();
+        for (key, matmul) in layout.keys.iter().zip(matmuls) {
+            let weight = self.weights.get(matmul.weight).ok_or_else(|| self.unknown(call, matmul.weight))?;
+            let launches = self.launches(call, weight, key.m)?.launches;
+            kernels.extend(launches.into_iter().map(|bound| bound.launch.launch.kernel));
+        }
+        // SAFETY: the kernels of this crate, as in `pipeline`.
+        unsafe { self.pipelines.compile_ahead(&self.gpu, &kernels) }.await;
+        Ok(())
+    }
+
+    /// Compiles, uploads and submits; gives what is to be read, if anything is.
     fn start(
         &mut self,
         call: &'static str,
         matmuls: &[CachedMatmul<'_>],
+        layout: &Layout,
     ) -> Result<Option<Started>, GpuError> {
         self.gpu.check_alive()?;
-        let layout = self.lay_out(call, matmuls)?;
         let names: Vec<&str> = matmuls.iter().map(|matmul| matmul.weight).collect();
         self.prepare(call, &layout.keys, &names, layout.input_bytes, layout.output_bytes)?;
         let (gpu, runs) = (&self.gpu, &self.runs);

@@ -33,6 +33,9 @@ use crate::{
 /// Bytes per chunk of a large upload.
 const CHUNK: usize = 32 << 20;
 
+/// Bytes per chunk of a large upload that must not block: they are copied in about a millisecond.
+const ASYNC_CHUNK: usize = 4 << 20;
+
 impl GpuDevice {
     /// Copies `data` into a buffer, ordered with the submissions before and after. `offset` is a
     /// multiple of 4; if the length is not, the last word is padded with zeros.
@@ -47,10 +50,7 @@ impl GpuDevice {
         offset: u64,
         data: &[u8],
     ) -> Result<(), GpuError> {
-        self.check_alive()?;
-        let size = (data.len() as u64).next_multiple_of(4);
-        BufferSlice { buffer: buffer.clone(), offset, size }.check(self, call)?;
-        let (words, rest) = data.split_at(data.len() & !3);
+        let (words, rest) = self.checked_upload(call, buffer, offset, data)?;
         let mut at = offset;
         let mut in_flight = None;
         for chunk in words.chunks(CHUNK) {
@@ -63,12 +63,66 @@ impl GpuDevice {
                 }
             }
         }
-        if !rest.is_empty() {
-            let mut word = [0; 4];
-            word[..rest.len()].copy_from_slice(rest);
-            self.write(call, buffer, at, &word)?;
+        self.write_rest(call, buffer, at, rest)
+    }
+
+    /// [`upload`](Self::upload) for any executor: where there is much data, it yields until the device has
+    /// taken what was given to it.
+    ///
+    /// # Errors
+    /// As [`upload`](Self::upload).
+    pub async fn upload_async(
+        &self,
+        call: &'static str,
+        buffer: &GpuBuffer,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), GpuError> {
+        let (words, rest) = self.checked_upload(call, buffer, offset, data)?;
+        let mut at = offset;
+        let mut in_flight = None;
+        for chunk in words.chunks(ASYNC_CHUNK) {
+            self.write(call, buffer, at, chunk)?;
+            at += chunk.len() as u64;
+            if words.len() > ASYNC_CHUNK {
+                self.ready_to_submit().await?;
+                let submission = self.submit(call, [])?;
+                if let Some(earlier) = in_flight.replace(submission) {
+                    self.finished(&earlier).await?;
+                }
+            }
         }
-        Ok(())
+        self.write_rest(call, buffer, at, rest)
+    }
+
+    /// Checks the range of an upload; gives the whole words of the data and the bytes behind them.
+    fn checked_upload<'a>(
+        &self,
+        call: &'static str,
+        buffer: &GpuBuffer,
+        offset: u64,
+        data: &'a [u8],
+    ) -> Result<(&'a [u8], &'a [u8]), GpuError> {
+        self.check_alive()?;
+        let size = (data.len() as u64).next_multiple_of(4);
+        BufferSlice { buffer: buffer.clone(), offset, size }.check(self, call)?;
+        Ok(data.split_at(data.len() & !3))
+    }
+
+    /// Writes fewer bytes than a word, padded with zeros.
+    fn write_rest(
+        &self,
+        call: &'static str,
+        buffer: &GpuBuffer,
+        at: u64,
+        rest: &[u8],
+    ) -> Result<(), GpuError> {
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let mut word = [0; 4];
+        word[..rest.len()].copy_from_slice(rest);
+        self.write(call, buffer, at, &word)
     }
 
     fn write(&self, call: &'static str, buffer: &GpuBuffer, at: u64, data: &[u8]) -> Result<(), GpuError> {
@@ -90,7 +144,7 @@ impl GpuDevice {
     /// # Errors
     /// As [`read_many`](Self::read_many).
     pub fn read_many_async(&self, slices: &[BufferSlice]) -> Result<ReadFuture, GpuError> {
-        self.start_reads("read_many_async", slices)?.into_future(self)
+        self.start_reads("read_many_async", slices)?.into_future()
     }
 
     /// Reads one range into the caller's memory, of the same size.

@@ -161,19 +161,36 @@ impl Readback {
 
     /// [`wait_with`](Self::wait_with) for any executor.
     pub(crate) async fn await_with(self, each: impl FnMut(usize, &[u8])) -> Result<(), GpuError> {
-        let gpu = self.gpu.clone();
-        Mapping::new(self, &gpu)?.await?.copy_out(each)
+        Mapping::new(self)?.await?.copy_out(each)
     }
 
     /// The bytes, for any executor.
     ///
     /// # Errors
     /// [`GpuError::BufferMap`] where the thread that polls the device cannot be started.
-    pub fn into_future(self, gpu: &GpuDevice) -> Result<ReadFuture, GpuError> {
-        Ok(ReadFuture { mapping: Mapping::new(self, gpu)? })
+    pub fn into_future(self) -> Result<ReadFuture, GpuError> {
+        Ok(ReadFuture { mapping: Mapping::new(self)? })
     }
 
-    fn block(&self) -> Result<(), GpuError> {
+    /// Lets the helper thread of the device wait for the submission, so that [`poll`](Self::poll) is woken.
+    pub(crate) fn watch(&self) -> Result<(), GpuError> {
+        let Some(submission) = &self.submission else { return Ok(()) };
+        let mapped = self.mapped.clone();
+        self.gpu.waiter().watch(&self.gpu, submission.clone(), move || mapped.waited())
+    }
+
+    /// Whether the memory is mapped, or will never be. Otherwise the waker is woken when it is. Never blocks.
+    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.mapped.lock();
+        if state.done < self.staging.len() && !state.waited {
+            state.waker = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+
+    /// Waits until the memory is mapped.
+    pub(crate) fn block(&self) -> Result<(), GpuError> {
         match (&self.submission, self.is_empty()) {
             (_, true) => Ok(()),
             (Some(submission), false) => self.gpu.wait(submission),
@@ -188,7 +205,7 @@ impl Readback {
     }
 
     /// Passes the mapped bytes to `each` and returns the staging buffers to the pool.
-    fn copy_out(self, mut each: impl FnMut(usize, &[u8])) -> Result<(), GpuError> {
+    pub(crate) fn copy_out(self, mut each: impl FnMut(usize, &[u8])) -> Result<(), GpuError> {
         if self.is_empty() {
             return self.gpu.check_alive();
         }
@@ -283,11 +300,8 @@ struct Mapping {
 }
 
 impl Mapping {
-    fn new(readback: Readback, gpu: &GpuDevice) -> Result<Self, GpuError> {
-        if let Some(submission) = &readback.submission {
-            let mapped = readback.mapped.clone();
-            gpu.waiter().watch(gpu, submission.clone(), move || mapped.waited())?;
-        }
+    fn new(readback: Readback) -> Result<Self, GpuError> {
+        readback.watch()?;
         Ok(Self { readback: Some(readback) })
     }
 }
@@ -296,12 +310,8 @@ impl Future for Mapping {
     type Output = Result<Readback, GpuError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(readback) = &self.readback {
-            let mut state = readback.mapped.lock();
-            if state.done < readback.staging.len() && !state.waited {
-                state.waker = Some(context.waker().clone());
-                return Poll::Pending;
-            }
+        if self.readback.as_ref().is_some_and(|readback| readback.poll(context).is_pending()) {
+            return Poll::Pending;
         }
         Poll::Ready(self.readback.take().ok_or_else(|| GpuError::BufferMap {
             call: "read_many_async",

@@ -81,6 +81,29 @@ impl UploadStaging {
         Ok(Upload { gpu: gpu.clone(), entry, used: bytes })
     }
 
+    /// Yields until [`write`](Self::write) of so many bytes would not wait.
+    pub(crate) async fn ready(
+        &self,
+        gpu: &GpuDevice,
+        call: &'static str,
+        bytes: u64,
+    ) -> Result<(), GpuError> {
+        let waits = || {
+            let entries = self.lock();
+            let fits = |entry: &&Entry| entry.buffer.size() >= bytes;
+            let free = |entry: &Entry| entry.state.load(Ordering::Acquire) == READY;
+            let mut fitting = entries.iter().filter(fits).peekable();
+            entries.len() >= MAX_BUFFERS && fitting.peek().is_some() && !fitting.any(free)
+        };
+        if waits() {
+            // Done after all that was submitted before, and with it the copies from these buffers.
+            gpu.ready_to_submit().await?;
+            let last = gpu.submit(call, [])?;
+            gpu.finished(&last).await?;
+        }
+        Ok(())
+    }
+
     /// A mapped buffer that is large enough: a free one, or a new one that replaces those that are too small.
     fn take(&self, gpu: &GpuDevice, call: &'static str, bytes: u64) -> Result<Entry, GpuError> {
         let free = |entries: &mut Vec<Entry>| {
@@ -96,7 +119,11 @@ impl UploadStaging {
         if self.lock().iter().any(|entry| entry.buffer.size() >= bytes) {
             // A buffer may be done without having been polled; with enough buffers in flight, wait for one.
             let wait = self.lock().len() >= MAX_BUFFERS;
-            let _ = gpu.poll(if wait { PollType::wait_indefinitely() } else { PollType::Poll });
+            match wait {
+                true => _ = gpu.poll(PollType::wait_indefinitely()),
+                // Another thread that polls gives the buffer back, too.
+                false => _ = gpu.try_poll(PollType::Poll),
+            }
             gpu.check_alive()?;
             if let Some(entry) = free(&mut self.lock()) {
                 return Ok(entry);

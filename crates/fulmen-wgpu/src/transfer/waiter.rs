@@ -27,7 +27,7 @@ struct WaitRequest {
 
 impl Waiter {
     /// Makes the thread wait for a submission and then call `then`, whether or not the wait succeeded.
-    pub(super) fn watch(
+    pub(crate) fn watch(
         &self,
         gpu: &GpuDevice,
         submission: SubmissionIndex,

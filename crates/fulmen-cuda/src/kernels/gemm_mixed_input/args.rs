@@ -10,8 +10,8 @@ pub(super) const TILE_ROWS: u32 = 128;
 /// Rows of a warp.
 pub(super) const WARP_ROWS: u32 = 16;
 pub(super) const CONSUMER_WARPS: u32 = 8;
-/// Threads of a block.
-pub(super) const THREADS: u32 = 384;
+/// Padded rows up to which the producer of x is one warp; above, it is a warpgroup.
+pub(super) const PRODUCER_WARP_ROWS: u32 = 32;
 /// n-tiles of 8 rows of x that a thread of the reduction adds up.
 pub(super) const REDUCE_TILES: u32 = 2;
 /// Dynamic shared memory of a block.
@@ -19,7 +19,15 @@ pub(super) const SHARED_BYTES: u32 = 224 << 10;
 
 kernel_args! {
     file: "gemm_mixed_input.cuh";
-    constants: [MAX_WEIGHTS, TILE_ROWS, WARP_ROWS, CONSUMER_WARPS, THREADS, SHARED_BYTES, REDUCE_TILES];
+    constants: [
+        MAX_WEIGHTS,
+        TILE_ROWS,
+        WARP_ROWS,
+        CONSUMER_WARPS,
+        PRODUCER_WARP_ROWS,
+        SHARED_BYTES,
+        REDUCE_TILES,
+    ];
 
     #[derive(Debug, Default)]
     pub(super) struct MixedInputWeight {

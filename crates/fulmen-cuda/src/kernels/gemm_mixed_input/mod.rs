@@ -9,8 +9,8 @@ mod args;
 use fulmen_core::{BackendError, DType};
 
 use self::args::{
-    CONSUMER_WARPS, GemmMixedInputArgs, MixedInputWeight, REDUCE_TILES, SHARED_BYTES, THREADS, TILE_ROWS,
-    WARP_ROWS,
+    CONSUMER_WARPS, GemmMixedInputArgs, MixedInputWeight, PRODUCER_WARP_ROWS, REDUCE_TILES, SHARED_BYTES,
+    TILE_ROWS, WARP_ROWS,
 };
 use super::even_split::{EvenSplit, MAX_ITEMS};
 use super::f16_fragments::{K_CHUNK, K_ORDERS};
@@ -145,7 +145,8 @@ impl Gemm {
             unused: [0; 14],
         };
         let entry = format!("gemm_mixed_input_{}_{}", type_name(self.format), scratch.rows);
-        let launch = Launch::new("gemm_mixed_input", &entry, self.blocks, THREADS).shared(SHARED_BYTES);
+        let launch =
+            Launch::new("gemm_mixed_input", &entry, self.blocks, threads(scratch.rows)).shared(SHARED_BYTES);
         queue.launch(&launch, &args)?;
         if !self.shares_tiles() {
             return Ok(1);
@@ -155,6 +156,11 @@ impl Gemm {
         queue.launch(&reduce.rows(args.n_tiles_x / REDUCE_TILES), &args)?;
         Ok(2)
     }
+}
+
+/// Threads of a block for `rows` padded rows.
+fn threads(rows: u32) -> u32 {
+    32 * CONSUMER_WARPS + if rows <= PRODUCER_WARP_ROWS { 32 } else { 128 }
 }
 
 /// Whether weights are loaded as TMA tiles: `ALIGNED` of the formats.

@@ -1,12 +1,33 @@
-//! Selects and opens a device.
+//! Selects a device among those that the backends found.
 
-use fulmen_core::device::{BackendKind, BackendReport, DeviceInfo, DeviceKind, DeviceSelector};
-use fulmen_model::Device;
+use fulmen_core::device::{BackendName, BackendReport, DeviceInfo, DeviceSelector};
 
 /// Why no device can be selected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SelectError {
+    /// The text is no device, or no backend has this name.
+    #[error("unknown device {asked:?}; use {}", forms(known))]
+    Unknown {
+        /// What was asked for.
+        asked: String,
+        /// The backends that there are.
+        known: Vec<BackendName>,
+    },
+    /// The backend exists, but its cargo feature was off when this program was built.
+    #[error(
+        "device {asked} cannot be used: this program was built without the backend {backend} (cargo feature \
+         \"{backend}\"); it has: {}",
+        list(known)
+    )]
+    LeftOut {
+        /// The requested device.
+        asked: DeviceSelector,
+        /// Its backend, which is also the name of the feature.
+        backend: BackendName,
+        /// The backends that there are.
+        known: Vec<BackendName>,
+    },
     /// The device or backend does not exist or cannot be used.
     #[error("device {asked} cannot be used: {reason}")]
     Unavailable {
@@ -21,7 +42,7 @@ pub enum SelectError {
         /// The requested device.
         asked: DeviceSelector,
         /// Its backend.
-        backend: BackendKind,
+        backend: BackendName,
         /// Its number of devices.
         count: usize,
     },
@@ -30,77 +51,38 @@ pub enum SelectError {
     Nothing,
 }
 
-/// Options for opening a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpenOptions {
-    /// CPU threads; `None` for all of them.
-    pub threads: Option<usize>,
-}
-
-/// Opens a device for graphs and models.
-///
-/// ```
-/// let device = fulmen::open("cpu".parse()?)?;
-/// assert_eq!(device.backend(), "cpu");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub fn open(asked: DeviceSelector) -> Result<Device, SelectError> {
-    open_with(asked, OpenOptions::default()).map(|(_, device)| device)
-}
-
-/// Opens a device with options, and returns its description.
-pub fn open_with(asked: DeviceSelector, options: OpenOptions) -> Result<(DeviceInfo, Device), SelectError> {
-    let reports = reports_for(asked);
-    let info = choose(&reports, asked)?.clone();
-    let device: Device = match info.backend {
-        BackendKind::Cpu => match options.threads {
-            Some(threads) => Box::new(fulmen_cpu::CpuDispatcher::with_threads(threads)),
-            None => Box::new(fulmen_cpu::CpuDispatcher::new()),
-        },
-        BackendKind::Cuda => {
-            let opened = fulmen_cuda::CudaDispatcher::open(info.index);
-            let refused =
-                |error: fulmen_cuda::CudaError| SelectError::Unavailable { asked, reason: error.to_string() };
-            Box::new(opened.map_err(refused)?)
-        }
-        BackendKind::Wgpu => {
-            let opened = fulmen_wgpu::WgpuDispatcher::open(info.index);
-            let refused =
-                |error: fulmen_wgpu::GpuError| SelectError::Unavailable { asked, reason: error.to_string() };
-            Box::new(opened.map_err(refused)?)
-        }
-    };
-    Ok((info, device))
-}
-
-/// Only the reports that the selection needs: querying a driver takes time, and some write to the terminal.
-fn reports_for(asked: DeviceSelector) -> Vec<BackendReport> {
-    match asked {
-        DeviceSelector::Auto => reports(),
-        DeviceSelector::Backend(backend) | DeviceSelector::Device(backend, _) => vec![report(backend)],
+/// `cpu, wgpu`, or that there are none.
+fn list(known: &[BackendName]) -> String {
+    match known {
+        [] => "no backend".to_owned(),
+        // The most general ones first.
+        known => known.iter().rev().map(BackendName::as_str).collect::<Vec<_>>().join(", "),
     }
 }
 
-fn report(backend: BackendKind) -> BackendReport {
-    match backend {
-        BackendKind::Cpu => fulmen_cpu::device::report(),
-        BackendKind::Wgpu => fulmen_wgpu::report(),
-        BackendKind::Cuda => fulmen_cuda::report(),
+/// What a selector may be.
+fn forms(known: &[BackendName]) -> String {
+    let example = known.iter().find(|name| name.as_str() != "cpu").or(known.first());
+    match example {
+        None => "auto (this program has no backend)".to_owned(),
+        Some(name) => format!("auto, {}, or a device by its number, such as {name}:0", list(known)),
     }
 }
 
-/// The reports of all backends: CUDA, wgpu, CPU.
-pub fn reports() -> Vec<BackendReport> {
-    [BackendKind::Cuda, BackendKind::Wgpu, BackendKind::Cpu].map(report).into()
-}
-
-/// Selects a device. Only devices that can run graphs are returned.
-pub fn choose(reports: &[BackendReport], asked: DeviceSelector) -> Result<&DeviceInfo, SelectError> {
+/// Selects a device that can run graphs; of several, the one of the lowest rank.
+pub(crate) fn select(
+    reports: &[BackendReport],
+    asked: DeviceSelector,
+    rank: impl Fn(&DeviceInfo) -> u32,
+) -> Result<&DeviceInfo, SelectError> {
     match asked {
-        DeviceSelector::Auto => best(reports.iter().flat_map(|r| &r.devices)).ok_or(SelectError::Nothing),
+        DeviceSelector::Auto => {
+            best(reports.iter().flat_map(|report| &report.devices), rank).ok_or(SelectError::Nothing)
+        }
         DeviceSelector::Backend(backend) => {
             let devices = devices(reports, backend, asked)?;
-            best(devices).ok_or_else(|| SelectError::Unavailable { asked, reason: first_reason(devices) })
+            best(devices, rank)
+                .ok_or_else(|| SelectError::Unavailable { asked, reason: first_reason(devices) })
         }
         DeviceSelector::Device(backend, index) => {
             let devices = devices(reports, backend, asked)?;
@@ -117,7 +99,7 @@ pub fn choose(reports: &[BackendReport], asked: DeviceSelector) -> Result<&Devic
 /// The devices of one backend, or the reason why there are none.
 fn devices(
     reports: &[BackendReport],
-    backend: BackendKind,
+    backend: BackendName,
     asked: DeviceSelector,
 ) -> Result<&[DeviceInfo], SelectError> {
     let report = reports.iter().find(|report| report.backend == backend);
@@ -132,20 +114,11 @@ fn devices(
 }
 
 /// The best device that can run graphs; the first of several equally good ones.
-fn best<'a>(devices: impl IntoIterator<Item = &'a DeviceInfo>) -> Option<&'a DeviceInfo> {
+fn best<'a>(
+    devices: impl IntoIterator<Item = &'a DeviceInfo>,
+    rank: impl Fn(&DeviceInfo) -> u32,
+) -> Option<&'a DeviceInfo> {
     devices.into_iter().filter(|device| device.runs_graphs.is_ok()).min_by_key(|device| rank(device))
-}
-
-/// CUDA before wgpu on a real GPU before the CPU; a software GPU is slower than the CPU backend.
-fn rank(device: &DeviceInfo) -> u8 {
-    match (device.backend, device.kind) {
-        (BackendKind::Cuda, _) => 0,
-        (BackendKind::Wgpu, DeviceKind::DiscreteGpu) => 1,
-        (BackendKind::Wgpu, DeviceKind::IntegratedGpu) => 2,
-        (BackendKind::Wgpu, DeviceKind::Other) => 3,
-        (BackendKind::Cpu, _) => 4,
-        (BackendKind::Wgpu, DeviceKind::SoftwareGpu | DeviceKind::Cpu) => 5,
-    }
 }
 
 /// Why the first of these devices cannot run graphs.
@@ -153,11 +126,13 @@ fn first_reason(devices: &[DeviceInfo]) -> String {
     devices.iter().find_map(|device| device.runs_graphs.clone().err()).unwrap_or_default()
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cpu", feature = "wgpu", feature = "cuda"))]
 mod tests {
     use super::*;
+    use crate::Registry;
+    use fulmen_core::device::DeviceKind;
 
-    fn device(backend: BackendKind, index: usize, kind: DeviceKind, usable: bool) -> DeviceInfo {
+    fn device(backend: BackendName, index: usize, kind: DeviceKind, usable: bool) -> DeviceInfo {
         DeviceInfo {
             backend,
             index,
@@ -172,27 +147,27 @@ mod tests {
     }
 
     fn machine(cuda_runs: bool, wgpu_runs: bool) -> Vec<BackendReport> {
-        use {
-            BackendKind::*,
-            DeviceKind::{DiscreteGpu, IntegratedGpu, SoftwareGpu},
-        };
+        use DeviceKind::{DiscreteGpu, IntegratedGpu, SoftwareGpu};
+        let [cuda, wgpu, cpu] = ["cuda", "wgpu", "cpu"].map(BackendName::new);
         let report = |backend, devices| BackendReport { backend, devices, unavailable: None };
         vec![
-            report(Cuda, vec![device(Cuda, 0, DiscreteGpu, cuda_runs)]),
+            report(cuda, vec![device(cuda, 0, DiscreteGpu, cuda_runs)]),
             report(
-                Wgpu,
+                wgpu,
                 vec![
-                    device(Wgpu, 0, SoftwareGpu, wgpu_runs),
-                    device(Wgpu, 1, IntegratedGpu, wgpu_runs),
-                    device(Wgpu, 2, DiscreteGpu, wgpu_runs),
+                    device(wgpu, 0, SoftwareGpu, wgpu_runs),
+                    device(wgpu, 1, IntegratedGpu, wgpu_runs),
+                    device(wgpu, 2, DiscreteGpu, wgpu_runs),
                 ],
             ),
-            report(Cpu, vec![device(Cpu, 0, DeviceKind::Cpu, true)]),
+            report(cpu, vec![device(cpu, 0, DeviceKind::Cpu, true)]),
         ]
     }
 
     fn taken(reports: &[BackendReport], asked: &str) -> Result<String, SelectError> {
-        choose(reports, asked.parse().unwrap()).map(|device| device.selector().to_string())
+        Registry::builtin()
+            .choose(reports, asked.parse().unwrap())
+            .map(|device| device.selector().to_string())
     }
 
     #[test]
@@ -228,7 +203,7 @@ mod tests {
     #[test]
     fn a_missing_backend_says_why() {
         let reports = [BackendReport {
-            backend: BackendKind::Cuda,
+            backend: BackendName::new("cuda"),
             devices: vec![],
             unavailable: Some("no driver".into()),
         }];

@@ -1,8 +1,34 @@
-//! Profiles as files for `chrome://tracing` and Perfetto.
+//! Profiles of kernels, and their files for `chrome://tracing` and Perfetto.
 
 use std::io;
 
-use crate::encode::Profile;
+/// The time of one dispatch on the device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DispatchTime {
+    /// The dispatch's label.
+    pub label: String,
+    /// Start, in microseconds after the start of the first dispatch.
+    pub start_us: f64,
+    /// Duration in microseconds.
+    pub duration_us: f64,
+}
+
+/// The times of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
+    /// Each dispatch, in order.
+    pub dispatches: Vec<DispatchTime>,
+    /// The device cannot write timestamps inside a pass, so each dispatch ran in a pass of its own.
+    /// That adds several microseconds per dispatch that a normal run does not have.
+    pub split_passes: bool,
+}
+
+impl Profile {
+    /// From the start of the first dispatch to the end of the last, in microseconds.
+    pub fn total_us(&self) -> f64 {
+        self.dispatches.last().map_or(0.0, |last| last.start_us + last.duration_us)
+    }
+}
 
 /// Writes profiles as a Chrome trace, one row per profile, in microseconds. Names are the dispatches' labels.
 ///
@@ -53,7 +79,6 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encode::DispatchTime;
 
     #[test]
     fn a_trace_is_json_with_a_row_for_each_profile() {

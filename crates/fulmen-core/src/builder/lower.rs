@@ -1,0 +1,204 @@
+//! Lowering of the ops of a plan to typed calls: tensors become addresses.
+
+use super::op::{CacheRef, Linear, Op, Slots, TensorId};
+use super::{OpNode, TensorDef};
+use crate::graph::*;
+use crate::{GraphError, Problem};
+
+/// The tensors of a plan and their addresses.
+pub(super) struct Lowering<'a> {
+    pub(super) tensors: &'a [TensorDef],
+    pub(super) addresses: &'a [u64],
+}
+
+impl Lowering<'_> {
+    /// The calls of the ops, without those that have nothing to write. Errors name the op by its index.
+    pub(super) fn run(&self, ops: &[OpNode]) -> Result<Program, GraphError> {
+        let mut calls = Vec::with_capacity(ops.len());
+        for (node, OpNode { op, outputs }) in ops.iter().enumerate() {
+            let name = outputs.first().and_then(|&id| self.tensors[id].name.clone());
+            let failed = |problem| GraphError { node, op: op.op(), name: name.clone(), problem };
+            let call = self.call(op, outputs).map_err(failed)?;
+            if !call.is_empty() {
+                call.check().map_err(failed)?;
+                calls.push(ProgramCall { node, name, call });
+            }
+        }
+        Ok(Program::from_calls(calls))
+    }
+
+    fn at(&self, id: TensorId) -> u64 {
+        self.addresses[id]
+    }
+
+    fn at_option(&self, id: Option<TensorId>) -> Option<u64> {
+        id.map(|id| self.at(id))
+    }
+
+    fn weight(&self, id: TensorId) -> WeightArg {
+        let TensorDef { dtype, rows, .. } = self.tensors[id];
+        WeightArg { ptr: self.at(id), dtype, rows }
+    }
+
+    fn cache(&self, cache: &CacheRef) -> KvCache {
+        let &CacheRef { k, v, table, dtype, n_pages, n_seqs, seq_pages } = cache;
+        let (k_ptr, v_ptr, table_ptr) = (self.at(k), self.at(v), self.at(table));
+        KvCache { k_ptr, v_ptr, dtype, n_pages, table_ptr, n_seqs, seq_pages }
+    }
+
+    fn history(&self, id: TensorId) -> TokenHistory {
+        let TensorDef { rows, width, .. } = self.tensors[id];
+        TokenHistory { ptr: self.at(id), n_seqs: rows, capacity: width }
+    }
+
+    /// How many rows of `width` elements a tensor has: its rows times its heads.
+    fn rows_of(&self, id: TensorId, width: u32) -> Result<u32, Problem> {
+        let TensorDef { rows, width: all, .. } = self.tensors[id];
+        let rows = u64::from(rows) * u64::from(all.checked_div(width).unwrap_or(0));
+        let (what, expected) = ("rows", "less than 2^32");
+        u32::try_from(rows).map_err(|_| Problem::Value { what, expected, got: rows as f64 })
+    }
+
+    fn call(&self, op: &Op, outputs: &[TensorId]) -> Result<OpCall, Problem> {
+        let at = |id: TensorId| self.at(id);
+        let output = outputs.first().map_or(0, |&id| at(id));
+        Ok(match *op {
+            Op::Embed { table, tokens } => {
+                let (m, width) = (self.tensors[tokens].rows, self.tensors[table].width);
+                OpCall::Embed(EmbedCall { table: self.weight(table), tokens: at(tokens), output, m, width })
+            }
+            Op::MulMat { x, ref weights, residual } => {
+                OpCall::MulMat(self.mul_mat(x, weights, residual, outputs))
+            }
+            Op::GateUp { x, gate, up } => {
+                let TensorDef { rows: m, width: k, .. } = self.tensors[x];
+                let (gate, up) = (self.weight(gate), self.weight(up));
+                OpCall::GateUp(GateUpCall { input: at(x), gate, up, output, m, k })
+            }
+            Op::RmsNorm { x, gamma, epsilon } => {
+                let width = self.tensors[gamma].width;
+                let (rows, gamma) = (self.rows_of(x, width)?, at(gamma));
+                OpCall::RmsNorm(RmsNormCall { input: at(x), gamma, output, width, rows, epsilon })
+            }
+            Op::AddRmsNorm { a, b, gamma, epsilon } => {
+                let TensorDef { rows, width, .. } = self.tensors[a];
+                let [a, b, gamma, sum] = [a, b, gamma, outputs[1]].map(at);
+                OpCall::AddRmsNorm(AddRmsNormCall { a, b, gamma, sum, output, width, rows, epsilon })
+            }
+            Op::Binary { kind, a, b } => {
+                let n_elements = self.tensors[a].elements();
+                kind.call(BinaryCall { a: at(a), b: at(b), output, n_elements })
+            }
+            Op::Unary { kind, x } => {
+                let n_elements = self.tensors[x].elements();
+                kind.call(UnaryCall { input: at(x), output, n_elements, scalar: kind.scalar() })
+            }
+            Op::Rope { x, positions, factors, head_dim, rope } => {
+                let TensorDef { rows: m, width, .. } = self.tensors[x];
+                let (factors, n_heads) = (self.at_option(factors), width.checked_div(head_dim).unwrap_or(0));
+                let (input, positions) = (at(x), at(positions));
+                OpCall::Rope(RopeCall { input, positions, factors, output, m, n_heads, head_dim, rope })
+            }
+            Op::SoftMax { x, scale } => {
+                let TensorDef { rows, width, .. } = self.tensors[x];
+                OpCall::SoftMax(SoftMaxCall { input: at(x), output, width, rows, scale })
+            }
+            Op::Attention { q, k, v, heads, scale } => {
+                let kv = KvSource::Rows { k: at(k), v: at(v) };
+                OpCall::Attention(self.attention(q, kv, output, heads, scale))
+            }
+            Op::CacheAttention { q, cache, slots, heads, scale } => {
+                let Slots { positions, sequences } = slots;
+                let (cache, sequences) = (self.cache(&cache), self.at_option(sequences));
+                let kv = KvSource::Cache { cache, positions: at(positions), sequences };
+                OpCall::Attention(self.attention(q, kv, output, heads, scale))
+            }
+            Op::KvStore { k, v, cache, slots, heads } => {
+                OpCall::KvStore(self.kv_store(k, v, &cache, slots, heads))
+            }
+            Op::RopeStore { q, k, v, q_gamma, k_gamma, epsilon, rope, factors, cache, slots, heads } => {
+                OpCall::RopeStore(RopeStoreCall {
+                    q: at(q),
+                    store: self.kv_store(k, v, &cache, slots, heads),
+                    q_gamma: self.at_option(q_gamma),
+                    k_gamma: self.at_option(k_gamma),
+                    epsilon,
+                    rope,
+                    factors: self.at_option(factors),
+                    output,
+                })
+            }
+            Op::Copy { x } => {
+                OpCall::Copy(CopyCall { input: at(x), output, bytes: self.tensors[x].bytes()? })
+            }
+            Op::ArgMax { x } => {
+                let TensorDef { rows: m, width: n, .. } = self.tensors[x];
+                OpCall::ArgMax(ArgMaxCall { input: at(x), output, m, n })
+            }
+            Op::Sample { logits, states } => {
+                let TensorDef { rows: m, width: n, .. } = self.tensors[logits];
+                OpCall::Sample(SampleCall { logits: at(logits), states: at(states), output, m, n })
+            }
+            Op::Penalize { logits, penalties, history, slots } => {
+                let TensorDef { rows: m, width: n, .. } = self.tensors[logits];
+                OpCall::Penalize(PenalizeCall {
+                    logits: at(logits),
+                    penalties: at(penalties),
+                    history: self.history(history),
+                    positions: at(slots.positions),
+                    sequences: self.at_option(slots.sequences),
+                    output,
+                    m,
+                    n,
+                })
+            }
+            Op::Advance { drawn, tokens, positions, history, sequences } => {
+                let (history, sequences) = (self.history(history), self.at_option(sequences));
+                let m = self.tensors[drawn].rows;
+                let [drawn, tokens, positions] = [drawn, tokens, positions].map(at);
+                OpCall::Advance(AdvanceCall { drawn, tokens, positions, sequences, history, m })
+            }
+        })
+    }
+
+    /// All projections of one input; those without rows have nothing to write.
+    fn mul_mat(
+        &self,
+        x: TensorId,
+        weights: &[Linear],
+        residual: Option<TensorId>,
+        outputs: &[TensorId],
+    ) -> MulMatCall {
+        let part = |(linear, output): (&Linear, &TensorId)| Projection {
+            weight: self.weight(linear.weight),
+            bias: self.at_option(linear.bias),
+            output: self.at(*output),
+        };
+        let TensorDef { rows: m, width: k, .. } = self.tensors[x];
+        let parts = weights.iter().zip(outputs).map(part).filter(|part| part.weight.rows > 0).collect();
+        MulMatCall { input: self.at(x), parts, residual: self.at_option(residual), m, k }
+    }
+
+    fn attention(&self, q: TensorId, kv: KvSource, output: u64, heads: Heads, scale: f32) -> AttentionCall {
+        AttentionCall { q: self.at(q), kv, output, m: self.tensors[q].rows, heads, scale, layer: 0 }
+    }
+
+    fn kv_store(
+        &self,
+        k: TensorId,
+        v: TensorId,
+        cache: &CacheRef,
+        slots: Slots,
+        heads: Heads,
+    ) -> KvStoreCall {
+        KvStoreCall {
+            k: self.at(k),
+            v: self.at(v),
+            cache: self.cache(cache),
+            positions: self.at(slots.positions),
+            sequences: self.at_option(slots.sequences),
+            m: self.tensors[k].rows,
+            heads,
+        }
+    }
+}

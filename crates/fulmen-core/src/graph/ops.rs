@@ -1,0 +1,337 @@
+//! The op table: one row per op. It gives [`TensorOp`] and its list, names and arity, the [`OpCall`] of each
+//! op and what is the same for every call, and the methods of [`KernelDispatch`](super::KernelDispatch).
+//!
+//! A row:
+//!
+//! ```text
+//! Op(Call) {
+//!     name: "op",            // in tables, options and names of kernels
+//!     method: dispatch_op,   // of KernelDispatch
+//!     kernel: optional,      // or required: whether every backend must have it
+//!     inputs: 1 | 2 = "1 or 2 (x, residual)",   // of a node: their number, and in words for errors
+//!     does: "…",             // the doc line of the op, of its call and of its method
+//!     node: "…",             // how a node states it: inputs, shape, parameters
+//! }
+//! ```
+
+use super::call::*;
+use crate::{BackendError, LookUp, Problem};
+
+/// Passes the table to the macro `$then`.
+macro_rules! op_table {
+    ($then:ident) => {
+        $then! {
+            Embed(EmbedCall) {
+                name: "embed", method: dispatch_embed, kernel: optional,
+                inputs: 1 = "1",
+                does: "Rows of an embedding table by token id.",
+                node: "Input: the token ids. The table is `weight_ptr`: `table_rows` rows of `weight_qtype`.",
+            }
+            MulMat(MulMatCall) {
+                name: "mul_mat", method: dispatch_mul_mat, kernel: required,
+                inputs: 1 | 2 = "1 or 2",
+                does: "`x · Wᵀ (+ bias) (+ residual)`: matmul of one input with one or several weights.",
+                node: "Inputs: x and optionally the residual. Shape `[n, k, m, 0]`.",
+            }
+            GateUp(GateUpCall) {
+                name: "gate_up", method: dispatch_gate_up, kernel: optional,
+                inputs: 1 = "1",
+                does: "`silu(x · Wgᵀ) ∘ (x · Wuᵀ)`: gate and up projections with SwiGLU.",
+                node: "The weights are `weight_ptr` and `up_ptr`. Shape `[n, k, m, 0]`.",
+            }
+            RmsNorm(RmsNormCall) {
+                name: "rms_norm", method: dispatch_rms_norm, kernel: required,
+                inputs: 1 = "1",
+                does: "RMS norm of rows.",
+                node: "Rows of `shape[0]` values with the gain `gamma_ptr` and epsilon `scalar`. Shape \
+`[head_dim, n_heads, m, 0]` gives the norm per head.",
+            }
+            AddRmsNorm(AddRmsNormCall) {
+                name: "add_rms_norm", method: dispatch_add_rms_norm, kernel: optional,
+                inputs: 2 = "2",
+                does: "The residual sum `a + b`, and its RMS norm.",
+                node: "The sum goes to `second_ptr`; the norm is that of RmsNorm.",
+            }
+            Add(BinaryCall) {
+                name: "add", method: dispatch_add, kernel: required,
+                inputs: 2 = "2",
+                does: "`a + b`, element by element.",
+                node: "",
+            }
+            Mul(BinaryCall) {
+                name: "mul", method: dispatch_mul, kernel: required,
+                inputs: 2 = "2",
+                does: "`a · b`, element by element.",
+                node: "",
+            }
+            SwiGlu(BinaryCall) {
+                name: "swiglu", method: dispatch_swiglu, kernel: optional,
+                inputs: 2 = "2",
+                does: "`silu(a) · b`, element by element.",
+                node: "",
+            }
+            Silu(UnaryCall) {
+                name: "silu", method: dispatch_silu, kernel: required,
+                inputs: 1 = "1",
+                does: "`x · sigmoid(x)`.",
+                node: "",
+            }
+            Gelu(UnaryCall) {
+                name: "gelu", method: dispatch_gelu, kernel: optional,
+                inputs: 1 = "1",
+                does: "`x · Φ(x)`, computed with erf.",
+                node: "",
+            }
+            GeluTanh(UnaryCall) {
+                name: "gelu_tanh", method: dispatch_gelu_tanh, kernel: optional,
+                inputs: 1 = "1",
+                does: "GELU by its tanh approximation.",
+                node: "",
+            }
+            Relu2(UnaryCall) {
+                name: "relu2", method: dispatch_relu2, kernel: optional,
+                inputs: 1 = "1",
+                does: "Squared ReLU, `max(x, 0)²`.",
+                node: "",
+            }
+            Scale(UnaryCall) {
+                name: "scale", method: dispatch_scale, kernel: optional,
+                inputs: 1 = "1",
+                does: "Multiplication by a constant.",
+                node: "The factor is `scalar`.",
+            }
+            SoftCap(UnaryCall) {
+                name: "softcap", method: dispatch_softcap, kernel: optional,
+                inputs: 1 = "1",
+                does: "Logit soft capping, `cap · tanh(x / cap)`, element by element.",
+                node: "The cap is `scalar`, finite and above 0.",
+            }
+            Rope(RopeCall) {
+                name: "rope", method: dispatch_rope, kernel: required,
+                inputs: 2 = "2 (the rows and their positions)",
+                does: "Rotary position embedding.",
+                node: "Inputs: x and positions. Shape `[head_dim, n_heads, m, 0]`, the rotation is `rope`.",
+            }
+            SoftMax(SoftMaxCall) {
+                name: "softmax", method: dispatch_softmax, kernel: optional,
+                inputs: 1 | 3 = "1 (softmax) or 3 (attention over q, k, v)",
+                does: "Softmax over rows.",
+                node: "With one input: softmax of `x · scalar` over rows of `shape[0]` values. With three \
+inputs q, k, v: causal attention among the rows of the batch, with `heads` and the \
+score scale `scalar`.",
+            }
+            Attention(AttentionCall) {
+                name: "attention", method: dispatch_attention, kernel: required,
+                inputs: 2 | 3 = "2 or 3 (q, positions, sequences)",
+                does: "Causal attention over a KV cache, or among the rows of the batch.",
+                node: "Inputs: q, positions and, if there is more than one sequence, sequence numbers. Row \
+`r` sees positions 0 to `positions[r]` of its sequence in `kv`.",
+            }
+            KvStore(KvStoreCall) {
+                name: "kv_store", method: dispatch_kv_store, kernel: optional,
+                inputs: 3 | 4 = "3 or 4 (k, v, positions, sequences)",
+                does: "Rows of keys and values into the KV cache.",
+                node: "Inputs: k, v, positions, (sequences). The node's address is `k_ptr` of `kv`.",
+            }
+            RopeStore(RopeStoreCall) {
+                name: "rope_store", method: dispatch_rope_store, kernel: optional,
+                inputs: 4 | 5 = "4 or 5 (q, k, v, positions, sequences)",
+                does: "Norm of the query and key heads (where gains are set), RoPE of both, keys and values \
+to the KV cache.",
+                node: "Inputs: q, k, v, positions, (sequences). The output is the rotated q.",
+            }
+            Copy(CopyCall) {
+                name: "copy", method: dispatch_copy, kernel: required,
+                inputs: 1 = "1",
+                does: "A copy of bytes.",
+                node: "The whole input is copied.",
+            }
+            ArgMax(ArgMaxCall) {
+                name: "argmax", method: dispatch_argmax, kernel: optional,
+                inputs: 1 = "1",
+                does: "Index of the largest element of each row.",
+                node: "The output is U32, `[1, 1, m, 0]`.",
+            }
+            Sample(SampleCall) {
+                name: "sample", method: dispatch_sample, kernel: optional,
+                inputs: 1 = "1",
+                does: "A token sampled from each row of logits.",
+                node: "The row's state is at `sample_ptr`; output as ArgMax.",
+            }
+            Penalize(PenalizeCall) {
+                name: "penalize", method: dispatch_penalize, kernel: optional,
+                inputs: 2 | 3 = "2 or 3 (logits, positions, sequences)",
+                does: "Repetition, frequency and presence penalties on logits.",
+                node: "Inputs: logits, positions, (sequences). The row's \
+[`Penalties`](crate::sampling::Penalties) are at `penalty_ptr`, the tokens in \
+`history`.",
+            }
+            Advance(AdvanceCall) {
+                name: "advance", method: dispatch_advance, kernel: optional,
+                inputs: 1 | 2 = "1 or 2 (the sampled tokens, sequences)",
+                does: "The sampled tokens become the inputs of the next decode step.",
+                node: "Inputs: the sampled tokens and, if there is more than one sequence, sequence numbers. \
+Row `r` of `tokens_ptr` is set to its token, row `r` of `positions_ptr` is \
+incremented but not past the last position, and the token is appended to `history` \
+at that position. The node's address is `tokens_ptr`.",
+            }
+        }
+    };
+}
+pub(super) use op_table;
+
+/// `TensorOp` and `OpCall` from the rows of the table.
+macro_rules! define_ops {
+    ($($op:ident($call:ident) {
+        name: $name:literal, method: $method:ident, kernel: $kernel:ident,
+        inputs: $inputs:pat = $words:literal, does: $does:literal, node: $node:literal,
+    })*) => {
+        /// What a node computes. A shape is `[width, inner, m, 0]`: `m` rows of `width · inner` f32 values.
+        /// `inner` is 1 except in tensors divided into heads (`[head_dim, n_heads, m, 0]`) and in MulMat and
+        /// GateUp, where it is `k` and a row of the output has `width` values.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        pub enum TensorOp {
+            /// A leaf: data that is on the device already.
+            None,
+            /// Another output of the input node (its `second_ptr`, or the output of an extra weight).
+            /// Launches nothing.
+            View,
+            $(#[doc = $does] #[doc = ""] #[doc = $node] $op,)*
+        }
+
+        impl TensorOp {
+            /// Every op, leaves and views included.
+            pub const ALL: [TensorOp; 2 + [$($name),*].len()] =
+                [TensorOp::None, TensorOp::View, $(TensorOp::$op),*];
+
+            /// Its name in tables, options and kernels, in lower case: `mul_mat`.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    TensorOp::None => "leaf",
+                    TensorOp::View => "view",
+                    $(TensorOp::$op => $name,)*
+                }
+            }
+
+            /// Whether a node of this op may have this number of inputs.
+            pub const fn takes(self, inputs: usize) -> bool {
+                match self {
+                    TensorOp::None => inputs == 0,
+                    TensorOp::View => inputs == 1,
+                    $(TensorOp::$op => matches!(inputs, $inputs),)*
+                }
+            }
+
+            /// How many inputs a node of this op has, in words.
+            pub const fn inputs(self) -> &'static str {
+                match self {
+                    TensorOp::None => "no",
+                    TensorOp::View => "1",
+                    $(TensorOp::$op => $words,)*
+                }
+            }
+        }
+
+        /// One call of a kernel.
+        #[derive(Clone, Debug, PartialEq)]
+        #[non_exhaustive]
+        pub enum OpCall {
+            $(#[doc = $does] $op($call),)*
+        }
+
+        impl OpCall {
+            /// The op that this call runs. A SoftMax node with three inputs runs as Attention.
+            pub const fn op(&self) -> TensorOp {
+                match self {
+                    $(OpCall::$op(_) => TensorOp::$op,)*
+                }
+            }
+
+            /// An error if its sizes contradict each other, a constant is out of range, or the address of
+            /// something that must be read or written is null.
+            pub fn check(&self) -> Result<(), Problem> {
+                if let OpCall::SoftCap(call) = self {
+                    super::checks::above_0("the cap", call.scalar)?;
+                }
+                match self {
+                    $(OpCall::$op(call) => call.check(),)*
+                }
+            }
+
+            /// Looks up every operand in the memory of a device.
+            pub fn check_operands(&self, memory: &impl LookUp) -> Result<(), BackendError> {
+                match self {
+                    $(OpCall::$op(call) => call.check_operands(memory),)*
+                }
+            }
+
+            /// The call, if it is of this type: `call.as_type::<UnaryCall>()` for an element-wise op of one
+            /// operand.
+            pub fn as_type<C: 'static>(&self) -> Option<&C> {
+                let call: &dyn std::any::Any = match self {
+                    $(OpCall::$op(call) => call,)*
+                };
+                call.downcast_ref()
+            }
+
+            /// Whether there is nothing to write. Such a call is not part of a program.
+            pub fn is_empty(&self) -> bool {
+                match self {
+                    $(OpCall::$op(call) => call.is_empty(),)*
+                }
+            }
+
+            /// The work of the call: each operand read and each result written once. Of an embedding table
+            /// only the selected rows are read, of a KV cache what `cache_use` says.
+            pub fn work(&self, cache_use: super::CacheUse) -> super::Work {
+                match self {
+                    $(OpCall::$op(call) => call.work(cache_use),)*
+                }
+            }
+        }
+    };
+}
+op_table!(define_ops);
+
+impl TensorOp {
+    /// Whether the op runs a kernel.
+    pub const fn launches(self) -> bool {
+        !matches!(self, TensorOp::None | TensorOp::View)
+    }
+}
+
+impl std::fmt::Display for TensorOp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let TensorOp::None = self else { return f.pad(&format!("{self:?}")) };
+        f.pad("leaf")
+    }
+}
+
+/// The `dispatch_*` methods of `KernelDispatch`, from the rows of the table.
+macro_rules! dispatch_methods {
+    ($($op:ident($call:ident) {
+        name: $name:literal, method: $method:ident, kernel: $kernel:ident,
+        inputs: $inputs:pat = $words:literal, does: $does:literal, node: $node:literal,
+    })*) => {
+        $(dispatch_methods! { @$kernel $op $method($call) $does })*
+
+        /// Runs any call by the method for its op.
+        fn dispatch(&mut self, call: &OpCall) -> Result<usize, BackendError> {
+            match call {
+                $(OpCall::$op(call) => self.$method(call),)*
+            }
+        }
+    };
+    (@required $op:ident $method:ident($call:ident) $does:literal) => {
+        #[doc = $does]
+        fn $method(&mut self, call: &$call) -> Result<usize, BackendError>;
+    };
+    (@optional $op:ident $method:ident($call:ident) $does:literal) => {
+        #[doc = $does]
+        fn $method(&mut self, call: &$call) -> Result<usize, BackendError> {
+            unsupported(self.backend(), stringify!($op), call)
+        }
+    };
+}
+pub(super) use dispatch_methods;

@@ -1,0 +1,97 @@
+//! Recorded graphs of steps. A graph is recorded and checked against the model's tensors once per kind of
+//! step; each use fills in its row counts.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use fulmen_core::{Fusions, LogicalGraph, Plan, PlanOptions};
+
+use crate::arch::{Config, GraphSpec};
+use crate::error::ModelError;
+use crate::source::ModelSource;
+
+/// Templates that are kept. A session has at most seven; sessions with other caches have their own.
+const MAX_TEMPLATES: usize = 24;
+
+/// The fused graphs of one model for one device.
+pub(super) struct Templates {
+    fusions: Fusions,
+    recorded: Mutex<HashMap<GraphSpec, Arc<LogicalGraph>>>,
+}
+
+impl Templates {
+    pub(super) fn new(fusions: Fusions) -> Templates {
+        Templates { fusions, recorded: Mutex::default() }
+    }
+
+    /// The memory plan of a step.
+    pub(super) fn plan(
+        &self,
+        config: &Config,
+        source: &dyn ModelSource,
+        spec: &GraphSpec,
+    ) -> Result<Plan, ModelError> {
+        let graph = self.template(config, source, spec)?.with_rows(|name| spec.step.rows_of(name))?;
+        // The template is fused already.
+        Ok(graph.plan(&PlanOptions { fusions: Fusions::none(), ..PlanOptions::default() })?)
+    }
+
+    fn template(
+        &self,
+        config: &Config,
+        source: &dyn ModelSource,
+        spec: &GraphSpec,
+    ) -> Result<Arc<LogicalGraph>, ModelError> {
+        let key = GraphSpec { step: spec.step.with_one_row(), ..*spec };
+        let mut recorded = self.recorded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(template) = recorded.get(&key) {
+            return Ok(Arc::clone(template));
+        }
+        let template = Arc::new(config.graph(source, &key)?.fuse(&self.fusions));
+        if recorded.len() >= MAX_TEMPLATES {
+            recorded.clear();
+        }
+        recorded.insert(key, Arc::clone(&template));
+        Ok(template)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_core::DType;
+
+    use super::*;
+    use crate::arch::{Results, Step};
+    use crate::synth::{ModelShape, Synth};
+
+    #[test]
+    fn a_plan_of_a_template_is_that_of_the_recorded_graph() {
+        let fusions = Fusions { add_rms_norm: false, ..Fusions::all() };
+        let draw = |penalize| Some((1, Results::Draw { penalize }));
+        for preset in ["qwen3-0.6b", "llama3.2-1b"] {
+            let shape = ModelShape { layers: 2, vocabulary: 300, ..ModelShape::preset(preset).unwrap() };
+            let source = Synth::new(shape, "Q4_K".parse().unwrap(), 1).source().unwrap();
+            let config = Config::read(&source).unwrap();
+            for sequences in [1, 3] {
+                let templates = Templates::new(fusions);
+                for rows in [1, 2, 7, 33] {
+                    let mut steps =
+                        vec![Step::Decode { rows, penalize: false }, Step::Decode { rows, penalize: true }];
+                    let results = [None, Some((1, Results::Hidden)), Some((rows, Results::Logits))];
+                    let results = results.into_iter().chain([draw(false), draw(true)]);
+                    steps.extend(results.map(|results| Step::Prefill { rows, results }));
+                    for step in steps {
+                        let spec = GraphSpec { step, cache: DType::F16, sequences, capacity: 64 };
+                        let options = PlanOptions { fusions, ..PlanOptions::default() };
+                        let expected = config.graph(&source, &spec).unwrap().plan(&options).unwrap();
+                        let made = templates.plan(&config, &source, &spec).unwrap();
+                        assert_eq!(made.arena_bytes, expected.arena_bytes, "{spec:?}");
+                        assert_eq!(made.graph.ops, expected.graph.ops, "{spec:?}");
+                        assert_eq!(made.placements, expected.placements, "{spec:?}");
+                    }
+                }
+                assert_eq!(templates.recorded.lock().unwrap().len(), 7, "one template per kind of step");
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! A program written as nodes of a [`ComputeGraph`], so that tests can compare both front ends and change the
+//! parameters of nodes at will.
+
+use std::collections::HashMap;
+
+use fulmen_core::*;
+
+/// The nodes that lower to these calls: each call, leaves for what no earlier call wrote, and views of
+/// further outputs.
+pub fn nodes_of(program: &Program) -> ComputeGraph {
+    let mut writer = Writer::default();
+    for step in program.calls() {
+        let node = writer.call(&step.call);
+        if let Some(name) = &step.name {
+            writer.graph.set_name(node, name);
+        }
+    }
+    writer.graph
+}
+
+#[derive(Default)]
+struct Writer {
+    graph: ComputeGraph,
+    /// The last node that holds this many rows of this many elements at an address.
+    holders: HashMap<(u64, u32, u32, DType), usize>,
+}
+
+/// Op, address, shape and inputs of a node.
+type Node = (TensorOp, u64, [u32; 4], Vec<usize>);
+
+impl Writer {
+    fn leaf(&mut self, ptr: u64, m: u32, width: u32, dtype: DType) -> usize {
+        *self.holders.entry((ptr, m, width, dtype)).or_insert_with(|| {
+            let node = self.graph.add_leaf(ptr, [width, 1, m, 0]);
+            self.graph.nodes[node].dtype = dtype;
+            node
+        })
+    }
+
+    fn rows(&mut self, ptr: u64, m: u32, width: u32) -> usize {
+        self.leaf(ptr, m, width, DType::F32)
+    }
+
+    fn slots(&mut self, mut inputs: Vec<usize>, ptrs: [Option<u64>; 2], m: u32) -> Vec<usize> {
+        inputs.extend(ptrs.into_iter().flatten().map(|ptr| self.leaf(ptr, m, 1, DType::U32)));
+        inputs
+    }
+
+    fn push(&mut self, (op, ptr, shape, inputs): Node, params: OpParams) -> usize {
+        let node = self.graph.add_op(op, ptr, shape, inputs, params);
+        let TensorNode { dtype, .. } = self.graph.nodes[node];
+        let key = (ptr, shape[2], self.graph.nodes[node].width(), dtype);
+        self.holders.insert(key, node);
+        node
+    }
+
+    fn view(&mut self, of: usize, ptr: u64, m: u32, width: u32) {
+        self.push((TensorOp::View, ptr, [width, 1, m, 0], vec![of]), OpParams::default());
+    }
+
+    fn call(&mut self, call: &OpCall) -> usize {
+        let (op, none) = (call.op(), OpParams::default());
+        match call {
+            OpCall::Embed(c) => {
+                let params = OpParams { table_rows: c.table.rows, ..weight(&c.table) };
+                let tokens = self.leaf(c.tokens, c.m, 1, DType::U32);
+                self.push((op, c.output, [c.width, 1, c.m, 0], vec![tokens]), params)
+            }
+            OpCall::MulMat(c) => self.mul_mat(c),
+            OpCall::GateUp(c) => {
+                let params = OpParams { up_ptr: c.up.ptr, up_qtype: Some(c.up.dtype), ..weight(&c.gate) };
+                let inputs = vec![self.rows(c.input, c.m, c.k)];
+                self.push((op, c.output, [c.gate.rows, c.k, c.m, 0], inputs), params)
+            }
+            OpCall::RmsNorm(c) => {
+                let params = OpParams { gamma_ptr: c.gamma, scalar: c.epsilon, ..none };
+                let inputs = vec![self.rows(c.input, c.rows, c.width)];
+                self.push((op, c.output, [c.width, 1, c.rows, 0], inputs), params)
+            }
+            OpCall::AddRmsNorm(c) => {
+                let params = OpParams { gamma_ptr: c.gamma, scalar: c.epsilon, second_ptr: c.sum, ..none };
+                let inputs = [c.a, c.b].map(|ptr| self.rows(ptr, c.rows, c.width)).to_vec();
+                let node = self.push((op, c.output, [c.width, 1, c.rows, 0], inputs), params);
+                self.view(node, c.sum, c.rows, c.width);
+                node
+            }
+            OpCall::Rope(c) => {
+                let inputs = vec![self.rows(c.input, c.m, c.n_heads * c.head_dim)];
+                let inputs = self.slots(inputs, [Some(c.positions), None], c.m);
+                let params = rotation(c.rope, c.factors);
+                self.push((op, c.output, [c.head_dim, c.n_heads, c.m, 0], inputs), params)
+            }
+            OpCall::SoftMax(c) => {
+                let inputs = vec![self.rows(c.input, c.rows, c.width)];
+                let params = OpParams { scalar: c.scale, ..none };
+                self.push((op, c.output, [c.width, 1, c.rows, 0], inputs), params)
+            }
+            OpCall::Attention(c) => self.attention(c),
+            OpCall::KvStore(c) => {
+                let (shape, inputs) = ([c.heads.kv_width(), 1, c.m, 0], self.store(c, Vec::new()));
+                let params = OpParams { kv: Some(c.cache), heads: c.heads, ..none };
+                self.push((op, c.cache.k_ptr, shape, inputs), params)
+            }
+            OpCall::RopeStore(c) => {
+                let (m, heads) = (c.store.m, c.store.heads);
+                let inputs = vec![self.rows(c.q, m, heads.q_width())];
+                let inputs = self.store(&c.store, inputs);
+                let params = OpParams {
+                    gamma_ptr: c.q_gamma.unwrap_or(0),
+                    k_gamma_ptr: c.k_gamma.unwrap_or(0),
+                    scalar: c.epsilon,
+                    kv: Some(c.store.cache),
+                    heads,
+                    ..rotation(c.rope, c.factors)
+                };
+                self.push((op, c.output, [heads.q_width(), 1, m, 0], inputs), params)
+            }
+            OpCall::Copy(c) => {
+                let n = (c.bytes / 4) as u32;
+                let inputs = vec![self.rows(c.input, 1, n)];
+                self.push((op, c.output, [n, 1, 1, 0], inputs), none)
+            }
+            OpCall::ArgMax(c) => {
+                let inputs = vec![self.rows(c.input, c.m, c.n)];
+                self.push((op, c.output, [1, 1, c.m, 0], inputs), none)
+            }
+            OpCall::Sample(c) => {
+                let inputs = vec![self.rows(c.logits, c.m, c.n)];
+                let params = OpParams { sample_ptr: c.states, ..none };
+                self.push((op, c.output, [1, 1, c.m, 0], inputs), params)
+            }
+            OpCall::Penalize(c) => {
+                let inputs = vec![self.rows(c.logits, c.m, c.n)];
+                let inputs = self.slots(inputs, [Some(c.positions), c.sequences], c.m);
+                let params = OpParams { penalty_ptr: c.penalties, history: Some(c.history), ..none };
+                self.push((op, c.output, [c.n, 1, c.m, 0], inputs), params)
+            }
+            OpCall::Advance(c) => {
+                let inputs = self.slots(Vec::new(), [Some(c.drawn), c.sequences], c.m);
+                let params = OpParams {
+                    tokens_ptr: c.tokens,
+                    positions_ptr: c.positions,
+                    history: Some(c.history),
+                    ..none
+                };
+                self.push((op, c.tokens, [1, 1, c.m, 0], inputs), params)
+            }
+            call => self.element_wise(call),
+        }
+    }
+
+    fn element_wise(&mut self, call: &OpCall) -> usize {
+        let (operands, output, n, scalar) = match (call.as_type(), call.as_type()) {
+            (Some(UnaryCall { input, output, n_elements, scalar }), _) => {
+                (vec![*input], output, n_elements, *scalar)
+            }
+            (_, Some(BinaryCall { a, b, output, n_elements })) => (vec![*a, *b], output, n_elements, 0.0),
+            _ => panic!("{call:?} has no node"),
+        };
+        let n = u32::try_from(*n).expect("few elements");
+        let inputs = operands.into_iter().map(|ptr| self.rows(ptr, 1, n)).collect();
+        self.push((call.op(), *output, [n, 1, 1, 0], inputs), OpParams { scalar, ..OpParams::default() })
+    }
+
+    fn mul_mat(&mut self, c: &MulMatCall) -> usize {
+        let extra = |part: &Projection| ExtraWeight {
+            weight_ptr: part.weight.ptr,
+            weight_qtype: part.weight.dtype,
+            rows: part.weight.rows,
+            bias_ptr: part.bias.unwrap_or(0),
+            output_ptr: part.output,
+        };
+        let (first, n) = (&c.parts[0], c.parts[0].weight.rows);
+        let params = OpParams {
+            bias_ptr: first.bias.unwrap_or(0),
+            bias_len: first.bias.map_or(0, |_| n),
+            extra_weights: c.parts[1..].iter().map(extra).collect(),
+            ..weight(&first.weight)
+        };
+        let mut inputs = vec![self.rows(c.input, c.m, c.k)];
+        inputs.extend(c.residual.map(|ptr| self.rows(ptr, c.m, n)));
+        let node = self.push((TensorOp::MulMat, first.output, [n, c.k, c.m, 0], inputs), params);
+        for part in &c.parts[1..] {
+            self.view(node, part.output, c.m, part.weight.rows);
+        }
+        node
+    }
+
+    fn attention(&mut self, c: &AttentionCall) -> usize {
+        let (width, kv_width) = (c.heads.q_width(), c.heads.kv_width());
+        let params =
+            OpParams { heads: c.heads, scalar: c.scale, int_param: c.layer as u32, ..OpParams::default() };
+        let mut inputs = vec![self.rows(c.q, c.m, width)];
+        match c.kv {
+            KvSource::Rows { k, v } => {
+                inputs.extend([k, v].map(|ptr| self.rows(ptr, c.m, kv_width)));
+                self.push((TensorOp::SoftMax, c.output, [width, 1, c.m, 0], inputs), params)
+            }
+            KvSource::Cache { cache, positions, sequences } => {
+                let inputs = self.slots(inputs, [Some(positions), sequences], c.m);
+                let params = OpParams { kv: Some(cache), ..params };
+                self.push((TensorOp::Attention, c.output, [width, 1, c.m, 0], inputs), params)
+            }
+        }
+    }
+
+    /// `inputs`, k, v, positions and sequences.
+    fn store(&mut self, c: &KvStoreCall, mut inputs: Vec<usize>) -> Vec<usize> {
+        inputs.extend([c.k, c.v].map(|ptr| self.rows(ptr, c.m, c.heads.kv_width())));
+        self.slots(inputs, [Some(c.positions), c.sequences], c.m)
+    }
+}
+
+fn weight(weight: &WeightArg) -> OpParams {
+    OpParams { weight_ptr: weight.ptr, weight_qtype: Some(weight.dtype), ..OpParams::default() }
+}
+
+fn rotation(rope: RopeSpec, factors: Option<u64>) -> OpParams {
+    OpParams { rope: Some(rope), rope_factors_ptr: factors.unwrap_or(0), ..OpParams::default() }
+}
