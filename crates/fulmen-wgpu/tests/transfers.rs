@@ -69,7 +69,7 @@ fn futures_need_no_runtime_and_may_be_dropped() {
     let (gpu, cache) = (gpu(), PipelineCache::new());
     let (dispatch, out) = add_dispatch(&gpu, &cache, &[1.0; 1000], &[2.0; 1000], 1.0);
     let list = DispatchList::compile(&gpu, vec![dispatch]).unwrap();
-    let future = list.submit_and_read(&[out.whole()]).unwrap().into_future(&gpu).unwrap();
+    let future = list.submit_and_read(&[out.whole()]).unwrap().into_future().unwrap();
     let dropped = gpu.read_many_async(&[out.whole()]).unwrap();
     // Another thread may await it.
     let (sender, receiver) = mpsc::channel();

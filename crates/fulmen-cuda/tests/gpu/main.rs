@@ -13,6 +13,7 @@ mod memory;
 mod model;
 mod replay;
 mod threads;
+mod tickets;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

@@ -1,0 +1,139 @@
+use super::*;
+
+const A: &[u32] = &[1, 2, 3, 4];
+const B: &[u32] = &[5, 6, 7, 8];
+const C: &[u32] = &[9, 10, 11, 12];
+
+fn cache() -> PrefixCache {
+    PrefixCache::new(4, &Namespace::default(), false)
+}
+
+/// Every page has the same key.
+fn colliding() -> PrefixCache {
+    PrefixCache::with_hash(4, false, 0, Box::new(|_, _| 0))
+}
+
+fn tenant(name: &str) -> Arc<str> {
+    name.into()
+}
+
+fn add(cache: &mut PrefixCache, parent: Option<NodeId>, tokens: &[u32], page: u32) -> NodeId {
+    match cache.insert(&tenant("t"), parent, tokens, &[PageId(page)], Writer::Prefill) {
+        Some(Inserted::New(node)) => node,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn pages(cache: &PrefixCache, nodes: &[NodeId]) -> Vec<u32> {
+    nodes.iter().map(|&node| cache.page(node).0[0].0).collect()
+}
+
+#[test]
+fn full_pages_are_found_in_chains() {
+    for mut cache in [cache(), colliding()] {
+        let a = add(&mut cache, None, A, 10);
+        let ab = add(&mut cache, Some(a), B, 11);
+        add(&mut cache, Some(ab), C, 12);
+        let b = add(&mut cache, None, B, 13);
+        add(&mut cache, Some(b), C, 14);
+        let find = |tokens: &[&[u32]]| pages(&cache, &cache.find("t", None, &tokens.concat()));
+        assert_eq!(find(&[A, B, C]), [10, 11, 12]);
+        assert_eq!(find(&[A, B, &[1]]), [10, 11]);
+        assert_eq!(find(&[B, C]), [13, 14]);
+        assert_eq!(find(&[A, C]), [10], "the page of C follows other tokens");
+        assert_eq!(find(&[C]), [0; 0]);
+        assert_eq!(find(&[&A[..3]]), [0; 0]);
+        let after =
+            |parent, tokens: &[&[u32]]| pages(&cache, &cache.find("t", Some(parent), &tokens.concat()));
+        assert_eq!((after(a, &[B, C]), after(ab, &[C]), after(a, &[C])), (vec![11, 12], vec![12], vec![]));
+    }
+}
+
+#[test]
+fn tokens_and_tenants_are_compared_and_not_only_keys() {
+    let mut cache = colliding();
+    add(&mut cache, None, A, 10);
+    assert!(cache.find("other tenant", None, A).is_empty());
+    assert_eq!(cache.find_partial("other tenant", None, A), None);
+    assert!(cache.find("t", None, B).is_empty());
+    let other = cache.insert(&tenant("other tenant"), None, A, &[PageId(11)], Writer::Prefill);
+    assert!(matches!(other, Some(Inserted::New(_))));
+    assert_eq!(pages(&cache, &cache.find("other tenant", None, A)), [11]);
+    assert_eq!(pages(&cache, &cache.find("t", None, A)), [10]);
+}
+
+#[test]
+fn the_key_depends_on_model_cache_type_tenant_and_what_came_before() {
+    let state = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
+    let root = |model: &str, cache_type: &str| {
+        state.hash_one(Namespace { model: model.into(), cache_type: cache_type.into() })
+    };
+    let keys = BTreeSet::from([root("m", "f16"), root("m", "q8_0"), root("n", "f16"), root("mf", "16")]);
+    assert_eq!(keys.len(), 4);
+    let cache = cache();
+    assert_ne!(cache.root_key("a"), cache.root_key("b"));
+    assert_ne!((cache.hash)(1, A), (cache.hash)(2, A));
+}
+
+#[test]
+fn an_equal_page_is_added_once() {
+    let mut cache = cache();
+    let a = add(&mut cache, None, A, 10);
+    let again = cache.insert(&tenant("t"), None, A, &[PageId(11)], Writer::Decode);
+    assert_eq!(again, Some(Inserted::Existing(a)));
+    let prefix = cache.insert(&tenant("t"), None, &A[..2], &[PageId(11)], Writer::Decode);
+    assert_eq!(prefix, Some(Inserted::Existing(a)), "a page that begins with these tokens is enough");
+    assert_eq!(cache.pages(), 1);
+}
+
+#[test]
+fn the_longest_partial_match_wins() {
+    for mut cache in [cache(), colliding()] {
+        let a = add(&mut cache, None, A, 10);
+        let short = add(&mut cache, Some(a), &[5, 6], 11);
+        let full = add(&mut cache, Some(a), &[5, 6, 9, 9], 12);
+        add(&mut cache, Some(a), &[5, 8], 13);
+        let find = |cache: &PrefixCache, tokens: &[u32]| cache.find_partial("t", Some(a), tokens);
+        let matched = |node, tokens, whole| Some(PartialMatch { node, tokens, whole });
+        assert_eq!(find(&cache, &[5, 6, 9, 1]), matched(full, 3, false));
+        assert_eq!(find(&cache, &[5, 6, 7]), matched(short, 2, true), "it ends where the page ends");
+        assert_eq!(find(&cache, &[6]), None);
+        assert_eq!(find(&cache, &[]), None);
+        assert_eq!(cache.find_partial("t", None, &[5, 6]), None, "the pages follow A");
+        cache.acquire(short);
+        assert_eq!(find(&cache, &[5, 6]).map(|found| found.whole), Some(false), "somebody uses it");
+    }
+}
+
+#[test]
+fn eviction_takes_the_least_recently_used_and_children_first() {
+    let mut cache = cache();
+    let a = add(&mut cache, None, A, 10);
+    let ab = add(&mut cache, Some(a), B, 11);
+    let c = add(&mut cache, None, C, 12);
+    // A sequence uses A and B, which makes them the newest; C is used and released before.
+    cache.acquire(c);
+    cache.release(c);
+    cache.acquire(a);
+    cache.acquire(ab);
+    assert_eq!(cache.evictable(), 1);
+    assert_eq!(cache.evict().as_deref(), Some(&[PageId(12)][..]));
+    assert_eq!(cache.evict(), None, "A and B are in use");
+    cache.release(ab);
+    cache.release(a);
+    assert_eq!(cache.evictable(), 2);
+    assert_eq!(cache.evict().as_deref(), Some(&[PageId(11)][..]), "the child before its parent");
+    assert_eq!(pages(&cache, &cache.find("t", None, &[A, B].concat())), [10]);
+    assert_eq!(cache.evict().as_deref(), Some(&[PageId(10)][..]));
+    assert_eq!((cache.pages(), cache.evictable(), cache.counters.evictions), (0, 0, 3));
+    assert!(cache.by_key.is_empty() && cache.by_first_token.is_empty());
+}
+
+#[test]
+fn batch_invariant_caches_hold_what_prefill_wrote() {
+    let mut cache = PrefixCache::new(4, &Namespace::default(), true);
+    let mut insert = |tokens, writer| cache.insert(&tenant("t"), None, tokens, &[PageId(1)], writer);
+    assert_eq!(insert(A, Writer::Decode), None);
+    assert_eq!(insert(&A[..2], Writer::Prefill), None);
+    assert!(matches!(insert(A, Writer::Prefill), Some(Inserted::New(_))));
+}

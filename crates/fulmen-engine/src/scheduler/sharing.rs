@@ -1,0 +1,224 @@
+//! Pages that sequences share through the prefix cache.
+
+use std::sync::Arc;
+
+use super::memory::KvMemory;
+use crate::pages::{PageEntry, PageId, SequencePages, Writer};
+use crate::prefix_cache::{Inserted, NodeId};
+
+/// The first tokens of a prompt, found in the cache.
+#[derive(Debug, Default)]
+pub(super) struct PrefixHit {
+    pub(super) nodes: Vec<NodeId>,
+    pub(super) partial: Option<PartialSource>,
+}
+
+/// A page whose first tokens continue a hit.
+#[derive(Debug)]
+pub(super) enum PartialSource {
+    /// The last page of a finished sequence goes on where it ended.
+    TakeOver { node: NodeId, tokens: u32 },
+    /// A page of the cache is copied.
+    Cached { node: NodeId, tokens: u32 },
+    /// A page of a sequence that runs is copied.
+    Live { pages: Vec<PageId>, writer: Writer, tokens: u32 },
+}
+
+impl PartialSource {
+    pub(super) fn tokens(&self) -> u32 {
+        match *self {
+            PartialSource::TakeOver { tokens, .. }
+            | PartialSource::Cached { tokens, .. }
+            | PartialSource::Live { tokens, .. } => tokens,
+        }
+    }
+}
+
+impl KvMemory {
+    /// Looks up the first tokens of a prompt. With `whole_pages`, partial pages are not looked for.
+    pub(super) fn find_prefix(&self, tenant: &str, tokens: &[u32], whole_pages: bool) -> PrefixHit {
+        let Some(cache) = &self.cache else { return PrefixHit::default() };
+        let nodes = cache.find(tenant, None, tokens);
+        let rest = &tokens[nodes.len() * self.page_size() as usize..];
+        let partial =
+            if whole_pages { None } else { cache.find_partial(tenant, nodes.last().copied(), rest) };
+        let partial = partial.map(|found| match found.whole {
+            true => PartialSource::TakeOver { node: found.node, tokens: found.tokens },
+            false => PartialSource::Cached { node: found.node, tokens: found.tokens },
+        });
+        PrefixHit { nodes, partial }
+    }
+
+    /// Pages that a hit brings, and pages of it that are counted as available now and not afterwards.
+    pub(super) fn hit_pages(&self, hit: &PrefixHit) -> (u32, u32) {
+        let Some(cache) = &self.cache else { return (0, 0) };
+        let unused = |node: &NodeId| cache.is_unused(*node);
+        let mut brought = hit.nodes.len() as u32;
+        let mut occupied = hit.nodes.iter().filter(|node| unused(node)).count() as u32;
+        match &hit.partial {
+            Some(PartialSource::TakeOver { .. }) => (brought, occupied) = (brought + 1, occupied + 1),
+            Some(PartialSource::Cached { node, .. }) => occupied += u32::from(unused(node)),
+            Some(PartialSource::Live { .. }) | None => {}
+        }
+        (brought, occupied)
+    }
+
+    /// The pages of a hit, and how many tokens they hold.
+    pub(super) fn adopt(&mut self, hit: PrefixHit) -> (SequencePages, u32) {
+        let mut pages = self.allocator.empty();
+        let mut tokens = 0;
+        for &node in &hit.nodes {
+            let Some(cache) = &mut self.cache else { break };
+            cache.acquire(node);
+            let (ids, writer) = cache.page(node);
+            let ids: Vec<PageId> = ids.to_vec();
+            self.retain_ids(&ids);
+            push_page(&mut pages, &ids, writer, Some(node));
+            tokens += self.page_size();
+        }
+        if let Some(partial) = hit.partial {
+            tokens += self.adopt_partial(&mut pages, partial);
+        }
+        (pages, tokens)
+    }
+
+    fn adopt_partial(&mut self, pages: &mut SequencePages, source: PartialSource) -> u32 {
+        let copied = match (source, &mut self.cache) {
+            (PartialSource::TakeOver { node, tokens }, Some(cache)) => {
+                let writer = cache.page(node).1;
+                let ids = cache.remove(node);
+                push_page(pages, &ids, writer, None);
+                return tokens;
+            }
+            (PartialSource::Cached { node, tokens }, Some(cache)) => {
+                let (ids, writer) = cache.page(node);
+                let ids = ids.to_vec();
+                // Not to be evicted while room is made for the copy.
+                cache.acquire(node);
+                let copied = self.copy_page(&ids).map(|to| (to, writer, tokens));
+                if let Some(cache) = &mut self.cache {
+                    cache.release(node);
+                }
+                copied
+            }
+            (PartialSource::Live { pages, writer, tokens }, _) => {
+                self.copy_page(&pages).map(|to| (to, writer, tokens))
+            }
+            _ => None,
+        };
+        let Some((ids, writer, tokens)) = copied else { return 0 };
+        push_page(pages, &ids, writer, None);
+        tokens
+    }
+
+    /// A copy of a page in all groups, or `None` if there is no room for it.
+    fn copy_page(&mut self, from: &[PageId]) -> Option<Vec<PageId>> {
+        let (mut to, mut copies) = (Vec::new(), Vec::new());
+        for (group, &page) in from.iter().enumerate() {
+            self.make_room(group, 1);
+            let Ok((id, copy)) = self.allocator.snapshot(group, page) else {
+                self.release_ids(&to);
+                return None;
+            };
+            to.push(id);
+            copies.push(copy);
+        }
+        self.transfers.extend(copies);
+        Some(to)
+    }
+
+    /// Adds the full pages of a running sequence to the cache. Where it has an equal page, the sequence uses
+    /// that one from its next row on.
+    pub(super) fn cache_full_pages(
+        &mut self,
+        tenant: &Arc<str>,
+        tokens: &[u32],
+        completed: u32,
+        pages: &mut SequencePages,
+    ) {
+        let size = self.page_size();
+        for index in pages.list(0).cached_pages()..completed / size {
+            let Some(cache) = &mut self.cache else { return };
+            let own = page_ids(pages, index);
+            let writer = pages.list(0).get(index).map_or(Writer::Decode, |entry| entry.writer);
+            let range = (index * size) as usize..((index + 1) * size) as usize;
+            match cache.insert(tenant, parent_of(pages, index), &tokens[range], &own, writer) {
+                None => return,
+                Some(Inserted::New(node)) => {
+                    cache.acquire(node);
+                    self.retain_ids(&own);
+                    if let Some(entry) = pages.list_mut(0).get_mut(index) {
+                        entry.node = Some(node);
+                    }
+                }
+                Some(Inserted::Existing(node)) => self.use_cached(pages, index, node),
+            }
+        }
+    }
+
+    /// Puts a page of the cache in the place of a sequence's own, or behind its last one.
+    fn use_cached(&mut self, pages: &mut SequencePages, index: u32, node: NodeId) {
+        let Some(cache) = &mut self.cache else { return };
+        cache.acquire(node);
+        let (shared, writer) = cache.page(node);
+        let shared = shared.to_vec();
+        self.retain_ids(&shared);
+        self.release_ids(&page_ids(pages, index));
+        for (group, &id) in shared.iter().enumerate() {
+            let node = Some(node).filter(|_| group == 0);
+            pages.list_mut(group).put(index, PageEntry { id, writer, node });
+        }
+    }
+
+    /// Looks up the next pages of a sequence whose pages so far are in the cache: another may have computed
+    /// them since it was admitted. Returns the number of tokens that it has then.
+    pub(super) fn extend_prefix(&mut self, tenant: &str, tokens: &[u32], pages: &mut SequencePages) -> u32 {
+        let (size, first) = (self.page_size(), pages.list(0).cached_pages());
+        if let Some(cache) = &self.cache {
+            let rest = tokens.get((first * size) as usize..).unwrap_or_default();
+            let nodes = cache.find(tenant, parent_of(pages, first), rest);
+            for (index, node) in (first..).zip(nodes) {
+                self.use_cached(pages, index, node);
+            }
+        }
+        pages.list(0).cached_pages() * size
+    }
+
+    /// Adds the last, partial page of a sequence that ends.
+    pub(super) fn cache_last_page(
+        &mut self,
+        tenant: &Arc<str>,
+        tokens: &[u32],
+        completed: u32,
+        pages: &SequencePages,
+    ) {
+        let (index, size) = (completed / self.page_size(), self.page_size());
+        let Some(cache) = &mut self.cache else { return };
+        let Some(entry) = pages.list(0).get(index) else { return };
+        if pages.list(0).cached_pages() != index {
+            return;
+        }
+        let tokens = &tokens[(index * size) as usize..completed as usize];
+        let ids = page_ids(pages, index);
+        let inserted = cache.insert(tenant, parent_of(pages, index), tokens, &ids, entry.writer);
+        if matches!(inserted, Some(Inserted::New(_))) {
+            self.retain_ids(&ids);
+        }
+    }
+}
+
+fn push_page(pages: &mut SequencePages, ids: &[PageId], writer: Writer, node: Option<NodeId>) {
+    for (group, &id) in ids.iter().enumerate() {
+        let node = node.filter(|_| group == 0);
+        pages.list_mut(group).push(PageEntry { id, writer, node });
+    }
+}
+
+/// The page at `index` in each group of layers.
+pub(super) fn page_ids(pages: &SequencePages, index: u32) -> Vec<PageId> {
+    pages.lists().filter_map(|list| list.get(index).map(|entry| entry.id)).collect()
+}
+
+fn parent_of(pages: &SequencePages, index: u32) -> Option<NodeId> {
+    pages.list(0).get(index.checked_sub(1)?)?.node
+}

@@ -1,0 +1,150 @@
+//! What the prefix cache saves.
+
+use fulmen_engine::SamplingParams;
+use fulmen_engine::mock::MockSampling;
+
+use super::*;
+
+/// Runs one request and returns the prompt tokens that were cached, and its tokens.
+fn run(driver: &mut Driver<MockDevice>, request: Request) -> (usize, Vec<u32>) {
+    let expected = MockModel::new(driver.scheduler().config()).answer(&request, driver.scheduler().context());
+    driver.submit(request, ms(0)).unwrap();
+    while driver.step(ms(0)) == Progress::Busy {}
+    let (mut tokens, mut cached) = (Vec::new(), None);
+    for (_, event) in driver.take_events() {
+        match event {
+            Event::Token(sampled) => tokens.push(sampled.token),
+            Event::Finished { usage, .. } => cached = Some(usage.cached_tokens),
+            Event::Failed(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(tokens, expected, "as a cold run");
+    driver.scheduler().counted_back().unwrap();
+    (cached.unwrap(), tokens)
+}
+
+#[test]
+fn a_prompt_is_found_up_to_its_last_token() {
+    let mut driver = driver(&config(64));
+    assert_eq!(run(&mut driver, Request::new(prompt(18), 3)).0, 0);
+    assert_eq!(run(&mut driver, Request::new(prompt(18), 3)).0, 17, "the last token runs for its logits");
+    assert_eq!(run(&mut driver, Request::new(prompt(16), 3)).0, 15, "also at the end of a page");
+    let mut other = prompt(18);
+    other[10] = 99;
+    assert_eq!(run(&mut driver, Request::new(other, 3)).0, 10, "2 pages and 2 tokens of the third");
+    let counters = driver.scheduler().stats().prefix_cache;
+    assert_eq!((counters.lookups, counters.hits, counters.tokens_hit), (4, 3, 42));
+}
+
+#[test]
+fn the_next_turn_takes_over_the_last_page() {
+    let mut driver = driver(&config(64));
+    let mut conversation = prompt(6);
+    for turn in 0..5 {
+        let before = conversation.len();
+        let (cached, tokens) = run(&mut driver, Request::new(conversation.clone(), 3));
+        // All but the last token of the turn before was computed.
+        assert_eq!(cached, if turn == 0 { 0 } else { before - 3 }, "turn {turn}");
+        conversation.extend(tokens);
+        conversation.extend([50, 51]);
+    }
+    assert_eq!(driver.scheduler().stats().copied_pages, 0, "pages were taken over, not copied");
+}
+
+#[test]
+fn a_running_sequence_shares_what_it_has_computed() {
+    let config = config(64);
+    let mut driver = driver(&config);
+    driver.submit(Request::new(prompt(10), 30), ms(0)).unwrap();
+    for _ in 0..4 {
+        driver.step(ms(0));
+    }
+    driver.take_events();
+    let second = Request::new(prompt(10), 30);
+    let expected = MockModel::new(&config).answer(&second, 64);
+    let id = driver.submit(second, ms(0)).unwrap();
+    while driver.step(ms(0)) == Progress::Busy {}
+    let events: Vec<Event> =
+        driver.take_events().into_iter().filter(|(other, _)| *other == id).map(|e| e.1).collect();
+    let Some(Event::Finished { usage, .. }) = events.last() else { panic!("{events:?}") };
+    assert_eq!((usage.cached_tokens, driver.scheduler().stats().copied_pages), (9, 1));
+    assert!(events.iter().zip(expected).all(|(event, token)| *event == Event::Token(Sampled::token(token))));
+}
+
+#[test]
+fn equal_prompts_at_the_same_time_end_up_in_the_same_pages() {
+    // 12 tokens and the next one are 4 pages, so 6 prompts fit when nothing is shared.
+    let mut driver = driver(&config(24));
+    for seed in 0..8 {
+        let sampling = SamplingParams::new(MockSampling { seed });
+        driver.submit(Request { sampling, ..Request::new(prompt(12), 3) }, ms(0)).unwrap();
+    }
+    driver.step(ms(0));
+    driver.step(ms(0));
+    // The first step is read: of what it has computed several times, one copy is left.
+    let stats = driver.scheduler().stats();
+    assert_eq!((stats.cached_pages, stats.dropped), (3, 0), "{stats:?}");
+    driver.step(ms(0));
+    driver.step(ms(0));
+    let stats = driver.scheduler().stats();
+    assert_eq!((stats.running + stats.finished as usize, stats.dropped), (8, 0), "{stats:?}");
+    while driver.step(ms(0)) == Progress::Busy {}
+    assert_eq!(driver.scheduler().stats().finished, 8);
+    driver.scheduler().counted_back().unwrap();
+}
+
+#[test]
+fn of_many_equal_prompts_few_are_computed() {
+    for batch_invariant in [false, true] {
+        let mut driver = driver(&SchedulerConfig { batch_invariant, ..config(100) });
+        let requests = (0..8).map(|last| {
+            let mut prompt = prompt(41);
+            prompt[40] = last;
+            Request::new(prompt, 3)
+        });
+        check_answers(&mut driver, requests.collect());
+        let stats = driver.scheduler().stats();
+        // The first step is not read yet when the second one is planned.
+        assert!(stats.prefill_rows <= 3 * 41, "{stats:?}");
+        assert!(stats.prefix_cache.hits >= 6 && stats.prefix_cache.tokens_hit >= 200, "{stats:?}");
+    }
+}
+
+#[test]
+fn tenants_and_switches_keep_prefixes_apart() {
+    let request = |tenant: &str| Request { tenant: tenant.into(), ..Request::new(prompt(18), 3) };
+    let mut with_cache = driver(&config(64));
+    assert_eq!(run(&mut with_cache, request("a")).0, 0);
+    assert_eq!(run(&mut with_cache, request("b")).0, 0);
+    assert_eq!(run(&mut with_cache, request("b")).0, 17);
+    assert_eq!(run(&mut with_cache, Request { use_prefix_cache: false, ..request("b") }).0, 0);
+    let mut without = driver(&SchedulerConfig { prefix_cache: false, ..config(64) });
+    run(&mut without, request("a"));
+    assert_eq!(run(&mut without, request("a")).0, 0);
+    assert_eq!(without.scheduler().stats().prefix_cache.lookups, 0);
+}
+
+#[test]
+fn cached_pages_make_way_for_sequences() {
+    let mut driver = driver(&config(8));
+    for first in 0..20 {
+        let prompt: Vec<u32> = (0..20).map(|at| (first * 7 + at) % 100).collect();
+        run(&mut driver, Request::new(prompt, 8));
+    }
+    let stats = driver.scheduler().stats();
+    assert!(stats.prefix_cache.evictions > 50, "{stats:?}");
+    assert_eq!(stats.dropped, 0, "nobody is preempted for the cache");
+    driver.scheduler_mut().clear_prefix_cache();
+    let stats = driver.scheduler().stats();
+    assert_eq!((stats.groups[0].free, stats.cached_pages), (8, 0));
+}
+
+#[test]
+fn batch_invariant_hits_are_whole_pages_of_prefill() {
+    let mut driver = driver(&SchedulerConfig { batch_invariant: true, ..config(64) });
+    let (_, tokens) = run(&mut driver, Request::new(prompt(18), 12));
+    assert_eq!(run(&mut driver, Request::new(prompt(18), 3)).0, 16);
+    assert_eq!(run(&mut driver, Request::new(prompt(16), 3)).0, 12);
+    let turn: Vec<u32> = prompt(18).into_iter().chain(tokens).chain([1, 2]).collect();
+    assert_eq!(run(&mut driver, Request::new(turn, 3)).0, 16, "decoded positions are computed by prefill");
+}
