@@ -1,5 +1,5 @@
-//! Faults that kernels report: a token, position, sequence, page or sampling parameter in device memory that is
-//! out of range.
+//! Faults that kernels report: a token, position, sequence, page or sampling parameter in device memory that
+//! is out of range.
 //!
 //! Only a kernel sees such a value. It skips the access and writes a fault record of four words `[kind, row,
 //! value, limit]`; kind 0 means no fault. The host checks the record when it synchronizes. The kinds are the

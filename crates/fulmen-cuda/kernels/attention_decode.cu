@@ -29,10 +29,11 @@
 // reads only new rows that it stored itself. Blocks of several rows write the same bits to the cache. A block
 // reads the cache only afterwards.
 //
-// Layouts: q, out [rows, n_heads, head_dim] f32; k, v [rows, n_kv_heads, head_dim] f32; caches in pages of f16
-// (kv.cuh). A tile lies in one page; lane l of a warp looks up the page of the warp's l-th tile, at the start
-// and again every 32 tiles, so the mainloop does not wait for the table. A tile in shared memory is 16 rows of head_dim f16; 16-byte chunk c of
-// row r is stored at chunk c ^ (r % 8), which keeps ldmatrix free of bank conflicts.
+// Layouts: q, out [rows, n_heads, head_dim] f32; k, v [rows, n_kv_heads, head_dim] f32; caches in pages of
+// f16 (kv.cuh). A tile lies in one page; lane l of a warp looks up the page of the warp's l-th tile, at the
+// start and again every 32 tiles, so the mainloop does not wait for the table. A tile in shared memory is 16
+// rows of head_dim f16; 16-byte chunk c of row r is stored at chunk c ^ (r % 8), which keeps ldmatrix free of
+// bank conflicts.
 // Preconditions: head_dim 64 or 128, all of it rotated; at most 8 query heads per KV head; caches 16-byte
 // aligned; out overlaps nothing that is read; where out_q8 or out_f16 is set, a block's slice of O is a
 // multiple of 32 elements; out_f16 only with exactly 8 or 16 rows; with fused_store, no running kernel writes
@@ -213,8 +214,8 @@ struct DecodeBlock {
 
     const u32 position = args.positions[row], sequence = args.sequences ? args.sequences[row] : 0;
     const bool valid = position < args.capacity && sequence < args.n_seqs;
-    // The page table of the sequence. Indices are clamped, so that entries can be loaded before the position is
-    // there.
+    // The page table of the sequence. Indices are clamped, so that entries can be loaded before the position
+    // is there.
     const u32 max_page = args.capacity / KV_PAGE - 1;
     const u32* const pages = args.pages + (u64)(sequence < args.n_seqs ? sequence : 0) * (max_page + 1);
     // The page of the row's own position.
@@ -228,6 +229,14 @@ struct DecodeBlock {
     // Elements from the start of a cache to this KV head of a page.
     DEVICE u64 page_offset(u32 page) const {
         return ((u64)page * args.n_kv_heads + kv_head) * (KV_PAGE * HEAD_DIM);
+    }
+
+    // Where the new key (or value) of a row at position `at` goes; null if its page is not in the pool, which
+    // TileLoader reports.
+    DEVICE u16* kv_slot(bool is_key, u32 from_row, u32 at) const {
+        const u32 page = SINGLE_ROW || from_row == row ? own_page : pages[at / KV_PAGE];
+        if (page >= args.n_pages) return nullptr;
+        return (is_key ? args.k_cache : args.v_cache) + page_offset(page) + at % KV_PAGE * HEAD_DIM;
     }
 
     // Of a tile in shared memory: bytes to a 16-byte chunk.
@@ -452,12 +461,7 @@ struct Prologue {
             if (block.args.k_gamma) head.rms_norm(block.args.k_gamma, block.neox, block.args.epsilon);
             head.rotate(cos_sin);
         }
-        u32 page = block.own_page;
-        if (!SINGLE_ROW && from_row != block.row) page = block.pages[at / KV_PAGE];
-        // TileLoader reports it.
-        const bool in_pool = page < block.args.n_pages;
-        u16* cache = (is_key ? block.args.k_cache : block.args.v_cache) + block.page_offset(page) +
-                     at % KV_PAGE * HEAD_DIM;
+        u16* cache = block.kv_slot(is_key, from_row, at);
         // A tile that was requested before has zeros at this position and is read after the next barrier; a
         // later tile is loaded from the cache after that barrier.
         const bool loaded = only_row && block.last_tile < Block::TILES_PER_ROUND * (STAGES - 1);
@@ -470,7 +474,7 @@ struct Prologue {
             for (int half = 0; half < 2; half++) {
                 u32 dim = half ? Head::second_dim(j, block.neox) : Head::first_dim(j, block.neox);
                 u16 bits = f32_to_f16(half ? head.second[j] : head.first[j]);
-                if (in_pool) cache[dim] = bits;
+                if (cache) cache[dim] = bits;
                 if (loaded) *(u16*)(tile + Block::chunk_offset(tile_row, dim / 8) + dim % 8 * 2) = bits;
             }
         }

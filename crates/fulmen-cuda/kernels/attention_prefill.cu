@@ -110,6 +110,21 @@ struct OnlineSoftmax {
     }
 };
 
+// Requests a tile of K or V from its first position on. Rows from `limit` on are zero-filled: no weight, not
+// even 0, may meet a NaN.
+template <typename Kernel>
+DEVICE void load_kv_tile(SharedAddress to, const u8* from, u32 limit) {
+    constexpr u32 CHUNKS = Kernel::CHUNKS;
+#pragma unroll
+    for (u32 i = 0; i < Kernel::BLOCK_N * CHUNKS; i += Kernel::THREADS) {
+        const u32 row = (i + threadIdx.x) / CHUNKS, chunk = (i + threadIdx.x) % CHUNKS;
+        const bool valid = row < limit;
+        cp_async_16_zfill(to + Kernel::chunk_offset(row, chunk),
+                          from + ((valid ? row : 0) * CHUNKS + chunk) * 16, valid);
+    }
+    cp_async_commit();
+}
+
 // Lane 4 g + t holds query rows g and g + 8 of its warp's 16.
 template <int HEAD_DIM, int WARPS>
 struct Prefill {
@@ -140,27 +155,14 @@ struct Prefill {
 
     // ---- Loads ----
 
-    // Requests a tile of K or V from its first position on. Rows from `limit` on are zero-filled: no weight,
-    // not even 0, may meet a NaN.
-    static DEVICE void load_tile(SharedAddress to, const u8* from, u32 limit) {
-#pragma unroll
-        for (u32 i = 0; i < BLOCK_N * CHUNKS; i += THREADS) {
-            u32 row = (i + threadIdx.x) / CHUNKS, chunk = (i + threadIdx.x) % CHUNKS;
-            bool valid = row < limit;
-            u32 at = valid ? row : 0;
-            cp_async_16_zfill(to + chunk_offset(row, chunk), from + (at * CHUNKS + chunk) * 16, valid);
-        }
-        cp_async_commit();
-    }
-
     // `page`: the entry of the page table for the tile.
     DEVICE void load_stage(u32 page, u32 index, u32 max_kv_len) {
         const SharedAddress to = shared_address(memory) + index % 2 * STAGE_BYTES;
         const u64 from =
             page_offset(args, page, tile.kv_head) + index % (KV_PAGE / BLOCK_N) * (u64)TILE_BYTES;
         const u32 limit = max_kv_len - index * BLOCK_N;
-        load_tile(to, args.k + from, limit);
-        load_tile(to + TILE_BYTES, args.v + from, limit);
+        load_kv_tile<Prefill>(to, args.k + from, limit);
+        load_kv_tile<Prefill>(to + TILE_BYTES, args.v + from, limit);
     }
 
     DEVICE u32 tile_page(u32 sequence, u32 index) const {

@@ -15,8 +15,8 @@
 //
 // Rows of several sequences in one tile: the block goes through one sequence after the other, and all
 // positions of a sequence are masked for the rows of others.
-// Layouts: q, out [m, n_heads, head_dim] f32; K, V in pages of f16 (kv.cuh), a tile per page. In shared memory
-// Q, K and V tiles are sub-tiles of 64 dims (128 bytes per row) with the 128-byte swizzle of wgmma
+// Layouts: q, out [m, n_heads, head_dim] f32; K, V in pages of f16 (kv.cuh), a tile per page. In shared
+// memory Q, K and V tiles are sub-tiles of 64 dims (128 bytes per row) with the 128-byte swizzle of wgmma
 // descriptors.
 // Preconditions: head_dim 64 or 128; group <= BLOCK_M; caches 16-byte aligned, q and out 8-byte aligned.
 // Numerics: q scaled by a power of two to f16, f32 accumulators, softmax in base 2 with ex2.approx, P as f16.
@@ -229,9 +229,9 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Producer {
     PipelineState pipeline;
     u32 loaded = 0;  // tiles
 
-    // Loads the page of BLOCK_N positions of K or V from `first` on, which lies at `head`, into the next stage.
-    // Positions from `limit` on are zero-filled: no weight, not even 0, may meet a NaN. `check_finite`: also
-    // records whether the tile has values that are not finite.
+    // Loads the page of BLOCK_N positions of K or V from `first` on, which lies at `head`, into the next
+    // stage. Positions from `limit` on are zero-filled: no weight, not even 0, may meet a NaN.
+    // `check_finite`: also records whether the tile has values that are not finite.
     DEVICE void load_tile(const u8* head, u32 first, u32 limit, bool check_finite) {
         const SharedAddress to = shared_address(ring) + pipeline.stage * TILE_BYTES + offset;
         const SharedAddress full = shared_address(shared.full) + 8 * pipeline.stage;

@@ -1,9 +1,9 @@
 // The KV cache: pages, the slot of each row of a batch, and how one head is stored there.
 //
-// K and V of a layer are pools of pages, each [n_pages, n_kv_heads, KV_PAGE, head_dim] in f32 or f16. In Q8_0 a
-// head of a page is [KV_PAGE, head_dim] int8, then [KV_PAGE, head_dim / 32] f16 scales. Position p of sequence s
-// is row p % KV_PAGE of page pages[s][p / KV_PAGE]. Only the host writes the page table, between launches, so
-// kernels may read it before `pdl_wait`.
+// K and V of a layer are pools of pages, each [n_pages, n_kv_heads, KV_PAGE, head_dim] in f32 or f16. In Q8_0
+// a head of a page is [KV_PAGE, head_dim] int8, then [KV_PAGE, head_dim / 32] f16 scales. Position p of
+// sequence s is row p % KV_PAGE of page pages[s][p / KV_PAGE]. Only the host writes the page table, between
+// launches, so kernels may read it before `pdl_wait`.
 #pragma once
 #include "common.cuh"
 
@@ -94,7 +94,7 @@ DEVICE void store_q8_0(u8* values, u16* scale, float x) {
     values[lane] = (u8)(i8)(int)quant;
 }
 
-// Stores one head at a position of a page of `pool` (the keys or the values) in the cache's type, by one warp.
+// Stores one head at a position of a page of `pool` (keys or values) in the cache's type, by one warp.
 DEVICE void store_head(const KvCacheArgs& cache, u8* pool, u32 page, u32 head, u32 position, const float* x) {
     u32 lane = threadIdx.x % 32, row = position % KV_PAGE;
     u8* to = pool + ((u64)page * cache.n_kv_heads + head) * cache.head_bytes;

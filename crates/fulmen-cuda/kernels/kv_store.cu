@@ -3,8 +3,8 @@
 // and kv.rs.
 //
 // `kv_store`: one warp per head (m * 2 * n_kv_heads heads, keys first), four warps per block; lane l takes
-// dims l + 32 i. k, v [m, n_kv_heads, head_dim] f32; the cache in pages of f32, f16 or Q8_0 (kv.cuh). Rows with
-// an invalid slot are skipped and reported; of several rows with one slot the last is stored.
+// dims l + 32 i. k, v [m, n_kv_heads, head_dim] f32; the cache in pages of f32, f16 or Q8_0 (kv.cuh). Rows
+// with an invalid slot are skipped and reported; of several rows with one slot the last is stored.
 // `superseded`: one warp per row; marks rows whose slot a later row has, once, for batches in which it would
 // take too long for every warp of `kv_store` or `rope_store` to search.
 // Bound: memory bandwidth and launch latency; a few microseconds at any batch size.

@@ -1,4 +1,4 @@
-//! KV pages on the CPU: however the pages of sequences are assigned, the bits are those of a contiguous cache.
+//! KV pages on the CPU: however pages are assigned to sequences, the bits are those of a contiguous cache.
 
 use fulmen_core::{
     Backend, BackendError, Bindings, BoundGraph, CacheSpec, DType, DeviceMemory, GraphBuilder, Heads,

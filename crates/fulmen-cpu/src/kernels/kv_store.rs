@@ -1,5 +1,5 @@
 //! Stores rows of keys and values into a KV cache, converted to its element type: one task per KV head of
-//! each of K and V. Bound by memory bandwidth. Cache layout: [`KvLayout`], pages of a sequence: [`PageTable`].
+//! each of K and V. Bound by memory bandwidth. Cache layout: [`KvLayout`]; pages of sequences: [`PageTable`].
 
 use fulmen_core::DType;
 use half::{f16, slice::HalfFloatSliceExt};

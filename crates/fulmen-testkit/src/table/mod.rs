@@ -118,8 +118,8 @@ impl Batch {
     }
 }
 
-/// The cache `kv` of a case, with the table `pages`: for sequences of `capacity` positions, and two more pages
-/// in the pool, which no sequence has.
+/// The cache `kv` of a case, with the table `pages`: for sequences of `capacity` positions, and two more
+/// pages in the pool, which no sequence has.
 fn kv_cache(
     b: &mut GraphBuilder,
     dtype: DType,

@@ -14,8 +14,8 @@
 //! horizontal sums: chunks of 64 keys.
 //!
 //! Layouts: q and out `[m][n_heads][head_dim]` f32; KV cache `[page][n_kv_heads][KV_PAGE][head_dim]` in F32,
-//! F16 or Q8_0 ([`KvView`]), with the pages of each sequence in a table. No KV tile crosses a page. Decode is bound by the bandwidth of reading the cache, prefill by
-//! multiply-adds.
+//! F16 or Q8_0 ([`KvView`]), with the pages of each sequence in a table. No KV tile crosses a page. Decode is
+//! bound by the bandwidth of reading the cache, prefill by multiply-adds.
 
 use std::sync::{Mutex, PoisonError, atomic::AtomicUsize};
 

@@ -187,8 +187,8 @@ impl Task<'_> {
         }
     }
 
-    /// The rows of `n` positions of one page from `at` on, dequantized into `buffer` unless they can be read in
-    /// place.
+    /// The rows of `n` positions of one page from `at` on, dequantized into `buffer` unless they can be read
+    /// in place.
     ///
     /// # Safety
     /// The positions are below the capacity, and `buffer` has room for `n` padded rows.

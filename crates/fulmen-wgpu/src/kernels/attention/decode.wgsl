@@ -152,7 +152,8 @@ fn main(
         if (of_row == 0u && thread == 0u) { report_invalid_pages(row, sequence, start, start + count - 1u); }
         // Issue the loads of the first values; the scores hide their latency.
 #for u in 0..4
-        let early{{u}} = load_v(row_of(block_rows, start, start + min(split + {{u * splits}}u, count - 1u)), vec);
+        let early_at{{u}} = start + min(split + {{u * splits}}u, count - 1u);
+        let early{{u}} = load_v(row_of(block_rows, start, early_at{{u}}), vec);
 #endfor
 
         // 1. Scores.

@@ -117,11 +117,12 @@ pub fn attention_with_q8(spec: &Attention, caps: &Caps) -> Result<Option<LaunchL
 ///
 /// Input 0 is the queries, 3 the position, 4 (if any) the sequence number; inputs 5 and 6 are key and
 /// value of the row, 7 and 8 (if any) the gains of the queries' and the key's norm, 9 (if any) the
-/// frequency factors, 10 the page table. Output 0 is the result, 1 the [record of faults](super::fault), 2 the result as
-/// q8 activations, as in [`attention_with_q8`], where heads are multiples of 32 elements; 3 and 4 are
-/// the cache. With `keep_queries`, output 5 gets the rotated queries, and may be the memory of input 0.
-/// A row whose position or sequence is out of range is reported, stores and rotates nothing, and gives
-/// zeros.
+/// frequency factors, 10 the page table. Output 0 is the result, 1 the [record of
+/// faults](super::fault), 2 the result as q8 activations, as in [`attention_with_q8`], where heads are
+/// multiples of 32 elements; 3 and 4 are the cache. With `keep_queries`, output 5 gets the rotated
+/// queries, and may be the memory of input 0. A row whose position or sequence is out of range is
+/// reported, stores and rotates nothing, and gives zeros; of a row whose page is not in the pool
+/// nothing is stored.
 ///
 /// # Errors
 /// As [`attention`], and where the rotation does not fit the heads.

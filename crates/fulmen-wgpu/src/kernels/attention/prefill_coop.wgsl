@@ -19,8 +19,8 @@
 //! eight values of row `lane / 2`, from column `lane % 2 * 8` on.
 //!
 //! **Bindings.** `q`, `out` [m][n_heads][head_dim] f32; `k`, `v`: an f16 cache as `vec4<f16>`, or q8_0 as in
-//! `kv_reader.wgsl`, `pages` as in `kv_pages.wgsl`; `positions`, `sequences` [m]; `fault`. A tile of keys lies
-//! in one page.
+//! `kv_reader.wgsl`, `pages` as in `kv_pages.wgsl`; `positions`, `sequences` [m]; `fault`. A tile of keys
+//! lies in one page.
 //!
 //! **Preconditions.** `head_dim` is a multiple of 16 and at most 128; subgroups of exactly 32 where `coop`.
 //!

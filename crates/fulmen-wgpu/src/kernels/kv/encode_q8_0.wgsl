@@ -1,6 +1,6 @@
 //! Helper functions of `kv/store.wgsl` for a Q8_0 cache: `prepare(thread)` computes the scales of the blocks
-//! of 32 values, `scale_bits` in f16, one thread per block, and is called by all threads; `quants_of(word)` is
-//! four int8 quants. Expects `f16_bits` and `head_values`.
+//! of 32 values, `scale_bits` in f16, one thread per block, and is called by all threads; `quants_of(word)`
+//! is four int8 quants. Expects `f16_bits` and `head_values`.
 var<workgroup> scale_bits: array<u32, {{head_dim / 32}}>;
 var<workgroup> inverses: array<f32, {{head_dim / 32}}>;
 

@@ -95,10 +95,11 @@ const SMALL_BATCH: u32 = 32;
 
 /// Stores rows of keys and values in the cache, rounded to its type.
 ///
-/// Inputs 0 and 1 are keys and values, `[m, n_kv_heads · head_dim]`; input 2 the `m` positions, input 3
-/// (if any) the `m` sequence numbers, input 4 the page table. Outputs 0 and 1 are the cache's keys and values, output 2 the
-/// [record of faults](crate::kernels::fault). Of rows with the same position and sequence the last
-/// wins; rows whose position, sequence or page is out of range are reported and not stored.
+/// Inputs 0 and 1 are keys and values, `[m, n_kv_heads · head_dim]`; input 2 the `m` positions, input
+/// 3 (if any) the `m` sequence numbers, input 4 the page table. Outputs 0 and 1 are the cache's keys
+/// and values, output 2 the [record of faults](crate::kernels::fault). Of rows with the same position
+/// and sequence the last wins; rows whose position, sequence or page is out of range are reported and
+/// not stored.
 ///
 /// # Errors
 /// [`KernelError`] where the heads do not fit the cache's type, or something is larger than a binding.
@@ -116,9 +117,10 @@ pub fn kv_store(spec: &KvStore, caps: &Caps) -> Result<LaunchList, KernelError> 
 ///
 /// Inputs 0, 1 and 2 are queries, keys and values, `[m, heads · head_dim]`; input 3 the `m` positions,
 /// 4 (if any) the `m` sequence numbers, 5 and 6 (if any) the gains of the queries' and the keys' norm,
-/// 7 (if any) the frequency factors, 8 the page table. Output 0 is the rotated queries, which may be the memory of input
-/// 0; 1 and 2 are the cache's keys and values, 3 is the [record of faults](crate::kernels::fault).
-/// Slots are as in [`kv_store`]; the queries of a row that is out of range are not written.
+/// 7 (if any) the frequency factors, 8 the page table. Output 0 is the rotated queries, which may be
+/// the memory of input 0; 1 and 2 are the cache's keys and values, 3 is the [record of
+/// faults](crate::kernels::fault). Slots are as in [`kv_store`]; the queries of a row that is out of
+/// range are not written.
 ///
 /// # Errors
 /// [`KernelError`] where the heads do not fit the cache's type or the rotation, or something is larger
