@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fulmen_core::{Backend, BackendError, ComputeGraph, DeviceKind, OpParams, TensorOp};
+use fulmen_core::{Backend, BackendError, ComputeGraph, DeviceKind, KV_PAGE, OpParams, TensorOp};
 use fulmen_model::{Model, Session};
 
 use crate::model::LoadedModel;
@@ -41,7 +41,8 @@ pub fn measure(loaded: &LoadedModel, state: DeviceState) -> Option<f64> {
 /// Bytes that a decode step of one sequence reads at this depth: weights, and the keys and values of all
 /// positions.
 pub fn bytes_per_token(model: &Model, session: &Session, depth: usize) -> u64 {
-    let per_position = session.options().cache_bytes(model.config()) / session.context().max(1) as u64;
+    let positions = (session.context() as u64).next_multiple_of(KV_PAGE.into()).max(1);
+    let per_position = session.options().cache_bytes(model.config()) / positions;
     model.bytes_per_token() + per_position / u64::from(session.options().sequences) * depth as u64
 }
 

@@ -1,5 +1,5 @@
-//! Faults that kernels report: a token, position, sequence or sampling parameter in device memory that is out
-//! of range.
+//! Faults that kernels report: a token, position, sequence, page or sampling parameter in device memory that
+//! is out of range.
 //!
 //! Only a kernel sees such a value. It skips the access and writes a fault record of four words `[kind, row,
 //! value, limit]`; kind 0 means no fault. The host checks the record when it synchronizes. The kinds are the
@@ -28,6 +28,7 @@ pub fn fault(record: [u32; 4]) -> Option<BackendError> {
         7 => parameter("the penalties", SamplingError::Repeat(number)),
         8 => penalty("frequency"),
         9 => penalty("presence"),
+        10 => index("the page"),
         _ => index("a value of an unknown kind"),
     })
 }

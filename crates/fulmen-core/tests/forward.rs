@@ -254,7 +254,15 @@ fn an_observer_gets_the_calls_that_run_as_one() {
 
 fn store(cache: u64) -> [OpCall; 2] {
     let heads = Heads { n_heads: 2, n_kv_heads: 2, head_dim: 32 };
-    let cache = KvCache { k_ptr: cache, v_ptr: cache + 0x8000, dtype: DType::F32, n_seqs: 1, capacity: 16 };
+    let cache = KvCache {
+        k_ptr: cache,
+        v_ptr: cache + 0x8000,
+        dtype: DType::F32,
+        n_pages: 1,
+        table_ptr: 0xE00_0000,
+        n_seqs: 1,
+        seq_pages: 1,
+    };
     let (positions, sequences) = (0xD00_0000, None);
     let store = KvStoreCall { k: x(20), v: x(21), cache, positions, sequences, m: M, heads };
     let rope = RopeSpec::new(RopePairing::NeoX, 32, 1e4);

@@ -11,7 +11,7 @@ use fulmen_cpu::{
         attention::{Attention, AttentionScratch, attention},
         kv_store::{KvStore, kv_store},
     },
-    kv_view::{KvLayout, KvView, KvViewMut},
+    kv_view::{KvLayout, KvView, KvViewMut, PageTable},
     threads::Pool,
 };
 
@@ -41,7 +41,9 @@ fn main() {
     let mut random = |n: usize| (0..n).map(|_| rng.f32() - 0.5).collect::<Vec<f32>>();
     for dtype in [DType::F32, DType::F16, DType::Q8_0] {
         for (m, context) in [(1, 1024), (1, 8192), (512, 512), (512, 4096)] {
-            let layout = KvLayout::head_major(dtype, 1, N_KV_HEADS, context, HEAD_DIM).unwrap();
+            let layout = KvLayout::pages(dtype, context / 128, N_KV_HEADS, HEAD_DIM).unwrap();
+            let pages: Vec<u32> = (0..context as u32 / 128).collect();
+            let table = PageTable::new(&pages, 1, pages.len()).unwrap();
             let mut bytes = [(); 2].map(|()| vec![0u8; layout.bytes().unwrap()]);
             let width = N_KV_HEADS * HEAD_DIM;
             let (k, v) = (random(context * width), random(context * width));
@@ -52,6 +54,7 @@ fn main() {
                 k_stride: width,
                 v: &v,
                 v_stride: width,
+                table,
                 positions: &positions,
                 sequences: None,
             };
@@ -70,6 +73,7 @@ fn main() {
                 scale: 1.0 / (HEAD_DIM as f32).sqrt(),
                 k: KvView::new(layout, &bytes[0]).unwrap(),
                 v: KvView::new(layout, &bytes[1]).unwrap(),
+                table,
                 positions: &positions[context - m..],
                 sequences: None,
             };

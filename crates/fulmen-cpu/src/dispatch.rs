@@ -16,7 +16,7 @@ use crate::kernels::mul_mat::{
     Activations, Epilogue, Out, Residual, Scratch, Weight, mul_mat, mul_mat_gate_up,
 };
 use crate::kernels::{advance, argmax, copy, elementwise, embed, penalize, rms_norm, rope, sample, softmax};
-use crate::kv_view::{KvLayout, KvView};
+use crate::kv_view::{KvLayout, KvView, PageTable, RowPages};
 use crate::rope_cache::RopeCache;
 use crate::threads::Pool;
 use operands::{StoreOperands, cache_layout, check_below, device_error, kv_error};
@@ -299,13 +299,13 @@ impl KernelDispatch for CpuDispatcher {
         let out = self.f32_rows_mut("the output", call.output, m, heads.q_width())?;
         out.apart_from(q)?;
         let own_positions: Vec<u32>;
-        let (layout, k, v, positions, sequences) = match call.kv {
+        let (layout, k, v, table, positions, sequences) = match call.kv {
             KvSource::Rows { k, v } => {
                 let layout = KvLayout::rows(m as usize, heads.n_kv_heads as usize, heads.head_dim as usize);
                 let k = self.f32_rows("k", k, m, heads.kv_width())?;
                 let v = self.f32_rows("v", v, m, heads.kv_width())?;
                 own_positions = (0..m).collect();
-                (layout.map_err(kv_error)?, k, v, &own_positions[..], None)
+                (layout.map_err(kv_error)?, k, v, PageTable::ONE, &own_positions[..], None)
             }
             KvSource::Cache { cache, positions, sequences } => {
                 let layout = cache_layout(&cache, heads)?;
@@ -314,12 +314,17 @@ impl KernelDispatch for CpuDispatcher {
                 let v = self.memory.span::<u8>("the values' cache", cache.v_ptr, bytes)?;
                 let positions = self.indices("positions", positions, m)?;
                 let sequences = sequences.map(|ptr| self.indices("sequences", ptr, m)).transpose()?;
+                let table = self.page_table(&cache)?;
                 out.apart_from(positions)?;
+                out.apart_from(table)?;
                 sequences.map_or(Ok(()), |sequences| out.apart_from(sequences))?;
                 // SAFETY: looked up, and the output is disjoint from them.
                 let positions: &[u32] = unsafe { positions.slice() };
+                let (n_seqs, seq_pages) = (cache.n_seqs as usize, cache.seq_pages as usize);
                 // SAFETY: as above.
-                (layout, k, v, positions, sequences.map(|s| unsafe { s.slice::<u32>() }))
+                let table = PageTable::new(unsafe { table.slice() }, n_seqs, seq_pages).map_err(kv_error)?;
+                // SAFETY: as above.
+                (layout, k, v, table, positions, sequences.map(|s| unsafe { s.slice::<u32>() }))
             }
         };
         out.apart_from(k)?;
@@ -334,6 +339,7 @@ impl KernelDispatch for CpuDispatcher {
                 scale: call.scale,
                 k: KvView::new(layout, k.slice()).map_err(kv_error)?,
                 v: KvView::new(layout, v.slice()).map_err(kv_error)?,
+                table,
                 positions,
                 sequences,
             };
@@ -362,8 +368,9 @@ impl KernelDispatch for CpuDispatcher {
         let q_gamma = call.q_gamma.map(|ptr| self.f32_rows("the gain of q", ptr, 1, head_dim)).transpose()?;
         let k_gamma = call.k_gamma.map(|ptr| self.f32_rows("the gain of k", ptr, 1, head_dim)).transpose()?;
         out.apart_or_same(q)?;
-        let StoreOperands { k, v, positions, sequences, k_cache, v_cache, layout } = &operands;
-        let read = [Some(*k), Some(*v), Some(*positions), *sequences, factors, q_gamma, k_gamma];
+        let StoreOperands { k, v, positions, sequences, table, k_cache, v_cache, layout, .. } = &operands;
+        let read =
+            [Some(*k), Some(*v), Some(*positions), *sequences, Some(*table), factors, q_gamma, k_gamma];
         for operand in read.into_iter().flatten() {
             out.apart_from(operand)?;
         }
@@ -375,7 +382,9 @@ impl KernelDispatch for CpuDispatcher {
         // SAFETY: looked up, and no output overlaps them.
         let (positions, sequences) = unsafe { (positions.slice(), sequences.map(|s| s.slice())) };
         // Nothing is written if a row is outside the cache.
-        layout.check_rows(positions, sequences).map_err(kv_error)?;
+        // SAFETY: as above.
+        let table = unsafe { operands.page_table()? };
+        table.check_rows(layout, positions, sequences, RowPages::Own).map_err(kv_error)?;
 
         let (pool, isa) = (&*self.pool, self.isa);
         self.keys.resize(m as usize * heads.kv_width() as usize, 0.0);

@@ -1,9 +1,10 @@
-//! Layout of a KV cache: element type, strides and bounds, checked once so that kernels need not.
+//! Layout and page table of a KV cache: element type, strides and bounds, checked once so that kernels need
+//! not.
 
-use fulmen_core::{DType, DTypeError};
+use fulmen_core::{DType, DTypeError, KV_PAGE};
 
-/// Elements and bytes of one `Q8_0` block: an `f16` scale, then 32 signed bytes.
-pub(crate) const Q8_BLOCK: (usize, usize) = (32, 34);
+/// Elements of a `Q8_0` block, which have one `f16` scale.
+pub(crate) const Q8_BLOCK: usize = 32;
 
 /// Why a view, a store or an attention call is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,19 +81,30 @@ pub enum KvError {
         /// Sequences in the cache.
         n_seqs: usize,
     },
+    /// A page outside the pool.
+    #[error("row {row}: page {page} is not one of {n_pages}")]
+    Page {
+        /// The row.
+        row: usize,
+        /// The page that the table names.
+        page: u32,
+        /// Pages in the pool.
+        n_pages: usize,
+    },
 }
 
-/// Where element `(seq, kv_head, pos, i)` of one side of a KV cache lies: at
-/// `seq * seq_stride + kv_head * head_stride + pos * pos_stride + i`, in elements.
+/// Where element `(page, kv_head, pos, i)` of one side of a KV cache lies: at
+/// `page * page_stride + kv_head * head_stride + pos * pos_stride + i`, in elements, where `pos` counts from
+/// the start of the page.
 ///
-/// The `head_dim` elements of a row are contiguous. For `Q8_0`, `head_dim` and the strides are multiples of
-/// 32.
+/// The `head_dim` elements of a row are contiguous. A head of a `Q8_0` page has the signed bytes of all its
+/// rows first, then their `f16` scales, one for each 32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvLayout {
     /// The element type: `F32`, `F16` or `Q8_0`.
     pub dtype: DType,
-    /// Elements from one sequence to the next.
-    pub seq_stride: usize,
+    /// Elements from one page to the next.
+    pub page_stride: usize,
     /// Elements from one head to the next.
     pub head_stride: usize,
     /// Elements from one position to the next.
@@ -101,37 +113,37 @@ pub struct KvLayout {
     pub n_kv_heads: usize,
     /// Elements per head.
     pub head_dim: usize,
-    /// Positions per sequence.
-    pub capacity: usize,
-    /// Sequences.
-    pub n_seqs: usize,
+    /// Positions of a page.
+    pub page_len: usize,
+    /// Pages.
+    pub n_pages: usize,
 }
 
 impl KvLayout {
-    /// A dense cache `[n_seqs][n_kv_heads][capacity][head_dim]`.
-    pub fn head_major(
+    /// The pages of a cache, `[n_pages][n_kv_heads][KV_PAGE][head_dim]`.
+    pub fn pages(
         dtype: DType,
-        n_seqs: usize,
+        n_pages: usize,
         n_kv_heads: usize,
-        capacity: usize,
         head_dim: usize,
     ) -> Result<KvLayout, KvError> {
-        let head_stride = capacity.checked_mul(head_dim).ok_or(KvError::Overflow)?;
-        let seq_stride = head_stride.checked_mul(n_kv_heads).ok_or(KvError::Overflow)?;
+        let page_len = KV_PAGE as usize;
+        let head_stride = page_len.checked_mul(head_dim).ok_or(KvError::Overflow)?;
+        let page_stride = head_stride.checked_mul(n_kv_heads).ok_or(KvError::Overflow)?;
         let pos_stride = head_dim;
         let layout =
-            KvLayout { dtype, seq_stride, head_stride, pos_stride, n_kv_heads, head_dim, capacity, n_seqs };
+            KvLayout { dtype, page_stride, head_stride, pos_stride, n_kv_heads, head_dim, page_len, n_pages };
         layout.bytes()?;
         Ok(layout)
     }
 
-    /// Plain `f32` rows `[m, n_kv_heads * head_dim]`, one sequence, row `r` being position `r`.
+    /// Plain `f32` rows `[m, n_kv_heads * head_dim]` as one page, row `r` being position `r`.
     pub fn rows(m: usize, n_kv_heads: usize, head_dim: usize) -> Result<KvLayout, KvError> {
         let pos_stride = n_kv_heads.checked_mul(head_dim).ok_or(KvError::Overflow)?;
-        let seq_stride = pos_stride.checked_mul(m).ok_or(KvError::Overflow)?;
-        let (dtype, head_stride, capacity, n_seqs) = (DType::F32, head_dim, m, 1);
+        let page_stride = pos_stride.checked_mul(m).ok_or(KvError::Overflow)?;
+        let (dtype, head_stride, page_len, n_pages) = (DType::F32, head_dim, m, 1);
         let layout =
-            KvLayout { dtype, seq_stride, head_stride, pos_stride, n_kv_heads, head_dim, capacity, n_seqs };
+            KvLayout { dtype, page_stride, head_stride, pos_stride, n_kv_heads, head_dim, page_len, n_pages };
         layout.bytes()?;
         Ok(layout)
     }
@@ -144,14 +156,18 @@ impl KvLayout {
         let (dtype, block) = (self.dtype, self.dtype.block_len());
         let sizes = [
             ("head_dim", self.head_dim),
-            ("pos_stride", self.pos_stride),
             ("head_stride", self.head_stride),
-            ("seq_stride", self.seq_stride),
+            ("page_stride", self.page_stride),
         ];
         for (what, value) in sizes {
             if !value.is_multiple_of(block) {
                 return Err(KvError::Block { dtype, what, value, block });
             }
+        }
+        // The scales follow the values of a whole head.
+        if dtype == DType::Q8_0 && self.pos_stride != self.head_dim {
+            let (expected, got) = (self.head_dim, self.pos_stride);
+            return Err(KvError::Shape { what: "pos_stride", expected, got });
         }
         if self.dims().iter().any(|d| d.1 == 0) {
             return Ok(0);
@@ -172,9 +188,9 @@ impl KvLayout {
     /// Stride and count of the three outer dimensions.
     fn dims(&self) -> [(usize, usize); 3] {
         [
-            (self.pos_stride, self.capacity),
+            (self.pos_stride, self.page_len),
             (self.head_stride, self.n_kv_heads),
-            (self.seq_stride, self.n_seqs),
+            (self.page_stride, self.n_pages),
         ]
     }
 
@@ -190,49 +206,132 @@ impl KvLayout {
         })
     }
 
-    /// Bytes that `elements` whole blocks take.
-    const fn span(&self, elements: usize) -> usize {
+    /// Bytes of a row, without the scales of `Q8_0`.
+    pub(crate) const fn row_bytes(&self) -> usize {
+        self.head_dim * self.value_bytes()
+    }
+
+    /// Bytes from one position to the next, without the scales of `Q8_0`.
+    pub(crate) const fn pos_bytes(&self) -> usize {
+        self.pos_stride * self.value_bytes()
+    }
+
+    const fn value_bytes(&self) -> usize {
+        match self.dtype {
+            DType::F32 => 4,
+            DType::F16 => 2,
+            _ => 1,
+        }
+    }
+
+    /// Bytes of the scales of a row of `Q8_0`; 0 for other types.
+    pub(crate) const fn scale_bytes(&self) -> usize {
+        match self.dtype {
+            DType::Q8_0 => 2 * (self.head_dim / Q8_BLOCK),
+            _ => 0,
+        }
+    }
+
+    /// The byte at which a head of a page starts.
+    const fn head_offset(&self, page: usize, head: usize) -> usize {
+        let elements = page * self.page_stride + head * self.head_stride;
         elements / self.dtype.block_len() * self.dtype.block_bytes()
     }
 
-    /// Bytes of one row.
-    pub(crate) const fn row_bytes(&self) -> usize {
-        self.span(self.head_dim)
+    /// The byte at which the row of a position of a page starts.
+    pub(crate) const fn offset(&self, page: usize, head: usize, pos: usize) -> usize {
+        self.head_offset(page, head) + pos * self.pos_bytes()
     }
 
-    /// Bytes from one position to the next.
-    pub(crate) const fn pos_bytes(&self) -> usize {
-        self.span(self.pos_stride)
+    /// The byte at which the scales of a row of `Q8_0` start.
+    pub(crate) const fn scales_offset(&self, page: usize, head: usize, pos: usize) -> usize {
+        self.offset(page, head, self.page_len) + pos * self.scale_bytes()
     }
 
-    /// The byte at which the row of a sequence, head and position starts.
-    pub(crate) const fn offset(&self, seq: usize, head: usize, pos: usize) -> usize {
-        self.span(seq * self.seq_stride + head * self.head_stride + pos * self.pos_stride)
+    fn check_buffer(&self, what: &'static str, got: usize) -> Result<(), KvError> {
+        let need = self.bytes()?;
+        if got < need { Err(KvError::Length { what, unit: "bytes", need, got }) } else { Ok(()) }
+    }
+}
+
+/// The pages of each sequence, `[n_seqs][seq_pages]`.
+#[derive(Clone, Copy, Debug)]
+pub struct PageTable<'a> {
+    pages: &'a [u32],
+    n_seqs: usize,
+    seq_pages: usize,
+}
+
+/// The pages that a row uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowPages {
+    /// That of its position, which is written.
+    Own,
+    /// Those of all positions up to its own, which are read.
+    Seen,
+}
+
+impl PageTable<'static> {
+    /// One sequence of one page.
+    pub const ONE: PageTable<'static> = PageTable { pages: &[0], n_seqs: 1, seq_pages: 1 };
+}
+
+impl<'a> PageTable<'a> {
+    /// A table of `n_seqs` rows.
+    pub fn new(pages: &'a [u32], n_seqs: usize, seq_pages: usize) -> Result<PageTable<'a>, KvError> {
+        let (need, got) = (n_seqs.checked_mul(seq_pages).ok_or(KvError::Overflow)?, pages.len());
+        if got < need {
+            return Err(KvError::Length { what: "page table", unit: "entries", need, got });
+        }
+        Ok(PageTable { pages, n_seqs, seq_pages })
     }
 
-    /// An error if the position or sequence of a row is outside the cache; returns the number of rows.
-    pub(crate) fn check_rows(&self, positions: &[u32], sequences: Option<&[u32]>) -> Result<usize, KvError> {
+    /// A page of a sequence.
+    pub(crate) fn page(&self, seq: usize, index: usize) -> usize {
+        self.pages[seq * self.seq_pages + index] as usize
+    }
+
+    /// An error if the position, the sequence or a page of a row is outside the cache; returns the number of
+    /// rows.
+    pub(crate) fn check_rows(
+        &self,
+        layout: &KvLayout,
+        positions: &[u32],
+        sequences: Option<&[u32]>,
+        used: RowPages,
+    ) -> Result<usize, KvError> {
         let m = positions.len();
         if let Some(sequences) = sequences
             && sequences.len() != m
         {
             return Err(KvError::Shape { what: "sequences", expected: m, got: sequences.len() });
         }
+        let capacity = self.seq_pages.saturating_mul(layout.page_len);
+        // The pages that the rows before have used, of the same sequence.
+        let mut checked = (usize::MAX, 0..0);
         for (row, &position) in positions.iter().enumerate() {
             let sequence = sequences.map_or(0, |s| s[row]);
-            if position as usize >= self.capacity {
-                return Err(KvError::Position { row, position, capacity: self.capacity });
+            if position as usize >= capacity {
+                return Err(KvError::Position { row, position, capacity });
             }
             if sequence as usize >= self.n_seqs {
                 return Err(KvError::Sequence { row, sequence, n_seqs: self.n_seqs });
             }
+            let (seq, last) = (sequence as usize, position as usize / layout.page_len);
+            let first = if used == RowPages::Own { last } else { 0 };
+            if checked.0 == seq && checked.1.contains(&first) && checked.1.contains(&last) {
+                continue;
+            }
+            for index in first..=last {
+                let page = self.page(seq, index);
+                if page >= layout.n_pages {
+                    let (page, n_pages) = (page as u32, layout.n_pages);
+                    return Err(KvError::Page { row, page, n_pages });
+                }
+            }
+            checked = (seq, first..last + 1);
         }
         Ok(m)
-    }
-
-    fn check_buffer(&self, what: &'static str, got: usize) -> Result<(), KvError> {
-        let need = self.bytes()?;
-        if got < need { Err(KvError::Length { what, unit: "bytes", need, got }) } else { Ok(()) }
     }
 }
 
@@ -315,43 +414,71 @@ mod tests {
 
     #[test]
     fn sizes_follow_the_strides() {
-        let dense = KvLayout::head_major(DType::Q8_0, 2, 3, 5, 64).unwrap();
-        assert_eq!(dense.bytes(), Ok(2 * 3 * 5 * 68));
-        assert_eq!((dense.row_bytes(), dense.pos_bytes(), dense.offset(1, 2, 4)), (68, 68, 29 * 68));
+        let pages = KvLayout::pages(DType::Q8_0, 2, 3, 64).unwrap();
+        assert_eq!(pages.bytes(), Ok(2 * 3 * 128 * 68));
+        assert_eq!((pages.row_bytes(), pages.pos_bytes(), pages.scale_bytes()), (64, 64, 4));
+        assert_eq!(pages.offset(1, 2, 4), 5 * 128 * 68 + 4 * 64);
+        assert_eq!(pages.scales_offset(1, 2, 4), 5 * 128 * 68 + 128 * 64 + 4 * 4);
+        let half = KvLayout::pages(DType::F16, 2, 3, 80).unwrap();
+        assert_eq!((half.offset(1, 2, 4), half.scale_bytes()), (2 * 80 * (5 * 128 + 4), 0));
         let rows = KvLayout::rows(7, 2, 3).unwrap();
         assert_eq!((rows.bytes(), rows.offset(0, 1, 6)), (Ok(7 * 6 * 4), (6 * 6 + 3) * 4));
         let gaps = KvLayout { pos_stride: 10, ..rows };
         assert_eq!(gaps.bytes(), Ok((6 * 10 + 3 + 3) * 4));
-        assert_eq!(KvLayout::head_major(DType::F16, 1, 1, 0, 8).unwrap().bytes(), Ok(0));
+        assert_eq!(KvLayout::pages(DType::F16, 0, 1, 8).unwrap().bytes(), Ok(0));
     }
 
     #[test]
     fn illegal_layouts_are_refused() {
-        let good = KvLayout::head_major(DType::Q8_0, 1, 2, 4, 32).unwrap();
-        assert_eq!(KvLayout::head_major(DType::Q4_K, 1, 1, 1, 256), Err(KvError::Type(DType::Q4_K)));
-        assert_eq!(KvLayout::head_major(DType::F16, 2, 1, usize::MAX, 2), Err(KvError::Overflow));
-        let huge = KvLayout { n_seqs: 3, seq_stride: usize::MAX & !31, ..good };
+        let good = KvLayout::pages(DType::Q8_0, 1, 2, 32).unwrap();
+        assert_eq!(KvLayout::pages(DType::Q4_K, 1, 1, 256), Err(KvError::Type(DType::Q4_K)));
+        assert_eq!(KvLayout::pages(DType::F16, 2, 1, usize::MAX / 128 - 7), Err(KvError::Overflow));
+        let huge = KvLayout { n_pages: 3, page_stride: usize::MAX & !31, ..good };
         assert_eq!(huge.bytes(), Err(KvError::Overflow));
-        let (dtype, what) = (DType::Q8_0, "pos_stride");
-        let odd = KvLayout { pos_stride: 33, ..good };
-        assert_eq!(odd.bytes(), Err(KvError::Block { dtype, what, value: 33, block: 32 }));
+        let (dtype, what) = (DType::Q8_0, "head_dim");
+        let odd = KvLayout::pages(DType::Q8_0, 1, 1, 80);
+        assert_eq!(odd, Err(KvError::Block { dtype, what, value: 80, block: 32 }));
+        let gaps = KvLayout { pos_stride: 64, ..good };
+        assert_eq!(gaps.bytes(), Err(KvError::Shape { what: "pos_stride", expected: 32, got: 64 }));
         let short = KvView::new(good, &[0; 271]).unwrap_err();
-        assert_eq!(short, KvError::Length { what: "KV buffer", unit: "bytes", need: 272, got: 271 });
+        let need = 2 * 128 * 34;
+        assert_eq!(short, KvError::Length { what: "KV buffer", unit: "bytes", need, got: 271 });
+        let table = PageTable::new(&[0; 5], 2, 3).unwrap_err();
+        assert_eq!(table, KvError::Length { what: "page table", unit: "entries", need: 6, got: 5 });
+    }
+
+    #[test]
+    fn rows_use_pages_of_the_pool() {
+        let layout = KvLayout::pages(DType::F32, 4, 1, 8).unwrap();
+        let pages = [2, 9, 3, u32::MAX];
+        let table = PageTable::new(&pages, 2, 2).unwrap();
+        let check =
+            |position, sequence, used| table.check_rows(&layout, &[5, position], Some(&[1, sequence]), used);
+        assert_eq!(check(127, 0, RowPages::Seen), Ok(2));
+        let bad = |page| Err(KvError::Page { row: 1, page, n_pages: 4 });
+        assert_eq!(check(128, 0, RowPages::Seen), bad(9));
+        assert_eq!(check(255, 1, RowPages::Own), bad(u32::MAX));
+        let swapped = PageTable::new(&[9, 2], 1, 2).unwrap();
+        assert_eq!(swapped.check_rows(&layout, &[200], None, RowPages::Own), Ok(1));
+        let seen = swapped.check_rows(&layout, &[200], None, RowPages::Seen);
+        assert_eq!(seen, Err(KvError::Page { row: 0, page: 9, n_pages: 4 }));
+        let position = table.check_rows(&layout, &[256], None, RowPages::Own);
+        assert_eq!(position, Err(KvError::Position { row: 0, position: 256, capacity: 256 }));
     }
 
     #[test]
     fn written_rows_may_not_overlap() {
-        let good = KvLayout::head_major(DType::F32, 2, 2, 4, 8).unwrap();
+        let good = KvLayout::pages(DType::F32, 2, 2, 8).unwrap();
         let cases = [
             (good, true),
             (KvLayout { pos_stride: 16, head_stride: 8, ..good }, true),
             (KvLayout { pos_stride: 7, ..good }, false),
             (KvLayout { head_stride: 24, ..good }, false),
-            (KvLayout { seq_stride: 0, ..good }, false),
-            (KvLayout { seq_stride: 0, n_seqs: 1, ..good }, true),
+            (KvLayout { page_stride: 0, ..good }, false),
+            (KvLayout { page_stride: 0, n_pages: 1, ..good }, true),
         ];
         for (layout, disjoint) in cases {
-            let mut bytes = vec![0; 1024];
+            let mut bytes = vec![0; 1 << 15];
             assert_eq!(KvViewMut::new(layout, &mut bytes).is_ok(), disjoint, "{layout:?}");
             assert!(KvView::new(layout, &bytes).is_ok());
         }

@@ -29,9 +29,11 @@
 // reads only new rows that it stored itself. Blocks of several rows write the same bits to the cache. A block
 // reads the cache only afterwards.
 //
-// Layouts: q, out [rows, n_heads, head_dim] f32; k, v [rows, n_kv_heads, head_dim] f32; caches [n_seqs,
-// n_kv_heads, capacity, head_dim] f16. A tile in shared memory is 16 rows of head_dim f16; 16-byte chunk c of
-// row r is stored at chunk c ^ (r % 8), which keeps ldmatrix free of bank conflicts.
+// Layouts: q, out [rows, n_heads, head_dim] f32; k, v [rows, n_kv_heads, head_dim] f32; caches in pages of
+// f16 (kv.cuh). A tile lies in one page; lane l of a warp looks up the page of the warp's l-th tile, at the
+// start and again every 32 tiles, so the mainloop does not wait for the table. A tile in shared memory is 16
+// rows of head_dim f16; 16-byte chunk c of row r is stored at chunk c ^ (r % 8), which keeps ldmatrix free of
+// bank conflicts.
 // Preconditions: head_dim 64 or 128, all of it rotated; at most 8 query heads per KV head; caches 16-byte
 // aligned; out overlaps nothing that is read; where out_q8 or out_f16 is set, a block's slice of O is a
 // multiple of 32 elements; out_f16 only with exactly 8 or 16 rows; with fused_store, no running kernel writes
@@ -43,6 +45,7 @@
 
 #include "common.cuh"
 #include "f16_fragments.cuh"
+#include "kv.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/cp_async.cuh"
@@ -68,6 +71,7 @@ struct AttentionDecodeArgs {
     const float* k_gamma;  // [head_dim], or null: no norm
     const u32* positions;  // [rows]
     const u32* sequences;  // [rows], or null: all 0
+    const u32* pages;      // [n_seqs, capacity / KV_PAGE]
     u16* k_cache;
     u16* v_cache;
     float* q_out;  // the rotated queries; may be `q`
@@ -85,6 +89,8 @@ struct AttentionDecodeArgs {
     u32 n_seqs;
     u32 fused_store;  // 0: q is rotated, and the new keys and values are in the cache
     u32 splits;       // blocks per row and KV head
+    u32 n_pages;
+    u32 unused;
     // Without clusters, if there are several splits:
     float* partials;  // [rows, n_kv_heads, splits, MAX_GROUP * (head_dim + 2)]: O, max and sum of each head
     float* rotated;   // [rows, n_heads, head_dim]: what becomes q_out when all blocks have read q
@@ -208,14 +214,30 @@ struct DecodeBlock {
 
     const u32 position = args.positions[row], sequence = args.sequences ? args.sequences[row] : 0;
     const bool valid = position < args.capacity && sequence < args.n_seqs;
-    const u64 cache_offset =
-        (((u64)(valid ? sequence : 0) * args.n_kv_heads + kv_head) * args.capacity) * HEAD_DIM;
-    const u16 *keys = args.k_cache + cache_offset, *values = args.v_cache + cache_offset;
+    // The page table of the sequence. Indices are clamped, so that entries can be loaded before the position
+    // is there.
+    const u32 max_page = args.capacity / KV_PAGE - 1;
+    const u32* const pages = args.pages + (u64)(sequence < args.n_seqs ? sequence : 0) * (max_page + 1);
+    // The page of the row's own position.
+    const u32 own_page = pages[min(position / KV_PAGE, max_page)];
     // Positions below this are in the cache when the kernel starts.
     const u32 cached = valid ? position + (args.fused_store ? 0 : 1) : 0;
     const u32 tiles = valid ? position / TILE + 1 : 0, last_tile = position / TILE,
               first_tile = rank + CLUSTER * warp;
     const u32 ring = shared_address(rings) + warp * STAGES * 2 * TILE_BYTES;
+
+    // Elements from the start of a cache to this KV head of a page.
+    DEVICE u64 page_offset(u32 page) const {
+        return ((u64)page * args.n_kv_heads + kv_head) * (KV_PAGE * HEAD_DIM);
+    }
+
+    // Where the new key (or value) of a row at position `at` goes; null if its page is not in the pool, which
+    // TileLoader reports.
+    DEVICE u16* kv_slot(bool is_key, u32 from_row, u32 at) const {
+        const u32 page = SINGLE_ROW || from_row == row ? own_page : pages[at / KV_PAGE];
+        if (page >= args.n_pages) return nullptr;
+        return (is_key ? args.k_cache : args.v_cache) + page_offset(page) + at % KV_PAGE * HEAD_DIM;
+    }
 
     // Of a tile in shared memory: bytes to a 16-byte chunk.
     static DEVICE u32 chunk_offset(u32 row, u32 chunk) { return (row * CHUNKS + (chunk ^ (row & 7))) * 16; }
@@ -248,15 +270,42 @@ struct TileLoader {
     const u32 copy_row = block.lane / CHUNKS, copy_chunk = block.lane % CHUNKS;
     const u32 copy_to = copy_row * CHUNKS * 16 + ((copy_chunk ^ copy_row) * 16);
     const u32 copy_from = copy_row * HEAD_DIM + copy_chunk * 8;
+    // The page of the warp's tile of round `lane` of the 32 that are being loaded.
+    u32 lane_page;
+    u32 invalid_page = 0;  // the last one that this lane has found, if it is none of the pool
 
-    DEVICE explicit TileLoader(const Block& block) : block(block) {}
+    DEVICE explicit TileLoader(const Block& block) : block(block) { look_up_pages(0); }
 
-    // Requests a tile of K and V; positions from `limit` on are zero-filled, since P = 0 times a stale NaN is
-    // NaN.
-    DEVICE void load_tile(u32 tile, u32 stage, u32 limit) const {
+    DEVICE u32 lane_tile(u32 first_round) const {
+        return block.first_tile + (first_round + block.lane) * Block::TILES_PER_ROUND;
+    }
+
+    // Looks up the pages of 32 rounds.
+    DEVICE void look_up_pages(u32 first_round) {
+        lane_page = block.pages[min(lane_tile(first_round) / (KV_PAGE / TILE), block.max_page)];
+    }
+
+    // Notes a page of the 32 rounds that is not in the pool; the first page is read instead.
+    DEVICE void check_pages(u32 first_round) {
+        if (lane_page < block.args.n_pages) return;
+        if (lane_tile(first_round) < block.tiles) invalid_page = lane_page;
+        lane_page = 0;
+    }
+
+    // At the end of the kernel: a call in the mainloop would cost registers.
+    DEVICE void report_invalid_page() const {
+        if (invalid_page >= block.args.n_pages && block.kv_head == 0)
+            report(block.args.fault, FAULT_PAGE, block.row, invalid_page, block.args.n_pages);
+    }
+
+    // Requests the tile of K and V of a round; positions from `limit` on are zero-filled, since P = 0 times a
+    // stale NaN is NaN. Called by whole warps.
+    DEVICE void load_tile(u32 round, u32 tile, u32 stage, u32 limit) const {
         const u32 to = block.ring + stage * 2 * TILE_BYTES;
-        const u16* k = block.keys + (u64)tile * TILE * HEAD_DIM + copy_from;
-        const u16* v = block.values + (u64)tile * TILE * HEAD_DIM + copy_from;
+        const u32 page = __shfl_sync(FULL_WARP, lane_page, round % 32);
+        const u64 from =
+            block.page_offset(page) + tile % (KV_PAGE / TILE) * (TILE * HEAD_DIM) + copy_from;
+        const u16 *k = block.args.k_cache + from, *v = block.args.v_cache + from;
         if (!SINGLE_ROW && tile * TILE + TILE <= limit) {
 #pragma unroll
             for (int i = 0; i < TILE / ROWS_PER_COPY; i++) {
@@ -280,11 +329,12 @@ struct TileLoader {
     }
 
     // Fills the ring but for its last stage, one commit group per tile.
-    DEVICE void load_first_tiles(u32 limit) const {
+    DEVICE void load_first_tiles(u32 limit) {
+        check_pages(0);
 #pragma unroll 1
         for (u32 round = 0; round < STAGES - 1; round++) {
             u32 tile = block.first_tile + round * Block::TILES_PER_ROUND;
-            if (tile < block.tiles) load_tile(tile, round, limit);
+            if (tile < block.tiles) load_tile(round, tile, round, limit);
             cp_async_commit();
         }
     }
@@ -411,8 +461,7 @@ struct Prologue {
             if (block.args.k_gamma) head.rms_norm(block.args.k_gamma, block.neox, block.args.epsilon);
             head.rotate(cos_sin);
         }
-        u16* cache =
-            (is_key ? block.args.k_cache : block.args.v_cache) + block.cache_offset + (u64)at * HEAD_DIM;
+        u16* cache = block.kv_slot(is_key, from_row, at);
         // A tile that was requested before has zeros at this position and is read after the next barrier; a
         // later tile is loaded from the cache after that barrier.
         const bool loaded = only_row && block.last_tile < Block::TILES_PER_ROUND * (STAGES - 1);
@@ -425,7 +474,7 @@ struct Prologue {
             for (int half = 0; half < 2; half++) {
                 u32 dim = half ? Head::second_dim(j, block.neox) : Head::first_dim(j, block.neox);
                 u16 bits = f32_to_f16(half ? head.second[j] : head.first[j]);
-                cache[dim] = bits;
+                if (cache) cache[dim] = bits;
                 if (loaded) *(u16*)(tile + Block::chunk_offset(tile_row, dim / 8) + dim % 8 * 2) = bits;
             }
         }
@@ -537,16 +586,20 @@ struct Mainloop {
         }
     }
 
-    DEVICE void run(const TileLoader<Block>& loader) {
+    DEVICE void run(TileLoader<Block>& loader) {
         begin();
-        u32 stage = 0;
-        for (u32 tile = block.first_tile; tile < block.tiles; tile += TILES_PER_ROUND) {
+        u32 stage = 0, next_round = STAGES - 1;
+        for (u32 tile = block.first_tile; tile < block.tiles; tile += TILES_PER_ROUND, next_round++) {
             const u32 next = tile + (STAGES - 1) * TILES_PER_ROUND,
                       k_tile = block.ring + stage * 2 * TILE_BYTES;
+            if (next_round % 32 == 0) {
+                loader.look_up_pages(next_round);
+                loader.check_pages(next_round);
+            }
             // The previous stage is free. The newest position of a later round is in the cache, written by
             // this block.
             if (next < block.tiles)
-                loader.load_tile(next, stage == 0 ? STAGES - 1 : stage - 1, block.position + 1);
+                loader.load_tile(next_round, next, stage == 0 ? STAGES - 1 : stage - 1, block.position + 1);
             cp_async_commit();
             cp_async_wait<STAGES - 1>();
             __syncwarp();
@@ -724,7 +777,7 @@ DEVICE void attention_decode(const AttentionDecodeArgs& args) {
         if (args.k_gamma) cp_async_bulk_prefetch_l2_covering(args.k_gamma, Block::HEAD_DIM * 4);
     }
     const Block block(args, shared, partials, rings);
-    const TileLoader<Block> loader(block);
+    TileLoader<Block> loader(block);
     Prologue<Block> prologue(block);
     prologue.find_new_rows();
     if (!args.fused_store) pdl_wait();
@@ -744,6 +797,7 @@ DEVICE void attention_decode(const AttentionDecodeArgs& args) {
     Mainloop<Block> mainloop(block);
     mainloop.run(loader);
     Epilogue<Block>(block, mainloop).run(prologue.query);
+    loader.report_invalid_page();
 }
 
 #define KERNEL(NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW)                                      \

@@ -8,7 +8,7 @@
 // are combined in shared memory. With several splits a block leaves its max, sum and O in `partials`, and
 // `attention_combine` (one block per query head) merges them. The number of splits depends on the shape
 // alone; their length depends on the position, which only the device knows.
-// Layouts: see attention_args.cuh; Q8_0 heads are 34-byte blocks of 32 dims.
+// Layouts: see attention_args.cuh. The keys that a warp takes at a time lie in one page.
 // Numerics: f32 throughout. Rows with an invalid slot are reported and give zeros.
 // Bound: latency of the loads and of the dot-product reductions; no reuse of K and V among the heads of a
 // group.
@@ -17,12 +17,12 @@
 constexpr int WARPS = 4;
 constexpr int KEYS = 4;  // keys per warp and iteration
 
+// Element d of a row of K or V. `scales`: of the row, for Q8_0.
 template <u32 TYPE>
-DEVICE float kv_element(const u8* head, u32 d) {
-    if (TYPE == KV_F32) return ((const float*)head)[d];
-    if (TYPE == KV_F16) return f16_to_f32(((const u16*)head)[d]);
-    const u8* block = head + d / 32 * 34;
-    return f16_to_f32(*(const u16*)block) * (float)(i8)block[2 + d % 32];
+DEVICE float kv_element(const u8* row, const u16* scales, u32 d) {
+    if (TYPE == KV_F32) return ((const float*)row)[d];
+    if (TYPE == KV_F16) return f16_to_f32(((const u16*)row)[d]);
+    return f16_to_f32(scales[d / 32]) * (float)(i8)row[d];
 }
 
 template <u32 TYPE, int PER_LANE>
@@ -31,19 +31,35 @@ struct SplitKv {
     float row_max = -INFINITE, row_sum = 0.0f, o[PER_LANE];
 
     // Attends to positions [begin, end) of a KV head: the warp takes KEYS of every WARPS * KEYS.
-    DEVICE void attend(const AttentionArgs& args, const float (&q)[PER_LANE], const u8* k, const u8* v,
+    DEVICE void attend(const AttentionArgs& args, const float (&q)[PER_LANE], u32 sequence, u32 kv_head,
                        u64 begin, u64 end) {
         const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        u64 offset = kv_head * args.head_bytes, row = begin + warp * KEYS;
+        u32 page_index = ~0u;
         for (u64 first = begin + warp * KEYS; first < end; first += WARPS * KEYS) {
+            row = first;
+            if (args.pages) {
+                if (page_index != first / KV_PAGE) {
+                    page_index = first / KV_PAGE;
+                    offset = page_offset(args, page_entry(args, sequence, page_index), kv_head);
+                }
+                row = first % KV_PAGE;
+            }
+            const u8 *k = args.k + offset + row * args.pos_bytes, *v = args.v + offset + row * args.pos_bytes;
+            const u32 blocks = args.head_dim / 32;  // of Q8_0
+            const u64 scales_at = offset + KV_PAGE * args.head_dim + row * blocks * 2;
+            const u16 *k_scales = (const u16*)(args.k + scales_at),
+                      *v_scales = (const u16*)(args.v + scales_at);
             float scores[KEYS];
 #pragma unroll
             for (int key = 0; key < KEYS; key++) {
-                const u8* head = k + min(first + key, end - 1) * args.pos_bytes;
+                const u32 at = min(first + key, end - 1) - first;
+                const u8* head = k + at * args.pos_bytes;
                 float dot = 0.0f;
 #pragma unroll
                 for (int i = 0; i < PER_LANE; i++) {
                     u32 d = lane + 32 * i;
-                    if (d < args.head_dim) dot += q[i] * kv_element<TYPE>(head, d);
+                    if (d < args.head_dim) dot += q[i] * kv_element<TYPE>(head, k_scales + at * blocks, d);
                 }
                 scores[key] = dot;
             }
@@ -62,13 +78,13 @@ struct SplitKv {
 #pragma unroll
             for (int key = 0; key < KEYS; key++) {
                 if (first + key >= end) break;
-                const u8* head = v + (first + key) * args.pos_bytes;
+                const u8* head = v + key * args.pos_bytes;
                 float p = expf(scores[key] - base);
                 row_sum += p;
 #pragma unroll
                 for (int i = 0; i < PER_LANE; i++) {
                     u32 d = lane + 32 * i;
-                    if (d < args.head_dim) o[i] += p * kv_element<TYPE>(head, d);
+                    if (d < args.head_dim) o[i] += p * kv_element<TYPE>(head, v_scales + key * blocks, d);
                 }
             }
         }
@@ -126,8 +142,8 @@ struct SplitKv {
         u64 length = (kv_len + args.splits - 1) / args.splits;
         length = (length + WARPS * KEYS - 1) / (WARPS * KEYS) * (WARPS * KEYS);
         u64 begin = split * length, end = min(kv_len, begin + length);
-        const u8* k = args.k + sequence * args.seq_bytes + head / args.group * args.head_bytes;
-        const u8* v = args.v + sequence * args.seq_bytes + head / args.group * args.head_bytes;
+        if (args.pages && head == 0)
+            report_invalid_pages(args, row, sequence, begin, end, threadIdx.x, 32 * WARPS);
 
         SplitKv partial;
         float q[PER_LANE];
@@ -137,7 +153,7 @@ struct SplitKv {
             q[i] = d < args.head_dim ? args.q[(u64)blockIdx.x * args.head_dim + d] : 0.0f;
             partial.o[i] = 0.0f;
         }
-        partial.attend(args, q, k, v, begin, end);
+        partial.attend(args, q, sequence, head / args.group, begin, end);
         partial.combine_warps(args, split);
     }
 };

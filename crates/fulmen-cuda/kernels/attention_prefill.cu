@@ -10,7 +10,7 @@
 //
 // Rows of several sequences in one tile: the block goes through one sequence after the other, and all
 // positions of a sequence are masked for the rows of others.
-// Layouts: q, out [m, n_heads, head_dim] f32; K, V [n_seqs, n_kv_heads, capacity, head_dim] f16. A tile in
+// Layouts: q, out [m, n_heads, head_dim] f32; K, V in pages of f16 (kv.cuh), a tile in half a page. A tile in
 // shared memory is BLOCK_N rows of head_dim f16, the 16-byte chunk c of row r at chunk c ^ (r % 8) against
 // bank conflicts.
 // Preconditions: head_dim 64 or 128; group <= BLOCK_M; caches 16-byte aligned, q and out 8-byte aligned.
@@ -110,6 +110,21 @@ struct OnlineSoftmax {
     }
 };
 
+// Requests a tile of K or V from its first position on. Rows from `limit` on are zero-filled: no weight, not
+// even 0, may meet a NaN.
+template <typename Kernel>
+DEVICE void load_kv_tile(SharedAddress to, const u8* from, u32 limit) {
+    constexpr u32 CHUNKS = Kernel::CHUNKS;
+#pragma unroll
+    for (u32 i = 0; i < Kernel::BLOCK_N * CHUNKS; i += Kernel::THREADS) {
+        const u32 row = (i + threadIdx.x) / CHUNKS, chunk = (i + threadIdx.x) % CHUNKS;
+        const bool valid = row < limit;
+        cp_async_16_zfill(to + Kernel::chunk_offset(row, chunk),
+                          from + ((valid ? row : 0) * CHUNKS + chunk) * 16, valid);
+    }
+    cp_async_commit();
+}
+
 // Lane 4 g + t holds query rows g and g + 8 of its warp's 16.
 template <int HEAD_DIM, int WARPS>
 struct Prefill {
@@ -140,23 +155,18 @@ struct Prefill {
 
     // ---- Loads ----
 
-    // Requests a tile of K or V. Positions from `limit` on are zero-filled: no weight, not even 0, may meet a
-    // NaN.
-    static DEVICE void load_tile(SharedAddress to, const u8* head, u32 index, u32 limit) {
-#pragma unroll
-        for (u32 i = 0; i < BLOCK_N * CHUNKS; i += THREADS) {
-            u32 row = (i + threadIdx.x) / CHUNKS, chunk = (i + threadIdx.x) % CHUNKS;
-            bool valid = index * BLOCK_N + row < limit;
-            u64 position = valid ? index * BLOCK_N + row : 0;
-            cp_async_16_zfill(to + chunk_offset(row, chunk), head + (position * CHUNKS + chunk) * 16, valid);
-        }
-        cp_async_commit();
+    // `page`: the entry of the page table for the tile.
+    DEVICE void load_stage(u32 page, u32 index, u32 max_kv_len) {
+        const SharedAddress to = shared_address(memory) + index % 2 * STAGE_BYTES;
+        const u64 from =
+            page_offset(args, page, tile.kv_head) + index % (KV_PAGE / BLOCK_N) * (u64)TILE_BYTES;
+        const u32 limit = max_kv_len - index * BLOCK_N;
+        load_kv_tile<Prefill>(to, args.k + from, limit);
+        load_kv_tile<Prefill>(to + TILE_BYTES, args.v + from, limit);
     }
 
-    DEVICE void load_stage(const u8* k, const u8* v, u32 index, u32 limit) {
-        const SharedAddress to = shared_address(memory) + index % 2 * STAGE_BYTES;
-        load_tile(to, k, index, limit);
-        load_tile(to + TILE_BYTES, v, index, limit);
+    DEVICE u32 tile_page(u32 sequence, u32 index) const {
+        return page_entry(args, sequence, index / (KV_PAGE / BLOCK_N));
     }
 
     // Q as f16 fragments, through the second stage.
@@ -232,16 +242,22 @@ struct Prefill {
         const u32 kv_len[2] = {
             shared.scan.sequence[q_row] == sequence.id ? shared.scan.kv_len[q_row] : 0,
             shared.scan.sequence[q_row + 8] == sequence.id ? shared.scan.kv_len[q_row + 8] : 0};
-        const u8* k = args.k + sequence.id * args.seq_bytes + tile.kv_head * args.head_bytes;
-        const u8* v = args.v + sequence.id * args.seq_bytes + tile.kv_head * args.head_bytes;
-        load_stage(k, v, 0, sequence.max_kv_len);
+        if (tile.kv_head == 0)
+            report_invalid_pages(args, tile.first_row, sequence.id, 0, sequence.max_kv_len, threadIdx.x,
+                                 THREADS);
+        load_stage(tile_page(sequence.id, 0), 0, sequence.max_kv_len);
+        // Looked up a tile ahead.
+        u32 next_page = tile_page(sequence.id, 1);
         for (u32 index = 0; index < tiles; index++) {
             const SharedAddress k_tile = shared_address(memory) + index % 2 * STAGE_BYTES;
             const u32 first_position = index * BLOCK_N;
             const bool masked = first_position + BLOCK_N > sequence.min_kv_len;
             cp_async_wait<1>();
             __syncthreads();
-            if (index + 1 < tiles) load_stage(k, v, index + 1, sequence.max_kv_len);
+            if (index + 1 < tiles) {
+                load_stage(next_page, index + 1, sequence.max_kv_len);
+                next_page = tile_page(sequence.id, index + 2);
+            }
             float s[BLOCK_N / 8][4] = {};
             compute_scores(k_tile, s);
             softmax.update(s, q_scale, first_position, masked, kv_len);

@@ -15,7 +15,7 @@
 //
 // Rows of several sequences in one tile: the block goes through one sequence after the other, and all
 // positions of a sequence are masked for the rows of others.
-// Layouts: q, out [m, n_heads, head_dim] f32; K, V [n_seqs, n_kv_heads, capacity, head_dim] f16. In shared
+// Layouts: q, out [m, n_heads, head_dim] f32; K, V in pages of f16 (kv.cuh), a tile per page. In shared
 // memory Q, K and V tiles are sub-tiles of 64 dims (128 bytes per row) with the 128-byte swizzle of wgmma
 // descriptors.
 // Preconditions: head_dim 64 or 128; group <= BLOCK_M; caches 16-byte aligned, q and out 8-byte aligned.
@@ -82,7 +82,7 @@ struct OnlineSoftmax {
 // Lane 4 g + t of a consumer warp holds query rows g and g + 8 of the warp's 16.
 template <int HEAD_DIM, int CONSUMERS>
 struct Prefill {
-    static constexpr u32 BLOCK_M = CONSUMERS * 64, BLOCK_N = 128;
+    static constexpr u32 BLOCK_M = CONSUMERS * 64, BLOCK_N = KV_PAGE;
     static constexpr u32 THREADS = CONSUMERS * 128, PRODUCER_THREADS = 128;
     static constexpr u32 CHUNKS = HEAD_DIM / 8;                // 16-byte chunks of a head
     static constexpr u32 TILE_BYTES = BLOCK_N * HEAD_DIM * 2;  // of a stage: K or V
@@ -134,6 +134,15 @@ struct Prefill {
             if (first == i) shared.first_rows[atomicAdd(&shared.n_sequences, 1)] = i;
         }
         __syncthreads();
+    }
+
+    // Reports pages that are not in the pool. By all threads.
+    static DEVICE void report_pages(const AttentionArgs& args, const Tile& tile, const Shared& shared) {
+        for (u32 index = 0; index < shared.n_sequences; index++) {
+            const Sequence& sequence = shared.sequences[shared.first_rows[index]];
+            report_invalid_pages(args, tile.first_row, sequence.id, 0, sequence.max_kv_len, threadIdx.x,
+                                 blockDim.x);
+        }
     }
 
     // Sequence `index` of the tile. Where rows of the tile belong to others too, no position is visible to
@@ -191,6 +200,7 @@ struct Prefill {
         pdl_begin();
         const Tile tile(args);
         find_sequences(args, tile, shared);
+        if (tile.kv_head == 0) report_pages(args, tile, shared);
         if (threadIdx.x >= THREADS) {
             setmaxnreg_dec<CONSUMERS == 2 ? 40 : 32>();
             Producer(args, tile, shared, ring).run();
@@ -205,6 +215,7 @@ struct Prefill {
 
 template <int HEAD_DIM, int CONSUMERS>
 struct Prefill<HEAD_DIM, CONSUMERS>::Producer {
+    static_assert(BLOCK_N == 128);
     // Rows per cp.async of the warpgroup: a multiple of 8, so that all chunks of a thread are swizzled alike.
     static constexpr u32 ROWS_PER_COPY = PRODUCER_THREADS / CHUNKS;
     static_assert(ROWS_PER_COPY % 8 == 0);
@@ -218,13 +229,13 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Producer {
     PipelineState pipeline;
     u32 loaded = 0;  // tiles
 
-    // Loads BLOCK_N positions of K or V from `first` on into the next stage. Positions from `limit` on are
-    // zero-filled: no weight, not even 0, may meet a NaN. `check_finite`: also records whether the tile has
-    // values that are not finite.
+    // Loads the page of BLOCK_N positions of K or V from `first` on, which lies at `head`, into the next
+    // stage. Positions from `limit` on are zero-filled: no weight, not even 0, may meet a NaN.
+    // `check_finite`: also records whether the tile has values that are not finite.
     DEVICE void load_tile(const u8* head, u32 first, u32 limit, bool check_finite) {
         const SharedAddress to = shared_address(ring) + pipeline.stage * TILE_BYTES + offset;
         const SharedAddress full = shared_address(shared.full) + 8 * pipeline.stage;
-        const u8* from = head + (u64)(first + row) * HEAD_DIM * 2 + chunk * 16;
+        const u8* from = head + row * HEAD_DIM * 2 + chunk * 16;
         mbarrier_wait_parity(shared_address(shared.empty) + 8 * pipeline.stage, pipeline.parity ^ 1);
         loaded++;
 #pragma unroll
@@ -254,12 +265,17 @@ struct Prefill<HEAD_DIM, CONSUMERS>::Producer {
     DEVICE void run() {
         for (u32 index = 0; index < shared.n_sequences; index++) {
             const Sequence sequence = sequence_at(tile, shared, index);
-            const u64 head = sequence.id * args.seq_bytes + tile.kv_head * args.head_bytes;
+            // Entries of the page table for V, K and the next K.
+            u32 v_page = 0, k_page = page_entry(args, sequence.id, 0);
             for (u32 first = 0; first < sequence.max_kv_len + BLOCK_N; first += BLOCK_N) {
-                if (first < sequence.max_kv_len) load_tile(args.k + head, first, sequence.max_kv_len, false);
+                const u32 next_page = page_entry(args, sequence.id, first / BLOCK_N + 1);
+                if (first < sequence.max_kv_len)
+                    load_tile(args.k + page_offset(args, k_page, tile.kv_head), first, sequence.max_kv_len,
+                              false);
                 if (first != 0)
-                    load_tile(args.v + head, first - BLOCK_N, sequence.max_kv_len,
-                              first > sequence.min_kv_len);
+                    load_tile(args.v + page_offset(args, v_page, tile.kv_head), first - BLOCK_N,
+                              sequence.max_kv_len, first > sequence.min_kv_len);
+                v_page = k_page, k_page = next_page;
             }
         }
         cp_async_commit();

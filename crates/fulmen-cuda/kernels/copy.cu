@@ -1,5 +1,7 @@
 // Copy of bytes that do not overlap. One thread per unit of 16, 4 or 1 bytes, by the alignment of both
 // addresses; the first threads also copy the bytes past the last whole unit. Launched by src/kernels/copy.rs.
+// It may copy a KV page, and attention_decode.cu may read the cache before its `pdl_wait`, so the next kernel
+// does not start early (ptx/pdl.cuh).
 // Bound: memory bandwidth.
 #include "common.cuh"
 
@@ -13,7 +15,7 @@ struct CopyArgs {
 
 template <typename Unit>
 DEVICE void copy_units(const CopyArgs& args) {
-    pdl_begin();
+    pdl_wait();
     u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x, units = args.bytes / sizeof(Unit);
     if (at < units) ((Unit*)args.to)[at] = ((const Unit*)args.from)[at];
     u64 rest = units * sizeof(Unit) + at;

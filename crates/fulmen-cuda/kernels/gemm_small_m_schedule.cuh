@@ -64,6 +64,7 @@ struct GemmSmallMArgs {
     u32 n_tensor_maps;
     SmallMWeight weights[MAX_WEIGHTS];
     L2Prefetch prefetch;
+    u32 unused[12];
 };
 #include "layout/gemm_small_m_schedule.cuh"
 

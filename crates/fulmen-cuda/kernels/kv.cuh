@@ -1,20 +1,33 @@
-// The KV cache: the slot of each row of a batch, and how one head is stored there.
+// The KV cache: pages, the slot of each row of a batch, and how one head is stored there.
+//
+// K and V of a layer are pools of pages, each [n_pages, n_kv_heads, KV_PAGE, head_dim] in f32 or f16. In Q8_0
+// a head of a page is [KV_PAGE, head_dim] int8, then [KV_PAGE, head_dim / 32] f16 scales. Position p of
+// sequence s is row p % KV_PAGE of page pages[s][p / KV_PAGE]. Only the host writes the page table, between
+// launches, so kernels may read it before `pdl_wait`.
 #pragma once
 #include "common.cuh"
 
 enum KvType : u32 { KV_F32 = 0, KV_F16 = 1, KV_Q8_0 = 2 };
 
-// Keys and values, each [n_seqs, n_kv_heads, capacity, head_dim]. Mirrored by `KvCacheArgs` in
-// src/kernels/kv.rs.
+constexpr u32 KV_PAGE = 128;  // positions of a page
+constexpr u32 NO_PAGE = ~0u;  // in a page table: the sequence has no such page
+
+// The FaultCode (common.cuh) of a page that is not in the pool.
+constexpr u32 FAULT_PAGE = 10;
+
+// Mirrored by `KvCacheArgs` in src/kernels/kv.rs.
 struct KvCacheArgs {
     u8* k;
     u8* v;
-    u32 kv_type;  // KvType
+    const u32* pages;  // [n_seqs, capacity / KV_PAGE]
+    u32 kv_type;       // KvType
+    u32 n_pages;
     u32 n_seqs;
-    u32 capacity;
+    u32 capacity;  // positions of a sequence
     u32 n_kv_heads;
     u32 head_dim;
-    u32 head_bytes;  // of one head at one position
+    u32 head_bytes;  // of one head of a page
+    u32 unused;
 };
 
 // The slot (sequence, position) of each row. Mirrored by `KvSlots` in src/kernels/kv.rs.
@@ -55,14 +68,20 @@ DEVICE bool is_superseded(const KvSlots& slots, u32 row) {
     return __any_sync(FULL_WARP, same);
 }
 
-// Bytes from the start of the keys (or values) to a head at a position.
-DEVICE u64 head_offset(const KvCacheArgs& cache, u32 sequence, u32 head, u32 position) {
-    return (((u64)sequence * cache.n_kv_heads + head) * cache.capacity + position) * cache.head_bytes;
+// The page of the row's slot, or NO_PAGE if the slot is not inside the cache. The thread with `reports` set
+// reports why.
+DEVICE u32 slot_page(const KvSlots& slots, const KvCacheArgs& cache, u32 row, bool reports) {
+    if (!slot_is_valid(slots, cache.n_seqs, cache.capacity, row, reports)) return NO_PAGE;
+    const u32 seq_pages = cache.capacity / KV_PAGE, index = slots.positions[row] / KV_PAGE;
+    const u32 page = cache.pages[(u64)sequence_of(slots, row) * seq_pages + index];
+    if (page < cache.n_pages) return page;
+    if (reports) report(slots.fault, FAULT_PAGE, row, page, cache.n_pages);
+    return NO_PAGE;
 }
 
 // Quantizes 32 values, one per lane, to a Q8_0 block. The scale is rounded up where the nearest f16 would
 // clip the largest value.
-DEVICE void store_q8_0(u8* block, float x) {
+DEVICE void store_q8_0(u8* values, u16* scale, float x) {
     u32 lane = threadIdx.x % 32;
     x = fminf(fmaxf(x, -1e9f), 1e9f);
     float largest = warp_max(fabsf(x));
@@ -71,20 +90,22 @@ DEVICE void store_q8_0(u8* block, float x) {
     float d = f16_to_f32(scale_bits);
     float quant = x * (d == 0.0f ? 0.0f : 1.0f / d);
     quant = rintf(fminf(fmaxf(quant, -127.0f), 127.0f));
-    if (lane == 0) *(u16*)block = scale_bits;
-    block[2 + lane] = (u8)(i8)(int)quant;
+    if (lane == 0) *scale = scale_bits;
+    values[lane] = (u8)(i8)(int)quant;
 }
 
-// Stores one head in the cache's type, by one warp.
-DEVICE void store_head(const KvCacheArgs& cache, u8* to, const float* x) {
-    u32 lane = threadIdx.x % 32;
+// Stores one head at a position of a page of `pool` (keys or values) in the cache's type, by one warp.
+DEVICE void store_head(const KvCacheArgs& cache, u8* pool, u32 page, u32 head, u32 position, const float* x) {
+    u32 lane = threadIdx.x % 32, row = position % KV_PAGE;
+    u8* to = pool + ((u64)page * cache.n_kv_heads + head) * cache.head_bytes;
+    u16* scales = (u16*)(to + KV_PAGE * cache.head_dim) + row * (cache.head_dim / 32);
     for (u32 d = lane; d < cache.head_dim; d += 32) {
         if (cache.kv_type == KV_F32) {
-            ((float*)to)[d] = x[d];
+            ((float*)to)[row * cache.head_dim + d] = x[d];
         } else if (cache.kv_type == KV_F16) {
-            ((u16*)to)[d] = f32_to_f16(x[d]);
+            ((u16*)to)[row * cache.head_dim + d] = f32_to_f16(x[d]);
         } else {
-            store_q8_0(to + d / 32 * 34, x[d]);
+            store_q8_0(to + row * cache.head_dim + d - lane, scales + d / 32, x[d]);
         }
     }
 }

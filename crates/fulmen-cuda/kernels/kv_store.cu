@@ -3,9 +3,8 @@
 // and kv.rs.
 //
 // `kv_store`: one warp per head (m * 2 * n_kv_heads heads, keys first), four warps per block; lane l takes
-// dims l + 32 i. k, v [m, n_kv_heads, head_dim] f32; the cache [n_seqs, n_kv_heads, capacity, head_dim] in
-// f32, f16 or Q8_0 (34-byte blocks: f16 scale, 32 int8). Rows with an invalid slot are skipped and reported;
-// of several rows with one slot the last is stored.
+// dims l + 32 i. k, v [m, n_kv_heads, head_dim] f32; the cache in pages of f32, f16 or Q8_0 (kv.cuh). Rows
+// with an invalid slot are skipped and reported; of several rows with one slot the last is stored.
 // `superseded`: one warp per row; marks rows whose slot a later row has, once, for batches in which it would
 // take too long for every warp of `kv_store` or `rope_store` to search.
 // Bound: memory bandwidth and launch latency; a few microseconds at any batch size.
@@ -34,14 +33,12 @@ extern "C" __global__ void __launch_bounds__(128) kv_store(const __grid_constant
     if (task >= (u64)args.slots.m * heads) return;
     u32 row = task / heads, index = task % heads;
     bool reports = index == 0 && threadIdx.x % 32 == 0;
-    if (!slot_is_valid(args.slots, cache.n_seqs, cache.capacity, row, reports)) return;
-    if (is_superseded(args.slots, row)) return;
+    const u32 page = slot_page(args.slots, cache, row, reports);
+    if (page == NO_PAGE || is_superseded(args.slots, row)) return;
     u32 head = index % cache.n_kv_heads;
     bool is_value = index >= cache.n_kv_heads;
     const float* x = (is_value ? args.v : args.k) + ((u64)row * cache.n_kv_heads + head) * cache.head_dim;
-    u8* to = is_value ? cache.v : cache.k;
-    u64 offset = head_offset(cache, sequence_of(args.slots, row), head, args.slots.positions[row]);
-    store_head(cache, to + offset, x);
+    store_head(cache, is_value ? cache.v : cache.k, page, head, args.slots.positions[row], x);
 }
 
 extern "C" __global__ void __launch_bounds__(128) superseded(const __grid_constant__ SupersededArgs args) {

@@ -9,8 +9,7 @@
 //   in registers, head_dim / 32 neighboring dims per lane. Only keys and values pass through shared memory,
 //   for store_head.
 // Layouts: q, out [m, n_heads, head_dim] f32 (out may be q); k, v [m, n_kv_heads, head_dim] f32; the cache
-// [n_seqs, n_kv_heads, capacity, head_dim] in f32, f16 or Q8_0. A row with an invalid slot is reported and
-// left as it is.
+// in pages of f32, f16 or Q8_0 (kv.cuh). A row with an invalid slot is reported and left as it is.
 // Numerics: f32, angles in f64 (rope.cuh).
 // Bound: memory bandwidth and launch latency: 50 us per layer at 2048 rows of Qwen3-4B on an H200, timed
 // alone.
@@ -56,10 +55,8 @@ struct RowHead {
     }
 
     // Stores a key or value head from shared memory, by one warp.
-    DEVICE void store(const RopeStoreArgs& args, u32 row, u32 position, const float* values) const {
-        u8* to = is_k ? args.cache.k : args.cache.v;
-        store_head(args.cache, to + head_offset(args.cache, sequence_of(args.slots, row), head, position),
-                   values);
+    DEVICE void store(const RopeStoreArgs& args, u32 page, u32 position, const float* values) const {
+        store_head(args.cache, is_k ? args.cache.k : args.cache.v, page, head, position, values);
     }
 };
 
@@ -71,7 +68,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     u32 pairs = args.rope.n_rot / 2, head_dim = args.cache.head_dim;
 
     // A row with an invalid slot keeps its queries, too: they would attend to nothing.
-    if (!slot_is_valid(args.slots, args.cache.n_seqs, args.cache.capacity, row, threadIdx.x == 0)) return;
+    const u32 page = slot_page(args.slots, args.cache, row, threadIdx.x == 0);
+    if (page == NO_PAGE) return;
     u32 position = args.slots.positions[row];
     for (u32 pair = threadIdx.x; pair < pairs; pair += blockDim.x)
         cos_sin[pair] = rope_cos_sin(args.rope, position, pair);
@@ -105,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
             float* out = head.query_out(args, row, head_dim);
             for (u32 d = lane; d < head_dim; d += 32) out[d] = h[d];
         } else {
-            head.store(args, row, position, h);
+            head.store(args, page, position, h);
         }
     }
 }
@@ -126,7 +124,8 @@ DEVICE void rope_store_registers(const RopeStoreArgs& args) {
     u32 row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
     // A row with an invalid slot keeps its queries, too: they would attend to nothing.
-    if (!slot_is_valid(args.slots, args.cache.n_seqs, args.cache.capacity, row, threadIdx.x == 0)) return;
+    const u32 page = slot_page(args.slots, args.cache, row, threadIdx.x == 0);
+    if (page == NO_PAGE) return;
     u32 position = args.slots.positions[row];
     if (threadIdx.x < PAIRS) cos_sin_of_pair[threadIdx.x] = rope_cos_sin(args.rope, position, threadIdx.x);
     bool superseded = is_superseded(args.slots, row);
@@ -172,7 +171,7 @@ DEVICE void rope_store_registers(const RopeStoreArgs& args) {
         } else {
             *(Dims*)(heads[warp] + lane * PER_LANE) = x;
             __syncwarp();
-            head.store(args, row, position, heads[warp]);
+            head.store(args, page, position, heads[warp]);
             __syncwarp();
         }
     }

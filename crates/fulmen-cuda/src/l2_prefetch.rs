@@ -17,14 +17,17 @@ kernel_args! {
         pub(crate) caches: [DevicePtr; 2],
         pub(crate) positions: DevicePtr,
         pub(crate) sequences: DevicePtr,
+        pub(crate) pages: DevicePtr,
         pub(crate) rows: u32,
         pub(crate) heads: u32,
         pub(crate) n_seqs: u32,
         pub(crate) capacity: u32,
+        pub(crate) n_pages: u32,
         /// Bytes of one head at one position.
         pub(crate) head_bytes: u32,
         /// The most positions to prefetch per row.
         pub(crate) max_positions: u32,
+        pub(crate) unused: u32,
     }
 }
 
@@ -39,12 +42,15 @@ impl L2Prefetch {
             caches: [store.cache.k_ptr, store.cache.v_ptr],
             positions: store.positions,
             sequences: store.sequences.unwrap_or(0),
+            pages: store.cache.table_ptr,
             rows: store.m,
             heads: heads.n_kv_heads,
             n_seqs: store.cache.n_seqs,
-            capacity: store.cache.capacity,
+            capacity: store.cache.capacity(),
+            n_pages: store.cache.n_pages,
             head_bytes,
             max_positions: u32::try_from(max_positions).ok()?,
+            unused: 0,
         })
     }
 }
@@ -59,7 +65,15 @@ mod tests {
         Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448, l2_bytes: 60 << 20 };
 
     fn store(m: u32) -> RopeStoreCall {
-        let cache = KvCache { k_ptr: 1 << 20, v_ptr: 1 << 21, dtype: DType::F16, n_seqs: 16, capacity: 4096 };
+        let cache = KvCache {
+            k_ptr: 1 << 20,
+            v_ptr: 1 << 21,
+            dtype: DType::F16,
+            n_pages: 16 * 32,
+            table_ptr: 1 << 19,
+            n_seqs: 16,
+            seq_pages: 32,
+        };
         let heads = Heads { n_heads: 32, n_kv_heads: 8, head_dim: 128 };
         let store = KvStoreCall { k: 96, v: 112, cache, positions: 128, sequences: Some(144), m, heads };
         RopeStoreCall {

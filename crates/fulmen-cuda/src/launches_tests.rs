@@ -27,7 +27,8 @@ fn qwen3(m: u32, caches: usize) -> Result<LogicalGraph, BuildError> {
     let sequences = Some(b.indices("sequences", m)?);
     let spec = RopeSpec::new(RopePairing::NeoX, HEADS.head_dim, 1e6);
     let rotation = Rotation { spec, positions, factors: None };
-    let spec = CacheSpec { dtype: DType::F16, n_seqs: 16, capacity: 4096, heads: HEADS };
+    let pages = b.page_table("pages", 16, 32)?;
+    let spec = CacheSpec { dtype: DType::F16, n_pages: 16 * 32, table: pages, heads: HEADS };
     let caches: Vec<Cache> =
         (0..caches).map(|number| b.kv_cache(&format!("kv{number}"), spec)).collect::<Result<_, _>>()?;
     let table = b.weight("embedding", DType::Q6_K, VOCABULARY, HIDDEN)?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fulmen_core::DType;
+use fulmen_core::{DType, KV_PAGE};
 
 use crate::gguf::{Metadata, MetadataError, Value};
 use crate::source::ModelSource;
@@ -154,7 +154,9 @@ impl Summary {
         if self.types.is_empty() {
             return None;
         }
-        let kv = |dtype| self.kv_bytes(dtype)?.checked_mul(context);
+        // A sequence has whole pages.
+        let positions = context.checked_next_multiple_of(KV_PAGE.into())?;
+        let kv = |dtype| self.kv_bytes(dtype)?.checked_mul(positions);
         Some(Memory {
             context,
             weights: self.bytes,
@@ -182,7 +184,8 @@ impl Summary {
     /// context.
     pub fn longest_context(&self, dtype: DType, bytes: u64) -> Option<u64> {
         let left = bytes.checked_sub(self.bytes)?.checked_sub(self.activations()?)?;
-        let fits = left.checked_div(self.kv_bytes(dtype)?)?;
+        let page = self.kv_bytes(dtype)?.checked_mul(KV_PAGE.into())?;
+        let fits = left.checked_div(page)?.saturating_mul(KV_PAGE.into());
         Some(self.context.map_or(fits, |context| fits.min(context)))
     }
 }
@@ -241,14 +244,14 @@ mod tests {
         let q8_0 = TypeTotals { tensors: 15, parameters: matrices, bytes: matrices / 32 * 34 };
         assert_eq!(summary.types[&DType::Q8_0], q8_0);
         let memory = summary.memory(1000).unwrap();
-        // Keys and values of two heads of 128 in two layers.
-        assert_eq!(memory.kv_f16, 1000 * 2 * 2 * 2 * 128 * 2);
-        assert_eq!(memory.kv_q8_0, Some(1000 * 2 * 2 * 2 * 128 / 32 * 34));
+        // Keys and values of two heads of 128 in two layers, in whole pages.
+        assert_eq!(memory.kv_f16, 1024 * 2 * 2 * 2 * 128 * 2);
+        assert_eq!(memory.kv_q8_0, Some(1024 * 2 * 2 * 2 * 128 / 32 * 34));
         // Attention has the peak: the residual, Q, K, V and the output.
         assert_eq!(memory.activations, 4 * (512 * (256 + 2 * 512 + 2 * 256 + 2) + 1024));
         let fits = memory.with_f16();
-        assert_eq!(summary.longest_context(DType::F16, fits), Some(1000));
-        assert_eq!(summary.longest_context(DType::F16, fits - 1), Some(999));
+        assert_eq!(summary.longest_context(DType::F16, fits), Some(1024));
+        assert_eq!(summary.longest_context(DType::F16, fits - 1), Some(1024 - 128));
         assert_eq!(summary.longest_context(DType::F16, u64::MAX), Some(2048));
         assert_eq!(summary.longest_context(DType::F16, summary.bytes), None);
     }
@@ -276,7 +279,7 @@ mod tests {
         let huge = Summary::of(&file(|m| m.set("qwen3.block_count", u64::MAX))).unwrap();
         assert_eq!(huge.memory(u64::MAX), None);
         let zero = Summary::of(&file(|m| m.set("qwen3.attention.head_count", 0u32))).unwrap();
-        assert_eq!(zero.memory(1).map(|memory| memory.kv_f16), Some(2 * 2 * 2 * 128 * 2));
+        assert_eq!(zero.memory(1).map(|memory| memory.kv_f16), Some(128 * 2 * 2 * 2 * 128 * 2));
     }
 
     /// A model without data, which is enough for planning.

@@ -3,15 +3,16 @@
 //! Each tensor of each case has its own generator, seeded by the seed of the run and the names: a row that
 //! runs alone gets the same data as in the whole table, and a weight is the same for inputs of any size.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use fulmen_core::sampling::SampleState;
-use fulmen_core::{DType, DTypeError, LogicalGraph, Role, TensorDef, quant};
+use fulmen_core::{CacheRef, DType, DTypeError, LogicalGraph, NO_PAGE, Op, Role, TensorDef, quant};
 
 use crate::case::Case;
 use crate::reference::DataSet;
+use crate::rig::POISON;
 
 /// The distribution of a tensor's data.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,12 +31,27 @@ pub enum Draw {
     Ints(Vec<u32>),
     /// These sampling states.
     States(Vec<SampleState>),
+    /// A page table: random pages of a pool, each once.
+    Pages {
+        /// Pages in the pool.
+        pool: u32,
+        /// How many pages each sequence has; the other entries are `NO_PAGE`.
+        assigned: Vec<u32>,
+        /// How many first pages of sequence 0 the other sequences have as well.
+        shared: u32,
+    },
 }
 
 impl Draw {
     /// Standard normal values; zeros for integers, whose range the caller must give.
     pub fn default_of(tensor: &TensorDef) -> Draw {
         if tensor.dtype == DType::U32 { Draw::Below(1) } else { Draw::Normal(0.0, 1.0) }
+    }
+
+    /// As many random pages for each sequence as the table has room for.
+    fn all_pages(cache: &CacheRef) -> Draw {
+        let assigned = vec![cache.seq_pages; cache.n_seqs as usize];
+        Draw::Pages { pool: cache.n_pages, assigned, shared: 0 }
     }
 
     /// Gains around 1.
@@ -77,10 +93,13 @@ impl Pools {
         for tensor in graph.tensors.iter().filter(|tensor| tensor.role != Role::Computed) {
             let name = tensor.name.as_deref().unwrap_or("");
             let given = draws.iter().rev().find(|(of, _)| of == name).map(|(_, draw)| draw.clone());
-            let draw = given.unwrap_or_else(|| Draw::default_of(tensor));
+            let pages = || caches(graph).find(|cache| graph.tensors[cache.table].name == tensor.name);
+            let draw = given.or_else(|| pages().map(Draw::all_pages));
+            let draw = draw.unwrap_or_else(|| Draw::default_of(tensor));
             let mut random = self.generator(&(case, name));
             data.insert(name.to_owned(), Arc::new(self.draw(&mut random, tensor, &draw)?));
         }
+        poison_unused_pages(graph, &mut data);
         Ok(data)
     }
 
@@ -133,6 +152,10 @@ impl Pools {
             }
             Draw::Ints(values) => Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect()),
             Draw::States(states) => Ok(bytemuck::cast_slice(states).to_vec()),
+            Draw::Pages { pool, assigned, shared } => {
+                let pages = page_table(random, *pool, assigned, *shared, tensor.width);
+                Ok(bytemuck::cast_slice(&pages).to_vec())
+            }
         }
     }
 
@@ -164,6 +187,55 @@ impl Pools {
             bytes.extend_from_slice(&pool[at..split]);
         }
         Ok(bytes)
+    }
+}
+
+/// The KV caches of a graph.
+fn caches(graph: &LogicalGraph) -> impl Iterator<Item = &CacheRef> {
+    graph.ops.iter().filter_map(|node| match &node.op {
+        Op::CacheAttention { cache, .. } | Op::KvStore { cache, .. } | Op::RopeStore { cache, .. } => {
+            Some(cache)
+        }
+        _ => None,
+    })
+}
+
+/// Random pages of a pool for sequences that have `assigned` pages each, of up to `seq_pages`.
+fn page_table(
+    random: &mut fastrand::Rng,
+    pool: u32,
+    assigned: &[u32],
+    shared: u32,
+    seq_pages: u32,
+) -> Vec<u32> {
+    let mut free: Vec<u32> = (0..pool).collect();
+    random.shuffle(&mut free);
+    let mut table = vec![NO_PAGE; assigned.len() * seq_pages as usize];
+    for (sequence, &count) in assigned.iter().enumerate() {
+        for index in 0..count.min(seq_pages) as usize {
+            let page = if sequence > 0 && index < shared as usize { table[index] } else { NO_PAGE };
+            let page = if page == NO_PAGE { free.pop().unwrap_or(NO_PAGE) } else { page };
+            table[sequence * seq_pages as usize + index] = page;
+        }
+    }
+    table
+}
+
+/// Overwrites the pages that no sequence has: no kernel may use what is there.
+fn poison_unused_pages(graph: &LogicalGraph, data: &mut DataSet) {
+    let name = |id: usize| graph.tensors[id].name.as_deref().unwrap_or("");
+    for cache in caches(graph) {
+        let Some(table) = data.get(name(cache.table)) else { continue };
+        let used: HashSet<u32> = bytemuck::pod_collect_to_vec(table.as_slice()).into_iter().collect();
+        for id in [cache.k, cache.v] {
+            let Some(bytes) = data.get_mut(name(id)) else { continue };
+            let page_bytes = (bytes.len() / cache.n_pages as usize).max(1);
+            for (page, bytes) in Arc::make_mut(bytes).chunks_mut(page_bytes).enumerate() {
+                if !used.contains(&(page as u32)) {
+                    bytes.fill(POISON);
+                }
+            }
+        }
     }
 }
 

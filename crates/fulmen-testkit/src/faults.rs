@@ -1,7 +1,7 @@
 //! Fault injection: backends that are wrong on purpose, to check that the table detects it.
 
 use fulmen_core::{
-    AttentionCall, Backend, BackendError, BinaryCall, CopyCall, DType, DeviceMemory, KernelDispatch,
+    AttentionCall, Backend, BackendError, BinaryCall, CopyCall, DType, DeviceMemory, KV_PAGE, KernelDispatch,
     KvStoreCall, MulMatCall, OpCall, ReadTicket, RmsNormCall, RopeCall, SharedBytes, TensorOp, UnaryCall,
 };
 
@@ -83,7 +83,7 @@ fn floats(ptr: u64, elements: usize) -> Vec<Output> {
 
 fn store(call: &KvStoreCall) -> Vec<Output> {
     let (cache, heads) = (&call.cache, call.heads);
-    let rows = cache.n_seqs as usize * heads.n_kv_heads as usize * cache.capacity as usize;
+    let rows = cache.n_pages as usize * heads.n_kv_heads as usize * KV_PAGE as usize;
     let bytes = rows * cache.dtype.bytes(heads.head_dim as usize).unwrap_or(0);
     [cache.k_ptr, cache.v_ptr].map(|ptr| Output { ptr, bytes, dtype: cache.dtype }).into()
 }

@@ -56,8 +56,6 @@ pub struct LayerSpec {
     pub n_seqs: u32,
 }
 
-/// Positions of each sequence.
-pub const CAPACITY: u32 = 24;
 /// Columns of a hidden row.
 pub const HIDDEN: u32 = 256;
 const INNER: u32 = 512;
@@ -74,6 +72,8 @@ impl LayerSpec {
         let factors = if kind.factors { Some(b.vector("factors", HEADS.head_dim / 2)?) } else { None };
         let spec = RopeSpec::new(kind.pairing, HEADS.head_dim, 10_000.0);
         let rotation = Rotation { spec, positions, factors };
+        // One page for each sequence.
+        let table = b.page_table("pages", self.n_seqs, 1)?;
         let mut x = b.input("x", m, HIDDEN)?;
         for layer in 0..self.layers {
             let mut weight = |name: &str, rows: u32, k: u32| {
@@ -99,8 +99,7 @@ impl LayerSpec {
             let bq = optional(kind.biases, "q_bias", HEADS.q_width())?;
             let bk = optional(kind.biases, "k_bias", HEADS.kv_width())?;
             let bv = optional(kind.biases, "v_bias", HEADS.kv_width())?;
-            let cache =
-                CacheSpec { dtype: self.cache, n_seqs: self.n_seqs, capacity: CAPACITY, heads: HEADS };
+            let cache = CacheSpec { dtype: self.cache, n_pages: self.n_seqs + 1, table, heads: HEADS };
             let cache = b.kv_cache(&format!("{layer}.kv"), cache)?;
 
             let h = b.rms_norm(x, norm, EPSILON)?;

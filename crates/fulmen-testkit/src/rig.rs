@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use fulmen_core::{
-    Backend, Bindings, BoundGraph, BuildError, ExecError, LogicalGraph, Plan, PlanOptions, Problem, Role,
-    SharedBytes, TensorId,
+    Backend, Bindings, BoundGraph, BuildError, DType, ExecError, LogicalGraph, Plan, PlanOptions, Problem,
+    Role, SharedBytes, TensorDef, TensorId, q8_0_from_pages, q8_0_to_pages,
 };
 
 use crate::reference::DataSet;
@@ -137,7 +137,13 @@ impl Rig {
         }
         for state in &self.states {
             let mut bytes = vec![POISON; state.bytes.len() + 2 * GUARD];
-            bytes[GUARD..GUARD + state.bytes.len()].copy_from_slice(&state.bytes);
+            let def = &self.plan.graph.tensors[state.tensor];
+            let device = &mut bytes[GUARD..GUARD + state.bytes.len()];
+            if paged(def) {
+                device.copy_from_slice(&q8_0_to_pages(def.width as usize, &state.bytes));
+            } else {
+                device.copy_from_slice(&state.bytes);
+            }
             backend.write(state.base, &bytes)?;
         }
         for (name, bytes) in &self.inputs {
@@ -165,14 +171,13 @@ impl Rig {
         Ok(())
     }
 
-    /// The bytes of a tensor.
+    /// The bytes of a tensor; Q8_0 pages as rows of blocks.
     pub fn read(&self, backend: &mut dyn Backend, tensor: TensorId) -> Result<Vec<u8>, ExecError> {
-        let bytes = self.plan.graph.tensors[tensor]
-            .bytes()
-            .map_err(|e| BuildError { call: "rig", problem: Problem::DType(e) })?;
+        let def = &self.plan.graph.tensors[tensor];
+        let bytes = def.bytes().map_err(|e| BuildError { call: "rig", problem: Problem::DType(e) })?;
         let mut data = vec![0; bytes];
         backend.read(self.bound.address(tensor), &mut data)?;
-        Ok(data)
+        Ok(if paged(def) { q8_0_from_pages(def.width as usize, &data) } else { data })
     }
 
     /// Checks that nothing outside the outputs and states was written.
@@ -252,6 +257,11 @@ impl Rig {
         self.bound.release(backend)?;
         Ok(())
     }
+}
+
+/// Whether the tensor is a Q8_0 cache, whose pages have values and scales apart.
+fn paged(def: &TensorDef) -> bool {
+    def.role == Role::State && def.dtype == DType::Q8_0
 }
 
 fn first_difference(a: &[u8], b: &[u8]) -> Option<usize> {

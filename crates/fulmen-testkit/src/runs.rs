@@ -6,8 +6,8 @@
 
 use fulmen_core::{
     Backend, BackendError, BuildError, Cache, CacheSpec, DType, ExecError, Fusions, GraphBuilder, Heads,
-    LogicalGraph, PlanOptions, Program, Role, RopePairing, RopeSpec, Rotation, Sharing, Tensor, TensorId,
-    quant,
+    KV_PAGE, LogicalGraph, PlanOptions, Program, Role, RopePairing, RopeSpec, Rotation, Sharing, Tensor,
+    TensorId, quant,
 };
 
 use crate::draw::{Draw, Pools};
@@ -17,7 +17,7 @@ use crate::rig::Rig;
 const HEADS: Heads = Heads { n_heads: 4, n_kv_heads: 2, head_dim: 64 };
 const HIDDEN: u32 = 256;
 const INNER: u32 = 512;
-const CAPACITY: u32 = 48;
+const SEQ_PAGES: u32 = 2;
 const EPSILON: f32 = 1e-6;
 /// Types of weights, those with forwarded activations more often.
 const TYPES: [DType; 8] =
@@ -47,9 +47,10 @@ impl Drawing {
         let sequences = if batch { Some(b.indices("sequences", m)?) } else { None };
         let (n_seqs, dtype) =
             (if batch { m } else { 1 }, *pick(&mut rng, &[DType::F16, DType::F16, DType::F32]));
-        let spec = CacheSpec { dtype, n_seqs, capacity: CAPACITY, heads: HEADS };
+        let table = b.page_table("pages", n_seqs, SEQ_PAGES)?;
+        let spec = CacheSpec { dtype, n_pages: n_seqs * SEQ_PAGES + 1, table, heads: HEADS };
         let caches = [b.kv_cache("kv0", spec)?, b.kv_cache("kv1", spec)?];
-        let first = rng.u32(0..CAPACITY - 33);
+        let first = rng.u32(0..SEQ_PAGES * KV_PAGE - 33);
         let position = |row: u32| if batch { first + row % 7 } else { first + row };
         let draws = vec![
             ("positions".to_owned(), Draw::Ints((0..m).map(position).collect())),

@@ -45,8 +45,9 @@ impl Maker {
             vec![b.weight("w0", DType::F32, WIDTH, WIDTH)?, b.weight("w1", DType::F16, WIDTH, WIDTH)?];
         let spec = RopeSpec::new(RopePairing::NeoX, HEADS.head_dim, 100.0);
         let mut caches = Vec::new();
+        let table = b.page_table("pages", 1, 1)?;
         for name in ["kv0", "kv1"] {
-            let spec = CacheSpec { dtype: DType::F32, n_seqs: 1, capacity: CAPACITY, heads: HEADS };
+            let spec = CacheSpec { dtype: DType::F32, n_pages: 2, table, heads: HEADS };
             caches.push(b.kv_cache(name, spec)?);
         }
         Ok(Maker {
@@ -276,8 +277,10 @@ fn mutate(graph: &mut ComputeGraph, node: usize, what: u8, value: u64) {
                 1 => kv.v_ptr = wrong(kv.v_ptr, value),
                 2 => kv.dtype = dtype,
                 3 => kv.n_seqs = wrong_u32(kv.n_seqs, value),
-                4 => kv.capacity = wrong_u32(kv.capacity, value),
-                5 => params.kv = None,
+                4 => kv.seq_pages = wrong_u32(kv.seq_pages, value),
+                5 => kv.n_pages = wrong_u32(kv.n_pages, value),
+                6 => kv.table_ptr = wrong(kv.table_ptr, value),
+                _ if value.is_multiple_of(2) => params.kv = None,
                 _ => kv.v_ptr = kv.k_ptr,
             },
             None => params.sample_ptr = wrong(params.sample_ptr, value),

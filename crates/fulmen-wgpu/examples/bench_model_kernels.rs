@@ -113,7 +113,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 (AttentionKernel::PrefillTiled, 512, 512),
                 (AttentionKernel::PrefillTiled, 2048, 2048),
             ] {
-                let cache = Cache { dtype, n_seqs: 1, capacity: seen.max(4096) };
+                let n_pages = seen.max(4096) / 128;
+                let cache = Cache { dtype, n_pages, n_seqs: 1, seq_pages: n_pages };
                 let kv = KvInput::Cache { cache, sequences: false };
                 let scale = 1.0 / (heads.head_dim as f32).sqrt();
                 let plan = attention_by(kind, &Attention { m, heads, scale, kv }, &caps)?;
@@ -123,11 +124,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let row = dtype.bytes(heads.head_dim as usize)? as f64 * f64::from(heads.n_kv_heads) * 2.0;
                 let work = [f64::from(seen) * row, 4.0 * total * f64::from(heads.q_width())];
                 let name = format!("{model} {dtype:?} {kind:?} m={m} seen={seen}");
-                bench.time(&name, &plan, &[(Role::Input(3), bytemuck::cast_slice(&positions))], work)?;
+                let pages: Vec<u32> = (0..n_pages).collect();
+                let data = [
+                    (Role::Input(3), bytemuck::cast_slice(&positions)),
+                    (Role::Input(10), bytemuck::cast_slice(&pages)),
+                ];
+                bench.time(&name, &plan, &data, work)?;
             }
         }
         for m in [1u32, 512, 2048] {
-            let cache = Cache { dtype: DType::F16, n_seqs: 1, capacity: 4096 };
+            let cache = Cache { dtype: DType::F16, n_pages: 32, n_seqs: 1, seq_pages: 32 };
             let store = KvStore { m, heads, cache, sequences: false };
             let rope = RopeSpec::new(RopePairing::NeoX, heads.head_dim, 1e6);
             for factors in [false, true] {
@@ -135,8 +141,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let plan = rope_store(&spec, &caps)?;
                 let positions: Vec<u32> = (0..m).map(|r| r + 1000).collect();
                 let factor_values = vec![3.5f32; heads.head_dim as usize];
+                let pages: Vec<u32> = (0..32).collect();
                 let data = [
                     (Role::Input(3), bytemuck::cast_slice(&positions)),
+                    (Role::Input(8), bytemuck::cast_slice(&pages)),
                     (Role::Input(7), bytemuck::cast_slice(&factor_values)),
                 ];
                 let bytes = f64::from(m) * f64::from(2 * heads.q_width() + 3 * heads.kv_width()) * 4.0;

@@ -114,7 +114,8 @@ fn attention_translates_for_vulkan() {
         for (dtype, head_dim, sequences) in
             [(DType::F16, 128, false), (DType::F16, 80, true), (DType::Q8_0, 64, false)]
         {
-            let kv = KvInput::Cache { cache: Cache { dtype, n_seqs: 2, capacity: 512 }, sequences };
+            let cache = Cache { dtype, n_pages: 8, n_seqs: 2, seq_pages: 4 };
+            let kv = KvInput::Cache { cache, sequences };
             let heads = Heads { n_heads: 8, n_kv_heads: 2, head_dim };
             let spec = Attention { m: 100, heads, scale: 0.1, kv };
             let list =

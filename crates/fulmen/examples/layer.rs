@@ -18,7 +18,9 @@ const EPSILON: f32 = 1e-6;
 fn record(b: &mut GraphBuilder, x: Tensor, positions: Tensor) -> Result<Tensor, BuildError> {
     let spec = RopeSpec::new(RopePairing::NeoX, HEADS.head_dim, 1e6);
     let rotation = Rotation { spec, positions, factors: None };
-    let cache = b.kv_cache("kv", CacheSpec { dtype: DType::F16, n_seqs: 1, capacity: 1024, heads: HEADS })?;
+    // A sequence of 8 pages of 128 positions each.
+    let table = b.page_table("pages", 1, 8)?;
+    let cache = b.kv_cache("kv", CacheSpec { dtype: DType::F16, n_pages: 8, table, heads: HEADS })?;
     let norm = b.vector("attn_norm", HIDDEN)?;
     let wq = b.weight("attn_q", DType::Q4_K, HEADS.q_width(), HIDDEN)?;
     let wk = b.weight("attn_k", DType::Q4_K, HEADS.kv_width(), HIDDEN)?;
@@ -83,6 +85,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Role::Input | Role::Computed => continue,
         };
         bindings.set(name, ptr);
+        if name == "pages" {
+            let pages: Vec<u8> = (0u32..8).flat_map(u32::to_le_bytes).collect();
+            cpu.write(ptr, &pages)?;
+        }
     }
     let layer = plan.bind(&mut cpu, &bindings)?;
     layer.write_f32(&mut cpu, "x", &vec![0.5; HIDDEN as usize])?;

@@ -7,7 +7,7 @@ use super::builder_call::BuilderCall;
 use super::op::{BinaryKind, CacheRef, Linear, Op, Slots, TensorId, UnaryKind};
 use super::{LogicalGraph, OpNode, Role, TensorDef};
 use crate::graph::checks::{check_cache, check_heads, epsilon, finite};
-use crate::{BuildError, DType, Heads, Problem, RopeSpec};
+use crate::{BuildError, DType, Heads, KV_PAGE, KvCache, Problem, RopeSpec};
 
 /// A handle to a tensor of one builder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,15 +23,15 @@ impl Tensor {
     }
 }
 
-/// The size of a KV cache.
+/// The pages of a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheSpec {
     /// F32, F16 or Q8_0.
     pub dtype: DType,
-    /// Sequences.
-    pub n_seqs: u32,
-    /// Positions per sequence.
-    pub capacity: u32,
+    /// Pages of the layer.
+    pub n_pages: u32,
+    /// The pages of each sequence, from [`GraphBuilder::page_table`]. Layers share it.
+    pub table: Tensor,
     /// Heads; `n_heads` is that of the queries that read it.
     pub heads: Heads,
 }
@@ -42,6 +42,8 @@ pub struct Cache {
     pub(super) k: Tensor,
     v: Tensor,
     spec: CacheSpec,
+    n_seqs: u32,
+    seq_pages: u32,
 }
 
 impl Cache {
@@ -98,8 +100,9 @@ fn id_of(tensor: Option<Tensor>) -> Option<TensorId> {
 }
 
 fn cache_ref(cache: Cache) -> CacheRef {
-    let CacheSpec { dtype, n_seqs, capacity, .. } = cache.spec;
-    CacheRef { k: cache.k.id(), v: cache.v.id(), dtype, n_seqs, capacity }
+    let Cache { k, v, spec, n_seqs, seq_pages } = cache;
+    let CacheSpec { dtype, n_pages, table, .. } = spec;
+    CacheRef { k: k.id(), v: v.id(), table: table.id(), dtype, n_pages, n_seqs, seq_pages }
 }
 
 impl GraphBuilder {
@@ -181,23 +184,24 @@ impl GraphBuilder {
         self.external("vector", name, Role::Weight, DType::F32, 1, len)
     }
 
-    /// The KV cache of one layer: two states, `name.k` and `name.v`.
+    /// A state that holds the pages of each sequence: `[n_seqs][seq_pages]` page numbers, `NO_PAGE` for none.
+    /// A sequence has `seq_pages · KV_PAGE` positions. The caller writes it; no op does.
+    pub fn page_table(&mut self, name: &str, n_seqs: u32, seq_pages: u32) -> Built<Tensor> {
+        self.index_state(name, n_seqs, seq_pages)
+    }
+
+    /// The KV cache of one layer: two states, `name.k` and `name.v`, of `spec.n_pages` pages each.
     pub fn kv_cache(&mut self, name: &str, spec: CacheSpec) -> Built<Cache> {
         let call = self.call("kv_cache");
-        call.check(check_heads(spec.heads))?;
-        call.check(check_cache(spec.dtype, spec.n_seqs, spec.capacity, spec.heads))?;
-        let rows =
-            [spec.n_seqs, spec.heads.n_kv_heads, spec.capacity].into_iter().try_fold(1u32, u32::checked_mul);
-        let problem = Problem::Value {
-            what: "n_seqs · n_kv_heads · capacity",
-            expected: "less than 2^32",
-            got: f64::from(spec.n_seqs) * f64::from(spec.heads.n_kv_heads) * f64::from(spec.capacity),
-        };
-        let rows = call.check(rows.ok_or(problem))?;
-        let width = spec.heads.head_dim;
-        let k = self.external("kv_cache", &format!("{name}.k"), Role::State, spec.dtype, rows, width)?;
-        let v = self.external("kv_cache", &format!("{name}.v"), Role::State, spec.dtype, rows, width)?;
-        Ok(Cache { k, v, spec })
+        let (n_seqs, seq_pages) = call.page_table(spec.table)?;
+        let CacheSpec { dtype, n_pages, heads, .. } = spec;
+        // Addresses are not known yet.
+        let cache = KvCache { k_ptr: 1, v_ptr: 1, dtype, n_pages, table_ptr: 1, n_seqs, seq_pages };
+        call.check(check_heads(heads).and_then(|()| check_cache(&cache, heads)))?;
+        let (rows, width) = (n_pages * heads.n_kv_heads * KV_PAGE, heads.head_dim);
+        let k = self.external("kv_cache", &format!("{name}.k"), Role::State, dtype, rows, width)?;
+        let v = self.external("kv_cache", &format!("{name}.v"), Role::State, dtype, rows, width)?;
+        Ok(Cache { k, v, spec, n_seqs, seq_pages })
     }
 
     /// One [`SampleState`](crate::sampling::SampleState) per row.

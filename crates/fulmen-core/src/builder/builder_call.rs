@@ -75,6 +75,16 @@ impl<'a> BuilderCall<'a> {
         self.check(check_history(def.rows, def.width))
     }
 
+    /// The pages of each sequence; returns the sequences and the pages of each.
+    pub(super) fn page_table(&self, tensor: Tensor) -> Built<(u32, u32)> {
+        let def = self.def("the page table", tensor)?;
+        if def.dtype != DType::U32 {
+            return self.fail(Problem::Type { what: "the page table", expected: "U32", got: def.dtype });
+        }
+        self.state("the page table", tensor)?;
+        Ok((def.rows, def.width))
+    }
+
     /// A weight `[n, k]`; returns n.
     pub(super) fn weight(&self, what: &'static str, tensor: Tensor, k: u32) -> Built<u32> {
         let def = self.def(what, tensor)?;

@@ -332,6 +332,7 @@ mod tests {
         let mut x = b.input("x", m, hidden).unwrap();
         let spec = RopeSpec::new(RopePairing::NeoX, heads.head_dim, 1e6);
         let rotation = Rotation { spec, positions, factors: None };
+        let table = b.page_table("pages", 1, 1).unwrap();
         for layer in 0..layers {
             let mut weight = |name: &str, rows: u32, k: u32| {
                 b.weight(&format!("{layer}.{name}"), DType::F32, rows, k).unwrap()
@@ -342,7 +343,7 @@ mod tests {
             let (wv, wo) = (weight("v", heads.kv_width(), hidden), weight("o", hidden, heads.q_width()));
             let (gate, up) = (weight("gate", inner, hidden), weight("up", inner, hidden));
             let down = weight("down", hidden, inner);
-            let cache_spec = CacheSpec { dtype: DType::F16, n_seqs: 1, capacity: 16, heads };
+            let cache_spec = CacheSpec { dtype: DType::F16, n_pages: 1, table, heads };
             let cache = b.kv_cache(&format!("{layer}.kv"), cache_spec).unwrap();
 
             let h = b.rms_norm(x, norm, 1e-6).unwrap();
@@ -423,7 +424,8 @@ mod tests {
         let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: 4 };
         let mut b = GraphBuilder::new();
         let (x, positions) = (b.input("x", 1, 4).unwrap(), b.indices("positions", 1).unwrap());
-        let spec = CacheSpec { dtype: DType::F32, n_seqs: 1, capacity: 4, heads };
+        let table = b.page_table("pages", 1, 1).unwrap();
+        let spec = CacheSpec { dtype: DType::F32, n_pages: 1, table, heads };
         let cache = b.kv_cache("kv", spec).unwrap();
         let spec = RopeSpec::new(RopePairing::NeoX, 4, 1e4);
         let rotation = Rotation { spec, positions, factors: None };

@@ -41,8 +41,9 @@ impl Lowering<'_> {
     }
 
     fn cache(&self, cache: &CacheRef) -> KvCache {
-        let &CacheRef { k, v, dtype, n_seqs, capacity } = cache;
-        KvCache { k_ptr: self.at(k), v_ptr: self.at(v), dtype, n_seqs, capacity }
+        let &CacheRef { k, v, table, dtype, n_pages, n_seqs, seq_pages } = cache;
+        let (k_ptr, v_ptr, table_ptr) = (self.at(k), self.at(v), self.at(table));
+        KvCache { k_ptr, v_ptr, dtype, n_pages, table_ptr, n_seqs, seq_pages }
     }
 
     fn history(&self, id: TensorId) -> TokenHistory {

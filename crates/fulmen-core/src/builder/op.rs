@@ -16,19 +16,23 @@ pub struct Linear {
     pub bias: Option<TensorId>,
 }
 
-/// The KV cache of one layer.
+/// The KV cache of one layer: pages of keys and of values, and the table that assigns them to sequences.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheRef {
     /// Keys.
     pub k: TensorId,
     /// Values.
     pub v: TensorId,
+    /// The pages of each sequence, `[n_seqs][seq_pages]`.
+    pub table: TensorId,
     /// F32, F16 or Q8_0.
     pub dtype: DType,
+    /// Pages of the layer.
+    pub n_pages: u32,
     /// Sequences.
     pub n_seqs: u32,
-    /// Positions per sequence.
-    pub capacity: u32,
+    /// Pages per sequence.
+    pub seq_pages: u32,
 }
 
 /// The cache slots of the rows of a batch: their positions and, if there is more than one sequence, their
@@ -291,19 +295,19 @@ impl Op {
             Op::Attention { q, k, v, .. } => all(Batch, &[*q, *k, *v]),
             Op::CacheAttention { q, cache, slots, .. } => {
                 all(Batch, &[*q]);
-                all(Fixed, &[cache.k, cache.v]);
+                all(Fixed, &[cache.k, cache.v, cache.table]);
                 all(Batch, &[slots.positions]);
                 all(Batch, slots.sequences.as_slice());
             }
             Op::KvStore { k, v, cache, slots, .. } => {
                 all(Batch, &[*k, *v]);
-                all(Fixed, &[cache.k, cache.v]);
+                all(Fixed, &[cache.k, cache.v, cache.table]);
                 all(Batch, &[slots.positions]);
                 all(Batch, slots.sequences.as_slice());
             }
             Op::RopeStore { q, k, v, q_gamma, k_gamma, factors, cache, slots, .. } => {
                 all(Batch, &[*q, *k, *v]);
-                all(Fixed, &[cache.k, cache.v]);
+                all(Fixed, &[cache.k, cache.v, cache.table]);
                 all(Batch, &[slots.positions]);
                 all(Batch, slots.sequences.as_slice());
                 for id in [q_gamma, k_gamma, factors] {

@@ -190,7 +190,8 @@ mod tests {
         let x = b.input("x", 2, heads.q_width()).unwrap();
         let [q, k, v] = [(); 3].map(|()| b.silu(x).unwrap());
         let positions = b.indices("positions", 2).unwrap();
-        let spec = CacheSpec { dtype: DType::F16, n_seqs: 1, capacity: 8, heads };
+        let table = b.page_table("pages", 1, 1).unwrap();
+        let spec = CacheSpec { dtype: DType::F16, n_pages: 1, table, heads };
         let cache = b.kv_cache("kv", spec).unwrap();
         let spec = RopeSpec::new(RopePairing::NeoX, heads.head_dim, 1e4);
         let rotation = Rotation { spec, positions, factors: None };

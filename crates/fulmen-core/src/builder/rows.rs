@@ -80,7 +80,8 @@ mod tests {
             [("w", 16), ("narrow", 8)].map(|(name, n)| b.weight(name, DType::F32, n, 32).unwrap());
         let [gain, head_gain] = [("gain", 32), ("head", 8)].map(|(name, n)| b.vector(name, n).unwrap());
         let back = b.weight("back", DType::F32, 32, 16).unwrap();
-        let spec = CacheSpec { dtype: DType::F16, n_seqs: 2, capacity: 8, heads };
+        let pages = b.page_table("pages", 2, 1).unwrap();
+        let spec = CacheSpec { dtype: DType::F16, n_pages: 2, table: pages, heads };
         let cache = b.kv_cache("cache", spec).unwrap();
         let spec = RopeSpec::new(RopePairing::NeoX, 8, 1e4);
         let rotation = Rotation { spec, positions, factors: None };

@@ -190,7 +190,7 @@ pub enum KvSource {
         /// Values.
         v: u64,
     },
-    /// A cache: row `r` sees positions 0 to `positions[r]` of sequence `sequences[r]`.
+    /// Pages of a cache: row `r` sees positions 0 to `positions[r]` of sequence `sequences[r]`.
     Cache {
         /// The cache.
         cache: KvCache,

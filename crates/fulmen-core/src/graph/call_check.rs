@@ -31,9 +31,10 @@ impl WeightArg {
 
 impl KvCache {
     fn check(&self, heads: Heads) -> Checked<()> {
-        check_cache(self.dtype, self.n_seqs, self.capacity, heads)?;
+        check_cache(self, heads)?;
         elements("k_ptr of the KV cache", self.k_ptr, 1)?;
-        elements("v_ptr of the KV cache", self.v_ptr, 1)
+        elements("v_ptr of the KV cache", self.v_ptr, 1)?;
+        elements("table_ptr of the KV cache", self.table_ptr, 1)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Checks of sizes and parameters that calls and the builder share.
 
-use super::{Heads, RopeSpec};
+use super::{Heads, KV_PAGE, KvCache, PageLayout, RopeSpec};
 use crate::{DType, DTypeError, Problem};
 
 pub(crate) type Checked<T> = Result<T, Problem>;
@@ -81,16 +81,18 @@ pub(crate) fn check_history(n_seqs: u32, capacity: u32) -> Checked<()> {
     Ok(())
 }
 
-/// The cache has a valid type and size; the caller checks its addresses.
-pub(crate) fn check_cache(dtype: DType, n_seqs: u32, capacity: u32, heads: Heads) -> Checked<usize> {
-    if !matches!(dtype, DType::F32 | DType::F16 | DType::Q8_0) {
-        return Err(Problem::Type { what: "the KV cache", expected: "F32, F16 or Q8_0", got: dtype });
-    }
-    at_least_1("n_seqs", n_seqs)?;
-    at_least_1("capacity", capacity)?;
-    let row = dtype.bytes(heads.head_dim as usize)?;
-    [n_seqs, heads.n_kv_heads, capacity]
-        .iter()
-        .try_fold(row, |bytes, &n| bytes.checked_mul(n as usize))
-        .ok_or(Problem::DType(DTypeError::Overflow { dtype, elements: usize::MAX }))
+/// The cache has a valid type and size; the caller checks its addresses. Rows and positions fit 32 bits.
+pub(crate) fn check_cache(cache: &KvCache, heads: Heads) -> Checked<()> {
+    let layout = PageLayout::new(cache.dtype, heads)?;
+    let sizes = [("n_pages", cache.n_pages), ("n_seqs", cache.n_seqs), ("seq_pages", cache.seq_pages)];
+    sizes.into_iter().try_for_each(|(what, size)| at_least_1(what, size))?;
+    layout.pool_bytes(cache.n_pages)?;
+    let below = |what, factors: &[u32]| {
+        let product = factors.iter().fold(1.0, |product, &n| product * f64::from(n));
+        let problem = Problem::Value { what, expected: "less than 2^32", got: product };
+        if product < f64::from(u32::MAX) { Ok(()) } else { Err(problem) }
+    };
+    below("n_pages · n_kv_heads · 128", &[cache.n_pages, heads.n_kv_heads, KV_PAGE])?;
+    below("seq_pages · 128", &[cache.seq_pages, KV_PAGE])?;
+    below("n_seqs · seq_pages", &[cache.n_seqs, cache.seq_pages])
 }

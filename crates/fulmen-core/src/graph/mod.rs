@@ -11,6 +11,7 @@ mod dispatch;
 mod execute;
 mod forms;
 mod forward;
+mod kv;
 mod operands;
 mod ops;
 mod params;
@@ -23,8 +24,9 @@ pub use dispatch::{KernelDispatch, KernelTime, ReplayId};
 pub use execute::{GraphExecResult, Program, ProgramCall, execute_graph, execute_graph_timed};
 pub use forms::{ActivationForm, Form, FormOperand, Forwarded};
 pub use forward::PlannedCall;
+pub use kv::{KV_PAGE, KvCache, KvPool, NO_PAGE, PageLayout, pages_of, q8_0_from_pages, q8_0_to_pages};
 pub use ops::{OpCall, TensorOp};
-pub use params::{ExtraWeight, Heads, KvCache, OpParams, RopePairing, RopeSpec, TokenHistory};
+pub use params::{ExtraWeight, Heads, OpParams, RopePairing, RopeSpec, TokenHistory};
 pub use work::{CacheUse, Work};
 
 use crate::DType;

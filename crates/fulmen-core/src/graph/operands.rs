@@ -3,7 +3,7 @@
 //! the same for every backend.
 
 use super::call::*;
-use super::{Heads, KvCache, TokenHistory};
+use super::{Heads, KV_PAGE, KvCache, TokenHistory};
 use crate::sampling::{Penalties, SampleState};
 use crate::{BackendError, DType, Extent, LookUp};
 
@@ -57,13 +57,17 @@ fn weight(memory: &impl LookUp, what: &'static str, weight: &WeightArg, k: u32) 
 /// Keys and values.
 fn cache(memory: &impl LookUp, cache: &KvCache, heads: Heads, write: bool) -> Checked<[Extent; 2]> {
     let row = row_bytes(cache.dtype, heads.head_dim)?;
-    let sizes = [cache.n_seqs, heads.n_kv_heads, cache.capacity];
+    let sizes = [cache.n_pages, heads.n_kv_heads, KV_PAGE];
     let bytes = sizes.iter().fold(row, |bytes, &n| bytes.saturating_mul(n as usize));
     let align = memory.alignment(cache.dtype);
     Ok([
         memory.look_up("the keys' cache", cache.k_ptr, bytes, align, write)?,
         memory.look_up("the values' cache", cache.v_ptr, bytes, align, write)?,
     ])
+}
+
+fn page_table(memory: &impl LookUp, cache: &KvCache) -> Checked<Extent> {
+    span::<u32>(memory, "the page table", cache.table_ptr, area(cache.n_seqs, cache.seq_pages), false)
 }
 
 fn history(memory: &impl LookUp, history: &TokenHistory, write: bool) -> Checked<Extent> {
@@ -209,7 +213,8 @@ impl AttentionCall {
                 let [k, v] = cache(memory, &kv, heads, false)?;
                 let positions = indices(memory, "positions", positions, m)?;
                 let sequences = sequences.map(|ptr| indices(memory, "sequences", ptr, m)).transpose()?;
-                apart(&[out], &[Some(positions), sequences, Some(k), Some(v)])
+                let table = page_table(memory, &kv)?;
+                apart(&[out], &[Some(positions), sequences, Some(k), Some(v), Some(table)])
             }
         }
     }
@@ -217,7 +222,7 @@ impl AttentionCall {
 
 /// The operands of a KV store.
 struct Store {
-    reads: [Option<Extent>; 4],
+    reads: [Option<Extent>; 5],
     caches: [Extent; 2],
 }
 
@@ -234,6 +239,7 @@ impl KvStoreCall {
             Some(f32_rows(memory, "v", self.v, m, heads.kv_width())?),
             Some(indices(memory, "positions", self.positions, m)?),
             self.sequences.map(|ptr| indices(memory, "sequences", ptr, m)).transpose()?,
+            Some(page_table(memory, &self.cache)?),
         ];
         let caches = cache(memory, &self.cache, heads, true)?;
         apart(&caches, &reads)?;

@@ -1,5 +1,6 @@
 //! The parameters of a node, beyond its inputs and its shape.
 
+use super::KvCache;
 use crate::DType;
 
 /// Which two elements of a head RoPE rotates together.
@@ -58,21 +59,6 @@ impl Heads {
     pub fn kv_width(self) -> u32 {
         self.n_kv_heads.saturating_mul(self.head_dim)
     }
-}
-
-/// The KV cache of one layer: keys and values, each laid out as `[n_seqs][n_kv_heads][capacity][head_dim]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct KvCache {
-    /// Address of the keys.
-    pub k_ptr: u64,
-    /// Address of the values.
-    pub v_ptr: u64,
-    /// F32, F16 or Q8_0.
-    pub dtype: DType,
-    /// Sequences that the cache holds.
-    pub n_seqs: u32,
-    /// Positions per sequence.
-    pub capacity: u32,
 }
 
 /// The tokens of every sequence by position: `[n_seqs][capacity]` u32.

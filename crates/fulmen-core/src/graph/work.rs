@@ -253,7 +253,8 @@ mod tests {
     #[test]
     fn attention_reads_the_used_part_of_a_cache() {
         let heads = Heads { n_heads: 8, n_kv_heads: 2, head_dim: 64 };
-        let cache = KvCache { k_ptr: 1, v_ptr: 2, dtype: DType::F16, n_seqs: 2, capacity: 4096 };
+        let (dtype, n_seqs, seq_pages) = (DType::F16, 2, 32);
+        let cache = KvCache { k_ptr: 1, v_ptr: 2, dtype, n_pages: 64, table_ptr: 7, n_seqs, seq_pages };
         let kv = KvSource::Cache { cache, positions: 3, sequences: Some(4) };
         let call =
             OpCall::Attention(AttentionCall { q: 5, kv, output: 6, m: 2, heads, scale: 1.0, layer: 0 });

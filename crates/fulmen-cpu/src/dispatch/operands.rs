@@ -6,7 +6,7 @@ use super::{CpuDispatcher, Launched};
 use crate::buffer::Span;
 use crate::isa::Isa;
 use crate::kernels::kv_store::{KvStore, kv_store};
-use crate::kv_view::{KvError, KvLayout, KvViewMut};
+use crate::kv_view::{KvError, KvLayout, KvViewMut, PageTable};
 use crate::threads::Pool;
 
 impl CpuDispatcher {
@@ -91,6 +91,11 @@ impl CpuDispatcher {
         Ok(1)
     }
 
+    pub(super) fn page_table(&self, cache: &KvCache) -> Result<Span, BackendError> {
+        let entries = (cache.n_seqs as usize).saturating_mul(cache.seq_pages as usize);
+        self.memory.span::<u32>("the page table", cache.table_ptr, entries)
+    }
+
     /// Keys, values, positions and sequences of a store, with the K and V caches to write.
     pub(super) fn store_operands(&self, call: &KvStoreCall) -> Result<StoreOperands, BackendError> {
         let (heads, cache) = (call.heads, &call.cache);
@@ -101,11 +106,15 @@ impl CpuDispatcher {
             v: self.f32_rows("v", call.v, call.m, heads.kv_width())?,
             positions: self.indices("positions", call.positions, call.m)?,
             sequences: call.sequences.map(|ptr| self.indices("sequences", ptr, call.m)).transpose()?,
+            table: self.page_table(cache)?,
             k_cache: self.memory.span_mut::<u8>("the keys' cache", cache.k_ptr, bytes)?,
             v_cache: self.memory.span_mut::<u8>("the values' cache", cache.v_ptr, bytes)?,
             layout,
+            n_seqs: cache.n_seqs as usize,
+            seq_pages: cache.seq_pages as usize,
         };
-        let reads = [Some(operands.k), Some(operands.v), Some(operands.positions), operands.sequences];
+        let StoreOperands { k, v, positions, sequences, table, .. } = operands;
+        let reads = [Some(k), Some(v), Some(positions), sequences, Some(table)];
         for operand in reads.into_iter().flatten() {
             operands.k_cache.apart_from(operand)?;
             operands.v_cache.apart_from(operand)?;
@@ -129,12 +138,22 @@ pub(super) struct StoreOperands {
     pub(super) v: Span,
     pub(super) positions: Span,
     pub(super) sequences: Option<Span>,
+    pub(super) table: Span,
     pub(super) k_cache: Span,
     pub(super) v_cache: Span,
     pub(super) layout: KvLayout,
+    n_seqs: usize,
+    seq_pages: usize,
 }
 
 impl StoreOperands {
+    /// # Safety
+    /// No mutable reference to the table exists.
+    pub(super) unsafe fn page_table(&self) -> Result<PageTable<'_>, BackendError> {
+        // SAFETY: looked up; the caller has no mutable reference.
+        PageTable::new(unsafe { self.table.slice() }, self.n_seqs, self.seq_pages).map_err(kv_error)
+    }
+
     /// # Safety
     /// No other reference to any of the operands exists.
     pub(super) unsafe fn run(&self, pool: &Pool, keys: Option<&[f32]>) -> Result<(), BackendError> {
@@ -146,6 +165,7 @@ impl StoreOperands {
                 k_stride: width,
                 v: self.v.slice(),
                 v_stride: width,
+                table: self.page_table()?,
                 positions: self.positions.slice(),
                 sequences: self.sequences.map(|s| s.slice()),
             };
@@ -157,9 +177,8 @@ impl StoreOperands {
 }
 
 pub(super) fn cache_layout(cache: &KvCache, heads: Heads) -> Result<KvLayout, BackendError> {
-    let (n_seqs, n_kv, capacity) =
-        (cache.n_seqs as usize, heads.n_kv_heads as usize, cache.capacity as usize);
-    KvLayout::head_major(cache.dtype, n_seqs, n_kv, capacity, heads.head_dim as usize).map_err(kv_error)
+    let (n_pages, n_kv) = (cache.n_pages as usize, heads.n_kv_heads as usize);
+    KvLayout::pages(cache.dtype, n_pages, n_kv, heads.head_dim as usize).map_err(kv_error)
 }
 
 pub(super) fn device_error(
@@ -182,6 +201,12 @@ pub(super) fn kv_error(error: KvError) -> BackendError {
             row,
             value: sequence,
             limit: u32::try_from(n_seqs).unwrap_or(u32::MAX),
+        },
+        KvError::Page { row, page, n_pages } => BackendError::Index {
+            what: "the page",
+            row,
+            value: page,
+            limit: u32::try_from(n_pages).unwrap_or(u32::MAX),
         },
         other => device_error("the KV cache", other),
     }

@@ -35,7 +35,7 @@ ASSERT_POINTER(ForwardedOutput, flags, 16, 8);
 ASSERT_POINTER(ForwardedOutput, squares, 24, 8);
 ASSERT_POINTER(ForwardedOutput, gamma, 32, 8);
 
-ASSERT_STRUCT(GemmSmallMArgs, 768);
+ASSERT_STRUCT(GemmSmallMArgs, 832);
 ASSERT_FIELD(GemmSmallMArgs, tensor_maps, TensorMap, 0, 384);
 ASSERT_POINTER(GemmSmallMArgs, x, 384, 16);
 ASSERT_POINTER(GemmSmallMArgs, row_scales, 400, 8);
@@ -58,4 +58,5 @@ ASSERT_FIELD(GemmSmallMArgs, cluster_partials, u32, 556, 4);
 ASSERT_FIELD(GemmSmallMArgs, epsilon, float, 560, 4);
 ASSERT_FIELD(GemmSmallMArgs, n_tensor_maps, u32, 564, 4);
 ASSERT_FIELD(GemmSmallMArgs, weights, SmallMWeight, 568, 144);
-ASSERT_FIELD(GemmSmallMArgs, prefetch, L2Prefetch, 712, 56);
+ASSERT_FIELD(GemmSmallMArgs, prefetch, L2Prefetch, 712, 72);
+ASSERT_FIELD(GemmSmallMArgs, unused, u32, 784, 48);

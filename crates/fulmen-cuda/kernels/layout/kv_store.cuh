@@ -4,11 +4,11 @@
 #pragma once
 #include "layout/assert.cuh"
 
-ASSERT_STRUCT(KvStoreArgs, 96);
+ASSERT_STRUCT(KvStoreArgs, 112);
 ASSERT_POINTER(KvStoreArgs, k, 0, 8);
 ASSERT_POINTER(KvStoreArgs, v, 8, 8);
-ASSERT_FIELD(KvStoreArgs, cache, KvCacheArgs, 16, 40);
-ASSERT_FIELD(KvStoreArgs, slots, KvSlots, 56, 40);
+ASSERT_FIELD(KvStoreArgs, cache, KvCacheArgs, 16, 56);
+ASSERT_FIELD(KvStoreArgs, slots, KvSlots, 72, 40);
 
 ASSERT_STRUCT(SupersededArgs, 48);
 ASSERT_FIELD(SupersededArgs, slots, KvSlots, 0, 40);

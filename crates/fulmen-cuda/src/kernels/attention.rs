@@ -4,7 +4,7 @@
 use bytemuck::Zeroable;
 use fulmen_core::{AttentionCall, BackendError, DType, KvSource};
 
-use super::kv::{KvSlots, head_bytes};
+use super::kv::{KV_PAGE, KvSlots, head_bytes};
 use super::{Launched, attention_decode, attention_prefill, type_name};
 use crate::BACKEND;
 use crate::forward::Forwarding;
@@ -20,10 +20,12 @@ kernel_args! {
         partials: DevicePtr,
         k: DevicePtr,
         v: DevicePtr,
+        pages: DevicePtr,
         slots: KvSlots,
-        seq_bytes: u64,
+        page_bytes: u64,
         head_bytes: u64,
         pos_bytes: u64,
+        n_pages: u32,
         n_seqs: u32,
         capacity: u32,
         n_heads: u32,
@@ -31,7 +33,6 @@ kernel_args! {
         head_dim: u32,
         splits: u32,
         scale: f32,
-        unused: u32,
     }
 }
 
@@ -115,10 +116,15 @@ pub(super) fn args(queue: &Queue, call: &AttentionCall) -> Result<(AttentionArgs
         KvSource::Cache { cache, positions, sequences } => {
             (args.k, args.v) = (cache.k_ptr, cache.v_ptr);
             (args.slots.positions, args.slots.sequences) = (positions, sequences.unwrap_or(0));
-            (args.n_seqs, args.capacity) = (cache.n_seqs, cache.capacity);
-            args.pos_bytes = head_bytes(cache.dtype, heads.head_dim)?.into();
-            args.head_bytes = args.pos_bytes * u64::from(cache.capacity);
-            args.seq_bytes = args.head_bytes * u64::from(heads.n_kv_heads);
+            (args.pages, args.n_pages) = (cache.table_ptr, cache.n_pages);
+            (args.n_seqs, args.capacity) = (cache.n_seqs, cache.capacity());
+            args.head_bytes = head_bytes(cache.dtype, heads)?.into();
+            args.page_bytes = args.head_bytes * u64::from(heads.n_kv_heads);
+            args.pos_bytes = match cache.dtype {
+                // The scales are behind the values of all positions.
+                DType::Q8_0 => heads.head_dim.into(),
+                _ => args.head_bytes / u64::from(KV_PAGE),
+            };
             Ok((args, cache.dtype))
         }
     }

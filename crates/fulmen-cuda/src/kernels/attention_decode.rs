@@ -35,6 +35,7 @@ kernel_args! {
         k_gamma: DevicePtr,
         positions: DevicePtr,
         sequences: DevicePtr,
+        pages: DevicePtr,
         k_cache: DevicePtr,
         v_cache: DevicePtr,
         q_out: DevicePtr,
@@ -52,6 +53,8 @@ kernel_args! {
         n_seqs: u32,
         fused_store: u32,
         splits: u32,
+        n_pages: u32,
+        unused: u32,
         partials: DevicePtr,
         rotated: DevicePtr,
     }
@@ -176,6 +179,7 @@ fn args(queue: &Queue, call: &AttentionCall) -> Option<AttentionDecodeArgs> {
         q: call.q,
         positions,
         sequences: sequences.unwrap_or(0),
+        pages: cache.table_ptr,
         k_cache: cache.k_ptr,
         v_cache: cache.v_ptr,
         out: call.output,
@@ -183,8 +187,9 @@ fn args(queue: &Queue, call: &AttentionCall) -> Option<AttentionDecodeArgs> {
         scale: call.scale,
         n_heads: heads.n_heads,
         n_kv_heads: heads.n_kv_heads,
-        capacity: cache.capacity,
+        capacity: cache.capacity(),
         n_seqs: cache.n_seqs,
+        n_pages: cache.n_pages,
         ..AttentionDecodeArgs::zeroed()
     })
 }

@@ -1,6 +1,6 @@
 //! What the kernels share that access the KV cache (`kv.cuh`).
 
-use fulmen_core::{BackendError, DType, Heads, KvCache, KvStoreCall};
+use fulmen_core::{BackendError, DType, Heads, KvCache, KvStoreCall, PageLayout};
 
 use super::kv_store::SupersededArgs;
 use crate::BACKEND;
@@ -10,20 +10,24 @@ use crate::queue::{Launch, Queue};
 const KV_F32: u32 = 0;
 const KV_F16: u32 = 1;
 const KV_Q8_0: u32 = 2;
+pub(super) const KV_PAGE: u32 = fulmen_core::KV_PAGE;
 
 kernel_args! {
     file: "kv.cuh";
-    constants: [KV_F32, KV_F16, KV_Q8_0];
+    constants: [KV_F32, KV_F16, KV_Q8_0, KV_PAGE];
 
     pub(super) struct KvCacheArgs {
         k: DevicePtr,
         v: DevicePtr,
+        pages: DevicePtr,
         kv_type: u32,
+        n_pages: u32,
         n_seqs: u32,
         capacity: u32,
         n_kv_heads: u32,
         head_dim: u32,
         head_bytes: u32,
+        unused: u32,
     }
 
     pub(super) struct KvSlots {
@@ -39,10 +43,10 @@ kernel_args! {
 /// Most rows among which every warp of a store searches for a later row with the same slot.
 const MAX_SEARCHED_ROWS: u32 = 128;
 
-/// Bytes of one head at one position.
-pub(super) fn head_bytes(dtype: DType, head_dim: u32) -> Result<u32, BackendError> {
-    let bytes = dtype.bytes(head_dim as usize).ok().and_then(|bytes| u32::try_from(bytes).ok());
-    let what = || format!("a cache of {dtype} with heads of {head_dim}");
+/// Bytes of one head of a page.
+pub(super) fn head_bytes(dtype: DType, heads: Heads) -> Result<u32, BackendError> {
+    let bytes = PageLayout::new(dtype, heads).ok().and_then(|page| u32::try_from(page.head_bytes()).ok());
+    let what = || format!("a cache of {dtype} with heads of {}", heads.head_dim);
     bytes.ok_or_else(|| BackendError::Unsupported { backend: BACKEND, what: what() })
 }
 
@@ -60,12 +64,15 @@ impl KvCacheArgs {
         Ok(KvCacheArgs {
             k: cache.k_ptr,
             v: cache.v_ptr,
+            pages: cache.table_ptr,
             kv_type,
+            n_pages: cache.n_pages,
             n_seqs: cache.n_seqs,
-            capacity: cache.capacity,
+            capacity: cache.capacity(),
             n_kv_heads: heads.n_kv_heads,
             head_dim: heads.head_dim,
-            head_bytes: head_bytes(cache.dtype, heads.head_dim)?,
+            head_bytes: head_bytes(cache.dtype, heads)?,
+            unused: 0,
         })
     }
 }

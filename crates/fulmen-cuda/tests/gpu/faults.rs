@@ -2,8 +2,8 @@
 
 use fulmen_core::sampling::{Penalties, SampleState};
 use fulmen_core::{
-    AdvanceCall, DType, DeviceMemory, EmbedCall, KernelDispatch, PenalizeCall, SampleCall, TokenHistory,
-    WeightArg,
+    AdvanceCall, AttentionCall, DType, DeviceMemory, EmbedCall, Heads, KernelDispatch, KvCache, KvSource,
+    KvStoreCall, NO_PAGE, PageLayout, PenalizeCall, SampleCall, TokenHistory, WeightArg,
 };
 use fulmen_cuda::CudaDispatcher;
 
@@ -42,6 +42,41 @@ fn tokens_out_of_range_are_reported() {
     let rows = get(&mut cuda, output, 12);
     let expected = [[1f32; 4], [7.0; 4], [1.0; 4]].concat();
     assert_eq!(rows, expected.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
+}
+
+/// Stores and attention of few rows and of many, in every type: each has a kernel of its own.
+#[test]
+fn pages_that_are_not_in_the_pool_are_reported_and_not_written() {
+    let Some(gpu) = gpu() else { return };
+    let mut cuda = gpu.dispatcher();
+    let heads = Heads { n_heads: 4, n_kv_heads: 2, head_dim: 64 };
+    for (m, dtype) in
+        [(1, DType::F16), (40, DType::F16), (200, DType::F16), (1, DType::Q8_0), (3, DType::F32)]
+    {
+        let bytes = PageLayout::new(dtype, heads).unwrap().pool_bytes(3).unwrap();
+        let (k_ptr, v_ptr) = (put(&mut cuda, &vec![0u8; bytes]), put(&mut cuda, &vec![0u8; bytes]));
+        let table_ptr = put(&mut cuda, &[1u32, 3, NO_PAGE]);
+        let (n_pages, n_seqs, seq_pages) = (3, 1, 3);
+        let cache = KvCache { k_ptr, v_ptr, dtype, n_pages, table_ptr, n_seqs, seq_pages };
+        // The last row is the first of the page that is not there.
+        let positions: Vec<u32> = (0..m).map(|row| 128u32.saturating_sub(m - 1 - row)).collect();
+        let positions = put(&mut cuda, &positions);
+        let (rows, queries) = (vec![1f32; m as usize * 128], vec![1f32; m as usize * 256]);
+        let (k, v, q) = (put(&mut cuda, &rows), put(&mut cuda, &rows), put(&mut cuda, &queries));
+        let output = put(&mut cuda, &queries);
+        let store = KvStoreCall { k, v, cache, positions, sequences: None, m, heads };
+        cuda.dispatch_kv_store(&store).unwrap();
+        reported(&mut cuda, &format!("the page of row {} is 3, but there are only 3", m - 1));
+        let kv = KvSource::Cache { cache, positions, sequences: None };
+        let attention = AttentionCall { q, kv, output, m, heads, scale: 0.1, layer: 0 };
+        cuda.dispatch_attention(&attention).unwrap();
+        let error = cuda.synchronize().unwrap_err().to_string();
+        assert!(error.starts_with("the page of row") && error.ends_with("is 3, but there are only 3"));
+        // Pages 0 and 2 belong to nobody.
+        let words = get(&mut cuda, k_ptr, bytes / 4);
+        let page = words.len() / 3;
+        assert!(words[..page].iter().chain(&words[2 * page..]).all(|&word| word == 0), "{dtype} {m}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The graph of a step: tokens in, layers, results out.
 
-use fulmen_core::{CacheSpec, DType, LogicalGraph, Rotation, Tensor};
+use fulmen_core::{CacheSpec, DType, LogicalGraph, Rotation, Tensor, pages_of};
 
 use super::Config;
 use super::record::{Layer, Recorder};
@@ -38,6 +38,9 @@ pub mod names {
     pub const LOGITS: &str = "logits";
     /// Output: the drawn tokens.
     pub const DRAWN: &str = "drawn";
+
+    /// State: the pages of each sequence, in the KV caches of all layers.
+    pub const PAGES: &str = "cache.pages";
 
     /// State: the KV cache of a layer, `.k` and `.v`.
     pub fn cache(layer: u32) -> String {
@@ -118,8 +121,20 @@ pub struct GraphSpec {
     pub cache: DType,
     /// Sequences in the KV cache.
     pub sequences: u32,
-    /// Positions per sequence.
+    /// Positions per sequence; whole pages of the KV cache hold them.
     pub capacity: u32,
+}
+
+impl GraphSpec {
+    /// KV pages of a sequence.
+    pub fn sequence_pages(&self) -> u32 {
+        pages_of(self.capacity)
+    }
+
+    /// KV pages of all sequences.
+    pub fn pages(&self) -> u32 {
+        self.sequences.saturating_mul(self.sequence_pages())
+    }
 }
 
 impl Config {
@@ -171,13 +186,10 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<(), ModelErro
 
     let embedding = recorder.weight("token_embd.weight", config.vocabulary, config.hidden)?;
     let mut x = recorder.builder.embed(embedding, tokens)?;
+    let table = recorder.builder.page_table(names::PAGES, spec.sequences, spec.sequence_pages())?;
     for number in 0..config.layers {
-        let cache = CacheSpec {
-            dtype: spec.cache,
-            n_seqs: spec.sequences,
-            capacity: spec.capacity,
-            heads: config.heads,
-        };
+        let (dtype, n_pages, heads) = (spec.cache, spec.pages(), config.heads);
+        let cache = CacheSpec { dtype, n_pages, table, heads };
         let cache = recorder.builder.kv_cache(&names::cache(number), cache)?;
         let mut layer = Layer { recorder, number, rotation, cache, sequences };
         x = (config.architecture.description().layer)(&mut layer, x)?;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fulmen_core::clock::Instant;
-use fulmen_core::{Backend, BackendError, Bindings, CacheUse, DType, ExecError};
+use fulmen_core::{Backend, BackendError, Bindings, CacheUse, DType, ExecError, PageLayout, pages_of};
 
 use super::Sampling;
 use super::model::Shared;
@@ -56,6 +56,10 @@ impl SessionOptions {
         if self.sequences == 0 {
             return refused("the number of sequences", "at least 1", "0".to_owned());
         }
+        if self.sequences.checked_mul(self.sequence_pages()).is_none() {
+            let found = format!("{} of {} tokens", self.sequences, self.context);
+            return refused("the number of sequences", "less than 2^32 KV pages", found);
+        }
         if !matches!(self.cache, DType::F32 | DType::F16 | DType::Q8_0) {
             return refused("the type of the KV cache", "F16, Q8_0 or F32", self.cache.to_string());
         }
@@ -71,15 +75,20 @@ impl SessionOptions {
         GraphSpec { step, cache, sequences, capacity: context }
     }
 
-    /// Bytes of the keys (or the values) of one layer.
-    fn layer_k_bytes(&self, config: &Config) -> usize {
-        let row = self.cache.bytes(config.heads.head_dim as usize).unwrap_or(usize::MAX);
-        [self.sequences, config.heads.n_kv_heads, self.context]
-            .iter()
-            .fold(row, |bytes, &n| bytes.saturating_mul(n as usize))
+    /// KV pages of a sequence.
+    fn sequence_pages(&self) -> u32 {
+        pages_of(self.context)
     }
 
-    /// Bytes of the whole KV cache.
+    /// Bytes of the keys (or the values) of one layer.
+    fn layer_k_bytes(&self, config: &Config) -> usize {
+        let page = PageLayout::new(self.cache, config.heads).map_or(usize::MAX, |layout| layout.bytes());
+        [self.sequences, self.sequence_pages()]
+            .iter()
+            .fold(page, |bytes, &n| bytes.saturating_mul(n as usize))
+    }
+
+    /// Bytes of the whole KV cache: whole pages for each sequence.
     pub fn cache_bytes(&self, config: &Config) -> u64 {
         (self.layer_k_bytes(config) as u64).saturating_mul(2).saturating_mul(config.layers.into())
     }
@@ -157,6 +166,9 @@ impl Session {
             (names::STEP_PENALTIES.to_owned(), 16 * rows),
             (names::HISTORY.to_owned(), 4 * rows * self.options.context as usize),
         ];
+        // Sequence after sequence: each has its own pages for the whole session.
+        let pages: Vec<u32> = (0..self.options.sequences * self.options.sequence_pages()).collect();
+        sizes.push((names::PAGES.to_owned(), 4 * pages.len()));
         for layer in 0..shared.config.layers {
             let cache = names::cache(layer);
             sizes.extend([(format!("{cache}.k"), bytes), (format!("{cache}.v"), bytes)]);
@@ -165,6 +177,9 @@ impl Session {
             let ptr = device.alloc(bytes)?;
             self.allocations.push(ptr);
             self.bindings.set(&name, ptr);
+            if name == names::PAGES {
+                device.write(ptr, bytemuck::cast_slice(&pages))?;
+            }
         }
         Ok(())
     }

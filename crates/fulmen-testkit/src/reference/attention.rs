@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fulmen_core::{CacheRef, DType, Heads, Slots, TensorId, quant};
+use fulmen_core::{CacheRef, DType, Heads, KV_PAGE, Slots, TensorId, quant};
 use half::f16;
 
 use super::{Data, Interpreter, ReferenceError, Result, rows::softmax};
@@ -38,28 +38,45 @@ pub(super) fn over_rows(q: &[f64], k: &[f64], v: &[f64], heads: Heads, scale: f6
     out
 }
 
+/// The pages of the sequences of a cache, and where the rows of a batch go.
+struct Places {
+    table: Vec<u32>,
+    /// (sequence, position) of each row.
+    rows: Vec<(usize, usize)>,
+}
+
+impl Places {
+    /// The row of the cache that holds a position of a sequence.
+    fn row(&self, cache: &CacheRef, heads: Heads, at: (usize, usize), head: usize) -> Result<usize> {
+        let ((sequence, position), page_len) = (at, KV_PAGE as usize);
+        let page = self.table[sequence * cache.seq_pages as usize + position / page_len];
+        if page >= cache.n_pages {
+            return Err(ReferenceError::Index { what: "page", value: page, limit: cache.n_pages });
+        }
+        Ok((page as usize * heads.n_kv_heads as usize + head) * page_len + position % page_len)
+    }
+}
+
 impl Interpreter {
-    /// The cache row of each batch row at head 0 and position 0, and its position.
-    fn slots(&self, cache: &CacheRef, slots: &Slots, heads: Heads) -> Result<Vec<(usize, usize)>> {
+    fn places(&self, cache: &CacheRef, slots: &Slots) -> Result<Places> {
         let positions = self.ints(slots.positions)?;
         let sequences = match slots.sequences {
             Some(sequences) => self.ints(sequences)?,
             None => vec![0; positions.len()],
         };
-        let per_sequence = heads.n_kv_heads as usize * cache.capacity as usize;
-        let mut places = Vec::with_capacity(positions.len());
+        let mut rows = Vec::with_capacity(positions.len());
         for (position, sequence) in positions.into_iter().zip(sequences) {
-            if position >= cache.capacity {
-                let (value, limit) = (position, cache.capacity);
-                return Err(ReferenceError::Index { what: "position", value, limit });
+            let capacity = cache.seq_pages * KV_PAGE;
+            for (what, value, limit) in
+                [("position", position, capacity), ("sequence", sequence, cache.n_seqs)]
+            {
+                if value >= limit {
+                    return Err(ReferenceError::Index { what, value, limit });
+                }
             }
-            if sequence >= cache.n_seqs {
-                let (value, limit) = (sequence, cache.n_seqs);
-                return Err(ReferenceError::Index { what: "sequence", value, limit });
-            }
-            places.push((sequence as usize * per_sequence, position as usize));
+            rows.push((sequence as usize, position as usize));
         }
-        Ok(places)
+        Ok(Places { table: self.ints(cache.table)?, rows })
     }
 
     /// Row `r` attends to positions 0 to `positions[r]` of its sequence.
@@ -71,18 +88,24 @@ impl Interpreter {
         heads: Heads,
         scale: f64,
     ) -> Result<Vec<f64>> {
-        let (head_dim, capacity) = (heads.head_dim as usize, cache.capacity as usize);
+        let head_dim = heads.head_dim as usize;
         let (q, group) = (self.floats(q)?, (heads.n_heads / heads.n_kv_heads) as usize);
         let mut out = Vec::with_capacity(q.len());
-        let rows = |id: TensorId, range| -> Result<Vec<f64>> {
-            self.data(id)?.rows(range, head_dim)?.ok_or_else(|| ReferenceError::Kind(self.name(id)))
+        let places = self.places(cache, slots)?;
+        // A page at a time: its rows of one head are contiguous.
+        let seen = |id: TensorId, (sequence, position): (usize, usize), head| -> Result<Vec<f64>> {
+            let mut rows = Vec::with_capacity((position + 1) * head_dim);
+            for first in (0..=position).step_by(KV_PAGE as usize) {
+                let row = places.row(cache, heads, (sequence, first), head)?;
+                let n = (position + 1 - first).min(KV_PAGE as usize);
+                let page = self.data(id)?.rows(row..row + n, head_dim)?;
+                rows.extend(page.ok_or_else(|| ReferenceError::Kind(self.name(id)))?);
+            }
+            Ok(rows)
         };
-        let places = self.slots(cache, slots, heads)?;
-        for (q, (start, position)) in q.chunks(heads.q_width() as usize).zip(places) {
+        for (q, &at) in q.chunks(heads.q_width() as usize).zip(&places.rows) {
             for (kv_head, q) in q.chunks(group * head_dim).enumerate() {
-                let start = start + kv_head * capacity;
-                let k = rows(cache.k, start..start + position + 1)?;
-                let v = rows(cache.v, start..start + position + 1)?;
+                let (k, v) = (seen(cache.k, at, kv_head)?, seen(cache.v, at, kv_head)?);
                 for q in q.chunks(head_dim) {
                     out.extend(attend(q, &k, &v, scale));
                 }
@@ -101,17 +124,17 @@ impl Interpreter {
         slots: &Slots,
         heads: Heads,
     ) -> Result<()> {
-        let (head_dim, capacity) = (heads.head_dim as usize, cache.capacity as usize);
+        let head_dim = heads.head_dim as usize;
         let (kv_width, row_bytes) = (heads.kv_width() as usize, cache.dtype.bytes(head_dim)?);
-        let places = self.slots(cache, slots, heads)?;
+        let places = self.places(cache, slots)?;
         for (id, rows) in [(cache.k, k), (cache.v, v)] {
             let Some(Data::Stored { bytes, .. }) = &mut self.tensors[id] else {
                 return Err(ReferenceError::NoData(self.name(id)));
             };
             let bytes = Arc::make_mut(bytes);
-            for (row, &(start, position)) in rows.chunks(kv_width).zip(&places) {
+            for (row, &at) in rows.chunks(kv_width).zip(&places.rows) {
                 for (head, x) in row.chunks(head_dim).enumerate() {
-                    let at = (start + head * capacity + position) * row_bytes;
+                    let at = places.row(cache, heads, at, head)? * row_bytes;
                     encode(cache.dtype, x, &mut bytes[at..at + row_bytes])?;
                 }
             }

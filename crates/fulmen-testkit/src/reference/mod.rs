@@ -2,6 +2,7 @@
 //!
 //! It is written for clarity, not for speed. Inputs, weights and caches are decoded exactly from their bytes;
 //! results stay in f64 until they are stored to a cache, which rounds to the cache's type as the op does.
+//! Q8_0 caches are rows of blocks here; [`Rig`](crate::rig::Rig) converts them to pages for devices and back.
 
 mod attention;
 mod data;

@@ -1,8 +1,8 @@
 //! Attention among the rows of a batch and over a KV cache.
 
-use fulmen_core::{CacheSpec, DType, Heads, RopePairing, RopeSpec, Rotation, Sharing, Work};
+use fulmen_core::{DType, Heads, KV_PAGE, RopePairing, RopeSpec, Rotation, Sharing, Work};
 
-use super::{CACHES, MODELS, QWEN3_4B, fits, heads};
+use super::{CACHES, MODELS, QWEN3_4B, fits, heads, kv_cache, pages_used, pool};
 use crate::case::{Case, Tolerance};
 use crate::draw::Draw;
 
@@ -35,6 +35,16 @@ impl Rows {
     fn run(start: u32, m: u32) -> Rows {
         Rows { positions: (start..start + m).collect(), sequences: None }
     }
+
+    /// The table and the slots of the rows.
+    fn draw(&self, case: Case, n_seqs: u32, capacity: u32) -> Case {
+        let pages = pages_used(&self.positions, self.sequences.as_deref(), n_seqs, capacity, 0);
+        let case = case.draw("pages", pages).draw("positions", Draw::Ints(self.positions.clone()));
+        match &self.sequences {
+            Some(sequences) => case.draw("sequences", Draw::Ints(sequences.clone())),
+            None => case,
+        }
+    }
 }
 
 fn over_cache(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32, capacity: u32) -> Case {
@@ -43,7 +53,7 @@ fn over_cache(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32, 
         let q = b.input("q", m, heads.q_width())?;
         let positions = b.indices("positions", m)?;
         let sequences = rows.sequences.as_ref().map(|_| b.indices("sequences", m)).transpose()?;
-        let cache = b.kv_cache("kv", CacheSpec { dtype, n_seqs, capacity, heads })?;
+        let cache = kv_cache(b, dtype, heads, n_seqs, capacity)?;
         let y = b.cache_attention(q, cache, positions, sequences, scale(heads))?;
         b.output("y", y)
     });
@@ -58,11 +68,28 @@ fn over_cache(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32, 
         flops: 4 * seen * u64::from(heads.q_width()),
         bytes: 2 * read * row + 8 * u64::from(m) * u64::from(heads.q_width()),
     };
-    let case = case.dtype(dtype).tolerance(Tolerance::ATTENTION).work(work);
-    let case = case.draw("positions", Draw::Ints(rows.positions.clone()));
-    match &rows.sequences {
-        Some(sequences) => case.draw("sequences", Draw::Ints(sequences.clone())),
-        None => case,
+    rows.draw(case.dtype(dtype).tolerance(Tolerance::ATTENTION).work(work), n_seqs, capacity)
+}
+
+/// Index of an element of KV head 0 with the table `0, 1, 2, …`.
+fn element(heads: Heads, position: u32, i: u32) -> usize {
+    let row = position / KV_PAGE * heads.n_kv_heads * KV_PAGE + position % KV_PAGE;
+    (row * heads.head_dim + i) as usize
+}
+
+/// The rows of a head over the borders of pages, decoding and prefilling, and sequences that share pages.
+fn page_borders(cases: &mut Vec<Case>, dtype: DType) {
+    let shapes = [heads(4, 2, 64), heads(7, 1, 80), heads(6, 6, 96), heads(16, 2, 128), heads(12, 3, 256)];
+    for heads in shapes.into_iter().filter(|heads| fits(dtype, heads.head_dim)) {
+        for (start, m) in [(127, 1), (128, 1), (129, 1), (255, 1), (256, 1), (257, 1), (120, 20), (250, 40)] {
+            let name = format!("pages/m{m}/at{start}");
+            cases.push(over_cache(&name, dtype, &Rows::run(start, m), heads, 1, 400));
+        }
+        let (positions, sequences) = (vec![383, 127, 300, 128], vec![2, 0, 1, 3]);
+        let shared = pages_used(&positions, Some(&sequences), 4, 400, 2);
+        let rows = Rows { positions, sequences: Some(sequences) };
+        let case = over_cache("pages/shared", dtype, &rows, heads, 4, 400);
+        cases.push(case.draw("pages", shared));
     }
 }
 
@@ -77,7 +104,7 @@ fn over_stored(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32,
         let positions = b.indices("positions", m)?;
         let sequences = rows.sequences.as_ref().map(|_| b.indices("sequences", m)).transpose()?;
         let gains = [b.vector("q_gamma", heads.head_dim)?, b.vector("k_gamma", heads.head_dim)?];
-        let cache = b.kv_cache("kv", CacheSpec { dtype, n_seqs, capacity, heads })?;
+        let cache = kv_cache(b, dtype, heads, n_seqs, capacity)?;
         let spec = RopeSpec::new(RopePairing::NeoX, heads.head_dim, 1_000_000.0);
         let rotation = Rotation { spec, positions, factors: None };
         let q = b.rope_store([q, k, v], gains.map(Some), 1e-6, rotation, cache, sequences)?;
@@ -85,18 +112,13 @@ fn over_stored(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32,
         b.output("y", y)
     });
     let case = case.dtype(dtype).tolerance(Tolerance::ATTENTION).sharing(Sharing::InPlace);
-    let case = case.draw("q_gamma", Draw::GAIN).draw("k_gamma", Draw::GAIN);
-    let case = case.draw("positions", Draw::Ints(rows.positions.clone()));
-    match &rows.sequences {
-        Some(sequences) => case.draw("sequences", Draw::Ints(sequences.clone())),
-        None => case,
-    }
+    rows.draw(case.draw("q_gamma", Draw::GAIN).draw("k_gamma", Draw::GAIN), n_seqs, capacity)
 }
 
 /// Two decode steps of a sequence in one graph: the second must see what the first has stored.
 fn steps(dtype: DType, position: u32, heads: Heads) -> Case {
     let case = Case::new(format!("after_rope_store/two_steps/at{position}/{}", shape(heads)), |b| {
-        let cache = b.kv_cache("kv", CacheSpec { dtype, n_seqs: 1, capacity: position + 2, heads })?;
+        let cache = kv_cache(b, dtype, heads, 1, position + 2)?;
         let spec = RopeSpec::new(RopePairing::NeoX, heads.head_dim, 10_000.0);
         for at in ["0", "1"] {
             let q = b.input(&format!("q{at}"), 1, heads.q_width())?;
@@ -128,9 +150,9 @@ fn prefill(cases: &mut Vec<Case>) {
         let rows = Rows { positions, sequences: Some(sequences) };
         cases.push(over_cache("prefill/sequences", DType::F16, &rows, heads, 4, capacity));
         // A value that only the rows from 60 on see, and one that no row sees.
-        let width = heads.head_dim as usize;
-        let infinite = vec![(60 * width + 5, f32::INFINITY), (170 * width, f32::NAN)];
+        let infinite = vec![(element(heads, 60, 5), f32::INFINITY), (element(heads, 170, 0), f32::NAN)];
         let case = over_cache("prefill/infinite", DType::F16, &Rows::run(0, 140), heads, 1, capacity);
+        let case = case.draw("pages", Draw::Ints((0..pool(1, capacity) - 2).collect()));
         cases.push(case.draw("kv.v", Draw::With(infinite)));
     }
     let (heads, rows) = (QWEN3_4B.heads, Rows::run(512, 512));
@@ -216,12 +238,14 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         cases.push(over_cache("m0", dtype, &none, heads(4, 2, 32), 1, 8));
         let only = Rows::run(0, 1);
         cases.push(over_cache("capacity1", dtype, &only, heads(4, 2, 32), 1, 1));
+        page_borders(cases, dtype);
     }
     prefill(cases);
     // Data beyond a row's position does not affect it.
-    let (heads, n) = (heads(2, 1, 32), 16 * 32);
-    let beyond: Vec<(usize, f32)> = (4 * 32..n).map(|i| (i, f32::NAN)).collect();
+    let heads = heads(2, 1, 32);
+    let beyond: Vec<(usize, f32)> = (4 * 32..128 * 32).map(|i| (i, f32::NAN)).collect();
     let case = over_cache("nan_beyond", DType::F32, &Rows::run(3, 1), heads, 1, 16);
+    let case = case.draw("pages", Draw::Ints(vec![0]));
     cases.push(case.draw("kv.k", Draw::With(beyond.clone())).draw("kv.v", Draw::With(beyond)));
     let case = over_cache("nan_query", DType::F32, &Rows::run(3, 2), heads, 1, 16);
     cases.push(case.draw("q", Draw::With(vec![(1, f32::NAN)])));

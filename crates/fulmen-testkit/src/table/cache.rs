@@ -1,8 +1,8 @@
 //! KV store, alone and fused with norm and RoPE.
 
-use fulmen_core::{CacheSpec, DType, Heads, RopePairing, RopeSpec, Rotation, Sharing};
+use fulmen_core::{DType, Heads, RopePairing, RopeSpec, Rotation, Sharing};
 
-use super::{Batch, CACHES, MODELS, fits, heads};
+use super::{Batch, CACHES, MODELS, fits, heads, kv_cache, pages_used};
 use crate::case::{Case, Tolerance};
 use crate::draw::Draw;
 
@@ -15,6 +15,9 @@ fn batches() -> Vec<Batch> {
         batch("m33", &(0..33).collect::<Vec<_>>(), None, 1, 40),
         batch("batch3", &[7, 0, 12], Some(&[2, 0, 1]), 3, 13),
         batch("m0", &[], None, 1, 4),
+        // Across the borders of pages, in one sequence and in several.
+        batch("m300", &(100..400).collect::<Vec<_>>(), None, 1, 400),
+        batch("borders", &[127, 128, 255, 256, 257, 0], Some(&[1, 0, 2, 1, 0, 3]), 4, 300),
     ]
 }
 
@@ -26,7 +29,7 @@ fn kv_store(prefix: &str, batch: &Batch, dtype: DType, heads: Heads) -> Case {
         let positions = b.indices("positions", m)?;
         let sequences = batch.sequences.as_ref().map(|_| b.indices("sequences", m)).transpose()?;
         let &Batch { n_seqs, capacity, .. } = batch;
-        let cache = b.kv_cache("kv", CacheSpec { dtype, n_seqs, capacity, heads })?;
+        let cache = kv_cache(b, dtype, heads, n_seqs, capacity)?;
         b.kv_store(k, v, cache, positions, sequences)
     });
     // Q8_0 encoders may round the scale before or after they compute the quants.
@@ -35,7 +38,9 @@ fn kv_store(prefix: &str, batch: &Batch, dtype: DType, heads: Heads) -> Case {
 }
 
 fn placed(case: Case, batch: &Batch) -> Case {
-    let case = case.draw("positions", Draw::Ints(batch.positions.clone()));
+    let (positions, sequences) = (&batch.positions, batch.sequences.as_deref());
+    let pages = pages_used(positions, sequences, batch.n_seqs, batch.capacity, 0);
+    let case = case.draw("pages", pages).draw("positions", Draw::Ints(positions.clone()));
     match &batch.sequences {
         Some(sequences) => case.draw("sequences", Draw::Ints(sequences.clone())),
         None => case,
@@ -69,7 +74,7 @@ fn rope_store(prefix: &str, batch: &Batch, dtype: DType, heads: Heads, options: 
         let n_rot = if options.half { heads.head_dim / 2 } else { heads.head_dim };
         let factors = vector(options.factors, "factors", n_rot / 2)?;
         let &Batch { n_seqs, capacity, .. } = batch;
-        let cache = b.kv_cache("kv", CacheSpec { dtype, n_seqs, capacity, heads })?;
+        let cache = kv_cache(b, dtype, heads, n_seqs, capacity)?;
         let spec = RopeSpec::new(options.pairing, n_rot, 1_000_000.0);
         let rotation = Rotation { spec, positions, factors };
         let q = if options.sharing == Sharing::InPlace { b.add(q, q)? } else { q };
@@ -91,7 +96,7 @@ fn rope_store(prefix: &str, batch: &Batch, dtype: DType, heads: Heads, options: 
 }
 
 pub(super) fn cases(cases: &mut Vec<Case>) {
-    let odd = [heads(1, 1, 1), heads(2, 2, 3), heads(4, 2, 33), heads(4, 2, 32)];
+    let odd = [heads(1, 1, 1), heads(2, 2, 3), heads(4, 2, 33), heads(4, 2, 32), heads(3, 3, 80)];
     let real = MODELS.iter().map(|model| (model.name, model.heads));
     let all: Vec<(&str, Heads)> = odd.map(|heads| ("", heads)).into_iter().chain(real).collect();
     for dtype in CACHES {

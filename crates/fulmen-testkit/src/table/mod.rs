@@ -14,9 +14,10 @@ mod select;
 mod softmax;
 mod step;
 
-use fulmen_core::{DType, Heads};
+use fulmen_core::{BuildError, Cache, CacheSpec, DType, GraphBuilder, Heads, pages_of};
 
 use crate::case::Case;
+use crate::draw::Draw;
 
 /// Every case.
 pub fn table() -> Vec<Case> {
@@ -115,6 +116,35 @@ impl Batch {
         let (positions, sequences) = (positions.to_vec(), sequences.map(<[u32]>::to_vec));
         Batch { name, positions, sequences, n_seqs, capacity }
     }
+}
+
+/// The cache `kv` of a case, with the table `pages`: for sequences of `capacity` positions, and two more
+/// pages in the pool, which no sequence has.
+fn kv_cache(
+    b: &mut GraphBuilder,
+    dtype: DType,
+    heads: Heads,
+    n_seqs: u32,
+    capacity: u32,
+) -> Result<Cache, BuildError> {
+    let table = b.page_table("pages", n_seqs, pages_of(capacity))?;
+    b.kv_cache("kv", CacheSpec { dtype, n_pages: pool(n_seqs, capacity), table, heads })
+}
+
+/// The pages of [`kv_cache`].
+fn pool(n_seqs: u32, capacity: u32) -> u32 {
+    n_seqs * pages_of(capacity) + 2
+}
+
+/// A page table with no more pages than the rows of a batch need. The first `shared` pages of the sequences
+/// are the same.
+fn pages_used(positions: &[u32], sequences: Option<&[u32]>, n_seqs: u32, capacity: u32, shared: u32) -> Draw {
+    let mut assigned = vec![0; n_seqs as usize];
+    for (row, &position) in positions.iter().enumerate() {
+        let pages = &mut assigned[sequences.map_or(0, |sequences| sequences[row]) as usize];
+        *pages = (*pages).max(pages_of(position + 1));
+    }
+    Draw::Pages { pool: pool(n_seqs, capacity), assigned, shared }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! RoPE, KV cache stores and attention, each alone and fused.
 
 use fulmen_core::{
-    AttentionCall, BackendError, Heads, KvCache, KvSource, KvStoreCall, RopeCall, RopeStoreCall,
+    AttentionCall, BackendError, Heads, KV_PAGE, KvCache, KvSource, KvStoreCall, RopeCall, RopeStoreCall,
 };
 
 use super::{LaunchCount, WgpuDispatcher};
@@ -51,6 +51,7 @@ impl WgpuDispatcher {
         if let Some(ptr) = call.sequences {
             operands.push((Role::Input(3), self.at("sequences", ptr, m as usize)?));
         }
+        operands.push((Role::Input(4), self.page_table(&call.cache)?));
         let launches = kv::kv_store(&kv_store_spec(call), &self.queue.caps());
         self.queue.run_launches_with(launches, operands)
     }
@@ -72,6 +73,7 @@ impl WgpuDispatcher {
             (Role::Output(1), k_cache),
             (Role::Output(2), v_cache),
             (Role::Output(3), self.queue.fault()),
+            (Role::Input(8), self.page_table(&rows.cache)?),
         ];
         let optional = [
             (4, "sequences", rows.sequences, m),
@@ -168,6 +170,7 @@ impl WgpuDispatcher {
             (Role::Output(1), self.queue.fault()),
             (Role::Output(3), k_cache),
             (Role::Output(4), v_cache),
+            (Role::Input(10), self.page_table(&rows.cache)?),
         ];
         if keeps_queries(first, second) {
             operands.push((Role::Output(5), self.matrix("the rotated queries", first.output, 1, width)?));
@@ -209,13 +212,14 @@ impl WgpuDispatcher {
                 if let Some(ptr) = sequences {
                     operands.push((Role::Input(4), self.at("sequences", *ptr, m as usize)?));
                 }
+                operands.push((Role::Input(10), self.page_table(cache)?));
                 operands.push((Role::Output(1), self.queue.fault()));
             }
         }
         // Only the device knows the positions, so the work is bounded by the capacity.
         let most = match kv {
             KvSource::Rows { .. } => m,
-            KvSource::Cache { cache, .. } => cache.capacity,
+            KvSource::Cache { cache, .. } => cache.capacity(),
         };
         self.queue.count_multiplications(m, most, heads.q_width().saturating_mul(2));
         Ok((attention_spec(call), operands))
@@ -228,12 +232,17 @@ impl WgpuDispatcher {
             call: "the size of a row",
             source: Box::new(error),
         })?;
-        let sizes = [cache.n_seqs, heads.n_kv_heads, cache.capacity];
+        let sizes = [cache.n_pages, heads.n_kv_heads, KV_PAGE];
         let bytes = sizes.iter().fold(row, |bytes, &n| bytes.saturating_mul(n as usize));
         Ok([
             self.memory.slice("the keys' cache", cache.k_ptr, bytes)?,
             self.memory.slice("the values' cache", cache.v_ptr, bytes)?,
         ])
+    }
+
+    fn page_table(&self, cache: &KvCache) -> Result<BufferSlice, BackendError> {
+        let entries = (cache.n_seqs as usize).saturating_mul(cache.seq_pages as usize);
+        self.at("the page table", cache.table_ptr, entries)
     }
 }
 
@@ -263,8 +272,8 @@ fn fused_launches(
 
 /// The cache layout for kernels.
 fn cache_layout(cache: &KvCache) -> Cache {
-    let &KvCache { dtype, n_seqs, capacity, .. } = cache;
-    Cache { dtype, n_seqs, capacity }
+    let &KvCache { dtype, n_pages, n_seqs, seq_pages, .. } = cache;
+    Cache { dtype, n_pages, n_seqs, seq_pages }
 }
 
 fn rope_store_spec(call: &RopeStoreCall) -> RopeStore {

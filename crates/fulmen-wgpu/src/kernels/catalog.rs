@@ -311,7 +311,7 @@ fn rotation() -> RopeSpec {
 }
 
 fn store(m: u32) -> KvStore {
-    let cache = Cache { dtype: DType::F16, n_seqs: 1, capacity: 4096 };
+    let cache = Cache { dtype: DType::F16, n_pages: 32, n_seqs: 1, seq_pages: 32 };
     KvStore { m, heads: heads(), cache, sequences: false }
 }
 

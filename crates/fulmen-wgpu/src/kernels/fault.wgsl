@@ -10,6 +10,7 @@ const FAULT_MIN_P = 6u;
 const FAULT_REPEAT = 7u;
 const FAULT_FREQUENCY = 8u;
 const FAULT_PRESENCE = 9u;
+const FAULT_PAGE = 10u;
 
 fn report(code: u32, row: u32, value: u32, limit: u32) {
     loop {

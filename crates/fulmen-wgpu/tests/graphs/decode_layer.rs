@@ -20,6 +20,7 @@ fn layers(m: u32, count: u32) -> Result<LogicalGraph, BuildError> {
     let spec = RopeSpec::new(RopePairing::NeoX, HEADS.head_dim, 1e4);
     let rotation = Rotation { spec, positions, factors: None };
     let mut x = b.input("x", m, HIDDEN)?;
+    let table = b.page_table("pages", 1, 2)?;
     for layer in 0..count {
         let linear = |b: &mut GraphBuilder, x, name: &str, rows, k| {
             let weight = b.weight(&format!("{layer}.{name}"), DType::Q4_K, rows, k)?;
@@ -36,7 +37,7 @@ fn layers(m: u32, count: u32) -> Result<LogicalGraph, BuildError> {
         let q = norm(&mut b, q, "q_norm", HEADS.head_dim)?;
         let k = norm(&mut b, k, "k_norm", HEADS.head_dim)?;
         let (q, k) = (b.rope(q, HEADS.head_dim, rotation)?, b.rope(k, HEADS.head_dim, rotation)?);
-        let cache = CacheSpec { dtype: DType::F16, n_seqs: 1, capacity: 256, heads: HEADS };
+        let cache = CacheSpec { dtype: DType::F16, n_pages: 2, table, heads: HEADS };
         let cache = b.kv_cache(&format!("{layer}.kv"), cache)?;
         b.kv_store(k, v, cache, positions, None)?;
         let attended = b.cache_attention(q, cache, positions, None, 0.125)?;

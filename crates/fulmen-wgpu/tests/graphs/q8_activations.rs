@@ -54,12 +54,12 @@ fn matmul(
 
 #[test]
 fn attention_makes_the_q8_activations_of_its_matmul() {
-    const CAPACITY: u32 = 150;
+    const CAPACITY: u32 = 256;
     let mut rng = fastrand::Rng::with_seed(3);
     for without in [Features::empty(), Features::all()] {
         let check_trusted = !without.is_empty();
         let mut wgpu = with(DeviceOptions { without, check_trusted, ..DeviceOptions::default() });
-        for (m, n_heads, head_dim, dtype) in [
+        for (m, n_heads, head_dim, weights) in [
             (1, 8, 128, DType::Q4_K),
             (1, 6, 32, DType::Q8_0),
             (3, 4, 64, DType::Q6_K),
@@ -72,13 +72,15 @@ fn attention_makes_the_q8_activations_of_its_matmul() {
                 put(wgpu, &quant::quantize_to_vec(DType::F16, &values).unwrap())
             };
             let (k_ptr, v_ptr) = (half_cache(&mut wgpu, &mut rng), half_cache(&mut wgpu, &mut rng));
-            let cache = KvCache { k_ptr, v_ptr, dtype: DType::F16, n_seqs: 1, capacity: CAPACITY };
+            let (dtype, n_pages, n_seqs, seq_pages) = (DType::F16, 2, 1, 2);
+            let table_ptr = put(&mut wgpu, &[1u32, 0]);
+            let cache = KvCache { k_ptr, v_ptr, dtype, n_pages, table_ptr, n_seqs, seq_pages };
             let positions = put(&mut wgpu, &(0..m).map(|row| CAPACITY - 1 - 17 * row).collect::<Vec<_>>());
             let q = put(&mut wgpu, &drawn(&mut rng, m * width));
             let output = poisoned(&mut wgpu, m * width);
             let kv = KvSource::Cache { cache, positions, sequences: None };
             let attention = AttentionCall { q, kv, output, m, heads, scale: 0.3, layer: 0 };
-            let matmul = matmul(&mut wgpu, &mut rng, dtype, [m, n, width], output);
+            let matmul = matmul(&mut wgpu, &mut rng, weights, [m, n, width], output);
             let results = [(output, m * width), (matmul.parts[0].output, m * n)];
             let (first, second) = (OpCall::Attention(attention), OpCall::MulMat(matmul));
             // Parts of the context, what puts them together, the matmul.
@@ -89,7 +91,7 @@ fn attention_makes_the_q8_activations_of_its_matmul() {
             }
             assert_eq!(wgpu.dispatch(&first).unwrap() + wgpu.dispatch(&second).unwrap(), 4);
             let alone = results.map(|(ptr, n)| bits(&mut wgpu, ptr, n));
-            assert_eq!(together, alone, "m = {m}, {n_heads} heads of {head_dim}, {dtype:?}");
+            assert_eq!(together, alone, "m = {m}, {n_heads} heads of {head_dim}, {weights:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-use fulmen_core::{DType, Heads, quant};
+use fulmen_core::{DType, Heads, KV_PAGE, NO_PAGE, pages_of, q8_0_to_pages, quant};
 use fulmen_testkit::sample::some_of;
 use fulmen_wgpu::{
     kernel::Caps,
@@ -14,6 +14,12 @@ use crate::common_rows::{draw, gpu, nmse};
 
 fn heads(n_heads: u32, n_kv_heads: u32, head_dim: u32) -> Heads {
     Heads { n_heads, n_kv_heads, head_dim }
+}
+
+/// A cache with a page more than its sequences need.
+fn new_cache(dtype: DType, n_seqs: u32, capacity: u32) -> Cache {
+    let seq_pages = pages_of(capacity);
+    Cache { dtype, n_pages: n_seqs * seq_pages + 1, n_seqs, seq_pages }
 }
 
 /// One query head over keys and values, `[len, head_dim]`.
@@ -41,6 +47,8 @@ struct Case {
     input: KvInput,
     positions: Vec<u32>,
     sequences: Vec<u32>,
+    /// The pages of each sequence.
+    pages: Vec<u32>,
 }
 
 impl Case {
@@ -58,6 +66,7 @@ impl Case {
             input: KvInput::Rows,
             positions: (0..m as u32).collect(),
             sequences: vec![0; m],
+            pages: Vec::new(),
         }
     }
 
@@ -68,19 +77,25 @@ impl Case {
         sequences: Option<&[u32]>,
         rng: &mut fastrand::Rng,
     ) -> Self {
-        let n = (cache.n_seqs * cache.capacity * heads.kv_width()) as usize;
+        let n = (cache.n_pages * KV_PAGE * heads.kv_width()) as usize;
+        let mut pages: Vec<u32> = (0..cache.n_pages).collect();
+        rng.shuffle(&mut pages);
+        pages.truncate((cache.n_seqs * cache.seq_pages) as usize);
         let kv = [(); 2].map(|()| {
             let x = draw(rng, n, -1.0, 1.0);
             let mut bytes = vec![0; cache.dtype.bytes(n).unwrap()];
             quant::quantize(cache.dtype, &x, &mut bytes).unwrap();
             let x = quant::dequantize_to_vec(cache.dtype, &bytes, n).unwrap();
+            if cache.dtype == DType::Q8_0 {
+                bytes = q8_0_to_pages(heads.head_dim as usize, &bytes);
+            }
             (bytes, x.iter().map(|&x| f64::from(x)).collect())
         });
         let q = draw(rng, positions.len() * heads.q_width() as usize, -2.0, 2.0);
         let input = KvInput::Cache { cache, sequences: sequences.is_some() };
         let sequences = sequences.map_or_else(|| vec![0; positions.len()], <[u32]>::to_vec);
         let scale = 1.0 / (heads.head_dim as f32).sqrt();
-        Self { heads, scale, q, kv, input, positions: positions.to_vec(), sequences }
+        Self { heads, scale, q, kv, input, positions: positions.to_vec(), sequences, pages }
     }
 
     fn spec(&self) -> Attention {
@@ -105,10 +120,13 @@ impl Case {
                             .copied()
                             .collect(),
                         KvInput::Cache { cache, .. }
-                            if position < cache.capacity as usize && sequence < cache.n_seqs as usize =>
+                            if position < cache.capacity() as usize && sequence < cache.n_seqs as usize =>
                         {
-                            let start = (sequence * n_kv + kv_head) * cache.capacity as usize;
-                            x[start * dim..][..(position + 1) * dim].to_vec()
+                            let row = |at: usize| {
+                                let page = self.pages[sequence * cache.seq_pages as usize + at / 128];
+                                (page as usize * n_kv + kv_head) * 128 + at % 128
+                            };
+                            (0..=position).flat_map(|at| &x[row(at) * dim..][..dim]).copied().collect()
                         }
                         KvInput::Cache { .. } => Vec::new(),
                     }
@@ -121,12 +139,18 @@ impl Case {
 
     fn run(&self, kind: AttentionKernel, caps: &Caps) -> (Vec<f32>, Vec<u32>) {
         let plan = attention_by(kind, &self.spec(), caps).unwrap();
-        let inputs: [&[u8]; 5] = [
+        let inputs: [&[u8]; 11] = [
             bytemuck::cast_slice(&self.q),
             &self.kv[0].0,
             &self.kv[1].0,
             bytemuck::cast_slice(&self.positions),
             bytemuck::cast_slice(&self.sequences),
+            &[],
+            &[],
+            &[],
+            &[],
+            &[],
+            bytemuck::cast_slice(&self.pages),
         ];
         let after = gpu().run_on(&plan, &inputs, &[&vec![0xa5; self.q.len() * 4], &[0; 16]]);
         (bytemuck::pod_collect_to_vec(&after.outputs[0]), bytemuck::pod_collect_to_vec(&after.outputs[1]))
@@ -198,16 +222,16 @@ fn decode_over_a_cache() {
     let mut rng = fastrand::Rng::with_seed(2);
     for (dtype, [n_heads, n_kv_heads, head_dim]) in FEW {
         let heads = heads(n_heads, n_kv_heads, head_dim);
-        let cache = Cache { dtype, n_seqs: 1, capacity: 700 };
+        let cache = new_cache(dtype, 1, 700);
         for position in [0, 31, 32, 699] {
             Case::over_cache(cache, heads, &[position], None, &mut rng).check(AttentionKernel::Decode);
         }
-        let cache = Cache { dtype, n_seqs: 4, capacity: 96 };
+        let cache = new_cache(dtype, 4, 96);
         Case::over_cache(cache, heads, &[5, 0, 77, 63], Some(&[2, 0, 3, 1]), &mut rng)
             .check(AttentionKernel::Decode);
     }
     // Parts that are longer than a block.
-    let cache = Cache { dtype: DType::F16, n_seqs: 1, capacity: 20_000 };
+    let cache = new_cache(DType::F16, 1, 20_000);
     Case::over_cache(cache, heads(2, 1, 32), &[19_998], None, &mut rng).check(AttentionKernel::Decode);
 }
 
@@ -220,7 +244,7 @@ fn prefill_over_a_cache() {
         (DType::Q8_0, heads(2, 2, 64)),
         (DType::F32, heads(1, 1, 256)),
     ] {
-        let cache = Cache { dtype, n_seqs: 1, capacity: 150 };
+        let cache = new_cache(dtype, 1, 150);
         for (start, m) in [(0, 70), (85, 65)] {
             let positions: Vec<u32> = (start..start + m).collect();
             Case::over_cache(cache, heads, &positions, None, &mut rng).check(AttentionKernel::PrefillTiled);
@@ -233,7 +257,7 @@ fn tiled_prefill_of_rows() {
     let mut rng = fastrand::Rng::with_seed(6);
     let positions: Vec<u32> = (0..90).map(|_| rng.u32(0..150)).collect();
     let sequences: Vec<u32> = (0..90).map(|i| if i < 70 { 1 } else { rng.u32(0..3) }).collect();
-    let cache = Cache { dtype: DType::F16, n_seqs: 3, capacity: 150 };
+    let cache = new_cache(DType::F16, 3, 150);
     for (heads, memory) in
         [(heads(2, 1, 64), 16 << 10), (heads(4, 1, 128), 16 << 10), (heads(3, 1, 32), 32 << 10)]
     {
@@ -267,7 +291,7 @@ const COOP_HEADS: [(DType, [u32; 3]); 5] = [
 fn coop_of_rows() {
     let mut rng = fastrand::Rng::with_seed(7);
     for (dtype, [n_heads, n_kv_heads, head_dim]) in COOP_HEADS {
-        let cache = Cache { dtype, n_seqs: 1, capacity: 400 };
+        let cache = new_cache(dtype, 1, 400);
         for (start, m) in [(0, 130), (170, 33)] {
             let positions: Vec<u32> = (start..start + m).collect();
             let mut case =
@@ -283,7 +307,7 @@ fn coop_of_rows() {
             }
         }
     }
-    let odd = Cache { dtype: DType::F32, n_seqs: 1, capacity: 300 };
+    let odd = new_cache(DType::F32, 1, 300);
     for (cache, heads) in [(odd, heads(2, 1, 64)), (Cache { dtype: DType::F16, ..odd }, heads(2, 1, 72))] {
         let kv = KvInput::Cache { cache, sequences: false };
         let spec = Attention { m: 100, heads, scale: 1.0, kv };
@@ -296,7 +320,7 @@ fn coop_of_several_sequences() {
     let mut rng = fastrand::Rng::with_seed(8);
     let positions: Vec<u32> = (0..90).map(|_| rng.u32(0..150)).collect();
     let sequences: Vec<u32> = (0..90).map(|i| if i < 70 { 1 } else { rng.u32(0..3) }).collect();
-    let cache = Cache { dtype: DType::F16, n_seqs: 3, capacity: 150 };
+    let cache = new_cache(DType::F16, 3, 150);
     let case = Case::over_cache(cache, heads(2, 1, 16), &positions, Some(&sequences), &mut rng);
     for kind in emulated("several sequences").into_iter().chain(coop()) {
         case.check_with(kind, &gpu().caps);
@@ -307,13 +331,15 @@ fn coop_of_several_sequences() {
 #[test]
 fn coop_of_scores_that_rise() {
     let mut rng = fastrand::Rng::with_seed(9);
-    let cache = Cache { dtype: DType::F16, n_seqs: 1, capacity: 400 };
+    let cache = new_cache(DType::F16, 1, 400);
     let positions: Vec<u32> = (170..203).collect();
     for rise in [0.02, 0.2, -0.2, 4.0] {
         let mut case = Case::over_cache(cache, heads(2, 1, 16), &positions, None, &mut rng);
         case.scale = 1.0;
         let (bytes, numbers) = &mut case.kv[0];
-        for (position, (key, bytes)) in numbers.chunks_mut(16).zip(bytes.chunks_mut(32)).enumerate() {
+        for (row, (key, bytes)) in numbers.chunks_mut(16).zip(bytes.chunks_mut(32)).enumerate() {
+            let page = case.pages.iter().position(|&page| page as usize == row / 128).unwrap_or(0);
+            let position = page * 128 + row % 128;
             let value = half::f16::from_f64((f64::from(position as u32) * rise).clamp(-300.0, 300.0));
             key[0] = value.to_f64();
             bytes[..2].copy_from_slice(&value.to_le_bytes());
@@ -328,21 +354,32 @@ fn coop_of_scores_that_rise() {
 #[test]
 fn rows_out_of_range_give_zeros_and_are_reported() {
     let mut rng = fastrand::Rng::with_seed(4);
-    let cache = Cache { dtype: DType::F16, n_seqs: 2, capacity: 40 };
+    let cache = new_cache(DType::F16, 2, 40);
     let kinds = [(3usize, AttentionKernel::Decode), (75, AttentionKernel::PrefillTiled)];
     for (rows, kind) in kinds.into_iter().chain(emulated("out of range").map(|kind| (75, kind))) {
         let mut positions: Vec<u32> = (0..rows as u32).map(|i| i % 40).collect();
         let mut sequences = vec![1; rows];
-        positions[1] = 40;
+        positions[1] = 128;
         let case = Case::over_cache(cache, heads(4, 2, 32), &positions, Some(&sequences), &mut rng);
         let (got, fault) = case.run(kind, &gpu().caps);
-        assert_eq!(fault, [2, 1, 40, 40]);
+        assert_eq!(fault, [2, 1, 128, 128]);
         assert!(nmse(&got, &case.reference()) < allowed(kind));
         (positions[1], sequences[2]) = (0, u32::MAX);
         let case = Case::over_cache(cache, heads(4, 2, 32), &positions, Some(&sequences), &mut rng);
         let (got, fault) = case.run(kind, &gpu().caps);
         assert_eq!(fault, [3, 2, u32::MAX, 2]);
         assert!(nmse(&got, &case.reference()) < allowed(kind));
+        // A page that is not in the pool, and one that a sequence does not have.
+        for page in [3, NO_PAGE] {
+            let (positions, sequences) = (vec![9; rows], vec![1; rows]);
+            let mut case = Case::over_cache(cache, heads(4, 2, 32), &positions, Some(&sequences), &mut rng);
+            case.pages[1] = page;
+            let (_, fault) = case.run(kind, &gpu().caps);
+            assert_eq!((fault[0], fault[2], fault[3]), (10, page, 3));
+            // Nobody reads it.
+            case.sequences.fill(0);
+            case.check_with(kind, &gpu().caps);
+        }
     }
 }
 
@@ -352,13 +389,13 @@ fn a_nan_goes_where_it_belongs() {
     let kinds =
         [(2u32, AttentionKernel::Decode, DType::F32), (80, AttentionKernel::PrefillTiled, DType::F32)];
     for (rows, kind, dtype) in kinds.into_iter().chain(emulated("NaN").map(|kind| (80, kind, DType::F16))) {
-        let cache = Cache { dtype, n_seqs: 1, capacity: 90 };
+        let cache = new_cache(dtype, 1, 90);
         let key = dtype.bytes(32).unwrap();
         let positions: Vec<u32> = (3..3 + rows).collect();
         let mut case = Case::over_cache(cache, heads(4, 2, 32), &positions, None, &mut rng);
         // Beyond what any row sees.
         for (bytes, _) in &mut case.kv {
-            for head in bytes.chunks_mut(90 * key) {
+            for head in bytes.chunks_mut(128 * key) {
                 head[(3 + rows as usize) * key..].fill(0xff);
             }
         }
@@ -376,12 +413,12 @@ fn a_nan_goes_where_it_belongs() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let caps = Caps { max_binding: 1 << 16, ..gpu().caps };
-    let cache = Cache { dtype: DType::F16, n_seqs: 4, capacity: 1024 };
+    let cache = new_cache(DType::F16, 4, 1024);
     let kv = KvInput::Cache { cache, sequences: true };
     let spec = Attention { m: 1, heads: heads(2, 1, 64), scale: 1.0, kv };
     assert!(matches!(
         attention(&spec, &caps),
-        Err(KernelError::TooLarge { bytes: 524_288, limit: 65_536, .. })
+        Err(KernelError::TooLarge { bytes: 540_672, limit: 65_536, .. })
     ));
     let wrong = Attention { heads: heads(3, 2, 64), ..spec };
     assert!(matches!(attention(&wrong, &gpu().caps), Err(KernelError::Invalid { .. })));
@@ -392,7 +429,7 @@ fn what_does_not_fit_is_refused() {
 
 #[test]
 fn rows_and_heads_choose_the_kernel() {
-    let cache = Cache { dtype: DType::F16, n_seqs: 1, capacity: 4096 };
+    let cache = new_cache(DType::F16, 1, 4096);
     let kv = KvInput::Cache { cache, sequences: false };
     let spec = Attention { m: 1, heads: heads(32, 8, 128), scale: 1.0, kv };
     let several = KvInput::Cache { cache, sequences: true };

@@ -1,4 +1,4 @@
-use fulmen_core::{DType, Heads, RopePairing, RopeSpec, quant};
+use fulmen_core::{DType, Heads, KV_PAGE, NO_PAGE, RopePairing, RopeSpec, pages_of, q8_0_from_pages, quant};
 use fulmen_wgpu::{
     kernel::Caps,
     kernels::{
@@ -20,6 +20,8 @@ struct Case {
     cache: Cache,
     positions: Vec<u32>,
     sequences: Option<Vec<u32>>,
+    /// The pages of each sequence.
+    pages: Vec<u32>,
 }
 
 impl Case {
@@ -33,22 +35,26 @@ impl Case {
     }
 
     fn cache_bytes(&self) -> usize {
-        (self.cache.n_seqs * self.heads.n_kv_heads * self.cache.capacity) as usize * self.row_bytes()
+        (self.cache.n_pages * self.heads.n_kv_heads * KV_PAGE) as usize * self.row_bytes()
     }
 
     /// The cache after the rows were stored, as what each head should hold; `None` where nothing was written.
     fn stored(&self, x: &[f64]) -> Vec<Option<Vec<f64>>> {
         let (head_dim, n_kv) = (self.heads.head_dim as usize, self.heads.n_kv_heads as usize);
-        let (capacity, n_seqs) = (self.cache.capacity as usize, self.cache.n_seqs as usize);
-        let mut cache = vec![None; n_seqs * n_kv * capacity];
+        let (capacity, n_seqs) = (self.cache.capacity() as usize, self.cache.n_seqs as usize);
+        let mut cache = vec![None; self.cache.n_pages as usize * n_kv * 128];
         for (row, x) in x.chunks(n_kv * head_dim).enumerate() {
             let position = self.positions[row] as usize;
             let sequence = self.sequences.as_ref().map_or(0, |s| s[row]) as usize;
             if position >= capacity || sequence >= n_seqs {
                 continue;
             }
+            let page = self.pages[sequence * self.cache.seq_pages as usize + position / 128];
+            if page >= self.cache.n_pages {
+                continue;
+            }
             for (head, x) in x.chunks(head_dim).enumerate() {
-                cache[(sequence * n_kv + head) * capacity + position] = Some(x.to_vec());
+                cache[(page as usize * n_kv + head) * 128 + position % 128] = Some(x.to_vec());
             }
         }
         cache
@@ -56,6 +62,14 @@ impl Case {
 
     /// Compares a cache with what should be in it.
     fn check(&self, got: &[u8], x: &[f64], what: &str) {
+        let blocks;
+        let got = match self.cache.dtype {
+            DType::Q8_0 => {
+                blocks = q8_0_from_pages(self.heads.head_dim as usize, &got[..self.cache_bytes()]);
+                &blocks[..]
+            }
+            _ => got,
+        };
         for (at, (got, want)) in got.chunks(self.row_bytes()).zip(self.stored(x)).enumerate() {
             let Some(want) = want else {
                 assert!(got.iter().all(|&byte| byte == 0x3c), "{what} {:?}: place {at}", self.spec());
@@ -77,7 +91,7 @@ impl Case {
 }
 
 fn cases(rng: &mut fastrand::Rng) -> Vec<Case> {
-    let mut cases = Vec::new();
+    let (mut cases, mut shuffle) = (Vec::new(), rng.fork());
     for dtype in [DType::F32, DType::F16, DType::Q8_0] {
         for heads in [
             heads(4, 2, 64),
@@ -91,20 +105,25 @@ fn cases(rng: &mut fastrand::Rng) -> Vec<Case> {
                 continue;
             }
             let mut case = |positions: Vec<u32>, sequences: Option<Vec<u32>>, n_seqs, capacity| {
-                let cache = Cache { dtype, n_seqs, capacity };
-                cases.push(Case { m: positions.len(), heads, cache, positions, sequences });
+                let seq_pages = pages_of(capacity);
+                let n_pages = n_seqs * seq_pages + 1;
+                let cache = Cache { dtype, n_pages, n_seqs, seq_pages };
+                let mut pages: Vec<u32> = (0..n_pages).collect();
+                shuffle.shuffle(&mut pages);
+                pages.truncate(n_pages as usize - 1);
+                cases.push(Case { m: positions.len(), heads, cache, positions, sequences, pages });
             };
             case(vec![0], None, 1, 1);
             case(vec![16], None, 1, 17);
             case(vec![7, 0, 12], Some(vec![2, 0, 1]), 3, 13);
             // One place twice, and two rows without a place.
-            case(vec![3, 4, 3, 9, 1], Some(vec![0, 1, 0, 0, 2]), 2, 9);
-            case((0..40).map(|i| i % 37).collect(), None, 1, 40);
+            case(vec![3, 4, 3, 128, 1], Some(vec![0, 1, 0, 0, 2]), 2, 9);
+            case((100..140).map(|i| i % 137).collect(), None, 1, 140);
             case(
-                (0..40).map(|_| rng.u32(0..12)).collect(),
+                (0..40).map(|_| rng.u32(125..131)).collect(),
                 Some((0..40).map(|_| rng.u32(0..4)).collect()),
                 3,
-                11,
+                128,
             );
         }
     }
@@ -113,7 +132,7 @@ fn cases(rng: &mut fastrand::Rng) -> Vec<Case> {
 
 fn fault_is_told(case: &Case, record: &[u8]) {
     let words: Vec<u32> = bytemuck::pod_collect_to_vec(record);
-    let capacity = case.cache.capacity;
+    let capacity = case.cache.capacity();
     let wrong = (0..case.m).any(|r| {
         case.positions[r] >= capacity || case.sequences.as_ref().is_some_and(|s| s[r] >= case.cache.n_seqs)
     });
@@ -140,17 +159,41 @@ fn rows_are_stored_in_their_places() {
         let before = vec![0x3c; case.cache_bytes()];
         let none = vec![0; case.m];
         let sequences = case.sequences.as_ref().unwrap_or(&none);
-        let inputs: [&[u8]; 4] = [
+        let inputs: [&[u8]; 5] = [
             bytemuck::cast_slice(&k),
             bytemuck::cast_slice(&v),
             bytemuck::cast_slice(&case.positions),
             bytemuck::cast_slice(sequences),
+            bytemuck::cast_slice(&case.pages),
         ];
         let plan = kv_store(&case.spec(), &gpu().caps).unwrap();
         let after = gpu().run_on(&plan, &inputs, &[&before, &before, &[0; 16]]);
         case.check(&after.outputs[0], &wide(&k), "k");
         case.check(&after.outputs[1], &wide(&v), "v");
         fault_is_told(&case, &after.outputs[2]);
+    }
+}
+
+#[test]
+fn a_page_that_is_not_in_the_pool_is_reported_and_not_written() {
+    let mut rng = fastrand::Rng::with_seed(3);
+    for (m, page) in [(2, 3), (40, NO_PAGE)] {
+        let cache = Cache { dtype: DType::F16, n_pages: 3, n_seqs: 1, seq_pages: 2 };
+        // The second page of the sequence, at the rows from 128 on.
+        let positions: Vec<u32> = (129 - m..129).collect();
+        let (heads, pages) = (heads(2, 1, 64), vec![2, page]);
+        let case = Case { m: m as usize, heads, cache, positions, sequences: None, pages };
+        let x = draw(&mut rng, case.m * 64, -3.0, 3.0);
+        let bytes: &[u8] = bytemuck::cast_slice(&x);
+        let inputs =
+            [bytes, bytes, bytemuck::cast_slice(&case.positions), &[], bytemuck::cast_slice(&case.pages)];
+        let before = vec![0x3c; case.cache_bytes()];
+        let plan = kv_store(&case.spec(), &gpu().caps).unwrap();
+        let after = gpu().run_on(&plan, &inputs, &[&before, &before, &[0; 16]]);
+        let wide: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+        case.check(&after.outputs[0], &wide, "k");
+        let fault: Vec<u32> = bytemuck::pod_collect_to_vec(&after.outputs[2]);
+        assert_eq!(fault, [10, m - 1, page, 3]);
     }
 }
 
@@ -172,12 +215,13 @@ fn f16_values_are_rounded_to_nearest() {
     ];
     x.extend((0..500).map(|i| (1.0 + i as f32 / 65536.0) * 2f32.powi(i % 40 - 26)));
     let n = x.len() as u32;
-    let cache = Cache { dtype: DType::F16, n_seqs: 1, capacity: 1 };
+    let cache = Cache { dtype: DType::F16, n_pages: 1, n_seqs: 1, seq_pages: 1 };
     let spec = KvStore { m: 1, heads: heads(1, 1, n), cache, sequences: false };
     let plan = kv_store(&spec, &gpu().caps).unwrap();
     let bytes: &[u8] = bytemuck::cast_slice(&x);
-    let before = vec![0xa5; x.len() * 2];
-    let after = gpu().run_on(&plan, &[bytes, bytes, &[0; 4]], &[&before, &before, &[0; 16]]);
+    let before = vec![0xa5; 128 * x.len() * 2];
+    let inputs = [bytes, bytes, &[0; 4], &[], &[0; 4]];
+    let after = gpu().run_on(&plan, &inputs, &[&before, &before, &[0; 16]]);
     let got: Vec<u16> = bytemuck::pod_collect_to_vec(&after.outputs[1]);
     for (x, got) in x.iter().zip(got) {
         assert_eq!(got, half::f16::from_f32(*x).to_bits(), "{x:e}");
@@ -225,7 +269,7 @@ fn queries_and_keys_are_normed_and_rotated() {
         let spec = RopeStore { store: case.spec(), rope, factors: factored, q_norm, k_norm, epsilon };
         let none = vec![0; case.m];
         let sequences = case.sequences.as_ref().unwrap_or(&none);
-        let inputs: [&[u8]; 8] = [
+        let inputs: [&[u8]; 9] = [
             bytemuck::cast_slice(&q),
             bytemuck::cast_slice(&k),
             bytemuck::cast_slice(&v),
@@ -234,6 +278,7 @@ fn queries_and_keys_are_normed_and_rotated() {
             bytemuck::cast_slice(&gammas[0]),
             bytemuck::cast_slice(&gammas[1]),
             bytemuck::cast_slice(&factors),
+            bytemuck::cast_slice(&case.pages),
         ];
         let before = vec![0x3c; case.cache_bytes()];
         let poison = vec![0xa5; q.len() * 4];
@@ -248,7 +293,8 @@ fn queries_and_keys_are_normed_and_rotated() {
             let got: Vec<f32> = bytemuck::pod_collect_to_vec(&after.outputs[0][..poison.len()]);
             let width = n_heads as usize * dim;
             for (row, (got, want)) in got.chunks(width).zip(want_q.chunks(width)).enumerate() {
-                let placed = case.positions[row] < case.cache.capacity && sequences[row] < case.cache.n_seqs;
+                let placed =
+                    case.positions[row] < case.cache.capacity() && sequences[row] < case.cache.n_seqs;
                 if !placed {
                     let kept: &[f32] = if aliases.is_empty() {
                         &vec![f32::from_ne_bytes([0xa5; 4]); width]
@@ -267,7 +313,7 @@ fn queries_and_keys_are_normed_and_rotated() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let caps = Caps { max_binding: 1 << 16, ..gpu().caps };
-    let cache = Cache { dtype: DType::F16, n_seqs: 4, capacity: 1024 };
+    let cache = Cache { dtype: DType::F16, n_pages: 32, n_seqs: 4, seq_pages: 8 };
     let spec = KvStore { m: 1, heads: heads(2, 1, 64), cache, sequences: true };
     let refused = kv_store(&spec, &caps);
     assert!(

@@ -20,9 +20,9 @@ pub(super) fn exp_one<S: Simd>(s: S, x: f32) -> f32 {
     s.reduce_max(math::exp(s, s.splat(x)))
 }
 
-/// Dequantizes a row of the cache to `f32`.
+/// Dequantizes a row of the cache to `f32`. `scales` are those of `Q8_0`.
 #[inline(always)]
-pub(super) fn dequantize_row<S: Simd>(s: S, dtype: DType, from: &[u8], to: &mut [f32]) {
+pub(super) fn dequantize_row<S: Simd>(s: S, dtype: DType, from: &[u8], scales: &[u8], to: &mut [f32]) {
     match dtype {
         DType::F32 => bytemuck::cast_slice_mut(to).copy_from_slice(from),
         DType::F16 => {
@@ -37,13 +37,13 @@ pub(super) fn dequantize_row<S: Simd>(s: S, dtype: DType, from: &[u8], to: &mut 
             }
         }
         _ => {
-            let blocks = from.as_chunks::<{ Q8_BLOCK.1 }>().0.iter();
-            for (to, from) in to.as_chunks_mut::<{ Q8_BLOCK.0 }>().0.iter_mut().zip(blocks) {
-                let d = s.splat(f16_to_f32(u16::from_le_bytes([from[0], from[1]])));
-                for i in (0..Q8_BLOCK.0).step_by(S::LANES) {
+            let blocks = from.as_chunks::<Q8_BLOCK>().0.iter().zip(scales.as_chunks().0);
+            for (to, (from, scale)) in to.as_chunks_mut::<Q8_BLOCK>().0.iter_mut().zip(blocks) {
+                let d = s.splat(f16_to_f32(u16::from_le_bytes(*scale)));
+                for i in (0..Q8_BLOCK).step_by(S::LANES) {
                     // SAFETY: a block is a whole number of vectors on both sides.
                     unsafe {
-                        let quants = s.load_i8(from.as_ptr().add(2 + i).cast());
+                        let quants = s.load_i8(from.as_ptr().add(i).cast());
                         s.store(to.as_mut_ptr().add(i), s.mul(d, quants));
                     }
                 }

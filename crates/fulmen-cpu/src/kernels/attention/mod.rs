@@ -13,15 +13,17 @@
 //! From `LANE_QUERIES` queries on (prefill) queries are transposed, one query per SIMD lane, which needs no
 //! horizontal sums: chunks of 64 keys.
 //!
-//! Layouts: q and out `[m][n_heads][head_dim]` f32; KV cache `[n_seqs][n_kv_heads][capacity][head_dim]` in
-//! F32, F16 or Q8_0 ([`KvView`]). Decode is bound by the bandwidth of reading the cache, prefill by
-//! multiply-adds.
+//! Layouts: q and out `[m][n_heads][head_dim]` f32; KV cache `[page][n_kv_heads][KV_PAGE][head_dim]` in F32,
+//! F16 or Q8_0 ([`KvView`]), with the pages of each sequence in a table. No KV tile crosses a page. Decode is
+//! bound by the bandwidth of reading the cache, prefill by multiply-adds.
 
 use std::sync::{Mutex, PoisonError, atomic::AtomicUsize};
 
+use fulmen_core::KV_PAGE;
+
 use crate::{
     isa::Isa,
-    kv_view::{KvError, KvView, check_strided},
+    kv_view::{KvError, KvView, PageTable, RowPages, check_strided},
     simd::dispatch,
     threads::Pool,
 };
@@ -43,8 +45,10 @@ const TASK_QUERIES: usize = 64;
 const LANE_QUERIES: usize = 16;
 /// Keys per online-softmax update, and keys per tile, for few queries.
 const DOT_CHUNK: (usize, usize) = (256, 32);
+const _: () = assert!((KV_PAGE as usize).is_multiple_of(DOT_CHUNK.1));
 /// Keys per online-softmax update and per tile, with a query per lane.
 const LANE_CHUNK: usize = 64;
+const _: () = assert!((KV_PAGE as usize).is_multiple_of(LANE_CHUNK));
 /// A larger score becomes the new maximum only if it exceeds the old one by this, which avoids most of the
 /// rescaling; weights then reach e^8 instead of 1.
 const SLACK: f32 = 8.0;
@@ -66,6 +70,8 @@ pub struct Attention<'a> {
     pub k: KvView<'a>,
     /// The V cache.
     pub v: KvView<'a>,
+    /// The pages of each sequence.
+    pub table: PageTable<'a>,
     /// The position of each row: the last position that it sees.
     pub positions: &'a [u32],
     /// The sequence of each row; sequence 0 for all if `None`.
@@ -129,8 +135,8 @@ pub fn attention(
     if n_heads.checked_rem(n_kv_heads).unwrap_or(n_heads) != 0 {
         return Err(KvError::Heads { n_heads, n_kv_heads });
     }
-    let m = kl.check_rows(args.positions, args.sequences)?;
-    vl.check_rows(args.positions, args.sequences)?;
+    let m = args.table.check_rows(&kl, args.positions, args.sequences, RowPages::Seen)?;
+    args.table.check_rows(&vl, args.positions, args.sequences, RowPages::Seen)?;
     let width = n_heads.checked_mul(hd).ok_or(KvError::Overflow)?;
     check_strided("q rows", m, width, args.q_stride, args.q.len())?;
     check_strided("output rows", m, width, out_stride, out.len())?;

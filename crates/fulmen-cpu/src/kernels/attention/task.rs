@@ -64,7 +64,7 @@ impl Kernel for Task<'_> {
         let by_lanes = queries >= LANE_QUERIES;
         let (chunk, step) = if by_lanes { (LANE_CHUNK, LANE_CHUNK) } else { DOT_CHUNK };
         // SAFETY: the arrays have the sizes of `Workspace::prepare` and only this task uses them; `partial`
-        // likewise; keys are below the end of the row group, which was checked against the capacity.
+        // likewise; keys are below the end of the row group, whose pages were checked.
         unsafe {
             for i in 0..padded {
                 *max.add(i) = f32::NEG_INFINITY;
@@ -187,27 +187,38 @@ impl Task<'_> {
         }
     }
 
-    /// The rows of `n` positions from `at` on, dequantized into `buffer` unless they can be read in place.
+    /// The rows of `n` positions of one page from `at` on, dequantized into `buffer` unless they can be read
+    /// in place.
     ///
     /// # Safety
     /// The positions are below the capacity, and `buffer` has room for `n` padded rows.
     #[inline(always)]
     unsafe fn tile<S: Simd>(&self, s: S, view: &KvView<'_>, at: usize, n: usize, buffer: *mut f32) -> Tile {
         let (layout, hd, hd_pad) = (view.layout(), view.layout().head_dim, self.hd_pad);
-        let offset = layout.offset(self.row_group.seq, self.head, at);
+        let page = self.args.table.page(self.row_group.seq, at / layout.page_len);
+        let at = at % layout.page_len;
         let (stride, row_bytes) = (layout.pos_bytes(), layout.row_bytes());
-        // SAFETY: the view contains every row of its layout; the positions by the contract.
-        let first = unsafe { view.bytes().as_ptr().add(offset) };
+        let scale_bytes = layout.scale_bytes();
+        // SAFETY: the view contains every row of its layout; the pages of the positions were checked.
+        let (first, scales) = unsafe {
+            let bytes = view.bytes().as_ptr();
+            let first = bytes.add(layout.offset(page, self.head, at));
+            match scale_bytes {
+                0 => (first, first),
+                _ => (first, bytes.add(layout.scales_offset(page, self.head, at))),
+            }
+        };
         if layout.dtype == DType::F32 && hd == hd_pad && first.cast::<f32>().is_aligned() {
             return Tile(first.cast(), layout.pos_stride);
         }
         for i in 0..n {
             // SAFETY: as above; the buffer by the contract.
-            let (from, to) = unsafe {
+            let (from, scales, to) = unsafe {
                 let from = std::slice::from_raw_parts(first.add(i * stride), row_bytes);
-                (from, std::slice::from_raw_parts_mut(buffer.add(i * hd_pad), hd_pad))
+                let scales = std::slice::from_raw_parts(scales.add(i * scale_bytes), scale_bytes);
+                (from, scales, std::slice::from_raw_parts_mut(buffer.add(i * hd_pad), hd_pad))
             };
-            dequantize_row(s, layout.dtype, from, &mut to[..hd]);
+            dequantize_row(s, layout.dtype, from, scales, &mut to[..hd]);
             to[hd..].fill(0.0);
         }
         Tile(buffer, hd_pad)

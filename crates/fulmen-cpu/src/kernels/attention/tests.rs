@@ -11,14 +11,20 @@ use crate::{
 /// A cache filled through `kv_store`, with what it holds as f64.
 struct Cache {
     layout: KvLayout,
+    pages: Vec<u32>,
+    n_seqs: usize,
     bytes: Vec<u8>,
     exact: Vec<f64>,
 }
 
 impl Cache {
     /// `shift` bytes in front put the rows at odd addresses.
-    fn pair(rng: &mut fastrand::Rng, layout: KvLayout, shift: usize) -> (Cache, Cache) {
-        let (n_seqs, capacity, hd) = (layout.n_seqs, layout.capacity, layout.head_dim);
+    fn pair(rng: &mut fastrand::Rng, layout: KvLayout, n_seqs: usize, shift: usize) -> (Cache, Cache) {
+        let (seq_pages, hd) = (layout.n_pages / n_seqs, layout.head_dim);
+        let capacity = seq_pages * layout.page_len;
+        let mut pages: Vec<u32> = (0..layout.n_pages as u32).collect();
+        rng.shuffle(&mut pages);
+        let table = PageTable::new(&pages, n_seqs, seq_pages).unwrap();
         let width = layout.n_kv_heads * hd;
         let rows = n_seqs * capacity;
         let data: Vec<f32> = (0..2 * rows * width).map(|_| rng.f32() * 2.0 - 1.0).collect();
@@ -31,6 +37,7 @@ impl Cache {
             k_stride: 2 * width,
             v: &data[width..],
             v_stride: 2 * width,
+            table,
             positions: &positions,
             sequences: Some(&sequences),
         };
@@ -39,7 +46,7 @@ impl Cache {
             .unwrap();
         let [k, v] = bytes.map(|bytes| {
             let exact = decode(&layout, &bytes[shift..]);
-            Cache { layout, bytes, exact }
+            Cache { layout, pages: pages.clone(), n_seqs, bytes, exact }
         });
         (k, v)
     }
@@ -49,40 +56,58 @@ impl Cache {
         KvView::new(self.layout, &self.bytes[shift..]).unwrap()
     }
 
+    fn table(&self) -> PageTable<'_> {
+        PageTable::new(&self.pages, self.n_seqs, self.layout.n_pages / self.n_seqs).unwrap()
+    }
+
+    /// The page and the position in it.
+    fn place(&self, seq: usize, pos: usize) -> (usize, usize) {
+        (self.table().page(seq, pos / self.layout.page_len), pos % self.layout.page_len)
+    }
+
     /// Fills every row from a position on with NaN.
     fn poison(&mut self, from: usize) {
-        let shift = self.bytes.len() - self.layout.bytes().unwrap();
-        for seq in 0..self.layout.n_seqs {
-            for head in 0..self.layout.n_kv_heads {
-                for pos in from..self.layout.capacity {
-                    let offset = shift + self.layout.offset(seq, head, pos);
-                    self.bytes[offset..][..self.layout.row_bytes()].fill(0xFF);
+        let layout = self.layout;
+        let shift = self.bytes.len() - layout.bytes().unwrap();
+        for seq in 0..self.n_seqs {
+            for pos in from..layout.n_pages / self.n_seqs * layout.page_len {
+                let (page, at) = self.place(seq, pos);
+                for head in 0..layout.n_kv_heads {
+                    let offset = shift + layout.offset(page, head, at);
+                    self.bytes[offset..][..layout.row_bytes()].fill(0xFF);
+                    if layout.scale_bytes() > 0 {
+                        let offset = shift + layout.scales_offset(page, head, at);
+                        self.bytes[offset..][..layout.scale_bytes()].fill(0xFF);
+                    }
                 }
             }
         }
     }
 
     fn row(&self, seq: usize, head: usize, pos: usize) -> &[f64] {
-        let l = &self.layout;
-        &self.exact[((seq * l.n_kv_heads + head) * l.capacity + pos) * l.head_dim..][..l.head_dim]
+        let (l, (page, at)) = (&self.layout, self.place(seq, pos));
+        &self.exact[((page * l.n_kv_heads + head) * l.page_len + at) * l.head_dim..][..l.head_dim]
     }
 }
 
-/// All rows, `[seq][head][pos][i]`.
+/// All rows, `[page][head][pos][i]`.
 fn decode(layout: &KvLayout, bytes: &[u8]) -> Vec<f64> {
     let half = |b: &[u8]| half::f16::from_le_bytes([b[0], b[1]]).to_f64();
     let mut all = Vec::new();
-    for seq in 0..layout.n_seqs {
+    for page in 0..layout.n_pages {
         for head in 0..layout.n_kv_heads {
-            for pos in 0..layout.capacity {
-                let row = &bytes[layout.offset(seq, head, pos)..][..layout.row_bytes()];
+            for pos in 0..layout.page_len {
+                let row = &bytes[layout.offset(page, head, pos)..][..layout.row_bytes()];
                 match layout.dtype {
                     DType::F32 => all
                         .extend(row.chunks(4).map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap())))),
                     DType::F16 => all.extend(row.chunks(2).map(half)),
-                    _ => row
-                        .chunks(34)
-                        .for_each(|b| all.extend(b[2..].iter().map(|&q| half(b) * f64::from(q as i8)))),
+                    _ => {
+                        let scales = bytes[layout.scales_offset(page, head, pos)..].chunks(2);
+                        for (row, scale) in row.chunks(32).zip(scales) {
+                            all.extend(row.iter().map(|&q| half(scale) * f64::from(q as i8)));
+                        }
+                    }
                 }
             }
         }
@@ -167,13 +192,11 @@ fn matches_the_reference() {
     let mut rng = fastrand::Rng::with_seed(7);
     let mut scratch = AttentionScratch::new();
     let types = [(DType::F32, 1), (DType::F16, 1), (DType::Q8_0, 32)];
-    for (case, (dtype, block)) in types.into_iter().enumerate() {
+    for (dtype, block) in types {
         for (n_heads, n_kv) in [(1, 1), (4, 4), (8, 2), (9, 3), (32, 8)] {
             for hd in [1, 3, 32, 64, 80, 128].into_iter().filter(|hd| hd % block == 0) {
-                let mut layout =
-                    KvLayout::head_major(dtype, 2, n_kv, 1003, hd + (hd + case) % 2 * block).unwrap();
-                layout.head_dim = hd;
-                let (mut k, mut v) = Cache::pair(&mut rng, layout, hd % 3);
+                let layout = KvLayout::pages(dtype, 2 * 8, n_kv, hd).unwrap();
+                let (mut k, mut v) = Cache::pair(&mut rng, layout, 2, hd % 3);
                 let q_stride = n_heads * hd + 7;
                 let q: Vec<f32> = (0..17 * q_stride).map(|_| rng.f32() * 4.0 - 2.0).collect();
                 for context in [1000, 257, 256, 255, 3, 2, 1] {
@@ -193,6 +216,7 @@ fn matches_the_reference() {
                             scale: 1.0 / (hd as f32).sqrt(),
                             k: k.view(),
                             v: v.view(),
+                            table: k.table(),
                             positions: &positions,
                             sequences: mixed.then_some(&sequences),
                         };
@@ -207,8 +231,8 @@ fn matches_the_reference() {
 #[test]
 fn threads_do_not_matter() {
     let mut rng = fastrand::Rng::with_seed(3);
-    let layout = KvLayout::head_major(DType::F16, 2, 2, 40_000, 32).unwrap();
-    let (k, v) = Cache::pair(&mut rng, layout, 0);
+    let layout = KvLayout::pages(DType::F16, 2 * 313, 2, 32).unwrap();
+    let (k, v) = Cache::pair(&mut rng, layout, 2, 0);
     let q: Vec<f32> = (0..40 * 8 * 32).map(|_| rng.f32() * 2.0 - 1.0).collect();
     // One long row (spans longer than the shortest), and many rows over a few spans.
     for (m, last) in [(1, 39_999), (40, 2_000)] {
@@ -220,6 +244,7 @@ fn threads_do_not_matter() {
             scale: 3.0,
             k: k.view(),
             v: v.view(),
+            table: k.table(),
             positions: &positions,
             sequences: None,
         };
@@ -239,7 +264,7 @@ fn plain_rows_are_a_cache() {
     let mut rng = fastrand::Rng::with_seed(5);
     for (m, n_heads, n_kv, hd) in [(20, 4, 2, 64), (5, 3, 3, 5)] {
         let layout = KvLayout::rows(m, n_kv, hd).unwrap();
-        let (k, v) = Cache::pair(&mut rng, layout, 0);
+        let (k, v) = Cache::pair(&mut rng, layout, 1, 0);
         let q: Vec<f32> = (0..m * n_heads * hd).map(|_| rng.f32() * 40.0 - 20.0).collect();
         let positions: Vec<u32> = (0..m as u32).collect();
         let args = Attention {
@@ -249,6 +274,7 @@ fn plain_rows_are_a_cache() {
             scale: 1.0,
             k: k.view(),
             v: v.view(),
+            table: k.table(),
             positions: &positions,
             sequences: None,
         };
@@ -260,8 +286,8 @@ fn plain_rows_are_a_cache() {
 fn nan_and_infinite_scores() {
     let (n_kv, hd, capacity) = (2, 32, 600);
     let mut rng = fastrand::Rng::with_seed(9);
-    let layout = KvLayout::head_major(DType::F32, 1, n_kv, capacity, hd).unwrap();
-    let (mut k, v) = Cache::pair(&mut rng, layout, 0);
+    let layout = KvLayout::pages(DType::F32, 5, n_kv, hd).unwrap();
+    let (mut k, v) = Cache::pair(&mut rng, layout, 1, 0);
     // The first element of every key is positive, so -inf in the query makes all scores -inf.
     for (at, x) in bytemuck::cast_slice_mut::<u8, f32>(&mut k.bytes).iter_mut().enumerate() {
         *x = if at % hd == 0 { 1.0 } else { *x };
@@ -281,6 +307,7 @@ fn nan_and_infinite_scores() {
             scale: 0.5,
             k: k.view(),
             v: v.view(),
+            table: k.table(),
             positions: &positions,
             sequences: None,
         };
@@ -302,7 +329,7 @@ fn nan_and_infinite_scores() {
 
 #[test]
 fn errors_leave_the_output() {
-    let layout = KvLayout::head_major(DType::F32, 2, 2, 4, 8).unwrap();
+    let layout = KvLayout::pages(DType::F32, 2, 2, 8).unwrap();
     let bytes = vec![0u8; layout.bytes().unwrap()];
     let view = |layout| KvView::new(layout, &bytes).unwrap();
     let q = [1f32; 96];
@@ -313,6 +340,7 @@ fn errors_leave_the_output() {
         scale: 1.0,
         k: view(layout),
         v: view(layout),
+        table: PageTable::new(&[1, 0], 2, 1).unwrap(),
         positions: &[0, 3, 1],
         sequences: Some(&[0, 1, 1]),
     };
@@ -323,12 +351,17 @@ fn errors_leave_the_output() {
         (Attention { q_stride: 31, ..good }, 96, KvError::Shape { what: "q rows", expected: 32, got: 31 }),
         (Attention { n_heads: 3, ..good }, 96, KvError::Heads { n_heads: 3, n_kv_heads: 2 }),
         (
-            Attention { positions: &[0, 4, 1], ..good },
+            Attention { positions: &[0, 128, 1], ..good },
             96,
-            KvError::Position { row: 1, position: 4, capacity: 4 },
+            KvError::Position { row: 1, position: 128, capacity: 128 },
         ),
         (
-            Attention { v: view(KvLayout { capacity: 3, ..layout }), ..good },
+            Attention { table: PageTable::new(&[1, u32::MAX], 2, 1).unwrap(), ..good },
+            96,
+            KvError::Page { row: 1, page: u32::MAX, n_pages: 2 },
+        ),
+        (
+            Attention { v: view(KvLayout { page_len: 3, ..layout }), ..good },
             96,
             KvError::Position { row: 1, position: 3, capacity: 3 },
         ),

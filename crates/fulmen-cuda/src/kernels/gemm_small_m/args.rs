@@ -87,6 +87,7 @@ kernel_args! {
         pub(super) n_tensor_maps: u32,
         pub(super) weights: [SmallMWeight; MAX_WEIGHTS],
         pub(super) prefetch: L2Prefetch,
+        pub(super) unused: [u32; 12],
     }
 }
 

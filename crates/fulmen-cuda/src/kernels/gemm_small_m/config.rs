@@ -177,6 +177,7 @@ impl SmallMConfig {
             n_tensor_maps: 0,
             weights,
             prefetch: L2Prefetch::default(),
+            unused: [0; 12],
         };
         Some(SmallMConfig {
             entry: format!("gemm_small_m_{}_rows{rows}", group.name()),

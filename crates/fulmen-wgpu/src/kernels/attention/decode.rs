@@ -81,7 +81,9 @@ fn launches(config: &DecodeConfig<'_>, q8: bool, caps: &Caps) -> Result<LaunchLi
     let split = config.chunks > 1;
     let heads = u64::from(shape.m) * u64::from(shape.heads.n_heads);
     let parts = product(OP, "the partial results", &[shape.q_bytes, config.chunks.into()])?;
-    let stats = heads * u64::from(config.chunks) * 8;
+    // Behind them a maximum and a sum for each.
+    let stats = heads * u64::from(config.chunks) * if shape.width() == 4 { 16 } else { 8 };
+    let parts = parts + stats;
     let keep_queries = config.keep_queries();
     let label = if config.fused.is_some() { "rope_store attention decode" } else { "attention decode" };
     let mut bind = KernelBindings::new(label, caps);
@@ -92,8 +94,7 @@ fn launches(config: &DecodeConfig<'_>, q8: bool, caps: &Caps) -> Result<LaunchLi
     shape.bind_positions(&mut bind, true)?;
     if split {
         bind.write("parts", Role::Scratch(0), shape.val(), parts)?;
-        bind.write("stats", Role::Scratch(1), "vec2<f32>", stats)?;
-        list.scratch = vec![parts, stats];
+        list.scratch = vec![parts];
         if keep_queries {
             list.scratch.push(shape.q_bytes);
         }
@@ -105,14 +106,13 @@ fn launches(config: &DecodeConfig<'_>, q8: bool, caps: &Caps) -> Result<LaunchLi
         let mut bind = KernelBindings::new("attention split-KV reduce", caps);
         shape.bind_positions(&mut bind, false)?;
         bind.read("parts", Role::Scratch(0), shape.val(), parts)?;
-        bind.read("stats", Role::Scratch(1), "vec2<f32>", stats)?;
         bind.write("out", Role::Output(0), shape.val(), shape.q_bytes)?;
         if q8 {
             let bytes = q8_bytes(shape.m, shape.heads.q_width());
             bind.write("dst", Role::Output(2), "vec4<u32>", bytes)?;
         }
         if keep_queries {
-            bind.read("rotated", Role::Scratch(2), shape.val(), shape.q_bytes)?;
+            bind.read("rotated", Role::Scratch(1), shape.val(), shape.q_bytes)?;
             bind.write("q_out", Role::Output(5), shape.val(), shape.q_bytes)?;
         }
         config.launch_reduce(&mut list, bind, heads, q8, caps)?;
@@ -142,6 +142,13 @@ impl<'a> DecodeConfig<'a> {
         Ok(Self { shape, threads, heads, head_blocks, across, lanes, shuffle, chunks, fused: None })
     }
 
+    /// The number of partial results.
+    pub(super) fn parts(&self) -> Result<u32, KernelError> {
+        let Self { shape, chunks, .. } = *self;
+        let parts = u64::from(shape.m) * u64::from(shape.heads.n_heads) * u64::from(chunks);
+        u32::try_from(parts).map_err(|_| invalid(OP, "more than 2^32 partial results"))
+    }
+
     /// Whether the rotated queries are an output, too.
     pub(super) fn keep_queries(&self) -> bool {
         self.fused.as_ref().is_some_and(|fused| fused.keep_queries)
@@ -158,7 +165,7 @@ impl<'a> DecodeConfig<'a> {
         let groups = u64::from(shape.m) * u64::from(sets) * u64::from(self.chunks);
         let groups_word = u32::try_from(groups).map_err(|_| invalid(OP, "more than 2^32 chunks"))?;
         let mut params = shape.params().to_vec();
-        params.extend([self.chunks, groups_word, shape.scale.to_bits()]);
+        params.extend([self.chunks, groups_word, self.parts()?, shape.scale.to_bits()]);
         let mut values = shape.values(true);
         if let Some(fused) = &self.fused {
             values.extend(fused.values(threads, caps));

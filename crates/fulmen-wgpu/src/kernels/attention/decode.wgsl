@@ -2,8 +2,8 @@
 //!
 //! **Work partition.** One workgroup (256 threads where the device allows) computes `heads` (1 to 4)
 //! query heads of one row that share a KV head (grouped-query attention), over one chunk of the row's
-//! context. With several chunks the partial results and their softmax statistics go to `parts` and
-//! `stats`, and `split_kv_reduce.wgsl` combines them.
+//! context. With several chunks the partial results and their softmax statistics go to `parts`, and
+//! `split_kv_reduce.wgsl` combines them.
 //!
 //! **Tile.** The chunk is processed in tiles of `block` positions:
 //! 1. Teams of `lanes` threads compute the scores q·k, 4 positions per team at a time. A team reduces
@@ -14,9 +14,10 @@
 //!    weight · value. The first four values are loaded before step 1, to overlap their latency with the
 //!    scores.
 //!
-//! **Bindings.** `q` [m][n_heads][head_dim] f32; `k`, `v` as in `kv_reader.wgsl`; `positions`,
-//! `sequences` [m]; `fault`; either `out` as `q`, or `parts` [m][n_heads][chunks][head_dim] and `stats`
-//! [m][n_heads][chunks] of (maximum, sum of weights). With `fused_rope`, see `fused_rope_store.wgsl`.
+//! **Bindings.** `q` [m][n_heads][head_dim] f32; `k`, `v` as in `kv_reader.wgsl`, `pages` as in
+//! `kv_pages.wgsl`; `positions`, `sequences` [m]; `fault`; either `out` as `q`, or `parts`
+//! [m][n_heads][chunks][head_dim] followed by [m][n_heads][chunks] of (maximum, sum of weights), see
+//! `split_kv_stats.wgsl`. With `fused_rope`, see `fused_rope_store.wgsl`.
 //!
 //! **Preconditions.** `head_dim / width` rounded up to a power of two is at most `threads`; `lanes` is
 //! a power of two.
@@ -27,8 +28,10 @@
 struct Params {
     capacity: u32,
     n_seqs: u32,
+    n_pages: u32,
     chunks: u32,
     groups: u32,
+    parts: u32,
     scale: f32,
 #if fused_rope
     epsilon: f32,
@@ -44,6 +47,7 @@ alias EwI = {{heads == 1 ? "i32" : heads_vector + "<i32>"}};
 alias EwU = {{heads == 1 ? "u32" : heads_vector + "<u32>"}};
 alias EwB = {{heads == 1 ? "bool" : heads_vector + "<bool>"}};
 #include "attention/visible_keys.wgsl"
+#include "attention/kv_pages.wgsl"
 #include "attention/kv_reader.wgsl"
 #include "elementwise/nan.wgsl"
 #include "elementwise/exp.wgsl"
@@ -54,6 +58,17 @@ fn product_of(a: Val, b: Val) -> f32 { return a * b; }
 #endif
 #if fused_rope
 #include "attention/fused_rope_functions.wgsl"
+#endif
+#if split_kv
+#include "attention/split_kv_stats.wgsl"
+fn put_stats(at: u32, stats: vec2<f32>) {
+  #if width == 4
+    parts[stats_at(at)] = vec4<f32>(stats, 0.0, 0.0);
+  #else
+    parts[stats_at(at)] = stats.x;
+    parts[stats_at(at) + 1u] = stats.y;
+  #endif
+}
 #endif
 // Scores, then weights.
 var<workgroup> weights: array<EwF, {{block}}>;
@@ -95,7 +110,7 @@ fn main(
     let each = max({{min_chunk}}u, ((seen + params.chunks - 1u) / params.chunks + 7u) & ~7u);
     let begin = min(chunk * each, seen);
     let end = min(begin + each, seen);
-    let base = key_row(sequence_of(row), kv_head, 0u);
+    let sequence = sequence_of(row);
 
 #if fused_rope
 #include "attention/fused_rope_store.wgsl"
@@ -133,10 +148,12 @@ fn main(
 #endfor
     for (var start = begin; start < end; start += {{block}}u) {
         let count = min({{block}}u, end - start);
-        let block_row = base + start * {{row_stride}}u;
+        let block_rows = page_rows(sequence, kv_head, start);
+        if (of_row == 0u && thread == 0u) { report_invalid_pages(row, sequence, start, start + count - 1u); }
         // Issue the loads of the first values; the scores hide their latency.
 #for u in 0..4
-        let early{{u}} = load_v(block_row + min(split + {{u * splits}}u, count - 1u) * {{row_stride}}u, vec);
+        let early_at{{u}} = start + min(split + {{u * splits}}u, count - 1u);
+        let early{{u}} = load_v(row_of(block_rows, start, early_at{{u}}), vec);
 #endfor
 
         // 1. Scores.
@@ -144,7 +161,7 @@ fn main(
         for (var first = 0u; first < count; first += {{teams * unroll}}u) {
 #for u in 0..unroll
             let p{{u}} = first + team + {{u * teams}}u;
-            let r{{u}} = block_row + min(p{{u}}, count - 1u) * {{row_stride}}u;
+            let r{{u}} = row_of(block_rows, start, start + min(p{{u}}, count - 1u));
 #endfor
 #for u in 0..unroll
   #for k in 0..per_lane
@@ -204,7 +221,7 @@ fn main(
         var p = split + {{4 * splits}}u;
 #macro add_values(count)
   #for u in 0..count
-            let v{{u}} = load_v(block_row + (p + {{u * splits}}u) * {{row_stride}}u, vec);
+            let v{{u}} = load_v(row_of(block_rows, start, start + p + {{u * splits}}u), vec);
   #endfor
   #for u in 0..count
             let w{{u}} = weights[p + {{u * splits}}u];
@@ -239,7 +256,7 @@ fn main(
   #if split_kv
         let at = (row * {{n_heads}}u + first_head + {{h}}u) * params.chunks + chunk;
         parts[at * {{vecs}}u + thread] = result;
-        if (thread == 0u) { stats[at] = vec2<f32>(top{{of}}, total{{of}}); }
+        if (thread == 0u) { put_stats(at, vec2<f32>(top{{of}}, total{{of}})); }
   #else
         out[(row * {{n_heads}}u + first_head + {{h}}u) * {{vecs}}u + thread] =
             select(result / total{{of}}, Val(0.0), total{{of}} == 0.0);

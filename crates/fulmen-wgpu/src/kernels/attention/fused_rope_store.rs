@@ -63,7 +63,7 @@ impl FusedRopeStore<'_> {
             bind.read("factors", Role::Input(9), "f32", u64::from(rope.n_rot / 2) * 4)?;
         }
         if self.keep_queries {
-            bind.write("rotated", Role::Scratch(2), "f32", shape.q_bytes)?;
+            bind.write("rotated", Role::Scratch(1), "f32", shape.q_bytes)?;
         }
         Ok(())
     }

@@ -52,8 +52,8 @@
     }
     workgroupBarrier();
     // The chunk that ends with the newest position stores it.
-    if (begin < end && end == seen) {
-        let to = (base + seen - 1u) * {{vecs}}u;
+    if (begin < end && end == seen && page_entry(sequence, (seen - 1u) / {{page}}u) < params.n_pages) {
+        let to = row_at(sequence, kv_head, seen - 1u) * {{vecs}}u;
         for (var u = thread; u < {{vecs}}u; u += {{threads}}u) {
             k[to + u] = encoded(new_heads4({{heads}}u * {{head_dim}}u + u * 4u));
             v[to + u] = encoded(new_heads4({{heads + 1}}u * {{head_dim}}u + u * 4u));

@@ -1,6 +1,6 @@
 //! Bindings and preprocessor values that all attention kernels share: queries, keys, values and positions.
 
-use fulmen_core::DType;
+use fulmen_core::{DType, KV_PAGE};
 
 use super::{AttentionShape, KvInput, OP};
 use crate::kernels::{
@@ -52,7 +52,8 @@ impl AttentionShape {
         bind.read("v", Role::Input(2), element, self.kv_bytes)
     }
 
-    /// Binds the positions and sequences of the rows.
+    /// Binds the positions and sequences of the rows and, for kernels that read keys, the page table and
+    /// the faults.
     pub(super) fn bind_positions(
         &self,
         bind: &mut KernelBindings<'_>,
@@ -67,6 +68,9 @@ impl AttentionShape {
             bind.read("sequences", Role::Input(4), "u32", bytes)?;
         }
         if faults {
+            if let KvInput::Cache { cache, .. } = self.kv {
+                bind.read("pages", Role::Input(10), "u32", cache.table_bytes())?;
+            }
             bind.write("fault", Role::Output(1), fault::ELEMENT, fault::FAULT_BYTES)?;
         }
         Ok(())
@@ -95,15 +99,16 @@ impl AttentionShape {
             width: self.width(),
             vecs: self.vecs(),
             val: self.val(),
+            page: KV_PAGE,
         ]
         .to_vec()
     }
 
-    /// The first two words of `Params`: capacity and number of sequences.
-    pub(super) fn params(&self) -> [u32; 2] {
+    /// The first words of `Params`: capacity, and number of sequences and pages.
+    pub(super) fn params(&self) -> [u32; 3] {
         match self.kv {
-            KvInput::Rows => [self.m, 1],
-            KvInput::Cache { cache, .. } => [cache.capacity, cache.n_seqs],
+            KvInput::Rows => [self.m, 1, 1],
+            KvInput::Cache { cache, .. } => [cache.capacity(), cache.n_seqs, cache.n_pages],
         }
     }
 

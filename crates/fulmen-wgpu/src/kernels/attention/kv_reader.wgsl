@@ -4,17 +4,9 @@
 //!
 //! Expects the bindings `k` and `v`. Layouts by `kv_type`:
 //! - `f32`, `f16`: `head_dim` elements per row; f16 as packed pairs in `u32` or `vec2<u32>`;
-//! - `q8_0`: ggml blocks of 34 bytes per 32 elements, an f16 scale and 32 int8 quants. Blocks are not
-//!   word-aligned, so they are addressed in 16-bit units: 17 per block.
+//! - `q8_0`: for the page rows of a page and head, page · `head_dim` int8 quants, then an f16 scale
+//!   for each 32 of them.
 #macro loader(name)
-  #if kv_type == "q8_0"
-// The 32 bits that start at 16-bit unit `at`.
-fn unaligned_word_of_{{name}}(at: u32) -> u32 {
-    let w = {{name}}[at >> 1u];
-    if ((at & 1u) == 0u) { return w; }
-    return (w >> 16u) | ({{name}}[(at >> 1u) + 1u] << 16u);
-}
-  #endif
 fn load_{{name}}(row: u32, vec: u32) -> Val {
   #if kv_type == "f32"
     return {{name}}[row * {{vecs}}u + vec];
@@ -26,9 +18,12 @@ fn load_{{name}}(row: u32, vec: u32) -> Val {
     let w = unpack2x16float({{name}}[at >> 1u]);
     return select(w.x, w.y, (at & 1u) == 1u);
   #else
-    let block = (row * {{head_dim / 32}}u + vec / 8u) * 17u;
-    let scale = unpack2x16float({{name}}[block >> 1u] >> (16u * (block & 1u))).x;
-    return scale * vec4<f32>(unpack4xI8(unaligned_word_of_{{name}}(block + 1u + 2u * (vec % 8u))));
+    let head = row / {{page}}u * {{page * head_dim / 32 * 34 / 4}}u;
+    let at = row % {{page}}u;
+    let block = at * {{head_dim / 32}}u + vec / 8u;
+    let scales = {{name}}[head + {{page * head_dim / 4}}u + block / 2u];
+    let scale = unpack2x16float(scales >> (16u * (block & 1u))).x;
+    return scale * vec4<f32>(unpack4xI8({{name}}[head + at * {{vecs}}u + vec]));
   #endif
 }
 #endmacro

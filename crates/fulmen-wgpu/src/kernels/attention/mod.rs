@@ -72,10 +72,11 @@ pub enum AttentionKernel {
 /// Causal attention of each query row.
 ///
 /// Input 0 is the queries, `[m, n_heads · head_dim]`; inputs 1 and 2 are the keys and values, rows or
-/// the whole cache; over a cache, input 3 is the `m` positions and input 4 (if any) the `m` sequence
-/// numbers. Output 0 is as input 0; over a cache output 1 is the [record of faults](super::fault). A
-/// row whose position or sequence is out of range is reported and gives zeros, as does a row whose
-/// scores are all -inf.
+/// the whole cache; over a cache, input 3 is the `m` positions, input 4 (if any) the `m` sequence
+/// numbers and input 10 the page table. Output 0 is as input 0; over a cache output 1 is the [record of
+/// faults](super::fault). A row whose position or sequence is out of range is reported and gives zeros, as
+/// does a row whose scores are all -inf. A page that is not in the pool is reported, and the results of the
+/// rows that see it are unspecified.
 ///
 /// # Errors
 /// [`KernelError`] where the heads do not fit the cache's type, or something is larger than a binding.
@@ -116,11 +117,12 @@ pub fn attention_with_q8(spec: &Attention, caps: &Caps) -> Result<Option<LaunchL
 ///
 /// Input 0 is the queries, 3 the position, 4 (if any) the sequence number; inputs 5 and 6 are key and
 /// value of the row, 7 and 8 (if any) the gains of the queries' and the key's norm, 9 (if any) the
-/// frequency factors. Output 0 is the result, 1 the [record of faults](super::fault), 2 the result as
-/// q8 activations, as in [`attention_with_q8`], where heads are multiples of 32 elements; 3 and 4 are
-/// the cache. With `keep_queries`, output 5 gets the rotated queries, and may be the memory of input 0.
-/// A row whose position or sequence is out of range is reported, stores and rotates nothing, and gives
-/// zeros.
+/// frequency factors, 10 the page table. Output 0 is the result, 1 the [record of
+/// faults](super::fault), 2 the result as q8 activations, as in [`attention_with_q8`], where heads are
+/// multiples of 32 elements; 3 and 4 are the cache. With `keep_queries`, output 5 gets the rotated
+/// queries, and may be the memory of input 0. A row whose position or sequence is out of range is
+/// reported, stores and rotates nothing, and gives zeros; of a row whose page is not in the pool
+/// nothing is stored.
 ///
 /// # Errors
 /// As [`attention`], and where the rotation does not fit the heads.
@@ -180,7 +182,7 @@ impl AttentionShape {
         let Attention { m, heads, scale, kv } = *spec;
         let Heads { n_heads, n_kv_heads, head_dim } = heads;
         let (kv_bytes, capacity) = match kv {
-            KvInput::Cache { cache, .. } => (cache.bytes(OP, heads, caps)?, cache.capacity),
+            KvInput::Cache { cache, .. } => (cache.bytes(OP, heads, caps)?, cache.capacity()),
             KvInput::Rows => {
                 if n_kv_heads == 0 || !n_heads.is_multiple_of(n_kv_heads) || head_dim == 0 {
                     let reason =

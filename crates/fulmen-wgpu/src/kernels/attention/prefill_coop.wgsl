@@ -19,7 +19,8 @@
 //! eight values of row `lane / 2`, from column `lane % 2 * 8` on.
 //!
 //! **Bindings.** `q`, `out` [m][n_heads][head_dim] f32; `k`, `v`: an f16 cache as `vec4<f16>`, or q8_0 as in
-//! `kv_reader.wgsl`; `positions`, `sequences` [m]; `fault`.
+//! `kv_reader.wgsl`, `pages` as in `kv_pages.wgsl`; `positions`, `sequences` [m]; `fault`. A tile of keys
+//! lies in one page.
 //!
 //! **Preconditions.** `head_dim` is a multiple of 16 and at most 128; subgroups of exactly 32 where `coop`.
 //!
@@ -34,6 +35,7 @@ enable wgpu_cooperative_matrix;
 struct Params {
     capacity: u32,
     n_seqs: u32,
+    n_pages: u32,
     m: u32,
     tiles: u32,
     groups: u32,
@@ -42,6 +44,7 @@ struct Params {
 
 alias Val = vec4<f32>;
 #include "attention/visible_keys.wgsl"
+#include "attention/kv_pages.wgsl"
 #if kv_type != "f16"
 #include "attention/kv_reader.wgsl"
 #endif
@@ -156,9 +159,9 @@ fn main(
 #macro prefetch(name)
   #for l in 0..loads
     #if kv_type == "f16"
-            {{name}}{{l}} = {{name}}[(base + min(next + key{{l}}, limit - 1u)) * {{vecs}}u + vec_{{l}}];
+            {{name}}{{l}} = {{name}}[(next_row + min(key{{l}}, limit - 1u - next)) * {{vecs}}u + vec_{{l}}];
     #else
-            {{name}}{{l}} = vec4<f16>(load_{{name}}(base + min(next + key{{l}}, limit - 1u), vec_{{l}}));
+            {{name}}{{l}} = vec4<f16>(load_{{name}}(next_row + min(key{{l}}, limit - 1u - next), vec_{{l}}));
     #endif
   #endfor
 #endmacro
@@ -192,9 +195,9 @@ fn main(
 #else
     let seen = row_seen[mine];
 #endif
-    let base = key_row(sequence, kv_head, 0u);
     if (limit > 0u) {
         let next = 0u;
+        let next_row = row_at(sequence, kv_head, next);
 #expand prefetch("k")
 #expand prefetch("v")
     }
@@ -203,6 +206,8 @@ fn main(
         if (thread == 0u) { changed = vec4<u32>(); }
         workgroupBarrier();
         let next = start + {{keys}}u;
+        let next_row = row_at(sequence, kv_head, next);
+        if (head == 0u && thread == 0u) { report_invalid_pages(row0, sequence, start, start); }
         if (next < limit) {
 #expand prefetch("k")
         }

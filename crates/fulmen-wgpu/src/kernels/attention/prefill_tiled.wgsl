@@ -10,8 +10,8 @@
 //!
 //! Query tiles are started in reverse order, because the last rows of a causal mask have the most work.
 //!
-//! **Bindings.** `q`, `out` [m][n_heads][head_dim] f32; `k`, `v` as in `kv_reader.wgsl`; `positions`,
-//! `sequences` [m]; `fault`.
+//! **Bindings.** `q`, `out` [m][n_heads][head_dim] f32; `k`, `v` as in `kv_reader.wgsl`, `pages` as in
+//! `kv_pages.wgsl`; `positions`, `sequences` [m]; `fault`. A tile of keys lies in one page.
 //!
 //! **Preconditions.** `head_dim` is a multiple of 32 and at most 256.
 //!
@@ -20,6 +20,7 @@
 struct Params {
     capacity: u32,
     n_seqs: u32,
+    n_pages: u32,
     m: u32,
     tiles: u32,
     groups: u32,
@@ -32,6 +33,7 @@ alias EwI = vec4<i32>;
 alias EwU = vec4<u32>;
 alias EwB = vec4<bool>;
 #include "attention/visible_keys.wgsl"
+#include "attention/kv_pages.wgsl"
 #include "attention/kv_reader.wgsl"
 #include "elementwise/nan.wgsl"
 #include "elementwise/exp.wgsl"
@@ -106,8 +108,10 @@ fn main(
   #endif
 #endfor
     );
-    let base = key_row(sequence, kv_head, 0u);
     for (var start = 0u; start < limit; start += {{keys}}u) {
+        let first_row = row_at(sequence, kv_head, start);
+        let last_key = limit - 1u - start;
+        if (head == 0u && thread == 0u) { report_invalid_pages(row0, sequence, start, start); }
         // 1. Scores.
         var s0 = vec4<f32>(0.0);
         var s1 = vec4<f32>(0.0);
@@ -117,7 +121,7 @@ fn main(
             for (var i = thread; i < {{keys}}u * {{chunk_vecs}}u; i += {{threads}}u) {
                 let vec = i % {{chunk_vecs}}u;
                 let key = i / {{chunk_vecs}}u;
-                let x = load_k(base + min(start + key, limit - 1u) * {{row_stride}}u, first + vec);
+                let x = load_k(first_row + min(key, last_key) * {{row_stride}}u, first + vec);
                 let at = vec * 4u * {{k_stride}}u + key / 4u;
                 tile[at][key % 4u] = x.x;
                 tile[at + {{k_stride}}u][key % 4u] = x.y;
@@ -174,8 +178,8 @@ fn main(
         for (var first = 0u; first < {{keys}}u; first += {{value_keys}}u) {
             workgroupBarrier();
             for (var i = thread; i < {{value_keys}}u * {{vecs}}u; i += {{threads}}u) {
-                let key_at = min(start + first + i / {{vecs}}u, limit - 1u);
-                tile[i] = load_v(base + key_at * {{row_stride}}u, i % {{vecs}}u);
+                let key_at = min(first + i / {{vecs}}u, last_key);
+                tile[i] = load_v(first_row + key_at * {{row_stride}}u, i % {{vecs}}u);
             }
             workgroupBarrier();
             for (var k = 0u; k < {{value_keys}}u; k += 1u) {

@@ -44,7 +44,7 @@ impl DecodeConfig<'_> {
             min_chunk: MIN_CHUNK,
         ]);
         let mut params = shape.params().to_vec();
-        params.extend([self.chunks, groups]);
+        params.extend([self.chunks, groups, self.parts()?]);
         bind.launch(list, "attention/split_kv_reduce.wgsl", &values, params, heads)
     }
 }

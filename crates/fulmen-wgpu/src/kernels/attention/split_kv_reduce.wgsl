@@ -5,7 +5,7 @@
 //! over every `splits`-th chunk, and the splits are summed through workgroup memory. The first `early`
 //! chunks are loaded before the factors are known.
 //!
-//! **Bindings.** `positions`, `sequences` [m]; `parts` [m][n_heads][chunks][head_dim]; `stats`
+//! **Bindings.** `positions`, `sequences` [m]; `parts` [m][n_heads][chunks][head_dim], then
 //! [m][n_heads][chunks] of (maximum, sum of weights); `out` [m][n_heads][head_dim]; with `q8`, `dst`:
 //! the result as q8 activations for a quantized matmul, where one thread quantizes 32 values; with
 //! `keep_queries`, `rotated` and `q_out`, as `out`.
@@ -16,8 +16,10 @@
 struct Params {
     capacity: u32,
     n_seqs: u32,
+    n_pages: u32,
     chunks: u32,
     groups: u32,
+    parts: u32,
 }
 
 alias Val = {{val}};
@@ -28,6 +30,14 @@ alias EwB = bool;
 #include "attention/visible_keys.wgsl"
 #include "elementwise/nan.wgsl"
 #include "elementwise/exp.wgsl"
+#include "attention/split_kv_stats.wgsl"
+fn stats_of(at: u32) -> vec2<f32> {
+#if width == 4
+    return parts[stats_at(at)].xy;
+#else
+    return vec2<f32>(parts[stats_at(at)], parts[stats_at(at) + 1u]);
+#endif
+}
 #if q8
 #include "qmatmul/q8_block.wgsl"
 #endif
@@ -59,7 +69,7 @@ fn main(
     let early{{i}} = parts[(at + min(split + {{i * splits}}u, last)) * {{vecs}}u + vec];
 #endfor
     for (var c = thread; c < {{max_chunks}}u; c += {{threads}}u) {
-        let stat = stats[at + min(c, last)];
+        let stat = stats_of(at + min(c, last));
         tops[c / 4u][c % 4u] = select(-3.4028234e38, stat.x, c < used);
     }
     workgroupBarrier();
@@ -67,7 +77,7 @@ fn main(
     for (var i = 0u; i < {{max_chunks / 4}}u; i += 1u) { highest = max(highest, tops[i]); }
     let top = max(max(highest.x, highest.y), max(highest.z, highest.w));
     for (var c = thread; c < {{max_chunks}}u; c += {{threads}}u) {
-        let stat = stats[at + min(c, last)];
+        let stat = stats_of(at + min(c, last));
         let factor = ew_exp(stat.x - top);
         factors[c] = factor;
         totals[c / 4u][c % 4u] = select(0.0, factor * stat.y, c < used);

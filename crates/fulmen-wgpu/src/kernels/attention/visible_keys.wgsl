@@ -3,8 +3,6 @@
 //! - `sequence_of(row)`: the sequence of a row.
 //! - `seen_by(row)`: how many keys the row attends to (its causal context); 0 for an invalid row.
 //! - `report_invalid_row(row)`: reports a position or sequence that is out of range.
-//! - `key_row(sequence, head, position)`: index of a head's key (and value) vector in the cache or in
-//!   the rows.
 //!
 //! Expects `params.capacity` and `params.n_seqs`, and the bindings `positions`, `sequences` and `fault`
 //! where the values `over_cache`, `sequences` and `faults` say so.
@@ -26,14 +24,8 @@ fn seen_by(row: u32) -> u32 {
     let position = positions[row];
     return select(0u, position + 1u, position < params.capacity && sequence_of(row) < params.n_seqs);
 }
-// Cache layout: [n_seqs][n_kv_heads][capacity].
-fn key_row(sequence: u32, head: u32, position: u32) -> u32 {
-    return (sequence * {{n_kv_heads}}u + head) * params.capacity + position;
-}
 #else
 fn seen_by(row: u32) -> u32 { return row + 1u; }
 fn sequence_of(row: u32) -> u32 { return 0u; }
 fn report_invalid_row(row: u32) {}
-// Row layout: [m][n_kv_heads].
-fn key_row(sequence: u32, head: u32, position: u32) -> u32 { return position * {{n_kv_heads}}u + head; }
 #endif

@@ -1,7 +1,6 @@
-//! Helper functions of `kv/store.wgsl` for a Q8_0 cache (ggml blocks: f16 scale, then 32 int8 quants):
-//! `prepare(thread)` computes the scales, one thread per block, and is called by all threads;
-//! `cache_bits(i)` is the i-th 16 bits of the encoded head, 17 per block. Expects `f16_bits` and
-//! `head_values`.
+//! Helper functions of `kv/store.wgsl` for a Q8_0 cache: `prepare(thread)` computes the scales of the blocks
+//! of 32 values, `scale_bits` in f16, one thread per block, and is called by all threads; `quants_of(word)`
+//! is four int8 quants. Expects `f16_bits` and `head_values`.
 var<workgroup> scale_bits: array<u32, {{head_dim / 32}}>;
 var<workgroup> inverses: array<f32, {{head_dim / 32}}>;
 
@@ -26,11 +25,9 @@ fn quant_of(i: u32, inverse: f32) -> u32 {
     return bitcast<u32>(i32(round(clamp(limited(i) * inverse, -127.0, 127.0)))) & 255u;
 }
 
-fn cache_bits(i: u32) -> u32 {
-    let block = i / 17u;
-    let at = i % 17u;
-    if (at == 0u) { return scale_bits[block]; }
-    let first = block * 32u + 2u * (at - 1u);
-    let inverse = inverses[block];
-    return quant_of(first, inverse) | (quant_of(first + 1u, inverse) << 8u);
+fn quants_of(word: u32) -> u32 {
+    let first = 4u * word;
+    let inverse = inverses[word / 8u];
+    return quant_of(first, inverse) | (quant_of(first + 1u, inverse) << 8u)
+        | (quant_of(first + 2u, inverse) << 16u) | (quant_of(first + 3u, inverse) << 24u);
 }

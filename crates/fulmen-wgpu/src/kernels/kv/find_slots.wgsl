@@ -1,9 +1,9 @@
 //! KV store, first launch of large batches: finds the cache slot of every row. One workgroup per row.
 //!
-//! A slot is (position, sequence), with sequence 0xffffffff for a row that is out of range and
-//! 0xfffffffe for a row that a later row of the batch overwrites.
+//! A slot is (position, page), with page 0xffffffff for a row that is out of range and 0xfffffffe for a row
+//! that a later row of the batch overwrites.
 //!
-//! **Bindings.** `positions`, `sequences` [m]; `fault`; `slots` [m].
+//! **Bindings.** `positions`, `sequences` [m]; `pages` [n_seqs][capacity / page]; `fault`; `slots` [m].
 //!
 //! **Algorithm.** See `kv/slot.wgsl`: each workgroup searches all later rows, one thread per row, with
 //! a workgroup-wide "any" reduction.
@@ -11,6 +11,7 @@ struct Params {
     m: u32,
     n_seqs: u32,
     capacity: u32,
+    n_pages: u32,
 }
 
 #include "fault.wgsl"
@@ -27,6 +28,6 @@ fn main(
     if (row >= params.m) { return; }
 #include "kv/slot.wgsl"
     if (thread == 0u) {
-        slots[row] = vec2<u32>(position, select(select(0xfffffffeu, sequence, stays), 0xffffffffu, !placed));
+        slots[row] = vec2<u32>(position, select(select(0xfffffffeu, page, stays), 0xffffffffu, !placed));
     }
 }

@@ -4,7 +4,7 @@ mod store;
 
 pub use store::{KvStore, RopeStore, kv_store, rope_store};
 
-use fulmen_core::{DType, Heads};
+use fulmen_core::{DType, Heads, KV_PAGE};
 
 use super::{
     KernelError,
@@ -13,19 +13,31 @@ use super::{
 };
 use crate::kernel::Caps;
 
-/// The cache of a layer: keys and values, each `[n_seqs][n_kv_heads][capacity][head_dim]`, in buffers
-/// of their own.
+/// The cache of a layer: keys and values, each `[n_pages][n_kv_heads][KV_PAGE][head_dim]`, in buffers of
+/// their own, and the table of the pages of each sequence, `[n_seqs][seq_pages]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cache {
-    /// F32, F16 or Q8_0 (ggml's block layout).
+    /// F32, F16 or Q8_0, with the values of a page and head before their scales.
     pub dtype: DType,
+    /// Pages.
+    pub n_pages: u32,
     /// Sequences.
     pub n_seqs: u32,
-    /// Positions of each.
-    pub capacity: u32,
+    /// Pages of each.
+    pub seq_pages: u32,
 }
 
 impl Cache {
+    /// Positions of each sequence.
+    pub fn capacity(&self) -> u32 {
+        self.seq_pages.saturating_mul(KV_PAGE)
+    }
+
+    /// Bytes of the page table.
+    pub(super) fn table_bytes(&self) -> u64 {
+        u64::from(self.n_seqs) * u64::from(self.seq_pages) * 4
+    }
+
     /// Bytes of a head at a position.
     pub(super) fn head_bytes(&self, op: &'static str, heads: Heads) -> Result<u64, KernelError> {
         let Heads { n_heads, n_kv_heads, head_dim } = heads;
@@ -47,7 +59,7 @@ impl Cache {
     /// Bytes of the key cache, and of the value cache; an error where a binding does not hold them.
     pub(super) fn bytes(&self, op: &'static str, heads: Heads, caps: &Caps) -> Result<u64, KernelError> {
         let head = self.head_bytes(op, heads)?;
-        let sizes = [self.n_seqs.into(), heads.n_kv_heads.into(), self.capacity.into(), head];
+        let sizes = [self.n_pages.into(), heads.n_kv_heads.into(), KV_PAGE.into(), head];
         let bytes = product(op, "the cache", &sizes)?;
         fits(op, "the cache", bytes, caps)?;
         Ok(bytes)

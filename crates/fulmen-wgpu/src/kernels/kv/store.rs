@@ -1,7 +1,7 @@
 //! KV store: writes rows of keys and values into the cache, as they are, or after per-head norm and
 //! RoPE, which then also rotates the queries.
 
-use fulmen_core::{DType, Heads, RopePairing, RopeSpec};
+use fulmen_core::{DType, Heads, KV_PAGE, RopePairing, RopeSpec};
 
 use super::Cache;
 use crate::kernel::Caps;
@@ -72,6 +72,7 @@ enum Target {
 struct Roles {
     positions: usize,
     sequences: usize,
+    pages: usize,
     factors: usize,
     fault: usize,
 }
@@ -94,10 +95,11 @@ const SMALL_BATCH: u32 = 32;
 
 /// Stores rows of keys and values in the cache, rounded to its type.
 ///
-/// Inputs 0 and 1 are keys and values, `[m, n_kv_heads · head_dim]`; input 2 the `m` positions, input 3
-/// (if any) the `m` sequence numbers. Outputs 0 and 1 are the cache's keys and values, output 2 the
-/// [record of faults](crate::kernels::fault). Of rows with the same position and sequence the last
-/// wins; rows whose position or sequence is out of range are reported and not stored.
+/// Inputs 0 and 1 are keys and values, `[m, n_kv_heads · head_dim]`; input 2 the `m` positions, input
+/// 3 (if any) the `m` sequence numbers, input 4 the page table. Outputs 0 and 1 are the cache's keys
+/// and values, output 2 the [record of faults](crate::kernels::fault). Of rows with the same position
+/// and sequence the last wins; rows whose position, sequence or page is out of range are reported and
+/// not stored.
 ///
 /// # Errors
 /// [`KernelError`] where the heads do not fit the cache's type, or something is larger than a binding.
@@ -106,7 +108,7 @@ pub fn kv_store(spec: &KvStore, caps: &Caps) -> Result<LaunchList, KernelError> 
     let input =
         |name, input, to| HeadInput { name, input, heads, gamma: None, rotate: false, output: input, to };
     let inputs = [input("k", 0, Target::Cache("k_cache")), input("v", 1, Target::Cache("v_cache"))];
-    let roles = Roles { positions: 2, sequences: 3, factors: usize::MAX, fault: 2 };
+    let roles = Roles { positions: 2, sequences: 3, pages: 4, factors: usize::MAX, fault: 2 };
     launch_list("kv_store", spec, None, 0.0, &inputs, roles, caps)
 }
 
@@ -115,9 +117,10 @@ pub fn kv_store(spec: &KvStore, caps: &Caps) -> Result<LaunchList, KernelError> 
 ///
 /// Inputs 0, 1 and 2 are queries, keys and values, `[m, heads · head_dim]`; input 3 the `m` positions,
 /// 4 (if any) the `m` sequence numbers, 5 and 6 (if any) the gains of the queries' and the keys' norm,
-/// 7 (if any) the frequency factors. Output 0 is the rotated queries, which may be the memory of input
-/// 0; 1 and 2 are the cache's keys and values, 3 is the [record of faults](crate::kernels::fault).
-/// Slots are as in [`kv_store`]; the queries of a row that is out of range are not written.
+/// 7 (if any) the frequency factors, 8 the page table. Output 0 is the rotated queries, which may be
+/// the memory of input 0; 1 and 2 are the cache's keys and values, 3 is the [record of
+/// faults](crate::kernels::fault). Slots are as in [`kv_store`]; the queries of a row that is out of
+/// range are not written.
 ///
 /// # Errors
 /// [`KernelError`] where the heads do not fit the cache's type or the rotation, or something is larger
@@ -154,7 +157,7 @@ pub fn rope_store(spec: &RopeStore, caps: &Caps) -> Result<LaunchList, KernelErr
             to: Target::Cache("v_cache"),
         },
     ];
-    let roles = Roles { positions: 3, sequences: 4, factors: 7, fault: 3 };
+    let roles = Roles { positions: 3, sequences: 4, pages: 8, factors: 7, fault: 3 };
     let rope = Some((&spec.rope, spec.factors));
     launch_list("rope_store", &spec.store, rope, spec.epsilon, &inputs, roles, caps)
 }
@@ -191,6 +194,7 @@ impl KvStoreKernel<'_> {
         if self.spec.sequences {
             bind.read("sequences", Role::Input(self.roles.sequences), "u32", bytes)?;
         }
+        bind.read("pages", Role::Input(self.roles.pages), "u32", self.spec.cache.table_bytes())?;
         bind.write("fault", Role::Output(self.roles.fault), fault::ELEMENT, fault::FAULT_BYTES)
     }
 
@@ -201,8 +205,9 @@ impl KvStoreKernel<'_> {
         self.bind_positions(&mut bind)?;
         bind.write("slots", Role::Scratch(0), "vec2<u32>", u64::from(m) * 8)?;
         list.scratch.push(u64::from(m) * 8);
-        let values = values![sequences, threads: self.threads];
-        bind.launch(list, "kv/find_slots.wgsl", &values, vec![m, cache.n_seqs, cache.capacity], m.into())
+        let values = values![sequences, threads: self.threads, page: KV_PAGE];
+        let params = vec![m, cache.n_seqs, cache.capacity(), cache.n_pages];
+        bind.launch(list, "kv/find_slots.wgsl", &values, params, m.into())
     }
 
     /// Stores the inputs in one launch, or in one launch each where the device cannot bind that many buffers.
@@ -215,7 +220,8 @@ impl KvStoreKernel<'_> {
         let tasks = u64::from(self.spec.m) * u64::from(tasks_per_row);
         let tasks_word = u32::try_from(tasks).map_err(|_| invalid(self.op, "more than 2^32 heads"))?;
         let cache = self.spec.cache;
-        let params = vec![self.spec.m, cache.n_seqs, cache.capacity, tasks_word, self.epsilon.to_bits()];
+        let mut params = vec![self.spec.m, cache.n_seqs, cache.capacity(), cache.n_pages, tasks_word];
+        params.push(self.epsilon.to_bits());
         bind.launch(list, "kv/store.wgsl", &self.values(inputs, tasks_per_row), params, tasks)
     }
 
@@ -248,7 +254,7 @@ impl KvStoreKernel<'_> {
             sequences: self.spec.sequences,
             has_slots: self.has_slots,
             head_dim: self.spec.heads.head_dim,
-            head_units: self.head_units(),
+            page: KV_PAGE,
             whole_words: self.whole_words(),
             stores: inputs.iter().any(|input| matches!(input.to, Target::Cache(_))),
             first_tasks: first_tasks.collect::<Vec<u32>>(),
@@ -296,18 +302,14 @@ impl KvStoreKernel<'_> {
         Ok(bind)
     }
 
-    /// 16-bit units of a head in the cache.
-    fn head_units(&self) -> u32 {
+    /// No word of the cache belongs to two positions.
+    fn whole_words(&self) -> bool {
         let head_dim = self.spec.heads.head_dim;
         match self.spec.cache.dtype {
-            DType::F32 => 2 * head_dim,
-            DType::F16 => head_dim,
-            _ => head_dim / 32 * 17,
+            DType::F32 => true,
+            DType::F16 => head_dim.is_multiple_of(2),
+            // The scales.
+            _ => (head_dim / 32).is_multiple_of(2),
         }
-    }
-
-    /// No word of the cache belongs to two heads.
-    fn whole_words(&self) -> bool {
-        self.head_units().is_multiple_of(2)
     }
 }

@@ -6,10 +6,10 @@
 //! memory; elements are strided over the threads, and the norm is a workgroup reduction.
 //!
 //! **Bindings.** Each input [m][heads][head_dim] f32, its `gamma` [head_dim] (optional), and its
-//! output: `out` rows of the same layout, or a cache [n_seqs][n_kv_heads][capacity][head_dim];
-//! `factors` [pairs], optional; either `slots` [m] (see `kv/find_slots.wgsl`), or `positions`,
-//! `sequences` [m] and `fault`. Caches are arrays of words; where a word may belong to two heads (an
-//! odd number of 16-bit units per head) it is updated atomically.
+//! output: `out` rows of the same layout, or a cache [n_pages][n_kv_heads][page][head_dim], in Q8_0 with
+//! the scales of a page and head behind its values; `factors` [pairs], optional; either `slots` [m] (see
+//! `kv/find_slots.wgsl`), or `positions`, `sequences` [m], `pages` and `fault`. Caches are arrays of words;
+//! where a word may belong to two positions (an odd number of 16-bit units each) it is updated atomically.
 //!
 //! **Rows of one slot.** The last row of the batch with a slot wins. Small batches find that out here;
 //! large ones in a separate launch.
@@ -19,6 +19,7 @@ struct Params {
     m: u32,
     n_seqs: u32,
     capacity: u32,
+    n_pages: u32,
     tasks: u32,
     epsilon: f32,
 }
@@ -55,7 +56,7 @@ fn main(
 #if has_slots
     let slot = slots[row];
     let position = slot.x;
-    let sequence = slot.y;
+    let page = slot.y;
     let placed = slot.y != 0xffffffffu;
     let stays = slot.y != 0xfffffffeu;
 #else
@@ -104,16 +105,46 @@ fn main(
         }
   #elif kv_type == "f32"
         if (placed && stays) {
-            let to = ((sequence * {{heads}}u + head) * params.capacity + position) * {{head_dim}}u;
+            let to = ((page * {{heads}}u + head) * {{page}}u + position % {{page}}u) * {{head_dim}}u;
             for (var d = thread; d < {{head_dim}}u; d += {{threads}}u) {
                 {{output}}[to + d] = bitcast<u32>(head_values[d]);
             }
         }
+  #elif kv_type == "q8_0"
+        prepare(thread);
+        if (placed && stays) {
+            let head_words = (page * {{heads}}u + head) * {{page * head_dim / 32 * 34 / 4}}u;
+            let values_at = head_words + position % {{page}}u * {{head_dim / 4}}u;
+            for (var w = thread; w < {{head_dim / 4}}u; w += {{threads}}u) {
+    #if whole_words
+                {{output}}[values_at + w] = quants_of(w);
+    #else
+                atomicStore(&{{output}}[values_at + w], quants_of(w));
+    #endif
+            }
+            // Scales, in 16-bit units.
+            let scales_at = head_words + {{page * head_dim / 4}}u;
+            let first = position % {{page}}u * {{head_dim / 32}}u;
+    #if whole_words
+            for (var w = thread; w < {{head_dim / 64}}u; w += {{threads}}u) {
+                {{output}}[scales_at + first / 2u + w] =
+                    scale_bits[2u * w] | (scale_bits[2u * w + 1u] << 16u);
+            }
+    #else
+            // Two workgroups may write the two scales of one word.
+            for (var i = thread; i < {{head_dim / 32}}u; i += {{threads}}u) {
+                let shift = ((first + i) & 1u) * 16u;
+                let word = scales_at + (first + i) / 2u;
+                atomicAnd(&{{output}}[word], 0xffff0000u >> shift);
+                atomicOr(&{{output}}[word], scale_bits[i] << shift);
+            }
+    #endif
+        }
   #elif whole_words
         prepare(thread);
         if (placed && stays) {
-            let to = ((sequence * {{heads}}u + head) * params.capacity + position) * {{head_units / 2}}u;
-            for (var w = thread; w < {{head_units / 2}}u; w += {{threads}}u) {
+            let to = ((page * {{heads}}u + head) * {{page}}u + position % {{page}}u) * {{head_dim / 2}}u;
+            for (var w = thread; w < {{head_dim / 2}}u; w += {{threads}}u) {
                 {{output}}[to + w] = cache_bits(2u * w) | (cache_bits(2u * w + 1u) << 16u);
             }
         }
@@ -121,8 +152,8 @@ fn main(
         prepare(thread);
         if (placed && stays) {
             // Two workgroups may write the two 16-bit units of one word.
-            let to = ((sequence * {{heads}}u + head) * params.capacity + position) * {{head_units}}u;
-            for (var i = thread; i < {{head_units}}u; i += {{threads}}u) {
+            let to = ((page * {{heads}}u + head) * {{page}}u + position % {{page}}u) * {{head_dim}}u;
+            for (var i = thread; i < {{head_dim}}u; i += {{threads}}u) {
                 let shift = ((to + i) & 1u) * 16u;
                 atomicAnd(&{{output}}[(to + i) >> 1u], 0xffff0000u >> shift);
                 atomicOr(&{{output}}[(to + i) >> 1u], cache_bits(i) << shift);
