@@ -29,12 +29,15 @@ pub mod kernels;
 mod l2_prefetch;
 mod layout;
 mod module;
+mod preload;
 mod ptx;
 pub mod queue;
 mod readback;
+mod staging;
 mod tensor_map;
 mod test_kernel;
 mod timed_graph;
+mod upload;
 
 pub use buffer::CudaMemory;
 pub use device::{CudaDevice, CudaOptions, CudaTarget, NAME, list_devices, report};
