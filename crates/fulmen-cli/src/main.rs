@@ -35,6 +35,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use error::Failure;
+use fulmen_core::timeline;
 
 /// Run large language models on the CPU, on any GPU through wgpu, and at full speed on NVIDIA GPUs through
 /// CUDA.
@@ -48,7 +49,7 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
 
-    /// Show what drivers write to stderr (also FULMEN_LOG=1).
+    /// Show what drivers write to stderr, and how long each part of loading took (also FULMEN_LOG=1).
     #[arg(long, short, global = true, help_heading = "Global options")]
     verbose: bool,
 }
@@ -148,7 +149,12 @@ fn main() -> ExitCode {
     };
     quiet::install(cli.verbose);
     cli.global.set_color();
-    match cli.command.run() {
+    let done = cli.command.run();
+    let spans = timeline::spans();
+    if !spans.is_empty() {
+        output::tell(&format!("\n{}", timeline::table(&spans).trim_end()));
+    }
+    match done {
         Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         Err(failure) => failure.report(),
     }

@@ -15,6 +15,7 @@ pub(crate) fn install(verbose: bool) {
     let verbose = verbose || set("FULMEN_LOG").is_some_and(|value| value != "0" && value != "off");
     VERBOSE.store(verbose, Ordering::Relaxed);
     if verbose {
+        fulmen_core::timeline::start();
         return;
     }
     // Mesa's device-select layer asks the desktop which GPU it uses, to list that one first. A choice that

@@ -1,9 +1,12 @@
 //! `fulmen run`: answers one prompt.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use fulmen_bench::model::LoadedModel;
+use fulmen_core::clock::Instant;
+use fulmen_core::timeline;
 use fulmen_model::{FinishReason, Generated, Generation, Model, ModelError, SessionOptions};
 use serde_json::json;
 
@@ -169,6 +172,7 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
     let options = args.sampling.generate();
     options.sampling.validate()?;
     let loaded = args.options.load(model, args.options.session())?;
+    let first = FirstPiece::after_loading();
     let tokens = args.prompts.tokens(&loaded.model, &prompt)?;
     let mut session = match args.options.context {
         Some(_) => loaded.model.session()?,
@@ -187,12 +191,15 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
         true => session
             .generate_from(&tokens, &options)
             .map_err(hint)?
-            .finish(|_| ())
+            .finish(|_| first.arrived())
             .map(Some)
             .map_err(RunError::from),
         false => {
             let start = if model.is_none() && !args.quiet { prompt.as_str() } else { "" };
-            session.generate_from(&tokens, &options).map_err(hint).and_then(|text| stream(start, text))
+            session
+                .generate_from(&tokens, &options)
+                .map_err(hint)
+                .and_then(|text| stream(start, text, &first))
         }
     };
     drop(cancel);
@@ -211,9 +218,32 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
     Ok(if generated.reason == FinishReason::Cancelled { interrupt::EXIT_CODE } else { 0 })
 }
 
+/// The time from a loaded model to the first piece of text, for the timeline.
+struct FirstPiece {
+    loaded: Instant,
+    arrived: Cell<bool>,
+}
+
+impl FirstPiece {
+    fn after_loading() -> FirstPiece {
+        FirstPiece { loaded: Instant::now(), arrived: Cell::new(false) }
+    }
+
+    /// Notes the first piece; further ones change nothing.
+    fn arrived(&self) {
+        if !self.arrived.replace(true) {
+            timeline::record("loaded to first text", 0, self.loaded);
+        }
+    }
+}
+
 /// Writes `start`, and then the answer while it is generated; on a terminal, also the end of the last line.
 /// `None` if the reader closed the pipe, which is not an error.
-fn stream(start: &str, mut generation: Generation<'_>) -> Result<Option<Generated>, RunError> {
+fn stream(
+    start: &str,
+    mut generation: Generation<'_>,
+    first: &FirstPiece,
+) -> Result<Option<Generated>, RunError> {
     let mut stdout = Wrapped::stdout();
     let mut next = Some(start.to_owned());
     let mut prefill = Some(prefill_spinner(Some(generation.generated().prompt_tokens)));
@@ -223,6 +253,7 @@ fn stream(start: &str, mut generation: Generation<'_>) -> Result<Option<Generate
             result => result?,
         }
         next = generation.next_piece()?;
+        first.arrived();
         prefill.take();
     }
     let generated = generation.generated().clone();

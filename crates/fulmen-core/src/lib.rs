@@ -17,6 +17,7 @@
 mod address_map;
 mod backend_name;
 mod builder;
+mod bulk_import;
 mod captures;
 pub mod clock;
 pub mod dataflow;
@@ -29,11 +30,14 @@ mod memory;
 pub mod quant;
 mod read_ticket;
 pub mod sampling;
+pub mod timeline;
 pub mod trace;
 pub mod unfinished;
+pub mod user_cache;
 
 pub use address_map::{AddressMap, Entry, Extent, LookUp};
 pub use builder::*;
+pub use bulk_import::{BulkImport, WeightReader, WeightSpec};
 pub use captures::Captures;
 pub use device::{BackendName, BackendReport, DeviceInfo, DeviceKind, DeviceSelector};
 pub use dtype::{DType, DTypeError};

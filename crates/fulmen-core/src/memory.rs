@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{BackendError, DType, KernelDispatch, ReadTicket};
+use crate::{BackendError, BulkImport, DType, KernelDispatch, ReadTicket, WeightReader, WeightSpec};
 
 /// Every allocation and every planned tensor starts at a multiple of this many bytes: enough for the widest
 /// vector loads, for CUDA's coalescing and for wgpu's binding offsets.
@@ -55,6 +55,20 @@ pub trait DeviceMemory {
     ) -> Result<u64, BackendError> {
         let _ = (dtype, rows, width);
         self.import(bytes)
+    }
+
+    /// Imports many weights at once, as [`import_weight`](DeviceMemory::import_weight) does each of them, if
+    /// the device copies faster from memory of its own that `reader` fills than from the caller's. The reader
+    /// is called from several threads, and `progress` on this one with the bytes read so far. Unless
+    /// [`BulkImport::Imported`] is returned, nothing is left on the device.
+    fn import_weights(
+        &mut self,
+        weights: &[WeightSpec],
+        reader: &dyn WeightReader,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<BulkImport, BackendError> {
+        let _ = (weights, reader, progress);
+        Ok(BulkImport::Unsupported)
     }
 
     /// Whether kernels read imported bytes where they lie, so that they must not change for as long as they

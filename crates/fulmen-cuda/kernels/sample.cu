@@ -3,20 +3,23 @@
 //
 // Algorithm: selection by histogram; no row is sorted. Three kernels in turn (sample.rs):
 //   1. sample_largest    grid rows x parts of about 4096 logits: reduction to the largest logit of each part
-//   2. sample_histogram  same grid: histogram of the probability mass by distance from the largest, 1024 bins
+//   2. sample_histogram  same grid: histogram of the probability mass by distance from the largest, 1024
+//                        bins, and of each part a shortlist: the candidates of its first bins, up to 256
 //   3. sample            one block of 1024 threads per row: finds candidates by rank (top-k) or by prefix sum
 //                        of the mass (top-p, the draw). A bin is found in the prefix sums of the histogram;
 //                        its candidates are gathered and sorted (bitonic, up to 1024), or histogrammed again
-//                        by key if there are more
+//                        by key if there are more. They are gathered from the shortlists, and from the whole
+//                        row only if a part has more than 256 candidates up to that bin
 //
 // Numerics: masses are integers, multiples of 2^-40, so sums are exact in any order and a draw is
-// reproducible. Bound: a few passes over the logits, which stay in L2; latency for few rows (sample, embed
-// and advance take 20 us per decode step on an H200).
+// reproducible. Bound: two passes over the logits, which stay in L2, by all multiprocessors, and the latency
+// of one block in kernel 3. A pass over 152k logits by that one block would take 30 us.
 #include "ordered_key.cuh"
 
 constexpr u32 BINS = 1024;          // of the histogram, and threads of a block of `sample`
 constexpr u32 WINDOW = 1024;        // candidates that are sorted at once
 constexpr u32 LAST_BIN = BINS - 1;  // of all candidates whose weight is 0
+constexpr u32 SHORTLIST = 256;      // candidates of a shortlist, a multiple of 32
 constexpr u32 NO_TOKEN = ~0u;       // the result for a row without a finite maximum
 
 struct SampleState {
@@ -34,9 +37,12 @@ struct SampleArgs {
     const float* logits;  // [rows, width]
     SampleState* states;
     u32* out;
-    u64* part_keys;  // [rows, parts]: the largest key of each part
-    u64* masses;     // [rows, BINS]: the weight of each bin
-    u32* counts;     // [rows, BINS]: its candidates
+    u64* part_keys;   // [rows, parts]: the largest key of each part
+    u64* masses;      // [rows, BINS]: the weight of each bin
+    u32* counts;      // [rows, BINS]: its candidates
+    u64* lists;       // [rows, parts, SHORTLIST]: keys of the candidates of a part's first bins
+    u32* list_sizes;  // [rows, parts]: the keys of each list
+    u32* list_bins;   // [rows, parts]: the first bin that is not in the list
     Fault* fault;
     u32 width;
     u32 part_width;  // logits of a part
@@ -87,16 +93,49 @@ extern "C" __global__ void __launch_bounds__(1024) sample_largest(const __grid_c
     if (threadIdx.x == 0) args.part_keys[row * args.parts + blockIdx.y] = key;
 }
 
-// Kernel 2: the histogram. Grid rows x parts; each block accumulates in shared memory first.
+// Inclusive prefix sum over the lanes of the warp.
+DEVICE u32 warp_prefix_sum(u32 value) {
+#pragma unroll
+    for (u32 by = 1; by < 32; by *= 2) {
+        u32 other = __shfl_up_sync(FULL_WARP, value, by);
+        if (threadIdx.x % 32 >= by) value += other;
+    }
+    return value;
+}
+
+// The number of leading bins that have at most SHORTLIST candidates together, returned to every thread.
+// `counts` is complete; `group_counts` holds 32 words.
+DEVICE u32 shortlist_bins(const u32* counts, u32* group_counts) {
+    u32 lane = threadIdx.x % 32;
+    for (u32 group = threadIdx.x / 32; group < 32; group += blockDim.x / 32) {
+        u32 sum = warp_prefix_sum(counts[group * 32 + lane]);
+        if (lane == 31) group_counts[group] = sum;
+    }
+    __syncthreads();
+    u32 sums = warp_prefix_sum(group_counts[lane]);
+    u32 over = __ballot_sync(FULL_WARP, sums > SHORTLIST);
+    if (over == 0) return BINS;
+    u32 group = __ffs(over) - 1;
+    u32 before = __shfl_sync(FULL_WARP, sums - group_counts[lane], group);
+    sums = before + warp_prefix_sum(counts[group * 32 + lane]);
+    over = __ballot_sync(FULL_WARP, sums > SHORTLIST);
+    return group * 32 + __ffs(over) - 1;
+}
+
+// Kernel 2: the histogram and the shortlists. Grid rows x parts; each block accumulates in shared memory
+// first.
 extern "C" __global__ void __launch_bounds__(1024) sample_histogram(const __grid_constant__ SampleArgs args) {
     __shared__ u64 masses[BINS];
     __shared__ u32 counts[BINS];
+    __shared__ u32 group_counts[32];
+    __shared__ u32 listed;
     pdl_begin();
     u64 row = blockIdx.x;
     u64 begin = (u64)blockIdx.y * args.part_width, end = min((u64)args.width, begin + args.part_width);
     SampleState state = args.states[row];
     if (!is_random(state)) return;
     for (u32 bin = threadIdx.x; bin < BINS; bin += blockDim.x) masses[bin] = counts[bin] = 0;
+    if (threadIdx.x == 0) listed = 0;
     Weight weight = {key_value(largest_key(args, row)), state.temperature};
     __syncthreads();
     const float* x = args.logits + row * args.width;
@@ -114,6 +153,20 @@ extern "C" __global__ void __launch_bounds__(1024) sample_histogram(const __grid
         if (counts[bin] == 0) continue;
         atomicAdd(&args.counts[row * BINS + bin], counts[bin]);
         atomicAdd(&args.masses[row * BINS + bin], masses[bin]);
+    }
+    u32 bins = shortlist_bins(counts, group_counts);
+    u64 part = row * args.parts + blockIdx.y;
+    u64* list = args.lists + part * SHORTLIST;
+#pragma unroll 4
+    for (u64 i = begin + threadIdx.x; i < end; i += blockDim.x) {
+        float logit = x[i];
+        if (!(logit > -INFINITE) || Weight::bin(weight.distance(logit)) >= bins) continue;
+        list[atomicAdd(&listed, 1u)] = ordered_key(logit, (u32)i);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        args.list_sizes[part] = listed;
+        args.list_bins[part] = bins;
     }
 }
 
@@ -208,13 +261,54 @@ struct RowSampler {
     u32 width;
     Weight weight;
     SharedState* s;
+    const u64* lists;       // [parts, SHORTLIST]
+    const u32* list_sizes;  // [parts]
+    u32 parts;
+    u32 listed_bins;  // the candidates of bins below this one are all in the lists
     // Candidates in the window, and the prefix sums before it.
     u32 window_count;
     Prefix before_window;
 
-    // Calls `f(key, mass)` for every candidate of a range, in no particular order. Eight loads are in flight.
+    // Calls `f(key, mass)` if the candidate is in the range.
+    template <typename F>
+    DEVICE void visit(const Range& range, u64 key, float logit, F f) {
+        if (key < range.low || key > range.high || key == 0) return;
+        float distance = weight.distance(logit);
+        u32 bin = Weight::bin(distance);
+        if (bin < range.first_bin || bin > range.last_bin) return;
+        f(key, bin == LAST_BIN ? 0ull : Weight::mass(Weight::probability(distance)));
+    }
+
+    // Calls `f(key, mass)` for every candidate of a range, in no particular order.
     template <typename F>
     DEVICE void for_each(const Range& range, F f) {
+        if (range.last_bin < listed_bins) {
+            for_each_listed(range, f);
+        } else {
+            for_each_in_row(range, f);
+        }
+    }
+
+    // A warp per shortlist, with four loads in flight.
+    template <typename F>
+    DEVICE void for_each_listed(const Range& range, F f) {
+        for (u32 part = threadIdx.x / 32; part < parts; part += blockDim.x / 32) {
+            const u64* list = lists + (u64)part * SHORTLIST;
+            u32 size = list_sizes[part];
+#pragma unroll 1
+            for (u32 base = threadIdx.x % 32; base < size; base += 4 * 32) {
+                u64 keys[4];
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) keys[j] = base + j * 32 < size ? list[base + j * 32] : 0;
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) visit(range, keys[j], key_value(keys[j]), f);
+            }
+        }
+    }
+
+    // The whole row, with eight loads in flight.
+    template <typename F>
+    DEVICE void for_each_in_row(const Range& range, F f) {
         for (u64 base = threadIdx.x; base < width; base += 8 * blockDim.x) {
             float logits[8];
 #pragma unroll
@@ -224,12 +318,7 @@ struct RowSampler {
             }
 #pragma unroll
             for (u32 j = 0; j < 8; j++) {
-                u64 key = ordered_key(logits[j], (u32)(base + j * blockDim.x));
-                if (key < range.low || key > range.high || key == 0) continue;
-                float distance = weight.distance(logits[j]);
-                u32 bin = Weight::bin(distance);
-                if (bin < range.first_bin || bin > range.last_bin) continue;
-                f(key, bin == LAST_BIN ? 0ull : Weight::mass(Weight::probability(distance)));
+                visit(range, ordered_key(logits[j], (u32)(base + j * blockDim.x)), logits[j], f);
             }
         }
     }
@@ -380,8 +469,11 @@ struct RowSampler {
                 return mass;
             }
         }
+        // One bin more than the exact bound, for rounding; far more than that has the mass 0.
+        float bound = -logf(least) * 32.0f;
+        u32 last = bound < LAST_BIN - 2 ? (u32)bound + 1 : LAST_BIN;
         u64 mass = 0;
-        for_each({0, LAST_BIN, 0, ~0ull}, [&](u64 key, u64 own) {
+        for_each({0, last, 0, ~0ull}, [&](u64 key, u64 own) {
             if (Weight::probability(weight.distance(key_value(key))) >= least) mass += own;
         });
         Prefix sum = block_prefix_sum({0, mass}, s->warp_prefixes);
@@ -396,16 +488,19 @@ struct RowSampler {
     __device__ u32 draw(const SampleState& state) {
         u32 all = s->bins.counts[LAST_BIN];
         u64 total = s->bins.masses[LAST_BIN];
+        bool all_likely = false;  // whether min-p drops nothing
         if (state.top_k > 0 && state.top_k < all) {
             // Usually few are kept: then one window serves all that follows.
             Prefix before_bin = {0, 0};
             u32 count, last = find_bin(s->bins, COUNT, state.top_k, &before_bin, &count);
             if (before_bin.count + count <= WINDOW)
                 gather({0, last, 0, ~0ull}, before_bin.count + count, {0, 0});
-            total = find(COUNT, state.top_k).mass;
+            Candidate last_kept = find(COUNT, state.top_k);
+            total = last_kept.mass;
+            all_likely = Weight::probability(weight.distance(key_value(last_kept.key))) >= state.min_p;
         }
         u64 kept = total;
-        if (state.min_p > 0.0f) kept = min(kept, mass_above(state.min_p));
+        if (state.min_p > 0.0f && !all_likely) kept = min(kept, mass_above(state.min_p));
         if (state.top_p < 1.0f) {
             u64 bound = (u64)ceil((double)state.top_p * (double)total);
             kept = min(kept, find(MASS, min(max(bound, 1ull), total)).mass);
@@ -449,10 +544,20 @@ extern "C" __global__ void __launch_bounds__(BINS) sample(const __grid_constant_
         s.bins.counts[threadIdx.x] = sum.count;
         s.bins.masses[threadIdx.x] = sum.mass;
         __syncthreads();
+        u32 listed_bins = BINS;
+        for (u32 part = threadIdx.x % 32; part < args.parts; part += 32)
+            listed_bins = min(listed_bins, args.list_bins[row * args.parts + part]);
+#pragma unroll
+        for (u32 by = 16; by > 0; by /= 2)
+            listed_bins = min(listed_bins, __shfl_xor_sync(FULL_WARP, listed_bins, by));
         RowSampler sampler = {args.logits + row * args.width,
                               args.width,
                               {key_value(largest), state.temperature},
                               &s,
+                              args.lists + row * args.parts * SHORTLIST,
+                              args.list_sizes + row * args.parts,
+                              args.parts,
+                              listed_bins,
                               0,
                               {0, 0}};
         token = sampler.draw(state);

@@ -1,26 +1,34 @@
 //! Device memory. Every address is checked here before it is passed to a kernel, so that a graph with wrong
 //! addresses is an error and never an illegal access.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::result;
 use fulmen_core::{
-    ALIGNMENT, AddressMap, BackendError, DType, DeviceMemory, Entry, Extent, LookUp, ReadTicket, SharedBytes,
+    ALIGNMENT, AddressMap, BackendError, BulkImport, DType, DeviceMemory, Entry, Extent, LookUp, ReadTicket,
+    SharedBytes, WeightReader, WeightSpec, timeline,
 };
 
 use crate::device::CudaDevice;
 use crate::error::CudaError;
-use crate::handles::{DeviceBlock, Event, PinnedBlock, Stream};
+use crate::handles::{DeviceBlock, Stream};
 use crate::readback::{DeviceRead, ReadPool};
+use crate::staging::{self, Destination, SLOT_BYTES};
+use crate::upload::{SlotPool, SmallWrites, StreamCopies};
 
 /// Padding after every allocation: kernels may read whole vectors at the end of a tensor.
 const PADDING: usize = 256;
 
-/// Bytes of a staging buffer in pinned memory.
-const STAGING_BYTES: usize = 16 << 20;
+/// The largest write that goes through the [`SmallWrites`].
+const SMALL_WRITE: usize = 256 << 10;
 
-/// Staging buffers that uploads alternate between.
-const STAGING_BUFFERS: usize = 3;
+/// Bytes of a read that are copied through pinned memory at a time.
+const READ_BYTES: usize = 16 << 20;
+
+/// Weights of a bulk import share allocations of about this size: an allocation takes the driver 0.1 ms or
+/// more, and a model has hundreds of weights.
+const SLAB_BYTES: usize = 256 << 20;
 
 /// From this size on, several threads copy within the host: one alone is slower than PCIe.
 const PARALLEL_COPY: usize = 4 << 20;
@@ -29,8 +37,10 @@ const PARALLEL_COPY: usize = 4 << 20;
 pub struct CudaMemory {
     device: Arc<CudaDevice>,
     stream: Arc<Stream>,
-    pub(crate) map: AddressMap<DeviceBlock>,
-    uploads: Uploads,
+    /// A block is shared by the weights of a slab.
+    pub(crate) map: AddressMap<Arc<DeviceBlock>>,
+    small_writes: SmallWrites,
+    slots: SlotPool,
     reads: Arc<ReadPool>,
 }
 
@@ -41,7 +51,8 @@ impl CudaMemory {
             device: Arc::clone(device),
             stream: Arc::clone(stream),
             map: AddressMap::default(),
-            uploads: Uploads::default(),
+            small_writes: SmallWrites::default(),
+            slots: SlotPool::default(),
             reads: Arc::default(),
         }
     }
@@ -52,11 +63,52 @@ impl CudaMemory {
     }
 
     fn add(&mut self, bytes: usize, read_only: bool) -> Result<u64, CudaError> {
-        let needed = bytes as u64;
-        let size = bytes.checked_next_multiple_of(ALIGNMENT).and_then(|size| size.checked_add(PADDING));
-        let size = size.ok_or(CudaError::OutOfMemory { needed, free: self.device.free_bytes() })?;
-        let data = DeviceBlock::new(&self.device.context, size, needed)?;
+        let size = padded(bytes).ok_or_else(|| self.too_large(bytes))?;
+        let data = Arc::new(DeviceBlock::new(&self.device.context, size, bytes as u64)?);
         Ok(self.map.insert(Entry { start: data.ptr(), bytes, read_only, data }))
+    }
+
+    fn too_large(&self, bytes: usize) -> CudaError {
+        CudaError::OutOfMemory { needed: bytes as u64, free: self.device.free_bytes() }
+    }
+
+    /// Allocates weights, as one slab. Returns where each of them is copied to.
+    fn add_slab(&mut self, weights: &[WeightSpec], first: usize) -> Result<Vec<Destination>, CudaError> {
+        let needed = weights.iter().fold(0usize, |sum, weight| sum.saturating_add(weight.bytes));
+        let size = weights.iter().try_fold(0usize, |sum, weight| sum.checked_add(padded(weight.bytes)?));
+        let size = size.ok_or_else(|| self.too_large(needed))?;
+        let data = Arc::new(DeviceBlock::new(&self.device.context, size, needed as u64)?);
+        let mut ptr = data.ptr();
+        let mut destinations = Vec::with_capacity(weights.len());
+        for (item, &WeightSpec { bytes, dtype, .. }) in (first..).zip(weights) {
+            destinations.push(Destination { item, ptr, bytes, unit: dtype.block_bytes() });
+            self.map.insert(Entry { start: ptr, bytes, read_only: true, data: Arc::clone(&data) });
+            ptr += padded(bytes).unwrap_or(0) as u64;
+        }
+        Ok(destinations)
+    }
+
+    /// Allocates weights and uploads what `reader` reads. The addresses of weights that were allocated are in
+    /// `addresses`, also after an error. Returns `false` if the reader stopped it.
+    fn upload_weights(
+        &mut self,
+        weights: &[WeightSpec],
+        reader: &dyn WeightReader,
+        progress: &mut dyn FnMut(u64),
+        addresses: &mut Vec<u64>,
+    ) -> Result<bool, CudaError> {
+        let mut work = Vec::new();
+        timeline::span("allocate weights", || {
+            for slab in slabs(weights) {
+                let destinations = self.add_slab(&weights[slab.clone()], slab.start)?;
+                addresses.extend(destinations.iter().map(|destination| destination.ptr));
+                work.extend(staging::pieces(&destinations, SLOT_BYTES));
+            }
+            Ok::<(), CudaError>(())
+        })?;
+        let read = |weight: usize, offset: usize, out: &mut [u8]| reader.read(weight, offset, out);
+        let copies = StreamCopies::new(&self.device, &self.stream, &self.slots);
+        staging::upload(&copies, &work, &read, progress)
     }
 
     /// Starts to read a range.
@@ -68,21 +120,49 @@ impl CudaMemory {
 
     /// Copies to a range that was checked.
     fn upload(&mut self, ptr: u64, data: &[u8]) -> Result<(), CudaError> {
-        let mut at = ptr;
-        for part in data.chunks(STAGING_BYTES) {
-            let from = self.uploads.put(&self.device, &self.stream, part)?;
-            self.device.context.bind()?;
-            // SAFETY: the range is inside a live block, and the staging buffer is not written again before
-            // the copy has finished.
-            let copied = unsafe {
-                let from = std::slice::from_raw_parts(from, part.len());
-                result::memcpy_htod_async(at, from, self.stream.raw())
+        if data.len() > SMALL_WRITE {
+            let read = |_, offset: usize, out: &mut [u8]| {
+                out.copy_from_slice(&data[offset..offset + out.len()]);
+                true
             };
-            copied.map_err(|error| self.device.context.error("cuMemcpyHtoDAsync", error))?;
-            at += part.len() as u64;
+            let all = Destination { item: 0, ptr, bytes: data.len(), unit: 1 };
+            let pieces = staging::pieces(&[all], SLOT_BYTES);
+            let copies = StreamCopies::new(&self.device, &self.stream, &self.slots);
+            return staging::upload(&copies, &pieces, &read, &mut |_| ()).map(|_| ());
         }
-        Ok(())
+        let from = self.small_writes.put(&self.device, &self.stream, data)?;
+        self.device.context.bind()?;
+        // SAFETY: the range is inside a live block, and the staging buffer is not written again before the
+        // copy has finished.
+        let copied = unsafe {
+            let from = std::slice::from_raw_parts(from, data.len());
+            result::memcpy_htod_async(ptr, from, self.stream.raw())
+        };
+        copied.map_err(|error| self.device.context.error("cuMemcpyHtoDAsync", error))
     }
+}
+
+/// The size of an allocation with its padding. `None` if it overflows.
+fn padded(bytes: usize) -> Option<usize> {
+    bytes.checked_next_multiple_of(ALIGNMENT)?.checked_add(PADDING)
+}
+
+/// Cuts a list of weights into slabs of about [`SLAB_BYTES`]. A larger weight has one of its own.
+fn slabs(weights: &[WeightSpec]) -> Vec<Range<usize>> {
+    let mut slabs: Vec<Range<usize>> = Vec::new();
+    let mut room = 0;
+    for (at, weight) in weights.iter().enumerate() {
+        let size = padded(weight.bytes).unwrap_or(usize::MAX);
+        match slabs.last_mut() {
+            Some(slab) if size <= room => slab.end = at + 1,
+            _ => {
+                slabs.push(at..at + 1);
+                room = SLAB_BYTES;
+            }
+        }
+        room = room.saturating_sub(size);
+    }
+    slabs
 }
 
 impl LookUp for CudaMemory {
@@ -133,7 +213,7 @@ impl DeviceMemory for CudaMemory {
     fn read(&mut self, ptr: u64, out: &mut [u8]) -> Result<(), BackendError> {
         self.map.look_up("read", ptr, out.len(), 1, false)?;
         let mut at = ptr;
-        for part in out.chunks_mut(STAGING_BYTES) {
+        for part in out.chunks_mut(READ_BYTES) {
             self.start_read(at, part.len())?.wait_into(part)?;
             at += part.len() as u64;
         }
@@ -152,6 +232,26 @@ impl DeviceMemory for CudaMemory {
         Ok(ptr)
     }
 
+    /// Into slabs, through pinned memory that the reader fills.
+    fn import_weights(
+        &mut self,
+        weights: &[WeightSpec],
+        reader: &dyn WeightReader,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<BulkImport, BackendError> {
+        let mut addresses = Vec::with_capacity(weights.len());
+        let uploaded = self.upload_weights(weights, reader, progress, &mut addresses);
+        if matches!(uploaded, Ok(true)) {
+            return Ok(BulkImport::Imported(addresses));
+        }
+        // Copies may be running. The error of the upload is the one to report.
+        let _ = self.stream.synchronize();
+        for ptr in addresses {
+            let _ = self.map.remove(ptr);
+        }
+        Ok(uploaded.map(|_| BulkImport::Stopped)?)
+    }
+
     fn available_bytes(&self) -> Option<u64> {
         self.device.free_bytes()
     }
@@ -161,51 +261,6 @@ impl Drop for CudaMemory {
     fn drop(&mut self) {
         // Running kernels may use it. Errors are reported when results are read.
         let _ = self.stream.synchronize();
-    }
-}
-
-/// The staging buffers of uploads, in pinned memory: uploads run at the speed of PCIe, and the caller can
-/// reuse its bytes at once. When a buffer is full, the next one is used, after the copies from it have
-/// finished.
-#[derive(Default)]
-struct Uploads {
-    buffers: Vec<StagingBuffer>,
-    current: usize,
-}
-
-struct StagingBuffer {
-    memory: PinnedBlock,
-    used: usize,
-    /// Recorded after the last copy from it.
-    copied: Event,
-}
-
-impl Uploads {
-    /// Copies at most [`STAGING_BYTES`] to a staging buffer.
-    fn put(&mut self, device: &CudaDevice, stream: &Stream, data: &[u8]) -> Result<*const u8, CudaError> {
-        let full = |buffer: &StagingBuffer| buffer.used + data.len() > buffer.memory.bytes();
-        if self.buffers.get(self.current).is_some_and(full) {
-            stream.record(&self.buffers[self.current].copied)?;
-            self.current = (self.current + 1) % STAGING_BUFFERS;
-            if let Some(next) = self.buffers.get_mut(self.current) {
-                next.copied.synchronize()?;
-                next.used = 0;
-            }
-        }
-        if self.current == self.buffers.len() {
-            let memory = PinnedBlock::new(&device.context, STAGING_BYTES)?;
-            let copied = Event::new(&device.context, false)?;
-            self.buffers.push(StagingBuffer { memory, used: 0, copied });
-        }
-        let buffer = &mut self.buffers[self.current];
-        // SAFETY: the buffer has space from `used` on, and no copy reads from there.
-        let (to, target) = unsafe {
-            let to = buffer.memory.ptr().add(buffer.used);
-            (to, std::slice::from_raw_parts_mut(to, data.len()))
-        };
-        copy(data, target);
-        buffer.used = (buffer.used + data.len()).next_multiple_of(64);
-        Ok(to)
     }
 }
 
@@ -231,6 +286,18 @@ pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn weights_share_slabs() {
+        let weight = |bytes| WeightSpec { bytes, dtype: DType::F32, rows: 1, width: 1 };
+        let slabs = |sizes: &[usize]| slabs(&sizes.iter().map(|&bytes| weight(bytes)).collect::<Vec<_>>());
+        assert_eq!(slabs(&[]), []);
+        assert_eq!(slabs(&[4, 0, 1 << 20]), [0..3]);
+        assert_eq!(slabs(&[1 << 30, 4, 8]), [0..1, 1..3]);
+        assert_eq!(slabs(&[SLAB_BYTES / 2, SLAB_BYTES / 2, 4, usize::MAX, 4]), [0..1, 1..3, 3..4, 4..5]);
+        assert_eq!((padded(0), padded(1), padded(257)), (Some(256), Some(512), Some(768)));
+        assert_eq!(padded(usize::MAX - 300), None);
+    }
 
     #[test]
     fn copies_are_complete_with_any_number_of_threads() {

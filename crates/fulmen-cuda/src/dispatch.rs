@@ -14,6 +14,7 @@ use crate::error::CudaError;
 use crate::forward::{self, Forwarding};
 use crate::handles::{Event, Stream};
 use crate::kernels;
+use crate::preload::Preload;
 use crate::queue::Queue;
 use crate::timed_graph::TimedGraph;
 
@@ -30,6 +31,8 @@ pub struct CudaDispatcher {
     memory: CudaMemory,
     stream: Arc<Stream>,
     device: Arc<CudaDevice>,
+    /// The kernels of the model that was imported last.
+    preload: Option<Preload>,
 }
 
 impl CudaDispatcher {
@@ -47,6 +50,7 @@ impl CudaDispatcher {
             memory: CudaMemory::new(device, &stream),
             stream,
             device: Arc::clone(device),
+            preload: None,
         })
     }
 
@@ -321,6 +325,18 @@ impl DeviceMemory for CudaDispatcher {
     fn import(&mut self, bytes: SharedBytes) -> Result<u64, BackendError> {
         self.queue.must_be_idle("an import")?;
         self.memory.import(bytes)
+    }
+
+    fn import_weights(
+        &mut self,
+        weights: &[WeightSpec],
+        reader: &dyn WeightReader,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<BulkImport, BackendError> {
+        self.queue.must_be_idle("an import")?;
+        // While the weights are copied.
+        self.preload = Preload::start(&self.device, weights);
+        self.memory.import_weights(weights, reader, progress)
     }
 
     fn available_bytes(&self) -> Option<u64> {

@@ -7,6 +7,8 @@ use std::sync::{LazyLock, OnceLock};
 
 use ruzstd::decoding::FrameDecoder;
 
+use crate::ptx;
+
 /// The compute capability that every op has kernels for: `10 * major + minor`.
 pub(crate) const OLDEST: u32 = 80;
 
@@ -18,6 +20,8 @@ pub(crate) struct Embedded {
     pub(crate) targets: &'static [&'static str],
     compressed: &'static [u8],
     text: OnceLock<String>,
+    /// Where the kernels of each target are, in the order of `targets`.
+    indexes: Box<[OnceLock<Option<ptx::Index<'static>>>]>,
 }
 
 /// Every kernel file.
@@ -26,17 +30,20 @@ pub(crate) static EMBEDDED: LazyLock<Vec<Embedded>> =
 
 impl Embedded {
     fn new(file: &'static str, targets: &'static [&'static str], compressed: &'static [u8]) -> Embedded {
-        Embedded { file, targets, compressed, text: OnceLock::new() }
+        let indexes = targets.iter().map(|_| OnceLock::new()).collect();
+        Embedded { file, targets, compressed, text: OnceLock::new(), indexes }
     }
 
     pub(crate) fn find(file: &str) -> Option<&'static Embedded> {
         EMBEDDED.iter().find(|embedded| embedded.file == file)
     }
 
-    /// The PTX for a device of this compute capability: that of the newest target that it runs. `None` if it
-    /// runs none.
-    pub(crate) fn ptx(&self, capability: u32) -> Option<&str> {
-        self.ptx_of_target(newest_target(self.targets, capability)?)
+    /// The kernels for a device of this compute capability: those of the newest target that it runs. `None`
+    /// if it runs none.
+    pub(crate) fn index(&'static self, capability: u32) -> Option<&'static ptx::Index<'static>> {
+        let target = newest_target(self.targets, capability)?;
+        let at = self.targets.iter().position(|other| *other == target)?;
+        self.indexes[at].get_or_init(|| self.ptx_of_target(target).map(ptx::Index::new)).as_ref()
     }
 
     pub(crate) fn ptx_of_target(&self, target: &str) -> Option<&str> {
@@ -97,7 +104,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::ptx;
 
     #[test]
     fn the_newest_target_that_runs_is_chosen() {
@@ -132,8 +138,9 @@ mod tests {
                 assert!(all.contains(&format!("\n.target sm_{target}\n")), "{} {target}", embedded.file);
                 let names: Vec<&str> = ptx::entries(all).collect();
                 assert!(!names.is_empty(), "{} {target}", embedded.file);
+                let index = ptx::Index::new(all);
                 for name in names {
-                    let ptx = ptx::extract(all, name).unwrap();
+                    let ptx = index.extract(name).unwrap();
                     assert_eq!(ptx::entries(&ptx).collect::<Vec<_>>(), [name], "{} {target}", embedded.file);
                     assert_eq!(ptx.matches('{').count(), ptx.matches('}').count(), "{name} {target}");
                 }

@@ -32,14 +32,17 @@ mod l2_prefetch;
 mod launches_tests;
 mod layout;
 mod module;
+mod preload;
 mod ptx;
 pub mod queue;
 mod readback;
 #[cfg(test)]
 mod recorder;
+mod staging;
 mod tensor_map;
 mod test_kernel;
 mod timed_graph;
+mod upload;
 
 pub use buffer::CudaMemory;
 pub use device::{CudaDevice, CudaOptions, CudaTarget, NAME, list_devices, report};

@@ -1,18 +1,22 @@
-//! The kernels of a context: loaded by the driver, which compiles their PTX, when they are first launched.
+//! The kernels of a context: loaded by the driver, which compiles their PTX, when they are first launched, or
+//! before that on other threads ([`preload`](crate::preload)).
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_uint, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{
     result,
     sys::{self, CUfunction, CUfunction_attribute_enum as FunctionAttribute, CUjit_option, CUmodule},
 };
 
+use fulmen_core::clock::Instant;
+use fulmen_core::timeline;
+
 use crate::embedded::Embedded;
 use crate::error::{CudaError, reason};
 use crate::handles::Context;
-use crate::ptx;
+use crate::preload::PRELOAD_THREAD;
 
 /// A kernel that is ready to launch.
 #[derive(Clone, Copy)]
@@ -20,6 +24,8 @@ pub(crate) struct Function {
     raw: CUfunction,
     /// The dynamic shared memory that it is allowed to use.
     shared: u32,
+    /// Whether a launch has asked for it.
+    used: bool,
 }
 
 // SAFETY: functions may be launched from any thread.
@@ -34,28 +40,51 @@ impl Function {
 /// Dynamic shared memory that needs no function attribute: 48 KiB, less what a kernel may declare statically.
 const DEFAULT_SHARED: u32 = 32 << 10;
 
-/// The loaded kernels of a file, each in a module of its own.
+/// A kernel, once it is loaded. Held while it is loaded, so that others wait for this kernel alone.
+type Kernel = Arc<Mutex<Option<Function>>>;
+
+/// The kernels of a file, each in a module of its own.
 #[derive(Default)]
-struct LoadedFile {
-    modules: Vec<CUmodule>,
+struct KernelFile {
+    kernels: HashMap<Box<str>, Kernel>,
     /// PTX of a test instead of embedded PTX, loaded as a whole.
-    test_module: Option<CUmodule>,
-    functions: HashMap<Box<str>, Function>,
+    test_module: Option<Module>,
 }
 
-// SAFETY: modules may be used from any thread.
-unsafe impl Send for LoadedFile {}
+/// A loaded module.
+#[derive(Clone, Copy)]
+struct Module(CUmodule);
 
-/// The kernels of one context.
+// SAFETY: modules may be used from any thread.
+unsafe impl Send for Module {}
+
+/// The name of a kernel: its file and its entry point.
+pub(crate) type KernelName = (&'static str, Box<str>);
+
+/// The kernels of one context. They may be loaded from several threads at once.
 pub(crate) struct Modules {
     context: Arc<Context>,
     capability: u32,
-    files: Mutex<HashMap<&'static str, LoadedFile>>,
+    files: Mutex<HashMap<&'static str, KernelFile>>,
+    /// The modules of embedded kernels.
+    modules: Mutex<Vec<Module>>,
+    /// The embedded kernels that launches have asked for, in this order.
+    used: Mutex<Vec<KernelName>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Modules {
     pub(crate) fn new(context: &Arc<Context>, capability: u32) -> Modules {
-        Modules { context: Arc::clone(context), capability, files: Mutex::default() }
+        Modules {
+            context: Arc::clone(context),
+            capability,
+            files: Mutex::default(),
+            modules: Mutex::default(),
+            used: Mutex::default(),
+        }
     }
 
     /// The kernel `entry` of `file`, allowed to use `shared` bytes of dynamic shared memory.
@@ -65,16 +94,16 @@ impl Modules {
         entry: &str,
         shared: u32,
     ) -> Result<Function, CudaError> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let loaded = files.entry(file).or_default();
-        let function = match loaded.functions.get_mut(entry) {
+        let (kernel, test_module) = self.kernel(file, entry);
+        let mut kernel = lock(&kernel);
+        let function = match kernel.as_mut() {
             Some(function) => function,
-            None => {
-                let raw = self.load(loaded, file, entry)?;
-                let function = Function { raw, shared: DEFAULT_SHARED };
-                loaded.functions.entry(entry.into()).or_insert(function)
-            }
+            None => kernel.insert(self.load(file, entry, test_module)?),
         };
+        if !function.used {
+            function.used = true;
+            lock(&self.used).push((file, entry.into()));
+        }
         if shared > function.shared {
             self.context.bind()?;
             let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -90,44 +119,81 @@ impl Modules {
         Ok(*function)
     }
 
-    fn load(&self, to: &mut LoadedFile, file: &str, entry: &str) -> Result<CUfunction, CudaError> {
+    /// Loads an embedded kernel that a launch may soon ask for.
+    pub(crate) fn preload(&self, file: &'static str, entry: &str) -> Result<(), CudaError> {
+        let (kernel, test_module) = self.kernel(file, entry);
+        let mut kernel = lock(&kernel);
+        if kernel.is_none() {
+            *kernel = Some(self.load(file, entry, test_module)?);
+        }
+        Ok(())
+    }
+
+    /// The embedded kernels that launches have asked for, the first one first.
+    pub(crate) fn used(&self) -> Vec<KernelName> {
+        let used = lock(&self.used);
+        used.iter().filter(|(file, _)| Embedded::find(file).is_some()).cloned().collect()
+    }
+
+    /// A kernel, loaded or not, and the module of its file if that is a test's.
+    fn kernel(&self, file: &'static str, entry: &str) -> (Kernel, Option<Module>) {
+        let mut files = lock(&self.files);
+        let file = files.entry(file).or_default();
+        let kernel = match file.kernels.get(entry) {
+            Some(kernel) => Arc::clone(kernel),
+            None => Arc::clone(file.kernels.entry(entry.into()).or_default()),
+        };
+        (kernel, file.test_module)
+    }
+
+    fn load(&self, file: &str, entry: &str, test_module: Option<Module>) -> Result<Function, CudaError> {
         let failed = |reason: String| CudaError::Module { file: file.to_owned(), reason, log: String::new() };
         let name = CString::new(entry).map_err(|error| failed(error.to_string()))?;
-        let module = match to.test_module {
+        let began = Instant::now();
+        let module = match test_module {
             Some(module) => module,
             None => {
                 let embedded =
                     Embedded::find(file).ok_or_else(|| failed("no such kernel file".to_owned()))?;
                 let (major, minor) = (self.capability / 10, self.capability % 10);
-                let all = embedded.ptx(self.capability).ok_or_else(|| {
+                let index = embedded.index(self.capability).ok_or_else(|| {
                     failed(format!("it is not compiled for compute capability {major}.{minor}"))
                 })?;
-                let ptx =
-                    ptx::extract(all, entry).ok_or_else(|| failed(format!("it has no kernel {entry}")))?;
+                let ptx = index.extract(entry).ok_or_else(|| failed(format!("it has no kernel {entry}")))?;
                 let module = self.compile(&format!("{file}, {entry}"), &ptx)?;
-                to.modules.push(module);
+                lock(&self.modules).push(module);
                 module
             }
         };
         self.context.bind()?;
         // SAFETY: the module is alive as long as `self`.
-        let raw = unsafe { result::module::get_function(module, name) };
-        raw.map_err(|error| failed(format!("{entry}: {}", reason(error))))
+        let raw = unsafe { result::module::get_function(module.0, name) };
+        let raw = raw.map_err(|error| failed(format!("{entry}: {}", reason(error))))?;
+        // Otherwise the driver uploads its code at the first launch.
+        // SAFETY: the function is of a module that is alive.
+        let loaded = unsafe { sys::cuFuncLoad(raw) }.result();
+        loaded.map_err(|error| failed(format!("{entry}: {}", reason(error))))?;
+        if timeline::is_on() {
+            let thread = std::thread::current();
+            let where_ = thread.name().filter(|name| *name == PRELOAD_THREAD).map_or("", |_| " (preload)");
+            timeline::record(format!("load kernel {file}, {entry}{where_}"), 0, began);
+        }
+        Ok(Function { raw, shared: DEFAULT_SHARED, used: false })
     }
 
-    fn compile(&self, file: &str, ptx: &str) -> Result<CUmodule, CudaError> {
+    fn compile(&self, file: &str, ptx: &str) -> Result<Module, CudaError> {
         let failed = |reason: String, log: String| CudaError::Module { file: file.to_owned(), reason, log };
         let image = CString::new(ptx).map_err(|error| failed(error.to_string(), String::new()))?;
         self.context.bind()?;
-        load_ptx(&image).map_err(|(error, log)| failed(reason(error), log))
+        load_ptx(&image).map(Module).map_err(|(error, log)| failed(reason(error), log))
     }
 
     /// Loads the PTX of a test under a name that no embedded file has, unless it is already loaded.
     pub(crate) fn add_test_module(&self, file: &'static str, ptx: &str) -> Result<(), CudaError> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let loaded = files.entry(file).or_default();
-        if loaded.test_module.is_none() {
-            loaded.test_module = Some(self.compile(file, ptx)?);
+        let mut files = lock(&self.files);
+        let file_entry = files.entry(file).or_default();
+        if file_entry.test_module.is_none() {
+            file_entry.test_module = Some(self.compile(file, ptx)?);
         }
         Ok(())
     }
@@ -159,8 +225,9 @@ fn load_ptx(image: &CString) -> Result<CUmodule, (result::DriverError, String)> 
 
 impl Drop for Modules {
     fn drop(&mut self) {
-        let files = self.files.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for module in files.drain().flat_map(|(_, file)| file.modules.into_iter().chain(file.test_module)) {
+        let modules = std::mem::take(&mut *lock(&self.modules));
+        let tests = lock(&self.files).drain().filter_map(|(_, file)| file.test_module).collect::<Vec<_>>();
+        for Module(module) in modules.into_iter().chain(tests) {
             self.context.destroy(|| {
                 // SAFETY: loaded by `compile` and unloaded only here; the device has waited for its kernels.
                 unsafe { result::module::unload(module) }

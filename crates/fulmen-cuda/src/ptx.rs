@@ -6,33 +6,51 @@ pub(crate) fn entries(ptx: &str) -> impl Iterator<Item = &str> {
     ptx.lines().filter_map(entry_name)
 }
 
-/// The PTX without all kernels but `entry`. `None` if it has no such kernel.
-pub(crate) fn extract(ptx: &str, entry: &str) -> Option<String> {
-    let mut kept = String::with_capacity(ptx.len() / 8);
-    let mut found = false;
-    let mut lines = ptx.lines();
-    while let Some(line) = lines.next() {
-        let Some(name) = entry_name(line) else {
-            kept.extend([line, "\n"]);
-            continue;
-        };
-        let wanted = name == entry;
-        found |= wanted;
-        let (mut depth, mut line) = (0, line);
-        loop {
-            if wanted {
-                kept.extend([line, "\n"]);
+/// Where the kernels of a PTX text are. Finding them takes a pass over megabytes, extracting one does not.
+pub(crate) struct Index<'a> {
+    /// The text in order, cut before and after each kernel; the name where it is a kernel.
+    pieces: Vec<(Option<&'a str>, &'a str)>,
+}
+
+impl<'a> Index<'a> {
+    /// Finds the kernels. What follows a kernel that is cut off is left out.
+    pub(crate) fn new(ptx: &'a str) -> Index<'a> {
+        let mut pieces = Vec::new();
+        let (mut at, mut start) = (0, 0);
+        // Depth of the braces of the kernel that `at` is in.
+        let mut inside: Option<(&str, usize)> = None;
+        for line in ptx.split_inclusive('\n') {
+            if inside.is_none()
+                && let Some(name) = entry_name(line)
+            {
+                pieces.push((None, &ptx[start..at]));
+                (inside, start) = (Some((name, 0)), at);
             }
-            depth += line.matches('{').count();
-            let closed = line.matches('}').count();
-            depth = depth.saturating_sub(closed);
-            if closed > 0 && depth == 0 {
-                break;
+            at += line.len();
+            if let Some((name, depth)) = &mut inside {
+                *depth += line.bytes().filter(|&byte| byte == b'{').count();
+                let closed = line.bytes().filter(|&byte| byte == b'}').count();
+                *depth = depth.saturating_sub(closed);
+                if closed > 0 && *depth == 0 {
+                    pieces.push((Some(*name), &ptx[start..at]));
+                    (inside, start) = (None, at);
+                }
             }
-            line = lines.next()?;
         }
+        if inside.is_none() {
+            pieces.push((None, &ptx[start..]));
+        }
+        Index { pieces }
     }
-    found.then_some(kept)
+
+    /// The PTX without all kernels but `entry`. `None` if it has no such kernel.
+    pub(crate) fn extract(&self, entry: &str) -> Option<String> {
+        let wanted = |name: Option<&str>| name.is_none_or(|name| name == entry);
+        self.pieces
+            .iter()
+            .any(|(name, _)| *name == Some(entry))
+            .then(|| self.pieces.iter().filter(|(name, _)| wanted(*name)).map(|(_, text)| *text).collect())
+    }
 }
 
 /// The name of the kernel that starts on this line.
@@ -44,6 +62,10 @@ fn entry_name(line: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn extract(ptx: &str, entry: &str) -> Option<String> {
+        Index::new(ptx).extract(entry)
+    }
 
     const PTX: &str = ".version 8.4
 .func helper(

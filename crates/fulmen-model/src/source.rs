@@ -38,6 +38,15 @@ pub trait ModelSource: Send + Sync {
     /// [`check_unchanged`](ModelSource::check_unchanged) afterwards.
     fn data(&self, name: &str) -> Result<SharedBytes, SourceError>;
 
+    /// Reads a part of the data of one tensor, from byte `offset` on, into `out`. A file is read where it
+    /// lies in the page cache, which is faster than mapping its pages for one use. Returns `false` if this
+    /// tensor is available only as a whole ([`data`](ModelSource::data)). Whoever computes something from the
+    /// bytes calls [`check_unchanged`](ModelSource::check_unchanged) afterwards.
+    fn read_at(&self, name: &str, offset: usize, out: &mut [u8]) -> Result<bool, SourceError> {
+        let _ = (name, offset, out);
+        Ok(false)
+    }
+
     /// Fails if the data was changed since the source was opened: by somebody who truncated or overwrote a
     /// file. What was computed from it must then be discarded.
     fn check_unchanged(&self) -> Result<(), SourceError> {

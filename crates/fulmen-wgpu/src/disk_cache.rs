@@ -8,15 +8,16 @@
 
 use std::{
     collections::HashSet,
-    env, fs, io,
+    fs,
     path::{Path, PathBuf},
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
 };
 
-use fulmen_core::unfinished::Unfinished;
+use fulmen_core::user_cache;
+pub(crate) use fulmen_core::user_cache::{hash, replace};
 use wgpu::{AdapterInfo, ErrorFilter, Features};
 
 use crate::{
@@ -124,29 +125,8 @@ pub(crate) fn folder(place: &DiskCache) -> Option<PathBuf> {
     match place {
         DiskCache::Off => None,
         DiskCache::Folder(folder) => Some(folder.clone()),
-        DiskCache::UserFolder => user_folder(),
+        DiskCache::UserFolder => user_cache::folder(),
     }
-}
-
-/// The user's cache folder.
-fn user_folder() -> Option<PathBuf> {
-    let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if set("FULMEN_CACHE").is_some_and(|value| value.as_os_str().eq_ignore_ascii_case("off")) {
-        return None;
-    }
-    if let Some(folder) = set("FULMEN_CACHE_DIR") {
-        return Some(folder);
-    }
-    let folder = if cfg!(windows) {
-        set("LOCALAPPDATA")
-    } else if cfg!(target_vendor = "apple") {
-        set("HOME").map(|home| home.join("Library/Caches"))
-    } else {
-        // The XDG specification says to ignore relative paths.
-        let xdg = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
-        xdg.or_else(|| set("HOME").map(|home| home.join(".cache")))
-    };
-    folder.map(|folder| folder.join("fulmen").join("pipelines"))
 }
 
 /// Everything that determines whether the driver can use the data.
@@ -154,13 +134,6 @@ pub(crate) fn key(info: &AdapterInfo) -> String {
     let AdapterInfo { name, vendor, device, driver, driver_info, backend, .. } = info;
     let version = env!("CARGO_PKG_VERSION");
     format!("{backend}|{name}|{vendor:08x}:{device:08x}|{driver}|{driver_info}|{version}")
-}
-
-/// 128-bit FNV-1a: stable across processes, and long enough to identify kernels.
-pub(crate) fn hash(bytes: &[u8]) -> u128 {
-    bytes.iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, &byte| {
-        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
-    })
 }
 
 #[derive(Debug, PartialEq)]
@@ -215,23 +188,6 @@ fn read_file(path: &Path) -> Option<Vec<u8>> {
         return None;
     }
     fs::read(path).ok()
-}
-
-/// Writes a temporary file next to the target and renames it. Its name is unique to this process and call.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    static CALLS: AtomicU32 = AtomicU32::new(0);
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let call = CALLS.fetch_add(1, Ordering::Relaxed);
-    let beside = path.with_extension(format!("{}-{call}.tmp", std::process::id()));
-    let _unfinished = Unfinished::new(&beside);
-    let written = fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, path));
-    if written.is_err() {
-        // The first error is the one to report; the file may not exist.
-        let _ = fs::remove_file(&beside);
-    }
-    written
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use fulmen_bench::model::LoadedModel;
 use fulmen_core::DType;
 use fulmen_core::device::format_bytes;
+use fulmen_core::timeline;
 use fulmen_model::source::{self, ModelSource};
 use fulmen_model::synth::SynthError;
 use fulmen_model::{LoadOptions, Model, ModelError, SessionOptions};
@@ -100,8 +101,8 @@ impl EngineOptions {
         source: impl FnOnce() -> Result<Arc<dyn ModelSource>, LoadError>,
     ) -> Result<LoadedModel, LoadError> {
         let start = Instant::now();
-        let source = source()?;
-        let (device, backend) = self.open.open()?;
+        let source = timeline::span("open the model file", source)?;
+        let (device, backend) = timeline::span("open the device", || self.open.open())?;
         let bar = bar_with("loading {bar:30} {bytes} of {total_bytes}", 0);
         bar.set_draw_target(ProgressDrawTarget::hidden());
         let mut report = |progress: fulmen_model::LoadProgress| {
@@ -115,7 +116,7 @@ impl EngineOptions {
             bar.set_position(progress.done);
         };
         let options = LoadOptions { session, check_weights, progress: Some(&mut report) };
-        let model = Model::from_source(source, backend, options);
+        let model = timeline::span("load the model", || Model::from_source(source, backend, options));
         bar.finish_and_clear();
         Ok(LoadedModel { model: model?, device, load_time: start.elapsed(), threads: self.open.threads() })
     }

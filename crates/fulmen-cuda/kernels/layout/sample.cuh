@@ -5,16 +5,20 @@
 #include "layout/assert.cuh"
 
 ASSERT_CONSTANT(BINS, 1024);
+ASSERT_CONSTANT(SHORTLIST, 256);
 
-ASSERT_STRUCT(SampleArgs, 72);
+ASSERT_STRUCT(SampleArgs, 96);
 ASSERT_POINTER(SampleArgs, logits, 0, 8);
 ASSERT_POINTER(SampleArgs, states, 8, 8);
 ASSERT_POINTER(SampleArgs, out, 16, 8);
 ASSERT_POINTER(SampleArgs, part_keys, 24, 8);
 ASSERT_POINTER(SampleArgs, masses, 32, 8);
 ASSERT_POINTER(SampleArgs, counts, 40, 8);
-ASSERT_POINTER(SampleArgs, fault, 48, 8);
-ASSERT_FIELD(SampleArgs, width, u32, 56, 4);
-ASSERT_FIELD(SampleArgs, part_width, u32, 60, 4);
-ASSERT_FIELD(SampleArgs, parts, u32, 64, 4);
-ASSERT_FIELD(SampleArgs, unused, u32, 68, 4);
+ASSERT_POINTER(SampleArgs, lists, 48, 8);
+ASSERT_POINTER(SampleArgs, list_sizes, 56, 8);
+ASSERT_POINTER(SampleArgs, list_bins, 64, 8);
+ASSERT_POINTER(SampleArgs, fault, 72, 8);
+ASSERT_FIELD(SampleArgs, width, u32, 80, 4);
+ASSERT_FIELD(SampleArgs, part_width, u32, 84, 4);
+ASSERT_FIELD(SampleArgs, parts, u32, 88, 4);
+ASSERT_FIELD(SampleArgs, unused, u32, 92, 4);

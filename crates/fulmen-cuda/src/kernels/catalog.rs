@@ -39,7 +39,7 @@ pub fn catalog() -> Vec<KernelInfo> {
 /// target that it runs, without the other kernels of its file. `None` if there is no such kernel, or none
 /// that the device runs.
 pub fn ptx_of(name: &str, capability: u32) -> Option<String> {
-    EMBEDDED.iter().find_map(|embedded| ptx::extract(embedded.ptx(capability)?, name))
+    EMBEDDED.iter().find_map(|embedded| embedded.index(capability)?.extract(name))
 }
 
 #[cfg(test)]

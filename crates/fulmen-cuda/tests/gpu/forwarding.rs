@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use fulmen_core::{
-    BuildError, DType, GraphBuilder, KernelDispatch, LogicalGraph, PlanOptions, quant,
-};
+use fulmen_core::{BuildError, DType, GraphBuilder, KernelDispatch, LogicalGraph, PlanOptions, quant};
 use fulmen_cuda::CudaDispatcher;
 use fulmen_testkit::draw::{Draw, Pools};
 use fulmen_testkit::reference::{Data, DataSet, Interpreter};

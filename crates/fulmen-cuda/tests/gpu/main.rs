@@ -1,6 +1,7 @@
 //! Tests that need a GPU. Without one each test says that it was skipped; with `FULMEN_REQUIRE_CUDA=1` it
 //! fails.
 
+mod bulk_import;
 mod capture;
 mod drops;
 mod example;

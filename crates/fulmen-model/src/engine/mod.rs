@@ -9,6 +9,7 @@
 //! by the step itself. A backend can therefore capture the step once and replay it, and the host only reads
 //! tokens.
 
+mod bulk_reader;
 mod chat;
 mod chunk;
 mod drawn;

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
 
-use fulmen_core::{Backend, LogicalGraph, SharedBytes};
+use fulmen_core::{Backend, LogicalGraph, SharedBytes, timeline};
 
 use super::chunk;
 use super::generate::{GenerateOptions, Generated};
@@ -33,7 +34,7 @@ pub struct LoadProgress {
 pub struct LoadOptions<'a> {
     /// The options of [`Model::session`]; its memory must be available, too.
     pub session: SessionOptions,
-    /// Whether the weights are checked for NaN and infinity first.
+    /// Whether the weights are checked for NaN and infinity, before or while they are imported.
     pub check_weights: bool,
     /// Called with the progress.
     pub progress: Option<&'a mut dyn FnMut(LoadProgress)>,
@@ -127,31 +128,20 @@ impl Model {
     ) -> Result<Model, ModelError> {
         let config = Config::read(source.as_ref())?;
         let mut session = options.session.resolve(&config)?;
-        let tokenizer = Tokenizer::from_source(source.as_ref())?;
-        let graph =
-            config.graph(source.as_ref(), &session.spec(Step::Decode { rows: 1, penalize: false }))?;
-        let bytes = weights::weight_bytes(&graph);
-        let templates = Templates::new(device.fusions());
-        let activations = |rows| activation_bytes(&templates, &config, source.as_ref(), &session, rows);
-        let chunk = chunk::choose(device.as_ref(), &config, &session, bytes, activations)?;
-        check_memory(device.as_ref(), &config, &session, bytes, activations(chunk)?)?;
-        session.chunk = chunk;
-
-        let total = if options.check_weights { bytes.saturating_mul(2) } else { bytes };
-        let mut report = |done: u64| {
-            if let Some(progress) = &mut options.progress {
-                progress(LoadProgress { done: done.min(total), total });
+        // Building the tokenizer of a large vocabulary takes as long as copying the weights.
+        let tokenizer = || timeline::span("build the tokenizer", || Tokenizer::from_source(source.as_ref()));
+        let load = || load_weights(device.as_mut(), source.as_ref(), &config, &mut session, &mut options);
+        let (tokenizer, loaded) = beside(tokenizer, load);
+        let tokenizer = match tokenizer {
+            Ok(tokenizer) => tokenizer,
+            Err(error) => {
+                if let Ok((_, mut weights)) = loaded {
+                    weights.free(device.as_mut());
+                }
+                return Err(error.into());
             }
         };
-        let mut checked = 0;
-        if options.check_weights {
-            weights::check(&graph, source.as_ref(), &mut report)?;
-            checked = bytes;
-        }
-        let weights = Weights::load(device.as_mut(), &graph, source.as_ref(), &config, &mut |done| {
-            report(checked + done)
-        })?;
-        report(total);
+        let (templates, weights) = loaded?;
         let in_place = device.reads_imports_in_place();
         // A device that copied the weights needs no mapped file and no bytes of the host any more.
         let source = if in_place { source } else { Arc::new(Description::of(source.as_ref())) };
@@ -250,6 +240,49 @@ impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Model").field("config", self.config()).finish_non_exhaustive()
     }
+}
+
+/// Runs `first` on another thread beside `second`. Without threads, one after the other.
+fn beside<A: Send, B>(first: impl Fn() -> A + Send + Sync, second: impl FnOnce() -> B) -> (A, B) {
+    thread::scope(|scope| {
+        let running = thread::Builder::new().spawn_scoped(scope, &first);
+        let second = second();
+        let first = match running {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(_) => first(),
+        };
+        (first, second)
+    })
+}
+
+/// Checks that a model fits, chooses its prefill chunk, and imports its weights.
+fn load_weights(
+    device: &mut dyn Backend,
+    source: &dyn ModelSource,
+    config: &Config,
+    session: &mut SessionOptions,
+    options: &mut LoadOptions<'_>,
+) -> Result<(Templates, Weights), ModelError> {
+    let graph = config.graph(source, &session.spec(Step::Decode { rows: 1, penalize: false }))?;
+    let bytes = weights::weight_bytes(&graph);
+    let templates = Templates::new(device.fusions());
+    let activations = |rows| activation_bytes(&templates, config, source, session, rows);
+    let chunk = chunk::choose(device, config, session, bytes, activations)?;
+    check_memory(device, config, session, bytes, activations(chunk)?)?;
+    session.chunk = chunk;
+
+    // Checking and importing count equally.
+    let steps = if options.check_weights { 2 } else { 1 };
+    let total = bytes.saturating_mul(steps);
+    let mut report = |done: u64| {
+        if let Some(progress) = &mut options.progress {
+            progress(LoadProgress { done: done.min(total), total });
+        }
+    };
+    let mut doubled = |done: u64| report(done.saturating_mul(steps));
+    let weights = Weights::load(device, &graph, source, config, options.check_weights, &mut doubled)?;
+    report(total);
+    Ok((templates, weights))
 }
 
 /// Bytes of the activations of a prefill of `rows` tokens.

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fulmen_core::clock::Instant;
-use fulmen_core::{Backend, BackendError, Bindings, CacheUse, DType, ExecError, PageLayout, pages_of};
+use fulmen_core::{
+    Backend, BackendError, Bindings, CacheUse, DType, ExecError, PageLayout, pages_of, timeline,
+};
 
 use super::Sampling;
 use super::model::Shared;
@@ -141,7 +143,7 @@ impl Session {
             launches: None,
         };
         // On failure the session is dropped, which frees what was allocated.
-        match session.allocate() {
+        match timeline::span("allocate the KV cache", || session.allocate()) {
             Ok(()) => Ok(session),
             Err(BackendError::OutOfMemory { .. }) => Err(ModelError::CacheMemory {
                 cache: options.cache_bytes(&session.shared.config),
@@ -417,6 +419,7 @@ impl Session {
             let results = results.filter(|_| end == total).map(|results| (results, last));
             output = self.run_chunk(sequence, end, results)?;
         }
+        timeline::record("prefill", 0, start);
         if let Some(profile) = &mut self.profile {
             profile.wall += start.elapsed();
         }

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fulmen_core::clock::Instant;
-use fulmen_core::{Backend, Bindings, BoundGraph, CacheUse, ExecError, ReplayId};
+use fulmen_core::{Backend, Bindings, BoundGraph, CacheUse, ExecError, ReplayId, timeline};
 
 use super::model::Shared;
 use super::profile::Profile;
@@ -147,12 +147,15 @@ fn build(
     bindings: &Bindings,
     eager: bool,
 ) -> Result<CompiledStep, ModelError> {
-    let plan = shared.templates.plan(&shared.config, shared.source.as_ref(), spec)?;
-    let bound = plan.bind(device, bindings)?;
+    let plan = timeline::span("plan a step", || {
+        shared.templates.plan(&shared.config, shared.source.as_ref(), spec)
+    })?;
+    let bound = timeline::span("bind a step", || plan.bind(device, bindings))?;
     // A prefill takes long compared with its launches and comes in many sizes, so it is captured only if that
     // is free.
     let repeats = matches!(spec.step, Step::Decode { .. }) || device.captures_for_free();
-    let replay = if repeats && !eager { device.prepare(bound.program()) } else { Ok(None) };
+    let mut capture = || timeline::span("capture a step", || device.prepare(bound.program()));
+    let replay = if repeats && !eager { capture() } else { Ok(None) };
     match replay {
         Ok(replay) => Ok(CompiledStep { step: spec.step, bound, replay, used: 0 }),
         Err(error) => {

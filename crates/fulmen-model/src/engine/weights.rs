@@ -1,15 +1,23 @@
 //! Loads weights from a model source onto a device.
+//!
+//! A device with staging memory of its own reads and checks every weight in one pass
+//! ([`bulk_reader`](super::bulk_reader)). For the others the weights are checked first, and then imported one
+//! after another.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use fulmen_core::{Backend, Bindings, BuildError, DType, LogicalGraph, Problem, Role, SharedBytes, quant};
+use fulmen_core::clock::Instant;
+use fulmen_core::{
+    Backend, Bindings, BuildError, BulkImport, DType, LogicalGraph, Problem, Role, SharedBytes, WeightSpec,
+    quant, timeline,
+};
 
+use super::bulk_reader::BulkReader;
 use crate::arch::{Config, names};
 use crate::error::ModelError;
-use crate::source::{self, ModelSource};
+use crate::source::{self, ModelSource, SourceError};
 
 /// Weights on a device, with their addresses by name.
 #[derive(Debug, Default)]
@@ -22,14 +30,15 @@ pub(super) struct Weights {
 }
 
 /// A weight that a graph reads.
-struct Needed<'a> {
-    name: &'a str,
-    dtype: DType,
-    rows: u32,
-    width: u32,
+#[derive(Clone, Copy)]
+pub(super) struct Needed<'a> {
+    pub(super) name: &'a str,
+    pub(super) dtype: DType,
+    pub(super) rows: u32,
+    pub(super) width: u32,
 }
 
-/// The weights that `graph` reads from the file, in file order.
+/// The weights that `graph` reads from the file, in file order, each of them once.
 fn needed<'a>(graph: &'a LogicalGraph, source: &dyn ModelSource) -> Vec<Needed<'a>> {
     let mut weights: Vec<Needed<'a>> = Vec::new();
     for tensor in graph.tensors.iter().filter(|tensor| tensor.role == Role::Weight) {
@@ -41,6 +50,7 @@ fn needed<'a>(graph: &'a LogicalGraph, source: &dyn ModelSource) -> Vec<Needed<'
     let order: Vec<&str> = source.tensors().iter().map(|info| info.name()).collect();
     let place = |name: &str| order.iter().position(|other| *other == name).unwrap_or(usize::MAX);
     weights.sort_by_cached_key(|weight| place(weight.name));
+    weights.dedup_by_key(|weight| weight.name);
     weights
 }
 
@@ -51,13 +61,12 @@ pub(super) fn weight_bytes(graph: &LogicalGraph) -> u64 {
 }
 
 /// Checks every block scale and every unquantized value, on all threads; the calling thread reports progress.
-pub(super) fn check(
+fn check(
     graph: &LogicalGraph,
     source: &dyn ModelSource,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), ModelError> {
-    let mut names: Vec<&str> = needed(graph, source).iter().map(|weight| weight.name).collect();
-    names.dedup();
+    let names: Vec<&str> = needed(graph, source).iter().map(|weight| weight.name).collect();
     let (next, done, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let failure: Mutex<Option<(usize, ModelError)>> = Mutex::new(None);
     let one = || -> bool {
@@ -102,16 +111,20 @@ fn check_one(name: &str, source: &dyn ModelSource) -> Result<u64, ModelError> {
 }
 
 impl Weights {
-    /// Imports every weight that `graph` reads. On failure, everything imported so far is freed.
+    /// Imports every weight that `graph` reads. With `checked`, they are checked for NaN and infinity, too.
+    /// On failure, everything imported so far is freed. `progress` counts the bytes that were imported, or,
+    /// with `checked`, half of what was checked and imported.
     pub(super) fn load(
         device: &mut dyn Backend,
         graph: &LogicalGraph,
         source: &dyn ModelSource,
         config: &Config,
+        checked: bool,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Weights, ModelError> {
         let mut weights = Weights::default();
-        let imported = weights.import(device, graph, source, config, progress);
+        let imported = weights.import(device, graph, source, checked, progress);
+        let imported = imported.and_then(|()| weights.import_rope_factors(device, config));
         match source::unless_changed(source, imported) {
             Ok(()) => Ok(weights),
             Err(error) => {
@@ -126,30 +139,74 @@ impl Weights {
         device: &mut dyn Backend,
         graph: &LogicalGraph,
         source: &dyn ModelSource,
-        config: &Config,
+        checked: bool,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), ModelError> {
-        let mut seen = HashSet::new();
-        for Needed { name, dtype, rows, width } in needed(graph, source) {
-            if !seen.insert(name) {
-                continue;
+        let needed = needed(graph, source);
+        if self.import_all(device, source, &needed, checked, progress)? {
+            return Ok(());
+        }
+        if checked {
+            timeline::span_of_bytes("check weights", weight_bytes(graph), || {
+                check(graph, source, &mut |done| progress(done / 2))
+            })?;
+        }
+        let total = weight_bytes(graph);
+        timeline::span_of_bytes("import weights", total, || {
+            for Needed { name, dtype, rows, width } in needed {
+                let data = as_type(source, name, dtype)?;
+                let bytes = (*data).as_ref().len() as u64;
+                let ptr = device.import_weight(data, dtype, rows, width)?;
+                self.add(name, ptr, bytes);
+                progress(if checked { (total + self.bytes) / 2 } else { self.bytes });
             }
-            let data = as_type(source, name, dtype)?;
-            let bytes = (*data).as_ref().len() as u64;
-            let ptr = device.import_weight(data, dtype, rows, width)?;
-            self.allocations.push(ptr);
-            self.bindings.set(name, ptr);
-            self.bytes += bytes;
-            progress(self.bytes);
+            Ok(())
+        })
+    }
+
+    /// Imports all weights in one pass. Returns `false` if the device has no such import.
+    fn import_all(
+        &mut self,
+        device: &mut dyn Backend,
+        source: &dyn ModelSource,
+        needed: &[Needed<'_>],
+        checked: bool,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<bool, ModelError> {
+        let mut specs = Vec::with_capacity(needed.len());
+        for &Needed { name, dtype, rows, width } in needed {
+            specs.push(WeightSpec { bytes: imported_bytes(source, name, dtype)?, dtype, rows, width });
         }
-        if let Some(factors) = &config.rope_factors {
-            let bytes: Vec<u8> = factors.iter().flat_map(|factor| factor.to_le_bytes()).collect();
-            self.bytes += bytes.len() as u64;
-            let ptr = device.import_weight(Arc::new(bytes), DType::F32, 1, factors.len() as u32)?;
-            self.allocations.push(ptr);
-            self.bindings.set(names::ROPE_FACTORS, ptr);
+        let total = specs.iter().map(|spec| spec.bytes as u64).sum();
+        let reader = BulkReader::new(source, needed, &specs, checked);
+        let began = Instant::now();
+        match device.import_weights(&specs, &reader, progress)? {
+            BulkImport::Unsupported => return Ok(false),
+            BulkImport::Stopped => return Err(reader.into_failure()),
+            BulkImport::Imported(addresses) => {
+                let name = if checked { "read, check and copy weights" } else { "read and copy weights" };
+                timeline::record(name, total, began);
+                for ((weight, spec), ptr) in needed.iter().zip(&specs).zip(addresses) {
+                    self.add(weight.name, ptr, spec.bytes as u64);
+                }
+            }
         }
+        Ok(true)
+    }
+
+    fn import_rope_factors(&mut self, device: &mut dyn Backend, config: &Config) -> Result<(), ModelError> {
+        let Some(factors) = &config.rope_factors else { return Ok(()) };
+        let bytes: Vec<u8> = factors.iter().flat_map(|factor| factor.to_le_bytes()).collect();
+        let len = bytes.len() as u64;
+        let ptr = device.import_weight(Arc::new(bytes), DType::F32, 1, factors.len() as u32)?;
+        self.add(names::ROPE_FACTORS, ptr, len);
         Ok(())
+    }
+
+    fn add(&mut self, name: &str, ptr: u64, bytes: u64) {
+        self.allocations.push(ptr);
+        self.bindings.set(name, ptr);
+        self.bytes += bytes;
     }
 
     /// Frees all weights.
@@ -170,9 +227,21 @@ impl AsRef<[u8]> for Floats {
     }
 }
 
+/// The bytes of a tensor in the type that the graph reads.
+fn imported_bytes(source: &dyn ModelSource, name: &str, wanted: DType) -> Result<usize, ModelError> {
+    let missing = || SourceError::NoTensor { name: name.to_owned() };
+    let info = source.tensor(name).ok_or_else(missing)?;
+    let bytes = wanted.bytes(info.elements());
+    bytes.map_err(|error| ModelError::Build(BuildError { call: "load", problem: Problem::DType(error) }))
+}
+
 /// The data of a tensor in the type that the graph reads: as stored, or f16 and bf16 vectors converted to
 /// f32.
-fn as_type(source: &dyn ModelSource, name: &str, wanted: DType) -> Result<SharedBytes, ModelError> {
+pub(super) fn as_type(
+    source: &dyn ModelSource,
+    name: &str,
+    wanted: DType,
+) -> Result<SharedBytes, ModelError> {
     let data = source.data(name)?;
     let Some(info) = source.tensor(name) else { return Ok(data) };
     if info.dtype() == wanted {

@@ -185,12 +185,17 @@ impl GgufFile {
         self.index.get(name).map(|&at| &self.tensors[at])
     }
 
-    /// The data of one tensor. It keeps the mapping alive.
-    pub fn data(&self, name: &str) -> Result<TensorData, GgufError> {
+    /// Where the data of a tensor lies.
+    fn location(&self, name: &str) -> Result<(&ShardFile, &DataLocation), GgufError> {
         let at = self.index.get(name).copied();
         let missing = || GgufError::new(self.path(), GgufProblem::NoTensor(name.to_owned()));
         let location = at.map(|at| &self.locations[at]).ok_or_else(missing)?;
-        let shard = &self.shards[location.shard];
+        Ok((&self.shards[location.shard], location))
+    }
+
+    /// The data of one tensor. It keeps the mapping alive.
+    pub fn data(&self, name: &str) -> Result<TensorData, GgufError> {
+        let (shard, location) = self.location(name)?;
         shard.check()?;
         Ok(TensorData::new(shard.storage.clone(), location.range.clone()))
     }
@@ -256,6 +261,12 @@ impl ModelSource for GgufFile {
 
     fn data(&self, name: &str) -> Result<SharedBytes, SourceError> {
         Ok(self.data(name)?.shared())
+    }
+
+    fn read_at(&self, name: &str, offset: usize, out: &mut [u8]) -> Result<bool, SourceError> {
+        let (shard, location) = self.location(name)?;
+        let read = shard.storage.read_at(&location.range, offset, out);
+        Ok(read.map_err(|problem| GgufError::new(&shard.path, problem))?)
     }
 
     fn check_unchanged(&self) -> Result<(), SourceError> {

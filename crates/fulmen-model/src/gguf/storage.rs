@@ -27,6 +27,29 @@ impl Storage {
         }
     }
 
+    /// Reads a part of a tensor at `range` from the file, without its mapping. Returns `false` if there is no
+    /// file.
+    ///
+    /// # Panics
+    /// If the part is not inside the range.
+    pub(crate) fn read_at(
+        &self,
+        range: &Range<usize>,
+        offset: usize,
+        out: &mut [u8],
+    ) -> Result<bool, GgufProblem> {
+        assert!(
+            offset <= range.len() && out.len() <= range.len() - offset,
+            "{} bytes at {offset} of a tensor of {} bytes",
+            out.len(),
+            range.len()
+        );
+        match self {
+            Storage::Mapped(file) => file.read_at(range.start + offset, out),
+            Storage::Given(_) => Ok(false),
+        }
+    }
+
     fn bytes(&self) -> &[u8] {
         match self {
             Storage::Mapped(file) => file.bytes(),

@@ -101,6 +101,28 @@ impl MappedFile {
         &self.map
     }
 
+    /// Reads from byte `offset` of the file on, without its mapping. Returns `false` where the system has no
+    /// call for it.
+    pub(crate) fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<bool, GgufProblem> {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::FileExt;
+            match self.opened.file.read_exact_at(out, offset as u64) {
+                Ok(()) => Ok(true),
+                Err(error) => {
+                    // Whoever truncated it is the reason.
+                    self.check()?;
+                    Err(GgufProblem::Io { call: "read its tensors", error })
+                }
+            }
+        }
+        #[cfg(not(unix))]
+        {
+            let _ = (offset, out);
+            Ok(false)
+        }
+    }
+
     /// Fails if the file was changed since it was opened, or if a page of it could not be read.
     pub(crate) fn check(&self) -> Result<(), GgufProblem> {
         self.opened.check()?;

@@ -296,6 +296,19 @@ impl ModelSource for SafetensorsFolder {
         Ok(self.data(name)?)
     }
 
+    /// Tensors that are converted or permuted are available only as a whole.
+    fn read_at(&self, name: &str, offset: usize, out: &mut [u8]) -> Result<bool, SourceError> {
+        let Some(&at) = self.index.get(name) else { return Ok(false) };
+        match &self.origins[at] {
+            Origin::File { file, range, heads: None, .. } if self.tensors[at].dims().len() > 1 => {
+                let (path, _, storage) = &self.files[*file];
+                let read = storage.read_at(range, offset, out);
+                Ok(read.map_err(|problem| SafetensorsError::new(path, SafetensorsProblem::File(problem)))?)
+            }
+            _ => Ok(false),
+        }
+    }
+
     fn check_unchanged(&self) -> Result<(), SourceError> {
         for (path, _, storage) in &self.files {
             let changed = |problem| SafetensorsError::new(path, SafetensorsProblem::File(problem));

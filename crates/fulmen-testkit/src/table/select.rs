@@ -72,6 +72,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         ("min_p_1", SampleState { min_p: 1.0, ..plain }),
         ("all", SampleState { temperature: 0.7, top_k: 50, top_p: 0.95, min_p: 0.02, ..plain }),
         ("qwen3", SampleState { temperature: 0.6, top_k: 20, top_p: 0.95, ..plain }),
+        ("default", SampleState { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..plain }),
     ];
     for (name, state) in settings {
         for n in [1, 2, 100, 257, 5000] {
@@ -79,7 +80,11 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         }
         let model = &MODELS[0];
         let case = sample(&format!("{name}/{}", model.name), model.vocabulary, rows(state, 1));
-        cases.push(if matches!(name, "greedy" | "qwen3" | "plain") { case.timed() } else { case });
+        cases.push(if matches!(name, "greedy" | "qwen3" | "plain" | "default") {
+            case.timed()
+        } else {
+            case
+        });
     }
     // Thousands of equal or nearly equal candidates, which no short list holds.
     let n = 20_000;
@@ -95,6 +100,14 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
         cases.push(equal.draw("x", Draw::Floats(vec![-0.25; 3 * n as usize])));
         let close = sample(&format!("close_logits/{name}"), n, rows(state, 3));
         cases.push(close.draw("x", Draw::Normal(1.0, 1e-4)));
+    }
+    // Numbers of candidates around those that a short list, or a sort, holds; and likely ones side by side.
+    for top_k in [255, 256, 257, 300, 1024, 1025] {
+        let state = SampleState { top_k, min_p: 1e-4, ..plain };
+        cases.push(sample(&format!("top_k_{top_k}"), n, rows(state, 2)));
+        let cluster = (0..2 * n).map(|i| ((i * 37 % 1009) as f32) * if i % n < 900 { 0.02 } else { 0.005 });
+        let case = sample(&format!("cluster/top_k_{top_k}"), n, rows(state, 2));
+        cases.push(case.draw("x", Draw::Floats(cluster.collect())));
     }
     cases.push(sample("empty", 256, Vec::new()));
     // The step wraps, and every row of a batch has its own settings.
