@@ -303,8 +303,7 @@ struct TileLoader {
     DEVICE void load_tile(u32 round, u32 tile, u32 stage, u32 limit) const {
         const u32 to = block.ring + stage * 2 * TILE_BYTES;
         const u32 page = __shfl_sync(FULL_WARP, lane_page, round % 32);
-        const u64 from =
-            block.page_offset(page) + tile % (KV_PAGE / TILE) * (TILE * HEAD_DIM) + copy_from;
+        const u64 from = block.page_offset(page) + tile % (KV_PAGE / TILE) * (TILE * HEAD_DIM) + copy_from;
         const u16 *k = block.args.k_cache + from, *v = block.args.v_cache + from;
         if (!SINGLE_ROW && tile * TILE + TILE <= limit) {
 #pragma unroll
