@@ -73,8 +73,8 @@ pub(crate) struct Piece {
     parts: Vec<Part>,
 }
 
-/// Cuts items into pieces of at most `slot` bytes. Small neighbors share one. The items lie in one allocation, in ascending order;
-/// what is between them is overwritten with zeros.
+/// Cuts items into pieces of at most `slot` bytes. Small neighbors share one. The items lie in one
+/// allocation, in ascending order; what is between them is overwritten with zeros.
 pub(crate) fn pieces(items: &[Destination], slot: usize) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     for &Destination { item, ptr, bytes, unit } in items {
