@@ -292,7 +292,7 @@ mod tests {
         let weight = |bytes| WeightSpec { bytes, dtype: DType::F32, rows: 1, width: 1 };
         let slabs = |sizes: &[usize]| slabs(&sizes.iter().map(|&bytes| weight(bytes)).collect::<Vec<_>>());
         assert_eq!(slabs(&[]), []);
-        assert_eq!(slabs(&[4, 0, 1 << 20]), [0..3]);
+        assert_eq!(slabs(&[4, 0, 1 << 20]), std::slice::from_ref(&(0..3)));
         assert_eq!(slabs(&[1 << 30, 4, 8]), [0..1, 1..3]);
         assert_eq!(slabs(&[SLAB_BYTES / 2, SLAB_BYTES / 2, 4, usize::MAX, 4]), [0..1, 1..3, 3..4, 4..5]);
         assert_eq!((padded(0), padded(1), padded(257)), (Some(256), Some(512), Some(768)));
