@@ -24,7 +24,7 @@ const TILE: u32 = 16;
 const MAX_GROUP: u32 = 8;
 
 kernel_args! {
-    file: "attention_decode.cu";
+    file: "attention_decode_block.cuh";
     constants: [CLUSTER_WARPS, AMPERE_WARPS, TILE, MAX_GROUP];
 
     struct AttentionDecodeArgs {

@@ -1,5 +1,5 @@
 // The layout of the structs and constants that src/kernels/attention_decode.rs shares with
-// attention_decode.cu.
+// attention_decode_block.cuh.
 // Written by FULMEN_UPDATE=1 cargo test -p fulmen-cuda --lib kernel_layout
 #pragma once
 #include "layout/assert.cuh"

@@ -1,0 +1,214 @@
+// Decode attention (attention_decode.cu): arguments, a head in the registers of a warp, and what all stages of
+// a block know.
+#pragma once
+
+#include "common.cuh"
+#include "f16_fragments.cuh"
+#include "kv.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/mma.cuh"
+#include "ptx/tma.cuh"
+#include "q8_activations.cuh"
+#include "rope.cuh"
+
+// Whether blocks of a row and KV head are a thread block cluster.
+constexpr bool HAS_CLUSTERS = __CUDA_ARCH__ >= 900;
+constexpr int CLUSTER_WARPS = 8, AMPERE_WARPS = 4;
+constexpr int WARPS = HAS_CLUSTERS ? CLUSTER_WARPS : AMPERE_WARPS;
+constexpr int THREADS = WARPS * 32;
+constexpr int TILE = 16;      // positions
+constexpr int MAX_GROUP = 8;  // query heads per KV head: rows 0 to 7 of an MMA
+
+// Mirrored by `AttentionDecodeArgs` in src/kernels/attention_decode.rs.
+struct AttentionDecodeArgs {
+    const float* q;
+    const float* k;  // of the new rows; unused without `fused_store`, as v, the gammas, q_out and rope
+    const float* v;
+    const float* q_gamma;  // [head_dim], or null: no norm
+    const float* k_gamma;  // [head_dim], or null: no norm
+    const u32* positions;  // [rows]
+    const u32* sequences;  // [rows], or null: all 0
+    const u32* pages;      // [n_seqs, capacity / KV_PAGE]
+    u16* k_cache;
+    u16* v_cache;
+    float* q_out;  // the rotated queries; may be `q`
+    float* out;
+    u8* out_q8;             // single row: the output as q8 activations, or null
+    u8* out_f16[K_ORDERS];  // 8 or 16 rows: an eighth of the output as f16 fragments, in both orders,
+    float* out_f16_scales;  // with scales of 8; or null
+    Fault* fault;
+    RopeArgs rope;
+    float epsilon;
+    float scale;  // of the scores
+    u32 n_heads;
+    u32 n_kv_heads;
+    u32 capacity;
+    u32 n_seqs;
+    u32 fused_store;  // 0: q is rotated, and the new keys and values are in the cache
+    u32 splits;       // blocks per row and KV head
+    u32 n_pages;
+    u32 unused;
+    // Without clusters, if there are several splits:
+    float* partials;  // [rows, n_kv_heads, splits, MAX_GROUP * (head_dim + 2)]: O, max and sum of each head
+    float* rotated;   // [rows, n_heads, head_dim]: what becomes q_out when all blocks have read q
+};
+#include "layout/attention_decode_block.cuh"
+
+// One head in the registers of a warp, as RoPE pairs: lane l holds pairs l + 32 j.
+template <int HEAD_DIM>
+struct WarpHead {
+    static constexpr int PAIRS = HEAD_DIM / 64;
+    float first[PAIRS], second[PAIRS];
+
+    static DEVICE u32 pair(int j) { return (threadIdx.x & 31) + 32 * j; }
+    static DEVICE u32 first_dim(int j, bool neox) { return rope_first_dim(pair(j), neox); }
+    static DEVICE u32 second_dim(int j, bool neox) { return rope_second_dim(pair(j), HEAD_DIM, neox); }
+
+    DEVICE void load(const float* head, bool neox) {
+#pragma unroll
+        for (int j = 0; j < PAIRS; j++) {
+            first[j] = __ldcg(head + first_dim(j, neox));
+            second[j] = __ldcg(head + second_dim(j, neox));
+        }
+    }
+
+    DEVICE void store(float* head, bool neox) const {
+#pragma unroll
+        for (int j = 0; j < PAIRS; j++) {
+            head[first_dim(j, neox)] = first[j];
+            head[second_dim(j, neox)] = second[j];
+        }
+    }
+
+    DEVICE void rms_norm(const float* gamma, bool neox, float epsilon) {
+        WarpHead weight;
+        weight.load(gamma, neox);
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < PAIRS; j++) sum += first[j] * first[j] + second[j] * second[j];
+        float factor = rsqrtf(warp_sum(sum) / HEAD_DIM + epsilon);
+#pragma unroll
+        for (int j = 0; j < PAIRS; j++) {
+            first[j] = first[j] * factor * weight.first[j];
+            second[j] = second[j] * factor * weight.second[j];
+        }
+    }
+
+    DEVICE void rotate(const float2 (&cos_sin)[PAIRS]) {
+#pragma unroll
+        for (int j = 0; j < PAIRS; j++) rope_rotate(first[j], second[j], cos_sin[j]);
+    }
+
+    // The bits of the largest magnitude.
+    DEVICE u32 max_abs_bits() const {
+        u32 bits = 0;
+#pragma unroll
+        for (int j = 0; j < PAIRS; j++) bits = max(bits, max(abs_bits(first[j]), abs_bits(second[j])));
+        return __reduce_max_sync(FULL_WARP, bits);
+    }
+};
+
+// Called from two places. The code of a kernel is cold at every launch, so code size costs time.
+__device__ __noinline__ float2 rope_cos_sin_noinline(u32 position, u32 pair, u32 n_rot,
+                                                     const float* freq_factors, float freq_scale,
+                                                     float magnitude, double log2_base) {
+    return rope_cos_sin(position, pair, n_rot, freq_factors, freq_scale, magnitude, log2_base);
+}
+
+// Stores an eighth of element `at` of a row of the output as f16 fragments. The element is an average of f16
+// values, so it fits f16. A sum of 16 eighths may not, but fits the pair (sum, remainder) of
+// store_fragment_x4, which holds up to 2 * 65504. Called by whole warps with neighboring elements.
+DEVICE void store_f16_fragment(const AttentionDecodeArgs& args, u32 row, u32 at, float value) {
+    value *= 0.125f;
+    const float second = __shfl_down_sync(FULL_WARP, value, 1), third = __shfl_down_sync(FULL_WARP, value, 2);
+    const float fourth = __shfl_down_sync(FULL_WARP, value, 3);
+    const uint2 four = make_uint2(f16_pair(value, third), f16_pair(second, fourth));
+    float sum = f16_pair_sum(four.x) + f16_pair_sum(four.y);
+    sum += __shfl_xor_sync(FULL_WARP, sum, 4);
+    sum += __shfl_xor_sync(FULL_WARP, sum, 8);
+    if (at % 4 > 0) return;
+#pragma unroll
+    for (u32 order = 0; order < K_ORDERS; order++)
+        store_fragment_x4(args.out_f16[order], order, gridDim.y, row, at, four, sum);
+    if (at == 0) args.out_f16_scales[row] = 8;
+}
+
+// ---- Block: what all stages of the kernel know ----
+
+// STAGES: tiles in a warp's ring. SINGLE_ROW: the grid has one row, and the code is kept as short as
+// possible.
+template <int HEAD_DIM_, int CLUSTER_, int STAGES_, bool SINGLE_ROW_>
+struct DecodeBlock {
+    static constexpr int HEAD_DIM = HEAD_DIM_, CLUSTER = CLUSTER_, STAGES = STAGES_;
+    static constexpr bool SINGLE_ROW = SINGLE_ROW_;
+    static constexpr int TILES_PER_ROUND = CLUSTER * WARPS;
+    static constexpr int CHUNKS = HEAD_DIM / 8;             // 16-byte chunks of a K or V row
+    static constexpr int TILE_BYTES = TILE * HEAD_DIM * 2;  // of K, and of V
+    static constexpr float MASKED = -1e30f;
+    using Head = WarpHead<HEAD_DIM>;
+
+    struct Shared {
+        __align__(16) u16 q[MAX_GROUP][HEAD_DIM + 8];
+        float q_scale[MAX_GROUP];
+        float warp_max[WARPS][MAX_GROUP], warp_sum[WARPS][MAX_GROUP], block_max[MAX_GROUP];
+        float2 cos_sin[SINGLE_ROW ? HEAD_DIM / 2 : 1];
+    };
+
+    // What the blocks of the cluster have accumulated for the slice of O that this block finishes.
+    static constexpr int SENDERS = HAS_CLUSTERS ? CLUSTER : 1;
+    struct ClusterPartials {
+        float o[SENDERS][MAX_GROUP * HEAD_DIM / CLUSTER], max[SENDERS][MAX_GROUP], sum[SENDERS][MAX_GROUP];
+    };
+
+    const AttentionDecodeArgs& args;
+    Shared& shared;
+    ClusterPartials& partials;
+    u8* const rings;  // of all warps
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+    const u32 rank = blockIdx.x % CLUSTER, kv_head = blockIdx.x / CLUSTER, row = blockIdx.y;
+    const u32 group = args.n_heads / args.n_kv_heads;
+    const bool neox = args.rope.neox;
+
+    const u32 position = args.positions[row], sequence = args.sequences ? args.sequences[row] : 0;
+    const bool valid = position < args.capacity && sequence < args.n_seqs;
+    // The page table of the sequence. Indices are clamped, so that entries can be loaded before the position
+    // is there.
+    const u32 max_page = args.capacity / KV_PAGE - 1;
+    const u32* const pages = args.pages + (u64)(sequence < args.n_seqs ? sequence : 0) * (max_page + 1);
+    // The page of the row's own position.
+    const u32 own_page = pages[min(position / KV_PAGE, max_page)];
+    // Positions below this are in the cache when the kernel starts.
+    const u32 cached = valid ? position + (args.fused_store ? 0 : 1) : 0;
+    const u32 tiles = valid ? position / TILE + 1 : 0, last_tile = position / TILE,
+              first_tile = rank + CLUSTER * warp;
+    const u32 ring = shared_address(rings) + warp * STAGES * 2 * TILE_BYTES;
+
+    // Elements from the start of a cache to this KV head of a page.
+    DEVICE u64 page_offset(u32 page) const {
+        return ((u64)page * args.n_kv_heads + kv_head) * (KV_PAGE * HEAD_DIM);
+    }
+
+    // Where the new key (or value) of a row at position `at` goes; null if its page is not in the pool, which
+    // TileLoader reports.
+    DEVICE u16* kv_slot(bool is_key, u32 from_row, u32 at) const {
+        const u32 page = SINGLE_ROW || from_row == row ? own_page : pages[at / KV_PAGE];
+        if (page >= args.n_pages) return nullptr;
+        return (is_key ? args.k_cache : args.v_cache) + page_offset(page) + at % KV_PAGE * HEAD_DIM;
+    }
+
+    // Of a tile in shared memory: bytes to a 16-byte chunk.
+    static DEVICE u32 chunk_offset(u32 row, u32 chunk) { return (row * CHUNKS + (chunk ^ (row & 7))) * 16; }
+
+    DEVICE DecodeBlock(const AttentionDecodeArgs& args, Shared& shared, ClusterPartials& partials, u8* rings)
+        : args(args), shared(shared), partials(partials), rings(rings) {}
+
+    DEVICE void report_invalid_row() const {
+        if (valid || blockIdx.x != 0 || threadIdx.x != 0) return;
+        if (sequence >= args.n_seqs)
+            report(args.fault, FAULT_SEQUENCE, row, sequence, args.n_seqs);
+        else
+            report(args.fault, FAULT_POSITION, row, position, args.capacity);
+    }
+};
