@@ -43,49 +43,10 @@
 // Bound: memory bandwidth for long contexts and many rows: 70 % of it at 16 rows of 1000 positions on an H200
 // (Qwen3-4B); at one row and 1000 positions latency decides: 4.7 us against 1.0 us for the bytes.
 
-#include "attention_decode_epilogue.cuh"
+#include "attention_decode.cuh"
 
-template <typename Block>
-DEVICE void attention_decode(const AttentionDecodeArgs& args) {
-    extern __shared__ __align__(128) u8 rings[];
-    __shared__ typename Block::Shared shared;
-    __shared__ typename Block::ClusterPartials partials;
-    pdl_launch_dependents();
-    if constexpr (HAS_CLUSTERS && Block::CLUSTER > 1) cluster_arrive();
-    // The step's weights have evicted the gammas from L2: prefetched before anything is waited for.
-    if (HAS_CLUSTERS && threadIdx.x == 0 && blockIdx.x % Block::CLUSTER == 0) {
-        if (args.q_gamma) cp_async_bulk_prefetch_l2_covering(args.q_gamma, Block::HEAD_DIM * 4);
-        if (args.k_gamma) cp_async_bulk_prefetch_l2_covering(args.k_gamma, Block::HEAD_DIM * 4);
-    }
-    const Block block(args, shared, partials, rings);
-    TileLoader<Block> loader(block);
-    Prologue<Block> prologue(block);
-    prologue.find_new_rows();
-    if (!args.fused_store) pdl_wait();
-    if (prologue.only_row) loader.load_first_tiles(block.cached);
-    prologue.compute_rotation();
-    prologue.clear_queries();
-    __syncthreads();
-    prologue.read_rotation();
-    if (args.fused_store) pdl_wait();
-    prologue.run();
-    block.report_invalid_row();
-    // What a warp has stored to the cache is read by cp.async of other warps after the barrier: the fence
-    // orders these stores for the block explicitly.
-    __threadfence_block();
-    __syncthreads();
-    if (!Block::SINGLE_ROW && !prologue.only_row) loader.load_first_tiles(block.position + 1);
-    Mainloop<Block> mainloop(block);
-    mainloop.run(loader);
-    Epilogue<Block>(block, mainloop).run(prologue.query);
-    loader.report_invalid_page();
-}
-
-#define KERNEL(NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW)                                      \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                        \
-        attention_decode_##HEAD_DIM##_##NAME(const __grid_constant__ AttentionDecodeArgs args) { \
-        attention_decode<DecodeBlock<HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW>>(args);              \
-    }
+#define KERNEL(NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW) \
+    DECODE_KERNEL(KV_F16, attention_decode, NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW)
 KERNEL(single_row, 64, 8, 2, true)
 KERNEL(single_row, 128, 8, 2, true)
 // Rings of 192 KiB with heads of 128 dims, of 128 KiB with heads of 64; without clusters of 64 KiB.

@@ -31,8 +31,8 @@ struct AttentionDecodeArgs {
     const u32* positions;  // [rows]
     const u32* sequences;  // [rows], or null: all 0
     const u32* pages;      // [n_seqs, capacity / KV_PAGE]
-    u16* k_cache;
-    u16* v_cache;
+    u8* k_cache;
+    u8* v_cache;
     float* q_out;  // the rotated queries; may be `q`
     float* out;
     u8* out_q8;             // single row: the output as q8 activations, or null
@@ -101,6 +101,15 @@ struct WarpHead {
         for (int j = 0; j < PAIRS; j++) rope_rotate(first[j], second[j], cos_sin[j]);
     }
 
+    // The lane's value of the 32 dims from 32 `block` on, in the order of the dims.
+    DEVICE float in_order(int block, bool neox) const {
+        if (neox) return block < PAIRS ? first[block] : second[block - PAIRS];
+        const u32 lane = threadIdx.x & 31, from = block % 2 * 16 + lane / 2;
+        const float even = __shfl_sync(FULL_WARP, first[block / 2], from);
+        const float odd = __shfl_sync(FULL_WARP, second[block / 2], from);
+        return lane % 2 ? odd : even;
+    }
+
     // The bits of the largest magnitude.
     DEVICE u32 max_abs_bits() const {
         u32 bits = 0;
@@ -137,20 +146,31 @@ DEVICE void store_f16_fragment(const AttentionDecodeArgs& args, u32 row, u32 at,
 
 // ---- Block: what all stages of the kernel know ----
 
+// What depends on the type of the cache; attention_decode_f16.cuh and attention_decode_q8_0.cuh specialize
+// them. KvTile: the layout of a tile in global and shared memory, the queries of a block in shared memory, and
+// stores to both. TileCopy: requests a tile. TileMath: S = Q K^T and O += P V of a warp.
+template <KvType TYPE, int HEAD_DIM>
+struct KvTile;
+template <typename Block, KvType TYPE>
+struct TileCopy;
+template <typename Block, KvType TYPE>
+struct TileMath;
+
 // STAGES: tiles in a warp's ring. SINGLE_ROW: the grid has one row, and the code is kept as short as
 // possible.
-template <int HEAD_DIM_, int CLUSTER_, int STAGES_, bool SINGLE_ROW_>
+template <KvType TYPE_, int HEAD_DIM_, int CLUSTER_, int STAGES_, bool SINGLE_ROW_>
 struct DecodeBlock {
+    static constexpr KvType TYPE = TYPE_;
     static constexpr int HEAD_DIM = HEAD_DIM_, CLUSTER = CLUSTER_, STAGES = STAGES_;
     static constexpr bool SINGLE_ROW = SINGLE_ROW_;
     static constexpr int TILES_PER_ROUND = CLUSTER * WARPS;
-    static constexpr int CHUNKS = HEAD_DIM / 8;             // 16-byte chunks of a K or V row
-    static constexpr int TILE_BYTES = TILE * HEAD_DIM * 2;  // of K, and of V
     static constexpr float MASKED = -1e30f;
     using Head = WarpHead<HEAD_DIM>;
+    using Tile = KvTile<TYPE, HEAD_DIM>;
+    static constexpr int STAGE_BYTES = Tile::STAGE_BYTES;
 
     struct Shared {
-        __align__(16) u16 q[MAX_GROUP][HEAD_DIM + 8];
+        typename Tile::Queries q;
         float q_scale[MAX_GROUP];
         float warp_max[WARPS][MAX_GROUP], warp_sum[WARPS][MAX_GROUP], block_max[MAX_GROUP];
         float2 cos_sin[SINGLE_ROW ? HEAD_DIM / 2 : 1];
@@ -183,23 +203,20 @@ struct DecodeBlock {
     const u32 cached = valid ? position + (args.fused_store ? 0 : 1) : 0;
     const u32 tiles = valid ? position / TILE + 1 : 0, last_tile = position / TILE,
               first_tile = rank + CLUSTER * warp;
-    const u32 ring = shared_address(rings) + warp * STAGES * 2 * TILE_BYTES;
+    const u32 ring = shared_address(rings) + warp * STAGES * STAGE_BYTES;
 
-    // Elements from the start of a cache to this KV head of a page.
+    // Bytes from the start of a cache to this KV head of a page.
     DEVICE u64 page_offset(u32 page) const {
-        return ((u64)page * args.n_kv_heads + kv_head) * (KV_PAGE * HEAD_DIM);
+        return ((u64)page * args.n_kv_heads + kv_head) * Tile::PAGE_BYTES;
     }
 
-    // Where the new key (or value) of a row at position `at` goes; null if its page is not in the pool, which
-    // TileLoader reports.
-    DEVICE u16* kv_slot(bool is_key, u32 from_row, u32 at) const {
+    // This KV head of the page where the new key (or value) of a row at position `at` goes; null if the page
+    // is not in the pool, which TileLoader reports.
+    DEVICE u8* kv_page(bool is_key, u32 from_row, u32 at) const {
         const u32 page = SINGLE_ROW || from_row == row ? own_page : pages[at / KV_PAGE];
         if (page >= args.n_pages) return nullptr;
-        return (is_key ? args.k_cache : args.v_cache) + page_offset(page) + at % KV_PAGE * HEAD_DIM;
+        return (is_key ? args.k_cache : args.v_cache) + page_offset(page);
     }
-
-    // Of a tile in shared memory: bytes to a 16-byte chunk.
-    static DEVICE u32 chunk_offset(u32 row, u32 chunk) { return (row * CHUNKS + (chunk ^ (row & 7))) * 16; }
 
     DEVICE DecodeBlock(const AttentionDecodeArgs& args, Shared& shared, ClusterPartials& partials, u8* rings)
         : args(args), shared(shared), partials(partials), rings(rings) {}

@@ -36,11 +36,8 @@ struct Epilogue {
                 block.shared.warp_sum[block.warp][block.lane / 4] = mainloop.row_sum * weight;
                 if (block.warp == 0) block.shared.block_max[block.lane / 4] = block_max;
             }
-#pragma unroll
-            for (int i = 0; i < HEAD_DIM / 8; i++)
-                *(float2*)(warp_o + (block.warp * MAX_GROUP + block.lane / 4) * HEAD_DIM + i * 8 +
-                           block.lane % 4 * 2) =
-                    make_float2(mainloop.o[i][0] * weight, mainloop.o[i][1] * weight);
+            mainloop.math.store(warp_o + (block.warp * MAX_GROUP + block.lane / 4) * HEAD_DIM, block.lane % 4,
+                                weight);
         }
         __syncthreads();
     }

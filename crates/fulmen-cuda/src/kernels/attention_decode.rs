@@ -1,9 +1,9 @@
-//! Decode attention over an f16 KV cache, fused with the q/k RMS norm, RoPE and the KV store
-//! (`attention_decode.cu`): 1 to 16 rows of one sequence, or a decode batch of up to 1024 rows (32 with the
-//! fused store).
+//! Decode attention over an f16 or Q8_0 KV cache, fused with the q/k RMS norm, RoPE and the KV store
+//! (`attention_decode.cu`, `attention_decode_q8_0.cu`): 1 to 16 rows of one sequence, or a decode batch of up
+//! to 1024 rows (32 with the fused store).
 
 use bytemuck::Zeroable;
-use fulmen_core::{ActivationForm, AttentionCall, BackendError, DType, KvSource, RopeStoreCall};
+use fulmen_core::{ActivationForm, AttentionCall, BackendError, DType, Heads, KvSource, RopeStoreCall};
 
 use super::f16_fragments::{F16Fragments, K_ORDERS};
 use super::rope::RopeArgs;
@@ -78,8 +78,8 @@ pub(crate) fn launch(
     call: &AttentionCall,
     forwarding: &Forwarding<'_>,
 ) -> Option<Launched> {
-    let args = args(queue, call)?;
-    Some(run(queue, call, args, forwarding))
+    let launch = args(queue, call)?;
+    Some(run(queue, call, launch, forwarding))
 }
 
 /// Whether both calls can be one kernel: the attention reads what the store writes, and overwrites nothing
@@ -108,7 +108,7 @@ pub(crate) fn launch_with_store(
     if !fuses_store(queue.caps(), rope_store, attention) {
         return None;
     }
-    let store = &rope_store.store;
+    let (store, (config, args)) = (&rope_store.store, args(queue, attention)?);
     let args = AttentionDecodeArgs {
         q: rope_store.q,
         k: store.k,
@@ -119,9 +119,9 @@ pub(crate) fn launch_with_store(
         rope: RopeArgs::new(rope_store.rope, rope_store.factors),
         epsilon: rope_store.epsilon,
         fused_store: 1,
-        ..args(queue, attention)?
+        ..args
     };
-    Some(run(queue, attention, args, forwarding))
+    Some(run(queue, attention, (config, args), forwarding))
 }
 
 /// Whether the inputs of the store, the rotated queries and the output of the attention do not overlap.
@@ -139,27 +139,26 @@ fn all_apart(rope_store: &RopeStoreCall, attention: &AttentionCall) -> bool {
 fn supports(caps: Caps, call: &AttentionCall) -> bool {
     let KvSource::Cache { cache, sequences, .. } = call.kv else { return false };
     let heads = call.heads;
-    let config = LaunchConfig::new(caps, call.m, heads.n_kv_heads, heads.head_dim);
+    let Some(config) = LaunchConfig::new(caps, call.m, heads, cache.dtype) else { return false };
     // Rows are a decode batch if each can have a sequence of its own. That is a guess by size, as sequence
     // numbers are in device memory; the kernel is right for any rows.
     let max_rows = if sequences.is_some() { cache.n_seqs.clamp(MAX_ROWS, MAX_BATCH) } else { MAX_ROWS };
     (1..=max_rows).contains(&call.m)
-        && cache.dtype == DType::F16
-        && matches!(heads.head_dim, 64 | 128)
         && heads.n_kv_heads > 0
         && heads.n_heads / heads.n_kv_heads <= MAX_GROUP
         && [cache.k_ptr, cache.v_ptr].iter().all(|ptr| ptr.is_multiple_of(16))
-        && config.shared(heads.head_dim) + STATIC_SHARED <= caps.shared_bytes
+        && config.shared() + STATIC_SHARED <= caps.shared_bytes
 }
 
 /// The form in which the kernel can write its output for the next matmul: where each block finishes a
 /// multiple of 32 elements.
 pub(crate) fn forwarded_form(caps: Caps, call: &AttentionCall) -> Option<ActivationForm> {
+    let KvSource::Cache { cache, .. } = call.kv else { return None };
     if !supports(caps, call) {
         return None;
     }
     let (heads, m, width) = (call.heads, call.m, call.heads.q_width());
-    let config = LaunchConfig::new(caps, m, heads.n_kv_heads, heads.head_dim);
+    let config = LaunchConfig::new(caps, m, heads, cache.dtype)?;
     let slices = if config.clustered { config.splits } else { 1 };
     if !(width / heads.n_kv_heads).is_multiple_of(32 * slices) {
         return None;
@@ -171,11 +170,12 @@ pub(crate) fn forwarded_form(caps: Caps, call: &AttentionCall) -> Option<Activat
     f16.then(|| F16Fragments::scaled(call.output, m, width))
 }
 
-/// The arguments of an attention alone.
-fn args(queue: &Queue, call: &AttentionCall) -> Option<AttentionDecodeArgs> {
+/// The launch and the arguments of an attention alone.
+fn args(queue: &Queue, call: &AttentionCall) -> Option<(LaunchConfig, AttentionDecodeArgs)> {
     let KvSource::Cache { cache, positions, sequences } = call.kv else { return None };
-    let heads = call.heads;
-    supports(queue.caps(), call).then_some(AttentionDecodeArgs {
+    let (heads, caps) = (call.heads, queue.caps());
+    let config = LaunchConfig::new(caps, call.m, heads, cache.dtype).filter(|_| supports(caps, call))?;
+    let args = AttentionDecodeArgs {
         q: call.q,
         positions,
         sequences: sequences.unwrap_or(0),
@@ -191,7 +191,8 @@ fn args(queue: &Queue, call: &AttentionCall) -> Option<AttentionDecodeArgs> {
         n_seqs: cache.n_seqs,
         n_pages: cache.n_pages,
         ..AttentionDecodeArgs::zeroed()
-    })
+    };
+    Some((config, args))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,35 +205,45 @@ struct LaunchConfig {
     /// Tiles in a warp's ring.
     stages: u32,
     single_row: bool,
+    head_dim: u32,
+    /// Of the cache: F16 or Q8_0.
+    dtype: DType,
 }
 
 impl LaunchConfig {
     /// A single row has a kernel of its own. With more rows: the largest cluster whose grid has at most
     /// SMs / 2 blocks; if none, 1. Measured, this is faster than a block for each SM. Without clusters, where
-    /// the next kernel cannot start on the other SMs, a block for each.
-    fn new(caps: Caps, rows: u32, kv_heads: u32, head_dim: u32) -> LaunchConfig {
-        let clustered = caps.has_clusters();
+    /// the next kernel cannot start on the other SMs, a block for each. `None` if there is no kernel for the
+    /// cache.
+    fn new(caps: Caps, rows: u32, heads: Heads, dtype: DType) -> Option<LaunchConfig> {
+        let (clustered, single_row, head_dim) = (caps.has_clusters(), rows == 1, heads.head_dim);
         let warps = if clustered { CLUSTER_WARPS } else { AMPERE_WARPS };
-        if rows == 1 {
-            return LaunchConfig { splits: 8, clustered, warps, stages: 2, single_row: true };
-        }
-        let blocks = u64::from(if clustered { caps.multiprocessors / 2 } else { caps.multiprocessors });
-        let heads = u64::from(rows) * u64::from(kv_heads);
-        let fits = |&splits: &u32| heads * u64::from(splits) <= blocks;
-        let splits = [8, 4, 2].iter().copied().find(fits).unwrap_or(1);
-        let stages = match head_dim {
-            128 if clustered => 3,
-            128 => 2,
-            _ => 4,
+        let stages = match (dtype, head_dim) {
+            (DType::F16, 64 | 128) if single_row => 2,
+            (DType::F16, 128) if clustered => 3,
+            (DType::F16, 128) => 2,
+            (DType::F16, 64) => 4,
+            (DType::Q8_0, 128) => 4,
+            (DType::Q8_0, 64) => 6,
+            _ => return None,
         };
-        LaunchConfig { splits, clustered, warps, stages, single_row: false }
+        let blocks = u64::from(if clustered { caps.multiprocessors / 2 } else { caps.multiprocessors });
+        let groups = u64::from(rows) * u64::from(heads.n_kv_heads);
+        let fits = |&splits: &u32| single_row || groups * u64::from(splits) <= blocks;
+        let splits = [8, 4, 2].iter().copied().find(fits).unwrap_or(1);
+        Some(LaunchConfig { splits, clustered, warps, stages, single_row, head_dim, dtype })
     }
 
     /// Bytes of dynamic shared memory: the rings of keys and values, which the partial outputs of the warps
     /// reuse.
-    fn shared(self, head_dim: u32) -> u32 {
-        let rings = self.warps * self.stages * 2 * TILE * head_dim * 2;
-        let partials = self.warps * MAX_GROUP * head_dim * 4;
+    fn shared(self) -> u32 {
+        let tile = match self.dtype {
+            // Values, then scales.
+            DType::Q8_0 => TILE * (self.head_dim + self.head_dim / 32 * 2),
+            _ => TILE * self.head_dim * 2,
+        };
+        let rings = self.warps * self.stages * (2 * tile).next_multiple_of(128);
+        let partials = self.warps * MAX_GROUP * self.head_dim * 4;
         rings.max(partials)
     }
 
@@ -241,11 +252,17 @@ impl LaunchConfig {
         !self.clustered && self.splits > 1
     }
 
-    fn entry(self, head_dim: u32) -> String {
+    /// The kernel file.
+    fn file(self) -> &'static str {
+        if self.dtype == DType::Q8_0 { "attention_decode_q8_0" } else { "attention_decode" }
+    }
+
+    fn entry(self) -> String {
+        let (file, head_dim) = (self.file(), self.head_dim);
         if self.single_row {
-            format!("attention_decode_{head_dim}_single_row")
+            format!("{file}_{head_dim}_single_row")
         } else {
-            format!("attention_decode_{head_dim}_cluster{}", self.splits)
+            format!("{file}_{head_dim}_cluster{}", self.splits)
         }
     }
 }
@@ -253,12 +270,11 @@ impl LaunchConfig {
 fn run(
     queue: &mut Queue,
     call: &AttentionCall,
-    mut args: AttentionDecodeArgs,
+    (config, mut args): (LaunchConfig, AttentionDecodeArgs),
     forwarding: &Forwarding<'_>,
 ) -> Launched {
-    let head_dim = call.heads.head_dim;
-    let config = LaunchConfig::new(queue.caps(), call.m, args.n_kv_heads, head_dim);
-    let entry = config.entry(head_dim);
+    let head_dim = config.head_dim;
+    let entry = config.entry();
     let blocks = queue.blocks(&entry, u64::from(config.splits) * u64::from(args.n_kv_heads))?;
     let width = call.heads.q_width();
     args.splits = config.splits;
@@ -278,9 +294,9 @@ fn run(
             (args.out_f16, args.out_f16_scales) = (f16.fragments, f16.row_scales);
         }
     }
-    let mut launch = Launch::new("attention_decode", &entry, blocks, 32 * config.warps)
+    let mut launch = Launch::new(config.file(), &entry, blocks, 32 * config.warps)
         .rows(call.m)
-        .shared(config.shared(head_dim));
+        .shared(config.shared());
     launch.cluster = if config.clustered { config.splits } else { 1 };
     queue.launch(&launch, &args)?;
     if config.combines() {
@@ -330,7 +346,8 @@ mod tests {
         ];
         for ((rows, kv_heads, multiprocessors), expected) in table {
             let caps = Caps { multiprocessors, ..H200 };
-            let cluster = LaunchConfig::new(caps, rows, kv_heads, 128).splits;
+            let heads = Heads { n_heads: kv_heads, n_kv_heads: kv_heads, head_dim: 128 };
+            let cluster = LaunchConfig::new(caps, rows, heads, DType::F16).unwrap().splits;
             let blocks = u64::from(rows) * u64::from(kv_heads) * u64::from(cluster);
             assert_eq!((cluster, blocks), expected, "{rows} rows of {kv_heads} on {multiprocessors}");
         }
@@ -338,15 +355,19 @@ mod tests {
 
     #[test]
     fn rings_fit_shared_memory_and_keep_enough_bytes_in_flight() {
-        for (head_dim, rows) in [(64, 1), (64, 2), (128, 1), (128, 2)] {
-            let bytes = LaunchConfig::new(H200, rows, 8, head_dim).shared(head_dim);
+        let shapes = [(64, 1), (64, 2), (128, 1), (128, 2)];
+        for ((head_dim, rows), dtype) in
+            shapes.into_iter().flat_map(|shape| [(shape, DType::F16), (shape, DType::Q8_0)])
+        {
+            let heads = Heads { n_heads: 32, n_kv_heads: 8, head_dim };
+            let config = LaunchConfig::new(H200, rows, heads, dtype).unwrap();
             // The shared memory of an H100, and what each multiprocessor must have in flight.
-            assert!(bytes + STATIC_SHARED <= 227 << 10, "{head_dim}");
-            assert!(bytes >= 64 << 10, "{head_dim}");
+            assert!(config.shared() + STATIC_SHARED <= 227 << 10, "{config:?}");
+            assert!(config.shared() >= 64 << 10, "{config:?}");
             let ampere = Caps { capability: 86, multiprocessors: 82, ..H200 };
-            let config = LaunchConfig::new(ampere, rows, 8, head_dim);
-            assert!(config.shared(head_dim) + STATIC_SHARED <= 99 << 10, "{config:?}");
-            assert!(config.shared(head_dim) >= 32 << 10 && !config.clustered, "{config:?}");
+            let config = LaunchConfig::new(ampere, rows, heads, dtype).unwrap();
+            assert!(config.shared() + STATIC_SHARED <= 99 << 10, "{config:?}");
+            assert!(config.shared() >= 32 << 10 && !config.clustered, "{config:?}");
         }
     }
 }
