@@ -111,7 +111,11 @@ fn over_stored(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32,
         let y = b.cache_attention(q, cache, positions, sequences, scale(heads))?;
         b.output("y", y)
     });
-    let case = case.dtype(dtype).tolerance(Tolerance::ATTENTION).sharing(Sharing::InPlace);
+    let tolerance = match dtype {
+        DType::Q8_0 => Tolerance::STORED_Q8_0_ATTENTION,
+        _ => Tolerance::ATTENTION,
+    };
+    let case = case.dtype(dtype).tolerance(tolerance).sharing(Sharing::InPlace);
     rows.draw(case.draw("q_gamma", Draw::GAIN).draw("k_gamma", Draw::GAIN), n_seqs, capacity)
 }
 
