@@ -198,7 +198,7 @@ impl Writer {
             }
             KvSource::Cache { cache, positions, sequences } => {
                 let inputs = self.slots(inputs, [Some(positions), sequences], c.m);
-                let params = OpParams { kv: Some(cache), ..params };
+                let params = OpParams { kv: Some(cache), attention_rows: c.rows, ..params };
                 self.push((TensorOp::Attention, c.output, [width, 1, c.m, 0], inputs), params)
             }
         }

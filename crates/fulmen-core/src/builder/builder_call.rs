@@ -106,6 +106,16 @@ impl<'a> BuilderCall<'a> {
         }
     }
 
+    /// The work list of a mixed step.
+    pub(super) fn work_list(&self, tensor: Tensor, max_chunks: u32) -> Built<()> {
+        let def = self.def("the work list", tensor)?;
+        if def.dtype != DType::U32 {
+            return self.fail(Problem::Type { what: "the work list", expected: "U32", got: def.dtype });
+        }
+        self.size("the columns of the work list", 4, def.width)?;
+        self.size("the rows of the work list", max_chunks.saturating_add(1), def.rows)
+    }
+
     /// Positions and sequences of `rows` rows, and a cache of this builder.
     pub(super) fn slots(
         &self,

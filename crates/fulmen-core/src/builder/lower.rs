@@ -105,13 +105,13 @@ impl Lowering<'_> {
             }
             Op::Attention { q, k, v, heads, scale } => {
                 let kv = KvSource::Rows { k: at(k), v: at(v) };
-                OpCall::Attention(self.attention(q, kv, output, heads, scale))
+                OpCall::Attention(self.attention(q, kv, AttentionRows::Any, output, heads, scale))
             }
-            Op::CacheAttention { q, cache, slots, heads, scale } => {
+            Op::CacheAttention { q, cache, slots, rows, heads, scale } => {
                 let Slots { positions, sequences } = slots;
                 let (cache, sequences) = (self.cache(&cache), self.at_option(sequences));
                 let kv = KvSource::Cache { cache, positions: at(positions), sequences };
-                OpCall::Attention(self.attention(q, kv, output, heads, scale))
+                OpCall::Attention(self.attention(q, kv, rows.map(at), output, heads, scale))
             }
             Op::KvStore { k, v, cache, slots, heads } => {
                 OpCall::KvStore(self.kv_store(k, v, &cache, slots, heads))
@@ -179,8 +179,16 @@ impl Lowering<'_> {
         MulMatCall { input: self.at(x), parts, residual: self.at_option(residual), m, k }
     }
 
-    fn attention(&self, q: TensorId, kv: KvSource, output: u64, heads: Heads, scale: f32) -> AttentionCall {
-        AttentionCall { q: self.at(q), kv, output, m: self.tensors[q].rows, heads, scale, layer: 0 }
+    fn attention(
+        &self,
+        q: TensorId,
+        kv: KvSource,
+        rows: AttentionRows,
+        output: u64,
+        heads: Heads,
+        scale: f32,
+    ) -> AttentionCall {
+        AttentionCall { q: self.at(q), kv, output, m: self.tensors[q].rows, heads, rows, scale, layer: 0 }
     }
 
     fn kv_store(

@@ -2,7 +2,7 @@
 
 use crate::graph::checks::{above_0, finite};
 use crate::graph::{BinaryCall, OpCall, TensorOp, UnaryCall};
-use crate::{DType, Heads, Problem, RopeSpec};
+use crate::{AttentionRows, DType, Heads, Problem, RopeSpec};
 
 /// Index of a tensor in [`LogicalGraph::tensors`](super::LogicalGraph::tensors).
 pub type TensorId = usize;
@@ -188,6 +188,7 @@ pub enum Op {
         q: TensorId,
         cache: CacheRef,
         slots: Slots,
+        rows: AttentionRows<TensorId>,
         heads: Heads,
         scale: f32,
     },
@@ -293,8 +294,9 @@ impl Op {
                 all(Fixed, factors.as_slice());
             }
             Op::Attention { q, k, v, .. } => all(Batch, &[*q, *k, *v]),
-            Op::CacheAttention { q, cache, slots, .. } => {
+            Op::CacheAttention { q, cache, slots, rows, .. } => {
                 all(Batch, &[*q]);
+                all(Fixed, rows.work().map(|(work, _)| *work).as_slice());
                 all(Fixed, &[cache.k, cache.v, cache.table]);
                 all(Batch, &[slots.positions]);
                 all(Batch, slots.sequences.as_slice());

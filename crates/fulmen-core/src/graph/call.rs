@@ -1,7 +1,7 @@
 //! Typed calls: the arguments of kernels. All sizes are consistent with each other, and no address that a
 //! kernel must read or write is null. Whether an address belongs to the device is checked by the backend.
 
-use super::{Heads, KvCache, RopeSpec, TokenHistory};
+use super::{AttentionRows, Heads, KvCache, RopeSpec, TokenHistory};
 use crate::DType;
 
 /// A weight matrix `[rows, k]`, row-major.
@@ -214,6 +214,8 @@ pub struct AttentionCall {
     pub m: u32,
     /// Heads.
     pub heads: Heads,
+    /// Which of them decode and which prefill, over a cache.
+    pub rows: AttentionRows,
     /// Multiplies the scores.
     pub scale: f32,
     /// Layer number, for profiles.

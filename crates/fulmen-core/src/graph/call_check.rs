@@ -196,6 +196,9 @@ impl AttentionCall {
                 optional("sequences", *sequences, self.m)?;
             }
         }
+        if let Some((&work, max_chunks)) = self.rows.work() {
+            matrix("the work list", work, max_chunks.saturating_add(1), 4)?;
+        }
         matrix("the output", self.output, self.m, 1)?;
         finite("the scale", self.scale).map(|_| ())
     }

@@ -4,6 +4,7 @@
 //! node is wrong and why; [`execute_graph`] checks it and runs it on anything that implements
 //! [`KernelDispatch`]. To run it many times, keep the [`Program`].
 
+mod attention_rows;
 mod call;
 mod call_check;
 pub(crate) mod checks;
@@ -19,6 +20,7 @@ mod print;
 mod resolve;
 mod work;
 
+pub use attention_rows::{AttentionRows, PrefillChunk, attention_work};
 pub use call::*;
 pub use dispatch::{KernelDispatch, KernelTime, ReplayId};
 pub use execute::{GraphExecResult, Program, ProgramCall, execute_graph, execute_graph_timed};

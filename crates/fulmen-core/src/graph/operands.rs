@@ -203,6 +203,10 @@ impl AttentionCall {
         let q = f32_rows(memory, "q", self.q, m, heads.q_width())?;
         let out = output(memory, "the output", self.output, m, heads.q_width())?;
         out.apart_from(q)?;
+        if let Some((&work, max_chunks)) = self.rows.work() {
+            let entries = max_chunks.saturating_add(1).saturating_mul(4);
+            out.apart_from(indices(memory, "the work list", work, entries)?)?;
+        }
         match self.kv {
             KvSource::Rows { k, v } => {
                 let k = f32_rows(memory, "k", k, m, heads.kv_width())?;

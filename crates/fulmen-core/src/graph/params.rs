@@ -1,6 +1,6 @@
 //! The parameters of a node, beyond its inputs and its shape.
 
-use super::KvCache;
+use super::{AttentionRows, KvCache};
 use crate::DType;
 
 /// Which two elements of a head RoPE rotates together.
@@ -125,6 +125,8 @@ pub struct OpParams {
     pub rope_factors_ptr: u64,
     /// The KV cache of Attention, KvStore, RopeStore.
     pub kv: Option<KvCache>,
+    /// Which rows of Attention decode and which prefill.
+    pub attention_rows: AttentionRows,
     /// Address of one `SampleState` per row, for Sample.
     pub sample_ptr: u64,
     /// Address of one `Penalties` per row, for Penalize.

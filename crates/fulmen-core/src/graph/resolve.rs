@@ -272,6 +272,7 @@ impl<'a> Node<'a> {
             output: self.data_ptr,
             m,
             heads,
+            rows: self.params.attention_rows,
             scale: self.params.scalar,
             layer: self.params.int_param as usize,
         })

@@ -2,8 +2,8 @@
 
 use fulmen_core::sampling::{Penalties, SampleState};
 use fulmen_core::{
-    AdvanceCall, AttentionCall, DType, DeviceMemory, EmbedCall, Heads, KernelDispatch, KvCache, KvSource,
-    KvStoreCall, NO_PAGE, PageLayout, PenalizeCall, SampleCall, TokenHistory, WeightArg,
+    AdvanceCall, AttentionCall, AttentionRows, DType, DeviceMemory, EmbedCall, Heads, KernelDispatch,
+    KvCache, KvSource, KvStoreCall, NO_PAGE, PageLayout, PenalizeCall, SampleCall, TokenHistory, WeightArg,
 };
 use fulmen_cuda::CudaDispatcher;
 
@@ -68,7 +68,8 @@ fn pages_that_are_not_in_the_pool_are_reported_and_not_written() {
         cuda.dispatch_kv_store(&store).unwrap();
         reported(&mut cuda, &format!("the page of row {} is 3, but there are only 3", m - 1));
         let kv = KvSource::Cache { cache, positions, sequences: None };
-        let attention = AttentionCall { q, kv, output, m, heads, scale: 0.1, layer: 0 };
+        let attention =
+            AttentionCall { q, kv, output, m, heads, rows: AttentionRows::Any, scale: 0.1, layer: 0 };
         cuda.dispatch_attention(&attention).unwrap();
         let error = cuda.synchronize().unwrap_err().to_string();
         assert!(error.starts_with("the page of row") && error.ends_with("is 3, but there are only 3"));

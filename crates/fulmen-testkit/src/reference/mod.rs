@@ -184,7 +184,7 @@ impl Interpreter {
                 let (q, k, v) = (self.floats(*q)?, self.floats(*k)?, self.floats(*v)?);
                 one(attention::over_rows(&q, &k, &v, *heads, f64::from(*scale)))
             }
-            Op::CacheAttention { q, cache, slots, heads, scale } => {
+            Op::CacheAttention { q, cache, slots, heads, scale, .. } => {
                 one(self.cache_attention(*q, cache, slots, *heads, f64::from(*scale))?)
             }
             Op::KvStore { k, v, cache, slots, heads } => {
