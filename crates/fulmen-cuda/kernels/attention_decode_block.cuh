@@ -10,7 +10,7 @@
 #include "ptx/cp_async.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/tma.cuh"
-#include "q8_activations.cuh"
+#include "q8_rows.cuh"
 #include "rope.cuh"
 
 // Whether blocks of a row and KV head are a thread block cluster.
@@ -35,7 +35,7 @@ struct AttentionDecodeArgs {
     u8* v_cache;
     float* q_out;  // the rotated queries; may be `q`
     float* out;
-    u8* out_q8;             // single row: the output as q8 activations, or null
+    u8* out_q8;             // the output as q8 activations, or as q8 rows if there are several; or null
     u8* out_f16[K_ORDERS];  // 8 or 16 rows: an eighth of the output as f16 fragments, in both orders,
     float* out_f16_scales;  // with scales of 8; or null
     Fault* fault;

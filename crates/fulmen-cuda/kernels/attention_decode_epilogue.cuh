@@ -48,6 +48,9 @@ struct Epilogue {
             value;
         if (SINGLE_ROW && block.args.out_q8)
             quantize_q8_row_x1(block.args.out_q8, block.kv_head * block.group * HEAD_DIM + at, value);
+        if (!SINGLE_ROW && block.args.out_q8)
+            quantize_q8_rows_x1(block.args.out_q8, q8_rows_padded(gridDim.y), block.row,
+                                block.kv_head * block.group * HEAD_DIM + at, value);
         if (!SINGLE_ROW && block.args.out_f16_scales)
             store_f16_fragment(block.args, block.row, block.kv_head * block.group * HEAD_DIM + at, value);
     }

@@ -208,7 +208,7 @@ struct TileMath<Block, KV_Q8_0> {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 i32 sums[4];
-                mma_m16n8k32_s8(sums, q_fragments[group], b[2 * i], b[2 * i + 1]);
+                mma_m16n8k32_s8(sums, q_fragments[group], b[2 * i], b[2 * i + 1], 0);
 #pragma unroll
                 for (int j = 0; j < 2; j++)
                     s[i][j] += f16_to_f32(scales[2 * i + j].at[group]) * (float)(sums[j] * 256 + sums[2 + j]);

@@ -311,7 +311,7 @@ struct GemvWarp {
                 for (; unit < past; unit += LANES, at += LANES / 8 * Q8_GROUP_BYTES) {
                     F weights;
                     weights.load(here, unit, unit * 2 + 1 < blocks);
-                    value += weights.dot(inner, at);
+                    value = weights.add_dot(value, inner, at);
                 }
                 __syncwarp();
                 load(stage);

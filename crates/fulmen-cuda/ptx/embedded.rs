@@ -15,6 +15,7 @@
     Embedded::new("gemm_activations", &["80", "90"], include_bytes!("gemm_activations.ptx.zst")),
     Embedded::new("gemm_hopper", &["90a"], include_bytes!("gemm_hopper.ptx.zst")),
     Embedded::new("gemm_mixed_input", &["90a"], include_bytes!("gemm_mixed_input.ptx.zst")),
+    Embedded::new("gemm_q8", &["90"], include_bytes!("gemm_q8.ptx.zst")),
     Embedded::new("gemm_small_m", &["90"], include_bytes!("gemm_small_m.ptx.zst")),
     Embedded::new("gemv", &["80", "90"], include_bytes!("gemv.ptx.zst")),
     Embedded::new("gemv_float", &["80", "90"], include_bytes!("gemv_float.ptx.zst")),

@@ -7,7 +7,7 @@ use fulmen_core::{ActivationForm, AttentionCall, BackendError, DType, Heads, KvS
 
 use super::f16_fragments::{F16Fragments, K_ORDERS};
 use super::rope::RopeArgs;
-use super::{Launched, apart, q8_activations};
+use super::{Launched, apart, q8_activations, q8_rows};
 use crate::device::Caps;
 use crate::forward::Forwarding;
 use crate::layout::{DevicePtr, kernel_args};
@@ -150,24 +150,34 @@ fn supports(caps: Caps, call: &AttentionCall) -> bool {
         && config.shared() + STATIC_SHARED <= caps.shared_bytes
 }
 
-/// The form in which the kernel can write its output for the next matmul: where each block finishes a
+/// Whether the kernel can write its output in this form for the next matmul: where each block finishes a
 /// multiple of 32 elements.
-pub(crate) fn forwarded_form(caps: Caps, call: &AttentionCall) -> Option<ActivationForm> {
-    let KvSource::Cache { cache, .. } = call.kv else { return None };
+pub(crate) fn forwards(caps: Caps, call: &AttentionCall, activation: &ActivationForm) -> bool {
+    forwarded_forms(caps, call).contains(&Some(*activation))
+}
+
+/// The q8 and the f16 form that the kernel can write.
+fn forwarded_forms(caps: Caps, call: &AttentionCall) -> [Option<ActivationForm>; 2] {
+    let KvSource::Cache { cache, .. } = call.kv else { return [None; 2] };
     if !supports(caps, call) {
-        return None;
+        return [None; 2];
     }
     let (heads, m, width) = (call.heads, call.m, call.heads.q_width());
-    let config = LaunchConfig::new(caps, m, heads, cache.dtype)?;
+    let Some(config) = LaunchConfig::new(caps, m, heads, cache.dtype) else { return [None; 2] };
     let slices = if config.clustered { config.splits } else { 1 };
     if !(width / heads.n_kv_heads).is_multiple_of(32 * slices) {
-        return None;
+        return [None; 2];
     }
     if config.single_row {
-        return q8_activations::can_forward(width).then(|| q8_activations::form(call.output, width));
+        let q8 = q8_activations::can_forward(width);
+        return [q8.then(|| q8_activations::form(call.output, width)), None];
     }
+    let q8 = config.clustered && q8_rows::can_forward(m, width);
     let f16 = config.clustered && F16Fragments::can_forward(m, width);
-    f16.then(|| F16Fragments::scaled(call.output, m, width))
+    [
+        q8.then(|| q8_rows::form(call.output, m, width)),
+        f16.then(|| F16Fragments::scaled(call.output, m, width)),
+    ]
 }
 
 /// The launch and the arguments of an attention alone.
@@ -285,14 +295,12 @@ fn run(
         args.rotated = queue.scratch((outputs + partials) * size_of::<f32>())?;
         args.partials = args.rotated + (outputs * size_of::<f32>()) as u64;
     }
-    let form = forwarded_form(queue.caps(), call);
-    if let Some(at) = form.and_then(|form| forwarding.output(&form)) {
-        if config.single_row {
-            args.out_q8 = at;
-        } else {
-            let f16 = F16Fragments::at(at, call.m, width);
-            (args.out_f16, args.out_f16_scales) = (f16.fragments, f16.row_scales);
-        }
+    let [q8, f16] =
+        forwarded_forms(queue.caps(), call).map(|form| form.and_then(|form| forwarding.output(&form)));
+    args.out_q8 = q8.unwrap_or(0);
+    if let Some(at) = f16 {
+        let f16 = F16Fragments::at(at, call.m, width);
+        (args.out_f16, args.out_f16_scales) = (f16.fragments, f16.row_scales);
     }
     let mut launch = Launch::new(config.file(), &entry, blocks, 32 * config.warps)
         .rows(call.m)
