@@ -383,7 +383,11 @@ impl StepDevice for ModelDevice {
                 Ok(ticket)
             }
             Err(error) if out_of_memory(&error) => Err(LaunchError::OutOfMemory(error.to_string())),
-            Err(error) => Err(failed(error.to_string())),
+            // A device that is gone fails again.
+            Err(error) => match self.model.with_device(|device| device.synchronize()) {
+                Ok(()) => Err(failed(error.to_string())),
+                Err(_) => Err(LaunchError::Lost(lost(error))),
+            },
         }
     }
 
