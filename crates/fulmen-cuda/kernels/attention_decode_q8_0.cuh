@@ -45,6 +45,7 @@ struct KvTile<KV_Q8_0, HEAD_DIM> {
             const Pow2Scale scale = Pow2Scale::of<13>(largest);
 #pragma unroll
             for (int j = 0; j < query.PAIRS; j++) {
+                if (!query.has(j)) continue;
                 store(head, query.first_dim(j, neox), query.first[j] * scale.down);
                 store(head, query.second_dim(j, neox), query.second[j] * scale.down);
             }
@@ -116,7 +117,7 @@ struct TileCopy<Block, KV_Q8_0> {
           copy_row(lane / CHUNKS),
           key_to(Tile::key_offset(lane / CHUNKS, lane % CHUNKS)),
           value_to(Tile::value_offset(lane / CHUNKS, lane % CHUNKS / 2) + lane % 2 * 16 + Tile::VALUE_BYTES) {
-        static_assert(CHUNKS * ROWS_PER_COPY == 32 && ROWS_PER_COPY % 2 == 0);
+        static_assert(TILE * CHUNKS % 32 == 0 && (32 % CHUNKS != 0 || ROWS_PER_COPY % 2 == 0));
     }
 
     // Positions from `limit` on get scales of 0, as P = 0 times a stale NaN is NaN; stale integers do no harm.
@@ -125,24 +126,47 @@ struct TileCopy<Block, KV_Q8_0> {
         const u8 *k = k_page + (in_page * HEAD_DIM + lane * 16),
                  *v = v_page + (in_page * HEAD_DIM + lane * 16);
         copy_rows<0>(to, k, v, left);
+        if constexpr (GROUPS % 2 != 0) {
+            copy_odd_scales(to, k_page + in_page * (GROUPS * 2), v_page + in_page * (GROUPS * 2), left);
+            return;
+        }
         // A lane for the scales of each row of K and of V.
         const u32 row = lane % TILE, at = to + Tile::scales_offset(lane < TILE, row);
         const u8* scales =
             (lane < TILE ? k_page : v_page) + Tile::PAGE_SCALES + (in_page + row) * (GROUPS * 2);
-        cp_async_if<GROUPS * 2, 0>(row < left, at, scales);
+        cp_async_if<GROUPS % 2 ? 4 : GROUPS * 2, 0>(row < left, at, scales);
         if (row >= left) zero_scales(at);
     }
 
     // Copy I and those after it.
     template <int I>
     DEVICE void copy_rows(u32 to, const u8* k, const u8* v, u32 left) const {
-        if constexpr (I < TILE * CHUNKS / 32) {
+        if constexpr (I < TILE * CHUNKS / 32 && 32 % CHUNKS != 0) {
+            const u32 row = (I * 32 + lane) / CHUNKS, chunk = (I * 32 + lane) % CHUNKS;
+            const u32 value = Tile::VALUE_BYTES + Tile::value_offset(row, chunk / 2) + chunk % 2 * 16;
+            cp_async_if<16, I * 512>(row < left, to + Tile::key_offset(row, chunk), k);
+            cp_async_if<16, I * 512>(row < left, to + value, v);
+            copy_rows<I + 1>(to, k, v, left);
+        } else if constexpr (I < TILE * CHUNKS / 32) {
             constexpr u32 ROW = I * ROWS_PER_COPY, KEY = Tile::key_offset(ROW, 0),
                           VALUE = Tile::value_offset(ROW, 0);
             const bool wanted = ROW + copy_row < left;
             cp_async_if<16, I * 512>(wanted, to + (key_to ^ KEY % 128) + KEY / 128 * 128, k);
             cp_async_if<16, I * 512>(wanted, to + (value_to ^ VALUE % 128) + VALUE / 128 * 128, v);
             copy_rows<I + 1>(to, k, v, left);
+        }
+    }
+
+    // An odd number of scales per row: words of two, of which one may be of a row that is not wanted.
+    DEVICE void copy_odd_scales(u32 to, const u8* k, const u8* v, u32 left) const {
+        constexpr u32 WORDS = TILE * GROUPS / 2;
+#pragma unroll
+        for (u32 i = lane; i < 2 * WORDS; i += 32) {
+            const u32 word = i % WORDS, at = to + Tile::scales_offset(i < WORDS, 0) + word * 4;
+            const u8* from = (i < WORDS ? k : v) + Tile::PAGE_SCALES + word * 4;
+            const u32 wanted = left * GROUPS - min(left * GROUPS, word * 2);
+            cp_async_if<4, 0>(wanted >= 2, at, from);
+            if (wanted < 2) st_shared_u32(at, wanted == 1 ? *(const u16*)from : 0);
         }
     }
 
@@ -160,7 +184,7 @@ struct TileMath<Block, KV_Q8_0> {
     static constexpr int HEAD_DIM = Block::HEAD_DIM, GROUPS = Tile::GROUPS;
 
     // The scales of a row.
-    struct __align__(GROUPS * 2) Scales { u16 at[GROUPS]; };
+    struct __align__(GROUPS % 2 ? 2 : GROUPS * 2) Scales { u16 at[GROUPS]; };
 
     u32 q_fragments[GROUPS][4];
     float o[HEAD_DIM / 8][2];

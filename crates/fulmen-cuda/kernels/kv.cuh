@@ -9,8 +9,9 @@
 
 enum KvType : u32 { KV_F32 = 0, KV_F16 = 1, KV_Q8_0 = 2 };
 
-constexpr u32 KV_PAGE = 128;  // positions of a page
-constexpr u32 NO_PAGE = ~0u;  // in a page table: the sequence has no such page
+constexpr u32 KV_PAGE = 128;      // positions of a page
+constexpr u32 NO_PAGE = ~0u;      // in a page table: the sequence has no such page
+constexpr u32 NO_SEQUENCE = ~0u;  // the sequence number of an inactive row, which is skipped
 
 // The FaultCode (common.cuh) of a page that is not in the pool.
 constexpr u32 FAULT_PAGE = 10;
@@ -43,9 +44,11 @@ struct KvSlots {
 
 DEVICE u32 sequence_of(const KvSlots& slots, u32 row) { return slots.sequences ? slots.sequences[row] : 0; }
 
-// Whether the row's slot is inside the cache. If not, the thread with `reports` set reports a fault.
+// Whether the row's slot is inside the cache. If not, the thread with `reports` set reports a fault, unless the
+// row is inactive.
 DEVICE bool slot_is_valid(const KvSlots& slots, u32 n_seqs, u32 capacity, u32 row, bool reports) {
     u32 position = slots.positions[row], sequence = sequence_of(slots, row);
+    if (sequence == NO_SEQUENCE) return false;
     if (position >= capacity) {
         if (reports) report(slots.fault, FAULT_POSITION, row, position, capacity);
         return false;
