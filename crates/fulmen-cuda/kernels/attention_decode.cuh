@@ -56,8 +56,8 @@ DEVICE void attention_decode(const AttentionDecodeArgs& args) {
     decode_row<Block>(args, shared, partials, rings, blockIdx.y);
 }
 
-// The decode rows of a mixed step, whose number is in device memory: grid y is a number of rows that fills the
-// device, and a block takes every so many rows.
+// The decode rows of a mixed step, whose number is in device memory: grid y is a number of rows that fills
+// the device, and a block takes every so many rows.
 template <typename Block>
 DEVICE void attention_decode_mixed(const AttentionDecodeArgs& args) {
     extern __shared__ __align__(128) u8 rings[];
@@ -67,8 +67,8 @@ DEVICE void attention_decode_mixed(const AttentionDecodeArgs& args) {
     const u32 rows = min(args.work[0], args.rows);
 #pragma unroll 1
     for (u32 row = blockIdx.y; row < rows; row += gridDim.y) {
-        // The other blocks of the cluster send their partial results after this, so they do not overwrite those
-        // of the previous row while they are read.
+        // The other blocks of the cluster send their partial results after this, so they do not overwrite
+        // those of the previous row while they are read.
         if constexpr (HAS_CLUSTERS && Block::CLUSTER > 1) cluster_arrive();
         decode_row<Block>(args, shared, partials, rings, row);
         __syncthreads();

@@ -1,5 +1,5 @@
-// Decode attention (attention_decode.cu): arguments, a head in the registers of a warp, and what all stages of
-// a block know.
+// Decode attention (attention_decode.cu): arguments, a head in the registers of a warp, and what all stages
+// of a block know.
 #pragma once
 
 #include "common.cuh"
@@ -140,7 +140,8 @@ struct WarpHead {
     }
 };
 
-// The query heads of one KV head that a block computes: all of them, or with more than MAX_GROUP an even part.
+// The query heads of one KV head that a block computes: all of them, or with more than MAX_GROUP an even
+// part.
 struct HeadPart {
     u32 kv_head, first_head, heads;
 
@@ -187,8 +188,8 @@ DEVICE void store_f16_fragment(const AttentionDecodeArgs& args, u32 row, u32 at,
 // ---- Block: what all stages of the kernel know ----
 
 // What depends on the type of the cache; attention_decode_f16.cuh and attention_decode_q8_0.cuh specialize
-// them. KvTile: the layout of a tile in global and shared memory, the queries of a block in shared memory, and
-// stores to both. TileCopy: requests a tile. TileMath: S = Q K^T and O += P V of a warp.
+// them. KvTile: the layout of a tile in global and shared memory, the queries of a block in shared memory,
+// and stores to both. TileCopy: requests a tile. TileMath: S = Q K^T and O += P V of a warp.
 template <KvType TYPE, int HEAD_DIM>
 struct KvTile;
 template <typename Block, KvType TYPE>

@@ -1,5 +1,5 @@
-// Decode attention (attention_decode.cu): combines the partial results of warps, of the blocks of a cluster or,
-// without clusters, of splits, and writes the output in all its forms.
+// Decode attention (attention_decode.cu): combines the partial results of warps, of the blocks of a cluster
+// or, without clusters, of splits, and writes the output in all its forms.
 #pragma once
 
 #include "attention_decode_mainloop.cuh"

@@ -27,8 +27,8 @@ struct Mainloop {
     }
 
     // Turns scores, s[i][j] of position 8 i + 2 t + j, into P = 2^(S - max) and returns the factor that
-    // rescales what was accumulated before. S is the sum of both arguments; SINGLE_ROW uses the first alone, to
-    // save code.
+    // rescales what was accumulated before. S is the sum of both arguments; SINGLE_ROW uses the first alone,
+    // to save code.
     DEVICE float online_softmax(u32 tile, float (&s)[2][2], const float (&s_odd)[2][2]) {
         float new_max = row_max;
 #pragma unroll

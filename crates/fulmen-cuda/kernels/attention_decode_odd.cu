@@ -1,9 +1,9 @@
 // Flash decoding with heads of 80, 96 and 256 dims over an f16 KV cache, and of 96 over Q8_0: the kernels of
-// attention_decode.cu and attention_decode_q8_0.cu, whose headers describe them. In a file of their own, as few
-// models need them. A single row takes the kernel of a cluster of 8.
+// attention_decode.cu and attention_decode_q8_0.cu, whose headers describe them. In a file of their own, as
+// few models need them. A single row takes the kernel of a cluster of 8.
 //
-// Preconditions: as there; heads of 256 dims only with clusters and without the fused store, as a block of half
-// as many warps does not keep its queries in registers.
+// Preconditions: as there; heads of 256 dims only with clusters and without the fused store, as a block of
+// half as many warps does not keep its queries in registers.
 #include "attention_decode.cuh"
 
 #define KERNELS(CLUSTER)                                                             \

@@ -13,8 +13,8 @@ struct TileLoader {
 
     const Block& block;
     const TileCopy<Block, Block::TYPE> copy{block.lane};
-    // The page of the warp's tile of round `lane` of the 32 that are being loaded; once checked, the number of
-    // this KV head of that page in the pool.
+    // The page of the warp's tile of round `lane` of the 32 that are being loaded; once checked, the number
+    // of this KV head of that page in the pool.
     u32 lane_page;
     u32 invalid_page = 0;  // the last one that this lane has found, if it is none of the pool
 
@@ -151,8 +151,8 @@ struct Prologue {
         if (threadIdx.x < MAX_GROUP) block.shared.q_scale[threadIdx.x] = 0;
     }
 
-    // Query head `head` of the group, by one warp: norm, RoPE, and scaling by a power of two, so that any query
-    // fits the operands of the MMA.
+    // Query head `head` of the group, by one warp: norm, RoPE, and scaling by a power of two, so that any
+    // query fits the operands of the MMA.
     DEVICE void prepare_query(u32 head) {
         query.load(
             block.args.q + ((u64)block.row * block.args.n_heads + block.part.first_head + head) * HEAD_DIM,
@@ -191,8 +191,8 @@ struct Prologue {
             if (block.args.k_gamma) head.rms_norm(block.args.k_gamma, block.neox, block.args.epsilon);
             head.rotate(cos_sin);
         }
-        // A tile that was requested before lacks this position and is read after the next barrier; a later tile
-        // is loaded from the cache after that barrier.
+        // A tile that was requested before lacks this position and is read after the next barrier; a later
+        // tile is loaded from the cache after that barrier.
         const bool loaded = only_row && block.last_tile < Block::TILES_PER_ROUND * (STAGES - 1);
         const u32 owner_warp = block.last_tile / CLUSTER % Block::WARPS,
                   stage = block.last_tile / Block::TILES_PER_ROUND;

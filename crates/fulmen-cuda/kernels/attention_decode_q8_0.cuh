@@ -1,16 +1,16 @@
 // Decode attention (attention_decode.cu) over a Q8_0 cache: half the bytes of f16, loaded as they are.
 //
 // S = Q K^T on integer tensor cores: a query is a 16-bit integer times a power of two, hi * 256 + lo, and
-// these two bytes are rows g and g + 8 of the A operand, so one m16n8k32 MMA covers the eight query heads, eight
-// positions and the 32 dims of a scale. The sums are exact; they are multiplied by the scale in f32.
+// these two bytes are rows g and g + 8 of the A operand, so one m16n8k32 MMA covers the eight query heads,
+// eight positions and the 32 dims of a scale. The sums are exact; they are multiplied by the scale in f32.
 // O += P V in f16: P is multiplied by the scale of a position and group of 32 dims, taken relative to a power
 // of two, the reference, that is not below any scale so far, so that the factors neither overflow nor become
 // subnormal; O is rescaled where the reference rises. Values v are the f16 whose bits are v + 128, subnormals
 // of (v + 128) * 2^-24, which takes no arithmetic; O is corrected at the end by the sum of P times 128.
 //
-// A tile in shared memory is 16 rows of K and of V in int8, then the scales of K and of V, [16][head_dim / 32]
-// f16. Chunks are ordered so that neither ldmatrix of eight rows of K, nor a load of 4 bytes of V by eight lanes
-// in each of rows 2 t, nor cp.async has bank conflicts.
+// A tile in shared memory is 16 rows of K and of V in int8, then the scales of K and of V,
+// [16][head_dim / 32] f16. Chunks are ordered so that neither ldmatrix of eight rows of K, nor a load of
+// 4 bytes of V by eight lanes in each of rows 2 t, nor cp.async has bank conflicts.
 #pragma once
 
 #include "attention_decode_block.cuh"
@@ -53,8 +53,9 @@ struct KvTile<KV_Q8_0, HEAD_DIM> {
         }
     };
 
-    // Bytes from the start of K in shared memory to a 16-byte chunk, and of V to the 32 dims of a scale. Bits of
-    // the row and of the chunk or group enter separately: by XOR in the lowest 7 bits, as sums in the others.
+    // Bytes from the start of K in shared memory to a 16-byte chunk, and of V to the 32 dims of a scale. Bits
+    // of the row and of the chunk or group enter separately: by XOR in the lowest 7 bits, as sums in the
+    // others.
     static constexpr DEVICE u32 key_offset(u32 row, u32 chunk) {
         const u32 bank = ((row & 7) ^ chunk ^ CHUNKS * (row & 1)) & 7;
         return ((row / 8 * CHUNKS + chunk) * 8 + bank) * 16;
@@ -120,7 +121,8 @@ struct TileCopy<Block, KV_Q8_0> {
         static_assert(TILE * CHUNKS % 32 == 0 && (32 % CHUNKS != 0 || ROWS_PER_COPY % 2 == 0));
     }
 
-    // Positions from `limit` on get scales of 0, as P = 0 times a stale NaN is NaN; stale integers do no harm.
+    // Positions from `limit` on get scales of 0, as P = 0 times a stale NaN is NaN; stale integers do no
+    // harm.
     DEVICE void load(u32 to, const u8* k_page, const u8* v_page, u32 tile, u32 limit) const {
         const u32 in_page = tile % (KV_PAGE / TILE) * TILE, left = limit - min(limit, tile * TILE);
         const u8 *k = k_page + (in_page * HEAD_DIM + lane * 16),
@@ -188,7 +190,7 @@ struct TileMath<Block, KV_Q8_0> {
 
     u32 q_fragments[GROUPS][4];
     float o[HEAD_DIM / 8][2];
-    float offset[GROUPS][2];  // sums of P times 128, equal in all lanes of a head
+    float offset[GROUPS][2];  // sums of P times 128, equal in all lanes of a head; the first is kept
     u32 reference = 0;        // as the exponent field of an f16
     u32 inverse = 0;          // of the reference, as f16x2
 

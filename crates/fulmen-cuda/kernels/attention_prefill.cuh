@@ -10,8 +10,8 @@
 #include "ptx/mma.cuh"
 
 // The tile of BLOCK_M query rows that a block computes: blockIdx.x is the KV head; blockIdx.y counts from the
-// last rows of the batch, whose causal length is greatest, to the first. With a work list a tile has rows of one
-// chunk, and there are blocks for the most tiles that chunks can have; those without one have no rows.
+// last rows of the batch, whose causal length is greatest, to the first. With a work list a tile has rows of
+// one chunk, and there are blocks for the most tiles that chunks can have; those without one have no rows.
 template <int HEAD_DIM, u32 BLOCK_M>
 struct QueryTile {
     u32 group, n_heads, kv_head, first_row, rows;  // rows: of the batch

@@ -44,8 +44,8 @@ struct KvSlots {
 
 DEVICE u32 sequence_of(const KvSlots& slots, u32 row) { return slots.sequences ? slots.sequences[row] : 0; }
 
-// Whether the row's slot is inside the cache. If not, the thread with `reports` set reports a fault, unless the
-// row is inactive.
+// Whether the row's slot is inside the cache. If not, the thread with `reports` set reports a fault, unless
+// the row is inactive.
 DEVICE bool slot_is_valid(const KvSlots& slots, u32 n_seqs, u32 capacity, u32 row, bool reports) {
     u32 position = slots.positions[row], sequence = sequence_of(slots, row);
     if (sequence == NO_SEQUENCE) return false;
@@ -82,8 +82,9 @@ DEVICE u32 slot_page(const KvSlots& slots, const KvCacheArgs& cache, u32 row, bo
     return NO_PAGE;
 }
 
-// Quantization to Q8_0 in steps, so that all kernels store the same bits. Values are clamped first, then scaled
-// by the inverse of the block's scale, which is rounded up where the nearest f16 would clip the largest value.
+// Quantization to Q8_0 in steps, so that all kernels store the same bits. Values are clamped first, then
+// scaled by the inverse of the block's scale, which is rounded up where the nearest f16 would clip the
+// largest value.
 DEVICE float q8_0_clamp(float x) { return fminf(fmaxf(x, -1e9f), 1e9f); }
 DEVICE u16 q8_0_scale(float largest) {
     const u16 bits = f32_to_f16(fminf(largest / 127.0f, 65504.0f));

@@ -150,8 +150,8 @@ pub(super) fn supports(caps: Caps, call: &AttentionCall) -> bool {
         AttentionRows::Decode => MAX_BATCH,
         AttentionRows::Mixed { .. } => u32::MAX,
         AttentionRows::Prefill => MAX_ROWS,
-        // Rows are a decode batch if each can have a sequence of its own. That is a guess by size, as sequence
-        // numbers are in device memory; the kernel is right for any rows.
+        // Rows are a decode batch if each can have a sequence of its own. That is a guess by size, as
+        // sequence numbers are in device memory; the kernel is right for any rows.
         AttentionRows::Any if sequences.is_some() => cache.n_seqs.clamp(MAX_ROWS, MAX_BATCH),
         AttentionRows::Any => MAX_ROWS,
     };
@@ -233,8 +233,8 @@ impl LaunchConfig {
     /// the next kernel cannot start on the other SMs, a block for each. `None` if there is no kernel for the
     /// cache.
     ///
-    /// How many rows of a mixed step decode is not known, so its blocks fill the device and take one row after
-    /// the other, two blocks a row and KV head.
+    /// How many rows of a mixed step decode is not known, so its blocks fill the device and take one row
+    /// after the other, two blocks a row and KV head.
     fn new(caps: Caps, call: &AttentionCall) -> Option<LaunchConfig> {
         let KvSource::Cache { cache: KvCache { dtype, .. }, .. } = call.kv else { return None };
         let (heads, mixed) = (call.heads, call.rows.work().is_some());
