@@ -178,6 +178,12 @@ struct TileCopy<Block, KV_Q8_0> {
     }
 };
 
+// Byte j of two words as f16x2 subnormals.
+DEVICE u32 f16_of_byte(int j, u32 first, u32 second) {
+    const u32 interleaved = __byte_perm(first, second, j < 2 ? 0x5140 : 0x7362);
+    return __byte_perm(interleaved, 0, j % 2 ? 0x4342 : 0x4140);
+}
+
 // Lane 4 g + t holds query head g; of each group of 32 dims it holds O of dims 8 t to 8 t + 7, o[4 group + j]
 // being dims 8 t + j and 8 t + 4 + j, in units of the reference.
 template <typename Block>
@@ -298,15 +304,9 @@ struct TileMath<Block, KV_Q8_0> {
             mma_m16n8k16_f16_rows0_7(offset[group], a0, a1, 0x00800080, 0x00800080);
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                mma_m16n8k16_f16_rows0_7(o[group * 4 + j], a0, a1, f16_of_dim(j, bytes[0], bytes[1]),
-                                         f16_of_dim(j, bytes[2], bytes[3]));
+                mma_m16n8k16_f16_rows0_7(o[group * 4 + j], a0, a1, f16_of_byte(j, bytes[0], bytes[1]),
+                                         f16_of_byte(j, bytes[2], bytes[3]));
         }
-    }
-
-    // Dim j of two positions as f16x2 subnormals.
-    static DEVICE u32 f16_of_dim(int j, u32 first, u32 second) {
-        const u32 interleaved = __byte_perm(first, second, j < 2 ? 0x5140 : 0x7362);
-        return __byte_perm(interleaved, 0, j % 2 ? 0x4342 : 0x4140);
     }
 
     DEVICE void finish() {

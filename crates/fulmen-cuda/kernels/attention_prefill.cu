@@ -167,6 +167,43 @@ struct Q8Tile {
     }
 };
 
+// Requests the tile of K and V of a Q8_0 cache.
+template <int HEAD_DIM, typename Kernel>
+DEVICE void load_q8(const Kernel& block, Q8Tile<Kernel, HEAD_DIM>& k, Q8Tile<Kernel, HEAD_DIM>& v,
+                    u32 sequence, u32 index, u32 max_kv_len) {
+    constexpr u32 BLOCK_N = Kernel::BLOCK_N;
+    const u64 from = page_offset(block.args, block.tile_page(sequence, index), block.tile.kv_head);
+    const u32 first = index % (KV_PAGE / BLOCK_N) * BLOCK_N, limit = max_kv_len - index * BLOCK_N;
+    k.load(block.args.k + from, first, limit);
+    v.load(block.args.v + from, first, limit);
+}
+
+// All positions of one sequence of a Q8_0 cache. The next tile is in registers while one is computed.
+template <int HEAD_DIM, typename Kernel, typename Sequence>
+DEVICE void mainloop_q8(Kernel& block, const Sequence& sequence, const u32 (&kv_len)[2]) {
+    constexpr u32 BLOCK_N = Kernel::BLOCK_N;
+    const u32 tiles = (sequence.max_kv_len + BLOCK_N - 1) / BLOCK_N;
+    Q8Tile<Kernel, HEAD_DIM> k, v;
+    load_q8<HEAD_DIM>(block, k, v, sequence.id, 0, sequence.max_kv_len);
+    for (u32 index = 0; index < tiles; index++) {
+        u8* stage = block.memory + index % 2 * Kernel::STAGE_BYTES;
+        const u32 first_position = index * BLOCK_N;
+        const bool masked = first_position + BLOCK_N > sequence.min_kv_len;
+        // All warps are done with the tile before the previous one.
+        k.store(stage);
+        v.store(stage + Kernel::TILE_BYTES);
+        __syncthreads();
+        if (index + 1 < tiles) load_q8<HEAD_DIM>(block, k, v, sequence.id, index + 1, sequence.max_kv_len);
+        float s[BLOCK_N / 8][4] = {};
+        block.compute_scores(shared_address(stage), s);
+        block.softmax.update(s, block.q_scale, first_position, masked, kv_len);
+        block.rescale_output();
+        block.finish_value_tile(stage + Kernel::TILE_BYTES, first_position, masked, kv_len);
+        block.accumulate_values(shared_address(stage) + Kernel::TILE_BYTES, s);
+    }
+    __syncthreads();
+}
+
 // Lane 4 g + t holds query rows g and g + 8 of its warp's 16.
 template <KvType TYPE, int HEAD_DIM, int WARPS>
 struct Prefill {
@@ -278,39 +315,6 @@ struct Prefill {
         }
     }
 
-    // Requests the tile of K and V of a Q8_0 cache.
-    DEVICE void load_q8(Q8Tile<Prefill, HEAD_DIM>& k, Q8Tile<Prefill, HEAD_DIM>& v, u32 sequence, u32 index,
-                        u32 max_kv_len) {
-        const u64 from = page_offset(args, tile_page(sequence, index), tile.kv_head);
-        const u32 first = index % (KV_PAGE / BLOCK_N) * BLOCK_N, limit = max_kv_len - index * BLOCK_N;
-        k.load(args.k + from, first, limit);
-        v.load(args.v + from, first, limit);
-    }
-
-    // All positions of one sequence of a Q8_0 cache. The next tile is in registers while one is computed.
-    DEVICE void mainloop_q8(const typename Scan::Sequence& sequence, const u32 (&kv_len)[2]) {
-        const u32 tiles = (sequence.max_kv_len + BLOCK_N - 1) / BLOCK_N;
-        Q8Tile<Prefill, HEAD_DIM> k, v;
-        load_q8(k, v, sequence.id, 0, sequence.max_kv_len);
-        for (u32 index = 0; index < tiles; index++) {
-            u8* stage = memory + index % 2 * STAGE_BYTES;
-            const u32 first_position = index * BLOCK_N;
-            const bool masked = first_position + BLOCK_N > sequence.min_kv_len;
-            // All warps are done with the tile before the previous one.
-            k.store(stage);
-            v.store(stage + TILE_BYTES);
-            __syncthreads();
-            if (index + 1 < tiles) load_q8(k, v, sequence.id, index + 1, sequence.max_kv_len);
-            float s[BLOCK_N / 8][4] = {};
-            compute_scores(shared_address(stage), s);
-            softmax.update(s, q_scale, first_position, masked, kv_len);
-            rescale_output();
-            finish_value_tile(stage + TILE_BYTES, first_position, masked, kv_len);
-            accumulate_values(shared_address(stage) + TILE_BYTES, s);
-        }
-        __syncthreads();
-    }
-
     // All positions of one sequence.
     DEVICE void mainloop(const typename Scan::Sequence& sequence) {
         const u32 tiles = (sequence.max_kv_len + BLOCK_N - 1) / BLOCK_N;
@@ -320,10 +324,7 @@ struct Prefill {
         if (tile.kv_head == 0)
             report_invalid_pages(args, tile.first_row, sequence.id, 0, sequence.max_kv_len, threadIdx.x,
                                  THREADS);
-        if constexpr (TYPE == KV_Q8_0) {
-            mainloop_q8(sequence, kv_len);
-            return;
-        }
+        if constexpr (TYPE == KV_Q8_0) return mainloop_q8<HEAD_DIM>(*this, sequence, kv_len);
         load_stage(tile_page(sequence.id, 0), 0, sequence.max_kv_len);
         // Looked up a tile ahead.
         u32 next_page = tile_page(sequence.id, 1);
