@@ -19,6 +19,7 @@ struct KvTile<KV_F16, HEAD_DIM> {
             const Pow2Scale scale = Pow2Scale::of<0>(query.max_abs_bits());
 #pragma unroll
             for (int j = 0; j < query.PAIRS; j++) {
+                if (!query.has(j)) continue;
                 at[head][query.first_dim(j, neox)] = f32_to_f16(query.first[j] * scale.down);
                 at[head][query.second_dim(j, neox)] = f32_to_f16(query.second[j] * scale.down);
             }
@@ -27,7 +28,11 @@ struct KvTile<KV_F16, HEAD_DIM> {
     };
 
     // Of K or V in shared memory: bytes to a 16-byte chunk.
-    static DEVICE u32 chunk_offset(u32 row, u32 chunk) { return (row * CHUNKS + (chunk ^ (row & 7))) * 16; }
+    static DEVICE u32 chunk_offset(u32 row, u32 chunk) {
+        if constexpr (CHUNKS % 8 == 0) return (row * CHUNKS + (chunk ^ (row & 7))) * 16;
+        // Eight rows of a chunk are 128 bytes.
+        return ((row / 8 * CHUNKS + chunk) * 8 + ((row ^ chunk ^ CHUNKS * (row & 1)) & 7)) * 16;
+    }
 
     // Stores the new key or value at a position, by one warp: in its page, if that is not null, and in the
     // tile in shared memory, if it was loaded.
@@ -37,6 +42,7 @@ struct KvTile<KV_F16, HEAD_DIM> {
         tile += is_key ? 0 : TILE_BYTES;
 #pragma unroll
         for (int j = 0; j < head.PAIRS; j++) {
+            if (!head.has(j)) continue;
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 u32 dim = half ? head.second_dim(j, neox) : head.first_dim(j, neox);
@@ -54,6 +60,7 @@ struct TileCopy<Block, KV_F16> {
     static constexpr int HEAD_DIM = Block::HEAD_DIM, CHUNKS = Tile::CHUNKS, TILE_BYTES = Tile::TILE_BYTES;
     static constexpr bool SINGLE_ROW = Block::SINGLE_ROW;
     static constexpr int ROWS_PER_COPY = 32 / CHUNKS;  // rows that one cp.async of a warp covers
+    static_assert(TILE * CHUNKS % 32 == 0);
 
     // A lane's chunk in a copy of ROWS_PER_COPY rows: bytes in shared memory, elements in the cache. Copy i
     // has row i * ROWS_PER_COPY + copy_row of the tile. The two terms have no bits in common, so the swizzle
@@ -67,6 +74,10 @@ struct TileCopy<Block, KV_F16> {
 
     // Positions from `limit` on are zero-filled, since P = 0 times a stale NaN is NaN.
     DEVICE void load(u32 to, const u8* k_page, const u8* v_page, u32 tile, u32 limit) const {
+        if constexpr (32 % CHUNKS != 0) {
+            load_odd(to, k_page, v_page, tile, limit);
+            return;
+        }
         const u32 from = tile % (KV_PAGE / TILE) * (TILE * HEAD_DIM) + copy_from;
         const u16 *k = (const u16*)k_page + from, *v = (const u16*)v_page + from;
         if (!SINGLE_ROW && tile * TILE + TILE <= limit) {
@@ -87,6 +98,24 @@ struct TileCopy<Block, KV_F16> {
                     st_shared_v4_zero(at);
                     st_shared_v4_zero(at + TILE_BYTES);
                 }
+            }
+        }
+    }
+
+    // The same where a copy of the warp does not have whole rows.
+    static DEVICE void load_odd(u32 to, const u8* k_page, const u8* v_page, u32 tile, u32 limit) {
+        const u32 lane = threadIdx.x & 31, from = tile % (KV_PAGE / TILE) * TILE_BYTES;
+        const u8 *k = k_page + from + lane * 16, *v = v_page + from + lane * 16;
+#pragma unroll
+        for (int i = 0; i < TILE * CHUNKS / 32; i++) {
+            const u32 row = (i * 32 + lane) / CHUNKS, chunk = (i * 32 + lane) % CHUNKS;
+            const u32 at = to + Tile::chunk_offset(row, chunk);
+            if (tile * TILE + row < limit) {
+                cp_async_16(at, k + i * 512);
+                cp_async_16(at + TILE_BYTES, v + i * 512);
+            } else {
+                st_shared_v4_zero(at);
+                st_shared_v4_zero(at + TILE_BYTES);
             }
         }
     }

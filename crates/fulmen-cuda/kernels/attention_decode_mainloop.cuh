@@ -27,8 +27,8 @@ struct Mainloop {
     }
 
     // Turns scores, s[i][j] of position 8 i + 2 t + j, into P = 2^(S - max) and returns the factor that
-    // rescales what was accumulated before. S is the sum of both arguments; SINGLE_ROW uses the first alone, to
-    // save code.
+    // rescales what was accumulated before. S is the sum of both arguments; SINGLE_ROW uses the first alone,
+    // to save code.
     DEVICE float online_softmax(u32 tile, float (&s)[2][2], const float (&s_odd)[2][2]) {
         float new_max = row_max;
 #pragma unroll
@@ -58,19 +58,17 @@ struct Mainloop {
 
     DEVICE void run(TileLoader<Block>& loader) {
         begin();
-        u32 stage = 0, next_round = STAGES - 1;
-        for (u32 tile = block.first_tile; tile < block.tiles; tile += TILES_PER_ROUND, next_round++) {
+        // The page of a tile is known a round before it is loaded.
+        u32 stage = 0, next_round = STAGES - 1, next_page = loader.head_page(next_round);
+        for (u32 tile = block.first_tile; tile < block.tiles; tile += TILES_PER_ROUND) {
             const u32 next = tile + (STAGES - 1) * TILES_PER_ROUND,
                       at = block.ring + stage * Block::STAGE_BYTES;
-            if (next_round % 32 == 0) {
-                loader.look_up_pages(next_round);
-                loader.check_pages(next_round);
-            }
             // The previous stage is free. The newest position of a later round is in the cache, written by
             // this block.
             if (next < block.tiles)
-                loader.load_tile(next_round, next, stage == 0 ? STAGES - 1 : stage - 1, block.position + 1);
+                loader.load_tile(next_page, next, stage == 0 ? STAGES - 1 : stage - 1, block.position + 1);
             cp_async_commit();
+            next_page = loader.head_page(++next_round);
             cp_async_wait<STAGES - 1>();
             __syncwarp();
             float s[2][2] = {}, s_odd[2][2] = {};

@@ -13,7 +13,8 @@ struct TileLoader {
 
     const Block& block;
     const TileCopy<Block, Block::TYPE> copy{block.lane};
-    // The page of the warp's tile of round `lane` of the 32 that are being loaded.
+    // The page of the warp's tile of round `lane` of the 32 that are being loaded; once checked, the number
+    // of this KV head of that page in the pool.
     u32 lane_page;
     u32 invalid_page = 0;  // the last one that this lane has found, if it is none of the pool
 
@@ -30,9 +31,20 @@ struct TileLoader {
 
     // Notes a page of the 32 rounds that is not in the pool; the first page is read instead.
     DEVICE void check_pages(u32 first_round) {
-        if (lane_page < block.args.n_pages) return;
-        if (lane_tile(first_round) < block.tiles) invalid_page = lane_page;
-        lane_page = 0;
+        if (lane_page >= block.args.n_pages) {
+            if (lane_tile(first_round) < block.tiles) invalid_page = lane_page;
+            lane_page = 0;
+        }
+        lane_page = lane_page * block.args.n_kv_heads + block.kv_head;
+    }
+
+    // Where the tile of a round lies. Called by whole warps, for one round after the other.
+    DEVICE u32 head_page(u32 round) {
+        if (round % 32 == 0) {
+            if (round != 0) look_up_pages(round);
+            check_pages(round);
+        }
+        return __shfl_sync(FULL_WARP, lane_page, round % 32);
     }
 
     // At the end of the kernel: a call in the mainloop would cost registers.
@@ -41,21 +53,19 @@ struct TileLoader {
             report(block.args.fault, FAULT_PAGE, block.row, invalid_page, block.args.n_pages);
     }
 
-    // Requests the tile of K and V of a round; positions from `limit` on have no effect. Called by whole warps.
-    DEVICE void load_tile(u32 round, u32 tile, u32 stage, u32 limit) const {
+    // Requests a tile of K and V; positions from `limit` on have no effect. Called by whole warps.
+    DEVICE void load_tile(u32 head_page, u32 tile, u32 stage, u32 limit) const {
         const u32 to = block.ring + stage * Block::STAGE_BYTES;
-        const u32 page = __shfl_sync(FULL_WARP, lane_page, round % 32);
-        const u64 from = block.page_offset(page);
+        const u64 from = (u64)head_page * Block::Tile::PAGE_BYTES;
         copy.load(to, block.args.k_cache + from, block.args.v_cache + from, tile, limit);
     }
 
     // Fills the ring but for its last stage, one commit group per tile.
     DEVICE void load_first_tiles(u32 limit) {
-        check_pages(0);
 #pragma unroll 1
         for (u32 round = 0; round < STAGES - 1; round++) {
-            u32 tile = block.first_tile + round * Block::TILES_PER_ROUND;
-            if (tile < block.tiles) load_tile(round, tile, round, limit);
+            const u32 tile = block.first_tile + round * Block::TILES_PER_ROUND, page = head_page(round);
+            if (tile < block.tiles) load_tile(page, tile, round, limit);
             cp_async_commit();
         }
     }
@@ -100,6 +110,11 @@ struct Prologue {
         new_rows = __ballot_sync(~0u, stores);
     }
 
+    // The lane's pair j, or the last one of the head.
+    static DEVICE u32 rotated_pair(int j) {
+        return HEAD_DIM % 64 == 0 ? Head::pair(j) : min(Head::pair(j), HEAD_DIM / 2 - 1);
+    }
+
     // cos and sin of this lane's pairs at the row's position, before the wait for the previous kernel. With a
     // single row each is computed once per block and read from shared memory after the next barrier.
     DEVICE void compute_rotation() {
@@ -116,32 +131,32 @@ struct Prologue {
     DEVICE void rotation_at(u32 at) {
 #pragma unroll
         for (int j = 0; j < Head::PAIRS; j++)
-            cos_sin[j] = rope_cos_sin_noinline(at, block.lane + 32 * j, HEAD_DIM,
-                                               block.args.rope.freq_factors, block.args.rope.freq_scale,
-                                               block.args.rope.magnitude, block.args.rope.log2_base);
+            cos_sin[j] = rope_cos_sin_noinline(at, rotated_pair(j), HEAD_DIM, block.args.rope.freq_factors,
+                                               block.args.rope.freq_scale, block.args.rope.magnitude,
+                                               block.args.rope.log2_base);
     }
 
     DEVICE void read_rotation() {
         if constexpr (SINGLE_ROW) {
             if (!block.args.fused_store) return;
 #pragma unroll
-            for (int j = 0; j < Head::PAIRS; j++) cos_sin[j] = block.shared.cos_sin[block.lane + 32 * j];
+            for (int j = 0; j < Head::PAIRS; j++) cos_sin[j] = block.shared.cos_sin[rotated_pair(j)];
         }
     }
 
     // Query heads of the group that do not exist are zero.
     DEVICE void clear_queries() {
-        for (u32 i = threadIdx.x; i < sizeof(block.shared.q) / 4; i += THREADS)
+        for (u32 i = threadIdx.x; i < sizeof(block.shared.q) / 4; i += Block::THREADS)
             ((u32*)&block.shared.q)[i] = 0;
         if (threadIdx.x < MAX_GROUP) block.shared.q_scale[threadIdx.x] = 0;
     }
 
-    // Query head `head` of the group, by one warp: norm, RoPE, and scaling by a power of two, so that any query
-    // fits the operands of the MMA.
+    // Query head `head` of the group, by one warp: norm, RoPE, and scaling by a power of two, so that any
+    // query fits the operands of the MMA.
     DEVICE void prepare_query(u32 head) {
-        query.load(block.args.q +
-                       ((u64)block.row * block.args.n_heads + block.kv_head * block.group + head) * HEAD_DIM,
-                   block.neox);
+        query.load(
+            block.args.q + ((u64)block.row * block.args.n_heads + block.part.first_head + head) * HEAD_DIM,
+            block.neox);
         if (block.args.fused_store) {
             if (block.args.q_gamma) query.rms_norm(block.args.q_gamma, block.neox, block.args.epsilon);
             query.rotate(cos_sin);
@@ -149,7 +164,7 @@ struct Prologue {
             if (!HAS_CLUSTERS && block.rank == 0)
                 query.store(
                     (CLUSTER == 1 ? block.args.q_out : block.args.rotated) +
-                        ((u64)block.row * block.args.n_heads + block.kv_head * block.group + head) * HEAD_DIM,
+                        ((u64)block.row * block.args.n_heads + block.part.first_head + head) * HEAD_DIM,
                     block.neox);
         }
         const float up = block.shared.q.store(query, head, block.neox);
@@ -176,10 +191,10 @@ struct Prologue {
             if (block.args.k_gamma) head.rms_norm(block.args.k_gamma, block.neox, block.args.epsilon);
             head.rotate(cos_sin);
         }
-        // A tile that was requested before lacks this position and is read after the next barrier; a later tile
-        // is loaded from the cache after that barrier.
+        // A tile that was requested before lacks this position and is read after the next barrier; a later
+        // tile is loaded from the cache after that barrier.
         const bool loaded = only_row && block.last_tile < Block::TILES_PER_ROUND * (STAGES - 1);
-        const u32 owner_warp = block.last_tile / CLUSTER % WARPS,
+        const u32 owner_warp = block.last_tile / CLUSTER % Block::WARPS,
                   stage = block.last_tile / Block::TILES_PER_ROUND;
         u8* tile = block.rings + (owner_warp * STAGES + stage) * Block::STAGE_BYTES;
         Block::Tile::store_new(head, block.neox, is_key, at, block.kv_page(is_key, from_row, at), tile,
@@ -189,7 +204,7 @@ struct Prologue {
     // One warp per job: the query heads, then keys and values of the new rows.
     DEVICE void run() {
         const u32 jobs = block.group + (SINGLE_ROW ? 2 : 2 * __popc(new_rows));
-        for (u32 job = block.warp; job < jobs; job += WARPS) {
+        for (u32 job = block.warp; job < jobs; job += Block::WARPS) {
             if (job < block.group)
                 prepare_query(job);
             else if (!SINGLE_ROW || new_rows)

@@ -1,11 +1,12 @@
-// Flash decoding over a Q8_0 KV cache, fused with the q/k RMS norm, RoPE and the KV store of the new rows: the
-// kernel of attention_decode.cu, whose header says what the grid, the stages and the preconditions are, with
-// the tiles and the arithmetic of attention_decode_q8_0.cuh. Launched by src/kernels/attention_decode.rs.
+// Flash decoding over a Q8_0 KV cache, fused with the q/k RMS norm, RoPE and the KV store of the new rows:
+// the kernel of attention_decode.cu, whose header says what the grid, the stages and the preconditions are,
+// with the tiles and the arithmetic of attention_decode_q8_0.cuh. Launched by
+// src/kernels/attention_decode.rs.
 //
-// Numerics: as there, but queries are 15-bit integers (with a power of two), the products with keys are exact,
-// and P times the scale of a value is rounded to f16 once more.
+// Numerics: as there, but queries are 15-bit integers (with a power of two), the products with keys are
+// exact, and P times the scale of a value is rounded to f16 once more.
 // Bound: memory bandwidth for long contexts; at 64 blocks of a single row the instructions of the mainloop,
-// about 370 per tile of 4352 bytes (128 dims), come close to it.
+// about 455 per tile of 4352 bytes (128 dims), come close to it.
 #include "attention_decode.cuh"
 
 #define KERNEL(NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW) \
@@ -20,3 +21,5 @@ KERNELS(1)
 KERNELS(2)
 KERNELS(4)
 KERNELS(8)
+DECODE_MIXED_KERNEL(KV_Q8_0, attention_decode_q8_0, 64, 6)
+DECODE_MIXED_KERNEL(KV_Q8_0, attention_decode_q8_0, 128, 4)

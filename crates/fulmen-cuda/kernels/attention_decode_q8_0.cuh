@@ -1,16 +1,16 @@
 // Decode attention (attention_decode.cu) over a Q8_0 cache: half the bytes of f16, loaded as they are.
 //
 // S = Q K^T on integer tensor cores: a query is a 16-bit integer times a power of two, hi * 256 + lo, and
-// these two bytes are rows g and g + 8 of the A operand, so one m16n8k32 MMA covers the eight query heads, eight
-// positions and the 32 dims of a scale. The sums are exact; they are multiplied by the scale in f32.
+// these two bytes are rows g and g + 8 of the A operand, so one m16n8k32 MMA covers the eight query heads,
+// eight positions and the 32 dims of a scale. The sums are exact; they are multiplied by the scale in f32.
 // O += P V in f16: P is multiplied by the scale of a position and group of 32 dims, taken relative to a power
 // of two, the reference, that is not below any scale so far, so that the factors neither overflow nor become
 // subnormal; O is rescaled where the reference rises. Values v are the f16 whose bits are v + 128, subnormals
 // of (v + 128) * 2^-24, which takes no arithmetic; O is corrected at the end by the sum of P times 128.
 //
-// A tile in shared memory is 16 rows of K and of V in int8, then the scales of K and of V, [16][head_dim / 32]
-// f16. Chunks are ordered so that neither ldmatrix of eight rows of K, nor a load of 4 bytes of V by eight lanes
-// in each of rows 2 t, nor cp.async has bank conflicts.
+// A tile in shared memory is 16 rows of K and of V in int8, then the scales of K and of V,
+// [16][head_dim / 32] f16. Chunks are ordered so that neither ldmatrix of eight rows of K, nor a load of
+// 4 bytes of V by eight lanes in each of rows 2 t, nor cp.async has bank conflicts.
 #pragma once
 
 #include "attention_decode_block.cuh"
@@ -45,6 +45,7 @@ struct KvTile<KV_Q8_0, HEAD_DIM> {
             const Pow2Scale scale = Pow2Scale::of<13>(largest);
 #pragma unroll
             for (int j = 0; j < query.PAIRS; j++) {
+                if (!query.has(j)) continue;
                 store(head, query.first_dim(j, neox), query.first[j] * scale.down);
                 store(head, query.second_dim(j, neox), query.second[j] * scale.down);
             }
@@ -52,8 +53,9 @@ struct KvTile<KV_Q8_0, HEAD_DIM> {
         }
     };
 
-    // Bytes from the start of K in shared memory to a 16-byte chunk, and of V to the 32 dims of a scale. Bits of
-    // the row and of the chunk or group enter separately: by XOR in the lowest 7 bits, as sums in the others.
+    // Bytes from the start of K in shared memory to a 16-byte chunk, and of V to the 32 dims of a scale. Bits
+    // of the row and of the chunk or group enter separately: by XOR in the lowest 7 bits, as sums in the
+    // others.
     static constexpr DEVICE u32 key_offset(u32 row, u32 chunk) {
         const u32 bank = ((row & 7) ^ chunk ^ CHUNKS * (row & 1)) & 7;
         return ((row / 8 * CHUNKS + chunk) * 8 + bank) * 16;
@@ -116,27 +118,38 @@ struct TileCopy<Block, KV_Q8_0> {
           copy_row(lane / CHUNKS),
           key_to(Tile::key_offset(lane / CHUNKS, lane % CHUNKS)),
           value_to(Tile::value_offset(lane / CHUNKS, lane % CHUNKS / 2) + lane % 2 * 16 + Tile::VALUE_BYTES) {
-        static_assert(CHUNKS * ROWS_PER_COPY == 32 && ROWS_PER_COPY % 2 == 0);
+        static_assert(TILE * CHUNKS % 32 == 0 && (32 % CHUNKS != 0 || ROWS_PER_COPY % 2 == 0));
     }
 
-    // Positions from `limit` on get scales of 0, as P = 0 times a stale NaN is NaN; stale integers do no harm.
+    // Positions from `limit` on get scales of 0, as P = 0 times a stale NaN is NaN; stale integers do no
+    // harm.
     DEVICE void load(u32 to, const u8* k_page, const u8* v_page, u32 tile, u32 limit) const {
         const u32 in_page = tile % (KV_PAGE / TILE) * TILE, left = limit - min(limit, tile * TILE);
         const u8 *k = k_page + (in_page * HEAD_DIM + lane * 16),
                  *v = v_page + (in_page * HEAD_DIM + lane * 16);
         copy_rows<0>(to, k, v, left);
+        if constexpr (GROUPS % 2 != 0) {
+            copy_odd_scales(to, k_page + in_page * (GROUPS * 2), v_page + in_page * (GROUPS * 2), left);
+            return;
+        }
         // A lane for the scales of each row of K and of V.
         const u32 row = lane % TILE, at = to + Tile::scales_offset(lane < TILE, row);
         const u8* scales =
             (lane < TILE ? k_page : v_page) + Tile::PAGE_SCALES + (in_page + row) * (GROUPS * 2);
-        cp_async_if<GROUPS * 2, 0>(row < left, at, scales);
+        cp_async_if<GROUPS % 2 ? 4 : GROUPS * 2, 0>(row < left, at, scales);
         if (row >= left) zero_scales(at);
     }
 
     // Copy I and those after it.
     template <int I>
     DEVICE void copy_rows(u32 to, const u8* k, const u8* v, u32 left) const {
-        if constexpr (I < TILE * CHUNKS / 32) {
+        if constexpr (I < TILE * CHUNKS / 32 && 32 % CHUNKS != 0) {
+            const u32 row = (I * 32 + lane) / CHUNKS, chunk = (I * 32 + lane) % CHUNKS;
+            const u32 value = Tile::VALUE_BYTES + Tile::value_offset(row, chunk / 2) + chunk % 2 * 16;
+            cp_async_if<16, I * 512>(row < left, to + Tile::key_offset(row, chunk), k);
+            cp_async_if<16, I * 512>(row < left, to + value, v);
+            copy_rows<I + 1>(to, k, v, left);
+        } else if constexpr (I < TILE * CHUNKS / 32) {
             constexpr u32 ROW = I * ROWS_PER_COPY, KEY = Tile::key_offset(ROW, 0),
                           VALUE = Tile::value_offset(ROW, 0);
             const bool wanted = ROW + copy_row < left;
@@ -146,11 +159,30 @@ struct TileCopy<Block, KV_Q8_0> {
         }
     }
 
+    // An odd number of scales per row: words of two, of which one may be of a row that is not wanted.
+    DEVICE void copy_odd_scales(u32 to, const u8* k, const u8* v, u32 left) const {
+        constexpr u32 WORDS = TILE * GROUPS / 2;
+#pragma unroll
+        for (u32 i = lane; i < 2 * WORDS; i += 32) {
+            const u32 word = i % WORDS, at = to + Tile::scales_offset(i < WORDS, 0) + word * 4;
+            const u8* from = (i < WORDS ? k : v) + Tile::PAGE_SCALES + word * 4;
+            const u32 wanted = left * GROUPS - min(left * GROUPS, word * 2);
+            cp_async_if<4, 0>(wanted >= 2, at, from);
+            if (wanted < 2) st_shared_u32(at, wanted == 1 ? *(const u16*)from : 0);
+        }
+    }
+
     static DEVICE void zero_scales(u32 at) {
 #pragma unroll
         for (int i = 0; i < GROUPS; i += 2) st_shared_u32(at + i * 2, 0);
     }
 };
+
+// Byte j of two words as f16x2 subnormals.
+DEVICE u32 f16_of_byte(int j, u32 first, u32 second) {
+    const u32 interleaved = __byte_perm(first, second, j < 2 ? 0x5140 : 0x7362);
+    return __byte_perm(interleaved, 0, j % 2 ? 0x4342 : 0x4140);
+}
 
 // Lane 4 g + t holds query head g; of each group of 32 dims it holds O of dims 8 t to 8 t + 7, o[4 group + j]
 // being dims 8 t + j and 8 t + 4 + j, in units of the reference.
@@ -160,11 +192,11 @@ struct TileMath<Block, KV_Q8_0> {
     static constexpr int HEAD_DIM = Block::HEAD_DIM, GROUPS = Tile::GROUPS;
 
     // The scales of a row.
-    struct __align__(GROUPS * 2) Scales { u16 at[GROUPS]; };
+    struct __align__(GROUPS % 2 ? 2 : GROUPS * 2) Scales { u16 at[GROUPS]; };
 
     u32 q_fragments[GROUPS][4];
     float o[HEAD_DIM / 8][2];
-    float offset[GROUPS][2];  // sums of P times 128, equal in all lanes of a head
+    float offset[GROUPS][2];  // sums of P times 128, equal in all lanes of a head; the first is kept
     u32 reference = 0;        // as the exponent field of an f16
     u32 inverse = 0;          // of the reference, as f16x2
 
@@ -272,15 +304,9 @@ struct TileMath<Block, KV_Q8_0> {
             mma_m16n8k16_f16_rows0_7(offset[group], a0, a1, 0x00800080, 0x00800080);
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                mma_m16n8k16_f16_rows0_7(o[group * 4 + j], a0, a1, f16_of_dim(j, bytes[0], bytes[1]),
-                                         f16_of_dim(j, bytes[2], bytes[3]));
+                mma_m16n8k16_f16_rows0_7(o[group * 4 + j], a0, a1, f16_of_byte(j, bytes[0], bytes[1]),
+                                         f16_of_byte(j, bytes[2], bytes[3]));
         }
-    }
-
-    // Dim j of two positions as f16x2 subnormals.
-    static DEVICE u32 f16_of_dim(int j, u32 first, u32 second) {
-        const u32 interleaved = __byte_perm(first, second, j < 2 ? 0x5140 : 0x7362);
-        return __byte_perm(interleaved, 0, j % 2 ? 0x4342 : 0x4140);
     }
 
     DEVICE void finish() {

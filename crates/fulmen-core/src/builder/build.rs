@@ -423,8 +423,8 @@ impl GraphBuilder {
         self.step_attention(q, cache, positions, sequences, AttentionRows::Any, scale)
     }
 
-    /// As [`cache_attention`](GraphBuilder::cache_attention), with what is known of the rows. The work list of a
-    /// mixed step is an [`attention_work`](GraphBuilder::attention_work).
+    /// As [`cache_attention`](GraphBuilder::cache_attention), with what is known of the rows. The work list
+    /// of a mixed step is an [`attention_work`](GraphBuilder::attention_work).
     pub fn step_attention(
         &mut self,
         q: Tensor,

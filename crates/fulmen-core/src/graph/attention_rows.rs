@@ -1,9 +1,9 @@
 //! Which rows of an attention over a cache decode and which prefill.
 //!
 //! Kernels divide the two kinds of rows differently: decoding, each row reads a sequence of its own, and its
-//! positions are split among blocks; in a prefill chunk the rows share the keys and values of one sequence. In a
-//! mixed step, decode rows come first, then the chunks. How many there are of each is in device memory, so that one
-//! captured program serves every mixture:
+//! positions are split among blocks; in a prefill chunk the rows share the keys and values of one sequence.
+//! In a mixed step, decode rows come first, then the chunks. How many there are of each is in device memory,
+//! so that one captured program serves every mixture:
 //!
 //! ```text
 //! u32:  decode rows | chunks | 0 | 0 | first row | rows | sequence | first position | first row | …
@@ -25,8 +25,8 @@ pub enum AttentionRows<T = u64> {
     Decode,
     /// Consecutive rows are mostly of one sequence, at consecutive positions.
     Prefill,
-    /// Decode rows, then prefill chunks, then inactive rows, as a work list in device memory says. Rows that the
-    /// list does not have are inactive: their output is not used.
+    /// Decode rows, then prefill chunks, then inactive rows, as a work list in device memory says. Rows that
+    /// the list does not have are inactive: their output is not used.
     Mixed {
         /// The work list: `1 + max_chunks` rows of four u32 values, which only the host writes.
         work: T,
@@ -69,8 +69,8 @@ pub struct PrefillChunk {
     pub first_position: u32,
 }
 
-/// The work list of a step: rows `0..decode_rows`, then the chunks, of which there are at most `max_chunks`. The
-/// chunks are in the order of their rows and do not overlap.
+/// The work list of a step: rows `0..decode_rows`, then the chunks, of which there are at most `max_chunks`.
+/// The chunks are in the order of their rows and do not overlap.
 ///
 /// ```
 /// use fulmen_core::{PrefillChunk, attention_work};
