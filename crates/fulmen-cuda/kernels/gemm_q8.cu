@@ -17,7 +17,8 @@
 //
 // Tiles and mapping (chosen in gemm_q8.rs)
 //   grid   up to one block per SM, each with `tasks_per_block` consecutive tasks
-//   block  teams of 4, 8 or 16 warps (1 << team_shift); team j takes tasks j, j + teams ...
+//   block  teams of 4, 8 or 16 warps (1 << team_shift); team j takes tasks j, j + teams ... At least 12 warps
+//          where x is to be quantized
 //   task   32 rows of W (of gate and up: 16 rows of both): two MMA tiles of each warp. A tile of gate and up is
 //          8 rows of gate, then the same 8 of up
 //   warp   every (team size)-th half of 128 columns
@@ -93,7 +94,7 @@ struct GemmQ8Args {
     u32 stages;
     u32 stage_bytes;
     u32 pitch;
-    u32 unused;
+    u32 teams;  // further warps only help to quantize x
     GemmQ8Weight weights[MAX_WEIGHTS];
     L2Prefetch prefetch;
 };
@@ -213,8 +214,8 @@ struct TeamGemm {
           warps(1u << args.team_shift),
           team(threadIdx.x / 32 >> args.team_shift),
           member(threadIdx.x / 32 & (warps - 1)),
-          teams(blockDim.x / 32 >> args.team_shift),
-          end(min(args.tasks, (blockIdx.x + 1) * args.tasks_per_block)),
+          teams(args.teams),
+          end(team < teams ? min(args.tasks, (blockIdx.x + 1) * args.tasks_per_block) : 0),
           ring(rings + team * args.stages * args.stage_bytes),
           full(full[team]),
           load_task(first_task()),

@@ -252,8 +252,8 @@ struct MmaQ6K {
 #pragma unroll
                 for (int c = 0; c < 4; c++)
                     sums[e][tile][c] = __fmaf_rn(rows[c / 2].factor, sum[c], sums[e][tile][c]);
+                __syncwarp();  // limits the registers of what the compiler overlaps
             }
-            __syncwarp();  // limits the registers of what the compiler overlaps
         }
     }
 };

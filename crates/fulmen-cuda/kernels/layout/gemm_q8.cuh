@@ -43,6 +43,6 @@ ASSERT_FIELD(GemmQ8Args, segments, u32, 84, 4);
 ASSERT_FIELD(GemmQ8Args, stages, u32, 88, 4);
 ASSERT_FIELD(GemmQ8Args, stage_bytes, u32, 92, 4);
 ASSERT_FIELD(GemmQ8Args, pitch, u32, 96, 4);
-ASSERT_FIELD(GemmQ8Args, unused, u32, 100, 4);
+ASSERT_FIELD(GemmQ8Args, teams, u32, 100, 4);
 ASSERT_FIELD(GemmQ8Args, weights, GemmQ8Weight, 104, 144);
 ASSERT_FIELD(GemmQ8Args, prefetch, L2Prefetch, 248, 72);

@@ -68,7 +68,7 @@ kernel_args! {
         stages: u32,
         stage_bytes: u32,
         pitch: u32,
-        unused: u32,
+        teams: u32,
         weights: [GemmQ8Weight; MAX_WEIGHTS],
         prefetch: L2Prefetch,
     }
@@ -86,6 +86,9 @@ const MAX_RING_BYTES: u32 = 176 << 10;
 
 /// Halves of 128 columns in a stage, unless the team has more warps.
 const SEGMENT_HALVES: u32 = 8;
+
+/// Warps of a block that quantizes its activations, at least.
+const QUANTIZING_WARPS: u32 = 12;
 
 /// Launches all groups, if there is a configuration for each. The first launch computes the norm, and the
 /// others read it.
@@ -204,7 +207,7 @@ impl GemmQ8Config {
             stages: ring.stages,
             stage_bytes: ring.stage_bytes,
             pitch: ring.pitch,
-            unused: 0,
+            teams: ring.teams,
             weights,
             prefetch: L2Prefetch::default(),
         };
@@ -236,8 +239,8 @@ struct RingConfig {
 }
 
 impl RingConfig {
-    /// As many teams as share the tasks evenly, with two stages each, or with one if two do not fit; fewer
-    /// teams if that does not fit.
+    /// As many teams as share the tasks evenly, with two stages each; fewer teams if that does not fit, then
+    /// shorter segments, then one stage.
     fn new(
         k: u32,
         group: &LaunchGroup<'_>,
@@ -248,17 +251,18 @@ impl RingConfig {
         let most = (MAX_WARPS / team_warps).min(MAX_TEAMS).min(tasks_per_block);
         let rounds = tasks_per_block.div_ceil(most);
         let halves = k.div_ceil(q8_rows::Q8_ROWS_HALF).next_multiple_of(team_warps);
-        (1..=2).rev().find_map(|least| {
-            (1..=tasks_per_block.div_ceil(rounds)).rev().find_map(|teams| {
-                [SEGMENT_HALVES.max(team_warps), team_warps].into_iter().find_map(|segment| {
-                    let segment_halves = segment.min(halves);
-                    let (pitch, stage_bytes) = RingConfig::stage(group, team_warps, segment_halves);
-                    let segments = halves.div_ceil(segment_halves);
-                    let loads = tasks_per_block.div_ceil(teams) * segments;
-                    let stages = (ring_bytes / (teams * stage_bytes)).min(MAX_STAGES).min(loads);
-                    let config = RingConfig { teams, segment_halves, segments, stages, stage_bytes, pitch };
-                    (stages >= least.min(loads)).then_some(config)
-                })
+        let config = |least: u32, segment: u32, teams: u32| {
+            let segment_halves = segment.min(halves);
+            let (pitch, stage_bytes) = RingConfig::stage(group, team_warps, segment_halves);
+            let segments = halves.div_ceil(segment_halves);
+            let loads = tasks_per_block.div_ceil(teams) * segments;
+            let stages = (ring_bytes / (teams * stage_bytes)).min(MAX_STAGES).min(loads);
+            let config = RingConfig { teams, segment_halves, segments, stages, stage_bytes, pitch };
+            (stages >= least.min(loads)).then_some(config)
+        };
+        [2, 1].into_iter().find_map(|least| {
+            [SEGMENT_HALVES.max(team_warps), team_warps].into_iter().find_map(|segment| {
+                (1..=tasks_per_block.div_ceil(rounds)).rev().find_map(|teams| config(least, segment, teams))
             })
         })
     }
@@ -294,8 +298,107 @@ fn launch(
         args.x_q8 = forwarded.unwrap_or(0);
         args.out_q8 = config.forwarded_form().and_then(|form| forwarding.output(&form)).unwrap_or(0);
         args.prefetch = forwarding.prefetch.filter(|_| index == 0).unwrap_or_default();
-        let launch = Launch::new("gemm_q8", &config.entry, blocks, 32 * config.warps).shared(config.shared);
+        let warps = if forwarded.is_some() { config.warps } else { config.warps.max(QUANTIZING_WARPS) };
+        let launch = Launch::new("gemm_q8", &config.entry, blocks, 32 * warps).shared(config.shared);
         queue.launch(&launch, &args)?;
     }
     Ok(configs.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_core::WeightArg;
+
+    use super::super::small_m::Matmul;
+    use super::*;
+
+    const H200: Caps =
+        Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448, l2_bytes: 60 << 20 };
+
+    fn config(m: u32, k: u32, weights: &[(DType, u32)], gate_up: bool) -> Option<GemmQ8Config> {
+        let matmul = |&(dtype, rows): &(DType, u32)| Matmul {
+            weight: WeightArg { ptr: 4096, dtype, rows },
+            out: 1 << 20,
+            bias: 0,
+            residual: 0,
+        };
+        let matmuls: Vec<Matmul> = weights.iter().map(matmul).collect();
+        let first_format = weights.iter().filter(|weight| weight.0 == weights[0].0).count();
+        let input = MatmulInput { x: 4096, norm: None, m, k };
+        GemmQ8Config::new(H200, &input, &LaunchGroup { matmuls: &matmuls, first_format, gate_up })
+    }
+
+    #[test]
+    fn every_row_has_a_task_and_every_block_fits() {
+        use DType::{Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+        let shapes: [(u32, &[u32], bool); 8] = [
+            (2560, &[4096, 1024, 1024], false),
+            (4096, &[2560], false),
+            (2560, &[9728, 9728], true),
+            (9728, &[2560], false),
+            (2560, &[151_936], false),
+            (12_288, &[4096], false),
+            (256, &[1], false),
+            (768, &[67, 67], true),
+        ];
+        for (k, rows, gate_up) in shapes {
+            for dtype in [Q4_0, Q4_K, Q5_K, Q6_K, Q8_0] {
+                for m in 2..=MAX_ROWS {
+                    let weights: Vec<_> = rows.iter().map(|&rows| (dtype, rows)).collect();
+                    let config = config(m, k, &weights, gate_up).unwrap();
+                    let (args, task_rows) = (&config.args, if gate_up { 16 } else { 32 });
+                    let tasks: u32 = rows[..if gate_up { 1 } else { rows.len() }]
+                        .iter()
+                        .map(|n| n.div_ceil(task_rows))
+                        .sum();
+                    assert_eq!(args.tasks, tasks, "{config:?}");
+                    assert!(
+                        config.blocks <= 132 && config.blocks * args.tasks_per_block >= tasks,
+                        "{config:?}"
+                    );
+                    let team = 1 << args.team_shift;
+                    assert!(config.warps == args.teams * team && config.warps <= MAX_WARPS, "{config:?}");
+                    assert!((1..=MAX_STAGES).contains(&args.stages), "{config:?}");
+                    assert!(args.segment_halves.is_multiple_of(team), "{config:?}");
+                    assert!(args.segments * args.segment_halves * 128 >= k, "{config:?}");
+                    assert!(args.stage_bytes >= (32 * args.pitch).max(team * WARP_SUM_BYTES), "{config:?}");
+                    assert_eq!(args.pitch % 32, 16, "{config:?}");
+                    let fixed = STATIC_BYTES + if gate_up { RESULT_BYTES } else { 0 };
+                    assert!(config.shared + fixed <= H200.shared_bytes, "{config:?}");
+                    assert!(!config.forwards_q8 || args.tasks_per_block.is_multiple_of(2), "{config:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn teams_follow_the_lanes_of_the_gemv() {
+        use DType::{Q4_K, Q6_K};
+        // Columns, weights and whether it is gate-up; warps of a team, teams, tasks of a block, blocks.
+        type Case = (u32, &'static [(DType, u32)], bool, [u32; 4]);
+        let table: &[Case] = &[
+            (2560, &[(Q4_K, 4096), (Q4_K, 1024), (Q6_K, 1024)], false, [4, 2, 2, 96]),
+            (4096, &[(Q4_K, 2560)], false, [16, 1, 1, 80]),
+            (2560, &[(Q4_K, 9728), (Q4_K, 9728)], true, [4, 3, 6, 102]),
+            (9728, &[(Q6_K, 2560)], false, [16, 1, 1, 80]),
+            (2560, &[(Q6_K, 151_936)], false, [4, 3, 36, 132]),
+        ];
+        for &(k, weights, gate_up, expected) in table {
+            let GemmQ8Config { blocks, args, .. } = config(8, k, weights, gate_up).unwrap();
+            let found = [1 << args.team_shift, args.teams, args.tasks_per_block, blocks];
+            assert_eq!(found, expected, "{k} {weights:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_to_other_kernels() {
+        let fits = |m, k| config(m, k, &[(DType::Q4_K, 5120)], false).is_some();
+        assert!(fits(2, 25_600) && fits(4, 25_600) && !fits(8, 25_600));
+        assert!(fits(8, 14_336));
+        let unaligned = WeightArg { ptr: 4104, dtype: DType::Q4_K, rows: 64 };
+        let matmuls = [Matmul { weight: unaligned, out: 0, bias: 0, residual: 0 }];
+        let group = LaunchGroup { matmuls: &matmuls, first_format: 1, gate_up: false };
+        let input = MatmulInput { x: 4096, norm: None, m: 2, k: 256 };
+        assert!(GemmQ8Config::new(H200, &input, &group).is_none());
+    }
 }
