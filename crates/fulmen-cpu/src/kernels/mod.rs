@@ -13,6 +13,8 @@ pub mod copy;
 pub mod elementwise;
 pub mod embed;
 pub mod kv_store;
+pub mod log_probs;
+pub mod mask_logits;
 pub mod mul_mat;
 mod parallel;
 pub mod penalize;

@@ -9,6 +9,7 @@ mod attention;
 mod elementwise;
 mod embed;
 mod forward;
+mod logits;
 mod matmul;
 mod rows;
 mod sample;
@@ -206,6 +207,8 @@ impl KernelDispatch for WgpuDispatcher {
         dispatch_argmax(ArgMaxCall) => WgpuDispatcher::argmax;
         dispatch_sample(SampleCall) => WgpuDispatcher::sample;
         dispatch_penalize(PenalizeCall) => WgpuDispatcher::penalize;
+        dispatch_mask_logits(MaskLogitsCall) => WgpuDispatcher::mask_logits;
+        dispatch_log_probs(LogProbsCall) => WgpuDispatcher::log_probs;
         dispatch_advance(AdvanceCall) => WgpuDispatcher::advance;
     }
 
