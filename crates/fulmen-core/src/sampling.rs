@@ -41,6 +41,10 @@
 //! finite maximum has the value NaN everywhere and [`NO_TOKEN`] for its most likely tokens; a given token
 //! outside the vocabulary has the value NaN.
 
+mod constraint;
+
+pub use constraint::{Constraint, TokenMask};
+
 use bytemuck::{Pod, Zeroable};
 
 /// In a list of sampling slots: a row without one, which keeps its logits.
