@@ -76,8 +76,8 @@ impl std::fmt::Debug for Compiler {
 }
 
 impl Compiler {
-    /// The compiler for a tokenizer and a model that gives `logits` logits per row, which may be more than the
-    /// tokenizer has tokens. Takes about 100 ms for 150,000 tokens.
+    /// The compiler for a tokenizer and a model that gives `logits` logits per row, which may be more than
+    /// the tokenizer has tokens. Takes about 100 ms for 150,000 tokens.
     ///
     /// # Errors
     /// [`ConstraintError::Vocabulary`], [`ConstraintError::Trie`].
@@ -140,8 +140,8 @@ impl Compiler {
     }
 }
 
-/// The bytes of a token in the trie; empty for tokens that are never allowed. Special tokens begin with a byte
-/// that no text has.
+/// The bytes of a token in the trie; empty for tokens that are never allowed. Special tokens begin with a
+/// byte that no text has.
 fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     const MARKER: u8 = TokTrie::SPECIAL_TOKEN_MARKER;
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();

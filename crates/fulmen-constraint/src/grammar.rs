@@ -139,8 +139,8 @@ impl Grammar {
     }
 }
 
-/// The schema with the whitespace that may stand between the parts of JSON: enough for indented text, but
-/// bounded, because small models like to write nothing else.
+/// The schema with the whitespace that may stand between the parts of JSON: a space, or a line break and
+/// indentation. Small models like to write nothing but whitespace where they may.
 fn with_whitespace(schema: &Value) -> Value {
     const KEY: &str = "x-guidance";
     let mut schema = match schema {
@@ -150,7 +150,7 @@ fn with_whitespace(schema: &Value) -> Value {
     if let Value::Object(keys) = &mut schema
         && !keys.contains_key(KEY)
     {
-        keys.insert(KEY.to_owned(), serde_json::json!({ "whitespace_pattern": r"[ \t\r\n]{1,40}" }));
+        keys.insert(KEY.to_owned(), serde_json::json!({ "whitespace_pattern": r" |\n[ \t]{0,20}" }));
     }
     schema
 }

@@ -92,8 +92,8 @@ const SCHEMA: &str = r##"{
     "required": ["name", "age", "next"],
     "additionalProperties": false,
     "$defs": {"point": {
-        "type": "object", "properties": {"x": {"type": "number", "minimum": -9, "maximum": 1e3}, "on": {"type": "boolean"}}, "required": ["x"],
-        "additionalProperties": false
+        "type": "object", "required": ["x"], "additionalProperties": false,
+        "properties": {"x": {"type": "number", "minimum": -9, "maximum": 1e3}, "on": {"type": "boolean"}}
     }}
 }"##;
 
