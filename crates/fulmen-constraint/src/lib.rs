@@ -5,8 +5,8 @@
 //! - A [`GrammarConstraint`] follows one sequence: `mask` gives the tokens that may come next, `accept` goes
 //!   on after one of them (the trait [`Constraint`](fulmen_core::sampling::Constraint)).
 //! - **Tokens, not characters.** Any tokenization of a matching text is allowed, also tokens that end within
-//!   a character. Control tokens are never matched by text. The tokens that end generation are allowed exactly
-//!   where the text may end, and nothing else is when it must.
+//!   a character. Control tokens are never matched by text. The tokens that end generation are allowed
+//!   exactly where the text may end, and nothing else is when it must.
 //! - **Bounded.** The size of a grammar, the work to compile it and the work for one mask have limits
 //!   ([`Limits`]), and what exceeds them is an error.
 //!

@@ -93,7 +93,8 @@ pub struct Request {
     pub logprobs: Option<u8>,
     /// When generation ends.
     pub stop: Stop,
-    /// Restricts the tokens; a panic in it ends the request. The rows of such a request are planned when its last token has been read.
+    /// Restricts the tokens; a panic in it ends the request. The rows of such a request are planned when its
+    /// last token has been read.
     pub constraint: Option<Box<dyn Constraint>>,
     /// Whether cached prefixes may be used for this request.
     pub use_prefix_cache: bool,

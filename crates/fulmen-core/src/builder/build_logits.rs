@@ -7,7 +7,8 @@ use crate::graph::checks::{at_least_1, check_top};
 use crate::{DType, Problem};
 
 impl GraphBuilder {
-    /// The [`LogitEdits`](crate::sampling::LogitEdits) of each sampling slot, with room for `capacity` biases.
+    /// The [`LogitEdits`](crate::sampling::LogitEdits) of each sampling slot, with room for `capacity`
+    /// biases.
     pub fn logit_edits(&mut self, name: &str, slots: u32, capacity: u32) -> Built<Tensor> {
         let width = capacity.checked_mul(2).and_then(|words| words.checked_add(2));
         let (what, expected, got) = ("the capacity for biases", "less than 2^31 - 1", capacity.into());

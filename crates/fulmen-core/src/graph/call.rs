@@ -321,7 +321,8 @@ pub struct PenalizeCall {
     pub n: u32,
 }
 
-/// Logit biases and token masks on logits; see [`LogitEdits`](crate::sampling::LogitEdits). In place is allowed.
+/// Logit biases and token masks on logits; see [`LogitEdits`](crate::sampling::LogitEdits). In place is
+/// allowed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MaskLogitsCall {
     /// `[m, n]`.

@@ -177,8 +177,8 @@ to the KV cache.",
                 name: "log_probs", method: dispatch_log_probs, kernel: optional,
                 inputs: 2 = "2 (logits, tokens)",
                 does: "Log-probabilities of a token of each row and of the row's most likely tokens.",
-                node: "Inputs: logits and a token per row. Shape `[1 + int_param, 1, m, 0]`: the value of the \
-token, then those of the `int_param` most likely tokens. The tokens of all values are at `second_ptr`.",
+                node: "Inputs: logits and a token per row. Shape `[1 + int_param, 1, m, 0]`: the value of \
+the token, then those of the `int_param` most likely tokens. The tokens of all values are at `second_ptr`.",
             }
             Advance(AdvanceCall) {
                 name: "advance", method: dispatch_advance, kernel: optional,

@@ -108,8 +108,8 @@ impl Interpreter {
         Ok(vec![Data::Ints { values, undecided }])
     }
 
-    /// Biases first, then the mask. A slot's words are: whether it is masked, the number of biases, then pairs
-    /// of a token and the bits of its bias.
+    /// Biases first, then the mask. A slot's words are: whether it is masked, the number of biases, then
+    /// pairs of a token and the bits of its bias.
     pub(super) fn mask_logits(
         &self,
         logits: TensorId,

@@ -9,8 +9,8 @@
 //! - [`mod@rope`]: rotary position embedding.
 //! - [`kv`]: rows of keys and values into a cache, with norm and rotation on the way.
 //! - [`mod@attention`]: causal grouped-query attention.
-//! - [`mod@argmax`], [`mod@sample`], [`mod@penalize`], [`mod@mask_logits`], [`mod@log_probs`], [`mod@advance`]:
-//!   from logits to the next step.
+//! - [`mod@argmax`], [`mod@sample`], [`mod@penalize`], [`mod@mask_logits`], [`mod@log_probs`],
+//!   [`mod@advance`]: from logits to the next step.
 //! - [`mod@transpose`], [`mod@copy`], [`mod@fill`].
 //!
 //! Beside each function lies its WGSL, a file for the preprocessor (`preprocess/mod.rs` has the language),

@@ -73,7 +73,10 @@ fn main(
     if (thread == 0u) {
         let token = tokens[row];
         var bits = NAN_BITS;
-        if (token < params.n) { bits = log_prob(key_of(logits[row * params.n + token], 0u).x, top_key, log_sum); }
+        if (token < params.n) {
+            let key = key_of(logits[row * params.n + token], token);
+            bits = log_prob(key.x, top_key, log_sum);
+        }
         values[row * width] = bits;
         indices[row * width] = token;
     }
