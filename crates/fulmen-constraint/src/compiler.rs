@@ -16,7 +16,7 @@ use crate::error::ConstraintError;
 use crate::grammar::Grammar;
 
 /// Limits of the work and the memory of a grammar. Those of the default are met by large schemas of practice
-/// and are reached within some tens of milliseconds.
+/// and are reached well within a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Symbols of the compiled grammar.

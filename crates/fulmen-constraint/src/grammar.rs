@@ -75,7 +75,7 @@ impl Grammar {
     }
 
     /// Text that a regular expression matches as a whole, in the syntax of Rust's crate `regex`, without
-    /// anchors, look-around and back-references.
+    /// word boundaries, look-around and back-references.
     ///
     /// # Errors
     /// [`ConstraintError::Invalid`], or a limit.

@@ -29,8 +29,8 @@
 //! # Before sampling
 //!
 //! Penalties ([`Penalties`]), then logit biases, then a token mask ([`LogitEdits`]) change the logits. A
-//! token that the mask excludes has the logit -inf and is never sampled; a mask that excludes every token leaves a
-//! row without a result ([`NO_TOKEN`]).
+//! token that the mask excludes has the logit -inf and is never sampled; a mask that excludes every token
+//! leaves a row without a result ([`NO_TOKEN`]).
 //!
 //! # Log-probabilities
 //!
