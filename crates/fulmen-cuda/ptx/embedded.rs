@@ -22,6 +22,8 @@
     Embedded::new("gemv", &["80", "90"], include_bytes!("gemv.ptx.zst")),
     Embedded::new("gemv_float", &["80", "90"], include_bytes!("gemv_float.ptx.zst")),
     Embedded::new("kv_store", &["80", "90"], include_bytes!("kv_store.ptx.zst")),
+    Embedded::new("log_probs", &["80", "90"], include_bytes!("log_probs.ptx.zst")),
+    Embedded::new("mask_logits", &["80", "90"], include_bytes!("mask_logits.ptx.zst")),
     Embedded::new("matmul_generic", &["80", "90"], include_bytes!("matmul_generic.ptx.zst")),
     Embedded::new("pack_f16_fragments", &["90"], include_bytes!("pack_f16_fragments.ptx.zst")),
     Embedded::new("penalize", &["80", "90"], include_bytes!("penalize.ptx.zst")),

@@ -197,6 +197,8 @@ impl KernelDispatch for CudaDispatcher {
         dispatch_sample(SampleCall) => kernels::sample::launch;
         dispatch_penalize(PenalizeCall) => kernels::penalize::launch;
         dispatch_gather_tokens(GatherTokensCall) => kernels::gather_tokens::launch;
+        dispatch_mask_logits(MaskLogitsCall) => kernels::mask_logits::launch;
+        dispatch_log_probs(LogProbsCall) => kernels::log_probs::launch;
         dispatch_advance(AdvanceCall) => kernels::advance::launch;
     }
 

@@ -95,7 +95,7 @@ impl Default for GraphBuilder {
 
 pub(super) type Built<T> = Result<T, BuildError>;
 
-fn id_of(tensor: Option<Tensor>) -> Option<TensorId> {
+pub(super) fn id_of(tensor: Option<Tensor>) -> Option<TensorId> {
     tensor.map(Tensor::id)
 }
 
@@ -125,11 +125,11 @@ impl GraphBuilder {
         Ok((def.rows, def.width))
     }
 
-    fn call(&self, name: &'static str) -> BuilderCall<'_> {
+    pub(super) fn call(&self, name: &'static str) -> BuilderCall<'_> {
         BuilderCall { name, builder: self }
     }
 
-    fn push(&mut self, def: TensorDef) -> Tensor {
+    pub(super) fn push(&mut self, def: TensorDef) -> Tensor {
         self.graph.tensors.push(def);
         // 2^32 tensors do not fit memory.
         Tensor { id: (self.graph.tensors.len() - 1) as u32, owner: self.owner }
@@ -157,7 +157,7 @@ impl GraphBuilder {
         Ok(self.push(def))
     }
 
-    fn emit(&mut self, op: Op, rows: u32, width: u32) -> Tensor {
+    pub(super) fn emit(&mut self, op: Op, rows: u32, width: u32) -> Tensor {
         let output =
             self.push(TensorDef { name: None, rows, width, dtype: DType::F32, role: Role::Computed });
         self.graph.ops.push(OpNode { op, outputs: vec![output.id()] });
@@ -598,7 +598,7 @@ impl GraphBuilder {
         Ok(())
     }
 
-    fn not_empty(&self, call: &'static str, width: u32) -> Built<()> {
+    pub(super) fn not_empty(&self, call: &'static str, width: u32) -> Built<()> {
         if width > 0 {
             return Ok(());
         }

@@ -58,6 +58,15 @@ impl<'a> BuilderCall<'a> {
         self.size(what, 1, def.width)
     }
 
+    /// A tensor of words; returns (rows, width).
+    pub(super) fn words(&self, what: &'static str, tensor: Tensor) -> Built<(u32, u32)> {
+        let def = self.def(what, tensor)?;
+        match def.dtype {
+            DType::U32 => Ok((def.rows, def.width)),
+            got => self.fail(Problem::Type { what, expected: "U32", got }),
+        }
+    }
+
     /// A tensor that the op updates.
     pub(super) fn state(&self, what: &'static str, tensor: Tensor) -> Built<()> {
         match self.def(what, tensor)?.role {

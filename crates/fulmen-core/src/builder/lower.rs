@@ -51,6 +51,12 @@ impl Lowering<'_> {
         TokenHistory { ptr: self.at(id), n_seqs: rows, capacity: width }
     }
 
+    fn logit_slots(&self, edits: TensorId, masks: TensorId) -> LogitSlots {
+        let TensorDef { rows: n_slots, width, .. } = self.tensors[edits];
+        let (edits_ptr, masks_ptr) = (self.at(edits), self.at(masks));
+        LogitSlots { edits_ptr, masks_ptr, n_slots, capacity: width.saturating_sub(2) / 2 }
+    }
+
     /// How many rows of `width` elements a tensor has: its rows times its heads.
     fn rows_of(&self, id: TensorId, width: u32) -> Result<u32, Problem> {
         let TensorDef { rows, width: all, .. } = self.tensors[id];
@@ -159,6 +165,17 @@ impl Lowering<'_> {
                 output,
                 m: self.tensors[slots.positions].rows,
             }),
+            Op::MaskLogits { logits, edits, masks, slots } => {
+                let TensorDef { rows: m, width: n, .. } = self.tensors[logits];
+                let (state, slots) = (self.logit_slots(edits, masks), self.at_option(slots));
+                OpCall::MaskLogits(MaskLogitsCall { logits: at(logits), state, slots, output, m, n })
+            }
+            Op::LogProbs { logits, tokens, top } => {
+                let TensorDef { rows: m, width: n, .. } = self.tensors[logits];
+                let indices = outputs.get(1).map_or(0, |&id| at(id));
+                let (logits, tokens) = (at(logits), at(tokens));
+                OpCall::LogProbs(LogProbsCall { logits, tokens, values: output, indices, m, n, top })
+            }
             Op::Advance { drawn, tokens, positions, history, sequences } => {
                 let (history, sequences) = (self.history(history), self.at_option(sequences));
                 let m = self.tensors[drawn].rows;

@@ -234,6 +234,18 @@ pub enum Op {
         history: TensorId,
         slots: Slots,
     },
+    MaskLogits {
+        logits: TensorId,
+        edits: TensorId,
+        masks: TensorId,
+        slots: Option<TensorId>,
+    },
+    /// Two outputs: the values and their tokens.
+    LogProbs {
+        logits: TensorId,
+        tokens: TensorId,
+        top: u32,
+    },
     /// No output: the tokens and positions of the next step and the history are written.
     Advance {
         drawn: TensorId,
@@ -333,6 +345,12 @@ impl Op {
                 all(Batch, &[slots.positions]);
                 all(Batch, slots.sequences.as_slice());
             }
+            Op::MaskLogits { logits, edits, masks, slots } => {
+                all(Batch, &[*logits]);
+                all(if slots.is_some() { Fixed } else { Batch }, &[*edits, *masks]);
+                all(Batch, slots.as_slice());
+            }
+            Op::LogProbs { logits, tokens, .. } => all(Batch, &[*logits, *tokens]),
             Op::Advance { drawn, tokens, positions, history, sequences } => {
                 all(Batch, &[*drawn, *tokens, *positions]);
                 all(Fixed, &[*history]);
@@ -358,7 +376,7 @@ impl Op {
             Op::AddRmsNorm { a, b, .. } => vec![(1, *a), (1, *b)],
             Op::MulMat { residual: Some(residual), .. } => vec![(0, *residual)],
             Op::RopeStore { q, .. } => vec![(0, *q)],
-            Op::Penalize { logits, .. } => vec![(0, *logits)],
+            Op::Penalize { logits, .. } | Op::MaskLogits { logits, .. } => vec![(0, *logits)],
             _ => Vec::new(),
         };
         // An operand that is also read in another role must keep its value until the op is done. Only
@@ -393,6 +411,8 @@ impl Op {
             Op::Sample { .. } => TensorOp::Sample,
             Op::Penalize { .. } => TensorOp::Penalize,
             Op::GatherTokens { .. } => TensorOp::GatherTokens,
+            Op::MaskLogits { .. } => TensorOp::MaskLogits,
+            Op::LogProbs { .. } => TensorOp::LogProbs,
             Op::Advance { .. } => TensorOp::Advance,
         }
     }

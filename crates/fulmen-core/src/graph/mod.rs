@@ -28,7 +28,7 @@ pub use forms::{ActivationForm, Form, FormOperand, Forwarded};
 pub use forward::PlannedCall;
 pub use kv::{KV_PAGE, KvCache, KvPool, NO_PAGE, PageLayout, pages_of, q8_0_from_pages, q8_0_to_pages};
 pub use ops::{OpCall, TensorOp};
-pub use params::{ExtraWeight, Heads, OpParams, RopePairing, RopeSpec, TokenHistory};
+pub use params::{ExtraWeight, Heads, LogitSlots, OpParams, RopePairing, RopeSpec, TokenHistory};
 pub use work::{CacheUse, Work};
 
 use crate::DType;

@@ -214,6 +214,21 @@ impl GatherTokensCall {
     }
 }
 
+impl MaskLogitsCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        let elements = product(&[self.m, self.n]);
+        let edits = product(&[self.m, self.n.div_ceil(32).saturating_add(self.state.edit_words())]);
+        floats((2 * elements).saturating_add(edits), elements)
+    }
+}
+
+impl LogProbsCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        let elements = product(&[self.m, self.n]);
+        floats(elements.saturating_add(2 * product(&[self.m, self.top.saturating_add(1)])), elements)
+    }
+}
+
 impl AdvanceCall {
     pub(super) fn work(&self, _: CacheUse) -> Work {
         floats(5 * u64::from(self.m), 0)

@@ -25,6 +25,8 @@ mod gemv;
 mod gemv_float;
 mod kv;
 pub(crate) mod kv_store;
+pub(crate) mod log_probs;
+pub(crate) mod mask_logits;
 pub(crate) mod matmul;
 mod matmul_generic;
 mod pack_f16_fragments;

@@ -35,7 +35,7 @@ impl ProgramKey {
 
     fn step(self) -> Step {
         let ProgramKey { rows, outputs, penalize } = self;
-        let results = (outputs > 0).then_some((outputs, Results::Draw { penalize }));
+        let results = (outputs > 0).then_some((outputs, Results::Draw { penalize, mask: false }));
         Step::Mixed { rows, results }
     }
 }

@@ -219,6 +219,10 @@ impl Interpreter {
                 one(self.penalize(*logits, *penalties, *history, slots)?)
             }
             Op::GatherTokens { history, slots } => self.gather_tokens(*history, slots),
+            Op::MaskLogits { logits, edits, masks, slots } => {
+                one(self.mask_logits(*logits, *edits, *masks, *slots)?)
+            }
+            Op::LogProbs { logits, tokens, top } => self.log_probs(*logits, *tokens, *top),
             Op::Advance { drawn, tokens, positions, history, sequences } => {
                 self.advance(*drawn, *tokens, *positions, *history, *sequences)?;
                 Ok(Vec::new())
