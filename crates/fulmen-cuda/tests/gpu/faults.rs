@@ -3,8 +3,8 @@
 use fulmen_core::sampling::{Penalties, SampleState};
 use fulmen_core::{
     AdvanceCall, AttentionCall, AttentionRows, DType, DeviceMemory, EmbedCall, Heads, KernelDispatch,
-    KvCache, KvSource, KvStoreCall, LogitSlots, MaskLogitsCall, NO_PAGE, PageLayout, PenalizeCall, SampleCall,
-    TokenHistory, WeightArg,
+    KvCache, KvSource, KvStoreCall, LogitSlots, MaskLogitsCall, NO_PAGE, PageLayout, PenalizeCall,
+    SampleCall, TokenHistory, WeightArg,
 };
 use fulmen_cuda::CudaDispatcher;
 

@@ -8,6 +8,9 @@ use super::rope::FACTORS;
 use crate::error::ModelError;
 use crate::source::ModelSource;
 
+/// Logit biases that an output row of a mixed step can have.
+pub const MIXED_LOGIT_BIASES: u32 = 300;
+
 /// Names of the inputs, states and outputs of a graph.
 pub mod names {
     /// Input: the tokens of a prefill.
@@ -319,7 +322,8 @@ fn draw(
         logits = b.penalize(logits, penalties, history, positions, sequences)?;
     }
     if mask {
-        let edits = b.logit_edits(names::STEP_EDITS, rows, 0)?;
+        let capacity = if matches!(spec.step, Step::Mixed { .. }) { MIXED_LOGIT_BIASES } else { 0 };
+        let edits = b.logit_edits(names::STEP_EDITS, rows, capacity)?;
         let masks = b.token_masks(names::STEP_MASKS, rows, vocabulary)?;
         logits = b.mask_logits(logits, edits, masks, None)?;
     }
