@@ -27,7 +27,8 @@
 // Pipeline
 //   Each team has a ring of `stages` stages. full[team][stage] has an arrival for each of the 32 rows with the
 //   bytes of its copy; the warps of the team divide the rows among them. A named barrier per team before a
-//   stage is filled again. Rings are filled before `pdl_wait`. `x_full`: of the copy of forwarded q8 rows.
+//   stage is filled again. Rings are filled before `pdl_wait`. `x_full`: of the copies of forwarded q8 rows,
+//   one for each segment of K.
 //
 // Memory layouts
 //   x       f32 [m, k], or q8 rows
@@ -52,6 +53,7 @@
 #include "ptx/tma.cuh"
 
 constexpr int MAX_WARPS = 16, MAX_TEAMS = 4, MAX_STAGES = 4;
+constexpr u32 MAX_X_COPIES = 8;
 constexpr int MAX_WEIGHTS = 3;       // weight matrices of a launch
 constexpr int MAX_ROWS = 8;          // of x
 constexpr int MAX_Q8_RESULTS = 256;  // rows of a block that are quantized for the next kernel
@@ -112,7 +114,8 @@ struct Activations {
 
     // Before `pdl_wait`, by one thread.
     DEVICE void init() const {
-        mbarrier_init(x_full, 1);
+#pragma unroll
+        for (int i = 0; i < MAX_X_COPIES; i++) mbarrier_init(&x_full[i], 1);
         if (args.gamma && blockIdx.x % 8 == 0) cp_async_bulk_prefetch_l2_covering(args.gamma, args.k * 4);
     }
 
@@ -157,15 +160,26 @@ struct Activations {
         }
     }
 
-    // On return all threads can read x and `factors`.
+    // Starts to copy q8 rows, a segment of K at a time; the last copy has what is left.
+    DEVICE void copy() const {
+        const u32 all = q8_rows_bytes(args.x_rows, args.k);
+        const u32 each = args.segment_halves * (2 * Q8_ROWS_UNIT_BYTES * args.x_rows);
+#pragma unroll 1
+        for (u32 i = 0; i < MAX_X_COPIES && i * each < all; i++) {
+            const u32 bytes = i == MAX_X_COPIES - 1 ? all - i * each : min(each, all - i * each);
+            mbarrier_arrive_expect_tx(&x_full[i], bytes);
+            cp_async_bulk_covering(q8 + i * each, args.x_q8 + i * each, bytes, &x_full[i]);
+        }
+    }
+    // Waits for the copy that has a segment.
+    DEVICE void wait(u32 segment) const {
+        if (args.x_q8) mbarrier_wait_parity(&x_full[min(segment, MAX_X_COPIES - 1)], 0);
+    }
+
+    // On return all threads can read x, but for what is copied, and `factors`.
     DEVICE void finish() const {
         if (args.x_q8) {
-            if (threadIdx.x == 0) {
-                const u32 bytes = q8_rows_bytes(args.x_rows, args.k);
-                mbarrier_arrive_expect_tx(x_full, bytes);
-                cp_async_bulk_covering(q8, args.x_q8, bytes, x_full);
-            }
-            mbarrier_wait_parity(x_full, 0);
+            if (threadIdx.x == 0) copy();
             return;
         }
 #pragma unroll 1
@@ -373,7 +387,7 @@ struct TeamGemm {
     }
 
     // Mainloop and epilogue of all tasks of the team.
-    DEVICE void run(const u8* x, const float* factors, float* results) {
+    DEVICE void run(const Activations& x, float* results) {
         u32 stage = 0, parity = 0;
 #pragma unroll 1
         for (u32 task = first_task(); task < end; task += teams) {
@@ -383,17 +397,18 @@ struct TeamGemm {
             UnitSums sums = {};
 #pragma unroll 1
             for (u32 segment = 0; segment < args.segments; segment++) {
+                x.wait(segment);
                 mbarrier_wait_parity(&full[stage], parity);
                 if (!second_format(which))
-                    multiply_segment<F>(x, task, which, segment, stage, sums);
+                    multiply_segment<F>(x.q8, task, which, segment, stage, sums);
                 else
-                    multiply_segment<G>(x, task, which, segment, stage, sums);
+                    multiply_segment<G>(x.q8, task, which, segment, stage, sums);
                 sync();
                 if (segment + 1 == args.segments) {
                     float* all_sums = (float*)(ring + stage * args.stage_bytes);
                     store_sums(all_sums, sums);
                     sync();
-                    write_results(all_sums, task, which, addends, factors, results);
+                    write_results(all_sums, task, which, addends, x.factors, results);
                     fence_proxy_async();
                     sync();
                 }
@@ -424,8 +439,8 @@ DEVICE void gemm_q8(const GemmQ8Args& args) {
     extern __shared__ __align__(128) u8 memory[];
     __shared__ __align__(16) float warp_sums[MAX_ROWS][GEMV_WARPS], factors[MAX_ROWS];
     __shared__ float results[GATE_UP ? MAX_ROWS * MAX_Q8_RESULTS : 1];
-    __shared__ u64 full[MAX_TEAMS][MAX_STAGES], x_full;
-    const Activations x{args, memory, &x_full, warp_sums, factors};
+    __shared__ u64 full[MAX_TEAMS][MAX_STAGES], x_full[MAX_X_COPIES];
+    const Activations x{args, memory, x_full, warp_sums, factors};
     if (threadIdx.x < MAX_TEAMS * MAX_STAGES) mbarrier_init(&full[0][threadIdx.x], TASK_ROWS);
     if (threadIdx.x == 0) x.init();
     fence_mbarrier_init();
@@ -437,7 +452,7 @@ DEVICE void gemm_q8(const GemmQ8Args& args) {
     pdl_wait();
     x.finish();
     if (threadIdx.x / 32 == blockDim.x / 32 - 1) args.prefetch.prefetch(threadIdx.x & 31);
-    rows.run(memory, factors, results);
+    rows.run(x, results);
     if (args.normed) x.write_normed();
     if (GATE_UP && args.out_q8) quantize_results(args, results);
 }
