@@ -1,39 +1,40 @@
 // targets: 90
-// Int8 GEMM for few rows (W4A8 to W8A8): y[m, n] = x[m, k] W[n, k]^T for m = 2..8 rows of x and block-quantized
-// W (Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0), with a fused RMS norm before it and SwiGLU of gate and
-// up, or bias and residual, after it. For decode at batch 2 to 8: the GEMV's arithmetic (gemv.cu) on tensor
-// cores, and its bits.
+// Int8 GEMM for few rows (W4A8 to W8A8): y[m, n] = x[m, k] W[n, k]^T for m = 2..8 rows of x and
+// block-quantized W (Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0), with a fused RMS norm before it and
+// SwiGLU of gate and up, or bias and residual, after it. For decode at batch 2 to 8: the GEMV's arithmetic
+// (gemv.cu) on tensor cores, and its bits.
 //
 // Algorithm
-//   x is quantized to int8 as in the GEMV and packed as B-fragments (q8_rows.cuh). Quants of W are unpacked to
-//   bytes in registers, the A operand; mma.m16n8k32 gives exact integer sums of blocks, which are scaled and
-//   added up in f32 (gemm_q8_formats.cuh). Every block of the grid quantizes x itself, or copies q8 rows that
-//   the previous kernel has forwarded.
+//   x is quantized to int8 as in the GEMV and packed as B-fragments (q8_rows.cuh). Quants of W are unpacked
+//   to bytes in registers, the A operand; mma.m16n8k32 gives exact integer sums of blocks, which are scaled
+//   and added up in f32 (gemm_q8_formats.cuh). Every block of the grid quantizes x itself, or copies q8 rows
+//   that the previous kernel has forwarded.
 //
 // Order of sums
-//   The GEMV gives LANES lanes a row of W. Lane l adds up units l, l + LANES ... in turn, and a butterfly adds
-//   up the lanes. Here a team of LANES / 2 warps works on the same rows: warp i has the units of lanes 2 i and
-//   2 i + 1, in the same order, and the sums of all warps are added up in shared memory as the butterfly does.
+//   The GEMV gives LANES lanes a row of W. Lane l adds up units l, l + LANES ... in turn, and a butterfly
+//   adds up the lanes. Here a team of LANES / 2 warps works on the same rows: warp i has the units of lanes
+//   2 i and 2 i + 1, in the same order, and the sums of all warps are added up in shared memory as the
+//   butterfly does.
 //
 // Tiles and mapping (chosen in gemm_q8.rs)
 //   grid   up to one block per SM, each with `tasks_per_block` consecutive tasks
 //   block  teams of 4, 8 or 16 warps (1 << team_shift); team j takes tasks j, j + teams ... At least 12 warps
 //          where x is to be quantized
-//   task   32 rows of W (of gate and up: 16 rows of both): two MMA tiles of each warp. A tile of gate and up is
-//          8 rows of gate, then the same 8 of up
+//   task   32 rows of W (of gate and up: 16 rows of both): two MMA tiles of each warp. A tile of gate and up
+//          is 8 rows of gate, then the same 8 of up
 //   warp   every (team size)-th half of 128 columns
 //   stage  the 32 rows, a segment of K long, one bulk copy per row
 //
 // Pipeline
-//   Each team has a ring of `stages` stages. full[team][stage] has an arrival for each of the 32 rows with the
-//   bytes of its copy; the warps of the team divide the rows among them. A named barrier per team before a
-//   stage is filled again. Rings are filled before `pdl_wait`. `x_full`: of the copies of forwarded q8 rows,
-//   one for each segment of K.
+//   Each team has a ring of `stages` stages. full[team][stage] has an arrival for each of the 32 rows with
+//   the bytes of its copy; the warps of the team divide the rows among them. A named barrier per team before
+//   a stage is filled again. Rings are filled before `pdl_wait`. `x_full`: of the copies of forwarded q8
+//   rows, one for each segment of K.
 //
 // Memory layouts
 //   x       f32 [m, k], or q8 rows
-//   W       as in a GGUF file; a row of a stage starts at a multiple of `pitch`, an odd multiple of 16 bytes, so
-//           that the rows of a tile lie in different banks
+//   W       as in a GGUF file; a row of a stage starts at a multiple of `pitch`, an odd multiple of 16
+//           bytes, so that the rows of a tile lie in different banks
 //   y       f32 [m, n]; gate-up also as q8 rows for the down projection
 //   shared  q8 rows of x | rings: [team][stage]. The last stage of a task is reused for the sums of the warps
 //
@@ -44,8 +45,8 @@
 //   Those of the GEMV, to the bit, whatever m is.
 //
 // Performance
-//   Bound by the bytes of W: 16 rows and 256 columns of Q4_K take an SM 124 cycles from memory at 4.3 TB/s, about
-//   310 instructions (of 496 issue slots) and 70 cycles of shared memory (docs/lab/cuda-decode.md).
+//   Bound by the bytes of W: 16 rows and 256 columns of Q4_K take an SM 124 cycles from memory at 4.3 TB/s,
+//   about 376 instructions (of 496 issue slots) and 66 cycles of shared memory (docs/lab/cuda-decode.md).
 #include "float4.cuh"
 #include "gemm_q8_formats.cuh"
 #include "l2_prefetch.cuh"
@@ -134,8 +135,8 @@ struct Activations {
         }
     };
 
-    // Quantizes x, or x * gamma: what the GEMV's warp `gemv_warp` quantizes of a row, of up to four rows, with
-    // sums of squares added up as there. A thread's next elements are loaded meanwhile.
+    // Quantizes x, or x * gamma: what the GEMV's warp `gemv_warp` quantizes of a row, of up to four rows,
+    // with sums of squares added up as there. A thread's next elements are loaded meanwhile.
     DEVICE void quantize(u32 first_row, u32 gemv_warp) const {
         const u32 lane = threadIdx.x & 31;
         float sums[ROW_GROUP] = {};
