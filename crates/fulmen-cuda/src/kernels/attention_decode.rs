@@ -504,6 +504,6 @@ mod tests {
         assert!(!config.single_row && config.rows == 1);
         let config = LaunchConfig::new(H200, &call(512, 8, 128, DType::F16, mixed)).unwrap();
         assert_eq!((config.rows, config.entry().as_str()), (8, "attention_decode_128_mixed"));
-        assert!(forwarded_form(H200, &call(8, 8, 128, DType::F16, mixed)).is_none());
+        assert_eq!(forwarded_forms(H200, &call(8, 8, 128, DType::F16, mixed)), [None; 2]);
     }
 }
