@@ -1,0 +1,190 @@
+//! What the server needs of a model.
+
+use std::sync::Arc;
+
+use fulmen_engine::{Constraint, Engine, Request, RequestHandle, SamplingParams, Stats};
+use fulmen_model::Sampling;
+use fulmen_model::template::{ChatTemplate, ToolFormat};
+use fulmen_model::tokenizer::Tokenizer;
+use serde_json::Value;
+
+/// A model that answers requests.
+///
+/// [`EngineModel`] is one on an [`Engine`]; programs may bring their own.
+pub trait ServedModel: Send + Sync + 'static {
+    /// The tokenizer.
+    fn tokenizer(&self) -> &Tokenizer;
+
+    /// The chat template; `None` for a model that was not trained for conversations.
+    fn chat_template(&self) -> Option<&ChatTemplate>;
+
+    /// Positions of prompt and answer together.
+    fn context(&self) -> u32;
+
+    /// Key figures for clients.
+    fn info(&self) -> &ModelInfo;
+
+    /// Queues a request.
+    fn submit(&self, request: Request) -> RequestHandle;
+
+    /// The device's parameters of sampling. `logit_bias` is added to the logits of tokens. The error says
+    /// what the device does not do.
+    fn sampling(&self, sampling: &Sampling, logit_bias: &[(u32, f32)]) -> Result<SamplingParams, String>;
+
+    /// Makes constraints on answers; `None` if this model cannot be constrained.
+    fn constraints(&self) -> Option<&dyn ConstraintFactory> {
+        None
+    }
+
+    /// Whether log-probabilities of tokens can be had.
+    fn has_logprobs(&self) -> bool {
+        false
+    }
+
+    /// The embedding of a text as tokens: not normalized, pooled as the model says. It may take as long as a
+    /// prefill, and is called on a thread that may block.
+    fn embed(&self, tokens: &[u32]) -> Result<Vec<f32>, EmbedError> {
+        let _ = tokens;
+        Err(EmbedError::Unsupported)
+    }
+
+    /// What the engine does now and has done.
+    fn stats(&self) -> Stats;
+}
+
+/// Why there is no embedding.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EmbedError {
+    /// The model gives no embeddings.
+    #[error("this model gives no embeddings")]
+    Unsupported,
+    /// The text is too long.
+    #[error("a text of {tokens} tokens is longer than the context of {context}")]
+    TooLong {
+        /// Tokens of the text.
+        tokens: usize,
+        /// Positions of the context.
+        context: u32,
+    },
+    /// The device failed.
+    #[error("the embedding failed: {0}")]
+    Failed(String),
+}
+
+/// Key figures of a model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelInfo {
+    /// `general.architecture`.
+    pub architecture: String,
+    /// Parameters, if they are known.
+    pub parameters: Option<u64>,
+    /// Bytes of the weights.
+    pub bytes: u64,
+    /// The most frequent data type of the weights, such as `Q4_K`.
+    pub quantization: String,
+    /// Dimensions of a hidden state.
+    pub embedding: u32,
+    /// The device that it runs on.
+    pub device: String,
+}
+
+/// What an answer must be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Grammar {
+    /// Any JSON object.
+    JsonObject,
+    /// JSON that a schema allows.
+    JsonSchema(Value),
+    /// A grammar in the syntax of llguidance (Lark).
+    Lark(String),
+    /// A regular expression for the whole answer.
+    Regex(String),
+    /// At least one call of a tool, in the format of the model's family.
+    ToolCalls {
+        /// How calls are written.
+        format: ToolFormat,
+        /// Names and parameter schemas of the tools that may be called.
+        tools: Vec<(String, Value)>,
+        /// Whether more than one call may follow.
+        several: bool,
+    },
+}
+
+/// Makes constraints on answers. An error is the client's: its grammar is wrong.
+pub trait ConstraintFactory: Send + Sync {
+    /// A constraint for one answer.
+    fn constraint(&self, grammar: &Grammar) -> Result<Box<dyn Constraint>, String>;
+}
+
+/// How the parameters of sampling are given to a device.
+pub type SamplingMap = fn(&Sampling, &[(u32, f32)]) -> Result<SamplingParams, String>;
+
+/// Computes embeddings on a thread that may block.
+pub type Embedder = Box<dyn Fn(&[u32]) -> Result<Vec<f32>, EmbedError> + Send + Sync>;
+
+/// A model on an engine.
+pub struct EngineModel {
+    /// Runs the requests.
+    pub engine: Engine,
+    /// The tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
+    /// The chat template.
+    pub template: Option<ChatTemplate>,
+    /// Positions of prompt and answer together.
+    pub context: u32,
+    /// Key figures.
+    pub info: ModelInfo,
+    /// How the parameters of sampling are given to the device.
+    pub sampling: SamplingMap,
+    /// Makes constraints on answers.
+    pub constraints: Option<Box<dyn ConstraintFactory>>,
+    /// Whether the device gives log-probabilities.
+    pub logprobs: bool,
+    /// Computes embeddings.
+    pub embedder: Option<Embedder>,
+}
+
+impl ServedModel for EngineModel {
+    fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()
+    }
+
+    fn context(&self) -> u32 {
+        self.context
+    }
+
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn submit(&self, request: Request) -> RequestHandle {
+        self.engine.submit(request)
+    }
+
+    fn sampling(&self, sampling: &Sampling, logit_bias: &[(u32, f32)]) -> Result<SamplingParams, String> {
+        (self.sampling)(sampling, logit_bias)
+    }
+
+    fn constraints(&self) -> Option<&dyn ConstraintFactory> {
+        self.constraints.as_deref()
+    }
+
+    fn has_logprobs(&self) -> bool {
+        self.logprobs
+    }
+
+    fn embed(&self, tokens: &[u32]) -> Result<Vec<f32>, EmbedError> {
+        if tokens.len() > self.context as usize {
+            return Err(EmbedError::TooLong { tokens: tokens.len(), context: self.context });
+        }
+        self.embedder.as_ref().map_or(Err(EmbedError::Unsupported), |embed| embed(tokens))
+    }
+
+    fn stats(&self) -> Stats {
+        self.engine.stats()
+    }
+}
