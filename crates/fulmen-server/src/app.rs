@@ -48,10 +48,6 @@ impl FromRequestParts<Arc<App>> for Caller {
     }
 }
 
-/// The name of a request, from its client or from us.
-#[derive(Clone, Debug)]
-pub(crate) struct RequestName(pub(crate) String);
-
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// All routes.
@@ -114,12 +110,11 @@ fn cors(options: &ServerOptions) -> Option<CorsLayer> {
 }
 
 /// Names, counts and logs requests, survives panics, and writes errors in the shape of the path.
-async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let started = Instant::now();
     let name = request.headers().get(&REQUEST_ID).and_then(|value| value.to_str().ok());
     let fits = |name: &&str| !name.is_empty() && name.len() <= 128;
     let name = name.filter(fits).map_or_else(|| ids::unique("req_"), str::to_owned);
-    request.extensions_mut().insert(RequestName(name.clone()));
     let path = request.uri().path().to_owned();
     let method = request.method().clone();
     // Unknown paths would make a counter each.
@@ -128,7 +123,8 @@ async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) 
     let counted = app.metrics.in_flight();
     let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     drop(counted);
-    let mut response = answered.unwrap_or_else(|_| ApiError::internal("the handler panicked").into_response());
+    let mut response =
+        answered.unwrap_or_else(|_| ApiError::internal("the handler panicked").into_response());
 
     let shape = ErrorShape::of_path(&path);
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {

@@ -58,6 +58,10 @@ fn check_type(request: &Request) -> Result<(), ApiError> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    // Lists would be read as objects, by the order of the fields.
+    if bytes.trim_ascii_start().first().is_some_and(|&byte| byte != b'{') {
+        return Err(ApiError::invalid("the body is not the expected JSON: it is no object"));
+    }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();

@@ -36,7 +36,8 @@ fn check(app: &App, request: &Request) -> Result<Arc<str>, ApiError> {
     }
     let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let bearer = bearer.and_then(|text| text.split_once(' '));
-    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key.trim());
+    let bearer =
+        bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key.trim());
     let key = bearer.or_else(|| headers.get("x-api-key").and_then(|value| value.to_str().ok()));
     let Some(key) = key else {
         return Err(ApiError::unauthorized("no API key: send it as `Authorization: Bearer KEY`"));

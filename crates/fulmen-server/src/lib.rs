@@ -41,7 +41,8 @@ pub use generation::SamplingDefaults;
 pub use limits::Limits;
 pub use options::{DEFAULT_PORT, LogFormat, ServerOptions};
 pub use registry::{
-    DuplicateName, Lease, ModelLoader, ModelSpec, ModelStatus, PresetError, Presets, Registry, RegistryOptions,
+    DuplicateName, Lease, ModelLoader, ModelSpec, ModelStatus, PresetError, Presets, Registry,
+    RegistryOptions,
 };
 pub use serve::{Server, ServerError};
 pub use served::{

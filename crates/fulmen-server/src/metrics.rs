@@ -12,7 +12,8 @@ use crate::generation::TokenUsage;
 use crate::registry::Registry;
 
 /// Upper bounds of the buckets of a histogram, in seconds.
-const BUCKETS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
+const BUCKETS: [f64; 14] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
 
 #[derive(Default)]
 struct Histogram {
@@ -112,10 +113,8 @@ impl Metrics {
         header("fulmen_http_requests_total", "counter", "HTTP requests by route and status.", &mut out);
         for ((route, status), count) in self.requests.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             let route = escape(route);
-            let _ = writeln!(
-                out,
-                "fulmen_http_requests_total{{route=\"{route}\",status=\"{status}\"}} {count}"
-            );
+            let _ =
+                writeln!(out, "fulmen_http_requests_total{{route=\"{route}\",status=\"{status}\"}} {count}");
         }
         let gauges = [
             ("fulmen_http_requests_in_flight", "Requests without a response yet.", &self.in_flight),

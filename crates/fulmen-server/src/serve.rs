@@ -25,7 +25,7 @@ use crate::registry::Registry;
 use crate::stalled::StallGuard;
 
 /// Bytes of the headers of a request.
-const HEADER_BYTES: usize = 64 << 10;
+const HEADER_BYTES: usize = 32 << 10;
 /// How long a client may leave a response unread.
 const STALL: Duration = Duration::from_secs(60);
 /// How often models are looked at that nobody uses.
@@ -186,7 +186,7 @@ async fn connection(stream: TcpStream, router: Router, watcher: Watcher, header_
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
-        .max_buf_size(HEADER_BYTES)
+        .max_header_size(HEADER_BYTES)
         .serve_connection(TokioIo::new(StallGuard::new(stream, STALL)), service);
     // A client that goes away is no event of the server.
     let _ = watcher.watch(connection).await;

@@ -136,8 +136,7 @@ fn tool_choice(choice: Option<AnthropicToolChoice>) -> Result<ToolChoice, ApiErr
         ("any", _) => Ok(ToolChoice::Required),
         ("tool", Some(name)) => Ok(ToolChoice::Named(name)),
         (kind, _) => {
-            let message =
-                format!("tool_choice: expected auto, any, none, or tool with a name, got {kind:?}");
+            let message = format!("tool_choice: expected auto, any, none, or tool with a name, got {kind:?}");
             Err(ApiError::field("tool_choice", message))
         }
     }

@@ -29,8 +29,7 @@ impl MessagesEncoder {
     }
 
     fn start_block(&mut self, block: &OutputBlock, out: &mut Vec<u8>) {
-        let event =
-            json!({ "type": "content_block_start", "index": self.blocks, "content_block": block });
+        let event = json!({ "type": "content_block_start", "index": self.blocks, "content_block": block });
         sse_event("content_block_start", &event, out);
         self.blocks += 1;
     }

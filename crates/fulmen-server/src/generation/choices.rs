@@ -38,7 +38,6 @@ pub(crate) struct Choices {
     early: VecDeque<(usize, Output)>,
     /// The choice that is looked at first, so that all get their turn.
     turn: usize,
-    pub(crate) lease: Arc<Lease>,
 }
 
 impl Choices {
@@ -66,7 +65,7 @@ impl Choices {
                 choices.push(Some(Choice::new(handle, Arc::clone(&lease), Arc::clone(metrics), reading)));
             }
         }
-        Ok(Choices { choices, early: VecDeque::new(), turn: 0, lease })
+        Ok(Choices { choices, early: VecDeque::new(), turn: 0 })
     }
 
     /// The number of choices.

@@ -8,10 +8,10 @@ mod prompt;
 mod stop;
 mod stream;
 
-pub(crate) use choice::{Ending, EndReason, Output, Piece, TokenLogprob, TokenUsage};
+pub(crate) use choice::{EndReason, Ending, Output, Piece, TokenLogprob, TokenUsage};
 pub(crate) use choices::{Answer, Choices};
-pub(crate) use params::{GenerationParams, SamplingFields};
 pub use params::SamplingDefaults;
+pub(crate) use params::{GenerationParams, SamplingFields};
 pub(crate) use parse::Call;
 pub(crate) use prompt::{ChatInput, Prompt, ToolChoice, ToolSpec, tokenize};
 pub(crate) use stream::{Encode, Streaming, json_line, sse_data, sse_event, stream};

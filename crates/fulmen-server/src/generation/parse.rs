@@ -35,6 +35,8 @@ impl Parsed {
 enum Place {
     /// Before the first character that is no white space: thoughts may begin.
     Start,
+    /// Before the first line of the thoughts.
+    BeforeThoughts,
     Thoughts,
     /// Behind the thoughts, before the first character of the answer.
     BeforeAnswer,
@@ -59,7 +61,7 @@ impl OutputParser {
     /// A parser. `thinking` says that the prompt has already opened the thoughts.
     pub(crate) fn new(reasoning: bool, thinking: bool, tools: Option<ToolFormat>) -> OutputParser {
         let place = match (reasoning, thinking) {
-            (true, true) => Place::Thoughts,
+            (true, true) => Place::BeforeThoughts,
             (true, false) => Place::Start,
             (false, _) if tools.is_some() => Place::BeforeAnswer,
             (false, _) => Place::Answer,
@@ -103,6 +105,7 @@ impl OutputParser {
         let mut parsed = Parsed::default();
         let held = std::mem::take(&mut self.held);
         match self.place {
+            Place::BeforeThoughts => {}
             Place::Thoughts => parsed.reasoning = held,
             Place::Call | Place::WholeCall => self.take_call(&held, &mut parsed),
             _ if held.trim().is_empty() && self.calls > 0 => {}
@@ -115,6 +118,7 @@ impl OutputParser {
     fn step(&mut self, parsed: &mut Parsed) -> bool {
         match self.place {
             Place::Start => self.start(),
+            Place::BeforeThoughts => self.before_thoughts(),
             Place::Thoughts => self.thoughts(parsed),
             Place::BeforeAnswer => self.before_answer(),
             Place::Answer => self.answer(parsed),
@@ -126,14 +130,23 @@ impl OutputParser {
     fn start(&mut self) -> bool {
         let text = self.held.trim_start();
         if let Some(rest) = text.strip_prefix(THINK) {
-            self.held = rest.trim_start_matches('\n').to_owned();
-            self.place = Place::Thoughts;
+            self.held = rest.to_owned();
+            self.place = Place::BeforeThoughts;
             return true;
         }
         if text.is_empty() || THINK.starts_with(text) {
             return false;
         }
         self.place = if self.tools.is_some() { Place::BeforeAnswer } else { Place::Answer };
+        true
+    }
+
+    fn before_thoughts(&mut self) -> bool {
+        self.held = self.held.trim_start_matches('\n').to_owned();
+        if self.held.is_empty() {
+            return false;
+        }
+        self.place = Place::Thoughts;
         true
     }
 

@@ -34,7 +34,9 @@ pub(crate) async fn create(
     let limits = &app.options.limits;
     let messages = request.messages.0.into_iter().enumerate();
     let input = ChatInput {
-        messages: messages.map(|(index, message)| template_message(index, message)).collect::<Result<_, _>>()?,
+        messages: messages
+            .map(|(index, message)| template_message(index, message))
+            .collect::<Result<_, _>>()?,
         tools: tool_specs(request.tools, limits.tools)?,
         several_calls: true,
         thinking: Think::flag(request.think)?,

@@ -34,6 +34,6 @@ mod tests {
         let at = |seconds| rfc3339(UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(at(0), "1970-01-01T00:00:00.000000Z");
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000000Z");
-        assert_eq!(at(1_794_889_999), "2026-11-17T03:53:19.000000Z");
+        assert_eq!(at(1_794_889_999), "2026-11-17T04:33:19.000000Z");
     }
 }

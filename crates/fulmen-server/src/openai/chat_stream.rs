@@ -53,7 +53,12 @@ pub(crate) struct ChatEncoder {
 }
 
 impl ChatEncoder {
-    pub(crate) fn new(model: String, choices: usize, include_usage: bool, with_logprobs: bool) -> ChatEncoder {
+    pub(crate) fn new(
+        model: String,
+        choices: usize,
+        include_usage: bool,
+        with_logprobs: bool,
+    ) -> ChatEncoder {
         ChatEncoder {
             id: ids::unique("chatcmpl-"),
             created: ids::now(),

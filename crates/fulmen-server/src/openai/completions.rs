@@ -22,7 +22,10 @@ use crate::registry::Lease;
 
 /// A text or tokens, or several.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected a string, a list of strings, a list of tokens or a list of such lists")]
+#[serde(
+    untagged,
+    expecting = "expected a string, a list of strings, a list of tokens or a list of such lists"
+)]
 pub(crate) enum PromptParam {
     Text(String),
     Tokens(Vec<u32>),
@@ -214,6 +217,9 @@ async fn prompts(
     for text in texts {
         echoes.push(if echo { text.clone() } else { String::new() });
         prompts.push(Prompt::tokens(tokenize(lease, text, Special::AsText).await?));
+    }
+    if lists.iter().any(Vec::is_empty) {
+        return wrong("prompt: expected at least 1 token, got none".to_owned());
     }
     for tokens in lists {
         let text = match lease.tokenizer().decode(&tokens) {

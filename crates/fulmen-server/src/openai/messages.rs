@@ -141,7 +141,8 @@ pub(crate) fn tool_choice(choice: Option<ToolChoiceParam>) -> Result<ToolChoice,
             "none" => Ok(ToolChoice::None),
             "required" => Ok(ToolChoice::Required),
             other => {
-                let message = format!("tool_choice: expected none, auto, required or a function, got {other:?}");
+                let message =
+                    format!("tool_choice: expected none, auto, required or a function, got {other:?}");
                 Err(ApiError::field("tool_choice", message))
             }
         },
@@ -155,7 +156,8 @@ pub(crate) fn thinking(effort: Option<&str>) -> Result<Option<bool>, ApiError> {
         Some("none" | "minimal") => Ok(Some(false)),
         Some("low" | "medium" | "high" | "xhigh" | "max") => Ok(Some(true)),
         Some(other) => {
-            let message = format!("reasoning_effort: expected none, minimal, low, medium or high, got {other:?}");
+            let message =
+                format!("reasoning_effort: expected none, minimal, low, medium or high, got {other:?}");
             Err(ApiError::field("reasoning_effort", message))
         }
     }

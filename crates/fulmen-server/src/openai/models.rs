@@ -55,10 +55,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Response {
 /// A model of the server.
 #[utoipa::path(get, path = "/v1/models/{name}", tag = "openai", params(("name" = String, Path)),
     responses((status = 200, body = ModelObject), (status = 404)))]
-pub(crate) async fn get(
-    State(app): State<Arc<App>>,
-    Path(name): Path<String>,
-) -> Result<Response, ApiError> {
+pub(crate) async fn get(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Response, ApiError> {
     let spec = app.registry.spec(Some(&name))?;
     Ok(json_response(&object(&app, &spec.name, &loaded(&app))))
 }

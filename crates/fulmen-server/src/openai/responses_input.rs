@@ -4,9 +4,7 @@ use serde_json::{Value, json};
 
 use super::chat_types::{ChatMessage, Content, MessageCall, MessageFunction};
 use super::messages;
-use super::responses_types::{
-    InputItem, ResponsesInput, ResponsesRequest, ResponsesToolChoice, TextOptions,
-};
+use super::responses_types::{InputItem, ResponsesInput, ResponsesRequest, ResponsesToolChoice, TextOptions};
 use super::wire::{JsonSchemaFormat, ResponseFormat};
 use crate::error::ApiError;
 use crate::generation::{ChatInput, ToolChoice, ToolSpec};

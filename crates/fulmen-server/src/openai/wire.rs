@@ -80,7 +80,9 @@ impl ResponseFormat {
             "grammar" => Ok(Some(Grammar::Lark(format.grammar.clone().ok_or_else(|| missing("grammar"))?))),
             other => Err(ApiError::field(
                 "response_format",
-                format!("response_format: expected text, json_object, json_schema, regex or grammar, got {other:?}"),
+                format!(
+                    "response_format: expected text, json_object, json_schema, regex or grammar, got {other:?}"
+                ),
             )),
         }
     }

@@ -1,9 +1,20 @@
-//! The chat page: one file without any other request.
+//! The chat page: one response that needs no other request.
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-const INDEX: &str = include_str!("index.html");
+const INDEX: &str = concat!(
+    "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
+    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n",
+    "<title>Fulmen</title>\n<link rel=\"icon\" href=\"data:,\">\n<style>\n",
+    include_str!("style.css"),
+    "</style>\n</head>\n<body>\n",
+    include_str!("page.html"),
+    "<script>\n",
+    include_str!("markdown.js"),
+    include_str!("chat.js"),
+    "</script>\n</body>\n</html>\n",
+);
 
 /// No script or style from elsewhere, and no connection to anybody else.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \

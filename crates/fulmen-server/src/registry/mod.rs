@@ -218,8 +218,8 @@ impl Registry {
         // The load goes on if the client that asked for it goes away: others may wait for it.
         tokio::task::spawn_blocking(move || {
             let load = std::panic::AssertUnwindSafe(|| loader.load(&entry.spec));
-            let loaded = std::panic::catch_unwind(load)
-                .unwrap_or_else(|_| Err("the loader panicked".to_owned()));
+            let loaded =
+                std::panic::catch_unwind(load).unwrap_or_else(|_| Err("the loader panicked".to_owned()));
             let (state, result) = match loaded {
                 Ok(model) => {
                     let bytes = needed.max(model.info().bytes);
@@ -242,7 +242,8 @@ impl Registry {
     async fn make_room(&self, name: &str, needed: u64) -> Result<(), ApiError> {
         let Some(budget) = self.options.memory else { return Ok(()) };
         if needed > budget {
-            let message = format!("the model {name:?} needs {needed} bytes, and the budget is {budget} bytes");
+            let message =
+                format!("the model {name:?} needs {needed} bytes, and the budget is {budget} bytes");
             return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("memory_budget"));
         }
         loop {
