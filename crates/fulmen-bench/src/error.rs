@@ -20,6 +20,12 @@ pub enum BenchError {
     /// The model could not run.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The engine could not be started.
+    #[error(transparent)]
+    Engine(#[from] fulmen_engine::EngineError),
+    /// A request of an engine was refused or failed.
+    #[error("a request failed: {0}")]
+    Request(String),
     /// A wrong result.
     #[error("{case} is wrong: element {index} should be {expected:e} but is {got:e}; it was not timed")]
     WrongResult {

@@ -18,7 +18,7 @@
 //! | `matmul` | matmuls by weights that stay on a wgpu device; `roofline` draws them |
 //! | `tune` | the fastest matmul kernel of a wgpu device for each shape |
 //! | [`ops`] | every op of the op table |
-//! | [`model`] | prefill and decode of a model, kernel by kernel, its perplexity; a [`heat_map`] |
+//! | [`model`] | prefill and decode of a model, an engine under load, its perplexity; a [`heat_map`] |
 //!
 //! What measures wgpu itself is behind the feature `wgpu`, which is on by default.
 

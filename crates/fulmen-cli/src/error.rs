@@ -4,6 +4,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use fulmen_bench::BenchError;
+use fulmen_engine::EngineError;
 use fulmen_model::ModelError;
 use fulmen_model::template::TemplateError;
 #[cfg(feature = "wgpu")]
@@ -84,6 +85,7 @@ impl CommandError for BenchError {
         match self {
             BenchError::InvalidOption(_) | BenchError::NoCases => true,
             BenchError::Model(error) => error.is_usage(),
+            BenchError::Engine(EngineError::Model(error)) => error.is_usage(),
             #[cfg(feature = "wgpu")]
             BenchError::Gpu(error) => error.is_usage(),
             _ => false,

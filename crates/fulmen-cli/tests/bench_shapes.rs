@@ -231,3 +231,28 @@ fn a_matrix_has_a_cell_for_each_value_of_each_axis() {
     let (_, err, code) = bench(&["matrix", "--shape", "tiny-qwen3", "--batch", "0"]);
     assert_eq!(code, Some(2), "{err}");
 }
+
+#[test]
+fn an_engine_is_timed_for_every_concurrency() {
+    let args = ["engine", "--shape", "tiny-llama", "--layers", "2", "--concurrency", "1,3", "--input", "20"];
+    let more = ["--output", "12", "--requests", "4", "--extra-input", "30", "--extra-rate", "50"];
+    let report = report(&[&args[..], &more, &["--device", "cpu", "--json"]].concat());
+    assert_eq!((&report["shape"], &report["layers"]), (&"tiny-llama".into(), &2.into()));
+    let tests = report["tests"].as_array().unwrap();
+    assert_eq!(tests.iter().map(|test| number(test, "concurrency")).collect::<Vec<_>>(), [1.0, 3.0]);
+    for test in tests {
+        let tokens = number(test, "output_tokens_per_second") * number(test, "seconds");
+        assert!((tokens - 48.0).abs() < 1e-6, "{test}");
+        let bound = number(test, "bound_seconds") / number(test, "seconds");
+        assert!((bound / number(test, "share_of_bound") - 1.0).abs() < 1e-9, "{test}");
+        for latency in ["time_to_first_token_ms", "inter_token_ms"] {
+            let at = |key| number(&test[latency], key);
+            assert!(0.0 < at("p50") && at("p50") <= at("p95") && at("p95") <= at("p99"), "{test}");
+        }
+        assert!(number(test, "pages_used") >= 1.0 && number(test, "extra_prompts") >= 1.0, "{test}");
+    }
+    let (stdout, stderr, code) =
+        bench(&["engine", "--device", "cpu", "-c", "2", "--output", "3", "--no-bound"]);
+    assert_eq!((stderr.as_str(), code), ("", Some(0)), "{stdout}");
+    assert!(stdout.contains("TTFT") && stdout.contains("qwen3, 8 layers"), "{stdout}");
+}

@@ -15,7 +15,9 @@ use crate::kernels::attention::{Attention, AttentionScratch, attention};
 use crate::kernels::mul_mat::{
     Activations, Epilogue, Out, Residual, Scratch, Weight, mul_mat, mul_mat_gate_up,
 };
-use crate::kernels::{advance, argmax, copy, elementwise, embed, penalize, rms_norm, rope, sample, softmax};
+use crate::kernels::{
+    advance, argmax, copy, elementwise, embed, gather_tokens, penalize, rms_norm, rope, sample, softmax,
+};
 use crate::kv_view::{KvLayout, KvView, PageTable, RowPages};
 use crate::rope_cache::RopeCache;
 use crate::threads::Pool;
@@ -529,6 +531,27 @@ impl KernelDispatch for CpuDispatcher {
         for (row, logits) in rows.chunks_mut(call.n as usize).enumerate() {
             penalize::penalize(logits, past(row), &penalties[row], &mut sorted);
         }
+        Ok(1)
+    }
+
+    fn dispatch_gather_tokens(&mut self, call: &GatherTokensCall) -> Launched {
+        let TokenHistory { ptr, n_seqs, capacity } = call.history;
+        let positions = self.indices("positions", call.positions, call.m)?;
+        let sequences = call.sequences.map(|ptr| self.indices("sequences", ptr, call.m)).transpose()?;
+        let history = self.memory.span_mut::<u32>("the history", ptr, n_seqs as usize * capacity as usize)?;
+        let out = self.memory.span_mut::<u32>("the output", call.output, call.m as usize)?;
+        for output in [history, out] {
+            output.apart_from(positions)?;
+            sequences.map_or(Ok(()), |sequences| output.apart_from(sequences))?;
+        }
+        out.apart_from(history)?;
+        // SAFETY: looked up, and disjoint from each other.
+        let (positions, sequences) = unsafe { (positions.slice(), sequences.map(|s| s.slice())) };
+        check_below("the sequence", sequences.unwrap_or(&[]), n_seqs)?;
+        check_below("the position", positions, capacity)?;
+        // SAFETY: as above.
+        let (history, out) = unsafe { (history.slice_mut(), out.slice_mut()) };
+        gather_tokens::gather_tokens(history, capacity as usize, positions, sequences, out);
         Ok(1)
     }
 

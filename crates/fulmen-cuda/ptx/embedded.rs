@@ -10,6 +10,7 @@
     Embedded::new("dequantize", &["80", "90"], include_bytes!("dequantize.ptx.zst")),
     Embedded::new("elementwise", &["80", "90"], include_bytes!("elementwise.ptx.zst")),
     Embedded::new("embed", &["80", "90"], include_bytes!("embed.ptx.zst")),
+    Embedded::new("gather_tokens", &["80", "90"], include_bytes!("gather_tokens.ptx.zst")),
     Embedded::new("gemm", &["80", "90"], include_bytes!("gemm.ptx.zst")),
     Embedded::new("gemm_activations", &["80", "90"], include_bytes!("gemm_activations.ptx.zst")),
     Embedded::new("gemm_hopper", &["90a"], include_bytes!("gemm_hopper.ptx.zst")),

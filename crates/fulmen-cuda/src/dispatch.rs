@@ -196,6 +196,7 @@ impl KernelDispatch for CudaDispatcher {
         dispatch_argmax(ArgMaxCall) => kernels::argmax::launch;
         dispatch_sample(SampleCall) => kernels::sample::launch;
         dispatch_penalize(PenalizeCall) => kernels::penalize::launch;
+        dispatch_gather_tokens(GatherTokensCall) => kernels::gather_tokens::launch;
         dispatch_advance(AdvanceCall) => kernels::advance::launch;
     }
 

@@ -1,6 +1,9 @@
 //! What can go wrong with a request, with a device and with the engine.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use fulmen_model::ModelError;
 
 /// Why a request was refused or ended before it was finished.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -190,6 +193,9 @@ pub enum EngineError {
     /// A device can be replaced only after it was lost.
     #[error("the engine still has a device; only a lost one can be replaced")]
     StillOpen,
+    /// The model cannot be run so.
+    #[error(transparent)]
+    Model(Arc<ModelError>),
     /// Something was not given back.
     #[error(transparent)]
     Leak(#[from] Leak),

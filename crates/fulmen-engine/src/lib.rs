@@ -12,7 +12,8 @@
 //!   is free again ([`Scheduler::counted_back`]).
 //!
 //! [`Engine`] runs all of it in a thread and gives each caller a stream of [`Event`]s; [`Driver`] does the
-//! same without a thread. [`mock`] is a device for tests, without a model.
+//! same without a thread. [`model`] is the device of a model ([`Engine::for_model`]) with text in and out
+//! ([`TextEngine`]); [`mock`] is a device for tests, without a model.
 
 #[doc = include_str!("../README.md")]
 #[cfg(doctest)]
@@ -23,6 +24,7 @@ mod engine;
 mod error;
 mod events;
 pub mod mock;
+pub mod model;
 pub mod pages;
 pub mod prefix_cache;
 mod request;
@@ -32,5 +34,6 @@ pub mod step;
 pub use driver::{Driver, Progress, StepDevice, Ticket};
 pub use engine::{AnyDevice, EVENT_CAPACITY, Engine, RequestHandle, Shutdown};
 pub use error::{AuditError, ConfigError, DeviceLost, EngineError, LaunchError, Leak, RequestError};
+pub use model::{EngineOptions, TextEngine, TextEvent, TextFinish, TextRequest, TextStream};
 pub use request::{Constraint, Event, FinishReason, Request, RequestId, SamplingParams, Stop, Usage};
 pub use scheduler::{GroupStats, PreemptionMode, Scheduler, SchedulerConfig, Stats};

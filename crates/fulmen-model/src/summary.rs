@@ -323,7 +323,7 @@ mod tests {
             let q8_0 = SessionOptions { cache: DType::Q8_0, ..session };
             assert_eq!(memory.kv_q8_0, Some(q8_0.cache_bytes(&config)));
             let step = Step::Prefill { rows: PREFILL_ROWS as u32, results: None };
-            let spec = GraphSpec { step, cache: DType::F16, sequences: 1, capacity: 1024 };
+            let spec = GraphSpec::contiguous(step, DType::F16, 1, 1024);
             let plan = config.graph(&source, &spec).unwrap().plan(&PlanOptions::default()).unwrap();
             let planned = plan.arena_bytes as u64;
             let ratio = memory.activations as f64 / planned as f64;

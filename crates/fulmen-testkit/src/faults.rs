@@ -114,6 +114,9 @@ fn outputs(call: &OpCall) -> Vec<Output> {
         OpCall::Copy(c) => floats(c.output, c.bytes / 4),
         OpCall::ArgMax(c) => vec![Output { ptr: c.output, bytes: 4 * c.m as usize, dtype: DType::U32 }],
         OpCall::Sample(c) => vec![Output { ptr: c.output, bytes: 4 * c.m as usize, dtype: DType::U32 }],
+        OpCall::GatherTokens(c) => {
+            vec![Output { ptr: c.output, bytes: 4 * c.m as usize, dtype: DType::U32 }]
+        }
         OpCall::Penalize(c) => floats(c.output, area(c.m, c.n)),
         OpCall::Advance(c) => {
             let words = |ptr, n: usize| Output { ptr, bytes: 4 * n, dtype: DType::U32 };

@@ -135,6 +135,11 @@ impl Writer {
                 let params = OpParams { penalty_ptr: c.penalties, history: Some(c.history), ..none };
                 self.push((op, c.output, [c.n, 1, c.m, 0], inputs), params)
             }
+            OpCall::GatherTokens(c) => {
+                let inputs = self.slots(Vec::new(), [Some(c.positions), c.sequences], c.m);
+                let params = OpParams { history: Some(c.history), ..none };
+                self.push((op, c.output, [1, 1, c.m, 0], inputs), params)
+            }
             OpCall::Advance(c) => {
                 let inputs = self.slots(Vec::new(), [Some(c.drawn), c.sequences], c.m);
                 let params = OpParams {

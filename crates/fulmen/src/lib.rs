@@ -10,6 +10,7 @@
 //! modules:
 //!
 //! - [`model`]: GGUF files, tokenizers, chat templates, generation.
+//! - [`engine`]: many requests on one device: paged KV cache, prefix cache, continuous batching.
 //! - [`core`]: data types and quantized block formats, the compute graph, its planner and its executor.
 //! - [`cpu`]: the CPU backend.
 //! - [`wgpu`]: the wgpu backend, and GPU arrays: command batches, and matmuls with weights that stay on the
@@ -122,6 +123,7 @@ pub use fulmen_core as core;
 pub use fulmen_cpu as cpu;
 #[cfg(feature = "cuda")]
 pub use fulmen_cuda as cuda;
+pub use fulmen_engine as engine;
 #[cfg(feature = "hub")]
 pub use fulmen_hub as hub;
 pub use fulmen_model as model;

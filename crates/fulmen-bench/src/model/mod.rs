@@ -1,6 +1,7 @@
-//! Benchmarks of models: prefill and decode, kernel by kernel, and perplexity.
+//! Benchmarks of models: prefill and decode, kernel by kernel, an engine under load, and perplexity.
 
 mod decode;
+mod engine;
 mod matrix;
 mod op_profile;
 mod perplexity;
@@ -15,6 +16,7 @@ use fulmen_model::Model;
 use serde::Serialize;
 
 pub use decode::{DecodeOptions, DecodeTimes, bench_decode};
+pub use engine::{EngineBenchOptions, EngineTimes, Latency, bench_engine};
 pub use matrix::{Axis, Cliff, MatrixCell, MatrixOptions, MatrixReport, bench_matrix, find_cliffs};
 pub use op_profile::{Clock, OpProfile, OpRow, write_trace};
 pub use perplexity::{PerplexityReport, TextOptions, measure_perplexity};

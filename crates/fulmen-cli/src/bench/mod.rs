@@ -3,6 +3,7 @@
 #[cfg(feature = "wgpu")]
 mod batch;
 mod decode;
+mod engine;
 #[cfg(feature = "wgpu")]
 mod matmul;
 mod matrix;
@@ -38,6 +39,7 @@ const EXAMPLES: &str = "\
 Examples:
   fulmen bench decode --shape qwen3-4b --batch 1,16   decode, kernel by kernel
   fulmen bench prefill --shape qwen3-4b               its prefill
+  fulmen bench engine --shape qwen3-4b                many requests at once
   fulmen bench matrix --shape qwen3-4b                decode along every axis: where are the cliffs?
   fulmen bench model m.gguf --depth 0,2048            prefill and decode of a model file
   fulmen bench perplexity m.gguf text.txt             how well a model predicts a text
@@ -52,6 +54,7 @@ enum BenchCommand {
     #[cfg(feature = "wgpu")]
     Batch(batch::Args),
     Decode(decode::Args),
+    Engine(engine::Args),
     Prefill(prefill::Args),
     Model(model::Args),
     #[cfg(feature = "wgpu")]
@@ -107,6 +110,7 @@ pub(crate) fn run(args: &Args) -> Result<(), BenchCommandError> {
         #[cfg(feature = "wgpu")]
         BenchCommand::Batch(args) => batch::run(args),
         BenchCommand::Decode(args) => decode::run(args),
+        BenchCommand::Engine(args) => engine::run(args),
         BenchCommand::Prefill(args) => prefill::run(args),
         BenchCommand::Model(args) => model::run(args),
         #[cfg(feature = "wgpu")]

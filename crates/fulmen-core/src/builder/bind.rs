@@ -179,6 +179,12 @@ impl BoundGraph {
         Ok(bytemuck::pod_collect_to_vec(&self.read(memory, name)?))
     }
 
+    /// Frees the memory of the planned calls; the arena is the caller's, as after
+    /// [`bind_at`](Plan::bind_at).
+    pub fn release_calls<M: DeviceMemory + ?Sized>(mut self, memory: &mut M) -> Result<(), BackendError> {
+        self.program.release_plan(memory)
+    }
+
     /// Frees the arena and the memory of the planned calls. Weights and states belong to the caller.
     pub fn release<M: DeviceMemory + ?Sized>(mut self, memory: &mut M) -> Result<(), BackendError> {
         let released = self.program.release_plan(memory);

@@ -528,6 +528,24 @@ impl GraphBuilder {
         Ok(self.emit(Op::Penalize { logits: logits.id(), penalties, history, slots }, rows, width))
     }
 
+    /// The token of each row: that of its sequence in `history` (`[sequences, capacity]`), a state, at its
+    /// position. A [`NO_TOKEN`](crate::sampling::NO_TOKEN) there gives token 0 and is replaced by it.
+    pub fn gather_tokens(
+        &mut self,
+        history: Tensor,
+        positions: Tensor,
+        sequences: Option<Tensor>,
+    ) -> Built<Tensor> {
+        let call = self.call("gather_tokens");
+        call.history(history)?;
+        call.state("the history", history)?;
+        let rows = call.def("positions", positions)?.rows;
+        call.indices("positions", positions, rows)?;
+        sequences.map_or(Ok(()), |sequences| call.indices("sequences", sequences, rows))?;
+        let slots = Slots { positions: positions.id(), sequences: id_of(sequences) };
+        Ok(self.emit_indices(Op::GatherTokens { history: history.id(), slots }, rows))
+    }
+
     /// Prepares the next decode step: copies the sampled tokens to `tokens`, increments `positions` but not
     /// past the last position, and stores each token in `history` (`[sequences, capacity]`) at its position.
     /// All three are states.

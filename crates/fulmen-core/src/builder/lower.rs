@@ -152,6 +152,13 @@ impl Lowering<'_> {
                     n,
                 })
             }
+            Op::GatherTokens { history, slots } => OpCall::GatherTokens(GatherTokensCall {
+                history: self.history(history),
+                positions: at(slots.positions),
+                sequences: self.at_option(slots.sequences),
+                output,
+                m: self.tensors[slots.positions].rows,
+            }),
             Op::Advance { drawn, tokens, positions, history, sequences } => {
                 let (history, sequences) = (self.history(history), self.at_option(sequences));
                 let m = self.tensors[drawn].rows;

@@ -228,6 +228,11 @@ pub enum Op {
         history: TensorId,
         slots: Slots,
     },
+    /// The history is a state: tokens that no row has drawn are replaced in it.
+    GatherTokens {
+        history: TensorId,
+        slots: Slots,
+    },
     /// No output: the tokens and positions of the next step and the history are written.
     Advance {
         drawn: TensorId,
@@ -321,6 +326,11 @@ impl Op {
                 all(Batch, &[slots.positions]);
                 all(Batch, slots.sequences.as_slice());
             }
+            Op::GatherTokens { history, slots } => {
+                all(Fixed, &[*history]);
+                all(Batch, &[slots.positions]);
+                all(Batch, slots.sequences.as_slice());
+            }
             Op::Advance { drawn, tokens, positions, history, sequences } => {
                 all(Batch, &[*drawn, *tokens, *positions]);
                 all(Fixed, &[*history]);
@@ -380,6 +390,7 @@ impl Op {
             Op::ArgMax { .. } => TensorOp::ArgMax,
             Op::Sample { .. } => TensorOp::Sample,
             Op::Penalize { .. } => TensorOp::Penalize,
+            Op::GatherTokens { .. } => TensorOp::GatherTokens,
             Op::Advance { .. } => TensorOp::Advance,
         }
     }

@@ -321,6 +321,23 @@ pub struct PenalizeCall {
     pub n: u32,
 }
 
+/// The token of each row from the history: see
+/// [`TensorOp::GatherTokens`](super::TensorOp::GatherTokens).
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatherTokensCall {
+    /// The tokens by sequence and position. A [`NO_TOKEN`](crate::sampling::NO_TOKEN) that a row finds is
+    /// replaced by 0.
+    pub history: TokenHistory,
+    /// `m` positions.
+    pub positions: u64,
+    /// `m` sequence numbers; all 0 if not given.
+    pub sequences: Option<u64>,
+    /// `m` tokens.
+    pub output: u64,
+    /// Rows.
+    pub m: u32,
+}
+
 /// The sampled tokens become the inputs of the next decode step: see
 /// [`TensorOp::Advance`](super::TensorOp::Advance).
 #[derive(Clone, Debug, PartialEq)]
@@ -331,7 +348,8 @@ pub struct AdvanceCall {
     pub tokens: u64,
     /// `m` positions, each incremented but kept below `history.capacity`.
     pub positions: u64,
-    /// `m` sequence numbers, all different; all 0 if not given.
+    /// `m` sequence numbers; all 0 if not given. Of several rows of one sequence at one position, any one
+    /// leaves its token in the history.
     pub sequences: Option<u64>,
     /// Each token is stored at its new position.
     pub history: TokenHistory,

@@ -290,6 +290,19 @@ impl PenalizeCall {
     }
 }
 
+impl GatherTokensCall {
+    pub(super) fn check(&self) -> Checked<()> {
+        self.history.check()?;
+        matrix("positions", self.positions, self.m, 1)?;
+        optional("sequences", self.sequences, self.m)?;
+        matrix("the output", self.output, self.m, 1)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.m == 0
+    }
+}
+
 impl AdvanceCall {
     pub(super) fn check(&self) -> Checked<()> {
         matrix("the sampled tokens", self.drawn, self.m, 1)?;

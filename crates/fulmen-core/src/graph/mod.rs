@@ -119,7 +119,7 @@ impl ComputeGraph {
         params: OpParams,
     ) -> usize {
         let dtype = match op {
-            TensorOp::ArgMax | TensorOp::Sample | TensorOp::Advance => DType::U32,
+            TensorOp::ArgMax | TensorOp::Sample | TensorOp::GatherTokens | TensorOp::Advance => DType::U32,
             _ => DType::F32,
         };
         self.push(op, ptr, shape, dtype, inputs, params)

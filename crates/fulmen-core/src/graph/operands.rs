@@ -313,6 +313,20 @@ impl PenalizeCall {
     }
 }
 
+impl GatherTokensCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let reads = [
+            Some(indices(memory, "positions", self.positions, self.m)?),
+            self.sequences.map(|ptr| indices(memory, "sequences", ptr, self.m)).transpose()?,
+        ];
+        let history = history(memory, &self.history, true)?;
+        let out = span::<u32>(memory, "the output", self.output, self.m as usize, true)?;
+        apart(&[history, out], &reads)?;
+        out.apart_from(history)
+    }
+}
+
 impl AdvanceCall {
     /// Looks up every operand.
     pub fn check_operands(&self, memory: &impl LookUp) -> Checked {

@@ -27,6 +27,14 @@ macro_rules! op_table {
                 does: "Rows of an embedding table by token id.",
                 node: "Input: the token ids. The table is `weight_ptr`: `table_rows` rows of `weight_qtype`.",
             }
+            GatherTokens(GatherTokensCall) {
+                name: "gather_tokens", method: dispatch_gather_tokens, kernel: optional,
+                inputs: 1 | 2 = "1 or 2 (positions, sequences)",
+                does: "The token of each row from the history, at its position.",
+                node: "Inputs: positions and, if there is more than one sequence, sequence numbers. The \
+output is U32, `[1, 1, m, 0]`. A [`NO_TOKEN`](crate::sampling::NO_TOKEN) in `history` gives token 0 and is \
+replaced by it: a row without a result does not stop the others.",
+            }
             MulMat(MulMatCall) {
                 name: "mul_mat", method: dispatch_mul_mat, kernel: required,
                 inputs: 1 | 2 = "1 or 2",

@@ -129,7 +129,7 @@ pub struct OpParams {
     pub sample_ptr: u64,
     /// Address of one `Penalties` per row, for Penalize.
     pub penalty_ptr: u64,
-    /// The tokens so far, for Penalize and Advance.
+    /// The tokens so far, for GatherTokens, Penalize and Advance.
     pub history: Option<TokenHistory>,
     /// Address of the tokens that the next step reads, for Advance.
     pub tokens_ptr: u64,

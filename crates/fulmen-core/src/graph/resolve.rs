@@ -57,6 +57,7 @@ pub(super) fn resolve(graph: &ComputeGraph, index: usize) -> Checked<Option<OpCa
             OpCall::Sample(SampleCall { logits, states, output: node.data_ptr, m: node.m(), n })
         }
         TensorOp::Penalize => OpCall::Penalize(node.penalize()?),
+        TensorOp::GatherTokens => OpCall::GatherTokens(node.gather_tokens()?),
         TensorOp::Advance => OpCall::Advance(node.advance()?),
     };
     call.check()?;
@@ -351,6 +352,18 @@ impl<'a> Node<'a> {
             output: self.data_ptr,
             m,
             n,
+        })
+    }
+
+    fn gather_tokens(&self) -> Checked<GatherTokensCall> {
+        let m = self.m();
+        same("the width", 1u32, self.width())?;
+        Ok(GatherTokensCall {
+            history: self.history()?,
+            positions: self.indices(0, "positions", m)?,
+            sequences: self.optional_indices(1, "sequences", m)?,
+            output: self.data_ptr,
+            m,
         })
     }
 

@@ -208,6 +208,12 @@ impl PenalizeCall {
     }
 }
 
+impl GatherTokensCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        floats(4 * u64::from(self.m), 0)
+    }
+}
+
 impl AdvanceCall {
     pub(super) fn work(&self, _: CacheUse) -> Work {
         floats(5 * u64::from(self.m), 0)

@@ -12,6 +12,7 @@ pub mod attention;
 pub mod copy;
 pub mod elementwise;
 pub mod embed;
+pub mod gather_tokens;
 pub mod kv_store;
 pub mod mul_mat;
 mod parallel;

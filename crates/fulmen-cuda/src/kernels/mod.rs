@@ -16,6 +16,7 @@ pub(crate) mod embed;
 mod even_split;
 mod f16_fragments;
 mod f16_panels;
+pub(crate) mod gather_tokens;
 mod gemm;
 mod gemm_mixed_input;
 mod gemm_small_m;

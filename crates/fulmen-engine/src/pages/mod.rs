@@ -18,7 +18,7 @@ pub use pool::{OutOfPages, PageId, PagePool};
 pub use swap::SwappedPages;
 
 /// Positions of a page.
-pub const PAGE_SIZE: u32 = 128;
+pub const PAGE_SIZE: u32 = fulmen_core::KV_PAGE;
 
 /// Work on whole pages that a device does before the rows of a step, in the order of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

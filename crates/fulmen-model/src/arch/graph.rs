@@ -32,6 +32,12 @@ pub mod names {
     pub const HISTORY: &str = "history";
     /// Constant: the divisors of the RoPE frequencies.
     pub const ROPE_FACTORS: &str = "rope.factors";
+    /// State: the positions of the rows of a mixed step.
+    pub const ROW_POSITIONS: &str = "rows.positions";
+    /// State: their sequences.
+    pub const ROW_SEQUENCES: &str = "rows.sequences";
+    /// State: the rows of a mixed step to compute results for.
+    pub const ROW_OUTPUTS: &str = "rows.outputs";
     /// Output: hidden states after the final norm.
     pub const HIDDEN: &str = "hidden";
     /// Output: logits.
@@ -72,6 +78,15 @@ pub enum Step {
         /// The number of output rows and what is computed for them.
         results: Option<(u32, Results)>,
     },
+    /// Runs rows of many sequences, decode rows and prefill chunks together. The token of a row is that of
+    /// the history at its position; what describes the rows are states, so that nothing but they changes
+    /// from step to step. Logits are an output beside drawn tokens.
+    Mixed {
+        /// Rows.
+        rows: u32,
+        /// The number of output rows and what is computed for them.
+        results: Option<(u32, Results)>,
+    },
     /// Feeds each row's next token, draws one, and advances the state; needs nothing from the host.
     Decode {
         /// Batch size: sequences that decode together.
@@ -89,6 +104,9 @@ impl Step {
             Step::Prefill { results, .. } => {
                 Step::Prefill { rows: 1, results: results.map(|(_, results)| (1, results)) }
             }
+            Step::Mixed { results, .. } => {
+                Step::Mixed { rows: 1, results: results.map(|(_, results)| (1, results)) }
+            }
             Step::Decode { penalize, .. } => Step::Decode { rows: 1, penalize },
         }
     }
@@ -96,12 +114,19 @@ impl Step {
     /// The rows of an input or state of the graph by its name; `None` where they do not depend on the step.
     pub(crate) fn rows_of(self, name: &str) -> Option<u32> {
         let (rows, output_rows) = match self {
-            Step::Prefill { rows, results } => (rows, results.map_or(0, |(rows, _)| rows)),
+            Step::Prefill { rows, results } | Step::Mixed { rows, results } => {
+                (rows, results.map_or(0, |(rows, _)| rows))
+            }
             Step::Decode { rows, .. } => (rows, rows),
         };
         match name {
-            names::TOKENS | names::POSITIONS | names::SEQUENCES => Some(rows),
+            names::TOKENS
+            | names::POSITIONS
+            | names::SEQUENCES
+            | names::ROW_POSITIONS
+            | names::ROW_SEQUENCES => Some(rows),
             names::OUTPUT_ROWS
+            | names::ROW_OUTPUTS
             | names::STEP_TOKENS
             | names::STEP_POSITIONS
             | names::STEP_SEQUENCES
@@ -123,6 +148,8 @@ pub struct GraphSpec {
     pub sequences: u32,
     /// Positions per sequence; whole pages of the KV cache hold them.
     pub capacity: u32,
+    /// KV pages of all sequences together.
+    pub pages: u32,
 }
 
 impl GraphSpec {
@@ -131,9 +158,10 @@ impl GraphSpec {
         pages_of(self.capacity)
     }
 
-    /// KV pages of all sequences.
-    pub fn pages(&self) -> u32 {
-        self.sequences.saturating_mul(self.sequence_pages())
+    /// A step of sequences that have all their pages.
+    pub fn contiguous(step: Step, cache: DType, sequences: u32, capacity: u32) -> GraphSpec {
+        let pages = sequences.saturating_mul(pages_of(capacity));
+        GraphSpec { step, cache, sequences, capacity, pages }
     }
 }
 
@@ -167,17 +195,25 @@ fn is_harmless(name: &str) -> bool {
 fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<(), ModelError> {
     let (config, several) = (recorder.config, spec.sequences > 1);
     let b = &mut recorder.builder;
-    let (rows, prefill) = match spec.step {
-        Step::Prefill { rows, .. } => (rows, true),
-        Step::Decode { rows, .. } => (rows, false),
+    // What a row reads: an input from the host, or a state.
+    let mut read = |input: &str, step: &str, row: &str| match spec.step {
+        Step::Prefill { rows, .. } => b.indices(input, rows),
+        Step::Decode { rows, .. } => b.index_state(step, rows, 1),
+        Step::Mixed { rows, .. } => b.index_state(row, rows, 1),
     };
-    // What a row reads: an input from the host, or the state left by the previous step.
-    let mut read = |input: &str, state: &str| {
-        if prefill { b.indices(input, rows) } else { b.index_state(state, rows, 1) }
+    let positions = read(names::POSITIONS, names::STEP_POSITIONS, names::ROW_POSITIONS)?;
+    let sequences = match several {
+        true => Some(read(names::SEQUENCES, names::STEP_SEQUENCES, names::ROW_SEQUENCES)?),
+        false => None,
     };
-    let tokens = read(names::TOKENS, names::STEP_TOKENS)?;
-    let positions = read(names::POSITIONS, names::STEP_POSITIONS)?;
-    let sequences = if several { Some(read(names::SEQUENCES, names::STEP_SEQUENCES)?) } else { None };
+    let (tokens, history) = match spec.step {
+        Step::Prefill { rows, .. } => (b.indices(names::TOKENS, rows)?, None),
+        Step::Decode { rows, .. } => (b.index_state(names::STEP_TOKENS, rows, 1)?, None),
+        Step::Mixed { .. } => {
+            let history = b.index_state(names::HISTORY, spec.sequences, spec.capacity)?;
+            (b.gather_tokens(history, positions, sequences)?, Some(history))
+        }
+    };
     let factors = match &config.rope_factors {
         Some(factors) => Some(b.vector(names::ROPE_FACTORS, factors.len() as u32)?),
         None => None,
@@ -188,7 +224,7 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<(), ModelErro
     let mut x = recorder.builder.embed(embedding, tokens)?;
     let table = recorder.builder.page_table(names::PAGES, spec.sequences, spec.sequence_pages())?;
     for number in 0..config.layers {
-        let (dtype, n_pages, heads) = (spec.cache, spec.pages(), config.heads);
+        let (dtype, n_pages, heads) = (spec.cache, spec.pages, config.heads);
         let cache = CacheSpec { dtype, n_pages, table, heads };
         let cache = recorder.builder.kv_cache(&names::cache(number), cache)?;
         let mut layer = Layer { recorder, number, rotation, cache, sequences };
@@ -196,9 +232,14 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<(), ModelErro
     }
 
     let (results, step) = match spec.step {
-        Step::Prefill { results: None, .. } => return Ok(()),
+        Step::Prefill { results: None, .. } | Step::Mixed { results: None, .. } => return Ok(()),
         Step::Prefill { results: Some((output_rows, results)), .. } => {
             let rows = recorder.builder.indices(names::OUTPUT_ROWS, output_rows)?;
+            x = recorder.builder.embed(x, rows)?;
+            (results, None)
+        }
+        Step::Mixed { results: Some((output_rows, results)), .. } => {
+            let rows = recorder.builder.index_state(names::ROW_OUTPUTS, output_rows, 1)?;
             x = recorder.builder.embed(x, rows)?;
             (results, None)
         }
@@ -219,7 +260,10 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<(), ModelErro
     let Results::Draw { penalize } = results else {
         return Ok(recorder.builder.output(names::LOGITS, logits)?);
     };
-    draw(recorder, spec, logits, step, penalize)
+    if matches!(spec.step, Step::Mixed { .. }) {
+        recorder.builder.output(names::LOGITS, logits)?;
+    }
+    draw(recorder, spec, logits, step, history, penalize)
 }
 
 /// The state that the next step reads.
@@ -235,6 +279,7 @@ fn draw(
     spec: &GraphSpec,
     mut logits: Tensor,
     step: Option<StepStates>,
+    history: Option<Tensor>,
     penalize: bool,
 ) -> Result<(), ModelError> {
     let b = &mut recorder.builder;
@@ -250,7 +295,10 @@ fn draw(
             },
         },
     };
-    let history = b.index_state(names::HISTORY, spec.sequences, spec.capacity)?;
+    let history = match history {
+        Some(history) => history,
+        None => b.index_state(names::HISTORY, spec.sequences, spec.capacity)?,
+    };
     if penalize {
         let penalties = b.penalties(names::STEP_PENALTIES, rows)?;
         logits = b.penalize(logits, penalties, history, positions, sequences)?;

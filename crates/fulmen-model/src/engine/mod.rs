@@ -33,3 +33,4 @@ pub use perplexity::{Perplexity, PerplexityOptions};
 pub use profile::{Profile, ProfileRow, TimedKernel};
 pub use sampling::Sampling;
 pub use session::{Session, SessionOptions, StepLaunches};
+pub use stop::{Scanned, StopFinder};

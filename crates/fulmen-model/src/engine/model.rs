@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-use fulmen_core::{Backend, LogicalGraph, SharedBytes, timeline};
+use fulmen_core::{Backend, Bindings, LogicalGraph, Plan, SharedBytes, timeline};
 
 use super::chunk;
 use super::generate::{GenerateOptions, Generated};
@@ -228,6 +228,24 @@ impl Model {
     /// The graph of a step, before fusion and planning: to print, to visualize, or to run elsewhere.
     pub fn graph(&self, spec: &GraphSpec) -> Result<LogicalGraph, ModelError> {
         self.shared.config.graph(self.source(), spec)
+    }
+
+    /// The memory plan of a step, fused for the device.
+    pub fn plan(&self, spec: &GraphSpec) -> Result<Plan, ModelError> {
+        let Shared { templates, config, source, .. } = self.shared.as_ref();
+        templates.plan(config, source.as_ref(), spec)
+    }
+
+    /// The addresses of the weights on the device, by name. They are valid as long as the model or a clone of
+    /// it lives.
+    pub fn weights(&self) -> &Bindings {
+        &self.shared.weights.bindings
+    }
+
+    /// Fails if the weights that the device reads in place were changed. To be called after each step, before
+    /// its results are used.
+    pub fn check_unchanged(&self) -> Result<(), ModelError> {
+        self.shared.check_weights()
     }
 
     /// Calls `f` with the device, while no session uses it.

@@ -56,14 +56,14 @@ impl Sampling {
     }
 
     /// Whether any penalty has an effect.
-    pub(super) fn penalizes(&self) -> bool {
+    pub fn penalizes(&self) -> bool {
         let neutral =
             self.repeat_penalty == 1.0 && self.frequency_penalty == 0.0 && self.presence_penalty == 0.0;
         self.repeat_window > 0 && !neutral
     }
 
-    /// The state of sequence `row` after `step` draws.
-    pub(super) fn state(&self, step: u32, row: u32) -> SampleState {
+    /// The state of sequence `row` after `step` draws, as kernels read it.
+    pub fn state(&self, step: u32, row: u32) -> SampleState {
         SampleState {
             temperature: self.temperature,
             top_k: self.top_k,
@@ -76,7 +76,8 @@ impl Sampling {
         }
     }
 
-    pub(super) fn penalties(&self) -> Penalties {
+    /// The penalties, as kernels read them.
+    pub fn penalties(&self) -> Penalties {
         Penalties {
             repeat: self.repeat_penalty,
             frequency: self.frequency_penalty,

@@ -74,7 +74,7 @@ impl SessionOptions {
 
     pub(super) fn spec(&self, step: Step) -> GraphSpec {
         let &SessionOptions { cache, sequences, context, .. } = self;
-        GraphSpec { step, cache, sequences, capacity: context }
+        GraphSpec::contiguous(step, cache, sequences, context)
     }
 
     /// KV pages of a sequence.

@@ -4,7 +4,7 @@ use crate::error::ModelError;
 
 /// Finds stop strings in text that arrives in pieces.
 #[derive(Clone, Debug, Default)]
-pub(super) struct StopFinder {
+pub struct StopFinder {
     stops: Vec<String>,
     /// Text that may be the start of a stop string.
     held: String,
@@ -12,16 +12,16 @@ pub(super) struct StopFinder {
 
 /// The result of adding a piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Scanned {
+pub struct Scanned {
     /// Text that cannot be part of a stop string.
-    pub(super) text: String,
+    pub text: String,
     /// The stop string found after it.
-    pub(super) stop: Option<String>,
+    pub stop: Option<String>,
 }
 
 impl StopFinder {
     /// Rejects empty stop strings, which would match everywhere.
-    pub(super) fn new(stops: &[String]) -> Result<StopFinder, ModelError> {
+    pub fn new(stops: &[String]) -> Result<StopFinder, ModelError> {
         match stops.iter().any(String::is_empty) {
             false => Ok(StopFinder { stops: stops.to_vec(), held: String::new() }),
             true => Err(ModelError::Option {
@@ -33,7 +33,7 @@ impl StopFinder {
     }
 
     /// Adds a piece and returns the text that is settled. Nothing may be added after a stop string.
-    pub(super) fn push(&mut self, piece: &str) -> Scanned {
+    pub fn push(&mut self, piece: &str) -> Scanned {
         if self.stops.is_empty() {
             return Scanned { text: piece.to_owned(), stop: None };
         }
@@ -52,7 +52,7 @@ impl StopFinder {
     }
 
     /// Returns the text held back, at the end of the input.
-    pub(super) fn finish(&mut self) -> String {
+    pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }

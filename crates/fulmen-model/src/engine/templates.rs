@@ -10,7 +10,8 @@ use crate::arch::{Config, GraphSpec};
 use crate::error::ModelError;
 use crate::source::ModelSource;
 
-/// Templates that are kept. A session has at most seven; sessions with other caches have their own.
+/// Templates that are kept. A session has at most seven, an engine three; those with other caches have
+/// their own.
 const MAX_TEMPLATES: usize = 24;
 
 /// The fused graphs of one model for one device.
@@ -79,9 +80,11 @@ mod tests {
                         vec![Step::Decode { rows, penalize: false }, Step::Decode { rows, penalize: true }];
                     let results = [None, Some((1, Results::Hidden)), Some((rows, Results::Logits))];
                     let results = results.into_iter().chain([draw(false), draw(true)]);
-                    steps.extend(results.map(|results| Step::Prefill { rows, results }));
+                    for results in results {
+                        steps.extend([Step::Prefill { rows, results }, Step::Mixed { rows, results }]);
+                    }
                     for step in steps {
-                        let spec = GraphSpec { step, cache: DType::F16, sequences, capacity: 64 };
+                        let spec = GraphSpec::contiguous(step, DType::F16, sequences, 64);
                         let options = PlanOptions { fusions, ..PlanOptions::default() };
                         let expected = config.graph(&source, &spec).unwrap().plan(&options).unwrap();
                         let made = templates.plan(&config, &source, &spec).unwrap();
@@ -90,7 +93,7 @@ mod tests {
                         assert_eq!(made.placements, expected.placements, "{spec:?}");
                     }
                 }
-                assert_eq!(templates.recorded.lock().unwrap().len(), 7, "one template per kind of step");
+                assert_eq!(templates.recorded.lock().unwrap().len(), 12, "one template per kind of step");
             }
         }
     }

@@ -218,6 +218,7 @@ impl Interpreter {
             Op::Penalize { logits, penalties, history, slots } => {
                 one(self.penalize(*logits, *penalties, *history, slots)?)
             }
+            Op::GatherTokens { history, slots } => self.gather_tokens(*history, slots),
             Op::Advance { drawn, tokens, positions, history, sequences } => {
                 self.advance(*drawn, *tokens, *positions, *history, *sequences)?;
                 Ok(Vec::new())

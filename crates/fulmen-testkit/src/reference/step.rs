@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fulmen_core::sampling::Penalties;
+use fulmen_core::sampling::{NO_TOKEN, Penalties};
 use fulmen_core::{Slots, TensorId};
 
 use super::{Data, Interpreter, ReferenceError, Result};
@@ -58,6 +58,26 @@ impl Interpreter {
             }
         }
         Ok(values)
+    }
+
+    /// The token of each row at its position of the history, where `NO_TOKEN` becomes 0.
+    pub(super) fn gather_tokens(&mut self, history: TensorId, slots: &Slots) -> Result<Vec<Data>> {
+        let (mut tokens, capacity) = (self.ints(history)?, self.width(history));
+        let positions = self.ints(slots.positions)?;
+        let sequences = self.sequence_rows(slots.sequences, positions.len(), history)?;
+        let mut values = Vec::with_capacity(positions.len());
+        for (&position, sequence) in positions.iter().zip(sequences) {
+            if position as usize >= capacity {
+                return Err(index("the position", position, capacity as u32));
+            }
+            let token = &mut tokens[sequence * capacity + position as usize];
+            if *token == NO_TOKEN {
+                *token = 0;
+            }
+            values.push(*token);
+        }
+        self.set_ints(history, &tokens)?;
+        Ok(vec![Data::Ints { values, undecided: Vec::new() }])
     }
 
     /// Updates the three states.

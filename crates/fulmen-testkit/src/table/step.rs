@@ -1,7 +1,7 @@
 //! Between decode steps: token penalties, and the tokens and positions of the next step.
 
 use fulmen_core::Sharing;
-use fulmen_core::sampling::Penalties;
+use fulmen_core::sampling::{NO_TOKEN, Penalties};
 
 use super::{Batch, MODELS};
 use crate::case::{Case, Tolerance};
@@ -48,6 +48,21 @@ fn penalize(name: &str, batch: &Batch, n: u32, penalties: &[Penalties], sharing:
     // A tenth of the vocabulary, so that tokens repeat.
     let case = case.draw("history", Draw::Below(n.div_ceil(10))).draw("penalties", words(&rows));
     placed(case.draw("x", Draw::Normal(0.0, 3.0)), batch).sharing(sharing)
+}
+
+/// Every seventh token of the history is `NO_TOKEN`.
+fn gather_tokens(batch: &Batch) -> Case {
+    let m = batch.positions.len() as u32;
+    let case = Case::new(batch.name, |b| {
+        let positions = b.indices("positions", m)?;
+        let sequences = batch.sequences.as_ref().map(|_| b.indices("sequences", m)).transpose()?;
+        let history = b.index_state("history", batch.n_seqs, batch.capacity)?;
+        let tokens = b.gather_tokens(history, positions, sequences)?;
+        b.output("tokens", tokens)
+    });
+    let token = |at: u32| if at % 7 == 5 { NO_TOKEN } else { at.wrapping_mul(2_654_435_761) % 150_000 };
+    let history = Draw::Ints((0..batch.n_seqs * batch.capacity).map(token).collect());
+    placed(case.draw("history", history).tolerance(Tolerance::Exact), batch)
 }
 
 fn advance(batch: &Batch) -> Case {
@@ -98,6 +113,17 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
     let special = penalize("special", &batches()[1], 6, &[settings[8].1], Sharing::Never);
     let special = special.draw("history", Draw::Below(6));
     cases.push(special.draw("x", Draw::Floats(vec![nan, inf, -inf, 0.0, -0.0, 1e-30])));
+
+    cases.extend(batches().iter().map(gather_tokens));
+    // Positions at the ends, `NO_TOKEN` found twice, and several rows of one sequence.
+    let chunk = Batch {
+        name: "chunk",
+        positions: vec![13, 5, 6, 7, 5, 12, 0],
+        sequences: Some(vec![1, 0, 0, 0, 0, 0, 2]),
+        n_seqs: 3,
+        capacity: 14,
+    };
+    cases.push(gather_tokens(&chunk));
 
     cases.extend(batches().iter().map(advance));
     // A position stays at the last one, and a position beyond it is clamped.

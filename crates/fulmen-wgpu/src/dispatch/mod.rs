@@ -206,6 +206,7 @@ impl KernelDispatch for WgpuDispatcher {
         dispatch_argmax(ArgMaxCall) => WgpuDispatcher::argmax;
         dispatch_sample(SampleCall) => WgpuDispatcher::sample;
         dispatch_penalize(PenalizeCall) => WgpuDispatcher::penalize;
+        dispatch_gather_tokens(GatherTokensCall) => WgpuDispatcher::gather_tokens;
         dispatch_advance(AdvanceCall) => WgpuDispatcher::advance;
     }
 

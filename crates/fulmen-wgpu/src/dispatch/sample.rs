@@ -1,7 +1,7 @@
 //! From logits to the next decode step: argmax, sampling, penalties, and advancing tokens and positions.
 
 use fulmen_core::{
-    AdvanceCall, ArgMaxCall, BackendError, PenalizeCall, SampleCall, TokenHistory,
+    AdvanceCall, ArgMaxCall, BackendError, GatherTokensCall, PenalizeCall, SampleCall, TokenHistory,
     sampling::{Penalties, SampleState},
 };
 
@@ -11,6 +11,7 @@ use crate::kernels::{
     Role,
     advance::{Advance, advance},
     argmax::argmax,
+    gather_tokens::{GatherTokens, gather_tokens},
     penalize::{Penalize, penalize},
     sample::sample,
 };
@@ -56,6 +57,26 @@ impl WgpuDispatcher {
         let sequences = sequences.is_some();
         let spec = Penalize { m, n, n_seqs, capacity, sequences, in_place: logits == output };
         let launches = penalize(&spec, &self.queue.caps());
+        self.queue.run_launches_with(launches, operands)
+    }
+
+    pub(super) fn gather_tokens(&mut self, call: &GatherTokensCall) -> LaunchCount {
+        let &GatherTokensCall { ref history, positions, sequences, output, m } = call;
+        self.writes(history.ptr);
+        self.writes(output);
+        let rows = m as usize;
+        let mut operands = vec![
+            (Role::Input(0), self.at("positions", positions, rows)?),
+            (Role::Output(0), self.at("the output", output, rows)?),
+            (Role::Output(1), self.history(history)?),
+            (Role::Output(2), self.queue.fault()),
+        ];
+        if let Some(ptr) = sequences {
+            operands.push((Role::Input(1), self.at("sequences", ptr, rows)?));
+        }
+        let &TokenHistory { n_seqs, capacity, .. } = history;
+        let spec = GatherTokens { m, n_seqs, capacity, sequences: sequences.is_some() };
+        let launches = gather_tokens(&spec, &self.queue.caps());
         self.queue.run_launches_with(launches, operands)
     }
 

@@ -10,6 +10,7 @@ use super::copy::{copy, copy_bytes};
 use super::elementwise::{ElementwiseOp, ElementwiseProgram, fused};
 use super::embed::{Embed, embed};
 use super::fill::fill;
+use super::gather_tokens::{GatherTokens, gather_tokens};
 use super::kv::{Cache, KvStore, RopeStore, kv_store, rope_store};
 use super::matmul::{
     self, COOP_TILES, EpilogueInput, EpilogueSource, FragmentOps, GemmTile, GemvKn, GemvNk, Layout,
@@ -200,6 +201,9 @@ const MODEL: &[Row] = &[
     }),
     ("sample/advance", "Tokens and positions of the next step", "advance.wgsl", |caps| {
         only(advance(&Advance { m: 1, n_seqs: 1, capacity: 4096, sequences: false }, caps))
+    }),
+    ("sample/gather_tokens", "Tokens of rows from the history", "gather_tokens.wgsl", |caps| {
+        only(gather_tokens(&GatherTokens { m: 1, n_seqs: 2, capacity: 4096, sequences: true }, caps))
     }),
 ];
 

@@ -35,6 +35,7 @@ pub(super) static FILES: &[(&str, &str)] = embedded![
     "embed.wgsl",
     "embed_blocks.wgsl",
     "fault.wgsl",
+    "gather_tokens.wgsl",
     "kv/encode_f16.wgsl",
     "kv/encode_q8_0.wgsl",
     "kv/f16_bits.wgsl",

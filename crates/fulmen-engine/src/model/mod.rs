@@ -1,0 +1,51 @@
+//! A model as the device of an engine: KV pages, page tables, rows and programs in the memory of its backend.
+//!
+//! ```text
+//!  StepPlan ─► prologue: pages copied or swapped, histories of new slots, page tables
+//!           ─► one upload: positions and slots of the rows, output rows, sampling states
+//!           ─► the program of the bucket: gather tokens ─► layers ─► output rows ─► logits ─► sample ─► advance
+//!           ─► a read of the drawn tokens starts ─► Ticket
+//! ```
+//!
+//! - **Tokens come from the history** in device memory, `[slot][position]`, to which a step appends what it
+//!   draws. So a step needs no token from the host, and the next one can be launched before this one is read.
+//! - **Inactive rows** belong to a slot of their own behind the others, which has one page: they compute
+//!   something that nobody reads.
+//! - **Programs** are made when a bucket is first used, share one arena, and are captured where the device
+//!   can. What describes the rows is one block of memory, written by one upload.
+//! - **Random numbers** depend on the seed and the position alone: a sequence that was preempted goes on as it
+//!   would have.
+
+mod device;
+mod options;
+mod programs;
+mod row_block;
+mod sampling;
+mod text;
+mod transfers;
+
+pub use device::ModelDevice;
+pub use options::EngineOptions;
+pub use text::{TextEngine, TextEvent, TextFinish, TextRequest, TextStream};
+
+use std::sync::Arc;
+
+use fulmen_model::{Model, ModelError};
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+
+impl Engine {
+    /// An engine that runs a model. It keeps the model's weights alive; sessions of the model and other
+    /// engines may use the device at the same time and take turns with this one.
+    pub fn for_model(model: &Model, options: &EngineOptions) -> Result<Engine, EngineError> {
+        let (config, device) = ModelDevice::open(model, options)?;
+        Engine::start(config, Box::new(device))
+    }
+}
+
+impl From<ModelError> for EngineError {
+    fn from(error: ModelError) -> EngineError {
+        EngineError::Model(Arc::new(error))
+    }
+}

@@ -1,0 +1,231 @@
+//! The programs of buckets, bound to one arena and one block of rows.
+
+use std::collections::HashMap;
+
+use fulmen_core::{Backend, BackendError, Bindings, BoundGraph, ExecError, ReplayId, timeline};
+use fulmen_model::arch::{GraphSpec, Results, Step, names};
+use fulmen_model::{Model, ModelError};
+
+use super::row_block::RowBlock;
+
+/// Programs that are kept; the least recently used is dropped first.
+const MAX_PROGRAMS: usize = 96;
+
+/// A program is captured when it is used for this time, unless capturing costs nothing.
+const CAPTURE_AT: u64 = 2;
+
+/// What a program is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ProgramKey {
+    pub(super) rows: u32,
+    /// Output rows; 0 for a step without results.
+    pub(super) outputs: u32,
+    pub(super) penalize: bool,
+}
+
+impl ProgramKey {
+    /// The program for `rows` rows of which `outputs` have results: at most twice as many output rows.
+    pub(super) fn new(rows: u32, outputs: u32, penalize: bool) -> ProgramKey {
+        let outputs = match outputs {
+            0 => 0,
+            wanted => wanted.next_power_of_two().min(rows),
+        };
+        ProgramKey { rows, outputs, penalize: penalize && outputs > 0 }
+    }
+
+    fn step(self) -> Step {
+        let ProgramKey { rows, outputs, penalize } = self;
+        let results = (outputs > 0).then_some((outputs, Results::Draw { penalize }));
+        Step::Mixed { rows, results }
+    }
+}
+
+/// A program of a bucket.
+pub(super) struct Compiled {
+    bound: BoundGraph,
+    own_arena: bool,
+    pub(super) block: RowBlock,
+    replay: Option<ReplayId>,
+    /// Whether capturing was tried.
+    captured: bool,
+    /// Where the drawn tokens and the logits lie.
+    pub(super) drawn: u64,
+    pub(super) logits: u64,
+    uses: u64,
+    last_use: u64,
+}
+
+impl Compiled {
+    /// Runs it. Does not wait for the device.
+    pub(super) fn run(&self, device: &mut dyn Backend) -> Result<(), ExecError> {
+        match self.replay {
+            Some(id) => drop(device.replay(id)?),
+            None => drop(self.bound.run(device)?),
+        }
+        Ok(())
+    }
+
+    fn release(self, device: &mut dyn Backend) {
+        if let Some(id) = self.replay {
+            device.release(id);
+        }
+        // There is no caller to report an error to.
+        let _ = match self.own_arena {
+            true => self.bound.release(device),
+            false => self.bound.release_calls(device),
+        };
+    }
+}
+
+/// The programs of a device.
+pub(super) struct Programs {
+    spec: GraphSpec,
+    /// Weights and states, but for the block of rows.
+    bindings: Bindings,
+    arena: (u64, usize),
+    rows: (u64, usize),
+    eager: bool,
+    compiled: HashMap<ProgramKey, Compiled>,
+    clock: u64,
+}
+
+impl Programs {
+    /// The bytes of the arena and of the block of rows that programs up to `max_rows` rows with up to
+    /// `max_outputs` output rows need.
+    pub(super) fn memory(
+        model: &Model,
+        spec: &GraphSpec,
+        max_rows: u32,
+        max_outputs: u32,
+    ) -> Result<(usize, usize), ModelError> {
+        let mut arena = 0;
+        for key in [
+            ProgramKey { rows: max_rows, outputs: max_outputs, penalize: true },
+            ProgramKey { rows: max_outputs, outputs: max_outputs, penalize: true },
+        ] {
+            arena = arena.max(model.plan(&GraphSpec { step: key.step(), ..*spec })?.arena_bytes);
+        }
+        Ok((arena.max(1), RowBlock::new(max_rows, max_outputs).bytes()))
+    }
+
+    pub(super) fn new(
+        spec: GraphSpec,
+        bindings: Bindings,
+        arena: (u64, usize),
+        rows: (u64, usize),
+        eager: bool,
+    ) -> Programs {
+        Programs { spec, bindings, arena, rows, eager, compiled: HashMap::new(), clock: 0 }
+    }
+
+    /// KV pages of the pool.
+    pub(super) fn pages(&self) -> u32 {
+        self.spec.pages
+    }
+
+    /// Where the rows of programs lie.
+    pub(super) fn rows_ptr(&self) -> u64 {
+        self.rows.0
+    }
+
+    /// Makes the program of a key, unless it is kept.
+    pub(super) fn make(
+        &mut self,
+        model: &Model,
+        device: &mut dyn Backend,
+        key: ProgramKey,
+    ) -> Result<(), ModelError> {
+        self.clock += 1;
+        if !self.compiled.contains_key(&key) {
+            if self.compiled.len() >= MAX_PROGRAMS {
+                self.drop_oldest(device);
+            }
+            let mut built = self.build(model, device, key);
+            if is_out_of_memory(&built) && !self.compiled.is_empty() {
+                self.release(device);
+                built = self.build(model, device, key);
+            }
+            self.compiled.insert(key, built?);
+        }
+        let (clock, eager) = (self.clock, self.eager);
+        let Some(compiled) = self.compiled.get_mut(&key) else { return Ok(()) };
+        (compiled.uses, compiled.last_use) = (compiled.uses + 1, clock);
+        if !compiled.captured && !eager && (compiled.uses >= CAPTURE_AT || device.captures_for_free()) {
+            compiled.captured = true;
+            let program = compiled.bound.program();
+            compiled.replay = timeline::span("capture a step", || device.prepare(program))?;
+        }
+        Ok(())
+    }
+
+    /// A program that [`make`](Programs::make) has made.
+    pub(super) fn made(&self, key: ProgramKey) -> Result<&Compiled, ModelError> {
+        self.compiled.get(&key).ok_or(ModelError::Without { what: "program for the bucket" })
+    }
+
+    fn build(
+        &self,
+        model: &Model,
+        device: &mut dyn Backend,
+        key: ProgramKey,
+    ) -> Result<Compiled, ModelError> {
+        let block = RowBlock::new(key.rows, key.outputs);
+        let plan = model.plan(&GraphSpec { step: key.step(), ..self.spec })?;
+        if block.bytes() > self.rows.1 {
+            let (needed, available) = (block.bytes() as u64, Some(self.rows.1 as u64));
+            return Err(BackendError::OutOfMemory { needed, available }.into());
+        }
+        let mut bindings = self.bindings.clone();
+        block.bind(self.rows.0, &mut bindings);
+        // Fewer rows may be packed less well.
+        let own_arena = plan.arena_bytes > self.arena.1;
+        let bound = timeline::span("bind a step", || match own_arena {
+            true => plan.bind(device, &bindings),
+            false => plan.bind_at(self.arena.0, &bindings).and_then(|mut bound| {
+                bound.plan_calls(device)?;
+                Ok(bound)
+            }),
+        })?;
+        let address = |name| bound.find(name).map_or(0, |tensor| bound.address(tensor));
+        let (drawn, logits) = (address(names::DRAWN), address(names::LOGITS));
+        Ok(Compiled {
+            bound,
+            own_arena,
+            block,
+            replay: None,
+            captured: false,
+            drawn,
+            logits,
+            uses: 0,
+            last_use: 0,
+        })
+    }
+
+    fn drop_oldest(&mut self, device: &mut dyn Backend) {
+        let oldest = self.compiled.iter().min_by_key(|(_, compiled)| compiled.last_use).map(|(&key, _)| key);
+        if let Some(compiled) = oldest.and_then(|key| self.compiled.remove(&key)) {
+            compiled.release(device);
+        }
+    }
+
+    /// Releases every program.
+    pub(super) fn release(&mut self, device: &mut dyn Backend) {
+        self.compiled.drain().for_each(|(_, compiled)| compiled.release(device));
+    }
+}
+
+fn is_out_of_memory(built: &Result<Compiled, ModelError>) -> bool {
+    matches!(built, Err(error) if out_of_memory(error))
+}
+
+/// Whether an error says that memory is short.
+pub(super) fn out_of_memory(error: &ModelError) -> bool {
+    use BackendError::OutOfMemory;
+    matches!(
+        error,
+        ModelError::Backend(OutOfMemory { .. })
+            | ModelError::Exec(
+                ExecError::Backend(OutOfMemory { .. }) | ExecError::Node { source: OutOfMemory { .. }, .. }
+            )
+    )
+}

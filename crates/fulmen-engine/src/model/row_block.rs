@@ -1,0 +1,135 @@
+//! What describes the rows of a step, as one block of device memory that one upload fills.
+//!
+//! ```text
+//! │ positions [R] │ slots [R] │ output rows [L] │ positions [L] │ slots [L] │ sampling [L] │ penalties [L] │
+//! ```
+//!
+//! `R` rows and `L` output rows; each section begins at a multiple of [`ALIGNMENT`]. Behind them lie the
+//! drawn tokens as the next step's input, which `Advance` writes and nobody reads.
+
+use std::ops::Range;
+
+use bytemuck::Pod;
+use fulmen_core::sampling::{Penalties, SampleState};
+use fulmen_core::{ALIGNMENT, Bindings};
+use fulmen_model::arch::names;
+
+/// Where the sections of a program lie in the block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RowBlock {
+    sections: [Range<usize>; SECTIONS.len()],
+    /// Bytes to upload.
+    uploaded: usize,
+    bytes: usize,
+}
+
+/// Names, bytes per row and whether they have output rows.
+const SECTIONS: [(&str, usize, bool); 8] = [
+    (names::ROW_POSITIONS, 4, false),
+    (names::ROW_SEQUENCES, 4, false),
+    (names::ROW_OUTPUTS, 4, true),
+    (names::STEP_POSITIONS, 4, true),
+    (names::STEP_SEQUENCES, 4, true),
+    (names::STEP_SAMPLING, size_of::<SampleState>(), true),
+    (names::STEP_PENALTIES, size_of::<Penalties>(), true),
+    (names::STEP_TOKENS, 4, true),
+];
+
+/// The arrays of a step, padded to the rows of its program.
+#[derive(Debug, Default)]
+pub(super) struct RowArrays {
+    pub(super) positions: Vec<u32>,
+    pub(super) slots: Vec<u32>,
+    pub(super) output_rows: Vec<u32>,
+    pub(super) output_positions: Vec<u32>,
+    pub(super) output_slots: Vec<u32>,
+    pub(super) sampling: Vec<SampleState>,
+    pub(super) penalties: Vec<Penalties>,
+}
+
+impl RowBlock {
+    /// The layout for so many rows and output rows.
+    pub(super) fn new(rows: u32, outputs: u32) -> RowBlock {
+        let (mut at, mut uploaded) = (0, 0);
+        let sections = SECTIONS.map(|(name, bytes, output)| {
+            let rows = if output { outputs } else { rows } as usize;
+            let section = at..at + bytes * rows;
+            at = section.end.next_multiple_of(ALIGNMENT);
+            if name != names::STEP_TOKENS {
+                uploaded = section.end;
+            }
+            section
+        });
+        RowBlock { sections, uploaded, bytes: at }
+    }
+
+    /// Bytes of the block.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.max(ALIGNMENT)
+    }
+
+    /// Binds the states of a program to the block at `ptr`.
+    pub(super) fn bind(&self, ptr: u64, bindings: &mut Bindings) {
+        for ((name, ..), section) in SECTIONS.iter().zip(&self.sections) {
+            bindings.set(name, ptr + section.start as u64);
+        }
+    }
+
+    /// The bytes to upload.
+    pub(super) fn pack(&self, arrays: &RowArrays) -> Vec<u8> {
+        let mut bytes = vec![0; self.uploaded];
+        let sections: [&[u8]; SECTIONS.len() - 1] = [
+            as_bytes(&arrays.positions),
+            as_bytes(&arrays.slots),
+            as_bytes(&arrays.output_rows),
+            as_bytes(&arrays.output_positions),
+            as_bytes(&arrays.output_slots),
+            as_bytes(&arrays.sampling),
+            as_bytes(&arrays.penalties),
+        ];
+        for (section, data) in self.sections.iter().zip(sections) {
+            bytes[section.clone()].copy_from_slice(data);
+        }
+        bytes
+    }
+}
+
+fn as_bytes<T: Pod>(values: &[T]) -> &[u8] {
+    bytemuck::cast_slice(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_are_apart_and_aligned() {
+        let block = RowBlock::new(70, 3);
+        for pair in block.sections.windows(2) {
+            assert!(pair[0].end <= pair[1].start && pair[1].start.is_multiple_of(ALIGNMENT), "{block:?}");
+        }
+        assert!(block.bytes() >= block.sections[7].end && block.uploaded == block.sections[6].end);
+        let arrays = RowArrays {
+            positions: (0..70).collect(),
+            slots: vec![9; 70],
+            output_rows: vec![1, 2, 69],
+            output_positions: vec![4, 5, 6],
+            output_slots: vec![7; 3],
+            sampling: vec![SampleState { step: 17, ..SampleState::greedy() }; 3],
+            penalties: vec![Penalties::NONE; 3],
+        };
+        let bytes = block.pack(&arrays);
+        let word = |section: usize, at: usize| {
+            let start = block.sections[section].start + 4 * at;
+            u32::from_ne_bytes(bytes[start..start + 4].try_into().unwrap())
+        };
+        assert_eq!((word(0, 69), word(1, 0), word(2, 2), word(3, 1), word(4, 2)), (69, 9, 69, 5, 7));
+        assert_eq!((word(5, 6), word(5, 14)), (17, 17));
+    }
+
+    #[test]
+    fn a_block_without_outputs_has_room_for_bindings() {
+        let block = RowBlock::new(1, 0);
+        assert!(block.bytes() >= ALIGNMENT && block.uploaded == ALIGNMENT + 4 || block.uploaded > 0);
+    }
+}
