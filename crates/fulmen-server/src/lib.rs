@@ -19,6 +19,7 @@ struct Readme;
 mod anthropic;
 mod app;
 mod body;
+mod engine_model;
 mod error;
 mod generation;
 mod guard;
@@ -36,6 +37,7 @@ mod serve;
 mod served;
 mod stalled;
 
+pub use engine_model::{Embedder, EngineModel, EngineModelError, SamplingMap, SharedTokenizer};
 pub use error::ApiError;
 pub use generation::SamplingDefaults;
 pub use limits::Limits;
@@ -45,6 +47,4 @@ pub use registry::{
     RegistryOptions,
 };
 pub use serve::{Server, ServerError};
-pub use served::{
-    ConstraintFactory, EmbedError, Embedder, EngineModel, Grammar, ModelInfo, SamplingMap, ServedModel,
-};
+pub use served::{ConstraintFactory, EmbedError, Grammar, ModelInfo, ServedModel};

@@ -1,8 +1,6 @@
 //! What the server needs of a model.
 
-use std::sync::Arc;
-
-use fulmen_engine::{Constraint, Engine, Request, RequestHandle, SamplingParams, Stats};
+use fulmen_engine::{Constraint, Request, RequestHandle, SamplingParams, Stats};
 use fulmen_model::Sampling;
 use fulmen_model::template::{ChatTemplate, ToolFormat};
 use fulmen_model::tokenizer::Tokenizer;
@@ -10,7 +8,7 @@ use serde_json::Value;
 
 /// A model that answers requests.
 ///
-/// [`EngineModel`] is one on an [`Engine`]; programs may bring their own.
+/// [`EngineModel`](crate::EngineModel) is one on an engine; programs may bring their own.
 pub trait ServedModel: Send + Sync + 'static {
     /// The tokenizer.
     fn tokenizer(&self) -> &Tokenizer;
@@ -114,77 +112,4 @@ pub enum Grammar {
 pub trait ConstraintFactory: Send + Sync {
     /// A constraint for one answer.
     fn constraint(&self, grammar: &Grammar) -> Result<Box<dyn Constraint>, String>;
-}
-
-/// How the parameters of sampling are given to a device.
-pub type SamplingMap = fn(&Sampling, &[(u32, f32)]) -> Result<SamplingParams, String>;
-
-/// Computes embeddings on a thread that may block.
-pub type Embedder = Box<dyn Fn(&[u32]) -> Result<Vec<f32>, EmbedError> + Send + Sync>;
-
-/// A model on an engine.
-pub struct EngineModel {
-    /// Runs the requests.
-    pub engine: Engine,
-    /// The tokenizer.
-    pub tokenizer: Arc<Tokenizer>,
-    /// The chat template.
-    pub template: Option<ChatTemplate>,
-    /// Positions of prompt and answer together.
-    pub context: u32,
-    /// Key figures.
-    pub info: ModelInfo,
-    /// How the parameters of sampling are given to the device.
-    pub sampling: SamplingMap,
-    /// Makes constraints on answers.
-    pub constraints: Option<Box<dyn ConstraintFactory>>,
-    /// Whether the device gives log-probabilities.
-    pub logprobs: bool,
-    /// Computes embeddings.
-    pub embedder: Option<Embedder>,
-}
-
-impl ServedModel for EngineModel {
-    fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
-    }
-
-    fn chat_template(&self) -> Option<&ChatTemplate> {
-        self.template.as_ref()
-    }
-
-    fn context(&self) -> u32 {
-        self.context
-    }
-
-    fn info(&self) -> &ModelInfo {
-        &self.info
-    }
-
-    fn submit(&self, request: Request) -> RequestHandle {
-        self.engine.submit(request)
-    }
-
-    fn sampling(&self, sampling: &Sampling, logit_bias: &[(u32, f32)]) -> Result<SamplingParams, String> {
-        (self.sampling)(sampling, logit_bias)
-    }
-
-    fn constraints(&self) -> Option<&dyn ConstraintFactory> {
-        self.constraints.as_deref()
-    }
-
-    fn has_logprobs(&self) -> bool {
-        self.logprobs
-    }
-
-    fn embed(&self, tokens: &[u32]) -> Result<Vec<f32>, EmbedError> {
-        if tokens.len() > self.context as usize {
-            return Err(EmbedError::TooLong { tokens: tokens.len(), context: self.context });
-        }
-        self.embedder.as_ref().map_or(Err(EmbedError::Unsupported), |embed| embed(tokens))
-    }
-
-    fn stats(&self) -> Stats {
-        self.engine.stats()
-    }
 }

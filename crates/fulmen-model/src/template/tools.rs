@@ -34,7 +34,7 @@ impl ToolFormat {
         llama.then_some(ToolFormat::Llama3)
     }
 
-    /// What opens and closes a call. A format without an opening tag has calls only at the start of an answer.
+    /// What opens and closes a call. Without a closing tag, a call is the rest of the answer.
     pub fn tags(self) -> (&'static str, &'static str) {
         match self {
             ToolFormat::Hermes => ("<tool_call>", "</tool_call>"),

@@ -275,8 +275,11 @@ mod tests {
     #[test]
     fn hermes_calls_are_found() {
         let parser = OutputParser::new(true, false, Some(ToolFormat::Hermes));
-        let text = "<think>\n\n</think>\n\nI look.\n<tool_call>\n{\"name\": \"a\", \"arguments\": {\"x\": 1}}\n\
-            </tool_call>\n<tool_call>{\"name\":\"b\",\"arguments\":{}}</tool_call>\n";
+        let calls = [
+            "<tool_call>\n{\"name\": \"a\", \"arguments\": {\"x\": 1}}\n</tool_call>",
+            "<tool_call>{\"name\":\"b\",\"arguments\":{}}</tool_call>",
+        ];
+        let text = &format!("<think>\n\n</think>\n\nI look.\n{}\n", calls.join("\n"));
         let parsed = parse(&parser, text);
         assert_eq!(parsed.content, "I look.");
         let names: Vec<&str> = parsed.calls.iter().map(|call| call.name.as_str()).collect();

@@ -78,12 +78,11 @@ impl ResponseFormat {
             }
             "regex" => Ok(Some(Grammar::Regex(format.pattern.clone().ok_or_else(|| missing("pattern"))?))),
             "grammar" => Ok(Some(Grammar::Lark(format.grammar.clone().ok_or_else(|| missing("grammar"))?))),
-            other => Err(ApiError::field(
-                "response_format",
-                format!(
-                    "response_format: expected text, json_object, json_schema, regex or grammar, got {other:?}"
-                ),
-            )),
+            other => {
+                let known = "text, json_object, json_schema, regex or grammar";
+                let message = format!("response_format: expected {known}, got {other:?}");
+                Err(ApiError::field("response_format", message))
+            }
         }
     }
 }

@@ -22,7 +22,8 @@ fn an_answer_has_anthropic_s_form() {
     assert_eq!((&answer["type"], &answer["role"]), (&json!("message"), &json!("assistant")));
     assert_eq!(answer["content"], json!([{ "type": "text", "text": "Hello there" }]));
     assert_eq!((&answer["stop_reason"], &answer["stop_sequence"]), (&json!("end_turn"), &Value::Null));
-    let count = json!({ "model": "test", "system": "Be brief.", "messages": [{ "role": "user", "content": "Hello" }] });
+    let messages = json!([{ "role": "user", "content": "Hello" }]);
+    let count = json!({ "model": "test", "system": "Be brief.", "messages": messages });
     let counted = server.ok("/v1/messages/count_tokens", &count)["input_tokens"].as_u64().unwrap();
     assert_eq!(answer["usage"]["input_tokens"].as_u64().unwrap(), counted);
     let cut = server.ok("/v1/messages", &body(json!({ "max_tokens": 1 })));

@@ -155,9 +155,10 @@ fn thoughts_are_apart_from_the_answer() {
 #[test]
 fn messages_become_the_prompt() {
     let server = start(scripted(&["x"]));
+    let parts = json!([{ "type": "text", "text": "One " }, { "type": "text", "text": "two" }]);
     let messages = json!([
         { "role": "developer", "content": "Be brief." },
-        { "role": "user", "content": [{ "type": "text", "text": "One " }, { "type": "text", "text": "two" }] },
+        { "role": "user", "content": parts },
         { "role": "assistant", "content": "Three", "refusal": null, "annotations": [], "audio": null },
     ]);
     let tokens = server.ok("/tokenize", &json!({ "messages": messages }))["tokens"].clone();
@@ -170,6 +171,7 @@ fn messages_become_the_prompt() {
 #[test]
 fn what_is_wrong_is_named() {
     let server = start(TestModel { logprobs: false, ..scripted(&["x"]) });
+    let image = json!([{ "type": "image_url", "image_url": {} }]);
     let cases = [
         (json!({ "temperature": -1 }), "temperature"),
         (json!({ "temperature": "hot" }), "temperature"),
@@ -195,10 +197,7 @@ fn what_is_wrong_is_named() {
         (json!({ "messages": [{ "role": "king", "content": "x" }] }), "messages[0].role"),
         (json!({ "messages": [{ "role": "user" }] }), "messages[0].content"),
         (json!({ "messages": [{ "role": "user", "content": 1 }] }), "messages[0].content"),
-        (
-            json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }] }),
-            "messages[0].content",
-        ),
+        (json!({ "messages": [{ "role": "user", "content": image }] }), "messages[0].content"),
         (json!({ "response_format": { "type": "json_object" } }), "response_format"),
         (json!({ "response_format": { "type": "xml" } }), "response_format"),
         (json!({ "response_format": { "type": "json_schema" } }), "response_format"),

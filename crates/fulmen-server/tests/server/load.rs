@@ -1,4 +1,4 @@
-//! Mixed load above capacity: the tokens of each request are those that it would have alone, and nothing leaks.
+//! Mixed load above capacity: each request has the tokens that it has alone, and nothing leaks.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -24,7 +24,8 @@ fn prompt(number: usize) -> Vec<u32> {
 }
 
 fn body(number: usize) -> Value {
-    json!({ "prompt": prompt(number), "max_tokens": 40, "seed": number, "ignore_eos": true, "n": 1 + number % 2 })
+    let n = 1 + number % 2;
+    json!({ "prompt": prompt(number), "max_tokens": 40, "seed": number, "ignore_eos": true, "n": n })
 }
 
 fn texts(answer: &Value) -> Vec<String> {

@@ -60,7 +60,8 @@ fn bodies_are_bounded() {
     let large = vec![b' '; 2 << 20];
     assert_eq!(server.post_with(PATH, &[], &large).status, 413);
     // 100 MB by its header alone, of which nothing is read.
-    let head = "POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 100000000\r\n\r\n";
+    let head = "POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+        content-length: 100000000\r\n\r\n";
     let reply = send(server.address, head.as_bytes());
     assert_eq!((reply.status, &reply.json()["error"]["type"]), (413, &json!("request_too_large")));
     // Chunks without a length.
@@ -101,7 +102,10 @@ fn slow_headers_and_bodies_end() {
     // A body that does not come.
     let mut stream = connect(server.address);
     stream
-        .write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 100\r\n\r\n{")
+        .write_all(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+            content-length: 100\r\n\r\n{",
+        )
         .unwrap();
     let reply = read_reply(stream).unwrap();
     assert_eq!(reply.status, 408, "{}", reply.text());

@@ -12,7 +12,7 @@ use fulmen_model::template::ChatTemplate;
 use fulmen_model::tokenizer::{Special, Tokenizer};
 use fulmen_server::{
     EmbedError, EngineModel, ModelInfo, ModelLoader, ModelSpec, Registry, RegistryOptions, SamplingMap,
-    ServedModel, Server, ServerOptions,
+    ServedModel, Server, ServerOptions, SharedTokenizer,
 };
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -100,7 +100,7 @@ impl TestModel {
         };
         EngineModel {
             engine: Engine::start(config, device).unwrap(),
-            tokenizer: Arc::clone(&TOKENIZER),
+            tokenizer: SharedTokenizer::Own(Arc::clone(&TOKENIZER)),
             template: self.template.map(|source| ChatTemplate::new(source).unwrap()),
             context: self.context,
             info: ModelInfo {

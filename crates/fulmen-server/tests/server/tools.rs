@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::server::{TestServer, scripted, start};
 
-const CALL: &str = "I look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>\n\
+const CALL: &str = "I look.\n<tool_call>\n\
+    {\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>\n\
     <tool_call>{\"name\": \"time\", \"arguments\": {}}</tool_call>";
 
 fn server() -> TestServer {
@@ -14,7 +15,8 @@ fn server() -> TestServer {
 fn openai_tools() -> Value {
     let parameters = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
     json!([
-        { "type": "function", "function": { "name": "weather", "description": "Now", "parameters": parameters } },
+        { "type": "function",
+            "function": { "name": "weather", "description": "Now", "parameters": parameters } },
         { "type": "function", "function": { "name": "time" } },
     ])
 }
@@ -92,7 +94,8 @@ fn anthropic_s_clients_see_tool_use() {
                 { "type": "tool_use", "id": "t1", "name": "time", "input": {} },
             ] },
             { "role": "user", "content": [
-                { "type": "tool_result", "tool_use_id": "t1", "content": [{ "type": "text", "text": "12:00" }] },
+                { "type": "tool_result", "tool_use_id": "t1",
+                    "content": [{ "type": "text", "text": "12:00" }] },
             ] },
         ],
     });
