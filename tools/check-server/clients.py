@@ -90,7 +90,8 @@ def openai_errors():
 
 def anthropic_messages():
     client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
-    options = dict(model=model, max_tokens=20, messages=messages, temperature=0)
+    greedy = {"temperature": 0}
+    options = dict(model=model, max_tokens=20, messages=messages, extra_body=greedy)
     whole = client.messages.create(**options)
     check("messages", whole.content[0].text and whole.stop_reason == "max_tokens", whole)
     with client.messages.stream(**options) as stream:

@@ -42,7 +42,7 @@ def say(page, text):
 
 
 def finished(page):
-    page.wait_for_function("document.getElementById('send').textContent === 'Send'", timeout=60_000)
+    page.wait_for_selector("#send:text-is('Send')", timeout=60_000)
 
 
 def conversation(page):
@@ -111,7 +111,7 @@ with sync_playwright() as play:
         page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
         page.on("request", lambda asked: outside.append(asked.url))
         page.goto(url)
-        page.wait_for_selector("#model option")
+        page.wait_for_selector("#model option", state="attached")
         conversation(page)
         shot(page, name)
         wide = page.evaluate("document.documentElement.scrollWidth")

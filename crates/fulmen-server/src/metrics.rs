@@ -128,7 +128,7 @@ impl Metrics {
             ("fulmen_prompt_tokens_total", "Prompt tokens of finished answers.", &self.prompt_tokens),
             ("fulmen_cached_tokens_total", "Prompt tokens from the prefix cache.", &self.cached_tokens),
             ("fulmen_generated_tokens_total", "Tokens of finished answers.", &self.generated_tokens),
-            ("fulmen_cancelled_total", "Answers that ended early: cancelled or failed.", &self.cancelled),
+            ("fulmen_cancelled_total", "Answers whose clients went away.", &self.cancelled),
         ];
         for (name, help, value) in counters {
             header(name, "counter", help, &mut out);

@@ -17,7 +17,6 @@ use crate::config;
 use crate::error::CommandError;
 use crate::output::tell;
 use keys::KeyError;
-use loader::Loader;
 use options::{EngineLimits, ModelKeeping, NetworkOptions};
 
 /// Serve models over HTTP: the APIs of OpenAI, Anthropic and Ollama, and a chat page.

@@ -3,10 +3,13 @@
 use fulmen_model::template::Message;
 use serde_json::{Value, json};
 
-use super::types::{AnthropicTool, AnthropicToolChoice, Blocks, InputBlock, InputMessage, Thinking};
+use super::types::{
+    AnthropicTool, AnthropicToolChoice, Blocks, InputBlock, InputMessage, OutputConfig, Thinking,
+};
 use crate::error::ApiError;
 use crate::generation::{ChatInput, ToolChoice, ToolSpec};
 use crate::openai::messages::checked_tool;
+use crate::served::Grammar;
 
 /// The parts of a request that make its prompt.
 pub(super) struct Parts {
@@ -142,7 +145,26 @@ fn tool_choice(choice: Option<AnthropicToolChoice>) -> Result<ToolChoice, ApiErr
     }
 }
 
+/// The grammar of the answer.
+pub(super) fn grammar(config: Option<OutputConfig>) -> Result<Option<Grammar>, ApiError> {
+    let Some(config) = config else { return Ok(None) };
+    if config.effort.is_some() {
+        return Err(ApiError::unsupported("output_config.effort", "models have no such setting"));
+    }
+    match config.format {
+        None => Ok(None),
+        Some(format) if format.kind == "json_schema" => Ok(Some(Grammar::JsonSchema(format.schema))),
+        Some(format) => {
+            let message = format!("output_config.format: expected json_schema, got {:?}", format.kind);
+            Err(ApiError::field("output_config.format", message))
+        }
+    }
+}
+
 fn thinking(thinking: Option<Thinking>) -> Result<Option<bool>, ApiError> {
+    if thinking.as_ref().and_then(|thinking| thinking.display.as_deref()) == Some("omitted") {
+        return Err(ApiError::unsupported("thinking.display", "thoughts are always shown"));
+    }
     match thinking.as_ref().map(|thinking| thinking.kind.as_str()) {
         None | Some("adaptive") => Ok(None),
         Some("enabled") => Ok(Some(true)),

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde_json::Value;
 
-use super::input::Parts;
+use super::input::{Parts, grammar};
 use super::stream::MessagesEncoder;
 use super::types::{
     CountRequest, CountResponse, MessageResponse, MessageUsage, MessagesRequest, OutputBlock, stop_reason,
@@ -42,7 +42,10 @@ pub(crate) async fn create(
         top_k: request.top_k,
         stop: request.stop_sequences.unwrap_or_default(),
         max_tokens: Some(("max_tokens", request.max_tokens)),
-        grammar: input.grammar(&*lease)?,
+        grammar: match input.grammar(&*lease)? {
+            Some(grammar) => Some(grammar),
+            None => grammar(request.output_config)?,
+        },
         ..SamplingFields::default()
     };
     let params = fields.resolve(&lease.spec().defaults, &*lease, limits)?;

@@ -26,15 +26,38 @@ pub(crate) struct MessagesRequest {
     pub(crate) tools: Option<Vec<AnthropicTool>>,
     pub(crate) tool_choice: Option<AnthropicToolChoice>,
     pub(crate) thinking: Option<Thinking>,
+    pub(crate) output_config: Option<OutputConfig>,
+    /// Accepted; prefixes are always cached.
+    pub(crate) cache_control: Option<Value>,
     /// Accepted; has no effect.
     pub(crate) metadata: Option<Map<String, Value>>,
     /// Accepted; there is one tier.
     pub(crate) service_tier: Option<String>,
 }
 
+/// What the answer must be.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OutputConfig {
+    /// Not supported.
+    pub(crate) effort: Option<String>,
+    pub(crate) format: Option<OutputFormat>,
+}
+
+/// A JSON schema of the answer.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OutputFormat {
+    /// `json_schema`.
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    pub(crate) schema: Value,
+}
+
 /// A conversation whose tokens are counted.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[allow(dead_code)]
 pub(crate) struct CountRequest {
     pub(crate) model: String,
     #[schema(value_type = Vec<InputMessage>)]
@@ -43,6 +66,8 @@ pub(crate) struct CountRequest {
     pub(crate) tools: Option<Vec<AnthropicTool>>,
     pub(crate) tool_choice: Option<AnthropicToolChoice>,
     pub(crate) thinking: Option<Thinking>,
+    /// Accepted; prefixes are always cached.
+    pub(crate) cache_control: Option<Value>,
 }
 
 /// Tokens of a conversation.
@@ -121,7 +146,7 @@ pub(crate) struct Thinking {
     pub(crate) kind: String,
     /// Accepted: thoughts count as tokens of the answer, and `max_tokens` limits both.
     pub(crate) budget_tokens: Option<i64>,
-    /// Accepted; thoughts are always shown.
+    /// Thoughts are always shown: `omitted` is refused.
     pub(crate) display: Option<String>,
 }
 

@@ -62,6 +62,8 @@ pub(crate) struct ChatRequest {
     pub(crate) safety_identifier: Option<String>,
     /// Accepted; prefixes are always cached.
     pub(crate) prompt_cache_key: Option<String>,
+    /// Accepted; cached prefixes stay as long as there is room.
+    pub(crate) prompt_cache_retention: Option<String>,
 }
 
 /// A message of a conversation.

@@ -224,9 +224,10 @@ async function take(stream, conversation, message, meter) {
 
 function figures({ first, last, tokens, begun }) {
   if (!first) return "";
-  const rate = tokens > 1 && last > first ? ((tokens - 1) / (last - first)) * 1000 : 0;
+  // Tokens that came in one piece have no rate of their own.
+  const rate = last - first > 50 ? ((tokens - 1) / (last - first)) * 1000 : (tokens / (last - begun)) * 1000;
   const parts = [`${Math.round(first - begun)} ms to the first token`];
-  if (rate) parts.unshift(`${rate < 10 ? rate.toFixed(1) : Math.round(rate)} tok/s`);
+  if (tokens > 1) parts.unshift(`${rate < 10 ? rate.toFixed(1) : Math.round(rate)} tok/s`);
   return parts.join(" · ");
 }
 

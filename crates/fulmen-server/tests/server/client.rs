@@ -8,29 +8,29 @@ use serde_json::Value;
 
 /// A response.
 #[derive(Debug)]
-pub struct Reply {
-    pub status: u16,
-    pub head: String,
-    pub body: Vec<u8>,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Reply {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&self.body)))
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
     /// The data of server-sent events, and their names.
-    pub fn events(&self) -> Vec<(String, String)> {
+    pub(crate) fn events(&self) -> Vec<(String, String)> {
         assert_eq!(self.header("content-type"), Some("text/event-stream"), "{}", self.text());
         let text = self.text();
         assert!(text.ends_with("\n\n"), "{text}");
@@ -45,26 +45,26 @@ impl Reply {
     }
 
     /// The JSON of an event stream that ends with `[DONE]`.
-    pub fn chunks(&self) -> Vec<Value> {
+    pub(crate) fn chunks(&self) -> Vec<Value> {
         let mut events = self.events();
         assert_eq!(events.pop().expect("an event").1, "[DONE]");
         events.iter().map(|(_, data)| serde_json::from_str(data).expect(data)).collect()
     }
 
     /// The message of an error of OpenAI's shape.
-    pub fn error(&self) -> String {
+    pub(crate) fn error(&self) -> String {
         self.json()["error"]["message"].as_str().expect("an error").to_owned()
     }
 }
 
-pub fn connect(address: SocketAddr) -> TcpStream {
+pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream
 }
 
 /// A request with a body and further header lines.
-pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut text = format!("{method} {path} HTTP/1.1\r\nconnection: close\r\n");
     if !headers.iter().any(|(name, _)| *name == "host") {
         text += "host: localhost\r\n";
@@ -82,7 +82,7 @@ pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) 
 }
 
 /// Reads a response to its end.
-pub fn read_reply(stream: TcpStream) -> std::io::Result<Reply> {
+pub(crate) fn read_reply(stream: TcpStream) -> std::io::Result<Reply> {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -113,7 +113,7 @@ pub fn read_reply(stream: TcpStream) -> std::io::Result<Reply> {
 }
 
 /// Sends bytes and reads the response.
-pub fn send(address: SocketAddr, bytes: &[u8]) -> Reply {
+pub(crate) fn send(address: SocketAddr, bytes: &[u8]) -> Reply {
     let mut stream = connect(address);
     // The server may answer and close before it has read all.
     let _ = stream.write_all(bytes);

@@ -11,24 +11,24 @@ use fulmen_model::Sampling;
 
 /// The text of a request: the script whose number is its seed.
 #[derive(Clone, Copy, Debug)]
-pub struct ScriptNumber(pub u64);
+pub(crate) struct ScriptNumber(pub(crate) u64);
 
-pub fn script_sampling(sampling: &Sampling, bias: &[(u32, f32)]) -> Result<SamplingParams, String> {
+pub(crate) fn script_sampling(sampling: &Sampling, bias: &[(u32, f32)]) -> Result<SamplingParams, String> {
     if !bias.is_empty() {
         return Err("logit_bias is not supported by this device".to_owned());
     }
     Ok(SamplingParams::new(ScriptNumber(sampling.seed)))
 }
 
-pub fn mock_sampling(sampling: &Sampling, _: &[(u32, f32)]) -> Result<SamplingParams, String> {
+pub(crate) fn mock_sampling(sampling: &Sampling, _: &[(u32, f32)]) -> Result<SamplingParams, String> {
     Ok(SamplingParams::new(MockSampling { seed: sampling.seed }))
 }
 
 /// Writes the tokens of a script, then the last token for ever.
-pub struct ScriptDevice {
-    pub scripts: Arc<[Vec<u32>]>,
+pub(crate) struct ScriptDevice {
+    pub(crate) scripts: Arc<[Vec<u32>]>,
     /// Time of a step.
-    pub step: Duration,
+    pub(crate) step: Duration,
     /// By slot: the script, and the length of the prompt.
     slots: Vec<(usize, usize)>,
     results: VecDeque<(Ticket, StepOutput)>,
@@ -36,7 +36,7 @@ pub struct ScriptDevice {
 }
 
 impl ScriptDevice {
-    pub fn new(config: &SchedulerConfig, scripts: Arc<[Vec<u32>]>, step: Duration) -> ScriptDevice {
+    pub(crate) fn new(config: &SchedulerConfig, scripts: Arc<[Vec<u32>]>, step: Duration) -> ScriptDevice {
         let slots = vec![(0, 0); config.max_sequences as usize];
         ScriptDevice { scripts, step, slots, results: VecDeque::new(), launches: 0 }
     }
@@ -80,7 +80,7 @@ impl StepDevice for ScriptDevice {
 }
 
 /// A mock device whose steps take time.
-pub struct SlowMock(pub MockDevice, pub Duration);
+pub(crate) struct SlowMock(pub(crate) MockDevice, pub(crate) Duration);
 
 impl StepDevice for SlowMock {
     fn launch(&mut self, plan: &StepPlan) -> Result<Ticket, LaunchError> {

@@ -21,14 +21,14 @@ use crate::client::{self, Reply};
 use crate::device::{ScriptDevice, SlowMock, mock_sampling, script_sampling};
 
 /// The tokenizer of the model that is built into the command.
-pub static TOKENIZER: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| {
+pub(crate) static TOKENIZER: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fulmen-cli/assets/story.gguf");
     let source = source::open(path).unwrap();
     Arc::new(Tokenizer::from_source(source.as_ref()).unwrap().unwrap())
 });
 
 /// A template with thoughts and tools, in plain text.
-pub const TEMPLATE: &str = "\
+pub(crate) const TEMPLATE: &str = "\
 {%- if tools %}Tools <tool_call>: {{ tools | tojson }}\n{% endif -%}
 {%- for message in messages -%}
 {{ message.role ~ ': ' ~ message.content ~ '\n' }}
@@ -40,16 +40,16 @@ pub const TEMPLATE: &str = "\
 
 /// What a test's model is.
 #[derive(Clone)]
-pub struct TestModel {
+pub(crate) struct TestModel {
     /// The texts that it writes, by seed; none for a mock device.
-    pub scripts: Vec<String>,
-    pub step: Duration,
-    pub context: u32,
-    pub pages: u32,
-    pub sequences: u32,
-    pub queue: usize,
-    pub template: Option<&'static str>,
-    pub logprobs: bool,
+    pub(crate) scripts: Vec<String>,
+    pub(crate) step: Duration,
+    pub(crate) context: u32,
+    pub(crate) pages: u32,
+    pub(crate) sequences: u32,
+    pub(crate) queue: usize,
+    pub(crate) template: Option<&'static str>,
+    pub(crate) logprobs: bool,
 }
 
 impl Default for TestModel {
@@ -68,16 +68,16 @@ impl Default for TestModel {
 }
 
 /// A model that writes these texts.
-pub fn scripted(texts: &[&str]) -> TestModel {
+pub(crate) fn scripted(texts: &[&str]) -> TestModel {
     TestModel { scripts: texts.iter().map(|text| (*text).to_owned()).collect(), ..TestModel::default() }
 }
 
 impl TestModel {
-    pub fn slow(self, step: Duration) -> TestModel {
+    pub(crate) fn slow(self, step: Duration) -> TestModel {
         TestModel { step, ..self }
     }
 
-    pub fn load(&self) -> EngineModel {
+    pub(crate) fn load(&self) -> EngineModel {
         let vocabulary = TOKENIZER.vocab_size() as u32;
         let config = SchedulerConfig {
             max_sequences: self.sequences,
@@ -123,9 +123,9 @@ impl TestModel {
 }
 
 /// Loads test models by name, and counts.
-pub struct TestLoader {
-    pub models: Vec<(String, TestModel)>,
-    pub loads: AtomicUsize,
+pub(crate) struct TestLoader {
+    pub(crate) models: Vec<(String, TestModel)>,
+    pub(crate) loads: AtomicUsize,
 }
 
 impl ModelLoader for TestLoader {
@@ -142,15 +142,15 @@ impl ModelLoader for TestLoader {
 }
 
 /// A running server. Dropping it ends it.
-pub struct TestServer {
-    pub address: SocketAddr,
-    pub registry: Arc<Registry>,
-    pub loader: Arc<TestLoader>,
+pub(crate) struct TestServer {
+    pub(crate) address: SocketAddr,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) loader: Arc<TestLoader>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-pub fn options() -> ServerOptions {
+pub(crate) fn options() -> ServerOptions {
     ServerOptions {
         address: "127.0.0.1:0".parse().unwrap(),
         grace: Duration::from_secs(5),
@@ -158,21 +158,21 @@ pub fn options() -> ServerOptions {
     }
 }
 
-pub fn spec(name: &str) -> ModelSpec {
+pub(crate) fn spec(name: &str) -> ModelSpec {
     ModelSpec { name: name.to_owned(), ..ModelSpec::default() }
 }
 
 /// A server with one model, `test`.
-pub fn start(model: TestModel) -> TestServer {
+pub(crate) fn start(model: TestModel) -> TestServer {
     start_with(options(), model)
 }
 
-pub fn start_with(options: ServerOptions, model: TestModel) -> TestServer {
+pub(crate) fn start_with(options: ServerOptions, model: TestModel) -> TestServer {
     let specs = vec![spec("test")];
     start_all(options, specs, vec![("test".to_owned(), model)], RegistryOptions::default())
 }
 
-pub fn start_all(
+pub(crate) fn start_all(
     options: ServerOptions,
     specs: Vec<ModelSpec>,
     models: Vec<(String, TestModel)>,
@@ -194,33 +194,33 @@ pub fn start_all(
 }
 
 impl TestServer {
-    pub fn get(&self, path: &str) -> Reply {
+    pub(crate) fn get(&self, path: &str) -> Reply {
         client::send(self.address, &client::request("GET", path, &[], b""))
     }
 
-    pub fn post(&self, path: &str, body: &Value) -> Reply {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Reply {
         self.post_with(path, &[], body.to_string().as_bytes())
     }
 
-    pub fn post_with(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
+    pub(crate) fn post_with(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
         client::send(self.address, &client::request("POST", path, headers, body))
     }
 
     /// An answer with status 200.
-    pub fn ok(&self, path: &str, body: &Value) -> Value {
+    pub(crate) fn ok(&self, path: &str, body: &Value) -> Value {
         let reply = self.post(path, body);
         assert_eq!(reply.status, 200, "{}", reply.text());
         reply.json()
     }
 
     /// The engine's figures of a model.
-    pub fn stats(&self, name: &str) -> fulmen_engine::Stats {
+    pub(crate) fn stats(&self, name: &str) -> fulmen_engine::Stats {
         let loaded = self.registry.loaded();
         loaded.into_iter().find(|(known, _)| known == name).expect("it is loaded").1.stats()
     }
 
     /// Waits until nothing runs and waits, and checks that all pages are free or cached.
-    pub fn settled(&self, name: &str) -> fulmen_engine::Stats {
+    pub(crate) fn settled(&self, name: &str) -> fulmen_engine::Stats {
         for _ in 0..1000 {
             let stats = self.stats(name);
             if stats.running == 0 && stats.waiting == 0 {
@@ -234,7 +234,7 @@ impl TestServer {
     }
 
     /// Ends the server and waits for it.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
