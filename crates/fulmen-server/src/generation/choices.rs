@@ -105,9 +105,8 @@ impl Choices {
 
     /// Waits a little for the first output, so that what is refused at once is an error and not a stream.
     pub(crate) async fn first(&mut self) -> Result<(), ApiError> {
-        match tokio::time::timeout(FIRST_WAIT, self.next()).await {
-            Ok(Some(output)) => self.early.push_back(output?),
-            Ok(None) | Err(_) => {}
+        if let Ok(Some(output)) = tokio::time::timeout(FIRST_WAIT, self.next()).await {
+            self.early.push_back(output?);
         }
         Ok(())
     }

@@ -292,7 +292,7 @@ impl Encode for Encoder {
                 CompletionChoice { text: piece.content, index, logprobs, finish_reason: None }
             }
             Output::End(ending) => {
-                self.usage.add(ending.usage, index % self.head.n == 0);
+                self.usage.add(ending.usage, index.is_multiple_of(self.head.n));
                 let finish_reason = Some(finish_reason(&ending.reason));
                 CompletionChoice { text: String::new(), index, logprobs: None, finish_reason }
             }

@@ -127,7 +127,7 @@ impl Usage {
     pub(crate) fn of(answers: &[Answer], n: usize) -> Usage {
         let mut usage = Usage::default();
         for (index, answer) in answers.iter().enumerate() {
-            usage.add(answer.ending.usage, index % n.max(1) == 0);
+            usage.add(answer.ending.usage, index.is_multiple_of(n.max(1)));
         }
         usage
     }
