@@ -117,11 +117,13 @@ impl Grammar {
             ToolFormat::Hermes => ("<tool_call>\\n", "\\n</tool_call>", "\\n"),
             ToolFormat::Llama3 => ("", "", "; "),
         };
-        let quoted = |text: &str| if text.is_empty() { String::new() } else { format!("\"{text}\" ") };
+        let quoted = |text: &str| (!text.is_empty()).then(|| format!("\"{text}\""));
         let more = if *several { format!(" (\"{between}\" call)*") } else { String::new() };
         let names: Vec<String> = (0..tools.len()).map(|at| format!("tool_{at}")).collect();
         let mut text = format!("start: call{more}\n");
-        text += &format!("call: {}({}) {}\n", quoted(open), names.join(" | "), quoted(close));
+        let parts = [quoted(open), Some(format!("({})", names.join(" | "))), quoted(close)];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        text += &format!("call: {}\n", parts.join(" "));
         let key = format.arguments_key();
         for (at, (name, schema)) in tools.iter().enumerate() {
             text += &format!(
@@ -149,7 +151,7 @@ mod tests {
         let tools = vec![("weather".to_owned(), json!({ "type": "object" })), ("time".to_owned(), json!({}))];
         let grammar = Grammar::ToolCalls { format: ToolFormat::Hermes, tools, several: true };
         let expected = r#"start: call ("\n" call)*
-call: "<tool_call>\n" (tool_0 | tool_1) "\n</tool_call>" 
+call: "<tool_call>\n" (tool_0 | tool_1) "\n</tool_call>"
 tool_0: "{\"name\": \"weather\", \"arguments\": " arguments_0 "}"
 arguments_0: %json {"type":"object"}
 tool_1: "{\"name\": \"time\", \"arguments\": " arguments_1 "}"
@@ -158,7 +160,7 @@ arguments_1: %json {}
         assert_eq!(grammar.tool_calls_lark().unwrap(), expected);
         let tools = vec![("a".to_owned(), json!({}))];
         let one = Grammar::ToolCalls { format: ToolFormat::Llama3, tools, several: false };
-        assert!(one.tool_calls_lark().unwrap().starts_with("start: call\ncall: (tool_0) \n"));
+        assert!(one.tool_calls_lark().unwrap().starts_with("start: call\ncall: (tool_0)\n"));
         assert_eq!(Grammar::JsonObject.tool_calls_lark(), None);
     }
 }
