@@ -67,6 +67,7 @@ fn main() {
             let width = N_HEADS * HEAD_DIM;
             let (q, mut out) = (random(m * width), vec![0.0; m * width]);
             let args = Attention {
+                by_position: false,
                 q: &q,
                 q_stride: width,
                 n_heads: N_HEADS,

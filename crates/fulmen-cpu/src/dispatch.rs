@@ -54,6 +54,7 @@ pub struct CpuDispatcher {
     rope: RopeCache,
     /// Rotated keys before they are stored in the cache.
     keys: Vec<f32>,
+    batch_invariant: bool,
 }
 
 impl Default for CpuDispatcher {
@@ -78,6 +79,7 @@ impl CpuDispatcher {
             attention: AttentionScratch::new(),
             rope: RopeCache::default(),
             keys: Vec::new(),
+            batch_invariant: false,
         }
     }
 
@@ -138,6 +140,11 @@ impl KernelDispatch for CpuDispatcher {
         "cpu"
     }
 
+    fn set_batch_invariant(&mut self, on: bool) -> bool {
+        self.batch_invariant = on;
+        true
+    }
+
     fn dispatch_mul_mat(&mut self, call: &MulMatCall) -> Launched {
         let x = self.f32_rows("the input", call.input, call.m, call.k)?;
         let mut outs: Vec<Span> = Vec::with_capacity(call.parts.len());
@@ -164,7 +171,8 @@ impl KernelDispatch for CpuDispatcher {
         let mut matmul_scratch = std::mem::take(&mut self.matmul_scratch);
         // SAFETY: looked up, and no output overlaps it.
         let mut x =
-            Activations::new(&mut matmul_scratch, unsafe { x.slice() }, call.m as usize, call.k as usize);
+            Activations::new(&mut matmul_scratch, unsafe { x.slice() }, call.m as usize, call.k as usize)
+                .by_rows(self.batch_invariant);
         let done = call.parts.iter().try_for_each(|part| self.mul_mat_projection(call, part, &mut x));
         self.matmul_scratch = matmul_scratch;
         done.map(|()| call.parts.len())
@@ -181,7 +189,8 @@ impl KernelDispatch for CpuDispatcher {
         }
         // SAFETY: looked up, and the output is disjoint from what is read.
         unsafe {
-            let mut x = Activations::new(&mut self.matmul_scratch, x.slice(), m, k);
+            let x = Activations::new(&mut self.matmul_scratch, x.slice(), m, k);
+            let mut x = x.by_rows(self.batch_invariant);
             let gate = Weight::new(call.gate.dtype, gate.slice(), n, k);
             let up = Weight::new(call.up.dtype, up.slice(), n, k);
             mul_mat_gate_up(&self.pool, self.isa, gate, up, &mut x, Out::rows(out.slice_mut(), n));
@@ -335,6 +344,7 @@ impl KernelDispatch for CpuDispatcher {
         // SAFETY: looked up, and the output is disjoint from all that is read.
         unsafe {
             let args = Attention {
+                by_position: self.batch_invariant,
                 q: q.slice(),
                 q_stride: stride,
                 n_heads: heads.n_heads as usize,

@@ -93,7 +93,7 @@ pub struct EngineTimes {
     pub extra_first_token_ms: Latency,
     /// KV pages of the pool.
     pub pages: u32,
-    /// The most pages that were in use.
+    /// The most pages that were in use, with those that the prefix cache kept.
     pub pages_used: u32,
     /// Tokens of prompts that came from the prefix cache.
     pub cached_tokens: u64,

@@ -96,6 +96,13 @@ pub trait KernelDispatch {
         Fusions::all()
     }
 
+    /// Sets whether rows give the same bits in any batch, in programs that are planned, captured or run from
+    /// now on: the order of sums then depends on the position of a row alone, and on the rows of its prefill
+    /// chunk from the last page border on. Returns whether that is so: not every backend can.
+    fn set_batch_invariant(&mut self, on: bool) -> bool {
+        !on
+    }
+
     /// How many of the next calls of a program, from the first on, run as one kernel or one fixed sequence of
     /// kernels: at least 1. All outputs of all of them are written.
     ///

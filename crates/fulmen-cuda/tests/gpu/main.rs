@@ -4,6 +4,9 @@
 mod bulk_import;
 mod capture;
 mod drops;
+mod engine;
+#[path = "../../../fulmen-engine/tests/model/scenario.rs"]
+mod engine_scenario;
 mod example;
 mod faults;
 mod forwarding;

@@ -49,6 +49,7 @@ pub struct ModelDevice {
     programs: Programs,
     pending: VecDeque<Pending>,
     launches: u64,
+    batch_invariant: bool,
     /// Transfers of a failed launch that have run, so that the next launch, which gets them again, leaves
     /// them out.
     transferred: usize,
@@ -102,11 +103,30 @@ impl ModelDevice {
             programs: Programs::new(spec, model.weights().clone(), (0, 0), (0, 0), options.eager),
             pending: VecDeque::new(),
             launches: 0,
+            batch_invariant: config.batch_invariant,
             transferred: 0,
         };
+        device.check_invariance()?;
         // On failure the device is dropped, which frees what was allocated.
         device.allocate(&spec, config.max_rows(), options)?;
         Ok(device)
+    }
+
+    /// Fails if rows should have the same bits in any batch, and the backend cannot do that.
+    fn check_invariance(&self) -> Result<(), ModelError> {
+        let (invariant, backend) = self.model.with_device(|device| {
+            let invariant = !self.batch_invariant || device.set_batch_invariant(true);
+            device.set_batch_invariant(false);
+            (invariant, device.backend())
+        });
+        if invariant {
+            return Ok(());
+        }
+        Err(ModelError::Option {
+            what: "batch_invariant",
+            expected: "a device with batch-invariant kernels".to_owned(),
+            found: format!("{backend}, which has none"),
+        })
     }
 
     fn allocate(
@@ -345,14 +365,29 @@ impl StepDevice for ModelDevice {
     fn launch(&mut self, plan: &StepPlan) -> Result<Ticket, LaunchError> {
         self.check(plan)?;
         let model = self.model.clone();
-        match model.with_device(|device| self.start(device, plan)) {
+        let started = model.with_device(|device| {
+            if self.batch_invariant {
+                device.set_batch_invariant(true);
+            }
+            let started = self.start(device, plan);
+            // Sessions of the model may use the device next.
+            if self.batch_invariant {
+                device.set_batch_invariant(false);
+            }
+            started
+        });
+        match started {
             Ok(pending) => {
                 let ticket = pending.ticket;
                 self.pending.push_back(pending);
                 Ok(ticket)
             }
             Err(error) if out_of_memory(&error) => Err(LaunchError::OutOfMemory(error.to_string())),
-            Err(error) => Err(failed(error.to_string())),
+            // A device that is gone fails again.
+            Err(error) => match self.model.with_device(|device| device.synchronize()) {
+                Ok(()) => Err(failed(error.to_string())),
+                Err(_) => Err(LaunchError::Lost(lost(error))),
+            },
         }
     }
 

@@ -115,7 +115,9 @@ impl EngineOptions {
             asked => asked,
         };
         let fit = pool.pages_in(usize::try_from(bytes).unwrap_or(usize::MAX));
-        let wanted = if self.memory == 0 { sequence.saturating_mul(self.max_sequences) } else { u32::MAX };
+        // Admission keeps a page free for each sequence that runs.
+        let with_reserve = sequence.saturating_add(1).saturating_mul(self.max_sequences);
+        let wanted = if self.memory == 0 { with_reserve } else { u32::MAX };
         wanted.min(fit).max(sequence)
     }
 }

@@ -1,4 +1,8 @@
 //! An engine with a small model on real backends: many requests give the tokens of running alone.
 
-mod common;
 mod cpu;
+mod not_finite;
+mod scenario;
+#[path = "../../../fulmen-model/tests/tiny/mod.rs"]
+mod tiny;
+mod wgpu;

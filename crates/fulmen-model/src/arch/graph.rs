@@ -176,7 +176,12 @@ impl Config {
         let unused = |name: &&str| !used.contains(*name) && !is_harmless(name);
         let extra: Vec<&str> = source.tensors().iter().map(|info| info.name()).filter(unused).collect();
         // A step without logits does not read the output matrix.
-        let partial = matches!(spec.step, Step::Prefill { results: None | Some((_, Results::Hidden)), .. });
+        let partial = match spec.step {
+            Step::Prefill { results, .. } | Step::Mixed { results, .. } => {
+                matches!(results, None | Some((_, Results::Hidden)))
+            }
+            Step::Decode { .. } => false,
+        };
         let head = ["output_norm.weight", "output.weight"];
         let extra: Vec<&str> = extra.into_iter().filter(|name| !(partial && head.contains(name))).collect();
         if let Some(first) = extra.first() {

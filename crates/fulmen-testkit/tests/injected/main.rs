@@ -1,10 +1,11 @@
 //! Every call that can fail, made to fail: the n-th allocation, read, write and launch of loading, prefill,
-//! decode and quantizing, on the processor and through wgpu.
+//! decode, an engine and quantizing, on the processor and through wgpu.
 //!
 //! Each fault must give a typed error; nothing may be leaked or half-written; the same call made again must
 //! give the bits of a run without faults. `cargo test` takes a sample; `FULMEN_TEST_FULL=1` runs them all and
 //! prints how many there were.
 
+mod engine;
 mod files;
 mod host;
 mod model;

@@ -76,6 +76,9 @@ pub struct Attention<'a> {
     pub positions: &'a [u32],
     /// The sequence of each row; sequence 0 for all if `None`.
     pub sequences: Option<&'a [u32]>,
+    /// Whether the bits of a row depend on nothing but its sequence, its position and, among consecutive
+    /// positions, those of its block of a page, and not on other sequences.
+    pub by_position: bool,
 }
 
 /// Scratch memory of [`attention`]. It grows as needed and is reused from call to call.
@@ -166,7 +169,10 @@ pub fn attention(
             row_group,
             head,
             index,
-            keys: index * split_len..row_group.end.min((index + 1) * split_len),
+            keys: match row_group.splits {
+                1 => 0..row_group.end,
+                _ => index * split_len..row_group.end.min((index + 1) * split_len),
+            },
             queries,
             group,
             hd_pad,
@@ -187,13 +193,20 @@ fn partition(scratch: &mut AttentionScratch, args: &Attention<'_>, group: usize)
     let AttentionScratch { row_groups, tasks, pending, partials, .. } = scratch;
     let n_kv_heads = args.k.layout().n_kv_heads;
     let hd_pad = args.k.layout().head_dim.next_multiple_of(PAD);
-    let most_rows = (TASK_QUERIES / group).max(1);
+    let mut most_rows = (TASK_QUERIES / group).max(1);
+    if args.by_position {
+        // A power of two divides a page, so blocks of positions begin at page borders.
+        most_rows = 1 << most_rows.ilog2();
+    }
+    let starts_block = |position: u32| args.by_position && (position as usize).is_multiple_of(most_rows);
     row_groups.clear();
     for (row, &position) in args.positions.iter().enumerate() {
         let seq = args.sequences.map_or(0, |s| s[row]) as usize;
         let end = position as usize + 1;
         match row_groups.last_mut() {
-            Some(row_group) if row_group.seq == seq && row_group.rows < most_rows => {
+            Some(row_group)
+                if row_group.seq == seq && row_group.rows < most_rows && !starts_block(position) =>
+            {
                 row_group.rows += 1;
                 row_group.end = row_group.end.max(end);
             }
@@ -205,7 +218,7 @@ fn partition(scratch: &mut AttentionScratch, args: &Attention<'_>, group: usize)
     let n_tasks = |split_len: usize, groups: &[RowGroup]| {
         groups.iter().map(|rows| rows.end.div_ceil(split_len) * n_kv_heads).sum::<usize>()
     };
-    while split_len < longest && n_tasks(split_len, row_groups) > MAX_TASKS {
+    while !args.by_position && split_len < longest && n_tasks(split_len, row_groups) > MAX_TASKS {
         split_len *= 2;
     }
 
@@ -213,7 +226,9 @@ fn partition(scratch: &mut AttentionScratch, args: &Attention<'_>, group: usize)
     pending.clear();
     let mut floats = 0;
     for row_group in row_groups.iter_mut() {
-        row_group.splits = row_group.end.div_ceil(split_len);
+        // Rows of prefill have enough tasks; the partial results of all their splits would take much memory.
+        let whole = args.by_position && row_group.rows > 1;
+        row_group.splits = if whole { 1 } else { row_group.end.div_ceil(split_len) };
         row_group.partial = floats;
         if row_group.splits > 1 {
             floats += row_group.splits * n_kv_heads * partial_len(row_group.rows * group, hd_pad);

@@ -210,6 +210,7 @@ fn matches_the_reference() {
                         let positions: Vec<u32> = (0..m).map(|r| position(r) as u32).collect();
                         let sequences: Vec<u32> = (0..m).map(|r| u32::from(r * r % 7 == 2)).collect();
                         let args = Attention {
+                            by_position: m == 17 && hd % 64 == 0,
                             q: &q,
                             q_stride,
                             n_heads,
@@ -238,6 +239,7 @@ fn threads_do_not_matter() {
     for (m, last) in [(1, 39_999), (40, 2_000)] {
         let positions: Vec<u32> = (0..m).map(|r| last + 1 - m + r).collect();
         let args = Attention {
+            by_position: false,
             q: &q,
             q_stride: 256,
             n_heads: 8,
@@ -268,6 +270,7 @@ fn plain_rows_are_a_cache() {
         let q: Vec<f32> = (0..m * n_heads * hd).map(|_| rng.f32() * 40.0 - 20.0).collect();
         let positions: Vec<u32> = (0..m as u32).collect();
         let args = Attention {
+            by_position: false,
             q: &q,
             q_stride: n_heads * hd,
             n_heads,
@@ -301,6 +304,7 @@ fn nan_and_infinite_scores() {
         q[last + 2 * hd] = f32::NEG_INFINITY;
         let positions: Vec<u32> = (0..m).map(|r| (capacity - m + r) as u32).collect();
         let args = Attention {
+            by_position: false,
             q: &q,
             q_stride: width,
             n_heads: 4,
@@ -334,6 +338,7 @@ fn errors_leave_the_output() {
     let view = |layout| KvView::new(layout, &bytes).unwrap();
     let q = [1f32; 96];
     let good = Attention {
+        by_position: false,
         q: &q,
         q_stride: 32,
         n_heads: 4,
@@ -392,5 +397,52 @@ fn errors_leave_the_output() {
         let result = attention(Isa::best(), &Pool::new(1), &mut scratch, &args, &mut out, 32);
         assert_eq!(result, Err(error));
         assert!(out.iter().all(|&x| x == POISON));
+    }
+}
+
+#[test]
+fn by_position_other_sequences_and_chunks_do_not_matter() {
+    let mut rng = fastrand::Rng::with_seed(11);
+    for (n_heads, n_kv) in [(8, 2), (6, 2), (4, 4)] {
+        let (hd, pool) = (32, Pool::new(2));
+        let layout = KvLayout::pages(DType::F16, 2 * 8, n_kv, hd).unwrap();
+        let (k, v) = Cache::pair(&mut rng, layout, 2, 0);
+        let width = n_heads * hd;
+        let q: Vec<f32> = (0..1024 * width).map(|_| rng.f32() * 2.0 - 1.0).collect();
+        // The query of a row depends on its position alone.
+        let run = |rows: &[(u32, u32)]| {
+            let queries: Vec<f32> =
+                rows.iter().flat_map(|&(_, at)| &q[at as usize * width..][..width]).copied().collect();
+            let (sequences, positions): (Vec<u32>, Vec<u32>) = rows.iter().copied().unzip();
+            let args = Attention {
+                by_position: true,
+                q: &queries,
+                q_stride: width,
+                n_heads,
+                scale: 0.3,
+                k: k.view(),
+                v: v.view(),
+                table: k.table(),
+                positions: &positions,
+                sequences: Some(&sequences),
+            };
+            let mut out = vec![f32::NAN; rows.len() * width];
+            let scratch = &mut AttentionScratch::new();
+            attention(Isa::best(), &pool, scratch, &args, &mut out, width).unwrap();
+            out
+        };
+        let row = |out: &[f32], at: usize| out[at * width..][..width].to_vec();
+        // A decode row at position 900 beside decode rows, and a prompt of 300 tokens in one and in two chunks.
+        let alone = run(&[(1, 900)]);
+        let chunk: Vec<(u32, u32)> = (0..300).map(|at| (0, at)).collect();
+        let whole = run(&chunk);
+        let mixed: Vec<(u32, u32)> = [(1, 900)].into_iter().chain(chunk[128..].iter().copied()).collect();
+        let mixed = run(&mixed);
+        assert_eq!(row(&mixed, 0), alone);
+        let first = run(&chunk[..128]);
+        for at in 0..300 {
+            let found = if at < 128 { row(&first, at) } else { row(&mixed, at - 127) };
+            assert_eq!(found, row(&whole, at), "position {at} with {n_heads} heads");
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! projections, or the gate and up projections, quantize their common input once.
 
 use super::{
-    Isa,
+    GEMV_MAX_ROWS, Isa,
     buffer::Buffer,
     gemv::ActivationRows,
     kernel_table::{KernelTable, kernel_table},
@@ -110,6 +110,8 @@ pub struct Activations<'a> {
     m: usize,
     k: usize,
     stride: usize,
+    /// Whether the GEMV kernels are used for any number of rows.
+    by_rows: bool,
     scratch: &'a mut Scratch,
     /// The instruction set that the tiles were packed for, and which layouts are present.
     isa: Option<Isa>,
@@ -149,12 +151,24 @@ impl<'a> Activations<'a> {
             m,
             k,
             stride,
+            by_rows: false,
             scratch,
             isa: None,
             has_rows: [false; 2],
             has_tiles: [false; 2],
             has_float: false,
         }
+    }
+
+    /// The same activations; with `by_rows` a row gives the same bits however many rows there are.
+    pub fn by_rows(mut self, by_rows: bool) -> Activations<'a> {
+        self.by_rows = by_rows;
+        self
+    }
+
+    /// Whether the GEMV kernels are used.
+    pub(super) fn uses_gemv(&self) -> bool {
+        self.by_rows || self.m <= GEMV_MAX_ROWS
     }
 
     /// The number of rows.

@@ -66,7 +66,7 @@ impl BlockGrid {
 impl<'a> BlockedMatmul<'a> {
     /// Quantizes or packs the activations as the kernels need them.
     pub(super) fn prepare(pool: &Pool, isa: Isa, w: Weight<'_>, x: &mut Activations<'_>) {
-        let gemv = x.rows() <= GEMV_MAX_ROWS;
+        let gemv = x.uses_gemv();
         match kernels(kernel_table(isa), w) {
             Kernels::F32 { .. } if gemv => {}
             Kernels::F32 { .. } => x.pack_f32_tiles(pool, isa),
@@ -80,7 +80,7 @@ impl<'a> BlockedMatmul<'a> {
         w: Weight<'a>,
         x: &'a Activations<'_>,
     ) -> BlockedMatmul<'a> {
-        let gemv = x.rows() <= GEMV_MAX_ROWS;
+        let gemv = x.uses_gemv();
         let method = match kernels(table, w) {
             Kernels::F32 { dot, .. } if gemv => Method::Gemv { dot, x: x.dot_rows(None) },
             Kernels::F32 { pack, .. } => Method::F32Gemm { pack, tiles: x.f32_tiles(table.f32_mr) },

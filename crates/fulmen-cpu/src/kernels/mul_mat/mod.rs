@@ -19,7 +19,8 @@
 //! that the kernels are generic over; `gemv_avx2` and `gemv_avx512` are hand-written for the common formats.
 //!
 //! Results do not depend on the number of threads, nor on which other rows or columns are computed in the
-//! same call, except that the two algorithms sum in different orders and so differ in the last bits.
+//! same call, except that the two algorithms sum in different orders and so differ in the last bits;
+//! [`Activations::by_rows`] uses the first one for any number of rows.
 
 #![allow(clippy::needless_range_loop, reason = "kernels index several arrays and registers by one variable")]
 

@@ -400,6 +400,30 @@ fn bits_do_not_depend_on_threads_or_other_rows() {
 }
 
 #[test]
+fn by_rows_a_row_has_the_same_bits_in_any_batch() {
+    let rng = &mut fastrand::Rng::with_seed(9);
+    let (m, n, k) = (70, 37, 512);
+    let x = gaussian(rng, m * k);
+    let pool = Pool::new(2);
+    for dtype in types() {
+        let data = random_weights(rng, dtype, n, k);
+        let weight = Weight::new(dtype, &data, n, k);
+        let run = |x: &[f32], rows: usize| {
+            let mut out = vec![f32::NAN; rows * n];
+            let mut scratch = Scratch::new();
+            let mut x = Activations::new(&mut scratch, x, rows, k).by_rows(true);
+            mul_mat(&pool, Isa::best(), weight, &mut x, Epilogue::default(), Out::rows(&mut out, n));
+            out
+        };
+        let all = run(&x, m);
+        for (first, rows) in [(0, 1), (69, 1), (3, 9), (11, 33)] {
+            let part = run(&x[first * k..][..rows * k], rows);
+            assert_eq!(all[first * n..][..rows * n], part, "{dtype}, {rows} rows from {first}");
+        }
+    }
+}
+
+#[test]
 fn nan_and_infinity_propagate() {
     let pool = Pool::new(2);
     let rng = &mut fastrand::Rng::with_seed(8);
