@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::config;
 use crate::error::CommandError;
+use crate::model::constraint::{ConstraintOptionError, ConstraintOptions};
 use crate::model::find::{FindError, find, is_model};
 use crate::model::input::{self, InputError};
 use crate::model::interrupt::{self, CancelOnCtrlC};
@@ -31,6 +32,9 @@ use crate::wrap::Wrapped;
 /// its own without a prompt.
 ///
 /// A pipe gets exactly the text of the answer, without a line break at its end.
+///
+/// With --schema, --grammar or --regex the answer always matches, as far as --max-tokens and the context
+/// let it come to its end.
 ///
 /// The line after the answer shows the speed. "80 % of the memory-bandwidth bound" means 80 % of the speed at
 /// which a decode step would only read all weights and the KV cache once, at the memory bandwidth measured in
@@ -62,6 +66,9 @@ pub(crate) struct Args {
     sampling: SamplingOptions,
 
     #[command(flatten)]
+    constraint: ConstraintOptions,
+
+    #[command(flatten)]
     options: ModelOptions,
 
     /// Print the time of each op after the answer. Profiling slows generation down.
@@ -85,6 +92,8 @@ Examples:
   fulmen run model.gguf \"Summarize this:\" -f notes.txt
   cat notes.txt | fulmen run model.gguf \"Summarize this:\"
   fulmen run model.gguf --json \"Hello\" | jq -r .text
+  fulmen run model.gguf --schema person.json \"Who wrote Faust?\"
+  fulmen run model.gguf --regex \"yes|no\" \"Is the sky blue?\"
   git diff | fulmen run model.gguf --system \"Write a commit message.\"
   fulmen run model.gguf --raw \"Once upon a time\"       continue the text
   fulmen run model.gguf --profile \"Hello\"              show the time of each op";
@@ -103,6 +112,8 @@ pub(crate) enum RunError {
     #[error(transparent)]
     Prompt(#[from] PromptError),
     #[error(transparent)]
+    Constraint(#[from] ConstraintOptionError),
+    #[error(transparent)]
     Model(#[from] ModelError),
     #[error("{error}; --context makes it larger, up to the model's {limit}")]
     TooLong { error: ModelError, limit: u32 },
@@ -117,6 +128,7 @@ impl CommandError for RunError {
             RunError::Input(error) => error.is_usage(),
             RunError::Load(error) => error.is_usage(),
             RunError::Prompt(error) => error.is_usage(),
+            RunError::Constraint(error) => error.is_usage(),
             RunError::Model(error) => error.is_usage(),
             _ => false,
         }
@@ -167,6 +179,7 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
         FindError::NoSuchName { .. } if prompt.is_none() => RunError::NotAPrompt(error),
         error => LoadError::from(error).into(),
     })?;
+    let grammar = args.constraint.read()?;
     let prompt = whole_prompt(args, model, prompt)?;
     interrupt::install();
     let options = args.sampling.generate();
@@ -174,6 +187,7 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
     let loaded = args.options.load(model, args.options.session())?;
     let first = FirstPiece::after_loading();
     let tokens = args.prompts.tokens(&loaded.model, &prompt)?;
+    let constraint = grammar.compile(&loaded.model)?;
     let mut session = match args.options.context {
         Some(_) => loaded.model.session()?,
         None => loaded.model.session_with(fitting(&loaded.model, tokens.len(), options.max_tokens))?,
@@ -187,19 +201,16 @@ pub(crate) fn run(args: &Args) -> Result<i32, RunError> {
         ModelError::PromptTooLong { context, .. } if context < limit => RunError::TooLong { error, limit },
         error => error.into(),
     };
+    let mut generation = session.generate_from(&tokens, &options).map_err(hint)?;
+    if let Some(constraint) = constraint {
+        generation = generation.constrained(constraint);
+    }
     let generated = match args.json {
-        true => session
-            .generate_from(&tokens, &options)
-            .map_err(hint)?
-            .finish(|_| first.arrived())
-            .map(Some)
-            .map_err(RunError::from),
+        true => generation.finish(|_| first.arrived()).map(Some).map_err(RunError::from),
         false => {
-            let start = if model.is_none() && !args.quiet { prompt.as_str() } else { "" };
-            session
-                .generate_from(&tokens, &options)
-                .map_err(hint)
-                .and_then(|text| stream(start, text, &first))
+            // What must match is the answer alone.
+            let is_story = model.is_none() && !args.quiet && !grammar.is_some();
+            stream(if is_story { prompt.as_str() } else { "" }, generation, &first)
         }
     };
     drop(cancel);
@@ -273,7 +284,7 @@ fn as_json(
     seed: u64,
 ) -> String {
     let (reason, stop) = match &generated.reason {
-        FinishReason::EndToken(_) => ("end", None),
+        FinishReason::EndToken(_) | FinishReason::Complete => ("end", None),
         FinishReason::StopString(text) => ("stop", Some(text)),
         FinishReason::MaxTokens => ("max_tokens", None),
         FinishReason::ContextFull => ("context_full", None),

@@ -97,6 +97,32 @@ fn the_built_in_model_is_served() {
         server.post("/v1/completions", &json!({ "prompt": "Once upon", "max_tokens": 1, "logprobs": 2 }));
     let first = logprobs["choices"][0]["logprobs"]["token_logprobs"][0].as_f64().unwrap();
     assert!((-100.0..=0.0).contains(&first), "{logprobs}");
+    let never = json!({ "prompt": "Once upon a time", "max_tokens": 1, "temperature": 0, "logprobs": 0 });
+    let comma =
+        server.post("/tokenize", &json!({ "prompt": ",", "add_special_tokens": false }))["tokens"][0].clone();
+    let mut biased = never.clone();
+    biased["logit_bias"] = json!({ comma.to_string(): -100 });
+    assert_eq!(server.post("/v1/completions", &never)["choices"][0]["text"], ",");
+    assert_ne!(server.post("/v1/completions", &biased)["choices"][0]["text"], ",");
+    let age = json!({ "age": { "type": "integer" } });
+    let schema = json!({ "type": "object", "properties": age, "required": ["age"],
+        "additionalProperties": false });
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": schema } });
+    let body = json!({ "messages": [{ "role": "user", "content": "He was" }], "max_tokens": 60, "n": 2,
+        "response_format": format });
+    for choice in server.post("/v1/chat/completions", &body)["choices"].as_array().unwrap() {
+        if choice["finish_reason"] == "stop" {
+            let text = choice["message"]["content"].as_str().unwrap();
+            let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+            assert!(value["age"].is_i64() || value["age"].is_u64() || value["age"].is_f64(), "{text}");
+        }
+    }
+    let format = json!({ "type": "regex", "pattern": "yes|no" });
+    let body = json!({ "prompt": "Once", "response_format": format });
+    let text = server.post("/v1/completions", &body)["choices"][0]["text"].as_str().unwrap().to_owned();
+    assert!(text == "yes" || text == "no", "{text}");
+    let wrong = json!({ "prompt": "Once", "response_format": { "type": "regex", "pattern": "(" } });
+    assert_eq!(server.request("POST", "/v1/completions", "", &wrong.to_string()).0, 400);
     let embedding = server.post("/v1/embeddings", &json!({ "input": "a bird" }));
     let vector = embedding["data"][0]["embedding"].as_array().unwrap();
     let length: f64 = vector.iter().map(|x| x.as_f64().unwrap().powi(2)).sum();

@@ -16,6 +16,7 @@ pub fn fault(record: [u32; 4]) -> Option<BackendError> {
     let parameter =
         |what, error: SamplingError| BackendError::Parameter { what, row, detail: error.to_string() };
     let state = |error| parameter("the sampling state", error);
+    let bias = |error| parameter("the logit edits", error);
     let penalty = |name| parameter("the penalties", SamplingError::Penalty { name, value: number });
     Some(match kind {
         0 => return None,
@@ -29,6 +30,9 @@ pub fn fault(record: [u32; 4]) -> Option<BackendError> {
         8 => penalty("frequency"),
         9 => penalty("presence"),
         10 => index("the page"),
+        11 => index("the sampling slot"),
+        12 => bias(SamplingError::Bias { token: limit, value: number }),
+        13 => bias(SamplingError::Biases { count: value, capacity: limit }),
         _ => index("a value of an unknown kind"),
     })
 }
@@ -44,5 +48,7 @@ mod tests {
         assert_eq!(index.to_string(), "the position of row 3 is 64, but there are only 64");
         let state = fault([4, 1, (-1f32).to_bits(), 0]).unwrap();
         assert!(state.to_string().starts_with("the sampling state of row 1: the temperature"), "{state}");
+        let bias = fault([12, 1, f32::NAN.to_bits(), 7]).unwrap().to_string();
+        assert!(bias.starts_with("the logit edits of row 1: the logit bias of token 7"), "{bias}");
     }
 }

@@ -21,8 +21,40 @@
 //!
 //! The sums are those of real numbers: backends may differ only where a threshold of step 4, 5 or 6 is within
 //! the rounding error of a sum.
+//!
+//! A random number is a function of the seed, the step and the row of a state, and of nothing else. Whoever
+//! sets the step to the number of tokens sampled so far, or to the position, gets the same tokens for the
+//! same logits, whatever else runs in the batch and however often the sequence was interrupted.
+//!
+//! # Before sampling
+//!
+//! Penalties ([`Penalties`]), then logit biases, then a token mask ([`LogitEdits`]) change the logits. A
+//! token that the mask excludes has the logit -inf and is never sampled; a mask that excludes every token
+//! leaves a row without a result ([`NO_TOKEN`]).
+//!
+//! # Log-probabilities
+//!
+//! They are those of the softmax of a row of logits as the model gives them, at temperature 1: `l_t - ln Σ
+//! exp(l_i)`. The first value of a row is that of the given token, the others are those of the most likely
+//! tokens, sorted by (logit descending, index ascending). Logits that are NaN or -inf count as -inf. Where a
+//! row has fewer candidates, the remaining values are -inf and their token is [`NO_TOKEN`]. A row without a
+//! finite maximum has the value NaN everywhere and [`NO_TOKEN`] for its most likely tokens; a given token
+//! outside the vocabulary has the value NaN.
+
+mod constraint;
+
+pub use constraint::{Constraint, TokenMask};
 
 use bytemuck::{Pod, Zeroable};
+
+/// In a list of sampling slots: a row without one, which keeps its logits.
+pub const NO_SLOT: u32 = u32::MAX;
+
+/// A capacity for logit biases that serves most requests.
+pub const MAX_LOGIT_BIASES: u32 = 1024;
+
+/// The most log-probabilities of a row beside that of the given token.
+pub const MAX_TOP_LOGPROBS: u32 = 20;
 
 /// The result for a row of logits without a finite maximum: the arithmetic of the model has overflowed, or a
 /// weight is NaN. No vocabulary has this token.
@@ -106,6 +138,51 @@ impl Penalties {
     }
 }
 
+/// What changes the logits of one sampling slot, beside penalties: biases, and whether its mask counts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LogitEdits {
+    /// Whether the slot's token mask excludes tokens. The mask of another slot is not read.
+    pub masked: bool,
+    /// Tokens and what is added to their logits: finite, or -inf, which excludes the token.
+    pub biases: Vec<(u32, f32)>,
+}
+
+impl LogitEdits {
+    /// Checks the biases against the vocabulary and the room for them in device memory.
+    pub fn validate(&self, vocabulary: u32, capacity: u32) -> Result<(), SamplingError> {
+        let count = u32::try_from(self.biases.len()).unwrap_or(u32::MAX);
+        if count > capacity {
+            return Err(SamplingError::Biases { count, capacity });
+        }
+        let mut tokens = std::collections::HashSet::new();
+        for &(token, value) in &self.biases {
+            if token >= vocabulary {
+                return Err(SamplingError::BiasToken { token, vocabulary });
+            }
+            if !is_bias(value) {
+                return Err(SamplingError::Bias { token, value });
+            }
+            if !tokens.insert(token) {
+                return Err(SamplingError::DuplicateBias(token));
+            }
+        }
+        Ok(())
+    }
+
+    /// The words in device memory, without those behind the last bias: whether the mask counts (0 or 1), the
+    /// number of biases, then the token and the bits of the value of each. The tokens must differ.
+    pub fn words(&self) -> Vec<u32> {
+        let mut words = vec![u32::from(self.masked), self.biases.len() as u32];
+        words.extend(self.biases.iter().flat_map(|&(token, value)| [token, value.to_bits()]));
+        words
+    }
+}
+
+/// Whether a value can be added to a logit: finite, or -inf.
+pub fn is_bias(value: f32) -> bool {
+    value.is_finite() || value == f32::NEG_INFINITY
+}
+
 /// A sampling parameter out of range.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SamplingError {
@@ -128,6 +205,33 @@ pub enum SamplingError {
         name: &'static str,
         /// What was given.
         value: f32,
+    },
+    /// A logit bias is NaN or +inf.
+    #[error("the logit bias of token {token} must be a finite number or -inf, not {value}")]
+    Bias {
+        /// The token.
+        token: u32,
+        /// What was given.
+        value: f32,
+    },
+    /// A logit bias of a token that is not in the vocabulary.
+    #[error("a logit bias is for token {token}, but the vocabulary has {vocabulary} tokens")]
+    BiasToken {
+        /// The token.
+        token: u32,
+        /// Tokens in the vocabulary.
+        vocabulary: u32,
+    },
+    /// Two logit biases of one token.
+    #[error("token {0} has two logit biases")]
+    DuplicateBias(u32),
+    /// More logit biases than a slot has room for.
+    #[error("there are {count} logit biases, but only {capacity} are possible")]
+    Biases {
+        /// How many were given.
+        count: u32,
+        /// How many fit.
+        capacity: u32,
     },
 }
 
@@ -273,6 +377,22 @@ mod tests {
         assert_eq!(penalties.apply(-4.0, 1), -8.75);
         assert_eq!(penalties.apply(f32::NEG_INFINITY, 1), f32::NEG_INFINITY);
         assert_eq!(Penalties::NONE.apply(3.5, 9), 3.5);
+    }
+
+    #[test]
+    fn logit_edits_are_checked_and_laid_out() {
+        let edits = LogitEdits { masked: true, biases: vec![(7, 1.5), (3, f32::NEG_INFINITY)] };
+        assert_eq!(edits.validate(8, 2), Ok(()));
+        assert_eq!(edits.words(), [1, 2, 7, 1.5f32.to_bits(), 3, f32::NEG_INFINITY.to_bits()]);
+        assert_eq!(LogitEdits::default().words(), [0, 0]);
+        assert_eq!(edits.validate(8, 1), Err(SamplingError::Biases { count: 2, capacity: 1 }));
+        assert_eq!(edits.validate(7, 2), Err(SamplingError::BiasToken { token: 7, vocabulary: 7 }));
+        let twice = LogitEdits { biases: vec![(1, 0.5), (1, 0.5)], ..LogitEdits::default() };
+        assert_eq!(twice.validate(8, 2), Err(SamplingError::DuplicateBias(1)));
+        for value in [f32::NAN, f32::INFINITY] {
+            let bad = LogitEdits { biases: vec![(1, value)], ..LogitEdits::default() };
+            assert!(bad.validate(8, 2).unwrap_err().to_string().contains("the logit bias of token 1"));
+        }
     }
 
     #[test]

@@ -270,7 +270,8 @@ fn store(cache: u64) -> [OpCall; 2] {
     let q = x(22);
     let store = RopeStoreCall { q, store, q_gamma, k_gamma, factors, output: q, epsilon: 0.1, rope };
     let kv = KvSource::Cache { cache, positions, sequences };
-    let attention = AttentionCall { q, kv, output: x(23), m: M, heads, scale: 1.0, layer: 0 };
+    let attention =
+        AttentionCall { q, kv, output: x(23), m: M, heads, rows: AttentionRows::Any, scale: 1.0, layer: 0 };
     [OpCall::RopeStore(store), OpCall::Attention(attention)]
 }
 

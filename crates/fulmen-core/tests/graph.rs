@@ -317,3 +317,47 @@ fn advance_changes_states_only() {
     let error = graph.check().unwrap_err().to_string();
     assert!(error.contains("the node's address must be 8192, got 36864"), "{error}");
 }
+
+#[test]
+fn masks_and_log_probs_are_checked() {
+    let mut b = GraphBuilder::new();
+    let logits = b.input("logits", 3, 70).unwrap();
+    let (edits, masks) = (b.logit_edits("edits", 2, 5).unwrap(), b.token_masks("masks", 2, 70).unwrap());
+    let slots = b.indices("slots", 3).unwrap();
+    let message = |result: Result<Tensor, BuildError>| result.unwrap_err().to_string();
+    assert_eq!(
+        message(b.mask_logits(logits, edits, masks, None)),
+        "mask_logits: the number of sampling slots must be 3, got 2"
+    );
+    assert_eq!(
+        message(b.mask_logits(logits, masks, masks, Some(slots))),
+        "mask_logits: the width of the logit edits must be even and at least 2, got 3"
+    );
+    assert_eq!(
+        message(b.mask_logits(logits, edits, edits, Some(slots))),
+        "mask_logits: the width of the token masks must be 3, got 12"
+    );
+    assert_eq!(
+        message(b.mask_logits(logits, edits, logits, Some(slots))),
+        "mask_logits: the token masks must be U32, got F32"
+    );
+    assert!(message(b.logit_edits("large", 1, u32::MAX)).starts_with("logit_edits: the capacity for biases"));
+    let masked = b.mask_logits(logits, edits, masks, Some(slots)).unwrap();
+    assert_eq!(
+        message(b.log_probs(masked, slots, 21).map(|(values, _)| values)),
+        "log_probs: the number of most likely tokens must be at most 20, got 21"
+    );
+    let (values, tokens) = b.log_probs(logits, slots, 20).unwrap();
+    assert_eq!((b.shape(values).unwrap(), b.shape(tokens).unwrap()), ((3, 21), (3, 21)));
+
+    let mut graph = ComputeGraph::new();
+    let logits = graph.add_leaf(0x1000, [70, 1, 3, 0]);
+    let state = LogitSlots { edits_ptr: 0x3000, masks_ptr: 0x4000, n_slots: 2, capacity: 5 };
+    let params = OpParams { logit_slots: Some(state), ..OpParams::default() };
+    let node = graph.add_op(TensorOp::MaskLogits, 0x2000, [70, 1, 3, 0], vec![logits], params);
+    let error = graph.check().unwrap_err().to_string();
+    assert!(error.contains("the number of sampling slots must be 3, got 2"), "{error}");
+    graph.nodes[node].params.logit_slots = None;
+    let error = graph.check().unwrap_err().to_string();
+    assert!(error.contains("logit_slots"), "{error}");
+}

@@ -2,6 +2,7 @@
 //!
 //! Each method looks up its operands, rejects overlaps that its kernel does not support, and runs the kernel.
 
+mod logits;
 mod operands;
 
 use std::sync::Arc;
@@ -563,6 +564,14 @@ impl KernelDispatch for CpuDispatcher {
         let (history, out) = unsafe { (history.slice_mut(), out.slice_mut()) };
         gather_tokens::gather_tokens(history, capacity as usize, positions, sequences, out);
         Ok(1)
+    }
+
+    fn dispatch_mask_logits(&mut self, call: &MaskLogitsCall) -> Launched {
+        self.mask_logits(call)
+    }
+
+    fn dispatch_log_probs(&mut self, call: &LogProbsCall) -> Launched {
+        self.log_probs(call)
     }
 
     fn dispatch_advance(&mut self, call: &AdvanceCall) -> Launched {

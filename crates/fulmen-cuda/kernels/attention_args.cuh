@@ -24,6 +24,11 @@ struct AttentionArgs {
     u32 head_dim;
     u32 splits;  // of the positions (split-KV)
     float scale;
+    // Mixed steps: decode rows, chunks, 0, 0; then first row, rows, sequence and first position of each
+    // chunk. Null: all rows. Only the host writes it, between launches.
+    const uint4* work;
+    u32 max_chunks;
+    u32 unused;
 };
 #include "layout/attention_args.cuh"
 

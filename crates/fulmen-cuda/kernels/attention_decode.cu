@@ -1,12 +1,13 @@
 // Flash decoding for grouped-query attention over an f16 KV cache, fused with the q/k RMS norm, RoPE and the
 // KV store of the new rows. Launched by src/kernels/attention_decode.rs for 1 to 16 rows of one sequence, or
-// for a decode batch of up to 1024 rows (32 with the fused store); one new token per row.
+// for a decode batch of up to 1024 rows (32 with the fused store); one new token per row. Other types of
+// cache and head sizes: attention_decode_q8_0.cu, attention_decode_odd.cu.
 //
-// Grid: x = n_kv_heads * CLUSTER, y = rows; 256 threads (8 warps). A cluster computes all query heads of one
-// KV head for one row, so K and V are read once per group. CLUSTER (1, 2, 4 or 8) shrinks with more rows; 1
-// is no cluster. Before compute capability 9.0 a block has 128 threads, its rings half the bytes, and the
-// blocks of what is a cluster otherwise leave their partial results in global memory, which a second kernel,
-// `attention_decode_combine_<head_dim>`, combines.
+// Grid: x = parts * CLUSTER, y = rows; 256 threads (8 warps). A cluster computes the query heads of one KV
+// head for one row, so K and V are read once per group; more than 8 of them are divided into parts. CLUSTER
+// (1, 2, 4 or 8) shrinks with more rows; 1 is no cluster. Before compute capability 9.0 a block has 128
+// threads, its rings half the bytes, and the blocks of what is a cluster otherwise leave their partial
+// results in global memory, which a second kernel, `attention_decode_combine_<head_dim>`, combines.
 //
 // Split-KV: positions are cut into tiles of 16. Tile t belongs to block t % CLUSTER of the cluster and there
 // to warp t / CLUSTER % 8. Each warp has a private ring of STAGES tiles (K and V) filled by cp.async; no
@@ -29,63 +30,27 @@
 // reads only new rows that it stored itself. Blocks of several rows write the same bits to the cache. A block
 // reads the cache only afterwards.
 //
+// `attention_decode_<head_dim>_mixed`: the decode rows of a step that has prefill chunks as well. Their
+// number is in device memory (the work list), so the grid has as many rows as fill the device, and its
+// clusters take one row after the other. Inactive rows are skipped; their output is 0.
+//
 // Layouts: q, out [rows, n_heads, head_dim] f32; k, v [rows, n_kv_heads, head_dim] f32; caches in pages of
 // f16 (kv.cuh). A tile lies in one page; lane l of a warp looks up the page of the warp's l-th tile, at the
-// start and again every 32 tiles, so the mainloop does not wait for the table. A tile in shared memory is 16
-// rows of head_dim f16; 16-byte chunk c of row r is stored at chunk c ^ (r % 8), which keeps ldmatrix free of
-// bank conflicts.
-// Preconditions: head_dim 64 or 128, all of it rotated; at most 8 query heads per KV head; caches 16-byte
-// aligned; out overlaps nothing that is read; where out_q8 or out_f16 is set, a block's slice of O is a
-// multiple of 32 elements; out_f16 only with exactly 8 or 16 rows; with fused_store, no running kernel writes
-// this cache (ptx/pdl.cuh).
+// start and again every 32 tiles, so the mainloop does not wait for the table. Tiles in shared memory:
+// attention_decode_f16.cuh.
+// Preconditions: head_dim 64 or 128; caches 16-byte aligned; out overlaps nothing that is read; where out_q8
+// or out_f16 is set, a block's slice of O is a multiple of 32 elements; out_f16 only with exactly 8 or 16
+// rows; with fused_store, all dims of a head are rotated, and no running kernel writes this cache
+// (ptx/pdl.cuh).
 // Numerics: norm, RoPE, softmax and all accumulators in f32 (angles in f64); q, k, v, P as f16 operands.
 // Masked scores are -1e30 instead of -inf, so that a warp without a visible position has weight 0 and no NaN.
 // Bound: memory bandwidth for long contexts and many rows: 70 % of it at 16 rows of 1000 positions on an H200
 // (Qwen3-4B); at one row and 1000 positions latency decides: 4.7 us against 1.0 us for the bytes.
 
-#include "attention_decode_epilogue.cuh"
+#include "attention_decode.cuh"
 
-template <typename Block>
-DEVICE void attention_decode(const AttentionDecodeArgs& args) {
-    extern __shared__ __align__(128) u8 rings[];
-    __shared__ typename Block::Shared shared;
-    __shared__ typename Block::ClusterPartials partials;
-    pdl_launch_dependents();
-    if constexpr (HAS_CLUSTERS && Block::CLUSTER > 1) cluster_arrive();
-    // The step's weights have evicted the gammas from L2: prefetched before anything is waited for.
-    if (HAS_CLUSTERS && threadIdx.x == 0 && blockIdx.x % Block::CLUSTER == 0) {
-        if (args.q_gamma) cp_async_bulk_prefetch_l2_covering(args.q_gamma, Block::HEAD_DIM * 4);
-        if (args.k_gamma) cp_async_bulk_prefetch_l2_covering(args.k_gamma, Block::HEAD_DIM * 4);
-    }
-    const Block block(args, shared, partials, rings);
-    TileLoader<Block> loader(block);
-    Prologue<Block> prologue(block);
-    prologue.find_new_rows();
-    if (!args.fused_store) pdl_wait();
-    if (prologue.only_row) loader.load_first_tiles(block.cached);
-    prologue.compute_rotation();
-    prologue.clear_queries();
-    __syncthreads();
-    prologue.read_rotation();
-    if (args.fused_store) pdl_wait();
-    prologue.run();
-    block.report_invalid_row();
-    // What a warp has stored to the cache is read by cp.async of other warps after the barrier: the fence
-    // orders these stores for the block explicitly.
-    __threadfence_block();
-    __syncthreads();
-    if (!Block::SINGLE_ROW && !prologue.only_row) loader.load_first_tiles(block.position + 1);
-    Mainloop<Block> mainloop(block);
-    mainloop.run(loader);
-    Epilogue<Block>(block, mainloop).run(prologue.query);
-    loader.report_invalid_page();
-}
-
-#define KERNEL(NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW)                                      \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                        \
-        attention_decode_##HEAD_DIM##_##NAME(const __grid_constant__ AttentionDecodeArgs args) { \
-        attention_decode<DecodeBlock<HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW>>(args);              \
-    }
+#define KERNEL(NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW) \
+    DECODE_KERNEL(KV_F16, attention_decode, NAME, HEAD_DIM, CLUSTER, STAGES, SINGLE_ROW)
 KERNEL(single_row, 64, 8, 2, true)
 KERNEL(single_row, 128, 8, 2, true)
 // Rings of 192 KiB with heads of 128 dims, of 128 KiB with heads of 64; without clusters of 64 KiB.
@@ -96,13 +61,10 @@ KERNELS(1)
 KERNELS(2)
 KERNELS(4)
 KERNELS(8)
+DECODE_MIXED_KERNEL(KV_F16, attention_decode, 64, 4)
+DECODE_MIXED_KERNEL(KV_F16, attention_decode, 128, HAS_CLUSTERS ? 3 : 2)
 
 #if __CUDA_ARCH__ < 900
-#define COMBINE(HEAD_DIM)                                                                       \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                       \
-        attention_decode_combine_##HEAD_DIM(const __grid_constant__ AttentionDecodeArgs args) { \
-        combine_splits<HEAD_DIM>(args);                                                         \
-    }
-COMBINE(64)
-COMBINE(128)
+COMBINE_KERNEL(64)
+COMBINE_KERNEL(128)
 #endif

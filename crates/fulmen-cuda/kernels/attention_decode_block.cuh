@@ -1,5 +1,5 @@
-// Decode attention (attention_decode.cu): arguments, a head in the registers of a warp, and what all stages of
-// a block know.
+// Decode attention (attention_decode.cu): arguments, a head in the registers of a warp, and what all stages
+// of a block know.
 #pragma once
 
 #include "common.cuh"
@@ -10,15 +10,19 @@
 #include "ptx/cp_async.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/tma.cuh"
-#include "q8_activations.cuh"
+#include "q8_rows.cuh"
 #include "rope.cuh"
 
-// Whether blocks of a row and KV head are a thread block cluster.
+// Whether the blocks of a row and KV head are a thread block cluster.
 constexpr bool HAS_CLUSTERS = __CUDA_ARCH__ >= 900;
 constexpr int CLUSTER_WARPS = 8, AMPERE_WARPS = 4;
-constexpr int WARPS = HAS_CLUSTERS ? CLUSTER_WARPS : AMPERE_WARPS;
-constexpr int THREADS = WARPS * 32;
-constexpr int TILE = 16;      // positions
+constexpr int TILE = 16;  // positions
+
+// Warps of a block: half as many for heads of 256 dims in f16, whose tiles are the largest.
+template <KvType TYPE, int HEAD_DIM>
+constexpr int decode_warps() {
+    return (HAS_CLUSTERS ? CLUSTER_WARPS : AMPERE_WARPS) / (TYPE == KV_F16 && HEAD_DIM == 256 ? 2 : 1);
+}
 constexpr int MAX_GROUP = 8;  // query heads per KV head: rows 0 to 7 of an MMA
 
 // Mirrored by `AttentionDecodeArgs` in src/kernels/attention_decode.rs.
@@ -31,11 +35,11 @@ struct AttentionDecodeArgs {
     const u32* positions;  // [rows]
     const u32* sequences;  // [rows], or null: all 0
     const u32* pages;      // [n_seqs, capacity / KV_PAGE]
-    u16* k_cache;
-    u16* v_cache;
+    u8* k_cache;
+    u8* v_cache;
     float* q_out;  // the rotated queries; may be `q`
     float* out;
-    u8* out_q8;             // single row: the output as q8 activations, or null
+    u8* out_q8;             // the output as q8 activations, or as q8 rows if there are several; or null
     u8* out_f16[K_ORDERS];  // 8 or 16 rows: an eighth of the output as f16 fragments, in both orders,
     float* out_f16_scales;  // with scales of 8; or null
     Fault* fault;
@@ -49,18 +53,22 @@ struct AttentionDecodeArgs {
     u32 fused_store;  // 0: q is rotated, and the new keys and values are in the cache
     u32 splits;       // blocks per row and KV head
     u32 n_pages;
-    u32 unused;
+    u32 rows;
     // Without clusters, if there are several splits:
-    float* partials;  // [rows, n_kv_heads, splits, MAX_GROUP * (head_dim + 2)]: O, max and sum of each head
+    float* partials;  // [rows, parts of KV heads, splits, MAX_GROUP * (head_dim + 2)]: O, max and sum
     float* rotated;   // [rows, n_heads, head_dim]: what becomes q_out when all blocks have read q
+    const u32* work;  // of a mixed step: its first entry is the number of rows that decode
 };
 #include "layout/attention_decode_block.cuh"
 
-// One head in the registers of a warp, as RoPE pairs: lane l holds pairs l + 32 j.
+// One head in the registers of a warp, as RoPE pairs: lane l holds pairs l + 32 j, zeros where there is none.
 template <int HEAD_DIM>
 struct WarpHead {
-    static constexpr int PAIRS = HEAD_DIM / 64;
+    static constexpr int PAIRS = (HEAD_DIM + 63) / 64;
     float first[PAIRS], second[PAIRS];
+
+    // Whether the lane's pair j is one of the head.
+    static DEVICE bool has(int j) { return HEAD_DIM % 64 == 0 || pair(j) < HEAD_DIM / 2; }
 
     static DEVICE u32 pair(int j) { return (threadIdx.x & 31) + 32 * j; }
     static DEVICE u32 first_dim(int j, bool neox) { return rope_first_dim(pair(j), neox); }
@@ -69,14 +77,15 @@ struct WarpHead {
     DEVICE void load(const float* head, bool neox) {
 #pragma unroll
         for (int j = 0; j < PAIRS; j++) {
-            first[j] = __ldcg(head + first_dim(j, neox));
-            second[j] = __ldcg(head + second_dim(j, neox));
+            first[j] = has(j) ? __ldcg(head + first_dim(j, neox)) : 0;
+            second[j] = has(j) ? __ldcg(head + second_dim(j, neox)) : 0;
         }
     }
 
     DEVICE void store(float* head, bool neox) const {
 #pragma unroll
         for (int j = 0; j < PAIRS; j++) {
+            if (!has(j)) continue;
             head[first_dim(j, neox)] = first[j];
             head[second_dim(j, neox)] = second[j];
         }
@@ -101,12 +110,53 @@ struct WarpHead {
         for (int j = 0; j < PAIRS; j++) rope_rotate(first[j], second[j], cos_sin[j]);
     }
 
+    // The lane's value of the 32 dims from 32 `block` on, in the order of the dims.
+    DEVICE float in_order(int block, bool neox) const {
+        const u32 lane = threadIdx.x & 31;
+        if (neox && HEAD_DIM % 64 == 0) return block < PAIRS ? first[block] : second[block - PAIRS];
+        if (!neox) {
+            const u32 from = block % 2 * 16 + lane / 2;
+            const float even = __shfl_sync(FULL_WARP, first[block / 2], from);
+            const float odd = __shfl_sync(FULL_WARP, second[block / 2], from);
+            return lane % 2 ? odd : even;
+        }
+        const u32 dim = block * 32 + lane, pair = dim % (HEAD_DIM / 2);
+        float value = 0;
+#pragma unroll
+        for (int j = 0; j < PAIRS; j++) {
+            const float one = __shfl_sync(FULL_WARP, first[j], pair % 32);
+            const float other = __shfl_sync(FULL_WARP, second[j], pair % 32);
+            if (pair / 32 == j) value = dim < HEAD_DIM / 2 ? one : other;
+        }
+        return value;
+    }
+
     // The bits of the largest magnitude.
     DEVICE u32 max_abs_bits() const {
         u32 bits = 0;
 #pragma unroll
         for (int j = 0; j < PAIRS; j++) bits = max(bits, max(abs_bits(first[j]), abs_bits(second[j])));
         return __reduce_max_sync(FULL_WARP, bits);
+    }
+};
+
+// The query heads of one KV head that a block computes: all of them, or with more than MAX_GROUP an even
+// part.
+struct HeadPart {
+    u32 kv_head, first_head, heads;
+
+    static DEVICE u32 parts(const AttentionDecodeArgs& args) {
+        return (args.n_heads / args.n_kv_heads + MAX_GROUP - 1) / MAX_GROUP;
+    }
+
+    // Part `index` of all KV heads. WHOLE: there is one for each.
+    template <bool WHOLE>
+    static DEVICE HeadPart of(const AttentionDecodeArgs& args, u32 index) {
+        const u32 group = args.n_heads / args.n_kv_heads, parts = WHOLE ? 1 : HeadPart::parts(args);
+        if (parts == 1) return {index, index * group, group};
+        const u32 kv_head = index / parts, each = (group + parts - 1) / parts;
+        const u32 first = min((index - kv_head * parts) * each, group);
+        return {kv_head, kv_head * group + first, min(each, group - first)};
     }
 };
 
@@ -137,20 +187,32 @@ DEVICE void store_f16_fragment(const AttentionDecodeArgs& args, u32 row, u32 at,
 
 // ---- Block: what all stages of the kernel know ----
 
+// What depends on the type of the cache; attention_decode_f16.cuh and attention_decode_q8_0.cuh specialize
+// them. KvTile: the layout of a tile in global and shared memory, the queries of a block in shared memory,
+// and stores to both. TileCopy: requests a tile. TileMath: S = Q K^T and O += P V of a warp.
+template <KvType TYPE, int HEAD_DIM>
+struct KvTile;
+template <typename Block, KvType TYPE>
+struct TileCopy;
+template <typename Block, KvType TYPE>
+struct TileMath;
+
 // STAGES: tiles in a warp's ring. SINGLE_ROW: the grid has one row, and the code is kept as short as
 // possible.
-template <int HEAD_DIM_, int CLUSTER_, int STAGES_, bool SINGLE_ROW_>
+template <KvType TYPE_, int HEAD_DIM_, int CLUSTER_, int STAGES_, bool SINGLE_ROW_>
 struct DecodeBlock {
+    static constexpr KvType TYPE = TYPE_;
     static constexpr int HEAD_DIM = HEAD_DIM_, CLUSTER = CLUSTER_, STAGES = STAGES_;
     static constexpr bool SINGLE_ROW = SINGLE_ROW_;
+    static constexpr int WARPS = decode_warps<TYPE, HEAD_DIM>(), THREADS = WARPS * 32;
     static constexpr int TILES_PER_ROUND = CLUSTER * WARPS;
-    static constexpr int CHUNKS = HEAD_DIM / 8;             // 16-byte chunks of a K or V row
-    static constexpr int TILE_BYTES = TILE * HEAD_DIM * 2;  // of K, and of V
     static constexpr float MASKED = -1e30f;
     using Head = WarpHead<HEAD_DIM>;
+    using Tile = KvTile<TYPE, HEAD_DIM>;
+    static constexpr int STAGE_BYTES = Tile::STAGE_BYTES;
 
     struct Shared {
-        __align__(16) u16 q[MAX_GROUP][HEAD_DIM + 8];
+        typename Tile::Queries q;
         float q_scale[MAX_GROUP];
         float warp_max[WARPS][MAX_GROUP], warp_sum[WARPS][MAX_GROUP], block_max[MAX_GROUP];
         float2 cos_sin[SINGLE_ROW ? HEAD_DIM / 2 : 1];
@@ -167,8 +229,9 @@ struct DecodeBlock {
     ClusterPartials& partials;
     u8* const rings;  // of all warps
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31;
-    const u32 rank = blockIdx.x % CLUSTER, kv_head = blockIdx.x / CLUSTER, row = blockIdx.y;
-    const u32 group = args.n_heads / args.n_kv_heads;
+    const u32 rank = blockIdx.x % CLUSTER, row;
+    const HeadPart part = HeadPart::of<SINGLE_ROW>(args, blockIdx.x / CLUSTER);
+    const u32 kv_head = part.kv_head, group = part.heads;
     const bool neox = args.rope.neox;
 
     const u32 position = args.positions[row], sequence = args.sequences ? args.sequences[row] : 0;
@@ -183,29 +246,36 @@ struct DecodeBlock {
     const u32 cached = valid ? position + (args.fused_store ? 0 : 1) : 0;
     const u32 tiles = valid ? position / TILE + 1 : 0, last_tile = position / TILE,
               first_tile = rank + CLUSTER * warp;
-    const u32 ring = shared_address(rings) + warp * STAGES * 2 * TILE_BYTES;
+    const u32 ring = shared_address(rings) + warp * STAGES * STAGE_BYTES;
 
-    // Elements from the start of a cache to this KV head of a page.
+    // Bytes from the start of a cache to this KV head of a page.
     DEVICE u64 page_offset(u32 page) const {
-        return ((u64)page * args.n_kv_heads + kv_head) * (KV_PAGE * HEAD_DIM);
+        return ((u64)page * args.n_kv_heads + kv_head) * Tile::PAGE_BYTES;
     }
 
-    // Where the new key (or value) of a row at position `at` goes; null if its page is not in the pool, which
-    // TileLoader reports.
-    DEVICE u16* kv_slot(bool is_key, u32 from_row, u32 at) const {
+    // This KV head of the page where the new key (or value) of a row at position `at` goes; null if the page
+    // is not in the pool, which TileLoader reports.
+    DEVICE u8* kv_page(bool is_key, u32 from_row, u32 at) const {
         const u32 page = SINGLE_ROW || from_row == row ? own_page : pages[at / KV_PAGE];
         if (page >= args.n_pages) return nullptr;
-        return (is_key ? args.k_cache : args.v_cache) + page_offset(page) + at % KV_PAGE * HEAD_DIM;
+        return (is_key ? args.k_cache : args.v_cache) + page_offset(page);
     }
 
-    // Of a tile in shared memory: bytes to a 16-byte chunk.
-    static DEVICE u32 chunk_offset(u32 row, u32 chunk) { return (row * CHUNKS + (chunk ^ (row & 7))) * 16; }
+    DEVICE DecodeBlock(const AttentionDecodeArgs& args, Shared& shared, ClusterPartials& partials, u8* rings,
+                       u32 row)
+        : args(args), shared(shared), partials(partials), rings(rings), row(row) {}
 
-    DEVICE DecodeBlock(const AttentionDecodeArgs& args, Shared& shared, ClusterPartials& partials, u8* rings)
-        : args(args), shared(shared), partials(partials), rings(rings) {}
+    // The output of an inactive row.
+    DEVICE void clear_output() const {
+        if (rank != 0) return;
+        float* out = args.out + ((u64)row * args.n_heads + part.first_head) * HEAD_DIM;
+#pragma unroll 1
+        for (u32 at = threadIdx.x; at < group * HEAD_DIM; at += THREADS) out[at] = 0;
+    }
 
     DEVICE void report_invalid_row() const {
         if (valid || blockIdx.x != 0 || threadIdx.x != 0) return;
+        if (sequence == NO_SEQUENCE) return;
         if (sequence >= args.n_seqs)
             report(args.fault, FAULT_SEQUENCE, row, sequence, args.n_seqs);
         else

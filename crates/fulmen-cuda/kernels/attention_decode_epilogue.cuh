@@ -1,13 +1,14 @@
-// Decode attention (attention_decode.cu): combines the partial results of warps, of the blocks of a cluster or,
-// without clusters, of splits, and writes the output in all its forms.
+// Decode attention (attention_decode.cu): combines the partial results of warps, of the blocks of a cluster
+// or, without clusters, of splits, and writes the output in all its forms.
 #pragma once
 
 #include "attention_decode_mainloop.cuh"
 
-// Where the partial result of a split lies in `partials`.
+// Where the partial result of a split of a part of the heads lies in `partials`.
 template <int HEAD_DIM>
-DEVICE u64 partial_offset(const AttentionDecodeArgs& args, u32 row, u32 kv_head, u32 split) {
-    return (((u64)row * args.n_kv_heads + kv_head) * args.splits + split) * (MAX_GROUP * (HEAD_DIM + 2));
+DEVICE u64 partial_offset(const AttentionDecodeArgs& args, u32 row, u32 part, u32 split) {
+    const u64 first = (u64)row * args.n_kv_heads * HeadPart::parts(args);
+    return ((first + part) * args.splits + split) * (MAX_GROUP * (HEAD_DIM + 2));
 }
 
 template <typename Block>
@@ -29,30 +30,29 @@ struct Epilogue {
         if (block.lane / 4 < block.group) {
             float block_max = Block::MASKED;
 #pragma unroll
-            for (int w = 0; w < WARPS; w++)
+            for (int w = 0; w < Block::WARPS; w++)
                 block_max = fmaxf(block_max, block.shared.warp_max[w][block.lane / 4]);
             const float weight = exp2f(mainloop.row_max - block_max);
             if (block.lane % 4 == 0) {
                 block.shared.warp_sum[block.warp][block.lane / 4] = mainloop.row_sum * weight;
                 if (block.warp == 0) block.shared.block_max[block.lane / 4] = block_max;
             }
-#pragma unroll
-            for (int i = 0; i < HEAD_DIM / 8; i++)
-                *(float2*)(warp_o + (block.warp * MAX_GROUP + block.lane / 4) * HEAD_DIM + i * 8 +
-                           block.lane % 4 * 2) =
-                    make_float2(mainloop.o[i][0] * weight, mainloop.o[i][1] * weight);
+            mainloop.math.store(warp_o + (block.warp * MAX_GROUP + block.lane / 4) * HEAD_DIM, block.lane % 4,
+                                weight);
         }
         __syncthreads();
     }
 
     // Element `at` of the group's output, in all its forms.
     DEVICE void write_output(u32 at, float value) {
-        block.args.out[((u64)block.row * block.args.n_heads + block.kv_head * block.group) * HEAD_DIM + at] =
-            value;
+        block.args.out[((u64)block.row * block.args.n_heads + block.part.first_head) * HEAD_DIM + at] = value;
         if (SINGLE_ROW && block.args.out_q8)
-            quantize_q8_row_x1(block.args.out_q8, block.kv_head * block.group * HEAD_DIM + at, value);
+            quantize_q8_row_x1(block.args.out_q8, block.part.first_head * HEAD_DIM + at, value);
+        if (!SINGLE_ROW && block.args.out_q8)
+            quantize_q8_rows_x1(block.args.out_q8, q8_rows_padded(gridDim.y), block.row,
+                                block.part.first_head * HEAD_DIM + at, value);
         if (!SINGLE_ROW && block.args.out_f16_scales)
-            store_f16_fragment(block.args, block.row, block.kv_head * block.group * HEAD_DIM + at, value);
+            store_f16_fragment(block.args, block.row, block.part.first_head * HEAD_DIM + at, value);
     }
 
     // Adds up the warps' partials. A single block writes the output; in a cluster each element goes to the
@@ -61,11 +61,11 @@ struct Epilogue {
         const float* warp_o = (const float*)block.rings;
         const float inverse = __fdividef(1.0f, (float)slice);
         if constexpr (HAS_CLUSTERS && CLUSTER > 1) cluster_wait();  // all blocks have started
-        for (u32 at = threadIdx.x; at < block.group * HEAD_DIM; at += THREADS) {
+        for (u32 at = threadIdx.x; at < block.group * HEAD_DIM; at += Block::THREADS) {
             u32 head = at / HEAD_DIM;
             float o = 0, sum = 0;
 #pragma unroll
-            for (int w = 0; w < WARPS; w++) {
+            for (int w = 0; w < Block::WARPS; w++) {
                 o += warp_o[w * MAX_GROUP * HEAD_DIM + at];
                 sum += block.shared.warp_sum[w][head];
             }
@@ -73,7 +73,7 @@ struct Epilogue {
                 write_output(at, o / sum);
             } else if constexpr (!HAS_CLUSTERS) {
                 float* to = block.args.partials +
-                            partial_offset<HEAD_DIM>(block.args, block.row, block.kv_head, block.rank);
+                            partial_offset<HEAD_DIM>(block.args, block.row, blockIdx.x / CLUSTER, block.rank);
                 to[at] = o;
                 if (at % HEAD_DIM == 0) {
                     to[MAX_GROUP * HEAD_DIM + head] = block.shared.block_max[head];
@@ -93,7 +93,7 @@ struct Epilogue {
 
     // Combines the partials of all blocks for this block's slice and writes it.
     DEVICE void combine_cluster(u32 slice) {
-        for (u32 index = threadIdx.x; index < slice; index += THREADS) {
+        for (u32 index = threadIdx.x; index < slice; index += Block::THREADS) {
             const u32 at = block.rank * slice + index, head = at / HEAD_DIM;
             float cluster_max = Block::MASKED, o = 0, sum = 0;
 #pragma unroll
@@ -120,10 +120,10 @@ struct Epilogue {
         }
         // q_out may be q: all blocks have read it.
         if (block.args.fused_store && block.rank == 0 && block.warp < block.group)
-            query.store(block.args.q_out +
-                            ((u64)block.row * block.args.n_heads + block.kv_head * block.group + block.warp) *
-                                HEAD_DIM,
-                        block.neox);
+            query.store(
+                block.args.q_out +
+                    ((u64)block.row * block.args.n_heads + block.part.first_head + block.warp) * HEAD_DIM,
+                block.neox);
         if constexpr (HAS_CLUSTERS && CLUSTER > 1) combine_cluster(slice);
     }
 };
@@ -131,21 +131,28 @@ struct Epilogue {
 // Without clusters: combines the splits of a row, one element of the output per thread.
 template <int HEAD_DIM>
 DEVICE void combine_splits(const AttentionDecodeArgs& args) {
-    const u32 row = blockIdx.y, width = args.n_heads * HEAD_DIM, at = blockIdx.x * THREADS + threadIdx.x;
+    const u32 row = blockIdx.y, width = args.n_heads * HEAD_DIM, at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= width) return;
-    const u32 group = args.n_heads / args.n_kv_heads, kv_head = at / (group * HEAD_DIM);
-    const u32 index = at - kv_head * group * HEAD_DIM, head = index / HEAD_DIM;
+    const u64 element = (u64)row * width + at;
+    if (args.sequences && args.sequences[row] == NO_SEQUENCE) {
+        args.out[element] = 0;
+        return;
+    }
+    const u32 group = args.n_heads / args.n_kv_heads, parts = HeadPart::parts(args);
+    const u32 each = (group + parts - 1) / parts;  // heads of a part
+    const u32 query_head = at / HEAD_DIM, in_group = query_head % group;
+    const u32 part = query_head / group * parts + in_group / each, head = in_group % each;
+    const u32 index = head * HEAD_DIM + at % HEAD_DIM;
     float max = -1e30f, o = 0, sum = 0;
 #pragma unroll 4
     for (u32 split = 0; split < args.splits; split++) {
-        const float* from = args.partials + partial_offset<HEAD_DIM>(args, row, kv_head, split);
+        const float* from = args.partials + partial_offset<HEAD_DIM>(args, row, part, split);
         const float other = from[MAX_GROUP * HEAD_DIM + head], all = fmaxf(max, other);
         const float rescale = exp2f(max - all), weight = exp2f(other - all);
         o = o * rescale + weight * from[index];
         sum = sum * rescale + weight * from[MAX_GROUP * (HEAD_DIM + 1) + head];
         max = all;
     }
-    const u64 element = (u64)row * width + at;
     args.out[element] = o / sum;
     if (args.out_q8) quantize_q8_row_x1(args.out_q8, at, o / sum);
     if (args.fused_store) args.q_out[element] = args.rotated[element];

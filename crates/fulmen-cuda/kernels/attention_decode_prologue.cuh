@@ -10,17 +10,11 @@ template <typename Block>
 struct TileLoader {
     static constexpr int HEAD_DIM = Block::HEAD_DIM, CLUSTER = Block::CLUSTER, STAGES = Block::STAGES;
     static constexpr bool SINGLE_ROW = Block::SINGLE_ROW;
-    static constexpr int CHUNKS = Block::CHUNKS, TILE_BYTES = Block::TILE_BYTES;
-    static constexpr int ROWS_PER_COPY = 32 / CHUNKS;  // rows that one cp.async of a warp covers
 
     const Block& block;
-    // A lane's chunk in a copy of ROWS_PER_COPY rows: bytes in shared memory, elements in the cache. Copy i
-    // has row i * ROWS_PER_COPY + copy_row of the tile. The two terms have no bits in common, so the swizzle
-    // XORs the chunk with copy_row here and with i * ROWS_PER_COPY % 8, a constant, in load_tile.
-    const u32 copy_row = block.lane / CHUNKS, copy_chunk = block.lane % CHUNKS;
-    const u32 copy_to = copy_row * CHUNKS * 16 + ((copy_chunk ^ copy_row) * 16);
-    const u32 copy_from = copy_row * HEAD_DIM + copy_chunk * 8;
-    // The page of the warp's tile of round `lane` of the 32 that are being loaded.
+    const TileCopy<Block, Block::TYPE> copy{block.lane};
+    // The page of the warp's tile of round `lane` of the 32 that are being loaded; once checked, the number
+    // of this KV head of that page in the pool.
     u32 lane_page;
     u32 invalid_page = 0;  // the last one that this lane has found, if it is none of the pool
 
@@ -37,9 +31,20 @@ struct TileLoader {
 
     // Notes a page of the 32 rounds that is not in the pool; the first page is read instead.
     DEVICE void check_pages(u32 first_round) {
-        if (lane_page < block.args.n_pages) return;
-        if (lane_tile(first_round) < block.tiles) invalid_page = lane_page;
-        lane_page = 0;
+        if (lane_page >= block.args.n_pages) {
+            if (lane_tile(first_round) < block.tiles) invalid_page = lane_page;
+            lane_page = 0;
+        }
+        lane_page = lane_page * block.args.n_kv_heads + block.kv_head;
+    }
+
+    // Where the tile of a round lies. Called by whole warps, for one round after the other.
+    DEVICE u32 head_page(u32 round) {
+        if (round % 32 == 0) {
+            if (round != 0) look_up_pages(round);
+            check_pages(round);
+        }
+        return __shfl_sync(FULL_WARP, lane_page, round % 32);
     }
 
     // At the end of the kernel: a call in the mainloop would cost registers.
@@ -48,42 +53,19 @@ struct TileLoader {
             report(block.args.fault, FAULT_PAGE, block.row, invalid_page, block.args.n_pages);
     }
 
-    // Requests the tile of K and V of a round; positions from `limit` on are zero-filled, since P = 0 times a
-    // stale NaN is NaN. Called by whole warps.
-    DEVICE void load_tile(u32 round, u32 tile, u32 stage, u32 limit) const {
-        const u32 to = block.ring + stage * 2 * TILE_BYTES;
-        const u32 page = __shfl_sync(FULL_WARP, lane_page, round % 32);
-        const u64 from = block.page_offset(page) + tile % (KV_PAGE / TILE) * (TILE * HEAD_DIM) + copy_from;
-        const u16 *k = block.args.k_cache + from, *v = block.args.v_cache + from;
-        if (!SINGLE_ROW && tile * TILE + TILE <= limit) {
-#pragma unroll
-            for (int i = 0; i < TILE / ROWS_PER_COPY; i++) {
-                u32 at = to + i * ROWS_PER_COPY * CHUNKS * 16 + (copy_to ^ ((i * ROWS_PER_COPY) % 8 * 16));
-                cp_async_16(at, k + i * ROWS_PER_COPY * HEAD_DIM);
-                cp_async_16(at + TILE_BYTES, v + i * ROWS_PER_COPY * HEAD_DIM);
-            }
-        } else {
-#pragma unroll(SINGLE_ROW ? TILE / ROWS_PER_COPY : 1)
-            for (u32 i = 0; i < TILE / ROWS_PER_COPY; i++) {
-                u32 at = to + i * ROWS_PER_COPY * CHUNKS * 16 + (copy_to ^ ((i * ROWS_PER_COPY) % 8 * 16));
-                if (tile * TILE + i * ROWS_PER_COPY + copy_row < limit) {
-                    cp_async_16(at, k + i * ROWS_PER_COPY * HEAD_DIM);
-                    cp_async_16(at + TILE_BYTES, v + i * ROWS_PER_COPY * HEAD_DIM);
-                } else {
-                    st_shared_v4_zero(at);
-                    st_shared_v4_zero(at + TILE_BYTES);
-                }
-            }
-        }
+    // Requests a tile of K and V; positions from `limit` on have no effect. Called by whole warps.
+    DEVICE void load_tile(u32 head_page, u32 tile, u32 stage, u32 limit) const {
+        const u32 to = block.ring + stage * Block::STAGE_BYTES;
+        const u64 from = (u64)head_page * Block::Tile::PAGE_BYTES;
+        copy.load(to, block.args.k_cache + from, block.args.v_cache + from, tile, limit);
     }
 
     // Fills the ring but for its last stage, one commit group per tile.
     DEVICE void load_first_tiles(u32 limit) {
-        check_pages(0);
 #pragma unroll 1
         for (u32 round = 0; round < STAGES - 1; round++) {
-            u32 tile = block.first_tile + round * Block::TILES_PER_ROUND;
-            if (tile < block.tiles) load_tile(round, tile, round, limit);
+            const u32 tile = block.first_tile + round * Block::TILES_PER_ROUND, page = head_page(round);
+            if (tile < block.tiles) load_tile(page, tile, round, limit);
             cp_async_commit();
         }
     }
@@ -95,7 +77,6 @@ template <typename Block>
 struct Prologue {
     static constexpr int HEAD_DIM = Block::HEAD_DIM, CLUSTER = Block::CLUSTER, STAGES = Block::STAGES;
     static constexpr bool SINGLE_ROW = Block::SINGLE_ROW;
-    static constexpr int TILE_BYTES = Block::TILE_BYTES;
     using Head = typename Block::Head;
 
     const Block& block;
@@ -129,6 +110,11 @@ struct Prologue {
         new_rows = __ballot_sync(~0u, stores);
     }
 
+    // The lane's pair j, or the last one of the head.
+    static DEVICE u32 rotated_pair(int j) {
+        return HEAD_DIM % 64 == 0 ? Head::pair(j) : min(Head::pair(j), HEAD_DIM / 2 - 1);
+    }
+
     // cos and sin of this lane's pairs at the row's position, before the wait for the previous kernel. With a
     // single row each is computed once per block and read from shared memory after the next barrier.
     DEVICE void compute_rotation() {
@@ -145,32 +131,32 @@ struct Prologue {
     DEVICE void rotation_at(u32 at) {
 #pragma unroll
         for (int j = 0; j < Head::PAIRS; j++)
-            cos_sin[j] = rope_cos_sin_noinline(at, block.lane + 32 * j, HEAD_DIM,
-                                               block.args.rope.freq_factors, block.args.rope.freq_scale,
-                                               block.args.rope.magnitude, block.args.rope.log2_base);
+            cos_sin[j] = rope_cos_sin_noinline(at, rotated_pair(j), HEAD_DIM, block.args.rope.freq_factors,
+                                               block.args.rope.freq_scale, block.args.rope.magnitude,
+                                               block.args.rope.log2_base);
     }
 
     DEVICE void read_rotation() {
         if constexpr (SINGLE_ROW) {
             if (!block.args.fused_store) return;
 #pragma unroll
-            for (int j = 0; j < Head::PAIRS; j++) cos_sin[j] = block.shared.cos_sin[block.lane + 32 * j];
+            for (int j = 0; j < Head::PAIRS; j++) cos_sin[j] = block.shared.cos_sin[rotated_pair(j)];
         }
     }
 
     // Query heads of the group that do not exist are zero.
     DEVICE void clear_queries() {
-        for (u32 i = threadIdx.x; i < MAX_GROUP * (HEAD_DIM + 8) / 2; i += THREADS)
-            ((u32*)block.shared.q)[i] = 0;
+        for (u32 i = threadIdx.x; i < sizeof(block.shared.q) / 4; i += Block::THREADS)
+            ((u32*)&block.shared.q)[i] = 0;
         if (threadIdx.x < MAX_GROUP) block.shared.q_scale[threadIdx.x] = 0;
     }
 
-    // Query head `head` of the group, by one warp: norm, RoPE, and f16 scaled by a power of two so that any
-    // query fits.
+    // Query head `head` of the group, by one warp: norm, RoPE, and scaling by a power of two, so that any
+    // query fits the operands of the MMA.
     DEVICE void prepare_query(u32 head) {
-        query.load(block.args.q +
-                       ((u64)block.row * block.args.n_heads + block.kv_head * block.group + head) * HEAD_DIM,
-                   block.neox);
+        query.load(
+            block.args.q + ((u64)block.row * block.args.n_heads + block.part.first_head + head) * HEAD_DIM,
+            block.neox);
         if (block.args.fused_store) {
             if (block.args.q_gamma) query.rms_norm(block.args.q_gamma, block.neox, block.args.epsilon);
             query.rotate(cos_sin);
@@ -178,16 +164,11 @@ struct Prologue {
             if (!HAS_CLUSTERS && block.rank == 0)
                 query.store(
                     (CLUSTER == 1 ? block.args.q_out : block.args.rotated) +
-                        ((u64)block.row * block.args.n_heads + block.kv_head * block.group + head) * HEAD_DIM,
+                        ((u64)block.row * block.args.n_heads + block.part.first_head + head) * HEAD_DIM,
                     block.neox);
         }
-        const Pow2Scale scale = Pow2Scale::of<0>(query.max_abs_bits());
-#pragma unroll
-        for (int j = 0; j < Head::PAIRS; j++) {
-            block.shared.q[head][Head::first_dim(j, block.neox)] = f32_to_f16(query.first[j] * scale.down);
-            block.shared.q[head][Head::second_dim(j, block.neox)] = f32_to_f16(query.second[j] * scale.down);
-        }
-        if (block.lane == 0) block.shared.q_scale[head] = scale.up * block.args.scale * LOG2_E;
+        const float up = block.shared.q.store(query, head, block.neox);
+        if (block.lane == 0) block.shared.q_scale[head] = up * block.args.scale * LOG2_E;
     }
 
     // Key (even `index`) or value (odd) of the new row `index / 2` of `new_rows`, by one warp.
@@ -210,29 +191,20 @@ struct Prologue {
             if (block.args.k_gamma) head.rms_norm(block.args.k_gamma, block.neox, block.args.epsilon);
             head.rotate(cos_sin);
         }
-        u16* cache = block.kv_slot(is_key, from_row, at);
-        // A tile that was requested before has zeros at this position and is read after the next barrier; a
-        // later tile is loaded from the cache after that barrier.
+        // A tile that was requested before lacks this position and is read after the next barrier; a later
+        // tile is loaded from the cache after that barrier.
         const bool loaded = only_row && block.last_tile < Block::TILES_PER_ROUND * (STAGES - 1);
-        const u32 tile_row = at % TILE, owner_warp = block.last_tile / CLUSTER % WARPS,
+        const u32 owner_warp = block.last_tile / CLUSTER % Block::WARPS,
                   stage = block.last_tile / Block::TILES_PER_ROUND;
-        u8* tile = block.rings + (owner_warp * STAGES + stage) * 2 * TILE_BYTES + (is_key ? 0 : TILE_BYTES);
-#pragma unroll
-        for (int j = 0; j < Head::PAIRS; j++) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                u32 dim = half ? Head::second_dim(j, block.neox) : Head::first_dim(j, block.neox);
-                u16 bits = f32_to_f16(half ? head.second[j] : head.first[j]);
-                if (cache) cache[dim] = bits;
-                if (loaded) *(u16*)(tile + Block::chunk_offset(tile_row, dim / 8) + dim % 8 * 2) = bits;
-            }
-        }
+        u8* tile = block.rings + (owner_warp * STAGES + stage) * Block::STAGE_BYTES;
+        Block::Tile::store_new(head, block.neox, is_key, at, block.kv_page(is_key, from_row, at), tile,
+                               loaded);
     }
 
     // One warp per job: the query heads, then keys and values of the new rows.
     DEVICE void run() {
         const u32 jobs = block.group + (SINGLE_ROW ? 2 : 2 * __popc(new_rows));
-        for (u32 job = block.warp; job < jobs; job += WARPS) {
+        for (u32 job = block.warp; job < jobs; job += Block::WARPS) {
             if (job < block.group)
                 prepare_query(job);
             else if (!SINGLE_ROW || new_rows)

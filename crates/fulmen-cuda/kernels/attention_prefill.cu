@@ -1,6 +1,6 @@
-// FlashAttention-2 for prefill: causal grouped-query attention of many rows over an f16 KV cache with
+// FlashAttention-2 for prefill: causal grouped-query attention of many rows over an f16 or Q8_0 KV cache with
 // mma.sync, for every GPU from compute capability 8.0 on; Hopper takes attention_prefill_hopper.cu from 128
-// rows on. Launched by src/kernels/attention_prefill.rs.
+// rows on with f16. Launched by src/kernels/attention_prefill.rs.
 //
 // Tile: BLOCK_M = 16 query rows per warp (64 with 4 warps, 128 with 8 warps) by BLOCK_N = 64 positions; K and
 // V tiles go through two stages of shared memory by cp.async. Grid: x = KV heads, y = tiles of BLOCK_M /
@@ -8,6 +8,7 @@
 // (attention_prefill.cuh). Every warp keeps its 16 rows of Q, S, P and O in registers: S = Q K^T, online
 // softmax in base 2, O += P V.
 //
+// A tile of Q8_0 is loaded to registers while the previous one is computed, and becomes f16 in shared memory.
 // Rows of several sequences in one tile: the block goes through one sequence after the other, and all
 // positions of a sequence are masked for the rows of others.
 // Layouts: q, out [m, n_heads, head_dim] f32; K, V in pages of f16 (kv.cuh), a tile in half a page. A tile in
@@ -125,8 +126,86 @@ DEVICE void load_kv_tile(SharedAddress to, const u8* from, u32 limit) {
     cp_async_commit();
 }
 
+// A thread's part of a tile of K or V in Q8_0, on its way to f16 in shared memory: chunks of 16 elements.
+template <typename Kernel, int HEAD_DIM>
+struct Q8Tile {
+    static constexpr u32 CHUNKS = HEAD_DIM / 16, PER_THREAD = Kernel::BLOCK_N * CHUNKS / Kernel::THREADS;
+    uint4 values[PER_THREAD];
+    u32 scales[PER_THREAD];  // f16x2
+
+    // Requests the tile from row `first` of a page on; rows from `limit` on are zero.
+    DEVICE void load(const u8* page, u32 first, u32 limit) {
+#pragma unroll
+        for (u32 i = 0; i < PER_THREAD; i++) {
+            const u32 row = (i * Kernel::THREADS + threadIdx.x) / CHUNKS, chunk = threadIdx.x % CHUNKS;
+            values[i] = make_uint4(0, 0, 0, 0), scales[i] = 0;
+            if (row >= limit) continue;
+            values[i] = *(const uint4*)(page + (first + row) * HEAD_DIM + chunk * 16);
+            const u16* row_scales = (const u16*)(page + KV_PAGE * HEAD_DIM) + (first + row) * (HEAD_DIM / 32);
+            scales[i] = row_scales[chunk / 2] * 0x10001u;
+        }
+    }
+
+    // Two int8 as f16x2, times the scale: 1024 + byte has the byte as its lowest bits.
+    static DEVICE u32 f16_pair_of(u32 word, u32 selector, u32 scale) {
+        return mul_f16x2(add_f16x2(__byte_perm(word ^ 0x80808080, 0x64646464, selector), 0xe480e480), scale);
+    }
+
+    DEVICE void store(u8* to) const {
+#pragma unroll
+        for (u32 i = 0; i < PER_THREAD; i++) {
+            const u32 row = (i * Kernel::THREADS + threadIdx.x) / CHUNKS, chunk = threadIdx.x % CHUNKS;
+            const u32 words[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
+#pragma unroll
+            for (u32 half = 0; half < 2; half++)
+                *(uint4*)(to + Kernel::chunk_offset(row, chunk * 2 + half)) =
+                    make_uint4(f16_pair_of(words[2 * half], 0x4140, scales[i]),
+                               f16_pair_of(words[2 * half], 0x4342, scales[i]),
+                               f16_pair_of(words[2 * half + 1], 0x4140, scales[i]),
+                               f16_pair_of(words[2 * half + 1], 0x4342, scales[i]));
+        }
+    }
+};
+
+// Requests the tile of K and V of a Q8_0 cache.
+template <int HEAD_DIM, typename Kernel>
+DEVICE void load_q8(const Kernel& block, Q8Tile<Kernel, HEAD_DIM>& k, Q8Tile<Kernel, HEAD_DIM>& v,
+                    u32 sequence, u32 index, u32 max_kv_len) {
+    constexpr u32 BLOCK_N = Kernel::BLOCK_N;
+    const u64 from = page_offset(block.args, block.tile_page(sequence, index), block.tile.kv_head);
+    const u32 first = index % (KV_PAGE / BLOCK_N) * BLOCK_N, limit = max_kv_len - index * BLOCK_N;
+    k.load(block.args.k + from, first, limit);
+    v.load(block.args.v + from, first, limit);
+}
+
+// All positions of one sequence of a Q8_0 cache. The next tile is in registers while one is computed.
+template <int HEAD_DIM, typename Kernel, typename Sequence>
+DEVICE void mainloop_q8(Kernel& block, const Sequence& sequence, const u32 (&kv_len)[2]) {
+    constexpr u32 BLOCK_N = Kernel::BLOCK_N;
+    const u32 tiles = (sequence.max_kv_len + BLOCK_N - 1) / BLOCK_N;
+    Q8Tile<Kernel, HEAD_DIM> k, v;
+    load_q8<HEAD_DIM>(block, k, v, sequence.id, 0, sequence.max_kv_len);
+    for (u32 index = 0; index < tiles; index++) {
+        u8* stage = block.memory + index % 2 * Kernel::STAGE_BYTES;
+        const u32 first_position = index * BLOCK_N;
+        const bool masked = first_position + BLOCK_N > sequence.min_kv_len;
+        // All warps are done with the tile before the previous one.
+        k.store(stage);
+        v.store(stage + Kernel::TILE_BYTES);
+        __syncthreads();
+        if (index + 1 < tiles) load_q8<HEAD_DIM>(block, k, v, sequence.id, index + 1, sequence.max_kv_len);
+        float s[BLOCK_N / 8][4] = {};
+        block.compute_scores(shared_address(stage), s);
+        block.softmax.update(s, block.q_scale, first_position, masked, kv_len);
+        block.rescale_output();
+        block.finish_value_tile(stage + Kernel::TILE_BYTES, first_position, masked, kv_len);
+        block.accumulate_values(shared_address(stage) + Kernel::TILE_BYTES, s);
+    }
+    __syncthreads();
+}
+
 // Lane 4 g + t holds query rows g and g + 8 of its warp's 16.
-template <int HEAD_DIM, int WARPS>
+template <KvType TYPE, int HEAD_DIM, int WARPS>
 struct Prefill {
     static constexpr u32 BLOCK_M = WARPS * 16, BLOCK_N = 64, THREADS = WARPS * 32;
     static constexpr u32 CHUNKS = HEAD_DIM / 8;  // 16-byte chunks of a head
@@ -245,6 +324,7 @@ struct Prefill {
         if (tile.kv_head == 0)
             report_invalid_pages(args, tile.first_row, sequence.id, 0, sequence.max_kv_len, threadIdx.x,
                                  THREADS);
+        if constexpr (TYPE == KV_Q8_0) return mainloop_q8<HEAD_DIM>(*this, sequence, kv_len);
         load_stage(tile_page(sequence.id, 0), 0, sequence.max_kv_len);
         // Looked up a tile ahead.
         u32 next_page = tile_page(sequence.id, 1);
@@ -282,6 +362,7 @@ DEVICE void attention_prefill(const AttentionArgs& args) {
     __shared__ typename Kernel::Shared shared;
     pdl_begin();
     Kernel block(args, shared, memory);
+    if (block.tile.rows == 0) return;
     shared.scan.load(args, block.tile);
     block.load_queries();
     u32 previous = 0;
@@ -294,12 +375,14 @@ DEVICE void attention_prefill(const AttentionArgs& args) {
     write_output(args, block.tile, block.q_row, block.o, block.softmax.row_sum);
 }
 
-#define KERNEL(HEAD_DIM, WARPS)                                                              \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32, 8 / WARPS)                      \
-        attention_prefill_##HEAD_DIM##_##WARPS(const __grid_constant__ AttentionArgs args) { \
-        attention_prefill<Prefill<HEAD_DIM, WARPS>>(args);                                   \
+#define KERNEL(TYPE, NAME, HEAD_DIM, WARPS)                                       \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32, 8 / WARPS)           \
+        NAME##_##HEAD_DIM##_##WARPS(const __grid_constant__ AttentionArgs args) { \
+        attention_prefill<Prefill<TYPE, HEAD_DIM, WARPS>>(args);                  \
     }
-KERNEL(64, 4)
-KERNEL(64, 8)
-KERNEL(128, 4)
-KERNEL(128, 8)
+KERNEL(KV_F16, attention_prefill, 64, 4)
+KERNEL(KV_F16, attention_prefill, 64, 8)
+KERNEL(KV_F16, attention_prefill, 128, 4)
+KERNEL(KV_F16, attention_prefill, 128, 8)
+KERNEL(KV_Q8_0, attention_prefill_q8_0, 64, 8)
+KERNEL(KV_Q8_0, attention_prefill_q8_0, 128, 8)

@@ -10,7 +10,8 @@
 #include "ptx/mma.cuh"
 
 // The tile of BLOCK_M query rows that a block computes: blockIdx.x is the KV head; blockIdx.y counts from the
-// last rows of the batch, whose causal length is greatest, to the first.
+// last rows of the batch, whose causal length is greatest, to the first. With a work list a tile has rows of
+// one chunk, and there are blocks for the most tiles that chunks can have; those without one have no rows.
 template <int HEAD_DIM, u32 BLOCK_M>
 struct QueryTile {
     u32 group, n_heads, kv_head, first_row, rows;  // rows: of the batch
@@ -20,7 +21,28 @@ struct QueryTile {
           n_heads(args.n_heads),
           kv_head(blockIdx.x),
           first_row((gridDim.y - 1 - blockIdx.y) * (BLOCK_M / args.group)),
-          rows(min(BLOCK_M / args.group, args.slots.m - first_row)) {}
+          rows(min(BLOCK_M / args.group, args.slots.m - first_row)) {
+        if (args.work) find_chunk(args, gridDim.y - 1 - blockIdx.y);
+    }
+
+    // Tile `index` of all chunks.
+    DEVICE void find_chunk(const AttentionArgs& args, u32 index) {
+        const u32 most = BLOCK_M / group, chunks = min(args.work[0].y, args.max_chunks);
+        first_row = rows = 0;
+#pragma unroll 4
+        for (u32 i = 1; i <= chunks; i++) {
+            const uint4 chunk = args.work[i];
+            const u32 tiles = (chunk.y + most - 1) / most;
+            if (index < tiles) {
+                // Rows that the batch does not have are left out.
+                const u32 end = min(chunk.x + chunk.y, args.slots.m);
+                first_row = min(chunk.x + index * most, end);
+                rows = min(most, end - first_row);
+                return;
+            }
+            index -= tiles;
+        }
+    }
 
     DEVICE bool has(u32 q_row) const { return q_row / group < rows; }
 

@@ -199,6 +199,7 @@ struct Prefill {
         }
         pdl_begin();
         const Tile tile(args);
+        if (tile.rows == 0) return;
         find_sequences(args, tile, shared);
         if (tile.kv_head == 0) report_pages(args, tile, shared);
         if (threadIdx.x >= THREADS) {

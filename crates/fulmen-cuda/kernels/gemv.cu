@@ -311,7 +311,7 @@ struct GemvWarp {
                 for (; unit < past; unit += LANES, at += LANES / 8 * Q8_GROUP_BYTES) {
                     F weights;
                     weights.load(here, unit, unit * 2 + 1 < blocks);
-                    value += weights.dot(inner, at);
+                    value = weights.add_dot(value, inner, at);
                 }
                 __syncwarp();
                 load(stage);
@@ -322,15 +322,16 @@ struct GemvWarp {
             }
 #pragma unroll
             for (int step = LANES / 2; step > 0; step /= 2) value += __shfl_xor_sync(FULL_WARP, value, step);
-            value *= factor;
             if (GATE_UP) {
+                value *= factor;
                 const float up = __shfl_xor_sync(FULL_WARP, value, LANES);
                 value = fast_swiglu(value, up);
             } else {
-                value += MULTI              ? own_addend
-                         : addend_lane < 32 ? __shfl_sync(FULL_WARP, addends, addend_lane + index)
-                         : writes           ? addend(weight, to)
-                                            : 0;
+                const float added = MULTI              ? own_addend
+                                    : addend_lane < 32 ? __shfl_sync(FULL_WARP, addends, addend_lane + index)
+                                    : writes           ? addend(weight, to)
+                                                       : 0;
+                value = __fmaf_rn(factor, value, added);
                 addend_lane += ROWS;
             }
             if (writes) {

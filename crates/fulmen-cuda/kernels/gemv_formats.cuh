@@ -1,14 +1,15 @@
 // GEMV (gemv.cu): how each weight format is dequantized and multiplied with q8 activations by dp4a.
 //
 // A lane works on units of 64 columns: `load` puts the quants of a unit into registers as bytes, with its
-// scales; `dot` gives its dot product with a unit of x in f32. Integer products and sums of 32 or 16 elements
-// are exact; they are scaled by the integer scale of the sub-block, then in f32 by the scales of the block
-// and of x.
+// scales; `add_dot` adds its dot product with a unit of x to a sum in f32. Integer products and sums of 32 or
+// 16 elements are exact; they are scaled by the integer scale of the sub-block, then in f32 by the scales of
+// the block and of x. The arithmetic in f32 is written as intrinsics, because the int8 GEMM of several rows
+// (gemm_q8_formats.cuh) gives the same bits, whatever a compiler contracts.
 //
 // A format provides:
 //   CHUNK_BYTES                  bytes of 256 columns of a row
 //   load(row, unit, whole)       `whole`: both 32-column blocks of the unit exist
-//   dot(lane, x)                 `x`: the q8 group (q8_activations.cuh) of the unit, which is lane % 8 there
+//   add_dot(sum, lane, x)        `x`: the q8 group (q8_activations.cuh) of the unit, which is lane % 8 there
 #pragma once
 
 #include "q8_activations.cuh"
@@ -16,6 +17,15 @@
 
 DEVICE float2 f16x2_to_f32(u32 word) {
     return make_float2(f16_to_f32((u16)word), f16_to_f32((u16)(word >> 16)));
+}
+
+// factor * dot - minimum * sum.
+DEVICE float scaled(float factor, float dot, float minimum, float sum) {
+    return __fmaf_rn(factor, dot, -__fmul_rn(minimum, sum));
+}
+// sum + both blocks of a unit.
+DEVICE float add_blocks(float sum, const Q8Unit& u, float first, float second) {
+    return __fadd_rn(sum, __fmaf_rn(u.scale0, first, __fmul_rn(u.scale1, second)));
 }
 
 // sum + the dot product of 16 bytes of W, unsigned or signed, and 16 signed bytes of x.
@@ -80,14 +90,14 @@ struct FormatQ45K {
             e = e | shifted(masked(high_bits1, 2 * j + 1, 0x01010101), 4, ~0u);
         }
     }
-    DEVICE float dot(u32 lane, const u8* x) const {
+    DEVICE float add_dot(float sum, u32 lane, const u8* x) const {
         const uint4* quants = (const uint4*)(x + (lane & 7) * 16);
         Q8Unit u = *(const Q8Unit*)(x + 512 + (lane & 7) * 16);
         i32 dot0 = dot16_u8(b, quants[8], dot16_u8(a, quants[0], 0)),
             dot1 = dot16_u8(e, quants[24], dot16_u8(c, quants[16], 0));
-        float first = factor.x * (float)(dot0 * scale0) - factor.y * (float)(u.sum0 * minimum0);
-        float second = factor.x * (float)(dot1 * scale1) - factor.y * (float)(u.sum1 * minimum1);
-        return u.scale0 * first + u.scale1 * second;
+        const float first = scaled(factor.x, (float)(dot0 * scale0), factor.y, (float)(u.sum0 * minimum0));
+        const float second = scaled(factor.x, (float)(dot1 * scale1), factor.y, (float)(u.sum1 * minimum1));
+        return add_blocks(sum, u, first, second);
     }
 };
 
@@ -124,7 +134,7 @@ struct FormatQ6K {
         w[3] = masked(high, second, LOW_NIBBLES) | rotated(top, 32 - rotation);
     }
     // Slices q and q + 2 of two neighboring units of x.
-    DEVICE float dot(u32 lane, const u8* x) const {
+    DEVICE float add_dot(float sum, u32 lane, const u8* x) const {
         const u32 q = lane & 1, unit = lane & 7, other = unit ^ 1;
         const uint4 *quants = (const uint4*)(x + q * 128 + unit * 16),
                     *more = (const uint4*)(x + q * 128 + other * 16);
@@ -135,7 +145,9 @@ struct FormatQ6K {
                   b = scale[1] * dot16_u8(w[1], quants[16], -32 * sums.y);
         const i32 c = scale[2] * dot16_u8(w[2], more[0], -32 * others.x),
                   e = scale[3] * dot16_u8(w[3], more[16], -32 * others.y);
-        return d * (s.x * (float)a + s.y * (float)b + t.x * (float)c + t.y * (float)e);
+        float all = __fmaf_rn(s.x, (float)a, __fmul_rn(s.y, (float)b));
+        all = __fmaf_rn(t.y, (float)e, __fmaf_rn(t.x, (float)c, all));
+        return __fmaf_rn(d, all, sum);
     }
 };
 
@@ -186,18 +198,18 @@ struct Format32 {
         // The first block was loaded twice.
         if (!whole) scale[1] = minimum[1] = 0;
     }
-    DEVICE float dot(u32 lane, const u8* x) const {
+    DEVICE float add_dot(float sum, u32 lane, const u8* x) const {
         const uint4* from = (const uint4*)(x + (lane & 7) * 16);
         Q8Unit u = *(const Q8Unit*)(x + 512 + (lane & 7) * 16);
         if (QUANTS_ARE_BYTES) {
             i32 dot0 = dot16_s8(quants[1], from[8], dot16_s8(quants[0], from[0], 0)),
                 dot1 = dot16_s8(quants[3], from[24], dot16_s8(quants[2], from[16], 0));
-            return u.scale0 * (scale[0] * (float)dot0) + u.scale1 * (scale[1] * (float)dot1);
+            return add_blocks(sum, u, __fmul_rn(scale[0], (float)dot0), __fmul_rn(scale[1], (float)dot1));
         }
         i32 dot0 = dot16_u8(quants[1], from[8], dot16_u8(quants[0], from[0], 0)),
             dot1 = dot16_u8(quants[3], from[24], dot16_u8(quants[2], from[16], 0));
-        return u.scale0 * (scale[0] * (float)dot0 - minimum[0] * (float)u.sum0) +
-               u.scale1 * (scale[1] * (float)dot1 - minimum[1] * (float)u.sum1);
+        return add_blocks(sum, u, scaled(scale[0], (float)dot0, minimum[0], (float)u.sum0),
+                          scaled(scale[1], (float)dot1, minimum[1], (float)u.sum1));
     }
 };
 

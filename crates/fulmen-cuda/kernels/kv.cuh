@@ -9,8 +9,9 @@
 
 enum KvType : u32 { KV_F32 = 0, KV_F16 = 1, KV_Q8_0 = 2 };
 
-constexpr u32 KV_PAGE = 128;  // positions of a page
-constexpr u32 NO_PAGE = ~0u;  // in a page table: the sequence has no such page
+constexpr u32 KV_PAGE = 128;      // positions of a page
+constexpr u32 NO_PAGE = ~0u;      // in a page table: the sequence has no such page
+constexpr u32 NO_SEQUENCE = ~0u;  // the sequence number of an inactive row, which is skipped
 
 // The FaultCode (common.cuh) of a page that is not in the pool.
 constexpr u32 FAULT_PAGE = 10;
@@ -43,9 +44,11 @@ struct KvSlots {
 
 DEVICE u32 sequence_of(const KvSlots& slots, u32 row) { return slots.sequences ? slots.sequences[row] : 0; }
 
-// Whether the row's slot is inside the cache. If not, the thread with `reports` set reports a fault.
+// Whether the row's slot is inside the cache. If not, the thread with `reports` set reports a fault, unless
+// the row is inactive.
 DEVICE bool slot_is_valid(const KvSlots& slots, u32 n_seqs, u32 capacity, u32 row, bool reports) {
     u32 position = slots.positions[row], sequence = sequence_of(slots, row);
+    if (sequence == NO_SEQUENCE) return false;
     if (position >= capacity) {
         if (reports) report(slots.fault, FAULT_POSITION, row, position, capacity);
         return false;
@@ -79,19 +82,29 @@ DEVICE u32 slot_page(const KvSlots& slots, const KvCacheArgs& cache, u32 row, bo
     return NO_PAGE;
 }
 
-// Quantizes 32 values, one per lane, to a Q8_0 block. The scale is rounded up where the nearest f16 would
-// clip the largest value.
+// Quantization to Q8_0 in steps, so that all kernels store the same bits. Values are clamped first, then
+// scaled by the inverse of the block's scale, which is rounded up where the nearest f16 would clip the
+// largest value.
+DEVICE float q8_0_clamp(float x) { return fminf(fmaxf(x, -1e9f), 1e9f); }
+DEVICE u16 q8_0_scale(float largest) {
+    const u16 bits = f32_to_f16(fminf(largest / 127.0f, 65504.0f));
+    return largest > f16_to_f32(bits) * 127.5f && bits < 0x7bff ? bits + 1 : bits;
+}
+DEVICE float q8_0_inverse(u16 scale) {
+    const float d = f16_to_f32(scale);
+    return d == 0.0f ? 0.0f : 1.0f / d;
+}
+DEVICE u8 q8_0_quant(float x, float inverse) {
+    return (u8)(i8)(int)rintf(fminf(fmaxf(x * inverse, -127.0f), 127.0f));
+}
+
+// Quantizes 32 values, one per lane, to a Q8_0 block.
 DEVICE void store_q8_0(u8* values, u16* scale, float x) {
     u32 lane = threadIdx.x % 32;
-    x = fminf(fmaxf(x, -1e9f), 1e9f);
-    float largest = warp_max(fabsf(x));
-    u16 scale_bits = f32_to_f16(fminf(largest / 127.0f, 65504.0f));
-    if (largest > f16_to_f32(scale_bits) * 127.5f && scale_bits < 0x7bff) scale_bits += 1;
-    float d = f16_to_f32(scale_bits);
-    float quant = x * (d == 0.0f ? 0.0f : 1.0f / d);
-    quant = rintf(fminf(fmaxf(quant, -127.0f), 127.0f));
-    if (lane == 0) *scale = scale_bits;
-    values[lane] = (u8)(i8)(int)quant;
+    x = q8_0_clamp(x);
+    const u16 bits = q8_0_scale(warp_max(fabsf(x)));
+    if (lane == 0) *scale = bits;
+    values[lane] = q8_0_quant(x, q8_0_inverse(bits));
 }
 
 // Stores one head at a position of a page of `pool` (keys or values) in the cache's type, by one warp.

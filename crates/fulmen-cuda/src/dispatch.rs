@@ -197,12 +197,15 @@ impl KernelDispatch for CudaDispatcher {
         dispatch_sample(SampleCall) => kernels::sample::launch;
         dispatch_penalize(PenalizeCall) => kernels::penalize::launch;
         dispatch_gather_tokens(GatherTokensCall) => kernels::gather_tokens::launch;
+        dispatch_mask_logits(MaskLogitsCall) => kernels::mask_logits::launch;
+        dispatch_log_probs(LogProbsCall) => kernels::log_probs::launch;
         dispatch_advance(AdvanceCall) => kernels::advance::launch;
     }
 
-    /// From this size on, the tiles of a GEMM fill the multiprocessors of a large GPU.
+    /// From 2048 rows on, the tiles of a GEMM fill the multiprocessors of a large GPU; twice as many halve the
+    /// time to dequantize weights, 5 % of a prompt of 8192 tokens.
     fn prefill_chunk(&self) -> u32 {
-        2048
+        4096
     }
 
     /// Residuals are added in the epilogue of the matmul before them and norms are fused with the matmul

@@ -1,10 +1,11 @@
 //! Forwarded activations: the forms that kernels exchange beside f32, what the plan of a program asks about
 //! them, and the launches of planned calls.
 //!
-//! A matmul of few rows reads its activations quantized to 8 bits (one row) or packed in f16 (8 or 16 rows).
+//! A matmul of few rows reads its activations quantized to 8 bits (up to 8 rows) or packed in f16 (16 rows).
 //! The kernel that computes them writes that form as well, and the matmul then needs no conversion. A norm
-//! before such a matmul is computed by it: by the GEMV, by the kernel that packs activations, or, with
-//! fragments that a GEMM has multiplied by the gain, from the sums of squares beside them.
+//! before such a matmul is computed by it: by the GEMV and the int8 GEMM, by the kernel that packs
+//! activations, or, with fragments that a GEMM has multiplied by the gain, from the sums of squares beside
+//! them.
 //!
 //! All functions but [`launch`] are answers for a plan: they depend on the calls and the device's
 //! capabilities only.
@@ -21,6 +22,8 @@ use crate::queue::Queue;
 pub(crate) enum FormKind {
     /// One row quantized to q8.
     Q8,
+    /// 2 to 8 rows quantized to q8, as MMA fragments.
+    Q8Rows,
     /// Rows in f16, each scaled by a factor of its own.
     ScaledF16,
     /// Rows in f16 as a matmul has computed them, not scaled, but multiplied by the gain of a norm if the
@@ -41,6 +44,7 @@ impl FormKind {
             FormKind::Q8 => (0, "q8 activations"),
             FormKind::ScaledF16 => (1, "scaled f16 fragments"),
             FormKind::MatmulF16 => (2, "f16 fragments of a matmul"),
+            FormKind::Q8Rows => (3, "q8 rows"),
         };
         let operand = gamma.map(|ptr| FormOperand { ptr, bytes: width as usize * 4 });
         ActivationForm { ptr, rows, width, form: Form { id, name, bytes, operand } }
@@ -132,7 +136,7 @@ pub(crate) fn forwards(caps: Caps, calls: &[ProgramCall], activation: &Activatio
     match &last.call {
         OpCall::MulMat(call) => small_m::forwards(caps, call, norm, activation),
         OpCall::GateUp(call) => small_m::forwards_gate_up(caps, call, norm, activation),
-        OpCall::Attention(call) => attention_decode::forwarded_form(caps, call) == Some(*activation),
+        OpCall::Attention(call) => attention_decode::forwards(caps, call, activation),
         _ => false,
     }
 }

@@ -34,6 +34,6 @@ pub mod step;
 pub use driver::{Driver, Progress, StepDevice, Ticket};
 pub use engine::{AnyDevice, EVENT_CAPACITY, Engine, RequestHandle, Shutdown};
 pub use error::{AuditError, ConfigError, DeviceLost, EngineError, LaunchError, Leak, RequestError};
-pub use model::{EngineOptions, TextEngine, TextEvent, TextFinish, TextRequest, TextStream};
+pub use model::{EngineOptions, ModelSampling, TextEngine, TextEvent, TextFinish, TextRequest, TextStream};
 pub use request::{Constraint, Event, FinishReason, Request, RequestId, SamplingParams, Stop, Usage};
 pub use scheduler::{GroupStats, PreemptionMode, Scheduler, SchedulerConfig, Stats};

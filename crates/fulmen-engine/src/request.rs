@@ -5,8 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use fulmen_core::sampling::Constraint;
+
 use crate::error::RequestError;
-use crate::step::{Sampled, TokenMask};
+use crate::step::Sampled;
 
 /// The number of a request in its scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,15 +40,6 @@ impl fmt::Debug for SamplingParams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SamplingParams(..)")
     }
-}
-
-/// Restricts the tokens of a request, for example to a grammar. A panic or an error ends the request.
-pub trait Constraint: Send {
-    /// The tokens that may come next. It may be called several times for the same position.
-    fn mask(&mut self) -> Result<TokenMask, String>;
-
-    /// Goes on after a token that was sampled.
-    fn accept(&mut self, token: u32) -> Result<(), String>;
 }
 
 /// When generation ends, beside its limits. The tokens that end it are delivered, too.
@@ -100,7 +93,8 @@ pub struct Request {
     pub logprobs: Option<u8>,
     /// When generation ends.
     pub stop: Stop,
-    /// Restricts the tokens. The rows of such a request are planned when its last token has been read.
+    /// Restricts the tokens; a panic in it ends the request. The rows of such a request are planned when its
+    /// last token has been read.
     pub constraint: Option<Box<dyn Constraint>>,
     /// Whether cached prefixes may be used for this request.
     pub use_prefix_cache: bool,

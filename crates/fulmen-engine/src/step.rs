@@ -6,7 +6,8 @@
 //! prefill chunks, each a range of consecutive positions of one sequence.
 
 use std::ops::Range;
-use std::sync::Arc;
+
+pub use fulmen_core::sampling::TokenMask;
 
 use crate::pages::{PageId, Transfer};
 use crate::request::SamplingParams;
@@ -105,26 +106,6 @@ pub struct LogitsRow {
     pub logprobs: Option<u8>,
     /// The tokens that may be sampled; `None` for all.
     pub mask: Option<TokenMask>,
-}
-
-/// A bit per token: bit `t % 32` of word `t / 32` is set if token `t` is allowed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TokenMask(pub Arc<[u32]>);
-
-impl TokenMask {
-    /// A mask for `vocabulary` tokens.
-    pub fn new(vocabulary: u32, allowed: impl Fn(u32) -> bool) -> TokenMask {
-        let mut words = vec![0; vocabulary.div_ceil(32) as usize];
-        (0..vocabulary)
-            .filter(|&token| allowed(token))
-            .for_each(|token| words[token as usize / 32] |= 1 << (token % 32));
-        TokenMask(words.into())
-    }
-
-    /// Whether a token is allowed.
-    pub fn allows(&self, token: u32) -> bool {
-        self.0.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
-    }
 }
 
 /// The rows of a prefill chunk: consecutive positions of one sequence.

@@ -163,6 +163,9 @@ pub enum ModelError {
         /// What it is.
         found: String,
     },
+    /// A constraint could not go on: the grammar needs more work than its limits allow, or it is broken.
+    #[error("{0}")]
+    Constraint(String),
     /// An invalid sampling parameter.
     #[error(transparent)]
     Sampling(#[from] SamplingError),

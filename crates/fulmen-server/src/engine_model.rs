@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use fulmen_engine::{Engine, EngineError, EngineOptions, Request, RequestHandle, SamplingParams, Stats};
+use fulmen_engine::{
+    Engine, EngineError, EngineOptions, ModelSampling, Request, RequestHandle, SamplingParams, Stats,
+};
 use fulmen_model::summary::Summary;
 use fulmen_model::template::ChatTemplate;
 use fulmen_model::tokenizer::Tokenizer;
 use fulmen_model::{Model, ModelError, Sampling, SessionOptions};
 
+use crate::constraints::ModelConstraints;
 use crate::served::{ConstraintFactory, EmbedError, ModelInfo, ServedModel};
 
 /// How the parameters of sampling are given to a device.
@@ -78,7 +81,7 @@ impl EngineModel {
             context,
             info: info(model, device),
             sampling: model_sampling,
-            constraints: None,
+            constraints: Some(Box::new(ModelConstraints::new(model))),
             logprobs: true,
             embedder: embedder(model),
         })
@@ -87,10 +90,10 @@ impl EngineModel {
 
 /// The parameters that the device of a model takes.
 fn model_sampling(sampling: &Sampling, logit_bias: &[(u32, f32)]) -> Result<SamplingParams, String> {
-    if !logit_bias.is_empty() {
-        return Err("logit_bias is not supported by this model's device".to_owned());
+    if logit_bias.is_empty() {
+        return Ok(SamplingParams::new(*sampling));
     }
-    Ok(SamplingParams::new(*sampling))
+    Ok(SamplingParams::new(ModelSampling { sampling: *sampling, logit_bias: logit_bias.to_vec() }))
 }
 
 fn info(model: &Model, device: &str) -> ModelInfo {

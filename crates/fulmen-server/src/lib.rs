@@ -19,6 +19,7 @@ struct Readme;
 mod anthropic;
 mod app;
 mod body;
+mod constraints;
 mod engine_model;
 mod error;
 mod generation;

@@ -39,7 +39,7 @@ impl Default for Limits {
             choices: 16,
             stops: 16,
             stop_bytes: 256,
-            logit_bias: 1024,
+            logit_bias: 300,
             tools: 128,
             embeddings: 256,
             request_timeout: Duration::from_secs(600),

@@ -85,7 +85,7 @@ pub(crate) async fn tokenize(
                 _ => tokenize_text(&lease, text, special).await?,
             }
         }
-        (None, Some(List(messages))) => chat_input(messages)?.prompt(&lease).await?.tokens,
+        (None, Some(List(messages))) => chat_input(messages)?.prompt(&lease, false).await?.tokens,
         _ => return Err(ApiError::field("prompt", "expected either prompt or messages")),
     };
     let show = |&id: &u32| lease.tokenizer().token(id).unwrap_or_default().to_owned();

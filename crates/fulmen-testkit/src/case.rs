@@ -49,6 +49,10 @@ impl Tolerance {
     pub const RANDOM_QUANTS_MATMUL: Tolerance = Tolerance::nmse(2e-4);
     /// Attention, also over an F16 or Q8_0 cache.
     pub const ATTENTION: Tolerance = Tolerance::nmse(1e-4);
+    /// Attention over rows that the case itself has stored as Q8_0. A quant may be off by one, which is 1/127
+    /// of the largest value of its block; a row that sees one position shows it undiminished beside rows
+    /// that average many.
+    pub const STORED_Q8_0_ATTENTION: Tolerance = Tolerance::Within { nmse: 1e-4, element: 0.3 };
     /// Q8_0 blocks of another encoder: a quant may be off by one.
     pub const REENCODED: Tolerance = Tolerance::nmse(1e-4);
 }

@@ -118,6 +118,13 @@ fn outputs(call: &OpCall) -> Vec<Output> {
             vec![Output { ptr: c.output, bytes: 4 * c.m as usize, dtype: DType::U32 }]
         }
         OpCall::Penalize(c) => floats(c.output, area(c.m, c.n)),
+        OpCall::MaskLogits(c) => floats(c.output, area(c.m, c.n)),
+        OpCall::LogProbs(c) => {
+            let count = area(c.m, 1 + c.top);
+            let mut outputs = floats(c.values, count);
+            outputs.push(Output { ptr: c.indices, bytes: 4 * count, dtype: DType::U32 });
+            outputs
+        }
         OpCall::Advance(c) => {
             let words = |ptr, n: usize| Output { ptr, bytes: 4 * n, dtype: DType::U32 };
             let history = area(c.history.n_seqs, c.history.capacity);

@@ -140,6 +140,18 @@ impl Writer {
                 let params = OpParams { history: Some(c.history), ..none };
                 self.push((op, c.output, [1, 1, c.m, 0], inputs), params)
             }
+            OpCall::MaskLogits(c) => {
+                let inputs = vec![self.rows(c.logits, c.m, c.n)];
+                let inputs = self.slots(inputs, [c.slots, None], c.m);
+                let params = OpParams { logit_slots: Some(c.state), ..none };
+                self.push((op, c.output, [c.n, 1, c.m, 0], inputs), params)
+            }
+            OpCall::LogProbs(c) => {
+                let inputs = vec![self.rows(c.logits, c.m, c.n)];
+                let inputs = self.slots(inputs, [Some(c.tokens), None], c.m);
+                let params = OpParams { second_ptr: c.indices, int_param: c.top, ..none };
+                self.push((op, c.values, [1 + c.top, 1, c.m, 0], inputs), params)
+            }
             OpCall::Advance(c) => {
                 let inputs = self.slots(Vec::new(), [Some(c.drawn), c.sequences], c.m);
                 let params = OpParams {
@@ -203,7 +215,7 @@ impl Writer {
             }
             KvSource::Cache { cache, positions, sequences } => {
                 let inputs = self.slots(inputs, [Some(positions), sequences], c.m);
-                let params = OpParams { kv: Some(cache), ..params };
+                let params = OpParams { kv: Some(cache), attention_rows: c.rows, ..params };
                 self.push((TensorOp::Attention, c.output, [width, 1, c.m, 0], inputs), params)
             }
         }

@@ -18,7 +18,8 @@
 //! - [`cuda`]: the CUDA backend; decode steps are captured once and replayed.
 //!
 //! The backends are cargo features: `cpu`, `wgpu` and `cuda`, all on by default. `hub` adds the module `hub`,
-//! which downloads models. With `cpu` alone nothing of a GPU is compiled, and the crate builds for
+//! which downloads models, and `constraint` the module `constraint`: answers that match a JSON schema, a
+//! regular expression or a grammar. With `cpu` alone nothing of a GPU is compiled, and the crate builds for
 //! `wasm32-unknown-unknown`.
 //!
 //! # Text from a model
@@ -118,6 +119,8 @@ mod builtin;
 mod registry;
 mod select;
 
+#[cfg(feature = "constraint")]
+pub use fulmen_constraint as constraint;
 pub use fulmen_core as core;
 #[cfg(feature = "cpu")]
 pub use fulmen_cpu as cpu;

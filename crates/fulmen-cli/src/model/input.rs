@@ -88,7 +88,7 @@ fn stdin_with_hint() -> Result<String, InputError> {
     text
 }
 
-fn read_file(path: &Path) -> Result<String, InputError> {
+pub(crate) fn read_file(path: &Path) -> Result<String, InputError> {
     let from = path.display().to_string();
     let file = File::open(path).map_err(|error| InputError::Read { from: from.clone(), error })?;
     read(file, from)

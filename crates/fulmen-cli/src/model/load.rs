@@ -30,8 +30,8 @@ pub(crate) struct EngineOptions {
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
     pub(crate) kv: DType,
 
-    /// Prefill chunk: tokens of a prompt that run at once. By default 2048 with CUDA and on discrete GPUs if
-    /// they have enough memory, and 512 on other devices.
+    /// Prefill chunk: tokens of a prompt that run at once. By default 4096 with CUDA and 2048 on
+    /// discrete GPUs, if they have enough memory, and 512 on other devices.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     chunk: Option<u32>,
 

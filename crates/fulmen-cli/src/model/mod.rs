@@ -2,6 +2,8 @@
 //! sampling, statistics, Ctrl-C.
 
 pub(crate) mod builtin;
+#[cfg_attr(not(feature = "constraint"), path = "no_constraint.rs")]
+pub(crate) mod constraint;
 pub(crate) mod find;
 pub(crate) mod input;
 pub(crate) mod interrupt;

@@ -33,7 +33,7 @@ pub(crate) fn line(loaded: &LoadedModel, session: &Session, generated: &Generate
     parts.push(format!("weights {weights}, KV cache {}", format_bytes(cache)));
     parts.push(loaded.device.selector().to_string());
     match &generated.reason {
-        FinishReason::EndToken(_) | FinishReason::StopString(_) => {}
+        FinishReason::EndToken(_) | FinishReason::Complete | FinishReason::StopString(_) => {}
         FinishReason::MaxTokens => parts.push("stopped at --max-tokens".to_owned()),
         FinishReason::ContextFull => {
             let context = counted(session.context(), "token");

@@ -7,7 +7,7 @@ use super::builder_call::BuilderCall;
 use super::op::{BinaryKind, CacheRef, Linear, Op, Slots, TensorId, UnaryKind};
 use super::{LogicalGraph, OpNode, Role, TensorDef};
 use crate::graph::checks::{check_cache, check_heads, epsilon, finite};
-use crate::{BuildError, DType, Heads, KV_PAGE, KvCache, Problem, RopeSpec};
+use crate::{AttentionRows, BuildError, DType, Heads, KV_PAGE, KvCache, Problem, RopeSpec};
 
 /// A handle to a tensor of one builder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,7 +95,7 @@ impl Default for GraphBuilder {
 
 pub(super) type Built<T> = Result<T, BuildError>;
 
-fn id_of(tensor: Option<Tensor>) -> Option<TensorId> {
+pub(super) fn id_of(tensor: Option<Tensor>) -> Option<TensorId> {
     tensor.map(Tensor::id)
 }
 
@@ -125,11 +125,11 @@ impl GraphBuilder {
         Ok((def.rows, def.width))
     }
 
-    fn call(&self, name: &'static str) -> BuilderCall<'_> {
+    pub(super) fn call(&self, name: &'static str) -> BuilderCall<'_> {
         BuilderCall { name, builder: self }
     }
 
-    fn push(&mut self, def: TensorDef) -> Tensor {
+    pub(super) fn push(&mut self, def: TensorDef) -> Tensor {
         self.graph.tensors.push(def);
         // 2^32 tensors do not fit memory.
         Tensor { id: (self.graph.tensors.len() - 1) as u32, owner: self.owner }
@@ -157,7 +157,7 @@ impl GraphBuilder {
         Ok(self.push(def))
     }
 
-    fn emit(&mut self, op: Op, rows: u32, width: u32) -> Tensor {
+    pub(super) fn emit(&mut self, op: Op, rows: u32, width: u32) -> Tensor {
         let output =
             self.push(TensorDef { name: None, rows, width, dtype: DType::F32, role: Role::Computed });
         self.graph.ops.push(OpNode { op, outputs: vec![output.id()] });
@@ -188,6 +188,13 @@ impl GraphBuilder {
     /// A sequence has `seq_pages · KV_PAGE` positions. The caller writes it; no op does.
     pub fn page_table(&mut self, name: &str, n_seqs: u32, seq_pages: u32) -> Built<Tensor> {
         self.index_state(name, n_seqs, seq_pages)
+    }
+
+    /// A state that holds the work list of a mixed step with up to `max_chunks` prefill chunks: see
+    /// [`attention_work`](crate::attention_work()). The caller writes it; no op does.
+    pub fn attention_work(&mut self, name: &str, max_chunks: u32) -> Built<AttentionRows<Tensor>> {
+        let work = self.index_state(name, max_chunks.saturating_add(1), 4)?;
+        Ok(AttentionRows::Mixed { work, max_chunks })
     }
 
     /// The KV cache of one layer: two states, `name.k` and `name.v`, of `spec.n_pages` pages each.
@@ -413,13 +420,31 @@ impl GraphBuilder {
         sequences: Option<Tensor>,
         scale: f32,
     ) -> Built<Tensor> {
+        self.step_attention(q, cache, positions, sequences, AttentionRows::Any, scale)
+    }
+
+    /// As [`cache_attention`](GraphBuilder::cache_attention), with what is known of the rows. The work list
+    /// of a mixed step is an [`attention_work`](GraphBuilder::attention_work).
+    pub fn step_attention(
+        &mut self,
+        q: Tensor,
+        cache: Cache,
+        positions: Tensor,
+        sequences: Option<Tensor>,
+        rows: AttentionRows<Tensor>,
+        scale: f32,
+    ) -> Built<Tensor> {
         let (call, heads) = (self.call("cache_attention"), cache.spec.heads);
         let (m, _) = call.rows("q", q)?;
         call.rows_of("q", q, m, heads.q_width())?;
         call.slots(cache, positions, sequences, m)?;
+        if let Some((&work, max_chunks)) = rows.work() {
+            call.work_list(work, max_chunks)?;
+        }
         call.check(finite("the scale", scale))?;
         let slots = Slots { positions: positions.id(), sequences: id_of(sequences) };
-        let op = Op::CacheAttention { q: q.id(), cache: cache_ref(cache), slots, heads, scale };
+        let (q, rows) = (q.id(), rows.map(Tensor::id));
+        let op = Op::CacheAttention { q, cache: cache_ref(cache), slots, rows, heads, scale };
         Ok(self.emit(op, m, heads.q_width()))
     }
 
@@ -573,7 +598,7 @@ impl GraphBuilder {
         Ok(())
     }
 
-    fn not_empty(&self, call: &'static str, width: u32) -> Built<()> {
+    pub(super) fn not_empty(&self, call: &'static str, width: u32) -> Built<()> {
         if width > 0 {
             return Ok(());
         }

@@ -58,6 +58,15 @@ impl<'a> BuilderCall<'a> {
         self.size(what, 1, def.width)
     }
 
+    /// A tensor of words; returns (rows, width).
+    pub(super) fn words(&self, what: &'static str, tensor: Tensor) -> Built<(u32, u32)> {
+        let def = self.def(what, tensor)?;
+        match def.dtype {
+            DType::U32 => Ok((def.rows, def.width)),
+            got => self.fail(Problem::Type { what, expected: "U32", got }),
+        }
+    }
+
     /// A tensor that the op updates.
     pub(super) fn state(&self, what: &'static str, tensor: Tensor) -> Built<()> {
         match self.def(what, tensor)?.role {
@@ -104,6 +113,16 @@ impl<'a> BuilderCall<'a> {
             Some(factors) => self.rows_of("the frequency factors", factors, 1, rotation.spec.n_rot / 2),
             None => Ok(()),
         }
+    }
+
+    /// The work list of a mixed step.
+    pub(super) fn work_list(&self, tensor: Tensor, max_chunks: u32) -> Built<()> {
+        let def = self.def("the work list", tensor)?;
+        if def.dtype != DType::U32 {
+            return self.fail(Problem::Type { what: "the work list", expected: "U32", got: def.dtype });
+        }
+        self.size("the columns of the work list", 4, def.width)?;
+        self.size("the rows of the work list", max_chunks.saturating_add(1), def.rows)
     }
 
     /// Positions and sequences of `rows` rows, and a cache of this builder.

@@ -51,6 +51,12 @@ impl Lowering<'_> {
         TokenHistory { ptr: self.at(id), n_seqs: rows, capacity: width }
     }
 
+    fn logit_slots(&self, edits: TensorId, masks: TensorId) -> LogitSlots {
+        let TensorDef { rows: n_slots, width, .. } = self.tensors[edits];
+        let (edits_ptr, masks_ptr) = (self.at(edits), self.at(masks));
+        LogitSlots { edits_ptr, masks_ptr, n_slots, capacity: width.saturating_sub(2) / 2 }
+    }
+
     /// How many rows of `width` elements a tensor has: its rows times its heads.
     fn rows_of(&self, id: TensorId, width: u32) -> Result<u32, Problem> {
         let TensorDef { rows, width: all, .. } = self.tensors[id];
@@ -105,13 +111,13 @@ impl Lowering<'_> {
             }
             Op::Attention { q, k, v, heads, scale } => {
                 let kv = KvSource::Rows { k: at(k), v: at(v) };
-                OpCall::Attention(self.attention(q, kv, output, heads, scale))
+                OpCall::Attention(self.attention(q, kv, AttentionRows::Any, output, heads, scale))
             }
-            Op::CacheAttention { q, cache, slots, heads, scale } => {
+            Op::CacheAttention { q, cache, slots, rows, heads, scale } => {
                 let Slots { positions, sequences } = slots;
                 let (cache, sequences) = (self.cache(&cache), self.at_option(sequences));
                 let kv = KvSource::Cache { cache, positions: at(positions), sequences };
-                OpCall::Attention(self.attention(q, kv, output, heads, scale))
+                OpCall::Attention(self.attention(q, kv, rows.map(at), output, heads, scale))
             }
             Op::KvStore { k, v, cache, slots, heads } => {
                 OpCall::KvStore(self.kv_store(k, v, &cache, slots, heads))
@@ -159,6 +165,17 @@ impl Lowering<'_> {
                 output,
                 m: self.tensors[slots.positions].rows,
             }),
+            Op::MaskLogits { logits, edits, masks, slots } => {
+                let TensorDef { rows: m, width: n, .. } = self.tensors[logits];
+                let (state, slots) = (self.logit_slots(edits, masks), self.at_option(slots));
+                OpCall::MaskLogits(MaskLogitsCall { logits: at(logits), state, slots, output, m, n })
+            }
+            Op::LogProbs { logits, tokens, top } => {
+                let TensorDef { rows: m, width: n, .. } = self.tensors[logits];
+                let indices = outputs.get(1).map_or(0, |&id| at(id));
+                let (logits, tokens) = (at(logits), at(tokens));
+                OpCall::LogProbs(LogProbsCall { logits, tokens, values: output, indices, m, n, top })
+            }
             Op::Advance { drawn, tokens, positions, history, sequences } => {
                 let (history, sequences) = (self.history(history), self.at_option(sequences));
                 let m = self.tensors[drawn].rows;
@@ -186,8 +203,16 @@ impl Lowering<'_> {
         MulMatCall { input: self.at(x), parts, residual: self.at_option(residual), m, k }
     }
 
-    fn attention(&self, q: TensorId, kv: KvSource, output: u64, heads: Heads, scale: f32) -> AttentionCall {
-        AttentionCall { q: self.at(q), kv, output, m: self.tensors[q].rows, heads, scale, layer: 0 }
+    fn attention(
+        &self,
+        q: TensorId,
+        kv: KvSource,
+        rows: AttentionRows,
+        output: u64,
+        heads: Heads,
+        scale: f32,
+    ) -> AttentionCall {
+        AttentionCall { q: self.at(q), kv, output, m: self.tensors[q].rows, heads, rows, scale, layer: 0 }
     }
 
     fn kv_store(

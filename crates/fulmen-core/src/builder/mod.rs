@@ -6,6 +6,7 @@
 
 mod bind;
 mod build;
+mod build_logits;
 mod builder_call;
 mod fuse;
 mod lower;

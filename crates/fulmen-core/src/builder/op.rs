@@ -2,7 +2,7 @@
 
 use crate::graph::checks::{above_0, finite};
 use crate::graph::{BinaryCall, OpCall, TensorOp, UnaryCall};
-use crate::{DType, Heads, Problem, RopeSpec};
+use crate::{AttentionRows, DType, Heads, Problem, RopeSpec};
 
 /// Index of a tensor in [`LogicalGraph::tensors`](super::LogicalGraph::tensors).
 pub type TensorId = usize;
@@ -188,6 +188,7 @@ pub enum Op {
         q: TensorId,
         cache: CacheRef,
         slots: Slots,
+        rows: AttentionRows<TensorId>,
         heads: Heads,
         scale: f32,
     },
@@ -232,6 +233,18 @@ pub enum Op {
     GatherTokens {
         history: TensorId,
         slots: Slots,
+    },
+    MaskLogits {
+        logits: TensorId,
+        edits: TensorId,
+        masks: TensorId,
+        slots: Option<TensorId>,
+    },
+    /// Two outputs: the values and their tokens.
+    LogProbs {
+        logits: TensorId,
+        tokens: TensorId,
+        top: u32,
     },
     /// No output: the tokens and positions of the next step and the history are written.
     Advance {
@@ -298,8 +311,9 @@ impl Op {
                 all(Fixed, factors.as_slice());
             }
             Op::Attention { q, k, v, .. } => all(Batch, &[*q, *k, *v]),
-            Op::CacheAttention { q, cache, slots, .. } => {
+            Op::CacheAttention { q, cache, slots, rows, .. } => {
                 all(Batch, &[*q]);
+                all(Fixed, rows.work().map(|(work, _)| *work).as_slice());
                 all(Fixed, &[cache.k, cache.v, cache.table]);
                 all(Batch, &[slots.positions]);
                 all(Batch, slots.sequences.as_slice());
@@ -331,6 +345,12 @@ impl Op {
                 all(Batch, &[slots.positions]);
                 all(Batch, slots.sequences.as_slice());
             }
+            Op::MaskLogits { logits, edits, masks, slots } => {
+                all(Batch, &[*logits]);
+                all(if slots.is_some() { Fixed } else { Batch }, &[*edits, *masks]);
+                all(Batch, slots.as_slice());
+            }
+            Op::LogProbs { logits, tokens, .. } => all(Batch, &[*logits, *tokens]),
             Op::Advance { drawn, tokens, positions, history, sequences } => {
                 all(Batch, &[*drawn, *tokens, *positions]);
                 all(Fixed, &[*history]);
@@ -356,7 +376,7 @@ impl Op {
             Op::AddRmsNorm { a, b, .. } => vec![(1, *a), (1, *b)],
             Op::MulMat { residual: Some(residual), .. } => vec![(0, *residual)],
             Op::RopeStore { q, .. } => vec![(0, *q)],
-            Op::Penalize { logits, .. } => vec![(0, *logits)],
+            Op::Penalize { logits, .. } | Op::MaskLogits { logits, .. } => vec![(0, *logits)],
             _ => Vec::new(),
         };
         // An operand that is also read in another role must keep its value until the op is done. Only
@@ -391,6 +411,8 @@ impl Op {
             Op::Sample { .. } => TensorOp::Sample,
             Op::Penalize { .. } => TensorOp::Penalize,
             Op::GatherTokens { .. } => TensorOp::GatherTokens,
+            Op::MaskLogits { .. } => TensorOp::MaskLogits,
+            Op::LogProbs { .. } => TensorOp::LogProbs,
             Op::Advance { .. } => TensorOp::Advance,
         }
     }

@@ -1,7 +1,7 @@
 //! Typed calls: the arguments of kernels. All sizes are consistent with each other, and no address that a
 //! kernel must read or write is null. Whether an address belongs to the device is checked by the backend.
 
-use super::{Heads, KvCache, RopeSpec, TokenHistory};
+use super::{AttentionRows, Heads, KvCache, LogitSlots, RopeSpec, TokenHistory};
 use crate::DType;
 
 /// A weight matrix `[rows, k]`, row-major.
@@ -214,6 +214,8 @@ pub struct AttentionCall {
     pub m: u32,
     /// Heads.
     pub heads: Heads,
+    /// Which of them decode and which prefill, over a cache.
+    pub rows: AttentionRows,
     /// Multiplies the scores.
     pub scale: f32,
     /// Layer number, for profiles.
@@ -336,6 +338,44 @@ pub struct GatherTokensCall {
     pub output: u64,
     /// Rows.
     pub m: u32,
+}
+
+/// Logit biases and token masks on logits; see [`LogitEdits`](crate::sampling::LogitEdits). In place is
+/// allowed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MaskLogitsCall {
+    /// `[m, n]`.
+    pub logits: u64,
+    /// Biases and masks.
+    pub state: LogitSlots,
+    /// The slot of each row, or [`NO_SLOT`](crate::sampling::NO_SLOT); row `r` has slot `r` if not given.
+    pub slots: Option<u64>,
+    /// `[m, n]`.
+    pub output: u64,
+    /// Rows.
+    pub m: u32,
+    /// Columns.
+    pub n: u32,
+}
+
+/// Log-probabilities of one token of each row and of the most likely ones; see
+/// [`log_probs`](crate::sampling#log-probabilities).
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogProbsCall {
+    /// `[m, n]`.
+    pub logits: u64,
+    /// `m` tokens.
+    pub tokens: u64,
+    /// `[m, 1 + top]` log-probabilities.
+    pub values: u64,
+    /// `[m, 1 + top]`: whose they are.
+    pub indices: u64,
+    /// Rows.
+    pub m: u32,
+    /// Columns.
+    pub n: u32,
+    /// How many of the most likely tokens are wanted.
+    pub top: u32,
 }
 
 /// The sampled tokens become the inputs of the next decode step: see

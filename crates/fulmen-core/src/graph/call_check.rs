@@ -4,7 +4,7 @@
 
 use super::call::*;
 use super::checks::*;
-use super::{Heads, KvCache, TokenHistory};
+use super::{Heads, KvCache, LogitSlots, TokenHistory};
 use crate::Problem;
 
 /// The address of `rows` rows of `width` elements; null only where one of both is 0.
@@ -196,6 +196,9 @@ impl AttentionCall {
                 optional("sequences", *sequences, self.m)?;
             }
         }
+        if let Some((&work, max_chunks)) = self.rows.work() {
+            matrix("the work list", work, max_chunks.saturating_add(1), 4)?;
+        }
         matrix("the output", self.output, self.m, 1)?;
         finite("the scale", self.scale).map(|_| ())
     }
@@ -296,6 +299,48 @@ impl GatherTokensCall {
         matrix("positions", self.positions, self.m, 1)?;
         optional("sequences", self.sequences, self.m)?;
         matrix("the output", self.output, self.m, 1)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.m == 0
+    }
+}
+
+impl LogitSlots {
+    fn check(&self) -> Checked<()> {
+        at_least_1("the number of sampling slots", self.n_slots)?;
+        elements("the logit edits", self.edits_ptr, 1)?;
+        elements("the token masks", self.masks_ptr, 1)
+    }
+}
+
+impl MaskLogitsCall {
+    pub(super) fn check(&self) -> Checked<()> {
+        at_least_1("the width of the logits", self.n)?;
+        matrix("the logits", self.logits, self.m, self.n)?;
+        if !self.is_empty() {
+            self.state.check()?;
+        }
+        if self.slots.is_none() {
+            same("the number of sampling slots", self.m, self.state.n_slots)?;
+        }
+        optional("the sampling slots", self.slots, self.m)?;
+        matrix("the output", self.output, self.m, self.n)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.m == 0
+    }
+}
+
+impl LogProbsCall {
+    pub(super) fn check(&self) -> Checked<()> {
+        at_least_1("the width of the logits", self.n)?;
+        check_top(self.top)?;
+        matrix("the logits", self.logits, self.m, self.n)?;
+        matrix("tokens", self.tokens, self.m, 1)?;
+        matrix("the values", self.values, self.m, 1)?;
+        matrix("the tokens of the values", self.indices, self.m, 1)
     }
 
     pub(super) fn is_empty(&self) -> bool {

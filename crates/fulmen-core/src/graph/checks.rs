@@ -72,6 +72,13 @@ pub(crate) fn check_rope(rope: RopeSpec, head_dim: u32) -> Checked<()> {
     Ok(())
 }
 
+/// LogProbs gives some of the most likely tokens, not many.
+pub(crate) fn check_top(top: u32) -> Checked<()> {
+    let (what, expected) = ("the number of most likely tokens", "at most 20");
+    let is_few = top <= crate::sampling::MAX_TOP_LOGPROBS;
+    is_few.then_some(()).ok_or(Problem::Value { what, expected, got: top.into() })
+}
+
 /// The history is not empty and its size fits memory.
 pub(crate) fn check_history(n_seqs: u32, capacity: u32) -> Checked<()> {
     at_least_1("the sequences of the history", n_seqs)?;

@@ -4,6 +4,7 @@
 //! node is wrong and why; [`execute_graph`] checks it and runs it on anything that implements
 //! [`KernelDispatch`]. To run it many times, keep the [`Program`].
 
+mod attention_rows;
 mod call;
 mod call_check;
 pub(crate) mod checks;
@@ -19,6 +20,7 @@ mod print;
 mod resolve;
 mod work;
 
+pub use attention_rows::{AttentionRows, PrefillChunk, attention_work};
 pub use call::*;
 pub use dispatch::{KernelDispatch, KernelTime, ReplayId};
 pub use execute::{GraphExecResult, Program, ProgramCall, execute_graph, execute_graph_timed};
@@ -26,7 +28,7 @@ pub use forms::{ActivationForm, Form, FormOperand, Forwarded};
 pub use forward::PlannedCall;
 pub use kv::{KV_PAGE, KvCache, KvPool, NO_PAGE, PageLayout, pages_of, q8_0_from_pages, q8_0_to_pages};
 pub use ops::{OpCall, TensorOp};
-pub use params::{ExtraWeight, Heads, OpParams, RopePairing, RopeSpec, TokenHistory};
+pub use params::{ExtraWeight, Heads, LogitSlots, OpParams, RopePairing, RopeSpec, TokenHistory};
 pub use work::{CacheUse, Work};
 
 use crate::DType;

@@ -3,7 +3,7 @@
 //! the same for every backend.
 
 use super::call::*;
-use super::{Heads, KV_PAGE, KvCache, TokenHistory};
+use super::{Heads, KV_PAGE, KvCache, LogitSlots, TokenHistory};
 use crate::sampling::{Penalties, SampleState};
 use crate::{BackendError, DType, Extent, LookUp};
 
@@ -203,6 +203,10 @@ impl AttentionCall {
         let q = f32_rows(memory, "q", self.q, m, heads.q_width())?;
         let out = output(memory, "the output", self.output, m, heads.q_width())?;
         out.apart_from(q)?;
+        if let Some((&work, max_chunks)) = self.rows.work() {
+            let entries = max_chunks.saturating_add(1).saturating_mul(4);
+            out.apart_from(indices(memory, "the work list", work, entries)?)?;
+        }
         match self.kv {
             KvSource::Rows { k, v } => {
                 let k = f32_rows(memory, "k", k, m, heads.kv_width())?;
@@ -324,6 +328,38 @@ impl GatherTokensCall {
         let out = span::<u32>(memory, "the output", self.output, self.m as usize, true)?;
         apart(&[history, out], &reads)?;
         out.apart_from(history)
+    }
+}
+
+impl MaskLogitsCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let LogitSlots { edits_ptr, masks_ptr, n_slots, .. } = self.state;
+        let (edit_words, mask_words) = (self.state.edit_words(), self.n.div_ceil(32));
+        let logits = f32_rows(memory, "the logits", self.logits, self.m, self.n)?;
+        let out = output(memory, "the output", self.output, self.m, self.n)?;
+        let reads = [
+            Some(span::<u32>(memory, "the logit edits", edits_ptr, area(n_slots, edit_words), false)?),
+            Some(span::<u32>(memory, "the token masks", masks_ptr, area(n_slots, mask_words), false)?),
+            self.slots.map(|ptr| indices(memory, "the sampling slots", ptr, self.m)).transpose()?,
+        ];
+        out.apart_or_same(logits)?;
+        apart(&[out], &reads)
+    }
+}
+
+impl LogProbsCall {
+    /// Looks up every operand.
+    pub fn check_operands(&self, memory: &impl LookUp) -> Checked {
+        let (m, count) = (self.m, area(self.m, self.top.saturating_add(1)));
+        let reads = [
+            Some(f32_rows(memory, "the logits", self.logits, m, self.n)?),
+            Some(indices(memory, "tokens", self.tokens, m)?),
+        ];
+        let values = span::<f32>(memory, "the values", self.values, count, true)?;
+        let tokens = span::<u32>(memory, "the tokens of the values", self.indices, count, true)?;
+        apart(&[values, tokens], &reads)?;
+        values.apart_from(tokens)
     }
 }
 

@@ -174,6 +174,20 @@ to the KV cache.",
 [`Penalties`](crate::sampling::Penalties) are at `penalty_ptr`, the tokens in \
 `history`.",
             }
+            MaskLogits(MaskLogitsCall) {
+                name: "mask_logits", method: dispatch_mask_logits, kernel: optional,
+                inputs: 1 | 2 = "1 or 2 (logits, sampling slots)",
+                does: "Logit biases, and -inf for the tokens that a mask excludes.",
+                node: "Inputs: logits and, if rows are not slots in order, the slot of each row or \
+[`NO_SLOT`](crate::sampling::NO_SLOT). The slots' biases and masks are `logit_slots`.",
+            }
+            LogProbs(LogProbsCall) {
+                name: "log_probs", method: dispatch_log_probs, kernel: optional,
+                inputs: 2 = "2 (logits, tokens)",
+                does: "Log-probabilities of a token of each row and of the row's most likely tokens.",
+                node: "Inputs: logits and a token per row. Shape `[1 + int_param, 1, m, 0]`: the value of \
+the token, then those of the `int_param` most likely tokens. The tokens of all values are at `second_ptr`.",
+            }
             Advance(AdvanceCall) {
                 name: "advance", method: dispatch_advance, kernel: optional,
                 inputs: 1 | 2 = "1 or 2 (the sampled tokens, sequences)",

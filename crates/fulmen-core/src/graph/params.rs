@@ -1,6 +1,6 @@
 //! The parameters of a node, beyond its inputs and its shape.
 
-use super::KvCache;
+use super::{AttentionRows, KvCache};
 use crate::DType;
 
 /// Which two elements of a head RoPE rotates together.
@@ -72,6 +72,27 @@ pub struct TokenHistory {
     pub capacity: u32,
 }
 
+/// Logit biases and token masks of sampling slots, as laid out in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LogitSlots {
+    /// Address of the edits: `[n_slots, 2 + 2 · capacity]` words, see
+    /// [`LogitEdits`](crate::sampling::LogitEdits).
+    pub edits_ptr: u64,
+    /// Address of the masks: `[n_slots, ⌈n / 32⌉]` words. Bit `t % 32` of word `t / 32` allows token `t`.
+    pub masks_ptr: u64,
+    /// Slots.
+    pub n_slots: u32,
+    /// Room for biases in each.
+    pub capacity: u32,
+}
+
+impl LogitSlots {
+    /// Words of a slot's edits.
+    pub fn edit_words(&self) -> u32 {
+        self.capacity.saturating_mul(2).saturating_add(2)
+    }
+}
+
 /// A further weight of a MulMat node with several (Q, K and V projections in one node), with its own output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExtraWeight {
@@ -111,9 +132,9 @@ pub struct OpParams {
     pub k_gamma_ptr: u64,
     /// Epsilon of a norm; factor of Scale; cap of SoftCap; scale of the scores in SoftMax and Attention.
     pub scalar: f32,
-    /// Layer number, for messages and profiles.
+    /// Layer number, for messages and profiles; in LogProbs how many of the most likely tokens are wanted.
     pub int_param: u32,
-    /// Address of a second output: the sum in AddRmsNorm.
+    /// Address of a second output: the sum in AddRmsNorm, the tokens in LogProbs.
     pub second_ptr: u64,
     /// Rows of the table of an Embed node.
     pub table_rows: u32,
@@ -125,12 +146,16 @@ pub struct OpParams {
     pub rope_factors_ptr: u64,
     /// The KV cache of Attention, KvStore, RopeStore.
     pub kv: Option<KvCache>,
+    /// Which rows of Attention decode and which prefill.
+    pub attention_rows: AttentionRows,
     /// Address of one `SampleState` per row, for Sample.
     pub sample_ptr: u64,
     /// Address of one `Penalties` per row, for Penalize.
     pub penalty_ptr: u64,
     /// The tokens so far, for GatherTokens, Penalize and Advance.
     pub history: Option<TokenHistory>,
+    /// Logit biases and token masks, for MaskLogits.
+    pub logit_slots: Option<LogitSlots>,
     /// Address of the tokens that the next step reads, for Advance.
     pub tokens_ptr: u64,
     /// Address of the positions that the next step reads, for Advance.

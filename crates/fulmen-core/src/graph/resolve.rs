@@ -58,6 +58,8 @@ pub(super) fn resolve(graph: &ComputeGraph, index: usize) -> Checked<Option<OpCa
         }
         TensorOp::Penalize => OpCall::Penalize(node.penalize()?),
         TensorOp::GatherTokens => OpCall::GatherTokens(node.gather_tokens()?),
+        TensorOp::MaskLogits => OpCall::MaskLogits(node.mask_logits()?),
+        TensorOp::LogProbs => OpCall::LogProbs(node.log_probs()?),
         TensorOp::Advance => OpCall::Advance(node.advance()?),
     };
     call.check()?;
@@ -273,6 +275,7 @@ impl<'a> Node<'a> {
             output: self.data_ptr,
             m,
             heads,
+            rows: self.params.attention_rows,
             scale: self.params.scalar,
             layer: self.params.int_param as usize,
         })
@@ -364,6 +367,32 @@ impl<'a> Node<'a> {
             sequences: self.optional_indices(1, "sequences", m)?,
             output: self.data_ptr,
             m,
+        })
+    }
+
+    fn mask_logits(&self) -> Checked<MaskLogitsCall> {
+        let (m, n) = (self.m(), self.width());
+        Ok(MaskLogitsCall {
+            logits: self.rows(0, "the logits", n, m)?,
+            state: self.params.logit_slots.ok_or(Problem::Missing { what: "logit_slots" })?,
+            slots: self.optional_indices(1, "the sampling slots", m)?,
+            output: self.data_ptr,
+            m,
+            n,
+        })
+    }
+
+    fn log_probs(&self) -> Checked<LogProbsCall> {
+        let (m, n, top) = (self.m(), self.input(0)?.width(), self.params.int_param);
+        same("the output's width", u64::from(top) + 1, self.width())?;
+        Ok(LogProbsCall {
+            logits: self.rows(0, "the logits", n, m)?,
+            tokens: self.indices(1, "tokens", m)?,
+            values: self.data_ptr,
+            indices: self.params.second_ptr,
+            m,
+            n,
+            top,
         })
     }
 

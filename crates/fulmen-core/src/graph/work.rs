@@ -214,6 +214,21 @@ impl GatherTokensCall {
     }
 }
 
+impl MaskLogitsCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        let elements = product(&[self.m, self.n]);
+        let edits = product(&[self.m, self.n.div_ceil(32).saturating_add(self.state.edit_words())]);
+        floats((2 * elements).saturating_add(edits), elements)
+    }
+}
+
+impl LogProbsCall {
+    pub(super) fn work(&self, _: CacheUse) -> Work {
+        let elements = product(&[self.m, self.n]);
+        floats(elements.saturating_add(2 * product(&[self.m, self.top.saturating_add(1)])), elements)
+    }
+}
+
 impl AdvanceCall {
     pub(super) fn work(&self, _: CacheUse) -> Work {
         floats(5 * u64::from(self.m), 0)
@@ -239,7 +254,7 @@ impl OpCall {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Heads, KvCache};
+    use crate::{AttentionRows, Heads, KvCache};
 
     #[test]
     fn a_matmul_reads_its_weights_once() {
@@ -261,9 +276,10 @@ mod tests {
         let heads = Heads { n_heads: 8, n_kv_heads: 2, head_dim: 64 };
         let (dtype, n_seqs, seq_pages) = (DType::F16, 2, 32);
         let cache = KvCache { k_ptr: 1, v_ptr: 2, dtype, n_pages: 64, table_ptr: 7, n_seqs, seq_pages };
-        let kv = KvSource::Cache { cache, positions: 3, sequences: Some(4) };
+        let (kv, rows) =
+            (KvSource::Cache { cache, positions: 3, sequences: Some(4) }, AttentionRows::default());
         let call =
-            OpCall::Attention(AttentionCall { q: 5, kv, output: 6, m: 2, heads, scale: 1.0, layer: 0 });
+            OpCall::Attention(AttentionCall { q: 5, kv, output: 6, m: 2, heads, rows, scale: 1.0, layer: 0 });
         let work = call.work(CacheUse::of_steps([100, 50]));
         assert_eq!(work.bytes, 2 * 150 * 2 * 64 * 2 + 8 * 2 * 512);
         assert_eq!(work.flops, 4 * 150 * 512);

@@ -14,6 +14,8 @@ pub mod elementwise;
 pub mod embed;
 pub mod gather_tokens;
 pub mod kv_store;
+pub mod log_probs;
+pub mod mask_logits;
 pub mod mul_mat;
 mod parallel;
 pub mod penalize;

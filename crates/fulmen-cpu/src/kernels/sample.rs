@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Total number of logits up to which one thread is used.
-const GRAIN: usize = 4 * 1024;
+pub(super) const GRAIN: usize = 4 * 1024;
 /// Weights whose sum is kept in f32; the sums of the blocks are added in f64.
 const BLOCK: usize = 256;
 /// Below this many candidates, sort instead of quickselect.
@@ -25,9 +25,9 @@ const SORT: usize = 64;
 const NOTHING: f64 = -110.0;
 
 #[derive(Clone, Copy)]
-struct Candidate {
+pub(super) struct Candidate {
     /// Sort key: smaller comes first.
-    key: u64,
+    pub(super) key: u64,
     weight: f32,
 }
 
@@ -42,24 +42,24 @@ impl Candidate {
     }
 
     #[inline]
-    fn logit(self) -> f32 {
+    pub(super) fn logit(self) -> f32 {
         let falling = (self.key >> 32) as u32;
         f32::from_bits(if falling >> 31 == 0 { !falling & 0x7fff_ffff } else { falling })
     }
 
     #[inline]
-    fn index(self) -> u32 {
+    pub(super) fn index(self) -> u32 {
         self.key as u32
     }
 }
 
 /// Appends each element above `bound` to `found`, in order.
-struct Above<'a> {
-    row: &'a [f32],
-    bound: f32,
-    found: &'a mut Vec<Candidate>,
+pub(super) struct Above<'a> {
+    pub(super) row: &'a [f32],
+    pub(super) bound: f32,
+    pub(super) found: &'a mut Vec<Candidate>,
     /// If given, only the first `keep` of the sorted order are needed.
-    keep: Option<usize>,
+    pub(super) keep: Option<usize>,
 }
 
 impl Kernel for Above<'_> {
@@ -110,9 +110,9 @@ impl Above<'_> {
 
 /// The weight of logits against the largest.
 #[derive(Clone, Copy)]
-struct Weigh {
-    largest: f32,
-    temperature: f32,
+pub(super) struct Weigh {
+    pub(super) largest: f32,
+    pub(super) temperature: f32,
 }
 
 impl Weigh {
@@ -126,7 +126,7 @@ impl Weigh {
 }
 
 /// The sum of the weights of a row; NaN has weight 0.
-struct Total<'a>(Weigh, &'a [f32]);
+pub(super) struct Total<'a>(pub(super) Weigh, pub(super) &'a [f32]);
 
 impl Kernel for Total<'_> {
     type Output = f64;

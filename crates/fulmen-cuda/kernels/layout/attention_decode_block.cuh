@@ -9,7 +9,7 @@ ASSERT_CONSTANT(AMPERE_WARPS, 4);
 ASSERT_CONSTANT(TILE, 16);
 ASSERT_CONSTANT(MAX_GROUP, 8);
 
-ASSERT_STRUCT(AttentionDecodeArgs, 224);
+ASSERT_STRUCT(AttentionDecodeArgs, 232);
 ASSERT_POINTER(AttentionDecodeArgs, q, 0, 8);
 ASSERT_POINTER(AttentionDecodeArgs, k, 8, 8);
 ASSERT_POINTER(AttentionDecodeArgs, v, 16, 8);
@@ -36,6 +36,7 @@ ASSERT_FIELD(AttentionDecodeArgs, n_seqs, u32, 188, 4);
 ASSERT_FIELD(AttentionDecodeArgs, fused_store, u32, 192, 4);
 ASSERT_FIELD(AttentionDecodeArgs, splits, u32, 196, 4);
 ASSERT_FIELD(AttentionDecodeArgs, n_pages, u32, 200, 4);
-ASSERT_FIELD(AttentionDecodeArgs, unused, u32, 204, 4);
+ASSERT_FIELD(AttentionDecodeArgs, rows, u32, 204, 4);
 ASSERT_POINTER(AttentionDecodeArgs, partials, 208, 8);
 ASSERT_POINTER(AttentionDecodeArgs, rotated, 216, 8);
+ASSERT_POINTER(AttentionDecodeArgs, work, 224, 8);

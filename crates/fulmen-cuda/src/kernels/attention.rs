@@ -33,6 +33,9 @@ kernel_args! {
         head_dim: u32,
         splits: u32,
         scale: f32,
+        work: DevicePtr,
+        max_chunks: u32,
+        unused: u32,
     }
 }
 
@@ -56,10 +59,16 @@ pub(crate) fn launch_planned(
     call: &AttentionCall,
     forwarding: &Forwarding<'_>,
 ) -> Launched {
-    if let Some(launched) = attention_decode::launch(queue, call, forwarding) {
+    if call.rows.work().is_some() {
+        // A mixed step: a launch for its decode rows and one for its chunks.
+        if attention_decode::supports(queue.caps(), call) && attention_prefill::supports(queue.caps(), call) {
+            let launches =
+                [attention_decode::launch(queue, call, forwarding), attention_prefill::launch(queue, call)];
+            return launches.into_iter().flatten().sum();
+        }
+    } else if let Some(launched) = attention_decode::launch(queue, call, forwarding) {
         return launched;
-    }
-    if let Some(launched) = attention_prefill::launch(queue, call) {
+    } else if let Some(launched) = attention_prefill::launch(queue, call) {
         return launched;
     }
     let (heads, m) = (call.heads, call.m);
@@ -105,6 +114,9 @@ pub(super) fn args(queue: &Queue, call: &AttentionCall) -> Result<(AttentionArgs
         scale: call.scale,
         ..AttentionArgs::zeroed()
     };
+    if let Some((&work, max_chunks)) = call.rows.work() {
+        (args.work, args.max_chunks) = (work, max_chunks);
+    }
     match call.kv {
         KvSource::Rows { k, v } => {
             (args.k, args.v) = (k, v);

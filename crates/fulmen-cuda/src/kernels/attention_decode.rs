@@ -1,13 +1,15 @@
-//! Decode attention over an f16 KV cache, fused with the q/k RMS norm, RoPE and the KV store
-//! (`attention_decode.cu`): 1 to 16 rows of one sequence, or a decode batch of up to 1024 rows (32 with the
-//! fused store).
+//! Decode attention over an f16 or Q8_0 KV cache, fused with the q/k RMS norm, RoPE and the KV store
+//! (`attention_decode.cu`, `attention_decode_q8_0.cu`, `attention_decode_odd.cu`): 1 to 16 rows of one
+//! sequence, a decode batch of up to 1024 rows (32 with the fused store), or the decode rows of a mixed step.
 
 use bytemuck::Zeroable;
-use fulmen_core::{ActivationForm, AttentionCall, BackendError, DType, KvSource, RopeStoreCall};
+use fulmen_core::{
+    ActivationForm, AttentionCall, AttentionRows, BackendError, DType, KvCache, KvSource, RopeStoreCall,
+};
 
 use super::f16_fragments::{F16Fragments, K_ORDERS};
 use super::rope::RopeArgs;
-use super::{Launched, apart, q8_activations};
+use super::{Launched, apart, q8_activations, q8_rows};
 use crate::device::Caps;
 use crate::forward::Forwarding;
 use crate::layout::{DevicePtr, kernel_args};
@@ -20,7 +22,7 @@ const AMPERE_WARPS: u32 = 4;
 /// Positions of a tile.
 const TILE: u32 = 16;
 
-/// Most query heads per KV head.
+/// Most query heads of a block; more are divided among blocks.
 const MAX_GROUP: u32 = 8;
 
 kernel_args! {
@@ -54,9 +56,10 @@ kernel_args! {
         fused_store: u32,
         splits: u32,
         n_pages: u32,
-        unused: u32,
+        rows: u32,
         partials: DevicePtr,
         rotated: DevicePtr,
+        work: DevicePtr,
     }
 }
 
@@ -70,7 +73,7 @@ const MAX_BATCH: u32 = 1024;
 const MAX_FUSED_STORE_ROWS: u32 = 32;
 
 /// Upper bound of the kernel's static shared memory.
-const STATIC_SHARED: u32 = 9 << 10;
+const STATIC_SHARED: u32 = 14 << 10;
 
 /// Launches the call if this kernel supports it.
 pub(crate) fn launch(
@@ -78,8 +81,8 @@ pub(crate) fn launch(
     call: &AttentionCall,
     forwarding: &Forwarding<'_>,
 ) -> Option<Launched> {
-    let args = args(queue, call)?;
-    Some(run(queue, call, args, forwarding))
+    let launch = args(queue, call)?;
+    Some(run(queue, call, launch, forwarding))
 }
 
 /// Whether both calls can be one kernel: the attention reads what the store writes, and overwrites nothing
@@ -90,10 +93,13 @@ pub(crate) fn fuses_store(caps: Caps, rope_store: &RopeStoreCall, attention: &At
     let same = KvSource::Cache { cache: store.cache, positions: store.positions, sequences: store.sequences };
     attention.m == store.m
         && attention.m <= MAX_FUSED_STORE_ROWS
+        && attention.rows.work().is_none()
         && attention.kv == same
         && attention.heads == store.heads
         && attention.q == rope_store.output
         && rope.n_rot == store.heads.head_dim
+        // Blocks of half as many warps do not keep their queries.
+        && !(store.heads.head_dim == 256 && store.cache.dtype == DType::F16)
         && all_apart(rope_store, attention)
         && supports(caps, attention)
 }
@@ -108,7 +114,7 @@ pub(crate) fn launch_with_store(
     if !fuses_store(queue.caps(), rope_store, attention) {
         return None;
     }
-    let store = &rope_store.store;
+    let (store, (config, args)) = (&rope_store.store, args(queue, attention)?);
     let args = AttentionDecodeArgs {
         q: rope_store.q,
         k: store.k,
@@ -119,9 +125,9 @@ pub(crate) fn launch_with_store(
         rope: RopeArgs::new(rope_store.rope, rope_store.factors),
         epsilon: rope_store.epsilon,
         fused_store: 1,
-        ..args(queue, attention)?
+        ..args
     };
-    Some(run(queue, attention, args, forwarding))
+    Some(run(queue, attention, (config, args), forwarding))
 }
 
 /// Whether the inputs of the store, the rotated queries and the output of the attention do not overlap.
@@ -135,47 +141,63 @@ fn all_apart(rope_store: &RopeStoreCall, attention: &AttentionCall) -> bool {
         && apart(rotated, out)
 }
 
-/// Whether the kernel supports an attention.
-fn supports(caps: Caps, call: &AttentionCall) -> bool {
+/// Whether the kernel supports an attention: of a mixed step, its decode rows.
+pub(super) fn supports(caps: Caps, call: &AttentionCall) -> bool {
     let KvSource::Cache { cache, sequences, .. } = call.kv else { return false };
     let heads = call.heads;
-    let config = LaunchConfig::new(caps, call.m, heads.n_kv_heads, heads.head_dim);
-    // Rows are a decode batch if each can have a sequence of its own. That is a guess by size, as sequence
-    // numbers are in device memory; the kernel is right for any rows.
-    let max_rows = if sequences.is_some() { cache.n_seqs.clamp(MAX_ROWS, MAX_BATCH) } else { MAX_ROWS };
+    let Some(config) = LaunchConfig::new(caps, call) else { return false };
+    let max_rows = match call.rows {
+        AttentionRows::Decode => MAX_BATCH,
+        AttentionRows::Mixed { .. } => u32::MAX,
+        AttentionRows::Prefill => MAX_ROWS,
+        // Rows are a decode batch if each can have a sequence of its own. That is a guess by size, as
+        // sequence numbers are in device memory; the kernel is right for any rows.
+        AttentionRows::Any if sequences.is_some() => cache.n_seqs.clamp(MAX_ROWS, MAX_BATCH),
+        AttentionRows::Any => MAX_ROWS,
+    };
     (1..=max_rows).contains(&call.m)
-        && cache.dtype == DType::F16
-        && matches!(heads.head_dim, 64 | 128)
         && heads.n_kv_heads > 0
-        && heads.n_heads / heads.n_kv_heads <= MAX_GROUP
         && [cache.k_ptr, cache.v_ptr].iter().all(|ptr| ptr.is_multiple_of(16))
-        && config.shared(heads.head_dim) + STATIC_SHARED <= caps.shared_bytes
+        && config.shared() + STATIC_SHARED <= caps.shared_bytes
 }
 
-/// The form in which the kernel can write its output for the next matmul: where each block finishes a
+/// Whether the kernel can write its output in this form for the next matmul: where each block finishes a
 /// multiple of 32 elements.
-pub(crate) fn forwarded_form(caps: Caps, call: &AttentionCall) -> Option<ActivationForm> {
-    if !supports(caps, call) {
-        return None;
+pub(crate) fn forwards(caps: Caps, call: &AttentionCall, activation: &ActivationForm) -> bool {
+    forwarded_forms(caps, call).contains(&Some(*activation))
+}
+
+/// The q8 and the f16 form that the kernel can write.
+fn forwarded_forms(caps: Caps, call: &AttentionCall) -> [Option<ActivationForm>; 2] {
+    let Some(config) = LaunchConfig::new(caps, call).filter(|_| supports(caps, call)) else {
+        return [None; 2];
+    };
+    if config.mixed || config.parts > 1 {
+        return [None; 2];
     }
     let (heads, m, width) = (call.heads, call.m, call.heads.q_width());
-    let config = LaunchConfig::new(caps, m, heads.n_kv_heads, heads.head_dim);
     let slices = if config.clustered { config.splits } else { 1 };
     if !(width / heads.n_kv_heads).is_multiple_of(32 * slices) {
-        return None;
+        return [None; 2];
     }
     if config.single_row {
-        return q8_activations::can_forward(width).then(|| q8_activations::form(call.output, width));
+        let q8 = q8_activations::can_forward(width);
+        return [q8.then(|| q8_activations::form(call.output, width)), None];
     }
+    let q8 = config.clustered && q8_rows::can_forward(m, width);
     let f16 = config.clustered && F16Fragments::can_forward(m, width);
-    f16.then(|| F16Fragments::scaled(call.output, m, width))
+    [
+        q8.then(|| q8_rows::form(call.output, m, width)),
+        f16.then(|| F16Fragments::scaled(call.output, m, width)),
+    ]
 }
 
-/// The arguments of an attention alone.
-fn args(queue: &Queue, call: &AttentionCall) -> Option<AttentionDecodeArgs> {
+/// The launch and the arguments of an attention alone.
+fn args(queue: &Queue, call: &AttentionCall) -> Option<(LaunchConfig, AttentionDecodeArgs)> {
     let KvSource::Cache { cache, positions, sequences } = call.kv else { return None };
-    let heads = call.heads;
-    supports(queue.caps(), call).then_some(AttentionDecodeArgs {
+    let (heads, caps) = (call.heads, queue.caps());
+    let config = LaunchConfig::new(caps, call).filter(|_| supports(caps, call))?;
+    let args = AttentionDecodeArgs {
         q: call.q,
         positions,
         sequences: sequences.unwrap_or(0),
@@ -190,8 +212,11 @@ fn args(queue: &Queue, call: &AttentionCall) -> Option<AttentionDecodeArgs> {
         capacity: cache.capacity(),
         n_seqs: cache.n_seqs,
         n_pages: cache.n_pages,
+        rows: call.m,
+        work: call.rows.work().map_or(0, |(&work, _)| work),
         ..AttentionDecodeArgs::zeroed()
-    })
+    };
+    Some((config, args))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,40 +224,88 @@ struct LaunchConfig {
     /// Blocks per row and KV head: a cluster, if the device has them. Every device that has them supports
     /// clusters of 8.
     splits: u32,
+    /// Blocks among which the query heads of a KV head are divided.
+    parts: u32,
     clustered: bool,
     warps: u32,
     /// Tiles in a warp's ring.
     stages: u32,
     single_row: bool,
+    mixed: bool,
+    /// Rows of the grid.
+    rows: u32,
+    head_dim: u32,
+    /// Of the cache: F16 or Q8_0.
+    dtype: DType,
 }
 
 impl LaunchConfig {
     /// A single row has a kernel of its own. With more rows: the largest cluster whose grid has at most
     /// SMs / 2 blocks; if none, 1. Measured, this is faster than a block for each SM. Without clusters, where
-    /// the next kernel cannot start on the other SMs, a block for each.
-    fn new(caps: Caps, rows: u32, kv_heads: u32, head_dim: u32) -> LaunchConfig {
-        let clustered = caps.has_clusters();
-        let warps = if clustered { CLUSTER_WARPS } else { AMPERE_WARPS };
-        if rows == 1 {
-            return LaunchConfig { splits: 8, clustered, warps, stages: 2, single_row: true };
-        }
-        let blocks = u64::from(if clustered { caps.multiprocessors / 2 } else { caps.multiprocessors });
-        let heads = u64::from(rows) * u64::from(kv_heads);
-        let fits = |&splits: &u32| heads * u64::from(splits) <= blocks;
-        let splits = [8, 4, 2].iter().copied().find(fits).unwrap_or(1);
-        let stages = match head_dim {
-            128 if clustered => 3,
-            128 => 2,
-            _ => 4,
+    /// the next kernel cannot start on the other SMs, a block for each. `None` if there is no kernel for the
+    /// cache.
+    ///
+    /// How many rows of a mixed step decode is not known, so its blocks fill the device and take one row
+    /// after the other, two blocks a row and KV head.
+    fn new(caps: Caps, call: &AttentionCall) -> Option<LaunchConfig> {
+        let KvSource::Cache { cache: KvCache { dtype, .. }, .. } = call.kv else { return None };
+        let (heads, mixed) = (call.heads, call.rows.work().is_some());
+        let (clustered, head_dim) = (caps.has_clusters(), heads.head_dim);
+        let parts = heads.n_heads.checked_div(heads.n_kv_heads)?.div_ceil(MAX_GROUP).max(1);
+        let odd = !matches!(head_dim, 64 | 128);
+        let single_row = call.m == 1 && !mixed && !odd && parts == 1;
+        let stages = match (dtype, head_dim) {
+            _ if odd && mixed => return None,
+            (DType::F16, 64 | 128) if single_row => 2,
+            (DType::F16, 128) if clustered => 3,
+            (DType::F16, 128) => 2,
+            (DType::F16, 64 | 80) => 4,
+            (DType::F16, 96) => 3,
+            (DType::F16, 256) if clustered => 3,
+            (DType::Q8_0, 96 | 128) => 4,
+            (DType::Q8_0, 64) => 6,
+            _ => return None,
         };
-        LaunchConfig { splits, clustered, warps, stages, single_row: false }
+        let warps = match (dtype, head_dim) {
+            (DType::F16, 256) => CLUSTER_WARPS / 2,
+            _ if clustered => CLUSTER_WARPS,
+            _ => AMPERE_WARPS,
+        };
+        let blocks = u64::from(if clustered { caps.multiprocessors / 2 } else { caps.multiprocessors });
+        let groups = u64::from(call.m).saturating_mul(heads.n_kv_heads.into()).saturating_mul(parts.into());
+        let fits = |&splits: &u32| single_row || groups.saturating_mul(splits.into()) <= blocks;
+        let splits = match (mixed, clustered) {
+            (true, true) => 2,
+            (true, false) => 1,
+            _ => [8, 4, 2].iter().copied().find(fits).unwrap_or(1),
+        };
+        let row_blocks = splits.saturating_mul(heads.n_kv_heads).saturating_mul(parts);
+        let at_once = caps.multiprocessors.checked_div(row_blocks).unwrap_or(1).max(1);
+        let rows = if mixed { call.m.min(at_once) } else { call.m };
+        Some(LaunchConfig {
+            splits,
+            parts,
+            clustered,
+            warps,
+            stages,
+            single_row,
+            mixed,
+            rows,
+            head_dim,
+            dtype,
+        })
     }
 
     /// Bytes of dynamic shared memory: the rings of keys and values, which the partial outputs of the warps
     /// reuse.
-    fn shared(self, head_dim: u32) -> u32 {
-        let rings = self.warps * self.stages * 2 * TILE * head_dim * 2;
-        let partials = self.warps * MAX_GROUP * head_dim * 4;
+    fn shared(self) -> u32 {
+        let tile = match self.dtype {
+            // Values, then scales.
+            DType::Q8_0 => TILE * (self.head_dim + self.head_dim / 32 * 2),
+            _ => TILE * self.head_dim * 2,
+        };
+        let rings = self.warps * self.stages * (2 * tile).next_multiple_of(128);
+        let partials = self.warps * MAX_GROUP * self.head_dim * 4;
         rings.max(partials)
     }
 
@@ -241,11 +314,24 @@ impl LaunchConfig {
         !self.clustered && self.splits > 1
     }
 
-    fn entry(self, head_dim: u32) -> String {
+    /// What the names of the kernels for this type of cache begin with.
+    fn name(self) -> &'static str {
+        if self.dtype == DType::Q8_0 { "attention_decode_q8_0" } else { "attention_decode" }
+    }
+
+    /// The kernel file.
+    fn file(self) -> &'static str {
+        if matches!(self.head_dim, 64 | 128) { self.name() } else { "attention_decode_odd" }
+    }
+
+    fn entry(self) -> String {
+        let (name, head_dim) = (self.name(), self.head_dim);
         if self.single_row {
-            format!("attention_decode_{head_dim}_single_row")
+            format!("{name}_{head_dim}_single_row")
+        } else if self.mixed {
+            format!("{name}_{head_dim}_mixed")
         } else {
-            format!("attention_decode_{head_dim}_cluster{}", self.splits)
+            format!("{name}_{head_dim}_cluster{}", self.splits)
         }
     }
 }
@@ -253,34 +339,33 @@ impl LaunchConfig {
 fn run(
     queue: &mut Queue,
     call: &AttentionCall,
-    mut args: AttentionDecodeArgs,
+    (config, mut args): (LaunchConfig, AttentionDecodeArgs),
     forwarding: &Forwarding<'_>,
 ) -> Launched {
-    let head_dim = call.heads.head_dim;
-    let config = LaunchConfig::new(queue.caps(), call.m, args.n_kv_heads, head_dim);
-    let entry = config.entry(head_dim);
-    let blocks = queue.blocks(&entry, u64::from(config.splits) * u64::from(args.n_kv_heads))?;
+    let head_dim = config.head_dim;
+    let entry = config.entry();
+    // Blocks of a row, but for splits.
+    let parts = u64::from(config.parts) * u64::from(args.n_kv_heads);
+    let blocks = queue.blocks(&entry, u64::from(config.splits) * parts)?;
     let width = call.heads.q_width();
     args.splits = config.splits;
     if config.combines() {
         let outputs = call.m as usize * width as usize;
         let partial = (MAX_GROUP * (head_dim + 2)) as usize;
-        let partials = call.m as usize * args.n_kv_heads as usize * config.splits as usize * partial;
+        let partials = call.m as usize * parts as usize * config.splits as usize * partial;
         args.rotated = queue.scratch((outputs + partials) * size_of::<f32>())?;
         args.partials = args.rotated + (outputs * size_of::<f32>()) as u64;
     }
-    let form = forwarded_form(queue.caps(), call);
-    if let Some(at) = form.and_then(|form| forwarding.output(&form)) {
-        if config.single_row {
-            args.out_q8 = at;
-        } else {
-            let f16 = F16Fragments::at(at, call.m, width);
-            (args.out_f16, args.out_f16_scales) = (f16.fragments, f16.row_scales);
-        }
+    let [q8, f16] =
+        forwarded_forms(queue.caps(), call).map(|form| form.and_then(|form| forwarding.output(&form)));
+    args.out_q8 = q8.unwrap_or(0);
+    if let Some(at) = f16 {
+        let f16 = F16Fragments::at(at, call.m, width);
+        (args.out_f16, args.out_f16_scales) = (f16.fragments, f16.row_scales);
     }
-    let mut launch = Launch::new("attention_decode", &entry, blocks, 32 * config.warps)
-        .rows(call.m)
-        .shared(config.shared(head_dim));
+    let mut launch = Launch::new(config.file(), &entry, blocks, 32 * config.warps)
+        .rows(config.rows)
+        .shared(config.shared());
     launch.cluster = if config.clustered { config.splits } else { 1 };
     queue.launch(&launch, &args)?;
     if config.combines() {
@@ -298,14 +383,26 @@ fn combine(
     rows: u32,
 ) -> Result<(), BackendError> {
     let entry = format!("attention_decode_combine_{head_dim}");
+    let file = if matches!(head_dim, 64 | 128) { "attention_decode" } else { "attention_decode_odd" };
     let threads = 32 * AMPERE_WARPS;
     let blocks = queue.blocks(&entry, width.div_ceil(threads).into())?;
-    Ok(queue.launch(&Launch::new("attention_decode", &entry, blocks, threads).rows(rows), args)?)
+    Ok(queue.launch(&Launch::new(file, &entry, blocks, threads).rows(rows), args)?)
 }
 
 #[cfg(test)]
 mod tests {
+    use fulmen_core::Heads;
+
     use super::*;
+
+    /// An attention over a cache of 64 sequences.
+    fn call(m: u32, n_kv_heads: u32, head_dim: u32, dtype: DType, rows: AttentionRows) -> AttentionCall {
+        let heads = Heads { n_heads: n_kv_heads, n_kv_heads, head_dim };
+        let (k_ptr, v_ptr, table_ptr) = (1 << 20, 1 << 21, 1 << 19);
+        let cache = KvCache { k_ptr, v_ptr, dtype, n_pages: 64, table_ptr, n_seqs: 64, seq_pages: 8 };
+        let kv = KvSource::Cache { cache, positions: 128, sequences: Some(144) };
+        AttentionCall { q: 80, kv, output: 96, m, heads, rows, scale: 1.0, layer: 0 }
+    }
 
     const H200: Caps =
         Caps { capability: 90, multiprocessors: 132, shared_bytes: 227 << 10, l2_bytes: 50 << 20 };
@@ -330,7 +427,8 @@ mod tests {
         ];
         for ((rows, kv_heads, multiprocessors), expected) in table {
             let caps = Caps { multiprocessors, ..H200 };
-            let cluster = LaunchConfig::new(caps, rows, kv_heads, 128).splits;
+            let call = call(rows, kv_heads, 128, DType::F16, AttentionRows::Any);
+            let cluster = LaunchConfig::new(caps, &call).unwrap().splits;
             let blocks = u64::from(rows) * u64::from(kv_heads) * u64::from(cluster);
             assert_eq!((cluster, blocks), expected, "{rows} rows of {kv_heads} on {multiprocessors}");
         }
@@ -338,15 +436,64 @@ mod tests {
 
     #[test]
     fn rings_fit_shared_memory_and_keep_enough_bytes_in_flight() {
-        for (head_dim, rows) in [(64, 1), (64, 2), (128, 1), (128, 2)] {
-            let bytes = LaunchConfig::new(H200, rows, 8, head_dim).shared(head_dim);
+        let shapes = [64, 80, 96, 128, 256].into_iter().flat_map(|head_dim| [(head_dim, 1), (head_dim, 2)]);
+        for ((head_dim, rows), dtype) in shapes.flat_map(|shape| [(shape, DType::F16), (shape, DType::Q8_0)])
+        {
+            let call = call(rows, 8, head_dim, dtype, AttentionRows::Any);
+            let Some(config) = LaunchConfig::new(H200, &call) else {
+                assert!(dtype == DType::Q8_0 && matches!(head_dim, 80 | 256), "{dtype} {head_dim}");
+                continue;
+            };
             // The shared memory of an H100, and what each multiprocessor must have in flight.
-            assert!(bytes + STATIC_SHARED <= 227 << 10, "{head_dim}");
-            assert!(bytes >= 64 << 10, "{head_dim}");
+            assert!(config.shared() + STATIC_SHARED <= 227 << 10, "{config:?}");
+            assert!(config.shared() >= 64 << 10, "{config:?}");
             let ampere = Caps { capability: 86, multiprocessors: 82, ..H200 };
-            let config = LaunchConfig::new(ampere, rows, 8, head_dim);
-            assert!(config.shared(head_dim) + STATIC_SHARED <= 99 << 10, "{config:?}");
-            assert!(config.shared(head_dim) >= 32 << 10 && !config.clustered, "{config:?}");
+            let Some(config) = LaunchConfig::new(ampere, &call) else {
+                assert_eq!(head_dim, 256);
+                continue;
+            };
+            assert!(config.shared() + STATIC_SHARED <= 99 << 10, "{config:?}");
+            assert!(config.shared() >= 32 << 10 && !config.clustered, "{config:?}");
         }
+    }
+
+    #[test]
+    fn many_query_heads_are_divided_among_blocks() {
+        // Query heads of one KV head and dims of a head: parts, and whether a single row has its own kernel.
+        for (n_heads, head_dim, parts, single_row) in
+            [(8, 128, 1, true), (9, 128, 2, false), (17, 64, 3, false), (71, 64, 9, false), (8, 96, 1, false)]
+        {
+            let mut call = call(1, 1, head_dim, DType::F16, AttentionRows::Any);
+            call.heads.n_heads = n_heads;
+            let config = LaunchConfig::new(H200, &call).unwrap();
+            assert_eq!((config.parts, config.single_row), (parts, single_row), "{n_heads}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_of_the_rows_decides_where_their_number_does_not() {
+        let mixed = AttentionRows::Mixed { work: 4096, max_chunks: 4 };
+        // Rows, what is known of them, and whether and by how many blocks they are decoded.
+        let table = [
+            (64, AttentionRows::Any, Some(1)),
+            (65, AttentionRows::Any, None),
+            (65, AttentionRows::Decode, Some(1)),
+            (1024, AttentionRows::Decode, Some(1)),
+            (1025, AttentionRows::Decode, None),
+            (16, AttentionRows::Prefill, Some(1)),
+            (17, AttentionRows::Prefill, None),
+            (1, mixed, Some(2)),
+            (4096, mixed, Some(2)),
+        ];
+        for (m, rows, expected) in table {
+            let call = call(m, 8, 128, DType::F16, rows);
+            let splits = supports(H200, &call).then(|| LaunchConfig::new(H200, &call).unwrap().splits);
+            assert_eq!(splits, expected, "{m} rows, {rows:?}");
+        }
+        let config = LaunchConfig::new(H200, &call(1, 8, 128, DType::F16, mixed)).unwrap();
+        assert!(!config.single_row && config.rows == 1);
+        let config = LaunchConfig::new(H200, &call(512, 8, 128, DType::F16, mixed)).unwrap();
+        assert_eq!((config.rows, config.entry().as_str()), (8, "attention_decode_128_mixed"));
+        assert!(forwarded_form(H200, &call(8, 8, 128, DType::F16, mixed)).is_none());
     }
 }

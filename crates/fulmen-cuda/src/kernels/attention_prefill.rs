@@ -1,5 +1,5 @@
-//! Prefill attention over an f16 KV cache on tensor cores: `attention_prefill.cu`, and
-//! `attention_prefill_hopper.cu` where the device has wgmma.
+//! Prefill attention over an f16 or Q8_0 KV cache on tensor cores: `attention_prefill.cu`, and
+//! `attention_prefill_hopper.cu` for f16 where the device has wgmma.
 
 use fulmen_core::{AttentionCall, DType, KvSource};
 
@@ -33,8 +33,8 @@ struct LaunchConfig {
     shared: u32,
 }
 
-fn launch_config(caps: Caps, m: u32, head_dim: u32) -> LaunchConfig {
-    if caps.has_wgmma() && m >= HOPPER_ROWS {
+fn launch_config(caps: Caps, m: u32, head_dim: u32, dtype: DType) -> LaunchConfig {
+    if dtype == DType::F16 && caps.has_wgmma() && m >= HOPPER_ROWS {
         // Consumer warpgroups and stages as in `attention_prefill_hopper.cu`; tiles are aligned to 1024.
         let consumers = if head_dim == 64 { 3 } else { 2 };
         let (block_m, tile_bytes) = (64 * consumers, HOPPER_BLOCK_N * head_dim * 2);
@@ -48,41 +48,59 @@ fn launch_config(caps: Caps, m: u32, head_dim: u32) -> LaunchConfig {
             shared: query_bytes + stages * tile_bytes + 1024,
         };
     }
-    let warps: u32 = if m >= EIGHT_WARP_ROWS { 8 } else { 4 };
+    let warps: u32 = if m >= EIGHT_WARP_ROWS || dtype == DType::Q8_0 { 8 } else { 4 };
+    let kernel = if dtype == DType::Q8_0 { "attention_prefill_q8_0" } else { "attention_prefill" };
     LaunchConfig {
         file: "attention_prefill",
-        entry: format!("attention_prefill_{head_dim}_{warps}"),
+        entry: format!("{kernel}_{head_dim}_{warps}"),
         block_m: 16 * warps,
         threads: 32 * warps,
-        // Two stages of keys and values.
+        // Two stages of keys and values in f16.
         shared: 2 * 2 * BLOCK_N * head_dim * 2,
     }
 }
 
-/// Launches the call if these kernels support it.
-pub(crate) fn launch(queue: &mut Queue, call: &AttentionCall) -> Option<Launched> {
+/// The kernel of a call and the rows of the batch per block, if these kernels support it.
+fn config_of(caps: Caps, call: &AttentionCall) -> Option<(LaunchConfig, u32)> {
     let KvSource::Cache { cache, .. } = call.kv else { return None };
     let heads = call.heads;
     if !matches!(heads.head_dim, 64 | 128) {
         return None;
     }
-    let config = launch_config(queue.caps(), call.m, heads.head_dim);
+    let config = launch_config(caps, call.m, heads.head_dim, cache.dtype);
     let group = heads.n_heads.checked_div(heads.n_kv_heads)?;
     let rows = config.block_m.checked_div(group)?;
-    let supported = call.m > MAX_DECODE_ROWS
-        && cache.dtype == DType::F16
+    let supported = (call.m > MAX_DECODE_ROWS || call.rows.work().is_some())
+        && matches!(cache.dtype, DType::F16 | DType::Q8_0)
         && rows > 0
-        && call.m.div_ceil(rows) <= u16::MAX.into()
+        && row_tiles(call, rows) <= u16::MAX.into()
         && [cache.k_ptr, cache.v_ptr].iter().all(|ptr| ptr.is_multiple_of(16))
         && [call.q, call.output].iter().all(|ptr| ptr.is_multiple_of(8));
-    supported.then(|| run(queue, call, &config, rows))
+    supported.then_some((config, rows))
+}
+
+/// Whether these kernels support a call: of a mixed step, its chunks.
+pub(super) fn supports(caps: Caps, call: &AttentionCall) -> bool {
+    config_of(caps, call).is_some()
+}
+
+/// Launches the call if these kernels support it.
+pub(crate) fn launch(queue: &mut Queue, call: &AttentionCall) -> Option<Launched> {
+    let (config, rows) = config_of(queue.caps(), call)?;
+    Some(run(queue, call, &config, rows))
+}
+
+/// Tiles of `rows` rows: of all rows, or the most that the chunks of a mixed step can have.
+fn row_tiles(call: &AttentionCall, rows: u32) -> u64 {
+    let max_chunks = call.rows.work().map_or(0, |(_, max_chunks)| max_chunks.min(call.m));
+    u64::from(call.m.div_ceil(rows)) + u64::from(max_chunks)
 }
 
 /// `rows`: of the batch, per block.
 fn run(queue: &mut Queue, call: &AttentionCall, config: &LaunchConfig, rows: u32) -> Launched {
     let (args, _) = args(queue, call)?;
     let kv_heads = queue.blocks(&config.entry, call.heads.n_kv_heads.into())?;
-    let row_tiles = queue.rows(&config.entry, call.m.div_ceil(rows).into())?;
+    let row_tiles = queue.rows(&config.entry, row_tiles(call, rows))?;
     let launch = Launch::new(config.file, &config.entry, kv_heads, config.threads)
         .rows(row_tiles)
         .shared(config.shared);

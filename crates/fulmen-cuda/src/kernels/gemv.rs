@@ -114,6 +114,17 @@ pub(super) fn forwards(
     configs.iter().any(|config| config.forwarded_form() == Some(*activation))
 }
 
+/// Lanes that a row of the weights gets, which decide the order of sums, for groups that have a configuration.
+pub(super) fn lanes_per_row(caps: Caps, k: u32, group: &LaunchGroup<'_>) -> Option<u32> {
+    Some(stage_config(caps, k, group)?.lanes)
+}
+
+fn stage_config(caps: Caps, k: u32, group: &LaunchGroup<'_>) -> Option<StageConfig> {
+    let x_bytes = u32::try_from(q8_activations::bytes(k)).ok()?;
+    let ring_bytes = caps.shared_bytes.checked_sub(STATIC_BYTES + x_bytes)?;
+    StageConfig::new(caps.multiprocessors, k, group, ring_bytes)
+}
+
 /// A launch, but for what only its turn in the call decides.
 #[derive(Debug)]
 struct GemvConfig {
@@ -150,9 +161,7 @@ impl GemvConfig {
             };
         }
         let x_bytes = u32::try_from(q8_activations::bytes(input.k)).ok()?;
-        let ring_bytes = caps.shared_bytes.checked_sub(STATIC_BYTES + x_bytes)?;
-        let StageConfig { lanes, stage_bytes, segments, max_stages } =
-            StageConfig::new(sms, input.k, group, ring_bytes)?;
+        let StageConfig { lanes, stage_bytes, segments, max_stages } = stage_config(caps, input.k, group)?;
 
         // Gate and up are walked through together.
         let used = if gate_up { 1 } else { matmuls.len() };

@@ -1,10 +1,11 @@
 //! Matmuls of few rows, with an RMS norm before them if there is one: which kernel takes a call, and how it
-//! is divided into launches. With block-quantized weights that is the GEMV (one row), the small-M GEMM (2 to
-//! 16 rows) or the mixed-input GEMM (up to 256 rows), with float weights the GEMV for those (up to 16 rows).
+//! is divided into launches. With block-quantized weights that is the GEMV (one row), the int8 GEMM (2 to 8
+//! rows), the small-M GEMM (up to 16 rows) or the mixed-input GEMM (up to 256 rows), with float weights the
+//! GEMV for those (up to 16 rows).
 
 use fulmen_core::{ActivationForm, DType, GateUpCall, MulMatCall, Projection, RmsNormCall, WeightArg};
 
-use super::{Launched, apart, gemm_mixed_input, gemm_small_m, gemv, gemv_float};
+use super::{Launched, apart, gemm_mixed_input, gemm_q8, gemm_small_m, gemv, gemv_float};
 use crate::device::Caps;
 use crate::forward::Forwarding;
 use crate::queue::Queue;
@@ -160,6 +161,7 @@ impl Work {
         match self.input.m {
             _ if !self.has_forms(caps) => Vec::new(),
             1 => gemv::accepted_forms(caps, &self.input, &self.groups()),
+            _ if gemm_q8::takes(caps, &self.input, &self.groups()) => gemm_q8::accepted_forms(&self.input),
             _ => gemm_small_m::accepted_forms(caps, &self.input, &self.groups()),
         }
     }
@@ -168,6 +170,9 @@ impl Work {
         match self.input.m {
             _ if !self.has_forms(caps) => false,
             1 => gemv::forwards(caps, &self.input, &self.groups(), activation),
+            _ if gemm_q8::takes(caps, &self.input, &self.groups()) => {
+                gemm_q8::forwards(caps, &self.input, &self.groups(), activation)
+            }
             _ => gemm_small_m::forwards(caps, &self.input, &self.groups(), activation),
         }
     }
@@ -304,6 +309,9 @@ fn run(
         && gemm_mixed_input::supported(queue.caps())
         && let Some(launched) = gemm_mixed_input::run(queue, input, groups)
     {
+        return Some(launched);
+    }
+    if let Some(launched) = gemm_q8::run(queue, input, groups, forwarding) {
         return Some(launched);
     }
     if input.m <= MAX_ROWS { gemm_small_m::run(queue, input, groups, forwarding) } else { None }

@@ -2,8 +2,9 @@
 
 use fulmen_core::sampling::{Penalties, SampleState};
 use fulmen_core::{
-    AdvanceCall, AttentionCall, DType, DeviceMemory, EmbedCall, Heads, KernelDispatch, KvCache, KvSource,
-    KvStoreCall, NO_PAGE, PageLayout, PenalizeCall, SampleCall, TokenHistory, WeightArg,
+    AdvanceCall, AttentionCall, AttentionRows, DType, DeviceMemory, EmbedCall, Heads, KernelDispatch,
+    KvCache, KvSource, KvStoreCall, LogitSlots, MaskLogitsCall, NO_PAGE, PageLayout, PenalizeCall,
+    SampleCall, TokenHistory, WeightArg,
 };
 use fulmen_cuda::CudaDispatcher;
 
@@ -68,7 +69,8 @@ fn pages_that_are_not_in_the_pool_are_reported_and_not_written() {
         cuda.dispatch_kv_store(&store).unwrap();
         reported(&mut cuda, &format!("the page of row {} is 3, but there are only 3", m - 1));
         let kv = KvSource::Cache { cache, positions, sequences: None };
-        let attention = AttentionCall { q, kv, output, m, heads, scale: 0.1, layer: 0 };
+        let attention =
+            AttentionCall { q, kv, output, m, heads, rows: AttentionRows::Any, scale: 0.1, layer: 0 };
         cuda.dispatch_attention(&attention).unwrap();
         let error = cuda.synchronize().unwrap_err().to_string();
         assert!(error.starts_with("the page of row") && error.ends_with("is 3, but there are only 3"));
@@ -160,4 +162,31 @@ fn invalid_penalties_and_histories_are_reported() {
     cuda.dispatch_advance(&AdvanceCall { drawn, tokens, positions, sequences, history, m: 1 }).unwrap();
     reported(&mut cuda, "the sequence of row 0 is 7, but there are only 1");
     assert_eq!((get(&mut cuda, tokens, 1), get(&mut cuda, zero, 4)), (vec![0], vec![0; 4]));
+}
+
+#[test]
+fn invalid_logit_edits_are_reported() {
+    let Some(gpu) = gpu() else { return };
+    let mut cuda = gpu.dispatcher();
+    let inf = f32::INFINITY.to_bits();
+    for (slot, edits, message) in [
+        (2, [0, 0, 0, 0], "the sampling slot of row 1 is 2, but there are only 2"),
+        (1, [0, 1, 4, 0], "the token of row 1 is 4, but there are only 4"),
+        (1, [0, 2, 1, 0], "the logit edits of row 1: there are 2 logit biases, but only 1 are possible"),
+        (
+            1,
+            [0, 1, 3, inf],
+            "the logit edits of row 1: the logit bias of token 3 must be a finite number or -inf, not inf",
+        ),
+    ] {
+        let logits = put(&mut cuda, &[1f32; 8]);
+        let edits = [[0u32; 4], edits].concat();
+        let (edits_ptr, masks_ptr) = (put(&mut cuda, &edits), put(&mut cuda, &[0u32; 2]));
+        let state = LogitSlots { edits_ptr, masks_ptr, n_slots: 2, capacity: 1 };
+        let slots = Some(put(&mut cuda, &[0u32, slot]));
+        let call = MaskLogitsCall { logits, state, slots, output: logits, m: 2, n: 4 };
+        cuda.dispatch_mask_logits(&call).unwrap();
+        reported(&mut cuda, message);
+        assert_eq!(get(&mut cuda, logits, 8), [1f32.to_bits(); 8]);
+    }
 }

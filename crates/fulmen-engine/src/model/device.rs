@@ -7,6 +7,7 @@ use fulmen_core::{Backend, BackendError, KV_PAGE, NO_PAGE, ReadTicket, pages_of}
 use fulmen_model::arch::{GraphSpec, Step, names};
 use fulmen_model::{Model, ModelError};
 
+use super::logit_edits::{EditBuffers, RowEdits};
 use super::options::{EngineOptions, pool};
 use super::programs::{Compiled, ProgramKey, Programs, out_of_memory};
 use super::row_block::RowArrays;
@@ -46,6 +47,7 @@ pub struct ModelDevice {
     columns: usize,
     host: HostPages,
     sampling: Vec<SlotSampling>,
+    edits: EditBuffers,
     programs: Programs,
     pending: VecDeque<Pending>,
     launches: u64,
@@ -100,6 +102,7 @@ impl ModelDevice {
             columns: pages_of(context) as usize,
             host: HostPages::new(group.host_pages),
             sampling: vec![SlotSampling::default(); slots as usize],
+            edits: EditBuffers::default(),
             programs: Programs::new(spec, model.weights().clone(), (0, 0), (0, 0), options.eager),
             pending: VecDeque::new(),
             launches: 0,
@@ -137,7 +140,9 @@ impl ModelDevice {
     ) -> Result<(), ModelError> {
         let model = self.model.clone();
         let layouts = pool(model.config(), options.cache)?.layers;
-        let (arena, rows) = Programs::memory(&model, spec, max_rows, self.slots.min(max_rows))?;
+        let max_outputs = self.slots.min(max_rows);
+        let (arena, rows) = Programs::memory(&model, spec, max_rows, max_outputs)?;
+        let [edits, masks] = EditBuffers::bytes(max_outputs.next_power_of_two(), self.vocabulary);
         let mut bindings = model.weights().clone();
         let inactive = self.pages.len() - self.columns;
         self.pages[inactive] = spec.pages - 1;
@@ -159,11 +164,13 @@ impl ModelDevice {
             let line = 4 * self.context as usize;
             self.history = alloc(device, line * spec.sequences as usize)?;
             let (arena, rows) = ((alloc(device, arena)?, arena), (alloc(device, rows)?, rows));
+            self.edits = EditBuffers::new([alloc(device, edits)?, alloc(device, masks)?], self.vocabulary);
             device.write(self.table, bytemuck::cast_slice(&self.pages))?;
             // Inactive rows embed token 0.
             device.write(self.history + (line * self.slots as usize) as u64, &vec![0; line])?;
             bindings.set(names::PAGES, self.table);
             bindings.set(names::HISTORY, self.history);
+            self.edits.bind(&mut bindings);
             self.programs = Programs::new(*spec, bindings, arena, rows, options.eager);
             Ok(())
         })
@@ -200,9 +207,9 @@ impl ModelDevice {
             };
             let setups = plan.prologue.slots.iter().rev();
             let setup = setups.into_iter().find(|setup| setup.slot == row.slot);
-            let sampling = setup.map(|setup| SlotSampling::new(&setup.sampling));
+            let sampling = setup.map(|setup| SlotSampling::new(&setup.sampling, self.vocabulary));
             let wrong = sampling.unwrap_or_else(|| self.sampling[row.slot as usize].clone()).refused;
-            if let Some(reason) = wrong.or_else(|| refused(logits)) {
+            if let Some(reason) = wrong.or_else(|| refused(logits, self.vocabulary)) {
                 return Err(LaunchError::Rejected { slot: row.slot, reason });
             }
         }
@@ -275,15 +282,27 @@ impl ModelDevice {
         arrays
     }
 
+    /// The logit biases and token masks of the output rows, if a row has some.
+    fn row_edits(&self, plan: &StepPlan) -> Option<Vec<RowEdits>> {
+        let row_edits = |logits: &LogitsRow| {
+            let slot = plan.rows.get(logits.row).map(|row| &self.sampling[row.slot as usize]);
+            let biases = slot.map_or_else(Vec::new, |slot| slot.biases.clone());
+            RowEdits { biases, mask: logits.mask.clone() }
+        };
+        let rows: Vec<RowEdits> = plan.logits.iter().map(row_edits).collect();
+        rows.iter().any(|row| row.mask.is_some() || !row.biases.is_empty()).then_some(rows)
+    }
+
     fn start(&mut self, device: &mut dyn Backend, plan: &StepPlan) -> Result<Pending, ModelError> {
         for setup in &plan.prologue.slots {
             if let Some(slot) = self.sampling.get_mut(setup.slot as usize) {
-                *slot = SlotSampling::new(&setup.sampling);
+                *slot = SlotSampling::new(&setup.sampling, self.vocabulary);
             }
         }
         let slots = plan.logits.iter().filter_map(|logits| plan.rows.get(logits.row));
         let penalize = slots.into_iter().any(|row| self.sampling[row.slot as usize].penalizes());
-        let key = ProgramKey::new(plan.bucket, plan.logits.len() as u32, penalize);
+        let edits = self.row_edits(plan);
+        let key = ProgramKey::new(plan.bucket, plan.logits.len() as u32, penalize, edits.is_some());
         let model = self.model.clone();
         // First what needs memory, so that nothing has run if there is none.
         self.programs.make(&model, device, key)?;
@@ -292,6 +311,10 @@ impl ModelDevice {
         let rows = self.programs.rows_ptr();
         let compiled = self.programs.made(key)?;
         device.write(rows, &compiled.block.pack(&arrays))?;
+        if let Some(mut edits) = edits {
+            edits.resize(key.outputs as usize, RowEdits::default());
+            self.edits.write(device, &edits)?;
+        }
         compiled.run(device)?;
         let (drawn, reads) = start_reads(device, compiled, plan, self.vocabulary, self.history)?;
         self.transferred = 0;

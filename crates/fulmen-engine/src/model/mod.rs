@@ -17,6 +17,7 @@
 //!   would have.
 
 mod device;
+mod logit_edits;
 mod options;
 mod programs;
 mod row_block;
@@ -26,6 +27,7 @@ mod transfers;
 
 pub use device::ModelDevice;
 pub use options::EngineOptions;
+pub use sampling::ModelSampling;
 pub use text::{TextEngine, TextEvent, TextFinish, TextRequest, TextStream};
 
 use std::sync::Arc;

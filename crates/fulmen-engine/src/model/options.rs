@@ -57,6 +57,10 @@ impl Default for EngineOptions {
     }
 }
 
+/// The most rows of a step unless asked otherwise. Longer steps would gain little and delay the tokens of all
+/// sequences.
+const MAX_ROWS: u32 = 2048;
+
 /// Bytes for KV pages of a device that does not say how many are free.
 const UNKNOWN_MEMORY: u64 = 2 << 30;
 
@@ -78,7 +82,7 @@ impl EngineOptions {
         at_least("max_sequences", self.max_sequences, 1)?;
         let (preferred, available) =
             model.with_device(|device| (device.prefill_chunk(), device.available_bytes()));
-        let mut max_rows = if self.max_rows == 0 { preferred.max(1) } else { self.max_rows };
+        let mut max_rows = if self.max_rows == 0 { preferred.clamp(1, MAX_ROWS) } else { self.max_rows };
         max_rows = max_rows.max(self.max_sequences);
         let mut prefill_rows = if self.prefill_rows == 0 { max_rows.div_ceil(4) } else { self.prefill_rows };
         if self.batch_invariant {

@@ -21,21 +21,24 @@ pub(super) struct ProgramKey {
     /// Output rows; 0 for a step without results.
     pub(super) outputs: u32,
     pub(super) penalize: bool,
+    /// Whether logits have biases or token masks.
+    pub(super) edited: bool,
 }
 
 impl ProgramKey {
     /// The program for `rows` rows of which `outputs` have results: at most twice as many output rows.
-    pub(super) fn new(rows: u32, outputs: u32, penalize: bool) -> ProgramKey {
+    pub(super) fn new(rows: u32, outputs: u32, penalize: bool, edited: bool) -> ProgramKey {
         let outputs = match outputs {
             0 => 0,
             wanted => wanted.next_power_of_two().min(rows),
         };
-        ProgramKey { rows, outputs, penalize: penalize && outputs > 0 }
+        let drawn = outputs > 0;
+        ProgramKey { rows, outputs, penalize: penalize && drawn, edited: edited && drawn }
     }
 
     fn step(self) -> Step {
-        let ProgramKey { rows, outputs, penalize } = self;
-        let results = (outputs > 0).then_some((outputs, Results::Draw { penalize }));
+        let ProgramKey { rows, outputs, penalize, edited: mask } = self;
+        let results = (outputs > 0).then_some((outputs, Results::Draw { penalize, mask }));
         Step::Mixed { rows, results }
     }
 }
@@ -100,8 +103,8 @@ impl Programs {
     ) -> Result<(usize, usize), ModelError> {
         let mut arena = 0;
         for key in [
-            ProgramKey { rows: max_rows, outputs: max_outputs, penalize: true },
-            ProgramKey { rows: max_outputs, outputs: max_outputs, penalize: true },
+            ProgramKey { rows: max_rows, outputs: max_outputs, penalize: true, edited: true },
+            ProgramKey { rows: max_outputs, outputs: max_outputs, penalize: true, edited: true },
         ] {
             arena = arena.max(model.plan(&GraphSpec { step: key.step(), ..*spec })?.arena_bytes);
         }

@@ -1,39 +1,53 @@
 //! From logits to tokens: the sampling states of rows, and what is made of their results.
 
-use fulmen_core::sampling::{NO_TOKEN, Penalties, SampleState};
+use fulmen_core::sampling::{LogitEdits, NO_TOKEN, Penalties, SampleState};
 use fulmen_model::Sampling;
+use fulmen_model::arch::MIXED_LOGIT_BIASES;
 
 use crate::request::SamplingParams;
 use crate::step::{LogitsRow, RowFault, Sampled};
+
+/// Sampling parameters of a request of a model, with logit biases. Without biases, [`Sampling`] alone does.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ModelSampling {
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// Tokens and what is added to their logits: finite, or -inf, which excludes the token. At most
+    /// [`MIXED_LOGIT_BIASES`], each token once.
+    pub logit_bias: Vec<(u32, f32)>,
+}
 
 /// What a slot samples with.
 #[derive(Clone, Debug)]
 pub(super) struct SlotSampling {
     sampling: Sampling,
+    pub(super) biases: Vec<(u32, f32)>,
     /// What is wrong with the parameters.
     pub(super) refused: Option<String>,
 }
 
 impl Default for SlotSampling {
     fn default() -> SlotSampling {
-        SlotSampling { sampling: Sampling::GREEDY, refused: None }
+        SlotSampling { sampling: Sampling::GREEDY, biases: Vec::new(), refused: None }
     }
 }
 
 impl SlotSampling {
-    /// The parameters of a request: [`Sampling`], or none for greedy sampling.
-    pub(super) fn new(params: &SamplingParams) -> SlotSampling {
-        match (params.get::<Sampling>(), params.get::<()>()) {
-            (Some(&sampling), _) => {
-                let refused = sampling.validate().err().map(|error| error.to_string());
-                SlotSampling { sampling, refused }
-            }
-            (None, Some(())) => SlotSampling::default(),
+    /// The parameters of a request: [`Sampling`], [`ModelSampling`], or none for greedy sampling.
+    pub(super) fn new(params: &SamplingParams, vocabulary: u32) -> SlotSampling {
+        let (sampling, biases) = match (params.get::<Sampling>(), params.get::<ModelSampling>()) {
+            (Some(&sampling), _) => (sampling, Vec::new()),
+            (None, Some(params)) => (params.sampling, params.logit_bias.clone()),
+            (None, None) if params.get::<()>().is_some() => return SlotSampling::default(),
             (None, None) => {
-                let refused = Some("the sampling parameters are not those of a model: Sampling".to_owned());
-                SlotSampling { refused, ..SlotSampling::default() }
+                let reason = "the sampling parameters are not those of a model: Sampling or ModelSampling";
+                return SlotSampling { refused: Some(reason.to_owned()), ..SlotSampling::default() };
             }
-        }
+        };
+        let edits = LogitEdits { masked: false, biases };
+        let wrong_sampling = sampling.validate().err().map(|error| error.to_string());
+        let wrong_bias = edits.validate(vocabulary, MIXED_LOGIT_BIASES).err().map(|error| error.to_string());
+        SlotSampling { sampling, biases: edits.biases, refused: wrong_sampling.or(wrong_bias) }
     }
 
     pub(super) fn penalizes(&self) -> bool {
@@ -50,12 +64,11 @@ impl SlotSampling {
     }
 }
 
-/// What a device cannot do for a row.
-pub(super) fn refused(logits: &LogitsRow) -> Option<String> {
-    if logits.mask.is_some() {
-        return Some("a model's device has no token masks".to_owned());
-    }
-    None
+/// What is wrong with the token mask of a row.
+pub(super) fn refused(logits: &LogitsRow, vocabulary: u32) -> Option<String> {
+    let (words, expected) = (logits.mask.as_ref()?.0.len(), vocabulary.div_ceil(32) as usize);
+    let wrong = words != expected;
+    wrong.then(|| format!("the token mask has {words} words; {vocabulary} tokens need {expected}"))
 }
 
 /// The result of a row from its token and, where log-probabilities are wanted, its logits.
@@ -104,13 +117,25 @@ mod tests {
     }
 
     #[test]
+    fn masks_must_fit_the_vocabulary() {
+        let mask = |tokens| Some(crate::step::TokenMask::new(tokens, |_| true));
+        let row = |mask| LogitsRow { row: 0, sample: true, logprobs: None, mask };
+        assert!(refused(&row(None), 70).is_none() && refused(&row(mask(70)), 70).is_none());
+        assert!(refused(&row(mask(64)), 70).unwrap().contains("2 words; 70 tokens need 3"));
+    }
+
+    #[test]
     fn parameters_of_another_device_are_refused() {
-        assert!(SlotSampling::new(&SamplingParams::default()).refused.is_none());
-        assert!(SlotSampling::new(&SamplingParams::new(7u8)).refused.is_some());
+        let new = |params: SamplingParams| SlotSampling::new(&params, 100);
+        assert!(new(SamplingParams::default()).refused.is_none());
+        assert!(new(SamplingParams::new(7u8)).refused.is_some());
         let bad = Sampling { temperature: -1.0, ..Sampling::GREEDY };
-        assert!(SlotSampling::new(&SamplingParams::new(bad)).refused.unwrap().contains("temperature"));
+        assert!(new(SamplingParams::new(bad)).refused.unwrap().contains("temperature"));
+        let biased = |token| ModelSampling { logit_bias: vec![(token, -1.0)], ..ModelSampling::default() };
+        assert!(new(SamplingParams::new(biased(99))).refused.is_none());
+        assert!(new(SamplingParams::new(biased(100))).refused.unwrap().contains("100"));
         let good = Sampling { temperature: 0.5, seed: 1 << 40, ..Sampling::GREEDY };
-        let slot = SlotSampling::new(&SamplingParams::new(good));
+        let slot = new(SamplingParams::new(good));
         assert_eq!((slot.state(4).step, slot.state(4).seed_hi), (5, 256));
     }
 }

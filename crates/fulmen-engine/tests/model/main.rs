@@ -1,6 +1,7 @@
 //! An engine with a small model on real backends: many requests give the tokens of running alone.
 
 mod cpu;
+mod edits;
 mod not_finite;
 mod scenario;
 #[path = "../../../fulmen-model/tests/tiny/mod.rs"]

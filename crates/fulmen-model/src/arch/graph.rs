@@ -8,6 +8,9 @@ use super::rope::FACTORS;
 use crate::error::ModelError;
 use crate::source::ModelSource;
 
+/// Logit biases that an output row of a mixed step can have.
+pub const MIXED_LOGIT_BIASES: u32 = 300;
+
 /// Names of the inputs, states and outputs of a graph.
 pub mod names {
     /// Input: the tokens of a prefill.
@@ -28,6 +31,10 @@ pub mod names {
     pub const STEP_SAMPLING: &str = "step.sampling";
     /// State: one [`Penalties`](fulmen_core::sampling::Penalties) per row.
     pub const STEP_PENALTIES: &str = "step.penalties";
+    /// State: one [`LogitEdits`](fulmen_core::sampling::LogitEdits) per row, without room for biases.
+    pub const STEP_EDITS: &str = "step.edits";
+    /// State: one token mask per row.
+    pub const STEP_MASKS: &str = "step.masks";
     /// State: the tokens of every sequence by position.
     pub const HISTORY: &str = "history";
     /// Constant: the divisors of the RoPE frequencies.
@@ -65,6 +72,8 @@ pub enum Results {
     Draw {
         /// Whether repetition penalties apply.
         penalize: bool,
+        /// Whether token masks apply.
+        mask: bool,
     },
 }
 
@@ -93,6 +102,8 @@ pub enum Step {
         rows: u32,
         /// Whether repetition penalties apply.
         penalize: bool,
+        /// Whether token masks apply.
+        mask: bool,
     },
 }
 
@@ -107,7 +118,7 @@ impl Step {
             Step::Mixed { results, .. } => {
                 Step::Mixed { rows: 1, results: results.map(|(_, results)| (1, results)) }
             }
-            Step::Decode { penalize, .. } => Step::Decode { rows: 1, penalize },
+            Step::Decode { penalize, mask, .. } => Step::Decode { rows: 1, penalize, mask },
         }
     }
 
@@ -131,7 +142,9 @@ impl Step {
             | names::STEP_POSITIONS
             | names::STEP_SEQUENCES
             | names::STEP_SAMPLING
-            | names::STEP_PENALTIES => Some(output_rows),
+            | names::STEP_PENALTIES
+            | names::STEP_EDITS
+            | names::STEP_MASKS => Some(output_rows),
             _ => None,
         }
     }
@@ -248,8 +261,8 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<(), ModelErro
             x = recorder.builder.embed(x, rows)?;
             (results, None)
         }
-        Step::Decode { penalize, .. } => {
-            (Results::Draw { penalize }, Some(StepStates { tokens, positions, sequences }))
+        Step::Decode { penalize, mask, .. } => {
+            (Results::Draw { penalize, mask }, Some(StepStates { tokens, positions, sequences }))
         }
     };
     let gain = recorder.vector("output_norm.weight", config.hidden)?;
@@ -262,13 +275,13 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<(), ModelErro
         false => recorder.weight("output.weight", config.vocabulary, config.hidden)?,
     };
     let logits = recorder.builder.mul_mat(x, head)?;
-    let Results::Draw { penalize } = results else {
+    let Results::Draw { penalize, mask } = results else {
         return Ok(recorder.builder.output(names::LOGITS, logits)?);
     };
     if matches!(spec.step, Step::Mixed { .. }) {
         recorder.builder.output(names::LOGITS, logits)?;
     }
-    draw(recorder, spec, logits, step, history, penalize)
+    draw(recorder, spec, logits, step, history, [penalize, mask])
 }
 
 /// The state that the next step reads.
@@ -285,10 +298,10 @@ fn draw(
     mut logits: Tensor,
     step: Option<StepStates>,
     history: Option<Tensor>,
-    penalize: bool,
+    [penalize, mask]: [bool; 2],
 ) -> Result<(), ModelError> {
     let b = &mut recorder.builder;
-    let (rows, _) = b.shape(logits)?;
+    let (rows, vocabulary) = b.shape(logits)?;
     let StepStates { tokens, positions, sequences } = match step {
         Some(step) => step,
         None => StepStates {
@@ -307,6 +320,12 @@ fn draw(
     if penalize {
         let penalties = b.penalties(names::STEP_PENALTIES, rows)?;
         logits = b.penalize(logits, penalties, history, positions, sequences)?;
+    }
+    if mask {
+        let capacity = if matches!(spec.step, Step::Mixed { .. }) { MIXED_LOGIT_BIASES } else { 0 };
+        let edits = b.logit_edits(names::STEP_EDITS, rows, capacity)?;
+        let masks = b.token_masks(names::STEP_MASKS, rows, vocabulary)?;
+        logits = b.mask_logits(logits, edits, masks, None)?;
     }
     let states = b.sample_states(names::STEP_SAMPLING, rows)?;
     let drawn = b.sample(logits, states)?;

@@ -21,7 +21,7 @@ mod record;
 mod rope;
 
 pub use config::Config;
-pub use graph::{GraphSpec, Results, Step, names};
+pub use graph::{GraphSpec, MIXED_LOGIT_BIASES, Results, Step, names};
 
 use std::fmt;
 

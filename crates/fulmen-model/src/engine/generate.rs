@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fulmen_core::clock::Instant;
+use fulmen_core::sampling::Constraint;
 
 use super::Sampling;
 use super::session::Session;
@@ -46,6 +47,8 @@ impl Default for GenerateOptions {
 pub enum FinishReason {
     /// The model produced this end-of-generation token.
     EndToken(u32),
+    /// The constraint allows no further token, and the vocabulary has none that ends generation.
+    Complete,
     /// This stop string was produced.
     StopString(String),
     /// [`GenerateOptions::max_tokens`] was reached.
@@ -106,6 +109,7 @@ fn rate(tokens: usize, time: Duration) -> f64 {
 pub struct Generation<'s> {
     session: &'s mut Session,
     options: GenerateOptions,
+    constraint: Option<Box<dyn Constraint>>,
     decoder: StreamDecoder,
     stops: StopFinder,
     prompt: Vec<u32>,
@@ -142,9 +146,11 @@ impl Session {
         let common = self.tokens(0)?.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         self.truncate(0, common)?;
         self.set_sampling(0, options.sampling)?;
+        self.set_mask(0, None)?;
         Ok(Generation {
             session: self,
             options: options.clone(),
+            constraint: None,
             decoder: StreamDecoder::continuing(),
             stops,
             prompt: tokens.to_vec(),
@@ -178,6 +184,14 @@ impl Session {
 }
 
 impl Generation<'_> {
+    /// Restricts the text to what a constraint allows, for example a grammar. Each token is then read before
+    /// the next one is drawn. To be called before the first piece is taken: a constraint follows the text
+    /// from its beginning.
+    pub fn constrained(mut self, constraint: Box<dyn Constraint>) -> Self {
+        self.constraint = Some(constraint);
+        self
+    }
+
     /// The text so far; complete once the iterator has ended.
     pub fn generated(&self) -> &Generated {
         &self.generated
@@ -224,6 +238,25 @@ impl Generation<'_> {
         if room == 0 {
             return Ok(Err(FinishReason::ContextFull));
         }
+        if let Some(constraint) = &mut self.constraint {
+            let mask = constraint.mask().map_err(ModelError::Constraint)?;
+            if mask.is_empty() {
+                return Ok(Err(FinishReason::Complete));
+            }
+            self.session.set_mask(0, Some(mask))?;
+            let drawn = self.draw_next(room);
+            // What else is drawn in this session has no mask.
+            self.session.set_mask(0, None)?;
+            let token = drawn?;
+            let accepted = self.constraint.as_mut().map_or(Ok(()), |constraint| constraint.accept(token));
+            accepted.map_err(ModelError::Constraint)?;
+            return Ok(Ok(token));
+        }
+        self.draw_next(room).map(Ok)
+    }
+
+    /// Draws the next token, and with it some of those that follow, for which there is room.
+    fn draw_next(&mut self, room: usize) -> Result<u32, ModelError> {
         if self.generated.tokens.is_empty() {
             self.started = Instant::now();
             let known = self.session.tokens(0)?.len();
@@ -233,17 +266,17 @@ impl Generation<'_> {
             let token = self.session.draw(0, &new)?;
             self.generated.prefill_time = self.started.elapsed();
             self.started = Instant::now();
-            return Ok(Ok(token));
+            return Ok(token);
         }
         let left = self.options.max_tokens - self.generated.tokens.len();
         let ahead = if self.options.ahead == 0 { self.pace } else { self.options.ahead };
-        let steps = ahead.min(left).min(room);
+        let steps = if self.constraint.is_some() { 1 } else { ahead.min(left).min(room) };
         let began = Instant::now();
         let drawn = self.session.decode(&[0], steps)?;
         self.pace = pace(steps, began.elapsed());
         self.generated.decode_time = self.started.elapsed();
         self.waiting.extend(drawn.into_iter().flatten());
-        self.waiting.pop_front().map(Ok).ok_or(ModelError::EmptyPrompt)
+        self.waiting.pop_front().ok_or(ModelError::EmptyPrompt)
     }
 
     /// Adds a token and returns the text it completes.

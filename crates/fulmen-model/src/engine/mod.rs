@@ -14,6 +14,7 @@ mod chat;
 mod chunk;
 mod drawn;
 mod generate;
+mod mask;
 mod model;
 mod perplexity;
 mod profile;

@@ -281,7 +281,8 @@ fn load_weights(
     session: &mut SessionOptions,
     options: &mut LoadOptions<'_>,
 ) -> Result<(Templates, Weights), ModelError> {
-    let graph = config.graph(source, &session.spec(Step::Decode { rows: 1, penalize: false }))?;
+    let graph =
+        config.graph(source, &session.spec(Step::Decode { rows: 1, penalize: false, mask: false }))?;
     let bytes = weights::weight_bytes(&graph);
     let templates = Templates::new(device.fusions());
     let activations = |rows| activation_bytes(&templates, config, source, session, rows);

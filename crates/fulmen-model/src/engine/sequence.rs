@@ -1,5 +1,7 @@
 //! The host's view of one sequence of a session.
 
+use fulmen_core::sampling::TokenMask;
+
 use super::Sampling;
 
 /// The tokens of one sequence and how many of them are in the KV cache.
@@ -12,6 +14,8 @@ pub(super) struct Sequence {
     /// Number of tokens drawn.
     pub(super) draws: u32,
     pub(super) sampling: Sampling,
+    /// The tokens that may be drawn; all if not given.
+    pub(super) mask: Option<TokenMask>,
 }
 
 impl Sequence {

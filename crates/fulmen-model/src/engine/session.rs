@@ -10,6 +10,7 @@ use fulmen_core::{
 };
 
 use super::Sampling;
+use super::mask::mask_words;
 use super::model::Shared;
 use super::profile::Profile;
 use super::sequence::Sequence;
@@ -166,6 +167,8 @@ impl Session {
             (names::STEP_SEQUENCES.to_owned(), 4 * rows),
             (names::STEP_SAMPLING.to_owned(), 32 * rows),
             (names::STEP_PENALTIES.to_owned(), 16 * rows),
+            (names::STEP_EDITS.to_owned(), 8 * rows),
+            (names::STEP_MASKS.to_owned(), 4 * rows * mask_words(&shared.config)),
             (names::HISTORY.to_owned(), 4 * rows * self.options.context as usize),
         ];
         // Sequence after sequence: each has its own pages for the whole session.
@@ -279,8 +282,8 @@ impl Session {
     pub fn draw(&mut self, sequence: u32, tokens: &[u32]) -> Result<u32, ModelError> {
         self.with_appended(sequence, tokens, |session| {
             session.check_room(sequence)?;
-            let penalize = session.sequences[sequence as usize].sampling.penalizes();
-            session.results(sequence, Results::Draw { penalize })?;
+            let [penalize, mask] = session.adjustments(&[sequence]);
+            session.results(sequence, Results::Draw { penalize, mask })?;
             session.sequences[sequence as usize].tokens.last().copied().ok_or(ModelError::EmptyPrompt)
         })
     }
@@ -332,14 +335,14 @@ impl Session {
             return Err(ModelError::Cancelled);
         }
         let start = Instant::now();
-        let penalize = sequences.iter().any(|&s| self.sequences[s as usize].sampling.penalizes());
+        let [penalize, mask] = self.adjustments(sequences);
         let shared = Arc::clone(&self.shared);
         let mut guard = shared.device();
         let device = guard.as_mut();
         if self.rows.as_deref() != Some(sequences) {
             self.write_rows(device, sequences)?;
         }
-        let spec = self.options.spec(Step::Decode { rows: sequences.len() as u32, penalize });
+        let spec = self.options.spec(Step::Decode { rows: sequences.len() as u32, penalize, mask });
         let compiled = self.steps.get(&shared, device, &spec, &self.bindings, self.options.eager)?;
         let lengths = sequences.iter().map(|&s| self.sequences[s as usize].tokens.len() as u64);
         let lengths: Vec<u64> = lengths.collect();
@@ -389,7 +392,7 @@ impl Session {
         }
         device.write(address(&self.bindings, names::STEP_SAMPLING)?, bytemuck::cast_slice(&sampling))?;
         device.write(address(&self.bindings, names::STEP_PENALTIES)?, bytemuck::cast_slice(&penalties))?;
-        Ok(())
+        self.write_masks(device, sequences)
     }
 
     /// Feeds all pending tokens and returns the results of the last one.
@@ -538,7 +541,7 @@ impl Session {
         }
     }
 
-    fn sequence(&mut self, sequence: u32) -> Result<&mut Sequence, ModelError> {
+    pub(super) fn sequence(&mut self, sequence: u32) -> Result<&mut Sequence, ModelError> {
         self.check_sequence(sequence)?;
         Ok(&mut self.sequences[sequence as usize])
     }

@@ -10,8 +10,8 @@ use crate::arch::{Config, GraphSpec};
 use crate::error::ModelError;
 use crate::source::ModelSource;
 
-/// Templates that are kept. A session has at most seven, an engine three; those with other caches have
-/// their own.
+/// Templates that are kept. A session has at most eleven, an engine five; those with other caches have their
+/// own.
 const MAX_TEMPLATES: usize = 24;
 
 /// The fused graphs of one model for one device.
@@ -68,7 +68,8 @@ mod tests {
     #[test]
     fn a_plan_of_a_template_is_that_of_the_recorded_graph() {
         let fusions = Fusions { add_rms_norm: false, ..Fusions::all() };
-        let draw = |penalize| Some((1, Results::Draw { penalize }));
+        let kinds = [[false, false], [true, false], [false, true], [true, true]];
+        let draws = kinds.map(|[penalize, mask]| Some((1, Results::Draw { penalize, mask })));
         for preset in ["qwen3-0.6b", "llama3.2-1b"] {
             let shape = ModelShape { layers: 2, vocabulary: 300, ..ModelShape::preset(preset).unwrap() };
             let source = Synth::new(shape, "Q4_K".parse().unwrap(), 1).source().unwrap();
@@ -76,11 +77,10 @@ mod tests {
             for sequences in [1, 3] {
                 let templates = Templates::new(fusions);
                 for rows in [1, 2, 7, 33] {
-                    let mut steps =
-                        vec![Step::Decode { rows, penalize: false }, Step::Decode { rows, penalize: true }];
+                    let decode = |[penalize, mask]: [bool; 2]| Step::Decode { rows, penalize, mask };
+                    let mut steps = kinds.map(decode).to_vec();
                     let results = [None, Some((1, Results::Hidden)), Some((rows, Results::Logits))];
-                    let results = results.into_iter().chain([draw(false), draw(true)]);
-                    for results in results {
+                    for results in results.into_iter().chain(draws) {
                         steps.extend([Step::Prefill { rows, results }, Step::Mixed { rows, results }]);
                     }
                     for step in steps {
@@ -93,7 +93,7 @@ mod tests {
                         assert_eq!(made.placements, expected.placements, "{spec:?}");
                     }
                 }
-                assert_eq!(templates.recorded.lock().unwrap().len(), 12, "one template per kind of step");
+                assert_eq!(templates.recorded.lock().unwrap().len(), 18, "one template per kind of step");
             }
         }
     }

@@ -49,9 +49,9 @@ pub(crate) async fn create(
         ..SamplingFields::default()
     };
     let params = fields.resolve(&lease.spec().defaults, &*lease, limits)?;
-    let prompt = input.prompt(&lease).await?;
+    let prompt = input.prompt(&lease, params.grammar.is_some()).await?;
     let (model, prompt_tokens) = (lease.spec().name.clone(), prompt.tokens.len());
-    let mut choices = Choices::start(lease, &[prompt], &params, &caller, &app.metrics)?;
+    let mut choices = Choices::start(lease, &[prompt], &params, &caller, &app.metrics).await?;
     if request.stream == Some(true) {
         choices.first().await?;
         let encoder = MessagesEncoder::new(model, prompt_tokens);
@@ -102,6 +102,6 @@ pub(crate) async fn count_tokens(
     let lease = app.registry.acquire(Some(&request.model)).await?;
     let CountRequest { messages, system, tools, tool_choice, thinking, .. } = request;
     let input = Parts { messages: messages.0, system, tools, tool_choice, thinking };
-    let prompt = input.chat_input(app.options.limits.tools)?.prompt(&lease).await?;
+    let prompt = input.chat_input(app.options.limits.tools)?.prompt(&lease, false).await?;
     Ok(json_response(&CountResponse { input_tokens: prompt.tokens.len() }))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use fulmen_engine::{Request, RequestError, Stop};
+use fulmen_engine::{Constraint, Request, RequestError, Stop};
 
 use super::choice::{Choice, EndReason, Ending, Output, Piece, Reading, TokenLogprob, TokenUsage};
 use super::params::GenerationParams;
@@ -42,18 +42,21 @@ pub(crate) struct Choices {
 
 impl Choices {
     /// Submits a request for each choice of each prompt.
-    pub(crate) fn start(
+    pub(crate) async fn start(
         lease: Lease,
         prompts: &[Prompt],
         params: &GenerationParams,
         caller: &Caller,
         metrics: &Arc<Metrics>,
     ) -> Result<Choices, ApiError> {
+        let count = prompts.len() * params.n as usize;
+        let mut constraints = constraints(&lease, params, count).await?.into_iter();
         let lease = Arc::new(lease);
-        let mut choices = Vec::with_capacity(prompts.len() * params.n as usize);
+        let mut choices = Vec::with_capacity(count);
         for prompt in prompts {
             for number in 0..params.n {
-                let request = request(&lease, prompt, params, number, caller)?;
+                let constraint = constraints.next();
+                let request = Request { constraint, ..request(&lease, prompt, params, number, caller)? };
                 let reading = Reading {
                     stops: params.stop.clone(),
                     parser: OutputParser::new(prompt.reasoning, prompt.thinking, prompt.tools),
@@ -151,6 +154,23 @@ impl Answer {
     }
 }
 
+/// A constraint for each choice, if there is a grammar. A grammar may take long to compile.
+async fn constraints(
+    lease: &Lease,
+    params: &GenerationParams,
+    count: usize,
+) -> Result<Vec<Box<dyn Constraint>>, ApiError> {
+    let Some(grammar) = params.grammar.clone() else { return Ok(Vec::new()) };
+    let model = Arc::clone(lease.model());
+    let compile = move || match model.constraints() {
+        Some(factory) => (0..count).map(|_| factory.constraint(&grammar)).collect(),
+        None => Err("this model has no constrained decoding".to_owned()),
+    };
+    let compiled: Result<Result<_, String>, _> = tokio::task::spawn_blocking(compile).await;
+    let compiled = compiled.map_err(|error| ApiError::internal(format!("the grammar failed: {error}")))?;
+    compiled.map_err(|reason| ApiError::field("response_format", format!("the grammar: {reason}")))
+}
+
 /// The engine's request for a choice.
 fn request(
     lease: &Lease,
@@ -173,13 +193,6 @@ fn request(
     let sampling = lease
         .sampling(&sampling, &params.logit_bias)
         .map_err(|reason| ApiError::invalid(reason).code("unsupported_parameter"))?;
-    let constraint = match (&params.grammar, lease.constraints()) {
-        (Some(grammar), Some(factory)) => {
-            let wrong = |reason| ApiError::field("response_format", format!("the grammar: {reason}"));
-            Some(factory.constraint(grammar).map_err(wrong)?)
-        }
-        _ => None,
-    };
     let ends = if params.ignore_eos { Vec::new() } else { lease.tokenizer().ends().to_vec() };
     Ok(Request {
         timeout: Some(caller.timeout),
@@ -187,7 +200,6 @@ fn request(
         sampling,
         logprobs: params.logprobs,
         stop: Stop { tokens: ends, sequences: Vec::new() },
-        constraint,
         ..Request::new(prompt.tokens.clone(), params.max_tokens.unwrap_or(room).min(room))
     })
 }

@@ -105,8 +105,11 @@ impl ChatInput {
         Ok(Some(Grammar::ToolCalls { format, tools, several: self.several_calls && only.is_none() }))
     }
 
-    /// The tokens of the conversation.
-    pub(crate) async fn prompt(mut self, lease: &Lease) -> Result<Prompt, ApiError> {
+    /// The tokens of the conversation. A constrained answer has no thoughts: the grammar begins at once.
+    pub(crate) async fn prompt(mut self, lease: &Lease, constrained: bool) -> Result<Prompt, ApiError> {
+        if constrained {
+            self.thinking = Some(false);
+        }
         if self.messages.is_empty() {
             return Err(ApiError::field("messages", "messages: expected at least 1 message, got none"));
         }
@@ -116,7 +119,11 @@ impl ChatInput {
             self.messages.insert(0, Message::system(system));
         }
         let size = self.messages.iter().map(|message| message.content.len() + 32).sum();
-        beside(size, Arc::clone(lease.model()), move |model| self.render(model)).await?
+        beside(size, Arc::clone(lease.model()), move |model| {
+            let prompt = self.render(model)?;
+            Ok(Prompt { reasoning: prompt.reasoning && !constrained, ..prompt })
+        })
+        .await?
     }
 
     fn render(mut self, model: &dyn ServedModel) -> Result<Prompt, ApiError> {

@@ -44,7 +44,7 @@ pub(crate) async fn create(
     };
     let fields = OllamaOptions::fields(request.options, request.format, &lease)?;
     let params = fields.resolve(&lease.spec().defaults, &*lease, limits)?;
-    let prompt = input.prompt(&lease).await?;
+    let prompt = input.prompt(&lease, params.grammar.is_some()).await?;
     answer(&app, lease, prompt, &params, &caller, request.stream, Form::Chat).await
 }
 
@@ -67,7 +67,7 @@ pub(super) async fn answer(
     form: Form,
 ) -> Result<Response, ApiError> {
     let encoder = LineEncoder { model: lease.spec().name.clone(), form };
-    let mut choices = Choices::start(lease, &[prompt], params, caller, &app.metrics)?;
+    let mut choices = Choices::start(lease, &[prompt], params, caller, &app.metrics).await?;
     if streamed != Some(false) {
         choices.first().await?;
         return Ok(stream(choices, encoder, Streaming::JsonLines));

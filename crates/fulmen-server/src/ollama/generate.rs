@@ -44,7 +44,9 @@ pub(crate) async fn create(
             let system = request.system.map(Message::system);
             let messages = system.into_iter().chain([Message::user(request.prompt)]).collect();
             let thinking = Think::flag(request.think)?;
-            ChatInput { messages, thinking, ..ChatInput::default() }.prompt(&lease).await?
+            ChatInput { messages, thinking, ..ChatInput::default() }
+                .prompt(&lease, params.grammar.is_some())
+                .await?
         }
     };
     answer(&app, lease, prompt, &params, &caller, request.stream, Form::Text).await

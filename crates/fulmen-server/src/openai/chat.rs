@@ -33,9 +33,9 @@ pub(crate) async fn create(
         fields.grammar = Some(grammar);
     }
     let params = fields.resolve(&lease.spec().defaults, &*lease, limits)?;
-    let prompt = input.prompt(&lease).await?;
+    let prompt = input.prompt(&lease, params.grammar.is_some()).await?;
     let model = lease.spec().name.clone();
-    let mut choices = Choices::start(lease, &[prompt], &params, &caller, &app.metrics)?;
+    let mut choices = Choices::start(lease, &[prompt], &params, &caller, &app.metrics).await?;
     let with_logprobs = params.logprobs.is_some();
     if request.stream == Some(true) {
         choices.first().await?;

@@ -148,7 +148,7 @@ pub(crate) async fn create(
             .collect();
         return Ok(json_response(&head.whole(answers, false)));
     }
-    let mut choices = Choices::start(lease, &prompts, &params, &caller, &app.metrics)?;
+    let mut choices = Choices::start(lease, &prompts, &params, &caller, &app.metrics).await?;
     if request.stream == Some(true) {
         choices.first().await?;
         let count = choices.len();

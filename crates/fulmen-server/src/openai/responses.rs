@@ -38,12 +38,12 @@ pub(crate) async fn create(
         ..SamplingFields::default()
     };
     let params = fields.resolve(&lease.spec().defaults, &*lease, limits)?;
-    let prompt = input.prompt(&lease).await?;
+    let prompt = input.prompt(&lease, params.grammar.is_some()).await?;
     let mut head = repeated(&request);
     head["id"] = json!(ids::unique("resp_"));
     head["created_at"] = json!(ids::now());
     head["model"] = json!(lease.spec().name);
-    let mut choices = Choices::start(lease, &[prompt], &params, &caller, &app.metrics)?;
+    let mut choices = Choices::start(lease, &[prompt], &params, &caller, &app.metrics).await?;
     if request.stream == Some(true) {
         choices.first().await?;
         let encoder = ResponsesEncoder::new(head);

@@ -184,7 +184,7 @@ impl Interpreter {
                 let (q, k, v) = (self.floats(*q)?, self.floats(*k)?, self.floats(*v)?);
                 one(attention::over_rows(&q, &k, &v, *heads, f64::from(*scale)))
             }
-            Op::CacheAttention { q, cache, slots, heads, scale } => {
+            Op::CacheAttention { q, cache, slots, heads, scale, .. } => {
                 one(self.cache_attention(*q, cache, slots, *heads, f64::from(*scale))?)
             }
             Op::KvStore { k, v, cache, slots, heads } => {
@@ -219,6 +219,10 @@ impl Interpreter {
                 one(self.penalize(*logits, *penalties, *history, slots)?)
             }
             Op::GatherTokens { history, slots } => self.gather_tokens(*history, slots),
+            Op::MaskLogits { logits, edits, masks, slots } => {
+                one(self.mask_logits(*logits, *edits, *masks, *slots)?)
+            }
+            Op::LogProbs { logits, tokens, top } => self.log_probs(*logits, *tokens, *top),
             Op::Advance { drawn, tokens, positions, history, sequences } => {
                 self.advance(*drawn, *tokens, *positions, *history, *sequences)?;
                 Ok(Vec::new())

@@ -4,9 +4,9 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use fulmen_core::TensorId;
-use fulmen_core::sampling::{NO_TOKEN, SampleState};
+use fulmen_core::sampling::{NO_SLOT, NO_TOKEN, SampleState};
 
-use super::{Data, Interpreter, ReferenceError, Result};
+use super::{Data, Interpreter, ReferenceError, Result, Values};
 
 /// Index of the largest element, the lowest on a tie. NaN and -∞ never win; a row without other elements
 /// gives 0.
@@ -106,5 +106,68 @@ impl Interpreter {
             bytes.copy_from_slice(bytemuck::bytes_of(&state));
         }
         Ok(vec![Data::Ints { values, undecided }])
+    }
+
+    /// Biases first, then the mask. A slot's words are: whether it is masked, the number of biases, then
+    /// pairs of a token and the bits of its bias.
+    pub(super) fn mask_logits(
+        &self,
+        logits: TensorId,
+        edits: TensorId,
+        masks: TensorId,
+        slots: Option<TensorId>,
+    ) -> Result<Vec<f64>> {
+        let (mut values, width) = (self.floats(logits)?, self.width(logits));
+        let (edit_words, mask_words, limit) = (self.width(edits), self.width(masks), self.rows(edits) as u32);
+        let (edits, masks) = (self.ints(edits)?, self.ints(masks)?);
+        let slots = slots.map(|slots| self.ints(slots)).transpose()?;
+        for (row, logits) in values.chunks_mut(width).enumerate() {
+            let slot = slots.as_ref().map_or(row as u32, |slots| slots[row]);
+            if slot == NO_SLOT {
+                continue;
+            }
+            if slot >= limit {
+                return Err(ReferenceError::Index { what: "the sampling slot", value: slot, limit });
+            }
+            let edits = &edits[slot as usize * edit_words..][..edit_words];
+            for pair in edits[2..].chunks(2).take(edits[1] as usize) {
+                // A kernel adds two f32 values.
+                let logit = &mut logits[pair[0] as usize];
+                let bias = f32::from_bits(pair[1]);
+                *logit = if bias == f32::NEG_INFINITY { bias.into() } else { (*logit as f32 + bias).into() };
+            }
+            let mask = &masks[slot as usize * mask_words..][..mask_words];
+            for (token, logit) in logits.iter_mut().enumerate() {
+                if edits[0] != 0 && mask[token / 32] >> (token % 32) & 1 == 0 {
+                    *logit = f64::NEG_INFINITY;
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    /// The value of each row's token and of its most likely tokens, and the tokens of all values.
+    pub(super) fn log_probs(&self, logits: TensorId, tokens: TensorId, top: u32) -> Result<Vec<Data>> {
+        let (rows, width, tokens) = (self.floats(logits)?, self.width(logits), self.ints(tokens)?);
+        let (mut values, mut indices) = (Vec::new(), Vec::new());
+        for (row, token) in rows.chunks(width).zip(tokens) {
+            let best = candidates(row, 0);
+            let first = best.first().map_or(f64::NEG_INFINITY, |candidate| candidate.0);
+            let total: f64 = best.iter().map(|(x, _)| (x - first).exp()).sum();
+            let value = |x: f64| match first.is_finite() {
+                true if x.is_nan() => f64::NEG_INFINITY,
+                true => x - first - total.ln(),
+                false => f64::NAN,
+            };
+            indices.push(token);
+            values.push(row.get(token as usize).map_or(f64::NAN, |&x| value(x)));
+            for at in 0..top as usize {
+                let candidate = best.get(at).filter(|_| first.is_finite());
+                indices.push(candidate.map_or(NO_TOKEN, |candidate| candidate.1));
+                values.push(value(candidate.map_or(f64::NEG_INFINITY, |candidate| candidate.0)));
+            }
+        }
+        let indices = Data::Ints { values: indices, undecided: Vec::new() };
+        Ok(vec![Data::Floats(Values::plain(values)), indices])
     }
 }

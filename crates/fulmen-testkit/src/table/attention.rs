@@ -1,6 +1,9 @@
 //! Attention among the rows of a batch and over a KV cache.
 
-use fulmen_core::{DType, Heads, KV_PAGE, RopePairing, RopeSpec, Rotation, Sharing, Work};
+use fulmen_core::{
+    AttentionRows, DType, Heads, KV_PAGE, PrefillChunk, RopePairing, RopeSpec, Rotation, Sharing, Work,
+    attention_work,
+};
 
 use super::{CACHES, MODELS, QWEN3_4B, fits, heads, kv_cache, pages_used, pool};
 use crate::case::{Case, Tolerance};
@@ -95,6 +98,18 @@ fn page_borders(cases: &mut Vec<Case>, dtype: DType) {
 
 /// Attention after the fused norm, RoPE and KV store, which a device may fuse further.
 fn over_stored(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32, capacity: u32) -> Case {
+    over_stored_with(RopePairing::NeoX, name, dtype, rows, heads, n_seqs, capacity)
+}
+
+fn over_stored_with(
+    pairing: RopePairing,
+    name: &str,
+    dtype: DType,
+    rows: &Rows,
+    heads: Heads,
+    n_seqs: u32,
+    capacity: u32,
+) -> Case {
     let m = rows.positions.len() as u32;
     let case = Case::new(format!("after_rope_store/{name}/{}", shape(heads)), |b| {
         let q = b.input("q", m, heads.q_width())?;
@@ -105,14 +120,79 @@ fn over_stored(name: &str, dtype: DType, rows: &Rows, heads: Heads, n_seqs: u32,
         let sequences = rows.sequences.as_ref().map(|_| b.indices("sequences", m)).transpose()?;
         let gains = [b.vector("q_gamma", heads.head_dim)?, b.vector("k_gamma", heads.head_dim)?];
         let cache = kv_cache(b, dtype, heads, n_seqs, capacity)?;
-        let spec = RopeSpec::new(RopePairing::NeoX, heads.head_dim, 1_000_000.0);
+        let spec = RopeSpec::new(pairing, heads.head_dim, 1_000_000.0);
         let rotation = Rotation { spec, positions, factors: None };
         let q = b.rope_store([q, k, v], gains.map(Some), 1e-6, rotation, cache, sequences)?;
         let y = b.cache_attention(q, cache, positions, sequences, scale(heads))?;
         b.output("y", y)
     });
-    let case = case.dtype(dtype).tolerance(Tolerance::ATTENTION).sharing(Sharing::InPlace);
+    let tolerance = match dtype {
+        DType::Q8_0 => Tolerance::STORED_Q8_0_ATTENTION,
+        _ => Tolerance::ATTENTION,
+    };
+    let case = case.dtype(dtype).tolerance(tolerance).sharing(Sharing::InPlace);
     rows.draw(case.draw("q_gamma", Draw::GAIN).draw("k_gamma", Draw::GAIN), n_seqs, capacity)
+}
+
+/// A step whose rows are known to decode, to prefill, or to do both by a work list.
+fn of_step(
+    name: &str,
+    dtype: DType,
+    rows: &Rows,
+    step: (u32, &[PrefillChunk]),
+    heads: Heads,
+    n_seqs: u32,
+) -> Case {
+    let (m, capacity, max_chunks) = (rows.positions.len() as u32, 400, 4);
+    let (decode_rows, chunks) = step;
+    let mixed = decode_rows > 0 && !chunks.is_empty();
+    let case = Case::new(format!("step/{name}/{}", shape(heads)), |b| {
+        let q = b.input("q", m, heads.q_width())?;
+        let positions = b.indices("positions", m)?;
+        let sequences = rows.sequences.as_ref().map(|_| b.indices("sequences", m)).transpose()?;
+        let cache = kv_cache(b, dtype, heads, n_seqs, capacity)?;
+        let kinds = match chunks {
+            _ if mixed => b.attention_work("work", max_chunks)?,
+            [] => AttentionRows::Decode,
+            _ => AttentionRows::Prefill,
+        };
+        let y = b.step_attention(q, cache, positions, sequences, kinds, scale(heads))?;
+        b.output("y", y)
+    });
+    let case = rows.draw(case.dtype(dtype).tolerance(Tolerance::ATTENTION), n_seqs, capacity);
+    let work = attention_work(decode_rows, chunks, max_chunks).unwrap_or_default();
+    if mixed { case.draw("work", Draw::Ints(work)) } else { case }
+}
+
+/// Steps with `decode` rows of as many sequences, then chunks of further sequences: (rows, first position).
+fn step(decode: u32, chunks: &[(u32, u32)]) -> (Rows, Vec<PrefillChunk>) {
+    let mut positions: Vec<u32> = (0..decode).map(|row| row * 67 % 399).collect();
+    let mut sequences: Vec<u32> = (0..decode).rev().collect();
+    let mut list = Vec::new();
+    for (sequence, &(rows, first_position)) in (decode..).zip(chunks) {
+        let first_row = positions.len() as u32;
+        list.push(PrefillChunk { first_row, rows, sequence, first_position });
+        positions.extend(first_position..first_position + rows);
+        sequences.extend(std::iter::repeat_n(sequence, rows as usize));
+    }
+    (Rows { positions, sequences: Some(sequences) }, list)
+}
+
+fn steps_of_kinds(cases: &mut Vec<Case>, dtype: DType) {
+    for heads in [heads(6, 2, 64), heads(8, 2, 128), heads(3, 1, 96)] {
+        for (name, decode, chunks) in [
+            ("decode70", 70, &[][..]),
+            ("prefill50", 0, &[(50, 100)][..]),
+            ("mixed/3+20", 3, &[(20, 100)][..]),
+            ("mixed/1+1", 1, &[(1, 127)][..]),
+            ("mixed/20+90+40", 20, &[(90, 50), (40, 0)][..]),
+            ("mixed/5+33+1+64+130", 5, &[(33, 95), (1, 0), (64, 128), (130, 3)][..]),
+        ] {
+            let (rows, list) = step(decode, chunks);
+            let n_seqs = decode + chunks.len() as u32;
+            cases.push(of_step(name, dtype, &rows, (decode, &list), heads, n_seqs));
+        }
+    }
 }
 
 /// Two decode steps of a sequence in one graph: the second must see what the first has stored.
@@ -136,6 +216,39 @@ fn steps(dtype: DType, position: u32, heads: Heads) -> Case {
     case.draw("positions0", Draw::Ints(vec![position])).draw("positions1", Draw::Ints(vec![position + 1]))
 }
 
+/// The fused store with other head sizes, numbers of query heads per KV head and pairs of RoPE, and a full
+/// decode batch.
+fn odd_heads_after_store(cases: &mut Vec<Case>, dtype: DType) {
+    let shapes = [
+        heads(7, 1, 80),
+        heads(6, 6, 96),
+        heads(12, 3, 256),
+        heads(9, 1, 64),
+        heads(24, 2, 128),
+        heads(17, 1, 128),
+        heads(20, 2, 96),
+    ];
+    for heads in shapes.into_iter().filter(|heads| fits(dtype, heads.head_dim)) {
+        for (start, m) in [(0, 1), (143, 1), (290, 1), (120, 5)] {
+            let name = format!("m{m}/at{start}");
+            cases.push(over_stored(&name, dtype, &Rows::run(start, m), heads, 1, 300));
+        }
+        let rows = Rows { positions: vec![5, 299, 128], sequences: Some(vec![2, 0, 1]) };
+        cases.push(over_stored("batch3", dtype, &rows, heads, 3, 300));
+    }
+    for heads in [heads(4, 2, 64), heads(2, 1, 128)] {
+        for (start, m) in [(0, 1), (200, 1), (130, 3)] {
+            let (name, rows) = (format!("interleaved/m{m}/at{start}"), Rows::run(start, m));
+            cases.push(over_stored_with(RopePairing::Interleaved, &name, dtype, &rows, heads, 1, 300));
+        }
+        for m in [129, 256] {
+            let positions = (0..m).map(|row| row * 37 % 200).collect();
+            let rows = Rows { positions, sequences: Some((0..m).rev().collect()) };
+            cases.push(over_stored(&format!("batch{m}"), dtype, &rows, heads, m, 200));
+        }
+    }
+}
+
 /// Prefill: many rows, for which kernels may tile rows and positions.
 fn prefill(cases: &mut Vec<Case>) {
     let capacity = 400;
@@ -154,6 +267,17 @@ fn prefill(cases: &mut Vec<Case>) {
         let case = over_cache("prefill/infinite", DType::F16, &Rows::run(0, 140), heads, 1, capacity);
         let case = case.draw("pages", Draw::Ints((0..pool(1, capacity) - 2).collect()));
         cases.push(case.draw("kv.v", Draw::With(infinite)));
+    }
+    // Many heads, also in Q8_0.
+    for dtype in [DType::F16, DType::Q8_0] {
+        for heads in [heads(24, 8, 64), heads(24, 2, 128), heads(32, 8, 64)] {
+            for (start, m) in [(0, 130), (40, 257)] {
+                let name = format!("prefill/m{m}/at{start}");
+                cases.push(over_cache(&name, dtype, &Rows::run(start, m), heads, 1, capacity));
+            }
+        }
+        let (heads, rows) = (QWEN3_4B.heads, Rows::run(100, 300));
+        cases.push(over_cache("qwen3-4b/m300/at100", dtype, &rows, heads, 1, capacity).large());
     }
     let (heads, rows) = (QWEN3_4B.heads, Rows::run(512, 512));
     cases.push(over_cache("qwen3-4b/m512/at512", DType::F16, &rows, heads, 1, 1024).large().timed());
@@ -195,9 +319,10 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
                 cases.push(over_cache(&name, dtype, &rows, model.heads, 1, 4096).large().timed());
             }
         }
-        // F16 caches may have special kernels.
+        steps_of_kinds(cases, dtype);
+        // F16 and Q8_0 caches may have special kernels.
         let many = [heads(10, 5, 128), heads(10, 5, 64), heads(6, 2, 64)];
-        for &heads in if dtype == DType::F16 { &many[..] } else { &many[2..] } {
+        for &heads in if dtype == DType::F32 { &many[2..] } else { &many[..] } {
             for (start, m) in [(0, 1), (16, 1), (299, 1), (0, 5), (130, 16)] {
                 let name = format!("m{m}/at{start}");
                 cases.push(over_stored(&name, dtype, &Rows::run(start, m), heads, 1, 300));
@@ -212,7 +337,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             }
             // Sequences in another order than the rows, of lengths around tiles.
             let lengths = [5, 0, 299, 16, 127, 128, 31, 255, 256, 1, 144, 15, 17, 200, 63, 298];
-            let batches = if dtype == DType::F16 { &[2, 4, 16, 17, 32, 33, 64][..] } else { &[2, 4, 16] };
+            let batches = if dtype == DType::F32 { &[2, 4, 16] } else { &[2, 4, 16, 17, 32, 33, 64][..] };
             for &m in batches {
                 let positions = lengths.into_iter().cycle().take(m).collect();
                 let rows = Rows { positions, sequences: Some((0..m as u32).rev().collect()) };
@@ -231,6 +356,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
             };
             cases.push(over_stored("scattered", dtype, &rows, heads, 3, 202));
         }
+        odd_heads_after_store(cases, dtype);
         // Rows of one sequence that are not consecutive, and two rows at one position.
         let rows = Rows { positions: vec![9, 3, 3, 40, 0], sequences: Some(vec![1, 1, 0, 1, 0]) };
         cases.push(over_cache("scattered", dtype, &rows, heads(4, 2, 32), 2, 41));

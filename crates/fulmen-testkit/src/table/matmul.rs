@@ -126,6 +126,23 @@ fn normed(dtype: DType, m: u32, rows: [u32; 3], gate_up: bool, k: u32) -> Case {
     case.draw("gain", gain).dtype(dtype).tolerance(tolerance(dtype))
 }
 
+/// The feed-forward part of a layer: each op reads what the one before it may have forwarded.
+fn feed_forward([gate, down]: [DType; 2], m: u32, n: u32, k: u32) -> Case {
+    let case = Case::new(format!("feed_forward/m{m}/{n}x{k}"), |b| {
+        let (x, gain) = (b.input("x", m, k)?, b.vector("gain", k)?);
+        let (w, u) = (b.weight("gate", gate, n, k)?, b.weight("up", gate, n, k)?);
+        let normed = b.rms_norm(x, gain, 1e-5)?;
+        let inner = b.gate_up(normed, w, u)?;
+        b.output("inner", inner)?;
+        let w = b.weight("down", down, k, n)?;
+        let y = b.linear(inner, w, None, Some(x))?;
+        b.output("y", y)
+    });
+    // Small gains, so that the gate is not saturated.
+    let gain = Draw::Normal(0.0, 1.5 / (k.max(1) as f32).sqrt());
+    case.draw("gain", gain).dtype(gate).tolerance(looser(tolerance(gate), tolerance(down)))
+}
+
 const M: [u32; 14] = [1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 33, 64, 150];
 
 pub(super) fn cases(cases: &mut Vec<Case>) {
@@ -157,6 +174,7 @@ pub(super) fn cases(cases: &mut Vec<Case>) {
     for dtype in FLOATS {
         floats(cases, dtype);
     }
+    several_rows(cases);
     // More columns of the output than a device computes at once, and rows that are not a power of two.
     for dtype in [DType::Q4_K, DType::Q6_K, DType::Q8_0] {
         cases.push(mul_mat("large_n/", dtype, 9, 30_011, 512).large());
@@ -230,6 +248,36 @@ fn small(cases: &mut Vec<Case>, dtype: DType) {
             let case = mul_mat(&format!("{name}/"), dtype, m, 67, 512);
             cases.push(case.draw("x", Draw::Normal(0.0, deviation)));
         }
+    }
+}
+
+/// Quantized weights and few rows: with a norm, in every format, and with activations that are forwarded; and
+/// numbers of rows between those that kernels have tiles for.
+fn several_rows(cases: &mut Vec<Case>) {
+    for dtype in weight_types().filter(|dtype| dtype.is_quantized()) {
+        for m in [2, 3, 6, 8] {
+            cases.push(normed(dtype, m, [141, 33, 1], false, 768));
+            cases.push(normed(dtype, m, [139, 0, 0], true, 512));
+        }
+        for m in [1, 2, 4, 7, 8] {
+            cases.push(feed_forward([dtype; 2], m, 512, 256));
+        }
+        for m in [24, 48, 96] {
+            cases.push(mul_mat("", dtype, m, 67, 768));
+        }
+    }
+    for m in [1, 2, 4, 8, 16] {
+        cases.push(feed_forward([DType::Q4_K, DType::Q6_K], m, 768, 512));
+        cases.push(feed_forward([DType::Q4_K, DType::Q6_K], m, QWEN3_4B.inner, QWEN3_4B.hidden).large());
+    }
+    let mixed = [DType::Q4_K, DType::Q4_K, DType::Q6_K];
+    for m in [2, 3, 8] {
+        cases.push(many("mixed", mixed, m, [96, 32, 33], 1280, false));
+    }
+    // Long rows of activations, of which several may not fit the shared memory of a block.
+    for (m, k) in [(2, 24_576), (4, 24_576), (8, 13_312), (8, 24_576)] {
+        cases.push(mul_mat("long/", DType::Q4_K, m, 35, k));
+        cases.push(mul_mat("long/", DType::Q6_K, m, 35, k));
     }
 }
 

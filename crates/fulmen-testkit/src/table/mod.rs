@@ -7,6 +7,7 @@ mod attention;
 mod cache;
 mod elementwise;
 mod embed;
+mod logits;
 mod matmul;
 mod norm;
 mod rope;
@@ -31,6 +32,7 @@ pub fn table() -> Vec<Case> {
     attention::cases(&mut cases);
     cache::cases(&mut cases);
     select::cases(&mut cases);
+    logits::cases(&mut cases);
     step::cases(&mut cases);
     cases
 }

@@ -9,6 +9,7 @@ mod attention;
 mod elementwise;
 mod embed;
 mod forward;
+mod logits;
 mod matmul;
 mod rows;
 mod sample;
@@ -207,6 +208,8 @@ impl KernelDispatch for WgpuDispatcher {
         dispatch_sample(SampleCall) => WgpuDispatcher::sample;
         dispatch_penalize(PenalizeCall) => WgpuDispatcher::penalize;
         dispatch_gather_tokens(GatherTokensCall) => WgpuDispatcher::gather_tokens;
+        dispatch_mask_logits(MaskLogitsCall) => WgpuDispatcher::mask_logits;
+        dispatch_log_probs(LogProbsCall) => WgpuDispatcher::log_probs;
         dispatch_advance(AdvanceCall) => WgpuDispatcher::advance;
     }
 

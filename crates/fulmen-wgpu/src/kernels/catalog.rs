@@ -12,6 +12,8 @@ use super::embed::{Embed, embed};
 use super::fill::fill;
 use super::gather_tokens::{GatherTokens, gather_tokens};
 use super::kv::{Cache, KvStore, RopeStore, kv_store, rope_store};
+use super::log_probs::log_probs;
+use super::mask_logits::{MaskLogits, mask_logits};
 use super::matmul::{
     self, COOP_TILES, EpilogueInput, EpilogueSource, FragmentOps, GemmTile, GemvKn, GemvNk, Layout,
     MatmulConfig, MatmulShape, MatmulStage, RowThreads, WeightType,
@@ -194,6 +196,16 @@ const MODEL: &[Row] = &[
     ("sample/penalize", "Penalties on logits", "penalize.wgsl", |caps| {
         let spec = Penalize { m: 1, n: 32_000, n_seqs: 1, capacity: 4096, sequences: false, in_place: true };
         only(penalize(&spec, caps))
+    }),
+    ("sample/mask_logits", "Logit biases and token masks", "mask_logits.wgsl", |caps| {
+        let (slots, in_place) = (true, true);
+        only(mask_logits(&MaskLogits { m: 1, n: 32_000, n_slots: 8, capacity: 64, slots, in_place }, caps))
+    }),
+    ("sample/log_probs_parts", "Log-probabilities: parts of rows", "log_probs/parts.wgsl", |caps| {
+        only(log_probs(1, 32_000, 5, caps))
+    }),
+    ("sample/log_probs_rows", "Log-probabilities: rows", "log_probs/rows.wgsl", |caps| {
+        log_probs(1, 32_000, 5, caps).ok()?.launches.pop().map(|step| step.launch.kernel)
     }),
     ("sample/first", "Sampling: first pass", "sample/largest.wgsl", |caps| only(sample(1, 32_000, caps))),
     ("sample/draw", "Sampling: the draw", "sample/draw.wgsl", |caps| {

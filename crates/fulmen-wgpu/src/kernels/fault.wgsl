@@ -11,6 +11,9 @@ const FAULT_REPEAT = 7u;
 const FAULT_FREQUENCY = 8u;
 const FAULT_PRESENCE = 9u;
 const FAULT_PAGE = 10u;
+const FAULT_SLOT = 11u;
+const FAULT_BIAS = 12u;
+const FAULT_BIASES = 13u;
 
 fn report(code: u32, row: u32, value: u32, limit: u32) {
     loop {

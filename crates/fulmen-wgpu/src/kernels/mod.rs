@@ -9,8 +9,8 @@
 //! - [`mod@rope`]: rotary position embedding.
 //! - [`kv`]: rows of keys and values into a cache, with norm and rotation on the way.
 //! - [`mod@attention`]: causal grouped-query attention.
-//! - [`mod@argmax`], [`mod@sample`], [`mod@penalize`], [`mod@advance`],
-//!   [`mod@gather_tokens`]: from logits to the next step.
+//! - [`mod@argmax`], [`mod@sample`], [`mod@penalize`], [`mod@mask_logits`], [`mod@log_probs`],
+//!   [`mod@advance`], [`mod@gather_tokens`]: from logits to the next step.
 //! - [`mod@transpose`], [`mod@copy`], [`mod@fill`].
 //!
 //! Beside each function lies its WGSL, a file for the preprocessor (`preprocess/mod.rs` has the language),
@@ -36,6 +36,8 @@ pub mod fill;
 pub mod gather_tokens;
 pub mod kv;
 mod launch_list;
+pub mod log_probs;
+pub mod mask_logits;
 pub mod matmul;
 pub mod penalize;
 mod preprocess;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fulmen_core::{
-    AttentionCall, DType, DeviceMemory, GateUpCall, Heads, KernelDispatch, KvCache, KvSource, MulMatCall,
-    OpCall, Program, Projection, WeightArg, quant,
+    AttentionCall, AttentionRows, DType, DeviceMemory, GateUpCall, Heads, KernelDispatch, KvCache, KvSource,
+    MulMatCall, OpCall, Program, Projection, WeightArg, quant,
 };
 use fulmen_wgpu::{DeviceOptions, WgpuDispatcher, wgpu::Features};
 
@@ -79,7 +79,8 @@ fn attention_makes_the_q8_activations_of_its_matmul() {
             let q = put(&mut wgpu, &drawn(&mut rng, m * width));
             let output = poisoned(&mut wgpu, m * width);
             let kv = KvSource::Cache { cache, positions, sequences: None };
-            let attention = AttentionCall { q, kv, output, m, heads, scale: 0.3, layer: 0 };
+            let attention =
+                AttentionCall { q, kv, output, m, heads, rows: AttentionRows::Any, scale: 0.3, layer: 0 };
             let matmul = matmul(&mut wgpu, &mut rng, weights, [m, n, width], output);
             let results = [(output, m * width), (matmul.parts[0].output, m * n)];
             let (first, second) = (OpCall::Attention(attention), OpCall::MulMat(matmul));

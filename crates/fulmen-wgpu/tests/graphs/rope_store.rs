@@ -1,8 +1,8 @@
 //! Norm per head, rotation, store and attention of one row: two launches instead of three, the same results.
 
 use fulmen_core::{
-    AttentionCall, DType, Heads, KernelDispatch, KvCache, KvSource, KvStoreCall, OpCall, Program,
-    RopePairing, RopeSpec, RopeStoreCall, quant,
+    AttentionCall, AttentionRows, DType, Heads, KernelDispatch, KvCache, KvSource, KvStoreCall, OpCall,
+    Program, RopePairing, RopeSpec, RopeStoreCall, quant,
 };
 use fulmen_wgpu::{DeviceOptions, WgpuDispatcher, wgpu::Features};
 
@@ -61,7 +61,16 @@ impl Run {
         let rope = case.rope;
         let store = RopeStoreCall { q, store, q_gamma, k_gamma, epsilon, rope, factors, output: rotated };
         let kv = KvSource::Cache { cache, positions, sequences };
-        let attention = AttentionCall { q: rotated, kv, output, m: 1, heads, scale: 0.4, layer: 0 };
+        let attention = AttentionCall {
+            q: rotated,
+            kv,
+            output,
+            m: 1,
+            heads,
+            rows: AttentionRows::Any,
+            scale: 0.4,
+            layer: 0,
+        };
         Run { store, attention, case }
     }
 
