@@ -17,12 +17,16 @@ mod models;
 mod ops;
 mod output;
 mod progress;
+#[cfg(feature = "server")]
+mod ps;
 #[cfg(feature = "hub")]
 mod pull;
 mod quantize;
 mod quiet;
 mod run;
 mod select;
+#[cfg(feature = "server")]
+mod serve;
 mod synth;
 mod tokenize;
 #[cfg(feature = "wgpu")]
@@ -71,10 +75,16 @@ enum Command {
     Ops(ops::Args),
     #[cfg(feature = "hub")]
     Pull(pull::Args),
+    #[cfg(feature = "server")]
+    Ps(ps::PsArgs),
     Quantize(quantize::Args),
     Rm(models::RmArgs),
     Run(run::Args),
+    #[cfg(feature = "server")]
+    Serve(serve::Args),
     Show(models::ShowArgs),
+    #[cfg(feature = "server")]
+    Stop(ps::StopArgs),
     #[command(hide = true)]
     Synth(synth::Args),
     Tokenize(tokenize::Args),
@@ -89,6 +99,7 @@ Examples:
   fulmen pull ORG/NAME              download a model from Hugging Face
   fulmen run MODEL PROMPT           answer a prompt
   fulmen chat MODEL                 hold a conversation
+  fulmen serve MODEL                serve a model over HTTP, with a chat page
   fulmen list                       list downloaded models; `fulmen rm` removes one
   fulmen config show                show the settings and where they come from
   fulmen devices                    list devices, and the one that `auto` selects
@@ -128,8 +139,14 @@ impl Command {
             Command::Ops(args) => ops::run(&args)?,
             #[cfg(feature = "hub")]
             Command::Pull(args) => pull::run(&args)?,
+            #[cfg(feature = "server")]
+            Command::Ps(args) => ps::ps(&args)?,
             Command::Rm(args) => return Ok(models::rm(&args)?),
+            #[cfg(feature = "server")]
+            Command::Serve(args) => serve::run(&args)?,
             Command::Show(args) => models::show(&args)?,
+            #[cfg(feature = "server")]
+            Command::Stop(args) => ps::stop(&args)?,
             Command::Synth(args) => synth::run(&args)?,
             Command::Tokenize(args) => tokenize::run(&args)?,
             Command::Quantize(args) => return Ok(quantize::run(&args)?),

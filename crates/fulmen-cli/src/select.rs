@@ -75,6 +75,12 @@ impl OpenOption {
         self.threads.map_or_else(hardware_threads, usize::from)
     }
 
+    /// The CPU threads that were asked for.
+    #[cfg(feature = "server")]
+    pub(crate) fn asked_threads(&self) -> Option<usize> {
+        self.threads.map(usize::from)
+    }
+
     /// Opens the selected device.
     pub(crate) fn open(&self) -> Result<(DeviceInfo, Device), SelectError> {
         let options = OpenOptions { threads: self.threads.map(usize::from) };

@@ -40,6 +40,7 @@ const GENERATE: &[&str] = &["run", "chat"];
 const ANY_DEVICE: &[&str] = &[
     "run",
     "chat",
+    "serve",
     "devices",
     "doctor",
     "ops check",
@@ -68,7 +69,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         commands: GENERATE,
         kind: Kind::Text,
         default: BUILTIN,
-        help: "Model of `run` and `chat` if none is named: a path, a name, an alias, or `builtin`",
+        help: "Model of `run`, `chat` and `serve` if none is named: a path, a name, an alias, or `builtin`",
     },
     Setting {
         key: "context",

@@ -19,6 +19,7 @@
 mod error;
 mod family;
 mod jinja;
+mod tools;
 
 use std::time::SystemTime;
 
@@ -26,7 +27,8 @@ use serde_json::json;
 
 pub use error::TemplateError;
 pub use jinja::Failure;
-use jinja::{Template, Text, Variable};
+use jinja::{Field, Template, Text, Variable};
+pub use tools::{ToolCall, ToolFormat};
 
 use crate::gguf::Metadata;
 use crate::tokenizer::Tokenizer;
@@ -45,12 +47,15 @@ pub struct Message {
     pub role: String,
     /// The text. It never becomes a control token.
     pub content: String,
+    /// Other fields that templates look at, such as `tool_calls`, `tool_call_id` and `reasoning_content`.
+    /// Their text never becomes a control token, either.
+    pub fields: Vec<(String, serde_json::Value)>,
 }
 
 impl Message {
     /// A message with any role.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Message {
-        Message { role: role.into(), content: content.into() }
+        Message { role: role.into(), content: content.into(), fields: Vec::new() }
     }
 
     /// A system prompt.
@@ -103,6 +108,8 @@ pub struct ChatPrompt {
 #[derive(Debug)]
 pub struct ChatTemplate {
     template: Template,
+    tools: Option<ToolFormat>,
+    reasons: bool,
 }
 
 impl ChatTemplate {
@@ -113,7 +120,8 @@ impl ChatTemplate {
         }
         let template =
             Template::new(source).map_err(|(failure, line)| TemplateError::Read { line, failure })?;
-        Ok(ChatTemplate { template })
+        let reasons = source.contains("<think>") || source.contains("</think>");
+        Ok(ChatTemplate { template, tools: ToolFormat::of_template(source), reasons })
     }
 
     /// The template of a family: `chatml`, `llama3`, `llama2`.
@@ -132,6 +140,17 @@ impl ChatTemplate {
             return ChatTemplate::new(source).map(Some);
         }
         family::of(tokenizer).map(ChatTemplate::named).transpose()
+    }
+
+    /// How models with this template write calls of tools; `None` if the template has no tools, or writes
+    /// them in an unknown way.
+    pub fn tool_format(&self) -> Option<ToolFormat> {
+        self.tools
+    }
+
+    /// Whether the template knows thoughts (`<think>`) before an answer.
+    pub fn has_reasoning(&self) -> bool {
+        self.reasons
     }
 
     /// The text of a conversation, for display: markers in messages and markers of the template look the
@@ -163,14 +182,23 @@ impl ChatTemplate {
         bos: &str,
         eos: &str,
     ) -> Result<Text, TemplateError> {
-        let size: usize =
-            messages.iter().map(|message| message.role.len() + message.content.len() + 64).sum();
+        let json_len = |json: &serde_json::Value| json.to_string().len();
+        let size: usize = messages
+            .iter()
+            .map(|message| {
+                let fields = message.fields.iter().map(|(name, json)| name.len() + json_len(json) + 64);
+                message.role.len() + message.content.len() + 64 + fields.sum::<usize>()
+            })
+            .chain(options.variables.iter().map(|(_, json)| json_len(json)))
+            .sum();
         let work = u64::try_from(size).unwrap_or(u64::MAX).saturating_mul(COPIES).saturating_add(WORK);
         // A role may become part of a marker (`<|user|>`), so it is trusted if it cannot contain one itself.
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-        let records = messages.iter().map(|Message { role, content }| {
+        let records = messages.iter().map(|Message { role, content, fields }| {
             let foreign_role = !role.chars().all(plain);
-            vec![("role", foreign_role, role.as_str()), ("content", true, content.as_str())]
+            let texts = [("role", Field::Text(role, foreign_role)), ("content", Field::Text(content, true))];
+            let others = fields.iter().map(|(name, json)| (name.as_str(), Field::Foreign(json)));
+            texts.into_iter().chain(others).collect()
         });
         let mut variables = vec![
             ("messages", Variable::Records(records.collect())),

@@ -279,3 +279,36 @@ fn further_variables() {
     let marks = prompt.tokens.iter().filter(|&&token| tokenizer().is_special(token)).count();
     assert_eq!((prompt.text.as_str(), marks), (r#"<|im_end|><|im_end|>[{"name": "<|im_end|>"}]"#, 1));
 }
+
+/// As Qwen's templates write calls of tools, and their results.
+const TOOLS: &str = "\
+{%- if tools %}{{ '<tools>' + (tools | tojson) + '</tools>' }}{% endif -%}
+{%- for message in messages -%}
+    {%- if message.role == 'tool' %}{{ '<tool_response>' + message.content + '</tool_response>' }}
+    {%- else %}{{ message.role + ':' + message.content }}{% endif -%}
+    {%- if message.tool_calls -%}
+        {%- for call in message.tool_calls -%}
+            {{- '<tool_call>{\"name\": \"' + call.function.name + '\", \"arguments\": ' -}}
+            {{- (call.function.arguments | tojson) + '}</tool_call><|im_end|>' -}}
+        {%- endfor -%}
+    {%- endif -%}
+{%- endfor -%}";
+
+#[test]
+fn messages_have_calls_of_tools() {
+    let template = ChatTemplate::new(TOOLS).unwrap();
+    assert_eq!((template.tool_format(), template.has_reasoning()), (Some(ToolFormat::Hermes), false));
+    let call = json!([{ "function": { "name": "weather", "arguments": { "city": "<|im_end|>" } } }]);
+    let messages = [
+        Message::user("Rain?"),
+        Message { fields: vec![("tool_calls".to_owned(), call)], ..Message::assistant("") },
+        Message::new("tool", "no <|im_end|>"),
+    ];
+    let prompt = template.prompt(&tokenizer(), &messages, &options()).unwrap();
+    let expected = "user:Rain?assistant:<tool_call>{\"name\": \"weather\", \"arguments\": \
+        {\"city\": \"<|im_end|>\"}}</tool_call><|im_end|><tool_response>no <|im_end|></tool_response>";
+    assert_eq!(prompt.text, expected);
+    // Only the template's own marker is a token.
+    let marks = prompt.tokens.iter().filter(|&&token| tokenizer().is_special(token)).count();
+    assert_eq!(marks, 1);
+}

@@ -54,8 +54,17 @@ pub(crate) enum Variable<'a> {
     Own(serde_json::Value),
     /// JSON with user text.
     Foreign(&'a serde_json::Value),
-    /// A list of mappings, each text with a flag that marks it as user text.
-    Records(Vec<Vec<(&'a str, bool, &'a str)>>),
+    /// A list of mappings.
+    Records(Vec<Vec<(&'a str, Field<'a>)>>),
+}
+
+/// A value of a mapping in [`Variable::Records`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Field<'a> {
+    /// Text, and whether it is user text.
+    Text(&'a str, bool),
+    /// JSON with user text.
+    Foreign(&'a serde_json::Value),
 }
 
 impl Template {
@@ -94,15 +103,25 @@ impl Variable<'_> {
                 let mut list = Vec::with_capacity(records.len());
                 for record in records {
                     let mut entries = Vec::with_capacity(record.len());
-                    for (name, foreign, text) in record {
-                        meter.pay(text.len())?;
-                        let text = if *foreign { Text::foreign(*text) } else { Text::own(*text) };
-                        entries.push((Value::own(*name), Value::text(text)));
+                    for &(name, field) in record {
+                        entries.push((Value::own(name), field.value(meter)?));
                     }
                     list.push(Value::map(entries, meter)?);
                 }
                 Value::list(list, meter)
             }
+        }
+    }
+}
+
+impl Field<'_> {
+    fn value(self, meter: &mut Meter) -> error::Result<Value> {
+        match self {
+            Field::Text(text, foreign) => {
+                meter.pay(text.len())?;
+                Ok(Value::text(if foreign { Text::foreign(text) } else { Text::own(text) }))
+            }
+            Field::Foreign(json) => Value::from_json(json, true, meter),
         }
     }
 }

@@ -1,0 +1,212 @@
+//! `fulmen serve`: answers requests over HTTP.
+
+mod keys;
+mod loader;
+mod options;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fulmen_server::{
+    ApiError, DuplicateName, ModelSpec, PresetError, Presets, Registry, RegistryOptions, Server, ServerError,
+    ServerOptions,
+};
+
+use crate::config;
+use crate::error::CommandError;
+use crate::output::tell;
+use keys::KeyError;
+use options::{EngineLimits, ModelKeeping, NetworkOptions};
+
+/// Serve models over HTTP: the APIs of OpenAI, Anthropic and Ollama, and a chat page.
+///
+/// Without a model, the small built-in one is served. One model is loaded at once; of several, each is loaded
+/// at its first request and unloaded when it has not been used for some time. The server listens on this
+/// machine only, unless --host says otherwise, which needs an API key.
+///
+/// Ctrl-C or SIGTERM lets answers finish; a second Ctrl-C ends the server at once.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Models: GGUF files, folders with config.json and safetensors files, or names of pulled models. A name
+    /// for clients may be given in front: NAME=MODEL.
+    #[arg(value_name = "MODEL")]
+    models: Vec<String>,
+
+    /// A TOML file with models, their presets and aliases.
+    #[arg(long, value_name = "FILE")]
+    models_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    network: NetworkOptions,
+
+    #[command(flatten)]
+    keeping: ModelKeeping,
+
+    #[command(flatten)]
+    engine: EngineLimits,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmen serve                                   the built-in model on http://127.0.0.1:8080
+  fulmen serve model.gguf --port 9000
+  fulmen serve qwen=ORG/NAME small=small.gguf    two models by name, loaded at first use
+  fulmen serve --models-file models.toml --memory 40GB
+  FULMEN_API_KEY=secret fulmen serve model.gguf --host 0.0.0.0
+  curl http://127.0.0.1:8080/v1/chat/completions -d \\
+    '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'";
+
+/// Why `fulmen serve` failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServeError {
+    #[error(transparent)]
+    Presets(#[from] PresetError),
+    #[error(transparent)]
+    Duplicate(#[from] DuplicateName),
+    #[error(transparent)]
+    Keys(#[from] KeyError),
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    #[error("{0}")]
+    Load(ApiError),
+    #[error("cannot start the server's threads: {0}")]
+    Runtime(io::Error),
+    #[error("cannot write the address: {0}")]
+    Write(io::Error),
+}
+
+impl CommandError for ServeError {
+    fn is_usage(&self) -> bool {
+        matches!(self, ServeError::Duplicate(_) | ServeError::Server(ServerError::Insecure { .. }))
+            || matches!(self, ServeError::Server(ServerError::Origin(_)))
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), ServeError> {
+    let (specs, kept) = args.specs()?;
+    let eager = specs.len() == 1;
+    let names: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
+    let options = args.network.server(keys::read(args.network.api_key_file.as_deref())?);
+    let loader = args.engine.loader(args.network.quiet());
+    let registry = Arc::new(Registry::new(specs, Arc::new(loader), kept)?);
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).clamp(1, 4);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
+    runtime.map_err(ServeError::Runtime)?.block_on(serve(options, registry, eager, &names))
+}
+
+async fn serve(
+    options: ServerOptions,
+    registry: Arc<Registry>,
+    eager: bool,
+    names: &[String],
+) -> Result<(), ServeError> {
+    let server = Server::bind(options, Arc::clone(&registry)).await?;
+    if eager {
+        registry.preload(None).await.map_err(ServeError::Load)?;
+    }
+    // Scripts read the address from here, so it is written at once.
+    let mut out = io::stdout().lock();
+    writeln!(out, "listening on http://{}", server.address()).map_err(ServeError::Write)?;
+    out.flush().map_err(ServeError::Write)?;
+    drop(out);
+    tell(&format!("models: {}", names.join(", ")));
+    server.run(ended()).await;
+    Ok(())
+}
+
+/// Waits for Ctrl-C or SIGTERM. A second Ctrl-C ends the program.
+async fn ended() {
+    wait_for_signal().await;
+    tell("shutting down: answers that have begun are finished; Ctrl-C ends them");
+    tokio::spawn(async {
+        wait_for_signal().await;
+        std::process::exit(crate::model::interrupt::EXIT_CODE);
+    });
+}
+
+#[cfg(unix)]
+async fn wait_for_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+        let _ = tokio::signal::ctrl_c().await;
+        return;
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+#[cfg(not(unix))]
+async fn wait_for_signal() {
+    let _ = tokio::signal::ctrl_c().await;
+}
+
+impl Args {
+    /// The models, and how they are kept.
+    fn specs(&self) -> Result<(Vec<ModelSpec>, RegistryOptions), ServeError> {
+        let mut specs: Vec<ModelSpec> = self.models.iter().map(|text| spec(text)).collect();
+        let mut kept = RegistryOptions::default();
+        if let Some(file) = &self.models_file {
+            let presets = Presets::read(file)?;
+            specs.extend(presets.models);
+            kept = presets.options;
+        }
+        if specs.is_empty() {
+            let model = config::current().default_model();
+            specs.push(model.map_or_else(builtin, |path| spec(&path.to_string_lossy())));
+        }
+        self.keeping.apply(&mut kept);
+        Ok((specs, kept))
+    }
+}
+
+fn builtin() -> ModelSpec {
+    ModelSpec { name: config::BUILTIN.to_owned(), ..ModelSpec::default() }
+}
+
+/// A model of the command line: a path or a name, possibly with a name for clients.
+fn spec(text: &str) -> ModelSpec {
+    let (name, location) = match text.split_once('=') {
+        Some((name, location)) if !name.contains(['/', '\\']) && !Path::new(text).exists() => {
+            (name.to_owned(), location)
+        }
+        _ => (client_name(text), text),
+    };
+    if location == config::BUILTIN {
+        return ModelSpec { name, ..ModelSpec::default() };
+    }
+    ModelSpec { name, location: Some(location.into()), ..ModelSpec::default() }
+}
+
+/// The name of a file without its ending; other names as they are.
+fn client_name(text: &str) -> String {
+    let path = Path::new(text);
+    let stem = if text.ends_with(".gguf") { path.file_stem() } else { path.file_name() };
+    match stem.and_then(|stem| stem.to_str()) {
+        Some(stem) if path.exists() || text.ends_with(".gguf") => stem.to_owned(),
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_get_names_for_clients() {
+        for (text, name, location) in [
+            ("models/qwen3-8b.gguf", "qwen3-8b", Some("models/qwen3-8b.gguf")),
+            ("ORG/NAME", "ORG/NAME", Some("ORG/NAME")),
+            ("small=a/b.gguf", "small", Some("a/b.gguf")),
+            ("builtin", "builtin", None),
+            ("story=builtin", "story", None),
+        ] {
+            let spec = spec(text);
+            assert_eq!(spec.name, name, "{text}");
+            assert_eq!(spec.location.as_deref(), location.map(Path::new), "{text}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Options of `fulmen serve`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fulmen_core::DType;
+use fulmen_engine::EngineOptions;
+use fulmen_server::{DEFAULT_PORT, Limits, LogFormat, RegistryOptions, ServerOptions};
+
+use super::loader::Loader;
+use crate::model::load::cache_type;
+use crate::select::OpenOption;
+
+/// Where the server listens, and for whom.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Network")]
+pub(super) struct NetworkOptions {
+    /// Address to listen on. Others than those of this machine need an API key.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    host: IpAddr,
+
+    /// Port to listen on; 0 for any that is free.
+    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT)]
+    port: u16,
+
+    /// File with API keys, one in each line; also FULMEN_API_KEY, separated by commas.
+    #[arg(long, value_name = "FILE")]
+    pub(super) api_key_file: Option<PathBuf>,
+
+    /// Listen on any address without an API key.
+    #[arg(long)]
+    insecure: bool,
+
+    /// Let pages of this origin use the server; may be given several times, `*` for all.
+    #[arg(long, value_name = "ORIGIN")]
+    cors_origin: Vec<String>,
+
+    /// Accept this host name in requests, such as that of a proxy; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    allowed_host: Vec<String>,
+
+    /// Largest body of a request.
+    #[arg(long, value_name = "BYTES", default_value = "8MB", value_parser = parse_bytes)]
+    max_body: u64,
+
+    /// Connections at the same time.
+    #[arg(long, value_name = "COUNT", default_value_t = 4096)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    max_connections: u32,
+
+    /// Seconds from a request to its last token.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+
+    /// Log of requests on stderr, without prompts and answers.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Log::Text)]
+    log: Log,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Log {
+    Off,
+    Text,
+    Json,
+}
+
+impl NetworkOptions {
+    pub(super) fn quiet(&self) -> bool {
+        self.log == Log::Off
+    }
+
+    pub(super) fn server(&self, api_keys: Vec<String>) -> ServerOptions {
+        let limits = Limits {
+            body_bytes: usize::try_from(self.max_body).unwrap_or(usize::MAX),
+            connections: self.max_connections as usize,
+            request_timeout: Duration::from_secs(self.timeout),
+            ..Limits::default()
+        };
+        ServerOptions {
+            address: SocketAddr::new(self.host, self.port),
+            api_keys,
+            insecure: self.insecure,
+            cors_origins: self.cors_origin.clone(),
+            allowed_hosts: self.allowed_host.clone(),
+            limits,
+            log: match self.log {
+                Log::Off => LogFormat::Off,
+                Log::Text => LogFormat::Text,
+                Log::Json => LogFormat::Json,
+            },
+            ..ServerOptions::default()
+        }
+    }
+}
+
+/// How long models stay loaded.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Models")]
+pub(super) struct ModelKeeping {
+    /// Seconds without requests after which a model is unloaded; -1 for never. By default 300, or what the
+    /// file of models says.
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(i64).range(-1..))]
+    keep_alive: Option<i64>,
+
+    /// Memory that the weights of all loaded models together may take, such as 40GB.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    memory: Option<u64>,
+}
+
+impl ModelKeeping {
+    pub(super) fn apply(&self, kept: &mut RegistryOptions) {
+        if let Some(seconds) = self.keep_alive {
+            kept.keep_alive = u64::try_from(seconds).ok().map(Duration::from_secs);
+        }
+        kept.memory = self.memory.or(kept.memory);
+    }
+}
+
+/// How a model runs.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Engine")]
+pub(super) struct EngineLimits {
+    #[command(flatten)]
+    open: OpenOption,
+
+    /// Type of the KV cache: f16, q8_0 or f32.
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
+    kv: DType,
+
+    /// Context length: tokens of prompt and answer together. By default the model's own, but at most 8192.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..))]
+    context: Option<u32>,
+
+    /// Requests that run at the same time; others wait.
+    #[arg(long, value_name = "COUNT", default_value_t = 64)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=4096))]
+    max_sequences: u32,
+
+    /// Requests that may wait; further ones are refused with status 429.
+    #[arg(long, value_name = "COUNT", default_value_t = 1024)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    queue: u32,
+
+    /// Memory for KV pages. By default what all requests need, at most three quarters of what is free.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    kv_memory: Option<u64>,
+
+    /// Do not keep pages for prompts with the same beginning.
+    #[arg(long)]
+    no_prefix_cache: bool,
+
+    /// The same bits alone and in any batch.
+    #[arg(long)]
+    batch_invariant: bool,
+
+    /// Do not check the weights for NaN and infinity while loading.
+    #[arg(long)]
+    no_check: bool,
+}
+
+impl EngineLimits {
+    pub(super) fn loader(&self, quiet: bool) -> Loader {
+        Loader {
+            device: self.open.device.device,
+            threads: self.open.asked_threads(),
+            engine: EngineOptions {
+                context: self.context.unwrap_or(0),
+                max_sequences: self.max_sequences,
+                memory: self.kv_memory.unwrap_or(0),
+                cache: self.kv,
+                prefix_cache: !self.no_prefix_cache,
+                batch_invariant: self.batch_invariant,
+                queue_limit: self.queue as usize,
+                ..EngineOptions::default()
+            },
+            check_weights: !self.no_check,
+            quiet,
+        }
+    }
+}
+
+/// Bytes with a unit: `40GB`, `512MiB`, `1000`.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
+    let unit = match text[digits.len()..].trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "k" | "kb" => 1e3,
+        "m" | "mb" => 1e6,
+        "g" | "gb" => 1e9,
+        "t" | "tb" => 1e12,
+        "kib" => 1024.0,
+        "mib" => 1024.0 * 1024.0,
+        "gib" => 1024.0 * 1024.0 * 1024.0,
+        _ => return Err("expected bytes such as 40GB, 512MiB or 1000".to_owned()),
+    };
+    let number: f64 = digits.parse().map_err(|_| "expected bytes such as 40GB, 512MiB or 1000".to_owned())?;
+    let bytes = number * unit;
+    if !(1.0..=1e18).contains(&bytes) {
+        return Err("expected 1 byte to 1000000 TB".to_owned());
+    }
+    Ok(bytes as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(parse_bytes("40GB"), Ok(40_000_000_000));
+        assert_eq!(parse_bytes("1.5 MiB"), Ok(1_572_864));
+        assert_eq!(parse_bytes("1000"), Ok(1000));
+        for text in ["", "x", "-1", "0", "1XB", "1e30"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! `fulmen serve`, `fulmen ps` and `fulmen stop` with the built-in model.
+#![cfg(all(unix, feature = "server"))]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{fulmen, output};
+use serde_json::{Value, json};
+
+/// A server that ends with its test.
+struct Server {
+    child: Child,
+    url: String,
+}
+
+fn start(args: &[&str], keys: &str) -> Server {
+    let mut command = fulmen(&["serve", "--port", "0", "--device", "cpu", "--log", "off"]);
+    let mut child = command
+        .args(args)
+        .env("FULMEN_API_KEY", keys)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let url = line.trim().strip_prefix("listening on ").unwrap_or_default().to_owned();
+    if url.is_empty() {
+        let output = child.wait_with_output().unwrap();
+        panic!("no address: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Server { child, url }
+}
+
+impl Server {
+    fn request(&self, method: &str, path: &str, key: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.url.strip_prefix("http://").unwrap()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             authorization: Bearer {key}\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let status = text.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, text.split_once("\r\n\r\n").unwrap().1.to_owned())
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Value {
+        let (status, text) = self.request("POST", path, "", &body.to_string());
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Ends it with SIGTERM, and returns its exit code.
+    fn end(mut self) -> Option<i32> {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_built_in_model_is_served() {
+    let server = start(&["--batch-invariant"], "");
+    let body = json!({ "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0 });
+    let first = server.post("/v1/completions", &body);
+    let text = first["choices"][0]["text"].as_str().unwrap();
+    assert!(text.starts_with(", there was"), "{text}");
+    assert_eq!(first["usage"]["completion_tokens"], 12);
+    // Greedy decoding gives the same text alone and beside others.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert_eq!(server.post("/v1/completions", &body)["choices"], first["choices"]));
+        }
+    });
+    let streamed =
+        json!({ "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "stream": true });
+    let (status, text) = server.request("POST", "/v1/completions", "", &streamed.to_string());
+    assert_eq!(status, 200);
+    assert!(text.contains("data: [DONE]"), "{text}");
+    let logprobs =
+        server.post("/v1/completions", &json!({ "prompt": "Once upon", "max_tokens": 1, "logprobs": 2 }));
+    let first = logprobs["choices"][0]["logprobs"]["token_logprobs"][0].as_f64().unwrap();
+    assert!((-100.0..=0.0).contains(&first), "{logprobs}");
+    let never = json!({ "prompt": "Once upon a time", "max_tokens": 1, "temperature": 0, "logprobs": 0 });
+    let comma =
+        server.post("/tokenize", &json!({ "prompt": ",", "add_special_tokens": false }))["tokens"][0].clone();
+    let mut biased = never.clone();
+    biased["logit_bias"] = json!({ comma.to_string(): -100 });
+    assert_eq!(server.post("/v1/completions", &never)["choices"][0]["text"], ",");
+    assert_ne!(server.post("/v1/completions", &biased)["choices"][0]["text"], ",");
+    let age = json!({ "age": { "type": "integer" } });
+    let schema = json!({ "type": "object", "properties": age, "required": ["age"],
+        "additionalProperties": false });
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": schema } });
+    let body = json!({ "messages": [{ "role": "user", "content": "He was" }], "max_tokens": 60, "n": 2,
+        "response_format": format });
+    for choice in server.post("/v1/chat/completions", &body)["choices"].as_array().unwrap() {
+        if choice["finish_reason"] == "stop" {
+            let text = choice["message"]["content"].as_str().unwrap();
+            let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+            assert!(value["age"].is_i64() || value["age"].is_u64() || value["age"].is_f64(), "{text}");
+        }
+    }
+    let format = json!({ "type": "regex", "pattern": "yes|no" });
+    let body = json!({ "prompt": "Once", "response_format": format });
+    let text = server.post("/v1/completions", &body)["choices"][0]["text"].as_str().unwrap().to_owned();
+    assert!(text == "yes" || text == "no", "{text}");
+    let wrong = json!({ "prompt": "Once", "response_format": { "type": "regex", "pattern": "(" } });
+    assert_eq!(server.request("POST", "/v1/completions", "", &wrong.to_string()).0, 400);
+    let embedding = server.post("/v1/embeddings", &json!({ "input": "a bird" }));
+    let vector = embedding["data"][0]["embedding"].as_array().unwrap();
+    let length: f64 = vector.iter().map(|x| x.as_f64().unwrap().powi(2)).sum();
+    assert!((length - 1.0).abs() < 1e-4, "{length}");
+    let chat = json!({ "messages": [{ "role": "user", "content": "Once upon a time" }], "max_tokens": 3 });
+    assert_eq!(server.post("/v1/chat/completions", &chat)["object"], "chat.completion");
+
+    let (stdout, _, code) = output(&mut fulmen(&["ps", "--server", &server.url]));
+    assert_eq!(code, Some(0));
+    assert!(stdout.contains("builtin") && stdout.starts_with("name"), "{stdout}");
+    let (_, stderr, code) = output(&mut fulmen(&["stop", "builtin", "--server", &server.url]));
+    assert_eq!(code, Some(0), "{stderr}");
+    let (stdout, _, _) = output(&mut fulmen(&["ps", "--json", "--server", &server.url]));
+    assert_eq!(stdout.trim(), "[]");
+    let (_, stderr, code) = output(&mut fulmen(&["stop", "other", "--server", &server.url]));
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("does not exist"), "{stderr}");
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn keys_and_presets_come_from_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("models.toml");
+    let text = "[models.tale]\naliases = [\"gpt-4o\"]\ncontext = 64\nsampling = { max_tokens = 2 }\n\
+        [models.missing]\npath = \"./none.gguf\"\n";
+    std::fs::write(&file, text).unwrap();
+    let server = start(&["--models-file", file.to_str().unwrap()], "first,second");
+    let body = json!({ "model": "gpt-4o", "messages": [{ "role": "user", "content": "One day" }] });
+    let (status, text) = server.request("POST", "/v1/chat/completions", "second", &body.to_string());
+    assert_eq!(status, 200, "{text}");
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&answer["model"], &answer["usage"]["completion_tokens"]), (&json!("tale"), &json!(2)));
+    assert_eq!(server.request("POST", "/v1/chat/completions", "third", &body.to_string()).0, 401);
+    let missing = json!({ "model": "missing", "messages": [{ "role": "user", "content": "x" }] });
+    let (status, text) = server.request("POST", "/v1/chat/completions", "first", &missing.to_string());
+    assert_eq!(status, 503);
+    assert!(text.contains("none.gguf"), "{text}");
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn wrong_usage_is_refused() {
+    let cases: [(&[&str], &str); 5] = [
+        (&["serve", "--host", "0.0.0.0", "--port", "0"], "API key"),
+        (&["serve", "--memory", "lots"], "40GB"),
+        (&["serve", "builtin", "builtin"], "two models have the name"),
+        (&["serve", "--cors-origin", "example.org", "--port", "0"], "origin"),
+        (&["serve", "--context", "1"], "--context"),
+    ];
+    for (args, words) in cases {
+        let (_, stderr, code) = output(fulmen(args).env_remove("FULMEN_API_KEY"));
+        assert_eq!(code, Some(2), "{args:?}: {stderr}");
+        assert!(stderr.contains(words), "{args:?}: {stderr}");
+    }
+    let (_, stderr, code) = output(&mut fulmen(&["serve", "/none.gguf", "--port", "0"]));
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("none.gguf"), "{stderr}");
+    let (_, stderr, code) = output(&mut fulmen(&["ps", "--server", "http://127.0.0.1:1"]));
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("no server at"), "{stderr}");
+}

@@ -1,0 +1,107 @@
+//! `/v1/messages`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde_json::Value;
+
+use super::input::{Parts, grammar};
+use super::stream::MessagesEncoder;
+use super::types::{
+    CountRequest, CountResponse, MessageResponse, MessageUsage, MessagesRequest, OutputBlock, stop_reason,
+};
+use crate::app::{App, Caller};
+use crate::body::{Json, json_response};
+use crate::error::ApiError;
+use crate::generation::{Answer, Call, Choices, SamplingFields, Streaming, stream};
+use crate::ids;
+
+/// Answers a conversation.
+#[utoipa::path(post, path = "/v1/messages", tag = "anthropic", request_body = MessagesRequest,
+    responses((status = 200, body = MessageResponse), (status = 400), (status = 401), (status = 404),
+        (status = 429)))]
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Json(request): Json<MessagesRequest>,
+) -> Result<Response, ApiError> {
+    let lease = app.registry.acquire(Some(&request.model)).await?;
+    let limits = &app.options.limits;
+    let input = Parts {
+        messages: request.messages.0,
+        system: request.system,
+        tools: request.tools,
+        tool_choice: request.tool_choice,
+        thinking: request.thinking,
+    };
+    let input = input.chat_input(limits.tools)?;
+    let fields = SamplingFields {
+        temperature: request.temperature,
+        top_p: request.top_p,
+        top_k: request.top_k,
+        stop: request.stop_sequences.unwrap_or_default(),
+        max_tokens: Some(("max_tokens", request.max_tokens)),
+        grammar: match input.grammar(&*lease)? {
+            Some(grammar) => Some(grammar),
+            None => grammar(request.output_config)?,
+        },
+        ..SamplingFields::default()
+    };
+    let params = fields.resolve(&lease.spec().defaults, &*lease, limits)?;
+    let prompt = input.prompt(&lease, params.grammar.is_some()).await?;
+    let (model, prompt_tokens) = (lease.spec().name.clone(), prompt.tokens.len());
+    let mut choices = Choices::start(lease, &[prompt], &params, &caller, &app.metrics).await?;
+    if request.stream == Some(true) {
+        choices.first().await?;
+        let encoder = MessagesEncoder::new(model, prompt_tokens);
+        return Ok(stream(choices, encoder, Streaming::Sse { keep_alive: app.options.keep_alive }));
+    }
+    let Some(answer) = choices.collect().await?.pop() else {
+        return Err(ApiError::internal("there is no answer"));
+    };
+    let (reason, stop_sequence) = stop_reason(&answer.ending.reason);
+    let usage = MessageUsage::from(answer.ending.usage);
+    Ok(json_response(&MessageResponse {
+        id: ids::unique("msg_"),
+        kind: "message",
+        role: "assistant",
+        model,
+        content: blocks(answer),
+        stop_reason: Some(reason),
+        stop_sequence,
+        usage,
+    }))
+}
+
+fn blocks(answer: Answer) -> Vec<OutputBlock> {
+    let mut blocks = Vec::new();
+    if !answer.reasoning.is_empty() {
+        blocks.push(OutputBlock::Thinking { thinking: answer.reasoning, signature: String::new() });
+    }
+    if !answer.content.is_empty() {
+        blocks.push(OutputBlock::Text { text: answer.content });
+    }
+    blocks.extend(answer.calls.into_iter().map(tool_use));
+    blocks
+}
+
+/// The block of a call.
+pub(super) fn tool_use(call: Call) -> OutputBlock {
+    let input = serde_json::from_str(&call.arguments).unwrap_or(Value::Null);
+    OutputBlock::ToolUse { id: ids::unique("toolu_"), name: call.name, input }
+}
+
+/// Counts the tokens of a conversation.
+#[utoipa::path(post, path = "/v1/messages/count_tokens", tag = "anthropic", request_body = CountRequest,
+    responses((status = 200, body = CountResponse), (status = 400), (status = 404)))]
+pub(crate) async fn count_tokens(
+    State(app): State<Arc<App>>,
+    Json(request): Json<CountRequest>,
+) -> Result<Response, ApiError> {
+    let lease = app.registry.acquire(Some(&request.model)).await?;
+    let CountRequest { messages, system, tools, tool_choice, thinking, .. } = request;
+    let input = Parts { messages: messages.0, system, tools, tool_choice, thinking };
+    let prompt = input.chat_input(app.options.limits.tools)?.prompt(&lease, false).await?;
+    Ok(json_response(&CountResponse { input_tokens: prompt.tokens.len() }))
+}

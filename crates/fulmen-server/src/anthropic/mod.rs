@@ -1,0 +1,6 @@
+//! Anthropic's API.
+
+pub(crate) mod input;
+pub(crate) mod messages;
+pub(crate) mod stream;
+pub(crate) mod types;

@@ -1,0 +1,131 @@
+//! The event stream of `/v1/messages`: named events, and blocks that open and close.
+
+use serde_json::{Value, json};
+
+use super::messages::tool_use;
+use super::types::{MessageResponse, MessageUsage, OutputBlock, stop_reason};
+use crate::error::{ApiError, ErrorShape};
+use crate::generation::{Call, Encode, Output, TokenUsage, sse_event};
+use crate::ids;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Block {
+    Thinking,
+    Text,
+}
+
+/// Writes events.
+pub(crate) struct MessagesEncoder {
+    model: String,
+    prompt_tokens: usize,
+    open: Option<Block>,
+    /// Blocks that were opened.
+    blocks: usize,
+}
+
+impl MessagesEncoder {
+    pub(crate) fn new(model: String, prompt_tokens: usize) -> MessagesEncoder {
+        MessagesEncoder { model, prompt_tokens, open: None, blocks: 0 }
+    }
+
+    fn start_block(&mut self, block: &OutputBlock, out: &mut Vec<u8>) {
+        let event = json!({ "type": "content_block_start", "index": self.blocks, "content_block": block });
+        sse_event("content_block_start", &event, out);
+        self.blocks += 1;
+    }
+
+    fn delta(&self, delta: Value, out: &mut Vec<u8>) {
+        let event = json!({ "type": "content_block_delta", "index": self.blocks - 1, "delta": delta });
+        sse_event("content_block_delta", &event, out);
+    }
+
+    fn stop_block(&mut self, out: &mut Vec<u8>) {
+        let event = json!({ "type": "content_block_stop", "index": self.blocks - 1 });
+        sse_event("content_block_stop", &event, out);
+    }
+
+    fn close(&mut self, out: &mut Vec<u8>) {
+        if self.open.take().is_some() {
+            self.stop_block(out);
+        }
+    }
+
+    fn text(&mut self, block: Block, text: String, out: &mut Vec<u8>) {
+        if text.is_empty() {
+            return;
+        }
+        if self.open != Some(block) {
+            self.close(out);
+            let empty = match block {
+                Block::Thinking => {
+                    OutputBlock::Thinking { thinking: String::new(), signature: String::new() }
+                }
+                Block::Text => OutputBlock::Text { text: String::new() },
+            };
+            self.start_block(&empty, out);
+            self.open = Some(block);
+        }
+        let delta = match block {
+            Block::Thinking => json!({ "type": "thinking_delta", "thinking": text }),
+            Block::Text => json!({ "type": "text_delta", "text": text }),
+        };
+        self.delta(delta, out);
+    }
+
+    fn call(&mut self, call: Call, out: &mut Vec<u8>) {
+        self.close(out);
+        let arguments = call.arguments.clone();
+        let OutputBlock::ToolUse { id, name, .. } = tool_use(call) else { return };
+        self.start_block(&OutputBlock::ToolUse { id, name, input: json!({}) }, out);
+        self.delta(json!({ "type": "input_json_delta", "partial_json": arguments }), out);
+        self.stop_block(out);
+    }
+}
+
+impl Encode for MessagesEncoder {
+    fn start(&mut self, out: &mut Vec<u8>) {
+        let usage = TokenUsage { prompt: self.prompt_tokens, ..TokenUsage::default() };
+        let message = MessageResponse {
+            id: ids::unique("msg_"),
+            kind: "message",
+            role: "assistant",
+            model: self.model.clone(),
+            content: Vec::new(),
+            stop_reason: None,
+            stop_sequence: None,
+            usage: MessageUsage::from(usage),
+        };
+        sse_event("message_start", &json!({ "type": "message_start", "message": message }), out);
+        sse_event("ping", &json!({ "type": "ping" }), out);
+    }
+
+    fn output(&mut self, _: usize, output: Output, out: &mut Vec<u8>) {
+        match output {
+            Output::Piece(piece) => {
+                self.text(Block::Thinking, piece.reasoning, out);
+                self.text(Block::Text, piece.content, out);
+                for call in piece.calls {
+                    self.call(call, out);
+                }
+            }
+            Output::End(ending) => {
+                self.close(out);
+                let (reason, stop_sequence) = stop_reason(&ending.reason);
+                let event = json!({
+                    "type": "message_delta",
+                    "delta": { "stop_reason": reason, "stop_sequence": stop_sequence },
+                    "usage": MessageUsage::from(ending.usage),
+                });
+                sse_event("message_delta", &event, out);
+            }
+        }
+    }
+
+    fn error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        sse_event("error", &error.json(ErrorShape::Anthropic), out);
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) {
+        sse_event("message_stop", &json!({ "type": "message_stop" }), out);
+    }
+}

@@ -1,0 +1,205 @@
+//! Wire types of `/v1/messages`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::body::List;
+use crate::generation::{EndReason, TokenUsage};
+use crate::openai::chat_types::MAX_MESSAGES;
+
+/// A request for a message.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[allow(dead_code)]
+pub(crate) struct MessagesRequest {
+    pub(crate) model: String,
+    pub(crate) max_tokens: i64,
+    #[schema(value_type = Vec<InputMessage>)]
+    pub(crate) messages: List<InputMessage, MAX_MESSAGES>,
+    pub(crate) system: Option<Blocks>,
+    pub(crate) stop_sequences: Option<Vec<String>>,
+    pub(crate) stream: Option<bool>,
+    pub(crate) temperature: Option<f64>,
+    pub(crate) top_p: Option<f64>,
+    pub(crate) top_k: Option<i64>,
+    pub(crate) tools: Option<Vec<AnthropicTool>>,
+    pub(crate) tool_choice: Option<AnthropicToolChoice>,
+    pub(crate) thinking: Option<Thinking>,
+    pub(crate) output_config: Option<OutputConfig>,
+    /// Accepted; prefixes are always cached.
+    pub(crate) cache_control: Option<Value>,
+    /// Accepted; has no effect.
+    pub(crate) metadata: Option<Map<String, Value>>,
+    /// Accepted; there is one tier.
+    pub(crate) service_tier: Option<String>,
+}
+
+/// What the answer must be.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OutputConfig {
+    /// Not supported.
+    pub(crate) effort: Option<String>,
+    pub(crate) format: Option<OutputFormat>,
+}
+
+/// A JSON schema of the answer.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OutputFormat {
+    /// `json_schema`.
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    pub(crate) schema: Value,
+}
+
+/// A conversation whose tokens are counted.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[allow(dead_code)]
+pub(crate) struct CountRequest {
+    pub(crate) model: String,
+    #[schema(value_type = Vec<InputMessage>)]
+    pub(crate) messages: List<InputMessage, MAX_MESSAGES>,
+    pub(crate) system: Option<Blocks>,
+    pub(crate) tools: Option<Vec<AnthropicTool>>,
+    pub(crate) tool_choice: Option<AnthropicToolChoice>,
+    pub(crate) thinking: Option<Thinking>,
+    /// Accepted; prefixes are always cached.
+    pub(crate) cache_control: Option<Value>,
+}
+
+/// Tokens of a conversation.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CountResponse {
+    pub(crate) input_tokens: usize,
+}
+
+/// A message of a conversation.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct InputMessage {
+    /// `user` or `assistant`.
+    pub(crate) role: String,
+    pub(crate) content: Blocks,
+}
+
+/// A text, or blocks of content.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected a string or a list of content blocks")]
+pub(crate) enum Blocks {
+    Text(String),
+    Blocks(Vec<InputBlock>),
+}
+
+/// A block of content.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct InputBlock {
+    /// `text`, `tool_use`, `tool_result`, `thinking` or `redacted_thinking`.
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    pub(crate) text: Option<String>,
+    pub(crate) id: Option<String>,
+    pub(crate) name: Option<String>,
+    pub(crate) input: Option<Value>,
+    pub(crate) tool_use_id: Option<String>,
+    /// The result of a tool: a text, or text blocks.
+    #[schema(value_type = Option<Object>)]
+    pub(crate) content: Option<Box<Blocks>>,
+    pub(crate) thinking: Option<String>,
+}
+
+/// A tool.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[allow(dead_code)]
+pub(crate) struct AnthropicTool {
+    /// `custom`, also without a type.
+    #[serde(rename = "type")]
+    pub(crate) kind: Option<String>,
+    pub(crate) name: String,
+    pub(crate) description: Option<String>,
+    pub(crate) input_schema: Option<Value>,
+    /// Accepted; prefixes are always cached.
+    pub(crate) cache_control: Option<Value>,
+}
+
+/// Whether tools are called.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AnthropicToolChoice {
+    /// `auto`, `any`, `tool` or `none`.
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    pub(crate) name: Option<String>,
+    pub(crate) disable_parallel_tool_use: Option<bool>,
+}
+
+/// Whether the model thinks.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[allow(dead_code)]
+pub(crate) struct Thinking {
+    /// `enabled`, `disabled` or `adaptive`.
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    /// Accepted: thoughts count as tokens of the answer, and `max_tokens` limits both.
+    pub(crate) budget_tokens: Option<i64>,
+    /// Thoughts are always shown: `omitted` is refused.
+    pub(crate) display: Option<String>,
+}
+
+/// A message.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct MessageResponse {
+    pub(crate) id: String,
+    #[serde(rename = "type")]
+    pub(crate) kind: &'static str,
+    pub(crate) role: &'static str,
+    pub(crate) model: String,
+    pub(crate) content: Vec<OutputBlock>,
+    pub(crate) stop_reason: Option<&'static str>,
+    pub(crate) stop_sequence: Option<String>,
+    pub(crate) usage: MessageUsage,
+}
+
+/// A block of an answer.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum OutputBlock {
+    Thinking { thinking: String, signature: String },
+    Text { text: String },
+    ToolUse { id: String, name: String, input: Value },
+}
+
+/// Tokens of a message.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+pub(crate) struct MessageUsage {
+    /// Without those from the cache.
+    pub(crate) input_tokens: usize,
+    pub(crate) cache_creation_input_tokens: usize,
+    pub(crate) cache_read_input_tokens: usize,
+    pub(crate) output_tokens: usize,
+}
+
+impl From<TokenUsage> for MessageUsage {
+    fn from(usage: TokenUsage) -> MessageUsage {
+        MessageUsage {
+            input_tokens: usage.prompt - usage.cached.min(usage.prompt),
+            cache_creation_input_tokens: 0,
+            cache_read_input_tokens: usage.cached,
+            output_tokens: usage.generated,
+        }
+    }
+}
+
+/// Anthropic's names of the reasons, and the stop string.
+pub(crate) fn stop_reason(reason: &EndReason) -> (&'static str, Option<String>) {
+    match reason {
+        EndReason::Stop => ("end_turn", None),
+        EndReason::StopString(stop) => ("stop_sequence", Some(stop.clone())),
+        EndReason::Length => ("max_tokens", None),
+        EndReason::ToolCalls => ("tool_use", None),
+    }
+}

@@ -1,0 +1,273 @@
+//! One generated text: tokens become pieces of text, thoughts and calls of tools.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use fulmen_engine::step::Sampled;
+use fulmen_engine::{Event, FinishReason, RequestHandle, Usage};
+use fulmen_model::tokenizer::StreamDecoder;
+
+use super::parse::{Call, OutputParser, Parsed};
+use super::stop::StopFinder;
+use crate::error::ApiError;
+use crate::metrics::Metrics;
+use crate::registry::Lease;
+
+/// A token with its log-probability.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TokenLogprob {
+    pub(crate) token: u32,
+    /// The bytes of the token; not necessarily whole characters.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) logprob: f32,
+    /// The most likely tokens at this position.
+    pub(crate) top: Vec<(Vec<u8>, f32)>,
+    /// Bytes of text before it.
+    pub(crate) offset: usize,
+}
+
+/// What is new in a text.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Piece {
+    pub(crate) reasoning: String,
+    pub(crate) content: String,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) logprobs: Vec<TokenLogprob>,
+}
+
+/// Why a text ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum EndReason {
+    /// The model ended it.
+    Stop,
+    /// This stop string came.
+    StopString(String),
+    /// A limit was reached.
+    Length,
+    /// The model calls tools.
+    ToolCalls,
+}
+
+/// Tokens that an answer has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TokenUsage {
+    pub(crate) prompt: usize,
+    /// Tokens of the prompt that came from the prefix cache.
+    pub(crate) cached: usize,
+    pub(crate) generated: usize,
+    /// Tokens of thoughts.
+    pub(crate) reasoning: usize,
+}
+
+/// The end of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ending {
+    pub(crate) reason: EndReason,
+    pub(crate) usage: TokenUsage,
+    /// From the request to the first token.
+    pub(crate) prefill: Duration,
+    /// From the first token to the last.
+    pub(crate) decode: Duration,
+}
+
+/// The next thing that happens to a text. `End` is the last.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Output {
+    Piece(Piece),
+    End(Ending),
+}
+
+/// A text that is being generated. Dropping it cancels the request.
+pub(crate) struct Choice {
+    handle: RequestHandle,
+    lease: Arc<Lease>,
+    metrics: Arc<Metrics>,
+    decoder: StreamDecoder,
+    stops: StopFinder,
+    parser: OutputParser,
+    wants_logprobs: bool,
+    ignore_eos: bool,
+    /// Tokens whose text has not been passed on.
+    pending: VecDeque<TokenLogprob>,
+    /// Bytes that were decoded, and bytes that are settled: no stop string can begin in them.
+    decoded: usize,
+    settled: usize,
+    usage: TokenUsage,
+    started: Instant,
+    first: Option<Instant>,
+    ready: VecDeque<Output>,
+    ended: bool,
+}
+
+/// How a text is read.
+pub(super) struct Reading {
+    pub(super) stops: Vec<String>,
+    pub(super) parser: OutputParser,
+    pub(super) wants_logprobs: bool,
+    pub(super) ignore_eos: bool,
+    pub(super) prompt_tokens: usize,
+}
+
+impl Choice {
+    pub(super) fn new(
+        handle: RequestHandle,
+        lease: Arc<Lease>,
+        metrics: Arc<Metrics>,
+        reading: Reading,
+    ) -> Choice {
+        Choice {
+            handle,
+            lease,
+            metrics,
+            decoder: StreamDecoder::continuing(),
+            stops: StopFinder::new(reading.stops),
+            parser: reading.parser,
+            wants_logprobs: reading.wants_logprobs,
+            ignore_eos: reading.ignore_eos,
+            pending: VecDeque::new(),
+            decoded: 0,
+            settled: 0,
+            usage: TokenUsage { prompt: reading.prompt_tokens, ..TokenUsage::default() },
+            started: Instant::now(),
+            first: None,
+            ready: VecDeque::new(),
+            ended: false,
+        }
+    }
+
+    /// The next output; `None` after the last one.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Output, ApiError>>> {
+        loop {
+            if let Some(output) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(output)));
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            let event = match self.handle.poll_event(context) {
+                Poll::Ready(event) => event,
+                Poll::Pending => return Poll::Pending,
+            };
+            let taken = match event {
+                Some(Event::Token(sampled)) => self.take_token(&sampled),
+                Some(Event::Finished { reason, usage }) => {
+                    self.finish(reason, usage);
+                    Ok(())
+                }
+                Some(Event::Failed(error)) => Err(error.into()),
+                None => Err(ApiError::internal("the engine has ended without a last event")),
+            };
+            if let Err(error) = taken {
+                self.ended = true;
+                return Poll::Ready(Some(Err(error)));
+            }
+        }
+    }
+
+    fn take_token(&mut self, sampled: &Sampled) -> Result<(), ApiError> {
+        self.usage.generated += 1;
+        if self.first.is_none() {
+            self.first = Some(Instant::now());
+            self.metrics.first_token(self.started.elapsed());
+        }
+        let lease = Arc::clone(&self.lease);
+        let tokenizer = lease.tokenizer();
+        let id = sampled.token;
+        if tokenizer.is_end(id) && !self.ignore_eos {
+            return Ok(());
+        }
+        let outside = |error: fulmen_model::tokenizer::TokenizerError| ApiError::internal(error.to_string());
+        let text = match tokenizer.token(id) {
+            Some(tag) if tokenizer.is_special(id) && self.parser.is_tag(tag) => self.decoder.finish() + tag,
+            _ => self.decoder.push(tokenizer, id).map_err(outside)?,
+        };
+        if self.wants_logprobs {
+            let bytes = |id: u32| tokenizer.token_bytes(id).map(<[u8]>::to_vec).unwrap_or_default();
+            self.pending.push_back(TokenLogprob {
+                token: id,
+                bytes: bytes(id),
+                logprob: sampled.logprob.unwrap_or(f32::NEG_INFINITY),
+                top: sampled.top.iter().map(|&(id, logprob)| (bytes(id), logprob)).collect(),
+                offset: self.decoded,
+            });
+        }
+        if let Some(stop) = self.take_text(&text) {
+            self.handle.cancel();
+            self.end(EndReason::StopString(stop));
+        }
+        Ok(())
+    }
+
+    /// Passes text on. Returns the stop string that ends it.
+    fn take_text(&mut self, text: &str) -> Option<String> {
+        self.decoded += text.len();
+        let (settled, stop) = self.stops.push(text);
+        self.pass_on(&settled);
+        stop
+    }
+
+    fn pass_on(&mut self, settled: &str) {
+        self.settled += settled.len();
+        let parsed = self.parser.push(settled);
+        if !parsed.reasoning.is_empty() {
+            self.usage.reasoning += 1;
+        }
+        let here = self.settled;
+        let count = self.pending.iter().take_while(|token| token.offset < here).count();
+        let logprobs = self.pending.drain(..count).collect();
+        self.emit(parsed, logprobs);
+    }
+
+    fn emit(&mut self, parsed: Parsed, logprobs: Vec<TokenLogprob>) {
+        if !parsed.is_empty() || !logprobs.is_empty() {
+            let Parsed { reasoning, content, calls } = parsed;
+            self.ready.push_back(Output::Piece(Piece { reasoning, content, calls, logprobs }));
+        }
+    }
+
+    fn finish(&mut self, reason: FinishReason, usage: Usage) {
+        self.usage.cached = usage.cached_tokens;
+        let rest = self.decoder.finish();
+        let reason = match self.take_text(&rest) {
+            Some(stop) => EndReason::StopString(stop),
+            None => {
+                let held = self.stops.finish();
+                self.pass_on(&held);
+                match reason {
+                    FinishReason::Stop => EndReason::Stop,
+                    FinishReason::MaxTokens | FinishReason::ContextFull => EndReason::Length,
+                }
+            }
+        };
+        self.end(reason);
+    }
+
+    fn end(&mut self, reason: EndReason) {
+        let logprobs = match reason {
+            // What a stop string has cut off is not delivered.
+            EndReason::StopString(_) => Vec::new(),
+            _ => self.pending.drain(..).collect(),
+        };
+        let parsed = self.parser.finish();
+        self.emit(parsed, logprobs);
+        let reason = match reason {
+            EndReason::Stop if self.parser.calls() > 0 => EndReason::ToolCalls,
+            reason => reason,
+        };
+        let first = self.first.unwrap_or_else(Instant::now);
+        let (prefill, decode) = (first - self.started, first.elapsed());
+        self.metrics.finished(&self.usage, self.started.elapsed());
+        self.ready.push_back(Output::End(Ending { reason, usage: self.usage, prefill, decode }));
+        self.ended = true;
+    }
+}
+
+impl Drop for Choice {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.metrics.cancelled();
+        }
+    }
+}

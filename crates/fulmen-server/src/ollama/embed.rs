@@ -1,0 +1,83 @@
+//! `/api/embed`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::chat::keep_alive;
+use super::types::KeepAlive;
+use crate::app::App;
+use crate::body::{Json, json_response};
+use crate::error::ApiError;
+use crate::openai::completions::PromptParam;
+use crate::openai::embeddings::{embed, inputs};
+
+/// A request for embeddings.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OllamaEmbedRequest {
+    model: String,
+    input: OllamaInput,
+    /// Whether texts that are too long are cut, which is true by default in Ollama; here they are refused.
+    truncate: Option<bool>,
+    keep_alive: Option<KeepAlive>,
+    /// Not supported.
+    dimensions: Option<u32>,
+}
+
+/// A text or several.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
+pub(crate) enum OllamaInput {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// Embeddings.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct OllamaEmbedResponse {
+    model: String,
+    embeddings: Vec<Vec<f32>>,
+    total_duration: u64,
+    load_duration: u64,
+    prompt_eval_count: usize,
+}
+
+/// Embeddings of texts, of length 1.
+#[utoipa::path(post, path = "/api/embed", tag = "ollama", request_body = OllamaEmbedRequest,
+    responses((status = 200, body = OllamaEmbedResponse), (status = 400), (status = 404)))]
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Json(request): Json<OllamaEmbedRequest>,
+) -> Result<Response, ApiError> {
+    let started = Instant::now();
+    if request.dimensions.is_some() {
+        return Err(ApiError::unsupported("dimensions", "embeddings have the model's size"));
+    }
+    if request.truncate == Some(true) {
+        return Err(ApiError::unsupported("truncate", "texts that are too long are refused"));
+    }
+    let lease = app.registry.acquire(Some(&request.model)).await?;
+    keep_alive(&app, &request.model, request.keep_alive)?;
+    let load_duration = started.elapsed().as_nanos() as u64;
+    let input = match request.input {
+        OllamaInput::One(text) => PromptParam::Text(text),
+        OllamaInput::Many(texts) => PromptParam::Texts(texts),
+    };
+    let inputs = inputs(&lease, input, app.options.limits.embeddings).await?;
+    let prompt_eval_count = inputs.iter().map(Vec::len).sum();
+    let model = lease.spec().name.clone();
+    let embeddings = embed(lease, inputs).await?;
+    let total_duration = started.elapsed().as_nanos() as u64;
+    Ok(json_response(&OllamaEmbedResponse {
+        model,
+        embeddings,
+        total_duration,
+        load_duration,
+        prompt_eval_count,
+    }))
+}

@@ -1,0 +1,9 @@
+//! Ollama's API, which many tools speak.
+
+pub(crate) mod chat;
+pub(crate) mod embed;
+pub(crate) mod generate;
+pub(crate) mod models;
+pub(crate) mod stream;
+pub(crate) mod time;
+pub(crate) mod types;

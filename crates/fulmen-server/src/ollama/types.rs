@@ -1,0 +1,297 @@
+//! Wire types of Ollama's API.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::body::List;
+use crate::error::ApiError;
+use crate::generation::{Call, EndReason, Ending, SamplingFields};
+use crate::openai::chat_types::{MAX_MESSAGES, Tool};
+use crate::openai::wire::StopParam;
+use crate::registry::Lease;
+use crate::served::Grammar;
+
+/// A request for a chat.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OllamaChatRequest {
+    pub(crate) model: String,
+    #[serde(default)]
+    #[schema(value_type = Vec<OllamaMessage>)]
+    pub(crate) messages: List<OllamaMessage, MAX_MESSAGES>,
+    pub(crate) tools: Option<Vec<Tool>>,
+    /// `json` or a JSON schema.
+    pub(crate) format: Option<Value>,
+    pub(crate) options: Option<OllamaOptions>,
+    /// True by default.
+    pub(crate) stream: Option<bool>,
+    pub(crate) keep_alive: Option<KeepAlive>,
+    pub(crate) think: Option<Think>,
+}
+
+/// A request for a text.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OllamaGenerateRequest {
+    pub(crate) model: String,
+    /// Empty: the model is loaded, or unloaded with a `keep_alive` of 0.
+    #[serde(default)]
+    pub(crate) prompt: String,
+    pub(crate) system: Option<String>,
+    /// Whether the prompt is used without the chat template.
+    pub(crate) raw: Option<bool>,
+    pub(crate) format: Option<Value>,
+    pub(crate) options: Option<OllamaOptions>,
+    /// True by default.
+    pub(crate) stream: Option<bool>,
+    pub(crate) keep_alive: Option<KeepAlive>,
+    pub(crate) think: Option<Think>,
+    /// Not supported.
+    pub(crate) suffix: Option<String>,
+    /// Not supported.
+    pub(crate) template: Option<String>,
+    /// Not supported.
+    pub(crate) images: Option<Vec<String>>,
+    /// Not supported.
+    pub(crate) context: Option<Vec<i64>>,
+}
+
+/// A message of a conversation.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OllamaMessage {
+    pub(crate) role: String,
+    #[serde(default)]
+    pub(crate) content: String,
+    pub(crate) thinking: Option<String>,
+    pub(crate) tool_calls: Option<Vec<OllamaCall>>,
+    pub(crate) tool_name: Option<String>,
+    pub(crate) tool_call_id: Option<String>,
+    /// Not supported.
+    pub(crate) images: Option<Vec<String>>,
+}
+
+/// A call of a tool.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub(crate) struct OllamaCall {
+    pub(crate) function: OllamaFunction,
+}
+
+/// The function of a call.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub(crate) struct OllamaFunction {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) arguments: Map<String, Value>,
+}
+
+impl From<Call> for OllamaCall {
+    fn from(call: Call) -> OllamaCall {
+        let arguments = serde_json::from_str(&call.arguments).unwrap_or_default();
+        OllamaCall { function: OllamaFunction { name: call.name, arguments } }
+    }
+}
+
+/// Options of generation.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OllamaOptions {
+    temperature: Option<f64>,
+    top_k: Option<i64>,
+    top_p: Option<f64>,
+    min_p: Option<f64>,
+    seed: Option<i64>,
+    stop: Option<StopParam>,
+    /// −1 for no limit.
+    num_predict: Option<i64>,
+    repeat_penalty: Option<f64>,
+    repeat_last_n: Option<i64>,
+    presence_penalty: Option<f64>,
+    frequency_penalty: Option<f64>,
+    /// At most the context that the model was loaded with.
+    num_ctx: Option<i64>,
+}
+
+/// How long a model stays loaded: seconds, or a text such as `5m`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected seconds or a text such as \"5m\"")]
+pub(crate) enum KeepAlive {
+    Seconds(f64),
+    Text(String),
+}
+
+/// Whether the model thinks: a flag or an effort.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected true, false, or an effort such as \"high\"")]
+pub(crate) enum Think {
+    Flag(bool),
+    Effort(String),
+}
+
+impl Think {
+    pub(crate) fn flag(think: Option<Think>) -> Result<Option<bool>, ApiError> {
+        match think {
+            None => Ok(None),
+            Some(Think::Flag(flag)) => Ok(Some(flag)),
+            Some(Think::Effort(effort)) => crate::openai::messages::thinking(Some(&effort)),
+        }
+    }
+}
+
+impl KeepAlive {
+    /// The time; `None` for ever.
+    pub(crate) fn time(&self) -> Result<Option<Duration>, ApiError> {
+        let wrong = |got: &dyn std::fmt::Debug| {
+            let message = format!("keep_alive: expected seconds or a text such as 5m, got {got:?}");
+            ApiError::field("keep_alive", message)
+        };
+        let seconds = match self {
+            KeepAlive::Seconds(seconds) => *seconds,
+            KeepAlive::Text(text) => {
+                let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+                let unit = match &text[digits.len()..] {
+                    "ms" => 0.001,
+                    "" | "s" => 1.0,
+                    "m" => 60.0,
+                    "h" => 3600.0,
+                    _ => return Err(wrong(text)),
+                };
+                digits.parse::<f64>().map_err(|_| wrong(text))? * unit
+            }
+        };
+        if seconds < 0.0 {
+            return Ok(None);
+        }
+        Duration::try_from_secs_f64(seconds).map(Some).map_err(|_| wrong(&seconds))
+    }
+}
+
+impl OllamaOptions {
+    /// The parameters of sampling, with Ollama's defaults.
+    pub(crate) fn fields(
+        options: Option<OllamaOptions>,
+        format: Option<Value>,
+        lease: &Lease,
+    ) -> Result<SamplingFields, ApiError> {
+        let options = options.unwrap_or_default();
+        let context = i64::from(lease.context());
+        if let Some(asked) = options.num_ctx.filter(|asked| !(1..=context).contains(asked)) {
+            let message = format!("num_ctx: expected 1 to {context}, the loaded context, got {asked}");
+            return Err(ApiError::field("options.num_ctx", message));
+        }
+        let defaults = &lease.spec().defaults;
+        let max_tokens = options.num_predict.filter(|&limit| limit != -1 && limit != -2);
+        Ok(SamplingFields {
+            temperature: options.temperature.or(defaults.temperature).or(Some(0.8)),
+            top_k: options.top_k.or(defaults.top_k).or(Some(40)),
+            top_p: options.top_p.or(defaults.top_p).or(Some(0.9)),
+            min_p: options.min_p,
+            seed: options.seed,
+            stop: StopParam::strings(options.stop),
+            max_tokens: max_tokens.map(|limit| ("options.num_predict", limit)),
+            repetition_penalty: options.repeat_penalty,
+            repeat_window: options.repeat_last_n.or(Some(64)),
+            presence_penalty: options.presence_penalty,
+            frequency_penalty: options.frequency_penalty,
+            grammar: grammar(format)?,
+            ..SamplingFields::default()
+        })
+    }
+}
+
+fn grammar(format: Option<Value>) -> Result<Option<Grammar>, ApiError> {
+    match format {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) if text.is_empty() => Ok(None),
+        Some(Value::String(text)) if text == "json" => Ok(Some(Grammar::JsonObject)),
+        Some(schema @ Value::Object(_)) => Ok(Some(Grammar::JsonSchema(schema))),
+        Some(other) => {
+            let message = format!("format: expected \"json\" or a JSON schema, got {other}");
+            Err(ApiError::field("format", message))
+        }
+    }
+}
+
+/// Counts and times of the last line, in nanoseconds.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct OllamaEnd {
+    done_reason: &'static str,
+    total_duration: u64,
+    load_duration: u64,
+    prompt_eval_count: usize,
+    prompt_eval_duration: u64,
+    eval_count: usize,
+    eval_duration: u64,
+}
+
+impl From<&Ending> for OllamaEnd {
+    fn from(ending: &Ending) -> OllamaEnd {
+        let nanos = |time: Duration| time.as_nanos() as u64;
+        OllamaEnd {
+            done_reason: match ending.reason {
+                EndReason::Length => "length",
+                _ => "stop",
+            },
+            total_duration: nanos(ending.prefill + ending.decode),
+            load_duration: 0,
+            prompt_eval_count: ending.usage.prompt,
+            prompt_eval_duration: nanos(ending.prefill),
+            eval_count: ending.usage.generated,
+            eval_duration: nanos(ending.decode),
+        }
+    }
+}
+
+/// A line of a chat.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct OllamaChatLine {
+    pub(crate) model: String,
+    pub(crate) created_at: String,
+    pub(crate) message: OllamaAnswer,
+    pub(crate) done: bool,
+    #[serde(flatten)]
+    pub(crate) end: Option<OllamaEnd>,
+}
+
+/// The message of an answer.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct OllamaAnswer {
+    pub(crate) role: &'static str,
+    pub(crate) content: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) thinking: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tool_calls: Vec<OllamaCall>,
+}
+
+/// A line of a text.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct OllamaTextLine {
+    pub(crate) model: String,
+    pub(crate) created_at: String,
+    pub(crate) response: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) thinking: String,
+    pub(crate) done: bool,
+    #[serde(flatten)]
+    pub(crate) end: Option<OllamaEnd>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_ollama_writes_them() {
+        let time = |text: &str| KeepAlive::Text(text.to_owned()).time();
+        assert_eq!(time("5m").unwrap(), Some(Duration::from_secs(300)));
+        assert_eq!(time("1.5h").unwrap(), Some(Duration::from_secs(5400)));
+        assert_eq!(time("250ms").unwrap(), Some(Duration::from_millis(250)));
+        assert_eq!(time("-1").unwrap(), None);
+        assert_eq!(KeepAlive::Seconds(0.0).time().unwrap(), Some(Duration::ZERO));
+        assert!(time("soon").is_err() && time("").is_err() && KeepAlive::Seconds(1e300).time().is_err());
+    }
+}

@@ -1,0 +1,314 @@
+//! `/v1/completions`: text that continues prompts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use fulmen_model::tokenizer::Special;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::wire::{ResponseFormat, StopParam, StreamOptions, Usage, finish_reason, finite_logprob};
+use crate::app::{App, Caller};
+use crate::body::{Json, json_response};
+use crate::error::{ApiError, ErrorShape};
+use crate::generation::{
+    Answer, Choices, Encode, Output, Prompt, SamplingFields, Streaming, TokenLogprob, sse_data, stream,
+    tokenize,
+};
+use crate::ids;
+use crate::registry::Lease;
+
+/// A text or tokens, or several.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(
+    untagged,
+    expecting = "expected a string, a list of strings, a list of tokens or a list of such lists"
+)]
+pub(crate) enum PromptParam {
+    Text(String),
+    Tokens(Vec<u32>),
+    Texts(Vec<String>),
+    TokenLists(Vec<Vec<u32>>),
+}
+
+/// A request for completions.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[allow(dead_code)]
+pub(crate) struct CompletionRequest {
+    pub(crate) model: Option<String>,
+    pub(crate) prompt: PromptParam,
+    pub(crate) stream: Option<bool>,
+    pub(crate) stream_options: Option<StreamOptions>,
+    pub(crate) n: Option<i64>,
+    /// Only if it is `n`.
+    pub(crate) best_of: Option<i64>,
+    pub(crate) seed: Option<i64>,
+    pub(crate) stop: Option<StopParam>,
+    /// 16 by default, as OpenAI's.
+    pub(crate) max_tokens: Option<i64>,
+    pub(crate) temperature: Option<f64>,
+    pub(crate) top_p: Option<f64>,
+    pub(crate) top_k: Option<i64>,
+    pub(crate) min_p: Option<f64>,
+    pub(crate) frequency_penalty: Option<f64>,
+    pub(crate) presence_penalty: Option<f64>,
+    pub(crate) repetition_penalty: Option<f64>,
+    pub(crate) logit_bias: Option<BTreeMap<String, f64>>,
+    /// How many of the most likely tokens are wanted at each position.
+    pub(crate) logprobs: Option<i64>,
+    /// Whether the prompt is part of the text; not together with logprobs.
+    pub(crate) echo: Option<bool>,
+    /// Not supported.
+    pub(crate) suffix: Option<String>,
+    pub(crate) ignore_eos: Option<bool>,
+    pub(crate) response_format: Option<ResponseFormat>,
+    /// Accepted; has no effect.
+    pub(crate) user: Option<String>,
+}
+
+/// Completions.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CompletionResponse {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+    choices: Vec<CompletionChoice>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<Usage>>,
+}
+
+/// A completion.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CompletionChoice {
+    text: String,
+    index: usize,
+    logprobs: Option<CompletionLogprobs>,
+    finish_reason: Option<&'static str>,
+}
+
+/// Log-probabilities of a completion.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CompletionLogprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<f32>,
+    top_logprobs: Vec<BTreeMap<String, f32>>,
+    text_offset: Vec<usize>,
+}
+
+impl CompletionLogprobs {
+    fn new(tokens: &[TokenLogprob]) -> CompletionLogprobs {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let top = |token: &TokenLogprob| {
+            token.top.iter().map(|(bytes, logprob)| (text(bytes), finite_logprob(*logprob))).collect()
+        };
+        CompletionLogprobs {
+            tokens: tokens.iter().map(|token| text(&token.bytes)).collect(),
+            token_logprobs: tokens.iter().map(|token| finite_logprob(token.logprob)).collect(),
+            top_logprobs: tokens.iter().map(top).collect(),
+            text_offset: tokens.iter().map(|token| token.offset).collect(),
+        }
+    }
+}
+
+/// Continues texts.
+#[utoipa::path(post, path = "/v1/completions", tag = "openai", request_body = CompletionRequest,
+    responses((status = 200, body = CompletionResponse), (status = 400), (status = 401), (status = 404),
+        (status = 429)))]
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Json(mut request): Json<CompletionRequest>,
+) -> Result<Response, ApiError> {
+    refuse_unsupported(&request)?;
+    let lease = app.registry.acquire(request.model.as_deref()).await?;
+    let limits = &app.options.limits;
+    let only_echo = request.max_tokens == Some(0) && request.echo == Some(true);
+    if only_echo {
+        request.max_tokens = Some(1);
+    }
+    let with_usage = request.stream_options.as_ref().and_then(|o| o.include_usage) == Some(true);
+    let params = sampling_fields(&mut request)?.resolve(&lease.spec().defaults, &*lease, limits)?;
+    let (prompts, echoes) = prompts(&lease, &request, limits.choices as usize).await?;
+    let n = params.n as usize;
+    if prompts.len() * n > limits.choices as usize {
+        let message = format!("prompt: expected at most {} texts, got {}", limits.choices, prompts.len() * n);
+        return Err(ApiError::field("prompt", message));
+    }
+    let model = lease.spec().name.clone();
+    let head = Head { id: ids::unique("cmpl-"), created: ids::now(), model, n, echoes };
+    let with_logprobs = params.logprobs.is_some();
+    if only_echo {
+        let answers: Vec<Answer> = prompts
+            .iter()
+            .flat_map(|prompt| std::iter::repeat_n(Answer::empty(prompt.tokens.len()), n))
+            .collect();
+        return Ok(json_response(&head.whole(answers, false)));
+    }
+    let mut choices = Choices::start(lease, &prompts, &params, &caller, &app.metrics).await?;
+    if request.stream == Some(true) {
+        choices.first().await?;
+        let count = choices.len();
+        let encoder = Encoder { head, count, with_usage, with_logprobs, usage: Usage::default() };
+        return Ok(stream(choices, encoder, Streaming::Sse { keep_alive: app.options.keep_alive }));
+    }
+    Ok(json_response(&head.whole(choices.collect().await?, with_logprobs)))
+}
+
+fn refuse_unsupported(request: &CompletionRequest) -> Result<(), ApiError> {
+    if request.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
+        return Err(ApiError::unsupported("suffix", "text is only continued"));
+    }
+    if request.best_of.is_some_and(|best| best != request.n.unwrap_or(1)) {
+        return Err(ApiError::unsupported("best_of", "all n completions are returned"));
+    }
+    if request.echo == Some(true) && request.logprobs.is_some() {
+        return Err(ApiError::unsupported("echo", "the prompt has no log-probabilities"));
+    }
+    if request.stream_options.is_some() && request.stream != Some(true) {
+        return Err(ApiError::field("stream_options", "stream_options: only with stream: true"));
+    }
+    Ok(())
+}
+
+fn sampling_fields(request: &mut CompletionRequest) -> Result<SamplingFields, ApiError> {
+    Ok(SamplingFields {
+        temperature: request.temperature,
+        top_p: request.top_p,
+        top_k: request.top_k,
+        min_p: request.min_p,
+        frequency_penalty: request.frequency_penalty,
+        presence_penalty: request.presence_penalty,
+        repetition_penalty: request.repetition_penalty,
+        seed: request.seed,
+        stop: StopParam::strings(request.stop.take()),
+        max_tokens: Some(("max_tokens", request.max_tokens.unwrap_or(16))),
+        logit_bias: request.logit_bias.take().unwrap_or_default().into_iter().collect(),
+        logprobs: request.logprobs,
+        n: request.n,
+        ignore_eos: request.ignore_eos == Some(true),
+        grammar: ResponseFormat::grammar(request.response_format.take())?,
+        ..SamplingFields::default()
+    })
+}
+
+/// The prompts, and what is echoed of each.
+async fn prompts(
+    lease: &Lease,
+    request: &CompletionRequest,
+    most: usize,
+) -> Result<(Vec<Prompt>, Vec<String>), ApiError> {
+    let wrong = |message: String| Err(ApiError::field("prompt", message));
+    let (texts, lists) = match request.prompt.clone() {
+        PromptParam::Text(text) => (vec![text], Vec::new()),
+        PromptParam::Texts(texts) => (texts, Vec::new()),
+        PromptParam::Tokens(tokens) => (Vec::new(), vec![tokens]),
+        PromptParam::TokenLists(lists) => (Vec::new(), lists),
+    };
+    let count = texts.len() + lists.len();
+    if count == 0 || count > most {
+        return wrong(format!("prompt: expected 1 to {most} texts, got {count}"));
+    }
+    let (mut prompts, mut echoes) = (Vec::new(), Vec::new());
+    let echo = request.echo == Some(true);
+    for text in texts {
+        echoes.push(if echo { text.clone() } else { String::new() });
+        prompts.push(Prompt::tokens(tokenize(lease, text, Special::AsText).await?));
+    }
+    if lists.iter().any(Vec::is_empty) {
+        return wrong("prompt: expected at least 1 token, got none".to_owned());
+    }
+    for tokens in lists {
+        let text = match lease.tokenizer().decode(&tokens) {
+            Ok(text) => text,
+            Err(error) => return wrong(format!("prompt: {error}")),
+        };
+        echoes.push(if echo { text } else { String::new() });
+        prompts.push(Prompt::tokens(tokens));
+    }
+    Ok((prompts, echoes))
+}
+
+/// What all chunks of a response share.
+struct Head {
+    id: String,
+    created: u64,
+    model: String,
+    /// Choices for each prompt.
+    n: usize,
+    /// What is echoed, by prompt.
+    echoes: Vec<String>,
+}
+
+impl Head {
+    fn response(&self, choices: Vec<CompletionChoice>, usage: Option<Option<Usage>>) -> CompletionResponse {
+        let (id, model) = (self.id.clone(), self.model.clone());
+        CompletionResponse { id, object: "text_completion", created: self.created, model, choices, usage }
+    }
+
+    fn whole(&self, answers: Vec<Answer>, with_logprobs: bool) -> CompletionResponse {
+        let usage = Usage::of(&answers, self.n);
+        let choices = answers.into_iter().enumerate().map(|(index, answer)| CompletionChoice {
+            text: format!("{}{}", self.echoes[index / self.n], answer.content),
+            index,
+            logprobs: with_logprobs.then(|| CompletionLogprobs::new(&answer.logprobs)),
+            finish_reason: Some(finish_reason(&answer.ending.reason)),
+        });
+        self.response(choices.collect(), Some(Some(usage)))
+    }
+}
+
+struct Encoder {
+    head: Head,
+    count: usize,
+    with_usage: bool,
+    with_logprobs: bool,
+    usage: Usage,
+}
+
+impl Encoder {
+    fn write(&self, choice: CompletionChoice, out: &mut Vec<u8>) {
+        sse_data(&self.head.response(vec![choice], self.with_usage.then_some(None)), out);
+    }
+}
+
+impl Encode for Encoder {
+    fn start(&mut self, out: &mut Vec<u8>) {
+        for index in 0..self.count {
+            let text = self.head.echoes[index / self.head.n].clone();
+            if !text.is_empty() {
+                self.write(CompletionChoice { text, index, logprobs: None, finish_reason: None }, out);
+            }
+        }
+    }
+
+    fn output(&mut self, index: usize, output: Output, out: &mut Vec<u8>) {
+        let choice = match output {
+            Output::Piece(piece) => {
+                let logprobs = self.with_logprobs.then(|| CompletionLogprobs::new(&piece.logprobs));
+                CompletionChoice { text: piece.content, index, logprobs, finish_reason: None }
+            }
+            Output::End(ending) => {
+                self.usage.add(ending.usage, index.is_multiple_of(self.head.n));
+                let finish_reason = Some(finish_reason(&ending.reason));
+                CompletionChoice { text: String::new(), index, logprobs: None, finish_reason }
+            }
+        };
+        self.write(choice, out);
+    }
+
+    fn error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        sse_data(&error.json(ErrorShape::OpenAi), out);
+        out.extend_from_slice(b"data: [DONE]\n\n");
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) {
+        if self.with_usage {
+            sse_data(&self.head.response(Vec::new(), Some(Some(self.usage))), out);
+        }
+        out.extend_from_slice(b"data: [DONE]\n\n");
+    }
+}

@@ -1,0 +1,164 @@
+//! From the messages and tools of a request to what a template is told.
+
+use fulmen_model::template::Message;
+use serde_json::{Value, json};
+
+use super::chat_types::{ChatMessage, Content, Tool, ToolChoiceParam};
+use crate::error::ApiError;
+use crate::generation::{ChatInput, ToolChoice, ToolSpec};
+
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
+/// A conversation without tools.
+pub(crate) fn chat_input(messages: Vec<ChatMessage>) -> Result<ChatInput, ApiError> {
+    let messages = messages.into_iter().enumerate().map(|(index, message)| template_message(index, message));
+    let messages = messages.collect::<Result<_, _>>()?;
+    Ok(ChatInput { messages, several_calls: true, ..ChatInput::default() })
+}
+
+/// The text of a content; parts other than text are refused.
+pub(crate) fn text_of(content: Option<Content>, param: &str) -> Result<String, ApiError> {
+    match content {
+        None => Ok(String::new()),
+        Some(Content::Text(text)) => Ok(text),
+        Some(Content::Parts(parts)) => {
+            let mut all = String::new();
+            for part in parts {
+                match (part.kind.as_str(), part.text, part.refusal) {
+                    ("text" | "input_text" | "output_text", Some(text), _) => all.push_str(&text),
+                    ("refusal", _, Some(text)) => all.push_str(&text),
+                    ("text" | "input_text" | "output_text", None, _) => {
+                        return Err(ApiError::field(param, format!("{param}: a text part without text")));
+                    }
+                    (kind, ..) => {
+                        let what = format!("content of type {kind:?}; only text is read");
+                        return Err(ApiError::unsupported(param, &what));
+                    }
+                }
+            }
+            Ok(all)
+        }
+    }
+}
+
+fn template_message(index: usize, message: ChatMessage) -> Result<Message, ApiError> {
+    let param = format!("messages[{index}]");
+    if !ROLES.contains(&message.role.as_str()) {
+        let error = format!("{param}.role: expected one of {}, got {:?}", ROLES.join(", "), message.role);
+        return Err(ApiError::field(format!("{param}.role"), error));
+    }
+    if message.audio.is_some() {
+        return Err(ApiError::unsupported(&format!("{param}.audio"), "only text is read"));
+    }
+    if message.function_call.is_some() {
+        return Err(ApiError::unsupported(&format!("{param}.function_call"), "use tool_calls"));
+    }
+    if message.content.is_none() && message.tool_calls.is_none() && message.refusal.is_none() {
+        let error = format!("{param}.content: expected a string, got none");
+        return Err(ApiError::field(format!("{param}.content"), error));
+    }
+    let content = match (message.content, message.refusal) {
+        (None, Some(refusal)) => refusal,
+        (content, _) => text_of(content, &format!("{param}.content"))?,
+    };
+    // Templates know the older name.
+    let role = if message.role == "developer" { "system".to_owned() } else { message.role };
+    let mut fields = Vec::new();
+    if let Some(calls) = message.tool_calls.filter(|calls| !calls.is_empty()) {
+        let calls = calls.into_iter().map(|call| {
+            let arguments = call_arguments(&call.function.arguments, &param)?;
+            let function = json!({ "name": call.function.name, "arguments": arguments });
+            Ok(json!({ "type": "function", "id": call.id, "function": function }))
+        });
+        fields.push(("tool_calls".to_owned(), calls.collect::<Result<Value, ApiError>>()?));
+    }
+    let texts = [
+        ("name", message.name),
+        ("tool_call_id", message.tool_call_id),
+        ("reasoning_content", message.reasoning_content),
+    ];
+    let texts = texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), json!(text?))));
+    fields.extend(texts);
+    Ok(Message { role, content, fields })
+}
+
+/// The arguments of an earlier call: templates write them as JSON.
+pub(crate) fn call_arguments(text: &str, param: &str) -> Result<Value, ApiError> {
+    if text.trim().is_empty() {
+        return Ok(json!({}));
+    }
+    let wrong = || {
+        let param = format!("{param}.tool_calls");
+        ApiError::field(param.clone(), format!("{param}: expected arguments that are a JSON object"))
+    };
+    serde_json::from_str::<Value>(text).ok().filter(Value::is_object).ok_or_else(wrong)
+}
+
+/// The tools of a request, checked.
+pub(crate) fn tool_specs(tools: Option<Vec<Tool>>, most: usize) -> Result<Vec<ToolSpec>, ApiError> {
+    let tools = tools.unwrap_or_default();
+    if tools.len() > most {
+        let message = format!("tools: expected at most {most}, got {}", tools.len());
+        return Err(ApiError::field("tools", message));
+    }
+    let spec = |(index, tool): (usize, Tool)| {
+        if tool.kind != "function" {
+            return Err(ApiError::unsupported("tools", &format!("tools[{index}] of type {:?}", tool.kind)));
+        }
+        let function = tool.function;
+        checked_tool(index, function.name, function.description, function.parameters)
+    };
+    tools.into_iter().enumerate().map(spec).collect()
+}
+
+/// A tool with a valid name and schema.
+pub(crate) fn checked_tool(
+    index: usize,
+    name: String,
+    description: Option<String>,
+    parameters: Option<Value>,
+) -> Result<ToolSpec, ApiError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if name.is_empty() || name.len() > 128 || !name.chars().all(plain) {
+        let message = format!("tools[{index}]: expected a name of letters, digits, _, - and ., got {name:?}");
+        return Err(ApiError::field("tools", message));
+    }
+    let parameters = parameters.unwrap_or_else(|| json!({ "type": "object", "properties": {} }));
+    if !parameters.is_object() {
+        let message = format!("tools[{index}].parameters: expected a JSON schema");
+        return Err(ApiError::field("tools", message));
+    }
+    Ok(ToolSpec { name, description, parameters })
+}
+
+/// Whether tools are called.
+pub(crate) fn tool_choice(choice: Option<ToolChoiceParam>) -> Result<ToolChoice, ApiError> {
+    match choice {
+        None => Ok(ToolChoice::Auto),
+        Some(ToolChoiceParam::Function(named)) => Ok(ToolChoice::Named(named.function.name)),
+        Some(ToolChoiceParam::Mode(mode)) => match mode.as_str() {
+            "auto" => Ok(ToolChoice::Auto),
+            "none" => Ok(ToolChoice::None),
+            "required" => Ok(ToolChoice::Required),
+            other => {
+                let message =
+                    format!("tool_choice: expected none, auto, required or a function, got {other:?}");
+                Err(ApiError::field("tool_choice", message))
+            }
+        },
+    }
+}
+
+/// Whether a template's model thinks.
+pub(crate) fn thinking(effort: Option<&str>) -> Result<Option<bool>, ApiError> {
+    match effort {
+        None => Ok(None),
+        Some("none" | "minimal") => Ok(Some(false)),
+        Some("low" | "medium" | "high" | "xhigh" | "max") => Ok(Some(true)),
+        Some(other) => {
+            let message =
+                format!("reasoning_effort: expected none, minimal, low, medium or high, got {other:?}");
+            Err(ApiError::field("reasoning_effort", message))
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! From the items of `/v1/responses` to a conversation.
+
+use serde_json::{Value, json};
+
+use super::chat_types::{ChatMessage, Content, MessageCall, MessageFunction};
+use super::messages;
+use super::responses_types::{InputItem, ResponsesInput, ResponsesRequest, ResponsesToolChoice, TextOptions};
+use super::wire::{JsonSchemaFormat, ResponseFormat};
+use crate::error::ApiError;
+use crate::generation::{ChatInput, ToolChoice, ToolSpec};
+use crate::served::Grammar;
+
+fn message(role: &str, content: Option<Content>) -> ChatMessage {
+    ChatMessage {
+        role: role.to_owned(),
+        content,
+        name: None,
+        tool_calls: None,
+        tool_call_id: None,
+        reasoning_content: None,
+        refusal: None,
+        annotations: None,
+        audio: None,
+        function_call: None,
+    }
+}
+
+/// The conversation and the tools of a request.
+pub(crate) fn chat_input(request: &mut ResponsesRequest, most_tools: usize) -> Result<ChatInput, ApiError> {
+    let mut list = Vec::new();
+    if let Some(text) = request.instructions.clone() {
+        list.push(message("system", Some(Content::Text(text))));
+    }
+    let input = std::mem::replace(&mut request.input, ResponsesInput::Text(String::new()));
+    match input {
+        ResponsesInput::Text(text) => list.push(message("user", Some(Content::Text(text)))),
+        ResponsesInput::Items(items) => {
+            for (index, item) in items.0.into_iter().enumerate() {
+                push_item(index, item, &mut list)?;
+            }
+        }
+    }
+    let effort = request.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
+    let thinking = messages::thinking(effort)?;
+    Ok(ChatInput {
+        tools: tools(request, most_tools)?,
+        tool_choice: tool_choice(request.tool_choice.take())?,
+        several_calls: request.parallel_tool_calls != Some(false),
+        thinking,
+        ..messages::chat_input(list)?
+    })
+}
+
+fn push_item(index: usize, item: InputItem, list: &mut Vec<ChatMessage>) -> Result<(), ApiError> {
+    let missing = |what: &str| {
+        let param = format!("input[{index}].{what}");
+        ApiError::field(param.clone(), format!("{param}: missing"))
+    };
+    match item.kind.as_deref() {
+        None | Some("message") => {
+            let role = item.role.ok_or_else(|| missing("role"))?;
+            list.push(message(&role, item.content));
+        }
+        Some("function_call") => {
+            let function = MessageFunction {
+                name: item.name.ok_or_else(|| missing("name"))?,
+                arguments: item.arguments.unwrap_or_default(),
+            };
+            let call = MessageCall { id: item.call_id, kind: None, function };
+            match list.last_mut().filter(|last| last.role == "assistant") {
+                Some(last) => last.tool_calls.get_or_insert_default().push(call),
+                None => {
+                    let content = Some(Content::Text(String::new()));
+                    list.push(ChatMessage { tool_calls: Some(vec![call]), ..message("assistant", content) });
+                }
+            }
+        }
+        Some("function_call_output") => {
+            let content = item.output.ok_or_else(|| missing("output"))?;
+            list.push(ChatMessage { tool_call_id: item.call_id, ..message("tool", Some(content)) });
+        }
+        // Templates leave the thoughts of earlier answers out.
+        Some("reasoning") => {}
+        Some(other) => {
+            let param = format!("input[{index}].type");
+            return Err(ApiError::unsupported(&param, &format!("items of type {other:?}")));
+        }
+    }
+    Ok(())
+}
+
+fn tools(request: &mut ResponsesRequest, most: usize) -> Result<Vec<ToolSpec>, ApiError> {
+    let tools = request.tools.take().unwrap_or_default();
+    if tools.len() > most {
+        let message = format!("tools: expected at most {most}, got {}", tools.len());
+        return Err(ApiError::field("tools", message));
+    }
+    let spec = |(index, tool): (usize, super::responses_types::ResponsesTool)| {
+        if tool.kind != "function" {
+            return Err(ApiError::unsupported("tools", &format!("tools[{index}] of type {:?}", tool.kind)));
+        }
+        messages::checked_tool(index, tool.name.unwrap_or_default(), tool.description, tool.parameters)
+    };
+    tools.into_iter().enumerate().map(spec).collect()
+}
+
+fn tool_choice(choice: Option<ResponsesToolChoice>) -> Result<ToolChoice, ApiError> {
+    use super::chat_types::ToolChoiceParam;
+    match choice {
+        Some(ResponsesToolChoice::Function { name }) => Ok(ToolChoice::Named(name)),
+        Some(ResponsesToolChoice::Mode(mode)) => messages::tool_choice(Some(ToolChoiceParam::Mode(mode))),
+        None => Ok(ToolChoice::Auto),
+    }
+}
+
+/// The grammar of the text.
+pub(crate) fn grammar(text: Option<TextOptions>) -> Result<Option<Grammar>, ApiError> {
+    let Some(text) = text else { return Ok(None) };
+    if text.verbosity.is_some_and(|verbosity| verbosity != "medium") {
+        return Err(ApiError::unsupported("text.verbosity", "models have no such setting"));
+    }
+    let Some(format) = text.format else { return Ok(None) };
+    ResponseFormat::grammar(Some(ResponseFormat {
+        kind: format.kind,
+        json_schema: Some(JsonSchemaFormat {
+            name: format.name,
+            description: format.description,
+            schema: format.schema,
+            strict: format.strict,
+        }),
+        pattern: None,
+        grammar: None,
+    }))
+}
+
+/// Fields that are known and not supported.
+pub(crate) fn refuse_unsupported(request: &ResponsesRequest) -> Result<(), ApiError> {
+    let refused = [
+        ("store", request.store == Some(true), "nothing is stored"),
+        ("previous_response_id", request.previous_response_id.is_some(), "nothing is stored"),
+        ("background", request.background == Some(true), "answers are not kept"),
+        ("include", request.include.as_ref().is_some_and(|list| !list.is_empty()), "nothing is added"),
+        (
+            "truncation",
+            request.truncation.as_deref().is_some_and(|mode| mode != "disabled"),
+            "conversations are not cut",
+        ),
+        (
+            "reasoning.summary",
+            request.reasoning.as_ref().is_some_and(|r| r.summary.is_some() || r.generate_summary.is_some()),
+            "thoughts are not summarized",
+        ),
+    ];
+    match refused.into_iter().find(|(_, refused, _)| *refused) {
+        Some((param, _, what)) => Err(ApiError::unsupported(param, what)),
+        None => Ok(()),
+    }
+}
+
+/// What an answer repeats of its request.
+pub(crate) fn repeated(request: &ResponsesRequest) -> Value {
+    json!({
+        "object": "response",
+        "error": null,
+        "incomplete_details": null,
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "metadata": request.metadata.clone().unwrap_or_default(),
+        "parallel_tool_calls": request.parallel_tool_calls.unwrap_or(true),
+        "previous_response_id": null,
+        "reasoning": { "effort": request.reasoning.as_ref().and_then(|r| r.effort.clone()), "summary": null },
+        "store": false,
+        "temperature": request.temperature.unwrap_or(1.0),
+        "text": { "format": { "type": "text" } },
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": request.top_p.unwrap_or(1.0),
+        "truncation": "disabled",
+        "user": request.user,
+        "usage": null,
+        "output": [],
+    })
+}

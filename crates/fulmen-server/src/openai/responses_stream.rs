@@ -1,0 +1,179 @@
+//! The event stream of `/v1/responses`: items open and close one after the other.
+
+use serde_json::{Value, json};
+
+use super::responses::{call_item, finished, message_item, reasoning_item, text_part};
+use crate::error::{ApiError, ErrorShape};
+use crate::generation::{Call, Encode, Ending, Output, sse_event};
+use crate::ids;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Reasoning,
+    Message,
+}
+
+struct Open {
+    kind: Kind,
+    id: String,
+    text: String,
+}
+
+/// Writes events.
+pub(crate) struct ResponsesEncoder {
+    head: Value,
+    sequence: u64,
+    open: Option<Open>,
+    output: Vec<Value>,
+    ending: Option<Ending>,
+}
+
+impl ResponsesEncoder {
+    pub(crate) fn new(head: Value) -> ResponsesEncoder {
+        ResponsesEncoder { head, sequence: 0, open: None, output: Vec::new(), ending: None }
+    }
+
+    fn event(&mut self, name: &str, mut value: Value, out: &mut Vec<u8>) {
+        value["type"] = json!(name);
+        value["sequence_number"] = json!(self.sequence);
+        self.sequence += 1;
+        sse_event(name, &value, out);
+    }
+
+    /// Opens an item, unless it is open, and closes the one before.
+    fn open(&mut self, kind: Kind, out: &mut Vec<u8>) {
+        if self.open.as_ref().is_some_and(|open| open.kind == kind) {
+            return;
+        }
+        self.close(out);
+        let index = self.output.len();
+        let (id, item) = match kind {
+            Kind::Reasoning => {
+                let id = ids::unique("rs_");
+                let item = json!({ "id": id, "type": "reasoning", "summary": [], "content": [],
+                    "status": "in_progress" });
+                (id, item)
+            }
+            Kind::Message => {
+                let id = ids::unique("msg_");
+                let item = json!({ "id": id, "type": "message", "role": "assistant",
+                    "status": "in_progress", "content": [] });
+                (id, item)
+            }
+        };
+        self.event("response.output_item.added", json!({ "output_index": index, "item": item }), out);
+        if kind == Kind::Message {
+            let part = json!({ "item_id": id, "output_index": index, "content_index": 0,
+                "part": text_part("") });
+            self.event("response.content_part.added", part, out);
+        }
+        self.open = Some(Open { kind, id, text: String::new() });
+    }
+
+    fn close(&mut self, out: &mut Vec<u8>) {
+        let Some(Open { kind, id, text }) = self.open.take() else { return };
+        let index = self.output.len();
+        let place = json!({ "item_id": id, "output_index": index, "content_index": 0 });
+        let with = |key: &str, value: Value| {
+            let mut event = place.clone();
+            event[key] = value;
+            event
+        };
+        let item = match kind {
+            Kind::Reasoning => {
+                self.event("response.reasoning_text.done", with("text", json!(text)), out);
+                reasoning_item(&id, &text)
+            }
+            Kind::Message => {
+                let mut done = with("text", json!(text));
+                done["logprobs"] = json!([]);
+                self.event("response.output_text.done", done, out);
+                self.event("response.content_part.done", with("part", text_part(&text)), out);
+                message_item(&id, &text)
+            }
+        };
+        self.event("response.output_item.done", json!({ "output_index": index, "item": item }), out);
+        self.output.push(item);
+    }
+
+    fn delta(&mut self, kind: Kind, text: &str, out: &mut Vec<u8>) {
+        if text.is_empty() {
+            return;
+        }
+        self.open(kind, out);
+        let Some(open) = &mut self.open else { return };
+        open.text.push_str(text);
+        let mut event = json!({ "item_id": open.id, "output_index": self.output.len(), "content_index": 0,
+            "delta": text });
+        let name = match kind {
+            Kind::Reasoning => "response.reasoning_text.delta",
+            Kind::Message => {
+                event["logprobs"] = json!([]);
+                "response.output_text.delta"
+            }
+        };
+        self.event(name, event, out);
+    }
+
+    fn call(&mut self, call: &Call, out: &mut Vec<u8>) {
+        self.close(out);
+        let index = self.output.len();
+        let id = ids::unique("fc_");
+        let item = call_item(&id, call);
+        let mut added = item.clone();
+        added["status"] = json!("in_progress");
+        added["arguments"] = json!("");
+        self.event("response.output_item.added", json!({ "output_index": index, "item": added }), out);
+        let delta = json!({ "item_id": id, "output_index": index, "delta": call.arguments });
+        self.event("response.function_call_arguments.delta", delta, out);
+        let done = json!({ "item_id": id, "output_index": index, "name": call.name,
+            "arguments": call.arguments });
+        self.event("response.function_call_arguments.done", done, out);
+        self.event("response.output_item.done", json!({ "output_index": index, "item": item }), out);
+        self.output.push(item);
+    }
+}
+
+impl Encode for ResponsesEncoder {
+    fn start(&mut self, out: &mut Vec<u8>) {
+        let mut head = self.head.clone();
+        head["status"] = json!("in_progress");
+        for name in ["response.created", "response.in_progress"] {
+            self.event(name, json!({ "response": head }), out);
+        }
+    }
+
+    fn output(&mut self, _: usize, output: Output, out: &mut Vec<u8>) {
+        match output {
+            Output::Piece(piece) => {
+                self.delta(Kind::Reasoning, &piece.reasoning, out);
+                self.delta(Kind::Message, &piece.content, out);
+                for call in &piece.calls {
+                    self.call(call, out);
+                }
+            }
+            Output::End(ending) => self.ending = Some(ending),
+        }
+    }
+
+    fn error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        let inner = error.json(ErrorShape::OpenAi)["error"].take();
+        let event = json!({ "code": inner["code"], "message": inner["message"], "param": inner["param"] });
+        self.event("error", event, out);
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) {
+        if self.output.is_empty() && self.open.is_none() {
+            self.open(Kind::Message, out);
+        }
+        self.close(out);
+        let Some(ending) = self.ending.take() else { return };
+        let output = std::mem::take(&mut self.output);
+        let response = finished(self.head.clone(), output, &ending);
+        let name = match response["status"].as_str() {
+            Some("incomplete") => "response.incomplete",
+            _ => "response.completed",
+        };
+        self.event(name, json!({ "response": response }), out);
+    }
+}

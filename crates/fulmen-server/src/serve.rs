@@ -1,0 +1,193 @@
+//! Listening, connections and the end.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tower_service::Service;
+
+use crate::app::{App, router};
+use crate::metrics::Metrics;
+use crate::options::ServerOptions;
+use crate::registry::Registry;
+use crate::stalled::StallGuard;
+
+/// Bytes of the headers of a request.
+const HEADER_BYTES: usize = 32 << 10;
+/// How long a client may leave a response unread.
+const STALL: Duration = Duration::from_secs(60);
+/// How often models are looked at that nobody uses.
+const SWEEP: Duration = Duration::from_millis(500);
+/// How long to wait after a failed accept, such as one without file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Why a server could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// Anybody who reaches the address could use the server.
+    #[error("{address} can be reached from other machines: set an API key, or pass --insecure")]
+    Insecure {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// An origin that no header can have.
+    #[error("the origin {0:?} is not valid; expected one such as https://example.org, or *")]
+    Origin(String),
+}
+
+/// A server that listens.
+pub struct Server {
+    listener: TcpListener,
+    app: Arc<App>,
+    address: SocketAddr,
+}
+
+impl Server {
+    /// Listens on the address of the options.
+    pub async fn bind(options: ServerOptions, registry: Arc<Registry>) -> Result<Server, ServerError> {
+        let asked = options.address;
+        if !asked.ip().is_loopback() && options.api_keys.is_empty() && !options.insecure {
+            return Err(ServerError::Insecure { address: asked });
+        }
+        let valid = |origin: &&String| {
+            *origin == "*" || (origin.contains("://") && axum::http::HeaderValue::from_str(origin).is_ok())
+        };
+        if let Some(origin) = options.cors_origins.iter().find(|origin| !valid(origin)) {
+            return Err(ServerError::Origin(origin.clone()));
+        }
+        let failed = |error| ServerError::Bind { address: asked, error };
+        let listener = TcpListener::bind(asked).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let app = App { registry, metrics: Arc::default(), options, ending: AtomicBool::new(false) };
+        Ok(Server { listener, app: Arc::new(app), address })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers requests until `shutdown` is ready; then takes no more connections, finishes the answers that
+    /// have begun, and unloads all models.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let Server { listener, app, .. } = self;
+        let sweeper = tokio::spawn(sweep(Arc::clone(&app)));
+        let connections = Connections::new(&app);
+        let tasks = connections.accept(&listener, shutdown).await;
+        drop(listener);
+        app.ending.store(true, Ordering::Relaxed);
+        tasks.finish(app.options.grace).await;
+        sweeper.abort();
+        app.registry.clear().await;
+    }
+}
+
+async fn sweep(app: Arc<App>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        app.registry.sweep().await;
+    }
+}
+
+/// The open connections.
+struct Connections {
+    router: Router,
+    metrics: Arc<Metrics>,
+    header_timeout: Duration,
+    permits: Arc<Semaphore>,
+    graceful: GracefulShutdown,
+    tasks: JoinSet<()>,
+}
+
+impl Connections {
+    fn new(app: &Arc<App>) -> Connections {
+        Connections {
+            router: router(Arc::clone(app)),
+            metrics: Arc::clone(&app.metrics),
+            header_timeout: app.options.limits.header_timeout,
+            permits: Arc::new(Semaphore::new(app.options.limits.connections)),
+            graceful: GracefulShutdown::new(),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    async fn accept(mut self, listener: &TcpListener, shutdown: impl Future<Output = ()>) -> Connections {
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            while self.tasks.try_join_next().is_some() {}
+            let accepted = tokio::select! {
+                accepted = accept_one(listener, &self.permits) => accepted,
+                () = &mut shutdown => return self,
+            };
+            match accepted {
+                Ok((stream, permit)) => self.serve(stream, permit),
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            }
+        }
+    }
+
+    fn serve(&mut self, stream: TcpStream, permit: OwnedSemaphorePermit) {
+        let (router, metrics) = (self.router.clone(), Arc::clone(&self.metrics));
+        let (watcher, header_timeout) = (self.graceful.watcher(), self.header_timeout);
+        self.tasks.spawn(async move {
+            let _counted = metrics.connection();
+            connection(stream, router, watcher, header_timeout).await;
+            drop(permit);
+        });
+    }
+
+    /// Lets connections finish what they have begun, for some time.
+    async fn finish(mut self, grace: Duration) {
+        let _ = tokio::time::timeout(grace, self.graceful.shutdown()).await;
+        self.tasks.shutdown().await;
+    }
+}
+
+async fn accept_one(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    Ok((stream, permit))
+}
+
+/// Answers the requests of a connection, one after the other.
+async fn connection(stream: TcpStream, router: Router, watcher: Watcher, header_timeout: Duration) {
+    // Tokens are small, and must not wait for each other.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let mut router = router.clone();
+        async move {
+            let response: Result<_, Infallible> = router.call(request).await;
+            response
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(header_timeout)
+        .max_header_size(HEADER_BYTES)
+        .serve_connection(TokioIo::new(StallGuard::new(stream, STALL)), service);
+    // A client that goes away is no event of the server.
+    let _ = watcher.watch(connection).await;
+}

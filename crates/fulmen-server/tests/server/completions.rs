@@ -1,0 +1,111 @@
+//! `/v1/completions` and `/v1/embeddings`.
+
+use serde_json::json;
+
+use crate::server::{TOKENIZER, TestModel, scripted, start};
+use fulmen_model::tokenizer::Special;
+
+const PATH: &str = "/v1/completions";
+
+#[test]
+fn texts_and_tokens_are_continued() {
+    let server = start(scripted(&[" there was a bird"]));
+    let text = json!({ "prompt": "Once", "max_tokens": 100, "seed": 0 });
+    let answer = server.ok(PATH, &text);
+    assert_eq!(answer["object"], "text_completion");
+    assert_eq!(answer["choices"][0]["text"], " there was a bird");
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    let tokens = TOKENIZER.encode_prompt("Once", Special::AsText);
+    assert_eq!(answer["usage"]["prompt_tokens"], tokens.len());
+    let by_tokens = server.ok(PATH, &json!({ "prompt": tokens, "max_tokens": 100, "seed": 0 }));
+    assert_eq!(by_tokens["choices"], answer["choices"]);
+    let several =
+        server.ok(PATH, &json!({ "prompt": ["Once", "Twice"], "max_tokens": 100, "seed": 0, "n": 2 }));
+    assert_eq!(several["choices"].as_array().unwrap().len(), 4);
+    assert_eq!(several["choices"][3]["index"], 3);
+    let lists = server.ok(PATH, &json!({ "prompt": [tokens, tokens], "seed": 0 }));
+    assert_eq!(lists["choices"].as_array().unwrap().len(), 2);
+    assert_eq!(lists["usage"]["prompt_tokens"], 2 * tokens.len());
+}
+
+#[test]
+fn sixteen_tokens_are_the_default() {
+    let server = start(TestModel::default());
+    let answer = server.ok(PATH, &json!({ "prompt": "Once", "ignore_eos": true }));
+    assert_eq!(answer["usage"]["completion_tokens"], 16);
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+}
+
+#[test]
+fn the_prompt_is_echoed() {
+    let server = start(scripted(&[" bird"]));
+    let body = json!({ "prompt": "A little", "echo": true, "seed": 0 });
+    assert_eq!(server.ok(PATH, &body)["choices"][0]["text"], "A little bird");
+    let only = json!({ "prompt": "A little", "echo": true, "max_tokens": 0 });
+    let answer = server.ok(PATH, &only);
+    assert_eq!(answer["choices"][0]["text"], "A little");
+    assert_eq!(answer["usage"]["completion_tokens"], 0);
+    let mut streamed = body;
+    streamed["stream"] = json!(true);
+    let chunks = server.post(PATH, &streamed).chunks();
+    let text: String = chunks.iter().map(|chunk| chunk["choices"][0]["text"].as_str().unwrap()).collect();
+    assert_eq!(text, "A little bird");
+}
+
+#[test]
+fn logprobs_have_offsets() {
+    let server = start(scripted(&["one two"]));
+    let answer = server.ok(PATH, &json!({ "prompt": "x", "logprobs": 1, "seed": 0 }));
+    let logprobs = &answer["choices"][0]["logprobs"];
+    let tokens = logprobs["tokens"].as_array().unwrap();
+    assert_eq!(tokens.len(), logprobs["token_logprobs"].as_array().unwrap().len());
+    assert_eq!(logprobs["text_offset"][0], 0);
+    assert_eq!(logprobs["top_logprobs"][0].as_object().unwrap().len(), 1);
+}
+
+#[test]
+fn what_is_not_supported_is_refused() {
+    let server = start(scripted(&["x"]));
+    let cases = [
+        (json!({ "prompt": "x", "suffix": "y" }), "suffix"),
+        (json!({ "prompt": "x", "best_of": 3 }), "best_of"),
+        (json!({ "prompt": "x", "echo": true, "logprobs": 1 }), "echo"),
+        (json!({ "prompt": "x", "logprobs": 100 }), "top_logprobs"),
+        (json!({ "prompt": [] }), "prompt"),
+        (json!({ "prompt": vec!["x"; 100] }), "prompt"),
+        (json!({ "prompt": [99_999_999] }), "prompt"),
+        (json!({ "prompt": [[1], [99_999_999]] }), "prompt"),
+        (json!({ "prompt": { "text": "x" } }), "prompt"),
+        (json!({ "prompt": "x", "max_tokens": 0 }), "max_tokens"),
+    ];
+    for (body, param) in cases {
+        let reply = server.post(PATH, &body);
+        assert_eq!(reply.status, 400, "{body}: {}", reply.text());
+        assert_eq!(reply.json()["error"]["param"], param, "{body}: {}", reply.text());
+    }
+    assert_eq!(server.post(PATH, &json!({})).status, 400);
+}
+
+#[test]
+fn embeddings_have_length_one() {
+    let server = start(scripted(&["x"]));
+    let answer = server.ok("/v1/embeddings", &json!({ "input": "bird", "model": "test" }));
+    assert_eq!(
+        answer["data"][0]["embedding"],
+        json!([0.6, 0.8]).to_string().parse::<serde_json::Value>().unwrap()
+    );
+    assert_eq!(answer["object"], "list");
+    let several = json!({ "input": ["a", "b"], "encoding_format": "base64" });
+    let answer = server.ok("/v1/embeddings", &several);
+    assert_eq!(answer["data"][1]["index"], 1);
+    assert_eq!(answer["data"][1]["embedding"], "mpkZP83MTD8=");
+    let failed = server.post("/v1/embeddings", &json!({ "input": vec![1; 13] }));
+    assert_eq!(failed.status, 500, "{}", failed.text());
+    let long = server.post("/v1/embeddings", &json!({ "input": vec![1; 5000] }));
+    assert_eq!(long.status, 400, "{}", long.text());
+    for body in [json!({ "input": [] }), json!({ "input": "" }), json!({ "input": "x", "dimensions": 2 })] {
+        let reply = server.post("/v1/embeddings", &body);
+        // A tokenizer that adds BOS makes a text of nothing.
+        assert!(reply.status == 400 || body["input"] == "", "{body}: {}", reply.text());
+    }
+}

@@ -1,0 +1,16 @@
+//! A server in this process, asked over loopback connections.
+
+mod anthropic;
+mod chat;
+mod client;
+mod completions;
+mod device;
+mod guard;
+mod load;
+mod models;
+mod ollama;
+mod operation;
+mod responses;
+mod robustness;
+mod server;
+mod tools;

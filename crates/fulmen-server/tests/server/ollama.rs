@@ -1,0 +1,103 @@
+//! Ollama's API.
+
+use serde_json::{Value, json};
+
+use crate::client::Reply;
+use crate::server::{TestModel, scripted, start};
+
+fn lines(reply: &Reply) -> Vec<Value> {
+    assert_eq!(
+        (reply.status, reply.header("content-type")),
+        (200, Some("application/x-ndjson")),
+        "{}",
+        reply.text()
+    );
+    reply.text().lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+#[test]
+fn chats_are_streamed_by_default() {
+    let server = start(scripted(&["<think>Hm.</think>Hello there"]));
+    let body = json!({
+        "model": "test", "messages": [{ "role": "user", "content": "Hello" }], "options": { "seed": 0 },
+    });
+    let lines = lines(&server.post("/api/chat", &body));
+    let part =
+        |key: &str| -> String { lines.iter().filter_map(|line| line["message"][key].as_str()).collect() };
+    assert_eq!((part("thinking").as_str(), part("content").as_str()), ("Hm.", "Hello there"));
+    let last = lines.last().unwrap();
+    assert_eq!((&last["done"], &last["done_reason"]), (&json!(true), &json!("stop")));
+    assert!(last["eval_count"].as_u64().unwrap() > 3 && last["prompt_eval_count"].as_u64().unwrap() > 3);
+    assert!(lines[..lines.len() - 1].iter().all(|line| line["done"] == false));
+    let mut whole = body;
+    whole["stream"] = json!(false);
+    whole["model"] = json!("test:latest");
+    whole["options"]["num_predict"] = json!(-1);
+    let answer = server.ok("/api/chat", &whole);
+    assert_eq!(answer["message"]["content"], "Hello there");
+    assert_eq!(answer["done"], true);
+}
+
+#[test]
+fn texts_are_generated() {
+    let server = start(TestModel { template: None, ..scripted(&[" a bird"]) });
+    let body = json!({ "model": "test", "prompt": "Once", "options": { "num_predict": 2 } });
+    let lines = lines(&server.post("/api/generate", &body));
+    assert_eq!(lines.last().unwrap()["done_reason"], "length");
+    let body = json!({ "model": "test", "prompt": "Once", "stream": false });
+    assert_eq!(server.ok("/api/generate", &body)["response"], " a bird");
+}
+
+#[test]
+fn an_empty_prompt_loads_and_unloads() {
+    let server = start(scripted(&["x"]));
+    assert_eq!(server.get("/api/ps").json()["models"], json!([]));
+    let loaded = server.ok("/api/generate", &json!({ "model": "test" }));
+    assert_eq!(loaded["done_reason"], "load");
+    let running = server.get("/api/ps").json();
+    assert_eq!(running["models"][0]["name"], "test");
+    assert_eq!(running["models"][0]["context_length"], 2048);
+    let unloaded = server.ok("/api/generate", &json!({ "model": "test", "keep_alive": 0 }));
+    assert_eq!(unloaded["done_reason"], "unload");
+    assert_eq!(server.get("/api/ps").json()["models"], json!([]));
+}
+
+#[test]
+fn models_are_listed_and_shown() {
+    let server = start(scripted(&["x"]));
+    assert_eq!(server.get("/api/tags").json()["models"][0]["name"], "test");
+    let shown = server.ok("/api/show", &json!({ "model": "test" }));
+    assert_eq!(shown["details"]["parameter_size"], "6.8M");
+    assert_eq!(shown["model_info"]["test.context_length"], 2048);
+    assert_eq!(shown["capabilities"], json!(["completion", "tools", "thinking"]));
+    assert!(server.get("/api/version").json()["version"].is_string());
+    let embedded = server.ok("/api/embed", &json!({ "model": "test", "input": ["a", "b"] }));
+    assert_eq!(embedded["embeddings"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn errors_have_ollama_s_form() {
+    let server = start(scripted(&["x"]));
+    let message = json!([{ "role": "user", "content": "x" }]);
+    let cases = [
+        ("/api/chat", json!({ "model": "other", "messages": message }), 404),
+        ("/api/chat", json!({ "model": "test", "messages": message, "options": { "num_gpu": 1 } }), 400),
+        (
+            "/api/chat",
+            json!({ "model": "test", "messages": message, "options": { "num_ctx": 100_000 } }),
+            400,
+        ),
+        ("/api/chat", json!({ "model": "test", "messages": message, "format": "xml" }), 400),
+        ("/api/chat", json!({ "model": "test", "messages": message, "format": "json" }), 400),
+        ("/api/chat", json!({ "model": "test", "messages": message, "keep_alive": "soon" }), 400),
+        ("/api/generate", json!({ "model": "test", "prompt": "x", "suffix": "y" }), 400),
+        ("/api/generate", json!({ "model": "test", "prompt": "x", "images": ["y"] }), 400),
+        ("/api/show", json!({}), 400),
+        ("/api/none", json!({}), 404),
+    ];
+    for (path, body, status) in cases {
+        let reply = server.post(path, &body);
+        assert_eq!(reply.status, status, "{path} {body}: {}", reply.text());
+        assert!(reply.json()["error"].is_string(), "{}", reply.text());
+    }
+}

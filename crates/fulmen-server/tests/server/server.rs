@@ -1,0 +1,253 @@
+//! Servers for tests.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use fulmen_engine::mock::MockDevice;
+use fulmen_engine::{AnyDevice, Engine, SchedulerConfig};
+use fulmen_model::source;
+use fulmen_model::template::ChatTemplate;
+use fulmen_model::tokenizer::{Special, Tokenizer};
+use fulmen_server::{
+    EmbedError, EngineModel, ModelInfo, ModelLoader, ModelSpec, Registry, RegistryOptions, SamplingMap,
+    ServedModel, Server, ServerOptions, SharedTokenizer,
+};
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use crate::client::{self, Reply};
+use crate::device::{ScriptDevice, SlowMock, mock_sampling, script_sampling};
+
+/// The tokenizer of the model that is built into the command.
+pub(crate) static TOKENIZER: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fulmen-cli/assets/story.gguf");
+    let source = source::open(path).unwrap();
+    Arc::new(Tokenizer::from_source(source.as_ref()).unwrap().unwrap())
+});
+
+/// A template with thoughts and tools, in plain text.
+pub(crate) const TEMPLATE: &str = "\
+{%- if tools %}Tools <tool_call>: {{ tools | tojson }}\n{% endif -%}
+{%- for message in messages -%}
+{{ message.role ~ ': ' ~ message.content ~ '\n' }}
+{%- for call in message.tool_calls or [] %}{{ '<tool_call>' ~ (call.function | tojson) ~ '</tool_call>\n' }}
+{%- endfor -%}
+{%- endfor -%}
+{%- if add_generation_prompt %}{{ 'assistant: ' }}
+{%- if enable_thinking is defined and enable_thinking %}{{ '<think>' }}{% endif %}{% endif -%}";
+
+/// What a test's model is.
+#[derive(Clone)]
+pub(crate) struct TestModel {
+    /// The texts that it writes, by seed; none for a mock device.
+    pub(crate) scripts: Vec<String>,
+    pub(crate) step: Duration,
+    pub(crate) context: u32,
+    pub(crate) pages: u32,
+    pub(crate) sequences: u32,
+    pub(crate) queue: usize,
+    pub(crate) template: Option<&'static str>,
+    pub(crate) logprobs: bool,
+}
+
+impl Default for TestModel {
+    fn default() -> TestModel {
+        TestModel {
+            scripts: Vec::new(),
+            step: Duration::ZERO,
+            context: 2048,
+            pages: 256,
+            sequences: 16,
+            queue: 64,
+            template: Some(TEMPLATE),
+            logprobs: true,
+        }
+    }
+}
+
+/// A model that writes these texts.
+pub(crate) fn scripted(texts: &[&str]) -> TestModel {
+    TestModel { scripts: texts.iter().map(|text| (*text).to_owned()).collect(), ..TestModel::default() }
+}
+
+impl TestModel {
+    pub(crate) fn slow(self, step: Duration) -> TestModel {
+        TestModel { step, ..self }
+    }
+
+    pub(crate) fn load(&self) -> EngineModel {
+        let vocabulary = TOKENIZER.vocab_size() as u32;
+        let config = SchedulerConfig {
+            max_sequences: self.sequences,
+            queue_limit: self.queue,
+            ..SchedulerConfig::new(vocabulary, self.context, self.pages)
+        };
+        let mut sampling: SamplingMap = mock_sampling;
+        let device: AnyDevice = if self.scripts.is_empty() {
+            Box::new(SlowMock(MockDevice::new(&config), self.step))
+        } else {
+            sampling = script_sampling;
+            let end = TOKENIZER.ends()[0];
+            let tokens = |text: &String| {
+                let mut tokens = TOKENIZER.encode(text, Special::AsText);
+                tokens.push(end);
+                tokens
+            };
+            let scripts: Vec<Vec<u32>> = self.scripts.iter().map(tokens).collect();
+            Box::new(ScriptDevice::new(&config, scripts.into(), self.step))
+        };
+        EngineModel {
+            engine: Engine::start(config, device).unwrap(),
+            tokenizer: SharedTokenizer::Own(Arc::clone(&TOKENIZER)),
+            template: self.template.map(|source| ChatTemplate::new(source).unwrap()),
+            context: self.context,
+            info: ModelInfo {
+                architecture: "test".to_owned(),
+                parameters: Some(6_800_000),
+                bytes: 1000,
+                quantization: "F32".to_owned(),
+                embedding: 2,
+                device: "mock".to_owned(),
+            },
+            sampling,
+            constraints: None,
+            logprobs: self.logprobs,
+            embedder: Some(Box::new(|tokens| match tokens.len() {
+                13 => Err(EmbedError::Failed("unlucky".to_owned())),
+                len => Ok(vec![3.0 * len as f32, 4.0 * len as f32]),
+            })),
+        }
+    }
+}
+
+/// Loads test models by name, and counts.
+pub(crate) struct TestLoader {
+    pub(crate) models: Vec<(String, TestModel)>,
+    pub(crate) loads: AtomicUsize,
+}
+
+impl ModelLoader for TestLoader {
+    fn load(&self, spec: &ModelSpec) -> Result<Arc<dyn ServedModel>, String> {
+        self.loads.fetch_add(1, Ordering::Relaxed);
+        let model = self.models.iter().find(|(name, _)| *name == spec.name);
+        let (_, model) = model.ok_or_else(|| "there is no such file".to_owned())?;
+        Ok(Arc::new(model.load()))
+    }
+
+    fn bytes(&self, _: &ModelSpec) -> Option<u64> {
+        Some(1000)
+    }
+}
+
+/// A running server. Dropping it ends it.
+pub(crate) struct TestServer {
+    pub(crate) address: SocketAddr,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) loader: Arc<TestLoader>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+pub(crate) fn options() -> ServerOptions {
+    ServerOptions {
+        address: "127.0.0.1:0".parse().unwrap(),
+        grace: Duration::from_secs(5),
+        ..ServerOptions::default()
+    }
+}
+
+pub(crate) fn spec(name: &str) -> ModelSpec {
+    ModelSpec { name: name.to_owned(), ..ModelSpec::default() }
+}
+
+/// A server with one model, `test`.
+pub(crate) fn start(model: TestModel) -> TestServer {
+    start_with(options(), model)
+}
+
+pub(crate) fn start_with(options: ServerOptions, model: TestModel) -> TestServer {
+    let specs = vec![spec("test")];
+    start_all(options, specs, vec![("test".to_owned(), model)], RegistryOptions::default())
+}
+
+pub(crate) fn start_all(
+    options: ServerOptions,
+    specs: Vec<ModelSpec>,
+    models: Vec<(String, TestModel)>,
+    kept: RegistryOptions,
+) -> TestServer {
+    let loader = Arc::new(TestLoader { models, loads: AtomicUsize::new(0) });
+    let dynamic: Arc<dyn ModelLoader> = loader.clone();
+    let registry = Arc::new(Registry::new(specs, dynamic, kept).unwrap());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let server = runtime.block_on(Server::bind(options, Arc::clone(&registry))).unwrap();
+    let address = server.address();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        runtime.block_on(server.run(async {
+            let _ = stopped.await;
+        }));
+    });
+    TestServer { address, registry, loader, stop: Some(stop), thread: Some(thread) }
+}
+
+impl TestServer {
+    pub(crate) fn get(&self, path: &str) -> Reply {
+        client::send(self.address, &client::request("GET", path, &[], b""))
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Reply {
+        self.post_with(path, &[], body.to_string().as_bytes())
+    }
+
+    pub(crate) fn post_with(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
+        client::send(self.address, &client::request("POST", path, headers, body))
+    }
+
+    /// An answer with status 200.
+    pub(crate) fn ok(&self, path: &str, body: &Value) -> Value {
+        let reply = self.post(path, body);
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply.json()
+    }
+
+    /// The engine's figures of a model.
+    pub(crate) fn stats(&self, name: &str) -> fulmen_engine::Stats {
+        let loaded = self.registry.loaded();
+        loaded.into_iter().find(|(known, _)| known == name).expect("it is loaded").1.stats()
+    }
+
+    /// Waits until nothing runs and waits, and checks that all pages are free or cached.
+    pub(crate) fn settled(&self, name: &str) -> fulmen_engine::Stats {
+        for _ in 0..1000 {
+            let stats = self.stats(name);
+            if stats.running == 0 && stats.waiting == 0 {
+                let group = &stats.groups[0];
+                assert_eq!(group.free as usize + stats.cached_pages, group.pages as usize, "{stats:?}");
+                return stats;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("requests are left: {:?}", self.stats(name));
+    }
+
+    /// Ends the server and waits for it.
+    pub(crate) fn stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.stop();
+        }
+    }
+}

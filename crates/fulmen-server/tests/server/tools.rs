@@ -1,0 +1,134 @@
+//! Calls of tools in all APIs.
+
+use serde_json::{Value, json};
+
+use crate::server::{TestServer, scripted, start};
+
+const CALL: &str = "I look.\n<tool_call>\n\
+    {\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>\n\
+    <tool_call>{\"name\": \"time\", \"arguments\": {}}</tool_call>";
+
+fn server() -> TestServer {
+    start(scripted(&[CALL, "No tools."]))
+}
+
+fn openai_tools() -> Value {
+    let parameters = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
+    json!([
+        { "type": "function",
+            "function": { "name": "weather", "description": "Now", "parameters": parameters } },
+        { "type": "function", "function": { "name": "time" } },
+    ])
+}
+
+#[test]
+fn openai_s_clients_see_calls() {
+    let server = server();
+    let mut body = json!({
+        "messages": [{ "role": "user", "content": "Weather?" }], "tools": openai_tools(), "seed": 0,
+    });
+    let answer = server.ok("/v1/chat/completions", &body);
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    assert_eq!(choice["message"]["content"], "I look.");
+    let calls = choice["message"]["tool_calls"].as_array().unwrap();
+    assert_eq!(calls.len(), 2);
+    assert_eq!(calls[0]["function"], json!({ "name": "weather", "arguments": "{\"city\":\"Oslo\"}" }));
+    assert_ne!(calls[0]["id"], calls[1]["id"]);
+
+    body["stream"] = json!(true);
+    let chunks = server.post("/v1/chat/completions", &body).chunks();
+    let deltas: Vec<&Value> = chunks
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["delta"]["tool_calls"].as_array())
+        .flatten()
+        .collect();
+    assert_eq!(deltas.iter().map(|call| &call["index"]).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(deltas[1]["function"]["name"], "time");
+    assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
+
+    body["tool_choice"] = json!("none");
+    body["stream"] = json!(false);
+    let plain = server.ok("/v1/chat/completions", &body);
+    assert!(plain["choices"][0]["message"]["content"].as_str().unwrap().contains("<tool_call>"));
+    assert_eq!(plain["choices"][0]["finish_reason"], "stop");
+
+    body["tool_choice"] = json!({ "type": "function", "function": { "name": "time" } });
+    let reply = server.post("/v1/chat/completions", &body);
+    assert_eq!(reply.status, 400);
+    assert!(reply.error().contains("constrained decoding"), "{}", reply.error());
+    body["tool_choice"] = json!({ "type": "function", "function": { "name": "other" } });
+    assert!(server.post("/v1/chat/completions", &body).error().contains("not in tools"));
+}
+
+#[test]
+fn earlier_calls_are_part_of_the_prompt() {
+    let server = server();
+    let call = json!({ "id": "c1", "type": "function",
+        "function": { "name": "weather", "arguments": "{\"city\": \"Oslo\"}" } });
+    let mut messages = json!([
+        { "role": "user", "content": "Weather?" },
+        { "role": "assistant", "content": null, "tool_calls": [call] },
+        { "role": "tool", "tool_call_id": "c1", "content": "Rain" },
+    ]);
+    let tokens = server.ok("/tokenize", &json!({ "messages": messages }))["tokens"].clone();
+    let text = server.ok("/detokenize", &json!({ "tokens": tokens }))["prompt"].as_str().unwrap().to_owned();
+    assert!(text.contains("\"city\": \"Oslo\"") && text.contains("tool: Rain\n"), "{text}");
+    messages[1]["tool_calls"][0]["function"]["arguments"] = json!("not json");
+    let reply = server.post("/v1/chat/completions", &json!({ "messages": messages }));
+    assert_eq!(reply.status, 400);
+    assert!(reply.error().contains("JSON object"), "{}", reply.error());
+}
+
+#[test]
+fn anthropic_s_clients_see_tool_use() {
+    let server = server();
+    let tools = json!([{ "name": "weather", "input_schema": { "type": "object" } }, { "name": "time" }]);
+    // The seed of this API is random: both scripts answer.
+    let mut body = json!({
+        "model": "test", "max_tokens": 100, "tools": tools,
+        "messages": [
+            { "role": "user", "content": "Weather?" },
+            { "role": "assistant", "content": [
+                { "type": "text", "text": "Hm" },
+                { "type": "tool_use", "id": "t1", "name": "time", "input": {} },
+            ] },
+            { "role": "user", "content": [
+                { "type": "tool_result", "tool_use_id": "t1",
+                    "content": [{ "type": "text", "text": "12:00" }] },
+            ] },
+        ],
+    });
+    let (mut with, mut without) = (false, false);
+    for _ in 0..40 {
+        let answer = server.ok("/v1/messages", &body);
+        match answer["stop_reason"].as_str() {
+            Some("tool_use") => {
+                with = true;
+                assert_eq!(answer["content"][0], json!({ "type": "text", "text": "I look." }));
+                assert_eq!(answer["content"][1]["input"], json!({ "city": "Oslo" }));
+                assert_eq!(answer["content"][2]["name"], "time");
+            }
+            reason => {
+                without = true;
+                assert_eq!(reason, Some("end_turn"));
+            }
+        }
+    }
+    assert!(with && without);
+    body["tool_choice"] = json!({ "type": "any" });
+    let reply = server.post("/v1/messages", &body);
+    assert_eq!((reply.status, &reply.json()["error"]["type"]), (400, &json!("invalid_request_error")));
+}
+
+#[test]
+fn ollama_s_clients_see_calls() {
+    let server = server();
+    let body = json!({
+        "model": "test", "messages": [{ "role": "user", "content": "Weather?" }], "tools": openai_tools(),
+        "options": { "seed": 0 }, "stream": false,
+    });
+    let answer = server.ok("/api/chat", &body);
+    let calls = &answer["message"]["tool_calls"];
+    assert_eq!(calls[0]["function"], json!({ "name": "weather", "arguments": { "city": "Oslo" } }));
+}
