@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use fulmen_core::sampling::{Penalties, SampleState};
-use fulmen_core::{Backend, BackendError, KV_PAGE, NO_PAGE, ReadTicket, pages_of};
+use fulmen_core::{
+    Backend, BackendError, KV_PAGE, NO_PAGE, PrefillChunk, ReadTicket, attention_work, pages_of,
+};
 use fulmen_model::arch::{GraphSpec, Step, names};
 use fulmen_model::{Model, ModelError};
 
@@ -83,7 +85,7 @@ impl ModelDevice {
         };
         // The last page is that of inactive rows.
         let spec = GraphSpec {
-            step: Step::Mixed { rows: 1, results: None },
+            step: Step::Mixed { rows: 1, chunks: 0, results: None },
             cache: options.cache,
             sequences: slots.saturating_add(1),
             capacity: context,
@@ -251,8 +253,9 @@ impl ModelDevice {
     }
 
     /// The arrays of a step for a program of `key`.
-    fn arrays(&self, plan: &StepPlan, key: ProgramKey) -> RowArrays {
-        // Inactive rows are like a prefill chunk of their own slot.
+    fn arrays(&self, plan: &StepPlan, key: ProgramKey) -> Result<RowArrays, ModelError> {
+        // Inactive rows are those of a slot of their own. They are in no chunk, so that attention leaves them
+        // out; in a step without chunks they are like decode rows.
         let rows = || (0..).zip(&plan.rows.slots);
         let place = |(row, &slot): (u32, &u32)| match slot {
             NO_SLOT => (row.wrapping_sub(plan.rows.active) % KV_PAGE, self.slots),
@@ -261,6 +264,7 @@ impl ModelDevice {
         let mut arrays = RowArrays {
             positions: rows().map(|row| place(row).0).collect(),
             slots: rows().map(|row| place(row).1).collect(),
+            work: work_list(plan, key.chunks)?,
             ..RowArrays::default()
         };
         for logits in plan.logits.iter().filter_map(|logits| plan.rows.get(logits.row).zip(Some(logits.row)))
@@ -279,7 +283,7 @@ impl ModelDevice {
         arrays.output_slots.resize(outputs, self.slots);
         arrays.sampling.resize(outputs, SampleState::greedy());
         arrays.penalties.resize(outputs, Penalties::NONE);
-        arrays
+        Ok(arrays)
     }
 
     /// The logit biases and token masks of the output rows, if a row has some.
@@ -302,12 +306,13 @@ impl ModelDevice {
         let slots = plan.logits.iter().filter_map(|logits| plan.rows.get(logits.row));
         let penalize = slots.into_iter().any(|row| self.sampling[row.slot as usize].penalizes());
         let edits = self.row_edits(plan);
-        let key = ProgramKey::new(plan.bucket, plan.logits.len() as u32, penalize, edits.is_some());
+        let (chunks, outputs) = (plan.chunks.len() as u32, plan.logits.len() as u32);
+        let key = ProgramKey::new(plan.bucket, chunks, outputs, penalize, edits.is_some());
         let model = self.model.clone();
         // First what needs memory, so that nothing has run if there is none.
         self.programs.make(&model, device, key)?;
         self.run_prologue(device, &plan.prologue)?;
-        let arrays = self.arrays(plan, key);
+        let arrays = self.arrays(plan, key)?;
         let rows = self.programs.rows_ptr();
         let compiled = self.programs.made(key)?;
         device.write(rows, &compiled.block.pack(&arrays))?;
@@ -353,6 +358,22 @@ impl ModelDevice {
         }
         Ok(output)
     }
+}
+
+/// Which rows decode and which are prefill chunks, for a program of up to `max_chunks` of them.
+fn work_list(plan: &StepPlan, max_chunks: u32) -> Result<Vec<u32>, ModelError> {
+    let chunk = |chunk: &crate::step::PrefillChunk| PrefillChunk {
+        first_row: chunk.rows.start,
+        rows: chunk.rows.end.saturating_sub(chunk.rows.start),
+        sequence: chunk.slot,
+        first_position: chunk.position,
+    };
+    let chunks: Vec<PrefillChunk> = plan.chunks.iter().map(chunk).collect();
+    attention_work(plan.decode_rows, &chunks, max_chunks).map_err(|problem| ModelError::Option {
+        what: "the prefill chunks of a step",
+        expected: format!("at most {max_chunks} in order"),
+        found: problem.to_string(),
+    })
 }
 
 /// Starts to read the drawn tokens, and the logits of rows with log-probabilities.

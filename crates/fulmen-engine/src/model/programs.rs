@@ -14,10 +14,15 @@ const MAX_PROGRAMS: usize = 96;
 /// A program is captured when it is used for this time, unless capturing costs nothing.
 const CAPTURE_AT: u64 = 2;
 
+/// Prefill chunks of most steps. A step with more has a program for as many as it has rows.
+const FEW_CHUNKS: u32 = 32;
+
 /// What a program is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ProgramKey {
     pub(super) rows: u32,
+    /// The most prefill chunks; 0 for decode rows alone.
+    pub(super) chunks: u32,
     /// Output rows; 0 for a step without results.
     pub(super) outputs: u32,
     pub(super) penalize: bool,
@@ -26,20 +31,26 @@ pub(super) struct ProgramKey {
 }
 
 impl ProgramKey {
-    /// The program for `rows` rows of which `outputs` have results: at most twice as many output rows.
-    pub(super) fn new(rows: u32, outputs: u32, penalize: bool, edited: bool) -> ProgramKey {
+    /// The program for `rows` rows, `chunks` of them prefill chunks, of which `outputs` have results: at most
+    /// twice as many output rows.
+    pub(super) fn new(rows: u32, chunks: u32, outputs: u32, penalize: bool, edited: bool) -> ProgramKey {
+        let chunks = match chunks {
+            0 => 0,
+            1..=FEW_CHUNKS => FEW_CHUNKS.min(rows),
+            _ => rows,
+        };
         let outputs = match outputs {
             0 => 0,
             wanted => wanted.next_power_of_two().min(rows),
         };
         let drawn = outputs > 0;
-        ProgramKey { rows, outputs, penalize: penalize && drawn, edited: edited && drawn }
+        ProgramKey { rows, chunks, outputs, penalize: penalize && drawn, edited: edited && drawn }
     }
 
     fn step(self) -> Step {
-        let ProgramKey { rows, outputs, penalize, edited: mask } = self;
+        let ProgramKey { rows, chunks, outputs, penalize, edited: mask } = self;
         let results = (outputs > 0).then_some((outputs, Results::Draw { penalize, mask }));
-        Step::Mixed { rows, results }
+        Step::Mixed { rows, chunks, results }
     }
 }
 
@@ -103,12 +114,12 @@ impl Programs {
     ) -> Result<(usize, usize), ModelError> {
         let mut arena = 0;
         for key in [
-            ProgramKey { rows: max_rows, outputs: max_outputs, penalize: true, edited: true },
-            ProgramKey { rows: max_outputs, outputs: max_outputs, penalize: true, edited: true },
+            ProgramKey { rows: max_rows, chunks: 1, outputs: max_outputs, penalize: true, edited: true },
+            ProgramKey { rows: max_outputs, chunks: 0, outputs: max_outputs, penalize: true, edited: true },
         ] {
             arena = arena.max(model.plan(&GraphSpec { step: key.step(), ..*spec })?.arena_bytes);
         }
-        Ok((arena.max(1), RowBlock::new(max_rows, max_outputs).bytes()))
+        Ok((arena.max(1), RowBlock::new(max_rows, max_rows, max_outputs).bytes()))
     }
 
     pub(super) fn new(
@@ -172,7 +183,7 @@ impl Programs {
         device: &mut dyn Backend,
         key: ProgramKey,
     ) -> Result<Compiled, ModelError> {
-        let block = RowBlock::new(key.rows, key.outputs);
+        let block = RowBlock::new(key.rows, key.chunks, key.outputs);
         let plan = model.plan(&GraphSpec { step: key.step(), ..self.spec })?;
         if block.bytes() > self.rows.1 {
             let (needed, available) = (block.bytes() as u64, Some(self.rows.1 as u64));

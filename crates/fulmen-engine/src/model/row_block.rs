@@ -1,10 +1,11 @@
 //! What describes the rows of a step, as one block of device memory that one upload fills.
 //!
 //! ```text
-//! │ positions [R] │ slots [R] │ output rows [L] │ positions [L] │ slots [L] │ sampling [L] │ penalties [L] │
+//! │ positions [R] │ slots [R] │ work list [C + 1] │ output rows [L] │ positions [L] │ slots [L] │ …
+//! … │ sampling [L] │ penalties [L] │
 //! ```
 //!
-//! `R` rows and `L` output rows; each section begins at a multiple of [`ALIGNMENT`]. Behind them lie the
+//! `R` rows, up to `C` prefill chunks and `L` output rows; each section begins at a multiple of [`ALIGNMENT`]. Behind them lie the
 //! drawn tokens as the next step's input, which `Advance` writes and nobody reads.
 
 use std::ops::Range;
@@ -23,16 +24,26 @@ pub(super) struct RowBlock {
     bytes: usize,
 }
 
-/// Names, bytes per row and whether they have output rows.
-const SECTIONS: [(&str, usize, bool); 8] = [
-    (names::ROW_POSITIONS, 4, false),
-    (names::ROW_SEQUENCES, 4, false),
-    (names::ROW_OUTPUTS, 4, true),
-    (names::STEP_POSITIONS, 4, true),
-    (names::STEP_SEQUENCES, 4, true),
-    (names::STEP_SAMPLING, size_of::<SampleState>(), true),
-    (names::STEP_PENALTIES, size_of::<Penalties>(), true),
-    (names::STEP_TOKENS, 4, true),
+/// What a section has an item for.
+#[derive(Clone, Copy)]
+enum Items {
+    Rows,
+    /// Prefill chunks, and one for the head of the list.
+    Chunks,
+    Outputs,
+}
+
+/// Names, bytes per item, and what the items are.
+const SECTIONS: [(&str, usize, Items); 9] = [
+    (names::ROW_POSITIONS, 4, Items::Rows),
+    (names::ROW_SEQUENCES, 4, Items::Rows),
+    (names::ROW_WORK, 16, Items::Chunks),
+    (names::ROW_OUTPUTS, 4, Items::Outputs),
+    (names::STEP_POSITIONS, 4, Items::Outputs),
+    (names::STEP_SEQUENCES, 4, Items::Outputs),
+    (names::STEP_SAMPLING, size_of::<SampleState>(), Items::Outputs),
+    (names::STEP_PENALTIES, size_of::<Penalties>(), Items::Outputs),
+    (names::STEP_TOKENS, 4, Items::Outputs),
 ];
 
 /// The arrays of a step, padded to the rows of its program.
@@ -40,6 +51,7 @@ const SECTIONS: [(&str, usize, bool); 8] = [
 pub(super) struct RowArrays {
     pub(super) positions: Vec<u32>,
     pub(super) slots: Vec<u32>,
+    pub(super) work: Vec<u32>,
     pub(super) output_rows: Vec<u32>,
     pub(super) output_positions: Vec<u32>,
     pub(super) output_slots: Vec<u32>,
@@ -48,12 +60,16 @@ pub(super) struct RowArrays {
 }
 
 impl RowBlock {
-    /// The layout for so many rows and output rows.
-    pub(super) fn new(rows: u32, outputs: u32) -> RowBlock {
+    /// The layout for so many rows, prefill chunks and output rows.
+    pub(super) fn new(rows: u32, chunks: u32, outputs: u32) -> RowBlock {
         let (mut at, mut uploaded) = (0, 0);
-        let sections = SECTIONS.map(|(name, bytes, output)| {
-            let rows = if output { outputs } else { rows } as usize;
-            let section = at..at + bytes * rows;
+        let sections = SECTIONS.map(|(name, bytes, items)| {
+            let count = match items {
+                Items::Rows => rows as usize,
+                Items::Chunks => chunks as usize + 1,
+                Items::Outputs => outputs as usize,
+            };
+            let section = at..at + bytes * count;
             at = section.end.next_multiple_of(ALIGNMENT);
             if name != names::STEP_TOKENS {
                 uploaded = section.end;
@@ -81,6 +97,7 @@ impl RowBlock {
         let sections: [&[u8]; SECTIONS.len() - 1] = [
             as_bytes(&arrays.positions),
             as_bytes(&arrays.slots),
+            as_bytes(&arrays.work),
             as_bytes(&arrays.output_rows),
             as_bytes(&arrays.output_positions),
             as_bytes(&arrays.output_slots),
@@ -104,14 +121,15 @@ mod tests {
 
     #[test]
     fn sections_are_apart_and_aligned() {
-        let block = RowBlock::new(70, 3);
+        let block = RowBlock::new(70, 2, 3);
         for pair in block.sections.windows(2) {
             assert!(pair[0].end <= pair[1].start && pair[1].start.is_multiple_of(ALIGNMENT), "{block:?}");
         }
-        assert!(block.bytes() >= block.sections[7].end && block.uploaded == block.sections[6].end);
+        assert!(block.bytes() >= block.sections[8].end && block.uploaded == block.sections[7].end);
         let arrays = RowArrays {
             positions: (0..70).collect(),
             slots: vec![9; 70],
+            work: (20..32).collect(),
             output_rows: vec![1, 2, 69],
             output_positions: vec![4, 5, 6],
             output_slots: vec![7; 3],
@@ -123,13 +141,14 @@ mod tests {
             let start = block.sections[section].start + 4 * at;
             u32::from_ne_bytes(bytes[start..start + 4].try_into().unwrap())
         };
-        assert_eq!((word(0, 69), word(1, 0), word(2, 2), word(3, 1), word(4, 2)), (69, 9, 69, 5, 7));
-        assert_eq!((word(5, 6), word(5, 14)), (17, 17));
+        assert_eq!((word(0, 69), word(1, 0), word(2, 11)), (69, 9, 31));
+        assert_eq!((word(3, 2), word(4, 1), word(5, 2)), (69, 5, 7));
+        assert_eq!((word(6, 6), word(6, 14)), (17, 17));
     }
 
     #[test]
-    fn a_block_without_outputs_has_two_sections() {
-        let block = RowBlock::new(1, 0);
-        assert_eq!((block.uploaded, block.bytes()), (2 * ALIGNMENT, 2 * ALIGNMENT));
+    fn a_block_without_outputs_has_three_sections() {
+        let block = RowBlock::new(1, 0, 0);
+        assert_eq!((block.uploaded, block.bytes()), (3 * ALIGNMENT, 3 * ALIGNMENT));
     }
 }

@@ -1,6 +1,6 @@
 //! The graph of a step: tokens in, layers, results out.
 
-use fulmen_core::{CacheSpec, DType, LogicalGraph, Rotation, Tensor, pages_of};
+use fulmen_core::{AttentionRows, CacheSpec, DType, LogicalGraph, Rotation, Tensor, pages_of};
 
 use super::Config;
 use super::record::{Layer, Recorder};
@@ -45,6 +45,8 @@ pub mod names {
     pub const ROW_SEQUENCES: &str = "rows.sequences";
     /// State: the rows of a mixed step to compute results for.
     pub const ROW_OUTPUTS: &str = "rows.outputs";
+    /// State: which rows decode and which are prefill chunks ([`attention_work`](fulmen_core::attention_work)).
+    pub const ROW_WORK: &str = "rows.work";
     /// Output: hidden states after the final norm.
     pub const HIDDEN: &str = "hidden";
     /// Output: logits.
@@ -93,6 +95,8 @@ pub enum Step {
     Mixed {
         /// Rows.
         rows: u32,
+        /// The most prefill chunks; without any, all rows are decode rows.
+        chunks: u32,
         /// The number of output rows and what is computed for them.
         results: Option<(u32, Results)>,
     },
@@ -115,8 +119,8 @@ impl Step {
             Step::Prefill { results, .. } => {
                 Step::Prefill { rows: 1, results: results.map(|(_, results)| (1, results)) }
             }
-            Step::Mixed { results, .. } => {
-                Step::Mixed { rows: 1, results: results.map(|(_, results)| (1, results)) }
+            Step::Mixed { chunks, results, .. } => {
+                Step::Mixed { rows: 1, chunks, results: results.map(|(_, results)| (1, results)) }
             }
             Step::Decode { penalize, mask, .. } => Step::Decode { rows: 1, penalize, mask },
         }
@@ -125,7 +129,7 @@ impl Step {
     /// The rows of an input or state of the graph by its name; `None` where they do not depend on the step.
     pub(crate) fn rows_of(self, name: &str) -> Option<u32> {
         let (rows, output_rows) = match self {
-            Step::Prefill { rows, results } | Step::Mixed { rows, results } => {
+            Step::Prefill { rows, results } | Step::Mixed { rows, results, .. } => {
                 (rows, results.map_or(0, |(rows, _)| rows))
             }
             Step::Decode { rows, .. } => (rows, rows),
@@ -241,11 +245,16 @@ fn record(recorder: &mut Recorder<'_>, spec: &GraphSpec) -> Result<(), ModelErro
     let embedding = recorder.weight("token_embd.weight", config.vocabulary, config.hidden)?;
     let mut x = recorder.builder.embed(embedding, tokens)?;
     let table = recorder.builder.page_table(names::PAGES, spec.sequences, spec.sequence_pages())?;
+    let rows = match spec.step {
+        Step::Prefill { .. } => AttentionRows::Prefill,
+        Step::Decode { .. } | Step::Mixed { chunks: 0, .. } => AttentionRows::Decode,
+        Step::Mixed { chunks, .. } => recorder.builder.attention_work(names::ROW_WORK, chunks)?,
+    };
     for number in 0..config.layers {
         let (dtype, n_pages, heads) = (spec.cache, spec.pages, config.heads);
         let cache = CacheSpec { dtype, n_pages, table, heads };
         let cache = recorder.builder.kv_cache(&names::cache(number), cache)?;
-        let mut layer = Layer { recorder, number, rotation, cache, sequences };
+        let mut layer = Layer { recorder, number, rotation, cache, sequences, rows };
         x = (config.architecture.description().layer)(&mut layer, x)?;
     }
 

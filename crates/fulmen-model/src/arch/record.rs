@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use fulmen_core::{Cache, DType, GraphBuilder, Heads, Rotation, Tensor};
+use fulmen_core::{AttentionRows, Cache, DType, GraphBuilder, Heads, Rotation, Tensor};
 
 use super::Config;
 use crate::error::ModelError;
@@ -83,6 +83,8 @@ pub(super) struct Layer<'r, 'a> {
     pub(super) rotation: Rotation,
     pub(super) cache: Cache,
     pub(super) sequences: Option<Tensor>,
+    /// What is known of the rows.
+    pub(super) rows: AttentionRows<Tensor>,
 }
 
 impl Layer<'_, '_> {
@@ -139,7 +141,7 @@ impl Layer<'_, '_> {
         let scale = 1.0 / (self.heads().head_dim as f32).sqrt();
         let (positions, builder) = (self.rotation.positions, &mut self.recorder.builder);
         builder.kv_store(k, v, self.cache, positions, self.sequences)?;
-        Ok(builder.cache_attention(q, self.cache, positions, self.sequences, scale)?)
+        Ok(builder.step_attention(q, self.cache, positions, self.sequences, self.rows, scale)?)
     }
 
     /// The feed-forward layer: `down(silu(gate(x)) · up(x))`.

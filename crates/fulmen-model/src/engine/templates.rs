@@ -81,7 +81,8 @@ mod tests {
                     let mut steps = kinds.map(decode).to_vec();
                     let results = [None, Some((1, Results::Hidden)), Some((rows, Results::Logits))];
                     for results in results.into_iter().chain(draws) {
-                        steps.extend([Step::Prefill { rows, results }, Step::Mixed { rows, results }]);
+                        steps.push(Step::Prefill { rows, results });
+                        steps.extend([0, 3].map(|chunks| Step::Mixed { rows, chunks, results }));
                     }
                     for step in steps {
                         let spec = GraphSpec::contiguous(step, DType::F16, sequences, 64);
@@ -93,7 +94,7 @@ mod tests {
                         assert_eq!(made.placements, expected.placements, "{spec:?}");
                     }
                 }
-                assert_eq!(templates.recorded.lock().unwrap().len(), 18, "one template per kind of step");
+                assert_eq!(templates.recorded.lock().unwrap().len(), 25, "one template per kind of step");
             }
         }
     }
