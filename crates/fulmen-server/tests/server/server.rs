@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use fulmen_constraint::{Compiler, Grammar as Compiled};
 use fulmen_engine::mock::MockDevice;
-use fulmen_engine::{AnyDevice, Engine, SchedulerConfig};
+use fulmen_engine::{AnyDevice, Constraint, Engine, SchedulerConfig};
 use fulmen_model::source;
 use fulmen_model::template::ChatTemplate;
 use fulmen_model::tokenizer::{Special, Tokenizer};
 use fulmen_server::{
-    EmbedError, EngineModel, ModelInfo, ModelLoader, ModelSpec, Registry, RegistryOptions, SamplingMap,
-    ServedModel, Server, ServerOptions, SharedTokenizer,
+    ConstraintFactory, EmbedError, EngineModel, Grammar, ModelInfo, ModelLoader, ModelSpec, Registry,
+    RegistryOptions, SamplingMap, ServedModel, Server, ServerOptions, SharedTokenizer,
 };
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -50,6 +51,8 @@ pub(crate) struct TestModel {
     pub(crate) queue: usize,
     pub(crate) template: Option<&'static str>,
     pub(crate) logprobs: bool,
+    /// Whether answers can be constrained.
+    pub(crate) constrained: bool,
 }
 
 impl Default for TestModel {
@@ -63,7 +66,23 @@ impl Default for TestModel {
             queue: 64,
             template: Some(TEMPLATE),
             logprobs: true,
+            constrained: false,
         }
+    }
+}
+
+/// Constraints for the tokenizer of the tests.
+struct Constraints;
+
+impl ConstraintFactory for Constraints {
+    fn constraint(&self, grammar: &Grammar) -> Result<Box<dyn Constraint>, String> {
+        let grammar = match grammar {
+            Grammar::ToolCalls { .. } => Compiled::lark(&grammar.tool_calls_lark().unwrap()),
+            Grammar::JsonSchema(schema) => Compiled::json_schema_value(schema.clone()),
+            other => return Err(format!("no test has {other:?}")),
+        };
+        let compile = |grammar| Compiler::new(&TOKENIZER, TOKENIZER.vocab_size() as u32)?.compile(&grammar);
+        Ok(Box::new(grammar.and_then(compile).map_err(|error| error.to_string())?))
     }
 }
 
@@ -112,7 +131,7 @@ impl TestModel {
                 device: "mock".to_owned(),
             },
             sampling,
-            constraints: None,
+            constraints: self.constrained.then(|| Box::new(Constraints) as Box<dyn ConstraintFactory>),
             logprobs: self.logprobs,
             embedder: Some(Box::new(|tokens| match tokens.len() {
                 13 => Err(EmbedError::Failed("unlucky".to_owned())),

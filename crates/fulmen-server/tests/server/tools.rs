@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{TestServer, scripted, start};
+use crate::server::{TestModel, TestServer, scripted, start};
 
 const CALL: &str = "I look.\n<tool_call>\n\
     {\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>\n\
@@ -131,4 +131,54 @@ fn ollama_s_clients_see_calls() {
     let answer = server.ok("/api/chat", &body);
     let calls = &answer["message"]["tool_calls"];
     assert_eq!(calls[0]["function"], json!({ "name": "weather", "arguments": { "city": "Oslo" } }));
+}
+
+/// The device writes random tokens, so what is valid is so by the grammar alone.
+#[test]
+fn required_calls_and_schemas_are_kept() {
+    let server = start(TestModel { constrained: true, ..TestModel::default() });
+    let schema = json!({
+        "type": "object", "properties": { "rain": { "type": "boolean" } }, "required": ["rain"],
+        "additionalProperties": false,
+    });
+    let function = json!({ "name": "weather", "parameters": schema });
+    let other = json!({ "name": "time", "parameters": schema });
+    let tools =
+        json!([{ "type": "function", "function": function }, { "type": "function", "function": other }]);
+    let named = json!({ "type": "function", "function": { "name": "weather" } });
+    for seed in 0..8 {
+        for choice in [json!("required"), named.clone()] {
+            let body = json!({
+                "messages": [{ "role": "user", "content": "Rain?" }], "tools": tools, "seed": seed,
+                "tool_choice": choice, "parallel_tool_calls": false,
+            });
+            let answer = server.ok("/v1/chat/completions", &body);
+            let answered = &answer["choices"][0];
+            assert_eq!(answered["finish_reason"], "tool_calls", "{answer}");
+            let calls = answered["message"]["tool_calls"].as_array().unwrap();
+            let arguments = calls[0]["function"]["arguments"].as_str().unwrap();
+            assert!(serde_json::from_str::<Value>(arguments).unwrap()["rain"].is_boolean(), "{arguments}");
+            assert!(choice == json!("required") || calls[0]["function"]["name"] == "weather");
+        }
+        let format = json!({ "type": "json_schema", "json_schema": { "schema": schema } });
+        let messages = json!([{ "role": "user", "content": "Rain?" }]);
+        let body = json!({ "messages": messages, "seed": seed, "response_format": format });
+        let answer = server.ok("/v1/chat/completions", &body);
+        let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+        assert!(serde_json::from_str::<Value>(text).unwrap()["rain"].is_boolean(), "{text}");
+    }
+    let tools = json!([{ "name": "weather", "input_schema": schema }]);
+    let body = json!({
+        "model": "test", "max_tokens": 500, "messages": [{ "role": "user", "content": "Rain?" }],
+        "tools": tools, "tool_choice": { "type": "any", "disable_parallel_tool_use": true },
+    });
+    let answer = server.ok("/v1/messages", &body);
+    assert_eq!(answer["stop_reason"], "tool_use", "{answer}");
+    assert!(answer["content"][0]["input"]["rain"].is_boolean(), "{answer}");
+    let wrong = json!({ "type": "json_schema", "json_schema": { "schema": { "type": "objekt" } } });
+    let messages = json!([{ "role": "user", "content": "Rain?" }]);
+    let reply =
+        server.post("/v1/chat/completions", &json!({ "messages": messages, "response_format": wrong }));
+    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("response_format")));
+    assert!(reply.error().contains("objekt"), "{}", reply.error());
 }
