@@ -281,6 +281,28 @@ fn graphs_print_as_text_and_dot() {
 }
 
 #[test]
+fn tokens_are_gathered_from_a_history_that_is_a_state() {
+    let mut b = GraphBuilder::new();
+    let [positions, short] = [("positions", 3), ("short", 2)].map(|(name, n)| b.indices(name, n).unwrap());
+    let message = |result: Result<fulmen_core::Tensor, BuildError>| result.unwrap_err().to_string();
+    let (history, empty) = (b.index_state("history", 2, 16).unwrap(), b.index_state("empty", 1, 0).unwrap());
+    assert_eq!(
+        message(b.gather_tokens(positions, positions, None)),
+        "gather_tokens: the history must be a state: the op changes it"
+    );
+    assert_eq!(
+        message(b.gather_tokens(empty, positions, None)),
+        "gather_tokens: the capacity of the history must be at least 1, got 0"
+    );
+    assert_eq!(
+        message(b.gather_tokens(history, positions, Some(short))),
+        "gather_tokens: sequences must be 3, got 2"
+    );
+    let tokens = b.gather_tokens(history, positions, None).unwrap();
+    assert_eq!(b.shape(tokens).unwrap(), (3, 1));
+}
+
+#[test]
 fn advance_changes_states_only() {
     let mut b = GraphBuilder::new();
     let (drawn, given) = (b.indices("drawn", 2).unwrap(), b.indices("given", 2).unwrap());

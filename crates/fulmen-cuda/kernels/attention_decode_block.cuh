@@ -18,10 +18,11 @@ constexpr bool HAS_CLUSTERS = __CUDA_ARCH__ >= 900;
 constexpr int CLUSTER_WARPS = 8, AMPERE_WARPS = 4;
 constexpr int TILE = 16;  // positions
 
-// Warps of a block: half as many for heads of 256 dims in f16, whose tiles are the largest.
+// Warps of a block: half as many where tiles are the largest.
 template <KvType TYPE, int HEAD_DIM>
 constexpr int decode_warps() {
-    return (HAS_CLUSTERS ? CLUSTER_WARPS : AMPERE_WARPS) / (TYPE == KV_F16 && HEAD_DIM == 256 ? 2 : 1);
+    constexpr bool LARGE = (TYPE == KV_F16 && HEAD_DIM == 256) || (TYPE == KV_F32 && HEAD_DIM == 128);
+    return (HAS_CLUSTERS ? CLUSTER_WARPS : AMPERE_WARPS) / (LARGE ? 2 : 1);
 }
 constexpr int MAX_GROUP = 8;  // query heads per KV head: rows 0 to 7 of an MMA
 

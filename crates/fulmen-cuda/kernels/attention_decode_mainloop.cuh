@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention_decode_f16.cuh"
+#include "attention_decode_f32.cuh"
 #include "attention_decode_prologue.cuh"
 #include "attention_decode_q8_0.cuh"
 

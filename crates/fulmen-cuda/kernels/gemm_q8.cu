@@ -1,38 +1,40 @@
 // targets: 90
-// Int8 GEMM for few rows (W4A8 to W8A8): y[m, n] = x[m, k] W[n, k]^T for m = 2..8 rows of x and block-quantized
-// W (Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0), with a fused RMS norm before it and SwiGLU of gate and
-// up, or bias and residual, after it. For decode at batch 2 to 8: the GEMV's arithmetic (gemv.cu) on tensor
-// cores, and its bits.
+// Int8 GEMM for few rows (W4A8 to W8A8): y[m, n] = x[m, k] W[n, k]^T for m = 2..8 rows of x and
+// block-quantized W (Q4_K, Q5_K, Q6_K, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0), with a fused RMS norm before it and
+// SwiGLU of gate and up, or bias and residual, after it. For decode at batch 2 to 8: the GEMV's arithmetic
+// (gemv.cu) on tensor cores, and its bits.
 //
 // Algorithm
-//   x is quantized to int8 as in the GEMV and packed as B-fragments (q8_rows.cuh). Quants of W are unpacked to
-//   bytes in registers, the A operand; mma.m16n8k32 gives exact integer sums of blocks, which are scaled and
-//   added up in f32 (gemm_q8_formats.cuh). Every block of the grid quantizes x itself, or copies q8 rows that
-//   the previous kernel has forwarded.
+//   x is quantized to int8 as in the GEMV and packed as B-fragments (q8_rows.cuh). Quants of W are unpacked
+//   to bytes in registers, the A operand; mma.m16n8k32 gives exact integer sums of blocks, which are scaled
+//   and added up in f32 (gemm_q8_formats.cuh). Every block of the grid quantizes x itself, or copies q8 rows
+//   that the previous kernel has forwarded.
 //
 // Order of sums
-//   The GEMV gives LANES lanes a row of W. Lane l adds up units l, l + LANES ... in turn, and a butterfly adds
-//   up the lanes. Here a team of LANES / 2 warps works on the same rows: warp i has the units of lanes 2 i and
-//   2 i + 1, in the same order, and the sums of all warps are added up in shared memory as the butterfly does.
+//   The GEMV gives LANES lanes a row of W. Lane l adds up units l, l + LANES ... in turn, and a butterfly
+//   adds up the lanes. Here a team of LANES / 2 warps works on the same rows: warp i has the units of lanes
+//   2 i and 2 i + 1, in the same order, and the sums of all warps are added up in shared memory as the
+//   butterfly does.
 //
 // Tiles and mapping (chosen in gemm_q8.rs)
 //   grid   up to one block per SM, each with `tasks_per_block` consecutive tasks
 //   block  teams of 4, 8 or 16 warps (1 << team_shift); team j takes tasks j, j + teams ... At least 12 warps
 //          where x is to be quantized
-//   task   32 rows of W (of gate and up: 16 rows of both): two MMA tiles of each warp. A tile of gate and up is
-//          8 rows of gate, then the same 8 of up
+//   task   32 rows of W (of gate and up: 16 rows of both): two MMA tiles of each warp. A tile of gate and up
+//          is 8 rows of gate, then the same 8 of up
 //   warp   every (team size)-th half of 128 columns
 //   stage  the 32 rows, a segment of K long, one bulk copy per row
 //
 // Pipeline
-//   Each team has a ring of `stages` stages. full[team][stage] has an arrival for each of the 32 rows with the
-//   bytes of its copy; the warps of the team divide the rows among them. A named barrier per team before a
-//   stage is filled again. Rings are filled before `pdl_wait`. `x_full`: of the copy of forwarded q8 rows.
+//   Each team has a ring of `stages` stages. full[team][stage] has an arrival for each of the 32 rows with
+//   the bytes of its copy; the warps of the team divide the rows among them. A named barrier per team before
+//   a stage is filled again. Rings are filled before `pdl_wait`. `x_full`: of the copies of forwarded q8
+//   rows, one for each segment of K.
 //
 // Memory layouts
 //   x       f32 [m, k], or q8 rows
-//   W       as in a GGUF file; a row of a stage starts at a multiple of `pitch`, an odd multiple of 16 bytes, so
-//           that the rows of a tile lie in different banks
+//   W       as in a GGUF file; a row of a stage starts at a multiple of `pitch`, an odd multiple of 16
+//           bytes, so that the rows of a tile lie in different banks
 //   y       f32 [m, n]; gate-up also as q8 rows for the down projection
 //   shared  q8 rows of x | rings: [team][stage]. The last stage of a task is reused for the sums of the warps
 //
@@ -43,8 +45,8 @@
 //   Those of the GEMV, to the bit, whatever m is.
 //
 // Performance
-//   Bound by the bytes of W: 16 rows and 256 columns of Q4_K take an SM 124 cycles from memory at 4.3 TB/s, about
-//   310 instructions (of 496 issue slots) and 70 cycles of shared memory (docs/lab/cuda-decode.md).
+//   Bound by the bytes of W: 16 rows and 256 columns of Q4_K take an SM 124 cycles from memory at 4.3 TB/s,
+//   about 376 instructions (of 496 issue slots) and 66 cycles of shared memory (docs/lab/cuda-decode.md).
 #include "float4.cuh"
 #include "gemm_q8_formats.cuh"
 #include "l2_prefetch.cuh"
@@ -52,6 +54,7 @@
 #include "ptx/tma.cuh"
 
 constexpr int MAX_WARPS = 16, MAX_TEAMS = 4, MAX_STAGES = 4;
+constexpr u32 MAX_X_COPIES = 8;
 constexpr int MAX_WEIGHTS = 3;       // weight matrices of a launch
 constexpr int MAX_ROWS = 8;          // of x
 constexpr int MAX_Q8_RESULTS = 256;  // rows of a block that are quantized for the next kernel
@@ -112,7 +115,8 @@ struct Activations {
 
     // Before `pdl_wait`, by one thread.
     DEVICE void init() const {
-        mbarrier_init(x_full, 1);
+#pragma unroll
+        for (int i = 0; i < MAX_X_COPIES; i++) mbarrier_init(&x_full[i], 1);
         if (args.gamma && blockIdx.x % 8 == 0) cp_async_bulk_prefetch_l2_covering(args.gamma, args.k * 4);
     }
 
@@ -131,8 +135,8 @@ struct Activations {
         }
     };
 
-    // Quantizes x, or x * gamma: what the GEMV's warp `gemv_warp` quantizes of a row, of up to four rows, with
-    // sums of squares added up as there. A thread's next elements are loaded meanwhile.
+    // Quantizes x, or x * gamma: what the GEMV's warp `gemv_warp` quantizes of a row, of up to four rows,
+    // with sums of squares added up as there. A thread's next elements are loaded meanwhile.
     DEVICE void quantize(u32 first_row, u32 gemv_warp) const {
         const u32 lane = threadIdx.x & 31;
         float sums[ROW_GROUP] = {};
@@ -157,15 +161,26 @@ struct Activations {
         }
     }
 
-    // On return all threads can read x and `factors`.
+    // Starts to copy q8 rows, a segment of K at a time; the last copy has what is left.
+    DEVICE void copy() const {
+        const u32 all = q8_rows_bytes(args.x_rows, args.k);
+        const u32 each = args.segment_halves * (2 * Q8_ROWS_UNIT_BYTES * args.x_rows);
+#pragma unroll 1
+        for (u32 i = 0; i < MAX_X_COPIES && i * each < all; i++) {
+            const u32 bytes = i == MAX_X_COPIES - 1 ? all - i * each : min(each, all - i * each);
+            mbarrier_arrive_expect_tx(&x_full[i], bytes);
+            cp_async_bulk_covering(q8 + i * each, args.x_q8 + i * each, bytes, &x_full[i]);
+        }
+    }
+    // Waits for the copy that has a segment.
+    DEVICE void wait(u32 segment) const {
+        if (args.x_q8) mbarrier_wait_parity(&x_full[min(segment, MAX_X_COPIES - 1)], 0);
+    }
+
+    // On return all threads can read x, but for what is copied, and `factors`.
     DEVICE void finish() const {
         if (args.x_q8) {
-            if (threadIdx.x == 0) {
-                const u32 bytes = q8_rows_bytes(args.x_rows, args.k);
-                mbarrier_arrive_expect_tx(x_full, bytes);
-                cp_async_bulk_covering(q8, args.x_q8, bytes, x_full);
-            }
-            mbarrier_wait_parity(x_full, 0);
+            if (threadIdx.x == 0) copy();
             return;
         }
 #pragma unroll 1
@@ -373,7 +388,7 @@ struct TeamGemm {
     }
 
     // Mainloop and epilogue of all tasks of the team.
-    DEVICE void run(const u8* x, const float* factors, float* results) {
+    DEVICE void run(const Activations& x, float* results) {
         u32 stage = 0, parity = 0;
 #pragma unroll 1
         for (u32 task = first_task(); task < end; task += teams) {
@@ -383,17 +398,18 @@ struct TeamGemm {
             UnitSums sums = {};
 #pragma unroll 1
             for (u32 segment = 0; segment < args.segments; segment++) {
+                x.wait(segment);
                 mbarrier_wait_parity(&full[stage], parity);
                 if (!second_format(which))
-                    multiply_segment<F>(x, task, which, segment, stage, sums);
+                    multiply_segment<F>(x.q8, task, which, segment, stage, sums);
                 else
-                    multiply_segment<G>(x, task, which, segment, stage, sums);
+                    multiply_segment<G>(x.q8, task, which, segment, stage, sums);
                 sync();
                 if (segment + 1 == args.segments) {
                     float* all_sums = (float*)(ring + stage * args.stage_bytes);
                     store_sums(all_sums, sums);
                     sync();
-                    write_results(all_sums, task, which, addends, factors, results);
+                    write_results(all_sums, task, which, addends, x.factors, results);
                     fence_proxy_async();
                     sync();
                 }
@@ -424,8 +440,8 @@ DEVICE void gemm_q8(const GemmQ8Args& args) {
     extern __shared__ __align__(128) u8 memory[];
     __shared__ __align__(16) float warp_sums[MAX_ROWS][GEMV_WARPS], factors[MAX_ROWS];
     __shared__ float results[GATE_UP ? MAX_ROWS * MAX_Q8_RESULTS : 1];
-    __shared__ u64 full[MAX_TEAMS][MAX_STAGES], x_full;
-    const Activations x{args, memory, &x_full, warp_sums, factors};
+    __shared__ u64 full[MAX_TEAMS][MAX_STAGES], x_full[MAX_X_COPIES];
+    const Activations x{args, memory, x_full, warp_sums, factors};
     if (threadIdx.x < MAX_TEAMS * MAX_STAGES) mbarrier_init(&full[0][threadIdx.x], TASK_ROWS);
     if (threadIdx.x == 0) x.init();
     fence_mbarrier_init();
@@ -437,7 +453,7 @@ DEVICE void gemm_q8(const GemmQ8Args& args) {
     pdl_wait();
     x.finish();
     if (threadIdx.x / 32 == blockDim.x / 32 - 1) args.prefetch.prefetch(threadIdx.x & 31);
-    rows.run(memory, factors, results);
+    rows.run(x, results);
     if (args.normed) x.write_normed();
     if (GATE_UP && args.out_q8) quantize_results(args, results);
 }

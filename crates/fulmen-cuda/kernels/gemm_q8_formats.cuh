@@ -1,5 +1,5 @@
-// Int8 GEMM (gemm_q8.cu): how each weight format is unpacked to bytes in registers and multiplied with q8 rows
-// by integer MMA, and how the sums are scaled.
+// Int8 GEMM (gemm_q8.cu): how each weight format is unpacked to bytes in registers and multiplied with q8
+// rows by integer MMA, and how the sums are scaled.
 //
 // A warp multiplies halves: 128 columns of TILES tiles of 16 rows of W with 8 rows of x. Integer sums over a
 // block of 32 columns (Q6_K: a slice of 16) are exact. They are scaled and added up in f32 in the order and

@@ -5,15 +5,15 @@
 // Memory layout. ROWS is 2, 4 or 8: the rows, padded. Columns are padded to halves of 128. A unit is 64
 // columns (two blocks of 32, four slices of 16) in 96 * ROWS bytes, lane = 4 g + t of an MMA:
 //
-//     byte         0  row 0: t = 0 .. 3, 16 bytes each: columns 4 t to 4 t + 3 of slices 0, 1, 2, 3 | row 1 ...
+//     byte         0  row 0: t = 0 .. 3, 16 bytes each: columns 4 t to 4 t + 3 of slices 0, 1, 2, 3 | ...
 //          64 * ROWS  block 0: rows 0 and 1: scales (f32), sums of quants (f32) | rows 2 and 3 | ...
 //          72 * ROWS  block 1 ...
 //          80 * ROWS  block 0: rows 0 and 1: offsets of slice 0, of slice 1 (f32) | rows 2 and 3 | ...
 //          88 * ROWS  block 1 ...
 //
-// So a lane loads row g of B for both blocks with one instruction, and what belongs to its accumulators, which
-// are rows 2 t and 2 t + 1 of x, with one more per block. The offset of a slice is minus ACCUMULATOR_BIAS_F32
-// minus 32 times the sum of its quants, where 32 is the zero point of Q6_K.
+// So a lane loads row g of B for both blocks with one instruction, and what belongs to its accumulators,
+// which are rows 2 t and 2 t + 1 of x, with one more per block. The offset of a slice is minus
+// ACCUMULATOR_BIAS_F32 minus 32 times the sum of its quants, where 32 is the zero point of Q6_K.
 #pragma once
 
 #include "q8_activations.cuh"

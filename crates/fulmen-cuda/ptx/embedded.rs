@@ -3,6 +3,7 @@
     Embedded::new("advance", &["80", "90"], include_bytes!("advance.ptx.zst")),
     Embedded::new("argmax", &["80", "90"], include_bytes!("argmax.ptx.zst")),
     Embedded::new("attention_decode", &["80", "90"], include_bytes!("attention_decode.ptx.zst")),
+    Embedded::new("attention_decode_f32", &["80", "90"], include_bytes!("attention_decode_f32.ptx.zst")),
     Embedded::new("attention_decode_odd", &["80", "90"], include_bytes!("attention_decode_odd.ptx.zst")),
     Embedded::new("attention_decode_q8_0", &["80", "90"], include_bytes!("attention_decode_q8_0.ptx.zst")),
     Embedded::new("attention_generic", &["80", "90"], include_bytes!("attention_generic.ptx.zst")),

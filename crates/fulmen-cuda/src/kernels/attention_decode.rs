@@ -1,6 +1,7 @@
-//! Decode attention over an f16 or Q8_0 KV cache, fused with the q/k RMS norm, RoPE and the KV store
-//! (`attention_decode.cu`, `attention_decode_q8_0.cu`, `attention_decode_odd.cu`): 1 to 16 rows of one
-//! sequence, a decode batch of up to 1024 rows (32 with the fused store), or the decode rows of a mixed step.
+//! Decode attention over a KV cache, with f16 and Q8_0 fused with the q/k RMS norm, RoPE and the KV store
+//! (`attention_decode.cu`, `attention_decode_q8_0.cu`, `attention_decode_f32.cu`,
+//! `attention_decode_odd.cu`): 1 to 16 rows of one sequence, a decode batch of up to 1024 rows (32 with the
+//! fused store), or the decode rows of a mixed step.
 
 use bytemuck::Zeroable;
 use fulmen_core::{
@@ -99,7 +100,7 @@ pub(crate) fn fuses_store(caps: Caps, rope_store: &RopeStoreCall, attention: &At
         && attention.q == rope_store.output
         && rope.n_rot == store.heads.head_dim
         // Blocks of half as many warps do not keep their queries.
-        && !(store.heads.head_dim == 256 && store.cache.dtype == DType::F16)
+        && !(store.heads.head_dim == 256 || store.cache.dtype == DType::F32)
         && all_apart(rope_store, attention)
         && supports(caps, attention)
 }
@@ -235,7 +236,7 @@ struct LaunchConfig {
     /// Rows of the grid.
     rows: u32,
     head_dim: u32,
-    /// Of the cache: F16 or Q8_0.
+    /// Of the cache: F32, F16 or Q8_0.
     dtype: DType,
 }
 
@@ -252,7 +253,8 @@ impl LaunchConfig {
         let (heads, mixed) = (call.heads, call.rows.work().is_some());
         let (clustered, head_dim) = (caps.has_clusters(), heads.head_dim);
         let parts = heads.n_heads.checked_div(heads.n_kv_heads)?.div_ceil(MAX_GROUP).max(1);
-        let odd = !matches!(head_dim, 64 | 128);
+        // Without kernels of their own for a single row and for mixed steps.
+        let odd = !matches!(head_dim, 64 | 128) || dtype == DType::F32;
         let single_row = call.m == 1 && !mixed && !odd && parts == 1;
         let stages = match (dtype, head_dim) {
             _ if odd && mixed => return None,
@@ -262,12 +264,15 @@ impl LaunchConfig {
             (DType::F16, 64 | 80) => 4,
             (DType::F16, 96) => 3,
             (DType::F16, 256) if clustered => 3,
+            (DType::F32, 64 | 128) => 2 + u32::from(clustered),
             (DType::Q8_0, 96 | 128) => 4,
             (DType::Q8_0, 64) => 6,
             _ => return None,
         };
         let warps = match (dtype, head_dim) {
             (DType::F16, 256) => CLUSTER_WARPS / 2,
+            (DType::F32, 128) if clustered => CLUSTER_WARPS / 2,
+            (DType::F32, 128) => AMPERE_WARPS / 2,
             _ if clustered => CLUSTER_WARPS,
             _ => AMPERE_WARPS,
         };
@@ -302,6 +307,7 @@ impl LaunchConfig {
         let tile = match self.dtype {
             // Values, then scales.
             DType::Q8_0 => TILE * (self.head_dim + self.head_dim / 32 * 2),
+            DType::F32 => TILE * self.head_dim * 4,
             _ => TILE * self.head_dim * 2,
         };
         let rings = self.warps * self.stages * (2 * tile).next_multiple_of(128);
@@ -316,7 +322,11 @@ impl LaunchConfig {
 
     /// What the names of the kernels for this type of cache begin with.
     fn name(self) -> &'static str {
-        if self.dtype == DType::Q8_0 { "attention_decode_q8_0" } else { "attention_decode" }
+        match self.dtype {
+            DType::Q8_0 => "attention_decode_q8_0",
+            DType::F32 => "attention_decode_f32",
+            _ => "attention_decode",
+        }
     }
 
     /// The kernel file.
@@ -437,11 +447,11 @@ mod tests {
     #[test]
     fn rings_fit_shared_memory_and_keep_enough_bytes_in_flight() {
         let shapes = [64, 80, 96, 128, 256].into_iter().flat_map(|head_dim| [(head_dim, 1), (head_dim, 2)]);
-        for ((head_dim, rows), dtype) in shapes.flat_map(|shape| [(shape, DType::F16), (shape, DType::Q8_0)])
-        {
+        let dtypes = [DType::F16, DType::Q8_0, DType::F32];
+        for ((head_dim, rows), dtype) in shapes.flat_map(|shape| dtypes.map(|dtype| (shape, dtype))) {
             let call = call(rows, 8, head_dim, dtype, AttentionRows::Any);
             let Some(config) = LaunchConfig::new(H200, &call) else {
-                assert!(dtype == DType::Q8_0 && matches!(head_dim, 80 | 256), "{dtype} {head_dim}");
+                assert!(dtype != DType::F16 && matches!(head_dim, 80 | 96 | 256), "{dtype} {head_dim}");
                 continue;
             };
             // The shared memory of an H100, and what each multiprocessor must have in flight.
@@ -494,6 +504,6 @@ mod tests {
         assert!(!config.single_row && config.rows == 1);
         let config = LaunchConfig::new(H200, &call(512, 8, 128, DType::F16, mixed)).unwrap();
         assert_eq!((config.rows, config.entry().as_str()), (8, "attention_decode_128_mixed"));
-        assert!(forwarded_form(H200, &call(8, 8, 128, DType::F16, mixed)).is_none());
+        assert_eq!(forwarded_forms(H200, &call(8, 8, 128, DType::F16, mixed)), [None; 2]);
     }
 }

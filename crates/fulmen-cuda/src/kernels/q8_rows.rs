@@ -1,5 +1,5 @@
-//! q8 rows: 2 to 8 rows quantized to int8 and packed as MMA fragments, the activation operand of the int8 GEMM
-//! (`q8_rows.cuh`). Gate-up and attention forward their output in this form.
+//! q8 rows: 2 to 8 rows quantized to int8 and packed as MMA fragments, the activation operand of the int8
+//! GEMM (`q8_rows.cuh`). Gate-up and attention forward their output in this form.
 
 use fulmen_core::ActivationForm;
 
