@@ -212,9 +212,9 @@ struct Activations {
 
 // ---- Teams ------------------------------------------------------------------------------------------------
 
-// F and G are the formats of the first and the second weights.
+// The tasks of a team and its ring. F and G are the formats of the first and the second weights.
 template <class F, class G, bool TWO_FORMATS, bool GATE_UP>
-struct TeamGemm {
+struct TeamLoader {
     static constexpr u32 ROWS = GATE_UP ? TASK_ROWS / 2 : TASK_ROWS;  // results of a task per row of x
 
     const GemmQ8Args& args;
@@ -223,7 +223,7 @@ struct TeamGemm {
     u64* full;
     u32 load_task, load_segment;
 
-    DEVICE TeamGemm(const GemmQ8Args& args, u8* rings, u64 (*full)[MAX_STAGES])
+    DEVICE TeamLoader(const GemmQ8Args& args, u8* rings, u64 (*full)[MAX_STAGES])
         : args(args),
           lane(threadIdx.x & 31),
           warps(1u << args.team_shift),
@@ -287,6 +287,15 @@ struct TeamGemm {
 #pragma unroll 1
         for (u32 i = 0; i < args.stages; i++) load(i);
     }
+};
+
+// Mainloop and epilogue of a team.
+template <class F, class G, bool TWO_FORMATS, bool GATE_UP>
+struct TeamGemm : TeamLoader<F, G, TWO_FORMATS, GATE_UP> {
+    using Loader = TeamLoader<F, G, TWO_FORMATS, GATE_UP>;
+    using Loader::args, Loader::lane, Loader::warps, Loader::team, Loader::member, Loader::teams, Loader::end;
+    using Loader::first_task, Loader::sync, Loader::weight_of, Loader::second_format, Loader::segment_bytes;
+    using Loader::Loader, Loader::ROWS, Loader::ring, Loader::full, Loader::row_of, Loader::load;
 
     // Multiplies this warp's halves of a segment.
     template <class Format>

@@ -202,8 +202,8 @@ impl KernelDispatch for CudaDispatcher {
         dispatch_advance(AdvanceCall) => kernels::advance::launch;
     }
 
-    /// From 2048 rows on, the tiles of a GEMM fill the multiprocessors of a large GPU; twice as many halve the
-    /// time to dequantize weights, 5 % of a prompt of 8192 tokens.
+    /// From 2048 rows on, the tiles of a GEMM fill the multiprocessors of a large GPU. Twice as many halve
+    /// the time to dequantize weights: 5 % of a prompt of 8192 tokens.
     fn prefill_chunk(&self) -> u32 {
         4096
     }

@@ -61,8 +61,13 @@ mod tests {
 
     use super::*;
 
-    const CAPS: Caps =
-        Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448, l2_bytes: 60 << 20 };
+    const CAPS: Caps = Caps {
+        capability: 90,
+        multiprocessors: 132,
+        shared_bytes: 232_448,
+        l2_bytes: 60 << 20,
+        int8_rows: false,
+    };
 
     fn store(m: u32) -> RopeStoreCall {
         let cache = KvCache {

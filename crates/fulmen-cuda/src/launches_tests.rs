@@ -10,9 +10,16 @@ use crate::kernels;
 use crate::queue::Queue;
 use crate::recorder::{FORWARD, RecordedLaunch};
 
-const H200: Caps = Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448, l2_bytes: 62_914_560 };
+const H200: Caps = Caps {
+    capability: 90,
+    multiprocessors: 132,
+    shared_bytes: 232_448,
+    l2_bytes: 62_914_560,
+    int8_rows: false,
+};
 
-const RTX_3090: Caps = Caps { capability: 86, multiprocessors: 82, shared_bytes: 101_376, l2_bytes: 6 << 20 };
+const RTX_3090: Caps =
+    Caps { capability: 86, multiprocessors: 82, shared_bytes: 101_376, l2_bytes: 6 << 20, int8_rows: false };
 
 const HIDDEN: u32 = 2560;
 const INNER: u32 = 9728;

@@ -47,6 +47,8 @@ impl Tolerance {
     /// activations add up over blocks, equally for all rows of the weight: the mean-square error varies much
     /// from run to run.
     pub const RANDOM_QUANTS_MATMUL: Tolerance = Tolerance::nmse(2e-4);
+    /// Matmuls behind each other, each of which may quantize its activations.
+    pub const CHAINED_MATMULS: Tolerance = Tolerance::nmse(1e-3);
     /// Attention, also over an F16 or Q8_0 cache.
     pub const ATTENTION: Tolerance = Tolerance::nmse(1e-4);
     /// Attention over rows that the case itself has stored as Q8_0. A quant may be off by one, which is 1/127

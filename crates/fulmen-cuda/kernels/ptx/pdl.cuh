@@ -8,8 +8,8 @@
 // The exception is attention_decode.cu, which reads before its `pdl_wait`:
 // - Positions and sequences. A kernel that writes them must not call `pdl_launch_dependents`: no later kernel
 //   then starts before its last block has exited. advance.cu, which writes positions, does not.
-// - With the fused store, the KV cache and its page table. The plan of a program fuses the store only where no
-//   earlier call that writes this cache may still be running (forward.rs), and the first call of a program
+// - With the fused store, the KV cache and its page table. The plan of a program fuses the store only where
+//   no earlier call that writes this cache may still be running (forward.rs), and the first call of a program
 //   starts after everything before it has finished.
 // Other kernels may call `pdl_launch_dependents` at any time.
 #pragma once

@@ -123,7 +123,7 @@ fn facts(device: CUdevice, target: Option<CudaTarget>) -> Result<Vec<Fact>, Cuda
     Ok(facts)
 }
 
-/// What launches depend on, without the limits of a [`CudaTarget`].
+/// What launches depend on, without the limits of a [`CudaTarget`] and the options.
 pub(super) fn caps(device: CUdevice) -> Result<Caps, CudaError> {
     let number = |name| attribute(device, name).map(|value| u32::try_from(value).unwrap_or(0));
     Ok(Caps {
@@ -131,6 +131,7 @@ pub(super) fn caps(device: CUdevice) -> Result<Caps, CudaError> {
         multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.max(1),
         shared_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         l2_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
+        int8_rows: false,
     })
 }
 

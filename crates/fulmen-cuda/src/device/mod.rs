@@ -26,17 +26,21 @@ pub struct CudaOptions {
     pub overlap: bool,
     /// Use the kernels of an older compute capability, within its limits.
     pub target: Option<CudaTarget>,
+    /// Multiply 2 to 8 rows in int8, which gives a row the bits that it has alone in every matmul. Slower
+    /// than the default, f16.
+    pub int8_rows: bool,
 }
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { capture: true, overlap: true, target: None }
+        CudaOptions { capture: true, overlap: true, target: None, int8_rows: false }
     }
 }
 
 impl CudaOptions {
     /// The defaults, unless changed in the environment: `FULMEN_CUDA_CAPTURE=0` and `FULMEN_CUDA_OVERLAP=0`
-    /// turn these options off, and `FULMEN_CUDA_TARGET` is `80`, `86` or `89`.
+    /// turn these options off, `FULMEN_CUDA_INT8_ROWS=1` turns that one on, and `FULMEN_CUDA_TARGET` is `80`,
+    /// `86` or `89`.
     ///
     /// # Errors
     /// [`CudaError::UnknownTarget`] for another target.
@@ -46,6 +50,7 @@ impl CudaOptions {
             capture: on("FULMEN_CUDA_CAPTURE"),
             overlap: on("FULMEN_CUDA_OVERLAP"),
             target: CudaTarget::from_env()?,
+            int8_rows: std::env::var("FULMEN_CUDA_INT8_ROWS").is_ok_and(|value| value == "1"),
         })
     }
 }
@@ -61,6 +66,8 @@ pub struct Caps {
     pub shared_bytes: u32,
     /// The size of the L2 cache.
     pub l2_bytes: u32,
+    /// [`CudaOptions::int8_rows`].
+    pub int8_rows: bool,
 }
 
 impl Caps {
@@ -98,6 +105,7 @@ impl CudaDevice {
             return Err(CudaError::DeviceTooOld { found, needed: "8.0" });
         }
         let caps = options.target.map_or(Ok(caps), |target| target.limit(caps))?;
+        let caps = Caps { int8_rows: options.int8_rows, ..caps };
         let context = Context::retain(device)?;
         let modules = Modules::new(&context, caps.capability);
         Ok(Arc::new(CudaDevice { context, modules, caps, options }))

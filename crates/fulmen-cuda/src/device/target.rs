@@ -61,8 +61,13 @@ impl fmt::Display for CudaTarget {
 mod tests {
     use super::*;
 
-    const H200: Caps =
-        Caps { capability: 90, multiprocessors: 132, shared_bytes: 227 << 10, l2_bytes: 50 << 20 };
+    const H200: Caps = Caps {
+        capability: 90,
+        multiprocessors: 132,
+        shared_bytes: 227 << 10,
+        l2_bytes: 50 << 20,
+        int8_rows: false,
+    };
 
     #[test]
     fn a_target_sets_the_capability_and_limits_the_shared_memory() {

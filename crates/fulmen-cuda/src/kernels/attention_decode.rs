@@ -185,7 +185,7 @@ fn forwarded_forms(caps: Caps, call: &AttentionCall) -> [Option<ActivationForm>;
         let q8 = q8_activations::can_forward(width);
         return [q8.then(|| q8_activations::form(call.output, width)), None];
     }
-    let q8 = config.clustered && q8_rows::can_forward(m, width);
+    let q8 = caps.int8_rows && config.clustered && q8_rows::can_forward(m, width);
     let f16 = config.clustered && F16Fragments::can_forward(m, width);
     [
         q8.then(|| q8_rows::form(call.output, m, width)),
@@ -414,8 +414,13 @@ mod tests {
         AttentionCall { q: 80, kv, output: 96, m, heads, rows, scale: 1.0, layer: 0 }
     }
 
-    const H200: Caps =
-        Caps { capability: 90, multiprocessors: 132, shared_bytes: 227 << 10, l2_bytes: 50 << 20 };
+    const H200: Caps = Caps {
+        capability: 90,
+        multiprocessors: 132,
+        shared_bytes: 227 << 10,
+        l2_bytes: 50 << 20,
+        int8_rows: false,
+    };
 
     #[test]
     fn clusters_shrink_with_more_rows() {

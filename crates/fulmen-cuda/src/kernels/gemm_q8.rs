@@ -108,8 +108,8 @@ pub(super) fn takes(caps: Caps, input: &MatmulInput, groups: &[LaunchGroup<'_>])
 }
 
 fn configs(caps: Caps, input: &MatmulInput, groups: &[LaunchGroup<'_>]) -> Option<Vec<GemmQ8Config>> {
-    let rows = (2..=MAX_ROWS).contains(&input.m) && caps.has_clusters();
-    if !rows {
+    let rows = (2..=MAX_ROWS).contains(&input.m);
+    if !(rows && caps.int8_rows && caps.has_clusters()) {
         return None;
     }
     groups.iter().map(|group| GemmQ8Config::new(caps, input, group)).collect()
@@ -312,8 +312,13 @@ mod tests {
     use super::super::small_m::Matmul;
     use super::*;
 
-    const H200: Caps =
-        Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448, l2_bytes: 60 << 20 };
+    const H200: Caps = Caps {
+        capability: 90,
+        multiprocessors: 132,
+        shared_bytes: 232_448,
+        l2_bytes: 60 << 20,
+        int8_rows: true,
+    };
 
     fn config(m: u32, k: u32, weights: &[(DType, u32)], gate_up: bool) -> Option<GemmQ8Config> {
         let matmul = |&(dtype, rows): &(DType, u32)| Matmul {

@@ -114,7 +114,7 @@ pub(super) fn forwards(
     configs.iter().any(|config| config.forwarded_form() == Some(*activation))
 }
 
-/// Lanes that a row of the weights gets, which decide the order of sums, for groups that have a configuration.
+/// Lanes that a row of the weights gets, which decide the order of sums, for groups with a configuration.
 pub(super) fn lanes_per_row(caps: Caps, k: u32, group: &LaunchGroup<'_>) -> Option<u32> {
     Some(stage_config(caps, k, group)?.lanes)
 }

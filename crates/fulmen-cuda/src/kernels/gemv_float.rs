@@ -251,8 +251,13 @@ mod tests {
 
     use super::*;
 
-    const H200: Caps =
-        Caps { capability: 90, multiprocessors: 132, shared_bytes: 227 << 10, l2_bytes: 50 << 20 };
+    const H200: Caps = Caps {
+        capability: 90,
+        multiprocessors: 132,
+        shared_bytes: 227 << 10,
+        l2_bytes: 50 << 20,
+        int8_rows: false,
+    };
 
     fn matmul(dtype: DType, rows: u32) -> Matmul {
         let weight = WeightArg { ptr: 4096, dtype, rows };

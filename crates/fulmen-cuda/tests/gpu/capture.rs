@@ -23,8 +23,9 @@ fn read(cuda: &mut CudaDispatcher, ptr: u64) -> [f32; 2] {
 
 #[track_caller]
 fn refused<T: std::fmt::Debug>(result: Result<T, BackendError>, words: &str) {
-    let message =
-        std::error::Error::source(&result.unwrap_err()).map(ToString::to_string).unwrap_or_default();
+    let error = result.unwrap_err();
+    let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+    let message = format!("{error}: {source}");
     assert!(message.contains(words), "{message}");
 }
 

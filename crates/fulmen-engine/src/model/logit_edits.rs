@@ -1,8 +1,8 @@
 //! Logit biases and token masks of output rows in device memory.
 //!
 //! Two arrays with a line per output row, which programs of rows with biases or masks read
-//! ([`ProgramKey::edited`](super::programs::ProgramKey)): the edits, and the masks. All edits of a step are one
-//! upload; a mask is uploaded only for the rows that have one.
+//! ([`ProgramKey::edited`](super::programs::ProgramKey)): the edits, and the masks. All edits of a step are
+//! one upload; a mask is uploaded only for the rows that have one.
 
 use fulmen_core::sampling::LogitEdits;
 use fulmen_core::{Backend, BackendError, Bindings};

@@ -3,7 +3,7 @@
 //! ```text
 //!  StepPlan ─► prologue: pages copied or swapped, histories of new slots, page tables
 //!           ─► one upload: positions and slots of the rows, output rows, sampling states
-//!           ─► the program of the bucket: gather tokens ─► layers ─► output rows ─► logits ─► sample ─► advance
+//!           ─► the program of the bucket: gather tokens ─► layers ─► output rows ─► logits ─► sample
 //!           ─► a read of the drawn tokens starts ─► Ticket
 //! ```
 //!
@@ -13,8 +13,8 @@
 //!   something that nobody reads.
 //! - **Programs** are made when a bucket is first used, share one arena, and are captured where the device
 //!   can. What describes the rows is one block of memory, written by one upload.
-//! - **Random numbers** depend on the seed and the position alone: a sequence that was preempted goes on as it
-//!   would have.
+//! - **Random numbers** depend on the seed and the position alone: a sequence that was preempted goes on as
+//!   it would have.
 
 mod device;
 mod logit_edits;

@@ -5,8 +5,9 @@
 //! … │ sampling [L] │ penalties [L] │
 //! ```
 //!
-//! `R` rows, up to `C` prefill chunks and `L` output rows; each section begins at a multiple of [`ALIGNMENT`]. Behind them lie the
-//! drawn tokens as the next step's input, which `Advance` writes and nobody reads.
+//! `R` rows, up to `C` prefill chunks and `L` output rows; each section begins at a multiple of
+//! [`ALIGNMENT`]. Behind them lie the drawn tokens as the next step's input, which `Advance` writes and
+//! nobody reads.
 
 use std::ops::Range;
 

@@ -45,7 +45,8 @@ pub mod names {
     pub const ROW_SEQUENCES: &str = "rows.sequences";
     /// State: the rows of a mixed step to compute results for.
     pub const ROW_OUTPUTS: &str = "rows.outputs";
-    /// State: which rows decode and which are prefill chunks ([`attention_work`](fulmen_core::attention_work)).
+    /// State: which rows decode and which are prefill chunks: an
+    /// [`attention_work`](fulmen_core::attention_work()).
     pub const ROW_WORK: &str = "rows.work";
     /// Output: hidden states after the final norm.
     pub const HIDDEN: &str = "hidden";

@@ -140,7 +140,7 @@ fn feed_forward([gate, down]: [DType; 2], m: u32, n: u32, k: u32) -> Case {
     });
     // Small gains, so that the gate is not saturated.
     let gain = Draw::Normal(0.0, 1.5 / (k.max(1) as f32).sqrt());
-    case.draw("gain", gain).dtype(gate).tolerance(looser(tolerance(gate), tolerance(down)))
+    case.draw("gain", gain).dtype(gate).tolerance(Tolerance::CHAINED_MATMULS)
 }
 
 const M: [u32; 14] = [1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 33, 64, 150];

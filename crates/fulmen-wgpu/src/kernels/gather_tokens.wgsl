@@ -1,7 +1,7 @@
 //! Gather of tokens: element-wise, one thread per row.
 //!
-//! The token of a row is that of its sequence in the history, at its position. `NO_TOKEN` (all bits set), left
-//! by a row whose logits had no finite maximum, becomes token 0, in the history as well.
+//! The token of a row is that of its sequence in the history, at its position. `NO_TOKEN` (all bits set),
+//! left by a row whose logits had no finite maximum, becomes token 0, in the history as well.
 //!
 //! **Bindings.** `positions`, `sequences`, `tokens` [m]; `history` [n_seqs][capacity]; `fault`.
 //!

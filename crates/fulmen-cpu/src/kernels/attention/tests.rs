@@ -432,7 +432,7 @@ fn by_position_other_sequences_and_chunks_do_not_matter() {
             out
         };
         let row = |out: &[f32], at: usize| out[at * width..][..width].to_vec();
-        // A decode row at position 900 beside decode rows, and a prompt of 300 tokens in one and in two chunks.
+        // A decode row at position 900 beside decode rows; a prompt of 300 tokens in one and in two chunks.
         let alone = run(&[(1, 900)]);
         let chunk: Vec<(u32, u32)> = (0..300).map(|at| (0, at)).collect();
         let whole = run(&chunk);

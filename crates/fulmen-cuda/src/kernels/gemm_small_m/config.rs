@@ -315,8 +315,13 @@ mod tests {
     use super::*;
     use crate::kernels::small_m::Matmul;
 
-    const H200: Caps =
-        Caps { capability: 90, multiprocessors: 132, shared_bytes: 232_448, l2_bytes: 62_914_560 };
+    const H200: Caps = Caps {
+        capability: 90,
+        multiprocessors: 132,
+        shared_bytes: 232_448,
+        l2_bytes: 62_914_560,
+        int8_rows: false,
+    };
 
     fn matmul(dtype: DType, rows: u32) -> Matmul {
         Matmul { weight: WeightArg { ptr: 256, dtype, rows }, out: 512, bias: 0, residual: 0 }
