@@ -15,6 +15,8 @@ template <typename Block>
 struct Epilogue {
     static constexpr int HEAD_DIM = Block::HEAD_DIM, CLUSTER = Block::CLUSTER, STAGES = Block::STAGES;
     static constexpr bool SINGLE_ROW = Block::SINGLE_ROW;
+    // Heads of other sizes have no registers for it.
+    static constexpr bool FORWARDS_Q8_ROWS = !SINGLE_ROW && (HEAD_DIM == 64 || HEAD_DIM == 128);
 
     const Block& block;
     const Mainloop<Block>& mainloop;
@@ -48,7 +50,7 @@ struct Epilogue {
         block.args.out[((u64)block.row * block.args.n_heads + block.part.first_head) * HEAD_DIM + at] = value;
         if (SINGLE_ROW && block.args.out_q8)
             quantize_q8_row_x1(block.args.out_q8, block.part.first_head * HEAD_DIM + at, value);
-        if (!SINGLE_ROW && block.args.out_q8)
+        if (FORWARDS_Q8_ROWS && block.args.out_q8)
             quantize_q8_rows_x1(block.args.out_q8, q8_rows_padded(gridDim.y), block.row,
                                 block.part.first_head * HEAD_DIM + at, value);
         if (!SINGLE_ROW && block.args.out_f16_scales)

@@ -6,9 +6,9 @@
 // half as many warps does not keep its queries in registers.
 #include "attention_decode.cuh"
 
-#define KERNELS(CLUSTER)                                                             \
-    DECODE_KERNEL(KV_F16, attention_decode, cluster##CLUSTER, 80, CLUSTER, 4, false) \
-    DECODE_KERNEL(KV_F16, attention_decode, cluster##CLUSTER, 96, CLUSTER, 3, false) \
+#define KERNELS(CLUSTER)                                                                   \
+    DECODE_KERNEL_OF(KV_F16, attention_decode, cluster##CLUSTER, 80, CLUSTER, 4, false, 1) \
+    DECODE_KERNEL(KV_F16, attention_decode, cluster##CLUSTER, 96, CLUSTER, 3, false)       \
     DECODE_KERNEL_OF(KV_Q8_0, attention_decode_q8_0, cluster##CLUSTER, 96, CLUSTER, 4, false, 1)
 KERNELS(1)
 KERNELS(2)

@@ -185,7 +185,8 @@ fn forwarded_forms(caps: Caps, call: &AttentionCall) -> [Option<ActivationForm>;
         let q8 = q8_activations::can_forward(width);
         return [q8.then(|| q8_activations::form(call.output, width)), None];
     }
-    let q8 = caps.int8_rows && config.clustered && q8_rows::can_forward(m, width);
+    let q8 = caps.int8_rows && matches!(heads.head_dim, 64 | 128) && config.clustered;
+    let q8 = q8 && q8_rows::can_forward(m, width);
     let f16 = config.clustered && F16Fragments::can_forward(m, width);
     [
         q8.then(|| q8_rows::form(call.output, m, width)),
