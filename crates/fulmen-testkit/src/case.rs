@@ -47,6 +47,9 @@ impl Tolerance {
     /// activations add up over blocks, equally for all rows of the weight: the mean-square error varies much
     /// from run to run.
     pub const RANDOM_QUANTS_MATMUL: Tolerance = Tolerance::nmse(2e-4);
+    /// Matmul of quantized weights and a norm: products of activations and random gains have long tails, so
+    /// that q8 blocks of 256 have coarse steps.
+    pub const NORMED_QUANTIZED_MATMUL: Tolerance = Tolerance::nmse(1e-3);
     /// Matmuls behind each other, each of which may quantize its activations.
     pub const CHAINED_MATMULS: Tolerance = Tolerance::nmse(1e-3);
     /// Attention, also over an F16 or Q8_0 cache.

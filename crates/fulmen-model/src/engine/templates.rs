@@ -12,7 +12,7 @@ use crate::source::ModelSource;
 
 /// Templates that are kept. A session has at most eleven, an engine five; those with other caches have their
 /// own.
-const MAX_TEMPLATES: usize = 24;
+const MAX_TEMPLATES: usize = 32;
 
 /// The fused graphs of one model for one device.
 pub(super) struct Templates {

@@ -123,7 +123,11 @@ fn normed(dtype: DType, m: u32, rows: [u32; 3], gate_up: bool, k: u32) -> Case {
     });
     // Small gains, so that the gate is not saturated.
     let gain = Draw::Normal(0.0, 1.5 / (k.max(1) as f32).sqrt());
-    case.draw("gain", gain).dtype(dtype).tolerance(tolerance(dtype))
+    let tolerance = match tolerance(dtype) {
+        Tolerance::QUANTIZED_MATMUL => Tolerance::NORMED_QUANTIZED_MATMUL,
+        float => float,
+    };
+    case.draw("gain", gain).dtype(dtype).tolerance(tolerance)
 }
 
 /// The feed-forward part of a layer: each op reads what the one before it may have forwarded.
