@@ -68,7 +68,7 @@ fn a_storm_swaps_to_the_host_and_back() {
 fn a_storm_gives_the_tokens_of_running_alone() {
     let model = small_model("q8_0", Box::new(CpuDispatcher::with_threads(2)));
     let options = few_pages();
-    let storm = Storm { requests: 100, max_tokens: 24, sampled: false, options, seed: 5, near_tie: 1e-1 };
+    let storm = Storm { requests: 100, max_tokens: 24, sampled: false, options, seed: 5, near_tie: 4e-2 };
     let stats = storm.run(&model);
     assert!(stats.dropped > 0 && stats.prefix_cache.hits > 10, "{stats:?}");
 }
